@@ -1,0 +1,217 @@
+// Reads a case, runs it piece by piece, writes what came out.
+#include "attention/case.h"
+
+#include <cstring>
+
+#include "attention/case_input.h"
+#include "autograd/arithmetic.h"
+#include "core/hdf5.h"
+
+namespace linnet {
+namespace {
+
+using namespace case_detail;
+
+// Tokens [begin, end) of a [B,T,...] tensor; undefined stays undefined.
+Tensor tokens_of(const Tensor& x, int64_t begin, int64_t end) {
+  if (!x.defined()) return {};
+  std::vector<int64_t> sizes = x.shape().sizes();
+  const int64_t rows = sizes[0], length = sizes[1];
+  sizes[1] = end - begin;
+  const Tensor out = Tensor::empty(Shape(sizes), x.dtype());
+  const size_t token = x.bytes() / static_cast<size_t>(rows * length);
+  for (int64_t b = 0; b < rows; ++b) {
+    std::memcpy(static_cast<char*>(out.raw()) + static_cast<size_t>(b * (end - begin)) * token,
+                static_cast<const char*>(x.raw()) + static_cast<size_t>(b * length + begin) * token,
+                static_cast<size_t>(end - begin) * token);
+  }
+  return out;
+}
+
+// Pieces of [B,n,...] joined along time, converted.
+Tensor joined(const std::vector<Tensor>& pieces, DType dtype) {
+  std::vector<int64_t> sizes = pieces.front().shape().sizes();
+  sizes[1] = 0;
+  for (const Tensor& piece : pieces) sizes[1] += piece.size(1);
+  const Tensor out = Tensor::empty(Shape(sizes), dtype);
+  const int64_t rows = sizes[0];
+  const int64_t width = rows * sizes[1] > 0 ? out.elements() / (rows * sizes[1]) : 0;
+  int64_t begin = 0;
+  for (const Tensor& piece : pieces) {
+    const int64_t n = piece.size(1);
+    const Tensor converted = piece.to(dtype);
+    for (int64_t b = 0; b < rows; ++b) {
+      out.slice((b * sizes[1] + begin) * width, {n * width})
+          .copy_from(converted.slice(b * n * width, {n * width}));
+    }
+    begin += n;
+  }
+  return out;
+}
+
+Tensor gradient_of(const Variable& leaf) {
+  return leaf.grad().defined() ? leaf.grad() : Tensor::zeros(leaf.shape(), leaf.dtype());
+}
+
+// One call: its leaves and results.
+struct Piece {
+  Variable x, q, k, v;
+  Variable y, context;
+};
+
+class Run {
+ public:
+  Run(Case& c, const CaseOptions& options) : c_(c), options_(options) {}
+
+  std::string operator()() {
+    const int64_t length = c_.length;
+    const int64_t step = options_.mode == CaseMode::parallel  ? length
+                         : options_.mode == CaseMode::chunked ? options_.chunk
+                                                              : 1;
+    const bool record = c_.cotangent.defined() || !c_.cotangent_state.empty();
+    const NoGrad off(!record);
+    if (c_.source.defined()) source_ = Variable(c_.source, record);
+    if (c_.core && c_.cross()) {
+      source_k_ = Variable(c_.k, record);
+      source_v_ = Variable(c_.v, record);
+    }
+    for (const auto& [name, value] : c_.state) {
+      first_state_[name] = Variable(value, record && is_floating(value.dtype()));
+    }
+    state_ = first_state_;
+    for (int64_t begin = 0; begin < length; begin += step) {
+      call(begin, std::min(begin + step, length), record);
+    }
+    Hdf5Writer writer;
+    write_outputs(writer);
+    if (record) write_gradients(writer);
+    return writer.finish();
+  }
+
+ private:
+  void call(int64_t begin, int64_t end, bool record) {
+    Piece piece;
+    MixerContext context = c_.context;
+    context.positions = tokens_of(c_.context.positions, begin, end);
+    context.key_mask = tokens_of(c_.context.key_mask, begin, end);
+    context.place.time_offset += begin;
+    const auto leaf = [&](const Tensor& tensor) {
+      const Tensor part = tokens_of(tensor, begin, end);
+      return part.defined() ? Variable(part, record) : Variable();
+    };
+    piece.x = leaf(c_.x);
+    if (c_.core) {
+      piece.q = leaf(c_.q);
+      const bool encode = c_.cross() && state_.empty();
+      piece.k = c_.cross() ? (encode ? source_k_ : Variable()) : leaf(c_.k);
+      piece.v = c_.cross() ? (encode ? source_v_ : Variable()) : leaf(c_.v);
+      AttentionMixer::MixResult result =
+          c_.attention->mix({piece.q, piece.k, piece.v, piece.x, source_}, context, state_);
+      piece.y = result.y;
+      piece.context =
+          reshape(result.y, {c_.rows, end - begin, result.y.size(2) * result.y.size(3)});
+      state_ = std::move(result.state);
+    } else {
+      MixerResult result = c_.cross() ? c_.mixer->forward_cross(piece.x, source_, context, state_)
+                                      : c_.mixer->forward(piece.x, context, state_);
+      piece.y = result.y;
+      piece.context = result.context;
+      state_ = std::move(result.state);
+    }
+    pieces_.push_back(std::move(piece));
+  }
+
+  DType written() const { return options_.dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+  // The same member of all pieces, or of their gradients, joined in time.
+  Tensor collect(Variable Piece::*member, bool gradient) const {
+    std::vector<Tensor> parts;
+    for (const Piece& piece : pieces_) {
+      const Variable& variable = piece.*member;
+      parts.push_back(gradient ? gradient_of(variable) : variable.value());
+    }
+    return joined(parts, written());
+  }
+
+  void write_outputs(Hdf5Writer& writer) const {
+    writer.write("outputs/y", collect(&Piece::y, false));
+    if (pieces_.front().context.defined()) {
+      writer.write("outputs/context", collect(&Piece::context, false));
+    }
+    for (const auto& [name, value] : state_) {
+      const Tensor& tensor = value.value();
+      writer.write("state/" + name, tensor.dtype() == DType::bf16 ? tensor.to(DType::f32) : tensor);
+    }
+  }
+
+  void write_gradients(Hdf5Writer& writer) {
+    std::vector<Variable> outputs;
+    std::vector<Tensor> seeds;
+    int64_t begin = 0;
+    for (const Piece& piece : pieces_) {
+      const int64_t end = begin + piece.y.size(1);
+      if (c_.cotangent.defined()) {
+        require_usage(c_.cotangent.size(1) == c_.length &&
+                          tokens_of(c_.cotangent, begin, end).shape() == piece.y.shape(),
+                      c_.label, ": expected a cotangent like outputs/y, got ",
+                      c_.cotangent.shape());
+        outputs.push_back(piece.y);
+        seeds.push_back(tokens_of(c_.cotangent, begin, end).to(piece.y.dtype()));
+      }
+      begin = end;
+    }
+    for (const auto& [name, tensor] : c_.cotangent_state) {
+      require_usage(state_.contains(name) && state_.at(name).shape() == tensor.shape(), c_.label,
+                    ": cotangent_state/", name, " fits no state tensor");
+      outputs.push_back(state_.at(name));
+      seeds.push_back(tensor.to(state_.at(name).dtype()));
+    }
+    backward(outputs, seeds);
+    if (c_.x.defined()) writer.write("grads/x", collect(&Piece::x, true));
+    if (source_.defined()) writer.write("grads/source", gradient_of(source_).to(written()));
+    if (c_.core) {
+      writer.write("grads/q", collect(&Piece::q, true));
+      writer.write("grads/k",
+                   c_.cross() ? gradient_of(source_k_).to(written()) : collect(&Piece::k, true));
+      writer.write("grads/v",
+                   c_.cross() ? gradient_of(source_v_).to(written()) : collect(&Piece::v, true));
+    }
+    for (const ParameterSet::Entry& entry : c_.parameters->entries()) {
+      if (c_.core && is_projection(c_.own_name(entry.name))) continue;
+      writer.write("grads/params/" + c_.own_name(entry.name),
+                   gradient_of(entry.variable).to(written()));
+    }
+    for (const auto& [name, leaf] : first_state_) {
+      if (leaf.requires_grad())
+        writer.write("grads/state/" + name, gradient_of(leaf).to(written()));
+    }
+  }
+
+  Case& c_;
+  CaseOptions options_;
+  Variable source_, source_k_, source_v_;
+  MixerState first_state_, state_;
+  std::vector<Piece> pieces_;
+};
+
+}  // namespace
+
+CaseMode case_mode_from_name(std::string_view name) {
+  if (name == "parallel") return CaseMode::parallel;
+  if (name == "chunked") return CaseMode::chunked;
+  if (name == "recurrent") return CaseMode::recurrent;
+  throw UsageError(concat("unknown mode '", name, "'; expected parallel, chunked or recurrent"));
+}
+
+std::string run_case(std::string_view image, const std::string& label, const CaseOptions& options) {
+  require_usage(is_floating(options.dtype), "attention run: expected dtype f64, f32 or bf16, got ",
+                name_of(options.dtype));
+  require_usage(options.chunk > 0, "attention run: chunks must have at least one token");
+  const Hdf5Reader reader(image, label);
+  Case c = read_case(reader, label, options.dtype);
+  require_usage(options.mode == CaseMode::parallel || c.form != Form::noncausal, label,
+                ": a noncausal form has no state to carry; use --mode parallel");
+  return Run(c, options)();
+}
+
+}  // namespace linnet

@@ -1,0 +1,39 @@
+// What a CASE.h5 file says, checked and bound to a mixer.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "attention/registry.h"
+#include "core/hdf5.h"
+
+namespace linnet::case_detail {
+
+struct Case {
+  std::string label;
+  Form form = Form::causal;
+  bool core = false;  // q, k, v are given; no projections
+  int64_t rows = 0, length = 0;
+  Tensor x, source, q, k, v;  // in the dtype of the run
+  MixerContext context;
+  std::map<std::string, Tensor> state;
+  Tensor cotangent;
+  std::map<std::string, Tensor> cotangent_state;
+
+  std::unique_ptr<ParameterSet> parameters;
+  std::unique_ptr<TokenMixer> mixer;
+  const AttentionMixer* attention = nullptr;  // the same mixer, where core needs it
+  size_t own_prefix = 0, tied_prefix = 0;     // lengths of the scopes' names
+
+  bool cross() const { return form == Form::cross; }
+  // A parameter's name without its scope.
+  std::string own_name(const std::string& name) const;
+};
+
+bool is_projection(const std::string& own_name);
+
+// Throws UsageError for anything that does not fit.
+Case read_case(const Hdf5Reader& reader, const std::string& label, DType dtype);
+
+}  // namespace linnet::case_detail

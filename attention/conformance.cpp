@@ -1,0 +1,137 @@
+// The list of checks, their exemptions, and how results are gathered and printed.
+#include "attention/conformance.h"
+
+#include <algorithm>
+
+#include "attention/conformance_internal.h"
+#include "core/yaml.h"
+
+namespace linnet {
+namespace {
+
+using namespace conformance;
+
+struct NamedCheck {
+  const char* name;
+  const char* help;
+  std::string (*run)(const Setup&);
+};
+
+constexpr NamedCheck kChecks[] = {
+    {"reference", "outputs equal the literal definition in double at every kind of length",
+     check_reference},
+    {"f32", "outputs and gradients are as exact as plain fp32 arithmetic", check_f32},
+    {"bf16", "outputs are as exact as plain arithmetic on bf16 values", check_bf16},
+    {"gradients", "finite differences in double: inputs, parameters, carried state",
+     check_gradients},
+    {"causality", "later tokens leave earlier outputs bit-equal", check_causality},
+    {"chunks", "whole = cut at every point = token by token", check_chunks},
+    {"padding", "contents of padded positions, NaN included, change nothing", check_padding},
+    {"packing", "packed documents equal separate ones", check_packing},
+    {"rows", "batch rows do not see each other", check_rows},
+    {"heads", "heads do not see each other unless the traits say so", check_heads},
+    {"repeat", "same seed, same bits, forward and backward", check_repeat},
+    {"round_trip", "parameters and state survive saving and loading", check_round_trip},
+    {"state_size", "the state grows as the traits say", check_state_size},
+    {"limits", "the limiting cases of the specification", check_limits},
+};
+
+std::string flow_text(const ConfigNode& parameters) {
+  std::string text;
+  for (const ConfigEntry& entry : parameters.entries()) {
+    text += concat(text.empty() ? "" : ", ", entry.key, ": ",
+                   entry.value.is_null() ? "null" : entry.value.raw());
+  }
+  return "{" + text + "}";
+}
+
+CheckResult run_check(const NamedCheck& check, const Setup& setup) {
+  CheckResult result;
+  result.check = check.name;
+  result.parameters = flow_text(setup.parameters);
+  const auto exemption = setup.traits.exempt.find(check.name);
+  if (exemption != setup.traits.exempt.end()) {
+    result.passed = result.exempt = true;
+    result.message = exemption->second;
+    return result;
+  }
+  try {
+    result.message = check.run(setup);
+    result.passed = true;
+  } catch (const NotApplicable& reason) {
+    result.passed = result.exempt = true;
+    result.message = reason.reason;
+  } catch (const std::exception& error) {
+    result.message = error.what();
+  }
+  return result;
+}
+
+std::vector<CheckResult> run_at(const Mechanism& mechanism, Form form, const ConfigNode& parameters,
+                                int64_t head_width) {
+  std::vector<CheckResult> results;
+  try {
+    const Setup setup{mechanism, parameters, form, mechanism.traits_of(parameters),
+                      check_options(form, head_width)};
+    for (const auto& exemption : setup.traits.exempt) {
+      const std::string& name = exemption.first;
+      const bool known = std::any_of(std::begin(kChecks), std::end(kChecks),
+                                     [&](const NamedCheck& check) { return check.name == name; });
+      require(known && !exemption.second.empty(), "the exemption from '", name,
+              "' needs the name of a check and a reason");
+    }
+    for (const NamedCheck& check : kChecks) results.push_back(run_check(check, setup));
+  } catch (const std::exception& error) {
+    results.push_back({"traits", flow_text(parameters), false, false, error.what()});
+  }
+  return results;
+}
+
+}  // namespace
+
+const std::vector<std::pair<std::string, std::string>>& conformance_checks() {
+  static const std::vector<std::pair<std::string, std::string>> list = [] {
+    std::vector<std::pair<std::string, std::string>> result;
+    for (const NamedCheck& check : kChecks) result.emplace_back(check.name, check.help);
+    return result;
+  }();
+  return list;
+}
+
+std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form,
+                                         const ConfigNode& parameters) {
+  return run_at(mechanism, form, parameters, mechanism.check_head_width);
+}
+
+std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form) {
+  std::vector<CheckResult> results =
+      run_at(mechanism, form, ConfigNode::map(), mechanism.check_head_width);
+  for (const std::string& variant : mechanism.variants) {
+    const ConfigNode parameters = parse_yaml(variant, mechanism.name + " variants");
+    // Options may take a form away.
+    if (!mechanism.traits_of(parameters).has(form)) continue;
+    const std::vector<CheckResult> more = run_at(mechanism, form, parameters, 8);
+    results.insert(results.end(), more.begin(), more.end());
+  }
+  return results;
+}
+
+std::string format_results(const std::vector<CheckResult>& results) {
+  std::string text;
+  int passed = 0, failed = 0, exempt = 0;
+  const std::string* parameters = nullptr;
+  for (const CheckResult& result : results) {
+    if (parameters == nullptr || *parameters != result.parameters) {
+      text += "parameters " + result.parameters + "\n";
+      parameters = &result.parameters;
+    }
+    const char* verdict = result.exempt ? "exempt" : result.passed ? "ok" : "FAILED";
+    ++(result.exempt ? exempt : result.passed ? passed : failed);
+    text +=
+        concat("  ", result.check, std::string(12 - std::min<size_t>(12, result.check.size()), ' '),
+               verdict, result.message.empty() ? "" : ": ", result.message, "\n");
+  }
+  return text + concat(passed, " passed, ", failed, " failed, ", exempt, " exempt\n");
+}
+
+}  // namespace linnet

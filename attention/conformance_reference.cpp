@@ -1,0 +1,179 @@
+// The literal definitions applied to whole batches, with the projections around them.
+#include "attention/conformance_internal.h"
+
+namespace linnet::conformance {
+namespace {
+
+using Weights = std::map<std::string, std::vector<double>>;
+
+template <typename Number>
+using Definition = std::function<std::vector<Number>(const ReferenceSequence<Number>&)>;
+
+template <typename Number>
+std::vector<Number> stored(const std::vector<double>& values, bool round_to_bf16) {
+  std::vector<Number> result;
+  result.reserve(values.size());
+  for (const double value : values) {
+    result.push_back(round_to_bf16
+                         ? static_cast<Number>(static_cast<float>(bf16(static_cast<float>(value))))
+                         : static_cast<Number>(value));
+  }
+  return result;
+}
+
+template <typename Number>
+std::vector<double> widened(const std::vector<Number>& values) {
+  return {values.begin(), values.end()};
+}
+
+// x [n, in] -> [n, out] by the weight and bias of that name, as plain sums.
+template <typename Number>
+std::vector<Number> project(const std::vector<Number>& x, int64_t in, const Weights& weights,
+                            const std::string& name, bool round_to_bf16) {
+  const auto weight = stored<Number>(weights.at(name + ".weight"), round_to_bf16);
+  const auto found = weights.find(name + ".bias");
+  const int64_t out = static_cast<int64_t>(weight.size()) / in;
+  const auto bias = found == weights.end() ? std::vector<Number>(static_cast<size_t>(out), 0)
+                                           : stored<Number>(found->second, round_to_bf16);
+  const int64_t n = static_cast<int64_t>(x.size()) / in;
+  std::vector<Number> y(static_cast<size_t>(n * out));
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t o = 0; o < out; ++o) {
+      y[static_cast<size_t>(i * out + o)] =
+          dot_product(&x[static_cast<size_t>(i * in)], &weight[static_cast<size_t>(o * in)], in) +
+          bias[static_cast<size_t>(o)];
+    }
+  }
+  return stored<Number>(widened(y), round_to_bf16);
+}
+
+struct Piece {
+  int64_t row, begin, end;
+};
+
+// The documents of a batch.
+std::vector<Piece> pieces_of(const Batch& batch) {
+  std::vector<Piece> pieces;
+  for (int64_t b = 0; b < batch.rows(); ++b) {
+    int64_t begin = 0;
+    for (int64_t t = 1; t <= batch.length(); ++t) {
+      const auto id = [&](int64_t at) {
+        return batch.segments.defined() ? batch.segments.data<int32_t>()[b * batch.length() + at]
+                                        : 0;
+      };
+      if (t == batch.length() || id(t) != id(t - 1)) {
+        pieces.push_back({b, begin, t});
+        begin = t;
+      }
+    }
+  }
+  return pieces;
+}
+
+template <typename Number>
+std::vector<Number> part(const std::vector<Number>& all, int64_t begin, int64_t end) {
+  return {all.begin() + begin, all.begin() + end};
+}
+
+template <typename Number>
+Expected expected_by(const Setup& setup, const Weights& weights, const Batch& batch,
+                     bool round_to_bf16, const Definition<Number>& definition) {
+  const int64_t T = batch.length(), E = setup.options.width, H = setup.options.heads;
+  const int64_t S = setup.cross() ? batch.source.size(1) : T;
+  const auto x = stored<Number>(batch.x.to_vector<double>(), round_to_bf16);
+  const auto source = setup.cross()
+                          ? stored<Number>(batch.source.to_vector<double>(), round_to_bf16)
+                          : std::vector<Number>();
+  const bool projected = weights.contains("q.weight");
+  std::vector<Number> q, k, v;
+  if (projected) {
+    const std::vector<Number>& read = setup.cross() ? source : x;
+    q = project(x, E, weights, "q", round_to_bf16);
+    k = project(read, E, weights, "k", round_to_bf16);
+    v = project(read, E, weights, "v", round_to_bf16);
+  }
+  std::vector<Number> context(static_cast<size_t>(batch.rows() * T * E), 0);
+  for (const Piece& piece : pieces_of(batch)) {
+    ReferenceSequence<Number> s;
+    s.form = setup.form;
+    s.T = piece.end - piece.begin;
+    s.S = setup.cross() ? S : s.T;
+    s.H = H;
+    s.K = s.V = setup.options.head_width();
+    s.E = E;
+    s.options = setup.options;
+    s.site = Subject::kOwnPrefix;
+    s.padded_length = T;
+    s.padded_source_length = S;
+    const int64_t from = piece.row * T + piece.begin;
+    const int64_t key_from = setup.cross() ? piece.row * S : from;
+    if (projected) {
+      s.q = part(q, from * E, (from + s.T) * E);
+      s.k = part(k, key_from * E, (key_from + s.S) * E);
+      s.v = part(v, key_from * E, (key_from + s.S) * E);
+    }
+    s.x = part(x, from * E, (from + s.T) * E);
+    if (setup.cross()) s.source = part(source, key_from * E, (key_from + s.S) * E);
+    const Tensor& key_mask = setup.cross() ? batch.source_mask : batch.mask;
+    for (int64_t j = 0; j < s.S; ++j) {
+      s.key_valid.push_back(key_mask.defined() ? key_mask.data<uint8_t>()[key_from + j] : 1);
+    }
+    for (int64_t i = 0; i < s.T; ++i) {
+      s.positions.push_back(batch.positions.data<int32_t>()[from + i]);
+    }
+    for (const auto& [name, values] : weights) {
+      s.parameters[name] = stored<Number>(values, round_to_bf16);
+    }
+    const std::vector<Number> y = definition(s);
+    require(static_cast<int64_t>(y.size()) == s.T * E, "the definition gave ", y.size(),
+            " numbers for ", s.T, " tokens of width ", E);
+    for (int64_t i = 0; i < s.T; ++i) {
+      if (batch.mask.defined() && batch.mask.data<uint8_t>()[from + i] == 0) continue;
+      std::copy_n(&y[static_cast<size_t>(i * E)], E, &context[static_cast<size_t>((from + i) * E)]);
+    }
+  }
+  context = stored<Number>(widened(context), round_to_bf16);
+  const auto y =
+      weights.contains("out.weight") ? project(context, E, weights, "out", round_to_bf16) : context;
+  return {Tensor::from(widened(y), batch.x.shape()),
+          Tensor::from(widened(context), batch.x.shape())};
+}
+
+}  // namespace
+
+template <>
+Expected expected_by_definition<double>(const Setup& setup, const Weights& weights,
+                                        const Batch& batch, bool round_to_bf16) {
+  require(setup.mechanism.reference != nullptr, "the mechanism has no literal definition");
+  return expected_by<double>(setup, weights, batch, round_to_bf16, [&](const auto& sequence) {
+    return setup.mechanism.reference(setup.parameters, sequence);
+  });
+}
+
+template <>
+Expected expected_by_definition<float>(const Setup& setup, const Weights& weights,
+                                       const Batch& batch, bool round_to_bf16) {
+  require(setup.mechanism.reference_f32 != nullptr, "the mechanism has no literal definition");
+  return expected_by<float>(setup, weights, batch, round_to_bf16, [&](const auto& sequence) {
+    return setup.mechanism.reference_f32(setup.parameters, sequence);
+  });
+}
+
+Expected expected_in_double(
+    const Setup& setup, const Weights& weights, const Batch& batch,
+    const std::function<std::vector<double>(const ReferenceSequence<double>&)>& definition) {
+  return expected_by<double>(setup, weights, batch, false, definition);
+}
+
+double require_close(const Tensor& a, const Tensor& b, double allowed, const std::string& what) {
+  const double difference = largest_difference(a, b);
+  const double limit = allowed * std::max(1.0, largest_magnitude(b));
+  require(difference <= limit, what, ": differs by ", difference, ", allowed ", limit);
+  return difference;
+}
+
+void require_same_bits(const Tensor& a, const Tensor& b, const std::string& what) {
+  require(same_bits(a, b), what, ": bits differ, values by up to ", largest_difference(a, b));
+}
+
+}  // namespace linnet::conformance

@@ -1,0 +1,178 @@
+// cosFormer: parameters, mixer, literal definition, registry entry.
+#include "attention/cosformer/cosformer.h"
+
+#include <numbers>
+
+#include "attention/define.h"
+#include "attention/mixer_support.h"
+#include "attention/relu/relu.h"
+
+namespace linnet {
+namespace {
+
+const std::vector<Preset> kPresets = {
+    {"lavo",
+     "LAVO's baselines: one length for both sides of cross-attention",
+     {{"cross_length", "common"}}},
+    {"survey", "the survey's text tasks: relu, no scale, 1e-6", {{"cross_length", "common"}}},
+    {"survey_image", "the survey's image profiling configuration", {{"activation", "elu1"}}},
+    {"leapformer",
+     "LeaPformer's fairseq tree: q scaled, denominator at least 0.1",
+     {{"scale", "null"}, {"floor", "0.1"}, {"cross_length", "own"}}}};
+
+// position / length for every head, [B,T,H].
+Variable proportions(const Tensor& positions, int64_t length, int64_t heads, bool clamp) {
+  const int64_t tokens = positions.elements();
+  const Tensor result = Tensor::empty({positions.size(0), positions.size(1), heads}, DType::f64);
+  for (int64_t i = 0; i < tokens; ++i) {
+    const int64_t position = positions.data<int32_t>()[i];
+    require_usage(clamp || position < length, "cosformer: position ", position,
+                  " lies beyond the length ", length,
+                  " that it was made for; raise max_length (or the training context), or set "
+                  "beyond_max: clamp");
+    const double p = static_cast<double>(position) / static_cast<double>(length);
+    std::fill_n(result.data<double>() + i * heads, heads, std::min(p, 1.0));
+  }
+  return Variable(result);
+}
+
+Tensor counted_positions(int64_t rows, int64_t length) {
+  const Tensor positions = Tensor::empty({rows, length}, DType::i32);
+  for (int64_t i = 0; i < rows * length; ++i) {
+    positions.data<int32_t>()[i] = static_cast<int32_t>(i % length);
+  }
+  return positions;
+}
+
+class CosformerMixer : public AttentionMixer {
+ public:
+  CosformerMixer(const CosformerParams& params, const MixerOptions& options,
+                 const MixerScope& scope)
+      : AttentionMixer(options, scope), params_(params) {
+    require_usage(params.max_length > 0 || options.form != Form::causal || options.max_length > 0,
+                  "cosformer: the causal form needs a length; set max_length");
+    attention_.feature_map = params.activation;
+    attention_.query_scale = params.scale.value_or(default_scale(options));
+    attention_.normalizer = params.normalizer;
+    attention_.epsilon = params.floor;
+  }
+
+  MixResult mix(const MixInput& input, const MixerContext& context,
+                const MixerState& state) const override {
+    const bool cross = options().form == Form::cross;
+    const int64_t rows = input.q.size(0), heads = options().heads;
+    // Of an encoded source only the common length can matter.
+    const int64_t keys = !input.k.defined() ? 0 : input.k.size(1);
+    const auto length = params_.lengths(options(), input.q.size(1), keys);
+    const bool clamp = params_.beyond_max == "clamp";
+    Proportions p;
+    p.query = proportions(context.positions, length.queries, heads, clamp);
+    if (cross && state.empty()) {
+      p.key = proportions(counted_positions(rows, keys), length.keys, heads, clamp);
+    } else if (!cross) {
+      p.key = p.query;
+    }
+    return kernelized_mix(attention_, options(), input, p, context, state);
+  }
+
+  int64_t length_limit() const override {
+    if (params_.beyond_max == "clamp") return 0;
+    return options().form == Form::causal ? params_.lengths(options(), 0, 0).queries
+                                          : params_.max_length;
+  }
+
+ private:
+  CosformerParams params_;
+  LinearAttentionOptions attention_;
+};
+
+template <typename Number>
+std::vector<Number> definition(const CosformerParams& params, const ReferenceSequence<Number>& s) {
+  const auto scale =
+      static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
+  const auto phi = [&](Number x) {
+    if (params.activation == FeatureMap::relu) return std::max(x, Number{0});
+    return x > 0 ? x + 1 : std::exp(x);
+  };
+  const auto length = params.lengths(s.options, s.padded_length, s.padded_source_length);
+  const auto proportion = [](int64_t position, int64_t of) {
+    return std::min(static_cast<Number>(position) / static_cast<Number>(of), Number{1});
+  };
+  return linear_attention_definition(
+      s,
+      [&](int64_t h, int64_t i, int64_t j) {
+        Number a = 0;
+        for (int64_t c = 0; c < s.K; ++c) a += phi(scale * s.query(i, h)[c]) * phi(s.key(j, h)[c]);
+        const Number here = proportion(s.positions[static_cast<size_t>(i)], length.queries);
+        const int64_t key_position =
+            s.form == Form::cross ? j : s.positions[static_cast<size_t>(j)];
+        return a * std::cos(static_cast<Number>(std::numbers::pi / 2) *
+                            (here - proportion(key_position, length.keys)));
+      },
+      [&](Number x) { return reference_denominator(params.normalizer, params.floor, x); });
+}
+
+}  // namespace
+
+void CosformerParams::describe(ConfigDescription<CosformerParams>& d) {
+  describe_preset(d, kPresets);
+  d.field("max_length", &CosformerParams::max_length,
+          "length M that positions are divided by; 0: the training context in the causal form, the "
+          "padded length of the batch in the others")
+      .range(0, 1e9)
+      .unit("tokens");
+  d.choice("beyond_max", &CosformerParams::beyond_max, {"refuse", "clamp"},
+           "positions past M are refused, or count as M");
+  d.choice("cross_length", &CosformerParams::cross_length, {"own", "common"},
+           "cross-attention divides each side by its own length, or both by the larger one");
+  d.choice("activation", &CosformerParams::activation,
+           {{"relu", FeatureMap::relu}, {"elu1", FeatureMap::elu1}}, "the feature map");
+  describe_scale(d, "factor of q before the feature map; null: 1/sqrt(K)");
+  describe_normalizer(d);
+}
+
+MixerTraits CosformerParams::traits(MixerTraits traits) const {
+  traits.depends_on_length = max_length == 0;
+  return traits;
+}
+
+CosformerParams::Lengths CosformerParams::lengths(const MixerOptions& options, int64_t query_count,
+                                                  int64_t key_count) const {
+  if (options.form == Form::causal) {
+    const int64_t length = max_length > 0 ? max_length : options.max_length;
+    return {length, length};
+  }
+  const int64_t queries = max_length > 0 ? max_length : query_count;
+  if (options.form == Form::noncausal) return {queries, queries};
+  if (cross_length == "own") return {queries, key_count};
+  const int64_t common = max_length > 0 ? max_length : std::max(query_count, key_count);
+  return {common, common};
+}
+
+Mechanism cosformer_mechanism() {
+  Mechanism facts;
+  facts.name = "cosformer";
+  facts.title = "cosFormer: linear attention re-weighted by the cosine of distance";
+  facts.equation =
+      "y_i = sum_j A_ij v_j / max(sum_j A_ij, floor),\n"
+      "A_ij = relu(scale q_i) . relu(k_j) cos(pi/2 (i - j) / M)";
+  facts.complexity = "time 4 B H T K V, memory of decoding 2 B H K (V + 1)";
+  facts.sources = "Qin et al. 2022, cosFormer";
+  facts.traits.noncausal = facts.traits.causal = facts.traits.cross = true;
+  facts.traits.decode_state = facts.traits.constant_state = true;
+  facts.traits.growth = std::string("T");
+  facts.presets = kPresets;
+  facts.variants = {"{max_length: 140, activation: elu1, scale: null, normalizer: add}",
+                    "{max_length: 24, beyond_max: clamp, cross_length: common, floor: 0.1}"};
+  facts.limits = {{"a huge M gives relu linear attention",
+                   "{max_length: 1000000000}",
+                   {Form::noncausal, Form::causal},
+                   {},
+                   [](const ReferenceSequence<double>& s) { return relu_reference({}, s); }}};
+  return define_mechanism<CosformerParams, CosformerMixer>(
+      std::move(facts), [](const CosformerParams& params, const auto& sequence) {
+        return definition(params, sequence);
+      });
+}
+
+}  // namespace linnet

@@ -1,0 +1,54 @@
+// Fills the parts of a registry entry that follow from a mechanism's typed parameters, its mixer
+// and its literal definition.
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <utility>
+
+#include "attention/registry.h"
+
+namespace linnet {
+
+// `parameters` with the options of its `preset` where it does not set them itself. Throws
+// UsageError with suggestions for an unknown preset.
+ConfigNode apply_preset(const ConfigNode& parameters, const std::vector<Preset>& presets);
+
+// Throws UsageError, saying which forms are defined, unless the mechanism has this one.
+void require_form(const std::string& mechanism, const MixerTraits& traits, Form form);
+
+// Params: a described struct, with a member `std::string preset` if there are presets. It may say
+// `MixerTraits traits(MixerTraits) const` where options change what the mechanism promises. Mixer:
+// constructible from (Params, MixerOptions, MixerScope). definition: called with (Params,
+// ReferenceSequence<double> or <float>) -> context [T,H,V].
+template <DescribedConfig Params, typename Mixer, typename Definition>
+Mechanism define_mechanism(Mechanism facts, Definition definition) {
+  const auto read = [presets = facts.presets](const ConfigNode& parameters) {
+    return parse_config<Params>(apply_preset(parameters, presets));
+  };
+  const auto traits_of = [read, traits = facts.traits](const ConfigNode& parameters) {
+    const Params params = read(parameters);
+    if constexpr (requires { params.traits(traits); }) return params.traits(traits);
+    return traits;
+  };
+  facts.traits_of = traits_of;
+  facts.schema = [] { return schema_of<Params>(); };
+  facts.resolve = [read](const ConfigNode& parameters) { return to_config_node(read(parameters)); };
+  facts.make = [read, traits_of, name = facts.name](const ConfigNode& parameters,
+                                                    const MixerOptions& options,
+                                                    const MixerScope& scope) {
+    require_form(name, traits_of(parameters), options.form);
+    return std::unique_ptr<TokenMixer>(std::make_unique<Mixer>(read(parameters), options, scope));
+  };
+  facts.reference = [read, definition](const ConfigNode& parameters,
+                                       const ReferenceSequence<double>& sequence) {
+    return definition(read(parameters), sequence);
+  };
+  facts.reference_f32 = [read, definition](const ConfigNode& parameters,
+                                           const ReferenceSequence<float>& sequence) {
+    return definition(read(parameters), sequence);
+  };
+  return facts;
+}
+
+}  // namespace linnet

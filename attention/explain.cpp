@@ -1,0 +1,196 @@
+// What the registry knows about mechanisms, as JSON and text.
+#include "attention/explain.h"
+
+namespace linnet {
+namespace {
+
+constexpr Form kForms[] = {Form::noncausal, Form::causal, Form::cross};
+
+int64_t take(ConfigNode& config, const char* key, int64_t otherwise) {
+  const ConfigNode* node = config.find(key);
+  const int64_t value = node == nullptr ? otherwise : read_int(*node, key);
+  config.erase(key);
+  return value;
+}
+
+JsonValue shape_json(const Shape& shape) {
+  JsonValue list = JsonValue::array();
+  for (const int64_t size : shape.sizes()) list.push(size);
+  return list;
+}
+
+JsonValue options_json(const ConfigSchema& schema, const ConfigNode& resolved) {
+  JsonValue list = JsonValue::array();
+  for (const FieldSchema& field : schema.fields) {
+    JsonValue option = JsonValue::object();
+    const ConfigNode* value = resolved.find(field.name);
+    option.set("name", field.name).set("type", field.type).set("default", field.default_text);
+    option.set("value", value == nullptr || value->is_null() ? "null" : value->raw());
+    JsonValue choices = JsonValue::array();
+    for (const std::string& choice : field.choices) choices.push(choice);
+    option.set("choices", choices).set("range", field.range).set("help", field.help);
+    list.push(option);
+  }
+  return list;
+}
+
+// Parameters by the names that CASE.h5 uses.
+JsonValue parameters_json(const ParameterSet& set) {
+  JsonValue list = JsonValue::array();
+  for (const ParameterSet::Entry& entry : set.entries()) {
+    const size_t dot = entry.name.find('.');
+    JsonValue parameter = JsonValue::object();
+    parameter.set("name", entry.name.substr(dot + 1)).set("shape", shape_json(entry.shape));
+    parameter.set("tied", entry.name.starts_with("tied."));
+    list.push(parameter);
+  }
+  return list;
+}
+
+// The state that one token leaves (cross: a source of one token), batch of one.
+JsonValue state_json(const TokenMixer& mixer, const MixerOptions& options) {
+  const NoGrad off;
+  const Variable x(Tensor::zeros({1, 1, options.width}));
+  MixerContext context;
+  context.positions = Tensor::zeros({1, 1}, DType::i32);
+  const MixerResult result = options.form == Form::cross ? mixer.forward_cross(x, x, context, {})
+                                                         : mixer.forward(x, context, {});
+  JsonValue list = JsonValue::array();
+  for (const auto& [name, value] : result.state) {
+    JsonValue entry = JsonValue::object();
+    entry.set("name", name).set("shape_after_one_token", shape_json(value.shape()));
+    entry.set("dtype", name_of(value.dtype()));
+    list.push(entry);
+  }
+  return list;
+}
+
+std::string join(const JsonValue& list) {
+  std::string text;
+  for (const JsonValue& item : list.elements()) {
+    text += (text.empty() ? "" : ", ") + (item.is_text() ? item.text() : concat(item.integer()));
+  }
+  return text;
+}
+
+std::string indented(const std::string& text) {
+  std::string result = "  ";
+  for (const char c : text) {
+    result += c;
+    if (c == '\n') result += "  ";
+  }
+  return result + "\n";
+}
+
+}  // namespace
+
+JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config) {
+  ConfigNode parameters = config.is_null() ? ConfigNode::map() : config;
+  parameters.erase("name");
+  MixerOptions options;
+  options.width = take(parameters, "width", 256);
+  options.heads = take(parameters, "heads", 4);
+  options.max_length = take(parameters, "max_length", 1024);
+  require_usage(options.heads > 0 && options.width > 0 && options.width % options.heads == 0,
+                "attention show: width ", options.width, " must be a positive multiple of heads ",
+                options.heads);
+  const ConfigNode resolved = mechanism.resolve(parameters);
+  const MixerTraits traits = mechanism.traits_of(parameters);
+  JsonValue out = JsonValue::object();
+  out.set("name", mechanism.name).set("title", mechanism.title);
+  out.set("equation", mechanism.equation).set("complexity", mechanism.complexity);
+  out.set("growth", traits.growth).set("sources", mechanism.sources);
+  out.set("decode_state", !traits.decode_state    ? "none"
+                          : traits.constant_state ? "constant size"
+                                                  : "grows with the sequence");
+  out.set("depends_on_length", traits.depends_on_length);
+  out.set("couples_heads", traits.couples_heads);
+  JsonValue exempt = JsonValue::object();
+  for (const auto& [check, reason] : traits.exempt) exempt.set(check, reason);
+  out.set("exempt", exempt);
+  JsonValue presets = JsonValue::array();
+  for (const Preset& preset : mechanism.presets) {
+    std::string text;
+    for (const auto& [key, value] : preset.options) {
+      text += concat(text.empty() ? "" : ", ", key, ": ", value);
+    }
+    JsonValue entry = JsonValue::object();
+    entry.set("name", preset.name).set("source", preset.source).set("options", text);
+    presets.push(entry);
+  }
+  out.set("presets", presets).set("options", options_json(mechanism.schema(), resolved));
+  out.set("width", options.width).set("heads", options.heads);
+  JsonValue forms = JsonValue::array();
+  for (const Form form : kForms) {
+    if (!traits.has(form)) continue;
+    options.form = form;
+    ParameterSet set;
+    const ParameterScope root(set);
+    const auto mixer = mechanism.make(parameters, options, {root.child("own"), root.child("tied")});
+    set.materialize(1);
+    JsonValue entry = JsonValue::object();
+    entry.set("form", name_of(form)).set("parameters", parameters_json(set));
+    entry.set("state", state_json(*mixer, options));
+    entry.set("draws", JsonValue::array()).set("choices", JsonValue::array());
+    forms.push(entry);
+  }
+  return out.set("forms", forms);
+}
+
+std::string format_explanation(const JsonValue& e) {
+  std::string text = concat(e.at("name").text(), ": ", e.at("title").text(), "\n\n",
+                            indented(e.at("equation").text()), "\n");
+  text += concat("complexity  ", e.at("complexity").text(), "\ngrowth      ", e.at("growth").text(),
+                 "\nstate       ", e.at("decode_state").text(), "\nsources     ",
+                 e.at("sources").text(), "\n\noptions\n");
+  for (const JsonValue& option : e.at("options").elements()) {
+    const std::string limits =
+        option.at("choices").size() > 0     ? " {" + join(option.at("choices")) + "}"
+        : option.at("range").text().empty() ? ""
+                                            : " (" + option.at("range").text() + ")";
+    text += concat("  ", option.at("name").text(), ": ", option.at("value").text(), limits,
+                   "\n      ", option.at("help").text(), "\n");
+  }
+  if (e.at("presets").size() > 0) text += "\npresets\n";
+  for (const JsonValue& preset : e.at("presets").elements()) {
+    text += concat("  ", preset.at("name").text(), " {", preset.at("options").text(), "}\n      ",
+                   preset.at("source").text(), "\n");
+  }
+  text += concat("\nwith width ", e.at("width").integer(), " and ", e.at("heads").integer(),
+                 " heads\n");
+  for (const JsonValue& form : e.at("forms").elements()) {
+    text += concat("  ", form.at("form").text(), "\n    parameters ");
+    for (const JsonValue& parameter : form.at("parameters").elements()) {
+      text += concat(" ", parameter.at("name").text(), "[", join(parameter.at("shape")), "]");
+    }
+    text += "\n    state after one token ";
+    if (form.at("state").size() == 0) text += " none";
+    for (const JsonValue& entry : form.at("state").elements()) {
+      text +=
+          concat(" ", entry.at("name").text(), "[", join(entry.at("shape_after_one_token")), "]");
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string mechanism_table() {
+  std::string table =
+      "| name | what | forms | growth | decode state | source |\n|---|---|---|---|---|---|\n";
+  for (const Mechanism& mechanism : mechanisms()) {
+    std::string forms;
+    for (const Form form : kForms) {
+      if (mechanism.traits.has(form)) forms += concat(forms.empty() ? "" : ", ", name_of(form));
+    }
+    const MixerTraits& traits = mechanism.traits;
+    table += concat("| [", mechanism.name, "](", mechanism.name, "/README.md) | ", mechanism.title,
+                    " | ", forms, " | ", traits.growth, " | ",
+                    !traits.decode_state    ? "none"
+                    : traits.constant_state ? "constant"
+                                            : "grows",
+                    " | ", mechanism.sources, " |\n");
+  }
+  return table;
+}
+
+}  // namespace linnet

@@ -1,0 +1,32 @@
+// The calls of linear_attention in each form.
+#include "attention/kernelized.h"
+
+#include "attention/mixer_support.h"
+
+namespace linnet {
+
+AttentionMixer::MixResult kernelized_mix(const LinearAttentionOptions& attention,
+                                         const MixerOptions& options, const MixInput& input,
+                                         const Proportions& proportions,
+                                         const MixerContext& context, const MixerState& state) {
+  const LinearAttentionVariables variables{input.q, input.k, input.v, proportions.query,
+                                           proportions.key};
+  LinearAttentionContext at;
+  at.options = attention;
+  at.query_mask = context.key_mask;
+  at.key_mask = options.form == Form::cross ? context.source_mask : context.key_mask;
+  if (options.form != Form::cross) at.segments = context.segments;
+  LinearAttentionSums sums;
+  const DType dtype = sum_dtype(input.q);
+  if (!state.empty()) sums = {as_dtype(state.at("S"), dtype), as_dtype(state.at("z"), dtype)};
+  if (options.form == Form::causal) {
+    LinearAttentionResult result = linear_attention_causal(variables, at, sums);
+    return {result.y, {{"S", result.state.memory}, {"z", result.state.mass}}};
+  }
+  if (state.empty()) sums = linear_attention_memory(variables, at);
+  const Variable y = linear_attention_read(variables, sums, at);
+  if (options.form == Form::noncausal) return {y, {}};
+  return {y, {{"S", sums.memory}, {"z", sums.mass}}};
+}
+
+}  // namespace linnet

@@ -1,0 +1,379 @@
+// LAVO: parameters and mixer.
+#include "attention/lavo/lavo.h"
+
+#include <cmath>
+
+#include "attention/define.h"
+#include "attention/lavo/lavo_reference.h"
+#include "attention/lavo/orthonormal.h"
+#include "attention/mixer_support.h"
+#include "attention/primitives/orthogonal_memory.h"
+#include "autograd/arithmetic.h"
+
+namespace linnet {
+namespace {
+
+const std::vector<Preset> kPresets = {
+    {"lavo", "language modelling: rank 64, window 16 (the best baseline's)", {}},
+    {"lavo_lra", "Long Range Arena, heads of 32", {{"rank", "32"}, {"window", "256"}}},
+    {"lavo_forecast", "time series", {{"rank", "16"}}},
+    {"without_epe", "ablation: no embedded position encoding", {{"epe", "off"}}},
+    {"without_epe_cd",
+     "ablation: raw tokens of the whole context are compressed; the window's half stays",
+     {{"epe", "off"}, {"code_input", "x"}, {"global_scope", "all"}}}};
+
+Initializer init_orthonormal(int64_t bases, int64_t rank, int64_t width) {
+  return [=](const Tensor& values, const RandomKey& key) {
+    std::vector<double> all;
+    for (int64_t i = 0; i < bases; ++i) {
+      const auto rows = orthonormal_rows(rank, width, key.at(std::to_string(i)));
+      all.insert(all.end(), rows.begin(), rows.end());
+    }
+    values.copy_from(Tensor::from(all, values.shape()));
+  };
+}
+
+class LavoMixer : public AttentionMixer {
+ public:
+  LavoMixer(const LavoParams& params, const MixerOptions& options, const MixerScope& scope)
+      : AttentionMixer(options, scope), params_(params) {
+    const bool shared = params.basis == "model";
+    const int64_t widest = shared ? options.width : options.head_width();
+    require_usage(params.rank <= widest, "lavo: rank ", params.rank, " exceeds the ",
+                  shared ? "model's" : "heads'", " width ", widest,
+                  ": orthonormal rows need rank <= ", widest);
+    const Shape shape = shared ? Shape{params.rank, options.width}
+                               : Shape{options.heads, params.rank, options.head_width()};
+    if (params.basis_train == "frozen") {
+      frozen_ = Tensor::from(frozen_basis(params, options, scope.own.prefix()), shape);
+    } else {
+      basis_ = scope.own.parameter(
+          "basis", shape, init_orthonormal(shared ? 1 : options.heads, params.rank, widest));
+      basis_name_ = scope.own.child("basis").prefix();
+    }
+    if (params.epe != "off" && options.form != Form::cross) {
+      epe_ = scope.own.parameter(
+          "epe", {params.epe == "head" ? options.heads : 1, 2 * params.reach(options.form) + 1},
+          init_constant(0));
+    }
+  }
+
+  MixResult mix(const MixInput& input, const MixerContext& context,
+                const MixerState& state) const override {
+    if (options().form == Form::cross) return mix_cross(input, context, state);
+    MixResult local = window(input, context, state);
+    const std::string code = params_.code_of(options().form);
+    const Variable f = code == "k"                     ? input.k
+                       : code == "v"                   ? input.v
+                       : code == "x"                   ? heads_of(input.x)
+                       : params_.pre_agg == "separate" ? own_block(input, context, state)
+                                                       : local.y;
+    OrthogonalMemoryContext memory = memory_context(context);
+    memory.code_mask = context.key_mask;
+    memory.segments = context.segments;
+    memory.positions = context.positions;
+    const OrthogonalMemoryResult global =
+        orthogonal_memory(input.q, f, basis(input.q.dtype()), carried(state, input.q), memory);
+    if (options().form == Form::causal) keep(global.carry, local.state);
+    return {combine(local.y, global), std::move(local.state)};
+  }
+
+  // basis_train qr: every basis becomes the orthonormal one of the same leading spans.
+  void after_update(const ParameterSet& parameters) const override {
+    if (params_.basis_train != "qr") return;
+    const Tensor weight = parameters.weight_of(parameters.find(basis_name_));
+    const Shape& shape = weight.shape();
+    const int64_t width = shape[shape.rank() - 1];
+    std::vector<double> rows = weight.to(DType::f64).to_vector<double>();
+    for (size_t begin = 0; begin < rows.size();
+         begin += static_cast<size_t>(params_.rank * width)) {
+      orthonormalise_rows(&rows[begin], params_.rank, width, basis_name_);
+    }
+    weight.copy_from(Tensor::from(rows, shape));
+  }
+
+ private:
+  MixResult mix_cross(const MixInput& input, const MixerContext& context,
+                      const MixerState& state) const {
+    OrthogonalMemoryContext memory = memory_context(context);
+    memory.cross = true;
+    Variable codes(Tensor::empty({input.q.size(0), 0, options().heads, options().head_width()},
+                                 input.q.dtype()));
+    if (state.empty()) {
+      const std::string code = params_.code_of(Form::cross);
+      codes = code == "k" ? input.k : code == "v" ? input.v : heads_of(input.source);
+      memory.code_mask = context.source_mask;
+    }
+    const OrthogonalMemoryResult global =
+        orthogonal_memory(input.q, codes, basis(input.q.dtype()), carried(state, input.q), memory);
+    if (!state.empty()) return {global.y, state};
+    MixerState encoded;
+    keep(global.carry, encoded);
+    return {global.y, std::move(encoded)};
+  }
+
+  // Soft-max attention in the window, with the embedded position encoding.
+  MixResult window(const MixInput& input, const MixerContext& context,
+                   const MixerState& state) const {
+    const Form form = options().form;
+    BlockAttentionContext block = block_context(options(), context);
+    block.options.pattern = params_.blocks(form) ? BlockPattern::blocks : BlockPattern::band;
+    block.options.left = params_.left(form);
+    block.options.right = params_.right(form);
+    set_dropout(block, params_.dropout, options(), context, draw_key(context));
+    return attend(input, context, state, std::move(block));
+  }
+
+  // What `pre_agg: separate` compresses: a token's own block never reaches a later window.
+  Variable own_block(const MixInput& input, const MixerContext& context,
+                     const MixerState& state) const {
+    BlockAttentionContext block = block_context(options(), context);
+    block.options.pattern = BlockPattern::blocks;
+    return attend(input, context, state, std::move(block)).y;
+  }
+
+  MixResult attend(const MixInput& input, const MixerContext& context, const MixerState& state,
+                   BlockAttentionContext block) const {
+    block.options.block = params_.window;
+    block.options.scale = scale();
+    block.bias_origin = params_.reach(options().form);
+    if (options().form == Form::causal) {
+      return causal_with_cache(input, context, state, block, params_.window - 1, epe_);
+    }
+    return {block_attention({input.q, input.k, input.v, {}, {}, epe_}, block), {}};
+  }
+
+  OrthogonalMemoryContext memory_context(const MixerContext& context) const {
+    OrthogonalMemoryContext memory;
+    memory.options.scope = options().form != Form::causal  ? MemoryScope::whole
+                           : params_.global_scope == "all" ? MemoryScope::prefix
+                                                           : MemoryScope::completed_windows;
+    memory.options.window = params_.window;
+    memory.options.scale = scale();
+    memory.query_mask = context.key_mask;
+    memory.time_offset = context.place.time_offset;
+    return memory;
+  }
+
+  // The mean of both parts; with `local_only`, the window alone where the memory is empty.
+  Variable combine(const Variable& local, const OrthogonalMemoryResult& global) const {
+    if (params_.empty_memory == "zeros") return weighted_sum(local, 0.5, global.y, 0.5);
+    const int64_t width = local.size(2) * local.size(3);
+    std::vector<double> weights;
+    for (const int64_t tokens : global.memory_tokens.to_vector<int64_t>()) {
+      weights.insert(weights.end(), static_cast<size_t>(width), tokens == 0 ? 1.0 : 0.5);
+    }
+    const Variable weight(Tensor::from(weights, local.shape()).to(local.dtype()));
+    return weighted_sum(multiply(local, weight), 1, global.y, 0.5);
+  }
+
+  static OrthogonalMemoryCarry carried(const MixerState& state, const Variable& q) {
+    if (state.empty()) return {};
+    return {as_dtype(state.at("completed"), sum_dtype(q)),
+            as_dtype(state.at("partial"), sum_dtype(q)), state.at("counts").value()};
+  }
+  static void keep(const OrthogonalMemoryCarry& carry, MixerState& state) {
+    state["completed"] = carry.completed;
+    state["partial"] = carry.partial;
+    state["counts"] = Variable(carry.counts);
+  }
+
+  Variable heads_of(const Variable& x) const {
+    return reshape(x, {x.size(0), x.size(1), options().heads, options().head_width()});
+  }
+  Variable basis(DType dtype) const {
+    return frozen_.defined() ? Variable(frozen_.to(dtype)) : basis_;
+  }
+  double scale() const { return params_.scale.value_or(default_scale(options())); }
+
+  LavoParams params_;
+  Variable basis_, epe_;
+  std::string basis_name_;
+  Tensor frozen_;
+};
+
+// The limiting cases of the specification, for heads of 8.
+std::vector<LimitingCase> limiting_cases() {
+  const auto zero = [](std::vector<double>& values) { std::fill(values.begin(), values.end(), 0); };
+  const auto half_of_window = [](const LavoParams& params) {
+    return [params](const ReferenceSequence<double>& s) {
+      std::vector<double> y = lavo_window_reference(params, s);
+      for (double& value : y) value *= 0.5;
+      return y;
+    };
+  };
+  LavoParams wide;
+  wide.rank = 8;
+  wide.window = 64;
+  wide.epe = "off";
+  LavoParams narrow;
+  narrow.rank = 8;
+  narrow.window = 5;
+  LavoParams single = wide;
+  single.window = 1;
+  single.nc_window = "two_sided";
+  const auto zero_queries_complete_basis = [zero](const std::string& name,
+                                                  std::vector<double>& values) {
+    if (name == "q.weight" || name == "q.bias") zero(values);
+    if (name != "basis") return;
+    for (size_t i = 0; i < values.size(); ++i) values[i] = i % 64 % 9 == 0 ? 1 : 0;
+  };
+  const auto reads_mean_of_values = [](const LavoParams& params) {
+    return [params](const ReferenceSequence<double>& s) {
+      std::vector<double> mean(static_cast<size_t>(s.H * s.V), 0);
+      for (int64_t j = 0; j < s.S; ++j) {
+        for (size_t c = 0; c < mean.size(); ++c) {
+          mean[c] += s.value(j, 0)[c] / static_cast<double>(s.S);
+        }
+      }
+      const bool cross = s.form == Form::cross;
+      std::vector<double> y =
+          cross ? std::vector<double>(mean.size() * s.T) : lavo_window_reference(params, s);
+      for (size_t i = 0; i < y.size(); ++i) {
+        const double global = mean[i % mean.size()] / 8;
+        y[i] = cross ? global : 0.5 * (y[i] + global);
+      }
+      return y;
+    };
+  };
+  return {{"a window that reaches everything, without positions, gives half of causal soft-max",
+           "{rank: 8, window: 64, epe: off}",
+           {Form::causal},
+           {},
+           [](const ReferenceSequence<double>& s) {
+             std::vector<double> y = softmax_attention_reference(
+                 s, 1 / std::sqrt(8.0), [](int64_t, int64_t) { return true; },
+                 [](int64_t, int64_t, int64_t) { return 0.0; });
+             for (double& value : y) value *= 0.5;
+             return y;
+           }},
+          {"a basis of zeros leaves half of the window",
+           "{rank: 8, window: 5}",
+           {Form::causal, Form::noncausal},
+           [zero](const std::string& name, std::vector<double>& values) {
+             if (name == "basis") zero(values);
+           },
+           half_of_window(narrow)},
+          {"zero queries and a complete basis read the mean of the codes, divided by K",
+           "{rank: 8, window: 64, epe: off, code_input: v}",
+           {Form::noncausal, Form::cross},
+           zero_queries_complete_basis,
+           reads_mean_of_values(wide)},
+          {"attention inside blocks of one token compresses the values themselves",
+           "{rank: 8, window: 1, epe: off, nc_window: two_sided, pre_agg: separate}",
+           {Form::noncausal},
+           zero_queries_complete_basis,
+           reads_mean_of_values(single)}};
+}
+
+}  // namespace
+
+void LavoParams::describe(ConfigDescription<LavoParams>& d) {
+  describe_preset(d, kPresets);
+  d.field("rank", &LavoParams::rank, "rows r of the basis; at most the width of a head")
+      .range(1, 4096);
+  d.field("window", &LavoParams::window, "tokens w of the local window, the token itself included")
+      .range(1, 65536)
+      .unit("tokens");
+  d.choice("basis", &LavoParams::basis, {"head", "model"},
+           "one basis a head, or one over the whole width whose code all heads share");
+  d.choice("basis_train", &LavoParams::basis_train, {"free", "frozen", "qr"},
+           "train the basis; keep a drawn orthonormal one that is no parameter; or train it and "
+           "make it orthonormal again after every update");
+  d.choice("code_input", &LavoParams::code_input, {"auto", "f_local", "x", "v", "k"},
+           "what is compressed; auto: the window's output (cross: the source)");
+  d.choice("pre_agg", &LavoParams::pre_agg, {"reuse", "separate"},
+           "f_local: compress the window's output, or attention inside the own block of w tokens");
+  d.choice("global_scope", &LavoParams::global_scope, {"completed", "all"},
+           "causal memory holds the windows before the token's own, or all tokens up to it");
+  d.choice("empty_memory", &LavoParams::empty_memory, {"zeros", "local_only"},
+           "before the first completed window: half of the window's output, or all of it");
+  d.choice("epe", &LavoParams::epe, {"head", "shared", "off"},
+           "embedded position encoding: per head, one vector for all heads, or none");
+  d.choice("nc_window", &LavoParams::nc_window, {"centred", "block", "two_sided"},
+           "noncausal window: w tokens around, the own block of w, or w on each side");
+  describe_scale(d, "factor of both products with q; null: 1/sqrt(K)");
+  describe_dropout(d);
+}
+
+void LavoParams::validate(const ConfigNode& at) const {
+  if (pre_agg == "separate" && code_of(Form::causal) != "f_local") {
+    throw located_error(at.location_of("pre_agg"), "lavo: pre_agg 'separate' says how what is ",
+                        "compressed is attended to, but code_input '", code_input,
+                        "' compresses no attention output; use code_input f_local or pre_agg "
+                        "reuse");
+  }
+}
+
+MixerTraits LavoParams::traits(MixerTraits traits) const {
+  traits.couples_heads = basis == "model";
+  // Cross attention compresses the source: there is nothing to attend to before.
+  traits.cross = traits.cross && pre_agg == "reuse";
+  return traits;
+}
+
+std::string LavoParams::code_of(Form form) const {
+  if (code_input != "auto") {
+    return form == Form::cross && code_input == "f_local" ? "x" : code_input;
+  }
+  return form == Form::cross ? "x" : "f_local";
+}
+
+int64_t LavoParams::left(Form form) const {
+  if (form == Form::causal) return window - 1;
+  return nc_window == "two_sided" ? window : window / 2;
+}
+int64_t LavoParams::right(Form form) const {
+  if (form == Form::causal) return 0;
+  return nc_window == "two_sided" ? window : window - 1 - window / 2;
+}
+bool LavoParams::blocks(Form form) const {
+  return form == Form::noncausal && nc_window == "block";
+}
+int64_t LavoParams::reach(Form form) const {
+  return form == Form::noncausal && nc_window == "two_sided" ? window : window - 1;
+}
+
+std::vector<double> frozen_basis(const LavoParams& params, const MixerOptions& options,
+                                 const std::string& site) {
+  const RandomKey key = RandomKey{}.at(site).at("frozen basis");
+  if (params.basis == "model") return orthonormal_rows(params.rank, options.width, key);
+  std::vector<double> all;
+  for (int64_t h = 0; h < options.heads; ++h) {
+    const auto rows =
+        orthonormal_rows(params.rank, options.head_width(), key.at(std::to_string(h)));
+    all.insert(all.end(), rows.begin(), rows.end());
+  }
+  return all;
+}
+
+Mechanism lavo_mechanism() {
+  Mechanism facts;
+  facts.name = "lavo";
+  facts.title = "Linear attention via orthogonal memory";
+  facts.equation =
+      "f_i = sum_j softmax_j(s q_i . k_j + P_{j-i}) v_j over a window of w tokens\n"
+      "m_i = mean of B f_j over the windows before that of i (noncausal: over all j)\n"
+      "g_i = B^T (softmax(s m_i * (B q_i)) * m_i),  y_i = (f_i + g_i) / 2  (cross: y_i = g_i)";
+  facts.complexity = "time 2 B H T K (w + 2 r), memory of decoding B H (2 w K + 2 r)";
+  facts.sources = "Linear Attention via Orthogonal Memory (LAVO)";
+  facts.traits.noncausal = facts.traits.causal = facts.traits.cross = true;
+  facts.traits.decode_state = facts.traits.constant_state = true;
+  facts.traits.growth = "T (w + r)";
+  facts.presets = kPresets;
+  facts.limits = limiting_cases();
+  facts.check_head_width = 64;
+  facts.variants = {
+      "{rank: 5, window: 7, epe: shared, empty_memory: local_only, nc_window: two_sided}",
+      "{rank: 8, window: 4, global_scope: all, code_input: x, epe: off, nc_window: block}",
+      "{rank: 12, window: 6, basis: model, code_input: v, scale: 1}",
+      "{rank: 6, window: 1, basis_train: frozen, code_input: k}",
+      "{rank: 5, window: 6, basis_train: qr, pre_agg: separate}",
+      "{rank: 8, window: 4, pre_agg: separate, global_scope: all, nc_window: two_sided}"};
+  return define_mechanism<LavoParams, LavoMixer>(
+      std::move(facts), [](const LavoParams& params, const auto& sequence) {
+        return lavo_reference(params, sequence);
+      });
+}
+
+}  // namespace linnet

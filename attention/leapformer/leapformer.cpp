@@ -1,0 +1,187 @@
+// LeaPformer: parameters, mixer, literal definition, registry entry.
+#include "attention/leapformer/leapformer.h"
+
+#include <numbers>
+
+#include "attention/define.h"
+#include "attention/mixer_support.h"
+#include "attention/relu/relu.h"
+#include "autograd/arithmetic.h"
+#include "autograd/linear.h"
+
+namespace linnet {
+namespace {
+
+const std::vector<Preset> kPresets = {
+    {"lra_small",
+     "Long Range Arena, the variant that adds at most 0.2 % of parameters",
+     {{"hidden", "2"}}},
+    {"lra_large",
+     "Long Range Arena, the variant that adds at most 1.5 % of parameters",
+     {{"hidden", "16"}}},
+    {"lm",
+     "language modelling: heads of 64, a quarter hidden, q scaled, denominator at least 0.1",
+     {{"downsample", "4"}, {"scale", "null"}, {"floor", "0.1"}}},
+    {"simulst",
+     "simultaneous speech translation: heads of 32, otherwise as lm",
+     {{"downsample", "4"}, {"scale", "null"}, {"floor", "0.1"}}}};
+
+// LeaP(x) = sigmoid(w2 . relu(W1 x + b1) + b2), shared by all heads.
+class Leap {
+ public:
+  Leap(const LeapformerParams& params, int64_t head_width, const ParameterScope& scope) {
+    const int64_t hidden = params.hidden_width(head_width);
+    const auto uniform = [](int64_t fan_in) {
+      return init_uniform(1 / std::sqrt(static_cast<double>(fan_in)));
+    };
+    const int64_t read = hidden > 1 ? hidden : head_width;
+    if (hidden > 1) {
+      hidden_weight_ = scope.parameter("hidden.weight", {hidden, head_width}, uniform(head_width));
+      hidden_bias_ = scope.parameter("hidden.bias", {hidden}, uniform(head_width));
+    }
+    out_weight_ = scope.parameter("out.weight", {1, read}, uniform(read));
+    out_bias_ = scope.parameter("out.bias", {1}, uniform(read));
+  }
+  // x [B,T,H,K] -> [B,T,H].
+  Variable operator()(const Variable& x) const {
+    const Variable hidden =
+        hidden_weight_.defined() ? linear(x, hidden_weight_, hidden_bias_, Activation::relu) : x;
+    return reshape(linear(hidden, out_weight_, out_bias_, Activation::sigmoid),
+                   {x.size(0), x.size(1), x.size(2)});
+  }
+
+ private:
+  Variable hidden_weight_, hidden_bias_, out_weight_, out_bias_;
+};
+
+class LeapformerMixer : public AttentionMixer {
+ public:
+  LeapformerMixer(const LeapformerParams& params, const MixerOptions& options,
+                  const MixerScope& scope)
+      : AttentionMixer(options, scope),
+        raw_(params.input == "raw"),
+        leap_q_(params, options.head_width(), scope.own.child("leap_q")),
+        leap_k_(params, options.head_width(), scope.own.child("leap_k")) {
+    attention_.feature_map = FeatureMap::relu;
+    attention_.query_scale = params.scale.value_or(default_scale(options));
+    attention_.normalizer = params.normalizer;
+    attention_.epsilon = params.floor;
+  }
+
+  MixResult mix(const MixInput& input, const MixerContext& context,
+                const MixerState& state) const override {
+    Proportions p;
+    p.query = leap_q_(raw_ ? input.q : activate(scaled(input.q), Activation::relu));
+    if (input.k.defined()) p.key = leap_k_(raw_ ? input.k : activate(input.k, Activation::relu));
+    return kernelized_mix(attention_, options(), input, p, context, state);
+  }
+
+ private:
+  Variable scaled(const Variable& q) const {
+    return attention_.query_scale == 1 ? q : scale(q, attention_.query_scale);
+  }
+
+  bool raw_;
+  Leap leap_q_, leap_k_;
+  LinearAttentionOptions attention_;
+};
+
+// The literal LeaP of one vector.
+template <typename Number>
+Number leap_reference(const LeapformerParams& params, const ReferenceSequence<Number>& s,
+                      const std::string& name, const Number* x, Number scale) {
+  std::vector<Number> read(x, x + s.K);
+  if (params.input == "relu") {
+    for (Number& value : read) value = std::max(scale * value, Number{0});
+  }
+  const int64_t hidden = params.hidden_width(s.K);
+  if (hidden > 1) {
+    const std::vector<Number>& weight = s.parameter(name + ".hidden.weight");
+    std::vector<Number> inner = s.parameter(name + ".hidden.bias");
+    for (int64_t l = 0; l < hidden; ++l) {
+      Number& value = inner[static_cast<size_t>(l)];
+      value += dot_product(&weight[static_cast<size_t>(l * s.K)], read.data(), s.K);
+      value = std::max(value, Number{0});
+    }
+    read = inner;
+  }
+  const Number logit = dot_product(s.parameter(name + ".out.weight").data(), read.data(),
+                                   static_cast<int64_t>(read.size())) +
+                       s.parameter(name + ".out.bias")[0];
+  return 1 / (1 + std::exp(-logit));
+}
+
+template <typename Number>
+std::vector<Number> definition(const LeapformerParams& params, const ReferenceSequence<Number>& s) {
+  const auto scale =
+      static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
+  return linear_attention_definition(
+      s,
+      [&](int64_t h, int64_t i, int64_t j) {
+        Number a = 0;
+        for (int64_t c = 0; c < s.K; ++c) {
+          a += std::max(scale * s.query(i, h)[c], Number{0}) * std::max(s.key(j, h)[c], Number{0});
+        }
+        const Number difference = leap_reference(params, s, "leap_q", s.query(i, h), scale) -
+                                  leap_reference(params, s, "leap_k", s.key(j, h), Number{1});
+        return a * std::cos(static_cast<Number>(std::numbers::pi / 2) * difference);
+      },
+      [&](Number x) { return reference_denominator(params.normalizer, params.floor, x); });
+}
+
+}  // namespace
+
+void LeapformerParams::describe(ConfigDescription<LeapformerParams>& d) {
+  describe_preset(d, kPresets);
+  d.field("hidden", &LeapformerParams::hidden,
+          "hidden units of each LeaP module; 0: head width / downsample; 1: no hidden layer")
+      .range(0, 4096);
+  d.field("downsample", &LeapformerParams::downsample,
+          "factor from head width to hidden units, where `hidden` is 0")
+      .range(1, 4096);
+  d.choice("input", &LeapformerParams::input, {"relu", "raw"},
+           "what LeaP reads: the feature-mapped q and k (as the authors' code), or q and k");
+  describe_scale(d, "factor of q before the feature map; null: 1/sqrt(K)");
+  describe_normalizer(d);
+}
+
+int64_t LeapformerParams::hidden_width(int64_t head_width) const {
+  if (hidden > 0) return hidden;
+  require_usage(head_width % downsample == 0, "leapformer: downsample ", downsample,
+                " does not divide the head width ", head_width);
+  return head_width / downsample;
+}
+
+Mechanism leapformer_mechanism() {
+  Mechanism facts;
+  facts.name = "leapformer";
+  facts.title = "LeaPformer: linear attention re-weighted by learned proportions";
+  facts.equation =
+      "y_i = sum_j A_ij v_j / max(sum_j A_ij, floor),\n"
+      "A_ij = relu(scale q_i) . relu(k_j) cos(pi/2 (P_i - P'_j)),\n"
+      "P_i = sigmoid(w2 . relu(W1 relu(scale q_i) + b1) + b2), P'_j likewise from k_j";
+  facts.complexity = "time B H T K (4 V + 2 r), memory of decoding 2 B H K (V + 1)";
+  facts.sources =
+      "LeaPformer: Enabling Linear Transformers for Autoregressive and Simultaneous "
+      "Tasks via Learned Proportions";
+  facts.traits.noncausal = facts.traits.causal = facts.traits.cross = true;
+  facts.traits.decode_state = facts.traits.constant_state = true;
+  facts.traits.growth = std::string("T");
+  facts.presets = kPresets;
+  facts.variants = {"{hidden: 1, input: raw}", "{preset: lm, normalizer: add, hidden: 3}"};
+  facts.limits = {{"LeaP modules of zero output give relu linear attention",
+                   "{}",
+                   {Form::noncausal, Form::causal, Form::cross},
+                   [](const std::string& name, std::vector<double>& values) {
+                     if (name.starts_with("leap_") && name.find(".out.") != std::string::npos) {
+                       std::fill(values.begin(), values.end(), 0);
+                     }
+                   },
+                   [](const ReferenceSequence<double>& s) { return relu_reference({}, s); }}};
+  return define_mechanism<LeapformerParams, LeapformerMixer>(
+      std::move(facts), [](const LeapformerParams& params, const auto& sequence) {
+        return definition(params, sequence);
+      });
+}
+
+}  // namespace linnet

@@ -1,0 +1,24 @@
+// LeaPformer: linear attention re-weighted by learned proportions.
+#pragma once
+
+#include "attention/kernelized.h"
+
+namespace linnet {
+
+struct LeapformerParams {
+  std::string preset = "none";
+  int64_t hidden = 0;  // 0: head width / downsample
+  int64_t downsample = 4;
+  std::string input = "relu";
+  std::optional<double> scale = 1.0;  // null: 1/sqrt(K)
+  double floor = 1e-6;
+  Normalizer normalizer = Normalizer::clamp;
+
+  static void describe(ConfigDescription<LeapformerParams>& d);
+  // Width of the hidden layer; 1: there is none. Throws UsageError when downsample does not divide.
+  int64_t hidden_width(int64_t head_width) const;
+};
+
+Mechanism leapformer_mechanism();
+
+}  // namespace linnet

@@ -1,0 +1,82 @@
+// Masks, dropout and carried keys that several mixers share.
+#include "attention/mixer_support.h"
+
+#include <cmath>
+
+#include "autograd/arithmetic.h"
+
+namespace linnet {
+
+double default_scale(const MixerOptions& options) {
+  return 1 / std::sqrt(static_cast<double>(options.head_width()));
+}
+
+BlockAttentionContext block_context(const MixerOptions& options, const MixerContext& context) {
+  BlockAttentionContext block;
+  block.options.causal = options.form == Form::causal;
+  block.query_mask = context.key_mask;
+  block.place = context.place;
+  if (options.form == Form::cross) {
+    block.cross = true;
+    block.key_mask = context.source_mask;
+    return block;
+  }
+  block.key_mask = context.key_mask;
+  block.segments = context.segments;
+  block.positions = context.positions;
+  return block;
+}
+
+void set_dropout(BlockAttentionContext& block, const std::optional<double>& probability,
+                 const MixerOptions& options, const MixerContext& context, const RandomKey& key) {
+  if (!context.training) return;
+  block.options.dropout = probability.value_or(options.dropout);
+  block.options.dropout_key = key;
+}
+
+AttentionMixer::MixResult causal_with_cache(const MixInput& input, const MixerContext& context,
+                                            const MixerState& state,
+                                            const BlockAttentionContext& block, int64_t keep,
+                                            const Variable& bias) {
+  const auto carried = [&](const char* name) {
+    const auto found = state.find(name);
+    return found == state.end() ? Variable() : as_dtype(found->second, input.k.dtype());
+  };
+  const Variable past_k = carried("k");
+  const Variable past_v = carried("v");
+  BlockAttentionContext with_past = block;
+  with_past.past_mask = mask_from_state(state, "valid");
+  const Variable y = block_attention({input.q, input.k, input.v, past_k, past_v, bias}, with_past);
+  const int64_t past = past_k.defined() ? past_k.size(1) : 0;
+  MixerState after;
+  after["k"] = carry_tokens(past_k, input.k, keep);
+  after["v"] = carry_tokens(past_v, input.v, keep);
+  after["valid"] = mask_to_state(carry_mask(with_past.past_mask, context.key_mask, context.segments,
+                                            input.q.size(0), past, input.q.size(1), keep));
+  return {y, std::move(after)};
+}
+
+MixerState encoded_source(const MixInput& input, const MixerContext& context) {
+  MixerState encoded{{"k", input.k}, {"v", input.v}};
+  if (context.source_mask.defined()) encoded["valid"] = mask_to_state(context.source_mask);
+  return encoded;
+}
+
+Variable as_dtype(const Variable& x, DType dtype) {
+  return x.dtype() == dtype ? x : cast(x, dtype);
+}
+
+DType sum_dtype(const Variable& x) {
+  return x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+}
+
+Variable mask_to_state(const Tensor& mask) {
+  return Variable(mask.to(DType::i64));
+}
+
+Tensor mask_from_state(const MixerState& state, const std::string& name) {
+  const auto found = state.find(name);
+  return found == state.end() ? Tensor() : found->second.value().to(DType::u8);
+}
+
+}  // namespace linnet

@@ -1,0 +1,200 @@
+// Block attention on Variables: conversion of dtypes, what backward saves, carried tokens.
+#include "attention/primitives/block_attention.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace linnet {
+namespace {
+
+// Tensors in the computing type, in the order in which they are recorded.
+struct Arrays {
+  Tensor q, k, v, past_k, past_v, bias;
+};
+
+template <typename T>
+SequenceView<T> view_of(const Tensor& x) {
+  if (!x.defined()) return {};
+  require(x.shape().rank() == 4, "block attention: expected [B,T,H,K], got ", x.shape());
+  return {x.data<T>(), x.size(0), x.size(1), x.size(2), x.size(3)};
+}
+
+const uint8_t* mask_of(const Tensor& mask, int64_t B, int64_t T, const char* name) {
+  if (!mask.defined()) return nullptr;
+  require(mask.shape() == Shape({B, T}), "block attention: expected ", name, " [", B, ", ", T,
+          "], got ", mask.shape());
+  return mask.data<uint8_t>();
+}
+
+template <typename T>
+BlockAttentionInputs<T> bind(const Arrays& arrays, const BlockAttentionContext& context) {
+  BlockAttentionInputs<T> in;
+  in.q = view_of<T>(arrays.q);
+  in.k = view_of<T>(arrays.k);
+  in.v = view_of<T>(arrays.v);
+  in.past_k = view_of<T>(arrays.past_k);
+  in.past_v = view_of<T>(arrays.past_v);
+  const int64_t B = in.q.B, length = in.q.T;
+  in.query_mask = mask_of(context.query_mask, B, length, "query_mask");
+  in.key_mask = mask_of(context.key_mask, B, in.k.T, "key_mask");
+  in.past_mask = mask_of(context.past_mask, B, in.past_k.T, "past_mask");
+  if (arrays.bias.defined()) {
+    require(arrays.bias.shape().rank() == 2, "block attention: expected bias [heads, distances]",
+            ", got ", arrays.bias.shape());
+    in.bias = arrays.bias.data<T>();
+    in.bias_heads = arrays.bias.size(0);
+    in.bias_count = arrays.bias.size(1);
+    in.bias_origin = context.bias_origin;
+  }
+  if (context.place.examples) {
+    require(static_cast<int64_t>(context.place.examples->size()) == B,
+            "block attention: expected an example number for each of ", B, " rows, got ",
+            context.place.examples->size());
+    in.example_ids = context.place.examples->data();
+  }
+  in.time_offset = context.place.time_offset;
+  if (context.cross) return in;
+  const Shape tokens({B, length});
+  require(!context.segments.defined() || context.segments.shape() == tokens,
+          "block attention: expected segments ", tokens, ", got ", context.segments.shape());
+  require(!context.positions.defined() || context.positions.shape() == tokens,
+          "block attention: expected positions ", tokens, ", got ", context.positions.shape());
+  std::vector<int64_t> starts(static_cast<size_t>(B), context.place.time_offset);
+  for (int64_t b = 0; context.positions.defined() && length > 0 && b < B; ++b) {
+    starts[b] = context.positions.data<int32_t>()[b * length];
+  }
+  in.spans = make_spans(context.segments.defined() ? context.segments.data<int32_t>() : nullptr, B,
+                        length, arrays.past_k.defined(), starts.data());
+  return in;
+}
+
+void run_backward(const Arrays& arrays, const BlockAttentionContext& context, const Tensor& y,
+                  const Tensor& log_sum_exp, Gradients& gradients) {
+  const DType dtype = y.dtype();
+  const auto like = [&](const Tensor& x) {
+    return x.defined() ? Tensor::empty(x.shape(), dtype) : Tensor();
+  };
+  const Tensor dy = gradients.output().to(dtype);
+  const Arrays d{like(arrays.q),      like(arrays.k),      like(arrays.v),
+                 like(arrays.past_k), like(arrays.past_v), like(arrays.bias)};
+  const auto compute = [&](auto zero) {
+    using T = decltype(zero);
+    BlockAttentionGradients<T> out;
+    out.dq = view_of<T>(d.q);
+    out.dk = view_of<T>(d.k);
+    out.dv = view_of<T>(d.v);
+    out.dpast_k = view_of<T>(d.past_k);
+    out.dpast_v = view_of<T>(d.past_v);
+    out.dbias = d.bias.defined() ? d.bias.data<T>() : nullptr;
+    block_attention_backward<T>(bind<T>(arrays, context), context.options, view_of<T>(y),
+                                log_sum_exp.data<T>(), view_of<T>(dy), out);
+  };
+  dtype == DType::f64 ? compute(double{}) : compute(float{});
+  const Tensor* all[] = {&d.q, &d.k, &d.v, &d.past_k, &d.past_v, &d.bias};
+  for (size_t i = 0; i < 6; ++i) {
+    if (all[i]->defined()) gradients.add(i, *all[i]);
+  }
+}
+
+}  // namespace
+
+Variable block_attention(const BlockAttentionVariables& inputs,
+                         const BlockAttentionContext& context) {
+  const DType dtype = inputs.q.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const auto converted = [dtype](const Variable& x) {
+    if (!x.defined()) return Tensor();
+    require(is_floating(x.dtype()) && x.value().device() == Device{},
+            "block attention: expected floating tensors on the CPU");
+    return x.value().to(dtype);
+  };
+  const Arrays arrays{converted(inputs.q),      converted(inputs.k),      converted(inputs.v),
+                      converted(inputs.past_k), converted(inputs.past_v), converted(inputs.bias)};
+  require(arrays.q.shape().rank() == 4 && arrays.v.shape().rank() == 4,
+          "block attention: expected q [B,T,H,K] and v [B,T,G,V], got ", arrays.q.shape(), " and ",
+          arrays.v.shape());
+  const int64_t B = arrays.q.size(0), length = arrays.q.size(1), H = arrays.q.size(2);
+  const Tensor y = Tensor::empty({B, length, H, arrays.v.size(3)}, dtype);
+  const Tensor log_sum_exp = Tensor::empty({B, length, H}, dtype);
+  const auto compute = [&](auto zero) {
+    using T = decltype(zero);
+    block_attention_forward<T>(bind<T>(arrays, context), context.options, view_of<T>(y),
+                               log_sum_exp.data<T>());
+  };
+  dtype == DType::f64 ? compute(double{}) : compute(float{});
+  return record("block_attention", y.to(inputs.q.dtype()),
+                {inputs.q, inputs.k, inputs.v, inputs.past_k, inputs.past_v, inputs.bias},
+                [arrays, context, y, log_sum_exp](Gradients& gradients) {
+                  run_backward(arrays, context, y, log_sum_exp, gradients);
+                });
+}
+
+Variable carry_tokens(const Variable& past, const Variable& current, int64_t keep) {
+  const Shape& shape = current.shape();
+  require(shape.rank() >= 2, "carry_tokens: expected [B,T,...], got ", shape);
+  const int64_t B = shape[0], T = shape[1], P = past.defined() ? past.size(1) : 0;
+  const int64_t n = keep < 0 ? P + T : std::min(keep, P + T);
+  const int64_t from_current = std::min(n, T), from_past = n - from_current;
+  std::vector<int64_t> sizes = shape.sizes();
+  sizes[1] = n;
+  if (past.defined()) {
+    std::vector<int64_t> expected = shape.sizes();
+    expected[1] = P;
+    require(past.shape() == Shape(expected) && past.dtype() == current.dtype(),
+            "carry_tokens: past ", past.shape(), " does not continue in ", shape);
+  }
+  const Tensor out = Tensor::empty(Shape(sizes), current.dtype(), current.value().device());
+  const auto width =
+      static_cast<int64_t>(size_of(current.dtype())) * (B * T > 0 ? shape.elements() / (B * T) : 0);
+  // Copies `tokens` tokens of every row, between bytes of rows `stride` tokens apart.
+  const auto copy = [B, width](const Tensor& from, int64_t from_stride, int64_t from_token,
+                               const Tensor& to, int64_t to_stride, int64_t to_token,
+                               int64_t tokens) {
+    for (int64_t b = 0; b < B && tokens > 0; ++b) {
+      std::memcpy(static_cast<char*>(to.raw()) + (b * to_stride + to_token) * width,
+                  static_cast<const char*>(from.raw()) + (b * from_stride + from_token) * width,
+                  static_cast<size_t>(tokens * width));
+    }
+  };
+  if (from_past > 0) copy(past.value(), P, P - from_past, out, n, 0, from_past);
+  copy(current.value(), T, T - from_current, out, n, from_past, from_current);
+  const Shape past_shape = past.defined() ? past.shape() : Shape{0};
+  return record("carry_tokens", out, {past, current},
+                [copy, shape, past_shape, P, T, n, from_past, from_current](Gradients& gradients) {
+                  const Tensor& dout = gradients.output();
+                  if (gradients.wanted(0)) {
+                    const Tensor dpast = Tensor::zeros(past_shape, dout.dtype());
+                    copy(dout, n, 0, dpast, P, P - from_past, from_past);
+                    gradients.add(0, dpast);
+                  }
+                  if (gradients.wanted(1)) {
+                    const Tensor dcurrent = Tensor::zeros(shape, dout.dtype());
+                    copy(dout, n, from_past, dcurrent, T, T - from_current, from_current);
+                    gradients.add(1, dcurrent);
+                  }
+                });
+}
+
+Tensor carry_mask(const Tensor& past_mask, const Tensor& key_mask, const Tensor& segments,
+                  int64_t B, int64_t P, int64_t T, int64_t keep) {
+  const int64_t n = keep < 0 ? P + T : std::min(keep, P + T);
+  const Tensor out = Tensor::empty({B, n}, DType::u8);
+  const uint8_t* past = mask_of(past_mask, B, P, "past_mask");
+  const uint8_t* current = mask_of(key_mask, B, T, "key_mask");
+  const std::vector<Span> spans =
+      make_spans(segments.defined() ? segments.data<int32_t>() : nullptr, B, T, true);
+  for (const Span& span : spans) {
+    if (!span.carries_out) continue;
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t t = T - n + i;
+      const bool belongs = t < 0 ? span.carries_in : t >= span.begin;
+      const bool valid =
+          t < 0 ? is_valid(past, span.row, P + t, P) : is_valid(current, span.row, t, T);
+      out.data<uint8_t>()[span.row * n + i] = belongs && valid ? 1 : 0;
+    }
+  }
+  return out;
+}
+
+}  // namespace linnet

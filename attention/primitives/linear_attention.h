@@ -1,0 +1,55 @@
+// Linear attention on Variables: causal with a carried state, and noncausal or cross through a
+// memory that is computed once. The mathematics is in linear_attention_cpu.h.
+#pragma once
+
+#include "attention/primitives/linear_attention_cpu.h"
+#include "autograd/variable.h"
+
+namespace linnet {
+
+// What linear attention needs besides its differentiable inputs. Tensors may be undefined.
+struct LinearAttentionContext {
+  LinearAttentionOptions options;
+  Tensor query_mask;  // u8 [B,Tq], 1 = valid; undefined: all
+  Tensor key_mask;    // u8 [B,Tk]
+  Tensor segments;    // i32 [B,T]: tokens see only their own segment; undefined: one a row
+};
+
+// Differentiable inputs. The proportions (cosFormer, LeaPformer re-weighting) are both defined or
+// both not.
+struct LinearAttentionVariables {
+  Variable q;                                   // [B,Tq,H,K]
+  Variable k, v;                                // [B,Tk,G,K], [B,Tk,G,V]; G divides H
+  Variable query_proportions, key_proportions;  // [B,Tq,H], [B,Tk,G] in [0,1]
+};
+
+// S [N,G,m,V] and z [N,G,m] in f32 (f64 where the inputs are f64), m = K, or 2K with proportions. N
+// is B for carried states, the number of segments for a memory. Undefined: nothing seen yet.
+struct LinearAttentionSums {
+  Variable memory, mass;
+};
+
+struct LinearAttentionResult {
+  Variable y;
+  LinearAttentionSums state;
+};
+
+// Causal self-attention: y [B,T,H,V] in the dtype of q, and the state after the last token. `state`
+// continues the first segment of every row. Differentiable in every input and in the state, both
+// ways. f64 is computed in f64, f32 and bf16 in f32 (saved for backward: the inputs in that type,
+// y, and B T H numbers). CPU. Masked queries give 0; what masked positions hold changes nothing.
+// Throws Error on shapes that do not fit.
+LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& inputs,
+                                              const LinearAttentionContext& context,
+                                              const LinearAttentionSums& state = {});
+
+// The sums over all keys of every segment (k, v, key_proportions; q is not looked at).
+LinearAttentionSums linear_attention_memory(const LinearAttentionVariables& inputs,
+                                            const LinearAttentionContext& context);
+// What the queries read from it (q, query_proportions): y [B,Tq,H,V]. In cross-attention segments
+// are undefined and memory b belongs to row b.
+Variable linear_attention_read(const LinearAttentionVariables& inputs,
+                               const LinearAttentionSums& memory,
+                               const LinearAttentionContext& context);
+
+}  // namespace linnet

@@ -1,0 +1,86 @@
+// What the causal and the memory kernels of linear attention share: sizes, feature tiles and their
+// gradients, normalised rows, states in scratch. Internal to linear_attention*.cpp.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/primitives/chunked.h"
+#include "attention/primitives/linear_attention_cpu.h"
+
+namespace linnet::linear_attention_detail {
+
+// Which side of the inputs a feature tile comes from.
+enum class Side : uint8_t { query, key };
+
+// One call's inputs and sizes. Tiles are padded as chunked.h says: features [padded(n), mp], values
+// [padded(n), vp]; a state is S [mp, vp] followed by z [mp].
+template <typename T>
+struct Kernel {
+  // Checks shapes and options (Error).
+  Kernel(const LinearAttentionOptions& options, const LinearAttentionInputs<T>& inputs,
+         int64_t key_heads, int64_t heads, int64_t value_width);
+
+  const LinearAttentionOptions& options;
+  const LinearAttentionInputs<T>& inputs;
+  int64_t key_heads, group;  // group: query heads of a key head
+  int64_t K, V, m, mp, vp;
+  bool reweighted, normalized;
+
+  int64_t state_size() const { return mp * vp + mp; }
+  // Multiply-adds of the products with the state over these spans.
+  double work(const std::vector<Span>& spans) const;
+
+  void load_features(Side side, int64_t b, int64_t t, int64_t n, int64_t h, T* out) const;
+  // From dphi [n, mp] to dx (row (b, t+i, h) of `dx`, if wanted) and, where re-weighted, to
+  // dproportions[(b T + t + i) H + h] (if wanted).
+  void store_feature_gradients(Side side, int64_t b, int64_t t, int64_t n, int64_t h, const T* dphi,
+                               SequenceView<T> dx, T* dproportions) const;
+  void load_values(int64_t b, int64_t t, int64_t n, int64_t h, T* out) const {
+    chunked::load_rows(inputs.v, inputs.key_mask, b, t, n, h, out, vp);
+  }
+  // Rows of gradients of v: values [n, vp], zero where masked.
+  void store_value_gradients(int64_t b, int64_t t, int64_t n, int64_t h, const T* dvalues,
+                             SequenceView<T> dv) const;
+
+  // y = numerators / D(denominators).
+  void store_outputs(int64_t b, int64_t t, int64_t n, int64_t h, const T* numerators,
+                     const T* row_denominators, SequenceView<T> y, T* denominators) const;
+  // G = dy / D [padded(n), vp] and the gradients of the denominators [padded(n)].
+  void load_output_gradients(int64_t b, int64_t t, int64_t n, int64_t h, SequenceView<const T> y,
+                             const T* denominators, SequenceView<const T> dy, T* G,
+                             T* ddenominators) const;
+
+  // Between states in scratch and state number `index` of dense arrays (null: zero, not written).
+  void load_state(LinearAttentionState<const T> from, int64_t index, int64_t key_head,
+                  T* state) const;
+  void store_state(const T* state, LinearAttentionState<T> to, int64_t index,
+                   int64_t key_head) const;
+  // state += sum_i left_i right_i^T, z += sum_i weight_i left_i (weights null: all 1); left [n,
+  // mp], right [n, vp].
+  void accumulate(int64_t n, const T* left, const T* right, const T* weights, T* state) const;
+};
+
+// Sums of the pieces of split spans: the state with which a piece starts is made of those before
+// it.
+template <typename T>
+class Partials {
+ public:
+  Partials(const std::vector<chunked::Segment>& segments, int64_t heads, int64_t state_size);
+  bool needed() const { return !sums_.empty(); }
+  T* at(int64_t segment, int64_t head) {
+    return sums_.data() + (segment * heads_ + head) * state_size_;
+  }
+  // state += sums of the pieces of this span before (after) piece number `segment`, in order.
+  void add_before(const std::vector<chunked::Segment>& segments, int64_t segment, int64_t head,
+                  T* state);
+  void add_after(const std::vector<chunked::Segment>& segments, int64_t segment, int64_t head,
+                 T* state);
+
+ private:
+  void add(int64_t segment, int64_t head, T* state);
+  int64_t heads_, state_size_;
+  std::vector<T> sums_;
+};
+
+}  // namespace linnet::linear_attention_detail

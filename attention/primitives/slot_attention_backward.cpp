@@ -1,0 +1,348 @@
+// Causal slot attention, backward: a forward scan for dq, which keeps per token what readers pass
+// on (3 N numbers), and a reverse scan with the gradient of the memory for dk, dv and the logits.
+#include <algorithm>
+#include <cmath>
+
+#include "attention/primitives/slot_attention_pieces.h"
+#include "core/error.h"
+
+namespace linnet {
+namespace {
+
+using chunked::kChunk;
+using chunked::Scratch;
+using slot_attention_detail::Kernel;
+using slot_attention_detail::load_end_gradient;
+using slot_attention_detail::load_keys;
+using slot_attention_detail::load_queries;
+using slot_attention_detail::Memory;
+using slot_attention_detail::MemoryGradient;
+using slot_attention_detail::Piece;
+using slot_attention_detail::Pieces;
+using slot_attention_detail::store_rows;
+using slot_attention_detail::Tile;
+
+// What the forward scan of backward keeps for the reverse scan: the tiles; per token and slot
+// scale F dlogit, F probability, and the gradient of the sum of weights behind F.
+template <typename T>
+struct Saved {
+  std::vector<Tile<T>> tiles;
+  T *to_keys = nullptr, *to_values = nullptr, *to_sums = nullptr;  // [tokens, np] each
+};
+
+// dq of a piece; moves memory past it.
+template <typename T>
+void query_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<const T> d_o,
+                     Memory<T>& memory, Scratch<T> scratch, SequenceView<T> dq, Saved<T>& saved) {
+  const int64_t np = kernel.np, kp = kernel.kp, vp = kernel.vp;
+  T* keys = scratch.take(kChunk * kp);
+  T* keys_turned = scratch.take(kp * kChunk);
+  T* values = scratch.take(kChunk * vp);
+  T* values_turned = scratch.take(vp * kChunk);
+  T* queries = scratch.take(kChunk * kp);
+  T* doutputs = scratch.take(kChunk * vp);
+  T* weights = scratch.take(kChunk * np);
+  T* weights_turned = scratch.take(np * kChunk);
+  T* factors = scratch.take(kChunk * np);
+  T* products = scratch.take(kChunk * np);
+  T* dprobabilities = scratch.take(kChunk * np);
+  T* lower = scratch.take(kChunk * kChunk);
+  T* memory_keys = scratch.take(np * kp);
+  T* dqueries = scratch.take(kChunk * kp);
+  Tile<T> tile;
+  for (int64_t t = piece.begin; t < piece.end; t += tile.n) {
+    kernel.cut_tile(piece.row, piece.head, t, piece.end, memory.mass, tile);
+    const int64_t n = tile.n;
+    load_keys(kernel, piece, tile, keys, values);
+    load_queries(kernel, piece, tile, queries);
+    chunked::load_rows(d_o, kernel.inputs.query_mask, piece.row, t, n, piece.head, doutputs, vp);
+    chunked::transpose(keys, kp, n, kp, keys_turned, kChunk);
+    chunked::transpose(values, vp, n, vp, values_turned, kChunk);
+    kernel.load_weights(piece.row, piece.head, tile, weights);
+    chunked::transpose(weights, np, n, np, weights_turned, kChunk);
+    kernel.read_factors(tile, weights, memory.mass, factors);
+    if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.entry);
+    chunked::transpose(memory.matrix, np, kp, np, memory_keys, kp);
+
+    tile_gemm<T>(n, np, kernel.K, T(1), {queries, kp}, {memory.matrix, np}, Write::overwrite,
+                 products, np);
+    chunked::lower_product(n, kernel.K, queries, kp, keys_turned, kChunk, lower, kChunk);
+    chunked::add_lower_times(n, np, lower, kChunk, weights, np, products, np);
+    tile_gemm<T>(n, np, kernel.V, T(1), {doutputs, vp}, {memory.matrix + kp * np, np},
+                 Write::overwrite, dprobabilities, np);
+    chunked::lower_product(n, kernel.V, doutputs, vp, values_turned, kChunk, lower, kChunk);
+    chunked::add_lower_times(n, np, lower, kChunk, weights, np, dprobabilities, np);
+
+    const int64_t offset = (t - piece.begin) * np;
+    T* to_keys = saved.to_keys + offset;
+    for (int64_t i = 0; i < n; ++i) {
+      const T* factor = factors + i * np;
+      T* key_row = to_keys + i * np;
+      T* value_row = saved.to_values + offset + i * np;
+      T* sum_row = saved.to_sums + offset + i * np;
+      if (!is_valid(kernel.inputs.query_mask, piece.row, t + i, d_o.T)) {
+        std::fill_n(key_row, np, T(0));
+        std::fill_n(value_row, np, T(0));
+        std::fill_n(sum_row, np, T(0));
+        continue;
+      }
+      kernel.read_gradient_row(factor, products + i * np, dprobabilities + i * np, key_row,
+                               value_row, sum_row);
+    }
+    tile_gemm<T>(n, kp, kernel.N, T(1), {to_keys, np}, {memory_keys, kp}, Write::overwrite,
+                 dqueries, kp);
+    chunked::lower_product(n, kernel.N, to_keys, np, weights_turned, kChunk, lower, kChunk);
+    chunked::add_lower_times(n, kp, lower, kChunk, keys, kp, dqueries, kp);
+    store_rows(dq, kernel.inputs.query_mask, piece, tile, dqueries, kp);
+    kernel.accumulate(n, keys, values, weights, memory.matrix);
+    if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.exit);
+    saved.tiles.push_back(tile);
+  }
+}
+
+// Takes a gradient from after a tile to before it; the middle, where the gradient is that of the
+// tile's own sums, is given to `inside`.
+template <typename T, typename Inside>
+void pass_tile(const Kernel<T>& kernel, const Saved<T>& saved, int64_t first_token,
+               const Tile<T>& tile, const T* queries, const T* doutputs,
+               MemoryGradient<T>& gradient, const Inside& inside) {
+  const int64_t np = kernel.np, offset = (tile.t - first_token) * np;
+  if (kernel.log_space) {
+    kernel.scale_columns(gradient.matrix, tile.exit);
+    for (int64_t l = 0; l < np; ++l) gradient.sums[l] *= tile.exit[l];
+  }
+  inside(offset);
+  tile_gemm<T>(kernel.K, np, tile.n, T(1), {queries, kernel.kp, true}, {saved.to_keys + offset, np},
+               Write::accumulate, gradient.matrix, np);
+  tile_gemm<T>(kernel.V, np, tile.n, T(1), {doutputs, kernel.vp, true},
+               {saved.to_values + offset, np}, Write::accumulate, gradient.matrix + kernel.kp * np,
+               np);
+  for (int64_t i = 0; i < tile.n; ++i) {
+    axpy_row(np, T(1), saved.to_sums + offset + i * np, gradient.sums.data());
+  }
+  if (kernel.log_space) {
+    kernel.scale_columns(gradient.matrix, tile.entry);
+    for (int64_t l = 0; l < np; ++l) gradient.sums[l] *= tile.entry[l];
+  }
+}
+
+// Takes a gradient from after a piece to before it, only for the memory.
+template <typename T>
+void memory_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<const T> d_o,
+                      const Saved<T>& saved, MemoryGradient<T>& gradient, Scratch<T> scratch) {
+  T* queries = scratch.take(kChunk * kernel.kp);
+  T* doutputs = scratch.take(kChunk * kernel.vp);
+  for (size_t number = saved.tiles.size(); number-- > 0;) {
+    const Tile<T>& tile = saved.tiles[number];
+    load_queries(kernel, piece, tile, queries);
+    chunked::load_rows(d_o, kernel.inputs.query_mask, piece.row, tile.t, tile.n, piece.head,
+                       doutputs, kernel.vp);
+    pass_tile(kernel, saved, piece.begin, tile, queries, doutputs, gradient, [](int64_t) {});
+  }
+}
+
+// dk, dv and dlogits of a piece; takes the memory's gradient from after the piece to before it.
+template <typename T>
+void key_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<const T> d_o,
+                   const Saved<T>& saved, MemoryGradient<T>& gradient, Scratch<T> scratch,
+                   const SlotAttentionGradients<T>& out) {
+  const int64_t np = kernel.np, kp = kernel.kp, vp = kernel.vp;
+  T* keys = scratch.take(kChunk * kp);
+  T* keys_turned = scratch.take(kp * kChunk);
+  T* values = scratch.take(kChunk * vp);
+  T* values_turned = scratch.take(vp * kChunk);
+  T* queries = scratch.take(kChunk * kp);
+  T* doutputs = scratch.take(kChunk * vp);
+  T* weights = scratch.take(kChunk * np);
+  T* weights_turned = scratch.take(np * kChunk);
+  T* dweights = scratch.take(kChunk * np);
+  T* lower = scratch.take(kChunk * kChunk);
+  T* turned = scratch.take(np * std::max(kp, vp));
+  T* drows = scratch.take(kChunk * std::max(kp, vp));
+  const auto& in = kernel.inputs;
+  for (size_t number = saved.tiles.size(); number-- > 0;) {
+    const Tile<T>& tile = saved.tiles[number];
+    const int64_t n = tile.n;
+    load_keys(kernel, piece, tile, keys, values);
+    load_queries(kernel, piece, tile, queries);
+    chunked::load_rows(d_o, in.query_mask, piece.row, tile.t, n, piece.head, doutputs, vp);
+    chunked::transpose(keys, kp, n, kp, keys_turned, kChunk);
+    chunked::transpose(values, vp, n, vp, values_turned, kChunk);
+    kernel.load_weights(piece.row, piece.head, tile, weights);
+    chunked::transpose(weights, np, n, np, weights_turned, kChunk);
+    pass_tile(kernel, saved, piece.begin, tile, queries, doutputs, gradient, [&](int64_t offset) {
+      // One of keys and values: rows of the tile, what readers pass to them, their part of the
+      // memory's gradient.
+      const auto part = [&](const T* own, const T* own_turned, const T* reader, int64_t width,
+                            int64_t stride, const T* passed, const T* matrix, Write write,
+                            SequenceView<T> view) {
+        chunked::transpose(matrix, np, stride, np, turned, stride);
+        tile_gemm<T>(n, stride, kernel.N, T(1), {weights, np}, {turned, stride}, Write::overwrite,
+                     drows, stride);
+        chunked::lower_product(n, kernel.N, passed, np, weights_turned, kChunk, lower, kChunk);
+        chunked::add_lower_transposed_times(n, stride, lower, kChunk, reader, stride, drows,
+                                            stride);
+        store_rows(view, in.key_mask, piece, tile, drows, stride);
+        tile_gemm<T>(n, np, width, T(1), {own, stride}, {matrix, np}, write, dweights, np);
+        chunked::lower_product(n, width, reader, stride, own_turned, kChunk, lower, kChunk);
+        chunked::add_lower_transposed_times(n, np, lower, kChunk, passed, np, dweights, np);
+      };
+      part(keys, keys_turned, queries, kernel.K, kp, saved.to_keys + offset, gradient.matrix,
+           Write::overwrite, out.k);
+      part(values, values_turned, doutputs, kernel.V, vp, saved.to_values + offset,
+           gradient.matrix + kp * np, Write::accumulate, out.v);
+      std::vector<T> later = gradient.sums;
+      for (int64_t i = n - 1; i >= 0; --i) {
+        axpy_row(np, T(1), saved.to_sums + offset + i * np, later.data());
+        axpy_row(np, T(1), later.data(), dweights + i * np);
+      }
+      if (out.logits) {
+        kernel.store_logit_gradients(piece.row, piece.head, tile, weights, dweights, out.logits);
+      }
+    });
+  }
+}
+
+// The gradient of the state before the first token of a span; `carried` is that state.
+template <typename T>
+void store_start_gradient(const Kernel<T>& kernel, const MemoryGradient<T>& gradient,
+                          const Memory<T>& carried, SlotAttentionState<T> dstate, int64_t row,
+                          int64_t head, T* turn) {
+  Memory<T> out;
+  out.matrix = gradient.matrix;
+  out.mass.assign(gradient.sums.begin(), gradient.sums.end());
+  if (kernel.log_space) {
+    const std::vector<T> means = slot_products(kernel, carried.matrix, gradient.matrix);
+    for (int64_t l = 0; l < kernel.np; ++l) out.mass[l] += static_cast<double>(means[l]);
+  }
+  kernel.store_memory(out, dstate, row, head, turn);
+}
+
+// What a task of a split span leaves for the others of the span.
+template <typename T>
+struct Scanned {
+  std::vector<T> numbers;  // behind `saved` and the matrices
+  Saved<T> saved;
+  // What its own readers pass to the memory before it; the gradient after the span (last piece).
+  MemoryGradient<T> own, end;
+  // By how much a gradient shrinks from after the piece to before it.
+  std::vector<T> passing;
+};
+
+template <typename T>
+void assign_saved(const Kernel<T>& kernel, const Piece& piece, T* numbers, Saved<T>& saved) {
+  const int64_t size = (piece.end - piece.begin) * kernel.np;
+  saved.to_keys = numbers;
+  saved.to_values = numbers + size;
+  saved.to_sums = numbers + 2 * size;
+}
+
+template <typename T>
+void scan_task(const Pieces<T>& pieces, int64_t task, SequenceView<const T> d_o,
+               SlotAttentionState<const T> dstate_out, SequenceView<T> dq, Scanned<T>& scanned) {
+  const Kernel<T>& kernel = pieces.kernel();
+  const Piece piece = pieces.piece(task);
+  const int64_t size = (piece.end - piece.begin) * kernel.np, matrix = kernel.matrix_size();
+  scanned.numbers.assign(static_cast<size_t>(3 * size + 2 * matrix), T(0));
+  assign_saved(kernel, piece, scanned.numbers.data(), scanned.saved);
+  scanned.own.matrix = scanned.numbers.data() + 3 * size;
+  scanned.end.matrix = scanned.own.matrix + matrix;
+  Scratch<T> scratch;
+  Memory<T> memory;
+  memory.matrix = scratch.take(matrix);
+  T* turn = scratch.take(kernel.turn_size());
+  pieces.load_start(task, turn, memory);
+  const std::vector<double> before = memory.mass;
+  query_gradients(kernel, piece, d_o, memory, scratch.nested(), dq, scanned.saved);
+  scanned.passing.assign(static_cast<size_t>(kernel.np), T(1));
+  for (int64_t l = 0; kernel.log_space && l < kernel.np; ++l) {
+    const bool empty = std::isinf(before[l]) && before[l] < 0;
+    scanned.passing[l] = empty ? T(0) : static_cast<T>(std::exp(before[l] - memory.mass[l]));
+  }
+  scanned.own.sums.assign(static_cast<size_t>(kernel.np), T(0));
+  memory_gradients(kernel, piece, d_o, scanned.saved, scanned.own, scratch.nested());
+  if (!pieces.is_last(task)) return;
+  load_end_gradient(kernel,
+                    pieces.span(task).carries_out ? dstate_out : SlotAttentionState<const T>{},
+                    piece.row, piece.head, memory, turn, scanned.end);
+}
+
+// The gradient after a piece, from those of the pieces behind it.
+template <typename T>
+void load_gradient_after(const Pieces<T>& pieces, int64_t task,
+                         const std::vector<Scanned<T>>& scanned, MemoryGradient<T>& out) {
+  const Kernel<T>& kernel = pieces.kernel();
+  const chunked::Segment& segment = pieces.segment(task);
+  int64_t other = pieces.later(task, segment.count - 1 - segment.index);
+  std::copy_n(scanned[other].end.matrix, kernel.matrix_size(), out.matrix);
+  out.sums = scanned[other].end.sums;
+  for (; other != task; other = pieces.later(other, -1)) {
+    const Scanned<T>& piece = scanned[other];
+    kernel.scale_columns(out.matrix, piece.passing);
+    for (int64_t i = 0; i < kernel.matrix_size(); ++i) out.matrix[i] += piece.own.matrix[i];
+    for (int64_t l = 0; l < kernel.np; ++l) {
+      out.sums[l] = piece.passing[l] * out.sums[l] + piece.own.sums[l];
+    }
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void slot_attention_causal_backward(const SlotAttentionOptions& options,
+                                    const SlotAttentionInputs<T>& inputs,
+                                    const std::vector<Span>& spans,
+                                    SlotAttentionState<const T> state_in, SequenceView<const T> d_o,
+                                    SlotAttentionState<const T> dstate_out,
+                                    SlotAttentionGradients<T> gradients,
+                                    SlotAttentionState<T> dstate_in) {
+  const Pieces<T> pieces(options, inputs, spans, state_in);
+  const Kernel<T>& kernel = pieces.kernel();
+  const auto finish = [&](int64_t task, const Saved<T>& saved, MemoryGradient<T>& gradient,
+                          Memory<T>& memory, T* turn, Scratch<T> scratch) {
+    const Piece piece = pieces.piece(task);
+    key_gradients(kernel, piece, d_o, saved, gradient, scratch, gradients);
+    if (pieces.segment(task).index > 0 || !pieces.span(task).carries_in) return;
+    pieces.load_carried(task, turn, memory);
+    store_start_gradient(kernel, gradient, memory, dstate_in, piece.row, piece.head, turn);
+  };
+  std::vector<Scanned<T>> scanned(pieces.split() ? static_cast<size_t>(pieces.count()) : 0);
+  if (pieces.split()) {
+    pieces.run([&](int64_t task) {
+      scan_task(pieces, task, d_o, dstate_out, gradients.q, scanned[task]);
+    });
+  }
+  pieces.run([&](int64_t task) {
+    const Piece piece = pieces.piece(task);
+    Scratch<T> scratch;
+    Memory<T> memory;
+    MemoryGradient<T> gradient;
+    memory.matrix = scratch.take(kernel.matrix_size());
+    gradient.matrix = scratch.take(kernel.matrix_size());
+    T* turn = scratch.take(kernel.turn_size());
+    if (pieces.split()) {
+      load_gradient_after(pieces, task, scanned, gradient);
+      finish(task, scanned[task].saved, gradient, memory, turn, scratch.nested());
+      return;
+    }
+    Saved<T> saved;
+    assign_saved(kernel, piece, scratch.take(3 * (piece.end - piece.begin) * kernel.np), saved);
+    pieces.load_start(task, turn, memory);
+    query_gradients(kernel, piece, d_o, memory, scratch.nested(), gradients.q, saved);
+    load_end_gradient(kernel,
+                      pieces.span(task).carries_out ? dstate_out : SlotAttentionState<const T>{},
+                      piece.row, piece.head, memory, turn, gradient);
+    finish(task, saved, gradient, memory, turn, scratch.nested());
+  });
+}
+
+#define LINNET_INSTANTIATE(T)                                                               \
+  template void slot_attention_causal_backward<T>(                                          \
+      const SlotAttentionOptions&, const SlotAttentionInputs<T>&, const std::vector<Span>&, \
+      SlotAttentionState<const T>, SequenceView<const T>, SlotAttentionState<const T>,      \
+      SlotAttentionGradients<T>, SlotAttentionState<T>);
+LINNET_INSTANTIATE(float)
+LINNET_INSTANTIATE(double)
+#undef LINNET_INSTANTIATE
+
+}  // namespace linnet

@@ -1,0 +1,177 @@
+// Causal slot attention, forward. The memory is carried from tile to tile; inside a tile the
+// weights E and read factors F turn the n x N memories of its tokens into triangular products.
+#include <algorithm>
+
+#include "attention/primitives/slot_attention_pieces.h"
+#include "core/error.h"
+#include "core/threads.h"
+
+namespace linnet {
+
+using chunked::kChunk;
+using chunked::Scratch;
+
+namespace slot_attention_detail {
+
+// Moves memory past a piece without reading it.
+template <typename T>
+void write_only(const Kernel<T>& kernel, const Piece& piece, Memory<T>& memory,
+                Scratch<T> scratch) {
+  T* keys = scratch.take(kChunk * kernel.kp);
+  T* values = scratch.take(kChunk * kernel.vp);
+  T* weights = scratch.take(kChunk * kernel.np);
+  T* factors = scratch.take(kChunk * kernel.np);
+  Tile<T> tile;
+  for (int64_t t = piece.begin; t < piece.end; t += tile.n) {
+    kernel.cut_tile(piece.row, piece.head, t, piece.end, memory.mass, tile);
+    load_keys(kernel, piece, tile, keys, values);
+    kernel.load_weights(piece.row, piece.head, tile, weights);
+    kernel.read_factors(tile, weights, memory.mass, factors);
+    if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.entry);
+    kernel.accumulate(tile.n, keys, values, weights, memory.matrix);
+    if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.exit);
+  }
+}
+
+template <typename T>
+Pieces<T>::Pieces(const SlotAttentionOptions& options, const SlotAttentionInputs<T>& inputs,
+                  const std::vector<Span>& spans, SlotAttentionState<const T> state_in)
+    : kernel_(options, inputs, inputs.k.H, inputs.logits.K, inputs.k.K, inputs.v.K),
+      spans_(spans),
+      state_in_(state_in),
+      segments_(chunked::split_spans(spans, kernel_.H, thread_count())) {
+  require(!inputs.q || (inputs.q.T == inputs.k.T && inputs.q.B == inputs.k.B),
+          "slot_attention: causal queries [", inputs.q.B, ",", inputs.q.T, "] and keys [",
+          inputs.k.B, ",", inputs.k.T, "] must be of the same tokens");
+  split_ = segments_.size() > spans.size();
+  if (!split_) return;
+  matrices_.resize(static_cast<size_t>(count() * kernel_.matrix_size()));
+  written_.resize(static_cast<size_t>(count()));
+  run([&](int64_t task) {
+    if (is_last(task)) return;
+    Memory<T>& memory = written_[task];
+    memory.matrix = matrices_.data() + task * kernel_.matrix_size();
+    memory.mass.assign(static_cast<size_t>(kernel_.np), kernel_.empty_mass());
+    write_only(kernel_, piece(task), memory, Scratch<T>());
+  });
+}
+
+template <typename T>
+Piece Pieces<T>::piece(int64_t task) const {
+  return {span(task).row, task % kernel_.H, segment(task).begin, segment(task).end};
+}
+
+template <typename T>
+void Pieces<T>::load_carried(int64_t task, T* turn, Memory<T>& memory) const {
+  const Span& of = span(task);
+  kernel_.load_memory(of.carries_in ? state_in_ : SlotAttentionState<const T>{}, of.row,
+                      task % kernel_.H, turn, memory);
+}
+
+template <typename T>
+void Pieces<T>::load_start(int64_t task, T* turn, Memory<T>& memory) const {
+  load_carried(task, turn, memory);
+  for (int64_t back = segment(task).index; back > 0; --back) {
+    append_memory(kernel_, written_[later(task, -back)], memory);
+  }
+}
+
+template class Pieces<float>;
+template class Pieces<double>;
+
+}  // namespace slot_attention_detail
+
+namespace {
+
+using slot_attention_detail::Kernel;
+using slot_attention_detail::load_keys;
+using slot_attention_detail::load_queries;
+using slot_attention_detail::Memory;
+using slot_attention_detail::Piece;
+using slot_attention_detail::Pieces;
+using slot_attention_detail::store_rows;
+using slot_attention_detail::Tile;
+
+template <typename T>
+void forward_piece(const Kernel<T>& kernel, const Piece& piece, bool memory_wanted,
+                   Memory<T>& memory, Scratch<T>& scratch, SequenceView<T> o) {
+  const int64_t np = kernel.np, kp = kernel.kp, vp = kernel.vp;
+  T* keys = scratch.take(kChunk * kp);
+  T* keys_turned = scratch.take(kp * kChunk);
+  T* values = scratch.take(kChunk * vp);
+  T* queries = scratch.take(kChunk * kp);
+  T* weights = scratch.take(kChunk * np);
+  T* weights_turned = scratch.take(np * kChunk);
+  T* factors = scratch.take(kChunk * np);
+  T* products = scratch.take(kChunk * np);
+  T* reads = scratch.take(kChunk * np);
+  T* lower = scratch.take(kChunk * kChunk);
+  T* memory_values = scratch.take(np * vp);
+  T* outputs = scratch.take(kChunk * vp);
+  Tile<T> tile;
+  for (int64_t t = piece.begin; t < piece.end; t += tile.n) {
+    kernel.cut_tile(piece.row, piece.head, t, piece.end, memory.mass, tile);
+    const int64_t n = tile.n;
+    load_keys(kernel, piece, tile, keys, values);
+    load_queries(kernel, piece, tile, queries);
+    chunked::transpose(keys, kp, n, kp, keys_turned, kChunk);
+    kernel.load_weights(piece.row, piece.head, tile, weights);
+    chunked::transpose(weights, np, n, np, weights_turned, kChunk);
+    kernel.read_factors(tile, weights, memory.mass, factors);
+    if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.entry);
+    chunked::transpose(memory.matrix + kp * np, np, vp, np, memory_values, vp);
+    // q . (sums after token t) = q . (sums before the tile) + sum_j (q . k_j) E_j.
+    tile_gemm<T>(n, np, kernel.K, T(1), {queries, kp}, {memory.matrix, np}, Write::overwrite,
+                 products, np);
+    chunked::lower_product(n, kernel.K, queries, kp, keys_turned, kChunk, lower, kChunk);
+    chunked::add_lower_times(n, np, lower, kChunk, weights, np, products, np);
+    for (int64_t i = 0; i < n; ++i) {
+      T* read = reads + i * np;
+      kernel.soft_max_row(products + i * np, factors + i * np, products + i * np, read);
+      for (int64_t l = 0; l < np; ++l) read[l] *= factors[i * np + l];
+    }
+    tile_gemm<T>(n, vp, kernel.N, T(1), {reads, np}, {memory_values, vp}, Write::overwrite, outputs,
+                 vp);
+    chunked::lower_product(n, kernel.N, reads, np, weights_turned, kChunk, lower, kChunk);
+    chunked::add_lower_times(n, vp, lower, kChunk, values, vp, outputs, vp);
+    store_rows(o, kernel.inputs.query_mask, piece, tile, outputs, vp);
+    if (!memory_wanted && t + n == piece.end) break;
+    kernel.accumulate(n, keys, values, weights, memory.matrix);
+    if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.exit);
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void slot_attention_causal_forward(const SlotAttentionOptions& options,
+                                   const SlotAttentionInputs<T>& inputs,
+                                   const std::vector<Span>& spans,
+                                   SlotAttentionState<const T> state_in,
+                                   SlotAttentionState<T> state_out, SequenceView<T> o) {
+  const Pieces<T> pieces(options, inputs, spans, state_in);
+  const Kernel<T>& kernel = pieces.kernel();
+  const bool any_state =
+      state_out.keys != nullptr || state_out.values != nullptr || state_out.mass != nullptr;
+  pieces.run([&](int64_t task) {
+    Scratch<T> scratch;
+    Memory<T> memory;
+    memory.matrix = scratch.take(kernel.matrix_size());
+    T* turn = scratch.take(kernel.turn_size());
+    pieces.load_start(task, turn, memory);
+    const bool wanted = any_state && pieces.is_last(task) && pieces.span(task).carries_out;
+    const Piece piece = pieces.piece(task);
+    forward_piece(kernel, piece, wanted, memory, scratch, o);
+    if (wanted) kernel.store_memory(memory, state_out, piece.row, piece.head, turn);
+  });
+}
+
+#define LINNET_INSTANTIATE(T)                                                               \
+  template void slot_attention_causal_forward<T>(                                           \
+      const SlotAttentionOptions&, const SlotAttentionInputs<T>&, const std::vector<Span>&, \
+      SlotAttentionState<const T>, SlotAttentionState<T>, SequenceView<T>);
+LINNET_INSTANTIATE(float)
+LINNET_INSTANTIATE(double)
+#undef LINNET_INSTANTIATE
+
+}  // namespace linnet

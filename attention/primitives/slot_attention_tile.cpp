@@ -1,0 +1,378 @@
+// Weights, read factors, soft-max over slots and states of slot attention: its element-wise part.
+#include "attention/primitives/slot_attention_tile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "attention/primitives/simd.h"
+#include "core/error.h"
+
+namespace linnet::slot_attention_detail {
+namespace {
+
+using chunked::kChunk;
+using chunked::padded;
+using simd::kLanes;
+using simd::Vector;
+
+// How far (in log) weights of a tile may exceed its reference: exp(40) times 64 tokens times values
+// stays far from the largest float, and 1 / that from the smallest.
+constexpr double kReach = 40;
+
+template <typename T>
+constexpr T kInfinity = std::numeric_limits<T>::infinity();
+
+template <typename T>
+Vector<T> load(const T* p, int64_t lanes) {
+  return lanes >= kLanes<T> ? simd::load(p) : simd::load_partial(p, lanes);
+}
+
+template <typename T>
+Vector<T> weight(SlotControl control, Vector<T> logit, Vector<T> reference) {
+  switch (control) {
+    case SlotControl::exp:
+      return simd::exp<T>(logit - reference);
+    case SlotControl::sigmoid:
+      return T(1) / (T(1) + simd::exp<T>(-logit));
+    case SlotControl::relu:
+      return logit > 0 ? logit : Vector<T>{};
+    case SlotControl::given:
+      break;
+  }
+  return logit;
+}
+
+// dalpha/da, given alpha.
+template <typename T>
+Vector<T> weight_slope(SlotControl control, Vector<T> alpha) {
+  const Vector<T> one = simd::broadcast<T>(1);
+  switch (control) {
+    case SlotControl::exp:
+      return alpha;
+    case SlotControl::sigmoid:
+      return alpha * (one - alpha);
+    case SlotControl::relu:
+      return alpha > 0 ? one : Vector<T>{};
+    case SlotControl::given:
+      break;
+  }
+  return one;
+}
+
+}  // namespace
+
+template <typename T>
+Kernel<T>::Kernel(const SlotAttentionOptions& options_in, const SlotAttentionInputs<T>& inputs_in,
+                  int64_t H_in, int64_t N_in, int64_t K_in, int64_t V_in)
+    : options(options_in),
+      inputs(inputs_in),
+      H(H_in),
+      N(N_in),
+      K(K_in),
+      V(V_in),
+      np(padded(N_in)),
+      kp(padded(K_in)),
+      vp(padded(V_in)),
+      log_space(options_in.control == SlotControl::exp) {
+  const auto& [q, k, v, logits, query_mask, key_mask] = inputs;
+  require(N > 0 && K > 0 && V > 0, "slot_attention: slots and widths must be positive, got N=", N,
+          " K=", K, " V=", V);
+  require(!log_space || options.normalizer == SlotNormalizer::read_time,
+          "slot_attention: exp control needs normalisation at read time (sums of exponentials "
+          "overflow); for write time use slot_write_weights");
+  require(options.floor > 0, "slot_attention: floor must be positive, got ", options.floor);
+  require(!q || (q.H == H && q.K == K), "slot_attention: q has ", q.H, " heads of width ", q.K,
+          ", expected ", H, " of ", K);
+  require(!k || (k.H == H && k.K == K && v.B == k.B && v.T == k.T && v.H == H && v.K == V &&
+                 logits.B == k.B && logits.T == k.T && logits.H == H && logits.K == N),
+          "slot_attention: k [", k.B, ",", k.T, ",", k.H, ",", k.K, "], v [", v.B, ",", v.T, ",",
+          v.H, ",", v.K, "] and logits [", logits.B, ",", logits.T, ",", logits.H, ",", logits.K,
+          "] do not belong together");
+}
+
+template <typename T>
+double Kernel<T>::work(const std::vector<Span>& spans) const {
+  double tokens = 0;
+  for (const Span& span : spans) tokens += static_cast<double>(span.end - span.begin);
+  return tokens * static_cast<double>(H * N * (K + V) * 2);
+}
+
+template <typename T>
+double Kernel<T>::empty_mass() const {
+  return log_space ? -kInfinity<double> : 0;
+}
+
+template <typename T>
+void Kernel<T>::load_memory(SlotAttentionState<const T> from, int64_t index, int64_t h, T* turn,
+                            Memory<T>& memory) const {
+  memory.mass.assign(static_cast<size_t>(np), empty_mass());
+  const int64_t number = index * H + h;
+  if (from.mass != nullptr) std::copy_n(from.mass + number * N, N, memory.mass.data());
+  const auto part = [&](const T* dense, int64_t width, int64_t stride, T* out) {
+    std::fill_n(out, stride * np, T(0));
+    if (dense == nullptr) return;
+    std::fill_n(turn, np * stride, T(0));
+    for (int64_t l = 0; l < N; ++l) {
+      std::copy_n(dense + (number * N + l) * width, width, turn + l * stride);
+    }
+    chunked::transpose(turn, stride, np, stride, out, np);
+  };
+  part(from.keys, K, kp, memory.matrix);
+  part(from.values, V, vp, memory.matrix + kp * np);
+}
+
+template <typename T>
+void Kernel<T>::store_memory(const Memory<T>& memory, SlotAttentionState<T> to, int64_t index,
+                             int64_t h, T* turn) const {
+  const int64_t number = index * H + h;
+  if (to.mass != nullptr) std::copy_n(memory.mass.data(), N, to.mass + number * N);
+  const auto part = [&](const T* from, int64_t width, int64_t stride, T* dense) {
+    if (dense == nullptr) return;
+    chunked::transpose(from, np, stride, np, turn, stride);
+    for (int64_t l = 0; l < N; ++l) {
+      std::copy_n(turn + l * stride, width, dense + (number * N + l) * width);
+    }
+  };
+  part(memory.matrix, K, kp, to.keys);
+  part(memory.matrix + kp * np, V, vp, to.values);
+}
+
+template <typename T>
+void Kernel<T>::cut_tile(int64_t b, int64_t h, int64_t t, int64_t end,
+                         const std::vector<double>& mass, Tile<T>& tile) const {
+  tile.t = t;
+  tile.n = std::min(kChunk, end - t);
+  tile.reference.assign(static_cast<size_t>(np), T(0));
+  tile.entry.assign(static_cast<size_t>(np), T(1));
+  tile.exit.assign(static_cast<size_t>(np), T(1));
+  if (!log_space) return;
+  // A slot takes its reference from what it holds and from the first token; later tokens only where
+  // it is still empty.
+  T* reference = tile.reference.data();
+  for (int64_t l = 0; l < np; ++l) reference[l] = static_cast<T>(mass[l]);
+  bool fresh = true;
+  for (int64_t i = 0; i < tile.n; ++i) {
+    if (!is_valid(inputs.key_mask, b, t + i, inputs.logits.T)) continue;
+    chunked::prefetch(inputs.logits, b, t + i, h);
+    const T* logit = inputs.logits.at(b, t + i, h);
+    int too_far = 0;
+    for (int64_t l = 0; l < N && !fresh; ++l) {
+      too_far |= static_cast<int>(logit[l] - reference[l] > static_cast<T>(kReach)) &
+                 static_cast<int>(reference[l] != -kInfinity<T>);
+    }
+    if (too_far != 0) {
+      tile.n = i;
+      break;
+    }
+    for (int64_t l = 0; l < N; ++l) {
+      const bool take = fresh ? logit[l] > reference[l] : reference[l] == -kInfinity<T>;
+      reference[l] = take ? logit[l] : reference[l];
+    }
+    fresh = false;
+  }
+  for (int64_t l = 0; l < np; ++l) {
+    if (reference[l] == -kInfinity<T>) reference[l] = 0;
+    tile.entry[l] = static_cast<T>(std::exp(mass[l] - static_cast<double>(reference[l])));
+  }
+}
+
+template <typename T>
+void Kernel<T>::load_weights(int64_t b, int64_t h, const Tile<T>& tile, T* weights) const {
+  for (int64_t i = 0; i < tile.n; ++i) {
+    T* row = weights + i * np;
+    if (!is_valid(inputs.key_mask, b, tile.t + i, inputs.logits.T)) {
+      std::fill_n(row, np, T(0));
+      continue;
+    }
+    const T* logit = inputs.logits.at(b, tile.t + i, h);
+    for (int64_t l = 0; l < N; l += kLanes<T>) {
+      simd::store(row + l, weight<T>(options.control, load(logit + l, N - l),
+                                     simd::load(tile.reference.data() + l)));
+    }
+    std::fill(row + N, row + np, T(0));
+  }
+  std::fill(weights + tile.n * np, weights + padded(tile.n) * np, T(0));
+}
+
+template <typename T>
+T Kernel<T>::read_factor(T sum) const {
+  if (!(sum != 0)) return 0;
+  if (options.normalizer == SlotNormalizer::none) return 1;
+  if (log_space) return T(1) / sum;
+  return T(1) / std::max(sum, static_cast<T>(options.floor));
+}
+
+template <typename T>
+bool Kernel<T>::is_clamped(T factor) const {
+  return !log_space && factor >= T(1) / static_cast<T>(options.floor);
+}
+
+template <typename T>
+void Kernel<T>::read_factors(Tile<T>& tile, const T* weights, std::vector<double>& mass,
+                             T* factors) const {
+  const bool plain_sums = options.normalizer == SlotNormalizer::none;
+  T base[kChunk], sum[kChunk];
+  for (int64_t first = 0; first < np; first += kChunk) {
+    const int64_t width = std::min(kChunk, np - first);
+    for (int64_t l = 0; l < width; ++l) {
+      base[l] = log_space ? tile.entry[first + l] : static_cast<T>(mass[first + l]);
+      sum[l] = 0;
+    }
+    for (int64_t i = 0; i < tile.n; ++i) {
+      const T* row = weights + i * np + first;
+      T* out = factors + i * np + first;
+      for (int64_t l = 0; l < width; ++l) sum[l] += plain_sums ? std::abs(row[l]) : row[l];
+      for (int64_t l = 0; l < width; ++l) out[l] = read_factor(base[l] + sum[l]);
+    }
+    for (int64_t l = 0; l < width; ++l) {
+      double& total = mass[first + l];
+      if (log_space) {
+        tile.exit[first + l] = read_factor(base[l] + sum[l]);
+        total = static_cast<double>(tile.reference[first + l]) +
+                std::log(static_cast<double>(base[l] + sum[l]));
+      } else {
+        total += static_cast<double>(sum[l]);
+      }
+    }
+  }
+}
+
+template <typename T>
+void Kernel<T>::store_logit_gradients(int64_t b, int64_t h, const Tile<T>& tile, const T* weights,
+                                      const T* dweights, SequenceView<T> dlogits) const {
+  for (int64_t i = 0; i < tile.n; ++i) {
+    T* out = dlogits.at(b, tile.t + i, h);
+    if (!is_valid(inputs.key_mask, b, tile.t + i, inputs.logits.T)) {
+      std::fill_n(out, N, T(0));
+      continue;
+    }
+    for (int64_t l = 0; l < N; l += kLanes<T>) {
+      const Vector<T> alpha = simd::load(weights + i * np + l);
+      const Vector<T> gradient =
+          simd::load(dweights + i * np + l) * weight_slope<T>(options.control, alpha);
+      if (N - l >= kLanes<T>) {
+        simd::store(out + l, gradient);
+      } else {
+        simd::store_partial(out + l, gradient, N - l);
+      }
+    }
+  }
+}
+
+template <typename T>
+void Kernel<T>::soft_max_row(const T* products, const T* factors, T* logits,
+                             T* probabilities) const {
+  const T scale = static_cast<T>(options.scale);
+  int64_t left_out = 0;
+  for (int64_t l = 0; l < N; ++l) {
+    const bool out = options.mask_empty && factors[l] == 0;
+    logits[l] = out ? -kInfinity<T> : scale * factors[l] * products[l];
+    left_out += static_cast<int64_t>(out);
+  }
+  std::fill(probabilities + N, probabilities + np, T(0));
+  if (left_out == N) {
+    std::fill_n(probabilities, N, T(0));
+  } else {
+    const T largest = max_row(logits, N);
+    const T inverse = T(1) / exp_row(logits, N, largest, probabilities);
+    for (int64_t l = 0; l < N; ++l) probabilities[l] *= inverse;
+  }
+  for (int64_t l = 0; l < N; ++l) logits[l] = logits[l] == -kInfinity<T> ? T(0) : logits[l];
+  std::fill(logits + N, logits + np, T(0));
+}
+
+template <typename T>
+void Kernel<T>::read_gradient_row(const T* factors, T* products, T* dreads, T* to_keys,
+                                  T* to_values, T* to_sums) const {
+  const T scale = static_cast<T>(options.scale);
+  const bool sums_matter = options.normalizer == SlotNormalizer::read_time;
+  soft_max_row(products, factors, products, to_values);
+  for (int64_t l = 0; l < np; ++l) dreads[l] *= factors[l];
+  const T mean = dot_row(to_values, dreads, np);
+  for (int64_t l = 0; l < np; ++l) {
+    const T probability = to_values[l], dlogit = probability * (dreads[l] - mean);
+    const bool flat = !sums_matter || is_clamped(factors[l]);
+    to_sums[l] = flat ? T(0) : -factors[l] * (dlogit * products[l] + probability * dreads[l]);
+    to_keys[l] = scale * factors[l] * dlogit;
+    to_values[l] = factors[l] * probability;
+  }
+}
+
+template <typename T>
+void Kernel<T>::scale_columns(T* matrix, const std::vector<T>& factors) const {
+  for (int64_t r = 0; r < kp + vp; ++r) {
+    for (int64_t l = 0; l < np; ++l) matrix[r * np + l] *= factors[l];
+  }
+}
+
+template <typename T>
+void Kernel<T>::accumulate(int64_t n, const T* left, const T* right, const T* weights,
+                           T* matrix) const {
+  tile_gemm<T>(K, np, n, T(1), {left, kp, true}, {weights, np}, Write::accumulate, matrix, np);
+  tile_gemm<T>(V, np, n, T(1), {right, vp, true}, {weights, np}, Write::accumulate,
+               matrix + kp * np, np);
+}
+
+template <typename T>
+std::vector<T> slot_products(const Kernel<T>& kernel, const T* a, const T* b) {
+  std::vector<T> out(static_cast<size_t>(kernel.np));
+  for (int64_t r = 0; r < kernel.kp + kernel.vp; ++r) {
+    for (int64_t l = 0; l < kernel.np; ++l) out[l] += a[r * kernel.np + l] * b[r * kernel.np + l];
+  }
+  return out;
+}
+
+template <typename T>
+void load_end_gradient(const Kernel<T>& kernel, SlotAttentionState<const T> dstate, int64_t index,
+                       int64_t h, const Memory<T>& memory, T* turn, MemoryGradient<T>& out) {
+  Memory<T> given;
+  given.matrix = out.matrix;
+  kernel.load_memory(dstate, index, h, turn, given);
+  out.sums.assign(static_cast<size_t>(kernel.np), T(0));
+  if (kernel.options.normalizer == SlotNormalizer::none) return;
+  for (int64_t l = 0; dstate.mass != nullptr && l < kernel.N; ++l) {
+    out.sums[l] = static_cast<T>(given.mass[l]);
+  }
+  if (!kernel.log_space) return;
+  const std::vector<T> means = slot_products(kernel, memory.matrix, given.matrix);
+  for (int64_t l = 0; l < kernel.np; ++l) out.sums[l] -= means[l];
+}
+
+template <typename T>
+void append_memory(const Kernel<T>& kernel, const Memory<T>& later, Memory<T>& memory) {
+  const int64_t np = kernel.np;
+  std::vector<T> before(static_cast<size_t>(np), T(1)), after = before;
+  for (int64_t l = 0; l < np; ++l) {
+    double& mass = memory.mass[l];
+    if (!kernel.log_space) {
+      mass += later.mass[l];
+      continue;
+    }
+    const double largest = std::max(mass, later.mass[l]);
+    if (largest == -kInfinity<double>) continue;
+    const double total =
+        largest + std::log(std::exp(mass - largest) + std::exp(later.mass[l] - largest));
+    before[l] = static_cast<T>(std::exp(mass - total));
+    after[l] = static_cast<T>(std::exp(later.mass[l] - total));
+    mass = total;
+  }
+  for (int64_t r = 0; r < kernel.kp + kernel.vp; ++r) {
+    for (int64_t l = 0; l < np; ++l) {
+      T& value = memory.matrix[r * np + l];
+      value = before[l] * value + after[l] * later.matrix[r * np + l];
+    }
+  }
+}
+
+#define LINNET_INSTANTIATE(T)                                                                \
+  template struct Kernel<T>;                                                                 \
+  template std::vector<T> slot_products<T>(const Kernel<T>&, const T*, const T*);            \
+  template void load_end_gradient<T>(const Kernel<T>&, SlotAttentionState<const T>, int64_t, \
+                                     int64_t, const Memory<T>&, T*, MemoryGradient<T>&);     \
+  template void append_memory<T>(const Kernel<T>&, const Memory<T>&, Memory<T>&);
+LINNET_INSTANTIATE(float)
+LINNET_INSTANTIATE(double)
+#undef LINNET_INSTANTIATE
+
+}  // namespace linnet::slot_attention_detail

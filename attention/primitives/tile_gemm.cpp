@@ -1,0 +1,220 @@
+// Register-tiled small products and row operations.
+#include "attention/primitives/tile_gemm.h"
+
+#include "attention/primitives/simd.h"
+
+namespace linnet {
+namespace {
+
+using simd::kLanes;
+using simd::Vector;
+
+// Register tile: kRows x kColumns vectors of sums, held in registers over the whole of k.
+#if defined(__AVX512F__)
+constexpr int kRows = 6, kColumns = 4;
+#else
+constexpr int kRows = 4, kColumns = 2;
+#endif
+
+template <typename T, bool kPartial>
+Vector<T> load_edge(const T* p, int64_t n) {
+  if constexpr (kPartial) return simd::load_partial(p, n);
+  return simd::load(p);
+}
+
+// One register tile of c. The last vector of a row has `last` elements where kPartial.
+template <typename T, int kM, int kN, bool kTransposedA, bool kPartial>
+void register_tile(int64_t k, T alpha, const T* a, int64_t a_stride, const T* b, int64_t b_stride,
+                   bool accumulate, T* c, int64_t c_stride, int64_t last) {
+  Vector<T> sums[kM][kN] = {};
+  for (int64_t p = 0; p < k; ++p) {
+    Vector<T> row[kN];
+    for (int j = 0; j < kN - 1; ++j) row[j] = simd::load(b + p * b_stride + j * kLanes<T>);
+    row[kN - 1] = load_edge<T, kPartial>(b + p * b_stride + (kN - 1) * kLanes<T>, last);
+    for (int i = 0; i < kM; ++i) {
+      const T value = kTransposedA ? a[p * a_stride + i] : a[i * a_stride + p];
+      for (int j = 0; j < kN; ++j) sums[i][j] += value * row[j];
+    }
+  }
+  for (int i = 0; i < kM; ++i) {
+    for (int j = 0; j < kN; ++j) {
+      T* out = c + i * c_stride + j * kLanes<T>;
+      Vector<T> value = alpha * sums[i][j];
+      if (kPartial && j == kN - 1) {
+        if (accumulate) value += simd::load_partial(out, last);
+        simd::store_partial(out, value, last);
+      } else {
+        if (accumulate) value += simd::load(out);
+        simd::store(out, value);
+      }
+    }
+  }
+}
+
+// All rows of c for one strip of kN vectors.
+template <typename T, int kN, bool kTransposedA, bool kPartial>
+void strip(int64_t m, int64_t k, T alpha, const T* a, int64_t a_stride, const T* b,
+           int64_t b_stride, bool accumulate, T* c, int64_t c_stride, int64_t last) {
+  const auto rows = [&]<int kM>(int64_t i) {
+    register_tile<T, kM, kN, kTransposedA, kPartial>(
+        k, alpha, kTransposedA ? a + i : a + i * a_stride, a_stride, b, b_stride, accumulate,
+        c + i * c_stride, c_stride, last);
+  };
+  int64_t i = 0;
+  for (; i + kRows <= m; i += kRows) rows.template operator()<kRows>(i);
+  if (i + 4 <= m) rows.template operator()<4>(i), i += 4;
+  if (i + 2 <= m) rows.template operator()<2>(i), i += 2;
+  if (i < m) rows.template operator()<1>(i);
+}
+
+template <typename T, bool kTransposedA>
+void product(int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t a_stride, const T* b,
+             int64_t b_stride, bool accumulate, T* c, int64_t c_stride) {
+  constexpr int64_t kLane = kLanes<T>;
+  int64_t j = 0;
+  for (; j + kColumns * kLane <= n; j += kColumns * kLane) {
+    strip<T, kColumns, kTransposedA, false>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate,
+                                            c + j, c_stride, 0);
+  }
+  if (kColumns > 2 && j + 2 * kLane <= n) {
+    strip<T, 2, kTransposedA, false>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate, c + j,
+                                     c_stride, 0);
+    j += 2 * kLane;
+  }
+  if (j + kLane <= n) {
+    strip<T, 1, kTransposedA, false>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate, c + j,
+                                     c_stride, 0);
+    j += kLane;
+  }
+  if (j < n) {
+    strip<T, 1, kTransposedA, true>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate, c + j,
+                                    c_stride, n - j);
+  }
+}
+
+// out[p, j] = b[j, p] for p < k, j < n, in square blocks that stay in registers' reach.
+template <typename T>
+void turn_around(const T* b, int64_t b_stride, int64_t k, int64_t n, T* out, int64_t out_stride) {
+  constexpr int64_t kBlock = 8;
+  for (int64_t p = 0; p < k; p += kBlock) {
+    const int64_t p_end = p + kBlock < k ? p + kBlock : k;
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t q = p; q < p_end; ++q) out[q * out_stride + j] = b[j * b_stride + q];
+    }
+  }
+}
+
+template <typename T>
+void product_any_a(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, const T* b,
+                   int64_t b_stride, bool accumulate, T* c, int64_t c_stride) {
+  if (a.transposed) {
+    product<T, true>(m, n, k, alpha, a.data, a.stride, b, b_stride, accumulate, c, c_stride);
+  } else {
+    product<T, false>(m, n, k, alpha, a.data, a.stride, b, b_stride, accumulate, c, c_stride);
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void tile_gemm(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, TileOperand<T> b,
+               Write write, T* c, int64_t c_stride) {
+  const bool accumulate = write == Write::accumulate;
+  if (!b.transposed || k == 0) {
+    product_any_a(m, n, k, alpha, a, b.data, b.stride, accumulate, c, c_stride);
+    return;
+  }
+  constexpr int64_t kDepth = 128, kWidth = 64;
+  alignas(64) T panel[kDepth * kWidth];
+  for (int64_t p = 0; p < k; p += kDepth) {
+    const int64_t depth = k - p < kDepth ? k - p : kDepth;
+    const TileOperand<T> a_part{a.transposed ? a.data + p * a.stride : a.data + p, a.stride,
+                                a.transposed};
+    for (int64_t j = 0; j < n; j += kWidth) {
+      const int64_t width = n - j < kWidth ? n - j : kWidth;
+      turn_around(b.data + j * b.stride + p, b.stride, depth, width, panel, kWidth);
+      product_any_a(m, width, depth, alpha, a_part, panel, kWidth, accumulate || p > 0, c + j,
+                    c_stride);
+    }
+  }
+}
+
+template <typename T>
+int64_t vector_elements() {
+  return kLanes<T>;
+}
+
+template <typename T>
+T exp_row(const T* x, int64_t n, T shift, T* out) {
+  Vector<T> total = {};
+  int64_t i = 0;
+  for (; i + kLanes<T> <= n; i += kLanes<T>) {
+    const Vector<T> e = simd::exp<T>(simd::load(x + i) - shift);
+    simd::store(out + i, e);
+    total += e;
+  }
+  T tail_sum = 0;
+  if (i < n) {
+    const Vector<T> e = simd::exp<T>(simd::load_partial(x + i, n - i) - shift);
+    simd::store_partial(out + i, e, n - i);
+    for (int64_t lane = 0; lane < n - i; ++lane) tail_sum += e[lane];
+  }
+  return simd::sum<T>(total) + tail_sum;
+}
+
+template <typename T>
+T max_row(const T* x, int64_t n) {
+  T largest = -std::numeric_limits<T>::infinity();
+  int64_t i = 0;
+  if (n >= kLanes<T>) {
+    Vector<T> best = simd::load(x);
+    for (i = kLanes<T>; i + kLanes<T> <= n; i += kLanes<T>) {
+      best = simd::maximum<T>(best, simd::load(x + i));
+    }
+    for (int64_t lane = 0; lane < kLanes<T>; ++lane) {
+      largest = best[lane] > largest ? best[lane] : largest;
+    }
+  }
+  for (; i < n; ++i) largest = x[i] > largest ? x[i] : largest;
+  return largest;
+}
+
+template <typename T>
+T sum_row(const T* x, int64_t n) {
+  Vector<T> total = {};
+  int64_t i = 0;
+  for (; i + kLanes<T> <= n; i += kLanes<T>) total += simd::load(x + i);
+  T tail_sum = 0;
+  for (; i < n; ++i) tail_sum += x[i];
+  return simd::sum<T>(total) + tail_sum;
+}
+
+template <typename T>
+T dot_row(const T* x, const T* y, int64_t n) {
+  Vector<T> total = {};
+  int64_t i = 0;
+  for (; i + kLanes<T> <= n; i += kLanes<T>) total += simd::load(x + i) * simd::load(y + i);
+  T tail_sum = 0;
+  for (; i < n; ++i) tail_sum += x[i] * y[i];
+  return simd::sum<T>(total) + tail_sum;
+}
+
+template <typename T>
+void axpy_row(int64_t n, T alpha, const T* x, T* y) {
+  for (int64_t i = 0; i < n; ++i) y[i] += alpha * x[i];
+}
+
+#define LINNET_INSTANTIATE(T)                                                                     \
+  template void tile_gemm<T>(int64_t, int64_t, int64_t, T, TileOperand<T>, TileOperand<T>, Write, \
+                             T*, int64_t);                                                        \
+  template int64_t vector_elements<T>();                                                          \
+  template T exp_row<T>(const T*, int64_t, T, T*);                                                \
+  template T max_row<T>(const T*, int64_t);                                                       \
+  template T sum_row<T>(const T*, int64_t);                                                       \
+  template T dot_row<T>(const T*, const T*, int64_t);                                             \
+  template void axpy_row<T>(int64_t, T, const T*, T*);
+LINNET_INSTANTIATE(float)
+LINNET_INSTANTIATE(double)
+#undef LINNET_INSTANTIATE
+
+}  // namespace linnet

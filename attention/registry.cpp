@@ -1,0 +1,114 @@
+// The list of attention mechanisms, and how recipes find them.
+#include "attention/registry.h"
+
+#include "attention/abc_mlp/abc_mlp.h"
+#include "attention/cosformer/cosformer.h"
+#include "attention/define.h"
+#include "attention/lavo/lavo.h"
+#include "attention/leapformer/leapformer.h"
+#include "attention/linear/linear.h"
+#include "attention/local/local.h"
+#include "attention/relu/relu.h"
+#include "attention/softmax/softmax.h"
+#include "core/suggest.h"
+
+namespace linnet {
+namespace {
+
+void add_to(std::vector<Mechanism>& list, Mechanism mechanism) {
+  for (const Mechanism& known : list) {
+    require_usage(known.name != mechanism.name, "attention mechanism '", mechanism.name,
+                  "' is registered twice; choose another name");
+  }
+  require_usage(mechanism.make && mechanism.schema && mechanism.resolve && mechanism.traits_of,
+                "attention mechanism '", mechanism.name,
+                "' is incomplete; build its entry with define_mechanism");
+  list.push_back(std::move(mechanism));
+}
+
+std::vector<Mechanism>& all() {
+  static std::vector<Mechanism> list = [] {
+    std::vector<Mechanism> result;
+    add_to(result, softmax_mechanism());
+    add_to(result, local_mechanism());
+    add_to(result, linear_mechanism());
+    add_to(result, relu_mechanism());
+    add_to(result, cosformer_mechanism());
+    add_to(result, leapformer_mechanism());
+    add_to(result, abc_mlp_mechanism());
+    add_to(result, lavo_mechanism());
+    return result;
+  }();
+  return list;
+}
+
+}  // namespace
+
+const std::vector<Mechanism>& mechanisms() {
+  return all();
+}
+
+const Mechanism& find_mechanism(std::string_view name) {
+  std::vector<std::string> names;
+  for (const Mechanism& mechanism : all()) {
+    if (mechanism.name == name) return mechanism;
+    names.push_back(mechanism.name);
+  }
+  throw UsageError(
+      concat("there is no attention mechanism '", name, "': ", suggestion(name, names)));
+}
+
+void register_mechanism(Mechanism mechanism) {
+  add_to(all(), std::move(mechanism));
+}
+
+MixerFactory make_mixer_factory(const ConfigNode& attention, Form form) {
+  std::vector<std::string> names;
+  for (const Mechanism& mechanism : all()) names.push_back(mechanism.name);
+  const Mechanism& mechanism = find_mechanism(read_kind(attention, "name", names));
+  ConfigNode parameters = attention;
+  parameters.erase("name");
+  const ConfigNode resolved = mechanism.resolve(parameters);
+  try {
+    require_form(mechanism.name, mechanism.traits_of(parameters), form);
+  } catch (const UsageError& error) {
+    throw located_error(attention.location_of("name"), error.what());
+  }
+  return [make = mechanism.make, resolved](const MixerOptions& options, const MixerScope& scope) {
+    return make(resolved, options, scope);
+  };
+}
+
+void require_form(const std::string& mechanism, const MixerTraits& traits, Form form) {
+  if (traits.has(form)) return;
+  std::string defined;
+  for (const Form other : {Form::noncausal, Form::causal, Form::cross}) {
+    if (traits.has(other)) defined += concat(defined.empty() ? "" : ", ", name_of(other));
+  }
+  throw UsageError(concat("the literature defines no ", name_of(form), " form of '", mechanism,
+                          "' with these options; it exists as: ", defined));
+}
+
+ConfigNode apply_preset(const ConfigNode& parameters, const std::vector<Preset>& presets) {
+  const ConfigNode* chosen = parameters.is_map() ? parameters.find("preset") : nullptr;
+  if (chosen == nullptr || presets.empty()) return parameters;
+  const std::string name = read_text(*chosen, "preset");
+  if (name == "none") return parameters;
+  std::vector<std::string> names{"none"};
+  for (const Preset& preset : presets) {
+    names.push_back(preset.name);
+    if (preset.name != name) continue;
+    ConfigNode merged = parameters;
+    for (const auto& [key, text] : preset.options) {
+      if (merged.contains(key)) continue;
+      ConfigNode value = text == "null" ? ConfigNode() : ConfigNode::scalar(text);
+      value.set_location(chosen->location());
+      merged.set(key, std::move(value));
+    }
+    return merged;
+  }
+  throw located_error(chosen->location(), "there is no preset '", name,
+                      "': ", suggestion(name, names));
+}
+
+}  // namespace linnet

@@ -1,0 +1,16 @@
+// Soft-max attention: the baseline (Vaswani et al. 2017).
+#pragma once
+
+#include "attention/registry.h"
+
+namespace linnet {
+
+struct SoftmaxParams {
+  std::optional<double> scale;    // null: 1/sqrt(K)
+  std::optional<double> dropout;  // null: the model's attention_dropout
+  static void describe(ConfigDescription<SoftmaxParams>& d);
+};
+
+Mechanism softmax_mechanism();
+
+}  // namespace linnet

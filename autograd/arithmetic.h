@@ -1,0 +1,23 @@
+// Sums, scaling, views and conversions of variables.
+#pragma once
+
+#include "autograd/variable.h"
+
+namespace linnet {
+
+// a + b, equal shapes and dtypes.
+Variable add(const Variable& a, const Variable& b);
+// alpha * a + beta * b, equal shapes and dtypes.
+Variable weighted_sum(const Variable& a, double alpha, const Variable& b, double beta);
+// factor * x.
+Variable scale(const Variable& x, double factor);
+// a * b element by element.
+Variable multiply(const Variable& a, const Variable& b);
+// The same elements under another shape (no copy).
+Variable reshape(const Variable& x, const Shape& shape);
+// x in another floating dtype; the gradient is converted back.
+Variable cast(const Variable& x, DType dtype);
+// Sum of all elements as an f64 scalar.
+Variable sum_all(const Variable& x);
+
+}  // namespace linnet

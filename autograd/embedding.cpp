@@ -1,0 +1,213 @@
+#include "autograd/embedding.h"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <vector>
+
+#include "core/elementwise.h"
+#include "core/threads.h"
+
+namespace linnet {
+namespace {
+
+// Cosine and sine of position * frequency. Positions repeat over the rows of a batch, and these
+// functions cost more than all the rest: each position between the smallest and the largest is
+// taken once, or each row where they lie far apart.
+template <typename C>
+class Angles {
+ public:
+  // angle i of position p is p * base^(-2i / width), for i < count.
+  Angles(const Tensor& positions, int64_t count, int64_t width, double base)
+      : position_(positions.data<int32_t>()), count_(count) {
+    const int64_t rows = positions.elements();
+    if (rows == 0) return;
+    const auto [smallest, largest] = std::minmax_element(position_, position_ + rows);
+    first_ = *smallest;
+    const int64_t span = static_cast<int64_t>(*largest) - first_ + 1;
+    dense_ = span <= rows;
+    std::vector<double> frequency(static_cast<size_t>(count));
+    for (size_t i = 0; i < frequency.size(); ++i) {
+      frequency[i] = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(width));
+    }
+    const int64_t entries = dense_ ? span : rows;
+    cosine_.resize(static_cast<size_t>(entries * count));
+    sine_.resize(cosine_.size());
+    parallel_for(entries, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t entry = begin; entry < end; ++entry) {
+        const auto position = static_cast<double>(dense_ ? first_ + entry : position_[entry]);
+        for (int64_t i = 0; i < count; ++i) {
+          const double angle = position * frequency[static_cast<size_t>(i)];
+          const auto at = static_cast<size_t>(entry * count + i);
+          cosine_[at] = static_cast<C>(std::cos(angle));
+          sine_[at] = static_cast<C>(std::sin(angle));
+        }
+      }
+    });
+  }
+  // `count` values of the position of a row.
+  const C* cosine(int64_t row) const { return cosine_.data() + offset(row); }
+  const C* sine(int64_t row) const { return sine_.data() + offset(row); }
+
+ private:
+  int64_t offset(int64_t row) const { return (dense_ ? position_[row] - first_ : row) * count_; }
+  const int32_t* position_;
+  int64_t count_;
+  int64_t first_ = 0;
+  bool dense_ = true;
+  std::vector<C> cosine_, sine_;
+};
+
+// Rotation by sign * angle of every pair.
+Tensor rotate(const Tensor& x, const Tensor& positions, int64_t width, double theta, int sign) {
+  const int64_t time = x.size(1);
+  const int64_t heads = x.size(2);
+  const int64_t channels = x.size(3);
+  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
+  dispatch_floating(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    using C = Compute<T>;
+    const Angles<C> angles(positions, width / 2, width, theta);
+    const T* from = x.data<T>();
+    T* to = y.data<T>();
+    parallel_for(x.size(0) * time, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const C* cosine = angles.cosine(row);
+        const C* sine = angles.sine(row);
+        for (int64_t h = 0; h < heads; ++h) {
+          const T* in = from + (row * heads + h) * channels;
+          T* out = to + (row * heads + h) * channels;
+          for (int64_t i = 0; i < width / 2; ++i) {
+            const C a = static_cast<C>(in[2 * i]);
+            const C b = static_cast<C>(in[2 * i + 1]);
+            const C s = static_cast<C>(sign) * sine[i];
+            out[2 * i] = static_cast<T>(a * cosine[i] - b * s);
+            out[2 * i + 1] = static_cast<T>(a * s + b * cosine[i]);
+          }
+          for (int64_t c = width; c < channels; ++c) out[c] = in[c];
+        }
+      }
+    });
+  });
+  return y;
+}
+
+// to[id] += factor * from[token] for every token, in the order of the tokens.
+template <typename T, typename G>
+void scatter_rows(const int32_t* id, int64_t tokens, int64_t channels, double factor, const T* from,
+                  G* to) {
+  const G f = static_cast<G>(factor);
+  // Threads share channels, so that every sum runs over the tokens in order.
+  parallel_for(channels, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t i = 0; i < tokens; ++i) {
+      G* line = to + id[i] * channels;
+      const T* in = from + i * channels;
+      for (int64_t c = begin; c < end; ++c) line[c] += f * static_cast<G>(in[c]);
+    }
+  });
+}
+
+}  // namespace
+
+Variable embedding(const Tensor& ids, const Variable& table, double factor) {
+  require(ids.dtype() == DType::i32 && table.shape().rank() == 2,
+          "embedding: ids must be i32, got ", name_of(ids.dtype()), "; table ", table.shape());
+  const int64_t rows = table.size(0);
+  const int64_t channels = table.size(1);
+  const int32_t* id = ids.data<int32_t>();
+  for (int64_t i = 0; i < ids.elements(); ++i) {
+    require(id[i] >= 0 && id[i] < rows, "embedding: id ", id[i], " at position ", i,
+            " is outside the table of ", rows, " rows");
+  }
+  std::vector<int64_t> sizes = ids.shape().sizes();
+  sizes.push_back(channels);
+  const Tensor y = Tensor::empty(Shape(sizes), table.dtype(), table.value().device());
+  dispatch_floating(y.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    using C = Compute<T>;
+    const T* from = table.value().data<T>();
+    T* to = y.data<T>();
+    const C f = static_cast<C>(factor);
+    parallel_for(ids.elements(), 64, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const T* line = from + id[i] * channels;
+        for (int64_t c = 0; c < channels; ++c) {
+          to[i * channels + c] = static_cast<T>(f * static_cast<C>(line[c]));
+        }
+      }
+    });
+  });
+  return record("embedding", y, {table}, [ids, factor](Gradients& gradients) {
+    const Tensor& dy = gradients.output();
+    const int64_t channels = dy.size(-1);
+    const auto scatter = [&](const Tensor& to) {
+      dispatch_floating(dy.dtype(), [&](auto dy_zero) {
+        using T = decltype(dy_zero);
+        dispatch_floating(to.dtype(), [&](auto zero) {
+          using G = decltype(zero);
+          if constexpr (!std::is_same_v<G, bf16>) {
+            scatter_rows(ids.data<int32_t>(), ids.elements(), channels, factor, dy.data<T>(),
+                         to.data<G>());
+          }
+        });
+      });
+    };
+    const GradientTarget target = gradients.target(0);
+    if (target.mode == GradientWrite::ignore) return;
+    if (target.mode == GradientWrite::overwrite) target.buffer.set_zero();
+    if (target.buffer.dtype() != DType::bf16) {
+      scatter(target.buffer);
+    } else {  // sums in bf16 would stop growing at 256 equal terms
+      const Tensor sums = Tensor::zeros(target.buffer.shape(), DType::f32, dy.device());
+      scatter(sums);
+      add_into(target.buffer, sums);
+    }
+  });
+}
+
+Variable add_sinusoidal(const Variable& x, const Tensor& positions) {
+  require(x.shape().rank() == 3 && positions.elements() == x.size(0) * x.size(1),
+          "add_sinusoidal: x ", x.shape(), ", positions ", positions.shape());
+  const int64_t channels = x.size(2);
+  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.value().device());
+  dispatch_floating(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    using C = Compute<T>;
+    const int64_t pairs = (channels + 1) / 2;
+    const Angles<C> angles(positions, pairs, channels, 10000.0);
+    const T* from = x.value().data<T>();
+    T* to = y.data<T>();
+    parallel_for(positions.elements(), 16, [&](int64_t begin, int64_t end) {
+      std::vector<C> encoding(static_cast<size_t>(2 * pairs));
+      for (int64_t row = begin; row < end; ++row) {
+        const C* cosine = angles.cosine(row);
+        const C* sine = angles.sine(row);
+        for (int64_t i = 0; i < pairs; ++i) {
+          encoding[static_cast<size_t>(2 * i)] = sine[i];
+          encoding[static_cast<size_t>(2 * i + 1)] = cosine[i];
+        }
+        const C* plus = encoding.data();
+        const T* in = from + row * channels;
+        T* out = to + row * channels;
+        for (int64_t c = 0; c < channels; ++c) {
+          out[c] = static_cast<T>(static_cast<C>(in[c]) + plus[c]);
+        }
+      }
+    });
+  });
+  return record("add_sinusoidal", y, {x},
+                [](Gradients& gradients) { gradients.add(0, gradients.output()); });
+}
+
+Variable rotary(const Variable& x, const Tensor& positions, int64_t width, double theta) {
+  require(x.shape().rank() == 4 && positions.elements() == x.size(0) * x.size(1) && width >= 0 &&
+              width % 2 == 0 && width <= x.size(3) && theta > 0,
+          "rotary: x ", x.shape(), ", positions ", positions.shape(), ", width ", width,
+          " (even, at most that of x), theta ", theta, " (positive)");
+  return record("rotary", rotate(x.value(), positions, width, theta, 1), {x},
+                [positions, width, theta](Gradients& gradients) {
+                  gradients.add(0, rotate(gradients.output(), positions, width, theta, -1));
+                });
+}
+
+}  // namespace linnet

@@ -1,0 +1,184 @@
+#include "autograd/loss.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/elementwise.h"
+#include "core/gemm.h"
+#include "core/threads.h"
+#include "core/vector_math.h"
+
+namespace linnet {
+namespace {
+
+// Logits held at a time: 16 MiB in f32.
+constexpr int64_t kChunkElements = int64_t{1} << 22;
+
+void check_targets(const Tensor& targets, int64_t tokens, int64_t classes) {
+  require(targets.dtype() == DType::i32 && targets.elements() == tokens, "cross entropy: ", tokens,
+          " rows but targets ", targets.shape(), " ", name_of(targets.dtype()));
+  const int32_t* target = targets.data<int32_t>();
+  for (int64_t i = 0; i < tokens; ++i) {
+    require(target[i] >= -1 && target[i] < classes, "cross entropy: target ", target[i], " of row ",
+            i, " is outside [0, ", classes, ")");
+  }
+}
+
+// Number of tokens of hidden [.., E] for the output table weight [V, E].
+int64_t check_output(const Tensor& hidden, const Tensor& weight, const Tensor& targets) {
+  require(weight.shape().rank() == 2 && weight.size(1) > 0 && hidden.size(-1) == weight.size(1),
+          "output cross entropy: hidden ", hidden.shape(), " does not fit the table ",
+          weight.shape());
+  const int64_t tokens = hidden.elements() / weight.size(1);
+  check_targets(targets, tokens, weight.size(0));
+  return tokens;
+}
+
+// Exponentials summed in the compute type before they are added up in double.
+constexpr int64_t kSumBlock = 1024;
+
+// The largest of count > 0 values; NaN among them may or may not be returned.
+template <typename T>
+Compute<T> largest(const T* values, int64_t count) {
+  using C = Compute<T>;
+  C top = static_cast<C>(values[0]);
+#pragma omp simd reduction(max : top)
+  for (int64_t i = 1; i < count; ++i) {
+    const C value = static_cast<C>(values[i]);
+    top = value > top ? value : top;
+  }
+  return top;
+}
+
+// Loss of each row of logits [rows, classes]; with `gradient`, replaces the row by softmax - onehot
+// (0 for unscored rows).
+template <typename T>
+void softmax_rows(T* logits, const int32_t* targets, int64_t rows, int64_t classes, double* losses,
+                  bool gradient) {
+  using C = Compute<T>;
+  parallel_for(
+      rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, classes)),
+      [&](int64_t begin, int64_t end) {
+        std::vector<C> row(static_cast<size_t>(classes));
+        for (int64_t r = begin; r < end; ++r) {
+          T* line = logits + r * classes;
+          losses[r] = 0;
+          if (targets[r] < 0) {
+            if (gradient) std::fill(line, line + classes, T(0.0f));
+            continue;
+          }
+          const C top = largest(line, classes);
+          const C wanted = static_cast<C>(line[targets[r]]);
+          C* powers = row.data();
+          for (int64_t c = 0; c < classes; ++c) {
+            powers[c] = vector_exp(static_cast<C>(line[c]) - top);
+          }
+          double total = 0;
+          for (int64_t block = 0; block < classes; block += kSumBlock) {
+            const C* part = powers + block;
+            total += static_cast<double>(simd_sum<C>(std::min(classes - block, kSumBlock),
+                                                     [part](int64_t c) { return part[c]; }));
+          }
+          losses[r] = std::log(total) + static_cast<double>(top) - static_cast<double>(wanted);
+          if (!gradient) continue;
+          const C factor = static_cast<C>(1.0 / total);
+          for (int64_t c = 0; c < classes; ++c) {
+            line[c] = static_cast<T>(powers[c] * factor);
+          }
+          line[targets[r]] = static_cast<T>(static_cast<C>(line[targets[r]]) - C(1));
+        }
+      });
+}
+
+// Runs over chunks of tokens. With dhidden and dweight defined, forms the gradients of the summed
+// loss: dhidden is overwritten, dweight is added to.
+void chunked(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double* losses,
+             const Tensor& dhidden, const Tensor& dweight) {
+  const int64_t width = weight.size(1);
+  const int64_t classes = weight.size(0);
+  const Tensor rows = hidden.reshape({hidden.elements() / width, width});
+  const int64_t tokens = rows.size(0);
+  const int64_t chunk = std::clamp<int64_t>(kChunkElements / std::max<int64_t>(1, classes), 64,
+                                            std::max<int64_t>(64, tokens));
+  const Tensor buffer =
+      Tensor::empty({std::min(chunk, tokens), classes}, hidden.dtype(), hidden.device());
+  const bool gradient = dhidden.defined();
+  for (int64_t begin = 0; begin < tokens; begin += chunk) {
+    const int64_t end = std::min(tokens, begin + chunk);
+    const Tensor logits = buffer.rows(0, end - begin);
+    const Tensor part = rows.rows(begin, end);
+    gemm(part, Transpose::no, weight, Transpose::yes, logits);
+    dispatch_floating(hidden.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      softmax_rows(logits.data<T>(), targets.data<int32_t>() + begin, end - begin, classes,
+                   losses + begin, gradient);
+    });
+    if (!gradient) continue;
+    gemm(logits, Transpose::no, weight, Transpose::no, dhidden.rows(begin, end));
+    gemm(logits, Transpose::yes, part, Transpose::no, dweight, 1, 1);
+  }
+}
+
+double total(const std::vector<double>& losses) {
+  double result = 0;
+  for (const double loss : losses) result += loss;
+  return result;
+}
+
+}  // namespace
+
+Variable output_cross_entropy(const Variable& hidden, const Variable& weight,
+                              const Tensor& targets) {
+  const int64_t tokens = check_output(hidden.value(), weight.value(), targets);
+  std::vector<double> losses(static_cast<size_t>(tokens));
+  struct Saved {
+    Tensor dhidden, dweight;
+  } saved;
+  if (needs_grad({hidden, weight})) {
+    const DType wide = weight.dtype() == DType::f64 ? DType::f64 : DType::f32;
+    saved = {Tensor::empty({tokens, weight.size(1)}, hidden.dtype(), hidden.value().device()),
+             Tensor::zeros(weight.shape(), wide, hidden.value().device())};
+  }
+  chunked(hidden.value(), weight.value(), targets, losses.data(), saved.dhidden, saved.dweight);
+  return record("output_cross_entropy", Tensor::full({}, total(losses), DType::f64),
+                {hidden, weight}, [saved, shape = hidden.shape()](Gradients& gradients) {
+                  const double factor = gradients.output().item();
+                  scale_into(saved.dhidden, factor);
+                  gradients.add(0, saved.dhidden.reshape(shape));
+                  scale_into(saved.dweight, factor);
+                  gradients.add(1, saved.dweight);
+                });
+}
+
+Tensor output_token_losses(const Tensor& hidden, const Tensor& weight, const Tensor& targets) {
+  const int64_t tokens = check_output(hidden, weight, targets);
+  const Tensor losses = Tensor::empty({tokens}, DType::f64);
+  chunked(hidden, weight, targets, losses.data<double>(), {}, {});
+  return losses;
+}
+
+Variable cross_entropy(const Variable& logits, const Tensor& targets) {
+  require(logits.shape().rank() == 2, "cross_entropy: expected logits [N, classes], got ",
+          logits.shape());
+  const int64_t rows = logits.size(0);
+  check_targets(targets, rows, logits.size(1));
+  std::vector<double> losses(static_cast<size_t>(rows));
+  const auto run = [targets](const Tensor& values, double* to, bool gradient) {
+    dispatch_floating(values.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      softmax_rows(values.data<T>(), targets.data<int32_t>(), values.size(0), values.size(1), to,
+                   gradient);
+    });
+  };
+  run(logits.value(), losses.data(), false);
+  return record("cross_entropy", Tensor::full({}, total(losses), DType::f64), {logits},
+                [run, values = logits.value()](Gradients& gradients) {
+                  std::vector<double> unused(static_cast<size_t>(values.size(0)));
+                  run(values, unused.data(), true);
+                  scale_into(values, gradients.output().item());
+                  gradients.add(0, values);
+                });
+}
+
+}  // namespace linnet

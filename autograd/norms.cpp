@@ -1,0 +1,242 @@
+#include "autograd/norms.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/elementwise.h"
+#include "core/threads.h"
+#include "core/vector_math.h"
+
+namespace linnet {
+namespace {
+
+// Rows whose gain and bias gradients are summed together before the fixed-order final sum.
+constexpr int64_t kRowBlock = 64;
+
+// Per row: y = (x - mean) * rstd; mean is 0 except for LayerNorm. Statistics in double for f64,
+// else float.
+struct Saved {
+  Tensor x, gain, mean, rstd;
+};
+
+template <typename C, typename T>
+void row_statistics(const T* x, int64_t channels, const NormSpec& spec, C& mean, C& rstd) {
+  const C count = static_cast<C>(channels);
+  const C epsilon = static_cast<C>(spec.epsilon);
+  mean = 0;
+  if (spec.kind == NormKind::layer) {
+    mean = simd_sum<C>(channels, [x](int64_t c) { return static_cast<C>(x[c]); }) / count;
+  }
+  const C m = mean;
+  const C square = simd_sum<C>(channels,
+                               [x, m](int64_t c) {
+                                 const C centred = static_cast<C>(x[c]) - m;
+                                 return centred * centred;
+                               }) /
+                   count;
+  rstd = spec.kind == NormKind::scale ? C(1) / std::max(std::sqrt(square), epsilon)
+                                      : C(1) / std::sqrt(square + epsilon);
+}
+
+// `channels` values of a gain or bias in the compute type: a single one repeated, `missing` where
+// there is none.
+template <typename T>
+std::vector<Compute<T>> row_of(const Tensor& values, int64_t channels, Compute<T> missing) {
+  std::vector<Compute<T>> row(static_cast<size_t>(channels), missing);
+  if (!values.defined()) return row;
+  const T* from = values.data<T>();
+  for (int64_t c = 0; c < channels; ++c) {
+    row[static_cast<size_t>(c)] = static_cast<Compute<T>>(from[values.elements() == 1 ? 0 : c]);
+  }
+  return row;
+}
+
+Tensor forward(const Tensor& x, const Tensor& gain, const Tensor& bias, const NormSpec& spec,
+               Saved* saved) {
+  const int64_t channels = x.size(-1);
+  const int64_t gains = spec.kind == NormKind::scale ? 1 : channels;
+  require(channels > 0, "norm: the last dimension of ", x.shape(), " is empty");
+  require((!gain.defined() || gain.elements() == gains) &&
+              (!bias.defined() || (bias.elements() == channels && spec.kind == NormKind::layer)),
+          "norm: gain or bias does not fit ", x.shape());
+  const int64_t rows = x.elements() / channels;
+  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
+  const DType wide = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const Tensor mean = Tensor::empty({rows}, wide, x.device());
+  const Tensor rstd = Tensor::empty({rows}, wide, x.device());
+  dispatch_floating(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    using C = Compute<T>;
+    const T* from = x.data<T>();
+    const std::vector<C> gain_values = row_of<T>(gain, channels, C(1));
+    const std::vector<C> bias_values = row_of<T>(bias, channels, C(0));
+    const C* gain_row = gain_values.data();
+    const C* bias_row = bias_values.data();
+    T* to = y.data<T>();
+    C* means = mean.data<C>();
+    C* rstds = rstd.data<C>();
+    parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const T* row = from + r * channels;
+        T* out = to + r * channels;
+        C m, s;
+        row_statistics(row, channels, spec, m, s);
+        means[r] = m;
+        rstds[r] = s;
+        for (int64_t c = 0; c < channels; ++c) {
+          const C normed = (static_cast<C>(row[c]) - m) * s;
+          out[c] = static_cast<T>(normed * gain_row[c] + bias_row[c]);
+        }
+      }
+    });
+  });
+  if (saved != nullptr) *saved = {x, gain, mean, rstd};
+  return y;
+}
+
+// What backward needs for one row at a time, in the compute type.
+template <typename C>
+struct RowScratch {
+  explicit RowScratch(int64_t channels)
+      : normed(static_cast<size_t>(channels)), through(static_cast<size_t>(channels)) {}
+  std::vector<C> normed, through;  // normalised input; dy * gain
+};
+
+// One row of dx, and its share of the gradients of gain (one or `channels` values) and bias.
+template <typename T, typename C>
+void backward_row(const T* x, const T* dy, const C* gain, int64_t channels, C mean, C rstd,
+                  const NormSpec& spec, const T* dsum, T* dx, C* dgain, C* dbias,
+                  RowScratch<C>& scratch) {
+  C* normed = scratch.normed.data();
+  C* through = scratch.through.data();
+  for (int64_t c = 0; c < channels; ++c) {
+    normed[c] = (static_cast<C>(x[c]) - mean) * rstd;
+    through[c] = static_cast<C>(dy[c]) * gain[c];
+  }
+  if (dgain != nullptr && spec.kind == NormKind::scale) {
+    dgain[0] += simd_sum<C>(channels, [=](int64_t c) { return static_cast<C>(dy[c]) * normed[c]; });
+  } else if (dgain != nullptr) {
+    for (int64_t c = 0; c < channels; ++c) dgain[c] += static_cast<C>(dy[c]) * normed[c];
+  }
+  if (dbias != nullptr) {
+    for (int64_t c = 0; c < channels; ++c) dbias[c] += static_cast<C>(dy[c]);
+  }
+  const C count = static_cast<C>(channels);
+  C dot = simd_sum<C>(channels, [=](int64_t c) { return through[c] * normed[c]; }) / count;
+  C total = 0;
+  if (spec.kind == NormKind::layer) {
+    total = simd_sum<C>(channels, [=](int64_t c) { return through[c]; }) / count;
+  }
+  // Where ScaleNorm's floor is active the divisor is constant.
+  if (spec.kind == NormKind::scale && rstd >= C(1) / static_cast<C>(spec.epsilon)) dot = 0;
+  if (dsum == nullptr) {
+    for (int64_t c = 0; c < channels; ++c) {
+      dx[c] = static_cast<T>(rstd * (through[c] - total - normed[c] * dot));
+    }
+  } else {
+    for (int64_t c = 0; c < channels; ++c) {
+      dx[c] =
+          static_cast<T>(static_cast<C>(dsum[c]) + rstd * (through[c] - total - normed[c] * dot));
+    }
+  }
+}
+
+void accumulate(Gradients& gradients, size_t input, const Tensor& partial) {
+  const GradientTarget target = gradients.target(input);
+  if (target.mode == GradientWrite::ignore) return;
+  sum_rows(partial, target.buffer.reshape({target.buffer.elements()}),
+           target.mode == GradientWrite::accumulate);
+}
+
+// dx (plus dsum where defined); adds the gradients of gain and bias to inputs `gain`, `gain + 1`.
+Tensor backward(Gradients& gradients, const Saved& saved, const NormSpec& spec, const Tensor& dy,
+                const Tensor& dsum, size_t gain_input) {
+  const Tensor& x = saved.x;
+  const int64_t channels = x.size(-1);
+  const int64_t gains = spec.kind == NormKind::scale ? 1 : channels;
+  const int64_t rows = x.elements() / channels;
+  const int64_t blocks = std::max<int64_t>(1, (rows + kRowBlock - 1) / kRowBlock);
+  const Tensor dx = Tensor::empty(x.shape(), x.dtype(), x.device());
+  const bool gain_wanted = gradients.wanted(gain_input);
+  const bool bias_wanted = gradients.wanted(gain_input + 1);
+  const DType wide = saved.mean.dtype();
+  const Tensor gain_partial = Tensor::zeros({gain_wanted ? blocks : 0, gains}, wide);
+  const Tensor bias_partial = Tensor::zeros({bias_wanted ? blocks : 0, channels}, wide);
+  dispatch_floating(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    using C = Compute<T>;
+    const std::vector<C> gain = row_of<T>(saved.gain, channels, C(1));
+    const T* xs = x.data<T>();
+    const T* dys = dy.data<T>();
+    const T* dsums = dsum.defined() ? dsum.data<T>() : nullptr;
+    T* dxs = dx.data<T>();
+    const C* mean = saved.mean.data<C>();
+    const C* rstd = saved.rstd.data<C>();
+    C* dgains = gain_wanted ? gain_partial.data<C>() : nullptr;
+    C* dbiases = bias_wanted ? bias_partial.data<C>() : nullptr;
+    parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
+      RowScratch<C> scratch(channels);
+      for (int64_t block = begin; block < end; ++block) {
+        C* dgain = dgains == nullptr ? nullptr : dgains + block * gains;
+        C* dbias = dbiases == nullptr ? nullptr : dbiases + block * channels;
+        const int64_t last = std::min(rows, (block + 1) * kRowBlock);
+        for (int64_t r = block * kRowBlock; r < last; ++r) {
+          const int64_t at = r * channels;
+          backward_row<T, C>(xs + at, dys + at, gain.data(), channels, mean[r], rstd[r], spec,
+                             dsums == nullptr ? nullptr : dsums + at, dxs + at, dgain, dbias,
+                             scratch);
+        }
+      }
+    });
+  });
+  if (gain_wanted) accumulate(gradients, gain_input, gain_partial);
+  if (bias_wanted) accumulate(gradients, gain_input + 1, bias_partial);
+  return dx;
+}
+
+Tensor value_or_undefined(const Variable& v) {
+  return v.defined() ? v.value() : Tensor();
+}
+
+}  // namespace
+
+Variable norm(const Variable& x, const Variable& gain, const Variable& bias, const NormSpec& spec) {
+  Saved saved;
+  const bool recorded = needs_grad({x, gain, bias});
+  Tensor y = forward(x.value(), value_or_undefined(gain), value_or_undefined(bias), spec,
+                     recorded ? &saved : nullptr);
+  return record("norm", y, {x, gain, bias}, [saved, spec](Gradients& gradients) {
+    gradients.add(0, backward(gradients, saved, spec, gradients.output(), {}, 1));
+  });
+}
+
+std::pair<Variable, Variable> residual_norm(const Variable& residual, const Variable& branch,
+                                            const DropoutSpec& dropout, const Variable& gain,
+                                            const Variable& bias, const NormSpec& spec) {
+  if (dropout.probability != 0) {
+    const Variable sum = residual_dropout(residual, branch, dropout);
+    return {sum, norm(sum, gain, bias, spec)};
+  }
+  require(residual.shape() == branch.shape() && residual.dtype() == branch.dtype(),
+          "residual_norm: residual ", residual.shape(), ", branch ", branch.shape());
+  const Tensor sum = Tensor::empty(residual.shape(), residual.dtype(), residual.value().device());
+  add(residual.value(), branch.value(), sum);
+  Saved saved;
+  const bool recorded = needs_grad({residual, branch, gain, bias});
+  const Tensor y = forward(sum, value_or_undefined(gain), value_or_undefined(bias), spec,
+                           recorded ? &saved : nullptr);
+  const std::vector<Variable> results = record_many(
+      "residual_norm", {sum, y}, {residual, branch, gain, bias},
+      [saved, spec](Gradients& gradients) {
+        const Tensor dsum = gradients.has_output(0) ? gradients.output(0) : Tensor();
+        const Tensor dx = gradients.has_output(1)
+                              ? backward(gradients, saved, spec, gradients.output(1), dsum, 2)
+                              : dsum;
+        gradients.add(0, dx);
+        gradients.add(1, dx);
+      });
+  return {results[0], results[1]};
+}
+
+}  // namespace linnet

@@ -1,0 +1,16 @@
+// From token vectors to one vector a sequence: classifier pooling.
+#pragma once
+
+#include "autograd/variable.h"
+
+namespace linnet {
+
+// x[b, index[b], :] of x [B, T, E], index i32 [B] -> [B, E].
+Variable gather_time(const Variable& x, const Tensor& index);
+
+// Sum over valid tokens divided by their number, or by T with `divide_by_length` (as the Long Range
+// Arena code does). mask u8 [B, T], 1 = valid; undefined = all valid. Rows without a valid token
+// give 0.
+Variable mean_pool(const Variable& x, const Tensor& mask, bool divide_by_length);
+
+}  // namespace linnet

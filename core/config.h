@@ -1,0 +1,218 @@
+// Typed configuration: a struct describes its fields once; parsing, validation, suggestions, the
+// resolved recipe, --help and the documentation all come from that description.
+//
+//   struct LavoParams {
+//     int64_t rank = 64;
+//     std::string basis = "head";
+//     static void describe(ConfigDescription<LavoParams>& d) {
+//       d.field("rank", &LavoParams::rank, "rows of the orthogonal basis").range(1, 4096);
+//       d.choice("basis", &LavoParams::basis, {"head", "model"}, "what shares one basis");
+//     }
+//     void validate(const ConfigNode& at) const;  // optional: checks across fields
+//   };
+//   auto params = parse_config<LavoParams>(node);
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/config_node.h"
+
+namespace linnet {
+
+// What --help, `attention show` and the documentation print about one field.
+struct FieldSchema {
+  std::string name;
+  std::string type;          // "whole number", "number", "true or false", "text", "list of ..."
+  std::string default_text;  // YAML text; "" for a required field
+  std::string range;         // "1 to 4096", "above 0", "" when unlimited
+  std::string unit;
+  std::string help;
+  bool required = false;
+  std::vector<std::string> choices;
+  std::vector<FieldSchema> fields;  // of a nested section
+};
+
+struct ConfigSchema {
+  std::vector<FieldSchema> fields;
+};
+
+// A table for terminals: one line a field, nested sections indented.
+std::string format_schema(const ConfigSchema& schema);
+
+// Problems of one configuration, gathered so that a user sees them together.
+class ConfigErrors {
+ public:
+  void add(const Location& where, const std::string& sentence);
+  void add(const UsageError& error);  // a message that already names its place
+  size_t count() const { return messages_.size(); }
+  // Throws UsageError with one line per problem (at most 20) if there are any.
+  void throw_if_any() const;
+
+ private:
+  std::vector<std::string> messages_;
+};
+
+// Limits on the value of a field; in a list they hold for each element.
+struct FieldRules {
+  std::optional<double> min, max;
+  bool min_exclusive = false, max_exclusive = false;
+  std::optional<size_t> min_size, max_size;  // of a list
+  std::vector<std::string> choices;          // empty: anything
+  bool required = false;
+};
+
+// "1 to 4096", "above 0", "" when unlimited.
+std::string range_text(const FieldRules& rules);
+
+// One value inside a described struct, with its type erased.
+class ValueBinding {
+ public:
+  virtual ~ValueBinding() = default;
+  // Sets the value from `node`, or adds to `errors`; `name` is how messages call it.
+  virtual void read(const ConfigNode& node, const std::string& name, const FieldRules& rules,
+                    ConfigErrors& errors) = 0;
+  virtual ConfigNode write() const = 0;
+  virtual std::string type_name() const = 0;
+  virtual std::vector<FieldSchema> nested_schema() const { return {}; }
+};
+
+// A field under description; the modifiers return it for chaining.
+class Field {
+ public:
+  Field(std::string name, std::string help, std::unique_ptr<ValueBinding> binding);
+
+  Field& range(double min, double max);  // both ends allowed
+  Field& at_least(double min);
+  Field& at_most(double max);
+  Field& above(double min);  // the end itself refused
+  Field& below(double max);
+  Field& size(size_t min, size_t max);  // number of elements of a list
+  Field& choices(std::vector<std::string> allowed);
+  Field& unit(std::string unit);
+  Field& required();
+
+  const std::string& name() const { return name_; }
+  const FieldRules& rules() const { return rules_; }
+  ValueBinding& binding() const { return *binding_; }
+  FieldSchema schema() const;
+
+ private:
+  std::string name_, help_, unit_;
+  FieldRules rules_;
+  std::unique_ptr<ValueBinding> binding_;
+};
+
+using FieldList = std::vector<std::unique_ptr<Field>>;
+
+// The type-erased halves of parse_config, to_config_node and schema_of. `read_elsewhere` names
+// keys that are allowed here although no field describes them (the `name` of a mechanism).
+void read_fields(const FieldList& fields, const ConfigNode& node, const std::string& section,
+                 const std::vector<std::string>& read_elsewhere, ConfigErrors& errors);
+ConfigNode write_fields(const FieldList& fields);
+std::vector<FieldSchema> schema_fields(const FieldList& fields);
+
+template <typename T>
+class ConfigDescription;
+
+template <typename T>
+concept DescribedConfig = requires(ConfigDescription<T>& d) {
+  T::describe(d);
+};
+
+std::unique_ptr<ValueBinding> bind_value(bool& value);
+std::unique_ptr<ValueBinding> bind_value(int64_t& value);
+std::unique_ptr<ValueBinding> bind_value(double& value);
+std::unique_ptr<ValueBinding> bind_value(std::string& value);
+std::unique_ptr<ValueBinding> bind_value(ConfigNode& value);  // free-form: kept as it is
+template <DescribedConfig T>
+std::unique_ptr<ValueBinding> bind_value(T& value);
+template <typename T>
+std::unique_ptr<ValueBinding> bind_value(std::vector<T>& value);
+template <typename T>
+std::unique_ptr<ValueBinding> bind_value(std::optional<T>& value);
+
+// Collects the fields of one object of type T.
+template <typename T>
+class ConfigDescription {
+ public:
+  explicit ConfigDescription(T& object) : object_(object) {}
+
+  // A bool, int64_t, double, std::string, described struct, ConfigNode (free-form section), or a
+  // std::vector or std::optional of these. A null value empties an optional.
+  template <typename V>
+  Field& field(const std::string& name, V T::*member, const std::string& help) {
+    return add(name, help, bind_value(object_.*member));
+  }
+  // The same, for readers: a section, a list, a value that may be absent.
+  template <DescribedConfig V>
+  Field& nested(const std::string& name, V T::*member, const std::string& help) {
+    return field(name, member, help);
+  }
+  template <typename V>
+  Field& list(const std::string& name, std::vector<V> T::*member, const std::string& help) {
+    return field(name, member, help);
+  }
+  template <typename V>
+  Field& optional(const std::string& name, std::optional<V> T::*member, const std::string& help) {
+    return field(name, member, help);
+  }
+  // Text limited to a list.
+  Field& choice(const std::string& name, std::string T::*member,
+                std::initializer_list<const char*> allowed, const std::string& help) {
+    return field(name, member, help).choices({allowed.begin(), allowed.end()});
+  }
+  // An enumeration with the names of its values.
+  template <typename E>
+  Field& choice(const std::string& name, E T::*member,
+                std::initializer_list<std::pair<const char*, E>> values, const std::string& help);
+
+  const FieldList& fields() const { return fields_; }
+
+ private:
+  Field& add(const std::string& name, const std::string& help,
+             std::unique_ptr<ValueBinding> binding) {
+    fields_.push_back(std::make_unique<Field>(name, help, std::move(binding)));
+    return *fields_.back();
+  }
+
+  T& object_;
+  FieldList fields_;
+};
+
+// Reads a T strictly. Throws UsageError naming file:line:column for each unknown or missing key,
+// wrong type, value out of range, or complaint of T::validate.
+template <DescribedConfig T>
+T parse_config(const ConfigNode& node, const std::vector<std::string>& read_elsewhere = {});
+
+// The same, gathering the problems in `errors`; the result is meaningful only if there are none.
+template <DescribedConfig T>
+T parse_config(const ConfigNode& node, const std::string& section,
+               const std::vector<std::string>& read_elsewhere, ConfigErrors& errors);
+
+// All fields of `value`, in the order of their description; parse_config reads it back.
+template <DescribedConfig T>
+ConfigNode to_config_node(const T& value);
+
+template <DescribedConfig T>
+ConfigSchema schema_of();
+
+// Reads the key that says what a section is (`kind`, `name`). Throws UsageError with the nearest
+// choice when the key is missing, misspelt or not one of `choices`.
+std::string read_kind(const ConfigNode& section, const std::string& key,
+                      const std::vector<std::string>& choices);
+
+// Strict values of one scalar. They throw UsageError that names the place and `name`.
+bool read_bool(const ConfigNode& node, const std::string& name);
+int64_t read_int(const ConfigNode& node, const std::string& name);
+double read_double(const ConfigNode& node, const std::string& name);
+std::string read_text(const ConfigNode& node, const std::string& name);
+
+}  // namespace linnet
+
+#include "core/config_bindings.h"

@@ -1,0 +1,109 @@
+#include "core/device.h"
+
+#include <atomic>
+#include <charconv>
+#include <cstring>
+#include <thread>
+
+#include "core/error.h"
+#include "core/memory_cache.h"
+#include "core/threads.h"
+
+namespace linnet {
+namespace {
+
+std::atomic<size_t> cpu_bytes{0};
+std::atomic<size_t> cpu_peak{0};
+
+// Bytes below which a second thread does not pay for filling or copying.
+constexpr int64_t kGrain = int64_t{1} << 18;
+
+class CpuDevice final : public DeviceInterface {
+ public:
+  void* allocate(size_t bytes) override {
+    if (bytes == 0) return nullptr;
+    void* memory = cache_.allocate(bytes);
+    require(memory != nullptr, "out of memory on cpu: ", bytes, " bytes asked for, ",
+            allocated_bytes({}), " bytes already held by tensors");
+    const size_t now = cpu_bytes += bytes;
+    size_t peak = cpu_peak.load();
+    while (now > peak && !cpu_peak.compare_exchange_weak(peak, now)) {
+    }
+    return memory;
+  }
+  void release(void* memory, size_t bytes) noexcept override {
+    if (memory == nullptr) return;
+    cache_.release(memory, bytes);
+    cpu_bytes -= bytes;
+  }
+  void copy(void* to, const void* from, size_t bytes) override {
+    auto* out = static_cast<char*>(to);
+    const auto* in = static_cast<const char*>(from);
+    if (out < in + bytes && in < out + bytes) {
+      if (bytes > 0) std::memmove(to, from, bytes);  // they overlap
+      return;
+    }
+    parallel_for(static_cast<int64_t>(bytes), kGrain, [=](int64_t begin, int64_t end) {
+      std::memcpy(out + begin, in + begin, static_cast<size_t>(end - begin));
+    });
+  }
+  void copy_from_host(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
+  void copy_to_host(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
+  void set_zero(void* memory, size_t bytes) override {
+    auto* out = static_cast<char*>(memory);
+    parallel_for(static_cast<int64_t>(bytes), kGrain, [=](int64_t begin, int64_t end) {
+      std::memset(out + begin, 0, static_cast<size_t>(end - begin));
+    });
+  }
+  void synchronize() override {}
+  std::string description() const override {
+    return concat("cpu with ", std::thread::hardware_concurrency(), " hardware threads");
+  }
+
+ private:
+  MemoryCache cache_;
+};
+
+}  // namespace
+
+std::string name_of(Device device) {
+  return device.kind == DeviceKind::cpu ? "cpu" : concat("cuda:", device.index);
+}
+
+DeviceInterface& device_interface(Device device) {
+  // Never destroyed: tensors in static objects may outlive any order of destruction.
+  static CpuDevice& cpu = *new CpuDevice;
+  if (device.kind == DeviceKind::cpu) return cpu;
+  throw UsageError(
+      concat("device ", name_of(device),
+             " was asked for, but this build of linnet has no CUDA backend; use --device cpu"));
+}
+
+Device device_from_name(std::string_view name) {
+  if (name == "auto" || name == "cpu") return {};
+  Device device{DeviceKind::cuda, 0};
+  bool known = name == "cuda";
+  if (name.substr(0, 5) == "cuda:") {
+    const std::string_view number = name.substr(5);
+    const auto [end, error] =
+        std::from_chars(number.data(), number.data() + number.size(), device.index);
+    known = error == std::errc() && end == number.data() + number.size() && device.index >= 0;
+  }
+  if (known) {
+    device_interface(device);
+    return device;
+  }
+  throw UsageError(concat("unknown device '", name, "'; expected auto, cpu, cuda or cuda:N"));
+}
+
+size_t allocated_bytes(Device device) {
+  return device.kind == DeviceKind::cpu ? cpu_bytes.load() : 0;
+}
+size_t peak_allocated_bytes(Device device) {
+  return device.kind == DeviceKind::cpu ? cpu_peak.load() : 0;
+}
+void reset_peak_memory(Device device) {
+  if (device.kind == DeviceKind::cpu) cpu_peak = cpu_bytes.load();
+}
+
+}  // namespace linnet

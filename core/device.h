@@ -1,0 +1,54 @@
+// Devices: where tensors live. The CPU is implemented here; a CUDA build adds its own
+// DeviceInterface.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace linnet {
+
+enum class DeviceKind : uint8_t { cpu, cuda };
+
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  int index = 0;
+  bool operator==(const Device&) const = default;
+};
+
+// "cpu" or "cuda:0".
+std::string name_of(Device device);
+
+// What a device must offer for tensors to live on it. One object per device, never destroyed.
+// All functions throw Error naming the size asked for when they fail.
+class DeviceInterface {
+ public:
+  virtual ~DeviceInterface() = default;
+  // 64-byte aligned memory, contents undefined. The caller owns it until release().
+  virtual void* allocate(size_t bytes) = 0;
+  virtual void release(void* memory, size_t bytes) noexcept = 0;
+  // Copies within the device, ordered after earlier work on it.
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  virtual void copy_from_host(void* to, const void* from, size_t bytes) = 0;
+  virtual void copy_to_host(void* to, const void* from, size_t bytes) = 0;
+  virtual void set_zero(void* memory, size_t bytes) = 0;
+  // Returns when all work submitted so far is done.
+  virtual void synchronize() = 0;
+  virtual std::string description() const = 0;
+};
+
+// The interface of a device; throws UsageError when this build or machine does not have it.
+DeviceInterface& device_interface(Device device);
+
+// "auto", "cpu", "cuda" or "cuda:N"; throws UsageError for anything else or a device that is
+// absent.
+Device device_from_name(std::string_view name);
+
+// Bytes now held by tensors on the device, and the most they ever held (reset_peak_memory restarts
+// it).
+size_t allocated_bytes(Device device);
+size_t peak_allocated_bytes(Device device);
+void reset_peak_memory(Device device);
+
+}  // namespace linnet

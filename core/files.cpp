@@ -1,0 +1,310 @@
+// File operations over POSIX, and what is composed of them.
+#include "core/files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <system_error>
+
+namespace linnet {
+namespace {
+
+// Largest single read or write: Linux transfers at most 0x7ffff000 bytes at once.
+constexpr size_t kLargestTransfer = size_t{1} << 30;
+
+FileSystem& real_file_system() {
+  static FileSystem instance;
+  return instance;
+}
+
+std::atomic<FileSystem*> replaced{nullptr};
+
+void check(bool ok, std::string_view operation, const std::string& path) {
+  if (!ok) throw_file_error(operation, path, errno);
+}
+
+std::optional<FileStatus> to_status(int result, const struct stat& found, const std::string& path) {
+  if (result != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
+    throw_file_error("look at", path, errno);
+  }
+  FileStatus status;
+  status.bytes = static_cast<uint64_t>(found.st_size);
+  status.modified_ns = int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec;
+  status.directory = S_ISDIR(found.st_mode);
+  return status;
+}
+
+}  // namespace
+
+void throw_file_error(std::string_view operation, const std::string& path, int error_number) {
+  throw Error(
+      concat("cannot ", operation, " ", path, ": ", std::generic_category().message(error_number)));
+}
+
+FileSystem& file_system() {
+  FileSystem* replacement = replaced;
+  return replacement != nullptr ? *replacement : real_file_system();
+}
+
+void replace_file_system(FileSystem* replacement) {
+  replaced = replacement;
+}
+
+int FileSystem::open(const std::string& path, OpenMode mode) {
+  int flags = O_RDONLY;
+  if (mode == OpenMode::write) flags = O_WRONLY | O_CREAT | O_TRUNC;
+  if (mode == OpenMode::append) flags = O_WRONLY | O_CREAT | O_APPEND;
+  int descriptor = -1;
+  do {
+    descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  } while (descriptor < 0 && errno == EINTR);
+  check(descriptor >= 0, mode == OpenMode::read ? "open" : "open for writing", path);
+  return descriptor;
+}
+
+size_t FileSystem::read_some(int descriptor, std::span<char> into, const std::string& path) {
+  ssize_t count = 0;
+  do {
+    count = ::read(descriptor, into.data(), std::min(into.size(), kLargestTransfer));
+  } while (count < 0 && errno == EINTR);
+  check(count >= 0, "read", path);
+  return static_cast<size_t>(count);
+}
+
+size_t FileSystem::write_some(int descriptor, std::string_view bytes, const std::string& path) {
+  ssize_t count = 0;
+  do {
+    count = ::write(descriptor, bytes.data(), std::min(bytes.size(), kLargestTransfer));
+  } while (count < 0 && errno == EINTR);
+  check(count >= 0, "write", path);
+  return static_cast<size_t>(count);
+}
+
+void FileSystem::seek(int descriptor, uint64_t offset, const std::string& path) {
+  check(::lseek(descriptor, static_cast<off_t>(offset), SEEK_SET) >= 0, "seek in", path);
+}
+
+void FileSystem::sync(int descriptor, const std::string& path) {
+  check(::fsync(descriptor) == 0, "sync", path);
+}
+
+void FileSystem::close(int descriptor, const std::string& path) {
+  // After EINTR the descriptor is gone on Linux: closing again could hit another file.
+  check(::close(descriptor) == 0 || errno == EINTR, "close", path);
+}
+
+void FileSystem::sync_directory(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  check(descriptor >= 0, "open the directory", path);
+  const int result = ::fsync(descriptor);
+  const int reason = errno;
+  ::close(descriptor);
+  // Some network file systems cannot sync directories and say so with EINVAL.
+  if (result != 0 && reason != EINVAL) throw_file_error("sync the directory", path, reason);
+}
+
+void FileSystem::rename(const std::string& from, const std::string& to) {
+  check(::rename(from.c_str(), to.c_str()) == 0, concat("rename ", from, " to"), to);
+}
+
+void FileSystem::remove(const std::string& path) {
+  check(::unlink(path.c_str()) == 0, "remove", path);
+}
+
+void FileSystem::remove_directory(const std::string& path) {
+  check(::rmdir(path.c_str()) == 0, "remove the directory", path);
+}
+
+void FileSystem::create_directory(const std::string& path) {
+  if (::mkdir(path.c_str(), 0777) == 0) return;
+  const int reason = errno;
+  const auto present = reason == EEXIST ? status(path) : std::nullopt;
+  if (!present || !present->directory) throw_file_error("make the directory", path, reason);
+}
+
+void FileSystem::truncate(const std::string& path, uint64_t bytes) {
+  check(::truncate(path.c_str(), static_cast<off_t>(bytes)) == 0, "truncate", path);
+}
+
+std::vector<std::string> FileSystem::list(const std::string& path) {
+  DIR* directory = ::opendir(path.c_str());
+  check(directory != nullptr, "list the directory", path);
+  const std::unique_ptr<DIR, int (*)(DIR*)> closer(directory, ::closedir);
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = ::readdir(directory)) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+    errno = 0;
+  }
+  check(errno == 0, "list the directory", path);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::optional<FileStatus> FileSystem::status(const std::string& path) {
+  struct stat found {};
+  return to_status(::stat(path.c_str(), &found), found, path);
+}
+
+std::optional<FileStatus> FileSystem::status_of_link(const std::string& path) {
+  struct stat found {};
+  return to_status(::lstat(path.c_str(), &found), found, path);
+}
+
+uint64_t FileSystem::free_bytes(const std::string& path) {
+  struct statvfs found {};
+  check(::statvfs(path.c_str(), &found) == 0, "ask for the free space of", path);
+  return uint64_t{found.f_bavail} * found.f_frsize;
+}
+
+File::File(std::string path, OpenMode mode)
+    : path_(std::move(path)), descriptor_(file_system().open(path_, mode)) {}
+
+File::~File() {
+  if (descriptor_ < 0) return;
+  try {
+    file_system().close(descriptor_, path_);
+  } catch (const Error&) {  // already unwinding, or the caller did not ask to know
+  }
+}
+
+size_t File::read(std::span<char> into) {
+  size_t done = 0;
+  while (done < into.size()) {
+    const size_t count = file_system().read_some(descriptor_, into.subspan(done), path_);
+    if (count == 0) break;
+    done += count;
+  }
+  return done;
+}
+
+void File::write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const size_t count = file_system().write_some(descriptor_, bytes, path_);
+    if (count == 0) throw_file_error("write (the system took no byte)", path_, EIO);
+    bytes.remove_prefix(count);
+  }
+}
+
+void File::seek(uint64_t offset) {
+  file_system().seek(descriptor_, offset, path_);
+}
+
+void File::sync() {
+  file_system().sync(descriptor_, path_);
+}
+
+void File::close() {
+  const int descriptor = descriptor_;
+  descriptor_ = -1;
+  if (descriptor >= 0) file_system().close(descriptor, path_);
+}
+
+std::string read_file(const std::string& path, uint64_t limit_bytes) {
+  const auto status = file_system().status(path);
+  if (!status) throw_file_error("open", path, ENOENT);
+  if (status->directory) throw_file_error("read", path, EISDIR);
+  require(status->bytes <= limit_bytes, "cannot read ", path, ": it has ", status->bytes,
+          " bytes, more than the limit of ", limit_bytes);
+  File file(path, OpenMode::read);
+  std::string bytes(status->bytes, '\0');
+  bytes.resize(file.read(bytes));
+  // Files such as those in /proc report size 0, and a file may grow while it is read.
+  std::string more(4096, '\0');
+  while (const size_t count = file.read(more)) {
+    bytes.append(more, 0, count);
+    require(bytes.size() <= limit_bytes, "cannot read ", path, ": it has more than the limit of ",
+            limit_bytes, " bytes");
+  }
+  return bytes;
+}
+
+void write_file(const std::string& path, std::string_view bytes) {
+  File file(path, OpenMode::write);
+  file.write(bytes);
+  file.close();
+}
+
+void write_file_atomically(const std::string& path, std::string_view bytes) {
+  // The process number keeps two writers of one path apart.
+  const std::string temporary = concat(path, ".tmp-", ::getpid());
+  try {
+    File file(temporary, OpenMode::write);
+    file.write(bytes);
+    file.sync();
+    file.close();
+    file_system().rename(temporary, path);
+  } catch (const Error&) {
+    try {
+      file_system().remove(temporary);
+    } catch (const Error&) {  // it may not exist; the first error is the one to report
+    }
+    throw;
+  }
+  file_system().sync_directory(parent_path(path));
+}
+
+bool exists(const std::string& path) {
+  return file_system().status(path).has_value();
+}
+
+bool is_directory(const std::string& path) {
+  const auto status = file_system().status(path);
+  return status && status->directory;
+}
+
+uint64_t file_bytes(const std::string& path) {
+  const auto status = file_system().status(path);
+  if (!status) throw_file_error("open", path, ENOENT);
+  return status->bytes;
+}
+
+void create_directories(const std::string& path) {
+  const auto status = file_system().status(path);
+  if (status && status->directory) return;
+  const std::string parent = parent_path(path);
+  if (parent != "." && parent != "/") create_directories(parent);
+  file_system().create_directory(path);
+}
+
+void remove_all(const std::string& path) {
+  const auto status = file_system().status_of_link(path);
+  if (!status) return;
+  if (!status->directory) {
+    file_system().remove(path);
+    return;
+  }
+  for (const std::string& name : file_system().list(path)) remove_all(join_path(path, name));
+  file_system().remove_directory(path);
+}
+
+std::string join_path(std::string_view folder, std::string_view name) {
+  if (folder.empty() || (!name.empty() && name[0] == '/')) return std::string(name);
+  return concat(folder, folder.back() == '/' ? "" : "/", name);
+}
+
+std::string parent_path(std::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  const size_t slash = path.rfind('/');
+  if (slash == std::string_view::npos) return ".";
+  return std::string(path.substr(0, std::max<size_t>(slash, 1)));
+}
+
+std::string file_name(std::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  const size_t slash = path.rfind('/');
+  return std::string(slash == std::string_view::npos ? path : path.substr(slash + 1));
+}
+
+}  // namespace linnet

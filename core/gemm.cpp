@@ -1,0 +1,137 @@
+#include "core/gemm.h"
+
+#include <atomic>
+#include <Eigen/Core>
+
+#ifdef LINNET_HAVE_ONEDNN
+#include "core/gemm_onednn.h"
+#endif
+
+namespace linnet {
+namespace {
+
+std::atomic<uint64_t> flop_count{0};
+
+struct Sizes {
+  int64_t m = 0, n = 0, k = 0;
+};
+
+// [.., rows, columns] with everything before the last dimension flattened.
+std::pair<int64_t, int64_t> matrix_of(const Tensor& t) {
+  const std::vector<int64_t>& sizes = t.shape().sizes();
+  if (sizes.empty()) return {1, 1};
+  int64_t rows = 1;  // counted, not divided: there may be no columns
+  for (size_t i = 0; i + 1 < sizes.size(); ++i) rows *= sizes[i];
+  return {rows, sizes.back()};
+}
+
+Sizes check(std::pair<int64_t, int64_t> a, Transpose ta, std::pair<int64_t, int64_t> b,
+            Transpose tb, std::pair<int64_t, int64_t> c, const Tensor& ta_, const Tensor& tb_,
+            const Tensor& tc_) {
+  if (ta == Transpose::yes) std::swap(a.first, a.second);
+  if (tb == Transpose::yes) std::swap(b.first, b.second);
+  require(a.second == b.first && a.first == c.first && b.second == c.second,
+          "gemm: shapes do not fit: a ", ta_.shape(), ta == Transpose::yes ? " transposed" : "",
+          ", b ", tb_.shape(), tb == Transpose::yes ? " transposed" : "", ", c ", tc_.shape());
+  require(
+      is_floating(ta_.dtype()) && ta_.dtype() == tb_.dtype() &&
+          (tc_.dtype() == ta_.dtype() || (ta_.dtype() == DType::bf16 && tc_.dtype() == DType::f32)),
+      "gemm: dtypes do not fit: a ", name_of(ta_.dtype()), ", b ", name_of(tb_.dtype()), ", c ",
+      name_of(tc_.dtype()));
+  return {a.first, b.second, a.second};
+}
+
+template <typename T>
+void gemm_eigen(const T* a, Transpose ta, const T* b, Transpose tb, T* c, Sizes s, T alpha,
+                T beta) {
+  using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using View = Eigen::Map<const Matrix>;
+  Eigen::Map<Matrix> out(c, s.m, s.n);
+  if (beta == T(0)) {
+    out.setZero();
+  } else if (beta != T(1)) {
+    out *= beta;
+  }
+  if (s.k == 0) return;
+  const View left = ta == Transpose::yes ? View(a, s.k, s.m) : View(a, s.m, s.k);
+  const View right = tb == Transpose::yes ? View(b, s.n, s.k) : View(b, s.k, s.n);
+  if (ta == Transpose::no && tb == Transpose::no) {
+    out.noalias() += alpha * left * right;
+  } else if (ta == Transpose::no) {
+    out.noalias() += alpha * left * right.transpose();
+  } else if (tb == Transpose::no) {
+    out.noalias() += alpha * left.transpose() * right;
+  } else {
+    out.noalias() += alpha * left.transpose() * right.transpose();
+  }
+}
+
+void gemm_one(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
+              Sizes s, double alpha, double beta) {
+  if (s.m == 0 || s.n == 0) return;
+  if (a.dtype() == DType::f64) {
+    gemm_eigen(a.data<double>(), ta, b.data<double>(), tb, c.data<double>(), s, alpha, beta);
+    return;
+  }
+#ifdef LINNET_HAVE_ONEDNN
+  if (a.dtype() == DType::f32 && s.k > 0) {
+    onednn_sgemm(a.data<float>(), ta, b.data<float>(), tb, c.data<float>(), s.m, s.n, s.k,
+                 static_cast<float>(alpha), static_cast<float>(beta));
+    return;
+  }
+  if (a.dtype() == DType::bf16 && s.k > 0 && alpha == 1 && (beta == 0 || beta == 1)) {
+    onednn_matmul(a, ta, b, tb, c, 1, s.m, s.n, s.k, beta == 1);
+    return;
+  }
+#endif
+  const Tensor a32 = a.to(DType::f32);
+  const Tensor b32 = b.to(DType::f32);
+  const Tensor c32 = c.to(DType::f32);
+  gemm_eigen(a32.data<float>(), ta, b32.data<float>(), tb, c32.data<float>(), s,
+             static_cast<float>(alpha), static_cast<float>(beta));
+  if (c.dtype() != DType::f32) c.copy_from(c32);
+}
+
+}  // namespace
+
+void gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
+          double alpha, double beta) {
+  const Sizes sizes = check(matrix_of(a), ta, matrix_of(b), tb, matrix_of(c), a, b, c);
+  flop_count += static_cast<uint64_t>(2 * sizes.m * sizes.n * sizes.k);
+  gemm_one(a, ta, b, tb, c, sizes, alpha, beta);
+}
+
+void batched_gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
+                  double alpha, double beta) {
+  require(a.shape().rank() == 3 && b.shape().rank() == 3 && c.shape().rank() == 3 &&
+              a.size(0) == b.size(0) && a.size(0) == c.size(0),
+          "batched_gemm: expected three tensors [G, rows, columns], got ", a.shape(), ", ",
+          b.shape(), ", ", c.shape());
+  const Sizes s = check({a.size(1), a.size(2)}, ta, {b.size(1), b.size(2)}, tb,
+                        {c.size(1), c.size(2)}, a, b, c);
+  flop_count += static_cast<uint64_t>(2 * a.size(0) * s.m * s.n * s.k);
+#ifdef LINNET_HAVE_ONEDNN
+  if (a.dtype() != DType::f64 && alpha == 1 && (beta == 0 || beta == 1) && c.elements() > 0 &&
+      s.k > 0) {
+    onednn_matmul(a, ta, b, tb, c, a.size(0), s.m, s.n, s.k, beta == 1);
+    return;
+  }
+#endif
+  for (int64_t g = 0; g < a.size(0); ++g) {
+    gemm_one(a.rows(g, g + 1), ta, b.rows(g, g + 1), tb, c.rows(g, g + 1), s, alpha, beta);
+  }
+}
+
+double gemm_flop_count() {
+  return static_cast<double>(flop_count.load());
+}
+
+std::string gemm_backend() {
+#ifdef LINNET_HAVE_ONEDNN
+  return onednn_version();
+#else
+  return concat("Eigen ", EIGEN_WORLD_VERSION, ".", EIGEN_MAJOR_VERSION, ".", EIGEN_MINOR_VERSION);
+#endif
+}
+
+}  // namespace linnet

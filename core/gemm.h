@@ -1,0 +1,26 @@
+// Matrix products on tensors: oneDNN for f32 and bf16, Eigen for f64 and where oneDNN is missing.
+#pragma once
+
+#include "core/tensor.h"
+
+namespace linnet {
+
+enum class Transpose : bool { no = false, yes = true };
+
+// c = alpha * op(a) * op(b) + beta * c. All row-major; leading dimensions are flattened, so that an
+// activation [B, T, E] counts as [B*T, E]. a and b have one floating dtype; c has the same one, or
+// f32 for bf16 operands. beta = 0 never reads c. Throws Error naming the three shapes on mismatch.
+void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+          const Tensor& c, double alpha = 1, double beta = 0);
+
+// The same for every g of a [G, ., .], b [G, ., .], c [G, m, n].
+void batched_gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+                  const Tensor& c, double alpha = 1, double beta = 0);
+
+// Floating-point operations (2 m n k) of all products since the program began: for benchmarks.
+double gemm_flop_count();
+
+// "oneDNN 2.6.3" or "Eigen 3.4.0": for environment records and benchmarks.
+std::string gemm_backend();
+
+}  // namespace linnet

@@ -1,0 +1,92 @@
+#include "core/memory_cache.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstdlib>
+
+namespace linnet {
+namespace {
+
+constexpr size_t kAlignment = 64;
+// Smaller blocks are left to malloc, which is fast for them.
+constexpr size_t kSmallestKept = size_t{64} << 10;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kKeep = false;
+#else
+constexpr bool kKeep = true;
+#endif
+
+// The size class: eight steps a doubling for large blocks, whole alignments for small ones. 0 when
+// it would overflow.
+size_t rounded(size_t bytes) {
+  const size_t step =
+      std::max(kAlignment, bytes < kSmallestKept ? kAlignment : std::bit_floor(bytes) / 8);
+  return bytes > SIZE_MAX - step ? 0 : (bytes + step - 1) / step * step;
+}
+
+}  // namespace
+
+MemoryCache::~MemoryCache() {
+  for (const Block& block : waiting_) std::free(block.memory);
+}
+
+void MemoryCache::drop_oldest() {
+  std::free(waiting_.front().memory);
+  waiting_bytes_ -= waiting_.front().bytes;
+  waiting_.erase(waiting_.begin());
+}
+
+void* MemoryCache::allocate(size_t bytes) {
+  const size_t size = rounded(bytes);
+  if (size == 0) return nullptr;
+  if (!kKeep || size < kSmallestKept) return std::aligned_alloc(kAlignment, size);
+  const std::lock_guard lock(mutex_);
+  // The newest block first: it is the likeliest to be in the processor's caches.
+  const auto found = std::find_if(waiting_.rbegin(), waiting_.rend(),
+                                  [size](const Block& block) { return block.bytes == size; });
+  void* memory = nullptr;
+  if (found != waiting_.rend()) {
+    memory = found->memory;
+    waiting_.erase(std::next(found).base());
+    waiting_bytes_ -= size;
+  } else {
+    // Room for the block within the most ever used; more is dropped only when the system refuses.
+    while (!waiting_.empty() && used_bytes_ + size + waiting_bytes_ > most_used_bytes_) {
+      drop_oldest();
+    }
+    memory = std::aligned_alloc(kAlignment, size);
+    while (memory == nullptr && !waiting_.empty()) {
+      drop_oldest();
+      memory = std::aligned_alloc(kAlignment, size);
+    }
+    if (memory == nullptr) return nullptr;
+  }
+  used_bytes_ += size;
+  most_used_bytes_ = std::max(most_used_bytes_, used_bytes_);
+  return memory;
+}
+
+void MemoryCache::release(void* memory, size_t bytes) noexcept {
+  const size_t size = rounded(bytes);
+  if (!kKeep || size < kSmallestKept) {
+    std::free(memory);
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  used_bytes_ -= size;
+  try {
+    waiting_.push_back({memory, size});
+    waiting_bytes_ += size;
+  } catch (...) {  // no memory for the list itself
+    std::free(memory);
+  }
+}
+
+size_t MemoryCache::waiting_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_bytes_;
+}
+
+}  // namespace linnet

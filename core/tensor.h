@@ -1,0 +1,123 @@
+// Tensor: a contiguous, row-major array on a device; a value handle on shared storage.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "core/dtype.h"
+#include "core/error.h"
+
+namespace linnet {
+
+// The sizes of a tensor, outermost first. An empty shape is a scalar (one element).
+class Shape {
+ public:
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> sizes) : Shape(std::vector<int64_t>(sizes)) {}
+  // Throws Error when a size is negative or the element count overflows.
+  explicit Shape(std::vector<int64_t> sizes);
+  size_t rank() const { return sizes_.size(); }
+  // Size of a dimension; negative indices count from the last. Throws Error when out of range.
+  int64_t operator[](int64_t dimension) const;
+  int64_t elements() const { return elements_; }
+  const std::vector<int64_t>& sizes() const { return sizes_; }
+  bool operator==(const Shape& other) const { return sizes_ == other.sizes_; }
+  // "[2, 3]".
+  std::string to_string() const;
+
+ private:
+  std::vector<int64_t> sizes_;
+  int64_t elements_ = 1;
+};
+std::ostream& operator<<(std::ostream& out, const Shape& shape);
+
+// Copies share storage: Tensor b = a; makes b another handle on the same elements. A
+// default-constructed tensor is undefined: it has no elements and may only be assigned or tested.
+class Tensor {
+ public:
+  Tensor() = default;
+  // Contents are undefined (NaN when set_fill_uninitialized is on).
+  static Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = {});
+  static Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = {});
+  static Tensor full(const Shape& shape, double value, DType dtype = DType::f32,
+                     Device device = {});
+  // Copies host values; their count must equal shape.elements().
+  template <typename T>
+  static Tensor from(std::span<const T> values, const Shape& shape, Device device = {});
+  template <typename T>
+  static Tensor from(const std::vector<T>& values, const Shape& shape, Device device = {}) {
+    return from(std::span<const T>(values), shape, device);
+  }
+
+  bool defined() const { return storage_ != nullptr; }
+  const Shape& shape() const { return shape_; }
+  int64_t size(int64_t dimension) const { return shape_[dimension]; }
+  int64_t elements() const { return shape_.elements(); }
+  size_t bytes() const { return static_cast<size_t>(elements()) * size_of(dtype_); }
+  DType dtype() const { return dtype_; }
+  Device device() const;
+
+  // Typed access to device memory; throws Error when T is not the dtype or the tensor is undefined.
+  template <typename T>
+  T* data() const;
+  void* raw() const;
+
+  // The same elements under another shape; element counts must agree.
+  Tensor reshape(const Shape& shape) const;
+  // Rows [begin, end) of the first dimension, sharing storage.
+  Tensor rows(int64_t begin, int64_t end) const;
+  // `shape.elements()` elements starting at element `offset`, sharing storage.
+  Tensor slice(int64_t offset, const Shape& shape) const;
+  // A new tensor with its own copy of the elements.
+  Tensor clone() const;
+  // Converts elements; the same handle when nothing changes.
+  Tensor to(DType dtype) const;
+  Tensor to(Device device) const;
+  // Overwrites this tensor's elements; shapes must agree, dtypes are converted.
+  void copy_from(const Tensor& source) const;
+  void set_zero() const;
+  void fill(double value) const;
+  // All elements on the host, converted to T.
+  template <typename T>
+  std::vector<T> to_vector() const;
+  // The single element of a one-element tensor.
+  double item() const;
+  // Whether two handles share storage memory.
+  bool shares_storage(const Tensor& other) const { return storage_ == other.storage_; }
+  // Whether this is the only handle on its storage: writing in place cannot be seen elsewhere.
+  bool unique() const { return storage_.use_count() == 1; }
+
+ private:
+  struct Storage;
+  std::shared_ptr<Storage> storage_;
+  int64_t offset_ = 0;
+  Shape shape_;
+  DType dtype_ = DType::f32;
+};
+
+// When on, Tensor::empty fills floating tensors with NaN and others with their largest value, so
+// that an unwritten output cannot pass a test. Off by default; also set by LINNET_FILL_NAN=1.
+void set_fill_uninitialized(bool on);
+
+// Calls body with a value of the C++ type of a floating dtype: dispatch_floating(t.dtype(),
+// [&](auto zero) { using T = decltype(zero); ... }). Throws Error for other dtypes.
+template <typename Body>
+decltype(auto) dispatch_floating(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::f32:
+      return body(float{});
+    case DType::f64:
+      return body(double{});
+    case DType::bf16:
+      return body(bf16{});
+    default:
+      throw Error(concat("expected a floating dtype, got ", name_of(dtype)));
+  }
+}
+
+}  // namespace linnet

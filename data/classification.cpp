@@ -1,0 +1,100 @@
+// Batches of labelled sequences.
+#include "data/classification.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "data/listops.h"
+#include "data/permutation.h"
+
+namespace linnet {
+
+std::span<const int32_t> ClassificationSplit::example(int64_t index) const {
+  require(0 <= index && index < size(), "example ", index, " is not in 0 to ", size() - 1);
+  const auto begin = offsets[static_cast<size_t>(index)];
+  const auto end = offsets[static_cast<size_t>(index) + 1];
+  return std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+}
+
+int64_t ClassificationSplit::longest() const {
+  int64_t longest = 0;
+  for (size_t i = 0; i + 1 < offsets.size(); ++i)
+    longest = std::max(longest, offsets[i + 1] - offsets[i]);
+  return longest;
+}
+
+void ClassificationSplit::add(std::span<const int32_t> example, int32_t label) {
+  tokens.insert(tokens.end(), example.begin(), example.end());
+  offsets.push_back(static_cast<int64_t>(tokens.size()));
+  labels.push_back(label);
+}
+
+const std::shared_ptr<const ClassificationSplit>& ClassificationDataset::split(Split split) const {
+  require(has(split), "the data set (", layout, ") has no ", name_of(split), " split");
+  return splits[static_cast<size_t>(split)];
+}
+
+ClassificationDataset load_classification(const DataConfig& config) {
+  require_usage(config.kind == "listops", "data of kind '", config.kind,
+                "' has no labels; the classification kind is listops");
+  return config.path.empty() ? generate_listops(config.listops)
+                             : read_listops(config.path, config.listops.brackets);
+}
+
+ClassificationSampler::ClassificationSampler(std::shared_ptr<const ClassificationSplit> split,
+                                             int64_t length, int32_t prepend_cls, uint64_t seed)
+    : split_(std::move(split)), length_(length), cls_(prepend_cls), seed_(seed) {
+  require_usage(split_->size() > 0, "the split has no examples");
+  const int64_t needed = split_->longest() + (cls_ >= 0 ? 1 : 0);
+  require_usage(needed <= length_, "data.context is ", length_, ", but the longest example needs ",
+                needed, " tokens", cls_ >= 0 ? " with its CLS token" : "", "; raise data.context");
+}
+
+Batch ClassificationSampler::make_batch(int64_t rows) const {
+  Batch batch;
+  batch.B = rows;
+  batch.T = length_;
+  const auto size = static_cast<size_t>(rows * length_);
+  batch.tokens.assign(size, 0);
+  batch.positions.resize(size);
+  batch.mask.assign(size, 0);
+  for (size_t i = 0; i < size; ++i)
+    batch.positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % length_);
+  return batch;
+}
+
+void ClassificationSampler::fill_row(int64_t example, int64_t row, Batch& batch) const {
+  auto at = static_cast<size_t>(row * length_);
+  const auto put = [&](int32_t id) {
+    batch.tokens[at] = id;
+    batch.mask[at++] = 1;
+  };
+  if (cls_ >= 0) put(cls_);
+  for (const int32_t id : split_->example(example)) put(id);
+  batch.example_ids.push_back(example);
+  batch.labels.push_back(split_->labels[static_cast<size_t>(example)]);
+  ++batch.target_count;
+}
+
+Batch ClassificationSampler::batch(int64_t first_example, int64_t rows) const {
+  require(first_example >= 0 && rows > 0,
+          "ClassificationSampler: expected a first example >= 0 and rows > 0, got ", first_example,
+          " and ", rows);
+  const int64_t count = split_->size();
+  Batch batch = make_batch(rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t example = first_example + row;
+    fill_row(permuted_index(seed_, example / count, example % count, count), row, batch);
+  }
+  return batch;
+}
+
+Batch ClassificationSampler::in_order(int64_t first_example, int64_t rows) const {
+  require(first_example >= 0 && first_example < split_->size() && rows > 0,
+          "ClassificationSampler: example ", first_example, " is not in 0 to ", split_->size() - 1);
+  Batch batch = make_batch(std::min(rows, split_->size() - first_example));
+  for (int64_t row = 0; row < batch.B; ++row) fill_row(first_example + row, row, batch);
+  return batch;
+}
+
+}  // namespace linnet

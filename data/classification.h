@@ -1,0 +1,68 @@
+// Labelled sequences, and their batches.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/batch.h"
+#include "data/data_config.h"
+#include "data/text_sources.h"
+
+namespace linnet {
+
+// The examples of a split, one after the other.
+struct ClassificationSplit {
+  std::vector<int32_t> tokens;
+  std::vector<int64_t> offsets = {0};  // example i is tokens[offsets[i]] .. tokens[offsets[i+1]-1]
+  std::vector<int32_t> labels;
+
+  int64_t size() const { return static_cast<int64_t>(labels.size()); }
+  std::span<const int32_t> example(int64_t index) const;
+  int64_t longest() const;
+  void add(std::span<const int32_t> example, int32_t label);
+};
+
+// A classification task. Id 0 is padding; the last id is free for a CLS token.
+struct ClassificationDataset {
+  std::string layout;
+  std::array<std::shared_ptr<const ClassificationSplit>, 3> splits;  // null: the split is missing
+  int32_t vocabulary_size = 0;
+  int32_t classes = 0;
+  int32_t cls_id() const { return vocabulary_size - 1; }
+  bool has(Split split) const { return splits[static_cast<size_t>(split)] != nullptr; }
+  // Throws Error when the split is missing.
+  const std::shared_ptr<const ClassificationSplit>& split(Split split) const;
+};
+
+// The task of a recipe (kind listops). Throws Error naming a missing or broken file.
+ClassificationDataset load_classification(const DataConfig& config);
+
+// Batches of a split, every row padded to `length` with id 0 and a mask.
+class ClassificationSampler {
+ public:
+  // `prepend_cls` >= 0 puts that id before each example (CLS pooling). Throws UsageError when an
+  // example does not fit into `length` or the split is empty.
+  ClassificationSampler(std::shared_ptr<const ClassificationSplit> split, int64_t length,
+                        int32_t prepend_cls, uint64_t seed);
+  // Examples first_example .. first_example+rows-1 of the endless run of shuffled epochs: a pure
+  // function of the seed and its arguments.
+  Batch batch(int64_t first_example, int64_t rows) const;
+  // Examples in their own order, for evaluation; fewer rows at the end of the split.
+  Batch in_order(int64_t first_example, int64_t rows) const;
+  int64_t examples_per_epoch() const { return split_->size(); }
+
+ private:
+  void fill_row(int64_t example, int64_t row, Batch& batch) const;
+  Batch make_batch(int64_t rows) const;
+
+  std::shared_ptr<const ClassificationSplit> split_;
+  int64_t length_;
+  int32_t cls_;
+  uint64_t seed_;
+};
+
+}  // namespace linnet

@@ -1,0 +1,100 @@
+// Wildcards and folder walks over the file seam.
+#include "data/file_list.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "core/error.h"
+#include "core/files.h"
+
+namespace linnet {
+namespace {
+
+bool has_wildcard(std::string_view name) {
+  return name.find_first_of("*?") != name.npos;
+}
+
+// Adds the paths that match the rest of a pattern, from its component `at` on, below `folder`.
+void match(const std::string& folder, const std::vector<std::string>& components, size_t at,
+           std::set<std::string>& found) {
+  const std::string& component = components[at];
+  const bool last = at + 1 == components.size();
+  const auto below = [&](const std::string& name) {
+    const std::string path = join_path(folder, name);
+    if (last) {
+      if (exists(path) && !is_directory(path)) found.insert(path);
+    } else if (is_directory(path)) {
+      match(path, components, at + 1, found);
+    }
+  };
+  if (!has_wildcard(component)) return below(component);
+  const std::string listed = folder.empty() ? "." : folder;
+  if (!is_directory(listed)) return;
+  if (component == "**") {
+    if (!last) match(folder, components, at + 1, found);
+    for (const std::string& name : file_system().list(listed)) {
+      const std::string path = join_path(folder, name);
+      if (name.starts_with('.')) continue;
+      if (is_directory(path))
+        match(path, components, at, found);
+      else if (last)
+        found.insert(path);
+    }
+    return;
+  }
+  for (const std::string& name : file_system().list(listed))
+    if (fnmatch(component.c_str(), name.c_str(), FNM_PERIOD) == 0) below(name);
+}
+
+}  // namespace
+
+std::vector<std::string> expand_pattern(const std::string& spelling) {
+  require_usage(!spelling.empty(), "an empty file pattern matches nothing");
+  // One spelling a file ("a//b", "./a/b"), so that a file listed twice is noticed.
+  const std::string pattern = std::filesystem::path(spelling).lexically_normal().string();
+  if (!has_wildcard(pattern)) {
+    require(exists(pattern), pattern, " does not exist");
+    require(!is_directory(pattern), pattern, " is a folder, a file was expected");
+    return {pattern};
+  }
+  std::vector<std::string> components;
+  for (size_t at = 0; at < pattern.size();) {
+    const size_t end = std::min(pattern.find('/', at), pattern.size());
+    if (end > at) components.push_back(pattern.substr(at, end - at));
+    at = end + 1;
+  }
+  std::set<std::string> found;
+  match(pattern.front() == '/' ? "/" : "", components, 0, found);
+  require(!found.empty(), "no file matches ", pattern);
+  return {found.begin(), found.end()};
+}
+
+std::vector<std::string> files_below(const std::string& folder,
+                                     const std::function<bool(const std::string&)>& enter) {
+  require(is_directory(folder), folder,
+          exists(folder) ? " is a file, a folder was expected" : " does not exist");
+  std::vector<std::string> found, pending = {""};
+  while (!pending.empty()) {
+    const std::string relative = pending.back();
+    pending.pop_back();
+    for (const std::string& name : file_system().list(join_path(folder, relative))) {
+      if (name.starts_with('.')) continue;
+      const std::string path = relative.empty() ? name : join_path(relative, name);
+      const std::string full = join_path(folder, path);
+      // Links to folders are not followed: a link to a parent would never end.
+      const auto status = file_system().status_of_link(full);
+      if (status && status->directory) {
+        if (enter(path)) pending.push_back(path);
+      } else if (exists(full) && !is_directory(full)) {
+        found.push_back(path);
+      }
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace linnet

@@ -1,0 +1,53 @@
+// What `linnet data list`, `inspect` and `prepare` print, as plain structs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/data_config.h"
+
+namespace linnet {
+
+struct DataKind {
+  std::string name;
+  std::string help;  // one line
+};
+
+// The kinds that a recipe's data.kind may name.
+std::vector<DataKind> data_kinds();
+
+struct SplitReport {
+  std::string name;
+  std::string missing;                          // why there is no such split; "" when there is
+  int64_t documents = 0, bytes = 0, words = 0;  // classification: documents are examples, no bytes
+  int64_t tokens = 0;
+};
+
+struct DataReport {
+  std::string path;
+  std::string kind;       // the kind that was given or detected
+  std::string layout;     // one phrase
+  std::string tokenizer;  // kind of the tokenizer that counted; "" for classification
+  int64_t vocabulary_size = 0;
+  std::vector<SplitReport> splits;  // train, validation, test
+  std::vector<std::string> warnings;
+  std::vector<std::string> written;  // files that prepare made or found already made
+};
+
+// The kind of data at a path: wikitext, listops, pg19, self (a checkout with .git or a
+// CMakeLists.txt) or text. Throws Error when the path does not exist.
+std::string detect_data_kind(const std::string& path);
+
+// Reads every split and counts; nothing is cached. config.kind and config.path say what is read.
+// Splits that are missing are reported, files that are broken throw Error naming them.
+DataReport inspect_data(const DataConfig& config);
+
+// The same for a path alone: detected kind, words for WikiText tokens and bytes otherwise.
+DataReport inspect_data(const std::string& path);
+
+// Makes what training reads, ahead of it, in `folder` (empty: the folder of the token cache): the
+// token cache of every split, or the three TSV files of generated ListOps.
+DataReport prepare_data(const DataConfig& config, const std::string& folder);
+
+}  // namespace linnet

@@ -1,0 +1,132 @@
+// From files to tokens.
+#include "data/text_dataset.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "data/utf8.h"
+#include "data/wikitext.h"
+#include "data/word_tokenizer.h"
+
+namespace linnet {
+namespace {
+
+void require_files(const TextSources& sources, Split split) {
+  require(!sources.files(split).empty(), "the data set has no ", name_of(split),
+          " split: ", sources.missing[static_cast<size_t>(split)]);
+}
+
+std::shared_ptr<const Tokenizer> tokenizer_for(const DataConfig& config,
+                                               const TextSources& sources) {
+  if (config.tokenizer.kind != "word" || !config.tokenizer.path.empty())
+    return make_tokenizer(config.tokenizer);
+  require_files(sources, Split::train);
+  WordVocabularyBuilder builder;
+  for (const SourceFile& file : sources.files(Split::train)) builder.add(read_document(file));
+  return builder.build(config.tokenizer.vocabulary_size);
+}
+
+// Lines without white space at either end, each encoded alone and ended with eos.
+void append_stripped_lines(std::string_view text, const Tokenizer& tokenizer,
+                           std::vector<int32_t>& tokens) {
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    while (!line.empty() && is_space(line.front())) line.remove_prefix(1);
+    while (!line.empty() && is_space(line.back())) line.remove_suffix(1);
+    const auto ids = tokenizer.encode(line);
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
+    tokens.push_back(tokenizer.eos_id());
+  }
+}
+
+}  // namespace
+
+TextDataset::TextDataset(const DataConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
+                         std::string cache_folder)
+    : config_(config),
+      sources_(find_text_sources(config)),
+      tokenizer_(tokenizer != nullptr ? std::move(tokenizer) : tokenizer_for(config, sources_)),
+      measure_(*tokenizer_, sources_.wikitext, config.lines == "stripped"),
+      cache_folder_(cache_folder.empty() ? token_cache_folder() : std::move(cache_folder)),
+      warnings_(sources_.warnings) {
+  require_usage(
+      config_.lines == "whole" || (tokenizer_->eos_id() >= 0 && !tokenizer_->lines_end_with_eos()),
+      "data.lines: stripped ends each line with eos, which the ", tokenizer_->kind(),
+      tokenizer_->eos_id() < 0 ? " tokenizer does not have"
+                               : " tokenizer does by itself; use lines: whole");
+}
+
+std::shared_ptr<const TokenizedCorpus> TextDataset::split(Split split) {
+  require_files(sources_, split);
+  auto& loaded = splits_[static_cast<size_t>(split)];
+  if (loaded == nullptr) {
+    CachedCorpus cached = config_.cache ? load_through_cache(split) : tokenize(split);
+    warnings_.insert(warnings_.end(), cached.warnings.begin(), cached.warnings.end());
+    loaded = std::make_shared<TokenizedCorpus>(std::move(cached.corpus));
+  }
+  return loaded;
+}
+
+CachedCorpus TextDataset::load_through_cache(Split split) {
+  if (cache_folder_.empty()) {
+    warnings_.push_back("tokens are not cached: neither LINNET_CACHE nor HOME is set");
+    return tokenize(split);
+  }
+  const std::string path = token_cache_path(cache_folder_, config_, sources_, split, *tokenizer_);
+  const int32_t vocabulary_size = tokenizer_->vocabulary_size();
+  if (auto cached = read_token_cache(path, vocabulary_size, warnings_)) return *std::move(cached);
+  CachedCorpus made = tokenize(split);
+  try {
+    write_token_cache(path, made, vocabulary_size);
+  } catch (const Error& error) {
+    // Training can go on without a cache; the next run tokenizes again.
+    warnings_.push_back(concat("the tokens could not be cached: ", error.what()));
+  }
+  return made;
+}
+
+std::vector<std::string> TextDataset::take_warnings() {
+  return std::exchange(warnings_, {});
+}
+
+CachedCorpus TextDataset::tokenize(Split split) const {
+  CachedCorpus made;
+  TokenizedCorpus& corpus = made.corpus;
+  const bool stripped = config_.lines == "stripped";
+  const bool own_line_ends = tokenizer_->lines_end_with_eos();
+  for (const SourceFile& file : sources_.files(split)) {
+    const std::string text = read_document(file);
+    Document document{file.name, corpus.size(), static_cast<int64_t>(text.size()),
+                      static_cast<int64_t>(count_words(text))};
+    if (sources_.wikitext) {
+      document.words += std::count(text.begin(), text.end(), '\n');
+      const std::string warning = check_wikitext(split, file.path, text, document.words);
+      if (!warning.empty()) made.warnings.push_back(warning);
+    }
+    if (text.empty()) {
+      made.warnings.push_back(concat(file.path, " is empty and was left out"));
+      continue;
+    }
+    if (stripped) {
+      append_stripped_lines(text, *tokenizer_, corpus.tokens);
+    } else {
+      std::vector<std::string> notes;
+      const auto ids = tokenizer_->encode(text, &notes);
+      for (const std::string& note : notes) made.warnings.push_back(concat(file.path, ": ", note));
+      corpus.tokens.insert(corpus.tokens.end(), ids.begin(), ids.end());
+      const bool open_line = own_line_ends && text.back() != '\n';
+      if ((open_line || (config_.document_eos && !own_line_ends)) && tokenizer_->eos_id() >= 0)
+        corpus.tokens.push_back(tokenizer_->eos_id());
+    }
+    corpus.documents.push_back(std::move(document));
+  }
+  require(!corpus.tokens.empty(), "the ", name_of(split),
+          " split is empty: ", sources_.files(split).front().path,
+          sources_.files(split).size() > 1 ? " and the other files of it hold no text"
+                                           : " holds no text");
+  return made;
+}
+
+}  // namespace linnet

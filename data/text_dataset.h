@@ -1,0 +1,55 @@
+// A text data set: its tokenizer and its tokenized splits.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/corpus.h"
+#include "data/data_config.h"
+#include "data/text_sources.h"
+#include "data/token_cache.h"
+
+namespace linnet {
+
+// Splits are read at first use, from the token cache where that is on. Not for concurrent use.
+class TextDataset {
+ public:
+  // Finds the files and makes the tokenizer; a given tokenizer (of a checkpoint) is used instead of
+  // the one in the configuration. A word tokenizer without a path is built from the training split.
+  // Throws Error naming what is missing.
+  // `cache_folder` is where cached tokens are kept (empty: token_cache_folder()).
+  explicit TextDataset(const DataConfig& config,
+                       std::shared_ptr<const Tokenizer> tokenizer = nullptr,
+                       std::string cache_folder = "");
+
+  const DataConfig& config() const { return config_; }
+  const TextSources& sources() const { return sources_; }
+  const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
+  // How many bytes and words its tokens stand for.
+  const TokenMeasure& measure() const { return measure_; }
+
+  bool has(Split split) const { return !sources_.files(split).empty(); }
+  // The tokens of a split. Throws Error that says why the split is missing or empty, or names the
+  // file that is broken.
+  std::shared_ptr<const TokenizedCorpus> split(Split split);
+
+  // What the user should know, gathered since the last call: files that are not complete, unknown
+  // words, a cache that had to be rebuilt.
+  std::vector<std::string> take_warnings();
+
+ private:
+  CachedCorpus tokenize(Split split) const;
+  CachedCorpus load_through_cache(Split split);
+
+  DataConfig config_;
+  TextSources sources_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  TokenMeasure measure_;
+  std::string cache_folder_;
+  std::array<std::shared_ptr<const TokenizedCorpus>, 3> splits_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace linnet

@@ -1,0 +1,198 @@
+#include "layers/model.h"
+
+#include <cmath>
+
+#include "autograd/arithmetic.h"
+#include "autograd/embedding.h"
+#include "autograd/linear.h"
+#include "autograd/pooling.h"
+
+namespace linnet {
+
+ModelState ModelState::detach() const {
+  ModelState result;
+  result.length = length;
+  for (const MixerState& layer : layers) {
+    MixerState& copy = result.layers.emplace_back();
+    for (const auto& [name, variable] : layer) copy[name] = variable.detach();
+  }
+  return result;
+}
+
+size_t ModelState::bytes() const {
+  size_t total = 0;
+  for (const MixerState& layer : layers) {
+    for (const auto& [name, variable] : layer) total += variable.value().bytes();
+  }
+  return total;
+}
+
+Transformer::Transformer(const ModelConfig& config, int64_t vocabulary, int64_t length, Form form,
+                         const MixerFactory& factory)
+    : config_(config), vocabulary_(vocabulary) {
+  require(vocabulary > 0 && length > 0, "model: vocabulary ", vocabulary, " and length ", length,
+          " must be positive");
+  const ParameterScope root(parameters_);
+  const double deviation =
+      config.scale_embedding ? 1 / std::sqrt(static_cast<double>(config.width)) : 0.02;
+  token_table_ =
+      root.parameter("embedding.weight", {vocabulary, config.width}, init_normal(deviation));
+  if (config.positions == "learned") {
+    const int64_t rows = config.max_positions > 0 ? config.max_positions : length;
+    position_table_ = root.parameter("positions.weight", {rows, config.width}, init_normal(0.02));
+  }
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const ParameterScope scope = root.child("layers").child(std::to_string(layer));
+    MixerOptions options;
+    options.width = config.width;
+    options.heads = config.heads;
+    options.form = form;
+    options.max_length = length;
+    options.layer = layer;
+    options.dropout = config.attention_dropout;
+    options.rotary_width = config.positions == "rotary" ? config.width / config.heads : 0;
+    options.bias = config.bias;
+    options.init = config.init;
+    const size_t first = parameters_.entries().size();
+    auto mixer = factory(options, {scope.child("attention"), root.child("tied_attention")});
+    blocks_.push_back(std::make_unique<Block>(config, scope, std::move(mixer)));
+    std::vector<Variable>& own = block_parameters_.emplace_back();
+    for (size_t i = first; i < parameters_.entries().size(); ++i) {
+      own.push_back(parameters_.entries()[i].variable);
+    }
+  }
+  if (config.final_norm && config.norm_position == "pre") {
+    final_norm_ = Norm(config, root.child("final_norm"));
+  }
+}
+
+int64_t Transformer::length_limit() const {
+  int64_t limit = position_table_.defined() ? position_table_.size(0) : 0;
+  for (const auto& block : blocks_) {
+    const int64_t own = block->mixer().length_limit();
+    if (own > 0 && (limit == 0 || own < limit)) limit = own;
+  }
+  return limit;
+}
+
+void Transformer::after_update() const {
+  for (const auto& block : blocks_) block->mixer().after_update(parameters_);
+}
+
+MixerContext Transformer::context_of(const ModelInput& input, int64_t offset) const {
+  const int64_t rows = input.tokens.size(0);
+  const int64_t time = input.tokens.size(1);
+  MixerContext context;
+  context.positions = input.positions;
+  if (!context.positions.defined()) {
+    context.positions = Tensor::empty({rows, time}, DType::i32);
+    for (int64_t i = 0; i < rows * time; ++i) {
+      context.positions.data<int32_t>()[i] = static_cast<int32_t>(offset + i % time);
+    }
+  }
+  context.key_mask = input.key_mask;
+  context.segments = input.segments;
+  context.place = input.place;
+  context.place.time_offset += offset;
+  context.random = input.random;
+  context.training = input.training;
+  return context;
+}
+
+std::pair<Variable, MixerState> Transformer::run_block(size_t layer, const Variable& x,
+                                                       const MixerContext& context,
+                                                       const MixerState& state,
+                                                       bool recompute_it) const {
+  const Block& block = *blocks_[layer];
+  if (!recompute_it || !grad_enabled()) return block(x, context, state);
+  // A recomputed block is a function of x and its state; its own state keeps no history.
+  std::vector<Variable> inputs{x};
+  std::vector<std::string> names;
+  for (const auto& [name, variable] : state) {
+    inputs.push_back(variable);
+    names.push_back(name);
+  }
+  auto state_names = std::make_shared<std::vector<std::string>>();
+  const std::vector<Variable> outputs = recompute(
+      [&block, context, names, state_names](const std::vector<Variable>& in) {
+        MixerState carried;
+        for (size_t i = 0; i < names.size(); ++i) carried[names[i]] = in[i + 1];
+        auto [y, after] = block(in[0], context, carried);
+        std::vector<Variable> result{y};
+        state_names->clear();
+        for (const auto& [name, variable] : after) {
+          state_names->push_back(name);
+          result.push_back(variable);
+        }
+        return result;
+      },
+      inputs, block_parameters_[layer]);
+  MixerState after;
+  for (size_t i = 0; i < state_names->size(); ++i) after[(*state_names)[i]] = outputs[i + 1];
+  return {outputs[0], after};
+}
+
+Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
+  require(input.tokens.defined() && input.tokens.shape().rank() == 2,
+          "model: expected tokens [B, T]");
+  const int64_t offset = state != nullptr ? state->length : 0;
+  const int64_t time = input.tokens.size(1);
+  if (const int64_t limit = length_limit(); limit > 0 && offset + time > limit) {
+    throw UsageError(concat("the model handles at most ", limit, " positions, but ", offset + time,
+                            " are needed; evaluate with a context of at most ", limit,
+                            ", or train with sinusoidal or rotary positions"));
+  }
+  const MixerContext context = context_of(input, offset);
+  const double factor =
+      config_.scale_embedding ? std::sqrt(static_cast<double>(config_.width)) : 1.0;
+  Variable x = embedding(input.tokens, token_table_, factor);
+  if (config_.positions == "sinusoidal") x = add_sinusoidal(x, context.positions);
+  if (position_table_.defined()) x = add(x, embedding(context.positions, position_table_));
+  x = dropout(x, dropout_spec(config_.dropout, "embedding", context));
+  if (state != nullptr && state->layers.empty()) state->layers.resize(blocks_.size());
+  const RandomKey skip_key = context.random.at("layer_dropout");
+  for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    if (input.training && skip_key.uniform(layer) < config_.layer_dropout) continue;
+    auto [y, after] = run_block(
+        layer, x, context, state != nullptr ? state->layers[layer] : MixerState{}, input.recompute);
+    x = y;
+    if (state != nullptr) state->layers[layer] = std::move(after);
+  }
+  if (state != nullptr) state->length += time;
+  return config_.final_norm && config_.norm_position == "pre" ? final_norm_(x) : x;
+}
+
+DecoderLm::DecoderLm(const ModelConfig& config, int64_t vocabulary, int64_t length,
+                     const MixerFactory& factory)
+    : Transformer(config, vocabulary, length, Form::causal, factory), output_table_(token_table_) {
+  if (!config.tie_embeddings) {
+    output_table_ = ParameterScope(parameters_)
+                        .parameter("output.weight", {vocabulary, config.width},
+                                   projection_init(config.init, 1, config.width, vocabulary));
+  }
+}
+
+EncoderClassifier::EncoderClassifier(const ModelConfig& config, int64_t vocabulary, int64_t length,
+                                     int64_t classes, const MixerFactory& factory)
+    : Transformer(config, vocabulary, length, Form::noncausal, factory), classes_(classes) {
+  require(classes >= 2, "encoder: a classifier needs at least 2 classes, got ", classes);
+  const ParameterScope scope = ParameterScope(parameters_).child("head");
+  const int64_t hidden = config.head_width > 0 ? config.head_width : config.width;
+  hidden_weight_ = scope.parameter("hidden.weight", {hidden, config.width},
+                                   projection_init(config.init, 1, config.width, hidden));
+  hidden_bias_ = scope.parameter("hidden.bias", {hidden}, init_constant(0));
+  class_weight_ = scope.parameter("classes.weight", {classes, hidden},
+                                  projection_init(config.init, 1, hidden, classes));
+  class_bias_ = scope.parameter("classes.bias", {classes}, init_constant(0));
+}
+
+Variable EncoderClassifier::logits(const ModelInput& input) const {
+  const Variable x = encode(input, nullptr);
+  const Variable pooled = config_.pooling == "cls"
+                              ? gather_time(x, Tensor::zeros({x.size(0)}, DType::i32))
+                              : mean_pool(x, input.key_mask, config_.mean_by_length);
+  return linear(linear(pooled, hidden_weight_, hidden_bias_, Activation::relu), class_weight_,
+                class_bias_);
+}
+
+}  // namespace linnet

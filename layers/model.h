@@ -1,0 +1,100 @@
+// Whole models: the decoder language model and the encoder classifier.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "layers/block.h"
+
+namespace linnet {
+
+// A batch as a model sees it. Undefined tensors take their defaults.
+struct ModelInput {
+  Tensor tokens;     // i32 [B,T]
+  Tensor positions;  // i32 [B,T]; undefined: offset, offset + 1, ...
+  Tensor key_mask;   // u8 [B,T]; undefined: all valid
+  Tensor segments;   // i32 [B,T]; undefined: one document a row
+  DrawPlace place;   // examples must be set while training with dropout
+  RandomKey random;
+  bool training = false;
+  bool recompute = false;  // forget activations inside blocks, compute them again in backward
+};
+
+// What a decoder carries over a sequence: every layer's state and the number of tokens seen.
+struct ModelState {
+  std::vector<MixerState> layers;
+  int64_t length = 0;
+  // The same values without history.
+  ModelState detach() const;
+  size_t bytes() const;
+};
+
+// What both models share: embeddings, positions, blocks, final norm. Owns its parameters.
+class Transformer {
+ public:
+  // `length` is the training context: the size of a learned position table and the length that
+  // length-dependent mechanisms are made for. Call parameters().materialize() before the first use.
+  Transformer(const ModelConfig& config, int64_t vocabulary, int64_t length, Form form,
+              const MixerFactory& factory);
+  virtual ~Transformer() = default;
+  Transformer(const Transformer&) = delete;
+  Transformer& operator=(const Transformer&) = delete;
+
+  // Vectors after the last block, [B,T,E]. Updates `state` unless it is null.
+  Variable encode(const ModelInput& input, ModelState* state) const;
+
+  ParameterSet& parameters() { return parameters_; }
+  const ParameterSet& parameters() const { return parameters_; }
+  const ModelConfig& config() const { return config_; }
+  int64_t vocabulary() const { return vocabulary_; }
+  // Longest sequence the model can process (learned positions, fixed-length mechanisms); 0: any.
+  int64_t length_limit() const;
+  // Lets every block's mixer correct its master weights. Call after each optimizer update, before
+  // parameters().refresh_values().
+  void after_update() const;
+
+ protected:
+  ParameterSet parameters_;
+  ModelConfig config_;
+  int64_t vocabulary_;
+  Variable token_table_;
+
+ private:
+  MixerContext context_of(const ModelInput& input, int64_t offset) const;
+  std::pair<Variable, MixerState> run_block(size_t layer, const Variable& x,
+                                            const MixerContext& context, const MixerState& state,
+                                            bool recompute_it) const;
+
+  Variable position_table_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<std::vector<Variable>> block_parameters_;
+  Norm final_norm_;
+};
+
+// A causal language model.
+class DecoderLm : public Transformer {
+ public:
+  DecoderLm(const ModelConfig& config, int64_t vocabulary, int64_t length,
+            const MixerFactory& factory);
+  // [V,E]: the tied embedding or a table of its own. logits = encode(...) table^T.
+  const Variable& output_table() const { return output_table_; }
+
+ private:
+  Variable output_table_;
+};
+
+// Tokens -> classes: pooled encoder and a head Linear - ReLU - Linear (as Long Range Arena's).
+class EncoderClassifier : public Transformer {
+ public:
+  EncoderClassifier(const ModelConfig& config, int64_t vocabulary, int64_t length, int64_t classes,
+                    const MixerFactory& factory);
+  // [B, classes].
+  Variable logits(const ModelInput& input) const;
+  int64_t classes() const { return classes_; }
+
+ private:
+  int64_t classes_;
+  Variable hidden_weight_, hidden_bias_, class_weight_, class_bias_;
+};
+
+}  // namespace linnet

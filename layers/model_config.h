@@ -1,0 +1,43 @@
+// The `model:` section of a recipe.
+#pragma once
+
+#include <string>
+
+#include "core/config.h"
+
+namespace linnet {
+
+struct ModelConfig {
+  std::string kind = "decoder";
+  int64_t layers = 4;
+  int64_t width = 256;
+  int64_t heads = 4;
+  int64_t feed_forward_width = 0;  // 0: 4 * width
+  std::string activation = "gelu";
+  std::string norm = "layer";
+  std::string norm_position = "pre";
+  bool final_norm = true;
+  double norm_epsilon = 1e-5;
+  double dropout = 0;
+  double attention_dropout = 0;
+  double activation_dropout = 0;
+  double layer_dropout = 0;
+  std::string positions = "sinusoidal";
+  int64_t max_positions = 0;  // 0: the training context
+  bool scale_embedding = true;
+  bool tie_embeddings = true;
+  bool bias = true;
+  std::string init = "xavier";
+  // Encoder only.
+  std::string pooling = "mean";
+  bool mean_by_length = false;
+  int64_t head_width = 0;
+  // What the mechanisms read: {name: lavo, rank: 64}.
+  ConfigNode attention;
+
+  int64_t hidden_width() const { return feed_forward_width > 0 ? feed_forward_width : 4 * width; }
+  static void describe(ConfigDescription<ModelConfig>& d);
+  void validate(const ConfigNode& at) const;
+};
+
+}  // namespace linnet

@@ -1,0 +1,101 @@
+#include "layers/parameters.h"
+
+#include <cmath>
+
+#include "core/suggest.h"
+
+namespace linnet {
+namespace {
+
+constexpr int64_t kAlignment = 16;
+
+template <typename F>
+void fill(const Tensor& values, const F& f) {
+  dispatch_floating(values.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    T* to = values.data<T>();
+    for (int64_t i = 0; i < values.elements(); ++i) {
+      to[i] = static_cast<T>(static_cast<Compute<T>>(f(static_cast<uint64_t>(i))));
+    }
+  });
+}
+
+}  // namespace
+
+Initializer init_constant(double value) {
+  return [value](const Tensor& values, const RandomKey&) { values.fill(value); };
+}
+
+Initializer init_normal(double deviation) {
+  return [deviation](const Tensor& values, const RandomKey& key) {
+    fill(values, [&](uint64_t i) { return deviation * key.normal(i); });
+  };
+}
+
+Initializer init_uniform(double bound) {
+  return [bound](const Tensor& values, const RandomKey& key) {
+    fill(values, [&](uint64_t i) { return bound * (2 * key.uniform(i) - 1); });
+  };
+}
+
+Initializer init_xavier(double gain, int64_t fan_in, int64_t fan_out) {
+  return init_uniform(gain * std::sqrt(6.0 / static_cast<double>(fan_in + fan_out)));
+}
+
+Variable ParameterSet::declare(const std::string& name, const Shape& shape,
+                               Initializer initializer) {
+  require(!weights_.defined(), "parameter ", name, " declared after materialize()");
+  require(index_.emplace(name, entries_.size()).second, "parameter ", name, " is declared twice");
+  const int64_t begin =
+      entries_.empty() ? 0 : (entries_.back().end + kAlignment - 1) / kAlignment * kAlignment;
+  entries_.push_back({name, shape, begin, begin + shape.elements(),
+                      Variable(Tensor::zeros({0}), true), std::move(initializer)});
+  return entries_.back().variable;
+}
+
+Variable ParameterSet::declare_shared(const std::string& name, const Shape& shape,
+                                      Initializer initializer) {
+  const auto found = index_.find(name);
+  if (found == index_.end()) return declare(name, shape, std::move(initializer));
+  const Entry& entry = entries_[found->second];
+  require(entry.shape == shape, "parameter ", name, " is tied, but has shape ", entry.shape,
+          " in one place and ", shape, " in another");
+  return entry.variable;
+}
+
+void ParameterSet::materialize(uint64_t seed, DType master, DType compute) {
+  require(!weights_.defined(), "materialize() was called twice");
+  require(master == compute || (master == DType::f32 && compute == DType::bf16),
+          "parameters: unsupported precision ", name_of(master), " with ", name_of(compute));
+  const int64_t size =
+      entries_.empty() ? 0 : (entries_.back().end + kAlignment - 1) / kAlignment * kAlignment;
+  weights_ = Tensor::zeros({size}, master);
+  gradients_ = Tensor::zeros({size}, master);
+  values_ = compute == master ? weights_ : Tensor::zeros({size}, compute);
+  for (Entry& entry : entries_) {
+    entry.initializer(weight_of(entry), RandomKey{seed, 0, 0}.at("init").at(entry.name));
+    entry.variable.set_value(values_.slice(entry.begin, entry.shape));
+    entry.variable.set_grad(gradients_.slice(entry.begin, entry.shape));
+  }
+  refresh_values();
+}
+
+const ParameterSet::Entry& ParameterSet::find(const std::string& name) const {
+  const auto found = index_.find(name);
+  if (found != index_.end()) return entries_[found->second];
+  std::vector<std::string> names;
+  for (const Entry& entry : entries_) names.push_back(entry.name);
+  throw Error(concat("there is no parameter '", name, "': ", suggestion(name, names)));
+}
+
+int64_t ParameterSet::count() const {
+  int64_t total = 0;
+  for (const Entry& entry : entries_) total += entry.shape.elements();
+  return total;
+}
+
+void ParameterSet::refresh_values() const {
+  if (!values_.shares_storage(weights_)) values_.copy_from(weights_);
+}
+
+}  // namespace linnet

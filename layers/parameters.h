@@ -1,0 +1,92 @@
+// Parameters by name, in flat buffers: one for the weights, one for the gradients, named views on
+// top.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "autograd/variable.h"
+#include "core/random.h"
+
+namespace linnet {
+
+// Fills a host tensor (f32 or f64) with initial values drawn from the key.
+using Initializer = std::function<void(const Tensor& values, const RandomKey& key)>;
+
+Initializer init_constant(double value);
+Initializer init_normal(double deviation);
+Initializer init_uniform(double bound);
+// Uniform in +-gain * sqrt(6 / (fan_in + fan_out)) for weights [out, in] (Glorot & Bengio 2010).
+Initializer init_xavier(double gain, int64_t fan_in, int64_t fan_out);
+
+// All parameters of a model. Declared by modules as they are built, then given memory at once.
+class ParameterSet {
+ public:
+  struct Entry {
+    std::string name;
+    Shape shape;
+    int64_t begin = 0, end = 0;  // elements of the flat buffers
+    Variable variable;
+    Initializer initializer;
+  };
+
+  ParameterSet() = default;
+  ParameterSet(const ParameterSet&) = delete;
+  ParameterSet& operator=(const ParameterSet&) = delete;
+
+  // A parameter whose value arrives with materialize(). Throws Error when the name is taken.
+  Variable declare(const std::string& name, const Shape& shape, Initializer initializer);
+  // The parameter of that name if it exists with that shape, else declares it: ties across layers.
+  Variable declare_shared(const std::string& name, const Shape& shape, Initializer initializer);
+
+  // Allocates the flat buffers (dtype f32, or f64 for checks) and draws initial values: each
+  // depends only on (seed, name). With compute = bf16 the variables hold bf16 copies of f32 master
+  // weights; gradients stay f32. Each parameter begins at a multiple of 16 elements; padding is
+  // zero.
+  void materialize(uint64_t seed, DType master = DType::f32, DType compute = DType::f32);
+
+  const std::vector<Entry>& entries() const { return entries_; }
+  // Throws Error naming the nearest known name when there is none.
+  const Entry& find(const std::string& name) const;
+  int64_t count() const;  // trained numbers, without padding
+  // Flat [size] tensors, valid after materialize().
+  const Tensor& weights() const { return weights_; }
+  const Tensor& gradients() const { return gradients_; }
+  // View of one parameter's master weights.
+  Tensor weight_of(const Entry& entry) const { return weights_.slice(entry.begin, entry.shape); }
+  // Copies the master weights into the bf16 values; nothing to do otherwise. Call after each
+  // update.
+  void refresh_values() const;
+
+ private:
+  std::vector<Entry> entries_;
+  std::map<std::string, size_t> index_;
+  Tensor weights_, gradients_, values_;
+};
+
+// A prefix of parameter names inside a set: what modules are built with.
+class ParameterScope {
+ public:
+  explicit ParameterScope(ParameterSet& set, std::string prefix = "")
+      : set_(&set), prefix_(std::move(prefix)) {}
+  ParameterScope child(const std::string& name) const { return ParameterScope(*set_, path(name)); }
+  Variable parameter(const std::string& name, const Shape& shape, Initializer initializer) const {
+    return set_->declare(path(name), shape, std::move(initializer));
+  }
+  Variable shared(const std::string& name, const Shape& shape, Initializer initializer) const {
+    return set_->declare_shared(path(name), shape, std::move(initializer));
+  }
+  // "layers.0.attention" for naming sites of random draws.
+  const std::string& prefix() const { return prefix_; }
+
+ private:
+  std::string path(const std::string& name) const {
+    return prefix_.empty() ? name : prefix_ + "." + name;
+  }
+  ParameterSet* set_;
+  std::string prefix_;
+};
+
+}  // namespace linnet

@@ -1,0 +1,112 @@
+#include "layers/token_mixer.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "autograd/arithmetic.h"
+#include "autograd/embedding.h"
+#include "autograd/linear.h"
+
+namespace linnet {
+
+std::string_view name_of(Form form) {
+  switch (form) {
+    case Form::noncausal:
+      return "noncausal";
+    case Form::causal:
+      return "causal";
+    case Form::cross:
+      return "cross";
+  }
+  throw Error("name_of: not a form");
+}
+
+Form form_from_name(std::string_view name) {
+  for (const Form form : {Form::noncausal, Form::causal, Form::cross}) {
+    if (name_of(form) == name) return form;
+  }
+  throw UsageError(concat("unknown form '", name, "'; expected noncausal, causal or cross"));
+}
+
+bool MixerTraits::has(Form form) const {
+  return form == Form::noncausal ? noncausal : form == Form::causal ? causal : cross;
+}
+
+Initializer projection_init(std::string_view style, double gain, int64_t fan_in, int64_t fan_out) {
+  if (style == "xavier") return init_xavier(gain, fan_in, fan_out);
+  if (style == "uniform") return init_uniform(1.0 / std::sqrt(static_cast<double>(fan_in)));
+  if (style == "normal") return init_normal(0.02);
+  throw UsageError(concat("unknown init '", style, "'; expected xavier, uniform or normal"));
+}
+
+AttentionMixer::AttentionMixer(const MixerOptions& options, const MixerScope& scope)
+    : options_(options), site_(scope.own.prefix()) {
+  const int64_t width = options.width;
+  require_usage(width > 0 && options.heads > 0 && width % options.heads == 0, "attention: width ",
+                width, " must be a positive multiple of heads ", options.heads);
+  const auto weight = [&](const char* name, double gain) {
+    return scope.own.parameter(std::string(name) + ".weight", {width, width},
+                               projection_init(options.init, gain, width, width));
+  };
+  const auto bias = [&](const char* name) {
+    if (!options.bias) return Variable();
+    const bool uniform = options.init == "uniform";
+    return scope.own.parameter(
+        std::string(name) + ".bias", {width},
+        uniform ? init_uniform(1.0 / std::sqrt(static_cast<double>(width))) : init_constant(0));
+  };
+  // The three input projections lie next to each other, so that one product can serve them.
+  q_weight_ = weight("q", 1 / std::numbers::sqrt2);
+  k_weight_ = weight("k", 1 / std::numbers::sqrt2);
+  v_weight_ = weight("v", 1 / std::numbers::sqrt2);
+  q_bias_ = bias("q");
+  k_bias_ = bias("k");
+  v_bias_ = bias("v");
+  out_weight_ = weight("out", 1);
+  out_bias_ = bias("out");
+}
+
+Variable AttentionMixer::project(const Variable& x, const Variable& weight,
+                                 const Variable& bias) const {
+  return reshape(linear(x, weight, bias),
+                 {x.size(0), x.size(1), options_.heads, options_.head_width()});
+}
+
+MixerResult AttentionMixer::finish(const MixInput& input, const MixerContext& context,
+                                   const MixerState& state) const {
+  MixResult mixed = mix(input, context, state);
+  const Variable merged =
+      reshape(mixed.y, {mixed.y.size(0), mixed.y.size(1), mixed.y.size(2) * mixed.y.size(3)});
+  return {linear(merged, out_weight_, out_bias_), merged, std::move(mixed.state)};
+}
+
+MixerResult AttentionMixer::forward(const Variable& x, const MixerContext& context,
+                                    const MixerState& state) const {
+  require(options_.form != Form::cross, "forward: this attention was built for the cross form");
+  require(x.shape().rank() == 3 && x.size(2) == options_.width, "attention: expected x [B, T, ",
+          options_.width, "], got ", x.shape());
+  MixInput input{project(x, q_weight_, q_bias_),
+                 project(x, k_weight_, k_bias_),
+                 project(x, v_weight_, v_bias_),
+                 x,
+                 {}};
+  if (options_.rotary_width > 0) {
+    input.q = rotary(input.q, context.positions, options_.rotary_width);
+    input.k = rotary(input.k, context.positions, options_.rotary_width);
+  }
+  return finish(input, context, state);
+}
+
+MixerResult AttentionMixer::forward_cross(const Variable& x, const Variable& source,
+                                          const MixerContext& context,
+                                          const MixerState& state) const {
+  require(options_.form == Form::cross, "forward_cross: this attention was not built for it");
+  MixInput input{project(x, q_weight_, q_bias_), {}, {}, x, source};
+  if (state.empty()) {
+    input.k = project(source, k_weight_, k_bias_);
+    input.v = project(source, v_weight_, v_bias_);
+  }
+  return finish(input, context, state);
+}
+
+}  // namespace linnet

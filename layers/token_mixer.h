@@ -1,0 +1,154 @@
+// What a transformer block needs from an attention mechanism.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "autograd/dropout.h"
+#include "autograd/variable.h"
+#include "core/random.h"
+#include "layers/parameters.h"
+
+namespace linnet {
+
+// noncausal: every token sees all valid ones; causal: token t sees tokens <= t; cross: queries of
+// one sequence read another (the source).
+enum class Form : uint8_t { noncausal, causal, cross };
+std::string_view name_of(Form form);
+// Throws UsageError for anything but noncausal, causal, cross.
+Form form_from_name(std::string_view name);
+
+// Everything about a batch besides its vectors.
+struct MixerContext {
+  Tensor positions;    // i32 [B,T]: position of each token inside its document
+  Tensor key_mask;     // u8 [B,T], 1 = valid; undefined: all valid
+  Tensor segments;     // i32 [B,T]: tokens see only their own segment; undefined: one a row
+  Tensor source_mask;  // u8 [B,S], cross only
+  DrawPlace place;     // keys of random draws
+  RandomKey random;    // seed and step; a mixer adds its own site
+  bool training = false;
+};
+
+// What a mechanism carries from one call to the next, by name: fp32 (f64 in checks) or i64 tensors
+// with the batch first. Differentiable. Empty: the beginning of a sequence.
+using MixerState = std::map<std::string, Variable>;
+
+struct MixerResult {
+  Variable y;        // [B,T,E]
+  Variable context;  // what entered the output projection; undefined where there is none
+  MixerState state;  // causal: to continue after the last token; cross: the encoded source
+};
+
+// What a mechanism promises; checked by the conformance suite.
+struct MixerTraits {
+  bool noncausal = false;
+  bool causal = false;
+  bool cross = false;
+  // Causal decoding carries a state; constant_state: its size does not grow with the sequence.
+  bool decode_state = false;
+  bool constant_state = false;
+  // The output of a token depends on the total (padded) length.
+  bool depends_on_length = false;
+  // A head's output depends on other heads' inputs (beyond the projections).
+  bool couples_heads = false;
+  // Work as a function of the length: "T", "T w", "T^2".
+  std::string growth;
+  // Checks of the suite that cannot hold, each with its reason.
+  std::map<std::string, std::string> exempt;
+
+  bool has(Form form) const;
+};
+
+// How a mixer is to be built.
+struct MixerOptions {
+  int64_t width = 0;  // E
+  int64_t heads = 0;  // H; E must be a multiple
+  Form form = Form::causal;
+  // Longest sequence that training uses: mechanisms with a length (cosFormer) are made for it.
+  int64_t max_length = 0;
+  int64_t layer = 0;
+  double dropout = 0;           // of attention probabilities, where the mechanism has them
+  int64_t rotary_width = 0;     // channels per head that rotary positions turn; 0: none
+  bool bias = true;             // on the projections
+  std::string init = "xavier";  // of the projections: see projection_init
+  int64_t head_width() const { return width / heads; }
+};
+
+// Initial values of a projection [out, in]: "xavier" (uniform, gain), "uniform" (+-1/sqrt(in)) or
+// "normal" (deviation 0.02). Throws UsageError for another name.
+Initializer projection_init(std::string_view style, double gain, int64_t fan_in, int64_t fan_out);
+
+// Names of a mixer's parameters: its own, and those tied across all layers of the model.
+struct MixerScope {
+  ParameterScope own;
+  ParameterScope tied;
+};
+
+// An attention mechanism in one layer. Stateless: what is carried travels in MixerState.
+class TokenMixer {
+ public:
+  virtual ~TokenMixer() = default;
+  // Self-attention over x [B,T,E] for any T, continuing from `state`. Token-by-token decoding is T
+  // = 1.
+  virtual MixerResult forward(const Variable& x, const MixerContext& context,
+                              const MixerState& state) const = 0;
+  // Queries x [B,T,E] read source [B,S,E]. A non-empty state is the encoded source of an earlier
+  // call, and `source` is ignored.
+  virtual MixerResult forward_cross(const Variable& x, const Variable& source,
+                                    const MixerContext& context, const MixerState& state) const = 0;
+  // Longest sequence this instance can process; 0: no limit.
+  virtual int64_t length_limit() const { return 0; }
+  // Called after every optimizer update on the master weights (parameters.weight_of), before the
+  // values are refreshed: where a mechanism brings its parameters back to what it demands of them.
+  virtual void after_update(const ParameterSet& parameters) const { (void)parameters; }
+};
+
+// Builds the mixer of one layer.
+using MixerFactory = std::function<std::unique_ptr<TokenMixer>(const MixerOptions& options,
+                                                               const MixerScope& scope)>;
+
+// Queries, keys and values of all heads, [B,T,H,K]; x and source are what they were projected from
+// (undefined when a caller supplies q, k, v directly).
+struct MixInput {
+  Variable q, k, v;
+  Variable x, source;
+};
+
+// A mechanism between the usual four projections: derived classes define mix() only.
+class AttentionMixer : public TokenMixer {
+ public:
+  AttentionMixer(const MixerOptions& options, const MixerScope& scope);
+  MixerResult forward(const Variable& x, const MixerContext& context,
+                      const MixerState& state) const final;
+  MixerResult forward_cross(const Variable& x, const Variable& source, const MixerContext& context,
+                            const MixerState& state) const final;
+
+  struct MixResult {
+    Variable y;  // [B,T,H,V]
+    MixerState state;
+  };
+  // The mechanism itself. For Form::cross with a non-empty state, k and v are undefined.
+  virtual MixResult mix(const MixInput& input, const MixerContext& context,
+                        const MixerState& state) const = 0;
+  const MixerOptions& options() const { return options_; }
+
+ protected:
+  // The key of this layer's random draws.
+  RandomKey draw_key(const MixerContext& context) const { return context.random.at(site_); }
+
+ private:
+  Variable project(const Variable& x, const Variable& weight, const Variable& bias) const;
+  MixerResult finish(const MixInput& input, const MixerContext& context,
+                     const MixerState& state) const;
+
+  MixerOptions options_;
+  std::string site_;
+  Variable q_weight_, k_weight_, v_weight_, out_weight_;
+  Variable q_bias_, k_bias_, v_bias_, out_bias_;
+};
+
+}  // namespace linnet

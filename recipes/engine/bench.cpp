@@ -1,0 +1,175 @@
+#include "recipes/engine/bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+
+#include "attention/define.h"
+#include "attention/registry.h"
+#include "core/device.h"
+#include "core/gemm.h"
+#include "recipes/engine/trainer.h"
+
+namespace linnet {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double time_once(const std::function<void()>& body) {
+  const auto start = Clock::now();
+  body();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double median_seconds(int64_t runs, const std::function<void()>& body) {
+  body();
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < runs; ++i) seconds.push_back(time_once(body));
+  return median(std::move(seconds));
+}
+
+TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t steps) {
+  const std::unique_ptr<Task> task = make_task(recipe);
+  const std::unique_ptr<Transformer> model = build_model(recipe, task->sizes());
+  Updater updater = make_updater(recipe, model->parameters());
+  TrainStep step(recipe, *task, *model, updater);
+  Progress progress;
+  int64_t next = 0;
+  size_t part = 0;
+  const auto next_batch = [&] {
+    const int64_t count = step.micro_batches()[part];
+    part = (part + 1) % step.micro_batches().size();
+    next += count;
+    return task->train_batch(next - count, count);
+  };
+  TrainBench result;
+  result.label = label;
+  result.parameters = model->parameters().count();
+  step.run(progress, next_batch);
+  reset_peak_memory({});
+  std::vector<double> seconds;
+  const double before = gemm_flop_count();
+  for (int64_t i = 0; i < steps; ++i) {
+    seconds.push_back(time_once([&] {
+      const UpdateResult update = step.run(progress, next_batch);
+      result.tokens_per_step = update.tokens;
+    }));
+  }
+  result.gemm_gflop = (gemm_flop_count() - before) / static_cast<double>(steps) * 1e-9;
+  result.step_seconds = median(std::move(seconds));
+  result.peak_bytes = peak_allocated_bytes({});
+  return result;
+}
+
+Variable random_variable(const Shape& shape, uint64_t site) {
+  const Tensor values = Tensor::zeros(shape);
+  const RandomKey key{1, 0, site};
+  for (int64_t i = 0; i < values.elements(); ++i) {
+    values.data<float>()[i] = static_cast<float>(key.normal(static_cast<uint64_t>(i)));
+  }
+  return Variable(values, true);
+}
+
+AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchOptions& options,
+                               int64_t length) {
+  ParameterSet parameters;
+  const ParameterScope root(parameters);
+  MixerOptions mixer_options;
+  mixer_options.width = options.heads * options.head_width;
+  mixer_options.heads = options.heads;
+  mixer_options.form = options.form;
+  mixer_options.max_length = length;
+  const auto mixer = mechanism.make(ConfigNode::map(), mixer_options,
+                                    {root.child("attention"), root.child("tied_attention")});
+  parameters.materialize(1);
+  const auto* attention = dynamic_cast<const AttentionMixer*>(mixer.get());
+  require(attention != nullptr, "bench: ", mechanism.name, " has no part between projections");
+  const Shape heads{options.batch, length, options.heads, options.head_width};
+  const MixInput input{random_variable(heads, 1),
+                       random_variable(heads, 2),
+                       random_variable(heads, 3),
+                       random_variable({options.batch, length, mixer_options.width}, 4),
+                       {}};
+  const Tensor seed = random_variable(heads, 5).value();
+  MixerContext context;
+  context.positions = Tensor::zeros({options.batch, length}, DType::i32);
+  for (int64_t i = 0; i < options.batch * length; ++i) {
+    context.positions.data<int32_t>()[i] = static_cast<int32_t>(i % length);
+  }
+  AttentionBench result{mechanism.name, options.form,  options.batch,
+                        length,         options.heads, options.head_width};
+  result.forward_ms = 1e3 * median_seconds(options.runs, [&] {
+                        const NoGrad off;
+                        attention->mix(input, context, {});
+                      });
+  reset_peak_memory({});
+  const size_t held = allocated_bytes({});
+  result.forward_backward_ms = 1e3 * median_seconds(options.runs, [&] {
+                                 backward({attention->mix(input, context, {}).y}, {seed});
+                               });
+  result.peak_bytes = peak_allocated_bytes({}) - held;
+  return result;
+}
+
+}  // namespace
+
+std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps) {
+  const Recipe base = parse_recipe(recipe_node);
+  std::vector<TrainBench> results;
+  for (const SweepPoint& point : sweep_points(base.sweep)) {
+    ConfigNode node = recipe_node;
+    apply_overrides(node, point.overrides);
+    results.push_back(bench_point(parse_recipe(node), point.label, steps));
+  }
+  return results;
+}
+
+double measure_gemm_peak() {
+  const int64_t size = 512;
+  const Tensor a = random_variable({size, size}, 1).value();
+  const Tensor b = random_variable({size, size}, 2).value();
+  const Tensor c = Tensor::zeros({size, size});
+  double best = 0;
+  for (int run = 0; run < 20; ++run) {
+    const double seconds = time_once([&] {
+      for (int i = 0; i < 8; ++i) gemm(a, Transpose::no, b, Transpose::no, c);
+    });
+    best = std::max(best, 8 * 2e-9 * static_cast<double>(size * size * size) / seconds);
+  }
+  return best;
+}
+
+std::vector<AttentionBench> bench_attention(const AttentionBenchOptions& options) {
+  require_usage(options.form != Form::cross, "bench attention: the form is causal or noncausal");
+  const auto positive = [](const char* what, int64_t value) {
+    require_usage(value >= 1, "bench attention: ", what, " must be at least 1, got ", value);
+  };
+  positive("--batch", options.batch);
+  positive("--heads", options.heads);
+  positive("--head-width", options.head_width);
+  positive("--runs", options.runs);
+  for (const int64_t length : options.lengths) positive("a length", length);
+  std::vector<const Mechanism*> chosen;
+  for (const std::string& name : options.mechanisms) {
+    chosen.push_back(&find_mechanism(name));
+    require_form(name, chosen.back()->traits, options.form);
+  }
+  if (chosen.empty()) {
+    for (const Mechanism& mechanism : mechanisms()) chosen.push_back(&mechanism);
+  }
+  std::vector<AttentionBench> results;
+  for (const Mechanism* mechanism : chosen) {
+    if (!mechanism->traits.has(options.form)) continue;
+    for (const int64_t length : options.lengths) {
+      results.push_back(bench_mechanism(*mechanism, options, length));
+    }
+  }
+  return results;
+}
+
+}  // namespace linnet

@@ -1,0 +1,55 @@
+// Benchmarks: training steps of a recipe, and attention mechanisms alone.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+#include "layers/token_mixer.h"
+#include "recipes/engine/recipe.h"
+
+namespace linnet {
+
+// One point of `linnet bench train`.
+struct TrainBench {
+  std::string label;
+  int64_t parameters = 0;
+  int64_t tokens_per_step = 0;
+  double step_seconds = 0;  // median
+  double gemm_gflop = 0;    // of matrix products in one step, forward and backward
+  size_t peak_bytes = 0;    // held by tensors
+  double tokens_per_s() const { return static_cast<double>(tokens_per_step) / step_seconds; }
+  double gflop_per_s() const { return gemm_gflop / step_seconds; }
+};
+
+// Times whole updates (data, forward, backward, clipping, optimizer) for every point of the
+// recipe's sweep, or for the recipe alone. `steps` timed updates after one warm-up.
+std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps);
+
+// GFLOP/s of f32 products of this machine with the threads in use: the best of several runs of a
+// product whose operands stay in cache.
+double measure_gemm_peak();
+
+// One mechanism alone: projections excluded.
+struct AttentionBench {
+  std::string mechanism;
+  Form form = Form::causal;
+  int64_t batch = 0, length = 0, heads = 0, width = 0;
+  double forward_ms = 0;           // median
+  double forward_backward_ms = 0;  // median
+  size_t peak_bytes = 0;
+};
+
+struct AttentionBenchOptions {
+  std::vector<std::string> mechanisms;  // empty: all
+  Form form = Form::causal;
+  std::vector<int64_t> lengths{4096};
+  int64_t batch = 1, heads = 4, head_width = 64;
+  int64_t runs = 5;
+};
+
+// Mechanisms that lack the form are left out when none is named. Throws UsageError for sizes below
+// 1, the cross form, and a named mechanism that lacks the form.
+std::vector<AttentionBench> bench_attention(const AttentionBenchOptions& options);
+
+}  // namespace linnet

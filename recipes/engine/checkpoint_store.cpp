@@ -1,0 +1,247 @@
+// Saving, finding and deleting the checkpoints of a run.
+#include "recipes/engine/checkpoint_store.h"
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "core/files.h"
+#include "core/log.h"
+
+namespace linnet {
+namespace {
+
+constexpr const char* kTemporary = "tmp-";
+constexpr const char* kStep = "step-";
+constexpr const char* kReplaced = "replaced-step-";
+constexpr const char* kAbandoned = "abandoned-step-";
+constexpr const char* kBest = "best.json";
+constexpr uint64_t kLargestBest = 65536;
+// Room for the manifest, directory entries and rounding to blocks.
+constexpr uint64_t kSlackBytes = uint64_t{1} << 20;
+
+std::string numbered(const char* prefix, int64_t step) {
+  const std::string digits = std::to_string(step);
+  return concat(prefix, std::string(8 - std::min<size_t>(digits.size(), 8), '0'), digits);
+}
+
+// The step in a name such as "step-00000042"; empty when the name is another.
+std::optional<int64_t> step_in(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  const bool whole = error == std::errc() && end == name.data() + name.size() && name.size() >= 8;
+  return whole && step >= 0 ? std::optional(step) : std::nullopt;
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  return is_directory(folder) ? file_system().list(folder) : std::vector<std::string>();
+}
+
+// Why a checkpoint directory is not valid, or that it is.
+std::optional<std::string> damage_of(const std::string& path, int64_t step) {
+  try {
+    const int64_t found = verify_checkpoint(path).step;
+    if (found == step) return std::nullopt;
+    return concat(path, " is the checkpoint of step ", found);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+// Deletes a checkpoint so that a crash half way leaves no directory that looks like one.
+void remove_checkpoint(const std::string& folder, const std::string& name) {
+  const std::string doomed = join_path(folder, concat(kTemporary, "old-", name));
+  remove_all(doomed);
+  file_system().rename(join_path(folder, name), doomed);
+  remove_all(doomed);
+}
+
+// Runs clean-up whose failure does no harm: it becomes a warning.
+template <typename Body>
+void attempt(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    log_warning("old checkpoint data stay on the disk: ", error.what());
+  }
+}
+
+}  // namespace
+
+CheckpointStore::CheckpointStore(std::string run_directory, int keep)
+    : run_directory_(std::move(run_directory)),
+      folder_(join_path(run_directory_, "checkpoints")),
+      keep_(keep) {
+  require_usage(keep >= 1, "checkpoint.keep must be at least 1, got ", keep);
+}
+
+std::string CheckpointStore::path_of(int64_t step) const {
+  return join_path(folder_, numbered(kStep, step));
+}
+
+std::vector<int64_t> CheckpointStore::steps() const {
+  std::vector<int64_t> steps;
+  for (const std::string& name : names_in(folder_)) {
+    if (const auto step = step_in(name, kStep)) steps.push_back(*step);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+std::string CheckpointStore::save(int64_t step, const std::map<std::string, std::string>& files,
+                                  const JsonValue& metadata) {
+  require(step >= 0, "a checkpoint's step cannot be negative: ", step);
+  const std::string target = path_of(step);
+  const std::string temporary = join_path(folder_, concat(kTemporary, numbered(kStep, step)));
+  const std::string replaced = join_path(folder_, numbered(kReplaced, step));
+  bool begun = false;
+  try {
+    if (!is_directory(folder_)) {
+      create_directories(folder_);
+      file_system().sync_directory(run_directory_);
+    }
+    clean_leftovers();
+    uint64_t needed = kSlackBytes;
+    for (const auto& [name, bytes] : files) needed += bytes.size();
+    const uint64_t free = file_system().free_bytes(folder_);
+    require(needed <= free, "the disk of ", folder_, " has ", free, " bytes free, ", needed,
+            " are needed");
+    begun = true;
+    file_system().create_directory(temporary);
+    write_checkpoint_files(temporary, step, files, metadata);
+    if (exists(target)) file_system().rename(target, replaced);
+    file_system().rename(temporary, target);
+    file_system().sync_directory(folder_);
+  } catch (const Error& error) {
+    if (begun) attempt([&] { remove_all(temporary); });
+    throw Error(concat("the checkpoint of step ", step, " was not saved: ", error.what(),
+                       "; earlier checkpoints are untouched"));
+  }
+  attempt([&] { remove_all(replaced); });
+  attempt([&] { apply_retention(step); });
+  return target;
+}
+
+void CheckpointStore::clean_leftovers() {
+  for (const std::string& name : names_in(folder_)) {
+    if (name.starts_with(kTemporary)) remove_all(join_path(folder_, name));
+    // A process died between the two renames of an exchange, or before deleting the older one.
+    if (const auto step = step_in(name, kReplaced)) {
+      if (exists(path_of(*step)) && !damage_of(path_of(*step), *step)) {
+        remove_checkpoint(folder_, name);
+      } else {
+        if (exists(path_of(*step))) remove_checkpoint(folder_, numbered(kStep, *step));
+        file_system().rename(join_path(folder_, name), path_of(*step));
+      }
+    }
+  }
+}
+
+void CheckpointStore::apply_retention(int64_t saved_step) {
+  std::set<int64_t> kept{saved_step};
+  // Throws when best.json is damaged: then nothing is deleted.
+  if (const auto best_one = best()) kept.insert(best_one->step);
+  const std::vector<int64_t> all = steps();
+  for (size_t i = all.size() - std::min(all.size(), static_cast<size_t>(keep_)); i < all.size();
+       ++i) {
+    kept.insert(all[i]);
+  }
+  for (const std::string& name : names_in(folder_)) {
+    const auto step = step_in(name, kStep);
+    const auto abandoned = step_in(name, kAbandoned);
+    if ((step && !kept.contains(*step)) || (abandoned && *abandoned <= saved_step))
+      remove_checkpoint(folder_, name);
+  }
+}
+
+void CheckpointStore::mark_best(int64_t step, const std::string& metric, double value) {
+  require(is_checkpoint(path_of(step)), "there is no checkpoint of step ", step,
+          " to be named the best: ", path_of(step));
+  const JsonValue json =
+      JsonValue::object().set("step", step).set("metric", metric).set("value", value);
+  write_file_atomically(join_path(folder_, kBest), json.dump() + "\n");
+}
+
+std::optional<BestCheckpoint> CheckpointStore::best() const {
+  const std::string path = join_path(folder_, kBest);
+  if (!exists(path)) return std::nullopt;
+  try {
+    const JsonValue json = parse_json(read_file(path, kLargestBest), path);
+    BestCheckpoint best;
+    best.step = json.at("step").integer();
+    best.metric = json.at("metric").text();
+    best.value = json.at("value").number();
+    best.path = path_of(best.step);
+    return best;
+  } catch (const Error& error) {
+    throw Error(concat(path, " is damaged (delete it to forget the best one): ", error.what()));
+  }
+}
+
+NewestCheckpoint CheckpointStore::newest_valid() const {
+  std::vector<std::pair<int64_t, std::string>> candidates;
+  for (const std::string& name : names_in(folder_)) {
+    for (const char* prefix : {kStep, kReplaced}) {
+      if (const auto step = step_in(name, prefix)) candidates.emplace_back(*step, name);
+    }
+  }
+  // Newest first; "step-" after "replaced-" in the alphabet, so the newer of one step comes first.
+  std::sort(candidates.rbegin(), candidates.rend());
+  NewestCheckpoint result;
+  for (const auto& [step, name] : candidates) {
+    const std::string path = join_path(folder_, name);
+    const auto damage = damage_of(path, step);
+    if (!damage) {
+      result.path = path;
+      break;
+    }
+    result.skipped.push_back({path, *damage});
+  }
+  return result;
+}
+
+void CheckpointStore::rewind_to(int64_t step) {
+  const auto best_one = best();
+  if (best_one && best_one->step > step) {
+    log_warning("step ", best_one->step, ", the best so far, is forgotten: training goes on from ",
+                step);
+    file_system().remove(join_path(folder_, kBest));
+  }
+  for (const int64_t later : steps()) {
+    if (later <= step) continue;
+    const std::string name = numbered(kAbandoned, later);
+    log_warning("the later checkpoint ", path_of(later), " is renamed to ", name);
+    remove_all(join_path(folder_, name));
+    file_system().rename(path_of(later), join_path(folder_, name));
+  }
+  if (is_directory(folder_)) file_system().sync_directory(folder_);
+}
+
+std::string find_checkpoint(const std::string& run_or_checkpoint) {
+  if (is_checkpoint(run_or_checkpoint)) {
+    verify_checkpoint(run_or_checkpoint);
+    return run_or_checkpoint;
+  }
+  require_usage(is_directory(join_path(run_or_checkpoint, "checkpoints")), run_or_checkpoint,
+                " is neither a run directory (it has no checkpoints/) nor a checkpoint (it has no "
+                "manifest.json)");
+  const CheckpointStore store(run_or_checkpoint);
+  try {
+    if (const auto best = store.best()) {
+      const auto damage = damage_of(best->path, best->step);
+      if (!damage) return best->path;
+      log_warning("the best checkpoint is skipped: ", *damage);
+    }
+  } catch (const Error& error) {
+    log_warning(error.what());
+  }
+  const NewestCheckpoint newest = store.newest_valid();
+  for (const SkippedCheckpoint& skipped : newest.skipped)
+    log_warning("a checkpoint is skipped: ", skipped.reason);
+  require(newest.path.has_value(), run_or_checkpoint, " has no valid checkpoint");
+  return *newest.path;
+}
+
+}  // namespace linnet

@@ -1,0 +1,82 @@
+// The checkpoints of a run: saved whole or not at all, the newest kept, damaged ones skipped.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "recipes/engine/checkpoint_files.h"
+
+namespace linnet {
+
+struct SkippedCheckpoint {
+  std::string path;
+  std::string reason;
+};
+
+struct NewestCheckpoint {
+  std::optional<std::string> path;         // empty: no valid checkpoint
+  std::vector<SkippedCheckpoint> skipped;  // newer ones that are damaged, newest first
+};
+
+struct BestCheckpoint {
+  std::string path;
+  int64_t step = 0;
+  std::string metric;
+  double value = 0;
+};
+
+// The folder checkpoints/ of a run directory:
+//   step-NNNNNNNN/           one checkpoint
+//   best.json                which one has the best evaluation
+//   tmp-*                    being written or being deleted
+//   replaced-step-NNNNNNNN/  the older of two checkpoints of one step, while they are exchanged
+//   abandoned-step-NNNNNNNN/ later than the step from which the run was taken up again
+// One process writes; any number may read. Whatever call fails, and wherever the process dies, at
+// least one of the old newest checkpoint and the new one stays valid.
+class CheckpointStore {
+ public:
+  // Touches nothing on the disk. `keep` >= 1 newest checkpoints are kept, plus the best.
+  explicit CheckpointStore(std::string run_directory, int keep = 3);
+
+  // Saves a checkpoint durably and returns its path; then deletes what retention gives up, where a
+  // failure is only a warning. Throws Error when the disk has too little space (before writing)
+  // or when any call fails; older checkpoints are untouched then.
+  std::string save(int64_t step, const std::map<std::string, std::string>& files,
+                   const JsonValue& metadata);
+
+  // Names the checkpoint of a saved step as the best one; it is kept until another is named.
+  void mark_best(int64_t step, const std::string& metric, double value);
+  // Empty when none was named. Throws Error when best.json is damaged.
+  std::optional<BestCheckpoint> best() const;
+
+  // The newest checkpoint whose every byte verifies, and which newer ones do not and why.
+  NewestCheckpoint newest_valid() const;
+
+  // To be called when training goes on from `step`: later checkpoints are renamed to abandoned-*
+  // (deleted once the run has passed their step), and the best one is forgotten if it is among
+  // them.
+  void rewind_to(int64_t step);
+
+  // Steps of the checkpoints, valid or not, ascending.
+  std::vector<int64_t> steps() const;
+  // Path of the checkpoint of a step, whether it exists or not.
+  std::string path_of(int64_t step) const;
+
+ private:
+  void clean_leftovers();
+  void apply_retention(int64_t saved_step);
+
+  std::string run_directory_;
+  std::string folder_;
+  int keep_;
+};
+
+// The checkpoint that a user means: a checkpoint directory itself, or of a run directory the best
+// one, else the newest valid one; damaged ones are skipped with a warning. It is verified. Throws
+// UsageError when the path is neither, Error when there is no valid checkpoint.
+std::string find_checkpoint(const std::string& run_or_checkpoint);
+
+}  // namespace linnet

@@ -1,0 +1,95 @@
+#include "recipes/engine/evaluate.h"
+
+#include <cmath>
+#include <iomanip>
+#include <sstream>
+
+#include "core/log.h"
+#include "data/ngram.h"
+#include "recipes/engine/run_state.h"
+
+namespace linnet {
+
+JsonValue EvaluateReport::json() const {
+  JsonValue lines = JsonValue::array();
+  for (const Score& score : scores) lines.push(to_json(score.metrics(step)));
+  JsonValue result =
+      JsonValue::object().set("checkpoint", checkpoint).set("step", step).set("scores", lines);
+  if (!baselines.empty()) {
+    JsonValue others = JsonValue::object();
+    for (const Baseline& baseline : baselines) {
+      others.set(baseline.name, JsonValue::object()
+                                    .set("perplexity", baseline.perplexity)
+                                    .set("bits_per_byte", baseline.bits_per_byte));
+    }
+    result.set("baselines", others);
+  }
+  return result;
+}
+
+std::string EvaluateReport::text() const {
+  std::ostringstream out;
+  out << "checkpoint " << checkpoint << "\n";
+  for (const Score& score : scores) out << score.text() << "\n";
+  if (baselines.empty()) return out.str();
+  const auto row = [&out](const std::string& name, double perplexity, double bits) {
+    out << std::left << std::setw(24) << name << std::right << std::fixed << std::setprecision(3)
+        << std::setw(14) << perplexity << std::setw(16) << bits << "\n";
+  };
+  out << "\nthe same tokens" << std::setw(23) << "perplexity" << std::setw(16) << "bits per byte"
+      << "\n";
+  for (const Baseline& baseline : baselines) {
+    row(baseline.name, baseline.perplexity, baseline.bits_per_byte);
+  }
+  for (const Score& score : scores) {
+    row(concat("this model, context ", score.context), score.perplexity(), score.bits_per_byte());
+  }
+  return out.str();
+}
+
+namespace {
+
+ScoreOptions score_options(const EvaluateRequest& request, const EvaluateConfig& recipe) {
+  require_usage(!request.carry_state || !request.stride,
+                "a stride and carried state exclude each other: carried state reads each token "
+                "once");
+  ScoreOptions options;
+  options.split = split_from_name(request.split.value_or(recipe.split));
+  options.contexts = request.contexts.empty() ? recipe.contexts : request.contexts;
+  options.stride = request.stride;
+  options.carry_state = request.carry_state;
+  if (!request.stride && !request.carry_state) {
+    options.stride = recipe.stride;
+    options.carry_state = recipe.carry_state;
+  }
+  options.batch = request.batch.value_or(recipe.batch);
+  options.max_tokens = request.max_tokens;
+  for (const std::string& text : request.overrides) {
+    const Override change = parse_override(text);
+    const bool asked =
+        change.text == "evaluate.max_tokens" ||
+        (change.text == "evaluate" && change.value.is_map() && change.value.contains("max_tokens"));
+    if (asked && !options.max_tokens) options.max_tokens = recipe.max_tokens;
+  }
+  return options;
+}
+
+}  // namespace
+
+EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequest& request) {
+  const LoadedModel loaded = load_model(run_or_checkpoint, request.overrides);
+  const std::unique_ptr<Task> task = make_task(loaded.recipe, loaded.tokenizer);
+  const ScoreOptions options = score_options(request, loaded.recipe.evaluate);
+  EvaluateReport report{loaded.path, loaded.step, task->score(*loaded.model, options), {}};
+  if (request.baselines) {
+    const NgramBaselines ngrams = task->baselines(options);
+    for (const auto& [name, score] :
+         {std::pair("unigram", ngrams.unigram), std::pair("bigram", ngrams.bigram)}) {
+      report.baselines.push_back({name, score.perplexity(), score.bits_per_byte()});
+    }
+  }
+  for (const std::string& warning : task->take_warnings()) log_warning(warning);
+  return report;
+}
+
+}  // namespace linnet

@@ -1,0 +1,41 @@
+// Evaluation of a checkpoint from the command line's point of view.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "recipes/engine/task.h"
+
+namespace linnet {
+
+// What is left open is as the recipe's `evaluate` section says, except that the whole split is
+// scored.
+struct EvaluateRequest {
+  std::optional<std::string> split;
+  std::vector<int64_t> contexts;
+  std::optional<int64_t> stride;
+  bool carry_state = false;
+  std::optional<int64_t> batch, max_tokens;
+  bool baselines = false;              // n-gram models of the training split beside the model
+  std::vector<std::string> overrides;  // of the recipe's data and evaluate sections
+};
+
+struct Baseline {
+  std::string name;
+  double perplexity = 0, bits_per_byte = 0;
+};
+
+struct EvaluateReport {
+  std::string checkpoint;
+  int64_t step = 0;
+  std::vector<Score> scores;
+  std::vector<Baseline> baselines;
+  JsonValue json() const;
+  std::string text() const;
+};
+
+// Scores a run's best (or newest) checkpoint, or the given one.
+EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequest& request);
+
+}  // namespace linnet

@@ -1,0 +1,89 @@
+#include "recipes/engine/generator.h"
+
+#include <chrono>
+#include <limits>
+
+#include "core/gemm.h"
+#include "core/log.h"
+#include "recipes/engine/model_builder.h"
+
+namespace linnet {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Logits of the last position of hidden [1,T,E].
+std::vector<float> last_logits(const DecoderLm& model, const Variable& hidden) {
+  const int64_t width = hidden.size(2);
+  const Tensor last = hidden.value().slice((hidden.size(1) - 1) * width, {1, width});
+  const Tensor logits = Tensor::empty({1, model.vocabulary()}, DType::f32, last.device());
+  gemm(last, Transpose::no, model.output_table().value(), Transpose::yes, logits);
+  return logits.to_vector<float>();
+}
+
+}  // namespace
+
+int64_t longest_continuation(const DecoderLm& model, size_t prompt_tokens) {
+  const int64_t limit = model.length_limit();
+  if (limit == 0) return std::numeric_limits<int64_t>::max();
+  const int64_t left = limit - static_cast<int64_t>(prompt_tokens);
+  return left >= 0 ? left + 1 : left;
+}
+
+Generated generate(const DecoderLm& model, std::span<const int32_t> prompt,
+                   const GenerateOptions& options, const std::function<void(int32_t)>& on_token) {
+  options.sampling.validate();
+  require_usage(!prompt.empty(), "generate: the prompt has no tokens");
+  require_usage(options.tokens >= 0, "generate: tokens must be 0 or more, got ", options.tokens);
+  require_decode_state(model, "generating text");
+  require_usage(options.tokens <= longest_continuation(model, prompt.size()),
+                "generate: ", prompt.size(), " tokens of prompt and ", options.tokens,
+                " to follow do not fit into the ", model.length_limit(),
+                " positions that the model handles; ask for fewer tokens");
+  const NoGrad off;
+  const RandomKey key = RandomKey{options.seed, 0, 0}.at("generate");
+  const auto start = std::chrono::steady_clock::now();
+  ModelState state;
+  ModelInput input;
+  input.tokens = Tensor::from(prompt, {1, static_cast<int64_t>(prompt.size())});
+  Generated result;
+  Variable hidden = model.encode(input, &state);
+  result.prompt_seconds = seconds_since(start);
+  const auto generating = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < options.tokens; ++i) {
+    const int32_t token =
+        sample_token(last_logits(model, hidden), options.sampling, key, static_cast<uint64_t>(i));
+    result.tokens.push_back(token);
+    if (on_token) on_token(token);
+    if (i + 1 == options.tokens || (options.eos_id >= 0 && token == options.eos_id)) break;
+    input.tokens = Tensor::from(std::vector<int32_t>{token}, {1, 1});
+    hidden = model.encode(input, &state);
+  }
+  result.seconds = seconds_since(generating);
+  result.state_bytes = state.bytes();
+  return result;
+}
+
+std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view prompt) {
+  std::vector<std::string> warnings;
+  std::vector<int32_t> ids = tokenizer.encode(prompt, &warnings);
+  for (const std::string& warning : warnings) log_warning("prompt: ", warning);
+  if (ids.empty()) {
+    ids = tokenizer.eos_id() >= 0 ? std::vector<int32_t>{tokenizer.eos_id()}
+                                  : tokenizer.encode("\n", &warnings);
+  }
+  return ids;
+}
+
+std::string continuation(const Tokenizer& tokenizer, std::span<const int32_t> before,
+                         std::span<const int32_t> tokens) {
+  // What separates two tokens depends on the first of them at most.
+  std::vector<int32_t> ids(before.last(std::min<size_t>(before.size(), 1)).begin(), before.end());
+  const size_t known = tokenizer.decode(ids).size();
+  ids.insert(ids.end(), tokens.begin(), tokens.end());
+  return tokenizer.decode(ids).substr(known);
+}
+
+}  // namespace linnet

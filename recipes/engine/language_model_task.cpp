@@ -1,0 +1,173 @@
+// Language modeling: windows of a tokenized corpus, scored by perplexity.
+#include <chrono>
+
+#include "autograd/loss.h"
+#include "data/packing.h"
+#include "data/text_dataset.h"
+#include "recipes/engine/task.h"
+
+namespace linnet {
+namespace {
+
+class LanguageModelTask final : public Task {
+ public:
+  LanguageModelTask(const DataConfig& config, uint64_t seed,
+                    std::shared_ptr<const Tokenizer> tokenizer)
+      : dataset_(config, std::move(tokenizer)), seed_(seed) {}
+
+  ModelSizes sizes() const override {
+    return {dataset_.tokenizer()->vocabulary_size(), dataset_.config().context, 0};
+  }
+  int64_t examples_per_epoch() const override { return sampler().examples_per_epoch(); }
+  int64_t tokens_per_example() const override { return dataset_.config().context; }
+  Batch train_batch(int64_t first, int64_t count) const override {
+    return sampler().batch(first, count);
+  }
+  Variable loss(const Transformer& model, const ModelInput& input,
+                const Batch& batch) const override {
+    return output_cross_entropy(model.encode(input, nullptr), as_decoder(model).output_table(),
+                                target_tensor(batch));
+  }
+  void check(const Transformer& model, const ScoreOptions& options) const override;
+  std::vector<Score> score(const Transformer& model, const ScoreOptions& options) const override;
+  std::shared_ptr<const Tokenizer> tokenizer() const override { return dataset_.tokenizer(); }
+  NgramBaselines baselines(const ScoreOptions& options) const override {
+    return ngram_baselines(*dataset_.split(Split::train), *dataset_.split(options.split),
+                           dataset_.measure(), tokenizer()->vocabulary_size(),
+                           dataset_.config().crosses_documents(), options.max_tokens.value_or(0));
+  }
+  std::string describe() const override;
+  std::vector<std::string> take_warnings() override { return dataset_.take_warnings(); }
+
+ private:
+  // Made at first use: evaluation does not need the training split.
+  const LmSampler& sampler() const {
+    if (!sampler_) {
+      sampler_.emplace(dataset_.split(Split::train), dataset_.config().context,
+                       dataset_.config().crosses_documents(), seed_);
+    }
+    return *sampler_;
+  }
+  std::vector<int64_t> contexts_of(const ScoreOptions& options) const;
+  EvaluationSet evaluation_set(const ScoreOptions& options, int64_t context) const;
+  // Empty when interrupted.
+  std::optional<Score> score_context(const DecoderLm& model, const ScoreOptions& options,
+                                     int64_t context) const;
+
+  // Splits are read at first use, which changes nothing that a caller can see.
+  mutable TextDataset dataset_;
+  mutable std::optional<LmSampler> sampler_;
+  uint64_t seed_;
+};
+
+std::vector<int64_t> LanguageModelTask::contexts_of(const ScoreOptions& options) const {
+  if (options.contexts.empty()) return {dataset_.config().context};
+  return options.contexts;
+}
+
+EvaluationSet LanguageModelTask::evaluation_set(const ScoreOptions& options,
+                                                int64_t context) const {
+  EvaluationOptions windows;
+  windows.context = context;
+  windows.stride = options.stride.value_or(0);
+  windows.carry_state = options.carry_state;
+  windows.cross_documents = dataset_.config().crosses_documents();
+  windows.max_tokens = options.max_tokens.value_or(0);
+  return EvaluationSet(dataset_.split(options.split), dataset_.measure(), windows, options.batch);
+}
+
+std::optional<Score> LanguageModelTask::score_context(const DecoderLm& model,
+                                                      const ScoreOptions& options,
+                                                      int64_t context) const {
+  const auto start = std::chrono::steady_clock::now();
+  const EvaluationSet set = evaluation_set(options, context);
+  Score score;
+  score.split = name_of(options.split);
+  score.context = context;
+  score.mode = options.carry_state ? "streaming" : options.stride ? "overlapping" : "windows";
+  ModelState state;
+  for (int64_t i = 0; i < set.batches(); ++i) {
+    if (options.interrupted && options.interrupted()) return std::nullopt;
+    const Batch batch = set.batch(i);
+    ModelInput input = model_input(batch);
+    // Positions follow from the carried state's length.
+    if (options.carry_state) input.positions = {};
+    if (!batch.continues) state = {};
+    const Variable hidden = model.encode(input, options.carry_state ? &state : nullptr);
+    const Tensor losses =
+        output_token_losses(hidden.value(), model.output_table().value(), target_tensor(batch));
+    for (int64_t t = 0; t < losses.elements(); ++t) score.nll_sum += losses.data<double>()[t];
+    score.tokens += batch.target_count;
+    score.bytes += batch.scored_bytes;
+    score.words += batch.scored_words;
+    if (options.carry_state) score.state_bytes = std::max(score.state_bytes, state.bytes());
+  }
+  score.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return score;
+}
+
+void LanguageModelTask::check(const Transformer& model, const ScoreOptions& options) const {
+  as_decoder(model);
+  require_usage(!options.max_tokens || *options.max_tokens >= 1,
+                "the number of tokens to score must be at least 1, got ",
+                options.max_tokens.value_or(0));
+  require_usage(!options.stride || *options.stride >= 1, "the stride must be at least 1, got ",
+                options.stride.value_or(0));
+  if (options.carry_state) require_decode_state(model, "scoring with carried state");
+  const int64_t limit = model.length_limit();
+  for (const int64_t context : contexts_of(options)) {
+    require_usage(context >= 1, "context must be at least 1, got ", context);
+    require_usage(limit == 0 || context <= limit, "context ", context,
+                  " is longer than the model can process (", limit, ")");
+    const EvaluationSet set = evaluation_set(options, context);
+    if (limit == 0 || !options.carry_state) continue;
+    for (const Window& window : set.windows()) {
+      require_usage(window.first_position + window.length <= limit,
+                    "carried state would go on to position ", window.first_position + window.length,
+                    " of a document, but the model has only ", limit,
+                    " positions; score windows instead, or train with sinusoidal or rotary ones");
+    }
+  }
+}
+
+std::vector<Score> LanguageModelTask::score(const Transformer& model,
+                                            const ScoreOptions& options) const {
+  check(model, options);
+  const NoGrad off;
+  std::vector<Score> scores;
+  for (const int64_t context : contexts_of(options)) {
+    std::optional<Score> score = score_context(as_decoder(model), options, context);
+    if (!score) return {};
+    scores.push_back(std::move(*score));
+  }
+  return scores;
+}
+
+std::string LanguageModelTask::describe() const {
+  const auto corpus = dataset_.split(Split::train);
+  return concat("data: ", dataset_.sources().layout, ", ", corpus->documents.size(),
+                " training documents, ", corpus->size(), " tokens (", tokenizer()->kind(),
+                " vocabulary of ", tokenizer()->vocabulary_size(), "), ", examples_per_epoch(),
+                " windows of ", dataset_.config().context);
+}
+
+}  // namespace
+
+std::unique_ptr<Task> make_language_model_task(const DataConfig& config, uint64_t seed,
+                                               std::shared_ptr<const Tokenizer> tokenizer) {
+  return std::make_unique<LanguageModelTask>(config, seed, std::move(tokenizer));
+}
+
+std::unique_ptr<Task> make_task(const Recipe& recipe, std::shared_ptr<const Tokenizer> tokenizer) {
+  const DataConfig& data = recipe.data;
+  const ModelConfig& model = recipe.model;
+  const bool labelled = data.kind == "listops";
+  require_usage(labelled == (model.kind == "encoder"), "data of kind ", data.kind,
+                " needs model.kind ", labelled ? "encoder" : "decoder", ", the recipe has ",
+                model.kind);
+  const auto seed = static_cast<uint64_t>(recipe.seed);
+  return labelled ? make_classification_task(data, model.pooling == "cls", seed)
+                  : make_language_model_task(data, seed, std::move(tokenizer));
+}
+
+}  // namespace linnet

@@ -1,0 +1,70 @@
+#include "recipes/engine/model_builder.h"
+
+#include "attention/registry.h"
+
+namespace linnet {
+
+std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes& sizes) {
+  const ModelConfig& config = recipe.model;
+  const bool decoder = config.kind == "decoder";
+  const MixerFactory factory =
+      make_mixer_factory(config.attention, decoder ? Form::causal : Form::noncausal);
+  std::unique_ptr<Transformer> model;
+  if (decoder) {
+    model = std::make_unique<DecoderLm>(config, sizes.vocabulary, sizes.length, factory);
+  } else {
+    model = std::make_unique<EncoderClassifier>(config, sizes.vocabulary, sizes.length,
+                                                sizes.classes, factory);
+  }
+  const bool bf16_values = recipe.train.precision == Precision::bf16;
+  model->parameters().materialize(static_cast<uint64_t>(recipe.seed), DType::f32,
+                                  bf16_values ? DType::bf16 : DType::f32);
+  return model;
+}
+
+const DecoderLm& as_decoder(const Transformer& model) {
+  const auto* decoder = dynamic_cast<const DecoderLm*>(&model);
+  require_usage(decoder != nullptr,
+                "this needs a language model, but the recipe's model is an encoder classifier");
+  return *decoder;
+}
+
+const EncoderClassifier& as_classifier(const Transformer& model) {
+  const auto* classifier = dynamic_cast<const EncoderClassifier*>(&model);
+  require_usage(classifier != nullptr,
+                "this needs an encoder classifier, but the recipe's model is a language model");
+  return *classifier;
+}
+
+void require_decode_state(const Transformer& model, std::string_view what) {
+  ConfigNode parameters = model.config().attention;
+  const std::string name = parameters.find("name")->raw();
+  parameters.erase("name");
+  require_usage(find_mechanism(name).traits_of(parameters).decode_state, what,
+                " needs a state that follows the text, which attention '", name, "' does not have");
+}
+
+std::map<std::string, Tensor> named_weights(const ParameterSet& parameters) {
+  std::map<std::string, Tensor> result;
+  for (const ParameterSet::Entry& entry : parameters.entries()) {
+    result[entry.name] = parameters.weight_of(entry);
+  }
+  return result;
+}
+
+void load_weights(const ParameterSet& parameters, const std::map<std::string, Tensor>& weights,
+                  const std::string& label) {
+  for (const auto& [name, tensor] : weights) {
+    const ParameterSet::Entry& entry = parameters.find(name);
+    require(tensor.shape() == entry.shape && tensor.dtype() == parameters.weights().dtype(), label,
+            ": parameter ", name, " is ", name_of(tensor.dtype()), " ", tensor.shape(),
+            ", the model has ", name_of(parameters.weights().dtype()), " ", entry.shape);
+    parameters.weight_of(entry).copy_from(tensor);
+  }
+  for (const ParameterSet::Entry& entry : parameters.entries()) {
+    require(weights.contains(entry.name), label, ": parameter ", entry.name, " is missing");
+  }
+  parameters.refresh_values();
+}
+
+}  // namespace linnet

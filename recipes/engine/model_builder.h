@@ -1,0 +1,39 @@
+// From the `model:` section to a model, and from weights on disk back into it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "layers/model.h"
+#include "recipes/engine/recipe.h"
+
+namespace linnet {
+
+// What the data says about the model that is to be trained on it.
+struct ModelSizes {
+  int64_t vocabulary = 0;
+  int64_t length = 0;   // training context
+  int64_t classes = 0;  // classifiers only
+};
+
+// Builds the model with its initial weights. Decoders get causal attention, encoders noncausal;
+// a mechanism without that form is refused.
+std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes& sizes);
+
+// The model as one of its kinds; throws UsageError when it is the other one.
+const DecoderLm& as_decoder(const Transformer& model);
+const EncoderClassifier& as_classifier(const Transformer& model);
+
+// Throws UsageError unless the model's mechanism has a state that causal decoding carries. `what`
+// needs it.
+void require_decode_state(const Transformer& model, std::string_view what);
+
+// Master weights by name, views; and the inverse. Throws Error naming a tensor that is missing,
+// unknown or of another shape or dtype.
+std::map<std::string, Tensor> named_weights(const ParameterSet& parameters);
+void load_weights(const ParameterSet& parameters, const std::map<std::string, Tensor>& weights,
+                  const std::string& label);
+
+}  // namespace linnet

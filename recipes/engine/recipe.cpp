@@ -1,0 +1,193 @@
+// Loading, checking and listing recipes.
+#include "recipes/engine/recipe.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "attention/registry.h"
+#include "core/files.h"
+#include "core/yaml.h"
+
+namespace linnet {
+namespace {
+
+constexpr size_t kLongestChain = 8;  // files that extend each other
+constexpr int kFolderDepth = 8;      // of recipe folders
+
+// Names that the system refuses to look up are not there either.
+bool is_there(const std::string& path) {
+  try {
+    return exists(path);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// `chain` holds the files on the way here, outermost first.
+ConfigNode load_extended(const std::string& path, std::vector<std::string>& chain) {
+  ConfigNode node = load_yaml(path);
+  if (!node.is_map()) {
+    throw located_error(node.location(), "a recipe is a section of 'key: value' lines, found ",
+                        node.found());
+  }
+  std::error_code code;
+  chain.push_back(std::filesystem::weakly_canonical(path, code).string());
+  const ConfigNode* extends = node.find("extends");
+  if (extends == nullptr) return node;
+  const Location location = extends->location();
+  if (!extends->is_scalar() || extends->raw().empty()) {
+    throw located_error(location, "'extends' must be the path of one recipe, found ",
+                        extends->found());
+  }
+  const std::string base_path = join_path(parent_path(path), extends->raw());
+  if (!is_there(base_path)) {
+    throw located_error(location, "'extends' names ", base_path, ", which does not exist");
+  }
+  if (std::count(chain.begin(), chain.end(),
+                 std::filesystem::weakly_canonical(base_path, code).string()) > 0) {
+    throw located_error(location, "'extends' goes in a circle back to ", base_path);
+  }
+  if (chain.size() >= kLongestChain) {
+    throw located_error(location, "'extends' chains more than ", kLongestChain, " files");
+  }
+  node.erase("extends");
+  ConfigNode base = load_extended(base_path, chain);
+  // What a recipe is called is its own, not its base's.
+  for (const char* key : {"name", "description"}) base.erase(key);
+  return merge_recipes(base, node);
+}
+
+// {name, every parameter of the mechanism}. Throws UsageError for unknown or unsuitable ones.
+ConfigNode resolve_attention(const ModelConfig& model) {
+  make_mixer_factory(model.attention, model.kind == "decoder" ? Form::causal : Form::noncausal);
+  const ConfigNode& name = *model.attention.find("name");
+  ConfigNode parameters = model.attention;
+  parameters.erase("name");
+  ConfigNode resolved = ConfigNode::map();
+  resolved.set("name", name);
+  const ConfigNode filled = find_mechanism(name.raw()).resolve(parameters);
+  for (const ConfigEntry& entry : filled.entries()) resolved.set(entry.key, entry.value);
+  return resolved;
+}
+
+void find_recipes(const std::string& folder, int depth, std::vector<std::string>& paths) {
+  for (const std::string& name : file_system().list(folder)) {
+    const std::string path = join_path(folder, name);
+    const auto status = file_system().status(path);
+    if (!status) continue;  // a dangling link
+    if (status->directory) {
+      if (depth > 0) find_recipes(path, depth - 1, paths);
+    } else if (name.size() > 5 && name.substr(name.size() - 5) == ".yaml") {
+      paths.push_back(path);
+    }
+  }
+}
+
+}  // namespace
+
+void Recipe::describe(ConfigDescription<Recipe>& d) {
+  d.field("name", &Recipe::name, "short name of the experiment");
+  d.field("description", &Recipe::description, "one line that says what it shows");
+  d.field("seed", &Recipe::seed, "seed of every random draw").at_least(0);
+  d.nested("data", &Recipe::data, "data set, tokenizer, context").required();
+  d.nested("model", &Recipe::model, "architecture and attention mechanism").required();
+  d.nested("optim", &Recipe::optim, "optimizer and schedule").required();
+  d.nested("train", &Recipe::train, "size and number of updates").required();
+  d.nested("evaluate", &Recipe::evaluate, "scoring of held-out data");
+  d.nested("checkpoint", &Recipe::checkpoint, "saving and keeping");
+  d.nested("generate", &Recipe::generate, "sampling text");
+  d.field("sweep", &Recipe::sweep, "values to combine: {dotted.path: [values]}");
+  d.field("published", &Recipe::published, "the published numbers that this recipe aims at");
+}
+
+void Recipe::validate(const ConfigNode&) const {
+  for (const ConfigNode* section : {&sweep, &published}) {
+    if (section->is_map() || section->is_null()) continue;
+    throw located_error(section->location(), "expected a section of 'key: value' lines, found ",
+                        section->found());
+  }
+  sweep_points(sweep);
+}
+
+ConfigNode load_recipe_node(const std::string& path, const std::vector<std::string>& overrides) {
+  std::vector<Override> changes;
+  for (const std::string& argument : overrides) {
+    changes.push_back(parse_override(argument));
+    if (changes.back().path[0] == "extends") {
+      throw located_error(changes.back().value.location(),
+                          "'extends' cannot be overridden; give the other recipe instead");
+    }
+  }
+  require_usage(is_there(path), "there is no recipe file ", path,
+                "; 'linnet recipe list FOLDER' lists those below a folder");
+  std::vector<std::string> chain;
+  ConfigNode node = load_extended(path, chain);
+  apply_overrides(node, std::move(changes));
+  return node;
+}
+
+Recipe parse_recipe(const ConfigNode& node) {
+  if (const ConfigNode* extends = node.is_map() ? node.find("extends") : nullptr) {
+    throw located_error(extends->location(), "'extends' works in recipe files only");
+  }
+  ConfigErrors errors;
+  Recipe recipe = parse_config<Recipe>(node, "", {"extends"}, errors);
+  // The mechanism's complaints are worth having beside those of other sections.
+  ConfigNode attention;
+  if (node.is_map() && node.contains("model") && node.find("model")->is_map()) {
+    try {
+      attention = resolve_attention(recipe.model);
+    } catch (const UsageError& error) {
+      if (node.find("model")->contains("attention")) errors.add(error);
+    }
+  }
+  errors.throw_if_any();
+  recipe.resolved = to_config_node(recipe);
+  recipe.resolved.find("model")->set("attention", std::move(attention));
+  for (const char* key : {"sweep", "published"}) {
+    if (recipe.resolved.find(key)->is_null()) recipe.resolved.erase(key);
+  }
+  return recipe;
+}
+
+Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides) {
+  Recipe recipe = parse_recipe(load_recipe_node(path, overrides));
+  recipe.path = path;
+  return recipe;
+}
+
+void check_recipe(const std::string& path, const std::vector<std::string>& overrides) {
+  ConfigNode node = load_recipe_node(path, overrides);
+  const Recipe recipe = parse_recipe(node);
+  node.erase("sweep");
+  for (const SweepPoint& point : sweep_points(recipe.sweep)) {
+    ConfigNode combined = node;
+    apply_overrides(combined, point.overrides);
+    parse_recipe(combined);
+  }
+}
+
+std::vector<RecipeListing> list_recipes(const std::string& folder) {
+  std::vector<std::string> paths;
+  find_recipes(folder, kFolderDepth, paths);
+  std::sort(paths.begin(), paths.end());
+  std::vector<RecipeListing> listings;
+  for (const std::string& path : paths) {
+    RecipeListing listing;
+    listing.path = path;
+    const std::string file = file_name(path);
+    listing.name = file.substr(0, file.size() - 5);
+    try {
+      const ConfigNode node = load_yaml(path);
+      if (!node.contains("description")) continue;
+      listing.description = read_text(*node.find("description"), "description");
+      if (const ConfigNode* name = node.find("name")) listing.name = read_text(*name, "name");
+    } catch (const Error& error) {
+      listing.error = error.what();
+    }
+    listings.push_back(std::move(listing));
+  }
+  return listings;
+}
+
+}  // namespace linnet

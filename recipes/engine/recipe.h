@@ -1,0 +1,76 @@
+// A recipe: one YAML file (and what it extends) that says everything about an experiment.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "data/data_config.h"
+#include "layers/model_config.h"
+#include "optim/optim_config.h"
+#include "recipes/engine/recipe_config.h"
+#include "recipes/engine/recipe_merge.h"
+
+namespace linnet {
+
+// The sections of a recipe.
+struct Recipe {
+  std::string name, description;
+  int64_t seed = 1;
+  DataConfig data;
+  ModelConfig model;
+  OptimConfig optim;
+  TrainConfig train;
+  EvaluateConfig evaluate;
+  CheckpointConfig checkpoint;
+  SampleConfig generate;
+  ConfigNode sweep, published;
+
+  std::string path;     // the file that was loaded, "" for a recipe made from a node
+  ConfigNode resolved;  // every section with its defaults filled in; reads back to itself
+
+  static void describe(ConfigDescription<Recipe>& d);
+  void validate(const ConfigNode& at) const;
+};
+
+// The recipe file with everything it extends merged and `overrides` ("key.path=value") applied, not
+// yet checked. `extends` is a path relative to the file that names it, in a chain of at most 8
+// files. Throws UsageError.
+ConfigNode load_recipe_node(const std::string& path,
+                            const std::vector<std::string>& overrides = {});
+
+// Reads a merged node strictly, the attention mechanism's parameters and form included. Throws
+// UsageError with one line for each problem.
+Recipe parse_recipe(const ConfigNode& node);
+
+// load_recipe_node and parse_recipe in one.
+Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides = {});
+
+// load_recipe, and the same for every point of the recipe's sweep. Throws UsageError.
+void check_recipe(const std::string& path, const std::vector<std::string>& overrides = {});
+
+// One line of `linnet recipe list`.
+struct RecipeListing {
+  std::string path;
+  std::string name;  // the file's name without .yaml unless the recipe gives one
+  std::string description;
+  std::string error;  // why it cannot be read, "" if it can
+};
+
+// The recipes (*.yaml) below `folder`, sorted by path. Files without a description are bases that
+// other recipes extend and are left out; files that cannot be read are listed with the reason.
+std::vector<RecipeListing> list_recipes(const std::string& folder);
+
+// One combination of the values in a `sweep` section.
+struct SweepPoint {
+  std::string label;  // "attention=lavo,lr=0.001"
+  std::vector<Override> overrides;
+};
+
+// All combinations of a sweep {dotted.path: [values]}, the last path varying fastest; one point
+// without overrides when there is no sweep. Throws UsageError for other forms, for two points with
+// the same label, and beyond 1000 points.
+std::vector<SweepPoint> sweep_points(const ConfigNode& sweep);
+
+}  // namespace linnet

@@ -1,0 +1,118 @@
+// Descriptions of the engine's own recipe sections.
+#include "recipes/engine/recipe_config.h"
+
+namespace linnet {
+
+void TrainConfig::describe(ConfigDescription<TrainConfig>& d) {
+  d.optional("max_steps", &TrainConfig::max_steps, "stop after this many updates").at_least(0);
+  d.optional("max_tokens", &TrainConfig::max_tokens, "stop after this many target tokens")
+      .at_least(0);
+  d.optional("max_minutes", &TrainConfig::max_minutes, "stop after this much training time")
+      .above(0)
+      .unit("minutes");
+  d.optional("max_epochs", &TrainConfig::max_epochs, "stop after this many passes over the data")
+      .above(0);
+  d.optional("tokens_per_update", &TrainConfig::tokens_per_update, "tokens in one update")
+      .at_least(1)
+      .unit("tokens");
+  d.optional("examples_per_update", &TrainConfig::examples_per_update, "examples in one update")
+      .at_least(1)
+      .unit("examples");
+  d.field("micro_batch", &TrainConfig::micro_batch,
+          "examples that go through the model at once; changes nothing but rounding")
+      .at_least(1)
+      .unit("examples");
+  d.choice("precision", &TrainConfig::precision,
+           {{"f32", Precision::f32}, {"bf16", Precision::bf16}}, "storage of activations");
+  d.choice("recompute", &TrainConfig::recompute,
+           {{"none", Recompute::none}, {"block", Recompute::block}},
+           "what the backward pass computes again instead of keeping");
+  d.field("log_every_steps", &TrainConfig::log_every_steps, "updates between two training lines")
+      .at_least(1)
+      .unit("steps");
+  d.field("max_nonfinite_steps", &TrainConfig::max_nonfinite_steps,
+          "stop when so many updates in a row had to be skipped for a NaN or infinite gradient")
+      .at_least(1)
+      .unit("steps");
+}
+
+void TrainConfig::validate(const ConfigNode& at) const {
+  if (!max_steps && !max_tokens && !max_minutes && !max_epochs) {
+    throw located_error(at.location(),
+                        "'train' never stops; give max_steps, max_tokens, max_minutes or "
+                        "max_epochs");
+  }
+  if (tokens_per_update.has_value() == examples_per_update.has_value()) {
+    throw located_error(at.location_of("examples_per_update"),
+                        "'train' needs either tokens_per_update or examples_per_update, found ",
+                        tokens_per_update ? "both" : "neither");
+  }
+}
+
+void EvaluateConfig::describe(ConfigDescription<EvaluateConfig>& d) {
+  d.field("every_steps", &EvaluateConfig::every_steps, "updates between evaluations; 0: none")
+      .at_least(0)
+      .unit("steps");
+  d.field("at_end", &EvaluateConfig::at_end, "evaluate when training ends");
+  d.field("split", &EvaluateConfig::split, "the part of the data that is scored");
+  d.list("contexts", &EvaluateConfig::contexts,
+         "context lengths to score with; empty: the training context")
+      .at_least(1)
+      .unit("tokens");
+  d.field("batch", &EvaluateConfig::batch, "windows or examples scored at once")
+      .at_least(1)
+      .unit("examples");
+  d.optional("stride", &EvaluateConfig::stride,
+             "step of overlapping windows, each token scored once; none: windows do not overlap")
+      .at_least(1)
+      .unit("tokens");
+  d.field("carry_state", &EvaluateConfig::carry_state,
+          "read whole documents with the state of the mechanism instead of windows");
+  d.optional("max_tokens", &EvaluateConfig::max_tokens, "score at most this many; none: all")
+      .at_least(1)
+      .unit("tokens");
+}
+
+void EvaluateConfig::validate(const ConfigNode& at) const {
+  if (carry_state && stride) {
+    throw located_error(at.location_of("stride"),
+                        "'evaluate.stride' and 'evaluate.carry_state' exclude each other");
+  }
+  for (const int64_t context : contexts) {
+    if (stride && *stride > context) {
+      throw located_error(at.location_of("stride"), "'evaluate.stride' is ", *stride,
+                          ", which would skip tokens of windows of ", context);
+    }
+  }
+}
+
+void CheckpointConfig::describe(ConfigDescription<CheckpointConfig>& d) {
+  d.field("every_steps", &CheckpointConfig::every_steps,
+          "updates between checkpoints; 0: only when training stops")
+      .at_least(0)
+      .unit("steps");
+  d.optional("every_minutes", &CheckpointConfig::every_minutes, "time between checkpoints")
+      .above(0)
+      .unit("minutes");
+  d.field("keep", &CheckpointConfig::keep, "latest checkpoints kept; the best one is kept besides")
+      .at_least(1);
+  d.choice("best", &CheckpointConfig::best, {"nll", "accuracy", "none"},
+           "validation figure that chooses the best checkpoint");
+}
+
+void SampleConfig::describe(ConfigDescription<SampleConfig>& d) {
+  d.field("prompt", &SampleConfig::prompt, "text to continue");
+  d.field("tokens", &SampleConfig::tokens, "length of the sample; 0: none")
+      .at_least(0)
+      .unit("tokens");
+  d.field("temperature", &SampleConfig::temperature, "0: always the most probable token")
+      .at_least(0);
+  d.field("top_k", &SampleConfig::top_k, "draw from this many tokens; 0: from all").at_least(0);
+  d.field("top_p", &SampleConfig::top_p, "draw from the smallest set with this probability")
+      .above(0)
+      .at_most(1);
+  d.optional("seed", &SampleConfig::seed, "seed of the draws; none: that of the recipe")
+      .at_least(0);
+}
+
+}  // namespace linnet

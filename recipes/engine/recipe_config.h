@@ -1,0 +1,71 @@
+// The sections of a recipe that belong to the engine: train, evaluate, checkpoint, generate.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+
+namespace linnet {
+
+// Storage of activations and of the weights that products see; sums are always at least f32.
+enum class Precision { f32, bf16 };
+
+// What the backward pass computes again instead of keeping.
+enum class Recompute { none, block };
+
+// When training stops, how large an update is, what is logged.
+struct TrainConfig {
+  std::optional<int64_t> max_steps, max_tokens;
+  std::optional<double> max_minutes, max_epochs;
+  std::optional<int64_t> tokens_per_update, examples_per_update;  // exactly one of them
+  int64_t micro_batch = 1;
+  Precision precision = Precision::f32;
+  Recompute recompute = Recompute::none;
+  int64_t log_every_steps = 10;
+  int64_t max_nonfinite_steps = 5;
+
+  static void describe(ConfigDescription<TrainConfig>& d);
+  void validate(const ConfigNode& at) const;
+};
+
+// When and how held-out data is scored.
+struct EvaluateConfig {
+  int64_t every_steps = 0;
+  bool at_end = true;
+  std::string split = "validation";
+  std::vector<int64_t> contexts;
+  int64_t batch = 1;
+  std::optional<int64_t> stride;
+  bool carry_state = false;
+  std::optional<int64_t> max_tokens;
+
+  static void describe(ConfigDescription<EvaluateConfig>& d);
+  void validate(const ConfigNode& at) const;
+};
+
+// When the run is saved and what is kept.
+struct CheckpointConfig {
+  int64_t every_steps = 0;
+  std::optional<double> every_minutes;
+  int64_t keep = 3;
+  std::string best = "nll";
+
+  static void describe(ConfigDescription<CheckpointConfig>& d);
+};
+
+// The sample that a run writes, and the defaults of `linnet generate`.
+struct SampleConfig {
+  std::string prompt;
+  int64_t tokens = 200;
+  double temperature = 1.0;
+  int64_t top_k = 0;
+  double top_p = 1.0;
+  std::optional<int64_t> seed;
+
+  static void describe(ConfigDescription<SampleConfig>& d);
+};
+
+}  // namespace linnet

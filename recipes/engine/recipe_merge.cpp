@@ -1,0 +1,153 @@
+// How recipes combine.
+#include "recipes/engine/recipe_merge.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "core/config_scalar.h"
+#include "core/utf8.h"
+#include "core/yaml.h"
+
+namespace linnet {
+namespace {
+
+constexpr size_t kLongestPath = 32;  // elements; a recipe nests far less
+
+bool names_a_kind(const std::string& key) {
+  return key == "name" || key == "kind";
+}
+
+// Quotes do not make another name.
+bool same_name(const ConfigNode& a, const ConfigNode& b) {
+  return a.is_scalar() && b.is_scalar() ? a.raw() == b.raw() : a == b;
+}
+
+// Whether `over` says that the section is something else than `base`.
+bool changes_kind(const ConfigNode& base, const ConfigNode& over) {
+  for (const char* key : {"name", "kind"}) {
+    const ConfigNode* before = base.find(key);
+    const ConfigNode* after = over.find(key);
+    if (before != nullptr && after != nullptr && !same_name(*before, *after)) return true;
+  }
+  return false;
+}
+
+ConfigNode merge(const ConfigNode& base, const ConfigNode& over, bool top) {
+  if (!base.is_map() || !over.is_map() || (!top && changes_kind(base, over))) return over;
+  std::vector<ConfigEntry> entries = base.entries();
+  std::unordered_map<std::string, size_t> index;
+  for (size_t i = 0; i < entries.size(); ++i) index.emplace(entries[i].key, i);
+  for (const ConfigEntry& entry : over.entries()) {
+    const auto found = index.find(entry.key);
+    if (found == index.end()) {
+      entries.push_back(entry);
+    } else {
+      ConfigEntry& old = entries[found->second];
+      old = {entry.key, entry.key_location, merge(old.value, entry.value, false)};
+    }
+  }
+  ConfigNode merged = ConfigNode::map(std::move(entries));
+  merged.set_location(over.location());
+  return merged;
+}
+
+std::string trimmed(const std::string& text) {
+  const size_t first = text.find_first_not_of(" \t\n");
+  if (first == std::string::npos) return "";
+  return text.substr(first, text.find_last_not_of(" \t\n") - first + 1);
+}
+
+Location place_of(const std::string& origin, const std::string& path) {
+  return {std::make_shared<const std::string>(concat(origin, ": ", path)), 0, 0};
+}
+
+void assign(ConfigNode& root, const Override& change) {
+  const Location& location = change.value.location();
+  ConfigNode* section = &root;
+  for (size_t i = 0; i + 1 < change.path.size(); ++i) {
+    const std::string& key = change.path[i];
+    ConfigNode* next = section->find(key);
+    if (next == nullptr || next->is_null()) {
+      ConfigNode fresh = ConfigNode::map();
+      fresh.set_location(location);
+      section->set(key, std::move(fresh), location);
+      next = section->find(key);
+    }
+    if (!next->is_map()) {
+      throw located_error(location, "'", key, "' is ", next->found(),
+                          ", so nothing can be set inside it; give its whole value");
+    }
+    section = next;
+  }
+  const std::string& key = change.path.back();
+  const ConfigNode* old = section->find(key);
+  if (section != &root && names_a_kind(key) && old != nullptr && !same_name(*old, change.value)) {
+    const Location section_location = section->location();
+    *section = ConfigNode::map();
+    section->set_location(section_location);
+  }
+  section->set(key, change.value, location);
+}
+
+}  // namespace
+
+ConfigNode merge_recipes(const ConfigNode& base, const ConfigNode& over) {
+  return merge(base, over, true);
+}
+
+Override make_override(const std::string& path, ConfigNode value, const std::string& origin) {
+  const Location location = place_of(origin, path);
+  value.set_location_everywhere(location);
+  Override change;
+  change.value = std::move(value);
+  change.text = path;
+  for (size_t start = 0; start <= path.size();) {
+    const size_t end = std::min(path.find('.', start), path.size());
+    change.path.push_back(path.substr(start, end - start));
+    start = end + 1;
+    if (change.path.back().empty() || change.path.size() > kLongestPath) {
+      throw located_error(location, "not a path of keys such as model.attention.rank");
+    }
+  }
+  return change;
+}
+
+Override parse_override(const std::string& argument, const std::string& origin) {
+  for (size_t i = 0; i < argument.size();) {
+    const size_t bytes = utf8_character_bytes(argument, i);
+    require_usage(bytes > 0, origin, ": an override is not valid UTF-8 at its byte ", i);
+    i += bytes;
+  }
+  const size_t equals = argument.find('=');
+  require_usage(equals != std::string::npos && equals > 0, origin, ": '", argument,
+                "' is not an override; write key.path=value");
+  const std::string path = argument.substr(0, equals);
+  const std::string text = trimmed(argument.substr(equals + 1));
+  ConfigNode value;
+  if (!text.empty() && std::string("{[\"'").find(text[0]) != std::string::npos) {
+    try {
+      value = parse_yaml(text, concat(origin, ": ", path));
+    } catch (const UsageError& error) {
+      throw UsageError(concat(error.what(), " (quote the value for your shell?)"));
+    }
+  } else if (!is_null_text(text)) {
+    value = ConfigNode::scalar(text);
+  }
+  return make_override(path, std::move(value), origin);
+}
+
+void apply_overrides(ConfigNode& root, std::vector<Override> overrides) {
+  std::stable_sort(overrides.begin(), overrides.end(), [](const Override& a, const Override& b) {
+    if (a.path.size() != b.path.size()) return a.path.size() < b.path.size();
+    return names_a_kind(a.path.back()) && !names_a_kind(b.path.back());
+  });
+  for (size_t i = 0; i < overrides.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (overrides[i].path != overrides[j].path) continue;
+      throw located_error(overrides[i].value.location(), "given twice; keep one");
+    }
+    assign(root, overrides[i]);
+  }
+}
+
+}  // namespace linnet

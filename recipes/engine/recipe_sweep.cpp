@@ -1,0 +1,82 @@
+// The points of a `sweep` section.
+#include <set>
+
+#include "recipes/engine/recipe.h"
+
+namespace linnet {
+namespace {
+
+constexpr size_t kMostPoints = 1000;
+
+// What a label shows of a value: a scalar itself, a section by its name or kind, otherwise its
+// number in the list.
+std::string value_label(const ConfigNode& value, size_t index) {
+  if (value.is_scalar()) return value.raw();
+  if (value.is_map()) {
+    for (const char* key : {"name", "kind"}) {
+      const ConfigNode* node = value.find(key);
+      if (node != nullptr && node->is_scalar()) return node->raw();
+    }
+  }
+  return std::to_string(index + 1);
+}
+
+// One value of the sweep with what a point shows of it.
+struct Choice {
+  std::string label;
+  Override change;
+};
+
+// The values of one path; equal labels within it get their number appended.
+std::vector<Choice> choices_of(const ConfigEntry& entry) {
+  if (!entry.value.is_sequence() || entry.value.items().empty()) {
+    throw located_error(entry.value.location(), "'sweep.", entry.key,
+                        "' must be a list of values, found ",
+                        entry.value.is_sequence() ? "an empty list" : entry.value.found());
+  }
+  std::vector<std::string> labels;
+  std::multiset<std::string> seen;
+  for (const ConfigNode& value : entry.value.items()) {
+    labels.push_back(value_label(value, labels.size()));
+    seen.insert(labels.back());
+  }
+  const std::string last_key = entry.key.substr(entry.key.rfind('.') + 1);
+  std::vector<Choice> choices;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const std::string number = seen.count(labels[i]) > 1 ? concat("#", i + 1) : "";
+    const ConfigNode& value = entry.value.items()[i];
+    choices.push_back({concat(last_key, "=", labels[i], number),
+                       make_override(entry.key, value, value.location().text() + ": sweep")});
+  }
+  return choices;
+}
+
+}  // namespace
+
+std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
+  std::vector<SweepPoint> points(1);
+  for (const ConfigEntry& entry : sweep.entries()) {
+    const std::vector<Choice> choices = choices_of(entry);
+    if (points.size() * choices.size() > kMostPoints) {
+      throw located_error(sweep.location(), "'sweep' has more than ", kMostPoints, " combinations");
+    }
+    std::vector<SweepPoint> longer;
+    for (const SweepPoint& point : points) {
+      for (const Choice& choice : choices) {
+        SweepPoint next = point;
+        next.label += (next.label.empty() ? "" : ",") + choice.label;
+        next.overrides.push_back(choice.change);
+        longer.push_back(std::move(next));
+      }
+    }
+    points = std::move(longer);
+  }
+  std::set<std::string> labels;
+  for (const SweepPoint& point : points) {
+    if (labels.insert(point.label).second) continue;
+    throw located_error(sweep.location(), "two points of 'sweep' are both called ", point.label);
+  }
+  return points;
+}
+
+}  // namespace linnet

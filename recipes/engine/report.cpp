@@ -1,0 +1,294 @@
+// Assembling the page.
+#include "recipes/engine/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <optional>
+
+#include "core/files.h"
+#include "core/log.h"
+#include "core/version.h"
+#include "recipes/engine/report_chart.h"
+#include "recipes/engine/report_style.h"
+
+namespace linnet {
+namespace {
+
+constexpr size_t kShownProblems = 8;
+
+std::string format_value(double value, const char* format = "%.4g") {
+  if (!std::isfinite(value)) return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+  char text[48];
+  std::snprintf(text, sizeof(text), format, value);
+  return text;
+}
+
+// The last value of a curve, "–" when it has none.
+std::string last_of(const MetricCurve& curve, const char* format = "%.4g") {
+  return curve.empty() ? "–" : format_value(curve.back().value, format);
+}
+
+double median_of(MetricCurve curve) {
+  const auto middle = curve.begin() + static_cast<int64_t>(curve.size() / 2);
+  std::nth_element(curve.begin(), middle, curve.end(),
+                   [](const auto& a, const auto& b) { return a.value < b.value; });
+  return middle->value;
+}
+
+// The best finite point: smallest, or largest where more is better.
+std::optional<MetricPoint> best_of(const MetricCurve& curve, bool largest) {
+  std::optional<MetricPoint> best;
+  for (const MetricPoint& point : curve) {
+    if (!std::isfinite(point.value)) continue;
+    if (!best || (largest ? point.value > best->value : point.value < best->value)) best = point;
+  }
+  return best;
+}
+
+struct Table {
+  std::vector<std::string> head;
+  std::vector<std::vector<std::string>> rows;
+};
+
+Table training_table(const std::vector<RunData>& runs) {
+  Table table{{"run", "steps", "tokens", "loss", "gradient norm", "tokens/s (median)"}, {}};
+  for (const RunData& run : runs) {
+    const double steps = run.loss.empty() ? 0 : run.loss.back().step;
+    table.rows.push_back(
+        {run.name, format_value(steps, "%.0f"), format_tick(run.tokens), last_of(run.loss),
+         last_of(run.grad_norm, "%.3g"),
+         run.tokens_per_s.empty() ? "–" : format_value(median_of(run.tokens_per_s), "%.0f")});
+  }
+  return table;
+}
+
+Table evaluation_table(const std::vector<RunData>& runs) {
+  Table table{{"run", "split", "context", "step", "nll", "perplexity", "best perplexity",
+               "bits/byte", "accuracy", "best accuracy"},
+              {}};
+  const auto best_text = [](const std::optional<MetricPoint>& best) {
+    return best ? concat(format_value(best->value), " at ", format_tick(best->step)) : "–";
+  };
+  for (const RunData& run : runs) {
+    for (const EvaluationCurves& curves : run.evaluations) {
+      table.rows.push_back({run.name, curves.split, std::to_string(curves.context),
+                            format_value(curves.nll.back().step, "%.0f"), last_of(curves.nll),
+                            last_of(curves.perplexity),
+                            best_text(best_of(curves.perplexity, false)),
+                            last_of(curves.bits_per_byte), last_of(curves.accuracy),
+                            best_text(best_of(curves.accuracy, true))});
+    }
+  }
+  // Columns that no run fills say nothing.
+  for (size_t column = table.head.size(); column-- > 5;) {
+    const bool empty = std::all_of(table.rows.begin(), table.rows.end(),
+                                   [&](const auto& row) { return row[column] == "–"; });
+    if (!empty) continue;
+    const auto offset = static_cast<int64_t>(column);
+    table.head.erase(table.head.begin() + offset);
+    for (auto& row : table.rows) row.erase(row.begin() + offset);
+  }
+  return table;
+}
+
+std::string table_to_html(const Table& table) {
+  std::string html = "<div class=\"card\"><table><thead><tr>";
+  for (const std::string& cell : table.head) html += concat("<th>", escape_html(cell), "</th>");
+  html += "</tr></thead><tbody>";
+  for (const auto& row : table.rows) {
+    html += "<tr>";
+    for (const std::string& cell : row) html += concat("<td>", escape_html(cell), "</td>");
+    html += "</tr>\n";
+  }
+  return html + "</tbody></table></div>\n";
+}
+
+// Characters, not bytes, so that "–" counts as one column.
+size_t width_of(const std::string& text) {
+  return static_cast<size_t>(std::count_if(
+      text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xc0) != 0x80; }));
+}
+
+std::string table_to_text(const Table& table) {
+  std::vector<size_t> widths(table.head.size());
+  const auto measure = [&](const std::vector<std::string>& row) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
+  };
+  measure(table.head);
+  for (const auto& row : table.rows) measure(row);
+  std::string text;
+  const auto add = [&](const std::vector<std::string>& row) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string blanks(widths[i] - width_of(row[i]), ' ');
+      text += i == 0 ? concat(row[i], blanks) : concat("  ", blanks, row[i]);
+    }
+    text += '\n';
+  };
+  add(table.head);
+  for (const auto& row : table.rows) add(row);
+  return text;
+}
+
+// One curve a run.
+Chart chart_of(const std::vector<RunData>& runs, const char* title, const char* y_label,
+               MetricCurve RunData::*curve) {
+  Chart chart{title, y_label, {}, false};
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const int index = static_cast<int>(i);
+    chart.series.push_back(
+        {runs[i].name, runs[i].*curve, index % kChartColors, index / kChartColors, false});
+  }
+  return chart;
+}
+
+// One curve a run and context: the colour tells the run, or the context when there is one run.
+Chart evaluation_chart(const std::vector<RunData>& runs, const char* title, const char* y_label,
+                       MetricCurve EvaluationCurves::*curve) {
+  Chart chart{title, y_label, {}, false};
+  for (size_t i = 0; i < runs.size(); ++i) {
+    int index = 0;
+    for (const EvaluationCurves& curves : runs[i].evaluations) {
+      if ((curves.*curve).empty()) continue;
+      std::string name = concat(curves.split, ", context ", curves.context);
+      if (runs.size() > 1) name = concat(runs[i].name, ": ", name);
+      const int color = runs.size() > 1 ? static_cast<int>(i) : index;
+      const int dash = runs.size() > 1 ? index : index / kChartColors;
+      chart.series.push_back({name, curves.*curve, color % kChartColors, dash, true});
+      ++index;
+    }
+  }
+  return chart;
+}
+
+std::string charts(const std::vector<RunData>& runs) {
+  std::string html = "<div class=\"charts\">";
+  html += chart_to_html(chart_of(runs, "Training loss", "nats per target", &RunData::loss));
+  const Chart perplexity =
+      evaluation_chart(runs, "Validation perplexity", "perplexity", &EvaluationCurves::perplexity);
+  const Chart accuracy =
+      evaluation_chart(runs, "Validation accuracy", "accuracy", &EvaluationCurves::accuracy);
+  // A classifier has no perplexity; a run that was not evaluated yet shows an empty chart.
+  if (!perplexity.series.empty() || accuracy.series.empty()) html += chart_to_html(perplexity);
+  if (!accuracy.series.empty()) html += chart_to_html(accuracy);
+  const Chart bits = evaluation_chart(runs, "Validation bits per byte", "bits per byte",
+                                      &EvaluationCurves::bits_per_byte);
+  if (!bits.series.empty()) html += chart_to_html(bits);
+  Chart lr = chart_of(runs, "Learning rate", "learning rate", &RunData::lr);
+  lr.from_zero = true;
+  html += chart_to_html(lr);
+  html +=
+      chart_to_html(chart_of(runs, "Gradient norm", "norm before clipping", &RunData::grad_norm));
+  Chart throughput = chart_of(runs, "Throughput", "tokens per second", &RunData::tokens_per_s);
+  throughput.from_zero = true;
+  return html + chart_to_html(throughput) + "</div>\n";
+}
+
+std::string tiles(const RunData& run) {
+  std::string html = "<div class=\"tiles\">";
+  const auto tile = [&](const std::string& value, const std::string& what) {
+    html += concat("<div class=\"tile\"><b>", escape_html(value), "</b><span>", escape_html(what),
+                   "</span></div>");
+  };
+  tile(run.loss.empty() ? "0" : format_value(run.loss.back().step, "%.0f"), "steps");
+  tile(format_tick(run.tokens), "tokens");
+  tile(last_of(run.loss), "training loss");
+  for (const EvaluationCurves& curves : run.evaluations) {
+    const std::string where = concat(", ", curves.split, " at ", curves.context);
+    if (const auto best = best_of(curves.perplexity, false))
+      tile(format_value(best->value), concat("best perplexity", where));
+    if (const auto best = best_of(curves.bits_per_byte, false))
+      tile(format_value(best->value), concat("best bits/byte", where));
+    if (const auto best = best_of(curves.accuracy, true))
+      tile(format_value(100 * best->value, "%.1f %%"), concat("best accuracy", where));
+    break;  // the first is the training context; the table has them all
+  }
+  if (!run.tokens_per_s.empty())
+    tile(format_value(median_of(run.tokens_per_s), "%.0f"), "tokens/s (median)");
+  return html + "</div>\n";
+}
+
+std::string problems(const std::vector<RunData>& runs) {
+  std::string html;
+  for (const RunData& run : runs) {
+    if (run.problems.empty()) continue;
+    html += concat("<div class=\"card problems\"><b>", escape_html(run.name), ": ",
+                   run.problems.size(), " lines or files could not be read</b><ul>");
+    for (size_t i = 0; i < std::min(run.problems.size(), kShownProblems); ++i)
+      html += concat("<li>", escape_html(run.problems[i]), "</li>");
+    if (run.problems.size() > kShownProblems)
+      html += concat("<li>and ", run.problems.size() - kShownProblems, " more</li>");
+    html += "</ul></div>\n";
+  }
+  return html;
+}
+
+std::string texts(const std::vector<RunData>& runs) {
+  std::string html;
+  for (const RunData& run : runs) {
+    if (run.sample.empty()) continue;
+    html += concat("<h2>Sample", runs.size() > 1 ? concat(" of ", escape_html(run.name)) : "",
+                   "</h2><div class=\"card\"><pre>", escape_html(run.sample), "</pre></div>\n");
+  }
+  std::string folds;
+  for (const RunData& run : runs) {
+    const auto fold = [&](const char* what, const std::string& text) {
+      if (text.empty()) return;
+      folds += concat("<details class=\"card\"><summary>", what, " of ", escape_html(run.name),
+                      "</summary><pre>", escape_html(text), "</pre></details>\n");
+    };
+    fold("Recipe", run.recipe);
+    fold("Environment", run.environment.is_null() ? "" : run.environment.dump(2));
+  }
+  return folds.empty() ? html : html + concat("<h2>How it was made</h2>\n", folds);
+}
+
+}  // namespace
+
+std::string report_html(const std::vector<RunData>& runs) {
+  require(!runs.empty(), "a report needs at least one run");
+  const std::string title = runs.size() == 1 ? runs[0].name : concat(runs.size(), " runs");
+  std::string html = concat(
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
+      escape_html(title), " – linnet</title>\n<style>", kReportStyle,
+      "</style></head>\n<body><main>\n<h1>", escape_html(title), "</h1>\n<div class=\"quiet\">");
+  html += concat("linnet ", escape_html(linnet_version()));
+  if (runs.size() == 1) html += concat(" · ", escape_html(runs[0].path));
+  html += "</div>\n";
+  if (runs.size() == 1) html += tiles(runs[0]);
+  html += problems(runs) + charts(runs);
+  html += concat("<h2>Results</h2>\n", table_to_html(training_table(runs)));
+  const Table evaluations = evaluation_table(runs);
+  if (!evaluations.rows.empty())
+    html += concat("<h2>Evaluations</h2>\n", table_to_html(evaluations));
+  return html + texts(runs) + "</main></body></html>\n";
+}
+
+std::string report_text(const std::vector<RunData>& runs) {
+  std::string text = table_to_text(training_table(runs));
+  const Table evaluations = evaluation_table(runs);
+  if (!evaluations.rows.empty()) text += concat("\n", table_to_text(evaluations));
+  return text;
+}
+
+std::vector<RunData> read_runs(const std::vector<std::string>& run_directories) {
+  std::vector<RunData> runs;
+  std::map<std::string, int> uses;
+  for (const std::string& directory : run_directories) {
+    runs.push_back(read_run(directory));
+    for (const std::string& problem : runs.back().problems) log_warning(directory, ": ", problem);
+    ++uses[runs.back().name];
+  }
+  for (RunData& run : runs) {
+    if (uses[run.name] > 1) run.name = run.path;
+  }
+  return runs;
+}
+
+void write_report(const std::vector<std::string>& run_directories, const std::string& html_path) {
+  write_file_atomically(html_path, report_html(read_runs(run_directories)));
+}
+
+}  // namespace linnet

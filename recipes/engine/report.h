@@ -1,0 +1,26 @@
+// report.html: curves and tables of one run, or of several side by side.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "recipes/engine/report_data.h"
+
+namespace linnet {
+
+// Reads run directories, one after the other. Problems are logged as warnings; runs of one name are
+// told apart by their paths.
+std::vector<RunData> read_runs(const std::vector<std::string>& run_directories);
+
+// One self-contained page (no script, nothing loaded from elsewhere): curves of loss, learning
+// rate, gradient norm, validation perplexity or accuracy and throughput, a final table, samples,
+// recipes, environments and the problems met while reading. All texts are escaped.
+std::string report_html(const std::vector<RunData>& runs);
+
+// The final table as plain text for a terminal.
+std::string report_text(const std::vector<RunData>& runs);
+
+// Reads the run directories (read_runs) and writes the page atomically.
+void write_report(const std::vector<std::string>& run_directories, const std::string& html_path);
+
+}  // namespace linnet

@@ -1,0 +1,107 @@
+// Reading run directories.
+#include "recipes/engine/report_data.h"
+
+#include "core/files.h"
+
+namespace linnet {
+namespace {
+
+constexpr const char* kMetrics = "metrics.jsonl";
+constexpr uint64_t kLargestMetrics = uint64_t{2} << 30;
+constexpr uint64_t kLargestText = uint64_t{4} << 20;
+constexpr size_t kLongestLine = size_t{1} << 20;
+constexpr int kDepth = 3;
+
+EvaluationCurves& curves_of(RunData& run, const std::string& split, int64_t context) {
+  for (EvaluationCurves& curves : run.evaluations) {
+    if (curves.split == split && curves.context == context) return curves;
+  }
+  run.evaluations.push_back({split, context, {}, {}, {}, {}});
+  return run.evaluations.back();
+}
+
+void add_point(MetricCurve& curve, double step, const JsonValue* value) {
+  if (value != nullptr) curve.push_back({step, value->number()});
+}
+
+void read_line(RunData& run, std::string_view text) {
+  // The caller adds file and line to the message, so the parser's label is short.
+  const JsonValue line = parse_json(text, "line", {.bytes = kLongestLine});
+  const auto step = static_cast<double>(line.at("step").integer());
+  if (line.find("split") != nullptr) {
+    EvaluationCurves& curves =
+        curves_of(run, line.at("split").text(), line.at("context").integer());
+    add_point(curves.nll, step, &line.at("nll"));
+    add_point(curves.perplexity, step, line.find("perplexity"));
+    add_point(curves.bits_per_byte, step, line.find("bits_per_byte"));
+    add_point(curves.accuracy, step, line.find("accuracy"));
+  } else if (line.find("loss") != nullptr) {
+    const double tokens = line.at("tokens").number();
+    add_point(run.loss, step, &line.at("loss"));
+    add_point(run.lr, step, &line.at("lr"));
+    add_point(run.grad_norm, step, &line.at("grad_norm"));
+    add_point(run.tokens_per_s, step, &line.at("tokens_per_s"));
+    run.tokens = tokens;
+  }
+}
+
+// The text of an optional file; a problem when it cannot be read.
+std::string read_optional(RunData& run, const char* name) {
+  const std::string path = join_path(run.path, name);
+  try {
+    return exists(path) ? read_file(path, kLargestText) : "";
+  } catch (const Error& error) {
+    run.problems.emplace_back(error.what());
+    return "";
+  }
+}
+
+void collect_runs(const std::string& path, int depth, std::vector<std::string>& found) {
+  if (exists(join_path(path, kMetrics))) {
+    found.push_back(path);
+  } else if (depth > 0) {
+    for (const std::string& name : file_system().list(path)) {
+      const std::string child = join_path(path, name);
+      if (is_directory(child)) collect_runs(child, depth - 1, found);
+    }
+  }
+}
+
+}  // namespace
+
+RunData read_run(const std::string& run_directory) {
+  RunData run;
+  run.path = run_directory;
+  run.name = file_name(run_directory);
+  const std::string text = read_file(join_path(run_directory, kMetrics), kLargestMetrics);
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    ++number;
+    try {
+      read_line(run, std::string_view(text).substr(begin, end - begin));
+    } catch (const Error& error) {
+      run.problems.push_back(concat(kMetrics, ':', number, ": ", error.what()));
+    }
+    begin = end + 1;
+  }
+  run.recipe = read_optional(run, "recipe.yaml");
+  run.sample = read_optional(run, "sample.txt");
+  const std::string environment = read_optional(run, "environment.json");
+  try {
+    if (!environment.empty()) run.environment = parse_json(environment, "environment.json");
+  } catch (const Error& error) {
+    run.problems.emplace_back(error.what());
+  }
+  return run;
+}
+
+std::vector<std::string> find_runs(const std::string& path) {
+  std::vector<std::string> found;
+  if (is_directory(path)) collect_runs(path, kDepth, found);
+  require_usage(!found.empty(), path, " is no run directory and holds none: no ", kMetrics,
+                " was found in it");
+  return found;
+}
+
+}  // namespace linnet

@@ -1,0 +1,110 @@
+#include "recipes/engine/run_directory.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "core/files.h"
+#include "core/log.h"
+#include "core/yaml.h"
+#include "recipes/engine/checkpoint_store.h"
+
+namespace linnet {
+namespace {
+
+// Settings that do not change what an update computes (the micro-batch only in its rounding).
+constexpr std::array<std::string_view, 16> kFree{"name",
+                                                 "description",
+                                                 "evaluate",
+                                                 "checkpoint",
+                                                 "generate",
+                                                 "sweep",
+                                                 "published",
+                                                 "train.max_steps",
+                                                 "train.max_tokens",
+                                                 "train.max_minutes",
+                                                 "train.max_epochs",
+                                                 "train.log_every_steps",
+                                                 "train.max_nonfinite_steps",
+                                                 "train.micro_batch",
+                                                 "train.recompute",
+                                                 "data.cache"};
+
+std::string difference(const ConfigNode& a, const ConfigNode& b, const std::string& path) {
+  if (std::find(kFree.begin(), kFree.end(), path) != kFree.end() || a == b) return "";
+  if (!a.is_map() || !b.is_map()) return path;
+  std::set<std::string> keys;
+  for (const std::string& key : a.keys()) keys.insert(key);
+  for (const std::string& key : b.keys()) keys.insert(key);
+  for (const std::string& key : keys) {
+    const std::string inner = path.empty() ? key : path + "." + key;
+    const ConfigNode* left = a.find(key);
+    const ConfigNode* right = b.find(key);
+    const ConfigNode absent;
+    std::string found =
+        difference(left != nullptr ? *left : absent, right != nullptr ? *right : absent, inner);
+    if (!found.empty()) return found;
+  }
+  return "";
+}
+
+std::string default_directory(const Recipe& recipe) {
+  std::string name = recipe.name.empty() ? file_name(recipe.path) : recipe.name;
+  if (name.ends_with(".yaml")) name.resize(name.size() - 5);
+  return join_path("runs", name.empty() ? "run" : name);
+}
+
+bool holds_run(const std::string& directory) {
+  return exists(join_path(directory, "recipe.yaml")) || exists(join_path(directory, "checkpoints"));
+}
+
+std::optional<std::string> newest(const std::string& directory) {
+  const NewestCheckpoint found = CheckpointStore(directory).newest_valid();
+  for (const SkippedCheckpoint& skipped : found.skipped) {
+    log_warning("checkpoint ", skipped.path, " is skipped: ", skipped.reason);
+  }
+  require(found.path.has_value() || found.skipped.empty(), "no checkpoint in ", directory,
+          " is valid, so its run cannot continue; start anew with another --out, or delete ",
+          join_path(directory, "checkpoints"));
+  return found.path;
+}
+
+void require_same_recipe(const Recipe& recipe, const std::string& checkpoint) {
+  const std::string path = join_path(checkpoint, "recipe.yaml");
+  const std::string changed = first_difference(recipe.resolved, parse_yaml(read_file(path), path));
+  require_usage(changed.empty(), "the run in ", parent_path(parent_path(checkpoint)),
+                " was made with another recipe ('", changed,
+                "' differs); choose another directory with --out");
+}
+
+}  // namespace
+
+std::string first_difference(const ConfigNode& a, const ConfigNode& b) {
+  return difference(a, b, "");
+}
+
+RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string& resume) {
+  if (resume != "auto" && resume != "never") {
+    RunPlan plan{resume, newest(resume)};
+    require_usage(plan.checkpoint.has_value(), "--resume ", resume,
+                  ": there is no valid checkpoint in that run directory");
+    require_usage(out.empty() || out == resume, "--out ", out, " and --resume ", resume,
+                  " name different run directories; give one");
+    require_same_recipe(recipe, *plan.checkpoint);
+    return plan;
+  }
+  RunPlan plan{out.empty() ? default_directory(recipe) : out, std::nullopt};
+  if (resume == "never") {
+    require_usage(
+        out.empty() || !holds_run(out), "--out ", out,
+        " already holds a run; choose another directory, or --resume auto to continue it");
+    const std::string base = plan.directory;
+    for (int i = 2; holds_run(plan.directory); ++i) plan.directory = concat(base, "-", i);
+    return plan;
+  }
+  if (exists(join_path(plan.directory, "checkpoints"))) plan.checkpoint = newest(plan.directory);
+  if (plan.checkpoint) require_same_recipe(recipe, *plan.checkpoint);
+  return plan;
+}
+
+}  // namespace linnet

@@ -1,0 +1,137 @@
+#include "recipes/engine/run_state.h"
+
+#include "core/files.h"
+#include "core/hdf5.h"
+#include "core/yaml.h"
+#include "recipes/engine/checkpoint_store.h"
+
+namespace linnet {
+namespace {
+
+const std::string& file_of(const Checkpoint& checkpoint, const std::string& name) {
+  const auto found = checkpoint.files.find(name);
+  require(found != checkpoint.files.end(), "checkpoint ", checkpoint.path, " has no file ", name);
+  return found->second;
+}
+
+std::map<std::string, Tensor> tensors_of(const Checkpoint& checkpoint, const std::string& name) {
+  return tensors_from_hdf5(file_of(checkpoint, name), join_path(checkpoint.path, name));
+}
+
+bool sets_tokenizer(const Override& change) {
+  if (change.path[0] != "data") return false;
+  if (change.path.size() > 1) return change.path[1] == "tokenizer";
+  return change.value.is_map() && change.value.contains("tokenizer");
+}
+
+}  // namespace
+
+Updater make_updater(const Recipe& recipe, const ParameterSet& parameters) {
+  Updater updater;
+  updater.config = recipe.optim;
+  for (const ParameterSet::Entry& entry : parameters.entries()) {
+    updater.layout.push_back({entry.name, entry.begin, entry.end});
+  }
+  updater.optimizer = make_optimizer(updater.config, updater.layout,
+                                     parameters.weights().elements(), parameters.weights().dtype());
+  updater.schedule = make_schedule(updater.config, recipe.train.max_steps.value_or(0));
+  if (updater.config.ema) {
+    updater.average.emplace(parameters.weights(), updater.config.ema->decay,
+                            updater.config.ema->warmup);
+  }
+  return updater;
+}
+
+WithAverage::WithAverage(const ParameterSet& parameters, Updater& updater)
+    : parameters_(parameters), updater_(updater) {
+  swap();
+}
+
+WithAverage::~WithAverage() {
+  swap();
+}
+
+void WithAverage::swap() {
+  if (!updater_.average) return;
+  updater_.average->swap(parameters_.weights());
+  parameters_.refresh_values();
+}
+
+CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters,
+                            const Updater& updater, const Progress& progress,
+                            const Tokenizer* tokenizer, const ModelSizes& sizes) {
+  CheckpointContents contents;
+  contents.files["recipe.yaml"] = to_yaml(recipe.resolved);
+  contents.files["weights.h5"] = tensors_to_hdf5(named_weights(parameters));
+  contents.files["optimizer.h5"] = tensors_to_hdf5(updater.optimizer->state());
+  if (updater.average) contents.files["average.h5"] = tensors_to_hdf5(updater.average->state());
+  if (tokenizer != nullptr) contents.files["tokenizer.bin"] = tokenizer->serialise();
+  contents.metadata.set("step", progress.step)
+      .set("examples", progress.examples)
+      .set("tokens", progress.tokens)
+      .set("seconds", progress.seconds)
+      .set("skipped", progress.skipped)
+      .set("skipped_in_a_row", progress.skipped_in_a_row)
+      .set("evaluated", JsonValue::object()
+                            .set("step", progress.evaluated.step)
+                            .set("nll", progress.evaluated.nll)
+                            .set("accuracy", progress.evaluated.accuracy))
+      .set("vocabulary", sizes.vocabulary)
+      .set("length", sizes.length)
+      .set("classes", sizes.classes);
+  return contents;
+}
+
+void unpack_run(const Checkpoint& checkpoint, const ParameterSet& parameters, Updater& updater,
+                Progress& progress) {
+  load_weights(parameters, tensors_of(checkpoint, "weights.h5"), checkpoint.path);
+  updater.optimizer->load_state(tensors_of(checkpoint, "optimizer.h5"));
+  if (updater.average) updater.average->load_state(tensors_of(checkpoint, "average.h5"));
+  progress.step = checkpoint.metadata.at("step").integer();
+  progress.examples = checkpoint.metadata.at("examples").integer();
+  progress.tokens = checkpoint.metadata.at("tokens").integer();
+  progress.seconds = checkpoint.metadata.at("seconds").number();
+  progress.skipped = checkpoint.metadata.at("skipped").integer();
+  progress.skipped_in_a_row = checkpoint.metadata.at("skipped_in_a_row").integer();
+  const JsonValue& evaluated = checkpoint.metadata.at("evaluated");
+  progress.evaluated = {evaluated.at("step").integer(), evaluated.at("nll").number(),
+                        evaluated.at("accuracy").number()};
+}
+
+LoadedModel load_model(const std::string& run_or_checkpoint,
+                       const std::vector<std::string>& overrides) {
+  LoadedModel loaded;
+  loaded.path = find_checkpoint(run_or_checkpoint);
+  const Checkpoint checkpoint = load_checkpoint(loaded.path);
+  loaded.step = checkpoint.step;
+  ConfigNode node =
+      parse_yaml(file_of(checkpoint, "recipe.yaml"), join_path(checkpoint.path, "recipe.yaml"));
+  std::vector<Override> parsed;
+  for (const std::string& text : overrides) {
+    parsed.push_back(parse_override(text));
+    const std::string& section = parsed.back().path[0];
+    require_usage(section == "data" || section == "evaluate", "'", parsed.back().text,
+                  "' cannot be changed for a checkpoint; what can are data and evaluate");
+    require_usage(!sets_tokenizer(parsed.back()), "'", parsed.back().text,
+                  "': a checkpoint keeps the tokenizer that it was trained with; leave "
+                  "data.tokenizer out");
+  }
+  apply_overrides(node, parsed);
+  loaded.recipe = parse_recipe(node);
+  if (checkpoint.files.contains("tokenizer.bin")) {
+    loaded.tokenizer = tokenizer_from_blob(file_of(checkpoint, "tokenizer.bin"),
+                                           join_path(checkpoint.path, "tokenizer.bin"));
+  }
+  loaded.model = build_model(loaded.recipe, {checkpoint.metadata.at("vocabulary").integer(),
+                                             checkpoint.metadata.at("length").integer(),
+                                             checkpoint.metadata.at("classes").integer()});
+  const ParameterSet& parameters = loaded.model->parameters();
+  load_weights(parameters, tensors_of(checkpoint, "weights.h5"), loaded.path);
+  if (checkpoint.files.contains("average.h5")) {
+    parameters.weights().copy_from(tensors_of(checkpoint, "average.h5").at("average"));
+    parameters.refresh_values();
+  }
+  return loaded;
+}
+
+}  // namespace linnet

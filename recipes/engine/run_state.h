@@ -1,0 +1,87 @@
+// Everything that training continues from, and its checkpoint: weights, moments, counters.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "data/tokenizer.h"
+#include "optim/ema.h"
+#include "optim/optim_config.h"
+#include "recipes/engine/checkpoint_files.h"
+#include "recipes/engine/model_builder.h"
+
+namespace linnet {
+
+// The validation figures of the last evaluation.
+struct Evaluated {
+  int64_t step = -1;  // -1: there was none
+  double nll = 0, accuracy = 0;
+};
+
+// Counters of a run. `examples` is the whole position in the data.
+struct Progress {
+  int64_t step = 0;
+  int64_t examples = 0;
+  int64_t tokens = 0;            // trained on: targets, or a classifier's tokens without padding
+  double seconds = 0;            // of training, over all starts of the program
+  int64_t skipped = 0;           // updates left out because a gradient was not finite
+  int64_t skipped_in_a_row = 0;  // the latest of them
+  Evaluated evaluated;
+};
+
+// The optimizer side of a run.
+struct Updater {
+  OptimConfig config;
+  std::vector<ParameterSpan> layout;
+  std::unique_ptr<Optimizer> optimizer;
+  std::optional<Schedule> schedule;
+  std::optional<WeightAverage> average;
+};
+
+Updater make_updater(const Recipe& recipe, const ParameterSet& parameters);
+
+// The averaged weights in place of the current ones, where the run keeps an average, for as long
+// as it lives: evaluation and samples of a run see what those of its checkpoints see. Refers to
+// its arguments.
+class WithAverage {
+ public:
+  WithAverage(const ParameterSet& parameters, Updater& updater);
+  ~WithAverage();
+  WithAverage(const WithAverage&) = delete;
+  WithAverage& operator=(const WithAverage&) = delete;
+
+ private:
+  void swap();
+  const ParameterSet& parameters_;
+  Updater& updater_;
+};
+
+// The files of a checkpoint: recipe.yaml, weights.h5, average.h5 (with EMA), optimizer.h5,
+// tokenizer.bin (with text); its metadata holds the counters.
+struct CheckpointContents {
+  std::map<std::string, std::string> files;
+  JsonValue metadata = JsonValue::object();
+};
+CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters,
+                            const Updater& updater, const Progress& progress,
+                            const Tokenizer* tokenizer, const ModelSizes& sizes);
+
+// Puts a checkpoint back into a run built from the same recipe. Throws Error naming what differs.
+void unpack_run(const Checkpoint& checkpoint, const ParameterSet& parameters, Updater& updater,
+                Progress& progress);
+
+// A checkpoint for evaluation and generation: recipe, tokenizer and model (averaged weights where
+// the run kept them). `overrides` change the recipe's data (but its tokenizer) and evaluate
+// sections; throws UsageError for others.
+struct LoadedModel {
+  std::string path;
+  int64_t step = 0;
+  Recipe recipe;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::unique_ptr<Transformer> model;
+};
+LoadedModel load_model(const std::string& run_or_checkpoint,
+                       const std::vector<std::string>& overrides = {});
+
+}  // namespace linnet

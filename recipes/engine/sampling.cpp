@@ -1,0 +1,55 @@
+#include "recipes/engine/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "core/error.h"
+
+namespace linnet {
+
+void SamplingOptions::validate() const {
+  require_usage(temperature >= 0 && std::isfinite(temperature),
+                "temperature must be 0 or more, got ", temperature);
+  require_usage(top_k >= 0, "top-k must be 0 (all tokens) or more, got ", top_k);
+  require_usage(top_p > 0 && top_p <= 1, "top-p must be above 0 and at most 1, got ", top_p);
+}
+
+int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
+                     const RandomKey& key, uint64_t draw) {
+  require(!logits.empty(), "sample_token: no logits");
+  for (const float logit : logits) require(!std::isnan(logit), "sample_token: a logit is NaN");
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto likelier = [&](int32_t a, int32_t b) {
+    const float x = logits[static_cast<size_t>(a)];
+    const float y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  };
+  if (options.temperature == 0) return *std::min_element(order.begin(), order.end(), likelier);
+  std::sort(order.begin(), order.end(), likelier);
+  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(order.size())) {
+    order.resize(static_cast<size_t>(options.top_k));
+  }
+  const double top = logits[static_cast<size_t>(order[0])];
+  require(std::isfinite(top), "sample_token: the largest logit is ", top);
+  std::vector<double> weights;
+  double total = 0;
+  for (const int32_t id : order) {
+    weights.push_back(std::exp((logits[static_cast<size_t>(id)] - top) / options.temperature));
+    total += weights.back();
+  }
+  size_t kept = 0;
+  double mass = 0;
+  while (kept < weights.size() && (kept == 0 || mass < options.top_p * total))
+    mass += weights[kept++];
+  double left = key.uniform(draw) * mass;
+  for (size_t i = 0; i + 1 < kept; ++i) {
+    left -= weights[i];
+    if (left < 0) return order[i];
+  }
+  return order[kept - 1];
+}
+
+}  // namespace linnet

@@ -1,0 +1,70 @@
+// What a score says to people and to metrics.jsonl.
+#include <cmath>
+#include <cstdio>
+#include <iomanip>
+#include <sstream>
+
+#include "recipes/engine/task.h"
+
+namespace linnet {
+namespace {
+
+// Three decimals, or powers of ten for the word perplexities of untrained models.
+std::string readable(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), value < 1e6 ? "%.3f" : "%.3e", value);
+  return text;
+}
+
+}  // namespace
+
+double Score::perplexity() const {
+  return std::exp(nll());
+}
+
+double Score::word_perplexity() const {
+  return std::exp(nll_sum / static_cast<double>(words));
+}
+
+double Score::bits_per_byte() const {
+  return nll_sum / std::log(2.0) / static_cast<double>(bytes);
+}
+
+EvaluationMetrics Score::metrics(int64_t step) const {
+  EvaluationMetrics line;
+  line.step = step;
+  line.split = split;
+  line.context = context;
+  line.nll = nll();
+  if (classification()) {
+    line.accuracy = accuracy();
+    line.more.set("examples", tokens);
+  } else {
+    line.perplexity = perplexity();
+    if (bytes > 0) line.bits_per_byte = bits_per_byte();
+    line.more.set("mode", mode).set("tokens", tokens);
+    if (words > 0) line.more.set("words", words).set("word_perplexity", word_perplexity());
+    if (bytes > 0) line.more.set("bytes", bytes);
+    if (state_bytes > 0) line.more.set("state_bytes", static_cast<int64_t>(state_bytes));
+  }
+  line.more.set("seconds", seconds);
+  return line;
+}
+
+std::string Score::text() const {
+  std::ostringstream out;
+  out << std::fixed << split;
+  if (classification()) {
+    out << std::setprecision(2) << ": accuracy " << 100 * accuracy() << " % of " << tokens
+        << " examples, loss " << std::setprecision(4) << nll();
+    return out.str();
+  }
+  out << " at context " << context << " (" << mode << "): perplexity " << readable(perplexity())
+      << " per token";
+  if (words > 0) out << ", " << readable(word_perplexity()) << " per word";
+  if (bytes > 0) out << ", " << std::setprecision(4) << bits_per_byte() << " bits per byte";
+  out << "; " << tokens << " tokens in " << std::setprecision(1) << seconds << " s";
+  return out.str();
+}
+
+}  // namespace linnet

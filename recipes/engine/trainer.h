@@ -1,0 +1,61 @@
+// The training loop: updates, evaluations, checkpoints, stopping, resuming.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "recipes/engine/run_state.h"
+#include "recipes/engine/task.h"
+
+namespace linnet {
+
+struct TrainOptions {
+  std::string out;              // run directory; "": runs/<recipe name>
+  std::string resume = "auto";  // auto, never, or the run directory to continue
+  bool dry_run = false;         // check and build everything, run one update, make no directory
+};
+
+struct TrainOutcome {
+  int exit_code = 0;  // 0, or 3 when stopped by a signal after saving
+  std::string run_directory;
+  Progress progress;
+  std::optional<Score> last_score;
+};
+
+// Trains as the recipe says. Continues an interrupted run bit for bit. Throws UsageError for a
+// recipe that cannot be run, Error for failures; the last good checkpoint stays.
+TrainOutcome train(const Recipe& recipe, const TrainOptions& options);
+
+// One update over `examples_per_update` examples from progress.examples on, and what it measured.
+struct UpdateResult {
+  double loss = 0;           // mean nats per target
+  double gradient_norm = 0;  // of the mean loss, before clipping
+  double lr = 0;
+  int64_t targets = 0;
+  int64_t tokens = 0;    // targets, or a classifier's tokens without padding
+  bool skipped = false;  // a gradient was not finite: weights unchanged
+  std::string culprit;   // the first parameter with such a gradient
+};
+
+// Loss and gradients of one update are sums over micro-batches divided by all targets together, so
+// that cutting the update differently changes rounding only.
+class TrainStep {
+ public:
+  TrainStep(const Recipe& recipe, const Task& task, Transformer& model, Updater& updater);
+  // `next_batch` yields the update's micro-batches in order (see micro_batches()).
+  UpdateResult run(Progress& progress, const std::function<Batch()>& next_batch);
+  // Sizes of the micro-batches of every update.
+  const std::vector<int64_t>& micro_batches() const { return micro_batches_; }
+  int64_t examples_per_update() const { return examples_per_update_; }
+
+ private:
+  const Recipe& recipe_;
+  const Task& task_;
+  Transformer& model_;
+  Updater& updater_;
+  int64_t examples_per_update_ = 0;
+  std::vector<int64_t> micro_batches_;
+};
+
+}  // namespace linnet

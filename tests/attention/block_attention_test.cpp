@@ -1,0 +1,387 @@
+// Block attention: kernels against the literal equation, gradients against finite differences,
+// masks, documents, carried keys, limiting cases.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "core/error.h"
+#include "core/threads.h"
+#include "tests/attention/block_attention_case.h"
+
+namespace linnet {
+namespace {
+
+using test::AttentionCase;
+using test::AttentionShape;
+
+// What a test varies, applied to a case of either precision.
+struct Setting {
+  const char* name;
+  AttentionShape shape;
+  BlockPattern pattern = BlockPattern::full;
+  bool causal = false;
+  int64_t left = 0, right = 0, block = 0;
+  std::vector<int32_t> segments = {};
+  std::vector<int64_t> starts = {};
+  bool cross = false, masks = false;
+  int64_t bias_heads = 0;
+  double dropout = 0;
+
+  template <typename T>
+  void apply(AttentionCase<T>& c) const {
+    c.options.pattern = pattern;
+    c.options.causal = causal;
+    c.options.left = left;
+    c.options.right = right;
+    c.options.block = block;
+    c.options.dropout = dropout;
+    c.options.dropout_key = {3, 1, 9};
+    if (!cross) c.self(segments, starts);
+    c.in.time_offset = 30;
+    const int64_t reach = shape.Tk + shape.P;
+    if (bias_heads > 0) c.add_bias(bias_heads, reach, 2 * reach + 1);
+    if (masks) c.add_masks();
+  }
+};
+
+// Tiny shapes, all features: every direction of every gradient is checked on these.
+std::vector<Setting> tiny_settings() {
+  const AttentionShape plain{2, 5, 5, 2, 2, 3, 4, 0}, past{2, 4, 4, 2, 1, 3, 2, 3};
+  const AttentionShape source{2, 3, 6, 2, 1, 2, 3, 0};
+  const std::vector<int32_t> documents = {0, 0, 1, 1, 1, 4, 4, 4, 4, 2};
+  std::vector<Setting> all = {
+      {"causal", plain, BlockPattern::full, true},
+      {"noncausal", plain},
+      {"causal_band", plain, BlockPattern::band, true, 2},
+      {"band", plain, BlockPattern::band, false, 1, 2},
+      {"blocks", plain, BlockPattern::blocks, false, 0, 0, 2},
+      {"causal_blocks", plain, BlockPattern::blocks, true, 0, 0, 3},
+      {"documents", plain, BlockPattern::full, true, 0, 0, 0, documents},
+      {"past", past, BlockPattern::full, true, 0, 0, 0, {}, {3, 2}},
+      {"past_band", past, BlockPattern::band, true, 3, 0, 0, {}, {7, 1}},
+      {"past_blocks", past, BlockPattern::blocks, true, 0, 0, 4, {}, {6, 5}},
+      {"past_documents", past, BlockPattern::full, true, 0, 0, 0, {0, 0, 1, 1, 2, 2, 2, 2}, {9, 9}},
+      {"cross", source},
+  };
+  all.back().cross = true;
+  // Each again with masks, bias of both kinds and dropout.
+  const size_t count = all.size();
+  for (size_t i = 0; i < count; ++i) {
+    Setting loaded = all[i];
+    loaded.masks = true;
+    if (!loaded.cross) loaded.bias_heads = i % 2 == 0 ? 1 : loaded.shape.H;
+    loaded.dropout = i % 3 == 0 ? 0.3 : 0.0;
+    all.push_back(loaded);
+  }
+  return all;
+}
+
+// Lengths around and beyond the tile size of 64.
+std::vector<Setting> long_settings() {
+  const AttentionShape plain{2, 150, 150, 2, 1, 20, 33, 0}, past{1, 70, 70, 2, 2, 16, 16, 90};
+  std::vector<int32_t> documents(300, 0);
+  for (size_t i = 0; i < 300; ++i) documents[i] = static_cast<int32_t>(i / 66);
+  std::vector<Setting> all = {
+      {"causal", plain, BlockPattern::full, true},
+      {"noncausal", plain},
+      {"causal_band", plain, BlockPattern::band, true, 16},
+      {"wide_band", plain, BlockPattern::band, false, 70, 3},
+      {"blocks", plain, BlockPattern::blocks, true, 0, 0, 48},
+      {"documents", plain, BlockPattern::full, true, 0, 0, 0, documents},
+      {"past", past, BlockPattern::full, true, 0, 0, 0, {}, {75}},
+      {"past_band", past, BlockPattern::band, true, 80, 0, 0, {}, {1000}},
+      {"cross", {2, 130, 70, 2, 2, 16, 16, 0}},
+      {"one_query",
+       {2, 1, 1, 4, 2, 16, 16, 200},
+       BlockPattern::full,
+       true,
+       0,
+       0,
+       0,
+       {},
+       {200, 150}},
+  };
+  all[8].cross = true;
+  const size_t count = all.size();
+  for (size_t i = 0; i < count; ++i) {
+    Setting loaded = all[i];
+    loaded.masks = true;
+    if (!loaded.cross) loaded.bias_heads = i % 2 == 0 ? 1 : loaded.shape.H;
+    loaded.dropout = i % 2 == 0 ? 0.2 : 0.0;
+    all.push_back(loaded);
+  }
+  return all;
+}
+
+template <typename T>
+double worst_difference(const std::vector<T>& got, const std::vector<double>& expected) {
+  double worst = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double error = std::abs(static_cast<double>(got[i]) - expected[i]);
+    if (!(error <= worst)) worst = error;
+  }
+  return worst;
+}
+
+TEST(BlockAttention, ForwardIsTheLiteralEquation) {
+  std::vector<Setting> all = tiny_settings();
+  for (const Setting& setting : long_settings()) all.push_back(setting);
+  for (const Setting& setting : all) {
+    SCOPED_TRACE(std::string(setting.name) + (setting.masks ? " loaded" : ""));
+    AttentionCase<double> wide(setting.shape);
+    AttentionCase<float> narrow(setting.shape);
+    setting.apply(wide);
+    setting.apply(narrow);
+    const std::vector<double> expected = wide.reference();
+    wide.poison();
+    narrow.poison();
+    wide.forward();
+    narrow.forward();
+    const double in_double = worst_difference(wide.y, expected);
+    const double in_float = worst_difference(narrow.y, expected);
+    EXPECT_TRUE(in_double <= 1e-13) << in_double;
+    EXPECT_TRUE(in_float <= 1e-5) << in_float;
+  }
+}
+
+// Every direction: dL/dx of L = sum(dy * y) by central differences of the literal equation.
+void expect_gradient(const char* what, const std::vector<double>& gradient,
+                     std::vector<double>& variable, const std::function<double()>& loss) {
+  ASSERT_EQ(gradient.size(), variable.size()) << what;
+  const double step = 1e-5;
+  for (size_t i = 0; i < variable.size(); ++i) {
+    const double before = variable[i];
+    variable[i] = before + step;
+    const double up = loss();
+    variable[i] = before - step;
+    const double down = loss();
+    variable[i] = before;
+    const double numeric = (up - down) / (2 * step);
+    ASSERT_TRUE(std::abs(gradient[i] - numeric) <= 2e-9 * (1 + std::abs(numeric)))
+        << what << "[" << i << "]: " << gradient[i] << ", differences give " << numeric;
+  }
+}
+
+TEST(BlockAttention, GradientsAgreeWithFiniteDifferencesInEveryDirection) {
+  for (const Setting& setting : tiny_settings()) {
+    SCOPED_TRACE(std::string(setting.name) + (setting.masks ? " loaded" : ""));
+    AttentionCase<double> poisoned(setting.shape), clean(setting.shape);
+    setting.apply(poisoned);
+    setting.apply(clean);
+    poisoned.poison();
+    poisoned.forward();
+    poisoned.backward();
+    const auto loss = [&] {
+      const std::vector<double> y = clean.reference();
+      double total = 0;
+      for (size_t i = 0; i < y.size(); ++i) total += y[i] * clean.dy[i];
+      return total;
+    };
+    expect_gradient("dq", poisoned.dq, clean.q, loss);
+    expect_gradient("dk", poisoned.dk, clean.k, loss);
+    expect_gradient("dv", poisoned.dv, clean.v, loss);
+    expect_gradient("dpast_k", poisoned.dpast_k, clean.past_k, loss);
+    expect_gradient("dpast_v", poisoned.dpast_v, clean.past_v, loss);
+    expect_gradient("dbias", poisoned.dbias, clean.bias, loss);
+  }
+}
+
+// Long cases: float gradients against double ones, which share only the template; and double ones
+// in random directions against the literal equation.
+TEST(BlockAttention, GradientsOfLongSequences) {
+  for (const Setting& setting : long_settings()) {
+    SCOPED_TRACE(std::string(setting.name) + (setting.masks ? " loaded" : ""));
+    AttentionCase<double> wide(setting.shape), moved(setting.shape);
+    AttentionCase<float> narrow(setting.shape);
+    setting.apply(wide);
+    setting.apply(moved);
+    setting.apply(narrow);
+    narrow.poison();
+    wide.poison();
+    wide.forward();
+    wide.backward();
+    narrow.forward();
+    narrow.backward();
+    EXPECT_TRUE(worst_difference(narrow.dq, wide.dq) <= 1e-4);
+    EXPECT_TRUE(worst_difference(narrow.dk, wide.dk) <= 1e-4);
+    EXPECT_TRUE(worst_difference(narrow.dv, wide.dv) <= 1e-4);
+    EXPECT_TRUE(worst_difference(narrow.dpast_k, wide.dpast_k) <= 1e-4);
+    EXPECT_TRUE(worst_difference(narrow.dpast_v, wide.dpast_v) <= 1e-4);
+    EXPECT_TRUE(worst_difference(narrow.dbias, wide.dbias) <= 1e-3);
+    double slope = 0;
+    const std::pair<std::vector<double>*, const std::vector<double>*> variables[] = {
+        {&moved.q, &wide.dq},           {&moved.k, &wide.dk},           {&moved.v, &wide.dv},
+        {&moved.past_k, &wide.dpast_k}, {&moved.past_v, &wide.dpast_v}, {&moved.bias, &wide.dbias}};
+    const auto move = [&](double distance) {
+      uint64_t site = 20;
+      for (const auto& [variable, gradient] : variables) {
+        const std::vector<double> direction =
+            AttentionCase<double>::draws(static_cast<int64_t>(variable->size()), ++site);
+        for (size_t i = 0; i < variable->size(); ++i) (*variable)[i] += distance * direction[i];
+      }
+    };
+    uint64_t site = 20;
+    for (const auto& [variable, gradient] : variables) {
+      const std::vector<double> direction =
+          AttentionCase<double>::draws(static_cast<int64_t>(variable->size()), ++site);
+      for (size_t i = 0; i < direction.size(); ++i) slope += direction[i] * (*gradient)[i];
+    }
+    const auto loss = [&] {
+      const std::vector<double> y = moved.reference();
+      double total = 0;
+      for (size_t i = 0; i < y.size(); ++i) total += y[i] * moved.dy[i];
+      return total;
+    };
+    const double step = 1e-6;
+    move(step);
+    const double up = loss();
+    move(-2 * step);
+    const double numeric = (up - loss()) / (2 * step);
+    EXPECT_TRUE(std::abs(slope - numeric) <= 1e-6 * (1 + std::abs(numeric)))
+        << slope << " " << numeric;
+  }
+}
+
+TEST(BlockAttention, ManyThreadsFewHeadsGiveTheSameGradients) {
+  const int before = thread_count();
+  AttentionCase<double> one({1, 300, 300, 1, 1, 8, 8, 0}), four({1, 300, 300, 1, 1, 8, 8, 0});
+  AttentionCase<double>* cases[] = {&one, &four};
+  for (int i = 0; i < 2; ++i) {
+    set_thread_count(i == 0 ? 1 : 4);
+    cases[i]->self();
+    cases[i]->options.causal = true;
+    cases[i]->add_bias(1, 299, 300);
+    cases[i]->forward();
+    cases[i]->backward();
+  }
+  EXPECT_EQ(one.y, four.y);
+  EXPECT_EQ(one.dq, four.dq);
+  EXPECT_TRUE(worst_difference(four.dk, one.dk) <= 1e-13);
+  EXPECT_TRUE(worst_difference(four.dv, one.dv) <= 1e-13);
+  EXPECT_TRUE(worst_difference(four.dbias, one.dbias) <= 1e-12);
+  const std::vector<double> first_dk = four.dk;
+  four.backward();
+  EXPECT_EQ(first_dk, four.dk);
+  set_thread_count(before);
+}
+
+TEST(BlockAttention, QueriesWithoutKeysGiveZero) {
+  AttentionCase<float> c({2, 70, 70, 1, 1, 4, 4, 0});
+  c.self();
+  c.key_mask.assign(140, 1);
+  std::fill_n(c.key_mask.begin(), 70, uint8_t{0});
+  c.poison();
+  c.forward();
+  c.backward();
+  for (size_t i = 0; i < 70 * 4; ++i) {
+    ASSERT_EQ(c.y[i], 0);
+    ASSERT_EQ(c.dq[i], 0);
+    ASSERT_EQ(c.dk[i], 0);
+    ASSERT_EQ(c.dv[i], 0);
+  }
+  for (size_t i = 70 * 4; i < c.y.size(); ++i) ASSERT_FALSE(std::isnan(c.y[i]) || c.y[i] == 0);
+}
+
+TEST(BlockAttention, TheFutureChangesNoBit) {
+  AttentionCase<float> before({1, 130, 130, 2, 2, 8, 8, 0}), after({1, 130, 130, 2, 2, 8, 8, 0});
+  for (AttentionCase<float>* c : {&before, &after}) {
+    c->self();
+    c->options.causal = true;
+  }
+  const size_t row = 2 * 8, changed = 77;
+  for (size_t i = changed * row; i < after.k.size(); ++i) after.k[i] = after.v[i] = 50.0f;
+  before.forward();
+  after.forward();
+  for (size_t i = 0; i < changed * row; ++i) ASSERT_EQ(before.y[i], after.y[i]) << i;
+  EXPECT_NE(before.y[changed * row], after.y[changed * row]);
+}
+
+TEST(BlockAttention, SegmentsWithCarriedKeysAreTheWholeSequence) {
+  const int64_t T = 96;
+  for (const int64_t window : {int64_t{0}, int64_t{20}}) {
+    AttentionCase<double> whole({1, T, T, 2, 2, 8, 8, 0});
+    whole.self();
+    whole.options.causal = true;
+    if (window > 0) {
+      whole.options.pattern = BlockPattern::band;
+      whole.options.left = window - 1;
+    }
+    whole.options.dropout = 0.25;
+    whole.forward();
+    for (const int64_t cut : {1, 31, 64, 95}) {
+      const int64_t past = window > 0 ? window : cut;
+      AttentionCase<double> part({1, T - cut, T - cut, 2, 2, 8, 8, past});
+      part.options = whole.options;
+      part.self({}, {cut});
+      part.in.time_offset = cut;
+      const size_t row = 2 * 8, offset = static_cast<size_t>(cut) * row;
+      part.q.assign(whole.q.begin() + offset, whole.q.end());
+      part.k.assign(whole.k.begin() + offset, whole.k.end());
+      part.v.assign(whole.v.begin() + offset, whole.v.end());
+      for (int64_t p = 0; p < past; ++p) {
+        const int64_t t = cut - past + p;
+        for (size_t i = 0; i < row; ++i) {
+          const double nan = std::numeric_limits<double>::quiet_NaN();
+          part.past_k[p * row + i] = t < 0 ? nan : whole.k[t * row + i];
+          part.past_v[p * row + i] = t < 0 ? nan : whole.v[t * row + i];
+        }
+      }
+      part.forward();
+      const std::vector<double> expected(whole.y.begin() + offset, whole.y.end());
+      const double error = worst_difference(part.y, expected);
+      EXPECT_TRUE(error <= 1e-13) << "window " << window << " cut " << cut << ": " << error;
+    }
+  }
+}
+
+TEST(BlockAttention, BandsAtTheirLimits) {
+  AttentionCase<double> c({1, 40, 40, 1, 1, 4, 4, 0});
+  c.self();
+  c.options.causal = true;
+  c.options.pattern = BlockPattern::band;
+  c.options.left = 0;
+  c.forward();
+  EXPECT_TRUE(worst_difference(c.y, c.v) <= 1e-14);
+  c.options.left = 39;
+  c.forward();
+  const std::vector<double> wide = c.y;
+  c.options.pattern = BlockPattern::full;
+  EXPECT_TRUE(worst_difference(wide, c.reference()) <= 1e-14);
+}
+
+TEST(BlockAttention, DropoutDropsItsShareAndKeepsTheMean) {
+  AttentionCase<double> c({1, 256, 256, 1, 1, 4, 1, 0});
+  c.self();
+  c.options.dropout = 0.25;
+  std::fill(c.v.begin(), c.v.end(), 1.0);
+  c.forward();
+  double mean = 0;
+  for (const double y : c.y) mean += y / 256;
+  EXPECT_NEAR(mean, 1.0, 0.03);
+  const std::vector<double> first = c.y;
+  c.forward();
+  EXPECT_EQ(first, c.y);
+  c.options.dropout_key.step = 2;
+  c.forward();
+  EXPECT_NE(first, c.y);
+}
+
+TEST(BlockAttention, RefusesWhatDoesNotFit) {
+  AttentionCase<float> c({1, 4, 4, 3, 2, 4, 4, 0});
+  c.self();
+  EXPECT_THROW(c.forward(), Error);
+  AttentionCase<float> cross({1, 4, 6, 2, 2, 4, 4, 0});
+  cross.options.causal = true;
+  EXPECT_THROW(cross.forward(), Error);
+  AttentionCase<float> bias({1, 4, 4, 2, 2, 4, 4, 0});
+  bias.self();
+  bias.add_bias(1, 2, 5);
+  EXPECT_THROW(bias.forward(), Error);
+  bias.options.pattern = BlockPattern::band;
+  bias.options.left = bias.options.right = 2;
+  EXPECT_NO_THROW(bias.forward());
+}
+
+}  // namespace
+}  // namespace linnet

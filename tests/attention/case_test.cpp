@@ -1,0 +1,227 @@
+// `linnet attention run`: modes agree, core equals the whole without projections, bad cases are
+// refused.
+#include "attention/case.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "attention/explain.h"
+#include "attention/registry.h"
+#include "core/hdf5.h"
+
+namespace linnet {
+namespace {
+
+constexpr int64_t kRows = 2, kLength = 21, kSource = 6, kWidth = 16, kHeads = 2;
+
+// Enough for every mechanism at heads of 8.
+std::string options_for(const std::string& mechanism) {
+  if (mechanism == "lavo") return ", rank: 6, window: 5";
+  if (mechanism == "abc_mlp") return ", slots: 4";
+  if (mechanism == "cosformer") return ", max_length: 64";
+  return "";
+}
+
+Tensor draw(const Shape& shape, const std::string& name) {
+  const Tensor result = Tensor::empty(shape, DType::f64);
+  const RandomKey key = RandomKey{5, 0, 0}.at(name);
+  for (int64_t i = 0; i < result.elements(); ++i) {
+    result.data<double>()[i] = 0.5 * key.normal(static_cast<uint64_t>(i));
+  }
+  return result;
+}
+
+struct CaseFile {
+  std::map<std::string, Tensor> tensors;
+  std::string mechanism, form, config;
+  int64_t core = 0;
+
+  std::string image() const {
+    Hdf5Writer writer;
+    for (const auto& [name, tensor] : tensors) writer.write(name, tensor);
+    writer.set_attribute("/", "mechanism", mechanism);
+    writer.set_attribute("/", "form", form);
+    writer.set_attribute("/", "config", config);
+    writer.set_attribute("/", "core", core);
+    writer.set_attribute("/", "max_length", int64_t{64});
+    return writer.finish();
+  }
+};
+
+CaseFile make_case(const Mechanism& mechanism, Form form) {
+  CaseFile file;
+  file.mechanism = mechanism.name;
+  file.form = name_of(form);
+  file.config = concat("{width: ", kWidth, ", heads: ", kHeads, options_for(mechanism.name), "}");
+  file.tensors["inputs/x"] = draw({kRows, kLength, kWidth}, "x");
+  file.tensors["cotangent"] = draw({kRows, kLength, kWidth}, "dy");
+  if (form == Form::cross) file.tensors["inputs/source"] = draw({kRows, kSource, kWidth}, "source");
+  const Tensor mask = Tensor::full({kRows, kLength}, 1, DType::u8);
+  mask.data<uint8_t>()[kLength - 1] = 0;
+  file.tensors["inputs/mask"] = mask;
+  ParameterSet set;
+  const ParameterScope root(set);
+  MixerOptions options;
+  options.width = kWidth;
+  options.heads = kHeads;
+  options.form = form;
+  options.max_length = 64;
+  ConfigNode parameters = ConfigNode::map();
+  if (mechanism.name == "lavo") {
+    parameters.set("rank", ConfigNode::integer(6));
+    parameters.set("window", ConfigNode::integer(5));
+  }
+  if (mechanism.name == "abc_mlp") parameters.set("slots", ConfigNode::integer(4));
+  mechanism.make(parameters, options, {root.child("own"), root.child("tied")});
+  for (const ParameterSet::Entry& entry : set.entries()) {
+    const std::string name = entry.name.substr(entry.name.find('.') + 1);
+    file.tensors["params/" + name] = draw(entry.shape, name);
+  }
+  return file;
+}
+
+std::map<std::string, Tensor> run(const CaseFile& file, CaseMode mode, DType dtype = DType::f64) {
+  CaseOptions options;
+  options.dtype = dtype;
+  options.mode = mode;
+  options.chunk = 4;
+  return tensors_from_hdf5(run_case(file.image(), "CASE.h5", options), "OUT.h5");
+}
+
+double difference(const Tensor& a, const Tensor& b) {
+  EXPECT_EQ(a.shape(), b.shape());
+  const std::vector<double> left = a.to_vector<double>(), right = b.to_vector<double>();
+  double largest = 0;
+  for (size_t i = 0; i < left.size(); ++i) {
+    if (!(std::abs(left[i] - right[i]) <= largest)) largest = std::abs(left[i] - right[i]);
+  }
+  return largest;
+}
+
+void expect_equal(const std::map<std::string, Tensor>& a, const std::map<std::string, Tensor>& b,
+                  double allowed, const std::string& what) {
+  for (const auto& [name, tensor] : b) {
+    ASSERT_TRUE(a.contains(name)) << what << " lacks " << name;
+    EXPECT_LE(difference(a.at(name), tensor), allowed) << what << " " << name;
+  }
+  EXPECT_EQ(a.size(), b.size()) << what;
+}
+
+std::string refusal(const CaseFile& file, CaseMode mode = CaseMode::parallel) {
+  try {
+    run(file, mode);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(AttentionCase, ModesAgreeForEveryMechanism) {
+  for (const Mechanism& mechanism : mechanisms()) {
+    for (const Form form : {Form::causal, Form::cross}) {
+      if (!mechanism.traits.has(form)) continue;
+      const CaseFile file = make_case(mechanism, form);
+      const auto parallel = run(file, CaseMode::parallel);
+      EXPECT_TRUE(parallel.contains("grads/x")) << mechanism.name;
+      EXPECT_TRUE(parallel.contains("outputs/context")) << mechanism.name;
+      const std::string what = concat(mechanism.name, " ", name_of(form));
+      expect_equal(run(file, CaseMode::chunked), parallel, 1e-10, what + " chunked");
+      expect_equal(run(file, CaseMode::recurrent), parallel, 1e-10, what + " recurrent");
+    }
+  }
+}
+
+TEST(AttentionCase, CoreIsTheMechanismWithoutItsProjections) {
+  const Mechanism& mechanism = find_mechanism("lavo");
+  CaseFile file = make_case(mechanism, Form::causal);
+  // Identity projections: q = k = v = x, and the output projection passes the context.
+  for (const char* name : {"q", "k", "v", "out"}) {
+    const Tensor identity = Tensor::zeros({kWidth, kWidth}, DType::f64);
+    for (int64_t i = 0; i < kWidth; ++i) identity.data<double>()[i * kWidth + i] = 1;
+    file.tensors[concat("params/", name, ".weight")] = identity;
+    file.tensors[concat("params/", name, ".bias")] = Tensor::zeros({kWidth}, DType::f64);
+  }
+  const auto whole = run(file, CaseMode::parallel);
+  CaseFile core = file;
+  core.core = 1;
+  const Shape heads{kRows, kLength, kHeads, kWidth / kHeads};
+  for (const char* name : {"inputs/q", "inputs/k", "inputs/v"}) {
+    core.tensors[name] = file.tensors["inputs/x"].reshape(heads);
+  }
+  core.tensors.erase("inputs/x");
+  core.tensors["cotangent"] = file.tensors["cotangent"].reshape(heads);
+  for (const char* name : {"q", "k", "v", "out"}) {
+    core.tensors.erase(concat("params/", name, ".weight"));
+    core.tensors.erase(concat("params/", name, ".bias"));
+  }
+  const auto inner = run(core, CaseMode::parallel);
+  EXPECT_LE(difference(inner.at("outputs/context"), whole.at("outputs/context")), 1e-13);
+  EXPECT_LE(difference(inner.at("grads/params/basis"), whole.at("grads/params/basis")), 1e-13);
+  const auto recurrent = run(core, CaseMode::recurrent);
+  EXPECT_LE(difference(recurrent.at("grads/k"), inner.at("grads/k")), 1e-12);
+}
+
+TEST(AttentionCase, StateContinuesInAnotherRun) {
+  for (const Mechanism& mechanism : mechanisms()) {
+    const CaseFile file = make_case(mechanism, Form::causal);
+    for (const DType dtype : {DType::f64, DType::bf16}) {
+      CaseFile first = file;
+      first.tensors.erase("cotangent");
+      const auto before = run(first, CaseMode::parallel, dtype);
+      CaseFile next = first;
+      for (const auto& [name, tensor] : before) {
+        if (name.starts_with("state/")) next.tensors[name] = tensor;
+      }
+      const Tensor positions = Tensor::empty({kRows, kLength}, DType::i32);
+      for (int64_t i = 0; i < positions.elements(); ++i) {
+        positions.data<int32_t>()[i] = static_cast<int32_t>(kLength + i % kLength);
+      }
+      next.tensors["positions/q"] = positions;
+      const auto after = run(next, CaseMode::parallel, dtype);
+      EXPECT_GT(difference(after.at("outputs/y"), before.at("outputs/y")), 1e-3)
+          << mechanism.name << ": the state changes nothing";
+    }
+  }
+}
+
+TEST(AttentionCase, BadCasesAreRefusedWithASentence) {
+  const CaseFile good = make_case(find_mechanism("softmax"), Form::causal);
+  CaseFile bad = good;
+  bad.tensors.erase("params/k.weight");
+  EXPECT_NE(refusal(bad).find("params/k.weight is missing"), std::string::npos);
+  bad = good;
+  bad.tensors["params/q.wieght"] = draw({1}, "x");
+  EXPECT_NE(refusal(bad).find("did you mean 'q.weight'"), std::string::npos);
+  bad = good;
+  bad.tensors["inputs/mask"] = Tensor::full({1, 2}, 1, DType::u8);
+  EXPECT_NE(refusal(bad).find("expected inputs/mask [2, 21]"), std::string::npos);
+  bad = good;
+  bad.tensors["draws/projection"] = draw({2}, "x");
+  EXPECT_NE(refusal(bad).find("makes no draws"), std::string::npos);
+  bad = good;
+  bad.tensors["input/x"] = draw({2}, "x");
+  EXPECT_NE(refusal(bad).find("did you mean 'inputs'"), std::string::npos);
+  bad = good;
+  bad.form = "noncausal";
+  EXPECT_NE(refusal(bad, CaseMode::recurrent).find("no state"), std::string::npos);
+  bad.form = "causal";
+  bad.config = "{width: 16, heads: 3}";
+  EXPECT_NE(refusal(bad).find("multiple of heads"), std::string::npos);
+}
+
+TEST(AttentionShow, ListsParametersStateAndOptionsOfEveryMechanism) {
+  for (const Mechanism& mechanism : mechanisms()) {
+    const JsonValue shown = explain_mechanism(mechanism, ConfigNode::map());
+    EXPECT_EQ(shown.at("options").size(), mechanism.schema().fields.size());
+    for (const JsonValue& form : shown.at("forms").elements()) {
+      EXPECT_EQ(form.at("parameters").elements()[0].at("name").text(), "q.weight");
+      EXPECT_EQ(form.at("state").size() == 0, form.at("form").text() == "noncausal");
+    }
+    const std::string text = format_explanation(shown);
+    EXPECT_NE(text.find(mechanism.sources), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,165 @@
+// Mixers that are wrong on purpose: the conformance suite must name what is wrong with each.
+#include <gtest/gtest.h>
+
+#include "attention/conformance.h"
+#include "autograd/arithmetic.h"
+
+namespace linnet {
+namespace {
+
+// Changes what soft-max attention is given, or what it returns.
+class Wrapped : public TokenMixer {
+ public:
+  explicit Wrapped(std::unique_ptr<TokenMixer> inner) : inner_(std::move(inner)) {}
+  MixerResult forward(const Variable& x, const MixerContext& context,
+                      const MixerState& state) const override {
+    return change(x, context, state);
+  }
+  MixerResult forward_cross(const Variable& x, const Variable& source, const MixerContext& context,
+                            const MixerState& state) const override {
+    return inner_->forward_cross(x, source, context, state);
+  }
+
+ protected:
+  virtual MixerResult change(const Variable& x, const MixerContext& context,
+                             const MixerState& state) const = 0;
+  std::unique_ptr<TokenMixer> inner_;
+};
+
+// Every output gets a little of the next token's.
+class LooksAhead : public Wrapped {
+  using Wrapped::Wrapped;
+  MixerResult change(const Variable& x, const MixerContext& context,
+                     const MixerState& state) const override {
+    MixerResult result = inner_->forward(x, context, state);
+    const Tensor y = result.y.value().clone();
+    const int64_t T = y.size(1), width = y.size(2);
+    for (int64_t b = 0; b < y.size(0); ++b) {
+      for (int64_t t = 0; t + 1 < T; ++t) {
+        for (int64_t c = 0; c < width; ++c) {
+          const int64_t at = (b * T + t) * width + c;
+          dispatch_floating(y.dtype(), [&](auto zero) {
+            using Number = decltype(zero);
+            Number* data = y.data<Number>();
+            data[at] = static_cast<Number>(
+                static_cast<Compute<Number>>(data[at]) +
+                static_cast<Compute<Number>>(1e-3) *
+                    static_cast<Compute<Number>>(x.value().data<Number>()[at + width]));
+          });
+        }
+      }
+    }
+    result.y = Variable(y);
+    return result;
+  }
+};
+
+class ForgetsMask : public Wrapped {
+  using Wrapped::Wrapped;
+  MixerResult change(const Variable& x, const MixerContext& context,
+                     const MixerState& state) const override {
+    MixerContext unmasked = context;
+    unmasked.key_mask = Tensor();
+    return inner_->forward(x, unmasked, state);
+  }
+};
+
+class DropsState : public Wrapped {
+  using Wrapped::Wrapped;
+  MixerResult change(const Variable& x, const MixerContext& context,
+                     const MixerState&) const override {
+    return inner_->forward(x, context, {});
+  }
+};
+
+class IgnoresSegments : public Wrapped {
+  using Wrapped::Wrapped;
+  MixerResult change(const Variable& x, const MixerContext& context,
+                     const MixerState& state) const override {
+    MixerContext joined = context;
+    joined.segments = Tensor();
+    return inner_->forward(x, joined, state);
+  }
+};
+
+class WrongGradient : public Wrapped {
+  using Wrapped::Wrapped;
+  MixerResult change(const Variable& x, const MixerContext& context,
+                     const MixerState& state) const override {
+    MixerResult result = inner_->forward(x, context, state);
+    const Tensor y = result.y.value();
+    result.y = record("wrong", y, {result.y}, [](Gradients& gradients) {
+      const Tensor doubled = gradients.output().clone();
+      doubled.fill(1);
+      gradients.add(0, doubled);
+    });
+    return result;
+  }
+};
+
+class MixesRows : public Wrapped {
+  using Wrapped::Wrapped;
+  MixerResult change(const Variable& x, const MixerContext& context,
+                     const MixerState& state) const override {
+    MixerResult result = inner_->forward(x, context, state);
+    const Tensor y = result.y.value().clone();
+    if (y.size(0) > 1) y.rows(0, 1).copy_from(result.y.value().rows(1, 2));
+    result.y = Variable(y);
+    return result;
+  }
+};
+
+template <typename Wrong>
+std::vector<std::string> failures() {
+  Mechanism mechanism = find_mechanism("softmax");
+  mechanism.name = "wrong";
+  mechanism.variants.clear();
+  mechanism.make = [](const ConfigNode& parameters, const MixerOptions& options,
+                      const MixerScope& scope) -> std::unique_ptr<TokenMixer> {
+    return std::make_unique<Wrong>(find_mechanism("softmax").make(parameters, options, scope));
+  };
+  std::vector<std::string> failed;
+  for (const CheckResult& result : run_conformance(mechanism, Form::causal)) {
+    if (!result.passed) failed.push_back(result.check);
+  }
+  return failed;
+}
+
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::count(names.begin(), names.end(), name) > 0;
+}
+
+TEST(ConformanceRejects, AMixerThatLooksAhead) {
+  EXPECT_TRUE(contains(failures<LooksAhead>(), "causality"));
+}
+TEST(ConformanceRejects, AMixerThatForgetsTheMask) {
+  EXPECT_TRUE(contains(failures<ForgetsMask>(), "padding"));
+}
+TEST(ConformanceRejects, AMixerThatDropsItsState) {
+  EXPECT_TRUE(contains(failures<DropsState>(), "chunks"));
+}
+TEST(ConformanceRejects, AMixerThatIgnoresSegments) {
+  EXPECT_EQ(failures<IgnoresSegments>(), std::vector<std::string>{"packing"});
+}
+TEST(ConformanceRejects, AMixerWithAWrongGradient) {
+  EXPECT_TRUE(contains(failures<WrongGradient>(), "gradients"));
+}
+TEST(ConformanceRejects, AMixerThatMixesRows) {
+  EXPECT_TRUE(contains(failures<MixesRows>(), "rows"));
+}
+
+TEST(ConformanceRejects, AnExemptionWithoutAReason) {
+  Mechanism mechanism = find_mechanism("softmax");
+  const auto before = mechanism.traits_of;
+  mechanism.traits_of = [before](const ConfigNode& parameters) {
+    MixerTraits traits = before(parameters);
+    traits.exempt["causality"] = "";
+    return traits;
+  };
+  const auto results = run_conformance(mechanism, Form::causal, ConfigNode::map());
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_FALSE(results[0].passed);
+}
+
+}  // namespace
+}  // namespace linnet

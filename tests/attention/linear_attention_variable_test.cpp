@@ -1,0 +1,297 @@
+// Linear attention on Variables: every gradient by finite differences, carried states, padding,
+// low precision, repeatability.
+#include "attention/primitives/linear_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+#include "autograd/arithmetic.h"
+#include "autograd/grad_check.h"
+#include "core/random.h"
+#include "core/threads.h"
+
+namespace linnet {
+namespace {
+
+// Values away from the kinks of relu, so that differences do not straddle them.
+Tensor draw(const Shape& shape, uint64_t site, bool fraction = false) {
+  std::vector<double> out(static_cast<size_t>(shape.elements()));
+  for (size_t i = 0; i < out.size(); ++i) {
+    const double x = RandomKey{11, 0, site}.normal(i);
+    out[i] = fraction ? 1 / (1 + std::exp(-x)) : x + (x > 0 ? 0.05 : -0.05);
+  }
+  return Tensor::from(out, shape);
+}
+
+LinearAttentionVariables variables_of(const std::vector<Variable>& in) {
+  return {in[0], in[1], in[2], in[3], in[4]};
+}
+
+std::vector<Tensor> inputs_for(int64_t Tq, int64_t Tk, bool reweighted, bool with_state) {
+  const int64_t B = 2, H = 2, G = 1, K = 3, V = 2, m = reweighted ? 2 * K : K;
+  return {draw({B, Tq, H, K}, 1),
+          draw({B, Tk, G, K}, 2),
+          draw({B, Tk, G, V}, 3),
+          reweighted ? draw({B, Tq, H}, 4, true) : Tensor(),
+          reweighted ? draw({B, Tk, G}, 5, true) : Tensor(),
+          with_state ? draw({B, G, m, V}, 6) : Tensor(),
+          with_state ? draw({B, G, m}, 7, true) : Tensor()};
+}
+
+// Map and normaliser. A denominator of signed features changes sign: no derivative at the floor.
+using Kinds = std::pair<FeatureMap, Normalizer>;
+const Kinds kKinds[] = {
+    {FeatureMap::identity, Normalizer::none}, {FeatureMap::elu1, Normalizer::none},
+    {FeatureMap::elu1, Normalizer::clamp},    {FeatureMap::elu1, Normalizer::add},
+    {FeatureMap::relu, Normalizer::none},     {FeatureMap::relu, Normalizer::clamp},
+    {FeatureMap::relu, Normalizer::add}};
+
+class LinearAttentionGradient : public testing::TestWithParam<std::tuple<Kinds, bool>> {};
+
+TEST_P(LinearAttentionGradient, MatchesFiniteDifferences) {
+  const auto& [kinds, reweighted] = GetParam();
+  LinearAttentionContext context;
+  std::tie(context.options.feature_map, context.options.normalizer) = kinds;
+  context.options.query_scale = 0.7;
+  context.options.epsilon = 0.3;
+  context.query_mask = Tensor::from(std::vector<uint8_t>{1, 1, 0, 1, 1, 1, 1, 1, 1, 0}, {2, 5});
+  context.key_mask = context.query_mask;
+  for (const bool segmented : {false, true}) {
+    if (segmented) {
+      context.segments = Tensor::from(std::vector<int32_t>{0, 0, 1, 1, 1, 4, 5, 5, 5, 5}, {2, 5});
+    }
+    for (const bool with_state : {false, true}) {
+      const auto causal = [&](const std::vector<Variable>& in) {
+        const auto result = linear_attention_causal(variables_of(in), context, {in[5], in[6]});
+        return std::vector<Variable>{result.y, result.state.memory, result.state.mass};
+      };
+      const auto result = grad_check(causal, inputs_for(5, 5, reweighted, with_state));
+      EXPECT_TRUE(result.passed) << result.message;
+    }
+    const auto noncausal = [&](const std::vector<Variable>& in) {
+      const auto memory = linear_attention_memory(variables_of(in), context);
+      return std::vector<Variable>{linear_attention_read(variables_of(in), memory, context),
+                                   memory.memory, memory.mass};
+    };
+    const auto result = grad_check(noncausal, inputs_for(5, 5, reweighted, false));
+    EXPECT_TRUE(result.passed) << result.message;
+  }
+  context.segments = Tensor();
+  context.query_mask = Tensor::from(std::vector<uint8_t>{1, 1, 0, 1, 1, 1}, {2, 3});
+  const auto cross = [&](const std::vector<Variable>& in) {
+    return std::vector<Variable>{linear_attention_read(
+        variables_of(in), linear_attention_memory(variables_of(in), context), context)};
+  };
+  const auto result = grad_check(cross, inputs_for(3, 5, reweighted, false));
+  EXPECT_TRUE(result.passed) << result.message;
+}
+INSTANTIATE_TEST_SUITE_P(All, LinearAttentionGradient,
+                         testing::Combine(testing::ValuesIn(kKinds), testing::Bool()));
+
+// Gradients of sum(w y) + sum(w state) for every input, f64.
+std::vector<Tensor> gradients_of(const std::vector<Tensor>& tensors,
+                                 const LinearAttentionContext& context, bool causal) {
+  std::vector<Variable> in;
+  for (const Tensor& tensor : tensors) {
+    in.push_back(tensor.defined() ? Variable(tensor, true) : Variable());
+  }
+  std::vector<Variable> outputs;
+  if (causal) {
+    const auto result = linear_attention_causal(variables_of(in), context, {in[5], in[6]});
+    outputs = {result.y, result.state.memory, result.state.mass};
+  } else {
+    outputs = {linear_attention_read(variables_of(in),
+                                     linear_attention_memory(variables_of(in), context), context)};
+  }
+  std::vector<Tensor> seeds, found;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    found.push_back(outputs[i].value());
+    seeds.push_back(draw(outputs[i].shape(), 20 + i).to(outputs[i].dtype()));
+  }
+  backward(outputs, seeds);
+  for (const Variable& variable : in) {
+    if (variable.defined()) found.push_back(variable.grad());
+  }
+  return found;
+}
+
+double largest_difference(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  double worst = 0;
+  EXPECT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    const auto x = a[i].to_vector<double>(), y = b[i].to_vector<double>();
+    double scale = 1e-3;
+    for (const double value : y) scale = std::max(scale, std::abs(value));
+    for (size_t j = 0; j < x.size(); ++j) {
+      const double error = std::abs(x[j] - y[j]) / scale;
+      if (!(error <= worst)) worst = error;
+    }
+  }
+  return worst;
+}
+
+TEST(LinearAttentionVariable, LongSequencesSplitAmongThreadsHaveTheSameGradients) {
+  const int before = thread_count();
+  LinearAttentionContext context;
+  for (const bool causal : {true, false}) {
+    const std::vector<Tensor> in = inputs_for(700, 700, true, causal);
+    set_thread_count(1);
+    const std::vector<Tensor> whole = gradients_of(in, context, causal);
+    set_thread_count(16);
+    const std::vector<Tensor> split = gradients_of(in, context, causal);
+    EXPECT_LE(largest_difference(split, whole), 1e-11);
+    EXPECT_EQ(largest_difference(split, gradients_of(in, context, causal)), 0);
+  }
+  set_thread_count(before);
+}
+
+TEST(LinearAttentionVariable, SinglePrecisionGradientsStayClose) {
+  LinearAttentionContext context;
+  const std::vector<Tensor> in = inputs_for(150, 150, true, true);
+  std::vector<Tensor> narrow;
+  for (const Tensor& tensor : in) narrow.push_back(tensor.to(DType::f32));
+  const std::vector<Tensor> wide = gradients_of(in, context, true);
+  EXPECT_LE(largest_difference(gradients_of(narrow, context, true), wide), 2e-5);
+}
+
+TEST(LinearAttentionVariable, WholeIsTheSameAsPieces) {
+  LinearAttentionContext context;
+  const std::vector<Tensor> in = inputs_for(70, 70, true, false);
+  const auto whole = linear_attention_causal(
+      {Variable(in[0]), Variable(in[1]), Variable(in[2]), Variable(in[3]), Variable(in[4])},
+      context);
+  LinearAttentionSums state;
+  const auto part = [](const Tensor& x, int64_t begin, int64_t end) {
+    // Rows of time: [B,T,...] -> [B,n,...].
+    const int64_t B = x.size(0), T = x.size(1), width = x.elements() / (B * T);
+    const auto all = x.to_vector<double>();
+    std::vector<double> out;
+    for (int64_t b = 0; b < B; ++b) {
+      out.insert(out.end(), all.begin() + (b * T + begin) * width,
+                 all.begin() + (b * T + end) * width);
+    }
+    std::vector<int64_t> sizes = x.shape().sizes();
+    sizes[1] = end - begin;
+    return Tensor::from(out, Shape(sizes));
+  };
+  for (int64_t begin = 0; begin < 70;) {
+    const int64_t end = begin < 64 ? begin + 16 : begin + 1;
+    std::vector<Variable> piece;
+    for (int i = 0; i < 5; ++i) piece.emplace_back(part(in[i], begin, end));
+    const auto result = linear_attention_causal(variables_of(piece), context, state);
+    state = result.state;
+    EXPECT_LE(largest_difference({result.y.value()}, {part(whole.y.value(), begin, end)}), 1e-12);
+    begin = end;
+  }
+  EXPECT_LE(largest_difference({state.memory.value(), state.mass.value()},
+                               {whole.state.memory.value(), whole.state.mass.value()}),
+            1e-12);
+}
+
+TEST(LinearAttentionVariable, LaterTokensDoNotTouchEarlierOutputs) {
+  LinearAttentionContext context;
+  std::vector<Tensor> in = inputs_for(100, 100, true, false);
+  in.resize(5);
+  for (Tensor& tensor : in) tensor = tensor.to(DType::f32);
+  const auto run = [&] {
+    std::vector<Variable> variables;
+    for (int i = 0; i < 5; ++i) variables.emplace_back(in[i].clone());
+    return linear_attention_causal(variables_of(variables), context).y.value().to_vector<float>();
+  };
+  const std::vector<float> before = run();
+  for (int i = 0; i < 5; ++i) {
+    const int64_t width = in[i].elements() / 200;
+    for (int64_t c = 37 * width; c < 100 * width; ++c) in[i].data<float>()[c] *= 0.3f;
+  }
+  const std::vector<float> after = run();
+  const int64_t width = 2 * 2;
+  for (int64_t i = 0; i < 37 * width; ++i) EXPECT_EQ(before[i], after[i]);
+  EXPECT_NE(before[37 * width], after[37 * width]);
+}
+
+TEST(LinearAttentionVariable, PaddingHoldsAnythingAndHasNoGradient) {
+  const std::vector<uint8_t> valid{1, 0, 1, 1, 0, 0, 0, 0, 0, 0};
+  LinearAttentionContext context;
+  context.query_mask = context.key_mask = Tensor::from(valid, {2, 5});
+  for (const bool causal : {true, false}) {
+    std::vector<Tensor> in = inputs_for(5, 5, true, false);
+    const std::vector<Tensor> clean = gradients_of(in, context, causal);
+    for (int i = 0; i < 5; ++i) {
+      const int64_t width = in[i].elements() / 10;
+      for (int64_t c = 0; c < in[i].elements(); ++c) {
+        if (valid[c / width] == 0) {
+          in[i].data<double>()[c] = std::numeric_limits<double>::quiet_NaN();
+        }
+      }
+    }
+    const std::vector<Tensor> spoiled = gradients_of(in, context, causal);
+    EXPECT_EQ(largest_difference(spoiled, clean), 0);
+    const Tensor& y = spoiled[0];
+    for (int64_t i = 0; i < y.elements(); ++i) {
+      if (valid[i / (y.elements() / 10)] == 0) {
+        EXPECT_EQ(y.data<double>()[i], 0);
+      }
+    }
+    // A fully masked row: outputs and gradients are zero.
+    for (size_t t = causal ? 3 : 1; t < spoiled.size(); ++t) {
+      const Tensor& gradient = spoiled[t];
+      for (int64_t i = gradient.elements() / 2; i < gradient.elements(); ++i) {
+        EXPECT_EQ(gradient.data<double>()[i], 0) << t;
+      }
+    }
+  }
+}
+
+TEST(LinearAttentionVariable, HalfPrecisionIsComputedInSingle) {
+  LinearAttentionContext context;
+  std::vector<Tensor> narrow, single;
+  for (const Tensor& tensor : inputs_for(20, 20, false, false)) {
+    narrow.push_back(tensor.defined() ? tensor.to(DType::bf16) : tensor);
+    single.push_back(tensor.defined() ? narrow.back().to(DType::f32) : tensor);
+  }
+  const auto run = [&](const std::vector<Tensor>& in) {
+    return linear_attention_causal({Variable(in[0]), Variable(in[1]), Variable(in[2]), {}, {}},
+                                   context);
+  };
+  const auto a = run(narrow), b = run(single);
+  EXPECT_EQ(a.y.dtype(), DType::bf16);
+  EXPECT_EQ(a.state.memory.dtype(), DType::f32);
+  EXPECT_EQ(largest_difference({a.y.value()}, {b.y.value().to(DType::bf16)}), 0);
+  EXPECT_EQ(largest_difference({a.state.memory.value()}, {b.state.memory.value()}), 0);
+}
+
+TEST(LinearAttentionVariable, EqualKeysGiveTheRunningMeanOfValues) {
+  const int64_t T = 9;
+  const Tensor q = draw({1, T, 1, 3}, 1), v = draw({1, T, 1, 2}, 3);
+  const auto y =
+      linear_attention_causal(
+          {Variable(q), Variable(Tensor::full({1, T, 1, 3}, 0.4, DType::f64)), Variable(v), {}, {}},
+          {})
+          .y.value()
+          .to_vector<double>();
+  double sums[2] = {};
+  for (int64_t t = 0; t < T; ++t) {
+    for (int64_t c = 0; c < 2; ++c) {
+      sums[c] += v.data<double>()[t * 2 + c];
+      EXPECT_NEAR(y[t * 2 + c], sums[c] / static_cast<double>(t + 1), 1e-14);
+    }
+  }
+}
+
+TEST(LinearAttentionVariable, RefusesStatesAndMasksOfOtherShapes) {
+  const std::vector<Tensor> in = inputs_for(5, 5, false, true);
+  const LinearAttentionVariables variables{
+      Variable(in[0]), Variable(in[1]), Variable(in[2]), {}, {}};
+  LinearAttentionContext context;
+  EXPECT_THROW(linear_attention_causal(variables, context,
+                                       {Variable(draw({2, 1, 4, 2}, 6)), Variable(in[6])}),
+               Error);
+  context.key_mask = Tensor::full({2, 4}, 1, DType::u8);
+  EXPECT_THROW(linear_attention_causal(variables, context), Error);
+}
+
+}  // namespace
+}  // namespace linnet

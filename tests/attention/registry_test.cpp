@@ -1,0 +1,177 @@
+// The registry: strict reading of attention sections, suggestions, refused forms and duplicates.
+#include "attention/registry.h"
+
+#include <gtest/gtest.h>
+
+#include "attention/explain.h"
+#include "core/files.h"
+#include "tests/data_path.h"
+
+namespace linnet {
+namespace {
+
+ConfigNode section(const std::vector<std::pair<std::string, std::string>>& entries) {
+  ConfigNode node = ConfigNode::map();
+  for (const auto& [key, value] : entries) node.set(key, ConfigNode::scalar(value));
+  return node;
+}
+
+template <typename Body>
+std::string refusal(const Body& body) {
+  try {
+    body();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Registry, FindsEveryListedMechanism) {
+  ASSERT_FALSE(mechanisms().empty());
+  for (const Mechanism& mechanism : mechanisms()) {
+    EXPECT_EQ(&find_mechanism(mechanism.name), &mechanism);
+    EXPECT_FALSE(mechanism.equation.empty()) << mechanism.name;
+    EXPECT_FALSE(mechanism.sources.empty()) << mechanism.name;
+    EXPECT_FALSE(mechanism.complexity.empty()) << mechanism.name;
+  }
+}
+
+TEST(Registry, MisspeltNameIsAnsweredWithTheNearest) {
+  EXPECT_NE(refusal([] { find_mechanism("sofmax"); }).find("did you mean 'softmax'?"),
+            std::string::npos);
+  EXPECT_NE(refusal([] {
+              make_mixer_factory(section({{"name", "sotfmax"}}), Form::causal);
+            }).find("did you mean 'softmax'?"),
+            std::string::npos);
+}
+
+TEST(Registry, MisspeltParameterIsRefused) {
+  EXPECT_NE(refusal([] {
+              make_mixer_factory(section({{"name", "softmax"}, {"scal", "1"}}), Form::causal);
+            }).find("did you mean 'scale'?"),
+            std::string::npos);
+}
+
+TEST(Registry, DuplicateNameIsRefused) {
+  EXPECT_NE(refusal([] { register_mechanism(find_mechanism("softmax")); }).find("twice"),
+            std::string::npos);
+}
+
+TEST(Registry, FactoryBuildsAMixerWhoseParametersHaveNames) {
+  const MixerFactory factory =
+      make_mixer_factory(section({{"name", "softmax"}, {"dropout", "0.1"}}), Form::causal);
+  ParameterSet set;
+  const ParameterScope root(set);
+  MixerOptions options;
+  options.width = 8;
+  options.heads = 2;
+  EXPECT_NE(factory(options, {root.child("own"), root.child("tied")}), nullptr);
+  EXPECT_EQ(set.find("own.q.weight").shape, Shape({8, 8}));
+}
+
+TEST(Registry, UndefinedFormIsRefusedWithASentence) {
+  const std::string why = refusal([] {
+    make_mixer_factory(section({{"name", "local"}}), Form::cross);
+  });
+  EXPECT_NE(why.find("no cross form of 'local'"), std::string::npos) << why;
+  EXPECT_NE(why.find("noncausal, causal"), std::string::npos) << why;
+}
+
+TEST(Registry, PresetsSetOptionsAndExplicitOnesWin) {
+  const Mechanism& relu = find_mechanism("relu");
+  const ConfigNode preset = relu.resolve(section({{"preset", "leapformer"}}));
+  EXPECT_EQ(preset.find("floor")->raw(), "0.1");
+  EXPECT_TRUE(preset.find("scale")->is_null());
+  const ConfigNode both = relu.resolve(section({{"preset", "leapformer"}, {"floor", "0.5"}}));
+  EXPECT_EQ(both.find("floor")->raw(), "0.5");
+  // The resolved section reads back to itself.
+  EXPECT_TRUE(relu.resolve(both) == both);
+  EXPECT_NE(refusal([&] {
+              relu.resolve(section({{"preset", "leapforme"}}));
+            }).find("did you mean 'leapformer'?"),
+            std::string::npos);
+}
+
+TEST(Registry, EveryPresetAndItsResolutionAreValid) {
+  for (const Mechanism& mechanism : mechanisms()) {
+    for (const Preset& preset : mechanism.presets) {
+      const ConfigNode resolved = mechanism.resolve(section({{"preset", preset.name}}));
+      EXPECT_TRUE(mechanism.resolve(resolved) == resolved) << mechanism.name << preset.name;
+    }
+  }
+}
+
+TEST(Registry, RankBeyondTheHeadIsRefused) {
+  const MixerFactory factory =
+      make_mixer_factory(section({{"name", "lavo"}, {"rank", "9"}}), Form::causal);
+  ParameterSet set;
+  const ParameterScope root(set);
+  MixerOptions options;
+  options.width = 16;
+  options.heads = 2;
+  EXPECT_NE(refusal([&] {
+              factory(options, {root.child("own"), root.child("tied")});
+            }).find("rank 9 exceeds"),
+            std::string::npos);
+}
+
+TEST(Registry, LavoRefusesASeparateAttentionThatNothingWouldRead) {
+  const auto refused = [](const char* code, Form form) {
+    return refusal([&] {
+      make_mixer_factory(section({{"name", "lavo"}, {"pre_agg", "separate"}, {"code_input", code}}),
+                         form);
+    });
+  };
+  for (const char* code : {"x", "v", "k"}) {
+    EXPECT_NE(refused(code, Form::causal).find("compresses no attention output"), std::string::npos)
+        << code;
+  }
+  for (const char* code : {"auto", "f_local"}) {
+    EXPECT_EQ(refused(code, Form::causal), "nothing was thrown") << code;
+    EXPECT_EQ(refused(code, Form::noncausal), "nothing was thrown") << code;
+    EXPECT_NE(refused(code, Form::cross).find("no cross form of 'lavo' with these options"),
+              std::string::npos)
+        << code;
+  }
+}
+
+TEST(Registry, LeapformerAddsTheParametersThatItsPaperCounts) {
+  // Two blocks with heads of 32: 132 for r = 1, 276 for r = 2, 2180 for r = 16.
+  for (const auto& [hidden, expected] : {std::pair{"1", 132}, {"2", 276}, {"16", 2180}}) {
+    ParameterSet plain, leap;
+    MixerOptions options;
+    options.width = 64;
+    options.heads = 2;
+    const auto count = [&](ParameterSet& set, const ConfigNode& config) {
+      const ParameterScope root(set);
+      make_mixer_factory(config, Form::noncausal)(options, {root.child("own"), root.child("tied")});
+      return set.count();
+    };
+    const int64_t added = count(leap, section({{"name", "leapformer"}, {"hidden", hidden}})) -
+                          count(plain, section({{"name", "softmax"}}));
+    EXPECT_EQ(2 * added, expected) << hidden;
+  }
+}
+
+TEST(MechanismTable, IsTheOneInTheReadme) {
+  const std::string readme = read_file(test::source_dir() + "/attention/README.md");
+  EXPECT_NE(readme.find(mechanism_table()), std::string::npos)
+      << "attention/README.md should contain\n"
+      << mechanism_table();
+  for (const Mechanism& mechanism : mechanisms()) {
+    const std::string page =
+        read_file(concat(test::source_dir(), "/attention/", mechanism.name, "/README.md"));
+    for (const FieldSchema& field : mechanism.schema().fields) {
+      if (field.name == "preset") continue;
+      EXPECT_NE(page.find("`" + field.name + "`"), std::string::npos)
+          << mechanism.name << "/README.md does not explain " << field.name;
+    }
+    for (const Preset& preset : mechanism.presets) {
+      EXPECT_NE(page.find("`" + preset.name + "`"), std::string::npos)
+          << mechanism.name << "/README.md does not name the preset " << preset.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace linnet

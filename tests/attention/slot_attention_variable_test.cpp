@@ -1,0 +1,296 @@
+// Slot attention on Variables: every gradient by finite differences, carried memories, padding,
+// causality, low precision, repeatability.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+#include "attention/primitives/slot_attention.h"
+#include "autograd/grad_check.h"
+#include "core/random.h"
+#include "core/threads.h"
+
+namespace linnet {
+namespace {
+
+// Values away from the kink of relu, so that differences do not straddle it.
+Tensor draw(const Shape& shape, uint64_t site) {
+  std::vector<double> out(static_cast<size_t>(shape.elements()));
+  for (size_t i = 0; i < out.size(); ++i) {
+    const double x = RandomKey{17, 0, site}.normal(i);
+    out[i] = x + (x > 0 ? 0.05 : -0.05);
+  }
+  return Tensor::from(out, shape);
+}
+
+// q, k, v, logits, and keys, values, mass of a carried memory.
+std::vector<Tensor> inputs_for(int64_t Tq, int64_t Tk, SlotControl control, bool with_state) {
+  const int64_t B = 2, H = 1, N = 3, K = 2, V = 2;
+  std::vector<Tensor> out{draw({B, Tq, H, K}, 1), draw({B, Tk, H, K}, 2), draw({B, Tk, H, V}, 3),
+                          draw({B, Tk, H, N}, 4)};
+  if (!with_state) return out;
+  out.push_back(draw({B, H, N, K}, 5));
+  out.push_back(draw({B, H, N, V}, 6));
+  out.push_back(draw({B, H, N}, 7));
+  if (control != SlotControl::exp) {
+    double* mass = out.back().data<double>();
+    for (int64_t i = 0; i < B * H * N; ++i) mass[i] = std::abs(mass[i]);
+  }
+  return out;
+}
+
+std::vector<Variable> forward(const std::vector<Variable>& in, const SlotAttentionContext& context,
+                              bool causal) {
+  const SlotAttentionVariables variables{in[0], in[1], in[2], in[3]};
+  if (causal) {
+    const SlotMemory state = in.size() > 4 ? SlotMemory{in[4], in[5], in[6]} : SlotMemory{};
+    const auto result = slot_attention_causal(variables, context, state);
+    return {result.o, result.state.keys, result.state.values, result.state.mass};
+  }
+  const SlotMemory memory = slot_attention_memory(variables, context);
+  return {slot_attention_read(variables, memory, context), memory.keys, memory.values, memory.mass};
+}
+
+using Kinds = std::tuple<SlotControl, SlotNormalizer, bool>;  // the last: write_time
+const Kinds kKinds[] = {{SlotControl::exp, SlotNormalizer::read_time, false},
+                        {SlotControl::exp, SlotNormalizer::read_time, true},
+                        {SlotControl::sigmoid, SlotNormalizer::read_time, false},
+                        {SlotControl::sigmoid, SlotNormalizer::read_time, true},
+                        {SlotControl::relu, SlotNormalizer::read_time, false},
+                        {SlotControl::relu, SlotNormalizer::read_time, true},
+                        {SlotControl::relu, SlotNormalizer::none, false},
+                        {SlotControl::given, SlotNormalizer::none, false}};
+
+class SlotAttentionGradient : public testing::TestWithParam<Kinds> {};
+
+TEST_P(SlotAttentionGradient, MatchesFiniteDifferences) {
+  const auto& [control, normalizer, write_time] = GetParam();
+  SlotAttentionContext context;
+  context.options.control = control;
+  context.options.normalizer = normalizer;
+  context.options.scale = 0.8;
+  context.options.floor = 0.2;
+  context.write_time = write_time;
+  context.query_mask = Tensor::from(std::vector<uint8_t>{1, 1, 0, 1, 1, 1, 1, 1, 1, 0}, {2, 5});
+  context.key_mask = context.query_mask;
+  // Where weights are not divided by their sum, mass has no gradient (it marks used slots).
+  const bool mass_matters = normalizer == SlotNormalizer::read_time;
+  const auto check = [&](bool causal, std::vector<Tensor> in) {
+    const Tensor fixed = in.size() > 4 && !mass_matters ? in.back() : Tensor();
+    if (fixed.defined()) in.pop_back();
+    const auto function = [&](const std::vector<Variable>& variables) {
+      std::vector<Variable> all = variables;
+      if (fixed.defined()) all.emplace_back(fixed);
+      std::vector<Variable> out = forward(all, context, causal);
+      if (!mass_matters) out.pop_back();
+      return out;
+    };
+    const GradCheckResult result = grad_check(function, in);
+    EXPECT_TRUE(result.passed) << causal << in.size() << ": " << result.message;
+  };
+  for (const bool segmented : {false, true}) {
+    for (const bool mask_empty : {false, true}) {
+      context.options.mask_empty = mask_empty;
+      if (segmented) {
+        context.segments = Tensor::from(std::vector<int32_t>{0, 0, 1, 1, 1, 4, 5, 5, 5, 5}, {2, 5});
+      }
+      check(true, inputs_for(5, 5, control, false));
+      check(true, inputs_for(5, 5, control, true));
+      check(false, inputs_for(5, 5, control, false));
+    }
+  }
+  context.segments = Tensor();
+  context.query_mask = Tensor::from(std::vector<uint8_t>{1, 1, 0, 1, 1, 1}, {2, 3});
+  check(false, inputs_for(3, 5, control, false));
+}
+INSTANTIATE_TEST_SUITE_P(All, SlotAttentionGradient, testing::ValuesIn(kKinds));
+
+// Outputs, then gradients of all inputs for fixed seeds.
+std::vector<Tensor> results(const std::vector<Tensor>& tensors, const SlotAttentionContext& context,
+                            bool causal) {
+  std::vector<Variable> in;
+  for (const Tensor& tensor : tensors) in.emplace_back(tensor, true);
+  const std::vector<Variable> outputs = forward(in, context, causal);
+  std::vector<Tensor> seeds, found;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    found.push_back(outputs[i].value());
+    seeds.push_back(draw(outputs[i].shape(), 20 + i).to(outputs[i].dtype()));
+  }
+  backward(outputs, seeds);
+  for (const Variable& variable : in) found.push_back(variable.grad());
+  return found;
+}
+
+double largest_difference(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  double worst = 0;
+  EXPECT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    const auto x = a[i].to_vector<double>(), y = b[i].to_vector<double>();
+    double scale = 1e-3;
+    for (const double value : y) {
+      if (std::isfinite(value)) scale = std::max(scale, std::abs(value));
+    }
+    for (size_t j = 0; j < x.size(); ++j) {
+      const double error = x[j] == y[j] ? 0 : std::abs(x[j] - y[j]) / scale;
+      if (!(error <= worst)) worst = error;
+    }
+  }
+  return worst;
+}
+
+TEST(SlotAttentionVariable, LongSequencesSplitAmongThreadsHaveTheSameGradients) {
+  const int before = thread_count();
+  for (const auto& [control, normalizer, write_time] : kKinds) {
+    SlotAttentionContext context;
+    context.options.control = control;
+    context.options.normalizer = normalizer;
+    context.write_time = write_time;
+    for (const bool causal : {true, false}) {
+      const std::vector<Tensor> in = inputs_for(600, 600, control, causal);
+      set_thread_count(1);
+      const std::vector<Tensor> whole = results(in, context, causal);
+      set_thread_count(16);
+      const std::vector<Tensor> split = results(in, context, causal);
+      EXPECT_LE(largest_difference(split, whole), 1e-10);
+      EXPECT_EQ(largest_difference(split, results(in, context, causal)), 0);
+    }
+  }
+  set_thread_count(before);
+}
+
+TEST(SlotAttentionVariable, SinglePrecisionGradientsStayCloseForExtremeLogits) {
+  SlotAttentionContext context;
+  for (const double range : {1.0, 30.0, 200.0}) {
+    std::vector<Tensor> in = inputs_for(150, 150, SlotControl::exp, true);
+    for (int64_t i = 0; i < in[3].elements(); ++i) in[3].data<double>()[i] *= range;
+    std::vector<Tensor> narrow;
+    for (Tensor& tensor : in) {
+      narrow.push_back(tensor.to(DType::f32));
+      tensor = narrow.back().to(DType::f64);
+    }
+    for (const bool causal : {true, false}) {
+      const std::vector<Tensor> wide = results(in, context, causal);
+      EXPECT_LE(largest_difference(results(narrow, context, causal), wide), 2e-4) << range;
+      if (!causal) continue;
+      in.resize(4);
+      narrow.resize(4);
+    }
+  }
+}
+
+Tensor part(const Tensor& x, int64_t begin, int64_t end) {
+  // Tokens of every row: [B,T,...] -> [B,n,...].
+  const int64_t B = x.size(0), T = x.size(1), width = x.elements() / (B * T);
+  const auto all = x.to_vector<double>();
+  std::vector<double> out;
+  for (int64_t b = 0; b < B; ++b) {
+    out.insert(out.end(), all.begin() + (b * T + begin) * width,
+               all.begin() + (b * T + end) * width);
+  }
+  std::vector<int64_t> sizes = x.shape().sizes();
+  sizes[1] = end - begin;
+  return Tensor::from(out, Shape(sizes));
+}
+
+TEST(SlotAttentionVariable, WholeIsTheSameAsPieces) {
+  for (const auto& [control, normalizer, write_time] : kKinds) {
+    SlotAttentionContext context;
+    context.options.control = control;
+    context.options.normalizer = normalizer;
+    context.write_time = write_time;
+    const std::vector<Tensor> in = inputs_for(70, 70, control, false);
+    const auto whole = slot_attention_causal(
+        {Variable(in[0]), Variable(in[1]), Variable(in[2]), Variable(in[3])}, context);
+    SlotMemory state;
+    for (int64_t begin = 0; begin < 70;) {
+      const int64_t end = begin < 64 ? begin + 16 : begin + 1;
+      const auto piece = [&](int i) { return Variable(part(in[i], begin, end)); };
+      const auto result =
+          slot_attention_causal({piece(0), piece(1), piece(2), piece(3)}, context, state);
+      state = result.state;
+      EXPECT_LE(largest_difference({result.o.value()}, {part(whole.o.value(), begin, end)}), 1e-11);
+      begin = end;
+    }
+    EXPECT_LE(largest_difference(
+                  {state.keys.value(), state.values.value(), state.mass.value()},
+                  {whole.state.keys.value(), whole.state.values.value(), whole.state.mass.value()}),
+              1e-11);
+  }
+}
+
+TEST(SlotAttentionVariable, LaterTokensDoNotTouchEarlierOutputs) {
+  for (const auto& [control, normalizer, write_time] : kKinds) {
+    SlotAttentionContext context;
+    context.options.control = control;
+    context.options.normalizer = normalizer;
+    context.write_time = write_time;
+    std::vector<Tensor> in = inputs_for(100, 100, control, false);
+    for (Tensor& tensor : in) tensor = tensor.to(DType::f32);
+    const auto run = [&] {
+      return slot_attention_causal({Variable(in[0].clone()), Variable(in[1].clone()),
+                                    Variable(in[2].clone()), Variable(in[3].clone())},
+                                   context)
+          .o.value()
+          .to_vector<float>();
+    };
+    const std::vector<float> before = run();
+    for (const Tensor& x : in) {
+      const int64_t width = x.elements() / 200;
+      for (int64_t c = 37 * width; c < 100 * width; ++c) x.data<float>()[c] *= 40;
+    }
+    const std::vector<float> after = run();
+    for (int64_t i = 0; i < 37 * 2; ++i) EXPECT_EQ(before[i], after[i]);
+    EXPECT_NE(before[37 * 2], after[37 * 2]);
+  }
+}
+
+TEST(SlotAttentionVariable, PaddingHoldsAnythingAndHasNoGradient) {
+  const std::vector<uint8_t> valid{1, 0, 1, 1, 0, 0, 0, 0, 0, 0};
+  for (const auto& [control, normalizer, write_time] : kKinds) {
+    SlotAttentionContext context;
+    context.options.control = control;
+    context.options.normalizer = normalizer;
+    context.write_time = write_time;
+    context.query_mask = context.key_mask = Tensor::from(valid, {2, 5});
+    for (const bool causal : {true, false}) {
+      std::vector<Tensor> in = inputs_for(5, 5, control, false);
+      const std::vector<Tensor> clean = results(in, context, causal);
+      for (const Tensor& x : in) {
+        const int64_t width = x.elements() / 10;
+        for (int64_t c = 0; c < x.elements(); ++c) {
+          if (valid[c / width] == 0) x.data<double>()[c] = std::nan("");
+        }
+      }
+      const std::vector<Tensor> spoiled = results(in, context, causal);
+      EXPECT_EQ(largest_difference(spoiled, clean), 0);
+      // o, and after the memory's three tensors the gradients: zero where masked.
+      for (const size_t t : {0, 4, 5, 6, 7}) {
+        const int64_t width = spoiled[t].elements() / 10;
+        for (int64_t c = 0; c < spoiled[t].elements(); ++c) {
+          if (valid[c / width] == 0) {
+            EXPECT_EQ(spoiled[t].data<double>()[c], 0) << t;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(SlotAttentionVariable, HalfPrecisionIsComputedInSingle) {
+  std::vector<Tensor> narrow, single;
+  for (const Tensor& tensor : inputs_for(20, 20, SlotControl::exp, false)) {
+    narrow.push_back(tensor.to(DType::bf16));
+    single.push_back(narrow.back().to(DType::f32));
+  }
+  for (const bool causal : {true, false}) {
+    const std::vector<Tensor> a = results(narrow, {}, causal), b = results(single, {}, causal);
+    EXPECT_EQ(a[0].dtype(), DType::bf16);
+    EXPECT_EQ(a[1].dtype(), DType::f32);
+    EXPECT_EQ(largest_difference({a[0]}, {b[0].to(DType::bf16)}), 0);
+    EXPECT_EQ(largest_difference({a[1], a[2], a[3]}, {b[1], b[2], b[3]}), 0);
+  }
+}
+
+}  // namespace
+}  // namespace linnet

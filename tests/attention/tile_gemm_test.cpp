@@ -1,0 +1,135 @@
+// Tile products against plain loops, vector exponential against the library's in higher precision.
+#include "attention/primitives/tile_gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/random.h"
+
+namespace linnet {
+namespace {
+
+template <typename T>
+class TileGemm : public testing::Test {};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(TileGemm, Types);
+
+template <typename T>
+std::vector<T> draws(int64_t n, uint64_t site) {
+  std::vector<T> values(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) values[i] = static_cast<T>(RandomKey{1, 0, site}.normal(i));
+  return values;
+}
+
+TYPED_TEST(TileGemm, AgreesWithLoopsForEveryFormAndTail) {
+  using T = TypeParam;
+  const int64_t sizes[][3] = {{64, 64, 64}, {1, 64, 64},   {16, 64, 64}, {7, 33, 5},   {63, 61, 59},
+                              {3, 1, 2},    {13, 17, 300}, {5, 130, 9},  {11, 100, 3}, {2, 8, 0}};
+  for (const auto& [m, n, k] : sizes) {
+    for (int form = 0; form < 8; ++form) {
+      const bool turn_a = form & 1, turn_b = form & 2, accumulate = form & 4;
+      const int64_t a_stride = (turn_a ? m : k) + 3, b_stride = (turn_b ? k : n) + 1,
+                    c_stride = n + 2;
+      const std::vector<T> a = draws<T>(a_stride * (turn_a ? k : m), 1);
+      const std::vector<T> b = draws<T>(b_stride * (turn_b ? n : k), 2);
+      std::vector<T> c = draws<T>(c_stride * m, 3);
+      const std::vector<T> before = c;
+      const T alpha = static_cast<T>(0.75);
+      tile_gemm<T>(m, n, k, alpha, {a.data(), a_stride, turn_a}, {b.data(), b_stride, turn_b},
+                   accumulate ? Write::accumulate : Write::overwrite, c.data(), c_stride);
+      for (int64_t i = 0; i < m; ++i) {
+        for (int64_t j = 0; j < c_stride; ++j) {
+          double expected = before[i * c_stride + j], magnitude = 1 + std::abs(expected);
+          if (j < n) {
+            if (!accumulate) expected = 0;
+            for (int64_t p = 0; p < k; ++p) {
+              const double x = a[turn_a ? p * a_stride + i : i * a_stride + p];
+              const double y = b[turn_b ? j * b_stride + p : p * b_stride + j];
+              expected += static_cast<double>(alpha) * x * y;
+              magnitude += std::abs(x * y);
+            }
+          }
+          const double error = std::abs(c[i * c_stride + j] - expected);
+          ASSERT_TRUE(error <= 4 * std::numeric_limits<T>::epsilon() * magnitude)
+              << m << "x" << n << "x" << k << " form " << form << " at " << i << "," << j;
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(TileGemm, OverwriteIgnoresWhatTheOutputHeld) {
+  using T = TypeParam;
+  const std::vector<T> a = draws<T>(6, 1), b = draws<T>(6, 2);
+  std::vector<T> c(4, std::numeric_limits<T>::quiet_NaN());
+  tile_gemm<T>(2, 2, 3, T{1}, {a.data(), 3}, {b.data(), 2}, Write::overwrite, c.data(), 2);
+  for (const T value : c) EXPECT_FALSE(std::isnan(value));
+}
+
+TYPED_TEST(TileGemm, ExponentialIsWithinTwoUlpOverTheWholeRange) {
+  using T = TypeParam;
+  const double lowest = std::log(static_cast<double>(std::numeric_limits<T>::min()));
+  const double highest = std::log(static_cast<double>(std::numeric_limits<T>::max()));
+  std::vector<T> x;
+  for (int64_t i = 0; i <= 200000; ++i) {
+    x.push_back(
+        static_cast<T>(lowest + (highest - lowest) * (1e-6 + static_cast<double>(i) * 4.9999e-6)));
+  }
+  std::vector<T> y(x.size());
+  exp_row<T>(x.data(), static_cast<int64_t>(x.size()), T{0}, y.data());
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const long double exact = std::exp(static_cast<long double>(x[i]));
+    const T rounded = static_cast<T>(exact);
+    const T ulp = std::nextafter(rounded, std::numeric_limits<T>::infinity()) - rounded;
+    worst = std::max(worst, static_cast<double>(std::abs(y[i] - exact) / ulp));
+  }
+  EXPECT_TRUE(worst <= 2.0) << worst;
+}
+
+TYPED_TEST(TileGemm, ExponentialAtTheEnds) {
+  using T = TypeParam;
+  const T infinity = std::numeric_limits<T>::infinity();
+  const T x[] = {-infinity, static_cast<T>(-1e30), 0, infinity, static_cast<T>(1e30)};
+  T y[5];
+  exp_row<T>(x, 5, T{0}, y);
+  EXPECT_EQ(y[0], 0);
+  EXPECT_EQ(y[1], 0);
+  EXPECT_EQ(y[2], 1);
+  EXPECT_EQ(y[3], infinity);
+  EXPECT_EQ(y[4], infinity);
+  const T nan = std::numeric_limits<T>::quiet_NaN();
+  exp_row<T>(&nan, 1, T{0}, y);
+  EXPECT_TRUE(std::isnan(y[0]));
+}
+
+TYPED_TEST(TileGemm, RowsOfAnyLength) {
+  using T = TypeParam;
+  for (const int64_t n : {0, 1, 3, 16, 37, 64, 129}) {
+    const std::vector<T> x = draws<T>(n, 4), y = draws<T>(n, 5);
+    std::vector<T> e(x.size()), z = y;
+    double sum = 0, dot = 0, exp_sum = 0, largest = -std::numeric_limits<double>::infinity();
+    for (int64_t i = 0; i < n; ++i) {
+      sum += x[i];
+      dot += static_cast<double>(x[i]) * y[i];
+      exp_sum += std::exp(static_cast<double>(x[i]) - 0.5);
+      largest = std::max<double>(largest, x[i]);
+    }
+    const double tolerance = 1e2 * std::numeric_limits<T>::epsilon() * (1 + static_cast<double>(n));
+    EXPECT_NEAR(sum_row<T>(x.data(), n), sum, tolerance);
+    EXPECT_NEAR(dot_row<T>(x.data(), y.data(), n), dot, tolerance);
+    EXPECT_NEAR(exp_row<T>(x.data(), n, T{0.5}, e.data()), exp_sum, tolerance);
+    EXPECT_EQ(max_row<T>(x.data(), n), largest);
+    axpy_row<T>(n, T{2}, x.data(), z.data());
+    for (int64_t i = 0; i < n; ++i) {
+      EXPECT_NEAR(e[i], std::exp(static_cast<double>(x[i]) - 0.5), tolerance);
+      EXPECT_NEAR(z[i], y[i] + 2 * x[i], tolerance);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace linnet

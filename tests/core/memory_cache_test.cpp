@@ -1,0 +1,92 @@
+// Host memory kept for reuse: the same block again, never more than the peak, from several threads.
+#include "core/memory_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace linnet {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kKeeps = false;
+#else
+constexpr bool kKeeps = true;
+#endif
+
+TEST(MemoryCache, GivesAFreedBlockOutAgain) {
+  MemoryCache cache;
+  void* first = cache.allocate(kMiB);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % 64, 0u);
+  std::memset(first, 1, kMiB);
+  cache.release(first, kMiB);
+  EXPECT_EQ(cache.waiting_bytes(), kKeeps ? kMiB : 0);
+  void* again = cache.allocate(kMiB - 1);  // the same size class
+  EXPECT_TRUE(!kKeeps || again == first);
+  EXPECT_EQ(cache.waiting_bytes(), 0u);
+  std::memset(again, 2, kMiB - 1);
+  void* other = cache.allocate(kMiB);
+  EXPECT_NE(other, again);
+  cache.release(other, kMiB);
+  cache.release(again, kMiB - 1);
+}
+
+TEST(MemoryCache, NeverHoldsMoreThanWasInUseAtOnce) {
+  MemoryCache cache;
+  std::vector<void*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(cache.allocate(kMiB));
+  for (void* block : blocks) cache.release(block, kMiB);
+  EXPECT_EQ(cache.waiting_bytes(), kKeeps ? 8 * kMiB : 0);
+  void* large = cache.allocate(6 * kMiB);  // no block fits: six of eight have to go
+  EXPECT_LE(cache.waiting_bytes(), 2 * kMiB);
+  void* larger = cache.allocate(100 * kMiB);
+  EXPECT_EQ(cache.waiting_bytes(), 0u);
+  cache.release(large, 6 * kMiB);
+  cache.release(larger, 100 * kMiB);
+  // Ever new sizes, one at a time, stay within the peak of 106 MiB.
+  for (size_t size = kMiB; size < 90 * kMiB; size += 777777) {
+    cache.release(cache.allocate(size), size);
+    EXPECT_LE(cache.waiting_bytes(), 106 * kMiB + 106 * kMiB / 8);
+  }
+}
+
+TEST(MemoryCache, SmallBlocksAreLeftToMalloc) {
+  MemoryCache cache;
+  void* small = cache.allocate(100);
+  cache.release(small, 100);
+  EXPECT_EQ(cache.waiting_bytes(), 0u);
+}
+
+TEST(MemoryCache, RefusesWhatCannotBe) {
+  MemoryCache cache;
+  EXPECT_EQ(cache.allocate(SIZE_MAX), nullptr);
+  EXPECT_EQ(cache.allocate(SIZE_MAX / 2), nullptr);
+}
+
+TEST(MemoryCache, ThreadsGetBlocksOfTheirOwn) {
+  MemoryCache cache;
+  std::vector<std::thread> threads;
+  std::vector<int> wrong(4, 0);
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&cache, &wrong, t] {
+      for (int round = 0; round < 200; ++round) {
+        const size_t bytes = size_t{65536} << (round % 3);
+        auto* memory = static_cast<unsigned char*>(cache.allocate(bytes));
+        std::memset(memory, t, bytes);
+        std::this_thread::yield();
+        for (size_t i = 0; i < bytes; i += 4096) wrong[t] += memory[i] != t;
+        cache.release(memory, bytes);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, std::vector<int>(4, 0));
+}
+
+}  // namespace
+}  // namespace linnet

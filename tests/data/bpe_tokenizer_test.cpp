@@ -1,0 +1,250 @@
+// Tests of GPT-2's byte-pair encoding against published vectors and a literal merge loop.
+#include "data/bpe_tokenizer.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/random.h"
+#include "data/bpe_merges.h"
+#include "tests/data/temporary_folder.h"
+#include "tests/data_path.h"
+
+namespace linnet {
+namespace {
+
+using test::message_of;
+using testing::HasSubstr;
+
+// The published tokenizer, loaded once; null when the data collection is absent.
+const Tokenizer* published() {
+  static const std::string folder = test::data_path("tokenizers/gpt2");
+  static const auto tokenizer = folder.empty() ? nullptr : load_bpe_tokenizer(folder);
+  return tokenizer.get();
+}
+
+// GPT-2's spelling of a byte, derived here independently of the code under test.
+std::string spelling_of(int byte) {
+  int shifted = 0;
+  for (int b = 0; b <= byte; ++b) {
+    const bool itself = (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+    if (b == byte) {
+      const int code = itself ? b : 256 + shifted;
+      if (code < 0x80) return std::string(1, static_cast<char>(code));
+      return {static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 63))};
+    }
+    shifted += !itself;
+  }
+  return "";
+}
+
+struct TinyVocabulary {
+  std::string json, merges = "#version: 0.2\n";
+  nlohmann::json object = nlohmann::json::object();
+  int next = 0;
+  TinyVocabulary() {
+    for (int byte = 0; byte < 256; ++byte) object[spelling_of(byte)] = next++;
+  }
+  void merge(const std::string& left, const std::string& right) {
+    merges += left + " " + right + "\n";
+    object[left + right] = next++;
+  }
+  std::unique_ptr<Tokenizer> build() const {
+    return make_bpe_tokenizer(object.dump(), merges, "tiny");
+  }
+};
+
+TEST(BpeTokenizer, PublishedTextsGiveThePublishedIds) {
+  LINNET_REQUIRE_DATA(folder, "tokenizers/gpt2/tests");
+  const std::string separator = "\n__ggml_vocab_test__\n";
+  std::string inputs = read_file(folder + "/ggml-vocab-gpt-2.gguf.inp");
+  std::istringstream outputs(read_file(folder + "/ggml-vocab-gpt-2.gguf.out"));
+  int cases = 0;
+  std::string line;
+  while (std::getline(outputs, line)) {
+    const size_t end = inputs.find(separator);
+    std::string text = inputs.substr(0, end);
+    inputs = end == std::string::npos ? "" : inputs.substr(end + separator.size());
+    std::istringstream numbers(line);
+    const std::vector<int32_t> expected{std::istream_iterator<int32_t>(numbers), {}};
+    EXPECT_EQ(published()->encode(text), expected) << "case " << cases << ": " << text;
+    EXPECT_EQ(published()->decode(expected), text) << "case " << cases;
+    ++cases;
+  }
+  // A 47th text, empty and without ids, follows the last separator.
+  EXPECT_EQ(cases, 46);
+  EXPECT_EQ(inputs, "");
+  EXPECT_TRUE(published()->encode("").empty());
+}
+
+TEST(BpeTokenizer, PublishedParagraphGivesThePublishedIds) {
+  LINNET_REQUIRE_DATA(path, "tokenizers/gpt2/tests/gpt2_encoded_tokens.json");
+  const auto json = nlohmann::json::parse(read_file(path));
+  const auto expected = json.at("token_ids").get<std::vector<int32_t>>();
+  const auto text = json.at("text").get<std::string>();
+  ASSERT_GT(expected.size(), 100u);
+  EXPECT_EQ(published()->encode(text), expected);
+  EXPECT_EQ(published()->decode(expected), json.at("decoded_text").get<std::string>());
+}
+
+TEST(BpeTokenizer, PublishedVocabularySizeAndEndOfText) {
+  LINNET_REQUIRE_DATA(folder, "tokenizers/gpt2");
+  EXPECT_EQ(published()->vocabulary_size(), 50257);
+  EXPECT_EQ(published()->eos_id(), 50256);
+  EXPECT_EQ(published()->decode(std::vector<int32_t>{15496, 50256, 995}), "Hello world");
+  // The special token arises only by explicit insertion, never from text.
+  for (const int32_t id : published()->encode("<|endoftext|>")) EXPECT_NE(id, 50256);
+}
+
+TEST(BpeTokenizer, WikiTextTokenCountsAgreeWithTheKnownOnes) {
+  LINNET_REQUIRE_DATA(folder, "wikitext-2-raw");
+  const std::string test = read_file(folder + "/wiki.test.raw");
+  const auto ids = published()->encode(test);
+  EXPECT_EQ(ids.size(), 286221u);
+  EXPECT_EQ(published()->decode(ids), test);
+  EXPECT_EQ(published()->encode(read_file(folder + "/wiki.valid.raw")).size(), 249887u);
+}
+
+TEST(BpeTokenizer, BlobRestoresTheSameTokenizer) {
+  LINNET_REQUIRE_DATA(folder, "tokenizers/gpt2");
+  const std::string blob = published()->serialise();
+  const auto restored = tokenizer_from_blob(blob);
+  EXPECT_EQ(restored->fingerprint(), published()->fingerprint());
+  EXPECT_EQ(restored->encode(" this is a round trip"),
+            published()->encode(" this is a round trip"));
+  for (const size_t bytes : {size_t{25}, size_t{1000}, blob.size() / 2, blob.size() - 200'000})
+    EXPECT_THROW(tokenizer_from_blob(std::string_view(blob).substr(0, bytes)), Error) << bytes;
+}
+
+TEST(BpeTokenizer, WhiteSpaceIsUnicodeWhiteSpace) {
+  LINNET_REQUIRE_DATA(folder, "tokenizers/gpt2");
+  // U+0085 and U+3000 are white space, so they split off; U+180E is not (since Unicode 6.3), so it
+  // joins the other symbols. Ids from the reference tokenizer.
+  EXPECT_EQ(published()->encode("a\xC2\x85 b"), (std::vector<int32_t>{64, 126, 227, 275}));
+  EXPECT_EQ(published()->encode("a\xE1\xA0\x8E!"), (std::vector<int32_t>{64, 157, 254, 236, 0}));
+}
+
+TEST(BpeTokenizer, InvalidUtf8IsRefusedBeforeItReachesTheRegex) {
+  TinyVocabulary tiny;
+  tiny.merge("a", "b");
+  const auto tokenizer = tiny.build();
+  EXPECT_THAT(message_of([&] { tokenizer->encode("ab\xC3"); }), HasSubstr("byte offset 2"));
+}
+
+// The definition: while some pair has a rank, merge all occurrences of the lowest, left to right.
+std::vector<std::string> merge_literally(
+    const std::string& piece, const std::vector<std::pair<std::string, std::string>>& merges) {
+  std::vector<std::string> parts;
+  for (const char c : piece) parts.emplace_back(1, c);
+  while (true) {
+    size_t best = merges.size();
+    for (size_t i = 0; i + 1 < parts.size(); ++i)
+      for (size_t rank = 0; rank < best; ++rank)
+        if (merges[rank] == std::pair(parts[i], parts[i + 1])) best = rank;
+    if (best == merges.size()) return parts;
+    std::vector<std::string> merged;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (i + 1 < parts.size() && merges[best] == std::pair(parts[i], parts[i + 1])) {
+        merged.push_back(parts[i] + parts[i + 1]);
+        ++i;
+      } else {
+        merged.push_back(parts[i]);
+      }
+    }
+    parts = merged;
+  }
+}
+
+TEST(BpeMerges, HeapAgreesWithTheLiteralDefinition) {
+  const std::vector<std::pair<std::string, std::string>> merges = {
+      {"a", "a"},   {"b", "a"},   {"aa", "b"}, {"aa", "a"},  {"c", "aa"},
+      {"ba", "ba"}, {"aab", "c"}, {"b", "b"},  {"aa", "aa"}, {"bb", "aab"}};
+  TinyVocabulary tiny;
+  for (const auto& [left, right] : merges) tiny.merge(left, right);
+  const auto tokenizer = tiny.build();
+  const RandomKey key{7, 0, 0};
+  for (uint64_t trial = 0; trial < 2000; ++trial) {
+    std::string piece;
+    const uint64_t length = 1 + key.below(trial << 8, 40);
+    for (uint64_t i = 0; i < length; ++i)
+      piece += static_cast<char>('a' + key.below((trial << 8) + 1 + i, 3));
+    std::vector<std::string> found;
+    for (const int32_t id : tokenizer->encode(piece))
+      found.push_back(tokenizer->decode(std::span(&id, 1)));
+    ASSERT_EQ(found, merge_literally(piece, merges)) << piece;
+  }
+}
+
+TEST(BpeMerges, LongRunsTakeLinearithmicTime) {
+  LINNET_REQUIRE_DATA(folder, "tokenizers/gpt2");
+  // A quadratic merge loop would need hours for one piece of two million bytes.
+  for (const char c : {'a', ' ', '!'}) {
+    const std::string run(2'000'000, c);
+    EXPECT_EQ(published()->decode(published()->encode(run)), run);
+  }
+}
+
+TEST(BpeTokenizer, EncodesFromSeveralThreads) {
+  LINNET_REQUIRE_DATA(path, "text/tinyshakespeare_input.txt");
+  LINNET_REQUIRE_DATA(folder, "tokenizers/gpt2");
+  const std::string text = read_file(path).substr(0, 100'000);
+  const auto expected = published()->encode(text);
+  std::vector<std::vector<int32_t>> found(4);
+  std::vector<std::thread> threads;
+  for (auto& ids : found) threads.emplace_back([&] { ids = published()->encode(text); });
+  for (auto& thread : threads) thread.join();
+  for (const auto& ids : found) EXPECT_EQ(ids, expected);
+}
+
+TEST(BpeTokenizer, BrokenFilesAreNamed) {
+  EXPECT_THAT(message_of([] { load_bpe_tokenizer("/absent"); }), HasSubstr("/absent/vocab.json"));
+  TinyVocabulary tiny;
+  tiny.merge("a", "b");
+  const std::string json = tiny.object.dump();
+  const auto refusal = [](const std::string& encoder, const std::string& merges) {
+    return message_of([&] { make_bpe_tokenizer(encoder, merges, "v.json"); });
+  };
+  EXPECT_THAT(refusal(json.substr(0, json.size() / 2), tiny.merges), HasSubstr("truncated"));
+  EXPECT_THAT(refusal("[1]", tiny.merges), HasSubstr("JSON object"));
+  EXPECT_THAT(refusal("{\"a\": 1}", tiny.merges), HasSubstr("'a'"));
+  EXPECT_THAT(refusal("{\"a\": 0}", tiny.merges), HasSubstr("byte 0"));
+  EXPECT_THAT(refusal(json, ""), HasSubstr("found none"));
+  EXPECT_THAT(refusal(json, "a\n"), HasSubstr("line 1"));
+  EXPECT_THAT(refusal(json, "a c\n"), HasSubstr("lacks"));
+  EXPECT_THAT(refusal(json, "a b\na b\n"), HasSubstr("line 2"));
+  auto extended = tiny.object;
+  extended["abc"] = 257;
+  EXPECT_THAT(refusal(extended.dump(), "ab c\na b\n"), HasSubstr("no earlier line makes"));
+}
+
+TEST(BpeTokenizer, DamagedBlobsAreRefusedOrWork) {
+  TinyVocabulary tiny;
+  tiny.merge("a", "b");
+  tiny.merge("ab", "c");
+  const std::string good = tiny.build()->serialise();
+  const RandomKey key{11, 0, 0};
+  int refused = 0;
+  for (uint64_t trial = 0; trial < 1500; ++trial) {
+    std::string blob = good;
+    const uint64_t changes = 1 + key.below(trial << 8, 3);
+    for (uint64_t i = 0; i < changes; ++i) {
+      const auto word = key.words((trial << 8) + 1 + i);
+      blob[word[0] % blob.size()] = static_cast<char>(word[1]);
+    }
+    if (trial % 4 == 0) blob.resize(key.below((trial << 8) + 99, blob.size()));
+    try {
+      const auto tokenizer = tokenizer_from_blob(blob);
+      EXPECT_EQ(tokenizer->decode(tokenizer->encode("abc cab")), "abc cab");
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+}  // namespace
+}  // namespace linnet

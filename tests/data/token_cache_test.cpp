@@ -1,0 +1,152 @@
+// Tests of the token cache: hits, keys, damage, and a disk that refuses.
+#include "data/token_cache.h"
+
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+
+#include "data/text_dataset.h"
+#include "tests/data/temporary_folder.h"
+#include "tests/data_path.h"
+
+namespace linnet {
+namespace {
+
+using test::TemporaryFolder;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// A data set of two files with its own cache folder.
+class TokenCacheTest : public testing::Test {
+ protected:
+  TokenCacheTest() {
+    setenv("LINNET_CACHE", (cache / "new/folder").c_str(), 1);
+    texts.write("a.txt", "one two three\n");
+    texts.write("b.txt", "four");
+    texts.write("empty.txt", "");
+    config.path = texts.path();
+    config.train = {"*.txt"};
+  }
+  ~TokenCacheTest() override { unsetenv("LINNET_CACHE"); }
+
+  std::vector<std::string> cached_files() const {
+    const std::string folder = cache / "new/folder";
+    std::vector<std::string> files;
+    if (exists(folder))
+      for (const auto& name : file_system().list(folder)) files.push_back(join_path(folder, name));
+    return files;
+  }
+  std::string load(std::vector<std::string>* warnings = nullptr) {
+    TextDataset data(config);
+    const auto corpus = data.split(Split::train);
+    if (warnings != nullptr) *warnings = data.take_warnings();
+    return data.tokenizer()->decode(corpus->tokens);
+  }
+
+  TemporaryFolder texts, cache;
+  DataConfig config;
+};
+
+TEST_F(TokenCacheTest, SecondLoadGivesTheSameCorpusAndWarnings) {
+  TextDataset first(config), second(config);
+  const auto a = first.split(Split::train);
+  ASSERT_EQ(cached_files().size(), 1u);
+  const auto b = second.split(Split::train);
+  EXPECT_EQ(a->tokens, b->tokens);
+  ASSERT_EQ(b->documents.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(a->documents[i].name, b->documents[i].name);
+    EXPECT_EQ(a->documents[i].begin, b->documents[i].begin);
+    EXPECT_EQ(a->documents[i].bytes, b->documents[i].bytes);
+    EXPECT_EQ(a->documents[i].words, b->documents[i].words);
+  }
+  EXPECT_THAT(first.take_warnings(), ElementsAre(HasSubstr("empty.txt")));
+  EXPECT_THAT(second.take_warnings(), ElementsAre(HasSubstr("empty.txt")));
+}
+
+TEST_F(TokenCacheTest, TheCacheIsReallyUsed) {
+  load();
+  // Planted ids can only come from the cache.
+  CachedCorpus planted;
+  planted.corpus.tokens = {'h', 'i'};
+  planted.corpus.documents = {{"planted", 0, 2, 1}};
+  write_token_cache(cached_files().at(0), planted, 256);
+  std::vector<std::string> warnings;
+  EXPECT_EQ(load(&warnings), "hi");
+  EXPECT_THAT(warnings, IsEmpty());
+}
+
+TEST_F(TokenCacheTest, EveryInputChangesTheKey) {
+  load();
+  auto expect_new_file = [&, count = size_t{1}](const char* what) mutable {
+    load();
+    EXPECT_EQ(cached_files().size(), ++count) << what;
+  };
+  texts.write("b.txt", "five!");
+  expect_new_file("contents");
+  texts.write("c.txt", "six");
+  expect_new_file("another file");
+  config.tokenizer.eos = true;
+  expect_new_file("tokenizer");
+  config.document_eos = false;
+  expect_new_file("document_eos");
+  config.lines = "stripped";
+  expect_new_file("lines");
+  config.cache = false;
+  config.lines = "whole";
+  config.document_eos = true;
+  texts.write("d.txt", "seven");
+  load();
+  EXPECT_EQ(cached_files().size(), 6u) << "cache: false";
+}
+
+TEST_F(TokenCacheTest, AnyDamagedByteOrTruncationIsNoticedAndRepaired) {
+  const std::string expected = load();
+  const std::string path = cached_files().at(0);
+  const std::string good = read_file(path);
+  std::vector<std::string> damaged = {"", good.substr(0, 20), good.substr(0, good.size() - 1),
+                                      good + "x"};
+  for (size_t at = 0; at < good.size(); at += good.size() / 23) {
+    std::string flipped = good;
+    flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
+    damaged.push_back(flipped);
+  }
+  for (const std::string& bytes : damaged) {
+    write_file(path, bytes);
+    std::vector<std::string> warnings;
+    EXPECT_EQ(load(&warnings), expected);
+    EXPECT_THAT(warnings, testing::Contains(HasSubstr("cache is rebuilt")));
+    EXPECT_EQ(read_file(path), good);
+  }
+}
+
+TEST_F(TokenCacheTest, AFullDiskAtAnyCallOnlyWarns) {
+  for (int64_t fail_at = 0;; ++fail_at) {
+    std::vector<std::string> warnings;
+    bool failed = false;
+    {
+      test::FailingFileSystem disk(fail_at, test::Failure::no_space, /*persistent=*/true);
+      EXPECT_EQ(load(&warnings), "one two three\nfour");
+      failed = disk.failed();
+    }
+    if (!failed) {
+      EXPECT_GT(fail_at, 3);
+      break;
+    }
+    EXPECT_THAT(warnings, testing::Contains(HasSubstr("could not be cached"))) << fail_at;
+    remove_all(cache / "new");
+  }
+}
+
+TEST_F(TokenCacheTest, WideIdsComeBack) {
+  LINNET_REQUIRE_DATA(gpt2, "tokenizers/gpt2");
+  config.tokenizer.kind = "gpt2";
+  config.tokenizer.path = gpt2;
+  const std::string first = load();
+  EXPECT_EQ(load(), first);
+  EXPECT_EQ(first, "one two three\nfour");
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,119 @@
+// Tests of the byte and word tokenizers, and of what all tokenizers share.
+#include "data/tokenizer.h"
+
+#include <gmock/gmock.h>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "data/word_tokenizer.h"
+#include "tests/data/temporary_folder.h"
+
+namespace linnet {
+namespace {
+
+using test::message_of;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(ByteTokenizer, IdsAreBytesAndEveryByteComesBack) {
+  const auto tokenizer = make_tokenizer({.kind = "byte"});
+  EXPECT_EQ(tokenizer->vocabulary_size(), 256);
+  EXPECT_EQ(tokenizer->eos_id(), -1);
+  std::string all;
+  for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
+  const auto ids = tokenizer->encode(all);
+  ASSERT_EQ(ids.size(), 256u);
+  for (int byte = 0; byte < 256; ++byte) EXPECT_EQ(ids[static_cast<size_t>(byte)], byte);
+  EXPECT_EQ(tokenizer->decode(ids), all);
+}
+
+TEST(ByteTokenizer, EndOfTextIsAnExtraIdThatDecodesToNothing) {
+  const auto tokenizer = make_tokenizer({.kind = "byte", .eos = true});
+  EXPECT_EQ(tokenizer->vocabulary_size(), 257);
+  EXPECT_EQ(tokenizer->eos_id(), 256);
+  EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{'a', 256, 'b'}), "ab");
+  EXPECT_THAT(message_of([&] { tokenizer->decode(std::vector<int32_t>{257}); }), HasSubstr("257"));
+  EXPECT_THROW(tokenizer->decode(std::vector<int32_t>{-1}), Error);
+}
+
+TEST(WordTokenizer, VocabularyIsSortedByFrequencyWithSpecialsInPlace) {
+  WordVocabularyBuilder builder;
+  builder.add("b a a <unk>\n b a\n\nc");
+  const auto tokenizer = builder.build();
+  // <eos> 4 times (the last line has none of its own but counts), a 3, b 2, then <unk> and c by
+  // bytes.
+  EXPECT_THAT(tokenizer->encode("a b <unk> c\n"), ElementsAre(1, 2, 3, 4, 0));
+  EXPECT_EQ(tokenizer->vocabulary_size(), 5);
+  EXPECT_EQ(tokenizer->eos_id(), 0);
+  EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{1, 2, 0, 4}), "a b\nc");
+}
+
+TEST(WordTokenizer, SizeLimitKeepsTheMostFrequentAndBothSpecials) {
+  WordVocabularyBuilder builder;
+  builder.add("a a a b b c\n");
+  const auto tokenizer = builder.build(4);
+  EXPECT_EQ(tokenizer->vocabulary_size(), 4);
+  std::vector<std::string> warnings;
+  const auto ids = tokenizer->encode("a b c\n", &warnings);
+  EXPECT_EQ(tokenizer->decode(ids), "a b <unk>\n");
+  EXPECT_THROW(builder.build(2), UsageError);
+  EXPECT_THROW(WordVocabularyBuilder().build(), Error);
+}
+
+TEST(WordTokenizer, UnknownWordsWarnWithUnkAndFailWithout) {
+  std::vector<std::string> warnings;
+  const auto with = word_tokenizer_from_payload("<unk>\nknown\n", "v.txt");
+  EXPECT_THAT(with->encode("known zebra yak", &warnings), ElementsAre(1, 0, 0));
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], HasSubstr("zebra"));
+  EXPECT_THAT(warnings[0], HasSubstr("2 words"));
+
+  const auto without = word_tokenizer_from_payload("known\n", "v.txt");
+  EXPECT_THAT(message_of([&] { without->encode("known zebra"); }), HasSubstr("'zebra'"));
+  EXPECT_THAT(message_of([&] { without->encode("known\n"); }), HasSubstr("<eos>"));
+}
+
+TEST(WordTokenizer, BrokenVocabulariesAreRefusedWithTheLine) {
+  const auto refusal = [](std::string_view text) {
+    return message_of([&] { word_tokenizer_from_payload(text, "v.txt"); });
+  };
+  EXPECT_THAT(refusal("a\nb\na\n"), HasSubstr("line 3 repeats the word 'a'"));
+  EXPECT_THAT(refusal("a\n\nb\n"), HasSubstr("line 2"));
+  EXPECT_THAT(refusal("a\nb c\n"), HasSubstr("line 2"));
+  EXPECT_THAT(refusal(""), HasSubstr("v.txt"));
+  EXPECT_THAT(refusal("a\n\xFF\n"), HasSubstr("UTF-8"));
+}
+
+TEST(WordTokenizer, SavedFileAndBlobGiveTheSameTokenizer) {
+  WordVocabularyBuilder builder;
+  builder.add("the cat sat on the mat\n");
+  const auto tokenizer = builder.build();
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "words.txt";
+  save_word_vocabulary(*tokenizer, path);
+  const auto loaded = make_tokenizer({.kind = "word", .path = path});
+  const auto restored = tokenizer_from_blob(tokenizer->serialise());
+  EXPECT_EQ(loaded->fingerprint(), tokenizer->fingerprint());
+  EXPECT_EQ(restored->fingerprint(), tokenizer->fingerprint());
+  EXPECT_EQ(restored->encode("the mat\n"), tokenizer->encode("the mat\n"));
+  EXPECT_THROW(save_word_vocabulary(*make_tokenizer({}), path), UsageError);
+}
+
+TEST(Tokenizer, KindsAndBlobsAreChecked) {
+  EXPECT_THAT(message_of<UsageError>([] { make_tokenizer({.kind = "bytes"}); }),
+              HasSubstr("byte, word and gpt2"));
+  EXPECT_THROW(make_tokenizer({.kind = "word"}), UsageError);
+  EXPECT_THROW(make_tokenizer({.kind = "gpt2"}), UsageError);
+  EXPECT_THAT(message_of([] { make_tokenizer({.kind = "word", .path = "/absent/v"}); }),
+              HasSubstr("/absent/v"));
+  const auto plain = make_tokenizer({}), eos = make_tokenizer({.eos = true});
+  EXPECT_NE(plain->fingerprint(), eos->fingerprint());
+  EXPECT_EQ(tokenizer_from_blob(eos->serialise())->eos_id(), 256);
+  for (const char* blob : {"", "linnet tokenizer 1 byte", "linnet tokenizer 1 byte\n",
+                           "linnet tokenizer 1 bits\n", "linnet tokenizer 2 byte\nplain"})
+    EXPECT_THAT(message_of([&] { tokenizer_from_blob(blob, "checkpoint"); }),
+                HasSubstr("checkpoint"));
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,8 @@
+# Read by CTest: what every test runs with. Not an argument of gtest_discover_tests, which takes lists
+# apart.
+foreach(folder core autograd layers attention optim data recipes tools)
+  if(DEFINED test_${folder}_TESTS)
+    set_tests_properties(${test_${folder}_TESTS} PROPERTIES TIMEOUT 600
+      ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=passive;ASAN_OPTIONS=allocator_may_return_null=1;UBSAN_OPTIONS=print_stacktrace=1")
+  endif()
+endforeach()

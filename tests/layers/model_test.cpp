@@ -1,0 +1,253 @@
+// Blocks and whole models: gradients through everything, carried state, recomputation, limits.
+#include "layers/model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "autograd/grad_check.h"
+#include "autograd/loss.h"
+#include "tests/layers/mean_mixer.h"
+
+namespace linnet {
+namespace {
+
+ModelConfig small_config() {
+  ModelConfig config;
+  config.layers = 2;
+  config.width = 8;
+  config.heads = 2;
+  config.feed_forward_width = 12;
+  return config;
+}
+
+Tensor some_tokens(int64_t rows, int64_t time, int64_t vocabulary) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < rows * time; ++i) {
+    ids.push_back(static_cast<int32_t>((i * 7 + 3) % vocabulary));
+  }
+  return Tensor::from(ids, {rows, time});
+}
+
+DrawPlace some_place(int64_t rows) {
+  std::vector<int64_t> examples;
+  for (int64_t i = 0; i < rows; ++i) examples.push_back(100 + i);
+  return {std::make_shared<const std::vector<int64_t>>(examples), 0};
+}
+
+// Loss of a decoder as a function of all parameters, checked in random directions.
+void check_decoder_gradient(const ModelConfig& config, bool recompute) {
+  DecoderLm model(config, 11, 6, test::mean_mixers());
+  model.parameters().materialize(3, DType::f64, DType::f64);
+  ModelInput input;
+  input.tokens = some_tokens(2, 6, 11);
+  input.place = some_place(2);
+  input.random = {5, 1, 0};
+  input.training = true;
+  input.recompute = recompute;
+  const Tensor targets = some_tokens(2, 6, 9);
+  const Tensor& weights = model.parameters().weights();
+  const auto loss = [&] {
+    return output_cross_entropy(model.encode(input, nullptr), model.output_table(), targets);
+  };
+  backward(loss());
+  const Tensor& gradients = model.parameters().gradients();
+  const NoGrad off;
+  const RandomKey key{9, 0, 0};
+  for (uint64_t trial = 0; trial < 6; ++trial) {
+    const Tensor before = weights.clone();
+    double analytic = 0;
+    const auto at = [&](double step) {
+      weights.copy_from(before);
+      for (int64_t i = 0; i < weights.elements(); ++i) {
+        weights.data<double>()[i] += step * key.normal((trial << 32) + static_cast<uint64_t>(i));
+      }
+      return loss().value().item();
+    };
+    for (int64_t i = 0; i < weights.elements(); ++i) {
+      analytic +=
+          gradients.data<double>()[i] * key.normal((trial << 32) + static_cast<uint64_t>(i));
+    }
+    const double numeric = (at(1e-6) - at(-1e-6)) / 2e-6;
+    weights.copy_from(before);
+    EXPECT_LE(std::abs(analytic - numeric), 1e-5 + 1e-5 * std::abs(numeric)) << "trial " << trial;
+  }
+}
+
+TEST(DecoderLm, GradientOfEveryParameterPreNorm) {
+  check_decoder_gradient(small_config(), false);
+}
+
+TEST(DecoderLm, GradientWithDropoutRecomputeAndSwiglu) {
+  ModelConfig config = small_config();
+  config.activation = "swiglu";
+  config.norm = "rms";
+  config.dropout = 0.2;
+  config.activation_dropout = 0.1;
+  config.positions = "rotary";
+  check_decoder_gradient(config, true);
+}
+
+TEST(DecoderLm, GradientPostNormUntiedLearnedPositions) {
+  ModelConfig config = small_config();
+  config.norm_position = "post";
+  config.norm = "scale";
+  config.tie_embeddings = false;
+  config.scale_embedding = false;
+  config.positions = "learned";
+  check_decoder_gradient(config, false);
+}
+
+TEST(DecoderLm, RecomputationGivesTheSameBits) {
+  ModelConfig config = small_config();
+  config.dropout = 0.3;
+  std::vector<std::vector<float>> gradients;
+  for (const bool recompute : {false, true}) {
+    DecoderLm model(config, 11, 6, test::mean_mixers());
+    model.parameters().materialize(3);
+    ModelInput input;
+    input.tokens = some_tokens(2, 6, 11);
+    input.place = some_place(2);
+    input.training = true;
+    input.recompute = recompute;
+    backward(output_cross_entropy(model.encode(input, nullptr), model.output_table(),
+                                  some_tokens(2, 6, 9)));
+    gradients.push_back(model.parameters().gradients().to_vector<float>());
+  }
+  EXPECT_EQ(gradients[0], gradients[1]);
+}
+
+TEST(DecoderLm, CarriedStateEqualsTheWholeSequence) {
+  DecoderLm model(small_config(), 11, 6, test::mean_mixers());
+  model.parameters().materialize(3, DType::f64, DType::f64);
+  const NoGrad off;
+  ModelInput whole;
+  whole.tokens = some_tokens(1, 6, 11);
+  const std::vector<double> expected = model.encode(whole, nullptr).value().to_vector<double>();
+  std::vector<double> pieces;
+  ModelState state;
+  for (int64_t t = 0; t < 6; ++t) {
+    ModelInput one;
+    one.tokens = whole.tokens.slice(t, {1, 1});
+    const std::vector<double> y = model.encode(one, &state).value().to_vector<double>();
+    pieces.insert(pieces.end(), y.begin(), y.end());
+  }
+  EXPECT_EQ(state.length, 6);
+  ASSERT_EQ(pieces.size(), expected.size());
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    EXPECT_LE(std::abs(pieces[i] - expected[i]), 1e-12 * (1 + std::abs(expected[i])));
+  }
+}
+
+TEST(DecoderLm, RefusesPositionsBeyondALearnedTable) {
+  ModelConfig config = small_config();
+  config.positions = "learned";
+  DecoderLm model(config, 11, 6, test::mean_mixers());
+  model.parameters().materialize(3);
+  ModelInput input;
+  input.tokens = some_tokens(1, 7, 11);
+  EXPECT_THROW(model.encode(input, nullptr), UsageError);
+}
+
+TEST(DecoderLm, SkippedLayersLeaveTheInputUnchanged) {
+  ModelConfig config = small_config();
+  config.layer_dropout = 0.999999;
+  config.final_norm = false;
+  config.positions = "none";
+  DecoderLm model(config, 11, 6, test::mean_mixers());
+  model.parameters().materialize(3);
+  ModelInput input;
+  input.tokens = some_tokens(1, 2, 11);
+  input.training = true;
+  const std::vector<float> y = model.encode(input, nullptr).value().to_vector<float>();
+  const Tensor& table = model.output_table().value();
+  for (int64_t c = 0; c < 8; ++c) {
+    EXPECT_FLOAT_EQ(y[static_cast<size_t>(c)],
+                    std::sqrt(8.0f) * table.data<float>()[input.tokens.data<int32_t>()[0] * 8 + c]);
+  }
+}
+
+// Counts its calls and sets its layer's bias of the output to 7.
+class CountingMixer : public test::MeanMixer {
+ public:
+  CountingMixer(const MixerOptions& options, const MixerScope& scope, int& calls)
+      : MeanMixer(options, scope), calls_(calls), name_(scope.own.child("out.bias").prefix()) {}
+  void after_update(const ParameterSet& parameters) const override {
+    ++calls_;
+    parameters.weight_of(parameters.find(name_)).fill(7);
+  }
+
+ private:
+  int& calls_;
+  std::string name_;
+};
+
+TEST(DecoderLm, EveryMixerMayCorrectItsWeightsAfterAnUpdate) {
+  int calls = 0;
+  DecoderLm model(small_config(), 11, 6, [&](const MixerOptions& options, const MixerScope& scope) {
+    return std::make_unique<CountingMixer>(options, scope, calls);
+  });
+  model.parameters().materialize(3);
+  model.after_update();
+  EXPECT_EQ(calls, 2);
+  for (const char* name : {"layers.0.attention.out.bias", "layers.1.attention.out.bias"}) {
+    const ParameterSet& set = model.parameters();
+    EXPECT_EQ(set.weight_of(set.find(name)).to_vector<float>(), std::vector<float>(8, 7)) << name;
+  }
+}
+
+TEST(DecoderLm, ParameterCountOfGpt2) {
+  // Twelve layers of width 768, vocabulary 50257, no learned positions: 12 * 7,087,872 + 1,536 + V
+  // E.
+  ModelConfig config;
+  config.layers = 12;
+  config.width = 768;
+  config.heads = 12;
+  const DecoderLm model(config, 50257, 8, test::mean_mixers());
+  EXPECT_EQ(model.parameters().count(), 12 * 7087872 + 1536 + 50257 * 768);
+}
+
+TEST(EncoderClassifier, PoolsOnlyValidTokens) {
+  ModelConfig config = small_config();
+  config.kind = "encoder";
+  config.layers = 1;
+  EncoderClassifier model(config, 11, 6, 3, test::mean_mixers());
+  model.parameters().materialize(3);
+  ModelInput input;
+  input.tokens = some_tokens(2, 6, 11);
+  const Variable logits = model.logits(input);
+  EXPECT_EQ(logits.shape(), Shape({2, 3}));
+  backward(cross_entropy(logits, Tensor::from(std::vector<int32_t>{0, 2}, {2})));
+  double total = 0;
+  for (const float g : model.parameters().gradients().to_vector<float>()) total += std::abs(g);
+  EXPECT_GT(total, 0);
+  EXPECT_TRUE(std::isfinite(total));
+}
+
+TEST(ParameterSet, ValuesDependOnlyOnSeedAndName) {
+  const auto draw = [](bool extra) {
+    ParameterSet set;
+    ParameterScope scope(set);
+    if (extra) scope.parameter("a", {5}, init_normal(1));
+    scope.parameter("b", {4}, init_normal(1));
+    set.materialize(7);
+    return set.weight_of(set.find("b")).to_vector<float>();
+  };
+  EXPECT_EQ(draw(false), draw(true));
+}
+
+TEST(ParameterSet, NamesTheNearestParameterAndRefusesDuplicates) {
+  ParameterSet set;
+  set.declare("layers.0.weight", {1}, init_constant(0));
+  EXPECT_THROW(set.declare("layers.0.weight", {1}, init_constant(0)), Error);
+  EXPECT_THROW(set.declare_shared("layers.0.weight", {2}, init_constant(0)), Error);
+  try {
+    set.find("layer.0.weight");
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("layers.0.weight"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace linnet

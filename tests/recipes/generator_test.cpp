@@ -1,0 +1,234 @@
+// Text from a decoder: the decode state stands for the prefix; sampling keeps its limits.
+#include "recipes/engine/generator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/gemm.h"
+#include "data/word_tokenizer.h"
+#include "tests/recipes/tiny_run.h"
+
+namespace linnet {
+namespace {
+
+using testing::HasSubstr;
+
+class Generator : public test::TinyRun {
+ protected:
+  std::unique_ptr<Transformer> model(const std::vector<std::string>& changes = {}) const {
+    const Recipe small = recipe(changes);
+    return build_model(small, {40, small.data.context, 0});
+  }
+  static std::vector<int32_t> ids(int64_t count) {
+    std::vector<int32_t> result;
+    for (int64_t i = 0; i < count; ++i) result.push_back(static_cast<int32_t>(i * i * 7 % 40));
+    return result;
+  }
+  // Logits [T,V] of a whole text, or continued in pieces.
+  static std::vector<float> logits(const Transformer& model, const std::vector<int32_t>& tokens,
+                                   ModelState* state = nullptr) {
+    const NoGrad off;
+    ModelInput input;
+    input.tokens = Tensor::from(tokens, {1, static_cast<int64_t>(tokens.size())});
+    const Variable hidden = model.encode(input, state);
+    const Tensor out =
+        Tensor::empty({static_cast<int64_t>(tokens.size()), model.vocabulary()}, DType::f32);
+    gemm(hidden.value(), Transpose::no, as_decoder(model).output_table().value(), Transpose::yes,
+         out);
+    return out.to_vector<float>();
+  }
+};
+
+TEST_F(Generator, TheDecodeStateStandsForThePrefix) {
+  int checked = 0;
+  for (const Mechanism& mechanism : mechanisms()) {
+    const MixerTraits traits = test::small_traits(mechanism);
+    if (!traits.causal || !traits.decode_state || traits.depends_on_length) continue;
+    const auto decoder = model({test::small_attention(mechanism), "model.width=16",
+                                "data.context=64", "train.tokens_per_update=64"});
+    const std::vector<int32_t> tokens = ids(50);
+    const std::vector<float> whole = logits(*decoder, tokens);
+    ModelState state;
+    std::vector<float> stepped =
+        logits(*decoder, std::vector<int32_t>(tokens.begin(), tokens.begin() + 9), &state);
+    for (size_t t = 9; t < tokens.size(); ++t) {
+      const std::vector<float> next = logits(*decoder, {tokens[t]}, &state);
+      stepped.insert(stepped.end(), next.begin(), next.end());
+    }
+    ASSERT_EQ(stepped.size(), whole.size());
+    for (size_t i = 0; i < whole.size(); ++i) {
+      ASSERT_NEAR(stepped[i], whole[i], 2e-4) << mechanism.name << " at token " << i / 40;
+    }
+    ++checked;
+  }
+  EXPECT_GE(checked, 3);
+}
+
+TEST_F(Generator, TheMostLikelyTokensFollowFromTheWholePrefix) {
+  const auto decoder = model({"data.context=64"});
+  std::vector<int32_t> text = ids(5);
+  GenerateOptions options;
+  options.tokens = 20;
+  options.sampling.temperature = 0;
+  const Generated result = generate(as_decoder(*decoder), text, options);
+  EXPECT_EQ(generate(as_decoder(*decoder), text, options).tokens, result.tokens);
+  for (const int32_t token : result.tokens) {
+    const std::vector<float> all = logits(*decoder, text);
+    const auto last = all.end() - 40;
+    EXPECT_EQ(std::max_element(last, all.end()) - last, token);
+    text.push_back(token);
+  }
+}
+
+TEST_F(Generator, TheSameSeedGivesTheSameText) {
+  for (const std::string precision : {"f32", "bf16"}) {
+    const auto decoder = model({"train.precision=" + precision});
+    GenerateOptions options;
+    options.tokens = 12;
+    const std::vector<int32_t> prompt = ids(3);
+    const auto text = [&](uint64_t seed) {
+      options.seed = seed;
+      return generate(as_decoder(*decoder), prompt, options).tokens;
+    };
+    EXPECT_EQ(text(1), text(1));
+    EXPECT_NE(text(1), text(2));
+    EXPECT_EQ(text(1).size(), 12U);
+  }
+}
+
+TEST_F(Generator, TheStateOfLinearAttentionStaysThatLarge) {
+  const auto state_bytes = [&](const Transformer& decoder, int64_t tokens) {
+    GenerateOptions options;
+    options.tokens = tokens;
+    return generate(as_decoder(decoder), ids(2), options).state_bytes;
+  };
+  const auto linear = model();
+  EXPECT_GT(state_bytes(*linear, 3), 0U);
+  EXPECT_EQ(state_bytes(*linear, 3), state_bytes(*linear, 60));
+  const auto softmax = model({"model.attention={name: softmax}"});
+  EXPECT_LT(state_bytes(*softmax, 3), state_bytes(*softmax, 60));
+}
+
+TEST_F(Generator, StopsAtTheEndOfTextAndShowsEachToken) {
+  const auto decoder = model();
+  GenerateOptions options;
+  options.tokens = 30;
+  std::vector<int32_t> seen;
+  const Generated all = generate(as_decoder(*decoder), ids(2), options,
+                                 [&seen](int32_t token) { seen.push_back(token); });
+  EXPECT_EQ(seen, all.tokens);
+  options.eos_id = all.tokens[10];
+  const std::vector<int32_t> cut = generate(as_decoder(*decoder), ids(2), options).tokens;
+  ASSERT_LE(cut.size(), 11U);
+  EXPECT_EQ(cut.back(), options.eos_id);
+  EXPECT_TRUE(std::equal(cut.begin(), cut.end(), all.tokens.begin()));
+}
+
+TEST_F(Generator, PositionsEndWithTheTable) {
+  const auto decoder = model({"model.positions=learned"});
+  GenerateOptions options;
+  EXPECT_EQ(longest_continuation(as_decoder(*decoder), 4), 13);
+  EXPECT_EQ(longest_continuation(as_decoder(*model()), 4), std::numeric_limits<int64_t>::max());
+  options.tokens = 13;
+  EXPECT_EQ(generate(as_decoder(*decoder), ids(4), options).tokens.size(), 13U);
+  options.tokens = 14;
+  EXPECT_THAT(
+      test::message_of<UsageError>([&] { generate(as_decoder(*decoder), ids(4), options); }),
+      HasSubstr("do not fit into the 16 positions"));
+  options.tokens = 0;
+  EXPECT_TRUE(generate(as_decoder(*decoder), ids(4), options).tokens.empty());
+  EXPECT_THAT(
+      test::message_of<UsageError>([&] { generate(as_decoder(*decoder), ids(17), options); }),
+      HasSubstr("do not fit"));
+  EXPECT_THAT(test::message_of<UsageError>(
+                  [&] { generate(as_decoder(*decoder), std::vector<int32_t>{}, options); }),
+              HasSubstr("no tokens"));
+}
+
+TEST(Sampling, KeepsItsLimits) {
+  const std::vector<float> logits = {1, 3, -2, 2.5F, 0, 3};  // most likely: 1, 5, 3, 0, 4, 2
+  const RandomKey key{9, 0, 0};
+  const auto drawn = [&](const SamplingOptions& options) {
+    std::vector<int> counts(logits.size());
+    for (uint64_t i = 0; i < 4000; ++i) {
+      ++counts[static_cast<size_t>(sample_token(logits, options, key, i))];
+    }
+    return counts;
+  };
+  EXPECT_EQ(drawn({0, 0, 1})[1], 4000);
+  EXPECT_EQ(drawn({1, 1, 1})[1], 4000);
+  const std::vector<int> three = drawn({1, 3, 1});
+  EXPECT_EQ(three[1] + three[3] + three[5], 4000);
+  EXPECT_GT(three[3], 500);
+  // Probabilities of 1 and 5 are 0.35 each, of 3 0.21: 0.5 needs two of them, 0.8 three.
+  const std::vector<int> half = drawn({1, 0, 0.5});
+  EXPECT_EQ(half[1] + half[5], 4000);
+  EXPECT_NEAR(half[1], 2000, 200);
+  const std::vector<int> most = drawn({1, 0, 0.8});
+  EXPECT_EQ(most[1] + most[3] + most[5], 4000);
+  EXPECT_GT(most[3], 500);
+  const std::vector<int> all = drawn({1, 0, 1});
+  double total = 0;
+  for (const float logit : logits) total += std::exp(logit);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const double expected = 4000 * std::exp(logits[i]) / total;
+    EXPECT_NEAR(all[i], expected, 5 * std::sqrt(expected) + 1) << i;
+  }
+  EXPECT_EQ(drawn({1e-6, 0, 1})[2], 0);
+}
+
+TEST(Sampling, RefusesWhatMakesNoSense) {
+  using test::message_of;
+  EXPECT_THAT(message_of<UsageError>([] {
+                SamplingOptions{-1, 0, 1}.validate();
+              }),
+              HasSubstr("temperature"));
+  EXPECT_THAT(message_of<UsageError>([] {
+                SamplingOptions{std::nan(""), 0, 1}.validate();
+              }),
+              HasSubstr("temperature"));
+  EXPECT_THAT(message_of<UsageError>([] {
+                SamplingOptions{1, -1, 1}.validate();
+              }),
+              HasSubstr("top-k"));
+  EXPECT_THAT(message_of<UsageError>([] {
+                SamplingOptions{1, 0, 0}.validate();
+              }),
+              HasSubstr("top-p"));
+  const RandomKey key{1, 0, 0};
+  const std::vector<float> broken = {0, NAN};
+  EXPECT_THAT(message_of([&] { sample_token(broken, {}, key, 0); }), HasSubstr("NaN"));
+  EXPECT_THAT(message_of([&] { sample_token(broken, {0, 0, 1}, key, 0); }), HasSubstr("NaN"));
+}
+
+TEST(Prompt, BecomesTokensAndGoesOnInWords) {
+  WordVocabularyBuilder builder;
+  builder.add("one two three\nfour\n");
+  const std::unique_ptr<Tokenizer> words = builder.build(0);
+  const std::vector<int32_t> prompt = encode_prompt(*words, "one two");
+  const auto text = [&](std::string_view more) {
+    return continuation(*words, prompt, words->encode(more));
+  };
+  EXPECT_EQ(text("three"), " three");
+  EXPECT_EQ(continuation(*words, prompt, {}), "");
+  // Unknown words become <unk>, with a warning.
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(encode_prompt(*words, "one five").size(), 2U);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("'five'"));
+  EXPECT_EQ(encode_prompt(*words, "").size(), 1U);
+  // A vocabulary without <unk> has no way out.
+  test::TemporaryFolder folder;
+  const std::unique_ptr<Tokenizer> closed =
+      load_word_tokenizer(folder.write("vocabulary.txt", "one\ntwo\n<eos>\n"));
+  EXPECT_THAT(test::message_of([&] { encode_prompt(*closed, "one five"); }),
+              HasSubstr("'five' is not among"));
+  TokenizerConfig bytes;
+  const std::unique_ptr<Tokenizer> byte = make_tokenizer(bytes);
+  EXPECT_EQ(encode_prompt(*byte, "").size(), 1U);
+  EXPECT_EQ(continuation(*byte, encode_prompt(*byte, "ab"), byte->encode("cd")), "cd");
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,237 @@
+// Misspelt and mutated recipes: each is refused with its place and the right key, and never
+// crashes.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+#include "core/suggest.h"
+#include "core/yaml.h"
+#include "recipes/engine/recipe.h"
+
+namespace linnet {
+namespace {
+
+// A recipe that gives every key of the engine's own sections.
+std::string full_recipe() {
+  Recipe recipe;
+  recipe.name = "full";
+  recipe.description = "Every key";
+  recipe.data.path = "books";
+  recipe.model.attention = parse_yaml("{name: softmax, scale: 2}", "");
+  recipe.optim.ema = EmaConfig();
+  recipe.optim.groups = {GroupRule()};
+  recipe.train.max_steps = 10;
+  recipe.train.tokens_per_update = 4096;
+  recipe.evaluate.contexts = {128, 256};
+  recipe.generate.prompt = "Once upon: a time";
+  recipe.sweep = parse_yaml("{model.attention: [{name: softmax}, {name: lavo}]}", "");
+  recipe.published = parse_yaml("{table: T2, rows: [{name: lavo, value: 19.4}]}", "");
+  return to_yaml(to_config_node(recipe));
+}
+
+std::vector<std::string> one_edit_typos(const std::string& word) {
+  const std::string letters = "abcdefghijklmnopqrstuvwxyz_";
+  std::set<std::string> typos;
+  for (size_t i = 0; i <= word.size(); ++i) {
+    for (const char c : letters) {
+      std::string inserted = word;
+      typos.insert(inserted.insert(i, 1, c));
+      if (i == word.size()) continue;
+      std::string replaced = word;
+      replaced[i] = c;
+      typos.insert(replaced);
+    }
+    if (i < word.size()) {
+      std::string deleted = word;
+      typos.insert(deleted.erase(i, 1));
+    }
+    if (i + 1 < word.size()) {
+      std::string swapped = word;
+      std::swap(swapped[i], swapped[i + 1]);
+      typos.insert(swapped);
+    }
+  }
+  typos.erase(word);
+  typos.erase("");
+  return {typos.begin(), typos.end()};
+}
+
+void collect_typed(const std::vector<FieldSchema>& fields, const std::vector<std::string>& section,
+                   std::vector<std::vector<std::string>>& paths) {
+  for (const FieldSchema& field : fields) {
+    std::vector<std::string> path = section;
+    path.push_back(field.name);
+    paths.push_back(path);
+    collect_typed(field.fields, path, paths);
+  }
+}
+
+// `node` with the last key of `path` misspelt, lists entered at their first element; `place`
+// becomes the place of that key.
+ConfigNode with_typo(const ConfigNode& node, const std::vector<std::string>& path, size_t depth,
+                     const std::string& typo, std::string& place) {
+  ConfigNode copy;
+  if (node.is_sequence()) {
+    std::vector<ConfigNode> items = node.items();
+    items.at(0) = with_typo(items.at(0), path, depth, typo, place);
+    copy = ConfigNode::sequence(std::move(items));
+  } else {
+    std::vector<ConfigEntry> entries = node.entries();
+    for (ConfigEntry& entry : entries) {
+      if (entry.key != path[depth]) continue;
+      if (depth + 1 < path.size()) {
+        entry.value = with_typo(entry.value, path, depth + 1, typo, place);
+      } else {
+        place = entry.key_location.text();
+        entry.key = typo;
+      }
+    }
+    copy = ConfigNode::map(std::move(entries));
+  }
+  copy.set_location(node.location());
+  return copy;
+}
+
+std::vector<std::string> keys_beside(const ConfigNode& node, const std::vector<std::string>& path,
+                                     size_t depth) {
+  if (node.is_sequence()) return keys_beside(node.items().at(0), path, depth);
+  if (depth + 1 == path.size()) return node.keys();
+  return keys_beside(*node.find(path[depth]), path, depth + 1);
+}
+
+TEST(RecipeTypos, EveryKeyRefusedWithPlaceAndSuggestion) {
+  const ConfigNode root = parse_yaml(full_recipe(), "r.yaml");
+  ASSERT_NO_THROW(parse_recipe(root));
+  std::vector<std::vector<std::string>> paths;
+  collect_typed(schema_of<Recipe>().fields, {}, paths);
+  for (const char* key : {"name", "scale"}) paths.push_back({"model", "attention", key});
+  ASSERT_GT(paths.size(), 90u);
+  constexpr size_t kStride = 5;  // every fifth typo of a key, starting elsewhere for each key
+  int tried = 0, right = 0;
+  for (size_t k = 0; k < paths.size(); ++k) {
+    const auto& path = paths[k];
+    const std::vector<std::string> siblings = keys_beside(root, path, 0);
+    const std::vector<std::string> typos = one_edit_typos(path.back());
+    for (size_t i = k % kStride; i < typos.size(); i += kStride) {
+      const std::string& typo = typos[i];
+      if (typo == "extends" || std::count(siblings.begin(), siblings.end(), typo) > 0) continue;
+      std::string place;
+      const ConfigNode changed = with_typo(root, path, 0, typo, place);
+      ++tried;
+      try {
+        parse_recipe(changed);
+        ADD_FAILURE() << typo << " was accepted for " << path.back();
+      } catch (const UsageError& error) {
+        const std::string message = error.what();
+        EXPECT_EQ(message.find(place + ": unknown key '" + typo + "'"), 0u) << message;
+        right += message.find("did you mean '" + path.back() + "'?") != std::string::npos;
+      }
+    }
+  }
+  EXPECT_GT(tried, 5000);
+  EXPECT_TRUE(right >= 0.95 * tried) << right << " of " << tried;
+  RecordProperty("first_suggestion_right", right);
+  RecordProperty("typos", tried);
+}
+
+// Suggestions when all keys are absent, so that only the spelling helps.
+TEST(RecipeTypos, SpellingAloneFindsTheKey) {
+  const std::vector<std::string> keys = {
+      "kind",   "path",       "tokenizer", "context",  "layers",     "width",        "heads",
+      "depth",  "attention",  "name",      "rank",     "window",     "basis",        "scale",
+      "lr",     "betas",      "eps",       "schedule", "clip_norm",  "weight_decay", "warmup_steps",
+      "groups", "dropout",    "norm",      "ffn",      "activation", "tied",         "positions",
+      "split",  "vocabulary", "lowercase", "pad",      "pooling",    "classes",      "min_lr",
+      "period", "momentum",   "nesterov",  "ema"};
+  int tried = 0, right = 0;
+  for (const std::string& key : keys) {
+    for (const std::string& typo : one_edit_typos(key)) {
+      if (std::count(keys.begin(), keys.end(), typo) > 0) continue;
+      ++tried;
+      const std::vector<std::string> near = nearest_words(typo, keys);
+      right += !near.empty() && near.front() == key;
+    }
+  }
+  EXPECT_TRUE(right >= 0.95 * tried) << right << " of " << tried;
+  RecordProperty("first_suggestion_right", right);
+  RecordProperty("typos", tried);
+}
+
+// Seeded mutations of a recipe's text: bytes changed, removed, doubled, pieces moved or repeated.
+std::string mutate(std::string text, std::mt19937& random) {
+  const auto pick = [&](size_t n) { return static_cast<size_t>(random() % n); };
+  static const char* const kTokens[] = {":",  ": ",  "- ",  "[",  "]",     "{",    "}",     "&a ",
+                                        "*a", "!t ", "\"",  "'",  "|\n",   "\n",   "\t",    "#",
+                                        ",",  "? ",  "<<",  "0",  "1e999", "null", "---\n", "\xFF",
+                                        "%",  "\\",  "\\x", "..", "=",     "\r\n"};
+  for (size_t edits = 1 + pick(4); edits > 0 && !text.empty(); --edits) {
+    const size_t at = pick(text.size());
+    switch (pick(6)) {
+      case 0:
+        text[at] = static_cast<char>(pick(256));
+        break;
+      case 1:
+        text.erase(at, 1 + pick(8));
+        break;
+      case 2:
+        text.insert(at, kTokens[pick(std::size(kTokens))]);
+        break;
+      case 3:
+        text.insert(at, text.substr(pick(text.size()), pick(40)));
+        break;
+      case 4:
+        text.resize(at);
+        break;
+      default:
+        text.insert(at, 1, text[pick(text.size())]);
+    }
+  }
+  return text;
+}
+
+TEST(RecipeFuzz, MutatedRecipesAreReadOrRefused) {
+  const std::string seed_text = full_recipe();
+  int accepted = 0, refused = 0;
+  for (unsigned seed = 0; seed < 4000; ++seed) {
+    std::mt19937 random(seed);
+    const std::string text = mutate(seed_text, random);
+    try {
+      const Recipe recipe = parse_recipe(parse_yaml(text, "r.yaml"));
+      ++accepted;
+      // What is accepted can be written and read again.
+      ASSERT_EQ(parse_recipe(parse_yaml(to_yaml(recipe.resolved), "r")).resolved, recipe.resolved)
+          << text;
+    } catch (const UsageError& error) {
+      ++refused;
+      ASSERT_EQ(std::string(error.what()).substr(0, 6), "r.yaml") << error.what();
+    } catch (const std::exception& error) {
+      FAIL() << "seed " << seed << ": not a UsageError: " << error.what() << "\n" << text;
+    }
+  }
+  EXPECT_GT(accepted, 40);
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(RecipeFuzz, MutatedOverridesAreReadOrRefused) {
+  const ConfigNode root = parse_yaml(full_recipe(), "r.yaml");
+  const std::string starts[] = {"model.attention={name: softmax}", "train.max_steps=5",
+                                "evaluate.contexts=[1, 2]", "generate.prompt=\"a\\n\""};
+  for (unsigned seed = 0; seed < 2000; ++seed) {
+    std::mt19937 random(seed);
+    const std::string argument = mutate(starts[seed % 4], random);
+    try {
+      ConfigNode node = root;
+      apply_overrides(node, {parse_override(argument)});
+      const Recipe recipe = parse_recipe(node);
+      ASSERT_EQ(parse_recipe(parse_yaml(to_yaml(recipe.resolved), "r")).resolved, recipe.resolved)
+          << argument;
+    } catch (const UsageError&) {
+    } catch (const std::exception& error) {
+      FAIL() << "seed " << seed << ": not a UsageError: " << error.what() << "\n" << argument;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,226 @@
+// report.html: curves, tables, escaping, damaged input.
+#include "recipes/engine/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/files.h"
+#include "recipes/engine/metrics.h"
+#include "recipes/engine/report_chart.h"
+#include "tests/file_failures.h"
+
+namespace linnet {
+namespace {
+
+using test::ScratchDirectory;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+void make_run(const std::string& path, int steps) {
+  MetricsLog log(path);
+  for (int step = 1; step <= steps; ++step) {
+    TrainMetrics train;
+    train.step = step;
+    train.tokens = step * 1000;
+    train.loss = 1 + 4.0 / step;
+    train.lr = 1e-3;
+    train.grad_norm = 0.5;
+    train.tokens_per_s = 5000 + step;
+    log.write(train);
+    if (step % 10 == 0) {
+      EvaluationMetrics evaluation;
+      evaluation.step = step;
+      evaluation.split = "valid";
+      evaluation.context = 512;
+      evaluation.nll = 1 + 5.0 / step;
+      evaluation.perplexity = std::exp(evaluation.nll);
+      evaluation.bits_per_byte = evaluation.nll / std::log(2.0);
+      log.write(evaluation);
+    }
+  }
+}
+
+int count(const std::string& text, const std::string& what) {
+  int found = 0;
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
+  return found;
+}
+
+// Every opened element is closed, in order, so the page is well-formed.
+void expect_well_formed(const std::string& html) {
+  std::vector<std::string> open;
+  for (size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {
+    const size_t end = html.find('>', at);
+    ASSERT_NE(end, std::string::npos);
+    const std::string tag = html.substr(at + 1, end - at - 1);
+    if (tag[0] == '!' || tag.starts_with("meta") || tag.ends_with("/")) continue;
+    const std::string name = tag.substr(0, tag.find_first_of(" \n"));
+    if (name[0] != '/') {
+      open.push_back(name);
+      continue;
+    }
+    ASSERT_FALSE(open.empty());
+    ASSERT_EQ("/" + open.back(), name);
+    open.pop_back();
+  }
+  EXPECT_THAT(open, IsEmpty());
+}
+
+TEST(Report, HasCurvesTablesAndTexts) {
+  const ScratchDirectory scratch;
+  make_run(scratch / "run-a", 100);
+  write_file(scratch / "run-a/recipe.yaml", "seed: 1 # <tag>\n");
+  write_file(scratch / "run-a/environment.json", "{\"cpu\": \"x < y\"}");
+  write_file(scratch / "run-a/sample.txt", "</pre><script>alert(1)</script> \xff & done");
+  write_report({scratch / "run-a"}, scratch / "run-a/report.html");
+  const std::string html = read_file(scratch / "run-a/report.html");
+  expect_well_formed(html);
+  for (const char* title : {"Training loss", "Validation perplexity", "Learning rate",
+                            "Gradient norm", "Throughput", "Validation bits per byte"}) {
+    EXPECT_THAT(html, HasSubstr(concat("<figcaption>", title))) << title;
+  }
+  EXPECT_EQ(count(html, "<svg"), 6);
+  EXPECT_EQ(count(html, "class=\"line\""), 6);
+  EXPECT_EQ(count(html, "class=\"legend\""), 6);
+  EXPECT_THAT(html, HasSubstr(">step</text>"));
+  EXPECT_THAT(html, HasSubstr("<td>100k</td><td>1.04</td>"));
+  EXPECT_THAT(html, HasSubstr("2.858 at 100"));
+  EXPECT_THAT(html, HasSubstr("&lt;/pre&gt;&lt;script&gt;alert(1)&lt;/script&gt; \xEF\xBF\xBD "
+                              "&amp; done"));
+  EXPECT_THAT(html, HasSubstr("# &lt;tag&gt;"));
+  EXPECT_THAT(html, HasSubstr("x &lt; y"));
+  EXPECT_THAT(html, Not(HasSubstr("<script")));
+  EXPECT_THAT(html, Not(HasSubstr("http")));
+  EXPECT_THAT(html, Not(HasSubstr("nan")));
+}
+
+TEST(Report, RunsAreComparedSideBySide) {
+  const ScratchDirectory scratch;
+  make_run(scratch / "sweep/softmax", 20);
+  make_run(scratch / "sweep/lavo", 20);
+  make_run(scratch / "other/lavo", 20);
+  const auto found = find_runs(scratch.path());
+  EXPECT_THAT(found, ElementsAre(scratch / "other/lavo", scratch / "sweep/lavo",
+                                 scratch / "sweep/softmax"));
+  EXPECT_THAT(find_runs(scratch / "sweep/lavo"), ElementsAre(scratch / "sweep/lavo"));
+  EXPECT_THROW(find_runs(scratch / "absent"), UsageError);
+  create_directories(scratch / "empty");
+  EXPECT_THROW(find_runs(scratch / "empty"), UsageError);
+  write_report(found, scratch / "report.html");
+  const std::string html = read_file(scratch / "report.html");
+  expect_well_formed(html);
+  EXPECT_EQ(count(html, "class=\"line\""), 18);
+  EXPECT_THAT(html, HasSubstr("<h1>3 runs</h1>"));
+  // The two runs of one name are told apart.
+  EXPECT_THAT(html, HasSubstr(concat("<td>", scratch / "other/lavo", "</td>")));
+  EXPECT_THAT(html, HasSubstr("<td>softmax</td>"));
+}
+
+TEST(Report, DamagedLinesAreCountedAndNamed) {
+  const ScratchDirectory scratch;
+  make_run(scratch / "run", 20);
+  File file(scratch / "run/metrics.jsonl", OpenMode::append);
+  file.write("not <json>\n{\"step\": 21, \"loss\": 1}\n{\"loss\": 1}\n{\"step\": 22}\n[1]\n\n");
+  for (int i = 0; i < 20; ++i) file.write("{\n");
+  file.write("{\"step\": 23, \"lo");
+  file.close();
+  write_file(scratch / "run/environment.json", "{");
+  const RunData run = read_run(scratch / "run");
+  EXPECT_EQ(run.loss.size(), 20u);
+  EXPECT_EQ(run.problems.size(), 27u);
+  EXPECT_THAT(run.problems[0], HasSubstr("metrics.jsonl:23: "));
+  EXPECT_THAT(run.problems[1], HasSubstr("metrics.jsonl:24: "));
+  testing::internal::CaptureStderr();
+  write_report({scratch / "run"}, scratch / "report.html");
+  EXPECT_EQ(count(testing::internal::GetCapturedStderr(), "warning: "), 27);
+  const std::string html = read_file(scratch / "report.html");
+  expect_well_formed(html);
+  EXPECT_THAT(html, HasSubstr("run: 27 lines or files could not be read"));
+  EXPECT_THAT(html, HasSubstr("and 19 more"));
+  EXPECT_THROW(read_run(scratch / "absent"), Error);
+}
+
+TEST(Report, EmptyAndNonFiniteRunsAreShown) {
+  const ScratchDirectory scratch;
+  make_run(scratch / "new", 0);
+  write_report({scratch / "new"}, scratch / "new.html");
+  EXPECT_EQ(count(read_file(scratch / "new.html"), "No values yet."), 5);
+  {
+    MetricsLog log(scratch / "diverged");
+    for (int step = 1; step <= 3; ++step) {
+      TrainMetrics train;
+      train.step = step;
+      train.loss = step < 3 ? 5 : std::numeric_limits<double>::quiet_NaN();
+      train.grad_norm = std::numeric_limits<double>::infinity();
+      log.write(train);
+    }
+  }
+  write_report({scratch / "diverged"}, scratch / "diverged.html");
+  const std::string html = read_file(scratch / "diverged.html");
+  expect_well_formed(html);
+  EXPECT_THAT(html, HasSubstr("1 values that are not finite"));
+  EXPECT_THAT(html, HasSubstr("3 values that are not finite"));
+  EXPECT_THAT(html, HasSubstr("<td>nan</td><td>inf</td>"));
+}
+
+TEST(Report, TextTableIsAligned) {
+  const ScratchDirectory scratch;
+  make_run(scratch / "run", 10);
+  EXPECT_EQ(report_text({read_run(scratch / "run")}),
+            "run  steps  tokens  loss  gradient norm  tokens/s (median)\n"
+            "run     10     10k   1.4            0.5               5006\n"
+            "\n"
+            "run  split  context  step  nll  perplexity  best perplexity  bits/byte\n"
+            "run  valid      512    10  1.5       4.482      4.482 at 10      2.164\n");
+}
+
+TEST(ReportChart, LongSeriesBecomeABandAndAMean) {
+  MetricCurve curve;
+  for (int i = 0; i < 4000; ++i) curve.push_back({static_cast<double>(i), i % 2 ? 1.0 : 3.0});
+  const std::string html = chart_to_html({"T", "y", {{"s", curve, 0, 0, false}}, true});
+  EXPECT_EQ(count(html, "class=\"band\""), 1);
+  // The mean is flat: all its points have one height.
+  const size_t begin = html.find("class=\"line\" d=\"M");
+  const std::string path = html.substr(begin, html.find("stroke", begin) - begin);
+  EXPECT_EQ(count(path, "L"), 199);
+  const std::string height =
+      path.substr(path.find(' ', path.find('M')), path.find('L') - path.find(' ', path.find('M')));
+  EXPECT_EQ(count(path, height), 200);
+}
+
+TEST(ReportChart, WideRangesAreLogarithmic) {
+  const MetricCurve curve{{1, 0.01}, {2, 1}, {3, 100}};
+  EXPECT_THAT(chart_to_html({"T", "y", {{"s", curve, 0, 0, false}}, false}), HasSubstr("y (log)"));
+  EXPECT_THAT(chart_to_html({"T", "y", {{"s", curve, 0, 0, false}}, true}),
+              Not(HasSubstr("y (log)")));
+}
+
+TEST(ReportChart, ConstantAndSinglePointsAreDrawn) {
+  for (const MetricCurve& curve : {MetricCurve{{5, 2}}, MetricCurve{{5, 0}, {6, 0}}}) {
+    const std::string html = chart_to_html({"T", "y", {{"s", curve, 0, 0, false}}, false});
+    EXPECT_THAT(html, HasSubstr("class=\"line\""));
+    EXPECT_THAT(html, Not(HasSubstr("nan")));
+    EXPECT_THAT(html, Not(HasSubstr("inf")));
+  }
+}
+
+TEST(ReportChart, TicksAreRound) {
+  EXPECT_THAT(linear_ticks(0, 10, 5), ElementsAre(0, 2, 4, 6, 8, 10));
+  EXPECT_THAT(linear_ticks(0.9, 5.2, 5), ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_EQ(format_tick(0), "0");
+  EXPECT_EQ(format_tick(0.25), "0.25");
+  EXPECT_EQ(format_tick(9999), "9999");
+  EXPECT_EQ(format_tick(15000), "15k");
+  EXPECT_EQ(format_tick(2.5e6), "2.5M");
+  EXPECT_EQ(format_tick(5e-4), "5e-4");
+  EXPECT_EQ(format_tick(-1.5e-7), "-1.5e-7");
+  EXPECT_EQ(format_tick(1e-3), "1e-3");
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,242 @@
+// An interrupted run continues bit for bit: weights, moments, averages, metrics.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "tests/recipes/tiny_run.h"
+
+namespace linnet {
+namespace {
+
+using testing::HasSubstr;
+
+class Resume : public test::TinyRun {
+ protected:
+  // Seven updates at once, and the same cut after each of `cuts` updates.
+  void expect_continues(const Recipe& recipe, const std::string& label,
+                        const std::vector<int64_t>& cuts) {
+    run(recipe, label + "-straight");
+    const Left straight = left(label + "-straight");
+    EXPECT_EQ(straight.step, 7) << label;
+    for (const int64_t cut : cuts) {
+      const std::string name = concat(label, "-", cut);
+      Recipe part = recipe;
+      part.train.max_steps = cut;
+      EXPECT_EQ(run(part, name).progress.step, cut);
+      EXPECT_EQ(run(recipe, name).progress.step, 7);
+      expect_equal(left(name), straight, name);
+    }
+  }
+};
+
+TEST_F(Resume, ContinuesBitForBit) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> variants = {
+      {"plain", {}},
+      {"accumulation", {"train.micro_batch=4"}},
+      {"dropout",
+       {"model.dropout=0.2", "model.activation_dropout=0.1", "model.layer_dropout=0.3",
+        "train.micro_batch=4"}},
+      // 74 windows of 16 tokens: the fourth update of 24 windows begins another epoch.
+      {"epochs", {"train.tokens_per_update=384", "train.micro_batch=10"}},
+      {"one_stream", {"data.cross_documents=true"}},
+      {"average", {"optim.ema={decay: 0.8, warmup: true}"}},
+      {"bf16", {"train.precision=bf16", "model.dropout=0.1"}},
+      {"recompute", {"train.recompute=block", "model.dropout=0.1"}},
+      {"nag",
+       {"optim={kind: nag, lr: 0.05}", "optim.schedule={kind: inverse_sqrt, warmup_steps: 3}"}},
+      {"words", {"data.tokenizer={kind: word}"}},
+  };
+  for (const auto& [label, overrides] : variants) {
+    expect_continues(recipe(overrides), label, {1, 3, 4});
+  }
+}
+
+TEST_F(Resume, ContinuesEveryMechanismBitForBit) {
+  int checked = 0;
+  for (const Mechanism& mechanism : mechanisms()) {
+    if (!test::small_traits(mechanism).causal) continue;
+    const Recipe changed = recipe({test::small_attention(mechanism), "model.width=16",
+                                   "train.micro_batch=4", "model.dropout=0.1"});
+    expect_continues(changed, mechanism.name, {3});
+    ++checked;
+  }
+  EXPECT_GE(checked, 3);
+}
+
+TEST_F(Resume, ContinuesABasisThatIsMadeOrthonormalBitForBit) {
+  const std::string attention =
+      "model.attention={name: lavo, rank: 4, window: 5, basis_train: qr, pre_agg: separate}";
+  expect_continues(recipe({attention}), "qr", {1, 3, 4});
+  // The values of an update are those that a checkpoint's weights give.
+  expect_continues(recipe({attention, "train.precision=bf16"}), "qr_bf16", {3});
+}
+
+TEST_F(Resume, ContinuesAClassifierBitForBit) {
+  expect_continues(classifier({"model.dropout=0.1"}), "mean", {1, 3, 4});
+  expect_continues(classifier({"model.pooling=cls", "model.attention.name=linear"}), "cls", {4});
+}
+
+TEST_F(Resume, GoesBackToTheLastCheckpointAfterACrash) {
+  const Recipe whole = recipe({"checkpoint.every_steps=3"});
+  run(whole, "straight");
+  Recipe part = whole;
+  part.train.max_steps = 5;
+  run(part, "crashed");
+  // As if the process had died in update 5: lines up to it are there, its checkpoint is not.
+  remove_all(CheckpointStore(out("crashed")).path_of(5));
+  remove_all(CheckpointStore(out("crashed")).path_of(4));  // of the evaluation of step 4
+  file_system().remove(join_path(out("crashed"), "checkpoints/best.json"));
+  CheckpointStore(out("crashed")).mark_best(2, "nll", 1e9);
+  run(whole, "crashed");
+  expect_equal(left("crashed"), left("straight"), "crashed");
+}
+
+// Sends a signal to this process when a line of metrics.jsonl holds `text`.
+class SignalAtLine final : public FileSystem {
+ public:
+  SignalAtLine(std::string text, int signal) : text_(std::move(text)), signal_(signal) {
+    replace_file_system(this);
+  }
+  ~SignalAtLine() override { replace_file_system(nullptr); }
+  size_t write_some(int descriptor, std::string_view bytes, const std::string& path) override {
+    const size_t written = FileSystem::write_some(descriptor, bytes, path);
+    if (path.ends_with("metrics.jsonl") && bytes.find(text_) != std::string_view::npos) {
+      EXPECT_EQ(std::raise(signal_), 0);
+    }
+    return written;
+  }
+
+ private:
+  std::string text_;
+  int signal_;
+};
+
+TEST_F(Resume, SavesAndStopsAtASignalAndContinues) {
+  const Recipe whole = recipe({"evaluate.at_end=true", "optim.ema={decay: 0.8}"});
+  run(whole, "straight");
+  const Left straight = left("straight");
+  EXPECT_EQ(straight.metrics.size(), 7U + 4U);
+  // Steps 2 and 4 are evaluated: the signal comes before the evaluation. Step 7 is the last.
+  for (const int64_t step : {1, 4, 7}) {
+    for (const int signal : {SIGTERM, SIGUSR1}) {
+      const std::string name = concat("stopped-", step, "-", signal);
+      {
+        const SignalAtLine interruption(concat("\"step\": ", step, ", \"tokens\""), signal);
+        const TrainOutcome outcome = run(whole, name);
+        EXPECT_EQ(outcome.exit_code, 3) << name;
+        EXPECT_EQ(outcome.progress.step, step) << name;
+      }
+      EXPECT_EQ(left(name).step, step);
+      clear_stop_signal();
+      const TrainOutcome outcome = run(whole, name);
+      EXPECT_EQ(outcome.exit_code, 0) << name;
+      EXPECT_EQ(outcome.progress.step, 7) << name;
+      expect_equal(left(name), straight, name);
+    }
+  }
+}
+
+TEST_F(Resume, AFinishedRunStaysAsItIsUntilItsLimitIsRaised) {
+  const Recipe whole = recipe({"evaluate.at_end=true"});
+  run(whole, "run");
+  const Left before = left("run");
+  EXPECT_EQ(run(whole, "run").progress.step, 7);
+  expect_equal(left("run"), before, "resumed");
+  EXPECT_EQ(run(recipe({"train.max_steps=9", "evaluate.at_end=true"}), "run").progress.step, 9);
+  run(recipe({"train.max_steps=9"}), "straight");
+  EXPECT_TRUE(left("run").files.at("weights.h5") == left("straight").files.at("weights.h5"));
+}
+
+TEST_F(Resume, SaysWhenAScheduleChangesItsLength) {
+  const std::string linear = "optim.schedule={kind: linear, warmup_steps: 2}";
+  run(recipe({linear, "train.max_steps=4"}), "run");
+  set_log_level(LogLevel::warning);
+  testing::internal::CaptureStderr();
+  run(recipe({linear, "train.max_steps=4"}), "run");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  testing::internal::CaptureStderr();
+  run(recipe({linear, "train.max_steps=8"}), "run");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the learning rate goes on at "));
+}
+
+TEST_F(Resume, StopsByTokensAndEpochs) {
+  EXPECT_EQ(run(recipe({"train.max_steps=null", "train.max_tokens=200"}), "tokens").progress.step,
+            3);
+  // 74 windows, 6 an update.
+  EXPECT_EQ(run(recipe({"train.max_steps=null", "train.max_epochs=0.5"}), "epochs").progress.step,
+            7);
+}
+
+TEST_F(Resume, RefusesAnotherRecipeInTheSameDirectory) {
+  run(recipe(), "run");
+  const std::string before = read_file(join_path(out("run"), "metrics.jsonl"));
+  const auto message = [&](const std::vector<std::string>& changes, const std::string& resume) {
+    return test::message_of<UsageError>([&] { run(recipe(changes), "run", resume); });
+  };
+  EXPECT_THAT(message({"model.width=16"}, "auto"), HasSubstr("'model.width' differs"));
+  EXPECT_THAT(message({"seed=6"}, "auto"), HasSubstr("'seed' differs"));
+  EXPECT_THAT(message({"optim.lr=0.1"}, out("run")), HasSubstr("'optim.lr' differs"));
+  EXPECT_THAT(message({}, "never"), HasSubstr("already holds a run"));
+  EXPECT_EQ(read_file(join_path(out("run"), "metrics.jsonl")), before);
+  // What does not change an update may change.
+  run(recipe({"train.max_steps=8", "train.micro_batch=2", "evaluate.every_steps=8"}), "run");
+  EXPECT_EQ(left("run").step, 8);
+}
+
+TEST_F(Resume, TakesADirectoryByName) {
+  run(recipe({"train.max_steps=3"}), "run");
+  EXPECT_EQ(train(recipe(), {"", out("run"), false}).progress.step, 7);
+  EXPECT_THAT(test::message_of<UsageError>([&] {
+                train(recipe(), {"", out("none"), false});
+              }),
+              HasSubstr("no valid checkpoint"));
+  EXPECT_THAT(test::message_of<UsageError>([&] {
+                train(recipe(), {out("other"), out("run"), false});
+              }),
+              HasSubstr("different run directories"));
+}
+
+TEST_F(Resume, NamesTheBestCheckpointThatACrashLeftUnnamed) {
+  run(recipe({"train.max_steps=4"}), "run");
+  const int64_t best = left("run").best_step;
+  EXPECT_EQ(best, 4);
+  file_system().remove(join_path(out("run"), "checkpoints/best.json"));
+  run(recipe({"train.max_steps=4"}), "run");
+  EXPECT_EQ(left("run").best_step, best);
+}
+
+TEST_F(Resume, BestFollowsTheRecipe) {
+  run(recipe({"checkpoint.best=none"}), "none");
+  EXPECT_EQ(left("none").best_step, -1);
+  EXPECT_THAT(
+      test::message_of<UsageError>([&] { run(recipe({"checkpoint.best=accuracy"}), "no"); }),
+      HasSubstr("for classifiers"));
+  EXPECT_FALSE(exists(out("no")));
+  run(classifier(), "accuracy");
+  EXPECT_GT(left("accuracy").best_step, 0);
+}
+
+TEST_F(Resume, ARunDirectoryHoldsWhatItPromises) {
+  run(recipe({"generate.tokens=5"}), "run");
+  for (const char* name : {"recipe.yaml", "environment.json", "metrics.jsonl", "tensorboard",
+                           "checkpoints/step-00000007", "log.txt", "report.html", "sample.txt"}) {
+    EXPECT_TRUE(exists(join_path(out("run"), name))) << name;
+  }
+  EXPECT_TRUE(load_recipe(join_path(out("run"), "recipe.yaml")).resolved ==
+              recipe({"generate.tokens=5"}).resolved);
+  const JsonValue environment =
+      parse_json(read_file(join_path(out("run"), "environment.json")), "e");
+  for (const char* key : {"linnet", "git", "machine", "libraries", "seed"}) {
+    EXPECT_NE(environment.find(key), nullptr) << key;
+  }
+}
+
+TEST_F(Resume, ADryRunMakesNoDirectory) {
+  const TrainOutcome outcome = train(recipe(), {out("dry"), "auto", true});
+  EXPECT_EQ(outcome.progress.step, 1);
+  EXPECT_FALSE(exists(out("dry")));
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,141 @@
+// Disks that fill up or fail and damaged checkpoints: one clear sentence, nothing saved is lost.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "recipes/engine/evaluate.h"
+#include "tests/recipes/tiny_run.h"
+
+namespace linnet {
+namespace {
+
+using testing::AnyOf;
+using testing::HasSubstr;
+using testing::Not;
+
+class TrainFailures : public test::TinyRun {
+ protected:
+  Recipe saving() const {
+    return recipe({"train.max_steps=4", "checkpoint.every_steps=2", "evaluate.every_steps=2",
+                   "generate.tokens=3"});
+  }
+  static void flip_byte(const std::string& path) {
+    std::string bytes = read_file(path);
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 0x10);
+    write_file(path, bytes);
+  }
+};
+
+TEST_F(TrainFailures, WhicheverCallFailsTheRunCanContinue) {
+  run(saving(), "straight");
+  const Left straight = left("straight");
+  int64_t calls = 0;
+  {
+    const test::FailingFileSystem counting(-1, test::Failure::no_space);
+    run(saving(), "counted");
+    calls = counting.calls();
+  }
+  ASSERT_GT(calls, 60);
+  constexpr test::Failure kFailures[] = {test::Failure::no_space, test::Failure::input_output,
+                                         test::Failure::short_write};
+  int64_t refused = 0;
+  for (int64_t n = 0; n < calls; n += 2) {
+    const std::string name = concat("failed-", n);
+    std::string message;
+    {
+      const test::FailingFileSystem failing(n, kFailures[n / 2 % 3], n % 4 == 0);
+      try {
+        run(saving(), name);
+      } catch (const UsageError& error) {
+        ADD_FAILURE() << name << " is not the user's mistake: " << error.what();
+      } catch (const Error& error) {
+        message = error.what();
+        ++refused;
+        EXPECT_THAT(message, AnyOf(HasSubstr("No space left"), HasSubstr("Input/output"))) << name;
+        EXPECT_THAT(message, Not(HasSubstr("\n"))) << name;
+      }
+    }
+    set_log_file("");
+    replace_file_system(&quick_);
+    // What can be seen is valid, and the run goes on to the same end.
+    EXPECT_TRUE(CheckpointStore(out(name)).newest_valid().skipped.empty()) << name << message;
+    run(saving(), name);
+    expect_equal(left(name), straight, name + " " + message);
+    remove_all(out(name));
+  }
+  EXPECT_GT(refused, calls / 4);
+}
+
+TEST_F(TrainFailures, AFullDiskKeepsTheLastCheckpoint) {
+  Recipe part = saving();
+  part.train.max_steps = 2;
+  run(part, "run");
+  const Left before = left("run");
+  std::string message;
+  {
+    const test::FailingFileSystem full(40, test::Failure::no_space, true);
+    message = test::message_of([&] { run(saving(), "run"); });
+  }
+  EXPECT_THAT(message, HasSubstr("No space left on device"));
+  replace_file_system(&quick_);
+  EXPECT_EQ(left("run").step, 2);
+  EXPECT_TRUE(left("run").files == before.files);
+  run(saving(), "run");
+  run(saving(), "straight");
+  expect_equal(left("run"), left("straight"), "after a full disk");
+}
+
+TEST_F(TrainFailures, ADamagedCheckpointIsNamedAndSkipped) {
+  run(saving(), "run");
+  const Left whole = left("run");
+  const std::string newest = CheckpointStore(out("run")).path_of(4);
+  for (const char* file : {"weights.h5", "optimizer.h5", "manifest.json"}) {
+    const std::string path = join_path(newest, file);
+    flip_byte(path);
+    set_log_level(LogLevel::warning);
+    testing::internal::CaptureStderr();
+    const EvaluateReport report = evaluate(out("run"), {});
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr(path));
+    EXPECT_EQ(report.step, 2);
+    EXPECT_THAT(test::message_of([&] { evaluate(newest, {}); }), HasSubstr(path));
+    testing::internal::CaptureStderr();
+    run(saving(), "run");
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_THAT(log, HasSubstr("is skipped: ")) << file;
+    EXPECT_THAT(log, HasSubstr(path)) << file;
+    expect_equal(left("run"), whole, file);
+  }
+}
+
+TEST_F(TrainFailures, WithoutAnyValidCheckpointARunIsNotStartedAnewInItsDirectory) {
+  run(saving(), "run");
+  const std::string metrics = read_file(join_path(out("run"), "metrics.jsonl"));
+  for (const int64_t step : {2, 4}) {
+    flip_byte(join_path(CheckpointStore(out("run")).path_of(step), "weights.h5"));
+  }
+  EXPECT_THAT(test::message_of([&] { run(saving(), "run"); }), HasSubstr("no checkpoint in"));
+  EXPECT_EQ(read_file(join_path(out("run"), "metrics.jsonl")), metrics);
+  EXPECT_THAT(test::message_of([&] { evaluate(out("run"), {}); }),
+              HasSubstr("no valid checkpoint"));
+}
+
+TEST_F(TrainFailures, WhatCannotBeEvaluatedIsRefusedBeforeTraining) {
+  const auto message = [&](const std::vector<std::string>& changes) {
+    const std::string text = test::message_of<UsageError>([&] { run(recipe(changes), "run"); });
+    EXPECT_FALSE(exists(out("run")));
+    return text;
+  };
+  EXPECT_THAT(message({"model.positions=learned", "evaluate.contexts=[16, 32]"}),
+              HasSubstr("context 32 is longer than the model can process (16)"));
+  EXPECT_THAT(message({"model.positions=learned", "evaluate.carry_state=true"}),
+              HasSubstr("the model has only 16 positions"));
+  EXPECT_THAT(message({"evaluate.split=vaildation"}), HasSubstr("validation"));
+  EXPECT_THAT(message({"generate.tokens=4", "data.tokenizer={kind: gpt2}"}), HasSubstr("gpt2"));
+  EXPECT_THAT(message({"data.context=100000", "train.tokens_per_update=100000"}),
+              HasSubstr("lower data.context or add text"));
+  EXPECT_THAT(test::message_of([&] { run(recipe({"data.validation=[]"}), "run"); }),
+              HasSubstr("validation"));
+  EXPECT_FALSE(exists(out("run")));
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,159 @@
+// One update: how it is cut, recomputed or stored changes nothing but rounding.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/recipes/tiny_run.h"
+
+namespace linnet {
+namespace {
+
+using testing::HasSubstr;
+
+class TrainStepTest : public test::TinyRun {
+ protected:
+  struct Updates {
+    std::vector<UpdateResult> results;
+    std::vector<float> weights;
+    Progress progress;
+  };
+  static Updates updates(const Recipe& recipe, int64_t count) {
+    const std::unique_ptr<Task> task = make_task(recipe);
+    const std::unique_ptr<Transformer> model = build_model(recipe, task->sizes());
+    Updater updater = make_updater(recipe, model->parameters());
+    TrainStep step(recipe, *task, *model, updater);
+    Updates done;
+    int64_t next = 0;
+    size_t part = 0;
+    const auto next_batch = [&] {
+      const int64_t rows = step.micro_batches()[part++ % step.micro_batches().size()];
+      next += rows;
+      return task->train_batch(next - rows, rows);
+    };
+    for (int64_t i = 0; i < count; ++i) done.results.push_back(step.run(done.progress, next_batch));
+    done.weights = model->parameters().weights().to_vector<float>();
+    return done;
+  }
+};
+
+TEST_F(TrainStepTest, MicroBatchesChangeRoundingOnly) {
+  // Plain descent shows the gradient itself in the weights. Documents end inside windows, so that
+  // rows differ in how many targets they score.
+  const std::vector<std::string> plain = {"optim={kind: sgd, lr: 0.5}"};
+  const auto with_micro_batch = [&](int64_t size) {
+    return updates(recipe({plain[0], concat("train.micro_batch=", size)}), 3);
+  };
+  const Updates whole = with_micro_batch(6);
+  EXPECT_LT(whole.results[0].targets, 96);
+  for (const int64_t size : {1, 2, 4, 5, 100}) {
+    const Updates cut = with_micro_batch(size);
+    for (size_t i = 0; i < whole.results.size(); ++i) {
+      EXPECT_EQ(cut.results[i].targets, whole.results[i].targets);
+      EXPECT_NEAR(cut.results[i].loss, whole.results[i].loss, 1e-6 * whole.results[i].loss);
+      EXPECT_NEAR(cut.results[i].gradient_norm, whole.results[i].gradient_norm,
+                  1e-5 * whole.results[i].gradient_norm);
+    }
+    ASSERT_EQ(cut.weights.size(), whole.weights.size());
+    for (size_t i = 0; i < cut.weights.size(); ++i) {
+      ASSERT_NEAR(cut.weights[i], whole.weights[i], 1e-5) << "micro-batch " << size << ", " << i;
+    }
+  }
+}
+
+TEST_F(TrainStepTest, LossIsTheMeanOverScoredTargets) {
+  const Recipe small = recipe({"optim={kind: sgd, lr: 1e-9}", "train.micro_batch=1"});
+  const std::unique_ptr<Task> task = make_task(small);
+  const std::unique_ptr<Transformer> model = build_model(small, task->sizes());
+  double sum = 0;
+  int64_t targets = 0;
+  for (int64_t i = 0; i < 6; ++i) {
+    const Batch batch = task->train_batch(i, 1);
+    ModelInput input = model_input(batch);
+    sum += task->loss(*model, input, batch).value().item();
+    for (const int32_t target : batch.targets) targets += target == kNotScored ? 0 : 1;
+  }
+  const UpdateResult result = updates(small, 1).results[0];
+  EXPECT_EQ(result.targets, targets);
+  EXPECT_NEAR(result.loss, sum / static_cast<double>(targets), 1e-9);
+}
+
+TEST_F(TrainStepTest, RecomputingBlocksGivesTheSameBits) {
+  int checked = 0;
+  for (const Mechanism& mechanism : mechanisms()) {
+    for (const bool decoder : {true, false}) {
+      if (!test::small_traits(mechanism).has(decoder ? Form::causal : Form::noncausal)) continue;
+      const std::vector<std::string> changes = {test::small_attention(mechanism), "model.width=16",
+                                                "model.dropout=0.2", "model.layers=2"};
+      const Recipe kept = decoder ? recipe(changes) : classifier(changes);
+      Recipe recomputed = kept;
+      recomputed.train.recompute = Recompute::block;
+      const Updates a = updates(kept, 3), b = updates(recomputed, 3);
+      EXPECT_TRUE(a.weights == b.weights) << mechanism.name << (decoder ? " causal" : " noncausal");
+      for (size_t i = 0; i < 3; ++i) EXPECT_EQ(a.results[i].loss, b.results[i].loss);
+      ++checked;
+    }
+  }
+  EXPECT_GE(checked, 3);
+}
+
+TEST_F(TrainStepTest, Bf16FollowsF32) {
+  const auto losses = [&](const std::string& precision) {
+    return updates(recipe({"train.precision=" + precision, "model.width=16"}), 60).results;
+  };
+  const auto f32 = losses("f32"), bf16 = losses("bf16");
+  EXPECT_LT(f32.back().loss, 0.65 * f32.front().loss);
+  EXPECT_LT(bf16.back().loss, 0.65 * bf16.front().loss);
+  EXPECT_NEAR(bf16.back().loss, f32.back().loss, 0.05 * f32.back().loss);
+  EXPECT_NE(bf16.back().loss, f32.back().loss);
+}
+
+TEST_F(TrainStepTest, ClassifiersCountTheirTokens) {
+  const Recipe small = classifier();
+  const UpdateResult result = updates(small, 1).results[0];
+  EXPECT_EQ(result.targets, 12);
+  EXPECT_GE(result.tokens, 12 * 3);   // min_length
+  EXPECT_LE(result.tokens, 12 * 16);  // padded
+}
+
+TEST_F(TrainStepTest, DivergenceSkipsThenStopsAndKeepsTheCheckpoint) {
+  const Recipe absurd = recipe({"optim.lr=1e30", "train.max_steps=50", "checkpoint.every_steps=1",
+                                "train.max_nonfinite_steps=3", "evaluate.every_steps=0"});
+  set_log_level(LogLevel::warning);
+  testing::internal::CaptureStderr();
+  const std::string message = test::message_of([&] { run(absurd, "run"); });
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(message, HasSubstr("training diverged: 3 updates in a row"));
+  EXPECT_THAT(message, HasSubstr("is kept"));
+  EXPECT_THAT(message, testing::Not(HasSubstr("\n")));
+  EXPECT_THAT(log, HasSubstr("update skipped, the gradient of embedding.weight is not finite"));
+  const Left after = left("run");
+  EXPECT_GE(after.step, 3);
+  EXPECT_THAT(after.metrics.back(), HasSubstr("\"skipped\": 3"));
+  // Continuing stops at once for the same reason rather than count anew.
+  EXPECT_THAT(test::message_of([&] { run(absurd, "run"); }), HasSubstr("updates in a row"));
+  EXPECT_LE(left("run").step, after.step + 1);
+  load_model(out("run"));
+}
+
+TEST_F(TrainStepTest, SkippedUpdatesLeaveTheWeightsAlone) {
+  const Recipe absurd = recipe({"optim.lr=1e30"});
+  const Updates two = updates(absurd, 2);
+  EXPECT_FALSE(two.results[0].skipped);
+  EXPECT_TRUE(two.results[1].skipped);
+  EXPECT_EQ(two.results[1].culprit, "embedding.weight");
+  const Updates three = updates(absurd, 3);
+  EXPECT_TRUE(three.weights == two.weights);
+  EXPECT_EQ(three.progress.skipped, 2);
+  EXPECT_EQ(three.progress.skipped_in_a_row, 2);
+  EXPECT_EQ(three.progress.step, 3);
+}
+
+TEST_F(TrainStepTest, TokensPerUpdateMustBeWholeWindows) {
+  EXPECT_THAT(
+      test::message_of<UsageError>([&] { updates(recipe({"train.tokens_per_update=100"}), 1); }),
+      HasSubstr("multiple of the 16 tokens of one example; use 96"));
+}
+
+}  // namespace
+}  // namespace linnet

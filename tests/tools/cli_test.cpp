@@ -1,0 +1,276 @@
+// The program as a user and a script see it: exit codes, messages, what is on stdout.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <thread>
+
+#include "core/files.h"
+#include "core/json.h"
+#include "tests/data/temporary_folder.h"
+#include "tests/data_path.h"
+
+namespace linnet {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+// The program lies beside the folder of the tests.
+std::string program() {
+  char path[4096];
+  const ssize_t bytes = ::readlink("/proc/self/exe", path, sizeof(path));
+  return join_path(parent_path(std::string(path, static_cast<size_t>(bytes))), "linnet");
+}
+
+struct Outcome {
+  int code = -1;  // -1: ended by a signal
+  std::string out, err;
+};
+
+class Cli : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += concat("line ", i, " of a small text\n");
+    for (const char* name : {"text/a.txt", "text/b.txt", "text/c.txt", "text/d.txt"}) {
+      folder_.write(name, text);
+    }
+    folder_.write("tiny.yaml", R"(
+name: tiny
+seed: 3
+data: {kind: text, path: text, context: 16, cache: false, validation_fraction: 0.25,
+       test_fraction: 0.25}
+model: {kind: decoder, layers: 1, width: 8, heads: 2, attention: {name: linear}}
+optim: {kind: adamw, lr: 0.01}
+train: {max_steps: 4, tokens_per_update: 64, micro_batch: 4, log_every_steps: 1}
+checkpoint: {every_steps: 2}
+generate: {tokens: 8}
+)");
+  }
+  // Starts the program in the folder, stdout and stderr going to files.
+  pid_t start(std::vector<std::string> arguments) {
+    ++calls_;
+    const pid_t child = ::fork();
+    if (child != 0) return child;
+    const std::string out = folder_ / concat("stdout", calls_),
+                      err = folder_ / concat("stderr", calls_);
+    if (::freopen(out.c_str(), "w", stdout) == nullptr ||
+        ::freopen(err.c_str(), "w", stderr) == nullptr || ::chdir(folder_.path().c_str()) != 0) {
+      ::_exit(126);
+    }
+    arguments.insert(arguments.begin(), program());
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    ::execv(argv[0], argv.data());
+    ::_exit(127);
+  }
+  Outcome wait(pid_t child) {
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    Outcome outcome;
+    if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
+    outcome.out = read_file(folder_ / concat("stdout", calls_));
+    outcome.err = read_file(folder_ / concat("stderr", calls_));
+    return outcome;
+  }
+  Outcome linnet(const std::vector<std::string>& arguments) { return wait(start(arguments)); }
+  // Expects exit code `code` and one line that begins with "error: " and holds `part`.
+  void expect_error(const std::vector<std::string>& arguments, int code, const std::string& part) {
+    const Outcome outcome = linnet(arguments);
+    std::string command;
+    for (const std::string& argument : arguments) command += argument + " ";
+    EXPECT_EQ(outcome.code, code) << command << outcome.err;
+    EXPECT_EQ(outcome.out, "") << command;
+    const size_t at = outcome.err.find("error: ");
+    ASSERT_NE(at, std::string::npos) << command << outcome.err;
+    const std::string line = outcome.err.substr(at, outcome.err.find('\n', at) - at);
+    EXPECT_THAT(line, HasSubstr(part)) << command;
+    EXPECT_EQ(outcome.err.find("error: ", at + 1), std::string::npos) << command << outcome.err;
+  }
+
+  test::TemporaryFolder folder_;
+  int calls_ = 0;
+};
+
+TEST_F(Cli, NamesWhatWasMeant) {
+  expect_error({}, 2, "expected a command: one of train, evaluate");
+  expect_error({"trian", "tiny.yaml"}, 2, "did you mean 'train'?");
+  expect_error({"attention", "lst"}, 2, "did you mean 'list'?");
+  expect_error({"train", "tiny.yaml", "--resum", "auto"}, 2, "did you mean '--resume'?");
+  expect_error({"evaluate", "run", "--contxt=8"}, 2, "did you mean '--context'?");
+  expect_error({"evaluate", "run", "--context", "many"}, 2, "many");
+  expect_error({"train"}, 2, "RECIPE is required");
+  expect_error({"train", "tiny.yaml", "train.max_stps=3"}, 2, "did you mean 'max_steps'?");
+  expect_error({"train", "tiny.yaml", "tran.max_steps=3"}, 2, "did you mean 'train'?");
+  expect_error({"train", "tiny.yaml", "max_steps"}, 2, "key.path=value");
+  expect_error({"train", "tiny.yaml", "model.attention.name=liner"}, 2, "'linear'");
+  expect_error({"train", "tiny.yaml", "model.width=-8"}, 2, "width");
+  expect_error({"train", "tiny.yaml", "--device", "gpu"}, 2, "gpu");
+  expect_error({"train", "tiny.yaml", "--threads", "-1"}, 2, "threads");
+  expect_error({"attention", "check", "sofmax"}, 2, "'softmax'");
+  folder_.write("typo.yaml", "trian: {max_steps: 3}\n");
+  const Outcome typo = linnet({"recipe", "check", "typo.yaml"});
+  EXPECT_EQ(typo.code, 2);
+  EXPECT_THAT(typo.err, AllOf(HasSubstr("typo.yaml:1:1: "), HasSubstr("did you mean 'train'?")));
+}
+
+TEST_F(Cli, SaysWhatIsMissing) {
+  expect_error({"train", "no.yaml"}, 2, "there is no recipe file no.yaml");
+  expect_error({"recipe", "show", "no.yaml"}, 2, "there is no recipe file no.yaml");
+  expect_error({"train", "tiny.yaml", "data.path=nowhere", "--out", "run"}, 1, "nowhere");
+  expect_error({"evaluate", "nowhere"}, 2, "neither a run directory");
+  expect_error({"generate", "nowhere", "--prompt", "a"}, 2, "neither a run directory");
+  expect_error({"train", "tiny.yaml", "--resume", "nowhere"}, 2, "no valid checkpoint");
+  EXPECT_FALSE(exists(folder_ / "run"));
+}
+
+TEST_F(Cli, ExplainsItself) {
+  const std::vector<std::vector<std::string>> commands = {{},
+                                                          {"train"},
+                                                          {"evaluate"},
+                                                          {"generate"},
+                                                          {"attention"},
+                                                          {"attention", "check"},
+                                                          {"recipe"},
+                                                          {"recipe", "show"},
+                                                          {"bench"},
+                                                          {"bench", "train"},
+                                                          {"data"},
+                                                          {"report"},
+                                                          {"doctor"}};
+  for (std::vector<std::string> command : commands) {
+    command.push_back("--help");
+    const Outcome help = linnet(command);
+    EXPECT_EQ(help.code, 0);
+    EXPECT_THAT(help.out, HasSubstr("Usage: linnet"));
+    EXPECT_EQ(help.err, "");
+  }
+  EXPECT_THAT(linnet({"--help"}).out, HasSubstr("Exit codes: 0 done"));
+  EXPECT_EQ(linnet({"--version"}).code, 0);
+}
+
+TEST_F(Cli, TrainsEvaluatesAndGenerates) {
+  const Outcome trained = linnet({"train", "tiny.yaml", "--out", "run"});
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  EXPECT_EQ(trained.out, "");
+  EXPECT_THAT(trained.err, AllOf(HasSubstr("step 4/4  loss "), HasSubstr("done at step 4")));
+  EXPECT_TRUE(exists(folder_ / "run/report.html"));
+
+  const Outcome json = linnet({"evaluate", "run", "--json", "--context", "8,16"});
+  EXPECT_EQ(json.code, 0) << json.err;
+  const JsonValue scores = parse_json(json.out, "stdout");
+  EXPECT_EQ(scores.at("scores").elements().size(), 2U);
+  EXPECT_GT(scores.at("scores").elements()[0].at("perplexity").number(), 1);
+  EXPECT_EQ(std::count(json.out.begin(), json.out.end(), '\n'), 1);
+  EXPECT_THAT(linnet({"evaluate", "run", "--split", "test", "--carry-state"}).out,
+              HasSubstr("test at context 16 (streaming): perplexity "));
+  expect_error({"evaluate", "run", "--split", "tst"}, 2, "unknown split 'tst'");
+
+  const std::vector<std::string> greedy = {"generate", "run", "--prompt",      "line ",
+                                           "--tokens", "9",   "--temperature", "0"};
+  const Outcome text = linnet(greedy);
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, testing::StartsWith("line "));
+  EXPECT_EQ(linnet(greedy).out, text.out);
+  const Outcome empty = linnet({"generate", "run", "--prompt", "", "--json", "--seed", "4"});
+  EXPECT_EQ(empty.code, 0) << empty.err;
+  EXPECT_EQ(parse_json(empty.out, "stdout").at("tokens").elements().size(), 8U);
+  expect_error({"generate", "run", "--prompt", "a\xff"}, 2, "not valid UTF-8 at its byte 1");
+  expect_error({"generate", "run", "--prompt", "a", "--top-k", "-1"}, 2, "top-k");
+  expect_error({"generate", "run", "--prompt", "a", "--top-p", "0"}, 2, "top-p");
+  expect_error({"generate", "run"}, 2, "--prompt is required");
+
+  const std::string weights = folder_ / "run/checkpoints/step-00000004/weights.h5";
+  std::string bytes = read_file(weights);
+  bytes[bytes.size() / 2] ^= 1;
+  write_file(weights, bytes);
+  expect_error({"evaluate", "run/checkpoints/step-00000004"}, 1, "weights.h5 is damaged");
+  const Outcome older = linnet({"evaluate", "run"});
+  EXPECT_EQ(older.code, 0);
+  EXPECT_THAT(older.err, HasSubstr("weights.h5 is damaged"));
+  EXPECT_THAT(older.out, HasSubstr("step-00000002"));
+}
+
+TEST_F(Cli, ResumesAsAsked) {
+  EXPECT_EQ(linnet({"train", "tiny.yaml"}).code, 0);
+  EXPECT_TRUE(exists(folder_ / "runs/tiny/checkpoints"));
+  const Outcome again = linnet({"train", "tiny.yaml"});
+  EXPECT_EQ(again.code, 0);
+  EXPECT_THAT(again.err, AllOf(HasSubstr("runs/tiny is finished: it reached step 4"),
+                               Not(HasSubstr("loss "))));
+  EXPECT_EQ(linnet({"train", "tiny.yaml", "--resume", "never"}).code, 0);
+  EXPECT_TRUE(exists(folder_ / "runs/tiny-2/checkpoints"));
+  expect_error({"train", "tiny.yaml", "--out", "runs/tiny", "--resume", "never"}, 2,
+               "already holds a run");
+  expect_error({"train", "tiny.yaml", "model.width=16"}, 2, "'model.width' differs");
+  const Outcome more = linnet({"train", "tiny.yaml", "--resume", "runs/tiny", "train.max_steps=6"});
+  EXPECT_EQ(more.code, 0);
+  EXPECT_THAT(more.err, HasSubstr("continuing runs/tiny at step 4"));
+  EXPECT_TRUE(exists(folder_ / "runs/tiny/checkpoints/step-00000006"));
+}
+
+TEST_F(Cli, ADryRunMakesNothing) {
+  const Outcome dry = linnet({"train", "tiny.yaml", "--dry-run", "--out", "run"});
+  EXPECT_EQ(dry.code, 0) << dry.err;
+  EXPECT_FALSE(exists(folder_ / "run"));
+  EXPECT_FALSE(exists(folder_ / "runs"));
+}
+
+TEST_F(Cli, SavesAtASignalAndExitsWithThree) {
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    const std::string run = concat("run", signal);
+    const pid_t child = start({"train", "tiny.yaml", "--out", run, "train.max_steps=1000000",
+                               "checkpoint.every_steps=0"});
+    const std::string metrics = join_path(folder_ / run, "metrics.jsonl");
+    for (int i = 0; i < 1000 && (!exists(metrics) || file_bytes(metrics) == 0); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    ASSERT_EQ(::kill(child, signal), 0);
+    const Outcome outcome = wait(child);
+    EXPECT_EQ(outcome.code, 3) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("run again with --resume auto"));
+    const Outcome resumed = linnet({"train", "tiny.yaml", "--out", run});
+    EXPECT_EQ(resumed.code, 0) << resumed.err;
+  }
+}
+
+TEST_F(Cli, DivergenceEndsWithOne) {
+  expect_error({"train", "tiny.yaml", "--out", "run", "optim.lr=1e30", "train.max_steps=50"}, 1,
+               "training diverged: 5 updates in a row");
+}
+
+TEST_F(Cli, ShownRecipesLoadToThemselves) {
+  const Outcome shown =
+      linnet({"recipe", "show", "tiny.yaml", "model.attention={name: lavo, rank: 4}"});
+  EXPECT_EQ(shown.code, 0);
+  folder_.write("shown.yaml", shown.out);
+  EXPECT_EQ(linnet({"recipe", "show", "shown.yaml"}).out, shown.out);
+}
+
+TEST_F(Cli, AllRecipesOfTheCheckoutAreValid) {
+  const std::string recipes = join_path(test::source_dir(), "recipes");
+  const JsonValue listed = parse_json(linnet({"recipe", "list", recipes, "--json"}).out, "stdout");
+  std::vector<std::string> command = {"recipe", "check"};
+  for (const JsonValue& recipe : listed.at("recipes").elements()) {
+    EXPECT_EQ(recipe.at("error").text(), "");
+    command.push_back(recipe.at("path").text());
+  }
+  EXPECT_GE(command.size(), 6U);
+  const Outcome outcome = linnet(command);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
+TEST_F(Cli, AttentionAndDoctorAnswer) {
+  EXPECT_THAT(linnet({"attention", "list"}).out, AllOf(HasSubstr("softmax"), HasSubstr("lavo")));
+  EXPECT_THAT(linnet({"doctor"}).out, HasSubstr("hdf5"));
+  EXPECT_THAT(linnet({"data", "list"}).out, HasSubstr("listops"));
+}
+
+}  // namespace
+}  // namespace linnet

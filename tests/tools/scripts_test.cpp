@@ -1,0 +1,93 @@
+// The scripts in tools/ and .ci/: they parse, fail on the first error, and explain themselves.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "tests/data_path.h"
+
+namespace linnet {
+namespace {
+
+struct Outcome {
+  int code = -1;
+  std::string output;
+};
+
+// Runs a command line in the source directory; output holds stdout and stderr.
+Outcome run(const std::string& command) {
+  Outcome outcome;
+  FILE* pipe = popen(("cd '" + test::source_dir() + "' && (" + command + ") 2>&1").c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  char buffer[4096];
+  for (size_t n = 0; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) {
+    outcome.output.append(buffer, n);
+  }
+  const int status = pclose(pipe);
+  if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
+  return outcome;
+}
+
+const char* const kScripts[] = {"tools/linnet", "tools/quickstart", "tools/setup_packages",
+                                "tools/test", ".ci/run"};
+
+TEST(Scripts, ParseAndStopAtTheFirstError) {
+  for (const std::string script : kScripts) {
+    const Outcome syntax = run("test -x " + script + " && bash -n " + script);
+    EXPECT_EQ(syntax.code, 0) << script << ": " << syntax.output;
+    std::ostringstream text;
+    text << std::ifstream(test::source_dir() + "/" + script).rdbuf();
+    EXPECT_THAT(text.str(), ::testing::StartsWith("#!/usr/bin/env bash\n# ")) << script;
+    // .ci/run alone goes on after a failed stage, so that one run reports them all.
+    const char* options = script == ".ci/run" ? "\nset -uo pipefail\n" : "\nset -euo pipefail\n";
+    EXPECT_THAT(text.str(), ::testing::HasSubstr(options)) << script;
+  }
+}
+
+TEST(Scripts, ExplainThemselves) {
+  for (const std::string script : kScripts) {
+    if (script == "tools/linnet") continue;  // hands every argument to the program
+    const Outcome help = run(script + " --help");
+    EXPECT_EQ(help.code, 0) << script;
+    EXPECT_THAT(help.output, ::testing::StartsWith("Usage: " + script));
+  }
+}
+
+TEST(Scripts, RefuseUnknownOptions) {
+  EXPECT_EQ(run("tools/setup_packages --nonsense").code, 2);
+  EXPECT_EQ(run("tools/quickstart --nonsense").code, 2);
+  EXPECT_EQ(run(".ci/run nonsense").code, 2);
+}
+
+// A machine without apt-get is told what to install; LINNET_SKIP_INSTALL lets it go on.
+TEST(Scripts, SetupWithoutAptNamesThePackages) {
+  const std::string bare = "PATH=/nonexistent /bin/bash tools/setup_packages";
+  const Outcome refused = run(bare);
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.output, ::testing::HasSubstr("libeigen3-dev"));
+  EXPECT_EQ(run("LINNET_SKIP_INSTALL=1 " + bare).code, 0);
+}
+
+// What apt-get is asked for, with a dpkg-query that knows no package and an apt-get that records.
+TEST(Scripts, SetupInstallsOnlyWhatIsMissing) {
+  const std::string stage =
+      "bin=$(mktemp -d); "
+      "printf '#!/bin/sh\\ncase \"$*\" in *libgtest-dev*) exit 1;; *) echo -n installed;; esac\\n' "
+      "> $bin/dpkg-query; "
+      "printf '#!/bin/sh\\necho \"$@\" >> %s/asked\\n' $bin > $bin/apt-get; "
+      "printf '#!/bin/sh\\nexec \"$@\"\\n' > $bin/sudo; chmod +x $bin/*; "
+      "PATH=$bin:$PATH tools/setup_packages --tests && cat $bin/asked; "
+      "code=$?; rm -rf $bin; exit $code";
+  const Outcome outcome = run(stage);
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              ::testing::HasSubstr("update\ninstall -y --no-install-recommends libgtest-dev\n"));
+  EXPECT_THAT(outcome.output, ::testing::Not(::testing::HasSubstr("nvidia")));
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,118 @@
+// linnet attention list | show | check | run: the mechanisms themselves.
+#include <algorithm>
+#include <CLI/CLI.hpp>
+#include <iomanip>
+#include <iostream>
+
+#include "attention/case.h"
+#include "attention/conformance.h"
+#include "attention/define.h"
+#include "attention/explain.h"
+#include "core/device.h"
+#include "core/files.h"
+#include "core/yaml.h"
+#include "tools/cli/commands.h"
+
+namespace linnet::cli {
+namespace {
+
+constexpr Form kForms[] = {Form::noncausal, Form::causal, Form::cross};
+
+int list(bool json) {
+  JsonValue array = JsonValue::array();
+  size_t width = 0;
+  for (const Mechanism& mechanism : mechanisms()) width = std::max(width, mechanism.name.size());
+  for (const Mechanism& mechanism : mechanisms()) {
+    JsonValue forms = JsonValue::array();
+    std::string text;
+    for (const Form form : kForms) {
+      if (!mechanism.traits.has(form)) continue;
+      forms.push(name_of(form));
+      text += concat(text.empty() ? "" : " ", name_of(form));
+    }
+    array.push(JsonValue::object()
+                   .set("name", mechanism.name)
+                   .set("title", mechanism.title)
+                   .set("forms", forms)
+                   .set("growth", mechanism.traits.growth));
+    if (json) continue;
+    std::cout << std::left << std::setw(static_cast<int>(width) + 2) << mechanism.name
+              << std::setw(24) << text << mechanism.title << "\n";
+  }
+  if (json) std::cout << JsonValue::object().set("mechanisms", array).dump() << "\n";
+  return 0;
+}
+
+int check(const std::string& name, const std::string& form) {
+  const Mechanism& mechanism = find_mechanism(name);
+  if (!form.empty()) require_form(name, mechanism.traits, form_from_name(form));
+  bool passed = true;
+  for (const Form each : kForms) {
+    if (!mechanism.traits.has(each) || (!form.empty() && form_from_name(form) != each)) continue;
+    const std::vector<CheckResult> results = run_conformance(mechanism, each);
+    std::cout << name << ", " << name_of(each) << "\n" << format_results(results) << std::flush;
+    for (const CheckResult& result : results) passed = passed && (result.passed || result.exempt);
+  }
+  return passed ? 0 : 1;
+}
+
+}  // namespace
+
+void add_attention(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("attention", "list, explain, check or run mechanisms");
+  command->require_subcommand(1);
+  auto json = std::make_shared<bool>(false);
+  auto name = std::make_shared<std::string>();
+  auto device = std::make_shared<std::string>("auto");
+
+  CLI::App* lister = command->add_subcommand("list", "all mechanisms with their forms");
+  lister->add_flag("--json", *json, "one JSON object on stdout");
+  lister->callback([=, &chosen] { chosen = [=] { return list(*json); }; });
+
+  CLI::App* show = command->add_subcommand("show", "equation, parameters, forms, cost, sources");
+  auto config = std::make_shared<std::string>();
+  show->add_option("NAME", *name, "a mechanism")->required();
+  show->add_option("--config", *config,
+                   "YAML file with the mechanism's parameters, width, heads and max_length");
+  show->add_flag("--json", *json, "one JSON object on stdout");
+  show->callback([=, &chosen] {
+    chosen = [=] {
+      const ConfigNode node = config->empty() ? ConfigNode::map() : load_yaml(*config);
+      const JsonValue explanation = explain_mechanism(find_mechanism(*name), node);
+      std::cout << (*json ? explanation.dump() + "\n" : format_explanation(explanation));
+      return 0;
+    };
+  });
+
+  CLI::App* checker = command->add_subcommand("check", "the conformance suite for one mechanism");
+  auto form = std::make_shared<std::string>();
+  checker->add_option("NAME", *name, "a mechanism")->required();
+  checker->add_option("--form", *form, "noncausal, causal or cross (default: all it has)");
+  checker->callback([=, &chosen] { chosen = [=] { return check(*name, *form); }; });
+
+  CLI::App* runner = command->add_subcommand("run", "one mechanism on the tensors of a file");
+  auto in = std::make_shared<std::string>();
+  auto out = std::make_shared<std::string>();
+  auto dtype = std::make_shared<std::string>("f32");
+  auto mode = std::make_shared<std::string>("parallel");
+  auto options = std::make_shared<CaseOptions>();
+  runner->add_option("CASE", *in, "CASE.h5: see attention/README.md")->required();
+  runner->add_option("--out", *out, "OUT.h5")->required();
+  runner->add_option("--dtype", *dtype, "f64, f32 or bf16")->capture_default_str();
+  runner->add_option("--mode", *mode, "parallel, chunked or recurrent")->capture_default_str();
+  runner->add_option("--chunk", options->chunk, "tokens of a call in mode chunked")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  runner->add_option("--device", *device, "auto, cpu or cuda")->capture_default_str();
+  runner->callback([=, &chosen] {
+    chosen = [=] {
+      device_from_name(*device);
+      options->dtype = dtype_from_name(*dtype);
+      options->mode = case_mode_from_name(*mode);
+      write_file_atomically(*out, run_case(read_file(*in), *in, *options));
+      return 0;
+    };
+  });
+}
+
+}  // namespace linnet::cli

@@ -1,0 +1,26 @@
+// The subcommands of the program: each adds itself to the command line and returns what runs it.
+#pragma once
+
+#include <functional>
+
+namespace CLI {
+class App;
+}
+
+namespace linnet::cli {
+
+// Returns the exit code. Errors are thrown: UsageError becomes exit code 2, everything else 1.
+using Command = std::function<int()>;
+
+// Each adds its subcommand to `app` and stores in `chosen` what to run when it was given.
+void add_train(CLI::App& app, Command& chosen);
+void add_evaluate(CLI::App& app, Command& chosen);
+void add_generate(CLI::App& app, Command& chosen);
+void add_attention(CLI::App& app, Command& chosen);
+void add_data(CLI::App& app, Command& chosen);
+void add_recipe(CLI::App& app, Command& chosen);
+void add_bench(CLI::App& app, Command& chosen);
+void add_report(CLI::App& app, Command& chosen);
+void add_doctor(CLI::App& app, Command& chosen);
+
+}  // namespace linnet::cli

@@ -1,0 +1,57 @@
+// linnet evaluate: perplexity or accuracy of a checkpoint.
+#include "recipes/engine/evaluate.h"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "core/threads.h"
+#include "tools/cli/commands.h"
+
+namespace linnet::cli {
+
+void add_evaluate(CLI::App& app, Command& chosen) {
+  struct Arguments {
+    std::string path;
+    EvaluateRequest request;
+    bool json = false;
+    int threads = 0;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("evaluate", "score a checkpoint on held-out data");
+  command
+      ->add_option("RUN_OR_CHECKPOINT", arguments->path,
+                   "a run directory (its best checkpoint) or a checkpoint directory")
+      ->required();
+  EvaluateRequest& request = arguments->request;
+  command->footer(
+      "What is not given is as the recipe's 'evaluate' section says, but the whole split is "
+      "scored.");
+  command->add_option("--split", request.split, "validation, test or train");
+  command->add_option("--context", request.contexts, "context lengths, e.g. 512,1024")
+      ->delimiter(',');
+  command->add_option("--stride", request.stride,
+                      "overlapping windows that score this many new tokens each");
+  command->add_flag("--carry-state", request.carry_state,
+                    "stream whole documents with the mechanism's state, in constant memory");
+  command->add_option("--batch", request.batch, "windows or examples scored together");
+  command->add_option("--max-tokens", request.max_tokens, "score only the first so many");
+  command->add_flag("--baselines", request.baselines,
+                    "unigram and bigram models of the training split beside it");
+  command
+      ->add_option("--set", request.overrides,
+                   "change the recipe's data or evaluate section, e.g. data.path=DIR; may be given "
+                   "several times")
+      ->allow_extra_args(false);
+  command->add_flag("--json", arguments->json, "one JSON object on stdout");
+  command->add_option("--threads", arguments->threads, "CPU threads");
+  command->callback([arguments, &chosen] {
+    chosen = [arguments] {
+      if (arguments->threads != 0) set_thread_count(arguments->threads);
+      const EvaluateReport report = evaluate(arguments->path, arguments->request);
+      std::cout << (arguments->json ? report.json().dump() + "\n" : report.text());
+      return 0;
+    };
+  });
+}
+
+}  // namespace linnet::cli

@@ -1,0 +1,83 @@
+// linnet recipe list | show | check: recipes without running them.
+#include "recipes/engine/recipe.h"
+
+#include <CLI/CLI.hpp>
+#include <iomanip>
+#include <iostream>
+
+#include "core/json.h"
+#include "core/log.h"
+#include "core/yaml.h"
+#include "tools/cli/commands.h"
+
+namespace linnet::cli {
+namespace {
+
+int list(const std::string& folder, bool json) {
+  const std::vector<RecipeListing> recipes = list_recipes(folder);
+  JsonValue array = JsonValue::array();
+  size_t width = 0;
+  for (const RecipeListing& recipe : recipes) width = std::max(width, recipe.path.size());
+  for (const RecipeListing& recipe : recipes) {
+    if (json) {
+      array.push(JsonValue::object()
+                     .set("path", recipe.path)
+                     .set("name", recipe.name)
+                     .set("description", recipe.description)
+                     .set("error", recipe.error));
+    } else {
+      std::cout << std::left << std::setw(static_cast<int>(width) + 2) << recipe.path
+                << (recipe.error.empty() ? recipe.description : "UNREADABLE: " + recipe.error)
+                << "\n";
+    }
+  }
+  if (json) std::cout << JsonValue::object().set("recipes", array).dump() << "\n";
+  return 0;
+}
+
+int check(const std::vector<std::string>& paths) {
+  int failed = 0;
+  for (const std::string& path : paths) {
+    try {
+      check_recipe(path);
+      std::cout << path << ": ok\n";
+    } catch (const UsageError& error) {
+      log_error(error.what());
+      ++failed;
+    }
+  }
+  return failed == 0 ? 0 : 2;
+}
+
+}  // namespace
+
+void add_recipe(CLI::App& app, Command& chosen) {
+  CLI::App* command = app.add_subcommand("recipe", "list, show or check recipes");
+  command->require_subcommand(1);
+
+  CLI::App* lister = command->add_subcommand("list", "the recipes below a folder");
+  auto folder = std::make_shared<std::string>("recipes");
+  auto json = std::make_shared<bool>(false);
+  lister->add_option("FOLDER", *folder, "where to look")->capture_default_str();
+  lister->add_flag("--json", *json, "one JSON object on stdout");
+  lister->callback([=, &chosen] { chosen = [=] { return list(*folder, *json); }; });
+
+  CLI::App* show = command->add_subcommand("show", "the resolved recipe with all defaults");
+  auto path = std::make_shared<std::string>();
+  auto overrides = std::make_shared<std::vector<std::string>>();
+  show->add_option("RECIPE", *path, "a YAML file")->required();
+  show->add_option("OVERRIDES", *overrides, "key.path=value ...");
+  show->callback([=, &chosen] {
+    chosen = [=] {
+      std::cout << to_yaml(load_recipe(*path, *overrides).resolved);
+      return 0;
+    };
+  });
+
+  CLI::App* checker = command->add_subcommand("check", "whether recipes are valid");
+  auto paths = std::make_shared<std::vector<std::string>>();
+  checker->add_option("RECIPE", *paths, "YAML files")->required();
+  checker->callback([=, &chosen] { chosen = [=] { return check(*paths); }; });
+}
+
+}  // namespace linnet::cli

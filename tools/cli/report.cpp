@@ -1,0 +1,33 @@
+// linnet report: report.html of one or several runs.
+#include "recipes/engine/report.h"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "core/files.h"
+#include "tools/cli/commands.h"
+
+namespace linnet::cli {
+
+void add_report(CLI::App& app, Command& chosen) {
+  auto runs = std::make_shared<std::vector<std::string>>();
+  auto html = std::make_shared<std::string>();
+  CLI::App* command = app.add_subcommand("report", "one page of curves and tables for runs");
+  command->add_option("RUN_OR_DIR", *runs, "run directories, or directories of runs")->required();
+  command->add_option("--html", *html, "file to write (default: report.html in the first of them)");
+  command->callback([=, &chosen] {
+    chosen = [=] {
+      const std::string path = html->empty() ? join_path(runs->front(), "report.html") : *html;
+      std::vector<std::string> found;
+      for (const std::string& place : *runs) {
+        for (const std::string& run : find_runs(place)) found.push_back(run);
+      }
+      const std::vector<RunData> data = read_runs(found);
+      write_file_atomically(path, report_html(data));
+      std::cout << report_text(data) << "\n" << path << "\n";
+      return 0;
+    };
+  });
+}
+
+}  // namespace linnet::cli

@@ -1,0 +1,47 @@
+// linnet train: one run of a recipe.
+#include <CLI/CLI.hpp>
+
+#include "core/device.h"
+#include "core/threads.h"
+#include "recipes/engine/signals.h"
+#include "recipes/engine/trainer.h"
+#include "tools/cli/commands.h"
+
+namespace linnet::cli {
+
+void add_train(CLI::App& app, Command& chosen) {
+  struct Arguments {
+    std::string recipe, device = "auto";
+    std::vector<std::string> overrides;
+    int threads = 0;
+    TrainOptions options;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("train", "train the model of a recipe");
+  command->add_option("RECIPE", arguments->recipe, "a YAML file")->required();
+  command->add_option(
+      "OVERRIDES", arguments->overrides,
+      "key.path=value ..., e.g. model.attention='{name: lavo}' train.max_steps=100");
+  command->add_option("--device", arguments->device, "auto, cpu or cuda")->capture_default_str();
+  command->add_option("--out", arguments->options.out, "run directory (default runs/<recipe>)");
+  command
+      ->add_option("--resume", arguments->options.resume,
+                   "auto: continue the run directory if it holds a checkpoint; never; or the run "
+                   "directory to continue")
+      ->capture_default_str();
+  command->add_flag("--dry-run", arguments->options.dry_run,
+                    "build everything, do one update, write nothing");
+  command->add_option("--threads", arguments->threads,
+                      "CPU threads (default: OMP_NUM_THREADS, all)");
+  command->callback([arguments, &chosen] {
+    chosen = [arguments] {
+      watch_stop_signals();
+      device_from_name(arguments->device);
+      if (arguments->threads != 0) set_thread_count(arguments->threads);
+      const Recipe recipe = load_recipe(arguments->recipe, arguments->overrides);
+      return train(recipe, arguments->options).exit_code;
+    };
+  });
+}
+
+}  // namespace linnet::cli
