@@ -62,7 +62,7 @@ CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters
                             const Tokenizer* tokenizer, const ModelSizes& sizes) {
   CheckpointContents contents;
   contents.files["recipe.yaml"] = to_yaml(recipe.resolved);
-  contents.files["weights.h5"] = tensors_to_hdf5(named_weights(parameters));
+  contents.files["weights.h5"] = tensors_to_hdf5(parameters.tensors());
   contents.files["optimizer.h5"] = tensors_to_hdf5(updater.optimizer->state());
   if (updater.average) contents.files["average.h5"] = tensors_to_hdf5(updater.average->state());
   if (tokenizer != nullptr) contents.files["tokenizer.bin"] = tokenizer->serialise();
