@@ -123,6 +123,12 @@ TEST_F(Cli, NamesWhatWasMeant) {
 TEST_F(Cli, SaysWhatIsMissing) {
   expect_error({"train", "no.yaml"}, 2, "there is no recipe file no.yaml");
   expect_error({"recipe", "show", "no.yaml"}, 2, "there is no recipe file no.yaml");
+  for (const char* command : {"show", "check"}) {
+    expect_error({"recipe", command, "text"}, 2,
+                 "text is a folder, not a recipe file; 'linnet recipe list text' lists");
+  }
+  expect_error({"recipe", "list", "nowhere"}, 2, "there is no folder nowhere");
+  expect_error({"recipe", "list", "tiny.yaml"}, 2, "there is no folder tiny.yaml");
   expect_error({"train", "tiny.yaml", "data.path=nowhere", "--out", "run"}, 1, "nowhere");
   expect_error({"evaluate", "nowhere"}, 2, "neither a run directory");
   expect_error({"generate", "nowhere", "--prompt", "a"}, 2, "neither a run directory");
