@@ -1,6 +1,6 @@
 # The CUDA backend: which sources a build has, and how they are compiled. `off` has none of what
 # lies in folders named cuda; `emulated` compiles kernels as C++; `on` needs the CUDA toolkit.
-file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/linnet_cuda_backend.h CONTENT
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/core/cuda/build_backend.h CONTENT
   "#define LINNET_CUDA_BACKEND ${LINNET_CUDA}\n")
 
 if(LINNET_CUDA STREQUAL "emulated")
@@ -41,8 +41,8 @@ endif()
 function(linnet_cuda_sources folder result)
   set(found "")
   if(NOT LINNET_CUDA STREQUAL "off")
-    file(GLOB_RECURSE found CONFIGURE_DEPENDS ${folder}/*.cu)
-    file(GLOB_RECURSE cpp CONFIGURE_DEPENDS ${folder}/*.cpp)
+    file(GLOB_RECURSE found CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${folder}/*.cu)
+    file(GLOB_RECURSE cpp CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${folder}/*.cpp)
     list(FILTER cpp INCLUDE REGEX /cuda/)
     list(APPEND found ${cpp})
     if(LINNET_CUDA STREQUAL "on")

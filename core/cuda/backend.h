@@ -3,8 +3,8 @@
 
 #include <string_view>
 
+#include "core/cuda/build_backend.h"
 #include "core/tensor.h"
-#include "linnet_cuda_backend.h"
 
 namespace linnet {
 
