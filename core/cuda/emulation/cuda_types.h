@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 
+// NOLINTBEGIN(bugprone-reserved-identifier): CUDA's own names
 struct uint3 {
   unsigned x, y, z;
 };
@@ -36,4 +37,5 @@ inline __nv_bfloat16 __float2bfloat16(float value) {
 inline float __bfloat162float(__nv_bfloat16 value) {
   return value;
 }
+// NOLINTEND(bugprone-reserved-identifier)
 #endif

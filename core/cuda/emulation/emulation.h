@@ -18,6 +18,7 @@
 
 #include "core/cuda/emulation/cuda_types.h"
 
+// NOLINTBEGIN(bugprone-reserved-identifier): CUDA's own names
 #undef __global__
 #undef __device__
 #undef __host__
@@ -154,3 +155,4 @@ inline float __expf(float x) {
 inline int __popc(unsigned x) {
   return std::popcount(x);
 }
+// NOLINTEND(bugprone-reserved-identifier)
