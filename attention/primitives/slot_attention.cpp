@@ -1,171 +1,13 @@
-// Slot attention on Variables: conversion of dtypes, write-time weights, what backward saves.
+// Slot attention on Variables: conversion of dtypes, devices, what backward saves.
 #include "attention/primitives/slot_attention.h"
 
 #include <limits>
-#include <type_traits>
 
-#include "core/error.h"
+#include "attention/primitives/slot_attention_arrays.h"
 
 namespace linnet {
-namespace {
 
-// Tensors in the computing type (mass: f64).
-struct Arrays {
-  Tensor q, k, v, logits, keys, values, mass;
-};
-
-DType computing_type(const Variable& x) {
-  return x.dtype() == DType::f64 ? DType::f64 : DType::f32;
-}
-
-Tensor converted(const Variable& x, DType dtype) {
-  if (!x.defined()) return Tensor();
-  require(is_floating(x.dtype()) && x.value().device() == Device{},
-          "slot attention: expected floating tensors on the CPU");
-  return x.value().to(dtype);
-}
-
-Tensor empty_like(const Tensor& x) {
-  return x.defined() ? Tensor::empty(x.shape(), x.dtype()) : Tensor();
-}
-
-template <typename T>
-T* pointer(const Tensor& x) {
-  return x.defined() ? x.data<std::remove_const_t<T>>() : nullptr;
-}
-
-template <typename T>
-SequenceView<T> view_of(const Tensor& x) {
-  if (!x.defined()) return {};
-  return {x.data<T>(), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
-
-template <typename E>
-SlotAttentionState<E> state_of(const Tensor& keys, const Tensor& values, const Tensor& mass) {
-  return {pointer<E>(keys), pointer<E>(values), pointer<double>(mass)};
-}
-
-const uint8_t* mask_of(const Tensor& mask) {
-  return mask.defined() ? mask.data<uint8_t>() : nullptr;
-}
-
-template <typename T>
-SlotAttentionInputs<T> bind(const Arrays& arrays, const SlotAttentionContext& context) {
-  SlotAttentionInputs<T> in;
-  in.q = view_of<T>(arrays.q);
-  in.k = view_of<T>(arrays.k);
-  in.v = view_of<T>(arrays.v);
-  in.logits = view_of<T>(arrays.logits);
-  in.query_mask = mask_of(context.query_mask);
-  in.key_mask = mask_of(context.key_mask);
-  return in;
-}
-
-void check_tokens(const Tensor& x, const Tensor& sequence, const char* name) {
-  if (!x.defined() || !sequence.defined()) return;
-  const Shape expected({sequence.size(0), sequence.size(1)});
-  require(x.shape() == expected, "slot attention: expected ", name, " ", expected, ", got ",
-          x.shape());
-}
-
-void check_inputs(const Arrays& arrays, const SlotAttentionContext& context) {
-  for (const Tensor* x : {&arrays.q, &arrays.k, &arrays.v, &arrays.logits}) {
-    require(!x->defined() || x->shape().rank() == 4, "slot attention: expected [B,T,H,width], got ",
-            x->defined() ? x->shape() : Shape());
-  }
-  check_tokens(context.query_mask, arrays.q, "query_mask");
-  check_tokens(context.key_mask, arrays.k, "key_mask");
-  check_tokens(context.segments, arrays.q, "segments");
-  check_tokens(context.segments, arrays.k, "segments");
-}
-
-void check_memory(const Arrays& arrays, int64_t count, int64_t H, int64_t N, int64_t K, int64_t V) {
-  const Shape keys({count, H, N, K});
-  require(arrays.keys.shape() == keys && arrays.values.defined() && arrays.mass.defined() &&
-              arrays.values.shape() == Shape({count, H, N, V}) &&
-              arrays.mass.shape() == Shape({count, H, N}),
-          "slot attention: expected a memory with keys ", keys,
-          ", values and mass to match, got keys ", arrays.keys.shape());
-}
-
-std::vector<Span> spans_of(const SlotAttentionContext& context, const Tensor& sequence,
-                           bool has_state) {
-  return make_spans(context.segments.defined() ? context.segments.data<int32_t>() : nullptr,
-                    sequence.size(0), sequence.size(1), has_state);
-}
-
-// Calls compute(T{}) with the computing type.
-template <typename Compute>
-void dispatch(DType dtype, const Compute& compute) {
-  dtype == DType::f64 ? compute(double{}) : compute(float{});
-}
-
-template <typename T>
-SlotAttentionGradients<T> gradients_of(const Arrays& d) {
-  return {view_of<T>(d.q), view_of<T>(d.k), view_of<T>(d.v), view_of<T>(d.logits)};
-}
-
-void add_all(Gradients& gradients, std::initializer_list<Tensor> tensors) {
-  size_t input = 0;
-  for (const Tensor& tensor : tensors) {
-    if (tensor.defined()) gradients.add(input, tensor);
-    ++input;
-  }
-}
-
-Tensor output_or_none(Gradients& gradients, size_t output) {
-  return gradients.has_output(output) ? gradients.output(output) : Tensor();
-}
-
-// Weights normalised at writing, in the dtype of the logits, and the mass after the last token.
-std::vector<Variable> write_weights(const Variable& logits, const Variable& mass,
-                                    const SlotAttentionContext& context) {
-  const DType dtype = computing_type(logits);
-  const Tensor from = converted(logits, dtype), mass_in = converted(mass, DType::f64);
-  require(from.shape().rank() == 4, "slot attention: expected logits [B,T,H,N], got ",
-          from.shape());
-  check_tokens(context.key_mask, from, "key_mask");
-  check_tokens(context.segments, from, "segments");
-  const Shape mass_shape({from.size(0), from.size(2), from.size(3)});
-  require(!mass_in.defined() || mass_in.shape() == mass_shape, "slot attention: expected mass ",
-          mass_shape, ", got ", mass_in.defined() ? mass_in.shape() : Shape());
-  const std::vector<Span> spans = spans_of(context, from, mass_in.defined());
-  const Tensor weights = Tensor::empty(from.shape(), dtype);
-  const Tensor mass_out = Tensor::empty(mass_shape, DType::f64);
-  dispatch(dtype, [&](auto zero) {
-    using E = decltype(zero);
-    slot_write_weights_forward<E>(context.options, view_of<E>(from), mask_of(context.key_mask),
-                                  spans, pointer<double>(mass_in), mass_out.data<double>(),
-                                  view_of<E>(weights));
-  });
-  const auto back = [context, from, mass_in, spans, dtype](Gradients& gradients) {
-    const Tensor dweights = gradients.output(0).to(dtype), dmass = output_or_none(gradients, 1);
-    const Tensor dlogits = empty_like(from), dmass_in = empty_like(mass_in);
-    dispatch(dtype, [&](auto zero) {
-      using E = decltype(zero);
-      slot_write_weights_backward<E>(context.options, view_of<E>(from), mask_of(context.key_mask),
-                                     spans, pointer<double>(mass_in), view_of<E>(dweights),
-                                     pointer<double>(dmass), view_of<E>(dlogits),
-                                     pointer<double>(dmass_in));
-    });
-    add_all(gradients, {dlogits, dmass_in});
-  };
-  return record_many("slot_write_weights", {weights, mass_out}, {logits, mass}, back);
-}
-
-// 1 for every slot that was written, 0 for empty ones.
-Variable used_slots(const Variable& mass, const SlotAttentionOptions& options) {
-  if (!mass.defined()) return Variable();
-  const Tensor from = mass.value().to(DType::f64);
-  const Tensor used = Tensor::empty(from.shape(), DType::f64);
-  const double empty = slot_empty_mass(options);
-  for (int64_t i = 0; i < from.elements(); ++i) {
-    used.data<double>()[i] = from.data<double>()[i] == empty ? 0 : 1;
-  }
-  return Variable(used);
-}
-
-}  // namespace
+using namespace slot_attention_detail;
 
 double slot_empty_mass(const SlotAttentionOptions& options) {
   return options.control == SlotControl::exp ? -std::numeric_limits<double>::infinity() : 0;
@@ -186,30 +28,52 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
     result.state.mass = weights[1];
     return result;
   }
-  const DType dtype = computing_type(inputs.q);
-  const Arrays arrays{converted(inputs.q, dtype),       converted(inputs.k, dtype),
-                      converted(inputs.v, dtype),       converted(inputs.logits, dtype),
-                      converted(state.keys, dtype),     converted(state.values, dtype),
-                      converted(state.mass, DType::f64)};
+  const Device device = inputs.q.value().device();
+  const DType dtype = computing_type({inputs.q, inputs.k, inputs.v});
+  const Arrays arrays{converted(inputs.q, dtype, device),
+                      converted(inputs.k, dtype, device),
+                      converted(inputs.v, dtype, device),
+                      converted_logits(inputs.logits, dtype, device),
+                      converted(state.keys, memory_type(dtype), device),
+                      converted(state.values, memory_type(dtype), device),
+                      converted(state.mass, DType::f64, device)};
   check_inputs(arrays, context);
   const int64_t B = arrays.q.size(0), T = arrays.q.size(1), H = arrays.q.size(2);
   const int64_t N = arrays.logits.size(3), K = arrays.k.size(3), V = arrays.v.size(3);
   if (arrays.keys.defined()) check_memory(arrays, B, H, N, K, V);
+  const Tensor o = Tensor::empty({B, T, H, V}, dtype, device);
+  const Arrays end = memory_of(B, H, N, K, V, dtype, device);
+  const auto recorded = [&](Backward back) {
+    const std::vector<Variable> outputs = record_many(
+        "slot_attention_causal", {o.to(inputs.q.dtype()), end.keys, end.values, end.mass},
+        {inputs.q, inputs.k, inputs.v, inputs.logits, state.keys, state.values, state.mass},
+        std::move(back));
+    return SlotAttentionResult{outputs[0], {outputs[1], outputs[2], outputs[3]}};
+  };
+  if constexpr (kCuda) {
+    if (on_cuda(o)) {
+      check_sizes(arrays, context.options, H, N, K, V);
+      require(arrays.k.size(0) == B && arrays.k.size(1) == T, "slot_attention: causal queries [", B,
+              ",", T, "] and keys [", arrays.k.size(0), ",", arrays.k.size(1),
+              "] must be of the same tokens");
+      cuda::slot_attention_causal_forward(context, arrays, end, o);
+      return recorded([arrays, context, end, dtype](Gradients& gradients) {
+        const Arrays d = all_like(arrays);
+        cuda::slot_attention_causal_backward(context, arrays, end, gradients.output(0).to(dtype),
+                                             memory_gradients(gradients, 1), d);
+        add_all(gradients, {d.q, d.k, d.v, d.logits, d.keys, d.values, d.mass});
+      });
+    }
+  }
   const std::vector<Span> spans = spans_of(context, arrays.q, arrays.keys.defined());
-  const Tensor o = Tensor::empty({B, T, H, V}, dtype);
-  const Tensor keys = Tensor::empty({B, H, N, K}, dtype);
-  const Tensor values = Tensor::empty({B, H, N, V}, dtype);
-  const Tensor mass = Tensor::empty({B, H, N}, DType::f64);
   dispatch(dtype, [&](auto zero) {
     using E = decltype(zero);
     slot_attention_causal_forward<E>(context.options, bind<E>(arrays, context), spans,
                                      state_of<const E>(arrays.keys, arrays.values, arrays.mass),
-                                     state_of<E>(keys, values, mass), view_of<E>(o));
+                                     state_of<E>(end.keys, end.values, end.mass), view_of<E>(o));
   });
-  const auto back = [arrays, context, spans, dtype](Gradients& gradients) {
-    const Arrays d{empty_like(arrays.q),      empty_like(arrays.k),    empty_like(arrays.v),
-                   empty_like(arrays.logits), empty_like(arrays.keys), empty_like(arrays.values),
-                   empty_like(arrays.mass)};
+  return recorded([arrays, context, spans, dtype](Gradients& gradients) {
+    const Arrays d = all_like(arrays);
     const Tensor d_o = gradients.output(0).to(dtype);
     const Tensor dkeys = output_or_none(gradients, 1), dvalues = output_or_none(gradients, 2);
     const Tensor dmass = output_or_none(gradients, 3);
@@ -221,60 +85,67 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
                                         gradients_of<E>(d), state_of<E>(d.keys, d.values, d.mass));
     });
     add_all(gradients, {d.q, d.k, d.v, d.logits, d.keys, d.values, d.mass});
-  };
-  const std::vector<Variable> outputs = record_many(
-      "slot_attention_causal", {o.to(inputs.q.dtype()), keys, values, mass},
-      {inputs.q, inputs.k, inputs.v, inputs.logits, state.keys, state.values, state.mass}, back);
-  return {outputs[0], {outputs[1], outputs[2], outputs[3]}};
+  });
 }
 
 SlotMemory slot_attention_memory(const SlotAttentionVariables& inputs,
                                  const SlotAttentionContext& context) {
-  const DType dtype = computing_type(inputs.k);
+  const Device device = inputs.k.value().device();
+  const DType dtype = computing_type({inputs.k, inputs.v});
   Arrays arrays;
-  arrays.k = converted(inputs.k, dtype);
-  arrays.v = converted(inputs.v, dtype);
-  arrays.logits = converted(inputs.logits, dtype);
+  arrays.k = converted(inputs.k, dtype, device);
+  arrays.v = converted(inputs.v, dtype, device);
+  arrays.logits = converted_logits(inputs.logits, dtype, device);
   check_inputs(arrays, context);
   const std::vector<Span> spans = spans_of(context, arrays.k, false);
-  const auto count = static_cast<int64_t>(spans.size());
-  const int64_t H = arrays.k.size(2), N = arrays.logits.size(3);
-  const Tensor keys = Tensor::empty({count, H, N, arrays.k.size(3)}, dtype);
-  const Tensor values = Tensor::empty({count, H, N, arrays.v.size(3)}, dtype);
-  const Tensor mass = Tensor::empty({count, H, N}, DType::f64);
+  const int64_t H = arrays.k.size(2), N = arrays.logits.size(3), K = arrays.k.size(3);
+  const int64_t V = arrays.v.size(3);
+  const Arrays memory = memory_of(static_cast<int64_t>(spans.size()), H, N, K, V, dtype, device);
+  const auto recorded = [&](Backward back) {
+    const std::vector<Variable> outputs =
+        record_many("slot_attention_memory", {memory.keys, memory.values, memory.mass},
+                    {inputs.k, inputs.v, inputs.logits}, std::move(back));
+    return SlotMemory{outputs[0], outputs[1], outputs[2]};
+  };
+  if constexpr (kCuda) {
+    if (device.kind == DeviceKind::cuda) {
+      check_sizes(arrays, context.options, H, N, K, V);
+      cuda::slot_attention_memory_forward(context, arrays, spans, memory);
+      return recorded([=](Gradients& gradients) {
+        const Arrays d = all_like(arrays);
+        cuda::slot_attention_memory_backward(context, arrays, spans, memory,
+                                             memory_gradients(gradients, 0), d);
+        add_all(gradients, {d.k, d.v, d.logits});
+      });
+    }
+  }
   dispatch(dtype, [&](auto zero) {
     using E = decltype(zero);
     slot_attention_memory_forward<E>(context.options, bind<E>(arrays, context), spans,
-                                     state_of<E>(keys, values, mass));
+                                     state_of<E>(memory.keys, memory.values, memory.mass));
   });
-  const auto back = [arrays, context, spans, keys, values, mass, dtype](Gradients& gradients) {
-    Arrays d;
-    d.k = empty_like(arrays.k);
-    d.v = empty_like(arrays.v);
-    d.logits = empty_like(arrays.logits);
-    const Tensor dkeys = output_or_none(gradients, 0), dvalues = output_or_none(gradients, 1);
-    const Tensor dmass = output_or_none(gradients, 2);
+  return recorded([=](Gradients& gradients) {
+    const Arrays d = all_like(arrays), given = memory_gradients(gradients, 0);
     dispatch(dtype, [&](auto zero) {
       using E = decltype(zero);
-      slot_attention_memory_backward<E>(
-          context.options, bind<E>(arrays, context), spans, state_of<const E>(keys, values, mass),
-          state_of<const E>(dkeys, dvalues, dmass), gradients_of<E>(d));
+      slot_attention_memory_backward<E>(context.options, bind<E>(arrays, context), spans,
+                                        state_of<const E>(memory.keys, memory.values, memory.mass),
+                                        state_of<const E>(given.keys, given.values, given.mass),
+                                        gradients_of<E>(d));
     });
     add_all(gradients, {d.k, d.v, d.logits});
-  };
-  const std::vector<Variable> outputs = record_many("slot_attention_memory", {keys, values, mass},
-                                                    {inputs.k, inputs.v, inputs.logits}, back);
-  return {outputs[0], outputs[1], outputs[2]};
+  });
 }
 
 Variable slot_attention_read(const SlotAttentionVariables& inputs, const SlotMemory& memory,
                              const SlotAttentionContext& context) {
-  const DType dtype = computing_type(inputs.q);
+  const Device device = inputs.q.value().device();
+  const DType dtype = computing_type({inputs.q});
   Arrays arrays;
-  arrays.q = converted(inputs.q, dtype);
-  arrays.keys = converted(memory.keys, dtype);
-  arrays.values = converted(memory.values, dtype);
-  arrays.mass = converted(memory.mass, DType::f64);
+  arrays.q = converted(inputs.q, dtype, device);
+  arrays.keys = converted(memory.keys, memory_type(dtype), device);
+  arrays.values = converted(memory.values, memory_type(dtype), device);
+  arrays.mass = converted(memory.mass, DType::f64, device);
   check_inputs(arrays, context);
   require(arrays.keys.defined() && arrays.keys.shape().rank() == 4 && arrays.values.defined() &&
               arrays.values.shape().rank() == 4,
@@ -283,19 +154,31 @@ Variable slot_attention_read(const SlotAttentionVariables& inputs, const SlotMem
   const int64_t N = arrays.keys.size(2), V = arrays.values.size(3);
   check_memory(arrays, static_cast<int64_t>(spans.size()), arrays.q.size(2), N, arrays.q.size(3),
                V);
-  const Tensor o = Tensor::empty({arrays.q.size(0), arrays.q.size(1), arrays.q.size(2), V}, dtype);
+  const Tensor o =
+      Tensor::empty({arrays.q.size(0), arrays.q.size(1), arrays.q.size(2), V}, dtype, device);
+  const auto recorded = [&](Backward back) {
+    return record("slot_attention_read", o.to(inputs.q.dtype()),
+                  {inputs.q, memory.keys, memory.values, memory.mass}, std::move(back));
+  };
+  if constexpr (kCuda) {
+    if (on_cuda(o)) {
+      check_sizes(arrays, context.options, arrays.q.size(2), N, arrays.q.size(3), V);
+      cuda::slot_attention_read_forward(context, arrays, spans, o);
+      return recorded([arrays, context, spans, dtype](Gradients& gradients) {
+        const Arrays d = all_like(arrays);
+        cuda::slot_attention_read_backward(context, arrays, spans, gradients.output().to(dtype), d);
+        add_all(gradients, {d.q, d.keys, d.values, d.mass});
+      });
+    }
+  }
   dispatch(dtype, [&](auto zero) {
     using E = decltype(zero);
     slot_attention_read_forward<E>(context.options, bind<E>(arrays, context), spans, N,
                                    state_of<const E>(arrays.keys, arrays.values, arrays.mass),
                                    view_of<E>(o));
   });
-  const auto back = [arrays, context, spans, N, dtype](Gradients& gradients) {
-    Arrays d;
-    d.q = empty_like(arrays.q);
-    d.keys = empty_like(arrays.keys);
-    d.values = empty_like(arrays.values);
-    d.mass = empty_like(arrays.mass);
+  return recorded([arrays, context, spans, N, dtype](Gradients& gradients) {
+    const Arrays d = all_like(arrays);
     const Tensor d_o = gradients.output().to(dtype);
     dispatch(dtype, [&](auto zero) {
       using E = decltype(zero);
@@ -305,9 +188,7 @@ Variable slot_attention_read(const SlotAttentionVariables& inputs, const SlotMem
                                       state_of<E>(d.keys, d.values, d.mass));
     });
     add_all(gradients, {d.q, d.keys, d.values, d.mass});
-  };
-  return record("slot_attention_read", o.to(inputs.q.dtype()),
-                {inputs.q, memory.keys, memory.values, memory.mass}, back);
+  });
 }
 
 }  // namespace linnet
