@@ -2,6 +2,7 @@
 
 #include "core/files.h"
 #include "core/hdf5.h"
+#include "core/log.h"
 #include "core/yaml.h"
 #include "recipes/engine/checkpoint_store.h"
 
@@ -118,6 +119,7 @@ LoadedModel load_model(const std::string& run_or_checkpoint,
   }
   apply_overrides(node, parsed);
   loaded.recipe = parse_recipe(node);
+  for (const std::string& note : restart_notes(node, overrides)) log_info(note);
   if (checkpoint.files.contains("tokenizer.bin")) {
     loaded.tokenizer = tokenizer_from_blob(file_of(checkpoint, "tokenizer.bin"),
                                            join_path(checkpoint.path, "tokenizer.bin"));
