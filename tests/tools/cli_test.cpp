@@ -8,6 +8,7 @@
 #include <fstream>
 #include <thread>
 
+#include "core/cuda/backend.h"
 #include "core/files.h"
 #include "core/json.h"
 #include "tests/data/temporary_folder.h"
@@ -333,10 +334,11 @@ TEST_F(Cli, AttentionAndDoctorAnswer) {
   EXPECT_THAT(linnet({"attention", "list"}).out, AllOf(HasSubstr("softmax"), HasSubstr("lavo")));
   EXPECT_THAT(linnet({"doctor"}).out,
               AllOf(HasSubstr("products   "), HasSubstr("HDF5 1."), HasSubstr("\ntokens     "),
-                    HasSubstr("\ncuda       not in this build\n")));
+                    HasSubstr(kCuda ? "\ncuda       runtime " : "\ncuda       not in this build")));
   const JsonValue doctor = parse_json(linnet({"doctor", "--json"}).out, "stdout");
   EXPECT_GT(doctor.at("machine").at("memory_bytes").integer(), 0);
   EXPECT_GE(doctor.at("threads").integer(), 1);
+  EXPECT_EQ(doctor.at("cuda").at("backend").text(), name_of(kCudaBackend));
   EXPECT_THAT(linnet({"data", "list"}).out, HasSubstr("listops"));
 }
 
