@@ -362,7 +362,6 @@ TrainOutcome Run::execute() {
     log_info("dry run: one update done, no run directory made");
     return {0, "", progress_, std::nullopt};
   }
-  install_stop_handlers();
   start_directory();
   const bool was_finished = plan_.checkpoint && finished();
   if (was_finished) {
