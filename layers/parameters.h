@@ -48,6 +48,9 @@ class ParameterSet {
   void materialize(uint64_t seed, DType master = DType::f32, DType compute = DType::f32);
 
   const std::vector<Entry>& entries() const { return entries_; }
+  // What the declarations returned, one after the other: a tied parameter as often as it was asked
+  // for. So the parameters that a module uses are those that its construction added.
+  const std::vector<Variable>& requested() const { return requested_; }
   // Throws Error naming the nearest known name when there is none.
   const Entry& find(const std::string& name) const;
   int64_t count() const;  // trained numbers, without padding
@@ -62,6 +65,7 @@ class ParameterSet {
 
  private:
   std::vector<Entry> entries_;
+  std::vector<Variable> requested_;
   std::map<std::string, size_t> index_;
   Tensor weights_, gradients_, values_;
 };
