@@ -84,6 +84,7 @@ class Run {
     }
     Hdf5Writer writer;
     write_outputs(writer);
+    write_draws(writer);
     if (record) write_gradients(writer);
     return writer.finish();
   }
@@ -141,6 +142,12 @@ class Run {
     for (const auto& [name, value] : state_) {
       const Tensor& tensor = value.value();
       writer.write("state/" + name, tensor.dtype() == DType::bf16 ? tensor.to(DType::f32) : tensor);
+    }
+  }
+
+  void write_draws(Hdf5Writer& writer) const {
+    for (const ParameterSet::Buffer& buffer : c_.parameters->buffers()) {
+      writer.write("draws/" + c_.own_name(buffer.name), buffer.variable.value());
     }
   }
 

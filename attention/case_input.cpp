@@ -45,10 +45,6 @@ void refuse_unknown(const Hdf5Reader& reader, const std::string& label) {
     require_usage(std::count(inputs.begin(), inputs.end(), name) > 0, label, ": 'inputs/", name,
                   "' is unknown: ", suggestion(name, inputs));
   }
-  for (const char* group : {"draws", "choices"}) {
-    require_usage(!reader.contains(group) || reader.list(group).empty(), label,
-                  ": this mechanism makes no ", group, "; remove that group");
-  }
 }
 
 std::map<std::string, Tensor> read_group(const Hdf5Reader& reader, const std::string& group,
@@ -128,8 +124,31 @@ void read_positions(const Hdf5Reader& reader, Case& c) {
                 "others");
 }
 
+// Given draws take the place of fresh ones, which follow from the seed.
+void read_draws(const Hdf5Reader& reader, const std::string& mechanism, const Case& c) {
+  require_usage(!reader.contains("choices") || reader.list("choices").empty(), c.label, ": '",
+                mechanism, "' makes no choices; remove that group");
+  std::vector<std::string> names;
+  for (const ParameterSet::Buffer& buffer : c.parameters->buffers()) {
+    const std::string name = c.own_name(buffer.name), path = "draws/" + name;
+    names.push_back(name);
+    if (!reader.contains(path)) continue;
+    const Tensor given = reader.read(path);
+    require_shape(given, buffer.shape, c.label, path.c_str());
+    buffer.variable.value().copy_from(given);
+  }
+  if (!reader.contains("draws")) return;
+  for (const std::string& name : reader.list("draws")) {
+    require_usage(!names.empty(), c.label, ": '", mechanism, "' with this config draws nothing; ",
+                  "remove draws/", name);
+    require_usage(std::count(names.begin(), names.end(), name) > 0, c.label, ": 'draws/", name,
+                  "' is unknown: ", suggestion(name, names));
+  }
+}
+
 void read_parameters(const Hdf5Reader& reader, DType dtype, Case& c) {
-  c.parameters->materialize(0, dtype == DType::f64 ? DType::f64 : DType::f32, dtype);
+  c.parameters->materialize(c.context.random.seed, dtype == DType::f64 ? DType::f64 : DType::f32,
+                            dtype);
   std::vector<std::string> names;
   for (const ParameterSet::Entry& entry : c.parameters->entries()) {
     const std::string name = c.own_name(entry.name);
@@ -210,6 +229,7 @@ Case read_case(const Hdf5Reader& reader, const std::string& label, DType dtype) 
                   "' has no core between projections; remove the attribute core");
   }
   read_parameters(reader, dtype, c);
+  read_draws(reader, mechanism.name, c);
   c.cotangent = optional(reader, "cotangent", DType::f64);
   if (reader.contains("cotangent_state")) {
     for (const std::string& name : reader.list_datasets("cotangent_state")) {

@@ -33,6 +33,8 @@ constexpr NamedCheck kChecks[] = {
     {"repeat", "same seed, same bits, forward and backward", check_repeat},
     {"round_trip", "parameters and state survive saving and loading", check_round_trip},
     {"state_size", "the state grows as the traits say", check_state_size},
+    {"cost", "counted operations and bytes agree with the declared cost, and it with the growth",
+     check_cost},
     {"limits", "the limiting cases of the specification", check_limits},
 };
 

@@ -30,6 +30,7 @@ struct CheckResult {
 //   repeat       same seed, same bits, forward and backward; dropout follows example numbers
 //   round_trip   parameters and state survive saving and loading
 //   state_size   the state grows, or not, as the traits say
+//   cost         counted operations and bytes agree with the declared cost, and it with the growth
 //   limits       the limiting cases of the specification
 const std::vector<std::pair<std::string, std::string>>& conformance_checks();
 

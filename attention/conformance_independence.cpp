@@ -178,14 +178,10 @@ std::string check_repeat(const Setup& setup) {
 std::string check_round_trip(const Setup& setup) {
   const Subject subject = setup.subject(DType::f32, 1);
   Subject loaded = setup.subject(DType::f32, 2);
-  Hdf5Writer writer;
-  for (const ParameterSet::Entry& entry : subject.parameters().entries()) {
-    writer.write(entry.name, subject.parameters().weight_of(entry));
-  }
-  const Hdf5Reader reader(writer.finish(), "round trip");
-  for (const ParameterSet::Entry& entry : loaded.parameters().entries()) {
-    loaded.parameters().weight_of(entry).copy_from(
-        reader.read(entry.name, DType::f32, entry.shape));
+  const auto saved =
+      tensors_from_hdf5(tensors_to_hdf5(subject.parameters().tensors()), "round trip");
+  for (const auto& [name, tensor] : loaded.parameters().tensors()) {
+    tensor.copy_from(saved.at(name));
   }
   loaded.parameters().refresh_values();
   const Batch batch = setup.batch(2, 40, 19);

@@ -67,6 +67,8 @@ std::string check_causality(const Setup& setup);
 std::string check_chunks(const Setup& setup);
 std::string check_packing(const Setup& setup);
 std::string check_state_size(const Setup& setup);
+// Operations and bytes.
+std::string check_cost(const Setup& setup);
 // Independence and repeatability.
 std::string check_padding(const Setup& setup);
 std::string check_rows(const Setup& setup);

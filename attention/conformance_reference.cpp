@@ -102,7 +102,6 @@ Expected expected_by(const Setup& setup, const Weights& weights, const Batch& ba
     s.K = s.V = setup.options.head_width();
     s.E = E;
     s.options = setup.options;
-    s.site = Subject::kOwnPrefix;
     s.padded_length = T;
     s.padded_source_length = S;
     const int64_t from = piece.row * T + piece.begin;

@@ -100,7 +100,7 @@ Subject::Subject(const Mechanism& mechanism, const ConfigNode& parameters,
   const DType master = dtype == DType::f64 ? DType::f64 : DType::f32;
   set_->materialize(seed, master, dtype);
   // Initial values in double plus noise: the same numbers in every precision.
-  for (const ParameterSet::Entry& entry : set_->entries()) {
+  const auto drawn = [seed](const auto& entry) {
     const Tensor values = Tensor::empty(entry.shape, DType::f64);
     const RandomKey key = RandomKey{seed, 0, 0}.at(entry.name);
     entry.initializer(values, key);
@@ -110,8 +110,10 @@ Subject::Subject(const Mechanism& mechanism, const ConfigNode& parameters,
     for (int64_t i = 0; i < values.elements(); ++i) {
       values.data<double>()[i] += deviation * noise.data<double>()[i];
     }
-    set_->weight_of(entry).copy_from(values);
-  }
+    return values;
+  };
+  for (const auto& entry : set_->entries()) set_->weight_of(entry).copy_from(drawn(entry));
+  for (const auto& buffer : set_->buffers()) buffer.variable.value().copy_from(drawn(buffer));
   set_->refresh_values();
 }
 
@@ -125,12 +127,15 @@ std::map<std::string, std::vector<double>> Subject::weights() const {
   for (const ParameterSet::Entry& entry : set_->entries()) {
     result[own_name(entry.name)] = entry.variable.value().to_vector<double>();
   }
+  for (const ParameterSet::Buffer& buffer : set_->buffers()) {
+    result[own_name(buffer.name)] = buffer.variable.value().to_vector<double>();
+  }
   return result;
 }
 
 void Subject::set_weights(const std::map<std::string, std::vector<double>>& weights) {
-  for (const ParameterSet::Entry& entry : set_->entries()) {
-    set_->weight_of(entry).copy_from(Tensor::from(weights.at(own_name(entry.name)), entry.shape));
+  for (const auto& [name, tensor] : set_->tensors()) {
+    tensor.copy_from(Tensor::from(weights.at(own_name(name)), tensor.shape()));
   }
   set_->refresh_values();
 }

@@ -53,13 +53,14 @@ class Subject {
   // The same without recording.
   Result run(const Batch& batch, const MixerState& state = {}, bool training = false) const;
 
+  MixerCost cost(const MixerShape& shape) const { return mixer_->cost(shape); }
   const MixerOptions& options() const { return options_; }
   DType dtype() const { return dtype_; }
   ParameterSet& parameters() { return *set_; }
   const ParameterSet& parameters() const { return *set_; }
   // A parameter's name without the scope's prefix: "q.weight".
   static std::string own_name(const std::string& name);
-  // Weights by own name, as the mixer uses them (rounded to its dtype).
+  // Weights and buffers by own name, as the mixer uses them (rounded to its dtype).
   std::map<std::string, std::vector<double>> weights() const;
   void set_weights(const std::map<std::string, std::vector<double>>& weights);
 

@@ -1,6 +1,8 @@
 // What the registry knows about mechanisms, as JSON and text.
 #include "attention/explain.h"
 
+#include <cmath>
+
 namespace linnet {
 namespace {
 
@@ -34,15 +36,17 @@ JsonValue options_json(const ConfigSchema& schema, const ConfigNode& resolved) {
   return list;
 }
 
-// Parameters by the names that CASE.h5 uses.
+// By the name that CASE.h5 uses.
+JsonValue named_shape(const std::string& name, const Shape& shape) {
+  return JsonValue::object()
+      .set("name", name.substr(name.find('.') + 1))
+      .set("shape", shape_json(shape));
+}
+
 JsonValue parameters_json(const ParameterSet& set) {
   JsonValue list = JsonValue::array();
   for (const ParameterSet::Entry& entry : set.entries()) {
-    const size_t dot = entry.name.find('.');
-    JsonValue parameter = JsonValue::object();
-    parameter.set("name", entry.name.substr(dot + 1)).set("shape", shape_json(entry.shape));
-    parameter.set("tied", entry.name.starts_with("tied."));
-    list.push(parameter);
+    list.push(named_shape(entry.name, entry.shape).set("tied", entry.name.starts_with("tied.")));
   }
   return list;
 }
@@ -63,6 +67,18 @@ JsonValue state_json(const TokenMixer& mixer, const MixerOptions& options) {
     list.push(entry);
   }
   return list;
+}
+
+// What a sequence of `length` tokens takes (cross: with a source of that length), a token.
+JsonValue cost_json(const TokenMixer& mixer, const MixerOptions& options, int64_t length) {
+  const MixerCost cost =
+      mixer.cost({1, length, options.form == Form::cross ? length : 0, DType::f32});
+  const auto tokens = static_cast<double>(length);
+  return JsonValue::object()
+      .set("length", length)
+      .set("projections_per_token", cost.projections / tokens)
+      .set("mixing_per_token", cost.mixing / tokens)
+      .set("bytes_per_token", cost.bytes / tokens);
 }
 
 std::string join(const JsonValue& list) {
@@ -131,7 +147,13 @@ JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config
     JsonValue entry = JsonValue::object();
     entry.set("form", name_of(form)).set("parameters", parameters_json(set));
     entry.set("state", state_json(*mixer, options));
-    entry.set("draws", JsonValue::array()).set("choices", JsonValue::array());
+    entry.set("cost", cost_json(*mixer, options, options.max_length));
+    // What it draws once and keeps; no mechanism yet makes draws or choices in every call.
+    JsonValue draws = JsonValue::array();
+    for (const ParameterSet::Buffer& buffer : set.buffers()) {
+      draws.push(named_shape(buffer.name, buffer.shape));
+    }
+    entry.set("draws", draws).set("choices", JsonValue::array());
     forms.push(entry);
   }
   return out.set("forms", forms);
@@ -163,13 +185,24 @@ std::string format_explanation(const JsonValue& e) {
     for (const JsonValue& parameter : form.at("parameters").elements()) {
       text += concat(" ", parameter.at("name").text(), "[", join(parameter.at("shape")), "]");
     }
+    if (form.at("draws").size() > 0) text += "\n    draws ";
+    for (const JsonValue& draw : form.at("draws").elements()) {
+      text += concat(" ", draw.at("name").text(), "[", join(draw.at("shape")), "]");
+    }
     text += "\n    state after one token ";
     if (form.at("state").size() == 0) text += " none";
     for (const JsonValue& entry : form.at("state").elements()) {
       text +=
           concat(" ", entry.at("name").text(), "[", join(entry.at("shape_after_one_token")), "]");
     }
-    text += "\n";
+    const JsonValue& cost = form.at("cost");
+    const auto rounded = [&](const char* key) {
+      return static_cast<int64_t>(std::llround(cost.at(key).number()));
+    };
+    text += concat("\n    cost a token at T = ", cost.at("length").integer(),
+                   "  multiply-adds: ", rounded("projections_per_token"), " projections, ",
+                   rounded("mixing_per_token"), " mixing; ", rounded("bytes_per_token"),
+                   " bytes in f32\n");
   }
   return text;
 }

@@ -9,7 +9,8 @@
 namespace linnet {
 
 // Everything about one mechanism: equation, forms, traits, sources, presets, options, and for every
-// form the parameters and the state with their shapes. `config` holds the mechanism's parameters
+// form the parameters and the state with their shapes and the cost a token at max_length. `config`
+// holds the mechanism's parameters
 // and optionally width (256), heads (4) and max_length (1024). Throws UsageError where they do not
 // fit.
 JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config);

@@ -17,7 +17,7 @@ AttentionMixer::MixResult kernelized_mix(const LinearAttentionOptions& attention
   at.key_mask = options.form == Form::cross ? context.source_mask : context.key_mask;
   if (options.form != Form::cross) at.segments = context.segments;
   LinearAttentionSums sums;
-  const DType dtype = sum_dtype(input.q);
+  const DType dtype = sum_dtype(input.q.dtype());
   if (!state.empty()) sums = {as_dtype(state.at("S"), dtype), as_dtype(state.at("z"), dtype)};
   if (options.form == Form::causal) {
     LinearAttentionResult result = linear_attention_causal(variables, at, sums);
@@ -27,6 +27,17 @@ AttentionMixer::MixResult kernelized_mix(const LinearAttentionOptions& attention
   const Variable y = linear_attention_read(variables, sums, at);
   if (options.form == Form::noncausal) return {y, {}};
   return {y, {{"S", sums.memory}, {"z", sums.mass}}};
+}
+
+MixerCost kernelized_cost(const MixerOptions& options, int64_t features, const MixerShape& shape) {
+  // Every key is added to S [m,V], every query reads it.
+  const auto sums = static_cast<double>(shape.batch * options.heads * features);
+  const auto V = static_cast<double>(options.head_width());
+  MixerCost cost;
+  cost.mixing = sums * V * static_cast<double>(shape.queries + shape.keys);
+  if (options.form == Form::noncausal) return cost;
+  cost.bytes = sums * (V + 1) * static_cast<double>(size_of(sum_dtype(shape.dtype)));
+  return cost;
 }
 
 }  // namespace linnet

@@ -34,6 +34,36 @@ void set_dropout(BlockAttentionContext& block, const std::optional<double>& prob
   block.options.dropout_key = key;
 }
 
+double visible_pairs(const BlockAttentionOptions& pattern, int64_t T) {
+  int64_t pairs = 0;
+  for (int64_t i = 0; i < T; ++i) {
+    int64_t begin = 0, end = T;
+    if (pattern.pattern == BlockPattern::band) {
+      begin = i - pattern.left;
+      end = i + pattern.right + 1;
+    } else if (pattern.pattern == BlockPattern::blocks) {
+      begin = i - i % pattern.block;
+      end = begin + pattern.block;
+    }
+    if (pattern.causal) end = i + 1;
+    pairs += std::min(end, T) - std::max<int64_t>(begin, 0);
+  }
+  return static_cast<double>(pairs);
+}
+
+MixerCost block_attention_cost(const MixerOptions& options, const BlockAttentionOptions& pattern,
+                               int64_t keep, const MixerShape& shape) {
+  const auto rows = static_cast<double>(shape.batch), width = static_cast<double>(options.width);
+  MixerCost cost;
+  // Both products of all heads: K + V multiply-adds a pair and head.
+  cost.mixing = rows * visible_pairs(pattern, shape.queries) * 2 * width;
+  if (!pattern.causal) return cost;
+  const int64_t kept = keep < 0 ? shape.queries : std::min(keep, shape.queries);
+  const double token = 2 * width * static_cast<double>(size_of(shape.dtype)) + sizeof(int64_t);
+  cost.bytes = rows * static_cast<double>(kept) * token;
+  return cost;
+}
+
 AttentionMixer::MixResult causal_with_cache(const MixInput& input, const MixerContext& context,
                                             const MixerState& state,
                                             const BlockAttentionContext& block, int64_t keep,
@@ -66,8 +96,8 @@ Variable as_dtype(const Variable& x, DType dtype) {
   return x.dtype() == dtype ? x : cast(x, dtype);
 }
 
-DType sum_dtype(const Variable& x) {
-  return x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+DType sum_dtype(DType inputs) {
+  return inputs == DType::f64 ? DType::f64 : DType::f32;
 }
 
 Variable mask_to_state(const Tensor& mask) {

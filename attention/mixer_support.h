@@ -40,6 +40,12 @@ BlockAttentionContext block_context(const MixerOptions& options, const MixerCont
 void set_dropout(BlockAttentionContext& block, const std::optional<double>& probability,
                  const MixerOptions& options, const MixerContext& context, const RandomKey& key);
 
+// Pairs of query and key in a sequence of T tokens that the pattern shows.
+double visible_pairs(const BlockAttentionOptions& pattern, int64_t T);
+// What block attention in a self form takes and, if causal, leaves: the last `keep` tokens.
+MixerCost block_attention_cost(const MixerOptions& options, const BlockAttentionOptions& pattern,
+                               int64_t keep, const MixerShape& shape);
+
 inline constexpr int64_t kKeepAll = -1;
 // Causal block attention continuing from the keys and values in `state` (k, v [B,P,H,.] and their
 // mask, i64 [B,P], under "valid"), which become the last `keep` of [past ; current].
@@ -54,7 +60,7 @@ MixerState encoded_source(const MixInput& input, const MixerContext& context);
 // x in that dtype: states come back from files as f32.
 Variable as_dtype(const Variable& x, DType dtype);
 // The dtype of sums over tokens: f64 for f64 inputs, else f32.
-DType sum_dtype(const Variable& x);
+DType sum_dtype(DType inputs);
 
 // Masks travel in states as i64.
 Variable mask_to_state(const Tensor& mask);

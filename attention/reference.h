@@ -27,8 +27,7 @@ struct ReferenceSequence {
   int64_t padded_length = 0;                              // of the queries' batch
   int64_t padded_source_length = 0;                       // of the keys' batch
   MixerOptions options;                                   // as the mixer was built
-  std::map<std::string, std::vector<Number>> parameters;  // by the mixer's own names
-  std::string site;                                       // names the mixer's fixed draws
+  std::map<std::string, std::vector<Number>> parameters;  // and buffers, by the mixer's own names
 
   const Number* query(int64_t i, int64_t h) const {
     return &q[static_cast<size_t>((i * H + h) * K)];

@@ -202,6 +202,17 @@ void read_fields(const FieldList& fields, const ConfigNode& node, const std::str
   }
 }
 
+void remind_of_lost_keys(const ConfigNode& node, const std::string& section, ConfigErrors& errors) {
+  // A section without a name is a mechanism: the keys of another mean nothing to it.
+  if (!node.is_map() || section.empty()) return;
+  std::vector<std::string> lost = node.lost_keys();
+  if (lost.empty()) return;
+  for (std::string& key : lost) key = concat(section, ".", key);
+  errors.add(node.location(),
+             concat("a new kind starts '", section,
+                    "' anew; give with it what should still hold of ", join(lost)));
+}
+
 ConfigNode write_fields(const FieldList& fields) {
   ConfigNode node = ConfigNode::map();
   for (const auto& field : fields) node.set(field->name(), field->binding().write());

@@ -10,6 +10,9 @@ concept ValidatedConfig = requires(const T& value, const ConfigNode& at) {
   value.validate(at);
 };
 
+// Adds which keys a section lost when its kind changed, if it did: they may be what it lacks.
+void remind_of_lost_keys(const ConfigNode& node, const std::string& section, ConfigErrors& errors);
+
 // Reads all fields of `value`, then its cross-field checks if the fields were sound.
 template <DescribedConfig T>
 void read_described(T& value, const ConfigNode& node, const std::string& section,
@@ -19,13 +22,15 @@ void read_described(T& value, const ConfigNode& node, const std::string& section
   T::describe(description);
   read_fields(description.fields(), node, section, read_elsewhere, errors);
   if constexpr (ValidatedConfig<T>) {
-    if (errors.count() != before) return;
-    try {
-      value.validate(node);
-    } catch (const UsageError& error) {
-      errors.add(error);
+    if (errors.count() == before) {
+      try {
+        value.validate(node);
+      } catch (const UsageError& error) {
+        errors.add(error);
+      }
     }
   }
+  if (errors.count() != before) remind_of_lost_keys(node, section, errors);
 }
 
 template <DescribedConfig T>

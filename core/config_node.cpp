@@ -159,6 +159,14 @@ bool ConfigNode::erase(std::string_view key) {
   return std::erase_if(entries_, [&](const ConfigEntry& entry) { return entry.key == key; }) > 0;
 }
 
+std::vector<std::string> ConfigNode::lost_keys() const {
+  std::vector<std::string> lost;
+  for (const std::string& key : replaced_keys_) {
+    if (!contains(key)) lost.push_back(key);
+  }
+  return lost;
+}
+
 bool operator==(const ConfigNode& a, const ConfigNode& b) {
   // Quotes that the text needs anyway mean nothing.
   const auto is_quoted = [](const ConfigNode& n) { return n.quoted_ || !is_plain_text(n.raw_); };

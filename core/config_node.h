@@ -82,8 +82,13 @@ class ConfigNode {
   void set(const std::string& key, ConfigNode value, Location key_location);
   // Removes `key` if it is there; says whether it was.
   bool erase(std::string_view key);
+  // The keys of a section that this one replaced whole because its kind changed, and those of them
+  // that it does not have: what messages remind the user of.
+  void set_replaced_keys(std::vector<std::string> keys) { replaced_keys_ = std::move(keys); }
+  std::vector<std::string> lost_keys() const;
 
-  // Same kinds, texts, keys and order; places do not count.
+  // Same kinds, texts, keys and order; places and replaced keys do not
+  // count.
   friend bool operator==(const ConfigNode& a, const ConfigNode& b);
 
  private:
@@ -93,6 +98,7 @@ class ConfigNode {
   Location location_;
   std::vector<ConfigNode> items_;
   std::vector<ConfigEntry> entries_;
+  std::vector<std::string> replaced_keys_;
 };
 
 // One key of a map, its place, and its value.

@@ -39,7 +39,6 @@ std::optional<FileStatus> to_status(int result, const struct stat& found, const 
   }
   FileStatus status;
   status.bytes = static_cast<uint64_t>(found.st_size);
-  status.modified_ns = int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec;
   status.directory = S_ISDIR(found.st_mode);
   return status;
 }

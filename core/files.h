@@ -16,7 +16,6 @@ namespace linnet {
 // What file_system().status tells about a path.
 struct FileStatus {
   uint64_t bytes = 0;
-  int64_t modified_ns = 0;  // since 1970, UTC
   bool directory = false;
 };
 

@@ -148,8 +148,7 @@ class BpeTokenizer final : public Tokenizer {
   int32_t eos_id() const override { return eos_; }
 
  protected:
-  void encode_impl(std::string_view text, std::vector<int32_t>& ids,
-                   std::vector<std::string>*) const override {
+  void encode_impl(std::string_view text, std::vector<int32_t>& ids, UnknownWords*) const override {
     require_utf8(text, "text for the gpt2 tokenizer");
     ids.reserve(text.size() / 3);
     std::unique_ptr<Workspace> workspace = acquire();

@@ -14,8 +14,7 @@ class ByteTokenizer final : public Tokenizer {
   int32_t eos_id() const override { return eos_ ? 256 : -1; }
 
  protected:
-  void encode_impl(std::string_view text, std::vector<int32_t>& ids,
-                   std::vector<std::string>*) const override {
+  void encode_impl(std::string_view text, std::vector<int32_t>& ids, UnknownWords*) const override {
     ids.reserve(text.size());
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
   }

@@ -51,13 +51,26 @@ DataReport report_on(const DataConfig& config, const ClassificationDataset& data
   return report;
 }
 
+// WikiText-2 and -103 come with these names too. Their first line with text is the title of an
+// article, which tells them from other texts so named.
+bool is_wikitext_txt(const std::string& path) {
+  if (!exists(path) || is_directory(path)) return false;
+  std::string start(4096, '\0');
+  start.resize(File(path, OpenMode::read).read(start));
+  const size_t first = start.find_first_not_of(" \n");
+  const std::string line =
+      first == std::string::npos ? "" : start.substr(first, start.find('\n', first) - first);
+  return line.starts_with("= ") && line.ends_with(" = ");
+}
+
 }  // namespace
 
 std::vector<DataKind> data_kinds() {
   return {
       {"text", "text files: one file, a folder, a pattern, or a list for each split"},
       {"pg19", "books in train/, validation/ and test/, one .txt a book, as PG-19 has them"},
-      {"wikitext", "WikiText-2 or -103: wiki.{train,valid,test}.tokens or .raw"},
+      {"wikitext",
+       "WikiText-2 or -103: wiki.{train,valid,test}.tokens or .raw, or {train,valid,test}.txt"},
       {"self", "the text files of a source checkout, split by file"},
       {"listops", "ListOps expressions of the Long Range Arena: its TSV files, or generated"},
   };
@@ -70,6 +83,8 @@ std::string detect_data_kind(const std::string& path) {
   for (const char* name : {"wiki.train", "wiki.valid", "wiki.test"})
     if (has((std::string(name) + ".tokens").c_str()) || has((std::string(name) + ".raw").c_str()))
       return "wikitext";
+  for (const char* name : {"train.txt", "valid.txt", "test.txt"})
+    if (is_wikitext_txt(join_path(path, name))) return "wikitext";
   if (has("basic_train.tsv") || has("basic_val.tsv") || has("basic_test.tsv")) return "listops";
   if (has("train") && (has("validation") || has("test"))) return "pg19";
   if (has(".git") || has("CMakeLists.txt")) return "self";
@@ -93,7 +108,11 @@ DataReport inspect_data(const std::string& path) {
   // bytes have to do; the report counts words in any case.
   config.tokenizer.kind = "word";
   if (find_text_sources(config).files(Split::train).empty()) config.tokenizer.kind = "byte";
-  return inspect_data(config);
+  DataReport report = inspect_data(config);
+  // Nobody chose that tokenizer: warnings of it say nothing.
+  for (const std::string& warning : find_text_sources(config).warnings)
+    std::erase(report.warnings, warning);
+  return report;
 }
 
 DataReport prepare_data(const DataConfig& config, const std::string& folder) {

@@ -35,8 +35,9 @@ struct DataReport {
   std::vector<std::string> written;  // files that prepare made or found already made
 };
 
-// The kind of data at a path: wikitext, listops, pg19, self (a checkout with .git or a
-// CMakeLists.txt) or text. Throws Error when the path does not exist.
+// The kind of data at a path: wikitext (by name, and *.txt by their first title), listops, pg19,
+// self (a checkout with .git or a CMakeLists.txt) or text. Throws Error when the path does not
+// exist.
 std::string detect_data_kind(const std::string& path);
 
 // Reads every split and counts; nothing is cached. config.kind and config.path say what is read.

@@ -2,6 +2,7 @@
 #include "data/text_dataset.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "data/utf8.h"
@@ -64,6 +65,7 @@ std::shared_ptr<const TokenizedCorpus> TextDataset::split(Split split) {
   if (loaded == nullptr) {
     CachedCorpus cached = config_.cache ? load_through_cache(split) : tokenize(split);
     warnings_.insert(warnings_.end(), cached.warnings.begin(), cached.warnings.end());
+    unknown_[static_cast<size_t>(split)] = std::move(cached.unknown);
     loaded = std::make_shared<TokenizedCorpus>(std::move(cached.corpus));
   }
   return loaded;
@@ -87,7 +89,24 @@ CachedCorpus TextDataset::load_through_cache(Split split) {
   return made;
 }
 
+// One sentence for all splits: their unknown words are one fact about the vocabulary.
+void TextDataset::report_unknown_words() {
+  std::string shares, first;
+  for (const Split split : kSplits) {
+    const auto i = static_cast<size_t>(split);
+    const UnknownWords unknown = std::exchange(unknown_[i], {});
+    if (unknown.count == 0) continue;
+    if (first.empty()) first = unknown.first;
+    shares += concat(shares.empty() ? "" : ", ", unknown.count, " of the ", splits_[i]->size(),
+                     " tokens of ", name_of(split));
+  }
+  if (first.empty()) return;
+  warnings_.push_back(concat("words that the vocabulary lacks became <unk>: ", shares,
+                             "; the first is '", first, "'"));
+}
+
 std::vector<std::string> TextDataset::take_warnings() {
+  report_unknown_words();
   return std::exchange(warnings_, {});
 }
 
@@ -96,6 +115,7 @@ CachedCorpus TextDataset::tokenize(Split split) const {
   TokenizedCorpus& corpus = made.corpus;
   const bool stripped = config_.lines == "stripped";
   const bool own_line_ends = tokenizer_->lines_end_with_eos();
+  std::vector<std::string> empty;
   for (const SourceFile& file : sources_.files(split)) {
     const std::string text = read_document(file);
     Document document{file.name, corpus.size(), static_cast<int64_t>(text.size()),
@@ -106,21 +126,25 @@ CachedCorpus TextDataset::tokenize(Split split) const {
       if (!warning.empty()) made.warnings.push_back(warning);
     }
     if (text.empty()) {
-      made.warnings.push_back(concat(file.path, " is empty and was left out"));
+      empty.push_back(file.name);
       continue;
     }
     if (stripped) {
       append_stripped_lines(text, *tokenizer_, corpus.tokens);
     } else {
-      std::vector<std::string> notes;
-      const auto ids = tokenizer_->encode(text, &notes);
-      for (const std::string& note : notes) made.warnings.push_back(concat(file.path, ": ", note));
+      const auto ids = tokenizer_->encode(text, &made.unknown);
       corpus.tokens.insert(corpus.tokens.end(), ids.begin(), ids.end());
       const bool open_line = own_line_ends && text.back() != '\n';
       if ((open_line || (config_.document_eos && !own_line_ends)) && tokenizer_->eos_id() >= 0)
         corpus.tokens.push_back(tokenizer_->eos_id());
     }
     corpus.documents.push_back(std::move(document));
+  }
+  if (empty.size() == 1) {
+    made.warnings.push_back(concat(empty.front(), " is empty and was left out"));
+  } else if (!empty.empty()) {
+    made.warnings.push_back(concat(empty.size(), " files of ", name_of(split),
+                                   " are empty and were left out; the first is ", empty.front()));
   }
   require(!corpus.tokens.empty(), "the ", name_of(split),
           " split is empty: ", sources_.files(split).front().path,

@@ -41,6 +41,7 @@ class TextDataset {
 
  private:
   CachedCorpus tokenize(Split split) const;
+  void report_unknown_words();
   CachedCorpus load_through_cache(Split split);
 
   DataConfig config_;
@@ -49,6 +50,7 @@ class TextDataset {
   TokenMeasure measure_;
   std::string cache_folder_;
   std::array<std::shared_ptr<const TokenizedCorpus>, 3> splits_;
+  std::array<UnknownWords, 3> unknown_;  // not reported yet
   std::vector<std::string> warnings_;
 };
 

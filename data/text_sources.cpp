@@ -43,8 +43,9 @@ void split_by_file(std::vector<SourceFile> files, const DataConfig& config, Text
   const size_t validation = share_of(files.size(), config.validation_fraction);
   const size_t test = share_of(files.size(), config.test_fraction);
   require(validation + test < files.size(), "the ", files.size(), " files of ", config.path,
-          " are too few to be split by file into train, validation and test; list the files of "
-          "each split in the recipe or lower the fractions");
+          " are too few to be split by file: validation would get ", validation, " and test ", test,
+          ", nothing would be left for train; add files, or name those of each split, such as "
+          "data.train=[a.txt] data.validation=[b.txt] data.test=[c.txt]");
   for (size_t i = 0; i < files.size(); ++i) {
     const Split split = i < validation          ? Split::validation
                         : i < validation + test ? Split::test
@@ -197,8 +198,9 @@ TextSources find_wikitext(const DataConfig& config) {
                  config.tokenizer.kind, " tokenizer is meant for the raw files"));
     return sources;
   }
-  throw Error(
-      concat(config.path, " holds no WikiText file (wiki.{train,valid,test}.tokens or .raw)"));
+  throw Error(concat(config.path,
+                     " holds no WikiText file (wiki.{train,valid,test}.tokens or .raw, or "
+                     "{train,valid,test}.txt)"));
 }
 
 // Names of folders that a checkout's .gitignore leaves out whole: lines such as "/build/".

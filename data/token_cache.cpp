@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <span>
 
 #include "core/error.h"
@@ -14,7 +13,7 @@
 namespace linnet {
 namespace {
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;
 constexpr std::string_view kHashLine = "linnet-xxh3 ";
 constexpr size_t kHashLineBytes = kHashLine.size() + 32 + 1;
 
@@ -66,6 +65,7 @@ CachedCorpus parse(std::string_view image, const std::string& path, int32_t voca
     corpus.documents.push_back({names[i], begins[i], bytes[i], words[i]});
   }
   require(!begins.empty() && begins.front() == 0, path, ": no document at the start");
+  cached.unknown = {reader.int_attribute("/", "unknown_words"), reader.read_text("first_unknown")};
   cached.warnings = split_lines(reader.read_text("warnings"));
   return cached;
 }
@@ -85,11 +85,8 @@ std::string token_cache_path(const std::string& folder, const DataConfig& config
       concat("format ", kFormat, " tokenizer ", tokenizer.fingerprint(), " lines ", config.lines,
              " eos ", config.document_eos, " wikitext ", sources.wikitext, '\n');
   for (const SourceFile& file : sources.files(split)) {
-    const auto status = file_system().status(file.path);
-    require(status.has_value(), file.path, " does not exist");
-    // A changed file has another size or time; its contents are not read again for the key.
-    inputs += concat(std::filesystem::absolute(file.path).string(), '\n', file.name, '\n',
-                     status->bytes, ' ', status->modified_ns, ' ', file.begin, ' ', file.end, '\n');
+    inputs += concat(file.name, '\n', hash128_hex_of_file(file.path), ' ', file.begin, ' ',
+                     file.end, '\n');
   }
   return join_path(folder, concat("tokens-", hash128_hex(inputs), ".h5"));
 }
@@ -128,6 +125,8 @@ void write_token_cache(const std::string& path, const CachedCorpus& cached,
   writer.write("begins", int64_tensor(corpus.documents, &Document::begin));
   writer.write("bytes", int64_tensor(corpus.documents, &Document::bytes));
   writer.write("words", int64_tensor(corpus.documents, &Document::words));
+  writer.set_attribute("/", "unknown_words", cached.unknown.count);
+  writer.write_text("first_unknown", cached.unknown.first);
   writer.write_text("warnings", join_lines(cached.warnings));
   std::string image = writer.finish();
   image += concat(kHashLine, hash128_hex(image), '\n');

@@ -15,15 +15,16 @@ namespace linnet {
 // A tokenized split and what the user was told when it was made.
 struct CachedCorpus {
   TokenizedCorpus corpus;
-  std::vector<std::string> warnings;
+  UnknownWords unknown{};
+  std::vector<std::string> warnings{};
 };
 
 // $LINNET_CACHE, or ~/.cache/linnet; "" when neither variable is set.
 std::string token_cache_folder();
 
-// The file, in `folder`, of a split: its name is a hash of the files' absolute paths, sizes,
-// modification times and parts, the tokenizer, the options that change tokens, and the version of
-// the format. Throws Error when a file is missing.
+// The file, in `folder`, of a split: its name is a hash of the files' names, contents and
+// parts, the tokenizer, the options that change tokens, and the version of the format. Where the
+// files lie does not matter. Throws Error when one cannot be read.
 std::string token_cache_path(const std::string& folder, const DataConfig& config,
                              const TextSources& sources, Split split, const Tokenizer& tokenizer);
 

@@ -16,10 +16,9 @@ constexpr std::string_view kBlobHeader = "linnet tokenizer 1 ";
 
 }  // namespace
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text,
-                                       std::vector<std::string>* warnings) const {
+std::vector<int32_t> Tokenizer::encode(std::string_view text, UnknownWords* unknown) const {
   std::vector<int32_t> ids;
-  encode_impl(text, ids, warnings);
+  encode_impl(text, ids, unknown);
   return ids;
 }
 

@@ -22,16 +22,24 @@ struct TokenizerConfig {
   void validate(const ConfigNode& at) const;
 };
 
+// Words that became <unk>.
+struct UnknownWords {
+  int64_t count = 0;
+  std::string first;
+  void add(std::string_view word) {
+    if (count++ == 0) first = word;
+  }
+};
+
 // Text to ids and back. Objects are immutable: any thread may call any function at any time.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
   // The ids of `text`. Throws Error when the text is not valid UTF-8 (gpt2, word) or has a word
-  // that the vocabulary lacks while it has no <unk>; with <unk>, appends one sentence to
-  // `warnings` (if given) that says how many words became <unk> and names the first.
-  std::vector<int32_t> encode(std::string_view text,
-                              std::vector<std::string>* warnings = nullptr) const;
+  // that the vocabulary lacks while it has no <unk>; with <unk>, adds such words to `unknown` (if
+  // given).
+  std::vector<int32_t> encode(std::string_view text, UnknownWords* unknown = nullptr) const;
   // The bytes of `ids`: decode(encode(text)) == text for byte and gpt2; words come back separated
   // by one space or newline. May end inside a UTF-8 sequence (see replace_invalid_utf8). The
   // end-of-text id of byte and gpt2 decodes to nothing. Throws Error for an id out of range.
@@ -52,7 +60,7 @@ class Tokenizer {
 
  protected:
   virtual void encode_impl(std::string_view text, std::vector<int32_t>& ids,
-                           std::vector<std::string>* warnings) const = 0;
+                           UnknownWords* unknown) const = 0;
   virtual void append_bytes(int32_t id, std::string& text) const = 0;
   // What serialise() writes after its header line.
   virtual std::string payload() const = 0;

@@ -41,7 +41,7 @@ std::string check_wikitext(Split split, const std::string& path, const std::stri
             "; the file was altered, fetch it again");
     return "";
   }
-  return concat(path, " has ", lines,
+  return concat("the ", name_of(split), " split has ", lines,
                 " lines, so it is not a complete published file (lines: ", known,
                 "); its perplexity is not comparable with published ones");
 }

@@ -48,10 +48,8 @@ class WordTokenizer final : public Tokenizer {
 
  protected:
   void encode_impl(std::string_view text, std::vector<int32_t>& ids,
-                   std::vector<std::string>* warnings) const override {
+                   UnknownWords* unknown) const override {
     require_utf8(text, "text for the word tokenizer");
-    int64_t unknown_count = 0;
-    std::string_view first_unknown;
     const auto on_word = [&](std::string_view word) {
       const int32_t id = find(word);
       if (id >= 0) {
@@ -60,7 +58,7 @@ class WordTokenizer final : public Tokenizer {
       }
       require(unknown_ >= 0, "the word '", word, "' is not among the ", words_.size(),
               " words of the vocabulary, which has no <unk>; use other words");
-      if (unknown_count++ == 0) first_unknown = word;
+      if (unknown != nullptr) unknown->add(word);
       ids.push_back(unknown_);
     };
     const auto on_line_end = [&] {
@@ -68,10 +66,6 @@ class WordTokenizer final : public Tokenizer {
       ids.push_back(eos_);
     };
     for_each_word(text, on_word, on_line_end);
-    if (unknown_count > 0 && warnings != nullptr)
-      warnings->push_back(concat(unknown_count, unknown_count == 1 ? " word is" : " words are",
-                                 " not in the vocabulary and became <unk>; the first is '",
-                                 first_unknown, "'"));
   }
   void append_bytes(int32_t id, std::string& text) const override {
     if (id == eos_) {

@@ -42,10 +42,24 @@ Initializer init_xavier(double gain, int64_t fan_in, int64_t fan_out) {
   return init_uniform(gain * std::sqrt(6.0 / static_cast<double>(fan_in + fan_out)));
 }
 
+void ParameterSet::claim(const std::string& name) const {
+  require(!weights_.defined(), "parameter ", name, " declared after materialize()");
+  bool taken = index_.contains(name);
+  for (const Buffer& buffer : buffers_) taken = taken || buffer.name == name;
+  require(!taken, "parameter ", name, " is declared twice");
+}
+
+Variable ParameterSet::declare_buffer(const std::string& name, const Shape& shape,
+                                      Initializer initializer) {
+  claim(name);
+  buffers_.push_back({name, shape, Variable(Tensor::zeros({0})), std::move(initializer)});
+  return buffers_.back().variable;
+}
+
 Variable ParameterSet::declare(const std::string& name, const Shape& shape,
                                Initializer initializer) {
-  require(!weights_.defined(), "parameter ", name, " declared after materialize()");
-  require(index_.emplace(name, entries_.size()).second, "parameter ", name, " is declared twice");
+  claim(name);
+  index_.emplace(name, entries_.size());
   const int64_t begin =
       entries_.empty() ? 0 : (entries_.back().end + kAlignment - 1) / kAlignment * kAlignment;
   entries_.push_back({name, shape, begin, begin + shape.elements(),
@@ -72,8 +86,13 @@ void ParameterSet::materialize(uint64_t seed, DType master, DType compute) {
   weights_ = Tensor::zeros({size}, master);
   gradients_ = Tensor::zeros({size}, master);
   values_ = compute == master ? weights_ : Tensor::zeros({size}, compute);
+  const RandomKey key = RandomKey{seed, 0, 0}.at("init");
+  for (Buffer& buffer : buffers_) {
+    buffer.variable.set_value(Tensor::zeros(buffer.shape, master));
+    buffer.initializer(buffer.variable.value(), key.at(buffer.name));
+  }
   for (Entry& entry : entries_) {
-    entry.initializer(weight_of(entry), RandomKey{seed, 0, 0}.at("init").at(entry.name));
+    entry.initializer(weight_of(entry), key.at(entry.name));
     entry.variable.set_value(values_.slice(entry.begin, entry.shape));
     entry.variable.set_grad(gradients_.slice(entry.begin, entry.shape));
   }
@@ -86,6 +105,13 @@ const ParameterSet::Entry& ParameterSet::find(const std::string& name) const {
   std::vector<std::string> names;
   for (const Entry& entry : entries_) names.push_back(entry.name);
   throw Error(concat("there is no parameter '", name, "': ", suggestion(name, names)));
+}
+
+std::map<std::string, Tensor> ParameterSet::tensors() const {
+  std::map<std::string, Tensor> result;
+  for (const Entry& entry : entries_) result[entry.name] = weight_of(entry);
+  for (const Buffer& buffer : buffers_) result[buffer.name] = buffer.variable.value();
+  return result;
 }
 
 int64_t ParameterSet::count() const {

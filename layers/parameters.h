@@ -1,5 +1,5 @@
 // Parameters by name, in flat buffers: one for the weights, one for the gradients, named views on
-// top.
+// top. Beside them what a model draws once and keeps: buffers.
 #pragma once
 
 #include <functional>
@@ -32,6 +32,13 @@ class ParameterSet {
     Initializer initializer;
   };
 
+  struct Buffer {
+    std::string name;
+    Shape shape;
+    Variable variable;
+    Initializer initializer;
+  };
+
   ParameterSet() = default;
   ParameterSet(const ParameterSet&) = delete;
   ParameterSet& operator=(const ParameterSet&) = delete;
@@ -40,6 +47,10 @@ class ParameterSet {
   Variable declare(const std::string& name, const Shape& shape, Initializer initializer);
   // The parameter of that name if it exists with that shape, else declares it: ties across layers.
   Variable declare_shared(const std::string& name, const Shape& shape, Initializer initializer);
+
+  // Numbers that are drawn once and never trained, in the dtype of the master weights: part of what
+  // a checkpoint keeps. The value arrives with materialize(). Throws Error when the name is taken.
+  Variable declare_buffer(const std::string& name, const Shape& shape, Initializer initializer);
 
   // Allocates the flat buffers (dtype f32, or f64 for checks) and draws initial values: each
   // depends only on (seed, name). With compute = bf16 the variables hold bf16 copies of f32 master
@@ -51,6 +62,9 @@ class ParameterSet {
   // What the declarations returned, one after the other: a tied parameter as often as it was asked
   // for. So the parameters that a module uses are those that its construction added.
   const std::vector<Variable>& requested() const { return requested_; }
+  const std::vector<Buffer>& buffers() const { return buffers_; }
+  // Everything that a checkpoint keeps, by name: views of the master weights, and the buffers.
+  std::map<std::string, Tensor> tensors() const;
   // Throws Error naming the nearest known name when there is none.
   const Entry& find(const std::string& name) const;
   int64_t count() const;  // trained numbers, without padding
@@ -64,8 +78,11 @@ class ParameterSet {
   void refresh_values() const;
 
  private:
+  void claim(const std::string& name) const;
+
   std::vector<Entry> entries_;
   std::vector<Variable> requested_;
+  std::vector<Buffer> buffers_;
   std::map<std::string, size_t> index_;
   Tensor weights_, gradients_, values_;
 };
@@ -81,6 +98,9 @@ class ParameterScope {
   }
   Variable shared(const std::string& name, const Shape& shape, Initializer initializer) const {
     return set_->declare_shared(path(name), shape, std::move(initializer));
+  }
+  Variable buffer(const std::string& name, const Shape& shape, Initializer initializer) const {
+    return set_->declare_buffer(path(name), shape, std::move(initializer));
   }
   // "layers.0.attention" for naming sites of random draws.
   const std::string& prefix() const { return prefix_; }

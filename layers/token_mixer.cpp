@@ -32,6 +32,15 @@ bool MixerTraits::has(Form form) const {
   return form == Form::noncausal ? noncausal : form == Form::causal ? causal : cross;
 }
 
+double MixerTraits::growth_exponent() const {
+  if (growth.starts_with("T^") && growth.size() > 2 && growth[2] > '0' && growth[2] <= '9') {
+    return growth[2] - '0';
+  }
+  require(growth == "T" || growth.starts_with("T "), "growth '", growth,
+          "' must begin with a power of T: \"T\", \"T w\", \"T^2\"");
+  return 1;
+}
+
 Initializer projection_init(std::string_view style, double gain, int64_t fan_in, int64_t fan_out) {
   if (style == "xavier") return init_xavier(gain, fan_in, fan_out);
   if (style == "uniform") return init_uniform(1.0 / std::sqrt(static_cast<double>(fan_in)));
@@ -78,6 +87,21 @@ MixerResult AttentionMixer::finish(const MixInput& input, const MixerContext& co
   const Variable merged =
       reshape(mixed.y, {mixed.y.size(0), mixed.y.size(1), mixed.y.size(2) * mixed.y.size(3)});
   return {linear(merged, out_weight_, out_bias_), merged, std::move(mixed.state)};
+}
+
+MixerCost AttentionMixer::cost(const MixerShape& shape) const {
+  const bool cross = options_.form == Form::cross;
+  MixerShape filled = shape;
+  if (!cross) filled.keys = shape.queries;
+  const auto queries = static_cast<double>(shape.batch * shape.queries);
+  const auto keys = static_cast<double>(shape.batch * filled.keys);
+  const auto width = static_cast<double>(options_.width);
+  const double vectors = 2 * queries + (cross ? keys : 0);
+  const double parameters = 4 * width + (options_.bias ? 4 : 0);
+  MixerCost cost = mix_cost(filled);
+  cost.projections += 2 * (queries + keys) * width * width;
+  cost.bytes += static_cast<double>(size_of(shape.dtype)) * width * (vectors + parameters);
+  return cost;
 }
 
 MixerResult AttentionMixer::forward(const Variable& x, const MixerContext& context,

@@ -43,6 +43,23 @@ struct MixerResult {
   MixerState state;  // causal: to continue after the last token; cross: the encoded source
 };
 
+// Sizes of one call on sequences from their beginning; heads and widths are the mixer's own.
+struct MixerShape {
+  int64_t batch = 1;
+  int64_t queries = 0;       // T
+  int64_t keys = 0;          // S, cross only
+  DType dtype = DType::f32;  // of activations and parameters
+};
+
+// What one forward call takes: products only; element-wise work (feature maps, soft-max, masks) is
+// not counted.
+struct MixerCost {
+  double projections = 0;  // multiply-adds of tokens with parameters
+  double mixing = 0;       // multiply-adds of tokens with tokens, or with what summarises them
+  double bytes = 0;        // x, source, y, parameters, buffers, and the state left: each once
+  double multiply_adds() const { return projections + mixing; }
+};
+
 // What a mechanism promises; checked by the conformance suite.
 struct MixerTraits {
   bool noncausal = false;
@@ -55,12 +72,15 @@ struct MixerTraits {
   bool depends_on_length = false;
   // A head's output depends on other heads' inputs (beyond the projections).
   bool couples_heads = false;
-  // Work as a function of the length: "T", "T w", "T^2".
+  // Work of the mixing as a function of the length: a power of T and the factors beside it, "T",
+  // "T w", "T^2".
   std::string growth;
   // Checks of the suite that cannot hold, each with its reason.
   std::map<std::string, std::string> exempt;
 
   bool has(Form form) const;
+  // The power of T in `growth`. Throws Error for text of another form.
+  double growth_exponent() const;
 };
 
 // How a mixer is to be built.
@@ -100,6 +120,9 @@ class TokenMixer {
   // call, and `source` is ignored.
   virtual MixerResult forward_cross(const Variable& x, const Variable& source,
                                     const MixerContext& context, const MixerState& state) const = 0;
+  // What a forward call of that shape takes, as its equations say: the kernels' corner tiles and
+  // padding come on top. The conformance suite compares it with counted operations and bytes.
+  virtual MixerCost cost(const MixerShape& shape) const = 0;
   // Longest sequence this instance can process; 0: no limit.
   virtual int64_t length_limit() const { return 0; }
   // Called after every optimizer update on the master weights (parameters.weight_of), before the
@@ -118,7 +141,7 @@ struct MixInput {
   Variable x, source;
 };
 
-// A mechanism between the usual four projections: derived classes define mix() only.
+// A mechanism between the usual four projections: derived classes define mix() and mix_cost().
 class AttentionMixer : public TokenMixer {
  public:
   AttentionMixer(const MixerOptions& options, const MixerScope& scope);
@@ -126,6 +149,7 @@ class AttentionMixer : public TokenMixer {
                       const MixerState& state) const final;
   MixerResult forward_cross(const Variable& x, const Variable& source, const MixerContext& context,
                             const MixerState& state) const final;
+  MixerCost cost(const MixerShape& shape) const final;
 
   struct MixResult {
     Variable y;  // [B,T,H,V]
@@ -137,6 +161,9 @@ class AttentionMixer : public TokenMixer {
   const MixerOptions& options() const { return options_; }
 
  protected:
+  // What mix() takes besides the four projections: products, the mechanism's own parameters and
+  // buffers, and the state that it leaves. shape.keys is set in every form.
+  virtual MixerCost mix_cost(const MixerShape& shape) const = 0;
   // The key of this layer's random draws.
   RandomKey draw_key(const MixerContext& context) const { return context.random.at(site_); }
 

@@ -72,7 +72,7 @@ class AbcMlpMixer : public AttentionMixer {
     if (!cross || state.empty()) variables.logits = logits(cross ? input.source : input.x);
     SlotMemory memory;
     if (!state.empty()) {
-      const DType dtype = sum_dtype(input.q);
+      const DType dtype = sum_dtype(input.q.dtype());
       memory = {as_dtype(state.at("K"), dtype), as_dtype(state.at("V"), dtype),
                 as_dtype(state.at("mass"), DType::f64)};
     }
@@ -84,6 +84,21 @@ class AbcMlpMixer : public AttentionMixer {
     if (state.empty()) memory = slot_attention_memory(variables, at);
     const Variable o = slot_attention_read(variables, memory, at);
     return {o, cross ? named(memory) : MixerState{}};
+  }
+
+  MixerCost mix_cost(const MixerShape& shape) const override {
+    const int64_t H = options().heads, N = params_.slots;
+    const auto slots = static_cast<double>(shape.batch * H * N);
+    const auto widths = static_cast<double>(2 * options().head_width());
+    MixerCost cost;
+    // A head's own slice is read by a product that has zeros in the other heads' places.
+    cost.projections = slots * static_cast<double>(shape.keys * options().width);
+    cost.mixing = slots * widths * static_cast<double>(shape.queries + shape.keys);
+    const int64_t read = params_.phi_input == "x" ? options().width : options().head_width();
+    cost.bytes = static_cast<double>(H * N * read) * size_of(shape.dtype);
+    if (options().form == Form::noncausal) return cost;
+    cost.bytes += slots * (widths * size_of(sum_dtype(shape.dtype)) + size_of(DType::f64));
+    return cost;
   }
 
  private:
@@ -246,6 +261,7 @@ Mechanism abc_mlp_mechanism() {
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = "T N";
   facts.presets = kPresets;
+  facts.cost_cases = {"{slots: 256}", "{slots: 256, causal_normalisation: write}"};
   facts.variants = {"{slots: 5, causal_normalisation: write, phi_input: head}",
                     "{slots: 7, activation: sigmoid, tied: false, scale: 1}",
                     "{slots: 6, activation: relu, mask_empty: false}",

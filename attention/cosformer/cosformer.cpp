@@ -75,6 +75,10 @@ class CosformerMixer : public AttentionMixer {
     return kernelized_mix(attention_, options(), input, p, context, state);
   }
 
+  MixerCost mix_cost(const MixerShape& shape) const override {
+    return kernelized_cost(options(), 2 * options().head_width(), shape);
+  }
+
   int64_t length_limit() const override {
     if (params_.beyond_max == "clamp") return 0;
     return options().form == Form::causal ? params_.lengths(options(), 0, 0).queries
@@ -90,10 +94,7 @@ template <typename Number>
 std::vector<Number> definition(const CosformerParams& params, const ReferenceSequence<Number>& s) {
   const auto scale =
       static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
-  const auto phi = [&](Number x) {
-    if (params.activation == FeatureMap::relu) return std::max(x, Number{0});
-    return x > 0 ? x + 1 : std::exp(x);
-  };
+  const auto phi = [&](Number x) { return reference_feature(params.activation, x); };
   const auto length = params.lengths(s.options, s.padded_length, s.padded_source_length);
   const auto proportion = [](int64_t position, int64_t of) {
     return std::min(static_cast<Number>(position) / static_cast<Number>(of), Number{1});
@@ -164,11 +165,12 @@ Mechanism cosformer_mechanism() {
   facts.presets = kPresets;
   facts.variants = {"{max_length: 140, activation: elu1, scale: null, normalizer: add}",
                     "{max_length: 24, beyond_max: clamp, cross_length: common, floor: 0.1}"};
-  facts.limits = {{"a huge M gives relu linear attention",
-                   "{max_length: 1000000000}",
-                   {Form::noncausal, Form::causal},
-                   {},
-                   [](const ReferenceSequence<double>& s) { return relu_reference({}, s); }}};
+  facts.limits = {
+      {"a huge M gives relu linear attention",
+       "{max_length: 1000000000}",
+       {Form::noncausal, Form::causal},
+       {},
+       [](const ReferenceSequence<double>& s) { return feature_map_definition(ReluParams(), s); }}};
   return define_mechanism<CosformerParams, CosformerMixer>(
       std::move(facts), [](const CosformerParams& params, const auto& sequence) {
         return definition(params, sequence);

@@ -44,17 +44,12 @@ class LavoMixer : public AttentionMixer {
                   ": orthonormal rows need rank <= ", widest);
     const Shape shape = shared ? Shape{params.rank, options.width}
                                : Shape{options.heads, params.rank, options.head_width()};
-    if (params.basis_train == "frozen") {
-      frozen_ = Tensor::from(frozen_basis(params, options, scope.own.prefix()), shape);
-    } else {
-      basis_ = scope.own.parameter(
-          "basis", shape, init_orthonormal(shared ? 1 : options.heads, params.rank, widest));
-      basis_name_ = scope.own.child("basis").prefix();
-    }
+    const Initializer drawn = init_orthonormal(shared ? 1 : options.heads, params.rank, widest);
+    basis_ = params.basis_train == "frozen" ? scope.own.buffer("basis", shape, drawn)
+                                            : scope.own.parameter("basis", shape, drawn);
+    basis_name_ = scope.own.child("basis").prefix();
     if (params.epe != "off" && options.form != Form::cross) {
-      epe_ = scope.own.parameter(
-          "epe", {params.epe == "head" ? options.heads : 1, 2 * params.reach(options.form) + 1},
-          init_constant(0));
+      epe_ = scope.own.parameter("epe", {epe_rows(), epe_columns()}, init_constant(0));
     }
   }
 
@@ -78,6 +73,34 @@ class LavoMixer : public AttentionMixer {
     return {combine(local.y, global), std::move(local.state)};
   }
 
+  MixerCost mix_cost(const MixerShape& shape) const override {
+    const Form form = options().form;
+    const int64_t basis = params_.rank * options().width;
+    MixerCost cost;
+    if (form != Form::cross) {
+      cost = block_attention_cost(options(), window_pattern(), params_.window - 1, shape);
+      if (params_.pre_agg == "separate") {
+        cost.mixing += block_attention_cost(options(), own_block_pattern(), 0, shape).mixing;
+      }
+    }
+    // A query meets the basis twice; codes are summed first, once for every memory.
+    const int64_t memories = form != Form::causal ? 1
+                             : params_.global_scope == "all"
+                                 ? shape.keys
+                                 : (shape.keys - 1) / params_.window + 1;
+    cost.mixing += static_cast<double>(shape.batch * (2 * shape.queries + memories) * basis);
+    const int64_t epe = epe_.defined() ? epe_rows() * epe_columns() : 0;
+    const bool frozen = params_.basis_train == "frozen";
+    cost.bytes += static_cast<double>(epe) * size_of(shape.dtype);
+    cost.bytes +=
+        static_cast<double>(basis) * size_of(frozen ? sum_dtype(shape.dtype) : shape.dtype);
+    if (form == Form::noncausal) return cost;
+    const int64_t sums = 2 * params_.rank * (params_.basis == "model" ? 1 : options().heads);
+    cost.bytes += static_cast<double>(shape.batch * sums) * size_of(sum_dtype(shape.dtype)) +
+                  static_cast<double>(shape.batch * 2) * size_of(DType::i64);
+    return cost;
+  }
+
   // basis_train qr: every basis becomes the orthonormal one of the same leading spans.
   void after_update(const ParameterSet& parameters) const override {
     if (params_.basis_train != "qr") return;
@@ -93,6 +116,9 @@ class LavoMixer : public AttentionMixer {
   }
 
  private:
+  int64_t epe_rows() const { return params_.epe == "head" ? options().heads : 1; }
+  int64_t epe_columns() const { return 2 * params_.reach(options().form) + 1; }
+
   MixResult mix_cross(const MixInput& input, const MixerContext& context,
                       const MixerState& state) const {
     OrthogonalMemoryContext memory = memory_context(context);
@@ -115,11 +141,8 @@ class LavoMixer : public AttentionMixer {
   // Soft-max attention in the window, with the embedded position encoding.
   MixResult window(const MixInput& input, const MixerContext& context,
                    const MixerState& state) const {
-    const Form form = options().form;
     BlockAttentionContext block = block_context(options(), context);
-    block.options.pattern = params_.blocks(form) ? BlockPattern::blocks : BlockPattern::band;
-    block.options.left = params_.left(form);
-    block.options.right = params_.right(form);
+    block.options = window_pattern();
     set_dropout(block, params_.dropout, options(), context, draw_key(context));
     return attend(input, context, state, std::move(block));
   }
@@ -128,19 +151,34 @@ class LavoMixer : public AttentionMixer {
   Variable own_block(const MixInput& input, const MixerContext& context,
                      const MixerState& state) const {
     BlockAttentionContext block = block_context(options(), context);
-    block.options.pattern = BlockPattern::blocks;
+    block.options = own_block_pattern();
     return attend(input, context, state, std::move(block)).y;
   }
 
   MixResult attend(const MixInput& input, const MixerContext& context, const MixerState& state,
                    BlockAttentionContext block) const {
-    block.options.block = params_.window;
-    block.options.scale = scale();
     block.bias_origin = params_.reach(options().form);
     if (options().form == Form::causal) {
       return causal_with_cache(input, context, state, block, params_.window - 1, epe_);
     }
     return {block_attention({input.q, input.k, input.v, {}, {}, epe_}, block), {}};
+  }
+
+  BlockAttentionOptions window_pattern() const {
+    const Form form = options().form;
+    BlockAttentionOptions pattern = own_block_pattern();
+    if (!params_.blocks(form)) pattern.pattern = BlockPattern::band;
+    pattern.left = params_.left(form);
+    pattern.right = params_.right(form);
+    return pattern;
+  }
+  BlockAttentionOptions own_block_pattern() const {
+    BlockAttentionOptions pattern;
+    pattern.pattern = BlockPattern::blocks;
+    pattern.causal = options().form == Form::causal;
+    pattern.block = params_.window;
+    pattern.scale = scale();
+    return pattern;
   }
 
   OrthogonalMemoryContext memory_context(const MixerContext& context) const {
@@ -169,8 +207,9 @@ class LavoMixer : public AttentionMixer {
 
   static OrthogonalMemoryCarry carried(const MixerState& state, const Variable& q) {
     if (state.empty()) return {};
-    return {as_dtype(state.at("completed"), sum_dtype(q)),
-            as_dtype(state.at("partial"), sum_dtype(q)), state.at("counts").value()};
+    const DType dtype = sum_dtype(q.dtype());
+    return {as_dtype(state.at("completed"), dtype), as_dtype(state.at("partial"), dtype),
+            state.at("counts").value()};
   }
   static void keep(const OrthogonalMemoryCarry& carry, MixerState& state) {
     state["completed"] = carry.completed;
@@ -181,15 +220,13 @@ class LavoMixer : public AttentionMixer {
   Variable heads_of(const Variable& x) const {
     return reshape(x, {x.size(0), x.size(1), options().heads, options().head_width()});
   }
-  Variable basis(DType dtype) const {
-    return frozen_.defined() ? Variable(frozen_.to(dtype)) : basis_;
-  }
+  // A frozen one is kept in fp32.
+  Variable basis(DType dtype) const { return as_dtype(basis_, dtype); }
   double scale() const { return params_.scale.value_or(default_scale(options())); }
 
   LavoParams params_;
   Variable basis_, epe_;
   std::string basis_name_;
-  Tensor frozen_;
 };
 
 // The limiting cases of the specification, for heads of 8.
@@ -334,19 +371,6 @@ int64_t LavoParams::reach(Form form) const {
   return form == Form::noncausal && nc_window == "two_sided" ? window : window - 1;
 }
 
-std::vector<double> frozen_basis(const LavoParams& params, const MixerOptions& options,
-                                 const std::string& site) {
-  const RandomKey key = RandomKey{}.at(site).at("frozen basis");
-  if (params.basis == "model") return orthonormal_rows(params.rank, options.width, key);
-  std::vector<double> all;
-  for (int64_t h = 0; h < options.heads; ++h) {
-    const auto rows =
-        orthonormal_rows(params.rank, options.head_width(), key.at(std::to_string(h)));
-    all.insert(all.end(), rows.begin(), rows.end());
-  }
-  return all;
-}
-
 Mechanism lavo_mechanism() {
   Mechanism facts;
   facts.name = "lavo";
@@ -363,6 +387,9 @@ Mechanism lavo_mechanism() {
   facts.presets = kPresets;
   facts.limits = limiting_cases();
   facts.check_head_width = 64;
+  facts.cost_cases = {
+      "{rank: 128, window: 256}", "{rank: 128, window: 256, pre_agg: separate, nc_window: block}",
+      "{rank: 128, window: 256, global_scope: all, basis: model, nc_window: two_sided}"};
   facts.variants = {
       "{rank: 5, window: 7, epe: shared, empty_memory: local_only, nc_window: two_sided}",
       "{rank: 8, window: 4, global_scope: all, code_input: x, epe: off, nc_window: block}",

@@ -36,11 +36,6 @@ struct LavoParams {
   int64_t reach(Form form) const;
 };
 
-// The frozen basis of the mixer with that site: [heads, rank, head width], or [rank, width] where
-// one is shared.
-std::vector<double> frozen_basis(const LavoParams& params, const MixerOptions& options,
-                                 const std::string& site);
-
 Mechanism lavo_mechanism();
 
 }  // namespace linnet

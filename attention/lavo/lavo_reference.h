@@ -99,14 +99,7 @@ std::vector<Number> lavo_memory_reference(const LavoParams& params,
 
 template <typename Number>
 std::vector<Number> lavo_reference(const LavoParams& params, const ReferenceSequence<Number>& s) {
-  std::vector<Number> basis;
-  if (params.basis_train == "frozen") {
-    for (const double value : frozen_basis(params, s.options, s.site)) {
-      basis.push_back(static_cast<Number>(value));
-    }
-  } else {
-    basis = s.parameter("basis");
-  }
+  const std::vector<Number>& basis = s.parameter("basis");
   const bool cross = s.form == Form::cross;
   const std::vector<Number> f = cross ? std::vector<Number>() : lavo_window_reference(params, s);
   const std::string code = params.code_of(s.form);

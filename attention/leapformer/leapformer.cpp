@@ -42,6 +42,13 @@ class Leap {
     out_weight_ = scope.parameter("out.weight", {1, read}, uniform(read));
     out_bias_ = scope.parameter("out.bias", {1}, uniform(read));
   }
+  // Multiply-adds of one vector, and numbers in all parameters.
+  static int64_t products(int64_t hidden, int64_t width) {
+    return hidden > 1 ? hidden * (width + 1) : width;
+  }
+  static int64_t parameters(int64_t hidden, int64_t width) {
+    return hidden > 1 ? hidden * (width + 2) + 1 : width + 1;
+  }
   // x [B,T,H,K] -> [B,T,H].
   Variable operator()(const Variable& x) const {
     const Variable hidden =
@@ -60,6 +67,7 @@ class LeapformerMixer : public AttentionMixer {
                   const MixerScope& scope)
       : AttentionMixer(options, scope),
         raw_(params.input == "raw"),
+        hidden_(params.hidden_width(options.head_width())),
         leap_q_(params, options.head_width(), scope.own.child("leap_q")),
         leap_k_(params, options.head_width(), scope.own.child("leap_k")) {
     attention_.feature_map = FeatureMap::relu;
@@ -76,12 +84,22 @@ class LeapformerMixer : public AttentionMixer {
     return kernelized_mix(attention_, options(), input, p, context, state);
   }
 
+  MixerCost mix_cost(const MixerShape& shape) const override {
+    const int64_t width = options().head_width();
+    const int64_t vectors = shape.batch * (shape.queries + shape.keys) * options().heads;
+    MixerCost cost = kernelized_cost(options(), 2 * width, shape);
+    cost.projections = static_cast<double>(vectors * Leap::products(hidden_, width));
+    cost.bytes += static_cast<double>(2 * Leap::parameters(hidden_, width)) * size_of(shape.dtype);
+    return cost;
+  }
+
  private:
   Variable scaled(const Variable& q) const {
     return attention_.query_scale == 1 ? q : scale(q, attention_.query_scale);
   }
 
   bool raw_;
+  int64_t hidden_;
   Leap leap_q_, leap_k_;
   LinearAttentionOptions attention_;
 };
@@ -169,15 +187,16 @@ Mechanism leapformer_mechanism() {
   facts.traits.growth = std::string("T");
   facts.presets = kPresets;
   facts.variants = {"{hidden: 1, input: raw}", "{preset: lm, normalizer: add, hidden: 3}"};
-  facts.limits = {{"LeaP modules of zero output give relu linear attention",
-                   "{}",
-                   {Form::noncausal, Form::causal, Form::cross},
-                   [](const std::string& name, std::vector<double>& values) {
-                     if (name.starts_with("leap_") && name.find(".out.") != std::string::npos) {
-                       std::fill(values.begin(), values.end(), 0);
-                     }
-                   },
-                   [](const ReferenceSequence<double>& s) { return relu_reference({}, s); }}};
+  facts.limits = {
+      {"LeaP modules of zero output give relu linear attention",
+       "{}",
+       {Form::noncausal, Form::causal, Form::cross},
+       [](const std::string& name, std::vector<double>& values) {
+         if (name.starts_with("leap_") && name.find(".out.") != std::string::npos) {
+           std::fill(values.begin(), values.end(), 0);
+         }
+       },
+       [](const ReferenceSequence<double>& s) { return feature_map_definition(ReluParams(), s); }}};
   return define_mechanism<LeapformerParams, LeapformerMixer>(
       std::move(facts), [](const LeapformerParams& params, const auto& sequence) {
         return definition(params, sequence);

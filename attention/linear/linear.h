@@ -5,13 +5,9 @@
 
 namespace linnet {
 
-struct LinearParams {
-  std::string preset = "none";
-  std::optional<double> scale = 1.0;  // null: 1/sqrt(K)
-  double floor = 1e-6;
-  Normalizer normalizer = Normalizer::clamp;
-  static void describe(ConfigDescription<LinearParams>& d);
-};
+using LinearParams = FeatureMapParams<FeatureMap::elu1>;
+template <>
+const std::vector<Preset>& LinearParams::presets();
 
 Mechanism linear_mechanism();
 

@@ -22,21 +22,32 @@ class LocalMixer : public AttentionMixer {
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
-    const Form form = options().form;
     BlockAttentionContext block = block_context(options(), context);
-    block.options.pattern = params_.pattern == "block" ? BlockPattern::blocks : BlockPattern::band;
-    block.options.left = params_.left(form);
-    block.options.right = params_.right(form);
-    block.options.block = params_.window;
-    block.options.scale = params_.scale.value_or(default_scale(options()));
+    block.options = pattern();
     set_dropout(block, params_.dropout, options(), context, draw_key(context));
-    if (form == Form::causal) {
+    if (options().form == Form::causal) {
       return causal_with_cache(input, context, state, block, params_.window - 1);
     }
     return {block_attention({input.q, input.k, input.v, {}, {}, {}}, block), {}};
   }
 
+  MixerCost mix_cost(const MixerShape& shape) const override {
+    return block_attention_cost(options(), pattern(), params_.window - 1, shape);
+  }
+
  private:
+  BlockAttentionOptions pattern() const {
+    const Form form = options().form;
+    BlockAttentionOptions pattern;
+    pattern.pattern = params_.pattern == "block" ? BlockPattern::blocks : BlockPattern::band;
+    pattern.causal = form == Form::causal;
+    pattern.left = params_.left(form);
+    pattern.right = params_.right(form);
+    pattern.block = params_.window;
+    pattern.scale = params_.scale.value_or(default_scale(options()));
+    return pattern;
+  }
+
   LocalParams params_;
 };
 
@@ -90,6 +101,8 @@ Mechanism local_mechanism() {
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = "T w";
   facts.presets = kPresets;
+  facts.cost_cases = {"{window: 256}", "{pattern: block, window: 256}",
+                      "{window: 256, sides: centred}"};
   facts.variants = {"{window: 1}", "{pattern: block, window: 7, scale: 1}",
                     "{window: 6, sides: centred}"};
   facts.limits = {{"a window that reaches everything gives soft-max attention",

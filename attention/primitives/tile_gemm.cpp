@@ -1,6 +1,9 @@
 // Register-tiled small products and row operations.
 #include "attention/primitives/tile_gemm.h"
 
+#include <array>
+#include <atomic>
+
 #include "attention/primitives/simd.h"
 
 namespace linnet {
@@ -8,6 +11,19 @@ namespace {
 
 using simd::kLanes;
 using simd::Vector;
+
+// Multiply-adds, in a cache line for each thread (more threads than lines share them), so that
+// threads do not wait for each other.
+struct alignas(64) Count {
+  std::atomic<int64_t> value{0};
+};
+std::array<Count, 64> counts;
+
+void count_multiply_adds(int64_t n) {
+  static std::atomic<size_t> threads{0};
+  thread_local const size_t line = threads++ % counts.size();
+  counts[line].value.fetch_add(n, std::memory_order_relaxed);
+}
 
 // Register tile: kRows x kColumns vectors of sums, held in registers over the whole of k.
 #if defined(__AVX512F__)
@@ -119,6 +135,7 @@ void product_any_a(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, c
 template <typename T>
 void tile_gemm(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, TileOperand<T> b,
                Write write, T* c, int64_t c_stride) {
+  count_multiply_adds(m * n * k);
   const bool accumulate = write == Write::accumulate;
   if (!b.transposed || k == 0) {
     product_any_a(m, n, k, alpha, a, b.data, b.stride, accumulate, c, c_stride);
@@ -137,6 +154,12 @@ void tile_gemm(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, TileO
                     c_stride);
     }
   }
+}
+
+double tile_multiply_adds() {
+  double total = 0;
+  for (const Count& count : counts) total += static_cast<double>(count.value.load());
+  return total;
 }
 
 template <typename T>

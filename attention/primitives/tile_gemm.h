@@ -28,6 +28,10 @@ template <typename T>
 void tile_gemm(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, TileOperand<T> b,
                Write write, T* c, int64_t c_stride);
 
+// Multiply-adds of all tile products since the program began, on all threads: what the kernels
+// execute, padding included.
+double tile_multiply_adds();
+
 // Elements of T in one native vector: pad widths to a multiple of it to stay on the fast path.
 template <typename T>
 int64_t vector_elements();

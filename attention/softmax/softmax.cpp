@@ -38,6 +38,17 @@ class SoftmaxMixer : public AttentionMixer {
     return causal_with_cache(input, context, state, block, kKeepAll);
   }
 
+  MixerCost mix_cost(const MixerShape& shape) const override {
+    if (options().form != Form::cross) {
+      BlockAttentionOptions all;
+      all.causal = options().form == Form::causal;
+      return block_attention_cost(options(), all, kKeepAll, shape);
+    }
+    const auto keys = static_cast<double>(shape.batch * shape.keys * 2 * options().width);
+    return {.mixing = static_cast<double>(shape.queries) * keys,
+            .bytes = keys * static_cast<double>(size_of(shape.dtype))};
+  }
+
  private:
   SoftmaxParams params_;
 };

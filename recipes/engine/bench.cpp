@@ -103,6 +103,7 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   }
   AttentionBench result{mechanism.name, options.form,  options.batch,
                         length,         options.heads, options.head_width};
+  result.multiply_adds = mixer->cost({options.batch, length, 0, DType::f32}).mixing;
   result.forward_ms = 1e3 * median_seconds(options.runs, [&] {
                         const NoGrad off;
                         attention->mix(input, context, {});

@@ -35,9 +35,12 @@ struct AttentionBench {
   std::string mechanism;
   Form form = Form::causal;
   int64_t batch = 0, length = 0, heads = 0, width = 0;
+  double multiply_adds = 0;        // of one forward pass, as the mechanism declares
   double forward_ms = 0;           // median
   double forward_backward_ms = 0;  // median
   size_t peak_bytes = 0;
+  // Two operations a multiply-add.
+  double forward_gflop_per_s() const { return 2e-6 * multiply_adds / forward_ms; }
 };
 
 struct AttentionBenchOptions {

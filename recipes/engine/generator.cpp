@@ -67,12 +67,16 @@ Generated generate(const DecoderLm& model, std::span<const int32_t> prompt,
 }
 
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view prompt) {
-  std::vector<std::string> warnings;
-  std::vector<int32_t> ids = tokenizer.encode(prompt, &warnings);
-  for (const std::string& warning : warnings) log_warning("prompt: ", warning);
+  UnknownWords unknown;
+  std::vector<int32_t> ids = tokenizer.encode(prompt, &unknown);
+  if (unknown.count > 0) {
+    log_warning("prompt: the vocabulary lacks ", unknown.count,
+                unknown.count == 1 ? " word" : " words",
+                " of it, which became <unk>; the first is '", unknown.first, "'");
+  }
   if (ids.empty()) {
-    ids = tokenizer.eos_id() >= 0 ? std::vector<int32_t>{tokenizer.eos_id()}
-                                  : tokenizer.encode("\n", &warnings);
+    ids =
+        tokenizer.eos_id() >= 0 ? std::vector<int32_t>{tokenizer.eos_id()} : tokenizer.encode("\n");
   }
   return ids;
 }

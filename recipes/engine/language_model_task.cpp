@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "autograd/loss.h"
+#include "core/files.h"
 #include "data/packing.h"
 #include "data/text_dataset.h"
 #include "recipes/engine/task.h"
@@ -160,6 +161,10 @@ std::unique_ptr<Task> make_language_model_task(const DataConfig& config, uint64_
 
 std::unique_ptr<Task> make_task(const Recipe& recipe, std::shared_ptr<const Tokenizer> tokenizer) {
   const DataConfig& data = recipe.data;
+  const bool pattern = data.path.find_first_of("*?") != std::string::npos;
+  require(
+      data.path.empty() || pattern || exists(data.path), "there are no data at '", data.path,
+      "' (data.path); say where they are with data.path=DIR, evaluating with --set data.path=DIR");
   const ModelConfig& model = recipe.model;
   const bool labelled = data.kind == "listops";
   require_usage(labelled == (model.kind == "encoder"), "data of kind ", data.kind,

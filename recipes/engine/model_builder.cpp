@@ -44,25 +44,20 @@ void require_decode_state(const Transformer& model, std::string_view what) {
                 " needs a state that follows the text, which attention '", name, "' does not have");
 }
 
-std::map<std::string, Tensor> named_weights(const ParameterSet& parameters) {
-  std::map<std::string, Tensor> result;
-  for (const ParameterSet::Entry& entry : parameters.entries()) {
-    result[entry.name] = parameters.weight_of(entry);
-  }
-  return result;
-}
-
 void load_weights(const ParameterSet& parameters, const std::map<std::string, Tensor>& weights,
                   const std::string& label) {
+  const std::map<std::string, Tensor> own = parameters.tensors();
   for (const auto& [name, tensor] : weights) {
-    const ParameterSet::Entry& entry = parameters.find(name);
-    require(tensor.shape() == entry.shape && tensor.dtype() == parameters.weights().dtype(), label,
-            ": parameter ", name, " is ", name_of(tensor.dtype()), " ", tensor.shape(),
-            ", the model has ", name_of(parameters.weights().dtype()), " ", entry.shape);
-    parameters.weight_of(entry).copy_from(tensor);
+    const auto found = own.find(name);
+    const Tensor to =
+        found != own.end() ? found->second : parameters.weight_of(parameters.find(name));
+    require(tensor.shape() == to.shape() && tensor.dtype() == to.dtype(), label, ": parameter ",
+            name, " is ", name_of(tensor.dtype()), " ", tensor.shape(), ", the model has ",
+            name_of(to.dtype()), " ", to.shape());
+    to.copy_from(tensor);
   }
-  for (const ParameterSet::Entry& entry : parameters.entries()) {
-    require(weights.contains(entry.name), label, ": parameter ", entry.name, " is missing");
+  for (const auto& tensor : own) {
+    require(weights.contains(tensor.first), label, ": parameter ", tensor.first, " is missing");
   }
   parameters.refresh_values();
 }

@@ -30,9 +30,8 @@ const EncoderClassifier& as_classifier(const Transformer& model);
 // needs it.
 void require_decode_state(const Transformer& model, std::string_view what);
 
-// Master weights by name, views; and the inverse. Throws Error naming a tensor that is missing,
-// unknown or of another shape or dtype.
-std::map<std::string, Tensor> named_weights(const ParameterSet& parameters);
+// The inverse of parameters.tensors(). Throws Error naming a tensor that is missing, unknown or of
+// another shape or dtype.
 void load_weights(const ParameterSet& parameters, const std::map<std::string, Tensor>& weights,
                   const std::string& label);
 

@@ -6,6 +6,7 @@
 
 #include "attention/registry.h"
 #include "core/files.h"
+#include "core/log.h"
 #include "core/yaml.h"
 
 namespace linnet {
@@ -120,6 +121,8 @@ ConfigNode load_recipe_node(const std::string& path, const std::vector<std::stri
   }
   require_usage(is_there(path), "there is no recipe file ", path,
                 "; 'linnet recipe list FOLDER' lists those below a folder");
+  require_usage(!is_directory(path), path, " is a folder, not a recipe file; 'linnet recipe list ",
+                path, "' lists the recipes below it");
   std::vector<std::string> chain;
   ConfigNode node = load_extended(path, chain);
   apply_overrides(node, std::move(changes));
@@ -151,8 +154,10 @@ Recipe parse_recipe(const ConfigNode& node) {
 }
 
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides) {
-  Recipe recipe = parse_recipe(load_recipe_node(path, overrides));
+  const ConfigNode node = load_recipe_node(path, overrides);
+  Recipe recipe = parse_recipe(node);
   recipe.path = path;
+  for (const std::string& note : restart_notes(node, overrides)) log_info(note);
   return recipe;
 }
 
@@ -168,6 +173,8 @@ void check_recipe(const std::string& path, const std::vector<std::string>& overr
 }
 
 std::vector<RecipeListing> list_recipes(const std::string& folder) {
+  require_usage(is_there(folder) && is_directory(folder), "there is no folder ", folder,
+                "; give one that holds recipes, such as recipes");
   std::vector<std::string> paths;
   find_recipes(folder, kFolderDepth, paths);
   std::sort(paths.begin(), paths.end());

@@ -33,7 +33,12 @@ bool changes_kind(const ConfigNode& base, const ConfigNode& over) {
 }
 
 ConfigNode merge(const ConfigNode& base, const ConfigNode& over, bool top) {
-  if (!base.is_map() || !over.is_map() || (!top && changes_kind(base, over))) return over;
+  if (!base.is_map() || !over.is_map()) return over;
+  if (!top && changes_kind(base, over)) {
+    ConfigNode fresh = over;
+    fresh.set_replaced_keys(base.keys());
+    return fresh;
+  }
   std::vector<ConfigEntry> entries = base.entries();
   std::unordered_map<std::string, size_t> index;
   for (size_t i = 0; i < entries.size(); ++i) index.emplace(entries[i].key, i);
@@ -82,9 +87,10 @@ void assign(ConfigNode& root, const Override& change) {
   const std::string& key = change.path.back();
   const ConfigNode* old = section->find(key);
   if (section != &root && names_a_kind(key) && old != nullptr && !same_name(*old, change.value)) {
-    const Location section_location = section->location();
-    *section = ConfigNode::map();
-    section->set_location(section_location);
+    ConfigNode fresh = ConfigNode::map();
+    fresh.set_location(location);
+    fresh.set_replaced_keys(section->keys());
+    *section = std::move(fresh);
   }
   section->set(key, change.value, location);
 }
@@ -148,6 +154,27 @@ void apply_overrides(ConfigNode& root, std::vector<Override> overrides) {
     }
     assign(root, overrides[i]);
   }
+}
+
+std::vector<std::string> restart_notes(const ConfigNode& root,
+                                       const std::vector<std::string>& overrides) {
+  std::vector<std::string> notes;
+  for (const std::string& argument : overrides) {
+    const Override change = parse_override(argument);
+    if (!names_a_kind(change.path.back())) continue;
+    const ConfigNode* section = &root;
+    std::string name;
+    for (size_t i = 0; i + 1 < change.path.size(); ++i) {
+      section = section->find(change.path[i]);
+      name += (name.empty() ? "" : ".") + change.path[i];
+    }
+    std::string lost;
+    for (const std::string& key : section->lost_keys()) lost += (lost.empty() ? "" : ", ") + key;
+    if (lost.empty()) continue;
+    notes.push_back(concat(change.value.location().text(), ": a new ", change.path.back(),
+                           " starts '", name, "' anew, without its former ", lost));
+  }
+  return notes;
 }
 
 }  // namespace linnet

@@ -2,6 +2,7 @@
 
 #include "core/files.h"
 #include "core/hdf5.h"
+#include "core/log.h"
 #include "core/yaml.h"
 #include "recipes/engine/checkpoint_store.h"
 
@@ -62,7 +63,7 @@ CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters
                             const Tokenizer* tokenizer, const ModelSizes& sizes) {
   CheckpointContents contents;
   contents.files["recipe.yaml"] = to_yaml(recipe.resolved);
-  contents.files["weights.h5"] = tensors_to_hdf5(named_weights(parameters));
+  contents.files["weights.h5"] = tensors_to_hdf5(parameters.tensors());
   contents.files["optimizer.h5"] = tensors_to_hdf5(updater.optimizer->state());
   if (updater.average) contents.files["average.h5"] = tensors_to_hdf5(updater.average->state());
   if (tokenizer != nullptr) contents.files["tokenizer.bin"] = tokenizer->serialise();
@@ -118,6 +119,7 @@ LoadedModel load_model(const std::string& run_or_checkpoint,
   }
   apply_overrides(node, parsed);
   loaded.recipe = parse_recipe(node);
+  for (const std::string& note : restart_notes(node, overrides)) log_info(note);
   if (checkpoint.files.contains("tokenizer.bin")) {
     loaded.tokenizer = tokenizer_from_blob(file_of(checkpoint, "tokenizer.bin"),
                                            join_path(checkpoint.path, "tokenizer.bin"));

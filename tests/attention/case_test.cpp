@@ -35,7 +35,7 @@ Tensor draw(const Shape& shape, const std::string& name) {
 struct CaseFile {
   std::map<std::string, Tensor> tensors;
   std::string mechanism, form, config;
-  int64_t core = 0;
+  int64_t core = 0, seed = 0;
 
   std::string image() const {
     Hdf5Writer writer;
@@ -44,6 +44,7 @@ struct CaseFile {
     writer.set_attribute("/", "form", form);
     writer.set_attribute("/", "config", config);
     writer.set_attribute("/", "core", core);
+    writer.set_attribute("/", "seed", seed);
     writer.set_attribute("/", "max_length", int64_t{64});
     return writer.finish();
   }
@@ -185,6 +186,33 @@ TEST(AttentionCase, StateContinuesInAnotherRun) {
   }
 }
 
+TEST(AttentionCase, DrawsFollowTheSeedUnlessTheyAreGiven) {
+  CaseFile file = make_case(find_mechanism("lavo"), Form::causal);
+  file.tensors.erase("params/basis");
+  file.config.replace(file.config.size() - 1, 1, ", basis_train: frozen}");
+  const auto first = run(file, CaseMode::parallel);
+  EXPECT_EQ(first.at("draws/basis").shape(), Shape({kHeads, 6, kWidth / kHeads}));
+  EXPECT_FALSE(first.contains("grads/params/basis"));
+  expect_equal(run(file, CaseMode::parallel), first, 0, "the same seed");
+  CaseFile other = file;
+  other.seed = 1;
+  const auto second = run(other, CaseMode::parallel);
+  EXPECT_GT(difference(second.at("draws/basis"), first.at("draws/basis")), 0.1);
+  EXPECT_GT(difference(second.at("outputs/y"), first.at("outputs/y")), 1e-6);
+  // Given, what another seed drew is used and listed.
+  CaseFile given = file;
+  given.tensors["draws/basis"] = second.at("draws/basis");
+  expect_equal(run(given, CaseMode::parallel), second, 0, "given draws");
+  given.tensors["draws/basis"] = draw({2}, "x");
+  EXPECT_NE(refusal(given).find("expected draws/basis [2, 6, 8]"), std::string::npos);
+  given.tensors.erase("draws/basis");
+  given.tensors["draws/bases"] = draw({2}, "x");
+  EXPECT_NE(refusal(given).find("did you mean 'basis'"), std::string::npos);
+  given.tensors.erase("draws/bases");
+  given.tensors["choices/top"] = draw({2}, "x");
+  EXPECT_NE(refusal(given).find("'lavo' makes no choices"), std::string::npos);
+}
+
 TEST(AttentionCase, BadCasesAreRefusedWithASentence) {
   const CaseFile good = make_case(find_mechanism("softmax"), Form::causal);
   CaseFile bad = good;
@@ -198,7 +226,7 @@ TEST(AttentionCase, BadCasesAreRefusedWithASentence) {
   EXPECT_NE(refusal(bad).find("expected inputs/mask [2, 21]"), std::string::npos);
   bad = good;
   bad.tensors["draws/projection"] = draw({2}, "x");
-  EXPECT_NE(refusal(bad).find("makes no draws"), std::string::npos);
+  EXPECT_NE(refusal(bad).find("'softmax' with this config draws nothing"), std::string::npos);
   bad = good;
   bad.tensors["input/x"] = draw({2}, "x");
   EXPECT_NE(refusal(bad).find("did you mean 'inputs'"), std::string::npos);
@@ -217,10 +245,25 @@ TEST(AttentionShow, ListsParametersStateAndOptionsOfEveryMechanism) {
     for (const JsonValue& form : shown.at("forms").elements()) {
       EXPECT_EQ(form.at("parameters").elements()[0].at("name").text(), "q.weight");
       EXPECT_EQ(form.at("state").size() == 0, form.at("form").text() == "noncausal");
+      EXPECT_GT(form.at("cost").at("mixing_per_token").number(), 0);
+      // q, k, v and out of width 256.
+      EXPECT_GE(form.at("cost").at("projections_per_token").number(), 4 * 256 * 256);
     }
     const std::string text = format_explanation(shown);
     EXPECT_NE(text.find(mechanism.sources), std::string::npos);
+    EXPECT_NE(text.find("cost a token at T = 1024  multiply-adds: "), std::string::npos);
   }
+}
+
+TEST(AttentionShow, ListsDraws) {
+  ConfigNode config = ConfigNode::map();
+  config.set("basis_train", ConfigNode::scalar("frozen"));
+  const JsonValue shown = explain_mechanism(find_mechanism("lavo"), config);
+  const JsonValue& draws = shown.at("forms").elements()[0].at("draws");
+  ASSERT_EQ(draws.size(), 1u);
+  EXPECT_EQ(draws.elements()[0].at("name").text(), "basis");
+  EXPECT_EQ(draws.elements()[0].at("shape").size(), 3u);
+  EXPECT_NE(format_explanation(shown).find("draws  basis[4, 64, 64]"), std::string::npos);
 }
 
 }  // namespace

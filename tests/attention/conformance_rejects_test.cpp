@@ -19,6 +19,7 @@ class Wrapped : public TokenMixer {
                             const MixerState& state) const override {
     return inner_->forward_cross(x, source, context, state);
   }
+  MixerCost cost(const MixerShape& shape) const override { return inner_->cost(shape); }
 
  protected:
   virtual MixerResult change(const Variable& x, const MixerContext& context,
@@ -109,6 +110,45 @@ class MixesRows : public Wrapped {
   }
 };
 
+// Declares what a wrong formula would give.
+template <typename Change>
+class Miscounts : public Wrapped {
+  using Wrapped::Wrapped;
+  MixerResult change(const Variable& x, const MixerContext& context,
+                     const MixerState& state) const override {
+    return inner_->forward(x, context, state);
+  }
+  MixerCost cost(const MixerShape& shape) const override {
+    MixerCost cost = inner_->cost(shape);
+    Change()(cost, shape);
+    return cost;
+  }
+};
+struct HalvesMixing {
+  void operator()(MixerCost& cost, const MixerShape&) const { cost.mixing /= 2; }
+};
+struct AddsToMixing {
+  void operator()(MixerCost& cost, const MixerShape&) const { cost.mixing *= 1.25; }
+};
+struct MixesInLinearTime {
+  void operator()(MixerCost& cost, const MixerShape& shape) const {
+    cost.mixing *= 64 / static_cast<double>(shape.queries);
+  }
+};
+struct ForgetsAProjection {
+  void operator()(MixerCost& cost, const MixerShape&) const { cost.projections *= 0.75; }
+};
+struct ForgetsTheState {
+  void operator()(MixerCost& cost, const MixerShape& shape) const {
+    cost.bytes -= static_cast<double>(8 * shape.batch * shape.queries);
+  }
+};
+struct ForgetsTheBatch {
+  void operator()(MixerCost& cost, const MixerShape& shape) const {
+    cost.mixing /= static_cast<double>(shape.batch);
+  }
+};
+
 template <typename Wrong>
 std::vector<std::string> failures() {
   Mechanism mechanism = find_mechanism("softmax");
@@ -146,6 +186,32 @@ TEST(ConformanceRejects, AMixerWithAWrongGradient) {
 }
 TEST(ConformanceRejects, AMixerThatMixesRows) {
   EXPECT_TRUE(contains(failures<MixesRows>(), "rows"));
+}
+
+template <typename Change>
+void expect_cost_refused() {
+  EXPECT_EQ(failures<Miscounts<Change>>(), std::vector<std::string>{"cost"});
+}
+TEST(ConformanceRejects, AWrongCost) {
+  expect_cost_refused<HalvesMixing>();
+  expect_cost_refused<AddsToMixing>();
+  expect_cost_refused<MixesInLinearTime>();
+  expect_cost_refused<ForgetsAProjection>();
+  expect_cost_refused<ForgetsTheState>();
+  expect_cost_refused<ForgetsTheBatch>();
+}
+
+TEST(ConformanceRejects, AGrowthThatTheCostContradicts) {
+  Mechanism mechanism = find_mechanism("softmax");
+  const auto before = mechanism.traits_of;
+  mechanism.traits_of = [before](const ConfigNode& parameters) {
+    MixerTraits traits = before(parameters);
+    traits.growth = "T";
+    return traits;
+  };
+  for (const CheckResult& result : run_conformance(mechanism, Form::causal, ConfigNode::map())) {
+    EXPECT_EQ(result.passed, result.check != "cost") << result.message;
+  }
 }
 
 TEST(ConformanceRejects, AnExemptionWithoutAReason) {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "core/random.h"
@@ -129,6 +130,19 @@ TYPED_TEST(TileGemm, RowsOfAnyLength) {
       EXPECT_NEAR(z[i], y[i] + 2 * x[i], tolerance);
     }
   }
+}
+
+TEST(TileGemmCount, CountsEveryProductOfEveryThread) {
+  const std::vector<float> a(20 * 30, 1), b(30 * 40, 1);
+  const double before = tile_multiply_adds();
+  const auto multiply = [&] {
+    std::vector<float> c(20 * 40);
+    tile_gemm<float>(20, 40, 30, 1, {a.data(), 30}, {b.data(), 40}, Write::overwrite, c.data(), 40);
+  };
+  multiply();
+  std::thread other(multiply);
+  other.join();
+  EXPECT_EQ(tile_multiply_adds() - before, 2 * 20 * 40 * 30);
 }
 
 }  // namespace

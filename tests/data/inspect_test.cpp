@@ -30,12 +30,16 @@ TEST(InspectData, KindsAreTheChoicesOfTheConfiguration) {
 TEST(InspectData, LayoutsAreDetected) {
   TemporaryFolder folder;
   folder.write("w/wiki.valid.raw", "a\n");
+  folder.write("x/valid.txt", " \n = Homarus gammarus = \n \n Homarus\n");
+  folder.write("y/valid.txt", "the ptb = text\n");
   folder.write("l/basic_val.tsv", "");
   folder.write("p/train/1.txt", "a");
   folder.write("p/test/2.txt", "a");
   folder.write("s/CMakeLists.txt", "a");
   folder.write("t/a.txt", "a");
   EXPECT_EQ(detect_data_kind(folder / "w"), "wikitext");
+  EXPECT_EQ(detect_data_kind(folder / "x"), "wikitext");
+  EXPECT_EQ(detect_data_kind(folder / "y"), "text");
   EXPECT_EQ(detect_data_kind(folder / "l"), "listops");
   EXPECT_EQ(detect_data_kind(folder / "p"), "pg19");
   EXPECT_EQ(detect_data_kind(folder / "s"), "self");
@@ -67,6 +71,10 @@ TEST(InspectData, WikiTextAndListopsReportTheirCounts) {
   EXPECT_EQ(words.splits[1].words, 217'646);
   EXPECT_EQ(words.splits[2].words, 245'569);
   EXPECT_NE(words.splits[0].missing, "");
+  LINNET_REQUIRE_DATA(named_txt, "wikitext-2");
+  const DataReport txt = inspect_data(named_txt);
+  EXPECT_EQ(txt.splits[1].words, 217'646);
+  EXPECT_TRUE(txt.warnings.empty()) << txt.warnings.front();
   const DataReport lists = inspect_data(listops);
   EXPECT_EQ(lists.splits[2].documents, 200);
 }

@@ -219,6 +219,30 @@ TEST(TextDataset, WordVocabularyComesFromTrainOnly) {
   EXPECT_THAT(message_of([&] { TextDataset{config}; }), HasSubstr("data.train"));
 }
 
+TEST(TextDataset, UnknownWordsAndEmptyFilesAreOneWarningEach) {
+  TemporaryFolder folder, cache;
+  folder.write("train.txt", "a b a\n");
+  for (const char* name : {"v1.txt", "v2.txt", "t1.txt"}) folder.write(name, "a secret word\n");
+  for (const char* name : {"v0.txt", "v9.txt"}) folder.write(name, "");
+  auto config = config_of("text", folder.path());
+  config.train = {"train.txt"};
+  config.validation = {"v*.txt"};
+  config.test = {"t1.txt"};
+  config.tokenizer.kind = "word";
+  config.cache = true;
+  for (const char* source : {"files", "cache"}) {
+    TextDataset data(config, nullptr, cache.path());
+    for (const Split split : kSplits) data.split(split);
+    EXPECT_THAT(data.take_warnings(),
+                ElementsAre(testing::AllOf(HasSubstr("2 files of validation are empty"),
+                                           HasSubstr("v0.txt")),
+                            "words that the vocabulary lacks became <unk>: 4 of the 8 tokens of "
+                            "validation, 2 of the 4 tokens of test; the first is 'secret'"))
+        << source;
+    EXPECT_TRUE(data.take_warnings().empty()) << source;
+  }
+}
+
 TEST(TextDataset, StrippedLinesEndWithEos) {
   TemporaryFolder folder;
   folder.write("a.txt", "  one \n\ntwo");

@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <filesystem>
 
 #include "data/text_dataset.h"
 #include "tests/data/temporary_folder.h"
@@ -99,6 +101,28 @@ TEST_F(TokenCacheTest, EveryInputChangesTheKey) {
   texts.write("d.txt", "seven");
   load();
   EXPECT_EQ(cached_files().size(), 6u) << "cache: false";
+}
+
+TEST_F(TokenCacheTest, TheKeyIsTheContentsNotTheTimeOrThePlace) {
+  namespace fs = std::filesystem;
+  const std::string a = texts / "train/a.txt", elsewhere = cache / "elsewhere";
+  texts.write("train/a.txt", "one two three\n");
+  config.kind = "pg19";
+  config.train.clear();
+  EXPECT_EQ(load(), "one two three\n");
+  // The same size and time, other contents.
+  const auto time = fs::last_write_time(a);
+  texts.write("train/a.txt", "one two seven\n");
+  fs::last_write_time(a, time);
+  EXPECT_EQ(load(), "one two seven\n");
+  EXPECT_EQ(cached_files().size(), 2u);
+  // Another time and place, the same contents.
+  fs::create_directories(elsewhere);
+  fs::copy(texts / "train", elsewhere + "/train", fs::copy_options::recursive);
+  fs::last_write_time(elsewhere + "/train/a.txt", time + std::chrono::hours(1));
+  config.path = elsewhere;
+  EXPECT_EQ(load(), "one two seven\n");
+  EXPECT_EQ(cached_files().size(), 2u);
 }
 
 TEST_F(TokenCacheTest, AnyDamagedByteOrTruncationIsNoticedAndRepaired) {

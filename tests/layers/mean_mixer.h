@@ -38,6 +38,8 @@ class MeanMixer : public AttentionMixer {
              {"count", Variable(Tensor::full({input.v.size(0)}, static_cast<double>(before + time),
                                              DType::i64))}}};
   }
+  // Nobody asks a model of it what it takes.
+  MixerCost mix_cost(const MixerShape&) const override { return {}; }
 
  private:
   // y[b,t] = sum_j weights[t,j] v[b,j] + carried sum / count.

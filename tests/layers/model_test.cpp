@@ -297,5 +297,33 @@ TEST(ParameterSet, NamesTheNearestParameterAndRefusesDuplicates) {
   }
 }
 
+TEST(ParameterSet, BuffersAreDrawnWithTheSeedKeptButNotTrained) {
+  const auto build = [](ParameterSet& set, uint64_t seed) {
+    const ParameterScope scope = ParameterScope(set).child("own");
+    scope.parameter("weight", {3}, init_normal(1));
+    const Variable buffer = scope.buffer("drawn", {2, 2}, init_normal(1));
+    set.materialize(seed, DType::f32, DType::bf16);
+    return buffer;
+  };
+  ParameterSet first, again, other;
+  const Variable buffer = build(first, 1);
+  EXPECT_EQ(buffer.dtype(), DType::f32);
+  EXPECT_FALSE(buffer.requires_grad());
+  EXPECT_EQ(first.count(), 3);
+  const auto drawn = [](const ParameterSet& set) {
+    return set.tensors().at("own.drawn").to_vector<float>();
+  };
+  EXPECT_EQ(buffer.value().to_vector<float>(), drawn(first));
+  build(again, 1);
+  build(other, 2);
+  EXPECT_EQ(drawn(first), drawn(again));
+  EXPECT_NE(drawn(first), drawn(other));
+  EXPECT_TRUE(first.tensors().contains("own.weight"));
+  ParameterSet twice;
+  twice.declare_buffer("name", {1}, init_constant(0));
+  EXPECT_THROW(twice.declare("name", {1}, init_constant(0)), Error);
+  EXPECT_THROW(twice.declare_buffer("name", {1}, init_constant(0)), Error);
+}
+
 }  // namespace
 }  // namespace linnet

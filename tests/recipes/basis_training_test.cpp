@@ -38,6 +38,25 @@ class BasisTraining : public test::TinyRun {
   }
 };
 
+TEST_F(BasisTraining, AFrozenBasisFollowsTheSeedAndStaysInTheCheckpoint) {
+  const auto basis_of = [&](const std::string& seed, const std::string& name) {
+    run(recipe({"model.attention={name: lavo, rank: 4, window: 5, basis_train: frozen}",
+                "seed=" + seed}),
+        name);
+    return tensors_from_hdf5(left(name).files.at("weights.h5"), name)
+        .at("layers.1.attention.basis")
+        .to_vector<double>();
+  };
+  const std::vector<double> basis = basis_of("5", "first");
+  EXPECT_EQ(basis_of("5", "again"), basis);
+  EXPECT_NE(basis_of("6", "other"), basis);
+  EXPECT_TRUE(distance_after_training("frozen", "bf16") <= 1e-6);
+  // What is loaded is what was stored.
+  const LoadedModel loaded = load_model(out("first"));
+  EXPECT_EQ(loaded.model->parameters().tensors().at("layers.1.attention.basis").to_vector<double>(),
+            basis);
+}
+
 TEST_F(BasisTraining, QrLeavesOrthonormalRowsAndFreeDoesNot) {
   EXPECT_TRUE(distance_after_training("qr", "f32") <= 1e-6);
   EXPECT_TRUE(distance_after_training("qr", "bf16") <= 1e-6);

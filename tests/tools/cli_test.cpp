@@ -124,11 +124,30 @@ TEST_F(Cli, NamesWhatWasMeant) {
 TEST_F(Cli, SaysWhatIsMissing) {
   expect_error({"train", "no.yaml"}, 2, "there is no recipe file no.yaml");
   expect_error({"recipe", "show", "no.yaml"}, 2, "there is no recipe file no.yaml");
-  expect_error({"train", "tiny.yaml", "data.path=nowhere", "--out", "run"}, 1, "nowhere");
+  for (const char* command : {"show", "check"}) {
+    expect_error({"recipe", command, "text"}, 2,
+                 "text is a folder, not a recipe file; 'linnet recipe list text' lists");
+  }
+  expect_error({"recipe", "list", "nowhere"}, 2, "there is no folder nowhere");
+  expect_error({"recipe", "list", "tiny.yaml"}, 2, "there is no folder tiny.yaml");
+  expect_error({"train", "tiny.yaml", "data.path=nowhere", "--out", "run"}, 1,
+               "there are no data at 'nowhere' (data.path); say where they are with data.path=DIR");
   expect_error({"evaluate", "nowhere"}, 2, "neither a run directory");
   expect_error({"generate", "nowhere", "--prompt", "a"}, 2, "neither a run directory");
   expect_error({"train", "tiny.yaml", "--resume", "nowhere"}, 2, "no valid checkpoint");
   EXPECT_FALSE(exists(folder_ / "run"));
+  expect_error({"data", "inspect", "nowhere"}, 1, "nowhere does not exist");
+  expect_error({"data", "prepare", "text"}, 2, "--from is required for kind text");
+  expect_error({"data", "prepare", "text", "--from", "nowhere"}, 1, "--from nowhere does not");
+  expect_error({"data", "prepare", "text", "--from", "text", "--tokenizer", "wrod"}, 2,
+               "command line: 'tokenizer.kind' cannot be 'wrod'; did you mean 'word'?");
+  expect_error({"data", "prepare", "text", "--from", "text", "--tokenizer", "gpt2"}, 2,
+               "--tokenizer gpt2 needs --tokenizer-path");
+  const Outcome unknown = linnet({"data", "prepare", "foo", "--from", "text"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err,
+              AllOf(HasSubstr("'foo' is no kind of data; what can be prepared is"),
+                    HasSubstr("\n  wikitext    WikiText-2"), HasSubstr("\n  listops     ListOps")));
 }
 
 TEST_F(Cli, ExplainsItself) {

@@ -63,8 +63,8 @@ int bench_attention_command(const AttentionBenchOptions& options, bool json) {
   JsonValue points = JsonValue::array();
   if (!json) {
     std::cout << std::left << std::setw(14) << "mechanism" << std::right << std::setw(8) << "length"
-              << std::setw(14) << "forward ms" << std::setw(20) << "fwd+bwd ms" << std::setw(12)
-              << "peak MiB"
+              << std::setw(14) << "forward ms" << std::setw(10) << "GFLOP/s" << std::setw(20)
+              << "fwd+bwd ms" << std::setw(12) << "peak MiB"
               << "\n";
   }
   for (const AttentionBench& point : results) {
@@ -76,17 +76,23 @@ int bench_attention_command(const AttentionBenchOptions& options, bool json) {
                     .set("heads", point.heads)
                     .set("head_width", point.width)
                     .set("forward_ms", point.forward_ms)
+                    .set("multiply_adds", point.multiply_adds)
+                    .set("forward_gflop_per_s", point.forward_gflop_per_s())
                     .set("forward_backward_ms", point.forward_backward_ms)
                     .set("peak_bytes", point.peak_bytes));
     if (json) continue;
     std::cout << std::left << std::setw(14) << point.mechanism << std::right << std::setw(8)
               << point.length << std::fixed << std::setprecision(2) << std::setw(14)
-              << point.forward_ms << std::setw(20) << point.forward_backward_ms << std::setw(12)
+              << point.forward_ms << std::setprecision(1) << std::setw(10)
+              << point.forward_gflop_per_s() << std::setprecision(2) << std::setw(20)
+              << point.forward_backward_ms << std::setw(12)
               << static_cast<double>(point.peak_bytes) / kMiB << "\n";
   }
   if (json) {
     std::cout << JsonValue::object().set("threads", thread_count()).set("points", points).dump()
               << "\n";
+  } else {
+    std::cout << "GFLOP/s: the forward pass's products as its equation counts them.\n";
   }
   return 0;
 }

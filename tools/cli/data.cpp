@@ -2,7 +2,9 @@
 #include <CLI/CLI.hpp>
 #include <iomanip>
 #include <iostream>
+#include <sstream>
 
+#include "core/files.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "data/inspect.h"
@@ -12,13 +14,17 @@ namespace linnet::cli {
 namespace {
 
 void print_text(const DataReport& report) {
-  std::cout << report.path << ": " << report.layout << " (kind " << report.kind << ")\n";
-  if (!report.tokenizer.empty()) {
+  const bool text = !report.tokenizer.empty();  // otherwise labelled examples, without bytes
+  std::cout << report.path << (report.path.empty() ? "" : ": ") << report.layout << " (kind "
+            << report.kind << ")\n";
+  if (text) {
     std::cout << "tokenizer " << report.tokenizer << ", vocabulary " << report.vocabulary_size
               << "\n";
   }
-  std::cout << std::left << std::setw(12) << "split" << std::right << std::setw(12) << "documents"
-            << std::setw(14) << "bytes" << std::setw(14) << "words" << std::setw(14) << "tokens"
+  std::cout << std::left << std::setw(12) << "split" << std::right << std::setw(12)
+            << (text ? "documents" : "examples");
+  if (text) std::cout << std::setw(14) << "bytes" << std::setw(14) << "words";
+  std::cout << std::setw(14) << "tokens"
             << "\n";
   for (const SplitReport& split : report.splits) {
     std::cout << std::left << std::setw(12) << split.name << std::right;
@@ -26,8 +32,9 @@ void print_text(const DataReport& report) {
       std::cout << "  missing: " << split.missing << "\n";
       continue;
     }
-    std::cout << std::setw(12) << split.documents << std::setw(14) << split.bytes << std::setw(14)
-              << split.words << std::setw(14) << split.tokens << "\n";
+    std::cout << std::setw(12) << split.documents;
+    if (text) std::cout << std::setw(14) << split.bytes << std::setw(14) << split.words;
+    std::cout << std::setw(14) << split.tokens << "\n";
   }
   for (const std::string& path : report.written) std::cout << "written: " << path << "\n";
 }
@@ -63,6 +70,28 @@ int show(const DataReport& report, bool json) {
   return 0;
 }
 
+// Options are checked as a recipe's section is, after what only a command line gets wrong.
+int prepare(const DataConfig& config, const std::string& folder, bool json) {
+  std::string kinds;
+  bool known = false;
+  for (const DataKind& kind : data_kinds()) {
+    std::ostringstream line;
+    line << "\n  " << std::left << std::setw(12) << kind.name << kind.help;
+    kinds += line.str();
+    known = known || kind.name == config.kind;
+  }
+  require_usage(known, "'", config.kind, "' is no kind of data; what can be prepared is", kinds);
+  require_usage(!config.path.empty() || config.kind == "listops" || config.kind == "self",
+                "--from is required for kind ", config.kind, ": the file or folder to prepare");
+  require_usage(config.tokenizer.kind != "gpt2" || !config.tokenizer.path.empty(),
+                "--tokenizer gpt2 needs --tokenizer-path: the folder with encoder.json and "
+                "vocab.bpe");
+  require(config.path.empty() || exists(config.path), "--from ", config.path, " does not exist");
+  ConfigNode node = to_config_node(config);
+  node.set_location_everywhere({std::make_shared<const std::string>("command line"), 0, 0});
+  return show(prepare_data(parse_config<DataConfig>(node), folder), json);
+}
+
 }  // namespace
 
 void add_data(CLI::App& app, Command& chosen) {
@@ -96,22 +125,18 @@ void add_data(CLI::App& app, Command& chosen) {
   inspect->callback(
       [=, &chosen] { chosen = [=] { return show(inspect_data(config->path), *json); }; });
 
-  CLI::App* prepare = command->add_subcommand("prepare", "tokenize ahead of training");
+  CLI::App* preparer = command->add_subcommand("prepare", "tokenize ahead of training");
   auto folder = std::make_shared<std::string>();
-  prepare->add_option("KIND", config->kind, "see 'linnet data list'")->required();
-  prepare->add_option("--from", config->path, "the data")->required();
-  prepare->add_option("--out", *folder, "folder to write to (default: the token cache)");
-  prepare->add_option("--tokenizer", config->tokenizer.kind, "byte, word or gpt2")
+  preparer->add_option("KIND", config->kind, "see 'linnet data list'")->required();
+  preparer->add_option("--from", config->path,
+                       "the data; listops: left out, the examples are generated; self: default .");
+  preparer->add_option("--out", *folder, "folder to write to (default: the token cache)");
+  preparer->add_option("--tokenizer", config->tokenizer.kind, "byte, word or gpt2")
       ->capture_default_str();
-  prepare->add_option("--tokenizer-path", config->tokenizer.path,
-                      "word: vocabulary file; gpt2: folder with encoder.json and vocab.bpe");
-  prepare->add_flag("--json", *json, "one JSON object on stdout");
-  prepare->callback([=, &chosen] {
-    chosen = [=] {
-      // The same checks as for a recipe.
-      return show(prepare_data(parse_config<DataConfig>(to_config_node(*config)), *folder), *json);
-    };
-  });
+  preparer->add_option("--tokenizer-path", config->tokenizer.path,
+                       "word: vocabulary file; gpt2: folder with encoder.json and vocab.bpe");
+  preparer->add_flag("--json", *json, "one JSON object on stdout");
+  preparer->callback([=, &chosen] { chosen = [=] { return prepare(*config, *folder, *json); }; });
 }
 
 }  // namespace linnet::cli
