@@ -9,9 +9,12 @@ std::string linnet::test::source_dir() {
   return LINNET_SOURCE_DIR;
 }
 
-// Read by AddressSanitizer where it is linked. A test asks for more memory than there is: the
+// Read by the sanitizers where they are linked. A test asks for more memory than there is: the
 // allocation must fail as it does elsewhere.
 extern "C" const char* __asan_default_options() {  // NOLINT(bugprone-reserved-identifier)
+  return "allocator_may_return_null=1";
+}
+extern "C" const char* __tsan_default_options() {  // NOLINT(bugprone-reserved-identifier)
   return "allocator_may_return_null=1";
 }
 
