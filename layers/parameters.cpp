@@ -64,7 +64,7 @@ Variable ParameterSet::declare(const std::string& name, const Shape& shape,
       entries_.empty() ? 0 : (entries_.back().end + kAlignment - 1) / kAlignment * kAlignment;
   entries_.push_back({name, shape, begin, begin + shape.elements(),
                       Variable(Tensor::zeros({0}), true), std::move(initializer)});
-  return entries_.back().variable;
+  return requested_.emplace_back(entries_.back().variable);
 }
 
 Variable ParameterSet::declare_shared(const std::string& name, const Shape& shape,
@@ -74,7 +74,7 @@ Variable ParameterSet::declare_shared(const std::string& name, const Shape& shap
   const Entry& entry = entries_[found->second];
   require(entry.shape == shape, "parameter ", name, " is tied, but has shape ", entry.shape,
           " in one place and ", shape, " in another");
-  return entry.variable;
+  return requested_.emplace_back(entry.variable);
 }
 
 void ParameterSet::materialize(uint64_t seed, DType master, DType compute, Device device) {

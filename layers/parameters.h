@@ -60,6 +60,9 @@ class ParameterSet {
                    Device device = {});
 
   const std::vector<Entry>& entries() const { return entries_; }
+  // What the declarations returned, one after the other: a tied parameter as often as it was asked
+  // for. So the parameters that a module uses are those that its construction added.
+  const std::vector<Variable>& requested() const { return requested_; }
   const std::vector<Buffer>& buffers() const { return buffers_; }
   // Everything that a checkpoint keeps, by name: views of the master weights, and the buffers.
   std::map<std::string, Tensor> tensors() const;
@@ -79,6 +82,7 @@ class ParameterSet {
   void claim(const std::string& name) const;
 
   std::vector<Entry> entries_;
+  std::vector<Variable> requested_;
   std::vector<Buffer> buffers_;
   std::map<std::string, size_t> index_;
   Tensor weights_, gradients_, values_;

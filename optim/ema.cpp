@@ -5,10 +5,14 @@
 #include <utility>
 
 #include "core/cuda/backend.h"
+#include "core/threads.h"
 #include "optim/cuda/update.h"
 
 namespace linnet {
 namespace {
+
+// Elements below which a second thread does not pay.
+constexpr int64_t kGrain = 8192;
 
 // Calls body(average, weights) with typed elements after checking that the two agree.
 template <typename Body>
@@ -40,8 +44,9 @@ void WeightAverage::update(const Tensor& weights) {
   on_pair(average_, weights, [&](auto* average, const auto* weight) {
     using T = std::remove_pointer_t<decltype(average)>;
     const T take = static_cast<T>(1 - decay);
-#pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < count; ++i) average[i] += take * (weight[i] - average[i]);
+    parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) average[i] += take * (weight[i] - average[i]);
+    });
   });
   ++*updates_.data<int64_t>();
 }

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "core/cuda/backend.h"
+#include "core/threads.h"
 #include "optim/cuda/update.h"
 #include "optim/optimizer.h"
 
@@ -11,9 +12,9 @@ namespace {
 // Calls body(block) for every block, in parallel; blocks are disjoint.
 template <typename Blocks, typename Body>
 void for_each_block(const Blocks& blocks, const Body& body) {
-  const int64_t count = static_cast<int64_t>(blocks.size());
-#pragma omp parallel for schedule(static)
-  for (int64_t i = 0; i < count; ++i) body(blocks[static_cast<size_t>(i)]);
+  parallel_for(static_cast<int64_t>(blocks.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) body(blocks[static_cast<size_t>(i)]);
+  });
 }
 
 void refuse_beta1(const char* kind, const StepRates& rates) {

@@ -340,10 +340,7 @@ TrainOutcome Run::dry_run() {
 }
 
 TrainOutcome Run::execute() {
-  if (!options_.dry_run) {
-    install_stop_handlers();
-    start_directory();
-  }
+  if (!options_.dry_run) start_directory();
   for (const std::string& line : describe_run(recipe_, *task_, *model_, *step_, *limits_)) {
     log_info(line);
   }

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -289,6 +290,40 @@ TEST_F(Cli, SavesAtASignalAndExitsWithThree) {
     const Outcome resumed = linnet({"train", "tiny.yaml", "--out", run});
     EXPECT_EQ(resumed.code, 0) << resumed.err;
   }
+}
+
+// The value of a hexadecimal line, such as "SigBlk:\t0000000000004000", of
+// /proc/PID/task/TID/status.
+uint64_t signal_mask(const std::string& status, const std::string& name) {
+  const size_t at = status.find(name + ":\t");
+  EXPECT_NE(at, std::string::npos) << status;
+  return std::stoull(status.substr(at + name.size() + 2, 16), nullptr, 16);
+}
+
+TEST_F(Cli, NoSignalHandlerCanInterruptAComputation) {
+  const pid_t child = start({"train", "tiny.yaml", "--out", "run", "train.max_steps=1000000",
+                             "--threads", "3", "checkpoint.every_steps=0"});
+  const std::string metrics = folder_ / "run/metrics.jsonl";
+  for (int i = 0; i < 1000 && (!exists(metrics) || file_bytes(metrics) == 0); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  // What a thread does to itself, such as SIGSEGV, is no interruption.
+  uint64_t asynchronous = (uint64_t{1} << 31) - 1;
+  for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) {
+    asynchronous &= ~(uint64_t{1} << (own - 1));
+  }
+  const std::string tasks = concat("/proc/", child, "/task");
+  int threads = 0;
+  for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+    std::ifstream file(task.path() / "status");
+    const std::string status{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_EQ(signal_mask(status, "SigCgt") & ~signal_mask(status, "SigBlk") & asynchronous, 0U)
+        << status;
+    ++threads;
+  }
+  EXPECT_GE(threads, 4) << "computing, loading and watching";
+  ASSERT_EQ(::kill(child, SIGKILL), 0);
+  wait(child);
 }
 
 TEST_F(Cli, DivergenceEndsWithOne) {
