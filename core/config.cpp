@@ -61,7 +61,10 @@ void append_rows(const std::vector<FieldSchema>& fields, const std::string& inde
   }
 }
 
-// One-line text of a default value.
+}  // namespace
+
+// ---- errors and fields ----
+
 std::string inline_text(const ConfigNode& node) {
   switch (node.kind()) {
     case ConfigNode::Kind::kNull:
@@ -82,10 +85,6 @@ std::string inline_text(const ConfigNode& node) {
   }
   return concat("{", join(items), "}");
 }
-
-}  // namespace
-
-// ---- errors and fields ----
 
 std::string range_text(const FieldRules& rules) {
   const auto& [min, max] = std::pair(rules.min, rules.max);

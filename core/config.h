@@ -25,6 +25,9 @@
 
 namespace linnet {
 
+// One-line text of a value: 3, none, [1, 2], {name: lavo, rank: 32}.
+std::string inline_text(const ConfigNode& node);
+
 // What --help, `attention show` and the documentation print about one field.
 struct FieldSchema {
   std::string name;

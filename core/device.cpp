@@ -5,6 +5,9 @@
 #include <cstring>
 #include <thread>
 
+#include "core/cuda/backend.h"
+#include "core/cuda/cuda_device.h"
+#include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/memory_cache.h"
 #include "core/threads.h"
@@ -15,6 +18,8 @@ namespace {
 std::atomic<size_t> cpu_bytes{0};
 std::atomic<size_t> cpu_peak{0};
 
+thread_local const char* current_user = "activations";
+
 // Bytes below which a second thread does not pay for filling or copying.
 constexpr int64_t kGrain = int64_t{1} << 18;
 
@@ -23,8 +28,11 @@ class CpuDevice final : public DeviceInterface {
   void* allocate(size_t bytes) override {
     if (bytes == 0) return nullptr;
     void* memory = cache_.allocate(bytes);
-    require(memory != nullptr, "out of memory on cpu: ", bytes, " bytes asked for, ",
-            allocated_bytes({}), " bytes already held by tensors");
+    if (memory == nullptr) {
+      throw OutOfMemory(concat("out of memory on cpu: ", bytes, " bytes asked for, ",
+                               allocated_bytes({}), " bytes already held by tensors"),
+                        bytes);
+    }
     const size_t now = cpu_bytes += bytes;
     size_t peak = cpu_peak.load();
     while (now > peak && !cpu_peak.compare_exchange_weak(peak, now)) {
@@ -70,17 +78,38 @@ std::string name_of(Device device) {
   return device.kind == DeviceKind::cpu ? "cpu" : concat("cuda:", device.index);
 }
 
+MemoryUser::MemoryUser(const char* user) : before_(current_user) {
+  current_user = user;
+}
+MemoryUser::~MemoryUser() {
+  current_user = before_;
+}
+const char* memory_user() {
+  return current_user;
+}
+
 DeviceInterface& device_interface(Device device) {
   // Never destroyed: tensors in static objects may outlive any order of destruction.
   static CpuDevice& cpu = *new CpuDevice;
   if (device.kind == DeviceKind::cpu) return cpu;
-  throw UsageError(
-      concat("device ", name_of(device),
-             " was asked for, but this build of linnet has no CUDA backend; use --device cpu"));
+  if constexpr (kCuda) {
+    return cuda::device(device.index);
+  } else {
+    throw UsageError(concat("device ", name_of(device),
+                            " was asked for, but this build of linnet has no CUDA backend; use "
+                            "--device cpu, or build the preset cuda"));
+  }
 }
 
 Device device_from_name(std::string_view name) {
-  if (name == "auto" || name == "cpu") return {};
+  if (name == "auto") {
+    // The emulated device is for tests: slow, and never chosen unasked.
+    if constexpr (kCudaBackend == CudaBackend::on) {
+      if (!cuda::devices().empty()) return {DeviceKind::cuda, 0};
+    }
+    return {};
+  }
+  if (name == "cpu") return {};
   Device device{DeviceKind::cuda, 0};
   bool known = name == "cuda";
   if (name.substr(0, 5) == "cuda:") {
@@ -97,12 +126,21 @@ Device device_from_name(std::string_view name) {
 }
 
 size_t allocated_bytes(Device device) {
+  if constexpr (kCuda) {
+    if (device.kind == DeviceKind::cuda) return cuda::allocated_bytes(device.index);
+  }
   return device.kind == DeviceKind::cpu ? cpu_bytes.load() : 0;
 }
 size_t peak_allocated_bytes(Device device) {
+  if constexpr (kCuda) {
+    if (device.kind == DeviceKind::cuda) return cuda::peak_allocated_bytes(device.index);
+  }
   return device.kind == DeviceKind::cpu ? cpu_peak.load() : 0;
 }
 void reset_peak_memory(Device device) {
+  if constexpr (kCuda) {
+    if (device.kind == DeviceKind::cuda) cuda::reset_peak_memory(device.index);
+  }
   if (device.kind == DeviceKind::cpu) cpu_peak = cpu_bytes.load();
 }
 

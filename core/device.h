@@ -1,11 +1,12 @@
-// Devices: where tensors live. The CPU is implemented here; a CUDA build adds its own
-// DeviceInterface.
+// Devices: where tensors live. The CPU is implemented here, CUDA in core/cuda.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+
+#include "core/error.h"
 
 namespace linnet {
 
@@ -38,11 +39,34 @@ class DeviceInterface {
   virtual std::string description() const = 0;
 };
 
+// A device has no memory left. The message says what was asked for, what is free and who holds
+// most.
+class OutOfMemory : public Error {
+ public:
+  OutOfMemory(const std::string& message, size_t asked) : Error(message), asked(asked) {}
+  size_t asked;  // bytes
+};
+
+// While alive, names what allocations of this thread are for ("weights", "layer 3"), so that a
+// device that runs out of memory can say who holds it. `user` must outlive the scope.
+class MemoryUser {
+ public:
+  explicit MemoryUser(const char* user);
+  ~MemoryUser();
+  MemoryUser(const MemoryUser&) = delete;
+  MemoryUser& operator=(const MemoryUser&) = delete;
+
+ private:
+  const char* before_;
+};
+// The innermost MemoryUser's, else "activations".
+const char* memory_user();
+
 // The interface of a device; throws UsageError when this build or machine does not have it.
 DeviceInterface& device_interface(Device device);
 
-// "auto", "cpu", "cuda" or "cuda:N"; throws UsageError for anything else or a device that is
-// absent.
+// "auto" (the first GPU of a build with CUDA, else the CPU), "cpu", "cuda" or "cuda:N"; throws
+// UsageError for anything else or a device that is absent.
 Device device_from_name(std::string_view name);
 
 // Bytes now held by tensors on the device, and the most they ever held (reset_peak_memory restarts

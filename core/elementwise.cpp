@@ -4,6 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "core/cuda/backend.h"
+#include "core/cuda/elementwise.h"
 #include "core/threads.h"
 
 namespace linnet {
@@ -52,6 +54,9 @@ double reduce(const Tensor& t, const F& f) {
 }  // namespace
 
 void add_into(const Tensor& to, const Tensor& from) {
+  if constexpr (kCuda) {
+    if (on_cuda(to)) return cuda::add_into(to, from);
+  }
   check_same("add_into", to, from);
   dispatch_floating(to.dtype(), [&](auto to_zero) {
     using T = decltype(to_zero);
@@ -69,6 +74,9 @@ void add_into(const Tensor& to, const Tensor& from) {
 }
 
 void add(const Tensor& a, const Tensor& b, const Tensor& to) {
+  if constexpr (kCuda) {
+    if (on_cuda(to)) return cuda::add(a, b, to);
+  }
   check_same("add", a, b);
   check_same("add", a, to);
   dispatch_floating(to.dtype(), [&](auto zero) {
@@ -85,6 +93,9 @@ void add(const Tensor& a, const Tensor& b, const Tensor& to) {
 }
 
 void scale_into(const Tensor& to, double factor) {
+  if constexpr (kCuda) {
+    if (on_cuda(to)) return cuda::scale_into(to, factor);
+  }
   dispatch_floating(to.dtype(), [&](auto zero) {
     using T = decltype(zero);
     T* x = to.data<T>();
@@ -97,6 +108,9 @@ void scale_into(const Tensor& to, double factor) {
 }
 
 void add_row_into(const Tensor& to, const Tensor& row) {
+  if constexpr (kCuda) {
+    if (on_cuda(to)) return cuda::add_row_into(to, row);
+  }
   const int64_t columns = to.size(-1);
   require(row.elements() == columns, "add_row_into: row ", row.shape(), " for ", to.shape());
   dispatch_floating(to.dtype(), [&](auto zero) {
@@ -118,6 +132,9 @@ void add_row_into(const Tensor& to, const Tensor& row) {
 }
 
 void sum_rows(const Tensor& from, const Tensor& row, bool accumulate) {
+  if constexpr (kCuda) {
+    if (on_cuda(from)) return cuda::sum_rows(from, row, accumulate);
+  }
   const int64_t columns = from.size(-1);
   require(row.elements() == columns, "sum_rows: row ", row.shape(), " for ", from.shape());
   const int64_t rows = columns == 0 ? 0 : from.elements() / columns;
@@ -146,14 +163,29 @@ void sum_rows(const Tensor& from, const Tensor& row, bool accumulate) {
 }
 
 double sum(const Tensor& t) {
+  if constexpr (kCuda) {
+    if (on_cuda(t)) {
+      const Tensor result = Tensor::empty({}, DType::f64, t.device());
+      cuda::sum(t, result);
+      return result.item();
+    }
+  }
   return reduce(t, [](double x) { return x; });
 }
 
 double sum_of_squares(const Tensor& t) {
+  if constexpr (kCuda) {
+    if (on_cuda(t)) {
+      const Tensor result = Tensor::empty({}, DType::f64, t.device());
+      cuda::sum_of_squares(t, result);
+      return result.item();
+    }
+  }
   return reduce(t, [](double x) { return x * x; });
 }
 
 bool all_finite(const Tensor& t) {
+  if (on_cuda(t)) return std::isfinite(sum_of_squares(t));
   return reduce(t, [](double x) { return std::isfinite(x) ? 0.0 : 1.0; }) == 0.0;
 }
 

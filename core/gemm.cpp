@@ -3,6 +3,9 @@
 #include <atomic>
 #include <Eigen/Core>
 
+#include "core/cuda/backend.h"
+#include "core/cuda/gemm.h"
+#include "core/elementwise.h"
 #ifdef LINNET_HAVE_ONEDNN
 #include "core/gemm_onednn.h"
 #endif
@@ -92,12 +95,42 @@ void gemm_one(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, cons
   if (c.dtype() != DType::f32) c.copy_from(c32);
 }
 
+// The emulated device's memory is the host's: its products are the CPU's.
+Tensor host_view(const Tensor& t) {
+  return Tensor::borrowed(t.raw(), t.shape(), t.dtype());
+}
+
+// Products without elements need no library.
+[[maybe_unused]] void gemm_on_device(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb,
+                                     const Tensor& c, const cuda::GemmShape& shape, double alpha,
+                                     double beta) {
+  if constexpr (kCudaBackend == CudaBackend::on) {
+    if (c.elements() == 0) return;
+    if (shape.k == 0) return scale_into(c, beta);
+    cuda::gemm(a, ta, b, tb, c, shape, alpha, beta);
+  }
+}
+
+void check_devices(const Tensor& a, const Tensor& b, const Tensor& c) {
+  require(a.device() == c.device() && b.device() == c.device(), "gemm: a is on ",
+          name_of(a.device()), ", b on ", name_of(b.device()), ", c on ", name_of(c.device()));
+}
+
 }  // namespace
 
 void gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
           double alpha, double beta) {
+  check_devices(a, b, c);
+  if constexpr (kCudaBackend == CudaBackend::emulated) {
+    if (on_cuda(c)) return gemm(host_view(a), ta, host_view(b), tb, host_view(c), alpha, beta);
+  }
   const Sizes sizes = check(matrix_of(a), ta, matrix_of(b), tb, matrix_of(c), a, b, c);
   flop_count += static_cast<uint64_t>(2 * sizes.m * sizes.n * sizes.k);
+  if constexpr (kCudaBackend == CudaBackend::on) {
+    if (on_cuda(c)) {
+      return gemm_on_device(a, ta, b, tb, c, {1, sizes.m, sizes.n, sizes.k}, alpha, beta);
+    }
+  }
   gemm_one(a, ta, b, tb, c, sizes, alpha, beta);
 }
 
@@ -107,9 +140,20 @@ void batched_gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, 
               a.size(0) == b.size(0) && a.size(0) == c.size(0),
           "batched_gemm: expected three tensors [G, rows, columns], got ", a.shape(), ", ",
           b.shape(), ", ", c.shape());
+  check_devices(a, b, c);
+  if constexpr (kCudaBackend == CudaBackend::emulated) {
+    if (on_cuda(c)) {
+      return batched_gemm(host_view(a), ta, host_view(b), tb, host_view(c), alpha, beta);
+    }
+  }
   const Sizes s = check({a.size(1), a.size(2)}, ta, {b.size(1), b.size(2)}, tb,
                         {c.size(1), c.size(2)}, a, b, c);
   flop_count += static_cast<uint64_t>(2 * a.size(0) * s.m * s.n * s.k);
+  if constexpr (kCudaBackend == CudaBackend::on) {
+    if (on_cuda(c)) {
+      return gemm_on_device(a, ta, b, tb, c, {a.size(0), s.m, s.n, s.k}, alpha, beta);
+    }
+  }
 #ifdef LINNET_HAVE_ONEDNN
   if (a.dtype() != DType::f64 && alpha == 1 && (beta == 0 || beta == 1) && c.elements() > 0 &&
       s.k > 0) {

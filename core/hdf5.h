@@ -27,8 +27,6 @@ class Hdf5Writer {
   void write(const std::string& name, const Tensor& tensor);
   // A scalar UTF-8 string dataset; text with a NUL is refused (write a u8 tensor instead).
   void write_text(const std::string& name, std::string_view text);
-  // An empty group.
-  void make_group(const std::string& name);
   // Attributes of an existing object; "/" is the file itself. At most 60,000 bytes of text.
   void set_attribute(const std::string& object, const std::string& name, int64_t value);
   void set_attribute(const std::string& object, const std::string& name, double value);

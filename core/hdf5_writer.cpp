@@ -112,13 +112,6 @@ void Hdf5Writer::write_text(const std::string& name, std::string_view text) {
           "HDF5 cannot write the text '", name, "'");
 }
 
-void Hdf5Writer::make_group(const std::string& name) {
-  const Lock lock;
-  const Handle group(H5Gcreate2(impl_->open_file(), name.c_str(), impl_->make_parents.get(),
-                                H5P_DEFAULT, H5P_DEFAULT),
-                     "HDF5 cannot create the group '", name, "' (is the name taken?)");
-}
-
 void Hdf5Writer::set_attribute(const std::string& object, const std::string& name, int64_t value) {
   const Lock lock;
   impl_->set_attribute(object, name, H5T_STD_I64LE, H5T_NATIVE_INT64, &value);

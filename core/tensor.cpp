@@ -8,6 +8,8 @@
 #include <limits>
 #include <ostream>
 
+#include "core/cuda/backend.h"
+#include "core/cuda/elementwise.h"
 #include "core/threads.h"
 
 namespace linnet {
@@ -112,12 +114,16 @@ std::ostream& operator<<(std::ostream& out, const Shape& shape) {
 struct Tensor::Storage {
   Storage(size_t bytes, Device device)
       : device(device), bytes(bytes), memory(device_interface(device).allocate(bytes)) {}
-  ~Storage() { device_interface(device).release(memory, bytes); }
+  explicit Storage(void* borrowed) : device(), bytes(0), memory(borrowed), owned(false) {}
+  ~Storage() {
+    if (owned) device_interface(device).release(memory, bytes);
+  }
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
   Device device;
   size_t bytes;
   void* memory;
+  bool owned = true;
 };
 
 Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
@@ -126,7 +132,13 @@ Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
       std::make_shared<Storage>(static_cast<size_t>(shape.elements()) * size_of(dtype), device);
   result.shape_ = shape;
   result.dtype_ = dtype;
-  if (fill_uninitialized && device.kind == DeviceKind::cpu) {
+  if (fill_uninitialized) {
+    if constexpr (kCuda) {
+      if (on_cuda(result)) {
+        cuda::fill_with_nan(result);
+        return result;
+      }
+    }
     dispatch_any(dtype, [&](auto zero) {
       using T = decltype(zero);
       fill_with(result, uninitialized_value<T>());
@@ -142,6 +154,14 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) {
   result.shape_ = shape;
   result.dtype_ = dtype;
   result.set_zero();
+  return result;
+}
+
+Tensor Tensor::borrowed(void* memory, const Shape& shape, DType dtype) {
+  Tensor result;
+  result.storage_ = std::make_shared<Storage>(memory);
+  result.shape_ = shape;
+  result.dtype_ = dtype;
   return result;
 }
 
@@ -175,6 +195,10 @@ T* Tensor::data() const {
   if (dtype_ != DTypeOf<T>::value) {  // no arguments are made up while all is well
     throw Error(concat("Tensor::data: expected ", name_of(DTypeOf<T>::value),
                        ", the tensor of shape ", shape_, " is ", name_of(dtype_)));
+  }
+  if (device().kind != DeviceKind::cpu) {
+    throw Error(concat("Tensor::data: the tensor of shape ", shape_, " is on ", name_of(device()),
+                       "; this code works in host memory only"));
   }
   return static_cast<T*>(raw());
 }
@@ -235,13 +259,20 @@ void Tensor::copy_from(const Tensor& source) const {
       device_interface(device()).copy(raw(), source.raw(), bytes());
     } else if (source.device().kind == DeviceKind::cpu) {
       device_interface(device()).copy_from_host(raw(), source.raw(), bytes());
-    } else {
+    } else if (device().kind == DeviceKind::cpu) {
       device_interface(source.device()).copy_to_host(raw(), source.raw(), bytes());
+    } else {
+      copy_from(source.to(Device{}));  // between two GPUs, by way of the host
     }
     return;
   }
-  require(device().kind == DeviceKind::cpu && source.device().kind == DeviceKind::cpu,
-          "Tensor::copy_from: convert the dtype on the host");
+  if (source.device() != device()) {  // converted where it is, then moved
+    copy_from(source.to(dtype_));
+    return;
+  }
+  if constexpr (kCuda) {
+    if (on_cuda(*this)) return cuda::convert(source, *this);
+  }
   dispatch_any(dtype_, [&](auto to_zero) {
     using To = decltype(to_zero);
     dispatch_any(source.dtype(), [&](auto from_zero) {
@@ -260,7 +291,9 @@ void Tensor::set_zero() const {
 }
 
 void Tensor::fill(double value) const {
-  require(device().kind == DeviceKind::cpu, "Tensor::fill: only on the host");
+  if constexpr (kCuda) {
+    if (on_cuda(*this)) return copy_from(full(shape_, value, dtype_));
+  }
   dispatch_any(dtype_, [&](auto zero) {
     using T = decltype(zero);
     fill_with(*this, typed_value<T>(value));
@@ -269,6 +302,7 @@ void Tensor::fill(double value) const {
 
 template <typename T>
 std::vector<T> Tensor::to_vector() const {
+  require(defined(), "Tensor::to_vector: the tensor is undefined");
   const Tensor host = to(Device{}).to(DTypeOf<T>::value);
   const T* from = host.data<T>();
   return std::vector<T>(from, from + host.elements());

@@ -54,6 +54,9 @@ class Tensor {
     return from(std::span<const T>(values), shape, device);
   }
 
+  // A handle on memory that someone else owns and that outlives every handle.
+  static Tensor borrowed(void* memory, const Shape& shape, DType dtype);
+
   bool defined() const { return storage_ != nullptr; }
   const Shape& shape() const { return shape_; }
   int64_t size(int64_t dimension) const { return shape_[dimension]; }
@@ -62,9 +65,11 @@ class Tensor {
   DType dtype() const { return dtype_; }
   Device device() const;
 
-  // Typed access to device memory; throws Error when T is not the dtype or the tensor is undefined.
+  // The elements of a tensor in host memory. Throws Error when T is not the dtype, or the tensor is
+  // undefined or on another device.
   template <typename T>
   T* data() const;
+  // Where the elements are, on whatever device.
   void* raw() const;
 
   // The same elements under another shape; element counts must agree.

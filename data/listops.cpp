@@ -87,17 +87,6 @@ std::vector<int32_t> parse_listops(std::string_view text) {
   return ids;
 }
 
-std::string listops_text(std::span<const int32_t> expression) {
-  std::string text;
-  for (const int32_t id : expression) {
-    require(id > 0 && id < static_cast<int32_t>(kSpelling.size()), "id ", id,
-            " is not a ListOps symbol");
-    if (!text.empty()) text += ' ';
-    text += kSpelling[static_cast<size_t>(id)];
-  }
-  return text;
-}
-
 std::string listops_lra_text(std::span<const int32_t> expression) {
   // Each list [OP a b ] is spelt ( ( ( [OP a ) b ) ] ): one pair of parentheses an argument and one
   // for the bracket, all opened before the operator. So arguments are counted first.

@@ -25,8 +25,6 @@ int32_t evaluate_listops(std::span<const int32_t> expression);
 // The ids of "( ( [MAX 2 ) 9 ) ]" and of "[MAX 2 9 ]": parentheses carry nothing and are dropped.
 // Throws Error naming an unknown symbol.
 std::vector<int32_t> parse_listops(std::string_view text);
-// "[MAX 2 9 ]".
-std::string listops_text(std::span<const int32_t> expression);
 // The spelling of LRA's files: "( ( ( [MAX 2 ) 9 ) ] )".
 std::string listops_lra_text(std::span<const int32_t> expression);
 

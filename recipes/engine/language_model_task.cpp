@@ -112,12 +112,13 @@ void LanguageModelTask::check(const Transformer& model, const ScoreOptions& opti
   require_usage(!options.max_tokens || *options.max_tokens >= 1,
                 "the number of tokens to score must be at least 1, got ",
                 options.max_tokens.value_or(0));
-  require_usage(!options.stride || *options.stride >= 1, "the stride must be at least 1, got ",
-                options.stride.value_or(0));
   if (options.carry_state) require_decode_state(model, "scoring with carried state");
   const int64_t limit = model.length_limit();
   for (const int64_t context : contexts_of(options)) {
-    require_usage(context >= 1, "context must be at least 1, got ", context);
+    require_usage(context >= 1, "the context must be at least 1, got ", context);
+    const int64_t stride = options.stride.value_or(context);
+    require_usage(1 <= stride && stride <= context, "the stride must be 1 to the context, ",
+                  context, ": got ", stride);
     require_usage(limit == 0 || context <= limit, "context ", context,
                   " is longer than the model can process (", limit, ")");
     const EvaluationSet set = evaluation_set(options, context);

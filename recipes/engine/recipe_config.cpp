@@ -80,8 +80,8 @@ void EvaluateConfig::validate(const ConfigNode& at) const {
   }
   for (const int64_t context : contexts) {
     if (stride && *stride > context) {
-      throw located_error(at.location_of("stride"), "'evaluate.stride' is ", *stride,
-                          ", which would skip tokens of windows of ", context);
+      throw located_error(at.location_of("stride"), "'evaluate.stride' must be 1 to the context, ",
+                          context, ": found ", *stride);
     }
   }
 }

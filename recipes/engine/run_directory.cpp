@@ -12,7 +12,9 @@
 namespace linnet {
 namespace {
 
-// Settings that do not change what an update computes (the micro-batch only in its rounding).
+// Settings that a resumed run may change. They do not change what an update computes, but for the
+// rounding of another micro-batch, and for train.max_steps where a schedule takes its length from
+// it (of which the run warns).
 constexpr std::array<std::string_view, 16> kFree{"name",
                                                  "description",
                                                  "evaluate",
@@ -86,8 +88,10 @@ std::string first_difference(const ConfigNode& a, const ConfigNode& b) {
 RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string& resume) {
   if (resume != "auto" && resume != "never") {
     RunPlan plan{resume, newest(resume)};
-    require_usage(plan.checkpoint.has_value(), "--resume ", resume,
-                  ": there is no valid checkpoint in that run directory");
+    require_usage(plan.checkpoint.has_value(),
+                  "--resume must be auto, never or a run directory with "
+                  "a checkpoint, found '",
+                  resume, "', which ", exists(resume) ? "has none" : "does not exist");
     require_usage(out.empty() || out == resume, "--out ", out, " and --resume ", resume,
                   " name different run directories; give one");
     require_same_recipe(recipe, *plan.checkpoint);

@@ -16,9 +16,9 @@ struct RunPlan {
 // resume = auto: continues the newest valid checkpoint in the directory, if there is one, and
 // reports damaged ones that were skipped (when none is valid, it throws Error). never: a fresh
 // directory (the next free name when `out` is empty; an `out` that holds a run is refused).
-// Anything else is a run directory that must have a valid checkpoint. Throws UsageError when the
-// run there was made with another recipe, naming the first setting that differs; limits,
-// evaluation, checkpoints and samples may differ.
+// Anything else is a run directory that must have a valid checkpoint. Writes nothing. Throws
+// UsageError when the run there was made with another recipe, naming the first setting that
+// differs; limits, evaluation, checkpoints and samples may differ.
 RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string& resume);
 
 // The first setting (dotted path) in which two resolved recipes differ as far as a resume is

@@ -2,19 +2,20 @@
 
 #include <chrono>
 #include <cmath>
-#include <limits>
 
 #include "core/device.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "core/yaml.h"
 #include "data/loader.h"
+#include "data/word_tokenizer.h"
 #include "recipes/engine/checkpoint_store.h"
 #include "recipes/engine/environment.h"
 #include "recipes/engine/generator.h"
 #include "recipes/engine/metrics.h"
 #include "recipes/engine/report.h"
 #include "recipes/engine/run_directory.h"
+#include "recipes/engine/run_summary.h"
 #include "recipes/engine/signals.h"
 
 namespace linnet {
@@ -31,10 +32,14 @@ constexpr int kStopped = 3;
 class Run {
  public:
   Run(const Recipe& recipe, const TrainOptions& options)
-      : recipe_(recipe), options_(options), task_(make_task(recipe)) {
+      : recipe_(recipe),
+        options_(options),
+        plan_(plan_run(recipe, options.out, options.resume)),
+        task_(make_task(recipe)) {
     model_ = build_model(recipe, task_->sizes());
     updater_ = make_updater(recipe, model_->parameters());
     step_.emplace(recipe, *task_, *model_, updater_);
+    limits_.emplace(recipe.train, task_->examples_per_epoch(), step_->examples_per_update());
     check();
     for (const std::string& warning : task_->take_warnings()) log_warning(warning);
   }
@@ -47,18 +52,18 @@ class Run {
 
  private:
   void check() const;
+  TrainOutcome dry_run();
   void start_directory();
   void warn_of_another_schedule(const Checkpoint& checkpoint) const;
   void loop();
+  PrefetchingLoader make_loader() const;
   void update(PrefetchingLoader& loader);
-  bool finished() const;
+  bool finished() const { return limits_->reached(progress_); }
   bool evaluation_is_due() const;
   // A signal asks for the end while there is still something to do.
   bool stopping() const { return stop_signal() != 0 && (!finished() || evaluation_is_due()); }
   bool checkpoint_is_due() const;
   ScoreOptions score_options() const;
-  int64_t limit_steps() const;
-  double eta_seconds() const;
   void log_step(const UpdateResult& result, double step_seconds);
   void evaluate();
   void mark_if_best();
@@ -68,12 +73,13 @@ class Run {
 
   Recipe recipe_;
   TrainOptions options_;
+  RunPlan plan_;
   std::unique_ptr<Task> task_;
   std::unique_ptr<Transformer> model_;
   Updater updater_;
   std::optional<TrainStep> step_;
+  std::optional<StopLimits> limits_;
   Progress progress_;
-  RunPlan plan_;
   std::optional<CheckpointStore> store_;
   std::optional<MetricsLog> metrics_;
   ProgressLine progress_line_;
@@ -87,7 +93,6 @@ class Run {
 // Everything that would otherwise fail only after hours of training. Reading the splits here also
 // keeps them from being read by two threads.
 void Run::check() const {
-  task_->examples_per_epoch();
   const bool classifier = task_->tokenizer() == nullptr;
   require_usage(recipe_.checkpoint.best != "accuracy" || classifier,
                 "checkpoint.best 'accuracy' is for classifiers; a language model has 'nll'");
@@ -105,7 +110,6 @@ void Run::check() const {
 }
 
 void Run::start_directory() {
-  plan_ = plan_run(recipe_, options_.out, options_.resume);
   create_directories(plan_.directory);
   store_.emplace(plan_.directory, static_cast<int>(recipe_.checkpoint.keep));
   if (plan_.checkpoint) {
@@ -120,6 +124,9 @@ void Run::start_directory() {
   write_file_atomically(join_path(plan_.directory, "recipe.yaml"), to_yaml(recipe_.resolved));
   write_file_atomically(join_path(plan_.directory, "environment.json"),
                         collect_environment(static_cast<uint64_t>(recipe_.seed)).dump(2) + "\n");
+  if (task_->tokenizer() != nullptr && task_->tokenizer()->kind() == "word") {
+    save_word_vocabulary(*task_->tokenizer(), join_path(plan_.directory, "vocabulary.txt"));
+  }
   metrics_.emplace(plan_.directory, plan_.checkpoint ? progress_.step : -1);
   // The program may have ended between saving a best checkpoint and naming it.
   if (plan_.checkpoint) mark_if_best();
@@ -136,37 +143,6 @@ void Run::warn_of_another_schedule(const Checkpoint& checkpoint) const {
       "the schedule is as long as train.max_steps, which was changed: the learning rate "
       "goes on at ",
       is, " instead of ", was);
-}
-
-int64_t Run::limit_steps() const {
-  const TrainConfig& config = recipe_.train;
-  int64_t limit = std::numeric_limits<int64_t>::max();
-  if (config.max_steps) limit = std::min(limit, *config.max_steps);
-  if (config.max_epochs) {
-    const double examples = *config.max_epochs * static_cast<double>(task_->examples_per_epoch());
-    const double steps = std::ceil(examples / static_cast<double>(step_->examples_per_update()));
-    limit = std::min(limit, static_cast<int64_t>(std::min(steps, 1e18)));
-  }
-  return limit;
-}
-
-bool Run::finished() const {
-  const TrainConfig& config = recipe_.train;
-  return progress_.step >= limit_steps() ||
-         (config.max_tokens && progress_.tokens >= *config.max_tokens) ||
-         (config.max_minutes && progress_.seconds >= *config.max_minutes * 60);
-}
-
-// Seconds of training left by the limit that will be met first, at the average speed so far.
-double Run::eta_seconds() const {
-  const TrainConfig& config = recipe_.train;
-  double share = static_cast<double>(progress_.step) / static_cast<double>(limit_steps());
-  if (config.max_tokens) {
-    share = std::max(
-        share, static_cast<double>(progress_.tokens) / static_cast<double>(*config.max_tokens));
-  }
-  if (config.max_minutes) share = std::max(share, progress_.seconds / (*config.max_minutes * 60));
-  return share > 0 ? progress_.seconds * (1 / share - 1) : 0;
 }
 
 void Run::log_step(const UpdateResult& result, double step_seconds) {
@@ -187,11 +163,10 @@ void Run::log_step(const UpdateResult& result, double step_seconds) {
   metrics.more.set("seconds", progress_.seconds)
       .set("memory_bytes", static_cast<int64_t>(peak_allocated_bytes({})))
       .set("skipped", progress_.skipped);
-  const int64_t last = limit_steps();
-  const std::optional<int64_t> total =
-      last == std::numeric_limits<int64_t>::max() ? std::nullopt : std::optional(last);
-  progress_line_.show(format_progress(metrics, total, eta_seconds(), peak_resident_memory_bytes()));
-  if (metrics_) metrics_->write(metrics);
+  progress_line_.show(format_progress(metrics, limits_->last_step(),
+                                      limits_->seconds_left(progress_),
+                                      peak_resident_memory_bytes()));
+  metrics_->write(metrics);
   window_seconds_ = 0;
   window_tokens_ = 0;
 }
@@ -298,33 +273,8 @@ void Run::write_sample() {
                         config.prompt + continuation(tokenizer, prompt, sample.tokens));
 }
 
-void Run::update(PrefetchingLoader& loader) {
-  const auto start = Clock::now();
-  const UpdateResult result = step_->run(progress_, [&loader] { return loader.next().value(); });
-  const double step_seconds = seconds_since(start);
-  progress_.seconds += step_seconds;
-  log_step(result, step_seconds);
-  if (progress_.skipped_in_a_row < recipe_.train.max_nonfinite_steps) return;
-  progress_line_.finish();
-  const std::vector<int64_t> saved = store_ ? store_->steps() : std::vector<int64_t>();
-  throw Error(concat("training diverged: ", progress_.skipped_in_a_row,
-                     " updates in a row had a gradient that is not finite (the last in ",
-                     result.culprit.empty() ? "the loss" : result.culprit, "); ",
-                     saved.empty() ? "nothing was saved before"
-                                   : concat("the checkpoint of step ", saved.back(), " is kept"),
-                     "; lower optim.lr, or lengthen the warm-up, or clip gradients"));
-}
-
-void Run::loop() {
-  // An evaluation that a signal or a crash prevented.
-  if (!options_.dry_run && evaluation_is_due() && progress_.step > 0) {
-    evaluate();
-    if (progress_.evaluated.step == progress_.step) {
-      saved_step_ = -1;  // the checkpoint has to know
-      save();
-    }
-  }
-  // The loader runs ahead of the updates; its position is a function of progress alone.
+// Runs ahead of the updates; its position is a function of progress alone.
+PrefetchingLoader Run::make_loader() const {
   const std::vector<int64_t>& sizes = step_->micro_batches();
   const int64_t per_update = step_->examples_per_update();
   const int64_t first = progress_.examples;
@@ -335,11 +285,36 @@ void Run::loop() {
     for (size_t i = 0; i < part; ++i) begin += sizes[i];
     return task_->train_batch(begin, sizes[part]);
   };
-  PrefetchingLoader loader(make, 0);
-  if (options_.dry_run) {
-    update(loader);
-    return;
+  return PrefetchingLoader(make, 0);
+}
+
+void Run::update(PrefetchingLoader& loader) {
+  const auto start = Clock::now();
+  const UpdateResult result = step_->run(progress_, [&loader] { return loader.next().value(); });
+  const double step_seconds = seconds_since(start);
+  progress_.seconds += step_seconds;
+  log_step(result, step_seconds);
+  if (progress_.skipped_in_a_row < recipe_.train.max_nonfinite_steps) return;
+  progress_line_.finish();
+  const std::vector<int64_t> saved = store_->steps();
+  throw Error(concat("training diverged: ", progress_.skipped_in_a_row,
+                     " updates in a row had a gradient that is not finite (the last in ",
+                     result.culprit.empty() ? "the loss" : result.culprit, "); ",
+                     saved.empty() ? "nothing was saved before"
+                                   : concat("the checkpoint of step ", saved.back(), " is kept"),
+                     "; lower optim.lr, or lengthen the warm-up, or clip gradients"));
+}
+
+void Run::loop() {
+  // An evaluation that a signal or a crash prevented.
+  if (evaluation_is_due() && progress_.step > 0) {
+    evaluate();
+    if (progress_.evaluated.step == progress_.step) {
+      saved_step_ = -1;  // the checkpoint has to know
+      save();
+    }
   }
+  PrefetchingLoader loader = make_loader();
   while (!finished() && !stopping()) {
     update(loader);
     if (evaluation_is_due()) evaluate();
@@ -347,27 +322,38 @@ void Run::loop() {
   }
 }
 
+// One update on fresh weights: what a mistake in the recipe, or too little memory, would stop.
+TrainOutcome Run::dry_run() {
+  PrefetchingLoader loader = make_loader();
+  const auto start = Clock::now();
+  const UpdateResult result = step_->run(progress_, [&loader] { return loader.next().value(); });
+  log_info("dry run: one update of fresh weights took ",
+           std::round(100 * seconds_since(start)) / 100, " s: loss ", result.loss,
+           ", gradient norm ", result.gradient_norm,
+           result.skipped ? concat(", not finite in ", result.culprit) : "");
+  const std::string checkpoint = plan_.checkpoint ? file_name(*plan_.checkpoint) : "";
+  log_info("dry run: no run directory was touched; without --dry-run this would ",
+           plan_.checkpoint ? concat("continue ", plan_.directory, " from its ", checkpoint)
+                            : concat("start in ", plan_.directory));
+  return {0, "", progress_, std::nullopt};
+}
+
 TrainOutcome Run::execute() {
-  log_info(task_->describe());
-  const size_t parts = step_->micro_batches().size();
-  log_info("model: ", model_->parameters().count(),
-           " parameters; update: ", step_->examples_per_update(), " examples",
-           parts > 1 ? concat(" in ", parts, " micro-batches") : "");
+  if (!options_.dry_run) {
+    install_stop_handlers();
+    start_directory();
+  }
+  for (const std::string& line : describe_run(recipe_, *task_, *model_, *step_, *limits_)) {
+    log_info(line);
+  }
   if (recipe_.sweep.is_map()) {
     log_info("the recipe's sweep is left out: this run is the recipe itself with its overrides");
   }
-  if (options_.dry_run) {
-    loop();
-    progress_line_.finish();
-    log_info("dry run: one update done, no run directory made");
-    return {0, "", progress_, std::nullopt};
-  }
-  install_stop_handlers();
-  start_directory();
+  if (options_.dry_run) return dry_run();
   const bool was_finished = plan_.checkpoint && finished();
   if (was_finished) {
-    log_info(plan_.directory, " is finished: it reached step ", progress_.step,
-             "; raise its limit (train.max_steps and the like) to train further");
+    log_info(plan_.directory, " is finished: it reached step ", progress_.step, " and ",
+             limits_->names_of_reached(progress_), "; raise that to train further");
   } else if (plan_.checkpoint) {
     log_info("continuing ", plan_.directory, " at step ", progress_.step);
   } else {
@@ -386,7 +372,9 @@ TrainOutcome Run::execute() {
   write_sample();
   metrics_->sync();
   write_report({plan_.directory}, join_path(plan_.directory, "report.html"));
-  log_info(was_finished ? "nothing was trained" : concat("done at step ", progress_.step),
+  log_info(was_finished ? "nothing was trained"
+                        : concat("done at step ", progress_.step, ": reached ",
+                                 limits_->names_of_reached(progress_)),
            "; report: ", join_path(plan_.directory, "report.html"));
   return {0, plan_.directory, progress_, last_score_};
 }

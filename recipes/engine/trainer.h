@@ -13,7 +13,7 @@ namespace linnet {
 struct TrainOptions {
   std::string out;              // run directory; "": runs/<recipe name>
   std::string resume = "auto";  // auto, never, or the run directory to continue
-  bool dry_run = false;         // check and build everything, run one update, make no directory
+  bool dry_run = false;         // check, plan and build everything, do one update, write nothing
 };
 
 struct TrainOutcome {

@@ -43,7 +43,6 @@ TEST(Listops, MalformedExpressionsAreRefused) {
 TEST(Listops, SpellingsRoundTrip) {
   const auto ids = parse_listops("( ( ( [MAX 2 ) ( ( ( [SM 4 ) 5 ) ] ) ) ] )");
   EXPECT_THAT(ids, ElementsAre(kListopsMax, 3, kListopsSm, 5, 6, kListopsEnd, kListopsEnd));
-  EXPECT_EQ(listops_text(ids), "[MAX 2 [SM 4 5 ] ]");
   EXPECT_EQ(listops_lra_text(ids), "( ( ( [MAX 2 ) ( ( ( [SM 4 ) 5 ) ] ) ) ] )");
   EXPECT_EQ(listops_lra_text(parse_listops("3")), "3");
 }
@@ -78,13 +77,13 @@ ListopsConfig small_config() {
   return config;
 }
 
-std::string key_of(std::span<const int32_t> example) {
-  return listops_text(example);
+std::vector<int32_t> key_of(std::span<const int32_t> example) {
+  return {example.begin(), example.end()};
 }
 
 TEST(ListopsGenerator, ExamplesAreDistinctInRangeAndRightlyLabelled) {
   const auto data = generate_listops(small_config());
-  std::set<std::string> seen;
+  std::set<std::vector<int32_t>> seen;
   std::array<int, 10> labels{};
   for (const Split name : kSplits) {
     const auto& split = *data.split(name);

@@ -245,7 +245,8 @@ TEST_F(RecipeTest, ChecksAcrossFields) {
             "examples_per_update, found both");
   EXPECT_NE(refusal(path, {"train.tokens_per_update=null"}).find("found neither"),
             std::string::npos);
-  EXPECT_NE(refusal(path, {"evaluate.stride=200"}).find("would skip tokens of windows of 128"),
+  EXPECT_NE(refusal(path, {"evaluate.stride=200"})
+                .find("'evaluate.stride' must be 1 to the context, 128: found 200"),
             std::string::npos);
   EXPECT_NE(refusal(path, {"evaluate.stride=64", "evaluate.carry_state=true"}).find("exclude"),
             std::string::npos);

@@ -190,7 +190,7 @@ TEST_F(Resume, TakesADirectoryByName) {
   EXPECT_THAT(test::message_of<UsageError>([&] {
                 train(recipe(), {"", out("none"), false});
               }),
-              HasSubstr("no valid checkpoint"));
+              HasSubstr("auto, never or a run directory with a checkpoint"));
   EXPECT_THAT(test::message_of<UsageError>([&] {
                 train(recipe(), {out("other"), out("run"), false});
               }),
@@ -230,6 +230,17 @@ TEST_F(Resume, ARunDirectoryHoldsWhatItPromises) {
   for (const char* key : {"linnet", "git", "machine", "libraries", "seed"}) {
     EXPECT_NE(environment.find(key), nullptr) << key;
   }
+}
+
+TEST_F(Resume, AVocabularyBuiltForARunIsThereForTheNext) {
+  const std::vector<std::string> limits = {"train.max_steps=1", "data.tokenizer.kind=word"};
+  run(recipe(limits), "run");
+  const std::string path = join_path(out("run"), "vocabulary.txt");
+  std::vector<std::string> again = limits;
+  again.push_back("data.tokenizer.path=" + path);
+  run(recipe(again), "again");
+  EXPECT_EQ(left("run").files.at("tokenizer.bin"), left("again").files.at("tokenizer.bin"));
+  EXPECT_EQ(read_file(path), read_file(join_path(out("again"), "vocabulary.txt")));
 }
 
 TEST_F(Resume, ADryRunMakesNoDirectory) {

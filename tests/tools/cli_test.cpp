@@ -133,7 +133,12 @@ TEST_F(Cli, SaysWhatIsMissing) {
                "there are no data at 'nowhere' (data.path); say where they are with data.path=DIR");
   expect_error({"evaluate", "nowhere"}, 2, "neither a run directory");
   expect_error({"generate", "nowhere", "--prompt", "a"}, 2, "neither a run directory");
-  expect_error({"train", "tiny.yaml", "--resume", "nowhere"}, 2, "no valid checkpoint");
+  // Before any data are looked at.
+  expect_error({"train", "tiny.yaml", "--resume", "sometimes", "data.path=nowhere"}, 2,
+               "--resume must be auto, never or a run directory with a checkpoint, found "
+               "'sometimes', which does not exist");
+  expect_error({"train", "tiny.yaml", "--resume", "text", "data.path=nowhere"}, 2,
+               "found 'text', which has none");
   EXPECT_FALSE(exists(folder_ / "run"));
   expect_error({"data", "inspect", "nowhere"}, 1, "nowhere does not exist");
   expect_error({"data", "prepare", "text"}, 2, "--from is required for kind text");
@@ -178,7 +183,8 @@ TEST_F(Cli, TrainsEvaluatesAndGenerates) {
   const Outcome trained = linnet({"train", "tiny.yaml", "--out", "run"});
   EXPECT_EQ(trained.code, 0) << trained.err;
   EXPECT_EQ(trained.out, "");
-  EXPECT_THAT(trained.err, AllOf(HasSubstr("step 4/4  loss "), HasSubstr("done at step 4")));
+  EXPECT_THAT(trained.err, AllOf(HasSubstr("step 4/4  loss "),
+                                 HasSubstr("done at step 4: reached train.max_steps 4;")));
   EXPECT_TRUE(exists(folder_ / "run/report.html"));
 
   const Outcome json = linnet({"evaluate", "run", "--json", "--context", "8,16"});
@@ -190,6 +196,11 @@ TEST_F(Cli, TrainsEvaluatesAndGenerates) {
   EXPECT_THAT(linnet({"evaluate", "run", "--split", "test", "--carry-state"}).out,
               HasSubstr("test at context 16 (streaming): perplexity "));
   expect_error({"evaluate", "run", "--split", "tst"}, 2, "unknown split 'tst'");
+  for (const char* stride : {"0", "17", "-1"}) {
+    expect_error({"evaluate", "run", "--context", "32,16", "--stride", stride}, 2,
+                 concat("the stride must be 1 to the context, ", stride[0] == '1' ? 16 : 32,
+                        ": got ", stride));
+  }
 
   const std::vector<std::string> greedy = {"generate", "run", "--prompt",      "line ",
                                            "--tokens", "9",   "--temperature", "0"};
@@ -221,8 +232,9 @@ TEST_F(Cli, ResumesAsAsked) {
   EXPECT_TRUE(exists(folder_ / "runs/tiny/checkpoints"));
   const Outcome again = linnet({"train", "tiny.yaml"});
   EXPECT_EQ(again.code, 0);
-  EXPECT_THAT(again.err, AllOf(HasSubstr("runs/tiny is finished: it reached step 4"),
-                               Not(HasSubstr("loss "))));
+  EXPECT_THAT(again.err,
+              AllOf(HasSubstr("runs/tiny is finished: it reached step 4 and train.max_steps 4"),
+                    Not(HasSubstr("loss "))));
   EXPECT_EQ(linnet({"train", "tiny.yaml", "--resume", "never"}).code, 0);
   EXPECT_TRUE(exists(folder_ / "runs/tiny-2/checkpoints"));
   expect_error({"train", "tiny.yaml", "--out", "runs/tiny", "--resume", "never"}, 2,
@@ -237,8 +249,27 @@ TEST_F(Cli, ResumesAsAsked) {
 TEST_F(Cli, ADryRunMakesNothing) {
   const Outcome dry = linnet({"train", "tiny.yaml", "--dry-run", "--out", "run"});
   EXPECT_EQ(dry.code, 0) << dry.err;
+  EXPECT_THAT(
+      dry.err,
+      AllOf(HasSubstr("attention: {name: linear, "), HasSubstr("model: decoder, 1 layers"),
+            HasSubstr("loss: cross-entropy of the next token"),
+            HasSubstr("update: 4 examples of 16 tokens (64 in all) in 1 micro-batch; adamw, "
+                      "lr 0.01, schedule constant"),
+            HasSubstr("ends at: train.max_steps 4"), HasSubstr("loss 5."),
+            HasSubstr("this would start in run")));
   EXPECT_FALSE(exists(folder_ / "run"));
   EXPECT_FALSE(exists(folder_ / "runs"));
+}
+
+TEST_F(Cli, ADryRunSaysWhatAResumeWouldDo) {
+  ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "run"}).code, 0);
+  const std::string log = read_file(folder_ / "run/log.txt");
+  EXPECT_THAT(linnet({"train", "tiny.yaml", "--out", "run", "--dry-run", "train.max_steps=9"}).err,
+              HasSubstr("this would continue run from its step-00000004"));
+  EXPECT_EQ(read_file(folder_ / "run/log.txt"), log);
+  expect_error({"train", "tiny.yaml", "--out", "run", "--dry-run", "--resume", "never"}, 2,
+               "already holds a run");
+  expect_error({"train", "tiny.yaml", "--out", "run", "--dry-run", "seed=9"}, 2, "'seed' differs");
 }
 
 TEST_F(Cli, SavesAtASignalAndExitsWithThree) {
@@ -270,6 +301,19 @@ TEST_F(Cli, ShownRecipesLoadToThemselves) {
   EXPECT_EQ(shown.code, 0);
   folder_.write("shown.yaml", shown.out);
   EXPECT_EQ(linnet({"recipe", "show", "shown.yaml"}).out, shown.out);
+}
+
+TEST_F(Cli, EveryKeyOfARecipeIsExplained) {
+  const Outcome all = linnet({"recipe", "schema"});
+  EXPECT_EQ(all.code, 0) << all.err;
+  EXPECT_THAT(all.out, AllOf(HasSubstr("\noptim "), HasSubstr("\n  clip_norm "),
+                             HasSubstr("\n    warmup_steps "), HasSubstr("above 0, required")));
+  const Outcome part = linnet({"recipe", "schema", "optim.schedule"});
+  EXPECT_THAT(part.out, AllOf(testing::StartsWith("kind "), HasSubstr("\nwarmup_steps "),
+                              Not(HasSubstr("clip_norm"))));
+  expect_error({"recipe", "schema", "optim.schedul"}, 2, "did you mean 'schedule'?");
+  expect_error({"recipe", "schema", "seed"}, 2, "there is no section 'seed' in a recipe; expected");
+  expect_error({"recipe", "schema", "model.attention"}, 2, "'linnet attention show NAME'");
 }
 
 TEST_F(Cli, AllRecipesOfTheCheckoutAreValid) {

@@ -89,5 +89,32 @@ TEST(Scripts, SetupInstallsOnlyWhatIsMissing) {
   EXPECT_THAT(outcome.output, ::testing::Not(::testing::HasSubstr("nvidia")));
 }
 
+// clang-tidy by a stand-in: one file that clang cannot parse, one of those with a finding besides.
+TEST(Scripts, TidyNamesWhatItCheckedInPartAndFailsForFindings) {
+  const auto tidy = [](const std::string& findings_in) {
+    return run(
+        "bin=$(mktemp -d); printf '#!/bin/sh\\nfor file; do :; done\\ncase $file in "
+        "core/hash.cpp|core/json.cpp) echo \"$file:1:1: error: unknown type [clang-diagnostic]\";; "
+        "esac\\ncase $file in " +
+        findings_in +
+        ") echo \"$file:2:1: error: bad [bugprone-x,-warnings-as-errors]\";; esac\\n' "
+        "> $bin/clang-tidy; printf '#!/bin/sh\\n' > $bin/cmake; chmod +x $bin/*; "
+        "none=$(git hash-object -t tree /dev/null); "
+        "PATH=$bin:$PATH LINNET_SKIP_INSTALL=1 LINNET_CI_BASE=$none .ci/run tidy; "
+        "code=$?; rm -rf $bin; exit $code");
+  };
+  const Outcome passed = tidy("none");
+  EXPECT_EQ(passed.code, 0) << passed.output;
+  EXPECT_THAT(passed.output,
+              ::testing::HasSubstr(" 0 with findings, 2 checked in part because this clang cannot "
+                                   "parse all of them: core/"));
+  EXPECT_THAT(passed.output, ::testing::HasSubstr("core/json.cpp"));
+  const Outcome failed = tidy("core/json.cpp");
+  EXPECT_EQ(failed.code, 1) << failed.output;
+  EXPECT_THAT(failed.output,
+              ::testing::HasSubstr(" 1 with findings, 1 checked in part because this clang cannot "
+                                   "parse all of them: core/hash.cpp\n"));
+}
+
 }  // namespace
 }  // namespace linnet

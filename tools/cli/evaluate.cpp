@@ -30,7 +30,7 @@ void add_evaluate(CLI::App& app, Command& chosen) {
   command->add_option("--context", request.contexts, "context lengths, e.g. 512,1024")
       ->delimiter(',');
   command->add_option("--stride", request.stride,
-                      "overlapping windows that score this many new tokens each");
+                      "overlapping windows that score this many new tokens each: 1 to the context");
   command->add_flag("--carry-state", request.carry_state,
                     "stream whole documents with the mechanism's state, in constant memory");
   command->add_option("--batch", request.batch, "windows or examples scored together");

@@ -1,4 +1,4 @@
-// linnet recipe list | show | check: recipes without running them.
+// linnet recipe list | show | schema | check: recipes without running them.
 #include "recipes/engine/recipe.h"
 
 #include <CLI/CLI.hpp>
@@ -7,6 +7,7 @@
 
 #include "core/json.h"
 #include "core/log.h"
+#include "core/suggest.h"
 #include "core/yaml.h"
 #include "tools/cli/commands.h"
 
@@ -35,6 +36,31 @@ int list(const std::string& folder, bool json) {
   return 0;
 }
 
+// The keys of a section ("optim.schedule"), or of the whole recipe.
+int schema(const std::string& section) {
+  ConfigSchema found = schema_of<Recipe>();
+  for (size_t begin = 0; begin < section.size();) {
+    const size_t end = std::min(section.find('.', begin), section.size());
+    const std::string key = section.substr(begin, end - begin);
+    std::vector<std::string> sections;
+    const FieldSchema* next = nullptr;
+    for (const FieldSchema& field : found.fields) {
+      if (field.fields.empty()) continue;
+      sections.push_back(field.name);
+      if (field.name == key) next = &field;
+    }
+    require_usage(section != "model.attention",
+                  "the keys of model.attention depend on its name: 'linnet attention list' has the "
+                  "names, 'linnet attention show NAME' the keys");
+    require_usage(next != nullptr, "there is no section '", section, "' in a recipe; ",
+                  sections.empty() ? "it holds no sections" : suggestion(key, sections));
+    found.fields = std::vector<FieldSchema>(next->fields);
+    begin = end + 1;
+  }
+  std::cout << format_schema(found);
+  return 0;
+}
+
 int check(const std::vector<std::string>& paths) {
   int failed = 0;
   for (const std::string& path : paths) {
@@ -52,7 +78,7 @@ int check(const std::vector<std::string>& paths) {
 }  // namespace
 
 void add_recipe(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("recipe", "list, show or check recipes");
+  CLI::App* command = app.add_subcommand("recipe", "list, show, check or explain recipes");
   command->require_subcommand(1);
 
   CLI::App* lister = command->add_subcommand("list", "the recipes below a folder");
@@ -73,6 +99,12 @@ void add_recipe(CLI::App& app, Command& chosen) {
       return 0;
     };
   });
+
+  CLI::App* keys =
+      command->add_subcommand("schema", "every key of a recipe: meaning, type, range, default");
+  auto section = std::make_shared<std::string>();
+  keys->add_option("SECTION", *section, "only this section, e.g. optim or optim.schedule");
+  keys->callback([=, &chosen] { chosen = [=] { return schema(*section); }; });
 
   CLI::App* checker = command->add_subcommand("check", "whether recipes are valid");
   auto paths = std::make_shared<std::vector<std::string>>();

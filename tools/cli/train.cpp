@@ -30,7 +30,8 @@ void add_train(CLI::App& app, Command& chosen) {
                    "directory to continue")
       ->capture_default_str();
   command->add_flag("--dry-run", arguments->options.dry_run,
-                    "build everything, do one update, write nothing");
+                    "check everything, say what would be trained and where --out and --resume "
+                    "lead, do one update, write nothing");
   command->add_option("--threads", arguments->threads,
                       "CPU threads (default: OMP_NUM_THREADS, all)");
   command->callback([arguments, &chosen] {

@@ -1,0 +1,288 @@
+// Element-wise operations and sums.
+#include "core/cuda/elementwise.h"
+
+#include "core/cuda/block_reduce.h"
+#include "core/cuda/for_each.h"
+
+namespace linnet::cuda {
+namespace {
+
+// Any element as another type; bool is "not zero".
+template <typename To, typename From>
+__device__ __forceinline__ void convert_element(To* to, From value) {
+  if constexpr (std::is_same_v<To, bool>) {
+    *to = value != From{};
+  } else {
+    *to = static_cast<To>(value);
+  }
+}
+template <typename To>
+__device__ __forceinline__ void convert_element(To* to, kernel_bf16 value) {
+  convert_element(to, __bfloat162float(value));
+}
+template <typename From>
+__device__ __forceinline__ void convert_element(kernel_bf16* to, From value) {
+  *to = __float2bfloat16(static_cast<float>(value));
+}
+__device__ __forceinline__ void convert_element(kernel_bf16* to, kernel_bf16 value) {
+  *to = value;
+}
+
+template <typename To, typename From>
+void convert_typed(const Tensor& from, const Tensor& to) {
+  const From* in = pointer<From>(from);
+  To* out = pointer<To>(to);
+  for_each("convert", to.elements(),
+           [in, out] __device__(int64_t i) { convert_element(out + i, in[i]); });
+}
+
+template <typename To>
+void convert_to(const Tensor& from, const Tensor& to) {
+  switch (from.dtype()) {
+    case DType::f32:
+      return convert_typed<To, float>(from, to);
+    case DType::f64:
+      return convert_typed<To, double>(from, to);
+    case DType::bf16:
+      return convert_typed<To, kernel_bf16>(from, to);
+    case DType::i32:
+      return convert_typed<To, int32_t>(from, to);
+    case DType::i64:
+      return convert_typed<To, int64_t>(from, to);
+    case DType::u8:
+      return convert_typed<To, uint8_t>(from, to);
+    case DType::boolean:
+      return convert_typed<To, bool>(from, to);
+  }
+}
+
+void check_same(const char* function, const Tensor& a, const Tensor& b) {
+  require(a.shape() == b.shape(), function, ": shapes ", a.shape(), " and ", b.shape(), " differ");
+}
+
+template <typename T, typename F>
+void add_into_typed(const Tensor& to, const Tensor& from) {
+  T* x = pointer<T>(to);
+  const F* y = pointer<F>(from);
+  for_each("add_into", to.elements(),
+           [x, y] __device__(int64_t i) { store(x + i, load(x + i) + load(y + i)); });
+}
+
+template <typename T>
+void add_typed(const Tensor& a, const Tensor& b, const Tensor& to) {
+  const T* x = pointer<T>(a);
+  const T* y = pointer<T>(b);
+  T* z = pointer<T>(to);
+  for_each("add", to.elements(),
+           [x, y, z] __device__(int64_t i) { store(z + i, load(x + i) + load(y + i)); });
+}
+
+template <typename T>
+void scale_typed(const Tensor& to, float factor) {
+  T* x = pointer<T>(to);
+  for_each("scale_into", to.elements(),
+           [x, factor] __device__(int64_t i) { store(x + i, load(x + i) * factor); });
+}
+
+template <typename T>
+void scale_by_typed(const Tensor& to, const Tensor& factor) {
+  T* x = pointer<T>(to);
+  const double* f = pointer<double>(factor);
+  for_each("scale_into", to.elements(),
+           [x, f] __device__(int64_t i) { store(x + i, load(x + i) * static_cast<float>(*f)); });
+}
+
+template <typename T>
+void add_row_typed(const Tensor& to, const Tensor& row) {
+  T* x = pointer<T>(to);
+  const T* r = pointer<T>(row);
+  const int64_t columns = row.elements();
+  for_each("add_row_into", to.elements(), [x, r, columns] __device__(int64_t i) {
+    store(x + i, load(x + i) + load(r + i % columns));
+  });
+}
+
+constexpr int kColumns = 32;    // of a block
+constexpr int kRowThreads = 8;  // threads that share a column
+
+struct ColumnSums {
+  __host__ __device__ explicit ColumnSums(SharedArena& arena)
+      : partial(arena.take<float[kColumns]>(kRowThreads)) {}
+  float (*partial)[kColumns];
+};
+
+// partial [chunks, columns]: the sums over the rows of each chunk.
+template <typename T>
+__global__ void sum_row_chunks(const T* from, int64_t rows, int64_t columns, int64_t chunk,
+                               float* partial) {
+  SharedArena arena;
+  const ColumnSums shared(arena);
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + threadIdx.x;
+  const int64_t begin = static_cast<int64_t>(blockIdx.y) * chunk;
+  const int64_t end = begin + chunk < rows ? begin + chunk : rows;
+  float total = 0;
+  if (column < columns) {
+    for (int64_t r = begin + threadIdx.y; r < end; r += kRowThreads) {
+      total += load(from + r * columns + column);
+    }
+  }
+  shared.partial[threadIdx.y][threadIdx.x] = total;
+  __syncthreads();
+  if (threadIdx.y > 0 || column >= columns) return;
+  for (int t = 1; t < kRowThreads; ++t) total += shared.partial[t][threadIdx.x];
+  partial[static_cast<int64_t>(blockIdx.y) * columns + column] = total;
+}
+
+template <typename R>
+void sum_chunks_into(const Tensor& partial, int64_t chunks, const Tensor& row, bool accumulate) {
+  const float* from = pointer<float>(partial);
+  R* to = pointer<R>(row);
+  const int64_t columns = row.elements();
+  for_each("sum_rows", columns, [=] __device__(int64_t c) {
+    float total = accumulate ? load(to + c) : 0.0f;
+    for (int64_t k = 0; k < chunks; ++k) total += from[k * columns + c];
+    store(to + c, total);
+  });
+}
+
+constexpr int kSumThreads = 256;
+constexpr int64_t kSumBlock = 8192;  // elements of a block
+
+struct SumScratch {
+  __host__ __device__ explicit SumScratch(SharedArena& arena) : values(arena.take<double>(33)) {}
+  double* values;
+};
+
+__device__ __forceinline__ double load_double(const double* from) {
+  return *from;
+}
+template <typename T>
+__device__ __forceinline__ double load_double(const T* from) {
+  return static_cast<double>(load(from));
+}
+
+// partial[block] = the sum (of squares) of one block of elements.
+template <typename T, bool squares>
+__global__ void sum_blocks(const T* from, int64_t count, double* partial) {
+  SharedArena arena;
+  const SumScratch scratch(arena);
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kSumBlock;
+  const int64_t end = begin + kSumBlock < count ? begin + kSumBlock : count;
+  double total = 0;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kSumThreads) {
+    const double value = load_double(from + i);
+    total += squares ? value * value : value;
+  }
+  total = block_sum(total, scratch.values);
+  if (threadIdx.x == 0) partial[blockIdx.x] = total;
+}
+
+template <typename T, bool squares>
+Tensor partial_sums(const Tensor& t) {
+  const int64_t blocks = (t.elements() + kSumBlock - 1) / kSumBlock;
+  const Tensor partial = Tensor::empty({blocks}, DType::f64, t.device());
+  launch(
+      {"sum_blocks", blocks_for(t.elements(), kSumBlock), kSumThreads, shared_bytes<SumScratch>()},
+      sum_blocks<T, squares>, pointer<T>(t), t.elements(), pointer<double>(partial));
+  return partial;
+}
+
+template <bool squares>
+Tensor partial_sums_of(const Tensor& t) {
+  if (t.dtype() == DType::f64) return partial_sums<double, squares>(t);
+  if (t.dtype() == DType::bf16) return partial_sums<kernel_bf16, squares>(t);
+  return partial_sums<float, squares>(t);
+}
+
+template <bool squares>
+void reduce(const Tensor& t, const Tensor& to) {
+  require(to.elements() == 1, "sum: expected one element, got ", to.shape());
+  Tensor partial = partial_sums_of<squares>(t);
+  while (partial.elements() > 1) partial = partial_sums<double, false>(partial);
+  if (partial.elements() == 0) return to.set_zero();
+  to.copy_from(partial.reshape(to.shape()));
+}
+
+}  // namespace
+
+void convert(const Tensor& from, const Tensor& to) {
+  check_same("convert", from, to);
+  switch (to.dtype()) {
+    case DType::f32:
+      return convert_to<float>(from, to);
+    case DType::f64:
+      return convert_to<double>(from, to);
+    case DType::bf16:
+      return convert_to<kernel_bf16>(from, to);
+    case DType::i32:
+      return convert_to<int32_t>(from, to);
+    case DType::i64:
+      return convert_to<int64_t>(from, to);
+    case DType::u8:
+      return convert_to<uint8_t>(from, to);
+    case DType::boolean:
+      return convert_to<bool>(from, to);
+  }
+}
+
+void fill_with_nan(const Tensor& t) {
+  fill_bytes(t.raw(), 0xFF, t.bytes());
+}
+
+void add_into(const Tensor& to, const Tensor& from) {
+  check_same("add_into", to, from);
+  dispatch(to.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    dispatch(from.dtype(),
+             [&](auto from_zero) { add_into_typed<T, decltype(from_zero)>(to, from); });
+  });
+}
+
+void add(const Tensor& a, const Tensor& b, const Tensor& to) {
+  check_same("add", a, b);
+  check_same("add", a, to);
+  dispatch(to.dtype(), [&](auto zero) { add_typed<decltype(zero)>(a, b, to); });
+}
+
+void scale_into(const Tensor& to, double factor) {
+  dispatch(to.dtype(),
+           [&](auto zero) { scale_typed<decltype(zero)>(to, static_cast<float>(factor)); });
+}
+
+void scale_into(const Tensor& to, const Tensor& factor) {
+  require(factor.elements() == 1, "scale_into: expected one factor, got ", factor.shape());
+  dispatch(to.dtype(), [&](auto zero) { scale_by_typed<decltype(zero)>(to, factor); });
+}
+
+void add_row_into(const Tensor& to, const Tensor& row) {
+  require(row.elements() == to.size(-1), "add_row_into: row ", row.shape(), " for ", to.shape());
+  dispatch(to.dtype(), [&](auto zero) { add_row_typed<decltype(zero)>(to, row); });
+}
+
+void sum_rows(const Tensor& from, const Tensor& row, bool accumulate) {
+  const int64_t columns = from.size(-1);
+  require(row.elements() == columns, "sum_rows: row ", row.shape(), " for ", from.shape());
+  const int64_t rows = columns == 0 ? 0 : from.elements() / columns;
+  // Enough chunks to fill a GPU, each long enough to be worth a block.
+  const int64_t chunk = std::max<int64_t>(64, (rows + 63) / 64);
+  const int64_t chunks = (rows + chunk - 1) / chunk;
+  const Tensor partial = Tensor::empty({chunks, columns}, DType::f32, from.device());
+  dispatch(from.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    launch({"sum_row_chunks", dim3(blocks_for(columns, kColumns), static_cast<unsigned>(chunks)),
+            dim3(kColumns, kRowThreads), shared_bytes<ColumnSums>()},
+           sum_row_chunks<T>, pointer<T>(from), rows, columns, chunk, pointer<float>(partial));
+  });
+  dispatch(row.dtype(),
+           [&](auto zero) { sum_chunks_into<decltype(zero)>(partial, chunks, row, accumulate); });
+}
+
+void sum(const Tensor& t, const Tensor& to) {
+  reduce<false>(t, to);
+}
+
+void sum_of_squares(const Tensor& t, const Tensor& to) {
+  reduce<true>(t, to);
+}
+
+}  // namespace linnet::cuda

@@ -1,0 +1,54 @@
+// Fibers of the block emulator: one stack per CUDA thread, made once and reused by every block.
+// Inside core/cuda/emulation only.
+#pragma once
+
+#include <boost/context/detail/fcontext.hpp>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/cuda/emulation/emulation.h"
+
+namespace linnet::emulation {
+
+// What a lane brings to its warp's collective.
+struct Request {
+  const void* in = nullptr;
+  void* out = nullptr;
+  size_t bytes = 0;
+  int source = 0;
+};
+
+enum class Wait : uint8_t { no, warp, block };
+
+struct Fiber {
+  boost::context::detail::fcontext_t context = nullptr;
+  char* map = nullptr;
+  const void* stack = nullptr;
+  size_t stack_size = 0;
+  void* fake_stack = nullptr;  // AddressSanitizer's
+  void* tsan = nullptr;        // ThreadSanitizer's
+  uint3 thread{};
+  int index = 0;
+  Wait waits = Wait::no;
+  Site site;
+  Request request;
+};
+
+// The fiber that runs, and the one that stands for the host.
+extern Fiber host_fiber;
+extern Fiber* current;
+
+// Makes `entry` run on as many fibers as a block has threads; entry never returns.
+void grow_fibers(size_t count, void (*entry)());
+Fiber* fiber(size_t index);
+// After an error: stacks that were abandoned half-way are not used again.
+void drop_fibers();
+// Runs `to` until it switches back.
+void switch_to(Fiber* to);
+
+// What the block scheduler tells ThreadSanitizer: switching orders nothing, only these do.
+void order_release(void* token);
+void order_acquire(void* token);
+extern char start_token[8], end_token[8];
+
+}  // namespace linnet::emulation

@@ -1,0 +1,62 @@
+// The CUDA runtime as linnet uses it: streams, stream-ordered memory, copies, device facts. Free of
+// CUDA's headers. runtime_cuda.cpp calls CUDA; runtime_emulated.cpp has one pretended device in
+// host memory. Every status is checked where it arises and thrown as Error with CUDA's own text.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace linnet::cuda {
+
+struct DeviceFacts {
+  std::string name;
+  int major = 0, minor = 0;  // compute capability
+  size_t memory = 0;         // bytes
+  int multiprocessors = 0;
+};
+
+struct Versions {
+  std::string driver;   // what the driver supports, "13.0"; "none" without a driver
+  std::string runtime;  // what linnet was built with
+};
+
+// Devices that can be used; empty, with the reason in `why`, when there is no driver or it is too
+// old for this build.
+std::vector<DeviceFacts> devices(std::string* why = nullptr);
+Versions versions();
+
+// The device and stream that launches, copies and allocations of this thread use. Streams are
+// cudaStream_t behind a pointer that needs no header.
+int current_device();
+void set_device(int index);
+void* stream();
+
+// Memory in stream order: an allocation may be used by work submitted after it, and memory
+// released is used again by later work only. allocate returns nullptr when there is none left.
+void* allocate(size_t bytes);
+void release(void* memory) noexcept;
+// Bytes the device has left, counting what its pool keeps for reuse.
+size_t free_bytes();
+
+// Host memory that copies run from at full speed and without waiting.
+void* allocate_pinned(size_t bytes);
+void release_pinned(void* memory) noexcept;
+
+// Submitted on the current stream. to_host waits until the data are there; from_host returns when
+// `from` may be changed again.
+void copy(void* to, const void* from, size_t bytes);
+void copy_from_host(void* to, const void* from, size_t bytes);
+void copy_to_host(void* to, const void* from, size_t bytes);
+void fill_bytes(void* memory, int value, size_t bytes);
+// Waits for everything submitted on the current stream.
+void synchronize();
+
+// For launch(): throws Error naming the kernel when the last launch was refused.
+void check_launch(const char* kernel);
+void allow_shared_memory(const char* name, const void* kernel, size_t bytes);
+// Records the kernel's name where LINNET_LAUNCH_LOG names a folder, for the check that tests launch
+// every kernel.
+void note_launch(const char* kernel);
+
+}  // namespace linnet::cuda

@@ -1,0 +1,177 @@
+// The runtime on CUDA.
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string_view>
+
+#include "core/cuda/runtime.h"
+#include "core/error.h"
+
+namespace linnet::cuda {
+namespace {
+
+thread_local int this_device = 0;
+
+void check(cudaError_t status, std::string_view what) {
+  if (status == cudaSuccess) return;
+  throw Error(concat("CUDA: ", what, " failed: ", cudaGetErrorString(status), " (",
+                     cudaGetErrorName(status), ")"));
+}
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+constexpr int kMostDevices = 64;
+
+// One stream per device; its memory pool keeps what is freed, so that a training step allocates
+// nothing from the system after the first.
+cudaStream_t stream_of(int device) {
+  static std::mutex mutex;
+  static std::array<cudaStream_t, kMostDevices> streams{};
+  const std::lock_guard lock(mutex);
+  cudaStream_t& found = streams.at(static_cast<size_t>(device));
+  if (found == nullptr) {
+    check(cudaStreamCreateWithFlags(&found, cudaStreamNonBlocking), "cudaStreamCreate");
+    cudaMemPool_t pool = nullptr;
+    check(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
+    uint64_t keep = UINT64_MAX;
+    check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep),
+          "cudaMemPoolSetAttribute");
+  }
+  return found;
+}
+
+cudaStream_t here() {
+  return stream_of(this_device);
+}
+
+}  // namespace
+
+std::vector<DeviceFacts> devices(std::string* why) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (why != nullptr) {
+    why->clear();
+    if (status == cudaErrorInsufficientDriver) {
+      int driver = 0;
+      cudaDriverGetVersion(&driver);
+      *why = driver == 0 ? "there is no NVIDIA driver; install one"
+                         : concat("the NVIDIA driver supports CUDA ", version_text(driver),
+                                  " but linnet was built with CUDA ", version_text(CUDART_VERSION),
+                                  "; update the driver");
+    } else if (status != cudaSuccess) {
+      *why = cudaGetErrorString(status);
+    } else if (count == 0) {
+      *why = "the driver lists no device";
+    }
+  }
+  std::vector<DeviceFacts> found;
+  for (int i = 0; status == cudaSuccess && i < count; ++i) {
+    cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties");
+    found.push_back({properties.name, properties.major, properties.minor, properties.totalGlobalMem,
+                     properties.multiProcessorCount});
+  }
+  cudaGetLastError();  // a missing driver must not be reported again by the next launch
+  return found;
+}
+
+Versions versions() {
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  cudaGetLastError();
+  return {driver == 0 ? "none" : version_text(driver), version_text(CUDART_VERSION)};
+}
+
+int current_device() {
+  return this_device;
+}
+
+void set_device(int index) {
+  check(cudaSetDevice(index), concat("selecting device cuda:", index));
+  this_device = index;
+}
+
+void* stream() {
+  return here();
+}
+
+void* allocate(size_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t status = cudaMallocAsync(&memory, bytes, here());
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check(status, "cudaMallocAsync");
+  return memory;
+}
+
+void release(void* memory) noexcept {
+  // At the end of a program the driver may be gone already; there is no one to tell.
+  cudaFreeAsync(memory, here());
+}
+
+size_t free_bytes() {
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  cudaMemPool_t pool = nullptr;
+  check(cudaDeviceGetDefaultMemPool(&pool, this_device), "cudaDeviceGetDefaultMemPool");
+  uint64_t reserved = 0, used = 0;
+  check(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved),
+        "cudaMemPoolGetAttribute");
+  check(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used),
+        "cudaMemPoolGetAttribute");
+  return free + (reserved - used);
+}
+
+void* allocate_pinned(size_t bytes) {
+  void* memory = nullptr;
+  check(cudaMallocHost(&memory, bytes), "cudaMallocHost");
+  return memory;
+}
+
+void release_pinned(void* memory) noexcept {
+  cudaFreeHost(memory);
+}
+
+void copy(void* to, const void* from, size_t bytes) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, here()), "a copy on the device");
+}
+
+void copy_from_host(void* to, const void* from, size_t bytes) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, here()), "a copy to the device");
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, from), "cudaPointerGetAttributes");
+  // From pageable memory CUDA has staged the data when the call returns.
+  if (attributes.type == cudaMemoryTypeHost) synchronize();
+}
+
+void copy_to_host(void* to, const void* from, size_t bytes) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, here()), "a copy from the device");
+  synchronize();
+}
+
+void fill_bytes(void* memory, int value, size_t bytes) {
+  check(cudaMemsetAsync(memory, value, bytes, here()), "cudaMemsetAsync");
+}
+
+void synchronize() {
+  check(cudaStreamSynchronize(here()), "work on the device");
+}
+
+void check_launch(const char* kernel) {
+  const cudaError_t status = cudaGetLastError();
+  if (status != cudaSuccess) check(status, concat("the launch of kernel ", kernel));
+}
+
+void allow_shared_memory(const char* name, const void* kernel, size_t bytes) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        concat("asking for ", bytes, " bytes of shared memory for kernel ", name));
+}
+
+}  // namespace linnet::cuda

@@ -1,0 +1,43 @@
+#include "recipes/engine/run_summary.h"
+
+namespace linnet {
+namespace {
+
+// YAML as it is written, for enumerations: "adamw".
+std::string written(const ConfigNode& section, const char* key) {
+  return section.find(key)->raw();
+}
+
+std::string describe_update(const Recipe& recipe, const Task& task, const TrainStep& step) {
+  const ConfigNode& optim = *recipe.resolved.find("optim");
+  const int64_t examples = step.examples_per_update(), tokens = task.tokens_per_example();
+  const size_t parts = step.micro_batches().size();
+  const std::string size = task.tokenizer() == nullptr
+                               ? concat("of at most ", tokens, " tokens")
+                               : concat("of ", tokens, " tokens (", examples * tokens, " in all)");
+  return concat("update: ", examples, examples == 1 ? " example " : " examples ", size, " in ",
+                parts, parts == 1 ? " micro-batch; " : " micro-batches; ", written(optim, "kind"),
+                ", lr ", written(optim, "lr"), ", schedule ",
+                written(*optim.find("schedule"), "kind"));
+}
+
+}  // namespace
+
+std::vector<std::string> describe_run(const Recipe& recipe, const Task& task,
+                                      const Transformer& model, const TrainStep& step,
+                                      const StopLimits& limits) {
+  const ModelConfig& config = recipe.model;
+  const bool classifier = task.tokenizer() == nullptr;
+  return {
+      task.describe(),
+      concat("model: ", config.kind, ", ", config.layers, " layers, width ", config.width, ", ",
+             config.heads, " heads, positions ", config.positions, ": ", model.parameters().count(),
+             " parameters"),
+      concat("attention: ", inline_text(*recipe.resolved.find("model")->find("attention"))),
+      concat("loss: cross-entropy of the ", classifier ? "class" : "next token", ", in nats"),
+      describe_update(recipe, task, step),
+      concat("ends at: ", limits.text()),
+  };
+}
+
+}  // namespace linnet

@@ -1,0 +1,17 @@
+// What a run is about to do, in words.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "recipes/engine/stop_limits.h"
+#include "recipes/engine/trainer.h"
+
+namespace linnet {
+
+// A line each on data, model, attention with all its options, loss, update and limits.
+std::vector<std::string> describe_run(const Recipe& recipe, const Task& task,
+                                      const Transformer& model, const TrainStep& step,
+                                      const StopLimits& limits);
+
+}  // namespace linnet

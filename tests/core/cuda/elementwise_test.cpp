@@ -1,0 +1,125 @@
+// Element-wise operations and sums on the device are those of the CPU.
+#include "core/elementwise.h"
+
+#include "core/cuda/elementwise.h"
+#include "core/gemm.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+using test::kGpu;
+using test::random_tensor;
+
+TEST(CudaElementwise, ConvertsEveryPairOfTypes) {
+  const Tensor values = Tensor::from(std::vector<double>{0, 1, 2.5, 3, 100.25, 77}, {6});
+  const std::vector<DType> types{DType::f32, DType::f64, DType::bf16,   DType::i32,
+                                 DType::i64, DType::u8,  DType::boolean};
+  for (const DType from : types) {
+    const Tensor source = values.to(from);
+    for (const DType to : types) {
+      const Tensor expected = source.to(to);
+      const Tensor got = source.to(kGpu).to(to);
+      EXPECT_EQ(got.device(), kGpu);
+      EXPECT_EQ(got.dtype(), to);
+      EXPECT_EQ(got.to(DType::f64).to_vector<double>(), expected.to(DType::f64).to_vector<double>())
+          << name_of(from) << " to " << name_of(to);
+    }
+  }
+}
+
+TEST(CudaElementwise, RoundsToBf16AsTheCpuDoes) {
+  const Tensor x = random_tensor({1000}, "rounding", DType::f32);
+  EXPECT_EQ(x.to(kGpu).to(DType::bf16).to_vector<float>(), x.to(DType::bf16).to_vector<float>());
+}
+
+TEST(CudaElementwise, AddsScalesAndSums) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor a = random_tensor({300, 37}, "a", dtype), b = random_tensor({300, 37}, "b", dtype);
+    const Tensor row = random_tensor({37}, "row", dtype);
+    const Tensor x = a.clone(), y = a.to(kGpu);
+    add_into(x, b);
+    add_into(y, b.to(kGpu));
+    EXPECT_CLOSE(y, x, test::tolerance_of(dtype));
+    scale_into(x, 0.3);
+    scale_into(y, 0.3);
+    EXPECT_CLOSE(y, x, test::tolerance_of(dtype));
+    cuda::scale_into(y, Tensor::full({}, 2.0, DType::f64, kGpu));
+    scale_into(x, 2.0);
+    EXPECT_CLOSE(y, x, test::tolerance_of(dtype));
+    add_row_into(x, row);
+    add_row_into(y, row.to(kGpu));
+    EXPECT_CLOSE(y, x, test::tolerance_of(dtype));
+    const Tensor z = Tensor::empty(a.shape(), dtype, kGpu);
+    add(y, y, z);
+    scale_into(x, 2.0);
+    EXPECT_CLOSE(z, x, test::tolerance_of(dtype));
+    for (const bool accumulate : {false, true}) {
+      const Tensor totals = Tensor::full({37}, 0.5), device_totals = totals.to(kGpu);
+      sum_rows(x, totals, accumulate);
+      sum_rows(z, device_totals, accumulate);
+      EXPECT_CLOSE(device_totals, totals, test::tolerance_of(dtype));
+    }
+    EXPECT_NEAR(sum(z), sum(x), 1e-2 * std::abs(sum(x)));
+    EXPECT_NEAR(sum_of_squares(z), sum_of_squares(x), 1e-2 * sum_of_squares(x));
+  }
+}
+
+TEST(CudaElementwise, SumsLargeTensorsTheSameEveryTime) {
+  const Tensor x = random_tensor({40000}, "large", DType::f32).to(kGpu);
+  const double once = sum(x);
+  EXPECT_EQ(sum(x), once);
+  EXPECT_NEAR(once, sum(x.to(Device{})), 1e-8 * 40000);
+  EXPECT_EQ(sum(Tensor::zeros({0}, DType::f32, kGpu)), 0);
+  EXPECT_TRUE(all_finite(x));
+  x.slice(39999, {1}).fill(INFINITY);
+  EXPECT_FALSE(all_finite(x));
+}
+
+TEST(CudaElementwise, MultipliesMatrices) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor a = random_tensor({5, 7, 9}, "a", dtype),
+                 b = random_tensor({5, 11, 9}, "b", dtype);
+    const Tensor expected = Tensor::empty({5, 7, 11}, dtype);
+    const Tensor got = Tensor::empty({5, 7, 11}, dtype, kGpu);
+    batched_gemm(a, Transpose::no, b, Transpose::yes, expected);
+    batched_gemm(a.to(kGpu), Transpose::no, b.to(kGpu), Transpose::yes, got);
+    EXPECT_CLOSE(got, expected, test::tolerance_of(dtype));
+    gemm(a, Transpose::no, b.rows(0, 1).reshape({11, 9}), Transpose::yes, expected, 1, 1);
+    gemm(a.to(kGpu), Transpose::no, b.rows(0, 1).reshape({11, 9}).to(kGpu), Transpose::yes, got, 1,
+         1);
+    EXPECT_CLOSE(got, expected, test::tolerance_of(dtype));
+  }
+}
+
+TEST(CudaTensor, HostCodeCannotReachDeviceMemory) {
+  const Tensor x = Tensor::zeros({3}, DType::f32, kGpu);
+  EXPECT_THROW(x.data<float>(), Error);
+  EXPECT_THROW(gemm(x.reshape({1, 3}), Transpose::no, Tensor::zeros({3, 1}), Transpose::no,
+                    Tensor::zeros({1, 1}, DType::f32, kGpu)),
+               Error);
+}
+
+TEST(CudaTensor, UninitializedMemoryIsNan) {
+  set_fill_uninitialized(true);
+  const Tensor x = Tensor::empty({5}, DType::bf16, kGpu);
+  set_fill_uninitialized(false);
+  for (const float value : x.to_vector<float>()) EXPECT_TRUE(std::isnan(value));
+}
+
+TEST(CudaTensor, SaysWhoHoldsTheMemoryWhenNoneIsLeft) {
+  const MemoryUser user("a test");
+  const Tensor held = Tensor::zeros({1 << 20}, DType::f32, kGpu);
+  EXPECT_GE(allocated_bytes(kGpu), held.bytes());
+  try {
+    Tensor::empty({int64_t{1} << 40}, DType::f32, kGpu);
+    FAIL() << "4 TiB were allocated";
+  } catch (const OutOfMemory& shortage) {
+    const std::string text = shortage.what();
+    EXPECT_NE(text.find("4194304 MiB asked for by a test"), std::string::npos) << text;
+    EXPECT_NE(text.find("the largest users are a test (4 MiB)"), std::string::npos) << text;
+  }
+}
+
+}  // namespace
+}  // namespace linnet

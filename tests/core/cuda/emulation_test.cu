@@ -1,0 +1,127 @@
+// The emulator finds what it promises: kernels with one planted bug each. What only sanitizers see
+// is not run here; races are, and ThreadSanitizer's build must report them (see planted_race).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/cuda/kernel.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet::cuda {
+namespace {
+
+using testing::HasSubstr;
+
+enum class Bug : uint8_t {
+  none,
+  missing_barrier,
+  missing_warp_barrier,
+  divergent_shuffle,
+  divergent_barrier,
+  little_shared_memory,
+  uninitialized_shared,
+  lane_outside_mask,
+  early_return,
+};
+
+struct Layout {
+  __host__ __device__ explicit Layout(SharedArena& arena)
+      : tile(arena.take<float[17]>(16)), line(arena.take<float>(256)) {}
+  float (*tile)[17];
+  float* line;
+};
+
+// y = the block's 16 x 16 tile transposed, plus each value's neighbour of the warp, plus the count
+// of threads.
+template <Bug bug>
+__global__ void planted(const float* x, float* y) {
+  SharedArena arena;
+  const Layout shared(arena);
+  const unsigned t = threadIdx.x, row = t / 16, column = t % 16, lane = t % 32;
+  const int64_t at = global_thread();
+  if (bug != Bug::uninitialized_shared || t != 77) shared.tile[row][column] = x[at];
+  if (bug != Bug::missing_barrier) __syncthreads();
+  float value = shared.tile[column][row];
+  shared.line[t] = value;
+  if (bug != Bug::missing_warp_barrier) __syncwarp();
+  value += shared.line[t ^ 1u];
+  if (bug == Bug::divergent_shuffle && lane < 16) value += 0 * __shfl_xor_sync(~0u, value, 1);
+  if (bug == Bug::lane_outside_mask && lane < 16) value += 0 * __shfl_sync(0xFFFFu, value, 20);
+  if (bug == Bug::early_return && t == 3) {
+    y[at] = value + 255;
+    return;
+  }
+  if (bug == Bug::divergent_barrier && t < 128) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+  y[at] = value + static_cast<float>(__syncthreads_count(1));
+}
+
+constexpr int kBlocks = 3;
+
+template <Bug bug>
+double wrong_values() {
+  const Tensor x = test::random_tensor({kBlocks * 256}, "planted", DType::f32);
+  const Tensor on_device = x.to(test::kGpu);
+  const Tensor y = Tensor::zeros(x.shape(), DType::f32, test::kGpu);
+  const size_t less = bug == Bug::little_shared_memory ? 64 : 0;
+  launch({"planted", kBlocks, 256, shared_bytes<Layout>() - less}, planted<bug>,
+         static_cast<const float*>(pointer<float>(on_device)), pointer<float>(y));
+  const std::vector<float> in = x.to_vector<float>(), out = y.to_vector<float>();
+  const auto transposed = [&](int i) {
+    const int t = i % 256;
+    return in[static_cast<size_t>(i / 256 * 256 + t % 16 * 16 + t / 16)];
+  };
+  double wrong = 0;
+  for (int i = 0; i < kBlocks * 256; ++i) {
+    const float expected = transposed(i) + transposed(i ^ 1);
+    const float threads = bug == Bug::early_return ? 255 : 256;
+    if (!(out[static_cast<size_t>(i)] == expected + threads)) ++wrong;
+  }
+  return wrong;
+}
+
+template <Bug bug>
+std::string error_of() {
+  try {
+    wrong_values<bug>();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(CudaEmulation, RightKernelsRun) {
+  EXPECT_EQ(wrong_values<Bug::none>(), 0);
+  EXPECT_EQ(wrong_values<Bug::early_return>(), 0);
+}
+
+// Under ThreadSanitizer these are reported as races and end the test.
+#ifndef __SANITIZE_THREAD__
+TEST(CudaEmulation, MissingBarriersGiveWrongResults) {
+  EXPECT_GT(wrong_values<Bug::missing_barrier>(), 0);
+  EXPECT_GT(wrong_values<Bug::missing_warp_barrier>(), 0);
+}
+#else
+TEST(CudaEmulation, MissingBarriersAreRaces) {
+  EXPECT_DEATH(wrong_values<Bug::missing_barrier>(), "data race");
+  EXPECT_DEATH(wrong_values<Bug::missing_warp_barrier>(), "data race");
+}
+#endif
+
+TEST(CudaEmulation, UninitializedSharedMemoryIsNan) {
+  EXPECT_GT(wrong_values<Bug::uninitialized_shared>(), 0);
+}
+
+TEST(CudaEmulation, MisuseIsAnErrorWithItsPlace) {
+  EXPECT_THAT(error_of<Bug::divergent_shuffle>(),
+              testing::AllOf(HasSubstr("kernel planted"), HasSubstr("emulation_test.cu:")));
+  EXPECT_THAT(error_of<Bug::lane_outside_mask>(), HasSubstr("takes no part in the collective"));
+  EXPECT_THAT(error_of<Bug::divergent_barrier>(), HasSubstr("divergent barriers"));
+  EXPECT_THAT(error_of<Bug::little_shared_memory>(), HasSubstr("bytes of shared memory"));
+  EXPECT_EQ(wrong_values<Bug::none>(), 0) << "the emulator works on after an error";
+}
+
+}  // namespace
+}  // namespace linnet::cuda
