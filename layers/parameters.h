@@ -55,8 +55,9 @@ class ParameterSet {
   // Allocates the flat buffers (dtype f32, or f64 for checks) and draws initial values: each
   // depends only on (seed, name). With compute = bf16 the variables hold bf16 copies of f32 master
   // weights; gradients stay f32. Each parameter begins at a multiple of 16 elements; padding is
-  // zero.
-  void materialize(uint64_t seed, DType master = DType::f32, DType compute = DType::f32);
+  // zero. Values are drawn on the host: the same on every device.
+  void materialize(uint64_t seed, DType master = DType::f32, DType compute = DType::f32,
+                   Device device = {});
 
   const std::vector<Entry>& entries() const { return entries_; }
   const std::vector<Buffer>& buffers() const { return buffers_; }

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/cuda/backend.h"
+#include "optim/cuda/update.h"
+
 namespace linnet {
 namespace {
 
@@ -24,12 +27,10 @@ void on_pair(const Tensor& average, const Tensor& weights, const Body& body) {
 
 WeightAverage::WeightAverage(const Tensor& weights, double decay, bool warmup)
     : average_(weights.clone()),
-      updates_(Tensor::zeros({1}, DType::i64)),
+      updates_(Tensor::zeros({1}, DType::i64, weights.device())),
       decay_(decay),
       warmup_(warmup) {
   require(decay >= 0 && decay < 1, "WeightAverage: decay must be in [0, 1), got ", decay);
-  require(weights.device().kind == DeviceKind::cpu, "WeightAverage: the weights are on ",
-          name_of(weights.device()), "; expected the CPU");
 }
 
 void WeightAverage::update(const Tensor& weights) {
@@ -45,7 +46,20 @@ void WeightAverage::update(const Tensor& weights) {
   ++*updates_.data<int64_t>();
 }
 
+void WeightAverage::update_on_device(const Tensor& weights, const Tensor& numbers) {
+  require(weights.shape() == average_.shape() && on_cuda(weights),
+          "WeightAverage::update_on_device: weights of shape ", weights.shape(), " on ",
+          name_of(weights.device()));
+  if constexpr (kCuda) {
+    cuda::average(average_, weights, numbers, updates_, decay_, warmup_);
+    cuda::finish_update(numbers, updates_, {});
+  }
+}
+
 void WeightAverage::swap(const Tensor& weights) {
+  if constexpr (kCuda) {
+    if (on_cuda(weights)) return cuda::swap(weights, average_);
+  }
   on_pair(average_, weights, [&](auto* average, auto* weight) {
     std::swap_ranges(average, average + average_.elements(), weight);
   });

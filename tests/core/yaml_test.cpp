@@ -200,7 +200,9 @@ TEST(Yaml, HostileTextCostsLittle) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(NDEBUG)
   const double most_ms = 2000, most_mib = 2048;  // instrumented or unoptimised
 #else
-  const double most_ms = 50, most_mib = 64;
+  // What grows with the square of the text takes seconds. Up to 115 ms of CPU time were seen on a
+  // machine whose cores were shared; an idle one needs under 50.
+  const double most_ms = 400, most_mib = 64;
 #endif
   for (const auto& [name, text] : hostile) {
     const Cost cost = cost_of(text);

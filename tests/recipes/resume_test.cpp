@@ -186,13 +186,13 @@ TEST_F(Resume, RefusesAnotherRecipeInTheSameDirectory) {
 
 TEST_F(Resume, TakesADirectoryByName) {
   run(recipe({"train.max_steps=3"}), "run");
-  EXPECT_EQ(train(recipe(), {"", out("run"), false}).progress.step, 7);
+  EXPECT_EQ(train(recipe(), {"", out("run"), {}, false}).progress.step, 7);
   EXPECT_THAT(test::message_of<UsageError>([&] {
-                train(recipe(), {"", out("none"), false});
+                train(recipe(), {"", out("none"), {}, false});
               }),
               HasSubstr("auto, never or a run directory with a checkpoint"));
   EXPECT_THAT(test::message_of<UsageError>([&] {
-                train(recipe(), {out("other"), out("run"), false});
+                train(recipe(), {out("other"), out("run"), {}, false});
               }),
               HasSubstr("different run directories"));
 }
@@ -244,7 +244,7 @@ TEST_F(Resume, AVocabularyBuiltForARunIsThereForTheNext) {
 }
 
 TEST_F(Resume, ADryRunMakesNoDirectory) {
-  const TrainOutcome outcome = train(recipe(), {out("dry"), "auto", true});
+  const TrainOutcome outcome = train(recipe(), {out("dry"), "auto", {}, true});
   EXPECT_EQ(outcome.progress.step, 1);
   EXPECT_FALSE(exists(out("dry")));
 }
