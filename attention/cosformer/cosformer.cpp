@@ -6,6 +6,7 @@
 #include "attention/define.h"
 #include "attention/mixer_support.h"
 #include "attention/relu/relu.h"
+#include "autograd/embedding.h"
 
 namespace linnet {
 namespace {
@@ -36,14 +37,6 @@ Variable proportions(const Tensor& positions, int64_t length, int64_t heads, boo
   return Variable(result);
 }
 
-Tensor counted_positions(int64_t rows, int64_t length) {
-  const Tensor positions = Tensor::empty({rows, length}, DType::i32);
-  for (int64_t i = 0; i < rows * length; ++i) {
-    positions.data<int32_t>()[i] = static_cast<int32_t>(i % length);
-  }
-  return positions;
-}
-
 class CosformerMixer : public AttentionMixer {
  public:
   CosformerMixer(const CosformerParams& params, const MixerOptions& options,
@@ -68,7 +61,8 @@ class CosformerMixer : public AttentionMixer {
     Proportions p;
     p.query = proportions(context.positions, length.queries, heads, clamp);
     if (cross && state.empty()) {
-      p.key = proportions(counted_positions(rows, keys), length.keys, heads, clamp);
+      p.key = proportions(counted_positions(rows, keys, 0, input.q.value().device()), length.keys,
+                          heads, clamp);
     } else if (!cross) {
       p.key = p.query;
     }

@@ -10,7 +10,7 @@ ModelInput model_input(const Batch& batch) {
   if (!batch.positions.empty()) input.positions = Tensor::from(batch.positions, shape);
   if (!batch.segments.empty()) input.segments = Tensor::from(batch.segments, shape);
   if (!batch.mask.empty()) input.key_mask = Tensor::from(batch.mask, shape);
-  input.place.examples = std::make_shared<const std::vector<int64_t>>(batch.example_ids);
+  input.place.examples = Tensor::from(batch.example_ids, {batch.B});
   return input;
 }
 
