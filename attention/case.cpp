@@ -94,6 +94,7 @@ class Run {
     Piece piece;
     MixerContext context = c_.context;
     context.positions = tokens_of(c_.context.positions, begin, end);
+    if (!c_.cross()) context.key_positions = tokens_of(c_.context.key_positions, begin, end);
     context.key_mask = tokens_of(c_.context.key_mask, begin, end);
     context.place.time_offset += begin;
     const auto leaf = [&](const Tensor& tensor) {

@@ -94,9 +94,6 @@ std::string check_causality(const Setup& setup) {
 
 std::string check_chunks(const Setup& setup) {
   if (setup.form == Form::noncausal) throw NotApplicable{"a noncausal form carries no state"};
-  if (setup.cross() && setup.traits.depends_on_length) {
-    throw NotApplicable{"the output depends on the number of queries in the call"};
-  }
   const Subject subject = setup.subject(DType::f64);
   Batch batch = setup.batch(2, kLength, 6);
   const Result whole = subject.run(batch);

@@ -193,6 +193,7 @@ bool Run::evaluation_is_due() const {
 
 // A stop signal gives the evaluation up; the run makes up for it when it goes on.
 void Run::evaluate() {
+  progress_line_.finish();  // the step's own line comes before what is said of it
   ScoreOptions options = score_options();
   options.interrupted = [this] { return stopping(); };
   std::vector<Score> scores;

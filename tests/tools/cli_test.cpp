@@ -331,7 +331,12 @@ TEST_F(Cli, AllRecipesOfTheCheckoutAreValid) {
 
 TEST_F(Cli, AttentionAndDoctorAnswer) {
   EXPECT_THAT(linnet({"attention", "list"}).out, AllOf(HasSubstr("softmax"), HasSubstr("lavo")));
-  EXPECT_THAT(linnet({"doctor"}).out, HasSubstr("hdf5"));
+  EXPECT_THAT(linnet({"doctor"}).out,
+              AllOf(HasSubstr("products   "), HasSubstr("HDF5 1."), HasSubstr("\ntokens     "),
+                    HasSubstr("\ncuda       not in this build\n")));
+  const JsonValue doctor = parse_json(linnet({"doctor", "--json"}).out, "stdout");
+  EXPECT_GT(doctor.at("machine").at("memory_bytes").integer(), 0);
+  EXPECT_GE(doctor.at("threads").integer(), 1);
   EXPECT_THAT(linnet({"data", "list"}).out, HasSubstr("listops"));
 }
 

@@ -7,6 +7,8 @@
 #include "core/hdf5.h"
 #include "core/json.h"
 #include "core/threads.h"
+#include "data/token_cache.h"
+#include "recipes/engine/environment.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
@@ -17,24 +19,44 @@ void add_doctor(CLI::App& app, Command& chosen) {
   command->add_flag("--json", *json, "one JSON object on stdout");
   command->callback([=, &chosen] {
     chosen = [=] {
+      const JsonValue environment = collect_environment(0);
+      const JsonValue& machine = environment.at("machine");
+      const std::string cache = token_cache_folder();
       if (*json) {
         std::cout << JsonValue::object()
                          .set("version", LINNET_VERSION)
+                         .set("git", environment.at("git"))
+                         .set("compiler", environment.at("compiler"))
                          .set("cpu", device_interface({}).description())
                          .set("threads", thread_count())
                          .set("products", gemm_backend())
                          .set("hdf5", hdf5_version())
                          .set("cuda", false)
+                         .set("token_cache", cache)
+                         .set("machine", machine)
+                         .set("libraries", environment.at("libraries"))
                          .dump()
                   << "\n";
         return 0;
       }
-      std::cout << "linnet    " << LINNET_VERSION << "\n"
-                << "cpu       " << device_interface({}).description() << ", " << thread_count()
-                << " used\n"
-                << "products  " << gemm_backend() << "\n"
-                << "hdf5      " << hdf5_version() << "\n"
-                << "cuda      not in this build\n";
+      std::cout << "linnet     " << LINNET_VERSION << ", git " << environment.at("git").text()
+                << "\n"
+                << "compiler   " << environment.at("compiler").text() << "\n"
+                << "cpu        " << machine.at("cpu").text() << ", "
+                << machine.at("hardware_threads").integer() << " hardware threads, "
+                << thread_count() << " used (--threads or OMP_NUM_THREADS)\n"
+                << "memory     " << machine.at("memory_bytes").integer() / 1'000'000'000 << " GB\n"
+                << "products   " << gemm_backend() << "\n"
+                << "libraries  ";
+      const char* separator = "";
+      for (const JsonMember& library : environment.at("libraries").members()) {
+        std::cout << separator << library.key << " " << library.value.text();
+        separator = ", ";
+      }
+      std::cout << "\ntokens     "
+                << (cache.empty() ? "not cached: neither LINNET_CACHE nor HOME is set"
+                                  : "cached in " + cache + " (LINNET_CACHE)")
+                << "\ncuda       not in this build\n";
       return 0;
     };
   });

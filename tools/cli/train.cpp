@@ -21,7 +21,8 @@ void add_train(CLI::App& app, Command& chosen) {
   command->add_option("RECIPE", arguments->recipe, "a YAML file")->required();
   command->add_option(
       "OVERRIDES", arguments->overrides,
-      "key.path=value ..., e.g. model.attention='{name: lavo}' train.max_steps=100");
+      "key.path=value ..., e.g. model.attention='{name: lavo}' train.max_steps=100; a new kind or "
+      "name starts its section anew; 'linnet recipe schema' lists the keys");
   command->add_option("--device", arguments->device, "auto, cpu or cuda")->capture_default_str();
   command->add_option("--out", arguments->options.out, "run directory (default runs/<recipe>)");
   command
