@@ -59,7 +59,8 @@ TEST(CudaNorms, ResidualSumsAgreeWithDouble) {
             const auto [sum, normed] = residual_norm(v[0], v[3], dropout, v[1], v[2], {kind, 1e-2});
             return Variables{sum, normed};
           },
-          inputs, 40, kGpu));
+          // One gain for all 666 elements: their products nearly cancel in its gradient.
+          inputs, kind == NormKind::scale ? 200 : 40, kGpu));
     }
   }
 }
