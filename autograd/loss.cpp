@@ -197,9 +197,10 @@ Variable cross_entropy(const Variable& logits, const Tensor& targets) {
   softmax_rows(logits.value(), targets, losses, false);
   return record("cross_entropy", total(losses), {logits},
                 [targets, losses, values = logits.value()](Gradients& gradients) {
-                  softmax_rows(values, targets, losses, true);
-                  scale_by(values, gradients.output());
-                  gradients.add(0, values);
+                  const Tensor dlogits = values.clone();  // the caller may still read the logits
+                  softmax_rows(dlogits, targets, losses, true);
+                  scale_by(dlogits, gradients.output());
+                  gradients.add(0, dlogits);
                 });
 }
 

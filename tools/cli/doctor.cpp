@@ -2,6 +2,9 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 
+#include "core/cuda/backend.h"
+#include "core/cuda/gemm.h"
+#include "core/cuda/runtime.h"
 #include "core/device.h"
 #include "core/gemm.h"
 #include "core/hdf5.h"
@@ -12,6 +15,44 @@
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
+namespace {
+
+// What a build with CUDA found: backend, driver, devices, and what keeps it from working.
+JsonValue cuda_facts() {
+  JsonValue facts = JsonValue::object().set("backend", std::string(name_of(kCudaBackend)));
+  if constexpr (kCuda) {
+    std::string problem;
+    JsonValue devices = JsonValue::array();
+    for (const cuda::DeviceFacts& device : cuda::devices(&problem)) {
+      devices.push(JsonValue::object()
+                       .set("name", device.name)
+                       .set("compute_capability", concat(device.major, ".", device.minor))
+                       .set("memory_bytes", static_cast<int64_t>(device.memory))
+                       .set("multiprocessors", device.multiprocessors));
+    }
+    facts.set("driver", cuda::versions().driver).set("runtime", cuda::versions().runtime);
+    if constexpr (kCudaBackend == CudaBackend::on) facts.set("products", cuda::gemm_backend());
+    facts.set("devices", devices).set("problem", problem);
+  }
+  return facts;
+}
+
+std::string cuda_text(const JsonValue& facts) {
+  if constexpr (!kCuda) return "not in this build; for GPUs build the preset cuda";
+  std::string text =
+      concat("runtime ", facts.at("runtime").text(), ", driver ", facts.at("driver").text());
+  if (kCudaBackend == CudaBackend::on) text += ", " + facts.at("products").text();
+  int index = 0;
+  for (const JsonValue& device : facts.at("devices").elements()) {
+    text += concat("\n           cuda:", index++, " ", device.at("name").text(),
+                   ", compute capability ", device.at("compute_capability").text(), ", ",
+                   device.at("memory_bytes").integer() / 1'000'000'000, " GB");
+  }
+  const std::string problem = facts.at("problem").text();
+  return problem.empty() ? text : text + "\n           cannot be used: " + problem;
+}
+
+}  // namespace
 
 void add_doctor(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("doctor", "what this build and machine have");
@@ -31,7 +72,7 @@ void add_doctor(CLI::App& app, Command& chosen) {
                          .set("threads", thread_count())
                          .set("products", gemm_backend())
                          .set("hdf5", hdf5_version())
-                         .set("cuda", false)
+                         .set("cuda", cuda_facts())
                          .set("token_cache", cache)
                          .set("machine", machine)
                          .set("libraries", environment.at("libraries"))
@@ -56,7 +97,7 @@ void add_doctor(CLI::App& app, Command& chosen) {
       std::cout << "\ntokens     "
                 << (cache.empty() ? "not cached: neither LINNET_CACHE nor HOME is set"
                                   : "cached in " + cache + " (LINNET_CACHE)")
-                << "\ncuda       not in this build\n";
+                << "\ncuda       " << cuda_text(cuda_facts()) << "\n";
       return 0;
     };
   });

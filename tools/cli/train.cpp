@@ -38,7 +38,7 @@ void add_train(CLI::App& app, Command& chosen) {
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
       watch_stop_signals();
-      device_from_name(arguments->device);
+      arguments->options.device = device_from_name(arguments->device);
       if (arguments->threads != 0) set_thread_count(arguments->threads);
       const Recipe recipe = load_recipe(arguments->recipe, arguments->overrides);
       return train(recipe, arguments->options).exit_code;

@@ -1,7 +1,6 @@
 // Cross-entropy on the device.
 #include "autograd/loss.h"
 
-#include "autograd/arithmetic.h"
 #include "tests/autograd/op_cases.h"
 #include "tests/cuda_helpers.h"
 
@@ -66,10 +65,7 @@ TEST(CudaLoss, CrossEntropyOfLogitsAgreesWithDouble) {
   for (const int32_t classes : {1, 10, 700}) {
     const Tensor targets = some_targets(31, classes);
     EXPECT_TRUE(test::precisions_agree(
-        [&](const Variables& v) {
-          // Backward takes the logits' memory: they are a result, not a leaf.
-          return Variables{cross_entropy(scale(v[0], 2), beside(v[0], targets))};
-        },
+        [&](const Variables& v) { return Variables{cross_entropy(v[0], beside(v[0], targets))}; },
         {random_tensor({31, classes}, "logits")}, 20, kGpu))
         << classes;
   }
@@ -93,13 +89,13 @@ TEST(CudaLoss, FactorsComeFromTheDevice) {
 TEST(CudaLoss, FarLogitsStayFiniteAndBadTargetsGiveNan) {
   const Tensor logits = Tensor::from(std::vector<float>{1e4f, -1e4f, 0, 0, 3e4f, 0}, {2, 3}, kGpu);
   const Variable leaf(logits.clone(), true);
-  const Variable loss = cross_entropy(scale(leaf, 1), ids({0, 1}, {2}).to(kGpu));
+  const Variable loss = cross_entropy(leaf, ids({0, 1}, {2}).to(kGpu));
   EXPECT_EQ(loss.value().item(), 0);
   backward(loss);
   for (const float value : leaf.grad().to_vector<float>()) EXPECT_EQ(value, 0);
   for (const int32_t bad : {-2, 3}) {
     const Variable again(logits.clone(), true);
-    const Variable wrong = cross_entropy(scale(again, 1), ids({bad, -1}, {2}).to(kGpu));
+    const Variable wrong = cross_entropy(again, ids({bad, -1}, {2}).to(kGpu));
     EXPECT_TRUE(std::isnan(wrong.value().item()));
     backward(wrong);
     EXPECT_TRUE(std::isnan(again.grad().to_vector<float>()[0]));
