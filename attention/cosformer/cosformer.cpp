@@ -3,6 +3,7 @@
 
 #include <numbers>
 
+#include "attention/cosformer/proportions.h"
 #include "attention/define.h"
 #include "attention/mixer_support.h"
 #include "attention/relu/relu.h"
@@ -19,30 +20,6 @@ const std::vector<Preset> kPresets = {
     {"leapformer",
      "LeaPformer's fairseq tree: q scaled, denominator at least 0.1",
      {{"scale", "null"}, {"floor", "0.1"}, {"cross_length", "own"}}}};
-
-// position / length for every head, [B,T,H].
-Variable proportions(const Tensor& positions, int64_t length, int64_t heads, bool clamp) {
-  const int64_t tokens = positions.elements();
-  const Tensor result = Tensor::empty({positions.size(0), positions.size(1), heads}, DType::f64);
-  for (int64_t i = 0; i < tokens; ++i) {
-    const int64_t position = positions.data<int32_t>()[i];
-    require_usage(clamp || position < length, "cosformer: position ", position,
-                  " lies beyond the length ", length,
-                  " that it was made for; raise max_length (or the training context), or set "
-                  "beyond_max: clamp");
-    const double p = static_cast<double>(position) / static_cast<double>(length);
-    std::fill_n(result.data<double>() + i * heads, heads, std::min(p, 1.0));
-  }
-  return Variable(result);
-}
-
-Tensor counted_positions(int64_t rows, int64_t length) {
-  const Tensor positions = Tensor::empty({rows, length}, DType::i32);
-  for (int64_t i = 0; i < rows * length; ++i) {
-    positions.data<int32_t>()[i] = static_cast<int32_t>(i % length);
-  }
-  return positions;
-}
 
 class CosformerMixer : public AttentionMixer {
  public:
@@ -66,9 +43,12 @@ class CosformerMixer : public AttentionMixer {
     const auto length = params_.lengths(options(), input.q.size(1), keys);
     const bool clamp = params_.beyond_max == "clamp";
     Proportions p;
-    p.query = proportions(context.positions, length.queries, heads, clamp);
+    const Device device = input.q.value().device();
+    p.query = Variable(position_proportions(context.positions, {rows, input.q.size(1), heads},
+                                            length.queries, clamp, device));
     if (cross && state.empty()) {
-      p.key = proportions(counted_positions(rows, keys), length.keys, heads, clamp);
+      p.key =
+          Variable(position_proportions(Tensor(), {rows, keys, heads}, length.keys, clamp, device));
     } else if (!cross) {
       p.key = p.query;
     }
