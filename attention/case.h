@@ -28,12 +28,12 @@ struct CaseOptions {
 // In: attributes mechanism, form, config (YAML text: the mechanism's parameters, width, heads, and
 // optionally bias, rotary_width), and optionally core, seed, step, training, layer, start,
 // max_length; inputs/x, inputs/source, inputs/mask, inputs/source_mask, with core=1 inputs/q, k, v;
-// positions/q; state/NAME; params/NAME for every parameter (with core=1 only the mechanism's own);
-// draws/NAME in the place of what the mechanism would draw from the seed; cotangent and
-// cotangent_state/NAME.
-// Out: outputs/y, outputs/context, state/NAME, the draws that were used and, with a cotangent,
-// grads/x, source, q, k, v, grads/params/NAME, grads/state/NAME; f64 for dtype f64, else f32.
-// Throws UsageError for a case that does not fit: unknown names, wrong shapes, missing tensors.
+// positions/q, positions/k; state/NAME; params/NAME for every parameter (with core=1 only the
+// mechanism's own); draws/NAME in the place of what the mechanism would draw from the seed;
+// cotangent and cotangent_state/NAME. Out: outputs/y, outputs/context, state/NAME, the draws that
+// were used and, with a cotangent, grads/x, source, q, k, v, grads/params/NAME, grads/state/NAME;
+// f64 for dtype f64, else f32. Throws UsageError for a case that does not fit: unknown names, wrong
+// shapes, missing tensors.
 std::string run_case(std::string_view image, const std::string& label, const CaseOptions& options);
 
 }  // namespace linnet

@@ -111,17 +111,17 @@ void read_positions(const Hdf5Reader& reader, Case& c) {
     }
   }
   require_shape(c.context.positions, {c.rows, c.length}, c.label, "positions/q");
-  if (!reader.contains("positions/k")) return;
-  const Tensor keys = reader.read("positions/k").to(DType::i32);
-  bool usual = true;
-  for (int64_t i = 0; i < keys.elements() && usual; ++i) {
-    const int32_t expected = c.cross() ? static_cast<int32_t>(i % keys.size(-1))
-                                       : c.context.positions.data<int32_t>()[i];
-    usual = keys.data<int32_t>()[i] == expected;
-  }
-  require_usage(usual && (c.cross() || keys.shape() == c.context.positions.shape()), c.label,
-                ": positions/k must be those of the queries (cross: 0, 1, ...); linnet has no "
-                "others");
+  const Tensor keys = optional(reader, "positions/k", DType::i32);
+  if (!keys.defined()) return;
+  require_usage(!c.cross() || c.state.empty(), c.label,
+                ": the state holds the encoded source; remove positions/k");
+  const int64_t source = c.source.defined() ? c.source.size(1) : c.cross() ? c.k.size(1) : 0;
+  require_shape(keys, {c.rows, c.cross() ? source : c.length}, c.label, "positions/k");
+  // Mechanisms that cannot have others refuse them; the queries' own are none.
+  const bool same =
+      !c.cross() && std::equal(keys.data<int32_t>(), keys.data<int32_t>() + keys.elements(),
+                               c.context.positions.data<int32_t>());
+  if (!same) c.context.key_positions = keys;
 }
 
 // Given draws take the place of fresh ones, which follow from the seed.

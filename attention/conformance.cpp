@@ -38,6 +38,8 @@ constexpr NamedCheck kChecks[] = {
     {"limits", "the limiting cases of the specification", check_limits},
 };
 
+constexpr int64_t kVariantHeadWidth = 8;
+
 std::string flow_text(const ConfigNode& parameters) {
   std::string text;
   for (const ConfigEntry& entry : parameters.entries()) {
@@ -47,10 +49,19 @@ std::string flow_text(const ConfigNode& parameters) {
   return "{" + text + "}";
 }
 
+// Parameters, and how the mixer around them differs from the usual.
+std::string label_of(const Setup& setup) {
+  std::string label = flow_text(setup.parameters);
+  if (setup.options.rotary_width > 0) label += " with rotary positions";
+  if (!setup.options.bias)
+    label += concat(setup.options.rotary_width > 0 ? ", " : " ", "without bias");
+  return label;
+}
+
 CheckResult run_check(const NamedCheck& check, const Setup& setup) {
   CheckResult result;
   result.check = check.name;
-  result.parameters = flow_text(setup.parameters);
+  result.parameters = label_of(setup);
   const auto exemption = setup.traits.exempt.find(check.name);
   if (exemption != setup.traits.exempt.end()) {
     result.passed = result.exempt = true;
@@ -69,12 +80,12 @@ CheckResult run_check(const NamedCheck& check, const Setup& setup) {
   return result;
 }
 
-std::vector<CheckResult> run_at(const Mechanism& mechanism, Form form, const ConfigNode& parameters,
-                                int64_t head_width) {
+std::vector<CheckResult> run_at(const Mechanism& mechanism, const ConfigNode& parameters,
+                                const MixerOptions& options) {
   std::vector<CheckResult> results;
   try {
-    const Setup setup{mechanism, parameters, form, mechanism.traits_of(parameters),
-                      check_options(form, head_width)};
+    const Setup setup{mechanism, parameters, options.form, mechanism.traits_of(parameters),
+                      options};
     for (const auto& exemption : setup.traits.exempt) {
       const std::string& name = exemption.first;
       const bool known = std::any_of(std::begin(kChecks), std::end(kChecks),
@@ -102,18 +113,28 @@ const std::vector<std::pair<std::string, std::string>>& conformance_checks() {
 
 std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form,
                                          const ConfigNode& parameters) {
-  return run_at(mechanism, form, parameters, mechanism.check_head_width);
+  return run_at(mechanism, parameters, check_options(form, mechanism.check_head_width));
 }
 
 std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form) {
-  std::vector<CheckResult> results =
-      run_at(mechanism, form, ConfigNode::map(), mechanism.check_head_width);
-  for (const std::string& variant : mechanism.variants) {
-    const ConfigNode parameters = parse_yaml(variant, mechanism.name + " variants");
+  std::vector<CheckResult> results = run_conformance(mechanism, form, ConfigNode::map());
+  const auto run = [&](const ConfigNode& parameters, const MixerOptions& options) {
     // Options may take a form away.
-    if (!mechanism.traits_of(parameters).has(form)) continue;
-    const std::vector<CheckResult> more = run_at(mechanism, form, parameters, 8);
+    if (!mechanism.traits_of(parameters).has(form)) return;
+    const std::vector<CheckResult> more = run_at(mechanism, parameters, options);
     results.insert(results.end(), more.begin(), more.end());
+  };
+  const MixerOptions small = check_options(form, kVariantHeadWidth);
+  MixerOptions rotary = small;
+  rotary.bias = false;
+  // The layer turns queries and keys of one sequence only.
+  if (form != Form::cross) rotary.rotary_width = rotary.head_width() / 2;
+  const bool defaults =
+      mechanism.check_head_width <= kVariantHeadWidth || mechanism.variants.empty();
+  if (defaults) rotary.width = rotary.heads * mechanism.check_head_width;
+  run(defaults ? ConfigNode::map() : parse_yaml(mechanism.variants[0], mechanism.name), rotary);
+  for (const std::string& variant : mechanism.variants) {
+    run(parse_yaml(variant, mechanism.name + " variants"), small);
   }
   return results;
 }

@@ -38,7 +38,8 @@ const std::vector<std::pair<std::string, std::string>>& conformance_checks();
 // mechanism: an exception inside a check is that check's failure.
 std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form,
                                          const ConfigNode& parameters);
-// The same for the defaults and every entry of `variants`.
+// The same for the defaults, every entry of `variants`, and once with rotary positions (self forms)
+// and projections without bias.
 std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form);
 
 // A line per check, failures spelled out; the last one counts passed, failed and exempt.

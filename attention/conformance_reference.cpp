@@ -1,4 +1,6 @@
 // The literal definitions applied to whole batches, with the projections around them.
+#include <cmath>
+
 #include "attention/conformance_internal.h"
 
 namespace linnet::conformance {
@@ -47,6 +49,28 @@ std::vector<Number> project(const std::vector<Number>& x, int64_t in, const Weig
   return stored<Number>(widened(y), round_to_bf16);
 }
 
+// Rotary positions as their paper defines them: channel pair i of every head turned by the angle
+// position * 10000^(-2 i / width).
+template <typename Number>
+void rotate(std::vector<Number>& x, const MixerOptions& options, const Tensor& positions,
+            bool round_to_bf16) {
+  const int64_t E = options.width, K = options.head_width(), width = options.rotary_width;
+  for (int64_t token = 0; token < positions.elements(); ++token) {
+    const auto position = static_cast<Number>(positions.data<int32_t>()[token]);
+    for (int64_t c = 0; c < E; c += 2) {
+      const int64_t channel = c % K;
+      if (channel >= width) continue;
+      const Number angle = position * std::pow(Number{10000}, -static_cast<Number>(channel) /
+                                                                  static_cast<Number>(width));
+      Number* pair = &x[static_cast<size_t>(token * E + c)];
+      const Number left = pair[0], right = pair[1];
+      pair[0] = left * std::cos(angle) - right * std::sin(angle);
+      pair[1] = left * std::sin(angle) + right * std::cos(angle);
+    }
+  }
+  x = stored<Number>(widened(x), round_to_bf16);
+}
+
 struct Piece {
   int64_t row, begin, end;
 };
@@ -91,6 +115,10 @@ Expected expected_by(const Setup& setup, const Weights& weights, const Batch& ba
     q = project(x, E, weights, "q", round_to_bf16);
     k = project(read, E, weights, "k", round_to_bf16);
     v = project(read, E, weights, "v", round_to_bf16);
+    if (setup.options.rotary_width > 0) {
+      rotate(q, setup.options, batch.positions, round_to_bf16);
+      rotate(k, setup.options, batch.positions, round_to_bf16);
+    }
   }
   std::vector<Number> context(static_cast<size_t>(batch.rows() * T * E), 0);
   for (const Piece& piece : pieces_of(batch)) {

@@ -27,6 +27,12 @@ BlockAttentionContext block_context(const MixerOptions& options, const MixerCont
   return block;
 }
 
+void refuse_key_positions(const MixerContext& context, std::string_view mechanism) {
+  require_usage(!context.key_positions.defined(), mechanism,
+                " counts its window in the positions of the tokens, so keys cannot have others; "
+                "leave out the positions of the keys");
+}
+
 void set_dropout(BlockAttentionContext& block, const std::optional<double>& probability,
                  const MixerOptions& options, const MixerContext& context, const RandomKey& key) {
   if (!context.training) return;

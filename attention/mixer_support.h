@@ -36,6 +36,9 @@ double default_scale(const MixerOptions& options);
 
 // Masks, segments, positions and causality of a batch for block_attention.
 BlockAttentionContext block_context(const MixerOptions& options, const MixerContext& context);
+// Throws UsageError where keys have positions of their own: windows are counted in those of the
+// queries, which are the same tokens.
+void refuse_key_positions(const MixerContext& context, std::string_view mechanism);
 // Switches dropout on while training, keyed by this layer's draws.
 void set_dropout(BlockAttentionContext& block, const std::optional<double>& probability,
                  const MixerOptions& options, const MixerContext& context, const RandomKey& key);

@@ -175,9 +175,10 @@ Variable cross_entropy(const Variable& logits, const Tensor& targets) {
   return record("cross_entropy", Tensor::full({}, total(losses), DType::f64), {logits},
                 [run, values = logits.value()](Gradients& gradients) {
                   std::vector<double> unused(static_cast<size_t>(values.size(0)));
-                  run(values, unused.data(), true);
-                  scale_into(values, gradients.output().item());
-                  gradients.add(0, values);
+                  const Tensor dlogits = values.clone();  // the caller may still read the logits
+                  run(dlogits, unused.data(), true);
+                  scale_into(dlogits, gradients.output().item());
+                  gradients.add(0, dlogits);
                 });
 }
 

@@ -15,8 +15,7 @@ Variable output_cross_entropy(const Variable& hidden, const Variable& weight,
 // The loss of every token (f64 [tokens], 0 where unscored), without recording.
 Tensor output_token_losses(const Tensor& hidden, const Tensor& weight, const Tensor& targets);
 
-// The same sum for logits [N, classes] that exist already. Backward turns the logits into their
-// gradient in place: they are never stored twice, and must not be used after backward.
+// The same sum for logits [N, classes] that exist already.
 Variable cross_entropy(const Variable& logits, const Tensor& targets);
 
 }  // namespace linnet

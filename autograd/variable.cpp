@@ -1,5 +1,6 @@
 #include "autograd/variable.h"
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <unordered_map>
@@ -59,6 +60,8 @@ class Engine {
     accumulate(output, gradient);
     count_leaves(output);
   }
+  // Throws Error when the outputs depend on another leaf.
+  void require_leaves_among(const std::vector<Variable>& known) const;
   void run();
   GradientTarget target(const Variable& input);
   void accumulate(const Variable& input, const Tensor& gradient);
@@ -150,6 +153,15 @@ Engine::Leaf& Engine::leaf_of(const Variable& variable) {
   const auto [found, added] = leaf_numbers_.try_emplace(variable.impl_.get(), leaves_.size());
   if (added) leaves_.push_back({variable, 0});
   return leaves_[found->second];
+}
+
+void Engine::require_leaves_among(const std::vector<Variable>& known) const {
+  for (const Leaf& leaf : leaves_) {
+    require(std::any_of(known.begin(), known.end(),
+                        [&](const Variable& one) { return one.same(leaf.variable); }),
+            "recompute: the body uses a parameter of shape ", leaf.variable.shape(),
+            " that is not in its list; its gradient would be called complete too early");
+  }
 }
 
 void Engine::call_hook(const Variable& leaf) {
@@ -373,7 +385,7 @@ std::vector<Variable> recompute(
     for (const Variable& output : body(inputs)) outputs.push_back(output.value());
   }
   return record_many("recompute", std::move(outputs), std::move(recorded),
-                     [body = std::move(body), inputs](Gradients& gradients) {
+                     [body = std::move(body), inputs, parameters](Gradients& gradients) {
                        const Recording on;
                        std::vector<Variable> leaves;
                        for (const Variable& input : inputs) {
@@ -382,11 +394,14 @@ std::vector<Variable> recompute(
                                               : Variable());
                        }
                        const std::vector<Variable> again = body(leaves);
-                       std::vector<Tensor> seeds;
+                       Engine engine;
                        for (size_t i = 0; i < again.size(); ++i) {
-                         seeds.push_back(gradients.has_output(i) ? gradients.output(i) : Tensor());
+                         if (gradients.has_output(i)) engine.seed(again[i], gradients.output(i));
                        }
-                       backward(again, seeds);
+                       std::vector<Variable> known = parameters;
+                       known.insert(known.end(), leaves.begin(), leaves.end());
+                       engine.require_leaves_among(known);
+                       engine.run();
                        for (size_t i = 0; i < leaves.size(); ++i) {
                          if (leaves[i].requires_grad() && leaves[i].grad().defined()) {
                            gradients.add(i, leaves[i].grad());

@@ -126,8 +126,9 @@ class NoGrad {
 bool grad_enabled();
 
 // Runs body without recording and again, recorded, when its gradient is needed: memory for time.
-// `parameters` are the leaves that body uses besides its inputs. Body must be a pure function
-// (random draws by counter), so that the second run gives the same values.
+// `parameters` are the leaves that body uses besides its inputs; backward() throws Error when one
+// is missing, because its hook would be called too early. Body must be a pure function (random
+// draws by counter), so that the second run gives the same values.
 std::vector<Variable> recompute(
     std::function<std::vector<Variable>(const std::vector<Variable>&)> body,
     const std::vector<Variable>& inputs, const std::vector<Variable>& parameters);

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "core/sanitizers.h"
+
 namespace linnet {
 namespace {
 
@@ -12,11 +14,7 @@ constexpr size_t kAlignment = 64;
 // Smaller blocks are left to malloc, which is fast for them.
 constexpr size_t kSmallestKept = size_t{64} << 10;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kKeep = false;
-#else
-constexpr bool kKeep = true;
-#endif
+constexpr bool kKeep = !kAddressSanitizer && !kThreadSanitizer;
 
 // The size class: eight steps a doubling for large blocks, whole alignments for small ones. 0 when
 // it would overflow.

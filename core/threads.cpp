@@ -2,21 +2,76 @@
 
 #include <omp.h>
 
+#include <exception>
+#include <thread>
+#include <vector>
+
 #include "core/error.h"
+#include "core/sanitizers.h"
 
 namespace linnet {
+namespace {
 
 // More than any machine has; OpenMP crashes when asked for what the system cannot start.
 constexpr int kMostThreads = 1024;
 
+thread_local bool in_team = false;
+
+// A member of a team: remembers that it is one, keeps the first exception of all.
+class Member {
+ public:
+  Member(const std::function<void(int, int)>& body, std::exception_ptr& failure,
+         std::atomic_flag& failed)
+      : body_(body), failure_(failure), failed_(failed) {}
+
+  void run(int member, int members) const {
+    const bool before = in_team;
+    in_team = true;
+    try {
+      body_(member, members);
+    } catch (...) {
+      if (!failed_.test_and_set()) failure_ = std::current_exception();
+    }
+    in_team = before;
+  }
+
+ private:
+  const std::function<void(int, int)>& body_;
+  std::exception_ptr& failure_;
+  std::atomic_flag& failed_;
+};
+
+}  // namespace
+
 int thread_count() {
-  return omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
+  return in_team || omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
 }
 
 void set_thread_count(int count) {
   require_usage(count >= 1 && count <= kMostThreads, "threads must be 1 to ", kMostThreads,
                 ", got ", count);
   omp_set_num_threads(count);
+}
+
+void run_team(int threads, const std::function<void(int member, int members)>& body) {
+  if (threads <= 1) {
+    body(0, 1);
+    return;
+  }
+  std::exception_ptr failure;
+  std::atomic_flag failed = ATOMIC_FLAG_INIT;
+  const Member member(body, failure, failed);
+  if (kThreadSanitizer) {
+    // ThreadSanitizer does not know OpenMP's barriers; it understands these threads.
+    std::vector<std::thread> others;
+    for (int i = 1; i < threads; ++i) others.emplace_back([&, i] { member.run(i, threads); });
+    member.run(0, threads);
+    for (std::thread& other : others) other.join();
+  } else {
+#pragma omp parallel num_threads(threads)
+    member.run(omp_get_thread_num(), omp_get_num_threads());
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace linnet

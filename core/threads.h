@@ -1,21 +1,26 @@
-// Threads of the CPU backend: OpenMP behind two functions, so that no other header needs <omp.h>.
+// Threads of the CPU backend: OpenMP behind a few functions, so that nothing else needs it. What a
+// thread throws is rethrown to the caller; out of an OpenMP region it would end the program.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
-#include <exception>
+#include <functional>
 
 namespace linnet {
 
-// Threads that parallel regions use. Results are bitwise the same for a fixed count.
+// Threads that parallel work uses; 1 inside of it. Results are bitwise the same for a fixed count.
 int thread_count();
 // Throws UsageError unless count is 1 to 1024.
 void set_thread_count(int count);
 
+// Calls body(member, members) once in each of `members` threads, at most `threads` of them.
+// Rethrows what a member throws (one of them, when several do) after all have ended.
+void run_team(int threads, const std::function<void(int member, int members)>& body);
+
 // Calls body(begin, end) on disjoint, contiguous parts of [0, count): one part a thread, none
 // smaller than `grain` elements unless it is the last. The split depends only on count, grain and
-// the number of threads. Nested calls run serially. Rethrows what a part throws (one of them, when
-// several do).
+// the number of threads. Nested calls run serially. Rethrows what a part throws.
 template <typename Body>
 void parallel_for(int64_t count, int64_t grain, const Body& body) {
   const int64_t parts =
@@ -25,20 +30,33 @@ void parallel_for(int64_t count, int64_t grain, const Body& body) {
     return;
   }
   const int64_t step = (count + parts - 1) / parts;
-  std::exception_ptr failure;
-#pragma omp parallel for schedule(static, 1) num_threads(static_cast <int>(parts))
-  for (int64_t part = 0; part < parts; ++part) {
-    const int64_t begin = part * step;
-    const int64_t end = std::min(count, begin + step);
-    if (begin >= end) continue;
-    try {
-      body(begin, end);
-    } catch (...) {
-#pragma omp critical(linnet_parallel_for_failure)
-      failure = std::current_exception();
+  run_team(static_cast<int>(parts), [&](int member, int members) {
+    for (int64_t part = member; part < parts; part += members) {
+      const int64_t begin = part * step;
+      const int64_t end = std::min(count, begin + step);
+      if (begin < end) body(begin, end);
     }
-  }
-  if (failure) std::rethrow_exception(failure);
+  });
+}
+
+// For tasks of uneven size: tasks [0, count) go, `chunk` neighbours at a time, to the thread that
+// is free first. make_body() is called once in each thread and returns the function that is called
+// with each of its tasks; what that function holds is the thread's own. Rethrows what a task
+// throws.
+template <typename MakeBody>
+void parallel_tasks(int64_t count, int64_t chunk, const MakeBody& make_body) {
+  if (count <= 0) return;
+  const int64_t chunks = (count + chunk - 1) / chunk;
+  std::atomic<int64_t> next{0};
+  const auto work = [&](int, int) {
+    auto body = make_body();
+    for (int64_t taken = next++; taken < chunks; taken = next++) {
+      const int64_t begin = taken * chunk;
+      const int64_t end = std::min(count, begin + chunk);
+      for (int64_t task = begin; task < end; ++task) body(task);
+    }
+  };
+  run_team(static_cast<int>(std::min<int64_t>(thread_count(), chunks)), work);
 }
 
 }  // namespace linnet

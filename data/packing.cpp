@@ -111,7 +111,7 @@ EvaluationSet::EvaluationSet(std::shared_ptr<const TokenizedCorpus> corpus,
                 "), or 0 for no overlap; got ", options.stride);
   require_usage(!options.carry_state || options.stride == 0 || options.stride == options.context,
                 "with carried state each token is read once: leave the stride at 0");
-  require_usage(rows > 0, "evaluation needs at least one row a batch, got ", rows);
+  require_usage(rows > 0, "the batch must be at least 1, got ", rows);
   int64_t budget = options.max_tokens > 0 ? options.max_tokens : corpus_->size();
   const size_t streams = options.cross_documents ? 1 : corpus_->documents.size();
   for (size_t i = 0; i < streams && budget > 0; ++i) {

@@ -68,7 +68,8 @@ void cut_one_file(const std::string& path, const DataConfig& config, TextSources
   const size_t first = cut(1 - config.validation_fraction - config.test_fraction);
   const size_t second = std::max(first, cut(1 - config.test_fraction));
   require(0 < first && first < second && second < text.size(), path,
-          " is too short to be cut at line ends into train, validation and test");
+          " is too short to be cut at line ends into train, validation and test; add text, or name "
+          "the files of each split: data.train, data.validation, data.test");
   const std::string name = file_name(path);
   files_of(sources, Split::train) = {{path, name + " (first part)", 0, first}};
   files_of(sources, Split::validation) = {{path, name + " (middle part)", first, second}};

@@ -53,13 +53,11 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocabulary, int64_t 
     options.rotary_width = config.positions == "rotary" ? config.width / config.heads : 0;
     options.bias = config.bias;
     options.init = config.init;
-    const size_t first = parameters_.entries().size();
+    const auto first = static_cast<int64_t>(parameters_.requested().size());
     auto mixer = factory(options, {scope.child("attention"), root.child("tied_attention")});
     blocks_.push_back(std::make_unique<Block>(config, scope, std::move(mixer)));
-    std::vector<Variable>& own = block_parameters_.emplace_back();
-    for (size_t i = first; i < parameters_.entries().size(); ++i) {
-      own.push_back(parameters_.entries()[i].variable);
-    }
+    const std::vector<Variable>& requested = parameters_.requested();
+    block_parameters_.emplace_back(requested.begin() + first, requested.end());
   }
   if (config.final_norm && config.norm_position == "pre") {
     final_norm_ = Norm(config, root.child("final_norm"));

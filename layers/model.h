@@ -47,6 +47,8 @@ class Transformer {
   const ParameterSet& parameters() const { return parameters_; }
   const ModelConfig& config() const { return config_; }
   int64_t vocabulary() const { return vocabulary_; }
+  // Where its parameters are, and its inputs have to be.
+  Device device() const { return parameters_.weights().device(); }
   // Longest sequence the model can process (learned positions, fixed-length mechanisms); 0: any.
   int64_t length_limit() const;
   // Lets every block's mixer correct its master weights. Call after each optimizer update, before

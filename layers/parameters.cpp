@@ -64,7 +64,7 @@ Variable ParameterSet::declare(const std::string& name, const Shape& shape,
       entries_.empty() ? 0 : (entries_.back().end + kAlignment - 1) / kAlignment * kAlignment;
   entries_.push_back({name, shape, begin, begin + shape.elements(),
                       Variable(Tensor::zeros({0}), true), std::move(initializer)});
-  return entries_.back().variable;
+  return requested_.emplace_back(entries_.back().variable);
 }
 
 Variable ParameterSet::declare_shared(const std::string& name, const Shape& shape,
@@ -74,25 +74,30 @@ Variable ParameterSet::declare_shared(const std::string& name, const Shape& shap
   const Entry& entry = entries_[found->second];
   require(entry.shape == shape, "parameter ", name, " is tied, but has shape ", entry.shape,
           " in one place and ", shape, " in another");
-  return entry.variable;
+  return requested_.emplace_back(entry.variable);
 }
 
-void ParameterSet::materialize(uint64_t seed, DType master, DType compute) {
+void ParameterSet::materialize(uint64_t seed, DType master, DType compute, Device device) {
   require(!weights_.defined(), "materialize() was called twice");
   require(master == compute || (master == DType::f32 && compute == DType::bf16),
           "parameters: unsupported precision ", name_of(master), " with ", name_of(compute));
   const int64_t size =
       entries_.empty() ? 0 : (entries_.back().end + kAlignment - 1) / kAlignment * kAlignment;
-  weights_ = Tensor::zeros({size}, master);
-  gradients_ = Tensor::zeros({size}, master);
-  values_ = compute == master ? weights_ : Tensor::zeros({size}, compute);
+  const MemoryUser user("weights and gradients");
+  const Tensor drawn = Tensor::zeros({size}, master);
   const RandomKey key = RandomKey{seed, 0, 0}.at("init");
   for (Buffer& buffer : buffers_) {
-    buffer.variable.set_value(Tensor::zeros(buffer.shape, master));
-    buffer.initializer(buffer.variable.value(), key.at(buffer.name));
+    const Tensor values = Tensor::zeros(buffer.shape, master);
+    buffer.initializer(values, key.at(buffer.name));
+    buffer.variable.set_value(values.to(device));
   }
+  for (const Entry& entry : entries_) {
+    entry.initializer(drawn.slice(entry.begin, entry.shape), key.at(entry.name));
+  }
+  weights_ = drawn.to(device);
+  gradients_ = Tensor::zeros({size}, master, device);
+  values_ = compute == master ? weights_ : Tensor::zeros({size}, compute, device);
   for (Entry& entry : entries_) {
-    entry.initializer(weight_of(entry), key.at(entry.name));
     entry.variable.set_value(values_.slice(entry.begin, entry.shape));
     entry.variable.set_grad(gradients_.slice(entry.begin, entry.shape));
   }

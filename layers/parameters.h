@@ -55,10 +55,14 @@ class ParameterSet {
   // Allocates the flat buffers (dtype f32, or f64 for checks) and draws initial values: each
   // depends only on (seed, name). With compute = bf16 the variables hold bf16 copies of f32 master
   // weights; gradients stay f32. Each parameter begins at a multiple of 16 elements; padding is
-  // zero.
-  void materialize(uint64_t seed, DType master = DType::f32, DType compute = DType::f32);
+  // zero. Values are drawn on the host: the same on every device.
+  void materialize(uint64_t seed, DType master = DType::f32, DType compute = DType::f32,
+                   Device device = {});
 
   const std::vector<Entry>& entries() const { return entries_; }
+  // What the declarations returned, one after the other: a tied parameter as often as it was asked
+  // for. So the parameters that a module uses are those that its construction added.
+  const std::vector<Variable>& requested() const { return requested_; }
   const std::vector<Buffer>& buffers() const { return buffers_; }
   // Everything that a checkpoint keeps, by name: views of the master weights, and the buffers.
   std::map<std::string, Tensor> tensors() const;
@@ -78,6 +82,7 @@ class ParameterSet {
   void claim(const std::string& name) const;
 
   std::vector<Entry> entries_;
+  std::vector<Variable> requested_;
   std::vector<Buffer> buffers_;
   std::map<std::string, size_t> index_;
   Tensor weights_, gradients_, values_;

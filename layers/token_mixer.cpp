@@ -116,7 +116,9 @@ MixerResult AttentionMixer::forward(const Variable& x, const MixerContext& conte
                  {}};
   if (options_.rotary_width > 0) {
     input.q = rotary(input.q, context.positions, options_.rotary_width);
-    input.k = rotary(input.k, context.positions, options_.rotary_width);
+    const bool own = context.key_positions.defined();
+    input.k =
+        rotary(input.k, own ? context.key_positions : context.positions, options_.rotary_width);
   }
   return finish(input, context, state);
 }

@@ -24,7 +24,10 @@ Form form_from_name(std::string_view name);
 
 // Everything about a batch besides its vectors.
 struct MixerContext {
-  Tensor positions;    // i32 [B,T]: position of each token inside its document
+  Tensor positions;  // i32 [B,T]: position of each token inside its document
+  // i32 [B,T] (cross: [B,S]): positions of the keys; undefined: those of the queries (cross: 0, 1,
+  // ...).
+  Tensor key_positions;
   Tensor key_mask;     // u8 [B,T], 1 = valid; undefined: all valid
   Tensor segments;     // i32 [B,T]: tokens see only their own segment; undefined: one a row
   Tensor source_mask;  // u8 [B,S], cross only

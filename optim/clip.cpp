@@ -5,6 +5,8 @@
 #include <array>
 #include <cmath>
 
+#include "core/threads.h"
+
 namespace linnet {
 namespace {
 
@@ -49,11 +51,12 @@ double global_norm(const Tensor& gradients) {
   const int64_t blocks = (count + kBlock - 1) / kBlock;
   std::vector<double> sums(static_cast<size_t>(blocks));
   on_gradients("global_norm", gradients, [&](const auto* values) {
-#pragma omp parallel for schedule(static)
-    for (int64_t b = 0; b < blocks; ++b) {
-      sums[static_cast<size_t>(b)] =
-          sum_of_squares(values + b * kBlock, std::min(kBlock, count - b * kBlock));
-    }
+    parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) {
+        sums[static_cast<size_t>(b)] =
+            sum_of_squares(values + b * kBlock, std::min(kBlock, count - b * kBlock));
+      }
+    });
   });
   double total = 0;
   for (const double sum : sums) total += sum;
@@ -71,11 +74,12 @@ void clip_by_value(const Tensor& gradients, double limit) {
   on_gradients("clip_by_value", gradients, [&](auto* values) {
     using T = std::remove_pointer_t<decltype(values)>;
     const T high = static_cast<T>(limit);
-#pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < count; ++i) {
-      const T value = values[i];
-      values[i] = value > high ? high : value < -high ? -high : value;
-    }
+    parallel_for(count, kBlock, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const T value = values[i];
+        values[i] = value > high ? high : value < -high ? -high : value;
+      }
+    });
   });
 }
 

@@ -4,8 +4,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/cuda/backend.h"
+#include "core/threads.h"
+#include "optim/cuda/update.h"
+
 namespace linnet {
 namespace {
+
+// Elements below which a second thread does not pay.
+constexpr int64_t kGrain = 8192;
 
 // Calls body(average, weights) with typed elements after checking that the two agree.
 template <typename Body>
@@ -24,12 +31,10 @@ void on_pair(const Tensor& average, const Tensor& weights, const Body& body) {
 
 WeightAverage::WeightAverage(const Tensor& weights, double decay, bool warmup)
     : average_(weights.clone()),
-      updates_(Tensor::zeros({1}, DType::i64)),
+      updates_(Tensor::zeros({1}, DType::i64, weights.device())),
       decay_(decay),
       warmup_(warmup) {
   require(decay >= 0 && decay < 1, "WeightAverage: decay must be in [0, 1), got ", decay);
-  require(weights.device().kind == DeviceKind::cpu, "WeightAverage: the weights are on ",
-          name_of(weights.device()), "; expected the CPU");
 }
 
 void WeightAverage::update(const Tensor& weights) {
@@ -39,13 +44,27 @@ void WeightAverage::update(const Tensor& weights) {
   on_pair(average_, weights, [&](auto* average, const auto* weight) {
     using T = std::remove_pointer_t<decltype(average)>;
     const T take = static_cast<T>(1 - decay);
-#pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < count; ++i) average[i] += take * (weight[i] - average[i]);
+    parallel_for(count, kGrain, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) average[i] += take * (weight[i] - average[i]);
+    });
   });
   ++*updates_.data<int64_t>();
 }
 
+void WeightAverage::update_on_device(const Tensor& weights, const Tensor& numbers) {
+  require(weights.shape() == average_.shape() && on_cuda(weights),
+          "WeightAverage::update_on_device: weights of shape ", weights.shape(), " on ",
+          name_of(weights.device()));
+  if constexpr (kCuda) {
+    cuda::average(average_, weights, numbers, updates_, decay_, warmup_);
+    cuda::finish_update(numbers, updates_, {});
+  }
+}
+
 void WeightAverage::swap(const Tensor& weights) {
+  if constexpr (kCuda) {
+    if (on_cuda(weights)) return cuda::swap(weights, average_);
+  }
   on_pair(average_, weights, [&](auto* average, auto* weight) {
     std::swap_ranges(average, average + average_.elements(), weight);
   });

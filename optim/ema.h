@@ -7,11 +7,14 @@ namespace linnet {
 
 class WeightAverage {
  public:
-  // Starts as a copy of `weights` (flat, f32 or f64, CPU). decay in [0, 1). With `warmup`, update t
-  // (from 1) uses min(decay, t / (t + 9)), so that early averages forget the initial weights.
+  // Starts as a copy of `weights` (flat, f32; f64 on the CPU), on their device. decay in [0, 1).
+  // With `warmup`, update t (from 1) uses min(decay, t / (t + 9)), so that early averages forget
+  // the initial weights.
   WeightAverage(const Tensor& weights, double decay, bool warmup);
   // average = d average + (1 - d) weights; call it after each optimizer update.
   void update(const Tensor& weights);
+  // The same on a CUDA device after Optimizer::step_on_device with these numbers.
+  void update_on_device(const Tensor& weights, const Tensor& numbers);
   // Exchanges the elements of `weights` and the average, in place: once before an evaluation with
   // the average and once after it.
   void swap(const Tensor& weights);

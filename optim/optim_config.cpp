@@ -58,18 +58,19 @@ void OptimConfig::validate(const ConfigNode& at) const {
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& config,
                                           const std::vector<ParameterSpan>& layout,
-                                          int64_t elements, DType dtype) {
+                                          int64_t elements, DType dtype, Device device) {
   const std::vector<ParameterGroup> groups =
       make_groups(layout, config.weight_decay, config.groups);
   switch (config.kind) {
     case OptimizerKind::sgd:
-      return std::make_unique<Sgd>(groups, elements, dtype, config.momentum);
+      return std::make_unique<Sgd>(groups, elements, dtype, config.momentum, device);
     case OptimizerKind::nag:
-      return std::make_unique<Nag>(groups, elements, dtype, config.momentum);
+      return std::make_unique<Nag>(groups, elements, dtype, config.momentum, device);
     default:
       return std::make_unique<Adam>(groups, elements, dtype,
                                     AdamOptions{config.betas[0], config.betas[1], config.eps,
-                                                config.kind == OptimizerKind::adamw});
+                                                config.kind == OptimizerKind::adamw},
+                                    device);
   }
 }
 

@@ -41,7 +41,8 @@ struct OptimConfig {
 // UsageError as make_groups does.
 std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& config,
                                           const std::vector<ParameterSpan>& layout,
-                                          int64_t elements, DType dtype = DType::f32);
+                                          int64_t elements, DType dtype = DType::f32,
+                                          Device device = {});
 
 // The schedule; `max_steps` is train.max_steps (0 when the run has no such limit).
 Schedule make_schedule(const OptimConfig& config, int64_t max_steps);

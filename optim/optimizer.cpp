@@ -4,19 +4,23 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/cuda/backend.h"
+#include "optim/cuda/update.h"
+
 namespace linnet {
 namespace {
 
 // Elements of a block: 128 KiB per f32 buffer, small enough to share a model's norms among threads.
 constexpr int64_t kBlockElements = 32768;
 
-void check_flat(const char* what, const Tensor& tensor, int64_t elements, DType dtype) {
+void check_flat(const char* what, const Tensor& tensor, int64_t elements, DType dtype,
+                Device device) {
   require(tensor.defined() && tensor.elements() == elements && tensor.dtype() == dtype,
           "Optimizer::step: ", what, " must hold ", elements, " elements of ", name_of(dtype),
           ", got ", tensor.defined() ? tensor.shape().to_string() : "an undefined tensor", " of ",
           name_of(tensor.dtype()));
-  require(tensor.device().kind == DeviceKind::cpu, "Optimizer::step: ", what, " are on ",
-          name_of(tensor.device()), "; this build updates parameters on the CPU only");
+  require(tensor.device() == device, "Optimizer::step: ", what, " are on ",
+          name_of(tensor.device()), ", the optimizer was made for ", name_of(device));
 }
 
 }  // namespace
@@ -39,10 +43,12 @@ void restore_state(const std::string& owner, const StateTensors& target,
   for (const auto& [name, tensor] : target) tensor.copy_from(source.at(name));
 }
 
-Optimizer::Optimizer(const std::vector<ParameterGroup>& groups, int64_t elements, DType dtype)
-    : elements_(elements), dtype_(dtype) {
-  require(dtype == DType::f32 || dtype == DType::f64,
-          "Optimizer: master weights must be f32 or f64, got ", name_of(dtype));
+Optimizer::Optimizer(const std::vector<ParameterGroup>& groups, int64_t elements, DType dtype,
+                     Device device)
+    : elements_(elements), dtype_(dtype), device_(device) {
+  require(dtype == DType::f32 || (dtype == DType::f64 && device.kind == DeviceKind::cpu),
+          "Optimizer: master weights must be f32, or f64 on the CPU, got ", name_of(dtype), " on ",
+          name_of(device));
   int64_t end = 0;
   for (const ParameterGroup& group : groups) {
     require(group.begin >= end && group.end >= group.begin && group.end <= elements,
@@ -58,27 +64,53 @@ Optimizer::Optimizer(const std::vector<ParameterGroup>& groups, int64_t elements
     }
   }
   updates_ = add_counter("updates", DType::i64);
+  if constexpr (kCuda) {
+    if (device.kind == DeviceKind::cuda) {
+      std::vector<cuda::UpdateBlock> upload;
+      for (const Block& b : blocks_) {
+        upload.push_back({b.begin, b.end, b.weight_decay, b.lr_scale});
+      }
+      device_blocks_ = cuda::upload_blocks(upload, device);
+    }
+  }
 }
 
 Tensor Optimizer::add_moment(const std::string& name) {
-  return state_[name] = Tensor::zeros({elements_}, dtype_);
+  const MemoryUser user("optimizer state");
+  return state_[name] = Tensor::zeros({elements_}, dtype_, device_);
 }
 
 Tensor Optimizer::add_counter(const std::string& name, DType dtype) {
-  return state_[name] = Tensor::zeros({1}, dtype);
+  return state_[name] = Tensor::zeros({1}, dtype, device_);
 }
 
 int64_t Optimizer::updates() const {
-  return *updates_.data<int64_t>();
+  return updates_.to_vector<int64_t>()[0];
 }
 
 void Optimizer::step(const Tensor& weights, const Tensor& gradients, const StepRates& rates) {
-  check_flat("weights", weights, elements_, dtype_);
-  check_flat("gradients", gradients, elements_, dtype_);
+  require(device_.kind == DeviceKind::cpu, "Optimizer::step: this optimizer is on ",
+          name_of(device_), "; use step_on_device");
+  check_flat("weights", weights, elements_, dtype_, device_);
+  check_flat("gradients", gradients, elements_, dtype_, device_);
   require(std::isfinite(rates.lr) && std::isfinite(rates.gradient_scale), "Optimizer::step: lr ",
           rates.lr, " and gradient scale ", rates.gradient_scale, " must be finite");
   apply(weights, gradients, rates, updates() + 1);
   ++*updates_.data<int64_t>();
+}
+
+void Optimizer::step_on_device(const Tensor& weights, const Tensor& gradients,
+                               const Tensor& numbers) {
+  check_flat("weights", weights, elements_, dtype_, device_);
+  check_flat("gradients", gradients, elements_, dtype_, device_);
+  require(device_blocks_.defined() && numbers.device() == device_,
+          "Optimizer::step_on_device: this optimizer is on ", name_of(device_));
+  if constexpr (kCuda) {
+    apply_on_device({weights, gradients, device_blocks_, numbers, updates_});
+    const auto previous_lr = state_.find("previous_lr");
+    cuda::finish_update(numbers, updates_,
+                        previous_lr == state_.end() ? Tensor() : previous_lr->second);
+  }
 }
 
 }  // namespace linnet

@@ -42,8 +42,10 @@ void restore_state(const std::string& owner, const StateTensors& target,
 class Optimizer {
  public:
   // `groups` must be sorted and disjoint inside [0, elements); elements in no group are never
-  // touched. `dtype` (f32 or f64) is that of weights, gradients and moments.
-  Optimizer(const std::vector<ParameterGroup>& groups, int64_t elements, DType dtype);
+  // touched. `dtype` (f32, or f64 on the CPU) is that of weights, gradients and moments, and
+  // `device` where they are.
+  Optimizer(const std::vector<ParameterGroup>& groups, int64_t elements, DType dtype,
+            Device device = {});
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
@@ -51,6 +53,10 @@ class Optimizer {
   // One update of `weights` [elements] in place from `gradients` [elements], which are only read.
   // Throws Error when a size, dtype or device differs from the constructor's or lr is not finite.
   void step(const Tensor& weights, const Tensor& gradients, const StepRates& rates);
+  // The same on a CUDA device, with everything that changes between updates in device memory:
+  // `numbers` as cuda::prepare_update left them (optim/cuda/update.h). Nothing waits for the
+  // device.
+  void step_on_device(const Tensor& weights, const Tensor& gradients, const Tensor& numbers);
   // Updates made so far.
   int64_t updates() const;
   // Everything that the next update depends on besides weights and gradients: "updates" (i64 [1])
@@ -74,6 +80,11 @@ class Optimizer {
   // Does update number `update` (1 for the first) on every block; shapes are already checked.
   virtual void apply(const Tensor& weights, const Tensor& gradients, const StepRates& rates,
                      int64_t update) = 0;
+  // The tensors of an update on a device.
+  struct DeviceStep {
+    Tensor weights, gradients, blocks, numbers, updates;
+  };
+  virtual void apply_on_device(const DeviceStep& step) = 0;
   const std::vector<Block>& blocks() const { return blocks_; }
   DType dtype() const { return dtype_; }
 
@@ -81,8 +92,10 @@ class Optimizer {
   std::vector<Block> blocks_;
   int64_t elements_;
   DType dtype_;
+  Device device_;
   StateTensors state_;
   Tensor updates_;
+  Tensor device_blocks_;
 };
 
 // Adam (Kingma & Ba 2015, algorithm 1), and AdamW (Loshchilov & Hutter 2019, algorithm 2).
@@ -99,11 +112,12 @@ struct AdamOptions {
 class Adam : public Optimizer {
  public:
   Adam(const std::vector<ParameterGroup>& groups, int64_t elements, DType dtype,
-       const AdamOptions& options);
+       const AdamOptions& options, Device device = {});
 
  protected:
   void apply(const Tensor& weights, const Tensor& gradients, const StepRates& rates,
              int64_t update) override;
+  void apply_on_device(const DeviceStep& step) override;
 
  private:
   AdamOptions options_;
@@ -114,11 +128,13 @@ class Adam : public Optimizer {
 // State: "momentum" unless momentum is 0.  g += decay w;  buf = mu buf + g;  w -= lr buf.
 class Sgd : public Optimizer {
  public:
-  Sgd(const std::vector<ParameterGroup>& groups, int64_t elements, DType dtype, double momentum);
+  Sgd(const std::vector<ParameterGroup>& groups, int64_t elements, DType dtype, double momentum,
+      Device device = {});
 
  protected:
   void apply(const Tensor& weights, const Tensor& gradients, const StepRates& rates,
              int64_t update) override;
+  void apply_on_device(const DeviceStep& step) override;
 
  private:
   double momentum_;
@@ -131,11 +147,13 @@ class Sgd : public Optimizer {
 // State: "momentum", "previous_lr" (f64 [1]).
 class Nag : public Optimizer {
  public:
-  Nag(const std::vector<ParameterGroup>& groups, int64_t elements, DType dtype, double momentum);
+  Nag(const std::vector<ParameterGroup>& groups, int64_t elements, DType dtype, double momentum,
+      Device device = {});
 
  protected:
   void apply(const Tensor& weights, const Tensor& gradients, const StepRates& rates,
              int64_t update) override;
+  void apply_on_device(const DeviceStep& step) override;
 
  private:
   double momentum_;

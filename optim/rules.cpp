@@ -1,6 +1,9 @@
 // The update rules: Adam and AdamW, SGD with momentum, fairseq's Nesterov.
 #include <cmath>
 
+#include "core/cuda/backend.h"
+#include "core/threads.h"
+#include "optim/cuda/update.h"
 #include "optim/optimizer.h"
 
 namespace linnet {
@@ -9,9 +12,9 @@ namespace {
 // Calls body(block) for every block, in parallel; blocks are disjoint.
 template <typename Blocks, typename Body>
 void for_each_block(const Blocks& blocks, const Body& body) {
-  const int64_t count = static_cast<int64_t>(blocks.size());
-#pragma omp parallel for schedule(static)
-  for (int64_t i = 0; i < count; ++i) body(blocks[static_cast<size_t>(i)]);
+  parallel_for(static_cast<int64_t>(blocks.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) body(blocks[static_cast<size_t>(i)]);
+  });
 }
 
 void refuse_beta1(const char* kind, const StepRates& rates) {
@@ -32,8 +35,8 @@ void dispatch_master(DType dtype, Body&& body) {
 }  // namespace
 
 Adam::Adam(const std::vector<ParameterGroup>& groups, int64_t elements, DType dtype,
-           const AdamOptions& options)
-    : Optimizer(groups, elements, dtype),
+           const AdamOptions& options, Device device)
+    : Optimizer(groups, elements, dtype, device),
       options_(options),
       m_(add_moment("m")),
       v_(add_moment("v")) {}
@@ -69,8 +72,16 @@ void Adam::apply(const Tensor& weights, const Tensor& gradients, const StepRates
   });
 }
 
-Sgd::Sgd(const std::vector<ParameterGroup>& groups, int64_t elements, DType dtype, double momentum)
-    : Optimizer(groups, elements, dtype), momentum_(momentum) {
+void Adam::apply_on_device(const DeviceStep& step) {
+  if constexpr (kCuda) {
+    cuda::adam({step.weights, step.gradients, step.blocks, step.numbers, step.updates}, m_, v_,
+               {options_.beta1, options_.beta2, options_.eps, options_.decoupled});
+  }
+}
+
+Sgd::Sgd(const std::vector<ParameterGroup>& groups, int64_t elements, DType dtype, double momentum,
+         Device device)
+    : Optimizer(groups, elements, dtype, device), momentum_(momentum) {
   if (momentum != 0) buffer_ = add_moment("momentum");
 }
 
@@ -101,8 +112,16 @@ void Sgd::apply(const Tensor& weights, const Tensor& gradients, const StepRates&
   });
 }
 
-Nag::Nag(const std::vector<ParameterGroup>& groups, int64_t elements, DType dtype, double momentum)
-    : Optimizer(groups, elements, dtype),
+void Sgd::apply_on_device(const DeviceStep& step) {
+  if constexpr (kCuda) {
+    cuda::sgd({step.weights, step.gradients, step.blocks, step.numbers, step.updates}, buffer_,
+              momentum_);
+  }
+}
+
+Nag::Nag(const std::vector<ParameterGroup>& groups, int64_t elements, DType dtype, double momentum,
+         Device device)
+    : Optimizer(groups, elements, dtype, device),
       momentum_(momentum),
       buffer_(add_moment("momentum")),
       previous_lr_(add_counter("previous_lr", DType::f64)) {}
@@ -132,6 +151,13 @@ void Nag::apply(const Tensor& weights, const Tensor& gradients, const StepRates&
     });
   });
   previous_lr = rates.lr;
+}
+
+void Nag::apply_on_device(const DeviceStep& step) {
+  if constexpr (kCuda) {
+    cuda::nag({step.weights, step.gradients, step.blocks, step.numbers, step.updates}, buffer_,
+              previous_lr_, momentum_);
+  }
 }
 
 }  // namespace linnet

@@ -9,12 +9,14 @@ std::string linnet::test::source_dir() {
   return LINNET_SOURCE_DIR;
 }
 
-#ifdef __SANITIZE_ADDRESS__
-// A test asks for more memory than there is: the allocation must fail as it does elsewhere.
+// Read by the sanitizers where they are linked. A test asks for more memory than there is: the
+// allocation must fail as it does elsewhere.
 extern "C" const char* __asan_default_options() {  // NOLINT(bugprone-reserved-identifier)
   return "allocator_may_return_null=1";
 }
-#endif
+extern "C" const char* __tsan_default_options() {  // NOLINT(bugprone-reserved-identifier)
+  return "allocator_may_return_null=1";
+}
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);

@@ -26,8 +26,9 @@ class CosformerMixer : public AttentionMixer {
   CosformerMixer(const CosformerParams& params, const MixerOptions& options,
                  const MixerScope& scope)
       : AttentionMixer(options, scope), params_(params) {
-    require_usage(params.max_length > 0 || options.form != Form::causal || options.max_length > 0,
-                  "cosformer: the causal form needs a length; set max_length");
+    require_usage(
+        params.max_length > 0 || options.form == Form::noncausal || options.max_length > 0,
+        "cosformer: the ", name_of(options.form), " form needs a length; set max_length");
     attention_.feature_map = params.activation;
     attention_.query_scale = params.scale.value_or(default_scale(options));
     attention_.normalizer = params.normalizer;
@@ -36,36 +37,51 @@ class CosformerMixer : public AttentionMixer {
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
-    const bool cross = options().form == Form::cross;
+    const bool cross = options().form == Form::cross, encoded = cross && !state.empty();
     const int64_t rows = input.q.size(0), heads = options().heads;
-    // Of an encoded source only the common length can matter.
-    const int64_t keys = !input.k.defined() ? 0 : input.k.size(1);
+    int64_t keys = encoded ? 0 : input.k.size(1);
+    if (encoded && keeps_source_length()) {
+      keys = state.at("source_length").value().to_vector<int64_t>()[0];
+    }
     const auto length = params_.lengths(options(), input.q.size(1), keys);
     const bool clamp = params_.beyond_max == "clamp";
+    const auto at = [&](const Tensor& positions, int64_t tokens, int64_t of) {
+      return Variable(position_proportions(positions, {rows, tokens, heads}, of, clamp,
+                                           input.q.value().device()));
+    };
     Proportions p;
-    const Device device = input.q.value().device();
-    p.query = Variable(position_proportions(context.positions, {rows, input.q.size(1), heads},
-                                            length.queries, clamp, device));
-    if (cross && state.empty()) {
-      p.key =
-          Variable(position_proportions(Tensor(), {rows, keys, heads}, length.keys, clamp, device));
+    p.query = at(context.positions, input.q.size(1), length.queries);
+    if (!encoded && (cross || context.key_positions.defined())) {
+      p.key = at(context.key_positions, keys, length.keys);
     } else if (!cross) {
       p.key = p.query;
     }
-    return kernelized_mix(attention_, options(), input, p, context, state);
+    MixResult result = kernelized_mix(attention_, options(), input, p, context, state);
+    if (keeps_source_length()) {
+      result.state["source_length"] = Variable(
+          Tensor::full({rows}, static_cast<double>(keys), DType::i64, input.q.value().device()));
+    }
+    return result;
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
-    return kernelized_cost(options(), 2 * options().head_width(), shape);
+    MixerCost cost = kernelized_cost(options(), 2 * options().head_width(), shape);
+    if (keeps_source_length()) cost.bytes += static_cast<double>(shape.batch) * sizeof(int64_t);
+    return cost;
   }
 
   int64_t length_limit() const override {
     if (params_.beyond_max == "clamp") return 0;
-    return options().form == Form::causal ? params_.lengths(options(), 0, 0).queries
-                                          : params_.max_length;
+    return params_.lengths(options(), 0, 0).queries;
   }
 
  private:
+  // Later queries of an encoded source need the length that both sides were divided by.
+  bool keeps_source_length() const {
+    return options().form == Form::cross && params_.max_length == 0 &&
+           params_.cross_length == "common";
+  }
+
   CosformerParams params_;
   LinearAttentionOptions attention_;
 };
@@ -98,14 +114,15 @@ std::vector<Number> definition(const CosformerParams& params, const ReferenceSeq
 void CosformerParams::describe(ConfigDescription<CosformerParams>& d) {
   describe_preset(d, kPresets);
   d.field("max_length", &CosformerParams::max_length,
-          "length M that positions are divided by; 0: the training context in the causal form, the "
-          "padded length of the batch in the others")
+          "length M that positions are divided by; 0: the training context, in the noncausal form "
+          "the padded length of the batch")
       .range(0, 1e9)
       .unit("tokens");
   d.choice("beyond_max", &CosformerParams::beyond_max, {"refuse", "clamp"},
            "positions past M are refused, or count as M");
   d.choice("cross_length", &CosformerParams::cross_length, {"own", "common"},
-           "cross-attention divides each side by its own length, or both by the larger one");
+           "cross-attention divides queries by M and keys by the source's length, or both by the "
+           "larger of the two");
   d.choice("activation", &CosformerParams::activation,
            {{"relu", FeatureMap::relu}, {"elu1", FeatureMap::elu1}}, "the feature map");
   describe_scale(d, "factor of q before the feature map; null: 1/sqrt(K)");
@@ -119,14 +136,13 @@ MixerTraits CosformerParams::traits(MixerTraits traits) const {
 
 CosformerParams::Lengths CosformerParams::lengths(const MixerOptions& options, int64_t query_count,
                                                   int64_t key_count) const {
-  if (options.form == Form::causal) {
-    const int64_t length = max_length > 0 ? max_length : options.max_length;
-    return {length, length};
-  }
-  const int64_t queries = max_length > 0 ? max_length : query_count;
-  if (options.form == Form::noncausal) return {queries, queries};
-  if (cross_length == "own") return {queries, key_count};
-  const int64_t common = max_length > 0 ? max_length : std::max(query_count, key_count);
+  // Queries may come one by one: only the noncausal form sees all of them.
+  const int64_t length = max_length > 0                    ? max_length
+                         : options.form == Form::noncausal ? query_count
+                                                           : options.max_length;
+  if (options.form != Form::cross) return {length, length};
+  if (cross_length == "own") return {length, key_count};
+  const int64_t common = max_length > 0 ? max_length : std::max(length, key_count);
   return {common, common};
 }
 
@@ -144,7 +160,8 @@ Mechanism cosformer_mechanism() {
   facts.traits.growth = std::string("T");
   facts.presets = kPresets;
   facts.variants = {"{max_length: 140, activation: elu1, scale: null, normalizer: add}",
-                    "{max_length: 24, beyond_max: clamp, cross_length: common, floor: 0.1}"};
+                    "{max_length: 24, beyond_max: clamp, cross_length: common, floor: 0.1}",
+                    "{cross_length: common}"};
   facts.limits = {
       {"a huge M gives relu linear attention",
        "{max_length: 1000000000}",

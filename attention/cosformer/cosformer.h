@@ -7,7 +7,7 @@ namespace linnet {
 
 struct CosformerParams {
   std::string preset = "none";
-  int64_t max_length = 0;  // 0: the training context (causal), the padded length (other forms)
+  int64_t max_length = 0;  // 0: the training context; noncausal: the padded length
   std::string beyond_max = "refuse";
   std::string cross_length = "own";
   FeatureMap activation = FeatureMap::relu;

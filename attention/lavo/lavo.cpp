@@ -57,6 +57,7 @@ class LavoMixer : public AttentionMixer {
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
     if (options().form == Form::cross) return mix_cross(input, context, state);
+    refuse_key_positions(context, "lavo");
     MixResult local = window(input, context, state);
     const std::string code = params_.code_of(options().form);
     const Variable f = code == "k"                     ? input.k

@@ -22,6 +22,7 @@ class LocalMixer : public AttentionMixer {
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
+    refuse_key_positions(context, "local");
     BlockAttentionContext block = block_context(options(), context);
     block.options = pattern();
     set_dropout(block, params_.dropout, options(), context, draw_key(context));

@@ -87,13 +87,9 @@ class Backward {
     clear(out_.dpast_k);
     clear(out_.dpast_v);
     plan();
-    const int64_t count = static_cast<int64_t>(runs_.size());
-#pragma omp parallel num_threads(thread_count())
-    {
-      BackwardTile<T> tile(in_);
-#pragma omp for schedule(dynamic)
-      for (int64_t i = 0; i < count; ++i) do_run(runs_[i], tile);
-    }
+    parallel_tasks(static_cast<int64_t>(runs_.size()), 1, [&] {
+      return [&, tile = BackwardTile<T>(in_)](int64_t i) mutable { do_run(runs_[i], tile); };
+    });
     sum_runs();
     sum_bias();
   }

@@ -172,18 +172,14 @@ void block_attention_forward(const BlockAttentionInputs<T>& in,
   // A thread takes neighbouring tiles where there are many small ones.
   const int64_t chunk = std::clamp<int64_t>(count / (8 * thread_count()), 1,
                                             options.pattern == BlockPattern::full ? 1 : 8);
-#pragma omp parallel num_threads(thread_count())
-  {
-    ForwardTile<T> tile(in);
-    int64_t bias_head = -1;
-#pragma omp for schedule(dynamic, chunk)
-    for (int64_t i = 0; i < count; ++i) {
+  parallel_tasks(count, chunk, [&] {
+    return [&, tile = ForwardTile<T>(in), bias_head = int64_t{-1}](int64_t i) mutable {
       const Item& item = items[i];
       if (item.head != bias_head) tile.bias.fill(in, bias_head = item.head);
       forward_tile(in, options, *item.piece, item.head, item.first,
                    std::min(step, item.piece->queries - item.first), tile, y, log_sum_exp);
-    }
-  }
+    };
+  });
 }
 
 template void block_attention_forward<float>(const BlockAttentionInputs<float>&,

@@ -73,14 +73,11 @@ std::vector<Segment> split_spans(const std::vector<Span>& spans, int64_t heads, 
 }
 
 void run_tasks(int64_t count, double work, const std::function<void(int64_t)>& body) {
-  const int threads =
-      work < kSerialWork ? 1 : static_cast<int>(std::min<int64_t>(thread_count(), count));
-  if (threads <= 1) {
+  if (work < kSerialWork) {
     for (int64_t task = 0; task < count; ++task) body(task);
     return;
   }
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t task = 0; task < count; ++task) body(task);
+  parallel_tasks(count, 1, [&body] { return [&body](int64_t task) { body(task); }; });
 }
 
 template <typename T>

@@ -1,68 +1,30 @@
 // Linear attention on Variables: conversion of dtypes, what backward saves.
 #include "attention/primitives/linear_attention.h"
 
-#include <type_traits>
-
+#include "attention/primitives/binding.h"
 #include "attention/primitives/cuda/linear_attention.h"
 #include "core/cuda/backend.h"
-#include "core/error.h"
 
 namespace linnet {
 namespace {
 
-// Tensors as kernels read them: on the CPU all in the computing type.
+using namespace binding;
+
+constexpr const char* kName = "linear attention";
+
+// Tensors as kernels read them: in the computing type, but q, k and v on a device as they are
+// stored.
 using Arrays = cuda::LinearAttentionArrays;
 
-// The type of sums: proportions, states, denominators.
-DType computing_type(const Variable& x) {
-  return x.dtype() == DType::f64 ? DType::f64 : DType::f32;
-}
-
-Tensor converted(const Variable& x, DType dtype, Device device) {
-  if (!x.defined()) return Tensor();
-  require(is_floating(x.dtype()) && x.value().device() == device,
-          "linear attention: expected floating tensors on ", name_of(device));
-  return x.value().to(dtype);
-}
-// q, k, v: kernels on a device read them as they are stored.
+// q, k or v.
 Tensor sequence(const Variable& x, DType computing, Device device) {
-  return converted(x, x.defined() && on_cuda(x.value()) ? x.dtype() : computing, device);
+  return converted(x, x.defined() && on_cuda(x.value()) ? x.dtype() : computing, kName, device);
 }
 
 // dy as kernels read it, like q.
 Tensor output_gradient(Gradients& gradients, DType computing) {
   const Tensor& dy = gradients.output(0);
   return on_cuda(dy) ? dy : dy.to(computing);
-}
-
-Tensor empty_like(const Tensor& x) {
-  return x.defined() ? Tensor::empty(x.shape(), x.dtype(), x.device()) : Tensor();
-}
-
-template <typename T>
-T* pointer(const Tensor& x) {
-  return x.defined() ? x.data<std::remove_const_t<T>>() : nullptr;
-}
-
-template <typename T>
-SequenceView<T> view_of(const Tensor& x) {
-  if (!x.defined()) return {};
-  require(x.shape().rank() == 4, "linear attention: expected [B,T,H,K], got ", x.shape());
-  return {x.data<T>(), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
-
-void check_tokens(const Tensor& x, const Tensor& sequence, const char* name) {
-  if (!x.defined() || !sequence.defined()) return;
-  const Shape expected({sequence.size(0), sequence.size(1)});
-  require(x.shape() == expected, "linear attention: expected ", name, " ", expected, ", got ",
-          x.shape());
-}
-
-void check_heads(const Tensor& x, const Tensor& sequence, const char* name) {
-  if (!x.defined() || !sequence.defined()) return;
-  const Shape expected({sequence.size(0), sequence.size(1), sequence.size(2)});
-  require(x.shape() == expected, "linear attention: expected ", name, " ", expected, ", got ",
-          x.shape());
 }
 
 template <typename T>
@@ -73,8 +35,8 @@ LinearAttentionInputs<T> bind(const Arrays& arrays, const LinearAttentionContext
   in.v = view_of<T>(arrays.v);
   in.query_proportions = pointer<T>(arrays.query_proportions);
   in.key_proportions = pointer<T>(arrays.key_proportions);
-  if (context.query_mask.defined()) in.query_mask = context.query_mask.data<uint8_t>();
-  if (context.key_mask.defined()) in.key_mask = context.key_mask.data<uint8_t>();
+  in.query_mask = pointer<uint8_t>(context.query_mask);
+  in.key_mask = pointer<uint8_t>(context.key_mask);
   return in;
 }
 
@@ -84,24 +46,13 @@ LinearAttentionState<T> state_of(const Tensor& memory, const Tensor& mass) {
 }
 
 void check_inputs(const Arrays& arrays, const LinearAttentionContext& context) {
-  for (const Tensor* x : {&arrays.q, &arrays.k, &arrays.v}) {
-    require(!x->defined() || x->shape().rank() == 4, "linear attention: expected [B,T,H,K], got ",
-            x->shape());
-  }
-  check_tokens(context.query_mask, arrays.q, "query_mask");
-  check_tokens(context.key_mask, arrays.k, "key_mask");
-  check_tokens(context.segments, arrays.q, "segments");
-  check_tokens(context.segments, arrays.k, "segments");
-  check_heads(arrays.query_proportions, arrays.q, "query_proportions");
-  check_heads(arrays.key_proportions, arrays.k, "key_proportions");
-}
-
-// Segments on a device are copied to the host.
-std::vector<Span> spans_of(const LinearAttentionContext& context, int64_t B, int64_t T,
-                           bool has_state) {
-  if (!context.segments.defined()) return make_spans(nullptr, B, T, has_state);
-  const Tensor segments = context.segments.to(Device{});
-  return make_spans(segments.data<int32_t>(), B, T, has_state);
+  for (const Tensor* x : {&arrays.q, &arrays.k, &arrays.v}) check_sequence(*x, kName);
+  check_leading(context.query_mask, arrays.q, 2, kName, "query_mask");
+  check_leading(context.key_mask, arrays.k, 2, kName, "key_mask");
+  check_leading(context.segments, arrays.q, 2, kName, "segments");
+  check_leading(context.segments, arrays.k, 2, kName, "segments");
+  check_leading(arrays.query_proportions, arrays.q, 3, kName, "query_proportions");
+  check_leading(arrays.key_proportions, arrays.k, 3, kName, "key_proportions");
 }
 
 // The shapes of `count` states for these keys, values and kind of features.
@@ -111,13 +62,7 @@ Shape memory_shape(int64_t count, int64_t heads, int64_t K, bool reweighted, int
 void check_state(const Tensor& memory, const Tensor& mass, const Shape& expected) {
   require(memory.shape() == expected && mass.defined() &&
               mass.shape() == Shape({expected[0], expected[1], expected[2]}),
-          "linear attention: expected a state ", expected, " with its mass, got ", memory.shape());
-}
-
-// Calls compute(T{}) with the computing type.
-template <typename Compute>
-void dispatch(DType dtype, const Compute& compute) {
-  dtype == DType::f64 ? compute(double{}) : compute(float{});
+          kName, ": expected a state ", expected, " with its mass, got ", memory.shape());
 }
 
 template <typename T>
@@ -138,8 +83,7 @@ void causal_forward(const LinearAttentionContext& context, const Arrays& in, con
       return cuda::linear_attention_causal_forward(context, in, y, memory, mass, denominators);
     }
   }
-  const std::vector<Span> spans =
-      spans_of(context, in.q.size(0), in.q.size(1), in.memory.defined());
+  const std::vector<Span> spans = spans_of(context.segments, in.q, in.memory.defined());
   dispatch(y.dtype(), [&](auto zero) {
     using E = decltype(zero);
     linear_attention_causal_forward<E>(
@@ -157,8 +101,7 @@ void causal_backward(const LinearAttentionContext& context, const Arrays& in, co
                                                     dmass, d);
     }
   }
-  const std::vector<Span> spans =
-      spans_of(context, in.q.size(0), in.q.size(1), in.memory.defined());
+  const std::vector<Span> spans = spans_of(context.segments, in.q, in.memory.defined());
   dispatch(y.dtype(), [&](auto zero) {
     using E = decltype(zero);
     linear_attention_causal_backward<E>(
@@ -229,14 +172,6 @@ void read_backward(const LinearAttentionContext& context, const Arrays& in,
   });
 }
 
-void add_all(Gradients& gradients, std::initializer_list<Tensor> tensors) {
-  size_t input = 0;
-  for (const Tensor& tensor : tensors) {
-    if (tensor.defined()) gradients.add(input, tensor);
-    ++input;
-  }
-}
-
 }  // namespace
 
 LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& inputs,
@@ -247,10 +182,10 @@ LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& in
   const Arrays arrays{sequence(inputs.q, dtype, device),
                       sequence(inputs.k, dtype, device),
                       sequence(inputs.v, dtype, device),
-                      converted(inputs.query_proportions, dtype, device),
-                      converted(inputs.key_proportions, dtype, device),
-                      converted(state.memory, dtype, device),
-                      converted(state.mass, dtype, device)};
+                      converted(inputs.query_proportions, dtype, kName, device),
+                      converted(inputs.key_proportions, dtype, kName, device),
+                      converted(state.memory, dtype, kName, device),
+                      converted(state.mass, dtype, kName, device)};
   check_inputs(arrays, context);
   const int64_t B = arrays.q.size(0), T = arrays.q.size(1), H = arrays.q.size(2);
   const Shape state_shape = memory_shape(B, arrays.k.size(2), arrays.k.size(3),
@@ -270,8 +205,8 @@ LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& in
                    empty_like(arrays.memory),
                    empty_like(arrays.mass)};
     const Tensor dy = output_gradient(gradients, dtype);
-    const Tensor dmemory = gradients.has_output(1) ? gradients.output(1) : Tensor();
-    const Tensor dmass = gradients.has_output(2) ? gradients.output(2) : Tensor();
+    const Tensor dmemory = output_or_none(gradients, 1);
+    const Tensor dmass = output_or_none(gradients, 2);
     causal_backward(context, arrays, y, denominators, dy, dmemory, dmass, d);
     add_all(gradients, {d.q, d.k, d.v, d.query_proportions, d.key_proportions, d.memory, d.mass});
   };
@@ -290,9 +225,9 @@ LinearAttentionSums linear_attention_memory(const LinearAttentionVariables& inpu
   Arrays arrays;
   arrays.k = sequence(inputs.k, dtype, device);
   arrays.v = sequence(inputs.v, dtype, device);
-  arrays.key_proportions = converted(inputs.key_proportions, dtype, device);
+  arrays.key_proportions = converted(inputs.key_proportions, dtype, kName, device);
   check_inputs(arrays, context);
-  const std::vector<Span> spans = spans_of(context, arrays.k.size(0), arrays.k.size(1), false);
+  const std::vector<Span> spans = spans_of(context.segments, arrays.k, false);
   const Shape shape =
       memory_shape(static_cast<int64_t>(spans.size()), arrays.k.size(2), arrays.k.size(3),
                    arrays.key_proportions.defined(), arrays.v.size(3));
@@ -320,14 +255,14 @@ Variable linear_attention_read(const LinearAttentionVariables& inputs,
   const Device device = inputs.q.value().device();
   Arrays arrays;
   arrays.q = sequence(inputs.q, dtype, device);
-  arrays.query_proportions = converted(inputs.query_proportions, dtype, device);
-  arrays.memory = converted(memory.memory, dtype, device);
-  arrays.mass = converted(memory.mass, dtype, device);
+  arrays.query_proportions = converted(inputs.query_proportions, dtype, kName, device);
+  arrays.memory = converted(memory.memory, dtype, kName, device);
+  arrays.mass = converted(memory.mass, dtype, kName, device);
   check_inputs(arrays, context);
-  require(arrays.memory.defined() && arrays.memory.shape().rank() == 4,
-          "linear attention: expected a memory [N,G,m,V]");
+  require(arrays.memory.defined() && arrays.memory.shape().rank() == 4, kName,
+          ": expected a memory [N,G,m,V]");
   const int64_t B = arrays.q.size(0), T = arrays.q.size(1), H = arrays.q.size(2);
-  const std::vector<Span> spans = spans_of(context, B, T, false);
+  const std::vector<Span> spans = spans_of(context.segments, arrays.q, false);
   check_state(
       arrays.memory, arrays.mass,
       memory_shape(static_cast<int64_t>(spans.size()), arrays.memory.size(1), arrays.q.size(3),

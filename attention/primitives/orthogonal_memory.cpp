@@ -1,21 +1,19 @@
 // The orthogonal memory on Variables: conversion of dtypes, what backward saves.
 #include "attention/primitives/orthogonal_memory.h"
 
+#include "attention/primitives/binding.h"
 #include "attention/primitives/cuda/orthogonal_memory.h"
 #include "core/cuda/backend.h"
-#include "core/error.h"
 
 namespace linnet {
 namespace {
 
+using namespace binding;
+
+constexpr const char* kName = "orthogonal memory";
+
 // Tensors as kernels read them: in the computing type, but q and f on a device as they are stored.
 using Arrays = cuda::OrthogonalMemoryArrays;
-
-template <typename T>
-SequenceView<T> view_of(const Tensor& x) {
-  require(x.shape().rank() == 4, "orthogonal memory: expected [B,T,H,d], got ", x.shape());
-  return {x.data<T>(), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
 
 void require_shape(const Tensor& x, const Shape& shape, const char* name) {
   require(!x.defined() || x.shape() == shape, "orthogonal memory: expected ", name, " ", shape,
@@ -23,9 +21,8 @@ void require_shape(const Tensor& x, const Shape& shape, const char* name) {
 }
 
 void check_inputs(const Arrays& arrays, const OrthogonalMemoryContext& context) {
-  for (const Tensor* x : {&arrays.q, &arrays.f}) {
-    require(x->shape().rank() == 4, "orthogonal memory: expected [B,T,H,d], got ", x->shape());
-  }
+  check_sequence(arrays.q, kName);
+  check_sequence(arrays.f, kName);
   const int64_t B = arrays.q.size(0), length = arrays.q.size(1);
   const int64_t H = arrays.q.size(2), d = arrays.q.size(3);
   const bool shared = context.options.shared;
@@ -57,8 +54,8 @@ OrthogonalMemoryInputs<T> bind(const Arrays& arrays, const OrthogonalMemoryConte
   in.rank = arrays.basis.size(shared ? 0 : 1);
   in.basis_head_stride = shared ? d : in.rank * d;
   in.basis_row_stride = shared ? H * d : d;
-  if (context.query_mask.defined()) in.query_mask = context.query_mask.data<uint8_t>();
-  if (context.code_mask.defined()) in.code_mask = context.code_mask.data<uint8_t>();
+  in.query_mask = pointer<uint8_t>(context.query_mask);
+  in.code_mask = pointer<uint8_t>(context.code_mask);
   if (arrays.completed.defined()) {
     in.state = {arrays.completed.data<T>(), arrays.partial.data<T>(),
                 arrays.counts.data<int64_t>()};
@@ -66,7 +63,7 @@ OrthogonalMemoryInputs<T> bind(const Arrays& arrays, const OrthogonalMemoryConte
   const int32_t* segments = nullptr;
   std::vector<int64_t> starts(static_cast<size_t>(B), context.time_offset);
   if (!context.cross) {
-    if (context.segments.defined()) segments = context.segments.data<int32_t>();
+    segments = pointer<int32_t>(context.segments);
     for (int64_t b = 0; context.positions.defined() && length > 0 && b < B; ++b) {
       starts[b] = context.positions.data<int32_t>()[b * length];
     }
@@ -82,15 +79,14 @@ void run_forward(const Arrays& arrays, const OrthogonalMemoryContext& context, c
       return cuda::orthogonal_memory_forward(context, arrays, y, state_out, memory_tokens);
     }
   }
-  const auto compute = [&](auto zero) {
+  dispatch(y.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const OrthogonalMemoryInputs<T> in = bind<T>(arrays, context);
     orthogonal_memory_forward<T>(in, context.options, view_of<T>(y),
                                  {state_out.completed.data<T>(), state_out.partial.data<T>(),
                                   state_out.counts.data<int64_t>()});
     orthogonal_memory_counts<T>(in, context.options, memory_tokens.data<int64_t>());
-  };
-  y.dtype() == DType::f64 ? compute(double{}) : compute(float{});
+  });
 }
 
 void run_backward(const Arrays& arrays, const OrthogonalMemoryContext& context, const Tensor& dy,
@@ -100,19 +96,17 @@ void run_backward(const Arrays& arrays, const OrthogonalMemoryContext& context, 
       return cuda::orthogonal_memory_backward(context, arrays, dy, dcompleted_out, dpartial_out, d);
     }
   }
-  const auto compute = [&](auto zero) {
+  dispatch(dy.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    const auto data = [](const Tensor& x) { return x.defined() ? x.data<T>() : nullptr; };
     OrthogonalMemoryGradients<T> out;
     out.dq = view_of<T>(d.q);
     out.df = view_of<T>(d.f);
-    out.dbasis = data(d.basis);
-    out.dcompleted = data(d.completed);
-    out.dpartial = data(d.partial);
+    out.dbasis = pointer<T>(d.basis);
+    out.dcompleted = pointer<T>(d.completed);
+    out.dpartial = pointer<T>(d.partial);
     orthogonal_memory_backward<T>(bind<T>(arrays, context), context.options, view_of<T>(dy),
-                                  data(dcompleted_out), data(dpartial_out), out);
-  };
-  dy.dtype() == DType::f64 ? compute(double{}) : compute(float{});
+                                  pointer<T>(dcompleted_out), pointer<T>(dpartial_out), out);
+  });
 }
 
 }  // namespace
@@ -120,18 +114,14 @@ void run_backward(const Arrays& arrays, const OrthogonalMemoryContext& context, 
 OrthogonalMemoryResult orthogonal_memory(const Variable& q, const Variable& f,
                                          const Variable& basis, const OrthogonalMemoryCarry& carry,
                                          const OrthogonalMemoryContext& given) {
-  const DType dtype = q.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const DType dtype = computing_type(q);
   const Device device = q.value().device();
   const bool stored = on_cuda(q.value());
-  const auto converted = [dtype, device](const Variable& x) {
-    if (!x.defined()) return Tensor();
-    require(is_floating(x.dtype()) && x.value().device() == device,
-            "orthogonal memory: expected floating tensors on ", name_of(device));
-    return x.value().to(dtype);
+  const auto array = [dtype, device](const Variable& x) {
+    return converted(x, dtype, kName, device);
   };
-  const Arrays arrays{
-      stored ? q.value() : converted(q), stored ? f.value() : converted(f), converted(basis),
-      converted(carry.completed),        converted(carry.partial),          carry.counts};
+  const Arrays arrays{stored ? q.value() : array(q), stored ? f.value() : array(f), array(basis),
+                      array(carry.completed),        array(carry.partial),          carry.counts};
   OrthogonalMemoryContext context = given;
   const size_t basis_rank = arrays.basis.shape().rank();
   require(basis_rank == 2 || basis_rank == 3,
@@ -149,21 +139,14 @@ OrthogonalMemoryResult orthogonal_memory(const Variable& q, const Variable& f,
   const Tensor memory_tokens = Tensor::empty({B, length}, DType::i64, device);
   run_forward(arrays, context, y, state, memory_tokens);
   const auto back = [arrays, context, dtype](Gradients& gradients) {
-    const auto like = [](const Tensor& x) {
-      return x.defined() ? Tensor::empty(x.shape(), x.dtype(), x.device()) : Tensor();
-    };
     const Tensor& seed = gradients.output(0);
     const Tensor dy = on_cuda(seed) ? seed : seed.to(dtype);
-    const Tensor dcompleted = gradients.has_output(1) ? gradients.output(1) : Tensor();
-    const Tensor dpartial = gradients.has_output(2) ? gradients.output(2) : Tensor();
-    const Arrays d{like(arrays.q),         like(arrays.f),       like(arrays.basis),
-                   like(arrays.completed), like(arrays.partial), {}};
-    run_backward(arrays, context, dy, dcompleted, dpartial, d);
-    size_t input = 0;
-    for (const Tensor& gradient : {d.q, d.f, d.basis, d.completed, d.partial}) {
-      if (gradient.defined()) gradients.add(input, gradient);
-      ++input;
-    }
+    const Arrays d{empty_like(arrays.q),       empty_like(arrays.f),
+                   empty_like(arrays.basis),   empty_like(arrays.completed),
+                   empty_like(arrays.partial), {}};
+    run_backward(arrays, context, dy, output_or_none(gradients, 1), output_or_none(gradients, 2),
+                 d);
+    add_all(gradients, {d.q, d.f, d.basis, d.completed, d.partial});
   };
   const std::vector<Variable> outputs =
       record_many("orthogonal_memory", {y.to(q.dtype()), state.completed, state.partial},

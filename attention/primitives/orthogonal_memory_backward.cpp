@@ -88,21 +88,16 @@ void Backward<T>::plan_runs() {
 
 template <typename T>
 void Backward<T>::through_reads() {
-  const int64_t count = static_cast<int64_t>(reads_.size());
-#pragma omp parallel num_threads(thread_count())
-  {
-    Basis<T> basis;
-    int64_t loaded = -1;
-#pragma omp for schedule(dynamic)
-    for (int64_t i = 0; i < count; ++i) {
+  parallel_tasks(static_cast<int64_t>(reads_.size()), 1, [&] {
+    return [&, basis = Basis<T>(), loaded = int64_t{-1}](int64_t i) mutable {
       const Run& run = reads_[i];
       if (run.head != loaded) basis.load(in_, loaded = run.head);
       for (int64_t first = run.begin; first < run.end; first += kRows) {
         read_tile(run, basis, first, std::min(kRows, run.end - first),
                   run_dbasis_.data() + i * r_ * d_);
       }
-    }
-  }
+    };
+  });
 }
 
 // With a = scale * m * y and u = B dy, per token: dp = m * u, da = p * (dp - p . dp),
@@ -221,14 +216,10 @@ void Backward<T>::through_sums(const T* dcompleted_out, const T* dpartial_out) {
 // df_j = B^T dsum of its group, the same for all tokens of a group; dB += dsum (sum of f_j)^T.
 template <typename T>
 void Backward<T>::through_codes() {
-  const int64_t count = static_cast<int64_t>(codes_.size());
-#pragma omp parallel num_threads(thread_count())
-  {
-    Basis<T> basis;
-    std::vector<T> sums(static_cast<size_t>(kRows * d_)), dcodes(static_cast<size_t>(kRows * d_));
-    int64_t loaded = -1;
-#pragma omp for schedule(dynamic)
-    for (int64_t i = 0; i < count; ++i) {
+  parallel_tasks(static_cast<int64_t>(codes_.size()), 1, [&] {
+    return [&, basis = Basis<T>(), sums = std::vector<T>(static_cast<size_t>(kRows * d_)),
+            dcodes = std::vector<T>(static_cast<size_t>(kRows * d_)),
+            loaded = int64_t{-1}](int64_t i) mutable {
       const Run& run = codes_[i];
       const Sequence& s = *run.sequence;
       if (run.head != loaded) basis.load(in_, loaded = run.head);
@@ -253,8 +244,8 @@ void Backward<T>::through_codes() {
           }
         }
       }
-    }
-  }
+    };
+  });
 }
 
 template <typename T>

@@ -33,17 +33,12 @@ void orthogonal_memory_forward(const OrthogonalMemoryInputs<T>& in,
       }
     }
   }
-  const int64_t count = static_cast<int64_t>(items.size());
-#pragma omp parallel num_threads(thread_count())
-  {
-    Basis<T> basis;
-    const int64_t padded = simd::round_up<T>(r);
-    std::vector<T> queries(static_cast<size_t>(kRows * d));
-    std::vector<T> weights(static_cast<size_t>(kRows * padded));
-    std::vector<T> mean(static_cast<size_t>(padded), T{0});
-    int64_t loaded = -1;
-#pragma omp for schedule(dynamic)
-    for (int64_t item = 0; item < count; ++item) {
+  const int64_t padded = simd::round_up<T>(r);
+  parallel_tasks(static_cast<int64_t>(items.size()), 1, [&] {
+    return [&, basis = Basis<T>(), queries = std::vector<T>(static_cast<size_t>(kRows * d)),
+            weights = std::vector<T>(static_cast<size_t>(kRows * padded)),
+            mean = std::vector<T>(static_cast<size_t>(padded), T{0}),
+            loaded = int64_t{-1}](int64_t item) mutable {
       const auto& [s, head, begin, end] = items[item];
       if (head != loaded) basis.load(in, loaded = head);
       for (int64_t i = begin; i < end; i += kRows) {
@@ -71,8 +66,8 @@ void orthogonal_memory_forward(const OrthogonalMemoryInputs<T>& in,
         tile_gemm<T>(n, d, r, T{1}, {weights.data(), padded}, {basis.rows.data(), d},
                      Write::overwrite, y.at(s->row, t, head), y.time_stride);
       }
-    }
-  }
+    };
+  });
 }
 
 template void orthogonal_memory_forward<float>(const OrthogonalMemoryInputs<float>&,

@@ -94,13 +94,9 @@ void sum_groups(const OrthogonalMemoryInputs<T>& in, const Plan& plan, T* sums) 
   }
   const int64_t d = in.f.K, r = in.rank, stride = plan.memories * r;
   const int64_t heads = in.q.H / plan.memories;
-  const int64_t count = static_cast<int64_t>(items.size());
-#pragma omp parallel num_threads(thread_count())
-  {
-    Basis<T> basis;
-    std::vector<T> codes(static_cast<size_t>(kRows * d));
-#pragma omp for schedule(dynamic)
-    for (int64_t i = 0; i < count; ++i) {
+  parallel_tasks(static_cast<int64_t>(items.size()), 1, [&] {
+    return [&, basis = Basis<T>(),
+            codes = std::vector<T>(static_cast<size_t>(kRows * d))](int64_t i) mutable {
       const auto& [s, memory, begin, end] = items[i];
       for (int64_t head = memory * heads; head < (memory + 1) * heads; ++head) {
         basis.load(in, head);
@@ -112,8 +108,8 @@ void sum_groups(const OrthogonalMemoryInputs<T>& in, const Plan& plan, T* sums) 
                        sums + (s->first_group + k) * stride + memory * r, stride);
         }
       }
-    }
-  }
+    };
+  });
 }
 
 template <typename T>

@@ -153,14 +153,6 @@ struct SumScratch {
   double* values;
 };
 
-__device__ __forceinline__ double load_double(const double* from) {
-  return *from;
-}
-template <typename T>
-__device__ __forceinline__ double load_double(const T* from) {
-  return static_cast<double>(load(from));
-}
-
 // partial[block] = the sum (of squares) of one block of elements.
 template <typename T, bool squares>
 __global__ void sum_blocks(const T* from, int64_t count, double* partial) {
@@ -170,7 +162,7 @@ __global__ void sum_blocks(const T* from, int64_t count, double* partial) {
   const int64_t end = begin + kSumBlock < count ? begin + kSumBlock : count;
   double total = 0;
   for (int64_t i = begin + threadIdx.x; i < end; i += kSumThreads) {
-    const double value = load_double(from + i);
+    const double value = static_cast<double>(load(from + i));
     total += squares ? value * value : value;
   }
   total = block_sum(total, scratch.values);
@@ -231,6 +223,9 @@ void fill_with_nan(const Tensor& t) {
 
 void add_into(const Tensor& to, const Tensor& from) {
   check_same("add_into", to, from);
+  if (to.dtype() == DType::f64 && from.dtype() == DType::f64) {
+    return add_into_typed<double, double>(to, from);
+  }
   dispatch(to.dtype(), [&](auto zero) {
     using T = decltype(zero);
     dispatch(from.dtype(),

@@ -145,6 +145,12 @@ __device__ __forceinline__ float load(const float* from) {
 __device__ __forceinline__ float load(const kernel_bf16* from) {
   return __bfloat162float(*from);
 }
+__device__ __forceinline__ double load(const double* from) {
+  return *from;
+}
+__device__ __forceinline__ void store(double* to, double value) {
+  *to = value;
+}
 __device__ __forceinline__ void store(float* to, float value) {
   *to = value;
 }

@@ -29,7 +29,7 @@ class ClassificationTask final : public Task {
   }
   Variable loss(const Transformer& model, const ModelInput& input,
                 const Batch& batch) const override {
-    return cross_entropy(as_classifier(model).logits(input), target_tensor(batch));
+    return cross_entropy(as_classifier(model).logits(input), target_tensor(batch, model.device()));
   }
   void check(const Transformer& model, const ScoreOptions& options) const override;
   std::vector<Score> score(const Transformer& model, const ScoreOptions& options) const override;
@@ -86,14 +86,14 @@ std::vector<Score> ClassificationTask::score(const Transformer& model,
   for (int64_t first = 0; first < count; first += options.batch) {
     if (options.interrupted && options.interrupted()) return {};
     const Batch batch = examples.in_order(first, std::min(options.batch, count - first));
-    const Variable logits = classifier.logits(model_input(batch));
-    const Tensor values = logits.value().to(DType::f32);
+    const Variable logits = classifier.logits(model_input(batch, model.device()));
+    const std::vector<float> values = logits.value().to_vector<float>();
     for (int64_t row = 0; row < batch.B; ++row) {
-      const float* line = values.data<float>() + row * classifier.classes();
+      const float* line = values.data() + row * classifier.classes();
       score.correct +=
           best_class(line, classifier.classes()) == batch.labels[static_cast<size_t>(row)] ? 1 : 0;
     }
-    score.nll_sum += cross_entropy(logits, target_tensor(batch)).value().item();
+    score.nll_sum += cross_entropy(logits, target_tensor(batch, model.device())).value().item();
     score.tokens += batch.B;
   }
   score.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -77,7 +77,7 @@ ScoreOptions score_options(const EvaluateRequest& request, const EvaluateConfig&
 }  // namespace
 
 EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequest& request) {
-  const LoadedModel loaded = load_model(run_or_checkpoint, request.overrides);
+  const LoadedModel loaded = load_model(run_or_checkpoint, request.overrides, request.device);
   const std::unique_ptr<Task> task = make_task(loaded.recipe, loaded.tokenizer);
   const ScoreOptions options = score_options(request, loaded.recipe.evaluate);
   EvaluateReport report{loaded.path, loaded.step, task->score(*loaded.model, options), {}};

@@ -16,6 +16,7 @@ struct EvaluateRequest {
   std::vector<int64_t> contexts;
   std::optional<int64_t> stride;
   bool carry_state = false;
+  Device device;
   std::optional<int64_t> batch, max_tokens;
   bool baselines = false;              // n-gram models of the training split beside the model
   std::vector<std::string> overrides;  // of the recipe's data and evaluate sections

@@ -47,7 +47,7 @@ Generated generate(const DecoderLm& model, std::span<const int32_t> prompt,
   const auto start = std::chrono::steady_clock::now();
   ModelState state;
   ModelInput input;
-  input.tokens = Tensor::from(prompt, {1, static_cast<int64_t>(prompt.size())});
+  input.tokens = Tensor::from(prompt, {1, static_cast<int64_t>(prompt.size())}, model.device());
   Generated result;
   Variable hidden = model.encode(input, &state);
   result.prompt_seconds = seconds_since(start);
@@ -58,7 +58,7 @@ Generated generate(const DecoderLm& model, std::span<const int32_t> prompt,
     result.tokens.push_back(token);
     if (on_token) on_token(token);
     if (i + 1 == options.tokens || (options.eos_id >= 0 && token == options.eos_id)) break;
-    input.tokens = Tensor::from(std::vector<int32_t>{token}, {1, 1});
+    input.tokens = Tensor::from(std::vector<int32_t>{token}, {1, 1}, model.device());
     hidden = model.encode(input, &state);
   }
   result.seconds = seconds_since(generating);

@@ -27,7 +27,7 @@ class LanguageModelTask final : public Task {
   Variable loss(const Transformer& model, const ModelInput& input,
                 const Batch& batch) const override {
     return output_cross_entropy(model.encode(input, nullptr), as_decoder(model).output_table(),
-                                target_tensor(batch));
+                                target_tensor(batch, model.device()));
   }
   void check(const Transformer& model, const ScoreOptions& options) const override;
   std::vector<Score> score(const Transformer& model, const ScoreOptions& options) const override;
@@ -90,14 +90,14 @@ std::optional<Score> LanguageModelTask::score_context(const DecoderLm& model,
   for (int64_t i = 0; i < set.batches(); ++i) {
     if (options.interrupted && options.interrupted()) return std::nullopt;
     const Batch batch = set.batch(i);
-    ModelInput input = model_input(batch);
+    ModelInput input = model_input(batch, model.device());
     // Positions follow from the carried state's length.
     if (options.carry_state) input.positions = {};
     if (!batch.continues) state = {};
     const Variable hidden = model.encode(input, options.carry_state ? &state : nullptr);
-    const Tensor losses =
-        output_token_losses(hidden.value(), model.output_table().value(), target_tensor(batch));
-    for (int64_t t = 0; t < losses.elements(); ++t) score.nll_sum += losses.data<double>()[t];
+    const Tensor losses = output_token_losses(hidden.value(), model.output_table().value(),
+                                              target_tensor(batch, model.device()));
+    for (const double loss : losses.to_vector<double>()) score.nll_sum += loss;
     score.tokens += batch.target_count;
     score.bytes += batch.scored_bytes;
     score.words += batch.scored_words;

@@ -4,7 +4,8 @@
 
 namespace linnet {
 
-std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes& sizes) {
+std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes& sizes,
+                                         Device device) {
   const ModelConfig& config = recipe.model;
   const bool decoder = config.kind == "decoder";
   const MixerFactory factory =
@@ -18,7 +19,7 @@ std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes&
   }
   const bool bf16_values = recipe.train.precision == Precision::bf16;
   model->parameters().materialize(static_cast<uint64_t>(recipe.seed), DType::f32,
-                                  bf16_values ? DType::bf16 : DType::f32);
+                                  bf16_values ? DType::bf16 : DType::f32, device);
   return model;
 }
 

@@ -19,8 +19,9 @@ struct ModelSizes {
 };
 
 // Builds the model with its initial weights. Decoders get causal attention, encoders noncausal;
-// a mechanism without that form is refused.
-std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes& sizes);
+// a mechanism without that form is refused. Lives on `device`.
+std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes& sizes,
+                                         Device device = {});
 
 // The model as one of its kinds; throws UsageError when it is the other one.
 const DecoderLm& as_decoder(const Transformer& model);

@@ -193,7 +193,7 @@ std::string tiles(const RunData& run) {
   };
   tile(run.loss.empty() ? "0" : format_value(run.loss.back().step, "%.0f"), "steps");
   tile(format_tick(run.tokens), "tokens");
-  tile(last_of(run.loss), "training loss");
+  tile(last_of(run.loss), "training loss, nats per target");
   for (const EvaluationCurves& curves : run.evaluations) {
     const std::string where = concat(", ", curves.split, " at ", curves.context);
     if (const auto best = best_of(curves.perplexity, false))
@@ -257,6 +257,11 @@ std::string report_html(const std::vector<RunData>& runs) {
   html += concat("linnet ", escape_html(linnet_version()));
   if (runs.size() == 1) html += concat(" · ", escape_html(runs[0].path));
   html += "</div>\n";
+  for (const RunData& run : runs) {
+    if (run.summary.empty()) continue;
+    html += concat("<div class=\"quiet\">", runs.size() > 1 ? escape_html(run.name) + ": " : "",
+                   escape_html(run.summary), "</div>\n");
+  }
   if (runs.size() == 1) html += tiles(runs[0]);
   html += problems(runs) + charts(runs);
   html += concat("<h2>Results</h2>\n", table_to_html(training_table(runs)));

@@ -1,7 +1,9 @@
 // Reading run directories.
 #include "recipes/engine/report_data.h"
 
+#include "core/config.h"
 #include "core/files.h"
+#include "core/yaml.h"
 
 namespace linnet {
 namespace {
@@ -67,6 +69,27 @@ void collect_runs(const std::string& path, int depth, std::vector<std::string>& 
   }
 }
 
+// "A small sample; decoder of 4 layers, width 192; attention {name: lavo, rank: 32}" of a resolved
+// recipe. A recipe that does not read as one has no summary: the page shows its text anyway.
+std::string summary_of(const std::string& recipe) {
+  try {
+    const ConfigNode node = parse_yaml(recipe, "recipe.yaml");
+    const ConfigNode* model = node.find("model");
+    if (model == nullptr) return "";
+    std::string summary;
+    const ConfigNode* description = node.find("description");
+    if (description != nullptr && !description->raw().empty()) summary = description->raw() + "; ";
+    const auto text = [model](const char* key) {
+      const ConfigNode* value = model->find(key);
+      return value == nullptr ? "?" : inline_text(*value);
+    };
+    return concat(summary, text("kind"), " of ", text("layers"), " layers, width ", text("width"),
+                  "; attention ", text("attention"));
+  } catch (const Error&) {
+    return "";
+  }
+}
+
 }  // namespace
 
 RunData read_run(const std::string& run_directory) {
@@ -86,6 +109,7 @@ RunData read_run(const std::string& run_directory) {
     begin = end + 1;
   }
   run.recipe = read_optional(run, "recipe.yaml");
+  run.summary = summary_of(run.recipe);
   run.sample = read_optional(run, "sample.txt");
   const std::string environment = read_optional(run, "environment.json");
   try {

@@ -36,6 +36,7 @@ struct RunData {
   std::vector<EvaluationCurves> evaluations;  // in the order of their first line
   std::vector<std::string> problems;          // malformed lines: "metrics.jsonl:17: ..."
   std::string recipe;                         // recipe.yaml; empty when absent
+  std::string summary;                        // of the recipe in one line; empty when unreadable
   JsonValue environment;                      // environment.json; null when absent or malformed
   std::string sample;                         // sample.txt; empty when absent
 };

@@ -33,8 +33,9 @@ Updater make_updater(const Recipe& recipe, const ParameterSet& parameters) {
   for (const ParameterSet::Entry& entry : parameters.entries()) {
     updater.layout.push_back({entry.name, entry.begin, entry.end});
   }
-  updater.optimizer = make_optimizer(updater.config, updater.layout,
-                                     parameters.weights().elements(), parameters.weights().dtype());
+  updater.optimizer =
+      make_optimizer(updater.config, updater.layout, parameters.weights().elements(),
+                     parameters.weights().dtype(), parameters.weights().device());
   updater.schedule = make_schedule(updater.config, recipe.train.max_steps.value_or(0));
   if (updater.config.ema) {
     updater.average.emplace(parameters.weights(), updater.config.ema->decay,
@@ -100,7 +101,7 @@ void unpack_run(const Checkpoint& checkpoint, const ParameterSet& parameters, Up
 }
 
 LoadedModel load_model(const std::string& run_or_checkpoint,
-                       const std::vector<std::string>& overrides) {
+                       const std::vector<std::string>& overrides, Device device) {
   LoadedModel loaded;
   loaded.path = find_checkpoint(run_or_checkpoint);
   const Checkpoint checkpoint = load_checkpoint(loaded.path);
@@ -124,9 +125,11 @@ LoadedModel load_model(const std::string& run_or_checkpoint,
     loaded.tokenizer = tokenizer_from_blob(file_of(checkpoint, "tokenizer.bin"),
                                            join_path(checkpoint.path, "tokenizer.bin"));
   }
-  loaded.model = build_model(loaded.recipe, {checkpoint.metadata.at("vocabulary").integer(),
-                                             checkpoint.metadata.at("length").integer(),
-                                             checkpoint.metadata.at("classes").integer()});
+  loaded.model = build_model(
+      loaded.recipe,
+      {checkpoint.metadata.at("vocabulary").integer(), checkpoint.metadata.at("length").integer(),
+       checkpoint.metadata.at("classes").integer()},
+      device);
   const ParameterSet& parameters = loaded.model->parameters();
   load_weights(parameters, tensors_of(checkpoint, "weights.h5"), loaded.path);
   if (checkpoint.files.contains("average.h5")) {

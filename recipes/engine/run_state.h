@@ -73,7 +73,7 @@ void unpack_run(const Checkpoint& checkpoint, const ParameterSet& parameters, Up
 
 // A checkpoint for evaluation and generation: recipe, tokenizer and model (averaged weights where
 // the run kept them). `overrides` change the recipe's data (but its tokenizer) and evaluate
-// sections; throws UsageError for others.
+// sections; throws UsageError for others. The model lives on `device`.
 struct LoadedModel {
   std::string path;
   int64_t step = 0;
@@ -82,6 +82,6 @@ struct LoadedModel {
   std::unique_ptr<Transformer> model;
 };
 LoadedModel load_model(const std::string& run_or_checkpoint,
-                       const std::vector<std::string>& overrides = {});
+                       const std::vector<std::string>& overrides = {}, Device device = {});
 
 }  // namespace linnet

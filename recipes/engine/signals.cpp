@@ -13,17 +13,9 @@ namespace {
 constexpr std::array kStopSignals{SIGTERM, SIGUSR1, SIGINT};
 
 std::atomic<int> received{0};
-static_assert(std::atomic<int>::is_always_lock_free, "a signal handler stores it");
-
-extern "C" void linnet_on_stop_signal(int signal) {
-  received = signal;
-}
+static_assert(std::atomic<int>::is_always_lock_free, "request_stop may be called by a handler");
 
 }  // namespace
-
-void install_stop_handlers() {
-  for (const int signal : kStopSignals) std::signal(signal, linnet_on_stop_signal);
-}
 
 void watch_stop_signals() {
   sigset_t signals;
@@ -36,6 +28,10 @@ void watch_stop_signals() {
       received = signal;
     }
   }).detach();
+}
+
+void request_stop(int signal) {
+  received = signal;
 }
 
 int stop_signal() {

@@ -3,17 +3,18 @@
 
 namespace linnet {
 
-// Installs handlers, for programs that train inside a larger process.
-void install_stop_handlers();
 // For the program's start, before it has other threads: these signals are blocked in this thread
-// and all that it starts, and received by a thread of their own, so that none interrupts a
-// computation. (Of 24 stops with handlers on computing
-// threads 5 aborted on a damaged heap, of 57 without them none; the cause is not known.) A second
-// SIGINT ends the program at once.
+// and all that it starts, and received by a thread of their own. A second SIGINT ends the program
+// at once.
+//
+// No signal handler may run on a thread that computes: see core/gemm_onednn.h.
 void watch_stop_signals();
-// The signal received since, or 0.
+// The same request from inside a larger process: from any thread, or from a signal handler that
+// runs on a thread which does not compute.
+void request_stop(int signal);
+// The signal received or requested since, or 0.
 int stop_signal();
-// Forgets a received signal (tests).
+// Forgets a request (tests).
 void clear_stop_signal();
 
 }  // namespace linnet

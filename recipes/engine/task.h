@@ -90,8 +90,8 @@ std::unique_ptr<Task> make_language_model_task(const DataConfig& config, uint64_
 // `cls`: a CLS token goes before each example, and its vector is what the model classifies.
 std::unique_ptr<Task> make_classification_task(const DataConfig& config, bool cls, uint64_t seed);
 
-// A batch as a model sees it; shares nothing with it.
-ModelInput model_input(const Batch& batch);
-Tensor target_tensor(const Batch& batch);
+// A batch as a model on that device sees it; shares nothing with it.
+ModelInput model_input(const Batch& batch, Device device);
+Tensor target_tensor(const Batch& batch, Device device);
 
 }  // namespace linnet

@@ -1,9 +1,13 @@
 // One update: micro-batches, clipping, the optimizer pass.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
+#include "core/cuda/backend.h"
+#include "core/cuda/elementwise.h"
 #include "core/elementwise.h"
 #include "optim/clip.h"
+#include "optim/cuda/update.h"
 #include "recipes/engine/trainer.h"
 
 namespace linnet {
@@ -37,54 +41,98 @@ TrainStep::TrainStep(const Recipe& recipe, const Task& task, Transformer& model,
 }
 
 UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& next_batch) {
-  const ParameterSet& parameters = model_.parameters();
-  const Tensor& gradients = parameters.gradients();
+  const Tensor& gradients = model_.parameters().gradients();
+  const bool on_device = on_cuda(gradients);
   gradients.set_zero();
   UpdateResult result;
+  // On a device the sum stays there: nothing waits until the update is submitted.
+  const Tensor device_loss = Tensor::zeros({}, DType::f64, model_.device());
   double loss_sum = 0;
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
     const Batch batch = next_batch();
-    ModelInput input = model_input(batch);
+    ModelInput input = model_input(batch, model_.device());
     input.training = true;
     input.recompute = recipe_.train.recompute == Recompute::block;
     input.random = {static_cast<uint64_t>(recipe_.seed), static_cast<uint64_t>(progress.step), 0};
     const Variable loss = task_.loss(model_, input, batch);
     backward(loss);
-    loss_sum += loss.value().item();
+    if (on_device) {
+      add_into(device_loss, loss.value());
+    } else {
+      loss_sum += loss.value().item();
+    }
     result.targets += batch.target_count;
     result.tokens += tokens_of(batch);
   }
   require(result.targets > 0, "update ", progress.step, " has no target tokens");
-  result.loss = loss_sum / static_cast<double>(result.targets);
   result.lr = updater_.schedule->lr(progress.step);
-
-  StepRates rates;
-  rates.lr = result.lr;
-  rates.gradient_scale = 1.0 / static_cast<double>(result.targets);
-  rates.beta1 = updater_.schedule->beta1(progress.step);
-  result.gradient_norm = global_norm(gradients) * rates.gradient_scale;
-  if (std::isfinite(result.gradient_norm) && std::isfinite(result.loss)) {
-    if (updater_.config.clip_value > 0) {
-      scale_into(gradients, rates.gradient_scale);
-      rates.gradient_scale = 1;
-      clip_by_value(gradients, updater_.config.clip_value);
-    }
-    rates.gradient_scale *= clip_factor(result.gradient_norm, updater_.config.clip_norm);
-    updater_.optimizer->step(parameters.weights(), gradients, rates);
-    model_.after_update();
-    parameters.refresh_values();
-    if (updater_.average) updater_.average->update(parameters.weights());
-    progress.skipped_in_a_row = 0;
+  result.beta1 = updater_.schedule->beta1(progress.step);
+  if (on_device) {
+    finish_on_device(device_loss, result);
   } else {
-    result.skipped = true;
-    result.culprit = first_non_finite(gradients, updater_.layout);
+    finish_on_host(loss_sum, result);
+  }
+  if (result.skipped) {
+    result.culprit = first_non_finite(gradients.to(Device{}), updater_.layout);
     ++progress.skipped;
     ++progress.skipped_in_a_row;
+  } else {
+    progress.skipped_in_a_row = 0;
   }
   ++progress.step;
   progress.examples += examples_per_update_;
   progress.tokens += result.tokens;
   return result;
+}
+
+void TrainStep::finish_on_host(double loss_sum, UpdateResult& result) {
+  const ParameterSet& parameters = model_.parameters();
+  const Tensor& gradients = parameters.gradients();
+  result.loss = loss_sum / static_cast<double>(result.targets);
+  StepRates rates;
+  rates.lr = result.lr;
+  rates.gradient_scale = 1.0 / static_cast<double>(result.targets);
+  rates.beta1 = result.beta1;
+  result.gradient_norm = global_norm(gradients) * rates.gradient_scale;
+  result.skipped = !std::isfinite(result.gradient_norm) || !std::isfinite(result.loss);
+  if (result.skipped) return;
+  if (updater_.config.clip_value > 0) {
+    scale_into(gradients, rates.gradient_scale);
+    rates.gradient_scale = 1;
+    clip_by_value(gradients, updater_.config.clip_value);
+  }
+  rates.gradient_scale *= clip_factor(result.gradient_norm, updater_.config.clip_norm);
+  updater_.optimizer->step(parameters.weights(), gradients, rates);
+  model_.after_update();
+  parameters.refresh_values();
+  if (updater_.average) updater_.average->update(parameters.weights());
+}
+
+void TrainStep::finish_on_device(const Tensor& loss_sum, UpdateResult& result) {
+  if constexpr (kCuda) {
+    const ParameterSet& parameters = model_.parameters();
+    const Tensor& gradients = parameters.gradients();
+    const double clip_value = updater_.config.clip_value;
+    std::vector<double> values(cuda::kUpdateNumbers, 0);
+    values[cuda::kLearningRate] = result.lr;
+    values[cuda::kBeta1] = result.beta1.value_or(std::numeric_limits<double>::quiet_NaN());
+    values[cuda::kGradientScale] = 1.0 / static_cast<double>(result.targets);
+    values[cuda::kClipNorm] = updater_.config.clip_norm;
+    const Tensor numbers = Tensor::from(values, {cuda::kUpdateNumbers}, model_.device());
+    const Tensor squares = Tensor::empty({}, DType::f64, model_.device());
+    cuda::sum_of_squares(gradients, squares);
+    cuda::prepare_update(numbers, squares, loss_sum, clip_value > 0);
+    if (clip_value > 0) cuda::clip_by_value(gradients, numbers, clip_value);
+    updater_.optimizer->step_on_device(parameters.weights(), gradients, numbers);
+    const std::vector<double> done = numbers.to_vector<double>();  // waits for the device
+    result.loss = loss_sum.item() / static_cast<double>(result.targets);
+    result.gradient_norm = done[cuda::kGradientNorm];
+    result.skipped = done[cuda::kSkip] != 0;
+    if (result.skipped) return;
+    model_.after_update();
+    parameters.refresh_values();
+    if (updater_.average) updater_.average->update_on_device(parameters.weights(), numbers);
+  }
 }
 
 }  // namespace linnet

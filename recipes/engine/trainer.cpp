@@ -36,7 +36,7 @@ class Run {
         options_(options),
         plan_(plan_run(recipe, options.out, options.resume)),
         task_(make_task(recipe)) {
-    model_ = build_model(recipe, task_->sizes());
+    model_ = build_model(recipe, task_->sizes(), options.device);
     updater_ = make_updater(recipe, model_->parameters());
     step_.emplace(recipe, *task_, *model_, updater_);
     limits_.emplace(recipe.train, task_->examples_per_epoch(), step_->examples_per_update());
@@ -161,7 +161,7 @@ void Run::log_step(const UpdateResult& result, double step_seconds) {
   metrics.grad_norm = result.gradient_norm;
   metrics.tokens_per_s = static_cast<double>(window_tokens_) / std::max(window_seconds_, 1e-9);
   metrics.more.set("seconds", progress_.seconds)
-      .set("memory_bytes", static_cast<int64_t>(peak_allocated_bytes({})))
+      .set("memory_bytes", static_cast<int64_t>(peak_allocated_bytes(options_.device)))
       .set("skipped", progress_.skipped);
   progress_line_.show(format_progress(metrics, limits_->last_step(),
                                       limits_->seconds_left(progress_),
@@ -193,6 +193,7 @@ bool Run::evaluation_is_due() const {
 
 // A stop signal gives the evaluation up; the run makes up for it when it goes on.
 void Run::evaluate() {
+  progress_line_.finish();  // the step's own line comes before what is said of it
   ScoreOptions options = score_options();
   options.interrupted = [this] { return stopping(); };
   std::vector<Score> scores;
@@ -339,10 +340,7 @@ TrainOutcome Run::dry_run() {
 }
 
 TrainOutcome Run::execute() {
-  if (!options_.dry_run) {
-    install_stop_handlers();
-    start_directory();
-  }
+  if (!options_.dry_run) start_directory();
   for (const std::string& line : describe_run(recipe_, *task_, *model_, *step_, *limits_)) {
     log_info(line);
   }

@@ -13,7 +13,8 @@ namespace linnet {
 struct TrainOptions {
   std::string out;              // run directory; "": runs/<recipe name>
   std::string resume = "auto";  // auto, never, or the run directory to continue
-  bool dry_run = false;         // check, plan and build everything, do one update, write nothing
+  Device device;
+  bool dry_run = false;  // check, plan and build everything, do one update, write nothing
 };
 
 struct TrainOutcome {
@@ -32,6 +33,7 @@ struct UpdateResult {
   double loss = 0;           // mean nats per target
   double gradient_norm = 0;  // of the mean loss, before clipping
   double lr = 0;
+  std::optional<double> beta1;  // where the schedule cycles it
   int64_t targets = 0;
   int64_t tokens = 0;    // targets, or a classifier's tokens without padding
   bool skipped = false;  // a gradient was not finite: weights unchanged
@@ -50,6 +52,10 @@ class TrainStep {
   int64_t examples_per_update() const { return examples_per_update_; }
 
  private:
+  // What is left of an update once the gradients are summed. Fills in loss, norm and `skipped`.
+  void finish_on_host(double loss_sum, UpdateResult& result);
+  void finish_on_device(const Tensor& loss_sum, UpdateResult& result);
+
   const Recipe& recipe_;
   const Task& task_;
   Transformer& model_;

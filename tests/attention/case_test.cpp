@@ -19,7 +19,6 @@ constexpr int64_t kRows = 2, kLength = 21, kSource = 6, kWidth = 16, kHeads = 2;
 std::string options_for(const std::string& mechanism) {
   if (mechanism == "lavo") return ", rank: 6, window: 5";
   if (mechanism == "abc_mlp") return ", slots: 4";
-  if (mechanism == "cosformer") return ", max_length: 64";
   return "";
 }
 
@@ -35,7 +34,7 @@ Tensor draw(const Shape& shape, const std::string& name) {
 struct CaseFile {
   std::map<std::string, Tensor> tensors;
   std::string mechanism, form, config;
-  int64_t core = 0, seed = 0;
+  int64_t core = 0, seed = 0, max_length = 64;
 
   std::string image() const {
     Hdf5Writer writer;
@@ -45,7 +44,7 @@ struct CaseFile {
     writer.set_attribute("/", "config", config);
     writer.set_attribute("/", "core", core);
     writer.set_attribute("/", "seed", seed);
-    writer.set_attribute("/", "max_length", int64_t{64});
+    writer.set_attribute("/", "max_length", max_length);
     return writer.finish();
   }
 };
@@ -211,6 +210,66 @@ TEST(AttentionCase, DrawsFollowTheSeedUnlessTheyAreGiven) {
   given.tensors.erase("draws/bases");
   given.tensors["choices/top"] = draw({2}, "x");
   EXPECT_NE(refusal(given).find("'lavo' makes no choices"), std::string::npos);
+}
+
+Tensor positions_from(int64_t first, int64_t step, int64_t count = kLength) {
+  const Tensor positions = Tensor::empty({kRows, count}, DType::i32);
+  for (int64_t i = 0; i < positions.elements(); ++i) {
+    positions.data<int32_t>()[i] = static_cast<int32_t>(first + step * (i % count));
+  }
+  return positions;
+}
+
+TEST(AttentionCase, KeysMayHavePositionsOfTheirOwn) {
+  CaseFile file = make_case(find_mechanism("softmax"), Form::causal);
+  file.config.replace(file.config.size() - 1, 1, ", rotary_width: 8}");
+  const auto usual = run(file, CaseMode::parallel);
+  file.tensors["positions/k"] = positions_from(0, 1);
+  expect_equal(run(file, CaseMode::parallel), usual, 0, "the queries' positions");
+  // Only differences of position matter to rotary positions.
+  file.tensors["positions/k"] = positions_from(3, 1);
+  const auto shifted = run(file, CaseMode::parallel);
+  EXPECT_GT(difference(shifted.at("outputs/y"), usual.at("outputs/y")), 1e-3);
+  expect_equal(run(file, CaseMode::recurrent), shifted, 1e-12, "recurrent");
+  file.tensors["positions/q"] = positions_from(7, 1);
+  file.tensors["positions/k"] = positions_from(10, 1);
+  EXPECT_LE(difference(run(file, CaseMode::parallel).at("outputs/y"), shifted.at("outputs/y")),
+            1e-12);
+  file.tensors["positions/k"] = positions_from(0, 1, 3);
+  EXPECT_NE(refusal(file).find("expected positions/k [2, 21]"), std::string::npos);
+  for (const char* windowed : {"local", "lavo"}) {
+    CaseFile window = make_case(find_mechanism(windowed), Form::causal);
+    window.tensors["positions/k"] = positions_from(3, 1);
+    EXPECT_NE(refusal(window).find("keys cannot have others"), std::string::npos) << windowed;
+  }
+}
+
+TEST(AttentionCase, CosformerWeighsByTheGivenPositions) {
+  for (const Form form : {Form::noncausal, Form::causal, Form::cross}) {
+    const int64_t keys = form == Form::cross ? kSource : kLength;
+    CaseFile file = make_case(find_mechanism("cosformer"), form);
+    const auto usual = run(file, CaseMode::parallel);
+    file.tensors["positions/k"] = positions_from(0, 1, keys);
+    expect_equal(run(file, CaseMode::parallel), usual, 0, "usual positions");
+    // Without distances nothing is left of the re-weighting.
+    file.tensors["positions/q"] = positions_from(0, 0);
+    file.tensors["positions/k"] = positions_from(0, 0, keys);
+    CaseFile plain = file;
+    plain.mechanism = "relu";
+    EXPECT_LE(difference(run(file, CaseMode::parallel).at("outputs/y"),
+                         run(plain, CaseMode::parallel).at("outputs/y")),
+              1e-12);
+  }
+}
+
+TEST(AttentionCase, CosformerKeepsTheLengthOfALongSource) {
+  CaseFile file = make_case(find_mechanism("cosformer"), Form::cross);
+  file.config.replace(file.config.size() - 1, 1, ", cross_length: common}");
+  file.max_length = kLength;
+  file.tensors["inputs/source"] = draw({kRows, 2 * kLength, kWidth}, "source");
+  expect_equal(run(file, CaseMode::recurrent), run(file, CaseMode::parallel), 1e-12, "recurrent");
+  file.max_length = 0;
+  EXPECT_NE(refusal(file).find("the cross form needs a length; set max_length"), std::string::npos);
 }
 
 TEST(AttentionCase, BadCasesAreRefusedWithASentence) {

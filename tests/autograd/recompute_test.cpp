@@ -142,5 +142,16 @@ TEST(Recompute, RefusesParametersThatAreResults) {
   EXPECT_THROW(recompute(body, {x}, {scale(x, 2)}), Error);
 }
 
+TEST(Recompute, RefusesParametersThatAreNotListed) {
+  const Variable x(random_tensor({4}, "x"), true), listed(random_tensor({4}, "a"), true),
+      forgotten(random_tensor({4}, "b"), true);
+  const auto body = [&](const std::vector<Variable>& v) {
+    return std::vector<Variable>{multiply(multiply(v[0], listed), forgotten)};
+  };
+  EXPECT_THROW(backward(sum_all(recompute(body, {x}, {listed})[0])), Error);
+  backward(sum_all(recompute(body, {x}, {listed, forgotten})[0]));
+  EXPECT_TRUE(forgotten.grad().defined());
+}
+
 }  // namespace
 }  // namespace linnet

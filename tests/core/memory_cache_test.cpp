@@ -8,16 +8,25 @@
 #include <thread>
 #include <vector>
 
+#include "core/sanitizers.h"
+
+// Functions of the sanitizers' own libraries: there or not, whatever a compiler's macros say.
+extern "C" {
+void __asan_init() __attribute__((weak));  // NOLINT(bugprone-reserved-identifier)
+void __tsan_init() __attribute__((weak));  // NOLINT(bugprone-reserved-identifier)
+}
+
 namespace linnet {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kKeeps = false;
-#else
-constexpr bool kKeeps = true;
-#endif
+constexpr bool kKeeps = !kAddressSanitizer && !kThreadSanitizer;
+
+TEST(MemoryCache, KnowsWhetherASanitizerWatches) {
+  EXPECT_EQ(kAddressSanitizer, __asan_init != nullptr);
+  EXPECT_EQ(kThreadSanitizer, __tsan_init != nullptr);
+}
 
 TEST(MemoryCache, GivesAFreedBlockOutAgain) {
   MemoryCache cache;

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "autograd/grad_check.h"
+#include "autograd/linear.h"
 #include "autograd/loss.h"
 #include "tests/layers/mean_mixer.h"
 
@@ -115,6 +117,52 @@ TEST(DecoderLm, RecomputationGivesTheSameBits) {
     gradients.push_back(model.parameters().gradients().to_vector<float>());
   }
   EXPECT_EQ(gradients[0], gradients[1]);
+}
+
+// A mechanism with one weight for all layers.
+class TiedMixer final : public test::MeanMixer {
+ public:
+  TiedMixer(const MixerOptions& options, const MixerScope& scope)
+      : MeanMixer(options, scope), weight_(scope.tied.shared("weight", {4, 4}, init_normal(0.1))) {}
+  MixResult mix(const MixInput& input, const MixerContext& context,
+                const MixerState& state) const override {
+    MixInput mapped = input;
+    mapped.v = linear(input.v, weight_);
+    return MeanMixer::mix(mapped, context, state);
+  }
+
+ private:
+  Variable weight_;
+};
+
+TEST(DecoderLm, EveryHookIsCalledOnceWithTheWholeGradient) {
+  ModelConfig config = small_config();
+  config.layers = 3;
+  for (const bool recompute : {false, true}) {
+    DecoderLm model(config, 11, 6, [](const MixerOptions& options, const MixerScope& scope) {
+      return std::make_unique<TiedMixer>(options, scope);
+    });
+    model.parameters().materialize(3, DType::f64, DType::f64);
+    std::map<std::string, std::vector<std::vector<double>>> seen;
+    for (const auto& entry : model.parameters().entries()) {
+      Variable variable = entry.variable;
+      variable.set_gradient_hook([&seen, name = entry.name](const Variable& leaf) {
+        seen[name].push_back(leaf.grad().to_vector<double>());
+      });
+    }
+    ModelInput input;
+    input.tokens = some_tokens(2, 6, 11);
+    input.recompute = recompute;
+    backward(output_cross_entropy(model.encode(input, nullptr), model.output_table(),
+                                  some_tokens(2, 6, 9)));
+    for (const auto& entry : model.parameters().entries()) {
+      const bool unused = entry.name.find("attention.q.") != std::string::npos ||
+                          entry.name.find("attention.k.") != std::string::npos;
+      if (unused) continue;
+      ASSERT_EQ(seen[entry.name].size(), 1U) << entry.name << (recompute ? ", recomputed" : "");
+      EXPECT_EQ(seen[entry.name][0], entry.variable.grad().to_vector<double>()) << entry.name;
+    }
+  }
 }
 
 TEST(DecoderLm, CarriedStateEqualsTheWholeSequence) {

@@ -99,6 +99,24 @@ TEST(Report, HasCurvesTablesAndTexts) {
   EXPECT_THAT(html, Not(HasSubstr("nan")));
 }
 
+TEST(Report, SaysWhatWasTrained) {
+  const ScratchDirectory scratch;
+  make_run(scratch / "run", 20);
+  const auto page = [&](const char* recipe) {
+    write_file(scratch / "run/recipe.yaml", recipe);
+    const std::string html = report_html(read_runs({scratch / "run"}));
+    expect_well_formed(html);
+    return html;
+  };
+  EXPECT_THAT(page("description: a <small> one\nmodel: {kind: decoder, layers: 2, width: 8, "
+                   "attention: {name: lavo, rank: 4}}\n"),
+              HasSubstr(">a &lt;small&gt; one; decoder of 2 layers, width 8; attention {name: "
+                        "lavo, rank: 4}</div>"));
+  for (const char* other : {"model: [", "seed: 1\n", "- 1\n", "description: []\nmodel: {}\n"}) {
+    EXPECT_THAT(page(other), Not(HasSubstr("attention"))) << other;
+  }
+}
+
 TEST(Report, RunsAreComparedSideBySide) {
   const ScratchDirectory scratch;
   make_run(scratch / "sweep/softmax", 20);

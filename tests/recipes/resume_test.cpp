@@ -92,17 +92,17 @@ TEST_F(Resume, GoesBackToTheLastCheckpointAfterACrash) {
   expect_equal(left("crashed"), left("straight"), "crashed");
 }
 
-// Sends a signal to this process when a line of metrics.jsonl holds `text`.
-class SignalAtLine final : public FileSystem {
+// Asks the run to stop when a line of metrics.jsonl holds `text`.
+class StopAtLine final : public FileSystem {
  public:
-  SignalAtLine(std::string text, int signal) : text_(std::move(text)), signal_(signal) {
+  StopAtLine(std::string text, int signal) : text_(std::move(text)), signal_(signal) {
     replace_file_system(this);
   }
-  ~SignalAtLine() override { replace_file_system(nullptr); }
+  ~StopAtLine() override { replace_file_system(nullptr); }
   size_t write_some(int descriptor, std::string_view bytes, const std::string& path) override {
     const size_t written = FileSystem::write_some(descriptor, bytes, path);
     if (path.ends_with("metrics.jsonl") && bytes.find(text_) != std::string_view::npos) {
-      EXPECT_EQ(std::raise(signal_), 0);
+      request_stop(signal_);
     }
     return written;
   }
@@ -122,7 +122,7 @@ TEST_F(Resume, SavesAndStopsAtASignalAndContinues) {
     for (const int signal : {SIGTERM, SIGUSR1}) {
       const std::string name = concat("stopped-", step, "-", signal);
       {
-        const SignalAtLine interruption(concat("\"step\": ", step, ", \"tokens\""), signal);
+        const StopAtLine interruption(concat("\"step\": ", step, ", \"tokens\""), signal);
         const TrainOutcome outcome = run(whole, name);
         EXPECT_EQ(outcome.exit_code, 3) << name;
         EXPECT_EQ(outcome.progress.step, step) << name;
@@ -134,6 +134,15 @@ TEST_F(Resume, SavesAndStopsAtASignalAndContinues) {
       EXPECT_EQ(outcome.progress.step, 7) << name;
       expect_equal(left(name), straight, name);
     }
+  }
+}
+
+TEST_F(Resume, TrainingInstallsNoSignalHandler) {
+  run(recipe({"train.max_steps=1"}), "run");
+  for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
+    struct sigaction action = {};
+    ASSERT_EQ(sigaction(signal, nullptr, &action), 0);
+    EXPECT_EQ(action.sa_handler, SIG_DFL) << signal;
   }
 }
 
@@ -186,13 +195,13 @@ TEST_F(Resume, RefusesAnotherRecipeInTheSameDirectory) {
 
 TEST_F(Resume, TakesADirectoryByName) {
   run(recipe({"train.max_steps=3"}), "run");
-  EXPECT_EQ(train(recipe(), {"", out("run"), false}).progress.step, 7);
+  EXPECT_EQ(train(recipe(), {"", out("run"), {}, false}).progress.step, 7);
   EXPECT_THAT(test::message_of<UsageError>([&] {
-                train(recipe(), {"", out("none"), false});
+                train(recipe(), {"", out("none"), {}, false});
               }),
               HasSubstr("auto, never or a run directory with a checkpoint"));
   EXPECT_THAT(test::message_of<UsageError>([&] {
-                train(recipe(), {out("other"), out("run"), false});
+                train(recipe(), {out("other"), out("run"), {}, false});
               }),
               HasSubstr("different run directories"));
 }
@@ -244,7 +253,7 @@ TEST_F(Resume, AVocabularyBuiltForARunIsThereForTheNext) {
 }
 
 TEST_F(Resume, ADryRunMakesNoDirectory) {
-  const TrainOutcome outcome = train(recipe(), {out("dry"), "auto", true});
+  const TrainOutcome outcome = train(recipe(), {out("dry"), "auto", {}, true});
   EXPECT_EQ(outcome.progress.step, 1);
   EXPECT_FALSE(exists(out("dry")));
 }

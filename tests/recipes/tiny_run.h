@@ -103,7 +103,7 @@ checkpoint: {keep: 10, best: accuracy}
   std::string out(const std::string& name) const { return folder_ / name; }
   TrainOutcome run(const Recipe& recipe, const std::string& name,
                    const std::string& resume = "auto") const {
-    return train(recipe, {out(name), resume, false});
+    return train(recipe, {out(name), resume, {}, false});
   }
   // What a run left behind, without what depends on time.
   struct Left {

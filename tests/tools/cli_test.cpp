@@ -5,9 +5,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "core/cuda/backend.h"
 #include "core/files.h"
 #include "core/json.h"
 #include "tests/data/temporary_folder.h"
@@ -290,6 +292,40 @@ TEST_F(Cli, SavesAtASignalAndExitsWithThree) {
   }
 }
 
+// The value of a hexadecimal line, such as "SigBlk:\t0000000000004000", of
+// /proc/PID/task/TID/status.
+uint64_t signal_mask(const std::string& status, const std::string& name) {
+  const size_t at = status.find(name + ":\t");
+  EXPECT_NE(at, std::string::npos) << status;
+  return std::stoull(status.substr(at + name.size() + 2, 16), nullptr, 16);
+}
+
+TEST_F(Cli, NoSignalHandlerCanInterruptAComputation) {
+  const pid_t child = start({"train", "tiny.yaml", "--out", "run", "train.max_steps=1000000",
+                             "--threads", "3", "checkpoint.every_steps=0"});
+  const std::string metrics = folder_ / "run/metrics.jsonl";
+  for (int i = 0; i < 1000 && (!exists(metrics) || file_bytes(metrics) == 0); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  // What a thread does to itself, such as SIGSEGV, is no interruption.
+  uint64_t asynchronous = (uint64_t{1} << 31) - 1;
+  for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) {
+    asynchronous &= ~(uint64_t{1} << (own - 1));
+  }
+  const std::string tasks = concat("/proc/", child, "/task");
+  int threads = 0;
+  for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+    std::ifstream file(task.path() / "status");
+    const std::string status{std::istreambuf_iterator<char>(file), {}};
+    EXPECT_EQ(signal_mask(status, "SigCgt") & ~signal_mask(status, "SigBlk") & asynchronous, 0U)
+        << status;
+    ++threads;
+  }
+  EXPECT_GE(threads, 4) << "computing, loading and watching";
+  ASSERT_EQ(::kill(child, SIGKILL), 0);
+  wait(child);
+}
+
 TEST_F(Cli, DivergenceEndsWithOne) {
   expect_error({"train", "tiny.yaml", "--out", "run", "optim.lr=1e30", "train.max_steps=50"}, 1,
                "training diverged: 5 updates in a row");
@@ -331,7 +367,13 @@ TEST_F(Cli, AllRecipesOfTheCheckoutAreValid) {
 
 TEST_F(Cli, AttentionAndDoctorAnswer) {
   EXPECT_THAT(linnet({"attention", "list"}).out, AllOf(HasSubstr("softmax"), HasSubstr("lavo")));
-  EXPECT_THAT(linnet({"doctor"}).out, HasSubstr("hdf5"));
+  EXPECT_THAT(linnet({"doctor"}).out,
+              AllOf(HasSubstr("products   "), HasSubstr("HDF5 1."), HasSubstr("\ntokens     "),
+                    HasSubstr(kCuda ? "\ncuda       runtime " : "\ncuda       not in this build")));
+  const JsonValue doctor = parse_json(linnet({"doctor", "--json"}).out, "stdout");
+  EXPECT_GT(doctor.at("machine").at("memory_bytes").integer(), 0);
+  EXPECT_GE(doctor.at("threads").integer(), 1);
+  EXPECT_EQ(doctor.at("cuda").at("backend").text(), name_of(kCudaBackend));
   EXPECT_THAT(linnet({"data", "list"}).out, HasSubstr("listops"));
 }
 

@@ -32,8 +32,8 @@ Outcome run(const std::string& command) {
   return outcome;
 }
 
-const char* const kScripts[] = {"tools/linnet", "tools/quickstart", "tools/setup_packages",
-                                "tools/test", ".ci/run"};
+const char* const kScripts[] = {"tools/linnet",        "tools/quickstart", "tools/setup_packages",
+                                "tools/check_kernels", "tools/test",       ".ci/run"};
 
 TEST(Scripts, ParseAndStopAtTheFirstError) {
   for (const std::string script : kScripts) {
@@ -60,6 +60,7 @@ TEST(Scripts, ExplainThemselves) {
 TEST(Scripts, RefuseUnknownOptions) {
   EXPECT_EQ(run("tools/setup_packages --nonsense").code, 2);
   EXPECT_EQ(run("tools/quickstart --nonsense").code, 2);
+  EXPECT_EQ(run("tools/check_kernels /nonexistent").code, 2);
   EXPECT_EQ(run(".ci/run nonsense").code, 2);
 }
 

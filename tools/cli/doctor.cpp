@@ -2,14 +2,57 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 
+#include "core/cuda/backend.h"
+#include "core/cuda/gemm.h"
+#include "core/cuda/runtime.h"
 #include "core/device.h"
 #include "core/gemm.h"
 #include "core/hdf5.h"
 #include "core/json.h"
 #include "core/threads.h"
+#include "data/token_cache.h"
+#include "recipes/engine/environment.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
+namespace {
+
+// What a build with CUDA found: backend, driver, devices, and what keeps it from working.
+JsonValue cuda_facts() {
+  JsonValue facts = JsonValue::object().set("backend", std::string(name_of(kCudaBackend)));
+  if constexpr (kCuda) {
+    std::string problem;
+    JsonValue devices = JsonValue::array();
+    for (const cuda::DeviceFacts& device : cuda::devices(&problem)) {
+      devices.push(JsonValue::object()
+                       .set("name", device.name)
+                       .set("compute_capability", concat(device.major, ".", device.minor))
+                       .set("memory_bytes", static_cast<int64_t>(device.memory))
+                       .set("multiprocessors", device.multiprocessors));
+    }
+    facts.set("driver", cuda::versions().driver).set("runtime", cuda::versions().runtime);
+    if constexpr (kCudaBackend == CudaBackend::on) facts.set("products", cuda::gemm_backend());
+    facts.set("devices", devices).set("problem", problem);
+  }
+  return facts;
+}
+
+std::string cuda_text(const JsonValue& facts) {
+  if constexpr (!kCuda) return "not in this build; for GPUs build the preset cuda";
+  std::string text =
+      concat("runtime ", facts.at("runtime").text(), ", driver ", facts.at("driver").text());
+  if (kCudaBackend == CudaBackend::on) text += ", " + facts.at("products").text();
+  int index = 0;
+  for (const JsonValue& device : facts.at("devices").elements()) {
+    text += concat("\n           cuda:", index++, " ", device.at("name").text(),
+                   ", compute capability ", device.at("compute_capability").text(), ", ",
+                   device.at("memory_bytes").integer() / 1'000'000'000, " GB");
+  }
+  const std::string problem = facts.at("problem").text();
+  return problem.empty() ? text : text + "\n           cannot be used: " + problem;
+}
+
+}  // namespace
 
 void add_doctor(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("doctor", "what this build and machine have");
@@ -17,24 +60,44 @@ void add_doctor(CLI::App& app, Command& chosen) {
   command->add_flag("--json", *json, "one JSON object on stdout");
   command->callback([=, &chosen] {
     chosen = [=] {
+      const JsonValue environment = collect_environment(0);
+      const JsonValue& machine = environment.at("machine");
+      const std::string cache = token_cache_folder();
       if (*json) {
         std::cout << JsonValue::object()
                          .set("version", LINNET_VERSION)
+                         .set("git", environment.at("git"))
+                         .set("compiler", environment.at("compiler"))
                          .set("cpu", device_interface({}).description())
                          .set("threads", thread_count())
                          .set("products", gemm_backend())
                          .set("hdf5", hdf5_version())
-                         .set("cuda", false)
+                         .set("cuda", cuda_facts())
+                         .set("token_cache", cache)
+                         .set("machine", machine)
+                         .set("libraries", environment.at("libraries"))
                          .dump()
                   << "\n";
         return 0;
       }
-      std::cout << "linnet    " << LINNET_VERSION << "\n"
-                << "cpu       " << device_interface({}).description() << ", " << thread_count()
-                << " used\n"
-                << "products  " << gemm_backend() << "\n"
-                << "hdf5      " << hdf5_version() << "\n"
-                << "cuda      not in this build\n";
+      std::cout << "linnet     " << LINNET_VERSION << ", git " << environment.at("git").text()
+                << "\n"
+                << "compiler   " << environment.at("compiler").text() << "\n"
+                << "cpu        " << machine.at("cpu").text() << ", "
+                << machine.at("hardware_threads").integer() << " hardware threads, "
+                << thread_count() << " used (--threads or OMP_NUM_THREADS)\n"
+                << "memory     " << machine.at("memory_bytes").integer() / 1'000'000'000 << " GB\n"
+                << "products   " << gemm_backend() << "\n"
+                << "libraries  ";
+      const char* separator = "";
+      for (const JsonMember& library : environment.at("libraries").members()) {
+        std::cout << separator << library.key << " " << library.value.text();
+        separator = ", ";
+      }
+      std::cout << "\ntokens     "
+                << (cache.empty() ? "not cached: neither LINNET_CACHE nor HOME is set"
+                                  : "cached in " + cache + " (LINNET_CACHE)")
+                << "\ncuda       " << cuda_text(cuda_facts()) << "\n";
       return 0;
     };
   });

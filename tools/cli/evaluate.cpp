@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 
+#include "core/device.h"
 #include "core/threads.h"
 #include "tools/cli/commands.h"
 
@@ -11,7 +12,7 @@ namespace linnet::cli {
 
 void add_evaluate(CLI::App& app, Command& chosen) {
   struct Arguments {
-    std::string path;
+    std::string path, device = "auto";
     EvaluateRequest request;
     bool json = false;
     int threads = 0;
@@ -43,10 +44,12 @@ void add_evaluate(CLI::App& app, Command& chosen) {
                    "several times")
       ->allow_extra_args(false);
   command->add_flag("--json", arguments->json, "one JSON object on stdout");
+  command->add_option("--device", arguments->device, "auto, cpu or cuda")->capture_default_str();
   command->add_option("--threads", arguments->threads, "CPU threads");
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
       if (arguments->threads != 0) set_thread_count(arguments->threads);
+      arguments->request.device = device_from_name(arguments->device);
       const EvaluateReport report = evaluate(arguments->path, arguments->request);
       std::cout << (arguments->json ? report.json().dump() + "\n" : report.text());
       return 0;

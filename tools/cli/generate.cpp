@@ -3,6 +3,7 @@
 #include <iostream>
 #include <optional>
 
+#include "core/device.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/threads.h"
@@ -16,7 +17,7 @@ namespace {
 
 // What the command line does not say, the recipe's generate section does.
 struct Arguments {
-  std::string path, prompt;
+  std::string path, prompt, device = "auto";
   std::optional<int64_t> tokens, top_k;
   std::optional<double> temperature, top_p;
   std::optional<uint64_t> seed;
@@ -66,7 +67,7 @@ int run(const Arguments& arguments) {
   if (arguments.threads != 0) set_thread_count(arguments.threads);
   const size_t invalid = find_invalid_utf8(arguments.prompt);
   require_usage(invalid == std::string::npos, "--prompt is not valid UTF-8 at its byte ", invalid);
-  const LoadedModel loaded = load_model(arguments.path);
+  const LoadedModel loaded = load_model(arguments.path, {}, device_from_name(arguments.device));
   const DecoderLm& model = as_decoder(*loaded.model);
   require_usage(loaded.tokenizer != nullptr, "checkpoint ", loaded.path, " has no tokenizer");
   const GenerateOptions options = options_of(arguments, loaded);
@@ -124,6 +125,7 @@ void add_generate(CLI::App& app, Command& chosen) {
         return text.starts_with('-') ? concat("must be 0 or more, found ", text) : std::string();
       });
   command->add_flag("--json", arguments->json, "one JSON object on stdout");
+  command->add_option("--device", arguments->device, "auto, cpu or cuda")->capture_default_str();
   command->add_option("--threads", arguments->threads, "CPU threads");
   command->callback([arguments, &chosen] { chosen = [arguments] { return run(*arguments); }; });
 }

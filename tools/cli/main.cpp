@@ -79,8 +79,10 @@ std::string explain(const NamedCommand& named, const CLI::ParseError& error, int
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"linnet: train, evaluate and compare linearized transformers from one YAML recipe",
-               "linnet"};
+  CLI::App app{
+      "linnet: train, evaluate and compare linearized transformers from one YAML recipe.\n"
+      "Start with: linnet train recipes/quickstart/lm.yaml; every command has --help.",
+      "linnet"};
   app.require_subcommand(1);
   app.set_version_flag("--version", LINNET_VERSION);
   app.footer(

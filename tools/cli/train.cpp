@@ -21,7 +21,8 @@ void add_train(CLI::App& app, Command& chosen) {
   command->add_option("RECIPE", arguments->recipe, "a YAML file")->required();
   command->add_option(
       "OVERRIDES", arguments->overrides,
-      "key.path=value ..., e.g. model.attention='{name: lavo}' train.max_steps=100");
+      "key.path=value ..., e.g. model.attention='{name: lavo}' train.max_steps=100; a new kind or "
+      "name starts its section anew; 'linnet recipe schema' lists the keys");
   command->add_option("--device", arguments->device, "auto, cpu or cuda")->capture_default_str();
   command->add_option("--out", arguments->options.out, "run directory (default runs/<recipe>)");
   command
@@ -37,7 +38,7 @@ void add_train(CLI::App& app, Command& chosen) {
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
       watch_stop_signals();
-      device_from_name(arguments->device);
+      arguments->options.device = device_from_name(arguments->device);
       if (arguments->threads != 0) set_thread_count(arguments->threads);
       const Recipe recipe = load_recipe(arguments->recipe, arguments->overrides);
       return train(recipe, arguments->options).exit_code;

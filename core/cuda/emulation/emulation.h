@@ -144,6 +144,8 @@ inline unsigned atomicAdd(unsigned* to, unsigned value) {
 }
 
 // Scalar functions: the same accuracy class as the GPU's, not the same bits.
+using std::isfinite;
+using std::isnan;
 using std::max;
 using std::min;
 inline float rsqrtf(float x) {

@@ -15,6 +15,7 @@
 
 namespace linnet::emulation {
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the sanitizers' own names
 #ifdef LINNET_EMULATION_TSAN
 inline constexpr bool kTsan = true;
 #else
@@ -37,6 +38,8 @@ inline void __sanitizer_finish_switch_fiber(void*, const void**, size_t*) {}
 inline void __asan_poison_memory_region(const volatile void*, size_t) {}
 inline void __asan_unpoison_memory_region(const volatile void*, size_t) {}
 #endif
+
+// NOLINTEND(bugprone-reserved-identifier)
 
 // __tsan_switch_to_fiber: the switch makes nothing happen before anything else.
 inline constexpr unsigned kNoOrder = 1;
