@@ -234,6 +234,16 @@ TEST(CudaSlotAttentionSizes, ExtremeLogits) {
   }
 }
 
+TEST(CudaSlotAttentionSizes, SameBitsInEveryRun) {
+  for (const bool causal : {true, false}) {
+    Problem p(Sizes{}, SlotControl::sigmoid, SlotNormalizer::read_time, causal);
+    p.cut();
+    const std::vector<Tensor> once = results(p, DType::bf16, DType::bf16, kGpu);
+    const std::vector<Tensor> again = results(p, DType::bf16, DType::bf16, kGpu);
+    for (size_t i = 0; i < once.size(); ++i) EXPECT_TRUE(test::same_bits(once[i], again[i]));
+  }
+}
+
 TEST(CudaSlotAttentionSizes, RefusesWhatItCannotDo) {
   const Variable wide(Tensor::zeros({1, 4, 2, 3}, DType::f64, kGpu));
   EXPECT_NE(test::message_of<Error>([&] {
