@@ -1,9 +1,8 @@
 // Reads a case, runs it piece by piece, writes what came out.
 #include "attention/case.h"
 
-#include <cstring>
-
 #include "attention/case_input.h"
+#include "attention/time_slices.h"
 #include "autograd/arithmetic.h"
 #include "core/hdf5.h"
 
@@ -11,43 +10,6 @@ namespace linnet {
 namespace {
 
 using namespace case_detail;
-
-// Tokens [begin, end) of a [B,T,...] tensor; undefined stays undefined.
-Tensor tokens_of(const Tensor& x, int64_t begin, int64_t end) {
-  if (!x.defined()) return {};
-  std::vector<int64_t> sizes = x.shape().sizes();
-  const int64_t rows = sizes[0], length = sizes[1];
-  sizes[1] = end - begin;
-  const Tensor out = Tensor::empty(Shape(sizes), x.dtype());
-  const size_t token = x.bytes() / static_cast<size_t>(rows * length);
-  for (int64_t b = 0; b < rows; ++b) {
-    std::memcpy(static_cast<char*>(out.raw()) + static_cast<size_t>(b * (end - begin)) * token,
-                static_cast<const char*>(x.raw()) + static_cast<size_t>(b * length + begin) * token,
-                static_cast<size_t>(end - begin) * token);
-  }
-  return out;
-}
-
-// Pieces of [B,n,...] joined along time, converted.
-Tensor joined(const std::vector<Tensor>& pieces, DType dtype) {
-  std::vector<int64_t> sizes = pieces.front().shape().sizes();
-  sizes[1] = 0;
-  for (const Tensor& piece : pieces) sizes[1] += piece.size(1);
-  const Tensor out = Tensor::empty(Shape(sizes), dtype);
-  const int64_t rows = sizes[0];
-  const int64_t width = rows * sizes[1] > 0 ? out.elements() / (rows * sizes[1]) : 0;
-  int64_t begin = 0;
-  for (const Tensor& piece : pieces) {
-    const int64_t n = piece.size(1);
-    const Tensor converted = piece.to(dtype);
-    for (int64_t b = 0; b < rows; ++b) {
-      out.slice((b * sizes[1] + begin) * width, {n * width})
-          .copy_from(converted.slice(b * n * width, {n * width}));
-    }
-    begin += n;
-  }
-  return out;
-}
 
 Tensor gradient_of(const Variable& leaf) {
   return leaf.grad().defined() ? leaf.grad() : Tensor::zeros(leaf.shape(), leaf.dtype());
@@ -93,12 +55,12 @@ class Run {
   void call(int64_t begin, int64_t end, bool record) {
     Piece piece;
     MixerContext context = c_.context;
-    context.positions = tokens_of(c_.context.positions, begin, end);
-    if (!c_.cross()) context.key_positions = tokens_of(c_.context.key_positions, begin, end);
-    context.key_mask = tokens_of(c_.context.key_mask, begin, end);
+    context.positions = slice_time(c_.context.positions, begin, end);
+    if (!c_.cross()) context.key_positions = slice_time(c_.context.key_positions, begin, end);
+    context.key_mask = slice_time(c_.context.key_mask, begin, end);
     context.place.time_offset += begin;
     const auto leaf = [&](const Tensor& tensor) {
-      const Tensor part = tokens_of(tensor, begin, end);
+      const Tensor part = slice_time(tensor, begin, end);
       return part.defined() ? Variable(part, record) : Variable();
     };
     piece.x = leaf(c_.x);
@@ -132,7 +94,7 @@ class Run {
       const Variable& variable = piece.*member;
       parts.push_back(gradient ? gradient_of(variable) : variable.value());
     }
-    return joined(parts, written());
+    return join_time(parts, written());
   }
 
   void write_outputs(Hdf5Writer& writer) const {
@@ -160,11 +122,11 @@ class Run {
       const int64_t end = begin + piece.y.size(1);
       if (c_.cotangent.defined()) {
         require_usage(c_.cotangent.size(1) == c_.length &&
-                          tokens_of(c_.cotangent, begin, end).shape() == piece.y.shape(),
+                          slice_time(c_.cotangent, begin, end).shape() == piece.y.shape(),
                       c_.label, ": expected a cotangent like outputs/y, got ",
                       c_.cotangent.shape());
         outputs.push_back(piece.y);
-        seeds.push_back(tokens_of(c_.cotangent, begin, end).to(piece.y.dtype()));
+        seeds.push_back(slice_time(c_.cotangent, begin, end).to(piece.y.dtype()));
       }
       begin = end;
     }

@@ -14,20 +14,15 @@ Result run_in_pieces(const Subject& subject, const Batch& batch, std::vector<int
                      bool training = false) {
   cuts.push_back(batch.length());
   Result result;
-  std::vector<double> all(static_cast<size_t>(batch.x.elements()));
-  const int64_t width = batch.x.size(2);
+  std::vector<Tensor> pieces;
   int64_t begin = 0;
   for (const int64_t end : cuts) {
     Result piece = subject.run(slice_time(batch, begin, end), result.state, training);
     result.state = std::move(piece.state);
-    const std::vector<double> values = piece.y.to_vector<double>();
-    for (int64_t b = 0; b < batch.rows(); ++b) {
-      std::copy_n(&values[static_cast<size_t>(b * (end - begin) * width)], (end - begin) * width,
-                  &all[static_cast<size_t>((b * batch.length() + begin) * width)]);
-    }
+    pieces.push_back(piece.y);
     begin = end;
   }
-  result.y = Tensor::from(all, batch.x.shape());
+  result.y = join_time(pieces, DType::f64);
   return result;
 }
 

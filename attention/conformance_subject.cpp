@@ -44,21 +44,6 @@ Batch next_batch(const Batch& batch, Form form, int64_t length, int64_t before, 
   return next;
 }
 
-Tensor slice_time(const Tensor& x, int64_t begin, int64_t end) {
-  if (!x.defined()) return {};
-  std::vector<int64_t> sizes = x.shape().sizes();
-  const int64_t rows = sizes[0], length = sizes[1];
-  sizes[1] = end - begin;
-  const Tensor out = Tensor::empty(Shape(sizes), x.dtype());
-  const size_t token = x.bytes() / static_cast<size_t>(rows * length);
-  for (int64_t b = 0; b < rows; ++b) {
-    std::memcpy(static_cast<char*>(out.raw()) + static_cast<size_t>(b * (end - begin)) * token,
-                static_cast<const char*>(x.raw()) + static_cast<size_t>(b * length + begin) * token,
-                static_cast<size_t>(end - begin) * token);
-  }
-  return out;
-}
-
 Batch slice_time(const Batch& batch, int64_t begin, int64_t end) {
   return {slice_time(batch.x, begin, end),
           batch.source,

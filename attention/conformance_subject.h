@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "attention/registry.h"
+#include "attention/time_slices.h"
 
 namespace linnet::conformance {
 
@@ -28,7 +29,6 @@ Batch next_batch(const Batch& batch, Form form, int64_t length, int64_t before, 
 // Tokens [begin, end) of every row; the source is kept.
 Batch slice_time(const Batch& batch, int64_t begin, int64_t end);
 Batch slice_row(const Batch& batch, int64_t row);
-Tensor slice_time(const Tensor& x, int64_t begin, int64_t end);
 // Marks tokens [begin, length) of a row as padding.
 void pad_row(const Tensor& mask, int64_t row, int64_t begin, int64_t end);
 Tensor full_mask(int64_t rows, int64_t length);

@@ -4,33 +4,33 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/error.h"
+#include "attention/primitives/binding.h"
 
 namespace linnet {
 namespace {
+
+using namespace binding;
+
+constexpr const char* kName = "block attention";
 
 // Tensors in the computing type, in the order in which they are recorded.
 struct Arrays {
   Tensor q, k, v, past_k, past_v, bias;
 };
 
-template <typename T>
-SequenceView<T> view_of(const Tensor& x) {
-  if (!x.defined()) return {};
-  require(x.shape().rank() == 4, "block attention: expected [B,T,H,K], got ", x.shape());
-  return {x.data<T>(), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
-
 const uint8_t* mask_of(const Tensor& mask, int64_t B, int64_t T, const char* name) {
   if (!mask.defined()) return nullptr;
-  require(mask.shape() == Shape({B, T}), "block attention: expected ", name, " [", B, ", ", T,
-          "], got ", mask.shape());
+  require(mask.shape() == Shape({B, T}), kName, ": expected ", name, " [", B, ", ", T, "], got ",
+          mask.shape());
   return mask.data<uint8_t>();
 }
 
 template <typename T>
 BlockAttentionInputs<T> bind(const Arrays& arrays, const BlockAttentionContext& context) {
   BlockAttentionInputs<T> in;
+  for (const Tensor* x : {&arrays.q, &arrays.k, &arrays.v, &arrays.past_k, &arrays.past_v}) {
+    check_sequence(*x, kName);
+  }
   in.q = view_of<T>(arrays.q);
   in.k = view_of<T>(arrays.k);
   in.v = view_of<T>(arrays.v);
@@ -56,30 +56,23 @@ BlockAttentionInputs<T> bind(const Arrays& arrays, const BlockAttentionContext& 
   }
   in.time_offset = context.place.time_offset;
   if (context.cross) return in;
-  const Shape tokens({B, length});
-  require(!context.segments.defined() || context.segments.shape() == tokens,
-          "block attention: expected segments ", tokens, ", got ", context.segments.shape());
-  require(!context.positions.defined() || context.positions.shape() == tokens,
-          "block attention: expected positions ", tokens, ", got ", context.positions.shape());
+  check_leading(context.segments, arrays.q, 2, kName, "segments");
+  check_leading(context.positions, arrays.q, 2, kName, "positions");
   std::vector<int64_t> starts(static_cast<size_t>(B), context.place.time_offset);
   for (int64_t b = 0; context.positions.defined() && length > 0 && b < B; ++b) {
     starts[b] = context.positions.data<int32_t>()[b * length];
   }
-  in.spans = make_spans(context.segments.defined() ? context.segments.data<int32_t>() : nullptr, B,
-                        length, arrays.past_k.defined(), starts.data());
+  in.spans = make_spans(pointer<int32_t>(context.segments), B, length, arrays.past_k.defined(),
+                        starts.data());
   return in;
 }
 
 void run_backward(const Arrays& arrays, const BlockAttentionContext& context, const Tensor& y,
                   const Tensor& log_sum_exp, Gradients& gradients) {
-  const DType dtype = y.dtype();
-  const auto like = [&](const Tensor& x) {
-    return x.defined() ? Tensor::empty(x.shape(), dtype) : Tensor();
-  };
-  const Tensor dy = gradients.output().to(dtype);
-  const Arrays d{like(arrays.q),      like(arrays.k),      like(arrays.v),
-                 like(arrays.past_k), like(arrays.past_v), like(arrays.bias)};
-  const auto compute = [&](auto zero) {
+  const Tensor dy = gradients.output().to(y.dtype());
+  const Arrays d{empty_like(arrays.q),      empty_like(arrays.k),      empty_like(arrays.v),
+                 empty_like(arrays.past_k), empty_like(arrays.past_v), empty_like(arrays.bias)};
+  dispatch(y.dtype(), [&](auto zero) {
     using T = decltype(zero);
     BlockAttentionGradients<T> out;
     out.dq = view_of<T>(d.q);
@@ -87,42 +80,32 @@ void run_backward(const Arrays& arrays, const BlockAttentionContext& context, co
     out.dv = view_of<T>(d.v);
     out.dpast_k = view_of<T>(d.past_k);
     out.dpast_v = view_of<T>(d.past_v);
-    out.dbias = d.bias.defined() ? d.bias.data<T>() : nullptr;
+    out.dbias = pointer<T>(d.bias);
     block_attention_backward<T>(bind<T>(arrays, context), context.options, view_of<T>(y),
                                 log_sum_exp.data<T>(), view_of<T>(dy), out);
-  };
-  dtype == DType::f64 ? compute(double{}) : compute(float{});
-  const Tensor* all[] = {&d.q, &d.k, &d.v, &d.past_k, &d.past_v, &d.bias};
-  for (size_t i = 0; i < 6; ++i) {
-    if (all[i]->defined()) gradients.add(i, *all[i]);
-  }
+  });
+  add_all(gradients, {d.q, d.k, d.v, d.past_k, d.past_v, d.bias});
 }
 
 }  // namespace
 
 Variable block_attention(const BlockAttentionVariables& inputs,
                          const BlockAttentionContext& context) {
-  const DType dtype = inputs.q.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  const auto converted = [dtype](const Variable& x) {
-    if (!x.defined()) return Tensor();
-    require(is_floating(x.dtype()) && x.value().device() == Device{},
-            "block attention: expected floating tensors on the CPU");
-    return x.value().to(dtype);
-  };
-  const Arrays arrays{converted(inputs.q),      converted(inputs.k),      converted(inputs.v),
-                      converted(inputs.past_k), converted(inputs.past_v), converted(inputs.bias)};
+  const DType dtype = computing_type(inputs.q);
+  const auto array = [dtype](const Variable& x) { return converted(x, dtype, kName); };
+  const Arrays arrays{array(inputs.q),      array(inputs.k),      array(inputs.v),
+                      array(inputs.past_k), array(inputs.past_v), array(inputs.bias)};
   require(arrays.q.shape().rank() == 4 && arrays.v.shape().rank() == 4,
           "block attention: expected q [B,T,H,K] and v [B,T,G,V], got ", arrays.q.shape(), " and ",
           arrays.v.shape());
   const int64_t B = arrays.q.size(0), length = arrays.q.size(1), H = arrays.q.size(2);
   const Tensor y = Tensor::empty({B, length, H, arrays.v.size(3)}, dtype);
   const Tensor log_sum_exp = Tensor::empty({B, length, H}, dtype);
-  const auto compute = [&](auto zero) {
+  dispatch(dtype, [&](auto zero) {
     using T = decltype(zero);
     block_attention_forward<T>(bind<T>(arrays, context), context.options, view_of<T>(y),
                                log_sum_exp.data<T>());
-  };
-  dtype == DType::f64 ? compute(double{}) : compute(float{});
+  });
   return record("block_attention", y.to(inputs.q.dtype()),
                 {inputs.q, inputs.k, inputs.v, inputs.past_k, inputs.past_v, inputs.bias},
                 [arrays, context, y, log_sum_exp](Gradients& gradients) {

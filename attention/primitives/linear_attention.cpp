@@ -1,58 +1,19 @@
 // Linear attention on Variables: conversion of dtypes, what backward saves.
 #include "attention/primitives/linear_attention.h"
 
-#include <type_traits>
-
-#include "core/error.h"
+#include "attention/primitives/binding.h"
 
 namespace linnet {
 namespace {
+
+using namespace binding;
+
+constexpr const char* kName = "linear attention";
 
 // Tensors in the computing type.
 struct Arrays {
   Tensor q, k, v, query_proportions, key_proportions, memory, mass;
 };
-
-DType computing_type(const Variable& x) {
-  return x.dtype() == DType::f64 ? DType::f64 : DType::f32;
-}
-
-Tensor converted(const Variable& x, DType dtype) {
-  if (!x.defined()) return Tensor();
-  require(is_floating(x.dtype()) && x.value().device() == Device{},
-          "linear attention: expected floating tensors on the CPU");
-  return x.value().to(dtype);
-}
-
-Tensor empty_like(const Tensor& x) {
-  return x.defined() ? Tensor::empty(x.shape(), x.dtype()) : Tensor();
-}
-
-template <typename T>
-T* pointer(const Tensor& x) {
-  return x.defined() ? x.data<std::remove_const_t<T>>() : nullptr;
-}
-
-template <typename T>
-SequenceView<T> view_of(const Tensor& x) {
-  if (!x.defined()) return {};
-  require(x.shape().rank() == 4, "linear attention: expected [B,T,H,K], got ", x.shape());
-  return {x.data<T>(), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
-
-void check_tokens(const Tensor& x, const Tensor& sequence, const char* name) {
-  if (!x.defined() || !sequence.defined()) return;
-  const Shape expected({sequence.size(0), sequence.size(1)});
-  require(x.shape() == expected, "linear attention: expected ", name, " ", expected, ", got ",
-          x.shape());
-}
-
-void check_heads(const Tensor& x, const Tensor& sequence, const char* name) {
-  if (!x.defined() || !sequence.defined()) return;
-  const Shape expected({sequence.size(0), sequence.size(1), sequence.size(2)});
-  require(x.shape() == expected, "linear attention: expected ", name, " ", expected, ", got ",
-          x.shape());
-}
 
 template <typename T>
 LinearAttentionInputs<T> bind(const Arrays& arrays, const LinearAttentionContext& context) {
@@ -62,8 +23,8 @@ LinearAttentionInputs<T> bind(const Arrays& arrays, const LinearAttentionContext
   in.v = view_of<T>(arrays.v);
   in.query_proportions = pointer<T>(arrays.query_proportions);
   in.key_proportions = pointer<T>(arrays.key_proportions);
-  if (context.query_mask.defined()) in.query_mask = context.query_mask.data<uint8_t>();
-  if (context.key_mask.defined()) in.key_mask = context.key_mask.data<uint8_t>();
+  in.query_mask = pointer<uint8_t>(context.query_mask);
+  in.key_mask = pointer<uint8_t>(context.key_mask);
   return in;
 }
 
@@ -73,22 +34,13 @@ LinearAttentionState<T> state_of(const Tensor& memory, const Tensor& mass) {
 }
 
 void check_inputs(const Arrays& arrays, const LinearAttentionContext& context) {
-  for (const Tensor* x : {&arrays.q, &arrays.k, &arrays.v}) {
-    require(!x->defined() || x->shape().rank() == 4, "linear attention: expected [B,T,H,K], got ",
-            x->shape());
-  }
-  check_tokens(context.query_mask, arrays.q, "query_mask");
-  check_tokens(context.key_mask, arrays.k, "key_mask");
-  check_tokens(context.segments, arrays.q, "segments");
-  check_tokens(context.segments, arrays.k, "segments");
-  check_heads(arrays.query_proportions, arrays.q, "query_proportions");
-  check_heads(arrays.key_proportions, arrays.k, "key_proportions");
-}
-
-std::vector<Span> spans_of(const LinearAttentionContext& context, int64_t B, int64_t T,
-                           bool has_state) {
-  return make_spans(context.segments.defined() ? context.segments.data<int32_t>() : nullptr, B, T,
-                    has_state);
+  for (const Tensor* x : {&arrays.q, &arrays.k, &arrays.v}) check_sequence(*x, kName);
+  check_leading(context.query_mask, arrays.q, 2, kName, "query_mask");
+  check_leading(context.key_mask, arrays.k, 2, kName, "key_mask");
+  check_leading(context.segments, arrays.q, 2, kName, "segments");
+  check_leading(context.segments, arrays.k, 2, kName, "segments");
+  check_leading(arrays.query_proportions, arrays.q, 3, kName, "query_proportions");
+  check_leading(arrays.key_proportions, arrays.k, 3, kName, "key_proportions");
 }
 
 // The shapes of `count` states for these keys, values and kind of features.
@@ -98,13 +50,7 @@ Shape memory_shape(int64_t count, int64_t heads, int64_t K, bool reweighted, int
 void check_state(const Tensor& memory, const Tensor& mass, const Shape& expected) {
   require(memory.shape() == expected && mass.defined() &&
               mass.shape() == Shape({expected[0], expected[1], expected[2]}),
-          "linear attention: expected a state ", expected, " with its mass, got ", memory.shape());
-}
-
-// Calls compute(T{}) with the computing type.
-template <typename Compute>
-void dispatch(DType dtype, const Compute& compute) {
-  dtype == DType::f64 ? compute(double{}) : compute(float{});
+          kName, ": expected a state ", expected, " with its mass, got ", memory.shape());
 }
 
 template <typename T>
@@ -118,33 +64,25 @@ LinearAttentionGradients<T> gradients_of(const Arrays& d) {
   return out;
 }
 
-void add_all(Gradients& gradients, std::initializer_list<Tensor> tensors) {
-  size_t input = 0;
-  for (const Tensor& tensor : tensors) {
-    if (tensor.defined()) gradients.add(input, tensor);
-    ++input;
-  }
-}
-
 }  // namespace
 
 LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& inputs,
                                               const LinearAttentionContext& context,
                                               const LinearAttentionSums& state) {
   const DType dtype = computing_type(inputs.q);
-  const Arrays arrays{converted(inputs.q, dtype),
-                      converted(inputs.k, dtype),
-                      converted(inputs.v, dtype),
-                      converted(inputs.query_proportions, dtype),
-                      converted(inputs.key_proportions, dtype),
-                      converted(state.memory, dtype),
-                      converted(state.mass, dtype)};
+  const Arrays arrays{converted(inputs.q, dtype, kName),
+                      converted(inputs.k, dtype, kName),
+                      converted(inputs.v, dtype, kName),
+                      converted(inputs.query_proportions, dtype, kName),
+                      converted(inputs.key_proportions, dtype, kName),
+                      converted(state.memory, dtype, kName),
+                      converted(state.mass, dtype, kName)};
   check_inputs(arrays, context);
   const int64_t B = arrays.q.size(0), T = arrays.q.size(1), H = arrays.q.size(2);
   const Shape state_shape = memory_shape(B, arrays.k.size(2), arrays.k.size(3),
                                          arrays.key_proportions.defined(), arrays.v.size(3));
   if (arrays.memory.defined()) check_state(arrays.memory, arrays.mass, state_shape);
-  const std::vector<Span> spans = spans_of(context, B, T, arrays.memory.defined());
+  const std::vector<Span> spans = spans_of(context.segments, arrays.q, arrays.memory.defined());
   const Tensor y = Tensor::empty({B, T, H, arrays.v.size(3)}, dtype);
   const Tensor memory = Tensor::empty(state_shape, dtype);
   const Tensor mass = Tensor::empty({B, state_shape[1], state_shape[2]}, dtype);
@@ -165,8 +103,8 @@ LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& in
                    empty_like(arrays.memory),
                    empty_like(arrays.mass)};
     const Tensor dy = gradients.output(0).to(dtype);
-    const Tensor dmemory = gradients.has_output(1) ? gradients.output(1) : Tensor();
-    const Tensor dmass = gradients.has_output(2) ? gradients.output(2) : Tensor();
+    const Tensor dmemory = output_or_none(gradients, 1);
+    const Tensor dmass = output_or_none(gradients, 2);
     dispatch(dtype, [&](auto zero) {
       using E = decltype(zero);
       linear_attention_causal_backward<E>(context.options, bind<E>(arrays, context), spans,
@@ -189,11 +127,11 @@ LinearAttentionSums linear_attention_memory(const LinearAttentionVariables& inpu
                                             const LinearAttentionContext& context) {
   const DType dtype = computing_type(inputs.k);
   Arrays arrays;
-  arrays.k = converted(inputs.k, dtype);
-  arrays.v = converted(inputs.v, dtype);
-  arrays.key_proportions = converted(inputs.key_proportions, dtype);
+  arrays.k = converted(inputs.k, dtype, kName);
+  arrays.v = converted(inputs.v, dtype, kName);
+  arrays.key_proportions = converted(inputs.key_proportions, dtype, kName);
   check_inputs(arrays, context);
-  const std::vector<Span> spans = spans_of(context, arrays.k.size(0), arrays.k.size(1), false);
+  const std::vector<Span> spans = spans_of(context.segments, arrays.k, false);
   const Shape shape =
       memory_shape(static_cast<int64_t>(spans.size()), arrays.k.size(2), arrays.k.size(3),
                    arrays.key_proportions.defined(), arrays.v.size(3));
@@ -227,16 +165,16 @@ Variable linear_attention_read(const LinearAttentionVariables& inputs,
                                const LinearAttentionContext& context) {
   const DType dtype = computing_type(inputs.q);
   Arrays arrays;
-  arrays.q = converted(inputs.q, dtype);
-  arrays.query_proportions = converted(inputs.query_proportions, dtype);
-  arrays.memory = converted(memory.memory, dtype);
-  arrays.mass = converted(memory.mass, dtype);
+  arrays.q = converted(inputs.q, dtype, kName);
+  arrays.query_proportions = converted(inputs.query_proportions, dtype, kName);
+  arrays.memory = converted(memory.memory, dtype, kName);
+  arrays.mass = converted(memory.mass, dtype, kName);
   check_inputs(arrays, context);
-  require(arrays.memory.defined() && arrays.memory.shape().rank() == 4,
-          "linear attention: expected a memory [N,G,m,V]");
+  require(arrays.memory.defined() && arrays.memory.shape().rank() == 4, kName,
+          ": expected a memory [N,G,m,V]");
   const int64_t B = arrays.q.size(0), T = arrays.q.size(1), H = arrays.q.size(2);
   const int64_t key_heads = arrays.memory.size(1);
-  const std::vector<Span> spans = spans_of(context, B, T, false);
+  const std::vector<Span> spans = spans_of(context.segments, arrays.q, false);
   check_state(arrays.memory, arrays.mass,
               memory_shape(static_cast<int64_t>(spans.size()), key_heads, arrays.q.size(3),
                            arrays.query_proportions.defined(), arrays.memory.size(3)));

@@ -1,21 +1,19 @@
 // The orthogonal memory on Variables: conversion of dtypes, what backward saves.
 #include "attention/primitives/orthogonal_memory.h"
 
-#include "core/error.h"
+#include "attention/primitives/binding.h"
 
 namespace linnet {
 namespace {
+
+using namespace binding;
+
+constexpr const char* kName = "orthogonal memory";
 
 // Tensors in the computing type.
 struct Arrays {
   Tensor q, f, basis, completed, partial, counts;
 };
-
-template <typename T>
-SequenceView<T> view_of(const Tensor& x) {
-  require(x.shape().rank() == 4, "orthogonal memory: expected [B,T,H,d], got ", x.shape());
-  return {x.data<T>(), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
 
 void require_shape(const Tensor& x, const Shape& shape, const char* name) {
   require(!x.defined() || x.shape() == shape, "orthogonal memory: expected ", name, " ", shape,
@@ -25,6 +23,8 @@ void require_shape(const Tensor& x, const Shape& shape, const char* name) {
 template <typename T>
 OrthogonalMemoryInputs<T> bind(const Arrays& arrays, const OrthogonalMemoryContext& context) {
   OrthogonalMemoryInputs<T> in;
+  check_sequence(arrays.q, kName);
+  check_sequence(arrays.f, kName);
   in.q = view_of<T>(arrays.q);
   in.f = view_of<T>(arrays.f);
   const int64_t B = in.q.B, length = in.q.T, H = in.q.H, d = in.q.K;
@@ -42,8 +42,8 @@ OrthogonalMemoryInputs<T> bind(const Arrays& arrays, const OrthogonalMemoryConte
   }
   require_shape(context.query_mask, {B, length}, "query_mask");
   require_shape(context.code_mask, {B, in.f.T}, "code_mask");
-  if (context.query_mask.defined()) in.query_mask = context.query_mask.data<uint8_t>();
-  if (context.code_mask.defined()) in.code_mask = context.code_mask.data<uint8_t>();
+  in.query_mask = pointer<uint8_t>(context.query_mask);
+  in.code_mask = pointer<uint8_t>(context.code_mask);
   if (arrays.completed.defined()) {
     const Shape sums({B, context.options.shared ? 1 : H, in.rank});
     require(arrays.partial.defined() && arrays.counts.defined(),
@@ -59,7 +59,7 @@ OrthogonalMemoryInputs<T> bind(const Arrays& arrays, const OrthogonalMemoryConte
   if (!context.cross) {
     require_shape(context.segments, {B, length}, "segments");
     require_shape(context.positions, {B, length}, "positions");
-    if (context.segments.defined()) segments = context.segments.data<int32_t>();
+    segments = pointer<int32_t>(context.segments);
     for (int64_t b = 0; context.positions.defined() && length > 0 && b < B; ++b) {
       starts[b] = context.positions.data<int32_t>()[b * length];
     }
@@ -71,30 +71,23 @@ OrthogonalMemoryInputs<T> bind(const Arrays& arrays, const OrthogonalMemoryConte
 void run_backward(const Arrays& arrays, const OrthogonalMemoryContext& context,
                   Gradients& gradients) {
   const DType dtype = arrays.q.dtype();
-  const auto like = [&](const Tensor& x) {
-    return x.defined() ? Tensor::empty(x.shape(), dtype) : Tensor();
-  };
   const Tensor dy = gradients.output(0).to(dtype);
-  const Tensor dcompleted_out = gradients.has_output(1) ? gradients.output(1) : Tensor();
-  const Tensor dpartial_out = gradients.has_output(2) ? gradients.output(2) : Tensor();
-  const Tensor d[] = {like(arrays.q), like(arrays.f), like(arrays.basis), like(arrays.completed),
-                      like(arrays.partial)};
-  const auto compute = [&](auto zero) {
+  const Tensor dcompleted_out = output_or_none(gradients, 1);
+  const Tensor dpartial_out = output_or_none(gradients, 2);
+  const Arrays d{empty_like(arrays.q),         empty_like(arrays.f),       empty_like(arrays.basis),
+                 empty_like(arrays.completed), empty_like(arrays.partial), {}};
+  dispatch(dtype, [&](auto zero) {
     using T = decltype(zero);
-    const auto data = [](const Tensor& x) { return x.defined() ? x.data<T>() : nullptr; };
     OrthogonalMemoryGradients<T> out;
-    out.dq = view_of<T>(d[0]);
-    out.df = view_of<T>(d[1]);
-    out.dbasis = data(d[2]);
-    out.dcompleted = data(d[3]);
-    out.dpartial = data(d[4]);
+    out.dq = view_of<T>(d.q);
+    out.df = view_of<T>(d.f);
+    out.dbasis = pointer<T>(d.basis);
+    out.dcompleted = pointer<T>(d.completed);
+    out.dpartial = pointer<T>(d.partial);
     orthogonal_memory_backward<T>(bind<T>(arrays, context), context.options, view_of<T>(dy),
-                                  data(dcompleted_out), data(dpartial_out), out);
-  };
-  dtype == DType::f64 ? compute(double{}) : compute(float{});
-  for (size_t i = 0; i < 5; ++i) {
-    if (d[i].defined()) gradients.add(i, d[i]);
-  }
+                                  pointer<T>(dcompleted_out), pointer<T>(dpartial_out), out);
+  });
+  add_all(gradients, {d.q, d.f, d.basis, d.completed, d.partial});
 }
 
 }  // namespace
@@ -102,19 +95,10 @@ void run_backward(const Arrays& arrays, const OrthogonalMemoryContext& context,
 OrthogonalMemoryResult orthogonal_memory(const Variable& q, const Variable& f,
                                          const Variable& basis, const OrthogonalMemoryCarry& carry,
                                          const OrthogonalMemoryContext& given) {
-  const DType dtype = q.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  const auto converted = [dtype](const Variable& x) {
-    if (!x.defined()) return Tensor();
-    require(is_floating(x.dtype()) && x.value().device() == Device{},
-            "orthogonal memory: expected floating tensors on the CPU");
-    return x.value().to(dtype);
-  };
-  const Arrays arrays{converted(q),
-                      converted(f),
-                      converted(basis),
-                      converted(carry.completed),
-                      converted(carry.partial),
-                      carry.counts};
+  const DType dtype = computing_type(q);
+  const auto array = [dtype](const Variable& x) { return converted(x, dtype, kName); };
+  const Arrays arrays{
+      array(q), array(f), array(basis), array(carry.completed), array(carry.partial), carry.counts};
   OrthogonalMemoryContext context = given;
   const size_t basis_rank = arrays.basis.shape().rank();
   require(basis_rank == 2 || basis_rank == 3,
@@ -128,15 +112,14 @@ OrthogonalMemoryResult orthogonal_memory(const Variable& q, const Variable& f,
   OrthogonalMemoryResult result;
   result.carry.counts = Tensor::empty({B, 2}, DType::i64);
   result.memory_tokens = Tensor::empty({B, length}, DType::i64);
-  const auto compute = [&](auto zero) {
+  dispatch(dtype, [&](auto zero) {
     using T = decltype(zero);
     const OrthogonalMemoryInputs<T> in = bind<T>(arrays, context);
     orthogonal_memory_forward<T>(
         in, context.options, view_of<T>(y),
         {completed.data<T>(), partial.data<T>(), result.carry.counts.data<int64_t>()});
     orthogonal_memory_counts<T>(in, context.options, result.memory_tokens.data<int64_t>());
-  };
-  dtype == DType::f64 ? compute(double{}) : compute(float{});
+  });
   const std::vector<Variable> outputs = record_many(
       "orthogonal_memory", {y.to(q.dtype()), completed, partial},
       {q, f, basis, carry.completed, carry.partial},

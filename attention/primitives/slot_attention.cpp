@@ -2,51 +2,24 @@
 #include "attention/primitives/slot_attention.h"
 
 #include <limits>
-#include <type_traits>
 
-#include "core/error.h"
+#include "attention/primitives/binding.h"
 
 namespace linnet {
 namespace {
+
+using namespace binding;
+
+constexpr const char* kName = "slot attention";
 
 // Tensors in the computing type (mass: f64).
 struct Arrays {
   Tensor q, k, v, logits, keys, values, mass;
 };
 
-DType computing_type(const Variable& x) {
-  return x.dtype() == DType::f64 ? DType::f64 : DType::f32;
-}
-
-Tensor converted(const Variable& x, DType dtype) {
-  if (!x.defined()) return Tensor();
-  require(is_floating(x.dtype()) && x.value().device() == Device{},
-          "slot attention: expected floating tensors on the CPU");
-  return x.value().to(dtype);
-}
-
-Tensor empty_like(const Tensor& x) {
-  return x.defined() ? Tensor::empty(x.shape(), x.dtype()) : Tensor();
-}
-
-template <typename T>
-T* pointer(const Tensor& x) {
-  return x.defined() ? x.data<std::remove_const_t<T>>() : nullptr;
-}
-
-template <typename T>
-SequenceView<T> view_of(const Tensor& x) {
-  if (!x.defined()) return {};
-  return {x.data<T>(), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
-
 template <typename E>
 SlotAttentionState<E> state_of(const Tensor& keys, const Tensor& values, const Tensor& mass) {
   return {pointer<E>(keys), pointer<E>(values), pointer<double>(mass)};
-}
-
-const uint8_t* mask_of(const Tensor& mask) {
-  return mask.defined() ? mask.data<uint8_t>() : nullptr;
 }
 
 template <typename T>
@@ -56,27 +29,19 @@ SlotAttentionInputs<T> bind(const Arrays& arrays, const SlotAttentionContext& co
   in.k = view_of<T>(arrays.k);
   in.v = view_of<T>(arrays.v);
   in.logits = view_of<T>(arrays.logits);
-  in.query_mask = mask_of(context.query_mask);
-  in.key_mask = mask_of(context.key_mask);
+  in.query_mask = pointer<uint8_t>(context.query_mask);
+  in.key_mask = pointer<uint8_t>(context.key_mask);
   return in;
-}
-
-void check_tokens(const Tensor& x, const Tensor& sequence, const char* name) {
-  if (!x.defined() || !sequence.defined()) return;
-  const Shape expected({sequence.size(0), sequence.size(1)});
-  require(x.shape() == expected, "slot attention: expected ", name, " ", expected, ", got ",
-          x.shape());
 }
 
 void check_inputs(const Arrays& arrays, const SlotAttentionContext& context) {
   for (const Tensor* x : {&arrays.q, &arrays.k, &arrays.v, &arrays.logits}) {
-    require(!x->defined() || x->shape().rank() == 4, "slot attention: expected [B,T,H,width], got ",
-            x->defined() ? x->shape() : Shape());
+    check_sequence(*x, kName);
   }
-  check_tokens(context.query_mask, arrays.q, "query_mask");
-  check_tokens(context.key_mask, arrays.k, "key_mask");
-  check_tokens(context.segments, arrays.q, "segments");
-  check_tokens(context.segments, arrays.k, "segments");
+  check_leading(context.query_mask, arrays.q, 2, kName, "query_mask");
+  check_leading(context.key_mask, arrays.k, 2, kName, "key_mask");
+  check_leading(context.segments, arrays.q, 2, kName, "segments");
+  check_leading(context.segments, arrays.k, 2, kName, "segments");
 }
 
 void check_memory(const Arrays& arrays, int64_t count, int64_t H, int64_t N, int64_t K, int64_t V) {
@@ -84,20 +49,8 @@ void check_memory(const Arrays& arrays, int64_t count, int64_t H, int64_t N, int
   require(arrays.keys.shape() == keys && arrays.values.defined() && arrays.mass.defined() &&
               arrays.values.shape() == Shape({count, H, N, V}) &&
               arrays.mass.shape() == Shape({count, H, N}),
-          "slot attention: expected a memory with keys ", keys,
-          ", values and mass to match, got keys ", arrays.keys.shape());
-}
-
-std::vector<Span> spans_of(const SlotAttentionContext& context, const Tensor& sequence,
-                           bool has_state) {
-  return make_spans(context.segments.defined() ? context.segments.data<int32_t>() : nullptr,
-                    sequence.size(0), sequence.size(1), has_state);
-}
-
-// Calls compute(T{}) with the computing type.
-template <typename Compute>
-void dispatch(DType dtype, const Compute& compute) {
-  dtype == DType::f64 ? compute(double{}) : compute(float{});
+          kName, ": expected a memory with keys ", keys, ", values and mass to match, got keys ",
+          arrays.keys.shape());
 }
 
 template <typename T>
@@ -105,48 +58,35 @@ SlotAttentionGradients<T> gradients_of(const Arrays& d) {
   return {view_of<T>(d.q), view_of<T>(d.k), view_of<T>(d.v), view_of<T>(d.logits)};
 }
 
-void add_all(Gradients& gradients, std::initializer_list<Tensor> tensors) {
-  size_t input = 0;
-  for (const Tensor& tensor : tensors) {
-    if (tensor.defined()) gradients.add(input, tensor);
-    ++input;
-  }
-}
-
-Tensor output_or_none(Gradients& gradients, size_t output) {
-  return gradients.has_output(output) ? gradients.output(output) : Tensor();
-}
-
 // Weights normalised at writing, in the dtype of the logits, and the mass after the last token.
 std::vector<Variable> write_weights(const Variable& logits, const Variable& mass,
                                     const SlotAttentionContext& context) {
   const DType dtype = computing_type(logits);
-  const Tensor from = converted(logits, dtype), mass_in = converted(mass, DType::f64);
-  require(from.shape().rank() == 4, "slot attention: expected logits [B,T,H,N], got ",
-          from.shape());
-  check_tokens(context.key_mask, from, "key_mask");
-  check_tokens(context.segments, from, "segments");
+  const Tensor from = converted(logits, dtype, kName), mass_in = converted(mass, DType::f64, kName);
+  require(from.shape().rank() == 4, kName, ": expected logits [B,T,H,N], got ", from.shape());
+  check_leading(context.key_mask, from, 2, kName, "key_mask");
+  check_leading(context.segments, from, 2, kName, "segments");
   const Shape mass_shape({from.size(0), from.size(2), from.size(3)});
-  require(!mass_in.defined() || mass_in.shape() == mass_shape, "slot attention: expected mass ",
+  require(!mass_in.defined() || mass_in.shape() == mass_shape, kName, ": expected mass ",
           mass_shape, ", got ", mass_in.defined() ? mass_in.shape() : Shape());
-  const std::vector<Span> spans = spans_of(context, from, mass_in.defined());
+  const std::vector<Span> spans = spans_of(context.segments, from, mass_in.defined());
   const Tensor weights = Tensor::empty(from.shape(), dtype);
   const Tensor mass_out = Tensor::empty(mass_shape, DType::f64);
   dispatch(dtype, [&](auto zero) {
     using E = decltype(zero);
-    slot_write_weights_forward<E>(context.options, view_of<E>(from), mask_of(context.key_mask),
-                                  spans, pointer<double>(mass_in), mass_out.data<double>(),
-                                  view_of<E>(weights));
+    slot_write_weights_forward<E>(
+        context.options, view_of<E>(from), pointer<uint8_t>(context.key_mask), spans,
+        pointer<double>(mass_in), mass_out.data<double>(), view_of<E>(weights));
   });
   const auto back = [context, from, mass_in, spans, dtype](Gradients& gradients) {
     const Tensor dweights = gradients.output(0).to(dtype), dmass = output_or_none(gradients, 1);
     const Tensor dlogits = empty_like(from), dmass_in = empty_like(mass_in);
     dispatch(dtype, [&](auto zero) {
       using E = decltype(zero);
-      slot_write_weights_backward<E>(context.options, view_of<E>(from), mask_of(context.key_mask),
-                                     spans, pointer<double>(mass_in), view_of<E>(dweights),
-                                     pointer<double>(dmass), view_of<E>(dlogits),
-                                     pointer<double>(dmass_in));
+      slot_write_weights_backward<E>(
+          context.options, view_of<E>(from), pointer<uint8_t>(context.key_mask), spans,
+          pointer<double>(mass_in), view_of<E>(dweights), pointer<double>(dmass),
+          view_of<E>(dlogits), pointer<double>(dmass_in));
     });
     add_all(gradients, {dlogits, dmass_in});
   };
@@ -187,15 +127,16 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
     return result;
   }
   const DType dtype = computing_type(inputs.q);
-  const Arrays arrays{converted(inputs.q, dtype),       converted(inputs.k, dtype),
-                      converted(inputs.v, dtype),       converted(inputs.logits, dtype),
-                      converted(state.keys, dtype),     converted(state.values, dtype),
-                      converted(state.mass, DType::f64)};
+  const Arrays arrays{
+      converted(inputs.q, dtype, kName),       converted(inputs.k, dtype, kName),
+      converted(inputs.v, dtype, kName),       converted(inputs.logits, dtype, kName),
+      converted(state.keys, dtype, kName),     converted(state.values, dtype, kName),
+      converted(state.mass, DType::f64, kName)};
   check_inputs(arrays, context);
   const int64_t B = arrays.q.size(0), T = arrays.q.size(1), H = arrays.q.size(2);
   const int64_t N = arrays.logits.size(3), K = arrays.k.size(3), V = arrays.v.size(3);
   if (arrays.keys.defined()) check_memory(arrays, B, H, N, K, V);
-  const std::vector<Span> spans = spans_of(context, arrays.q, arrays.keys.defined());
+  const std::vector<Span> spans = spans_of(context.segments, arrays.q, arrays.keys.defined());
   const Tensor o = Tensor::empty({B, T, H, V}, dtype);
   const Tensor keys = Tensor::empty({B, H, N, K}, dtype);
   const Tensor values = Tensor::empty({B, H, N, V}, dtype);
@@ -232,11 +173,11 @@ SlotMemory slot_attention_memory(const SlotAttentionVariables& inputs,
                                  const SlotAttentionContext& context) {
   const DType dtype = computing_type(inputs.k);
   Arrays arrays;
-  arrays.k = converted(inputs.k, dtype);
-  arrays.v = converted(inputs.v, dtype);
-  arrays.logits = converted(inputs.logits, dtype);
+  arrays.k = converted(inputs.k, dtype, kName);
+  arrays.v = converted(inputs.v, dtype, kName);
+  arrays.logits = converted(inputs.logits, dtype, kName);
   check_inputs(arrays, context);
-  const std::vector<Span> spans = spans_of(context, arrays.k, false);
+  const std::vector<Span> spans = spans_of(context.segments, arrays.k, false);
   const auto count = static_cast<int64_t>(spans.size());
   const int64_t H = arrays.k.size(2), N = arrays.logits.size(3);
   const Tensor keys = Tensor::empty({count, H, N, arrays.k.size(3)}, dtype);
@@ -271,15 +212,15 @@ Variable slot_attention_read(const SlotAttentionVariables& inputs, const SlotMem
                              const SlotAttentionContext& context) {
   const DType dtype = computing_type(inputs.q);
   Arrays arrays;
-  arrays.q = converted(inputs.q, dtype);
-  arrays.keys = converted(memory.keys, dtype);
-  arrays.values = converted(memory.values, dtype);
-  arrays.mass = converted(memory.mass, DType::f64);
+  arrays.q = converted(inputs.q, dtype, kName);
+  arrays.keys = converted(memory.keys, dtype, kName);
+  arrays.values = converted(memory.values, dtype, kName);
+  arrays.mass = converted(memory.mass, DType::f64, kName);
   check_inputs(arrays, context);
   require(arrays.keys.defined() && arrays.keys.shape().rank() == 4 && arrays.values.defined() &&
               arrays.values.shape().rank() == 4,
-          "slot attention: expected a memory with keys [M,H,N,K] and values [M,H,N,V]");
-  const std::vector<Span> spans = spans_of(context, arrays.q, false);
+          kName, ": expected a memory with keys [M,H,N,K] and values [M,H,N,V]");
+  const std::vector<Span> spans = spans_of(context.segments, arrays.q, false);
   const int64_t N = arrays.keys.size(2), V = arrays.values.size(3);
   check_memory(arrays, static_cast<int64_t>(spans.size()), arrays.q.size(2), N, arrays.q.size(3),
                V);
