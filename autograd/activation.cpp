@@ -5,6 +5,8 @@
 #include <numbers>
 #include <utility>
 
+#include "autograd/cuda/activation.h"
+#include "core/cuda/backend.h"
 #include "core/threads.h"
 #include "core/vector_math.h"
 
@@ -61,6 +63,48 @@ void dispatch_activation(Activation activation, const Body& body) {
   throw Error("activation: 'none' has no kernel");
 }
 
+void silu_multiply_forward(const Tensor& gate, const Tensor& up, const Tensor& y) {
+  if constexpr (kCuda) {
+    if (on_cuda(y)) return cuda::silu_multiply(gate, up, y);
+  }
+  dispatch_floating(y.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    using C = Compute<T>;
+    const T* g = gate.data<T>();
+    const T* u = up.data<T>();
+    T* to = y.data<T>();
+    parallel_for(y.elements(), kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        to[i] = static_cast<T>(Silu<C>::value(static_cast<C>(g[i])) * static_cast<C>(u[i]));
+      }
+    });
+  });
+}
+
+void silu_multiply_backward(const Tensor& gate, const Tensor& up, const Tensor& dy,
+                            const Tensor& dgate, const Tensor& dup) {
+  if constexpr (kCuda) {
+    if (on_cuda(dy)) return cuda::silu_multiply_backward(gate, up, dy, dgate, dup);
+  }
+  dispatch_floating(dy.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    using C = Compute<T>;
+    const T* g = gate.data<T>();
+    const T* u = up.data<T>();
+    const T* d = dy.data<T>();
+    T* dg = dgate.data<T>();
+    T* du = dup.data<T>();
+    parallel_for(dy.elements(), kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const C x = static_cast<C>(g[i]);
+        dg[i] =
+            static_cast<T>(static_cast<C>(d[i]) * static_cast<C>(u[i]) * Silu<C>::derivative(x));
+        du[i] = static_cast<T>(static_cast<C>(d[i]) * Silu<C>::value(x));
+      }
+    });
+  });
+}
+
 }  // namespace
 
 Activation activation_from_name(std::string_view name) {
@@ -79,6 +123,9 @@ Activation activation_from_name(std::string_view name) {
 
 void activation_forward(const Tensor& x, Activation activation, const Tensor& y) {
   require(x.shape() == y.shape(), "activation: x ", x.shape(), ", y ", y.shape());
+  if constexpr (kCuda) {
+    if (on_cuda(x)) return cuda::activation_forward(x, {}, activation, y);
+  }
   dispatch_floating(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     using C = Compute<T>;
@@ -101,6 +148,9 @@ void bias_activation_forward(const Tensor& x, const Tensor& bias, Activation act
   require(x.shape() == y.shape() && bias.elements() == channels, "bias and activation: x ",
           x.shape(), ", bias ", bias.shape(), ", y ", y.shape());
   if (x.elements() == 0) return;
+  if constexpr (kCuda) {
+    if (on_cuda(x)) return cuda::activation_forward(x, bias, activation, y);
+  }
   dispatch_floating(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     using C = Compute<T>;
@@ -128,6 +178,9 @@ void activation_backward(const Tensor& x, const Tensor& dy, Activation activatio
                          const Tensor& dx) {
   require(x.shape() == dy.shape() && x.shape() == dx.shape(), "activation backward: x ", x.shape(),
           ", dy ", dy.shape(), ", dx ", dx.shape());
+  if constexpr (kCuda) {
+    if (on_cuda(x)) return cuda::activation_backward(x, dy, activation, dx);
+  }
   dispatch_floating(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     using C = Compute<T>;
@@ -161,18 +214,7 @@ Variable silu_multiply(const Variable& gate, const Variable& up) {
   require(gate.shape() == up.shape() && gate.dtype() == up.dtype(), "silu_multiply: gate ",
           gate.shape(), ", up ", up.shape());
   const Tensor y = Tensor::empty(gate.shape(), gate.dtype(), gate.value().device());
-  dispatch_floating(y.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    using C = Compute<T>;
-    const T* g = gate.value().data<T>();
-    const T* u = up.value().data<T>();
-    T* to = y.data<T>();
-    parallel_for(y.elements(), kGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        to[i] = static_cast<T>(Silu<C>::value(static_cast<C>(g[i])) * static_cast<C>(u[i]));
-      }
-    });
-  });
+  silu_multiply_forward(gate.value(), up.value(), y);
   struct Saved {
     Tensor gate, up;
   };
@@ -181,23 +223,7 @@ Variable silu_multiply(const Variable& gate, const Variable& up) {
                   const Tensor& dy = gradients.output();
                   const Tensor dgate = Tensor::empty(dy.shape(), dy.dtype(), dy.device());
                   const Tensor dup = Tensor::empty(dy.shape(), dy.dtype(), dy.device());
-                  dispatch_floating(dy.dtype(), [&](auto zero) {
-                    using T = decltype(zero);
-                    using C = Compute<T>;
-                    const T* g = saved.gate.data<T>();
-                    const T* u = saved.up.data<T>();
-                    const T* d = dy.data<T>();
-                    T* dg = dgate.data<T>();
-                    T* du = dup.data<T>();
-                    parallel_for(dy.elements(), kGrain, [&](int64_t begin, int64_t end) {
-                      for (int64_t i = begin; i < end; ++i) {
-                        const C x = static_cast<C>(g[i]);
-                        dg[i] = static_cast<T>(static_cast<C>(d[i]) * static_cast<C>(u[i]) *
-                                               Silu<C>::derivative(x));
-                        du[i] = static_cast<T>(static_cast<C>(d[i]) * Silu<C>::value(x));
-                      }
-                    });
-                  });
+                  silu_multiply_backward(saved.gate, saved.up, dy, dgate, dup);
                   gradients.add(0, dgate);
                   gradients.add(1, dup);
                 });

@@ -1,5 +1,8 @@
 #include "autograd/arithmetic.h"
 
+#include "autograd/cuda/arithmetic.h"
+#include "core/cuda/backend.h"
+#include "core/cuda/elementwise.h"
 #include "core/elementwise.h"
 #include "core/threads.h"
 
@@ -8,12 +11,9 @@ namespace {
 
 constexpr int64_t kGrain = 16384;
 
-// to = f(a, b) element by element, in the compute type.
+// f(a, b) element by element, in the compute type, into an empty tensor like them.
 template <typename F>
-Tensor map2(const Tensor& a, const Tensor& b, const F& f) {
-  require(a.shape() == b.shape() && a.dtype() == b.dtype(), "element-wise operation on ", a.shape(),
-          " ", name_of(a.dtype()), " and ", b.shape(), " ", name_of(b.dtype()));
-  const Tensor to = Tensor::empty(a.shape(), a.dtype(), a.device());
+void map2(const Tensor& a, const Tensor& b, const Tensor& to, const F& f) {
   dispatch_floating(a.dtype(), [&](auto zero) {
     using T = decltype(zero);
     using C = Compute<T>;
@@ -26,11 +26,55 @@ Tensor map2(const Tensor& a, const Tensor& b, const F& f) {
       }
     });
   });
+}
+
+Tensor empty_like(const Tensor& x) {
+  return Tensor::empty(x.shape(), x.dtype(), x.device());
+}
+
+// For the result of an operation on both, which must be alike.
+Tensor empty_like(const Tensor& a, const Tensor& b) {
+  require(a.shape() == b.shape() && a.dtype() == b.dtype() && a.device() == b.device(),
+          "element-wise operation on ", a.shape(), " ", name_of(a.dtype()), " and ", b.shape(), " ",
+          name_of(b.dtype()));
+  return empty_like(a);
+}
+
+Tensor weighted(const Tensor& a, double alpha, const Tensor& b, double beta) {
+  Tensor to = empty_like(a, b);
+  if constexpr (kCuda) {
+    if (on_cuda(a)) {
+      cuda::weighted_sum(a, alpha, b, beta, to);
+      return to;
+    }
+  }
+  map2(a, b, to, [alpha, beta](auto x, auto y) {
+    using C = decltype(x);
+    return static_cast<C>(alpha) * x + static_cast<C>(beta) * y;
+  });
+  return to;
+}
+
+Tensor product(const Tensor& a, const Tensor& b) {
+  Tensor to = empty_like(a, b);
+  if constexpr (kCuda) {
+    if (on_cuda(a)) {
+      cuda::multiply(a, b, to);
+      return to;
+    }
+  }
+  map2(a, b, to, [](auto x, auto y) { return x * y; });
   return to;
 }
 
 Tensor scaled(const Tensor& x, double factor) {
-  const Tensor to = Tensor::empty(x.shape(), x.dtype(), x.device());
+  Tensor to = empty_like(x);
+  if constexpr (kCuda) {
+    if (on_cuda(x)) {
+      cuda::scaled(x, factor, to);
+      return to;
+    }
+  }
   dispatch_floating(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const auto f = static_cast<Compute<T>>(factor);
@@ -45,25 +89,47 @@ Tensor scaled(const Tensor& x, double factor) {
   return to;
 }
 
+Tensor total(const Tensor& x) {
+  if constexpr (kCuda) {
+    if (on_cuda(x)) {
+      Tensor to = Tensor::empty({}, DType::f64, x.device());
+      cuda::sum(x, to);
+      return to;
+    }
+  }
+  return Tensor::full({}, sum(x), DType::f64);
+}
+
+// A tensor whose elements all are the single element (f64) of `value`.
+Tensor filled_with(const Tensor& value, const Shape& shape, DType dtype) {
+  if constexpr (kCuda) {
+    if (on_cuda(value)) {
+      Tensor to = Tensor::empty(shape, dtype, value.device());
+      cuda::broadcast(value, to);
+      return to;
+    }
+  }
+  return Tensor::full(shape, value.item(), dtype);
+}
+
 }  // namespace
 
 Variable add(const Variable& a, const Variable& b) {
-  return record("add", map2(a.value(), b.value(), [](auto x, auto y) { return x + y; }), {a, b},
-                [](Gradients& gradients) {
-                  gradients.add(0, gradients.output());
-                  gradients.add(1, gradients.output());
-                });
+  const Tensor y = empty_like(a.value(), b.value());
+  add(a.value(), b.value(), y);
+  return record("add", y, {a, b}, [](Gradients& gradients) {
+    gradients.add(0, gradients.output());
+    gradients.add(1, gradients.output());
+  });
 }
 
 Variable weighted_sum(const Variable& a, double alpha, const Variable& b, double beta) {
-  Tensor y = map2(a.value(), b.value(), [alpha, beta](auto x, auto z) {
-    using C = decltype(x);
-    return static_cast<C>(alpha) * x + static_cast<C>(beta) * z;
-  });
-  return record("weighted_sum", y, {a, b}, [alpha, beta](Gradients& gradients) {
-    if (gradients.wanted(0)) gradients.add(0, scaled(gradients.output(), alpha));
-    if (gradients.wanted(1)) gradients.add(1, scaled(gradients.output(), beta));
-  });
+  return record("weighted_sum", weighted(a.value(), alpha, b.value(), beta), {a, b},
+                [alpha, beta](Gradients& gradients) {
+                  const Tensor& dy = gradients.output();
+                  if (gradients.wanted(0)) gradients.add(0, scaled(dy, alpha));
+                  if (gradients.wanted(1)) gradients.add(1, scaled(dy, beta));
+                });
 }
 
 Variable scale(const Variable& x, double factor) {
@@ -73,15 +139,14 @@ Variable scale(const Variable& x, double factor) {
 }
 
 Variable multiply(const Variable& a, const Variable& b) {
-  const auto product = [](auto x, auto y) { return x * y; };
   struct Saved {
     Tensor a, b;
   };
-  return record("multiply", map2(a.value(), b.value(), product), {a, b},
-                [saved = Saved{a.value(), b.value()}, product](Gradients& gradients) {
+  return record("multiply", product(a.value(), b.value()), {a, b},
+                [saved = Saved{a.value(), b.value()}](Gradients& gradients) {
                   const Tensor& dy = gradients.output();
-                  if (gradients.wanted(0)) gradients.add(0, map2(dy, saved.b, product));
-                  if (gradients.wanted(1)) gradients.add(1, map2(dy, saved.a, product));
+                  if (gradients.wanted(0)) gradients.add(0, product(dy, saved.b));
+                  if (gradients.wanted(1)) gradients.add(1, product(dy, saved.a));
                 });
 }
 
@@ -100,10 +165,10 @@ Variable cast(const Variable& x, DType dtype) {
 }
 
 Variable sum_all(const Variable& x) {
-  Tensor y = Tensor::full({}, sum(x.value()), DType::f64);
-  return record("sum_all", y, {x}, [shape = x.shape(), dtype = x.dtype()](Gradients& gradients) {
-    gradients.add(0, Tensor::full(shape, gradients.output().item(), dtype));
-  });
+  return record("sum_all", total(x.value()), {x},
+                [shape = x.shape(), dtype = x.dtype()](Gradients& gradients) {
+                  gradients.add(0, filled_with(gradients.output(), shape, dtype));
+                });
 }
 
 }  // namespace linnet

@@ -17,7 +17,7 @@ Variable multiply(const Variable& a, const Variable& b);
 Variable reshape(const Variable& x, const Shape& shape);
 // x in another floating dtype; the gradient is converted back.
 Variable cast(const Variable& x, DType dtype);
-// Sum of all elements as an f64 scalar.
+// Sum of all elements as an f64 scalar beside x.
 Variable sum_all(const Variable& x);
 
 }  // namespace linnet

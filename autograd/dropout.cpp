@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "autograd/cuda/dropout.h"
+#include "core/cuda/backend.h"
 #include "core/elementwise.h"
 #include "core/threads.h"
 
@@ -13,8 +15,9 @@ void check(const Tensor& x, const DropoutSpec& spec) {
   require(spec.probability > 0 && spec.probability < 1,
           "dropout: probability must be in [0, 1), got ", spec.probability);
   require(x.shape().rank() == 3, "dropout: expected [B, T, C], got ", x.shape());
-  require(spec.place.examples && static_cast<int64_t>(spec.place.examples->size()) == x.size(0),
-          "dropout: needs the global example number of each of the ", x.size(0), " rows");
+  const Tensor& examples = spec.place.examples;
+  require(examples.defined() && examples.dtype() == DType::i64 && examples.elements() == x.size(0),
+          "dropout: needs the global example number (i64) of each of the ", x.size(0), " rows");
 }
 
 // y = base + factors * x, or factors * x when base is undefined.
@@ -23,17 +26,24 @@ Tensor apply(const Tensor& x, const Tensor& base, const DropoutSpec& spec) {
   const int64_t time = x.size(1);
   const int64_t channels = x.size(2);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
+  if constexpr (kCuda) {
+    if (on_cuda(x)) {
+      cuda::dropout(x, base, spec, y);
+      return y;
+    }
+  }
   dispatch_floating(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     using C = Compute<T>;
     const T* from = x.data<T>();
     const T* plus = base.defined() ? base.data<T>() : nullptr;
     T* to = y.data<T>();
+    const int64_t* examples = spec.place.examples.data<int64_t>();
     parallel_for(x.size(0) * time, 8, [&](int64_t begin, int64_t end) {
       std::vector<float> factors(static_cast<size_t>(channels));
       for (int64_t row = begin; row < end; ++row) {
-        dropout_row(spec, (*spec.place.examples)[static_cast<size_t>(row / time)],
-                    spec.place.time_offset + row % time, channels, factors.data());
+        dropout_row(spec, examples[row / time], spec.place.time_offset + row % time, channels,
+                    factors.data());
         const float* factor = factors.data();
         const T* in = from + row * channels;
         T* out = to + row * channels;
@@ -56,10 +66,17 @@ Tensor apply(const Tensor& x, const Tensor& base, const DropoutSpec& spec) {
 
 }  // namespace
 
+float dropout_scale(double probability) {
+  return static_cast<float>(1.0 / (1.0 - probability));
+}
+uint32_t dropout_limit(double probability) {
+  return static_cast<uint32_t>(std::llround(probability * 4294967295.0));
+}
+
 void dropout_row(const DropoutSpec& spec, int64_t example, int64_t time, int64_t channels,
                  float* factors) {
-  const auto keep = static_cast<float>(1.0 / (1.0 - spec.probability));
-  const auto limit = static_cast<uint32_t>(std::llround(spec.probability * 4294967295.0));
+  const float keep = dropout_scale(spec.probability);
+  const uint32_t limit = dropout_limit(spec.probability);
   // One counter yields four words: four channels share it.
   const int64_t groups = (channels + 3) / 4;
   const uint64_t first = random_element(static_cast<uint64_t>(example), static_cast<uint64_t>(time),

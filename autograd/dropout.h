@@ -3,9 +3,6 @@
 // one.
 #pragma once
 
-#include <memory>
-#include <vector>
-
 #include "autograd/variable.h"
 #include "core/random.h"
 
@@ -13,8 +10,8 @@ namespace linnet {
 
 // Where in the data a batch lies: keys of random draws.
 struct DrawPlace {
-  // Global example number of every batch row; shared by all operations of a step.
-  std::shared_ptr<const std::vector<int64_t>> examples;
+  // Global example number of every batch row, i64 [B] on the device of the model.
+  Tensor examples;
   // Time of the first token of the batch inside its example (carried state: > 0).
   int64_t time_offset = 0;
 };
@@ -31,6 +28,10 @@ Variable dropout(const Variable& x, const DropoutSpec& spec);
 // residual + dropout(branch), both [B, T, C]: one pass.
 Variable residual_dropout(const Variable& residual, const Variable& branch,
                           const DropoutSpec& spec);
+
+// What elements that are kept are multiplied by, 1/(1-p), and the words below which one is dropped.
+float dropout_scale(double probability);
+uint32_t dropout_limit(double probability);
 
 // The factors (0 or 1/(1-p)) of one row of channels. Channel c uses word c % 4 of
 // key.words(random_element(example, time, c / 4, groups)) with groups = channels / 4 rounded up,

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
+#include "autograd/cuda/embedding.h"
+#include "autograd/cuda/positions.h"
+#include "core/cuda/backend.h"
 #include "core/elementwise.h"
 #include "core/threads.h"
 
@@ -64,6 +68,12 @@ Tensor rotate(const Tensor& x, const Tensor& positions, int64_t width, double th
   const int64_t heads = x.size(2);
   const int64_t channels = x.size(3);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
+  if constexpr (kCuda) {
+    if (on_cuda(x)) {
+      cuda::rotate(x, positions, width, theta, sign, y);
+      return y;
+    }
+  }
   dispatch_floating(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     using C = Compute<T>;
@@ -107,25 +117,28 @@ void scatter_rows(const int32_t* id, int64_t tokens, int64_t channels, double fa
   });
 }
 
-}  // namespace
-
-Variable embedding(const Tensor& ids, const Variable& table, double factor) {
-  require(ids.dtype() == DType::i32 && table.shape().rank() == 2,
-          "embedding: ids must be i32, got ", name_of(ids.dtype()), "; table ", table.shape());
+// factor * table[ids].
+Tensor lookup(const Tensor& ids, const Tensor& table, double factor) {
   const int64_t rows = table.size(0);
   const int64_t channels = table.size(1);
+  std::vector<int64_t> sizes = ids.shape().sizes();
+  sizes.push_back(channels);
+  const Tensor y = Tensor::empty(Shape(sizes), table.dtype(), table.device());
+  if constexpr (kCuda) {
+    if (on_cuda(table)) {
+      cuda::embedding(ids, table, factor, y);
+      return y;
+    }
+  }
   const int32_t* id = ids.data<int32_t>();
   for (int64_t i = 0; i < ids.elements(); ++i) {
     require(id[i] >= 0 && id[i] < rows, "embedding: id ", id[i], " at position ", i,
             " is outside the table of ", rows, " rows");
   }
-  std::vector<int64_t> sizes = ids.shape().sizes();
-  sizes.push_back(channels);
-  const Tensor y = Tensor::empty(Shape(sizes), table.dtype(), table.value().device());
   dispatch_floating(y.dtype(), [&](auto zero) {
     using T = decltype(zero);
     using C = Compute<T>;
-    const T* from = table.value().data<T>();
+    const T* from = table.data<T>();
     T* to = y.data<T>();
     const C f = static_cast<C>(factor);
     parallel_for(ids.elements(), 64, [&](int64_t begin, int64_t end) {
@@ -137,45 +150,58 @@ Variable embedding(const Tensor& ids, const Variable& table, double factor) {
       }
     });
   });
-  return record("embedding", y, {table}, [ids, factor](Gradients& gradients) {
-    const Tensor& dy = gradients.output();
-    const int64_t channels = dy.size(-1);
-    const auto scatter = [&](const Tensor& to) {
-      dispatch_floating(dy.dtype(), [&](auto dy_zero) {
-        using T = decltype(dy_zero);
-        dispatch_floating(to.dtype(), [&](auto zero) {
-          using G = decltype(zero);
-          if constexpr (!std::is_same_v<G, bf16>) {
-            scatter_rows(ids.data<int32_t>(), ids.elements(), channels, factor, dy.data<T>(),
-                         to.data<G>());
-          }
-        });
-      });
-    };
-    const GradientTarget target = gradients.target(0);
-    if (target.mode == GradientWrite::ignore) return;
-    if (target.mode == GradientWrite::overwrite) target.buffer.set_zero();
-    if (target.buffer.dtype() != DType::bf16) {
-      scatter(target.buffer);
-    } else {  // sums in bf16 would stop growing at 256 equal terms
-      const Tensor sums = Tensor::zeros(target.buffer.shape(), DType::f32, dy.device());
-      scatter(sums);
-      add_into(target.buffer, sums);
-    }
+  return y;
+}
+
+// Adds the gradient of the table to a buffer of f32 or f64.
+void scatter(const Tensor& ids, const Tensor& dy, double factor, const Tensor& to) {
+  dispatch_floating(dy.dtype(), [&](auto dy_zero) {
+    using T = decltype(dy_zero);
+    dispatch_floating(to.dtype(), [&](auto zero) {
+      using G = decltype(zero);
+      if constexpr (!std::is_same_v<G, bf16>) {
+        scatter_rows(ids.data<int32_t>(), ids.elements(), dy.size(-1), factor, dy.data<T>(),
+                     to.data<G>());
+      }
+    });
   });
 }
 
-Variable add_sinusoidal(const Variable& x, const Tensor& positions) {
-  require(x.shape().rank() == 3 && positions.elements() == x.size(0) * x.size(1),
-          "add_sinusoidal: x ", x.shape(), ", positions ", positions.shape());
+void lookup_backward(const Tensor& ids, const Tensor& dy, double factor,
+                     const GradientTarget& target) {
+  if (target.mode == GradientWrite::ignore) return;
+  if constexpr (kCuda) {
+    if (on_cuda(dy)) {
+      return cuda::embedding_backward(ids, dy, factor, target.buffer,
+                                      target.mode == GradientWrite::accumulate);
+    }
+  }
+  if (target.mode == GradientWrite::overwrite) target.buffer.set_zero();
+  if (target.buffer.dtype() != DType::bf16) {
+    scatter(ids, dy, factor, target.buffer);
+  } else {  // sums in bf16 would stop growing at 256 equal terms
+    const Tensor sums = Tensor::zeros(target.buffer.shape(), DType::f32, dy.device());
+    scatter(ids, dy, factor, sums);
+    add_into(target.buffer, sums);
+  }
+}
+
+// x + the encoding of positions.
+Tensor with_sinusoidal(const Tensor& x, const Tensor& positions) {
   const int64_t channels = x.size(2);
-  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.value().device());
+  const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
+  if constexpr (kCuda) {
+    if (on_cuda(x)) {
+      cuda::add_sinusoidal(x, positions, y);
+      return y;
+    }
+  }
   dispatch_floating(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     using C = Compute<T>;
     const int64_t pairs = (channels + 1) / 2;
     const Angles<C> angles(positions, pairs, channels, 10000.0);
-    const T* from = x.value().data<T>();
+    const T* from = x.data<T>();
     T* to = y.data<T>();
     parallel_for(positions.elements(), 16, [&](int64_t begin, int64_t end) {
       std::vector<C> encoding(static_cast<size_t>(2 * pairs));
@@ -195,6 +221,39 @@ Variable add_sinusoidal(const Variable& x, const Tensor& positions) {
       }
     });
   });
+  return y;
+}
+
+}  // namespace
+
+Variable embedding(const Tensor& ids, const Variable& table, double factor) {
+  require(ids.dtype() == DType::i32 && table.shape().rank() == 2,
+          "embedding: ids must be i32, got ", name_of(ids.dtype()), "; table ", table.shape());
+  return record("embedding", lookup(ids, table.value(), factor), {table},
+                [ids, factor](Gradients& gradients) {
+                  lookup_backward(ids, gradients.output(), factor, gradients.target(0));
+                });
+}
+
+Tensor counted_positions(int64_t rows, int64_t time, int64_t offset, Device device) {
+  require(offset >= 0 && offset + time <= std::numeric_limits<int32_t>::max(),
+          "positions: ", offset, " + ", time, " is more than positions of 32 bits can count");
+  const Tensor positions = Tensor::empty({rows, time}, DType::i32, device);
+  if constexpr (kCuda) {
+    if (on_cuda(positions)) {
+      cuda::count_positions(positions, offset);
+      return positions;
+    }
+  }
+  auto* to = positions.data<int32_t>();
+  for (int64_t i = 0; i < rows * time; ++i) to[i] = static_cast<int32_t>(offset + i % time);
+  return positions;
+}
+
+Variable add_sinusoidal(const Variable& x, const Tensor& positions) {
+  require(x.shape().rank() == 3 && positions.elements() == x.size(0) * x.size(1),
+          "add_sinusoidal: x ", x.shape(), ", positions ", positions.shape());
+  const Tensor y = with_sinusoidal(x.value(), positions);
   return record("add_sinusoidal", y, {x},
                 [](Gradients& gradients) { gradients.add(0, gradients.output()); });
 }

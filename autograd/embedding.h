@@ -6,8 +6,12 @@
 namespace linnet {
 
 // factor * table[ids]: ids i32 of any shape, table [V, E] -> [.., E]. The gradient is summed in a
-// fixed order, in f32 for bf16 tables. Throws Error naming the first id outside [0, V).
+// fixed order, in f32 for bf16 tables. Throws Error naming the first id outside [0, V); on a CUDA
+// device, where looking at ids would mean waiting, their rows are NaN instead.
 Variable embedding(const Tensor& ids, const Variable& table, double factor = 1);
+
+// Positions of `rows` sequences that begin at `offset`: i32 [rows, time], offset + t.
+Tensor counted_positions(int64_t rows, int64_t time, int64_t offset, Device device);
 
 // x [B, T, E] + sinusoidal encoding of positions (i32 [B, T]) (Vaswani et al. 2017, section
 // 3.5): channel 2i is sin(p / 10000^(2i/E)), 2i+1 the cosine. Continues to any position.

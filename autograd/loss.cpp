@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
+#include "autograd/cuda/loss.h"
+#include "core/cuda/backend.h"
+#include "core/cuda/elementwise.h"
 #include "core/elementwise.h"
 #include "core/gemm.h"
 #include "core/threads.h"
@@ -12,12 +16,14 @@
 namespace linnet {
 namespace {
 
-// Logits held at a time: 16 MiB in f32.
+// Logits held at a time: 16 MiB in f32, on a GPU 64 MiB.
 constexpr int64_t kChunkElements = int64_t{1} << 22;
+constexpr int64_t kCudaChunkElements = int64_t{1} << 24;
 
 void check_targets(const Tensor& targets, int64_t tokens, int64_t classes) {
   require(targets.dtype() == DType::i32 && targets.elements() == tokens, "cross entropy: ", tokens,
           " rows but targets ", targets.shape(), " ", name_of(targets.dtype()));
+  if (on_cuda(targets)) return;  // looking would mean waiting: such targets give NaN
   const int32_t* target = targets.data<int32_t>();
   for (int64_t i = 0; i < tokens; ++i) {
     require(target[i] >= -1 && target[i] < classes, "cross entropy: target ", target[i], " of row ",
@@ -51,11 +57,9 @@ Compute<T> largest(const T* values, int64_t count) {
   return top;
 }
 
-// Loss of each row of logits [rows, classes]; with `gradient`, replaces the row by softmax - onehot
-// (0 for unscored rows).
 template <typename T>
-void softmax_rows(T* logits, const int32_t* targets, int64_t rows, int64_t classes, double* losses,
-                  bool gradient) {
+void softmax_rows_typed(T* logits, const int32_t* targets, int64_t rows, int64_t classes,
+                        double* losses, bool gradient) {
   using C = Compute<T>;
   parallel_for(
       rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, classes)),
@@ -91,16 +95,31 @@ void softmax_rows(T* logits, const int32_t* targets, int64_t rows, int64_t class
       });
 }
 
+// Loss (f64) of each row of logits [rows, classes]; with `gradient`, replaces the row by
+// softmax - onehot (0 for unscored rows).
+void softmax_rows(const Tensor& logits, const Tensor& targets, const Tensor& losses,
+                  bool gradient) {
+  if constexpr (kCuda) {
+    if (on_cuda(logits)) return cuda::softmax_rows(logits, targets, losses, gradient);
+  }
+  dispatch_floating(logits.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    softmax_rows_typed(logits.data<T>(), targets.data<int32_t>(), logits.size(0), logits.size(1),
+                       losses.data<double>(), gradient);
+  });
+}
+
 // Runs over chunks of tokens. With dhidden and dweight defined, forms the gradients of the summed
 // loss: dhidden is overwritten, dweight is added to.
-void chunked(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double* losses,
-             const Tensor& dhidden, const Tensor& dweight) {
+void chunked(const Tensor& hidden, const Tensor& weight, const Tensor& targets,
+             const Tensor& losses, const Tensor& dhidden, const Tensor& dweight) {
   const int64_t width = weight.size(1);
   const int64_t classes = weight.size(0);
   const Tensor rows = hidden.reshape({hidden.elements() / width, width});
   const int64_t tokens = rows.size(0);
-  const int64_t chunk = std::clamp<int64_t>(kChunkElements / std::max<int64_t>(1, classes), 64,
-                                            std::max<int64_t>(64, tokens));
+  const int64_t held = on_cuda(hidden) ? kCudaChunkElements : kChunkElements;
+  const int64_t chunk =
+      std::clamp<int64_t>(held / std::max<int64_t>(1, classes), 64, std::max<int64_t>(64, tokens));
   const Tensor buffer =
       Tensor::empty({std::min(chunk, tokens), classes}, hidden.dtype(), hidden.device());
   const bool gradient = dhidden.defined();
@@ -109,21 +128,32 @@ void chunked(const Tensor& hidden, const Tensor& weight, const Tensor& targets, 
     const Tensor logits = buffer.rows(0, end - begin);
     const Tensor part = rows.rows(begin, end);
     gemm(part, Transpose::no, weight, Transpose::yes, logits);
-    dispatch_floating(hidden.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      softmax_rows(logits.data<T>(), targets.data<int32_t>() + begin, end - begin, classes,
-                   losses + begin, gradient);
-    });
+    softmax_rows(logits, targets.slice(begin, {end - begin}), losses.rows(begin, end), gradient);
     if (!gradient) continue;
     gemm(logits, Transpose::no, weight, Transpose::no, dhidden.rows(begin, end));
     gemm(logits, Transpose::yes, part, Transpose::no, dweight, 1, 1);
   }
 }
 
-double total(const std::vector<double>& losses) {
-  double result = 0;
-  for (const double loss : losses) result += loss;
-  return result;
+// The sum of f64 losses as a scalar beside them.
+Tensor total(const Tensor& losses) {
+  if constexpr (kCuda) {
+    if (on_cuda(losses)) {
+      Tensor to = Tensor::empty({}, DType::f64, losses.device());
+      cuda::sum(losses, to);
+      return to;
+    }
+  }
+  const double* from = losses.data<double>();
+  return Tensor::full({}, std::accumulate(from, from + losses.elements(), 0.0), DType::f64);
+}
+
+// to *= factor, one f64 element beside it.
+void scale_by(const Tensor& to, const Tensor& factor) {
+  if constexpr (kCuda) {
+    if (on_cuda(to)) return cuda::scale_into(to, factor);
+  }
+  scale_into(to, factor.item());
 }
 
 }  // namespace
@@ -131,30 +161,30 @@ double total(const std::vector<double>& losses) {
 Variable output_cross_entropy(const Variable& hidden, const Variable& weight,
                               const Tensor& targets) {
   const int64_t tokens = check_output(hidden.value(), weight.value(), targets);
-  std::vector<double> losses(static_cast<size_t>(tokens));
+  const Device device = hidden.value().device();
+  const Tensor losses = Tensor::empty({tokens}, DType::f64, device);
   struct Saved {
     Tensor dhidden, dweight;
   } saved;
   if (needs_grad({hidden, weight})) {
     const DType wide = weight.dtype() == DType::f64 ? DType::f64 : DType::f32;
-    saved = {Tensor::empty({tokens, weight.size(1)}, hidden.dtype(), hidden.value().device()),
-             Tensor::zeros(weight.shape(), wide, hidden.value().device())};
+    saved = {Tensor::empty({tokens, weight.size(1)}, hidden.dtype(), device),
+             Tensor::zeros(weight.shape(), wide, device)};
   }
-  chunked(hidden.value(), weight.value(), targets, losses.data(), saved.dhidden, saved.dweight);
-  return record("output_cross_entropy", Tensor::full({}, total(losses), DType::f64),
-                {hidden, weight}, [saved, shape = hidden.shape()](Gradients& gradients) {
-                  const double factor = gradients.output().item();
-                  scale_into(saved.dhidden, factor);
+  chunked(hidden.value(), weight.value(), targets, losses, saved.dhidden, saved.dweight);
+  return record("output_cross_entropy", total(losses), {hidden, weight},
+                [saved, shape = hidden.shape()](Gradients& gradients) {
+                  scale_by(saved.dhidden, gradients.output());
                   gradients.add(0, saved.dhidden.reshape(shape));
-                  scale_into(saved.dweight, factor);
+                  scale_by(saved.dweight, gradients.output());
                   gradients.add(1, saved.dweight);
                 });
 }
 
 Tensor output_token_losses(const Tensor& hidden, const Tensor& weight, const Tensor& targets) {
   const int64_t tokens = check_output(hidden, weight, targets);
-  const Tensor losses = Tensor::empty({tokens}, DType::f64);
-  chunked(hidden, weight, targets, losses.data<double>(), {}, {});
+  const Tensor losses = Tensor::empty({tokens}, DType::f64, hidden.device());
+  chunked(hidden, weight, targets, losses, {}, {});
   return losses;
 }
 
@@ -163,21 +193,13 @@ Variable cross_entropy(const Variable& logits, const Tensor& targets) {
           logits.shape());
   const int64_t rows = logits.size(0);
   check_targets(targets, rows, logits.size(1));
-  std::vector<double> losses(static_cast<size_t>(rows));
-  const auto run = [targets](const Tensor& values, double* to, bool gradient) {
-    dispatch_floating(values.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      softmax_rows(values.data<T>(), targets.data<int32_t>(), values.size(0), values.size(1), to,
-                   gradient);
-    });
-  };
-  run(logits.value(), losses.data(), false);
-  return record("cross_entropy", Tensor::full({}, total(losses), DType::f64), {logits},
-                [run, values = logits.value()](Gradients& gradients) {
-                  std::vector<double> unused(static_cast<size_t>(values.size(0)));
+  const Tensor losses = Tensor::empty({rows}, DType::f64, logits.value().device());
+  softmax_rows(logits.value(), targets, losses, false);
+  return record("cross_entropy", total(losses), {logits},
+                [targets, losses, values = logits.value()](Gradients& gradients) {
                   const Tensor dlogits = values.clone();  // the caller may still read the logits
-                  run(dlogits, unused.data(), true);
-                  scale_into(dlogits, gradients.output().item());
+                  softmax_rows(dlogits, targets, losses, true);
+                  scale_by(dlogits, gradients.output());
                   gradients.add(0, dlogits);
                 });
 }

@@ -7,12 +7,14 @@ namespace linnet {
 
 // Sum over scored tokens of -log softmax(hidden weight^T)[target], as an f64 scalar.
 // hidden [.., E], weight [V, E] (the output table, possibly tied to the embedding), targets i32
-// with one entry a token, -1 where nothing is scored. Logits exist for one chunk of tokens at a
-// time; the gradients are formed in the same pass, so that backward only scales them.
+// with one entry a token, -1 where nothing is scored; others outside [0, V) throw Error (on a CUDA
+// device, where looking would mean waiting, the loss is NaN). The loss lies beside hidden. Logits
+// exist for one chunk of tokens at a time; the gradients are formed in the same pass, so that
+// backward only scales them.
 Variable output_cross_entropy(const Variable& hidden, const Variable& weight,
                               const Tensor& targets);
 
-// The loss of every token (f64 [tokens], 0 where unscored), without recording.
+// The loss of every token (f64 [tokens] beside hidden, 0 where unscored), without recording.
 Tensor output_token_losses(const Tensor& hidden, const Tensor& weight, const Tensor& targets);
 
 // The same sum for logits [N, classes] that exist already.

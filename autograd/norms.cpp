@@ -4,6 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "autograd/cuda/norms.h"
+#include "core/cuda/backend.h"
 #include "core/elementwise.h"
 #include "core/threads.h"
 #include "core/vector_math.h"
@@ -65,6 +67,13 @@ Tensor forward(const Tensor& x, const Tensor& gain, const Tensor& bias, const No
   const DType wide = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
   const Tensor mean = Tensor::empty({rows}, wide, x.device());
   const Tensor rstd = Tensor::empty({rows}, wide, x.device());
+  if (saved != nullptr) *saved = {x, gain, mean, rstd};
+  if constexpr (kCuda) {
+    if (on_cuda(x)) {
+      cuda::norm_forward(x, gain, bias, spec, y, mean, rstd);
+      return y;
+    }
+  }
   dispatch_floating(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     using C = Compute<T>;
@@ -91,7 +100,6 @@ Tensor forward(const Tensor& x, const Tensor& gain, const Tensor& bias, const No
       }
     });
   });
-  if (saved != nullptr) *saved = {x, gain, mean, rstd};
   return y;
 }
 
@@ -153,13 +161,22 @@ void accumulate(Gradients& gradients, size_t input, const Tensor& partial) {
 Tensor backward(Gradients& gradients, const Saved& saved, const NormSpec& spec, const Tensor& dy,
                 const Tensor& dsum, size_t gain_input) {
   const Tensor& x = saved.x;
+  const bool gain_wanted = gradients.wanted(gain_input);
+  const bool bias_wanted = gradients.wanted(gain_input + 1);
+  if constexpr (kCuda) {
+    if (on_cuda(x)) {
+      const cuda::NormGradients found = cuda::norm_backward(
+          x, saved.gain, saved.mean, saved.rstd, spec, dy, dsum, gain_wanted, bias_wanted);
+      if (gain_wanted) accumulate(gradients, gain_input, found.gain_partial);
+      if (bias_wanted) accumulate(gradients, gain_input + 1, found.bias_partial);
+      return found.dx;
+    }
+  }
   const int64_t channels = x.size(-1);
   const int64_t gains = spec.kind == NormKind::scale ? 1 : channels;
   const int64_t rows = x.elements() / channels;
   const int64_t blocks = std::max<int64_t>(1, (rows + kRowBlock - 1) / kRowBlock);
   const Tensor dx = Tensor::empty(x.shape(), x.dtype(), x.device());
-  const bool gain_wanted = gradients.wanted(gain_input);
-  const bool bias_wanted = gradients.wanted(gain_input + 1);
   const DType wide = saved.mean.dtype();
   const Tensor gain_partial = Tensor::zeros({gain_wanted ? blocks : 0, gains}, wide);
   const Tensor bias_partial = Tensor::zeros({bias_wanted ? blocks : 0, channels}, wide);

@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "autograd/cuda/pooling.h"
+#include "core/cuda/backend.h"
 #include "core/threads.h"
 
 namespace linnet {
@@ -26,41 +28,47 @@ std::vector<double> pool_weights(const Tensor& mask, int64_t rows, int64_t time,
   return weights;
 }
 
-}  // namespace
-
-Variable gather_time(const Variable& x, const Tensor& index) {
-  require(x.shape().rank() == 3 && index.dtype() == DType::i32 && index.elements() == x.size(0),
-          "gather_time: x ", x.shape(), ", index ", index.shape());
+Tensor gathered(const Tensor& x, const Tensor& index) {
   const int64_t rows = x.size(0);
   const int64_t time = x.size(1);
   const int64_t channels = x.size(2);
-  const Tensor y = Tensor::empty({rows, channels}, x.dtype(), x.value().device());
+  const Tensor y = Tensor::empty({rows, channels}, x.dtype(), x.device());
+  if constexpr (kCuda) {
+    if (on_cuda(x)) {
+      cuda::gather_time(x, index, y);
+      return y;
+    }
+  }
   for (int64_t b = 0; b < rows; ++b) {
     const int64_t t = index.data<int32_t>()[b];
     require(t >= 0 && t < time, "gather_time: index ", t, " outside [0, ", time, ")");
-    y.slice(b * channels, {channels})
-        .copy_from(x.value().slice((b * time + t) * channels, {channels}));
+    y.slice(b * channels, {channels}).copy_from(x.slice((b * time + t) * channels, {channels}));
   }
-  return record("gather_time", y, {x}, [index, shape = x.shape()](Gradients& gradients) {
-    const Tensor& dy = gradients.output();
-    const int64_t channels = shape[2];
-    const Tensor dx = Tensor::zeros(shape, dy.dtype(), dy.device());
-    for (int64_t b = 0; b < shape[0]; ++b) {
-      dx.slice((b * shape[1] + index.data<int32_t>()[b]) * channels, {channels})
-          .copy_from(dy.slice(b * channels, {channels}));
-    }
-    gradients.add(0, dx);
-  });
+  return y;
 }
 
-Variable mean_pool(const Variable& x, const Tensor& mask, bool divide_by_length) {
-  require(x.shape().rank() == 3 && (!mask.defined() || mask.elements() == x.size(0) * x.size(1)),
-          "mean_pool: x ", x.shape(), ", mask ", mask.shape());
+Tensor gathered_backward(const Tensor& dy, const Tensor& index, const Shape& shape) {
+  if constexpr (kCuda) {
+    if (on_cuda(dy)) {
+      const Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
+      cuda::gather_time_backward(dy, index, dx);
+      return dx;
+    }
+  }
+  const int64_t channels = shape[2];
+  const Tensor dx = Tensor::zeros(shape, dy.dtype(), dy.device());
+  for (int64_t b = 0; b < shape[0]; ++b) {
+    dx.slice((b * shape[1] + index.data<int32_t>()[b]) * channels, {channels})
+        .copy_from(dy.slice(b * channels, {channels}));
+  }
+  return dx;
+}
+
+Tensor pooled(const Tensor& x, const std::vector<double>& weights) {
   const int64_t rows = x.size(0);
   const int64_t time = x.size(1);
   const int64_t channels = x.size(2);
-  const std::vector<double> weights = pool_weights(mask, rows, time, divide_by_length);
-  const Tensor y = Tensor::zeros({rows, channels}, x.dtype(), x.value().device());
+  const Tensor y = Tensor::zeros({rows, channels}, x.dtype(), x.device());
   dispatch_floating(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
@@ -69,7 +77,7 @@ Variable mean_pool(const Variable& x, const Tensor& mask, bool divide_by_length)
         for (int64_t t = 0; t < time; ++t) {
           const double weight = weights[static_cast<size_t>(b * time + t)];
           if (weight == 0) continue;
-          const T* line = x.value().data<T>() + (b * time + t) * channels;
+          const T* line = x.data<T>() + (b * time + t) * channels;
           for (int64_t c = 0; c < channels; ++c) {
             total[static_cast<size_t>(c)] += weight * static_cast<double>(line[c]);
           }
@@ -81,28 +89,68 @@ Variable mean_pool(const Variable& x, const Tensor& mask, bool divide_by_length)
       }
     });
   });
-  return record("mean_pool", y, {x}, [weights, shape = x.shape()](Gradients& gradients) {
-    const Tensor& dy = gradients.output();
-    const Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
-    dispatch_floating(dy.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      using C = Compute<T>;
-      const int64_t channels = shape[2];
-      const T* dys = dy.data<T>();
-      T* dxs = dx.data<T>();
-      parallel_for(shape[0] * shape[1], 64, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row) {
-          const C weight = static_cast<C>(weights[static_cast<size_t>(row)]);
-          const T* from = dys + row / shape[1] * channels;
-          T* to = dxs + row * channels;
-          for (int64_t c = 0; c < channels; ++c) {
-            to[c] = static_cast<T>(weight * static_cast<C>(from[c]));
-          }
+  return y;
+}
+
+Tensor pooled_backward(const Tensor& dy, const std::vector<double>& weights, const Shape& shape) {
+  const Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
+  dispatch_floating(dy.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    using C = Compute<T>;
+    const int64_t channels = shape[2];
+    const T* dys = dy.data<T>();
+    T* dxs = dx.data<T>();
+    parallel_for(shape[0] * shape[1], 64, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const C weight = static_cast<C>(weights[static_cast<size_t>(row)]);
+        const T* from = dys + row / shape[1] * channels;
+        T* to = dxs + row * channels;
+        for (int64_t c = 0; c < channels; ++c) {
+          to[c] = static_cast<T>(weight * static_cast<C>(from[c]));
         }
-      });
+      }
     });
-    gradients.add(0, dx);
   });
+  return dx;
+}
+
+// mean_pool() on a CUDA device, where the mask stays.
+Variable mean_pool_cuda(const Variable& x, const Tensor& mask, bool divide_by_length) {
+  if constexpr (kCuda) {
+    const Tensor weights = Tensor::empty({x.size(0)}, DType::f32, x.value().device());
+    const Tensor y = Tensor::empty({x.size(0), x.size(2)}, x.dtype(), x.value().device());
+    cuda::pool_weights(mask, x.size(1), divide_by_length, weights);
+    cuda::mean_pool(x.value(), mask, weights, y);
+    return record("mean_pool", y, {x}, [mask, weights, shape = x.shape()](Gradients& gradients) {
+      const Tensor& dy = gradients.output();
+      const Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
+      cuda::mean_pool_backward(dy, mask, weights, dx);
+      gradients.add(0, dx);
+    });
+  }
+  return {};
+}
+
+}  // namespace
+
+Variable gather_time(const Variable& x, const Tensor& index) {
+  require(x.shape().rank() == 3 && index.dtype() == DType::i32 && index.elements() == x.size(0),
+          "gather_time: x ", x.shape(), ", index ", index.shape());
+  return record("gather_time", gathered(x.value(), index), {x},
+                [index, shape = x.shape()](Gradients& gradients) {
+                  gradients.add(0, gathered_backward(gradients.output(), index, shape));
+                });
+}
+
+Variable mean_pool(const Variable& x, const Tensor& mask, bool divide_by_length) {
+  require(x.shape().rank() == 3 && (!mask.defined() || mask.elements() == x.size(0) * x.size(1)),
+          "mean_pool: x ", x.shape(), ", mask ", mask.shape());
+  if (on_cuda(x.value())) return mean_pool_cuda(x, mask, divide_by_length);
+  const std::vector<double> weights = pool_weights(mask, x.size(0), x.size(1), divide_by_length);
+  return record("mean_pool", pooled(x.value(), weights), {x},
+                [weights, shape = x.shape()](Gradients& gradients) {
+                  gradients.add(0, pooled_backward(gradients.output(), weights, shape));
+                });
 }
 
 }  // namespace linnet

@@ -23,8 +23,8 @@ void RandomKey::fill_words(uint64_t first, int64_t count, uint32_t* words) const
       for (int64_t lane = 0; lane < kLanes; ++lane) {
         philox_round(c0[lane], c1[lane], c2[lane], c3[lane], k0, k1);
       }
-      k0 += kPhiloxWeyl[0];
-      k1 += kPhiloxWeyl[1];
+      k0 += kPhiloxWeyl0;
+      k1 += kPhiloxWeyl1;
     }
     const int64_t lanes = std::min(kLanes, count - start);
     for (int64_t lane = 0; lane < lanes; ++lane) {

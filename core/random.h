@@ -21,15 +21,15 @@ constexpr void philox_round(uint32_t& c0, uint32_t& c1, uint32_t& c2, uint32_t& 
 }
 inline constexpr int kPhiloxRounds = 10;
 // What the key is raised by after every round.
-inline constexpr std::array<uint32_t, 2> kPhiloxWeyl = {0x9E3779B9u, 0xBB67AE85u};
+inline constexpr uint32_t kPhiloxWeyl0 = 0x9E3779B9u, kPhiloxWeyl1 = 0xBB67AE85u;
 
 // Four uniform 32-bit words for a 128-bit counter and a 64-bit key.
 constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter,
                                          std::array<uint32_t, 2> key) {
   for (int round = 0; round < kPhiloxRounds; ++round) {
     philox_round(counter[0], counter[1], counter[2], counter[3], key[0], key[1]);
-    key[0] += kPhiloxWeyl[0];
-    key[1] += kPhiloxWeyl[1];
+    key[0] += kPhiloxWeyl0;
+    key[1] += kPhiloxWeyl1;
   }
   return counter;
 }
@@ -46,9 +46,12 @@ struct RandomKey {
   uint64_t seed = 0;
   uint64_t step = 0;
   uint64_t site = 0;
+  // Where set, kernels read the step from this device memory instead of `step`, so that a captured
+  // graph can be replayed with the next one (core/cuda/random.h); host code ignores it.
+  const uint64_t* device_step = nullptr;
   // The same key for a place inside this one.
   constexpr RandomKey at(std::string_view name) const {
-    return {seed, step, (site * 0x9E3779B97F4A7C15u) ^ hash_name(name)};
+    return {seed, step, (site * 0x9E3779B97F4A7C15u) ^ hash_name(name), device_step};
   }
 
   // Four words for an element: (example, position, channel) packed by the caller into 64 bits.

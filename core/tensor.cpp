@@ -291,12 +291,13 @@ void Tensor::set_zero() const {
 }
 
 void Tensor::fill(double value) const {
-  if constexpr (kCuda) {
-    if (on_cuda(*this)) return copy_from(full(shape_, value, dtype_));
-  }
   dispatch_any(dtype_, [&](auto zero) {
     using T = decltype(zero);
-    fill_with(*this, typed_value<T>(value));
+    const T element = typed_value<T>(value);
+    if constexpr (kCuda) {
+      if (on_cuda(*this)) return cuda::fill(*this, &element);
+    }
+    fill_with(*this, element);
   });
 }
 

@@ -83,10 +83,7 @@ MixerContext Transformer::context_of(const ModelInput& input, int64_t offset) co
   MixerContext context;
   context.positions = input.positions;
   if (!context.positions.defined()) {
-    context.positions = Tensor::empty({rows, time}, DType::i32);
-    for (int64_t i = 0; i < rows * time; ++i) {
-      context.positions.data<int32_t>()[i] = static_cast<int32_t>(offset + i % time);
-    }
+    context.positions = counted_positions(rows, time, offset, input.tokens.device());
   }
   context.key_mask = input.key_mask;
   context.segments = input.segments;
@@ -186,9 +183,10 @@ EncoderClassifier::EncoderClassifier(const ModelConfig& config, int64_t vocabula
 
 Variable EncoderClassifier::logits(const ModelInput& input) const {
   const Variable x = encode(input, nullptr);
-  const Variable pooled = config_.pooling == "cls"
-                              ? gather_time(x, Tensor::zeros({x.size(0)}, DType::i32))
-                              : mean_pool(x, input.key_mask, config_.mean_by_length);
+  const Variable pooled =
+      config_.pooling == "cls"
+          ? gather_time(x, Tensor::zeros({x.size(0)}, DType::i32, x.value().device()))
+          : mean_pool(x, input.key_mask, config_.mean_by_length);
   return linear(linear(pooled, hidden_weight_, hidden_bias_, Activation::relu), class_weight_,
                 class_bias_);
 }

@@ -6,6 +6,7 @@
 #include "attention/define.h"
 #include "attention/mixer_support.h"
 #include "attention/relu/relu.h"
+#include "autograd/embedding.h"
 
 namespace linnet {
 namespace {
@@ -34,14 +35,6 @@ Variable proportions(const Tensor& positions, int64_t length, int64_t heads, boo
     std::fill_n(result.data<double>() + i * heads, heads, std::min(p, 1.0));
   }
   return Variable(result);
-}
-
-Tensor counted_positions(int64_t rows, int64_t length) {
-  const Tensor positions = Tensor::empty({rows, length}, DType::i32);
-  for (int64_t i = 0; i < rows * length; ++i) {
-    positions.data<int32_t>()[i] = static_cast<int32_t>(i % length);
-  }
-  return positions;
 }
 
 class CosformerMixer : public AttentionMixer {
@@ -74,9 +67,10 @@ class CosformerMixer : public AttentionMixer {
     Proportions p;
     p.query = at(context.positions, length.queries);
     if (!encoded && (cross || context.key_positions.defined())) {
-      p.key = at(
-          context.key_positions.defined() ? context.key_positions : counted_positions(rows, keys),
-          length.keys);
+      p.key = at(context.key_positions.defined()
+                     ? context.key_positions
+                     : counted_positions(rows, keys, 0, input.q.value().device()),
+                 length.keys);
     } else if (!cross) {
       p.key = p.query;
     }

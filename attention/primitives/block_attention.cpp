@@ -48,11 +48,10 @@ BlockAttentionInputs<T> bind(const Arrays& arrays, const BlockAttentionContext& 
     in.bias_count = arrays.bias.size(1);
     in.bias_origin = context.bias_origin;
   }
-  if (context.place.examples) {
-    require(static_cast<int64_t>(context.place.examples->size()) == B,
-            "block attention: expected an example number for each of ", B, " rows, got ",
-            context.place.examples->size());
-    in.example_ids = context.place.examples->data();
+  if (const Tensor& examples = context.place.examples; examples.defined()) {
+    require(examples.elements() == B, "block attention: expected an example number for each of ", B,
+            " rows, got ", examples.elements());
+    in.example_ids = examples.data<int64_t>();
   }
   in.time_offset = context.place.time_offset;
   if (context.cross) return in;

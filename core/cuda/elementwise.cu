@@ -1,6 +1,8 @@
 // Element-wise operations and sums.
 #include "core/cuda/elementwise.h"
 
+#include <cstring>
+
 #include "core/cuda/block_reduce.h"
 #include "core/cuda/for_each.h"
 
@@ -54,6 +56,15 @@ void convert_to(const Tensor& from, const Tensor& to) {
     case DType::boolean:
       return convert_typed<To, bool>(from, to);
   }
+}
+
+// Elements as the bits of their size.
+template <typename Bits>
+void fill_typed(const Tensor& t, const void* value) {
+  Bits bits;
+  std::memcpy(&bits, value, sizeof bits);
+  auto* to = static_cast<Bits*>(t.raw());
+  for_each("fill", t.elements(), [to, bits] __device__(int64_t i) { to[i] = bits; });
 }
 
 void check_same(const char* function, const Tensor& a, const Tensor& b) {
@@ -214,6 +225,19 @@ void convert(const Tensor& from, const Tensor& to) {
       return convert_to<uint8_t>(from, to);
     case DType::boolean:
       return convert_to<bool>(from, to);
+  }
+}
+
+void fill(const Tensor& t, const void* value) {
+  switch (size_of(t.dtype())) {
+    case 1:
+      return fill_typed<uint8_t>(t, value);
+    case 2:
+      return fill_typed<uint16_t>(t, value);
+    case 4:
+      return fill_typed<uint32_t>(t, value);
+    default:
+      return fill_typed<uint64_t>(t, value);
   }
 }
 

@@ -10,6 +10,8 @@ namespace linnet::cuda {
 void convert(const Tensor& from, const Tensor& to);
 // Every byte 0xFF: NaN in floating tensors.
 void fill_with_nan(const Tensor& t);
+// Every element has the bits that `value`, one element of the tensor's dtype in host memory, has.
+void fill(const Tensor& t, const void* value);
 
 void add_into(const Tensor& to, const Tensor& from);
 void add(const Tensor& a, const Tensor& b, const Tensor& to);

@@ -10,7 +10,7 @@ ModelInput model_input(const Batch& batch, Device device) {
   if (!batch.positions.empty()) input.positions = Tensor::from(batch.positions, shape, device);
   if (!batch.segments.empty()) input.segments = Tensor::from(batch.segments, shape, device);
   if (!batch.mask.empty()) input.key_mask = Tensor::from(batch.mask, shape, device);
-  input.place.examples = std::make_shared<const std::vector<int64_t>>(batch.example_ids);
+  input.place.examples = Tensor::from(batch.example_ids, {batch.B}, device);
   return input;
 }
 

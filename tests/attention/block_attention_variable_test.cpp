@@ -88,7 +88,7 @@ TEST(BlockAttentionVariable, TokenByTokenIsTheWholeSequence) {
   whole.segments = Tensor::from(segments, {1, T});
   whole.positions = Tensor::from(positions, {1, T});
   whole.key_mask = whole.query_mask = Tensor::from(mask, {1, T});
-  whole.place.examples = std::make_shared<const std::vector<int64_t>>(1, 17);
+  whole.place.examples = Tensor::from(std::vector<int64_t>{17}, {1});
   const Variable expected =
       block_attention({Variable(q), Variable(k), Variable(v), {}, {}, {}}, whole);
   for (const int64_t step : {1, 3, 8}) {

@@ -17,11 +17,11 @@ using test::random_tensor;
 using test::same_bits;
 using Variables = std::vector<Variable>;
 
-DropoutSpec spec_of(double probability, std::vector<int64_t> examples, int64_t offset = 0) {
+DropoutSpec spec_of(double probability, const std::vector<int64_t>& examples, int64_t offset = 0) {
   DropoutSpec spec;
   spec.probability = probability;
   spec.key = RandomKey{11, 5, 0}.at("ffn.dropout");
-  spec.place.examples = std::make_shared<std::vector<int64_t>>(std::move(examples));
+  spec.place.examples = Tensor::from(examples, {static_cast<int64_t>(examples.size())});
   spec.place.time_offset = offset;
   return spec;
 }
@@ -163,7 +163,7 @@ TEST(Dropout, RefusesProbabilitiesAndBatchesThatDoNotFit) {
   EXPECT_THROW(dropout(x, spec_of(0.1, {0})), Error);
   EXPECT_THROW(dropout(Variable(Tensor::zeros({2, 3})), spec_of(0.1, {0, 1})), Error);
   DropoutSpec nowhere = spec_of(0.1, {0, 1});
-  nowhere.place.examples = nullptr;
+  nowhere.place.examples = {};
   EXPECT_THROW(dropout(x, nowhere), Error);
 }
 

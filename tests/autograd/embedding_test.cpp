@@ -79,6 +79,13 @@ TEST(Embedding, RefusesIdsOutsideTheTable) {
   EXPECT_THROW(embedding(ids({0}, {1}), Variable(Tensor::zeros({5}))), Error);
 }
 
+TEST(CountedPositions, BeginAtTheOffset) {
+  EXPECT_EQ(counted_positions(2, 3, 7, {}).to_vector<int32_t>(),
+            (std::vector<int32_t>{7, 8, 9, 7, 8, 9}));
+  EXPECT_EQ(counted_positions(2, 0, 7, {}).shape(), (Shape{2, 0}));
+  EXPECT_THROW(counted_positions(1, 3, (int64_t{1} << 31) - 2, {}), Error);
+}
+
 TEST(Sinusoidal, FollowsItsDefinitionAtAnyPosition) {
   for (const int64_t width : {1, 2, 5, 8}) {
     const std::vector<int32_t> at{0, 1, 77, 1000003, 5, 5};

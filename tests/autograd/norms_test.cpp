@@ -21,7 +21,7 @@ DropoutSpec dropout_of(double probability, int64_t rows) {
   DropoutSpec spec;
   spec.probability = probability;
   spec.key = RandomKey{1, 2, 3};
-  spec.place.examples = std::make_shared<std::vector<int64_t>>(static_cast<size_t>(rows), 4);
+  spec.place.examples = Tensor::full({rows}, 4, DType::i64);
   return spec;
 }
 

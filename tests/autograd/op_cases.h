@@ -29,21 +29,24 @@ struct Run {
   std::vector<Tensor> outputs, gradients;
 };
 
-// Runs function on inputs converted to `dtype`, and backward with fixed random seeds (rounded to
-// bf16 values, so that they are the same in every precision).
-inline Run run_in(DType dtype, const Function& function, const std::vector<Tensor>& inputs) {
+// Runs function on inputs converted to `dtype` on `device`, and backward with fixed random seeds
+// (rounded to bf16 values, so that they are the same in every precision).
+inline Run run_in(DType dtype, const Function& function, const std::vector<Tensor>& inputs,
+                  Device device = {}) {
   std::vector<Variable> variables;
   for (const Tensor& input : inputs) {
-    variables.push_back(input.defined() ? Variable(input.to(DType::bf16).to(dtype).clone(), true)
-                                        : Variable());
+    variables.push_back(input.defined()
+                            ? Variable(input.to(DType::bf16).to(dtype).to(device).clone(), true)
+                            : Variable());
   }
   Run run;
   std::vector<Tensor> seeds;
   const std::vector<Variable> outputs = function(variables);
   for (size_t i = 0; i < outputs.size(); ++i) {
     run.outputs.push_back(outputs[i].value());
-    seeds.push_back(
-        random_tensor(outputs[i].shape(), concat("seed", i), DType::bf16).to(outputs[i].dtype()));
+    seeds.push_back(random_tensor(outputs[i].shape(), concat("seed", i), DType::bf16)
+                        .to(outputs[i].dtype())
+                        .to(device));
   }
   backward(outputs, seeds);
   for (const Variable& variable : variables) {
@@ -52,14 +55,14 @@ inline Run run_in(DType dtype, const Function& function, const std::vector<Tenso
   return run;
 }
 
-// Whether values and gradients in f32 and bf16 agree with those in f64 within `roundings` unit
-// roundoffs of the largest element of each tensor.
+// Whether values and gradients in f32 and bf16 on `device` agree with those in f64 on the CPU
+// within `roundings` unit roundoffs of the largest element of each tensor.
 inline testing::AssertionResult precisions_agree(const Function& function,
                                                  const std::vector<Tensor>& inputs,
-                                                 double roundings) {
+                                                 double roundings, Device device = {}) {
   const Run exact = run_in(DType::f64, function, inputs);
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Run run = run_in(dtype, function, inputs);
+    const Run run = run_in(dtype, function, inputs, device);
     const auto check = [&](const std::vector<Tensor>& a, const std::vector<Tensor>& e,
                            const char* what) {
       for (size_t i = 0; i < e.size(); ++i) {

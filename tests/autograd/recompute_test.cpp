@@ -36,7 +36,7 @@ struct Model {
     DropoutSpec spec;
     spec.probability = 0.25;
     spec.key = RandomKey{5, 6, number};
-    spec.place.examples = std::make_shared<std::vector<int64_t>>(std::vector<int64_t>{3, 8});
+    spec.place.examples = Tensor::from(std::vector<int64_t>{3, 8}, {2});
     const std::vector<Variable> p = of_layer(number);
     const Variable branch = linear(norm(x, p[2], p[1], {}), p[0], p[1], Activation::gelu);
     return residual_dropout(x, branch, spec);

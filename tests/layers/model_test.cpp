@@ -34,7 +34,7 @@ Tensor some_tokens(int64_t rows, int64_t time, int64_t vocabulary) {
 DrawPlace some_place(int64_t rows) {
   std::vector<int64_t> examples;
   for (int64_t i = 0; i < rows; ++i) examples.push_back(100 + i);
-  return {std::make_shared<const std::vector<int64_t>>(examples), 0};
+  return {Tensor::from(examples, {rows}), 0};
 }
 
 // Loss of a decoder as a function of all parameters, checked in random directions.

@@ -1,0 +1,64 @@
+// Sums, products and scaling.
+#include "autograd/cuda/arithmetic.h"
+
+#include "core/cuda/for_each.h"
+
+namespace linnet::cuda {
+namespace {
+
+template <typename T>
+void weighted_sum_typed(const Tensor& a, double alpha, const Tensor& b, double beta,
+                        const Tensor& to) {
+  const T* x = pointer<T>(a);
+  const T* y = pointer<T>(b);
+  T* z = pointer<T>(to);
+  const auto first = static_cast<float>(alpha), second = static_cast<float>(beta);
+  for_each("weighted_sum", to.elements(),
+           [=] __device__(int64_t i) { store(z + i, first * load(x + i) + second * load(y + i)); });
+}
+
+template <typename T>
+void multiply_typed(const Tensor& a, const Tensor& b, const Tensor& to) {
+  const T* x = pointer<T>(a);
+  const T* y = pointer<T>(b);
+  T* z = pointer<T>(to);
+  for_each("multiply", to.elements(),
+           [=] __device__(int64_t i) { store(z + i, load(x + i) * load(y + i)); });
+}
+
+template <typename T>
+void scaled_typed(const Tensor& x, double factor, const Tensor& to) {
+  const T* from = pointer<T>(x);
+  T* z = pointer<T>(to);
+  const auto f = static_cast<float>(factor);
+  for_each("scale", to.elements(), [=] __device__(int64_t i) { store(z + i, f * load(from + i)); });
+}
+
+template <typename T>
+void broadcast_typed(const Tensor& value, const Tensor& to) {
+  const double* from = pointer<double>(value);
+  T* z = pointer<T>(to);
+  for_each("broadcast", to.elements(),
+           [=] __device__(int64_t i) { store(z + i, static_cast<float>(*from)); });
+}
+
+}  // namespace
+
+void weighted_sum(const Tensor& a, double alpha, const Tensor& b, double beta, const Tensor& to) {
+  dispatch(to.dtype(),
+           [&](auto zero) { weighted_sum_typed<decltype(zero)>(a, alpha, b, beta, to); });
+}
+
+void multiply(const Tensor& a, const Tensor& b, const Tensor& to) {
+  dispatch(to.dtype(), [&](auto zero) { multiply_typed<decltype(zero)>(a, b, to); });
+}
+
+void scaled(const Tensor& x, double factor, const Tensor& to) {
+  dispatch(to.dtype(), [&](auto zero) { scaled_typed<decltype(zero)>(x, factor, to); });
+}
+
+void broadcast(const Tensor& value, const Tensor& to) {
+  dispatch(to.dtype(), [&](auto zero) { broadcast_typed<decltype(zero)>(value, to); });
+}
+
+}  // namespace linnet::cuda

@@ -1,0 +1,197 @@
+// LayerNorm, RMSNorm and ScaleNorm, forward and backward: a warp for each row.
+#include "autograd/cuda/norms.h"
+
+#include "core/cuda/block_reduce.h"
+
+namespace linnet::cuda {
+namespace {
+
+constexpr int kWarps = 4;  // of a block
+
+// Kind and floor, as kernels take them.
+struct NormRule {
+  NormKind kind;
+  float epsilon;
+};
+
+__device__ __forceinline__ int64_t row_of_warp() {
+  return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+}
+
+// What one value normalises to: (x - mean) * rstd.
+template <typename T>
+__device__ __forceinline__ float normed(const T* x, float mean, float rstd) {
+  return (load(x) - mean) * rstd;
+}
+
+template <typename T>
+__device__ __forceinline__ float gain_at(const T* gain, NormKind kind, int64_t channel) {
+  if (gain == nullptr) return 1;
+  return load(gain + (kind == NormKind::scale ? 0 : channel));
+}
+
+template <typename T>
+__global__ void norm_rows(const T* x, const T* gain, const T* bias, int64_t rows, int64_t channels,
+                          NormRule rule, T* y, float* means, float* rstds) {
+  const int64_t row = row_of_warp();
+  if (row >= rows) return;  // a whole warp
+  const int64_t lane = threadIdx.x % 32;
+  const T* from = x + row * channels;
+  const auto count = static_cast<float>(channels);
+  float mean = 0;
+  if (rule.kind == NormKind::layer) {
+    for (int64_t c = lane; c < channels; c += 32) mean += load(from + c);
+    mean = warp_sum(mean) / count;
+  }
+  float square = 0;
+  for (int64_t c = lane; c < channels; c += 32) {
+    const float centred = load(from + c) - mean;
+    square += centred * centred;
+  }
+  square = warp_sum(square) / count;
+  float rstd;
+  if (rule.kind == NormKind::scale) {
+    const float root = sqrtf(square);
+    rstd = 1.0f / (root < rule.epsilon ? rule.epsilon : root);  // NaN stays
+  } else {
+    rstd = 1.0f / sqrtf(square + rule.epsilon);
+  }
+  if (lane == 0) {
+    means[row] = mean;
+    rstds[row] = rstd;
+  }
+  T* to = y + row * channels;
+  for (int64_t c = lane; c < channels; c += 32) {
+    const float plus = bias == nullptr ? 0.0f : load(bias + c);
+    store(to + c, normed(from + c, mean, rstd) * gain_at(gain, rule.kind, c) + plus);
+  }
+}
+
+// dx of a row, plus dsum; with row_gain, the row's share in the gradient of a single gain.
+template <typename T>
+__global__ void norm_backward_rows(const T* x, const T* gain, const T* dy, const T* dsum,
+                                   const float* means, const float* rstds, int64_t rows,
+                                   int64_t channels, NormRule rule, T* dx, float* row_gain) {
+  const int64_t row = row_of_warp();
+  if (row >= rows) return;
+  const int64_t lane = threadIdx.x % 32;
+  const T* from = x + row * channels;
+  const T* d = dy + row * channels;
+  const float mean = means[row], rstd = rstds[row];
+  float dot = 0, total = 0, share = 0;
+  for (int64_t c = lane; c < channels; c += 32) {
+    const float value = normed(from + c, mean, rstd);
+    const float through = load(d + c) * gain_at(gain, rule.kind, c);
+    dot += through * value;
+    total += through;
+    share += load(d + c) * value;
+  }
+  const auto count = static_cast<float>(channels);
+  dot = warp_sum(dot) / count;
+  total = warp_sum(total) / count;
+  share = warp_sum(share);
+  if (row_gain != nullptr && lane == 0) row_gain[row] = share;
+  if (rule.kind != NormKind::layer) total = 0;
+  // Where ScaleNorm's floor is active the divisor is constant.
+  if (rule.kind == NormKind::scale && rstd >= 1.0f / rule.epsilon) dot = 0;
+  for (int64_t c = lane; c < channels; c += 32) {
+    const int64_t at = row * channels + c;
+    const float through = load(d + c) * gain_at(gain, rule.kind, c);
+    const float value = rstd * (through - total - normed(from + c, mean, rstd) * dot);
+    store(dx + at, (dsum == nullptr ? 0.0f : load(dsum + at)) + value);
+  }
+}
+
+constexpr int kColumns = 32;        // of a block
+constexpr int kRowThreads = 8;      // threads that share a column
+constexpr int64_t kRowBlock = 128;  // rows of a block
+
+struct ColumnSums {
+  __host__ __device__ explicit ColumnSums(SharedArena& arena)
+      : gain(arena.take<float[kColumns]>(kRowThreads)),
+        bias(arena.take<float[kColumns]>(kRowThreads)) {}
+  float (*gain)[kColumns];
+  float (*bias)[kColumns];
+};
+
+// gain_partial, bias_partial [blocks of rows, channels]: the sums over each block of rows; either
+// may be null.
+template <typename T>
+__global__ void norm_parameter_sums(const T* x, const T* dy, const float* means, const float* rstds,
+                                    int64_t rows, int64_t channels, float* gain_partial,
+                                    float* bias_partial) {
+  SharedArena arena;
+  const ColumnSums shared(arena);
+  const int64_t column = static_cast<int64_t>(blockIdx.y) * kColumns + threadIdx.x;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kRowBlock;
+  const int64_t end = begin + kRowBlock < rows ? begin + kRowBlock : rows;
+  float dgain = 0, dbias = 0;
+  if (column < channels) {
+    for (int64_t r = begin + threadIdx.y; r < end; r += kRowThreads) {
+      const float d = load(dy + r * channels + column);
+      dgain += d * normed(x + r * channels + column, means[r], rstds[r]);
+      dbias += d;
+    }
+  }
+  shared.gain[threadIdx.y][threadIdx.x] = dgain;
+  shared.bias[threadIdx.y][threadIdx.x] = dbias;
+  __syncthreads();
+  if (threadIdx.y > 0 || column >= channels) return;
+  for (int t = 1; t < kRowThreads; ++t) {
+    dgain += shared.gain[t][threadIdx.x];
+    dbias += shared.bias[t][threadIdx.x];
+  }
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * channels + column;
+  if (gain_partial != nullptr) gain_partial[at] = dgain;
+  if (bias_partial != nullptr) bias_partial[at] = dbias;
+}
+
+NormRule rule_of(const NormSpec& spec) {
+  return {spec.kind, static_cast<float>(spec.epsilon)};
+}
+
+}  // namespace
+
+void norm_forward(const Tensor& x, const Tensor& gain, const Tensor& bias, const NormSpec& spec,
+                  const Tensor& y, const Tensor& mean, const Tensor& rstd) {
+  dispatch(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    launch({"norm_rows", blocks_for(mean.elements(), kWarps), kWarps * 32}, norm_rows<T>,
+           pointer<T>(x), pointer_or_null<T>(gain), pointer_or_null<T>(bias), mean.elements(),
+           x.size(-1), rule_of(spec), pointer<T>(y), pointer<float>(mean), pointer<float>(rstd));
+  });
+}
+
+NormGradients norm_backward(const Tensor& x, const Tensor& gain, const Tensor& mean,
+                            const Tensor& rstd, const NormSpec& spec, const Tensor& dy,
+                            const Tensor& dsum, bool gain_wanted, bool bias_wanted) {
+  const int64_t rows = mean.elements(), channels = x.size(-1);
+  const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
+  const bool single_gain = spec.kind == NormKind::scale;
+  NormGradients result;
+  result.dx = Tensor::empty(x.shape(), x.dtype(), x.device());
+  if (gain_wanted) {
+    result.gain_partial = Tensor::empty({single_gain ? rows : blocks, single_gain ? 1 : channels},
+                                        DType::f32, x.device());
+  }
+  if (bias_wanted) result.bias_partial = Tensor::empty({blocks, channels}, DType::f32, x.device());
+  const Tensor row_gain = single_gain ? result.gain_partial : Tensor();
+  const Tensor gain_sums = single_gain ? Tensor() : result.gain_partial;
+  dispatch(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    launch({"norm_backward_rows", blocks_for(rows, kWarps), kWarps * 32}, norm_backward_rows<T>,
+           pointer<T>(x), pointer_or_null<T>(gain), pointer<T>(dy), pointer_or_null<T>(dsum),
+           pointer<float>(mean), pointer<float>(rstd), rows, channels, rule_of(spec),
+           pointer<T>(result.dx), pointer_or_null<float>(row_gain));
+    if (!gain_sums.defined() && !bias_wanted) return;
+    launch(
+        {"norm_parameter_sums", dim3(blocks_for(rows, kRowBlock), blocks_for(channels, kColumns)),
+         dim3(kColumns, kRowThreads), shared_bytes<ColumnSums>()},
+        norm_parameter_sums<T>, pointer<T>(x), pointer<T>(dy), pointer<float>(mean),
+        pointer<float>(rstd), rows, channels, pointer_or_null<float>(gain_sums),
+        pointer_or_null<float>(result.bias_partial));
+  });
+  return result;
+}
+
+}  // namespace linnet::cuda

@@ -1,0 +1,104 @@
+// Table lookups and positions on the device.
+#include "autograd/embedding.h"
+
+#include "tests/autograd/op_cases.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+using test::ids;
+using test::kGpu;
+using test::random_tensor;
+using Variables = std::vector<Variable>;
+
+// Ids on the device of a variable.
+Tensor beside(const Variable& variable, const Tensor& values) {
+  return values.to(variable.value().device());
+}
+
+Tensor scattered_ids(int64_t count, int32_t rows) {
+  std::vector<int32_t> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int32_t>(i * i % rows);
+  return Tensor::from(values, {count});
+}
+
+TEST(CudaEmbedding, AgreesWithDouble) {
+  for (const int64_t tokens : {1, 45, 5000}) {
+    // 37 rows: three blocks of rows; 130 channels: two of channels.
+    const Tensor id = scattered_ids(tokens, 37);
+    EXPECT_TRUE(test::precisions_agree(
+        [&](const Variables& v) { return Variables{embedding(beside(v[0], id), v[0], 1.25)}; },
+        {random_tensor({37, 130}, "table")}, 40, kGpu))
+        << tokens;
+  }
+}
+
+TEST(CudaEmbedding, AddsToWhatAnotherUseWrote) {
+  EXPECT_TRUE(test::precisions_agree(
+      [](const Variables& v) {
+        return Variables{embedding(beside(v[0], ids({1, 3}, {2})), v[0]),
+                         embedding(beside(v[0], ids({3, 0, 3, 3}, {2, 2})), v[0], 3)};
+      },
+      {random_tensor({5, 3}, "table")}, 8, kGpu));
+}
+
+TEST(CudaEmbedding, Bf16TablesSumInF32) {
+  const Tensor id = ids(std::vector<int32_t>(1000, 1), {1000}).to(kGpu);
+  for (const DType buffer : {DType::bf16, DType::f32}) {
+    const Variable table(Tensor::zeros({2, 4}, DType::bf16, kGpu), true);
+    const Variable leaf = table;
+    Variable(leaf).set_grad(Tensor::full({2, 4}, 8, buffer, kGpu));
+    backward({embedding(id, table)}, {Tensor::full({1000, 4}, 1, DType::bf16, kGpu)});
+    EXPECT_EQ(table.grad().to_vector<float>(),
+              (std::vector<float>{8, 8, 8, 8, 1008, 1008, 1008, 1008}));
+  }
+}
+
+TEST(CudaEmbedding, IdsOutsideTheTableGiveNanAndNoGradient) {
+  const Variable table(Tensor::full({3, 2}, 5, DType::f32, kGpu), true);
+  const Variable y = embedding(ids({-1, 2, 3, -1}, {4}).to(kGpu), table);
+  const std::vector<float> values = y.value().to_vector<float>();
+  for (const size_t i : {0, 1, 4, 5, 6, 7}) EXPECT_TRUE(std::isnan(values[i])) << i;
+  EXPECT_EQ(values[2], 5);
+  backward({y}, {Tensor::full({4, 2}, 1, DType::f32, kGpu)});
+  EXPECT_EQ(table.grad().to_vector<float>(), (std::vector<float>{0, 0, 0, 0, 1, 1}));
+}
+
+TEST(CudaEmbedding, NoTokensNoGradient) {
+  const Variable table(random_tensor({3, 2}, "table", DType::f32).to(kGpu), true);
+  const Variable y = embedding(Tensor::zeros({0, 4}, DType::i32, kGpu), table);
+  EXPECT_EQ(y.shape(), (Shape{0, 4, 2}));
+  backward({y}, {Tensor::zeros({0, 4, 2}, DType::f32, kGpu)});
+  EXPECT_EQ(table.grad().to_vector<float>(), std::vector<float>(6, 0));
+}
+
+TEST(CudaPositions, CountFromAnOffset) {
+  const Tensor got = counted_positions(2, 3, 7, kGpu);
+  EXPECT_EQ(got.device(), kGpu);
+  EXPECT_EQ(got.to_vector<int32_t>(), (std::vector<int32_t>{7, 8, 9, 7, 8, 9}));
+  EXPECT_EQ(counted_positions(2, 0, 7, kGpu).shape(), (Shape{2, 0}));
+}
+
+TEST(CudaPositions, SinusoidalAgreesWithDouble) {
+  const Tensor at = ids({0, 1, 77, 1000003, 5, 5}, {2, 3});
+  for (const int64_t width : {1, 2, 5, 64}) {
+    EXPECT_TRUE(test::precisions_agree(
+        [&](const Variables& v) { return Variables{add_sinusoidal(v[0], beside(v[0], at))}; },
+        {random_tensor({2, 3, width}, "x")}, 4, kGpu));
+  }
+}
+
+TEST(CudaPositions, RotaryAgreesWithDouble) {
+  const Tensor at = ids({0, 1, 77, 1000003, 5, 5}, {2, 3});
+  for (const int64_t width : {0, 2, 6}) {
+    for (const int64_t channels : {6, 7}) {
+      EXPECT_TRUE(test::precisions_agree(
+          [&](const Variables& v) { return Variables{rotary(v[0], beside(v[0], at), width, 500)}; },
+          {random_tensor({2, 3, 4, channels}, "x")}, 4, kGpu));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,156 @@
+// Activations, affine maps, arithmetic and pooling on the device.
+#include "autograd/activation.h"
+#include "autograd/arithmetic.h"
+#include "autograd/linear.h"
+#include "autograd/pooling.h"
+#include "tests/autograd/op_cases.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+using test::ids;
+using test::kGpu;
+using test::random_tensor;
+using Variables = std::vector<Variable>;
+
+constexpr Activation kActivations[] = {Activation::relu, Activation::gelu, Activation::silu,
+                                       Activation::sigmoid};
+
+TEST(CudaActivation, AgreesWithDouble) {
+  for (const Activation activation : kActivations) {
+    EXPECT_TRUE(test::precisions_agree(
+        [activation](const Variables& v) { return Variables{activate(v[0], activation)}; },
+        {random_tensor({3, 333}, "x", DType::f64, 3)}, 8, kGpu));
+  }
+  EXPECT_TRUE(test::precisions_agree(
+      [](const Variables& v) { return Variables{silu_multiply(v[0], v[1])}; },
+      {random_tensor({5, 77}, "gate"), random_tensor({5, 77}, "up")}, 8, kGpu));
+}
+
+TEST(CudaActivation, KeepsNanAndStaysFiniteFarOut) {
+  for (const Activation activation : kActivations) {
+    const Tensor x = Tensor::from(std::vector<float>{NAN, -1e30f, 1e30f, -200, 200}, {5}, kGpu);
+    const Variable variable(x, true);
+    const Variable y = activate(variable, activation);
+    backward({y}, {Tensor::full({5}, 1, DType::f32, kGpu)});
+    const std::vector<float> values = y.value().to_vector<float>();
+    const std::vector<float> slopes = variable.grad().to_vector<float>();
+    EXPECT_TRUE(std::isnan(values[0]));
+    for (size_t i = 1; i < 5; ++i) {
+      EXPECT_TRUE(std::isfinite(values[i])) << i;
+      EXPECT_TRUE(std::isfinite(slopes[i])) << i;
+    }
+  }
+}
+
+TEST(CudaLinear, AgreesWithDouble) {
+  for (const Activation activation : {Activation::none, Activation::gelu}) {
+    for (const bool biased : {false, true}) {
+      EXPECT_TRUE(test::precisions_agree(
+          [activation](const Variables& v) {
+            return Variables{linear(v[0], v[1], v[2], activation)};
+          },
+          {random_tensor({3, 70, 33}, "x"), random_tensor({21, 33}, "weight"),
+           biased ? random_tensor({21}, "bias") : Tensor()},
+          40, kGpu));
+    }
+  }
+}
+
+TEST(CudaLinear, Bf16ParametersAccumulateInF32Buffers) {
+  const Variable x(random_tensor({40, 16}, "x", DType::bf16).to(kGpu));
+  Variable weight(random_tensor({8, 16}, "weight", DType::bf16).to(kGpu), true);
+  Variable bias(random_tensor({8}, "bias", DType::bf16).to(kGpu), true);
+  weight.set_grad(Tensor::full({8, 16}, 0.5, DType::f32, kGpu));
+  bias.set_grad(Tensor::full({8}, 0.5, DType::f32, kGpu));
+  const Tensor dy = random_tensor({40, 8}, "dy", DType::bf16);
+  backward({linear(x, weight, bias)}, {dy.to(kGpu)});
+  Variable host(random_tensor({8, 16}, "weight", DType::bf16), true),
+      host_bias = Variable(random_tensor({8}, "bias", DType::bf16), true);
+  host.set_grad(Tensor::full({8, 16}, 0.5));
+  host_bias.set_grad(Tensor::full({8}, 0.5));
+  backward({linear(Variable(x.value().to(Device{})), host, host_bias)}, {dy});
+  EXPECT_CLOSE(weight.grad(), host.grad(), 1e-6);
+  EXPECT_CLOSE(bias.grad(), host_bias.grad(), 1e-6);
+}
+
+TEST(CudaArithmetic, AgreesWithDouble) {
+  EXPECT_TRUE(test::precisions_agree(
+      [](const Variables& v) {
+        return Variables{add(v[0], v[1]),      weighted_sum(v[0], 0.3, v[1], -2),
+                         scale(v[0], 1.7),     multiply(v[0], v[1]),
+                         multiply(v[0], v[0]), scale(reshape(v[1], {30, 11}), -1)};
+      },
+      {random_tensor({10, 33}, "a"), random_tensor({10, 33}, "b")}, 8, kGpu));
+}
+
+TEST(CudaArithmetic, CastsAndSumsStayOnTheDevice) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor values = random_tensor({10, 33}, "x", dtype);
+    const Variable x(values.to(kGpu), true), host(values, true);
+    const auto loss = [](const Variable& v) {
+      return sum_all(scale(multiply(cast(v, DType::f32), cast(v, DType::f32)), 0.5));
+    };
+    const Variable y = loss(x);
+    EXPECT_EQ(y.value().device(), kGpu);
+    EXPECT_NEAR(y.value().item(), loss(host).value().item(), 1e-4);
+    backward(y);
+    EXPECT_CLOSE(x.grad(), values, test::tolerance_of(dtype));
+  }
+}
+
+TEST(CudaArithmetic, RefusesOperandsOnTwoDevices) {
+  const Variable x(Tensor::zeros({3}, DType::f32, kGpu)), host(Tensor::zeros({3}));
+  EXPECT_THROW(add(x, host), Error);
+  EXPECT_THROW(multiply(host, x), Error);
+}
+
+TEST(CudaArithmetic, EmptyTensorsTakeNoLaunch) {
+  const Variable x(Tensor::zeros({2, 0, 3}, DType::f32, kGpu), true);
+  const Variable y = sum_all(activate(add(scale(x, 2), multiply(x, x)), Activation::silu));
+  backward(y);
+  EXPECT_EQ(y.value().item(), 0);
+  EXPECT_EQ(x.grad().shape(), (Shape{2, 0, 3}));
+}
+
+TEST(CudaPooling, AgreesWithDouble) {
+  const Tensor index = ids({2, 0}, {2});
+  EXPECT_TRUE(test::precisions_agree(
+      [&](const Variables& v) {
+        return Variables{gather_time(v[0], index.to(v[0].value().device()))};
+      },
+      {random_tensor({2, 3, 41}, "x")}, 2, kGpu));
+  std::vector<uint8_t> valid(3 * 37, 0);
+  for (size_t i = 0; i < 2 * 37; ++i) valid[i] = i % 3 == 0 ? 1 : 0;  // the last row has none
+  const Tensor mask = Tensor::from(valid, {3, 37});
+  for (const bool by_length : {false, true}) {
+    for (const bool masked : {false, true}) {
+      EXPECT_TRUE(test::precisions_agree(
+          [&](const Variables& v) {
+            return Variables{
+                mean_pool(v[0], masked ? mask.to(v[0].value().device()) : Tensor(), by_length)};
+          },
+          {random_tensor({3, 37, 41}, "x")}, 8, kGpu));
+    }
+  }
+}
+
+TEST(CudaPooling, MasksHideNanAndWrongIndicesGiveIt) {
+  const Tensor x = Tensor::full({1, 2, 3}, 4, DType::f32, kGpu);
+  x.slice(3, {3}).fill(NAN);
+  const Tensor mask = Tensor::from(std::vector<uint8_t>{1, 0}, {1, 2}, kGpu);
+  EXPECT_EQ(mean_pool(Variable(x), mask, false).value().to_vector<float>(),
+            (std::vector<float>{4, 4, 4}));
+  for (const int32_t bad : {-1, 2}) {
+    const Tensor y = gather_time(Variable(x), ids({bad}, {1}).to(kGpu)).value();
+    for (const float value : y.to_vector<float>()) EXPECT_TRUE(std::isnan(value));
+  }
+  EXPECT_EQ(mean_pool(Variable(Tensor::zeros({1, 0, 2}, DType::f32, kGpu)), {}, true)
+                .value()
+                .to_vector<float>(),
+            (std::vector<float>{0, 0}));
+}
+
+}  // namespace
+}  // namespace linnet
