@@ -88,7 +88,8 @@ AttentionMixer::MixResult causal_with_cache(const MixInput& input, const MixerCo
   after["k"] = carry_tokens(past_k, input.k, keep);
   after["v"] = carry_tokens(past_v, input.v, keep);
   after["valid"] = mask_to_state(carry_mask(with_past.past_mask, context.key_mask, context.segments,
-                                            input.q.size(0), past, input.q.size(1), keep));
+                                            input.q.size(0), past, input.q.size(1), keep,
+                                            input.q.value().device()));
   return {y, std::move(after)};
 }
 

@@ -24,15 +24,16 @@ void dispatch(DType dtype, const Compute& compute) {
 }
 
 // Undefined stays undefined. Throws Error, naming the primitive, for what it cannot compute with.
-inline Tensor converted(const Variable& x, DType dtype, const char* primitive) {
+inline Tensor converted(const Variable& x, DType dtype, const char* primitive, Device device = {}) {
   if (!x.defined()) return Tensor();
-  require(is_floating(x.dtype()) && x.value().device() == Device{}, primitive,
-          ": expected floating tensors on the CPU");
+  require(is_floating(x.dtype()) && x.value().device() == device, primitive,
+          ": expected floating tensors on ", name_of(device), ", got ", name_of(x.dtype()), " on ",
+          name_of(x.value().device()));
   return x.value().to(dtype);
 }
 
 inline Tensor empty_like(const Tensor& x) {
-  return x.defined() ? Tensor::empty(x.shape(), x.dtype()) : Tensor();
+  return x.defined() ? Tensor::empty(x.shape(), x.dtype(), x.device()) : Tensor();
 }
 
 template <typename T>
@@ -63,9 +64,11 @@ inline void check_leading(const Tensor& x, const Tensor& sequence, int count, co
           x.shape());
 }
 
-// The spans of a sequence [B,T,...] whose segments [B,T] may be undefined.
+// The spans of a sequence [B,T,...] whose segments [B,T] may be undefined, or on a device: then
+// they are copied, and the host waits for them.
 inline std::vector<Span> spans_of(const Tensor& segments, const Tensor& sequence, bool has_state) {
-  return make_spans(pointer<int32_t>(segments), sequence.size(0), sequence.size(1), has_state);
+  const Tensor on_host = segments.defined() ? segments.to(Device{}) : segments;
+  return make_spans(pointer<int32_t>(on_host), sequence.size(0), sequence.size(1), has_state);
 }
 
 inline Tensor output_or_none(Gradients& gradients, size_t output) {

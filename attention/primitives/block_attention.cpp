@@ -5,6 +5,9 @@
 #include <cstring>
 
 #include "attention/primitives/binding.h"
+#include "attention/primitives/cuda/block_attention.h"
+#include "attention/primitives/cuda/carry.h"
+#include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
@@ -18,11 +21,14 @@ struct Arrays {
   Tensor q, k, v, past_k, past_v, bias;
 };
 
+void check_mask(const Tensor& mask, int64_t B, int64_t T, const char* name) {
+  require(!mask.defined() || mask.shape() == Shape({B, T}), kName, ": expected ", name, " [", B,
+          ", ", T, "], got ", mask.defined() ? mask.shape() : Shape());
+}
+
 const uint8_t* mask_of(const Tensor& mask, int64_t B, int64_t T, const char* name) {
-  if (!mask.defined()) return nullptr;
-  require(mask.shape() == Shape({B, T}), kName, ": expected ", name, " [", B, ", ", T, "], got ",
-          mask.shape());
-  return mask.data<uint8_t>();
+  check_mask(mask, B, T, name);
+  return pointer<uint8_t>(mask);
 }
 
 template <typename T>
@@ -86,10 +92,29 @@ void run_backward(const Arrays& arrays, const BlockAttentionContext& context, co
   add_all(gradients, {d.q, d.k, d.v, d.past_k, d.past_v, d.bias});
 }
 
+// `tokens` tokens of every row of `from` [B,.,...], from token from_token on, to those of `to`.
+void copy_tokens(const Tensor& from, int64_t from_token, const Tensor& to, int64_t to_token,
+                 int64_t tokens) {
+  if constexpr (kCuda) {
+    if (on_cuda(to)) return cuda::copy_tokens(from, from_token, to, to_token, tokens);
+  }
+  const int64_t B = to.size(0);
+  if (tokens == 0 || to.elements() == 0) return;
+  const int64_t width = static_cast<int64_t>(to.bytes()) / (B * to.size(1));
+  for (int64_t b = 0; b < B; ++b) {
+    std::memcpy(static_cast<char*>(to.raw()) + (b * to.size(1) + to_token) * width,
+                static_cast<const char*>(from.raw()) + (b * from.size(1) + from_token) * width,
+                static_cast<size_t>(tokens * width));
+  }
+}
+
 }  // namespace
 
 Variable block_attention(const BlockAttentionVariables& inputs,
                          const BlockAttentionContext& context) {
+  if constexpr (kCuda) {
+    if (on_cuda(inputs.q.value())) return cuda::block_attention(inputs, context);
+  }
   const DType dtype = computing_type(inputs.q);
   const auto array = [dtype](const Variable& x) { return converted(x, dtype, kName); };
   const Arrays arrays{array(inputs.q),      array(inputs.k),      array(inputs.v),
@@ -115,7 +140,7 @@ Variable block_attention(const BlockAttentionVariables& inputs,
 Variable carry_tokens(const Variable& past, const Variable& current, int64_t keep) {
   const Shape& shape = current.shape();
   require(shape.rank() >= 2, "carry_tokens: expected [B,T,...], got ", shape);
-  const int64_t B = shape[0], T = shape[1], P = past.defined() ? past.size(1) : 0;
+  const int64_t T = shape[1], P = past.defined() ? past.size(1) : 0;
   const int64_t n = keep < 0 ? P + T : std::min(keep, P + T);
   const int64_t from_current = std::min(n, T), from_past = n - from_current;
   std::vector<int64_t> sizes = shape.sizes();
@@ -127,41 +152,38 @@ Variable carry_tokens(const Variable& past, const Variable& current, int64_t kee
             "carry_tokens: past ", past.shape(), " does not continue in ", shape);
   }
   const Tensor out = Tensor::empty(Shape(sizes), current.dtype(), current.value().device());
-  const auto width =
-      static_cast<int64_t>(size_of(current.dtype())) * (B * T > 0 ? shape.elements() / (B * T) : 0);
-  // Copies `tokens` tokens of every row, between bytes of rows `stride` tokens apart.
-  const auto copy = [B, width](const Tensor& from, int64_t from_stride, int64_t from_token,
-                               const Tensor& to, int64_t to_stride, int64_t to_token,
-                               int64_t tokens) {
-    for (int64_t b = 0; b < B && tokens > 0; ++b) {
-      std::memcpy(static_cast<char*>(to.raw()) + (b * to_stride + to_token) * width,
-                  static_cast<const char*>(from.raw()) + (b * from_stride + from_token) * width,
-                  static_cast<size_t>(tokens * width));
-    }
-  };
-  if (from_past > 0) copy(past.value(), P, P - from_past, out, n, 0, from_past);
-  copy(current.value(), T, T - from_current, out, n, from_past, from_current);
+  if (past.defined()) copy_tokens(past.value(), P - from_past, out, 0, from_past);
+  copy_tokens(current.value(), T - from_current, out, from_past, from_current);
   const Shape past_shape = past.defined() ? past.shape() : Shape{0};
   return record("carry_tokens", out, {past, current},
-                [copy, shape, past_shape, P, T, n, from_past, from_current](Gradients& gradients) {
+                [shape, past_shape, P, T, from_past, from_current](Gradients& gradients) {
                   const Tensor& dout = gradients.output();
                   if (gradients.wanted(0)) {
-                    const Tensor dpast = Tensor::zeros(past_shape, dout.dtype());
-                    copy(dout, n, 0, dpast, P, P - from_past, from_past);
+                    const Tensor dpast = Tensor::zeros(past_shape, dout.dtype(), dout.device());
+                    copy_tokens(dout, 0, dpast, P - from_past, from_past);
                     gradients.add(0, dpast);
                   }
                   if (gradients.wanted(1)) {
-                    const Tensor dcurrent = Tensor::zeros(shape, dout.dtype());
-                    copy(dout, n, from_past, dcurrent, T, T - from_current, from_current);
+                    const Tensor dcurrent = Tensor::zeros(shape, dout.dtype(), dout.device());
+                    copy_tokens(dout, from_past, dcurrent, T - from_current, from_current);
                     gradients.add(1, dcurrent);
                   }
                 });
 }
 
 Tensor carry_mask(const Tensor& past_mask, const Tensor& key_mask, const Tensor& segments,
-                  int64_t B, int64_t P, int64_t T, int64_t keep) {
+                  int64_t B, int64_t P, int64_t T, int64_t keep, Device device) {
   const int64_t n = keep < 0 ? P + T : std::min(keep, P + T);
-  const Tensor out = Tensor::empty({B, n}, DType::u8);
+  const Tensor out = Tensor::empty({B, n}, DType::u8, device);
+  if constexpr (kCuda) {
+    if (on_cuda(out)) {
+      check_mask(past_mask, B, P, "past_mask");
+      check_mask(key_mask, B, T, "key_mask");
+      check_mask(segments, B, T, "segments");
+      cuda::carry_mask(past_mask, key_mask, segments, P, T, out);
+      return out;
+    }
+  }
   const uint8_t* past = mask_of(past_mask, B, P, "past_mask");
   const uint8_t* current = mask_of(key_mask, B, T, "key_mask");
   const std::vector<Span> spans =

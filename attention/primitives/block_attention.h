@@ -35,9 +35,9 @@ struct BlockAttentionVariables {
 };
 
 // y [B,Tq,H,V] in the dtype of q. Differentiable in every input. f64 is computed in f64, f32 and
-// bf16 in f32 (saved: the inputs in that type, y, and B Tq H numbers). CPU. Masked queries, and
-// queries that see no valid key, give 0; what masked positions hold changes nothing. Throws Error
-// on shapes that do not fit.
+// bf16 in f32 (saved: the inputs in that type, y, and B Tq H numbers); a CUDA device saves bf16 as
+// it is and has no f64. Masked queries, and queries that see no valid key, give 0; what masked
+// positions hold changes nothing. Throws Error on shapes that do not fit.
 Variable block_attention(const BlockAttentionVariables& inputs,
                          const BlockAttentionContext& context);
 
@@ -45,9 +45,10 @@ Variable block_attention(const BlockAttentionVariables& inputs,
 // with n = min(keep, P + T): keys or values to carry. past may be undefined. Differentiable.
 Variable carry_tokens(const Variable& past, const Variable& current, int64_t keep);
 
-// The mask that belongs to carried tokens, u8 [B,n]: valid tokens of the row's last segment. Past
-// ones belong to the first segment. past_mask, key_mask and segments may be undefined.
+// The mask that belongs to carried tokens, u8 [B,n] on `device`: valid tokens of the row's last
+// segment. Past ones belong to the first segment. past_mask, key_mask and segments may be
+// undefined.
 Tensor carry_mask(const Tensor& past_mask, const Tensor& key_mask, const Tensor& segments,
-                  int64_t B, int64_t P, int64_t T, int64_t keep);
+                  int64_t B, int64_t P, int64_t T, int64_t keep, Device device = {});
 
 }  // namespace linnet

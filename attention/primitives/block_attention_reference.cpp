@@ -60,7 +60,7 @@ void block_attention_reference(const BlockAttentionInputs<double>& in,
     for (int64_t head = 0; head < in.q.H; ++head) {
       const int64_t group = head / (in.q.H / in.k.H);
       const int64_t example = in.example_ids ? in.example_ids[piece.row] : piece.row;
-      const DropoutMask mask(options, example, head);
+      const DropoutDraws draws(options, example, head);
       for (int64_t r = 0; r < piece.queries; ++r) {
         const int64_t t = piece.query_begin + r;
         double* out = y.at(piece.row, t, head);
@@ -106,8 +106,8 @@ void block_attention_reference(const BlockAttentionInputs<double>& in,
           if (logits[u] == -infinity) continue;
           double weight = std::exp(logits[u] - largest) / sum;
           if (options.dropout > 0) {
-            const bool kept = mask.keeps(piece.query_time + r, piece.key_time + u);
-            weight = kept ? weight * mask.keep_scale : 0.0;
+            const bool kept = draws.keeps(piece.query_time + r, piece.key_time + u);
+            weight = kept ? weight * draws.keep_scale : 0.0;
           }
           const double* v = key_at(u, in.past_v, in.v);
           for (int64_t c = 0; c < in.v.K; ++c) out[c] += weight * v[c];

@@ -1,5 +1,5 @@
-// What the forward and backward kernels of block attention share: pieces (sequences whose queries
-// see a contiguous range of keys each), and a tile of queries or keys copied into the cache.
+// What the forward and backward kernels of block attention share: the pieces of a call, and a tile
+// of queries or keys copied into the cache.
 #pragma once
 
 #include <algorithm>
@@ -8,27 +8,13 @@
 #include <memory>
 #include <vector>
 
-#include "attention/primitives/block_attention_cpu.h"
+#include "attention/primitives/block_attention_pattern.h"
 #include "attention/primitives/simd.h"
 
 namespace linnet::block_attention_detail {
 
 // Queries (vector lanes) and keys of a tile.
 inline constexpr int64_t kQueries = 64, kKeys = 64;
-
-// One sequence: queries r = 0..queries of a row, and keys u = 0..past + keys, past ones first.
-struct Piece {
-  int64_t row, query_begin, queries, key_begin, keys, past;
-  // Absolute position of query 0; past - start of the keys stand before position 0.
-  int64_t start;
-  // Times of query 0 and of key 0, for draws.
-  int64_t query_time, key_time;
-  int64_t all_keys() const { return past + keys; }
-};
-
-struct KeyRange {
-  int64_t begin, end;
-};
 
 template <typename T>
 std::vector<Piece> make_pieces(const BlockAttentionInputs<T>& in) {
@@ -45,22 +31,6 @@ std::vector<Piece> make_pieces(const BlockAttentionInputs<T>& in) {
                       time, time - past});
   }
   return pieces;
-}
-
-// The keys that query r sees, as a range of u.
-inline KeyRange visible_keys(const Piece& piece, const BlockAttentionOptions& options, int64_t r) {
-  const int64_t own = piece.past + r;
-  KeyRange range{0, options.causal ? own + 1 : piece.all_keys()};
-  if (options.pattern == BlockPattern::band) {
-    range.begin = own - options.left;
-    if (!options.causal) range.end = own + options.right + 1;
-  } else if (options.pattern == BlockPattern::blocks) {
-    range.begin = own - (piece.start + r) % options.block;
-    if (!options.causal) range.end = range.begin + options.block;
-  }
-  range.begin = std::max(range.begin, std::max<int64_t>(0, piece.past - piece.start));
-  range.end = std::max(std::min(range.end, piece.all_keys()), range.begin);
-  return range;
 }
 
 // Queries of a tile: fewer where the pattern is so narrow that a wide tile would mostly be empty.
@@ -242,28 +212,12 @@ struct QueryTile {
   }
 };
 
-// Keeps or drops weights as BlockAttentionOptions says; the words of four consecutive key times
-// come from one draw.
+// The draws of a tile of queries.
 struct DropoutMask {
-  uint32_t threshold = 0;
-  double keep_scale = 1.0;
-  RandomKey key;
-  uint64_t example = 0;
+  DropoutDraws draws;
 
-  DropoutMask(const BlockAttentionOptions& options, int64_t example_id, int64_t head)
-      : threshold(static_cast<uint32_t>(options.dropout * 0x1p32)),
-        keep_scale(1.0 / (1.0 - options.dropout)),
-        key(options.dropout_key),
-        example(static_cast<uint64_t>(example_id)) {
-    key.site += 0x9E3779B97F4A7C15u * static_cast<uint64_t>(head + 1);
-  }
-  uint64_t element(int64_t query_time, int64_t key_time) const {
-    return (example << 40) + (static_cast<uint64_t>(query_time) << 20) +
-           (static_cast<uint64_t>(key_time) >> 2);
-  }
-  bool keeps(int64_t query_time, int64_t key_time) const {
-    return key.words(element(query_time, key_time))[key_time & 3] >= threshold;
-  }
+  DropoutMask(const BlockAttentionOptions& options, int64_t example, int64_t head)
+      : draws(options, example, head) {}
   // factors[lane] = 0 or keep_scale for queries query_time + lane, lanes <= kQueries.
   template <typename T>
   void factors(int64_t query_time, int64_t lanes, int64_t key_time, T* out);
@@ -280,13 +234,13 @@ void DropoutMask::factors(int64_t query_time, int64_t lanes, int64_t key_time, T
     drawn_query_ = query_time;
     drawn_keys_ = key_time >> 2;
     for (int64_t lane = 0; lane < lanes; ++lane) {
-      const auto drawn = key.words(element(query_time + lane, key_time));
+      const auto drawn = draws.key.words(draws.element(query_time + lane, key_time));
       for (int word = 0; word < 4; ++word) words_[word][lane] = drawn[word];
     }
   }
   const uint32_t* words = words_[key_time & 3];
   for (int64_t lane = 0; lane < lanes; ++lane) {
-    out[lane] = words[lane] >= threshold ? static_cast<T>(keep_scale) : T{0};
+    out[lane] = words[lane] >= draws.threshold ? static_cast<T>(draws.keep_scale) : T{0};
   }
 }
 

@@ -41,8 +41,9 @@ struct SlotAttentionResult {
 // Causal self-attention: o [B,T,H,V] in the dtype of q, and the memory after the last token.
 // `state` continues the first segment of every row. Differentiable in every input and in the
 // memory, both ways (mass has no gradient with normalizer none). f64 is computed in f64, f32 and
-// bf16 in f32 (saved for backward: the inputs in that type). CPU. Masked queries give 0; what
-// masked positions hold changes nothing. Throws Error on shapes that do not fit.
+// bf16 in f32 (saved for backward: the inputs in that type); a CUDA device saves bf16 as it is and
+// has no f64. Masked queries give 0; what masked positions hold changes nothing. Throws Error on
+// shapes that do not fit.
 SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
                                           const SlotAttentionContext& context,
                                           const SlotMemory& state = {});

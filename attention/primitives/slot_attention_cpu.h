@@ -130,6 +130,12 @@ void slot_write_weights_backward(const SlotAttentionOptions& options, SequenceVi
                                  const double* dmass_out, SequenceView<T> dlogits,
                                  double* dmass_in);
 
+// Throws Error, naming the disagreement, unless options and the inputs that are there fit the
+// sizes.
+template <typename T>
+void check_slot_attention(const SlotAttentionOptions& options, const SlotAttentionInputs<T>& inputs,
+                          int64_t H, int64_t N, int64_t K, int64_t V);
+
 // The definition in double, by plain loops over (reader, slot, writer). write_time selects the
 // paper's footnote 5 (options.normalizer is then not looked at). Key span n serves query span n.
 // For tests.

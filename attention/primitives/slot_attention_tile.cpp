@@ -4,9 +4,40 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "attention/primitives/simd.h"
 #include "core/error.h"
+
+namespace linnet {
+
+template <typename T>
+void check_slot_attention(const SlotAttentionOptions& options, const SlotAttentionInputs<T>& inputs,
+                          int64_t H, int64_t N, int64_t K, int64_t V) {
+  const auto& [q, k, v, logits] = std::tie(inputs.q, inputs.k, inputs.v, inputs.logits);
+  require(N > 0 && K > 0 && V > 0, "slot_attention: slots and widths must be positive, got N=", N,
+          " K=", K, " V=", V);
+  require(options.control != SlotControl::exp || options.normalizer == SlotNormalizer::read_time,
+          "slot_attention: exp control needs normalisation at read time (sums of exponentials "
+          "overflow); for write time use slot_write_weights");
+  require(options.floor > 0, "slot_attention: floor must be positive, got ", options.floor);
+  require(!q || (q.H == H && q.K == K), "slot_attention: q has ", q.H, " heads of width ", q.K,
+          ", expected ", H, " of ", K);
+  require(!k || (k.H == H && k.K == K && v.B == k.B && v.T == k.T && v.H == H && v.K == V &&
+                 logits.B == k.B && logits.T == k.T && logits.H == H && logits.K == N),
+          "slot_attention: k [", k.B, ",", k.T, ",", k.H, ",", k.K, "], v [", v.B, ",", v.T, ",",
+          v.H, ",", v.K, "] and logits [", logits.B, ",", logits.T, ",", logits.H, ",", logits.K,
+          "] do not belong together");
+}
+
+template void check_slot_attention<float>(const SlotAttentionOptions&,
+                                          const SlotAttentionInputs<float>&, int64_t, int64_t,
+                                          int64_t, int64_t);
+template void check_slot_attention<double>(const SlotAttentionOptions&,
+                                           const SlotAttentionInputs<double>&, int64_t, int64_t,
+                                           int64_t, int64_t);
+
+}  // namespace linnet
 
 namespace linnet::slot_attention_detail {
 namespace {
@@ -75,20 +106,7 @@ Kernel<T>::Kernel(const SlotAttentionOptions& options_in, const SlotAttentionInp
       kp(padded(K_in)),
       vp(padded(V_in)),
       log_space(options_in.control == SlotControl::exp) {
-  const auto& [q, k, v, logits, query_mask, key_mask] = inputs;
-  require(N > 0 && K > 0 && V > 0, "slot_attention: slots and widths must be positive, got N=", N,
-          " K=", K, " V=", V);
-  require(!log_space || options.normalizer == SlotNormalizer::read_time,
-          "slot_attention: exp control needs normalisation at read time (sums of exponentials "
-          "overflow); for write time use slot_write_weights");
-  require(options.floor > 0, "slot_attention: floor must be positive, got ", options.floor);
-  require(!q || (q.H == H && q.K == K), "slot_attention: q has ", q.H, " heads of width ", q.K,
-          ", expected ", H, " of ", K);
-  require(!k || (k.H == H && k.K == K && v.B == k.B && v.T == k.T && v.H == H && v.K == V &&
-                 logits.B == k.B && logits.T == k.T && logits.H == H && logits.K == N),
-          "slot_attention: k [", k.B, ",", k.T, ",", k.H, ",", k.K, "], v [", v.B, ",", v.T, ",",
-          v.H, ",", v.K, "] and logits [", logits.B, ",", logits.T, ",", logits.H, ",", logits.K,
-          "] do not belong together");
+  check_slot_attention(options, inputs, H, N, K, V);
 }
 
 template <typename T>

@@ -1,0 +1,87 @@
+// What block attention sees and drops, as pure functions that the CPU's and the device's kernels
+// share: pieces (sequences whose queries see a contiguous range of keys each) and draws of dropout.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/primitives/block_attention_cpu.h"
+
+namespace linnet::block_attention_detail {
+
+// One sequence: queries r = 0..queries of a row, and keys u = 0..past + keys, past ones first.
+struct Piece {
+  int64_t row, query_begin, queries, key_begin, keys, past;
+  // Absolute position of query 0; past - start of the keys stand before position 0.
+  int64_t start;
+  // Times of query 0 and of key 0, for draws.
+  int64_t query_time, key_time;
+  constexpr int64_t all_keys() const { return past + keys; }
+};
+
+struct KeyRange {
+  int64_t begin, end;
+};
+
+// The keys that query r sees, as a range of u.
+constexpr KeyRange visible_keys(const Piece& piece, const BlockAttentionOptions& options,
+                                int64_t r) {
+  const int64_t own = piece.past + r;
+  KeyRange range{0, options.causal ? own + 1 : piece.all_keys()};
+  if (options.pattern == BlockPattern::band) {
+    range.begin = own - options.left;
+    if (!options.causal) range.end = own + options.right + 1;
+  } else if (options.pattern == BlockPattern::blocks) {
+    range.begin = own - (piece.start + r) % options.block;
+    if (!options.causal) range.end = range.begin + options.block;
+  }
+  range.begin = std::max(range.begin, std::max<int64_t>(0, piece.past - piece.start));
+  range.end = std::max(std::min(range.end, piece.all_keys()), range.begin);
+  return range;
+}
+
+// The queries that see key u, as a range of r: the same relation from the other side.
+constexpr KeyRange visible_queries(const Piece& piece, const BlockAttentionOptions& options,
+                                   int64_t u) {
+  const int64_t own = u - piece.past;  // the query at the key's own position
+  const int64_t position = piece.start + own;
+  KeyRange range{options.causal ? own : 0, piece.queries};
+  if (options.pattern == BlockPattern::band) {
+    range.end = own + options.left + 1;
+    if (!options.causal) range.begin = own - options.right;
+  } else if (options.pattern == BlockPattern::blocks) {
+    const int64_t first = own - position % options.block;
+    range.end = first + options.block;
+    if (!options.causal) range.begin = first;
+  }
+  range.begin = std::max<int64_t>(range.begin, 0);
+  range.end = position < 0 ? range.begin : std::min(range.end, piece.queries);
+  range.end = std::max(range.end, range.begin);
+  return range;
+}
+
+// Keeps or drops the weights of one head of one example, as BlockAttentionOptions says; the words
+// of four consecutive key times come from one draw.
+struct DropoutDraws {
+  uint32_t threshold;
+  double keep_scale;
+  RandomKey key;
+  uint64_t example;
+
+  constexpr DropoutDraws(const BlockAttentionOptions& options, int64_t example_id, int64_t head)
+      : threshold(static_cast<uint32_t>(options.dropout * 0x1p32)),
+        keep_scale(1.0 / (1.0 - options.dropout)),
+        key(options.dropout_key),
+        example(static_cast<uint64_t>(example_id)) {
+    key.site += 0x9E3779B97F4A7C15u * static_cast<uint64_t>(head + 1);
+  }
+  constexpr uint64_t element(int64_t query_time, int64_t key_time) const {
+    return (example << 40) + (static_cast<uint64_t>(query_time) << 20) +
+           (static_cast<uint64_t>(key_time) >> 2);
+  }
+  constexpr bool keeps(int64_t query_time, int64_t key_time) const {
+    return key.words(element(query_time, key_time))[key_time & 3] >= threshold;
+  }
+};
+
+}  // namespace linnet::block_attention_detail

@@ -1,0 +1,76 @@
+// Block attention, forward: streaming soft-max, 32 keys at a time.
+#include "attention/primitives/cuda/block_attention_problem.h"
+
+namespace linnet::cuda {
+namespace {
+
+using namespace block_attention_detail;
+
+// A warp for each (b, h, t): lanes are keys for logits, channels for the weighted sum.
+template <typename T>
+__global__ void attend_to_keys(BlockProblem<T> p, T* y, float* log_sum_exp) {
+  SharedArena arena;
+  const WarpFloats shared(arena, p.K + p.V + kLanes);
+  const int64_t item = global_warp();
+  if (item >= p.B * p.H * p.Tq) return;
+  const int64_t t = item % p.Tq, h = item / p.Tq % p.H, b = item / p.Tq / p.H;
+  const int lane = warp_lane();
+  float* q = shared.mine();
+  float* weighted = q + p.K;
+  float* weights = weighted + p.V;  // of 32 keys; below 0: not seen
+  const Piece piece = p.piece(b, t);
+  const int64_t r = t - piece.query_begin, g = p.group(h), number = p.query(b, t, h);
+  KeyRange keys = visible_keys(piece, p.options, r);
+  if (!p.query_valid(b, t)) keys.end = keys.begin;
+  const DropoutDraws draws = p.draws(b, h);
+  for (int64_t c = lane; c < p.K; c += kLanes) q[c] = load(p.q + number * p.K + c);
+  for (int64_t c = lane; c < p.V; c += kLanes) weighted[c] = 0;
+  __syncwarp();
+  float largest = -kInfinity, sum = 0;
+  for (int64_t first = keys.begin; first < keys.end; first += kLanes) {
+    const int64_t u = first + lane;
+    const bool seen = u < keys.end && p.key_valid(piece, u);
+    const float logit =
+        seen ? p.logit(piece, h, r, u, dot(q, p.key(piece, u, g), p.K)) : -kInfinity;
+    const float now = fmaxf(largest, warp_max(logit));
+    // A query that has seen no key yet: any finite shift keeps exp(-infinity) = 0.
+    const float shift = now == -kInfinity ? 0.0f : now;
+    const float rescale = expf(largest - shift);
+    const float weight = seen ? expf(logit - shift) : 0.0f;
+    sum = sum * rescale + warp_sum(weight);
+    weights[lane] = seen ? weight * p.kept(draws, piece, r, u) : -1.0f;
+    __syncwarp();
+    const int count = static_cast<int>(min(int64_t{kLanes}, keys.end - first));
+    for (int64_t c = lane; c < p.V; c += kLanes) {
+      float total = weighted[c] * rescale;
+      for (int j = 0; j < count; ++j) {
+        if (weights[j] < 0) continue;
+        total += weights[j] * load(p.value(piece, first + j, g) + c);
+      }
+      weighted[c] = total;
+    }
+    __syncwarp();
+    largest = now;
+  }
+  const float factor = sum == 0 ? 0.0f : 1 / sum;
+  for (int64_t c = lane; c < p.V; c += kLanes) store(y + number * p.V + c, weighted[c] * factor);
+  if (lane == 0) log_sum_exp[number] = sum == 0 ? kInfinity : largest + logf(sum);
+}
+
+template <typename T>
+void forward_typed(const BlockAttentionTensors& in, const BlockAttentionSetting& setting,
+                   const Tensor& y, const Tensor& log_sum_exp) {
+  const BlockProblem<T> p = problem_of<T>(in, setting);
+  launch(warps("attend_to_keys", p.B * p.H * p.Tq, p.K + p.V + kLanes), attend_to_keys<T>, p,
+         pointer<T>(y), pointer<float>(log_sum_exp));
+}
+
+}  // namespace
+
+void block_attention_forward(const BlockAttentionTensors& in, const BlockAttentionSetting& setting,
+                             const Tensor& y, const Tensor& log_sum_exp) {
+  dispatch(y.dtype(),
+           [&](auto zero) { forward_typed<decltype(zero)>(in, setting, y, log_sum_exp); });
+}
+
+}  // namespace linnet::cuda

@@ -1,0 +1,121 @@
+// What the kernels of block attention share: one call's arrays, what a query sees, the weight of a
+// pair. Internal to block_attention_*.cu.
+#pragma once
+
+#include "attention/primitives/block_attention_pattern.h"
+#include "attention/primitives/cuda/block_attention.h"
+#include "attention/primitives/cuda/warp_items.h"
+
+namespace linnet::cuda::block_attention_detail {
+
+using linnet::block_attention_detail::DropoutDraws;
+using linnet::block_attention_detail::KeyRange;
+using linnet::block_attention_detail::Piece;
+
+// Arrays are dense; optional ones may be null.
+template <typename T>
+struct BlockProblem {
+  const T *q, *k, *v, *past_k, *past_v;
+  const float* bias;
+  const uint8_t *query_mask, *key_mask, *past_mask;
+  const int32_t *span_begins, *span_ends, *positions;
+  const int64_t* examples;
+  int64_t B, Tq, Tk, P, H, G, K, V;
+  int64_t bias_heads, bias_count, bias_origin, time_offset;
+  bool cross;
+  BlockAttentionOptions options;
+
+  __device__ int64_t group(int64_t h) const { return h / (H / G); }
+  // The piece that token t of row b belongs to (t = 0 where there are no tokens).
+  __device__ Piece piece(int64_t b, int64_t t) const {
+    if (cross) return {b, 0, Tq, 0, Tk, 0, 0, time_offset, 0};
+    const bool cut = span_begins != nullptr && Tq > 0;
+    const int64_t begin = cut ? span_begins[b * Tq + t] : 0;
+    const int64_t end = cut ? span_ends[b * Tq + t] : Tq;
+    int64_t start = 0, past = 0;
+    if (begin == 0) {
+      start = positions != nullptr && Tq > 0 ? positions[b * Tq] : time_offset;
+      past = P;
+    }
+    const int64_t time = time_offset + begin;
+    return {b, begin, end - begin, begin, end - begin, past, start, time, time - past};
+  }
+  __device__ bool query_valid(int64_t b, int64_t t) const { return is_set(query_mask, b * Tq + t); }
+  __device__ bool key_valid(const Piece& piece, int64_t u) const {
+    if (u < piece.past) return is_set(past_mask, piece.row * P + u);
+    return is_set(key_mask, piece.row * Tk + piece.key_begin + u - piece.past);
+  }
+  __device__ const T* key(const Piece& piece, int64_t u, int64_t g) const {
+    return row_of(past_k, k, piece, u, g, K);
+  }
+  __device__ const T* value(const Piece& piece, int64_t u, int64_t g) const {
+    return row_of(past_v, v, piece, u, g, V);
+  }
+  // The number of (b, t, h) among the queries.
+  __device__ int64_t query(int64_t b, int64_t t, int64_t h) const { return (b * Tq + t) * H + h; }
+  __device__ DropoutDraws draws(int64_t b, int64_t h) const {
+    return {options, examples != nullptr ? examples[b] : b, h};
+  }
+  // The logit of query r and key u from q . k.
+  __device__ float logit(const Piece& piece, int64_t h, int64_t r, int64_t u, float product) const {
+    const float scaled = static_cast<float>(options.scale) * product;
+    if (bias == nullptr) return scaled;
+    const int64_t distance = u - piece.past - r;
+    return scaled + bias[(bias_heads == 1 ? 0 : h) * bias_count + distance + bias_origin];
+  }
+  // What dropout multiplies a weight by.
+  __device__ float kept(const DropoutDraws& draws, const Piece& piece, int64_t r, int64_t u) const {
+    if (!(options.dropout > 0)) return 1.0f;
+    return draws.keeps(piece.query_time + r, piece.key_time + u)
+               ? static_cast<float>(draws.keep_scale)
+               : 0.0f;
+  }
+
+ private:
+  __device__ const T* row_of(const T* past, const T* now, const Piece& piece, int64_t u, int64_t g,
+                             int64_t width) const {
+    if (u < piece.past) return past + ((piece.row * P + u) * G + g) * width;
+    return now + ((piece.row * Tk + piece.key_begin + u - piece.past) * G + g) * width;
+  }
+};
+
+template <typename T>
+BlockProblem<T> problem_of(const BlockAttentionTensors& in, const BlockAttentionSetting& setting) {
+  const BlockAttentionContext& context = setting.context;
+  BlockProblem<T> p{};
+  p.q = pointer<T>(in.q);
+  p.k = pointer<T>(in.k);
+  p.v = pointer<T>(in.v);
+  p.past_k = pointer_or_null<T>(in.past_k);
+  p.past_v = pointer_or_null<T>(in.past_v);
+  p.bias = pointer_or_null<float>(in.bias);
+  p.query_mask = pointer_or_null<uint8_t>(context.query_mask);
+  p.key_mask = pointer_or_null<uint8_t>(context.key_mask);
+  p.past_mask = pointer_or_null<uint8_t>(context.past_mask);
+  p.B = in.q.size(0);
+  p.Tq = in.q.size(1);
+  p.Tk = in.k.size(1);
+  p.P = in.past_k.defined() ? in.past_k.size(1) : 0;
+  p.H = in.q.size(2);
+  p.G = in.k.size(2);
+  p.K = in.q.size(3);
+  p.V = in.v.size(3);
+  p.cross = context.cross;
+  p.time_offset = context.place.time_offset;
+  p.options = context.options;
+  p.examples = pointer_or_null<int64_t>(setting.examples);
+  if (in.bias.defined()) {
+    p.bias_heads = in.bias.size(0);
+    p.bias_count = in.bias.size(1);
+    p.bias_origin = context.bias_origin;
+  }
+  if (context.cross) return p;
+  p.positions = pointer_or_null<int32_t>(context.positions);
+  if (setting.spans.defined()) {
+    p.span_begins = pointer<int32_t>(setting.spans);
+    p.span_ends = p.span_begins + p.B * p.Tq;
+  }
+  return p;
+}
+
+}  // namespace linnet::cuda::block_attention_detail

@@ -1,0 +1,19 @@
+// Tokens and masks that a sequence carries from one call to the next, on a CUDA device;
+// block_attention.cpp calls these.
+#pragma once
+
+#include "core/tensor.h"
+
+namespace linnet::cuda {
+
+// `tokens` tokens of every row of `from` [B,.,...], from token from_token on, to those of `to`
+// [B,.,...] from to_token on. Any dtype, the same for both.
+void copy_tokens(const Tensor& from, int64_t from_token, const Tensor& to, int64_t to_token,
+                 int64_t tokens);
+
+// linnet::carry_mask into `out` (u8 [B,n] on the device): its last entry is token T - 1. The masks
+// and segments (i32 [B,T]) may be undefined.
+void carry_mask(const Tensor& past_mask, const Tensor& key_mask, const Tensor& segments, int64_t P,
+                int64_t T, const Tensor& out);
+
+}  // namespace linnet::cuda

@@ -1,0 +1,184 @@
+// Slot attention on a CUDA device: in which order the steps are taken.
+#include "attention/primitives/cuda/slot_attention.h"
+
+#include "attention/primitives/cuda/slot_attention_kernels.h"
+
+namespace linnet::cuda {
+namespace {
+
+// Every row is one run of tokens.
+SlotSequences rows_of(const Tensor& sequence, int64_t N) {
+  return {{}, sequence.size(0), sequence.size(1), sequence.size(2), N};
+}
+
+// The same with a run for each span.
+SlotSequences spans_of(const std::vector<Span>& spans, const Tensor& sequence, int64_t N) {
+  SlotSequences out = rows_of(sequence, N);
+  out.count = static_cast<int64_t>(spans.size());
+  if (out.count == sequence.size(0)) return out;  // whole rows
+  std::vector<int32_t> numbers;
+  for (const Span& span : spans) {
+    for (const int64_t number : {span.row, span.begin, span.end}) {
+      numbers.push_back(static_cast<int32_t>(number));
+    }
+  }
+  out.spans = Tensor::from(numbers, {out.count, 3}, sequence.device());
+  return out;
+}
+
+// What is written, by these weights.
+SlotScan scan_of(const SlotSequences& sequences, const Tensor& x, const Tensor& x_mask,
+                 const SlotWeights& weights) {
+  SlotScan scan;
+  scan.sequences = sequences;
+  scan.dtype = x.dtype();
+  scan.width = x.size(3);
+  scan.x = x;
+  scan.x_mask = x_mask;
+  scan.weights = weights.weights;
+  scan.decays = weights.decays;
+  return scan;
+}
+// What is read, nothing being written.
+SlotScan read_of(const SlotSequences& sequences, const Tensor& reader, const Tensor& reader_mask) {
+  SlotScan scan;
+  scan.sequences = sequences;
+  scan.dtype = reader.dtype();
+  scan.width = reader.size(3);
+  scan.reader = reader;
+  scan.reader_mask = reader_mask;
+  return scan;
+}
+
+Tensor slots_like(const Tensor& sequence, int64_t N) {
+  return Tensor::empty({sequence.size(0), sequence.size(1), sequence.size(2), N}, DType::f32,
+                       sequence.device());
+}
+
+}  // namespace
+
+void slot_attention_causal_forward(const SlotAttentionContext& context, const SlotTensors& in,
+                                   const SlotTensors& end, const Tensor& o) {
+  const int64_t N = in.logits.size(3);
+  const SlotSequences rows = rows_of(in.q, N);
+  const SlotWeights weights = slot_weights(context, rows, in.logits, in.mass, end.mass);
+  SlotScan keys = scan_of(rows, in.k, context.key_mask, weights);
+  keys.reader = in.q;
+  keys.reader_mask = context.query_mask;
+  keys.before = in.keys;
+  keys.after = end.keys;
+  const Tensor reads = slots_like(in.q, N);
+  scan_slots(keys, reads);
+  slot_soft_max(context.options, weights.factors, context.query_mask, reads);
+  SlotScan values = scan_of(rows, in.v, context.key_mask, weights);
+  values.reader_mask = context.query_mask;
+  values.before = in.values;
+  values.after = end.values;
+  scan_channels(values, reads, o);
+}
+
+void slot_attention_causal_backward(const SlotAttentionContext& context, const SlotTensors& in,
+                                    const SlotTensors& end, const Tensor& d_o,
+                                    const SlotTensors& dend, const SlotTensors& d) {
+  const int64_t N = in.logits.size(3);
+  const SlotSequences rows = rows_of(in.q, N);
+  const SlotWeights weights = slot_weights(context, rows, in.logits, in.mass, {});
+  SlotScan keys = scan_of(rows, in.k, context.key_mask, weights);
+  SlotScan values = scan_of(rows, in.v, context.key_mask, weights);
+  keys.reader = in.q;
+  values.reader = d_o;
+  keys.reader_mask = values.reader_mask = context.query_mask;
+  keys.before = in.keys;
+  values.before = in.values;
+  const Tensor to_keys = slots_like(in.q, N), to_values = slots_like(in.q, N);
+  scan_slots(keys, to_keys);
+  scan_slots(values, to_values);
+  const Tensor to_sums =
+      slot_read_gradients(context.options, weights.factors, context.query_mask, to_keys, to_values);
+  scan_channels(keys, to_keys, d.q);
+
+  const Tensor dsums = slot_sums_gradient(
+      context.options, {end.keys, end.values, dend.keys, dend.values}, dend.mass);
+  keys.before = dend.keys;
+  values.before = dend.values;
+  keys.after = d.keys;
+  values.after = d.values;
+  reverse_scan_channels(keys, to_keys, d.k);
+  reverse_scan_channels(values, to_values, d.v);
+  const Tensor dweights = slots_like(in.q, N);
+  reverse_scan_slots(keys, to_keys, dweights, false);
+  reverse_scan_slots(values, to_values, dweights, true);
+  slot_logit_gradients(context, rows, weights, dweights, to_sums, dsums, d.logits);
+  if (!d.mass.defined()) return;
+  slot_mass_gradient(context.options, {in.keys, in.values, d.keys, d.values}, dsums, d.mass);
+}
+
+void slot_attention_memory_forward(const SlotAttentionContext& context, const SlotTensors& in,
+                                   const std::vector<Span>& spans, const SlotTensors& memory) {
+  const SlotSequences sequences = spans_of(spans, in.k, in.logits.size(3));
+  const SlotWeights weights = slot_weights(context, sequences, in.logits, {}, memory.mass);
+  SlotScan keys = scan_of(sequences, in.k, context.key_mask, weights);
+  SlotScan values = scan_of(sequences, in.v, context.key_mask, weights);
+  keys.after = memory.keys;
+  values.after = memory.values;
+  scan_slots(keys, {});
+  scan_slots(values, {});
+}
+
+void slot_attention_memory_backward(const SlotAttentionContext& context, const SlotTensors& in,
+                                    const std::vector<Span>& spans, const SlotTensors& memory,
+                                    const SlotTensors& dmemory, const SlotTensors& d) {
+  const SlotSequences sequences = spans_of(spans, in.k, in.logits.size(3));
+  const SlotWeights weights = slot_weights(context, sequences, in.logits, {}, {});
+  SlotScan keys = scan_of(sequences, in.k, context.key_mask, weights);
+  SlotScan values = scan_of(sequences, in.v, context.key_mask, weights);
+  keys.before = dmemory.keys;
+  values.before = dmemory.values;
+  reverse_scan_channels(keys, {}, d.k);
+  reverse_scan_channels(values, {}, d.v);
+  const Tensor dweights = slots_like(in.k, sequences.N);
+  reverse_scan_slots(keys, {}, dweights, false);
+  reverse_scan_slots(values, {}, dweights, true);
+  const Tensor dsums = slot_sums_gradient(
+      context.options, {memory.keys, memory.values, dmemory.keys, dmemory.values}, dmemory.mass);
+  slot_logit_gradients(context, sequences, weights, dweights, {}, dsums, d.logits);
+}
+
+void slot_attention_read_forward(const SlotAttentionContext& context, const SlotTensors& in,
+                                 const std::vector<Span>& spans, const Tensor& o) {
+  const SlotSequences sequences = spans_of(spans, in.q, in.keys.size(2));
+  const Tensor reads = slots_like(in.q, sequences.N);
+  const Tensor factors = slot_read_factors(context.options, sequences, in.mass, reads.shape());
+  SlotScan keys = read_of(sequences, in.q, context.query_mask);
+  keys.before = in.keys;
+  scan_slots(keys, reads);
+  slot_soft_max(context.options, factors, context.query_mask, reads);
+  SlotScan values = read_of(sequences, o, context.query_mask);
+  values.before = in.values;
+  scan_channels(values, reads, o);
+}
+
+void slot_attention_read_backward(const SlotAttentionContext& context, const SlotTensors& in,
+                                  const std::vector<Span>& spans, const Tensor& d_o,
+                                  const SlotTensors& d) {
+  const SlotSequences sequences = spans_of(spans, in.q, in.keys.size(2));
+  const Tensor to_keys = slots_like(in.q, sequences.N), to_values = slots_like(in.q, sequences.N);
+  const Tensor factors = slot_read_factors(context.options, sequences, in.mass, to_keys.shape());
+  SlotScan keys = read_of(sequences, in.q, context.query_mask);
+  SlotScan values = read_of(sequences, d_o, context.query_mask);
+  keys.before = in.keys;
+  values.before = in.values;
+  scan_slots(keys, to_keys);
+  scan_slots(values, to_values);
+  const Tensor to_sums =
+      slot_read_gradients(context.options, factors, context.query_mask, to_keys, to_values);
+  scan_channels(keys, to_keys, d.q);
+  keys.before = values.before = Tensor();
+  keys.after = d.keys;
+  values.after = d.values;
+  reverse_scan_channels(keys, to_keys, {});
+  reverse_scan_channels(values, to_values, {});
+  slot_read_mass_gradient(context.options, sequences, to_sums, d.mass);
+}
+
+}  // namespace linnet::cuda

@@ -1,0 +1,125 @@
+// Slot attention: the soft-max over the slots that a token reads, and its gradient. A warp for
+// every head of a token.
+#include "attention/primitives/cuda/slot_sequence.h"
+#include "attention/primitives/cuda/warp_items.h"
+
+namespace linnet::cuda {
+namespace {
+
+struct Rows {
+  SlotAttentionOptions options;
+  int64_t count, H, N;
+  const float* factors;
+  const uint8_t* query_mask;
+
+  // The logit of a slot from q . sums; only of those in use.
+  __device__ float logit(float factor, float product) const {
+    return static_cast<float>(options.scale) * factor * product;
+  }
+  __device__ bool used(float factor) const { return !options.mask_empty || factor != 0; }
+};
+
+Rows rows_of(const SlotAttentionOptions& options, const Tensor& factors, const Tensor& query_mask) {
+  const int64_t N = factors.size(3);
+  return {options,
+          N == 0 ? 0 : factors.elements() / N,
+          factors.size(2),
+          N,
+          pointer<float>(factors),
+          pointer_or_null<uint8_t>(query_mask)};
+}
+
+// exp(logit - shift) * inverse is the probability of a slot; inverse 0: no slot is in use.
+struct SoftMax {
+  float shift, inverse;
+};
+__device__ SoftMax soft_max_of(const Rows& rows, const float* factors, const float* products) {
+  float largest = -kInfinity, sum = 0;
+  bool any = false;
+  for (int64_t l = warp_lane(); l < rows.N; l += kLanes) {
+    if (!rows.used(factors[l])) continue;
+    any = true;
+    largest = fmaxf(largest, rows.logit(factors[l], products[l]));
+  }
+  largest = warp_max(largest);
+  if (largest == -kInfinity) largest = 0;
+  for (int64_t l = warp_lane(); l < rows.N; l += kLanes) {
+    if (rows.used(factors[l])) sum += expf(rows.logit(factors[l], products[l]) - largest);
+  }
+  sum = warp_sum(sum);
+  return {largest, __any_sync(~0u, any) != 0 ? 1 / sum : 0.0f};
+}
+
+__device__ float probability(const Rows& rows, const SoftMax& soft_max, float factor,
+                             float product) {
+  if (!rows.used(factor)) return 0;
+  return expf(rows.logit(factor, product) - soft_max.shift) * soft_max.inverse;
+}
+
+__global__ void slot_probabilities(Rows rows, float* all_products) {
+  const int64_t row = global_warp();
+  if (row >= rows.count) return;
+  const float* factors = rows.factors + row * rows.N;
+  float* products = all_products + row * rows.N;
+  if (!is_set(rows.query_mask, row / rows.H)) {
+    for (int64_t l = warp_lane(); l < rows.N; l += kLanes) products[l] = 0;
+    return;
+  }
+  const SoftMax soft_max = soft_max_of(rows, factors, products);
+  for (int64_t l = warp_lane(); l < rows.N; l += kLanes) {
+    products[l] = factors[l] * probability(rows, soft_max, factors[l], products[l]);
+  }
+}
+
+__global__ void slot_probability_gradients(Rows rows, float* all_products, float* all_dreads,
+                                           float* all_to_sums) {
+  const int64_t row = global_warp();
+  if (row >= rows.count) return;
+  const float* factors = rows.factors + row * rows.N;
+  float* products = all_products + row * rows.N;
+  float* dreads = all_dreads + row * rows.N;
+  float* to_sums = all_to_sums + row * rows.N;
+  if (!is_set(rows.query_mask, row / rows.H)) {
+    for (int64_t l = warp_lane(); l < rows.N; l += kLanes) {
+      products[l] = dreads[l] = to_sums[l] = 0;
+    }
+    return;
+  }
+  const SoftMax soft_max = soft_max_of(rows, factors, products);
+  float mean = 0;
+  for (int64_t l = warp_lane(); l < rows.N; l += kLanes) {
+    mean += probability(rows, soft_max, factors[l], products[l]) * factors[l] * dreads[l];
+  }
+  mean = warp_sum(mean);
+  const bool sums_matter = rows.options.normalizer == SlotNormalizer::read_time;
+  for (int64_t l = warp_lane(); l < rows.N; l += kLanes) {
+    const float factor = factors[l],
+                logit = rows.used(factor) ? rows.logit(factor, products[l]) : 0;
+    const float p = probability(rows, soft_max, factor, products[l]), dread = factor * dreads[l];
+    const float dlogit = p * (dread - mean);
+    const bool flat = !sums_matter || is_clamped(rows.options, factor);
+    to_sums[l] = flat ? 0.0f : -factor * (dlogit * logit + p * dread);
+    products[l] = static_cast<float>(rows.options.scale) * factor * dlogit;
+    dreads[l] = factor * p;
+  }
+}
+
+}  // namespace
+
+void slot_soft_max(const SlotAttentionOptions& options, const Tensor& factors,
+                   const Tensor& query_mask, const Tensor& products) {
+  const Rows rows = rows_of(options, factors, query_mask);
+  launch(warps("slot_probabilities", rows.count, 0), slot_probabilities, rows,
+         pointer<float>(products));
+}
+
+Tensor slot_read_gradients(const SlotAttentionOptions& options, const Tensor& factors,
+                           const Tensor& query_mask, const Tensor& products, const Tensor& dreads) {
+  const Rows rows = rows_of(options, factors, query_mask);
+  const Tensor to_sums = Tensor::empty(factors.shape(), DType::f32, factors.device());
+  launch(warps("slot_probability_gradients", rows.count, 0), slot_probability_gradients, rows,
+         pointer<float>(products), pointer<float>(dreads), pointer<float>(to_sums));
+  return to_sums;
+}
+
+}  // namespace linnet::cuda

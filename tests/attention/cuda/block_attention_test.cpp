@@ -1,0 +1,269 @@
+// Block attention on the device against the CPU's in double: every pattern and option, results and
+// all gradients, f32 and bf16; carried tokens and masks.
+#include "attention/primitives/block_attention.h"
+
+#include "core/cuda/runtime.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+using test::ids;
+using test::kGpu;
+using test::random_tensor;
+
+struct Sizes {
+  int64_t B = 2, Tq = 37, Tk = 37, H = 4, G = 2, K = 5, V = 7, P = 0;
+};
+
+// Host tensors; sequences in f64.
+struct Problem {
+  Sizes s;
+  BlockAttentionContext context;
+  Tensor q, k, v, past_k, past_v, bias, dy;
+
+  explicit Problem(const Sizes& sizes) : s(sizes) {
+    q = random_tensor({s.B, s.Tq, s.H, s.K}, "q");
+    k = random_tensor({s.B, s.Tk, s.G, s.K}, "k");
+    v = random_tensor({s.B, s.Tk, s.G, s.V}, "v");
+    dy = random_tensor({s.B, s.Tq, s.H, s.V}, "dy");
+    if (s.P > 0) {
+      past_k = random_tensor({s.B, s.P, s.G, s.K}, "past_k");
+      past_v = random_tensor({s.B, s.P, s.G, s.V}, "past_v");
+    }
+    context.options.scale = 0.6;
+  }
+  void band(bool causal, int64_t left, int64_t right = 0) {
+    context.options.pattern = BlockPattern::band;
+    context.options.causal = causal;
+    context.options.left = left;
+    context.options.right = right;
+  }
+  void blocks(bool causal, int64_t block) {
+    context.options.pattern = BlockPattern::blocks;
+    context.options.causal = causal;
+    context.options.block = block;
+  }
+  void add_bias(int64_t heads, int64_t before, int64_t after) {
+    bias = random_tensor({heads, before + after + 1}, "bias");
+    context.bias_origin = before;
+  }
+  // Documents of odd lengths; the first of a row continues at `start`.
+  void cut(int32_t start) {
+    std::vector<int32_t> segments, positions;
+    for (int64_t b = 0; b < s.B; ++b) {
+      for (int64_t t = 0; t < s.Tq; ++t) {
+        const int64_t first = b == 0 ? (t < 11 ? 0 : t < 12 ? 11 : 12) : (t < 34 ? 0 : 34);
+        segments.push_back(static_cast<int32_t>(first + 3 * b));
+        positions.push_back(static_cast<int32_t>(t - first) + (first == 0 ? start : 0));
+      }
+    }
+    context.segments = ids(segments, {s.B, s.Tq});
+    context.positions = ids(positions, {s.B, s.Tq});
+  }
+  // Masks of every kind, with NaN behind them.
+  void mask() {
+    const auto punch = [&](int64_t T, int64_t period, std::initializer_list<Tensor> sequences) {
+      std::vector<uint8_t> valid(static_cast<size_t>(s.B * T), 1);
+      for (size_t i = 1; i < valid.size(); i += static_cast<size_t>(period)) valid[i] = 0;
+      for (const Tensor& x : sequences) {
+        const int64_t width = x.elements() / (s.B * T);
+        for (int64_t i = 0; i < x.elements(); ++i) {
+          if (valid[i / width] == 0) x.data<double>()[i] = std::nan("");
+        }
+      }
+      return Tensor::from(valid, {s.B, T});
+    };
+    context.query_mask = punch(s.Tq, 4, {q, dy});
+    context.key_mask = punch(s.Tk, 3, {k, v});
+    if (s.P > 0) context.past_mask = punch(s.P, 2, {past_k, past_v});
+  }
+  void drop(double probability) {
+    context.options.dropout = probability;
+    context.options.dropout_key = RandomKey{3, 4, 5};
+    context.place.examples = std::make_shared<const std::vector<int64_t>>(s.B, 17);
+  }
+};
+
+// y, then the gradients of all defined inputs, on the host.
+std::vector<Tensor> results(const Problem& p, DType rounded, DType dtype, Device device) {
+  std::vector<Variable> in;
+  for (const Tensor* x : {&p.q, &p.k, &p.v, &p.past_k, &p.past_v, &p.bias}) {
+    in.push_back(x->defined() ? Variable(x->to(rounded).to(dtype).to(device), true) : Variable());
+  }
+  BlockAttentionContext context = p.context;
+  for (Tensor* x : {&context.query_mask, &context.key_mask, &context.past_mask, &context.segments,
+                    &context.positions}) {
+    if (x->defined()) *x = x->to(device);
+  }
+  const Variable y = block_attention({in[0], in[1], in[2], in[3], in[4], in[5]}, context);
+  EXPECT_EQ(y.dtype(), dtype);
+  EXPECT_EQ(y.value().device(), device);
+  backward({y}, {p.dy.to(rounded).to(dtype).to(device)});
+  std::vector<Tensor> out{y.value().to(Device{})};
+  for (const Variable& x : in) {
+    if (x.defined()) out.push_back(x.grad().to(Device{}));
+  }
+  return out;
+}
+
+void expect_as_on_the_cpu(const Problem& p, const std::string& what) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const std::vector<Tensor> expected = results(p, dtype, DType::f64, Device{});
+    const std::vector<Tensor> got = results(p, dtype, dtype, kGpu);
+    for (size_t i = 0; i < got.size(); ++i) {
+      SCOPED_TRACE(what + ", " + std::string(name_of(dtype)) + ", result " + std::to_string(i));
+      EXPECT_CLOSE(got[i], expected[i], dtype == DType::f32 ? 3e-6 : 1e-2);
+    }
+  }
+}
+
+TEST(CudaBlockAttention, EveryPattern) {
+  for (const bool causal : {false, true}) {
+    for (const int pattern : {0, 1, 2}) {
+      Problem p(Sizes{});
+      p.context.options.causal = causal;
+      if (pattern == 1) p.band(causal, 4, 2);
+      if (pattern == 2) p.blocks(causal, 5);
+      const std::string what =
+          "pattern " + std::to_string(pattern) + (causal ? ", causal" : ", noncausal");
+      expect_as_on_the_cpu(p, what);
+      p.cut(0);
+      p.mask();
+      expect_as_on_the_cpu(p, what + ", documents, masks");
+    }
+  }
+}
+
+TEST(CudaBlockAttention, CarriedKeysWithBiasAndDropout) {
+  for (const int pattern : {0, 1, 2}) {
+    for (const bool shared_bias : {false, true}) {
+      Problem p({.P = 6});
+      p.context.options.causal = true;
+      if (pattern == 1) p.band(true, 8);
+      if (pattern == 2) p.blocks(true, 4);
+      p.add_bias(shared_bias ? 1 : p.s.H, 43, 0);
+      p.cut(4);  // two of the six carried slots are empty
+      p.mask();
+      p.drop(0.3);
+      p.context.place.time_offset = 9;
+      expect_as_on_the_cpu(p, "pattern " + std::to_string(pattern));
+    }
+  }
+}
+
+TEST(CudaBlockAttention, BiasOnBothSides) {
+  Problem p(Sizes{});
+  p.band(false, 6, 3);
+  p.add_bias(p.s.H, 7, 3);
+  expect_as_on_the_cpu(p, "band");
+  p.cut(0);
+  p.mask();
+  expect_as_on_the_cpu(p, "band, documents, masks");
+}
+
+TEST(CudaBlockAttention, CrossAttention) {
+  Problem p({.Tq = 5, .Tk = 41});
+  p.context.cross = true;
+  expect_as_on_the_cpu(p, "cross");
+  p.mask();
+  p.drop(0.2);
+  expect_as_on_the_cpu(p, "cross, masks, dropout");
+}
+
+TEST(CudaBlockAttention, DecodesOneToken) {
+  Problem p({.Tq = 1, .Tk = 1, .P = 40});
+  p.context.options.causal = true;
+  p.context.place.time_offset = 38;
+  expect_as_on_the_cpu(p, "one token");
+}
+
+TEST(CudaBlockAttention, NothingToAttendTo) {
+  Problem hidden({.B = 1, .Tq = 3, .Tk = 3, .G = 4});
+  hidden.context.key_mask = Tensor::zeros({1, 3}, DType::u8);
+  expect_as_on_the_cpu(hidden, "all keys masked");
+  Problem empty({.B = 2, .Tq = 0, .Tk = 0, .P = 3});
+  empty.context.options.causal = true;
+  expect_as_on_the_cpu(empty, "no tokens");
+}
+
+// Wide heads, and more queries than one warp's share of a tile.
+TEST(CudaBlockAttention, WideHeads) {
+  Problem p({.B = 1, .Tq = 9, .Tk = 9, .H = 2, .K = 65, .V = 130});
+  p.context.options.causal = true;
+  expect_as_on_the_cpu(p, "wide");
+}
+
+TEST(CudaBlockAttention, DropsWhatTheCpuDrops) {
+  Problem p({.B = 1, .H = 2, .G = 1, .V = 37});
+  p.context.options.causal = true;
+  p.drop(0.5);
+  // Values of one channel each show which weights are there.
+  for (int64_t i = 0; i < 37 * 37; ++i) p.v.data<double>()[i] = i % 38 == 0 ? 1 : 0;
+  const std::vector<double> expected =
+                                results(p, DType::f32, DType::f32, {})[0].to_vector<double>(),
+                            got = results(p, DType::f32, DType::f32, kGpu)[0].to_vector<double>();
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i] == 0, expected[i] == 0) << i;
+}
+
+TEST(CudaBlockAttention, RefusesWhatItCannotDo) {
+  const Variable wide(Tensor::zeros({1, 4, 2, 3}, DType::f64, kGpu));
+  EXPECT_NE(test::message_of<Error>([&] {
+              block_attention({wide, wide, wide, {}, {}, {}}, {});
+            }).find("f32 and bf16"),
+            std::string::npos);
+  const Variable x(Tensor::zeros({1, 4, 2, 3}, DType::f32, kGpu));
+  const Variable host(Tensor::zeros({1, 4, 2, 3}));
+  EXPECT_THROW(block_attention({x, host, x, {}, {}, {}}, {}), Error);
+  BlockAttentionContext context;
+  context.key_mask = Tensor::zeros({1, 3}, DType::u8, kGpu);
+  EXPECT_THROW(block_attention({x, x, x, {}, {}, {}}, context), Error);
+  context = {};
+  const Variable bias(Tensor::zeros({2, 6}, DType::f32, kGpu));
+  context.bias_origin = 3;
+  EXPECT_NE(test::message_of<Error>([&] {
+              block_attention({x, x, x, {}, {}, bias}, context);
+            }).find("covers distances -3 to 2"),
+            std::string::npos);
+}
+
+TEST(CudaCarry, TokensAndMasksAreThoseOfTheCpu) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int64_t T : {0, 1, 5, 70}) {
+      for (const int64_t P : {0, 4}) {
+        for (const int64_t keep : {-1, 0, 3, 8}) {
+          const Tensor past = random_tensor({2, P, 2, 3}, "past", dtype);
+          const Tensor now = random_tensor({2, T, 2, 3}, "now", dtype);
+          std::vector<int32_t> segments;
+          std::vector<uint8_t> valid, past_valid(static_cast<size_t>(2 * P), 1);
+          for (int64_t i = 0; i < 2 * T; ++i) {
+            segments.push_back(i < T ? 1 : static_cast<int32_t>(2 + (i - T) / 3 % 2));
+            valid.push_back(i % 4 == 1 ? 0 : 1);
+          }
+          for (size_t i = 2; i < past_valid.size(); i += 3) past_valid[i] = 0;
+          const auto run = [&](Device device) {
+            const Variable from_past(past.to(device), true), current(now.to(device), true);
+            const Variable out = carry_tokens(P > 0 ? from_past : Variable(), current, keep);
+            backward({out}, {random_tensor(out.shape(), "dout", dtype).to(device)});
+            std::vector<Tensor> all{out.value(), current.grad()};
+            if (P > 0) all.push_back(from_past.grad());
+            const Tensor key_mask = Tensor::from(valid, {2, T}).to(device);
+            const Tensor past_mask = Tensor::from(past_valid, {2, P}).to(device);
+            all.push_back(carry_mask(past_mask, key_mask, ids(segments, {2, T}).to(device), 2, P, T,
+                                     keep, device));
+            all.push_back(carry_mask({}, {}, {}, 2, P, T, keep, device));
+            for (Tensor& x : all) x = x.to(Device{});
+            return all;
+          };
+          const std::vector<Tensor> expected = run(Device{}), got = run(kGpu);
+          for (size_t i = 0; i < got.size(); ++i) {
+            EXPECT_TRUE(test::same_bits(got[i], expected[i])) << T << " " << P << " " << keep;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace linnet
