@@ -137,7 +137,7 @@ MixerResult Subject::forward(const Variable& x, const Variable& source, const Ba
   context.training = training;
   std::vector<int64_t> examples;
   for (int64_t b = 0; b < batch.rows(); ++b) examples.push_back(batch.first_example + b);
-  context.place.examples = Tensor::from(examples, {batch.rows()});
+  context.place.examples = Tensor::from(examples, {batch.rows()}, device_);
   context.place.time_offset = batch.length() > 0 ? batch.positions.data<int32_t>()[0] : 0;
   return options_.form == Form::cross ? mixer_->forward_cross(x, source, context, state)
                                       : mixer_->forward(x, context, state);

@@ -89,11 +89,12 @@ BlockAttentionSetting setting_of(const BlockAttentionTensors& in,
                                  const BlockAttentionContext& context) {
   BlockAttentionSetting setting{context, {}, {}};
   if (!context.cross && context.segments.defined()) setting.spans = token_spans(context.segments);
-  if (context.place.examples && context.options.dropout > 0) {
-    require(static_cast<int64_t>(context.place.examples->size()) == in.q.size(0),
+  if (const Tensor& examples = context.place.examples;
+      examples.defined() && context.options.dropout > 0) {
+    require(examples.elements() == in.q.size(0),
             "block attention: expected an example number for each of ", in.q.size(0), " rows, got ",
-            context.place.examples->size());
-    setting.examples = Tensor::from(*context.place.examples, {in.q.size(0)}, in.q.device());
+            examples.elements());
+    setting.examples = examples;
   }
   return setting;
 }

@@ -81,7 +81,7 @@ struct Problem {
   void drop(double probability) {
     context.options.dropout = probability;
     context.options.dropout_key = RandomKey{3, 4, 5};
-    context.place.examples = std::make_shared<const std::vector<int64_t>>(s.B, 17);
+    context.place.examples = Tensor::full({s.B}, 17, DType::i64);
   }
 };
 
@@ -93,7 +93,7 @@ std::vector<Tensor> results(const Problem& p, DType rounded, DType dtype, Device
   }
   BlockAttentionContext context = p.context;
   for (Tensor* x : {&context.query_mask, &context.key_mask, &context.past_mask, &context.segments,
-                    &context.positions}) {
+                    &context.positions, &context.place.examples}) {
     if (x->defined()) *x = x->to(device);
   }
   const Variable y = block_attention({in[0], in[1], in[2], in[3], in[4], in[5]}, context);
