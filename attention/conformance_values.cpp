@@ -214,7 +214,9 @@ std::string check_f32(const Setup& setup) {
   return precision(setup, DType::f32, 1e-4);
 }
 std::string check_bf16(const Setup& setup) {
-  return precision(setup, DType::bf16, 0.1);
+  // Kernels on devices keep y in bf16 between the passes, as fast soft-max kernels do: the gradient
+  // of k.bias, zero in exact arithmetic, carries that rounding.
+  return precision(setup, DType::bf16, setup.on_cpu() ? 0.1 : 0.15);
 }
 
 std::string check_gradients(const Setup& setup) {
