@@ -3,10 +3,10 @@
 
 #include <numbers>
 
+#include "attention/cosformer/proportions.h"
 #include "attention/define.h"
 #include "attention/mixer_support.h"
 #include "attention/relu/relu.h"
-#include "autograd/embedding.h"
 
 namespace linnet {
 namespace {
@@ -20,22 +20,6 @@ const std::vector<Preset> kPresets = {
     {"leapformer",
      "LeaPformer's fairseq tree: q scaled, denominator at least 0.1",
      {{"scale", "null"}, {"floor", "0.1"}, {"cross_length", "own"}}}};
-
-// position / length for every head, [B,T,H].
-Variable proportions(const Tensor& positions, int64_t length, int64_t heads, bool clamp) {
-  const int64_t tokens = positions.elements();
-  const Tensor result = Tensor::empty({positions.size(0), positions.size(1), heads}, DType::f64);
-  for (int64_t i = 0; i < tokens; ++i) {
-    const int64_t position = positions.data<int32_t>()[i];
-    require_usage(clamp || position < length, "cosformer: position ", position,
-                  " lies beyond the length ", length,
-                  " that it was made for; raise max_length (or the training context), or set "
-                  "beyond_max: clamp");
-    const double p = static_cast<double>(position) / static_cast<double>(length);
-    std::fill_n(result.data<double>() + i * heads, heads, std::min(p, 1.0));
-  }
-  return Variable(result);
-}
 
 class CosformerMixer : public AttentionMixer {
  public:
@@ -57,27 +41,25 @@ class CosformerMixer : public AttentionMixer {
     const int64_t rows = input.q.size(0), heads = options().heads;
     int64_t keys = encoded ? 0 : input.k.size(1);
     if (encoded && keeps_source_length()) {
-      keys = state.at("source_length").value().data<int64_t>()[0];
+      keys = state.at("source_length").value().to_vector<int64_t>()[0];
     }
     const auto length = params_.lengths(options(), input.q.size(1), keys);
     const bool clamp = params_.beyond_max == "clamp";
-    const auto at = [&](const Tensor& positions, int64_t of) {
-      return proportions(positions, of, heads, clamp);
+    const auto at = [&](const Tensor& positions, int64_t tokens, int64_t of) {
+      return Variable(position_proportions(positions, {rows, tokens, heads}, of, clamp,
+                                           input.q.value().device()));
     };
     Proportions p;
-    p.query = at(context.positions, length.queries);
+    p.query = at(context.positions, input.q.size(1), length.queries);
     if (!encoded && (cross || context.key_positions.defined())) {
-      p.key = at(context.key_positions.defined()
-                     ? context.key_positions
-                     : counted_positions(rows, keys, 0, input.q.value().device()),
-                 length.keys);
+      p.key = at(context.key_positions, keys, length.keys);
     } else if (!cross) {
       p.key = p.query;
     }
     MixResult result = kernelized_mix(attention_, options(), input, p, context, state);
     if (keeps_source_length()) {
-      result.state["source_length"] =
-          Variable(Tensor::full({rows}, static_cast<double>(keys), DType::i64));
+      result.state["source_length"] = Variable(
+          Tensor::full({rows}, static_cast<double>(keys), DType::i64, input.q.value().device()));
     }
     return result;
   }

@@ -5,6 +5,7 @@
 
 #include "attention/define.h"
 #include "attention/lavo/lavo_reference.h"
+#include "attention/lavo/local_weight.h"
 #include "attention/lavo/orthonormal.h"
 #include "attention/mixer_support.h"
 #include "attention/primitives/orthogonal_memory.h"
@@ -125,7 +126,7 @@ class LavoMixer : public AttentionMixer {
     OrthogonalMemoryContext memory = memory_context(context);
     memory.cross = true;
     Variable codes(Tensor::empty({input.q.size(0), 0, options().heads, options().head_width()},
-                                 input.q.dtype()));
+                                 input.q.dtype(), input.q.value().device()));
     if (state.empty()) {
       const std::string code = params_.code_of(Form::cross);
       codes = code == "k" ? input.k : code == "v" ? input.v : heads_of(input.source);
@@ -197,12 +198,7 @@ class LavoMixer : public AttentionMixer {
   // The mean of both parts; with `local_only`, the window alone where the memory is empty.
   Variable combine(const Variable& local, const OrthogonalMemoryResult& global) const {
     if (params_.empty_memory == "zeros") return weighted_sum(local, 0.5, global.y, 0.5);
-    const int64_t width = local.size(2) * local.size(3);
-    std::vector<double> weights;
-    for (const int64_t tokens : global.memory_tokens.to_vector<int64_t>()) {
-      weights.insert(weights.end(), static_cast<size_t>(width), tokens == 0 ? 1.0 : 0.5);
-    }
-    const Variable weight(Tensor::from(weights, local.shape()).to(local.dtype()));
+    const Variable weight(local_weight(global.memory_tokens, local.value()));
     return weighted_sum(multiply(local, weight), 1, global.y, 0.5);
   }
 

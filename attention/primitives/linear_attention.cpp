@@ -2,6 +2,8 @@
 #include "attention/primitives/linear_attention.h"
 
 #include "attention/primitives/binding.h"
+#include "attention/primitives/cuda/linear_attention.h"
+#include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
@@ -10,10 +12,20 @@ using namespace binding;
 
 constexpr const char* kName = "linear attention";
 
-// Tensors in the computing type.
-struct Arrays {
-  Tensor q, k, v, query_proportions, key_proportions, memory, mass;
-};
+// Tensors as kernels read them: in the computing type, but q, k and v on a device as they are
+// stored.
+using Arrays = cuda::LinearAttentionArrays;
+
+// q, k or v.
+Tensor sequence(const Variable& x, DType computing, Device device) {
+  return converted(x, x.defined() && on_cuda(x.value()) ? x.dtype() : computing, kName, device);
+}
+
+// dy as kernels read it, like q.
+Tensor output_gradient(Gradients& gradients, DType computing) {
+  const Tensor& dy = gradients.output(0);
+  return on_cuda(dy) ? dy : dy.to(computing);
+}
 
 template <typename T>
 LinearAttentionInputs<T> bind(const Arrays& arrays, const LinearAttentionContext& context) {
@@ -64,37 +76,127 @@ LinearAttentionGradients<T> gradients_of(const Arrays& d) {
   return out;
 }
 
+void causal_forward(const LinearAttentionContext& context, const Arrays& in, const Tensor& y,
+                    const Tensor& memory, const Tensor& mass, const Tensor& denominators) {
+  if constexpr (kCuda) {
+    if (on_cuda(y)) {
+      return cuda::linear_attention_causal_forward(context, in, y, memory, mass, denominators);
+    }
+  }
+  const std::vector<Span> spans = spans_of(context.segments, in.q, in.memory.defined());
+  dispatch(y.dtype(), [&](auto zero) {
+    using E = decltype(zero);
+    linear_attention_causal_forward<E>(
+        context.options, bind<E>(in, context), spans, state_of<const E>(in.memory, in.mass),
+        state_of<E>(memory, mass), view_of<E>(y), denominators.data<E>());
+  });
+}
+
+void causal_backward(const LinearAttentionContext& context, const Arrays& in, const Tensor& y,
+                     const Tensor& denominators, const Tensor& dy, const Tensor& dmemory,
+                     const Tensor& dmass, const Arrays& d) {
+  if constexpr (kCuda) {
+    if (on_cuda(y)) {
+      return cuda::linear_attention_causal_backward(context, in, y, denominators, dy, dmemory,
+                                                    dmass, d);
+    }
+  }
+  const std::vector<Span> spans = spans_of(context.segments, in.q, in.memory.defined());
+  dispatch(y.dtype(), [&](auto zero) {
+    using E = decltype(zero);
+    linear_attention_causal_backward<E>(
+        context.options, bind<E>(in, context), spans, state_of<const E>(in.memory, in.mass),
+        view_of<E>(y), denominators.data<E>(), view_of<E>(dy), state_of<const E>(dmemory, dmass),
+        gradients_of<E>(d), state_of<E>(d.memory, d.mass));
+  });
+}
+
+void memory_forward(const LinearAttentionContext& context, const Arrays& in,
+                    const std::vector<Span>& spans, const Tensor& memory, const Tensor& mass) {
+  if constexpr (kCuda) {
+    if (on_cuda(in.k)) {
+      return cuda::linear_attention_memory_forward(context, in, spans, memory, mass);
+    }
+  }
+  dispatch(memory.dtype(), [&](auto zero) {
+    using E = decltype(zero);
+    linear_attention_memory_forward<E>(context.options, bind<E>(in, context), spans,
+                                       state_of<E>(memory, mass));
+  });
+}
+
+void memory_backward(const LinearAttentionContext& context, const Arrays& in,
+                     const std::vector<Span>& spans, const Tensor& dmemory, const Tensor& dmass,
+                     const Arrays& d) {
+  if constexpr (kCuda) {
+    if (on_cuda(in.k)) {
+      return cuda::linear_attention_memory_backward(context, in, spans, dmemory, dmass, d);
+    }
+  }
+  dispatch(dmemory.dtype(), [&](auto zero) {
+    using E = decltype(zero);
+    linear_attention_memory_backward<E>(context.options, bind<E>(in, context), spans,
+                                        state_of<const E>(dmemory, dmass), gradients_of<E>(d));
+  });
+}
+
+void read_forward(const LinearAttentionContext& context, const Arrays& in,
+                  const std::vector<Span>& spans, const Tensor& y, const Tensor& denominators) {
+  if constexpr (kCuda) {
+    if (on_cuda(y)) {
+      return cuda::linear_attention_read_forward(context, in, spans, y, denominators);
+    }
+  }
+  dispatch(y.dtype(), [&](auto zero) {
+    using E = decltype(zero);
+    linear_attention_read_forward<E>(context.options, bind<E>(in, context), spans,
+                                     in.memory.size(1), state_of<const E>(in.memory, in.mass),
+                                     view_of<E>(y), denominators.data<E>());
+  });
+}
+
+void read_backward(const LinearAttentionContext& context, const Arrays& in,
+                   const std::vector<Span>& spans, const Tensor& y, const Tensor& denominators,
+                   const Tensor& dy, const Arrays& d) {
+  if constexpr (kCuda) {
+    if (on_cuda(y)) {
+      return cuda::linear_attention_read_backward(context, in, spans, y, denominators, dy, d);
+    }
+  }
+  dispatch(y.dtype(), [&](auto zero) {
+    using E = decltype(zero);
+    linear_attention_read_backward<E>(context.options, bind<E>(in, context), spans,
+                                      in.memory.size(1), state_of<const E>(in.memory, in.mass),
+                                      view_of<E>(y), denominators.data<E>(), view_of<E>(dy),
+                                      gradients_of<E>(d), state_of<E>(d.memory, d.mass));
+  });
+}
+
 }  // namespace
 
 LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& inputs,
                                               const LinearAttentionContext& context,
                                               const LinearAttentionSums& state) {
   const DType dtype = computing_type(inputs.q);
-  const Arrays arrays{converted(inputs.q, dtype, kName),
-                      converted(inputs.k, dtype, kName),
-                      converted(inputs.v, dtype, kName),
-                      converted(inputs.query_proportions, dtype, kName),
-                      converted(inputs.key_proportions, dtype, kName),
-                      converted(state.memory, dtype, kName),
-                      converted(state.mass, dtype, kName)};
+  const Device device = inputs.q.value().device();
+  const Arrays arrays{sequence(inputs.q, dtype, device),
+                      sequence(inputs.k, dtype, device),
+                      sequence(inputs.v, dtype, device),
+                      converted(inputs.query_proportions, dtype, kName, device),
+                      converted(inputs.key_proportions, dtype, kName, device),
+                      converted(state.memory, dtype, kName, device),
+                      converted(state.mass, dtype, kName, device)};
   check_inputs(arrays, context);
   const int64_t B = arrays.q.size(0), T = arrays.q.size(1), H = arrays.q.size(2);
   const Shape state_shape = memory_shape(B, arrays.k.size(2), arrays.k.size(3),
                                          arrays.key_proportions.defined(), arrays.v.size(3));
   if (arrays.memory.defined()) check_state(arrays.memory, arrays.mass, state_shape);
-  const std::vector<Span> spans = spans_of(context.segments, arrays.q, arrays.memory.defined());
-  const Tensor y = Tensor::empty({B, T, H, arrays.v.size(3)}, dtype);
-  const Tensor memory = Tensor::empty(state_shape, dtype);
-  const Tensor mass = Tensor::empty({B, state_shape[1], state_shape[2]}, dtype);
-  const Tensor denominators = Tensor::empty({B, T, H}, dtype);
-  dispatch(dtype, [&](auto zero) {
-    using E = decltype(zero);
-    linear_attention_causal_forward<E>(context.options, bind<E>(arrays, context), spans,
-                                       state_of<const E>(arrays.memory, arrays.mass),
-                                       state_of<E>(memory, mass), view_of<E>(y),
-                                       denominators.data<E>());
-  });
-  const auto back = [arrays, context, spans, y, denominators, dtype](Gradients& gradients) {
+  const Tensor y = Tensor::empty({B, T, H, arrays.v.size(3)}, dtype, device);
+  const Tensor memory = Tensor::empty(state_shape, dtype, device);
+  const Tensor mass = Tensor::empty({B, state_shape[1], state_shape[2]}, dtype, device);
+  const Tensor denominators = Tensor::empty({B, T, H}, dtype, device);
+  causal_forward(context, arrays, y, memory, mass, denominators);
+  const auto back = [arrays, context, y, denominators, dtype](Gradients& gradients) {
     const Arrays d{empty_like(arrays.q),
                    empty_like(arrays.k),
                    empty_like(arrays.v),
@@ -102,17 +204,10 @@ LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& in
                    empty_like(arrays.key_proportions),
                    empty_like(arrays.memory),
                    empty_like(arrays.mass)};
-    const Tensor dy = gradients.output(0).to(dtype);
+    const Tensor dy = output_gradient(gradients, dtype);
     const Tensor dmemory = output_or_none(gradients, 1);
     const Tensor dmass = output_or_none(gradients, 2);
-    dispatch(dtype, [&](auto zero) {
-      using E = decltype(zero);
-      linear_attention_causal_backward<E>(context.options, bind<E>(arrays, context), spans,
-                                          state_of<const E>(arrays.memory, arrays.mass),
-                                          view_of<E>(y), denominators.data<E>(), view_of<E>(dy),
-                                          state_of<const E>(dmemory, dmass), gradients_of<E>(d),
-                                          state_of<E>(d.memory, d.mass));
-    });
+    causal_backward(context, arrays, y, denominators, dy, dmemory, dmass, d);
     add_all(gradients, {d.q, d.k, d.v, d.query_proportions, d.key_proportions, d.memory, d.mass});
   };
   std::vector<Variable> outputs =
@@ -126,33 +221,26 @@ LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& in
 LinearAttentionSums linear_attention_memory(const LinearAttentionVariables& inputs,
                                             const LinearAttentionContext& context) {
   const DType dtype = computing_type(inputs.k);
+  const Device device = inputs.k.value().device();
   Arrays arrays;
-  arrays.k = converted(inputs.k, dtype, kName);
-  arrays.v = converted(inputs.v, dtype, kName);
-  arrays.key_proportions = converted(inputs.key_proportions, dtype, kName);
+  arrays.k = sequence(inputs.k, dtype, device);
+  arrays.v = sequence(inputs.v, dtype, device);
+  arrays.key_proportions = converted(inputs.key_proportions, dtype, kName, device);
   check_inputs(arrays, context);
   const std::vector<Span> spans = spans_of(context.segments, arrays.k, false);
   const Shape shape =
       memory_shape(static_cast<int64_t>(spans.size()), arrays.k.size(2), arrays.k.size(3),
                    arrays.key_proportions.defined(), arrays.v.size(3));
-  const Tensor memory = Tensor::empty(shape, dtype);
-  const Tensor mass = Tensor::empty({shape[0], shape[1], shape[2]}, dtype);
-  dispatch(dtype, [&](auto zero) {
-    using E = decltype(zero);
-    linear_attention_memory_forward<E>(context.options, bind<E>(arrays, context), spans,
-                                       state_of<E>(memory, mass));
-  });
+  const Tensor memory = Tensor::empty(shape, dtype, device);
+  const Tensor mass = Tensor::empty({shape[0], shape[1], shape[2]}, dtype, device);
+  memory_forward(context, arrays, spans, memory, mass);
   const auto back = [arrays, context, spans](Gradients& gradients) {
     Arrays d;
     d.k = empty_like(arrays.k);
     d.v = empty_like(arrays.v);
     d.key_proportions = empty_like(arrays.key_proportions);
     const Tensor dmemory = gradients.output(0), dmass = gradients.output(1);
-    dispatch(arrays.k.dtype(), [&](auto zero) {
-      using E = decltype(zero);
-      linear_attention_memory_backward<E>(context.options, bind<E>(arrays, context), spans,
-                                          state_of<const E>(dmemory, dmass), gradients_of<E>(d));
-    });
+    memory_backward(context, arrays, spans, dmemory, dmass, d);
     add_all(gradients, {d.k, d.v, d.key_proportions});
   };
   std::vector<Variable> outputs = record_many("linear_attention_memory", {memory, mass},
@@ -164,42 +252,31 @@ Variable linear_attention_read(const LinearAttentionVariables& inputs,
                                const LinearAttentionSums& memory,
                                const LinearAttentionContext& context) {
   const DType dtype = computing_type(inputs.q);
+  const Device device = inputs.q.value().device();
   Arrays arrays;
-  arrays.q = converted(inputs.q, dtype, kName);
-  arrays.query_proportions = converted(inputs.query_proportions, dtype, kName);
-  arrays.memory = converted(memory.memory, dtype, kName);
-  arrays.mass = converted(memory.mass, dtype, kName);
+  arrays.q = sequence(inputs.q, dtype, device);
+  arrays.query_proportions = converted(inputs.query_proportions, dtype, kName, device);
+  arrays.memory = converted(memory.memory, dtype, kName, device);
+  arrays.mass = converted(memory.mass, dtype, kName, device);
   check_inputs(arrays, context);
   require(arrays.memory.defined() && arrays.memory.shape().rank() == 4, kName,
           ": expected a memory [N,G,m,V]");
   const int64_t B = arrays.q.size(0), T = arrays.q.size(1), H = arrays.q.size(2);
-  const int64_t key_heads = arrays.memory.size(1);
   const std::vector<Span> spans = spans_of(context.segments, arrays.q, false);
-  check_state(arrays.memory, arrays.mass,
-              memory_shape(static_cast<int64_t>(spans.size()), key_heads, arrays.q.size(3),
-                           arrays.query_proportions.defined(), arrays.memory.size(3)));
-  const Tensor y = Tensor::empty({B, T, H, arrays.memory.size(3)}, dtype);
-  const Tensor denominators = Tensor::empty({B, T, H}, dtype);
-  dispatch(dtype, [&](auto zero) {
-    using E = decltype(zero);
-    linear_attention_read_forward<E>(context.options, bind<E>(arrays, context), spans, key_heads,
-                                     state_of<const E>(arrays.memory, arrays.mass), view_of<E>(y),
-                                     denominators.data<E>());
-  });
-  const auto back = [arrays, context, spans, key_heads, y, denominators](Gradients& gradients) {
+  check_state(
+      arrays.memory, arrays.mass,
+      memory_shape(static_cast<int64_t>(spans.size()), arrays.memory.size(1), arrays.q.size(3),
+                   arrays.query_proportions.defined(), arrays.memory.size(3)));
+  const Tensor y = Tensor::empty({B, T, H, arrays.memory.size(3)}, dtype, device);
+  const Tensor denominators = Tensor::empty({B, T, H}, dtype, device);
+  read_forward(context, arrays, spans, y, denominators);
+  const auto back = [arrays, context, spans, y, denominators, dtype](Gradients& gradients) {
     Arrays d;
     d.q = empty_like(arrays.q);
     d.query_proportions = empty_like(arrays.query_proportions);
     d.memory = empty_like(arrays.memory);
     d.mass = empty_like(arrays.mass);
-    const Tensor dy = gradients.output().to(y.dtype());
-    dispatch(y.dtype(), [&](auto zero) {
-      using E = decltype(zero);
-      linear_attention_read_backward<E>(context.options, bind<E>(arrays, context), spans, key_heads,
-                                        state_of<const E>(arrays.memory, arrays.mass),
-                                        view_of<E>(y), denominators.data<E>(), view_of<E>(dy),
-                                        gradients_of<E>(d), state_of<E>(d.memory, d.mass));
-    });
+    read_backward(context, arrays, spans, y, denominators, output_gradient(gradients, dtype), d);
     add_all(gradients, {d.q, d.query_proportions, d.memory, d.mass});
   };
   return record("linear_attention_read", y.to(inputs.q.dtype()),

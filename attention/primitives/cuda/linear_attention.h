@@ -1,0 +1,50 @@
+// Linear attention on a CUDA device, the innermost step of attention/primitives/linear_attention.h.
+// q, k, v, dy and their gradients are f32 or bf16; y (kept whole for backward: gradients of queries
+// are differences that its rounding to bf16 would drown), proportions, states and denominators are
+// f32. Shapes, masks and
+// options are those of linear_attention_cpu.h; contexts hold tensors on the device.
+//
+// Nothing is read back to the host; only memories of segments (noncausal) need their spans there,
+// because their number is a shape. Feature and value widths up to 256 (Error beyond).
+#pragma once
+
+#include <vector>
+
+#include "attention/primitives/linear_attention.h"
+
+namespace linnet::cuda {
+
+// Inputs, or where their gradients go; what is not needed is undefined.
+struct LinearAttentionArrays {
+  Tensor q, k, v, query_proportions, key_proportions, memory, mass;
+};
+
+void linear_attention_causal_forward(const LinearAttentionContext& context,
+                                     const LinearAttentionArrays& in, const Tensor& y,
+                                     const Tensor& memory, const Tensor& mass,
+                                     const Tensor& denominators);
+void linear_attention_causal_backward(const LinearAttentionContext& context,
+                                      const LinearAttentionArrays& in, const Tensor& y,
+                                      const Tensor& denominators, const Tensor& dy,
+                                      const Tensor& dmemory, const Tensor& dmass,
+                                      const LinearAttentionArrays& gradients);
+
+// Memory n is the sum over the keys of span n.
+void linear_attention_memory_forward(const LinearAttentionContext& context,
+                                     const LinearAttentionArrays& in,
+                                     const std::vector<Span>& spans, const Tensor& memory,
+                                     const Tensor& mass);
+void linear_attention_memory_backward(const LinearAttentionContext& context,
+                                      const LinearAttentionArrays& in,
+                                      const std::vector<Span>& spans, const Tensor& dmemory,
+                                      const Tensor& dmass, const LinearAttentionArrays& gradients);
+// The queries of span n read memory n.
+void linear_attention_read_forward(const LinearAttentionContext& context,
+                                   const LinearAttentionArrays& in, const std::vector<Span>& spans,
+                                   const Tensor& y, const Tensor& denominators);
+void linear_attention_read_backward(const LinearAttentionContext& context,
+                                    const LinearAttentionArrays& in, const std::vector<Span>& spans,
+                                    const Tensor& y, const Tensor& denominators, const Tensor& dy,
+                                    const LinearAttentionArrays& gradients);
+
+}  // namespace linnet::cuda

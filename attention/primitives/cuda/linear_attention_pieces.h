@@ -1,0 +1,63 @@
+// Of what linear attention on a device is made: one scan of a state along time, and the
+// element-wise steps before and after it. Internal to attention/primitives/cuda.
+//
+// A value carries one more number, 1 (0 where masked), so that the state [m, V + 1] holds the
+// memory S and, in its last column, the mass z; outputs then hold the numerators and, last, the
+// denominator, and gradients of outputs that of the denominator. All arrays are f32.
+#pragma once
+
+#include "attention/primitives/linear_attention_cpu.h"
+#include "core/tensor.h"
+
+namespace linnet::cuda::linear_attention_detail {
+
+// The largest feature width and value width of the kernels.
+inline constexpr int64_t kWidestState = 256;
+
+// A memory S [N,G,m,V] and its mass z [N,G,m]; undefined: zero on input, not wanted on output.
+struct StateTensors {
+  Tensor memory, mass;
+};
+
+// X += left_t right_t^T along time, and out_t = X^T probe_t after it. X is the state, [m, V + 1] or
+// its transpose.
+struct StateScan {
+  Tensor left, right;  // [B,T,Hu,rows], [B,T,Hu,columns or more]; undefined: the state stays
+  Tensor probe, out;   // [B,T,Hp,rows], [B,T,Hp,columns]; undefined: nothing is read
+  StateTensors in, out_state;
+  int64_t features = 0, values = 0;  // m and V
+  int64_t columns = 0;               // of X that are computed
+  int64_t state_heads = 0;           // G
+  bool transposed = false;
+  bool reverse = false;
+  // i32 [B,T]: the state begins anew where the id changes.
+  Tensor segments;
+  // i32 [N,3]: row, first and last + 1 token of the span that state n belongs to. Undefined: state
+  // n is that of row n.
+  Tensor spans;
+};
+void run(const StateScan& scan);
+
+// phi(scale x) of x [B,T,H,K], with the proportions' cosine and sine where defined: [B,T,H,m].
+// Masked tokens are 0 and never looked at.
+Tensor features(const Tensor& x, const Tensor& proportions, const Tensor& mask, FeatureMap map,
+                double scale);
+// From gradients of features [B,T,H,m] to those of x and of the proportions (undefined: not
+// wanted).
+void feature_gradients(const Tensor& x, const Tensor& proportions, const Tensor& mask,
+                       FeatureMap map, double scale, const Tensor& gradients, const Tensor& dx,
+                       const Tensor& dproportions);
+
+// v [B,T,G,V] with its mass: [B,T,G,V+1].
+Tensor values_with_mass(const Tensor& v, const Tensor& mask);
+// dv = gradients [B,T,G,V] in the dtype of v, 0 where masked.
+void value_gradients(const Tensor& gradients, const Tensor& mask, const Tensor& dv);
+
+// y = numerators / D(denominator) from sums [B,T,H,V+1]; the denominators [B,T,H] are kept.
+void normalize(const Tensor& sums, const Tensor& mask, const LinearAttentionOptions& options,
+               const Tensor& y, const Tensor& denominators);
+// dy / D and the gradient of the denominator: [B,T,H,V+1].
+Tensor output_gradients(const Tensor& y, const Tensor& dy, const Tensor& denominators,
+                        const Tensor& mask, const LinearAttentionOptions& options);
+
+}  // namespace linnet::cuda::linear_attention_detail

@@ -1,0 +1,196 @@
+// Linear attention on the device gives what the CPU computes in double: results, states and every
+// gradient, with everything that the contract allows.
+#include "attention/primitives/linear_attention.h"
+
+#include <limits>
+
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+using test::kGpu;
+using test::random_tensor;
+
+enum class Kind { causal, noncausal, cross };
+
+struct Setting {
+  const char* name;
+  Kind kind;
+  LinearAttentionOptions options;
+  int64_t B, Tq, Tk, H, G, K, V;
+  bool reweighted = false, state = false, masks = false, segments = false;
+};
+
+// In [0, 1], as proportions and the masses of states are.
+Tensor fractions(const Shape& shape, const char* name) {
+  const Tensor x = random_tensor(shape, name);
+  for (int64_t i = 0; i < x.elements(); ++i) {
+    double& value = x.data<double>()[i];
+    value = 0.5 + 0.5 * std::sin(value);
+  }
+  return x;
+}
+
+std::vector<uint8_t> mask_of(int64_t rows, int64_t length) {
+  std::vector<uint8_t> mask(static_cast<size_t>(rows * length), 1);
+  for (int64_t t = 0; t < length; ++t) {
+    mask[static_cast<size_t>(t)] = t % 5 == 3 ? 0 : 1;
+    mask[static_cast<size_t>((rows - 1) * length + t)] = t + 4 < length ? 1 : 0;
+  }
+  return mask;
+}
+
+// q, k, v, proportions and state as the kernels of that dtype see them; masked tokens hold NaN.
+std::vector<Tensor> inputs_of(const Setting& s, DType dtype) {
+  const int64_t m = s.reweighted ? 2 * s.K : s.K;
+  std::vector<Tensor> in{random_tensor({s.B, s.Tq, s.H, s.K}, "q"),
+                         random_tensor({s.B, s.Tk, s.G, s.K}, "k"),
+                         random_tensor({s.B, s.Tk, s.G, s.V}, "v"),
+                         fractions({s.B, s.Tq, s.H}, "query_proportions"),
+                         fractions({s.B, s.Tk, s.G}, "key_proportions"),
+                         random_tensor({s.B, s.G, m, s.V}, "memory"),
+                         fractions({s.B, s.G, m}, "mass")};
+  if (!s.reweighted) in[3] = in[4] = Tensor();
+  if (!s.state) in[5] = in[6] = Tensor();
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (!in[i].defined()) continue;
+    // Rounded as the device will see them, so that only the arithmetic differs.
+    in[i] = in[i].to(i < 3 ? dtype : DType::f32).to(DType::f64);
+    if (!s.masks || i > 4) continue;
+    const int64_t length = in[i].size(1);
+    const std::vector<uint8_t> mask = mask_of(s.B, length);
+    const int64_t width = length == 0 ? 0 : in[i].elements() / (s.B * length);
+    for (int64_t j = 0; j < in[i].elements(); ++j) {
+      if (mask[static_cast<size_t>(j / width)] == 0) {
+        in[i].data<double>()[j] = std::numeric_limits<double>::quiet_NaN();
+      }
+    }
+  }
+  return in;
+}
+
+// Outputs, then gradients of every defined input.
+std::vector<Tensor> run(const Setting& s, const std::vector<Tensor>& tensors, Device device) {
+  LinearAttentionContext context;
+  context.options = s.options;
+  if (s.masks) {
+    context.query_mask = Tensor::from(mask_of(s.B, s.Tq), {s.B, s.Tq}, device);
+    context.key_mask = Tensor::from(mask_of(s.B, s.Tk), {s.B, s.Tk}, device);
+  }
+  if (s.segments) {
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < s.B * s.Tq; ++i) ids.push_back(static_cast<int32_t>(i / 7));
+    context.segments = Tensor::from(ids, {s.B, s.Tq}, device);
+  }
+  std::vector<Variable> in;
+  for (const Tensor& x : tensors) {
+    in.push_back(x.defined() ? Variable(x.to(device), true) : Variable());
+  }
+  const LinearAttentionVariables variables{in[0], in[1], in[2], in[3], in[4]};
+  std::vector<Variable> outputs;
+  if (s.kind == Kind::causal) {
+    const auto result = linear_attention_causal(variables, context, {in[5], in[6]});
+    outputs = {result.y, result.state.memory, result.state.mass};
+  } else {
+    const auto memory = linear_attention_memory(variables, context);
+    outputs = {linear_attention_read(variables, memory, context), memory.memory, memory.mass};
+  }
+  std::vector<Tensor> seeds, found;
+  for (const Variable& output : outputs) {
+    EXPECT_EQ(output.value().device(), device);
+    found.push_back(output.value());
+    seeds.push_back(random_tensor(output.shape(), "seed" + std::to_string(seeds.size()))
+                        .to(tensors[0].dtype() == DType::bf16 ? DType::bf16 : DType::f32)
+                        .to(output.dtype())
+                        .to(device));
+  }
+  backward(outputs, seeds);
+  for (const Variable& x : in) {
+    if (x.defined()) found.push_back(x.grad());
+  }
+  return found;
+}
+
+std::vector<Setting> settings() {
+  const LinearAttentionOptions usual, scaled{FeatureMap::relu, 0.7, Normalizer::add, 0.3},
+      plain{FeatureMap::identity, 0.5, Normalizer::none, 0},
+      floored{FeatureMap::relu, 1, Normalizer::clamp, 3.0},
+      unnormalized{FeatureMap::elu1, 1, Normalizer::none, 0};
+  return {
+      {"causal", Kind::causal, usual, 2, 19, 19, 2, 2, 5, 3},
+      {"causal wide", Kind::causal, usual, 1, 10, 10, 1, 1, 64, 64},
+      {"causal with all", Kind::causal, scaled, 2, 21, 21, 4, 2, 6, 41, true, true, true, true},
+      {"causal state", Kind::causal, plain, 2, 9, 9, 3, 1, 4, 5, false, true},
+      {"causal floored", Kind::causal, floored, 2, 17, 17, 2, 2, 4, 5, true, false, true},
+      {"causal segments", Kind::causal, unnormalized, 2, 16, 16, 2, 1, 8, 2, false, true, false,
+       true},
+      {"decoding", Kind::causal, usual, 3, 1, 1, 2, 2, 4, 4, true, true},
+      {"no tokens", Kind::causal, usual, 2, 0, 0, 2, 1, 4, 4, false, true},
+      {"noncausal", Kind::noncausal, usual, 2, 19, 19, 2, 2, 5, 3},
+      {"noncausal with all", Kind::noncausal, scaled, 2, 21, 21, 4, 2, 6, 41, true, false, true,
+       true},
+      {"noncausal long", Kind::noncausal, floored, 1, 300, 300, 1, 1, 3, 2, false, false, true},
+      {"cross", Kind::cross, usual, 2, 6, 23, 4, 2, 5, 7, true, false, true},
+      {"cross without keys", Kind::cross, scaled, 2, 6, 0, 2, 2, 5, 7},
+  };
+}
+
+TEST(CudaLinearAttention, GivesWhatTheCpuComputesInDouble) {
+  for (const Setting& s : settings()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      SCOPED_TRACE(std::string(s.name) + " " + std::string(name_of(dtype)));
+      const std::vector<Tensor> wide = inputs_of(s, dtype);
+      std::vector<Tensor> narrow = wide;
+      for (size_t i = 0; i < narrow.size(); ++i) {
+        if (narrow[i].defined()) narrow[i] = narrow[i].to(i < 3 ? dtype : DType::f32);
+      }
+      const std::vector<Tensor> expected = run(s, wide, Device{});
+      set_fill_uninitialized(true);
+      const std::vector<Tensor> got = run(s, narrow, kGpu);
+      set_fill_uninitialized(false);
+      ASSERT_EQ(got.size(), expected.size());
+      EXPECT_EQ(got[0].dtype(), dtype);
+      EXPECT_EQ(got[1].dtype(), DType::f32);
+      for (size_t i = 0; i < got.size(); ++i) {
+        SCOPED_TRACE(i);
+        EXPECT_CLOSE(got[i], expected[i], dtype == DType::bf16 ? 1e-2 : 1e-5);
+      }
+    }
+  }
+}
+
+TEST(CudaLinearAttention, RepeatsBitForBitAndLooksAtNothingLater) {
+  const Setting s{"", Kind::causal, {}, 2, 19, 19, 2, 1, 5, 3, true};
+  std::vector<Tensor> in = inputs_of(s, DType::f32);
+  for (Tensor& x : in) x = x.defined() ? x.to(DType::f32) : x;
+  const std::vector<Tensor> once = run(s, in, kGpu), again = run(s, in, kGpu);
+  for (size_t i = 0; i < once.size(); ++i) {
+    EXPECT_TRUE(test::same_bits(once[i].to(Device{}), again[i].to(Device{})));
+  }
+  in[2].data<float>()[18 * 3] = 5;  // the last value of row 0
+  const std::vector<float> before = once[0].to_vector<float>();
+  const std::vector<float> after = run(s, in, kGpu)[0].to_vector<float>();
+  for (size_t i = 0; i < 18 * 2 * 3; ++i) ASSERT_EQ(before[i], after[i]);
+  EXPECT_NE(before[18 * 2 * 3], after[18 * 2 * 3]);
+}
+
+TEST(CudaLinearAttention, RefusesWhatItsKernelsDoNotCover) {
+  const auto call = [](int64_t K, DType dtype) {
+    const Variable x(Tensor::zeros({1, 2, 1, K}, dtype, kGpu));
+    linear_attention_causal({x, x, x, {}, {}}, {});
+  };
+  EXPECT_NE(test::message_of<Error>([&] { call(257, DType::f32); }).find("use --device cpu"),
+            std::string::npos);
+  EXPECT_NE(test::message_of<Error>([&] { call(4, DType::f64); }).find("use --device cpu"),
+            std::string::npos);
+  const Variable there(Tensor::zeros({1, 2, 1, 4}, DType::f32, kGpu));
+  const Variable here(Tensor::zeros({1, 2, 1, 4}));
+  EXPECT_NE(test::message_of<Error>([&] {
+              linear_attention_causal({there, here, there, {}, {}}, {});
+            }).find("cuda:0"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace linnet

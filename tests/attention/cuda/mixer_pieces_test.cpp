@@ -1,0 +1,45 @@
+// What LAVO and cosFormer make around their primitives, on the device as on the CPU.
+#include "attention/cosformer/proportions.h"
+#include "attention/lavo/local_weight.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+using test::kGpu;
+
+TEST(CudaCosformer, ProportionsAreThoseOfTheCpu) {
+  const Tensor positions = test::ids({0, 1, 6, 2, 9, 700, 3, 4}, {2, 4});
+  const Shape shape{2, 4, 3};
+  const Tensor expected = position_proportions(positions, shape, 7, true, Device{});
+  const Tensor got = position_proportions(positions.to(kGpu), shape, 7, true, kGpu);
+  EXPECT_EQ(got.dtype(), DType::f32);
+  EXPECT_EQ(got.to_vector<float>(), expected.to(DType::f32).to_vector<float>());
+  EXPECT_EQ(
+      position_proportions(Tensor(), shape, 7, false, kGpu).to_vector<float>(),
+      position_proportions(Tensor(), shape, 7, false, Device{}).to(DType::f32).to_vector<float>());
+}
+
+TEST(CudaCosformer, PositionsBeyondTheLengthAreNaN) {
+  const Tensor positions = test::ids({6, 7, 8}, {1, 3});
+  EXPECT_THROW(position_proportions(positions, {1, 3, 1}, 7, false, Device{}), UsageError);
+  const std::vector<float> got =
+      position_proportions(positions.to(kGpu), {1, 3, 1}, 7, false, kGpu).to_vector<float>();
+  EXPECT_FLOAT_EQ(got[0], 6.0f / 7);
+  EXPECT_TRUE(std::isnan(got[1]) && std::isnan(got[2]));
+}
+
+TEST(CudaLavo, AnEmptyMemoryLeavesTheWindowWhole) {
+  const Tensor tokens = Tensor::from(std::vector<int64_t>{0, 0, 3, 1, 0, 2}, {2, 3});
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor local = Tensor::zeros({2, 3, 2, 5}, dtype);
+    const Tensor got = local_weight(tokens.to(kGpu), local.to(kGpu));
+    EXPECT_EQ(got.device(), kGpu);
+    EXPECT_TRUE(test::same_bits(got.to(Device{}), local_weight(tokens, local)));
+    EXPECT_EQ(got.to_vector<float>()[0], 1.0f);
+    EXPECT_EQ(got.to_vector<float>()[29], 0.5f);
+  }
+}
+
+}  // namespace
+}  // namespace linnet
