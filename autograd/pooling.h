@@ -5,7 +5,8 @@
 
 namespace linnet {
 
-// x[b, index[b], :] of x [B, T, E], index i32 [B] -> [B, E].
+// x[b, index[b], :] of x [B, T, E], index i32 [B] -> [B, E]. An index outside [0, T) throws Error;
+// on a CUDA device, where looking would mean waiting, its row is NaN.
 Variable gather_time(const Variable& x, const Tensor& index);
 
 // Sum over valid tokens divided by their number, or by T with `divide_by_length` (as the Long Range

@@ -7,6 +7,7 @@
 #include "attention/define.h"
 #include "attention/mixer_support.h"
 #include "attention/relu/relu.h"
+#include "autograd/embedding.h"
 
 namespace linnet {
 namespace {
@@ -45,14 +46,16 @@ class CosformerMixer : public AttentionMixer {
     }
     const auto length = params_.lengths(options(), input.q.size(1), keys);
     const bool clamp = params_.beyond_max == "clamp";
-    const auto at = [&](const Tensor& positions, int64_t tokens, int64_t of) {
-      return Variable(position_proportions(positions, {rows, tokens, heads}, of, clamp,
-                                           input.q.value().device()));
+    const auto at = [&](const Tensor& positions, int64_t of) {
+      return Variable(position_proportions(positions, heads, of, clamp));
     };
     Proportions p;
-    p.query = at(context.positions, input.q.size(1), length.queries);
+    p.query = at(context.positions, length.queries);
     if (!encoded && (cross || context.key_positions.defined())) {
-      p.key = at(context.key_positions, keys, length.keys);
+      p.key = at(context.key_positions.defined()
+                     ? context.key_positions
+                     : counted_positions(rows, keys, 0, input.q.value().device()),
+                 length.keys);
     } else if (!cross) {
       p.key = p.query;
     }

@@ -38,8 +38,8 @@ struct OrthogonalMemoryResult {
 // q [B,T,H,d] reads the memory of codes f [B,T,H,d] (cross: [B,S,H,d], S = 0 where the carried
 // state is the encoded source). basis [H,r,d]: one a head; [r,H*d]: one memory shared by the heads,
 // its columns cut into heads. y is in the dtype of q; f64 is computed in f64, f32 and bf16 in f32.
-// Differentiable in q, f, basis and the carried sums. On a CUDA device f32 and bf16. Throws Error on
-// shapes that do not fit.
+// Differentiable in q, f, basis and the carried sums. On a CUDA device f32 and bf16. Throws Error
+// on shapes that do not fit.
 OrthogonalMemoryResult orthogonal_memory(const Variable& q, const Variable& f,
                                          const Variable& basis, const OrthogonalMemoryCarry& carry,
                                          const OrthogonalMemoryContext& context);

@@ -5,7 +5,6 @@
 
 namespace linnet::cuda {
 
-Tensor position_proportions(const Tensor& positions, const Shape& shape, int64_t length, bool clamp,
-                            Device device);
+Tensor position_proportions(const Tensor& positions, int64_t heads, int64_t length, bool clamp);
 
 }  // namespace linnet::cuda

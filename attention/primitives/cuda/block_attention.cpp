@@ -80,22 +80,17 @@ void check(const BlockAttentionTensors& in, const BlockAttentionContext& context
   check_tokens(context.query_mask, B, length, "query_mask");
   check_tokens(context.key_mask, B, sizes.k.T, "key_mask");
   check_tokens(context.past_mask, B, sizes.past_k.T, "past_mask");
+  require(!context.place.examples.defined() || context.place.examples.elements() == B,
+          "block attention: expected an example number for each of ", B, " rows, got ",
+          context.place.examples.defined() ? context.place.examples.elements() : 0);
   if (context.cross) return;
   check_tokens(context.segments, B, length, "segments");
   check_tokens(context.positions, B, length, "positions");
 }
 
-BlockAttentionSetting setting_of(const BlockAttentionTensors& in,
-                                 const BlockAttentionContext& context) {
-  BlockAttentionSetting setting{context, {}, {}};
+BlockAttentionSetting setting_of(const BlockAttentionContext& context) {
+  BlockAttentionSetting setting{context, {}};
   if (!context.cross && context.segments.defined()) setting.spans = token_spans(context.segments);
-  if (const Tensor& examples = context.place.examples;
-      examples.defined() && context.options.dropout > 0) {
-    require(examples.elements() == in.q.size(0),
-            "block attention: expected an example number for each of ", in.q.size(0), " rows, got ",
-            examples.elements());
-    setting.examples = examples;
-  }
   return setting;
 }
 
@@ -108,7 +103,7 @@ Variable block_attention(const BlockAttentionVariables& inputs,
                                  stored(inputs.v, dtype),      stored(inputs.past_k, dtype),
                                  stored(inputs.past_v, dtype), stored(inputs.bias, DType::f32)};
   check(in, context);
-  const BlockAttentionSetting setting = setting_of(in, context);
+  const BlockAttentionSetting setting = setting_of(context);
   const Device device = in.q.device();
   const int64_t B = in.q.size(0), length = in.q.size(1), H = in.q.size(2);
   const Tensor y = Tensor::empty({B, length, H, in.v.size(3)}, dtype, device);

@@ -21,11 +21,11 @@ Variable block_attention(const BlockAttentionVariables& inputs,
 struct BlockAttentionTensors {
   Tensor q, k, v, past_k, past_v, bias;
 };
-// What the kernels read besides: masks, positions i32, spans as token_spans makes them, numbers of
-// the rows' examples i64 [B]. Undefined where there are none.
+// What the kernels read besides: masks, positions i32, numbers of the rows' examples i64 [B], and
+// spans as token_spans makes them. Undefined where there are none.
 struct BlockAttentionSetting {
   BlockAttentionContext context;
-  Tensor spans, examples;
+  Tensor spans;
 };
 
 // y in the element type; log_sum_exp f32 [B,Tq,H] (+infinity where a query sees nothing).

@@ -32,7 +32,7 @@ __device__ Pair pair_of(const BlockProblem<T>& p, const DropoutDraws& draws, con
 
 // A warp for each (b, h, t): lanes are keys for logits, channels for dq.
 template <typename T>
-__global__ void query_gradients(BlockProblem<T> p, Saved<T> saved, T* dq) {
+__global__ void block_query_gradients(BlockProblem<T> p, Saved<T> saved, T* dq) {
   SharedArena arena;
   const WarpFloats shared(arena, 2 * p.K + p.V + kLanes);
   const int64_t item = global_warp();
@@ -94,7 +94,7 @@ struct KeyGradients {
 
 // A warp for each (b, g, key), past keys first: lanes are queries for logits, channels for sums.
 template <typename T>
-__global__ void key_gradients(BlockProblem<T> p, Saved<T> saved, KeyGradients<T> out) {
+__global__ void block_key_gradients(BlockProblem<T> p, Saved<T> saved, KeyGradients<T> out) {
   SharedArena arena;
   const WarpFloats shared(arena, 2 * (p.K + p.V + kLanes));
   const int64_t item = global_warp(), all = p.P + p.Tk;
@@ -168,7 +168,8 @@ __global__ void key_gradients(BlockProblem<T> p, Saved<T> saved, KeyGradients<T>
 // partial [chunks, H, bias_count]: a warp for each entry sums the gradients of the logits that it
 // was added to, over the tokens of a chunk.
 template <typename T>
-__global__ void bias_gradients(BlockProblem<T> p, Saved<T> saved, int64_t chunk, float* partial) {
+__global__ void block_bias_gradients(BlockProblem<T> p, Saved<T> saved, int64_t chunk,
+                                     float* partial) {
   const int64_t item = global_warp(), tokens = p.B * p.Tq, entries = p.H * p.bias_count;
   if (item >= (tokens + chunk - 1) / chunk * entries) return;
   const int64_t h = item % entries / p.bias_count, g = p.group(h);
@@ -193,15 +194,15 @@ __global__ void bias_gradients(BlockProblem<T> p, Saved<T> saved, int64_t chunk,
 }
 
 template <typename T>
-void bias_gradient(const BlockProblem<T>& p, const Saved<T>& saved, const Tensor& dbias) {
+void block_bias_gradient(const BlockProblem<T>& p, const Saved<T>& saved, const Tensor& dbias) {
   // At most 64 chunks: enough to fill a GPU, memory that does not depend on the number of tokens.
   const int64_t tokens = p.B * p.Tq, count = p.bias_count, heads = p.H;
   const int64_t chunk = std::max<int64_t>(64, (tokens + 63) / 64);
   const int64_t chunks = (tokens + chunk - 1) / chunk;
   const Tensor sums = Tensor::empty({chunks, heads, count}, DType::f32, dbias.device());
   const float* partial = pointer<float>(sums);
-  launch(warps("bias_gradients", chunks * heads * count, 0), bias_gradients<T>, p, saved, chunk,
-         pointer<float>(sums));
+  launch(warps("block_bias_gradients", chunks * heads * count, 0), block_bias_gradients<T>, p,
+         saved, chunk, pointer<float>(sums));
   float* to = pointer<float>(dbias);
   // A table that all heads share gets the sum over heads too.
   const int64_t shared_by = p.bias_heads == 1 ? heads : 1;
@@ -222,13 +223,13 @@ void backward_typed(const BlockAttentionTensors& in, const BlockAttentionSetting
   const Tensor y_dot_dy = Tensor::empty(log_sum_exp.shape(), DType::f32, y.device());
   const Saved<T> saved{pointer<T>(y), pointer<T>(dy), pointer<float>(log_sum_exp),
                        pointer<float>(y_dot_dy)};
-  launch(warps("query_gradients", p.B * p.H * p.Tq, 2 * p.K + p.V + kLanes), query_gradients<T>, p,
-         saved, pointer<T>(d.q));
+  launch(warps("block_query_gradients", p.B * p.H * p.Tq, 2 * p.K + p.V + kLanes),
+         block_query_gradients<T>, p, saved, pointer<T>(d.q));
   const KeyGradients<T> keys{pointer<T>(d.k), pointer<T>(d.v), pointer_or_null<T>(d.past_k),
                              pointer_or_null<T>(d.past_v)};
-  launch(warps("key_gradients", p.B * p.G * (p.P + p.Tk), 2 * (p.K + p.V + kLanes)),
-         key_gradients<T>, p, saved, keys);
-  if (d.bias.defined()) bias_gradient(p, saved, d.bias);
+  launch(warps("block_key_gradients", p.B * p.G * (p.P + p.Tk), 2 * (p.K + p.V + kLanes)),
+         block_key_gradients<T>, p, saved, keys);
+  if (d.bias.defined()) block_bias_gradient(p, saved, d.bias);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ using namespace block_attention_detail;
 
 // A warp for each (b, h, t): lanes are keys for logits, channels for the weighted sum.
 template <typename T>
-__global__ void attend_to_keys(BlockProblem<T> p, T* y, float* log_sum_exp) {
+__global__ void block_attend(BlockProblem<T> p, T* y, float* log_sum_exp) {
   SharedArena arena;
   const WarpFloats shared(arena, p.K + p.V + kLanes);
   const int64_t item = global_warp();
@@ -61,7 +61,7 @@ template <typename T>
 void forward_typed(const BlockAttentionTensors& in, const BlockAttentionSetting& setting,
                    const Tensor& y, const Tensor& log_sum_exp) {
   const BlockProblem<T> p = problem_of<T>(in, setting);
-  launch(warps("attend_to_keys", p.B * p.H * p.Tq, p.K + p.V + kLanes), attend_to_keys<T>, p,
+  launch(warps("block_attend", p.B * p.H * p.Tq, p.K + p.V + kLanes), block_attend<T>, p,
          pointer<T>(y), pointer<float>(log_sum_exp));
 }
 

@@ -5,6 +5,7 @@
 #include "attention/primitives/block_attention_pattern.h"
 #include "attention/primitives/cuda/block_attention.h"
 #include "attention/primitives/cuda/warp_items.h"
+#include "core/cuda/random.h"
 
 namespace linnet::cuda::block_attention_detail {
 
@@ -54,7 +55,9 @@ struct BlockProblem {
   // The number of (b, t, h) among the queries.
   __device__ int64_t query(int64_t b, int64_t t, int64_t h) const { return (b * Tq + t) * H + h; }
   __device__ DropoutDraws draws(int64_t b, int64_t h) const {
-    return {options, examples != nullptr ? examples[b] : b, h};
+    DropoutDraws draws(options, examples != nullptr ? examples[b] : b, h);
+    draws.key = key_of_step(draws.key);
+    return draws;
   }
   // The logit of query r and key u from q . k.
   __device__ float logit(const Piece& piece, int64_t h, int64_t r, int64_t u, float product) const {
@@ -103,7 +106,7 @@ BlockProblem<T> problem_of(const BlockAttentionTensors& in, const BlockAttention
   p.cross = context.cross;
   p.time_offset = context.place.time_offset;
   p.options = context.options;
-  p.examples = pointer_or_null<int64_t>(setting.examples);
+  p.examples = pointer_or_null<int64_t>(context.place.examples);
   if (in.bias.defined()) {
     p.bias_heads = in.bias.size(0);
     p.bias_count = in.bias.size(1);

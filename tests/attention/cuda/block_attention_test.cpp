@@ -2,7 +2,6 @@
 // all gradients, f32 and bf16; carried tokens and masks.
 #include "attention/primitives/block_attention.h"
 
-#include "core/cuda/runtime.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {
@@ -81,7 +80,7 @@ struct Problem {
   void drop(double probability) {
     context.options.dropout = probability;
     context.options.dropout_key = RandomKey{3, 4, 5};
-    context.place.examples = Tensor::full({s.B}, 17, DType::i64);
+    context.place.examples = Tensor::from(std::vector<int64_t>(s.B, 17), {s.B});
   }
 };
 
@@ -204,6 +203,33 @@ TEST(CudaBlockAttention, DropsWhatTheCpuDrops) {
                                 results(p, DType::f32, DType::f32, {})[0].to_vector<double>(),
                             got = results(p, DType::f32, DType::f32, kGpu)[0].to_vector<double>();
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i] == 0, expected[i] == 0) << i;
+}
+
+// A captured graph is replayed with another step: the kernels find it in device memory.
+TEST(CudaBlockAttention, DropsByTheStepOnTheDevice) {
+  Problem p({.B = 1});
+  p.context.options.causal = true;
+  p.drop(0.4);
+  p.context.options.dropout_key.step = 8;
+  const std::vector<Tensor> expected = results(p, DType::f32, DType::f64, Device{});
+  const Tensor step = Tensor::full({}, 8, DType::i64, kGpu);
+  p.context.options.dropout_key.step = 0;
+  p.context.options.dropout_key.device_step = static_cast<const uint64_t*>(step.raw());
+  const std::vector<Tensor> got = results(p, DType::f32, DType::f32, kGpu);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_CLOSE(got[i], expected[i], 3e-6);
+}
+
+TEST(CudaBlockAttention, SameBitsInEveryRun) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Problem p({.P = 6});
+    p.band(true, 8);
+    p.add_bias(1, 8, 0);
+    p.cut(6);
+    p.drop(0.3);
+    const std::vector<Tensor> once = results(p, dtype, dtype, kGpu);
+    const std::vector<Tensor> again = results(p, dtype, dtype, kGpu);
+    for (size_t i = 0; i < once.size(); ++i) EXPECT_TRUE(test::same_bits(once[i], again[i]));
+  }
 }
 
 TEST(CudaBlockAttention, RefusesWhatItCannotDo) {

@@ -100,6 +100,16 @@ TEST(CudaTensor, HostCodeCannotReachDeviceMemory) {
                Error);
 }
 
+TEST(CudaTensor, FillsEveryType) {
+  for (const DType dtype :
+       {DType::f32, DType::f64, DType::bf16, DType::i32, DType::i64, DType::u8, DType::boolean}) {
+    const Tensor x = Tensor::full({300}, 3.25, dtype, kGpu);
+    EXPECT_EQ(x.to_vector<double>(), Tensor::full({300}, 3.25, dtype).to_vector<double>())
+        << name_of(dtype);
+  }
+  EXPECT_THROW(Tensor::full({1}, 300, DType::u8, kGpu), Error);
+}
+
 TEST(CudaTensor, UninitializedMemoryIsNan) {
   set_fill_uninitialized(true);
   const Tensor x = Tensor::empty({5}, DType::bf16, kGpu);

@@ -1,0 +1,118 @@
+// Whole models on the device: loss and every gradient as on the CPU in double.
+#include "layers/model.h"
+
+#include "attention/registry.h"
+#include "autograd/loss.h"
+#include "core/yaml.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+using test::kGpu;
+
+constexpr int64_t kRows = 2, kTime = 9, kVocabulary = 13;
+
+ModelConfig config_of(const std::string& kind) {
+  ModelConfig config;
+  config.kind = kind;
+  config.layers = 2;
+  config.width = 16;
+  config.heads = 2;
+  config.feed_forward_width = 20;
+  return config;
+}
+
+Tensor some_ids(int64_t factor, int64_t below, const Shape& shape, Device device) {
+  std::vector<int32_t> values(static_cast<size_t>(shape.elements()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<int32_t>((static_cast<int64_t>(i) * factor + 3) % below);
+  }
+  return Tensor::from(values, shape, device);
+}
+
+struct Outcome {
+  double loss = 0;
+  Tensor gradients;  // of all parameters
+};
+
+// One training step's loss and gradients of a freshly drawn model.
+Outcome step(const ModelConfig& config, DType master, DType compute, Device device) {
+  const bool decoder = config.kind == "decoder";
+  const MixerFactory factory = make_mixer_factory(parse_yaml("{name: softmax}", "test"),
+                                                  decoder ? Form::causal : Form::noncausal);
+  ModelInput input;
+  input.tokens = some_ids(7, kVocabulary, {kRows, kTime}, device);
+  input.place.examples = Tensor::from(std::vector<int64_t>{100, 101}, {kRows}, device);
+  input.random = {5, 1, 0};
+  input.training = true;
+  Outcome outcome;
+  const auto run = [&](Transformer& model, const auto& loss_of) {
+    model.parameters().materialize(3, master, compute, device);
+    const Variable loss = loss_of();
+    EXPECT_EQ(loss.value().device(), device);
+    backward(loss);
+    outcome = {loss.value().item(), model.parameters().gradients().to(Device{})};
+  };
+  if (decoder) {
+    DecoderLm model(config, kVocabulary, kTime, factory);
+    input.recompute = config.norm == "rms";
+    run(model, [&] {
+      return output_cross_entropy(model.encode(input, nullptr), model.output_table(),
+                                  some_ids(5, kVocabulary, {kRows * kTime}, device));
+    });
+  } else {
+    std::vector<uint8_t> valid(static_cast<size_t>(kRows * kTime), 1);
+    valid[kTime - 1] = valid[kTime - 2] = 0;
+    input.key_mask = Tensor::from(valid, {kRows, kTime}, device);
+    EncoderClassifier model(config, kVocabulary, kTime, 5, factory);
+    run(model, [&] { return cross_entropy(model.logits(input), some_ids(2, 5, {kRows}, device)); });
+  }
+  return outcome;
+}
+
+void check(const ModelConfig& config) {
+  const Outcome exact = step(config, DType::f64, DType::f64, {});
+  const Outcome plain = step(config, DType::f32, DType::f32, kGpu);
+  EXPECT_NEAR(plain.loss, exact.loss, 1e-5 * exact.loss);
+  EXPECT_CLOSE(plain.gradients, exact.gradients, 2e-5);
+  const Outcome narrow = step(config, DType::f32, DType::bf16, kGpu);
+  EXPECT_NEAR(narrow.loss, exact.loss, 3e-2 * exact.loss);
+  EXPECT_CLOSE(narrow.gradients, exact.gradients, 6e-2);
+}
+
+TEST(CudaModel, DecoderPreNorm) {
+  check(config_of("decoder"));
+}
+
+TEST(CudaModel, DecoderWithDropoutRecomputationAndSwiglu) {
+  ModelConfig config = config_of("decoder");
+  config.activation = "swiglu";
+  config.norm = "rms";
+  config.dropout = config.attention_dropout = 0.2;
+  config.activation_dropout = 0.1;
+  config.positions = "rotary";
+  check(config);
+}
+
+TEST(CudaModel, DecoderPostNormUntiedLearnedPositions) {
+  ModelConfig config = config_of("decoder");
+  config.norm_position = "post";
+  config.norm = "scale";
+  config.tie_embeddings = false;
+  config.scale_embedding = false;
+  config.positions = "learned";
+  check(config);
+}
+
+TEST(CudaModel, ClassifiersOfBothPoolings) {
+  for (const char* pooling : {"mean", "cls"}) {
+    ModelConfig config = config_of("encoder");
+    config.pooling = pooling;
+    config.activation = "relu";
+    check(config);
+  }
+}
+
+}  // namespace
+}  // namespace linnet
