@@ -11,8 +11,10 @@ namespace {
 
 using namespace case_detail;
 
+// On the host.
 Tensor gradient_of(const Variable& leaf) {
-  return leaf.grad().defined() ? leaf.grad() : Tensor::zeros(leaf.shape(), leaf.dtype());
+  return leaf.grad().defined() ? leaf.grad().to(Device{})
+                               : Tensor::zeros(leaf.shape(), leaf.dtype());
 }
 
 // One call: its leaves and results.
@@ -32,13 +34,13 @@ class Run {
                                                               : 1;
     const bool record = c_.cotangent.defined() || !c_.cotangent_state.empty();
     const NoGrad off(!record);
-    if (c_.source.defined()) source_ = Variable(c_.source, record);
+    if (c_.source.defined()) source_ = Variable(here(c_.source), record);
     if (c_.core && c_.cross()) {
-      source_k_ = Variable(c_.k, record);
-      source_v_ = Variable(c_.v, record);
+      source_k_ = Variable(here(c_.k), record);
+      source_v_ = Variable(here(c_.v), record);
     }
     for (const auto& [name, value] : c_.state) {
-      first_state_[name] = Variable(value, record && is_floating(value.dtype()));
+      first_state_[name] = Variable(here(value), record && is_floating(value.dtype()));
     }
     state_ = first_state_;
     for (int64_t begin = 0; begin < length; begin += step) {
@@ -55,12 +57,14 @@ class Run {
   void call(int64_t begin, int64_t end, bool record) {
     Piece piece;
     MixerContext context = c_.context;
-    context.positions = slice_time(c_.context.positions, begin, end);
-    if (!c_.cross()) context.key_positions = slice_time(c_.context.key_positions, begin, end);
-    context.key_mask = slice_time(c_.context.key_mask, begin, end);
+    context.positions = here(slice_time(c_.context.positions, begin, end));
+    context.key_positions = here(c_.cross() ? c_.context.key_positions
+                                            : slice_time(c_.context.key_positions, begin, end));
+    context.key_mask = here(slice_time(c_.context.key_mask, begin, end));
+    context.source_mask = here(c_.context.source_mask);
     context.place.time_offset += begin;
     const auto leaf = [&](const Tensor& tensor) {
-      const Tensor part = slice_time(tensor, begin, end);
+      const Tensor part = here(slice_time(tensor, begin, end));
       return part.defined() ? Variable(part, record) : Variable();
     };
     piece.x = leaf(c_.x);
@@ -85,6 +89,10 @@ class Run {
     pieces_.push_back(std::move(piece));
   }
 
+  // On the device of the run; undefined stays undefined.
+  Tensor here(const Tensor& tensor) const {
+    return tensor.defined() ? tensor.to(options_.device) : tensor;
+  }
   DType written() const { return options_.dtype == DType::f64 ? DType::f64 : DType::f32; }
 
   // The same member of all pieces, or of their gradients, joined in time.
@@ -92,7 +100,7 @@ class Run {
     std::vector<Tensor> parts;
     for (const Piece& piece : pieces_) {
       const Variable& variable = piece.*member;
-      parts.push_back(gradient ? gradient_of(variable) : variable.value());
+      parts.push_back(gradient ? gradient_of(variable) : variable.value().to(Device{}));
     }
     return join_time(parts, written());
   }
@@ -126,7 +134,7 @@ class Run {
                       c_.label, ": expected a cotangent like outputs/y, got ",
                       c_.cotangent.shape());
         outputs.push_back(piece.y);
-        seeds.push_back(slice_time(c_.cotangent, begin, end).to(piece.y.dtype()));
+        seeds.push_back(here(slice_time(c_.cotangent, begin, end).to(piece.y.dtype())));
       }
       begin = end;
     }
@@ -134,7 +142,7 @@ class Run {
       require_usage(state_.contains(name) && state_.at(name).shape() == tensor.shape(), c_.label,
                     ": cotangent_state/", name, " fits no state tensor");
       outputs.push_back(state_.at(name));
-      seeds.push_back(tensor.to(state_.at(name).dtype()));
+      seeds.push_back(here(tensor.to(state_.at(name).dtype())));
     }
     backward(outputs, seeds);
     if (c_.x.defined()) writer.write("grads/x", collect(&Piece::x, true));
@@ -176,9 +184,12 @@ CaseMode case_mode_from_name(std::string_view name) {
 std::string run_case(std::string_view image, const std::string& label, const CaseOptions& options) {
   require_usage(is_floating(options.dtype), "attention run: expected dtype f64, f32 or bf16, got ",
                 name_of(options.dtype));
+  require_usage(options.device.kind == DeviceKind::cpu || options.dtype != DType::f64,
+                "attention run: ", name_of(options.device),
+                " computes in f32 and bf16; use --device cpu for f64");
   require_usage(options.chunk > 0, "attention run: chunks must have at least one token");
   const Hdf5Reader reader(image, label);
-  Case c = read_case(reader, label, options.dtype);
+  Case c = read_case(reader, label, options.dtype, options.device);
   require_usage(options.mode == CaseMode::parallel || c.form != Form::noncausal, label,
                 ": a noncausal form has no state to carry; use --mode parallel");
   return Run(c, options)();

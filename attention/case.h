@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/device.h"
 #include "core/dtype.h"
 
 namespace linnet {
@@ -21,6 +22,7 @@ struct CaseOptions {
   DType dtype = DType::f32;  // f64, f32 or bf16
   CaseMode mode = CaseMode::parallel;
   int64_t chunk = 16;
+  Device device;  // f64 runs on the CPU only
 };
 
 // Runs a CASE.h5 image and returns the OUT.h5 image. `label` names the file in errors.

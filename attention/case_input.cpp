@@ -146,9 +146,9 @@ void read_draws(const Hdf5Reader& reader, const std::string& mechanism, const Ca
   }
 }
 
-void read_parameters(const Hdf5Reader& reader, DType dtype, Case& c) {
+void read_parameters(const Hdf5Reader& reader, DType dtype, Device device, Case& c) {
   c.parameters->materialize(c.context.random.seed, dtype == DType::f64 ? DType::f64 : DType::f32,
-                            dtype);
+                            dtype, device);
   std::vector<std::string> names;
   for (const ParameterSet::Entry& entry : c.parameters->entries()) {
     const std::string name = c.own_name(entry.name);
@@ -186,7 +186,7 @@ bool is_projection(const std::string& own_name) {
   return names.contains(own_name);
 }
 
-Case read_case(const Hdf5Reader& reader, const std::string& label, DType dtype) {
+Case read_case(const Hdf5Reader& reader, const std::string& label, DType dtype, Device device) {
   refuse_unknown(reader, label);
   Case c;
   c.label = label;
@@ -228,7 +228,7 @@ Case read_case(const Hdf5Reader& reader, const std::string& label, DType dtype) 
     require_usage(c.attention != nullptr, label, ": '", mechanism.name,
                   "' has no core between projections; remove the attribute core");
   }
-  read_parameters(reader, dtype, c);
+  read_parameters(reader, dtype, device, c);
   read_draws(reader, mechanism.name, c);
   c.cotangent = optional(reader, "cotangent", DType::f64);
   if (reader.contains("cotangent_state")) {

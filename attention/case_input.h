@@ -34,6 +34,6 @@ struct Case {
 bool is_projection(const std::string& own_name);
 
 // Throws UsageError for anything that does not fit.
-Case read_case(const Hdf5Reader& reader, const std::string& label, DType dtype);
+Case read_case(const Hdf5Reader& reader, const std::string& label, DType dtype, Device device);
 
 }  // namespace linnet::case_detail

@@ -81,11 +81,11 @@ CheckResult run_check(const NamedCheck& check, const Setup& setup) {
 }
 
 std::vector<CheckResult> run_at(const Mechanism& mechanism, const ConfigNode& parameters,
-                                const MixerOptions& options) {
+                                const MixerOptions& options, Device device) {
   std::vector<CheckResult> results;
   try {
     const Setup setup{mechanism, parameters, options.form, mechanism.traits_of(parameters),
-                      options};
+                      options,   device};
     for (const auto& exemption : setup.traits.exempt) {
       const std::string& name = exemption.first;
       const bool known = std::any_of(std::begin(kChecks), std::end(kChecks),
@@ -112,16 +112,16 @@ const std::vector<std::pair<std::string, std::string>>& conformance_checks() {
 }
 
 std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form,
-                                         const ConfigNode& parameters) {
-  return run_at(mechanism, parameters, check_options(form, mechanism.check_head_width));
+                                         const ConfigNode& parameters, Device device) {
+  return run_at(mechanism, parameters, check_options(form, mechanism.check_head_width), device);
 }
 
-std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form) {
-  std::vector<CheckResult> results = run_conformance(mechanism, form, ConfigNode::map());
+std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form, Device device) {
+  std::vector<CheckResult> results = run_conformance(mechanism, form, ConfigNode::map(), device);
   const auto run = [&](const ConfigNode& parameters, const MixerOptions& options) {
     // Options may take a form away.
     if (!mechanism.traits_of(parameters).has(form)) return;
-    const std::vector<CheckResult> more = run_at(mechanism, parameters, options);
+    const std::vector<CheckResult> more = run_at(mechanism, parameters, options, device);
     results.insert(results.end(), more.begin(), more.end());
   };
   const MixerOptions small = check_options(form, kVariantHeadWidth);

@@ -34,13 +34,15 @@ struct CheckResult {
 //   limits       the limiting cases of the specification
 const std::vector<std::pair<std::string, std::string>>& conformance_checks();
 
-// Runs all checks for one parameter set (without `name`), on the CPU. Never throws for a failing
-// mechanism: an exception inside a check is that check's failure.
+// Runs all checks for one parameter set (without `name`) on a device. Never throws for a failing
+// mechanism: an exception inside a check is that check's failure. On a CUDA device kernels compute
+// in f32: checks that need double are left to the CPU, whose double precision is what the device's
+// outputs and gradients are then compared with.
 std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form,
-                                         const ConfigNode& parameters);
+                                         const ConfigNode& parameters, Device device = {});
 // The same for the defaults, every entry of `variants`, and once with rotary positions (self forms)
 // and projections without bias.
-std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form);
+std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form, Device device = {});
 
 // A line per check, failures spelled out; the last one counts passed, failed and exempt.
 std::string format_results(const std::vector<CheckResult>& results);

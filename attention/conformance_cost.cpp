@@ -91,6 +91,7 @@ double declared_exponent(const Setup& setup) {
 }  // namespace
 
 std::string check_cost(const Setup& setup) {
+  if (!setup.on_cpu()) throw NotApplicable{"operations are counted on the CPU"};
   for (const DType dtype : {DType::f32, DType::bf16}) compare(setup, setup.batch(2, 37), dtype);
   const double exponent = declared_exponent(setup), promised = setup.traits.growth_exponent();
   require(std::abs(exponent - promised) <= 0.15, "the traits say growth ", setup.traits.growth,

@@ -35,17 +35,15 @@ struct Trained {
 
 // A forward and backward pass with dropout on; the cotangent is 1 at valid tokens, 0 at others.
 Trained train_once(Subject& subject, const Batch& batch) {
-  const MixerResult result = subject.forward(
-      Variable(batch.x.to(subject.dtype())),
-      batch.source.defined() ? Variable(batch.source.to(subject.dtype())) : Variable(), batch, {},
-      true);
+  const MixerResult result =
+      subject.forward(subject.input(batch.x), subject.input(batch.source), batch, {}, true);
   const Tensor seed = Tensor::full(result.y.shape(), 1, DType::f64);
   if (batch.mask.defined()) fill_masked(seed, batch.mask, 0);
   subject.parameters().gradients().set_zero();
-  backward({result.y}, {seed.to(result.y.dtype())});
-  Trained out{result.y.value(), {}};
+  backward({result.y}, {seed.to(result.y.dtype()).to(result.y.value().device())});
+  Trained out{result.y.value().to(Device{}), {}};
   for (const ParameterSet::Entry& entry : subject.parameters().entries()) {
-    out.gradients[entry.name] = entry.variable.grad().clone();
+    out.gradients[entry.name] = entry.variable.grad().to(Device{}).clone();
   }
   return out;
 }
@@ -119,8 +117,8 @@ std::string check_rows(const Setup& setup) {
   }
   require(!same_bits(after.rows(1, 2), before.rows(1, 2)), "row 1 ignores its own contents");
   // A row gives the same alone, up to the rounding of products of another shape.
-  const Subject exact = setup.subject(DType::f64);
-  require_close(exact.run(slice_row(batch, 2)).y, exact.run(batch).y.rows(2, 3), 1e-11,
+  const Subject exact = setup.subject(setup.widest());
+  require_close(exact.run(slice_row(batch, 2)).y, exact.run(batch).y.rows(2, 3), setup.rounding(),
                 "row 2 alone");
   return "bit-equal";
 }
@@ -169,9 +167,9 @@ std::string check_repeat(const Setup& setup) {
   require_same_bits(first.run(batch).y, setup.subject(DType::f32).run(batch).y,
                     "dropout outside training");
   // What is dropped follows the example's number, not its place in the batch.
-  const Subject exact = with_dropout.subject(DType::f64);
+  const Subject exact = with_dropout.subject(setup.widest());
   require_close(exact.run(slice_row(batch, 1), {}, true).y, exact.run(batch, {}, true).y.rows(1, 2),
-                1e-11, "dropout of example 1 alone");
+                setup.rounding(), "dropout of example 1 alone");
   return "bit-equal";
 }
 
@@ -193,7 +191,7 @@ std::string check_round_trip(const Setup& setup) {
   for (const auto& [name, value] : found.state) tensors[name] = value.value();
   MixerState state;
   for (const auto& [name, tensor] : tensors_from_hdf5(tensors_to_hdf5(tensors), "state")) {
-    state[name] = Variable(tensor);
+    state[name] = Variable(tensor.to(setup.device));
   }
   const Batch next = next_batch(batch, setup.form, 23, 40, 22);
   require_same_bits(loaded.run(next, state).y, subject.run(next, expected.state).y,

@@ -15,10 +15,22 @@ struct Setup {
   Form form;
   MixerTraits traits;
   MixerOptions options;
+  Device device;
 
   Subject subject(DType dtype, uint64_t seed = 1) const {
-    return Subject(mechanism, parameters, options, dtype, seed);
+    return Subject(mechanism, parameters, options, dtype, seed, device);
   }
+  // The same in double, on the CPU: what a device is compared with.
+  Subject subject_in_double() const {
+    return Subject(mechanism, parameters, options, DType::f64, 1, {});
+  }
+  // The most exact arithmetic of the device, and the rounding that two orders of it may differ by.
+  bool on_cpu() const { return device.kind == DeviceKind::cpu; }
+  // Fewer places to cut or change a sequence: emulated kernels are slow, and what a place does is
+  // the same for all of them on the CPU.
+  bool brief() const { return !on_cpu(); }
+  DType widest() const { return on_cpu() ? DType::f64 : DType::f32; }
+  double rounding() const { return on_cpu() ? 1e-11 : 2e-5; }
   Batch batch(int64_t rows, int64_t length, uint64_t seed = 1) const {
     return random_batch(form, rows, length, kSourceLength, options.width, seed);
   }

@@ -78,12 +78,12 @@ MixerOptions check_options(Form form, int64_t head_width) {
 }
 
 Subject::Subject(const Mechanism& mechanism, const ConfigNode& parameters,
-                 const MixerOptions& options, DType dtype, uint64_t seed)
-    : options_(options), dtype_(dtype), set_(std::make_unique<ParameterSet>()) {
+                 const MixerOptions& options, DType dtype, uint64_t seed, Device device)
+    : options_(options), dtype_(dtype), device_(device), set_(std::make_unique<ParameterSet>()) {
   const ParameterScope root(*set_);
   mixer_ = mechanism.make(parameters, options, {root.child(kOwnPrefix), root.child(kTiedPrefix)});
   const DType master = dtype == DType::f64 ? DType::f64 : DType::f32;
-  set_->materialize(seed, master, dtype);
+  set_->materialize(seed, master, dtype, device);
   // Initial values in double plus noise: the same numbers in every precision.
   const auto drawn = [seed](const auto& entry) {
     const Tensor values = Tensor::empty(entry.shape, DType::f64);
@@ -128,15 +128,16 @@ void Subject::set_weights(const std::map<std::string, std::vector<double>>& weig
 MixerResult Subject::forward(const Variable& x, const Variable& source, const Batch& batch,
                              const MixerState& state, bool training) const {
   MixerContext context;
-  context.positions = batch.positions;
-  context.key_mask = batch.mask;
-  context.segments = batch.segments;
-  context.source_mask = batch.source_mask;
+  const auto here = [this](const Tensor& t) { return t.defined() ? t.to(device_) : t; };
+  context.positions = here(batch.positions);
+  context.key_mask = here(batch.mask);
+  context.segments = here(batch.segments);
+  context.source_mask = here(batch.source_mask);
   context.random = RandomKey{7, 3, 0};
   context.training = training;
   std::vector<int64_t> examples;
   for (int64_t b = 0; b < batch.rows(); ++b) examples.push_back(batch.first_example + b);
-  context.place.examples = Tensor::from(examples, {batch.rows()});
+  context.place.examples = Tensor::from(examples, {batch.rows()}, device_);
   context.place.time_offset = batch.length() > 0 ? batch.positions.data<int32_t>()[0] : 0;
   return options_.form == Form::cross ? mixer_->forward_cross(x, source, context, state)
                                       : mixer_->forward(x, context, state);
@@ -144,10 +145,14 @@ MixerResult Subject::forward(const Variable& x, const Variable& source, const Ba
 
 Result Subject::run(const Batch& batch, const MixerState& state, bool training) const {
   const NoGrad off;
-  const Variable source = batch.source.defined() ? Variable(batch.source.to(dtype_)) : Variable();
-  const MixerResult result = forward(Variable(batch.x.to(dtype_)), source, batch, state, training);
-  return {result.y.value(), result.context.defined() ? result.context.value() : Tensor(),
-          result.state};
+  const MixerResult result = forward(input(batch.x), input(batch.source), batch, state, training);
+  return {result.y.value().to(Device{}),
+          result.context.defined() ? result.context.value().to(Device{}) : Tensor(), result.state};
+}
+
+Variable Subject::input(const Tensor& values, bool requires_grad) const {
+  if (!values.defined()) return {};
+  return Variable(values.to(dtype_).to(device_), requires_grad);
 }
 
 double largest_difference(const Tensor& a, const Tensor& b) {

@@ -46,16 +46,18 @@ class Subject {
   static constexpr const char* kOwnPrefix = "mixer";
 
   Subject(const Mechanism& mechanism, const ConfigNode& parameters, const MixerOptions& options,
-          DType dtype, uint64_t seed = 1);
+          DType dtype, uint64_t seed = 1, Device device = {});
 
   MixerResult forward(const Variable& x, const Variable& source, const Batch& batch,
                       const MixerState& state, bool training = false) const;
-  // The same without recording.
+  // The same without recording; y and context are brought to the host.
   Result run(const Batch& batch, const MixerState& state = {}, bool training = false) const;
 
   MixerCost cost(const MixerShape& shape) const { return mixer_->cost(shape); }
   const MixerOptions& options() const { return options_; }
   DType dtype() const { return dtype_; }
+  // Host values in the subject's dtype on its device; undefined stays undefined.
+  Variable input(const Tensor& values, bool requires_grad = false) const;
   ParameterSet& parameters() { return *set_; }
   const ParameterSet& parameters() const { return *set_; }
   // A parameter's name without the scope's prefix: "q.weight".
@@ -67,6 +69,7 @@ class Subject {
  private:
   MixerOptions options_;
   DType dtype_;
+  Device device_;
   std::unique_ptr<ParameterSet> set_;
   std::unique_ptr<TokenMixer> mixer_;
 };

@@ -1,13 +1,14 @@
 // ABC_MLP: parameters, mixer, literal definition, registry entry.
 #include "attention/abc_mlp/abc_mlp.h"
 
-#include <cstring>
 #include <numbers>
 
+#include "attention/abc_mlp/cuda/block_diagonal.h"
 #include "attention/define.h"
 #include "attention/mixer_support.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
+#include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
@@ -24,21 +25,27 @@ const std::vector<Preset> kPresets = {
 // weight [H,N,K] -> [H N, H K] with the heads' blocks on the diagonal and zeros elsewhere.
 Variable block_diagonal(const Variable& weight) {
   const int64_t H = weight.size(0), N = weight.size(1), K = weight.size(2);
-  const size_t bytes = static_cast<size_t>(K) * size_of(weight.dtype());
-  // Copies the row of block (h, n) between both layouts.
-  const auto for_rows = [=](const Tensor& blocks, const Tensor& full, bool expand) {
+  const Device device = weight.value().device();
+  // Copies every block between both layouts.
+  const auto copy = [=](const Tensor& blocks, const Tensor& full, bool expand) {
+    if constexpr (kCuda) {
+      if (on_cuda(full)) {
+        return expand ? cuda::expand_block_diagonal(blocks, full)
+                      : cuda::gather_block_diagonal(full, blocks);
+      }
+    }
     for (int64_t row = 0; row < H * N; ++row) {
-      char* block = static_cast<char*>(blocks.raw()) + static_cast<size_t>(row) * bytes;
-      char* place = static_cast<char*>(full.raw()) + static_cast<size_t>(row * H + row / N) * bytes;
-      expand ? std::memcpy(place, block, bytes) : std::memcpy(block, place, bytes);
+      const Tensor block = blocks.slice(row * K, {K});
+      const Tensor place = full.slice((row * H + row / N) * K, {K});
+      expand ? place.copy_from(block) : block.copy_from(place);
     }
   };
-  const Tensor full = Tensor::zeros({H * N, H * K}, weight.dtype());
-  for_rows(weight.value(), full, true);
+  const Tensor full = Tensor::zeros({H * N, H * K}, weight.dtype(), device);
+  copy(weight.value(), full, true);
   return record("block_diagonal", full, {weight}, [=](Gradients& gradients) {
     const Tensor& dfull = gradients.output();
-    const Tensor blocks = Tensor::empty({H, N, K}, dfull.dtype());
-    for_rows(blocks, dfull, false);
+    const Tensor blocks = Tensor::empty({H, N, K}, dfull.dtype(), device);
+    copy(blocks, dfull, false);
     gradients.add(0, blocks);
   });
 }

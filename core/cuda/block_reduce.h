@@ -5,18 +5,41 @@
 
 namespace linnet::cuda {
 
-// The sum of `value` over the 32 lanes of a warp, in every lane.
-template <typename T>
-__device__ __forceinline__ T warp_sum(T value) {
-  for (int bits = 16; bits > 0; bits /= 2) value += __shfl_xor_sync(~0u, value, bits);
-  return value;
-}
-
-__device__ __forceinline__ float warp_max(float value) {
+// Combines `value` over the 32 lanes of a warp, the same result in every lane: pairs 16 apart, then
+// 8, 4, 2, 1. All lanes take part.
+template <typename T, typename F>
+__device__ __forceinline__ T warp_combine(T value, const F& combine) {
+#if defined(__CUDACC__)
   for (int bits = 16; bits > 0; bits /= 2) {
-    value = fmaxf(value, __shfl_xor_sync(~0u, value, bits));
+    value = combine(value, __shfl_xor_sync(~0u, value, bits));
   }
   return value;
+#else
+  T all[32];
+  emulation::collect({"warp_combine", __FILE__, __LINE__}, &value, sizeof(T), all);
+  for (int bits = 16; bits > 0; bits /= 2) {
+    for (int lane = 0; lane < bits; ++lane) all[lane] = combine(all[lane], all[lane + bits]);
+  }
+  return all[0];
+#endif
+}
+
+struct Sum {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Largest {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+template <typename T>
+__device__ __forceinline__ T warp_sum(T value) {
+  return warp_combine(value, Sum{});
+}
+__device__ __forceinline__ float warp_max(float value) {
+  return warp_combine(value, Largest{});
 }
 
 // The sum over a block of a multiple of 32 threads, in every thread. `scratch` holds 33 numbers;

@@ -102,8 +102,8 @@ checkpoint: {keep: 10, best: accuracy}
   }
   std::string out(const std::string& name) const { return folder_ / name; }
   TrainOutcome run(const Recipe& recipe, const std::string& name,
-                   const std::string& resume = "auto") const {
-    return train(recipe, {out(name), resume, {}, false});
+                   const std::string& resume = "auto", Device device = {}) const {
+    return train(recipe, {out(name), resume, device, false});
   }
   // What a run left behind, without what depends on time.
   struct Left {

@@ -43,13 +43,13 @@ int list(bool json) {
   return 0;
 }
 
-int check(const std::string& name, const std::string& form) {
+int check(const std::string& name, const std::string& form, Device device) {
   const Mechanism& mechanism = find_mechanism(name);
   if (!form.empty()) require_form(name, mechanism.traits, form_from_name(form));
   bool passed = true;
   for (const Form each : kForms) {
     if (!mechanism.traits.has(each) || (!form.empty() && form_from_name(form) != each)) continue;
-    const std::vector<CheckResult> results = run_conformance(mechanism, each);
+    const std::vector<CheckResult> results = run_conformance(mechanism, each, device);
     std::cout << name << ", " << name_of(each) << "\n" << format_results(results) << std::flush;
     for (const CheckResult& result : results) passed = passed && (result.passed || result.exempt);
   }
@@ -88,7 +88,9 @@ void add_attention(CLI::App& app, Command& chosen) {
   auto form = std::make_shared<std::string>();
   checker->add_option("NAME", *name, "a mechanism")->required();
   checker->add_option("--form", *form, "noncausal, causal or cross (default: all it has)");
-  checker->callback([=, &chosen] { chosen = [=] { return check(*name, *form); }; });
+  checker->add_option("--device", *device, "auto, cpu or cuda")->capture_default_str();
+  checker->callback(
+      [=, &chosen] { chosen = [=] { return check(*name, *form, device_from_name(*device)); }; });
 
   CLI::App* runner = command->add_subcommand("run", "one mechanism on the tensors of a file");
   auto in = std::make_shared<std::string>();
@@ -106,7 +108,7 @@ void add_attention(CLI::App& app, Command& chosen) {
   runner->add_option("--device", *device, "auto, cpu or cuda")->capture_default_str();
   runner->callback([=, &chosen] {
     chosen = [=] {
-      device_from_name(*device);
+      options->device = device_from_name(*device);
       options->dtype = dtype_from_name(*dtype);
       options->mode = case_mode_from_name(*mode);
       write_file_atomically(*out, run_case(read_file(*in), *in, *options));

@@ -347,6 +347,21 @@ unsigned ballot(unsigned mask, bool predicate, Site site) {
   return result;
 }
 
+void collect(Site site, const void* in, size_t bytes, void* out) {
+  const Combine combine = [](unsigned arrived, Fiber** lanes) {
+    if (arrived != ~0u) fail("a sum over a warp in which only lanes %08x take part", arrived);
+    for (int l = 0; l < 32; ++l) {
+      const Request& request = lanes[l]->request;
+      auto* to = static_cast<volatile uint32_t*>(request.out);
+      for (int other = 0; other < 32; ++other) {
+        const auto* from = static_cast<const volatile uint32_t*>(lanes[other]->request.in);
+        for (size_t word = 0; word < request.bytes / 4; ++word) *to++ = from[word];
+      }
+    }
+  };
+  meet(~0u, site, combine, {in, out, bytes, 0});
+}
+
 void gather(unsigned mask, Site site, const void* in, size_t bytes, void* out, int source) {
   const Combine combine = [](unsigned arrived, Fiber** lanes) {
     for (int l = 0; l < 32; ++l) {

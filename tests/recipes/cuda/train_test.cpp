@@ -1,0 +1,143 @@
+// The main job on the device: the losses of the CPU, runs that resume bit for bit, evaluation and
+// generation from their checkpoints.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/random.h"
+#include "recipes/engine/evaluate.h"
+#include "recipes/engine/generator.h"
+#include "tests/cuda_helpers.h"
+#include "tests/recipes/tiny_run.h"
+
+namespace linnet {
+namespace {
+
+using test::kGpu;
+
+class CudaTraining : public test::TinyRun {
+ protected:
+  // The number `key` of every line of metrics.jsonl that has it.
+  std::vector<double> series(const std::string& name, const std::string& key) const {
+    std::vector<double> values;
+    for (const std::string& line : left(name).metrics) {
+      const JsonValue parsed = parse_json(line, name);
+      for (const JsonMember& member : parsed.members()) {
+        if (member.key == key) values.push_back(member.value.number());
+      }
+    }
+    return values;
+  }
+  // Three updates on both devices give the same losses, gradient norms and validation figures.
+  void expect_as_on_cpu(Recipe recipe, const std::string& label, double tolerance) {
+    recipe.train.max_steps = 3;
+    run(recipe, label + "-cpu");
+    run(recipe, label + "-cuda", "auto", kGpu);
+    for (const char* key : {"loss", "grad_norm", "nll"}) {
+      const std::vector<double> expected = series(label + "-cpu", key);
+      const std::vector<double> got = series(label + "-cuda", key);
+      ASSERT_EQ(got.size(), expected.size()) << label << " " << key;
+      ASSERT_FALSE(expected.empty()) << label << " " << key;
+      for (size_t i = 0; i < got.size(); ++i) {
+        const double error = std::abs(got[i] - expected[i]) / std::abs(expected[i]);
+        EXPECT_TRUE(error <= tolerance)
+            << label << " " << key << " " << i << ": " << got[i] << ", the CPU " << expected[i];
+      }
+    }
+  }
+};
+
+TEST_F(CudaTraining, EveryMechanismLearnsAsOnTheCpu) {
+  int checked = 0;
+  for (const Mechanism& mechanism : mechanisms()) {
+    const MixerTraits traits = test::small_traits(mechanism);
+    if (traits.causal) {
+      expect_as_on_cpu(recipe({test::small_attention(mechanism), "model.width=16"}), mechanism.name,
+                       2e-4);
+    }
+    if (traits.noncausal) {
+      expect_as_on_cpu(classifier({test::small_attention(mechanism), "model.width=16"}),
+                       mechanism.name + "-classifier", 2e-4);
+    }
+    ++checked;
+  }
+  EXPECT_GE(checked, 8);
+}
+
+TEST_F(CudaTraining, EveryOptionOfModelAndOptimizerIsThatOfTheCpu) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> variants = {
+      {"dropout",
+       {"model.dropout=0.2", "model.activation_dropout=0.1", "model.attention_dropout=0.1",
+        "model.attention={name: softmax}", "model.layer_dropout=0.3", "train.micro_batch=4"}},
+      {"post_norm", {"model.norm_position=post", "model.norm=rms", "model.positions=rotary"}},
+      {"swiglu", {"model.activation=swiglu", "model.positions=sinusoidal", "model.norm=scale"}},
+      {"learned", {"model.positions=learned", "model.tie_embeddings=false", "model.bias=false"}},
+      {"packed", {"data.cross_documents=false", "train.recompute=block"}},
+      {"sgd", {"optim={kind: sgd, lr: 0.05, clip_value: 0.1}", "optim.ema={decay: 0.8}"}},
+      {"nag", {"optim={kind: nag, lr: 0.05, clip_norm: 0.5}"}},
+  };
+  for (const auto& [label, overrides] : variants) {
+    expect_as_on_cpu(recipe(overrides), label, 2e-4);
+  }
+}
+
+TEST_F(CudaTraining, Bf16FollowsTheCpuWithinItsRounding) {
+  expect_as_on_cpu(recipe({"train.precision=bf16", "model.attention={name: softmax}"}), "bf16",
+                   3e-2);
+}
+
+TEST_F(CudaTraining, ResumesBitForBit) {
+  const Recipe whole = recipe({"model.attention={name: lavo, rank: 3, window: 4}",
+                               "model.dropout=0.1", "optim.ema={decay: 0.8, warmup: true}"});
+  run(whole, "straight", "auto", kGpu);
+  Recipe part = whole;
+  part.train.max_steps = 3;
+  run(part, "cut", "auto", kGpu);
+  run(whole, "cut", "auto", kGpu);
+  expect_equal(left("cut"), left("straight"), "after step 3");
+}
+
+TEST_F(CudaTraining, CheckpointsAreScoredAndContinuedOnEitherDevice) {
+  run(recipe({"model.attention={name: cosformer}"}), "run", "auto", kGpu);
+  EvaluateRequest request;
+  request.contexts = {8, 16};
+  const EvaluateReport expected = evaluate(out("run"), request);
+  request.device = kGpu;
+  const EvaluateReport got = evaluate(out("run"), request);
+  ASSERT_EQ(got.scores.size(), expected.scores.size());
+  for (size_t i = 0; i < got.scores.size(); ++i) {
+    EXPECT_NEAR(got.scores[i].nll(), expected.scores[i].nll(), 1e-5);
+    EXPECT_EQ(got.scores[i].tokens, expected.scores[i].tokens);
+  }
+  GenerateOptions options;
+  options.tokens = 12;
+  options.sampling.temperature = 0;
+  const auto continued = [&](Device device) {
+    const LoadedModel loaded = load_model(out("run"), {}, device);
+    const std::vector<int32_t> prompt = encode_prompt(*loaded.tokenizer, "the ");
+    return generate(as_decoder(*loaded.model), prompt, options).tokens;
+  };
+  EXPECT_EQ(continued(kGpu), continued({}));
+}
+
+TEST_F(CudaTraining, StreamsWithCarriedState) {
+  run(recipe({"model.attention={name: lavo, rank: 3, window: 4}"}), "run", "auto", kGpu);
+  EvaluateRequest request;
+  request.contexts = {16};
+  request.carry_state = true;
+  const double expected = evaluate(out("run"), request).scores.at(0).nll();
+  request.device = kGpu;
+  EXPECT_NEAR(evaluate(out("run"), request).scores.at(0).nll(), expected, 1e-5);
+}
+
+TEST_F(CudaTraining, SkipsStepsThatAreNotFinite) {
+  const TrainOutcome outcome =
+      run(recipe({"optim.lr=1e30", "optim.clip_norm=0", "train.max_steps=4",
+                  "train.max_nonfinite_steps=10", "evaluate.every_steps=0"}),
+          "diverging", "auto", kGpu);
+  EXPECT_GT(outcome.progress.skipped, 0);
+}
+
+}  // namespace
+}  // namespace linnet
