@@ -133,10 +133,10 @@ Rows<T> rows_of(const Tensor& x, const Tensor& mask) {
 Tensor project(const Sizes& sizes, const Tensor& x, const Tensor& mask, const Tensor& basis) {
   const Tensor out =
       Tensor::empty({x.size(0), x.size(1), sizes.heads, sizes.rank}, DType::f32, x.device());
-  const Matrix matrix{pointer<const float>(basis), sizes.basis_head_stride, 1,
-                      sizes.basis_row_stride};
   dispatch(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
+    const Matrix matrix{pointer<const float>(basis), sizes.basis_head_stride, 1,
+                        sizes.basis_row_stride};
     multiply<T, float>(rows_of<const T>(x, mask), matrix, rows_of<float>(out, {}),
                        x.size(0) * x.size(1), sizes.heads, sizes.width, sizes.rank);
   });

@@ -190,6 +190,8 @@ TEST(CudaOrthogonalMemory, RefusesWhatDoesNotFit) {
   context.options.window = 2;
   EXPECT_NE(call(q, x(5, DType::f32)).find("cross-attention only"), std::string::npos);
   EXPECT_EQ(call(q, q), "");
+  const Variable wide = x(4, DType::f64);
+  EXPECT_NE(call(wide, wide).find("use --device cpu"), std::string::npos);
 }
 
 }  // namespace
