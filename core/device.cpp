@@ -31,7 +31,7 @@ class CpuDevice final : public DeviceInterface {
     if (memory == nullptr) {
       throw OutOfMemory(concat("out of memory on cpu: ", bytes, " bytes asked for, ",
                                allocated_bytes({}), " bytes already held by tensors"),
-                        bytes);
+                        bytes, 0, allocated_bytes({}));
     }
     const size_t now = cpu_bytes += bytes;
     size_t peak = cpu_peak.load();

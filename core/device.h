@@ -43,8 +43,10 @@ class DeviceInterface {
 // most.
 class OutOfMemory : public Error {
  public:
-  OutOfMemory(const std::string& message, size_t asked) : Error(message), asked(asked) {}
-  size_t asked;  // bytes
+  OutOfMemory(const std::string& message, size_t asked, size_t free, size_t held)
+      : Error(message), asked(asked), free(free), held(held) {}
+  // Bytes: of the allocation, left on the device (0 where that is not known), held by tensors.
+  size_t asked, free, held;
 };
 
 // While alive, names what allocations of this thread are for ("weights", "layer 3"), so that a

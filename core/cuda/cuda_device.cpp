@@ -44,7 +44,7 @@ class CudaDevice final : public DeviceInterface {
     const OnDevice here(index_);
     void* memory = cuda::allocate(bytes);
     const std::lock_guard lock(mutex_);
-    if (memory == nullptr) throw OutOfMemory(shortage(bytes), bytes);
+    if (memory == nullptr) throw OutOfMemory(shortage(bytes), bytes, free_bytes(), bytes_);
     const char* user = memory_user();
     blocks_[memory] = user;
     by_user_[user] += bytes;

@@ -39,12 +39,9 @@ void release(void* memory) noexcept;
 // Bytes the device has left, counting what its pool keeps for reuse.
 size_t free_bytes();
 
-// Host memory that copies run from at full speed and without waiting.
-void* allocate_pinned(size_t bytes);
-void release_pinned(void* memory) noexcept;
-
 // Submitted on the current stream. to_host waits until the data are there; from_host returns when
-// `from` may be changed again.
+// `from` may be changed again: small copies (batches) go through a ring of pinned memory and never
+// wait for the device.
 void copy(void* to, const void* from, size_t bytes);
 void copy_from_host(void* to, const void* from, size_t bytes);
 void copy_to_host(void* to, const void* from, size_t bytes);

@@ -2,7 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
-#include <memory>
+#include <cstring>
 #include <mutex>
 #include <string_view>
 
@@ -47,6 +47,41 @@ cudaStream_t stream_of(int device) {
 cudaStream_t here() {
   return stream_of(this_device);
 }
+
+// Two halves of pinned memory by turns: a half is filled again when what was copied from it before
+// is done, which is long ago by then.
+class StagingRing {
+ public:
+  static constexpr size_t kHalf = size_t{4} << 20;
+
+  StagingRing() {
+    check(cudaMallocHost(reinterpret_cast<void**>(&memory_), 2 * kHalf), "cudaMallocHost");
+    for (cudaEvent_t& event : done_) {
+      check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+    }
+  }
+  StagingRing(const StagingRing&) = delete;
+  StagingRing& operator=(const StagingRing&) = delete;
+
+  void copy(void* to, const void* from, size_t bytes, cudaStream_t stream) {
+    if (used_ + bytes > kHalf) {
+      check(cudaEventRecord(done_[half_], stream), "cudaEventRecord");
+      half_ = 1 - half_;
+      used_ = 0;
+      check(cudaEventSynchronize(done_[half_]), "cudaEventSynchronize");
+    }
+    char* staged = memory_ + half_ * kHalf + used_;
+    std::memcpy(staged, from, bytes);
+    check(cudaMemcpyAsync(to, staged, bytes, cudaMemcpyHostToDevice, stream),
+          "a copy to the device");
+    used_ += (bytes + 63) / 64 * 64;
+  }
+
+ private:
+  char* memory_ = nullptr;
+  std::array<cudaEvent_t, 2> done_{};
+  size_t half_ = 0, used_ = 0;
+};
 
 }  // namespace
 
@@ -128,26 +163,21 @@ size_t free_bytes() {
   return free + (reserved - used);
 }
 
-void* allocate_pinned(size_t bytes) {
-  void* memory = nullptr;
-  check(cudaMallocHost(&memory, bytes), "cudaMallocHost");
-  return memory;
-}
-
-void release_pinned(void* memory) noexcept {
-  cudaFreeHost(memory);
-}
-
 void copy(void* to, const void* from, size_t bytes) {
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, here()), "a copy on the device");
 }
 
 void copy_from_host(void* to, const void* from, size_t bytes) {
-  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, here()), "a copy to the device");
-  cudaPointerAttributes attributes{};
-  check(cudaPointerGetAttributes(&attributes, from), "cudaPointerGetAttributes");
-  // From pageable memory CUDA has staged the data when the call returns.
-  if (attributes.type == cudaMemoryTypeHost) synchronize();
+  if (bytes > StagingRing::kHalf) {
+    // From pageable memory CUDA has staged the data when the call returns.
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, here()), "a copy to the device");
+    return;
+  }
+  // One ring for each device and thread; never released: the driver may be gone before statics are.
+  thread_local std::array<StagingRing*, kMostDevices> rings{};
+  StagingRing*& ring = rings.at(static_cast<size_t>(this_device));
+  if (ring == nullptr) ring = new StagingRing;
+  ring->copy(to, from, bytes, here());
 }
 
 void copy_to_host(void* to, const void* from, size_t bytes) {

@@ -1,4 +1,8 @@
 // One pretended device: its memory is the host's, its stream is the calling thread.
+#include <malloc.h>
+
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -8,14 +12,20 @@
 namespace linnet::cuda {
 namespace {
 
-// What the pretended device has: small enough that a test can exhaust it.
-constexpr size_t kMemory = size_t{8} << 30;
+std::atomic<size_t> held{0};
+
+// What the pretended device has: 8 GiB, or LINNET_EMULATED_MEMORY bytes, so that a test can exhaust
+// it.
+size_t memory() {
+  const char* text = std::getenv("LINNET_EMULATED_MEMORY");
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : size_t{8} << 30;
+}
 
 }  // namespace
 
 std::vector<DeviceFacts> devices(std::string* why) {
   if (why != nullptr) why->clear();
-  return {{"emulated CUDA device on the CPU", 9, 0, kMemory, 1}};
+  return {{"emulated CUDA device on the CPU", 9, 0, memory(), 1}};
 }
 
 Versions versions() {
@@ -36,23 +46,19 @@ void* stream() {
 
 void* allocate(size_t bytes) {
   // Exactly the size asked for, so that AddressSanitizer guards both ends.
-  return bytes > kMemory ? nullptr : std::malloc(bytes);
+  if (bytes > free_bytes()) return nullptr;
+  void* allocated = std::malloc(bytes);
+  held += malloc_usable_size(allocated);
+  return allocated;
 }
 
-void release(void* memory) noexcept {
-  std::free(memory);
+void release(void* released) noexcept {
+  held -= malloc_usable_size(released);
+  std::free(released);
 }
 
 size_t free_bytes() {
-  return kMemory;
-}
-
-void* allocate_pinned(size_t bytes) {
-  return std::malloc(bytes);
-}
-
-void release_pinned(void* memory) noexcept {
-  std::free(memory);
+  return memory() - std::min(memory(), held.load());
 }
 
 void copy(void* to, const void* from, size_t bytes) {

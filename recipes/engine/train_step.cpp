@@ -20,6 +20,22 @@ int64_t tokens_of(const Batch& batch) {
   return std::count(batch.mask.begin(), batch.mask.end(), uint8_t{1});
 }
 
+// What to change when a micro-batch of `examples` did not fit; `held` is what was held before it.
+// Memory grows with the examples, so that the share that fitted says how many would.
+std::string remedy(const OutOfMemory& shortage, int64_t examples, size_t held) {
+  const auto used = static_cast<double>(shortage.held - std::min(held, shortage.held));
+  const double share =
+      (used + static_cast<double>(shortage.free)) / (used + static_cast<double>(shortage.asked));
+  const int64_t fitting =
+      std::min(examples - 1, static_cast<int64_t>(share * static_cast<double>(examples)));
+  if (fitting < 1) {
+    return concat("; not even one example fits: shorten data.context, or make the model smaller");
+  }
+  return concat("; a micro-batch of ", examples, " examples did not fit, about ", fitting,
+                " would: set train.micro_batch=", fitting,
+                " (the update stays the same), or train.recompute=block");
+}
+
 }  // namespace
 
 TrainStep::TrainStep(const Recipe& recipe, const Task& task, Transformer& model, Updater& updater)
@@ -48,18 +64,23 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
   // On a device the sum stays there: nothing waits until the update is submitted.
   const Tensor device_loss = Tensor::zeros({}, DType::f64, model_.device());
   double loss_sum = 0;
+  const size_t held = allocated_bytes(model_.device());
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
     const Batch batch = next_batch();
     ModelInput input = model_input(batch, model_.device());
     input.training = true;
     input.recompute = recipe_.train.recompute == Recompute::block;
     input.random = {static_cast<uint64_t>(recipe_.seed), static_cast<uint64_t>(progress.step), 0};
-    const Variable loss = task_.loss(model_, input, batch);
-    backward(loss);
-    if (on_device) {
-      add_into(device_loss, loss.value());
-    } else {
-      loss_sum += loss.value().item();
+    try {
+      const Variable loss = task_.loss(model_, input, batch);
+      backward(loss);
+      if (on_device) {
+        add_into(device_loss, loss.value());
+      } else {
+        loss_sum += loss.value().item();
+      }
+    } catch (const OutOfMemory& shortage) {
+      throw Error(shortage.what() + remedy(shortage, batch.B, held));
     }
     result.targets += batch.target_count;
     result.tokens += tokens_of(batch);

@@ -4,8 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 
-#include "core/random.h"
+#include "core/cuda/backend.h"
 #include "recipes/engine/evaluate.h"
 #include "recipes/engine/generator.h"
 #include "tests/cuda_helpers.h"
@@ -129,6 +130,24 @@ TEST_F(CudaTraining, StreamsWithCarriedState) {
   const double expected = evaluate(out("run"), request).scores.at(0).nll();
   request.device = kGpu;
   EXPECT_NEAR(evaluate(out("run"), request).scores.at(0).nll(), expected, 1e-5);
+}
+
+TEST_F(CudaTraining, NamesTheMicroBatchThatWouldFit) {
+  if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs a device of a chosen size";
+  const size_t room = allocated_bytes(kGpu) + 120'000;
+  setenv("LINNET_EMULATED_MEMORY", std::to_string(room).c_str(), 1);
+  std::string text;
+  try {
+    run(recipe({"evaluate.every_steps=0"}), "tight", "auto", kGpu);
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  unsetenv("LINNET_EMULATED_MEMORY");
+  EXPECT_THAT(text,
+              ::testing::ContainsRegex("out of memory on cuda:0: .* asked for by activations, "
+                                       ".* free of .*; the largest users are "));
+  EXPECT_THAT(text, ::testing::ContainsRegex("a micro-batch of 6 examples did not fit, about [1-5] "
+                                             "would: set train.micro_batch=[1-5]"));
 }
 
 TEST_F(CudaTraining, SkipsStepsThatAreNotFinite) {
