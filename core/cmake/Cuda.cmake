@@ -33,7 +33,9 @@ elseif(LINNET_CUDA STREQUAL "on")
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   endif()
   set(CMAKE_CUDA_STANDARD 20)
-  set(LINNET_CUDA_FLAGS --extended-lambda --expt-relaxed-constexpr -Werror=all-warnings
+  # Registers and spills of every kernel, for tools/check_spills.
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/core/cmake/keep_ptxas_report)
+  set(LINNET_CUDA_FLAGS --extended-lambda --expt-relaxed-constexpr -Werror=all-warnings -Xptxas=-v
     -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-fPIC)
 endif()
 

@@ -32,8 +32,9 @@ Outcome run(const std::string& command) {
   return outcome;
 }
 
-const char* const kScripts[] = {"tools/linnet",        "tools/quickstart", "tools/setup_packages",
-                                "tools/check_kernels", "tools/test",       ".ci/run"};
+const char* const kScripts[] = {
+    "tools/linnet",        "tools/quickstart",   "tools/setup_packages", "tools/gpu_check",
+    "tools/check_kernels", "tools/check_spills", "tools/test",           ".ci/run"};
 
 TEST(Scripts, ParseAndStopAtTheFirstError) {
   for (const std::string script : kScripts) {
@@ -61,6 +62,11 @@ TEST(Scripts, RefuseUnknownOptions) {
   EXPECT_EQ(run("tools/setup_packages --nonsense").code, 2);
   EXPECT_EQ(run("tools/quickstart --nonsense").code, 2);
   EXPECT_EQ(run("tools/check_kernels /nonexistent").code, 2);
+  EXPECT_EQ(run("tools/check_spills /nonexistent").code, 2);
+  EXPECT_EQ(run("tools/gpu_check").code, 2);
+  EXPECT_EQ(run("tools/gpu_check nonsense").code, 2);
+  EXPECT_EQ(run("tools/gpu_check correctness --build /nonexistent").code, 2);
+  EXPECT_EQ(run("tools/gpu_check correctness --minutes soon").code, 2);
   EXPECT_EQ(run(".ci/run nonsense").code, 2);
 }
 
@@ -115,6 +121,90 @@ TEST(Scripts, TidyNamesWhatItCheckedInPartAndFailsForFindings) {
   EXPECT_THAT(failed.output,
               ::testing::HasSubstr(" 1 with findings, 1 checked in part because this clang cannot "
                                    "parse all of them: core/hash.cpp\n"));
+}
+
+// tools/gpu_check over stand-ins for the test program, the program and compute-sanitizer. `device`
+// is what the doctor says of CUDA; prints the exit code and the results.
+Outcome gpu_check(const std::string& arguments, const std::string& device) {
+  return run(
+      "bin=$(mktemp -d); printf '#!/bin/sh\necho \"linnet     0.1.0, git abc\"\n"
+      "echo \"cuda       " +
+      device +
+      "\"\n' > $bin/linnet; cat > $bin/test_cuda <<'STOP'\n#!/bin/sh\n"
+      "case $1 in\n"
+      "*list_tests) printf 'CudaSmall.\\n  Good\\n  Bad\\n  Absent\\nAll/CudaTraining.\\n"
+      "  Dies/0  # GetParam() = 3\\n' ;;\n"
+      "*Good|*Small.*:*) echo '[  PASSED  ] 1 test.' ;;\n"
+      "*Absent) echo 'SKIPPED: no data'; echo '[  PASSED  ] 0 tests.' ;;\n"
+      "*Bad) printf 'a.cpp:3: Failure\\n\"x\" | 2\\n'; exit 1 ;;\n"
+      "*Dies/0) kill -SEGV $$ ;;\n"
+      "esac\nSTOP\n"
+      "cat > $bin/compute-sanitizer <<'STOP'\n#!/bin/sh\n"
+      "if [ $2 = racecheck ]; then echo '========= Error: Race reported'; exit 99; fi\n"
+      "shift 6; exec \"$@\"\nSTOP\n"
+      "chmod +x $bin/*; PATH=$bin:$PATH tools/gpu_check " +
+      arguments +
+      " --build $bin --results $bin/out; code=$?; cat $bin/out/*.jsonl $bin/out/*.md; "
+      "rm -rf $bin; exit $code");
+}
+
+TEST(Scripts, GpuCheckRecordsEveryCase) {
+  const Outcome outcome = gpu_check("correctness", "cuda:0");
+  EXPECT_EQ(outcome.code, 1);
+  for (const char* expected :
+       {"\"case\": \"CudaSmall.Good\", \"outcome\": \"passed\"",
+        "\"case\": \"CudaSmall.Bad\", \"outcome\": \"failed\"",
+        "\"message\": \"a.cpp:3: Failure\\n\\\"x\\\" | 2\"}\n",
+        "\"case\": \"CudaSmall.Absent\", \"outcome\": \"skipped\"",
+        "\"case\": \"All/CudaTraining.Dies/0\", \"outcome\": \"crashed\"",
+        "| a.cpp:3: Failure \"x\" \\| 2 |\n", "linnet     0.1.0, git abc",
+        ": 1 passed, 1 skipped, 1 failed, 1 crashed, 0 timed out, 0 not run"}) {
+    EXPECT_THAT(outcome.output, ::testing::HasSubstr(expected));
+  }
+}
+
+TEST(Scripts, GpuCheckSaysWhatItHadNoTimeFor) {
+  const Outcome outcome = gpu_check("correctness --minutes 0", "cuda:0");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, ::testing::HasSubstr("CudaSmall.Good\", \"outcome\": \"not run\""));
+  EXPECT_THAT(outcome.output, ::testing::HasSubstr("0 timed out, 4 not run"));
+}
+
+TEST(Scripts, GpuCheckSanitizesTheKernelSuites) {
+  const Outcome outcome = gpu_check("sanitize", "cuda:0");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, ::testing::HasSubstr("\"tool\": \"memcheck\", \"case\": "
+                                                   "\"CudaSmall.*\", \"outcome\": \"passed\""));
+  EXPECT_THAT(outcome.output, ::testing::HasSubstr("\"tool\": \"racecheck\", \"case\": "
+                                                   "\"CudaSmall.*\", \"outcome\": \"failed\""));
+  EXPECT_THAT(outcome.output, ::testing::HasSubstr("2 cases in "));
+}
+
+TEST(Scripts, GpuCheckNeedsAGpu) {
+  const Outcome outcome = gpu_check("correctness", "cannot be used: there is no NVIDIA driver");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.output, ::testing::HasSubstr("there is no NVIDIA driver"));
+}
+
+// What ptxas says of one kernel, under a folder that stands for a build.
+TEST(Scripts, SpillsMustBeListed) {
+  const auto check = [](int stores, int loads) {
+    return run(
+        "build=$(mktemp -d); cat > $build/a.cu.o.ptxas <<'STOP'\n"
+        "ptxas info    : Compiling entry function '_ZN6linnet6kernelEv' for 'sm_1'\n"
+        "ptxas info    : Function properties for _ZN6linnet6kernelEv\n"
+        "    8 bytes stack frame, " +
+        std::to_string(stores) + " bytes spill stores, " + std::to_string(loads) +
+        " bytes spill loads\nSTOP\n"
+        "tools/check_spills $build; code=$?; "
+        "rm -rf $build; exit $code");
+  };
+  const Outcome spilling = check(8, 4);
+  EXPECT_EQ(spilling.code, 1);
+  EXPECT_THAT(spilling.output, ::testing::HasSubstr("> sm_1 | 12 | linnet::kernel()\n"));
+  const Outcome clean = check(0, 0);
+  EXPECT_EQ(clean.code, 0) << clean.output;
+  EXPECT_THAT(clean.output, ::testing::HasSubstr("sm_1: 1 kernels, 0 functions that spill"));
 }
 
 }  // namespace
