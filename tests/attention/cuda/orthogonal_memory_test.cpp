@@ -158,7 +158,9 @@ TEST(CudaOrthogonalMemory, GivesWhatTheCpuComputesInDouble) {
           ASSERT_EQ(got.values.size(), expected.values.size());
           for (size_t i = 0; i < got.values.size(); ++i) {
             SCOPED_TRACE(i);
-            EXPECT_CLOSE(got.values[i], expected.values[i], dtype == DType::bf16 ? 1e-2 : 1e-5);
+            // Gradients of carried prefix sums add up every token: 1.06e-5 without fused
+            // multiply-adds.
+            EXPECT_CLOSE(got.values[i], expected.values[i], dtype == DType::bf16 ? 1e-2 : 2e-5);
           }
         }
       }
