@@ -161,8 +161,8 @@ double largest_difference(const Tensor& a, const Tensor& b) {
   double largest = 0;
   for (size_t i = 0; i < left.size(); ++i) {
     const double difference = std::abs(left[i] - right[i]);
-    if (!(difference <= largest)) largest = difference;
     if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
+    largest = std::max(largest, difference);
   }
   return largest;
 }
@@ -170,7 +170,8 @@ double largest_difference(const Tensor& a, const Tensor& b) {
 double largest_magnitude(const Tensor& a) {
   double largest = 0;
   for (const double value : a.to_vector<double>()) {
-    if (!(std::abs(value) <= largest)) largest = std::abs(value);
+    if (std::isnan(value)) return std::numeric_limits<double>::infinity();
+    largest = std::max(largest, std::abs(value));
   }
   return largest;
 }

@@ -79,6 +79,7 @@ MixerOptions check_options(Form form, int64_t head_width);
 
 // The largest |a - b|, infinite where one is NaN; shapes must agree.
 double largest_difference(const Tensor& a, const Tensor& b);
+// The largest |a|, infinite where one is NaN.
 double largest_magnitude(const Tensor& a);
 bool same_bits(const Tensor& a, const Tensor& b);
 

@@ -8,6 +8,7 @@
 
 #include "core/tensor.h"
 #include "tests/tensor_helpers.h"
+#include "tests/worst.h"
 
 namespace linnet::test {
 
@@ -20,7 +21,7 @@ inline double relative_error(const Tensor& got, const Tensor& expected) {
   double worst = 0, scale = 1e-30;
   for (size_t i = 0; i < b.size(); ++i) {
     const double error = std::abs(a[i] - b[i]);
-    if (!(error <= worst)) worst = error;
+    keep_worst(worst, error);
     scale = std::max(scale, std::abs(b[i]));
   }
   return worst / scale;

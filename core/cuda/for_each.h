@@ -15,6 +15,7 @@ __global__ void for_each_element(int64_t count, F f) {
 template <typename F>
 void for_each(const char* what, int64_t count, const F& f) {
   constexpr int kThreads = 256;
+  if (count == 0) return;
   note_launch("for_each_element");
   launch({what, blocks_for(count, kThreads), kThreads}, for_each_element<F>, count, f);
 }

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/threads.h"
 #include "tests/attention/block_attention_case.h"
+#include "tests/worst.h"
 
 namespace linnet {
 namespace {
@@ -119,7 +120,7 @@ double worst_difference(const std::vector<T>& got, const std::vector<double>& ex
   double worst = 0;
   for (size_t i = 0; i < got.size(); ++i) {
     const double error = std::abs(static_cast<double>(got[i]) - expected[i]);
-    if (!(error <= worst)) worst = error;
+    test::keep_worst(worst, error);
   }
   return worst;
 }

@@ -8,6 +8,7 @@
 #include "autograd/grad_check.h"
 #include "core/error.h"
 #include "core/random.h"
+#include "tests/worst.h"
 
 namespace linnet {
 namespace {
@@ -119,7 +120,7 @@ TEST(BlockAttentionVariable, TokenByTokenIsTheWholeSequence) {
       const std::vector<double> all = expected.value().to_vector<double>();
       for (size_t i = 0; i < got.size(); ++i) {
         const double error = std::abs(got[i] - all[t * 4 + i]);
-        if (!(error <= worst)) worst = error;
+        test::keep_worst(worst, error);
       }
     }
     EXPECT_TRUE(worst <= 1e-14) << "step " << step << ": " << worst;

@@ -9,6 +9,7 @@
 #include "attention/explain.h"
 #include "attention/registry.h"
 #include "core/hdf5.h"
+#include "tests/worst.h"
 
 namespace linnet {
 namespace {
@@ -94,7 +95,7 @@ double difference(const Tensor& a, const Tensor& b) {
   const std::vector<double> left = a.to_vector<double>(), right = b.to_vector<double>();
   double largest = 0;
   for (size_t i = 0; i < left.size(); ++i) {
-    if (!(std::abs(left[i] - right[i]) <= largest)) largest = std::abs(left[i] - right[i]);
+    test::keep_worst(largest, std::abs(left[i] - right[i]));
   }
   return largest;
 }

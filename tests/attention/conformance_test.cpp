@@ -3,28 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
+#include "attention/conformance_subject.h"
+#include "tests/attention/cases.h"
+#include "tests/worst.h"
+
 namespace linnet {
 namespace {
 
-struct Case {
-  std::string mechanism;
-  Form form;
-};
-void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.mechanism << " " << name_of(c.form);
-}
-
-std::vector<Case> cases() {
-  std::vector<Case> list;
-  for (const Mechanism& mechanism : mechanisms()) {
-    for (const Form form : {Form::noncausal, Form::causal, Form::cross}) {
-      if (mechanism.traits.has(form)) list.push_back({mechanism.name, form});
-    }
-  }
-  return list;
-}
-
-class Conformance : public testing::TestWithParam<Case> {};
+class Conformance : public testing::TestWithParam<test::MechanismForm> {};
 
 TEST_P(Conformance, Holds) {
   const std::vector<CheckResult> results =
@@ -36,9 +24,20 @@ TEST_P(Conformance, Holds) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, Conformance, testing::ValuesIn(cases()), [](const auto& info) {
-  return info.param.mechanism + "_" + std::string(name_of(info.param.form)) + "_cpu";
-});
+// A NaN that finite numbers follow must not be forgotten.
+TEST(LargestError, KeepsNan) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor numbers = Tensor::from(std::vector<double>{1, nan, 2}, {3});
+  const Tensor zeros = Tensor::zeros({3}, DType::f64);
+  EXPECT_FALSE(std::isfinite(conformance::largest_magnitude(numbers)));
+  EXPECT_FALSE(std::isfinite(conformance::largest_difference(numbers, zeros)));
+  double worst = 0;
+  for (const double error : {1.0, nan, 2.0}) test::keep_worst(worst, error);
+  EXPECT_TRUE(std::isnan(worst));
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, Conformance, testing::ValuesIn(test::every_form()),
+                         [](const auto& info) { return info.param.name("cpu"); });
 
 }  // namespace
 }  // namespace linnet

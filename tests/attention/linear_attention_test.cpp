@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "core/threads.h"
+#include "tests/worst.h"
 
 namespace linnet {
 namespace {
@@ -148,7 +149,7 @@ double worst_error(const Problem& p) {
     for (const double x : expected) largest = std::max(largest, std::abs(x));
     for (size_t i = 0; i < got.size(); ++i) {
       const double error = std::abs(got[i] - expected[i]) / (largest + 1e-3);
-      if (!(error <= worst)) worst = error;
+      test::keep_worst(worst, error);
     }
   };
   compare(y, y_expected);

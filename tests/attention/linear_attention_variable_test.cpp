@@ -12,6 +12,7 @@
 #include "autograd/grad_check.h"
 #include "core/random.h"
 #include "core/threads.h"
+#include "tests/worst.h"
 
 namespace linnet {
 namespace {
@@ -127,7 +128,7 @@ double largest_difference(const std::vector<Tensor>& a, const std::vector<Tensor
     for (const double value : y) scale = std::max(scale, std::abs(value));
     for (size_t j = 0; j < x.size(); ++j) {
       const double error = std::abs(x[j] - y[j]) / scale;
-      if (!(error <= worst)) worst = error;
+      test::keep_worst(worst, error);
     }
   }
   return worst;

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "core/threads.h"
+#include "tests/worst.h"
 
 namespace linnet {
 namespace {
@@ -141,7 +142,7 @@ double worst_error(const Problem& p, DType dtype) {
   for (const double x : expected) largest = std::max(largest, std::abs(x));
   for (size_t i = 0; i < got.size(); ++i) {
     const double error = std::abs(got[i] - expected[i]) / largest;
-    if (!(error <= worst)) worst = error;
+    test::keep_worst(worst, error);
   }
   return worst;
 }

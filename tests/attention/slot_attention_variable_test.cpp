@@ -10,6 +10,7 @@
 #include "autograd/grad_check.h"
 #include "core/random.h"
 #include "core/threads.h"
+#include "tests/worst.h"
 
 namespace linnet {
 namespace {
@@ -133,7 +134,7 @@ double largest_difference(const std::vector<Tensor>& a, const std::vector<Tensor
     }
     for (size_t j = 0; j < x.size(); ++j) {
       const double error = x[j] == y[j] ? 0 : std::abs(x[j] - y[j]) / scale;
-      if (!(error <= worst)) worst = error;
+      test::keep_worst(worst, error);
     }
   }
   return worst;

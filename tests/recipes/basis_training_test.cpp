@@ -5,6 +5,7 @@
 
 #include "core/hdf5.h"
 #include "tests/recipes/tiny_run.h"
+#include "tests/worst.h"
 
 namespace linnet {
 namespace {
@@ -29,9 +30,7 @@ class BasisTraining : public test::TinyRun {
         for (int64_t c = 0; c < 4; ++c) {
           product += rows[head * 16 + a * 4 + c] * rows[head * 16 + b * 4 + c];
         }
-        if (!(std::abs(product) <= largest)) {
-          largest = std::isnan(product) ? HUGE_VAL : std::abs(product);
-        }
+        test::keep_worst(largest, std::abs(product));
       }
     }
     return largest;

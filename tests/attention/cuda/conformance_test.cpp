@@ -1,30 +1,13 @@
 // The conformance suite over the registry on the CUDA device: one test per mechanism and form.
 #include "attention/conformance.h"
 
+#include "tests/attention/cases.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {
 namespace {
 
-struct Case {
-  std::string mechanism;
-  Form form;
-};
-void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.mechanism << " " << name_of(c.form);
-}
-
-std::vector<Case> cases() {
-  std::vector<Case> list;
-  for (const Mechanism& mechanism : mechanisms()) {
-    for (const Form form : {Form::noncausal, Form::causal, Form::cross}) {
-      if (mechanism.traits.has(form)) list.push_back({mechanism.name, form});
-    }
-  }
-  return list;
-}
-
-class CudaConformance : public testing::TestWithParam<Case> {};
+class CudaConformance : public testing::TestWithParam<test::MechanismForm> {};
 
 TEST_P(CudaConformance, Holds) {
   const std::vector<CheckResult> results =
@@ -36,11 +19,8 @@ TEST_P(CudaConformance, Holds) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, CudaConformance, testing::ValuesIn(cases()),
-                         [](const auto& info) {
-                           return info.param.mechanism + "_" +
-                                  std::string(name_of(info.param.form)) + "_cuda";
-                         });
+INSTANTIATE_TEST_SUITE_P(Registry, CudaConformance, testing::ValuesIn(test::every_form()),
+                         [](const auto& info) { return info.param.name("cuda"); });
 
 }  // namespace
 }  // namespace linnet
