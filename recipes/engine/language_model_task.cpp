@@ -37,6 +37,7 @@ class LanguageModelTask final : public Task {
                            dataset_.measure(), tokenizer()->vocabulary_size(),
                            dataset_.config().crosses_documents(), options.max_tokens.value_or(0));
   }
+  std::string fingerprint(Split split) const override { return dataset_.fingerprint(split); }
   std::string describe() const override;
   std::vector<std::string> take_warnings() override { return dataset_.take_warnings(); }
 
