@@ -73,6 +73,17 @@ int64_t Transformer::length_limit() const {
   return limit;
 }
 
+std::string Transformer::length_limit_reason() const {
+  const int64_t limit = length_limit();
+  if (position_table_.defined() && position_table_.size(0) == limit) {
+    return concat("its table of learned positions has ", limit,
+                  " rows (for more, train with model.max_positions, or with sinusoidal or rotary "
+                  "positions)");
+  }
+  return concat("its attention '", config_.attention.find("name")->raw(), "' was made for ", limit,
+                " tokens (for more, train with a longer data.context, or see its parameters)");
+}
+
 void Transformer::after_update() const {
   for (const auto& block : blocks_) block->mixer().after_update(parameters_);
 }
@@ -134,8 +145,7 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
   const int64_t time = input.tokens.size(1);
   if (const int64_t limit = length_limit(); limit > 0 && offset + time > limit) {
     throw UsageError(concat("the model handles at most ", limit, " positions, but ", offset + time,
-                            " are needed; evaluate with a context of at most ", limit,
-                            ", or train with sinusoidal or rotary positions"));
+                            " are needed: ", length_limit_reason()));
   }
   const MixerContext context = context_of(input, offset);
   const double factor =

@@ -78,7 +78,8 @@ ScoreOptions score_options(const EvaluateRequest& request, const EvaluateConfig&
 }
 
 // EvaluateReport::data. Warns of changed data.
-std::string compare_data(const LoadedModel& loaded, const Task& task, std::vector<Split> splits) {
+std::string compare_data(const LoadedModel& loaded, const Task& task,
+                         const std::vector<Split>& splits) {
   if (loaded.data_given) return "given";
   if (!loaded.data) return "not recorded";
   const std::string changed = changed_splits(*loaded.data, task, splits);

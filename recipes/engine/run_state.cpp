@@ -11,6 +11,9 @@
 namespace linnet {
 namespace {
 
+// Where overrides of a checkpoint's recipe come from, for messages.
+constexpr const char* kOrigin = "--set";
+
 const std::string& file_of(const Checkpoint& checkpoint, const std::string& name) {
   const auto found = checkpoint.files.find(name);
   require(found != checkpoint.files.end(), "checkpoint ", checkpoint.path, " has no file ", name);
@@ -134,18 +137,18 @@ LoadedModel load_model(const std::string& run_or_checkpoint,
       parse_yaml(file_of(checkpoint, "recipe.yaml"), join_path(checkpoint.path, "recipe.yaml"));
   std::vector<Override> parsed;
   for (const std::string& text : overrides) {
-    parsed.push_back(parse_override(text));
+    parsed.push_back(parse_override(text, kOrigin));
     const std::string& section = parsed.back().path[0];
-    require_usage(section == "data" || section == "evaluate", "'", parsed.back().text,
+    require_usage(section == "data" || section == "evaluate", kOrigin, ": '", parsed.back().text,
                   "' cannot be changed for a checkpoint; what can are data and evaluate");
-    require_usage(!sets_tokenizer(parsed.back()), "'", parsed.back().text,
+    require_usage(!sets_tokenizer(parsed.back()), kOrigin, ": '", parsed.back().text,
                   "': a checkpoint keeps the tokenizer that it was trained with; leave "
                   "data.tokenizer out");
     loaded.data_given = loaded.data_given || names_data(parsed.back());
   }
   apply_overrides(node, parsed);
   loaded.recipe = parse_recipe(node);
-  for (const std::string& note : restart_notes(node, overrides)) log_info(note);
+  for (const std::string& note : restart_notes(node, overrides, kOrigin)) log_info(note);
   loaded.tokenizer = tokenizer_of(checkpoint);
   loaded.data = data_record_of(checkpoint);
   if (loaded.data && !loaded.data_given) {

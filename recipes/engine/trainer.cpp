@@ -344,13 +344,17 @@ void Run::loop() {
 
 // One update on fresh weights: what a mistake in the recipe, or too little memory, would stop.
 TrainOutcome Run::dry_run() {
-  PrefetchingLoader loader = make_loader();
-  const auto start = Clock::now();
-  const UpdateResult result = step_->run(progress_, [&loader] { return loader.next().value(); });
-  log_info("dry run: one update of fresh weights took ",
-           std::round(100 * seconds_since(start)) / 100, " s: loss ", result.loss,
-           ", gradient norm ", result.gradient_norm,
-           result.skipped ? concat(", not finite in ", result.culprit) : "");
+  if (finished()) {
+    log_info("dry run: no update, as ", limits_->names_of_reached(progress_), " asks for none");
+  } else {
+    PrefetchingLoader loader = make_loader();
+    const auto start = Clock::now();
+    const UpdateResult result = step_->run(progress_, [&loader] { return loader.next().value(); });
+    log_info("dry run: one update of fresh weights took ",
+             std::round(100 * seconds_since(start)) / 100, " s: loss ", result.loss,
+             ", gradient norm ", result.gradient_norm,
+             result.skipped ? concat(", not finite in ", result.culprit) : "");
+  }
   const std::string checkpoint = plan_.checkpoint ? file_name(*plan_.checkpoint) : "";
   log_info("dry run: no run directory was touched; without --dry-run this would ",
            plan_.checkpoint ? concat("continue ", plan_.directory, " from its ", checkpoint)

@@ -49,7 +49,7 @@ class ChangedData : public test::TinyRun {
   struct Compared {
     std::string data, said;
   };
-  Compared compared(const std::string& name, EvaluateRequest request = {}) const {
+  Compared compared(const std::string& name, const EvaluateRequest& request = {}) const {
     set_log_level(LogLevel::warning);
     testing::internal::CaptureStderr();
     const EvaluateReport report = evaluate(out(name), request);
