@@ -7,6 +7,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <regex>
+#include <set>
 #include <thread>
 
 #include "core/cuda/backend.h"
@@ -213,6 +215,52 @@ TEST_F(Cli, ExplainsItself) {
   }
   EXPECT_THAT(linnet({"--help"}).out, HasSubstr("Exit codes: 0 done"));
   EXPECT_EQ(linnet({"--version"}).code, 0);
+}
+
+// All "--option" in a text.
+std::set<std::string> options_in(const std::string& text) {
+  std::set<std::string> options;
+  const std::regex option("--[a-z][a-z-]+");
+  for (std::sregex_iterator at(text.begin(), text.end(), option), end; at != end; ++at) {
+    options.insert(at->str());
+  }
+  return options;
+}
+
+TEST_F(Cli, TheReadmeShowsWhatHelpSays) {
+  const std::string readme = read_file(join_path(test::source_dir(), "README.md"));
+  const size_t begin = readme.find("    linnet train RECIPE"), end = readme.find("\nA recipe, ");
+  ASSERT_NE(begin, std::string::npos);
+  ASSERT_NE(end, std::string::npos);
+  const std::string section = readme.substr(begin, end - begin);
+  const std::string synopsis = section.substr(0, section.find("\n\n"));
+  std::set<std::string> known;
+  const std::vector<std::string> single = {"train", "evaluate", "generate", "report", "doctor"};
+  const std::vector<std::pair<std::string, std::vector<std::string>>> groups = {
+      {"attention", {"list", "show", "check", "run"}},
+      {"data", {"list", "inspect", "prepare"}},
+      {"recipe", {"list", "show", "check", "schema"}},
+      {"bench", {"train", "attention"}}};
+  const auto compare = [&](std::vector<std::string> command, const std::string& line) {
+    std::string shown = synopsis.substr(std::min(synopsis.size(), synopsis.find(line)));
+    ASSERT_NE(shown, "") << line;
+    shown = shown.substr(0, shown.find("\n    linnet ", 1));
+    command.push_back("--help");
+    const std::string help = linnet(command).out;
+    for (const std::string& option : options_in(help.substr(0, help.find("Exit codes")))) {
+      known.insert(option);
+      // What many commands have is said once, below.
+      const bool common =
+          option == "--help" || option == "--json" || option == "--device" || option == "--threads";
+      EXPECT_THAT(common ? section : shown, HasSubstr(option)) << line;
+    }
+  };
+  for (const std::string& name : single) compare({name}, "    linnet " + name);
+  for (const auto& [name, below] : groups) {
+    for (const std::string& part : below) compare({name, part}, "    linnet " + name + " ");
+  }
+  for (const std::string& option : options_in(synopsis))
+    EXPECT_TRUE(known.contains(option)) << option;
 }
 
 TEST_F(Cli, TrainsEvaluatesAndGenerates) {
