@@ -63,9 +63,8 @@ class Transformer {
 
  private:
   MixerContext context_of(const ModelInput& input, int64_t offset) const;
-  std::pair<Variable, MixerState> run_block(size_t layer, const Variable& x,
-                                            const MixerContext& context, const MixerState& state,
-                                            bool recompute_it) const;
+  BlockResult run_block(size_t layer, const Variable& x, const MixerContext& context,
+                        const MixerState& state, bool recompute_it) const;
 
   Variable position_table_;
   std::vector<std::unique_ptr<Block>> blocks_;
