@@ -1,5 +1,6 @@
 #include "layers/model.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/arithmetic.h"
@@ -92,6 +93,11 @@ int64_t Transformer::length_limit() const {
     if (own > 0 && (limit == 0 || own < limit)) limit = own;
   }
   return limit;
+}
+
+int64_t Transformer::layers_without_feed_forward() const {
+  return std::count_if(blocks_.begin(), blocks_.end(),
+                       [](const auto& block) { return block->mixer().replaces_feed_forward(); });
 }
 
 void Transformer::after_update() const {
