@@ -8,7 +8,6 @@
 #include "recipes/engine/bench.h"
 #include "recipes/engine/generator.h"
 #include "recipes/engine/report_data.h"
-#include "recipes/engine/run_summary.h"
 #include "tests/recipes/tiny_run.h"
 
 namespace linnet {
@@ -93,7 +92,7 @@ TEST_F(Layers, ResolvedRecipeHasEveryParameterAndReadsBack) {
   EXPECT_EQ(attention.items()[1].find("layers")->raw(), "1-2");
   EXPECT_EQ(attention.items()[1].find("slots")->raw(), "4");
   EXPECT_EQ(attention.items()[1].find("tied")->raw(), "true");
-  const Recipe again = parse_recipe(parse_yaml(emit_yaml(first.resolved), "resolved"));
+  const Recipe again = parse_recipe(parse_yaml(to_yaml(first.resolved), "resolved"));
   EXPECT_TRUE(again.resolved == first.resolved);
 }
 
@@ -131,7 +130,7 @@ TEST_F(Layers, TrainResumeEvaluateAndGenerate) {
   const auto decoder = model(whole);
   GenerateOptions options;
   options.tokens = 20;
-  const Generated text = generate(as_decoder(*decoder), {1, 2, 3}, options);
+  const Generated text = generate(as_decoder(*decoder), std::vector<int32_t>{1, 2, 3}, options);
   EXPECT_EQ(text.tokens.size(), 20u);
   EXPECT_THAT(read_run(out("whole")).summary, HasSubstr("attention [{layers: 0, name: local, "));
 }
