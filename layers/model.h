@@ -54,6 +54,8 @@ class Transformer {
   int64_t length_limit() const;
   // What sets that limit and what lifts it: "the table of learned positions has 512 rows; ...".
   std::string length_limit_reason() const;
+  // Layers whose attention stands for the feed-forward too.
+  int64_t layers_without_feed_forward() const;
   // Lets every block's mixer correct its master weights. Call after each optimizer update, before
   // parameters().refresh_values().
   void after_update() const;
@@ -66,9 +68,8 @@ class Transformer {
 
  private:
   MixerContext context_of(const ModelInput& input, int64_t offset) const;
-  std::pair<Variable, MixerState> run_block(size_t layer, const Variable& x,
-                                            const MixerContext& context, const MixerState& state,
-                                            bool recompute_it) const;
+  BlockResult run_block(size_t layer, const Variable& x, const MixerContext& context,
+                        const MixerState& state, bool recompute_it) const;
 
   Variable position_table_;
   std::vector<std::unique_ptr<Block>> blocks_;

@@ -142,7 +142,7 @@ TEST_F(Evaluate, PositionsBeyondATableAreRefused) {
               HasSubstr("at most 16 in data.context or --context"));
   const std::string fixed = trained("fixed", recipe({"model.attention={name: cosformer}"}));
   EXPECT_THAT(test::message_of<UsageError>([&] { score(fixed, windows(17)); }),
-              AllOf(HasSubstr("its attention 'cosformer' was made for 16 tokens"),
+              AllOf(HasSubstr("the attention of layer 0 was made for 16 tokens"),
                     HasSubstr("a longer data.context")));
   for (const char* positions : {"sinusoidal", "rotary", "none"}) {
     const std::string other = trained(positions, recipe({concat("model.positions=", positions)}));
