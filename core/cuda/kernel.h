@@ -98,7 +98,8 @@ void launch(const Launch& how, void (*kernel)(P...), const A&... arguments) {
 inline unsigned blocks_for(int64_t count, int64_t per_block) {
   const int64_t blocks = (count + per_block - 1) / per_block;
   require(blocks <= std::numeric_limits<int32_t>::max(), "CUDA: ", count,
-          " elements are more than one launch can cover");
+          " items are more than the ", per_block * std::numeric_limits<int32_t>::max(),
+          " that one launch can cover; make the micro-batch or the context smaller");
   return static_cast<unsigned>(blocks);
 }
 
