@@ -27,8 +27,8 @@ Graph::Graph(std::shared_ptr<GraphMemory> memory, const std::function<void()>& w
   executable_ = {end_capture(), destroy_graph};
 }
 
-bool Graph::empty() const {
-  return recorded(executable_.get()) == 0;
+size_t Graph::operations() const {
+  return recorded(executable_.get());
 }
 
 void Graph::replay() const {

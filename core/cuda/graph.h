@@ -22,8 +22,8 @@ class Graph {
   Graph(std::shared_ptr<GraphMemory> memory, const std::function<void()>& work);
 
   bool defined() const { return executable_ != nullptr; }
-  // Whether the work did nothing on the device.
-  bool empty() const;
+  // Kernels, copies and fills of a replay.
+  size_t operations() const;
   // Submits it to the current stream.
   void replay() const;
 

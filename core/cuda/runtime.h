@@ -71,9 +71,9 @@ void destroy_graph(void* graph) noexcept;
 // Memory outside stream order, also while capturing; nullptr when there is none left.
 void* allocate_lasting(size_t bytes);
 void release_lasting(void* memory) noexcept;
-// Throws NotCapturable while this thread captures: `what` cannot be recorded.
+// Throws NotCapturable while this thread captures: for `what` the host must run, in every replay.
 inline void refuse_capture(const char* what) {
-  if (capturing()) throw NotCapturable(what);
+  if (capturing()) throw NotCapturable(concat(what, " cannot be captured in a CUDA graph"));
 }
 
 // For launch(): throws Error naming the kernel when the last launch was refused.
