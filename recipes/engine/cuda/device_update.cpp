@@ -53,7 +53,6 @@ class DeviceUpdate final : public UpdateWork {
     if (!parts.recipe.train.cuda_graph) return;
     graph_memory_ = cuda::make_graph_memory(device_.index);
     capture_passes_ = capture_update_ = true;
-    mixers_correct_weights_ = is_there_work_after_updates();
   }
 
   void begin(int64_t step) override {
@@ -84,6 +83,7 @@ class DeviceUpdate final : public UpdateWork {
     values[cuda::kGradientScale] = 1.0 / static_cast<double>(result.targets);
     values[cuda::kClipNorm] = parts_.updater.config.clip_norm;
     numbers_.copy_from(Tensor::from(values, numbers_.shape()));
+    if (capture_update_ && !update_.done) mixers_correct_weights_ = is_there_work_after_updates();
     run(update_, capture_update_, "optimizer", [this] {
       step_optimizer();
       if (!mixers_correct_weights_) use_new_weights();
