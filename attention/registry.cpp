@@ -10,6 +10,7 @@
 #include "attention/local/local.h"
 #include "attention/relu/relu.h"
 #include "attention/softmax/softmax.h"
+#include "attention/t2r/t2r.h"
 #include "core/suggest.h"
 
 namespace linnet {
@@ -35,6 +36,7 @@ std::vector<Mechanism>& all() {
     add_to(result, relu_mechanism());
     add_to(result, cosformer_mechanism());
     add_to(result, leapformer_mechanism());
+    add_to(result, t2r_mechanism());
     add_to(result, abc_mlp_mechanism());
     add_to(result, lavo_mechanism());
     return result;
