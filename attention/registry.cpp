@@ -11,6 +11,7 @@
 #include "attention/relu/relu.h"
 #include "attention/softmax/softmax.h"
 #include "attention/t2r/t2r.h"
+#include "attention/transnormer_diag/transnormer_diag.h"
 #include "core/suggest.h"
 
 namespace linnet {
@@ -39,6 +40,7 @@ std::vector<Mechanism>& all() {
     add_to(result, t2r_mechanism());
     add_to(result, abc_mlp_mechanism());
     add_to(result, lavo_mechanism());
+    add_to(result, transnormer_diag_mechanism());
     return result;
   }();
   return list;
