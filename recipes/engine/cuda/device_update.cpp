@@ -116,7 +116,8 @@ class DeviceUpdate final : public UpdateWork {
   }
 
   void pass(const MicroBatch& micro) {
-    // Host code that draws while a graph is captured would draw the same in every replay.
+    // While a graph is captured the step is none that host code knows, so that what it does only in
+    // some steps (a fresh draw, say) is tried, and refused, in every capture.
     ModelInput input = training_input(parts_.recipe, micro.input, cuda::capturing() ? -1 : now_);
     input.random.device_step = static_cast<const uint64_t*>(step_.raw());
     const Variable loss = parts_.task.loss(parts_.model, input, micro.targets);
