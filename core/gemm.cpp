@@ -4,6 +4,7 @@
 #include <Eigen/Core>
 
 #include "core/cuda/backend.h"
+#include "core/cuda/emulation/submit.h"
 #include "core/cuda/gemm.h"
 #include "core/elementwise.h"
 #ifdef LINNET_HAVE_ONEDNN
@@ -135,10 +136,14 @@ void check_devices(const Tensor& a, const Tensor& b, const Tensor& c) {
 void gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
           double alpha, double beta) {
   check_devices(a, b, c);
-  if constexpr (kCudaBackend == CudaBackend::emulated) {
-    if (on_cuda(c)) return gemm(host_view(a), ta, host_view(b), tb, host_view(c), alpha, beta);
-  }
   const Sizes sizes = check(matrix_of(a), ta, matrix_of(b), tb, matrix_of(c), a, b, c);
+  if constexpr (kCudaBackend == CudaBackend::emulated) {
+    if (on_cuda(c)) {
+      return emulation::submit([=, x = host_view(a), y = host_view(b), z = host_view(c)] {
+        gemm(x, ta, y, tb, z, alpha, beta);
+      });
+    }
+  }
   flop_count += static_cast<uint64_t>(2 * sizes.m * sizes.n * sizes.k);
   if constexpr (kCudaBackend == CudaBackend::on) {
     if (on_cuda(c)) {
@@ -188,13 +193,15 @@ void batched_gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, 
           "batched_gemm: expected three tensors [G, rows, columns], got ", a.shape(), ", ",
           b.shape(), ", ", c.shape());
   check_devices(a, b, c);
-  if constexpr (kCudaBackend == CudaBackend::emulated) {
-    if (on_cuda(c)) {
-      return batched_gemm(host_view(a), ta, host_view(b), tb, host_view(c), alpha, beta);
-    }
-  }
   const Sizes s = check({a.size(1), a.size(2)}, ta, {b.size(1), b.size(2)}, tb,
                         {c.size(1), c.size(2)}, a, b, c);
+  if constexpr (kCudaBackend == CudaBackend::emulated) {
+    if (on_cuda(c)) {
+      return emulation::submit([=, x = host_view(a), y = host_view(b), z = host_view(c)] {
+        batched_gemm(x, ta, y, tb, z, alpha, beta);
+      });
+    }
+  }
   flop_count += static_cast<uint64_t>(2 * a.size(0) * s.m * s.n * s.k);
   if constexpr (kCudaBackend == CudaBackend::on) {
     if (on_cuda(c)) {

@@ -89,8 +89,9 @@ void launch(const Launch& how, void (*kernel)(P...), const A&... arguments) {
       static_cast<P>(arguments)...);
   check_launch(how.name);
 #else
-  emulation::run(how.name, how.grid, how.block, how.shared,
-                 [&] { kernel(static_cast<P>(arguments)...); });
+  emulation::submit([how, kernel, ... values = static_cast<P>(arguments)] {
+    emulation::run(how.name, how.grid, how.block, how.shared, [&] { kernel(values...); });
+  });
 #endif
 }
 

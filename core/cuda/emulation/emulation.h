@@ -17,6 +17,7 @@
 #include <type_traits>
 
 #include "core/cuda/emulation/cuda_types.h"
+#include "core/cuda/emulation/submit.h"
 
 // NOLINTBEGIN(bugprone-reserved-identifier): CUDA's own names
 #undef __global__
