@@ -9,8 +9,10 @@
 #include "attention/linear/linear.h"
 #include "attention/local/local.h"
 #include "attention/relu/relu.h"
+#include "attention/rope_linear/rope_linear.h"
 #include "attention/softmax/softmax.h"
 #include "attention/t2r/t2r.h"
+#include "attention/transnormer_norm/transnormer_norm.h"
 #include "core/suggest.h"
 
 namespace linnet {
@@ -36,7 +38,9 @@ std::vector<Mechanism>& all() {
     add_to(result, relu_mechanism());
     add_to(result, cosformer_mechanism());
     add_to(result, leapformer_mechanism());
+    add_to(result, rope_linear_mechanism());
     add_to(result, t2r_mechanism());
+    add_to(result, transnormer_norm_mechanism());
     add_to(result, abc_mlp_mechanism());
     add_to(result, lavo_mechanism());
     return result;
