@@ -63,11 +63,11 @@ void linear_attention_reference(const LinearAttentionOptions& options,
                                        : key_proportions + (keys.row * k.T + j) * k.H + key_head));
       }
       // exp(sum of the log-decay of tokens (after, upto]).
-      const auto decay = [&, key_head = key_head](int64_t after, int64_t upto) {
+      const auto decay = [&inputs, &keys, key_head](int64_t after, int64_t upto) {
         double total = 0;
-        for (int64_t l = after + 1; log_decay != nullptr && l <= upto; ++l) {
-          if (!is_valid(key_mask, keys.row, l, k.T)) continue;
-          total += log_decay[(keys.row * k.T + l) * k.H + key_head];
+        for (int64_t l = after + 1; inputs.log_decay != nullptr && l <= upto; ++l) {
+          if (!is_valid(inputs.key_mask, keys.row, l, inputs.k.T)) continue;
+          total += inputs.log_decay[(keys.row * inputs.k.T + l) * inputs.k.H + key_head];
         }
         return std::exp(total);
       };
