@@ -57,18 +57,21 @@ Variable RandomMatrix::at(const MixerContext& context, const RandomKey& key, DTy
   const uint64_t epoch =
       redraw_steps_ > 0 ? key.step / static_cast<uint64_t>(redraw_steps_) : uint64_t{0};
   if (!context.training || epoch == 0) return as_dtype(stored_, dtype);
-  RandomKey drawn = key.at(name_);
-  drawn.step = epoch;
-  const std::scoped_lock lock(latest_->mutex);
-  const RandomKey& last = latest_->key;
-  const bool same = !latest_->values.empty() && last.seed == drawn.seed &&
-                    last.step == drawn.step && last.site == drawn.site;
-  if (!same) {
-    latest_->values = redrawn_(drawn);
-    latest_->key = drawn;
-  }
+  RandomKey fresh = key.at(name_);
+  fresh.step = epoch;
   const Tensor& stored = stored_.value();
-  return Variable(Tensor::from(latest_->values, stored.shape()).to(dtype).to(stored.device()));
+  const Tensor values = linnet::drawn(context, name_ + "_redrawn", stored.shape(), [&] {
+    const std::scoped_lock lock(latest_->mutex);
+    const RandomKey& last = latest_->key;
+    const bool same = !latest_->values.empty() && last.seed == fresh.seed &&
+                      last.step == fresh.step && last.site == fresh.site;
+    if (!same) {
+      latest_->values = redrawn_(fresh);
+      latest_->key = fresh;
+    }
+    return Tensor::from(latest_->values, stored.shape());
+  });
+  return Variable(values.to(dtype).to(stored.device()));
 }
 
 }  // namespace linnet

@@ -24,7 +24,8 @@ std::vector<double> orthogonal_rows(int64_t rows, int64_t width, RowLength lengt
 // A matrix that is drawn, never trained. The stored one is a buffer of the mixer: drawn from the
 // seed, kept in checkpoints. With `redraw_steps` > 0 training uses another one after every so many
 // updates (the stored one until then), a function of seed, step and layer, so that a resumed run
-// continues with the same; evaluation uses the stored one.
+// continues with the same; evaluation uses the stored one. Both can be given: under the name, and
+// under the name with "_redrawn".
 //
 // Redrawn matrices are drawn on the host and copied to the device in every forward pass. A captured
 // CUDA graph would replay the copy of the step it was captured in.

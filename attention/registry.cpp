@@ -14,6 +14,7 @@
 #include "attention/rope_linear/rope_linear.h"
 #include "attention/softmax/softmax.h"
 #include "attention/t2r/t2r.h"
+#include "attention/transnormer_diag/transnormer_diag.h"
 #include "attention/transnormer_norm/transnormer_norm.h"
 #include "core/suggest.h"
 
@@ -47,6 +48,7 @@ std::vector<Mechanism>& all() {
     add_to(result, transnormer_norm_mechanism());
     add_to(result, abc_mlp_mechanism());
     add_to(result, lavo_mechanism());
+    add_to(result, transnormer_diag_mechanism());
     return result;
   }();
   return list;
