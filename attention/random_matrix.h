@@ -27,8 +27,8 @@ std::vector<double> orthogonal_rows(int64_t rows, int64_t width, RowLength lengt
 // continues with the same; evaluation uses the stored one. Both can be given: under the name, and
 // under the name with "_redrawn".
 //
-// Redrawn matrices are drawn on the host and copied to the device in every forward pass. A captured
-// CUDA graph would replay the copy of the step it was captured in.
+// Redrawn matrices are drawn on the host and copied to the device in every forward pass, which a
+// captured CUDA graph cannot replay.
 class RandomMatrix {
  public:
   // Fills a matrix of the shape, in row-major order.

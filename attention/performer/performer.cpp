@@ -321,7 +321,7 @@ Mechanism performer_mechanism() {
   facts.traits.growth = "T m";
   facts.presets = kPresets;
   facts.variants = {"{feature_epsilon: 0, per: head, redrawn: gaussian, redraw_steps: 1}",
-                    "{kernel: relu, features: 11, directions: gaussian, normalizer: add, floor: 1}",
+                    "{kernel: relu, features: 40, directions: gaussian, normalizer: add}",
                     "{legacy_scale: true, features: 20, row_length: sqrt, redraw_steps: 2}"};
   facts.limits = limiting_cases();
   return define_mechanism<PerformerParams, PerformerMixer>(

@@ -169,7 +169,7 @@ Mechanism rope_linear_mechanism() {
   facts.sources = "Su et al. 2021, RoFormer; LeaPformer (a baseline)";
   facts.traits.noncausal = facts.traits.causal = true;
   facts.traits.decode_state = facts.traits.constant_state = true;
-  facts.traits.growth = "T";
+  facts.traits.growth = std::string("T");
   facts.presets = kPresets;
   facts.variants = {"{preset: roformer, normalizer: add, floor: 0.1, theta: 100}"};
   facts.limits = limiting_cases();

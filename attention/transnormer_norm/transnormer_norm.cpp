@@ -170,7 +170,7 @@ Mechanism transnormer_norm_mechanism() {
   facts.sources = "Qin et al. 2022, The Devil in Linear Transformer";
   facts.traits.noncausal = facts.traits.causal = facts.traits.cross = true;
   facts.traits.decode_state = facts.traits.constant_state = true;
-  facts.traits.growth = "T";
+  facts.traits.growth = std::string("T");
   facts.presets = kPresets;
   facts.variants = {"{preset: t1, norm: layer}", "{preset: survey}",
                     "{activation: relu, norm_axis: head, norm: layer}"};
