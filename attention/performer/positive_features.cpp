@@ -115,7 +115,8 @@ void decay(const Tensor& maxima, const Tensor& carried, const Tensor& segments,
 
 Variable positive_features(const Variable& projections, const Variable& x,
                            const PositiveFeatures& how) {
-  const Tensor p = projections.value(), vectors = x.value(), y = empty_like(p);
+  const Tensor &p = projections.value(), &vectors = x.value();
+  const Tensor y = empty_like(p);
   if (on_cuda(p)) {
     if constexpr (kCuda) cuda::positive_features(how, p, vectors, y);
   } else {

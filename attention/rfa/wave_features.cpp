@@ -179,7 +179,7 @@ Variable scaled_directions(const Variable& x, const Variable& sigma, const Tenso
 }
 
 Variable wave_features(const Variable& projections, double amplitude, const Variable& factor) {
-  const Tensor p = projections.value();
+  const Tensor& p = projections.value();
   const Tensor factors = factor.defined() ? factor.value() : Tensor();
   const Tensor y =
       Tensor::empty({p.size(0), p.size(1), p.size(2), 2 * p.size(3)}, p.dtype(), p.device());
@@ -208,7 +208,7 @@ Variable wave_features(const Variable& projections, double amplitude, const Vari
 }
 
 Gate sigmoid_gate(const Variable& logits) {
-  const Tensor x = logits.value();
+  const Tensor& x = logits.value();
   const Tensor log_open = empty_like(x), closed = empty_like(x);
   if (on_cuda(x)) {
     if constexpr (kCuda) cuda::sigmoid_gate(x, log_open, closed);
