@@ -95,6 +95,21 @@ int64_t Transformer::length_limit() const {
   return limit;
 }
 
+std::string Transformer::length_limit_reason() const {
+  const int64_t limit = length_limit();
+  if (position_table_.defined() && position_table_.size(0) == limit) {
+    return concat("its table of learned positions has ", limit,
+                  " rows (for more, train with model.max_positions, or with sinusoidal or rotary "
+                  "positions)");
+  }
+  const auto block = std::find_if(blocks_.begin(), blocks_.end(), [limit](const auto& each) {
+    return each->mixer().length_limit() == limit;
+  });
+  return concat("the attention of layer ", block - blocks_.begin(), " was made for ", limit,
+                " tokens (for more, train with a longer data.context, or see the parameters of "
+                "model.attention)");
+}
+
 int64_t Transformer::layers_without_feed_forward() const {
   return std::count_if(blocks_.begin(), blocks_.end(),
                        [](const auto& block) { return block->mixer().replaces_feed_forward(); });
@@ -157,8 +172,7 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
   const int64_t time = input.tokens.size(1);
   if (const int64_t limit = length_limit(); limit > 0 && offset + time > limit) {
     throw UsageError(concat("the model handles at most ", limit, " positions, but ", offset + time,
-                            " are needed; evaluate with a context of at most ", limit,
-                            ", or train with sinusoidal or rotary positions"));
+                            " are needed: ", length_limit_reason()));
   }
   MixerContext context = context_of(input, offset);
   const double factor =

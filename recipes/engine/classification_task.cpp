@@ -37,6 +37,7 @@ class ClassificationTask final : public Task {
   NgramBaselines baselines(const ScoreOptions&) const override {
     throw UsageError("n-gram baselines are for language models; this is a classifier");
   }
+  std::string fingerprint(Split split) const override { return data_.fingerprint(split); }
   std::string describe() const override {
     return concat("data: ", data_.layout, ", ", examples_per_epoch(), " training examples, ",
                   data_.classes, " classes, padded to ", length_);

@@ -4,7 +4,9 @@
 namespace linnet {
 
 void TrainConfig::describe(ConfigDescription<TrainConfig>& d) {
-  d.optional("max_steps", &TrainConfig::max_steps, "stop after this many updates").at_least(0);
+  d.optional("max_steps", &TrainConfig::max_steps,
+             "stop after this many updates; 0: score and save the initial weights")
+      .at_least(0);
   d.optional("max_tokens", &TrainConfig::max_tokens, "stop after this many target tokens")
       .at_least(0);
   d.optional("max_minutes", &TrainConfig::max_minutes, "stop after this much training time")

@@ -75,6 +75,8 @@ class Task {
   // N-gram models of the training split on the tokens that `options` score. Throws UsageError for
   // tasks without text.
   virtual NgramBaselines baselines(const ScoreOptions& options) const = 0;
+  // A hash of what the files or examples of a split hold, wherever they lie; "" when it is missing.
+  virtual std::string fingerprint(Split split) const = 0;
   // A line on the data, for the log.
   virtual std::string describe() const = 0;
   // What the user should know, gathered since the last call.
