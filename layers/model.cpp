@@ -7,6 +7,8 @@
 #include "autograd/embedding.h"
 #include "autograd/linear.h"
 #include "autograd/pooling.h"
+#include "core/cuda/backend.h"
+#include "core/cuda/runtime.h"
 
 namespace linnet {
 namespace {
@@ -183,6 +185,11 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
   x = dropout(x, dropout_spec(config_.dropout, "embedding", context));
   if (state != nullptr && state->layers.empty()) state->layers.resize(blocks_.size());
   const RandomKey skip_key = context.random.at("layer_dropout");
+  if constexpr (kCuda) {
+    if (input.training && config_.layer_dropout > 0) {
+      cuda::refuse_capture("model.layer_dropout, by which the host chooses layers anew each step,");
+    }
+  }
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     if (input.training && skip_key.uniform(layer) < config_.layer_dropout) continue;
     BlockResult after = run_block(

@@ -28,8 +28,8 @@ class ClassificationTask final : public Task {
     return sampler(Split::train).batch(first, count);
   }
   Variable loss(const Transformer& model, const ModelInput& input,
-                const Batch& batch) const override {
-    return cross_entropy(as_classifier(model).logits(input), target_tensor(batch, model.device()));
+                const Tensor& targets) const override {
+    return cross_entropy(as_classifier(model).logits(input), targets);
   }
   void check(const Transformer& model, const ScoreOptions& options) const override;
   std::vector<Score> score(const Transformer& model, const ScoreOptions& options) const override;

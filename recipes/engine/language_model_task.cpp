@@ -25,9 +25,9 @@ class LanguageModelTask final : public Task {
     return sampler().batch(first, count);
   }
   Variable loss(const Transformer& model, const ModelInput& input,
-                const Batch& batch) const override {
+                const Tensor& targets) const override {
     return output_cross_entropy(model.encode(input, nullptr), as_decoder(model).output_table(),
-                                target_tensor(batch, model.device()));
+                                targets);
   }
   void check(const Transformer& model, const ScoreOptions& options) const override;
   std::vector<Score> score(const Transformer& model, const ScoreOptions& options) const override;

@@ -29,6 +29,8 @@ void TrainConfig::describe(ConfigDescription<TrainConfig>& d) {
   d.choice("recompute", &TrainConfig::recompute,
            {{"none", Recompute::none}, {"block", Recompute::block}},
            "what the backward pass computes again instead of keeping");
+  d.field("cuda_graph", &TrainConfig::cuda_graph,
+          "on a CUDA device, capture updates once and replay them; changes nothing but speed");
   d.field("log_every_steps", &TrainConfig::log_every_steps, "updates between two training lines")
       .at_least(1)
       .unit("steps");
