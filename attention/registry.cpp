@@ -8,6 +8,7 @@
 #include "attention/leapformer/leapformer.h"
 #include "attention/linear/linear.h"
 #include "attention/local/local.h"
+#include "attention/luna/luna.h"
 #include "attention/relu/relu.h"
 #include "attention/softmax/softmax.h"
 #include "attention/t2r/t2r.h"
@@ -41,6 +42,7 @@ std::vector<Mechanism>& all() {
     add_to(result, abc_mlp_mechanism());
     add_to(result, lavo_mechanism());
     add_to(result, transnormer_diag_mechanism());
+    add_to(result, luna_mechanism());
     return result;
   }();
   return list;
