@@ -5,6 +5,7 @@
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
 #include "attention/lavo/lavo.h"
+#include "attention/flash_quad/flash_quad.h"
 #include "attention/leapformer/leapformer.h"
 #include "attention/linear/linear.h"
 #include "attention/local/local.h"
@@ -13,6 +14,7 @@
 #include "attention/softmax/softmax.h"
 #include "attention/t2r/t2r.h"
 #include "attention/transnormer_diag/transnormer_diag.h"
+#include "attention/yoso/yoso.h"
 #include "core/suggest.h"
 
 namespace linnet {
@@ -43,6 +45,8 @@ std::vector<Mechanism>& all() {
     add_to(result, lavo_mechanism());
     add_to(result, transnormer_diag_mechanism());
     add_to(result, luna_mechanism());
+    add_to(result, flash_quad_mechanism());
+    add_to(result, yoso_mechanism());
     return result;
   }();
   return list;

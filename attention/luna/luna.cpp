@@ -225,11 +225,11 @@ template <typename Number>
 std::vector<Number> first_memory(const LunaParams& params, const ReferenceSequence<Number>& s) {
   std::vector<Number> p = s.parameter("luna_memory");
   for (size_t i = 0; params.slot_positions && i < p.size(); ++i) {
-    const auto slot = static_cast<Number>(i / static_cast<size_t>(s.E));
+    const auto slot = static_cast<int64_t>(i / static_cast<size_t>(s.E));
     const auto channel = static_cast<int64_t>(i % static_cast<size_t>(s.E));
-    const Number angle =
-        slot * std::pow(Number{10000},
-                        -static_cast<Number>(channel - channel % 2) / static_cast<Number>(s.E));
+    const Number angle = static_cast<Number>(slot) *
+                         std::pow(Number{10000}, -static_cast<Number>(channel - channel % 2) /
+                                                     static_cast<Number>(s.E));
     p[i] = s.stored(p[i] + (channel % 2 == 0 ? std::sin(angle) : std::cos(angle)));
   }
   return p;
