@@ -4,6 +4,7 @@
 #include "attention/abc_mlp/abc_mlp.h"
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
+#include "attention/flash/flash.h"
 #include "attention/flash_quad/flash_quad.h"
 #include "attention/lavo/lavo.h"
 #include "attention/leapformer/leapformer.h"
@@ -54,6 +55,7 @@ std::vector<Mechanism>& all() {
     add_to(result, transnormer_diag_mechanism());
     add_to(result, luna_mechanism());
     add_to(result, flash_quad_mechanism());
+    add_to(result, flash_mechanism());
     add_to(result, yoso_mechanism());
     return result;
   }();
