@@ -6,6 +6,7 @@
 #include "attention/define.h"
 #include "attention/flash/flash.h"
 #include "attention/flash_quad/flash_quad.h"
+#include "attention/lara/lara.h"
 #include "attention/lavo/lavo.h"
 #include "attention/leapformer/leapformer.h"
 #include "attention/linear/linear.h"
@@ -57,6 +58,7 @@ std::vector<Mechanism>& all() {
     add_to(result, flash_quad_mechanism());
     add_to(result, flash_mechanism());
     add_to(result, yoso_mechanism());
+    add_to(result, lara_mechanism());
     return result;
   }();
   return list;
