@@ -2,10 +2,15 @@
 #include "attention/registry.h"
 
 #include "attention/abc_mlp/abc_mlp.h"
+#include "attention/augment.h"
+#include "attention/augmented_linear/augmented_linear.h"
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
 #include "attention/flash/flash.h"
+#include "attention/flash_global/flash_global.h"
+#include "attention/flash_local/flash_local.h"
 #include "attention/flash_quad/flash_quad.h"
+#include "attention/grouped_linear/grouped_linear.h"
 #include "attention/lara/lara.h"
 #include "attention/lavo/lavo.h"
 #include "attention/leapformer/leapformer.h"
@@ -34,7 +39,7 @@ void add_to(std::vector<Mechanism>& list, Mechanism mechanism) {
   require_usage(mechanism.make && mechanism.schema && mechanism.resolve && mechanism.traits_of,
                 "attention mechanism '", mechanism.name,
                 "' is incomplete; build its entry with define_mechanism");
-  list.push_back(std::move(mechanism));
+  list.push_back(augmentable(std::move(mechanism)));
 }
 
 std::vector<Mechanism>& all() {
@@ -59,6 +64,10 @@ std::vector<Mechanism>& all() {
     add_to(result, flash_mechanism());
     add_to(result, yoso_mechanism());
     add_to(result, lara_mechanism());
+    add_to(result, flash_local_mechanism());
+    add_to(result, flash_global_mechanism());
+    add_to(result, grouped_linear_mechanism());
+    add_to(result, augmented_linear_mechanism());
     return result;
   }();
   return list;

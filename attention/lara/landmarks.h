@@ -6,9 +6,8 @@
 namespace linnet {
 
 // [B,T,H,C]: what a token is of its landmark's mean: 1 / (tokens of the landmark), 0 for other
-// landmarks and padding. The n valid tokens of a row are
-// cut into min(C, n) runs in order, the last n mod C of them one token longer. mask u8 [B,T] may be
-// undefined.
+// landmarks and padding. The n valid tokens of a row are cut into min(C, n) runs in order, the last
+// n mod C of them one token longer. mask u8 [B,T] may be undefined.
 Tensor landmark_members(const Tensor& mask, int64_t B, int64_t T, int64_t H, int64_t C, DType dtype,
                         Device device);
 
