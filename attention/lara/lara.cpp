@@ -178,7 +178,7 @@ Mechanism lara_mechanism() {
   facts.traits.noncausal = true;
   facts.traits.growth = "T C";
   facts.traits.exempt["packing"] = "a row has one set of landmarks: packed documents are refused";
-  facts.variants = {"{landmarks: 5}", "{landmarks: 3, noise: false}"};
+  facts.variants = {"{landmarks: 5, noise: false}"};
   facts.cost_cases = {"{landmarks: 128}"};
   facts.limits = {{"one landmark gives a soft-max over tokens that no query changes",
                    "{landmarks: 1}",
