@@ -24,8 +24,8 @@ void check(const BlockAttentionInputs<T>& in, const ConvTaps<const T>& taps) {
   check_block_attention(in, conv_band(taps.count, taps.before));
 }
 
-// Calls body(x, h, u, r, tap) for every query r of a piece and every valid key u that it sees, at
-// x [V]. Masked queries see none.
+// Calls body(x, past, t, query, tap) for every query of a piece and every valid token t, carried or
+// of this call, that its taps reach; x [V] is that token's. Masked queries reach none.
 template <typename T, typename Body>
 void for_pairs(const BlockAttentionInputs<T>& in, const ConvTaps<const T>& taps, const Piece& piece,
                int64_t h, const Body& body) {
