@@ -7,6 +7,7 @@
 #include "attention/lavo/lavo.h"
 #include "attention/leapformer/leapformer.h"
 #include "attention/linear/linear.h"
+#include "attention/linformer/linformer.h"
 #include "attention/local/local.h"
 #include "attention/relu/relu.h"
 #include "attention/softmax/softmax.h"
@@ -36,6 +37,7 @@ std::vector<Mechanism>& all() {
     add_to(result, cosformer_mechanism());
     add_to(result, leapformer_mechanism());
     add_to(result, abc_mlp_mechanism());
+    add_to(result, linformer_mechanism());
     add_to(result, lavo_mechanism());
     return result;
   }();
