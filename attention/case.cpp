@@ -74,7 +74,7 @@ class Run {
       piece.k = c_.cross() ? (encode ? source_k_ : Variable()) : leaf(c_.k);
       piece.v = c_.cross() ? (encode ? source_v_ : Variable()) : leaf(c_.v);
       AttentionMixer::MixResult result =
-          c_.attention->mix({piece.q, piece.k, piece.v, piece.x, source_}, context, state_);
+          c_.attention->attend({piece.q, piece.k, piece.v, piece.x, source_}, context, state_);
       piece.y = result.y;
       piece.context =
           reshape(result.y, {c_.rows, end - begin, result.y.size(2) * result.y.size(3)});

@@ -81,9 +81,19 @@ Variable AttentionMixer::project(const Variable& x, const Variable& weight,
                  {x.size(0), x.size(1), options_.heads, options_.head_width()});
 }
 
+AttentionMixer::MixResult AttentionMixer::attend(const MixInput& input, const MixerContext& context,
+                                                 const MixerState& state) const {
+  MixResult mixed = mix(input, context, state);
+  if (branches_ == nullptr) return mixed;
+  MixResult more = branches_->mix(input, context, state);
+  mixed.y = add(mixed.y, more.y);
+  mixed.state.merge(more.state);
+  return mixed;
+}
+
 MixerResult AttentionMixer::finish(const MixInput& input, const MixerContext& context,
                                    const MixerState& state) const {
-  MixResult mixed = mix(input, context, state);
+  MixResult mixed = attend(input, context, state);
   const Variable merged =
       reshape(mixed.y, {mixed.y.size(0), mixed.y.size(1), mixed.y.size(2) * mixed.y.size(3)});
   return {linear(merged, out_weight_, out_bias_), merged, std::move(mixed.state)};
@@ -99,6 +109,12 @@ MixerCost AttentionMixer::cost(const MixerShape& shape) const {
   const double vectors = 2 * queries + (cross ? keys : 0);
   const double parameters = 4 * width + (options_.bias ? 4 : 0);
   MixerCost cost = mix_cost(filled);
+  if (branches_ != nullptr) {
+    const MixerCost more = branches_->cost(filled);
+    cost.projections += more.projections;
+    cost.mixing += more.mixing;
+    cost.bytes += more.bytes;
+  }
   cost.projections += 2 * (queries + keys) * width * width;
   cost.bytes += static_cast<double>(size_of(shape.dtype)) * width * (vectors + parameters);
   return cost;

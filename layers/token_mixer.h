@@ -144,6 +144,8 @@ struct MixInput {
   Variable x, source;
 };
 
+class MixBranches;
+
 // A mechanism between the usual four projections: derived classes define mix() and mix_cost().
 class AttentionMixer : public TokenMixer {
  public:
@@ -161,6 +163,11 @@ class AttentionMixer : public TokenMixer {
   // The mechanism itself. For Form::cross with a non-empty state, k and v are undefined.
   virtual MixResult mix(const MixInput& input, const MixerContext& context,
                         const MixerState& state) const = 0;
+  // mix(), plus the branches that augment() added.
+  MixResult attend(const MixInput& input, const MixerContext& context,
+                   const MixerState& state) const;
+  // From now on the output projection reads the sum of mix() and these branches.
+  void augment(std::shared_ptr<const MixBranches> branches) { branches_ = std::move(branches); }
   const MixerOptions& options() const { return options_; }
 
  protected:
@@ -179,6 +186,19 @@ class AttentionMixer : public TokenMixer {
   std::string site_;
   Variable q_weight_, k_weight_, v_weight_, out_weight_;
   Variable q_bias_, k_bias_, v_bias_, out_bias_;
+  std::shared_ptr<const MixBranches> branches_;
+};
+
+// Branches on the q, k and v of any AttentionMixer, added to what it computes.
+class MixBranches {
+ public:
+  virtual ~MixBranches() = default;
+  // What y [B,T,H,V] gains, and what the state gains; `state` is the whole mixer's. Names of states
+  // and parameters differ from those of every mechanism.
+  virtual AttentionMixer::MixResult mix(const MixInput& input, const MixerContext& context,
+                                        const MixerState& state) const = 0;
+  // As AttentionMixer::mix_cost.
+  virtual MixerCost cost(const MixerShape& shape) const = 0;
 };
 
 }  // namespace linnet
