@@ -11,6 +11,8 @@
 #include "attention/local/local.h"
 #include "attention/relu/relu.h"
 #include "attention/softmax/softmax.h"
+#include "attention/t2r/t2r.h"
+#include "attention/transnormer_diag/transnormer_diag.h"
 #include "core/suggest.h"
 
 namespace linnet {
@@ -36,9 +38,11 @@ std::vector<Mechanism>& all() {
     add_to(result, relu_mechanism());
     add_to(result, cosformer_mechanism());
     add_to(result, leapformer_mechanism());
+    add_to(result, t2r_mechanism());
     add_to(result, abc_mlp_mechanism());
     add_to(result, linformer_mechanism());
     add_to(result, lavo_mechanism());
+    add_to(result, transnormer_diag_mechanism());
     return result;
   }();
   return list;

@@ -3,13 +3,12 @@
 
 #include <numbers>
 
-#include "attention/abc_mlp/cuda/block_diagonal.h"
+#include "attention/block_diagonal.h"
 #include "attention/define.h"
 #include "attention/mixer_support.h"
 #include "attention/slot_support.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
-#include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
@@ -22,34 +21,6 @@ const std::vector<Preset> kPresets = {
     {"abc_footnote",
      "the paper's footnote 5: weights fixed when a token is written",
      {{"causal_normalisation", "write"}}}};
-
-// weight [H,N,K] -> [H N, H K] with the heads' blocks on the diagonal and zeros elsewhere.
-Variable block_diagonal(const Variable& weight) {
-  const int64_t H = weight.size(0), N = weight.size(1), K = weight.size(2);
-  const Device device = weight.value().device();
-  // Copies every block between both layouts.
-  const auto copy = [=](const Tensor& blocks, const Tensor& full, bool expand) {
-    if constexpr (kCuda) {
-      if (on_cuda(full)) {
-        return expand ? cuda::expand_block_diagonal(blocks, full)
-                      : cuda::gather_block_diagonal(full, blocks);
-      }
-    }
-    for (int64_t row = 0; row < H * N; ++row) {
-      const Tensor block = blocks.slice(row * K, {K});
-      const Tensor place = full.slice((row * H + row / N) * K, {K});
-      expand ? place.copy_from(block) : block.copy_from(place);
-    }
-  };
-  const Tensor full = Tensor::zeros({H * N, H * K}, weight.dtype(), device);
-  copy(weight.value(), full, true);
-  return record("block_diagonal", full, {weight}, [=](Gradients& gradients) {
-    const Tensor& dfull = gradients.output();
-    const Tensor blocks = Tensor::empty({H, N, K}, dfull.dtype(), device);
-    copy(blocks, dfull, false);
-    gradients.add(0, blocks);
-  });
-}
 
 class AbcMlpMixer : public AttentionMixer {
  public:

@@ -1,5 +1,5 @@
-// Soft-max attention over a pattern of keys, on Variables; and the keys and values that a sequence
-// carries from one call to the next.
+// Attention over a pattern of keys, by soft-max or unnormalised, on Variables; and the keys and
+// values that a sequence carries from one call to the next.
 #pragma once
 
 #include "attention/primitives/block_attention_cpu.h"

@@ -191,34 +191,49 @@ void Backward<T>::load_queries(const Piece& piece, int64_t head, BackwardTile<T>
     tile.log_sum_exp[lane] = log_sum_exp_[(piece.row * in_.q.T + t) * in_.q.H + head];
     copy_padded(dy_.at(piece.row, t, head), V, dy, tile.keys.v_stride,
                 tile.queries.count * dy_.time_stride);
-    tile.y_dot_dy[lane] = dot_row(y_.at(piece.row, t, head), dy, V);
+    // What the normalising sum takes from every weight's gradient.
+    const bool normalised = options_.weights == BlockWeights::softmax;
+    tile.y_dot_dy[lane] = normalised ? dot_row(y_.at(piece.row, t, head), dy, V) : T{0};
   }
   transpose_rows(tile.dy, tile.queries.lanes, tile.keys.v_stride, tile.dy_transposed);
 }
 
 // From logits and dL/dweight (before dropout's factor), in place: weights as they multiplied the
-// values, and dL/dlogit = weight * (dweight - y . dy).
+// values, and dL/dlogit = slope * (dweight - y . dy), where the slope of a soft-max is its weight
+// and weights that are not normalised have no y . dy.
 template <typename T>
 void Backward<T>::weights_and_gradients(const Piece& piece, DropoutMask& mask,
                                         BackwardTile<T>& tile) {
   using simd::load;
   const QueryTile<T>& queries = tile.queries;
   alignas(64) T factors[kQueries];
+  alignas(64) T slopes[kQueries];
   const bool dropping = options_.dropout > 0;
+  const bool normalised = options_.weights == BlockWeights::softmax;
   for (int64_t j = 0; j < tile.keys.count; ++j) {
     if (dropping) {
       mask.factors(piece.query_time + queries.first, queries.lanes,
                    piece.key_time + tile.keys.index[j], factors);
+    }
+    if (!normalised) {
+      T* row = tile.weights + j * kQueries;
+      for (int64_t lane = 0; lane < queries.lanes; ++lane) {
+        const RectifiedWeight<T> found = rectified_weight(options_.weights, row[lane]);
+        row[lane] = found.value;
+        slopes[lane] = found.slope;
+      }
     }
     const int64_t distance = piece.past + queries.first - tile.keys.index[j];
     T* dbias = out_.dbias ? tile.dbias.values + tile.dbias.origin + distance : nullptr;
     for (int64_t lane = 0; lane < queries.lanes; lane += simd::kLanes<T>) {
       T* weight_place = tile.weights + j * kQueries + lane;
       T* dweight_place = tile.dweights + j * kQueries + lane;
-      auto weight = simd::exp<T>(load(weight_place) - load(tile.log_sum_exp + lane));
+      auto weight = load(weight_place);
+      if (normalised) weight = simd::exp<T>(weight - load(tile.log_sum_exp + lane));
+      const auto slope = normalised ? weight : load(slopes + lane);
       auto dweight = load(dweight_place);
       if (dropping) dweight *= load(factors + lane);
-      const auto dlogit = weight * (dweight - load(tile.y_dot_dy + lane));
+      const auto dlogit = slope * (dweight - load(tile.y_dot_dy + lane));
       if (dropping) weight *= load(factors + lane);
       simd::store(weight_place, weight);
       simd::store(dweight_place, dlogit);

@@ -1,5 +1,6 @@
-// Soft-max attention over a pattern of keys, on plain arrays: options, the reference, and the CPU
-// kernels with their backward. attention/primitives/block_attention.h has it on Variables.
+// Attention over a pattern of keys, by soft-max or unnormalised, on plain arrays: options, the
+// reference, and the CPU kernels with their backward. attention/primitives/block_attention.h has it
+// on Variables.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,13 @@ namespace linnet {
 //   blocks  the block of `block` positions that holds p (causal: positions <= p inside it)
 enum class BlockPattern : uint8_t { full, band, blocks };
 
+// What makes weights of the logits x of a query's keys:
+//   softmax       exp(x) / sum of them over the keys that are seen
+//   relu          max(x, 0)
+//   relu_squared  max(x, 0)^2
+// The last two are not normalised; keys that are not seen weigh 0 in all.
+enum class BlockWeights : uint8_t { softmax, relu, relu_squared };
+
 struct BlockAttentionOptions {
   BlockPattern pattern = BlockPattern::full;
   bool causal = false;
@@ -23,7 +31,8 @@ struct BlockAttentionOptions {
   int64_t block = 0;
   // Multiplies q . k before the bias is added.
   double scale = 1.0;
-  // Probability with which a soft-max weight is dropped (others are divided by 1 - dropout). The
+  BlockWeights weights = BlockWeights::softmax;
+  // Probability with which a weight is dropped (others are divided by 1 - dropout). The
   // draw is a function of (key, example, head, query time, key time) alone.
   double dropout = 0.0;
   RandomKey dropout_key;
@@ -62,7 +71,8 @@ struct BlockAttentionGradients {
   T* dbias = nullptr;
 };
 
-// y [B,Tq,H,V] and log_sum_exp [B,Tq,H] (of the logits; +infinity where y is 0 for want of keys).
+// y [B,Tq,H,V] and log_sum_exp [B,Tq,H] (of the logits; +infinity where y is 0 for want of keys; 0
+// where weights are not normalised).
 // O(Tq * visible keys) time, no array of that size. Bitwise the same for any number of threads.
 // Throws Error on shapes or options that do not fit.
 template <typename T>

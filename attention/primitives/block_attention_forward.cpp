@@ -1,5 +1,6 @@
-// Block attention, forward: streaming soft-max over tiles of keys. Logits are kept transposed (keys
-// in rows, queries in vector lanes), so that the soft-max runs along vectors without shuffles.
+// Block attention, forward: streaming soft-max, or plain sums, over tiles of keys. Logits are kept
+// transposed (keys in rows, queries in vector lanes), so that the soft-max runs along vectors
+// without shuffles.
 #include <cmath>
 
 #include "attention/primitives/block_attention_tiles.h"
@@ -82,6 +83,16 @@ struct ForwardTile {
   }
 };
 
+// Turns logits [keys, kQueries] into unnormalised weights.
+template <typename T>
+void rectify(BlockWeights kind, int64_t keys, int64_t lanes, T* logits) {
+  for (int64_t j = 0; j < keys; ++j) {
+    T* row = logits + j * kQueries;
+    for (int64_t lane = 0; lane < lanes; ++lane)
+      row[lane] = rectified_weight(kind, row[lane]).value;
+  }
+}
+
 // Applies dropout to a tile of weights [keys, kQueries].
 template <typename T>
 void drop(const Piece& piece, const QueryTile<T>& queries, const KeyTile<T>& keys,
@@ -108,6 +119,7 @@ void forward_tile(const BlockAttentionInputs<T>& in, const BlockAttentionOptions
   const int64_t example = in.example_ids ? in.example_ids[piece.row] : piece.row;
   DropoutMask mask(options, example, head);
   const T scale = static_cast<T>(options.scale);
+  const bool normalised = options.weights == BlockWeights::softmax;
   bool started = false;
   for (int64_t u = tile.queries.seen.begin; u < tile.queries.seen.end;) {
     u = tile.keys.gather(in, piece, group, u, tile.queries.seen.end, tile.queries.next_keys());
@@ -115,7 +127,12 @@ void forward_tile(const BlockAttentionInputs<T>& in, const BlockAttentionOptions
     tile_gemm<T>(tile.keys.count, tile.queries.lanes, K, scale, {tile.keys.k, tile.keys.k_stride},
                  {tile.queries.transposed, kQueries}, Write::overwrite, tile.logits, kQueries);
     finish_logits(tile.queries, tile.keys, piece, tile.bias, tile.logits);
-    const bool grew = tile.softmax.absorb(tile.keys.count, tile.queries.lanes, tile.logits);
+    bool grew = false;
+    if (normalised) {
+      grew = tile.softmax.absorb(tile.keys.count, tile.queries.lanes, tile.logits);
+    } else {
+      rectify(options.weights, tile.keys.count, tile.queries.lanes, tile.logits);
+    }
     if (options.dropout > 0) drop(piece, tile.queries, tile.keys, mask, tile.logits);
     if (started && grew) {
       for (int64_t i = 0; i < count; ++i) {
@@ -131,10 +148,12 @@ void forward_tile(const BlockAttentionInputs<T>& in, const BlockAttentionOptions
   for (int64_t i = 0; i < count; ++i) {
     const int64_t t = piece.query_begin + first + i;
     T* out = y.at(piece.row, t, head);
-    const T sum = tile.softmax.sum[i];
+    const T sum = normalised ? tile.softmax.sum[i] : T{1};
     const bool empty = !started || !tile.queries.valid[i] || sum == 0;
     log_sum_exp[(piece.row * in.q.T + t) * in.q.H + head] =
-        empty ? std::numeric_limits<T>::infinity() : tile.softmax.maximum[i] + std::log(sum);
+        !normalised ? T{0}
+        : empty     ? std::numeric_limits<T>::infinity()
+                    : tile.softmax.maximum[i] + std::log(sum);
     if (empty) {
       std::fill_n(out, V, T{0});
       continue;

@@ -1,5 +1,6 @@
-// What block attention sees and drops, as pure functions that the CPU's and the device's kernels
-// share: pieces (sequences whose queries see a contiguous range of keys each) and draws of dropout.
+// What block attention sees, weighs and drops, as pure functions that the CPU's and the device's
+// kernels share: pieces (sequences whose queries see a contiguous range of keys each) and draws of
+// dropout.
 #pragma once
 
 #include <algorithm>
@@ -58,6 +59,18 @@ constexpr KeyRange visible_queries(const Piece& piece, const BlockAttentionOptio
   range.end = position < 0 ? range.begin : std::min(range.end, piece.queries);
   range.end = std::max(range.end, range.begin);
   return range;
+}
+
+// An unnormalised weight and its derivative by the logit. NaN stays NaN, -infinity gives 0.
+template <typename T>
+struct RectifiedWeight {
+  T value, slope;
+};
+template <typename T>
+constexpr RectifiedWeight<T> rectified_weight(BlockWeights kind, T logit) {
+  const T x = logit < 0 ? T{0} : logit;
+  if (kind == BlockWeights::relu) return {x, logit > 0 ? T{1} : T{0}};
+  return {x * x, 2 * x};
 }
 
 // Keeps or drops the weights of one head of one example, as BlockAttentionOptions says; the words

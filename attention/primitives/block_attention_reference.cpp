@@ -105,6 +105,9 @@ void block_attention_reference(const BlockAttentionInputs<double>& in,
         for (int64_t u = 0; u < piece.all_keys(); ++u) {
           if (logits[u] == -infinity) continue;
           double weight = std::exp(logits[u] - largest) / sum;
+          const double positive = std::max(logits[u], 0.0);
+          if (options.weights == BlockWeights::relu) weight = positive;
+          if (options.weights == BlockWeights::relu_squared) weight = positive * positive;
           if (options.dropout > 0) {
             const bool kept = draws.keeps(piece.query_time + r, piece.key_time + u);
             weight = kept ? weight * draws.keep_scale : 0.0;

@@ -1,4 +1,4 @@
-// Soft-max attention over a pattern of keys on a CUDA device; block_attention.cpp calls it. The
+// Attention over a pattern of keys on a CUDA device; block_attention.cpp calls it. The
 // kernels are simple ones: a warp for every (row, head, query) forward and for dq, for every
 // (row, key head, key) for dk and dv, and for every entry of the bias table; weights are recomputed
 // from the saved log-sum-exp. O(T) memory, sums in a fixed order.

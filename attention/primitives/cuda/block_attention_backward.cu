@@ -25,8 +25,13 @@ template <typename T>
 __device__ Pair pair_of(const BlockProblem<T>& p, const DropoutDraws& draws, const Piece& piece,
                         int64_t h, int64_t r, int64_t u, float q_dot_k, float dy_dot_v,
                         float log_sum_exp, float y_dot_dy) {
-  const float weight = expf(p.logit(piece, h, r, u, q_dot_k) - log_sum_exp);
+  const float logit = p.logit(piece, h, r, u, q_dot_k);
   const float kept = p.kept(draws, piece, r, u);
+  if (!p.normalised()) {
+    const auto weight = rectified_weight(p.options.weights, logit);
+    return {weight.value * kept, weight.slope * kept * dy_dot_v};
+  }
+  const float weight = expf(logit - log_sum_exp);
   return {weight * kept, weight * (kept * dy_dot_v - y_dot_dy)};
 }
 

@@ -1,4 +1,4 @@
-// Block attention, forward: streaming soft-max, 32 keys at a time.
+// Block attention, forward: streaming soft-max, or plain sums, 32 keys at a time.
 #include "attention/primitives/cuda/block_attention_problem.h"
 
 namespace linnet::cuda {
@@ -32,12 +32,18 @@ __global__ void block_attend(BlockProblem<T> p, T* y, float* log_sum_exp) {
     const bool seen = u < keys.end && p.key_valid(piece, u);
     const float logit =
         seen ? p.logit(piece, h, r, u, dot(q, p.key(piece, u, g), p.K)) : -kInfinity;
-    const float now = fmaxf(largest, warp_max(logit));
-    // A query that has seen no key yet: any finite shift keeps exp(-infinity) = 0.
-    const float shift = now == -kInfinity ? 0.0f : now;
-    const float rescale = expf(largest - shift);
-    const float weight = seen ? expf(logit - shift) : 0.0f;
-    sum = sum * rescale + warp_sum(weight);
+    float weight, rescale = 1;
+    if (p.normalised()) {
+      const float now = fmaxf(largest, warp_max(logit));
+      // A query that has seen no key yet: any finite shift keeps exp(-infinity) = 0.
+      const float shift = now == -kInfinity ? 0.0f : now;
+      rescale = expf(largest - shift);
+      weight = seen ? expf(logit - shift) : 0.0f;
+      sum = sum * rescale + warp_sum(weight);
+      largest = now;
+    } else {
+      weight = rectified_weight(p.options.weights, logit).value;
+    }
     weights[lane] = seen ? weight * p.kept(draws, piece, r, u) : -1.0f;
     __syncwarp();
     const int count = static_cast<int>(min(int64_t{kLanes}, keys.end - first));
@@ -50,11 +56,12 @@ __global__ void block_attend(BlockProblem<T> p, T* y, float* log_sum_exp) {
       weighted[c] = total;
     }
     __syncwarp();
-    largest = now;
   }
-  const float factor = sum == 0 ? 0.0f : 1 / sum;
+  const float factor = !p.normalised() ? 1.0f : sum == 0 ? 0.0f : 1 / sum;
   for (int64_t c = lane; c < p.V; c += kLanes) store(y + number * p.V + c, weighted[c] * factor);
-  if (lane == 0) log_sum_exp[number] = sum == 0 ? kInfinity : largest + logf(sum);
+  if (lane == 0) {
+    log_sum_exp[number] = !p.normalised() ? 0.0f : sum == 0 ? kInfinity : largest + logf(sum);
+  }
 }
 
 template <typename T>

@@ -12,6 +12,7 @@ namespace linnet::cuda::block_attention_detail {
 using linnet::block_attention_detail::DropoutDraws;
 using linnet::block_attention_detail::KeyRange;
 using linnet::block_attention_detail::Piece;
+using linnet::block_attention_detail::rectified_weight;
 
 // Arrays are dense; optional ones may be null.
 template <typename T>
@@ -26,6 +27,7 @@ struct BlockProblem {
   bool cross;
   BlockAttentionOptions options;
 
+  __device__ bool normalised() const { return options.weights == BlockWeights::softmax; }
   __device__ int64_t group(int64_t h) const { return h / (H / G); }
   // The piece that token t of row b belongs to (t = 0 where there are no tokens).
   __device__ Piece piece(int64_t b, int64_t t) const {

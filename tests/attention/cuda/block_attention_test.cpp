@@ -134,6 +134,25 @@ TEST(CudaBlockAttention, EveryPattern) {
   }
 }
 
+TEST(CudaBlockAttention, WeightsThatAreNotNormalised) {
+  for (const BlockWeights weights : {BlockWeights::relu, BlockWeights::relu_squared}) {
+    for (const bool causal : {false, true}) {
+      Problem p({.P = causal ? 6 : 0});
+      p.blocks(causal, 9);
+      p.context.options.weights = weights;
+      p.add_bias(p.s.H, 8, 8);
+      const std::string what =
+          std::string(weights == BlockWeights::relu ? "relu" : "relu squared") +
+          (causal ? ", causal" : ", noncausal");
+      expect_as_on_the_cpu(p, what);
+      p.cut(causal ? 4 : 0);
+      p.mask();
+      p.drop(0.3);
+      expect_as_on_the_cpu(p, what + ", documents, masks, dropout");
+    }
+  }
+}
+
 TEST(CudaBlockAttention, CarriedKeysWithBiasAndDropout) {
   for (const int pattern : {0, 1, 2}) {
     for (const bool shared_bias : {false, true}) {

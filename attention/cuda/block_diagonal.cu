@@ -1,4 +1,4 @@
-#include "attention/abc_mlp/cuda/block_diagonal.h"
+#include "attention/cuda/block_diagonal.h"
 
 #include "core/cuda/for_each.h"
 

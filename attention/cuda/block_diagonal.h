@@ -1,4 +1,4 @@
-// The block-diagonal matrix of ABC's slot weights on a CUDA device.
+// The block-diagonal matrix of per-head weights on a CUDA device.
 #pragma once
 
 #include "core/tensor.h"

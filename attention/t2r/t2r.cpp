@@ -1,0 +1,183 @@
+// T2R: parameters, mixer, literal definition, registry entry.
+#include "attention/t2r/t2r.h"
+
+#include "attention/block_diagonal.h"
+#include "attention/relu/relu.h"
+#include "autograd/activation.h"
+#include "autograd/arithmetic.h"
+
+namespace linnet {
+namespace {
+
+const std::vector<Preset> kPresets = {
+    {"abc_lm", "ABC's language models and cross-attention: 32 features", {{"features", "32"}}},
+    {"abc_mt_causal", "ABC's machine translation, causal attention", {{"features", "4"}}}};
+
+class T2rMixer : public AttentionMixer {
+ public:
+  T2rMixer(const T2rParams& params, const MixerOptions& options, const MixerScope& scope)
+      : AttentionMixer(options, scope),
+        features_(params.features),
+        scale_(params.scale.value_or(default_scale(options))) {
+    const int64_t H = options.heads, K = options.head_width();
+    const Initializer initial = init_uniform(1 / std::sqrt(static_cast<double>(K)));
+    weight_ = scope.own.parameter("feature.weight", {H, features_, K}, initial);
+    bias_ = scope.own.parameter("feature.bias", {H * features_}, initial);
+    attention_.feature_map = FeatureMap::identity;  // relu is applied where the map is
+    attention_.normalizer = params.normalizer;
+    attention_.epsilon = params.floor;
+  }
+
+  MixResult mix(const MixInput& input, const MixerContext& context,
+                const MixerState& state) const override {
+    MixInput mapped = input;
+    mapped.q = map(scale(input.q, scale_));
+    if (input.k.defined()) mapped.k = map(input.k);
+    return kernelized_mix(attention_, options(), mapped, {}, context, state);
+  }
+
+  MixerCost mix_cost(const MixerShape& shape) const override {
+    const int64_t all = options().heads * features_;
+    MixerCost cost = kernelized_cost(options(), features_, shape);
+    // A head's own slice is mapped by a product that has zeros in the other heads' places.
+    cost.projections = static_cast<double>(shape.batch * (shape.queries + shape.keys)) *
+                       static_cast<double>(all * options().width);
+    cost.bytes += static_cast<double>(all * (options().head_width() + 1)) * size_of(shape.dtype);
+    return cost;
+  }
+
+ private:
+  Variable map(const Variable& x) const {
+    return activate(head_linear(x, weight_, bias_), Activation::relu);
+  }
+
+  int64_t features_;
+  double scale_;
+  Variable weight_, bias_;
+  LinearAttentionOptions attention_;
+};
+
+template <typename Number>
+std::vector<Number> definition(const T2rParams& params, const ReferenceSequence<Number>& s) {
+  const auto scale =
+      static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
+  const std::vector<Number>& weight = s.parameter("feature.weight");
+  const std::vector<Number>& bias = s.parameter("feature.bias");
+  const auto phi = [&](int64_t row, const Number* x, Number factor) {
+    Number value = bias[static_cast<size_t>(row)];
+    value += factor * dot_product(&weight[static_cast<size_t>(row * s.K)], x, s.K);
+    return std::max(value, Number{0});
+  };
+  return linear_attention_definition(
+      s,
+      [&](int64_t h, int64_t i, int64_t j) {
+        Number a = 0;
+        for (int64_t row = h * params.features; row < (h + 1) * params.features; ++row) {
+          a += phi(row, s.query(i, h), scale) * phi(row, s.key(j, h), Number{1});
+        }
+        return a;
+      },
+      [&](Number x) { return reference_denominator(params.normalizer, params.floor, x); });
+}
+
+// The features of a token straight from what q or k are projected from: row r of W_h W, with the
+// bias W_h b + b_h. How a trained model may be evaluated without forming q and k.
+std::vector<double> folded_features(const ReferenceSequence<double>& s, const std::string& side,
+                                    const double* x, double factor, int64_t rows) {
+  const std::vector<double>&weight = s.parameter("feature.weight"),
+        &projection = s.parameter(side + ".weight"), &shift = s.parameter(side + ".bias");
+  const int64_t of_head = rows / s.H;
+  std::vector<double> features = s.parameter("feature.bias");
+  for (int64_t row = 0; row < rows; ++row) {
+    std::vector<double> folded(static_cast<size_t>(s.E), 0);
+    double bias = 0;
+    for (int64_t c = 0; c < s.K; ++c) {
+      const int64_t channel = row / of_head * s.K + c;
+      const double w = factor * weight[static_cast<size_t>(row * s.K + c)];
+      bias += w * shift[static_cast<size_t>(channel)];
+      for (int64_t e = 0; e < s.E; ++e) {
+        folded[static_cast<size_t>(e)] += w * projection[static_cast<size_t>(channel * s.E + e)];
+      }
+    }
+    double& value = features[static_cast<size_t>(row)];
+    value = std::max(value + bias + dot_product(folded.data(), x, s.E), 0.0);
+  }
+  return features;
+}
+
+std::vector<double> folded_attention(const ReferenceSequence<double>& s) {
+  const int64_t rows = std::ssize(s.parameter("feature.bias")), of_head = rows / s.H;
+  const std::vector<double>& read = s.form == Form::cross ? s.source : s.x;
+  std::vector<std::vector<double>> queries, keys;
+  for (int64_t i = 0; i < s.T; ++i) {
+    queries.push_back(folded_features(s, "q", &s.x[static_cast<size_t>(i * s.E)],
+                                      1 / std::sqrt(static_cast<double>(s.K)), rows));
+  }
+  for (int64_t j = 0; j < s.S; ++j) {
+    keys.push_back(folded_features(s, "k", &read[static_cast<size_t>(j * s.E)], 1, rows));
+  }
+  return linear_attention_definition(
+      s,
+      [&](int64_t h, int64_t i, int64_t j) {
+        return dot_product(&queries[static_cast<size_t>(i)][static_cast<size_t>(h * of_head)],
+                           &keys[static_cast<size_t>(j)][static_cast<size_t>(h * of_head)],
+                           of_head);
+      },
+      [](double x) { return std::max(x, 1e-2); });
+}
+
+std::vector<LimitingCase> limiting_cases() {
+  return {{"features folded into the projections of q and k are the same",
+           "{features: 5}",
+           {Form::causal, Form::cross},
+           {},
+           folded_attention},
+          {"an identity without bias gives relu linear attention of scaled q",
+           "{features: 8}",
+           {Form::causal, Form::cross},
+           [](const std::string& name, std::vector<double>& values) {
+             if (!name.starts_with("feature.")) return;
+             for (size_t i = 0; i < values.size(); ++i) {
+               const bool diagonal = i / 8 % 8 == i % 8;
+               values[i] = name == "feature.weight" && diagonal ? 1 : 0;
+             }
+           },
+           [](const ReferenceSequence<double>& s) {
+             ReluParams params;
+             params.scale.reset();
+             params.floor = 1e-2;
+             return feature_map_definition(params, s);
+           }}};
+}
+
+}  // namespace
+
+void T2rParams::describe(ConfigDescription<T2rParams>& d) {
+  describe_preset(d, kPresets);
+  d.field("features", &T2rParams::features, "features k of each head").range(1, 4096);
+  describe_scale(d, "factor of q before the feature map; null: 1/sqrt(K)");
+  describe_normalizer(d);
+}
+
+Mechanism t2r_mechanism() {
+  Mechanism facts;
+  facts.name = "t2r";
+  facts.title = "T2R: linear attention with a learned relu feature map";
+  facts.equation =
+      "y_i = sum_j A_ij v_j / max(sum_j A_ij, floor), A_ij = phi_h(scale q_i) . phi_h(k_j),\n"
+      "phi_h(x) = relu(W_h x + b_h)";
+  facts.complexity = "time 2 B H T k (V + E), memory of decoding B H k (V + 1)";
+  facts.sources = "Kasai et al. 2021, Finetuning Pretrained Transformers into RNNs; ABC";
+  facts.traits.causal = facts.traits.cross = true;
+  facts.traits.decode_state = facts.traits.constant_state = true;
+  facts.traits.growth = "T k";
+  facts.presets = kPresets;
+  facts.cost_cases = {"{features: 128}"};
+  facts.variants = {"{features: 12, normalizer: add, scale: 1}"};
+  facts.limits = limiting_cases();
+  return define_mechanism<T2rParams, T2rMixer>(
+      std::move(facts),
+      [](const T2rParams& params, const auto& sequence) { return definition(params, sequence); });
+}
+
+}  // namespace linnet
