@@ -1,7 +1,9 @@
 // The list of attention mechanisms, and how recipes find them.
 #include "attention/registry.h"
 
+#include "attention/abc_dilated/abc_dilated.h"
 #include "attention/abc_mlp/abc_mlp.h"
+#include "attention/abc_window/abc_window.h"
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
 #include "attention/lavo/lavo.h"
@@ -40,6 +42,8 @@ std::vector<Mechanism>& all() {
     add_to(result, leapformer_mechanism());
     add_to(result, t2r_mechanism());
     add_to(result, abc_mlp_mechanism());
+    add_to(result, abc_window_mechanism());
+    add_to(result, abc_dilated_mechanism());
     add_to(result, linformer_mechanism());
     add_to(result, lavo_mechanism());
     add_to(result, transnormer_diag_mechanism());
