@@ -1,6 +1,8 @@
 // Reads a case, runs it piece by piece, writes what came out.
 #include "attention/case.h"
 
+#include <cstring>
+
 #include "attention/case_input.h"
 #include "attention/time_slices.h"
 #include "autograd/arithmetic.h"
@@ -46,6 +48,7 @@ class Run {
     for (int64_t begin = 0; begin < length; begin += step) {
       call(begin, std::min(begin + step, length), record);
     }
+    refuse_unused(c_, used_);
     Hdf5Writer writer;
     write_outputs(writer);
     write_draws(writer);
@@ -63,6 +66,8 @@ class Run {
     context.key_mask = here(slice_time(c_.context.key_mask, begin, end));
     context.source_mask = here(c_.context.source_mask);
     context.place.time_offset += begin;
+    CallDraws draws = c_.given;
+    context.record = &draws;
     const auto leaf = [&](const Tensor& tensor) {
       const Tensor part = here(slice_time(tensor, begin, end));
       return part.defined() ? Variable(part, record) : Variable();
@@ -86,7 +91,23 @@ class Run {
       piece.context = result.context;
       state_ = std::move(result.state);
     }
+    note(used_.draws, draws.draws, "draws");
+    note(used_.choices, draws.choices, "choices");
     pieces_.push_back(std::move(piece));
+  }
+
+  // Adds what a call used to what was used before. One name, one tensor: those of a token or a
+  // length differ from call to call.
+  void note(std::map<std::string, Tensor>& all, const std::map<std::string, Tensor>& call,
+            const char* group) const {
+    for (const auto& [name, tensor] : call) {
+      const Tensor host = tensor.to(Device{});
+      const auto [before, fresh] = all.try_emplace(name, host);
+      const bool same = before->second.shape() == host.shape() &&
+                        std::memcmp(before->second.raw(), host.raw(), host.bytes()) == 0;
+      require_usage(fresh || same, c_.label, ": ", group, "/", name,
+                    " differ from call to call; use --mode parallel");
+    }
   }
 
   // On the device of the run; undefined stays undefined.
@@ -119,6 +140,10 @@ class Run {
   void write_draws(Hdf5Writer& writer) const {
     for (const ParameterSet::Buffer& buffer : c_.parameters->buffers()) {
       writer.write("draws/" + c_.own_name(buffer.name), buffer.variable.value());
+    }
+    for (const auto& [name, draw] : used_.draws) writer.write("draws/" + name, draw);
+    for (const auto& [name, choice] : used_.choices) {
+      writer.write("choices/" + name, choice.to(DType::i64));
     }
   }
 
@@ -169,6 +194,7 @@ class Run {
   CaseOptions options_;
   Variable source_, source_k_, source_v_;
   MixerState first_state_, state_;
+  CallDraws used_;
   std::vector<Piece> pieces_;
 };
 

@@ -124,25 +124,24 @@ void read_positions(const Hdf5Reader& reader, Case& c) {
   if (!same) c.context.key_positions = keys;
 }
 
-// Given draws take the place of fresh ones, which follow from the seed.
-void read_draws(const Hdf5Reader& reader, const std::string& mechanism, const Case& c) {
-  require_usage(!reader.contains("choices") || reader.list("choices").empty(), c.label, ": '",
-                mechanism, "' makes no choices; remove that group");
-  std::vector<std::string> names;
+// Given draws and choices take the place of fresh ones. Which names a call knows shows when it has
+// run: see refuse_unused.
+void read_draws(const Hdf5Reader& reader, Case& c) {
   for (const ParameterSet::Buffer& buffer : c.parameters->buffers()) {
-    const std::string name = c.own_name(buffer.name), path = "draws/" + name;
-    names.push_back(name);
+    const std::string path = "draws/" + c.own_name(buffer.name);
     if (!reader.contains(path)) continue;
     const Tensor given = reader.read(path);
     require_shape(given, buffer.shape, c.label, path.c_str());
     buffer.variable.value().copy_from(given);
   }
-  if (!reader.contains("draws")) return;
-  for (const std::string& name : reader.list("draws")) {
-    require_usage(!names.empty(), c.label, ": '", mechanism, "' with this config draws nothing; ",
-                  "remove draws/", name);
-    require_usage(std::count(names.begin(), names.end(), name) > 0, c.label, ": 'draws/", name,
-                  "' is unknown: ", suggestion(name, names));
+  c.given.given_draws = read_group(reader, "draws", DType::f64);
+  c.given.given_choices = read_group(reader, "choices", DType::f64);
+  for (const ParameterSet::Buffer& buffer : c.parameters->buffers()) {
+    c.given.given_draws.erase(c.own_name(buffer.name));
+  }
+  for (const auto& [name, choice] : c.given.given_choices) {
+    require_usage(choice.dtype() == DType::i64, c.label, ": expected whole numbers in choices/",
+                  name, ", got ", name_of(choice.dtype()));
   }
 }
 
@@ -176,6 +175,27 @@ int64_t take_int(ConfigNode& config, const char* key, int64_t otherwise, bool ne
 
 }  // namespace
 
+void refuse_unused(const Case& c, const CallDraws& used) {
+  const auto check = [&](const char* group, const std::map<std::string, Tensor>& given,
+                         std::vector<std::string> known, const char* none) {
+    for (const auto& entry : given) {
+      const std::string& name = entry.first;
+      require_usage(!known.empty(), c.label, ": '", c.mechanism, "' with this config ", none,
+                    "; remove ", group, "/", name);
+      require_usage(std::count(known.begin(), known.end(), name) > 0, c.label, ": '", group, "/",
+                    name, "' is unknown: ", suggestion(name, known));
+    }
+  };
+  std::vector<std::string> draws, choices;
+  for (const auto& entry : used.draws) draws.push_back(entry.first);
+  for (const auto& entry : used.choices) choices.push_back(entry.first);
+  for (const ParameterSet::Buffer& buffer : c.parameters->buffers()) {
+    draws.push_back(c.own_name(buffer.name));
+  }
+  check("draws", c.given.given_draws, std::move(draws), "draws nothing");
+  check("choices", c.given.given_choices, std::move(choices), "makes no choices");
+}
+
 std::string Case::own_name(const std::string& name) const {
   return name.substr(name.starts_with(kTied) ? tied_prefix : own_prefix);
 }
@@ -191,6 +211,7 @@ Case read_case(const Hdf5Reader& reader, const std::string& label, DType dtype, 
   Case c;
   c.label = label;
   const Mechanism& mechanism = find_mechanism(reader.text_attribute("/", "mechanism"));
+  c.mechanism = mechanism.name;
   c.form = form_from_name(reader.text_attribute("/", "form"));
   c.core = whole(reader, "core", 0) != 0;
   ConfigNode config = parse_yaml(reader.text_attribute("/", "config"), label + " config");
@@ -229,7 +250,7 @@ Case read_case(const Hdf5Reader& reader, const std::string& label, DType dtype, 
                   "' has no core between projections; remove the attribute core");
   }
   read_parameters(reader, dtype, device, c);
-  read_draws(reader, mechanism.name, c);
+  read_draws(reader, c);
   c.cotangent = optional(reader, "cotangent", DType::f64);
   if (reader.contains("cotangent_state")) {
     for (const std::string& name : reader.list_datasets("cotangent_state")) {

@@ -11,7 +11,7 @@
 namespace linnet::case_detail {
 
 struct Case {
-  std::string label;
+  std::string label, mechanism;
   Form form = Form::causal;
   bool core = false;  // q, k, v are given; no projections
   int64_t rows = 0, length = 0;
@@ -20,6 +20,7 @@ struct Case {
   std::map<std::string, Tensor> state;
   Tensor cotangent;
   std::map<std::string, Tensor> cotangent_state;
+  CallDraws given;  // draws and choices of the call; those of buffers are in the buffers
 
   std::unique_ptr<ParameterSet> parameters;
   std::unique_ptr<TokenMixer> mixer;
@@ -32,6 +33,9 @@ struct Case {
 };
 
 bool is_projection(const std::string& own_name);
+
+// Throws UsageError for draws and choices that were given, but that the call did not ask for.
+void refuse_unused(const Case& c, const CallDraws& used);
 
 // Throws UsageError for anything that does not fit.
 Case read_case(const Hdf5Reader& reader, const std::string& label, DType dtype, Device device);

@@ -51,11 +51,13 @@ using Check = std::function<std::string(const Setup&)>;
 struct Expected {
   Tensor y, context;
 };
-// Number is the precision of the arithmetic; round_to_bf16 rounds what would be stored.
+// Number is the precision of the arithmetic; round_to_bf16 rounds what would be stored. `used`:
+// what the mixer drew and, unless the definition is to make its own, chose.
 template <typename Number>
 Expected expected_by_definition(const Setup& setup,
                                 const std::map<std::string, std::vector<double>>& weights,
-                                const Batch& batch, bool round_to_bf16 = false);
+                                const Batch& batch, const CallDraws& used,
+                                bool round_to_bf16 = false);
 
 // The context [T,H,V] of one sequence of the batch, by any definition, with projections applied.
 Expected expected_in_double(

@@ -101,7 +101,8 @@ std::vector<Number> part(const std::vector<Number>& all, int64_t begin, int64_t 
 
 template <typename Number>
 Expected expected_by(const Setup& setup, const Weights& weights, const Batch& batch,
-                     bool round_to_bf16, const Definition<Number>& definition) {
+                     const CallDraws& used, bool round_to_bf16,
+                     const Definition<Number>& definition) {
   const int64_t T = batch.length(), E = setup.options.width, H = setup.options.heads;
   const int64_t S = setup.cross() ? batch.source.size(1) : T;
   const auto x = stored<Number>(batch.x.to_vector<double>(), round_to_bf16);
@@ -120,7 +121,9 @@ Expected expected_by(const Setup& setup, const Weights& weights, const Batch& ba
       rotate(k, setup.options, batch.positions, round_to_bf16);
     }
   }
-  std::vector<Number> context(static_cast<size_t>(batch.rows() * T * E), 0);
+  // Channels that enter the output projection, as many as the definition gives.
+  int64_t C = E;
+  std::vector<Number> context;
   for (const Piece& piece : pieces_of(batch)) {
     ReferenceSequence<Number> s;
     s.form = setup.form;
@@ -132,6 +135,11 @@ Expected expected_by(const Setup& setup, const Weights& weights, const Batch& ba
     s.options = setup.options;
     s.padded_length = T;
     s.padded_source_length = S;
+    s.draws = used.draws;
+    s.choices = used.choices;
+    s.row = piece.row;
+    s.begin = piece.begin;
+    s.stores_bf16 = round_to_bf16;
     const int64_t from = piece.row * T + piece.begin;
     const int64_t key_from = setup.cross() ? piece.row * S : from;
     if (projected) {
@@ -152,36 +160,42 @@ Expected expected_by(const Setup& setup, const Weights& weights, const Batch& ba
       s.parameters[name] = stored<Number>(values, round_to_bf16);
     }
     const std::vector<Number> y = definition(s);
-    require(static_cast<int64_t>(y.size()) == s.T * E, "the definition gave ", y.size(),
-            " numbers for ", s.T, " tokens of width ", E);
+    if (context.empty()) {
+      C = static_cast<int64_t>(y.size()) / s.T;
+      context.resize(static_cast<size_t>(batch.rows() * T * C));
+    }
+    require(static_cast<int64_t>(y.size()) == s.T * C, "the definition gave ", y.size(),
+            " numbers for ", s.T, " tokens of width ", C);
     for (int64_t i = 0; i < s.T; ++i) {
       if (batch.mask.defined() && batch.mask.data<uint8_t>()[from + i] == 0) continue;
-      std::copy_n(&y[static_cast<size_t>(i * E)], E, &context[static_cast<size_t>((from + i) * E)]);
+      std::copy_n(&y[static_cast<size_t>(i * C)], C, &context[static_cast<size_t>((from + i) * C)]);
     }
   }
   context = stored<Number>(widened(context), round_to_bf16);
   const auto y =
-      weights.contains("out.weight") ? project(context, E, weights, "out", round_to_bf16) : context;
+      weights.contains("out.weight") ? project(context, C, weights, "out", round_to_bf16) : context;
   return {Tensor::from(widened(y), batch.x.shape()),
-          Tensor::from(widened(context), batch.x.shape())};
+          Tensor::from(widened(context), {batch.rows(), T, C})};
 }
 
 }  // namespace
 
 template <>
 Expected expected_by_definition<double>(const Setup& setup, const Weights& weights,
-                                        const Batch& batch, bool round_to_bf16) {
+                                        const Batch& batch, const CallDraws& used,
+                                        bool round_to_bf16) {
   require(setup.mechanism.reference != nullptr, "the mechanism has no literal definition");
-  return expected_by<double>(setup, weights, batch, round_to_bf16, [&](const auto& sequence) {
+  return expected_by<double>(setup, weights, batch, used, round_to_bf16, [&](const auto& sequence) {
     return setup.mechanism.reference(setup.parameters, sequence);
   });
 }
 
 template <>
 Expected expected_by_definition<float>(const Setup& setup, const Weights& weights,
-                                       const Batch& batch, bool round_to_bf16) {
+                                       const Batch& batch, const CallDraws& used,
+                                       bool round_to_bf16) {
   require(setup.mechanism.reference_f32 != nullptr, "the mechanism has no literal definition");
-  return expected_by<float>(setup, weights, batch, round_to_bf16, [&](const auto& sequence) {
+  return expected_by<float>(setup, weights, batch, used, round_to_bf16, [&](const auto& sequence) {
     return setup.mechanism.reference_f32(setup.parameters, sequence);
   });
 }
@@ -189,7 +203,7 @@ Expected expected_by_definition<float>(const Setup& setup, const Weights& weight
 Expected expected_in_double(
     const Setup& setup, const Weights& weights, const Batch& batch,
     const std::function<std::vector<double>(const ReferenceSequence<double>&)>& definition) {
-  return expected_by<double>(setup, weights, batch, false, definition);
+  return expected_by<double>(setup, weights, batch, {}, false, definition);
 }
 
 double require_close(const Tensor& a, const Tensor& b, double allowed, const std::string& what) {

@@ -126,8 +126,9 @@ void Subject::set_weights(const std::map<std::string, std::vector<double>>& weig
 }
 
 MixerResult Subject::forward(const Variable& x, const Variable& source, const Batch& batch,
-                             const MixerState& state, bool training) const {
+                             const MixerState& state, bool training, CallDraws* record) const {
   MixerContext context;
+  context.record = record;
   const auto here = [this](const Tensor& t) { return t.defined() ? t.to(device_) : t; };
   context.positions = here(batch.positions);
   context.key_mask = here(batch.mask);
@@ -143,11 +144,22 @@ MixerResult Subject::forward(const Variable& x, const Variable& source, const Ba
                                       : mixer_->forward(x, context, state);
 }
 
-Result Subject::run(const Batch& batch, const MixerState& state, bool training) const {
+Result Subject::run(const Batch& batch, const MixerState& state, bool training,
+                    const CallDraws& given) const {
   const NoGrad off;
-  const MixerResult result = forward(input(batch.x), input(batch.source), batch, state, training);
+  CallDraws used = given;
+  const MixerResult result =
+      forward(input(batch.x), input(batch.source), batch, state, training, &used);
+  for (auto* group : {&used.draws, &used.choices}) {
+    for (auto& entry : *group) entry.second = entry.second.to(Device{});
+  }
   return {result.y.value().to(Device{}),
-          result.context.defined() ? result.context.value().to(Device{}) : Tensor(), result.state};
+          result.context.defined() ? result.context.value().to(Device{}) : Tensor(), result.state,
+          std::move(used)};
+}
+
+CallDraws given(const CallDraws& used) {
+  return {used.draws, used.choices, {}, {}};
 }
 
 Variable Subject::input(const Tensor& values, bool requires_grad) const {

@@ -36,7 +36,11 @@ Tensor full_mask(int64_t rows, int64_t length);
 struct Result {
   Tensor y, context;  // in the subject's dtype
   MixerState state;
+  CallDraws used;  // draws and choices, on the host
 };
+
+// What one run used, as given to another.
+CallDraws given(const CallDraws& used);
 
 // A mixer of one layer with all parameters drawn, biases and zero-initialised ones included, so
 // that nothing passes because it is zero. Subjects with one seed have equal parameters up to
@@ -49,9 +53,11 @@ class Subject {
           DType dtype, uint64_t seed = 1, Device device = {});
 
   MixerResult forward(const Variable& x, const Variable& source, const Batch& batch,
-                      const MixerState& state, bool training = false) const;
-  // The same without recording; y and context are brought to the host.
-  Result run(const Batch& batch, const MixerState& state = {}, bool training = false) const;
+                      const MixerState& state, bool training = false,
+                      CallDraws* record = nullptr) const;
+  // The same without recording for backward; y and context are brought to the host.
+  Result run(const Batch& batch, const MixerState& state = {}, bool training = false,
+             const CallDraws& given = {}) const;
 
   MixerCost cost(const MixerShape& shape) const { return mixer_->cost(shape); }
   const MixerOptions& options() const { return options_; }

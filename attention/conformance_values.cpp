@@ -52,7 +52,7 @@ bool carries_gradient(const Variable& state) {
 }
 
 Differentiated differentiate(Subject& subject, const Batch& batch, const MixerState& state,
-                             bool with_backward) {
+                             bool with_backward, CallDraws& draws) {
   const NoGrad off(!with_backward);
   const Variable x = subject.input(batch.x, with_backward);
   const Variable source = subject.input(batch.source, with_backward);
@@ -60,7 +60,7 @@ Differentiated differentiate(Subject& subject, const Batch& batch, const MixerSt
   for (const auto& [name, value] : state) {
     leaves[name] = carries_gradient(value) ? Variable(value.value().clone(), with_backward) : value;
   }
-  const MixerResult result = subject.forward(x, source, batch, leaves, true);
+  const MixerResult result = subject.forward(x, source, batch, leaves, true, &draws);
   std::vector<Variable> outputs{result.y};
   std::vector<Tensor> seeds{cotangent(result.y.value(), "y")};
   for (const auto& [name, value] : result.state) {
@@ -97,7 +97,10 @@ Differentiated differentiate(Subject& subject, const Batch& batch, const MixerSt
 // number of tensors.
 int compare_directions(Subject& subject, const Batch& batch, const MixerState& state) {
   constexpr double kStep = 1e-6;
-  const Differentiated exact = differentiate(subject, batch, state, true);
+  CallDraws used;
+  const Differentiated exact = differentiate(subject, batch, state, true, used);
+  // Choices are constants in backward.
+  CallDraws fixed = given(used);
   const auto weights = subject.weights();
   for (const auto& exact_gradient : exact.gradients) {
     const std::string& name = exact_gradient.first;
@@ -128,7 +131,7 @@ int compare_directions(Subject& subject, const Batch& batch, const MixerState& s
         }
         subject.set_weights(changed);
       }
-      const double result = differentiate(subject, at, from, false).objective;
+      const double result = differentiate(subject, at, from, false, fixed).objective;
       subject.set_weights(weights);
       return result;
     };
@@ -146,8 +149,10 @@ void compare_gradients(const Setup& setup, DType dtype, double allowed) {
   Batch batch = setup.batch(2, 37, 5);
   add_masks(setup, batch);
   Subject exact = setup.subject_in_double(), rounded = setup.subject(dtype);
-  const auto expected = differentiate(exact, batch, {}, true).gradients;
-  const auto found = differentiate(rounded, batch, {}, true).gradients;
+  CallDraws used;
+  const auto expected = differentiate(exact, batch, {}, true, used).gradients;
+  CallDraws same = given(used);
+  const auto found = differentiate(rounded, batch, {}, true, same).gradients;
   for (const auto& [name, gradient] : expected) {
     const Tensor difference = found.at(name).to(DType::f64).clone();
     for (int64_t i = 0; i < difference.elements(); ++i) {
@@ -165,10 +170,13 @@ std::string precision(const Setup& setup, DType dtype, double gradient_error) {
   Batch batch = setup.batch(2, 70, 3);
   add_masks(setup, batch);
   const bool is_bf16 = dtype == DType::bf16;
-  const auto weights = setup.subject_in_double().weights();
-  const Expected exact = expected_by_definition<double>(setup, weights, batch);
-  const Expected plain = expected_by_definition<float>(setup, weights, batch, is_bf16);
-  const Result found = setup.subject(dtype).run(batch);
+  const Subject in_double = setup.subject_in_double();
+  const auto weights = in_double.weights();
+  // Rounding may tip a choice: those of double precision hold for all.
+  const CallDraws used = in_double.run(batch).used;
+  const Expected exact = expected_by_definition<double>(setup, weights, batch, used);
+  const Expected plain = expected_by_definition<float>(setup, weights, batch, used, is_bf16);
+  const Result found = setup.subject(dtype).run(batch, {}, false, given(used));
   require(found.y.dtype() == dtype, "expected outputs in ", name_of(dtype), ", got ",
           name_of(found.y.dtype()));
   const double ulp = (is_bf16 ? 0x1p-8 : 0x1p-23) * largest_magnitude(exact.y);
@@ -197,8 +205,11 @@ std::string check_reference(const Setup& setup) {
       if (masked && (length == 64 || length == 1)) continue;
       Batch batch = setup.batch(2, length, static_cast<uint64_t>(length));
       if (masked) add_masks(setup, batch);
-      const Expected expected = expected_by_definition<double>(setup, weights, batch);
       const Result found = subject.run(batch);
+      // The definition makes its own choices.
+      CallDraws draws = found.used;
+      draws.choices.clear();
+      const Expected expected = expected_by_definition<double>(setup, weights, batch, draws);
       const std::string what = concat("T = ", length, masked ? ", masked" : "");
       if (found.context.defined()) {
         worst = std::max(worst, require_close(found.context, expected.context, 1e-10,

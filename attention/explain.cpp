@@ -51,22 +51,31 @@ JsonValue parameters_json(const ParameterSet& set) {
   return list;
 }
 
-// The state that one token leaves (cross: a source of one token), batch of one.
-JsonValue state_json(const TokenMixer& mixer, const MixerOptions& options) {
+// Adds the state that one token leaves (cross: a source of one token), batch of one, and what a
+// call draws and chooses for it in training, behind the buffers in `draws`.
+void add_call(JsonValue& entry, JsonValue draws, const TokenMixer& mixer,
+              const MixerOptions& options) {
   const NoGrad off;
   const Variable x(Tensor::zeros({1, 1, options.width}));
+  CallDraws used;
   MixerContext context;
   context.positions = Tensor::zeros({1, 1}, DType::i32);
+  context.place.examples = Tensor::zeros({1}, DType::i64);
+  context.training = true;
+  context.record = &used;
   const MixerResult result = options.form == Form::cross ? mixer.forward_cross(x, x, context, {})
                                                          : mixer.forward(x, context, {});
-  JsonValue list = JsonValue::array();
+  JsonValue state = JsonValue::array();
   for (const auto& [name, value] : result.state) {
-    JsonValue entry = JsonValue::object();
-    entry.set("name", name).set("shape_after_one_token", shape_json(value.shape()));
-    entry.set("dtype", name_of(value.dtype()));
-    list.push(entry);
+    JsonValue item = JsonValue::object();
+    item.set("name", name).set("shape_after_one_token", shape_json(value.shape()));
+    item.set("dtype", name_of(value.dtype()));
+    state.push(item);
   }
-  return list;
+  JsonValue choices = JsonValue::array();
+  for (const auto& [name, draw] : used.draws) draws.push(named_shape(name, draw.shape()));
+  for (const auto& [name, choice] : used.choices) choices.push(named_shape(name, choice.shape()));
+  entry.set("state", state).set("draws", draws).set("choices", choices);
 }
 
 // What a sequence of `length` tokens takes (cross: with a source of that length), a token.
@@ -146,14 +155,14 @@ JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config
     set.materialize(1);
     JsonValue entry = JsonValue::object();
     entry.set("form", name_of(form)).set("parameters", parameters_json(set));
-    entry.set("state", state_json(*mixer, options));
     entry.set("cost", cost_json(*mixer, options, options.max_length));
-    // What it draws once and keeps; no mechanism yet makes draws or choices in every call.
+    entry.set("replaces_feed_forward", mixer->replaces_feed_forward());
+    // What it draws once and keeps.
     JsonValue draws = JsonValue::array();
     for (const ParameterSet::Buffer& buffer : set.buffers()) {
       draws.push(named_shape(buffer.name, buffer.shape));
     }
-    entry.set("draws", draws).set("choices", JsonValue::array());
+    add_call(entry, std::move(draws), *mixer, options);
     forms.push(entry);
   }
   return out.set("forms", forms);
@@ -185,9 +194,14 @@ std::string format_explanation(const JsonValue& e) {
     for (const JsonValue& parameter : form.at("parameters").elements()) {
       text += concat(" ", parameter.at("name").text(), "[", join(parameter.at("shape")), "]");
     }
-    if (form.at("draws").size() > 0) text += "\n    draws ";
-    for (const JsonValue& draw : form.at("draws").elements()) {
-      text += concat(" ", draw.at("name").text(), "[", join(draw.at("shape")), "]");
+    for (const char* group : {"draws", "choices"}) {
+      if (form.at(group).size() > 0) text += concat("\n    ", group, " ");
+      for (const JsonValue& item : form.at(group).elements()) {
+        text += concat(" ", item.at("name").text(), "[", join(item.at("shape")), "]");
+      }
+    }
+    if (form.at("replaces_feed_forward").boolean()) {
+      text += "\n    a block has no feed-forward beside it";
     }
     text += "\n    state after one token ";
     if (form.at("state").size() == 0) text += " none";

@@ -28,6 +28,11 @@ struct ReferenceSequence {
   int64_t padded_source_length = 0;                       // of the keys' batch
   MixerOptions options;                                   // as the mixer was built
   std::map<std::string, std::vector<Number>> parameters;  // and buffers, by the mixer's own names
+  // What the mixer drew and chose in the call, for the whole batch on the host (f64, i32), and
+  // where the sequence lies in it. Without choices the definition makes its own.
+  std::map<std::string, Tensor> draws, choices;
+  int64_t row = 0, begin = 0;
+  bool stores_bf16 = false;  // between steps a mixer keeps its vectors in bf16
 
   const Number* query(int64_t i, int64_t h) const {
     return &q[static_cast<size_t>((i * H + h) * K)];
@@ -35,6 +40,10 @@ struct ReferenceSequence {
   const Number* key(int64_t j, int64_t h) const { return &k[static_cast<size_t>((j * H + h) * K)]; }
   const Number* value(int64_t j, int64_t h) const {
     return &v[static_cast<size_t>((j * H + h) * V)];
+  }
+  // x as the mixer stores it.
+  Number stored(Number x) const {
+    return stores_bf16 ? static_cast<Number>(static_cast<float>(bf16(static_cast<float>(x)))) : x;
   }
   // Whether query i may use key j: valid, and not later where the form is causal.
   bool sees(int64_t i, int64_t j) const {

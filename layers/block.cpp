@@ -59,22 +59,29 @@ Block::Block(const ModelConfig& config, const ParameterScope& scope,
       dropout_(config.dropout),
       site_(scope.prefix()),
       mixer_(std::move(mixer)),
-      mixer_norm_(config, scope.child("attention_norm")),
-      feed_forward_norm_(config, scope.child("feed_forward_norm")),
-      feed_forward_(config, scope.child("feed_forward")) {}
+      mixer_norm_(config, scope.child("attention_norm")) {
+  if (mixer_->replaces_feed_forward()) return;
+  feed_forward_norm_ = Norm(config, scope.child("feed_forward_norm"));
+  feed_forward_.emplace(config, scope.child("feed_forward"));
+}
 
-std::pair<Variable, MixerState> Block::operator()(const Variable& x, const MixerContext& context,
-                                                  const MixerState& state) const {
+BlockResult Block::operator()(const Variable& x, const MixerContext& context,
+                              const MixerState& state) const {
   const DropoutSpec first = dropout_spec(dropout_, site_ + ".attention_residual", context);
   const DropoutSpec second = dropout_spec(dropout_, site_ + ".feed_forward_residual", context);
   MixerResult mixed = mixer_->forward(pre_ ? mixer_norm_(x) : x, context, state);
+  const auto with = [&](const Variable& y) {
+    return BlockResult{y, std::move(mixed.state), std::move(mixed.streams)};
+  };
   if (pre_) {
+    if (!feed_forward_) return with(residual_dropout(x, mixed.y, first));
     const auto [sum, normed] = feed_forward_norm_.after_residual(x, mixed.y, first);
-    return {residual_dropout(sum, feed_forward_(normed, context), second), std::move(mixed.state)};
+    return with(residual_dropout(sum, (*feed_forward_)(normed, context), second));
   }
   const Variable middle = mixer_norm_.after_residual(x, mixed.y, first).second;
-  return {feed_forward_norm_.after_residual(middle, feed_forward_(middle, context), second).second,
-          std::move(mixed.state)};
+  if (!feed_forward_) return with(middle);
+  return with(
+      feed_forward_norm_.after_residual(middle, (*feed_forward_)(middle, context), second).second);
 }
 
 }  // namespace linnet

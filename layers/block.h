@@ -1,5 +1,8 @@
-// A transformer block: a token mixer and a feed-forward network, each with residual and norm.
+// A transformer block: a token mixer and (unless that replaces it) a feed-forward network, each
+// with residual and norm.
 #pragma once
+
+#include <optional>
 
 #include "autograd/activation.h"
 #include "autograd/norms.h"
@@ -42,12 +45,17 @@ class FeedForward {
 // The dropout of a site for this batch; off outside training.
 DropoutSpec dropout_spec(double probability, const std::string& site, const MixerContext& context);
 
+struct BlockResult {
+  Variable x;  // [B,T,E]
+  MixerState state, streams;
+};
+
 class Block {
  public:
+  // A mixer that replaces the feed-forward has none beside it.
   Block(const ModelConfig& config, const ParameterScope& scope, std::unique_ptr<TokenMixer> mixer);
-  // x [B,T,E] -> {x', state}.
-  std::pair<Variable, MixerState> operator()(const Variable& x, const MixerContext& context,
-                                             const MixerState& state) const;
+  BlockResult operator()(const Variable& x, const MixerContext& context,
+                         const MixerState& state) const;
   const TokenMixer& mixer() const { return *mixer_; }
 
  private:
@@ -56,7 +64,7 @@ class Block {
   std::string site_;
   std::unique_ptr<TokenMixer> mixer_;
   Norm mixer_norm_, feed_forward_norm_;
-  FeedForward feed_forward_;
+  std::optional<FeedForward> feed_forward_;
 };
 
 }  // namespace linnet

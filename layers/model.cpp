@@ -1,5 +1,6 @@
 #include "layers/model.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "autograd/arithmetic.h"
@@ -8,6 +9,27 @@
 #include "autograd/pooling.h"
 
 namespace linnet {
+namespace {
+
+// Puts the variables behind `list` and returns their names.
+std::vector<std::string> append(const MixerState& named, std::vector<Variable>& list) {
+  std::vector<std::string> names;
+  for (const auto& [name, variable] : named) {
+    names.push_back(name);
+    list.push_back(variable);
+  }
+  return names;
+}
+
+// The inverse, for those that begin at `first`.
+MixerState take(const std::vector<std::string>& names, const std::vector<Variable>& list,
+                size_t first) {
+  MixerState named;
+  for (size_t i = 0; i < names.size(); ++i) named[names[i]] = list[first + i];
+  return named;
+}
+
+}  // namespace
 
 ModelState ModelState::detach() const {
   ModelState result;
@@ -73,6 +95,11 @@ int64_t Transformer::length_limit() const {
   return limit;
 }
 
+int64_t Transformer::layers_without_feed_forward() const {
+  return std::count_if(blocks_.begin(), blocks_.end(),
+                       [](const auto& block) { return block->mixer().replaces_feed_forward(); });
+}
+
 void Transformer::after_update() const {
   for (const auto& block : blocks_) block->mixer().after_update(parameters_);
 }
@@ -94,37 +121,33 @@ MixerContext Transformer::context_of(const ModelInput& input, int64_t offset) co
   return context;
 }
 
-std::pair<Variable, MixerState> Transformer::run_block(size_t layer, const Variable& x,
-                                                       const MixerContext& context,
-                                                       const MixerState& state,
-                                                       bool recompute_it) const {
+BlockResult Transformer::run_block(size_t layer, const Variable& x, const MixerContext& context,
+                                   const MixerState& state, bool recompute_it) const {
   const Block& block = *blocks_[layer];
   if (!recompute_it || !grad_enabled()) return block(x, context, state);
-  // A recomputed block is a function of x and its state; its own state keeps no history.
+  // A recomputed block is a function of x, its state and the streams; its own state keeps no
+  // history.
   std::vector<Variable> inputs{x};
-  std::vector<std::string> names;
-  for (const auto& [name, variable] : state) {
-    inputs.push_back(variable);
-    names.push_back(name);
-  }
-  auto state_names = std::make_shared<std::vector<std::string>>();
+  const std::vector<std::string> state_names = append(state, inputs);
+  const std::vector<std::string> stream_names = append(context.streams, inputs);
+  // Names of what comes out, which the body fills in.
+  struct Names {
+    std::vector<std::string> states, streams;
+  };
+  auto names = std::make_shared<Names>();
   const std::vector<Variable> outputs = recompute(
-      [&block, context, names, state_names](const std::vector<Variable>& in) {
-        MixerState carried;
-        for (size_t i = 0; i < names.size(); ++i) carried[names[i]] = in[i + 1];
-        auto [y, after] = block(in[0], context, carried);
-        std::vector<Variable> result{y};
-        state_names->clear();
-        for (const auto& [name, variable] : after) {
-          state_names->push_back(name);
-          result.push_back(variable);
-        }
+      [&block, context, state_names, stream_names, names](const std::vector<Variable>& in) {
+        MixerContext inside = context;
+        inside.streams = take(stream_names, in, 1 + state_names.size());
+        const BlockResult after = block(in[0], inside, take(state_names, in, 1));
+        std::vector<Variable> result{after.x};
+        names->states = append(after.state, result);
+        names->streams = append(after.streams, result);
         return result;
       },
       inputs, block_parameters_[layer]);
-  MixerState after;
-  for (size_t i = 0; i < state_names->size(); ++i) after[(*state_names)[i]] = outputs[i + 1];
-  return {outputs[0], after};
+  return {outputs[0], take(names->states, outputs, 1),
+          take(names->streams, outputs, 1 + names->states.size())};
 }
 
 Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
@@ -137,7 +160,7 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
                             " are needed; evaluate with a context of at most ", limit,
                             ", or train with sinusoidal or rotary positions"));
   }
-  const MixerContext context = context_of(input, offset);
+  MixerContext context = context_of(input, offset);
   const double factor =
       config_.scale_embedding ? std::sqrt(static_cast<double>(config_.width)) : 1.0;
   Variable x = embedding(input.tokens, token_table_, factor);
@@ -148,10 +171,11 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
   const RandomKey skip_key = context.random.at("layer_dropout");
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     if (input.training && skip_key.uniform(layer) < config_.layer_dropout) continue;
-    auto [y, after] = run_block(
+    BlockResult after = run_block(
         layer, x, context, state != nullptr ? state->layers[layer] : MixerState{}, input.recompute);
-    x = y;
-    if (state != nullptr) state->layers[layer] = std::move(after);
+    x = after.x;
+    if (state != nullptr) state->layers[layer] = std::move(after.state);
+    for (auto& [name, stream] : after.streams) context.streams[name] = std::move(stream);
   }
   if (state != nullptr) state->length += time;
   return config_.final_norm && config_.norm_position == "pre" ? final_norm_(x) : x;

@@ -51,6 +51,8 @@ class Transformer {
   Device device() const { return parameters_.weights().device(); }
   // Longest sequence the model can process (learned positions, fixed-length mechanisms); 0: any.
   int64_t length_limit() const;
+  // Layers whose attention stands for the feed-forward too.
+  int64_t layers_without_feed_forward() const;
   // Lets every block's mixer correct its master weights. Call after each optimizer update, before
   // parameters().refresh_values().
   void after_update() const;
@@ -63,9 +65,8 @@ class Transformer {
 
  private:
   MixerContext context_of(const ModelInput& input, int64_t offset) const;
-  std::pair<Variable, MixerState> run_block(size_t layer, const Variable& x,
-                                            const MixerContext& context, const MixerState& state,
-                                            bool recompute_it) const;
+  BlockResult run_block(size_t layer, const Variable& x, const MixerContext& context,
+                        const MixerState& state, bool recompute_it) const;
 
   Variable position_table_;
   std::vector<std::unique_ptr<Block>> blocks_;

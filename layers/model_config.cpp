@@ -48,7 +48,9 @@ void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.field("head_width", &ModelConfig::head_width,
           "encoder: hidden size of the classification head; 0 means width")
       .range(0, 1 << 20);
-  d.field("attention", &ModelConfig::attention, "the mechanism and its parameters").required();
+  d.field("attention", &ModelConfig::attention,
+          "the mechanism and its parameters; or a list of {layers: 0-5, name: ...}, layer by layer")
+      .required();
 }
 
 void ModelConfig::validate(const ConfigNode& at) const {

@@ -28,6 +28,38 @@ Form form_from_name(std::string_view name) {
   throw UsageError(concat("unknown form '", name, "'; expected noncausal, causal or cross"));
 }
 
+namespace {
+
+// A given tensor, or a made one.
+Tensor take(const std::map<std::string, Tensor>& given, const char* group, const std::string& name,
+            const Shape& shape, const std::function<Tensor()>& make) {
+  const auto found = given.find(name);
+  const Tensor result = found == given.end() ? make() : found->second;
+  require_usage(result.shape() == shape, group, "/", name, ": expected ", shape, ", got ",
+                result.shape());
+  return result;
+}
+
+}  // namespace
+
+Tensor drawn(const MixerContext& context, const std::string& name, const Shape& shape,
+             const std::function<Tensor()>& make) {
+  if (context.record == nullptr) return make();
+  const Tensor result =
+      take(context.record->given_draws, "draws", name, shape, make).to(DType::f64);
+  context.record->draws[name] = result;
+  return result;
+}
+
+Tensor chosen(const MixerContext& context, const std::string& name, const Shape& shape,
+              Device device, const std::function<Tensor()>& make) {
+  if (context.record == nullptr) return make();
+  const Tensor result =
+      take(context.record->given_choices, "choices", name, shape, make).to(DType::i32).to(device);
+  context.record->choices[name] = result;
+  return result;
+}
+
 bool MixerTraits::has(Form form) const {
   return form == Form::noncausal ? noncausal : form == Form::causal ? causal : cross;
 }

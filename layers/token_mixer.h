@@ -22,6 +22,18 @@ std::string_view name_of(Form form);
 // Throws UsageError for anything but noncausal, causal, cross.
 Form form_from_name(std::string_view name);
 
+// What a mechanism carries from one call to the next, by name: fp32 (f64 in checks) or i64 tensors
+// with the batch first. Differentiable. Empty: the beginning of a sequence.
+using MixerState = std::map<std::string, Variable>;
+
+// What mixers draw or choose anew in a call (buffers are drawn once instead), by name.
+struct CallDraws {
+  // In the place of fresh ones; on the host, f64 and i64.
+  std::map<std::string, Tensor> given_draws, given_choices;
+  // What the call used, those given included.
+  std::map<std::string, Tensor> draws, choices;
+};
+
 // Everything about a batch besides its vectors.
 struct MixerContext {
   Tensor positions;  // i32 [B,T]: position of each token inside its document
@@ -34,16 +46,25 @@ struct MixerContext {
   DrawPlace place;     // keys of random draws
   RandomKey random;    // seed and step; a mixer adds its own site
   bool training = false;
+  // Tensors that pass from layer to layer beside x, as the layer before left them, by a name that
+  // the mechanism chooses: scope.tied's prefix and its own. Absent in the first layer that has it.
+  MixerState streams;
+  CallDraws* record = nullptr;  // null: draws and choices are made anew and not noted
 };
 
-// What a mechanism carries from one call to the next, by name: fp32 (f64 in checks) or i64 tensors
-// with the batch first. Differentiable. Empty: the beginning of a sequence.
-using MixerState = std::map<std::string, Variable>;
+// The random numbers of that name for this call, f64 on the host: those given, else what make()
+// returns; noted in the record. Throws UsageError when those given have another shape.
+Tensor drawn(const MixerContext& context, const std::string& name, const Shape& shape,
+             const std::function<Tensor()>& make);
+// The same for discrete choices: i32 on `device`.
+Tensor chosen(const MixerContext& context, const std::string& name, const Shape& shape,
+              Device device, const std::function<Tensor()>& make);
 
 struct MixerResult {
-  Variable y;        // [B,T,E]
-  Variable context;  // what entered the output projection; undefined where there is none
-  MixerState state;  // causal: to continue after the last token; cross: the encoded source
+  Variable y;               // [B,T,E]
+  Variable context;         // what entered the output projection; undefined where there is none
+  MixerState state;         // causal: to continue after the last token; cross: the encoded source
+  MixerState streams = {};  // for the next layer: those that this one changed or began
 };
 
 // Sizes of one call on sequences from their beginning; heads and widths are the mixer's own.
@@ -128,6 +149,9 @@ class TokenMixer {
   virtual MixerCost cost(const MixerShape& shape) const = 0;
   // Longest sequence this instance can process; 0: no limit.
   virtual int64_t length_limit() const { return 0; }
+  // Whether it stands for attention and feed-forward (gated attention units): the block around it
+  // is then one norm, this mixer and one residual sum.
+  virtual bool replaces_feed_forward() const { return false; }
   // Called after every optimizer update on the master weights (parameters.weight_of), before the
   // values are refreshed: where a mechanism brings its parameters back to what it demands of them.
   virtual void after_update(const ParameterSet& parameters) const { (void)parameters; }

@@ -1,6 +1,6 @@
 #include "recipes/engine/model_builder.h"
 
-#include "attention/registry.h"
+#include "attention/layer_choice.h"
 
 namespace linnet {
 
@@ -9,7 +9,7 @@ std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes&
   const ModelConfig& config = recipe.model;
   const bool decoder = config.kind == "decoder";
   const MixerFactory factory =
-      make_mixer_factory(config.attention, decoder ? Form::causal : Form::noncausal);
+      make_layer_mixers(config.attention, decoder ? Form::causal : Form::noncausal, config.layers);
   std::unique_ptr<Transformer> model;
   if (decoder) {
     model = std::make_unique<DecoderLm>(config, sizes.vocabulary, sizes.length, factory);
@@ -38,11 +38,15 @@ const EncoderClassifier& as_classifier(const Transformer& model) {
 }
 
 void require_decode_state(const Transformer& model, std::string_view what) {
-  ConfigNode parameters = model.config().attention;
-  const std::string name = parameters.find("name")->raw();
-  parameters.erase("name");
-  require_usage(find_mechanism(name).traits_of(parameters).decode_state, what,
-                " needs a state that follows the text, which attention '", name, "' does not have");
+  const ModelConfig& config = model.config();
+  for (const LayerChoice& choice : layer_choices(config.attention, config.layers)) {
+    ConfigNode parameters = choice.attention;
+    const std::string name = parameters.find("name")->raw();
+    parameters.erase("name");
+    require_usage(find_mechanism(name).traits_of(parameters).decode_state, what,
+                  " needs a state that follows the text, which attention '", name,
+                  "' does not have");
+  }
 }
 
 void load_weights(const ParameterSet& parameters, const std::map<std::string, Tensor>& weights,

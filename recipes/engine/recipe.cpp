@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "attention/registry.h"
+#include "attention/layer_choice.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "core/yaml.h"
@@ -56,19 +56,6 @@ ConfigNode load_extended(const std::string& path, std::vector<std::string>& chai
   // What a recipe is called is its own, not its base's.
   for (const char* key : {"name", "description"}) base.erase(key);
   return merge_recipes(base, node);
-}
-
-// {name, every parameter of the mechanism}. Throws UsageError for unknown or unsuitable ones.
-ConfigNode resolve_attention(const ModelConfig& model) {
-  make_mixer_factory(model.attention, model.kind == "decoder" ? Form::causal : Form::noncausal);
-  const ConfigNode& name = *model.attention.find("name");
-  ConfigNode parameters = model.attention;
-  parameters.erase("name");
-  ConfigNode resolved = ConfigNode::map();
-  resolved.set("name", name);
-  const ConfigNode filled = find_mechanism(name.raw()).resolve(parameters);
-  for (const ConfigEntry& entry : filled.entries()) resolved.set(entry.key, entry.value);
-  return resolved;
 }
 
 void find_recipes(const std::string& folder, int depth, std::vector<std::string>& paths) {
@@ -139,7 +126,9 @@ Recipe parse_recipe(const ConfigNode& node) {
   ConfigNode attention;
   if (node.is_map() && node.contains("model") && node.find("model")->is_map()) {
     try {
-      attention = resolve_attention(recipe.model);
+      attention = resolve_attention(recipe.model.attention,
+                                    recipe.model.kind == "decoder" ? Form::causal : Form::noncausal,
+                                    recipe.model.layers);
     } catch (const UsageError& error) {
       if (node.find("model")->contains("attention")) errors.add(error);
     }

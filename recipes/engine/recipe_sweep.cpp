@@ -8,17 +8,28 @@ namespace {
 
 constexpr size_t kMostPoints = 1000;
 
-// What a label shows of a value: a scalar itself, a section by its name or kind, otherwise its
-// number in the list.
+// A section's name or kind; nothing when it has none.
+std::string name_label(const ConfigNode& value) {
+  for (const char* key : {"name", "kind"}) {
+    const ConfigNode* node = value.is_map() ? value.find(key) : nullptr;
+    if (node != nullptr && node->is_scalar()) return node->raw();
+  }
+  return "";
+}
+
+// What a label shows of a value: a scalar itself, a section by its name or kind, a list of sections
+// by all their names, otherwise its number in the list.
 std::string value_label(const ConfigNode& value, size_t index) {
   if (value.is_scalar()) return value.raw();
-  if (value.is_map()) {
-    for (const char* key : {"name", "kind"}) {
-      const ConfigNode* node = value.find(key);
-      if (node != nullptr && node->is_scalar()) return node->raw();
+  std::string label = name_label(value);
+  if (value.is_sequence()) {
+    for (const ConfigNode& item : value.items()) {
+      const std::string name = name_label(item);
+      if (name.empty()) return std::to_string(index + 1);
+      label += (label.empty() ? "" : "+") + name;
     }
   }
-  return std::to_string(index + 1);
+  return label.empty() ? std::to_string(index + 1) : label;
 }
 
 // One value of the sweep with what a point shows of it.

@@ -210,7 +210,9 @@ TEST(AttentionCase, DrawsFollowTheSeedUnlessTheyAreGiven) {
   EXPECT_NE(refusal(given).find("did you mean 'basis'"), std::string::npos);
   given.tensors.erase("draws/bases");
   given.tensors["choices/top"] = draw({2}, "x");
-  EXPECT_NE(refusal(given).find("'lavo' makes no choices"), std::string::npos);
+  EXPECT_NE(refusal(given).find("expected whole numbers in choices/top"), std::string::npos);
+  given.tensors["choices/top"] = Tensor::zeros({2}, DType::i64);
+  EXPECT_NE(refusal(given).find("'lavo' with this config makes no choices"), std::string::npos);
 }
 
 Tensor positions_from(int64_t first, int64_t step, int64_t count = kLength) {
