@@ -19,7 +19,7 @@ Mechanism abc_dilated_mechanism() {
       "written to the last: y_t = soft-max attention over tokens t - 2 (N - 1), ..., t - 2, t";
   facts.complexity = "time 2 B H T N (K + V), memory of decoding 2 B H N (K + V)";
   facts.traits.causal = true;
-  facts.cost_cases = {"{slots: 128}"};
+  facts.cost_cases = {"{slots: 192}"};
   facts.limits = {{"a window that reaches everything gives soft-max over every second token",
                    "{slots: 32}",
                    {Form::causal},
