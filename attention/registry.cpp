@@ -1,8 +1,11 @@
 // The list of attention mechanisms, and how recipes find them.
 #include "attention/registry.h"
 
+#include "attention/abc_compressive/abc_compressive.h"
 #include "attention/abc_dilated/abc_dilated.h"
+#include "attention/abc_l2g/abc_l2g.h"
 #include "attention/abc_mlp/abc_mlp.h"
+#include "attention/abc_random/abc_random.h"
 #include "attention/abc_window/abc_window.h"
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
@@ -44,6 +47,9 @@ std::vector<Mechanism>& all() {
     add_to(result, abc_mlp_mechanism());
     add_to(result, abc_window_mechanism());
     add_to(result, abc_dilated_mechanism());
+    add_to(result, abc_l2g_mechanism());
+    add_to(result, abc_compressive_mechanism());
+    add_to(result, abc_random_mechanism());
     add_to(result, linformer_mechanism());
     add_to(result, lavo_mechanism());
     add_to(result, transnormer_diag_mechanism());

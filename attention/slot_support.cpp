@@ -2,6 +2,7 @@
 #include "attention/slot_support.h"
 
 #include "attention/mixer_support.h"
+#include "autograd/embedding.h"
 
 namespace linnet {
 namespace {
@@ -69,6 +70,13 @@ AttentionMixer::MixResult slot_mix(const SlotMixing& mixing, const MixerOptions&
   }
   const Variable o = slot_attention_read(variables, memory, at);
   return {o, cross ? to_state(mixing, memory) : MixerState{}};
+}
+
+Tensor written_positions(const MixerOptions& options, const MixInput& input,
+                         const MixerContext& context) {
+  if (context.key_positions.defined()) return context.key_positions;
+  if (options.form != Form::cross) return context.positions;
+  return counted_positions(input.k.size(0), input.k.size(1), 0, input.k.value().device());
 }
 
 MixerCost slot_mix_cost(const MixerOptions& options, int64_t slots, const MixerShape& shape) {

@@ -27,6 +27,10 @@ AttentionMixer::MixResult slot_mix(const SlotMixing& mixing, const MixerOptions&
                                    const MixerState& state, const SlotControls& controls,
                                    const SlotControls& value_controls = {});
 
+// The positions of the tokens that are written, i32 [B,S] (cross: counted in the source).
+Tensor written_positions(const MixerOptions& options, const MixInput& input,
+                         const MixerContext& context);
+
 // What it takes with that many slots, without making controls, and the state that it leaves.
 MixerCost slot_mix_cost(const MixerOptions& options, int64_t slots, const MixerShape& shape);
 

@@ -97,12 +97,10 @@ class LinformerMixer : public AttentionMixer {
 
   // Positions of what is written, i32 [B,S]; a device turns those beyond N into NaN.
   Tensor key_positions(const MixInput& input, const MixerContext& context) const {
-    const bool cross = options().form == Form::cross;
-    const Tensor positions =
-        context.key_positions.defined() ? context.key_positions
-        : cross ? counted_positions(input.k.size(0), input.k.size(1), 0, input.k.value().device())
-                : context.positions;
-    if (cross && !context.key_positions.defined()) require_within(input.k.size(1) - 1);
+    const Tensor positions = written_positions(options(), input, context);
+    if (options().form == Form::cross && !context.key_positions.defined()) {
+      require_within(input.k.size(1) - 1);
+    }
     if constexpr (kCuda) {
       if (on_cuda(positions)) return positions;
     }

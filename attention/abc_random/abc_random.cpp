@@ -1,0 +1,121 @@
+// ABC with random control: parameters, mixer, literal definition, registry entry.
+#include "attention/abc_random/abc_random.h"
+
+#include "attention/abc/slot_choices.h"
+#include "attention/define.h"
+#include "attention/mixer_support.h"
+#include "attention/slot_support.h"
+
+namespace linnet {
+namespace {
+
+const std::vector<Preset> kPresets = {
+    {"abc", "language modelling: 64 slots (32 in the smaller setting)", {{"slots", "64"}}},
+    {"abc_mlm", "masked language modelling (diverged there)", {{"slots", "128"}}}};
+
+class AbcRandomMixer : public AttentionMixer {
+ public:
+  AbcRandomMixer(const AbcRandomParams& params, const MixerOptions& options,
+                 const MixerScope& scope)
+      : AttentionMixer(options, scope), params_(params) {}
+
+  MixResult mix(const MixInput& input, const MixerContext& context,
+                const MixerState& state) const override {
+    SlotMixing mixing;
+    mixing.options.control = SlotControl::given;
+    mixing.options.normalizer =
+        params_.pool == "mean" ? SlotNormalizer::read_time : SlotNormalizer::none;
+    mixing.options.scale = params_.scale.value_or(default_scale(options()));
+    mixing.options.mask_empty = params_.mask_empty;
+    return slot_mix(mixing, options(), input, context, state, [&] {
+      const int64_t H = options().heads;
+      const Tensor positions = written_positions(options(), input, context);
+      const Tensor slots = chosen(
+          context, "slots", {positions.size(0), positions.size(1), H}, positions.device(),
+          [&] { return random_slots(key(context), context.place, positions, H, params_.slots); });
+      return Variable(one_hot_controls(slots, {}, H, params_.slots));
+    });
+  }
+  MixerCost mix_cost(const MixerShape& shape) const override {
+    return slot_mix_cost(options(), params_.slots, shape);
+  }
+
+ private:
+  // Outside training draws do not change from step to step.
+  RandomKey key(const MixerContext& context) const {
+    RandomKey key = draw_key(context);
+    if (!context.training) {
+      key.step = 0;
+      key.device_step = nullptr;
+    }
+    return key;
+  }
+
+  AbcRandomParams params_;
+};
+
+template <typename Number>
+std::vector<Number> definition(const AbcRandomParams& params, const ReferenceSequence<Number>& s) {
+  SlotDefinition d;
+  d.slots = params.slots;
+  d.scale = params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K)));
+  d.divisor = params.pool == "mean" ? SlotDefinition::Divisor::read : SlotDefinition::Divisor::none;
+  d.mask_empty = params.mask_empty;
+  const auto found = s.choices.find("slots");
+  require(found != s.choices.end(), "abc_random: the definition needs the slots that were drawn");
+  const Tensor& slots = found->second;
+  const int64_t first = s.row * slots.size(1) + (s.form == Form::cross ? 0 : s.begin);
+  return slot_definition(s, d, [&](int64_t j, int64_t h, int64_t l) {
+    return slots.data<int32_t>()[(first + j) * s.H + h] == l ? Number{1} : Number{0};
+  });
+}
+
+}  // namespace
+
+void AbcRandomParams::describe(ConfigDescription<AbcRandomParams>& d) {
+  describe_preset(d, kPresets);
+  d.field("slots", &AbcRandomParams::slots, "memory slots N").range(1, 4096);
+  d.choice("pool", &AbcRandomParams::pool, {"sum", "mean"},
+           "a slot holds the sum of its tokens, as the paper writes, or their mean");
+  d.field("mask_empty", &AbcRandomParams::mask_empty,
+          "slots never written are left out; otherwise they are zeros that take soft-max mass");
+  describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
+}
+
+Mechanism abc_random_mechanism() {
+  Mechanism facts;
+  facts.name = "abc_random";
+  facts.title = "Attention with bounded memory, random control (ABC_RD)";
+  facts.equation =
+      "i_t uniform in the N slots; K~_l = sum of k_t with i_t = l, V~_l likewise\n"
+      "y_i = sum_l softmax_l(scale q_i . K~_l) V~_l  (causal: sums over t <= i)";
+  facts.complexity = "time 4 B H T N K, memory of decoding B H N (K + V + 1)";
+  facts.sources = "Peng et al. 2022, ABC";
+  facts.traits.noncausal = facts.traits.causal = facts.traits.cross = true;
+  facts.traits.decode_state = facts.traits.constant_state = true;
+  facts.traits.growth = "T N";
+  facts.presets = kPresets;
+  facts.cost_cases = {"{slots: 256}"};
+  facts.variants = {"{slots: 7, pool: mean, scale: 1}",
+                    "{slots: 20, pool: mean, mask_empty: false}"};
+  const auto pooled = [](bool mean) {
+    return [mean](const ReferenceSequence<double>& s) {
+      return linear_attention_definition(
+          s, [](int64_t, int64_t, int64_t) { return 1.0; },
+          [mean](double x) { return mean ? x : 1.0; });
+    };
+  };
+  const std::vector<Form> forms = {Form::noncausal, Form::causal, Form::cross};
+  facts.limits = {{"one slot gives the sum of the values", "{slots: 1}", forms, {}, pooled(false)},
+                  {"one slot of means gives the mean of the values",
+                   "{slots: 1, pool: mean}",
+                   forms,
+                   {},
+                   pooled(true)}};
+  return define_mechanism<AbcRandomParams, AbcRandomMixer>(
+      std::move(facts), [](const AbcRandomParams& params, const auto& sequence) {
+        return definition(params, sequence);
+      });
+}
+
+}  // namespace linnet
