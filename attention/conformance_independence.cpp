@@ -10,8 +10,6 @@
 namespace linnet::conformance {
 namespace {
 
-constexpr int64_t kLength = 70;
-
 // Overwrites masked tokens of x [B,T,E].
 void fill_masked(const Tensor& x, const Tensor& mask, double value) {
   const int64_t width = x.size(2);
@@ -59,12 +57,13 @@ void require_same(const Trained& a, const Trained& b, const std::string& what) {
 
 std::string check_padding(const Setup& setup) {
   Subject subject = setup.subject(DType::f32);
-  Batch batch = setup.batch(3, kLength, 8);
-  batch.mask = full_mask(3, kLength);
-  pad_row(batch.mask, 0, 50, kLength);
+  const int64_t length = setup.length();
+  Batch batch = setup.batch(3, length, 8);
+  batch.mask = full_mask(3, length);
+  pad_row(batch.mask, 0, length - 20, length);
   pad_row(batch.mask, 1, 0, 5);
   pad_row(batch.mask, 1, 30, 33);
-  pad_row(batch.mask, 2, 0, kLength);
+  pad_row(batch.mask, 2, 0, length);
   if (setup.cross()) {
     batch.source_mask = full_mask(3, Setup::kSourceLength);
     pad_row(batch.source_mask, 0, 15, Setup::kSourceLength);
@@ -85,7 +84,7 @@ std::string check_padding(const Setup& setup) {
   const Result expected = subject.run(zeros);
   const Tensor valid = valid_part(expected.y, batch.mask);
   require(std::isfinite(largest_magnitude(valid)), "outputs of valid tokens are not finite");
-  const Batch next = next_batch(batch, setup.form, 9, kLength, 15);
+  const Batch next = next_batch(batch, setup.form, 9, length, 15);
   for (const Batch* other : {&numbers, &nans}) {
     const char* what = other == &nans ? "NaN in padded positions" : "contents of padded positions";
     const Result found = subject.run(*other);
@@ -159,7 +158,7 @@ std::string check_repeat(const Setup& setup) {
   Setup with_dropout = setup;
   with_dropout.options.dropout = 0.3;
   Subject first = with_dropout.subject(DType::f32), second = with_dropout.subject(DType::f32);
-  const Batch batch = setup.batch(2, kLength, 18);
+  const Batch batch = setup.batch(2, setup.length(), 18);
   const Trained expected = train_once(first, batch);
   require_same(train_once(first, batch), expected, "the same mixer twice");
   require_same(train_once(second, batch), expected, "another mixer of the same seed");

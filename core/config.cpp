@@ -15,6 +15,18 @@ std::string join(const std::vector<std::string>& words) {
   return text;
 }
 
+// The place of an override ends with the key that most sentences begin with: "command line:
+// model.width: 'model.width' must be ..." says it once.
+std::string with_one_name(const std::string& message) {
+  const size_t place_end = message.find(": '");
+  if (place_end == std::string::npos) return message;
+  const size_t begin = place_end + 3;
+  const std::string named = ": " + message.substr(begin, message.find('\'', begin) - begin);
+  const std::string place = message.substr(0, place_end);
+  if (!place.ends_with(named)) return message;
+  return place.substr(0, place.size() - named.size()) + message.substr(place_end);
+}
+
 std::string in_section(const std::string& section) {
   return section.empty() ? "" : " in '" + section + "'";
 }
@@ -99,11 +111,11 @@ std::string range_text(const FieldRules& rules) {
 }
 
 void ConfigErrors::add(const Location& where, const std::string& sentence) {
-  messages_.push_back(where.text() + ": " + sentence);
+  messages_.push_back(with_one_name(where.text() + ": " + sentence));
 }
 
 void ConfigErrors::add(const UsageError& error) {
-  messages_.emplace_back(error.what());
+  messages_.push_back(with_one_name(error.what()));
 }
 
 void ConfigErrors::throw_if_any() const {

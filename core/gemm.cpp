@@ -4,6 +4,7 @@
 #include <Eigen/Core>
 
 #include "core/cuda/backend.h"
+#include "core/cuda/emulation/submit.h"
 #include "core/cuda/gemm.h"
 #include "core/elementwise.h"
 #ifdef LINNET_HAVE_ONEDNN
@@ -96,7 +97,7 @@ void gemm_one(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, cons
 }
 
 // The emulated device's memory is the host's: its products are the CPU's.
-Tensor host_view(const Tensor& t) {
+[[maybe_unused]] Tensor host_view(const Tensor& t) {
   return Tensor::borrowed(t.raw(), t.shape(), t.dtype());
 }
 
@@ -111,6 +112,20 @@ Tensor host_view(const Tensor& t) {
   }
 }
 
+// Whether the device's library did the product with its epilogue; if not, nothing is done yet.
+bool fused_on_device(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
+                     double beta, cuda::Epilogue epilogue, const Tensor& vector) {
+  if constexpr (kCudaBackend == CudaBackend::on) {
+    if (!on_cuda(c) || vector.dtype() != c.dtype()) return false;
+    const Sizes s = check(matrix_of(a), ta, matrix_of(b), tb, matrix_of(c), a, b, c);
+    if (c.elements() == 0 || s.k == 0) return false;
+    if (!cuda::gemm(a, ta, b, tb, c, {1, s.m, s.n, s.k}, 1, beta, epilogue, vector)) return false;
+    flop_count += static_cast<uint64_t>(2 * s.m * s.n * s.k);
+    return true;
+  }
+  return false;
+}
+
 void check_devices(const Tensor& a, const Tensor& b, const Tensor& c) {
   require(a.device() == c.device() && b.device() == c.device(), "gemm: a is on ",
           name_of(a.device()), ", b on ", name_of(b.device()), ", c on ", name_of(c.device()));
@@ -121,10 +136,14 @@ void check_devices(const Tensor& a, const Tensor& b, const Tensor& c) {
 void gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
           double alpha, double beta) {
   check_devices(a, b, c);
-  if constexpr (kCudaBackend == CudaBackend::emulated) {
-    if (on_cuda(c)) return gemm(host_view(a), ta, host_view(b), tb, host_view(c), alpha, beta);
-  }
   const Sizes sizes = check(matrix_of(a), ta, matrix_of(b), tb, matrix_of(c), a, b, c);
+  if constexpr (kCudaBackend == CudaBackend::emulated) {
+    if (on_cuda(c)) {
+      return emulation::submit([=, x = host_view(a), y = host_view(b), z = host_view(c)] {
+        gemm(x, ta, y, tb, z, alpha, beta);
+      });
+    }
+  }
   flop_count += static_cast<uint64_t>(2 * sizes.m * sizes.n * sizes.k);
   if constexpr (kCudaBackend == CudaBackend::on) {
     if (on_cuda(c)) {
@@ -134,6 +153,39 @@ void gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Te
   gemm_one(a, ta, b, tb, c, sizes, alpha, beta);
 }
 
+void gemm_bias(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
+               const Tensor& bias) {
+  check_devices(a, b, c);
+  require(bias.device() == c.device() && bias.dtype() == c.dtype() &&
+              bias.shape() == Shape({c.size(-1)}),
+          "gemm_bias: expected a bias [", c.size(-1), "] of ", name_of(c.dtype()),
+          " beside c, got ", bias.shape(), " ", name_of(bias.dtype()), " on ",
+          name_of(bias.device()));
+  if (fused_on_device(a, ta, b, tb, c, 0, cuda::Epilogue::add_bias, bias)) return;
+  const bool rounds = c.dtype() == DType::bf16;
+  const Tensor sums = rounds ? Tensor::empty(c.shape(), DType::f32, c.device()) : c;
+  gemm(a, ta, b, tb, sums);
+  add_row_into(sums, bias.to(sums.dtype()));
+  if (rounds) c.copy_from(sums);
+}
+
+void gemm_row_sums(const Tensor& a, const Tensor& b, const Tensor& c, double beta,
+                   const Tensor& row, bool accumulate) {
+  check_devices(a, b, c);
+  require(row.device() == c.device() && row.elements() == a.size(-1),
+          "gemm_row_sums: expected a row [", a.size(-1), "] beside c, got ", row.shape(), " on ",
+          name_of(row.device()));
+  const bool apart = accumulate && kCudaBackend == CudaBackend::on && on_cuda(c);
+  const Tensor sums = apart ? Tensor::empty(row.shape(), row.dtype(), row.device()) : row;
+  if (fused_on_device(a, Transpose::yes, b, Transpose::no, c, beta, cuda::Epilogue::left_row_sums,
+                      sums)) {
+    if (apart) add_into(row, sums);
+    return;
+  }
+  gemm(a, Transpose::yes, b, Transpose::no, c, 1, beta);
+  sum_rows(a, row, accumulate);
+}
+
 void batched_gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
                   double alpha, double beta) {
   require(a.shape().rank() == 3 && b.shape().rank() == 3 && c.shape().rank() == 3 &&
@@ -141,13 +193,15 @@ void batched_gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, 
           "batched_gemm: expected three tensors [G, rows, columns], got ", a.shape(), ", ",
           b.shape(), ", ", c.shape());
   check_devices(a, b, c);
-  if constexpr (kCudaBackend == CudaBackend::emulated) {
-    if (on_cuda(c)) {
-      return batched_gemm(host_view(a), ta, host_view(b), tb, host_view(c), alpha, beta);
-    }
-  }
   const Sizes s = check({a.size(1), a.size(2)}, ta, {b.size(1), b.size(2)}, tb,
                         {c.size(1), c.size(2)}, a, b, c);
+  if constexpr (kCudaBackend == CudaBackend::emulated) {
+    if (on_cuda(c)) {
+      return emulation::submit([=, x = host_view(a), y = host_view(b), z = host_view(c)] {
+        batched_gemm(x, ta, y, tb, z, alpha, beta);
+      });
+    }
+  }
   flop_count += static_cast<uint64_t>(2 * a.size(0) * s.m * s.n * s.k);
   if constexpr (kCudaBackend == CudaBackend::on) {
     if (on_cuda(c)) {

@@ -13,7 +13,18 @@ enum class Transpose : bool { no = false, yes = true };
 void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
           const Tensor& c, double alpha = 1, double beta = 0);
 
-// The same for every g of a [G, ., .], b [G, ., .], c [G, m, n].
+// c = op(a) op(b) + bias: bias [n], of the dtype of c, is added to every row before c is rounded.
+// On a GPU the product's own epilogue does it.
+void gemm_bias(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+               const Tensor& c, const Tensor& bias);
+
+// c = a^T b + beta c, and row [m] = the sums over the rows of a [.., m], added to what it holds
+// when `accumulate`: the gradients of a linear map's weight and bias. On a GPU the product's
+// epilogue makes the sums where row has the dtype of c.
+void gemm_row_sums(const Tensor& a, const Tensor& b, const Tensor& c, double beta,
+                   const Tensor& row, bool accumulate);
+
+// The same as gemm for every g of a [G, ., .], b [G, ., .], c [G, m, n].
 void batched_gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
                   const Tensor& c, double alpha = 1, double beta = 0);
 

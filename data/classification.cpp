@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "data/listops.h"
 #include "data/permutation.h"
 
@@ -32,6 +33,19 @@ void ClassificationSplit::add(std::span<const int32_t> example, int32_t label) {
 const std::shared_ptr<const ClassificationSplit>& ClassificationDataset::split(Split split) const {
   require(has(split), "the data set (", layout, ") has no ", name_of(split), " split");
   return splits[static_cast<size_t>(split)];
+}
+
+std::string ClassificationDataset::fingerprint(Split split) const {
+  if (!has(split)) return "";
+  const ClassificationSplit& examples = *this->split(split);
+  Hash128 hash;
+  const auto add = [&hash](const auto& values) {
+    hash.add({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0])});
+  };
+  add(examples.offsets);
+  add(examples.tokens);
+  add(examples.labels);
+  return hash.hex();
 }
 
 ClassificationDataset load_classification(const DataConfig& config) {

@@ -36,6 +36,8 @@ struct ClassificationDataset {
   bool has(Split split) const { return splits[static_cast<size_t>(split)] != nullptr; }
   // Throws Error when the split is missing.
   const std::shared_ptr<const ClassificationSplit>& split(Split split) const;
+  // A hash of the split's examples; "" when it is missing.
+  std::string fingerprint(Split split) const;
 };
 
 // The task of a recipe (kind listops). Throws Error naming a missing or broken file.

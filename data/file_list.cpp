@@ -17,6 +17,11 @@ bool has_wildcard(std::string_view name) {
   return name.find_first_of("*?") != name.npos;
 }
 
+// One spelling a file ("a//b", "./a/b"), so that a file listed twice is noticed.
+std::string normal(const std::string& pattern) {
+  return std::filesystem::path(pattern).lexically_normal().string();
+}
+
 // Adds the paths that match the rest of a pattern, from its component `at` on, below `folder`.
 void match(const std::string& folder, const std::vector<std::string>& components, size_t at,
            std::set<std::string>& found) {
@@ -53,8 +58,7 @@ void match(const std::string& folder, const std::vector<std::string>& components
 
 std::vector<std::string> expand_pattern(const std::string& spelling) {
   require_usage(!spelling.empty(), "an empty file pattern matches nothing");
-  // One spelling a file ("a//b", "./a/b"), so that a file listed twice is noticed.
-  const std::string pattern = std::filesystem::path(spelling).lexically_normal().string();
+  const std::string pattern = normal(spelling);
   if (!has_wildcard(pattern)) {
     require(exists(pattern), pattern, " does not exist");
     require(!is_directory(pattern), pattern, " is a folder, a file was expected");
@@ -70,6 +74,13 @@ std::vector<std::string> expand_pattern(const std::string& spelling) {
   match(pattern.front() == '/' ? "/" : "", components, 0, found);
   require(!found.empty(), "no file matches ", pattern);
   return {found.begin(), found.end()};
+}
+
+std::string fixed_folder(const std::string& pattern) {
+  const std::string whole = normal(pattern);
+  const size_t slash = whole.rfind('/', whole.find_first_of("*?"));
+  if (slash == std::string::npos) return "";
+  return whole.substr(0, std::max<size_t>(slash, 1));
 }
 
 std::vector<std::string> files_below(const std::string& folder,

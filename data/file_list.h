@@ -12,6 +12,10 @@ namespace linnet {
 // naming the pattern when nothing matches.
 std::vector<std::string> expand_pattern(const std::string& pattern);
 
+// The folder of a pattern as far as it has no wildcard: "books" of "books/*.txt" and of
+// "books/a.txt", "" of "*.txt".
+std::string fixed_folder(const std::string& pattern);
+
 // Paths, relative to `folder` and sorted, of all files below it. Names that begin with a dot are
 // left out; `enter(relative)` may refuse a folder. Throws Error when `folder` is not a folder.
 std::vector<std::string> files_below(

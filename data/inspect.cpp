@@ -141,7 +141,7 @@ DataReport prepare_data(const DataConfig& config, const std::string& folder) {
   for (const Split split : kSplits) {
     if (!data.has(split)) continue;
     const std::string path =
-        token_cache_path(target, cached, data.sources(), split, *data.tokenizer());
+        token_cache_path(target, cached, data.fingerprint(split), *data.tokenizer());
     require(exists(path), "the tokens of the ", name_of(split), " split could not be written to ",
             path);
     report.written.push_back(path);

@@ -71,12 +71,19 @@ std::shared_ptr<const TokenizedCorpus> TextDataset::split(Split split) {
   return loaded;
 }
 
+const std::string& TextDataset::fingerprint(Split split) {
+  auto& known = fingerprints_[static_cast<size_t>(split)];
+  if (!known) known = fingerprint_of(sources_, split);
+  return *known;
+}
+
 CachedCorpus TextDataset::load_through_cache(Split split) {
   if (cache_folder_.empty()) {
     warnings_.push_back("tokens are not cached: neither LINNET_CACHE nor HOME is set");
     return tokenize(split);
   }
-  const std::string path = token_cache_path(cache_folder_, config_, sources_, split, *tokenizer_);
+  const std::string path =
+      token_cache_path(cache_folder_, config_, fingerprint(split), *tokenizer_);
   const int32_t vocabulary_size = tokenizer_->vocabulary_size();
   if (auto cached = read_token_cache(path, vocabulary_size, warnings_)) return *std::move(cached);
   CachedCorpus made = tokenize(split);

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,9 @@ class TextDataset {
   // file that is broken.
   std::shared_ptr<const TokenizedCorpus> split(Split split);
 
+  // fingerprint_of() the split, computed at first use.
+  const std::string& fingerprint(Split split);
+
   // What the user should know, gathered since the last call: files that are not complete, unknown
   // words, a cache that had to be rebuilt.
   std::vector<std::string> take_warnings();
@@ -50,6 +54,7 @@ class TextDataset {
   TokenMeasure measure_;
   std::string cache_folder_;
   std::array<std::shared_ptr<const TokenizedCorpus>, 3> splits_;
+  std::array<std::optional<std::string>, 3> fingerprints_;
   std::array<UnknownWords, 3> unknown_;  // not reported yet
   std::vector<std::string> warnings_;
 };

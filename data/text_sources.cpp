@@ -28,6 +28,22 @@ bool has_extension(std::string_view path, std::initializer_list<std::string_view
                      [&](std::string_view extension) { return path.ends_with(extension); });
 }
 
+// The files that a pattern matches, called by their place below its folder: a data set is the same
+// one from wherever it is named, and an automatic split of it too.
+std::vector<SourceFile> matching_files(const std::string& pattern) {
+  const std::string folder = fixed_folder(pattern);
+  const size_t skipped = folder.size() + (folder.empty() || folder == "/" ? 0 : 1);
+  std::vector<SourceFile> files;
+  for (const std::string& path : expand_pattern(pattern)) {
+    files.push_back({path, path.substr(skipped)});
+  }
+  return files;
+}
+
+bool holds_run(const std::string& folder) {
+  return exists(join_path(folder, "metrics.jsonl"));
+}
+
 // How many of `files` an automatic split gives to a share; at least one.
 size_t share_of(size_t files, double fraction) {
   return std::max<size_t>(1,
@@ -111,11 +127,11 @@ TextSources find_listed_files(const DataConfig& config) {
     if (patterns.empty())
       missing_of(sources, split) = concat("the recipe lists no files in data.", name_of(split));
     for (const std::string& pattern : patterns)
-      for (const std::string& path : expand_pattern(join_path(config.path, pattern))) {
-        require_usage(seen.insert(path).second, path,
+      for (SourceFile& file : matching_files(join_path(config.path, pattern))) {
+        require_usage(seen.insert(file.path).second, file.path,
                       " is listed twice in the splits of data; a text must not be both trained on "
                       "and evaluated");
-        files_of(sources, split).push_back({path, path});
+        files_of(sources, split).push_back(std::move(file));
       }
   }
   return sources;
@@ -136,7 +152,9 @@ TextSources find_text(const DataConfig& config) {
       require(any_files(sources), config.path, " has split folders without any .txt file");
       return sources;
     }
-    const auto names = files_below(config.path);
+    const auto names = files_below(config.path, [&](const std::string& folder) {
+      return !holds_run(join_path(config.path, folder));
+    });
     const auto is_text = [](const std::string& name) {
       return has_extension(name, {".txt", ".md"});
     };
@@ -145,7 +163,7 @@ TextSources find_text(const DataConfig& config) {
       if (!only_text || is_text(name)) files.push_back({join_path(config.path, name), name});
     require(!files.empty(), "the folder ", config.path, " holds no files");
   } else {
-    for (const std::string& path : expand_pattern(config.path)) files.push_back({path, path});
+    files = matching_files(config.path);
   }
   if (files.size() == 1) {
     cut_one_file(files.front().path, config, sources);
@@ -229,7 +247,7 @@ TextSources find_self(const DataConfig& config) {
   const std::string root = config.path.empty() ? "." : config.path;
   const auto ignored = ignored_folders(root);
   const auto enter = [&](const std::string& folder) {
-    return !ignored.contains(file_name(folder));
+    return !ignored.contains(file_name(folder)) && !holds_run(join_path(root, folder));
   };
   TextSources sources;
   sources.layout = "text files of a source checkout";
@@ -269,6 +287,16 @@ TextSources find_text_sources(const DataConfig& config) {
   if (config.kind == "wikitext") return find_wikitext(config);
   if (config.kind == "self") return find_self(config);
   throw UsageError(concat("data of kind '", config.kind, "' is not text"));
+}
+
+std::string fingerprint_of(const TextSources& sources, Split split) {
+  if (sources.files(split).empty()) return "";
+  std::string inputs;
+  for (const SourceFile& file : sources.files(split)) {
+    inputs += concat(file.name, '\n', hash128_hex_of_file(file.path), ' ', file.begin, ' ',
+                     file.end, '\n');
+  }
+  return hash128_hex(inputs);
 }
 
 std::string read_document(const SourceFile& file) {

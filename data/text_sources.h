@@ -23,7 +23,7 @@ Split split_from_name(std::string_view name);
 // A document: a file, or the bytes [begin, end) of it.
 struct SourceFile {
   std::string path;
-  std::string name;  // relative to the data set
+  std::string name;  // relative to the data set, wherever that lies
   uint64_t begin = 0;
   uint64_t end = std::numeric_limits<uint64_t>::max();
 };
@@ -43,6 +43,7 @@ struct TextSources {
 };
 
 // Finds the files of kinds text, pg19, wikitext and self:
+// Folders that hold a training run are left out: it writes texts of its own.
 // - text: the lists of the recipe; or one file, cut at line ends into train, validation and test
 //   (in this order, the last two of the size their fractions say); or a folder with train/ and
 //   validation/ or test/ below; or all files of a folder (*.txt and *.md, else all) or pattern,
@@ -53,6 +54,10 @@ struct TextSources {
 // - self: the text files of a source checkout, split by file in the same way.
 // Throws Error with one sentence naming what is missing.
 TextSources find_text_sources(const DataConfig& config);
+
+// A hash of the names, contents and parts of a split's files; where they lie does not matter. ""
+// for a split without files. Throws Error when one cannot be read.
+std::string fingerprint_of(const TextSources& sources, Split split);
 
 // The text of a document. Throws Error naming the file when it is missing, shorter than its part,
 // or not valid UTF-8 (with the offset; a cut last character is called a truncated file).

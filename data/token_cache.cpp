@@ -80,14 +80,10 @@ std::string token_cache_folder() {
 }
 
 std::string token_cache_path(const std::string& folder, const DataConfig& config,
-                             const TextSources& sources, Split split, const Tokenizer& tokenizer) {
-  std::string inputs =
-      concat("format ", kFormat, " tokenizer ", tokenizer.fingerprint(), " lines ", config.lines,
-             " eos ", config.document_eos, " wikitext ", sources.wikitext, '\n');
-  for (const SourceFile& file : sources.files(split)) {
-    inputs += concat(file.name, '\n', hash128_hex_of_file(file.path), ' ', file.begin, ' ',
-                     file.end, '\n');
-  }
+                             const std::string& fingerprint, const Tokenizer& tokenizer) {
+  const std::string inputs = concat(
+      "format ", kFormat, " tokenizer ", tokenizer.fingerprint(), " lines ", config.lines, " eos ",
+      config.document_eos, " wikitext ", config.kind == "wikitext", " files ", fingerprint);
   return join_path(folder, concat("tokens-", hash128_hex(inputs), ".h5"));
 }
 

@@ -8,7 +8,7 @@
 
 #include "data/corpus.h"
 #include "data/data_config.h"
-#include "data/text_sources.h"
+#include "data/tokenizer.h"
 
 namespace linnet {
 
@@ -22,11 +22,10 @@ struct CachedCorpus {
 // $LINNET_CACHE, or ~/.cache/linnet; "" when neither variable is set.
 std::string token_cache_folder();
 
-// The file, in `folder`, of a split: its name is a hash of the files' names, contents and
-// parts, the tokenizer, the options that change tokens, and the version of the format. Where the
-// files lie does not matter. Throws Error when one cannot be read.
+// The file, in `folder`, of a split with that fingerprint (fingerprint_of): its name is a hash of
+// the fingerprint, the tokenizer, the options that change tokens, and the version of the format.
 std::string token_cache_path(const std::string& folder, const DataConfig& config,
-                             const TextSources& sources, Split split, const Tokenizer& tokenizer);
+                             const std::string& fingerprint, const Tokenizer& tokenizer);
 
 // The contents, or nothing when the file does not exist. A file that is truncated, changed or of
 // another format also gives nothing, and a sentence about it is appended to `warnings`. The XXH3

@@ -7,6 +7,8 @@
 #include "autograd/embedding.h"
 #include "autograd/linear.h"
 #include "autograd/pooling.h"
+#include "core/cuda/backend.h"
+#include "core/cuda/runtime.h"
 
 namespace linnet {
 namespace {
@@ -95,6 +97,21 @@ int64_t Transformer::length_limit() const {
   return limit;
 }
 
+std::string Transformer::length_limit_reason() const {
+  const int64_t limit = length_limit();
+  if (position_table_.defined() && position_table_.size(0) == limit) {
+    return concat("its table of learned positions has ", limit,
+                  " rows (for more, train with model.max_positions, or with sinusoidal or rotary "
+                  "positions)");
+  }
+  const auto block = std::find_if(blocks_.begin(), blocks_.end(), [limit](const auto& each) {
+    return each->mixer().length_limit() == limit;
+  });
+  return concat("the attention of layer ", block - blocks_.begin(), " was made for ", limit,
+                " tokens (for more, train with a longer data.context, or see the parameters of "
+                "model.attention)");
+}
+
 int64_t Transformer::layers_without_feed_forward() const {
   return std::count_if(blocks_.begin(), blocks_.end(),
                        [](const auto& block) { return block->mixer().replaces_feed_forward(); });
@@ -157,8 +174,7 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
   const int64_t time = input.tokens.size(1);
   if (const int64_t limit = length_limit(); limit > 0 && offset + time > limit) {
     throw UsageError(concat("the model handles at most ", limit, " positions, but ", offset + time,
-                            " are needed; evaluate with a context of at most ", limit,
-                            ", or train with sinusoidal or rotary positions"));
+                            " are needed: ", length_limit_reason()));
   }
   MixerContext context = context_of(input, offset);
   const double factor =
@@ -169,6 +185,11 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
   x = dropout(x, dropout_spec(config_.dropout, "embedding", context));
   if (state != nullptr && state->layers.empty()) state->layers.resize(blocks_.size());
   const RandomKey skip_key = context.random.at("layer_dropout");
+  if constexpr (kCuda) {
+    if (input.training && config_.layer_dropout > 0) {
+      cuda::refuse_capture("model.layer_dropout, by which the host chooses layers anew each step,");
+    }
+  }
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
     if (input.training && skip_key.uniform(layer) < config_.layer_dropout) continue;
     BlockResult after = run_block(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "layers/block.h"
@@ -51,6 +52,8 @@ class Transformer {
   Device device() const { return parameters_.weights().device(); }
   // Longest sequence the model can process (learned positions, fixed-length mechanisms); 0: any.
   int64_t length_limit() const;
+  // What sets that limit and what lifts it: "the table of learned positions has 512 rows; ...".
+  std::string length_limit_reason() const;
   // Layers whose attention stands for the feed-forward too.
   int64_t layers_without_feed_forward() const;
   // Lets every block's mixer correct its master weights. Call after each optimizer update, before

@@ -6,6 +6,8 @@
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
 #include "autograd/linear.h"
+#include "core/cuda/backend.h"
+#include "core/cuda/runtime.h"
 
 namespace linnet {
 
@@ -44,6 +46,7 @@ Tensor take(const std::map<std::string, Tensor>& given, const char* group, const
 
 Tensor drawn(const MixerContext& context, const std::string& name, const Shape& shape,
              const std::function<Tensor()>& make) {
+  if constexpr (kCuda) cuda::refuse_capture("a draw of the attention on the host");
   if (context.record == nullptr) return make();
   const Tensor result =
       take(context.record->given_draws, "draws", name, shape, make).to(DType::f64);

@@ -5,23 +5,38 @@
 
 namespace linnet::cuda {
 
+// Where a sum was called from, for the emulator's messages; nothing on a GPU.
+#if defined(__CUDACC__)
+struct Caller {};
+#define LINNET_CALLER \
+  Caller {}
+#else
+using Caller = emulation::Site;
+#define LINNET_CALLER                                       \
+  Caller {                                                  \
+    "a sum over a warp", __builtin_FILE(), __builtin_LINE() \
+  }
+#endif
+
 // Combines `value` over the 32 lanes of a warp, the same result in every lane: pairs 16 apart, then
 // 8, 4, 2, 1. All lanes take part.
-template <typename T, typename F>
-__device__ __forceinline__ T warp_combine(T value, const F& combine) {
+template <typename F, typename T>
+__device__ __forceinline__ T warp_combine(T value, [[maybe_unused]] Caller caller) {
 #if defined(__CUDACC__)
   for (int bits = 16; bits > 0; bits /= 2) {
-    value = combine(value, __shfl_xor_sync(~0u, value, bits));
+    value = F{}(value, __shfl_xor_sync(~0u, value, bits));
   }
-  return value;
 #else
-  T all[32];
-  emulation::collect({"warp_combine", __FILE__, __LINE__}, &value, sizeof(T), all);
-  for (int bits = 16; bits > 0; bits /= 2) {
-    for (int lane = 0; lane < bits; ++lane) all[lane] = combine(all[lane], all[lane + bits]);
-  }
-  return all[0];
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  const auto combine = [](void* values) {
+    T* all = static_cast<T*>(values);
+    for (int bits = 16; bits > 0; bits /= 2) {
+      for (int lane = 0; lane < bits; ++lane) all[lane] = F{}(all[lane], all[lane + bits]);
+    }
+  };
+  emulation::combine_lanes(caller, &value, sizeof(T), combine);
 #endif
+  return value;
 }
 
 struct Sum {
@@ -35,18 +50,18 @@ struct Largest {
 };
 
 template <typename T>
-__device__ __forceinline__ T warp_sum(T value) {
-  return warp_combine(value, Sum{});
+__device__ __forceinline__ T warp_sum(T value, Caller caller = LINNET_CALLER) {
+  return warp_combine<Sum>(value, caller);
 }
-__device__ __forceinline__ float warp_max(float value) {
-  return warp_combine(value, Largest{});
+__device__ __forceinline__ float warp_max(float value, Caller caller = LINNET_CALLER) {
+  return warp_combine<Largest>(value, caller);
 }
 
 // The sum over a block of a multiple of 32 threads, in every thread. `scratch` holds 33 numbers;
 // all threads of the block take part.
 template <typename T>
-__device__ __forceinline__ T block_sum(T value, T* scratch) {
-  value = warp_sum(value);
+__device__ __forceinline__ T block_sum(T value, T* scratch, Caller caller = LINNET_CALLER) {
+  value = warp_sum(value, caller);
   const unsigned warp = threadIdx.x / 32;
   if (threadIdx.x % 32 == 0) scratch[warp] = value;
   __syncthreads();
@@ -62,8 +77,9 @@ __device__ __forceinline__ T block_sum(T value, T* scratch) {
 }
 
 // The largest of a block, NaN left out, in every thread; as block_sum.
-__device__ __forceinline__ float block_max(float value, float* scratch) {
-  value = warp_max(value);
+__device__ __forceinline__ float block_max(float value, float* scratch,
+                                           Caller caller = LINNET_CALLER) {
+  value = warp_max(value, caller);
   const unsigned warp = threadIdx.x / 32;
   if (threadIdx.x % 32 == 0) scratch[warp] = value;
   __syncthreads();
@@ -77,5 +93,7 @@ __device__ __forceinline__ float block_max(float value, float* scratch) {
   __syncthreads();
   return largest;
 }
+
+#undef LINNET_CALLER
 
 }  // namespace linnet::cuda

@@ -31,6 +31,9 @@ class OnDevice {
   int before_;
 };
 
+// Where this thread's tensors go while it captures a graph.
+thread_local std::shared_ptr<GraphMemory> allocate_from;
+
 std::string mebibytes(size_t bytes) {
   return concat((bytes + (size_t{1} << 19)) >> 20, " MiB");
 }
@@ -42,25 +45,28 @@ class CudaDevice final : public DeviceInterface {
   void* allocate(size_t bytes) override {
     if (bytes == 0) return nullptr;
     const OnDevice here(index_);
-    void* memory = cuda::allocate(bytes);
     const std::lock_guard lock(mutex_);
+    void* memory = allocate_from ? allocate_from->allocate(bytes) : cuda::allocate(bytes);
     if (memory == nullptr) throw OutOfMemory(shortage(bytes), bytes, free_bytes(), bytes_);
-    const char* user = memory_user();
-    blocks_[memory] = user;
-    by_user_[user] += bytes;
-    bytes_ += bytes;
-    peak_ = std::max(peak_, bytes_);
+    if (allocate_from) {
+      in_graph_memory_[memory] = allocate_from;
+    } else {
+      hold(memory, bytes, memory_user());
+    }
     return memory;
   }
   void release(void* memory, size_t bytes) noexcept override {
     if (memory == nullptr) return;
     const std::lock_guard lock(mutex_);
-    const auto block = blocks_.find(memory);
-    by_user_[block->second] -= bytes;
-    blocks_.erase(block);
-    bytes_ -= bytes;
-    const OnDevice here(index_);
-    cuda::release(memory);
+    if (const auto found = in_graph_memory_.find(memory); found != in_graph_memory_.end()) {
+      const std::shared_ptr<GraphMemory> owner = std::move(found->second);
+      in_graph_memory_.erase(found);
+      owner->release(memory);
+    } else if (allocate_from) {
+      allocate_from->keep([this, memory, bytes] { give_back(memory, bytes, cuda::release); });
+    } else {
+      give_back(memory, bytes, cuda::release);
+    }
   }
   void copy(void* to, const void* from, size_t bytes) override {
     const OnDevice here(index_);
@@ -87,6 +93,18 @@ class CudaDevice final : public DeviceInterface {
                   mebibytes(facts_.memory));
   }
 
+  std::shared_ptr<GraphMemory> make_graph_memory() {
+    return std::make_shared<GraphMemory>(
+        [this](size_t bytes) {
+          const OnDevice here(index_);
+          const std::lock_guard lock(mutex_);
+          void* memory = allocate_lasting(bytes);
+          if (memory != nullptr) hold(memory, bytes, "CUDA graphs");
+          return memory;
+        },
+        [this](void* memory, size_t bytes) { give_back(memory, bytes, release_lasting); });
+  }
+
   size_t bytes() {
     const std::lock_guard lock(mutex_);
     return bytes_;
@@ -101,6 +119,21 @@ class CudaDevice final : public DeviceInterface {
   }
 
  private:
+  void hold(void* memory, size_t bytes, const char* user) {
+    blocks_[memory] = user;
+    by_user_[user] += bytes;
+    bytes_ += bytes;
+    peak_ = std::max(peak_, bytes_);
+  }
+  void give_back(void* memory, size_t bytes, void (*give)(void*)) {
+    const OnDevice here(index_);
+    const std::lock_guard lock(mutex_);
+    const auto block = blocks_.find(memory);
+    by_user_[block->second] -= bytes;
+    blocks_.erase(block);
+    bytes_ -= bytes;
+    give(memory);
+  }
   std::string shortage(size_t asked) const {
     std::vector<std::pair<size_t, std::string>> users;
     for (const auto& [user, held] : by_user_) users.emplace_back(held, user);
@@ -118,8 +151,9 @@ class CudaDevice final : public DeviceInterface {
 
   const int index_;
   const DeviceFacts facts_;
-  std::mutex mutex_;
+  std::recursive_mutex mutex_;  // graph memory takes and gives back while this is held
   std::unordered_map<void*, std::string> blocks_;
+  std::unordered_map<void*, std::shared_ptr<GraphMemory>> in_graph_memory_;
   std::map<std::string, size_t> by_user_;
   size_t bytes_ = 0;
   size_t peak_ = 0;
@@ -170,6 +204,17 @@ size_t peak_allocated_bytes(int index) {
 }
 void reset_peak_memory(int index) {
   find(index).reset_peak();
+}
+
+std::shared_ptr<GraphMemory> make_graph_memory(int index) {
+  return find(index).make_graph_memory();
+}
+
+AllocateFrom::AllocateFrom(std::shared_ptr<GraphMemory> memory)
+    : before_(std::exchange(allocate_from, std::move(memory))) {}
+
+AllocateFrom::~AllocateFrom() {
+  allocate_from = std::move(before_);
 }
 
 }  // namespace linnet::cuda

@@ -1,6 +1,7 @@
-// cuBLASLt, one plan for each shape.
+// cuBLASLt, one plan for each shape and alignment.
 #include <cublasLt.h>
 
+#include <limits>
 #include <map>
 #include <mutex>
 #include <string_view>
@@ -8,6 +9,7 @@
 
 #include "core/cuda/gemm.h"
 #include "core/cuda/runtime.h"
+#include "core/log.h"
 
 namespace linnet::cuda {
 namespace {
@@ -19,19 +21,52 @@ void check(cublasStatus_t status, std::string_view what) {
   throw Error(concat("cuBLASLt: ", what, " failed: ", cublasLtGetStatusString(status)));
 }
 
+// The largest power of two, up to 256, that divides an address: an algorithm may need so much.
+uint32_t alignment_of(const void* memory) {
+  const uintptr_t bits = reinterpret_cast<uintptr_t>(memory) | 256;
+  return static_cast<uint32_t>(bits & (~bits + 1));
+}
+
+// What an algorithm is chosen for.
+struct Problem {
+  int device;
+  GemmShape shape;
+  bool transpose_a, transpose_b;
+  DType in, out;
+  Epilogue epilogue;
+  uint32_t a_alignment, b_alignment, c_alignment, vector_alignment;
+
+  auto key() const {
+    return std::make_tuple(device, shape.batch, shape.m, shape.n, shape.k, transpose_a, transpose_b,
+                           in, out, epilogue, a_alignment, b_alignment, c_alignment,
+                           vector_alignment);
+  }
+};
+
 struct Plan {
+  Plan() = default;
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+  ~Plan() {
+    for (const cublasLtMatrixLayout_t layout : {a, b, c}) {
+      if (layout != nullptr) cublasLtMatrixLayoutDestroy(layout);
+    }
+    if (operation != nullptr) cublasLtMatmulDescDestroy(operation);
+  }
+
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
   cublasLtMatmulAlgo_t algorithm{};
+  bool exists = false;  // whether there is an algorithm
 };
 
-// Device, batch, m, n, k, transposes, dtypes.
-using Key = std::tuple<int, int64_t, int64_t, int64_t, int64_t, bool, bool, DType, DType>;
+// Plans kept: sequences of ever new lengths must not collect them for ever.
+constexpr size_t kMostPlans = 2048;
 
 struct Library {
   std::mutex mutex;
   cublasLtHandle_t handle = nullptr;
-  std::map<Key, Plan> plans;
+  std::map<decltype(Problem().key()), Plan> plans;
   std::map<int, Tensor> workspaces;
 };
 
@@ -66,62 +101,122 @@ cublasLtMatrixLayout_t layout(DType dtype, int64_t rows, int64_t columns, int64_
   return result;
 }
 
+template <typename T>
+void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const T& value,
+         std::string_view what) {
+  check(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value), what);
+}
+
 void set_transpose(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t side, bool yes) {
-  const cublasOperation_t value = yes ? CUBLAS_OP_T : CUBLAS_OP_N;
-  check(cublasLtMatmulDescSetAttribute(operation, side, &value, sizeof value),
-        "setting a transpose");
+  set(operation, side, yes ? CUBLAS_OP_T : CUBLAS_OP_N, "setting a transpose");
+}
+
+// In cuBLAS' terms (its product is the transpose of ours): a bias of the rows of its result, and
+// sums of its second operand.
+void set_epilogue(cublasLtMatmulDesc_t operation, Epilogue epilogue, const void* vector) {
+  if (epilogue == Epilogue::none) return;
+  set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
+      epilogue == Epilogue::add_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADB,
+      "setting the epilogue");
+  set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector, "setting the epilogue's vector");
+}
+
+// Chooses an algorithm; false where there is none.
+bool choose(cublasLtHandle_t handle, const Problem& problem, Plan& plan) {
+  cublasLtMatmulPreference_t preference = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+          "setting what an algorithm may need");
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, problem.b_alignment);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, problem.a_alignment);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, problem.c_alignment);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, problem.c_alignment);
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, plan.operation, plan.b, plan.a, plan.c, plan.c, preference, 1, &found, &count);
+  cublasLtMatmulPreferenceDestroy(preference);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "choosing an algorithm");
+  plan.algorithm = found.algo;
+  return status == CUBLAS_STATUS_SUCCESS && count > 0;
 }
 
 // cuBLAS is column-major: it computes c^T = op(b)^T op(a)^T, so that operands change places.
-Plan make_plan(cublasLtHandle_t handle, DType in, DType out, const GemmShape& s, bool ta, bool tb) {
-  Plan plan;
+void make_plan(cublasLtHandle_t handle, const Problem& problem, const void* vector, Plan& plan) {
+  const GemmShape& s = problem.shape;
   check(cublasLtMatmulDescCreate(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "cublasLtMatmulDescCreate");
-  set_transpose(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, tb);
-  set_transpose(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, ta);
-  plan.a = ta ? layout(in, s.k, s.m, s.batch) : layout(in, s.m, s.k, s.batch);
-  plan.b = tb ? layout(in, s.n, s.k, s.batch) : layout(in, s.k, s.n, s.batch);
-  plan.c = layout(out, s.m, s.n, s.batch);
-  cublasLtMatmulPreference_t preference = nullptr;
-  check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
-  check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                             &kWorkspace, sizeof kWorkspace),
-        "setting the workspace");
-  cublasLtMatmulHeuristicResult_t found{};
-  int count = 0;
-  check(cublasLtMatmulAlgoGetHeuristic(handle, plan.operation, plan.b, plan.a, plan.c, plan.c,
-                                       preference, 1, &found, &count),
-        "choosing an algorithm");
-  cublasLtMatmulPreferenceDestroy(preference);
-  require(count > 0, "cuBLASLt: no algorithm for a product of ", s.m, " x ", s.n, " x ", s.k);
-  plan.algorithm = found.algo;
-  return plan;
+  set_transpose(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, problem.transpose_b);
+  set_transpose(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, problem.transpose_a);
+  set_epilogue(plan.operation, problem.epilogue, vector);
+  plan.a = problem.transpose_a ? layout(problem.in, s.k, s.m, s.batch)
+                               : layout(problem.in, s.m, s.k, s.batch);
+  plan.b = problem.transpose_b ? layout(problem.in, s.n, s.k, s.batch)
+                               : layout(problem.in, s.k, s.n, s.batch);
+  plan.c = layout(problem.out, s.m, s.n, s.batch);
+  plan.exists = choose(handle, problem, plan);
+  if (plan.exists) return;
+  require(problem.epilogue != Epilogue::none, "cuBLASLt: no algorithm for ", s.batch,
+          " products of ", s.m, " x ", s.n, " x ", s.k, " in ", name_of(problem.in),
+          "; use --device cpu");
+  static std::once_flag said;
+  std::call_once(said, [&] {
+    log_info("cuBLASLt has no algorithm that fuses ",
+             problem.epilogue == Epilogue::add_bias ? "the bias" : "the gradient of the bias",
+             " into a product of ", s.m, " x ", s.n, " x ", s.k, " in ", name_of(problem.in),
+             "; such ones are computed by a kernel of their own");
+  });
 }
 
 }  // namespace
 
-void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
-          const Tensor& c, const GemmShape& shape, double alpha, double beta) {
-  const bool ta = transpose_a == Transpose::yes, tb = transpose_b == Transpose::yes;
+bool gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+          const Tensor& c, const GemmShape& shape, double alpha, double beta, Epilogue epilogue,
+          const Tensor& vector) {
+  require(shape.batch <= std::numeric_limits<int32_t>::max(), "cuBLASLt: ", shape.batch,
+          " products are more than the ", std::numeric_limits<int32_t>::max(),
+          " of one call; make the micro-batch smaller");
+  const void* epilogue_vector = epilogue == Epilogue::none ? nullptr : vector.raw();
+  const Problem problem{c.device().index,
+                        shape,
+                        transpose_a == Transpose::yes,
+                        transpose_b == Transpose::yes,
+                        a.dtype(),
+                        c.dtype(),
+                        epilogue,
+                        alignment_of(a.raw()),
+                        alignment_of(b.raw()),
+                        alignment_of(c.raw()),
+                        alignment_of(epilogue_vector)};
   Library& lt = library();
   const std::lock_guard lock(lt.mutex);
-  const int device = c.device().index;
-  const Key key{device, shape.batch, shape.m, shape.n, shape.k, ta, tb, a.dtype(), c.dtype()};
-  auto found = lt.plans.find(key);
-  if (found == lt.plans.end()) {
-    found = lt.plans.emplace(key, make_plan(lt.handle, a.dtype(), c.dtype(), shape, ta, tb)).first;
+  if (lt.plans.size() >= kMostPlans) lt.plans.clear();
+  const auto [found, is_new] = lt.plans.try_emplace(problem.key());
+  Plan& plan = found->second;
+  if (is_new) {
+    try {
+      make_plan(lt.handle, problem, epilogue_vector, plan);
+    } catch (...) {
+      lt.plans.erase(found);
+      throw;
+    }
   }
-  Tensor& workspace = lt.workspaces[device];
+  if (!plan.exists) return false;
+  set_epilogue(plan.operation, epilogue, epilogue_vector);
+  Tensor& workspace = lt.workspaces[problem.device];
   if (!workspace.defined()) {
     const MemoryUser user("matrix products");
     workspace = Tensor::empty({static_cast<int64_t>(kWorkspace)}, DType::u8, c.device());
   }
   const auto scale = static_cast<float>(alpha), keep = static_cast<float>(beta);
-  const Plan& plan = found->second;
   check(cublasLtMatmul(lt.handle, plan.operation, &scale, b.raw(), plan.b, a.raw(), plan.a, &keep,
                        c.raw(), plan.c, c.raw(), plan.c, &plan.algorithm, workspace.raw(),
                        kWorkspace, static_cast<cudaStream_t>(stream())),
         "cublasLtMatmul");
+  return true;
 }
 
 std::string gemm_backend() {

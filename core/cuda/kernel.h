@@ -89,8 +89,9 @@ void launch(const Launch& how, void (*kernel)(P...), const A&... arguments) {
       static_cast<P>(arguments)...);
   check_launch(how.name);
 #else
-  emulation::run(how.name, how.grid, how.block, how.shared,
-                 [&] { kernel(static_cast<P>(arguments)...); });
+  emulation::submit([how, kernel, ... values = static_cast<P>(arguments)] {
+    emulation::run(how.name, how.grid, how.block, how.shared, [&] { kernel(values...); });
+  });
 #endif
 }
 
@@ -98,7 +99,8 @@ void launch(const Launch& how, void (*kernel)(P...), const A&... arguments) {
 inline unsigned blocks_for(int64_t count, int64_t per_block) {
   const int64_t blocks = (count + per_block - 1) / per_block;
   require(blocks <= std::numeric_limits<int32_t>::max(), "CUDA: ", count,
-          " elements are more than one launch can cover");
+          " items are more than the ", per_block * std::numeric_limits<int32_t>::max(),
+          " that one launch can cover; make the micro-batch or the context smaller");
   return static_cast<unsigned>(blocks);
 }
 

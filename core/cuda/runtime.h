@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
+
 namespace linnet::cuda {
 
 struct DeviceFacts {
@@ -48,6 +50,31 @@ void copy_to_host(void* to, const void* from, size_t bytes);
 void fill_bytes(void* memory, int value, size_t bytes);
 // Waits for everything submitted on the current stream.
 void synchronize();
+
+// Captures, for core/cuda/graph.h: from begin_capture on, what this thread submits to the current
+// stream is recorded instead of run, and what cannot be recorded throws NotCapturable: waiting, and
+// copies between host and device.
+class NotCapturable : public Error {
+ public:
+  using Error::Error;
+};
+void begin_capture();
+// Ends it; what was recorded can be launched, at the price of one launch.
+void* end_capture();
+// Ends a capture that failed.
+void abandon_capture() noexcept;
+bool capturing();
+// How many kernels, copies and fills were recorded.
+size_t recorded(void* graph);
+void launch_graph(void* graph);
+void destroy_graph(void* graph) noexcept;
+// Memory outside stream order, also while capturing; nullptr when there is none left.
+void* allocate_lasting(size_t bytes);
+void release_lasting(void* memory) noexcept;
+// Throws NotCapturable while this thread captures: for `what` the host must run, in every replay.
+inline void refuse_capture(const char* what) {
+  if (capturing()) throw NotCapturable(concat(what, " cannot be captured in a CUDA graph"));
+}
 
 // For launch(): throws Error naming the kernel when the last launch was refused.
 void check_launch(const char* kernel);

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <string_view>
 
@@ -19,6 +20,32 @@ void check(cudaError_t status, std::string_view what) {
   throw Error(concat("CUDA: ", what, " failed: ", cudaGetErrorString(status), " (",
                      cudaGetErrorName(status), ")"));
 }
+
+void check_graph(cudaError_t status, std::string_view what) {
+  if (status == cudaSuccess) return;
+  throw Error(concat("CUDA: ", what, " failed: ", cudaGetErrorString(status), " (",
+                     cudaGetErrorName(status), "); train.cuda_graph=false trains without graphs"));
+}
+
+thread_local bool this_thread_captures = false;
+
+struct ExecutableGraph {
+  cudaGraphExec_t graph = nullptr;
+  size_t nodes = 0;
+};
+
+// While alive, this thread may allocate memory outside stream order although it captures: what CUDA
+// refuses unasked, because a graph would not repeat it.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
 
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
@@ -151,6 +178,7 @@ void release(void* memory) noexcept {
 }
 
 size_t free_bytes() {
+  const RelaxedCapture relaxed;
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   cudaMemPool_t pool = nullptr;
@@ -168,6 +196,7 @@ void copy(void* to, const void* from, size_t bytes) {
 }
 
 void copy_from_host(void* to, const void* from, size_t bytes) {
+  refuse_capture("a copy of host memory to the device");
   if (bytes > StagingRing::kHalf) {
     // From pageable memory CUDA has staged the data when the call returns.
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, here()), "a copy to the device");
@@ -181,6 +210,7 @@ void copy_from_host(void* to, const void* from, size_t bytes) {
 }
 
 void copy_to_host(void* to, const void* from, size_t bytes) {
+  refuse_capture("a copy of device memory to the host");
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, here()), "a copy from the device");
   synchronize();
 }
@@ -190,7 +220,77 @@ void fill_bytes(void* memory, int value, size_t bytes) {
 }
 
 void synchronize() {
+  refuse_capture("waiting for the device");
   check(cudaStreamSynchronize(here()), "work on the device");
+}
+
+void begin_capture() {
+  // What eager work left in the pool is needed for the graph's own memory.
+  synchronize();
+  cudaMemPool_t pool = nullptr;
+  check(cudaDeviceGetDefaultMemPool(&pool, this_device), "cudaDeviceGetDefaultMemPool");
+  check(cudaMemPoolTrimTo(pool, 0), "cudaMemPoolTrimTo");
+  check_graph(cudaStreamBeginCapture(here(), cudaStreamCaptureModeThreadLocal),
+              "cudaStreamBeginCapture");
+  this_thread_captures = true;
+}
+
+void* end_capture() {
+  this_thread_captures = false;
+  cudaGraph_t graph = nullptr;
+  check_graph(cudaStreamEndCapture(here(), &graph), "cudaStreamEndCapture");
+  auto executable = std::make_unique<ExecutableGraph>();
+  const cudaError_t counted = cudaGraphGetNodes(graph, nullptr, &executable->nodes);
+  const cudaError_t made = cudaGraphInstantiate(&executable->graph, graph, 0);
+  cudaGraphDestroy(graph);
+  check_graph(counted, "cudaGraphGetNodes");
+  check_graph(made, "cudaGraphInstantiate");
+  return executable.release();
+}
+
+void abandon_capture() noexcept {
+  this_thread_captures = false;
+  cudaGraph_t graph = nullptr;
+  cudaStreamEndCapture(here(), &graph);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  cudaGetLastError();  // the next launch must not report it again
+}
+
+bool capturing() {
+  return this_thread_captures;
+}
+
+size_t recorded(void* graph) {
+  return static_cast<ExecutableGraph*>(graph)->nodes;
+}
+
+void launch_graph(void* graph) {
+  refuse_capture("the launch of another graph");
+  check_graph(cudaGraphLaunch(static_cast<ExecutableGraph*>(graph)->graph, here()),
+              "cudaGraphLaunch");
+}
+
+void destroy_graph(void* graph) noexcept {
+  auto* executable = static_cast<ExecutableGraph*>(graph);
+  cudaGraphExecDestroy(executable->graph);
+  delete executable;
+}
+
+void* allocate_lasting(size_t bytes) {
+  const RelaxedCapture relaxed;
+  void* memory = nullptr;
+  const cudaError_t status = cudaMalloc(&memory, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check(status, "cudaMalloc");
+  return memory;
+}
+
+void release_lasting(void* memory) noexcept {
+  const RelaxedCapture relaxed;
+  cudaFree(memory);
 }
 
 void check_launch(const char* kernel) {

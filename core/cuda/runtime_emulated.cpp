@@ -5,7 +5,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
 
+#include "core/cuda/emulation/submit.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 
@@ -13,6 +17,9 @@ namespace linnet::cuda {
 namespace {
 
 std::atomic<size_t> held{0};
+
+using Recording = std::vector<std::function<void()>>;
+thread_local std::unique_ptr<Recording> recording;  // null: nothing is captured
 
 // What the pretended device has: 8 GiB, or LINNET_EMULATED_MEMORY bytes, so that a test can exhaust
 // it.
@@ -62,21 +69,75 @@ size_t free_bytes() {
 }
 
 void copy(void* to, const void* from, size_t bytes) {
-  if (bytes > 0) std::memmove(to, from, bytes);
+  if (bytes > 0) emulation::submit([=] { std::memmove(to, from, bytes); });
 }
 
 void copy_from_host(void* to, const void* from, size_t bytes) {
-  copy(to, from, bytes);
+  refuse_capture("a copy of host memory to the device");
+  if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
 void copy_to_host(void* to, const void* from, size_t bytes) {
-  copy(to, from, bytes);
+  refuse_capture("a copy of device memory to the host");
+  if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
 void fill_bytes(void* memory, int value, size_t bytes) {
-  if (bytes > 0) std::memset(memory, value, bytes);
+  if (bytes > 0) emulation::submit([=] { std::memset(memory, value, bytes); });
 }
 
-void synchronize() {}
+void synchronize() {
+  refuse_capture("waiting for the device");
+}
+
+void begin_capture() {
+  require(!capturing(), "CUDA graphs: a capture began inside another");
+  recording = std::make_unique<Recording>();
+}
+
+void* end_capture() {
+  return recording.release();
+}
+
+void abandon_capture() noexcept {
+  recording.reset();
+}
+
+bool capturing() {
+  return recording != nullptr;
+}
+
+size_t recorded(void* graph) {
+  return static_cast<Recording*>(graph)->size();
+}
+
+void launch_graph(void* graph) {
+  refuse_capture("the launch of another graph");
+  for (const auto& work : *static_cast<Recording*>(graph)) work();
+}
+
+void destroy_graph(void* graph) noexcept {
+  delete static_cast<Recording*>(graph);
+}
+
+void* allocate_lasting(size_t bytes) {
+  return allocate(bytes);
+}
+
+void release_lasting(void* memory) noexcept {
+  release(memory);
+}
 
 }  // namespace linnet::cuda
+
+namespace linnet::emulation {
+
+void submit(std::function<void()> work) {
+  if (cuda::capturing()) {
+    cuda::recording->push_back(std::move(work));
+  } else {
+    work();
+  }
+}
+
+}  // namespace linnet::emulation

@@ -2,6 +2,15 @@
 #include "recipes/engine/task.h"
 
 namespace linnet {
+namespace {
+
+template <typename T>
+void copy(const std::vector<T>& from, const Tensor& to) {
+  require(from.empty() == !to.defined(), "a batch has another form than the one before");
+  if (to.defined()) to.copy_from(Tensor::from(from, to.shape()));
+}
+
+}  // namespace
 
 ModelInput model_input(const Batch& batch, Device device) {
   const Shape shape{batch.B, batch.T};
@@ -17,6 +26,15 @@ ModelInput model_input(const Batch& batch, Device device) {
 Tensor target_tensor(const Batch& batch, Device device) {
   if (batch.targets.empty()) return Tensor::from(batch.labels, {batch.B}, device);
   return Tensor::from(batch.targets, {batch.B, batch.T}, device);
+}
+
+void copy_batch(const Batch& batch, const ModelInput& input, const Tensor& targets) {
+  copy(batch.tokens, input.tokens);
+  copy(batch.positions, input.positions);
+  copy(batch.segments, input.segments);
+  copy(batch.mask, input.key_mask);
+  copy(batch.example_ids, input.place.examples);
+  copy(batch.targets.empty() ? batch.labels : batch.targets, targets);
 }
 
 }  // namespace linnet

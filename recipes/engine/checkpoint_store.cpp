@@ -228,18 +228,21 @@ std::string find_checkpoint(const std::string& run_or_checkpoint) {
                 " is neither a run directory (it has no checkpoints/) nor a checkpoint (it has no "
                 "manifest.json)");
   const CheckpointStore store(run_or_checkpoint);
+  std::string damaged_best;
   try {
     if (const auto best = store.best()) {
       const auto damage = damage_of(best->path, best->step);
       if (!damage) return best->path;
       log_warning("the best checkpoint is skipped: ", *damage);
+      damaged_best = best->path;
     }
   } catch (const Error& error) {
     log_warning(error.what());
   }
   const NewestCheckpoint newest = store.newest_valid();
-  for (const SkippedCheckpoint& skipped : newest.skipped)
-    log_warning("a checkpoint is skipped: ", skipped.reason);
+  for (const SkippedCheckpoint& skipped : newest.skipped) {
+    if (skipped.path != damaged_best) log_warning("a checkpoint is skipped: ", skipped.reason);
+  }
   require(newest.path.has_value(), run_or_checkpoint, " has no valid checkpoint");
   return *newest.path;
 }

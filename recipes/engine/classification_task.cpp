@@ -28,8 +28,8 @@ class ClassificationTask final : public Task {
     return sampler(Split::train).batch(first, count);
   }
   Variable loss(const Transformer& model, const ModelInput& input,
-                const Batch& batch) const override {
-    return cross_entropy(as_classifier(model).logits(input), target_tensor(batch, model.device()));
+                const Tensor& targets) const override {
+    return cross_entropy(as_classifier(model).logits(input), targets);
   }
   void check(const Transformer& model, const ScoreOptions& options) const override;
   std::vector<Score> score(const Transformer& model, const ScoreOptions& options) const override;
@@ -37,6 +37,7 @@ class ClassificationTask final : public Task {
   NgramBaselines baselines(const ScoreOptions&) const override {
     throw UsageError("n-gram baselines are for language models; this is a classifier");
   }
+  std::string fingerprint(Split split) const override { return data_.fingerprint(split); }
   std::string describe() const override {
     return concat("data: ", data_.layout, ", ", examples_per_epoch(), " training examples, ",
                   data_.classes, " classes, padded to ", length_);

@@ -13,8 +13,11 @@ namespace linnet {
 JsonValue EvaluateReport::json() const {
   JsonValue lines = JsonValue::array();
   for (const Score& score : scores) lines.push(to_json(score.metrics(step)));
-  JsonValue result =
-      JsonValue::object().set("checkpoint", checkpoint).set("step", step).set("scores", lines);
+  JsonValue result = JsonValue::object()
+                         .set("checkpoint", checkpoint)
+                         .set("step", step)
+                         .set("data", data)
+                         .set("scores", lines);
   if (!baselines.empty()) {
     JsonValue others = JsonValue::object();
     for (const Baseline& baseline : baselines) {
@@ -74,13 +77,30 @@ ScoreOptions score_options(const EvaluateRequest& request, const EvaluateConfig&
   return options;
 }
 
+// EvaluateReport::data. Warns of changed data.
+std::string compare_data(const LoadedModel& loaded, const Task& task,
+                         const std::vector<Split>& splits) {
+  if (loaded.data_given) return "given";
+  if (!loaded.data) return "not recorded";
+  const std::string changed = changed_splits(*loaded.data, task, splits);
+  if (changed.empty()) return "unchanged";
+  log_warning(changed, " of the data", in_place(loaded.recipe.data),
+              " changed since training: these scores cannot be compared with those of the run, and "
+              "may be of text that it was trained on; restore the files, or name other data with "
+              "--set data.path=DIR");
+  return "changed";
+}
+
 }  // namespace
 
 EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequest& request) {
   const LoadedModel loaded = load_model(run_or_checkpoint, request.overrides, request.device);
   const std::unique_ptr<Task> task = make_task(loaded.recipe, loaded.tokenizer);
   const ScoreOptions options = score_options(request, loaded.recipe.evaluate);
-  EvaluateReport report{loaded.path, loaded.step, task->score(*loaded.model, options), {}};
+  std::vector<Split> splits = {options.split};
+  if (request.baselines) splits.push_back(Split::train);
+  EvaluateReport report{loaded.path, loaded.step, compare_data(loaded, *task, splits), {}, {}};
+  report.scores = task->score(*loaded.model, options);
   if (request.baselines) {
     const NgramBaselines ngrams = task->baselines(options);
     for (const auto& [name, score] :

@@ -30,6 +30,8 @@ struct Baseline {
 struct EvaluateReport {
   std::string checkpoint;
   int64_t step = 0;
+  // "unchanged" or "changed" since training, "given" by the request, or "not recorded".
+  std::string data;
   std::vector<Score> scores;
   std::vector<Baseline> baselines;
   JsonValue json() const;

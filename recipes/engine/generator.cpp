@@ -38,10 +38,12 @@ Generated generate(const DecoderLm& model, std::span<const int32_t> prompt,
   require_usage(!prompt.empty(), "generate: the prompt has no tokens");
   require_usage(options.tokens >= 0, "generate: tokens must be 0 or more, got ", options.tokens);
   require_decode_state(model, "generating text");
-  require_usage(options.tokens <= longest_continuation(model, prompt.size()),
-                "generate: ", prompt.size(), " tokens of prompt and ", options.tokens,
-                " to follow do not fit into the ", model.length_limit(),
-                " positions that the model handles; ask for fewer tokens");
+  if (options.tokens > longest_continuation(model, prompt.size())) {
+    throw UsageError(concat("generate: ", prompt.size(), " tokens of prompt and ", options.tokens,
+                            " to follow do not fit into the ", model.length_limit(),
+                            " positions that the model handles; ask for fewer tokens; ",
+                            model.length_limit_reason()));
+  }
   const NoGrad off;
   const RandomKey key = RandomKey{options.seed, 0, 0}.at("generate");
   const auto start = std::chrono::steady_clock::now();

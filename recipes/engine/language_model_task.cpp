@@ -25,9 +25,9 @@ class LanguageModelTask final : public Task {
     return sampler().batch(first, count);
   }
   Variable loss(const Transformer& model, const ModelInput& input,
-                const Batch& batch) const override {
+                const Tensor& targets) const override {
     return output_cross_entropy(model.encode(input, nullptr), as_decoder(model).output_table(),
-                                target_tensor(batch, model.device()));
+                                targets);
   }
   void check(const Transformer& model, const ScoreOptions& options) const override;
   std::vector<Score> score(const Transformer& model, const ScoreOptions& options) const override;
@@ -37,6 +37,7 @@ class LanguageModelTask final : public Task {
                            dataset_.measure(), tokenizer()->vocabulary_size(),
                            dataset_.config().crosses_documents(), options.max_tokens.value_or(0));
   }
+  std::string fingerprint(Split split) const override { return dataset_.fingerprint(split); }
   std::string describe() const override;
   std::vector<std::string> take_warnings() override { return dataset_.take_warnings(); }
 
@@ -119,15 +120,22 @@ void LanguageModelTask::check(const Transformer& model, const ScoreOptions& opti
     const int64_t stride = options.stride.value_or(context);
     require_usage(1 <= stride && stride <= context, "the stride must be 1 to the context, ",
                   context, ": got ", stride);
-    require_usage(limit == 0 || context <= limit, "context ", context,
-                  " is longer than the model can process (", limit, ")");
+    if (limit > 0 && context > limit) {
+      throw UsageError(concat(
+          "context ", context, " is longer than the model can process: ask for at most ", limit,
+          " in ",
+          options.contexts.empty() ? "data.context or --context" : "evaluate.contexts or --context",
+          "; ", model.length_limit_reason()));
+    }
     const EvaluationSet set = evaluation_set(options, context);
     if (limit == 0 || !options.carry_state) continue;
     for (const Window& window : set.windows()) {
-      require_usage(window.first_position + window.length <= limit,
-                    "carried state would go on to position ", window.first_position + window.length,
-                    " of a document, but the model has only ", limit,
-                    " positions; score windows instead, or train with sinusoidal or rotary ones");
+      if (window.first_position + window.length <= limit) continue;
+      throw UsageError(concat("carried state would go on to position ",
+                              window.first_position + window.length,
+                              " of a document, but the model has only ", limit,
+                              " positions: ", model.length_limit_reason(),
+                              "; score windows instead, without carried state"));
     }
   }
 }

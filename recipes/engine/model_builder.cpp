@@ -1,6 +1,7 @@
 #include "recipes/engine/model_builder.h"
 
 #include "attention/layer_choice.h"
+#include "core/device.h"
 
 namespace linnet {
 
@@ -18,8 +19,15 @@ std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes&
                                                 sizes.classes, factory);
   }
   const bool bf16_values = recipe.train.precision == Precision::bf16;
-  model->parameters().materialize(static_cast<uint64_t>(recipe.seed), DType::f32,
-                                  bf16_values ? DType::bf16 : DType::f32, device);
+  try {
+    model->parameters().materialize(static_cast<uint64_t>(recipe.seed), DType::f32,
+                                    bf16_values ? DType::bf16 : DType::f32, device);
+  } catch (const OutOfMemory& shortage) {
+    throw Error(concat(shortage.what(), ", for a model of ", model->parameters().count(),
+                       " parameters; lower model.width (", config.width, "), model.layers (",
+                       config.layers, ") or model.feed_forward_width (", config.hidden_width(),
+                       ")"));
+  }
   return model;
 }
 

@@ -7,6 +7,7 @@
 #include "attention/layer_choice.h"
 #include "core/files.h"
 #include "core/log.h"
+#include "core/suggest.h"
 #include "core/yaml.h"
 
 namespace linnet {
@@ -58,6 +59,48 @@ ConfigNode load_extended(const std::string& path, std::vector<std::string>& chai
   return merge_recipes(base, node);
 }
 
+// Dotted paths of all keys below `fields` that are called `key`.
+void find_key(const std::vector<FieldSchema>& fields, const std::string& section,
+              const std::string& key, std::vector<std::string>& paths) {
+  for (const FieldSchema& field : fields) {
+    const std::string path = section.empty() ? field.name : concat(section, ".", field.name);
+    if (field.name == key) paths.push_back(path);
+    find_key(field.fields, path, key, paths);
+  }
+}
+
+// Refuses and removes keys that belong to another section: unknown where they are, like none of
+// those that could be meant there, but called like a few others.
+void refuse_misplaced(const std::vector<FieldSchema>& recipe,
+                      const std::vector<FieldSchema>& fields, const std::string& section,
+                      ConfigNode& node, ConfigErrors& errors) {
+  constexpr size_t kFew = 3;
+  if (!node.is_map()) return;
+  std::vector<std::string> known, meant;
+  for (const FieldSchema& field : fields) {
+    known.push_back(field.name);
+    if (!node.contains(field.name)) meant.push_back(field.name);
+    ConfigNode* below = node.find(field.name);
+    if (below == nullptr || field.fields.empty()) continue;
+    refuse_misplaced(recipe, field.fields, section + field.name + ".", *below, errors);
+  }
+  const std::vector<ConfigEntry> entries = node.entries();
+  for (const ConfigEntry& entry : entries) {
+    if (std::count(known.begin(), known.end(), entry.key) > 0) continue;
+    std::vector<std::string> paths;
+    find_key(recipe, "", entry.key, paths);
+    if (paths.empty() || paths.size() > kFew || !nearest_words(entry.key, meant).empty()) continue;
+    std::string text;
+    for (const std::string& path : paths)
+      text += concat(text.empty() ? "" : " or ", "'", path, "'");
+    const std::string where =
+        section.empty() ? "" : concat(" in '", section.substr(0, section.size() - 1), "'");
+    errors.add(entry.key_location,
+               concat("unknown key '", entry.key, "'", where, "; did you mean ", text, "?"));
+    node.erase(entry.key);
+  }
+}
+
 void find_recipes(const std::string& folder, int depth, std::vector<std::string>& paths) {
   for (const std::string& name : file_system().list(folder)) {
     const std::string path = join_path(folder, name);
@@ -103,7 +146,7 @@ ConfigNode load_recipe_node(const std::string& path, const std::vector<std::stri
     changes.push_back(parse_override(argument));
     if (changes.back().path[0] == "extends") {
       throw located_error(changes.back().value.location(),
-                          "'extends' cannot be overridden; give the other recipe instead");
+                          "cannot be overridden; give the other recipe instead");
     }
   }
   require_usage(is_there(path), "there is no recipe file ", path,
@@ -121,7 +164,10 @@ Recipe parse_recipe(const ConfigNode& node) {
     throw located_error(extends->location(), "'extends' works in recipe files only");
   }
   ConfigErrors errors;
-  Recipe recipe = parse_config<Recipe>(node, "", {"extends"}, errors);
+  ConfigNode placed = node;
+  const ConfigSchema schema = schema_of<Recipe>();
+  refuse_misplaced(schema.fields, schema.fields, "", placed, errors);
+  Recipe recipe = parse_config<Recipe>(placed, "", {"extends"}, errors);
   // The mechanism's complaints are worth having beside those of other sections.
   ConfigNode attention;
   if (node.is_map() && node.contains("model") && node.find("model")->is_map()) {
@@ -163,7 +209,8 @@ void check_recipe(const std::string& path, const std::vector<std::string>& overr
 
 std::vector<RecipeListing> list_recipes(const std::string& folder) {
   require_usage(is_there(folder) && is_directory(folder), "there is no folder ", folder,
-                "; give one that holds recipes, such as recipes");
+                "; name the folder of your recipes, or recipes/ of linnet's source checkout: "
+                "'linnet recipe list FOLDER'");
   std::vector<std::string> paths;
   find_recipes(folder, kFolderDepth, paths);
   std::sort(paths.begin(), paths.end());

@@ -4,7 +4,9 @@
 namespace linnet {
 
 void TrainConfig::describe(ConfigDescription<TrainConfig>& d) {
-  d.optional("max_steps", &TrainConfig::max_steps, "stop after this many updates").at_least(0);
+  d.optional("max_steps", &TrainConfig::max_steps,
+             "stop after this many updates; 0: score and save the initial weights")
+      .at_least(0);
   d.optional("max_tokens", &TrainConfig::max_tokens, "stop after this many target tokens")
       .at_least(0);
   d.optional("max_minutes", &TrainConfig::max_minutes, "stop after this much training time")
@@ -27,6 +29,8 @@ void TrainConfig::describe(ConfigDescription<TrainConfig>& d) {
   d.choice("recompute", &TrainConfig::recompute,
            {{"none", Recompute::none}, {"block", Recompute::block}},
            "what the backward pass computes again instead of keeping");
+  d.field("cuda_graph", &TrainConfig::cuda_graph,
+          "on a CUDA device, capture updates once and replay them; changes nothing but speed");
   d.field("log_every_steps", &TrainConfig::log_every_steps, "updates between two training lines")
       .at_least(1)
       .unit("steps");

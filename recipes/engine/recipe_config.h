@@ -24,6 +24,7 @@ struct TrainConfig {
   int64_t micro_batch = 1;
   Precision precision = Precision::f32;
   Recompute recompute = Recompute::none;
+  bool cuda_graph = true;
   int64_t log_every_steps = 10;
   int64_t max_nonfinite_steps = 5;
 

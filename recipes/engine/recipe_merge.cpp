@@ -157,10 +157,11 @@ void apply_overrides(ConfigNode& root, std::vector<Override> overrides) {
 }
 
 std::vector<std::string> restart_notes(const ConfigNode& root,
-                                       const std::vector<std::string>& overrides) {
+                                       const std::vector<std::string>& overrides,
+                                       const std::string& origin) {
   std::vector<std::string> notes;
   for (const std::string& argument : overrides) {
-    const Override change = parse_override(argument);
+    const Override change = parse_override(argument, origin);
     if (!names_a_kind(change.path.back())) continue;
     const ConfigNode* section = &root;
     std::string name;

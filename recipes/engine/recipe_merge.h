@@ -35,6 +35,7 @@ void apply_overrides(ConfigNode& root, std::vector<Override> overrides);
 // What the user should know about overrides of the command line that were applied to `root`: one
 // sentence for each that started a section anew, naming the keys that are not set any more.
 std::vector<std::string> restart_notes(const ConfigNode& root,
-                                       const std::vector<std::string>& overrides);
+                                       const std::vector<std::string>& overrides,
+                                       const std::string& origin = "command line");
 
 }  // namespace linnet

@@ -1,5 +1,7 @@
 #include "recipes/engine/run_state.h"
 
+#include <set>
+
 #include "core/files.h"
 #include "core/hdf5.h"
 #include "core/log.h"
@@ -8,6 +10,9 @@
 
 namespace linnet {
 namespace {
+
+// Where overrides of a checkpoint's recipe come from, for messages.
+constexpr const char* kOrigin = "--set";
 
 const std::string& file_of(const Checkpoint& checkpoint, const std::string& name) {
   const auto found = checkpoint.files.find(name);
@@ -23,6 +28,15 @@ bool sets_tokenizer(const Override& change) {
   if (change.path[0] != "data") return false;
   if (change.path.size() > 1) return change.path[1] == "tokenizer";
   return change.value.is_map() && change.value.contains("tokenizer");
+}
+
+// Whether an override says where the data are or which part is which split.
+bool names_data(const Override& change) {
+  if (change.path[0] != "data") return false;
+  static const std::set<std::string> kKeys = {"kind",          "path",   "train",
+                                              "validation",    "test",   "validation_fraction",
+                                              "test_fraction", "listops"};
+  return change.path.size() == 1 || kKeys.contains(change.path[1]);
 }
 
 }  // namespace
@@ -61,7 +75,8 @@ void WithAverage::swap() {
 
 CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters,
                             const Updater& updater, const Progress& progress,
-                            const Tokenizer* tokenizer, const ModelSizes& sizes) {
+                            const Tokenizer* tokenizer, const ModelSizes& sizes,
+                            const DataRecord& data) {
   CheckpointContents contents;
   contents.files["recipe.yaml"] = to_yaml(recipe.resolved);
   contents.files["weights.h5"] = tensors_to_hdf5(parameters.tensors());
@@ -80,8 +95,20 @@ CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters
                             .set("accuracy", progress.evaluated.accuracy))
       .set("vocabulary", sizes.vocabulary)
       .set("length", sizes.length)
-      .set("classes", sizes.classes);
+      .set("classes", sizes.classes)
+      .set("data", to_json(data));
   return contents;
+}
+
+std::shared_ptr<const Tokenizer> tokenizer_of(const Checkpoint& checkpoint) {
+  if (!checkpoint.files.contains("tokenizer.bin")) return nullptr;
+  return tokenizer_from_blob(file_of(checkpoint, "tokenizer.bin"),
+                             join_path(checkpoint.path, "tokenizer.bin"));
+}
+
+std::optional<DataRecord> data_record_of(const Checkpoint& checkpoint) {
+  const JsonValue* data = checkpoint.metadata.find("data");
+  return data == nullptr ? std::nullopt : std::optional(data_record_from(*data));
 }
 
 void unpack_run(const Checkpoint& checkpoint, const ParameterSet& parameters, Updater& updater,
@@ -110,20 +137,22 @@ LoadedModel load_model(const std::string& run_or_checkpoint,
       parse_yaml(file_of(checkpoint, "recipe.yaml"), join_path(checkpoint.path, "recipe.yaml"));
   std::vector<Override> parsed;
   for (const std::string& text : overrides) {
-    parsed.push_back(parse_override(text));
+    parsed.push_back(parse_override(text, kOrigin));
     const std::string& section = parsed.back().path[0];
-    require_usage(section == "data" || section == "evaluate", "'", parsed.back().text,
+    require_usage(section == "data" || section == "evaluate", kOrigin, ": '", parsed.back().text,
                   "' cannot be changed for a checkpoint; what can are data and evaluate");
-    require_usage(!sets_tokenizer(parsed.back()), "'", parsed.back().text,
+    require_usage(!sets_tokenizer(parsed.back()), kOrigin, ": '", parsed.back().text,
                   "': a checkpoint keeps the tokenizer that it was trained with; leave "
                   "data.tokenizer out");
+    loaded.data_given = loaded.data_given || names_data(parsed.back());
   }
   apply_overrides(node, parsed);
   loaded.recipe = parse_recipe(node);
-  for (const std::string& note : restart_notes(node, overrides)) log_info(note);
-  if (checkpoint.files.contains("tokenizer.bin")) {
-    loaded.tokenizer = tokenizer_from_blob(file_of(checkpoint, "tokenizer.bin"),
-                                           join_path(checkpoint.path, "tokenizer.bin"));
+  for (const std::string& note : restart_notes(node, overrides, kOrigin)) log_info(note);
+  loaded.tokenizer = tokenizer_of(checkpoint);
+  loaded.data = data_record_of(checkpoint);
+  if (loaded.data && !loaded.data_given) {
+    loaded.recipe.data = located(loaded.recipe.data, *loaded.data);
   }
   loaded.model = build_model(
       loaded.recipe,

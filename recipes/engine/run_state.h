@@ -9,6 +9,7 @@
 #include "optim/ema.h"
 #include "optim/optim_config.h"
 #include "recipes/engine/checkpoint_files.h"
+#include "recipes/engine/data_record.h"
 #include "recipes/engine/model_builder.h"
 
 namespace linnet {
@@ -65,7 +66,13 @@ struct CheckpointContents {
 };
 CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters,
                             const Updater& updater, const Progress& progress,
-                            const Tokenizer* tokenizer, const ModelSizes& sizes);
+                            const Tokenizer* tokenizer, const ModelSizes& sizes,
+                            const DataRecord& data);
+
+// nullptr for a checkpoint of a task without text.
+std::shared_ptr<const Tokenizer> tokenizer_of(const Checkpoint& checkpoint);
+// Empty for checkpoints of versions that did not record their data.
+std::optional<DataRecord> data_record_of(const Checkpoint& checkpoint);
 
 // Puts a checkpoint back into a run built from the same recipe. Throws Error naming what differs.
 void unpack_run(const Checkpoint& checkpoint, const ParameterSet& parameters, Updater& updater,
@@ -73,11 +80,14 @@ void unpack_run(const Checkpoint& checkpoint, const ParameterSet& parameters, Up
 
 // A checkpoint for evaluation and generation: recipe, tokenizer and model (averaged weights where
 // the run kept them). `overrides` change the recipe's data (but its tokenizer) and evaluate
-// sections; throws UsageError for others. The model lives on `device`.
+// sections; throws UsageError for others. Unless they name other data, the recipe's are those of
+// the run, found from any current folder. The model lives on `device`.
 struct LoadedModel {
   std::string path;
   int64_t step = 0;
   Recipe recipe;
+  bool data_given = false;  // the overrides name other data
+  std::optional<DataRecord> data;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::unique_ptr<Transformer> model;
 };

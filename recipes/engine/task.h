@@ -61,9 +61,10 @@ class Task {
   virtual int64_t tokens_per_example() const = 0;
   // Examples [first, first + count) of the endless training stream: a pure function of the seed.
   virtual Batch train_batch(int64_t first, int64_t count) const = 0;
-  // Summed over the batch's targets.
+  // Summed over the batch's targets, target_tensor(batch, device). Reads nothing but tensors, so
+  // that a captured CUDA graph can replay it on another batch.
   virtual Variable loss(const Transformer& model, const ModelInput& input,
-                        const Batch& batch) const = 0;
+                        const Tensor& targets) const = 0;
   // Throws UsageError when options do not fit model or data, Error when the split is missing: so
   // that a run that cannot be evaluated is refused before it trains.
   virtual void check(const Transformer& model, const ScoreOptions& options) const = 0;
@@ -75,6 +76,8 @@ class Task {
   // N-gram models of the training split on the tokens that `options` score. Throws UsageError for
   // tasks without text.
   virtual NgramBaselines baselines(const ScoreOptions& options) const = 0;
+  // A hash of what the files or examples of a split hold, wherever they lie; "" when it is missing.
+  virtual std::string fingerprint(Split split) const = 0;
   // A line on the data, for the log.
   virtual std::string describe() const = 0;
   // What the user should know, gathered since the last call.
@@ -93,5 +96,7 @@ std::unique_ptr<Task> make_classification_task(const DataConfig& config, bool cl
 // A batch as a model on that device sees it; shares nothing with it.
 ModelInput model_input(const Batch& batch, Device device);
 Tensor target_tensor(const Batch& batch, Device device);
+// Overwrites what a batch of the same form became. Throws Error where the form differs.
+void copy_batch(const Batch& batch, const ModelInput& input, const Tensor& targets);
 
 }  // namespace linnet

@@ -1,13 +1,8 @@
-// One update: micro-batches, clipping, the optimizer pass.
+// One update: its micro-batches, and what became of it.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "core/cuda/backend.h"
-#include "core/cuda/elementwise.h"
-#include "core/elementwise.h"
 #include "optim/clip.h"
-#include "optim/cuda/update.h"
 #include "recipes/engine/trainer.h"
 
 namespace linnet {
@@ -38,8 +33,9 @@ std::string remedy(const OutOfMemory& shortage, int64_t examples, size_t held) {
 
 }  // namespace
 
-TrainStep::TrainStep(const Recipe& recipe, const Task& task, Transformer& model, Updater& updater)
-    : recipe_(recipe), task_(task), model_(model), updater_(updater) {
+TrainStep::TrainStep(const Recipe& recipe, const Task& task, const Transformer& model,
+                     Updater& updater)
+    : model_(model), updater_(updater) {
   const TrainConfig& config = recipe.train;
   if (config.tokens_per_update) {
     const int64_t per_example = task.tokens_per_example();
@@ -54,31 +50,21 @@ TrainStep::TrainStep(const Recipe& recipe, const Task& task, Transformer& model,
   for (int64_t left = examples_per_update_; left > 0; left -= micro_batches_.back()) {
     micro_batches_.push_back(std::min(left, config.micro_batch));
   }
+  const UpdateParts parts{recipe, task, model, updater};
+  if constexpr (kCuda) {
+    if (on_cuda(model.parameters().weights())) work_ = make_device_update(parts);
+  }
+  if (work_ == nullptr) work_ = make_host_update(parts);
 }
 
 UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& next_batch) {
-  const Tensor& gradients = model_.parameters().gradients();
-  const bool on_device = on_cuda(gradients);
-  gradients.set_zero();
   UpdateResult result;
-  // On a device the sum stays there: nothing waits until the update is submitted.
-  const Tensor device_loss = Tensor::zeros({}, DType::f64, model_.device());
-  double loss_sum = 0;
   const size_t held = allocated_bytes(model_.device());
+  work_->begin(progress.step);
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
     const Batch batch = next_batch();
-    ModelInput input = model_input(batch, model_.device());
-    input.training = true;
-    input.recompute = recipe_.train.recompute == Recompute::block;
-    input.random = {static_cast<uint64_t>(recipe_.seed), static_cast<uint64_t>(progress.step), 0};
     try {
-      const Variable loss = task_.loss(model_, input, batch);
-      backward(loss);
-      if (on_device) {
-        add_into(device_loss, loss.value());
-      } else {
-        loss_sum += loss.value().item();
-      }
+      work_->add(batch);
     } catch (const OutOfMemory& shortage) {
       throw Error(shortage.what() + remedy(shortage, batch.B, held));
     }
@@ -88,13 +74,10 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
   require(result.targets > 0, "update ", progress.step, " has no target tokens");
   result.lr = updater_.schedule->lr(progress.step);
   result.beta1 = updater_.schedule->beta1(progress.step);
-  if (on_device) {
-    finish_on_device(device_loss, result);
-  } else {
-    finish_on_host(loss_sum, result);
-  }
+  work_->finish(result);
   if (result.skipped) {
-    result.culprit = first_non_finite(gradients.to(Device{}), updater_.layout);
+    const Tensor gradients = model_.parameters().gradients().to(Device{});
+    result.culprit = first_non_finite(gradients, updater_.layout);
     ++progress.skipped;
     ++progress.skipped_in_a_row;
   } else {
@@ -104,56 +87,6 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
   progress.examples += examples_per_update_;
   progress.tokens += result.tokens;
   return result;
-}
-
-void TrainStep::finish_on_host(double loss_sum, UpdateResult& result) {
-  const ParameterSet& parameters = model_.parameters();
-  const Tensor& gradients = parameters.gradients();
-  result.loss = loss_sum / static_cast<double>(result.targets);
-  StepRates rates;
-  rates.lr = result.lr;
-  rates.gradient_scale = 1.0 / static_cast<double>(result.targets);
-  rates.beta1 = result.beta1;
-  result.gradient_norm = global_norm(gradients) * rates.gradient_scale;
-  result.skipped = !std::isfinite(result.gradient_norm) || !std::isfinite(result.loss);
-  if (result.skipped) return;
-  if (updater_.config.clip_value > 0) {
-    scale_into(gradients, rates.gradient_scale);
-    rates.gradient_scale = 1;
-    clip_by_value(gradients, updater_.config.clip_value);
-  }
-  rates.gradient_scale *= clip_factor(result.gradient_norm, updater_.config.clip_norm);
-  updater_.optimizer->step(parameters.weights(), gradients, rates);
-  model_.after_update();
-  parameters.refresh_values();
-  if (updater_.average) updater_.average->update(parameters.weights());
-}
-
-void TrainStep::finish_on_device(const Tensor& loss_sum, UpdateResult& result) {
-  if constexpr (kCuda) {
-    const ParameterSet& parameters = model_.parameters();
-    const Tensor& gradients = parameters.gradients();
-    const double clip_value = updater_.config.clip_value;
-    std::vector<double> values(cuda::kUpdateNumbers, 0);
-    values[cuda::kLearningRate] = result.lr;
-    values[cuda::kBeta1] = result.beta1.value_or(std::numeric_limits<double>::quiet_NaN());
-    values[cuda::kGradientScale] = 1.0 / static_cast<double>(result.targets);
-    values[cuda::kClipNorm] = updater_.config.clip_norm;
-    const Tensor numbers = Tensor::from(values, {cuda::kUpdateNumbers}, model_.device());
-    const Tensor squares = Tensor::empty({}, DType::f64, model_.device());
-    cuda::sum_of_squares(gradients, squares);
-    cuda::prepare_update(numbers, squares, loss_sum, clip_value > 0);
-    if (clip_value > 0) cuda::clip_by_value(gradients, numbers, clip_value);
-    updater_.optimizer->step_on_device(parameters.weights(), gradients, numbers);
-    const std::vector<double> done = numbers.to_vector<double>();  // waits for the device
-    result.loss = loss_sum.item() / static_cast<double>(result.targets);
-    result.gradient_norm = done[cuda::kGradientNorm];
-    result.skipped = done[cuda::kSkip] != 0;
-    if (result.skipped) return;
-    model_.after_update();
-    parameters.refresh_values();
-    if (updater_.average) updater_.average->update_on_device(parameters.weights(), numbers);
-  }
 }
 
 }  // namespace linnet

@@ -32,10 +32,9 @@ constexpr int kStopped = 3;
 class Run {
  public:
   Run(const Recipe& recipe, const TrainOptions& options)
-      : recipe_(recipe),
-        options_(options),
-        plan_(plan_run(recipe, options.out, options.resume)),
-        task_(make_task(recipe)) {
+      : recipe_(recipe), options_(options), plan_(plan_run(recipe, options.out, options.resume)) {
+    if (plan_.checkpoint) resumed_ = load_checkpoint(*plan_.checkpoint);
+    make_data();
     model_ = build_model(recipe, task_->sizes(), options.device);
     updater_ = make_updater(recipe, model_->parameters());
     step_.emplace(recipe, *task_, *model_, updater_);
@@ -51,6 +50,7 @@ class Run {
   TrainOutcome execute();
 
  private:
+  void make_data();
   void check() const;
   TrainOutcome dry_run();
   void start_directory();
@@ -74,7 +74,9 @@ class Run {
   Recipe recipe_;
   TrainOptions options_;
   RunPlan plan_;
+  std::optional<Checkpoint> resumed_;  // until the run has taken it over
   std::unique_ptr<Task> task_;
+  DataRecord data_;
   std::unique_ptr<Transformer> model_;
   Updater updater_;
   std::optional<TrainStep> step_;
@@ -89,6 +91,22 @@ class Run {
   double window_seconds_ = 0;
   int64_t window_tokens_ = 0;
 };
+
+// A run that goes on does so with its own tokenizer and the data that it was trained on, wherever
+// it is called from.
+void Run::make_data() {
+  const std::optional<DataRecord> record = resumed_ ? data_record_of(*resumed_) : std::nullopt;
+  if (record) recipe_.data = located(recipe_.data, *record);
+  task_ = make_task(recipe_, resumed_ ? tokenizer_of(*resumed_) : nullptr);
+  if (!record) return;
+  std::vector<Split> splits = {Split::train};
+  const EvaluateConfig& scoring = recipe_.evaluate;
+  if (scoring.every_steps > 0 || scoring.at_end) splits.push_back(split_from_name(scoring.split));
+  const std::string changed = changed_splits(*record, *task_, splits);
+  require_usage(changed.empty(), changed, " of the data", in_place(recipe_.data),
+                " changed since the run in ", plan_.directory,
+                " was trained on it: restore the files, or start a new run with another --out");
+}
 
 // Everything that would otherwise fail only after hours of training. Reading the splits here also
 // keeps them from being read by two threads.
@@ -112,10 +130,11 @@ void Run::check() const {
 void Run::start_directory() {
   create_directories(plan_.directory);
   store_.emplace(plan_.directory, static_cast<int>(recipe_.checkpoint.keep));
-  if (plan_.checkpoint) {
-    const Checkpoint checkpoint = load_checkpoint(*plan_.checkpoint);
-    unpack_run(checkpoint, model_->parameters(), updater_, progress_);
-    warn_of_another_schedule(checkpoint);
+  data_ = record_data(recipe_.data, *task_);
+  if (resumed_) {
+    unpack_run(*resumed_, model_->parameters(), updater_, progress_);
+    warn_of_another_schedule(*resumed_);
+    resumed_.reset();
     store_->rewind_to(progress_.step);
     saved_step_ = progress_.step;
     saved_seconds_ = progress_.seconds;
@@ -237,7 +256,7 @@ bool Run::checkpoint_is_due() const {
 void Run::save() {
   if (saved_step_ == progress_.step) return;
   const CheckpointContents contents = pack_run(recipe_, model_->parameters(), updater_, progress_,
-                                               task_->tokenizer().get(), task_->sizes());
+                                               task_->tokenizer().get(), task_->sizes(), data_);
   metrics_->sync();
   store_->save(progress_.step, contents.files, contents.metadata);
   saved_step_ = progress_.step;
@@ -325,13 +344,17 @@ void Run::loop() {
 
 // One update on fresh weights: what a mistake in the recipe, or too little memory, would stop.
 TrainOutcome Run::dry_run() {
-  PrefetchingLoader loader = make_loader();
-  const auto start = Clock::now();
-  const UpdateResult result = step_->run(progress_, [&loader] { return loader.next().value(); });
-  log_info("dry run: one update of fresh weights took ",
-           std::round(100 * seconds_since(start)) / 100, " s: loss ", result.loss,
-           ", gradient norm ", result.gradient_norm,
-           result.skipped ? concat(", not finite in ", result.culprit) : "");
+  if (finished()) {
+    log_info("dry run: no update, as ", limits_->names_of_reached(progress_), " asks for none");
+  } else {
+    PrefetchingLoader loader = make_loader();
+    const auto start = Clock::now();
+    const UpdateResult result = step_->run(progress_, [&loader] { return loader.next().value(); });
+    log_info("dry run: one update of fresh weights took ",
+             std::round(100 * seconds_since(start)) / 100, " s: loss ", result.loss,
+             ", gradient norm ", result.gradient_norm,
+             result.skipped ? concat(", not finite in ", result.culprit) : "");
+  }
   const std::string checkpoint = plan_.checkpoint ? file_name(*plan_.checkpoint) : "";
   log_info("dry run: no run directory was touched; without --dry-run this would ",
            plan_.checkpoint ? concat("continue ", plan_.directory, " from its ", checkpoint)

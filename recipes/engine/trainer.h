@@ -2,11 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "recipes/engine/run_state.h"
 #include "recipes/engine/task.h"
+#include "recipes/engine/update_work.h"
 
 namespace linnet {
 
@@ -41,10 +43,10 @@ struct UpdateResult {
 };
 
 // Loss and gradients of one update are sums over micro-batches divided by all targets together, so
-// that cutting the update differently changes rounding only.
+// that cutting the update differently changes rounding only. Refers to its arguments.
 class TrainStep {
  public:
-  TrainStep(const Recipe& recipe, const Task& task, Transformer& model, Updater& updater);
+  TrainStep(const Recipe& recipe, const Task& task, const Transformer& model, Updater& updater);
   // `next_batch` yields the update's micro-batches in order (see micro_batches()).
   UpdateResult run(Progress& progress, const std::function<Batch()>& next_batch);
   // Sizes of the micro-batches of every update.
@@ -52,14 +54,9 @@ class TrainStep {
   int64_t examples_per_update() const { return examples_per_update_; }
 
  private:
-  // What is left of an update once the gradients are summed. Fills in loss, norm and `skipped`.
-  void finish_on_host(double loss_sum, UpdateResult& result);
-  void finish_on_device(const Tensor& loss_sum, UpdateResult& result);
-
-  const Recipe& recipe_;
-  const Task& task_;
-  Transformer& model_;
+  const Transformer& model_;
   Updater& updater_;
+  std::unique_ptr<UpdateWork> work_;
   int64_t examples_per_update_ = 0;
   std::vector<int64_t> micro_batches_;
 };

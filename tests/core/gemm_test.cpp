@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/elementwise.h"
 #include "tests/tensor_helpers.h"
 
 namespace linnet {
@@ -118,6 +119,47 @@ INSTANTIATE_TEST_SUITE_P(Types, Gemm,
                            return std::string(name_of(info.param.first)) + "_to_" +
                                   std::string(name_of(info.param.second));
                          });
+
+TEST_P(Gemm, AddsABiasBeforeItRounds) {
+  const auto [dtype, c_dtype] = GetParam();
+  const Tensor x = random_tensor({3, 4, 50}, "x", dtype), w = random_tensor({7, 50}, "w", dtype);
+  const Tensor bias = random_tensor({7}, "bias", c_dtype, 20);
+  const Tensor c = Tensor::full({3, 4, 7}, std::nan(""), c_dtype);
+  gemm_bias(x, Transpose::no, w, Transpose::yes, c, bias);
+  const DType wide = dtype == DType::f64 ? DType::f64 : DType::f32;
+  const Tensor exact = Tensor::empty({3, 4, 7}, DType::f64);
+  gemm(x.to(DType::f64), Transpose::no, w.to(DType::f64), Transpose::yes, exact);
+  add_row_into(exact, bias.to(DType::f64));
+  // One rounding into c, not two: sums of 50 terms in the wide type before it.
+  const double bound = 50 * 20 * unit_roundoff(wide);
+  EXPECT_TRUE(test::close(c, exact, bound, unit_roundoff(c_dtype)));
+}
+
+TEST_P(Gemm, SumsRowsBesideTheProduct) {
+  const auto [dtype, c_dtype] = GetParam();
+  const Tensor dy = random_tensor({3, 4, 5}, "dy", dtype), x = random_tensor({3, 4, 7}, "x", dtype);
+  for (const DType row_dtype : {c_dtype, dtype == DType::f64 ? DType::f64 : DType::f32}) {
+    for (const bool accumulate : {false, true}) {
+      const Tensor c = random_tensor({5, 7}, "c", c_dtype), expected_c = c.clone();
+      const Tensor row = random_tensor({5}, "row", row_dtype), expected_row = row.clone();
+      gemm_row_sums(dy, x, c, accumulate ? 1 : 0, row, accumulate);
+      gemm(dy, Transpose::yes, x, Transpose::no, expected_c, 1, accumulate ? 1 : 0);
+      sum_rows(dy, expected_row, accumulate);
+      EXPECT_TRUE(test::same_bits(c, expected_c));
+      EXPECT_TRUE(test::same_bits(row, expected_row));
+    }
+  }
+}
+
+TEST(GemmShapes, BiasAndRowOfSumsMustFit) {
+  const Tensor a = Tensor::zeros({2, 3}), b = Tensor::zeros({3, 4}), c = Tensor::zeros({2, 4});
+  const std::string message = test::message_of<Error>(
+      [&] { gemm_bias(a, Transpose::no, b, Transpose::no, c, Tensor::zeros({3})); });
+  EXPECT_NE(message.find("expected a bias [4] of f32"), std::string::npos) << message;
+  EXPECT_THROW(gemm_bias(a, Transpose::no, b, Transpose::no, c, Tensor::zeros({4}, DType::f64)),
+               Error);
+  EXPECT_THROW(gemm_row_sums(a, c, Tensor::zeros({3, 4}), 0, Tensor::zeros({4}), false), Error);
+}
 
 TEST(GemmShapes, LeadingDimensionsAreFlattened) {
   const Tensor x = random_tensor({2, 3, 4}, "x", DType::f32);

@@ -73,6 +73,68 @@ TEST(TextSources, SplitByFileIsADisjointCoverThatDependsOnNamesOnly) {
   EXPECT_EQ(a.files(Split::test).size(), 2u);
 }
 
+TEST(TextSources, APatternGivesTheSplitsOfItsFolder) {
+  TemporaryFolder folder, copy;
+  for (int i = 0; i < 40; ++i) {
+    for (const TemporaryFolder* each : {&folder, &copy}) {
+      each->write(concat("sub/book", i, ".txt"), concat("text ", i));
+    }
+  }
+  const auto whole = find_text_sources(config_of("text", folder / "sub"));
+  const auto pattern = find_text_sources(config_of("text", folder / "sub/*.txt"));
+  const auto moved = find_text_sources(config_of("text", copy / "sub//./*.txt"));
+  const auto deep = find_text_sources(config_of("text", folder / "**/*.txt"));
+  for (const Split split : kSplits) {
+    EXPECT_EQ(names_of(pattern, split), names_of(whole, split));
+    EXPECT_EQ(names_of(moved, split), names_of(whole, split));
+    EXPECT_EQ(fingerprint_of(moved, split), fingerprint_of(pattern, split));
+  }
+  EXPECT_THAT(deep.files(Split::train).at(0).name, testing::StartsWith("sub/"));
+  EXPECT_EQ(fixed_folder("/*.txt"), "/");
+  EXPECT_EQ(fixed_folder("*.txt"), "");
+  EXPECT_EQ(fixed_folder("a/b?/c.txt"), "a");
+  EXPECT_EQ(fixed_folder("a/b/c.txt"), "a/b");
+}
+
+TEST(TextSources, AFingerprintIsOfNamesContentsAndParts) {
+  TemporaryFolder folder;
+  for (const char* name : {"a.txt", "b.txt", "c.txt"}) folder.write(name, "one\ntwo\nthree\n");
+  auto config = config_of("text", folder.path());
+  config.train = {"a.txt"};
+  config.validation = {"b.txt"};
+  std::set<std::string> seen;
+  const auto print = [&](Split split) { return fingerprint_of(find_text_sources(config), split); };
+  EXPECT_EQ(print(Split::test), "");
+  EXPECT_TRUE(seen.insert(print(Split::train)).second);
+  EXPECT_FALSE(seen.insert(print(Split::train)).second);
+  EXPECT_TRUE(seen.insert(print(Split::validation)).second) << "another name";
+  folder.write("a.txt", "one\ntwo\nthrew\n");
+  EXPECT_TRUE(seen.insert(print(Split::train)).second) << "another byte";
+  config.train = {"a.txt", "c.txt"};
+  EXPECT_TRUE(seen.insert(print(Split::train)).second) << "another file";
+  config.train.clear();
+  config.validation.clear();
+  std::string text;
+  for (int i = 0; i < 20; ++i) text += concat("line ", i, "\n");
+  config.path = folder.write("a.txt", text);
+  config.validation_fraction = config.test_fraction = 0.3;
+  EXPECT_TRUE(seen.insert(print(Split::train)).second) << "a part of it";
+  EXPECT_TRUE(seen.insert(print(Split::test)).second);
+}
+
+TEST(TextSources, RunsInsideADataFolderAreNotData) {
+  TemporaryFolder folder;
+  for (int i = 0; i < 6; ++i) folder.write(concat(i, ".txt"), "some text");
+  for (const char* kind : {"text", "self"}) {
+    const auto before = find_text_sources(config_of(kind, folder.path()));
+    folder.write("out/metrics.jsonl", "{}");
+    folder.write("out/log.txt", "step 1");
+    const auto after = find_text_sources(config_of(kind, folder.path()));
+    for (const Split split : kSplits) EXPECT_EQ(names_of(after, split), names_of(before, split));
+    remove_all(folder / "out");
+  }
+}
+
 TEST(TextSources, OneFileIsCutAtLineEnds) {
   TemporaryFolder folder;
   std::string text;

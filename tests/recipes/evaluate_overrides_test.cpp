@@ -52,7 +52,9 @@ TEST_F(EvaluateOverrides, TakesALimitFromAnOverrideHoweverItIsWritten) {
 }
 
 TEST_F(EvaluateOverrides, RefusesOverridesThatWouldChangeNothing) {
-  EXPECT_THAT(refusal({"generate.tokens=5"}), HasSubstr("generate.tokens"));
+  EXPECT_THAT(refusal({"generate.tokens=5"}), HasSubstr("--set: 'generate.tokens' cannot be"));
+  EXPECT_EQ(refusal({"data.context=-4"}), "--set: 'data.context' must be 1 to 16777216, found -4");
+  EXPECT_EQ(refusal({"context"}), "--set: 'context' is not an override; write key.path=value");
   EXPECT_THAT(refusal({"model.width=16"}), HasSubstr("model.width"));
   EXPECT_THAT(refusal({"data.tokenizer.kind=word"}), HasSubstr("data.tokenizer"));
   EXPECT_THAT(refusal({"data={kind: self, tokenizer: {kind: word}}"}), HasSubstr("tokenizer"));

@@ -128,10 +128,22 @@ TEST_F(Evaluate, CarriedStateNeedsTheSameMemoryForAnyLength) {
 TEST_F(Evaluate, PositionsBeyondATableAreRefused) {
   const std::string path = trained("learned", recipe({"model.positions=learned"}));
   EXPECT_THAT(test::message_of<UsageError>([&] { score(path, windows(17)); }),
-              HasSubstr("context 17 is longer than the model can process (16)"));
+              AllOf(HasSubstr("context 17 is longer than the model can process: ask for at most 16 "
+                              "in evaluate.contexts or --context"),
+                    HasSubstr("its table of learned positions has 16 rows"),
+                    HasSubstr("model.max_positions")));
   EXPECT_THAT(test::message_of<UsageError>([&] { score(path, streaming(16)); }),
-              HasSubstr("the model has only 16 positions"));
+              AllOf(HasSubstr("the model has only 16 positions: its table of learned positions"),
+                    HasSubstr("score windows instead")));
   EXPECT_EQ(score(path, windows(16)).tokens, 299 + 94);
+  EvaluateRequest longer;
+  longer.overrides = {"data.context=17"};
+  EXPECT_THAT(test::message_of<UsageError>([&] { score(path, longer); }),
+              HasSubstr("at most 16 in data.context or --context"));
+  const std::string fixed = trained("fixed", recipe({"model.attention={name: cosformer}"}));
+  EXPECT_THAT(test::message_of<UsageError>([&] { score(fixed, windows(17)); }),
+              AllOf(HasSubstr("the attention of layer 0 was made for 16 tokens"),
+                    HasSubstr("a longer data.context")));
   for (const char* positions : {"sinusoidal", "rotary", "none"}) {
     const std::string other = trained(positions, recipe({concat("model.positions=", positions)}));
     EXPECT_EQ(score(other, windows(64)).tokens, 299 + 94) << positions;

@@ -162,14 +162,25 @@ TEST_F(RecipeTest, OverrideProblems) {
       {"trian.max_steps=3",
        "command line: trian.max_steps: unknown key 'trian'; did you mean "
        "'train'?"},
+      {"train.lr=3",
+       "command line: train.lr: unknown key 'lr' in 'train'; did you mean 'optim.lr'?"},
+      {"warmup_steps=3",
+       "command line: warmup_steps: unknown key 'warmup_steps'; did you mean "
+       "'optim.schedule.warmup_steps'?"},
+      {"model.batch=3",
+       "command line: model.batch: unknown key 'batch' in 'model'; did you mean "
+       "'evaluate.batch'?"},
+      {"data.seed=3",
+       "command line: data.seed: unknown key 'seed' in 'data'; did you mean 'seed' or "
+       "'data.listops.seed' or 'generate.seed'?"},
       {"train.max_stesp=3",
        "command line: train.max_stesp: unknown key 'max_stesp' in 'train'; did "
        "you mean 'max_steps'?"},
       {"train.micro_batch=x",
-       "command line: train.micro_batch: 'train.micro_batch' must be a whole "
+       "command line: 'train.micro_batch' must be a whole "
        "number, found 'x'"},
       {"train.micro_batch=",
-       "command line: train.micro_batch: 'train.micro_batch' must be a whole "
+       "command line: 'train.micro_batch' must be a whole "
        "number, found nothing"},
       {"seed.x=3",
        "command line: seed.x: 'seed' is '7', so nothing can be set inside it; give its "
@@ -179,9 +190,9 @@ TEST_F(RecipeTest, OverrideProblems) {
       {"train..x=3", "command line: train..x: not a path of keys such as model.attention.rank"},
       {"train.=3", "command line: train.: not a path of keys such as model.attention.rank"},
       {"extends=b.yaml",
-       "command line: extends: 'extends' cannot be overridden; give the other "
+       "command line: extends: cannot be overridden; give the other "
        "recipe instead"},
-      {"data=5", "command line: data: 'data' must be a section of 'key: value' lines, found '5'"},
+      {"data=5", "command line: 'data' must be a section of 'key: value' lines, found '5'"},
   };
   for (const auto& [argument, expected] : refused) {
     EXPECT_EQ(refusal(path, {argument}), expected) << argument;
@@ -211,7 +222,7 @@ TEST_F(RecipeTest, ANewKindSaysThatItRestartsItsSection) {
             "optim.lr");
   // What is given again is not asked for, and another mechanism has keys of its own.
   EXPECT_EQ(refusal(path, {"optim.kind=sgd", "optim.lr=0"}),
-            "command line: optim.lr: 'optim.lr' must be above 0, found 0\n"
+            "command line: 'optim.lr' must be above 0, found 0\n"
             "command line: optim.kind: a new kind starts 'optim' anew; give with it what should "
             "still hold of optim.betas");
   EXPECT_EQ(refusal(path, {"model.attention.name=lavo", "model.attention.rank=x"}),
@@ -256,7 +267,7 @@ TEST_F(RecipeTest, ChecksAcrossFields) {
         << ignored;
   }
   EXPECT_EQ(refusal(path, {"train.precision=fp16"}),
-            "command line: train.precision: 'train.precision' cannot be 'fp16'; expected one "
+            "command line: 'train.precision' cannot be 'fp16'; expected one "
             "of f32, bf16");
   EXPECT_EQ(refusal(put("b.yaml", "seed: 1\n")),
             "b.yaml:1:1: the key 'data' is missing; add it\n"

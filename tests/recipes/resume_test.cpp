@@ -258,5 +258,17 @@ TEST_F(Resume, ADryRunMakesNoDirectory) {
   EXPECT_FALSE(exists(out("dry")));
 }
 
+TEST_F(Resume, ZeroUpdatesLeaveTheInitialWeights) {
+  const Recipe none = recipe({"train.max_steps=0", "evaluate.at_end=true"});
+  EXPECT_EQ(train(none, {out("dry"), "auto", {}, true}).progress.step, 0);
+  const TrainOutcome outcome = run(none, "run");
+  EXPECT_EQ(outcome.progress.step, 0);
+  ASSERT_TRUE(outcome.last_score.has_value());
+  const Left initial = left("run");
+  EXPECT_EQ(initial.step, 0);
+  EXPECT_EQ(run(recipe({"train.max_steps=3", "evaluate.at_end=true"}), "run").progress.step, 3);
+  EXPECT_FALSE(left("run").files.at("weights.h5") == initial.files.at("weights.h5"));
+}
+
 }  // namespace
 }  // namespace linnet

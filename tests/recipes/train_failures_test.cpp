@@ -94,7 +94,9 @@ TEST_F(TrainFailures, ADamagedCheckpointIsNamedAndSkipped) {
     set_log_level(LogLevel::warning);
     testing::internal::CaptureStderr();
     const EvaluateReport report = evaluate(out("run"), {});
-    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr(path));
+    const std::string warnings = testing::internal::GetCapturedStderr();
+    EXPECT_THAT(warnings, HasSubstr(path));
+    EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1) << warnings;
     EXPECT_EQ(report.step, 2);
     EXPECT_THAT(test::message_of([&] { evaluate(newest, {}); }), HasSubstr(path));
     testing::internal::CaptureStderr();
@@ -118,6 +120,17 @@ TEST_F(TrainFailures, WithoutAnyValidCheckpointARunIsNotStartedAnewInItsDirector
               HasSubstr("no valid checkpoint"));
 }
 
+TEST_F(TrainFailures, AModelThatDoesNotFitIsMeasuredInItsOwnKeys) {
+  const std::string message = test::message_of([&] {
+    run(recipe({"model.width=65536", "model.layers=1000", "model.heads=1"}), "run");
+  });
+  for (const char* part : {"out of memory on cpu", " parameters; lower model.width (65536)",
+                           "model.layers (1000)", "model.feed_forward_width (262144)"}) {
+    EXPECT_THAT(message, HasSubstr(part));
+  }
+  EXPECT_FALSE(exists(out("run")));
+}
+
 TEST_F(TrainFailures, WhatCannotBeEvaluatedIsRefusedBeforeTraining) {
   const auto message = [&](const std::vector<std::string>& changes) {
     const std::string text = test::message_of<UsageError>([&] { run(recipe(changes), "run"); });
@@ -125,7 +138,8 @@ TEST_F(TrainFailures, WhatCannotBeEvaluatedIsRefusedBeforeTraining) {
     return text;
   };
   EXPECT_THAT(message({"model.positions=learned", "evaluate.contexts=[16, 32]"}),
-              HasSubstr("context 32 is longer than the model can process (16)"));
+              HasSubstr("context 32 is longer than the model can process: ask for at most 16 in "
+                        "evaluate.contexts"));
   EXPECT_THAT(message({"model.positions=learned", "evaluate.carry_state=true"}),
               HasSubstr("the model has only 16 positions"));
   EXPECT_THAT(message({"evaluate.split=vaildation"}), HasSubstr("validation"));

@@ -7,6 +7,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <regex>
+#include <set>
 #include <thread>
 
 #include "core/cuda/backend.h"
@@ -114,12 +116,44 @@ TEST_F(Cli, NamesWhatWasMeant) {
   expect_error({"train", "tiny.yaml", "model.attention.name=liner"}, 2, "'linear'");
   expect_error({"train", "tiny.yaml", "model.width=-8"}, 2, "width");
   expect_error({"train", "tiny.yaml", "--device", "gpu"}, 2, "gpu");
-  expect_error({"train", "tiny.yaml", "--threads", "-1"}, 2, "threads");
+  expect_error({"train", "tiny.yaml", "train.lr=1"}, 2, "did you mean 'optim.lr'?");
   expect_error({"attention", "check", "sofmax"}, 2, "'softmax'");
   folder_.write("typo.yaml", "trian: {max_steps: 3}\n");
   const Outcome typo = linnet({"recipe", "check", "typo.yaml"});
   EXPECT_EQ(typo.code, 2);
   EXPECT_THAT(typo.err, AllOf(HasSubstr("typo.yaml:1:1: "), HasSubstr("did you mean 'train'?")));
+}
+
+TEST_F(Cli, NumbersOutOfRangeAreRefusedWithTheirRange) {
+  for (const char* threads : {"0", "-1", "1025"}) {
+    for (const std::vector<std::string>& command : {std::vector<std::string>{"train", "tiny.yaml"},
+                                                    {"evaluate", "run"},
+                                                    {"generate", "run", "--prompt", "a"},
+                                                    {"bench", "train", "tiny.yaml"},
+                                                    {"bench", "attention"}}) {
+      std::vector<std::string> arguments = command;
+      arguments.insert(arguments.end(), {"--threads", threads});
+      expect_error(arguments, 2, concat("threads must be 1 to 1024, got ", threads));
+    }
+  }
+  expect_error({"attention", "run", "a.h5", "--out", "b.h5", "--chunk", "-1"}, 2,
+               "--chunk: must be 1 or more, found -1");
+  expect_error({"bench", "train", "tiny.yaml", "--steps", "0"}, 2,
+               "--steps: must be 1 or more, found 0");
+  expect_error({"bench", "attention", "--runs", "0"}, 2, "--runs: must be 1 or more, found 0");
+  expect_error({"generate", "run", "--prompt", "a", "--seed", "-1"}, 2,
+               "--seed: must be 0 or more, found -1");
+  expect_error({"generate", "run", "--prompt", "a", "--seed", "x"}, 2, "not a number");
+}
+
+TEST_F(Cli, ChecksRecipesWithOverrides) {
+  EXPECT_EQ(linnet({"recipe", "check", "tiny.yaml", "model.width=16"}).out, "tiny.yaml: ok\n");
+  const Outcome refused = linnet({"recipe", "check", "model.width=-4", "tiny.yaml"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_EQ(refused.err, "error: command line: 'model.width' must be 1 to 65536, found -4\n");
+  expect_error({"recipe", "check", "model.width=16"}, 2, "RECIPE is required");
+  folder_.write("a=b.yaml", read_file(folder_ / "tiny.yaml"));
+  EXPECT_EQ(linnet({"recipe", "check", "a=b.yaml"}).out, "a=b.yaml: ok\n");
 }
 
 TEST_F(Cli, SaysWhatIsMissing) {
@@ -130,6 +164,8 @@ TEST_F(Cli, SaysWhatIsMissing) {
                  "text is a folder, not a recipe file; 'linnet recipe list text' lists");
   }
   expect_error({"recipe", "list", "nowhere"}, 2, "there is no folder nowhere");
+  expect_error({"recipe", "list"}, 2,
+               "there is no folder recipes; name the folder of your recipes");
   expect_error({"recipe", "list", "tiny.yaml"}, 2, "there is no folder tiny.yaml");
   expect_error({"train", "tiny.yaml", "data.path=nowhere", "--out", "run"}, 1,
                "there are no data at 'nowhere' (data.path); say where they are with data.path=DIR");
@@ -181,6 +217,52 @@ TEST_F(Cli, ExplainsItself) {
   EXPECT_EQ(linnet({"--version"}).code, 0);
 }
 
+// All "--option" in a text.
+std::set<std::string> options_in(const std::string& text) {
+  std::set<std::string> options;
+  const std::regex option("--[a-z][a-z-]+");
+  for (std::sregex_iterator at(text.begin(), text.end(), option), end; at != end; ++at) {
+    options.insert(at->str());
+  }
+  return options;
+}
+
+TEST_F(Cli, TheReadmeShowsWhatHelpSays) {
+  const std::string readme = read_file(join_path(test::source_dir(), "README.md"));
+  const size_t begin = readme.find("    linnet train RECIPE"), end = readme.find("\nA recipe, ");
+  ASSERT_NE(begin, std::string::npos);
+  ASSERT_NE(end, std::string::npos);
+  const std::string section = readme.substr(begin, end - begin);
+  const std::string synopsis = section.substr(0, section.find("\n\n"));
+  std::set<std::string> known;
+  const std::vector<std::string> single = {"train", "evaluate", "generate", "report", "doctor"};
+  const std::vector<std::pair<std::string, std::vector<std::string>>> groups = {
+      {"attention", {"list", "show", "check", "run"}},
+      {"data", {"list", "inspect", "prepare"}},
+      {"recipe", {"list", "show", "check", "schema"}},
+      {"bench", {"train", "attention"}}};
+  const auto compare = [&](std::vector<std::string> command, const std::string& line) {
+    std::string shown = synopsis.substr(std::min(synopsis.size(), synopsis.find(line)));
+    ASSERT_NE(shown, "") << line;
+    shown = shown.substr(0, shown.find("\n    linnet ", 1));
+    command.push_back("--help");
+    const std::string help = linnet(command).out;
+    for (const std::string& option : options_in(help.substr(0, help.find("Exit codes")))) {
+      known.insert(option);
+      // What many commands have is said once, below.
+      const bool common =
+          option == "--help" || option == "--json" || option == "--device" || option == "--threads";
+      EXPECT_THAT(common ? section : shown, HasSubstr(option)) << line;
+    }
+  };
+  for (const std::string& name : single) compare({name}, "    linnet " + name);
+  for (const auto& [name, below] : groups) {
+    for (const std::string& part : below) compare({name, part}, "    linnet " + name + " ");
+  }
+  for (const std::string& option : options_in(synopsis))
+    EXPECT_TRUE(known.contains(option)) << option;
+}
+
 TEST_F(Cli, TrainsEvaluatesAndGenerates) {
   const Outcome trained = linnet({"train", "tiny.yaml", "--out", "run"});
   EXPECT_EQ(trained.code, 0) << trained.err;
@@ -209,10 +291,13 @@ TEST_F(Cli, TrainsEvaluatesAndGenerates) {
   const Outcome text = linnet(greedy);
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, testing::StartsWith("line "));
+  EXPECT_THAT(text.err, HasSubstr("checkpoint run/checkpoints/step-00000004 (step 4)\n"));
   EXPECT_EQ(linnet(greedy).out, text.out);
   const Outcome empty = linnet({"generate", "run", "--prompt", "", "--json", "--seed", "4"});
   EXPECT_EQ(empty.code, 0) << empty.err;
-  EXPECT_EQ(parse_json(empty.out, "stdout").at("tokens").elements().size(), 8U);
+  const JsonValue generated = parse_json(empty.out, "stdout");
+  EXPECT_EQ(generated.at("tokens").elements().size(), 8U);
+  EXPECT_EQ(generated.at("checkpoint").text(), "run/checkpoints/step-00000004");
   expect_error({"generate", "run", "--prompt", "a\xff"}, 2, "not valid UTF-8 at its byte 1");
   expect_error({"generate", "run", "--prompt", "a", "--top-k", "-1"}, 2, "top-k");
   expect_error({"generate", "run", "--prompt", "a", "--top-p", "0"}, 2, "top-p");
@@ -259,6 +344,10 @@ TEST_F(Cli, ADryRunMakesNothing) {
                       "lr 0.01, schedule constant"),
             HasSubstr("ends at: train.max_steps 4"), HasSubstr("loss 5."),
             HasSubstr("this would start in run")));
+  const Outcome none = linnet({"train", "tiny.yaml", "--dry-run", "train.max_steps=0"});
+  EXPECT_EQ(none.code, 0);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("no update, as train.max_steps 0 asks for none"),
+                              Not(HasSubstr("loss 5."))));
   EXPECT_FALSE(exists(folder_ / "run"));
   EXPECT_FALSE(exists(folder_ / "runs"));
 }
@@ -367,12 +456,14 @@ TEST_F(Cli, AllRecipesOfTheCheckoutAreValid) {
 
 TEST_F(Cli, AttentionAndDoctorAnswer) {
   EXPECT_THAT(linnet({"attention", "list"}).out, AllOf(HasSubstr("softmax"), HasSubstr("lavo")));
-  EXPECT_THAT(linnet({"doctor"}).out,
+  const std::string text = linnet({"doctor"}).out;
+  EXPECT_THAT(text,
               AllOf(HasSubstr("products   "), HasSubstr("HDF5 1."), HasSubstr("\ntokens     "),
                     HasSubstr(kCuda ? "\ncuda       runtime " : "\ncuda       not in this build")));
   const JsonValue doctor = parse_json(linnet({"doctor", "--json"}).out, "stdout");
   EXPECT_GT(doctor.at("machine").at("memory_bytes").integer(), 0);
   EXPECT_GE(doctor.at("threads").integer(), 1);
+  EXPECT_THAT(text, HasSubstr(concat("\ncpu        ", doctor.at("cpu").text(), ", ")));
   EXPECT_EQ(doctor.at("cuda").at("backend").text(), name_of(kCudaBackend));
   EXPECT_THAT(linnet({"data", "list"}).out, HasSubstr("listops"));
 }

@@ -104,7 +104,7 @@ void add_attention(CLI::App& app, Command& chosen) {
   runner->add_option("--mode", *mode, "parallel, chunked or recurrent")->capture_default_str();
   runner->add_option("--chunk", options->chunk, "tokens of a call in mode chunked")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   runner->add_option("--device", *device, "auto, cpu or cuda")->capture_default_str();
   runner->callback([=, &chosen] {
     chosen = [=] {

@@ -103,7 +103,6 @@ void add_bench(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("bench", "time training steps or attention mechanisms");
   command->require_subcommand(1);
   auto json = std::make_shared<bool>(false);
-  auto threads = std::make_shared<int>(0);
 
   CLI::App* train = command->add_subcommand("train", "whole updates of a recipe and its sweep");
   auto path = std::make_shared<std::string>();
@@ -111,16 +110,11 @@ void add_bench(CLI::App& app, Command& chosen) {
   auto steps = std::make_shared<int64_t>(5);
   train->add_option("RECIPE", *path, "a YAML file")->required();
   train->add_option("OVERRIDES", *overrides, "key.path=value ...");
-  train->add_option("--steps", *steps, "timed updates")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  train->add_option("--steps", *steps, "timed updates")->capture_default_str()->check(at_least(1));
   train->add_flag("--json", *json, "one JSON object on stdout");
-  train->add_option("--threads", *threads, "CPU threads");
+  add_threads_option(*train);
   train->callback([=, &chosen] {
-    chosen = [=] {
-      if (*threads != 0) set_thread_count(*threads);
-      return bench_train_command(*path, *overrides, *steps, *json);
-    };
+    chosen = [=] { return bench_train_command(*path, *overrides, *steps, *json); };
   });
 
   CLI::App* attention =
@@ -137,14 +131,13 @@ void add_bench(CLI::App& app, Command& chosen) {
       ->capture_default_str();
   attention->add_option("--runs", options->runs, "timed runs; the median counts")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   attention->add_option("--device", *device, "auto, cpu or cuda")->capture_default_str();
   attention->add_flag("--json", *json, "one JSON object on stdout");
-  attention->add_option("--threads", *threads, "CPU threads");
+  add_threads_option(*attention);
   attention->callback([=, &chosen] {
     chosen = [=] {
       device_from_name(*device);
-      if (*threads != 0) set_thread_count(*threads);
       options->form = form_from_name(*form);
       return bench_attention_command(*options, *json);
     };

@@ -1,7 +1,9 @@
 // The subcommands of the program: each adds itself to the command line and returns what runs it.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <string>
 
 namespace CLI {
 class App;
@@ -11,6 +13,11 @@ namespace linnet::cli {
 
 // Returns the exit code. Errors are thrown: UsageError becomes exit code 2, everything else 1.
 using Command = std::function<int()>;
+
+// Adds --threads, which takes effect when it is read.
+void add_threads_option(CLI::App& command);
+// The check of an option with whole numbers from `minimum` on, for CLI::Option::check.
+std::function<std::string(const std::string&)> at_least(int64_t minimum);
 
 // Each adds its subcommand to `app` and stores in `chosen` what to run when it was given.
 void add_train(CLI::App& app, Command& chosen);

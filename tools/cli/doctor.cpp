@@ -5,7 +5,6 @@
 #include "core/cuda/backend.h"
 #include "core/cuda/gemm.h"
 #include "core/cuda/runtime.h"
-#include "core/device.h"
 #include "core/gemm.h"
 #include "core/hdf5.h"
 #include "core/json.h"
@@ -68,7 +67,7 @@ void add_doctor(CLI::App& app, Command& chosen) {
                          .set("version", LINNET_VERSION)
                          .set("git", environment.at("git"))
                          .set("compiler", environment.at("compiler"))
-                         .set("cpu", device_interface({}).description())
+                         .set("cpu", machine.at("cpu"))
                          .set("threads", thread_count())
                          .set("products", gemm_backend())
                          .set("hdf5", hdf5_version())

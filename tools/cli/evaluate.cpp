@@ -5,7 +5,6 @@
 #include <iostream>
 
 #include "core/device.h"
-#include "core/threads.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
@@ -15,7 +14,6 @@ void add_evaluate(CLI::App& app, Command& chosen) {
     std::string path, device = "auto";
     EvaluateRequest request;
     bool json = false;
-    int threads = 0;
   };
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("evaluate", "score a checkpoint on held-out data");
@@ -45,10 +43,9 @@ void add_evaluate(CLI::App& app, Command& chosen) {
       ->allow_extra_args(false);
   command->add_flag("--json", arguments->json, "one JSON object on stdout");
   command->add_option("--device", arguments->device, "auto, cpu or cuda")->capture_default_str();
-  command->add_option("--threads", arguments->threads, "CPU threads");
+  add_threads_option(*command);
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
-      if (arguments->threads != 0) set_thread_count(arguments->threads);
       arguments->request.device = device_from_name(arguments->device);
       const EvaluateReport report = evaluate(arguments->path, arguments->request);
       std::cout << (arguments->json ? report.json().dump() + "\n" : report.text());

@@ -6,7 +6,6 @@
 #include "core/device.h"
 #include "core/json.h"
 #include "core/log.h"
-#include "core/threads.h"
 #include "data/utf8.h"
 #include "recipes/engine/generator.h"
 #include "recipes/engine/run_state.h"
@@ -22,7 +21,6 @@ struct Arguments {
   std::optional<double> temperature, top_p;
   std::optional<uint64_t> seed;
   bool json = false;
-  int threads = 0;
 };
 
 GenerateOptions options_of(const Arguments& arguments, const LoadedModel& loaded) {
@@ -64,12 +62,12 @@ class TextPrinter {
 };
 
 int run(const Arguments& arguments) {
-  if (arguments.threads != 0) set_thread_count(arguments.threads);
   const size_t invalid = find_invalid_utf8(arguments.prompt);
   require_usage(invalid == std::string::npos, "--prompt is not valid UTF-8 at its byte ", invalid);
   const LoadedModel loaded = load_model(arguments.path, {}, device_from_name(arguments.device));
   const DecoderLm& model = as_decoder(*loaded.model);
   require_usage(loaded.tokenizer != nullptr, "checkpoint ", loaded.path, " has no tokenizer");
+  log_info("checkpoint ", loaded.path, " (step ", loaded.step, ")");
   const GenerateOptions options = options_of(arguments, loaded);
   const std::vector<int32_t> prompt = encode_prompt(*loaded.tokenizer, arguments.prompt);
   // Before anything is printed.
@@ -79,6 +77,8 @@ int run(const Arguments& arguments) {
     JsonValue tokens = JsonValue::array();
     for (const int32_t token : result.tokens) tokens.push(token);
     std::cout << JsonValue::object()
+                     .set("checkpoint", loaded.path)
+                     .set("step", loaded.step)
                      .set("prompt", arguments.prompt)
                      .set("text", replace_invalid_utf8(
                                       continuation(*loaded.tokenizer, prompt, result.tokens)))
@@ -120,13 +120,10 @@ void add_generate(CLI::App& app, Command& chosen) {
   command->add_option("--temperature", arguments->temperature, "0 takes the most likely token");
   command->add_option("--top-k", arguments->top_k, "keep the k most likely; 0: all");
   command->add_option("--top-p", arguments->top_p, "keep the smallest set of this probability");
-  command->add_option("--seed", arguments->seed, "of the draws, 0 or more")
-      ->check([](const std::string& text) {
-        return text.starts_with('-') ? concat("must be 0 or more, found ", text) : std::string();
-      });
+  command->add_option("--seed", arguments->seed, "of the draws, 0 or more")->check(at_least(0));
   command->add_flag("--json", arguments->json, "one JSON object on stdout");
   command->add_option("--device", arguments->device, "auto, cpu or cuda")->capture_default_str();
-  command->add_option("--threads", arguments->threads, "CPU threads");
+  add_threads_option(*command);
   command->callback([arguments, &chosen] { chosen = [arguments] { return run(*arguments); }; });
 }
 

@@ -5,6 +5,7 @@
 #include <iomanip>
 #include <iostream>
 
+#include "core/files.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/suggest.h"
@@ -61,11 +62,18 @@ int schema(const std::string& section) {
   return 0;
 }
 
-int check(const std::vector<std::string>& paths) {
+// What has an = and is no file is an override, for all of the recipes.
+int check(const std::vector<std::string>& arguments) {
+  std::vector<std::string> paths, overrides;
+  for (const std::string& argument : arguments) {
+    const bool path = argument.find('=') == std::string::npos || exists(argument);
+    (path ? paths : overrides).push_back(argument);
+  }
+  require_usage(!paths.empty(), "RECIPE is required: the files to check with these overrides");
   int failed = 0;
   for (const std::string& path : paths) {
     try {
-      check_recipe(path);
+      check_recipe(path, overrides);
       std::cout << path << ": ok\n";
     } catch (const UsageError& error) {
       log_error(error.what());
@@ -108,7 +116,8 @@ void add_recipe(CLI::App& app, Command& chosen) {
 
   CLI::App* checker = command->add_subcommand("check", "whether recipes are valid");
   auto paths = std::make_shared<std::vector<std::string>>();
-  checker->add_option("RECIPE", *paths, "YAML files")->required();
+  checker->add_option("RECIPE", *paths, "YAML files, and key.path=value ... for all of them")
+      ->required();
   checker->callback([=, &chosen] { chosen = [=] { return check(*paths); }; });
 }
 

@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 
 #include "core/device.h"
-#include "core/threads.h"
 #include "recipes/engine/signals.h"
 #include "recipes/engine/trainer.h"
 #include "tools/cli/commands.h"
@@ -13,7 +12,6 @@ void add_train(CLI::App& app, Command& chosen) {
   struct Arguments {
     std::string recipe, device = "auto";
     std::vector<std::string> overrides;
-    int threads = 0;
     TrainOptions options;
   };
   auto arguments = std::make_shared<Arguments>();
@@ -33,13 +31,11 @@ void add_train(CLI::App& app, Command& chosen) {
   command->add_flag("--dry-run", arguments->options.dry_run,
                     "check everything, say what would be trained and where --out and --resume "
                     "lead, do one update, write nothing");
-  command->add_option("--threads", arguments->threads,
-                      "CPU threads (default: OMP_NUM_THREADS, all)");
+  add_threads_option(*command);
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
       watch_stop_signals();
       arguments->options.device = device_from_name(arguments->device);
-      if (arguments->threads != 0) set_thread_count(arguments->threads);
       const Recipe recipe = load_recipe(arguments->recipe, arguments->overrides);
       return train(recipe, arguments->options).exit_code;
     };

@@ -16,6 +16,9 @@
 #include "core/cuda/emulation/sanitizers.h"
 #include "core/error.h"
 
+// See switch_to.
+#define LINNET_INLINE [[gnu::always_inline]] inline
+
 namespace linnet::emulation {
 namespace {
 
@@ -70,11 +73,11 @@ const char* text_of(const Site& site) {
 }
 
 bool same_place(const Site& a, const Site& b) {
-  return a.line == b.line && std::strcmp(a.file, b.file) == 0;
+  return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
 }
 
 // Runs some other thread that can, or returns to run_block() when there is none.
-void run_next() {
+LINNET_INLINE void run_next() {
   if (head == tail) return switch_to(&host_fiber);
   const size_t pick = order == Order::random ? head + next_random() % (tail - head)
                       : order == Order::lifo ? tail - 1
@@ -89,7 +92,7 @@ void run_next() {
   if (chosen != current) switch_to(chosen);
 }
 
-void wait(Wait kind, const Site& site) {
+LINNET_INLINE void wait(Wait kind, const Site& site) {
   current->waits = kind;
   current->site = site;
   run_next();
@@ -126,14 +129,13 @@ bool is_complete(const Warp& warp, const Meeting& meeting) {
 }
 
 // Returns once every live lane of the mask is here; the last one runs combine(), which reads and
-// writes through the requests.
-void meet(unsigned mask, const Site& site, Combine combine, const Request& request = {}) {
+// writes through the requests of the lanes.
+LINNET_INLINE void meet(unsigned mask, const Site& site, Combine combine) {
   Warp& warp = warps[static_cast<size_t>(current->index / 32)];
   const unsigned bit = 1u << (current->index % 32);
   if ((mask & bit) == 0) {
     fail("%s: the calling lane %d is not in mask %08x", text_of(site), lane(), mask);
   }
-  current->request = request;
   size_t i = 0;
   while (i < warp.meetings.size() && warp.meetings[i].mask != mask) ++i;
   if (i == warp.meetings.size()) {
@@ -331,9 +333,8 @@ void fence() {
 
 unsigned ballot(unsigned mask, bool predicate, Site site) {
   unsigned result = 0;
-  Request request;
-  request.source = predicate ? 1 : 0;
-  request.out = &result;
+  current->request.source = predicate ? 1 : 0;
+  current->request.out = &result;
   const Combine combine = [](unsigned arrived, Fiber** lanes) {
     unsigned bits = 0;
     for (int l = 0; l < 32; ++l) {
@@ -343,23 +344,31 @@ unsigned ballot(unsigned mask, bool predicate, Site site) {
       if ((arrived >> l & 1) != 0) *static_cast<unsigned*>(lanes[l]->request.out) = bits;
     }
   };
-  meet(mask, site, combine, request);
+  meet(mask, site, combine);
   return result;
 }
 
-void collect(Site site, const void* in, size_t bytes, void* out) {
+void combine_lanes(Site site, void* value, size_t bytes, void (*fold)(void* values)) {
   const Combine combine = [](unsigned arrived, Fiber** lanes) {
     if (arrived != ~0u) fail("a sum over a warp in which only lanes %08x take part", arrived);
-    for (int l = 0; l < 32; ++l) {
-      const Request& request = lanes[l]->request;
-      auto* to = static_cast<volatile uint32_t*>(request.out);
-      for (int other = 0; other < 32; ++other) {
-        const auto* from = static_cast<const volatile uint32_t*>(lanes[other]->request.in);
-        for (size_t word = 0; word < request.bytes / 4; ++word) *to++ = from[word];
-      }
+    const size_t words = lanes[0]->request.bytes / 4;
+    alignas(8) uint32_t values[32 * 2];
+    // volatile: no memcpy, which TSan would see.
+    for (size_t l = 0; l < 32; ++l) {
+      const auto* from = static_cast<const volatile uint32_t*>(lanes[l]->request.in);
+      for (size_t word = 0; word < words; ++word) values[l * words + word] = from[word];
+    }
+    lanes[0]->request.fold(values);
+    for (size_t l = 0; l < 32; ++l) {
+      auto* to = static_cast<volatile uint32_t*>(lanes[l]->request.out);
+      for (size_t word = 0; word < words; ++word) to[word] = values[word];
     }
   };
-  meet(~0u, site, combine, {in, out, bytes, 0});
+  Request& request = current->request;
+  request.in = request.out = value;
+  request.bytes = bytes;
+  request.fold = fold;
+  meet(~0u, site, combine);
 }
 
 void gather(unsigned mask, Site site, const void* in, size_t bytes, void* out, int source) {
@@ -376,7 +385,12 @@ void gather(unsigned mask, Site site, const void* in, size_t bytes, void* out, i
       for (size_t word = 0; word < request.bytes / 4; ++word) to[word] = from[word];
     }
   };
-  meet(mask, site, combine, {in, out, bytes, source});
+  Request& request = current->request;
+  request.in = in;
+  request.out = out;
+  request.bytes = bytes;
+  request.source = source;
+  meet(mask, site, combine);
 }
 
 void* take_shared(size_t& used, int& arrays, size_t bytes, size_t alignment) {

@@ -17,6 +17,7 @@
 #include <type_traits>
 
 #include "core/cuda/emulation/cuda_types.h"
+#include "core/cuda/emulation/submit.h"
 
 // NOLINTBEGIN(bugprone-reserved-identifier): CUDA's own names
 #undef __global__
@@ -66,9 +67,9 @@ void sync_warp(unsigned mask, Site site);
 unsigned ballot(unsigned mask, bool predicate, Site site);
 // out = `in` of lane `source`; orders no memory, as on the GPU.
 void gather(unsigned mask, Site site, const void* in, size_t bytes, void* out, int source);
-// out[l] = `in` of lane l, for the 32 lanes of a whole warp: what five shuffles would do, at the
-// price of one.
-void collect(Site site, const void* in, size_t bytes, void* out);
+// Gathers the values of the 32 lanes of a whole warp, calls combine(values) once, and gives every
+// lane the first of them: what five shuffles would do, at the price of one.
+void combine_lanes(Site site, void* value, size_t bytes, void (*combine)(void* values));
 int lane();
 void fence();
 // The next array of the block's shared memory; on the host only counts `used`.

@@ -5,10 +5,8 @@
 
 #include <cstdlib>
 #include <memory>
-#include <utility>
 #include <vector>
 
-#include "core/cuda/emulation/sanitizers.h"
 #include "core/error.h"
 
 namespace linnet::emulation {
@@ -24,13 +22,6 @@ constexpr size_t kStack = size_t{128} * 1024;
 
 std::vector<std::unique_ptr<Fiber>> fibers;
 void (*fiber_entry)();
-
-void landed(boost::context::detail::transfer_t transfer) {
-  auto* from = static_cast<Fiber*>(transfer.data);
-  from->context = transfer.fctx;
-  __sanitizer_finish_switch_fiber(current->fake_stack, &from->stack, &from->stack_size);
-  threadIdx = current->thread;
-}
 
 void enter(boost::context::detail::transfer_t transfer) {
   landed(transfer);
@@ -76,13 +67,6 @@ void drop_fibers() {
     munmap(dropped->map, kStack + kGuard);
   }
   fibers.clear();
-}
-
-void switch_to(Fiber* to) {
-  Fiber* from = std::exchange(current, to);
-  __sanitizer_start_switch_fiber(&from->fake_stack, to->stack, to->stack_size);
-  __tsan_switch_to_fiber(to->tsan, kNoOrder);
-  landed(boost::context::detail::jump_fcontext(to->context, from));
 }
 
 void order_release(void* token) {

@@ -5,8 +5,10 @@
 #include <boost/context/detail/fcontext.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "core/cuda/emulation/emulation.h"
+#include "core/cuda/emulation/sanitizers.h"
 
 namespace linnet::emulation {
 
@@ -16,6 +18,7 @@ struct Request {
   void* out = nullptr;
   size_t bytes = 0;
   int source = 0;
+  void (*fold)(void* values) = nullptr;
 };
 
 enum class Wait : uint8_t { no, warp, block };
@@ -43,8 +46,21 @@ void grow_fibers(size_t count, void (*entry)());
 Fiber* fiber(size_t index);
 // After an error: stacks that were abandoned half-way are not used again.
 void drop_fibers();
-// Runs `to` until it switches back.
-void switch_to(Fiber* to);
+// What has to be said and set when a fiber goes on; `transfer` is boost's word on who ran before.
+inline void landed(boost::context::detail::transfer_t transfer) {
+  auto* from = static_cast<Fiber*>(transfer.data);
+  from->context = transfer.fctx;
+  __sanitizer_finish_switch_fiber(current->fake_stack, &from->stack, &from->stack_size);
+  threadIdx = current->thread;
+}
+// Runs `to` until it switches back. Inline, as all between a kernel and its switch: processors
+// mispredict every return on another stack than that of the call.
+inline void switch_to(Fiber* to) {
+  Fiber* from = std::exchange(current, to);
+  __sanitizer_start_switch_fiber(&from->fake_stack, to->stack, to->stack_size);
+  __tsan_switch_to_fiber(to->tsan, kNoOrder);
+  landed(boost::context::detail::jump_fcontext(to->context, from));
+}
 
 // What the block scheduler tells ThreadSanitizer: switching orders nothing, only these do.
 void order_release(void* token);

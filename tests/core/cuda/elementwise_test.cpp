@@ -92,6 +92,47 @@ TEST(CudaElementwise, MultipliesMatrices) {
   }
 }
 
+TEST(CudaElementwise, ProductsAddABiasAndSumRows) {
+  for (const auto& [dtype, c_dtype] :
+       {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}}) {
+    for (const int64_t tokens : {0, 1, 40}) {
+      // 24 columns, aligned as a GPU's library likes it, and 5.
+      for (const int64_t n : {24, 5}) {
+        const Tensor x = random_tensor({tokens, 48}, "x", dtype),
+                     w = random_tensor({n, 48}, "w", dtype);
+        const Tensor bias = random_tensor({n}, "bias", c_dtype, 5);
+        const Tensor expected = Tensor::empty({tokens, n}, c_dtype);
+        const Tensor got = Tensor::empty({tokens, n}, c_dtype, kGpu);
+        gemm_bias(x, Transpose::no, w, Transpose::yes, expected, bias);
+        gemm_bias(x.to(kGpu), Transpose::no, w.to(kGpu), Transpose::yes, got, bias.to(kGpu));
+        EXPECT_CLOSE(got, expected, test::tolerance_of(c_dtype));
+        const Tensor dy = random_tensor({tokens, n}, "dy", dtype);
+        for (const bool accumulate : {false, true}) {
+          const Tensor dw = random_tensor({n, 48}, "dw", c_dtype),
+                       row = random_tensor({n}, "row", c_dtype);
+          const Tensor got_dw = dw.to(kGpu), got_row = row.to(kGpu);
+          gemm_row_sums(dy, x, dw, accumulate ? 1 : 0, row, accumulate);
+          gemm_row_sums(dy.to(kGpu), x.to(kGpu), got_dw, accumulate ? 1 : 0, got_row, accumulate);
+          EXPECT_CLOSE(got_dw, dw, test::tolerance_of(c_dtype));
+          EXPECT_CLOSE(got_row, row, test::tolerance_of(c_dtype));
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaElementwise, ProductsTakeViewsThatAreHardlyAligned) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor all = random_tensor({300}, "all", dtype), a = all.slice(1, {7, 9}),
+                 b = all.slice(101, {9, 8});
+    const Tensor device = all.to(kGpu), sums = Tensor::zeros({60}, dtype, kGpu);
+    const Tensor expected = Tensor::empty({7, 8}, dtype), got = sums.slice(3, {7, 8});
+    gemm(a, Transpose::no, b, Transpose::no, expected);
+    gemm(device.slice(1, {7, 9}), Transpose::no, device.slice(101, {9, 8}), Transpose::no, got);
+    EXPECT_CLOSE(got, expected, test::tolerance_of(dtype));
+  }
+}
+
 TEST(CudaTensor, HostCodeCannotReachDeviceMemory) {
   const Tensor x = Tensor::zeros({3}, DType::f32, kGpu);
   EXPECT_THROW(x.data<float>(), Error);

@@ -1,0 +1,35 @@
+// CUDA graphs: work on the device that is captured once and replayed at the price of one launch.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "core/cuda/graph_memory.h"
+#include "core/cuda/runtime.h"
+
+namespace linnet::cuda {
+
+// What replays do is fixed by the capture: kernels, their arguments, addresses. What changes from
+// replay to replay (a batch, the step, the learning rate) must lie in device memory that the work
+// only reads, and that outlives the graph. Tensors that the work makes live in the graph's memory;
+// those that outlive the work hold what the last replay of any graph with that memory left there.
+class Graph {
+ public:
+  Graph() = default;
+  // Calls `work`, which nothing runs. Everything that it does on the host is done now and never
+  // again. Throws what `work` throws, among it NotCapturable, and Error naming the fix where CUDA
+  // refuses the capture; nothing was run then.
+  Graph(std::shared_ptr<GraphMemory> memory, const std::function<void()>& work);
+
+  bool defined() const { return executable_ != nullptr; }
+  // Kernels, copies and fills of a replay.
+  size_t operations() const;
+  // Submits it to the current stream.
+  void replay() const;
+
+ private:
+  std::shared_ptr<GraphMemory> memory_;
+  std::shared_ptr<void> executable_;
+};
+
+}  // namespace linnet::cuda

@@ -1,0 +1,191 @@
+// An update on a CUDA device. What changes from one update to the next (batches, the step, rates)
+// is written to device memory at fixed addresses, so that the work itself never changes: it is
+// captured as CUDA graphs, one for the passes of each form of micro-batch and one for what follows.
+#include <limits>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "core/cuda/cuda_device.h"
+#include "core/cuda/elementwise.h"
+#include "core/cuda/graph.h"
+#include "core/elementwise.h"
+#include "core/log.h"
+#include "optim/cuda/update.h"
+#include "recipes/engine/trainer.h"
+#include "recipes/engine/update_work.h"
+
+namespace linnet {
+namespace {
+
+// Work that is captured when it is done for the second time: the first one makes what lasts, such
+// as tables and the plans of products.
+struct Work {
+  bool done = false;
+  cuda::Graph graph;
+};
+
+// Micro-batches of one form go through the same tensors.
+using BatchForm = std::tuple<int64_t, int64_t, bool, bool, bool, bool>;
+BatchForm form_of(const Batch& batch) {
+  return {batch.B,
+          batch.T,
+          batch.positions.empty(),
+          batch.segments.empty(),
+          batch.mask.empty(),
+          batch.labels.empty()};
+}
+struct MicroBatch {
+  ModelInput input;
+  Tensor targets;
+  Work passes;
+};
+
+class DeviceUpdate final : public UpdateWork {
+ public:
+  explicit DeviceUpdate(const UpdateParts& parts)
+      : parts_(parts),
+        device_(parts.model.device()),
+        step_(Tensor::zeros({1}, DType::i64, device_)),
+        loss_(Tensor::zeros({}, DType::f64, device_)),
+        squares_(Tensor::zeros({}, DType::f64, device_)),
+        numbers_(Tensor::zeros({cuda::kUpdateNumbers}, DType::f64, device_)) {
+    if (!parts.recipe.train.cuda_graph) return;
+    graph_memory_ = cuda::make_graph_memory(device_.index);
+    capture_passes_ = capture_update_ = true;
+  }
+
+  void begin(int64_t step) override {
+    now_ = step;
+    step_.copy_from(Tensor::from(std::vector<int64_t>{step}, {1}));
+    loss_.set_zero();
+    parts_.model.parameters().gradients().set_zero();
+  }
+
+  void add(const Batch& batch) override {
+    const auto [found, is_new] = micro_batches_.try_emplace(form_of(batch));
+    MicroBatch& micro = found->second;
+    if (is_new) {
+      micro.input = model_input(batch, device_);
+      micro.targets = target_tensor(batch, device_);
+    } else {
+      copy_batch(batch, micro.input, micro.targets);
+    }
+    run(micro.passes, capture_passes_,
+        concat("forward and backward pass of ", batch.B, " x ", batch.T, " tokens"),
+        [&] { pass(micro); });
+  }
+
+  void finish(UpdateResult& result) override {
+    std::vector<double> values(cuda::kUpdateNumbers, 0);
+    values[cuda::kLearningRate] = result.lr;
+    values[cuda::kBeta1] = result.beta1.value_or(std::numeric_limits<double>::quiet_NaN());
+    values[cuda::kGradientScale] = 1.0 / static_cast<double>(result.targets);
+    values[cuda::kClipNorm] = parts_.updater.config.clip_norm;
+    numbers_.copy_from(Tensor::from(values, numbers_.shape()));
+    if (capture_update_ && !update_.done) mixers_correct_weights_ = is_there_work_after_updates();
+    run(update_, capture_update_, "optimizer", [this] {
+      step_optimizer();
+      if (!mixers_correct_weights_) use_new_weights();
+    });
+    const std::vector<double> done = numbers_.to_vector<double>();  // waits for the device
+    result.loss = loss_.item() / static_cast<double>(result.targets);
+    result.gradient_norm = done[cuda::kGradientNorm];
+    result.skipped = done[cuda::kSkip] != 0;
+    if (!mixers_correct_weights_ || result.skipped) return;
+    parts_.model.after_update();
+    use_new_weights();
+  }
+
+ private:
+  // Whether mixers correct their weights after an update, which the host allows only when the
+  // update was not skipped.
+  bool is_there_work_after_updates() const {
+    bool found = true;
+    try {
+      const cuda::Graph graph(graph_memory_, [this] { parts_.model.after_update(); });
+      found = graph.operations() > 0;
+    } catch (const cuda::NotCapturable&) {
+    }
+    if (found) {
+      log_info(
+          "what mixers do to their weights after an update runs without a CUDA graph: the host "
+          "decides whether it is due");
+    }
+    return found;
+  }
+
+  void pass(const MicroBatch& micro) {
+    // While a graph is captured the step is none that host code knows, so that what it does only in
+    // some steps (a fresh draw, say) is tried, and refused, in every capture.
+    ModelInput input = training_input(parts_.recipe, micro.input, cuda::capturing() ? -1 : now_);
+    input.random.device_step = static_cast<const uint64_t*>(step_.raw());
+    const Variable loss = parts_.task.loss(parts_.model, input, micro.targets);
+    backward(loss);
+    add_into(loss_, loss.value());
+  }
+
+  void step_optimizer() {
+    const ParameterSet& parameters = parts_.model.parameters();
+    const Tensor& gradients = parameters.gradients();
+    const double clip_value = parts_.updater.config.clip_value;
+    cuda::sum_of_squares(gradients, squares_);
+    cuda::prepare_update(numbers_, squares_, loss_, clip_value > 0);
+    if (clip_value > 0) cuda::clip_by_value(gradients, numbers_, clip_value);
+    parts_.updater.optimizer->step_on_device(parameters.weights(), gradients, numbers_);
+  }
+
+  // After an update that was skipped it changes nothing.
+  void use_new_weights() {
+    const ParameterSet& parameters = parts_.model.parameters();
+    parameters.refresh_values();
+    if (parts_.updater.average) {
+      parts_.updater.average->update_on_device(parameters.weights(), numbers_);
+    }
+  }
+
+  // Does `job`, of this name, or replays it; `capture` becomes false when it cannot be captured.
+  void run(Work& work, bool& capture, const std::string& name, const std::function<void()>& job) {
+    if (work.graph.defined()) return work.graph.replay();
+    if (!capture || !std::exchange(work.done, true)) return job();
+    try {
+      work.graph = cuda::Graph(graph_memory_, job);
+    } catch (const cuda::NotCapturable& reason) {
+      capture = false;
+      log_info("the ", name, " runs without a CUDA graph: ", reason.what());
+      return job();
+    } catch (const OutOfMemory& shortage) {
+      forget_graphs();
+      log_warning("training goes on without CUDA graphs, whose memory did not fit: ",
+                  shortage.what());
+      return job();
+    }
+    log_info("the ", name, " is a CUDA graph of ", work.graph.operations(), " operations");
+    work.graph.replay();
+  }
+
+  void forget_graphs() {
+    capture_passes_ = capture_update_ = false;
+    for (auto& [form, micro] : micro_batches_) micro.passes.graph = {};
+    update_.graph = {};
+    graph_memory_.reset();
+  }
+
+  UpdateParts parts_;
+  Device device_;
+  Tensor step_, loss_, squares_, numbers_;
+  int64_t now_ = 0;
+  std::shared_ptr<cuda::GraphMemory> graph_memory_;
+  bool capture_passes_ = false, capture_update_ = false;
+  bool mixers_correct_weights_ = true;  // where nothing is captured: as if they did
+  std::map<BatchForm, MicroBatch> micro_batches_;
+  Work update_;
+};
+
+}  // namespace
+
+std::unique_ptr<UpdateWork> make_device_update(const UpdateParts& parts) {
+  return std::make_unique<DeviceUpdate>(parts);
+}
+
+}  // namespace linnet

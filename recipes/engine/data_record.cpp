@@ -1,0 +1,115 @@
+#include "recipes/engine/data_record.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/files.h"
+#include "data/file_list.h"
+
+namespace linnet {
+namespace {
+
+std::string absolute(const std::string& path) {
+  std::string whole = std::filesystem::absolute(path).lexically_normal().string();
+  if (whole.size() > 1 && whole.back() == '/') whole.pop_back();
+  return whole;
+}
+
+// The files and folders that a configuration names, of patterns the folders below which they match.
+std::vector<std::string> places_of(const DataConfig& config) {
+  std::vector<std::string> named = {config.path};
+  for (const auto* list : {&config.train, &config.validation, &config.test}) {
+    if (config.path.empty()) named.insert(named.end(), list->begin(), list->end());
+  }
+  std::vector<std::string> places;
+  for (const std::string& name : named) {
+    if (name.empty()) continue;
+    places.push_back(name.find_first_of("*?") == std::string::npos ? name : fixed_folder(name));
+  }
+  return places;
+}
+
+bool all_there(const DataConfig& config) {
+  const std::vector<std::string> places = places_of(config);
+  return std::all_of(places.begin(), places.end(),
+                     [](const std::string& place) { return place.empty() || exists(place); });
+}
+
+}  // namespace
+
+DataRecord record_data(const DataConfig& config, const Task& task) {
+  DataRecord record{"", {config.train, config.validation, config.test}, {}};
+  const bool checkout = config.kind == "self" && config.path.empty();
+  if (checkout || !config.path.empty()) {
+    record.path = absolute(checkout ? "." : config.path);
+  } else {
+    for (auto& list : record.lists) {
+      std::transform(list.begin(), list.end(), list.begin(), absolute);
+    }
+  }
+  for (const Split split : kSplits) {
+    record.fingerprints[static_cast<size_t>(split)] = task.fingerprint(split);
+  }
+  return record;
+}
+
+JsonValue to_json(const DataRecord& record) {
+  JsonValue lists = JsonValue::object(), fingerprints = JsonValue::object();
+  for (const Split split : kSplits) {
+    const auto i = static_cast<size_t>(split);
+    JsonValue list = JsonValue::array();
+    for (const std::string& pattern : record.lists[i]) list.push(pattern);
+    lists.set(name_of(split), list);
+    fingerprints.set(name_of(split), record.fingerprints[i]);
+  }
+  return JsonValue::object()
+      .set("path", record.path)
+      .set("files", lists)
+      .set("fingerprints", fingerprints);
+}
+
+DataRecord data_record_from(const JsonValue& json) {
+  DataRecord record;
+  record.path = json.at("path").text();
+  for (const Split split : kSplits) {
+    const auto i = static_cast<size_t>(split);
+    for (const JsonValue& pattern : json.at("files").at(name_of(split)).elements()) {
+      record.lists[i].push_back(pattern.text());
+    }
+    record.fingerprints[i] = json.at("fingerprints").at(name_of(split)).text();
+  }
+  return record;
+}
+
+DataConfig located(const DataConfig& config, const DataRecord& record) {
+  DataConfig recorded = config;
+  recorded.path = record.path;
+  recorded.train = record.lists[0];
+  recorded.validation = record.lists[1];
+  recorded.test = record.lists[2];
+  return all_there(recorded) || !all_there(config) ? recorded : config;
+}
+
+std::string changed_splits(const DataRecord& record, const Task& task,
+                           const std::vector<Split>& splits) {
+  std::vector<std::string> changed;
+  for (const Split split : kSplits) {
+    const bool used = std::count(splits.begin(), splits.end(), split) > 0;
+    if (used && task.fingerprint(split) != record.fingerprints[static_cast<size_t>(split)]) {
+      changed.emplace_back(name_of(split));
+    }
+  }
+  if (changed.empty()) return "";
+  std::string names = changed[0];
+  for (size_t i = 1; i < changed.size(); ++i) {
+    names += concat(i + 1 < changed.size() ? ", " : " and ", changed[i]);
+  }
+  return concat("the ", names, changed.size() == 1 ? " split" : " splits");
+}
+
+std::string in_place(const DataConfig& config) {
+  const std::vector<std::string> places = places_of(config);
+  return places.empty() || places[0].empty() ? "" : concat(" in ", places[0]);
+}
+
+}  // namespace linnet

@@ -1,0 +1,74 @@
+// An update on the CPU.
+#include <cmath>
+
+#include "core/elementwise.h"
+#include "optim/clip.h"
+#include "recipes/engine/trainer.h"
+#include "recipes/engine/update_work.h"
+
+namespace linnet {
+namespace {
+
+class HostUpdate final : public UpdateWork {
+ public:
+  explicit HostUpdate(const UpdateParts& parts) : parts_(parts) {}
+
+  void begin(int64_t step) override {
+    step_ = step;
+    loss_sum_ = 0;
+    parts_.model.parameters().gradients().set_zero();
+  }
+
+  void add(const Batch& batch) override {
+    const ModelInput input =
+        training_input(parts_.recipe, model_input(batch, parts_.model.device()), step_);
+    const Variable loss =
+        parts_.task.loss(parts_.model, input, target_tensor(batch, parts_.model.device()));
+    backward(loss);
+    loss_sum_ += loss.value().item();
+  }
+
+  void finish(UpdateResult& result) override {
+    const ParameterSet& parameters = parts_.model.parameters();
+    const Tensor& gradients = parameters.gradients();
+    Updater& updater = parts_.updater;
+    result.loss = loss_sum_ / static_cast<double>(result.targets);
+    StepRates rates;
+    rates.lr = result.lr;
+    rates.gradient_scale = 1.0 / static_cast<double>(result.targets);
+    rates.beta1 = result.beta1;
+    result.gradient_norm = global_norm(gradients) * rates.gradient_scale;
+    result.skipped = !std::isfinite(result.gradient_norm) || !std::isfinite(result.loss);
+    if (result.skipped) return;
+    if (updater.config.clip_value > 0) {
+      scale_into(gradients, rates.gradient_scale);
+      rates.gradient_scale = 1;
+      clip_by_value(gradients, updater.config.clip_value);
+    }
+    rates.gradient_scale *= clip_factor(result.gradient_norm, updater.config.clip_norm);
+    updater.optimizer->step(parameters.weights(), gradients, rates);
+    parts_.model.after_update();
+    parameters.refresh_values();
+    if (updater.average) updater.average->update(parameters.weights());
+  }
+
+ private:
+  UpdateParts parts_;
+  int64_t step_ = 0;
+  double loss_sum_ = 0;
+};
+
+}  // namespace
+
+ModelInput training_input(const Recipe& recipe, ModelInput input, int64_t step) {
+  input.training = true;
+  input.recompute = recipe.train.recompute == Recompute::block;
+  input.random = {static_cast<uint64_t>(recipe.seed), static_cast<uint64_t>(step), 0};
+  return input;
+}
+
+std::unique_ptr<UpdateWork> make_host_update(const UpdateParts& parts) {
+  return std::make_unique<HostUpdate>(parts);
+}
+
+}  // namespace linnet

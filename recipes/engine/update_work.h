@@ -1,0 +1,40 @@
+// The work of an update, on the host or on a CUDA device.
+#pragma once
+
+#include <memory>
+
+#include "recipes/engine/run_state.h"
+#include "recipes/engine/task.h"
+
+namespace linnet {
+
+struct UpdateResult;
+
+// What an update works on.
+struct UpdateParts {
+  const Recipe& recipe;
+  const Task& task;
+  const Transformer& model;
+  Updater& updater;
+};
+
+class UpdateWork {
+ public:
+  virtual ~UpdateWork() = default;
+  // Before the micro-batches of update number `step`.
+  virtual void begin(int64_t step) = 0;
+  // Forward and backward pass of a micro-batch: adds to gradients and loss.
+  virtual void add(const Batch& batch) = 0;
+  // Clipping, optimizer and average, at the rates and for the targets of `result`. Fills in loss,
+  // gradient norm and `skipped`.
+  virtual void finish(UpdateResult& result) = 0;
+};
+
+std::unique_ptr<UpdateWork> make_host_update(const UpdateParts& parts);
+// Builds with CUDA have it: recipes/engine/cuda.
+std::unique_ptr<UpdateWork> make_device_update(const UpdateParts& parts);
+
+// How a micro-batch of update number `step` is to be read while training.
+ModelInput training_input(const Recipe& recipe, ModelInput input, int64_t step);
+
+}  // namespace linnet

@@ -1,0 +1,235 @@
+// Updates that are replayed as CUDA graphs leave the bits of updates that are not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "core/cuda/backend.h"
+#include "core/files.h"
+#include "tests/cuda_helpers.h"
+#include "tests/recipes/tiny_run.h"
+
+namespace linnet {
+namespace {
+
+using test::kGpu;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kReplayed = "pass of [0-9]+ x [0-9]+ tokens is a CUDA graph of [0-9]+ ";
+constexpr const char* kOptimizerReplayed = "the optimizer is a CUDA graph of ";
+
+class CudaGraphTraining : public test::TinyRun {
+ protected:
+  void SetUp() override {
+    TinyRun::SetUp();
+    set_log_level(LogLevel::info);
+  }
+  // Trains on the device and returns the run's log.
+  std::string log_of(const Recipe& recipe, const std::string& name) {
+    testing::internal::CaptureStderr();
+    run(recipe, name, "auto", kGpu);
+    testing::internal::GetCapturedStderr();
+    return read_file(join_path(out(name), "log.txt"));
+  }
+  // Trains with and without graphs, expects the same, and returns the log of the run with them.
+  std::string expect_same(Recipe recipe, const std::string& label) {
+    recipe.evaluate.every_steps = 0;
+    const std::string log = log_of(recipe, label + "-graph");
+    recipe.train.cuda_graph = false;
+    EXPECT_THAT(log_of(recipe, label + "-eager"), Not(HasSubstr("CUDA graph"))) << label;
+    expect_equal(left(label + "-graph"), left(label + "-eager"), label);
+    return log;
+  }
+};
+
+TEST_F(CudaGraphTraining, EveryMechanismHasTheSameBits) {
+  int replayed = 0;
+  for (const Mechanism& mechanism : mechanisms()) {
+    const MixerTraits traits = test::small_traits(mechanism);
+    std::vector<std::string> changes = {test::small_attention(mechanism),
+                                        "model.width=16",
+                                        "model.layers=1",
+                                        "train.max_steps=4",
+                                        "model.attention_dropout=0.1",
+                                        "train.micro_batch=3"};
+    std::vector<std::string> logs;
+    if (traits.causal) {
+      changes.push_back("train.tokens_per_update=48");
+      logs.push_back(expect_same(recipe(changes), mechanism.name));
+      changes.pop_back();
+    }
+    if (traits.noncausal) {
+      changes.push_back("train.examples_per_update=3");
+      logs.push_back(expect_same(classifier(changes), mechanism.name + "-classifier"));
+    }
+    for (const std::string& log : logs) {
+      const bool graph = testing::Value(log, ContainsRegex(kReplayed));
+      replayed += graph ? 1 : 0;
+      EXPECT_TRUE(graph || testing::Value(log, HasSubstr("tokens runs without a CUDA graph: ")))
+          << mechanism.name << " runs eagerly and does not say why:\n"
+          << log;
+    }
+  }
+  EXPECT_GE(replayed, 15);
+}
+
+TEST_F(CudaGraphTraining, EveryOptionHasTheSameBits) {
+  // Micro-batches of 4 and 2 examples: two forms, the first of them replayed at once.
+  const std::vector<std::string> all = {"model.dropout=0.2",
+                                        "model.activation_dropout=0.1",
+                                        "model.attention_dropout=0.1",
+                                        "model.attention={name: softmax}",
+                                        "train.micro_batch=4",
+                                        "optim.clip_norm=0.05",
+                                        "optim.ema={decay: 0.8, warmup: true}",
+                                        "optim.schedule={kind: linear, warmup_steps: 2}"};
+  const std::vector<std::pair<std::string, std::vector<std::string>>> variants = {
+      {"f32", all},
+      {"bf16", {"train.precision=bf16"}},
+      {"recompute", {"train.recompute=block", "data.cross_documents=false"}},
+      {"sgd", {"optim={kind: sgd, lr: 0.05, clip_value: 0.1}"}},
+      {"nag",
+       {"optim={kind: nag, lr: 0.05, clip_norm: 0.5}",
+        "optim.schedule={kind: inverse_sqrt, warmup_steps: 3}"}},
+      {"one_cycle",
+       {"optim.schedule={kind: one_cycle, steps: 7, warmup_steps: 3, cycle_beta1: true}"}},
+  };
+  for (const auto& [label, changes] : variants) {
+    std::vector<std::string> overrides = changes;
+    if (label == "bf16" || label == "recompute") {
+      overrides.insert(overrides.begin(), all.begin(), all.end());
+    }
+    const std::string log = expect_same(recipe(overrides), label);
+    EXPECT_THAT(log, ContainsRegex(kReplayed)) << label;
+    EXPECT_THAT(log, HasSubstr(kOptimizerReplayed)) << label;
+    EXPECT_THAT(log, Not(HasSubstr("without"))) << label;
+  }
+}
+
+TEST_F(CudaGraphTraining, FormsOfBatchesHaveGraphsOfTheirOwn) {
+  // 12 examples by 5: 5, 5 and 2.
+  const std::string log = expect_same(classifier(), "forms");
+  EXPECT_THAT(log, HasSubstr("pass of 5 x 16 tokens is a CUDA graph"));
+  EXPECT_THAT(log, HasSubstr("pass of 2 x 16 tokens is a CUDA graph"));
+}
+
+TEST_F(CudaGraphTraining, ResumesBitForBitWithAndWithout) {
+  const std::vector<std::string> changes = {"model.dropout=0.1", "evaluate.every_steps=0",
+                                            "optim.ema={decay: 0.8, warmup: true}"};
+  const Recipe whole = recipe(changes);
+  log_of(whole, "straight");
+  for (const bool graph : {true, false}) {
+    const std::string name = graph ? "with" : "without";
+    Recipe part = whole;
+    part.train.max_steps = 4;
+    log_of(part, name);
+    Recipe rest = whole;
+    rest.train.cuda_graph = graph;
+    log_of(rest, name);
+    expect_equal(left(name), left("straight"), name);
+  }
+}
+
+TEST_F(CudaGraphTraining, EvaluationsInBetweenChangeNothing) {
+  Recipe often = recipe({"evaluate.every_steps=1", "evaluate.contexts=[8]", "train.max_steps=4",
+                         "optim.ema={decay: 0.8}", "model.attention={name: cosformer}"});
+  log_of(often, "often-graph");
+  often.train.cuda_graph = false;
+  log_of(often, "often-eager");
+  expect_equal(left("often-graph"), left("often-eager"), "often");
+}
+
+TEST_F(CudaGraphTraining, SkippedLayersAreChosenByTheHost) {
+  const std::string log =
+      expect_same(recipe({"model.layer_dropout=0.5", "train.max_steps=5"}), "layers");
+  EXPECT_THAT(log, HasSubstr("pass of 6 x 16 tokens runs without a CUDA graph: "
+                             "model.layer_dropout, by which the host"));
+  EXPECT_THAT(log, Not(ContainsRegex(kReplayed)));
+  EXPECT_THAT(log, HasSubstr(kOptimizerReplayed));
+}
+
+TEST_F(CudaGraphTraining, WeightsThatMixersCorrectAreCorrectedByTheHost) {
+  const std::string log =
+      expect_same(recipe({"model.attention={name: lavo, rank: 3, window: 4, basis_train: qr}",
+                          "optim.ema={decay: 0.8}", "train.precision=bf16"}),
+                  "qr");
+  EXPECT_THAT(log, HasSubstr("after an update runs without a CUDA graph"));
+  EXPECT_THAT(log, ContainsRegex(kReplayed));
+  EXPECT_THAT(log, HasSubstr(kOptimizerReplayed));
+}
+
+TEST_F(CudaGraphTraining, WhatIsSkippedIsDecidedInEveryReplay) {
+  const auto updates = [&](bool graph, const std::string& attention) {
+    Recipe recipe = this->recipe({attention, "optim.ema={decay: 0.8}", "model.dropout=0.1"});
+    recipe.train.cuda_graph = graph;
+    const std::unique_ptr<Task> task = make_task(recipe);
+    const std::unique_ptr<Transformer> model = build_model(recipe, task->sizes(), kGpu);
+    Updater updater = make_updater(recipe, model->parameters());
+    TrainStep step(recipe, *task, *model, updater);
+    Progress progress;
+    const Tensor& weights = model->parameters().weights();
+    std::string skipped;
+    std::vector<Tensor> result;
+    for (int64_t i = 0; i < 7; ++i) {
+      const Tensor before = weights.clone();
+      const bool poisoned = i == 0 || i == 4;
+      if (poisoned) weights.slice(0, {1}).fill(std::numeric_limits<double>::quiet_NaN());
+      skipped +=
+          step.run(progress, [&] { return task->train_batch(6 * i, 6); }).skipped ? "s" : ".";
+      if (poisoned) weights.copy_from(before);
+      result.push_back(weights.to(Device{}).clone());
+    }
+    EXPECT_EQ(skipped, "s...s..");
+    for (const auto& [name, tensor] : updater.optimizer->state()) {
+      result.push_back(tensor.to(Device{}));
+    }
+    result.push_back(updater.average->average().to(Device{}));
+    return result;
+  };
+  for (const char* attention :
+       {"model.attention={name: linear}",
+        "model.attention={name: lavo, rank: 3, window: 4, basis_train: qr}"}) {
+    testing::internal::CaptureStderr();
+    const std::vector<Tensor> with = updates(true, attention), without = updates(false, attention);
+    testing::internal::GetCapturedStderr();
+    ASSERT_EQ(with.size(), without.size());
+    for (size_t i = 0; i < with.size(); ++i) {
+      EXPECT_TRUE(test::same_bits(with[i], without[i])) << attention << " " << i;
+    }
+    EXPECT_TRUE(test::same_bits(with[3], with[4])) << "a skipped update changes no weight";
+  }
+}
+
+TEST_F(CudaGraphTraining, GoesOnWithoutWhenTheirMemoryDoesNotFit) {
+  if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs a device of a chosen size";
+  Recipe tight = recipe({"evaluate.every_steps=0", "train.max_steps=3", "data.context=9",
+                         "train.tokens_per_update=36", "train.cuda_graph=false"});
+  reset_peak_memory(kGpu);
+  log_of(tight, "eager");
+  size_t room = peak_allocated_bytes(kGpu);
+  // The least that single operations can do with: the C library rounds what it allocates. Graphs
+  // round more.
+  set_log_level(LogLevel::error);
+  for (bool fits = false; !fits; room += room / 100) {
+    setenv("LINNET_EMULATED_MEMORY", std::to_string(room).c_str(), 1);
+    try {
+      run(tight, concat("room-", room), "auto", kGpu);
+      fits = true;
+    } catch (const Error&) {
+    }
+  }
+  set_log_level(LogLevel::info);
+  tight.train.cuda_graph = true;
+  const std::string log = log_of(tight, "tight");
+  unsetenv("LINNET_EMULATED_MEMORY");
+  EXPECT_THAT(log, HasSubstr("training goes on without CUDA graphs, whose memory did not fit: "));
+  EXPECT_THAT(log, HasSubstr("CUDA graphs ("));
+  expect_equal(left("tight"), left("eager"), "tight");
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,26 @@
+// Options that several commands have.
+#include <charconv>
+#include <CLI/CLI.hpp>
+
+#include "core/error.h"
+#include "core/threads.h"
+#include "tools/cli/commands.h"
+
+namespace linnet::cli {
+
+void add_threads_option(CLI::App& command) {
+  command.add_option_function<int>(
+      "--threads", [](int count) { set_thread_count(count); },
+      "CPU threads, 1 to 1024 (default: OMP_NUM_THREADS, all)");
+}
+
+std::function<std::string(const std::string&)> at_least(int64_t minimum) {
+  return [minimum](const std::string& text) {
+    int64_t value = minimum;
+    // What is no number is refused afterwards.
+    std::from_chars(text.data(), text.data() + text.size(), value);
+    return value >= minimum ? "" : concat("must be ", minimum, " or more, found ", text);
+  };
+}
+
+}  // namespace linnet::cli
