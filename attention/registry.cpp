@@ -1,6 +1,7 @@
 // The list of attention mechanisms, and how recipes find them.
 #include "attention/registry.h"
 
+#include "attention/abc_cluster/abc_cluster.h"
 #include "attention/abc_compressive/abc_compressive.h"
 #include "attention/abc_dilated/abc_dilated.h"
 #include "attention/abc_l2g/abc_l2g.h"
@@ -50,6 +51,7 @@ std::vector<Mechanism>& all() {
     add_to(result, abc_l2g_mechanism());
     add_to(result, abc_compressive_mechanism());
     add_to(result, abc_random_mechanism());
+    add_to(result, abc_cluster_mechanism());
     add_to(result, linformer_mechanism());
     add_to(result, lavo_mechanism());
     add_to(result, transnormer_diag_mechanism());

@@ -7,28 +7,38 @@
 namespace linnet {
 namespace {
 
-// Sums of weights have a gradient only where something is divided by them; elsewhere a state says
-// which slots are used.
-bool divides(const SlotMixing& mixing) {
-  return mixing.options.normalizer == SlotNormalizer::read_time;
+// How a state names the mass, and whether it has a gradient: where the control is given, it is the
+// number of tokens, or, where nothing is divided by it, only says which slots are used.
+struct MassEntry {
+  const char* name;
+  bool differentiable;
+};
+MassEntry mass_entry(const SlotMixing& mixing) {
+  if (mixing.options.normalizer == SlotNormalizer::none) return {"used", false};
+  if (mixing.options.control == SlotControl::given) return {"count", false};
+  return {"mass", true};
 }
 
 MixerState to_state(const SlotMixing& mixing, const SlotMemory& memory) {
   MixerState state{{"K", memory.keys}, {"V", memory.values}};
-  if (divides(mixing)) {
-    state["mass"] = memory.mass;
-  } else {
-    state["used"] = Variable(used_slots(memory.mass.value(), mixing.options).to(DType::i64));
+  const MassEntry entry = mass_entry(mixing);
+  if (entry.differentiable) {
+    state[entry.name] = memory.mass;
+    return state;
   }
+  const Tensor& mass = memory.mass.value();
+  const bool divides = mixing.options.normalizer == SlotNormalizer::read_time;
+  state[entry.name] = Variable((divides ? mass : used_slots(mass, mixing.options)).to(DType::i64));
   return state;
 }
 
 SlotMemory from_state(const SlotMixing& mixing, const MixerState& state, DType dtype) {
   if (state.empty()) return {};
-  const DType f64 = DType::f64;
-  return {as_dtype(state.at("K"), dtype), as_dtype(state.at("V"), dtype),
-          divides(mixing) ? as_dtype(state.at("mass"), f64)
-                          : Variable(state.at("used").value().to(f64))};
+  const MassEntry entry = mass_entry(mixing);
+  const Variable& mass = state.at(entry.name);
+  return {
+      as_dtype(state.at("K"), dtype), as_dtype(state.at("V"), dtype),
+      entry.differentiable ? as_dtype(mass, DType::f64) : Variable(mass.value().to(DType::f64))};
 }
 
 // x [B,S,H,.] as keys of a memory, written by `controls`; no values.

@@ -19,7 +19,8 @@ struct SlotMixing {
 using SlotControls = std::function<Variable()>;
 
 // Attention over slots in the form of `options`, continuing from and leaving the state K [B,H,N,K],
-// V [B,H,N,V] and, [B,H,N], `mass` (f64) or, with normalizer none, `used` (i64, 1: written).
+// V [B,H,N,V] and, [B,H,N], `mass` (f64); for a given control `count` (i64: controls divided by
+// their sum must be 0 or 1) or, with normalizer none, `used` (i64, 1: written).
 // `value_controls` (noncausal and cross only): values are written by a control of their own; slots
 // count as used where keys are written.
 AttentionMixer::MixResult slot_mix(const SlotMixing& mixing, const MixerOptions& options,
@@ -108,6 +109,21 @@ template <typename Number, typename Control>
 std::vector<Number> slot_definition(const ReferenceSequence<Number>& s, const SlotDefinition& d,
                                     const Control& alpha) {
   return slot_definition(s, d, alpha, alpha);
+}
+
+// To which slot each head wrote each token [S,H], as the mixer recorded it for a definition.
+template <typename Number>
+std::vector<int32_t> recorded_slots(const ReferenceSequence<Number>& s, const Tensor& all) {
+  const std::vector<int32_t> slots = all.to_vector<int32_t>();
+  const int64_t first = s.row * all.size(1) + (s.form == Form::cross ? 0 : s.begin);
+  return {slots.begin() + first * s.H, slots.begin() + (first + s.S) * s.H};
+}
+// The control that writes token j of head h to slot [j,h] of `slots` [S,H].
+template <typename Number>
+auto one_slot_each(const ReferenceSequence<Number>& s, std::vector<int32_t> slots) {
+  return [slots = std::move(slots), H = s.H](int64_t j, int64_t h, int64_t l) {
+    return static_cast<Number>(slots[static_cast<size_t>(j * H + h)] == l ? 1 : 0);
+  };
 }
 
 }  // namespace linnet

@@ -15,7 +15,8 @@ Tensor one_hot_controls(const Tensor& choices, const Tensor& weights, int64_t he
   const int64_t B = choices.size(0), S = choices.size(1), per_token = choices.size(2);
   require(per_token == 1 || per_token == heads, "one_hot_controls: expected choices for 1 or ",
           heads, " heads, got ", choices.shape());
-  const Tensor controls = Tensor::zeros({B, S, heads, slots}, DType::f32, choices.device());
+  const DType dtype = weights.defined() ? weights.dtype() : DType::f32;
+  const Tensor controls = Tensor::zeros({B, S, heads, slots}, dtype, choices.device());
   if constexpr (kCuda) {
     if (on_cuda(choices)) {
       cuda::one_hot_controls(choices, weights, controls);
@@ -25,10 +26,14 @@ Tensor one_hot_controls(const Tensor& choices, const Tensor& weights, int64_t he
   for (int64_t i = 0; i < B * S * heads; ++i) {
     const int64_t token = i / heads;
     const int32_t slot = choices.data<int32_t>()[per_token == 1 ? token : i];
-    require(slot < slots, "one_hot_controls: slot ", slot, " of ", slots);
+    require_usage(slot < slots, "slot ", slot, " does not exist: there are ", slots,
+                  ", numbered from 0");
     if (slot < 0) continue;
-    controls.data<float>()[i * slots + slot] =
-        weights.defined() ? weights.data<float>()[token] : 1.0f;
+    if (weights.defined()) {
+      controls.data<double>()[i * slots + slot] = weights.data<double>()[token];
+    } else {
+      controls.data<float>()[i * slots + slot] = 1;
+    }
   }
   return controls;
 }
@@ -52,8 +57,9 @@ Tensor global_token_slots(const Tensor& positions, int64_t stride, int64_t slots
 
 PooledSlots pooled_slots(const Tensor& mask, const Tensor& segments, int64_t B, int64_t S,
                          int64_t slots, Device device) {
+  const DType dtype = device.kind == DeviceKind::cuda ? DType::f32 : DType::f64;
   const PooledSlots out{Tensor::empty({B, S, 1}, DType::i32, device),
-                        Tensor::empty({B, S}, DType::f32, device)};
+                        Tensor::empty({B, S}, dtype, device)};
   if constexpr (kCuda) {
     if (on_cuda(out.slots)) {
       cuda::pooled_slots(mask, segments, out, slots);
@@ -78,27 +84,27 @@ PooledSlots pooled_slots(const Tensor& mask, const Tensor& segments, int64_t B, 
         const bool written = valid(token);
         out.slots.data<int32_t>()[token] =
             written ? static_cast<int32_t>(number++ * slots / count) : -1;
-        out.weights.data<float>()[token] =
-            written ? static_cast<float>(slots) / static_cast<float>(count) : 0.0f;
+        out.weights.data<double>()[token] =
+            written ? static_cast<double>(slots) / static_cast<double>(count) : 0.0;
       }
     }
   }
   return out;
 }
 
-Tensor random_slots(const RandomKey& key, const DrawPlace& place, const Tensor& positions,
+Tensor random_slots(const RandomKey& key, const Tensor& examples, const Tensor& positions,
                     int64_t heads, int64_t slots) {
   const int64_t B = positions.size(0), S = positions.size(1);
   const Tensor out = Tensor::empty({B, S, heads}, DType::i32, positions.device());
   if constexpr (kCuda) {
     if (on_cuda(positions)) {
-      cuda::random_slots(key, place, positions, out, slots);
+      cuda::random_slots(key, examples, positions, out, slots);
       return out;
     }
   }
   for (int64_t i = 0; i < out.elements(); ++i) {
-    const int64_t token = i / heads, b = token / S;
-    const int64_t example = place.examples.defined() ? place.examples.data<int64_t>()[b] : b;
+    const int64_t token = i / heads;
+    const int64_t example = examples.defined() ? examples.data<int64_t>()[token / S] : 0;
     out.data<int32_t>()[i] =
         drawn_slot(key, example, positions.data<int32_t>()[token], i % heads, heads, slots);
   }

@@ -85,7 +85,7 @@ Mechanism abc_l2g_mechanism() {
   facts.traits.growth = "T N";
   facts.presets = kPresets;
   facts.cost_cases = {"{slots: 256}"};
-  facts.variants = {"{slots: 5, stride: 3, scale: 1}", "{slots: 40, stride: 2, mask_empty: false}"};
+  facts.variants = {"{slots: 7, scale: 1}", "{slots: 12, stride: 3, mask_empty: false}"};
   facts.limits = {{"as many slots as global tokens give soft-max attention to these",
                    "{slots: 32, stride: 2}",
                    {Form::noncausal, Form::causal, Form::cross},

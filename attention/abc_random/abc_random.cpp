@@ -30,9 +30,7 @@ class AbcRandomMixer : public AttentionMixer {
     return slot_mix(mixing, options(), input, context, state, [&] {
       const int64_t H = options().heads;
       const Tensor positions = written_positions(options(), input, context);
-      const Tensor slots = chosen(
-          context, "slots", {positions.size(0), positions.size(1), H}, positions.device(),
-          [&] { return random_slots(key(context), context.place, positions, H, params_.slots); });
+      const Tensor slots = drawn_slots(context, positions);
       return Variable(one_hot_controls(slots, {}, H, params_.slots));
     });
   }
@@ -41,14 +39,24 @@ class AbcRandomMixer : public AttentionMixer {
   }
 
  private:
-  // Outside training draws do not change from step to step.
-  RandomKey key(const MixerContext& context) const {
+  // Drawn where the positions are, or given; noted in the record.
+  Tensor drawn_slots(const MixerContext& context, const Tensor& positions) const {
+    // Outside training draws change neither from step to step nor with the example.
     RandomKey key = draw_key(context);
-    if (!context.training) {
-      key.step = 0;
-      key.device_step = nullptr;
-    }
-    return key;
+    if (!context.training) key.step = 0;
+    if (!context.training) key.device_step = nullptr;
+    const Tensor examples = context.training ? context.place.examples : Tensor();
+    const auto draw = [&] {
+      return random_slots(key, examples, positions, options().heads, params_.slots);
+    };
+    if (context.record == nullptr) return draw();
+    const auto given = context.record->given_draws.find("slots");
+    const bool is_given = given != context.record->given_draws.end();
+    const Tensor slots = is_given ? given->second.to(DType::i32).to(positions.device()) : draw();
+    const Shape shape{positions.size(0), positions.size(1), options().heads};
+    require_usage(slots.shape() == shape, "draws/slots: expected ", shape, ", got ", slots.shape());
+    context.record->draws["slots"] = slots.to(Device{}).to(DType::f64);
+    return slots;
   }
 
   AbcRandomParams params_;
@@ -61,13 +69,8 @@ std::vector<Number> definition(const AbcRandomParams& params, const ReferenceSeq
   d.scale = params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K)));
   d.divisor = params.pool == "mean" ? SlotDefinition::Divisor::read : SlotDefinition::Divisor::none;
   d.mask_empty = params.mask_empty;
-  const auto found = s.choices.find("slots");
-  require(found != s.choices.end(), "abc_random: the definition needs the slots that were drawn");
-  const Tensor& slots = found->second;
-  const int64_t first = s.row * slots.size(1) + (s.form == Form::cross ? 0 : s.begin);
-  return slot_definition(s, d, [&](int64_t j, int64_t h, int64_t l) {
-    return slots.data<int32_t>()[(first + j) * s.H + h] == l ? Number{1} : Number{0};
-  });
+  require(s.draws.contains("slots"), "abc_random: the definition needs the mixer's draws");
+  return slot_definition(s, d, one_slot_each(s, recorded_slots(s, s.draws.at("slots"))));
 }
 
 }  // namespace

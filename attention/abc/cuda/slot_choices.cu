@@ -55,16 +55,16 @@ void pooled_slots(const Tensor& mask, const Tensor& segments, const PooledSlots&
   });
 }
 
-void random_slots(const RandomKey& key, const DrawPlace& place, const Tensor& positions,
+void random_slots(const RandomKey& key, const Tensor& examples, const Tensor& positions,
                   const Tensor& out, int64_t slots) {
   const int64_t S = positions.size(1), heads = out.size(2);
   const int32_t* position = pointer<int32_t>(positions);
-  const int64_t* examples = pointer_or_null<int64_t>(place.examples);
+  const int64_t* example = pointer_or_null<int64_t>(examples);
   int32_t* to = pointer<int32_t>(out);
   for_each("random_slots", out.elements(), [=] __device__(int64_t i) {
-    const int64_t token = i / heads, b = token / S;
-    to[i] = drawn_slot(key_of_step(key), examples != nullptr ? examples[b] : b, position[token],
-                       i % heads, heads, slots);
+    const int64_t token = i / heads;
+    to[i] = drawn_slot(key_of_step(key), example != nullptr ? example[token / S] : 0,
+                       position[token], i % heads, heads, slots);
   });
 }
 
