@@ -8,9 +8,10 @@ namespace linnet {
 AttentionMixer::MixResult kernelized_mix(const LinearAttentionOptions& attention,
                                          const MixerOptions& options, const MixInput& input,
                                          const Proportions& proportions,
-                                         const MixerContext& context, const MixerState& state) {
-  const LinearAttentionVariables variables{input.q, input.k, input.v, proportions.query,
-                                           proportions.key};
+                                         const MixerContext& context, const MixerState& state,
+                                         const Variable& log_decay) {
+  const LinearAttentionVariables variables{input.q,           input.k,         input.v,
+                                           proportions.query, proportions.key, log_decay};
   LinearAttentionContext at;
   at.options = attention;
   at.query_mask = context.key_mask;

@@ -23,11 +23,13 @@ struct Proportions {
 };
 
 // phi(q_i) S / D(phi(q_i) . z) in the form of `options`, continuing from and leaving state S
-// [B,H,m,V], z [B,H,m].
+// [B,H,m,V], z [B,H,m]. With a log-decay [B,T,H] (causal only) a token leaves exp of it of the
+// state before.
 AttentionMixer::MixResult kernelized_mix(const LinearAttentionOptions& attention,
                                          const MixerOptions& options, const MixInput& input,
                                          const Proportions& proportions,
-                                         const MixerContext& context, const MixerState& state);
+                                         const MixerContext& context, const MixerState& state,
+                                         const Variable& log_decay = {});
 
 // What it takes, with that many features a head, and the state that it leaves.
 MixerCost kernelized_cost(const MixerOptions& options, int64_t features, const MixerShape& shape);
@@ -43,6 +45,7 @@ Number reference_denominator(Normalizer normalizer, double floor, Number x) {
 template <typename Number>
 Number reference_feature(FeatureMap map, Number x) {
   if (map == FeatureMap::relu) return std::max(x, Number{0});
+  if (map == FeatureMap::elu) return x > 0 ? x : std::expm1(x);
   return x > 0 ? x + 1 : std::exp(x);
 }
 

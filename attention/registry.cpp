@@ -15,10 +15,14 @@
 #include "attention/linear/linear.h"
 #include "attention/linformer/linformer.h"
 #include "attention/local/local.h"
+#include "attention/performer/performer.h"
 #include "attention/relu/relu.h"
+#include "attention/rfa/rfa.h"
+#include "attention/rope_linear/rope_linear.h"
 #include "attention/softmax/softmax.h"
 #include "attention/t2r/t2r.h"
 #include "attention/transnormer_diag/transnormer_diag.h"
+#include "attention/transnormer_norm/transnormer_norm.h"
 #include "core/suggest.h"
 
 namespace linnet {
@@ -44,7 +48,11 @@ std::vector<Mechanism>& all() {
     add_to(result, relu_mechanism());
     add_to(result, cosformer_mechanism());
     add_to(result, leapformer_mechanism());
+    add_to(result, rope_linear_mechanism());
+    add_to(result, performer_mechanism());
+    add_to(result, rfa_mechanism());
     add_to(result, t2r_mechanism());
+    add_to(result, transnormer_norm_mechanism());
     add_to(result, abc_mlp_mechanism());
     add_to(result, abc_window_mechanism());
     add_to(result, abc_dilated_mechanism());

@@ -35,6 +35,7 @@ LinearAttentionInputs<T> bind(const Arrays& arrays, const LinearAttentionContext
   in.v = view_of<T>(arrays.v);
   in.query_proportions = pointer<T>(arrays.query_proportions);
   in.key_proportions = pointer<T>(arrays.key_proportions);
+  in.log_decay = pointer<T>(arrays.log_decay);
   in.query_mask = pointer<uint8_t>(context.query_mask);
   in.key_mask = pointer<uint8_t>(context.key_mask);
   return in;
@@ -53,6 +54,7 @@ void check_inputs(const Arrays& arrays, const LinearAttentionContext& context) {
   check_leading(context.segments, arrays.k, 2, kName, "segments");
   check_leading(arrays.query_proportions, arrays.q, 3, kName, "query_proportions");
   check_leading(arrays.key_proportions, arrays.k, 3, kName, "key_proportions");
+  check_leading(arrays.log_decay, arrays.k, 3, kName, "log_decay");
 }
 
 // The shapes of `count` states for these keys, values and kind of features.
@@ -73,6 +75,7 @@ LinearAttentionGradients<T> gradients_of(const Arrays& d) {
   out.v = view_of<T>(d.v);
   out.query_proportions = pointer<T>(d.query_proportions);
   out.key_proportions = pointer<T>(d.key_proportions);
+  out.log_decay = pointer<T>(d.log_decay);
   return out;
 }
 
@@ -185,7 +188,8 @@ LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& in
                       converted(inputs.query_proportions, dtype, kName, device),
                       converted(inputs.key_proportions, dtype, kName, device),
                       converted(state.memory, dtype, kName, device),
-                      converted(state.mass, dtype, kName, device)};
+                      converted(state.mass, dtype, kName, device),
+                      converted(inputs.log_decay, dtype, kName, device)};
   check_inputs(arrays, context);
   const int64_t B = arrays.q.size(0), T = arrays.q.size(1), H = arrays.q.size(2);
   const Shape state_shape = memory_shape(B, arrays.k.size(2), arrays.k.size(3),
@@ -203,23 +207,28 @@ LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& in
                    empty_like(arrays.query_proportions),
                    empty_like(arrays.key_proportions),
                    empty_like(arrays.memory),
-                   empty_like(arrays.mass)};
+                   empty_like(arrays.mass),
+                   gradients.wanted(7) ? empty_like(arrays.log_decay) : Tensor()};
     const Tensor dy = output_gradient(gradients, dtype);
     const Tensor dmemory = output_or_none(gradients, 1);
     const Tensor dmass = output_or_none(gradients, 2);
     causal_backward(context, arrays, y, denominators, dy, dmemory, dmass, d);
-    add_all(gradients, {d.q, d.k, d.v, d.query_proportions, d.key_proportions, d.memory, d.mass});
+    add_all(gradients,
+            {d.q, d.k, d.v, d.query_proportions, d.key_proportions, d.memory, d.mass, d.log_decay});
   };
   std::vector<Variable> outputs =
       record_many("linear_attention_causal", {y.to(inputs.q.dtype()), memory, mass},
                   {inputs.q, inputs.k, inputs.v, inputs.query_proportions, inputs.key_proportions,
-                   state.memory, state.mass},
+                   state.memory, state.mass, inputs.log_decay},
                   back);
   return {outputs[0], {outputs[1], outputs[2]}};
 }
 
 LinearAttentionSums linear_attention_memory(const LinearAttentionVariables& inputs,
                                             const LinearAttentionContext& context) {
+  require(!inputs.log_decay.defined(), kName,
+          ": a memory of all keys has no order in which it could ",
+          "decay; leave log_decay undefined");
   const DType dtype = computing_type(inputs.k);
   const Device device = inputs.k.value().device();
   Arrays arrays;

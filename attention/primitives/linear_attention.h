@@ -21,6 +21,9 @@ struct LinearAttentionVariables {
   Variable q;                                   // [B,Tq,H,K]
   Variable k, v;                                // [B,Tk,G,K], [B,Tk,G,V]; G divides H
   Variable query_proportions, key_proportions;  // [B,Tq,H], [B,Tk,G] in [0,1]
+  // Causal: natural logarithm of what a token leaves of the state before it, [B,T,G], at most 0 and
+  // finite. Undefined: nothing decays. That of masked keys counts as 0.
+  Variable log_decay = {};
 };
 
 // S [N,G,m,V] and z [N,G,m] in f32 (f64 where the inputs are f64), m = K, or 2K with proportions. N
@@ -43,7 +46,8 @@ LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& in
                                               const LinearAttentionContext& context,
                                               const LinearAttentionSums& state = {});
 
-// The sums over all keys of every segment (k, v, key_proportions; q is not looked at). Their number
+// The sums over all keys of every segment (k, v, key_proportions; q is not looked at, a log_decay
+// refused). Their number
 // is a shape: segments on a device are copied to the host.
 LinearAttentionSums linear_attention_memory(const LinearAttentionVariables& inputs,
                                             const LinearAttentionContext& context);
@@ -52,5 +56,11 @@ LinearAttentionSums linear_attention_memory(const LinearAttentionVariables& inpu
 Variable linear_attention_read(const LinearAttentionVariables& inputs,
                                const LinearAttentionSums& memory,
                                const LinearAttentionContext& context);
+
+// phi(scale x) of x [B,T,H,K] by itself, in f32 (f64 for f64) whatever the dtype of x, for features
+// that a mechanism changes further. Masked tokens (mask u8 [B,T], 1 = valid; undefined: all valid)
+// are 0 and never read. Differentiable.
+Variable linear_attention_features(const Variable& x, FeatureMap map, double scale,
+                                   const Tensor& mask);
 
 }  // namespace linnet

@@ -3,6 +3,7 @@
 // R_j = sum_{i >= j} phi(q_i) G_i^T); both recompute what they need, nothing per token is stored.
 #include <algorithm>
 
+#include "attention/primitives/linear_attention_decay.h"
 #include "attention/primitives/linear_attention_tile.h"
 #include "core/error.h"
 #include "core/threads.h"
@@ -13,6 +14,7 @@ namespace {
 using chunked::kChunk;
 using chunked::Scratch;
 using chunked::Segment;
+using linear_attention_detail::ChunkDecay;
 using linear_attention_detail::Kernel;
 using linear_attention_detail::Partials;
 using linear_attention_detail::Side;
@@ -23,7 +25,9 @@ struct Causal {
          const std::vector<Span>& spans_in)
       : kernel(options, inputs, inputs.k.H, inputs.q.H, inputs.v.K),
         spans(spans_in),
-        segments(chunked::split_spans(spans, kernel.key_heads, thread_count())),
+        // Pieces of a span add up only where nothing decays.
+        segments(chunked::split_spans(spans, kernel.key_heads,
+                                      inputs.log_decay == nullptr ? thread_count() : 1)),
         tasks(static_cast<int64_t>(segments.size()) * kernel.key_heads) {
     require(inputs.q.T == inputs.k.T, "linear_attention: causal attention of ", inputs.q.T,
             " queries over ", inputs.k.T, " keys; expected as many");
@@ -75,9 +79,12 @@ void forward_segment(const Kernel<T>& kernel, int64_t row, const Segment& segmen
     kernel.load_features(Side::key, row, t, n, key_head, keys);
     kernel.load_values(row, t, n, key_head, values);
     chunked::transpose(keys, mp, n, mp, keys_turned, kChunk);
+    const ChunkDecay<T> decay(kernel.inputs, row, t, n, key_head);
     for (int64_t h = key_head * kernel.group; h < (key_head + 1) * kernel.group; ++h) {
       kernel.load_features(Side::query, row, t, n, h, queries);
       chunked::lower_product(n, kernel.m, queries, mp, keys_turned, kChunk, weights, kChunk);
+      decay.scale_lower(weights);
+      decay.scale_since_start(queries, mp);
       tile_gemm<T>(n, vp, kernel.m, T(1), {queries, mp}, {state, vp}, Write::overwrite, numerators,
                    vp);
       chunked::add_lower_times(n, vp, weights, kChunk, values, vp, numerators, vp);
@@ -87,7 +94,10 @@ void forward_segment(const Kernel<T>& kernel, int64_t row, const Segment& segmen
       }
       kernel.store_outputs(row, t, n, h, numerators, row_denominators, y, denominators);
     }
-    if (state_wanted || t + n < segment.end) kernel.accumulate(n, keys, values, nullptr, state);
+    if (!state_wanted && t + n == segment.end) break;
+    decay.scale_state(state, kernel.state_size());
+    decay.scale_until_end(keys, mp);
+    kernel.accumulate(n, keys, values, nullptr, state);
   }
 }
 
@@ -128,6 +138,18 @@ void weight_gradients(const Kernel<T>& kernel, int64_t n, const T* G, const T* d
   }
 }
 
+// The part of the log-decay's gradient that is made of one side's features and their gradients:
+// see sum_decay_gradients.
+template <typename T>
+void add_decay_gradients(const Kernel<T>& kernel, int64_t row, int64_t t, int64_t n,
+                         int64_t key_head, T sign, const T* features, const T* dfeatures,
+                         T* gradients) {
+  for (int64_t i = 0; i < n; ++i) {
+    gradients[(row * kernel.inputs.k.T + t + i) * kernel.key_heads + key_head] +=
+        sign * dot_row(features + i * kernel.mp, dfeatures + i * kernel.mp, kernel.mp);
+  }
+}
+
 // dq of a segment. `turned` holds the transposed state S^T [vp, mp], then z.
 template <typename T>
 void query_gradients(const Kernel<T>& kernel, int64_t row, const Segment& segment, int64_t key_head,
@@ -141,25 +163,36 @@ void query_gradients(const Kernel<T>& kernel, int64_t row, const Segment& segmen
   T* G = scratch.take(kChunk * vp);
   T* ddenominators = scratch.take(kChunk);
   T* dweights = scratch.take(kChunk * kChunk);
+  T* queries = scratch.take(kChunk * mp);
   T* dqueries = scratch.take(kChunk * mp);
   for (int64_t t = segment.begin; t < segment.end; t += kChunk) {
     const int64_t n = std::min(kChunk, segment.end - t);
     kernel.load_features(Side::key, row, t, n, key_head, keys);
     kernel.load_values(row, t, n, key_head, values);
     chunked::transpose(values, vp, n, vp, values_turned, kChunk);
+    const ChunkDecay<T> decay(kernel.inputs, row, t, n, key_head);
     for (int64_t h = key_head * kernel.group; h < (key_head + 1) * kernel.group; ++h) {
       kernel.load_output_gradients(row, t, n, h, outputs.y, outputs.denominators, outputs.dy, G,
                                    ddenominators);
       weight_gradients(kernel, n, G, ddenominators, values_turned, dweights);
+      decay.scale_lower(dweights);
       tile_gemm<T>(n, mp, kernel.V, T(1), {G, vp}, {turned, mp}, Write::overwrite, dqueries, mp);
-      chunked::add_lower_times(n, mp, dweights, kChunk, keys, mp, dqueries, mp);
       for (int64_t i = 0; kernel.normalized && i < n; ++i) {
         axpy_row(mp, ddenominators[i], mass, dqueries + i * mp);
+      }
+      decay.scale_since_start(dqueries, mp);
+      chunked::add_lower_times(n, mp, dweights, kChunk, keys, mp, dqueries, mp);
+      if (gradients.log_decay != nullptr) {
+        kernel.load_features(Side::query, row, t, n, h, queries);
+        add_decay_gradients(kernel, row, t, n, key_head, T(-1), queries, dqueries,
+                            gradients.log_decay);
       }
       kernel.store_feature_gradients(Side::query, row, t, n, h, dqueries, gradients.q,
                                      dproportions);
     }
     if (t + n == segment.end) break;
+    decay.scale_state(turned, kernel.state_size());
+    decay.scale_until_end(keys, mp);
     tile_gemm<T>(kernel.V, mp, n, T(1), {values, vp, true}, {keys, mp}, Write::accumulate, turned,
                  mp);
     for (int64_t i = 0; i < n; ++i) axpy_row(mp, T(1), keys + i * mp, mass);
@@ -197,15 +230,25 @@ void key_gradients(const Kernel<T>& kernel, int64_t row, const Segment& segment,
                  mp);
     for (int64_t i = 0; i < n; ++i) axpy_row(mp, T(1), adjoint_mass, dkeys + i * mp);
     tile_gemm<T>(n, vp, kernel.m, T(1), {keys, mp}, {adjoint, vp}, Write::overwrite, dvalues, vp);
+    const ChunkDecay<T> decay(kernel.inputs, row, t, n, key_head);
+    decay.scale_until_end(dkeys, mp);
+    decay.scale_until_end(dvalues, vp);
+    decay.scale_state(adjoint, kernel.state_size());
     for (int64_t h = key_head * kernel.group; h < (key_head + 1) * kernel.group; ++h) {
       kernel.load_features(Side::query, row, t, n, h, queries);
       kernel.load_output_gradients(row, t, n, h, outputs.y, outputs.denominators, outputs.dy, G,
                                    ddenominators);
       chunked::lower_product(n, kernel.m, queries, mp, keys_turned, kChunk, weights, kChunk);
+      decay.scale_lower(weights);
       chunked::add_lower_transposed_times(n, vp, weights, kChunk, G, vp, dvalues, vp);
       weight_gradients(kernel, n, G, ddenominators, values_turned, weights);
+      decay.scale_lower(weights);
       chunked::add_lower_transposed_times(n, mp, weights, kChunk, queries, mp, dkeys, mp);
+      decay.scale_since_start(queries, mp);
       kernel.accumulate(n, queries, G, ddenominators, adjoint);
+    }
+    if (gradients.log_decay != nullptr) {
+      add_decay_gradients(kernel, row, t, n, key_head, T(1), keys, dkeys, gradients.log_decay);
     }
     kernel.store_feature_gradients(Side::key, row, t, n, key_head, dkeys, gradients.k,
                                    dproportions);
@@ -259,6 +302,9 @@ void linear_attention_causal_backward(
   const Outputs<T> outputs{y, denominators, dy};
   Partials<T> before(segments, kernel.key_heads, kernel.state_size());
   Partials<T> after(segments, kernel.key_heads, kernel.state_size());
+  if (gradients.log_decay != nullptr) {
+    std::fill_n(gradients.log_decay, inputs.k.B * inputs.k.T * kernel.key_heads, T(0));
+  }
   if (before.needed()) {
     call.run([&](int64_t s, int64_t head) {
       const int64_t row = spans[segments[s].span].row;
@@ -291,6 +337,13 @@ void linear_attention_causal_backward(
     if (segment.index == 0 && span.carries_in) {
       kernel.store_state(adjoint, dstate_in, span.row, head);
     }
+    if (gradients.log_decay == nullptr) return;
+    T* state = scratch.take(kernel.state_size());
+    kernel.load_state(span.carries_in ? state_in : LinearAttentionState<const T>{}, span.row, head,
+                      state);
+    linear_attention_detail::sum_decay_gradients(
+        span, inputs.key_mask, inputs.k.T, kernel.key_heads, head,
+        static_cast<double>(dot_row(state, adjoint, kernel.state_size())), gradients.log_decay);
   });
 }
 

@@ -3,6 +3,9 @@
 // that was computed once (noncausal, cross). Katharopoulos et al. 2020; cosFormer (Qin et al. 2022)
 // and LeaPformer re-weighting.
 //
+// Causal states may decay: S_t = exp(g_t) S_{t-1} + phi(k_t) v_t^T and z likewise, with a log-decay
+// g_t <= 0 for every token and key head (gated random features, running maxima).
+//
 // Shapes: q [B,Tq,H,K], k [B,Tk,Hk,K], v [B,Tk,Hk,V], y [B,Tq,H,V], where Hk divides H and head h
 // reads key head h / (H / Hk). The feature width m is K, or 2K with re-weighting. Arrays in host
 // memory, float or double (sums are made in that type); nothing is kept after a call. Outputs and
@@ -20,8 +23,8 @@
 
 namespace linnet {
 
-// phi, element by element; elu1(x) = x + 1 for x > 0, exp(x) otherwise.
-enum class FeatureMap : uint8_t { identity, elu1, relu };
+// phi, element by element; elu1(x) = x + 1 for x > 0, exp(x) otherwise; elu(x) = elu1(x) - 1.
+enum class FeatureMap : uint8_t { identity, elu1, relu, elu };
 
 // The denominator D(x): 1, max(x, epsilon), x + epsilon. Where max takes epsilon, no gradient
 // passes through the denominator.
@@ -39,12 +42,14 @@ struct LinearAttentionOptions {
 // What is read. Forms that need only keys or only queries leave the others empty.
 // Re-weighting: with proportions P in [0,1], one a token and head, phi(x) becomes
 // [phi(x) cos(pi P / 2), phi(x) sin(pi P / 2)], so that weights are multiplied by
-// cos(pi (P_q,i - P_k,j) / 2). Both are given or neither.
+// cos(pi (P_q,i - P_k,j) / 2). Both are given or neither. The log-decay (natural logarithm, causal
+// only) of a masked key counts as 0.
 template <typename T>
 struct LinearAttentionInputs {
   SequenceView<const T> q, k, v;
   const T* query_proportions = nullptr;  // [B,Tq,H]
   const T* key_proportions = nullptr;    // [B,Tk,Hk]
+  const T* log_decay = nullptr;          // [B,Tk,Hk], at most 0
   const uint8_t* query_mask = nullptr;   // [B,Tq]
   const uint8_t* key_mask = nullptr;     // [B,Tk]
 };
@@ -63,10 +68,12 @@ struct LinearAttentionGradients {
   SequenceView<T> q, k, v;
   T* query_proportions = nullptr;
   T* key_proportions = nullptr;
+  T* log_decay = nullptr;
 };
 
 // Causal. Spans cover all rows; spans that carry in continue state_in of their row, spans that
-// carry out write state_out, which does not overlap state_in. denominators [B,T,H] receives x of
+// carry out write state_out, which does not overlap state_in. Spans whose state decays are not cut
+// among threads. denominators [B,T,H] receives x of
 // D(x), for backward (null unless needed). Throws Error where shapes disagree or epsilon is not
 // positive.
 template <typename T>
@@ -114,8 +121,8 @@ void linear_attention_read_backward(const LinearAttentionOptions& options,
                                     LinearAttentionState<T> dmemory);
 
 // The definition in double: y_i = sum_j A_ij v_j / D(sum_j A_ij), A_ij = phi(q_i) . phi(k_j)
-// cos(pi (P_q,i - P_k,j) / 2) over valid j (j <= i where causal) in the same span, plus the carried
-// state. Key span n serves query span n. For tests.
+// cos(pi (P_q,i - P_k,j) / 2) exp(g_{j+1} + ... + g_i) over valid j (j <= i where causal) in the
+// same span, plus the decayed carried state. Key span n serves query span n. For tests.
 void linear_attention_reference(const LinearAttentionOptions& options,
                                 const LinearAttentionInputs<double>& inputs, bool causal,
                                 const std::vector<Span>& query_spans,

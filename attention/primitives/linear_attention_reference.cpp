@@ -14,6 +14,8 @@ double phi(FeatureMap map, double x) {
       return x > 0 ? x + 1 : std::exp(x);
     case FeatureMap::relu:
       return std::max(x, 0.0);
+    case FeatureMap::elu:
+      return x > 0 ? x : std::expm1(x);
     case FeatureMap::identity:
       break;
   }
@@ -41,7 +43,8 @@ void linear_attention_reference(const LinearAttentionOptions& options,
                                 const std::vector<Span>& key_spans,
                                 LinearAttentionState<const double> state_in,
                                 LinearAttentionState<double> state_out, SequenceView<double> y) {
-  const auto& [q, k, v, query_proportions, key_proportions, query_mask, key_mask] = inputs;
+  const auto& [q, k, v, query_proportions, key_proportions, log_decay, query_mask, key_mask] =
+      inputs;
   const int64_t V = v.K, m = query_proportions == nullptr ? k.K : 2 * k.K;
   for (size_t s = 0; s < query_spans.size(); ++s) {
     const Span &queries = query_spans[s], &keys = key_spans[s];
@@ -59,6 +62,15 @@ void linear_attention_reference(const LinearAttentionOptions& options,
             key_proportions == nullptr ? nullptr
                                        : key_proportions + (keys.row * k.T + j) * k.H + key_head));
       }
+      // exp(sum of the log-decay of tokens (after, upto]).
+      const auto decay = [&inputs, &keys, key_head](int64_t after, int64_t upto) {
+        double total = 0;
+        for (int64_t l = after + 1; inputs.log_decay != nullptr && l <= upto; ++l) {
+          if (!is_valid(inputs.key_mask, keys.row, l, inputs.k.T)) continue;
+          total += inputs.log_decay[(keys.row * inputs.k.T + l) * inputs.k.H + key_head];
+        }
+        return std::exp(total);
+      };
       for (int64_t i = queries.begin; i < queries.end; ++i) {
         double* row = y.at(queries.row, i, h);
         std::fill_n(row, V, 0.0);
@@ -68,10 +80,11 @@ void linear_attention_reference(const LinearAttentionOptions& options,
             query_proportions == nullptr ? nullptr
                                          : query_proportions + (queries.row * q.T + i) * q.H + h);
         double denominator = 0;
+        const double carried = decay(keys.begin - 1, i);
         for (int64_t r = 0; r < m; ++r) {
-          if (mass != nullptr) denominator += query[r] * mass[r];
+          if (mass != nullptr) denominator += carried * query[r] * mass[r];
           for (int64_t c = 0; memory != nullptr && c < V; ++c) {
-            row[c] += query[r] * memory[r * V + c];
+            row[c] += carried * query[r] * memory[r * V + c];
           }
         }
         for (int64_t j = keys.begin; j < (causal ? i + 1 : keys.end); ++j) {
@@ -79,6 +92,7 @@ void linear_attention_reference(const LinearAttentionOptions& options,
           const std::vector<double>& key = key_features[j - keys.begin];
           double weight = 0;
           for (int64_t r = 0; r < m; ++r) weight += query[r] * key[r];
+          weight *= decay(j, i);
           denominator += weight;
           for (int64_t c = 0; c < V; ++c) row[c] += weight * v.at(keys.row, j, key_head)[c];
         }
@@ -92,19 +106,21 @@ void linear_attention_reference(const LinearAttentionOptions& options,
       if (!queries.carries_out || state_out.memory == nullptr) continue;
       double* out = state_out.memory + number * m * V;
       double* out_mass = state_out.mass + number * m;
+      const double carried = decay(keys.begin - 1, keys.end - 1);
       for (int64_t r = 0; r < m; ++r) {
-        out_mass[r] = mass == nullptr ? 0 : mass[r];
+        out_mass[r] = mass == nullptr ? 0 : carried * mass[r];
         for (int64_t c = 0; c < V; ++c) {
-          out[r * V + c] = memory == nullptr ? 0 : memory[r * V + c];
+          out[r * V + c] = memory == nullptr ? 0 : carried * memory[r * V + c];
         }
       }
       for (int64_t j = keys.begin; j < keys.end; ++j) {
         if (!is_valid(key_mask, keys.row, j, k.T)) continue;
         const std::vector<double>& key = key_features[j - keys.begin];
+        const double left = decay(j, keys.end - 1);
         for (int64_t r = 0; r < m; ++r) {
-          out_mass[r] += key[r];
+          out_mass[r] += left * key[r];
           for (int64_t c = 0; c < V; ++c) {
-            out[r * V + c] += key[r] * v.at(keys.row, j, key_head)[c];
+            out[r * V + c] += left * key[r] * v.at(keys.row, j, key_head)[c];
           }
         }
       }

@@ -22,6 +22,8 @@ Vector<T> feature(FeatureMap map, Vector<T> x) {
       return x > 0 ? x + 1 : simd::exp<T>(x);
     case FeatureMap::relu:
       return x > 0 ? x : Vector<T>{};
+    case FeatureMap::elu:
+      return x > 0 ? x : simd::exp<T>(x) - 1;
     case FeatureMap::identity:
       break;
   }
@@ -37,6 +39,8 @@ Vector<T> feature_slope(FeatureMap map, Vector<T> x, Vector<T> value) {
       return x > 0 ? one : value;
     case FeatureMap::relu:
       return x > 0 ? one : Vector<T>{};
+    case FeatureMap::elu:
+      return x > 0 ? one : value + 1;
     case FeatureMap::identity:
       break;
   }
@@ -88,7 +92,8 @@ Kernel<T>::Kernel(const LinearAttentionOptions& options_in,
   m = reweighted ? 2 * K : K;
   mp = chunked::padded(m);
   vp = chunked::padded(V);
-  const auto& [q, k, v, query_proportions, key_proportions, query_mask, key_mask] = inputs;
+  const auto& [q, k, v, query_proportions, key_proportions, log_decay, query_mask, key_mask] =
+      inputs;
   require(key_heads > 0 && heads % key_heads == 0, "linear_attention: ", heads,
           " query heads cannot share ", key_heads, " key heads; expected a divisor");
   require(K > 0 && V > 0, "linear_attention: widths must be positive, got K=", K, " V=", V);

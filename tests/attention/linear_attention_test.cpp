@@ -27,6 +27,7 @@ struct Problem {
   std::vector<double> q, k, v, pq, pk, memory, mass;
   std::vector<uint8_t> query_mask, key_mask;
   std::vector<Span> query_spans, key_spans;
+  std::vector<double> log_decay;
 
   int64_t m() const { return reweighted ? 2 * s.K : s.K; }
 };
@@ -47,7 +48,7 @@ std::vector<double> fractions(int64_t n, uint64_t site) {
 
 Problem make_problem(const Sizes& s, const LinearAttentionOptions& options, bool reweighted,
                      bool causal, bool with_state, const std::vector<int32_t>& segments = {}) {
-  Problem p{s, options, reweighted, causal, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
+  Problem p{s, options, reweighted, causal, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
   p.q = draws(s.B * s.Tq * s.H * s.K, 1);
   p.k = draws(s.B * s.Tk * s.G * s.K, 2);
   p.v = draws(s.B * s.Tk * s.G * s.V, 3);
@@ -63,6 +64,12 @@ Problem make_problem(const Sizes& s, const LinearAttentionOptions& options, bool
     p.mass = fractions(s.B * s.G * p.m(), 7);
   }
   return p;
+}
+
+// Log-decays down to about -3 times `strength`.
+void make_decay(Problem& p, double strength) {
+  p.log_decay = draws(p.s.B * p.s.Tk * p.s.G, 8);
+  for (double& g : p.log_decay) g = static_cast<float>(-strength * std::abs(g));
 }
 
 // Masks tokens and puts NaN into everything that belongs to them.
@@ -87,6 +94,7 @@ void mask_some(Problem& p, bool same_mask) {
     spoil(p.k, j, p.s.G * p.s.K);
     spoil(p.v, j, p.s.G * p.s.V);
     spoil(p.pk, j, p.s.G);
+    spoil(p.log_decay, j, p.s.G);
   }
 }
 
@@ -101,7 +109,8 @@ template <typename T>
 double worst_error(const Problem& p) {
   const Sizes& s = p.s;
   const auto q = rounded<T>(p.q), k = rounded<T>(p.k), v = rounded<T>(p.v), pq = rounded<T>(p.pq),
-             pk = rounded<T>(p.pk), memory = rounded<T>(p.memory), mass = rounded<T>(p.mass);
+             pk = rounded<T>(p.pk), log_decay = rounded<T>(p.log_decay),
+             memory = rounded<T>(p.memory), mass = rounded<T>(p.mass);
   const auto or_null = [](const auto& x) { return x.empty() ? nullptr : x.data(); };
   LinearAttentionInputs<T> in;
   in.q = SequenceView<const T>(q.data(), s.B, s.Tq, s.H, s.K);
@@ -109,6 +118,7 @@ double worst_error(const Problem& p) {
   in.v = SequenceView<const T>(v.data(), s.B, s.Tk, s.G, s.V);
   in.query_proportions = or_null(pq);
   in.key_proportions = or_null(pk);
+  in.log_decay = or_null(log_decay);
   in.query_mask = or_null(p.query_mask);
   in.key_mask = or_null(p.key_mask);
   LinearAttentionInputs<double> wide;
@@ -117,6 +127,7 @@ double worst_error(const Problem& p) {
   wide.v = SequenceView<const double>(p.v.data(), s.B, s.Tk, s.G, s.V);
   wide.query_proportions = or_null(p.pq);
   wide.key_proportions = or_null(p.pk);
+  wide.log_decay = or_null(p.log_decay);
   wide.query_mask = in.query_mask;
   wide.key_mask = in.key_mask;
 
@@ -169,10 +180,10 @@ double tolerance(int64_t terms) {
 // Map and normaliser. A denominator of signed features would cross epsilon, where y has no digits.
 using Kinds = std::pair<FeatureMap, Normalizer>;
 const Kinds kKinds[] = {
-    {FeatureMap::identity, Normalizer::none}, {FeatureMap::elu1, Normalizer::none},
-    {FeatureMap::elu1, Normalizer::clamp},    {FeatureMap::elu1, Normalizer::add},
-    {FeatureMap::relu, Normalizer::none},     {FeatureMap::relu, Normalizer::clamp},
-    {FeatureMap::relu, Normalizer::add}};
+    {FeatureMap::identity, Normalizer::none}, {FeatureMap::elu, Normalizer::none},
+    {FeatureMap::elu1, Normalizer::none},     {FeatureMap::elu1, Normalizer::clamp},
+    {FeatureMap::elu1, Normalizer::add},      {FeatureMap::relu, Normalizer::none},
+    {FeatureMap::relu, Normalizer::clamp},    {FeatureMap::relu, Normalizer::add}};
 
 class LinearAttentionForms : public testing::TestWithParam<std::tuple<Kinds, bool, bool>> {};
 
@@ -218,13 +229,39 @@ TEST(LinearAttention, SegmentsAreIndependent) {
   }
 }
 
+TEST(LinearAttention, DecayingStatesAgreeWithTheDefinition) {
+  const Sizes sizes[] = {
+      {2, 1, 1, 1, 1, 1, 1}, {2, 64, 64, 2, 1, 6, 5}, {2, 131, 131, 4, 2, 17, 20}};
+  for (const Sizes& s : sizes) {
+    // As gates do, hardly, and so strongly that products of decays underflow inside a chunk.
+    for (const double strength : {0.1, 1e-6, 200.0}) {
+      for (const bool with_state : {false, true}) {
+        Problem p = make_problem(s, {}, with_state, true, with_state);
+        make_decay(p, strength);
+        EXPECT_LE(worst_error<double>(p), tolerance<double>(s.Tk * s.K)) << s.Tk << " " << strength;
+        EXPECT_LE(worst_error<float>(p), tolerance<float>(s.Tk * s.K)) << s.Tk << " " << strength;
+        mask_some(p, true);
+        EXPECT_LE(worst_error<double>(p), tolerance<double>(s.Tk * s.K)) << "masked " << s.Tk;
+      }
+    }
+  }
+  std::vector<int32_t> segments(2 * 131);
+  for (size_t i = 0; i < segments.size(); ++i) segments[i] = static_cast<int32_t>(i / 50);
+  Problem packed = make_problem({2, 131, 131, 2, 2, 4, 3}, {}, false, true, true, segments);
+  make_decay(packed, 0.5);
+  EXPECT_LE(worst_error<double>(packed), tolerance<double>(131 * 4));
+}
+
 TEST(LinearAttention, SplittingAmongThreadsChangesOnlyRounding) {
   const int before = thread_count();
   for (const bool causal : {true, false}) {
-    const Problem p = make_problem({1, 600, 600, 2, 1, 8, 8}, {}, true, causal, causal);
+    Problem p = make_problem({1, 600, 600, 2, 1, 8, 8}, {}, true, causal, causal);
     for (const int threads : {1, 2, 64}) {
       set_thread_count(threads);
       EXPECT_LE(worst_error<double>(p), tolerance<double>(p.s.Tk * p.s.K)) << threads;
+      if (!causal || threads < 64) continue;
+      make_decay(p, 0.01);
+      EXPECT_LE(worst_error<double>(p), tolerance<double>(p.s.Tk * p.s.K)) << "decaying";
     }
   }
   set_thread_count(before);

@@ -45,10 +45,10 @@ std::vector<Tensor> inputs_for(int64_t Tq, int64_t Tk, bool reweighted, bool wit
 // Map and normaliser. A denominator of signed features changes sign: no derivative at the floor.
 using Kinds = std::pair<FeatureMap, Normalizer>;
 const Kinds kKinds[] = {
-    {FeatureMap::identity, Normalizer::none}, {FeatureMap::elu1, Normalizer::none},
-    {FeatureMap::elu1, Normalizer::clamp},    {FeatureMap::elu1, Normalizer::add},
-    {FeatureMap::relu, Normalizer::none},     {FeatureMap::relu, Normalizer::clamp},
-    {FeatureMap::relu, Normalizer::add}};
+    {FeatureMap::identity, Normalizer::none}, {FeatureMap::elu, Normalizer::none},
+    {FeatureMap::elu1, Normalizer::none},     {FeatureMap::elu1, Normalizer::clamp},
+    {FeatureMap::elu1, Normalizer::add},      {FeatureMap::relu, Normalizer::none},
+    {FeatureMap::relu, Normalizer::clamp},    {FeatureMap::relu, Normalizer::add}};
 
 class LinearAttentionGradient : public testing::TestWithParam<std::tuple<Kinds, bool>> {};
 
@@ -89,6 +89,42 @@ TEST_P(LinearAttentionGradient, MatchesFiniteDifferences) {
   const auto result = grad_check(cross, inputs_for(3, 5, reweighted, false));
   EXPECT_TRUE(result.passed) << result.message;
 }
+// Log-decays between -1 and 0, such that no difference step reaches 0.
+Tensor draw_decay(const Shape& shape) {
+  const Tensor decay = draw(shape, 8, true);
+  for (int64_t i = 0; i < decay.elements(); ++i) decay.data<double>()[i] *= -1;
+  return decay;
+}
+
+TEST(LinearAttentionVariable, GradientsOfDecayingStatesMatchFiniteDifferences) {
+  LinearAttentionContext context;
+  context.options.query_scale = 0.7;
+  for (const Normalizer normalizer : {Normalizer::none, Normalizer::clamp, Normalizer::add}) {
+    context.options.normalizer = normalizer;
+    for (const bool everything : {false, true}) {
+      context.query_mask = context.key_mask = context.segments = Tensor();
+      if (everything) {
+        context.query_mask =
+            Tensor::from(std::vector<uint8_t>{1, 1, 0, 1, 1, 1, 1, 1, 1, 0}, {2, 5});
+        context.key_mask = Tensor::from(std::vector<uint8_t>{1, 0, 1, 1, 1, 0, 1, 1, 1, 0}, {2, 5});
+        context.segments = Tensor::from(std::vector<int32_t>{0, 0, 1, 1, 1, 4, 4, 4, 4, 5}, {2, 5});
+      }
+      for (const bool with_state : {false, true}) {
+        std::vector<Tensor> inputs = inputs_for(5, 5, everything, with_state);
+        inputs.push_back(draw_decay({2, 5, 1}));
+        const auto causal = [&](const std::vector<Variable>& in) {
+          LinearAttentionVariables variables = variables_of(in);
+          variables.log_decay = in[7];
+          const auto result = linear_attention_causal(variables, context, {in[5], in[6]});
+          return std::vector<Variable>{result.y, result.state.memory, result.state.mass};
+        };
+        const auto result = grad_check(causal, inputs);
+        EXPECT_TRUE(result.passed) << result.message;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, LinearAttentionGradient,
                          testing::Combine(testing::ValuesIn(kKinds), testing::Bool()));
 
@@ -147,6 +183,49 @@ TEST(LinearAttentionVariable, LongSequencesSplitAmongThreadsHaveTheSameGradients
     EXPECT_EQ(largest_difference(split, gradients_of(in, context, causal)), 0);
   }
   set_thread_count(before);
+}
+
+// Past a chunk, and with decays that leave nothing: gradients are those of the same sums one token
+// at a time, where a state never passes through a chunk.
+TEST(LinearAttentionVariable, DecayAcrossChunksHasTheGradientsOfSingleSteps) {
+  constexpr int64_t T = 70;
+  std::vector<Tensor> tensors = inputs_for(T, T, false, true);
+  tensors.push_back(draw_decay({2, T, 1}));
+  for (int64_t t = 0; t < 2 * T; t += 9) tensors[7].data<double>()[t] = -900;
+  const auto gradients = [&](bool single) {
+    std::vector<Variable> in;
+    for (const Tensor& x : tensors) in.push_back(x.defined() ? Variable(x, true) : Variable());
+    LinearAttentionSums state{in[5], in[6]};
+    std::vector<Variable> outputs;
+    std::vector<Tensor> seeds;
+    const Tensor dy = draw({2, T, 2, 2}, 30);
+    // Single tokens by masks: everything but token t is masked, which neither reads nor decays.
+    for (int64_t t = 0; t < (single ? T : 1); ++t) {
+      LinearAttentionContext context;
+      if (single) {
+        context.query_mask = Tensor::zeros({2, T}, DType::u8);
+        for (const int64_t row : {0, 1}) context.query_mask.data<uint8_t>()[row * T + t] = 1;
+        context.key_mask = context.query_mask;
+      }
+      LinearAttentionVariables variables = variables_of(in);
+      variables.log_decay = in[7];
+      const auto result = linear_attention_causal(variables, context, state);
+      state = result.state;
+      outputs.push_back(result.y);
+      seeds.push_back(dy);
+    }
+    outputs.push_back(state.memory);
+    seeds.push_back(draw(state.memory.shape(), 31));
+    outputs.push_back(state.mass);
+    seeds.push_back(draw(state.mass.shape(), 32));
+    backward(outputs, seeds);
+    std::vector<Tensor> found;
+    for (const Variable& x : in) {
+      if (x.defined()) found.push_back(x.grad());
+    }
+    return found;
+  };
+  EXPECT_LE(largest_difference(gradients(false), gradients(true)), 1e-12);
 }
 
 TEST(LinearAttentionVariable, SinglePrecisionGradientsStayClose) {
@@ -264,6 +343,25 @@ TEST(LinearAttentionVariable, HalfPrecisionIsComputedInSingle) {
   EXPECT_EQ(largest_difference({a.state.memory.value()}, {b.state.memory.value()}), 0);
 }
 
+TEST(LinearAttentionVariable, FeaturesByThemselvesAreThoseOfTheKernels) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor x = draw({2, 70, 2, 3}, 1);
+  const Tensor mask = Tensor::full({2, 70}, 1, DType::u8);
+  mask.data<uint8_t>()[3] = 0;
+  std::fill_n(x.data<double>() + 3 * 6, 6, nan);
+  const Variable leaf(x, true);
+  const Variable features = linear_attention_features(leaf, FeatureMap::elu, 0.5, mask);
+  backward({features}, {Tensor::full(x.shape(), 1, DType::f64)});
+  for (int64_t i = 0; i < x.elements(); ++i) {
+    const double scaled = 0.5 * x.data<double>()[i];
+    const bool masked = i / 6 == 3;
+    const double expected = masked ? 0 : scaled > 0 ? scaled : std::expm1(scaled);
+    const double slope = masked ? 0 : scaled > 0 ? 0.5 : 0.5 * std::exp(scaled);
+    EXPECT_TRUE(std::abs(features.value().data<double>()[i] - expected) <= 1e-15) << i;
+    EXPECT_TRUE(std::abs(leaf.grad().data<double>()[i] - slope) <= 1e-15) << i;
+  }
+}
+
 TEST(LinearAttentionVariable, EqualKeysGiveTheRunningMeanOfValues) {
   const int64_t T = 9;
   const Tensor q = draw({1, T, 1, 3}, 1), v = draw({1, T, 1, 2}, 3);
@@ -290,6 +388,11 @@ TEST(LinearAttentionVariable, RefusesStatesAndMasksOfOtherShapes) {
   EXPECT_THROW(linear_attention_causal(variables, context,
                                        {Variable(draw({2, 1, 4, 2}, 6)), Variable(in[6])}),
                Error);
+  LinearAttentionVariables decaying = variables;
+  decaying.log_decay = Variable(Tensor::zeros({2, 5, 1}, DType::f64));
+  EXPECT_THROW(linear_attention_memory(decaying, context), Error);
+  decaying.log_decay = Variable(Tensor::zeros({2, 5, 2}, DType::f64));
+  EXPECT_THROW(linear_attention_causal(decaying, context), Error);
   context.key_mask = Tensor::full({2, 4}, 1, DType::u8);
   EXPECT_THROW(linear_attention_causal(variables, context), Error);
 }

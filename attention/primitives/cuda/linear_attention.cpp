@@ -73,6 +73,14 @@ StateScan transposed_scan_of(int64_t features, int64_t values, int64_t state_hea
   return scan;
 }
 
+// Where the state begins anew, and how it decays.
+void set_order(const LinearAttentionContext& context, const LinearAttentionArrays& in,
+               StateScan& scan) {
+  scan.segments = context.segments;
+  scan.log_decay = in.log_decay;
+  scan.decay_mask = context.key_mask;
+}
+
 // Spans where they say more than "each row is one".
 Tensor spans_on_device(const LinearAttentionContext& context, const std::vector<Span>& spans,
                        Device device) {
@@ -110,7 +118,7 @@ void linear_attention_causal_forward(const LinearAttentionContext& context,
   scan.out = rows_like(in.q, V + 1);
   scan.in = {in.memory, in.mass};
   scan.out_state = {memory, mass};
-  scan.segments = context.segments;
+  set_order(context, in, scan);
   run(scan);
   normalize(scan.out, context.query_mask, context.options, y, denominators);
 }
@@ -125,6 +133,7 @@ void linear_attention_causal_backward(const LinearAttentionContext& context,
   const Tensor keys = key_features(context, in), queries = query_features(context, in);
   const Tensor values = values_with_mass(in.v, context.key_mask);
   const Tensor dsums = output_gradients(y, dy, denominators, context.query_mask, context.options);
+  Tensor dqueries, dkeys;
   {
     StateScan scan = transposed_scan_of(m, V, G);
     scan.left = values;
@@ -132,9 +141,10 @@ void linear_attention_causal_backward(const LinearAttentionContext& context,
     scan.probe = dsums;
     scan.out = rows_like(in.q, m);
     scan.in = {in.memory, in.mass};
-    scan.segments = context.segments;
+    set_order(context, in, scan);
     run(scan);
     query_feature_gradients(context, in, scan.out, gradients);
+    if (gradients.log_decay.defined()) dqueries = scan.out;
   }
   {
     StateScan scan = transposed_scan_of(m, V, G);
@@ -145,9 +155,21 @@ void linear_attention_causal_backward(const LinearAttentionContext& context,
     scan.out = rows_like(in.k, m);
     scan.in = {dmemory, dmass};
     scan.out_state = {gradients.memory, gradients.mass};
-    scan.segments = context.segments;
+    set_order(context, in, scan);
     run(scan);
     key_feature_gradients(context, in, scan.out, gradients);
+    if (gradients.log_decay.defined()) dkeys = scan.out;
+  }
+  if (gradients.log_decay.defined()) {
+    run(DecayGradients{queries,
+                       dqueries,
+                       keys,
+                       dkeys,
+                       {in.memory, in.mass},
+                       {gradients.memory, gradients.mass},
+                       context.segments,
+                       context.key_mask,
+                       gradients.log_decay});
   }
   StateScan scan = scan_of(m, V, G);
   scan.reverse = true;
@@ -157,7 +179,7 @@ void linear_attention_causal_backward(const LinearAttentionContext& context,
   scan.probe = keys;
   scan.out = rows_like(in.v, V);
   scan.in = {dmemory, dmass};
-  scan.segments = context.segments;
+  set_order(context, in, scan);
   run(scan);
   value_gradients(scan.out, context.key_mask, gradients.v);
 }
@@ -232,6 +254,19 @@ void linear_attention_read_backward(const LinearAttentionContext& context,
   sum.out_state = {gradients.memory, gradients.mass};
   sum.spans = scan.spans;
   run(sum);
+}
+
+Tensor linear_attention_features(const LinearAttentionOptions& options, const Tensor& x,
+                                 const Tensor& mask) {
+  return features(x, Tensor(), mask, options.feature_map, options.query_scale);
+}
+
+Tensor linear_attention_feature_gradients(const LinearAttentionOptions& options, const Tensor& x,
+                                          const Tensor& mask, const Tensor& dfeatures) {
+  const Tensor dx = Tensor::empty(x.shape(), x.dtype(), x.device());
+  feature_gradients(x, Tensor(), mask, options.feature_map, options.query_scale, dfeatures, dx,
+                    Tensor());
+  return dx;
 }
 
 }  // namespace linnet::cuda

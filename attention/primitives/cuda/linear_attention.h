@@ -16,7 +16,7 @@ namespace linnet::cuda {
 
 // Inputs, or where their gradients go; what is not needed is undefined.
 struct LinearAttentionArrays {
-  Tensor q, k, v, query_proportions, key_proportions, memory, mass;
+  Tensor q, k, v, query_proportions, key_proportions, memory, mass, log_decay;
 };
 
 void linear_attention_causal_forward(const LinearAttentionContext& context,
@@ -46,5 +46,11 @@ void linear_attention_read_backward(const LinearAttentionContext& context,
                                     const LinearAttentionArrays& in, const std::vector<Span>& spans,
                                     const Tensor& y, const Tensor& denominators, const Tensor& dy,
                                     const LinearAttentionArrays& gradients);
+
+// The feature map of `options` alone: x [B,T,H,K] -> f32, and back to gradients in the dtype of x.
+Tensor linear_attention_features(const LinearAttentionOptions& options, const Tensor& x,
+                                 const Tensor& mask);
+Tensor linear_attention_feature_gradients(const LinearAttentionOptions& options, const Tensor& x,
+                                          const Tensor& mask, const Tensor& dfeatures);
 
 }  // namespace linnet::cuda

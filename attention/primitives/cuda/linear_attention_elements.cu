@@ -16,6 +16,7 @@ __device__ __forceinline__ bool valid(const uint8_t* mask, int64_t token) {
 __device__ __forceinline__ float feature(FeatureMap map, float x) {
   if (map == FeatureMap::elu1) return x > 0 ? x + 1 : expf(x);
   if (map == FeatureMap::relu) return x > 0 ? x : 0.0f;
+  if (map == FeatureMap::elu) return x > 0 ? x : expm1f(x);
   return x;
 }
 
@@ -23,6 +24,7 @@ __device__ __forceinline__ float feature(FeatureMap map, float x) {
 __device__ __forceinline__ float feature_slope(FeatureMap map, float x, float value) {
   if (map == FeatureMap::elu1) return x > 0 ? 1.0f : value;
   if (map == FeatureMap::relu) return x > 0 ? 1.0f : 0.0f;
+  if (map == FeatureMap::elu) return x > 0 ? 1.0f : value + 1;
   return 1.0f;
 }
 

@@ -19,8 +19,9 @@ struct StateTensors {
   Tensor memory, mass;
 };
 
-// X += left_t right_t^T along time, and out_t = X^T probe_t after it. X is the state, [m, V + 1] or
-// its transpose.
+// X <- factor_t X + left_t right_t^T along time, and out_t = X^T probe_t after it. X is the state,
+// [m, V + 1] or its transpose. The factor is exp(log_decay_t); backward in time, where X is the
+// gradient with respect to the state after t, that of the token after it.
 struct StateScan {
   Tensor left, right;  // [B,T,Hu,rows], [B,T,Hu,columns or more]; undefined: the state stays
   Tensor probe, out;   // [B,T,Hp,rows], [B,T,Hp,columns]; undefined: nothing is read
@@ -32,6 +33,8 @@ struct StateScan {
   bool reverse = false;
   // i32 [B,T]: the state begins anew where the id changes.
   Tensor segments;
+  // [B,T,G], and whose entries count: u8 [B,T]. Undefined: factors of 1; all.
+  Tensor log_decay, decay_mask;
   // i32 [N,3]: row, first and last + 1 token of the span that state n belongs to. Undefined: state
   // n is that of row n.
   Tensor spans;
@@ -59,5 +62,16 @@ void normalize(const Tensor& sums, const Tensor& mask, const LinearAttentionOpti
 // dy / D and the gradient of the denominator: [B,T,H,V+1].
 Tensor output_gradients(const Tensor& y, const Tensor& dy, const Tensor& denominators,
                         const Tensor& mask, const LinearAttentionOptions& options);
+
+// What the gradients of a log-decay are made of: features and their gradients on both sides, the
+// carried state and its gradient (undefined: nothing carried).
+struct DecayGradients {
+  Tensor queries, dqueries;  // [B,T,H,m]
+  Tensor keys, dkeys;        // [B,T,G,m]
+  StateTensors state, dstate;
+  Tensor segments, mask;  // i32, u8 [B,T]
+  Tensor out;             // [B,T,G]
+};
+void run(const DecayGradients& gradients);
 
 }  // namespace linnet::cuda::linear_attention_detail

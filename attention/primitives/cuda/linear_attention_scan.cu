@@ -23,6 +23,8 @@ struct Arguments {
   int tile, tiles;
   const int32_t* segments;
   const int32_t* spans;
+  const float* log_decay;
+  const uint8_t* decay_mask;
   const float* memory_in;
   const float* mass_in;
   float* memory_out;
@@ -38,13 +40,13 @@ struct Layout {
         probe(arena.take<float>(static_cast<size_t>(kBatch) * rows)),
         right(arena.take<float>(static_cast<size_t>(kBatch) * tile)),
         partial(arena.take<float>(static_cast<size_t>(kBatch) * kParts * tile)),
-        restart(arena.take<int>(kBatch)) {}
+        factor(arena.take<float>(kBatch)) {}
   float* state;    // [rows][tile]
   float* left;     // [kBatch][rows]
   float* probe;    // [kBatch][rows]
   float* right;    // [kBatch][tile]
   float* partial;  // [kBatch][kParts][tile]
-  int* restart;    // whether a segment begins with this update
+  float* factor;   // of the state before this update; 0 where a segment begins
 };
 
 // Where element (row, column) of state `number` is: in its memory or, last of a value's, its mass.
@@ -82,11 +84,25 @@ struct Walk {
   __device__ bool last_of_token(int64_t update) const { return update % group == group - 1; }
 };
 
+// exp of a token's log-decay.
+__device__ float decay_at(const Arguments& a, int64_t token, int head) {
+  if (a.decay_mask != nullptr && a.decay_mask[token] == 0) return 1;
+  return expf(a.log_decay[token * a.state_heads + head * a.state_heads / a.heads]);
+}
+
 __device__ bool begins_segment(const Arguments& a, const Walk& walk, int64_t update) {
   if (a.segments == nullptr || !walk.first_of_token(update)) return false;
   const int64_t t = walk.token(a, update), before = a.reverse ? t + 1 : t - 1;
   if (before < walk.begin || before >= walk.end) return false;
   return a.segments[walk.row * a.time + t] != a.segments[walk.row * a.time + before];
+}
+
+// What is left of the state at an update.
+__device__ float factor_of(const Arguments& a, const Walk& walk, int64_t update, int head) {
+  if (begins_segment(a, walk, update)) return 0;
+  if (a.log_decay == nullptr || !walk.first_of_token(update)) return 1;
+  const int64_t t = walk.token(a, update) + (a.reverse ? 1 : 0);
+  return t < walk.end ? decay_at(a, walk.row * a.time + t, head) : 1.0f;
 }
 
 __device__ void load_batch(const Arguments& a, const Walk& walk, int64_t done, int count, int head,
@@ -111,7 +127,7 @@ __device__ void load_batch(const Arguments& a, const Walk& walk, int64_t done, i
     shared.right[i] = column < a.columns ? a.right[place * a.right_width + column] : 0.0f;
   }
   for (int i = thread; i < count; i += threads) {
-    shared.restart[i] = begins_segment(a, walk, done + i) ? 1 : 0;
+    shared.factor[i] = factor_of(a, walk, done + i, head);
   }
 }
 
@@ -145,9 +161,10 @@ __global__ void linear_attention_scan(Arguments a) {
       const bool read = a.probe != nullptr && walk.last_of_token(done + j);
       if (a.left != nullptr) {
         const float x = shared.right[j * a.tile + c];
-        const bool restart = shared.restart[j] != 0;
+        const float factor = shared.factor[j];
         for (int r = part; r < a.rows; r += kParts) {
-          state[r * a.tile] = (restart ? 0.0f : state[r * a.tile]) + left[r] * x;
+          const float before = factor == 0 ? 0.0f : factor * state[r * a.tile];
+          state[r * a.tile] = before + left[r] * x;
         }
       }
       if (!read) continue;
@@ -166,9 +183,11 @@ __global__ void linear_attention_scan(Arguments a) {
   }
   // Heads that share a state have the same one; the first stores it.
   if (column >= a.columns || head % (a.heads / a.state_heads) != 0) return;
+  const bool decays = a.reverse && a.log_decay != nullptr && walk.end > walk.begin;
+  const float last = decays ? decay_at(a, walk.row * a.time + walk.begin, head) : 1.0f;
   for (int r = part; r < a.rows; r += kParts) {
     float* to = state_element(a, a.memory_out, a.mass_out, state_number, r, column);
-    if (to != nullptr) *to = state[r * a.tile];
+    if (to != nullptr) *to = last * state[r * a.tile];
   }
 }
 
@@ -194,6 +213,8 @@ void run(const StateScan& scan) {
   a.tile = (a.columns + a.tiles - 1) / a.tiles;
   a.segments = pointer_or_null<const int32_t>(scan.segments);
   a.spans = pointer_or_null<const int32_t>(scan.spans);
+  a.log_decay = pointer_or_null<const float>(scan.log_decay);
+  a.decay_mask = pointer_or_null<const uint8_t>(scan.decay_mask);
   a.memory_in = pointer_or_null<const float>(scan.in.memory);
   a.mass_in = pointer_or_null<const float>(scan.in.mass);
   a.memory_out = pointer_or_null<float>(scan.out_state.memory);

@@ -20,6 +20,7 @@ struct Setting {
   LinearAttentionOptions options;
   int64_t B, Tq, Tk, H, G, K, V;
   bool reweighted = false, state = false, masks = false, segments = false;
+  double decay = 0;  // the largest, about
 };
 
 // In [0, 1], as proportions and the masses of states are.
@@ -50,14 +51,17 @@ std::vector<Tensor> inputs_of(const Setting& s, DType dtype) {
                          fractions({s.B, s.Tq, s.H}, "query_proportions"),
                          fractions({s.B, s.Tk, s.G}, "key_proportions"),
                          random_tensor({s.B, s.G, m, s.V}, "memory"),
-                         fractions({s.B, s.G, m}, "mass")};
+                         fractions({s.B, s.G, m}, "mass"),
+                         fractions({s.B, s.Tk, s.G}, "log_decay")};
   if (!s.reweighted) in[3] = in[4] = Tensor();
   if (!s.state) in[5] = in[6] = Tensor();
+  for (int64_t i = 0; i < in[7].elements(); ++i) in[7].data<double>()[i] *= -s.decay;
+  if (s.decay == 0) in[7] = Tensor();
   for (size_t i = 0; i < in.size(); ++i) {
     if (!in[i].defined()) continue;
     // Rounded as the device will see them, so that only the arithmetic differs.
     in[i] = in[i].to(i < 3 ? dtype : DType::f32).to(DType::f64);
-    if (!s.masks || i > 4) continue;
+    if (!s.masks || i == 5 || i == 6) continue;
     const int64_t length = in[i].size(1);
     const std::vector<uint8_t> mask = mask_of(s.B, length);
     const int64_t width = length == 0 ? 0 : in[i].elements() / (s.B * length);
@@ -87,7 +91,7 @@ std::vector<Tensor> run(const Setting& s, const std::vector<Tensor>& tensors, De
   for (const Tensor& x : tensors) {
     in.push_back(x.defined() ? Variable(x.to(device), true) : Variable());
   }
-  const LinearAttentionVariables variables{in[0], in[1], in[2], in[3], in[4]};
+  const LinearAttentionVariables variables{in[0], in[1], in[2], in[3], in[4], in[7]};
   std::vector<Variable> outputs;
   if (s.kind == Kind::causal) {
     const auto result = linear_attention_causal(variables, context, {in[5], in[6]});
@@ -116,7 +120,8 @@ std::vector<Setting> settings() {
   const LinearAttentionOptions usual, scaled{FeatureMap::relu, 0.7, Normalizer::add, 0.3},
       plain{FeatureMap::identity, 0.5, Normalizer::none, 0},
       floored{FeatureMap::relu, 1, Normalizer::clamp, 3.0},
-      unnormalized{FeatureMap::elu1, 1, Normalizer::none, 0};
+      unnormalized{FeatureMap::elu1, 1, Normalizer::none, 0},
+      signed_map{FeatureMap::elu, 1, Normalizer::none, 0};
   return {
       {"causal", Kind::causal, usual, 2, 19, 19, 2, 2, 5, 3},
       {"causal wide", Kind::causal, usual, 1, 10, 10, 1, 1, 64, 64},
@@ -129,6 +134,14 @@ std::vector<Setting> settings() {
       {"causal segments", Kind::causal, unnormalized, 2, 16, 16, 2, 1, 8, 2, false, true, false,
        true},
       {"decoding", Kind::causal, usual, 3, 1, 1, 2, 2, 4, 4, true, true},
+      {"decaying", Kind::causal, usual, 2, 37, 37, 2, 2, 5, 3, false, false, false, false, 0.5},
+      {"decaying with all", Kind::causal, scaled, 2, 40, 40, 4, 2, 6, 41, true, true, true, true,
+       2},
+      {"decaying strongly, from a state", Kind::causal, plain, 2, 9, 9, 3, 1, 4, 5, false, true,
+       false, false, 300},
+      {"decaying, one token", Kind::causal, usual, 3, 1, 1, 2, 1, 4, 4, false, true, false, false,
+       1},
+      {"signed features", Kind::causal, signed_map, 1, 9, 9, 1, 1, 4, 4},
       {"no tokens", Kind::causal, usual, 2, 0, 0, 2, 1, 4, 4, false, true},
       {"noncausal", Kind::noncausal, usual, 2, 19, 19, 2, 2, 5, 3},
       {"noncausal with all", Kind::noncausal, scaled, 2, 21, 21, 4, 2, 6, 41, true, false, true,
@@ -160,6 +173,23 @@ TEST(CudaLinearAttention, GivesWhatTheCpuComputesInDouble) {
         EXPECT_CLOSE(got[i], expected[i], dtype == DType::bf16 ? 1e-2 : 1e-5);
       }
     }
+  }
+}
+
+TEST(CudaLinearAttention, FeaturesByThemselvesAreThoseOfTheCpu) {
+  const Tensor mask = Tensor::from(mask_of(2, 9), {2, 9});
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor x = random_tensor({2, 9, 3, 5}, "x").to(dtype).to(DType::f64);
+    const auto run = [&](DType at, Device device) {
+      const Variable leaf(x.to(at).to(device), true);
+      const Variable y = linear_attention_features(leaf, FeatureMap::elu1, 0.7, mask.to(device));
+      backward({y}, {random_tensor(y.shape(), "dy").to(y.dtype()).to(device)});
+      return std::vector<Tensor>{y.value(), leaf.grad()};
+    };
+    const auto expected = run(DType::f64, Device{}), got = run(dtype, kGpu);
+    EXPECT_EQ(got[0].dtype(), DType::f32);
+    EXPECT_CLOSE(got[0], expected[0], 1e-6);
+    EXPECT_CLOSE(got[1], expected[1], test::tolerance_of(dtype));
   }
 }
 

@@ -1,0 +1,53 @@
+// Random projections: how their rows are drawn, and matrices that training may redraw.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "layers/parameters.h"
+#include "layers/token_mixer.h"
+
+namespace linnet {
+
+// `rows` vectors of `width` independent standard normal numbers.
+std::vector<double> gaussian_rows(int64_t rows, int64_t width, const RandomKey& key);
+
+// `rows` vectors of `width` numbers, each distributed as a Gaussian one in direction, orthogonal
+// inside blocks of `width` (the last one cut off). Their lengths are those of independent Gaussian
+// vectors, or all sqrt(width).
+enum class RowLength : uint8_t { gaussian, constant };
+std::vector<double> orthogonal_rows(int64_t rows, int64_t width, RowLength length,
+                                    const RandomKey& key);
+
+// A matrix that is drawn, never trained. The stored one is a buffer of the mixer: drawn from the
+// seed, kept in checkpoints. With `redraw_steps` > 0 training uses another one after every so many
+// updates (the stored one until then), a function of seed, step and layer, so that a resumed run
+// continues with the same; evaluation uses the stored one. Both can be given: under the name, and
+// under the name with "_redrawn".
+//
+// Redrawn matrices are drawn on the host and copied to the device in every forward pass, which a
+// captured CUDA graph cannot replay.
+class RandomMatrix {
+ public:
+  // Fills a matrix of the shape, in row-major order.
+  using Draw = std::function<std::vector<double>(const RandomKey& key)>;
+
+  RandomMatrix() = default;
+  RandomMatrix(const ParameterScope& scope, const std::string& name, const Shape& shape,
+               const Draw& stored, Draw redrawn, int64_t redraw_steps);
+  // In that dtype on the device of the stored one. `key` is the layer's.
+  Variable at(const MixerContext& context, const RandomKey& key, DType dtype) const;
+
+ private:
+  struct Latest;
+
+  std::string name_;
+  Variable stored_;
+  Draw redrawn_;
+  int64_t redraw_steps_ = 0;
+  std::shared_ptr<Latest> latest_;  // what was drawn last, for the micro-batches of a step
+};
+
+}  // namespace linnet

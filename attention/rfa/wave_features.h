@@ -1,0 +1,26 @@
+// The steps of random feature attention between its projections and linear attention.
+#pragma once
+
+#include "autograd/variable.h"
+
+namespace linnet {
+
+// What is added to lengths, which may be 0.
+inline constexpr double kLengthFloor = 1e-3;
+
+// sigma * x / (|x| + kLengthFloor) for every head's vector: x [B,T,H,K], sigma [H,K] -> [B,T,H,K],
+// all f32 or all f64. Masked tokens (mask u8 [B,T], 1 = valid; undefined: all valid) are 0 and
+// never read.
+Variable scaled_directions(const Variable& x, const Variable& sigma, const Tensor& mask);
+
+// amplitude * factor * [sin(p), cos(p)] of projections p [B,T,H,D]: [B,T,H,2D], with a factor a
+// token and head [B,T,H], or none (undefined). f32 or f64.
+Variable wave_features(const Variable& projections, double amplitude, const Variable& factor = {});
+
+// Of logits of any shape: the logarithm of their sigmoid, and 1 minus it. f32 or f64.
+struct Gate {
+  Variable log_open, closed;
+};
+Gate sigmoid_gate(const Variable& logits);
+
+}  // namespace linnet

@@ -1,0 +1,184 @@
+// NormAttention: parameters, mixer, literal definition, registry entry.
+#include "attention/transnormer_norm/transnormer_norm.h"
+
+#include "autograd/arithmetic.h"
+
+namespace linnet {
+namespace {
+
+// In the statistics' own precision: 1e-8 would vanish in bf16.
+constexpr double kRmsFloor = 1e-8, kLayerEpsilon = 1e-5;
+
+const std::vector<Preset> kPresets = {
+    {"t1", "TransNormer T1: signed elu", {{"activation", "elu"}}},
+    {"t2", "TransNormer T2: elu + 1", {}},
+    {"survey",
+     "the survey's own code: each head divided by its length over sqrt(H K)",
+     {{"norm_axis", "head"}, {"gain", "sqrt_heads"}}},
+    {"linearized_llm", "Linearized LLM, taken to be T2", {}}};
+
+class TransnormerNormMixer : public AttentionMixer {
+ public:
+  TransnormerNormMixer(const TransnormerNormParams& params, const MixerOptions& options,
+                       const MixerScope& scope)
+      : AttentionMixer(options, scope),
+        params_(params),
+        gain_(params.gain == "one" ? 1 : std::sqrt(static_cast<double>(options.heads))) {
+    attention_.feature_map = params.activation;
+    attention_.normalizer = Normalizer::none;
+  }
+
+  MixResult mix(const MixInput& input, const MixerContext& context,
+                const MixerState& state) const override {
+    // There is no denominator: the sum of features is not carried.
+    MixerState with_mass = state;
+    if (!state.empty()) {
+      const Tensor& S = state.at("S").value();
+      with_mass["z"] =
+          Variable(Tensor::zeros({S.size(0), S.size(1), S.size(2)}, S.dtype(), S.device()));
+    }
+    MixResult result = kernelized_mix(attention_, options(), input, {}, context, with_mass);
+    result.state.erase("z");
+    result.y = normalised(result.y);
+    return result;
+  }
+
+  MixerCost mix_cost(const MixerShape& shape) const override {
+    const int64_t K = options().head_width();
+    MixerCost cost = kernelized_cost(options(), K, shape);
+    if (options().form == Form::noncausal) return cost;
+    cost.bytes -=
+        static_cast<double>(shape.batch * options().width) * size_of(sum_dtype(shape.dtype));
+    return cost;
+  }
+
+ private:
+  Variable normalised(const Variable& x) const {
+    const bool rms = params_.norm == NormKind::scale;
+    const NormSpec spec{params_.norm, rms ? kRmsFloor : kLayerEpsilon};
+    const Shape shape = params_.norm_axis == "head"
+                            ? x.shape()
+                            : Shape{x.size(0), x.size(1), x.size(2) * x.size(3)};
+    const Variable y = reshape(norm(reshape(x, shape), {}, {}, spec), x.shape());
+    return gain_ == 1 ? y : scale(y, gain_);
+  }
+
+  TransnormerNormParams params_;
+  double gain_;
+  LinearAttentionOptions attention_;
+};
+
+// `count` numbers divided by their root mean square, or normalised to mean 0 and variance 1.
+template <typename Number>
+void normalise(NormKind kind, Number gain, int64_t count, Number* x) {
+  Number mean = 0, square = 0;
+  for (int64_t c = 0; c < count && kind == NormKind::layer; ++c) {
+    mean += x[c] / static_cast<Number>(count);
+  }
+  for (int64_t c = 0; c < count; ++c) {
+    square += (x[c] - mean) * (x[c] - mean) / static_cast<Number>(count);
+  }
+  const Number divisor = kind == NormKind::layer
+                             ? std::sqrt(square + static_cast<Number>(kLayerEpsilon))
+                             : std::max(std::sqrt(square), static_cast<Number>(kRmsFloor));
+  for (int64_t c = 0; c < count; ++c) x[c] = gain * (x[c] - mean) / divisor;
+}
+
+template <typename Number>
+std::vector<Number> definition(const TransnormerNormParams& params,
+                               const ReferenceSequence<Number>& s) {
+  std::vector<Number> y = linear_attention_definition(
+      s,
+      [&](int64_t h, int64_t i, int64_t j) {
+        Number a = 0;
+        for (int64_t c = 0; c < s.K; ++c) {
+          a += reference_feature(params.activation, s.query(i, h)[c]) *
+               reference_feature(params.activation, s.key(j, h)[c]);
+        }
+        return a;
+      },
+      [](Number) { return Number{1}; });
+  const int64_t width = params.norm_axis == "head" ? s.V : s.H * s.V;
+  const Number gain = params.gain == "one" ? Number{1} : std::sqrt(static_cast<Number>(s.H));
+  for (int64_t at = 0; at < std::ssize(y); at += width) {
+    normalise(params.norm, gain, width, &y[static_cast<size_t>(at)]);
+  }
+  return y;
+}
+
+std::vector<LimitingCase> limiting_cases() {
+  return {{"values of any positive scale give the same",
+           "{}",
+           {Form::noncausal, Form::causal, Form::cross},
+           [](const std::string& name, std::vector<double>& values) {
+             if (!name.starts_with("v.")) return;
+             for (double& value : values) value *= 3;
+           },
+           [](const ReferenceSequence<double>& s) {
+             ReferenceSequence<double> third = s;
+             for (double& value : third.v) value /= 3;
+             return definition(TransnormerNormParams(), third);
+           }},
+          {"sqrt(H) times the norm of each head is a division by its length over sqrt(H K)",
+           "{preset: survey}",
+           {Form::noncausal, Form::causal, Form::cross},
+           {},
+           [](const ReferenceSequence<double>& s) {
+             TransnormerNormParams params;
+             params.norm_axis = "head";
+             std::vector<double> y = definition(params, s);
+             for (int64_t at = 0; at < std::ssize(y); at += s.V) {
+               double* head = &y[static_cast<size_t>(at)];
+               const double length = std::sqrt(dot_product(head, head, s.V));
+               for (int64_t c = 0; c < s.V; ++c) {
+                 head[c] *= std::sqrt(static_cast<double>(s.H * s.V)) / length;
+               }
+             }
+             return y;
+           }}};
+}
+
+}  // namespace
+
+void TransnormerNormParams::describe(ConfigDescription<TransnormerNormParams>& d) {
+  describe_preset(d, kPresets);
+  d.choice("activation", &TransnormerNormParams::activation,
+           {{"elu1", FeatureMap::elu1}, {"elu", FeatureMap::elu}, {"relu", FeatureMap::relu}},
+           "the feature map");
+  d.choice("norm", &TransnormerNormParams::norm,
+           {{"rms", NormKind::scale}, {"layer", NormKind::layer}},
+           "division by the root mean square, or mean 0 and variance 1");
+  d.choice("norm_axis", &TransnormerNormParams::norm_axis, {"model", "head"},
+           "what is normalised: all heads together, or each by itself");
+  d.choice("gain", &TransnormerNormParams::gain, {"one", "sqrt_heads"},
+           "constant factor after the norm");
+}
+
+MixerTraits TransnormerNormParams::traits(MixerTraits traits) const {
+  traits.couples_heads = norm_axis == "model";
+  return traits;
+}
+
+Mechanism transnormer_norm_mechanism() {
+  Mechanism facts;
+  facts.name = "transnormer_norm";
+  facts.title = "TransNormer's NormAttention: linear attention without a denominator";
+  facts.equation =
+      "y_i = XNorm(sum_j (phi(q_i) . phi(k_j)) v_j), phi(x) = elu(x) + 1,\n"
+      "XNorm(x) = x / (|x| / sqrt(E)) over the concatenated heads";
+  facts.complexity = "time 2 B H T K V, memory of decoding B H K V";
+  facts.sources = "Qin et al. 2022, The Devil in Linear Transformer";
+  facts.traits.noncausal = facts.traits.causal = facts.traits.cross = true;
+  facts.traits.decode_state = facts.traits.constant_state = true;
+  facts.traits.growth = std::string("T");
+  facts.presets = kPresets;
+  facts.variants = {"{preset: t1, norm: layer}", "{preset: survey}",
+                    "{activation: relu, norm_axis: head, norm: layer}"};
+  facts.limits = limiting_cases();
+  return define_mechanism<TransnormerNormParams, TransnormerNormMixer>(
+      std::move(facts), [](const TransnormerNormParams& params, const auto& sequence) {
+        return definition(params, sequence);
+      });
+}
+
+}  // namespace linnet

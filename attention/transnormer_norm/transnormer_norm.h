@@ -1,0 +1,23 @@
+// TransNormer's NormAttention: linear attention normalised by a norm instead of a sum (Qin et al.
+// 2022).
+#pragma once
+
+#include "attention/kernelized.h"
+#include "autograd/norms.h"
+
+namespace linnet {
+
+struct TransnormerNormParams {
+  std::string preset = "none";
+  FeatureMap activation = FeatureMap::elu1;
+  NormKind norm = NormKind::scale;
+  std::string norm_axis = "model";
+  std::string gain = "one";
+
+  static void describe(ConfigDescription<TransnormerNormParams>& d);
+  MixerTraits traits(MixerTraits traits) const;
+};
+
+Mechanism transnormer_norm_mechanism();
+
+}  // namespace linnet

@@ -1,0 +1,88 @@
+// Scans along time, and the division that follows one, on the device as on the CPU.
+#include "attention/segment_scan.h"
+
+#include "attention/rope_linear/division.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+using test::kGpu;
+using test::random_tensor;
+
+Tensor mask_of(int64_t rows, int64_t time) {
+  std::vector<uint8_t> mask;
+  for (int64_t i = 0; i < rows * time; ++i) mask.push_back(i % 5 == 2 ? 0 : 1);
+  return Tensor::from(mask, {rows, time});
+}
+
+// x as the device will see it; masked tokens hold NaN.
+Tensor spoiled(const Shape& shape, const char* name, const Tensor& mask) {
+  const Tensor x = random_tensor(shape, name).to(DType::f32).to(DType::f64);
+  const int64_t width = x.elements() / mask.elements();
+  for (int64_t i = 0; i < x.elements(); ++i) {
+    if (mask.data<uint8_t>()[i / width] == 0) x.data<double>()[i] = NAN;
+  }
+  return x;
+}
+
+TEST(CudaSegmentScan, GivesWhatTheCpuGives) {
+  constexpr int64_t kRows = 3, kTime = 19, kChannels = 5;
+  const Tensor mask = mask_of(kRows, kTime);
+  const Tensor x = spoiled({kRows, kTime, kChannels}, "x", mask);
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < kRows * kTime; ++i) ids.push_back(static_cast<int32_t>(i / 7));
+  for (const ScanKind kind : {ScanKind::sum, ScanKind::max}) {
+    for (const ScanReach reach : {ScanReach::prefix, ScanReach::suffix, ScanReach::whole}) {
+      SegmentScan here;
+      here.kind = kind;
+      here.reach = reach;
+      here.mask = mask;
+      here.result_mask = mask;
+      here.segments = Tensor::from(ids, {kRows, kTime});
+      SegmentScan there = here;
+      for (Tensor* tensor : {&there.mask, &there.result_mask, &there.segments}) {
+        *tensor = tensor->to(kGpu);
+      }
+      if (reach != ScanReach::whole) {
+        here.carried = random_tensor({kRows, kChannels}, "carried").to(DType::f32).to(DType::f64);
+        there.carried = here.carried.to(DType::f32).to(kGpu);
+        here.last = Tensor::empty({kRows, kChannels}, DType::f64);
+        there.last = Tensor::empty({kRows, kChannels}, DType::f32, kGpu);
+      }
+      const Tensor expected = segment_scan(x, here);
+      const Tensor got = segment_scan(x.to(DType::f32).to(kGpu), there);
+      EXPECT_EQ(got.device(), kGpu);
+      EXPECT_CLOSE(got, expected, 1e-6);
+      if (here.last.defined()) EXPECT_CLOSE(there.last, here.last, 1e-6);
+    }
+  }
+}
+
+TEST(CudaDivisionByProducts, GivesWhatTheCpuGives) {
+  const Tensor mask = mask_of(2, 6);
+  const std::vector<Tensor> in{spoiled({2, 6, 2, 37}, "n", mask), spoiled({2, 6, 2, 5}, "q", mask),
+                               spoiled({2, 6, 2, 5}, "z", mask)};
+  for (const Normalizer normalizer : {Normalizer::clamp, Normalizer::add}) {
+    const auto run = [&](DType dtype, Device device) {
+      std::vector<Variable> variables;
+      for (const Tensor& x : in) variables.emplace_back(x.to(dtype).to(device), true);
+      const Variable y =
+          divide_by_products(variables[0], variables[1], variables[2], normalizer,
+                             normalizer == Normalizer::add ? 9 : 0.5, mask.to(device));
+      backward({y}, {random_tensor(y.shape(), "dy", DType::f32).to(dtype).to(device)});
+      std::vector<Tensor> found{y.value()};
+      for (const Variable& variable : variables) found.push_back(variable.grad());
+      return found;
+    };
+    const auto expected = run(DType::f64, Device{}), got = run(DType::f32, kGpu);
+    for (size_t i = 0; i < got.size(); ++i) {
+      SCOPED_TRACE(i);
+      EXPECT_EQ(got[i].device(), kGpu);
+      EXPECT_CLOSE(got[i], expected[i], 1e-5);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace linnet
