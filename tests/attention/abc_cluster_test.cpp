@@ -16,7 +16,7 @@ TEST(AbcCluster, LaterKeysJoinTheNearestMean) {
         .to_vector<int32_t>();
   };
   using Numbers = std::vector<int32_t>;
-  // 0 and 10 begin; the means move to 3 and 10, so that 6 goes to 3 (4 after it), 8 to 10.
+  // 0 and 10 begin; 4, 5 and 6 move the first mean to 3.75, so that 8 goes to the second.
   EXPECT_EQ(clusters({0, 10, 4, 5, 6, 8}, 2), Numbers({0, 1, 0, 0, 0, 1}));
   // In the middle the first one wins.
   EXPECT_EQ(clusters({0, 10, 5}, 2), Numbers({0, 1, 0}));
@@ -27,7 +27,7 @@ TEST(AbcCluster, LaterKeysJoinTheNearestMean) {
   // Means 2 (of two keys) and 10 are carried in.
   const Tensor sums = Tensor::from(std::vector<double>{4, 10}, {1, 1, 2, 1});
   const Tensor counts = Tensor::from(std::vector<double>{2, 1}, {1, 1, 2});
-  EXPECT_EQ(clusters({5, 7, 6}, 2, {}, {}, sums, counts), Numbers({0, 1, 0}));
+  EXPECT_EQ(clusters({5, 7, 6}, 2, {}, {}, sums, counts), Numbers({0, 1, 1}));
 }
 
 TEST(AbcCluster, HashesOfOneSideStayTogether) {
@@ -42,9 +42,9 @@ TEST(AbcCluster, HashesOfOneSideStayTogether) {
   // Equal centroids: all go to the first, which moves to 10; the second then takes what is at 11.
   EXPECT_EQ(clusters(0, {}, {}), Numbers({0, 0, 0, 0, 0}));
   EXPECT_EQ(clusters(1, {}, {}), Numbers({1, 0, 1, 0, 0}));
-  // Without token 0 the seeds are 00 and 11 (tokens 1 and 3 of four: 00, 11, 10, 00).
+  // Without token 0 the seeds are those of tokens 1 and 3, 00 and 10.
   const Tensor mask = Tensor::from(std::vector<uint8_t>{0, 1, 1, 1, 1}, {1, 5});
-  EXPECT_EQ(clusters(0, mask, {}), Numbers({-1, 0, 1, 0, 0}));
+  EXPECT_EQ(clusters(0, mask, {}), Numbers({-1, 0, 1, 1, 0}));
   // Documents for themselves: 11, 00 | 11, 10, 00 seeded by 11 and 10.
   EXPECT_EQ(clusters(0, {}, test::ids({0, 0, 1, 1, 1}, {1, 5})), Numbers({0, 1, 0, 1, 1}));
 }
