@@ -100,6 +100,19 @@ std::vector<CheckResult> run_at(const Mechanism& mechanism, const ConfigNode& pa
   return results;
 }
 
+// Whether a mixer can be built like that: some refuse rotary positions.
+bool can_be_made(const Mechanism& mechanism, const ConfigNode& parameters,
+                 const MixerOptions& options) {
+  ParameterSet set;
+  const ParameterScope root(set);
+  try {
+    mechanism.make(parameters, options, {root.child("own"), root.child("tied")});
+  } catch (const UsageError&) {
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 const std::vector<std::pair<std::string, std::string>>& conformance_checks() {
@@ -127,12 +140,15 @@ std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form, 
   const MixerOptions small = check_options(form, kVariantHeadWidth);
   MixerOptions rotary = small;
   rotary.bias = false;
-  // The layer turns queries and keys of one sequence only.
-  if (form != Form::cross) rotary.rotary_width = rotary.head_width() / 2;
   const bool defaults =
       mechanism.check_head_width <= kVariantHeadWidth || mechanism.variants.empty();
   if (defaults) rotary.width = rotary.heads * mechanism.check_head_width;
-  run(defaults ? ConfigNode::map() : parse_yaml(mechanism.variants[0], mechanism.name), rotary);
+  const ConfigNode parameters =
+      defaults ? ConfigNode::map() : parse_yaml(mechanism.variants[0], mechanism.name);
+  // The layer turns queries and keys of one sequence only.
+  if (form != Form::cross) rotary.rotary_width = rotary.head_width() / 2;
+  if (!can_be_made(mechanism, parameters, rotary)) rotary.rotary_width = 0;
+  run(parameters, rotary);
   for (const std::string& variant : mechanism.variants) {
     run(parse_yaml(variant, mechanism.name + " variants"), small);
   }

@@ -177,7 +177,12 @@ std::string check_state_size(const Setup& setup) {
     }
     return total;
   };
-  const size_t early = bytes_after(64), late = bytes_after(128);
+  size_t early = bytes_after(64), late = bytes_after(128);
+  // A window of the past is full only later.
+  if (setup.traits.constant_state && setup.causal() && early != late) {
+    early = bytes_after(320);
+    late = bytes_after(384);
+  }
   if (setup.form == Form::noncausal) {
     require(late == 0, "a noncausal form must leave no state, got ", late, " bytes");
     return "no state";
@@ -191,8 +196,8 @@ std::string check_state_size(const Setup& setup) {
           ", but ", tensors, " tensors are carried");
   require((early == late) == setup.traits.constant_state, "the traits say that the state ",
           setup.traits.constant_state ? "is constant" : "grows", ", but it has ", early,
-          " bytes after 64 tokens and ", late, " after 128");
-  return concat(early, " bytes after 64 tokens, ", late, " after 128");
+          " bytes early and ", late, " after 64 tokens more");
+  return concat(early, " bytes early, ", late, " after 64 tokens more");
 }
 
 }  // namespace linnet::conformance

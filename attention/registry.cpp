@@ -10,11 +10,13 @@
 #include "attention/abc_window/abc_window.h"
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
+#include "attention/flash_quad/flash_quad.h"
 #include "attention/lavo/lavo.h"
 #include "attention/leapformer/leapformer.h"
 #include "attention/linear/linear.h"
 #include "attention/linformer/linformer.h"
 #include "attention/local/local.h"
+#include "attention/luna/luna.h"
 #include "attention/performer/performer.h"
 #include "attention/relu/relu.h"
 #include "attention/rfa/rfa.h"
@@ -23,6 +25,7 @@
 #include "attention/t2r/t2r.h"
 #include "attention/transnormer_diag/transnormer_diag.h"
 #include "attention/transnormer_norm/transnormer_norm.h"
+#include "attention/yoso/yoso.h"
 #include "core/suggest.h"
 
 namespace linnet {
@@ -63,6 +66,9 @@ std::vector<Mechanism>& all() {
     add_to(result, linformer_mechanism());
     add_to(result, lavo_mechanism());
     add_to(result, transnormer_diag_mechanism());
+    add_to(result, luna_mechanism());
+    add_to(result, flash_quad_mechanism());
+    add_to(result, yoso_mechanism());
     return result;
   }();
   return list;

@@ -218,7 +218,7 @@ void Backward<T>::weights_and_gradients(const Piece& piece, DropoutMask& mask,
     if (!normalised) {
       T* row = tile.weights + j * kQueries;
       for (int64_t lane = 0; lane < queries.lanes; ++lane) {
-        const RectifiedWeight<T> found = rectified_weight(options_.weights, row[lane]);
+        const PlainWeight<T> found = plain_weight(options_, row[lane]);
         row[lane] = found.value;
         slopes[lane] = found.slope;
       }

@@ -21,8 +21,12 @@ enum class BlockPattern : uint8_t { full, band, blocks };
 //   softmax       exp(x) / sum of them over the keys that are seen
 //   relu          max(x, 0)
 //   relu_squared  max(x, 0)^2
-// The last two are not normalised; keys that are not seen weigh 0 in all.
-enum class BlockWeights : uint8_t { softmax, relu, relu_squared };
+//   laplace       (1 + erf((x - m) / (d sqrt 2))) / 2 with m = sqrt(1/2), d = sqrt(1 / 4 pi): near
+//                 the square of relu, but bounded (Ma et al. 2022, Mega)
+//   collision     (1 - arccos(x) / pi)^exponent for a cosine x, which is brought into [-1, 1]; its
+//                 backward is the surrogate exponent / 2 * weight (Zeng et al. 2021, YOSO)
+// All but the first are not normalised; keys that are not seen weigh 0 in all.
+enum class BlockWeights : uint8_t { softmax, relu, relu_squared, laplace, collision };
 
 struct BlockAttentionOptions {
   BlockPattern pattern = BlockPattern::full;
@@ -32,6 +36,7 @@ struct BlockAttentionOptions {
   // Multiplies q . k before the bias is added.
   double scale = 1.0;
   BlockWeights weights = BlockWeights::softmax;
+  double exponent = 1.0;  // of collision
   // Probability with which a weight is dropped (others are divided by 1 - dropout). The
   // draw is a function of (key, example, head, query time, key time) alone.
   double dropout = 0.0;

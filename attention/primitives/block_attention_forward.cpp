@@ -85,11 +85,10 @@ struct ForwardTile {
 
 // Turns logits [keys, kQueries] into unnormalised weights.
 template <typename T>
-void rectify(BlockWeights kind, int64_t keys, int64_t lanes, T* logits) {
+void weigh(const BlockAttentionOptions& options, int64_t keys, int64_t lanes, T* logits) {
   for (int64_t j = 0; j < keys; ++j) {
     T* row = logits + j * kQueries;
-    for (int64_t lane = 0; lane < lanes; ++lane)
-      row[lane] = rectified_weight(kind, row[lane]).value;
+    for (int64_t lane = 0; lane < lanes; ++lane) row[lane] = plain_weight(options, row[lane]).value;
   }
 }
 
@@ -131,7 +130,7 @@ void forward_tile(const BlockAttentionInputs<T>& in, const BlockAttentionOptions
     if (normalised) {
       grew = tile.softmax.absorb(tile.keys.count, tile.queries.lanes, tile.logits);
     } else {
-      rectify(options.weights, tile.keys.count, tile.queries.lanes, tile.logits);
+      weigh(options, tile.keys.count, tile.queries.lanes, tile.logits);
     }
     if (options.dropout > 0) drop(piece, tile.queries, tile.keys, mask, tile.logits);
     if (started && grew) {

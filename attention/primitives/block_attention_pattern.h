@@ -4,7 +4,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 
 #include "attention/primitives/block_attention_cpu.h"
 
@@ -61,15 +63,31 @@ constexpr KeyRange visible_queries(const Piece& piece, const BlockAttentionOptio
   return range;
 }
 
-// An unnormalised weight and its derivative by the logit. NaN stays NaN, -infinity gives 0.
+// An unnormalised weight and its derivative by the logit (of collision: the surrogate). NaN stays
+// NaN, -infinity gives 0.
 template <typename T>
-struct RectifiedWeight {
+struct PlainWeight {
   T value, slope;
 };
 template <typename T>
-constexpr RectifiedWeight<T> rectified_weight(BlockWeights kind, T logit) {
+constexpr PlainWeight<T> plain_weight(const BlockAttentionOptions& options, T logit) {
+  constexpr double kPi = std::numbers::pi;
+  if (options.weights == BlockWeights::laplace) {
+    // (x - m) / (d sqrt 2) with m = sqrt(1/2), d = sqrt(1 / 4 pi).
+    const T kSteepness = static_cast<T>(2.506628274631000502);  // sqrt(2 pi)
+    const T kMiddle = static_cast<T>(std::numbers::sqrt2 / 2);
+    const T z = kSteepness * (logit - kMiddle);
+    return {(1 + std::erf(z)) / 2,
+            kSteepness * static_cast<T>(std::numbers::inv_sqrtpi) * std::exp(-z * z)};
+  }
+  if (options.weights == BlockWeights::collision) {
+    const T x = logit > 1 ? T{1} : logit < -1 ? T{-1} : logit;
+    const T exponent = static_cast<T>(options.exponent);
+    const T weight = std::pow(1 - std::acos(x) / static_cast<T>(kPi), exponent);
+    return {weight, exponent / 2 * weight};
+  }
   const T x = logit < 0 ? T{0} : logit;
-  if (kind == BlockWeights::relu) return {x, logit > 0 ? T{1} : T{0}};
+  if (options.weights == BlockWeights::relu) return {x, logit > 0 ? T{1} : T{0}};
   return {x * x, 2 * x};
 }
 

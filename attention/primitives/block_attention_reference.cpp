@@ -1,5 +1,7 @@
 // Block attention: the literal equation, and the checks of inputs that all versions share.
+#include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "attention/primitives/block_attention_tiles.h"
 #include "core/error.h"
@@ -108,6 +110,14 @@ void block_attention_reference(const BlockAttentionInputs<double>& in,
           const double positive = std::max(logits[u], 0.0);
           if (options.weights == BlockWeights::relu) weight = positive;
           if (options.weights == BlockWeights::relu_squared) weight = positive * positive;
+          if (options.weights == BlockWeights::laplace) {
+            const double middle = std::sqrt(0.5), deviation = std::sqrt(0.25 / std::numbers::pi);
+            weight = 0.5 * std::erfc(-(logits[u] - middle) / (deviation * std::numbers::sqrt2));
+          }
+          if (options.weights == BlockWeights::collision) {
+            const double angle = std::acos(std::clamp(logits[u], -1.0, 1.0));
+            weight = std::pow(1 - angle / std::numbers::pi, options.exponent);
+          }
           if (options.dropout > 0) {
             const bool kept = draws.keeps(piece.query_time + r, piece.key_time + u);
             weight = kept ? weight * draws.keep_scale : 0.0;

@@ -87,15 +87,16 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   const auto mixer = mechanism.make(ConfigNode::map(), mixer_options,
                                     {root.child("attention"), root.child("tied_attention")});
   parameters.materialize(1);
+  // Mechanisms without the usual four projections are timed with the maps that they have.
   const auto* attention = dynamic_cast<const AttentionMixer*>(mixer.get());
-  require(attention != nullptr, "bench: ", mechanism.name, " has no part between projections");
   const Shape heads{options.batch, length, options.heads, options.head_width};
+  const Shape tokens{options.batch, length, mixer_options.width};
   const MixInput input{random_variable(heads, 1),
                        random_variable(heads, 2),
                        random_variable(heads, 3),
-                       random_variable({options.batch, length, mixer_options.width}, 4),
+                       random_variable(tokens, 4),
                        {}};
-  const Tensor seed = random_variable(heads, 5).value();
+  const Tensor seed = random_variable(attention != nullptr ? heads : tokens, 5).value();
   MixerContext context;
   context.positions = Tensor::zeros({options.batch, length}, DType::i32);
   for (int64_t i = 0; i < options.batch * length; ++i) {
@@ -103,16 +104,20 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   }
   AttentionBench result{mechanism.name, options.form,  options.batch,
                         length,         options.heads, options.head_width};
-  result.multiply_adds = mixer->cost({options.batch, length, 0, DType::f32}).mixing;
+  const auto run = [&] {
+    return attention != nullptr ? attention->mix(input, context, {}).y
+                                : mixer->forward(input.x, context, {}).y;
+  };
+  const MixerCost cost = mixer->cost({options.batch, length, 0, DType::f32});
+  result.multiply_adds = attention != nullptr ? cost.mixing : cost.multiply_adds();
   result.forward_ms = 1e3 * median_seconds(options.runs, [&] {
                         const NoGrad off;
-                        attention->mix(input, context, {});
+                        run();
                       });
   reset_peak_memory({});
   const size_t held = allocated_bytes({});
-  result.forward_backward_ms = 1e3 * median_seconds(options.runs, [&] {
-                                 backward({attention->mix(input, context, {}).y}, {seed});
-                               });
+  result.forward_backward_ms =
+      1e3 * median_seconds(options.runs, [&] { backward({run()}, {seed}); });
   result.peak_bytes = peak_allocated_bytes({}) - held;
   return result;
 }

@@ -30,7 +30,8 @@ std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps
 // product whose operands stay in cache.
 double measure_gemm_peak();
 
-// One mechanism alone: projections excluded.
+// One mechanism alone: projections excluded, except for mechanisms without the usual four, which
+// are timed with their own.
 struct AttentionBench {
   std::string mechanism;
   Form form = Form::causal;

@@ -31,7 +31,7 @@ struct Setting {
   BlockWeights weights = BlockWeights::softmax;
 
   std::string label() const {
-    const char* kinds[] = {"", " relu", " relu_squared"};
+    const char* kinds[] = {"", " relu", " relu_squared", " laplace"};
     return concat(name, masks ? " loaded" : "", kinds[static_cast<size_t>(weights)]);
   }
   template <typename T>
@@ -57,7 +57,9 @@ std::vector<Setting> with_all_weights(std::vector<Setting> all) {
   const size_t count = all.size();
   for (size_t i = 0; i < count; ++i) {
     Setting other = all[i];
-    other.weights = i % 2 == 0 ? BlockWeights::relu_squared : BlockWeights::relu;
+    constexpr BlockWeights kKinds[] = {BlockWeights::relu_squared, BlockWeights::relu,
+                                       BlockWeights::laplace};
+    other.weights = kKinds[i % 3];
     all.push_back(other);
   }
   return all;

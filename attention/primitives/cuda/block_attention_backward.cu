@@ -28,7 +28,7 @@ __device__ Pair pair_of(const BlockProblem<T>& p, const DropoutDraws& draws, con
   const float logit = p.logit(piece, h, r, u, q_dot_k);
   const float kept = p.kept(draws, piece, r, u);
   if (!p.normalised()) {
-    const auto weight = rectified_weight(p.options.weights, logit);
+    const auto weight = plain_weight(p.options, logit);
     return {weight.value * kept, weight.slope * kept * dy_dot_v};
   }
   const float weight = expf(logit - log_sum_exp);

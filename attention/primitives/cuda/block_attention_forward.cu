@@ -42,7 +42,7 @@ __global__ void block_attend(BlockProblem<T> p, T* y, float* log_sum_exp) {
       sum = sum * rescale + warp_sum(weight);
       largest = now;
     } else {
-      weight = rectified_weight(p.options.weights, logit).value;
+      weight = plain_weight(p.options, logit).value;
     }
     weights[lane] = seen ? weight * p.kept(draws, piece, r, u) : -1.0f;
     __syncwarp();

@@ -12,7 +12,7 @@ namespace linnet::cuda::block_attention_detail {
 using linnet::block_attention_detail::DropoutDraws;
 using linnet::block_attention_detail::KeyRange;
 using linnet::block_attention_detail::Piece;
-using linnet::block_attention_detail::rectified_weight;
+using linnet::block_attention_detail::plain_weight;
 
 // Arrays are dense; optional ones may be null.
 template <typename T>

@@ -135,15 +135,17 @@ TEST(CudaBlockAttention, EveryPattern) {
 }
 
 TEST(CudaBlockAttention, WeightsThatAreNotNormalised) {
-  for (const BlockWeights weights : {BlockWeights::relu, BlockWeights::relu_squared}) {
+  const char* const kNames[] = {"soft-max", "relu", "relu squared", "laplace", "collision"};
+  for (const BlockWeights weights : {BlockWeights::relu, BlockWeights::relu_squared,
+                                     BlockWeights::laplace, BlockWeights::collision}) {
     for (const bool causal : {false, true}) {
       Problem p({.P = causal ? 6 : 0});
       p.blocks(causal, 9);
       p.context.options.weights = weights;
       p.add_bias(p.s.H, 8, 8);
+      p.context.options.exponent = 3;
       const std::string what =
-          std::string(weights == BlockWeights::relu ? "relu" : "relu squared") +
-          (causal ? ", causal" : ", noncausal");
+          std::string(kNames[static_cast<size_t>(weights)]) + (causal ? ", causal" : ", noncausal");
       expect_as_on_the_cpu(p, what);
       p.cut(causal ? 4 : 0);
       p.mask();

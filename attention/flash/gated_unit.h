@@ -1,0 +1,117 @@
+// What gated attention units share (Hua et al. 2022): a block whose gate, values and queries and
+// keys of one head come from one normed input, and which has no feed-forward beside it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attention/mixer_support.h"
+
+namespace linnet {
+
+// The options of all of them.
+struct GatedUnitOptions {
+  std::string preset = "none";
+  int64_t expansion = 2;
+  int64_t key_width = 128;
+  BlockWeights weights = BlockWeights::relu_squared;
+  std::string rope = "partial";
+  std::string bias = "t5";
+  bool token_shift = false;
+  std::string length = "context";
+  std::optional<double> dropout;  // null: the model's attention_dropout
+
+  int64_t value_width(const MixerOptions& options) const { return expansion * options.width; }
+  // Channels that rotary positions turn.
+  int64_t rotary_width() const {
+    return rope == "none" ? 0 : rope == "whole" ? key_width : std::min<int64_t>(32, key_width);
+  }
+  // Throws where channels cannot be turned in pairs.
+  void check(const ConfigNode& at) const;
+};
+
+// Params derives from GatedUnitOptions.
+template <typename Params>
+void describe_gated_unit(ConfigDescription<Params>& d, const std::vector<Preset>& presets) {
+  const auto own = [](auto GatedUnitOptions::*member) {
+    return [member]<typename V>(V GatedUnitOptions::*) -> V Params::* { return member; }(member);
+  };
+  std::vector<std::string> names{"none"};
+  for (const Preset& preset : presets) names.push_back(preset.name);
+  d.field("preset", own(&GatedUnitOptions::preset),
+          "options as a paper ran it; explicit options win")
+      .choices(std::move(names));
+  d.field("expansion", own(&GatedUnitOptions::expansion),
+          "width of gate and values as a multiple of the model's")
+      .range(1, 16);
+  d.field("key_width", own(&GatedUnitOptions::key_width), "channels s of queries and keys")
+      .range(2, 4096);
+  d.choice("weights", own(&GatedUnitOptions::weights),
+           {{"relu_squared", BlockWeights::relu_squared}, {"laplace", BlockWeights::laplace}},
+           "relu(x)^2 of a logit, or the bounded (1 + erf(...)) / 2 near it");
+  d.choice("rope", own(&GatedUnitOptions::rope), {"none", "partial", "whole"},
+           "rotary positions on no channel, on the first 32, or on all of queries and keys");
+  d.choice("bias", own(&GatedUnitOptions::bias), {"none", "t5", "toeplitz"},
+           "of a distance: none, 32 buckets times sqrt(s), or a number for each of the context");
+  d.field("token_shift", own(&GatedUnitOptions::token_shift),
+          "the first half of the channels comes from the token before");
+  d.choice("length", own(&GatedUnitOptions::length), {"context", "padded"},
+           "N that sums over a whole sequence are divided by: the training context, or the padded "
+           "length of the call (noncausal only)");
+  d.field("dropout", own(&GatedUnitOptions::dropout),
+          "probability of dropping a weight; null: the model's attention_dropout")
+      .at_least(0)
+      .below(1);
+}
+
+// The maps of one layer. `copies` names the affine copies of the shared projection that it uses.
+class GatedUnit {
+ public:
+  GatedUnit(const char* mechanism, const GatedUnitOptions& params, const MixerOptions& options,
+            const MixerScope& scope, const std::vector<std::string>& copies);
+
+  struct Parts {
+    Variable gate;                 // U [B,T,e]
+    Variable values;               // V [B,T,1,e]
+    std::vector<Variable> copies;  // [B,T,1,s], with rotary positions
+    MixerState state;              // of the token shift
+  };
+  Parts project(const Variable& x, const MixerContext& context, const MixerState& state) const;
+  // out(U * y), y [B,T,1,e] or [B,T,e].
+  MixerResult finish(const Parts& parts, const Variable& y, MixerState state) const;
+
+  // Logit biases [1, distances] for keys up to `past` tokens before the first query, and the column
+  // of distance 0; undefined where there are none. `factor` multiplies them.
+  struct Bias {
+    Variable table;
+    int64_t origin = 0;
+  };
+  Bias bias(int64_t past, int64_t T, double factor, Device device) const;
+  // Longest sequence that the bias knows; 0: any.
+  int64_t length_limit() const;
+  // N.
+  double divisor(int64_t T) const;
+  // Of the maps, parameters, x, y and the token shift's state; nothing of the mixing.
+  MixerCost cost(const MixerShape& shape) const;
+  // The key of the layer's draws.
+  RandomKey draw_key(const MixerContext& context) const { return context.random.at(site_); }
+  const MixerOptions& options() const { return options_; }
+
+ private:
+  struct Affine {
+    Variable gamma, beta;
+  };
+  GatedUnitOptions params_;
+  MixerOptions options_;
+  std::string site_;
+  Variable gate_weight_, gate_bias_, value_weight_, value_bias_;
+  Variable shared_weight_, shared_bias_, out_weight_, out_bias_, distance_bias_;
+  std::vector<Affine> affine_;
+};
+
+// The T5 bucket of 32 of a key at that distance (key - query): exact near by, logarithmic up to 128
+// (Raffel et al. 2020).
+int64_t distance_bucket(int64_t distance, bool causal);
+
+}  // namespace linnet

@@ -1,0 +1,94 @@
+// Gated attention units: what the conformance suite cannot know: numbers of parameters, buckets of
+// distances, models of nothing but units.
+#include "attention/flash/gated_unit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/yaml.h"
+#include "layers/model.h"
+
+namespace linnet {
+namespace {
+
+// Parameters of one layer of a decoder.
+int64_t layer_parameters(const std::string& attention, int64_t width, const std::string& norm) {
+  const auto count = [&](int64_t layers) {
+    ModelConfig config;
+    config.layers = layers;
+    config.width = width;
+    config.heads = 1;
+    config.norm = norm;
+    const DecoderLm model(config, 5, 8,
+                          make_mixer_factory(parse_yaml(attention, "test"), Form::causal));
+    return model.parameters().count();
+  };
+  return count(3) - count(2);
+}
+
+TEST(GatedUnit, ParametersOfALayer) {
+  // W_u, W_v, W_z and W_o with biases, two affine copies, 32 buckets, the gain of ScaleNorm; no
+  // feed-forward.
+  EXPECT_EQ(layer_parameters("{name: flash_quad}", 768, "scale"),
+            2 * (768 * 1536 + 1536) + 768 * 128 + 128 + 1536 * 768 + 768 + 2 * 2 * 128 + 32 + 1);
+  EXPECT_EQ(layer_parameters("{name: flash_quad, bias: none}", 64, "scale"),
+            2 * (64 * 128 + 128) + 64 * 128 + 128 + 128 * 64 + 64 + 2 * 2 * 128 + 1);
+}
+
+TEST(GatedUnit, DistancesFallIntoBuckets) {
+  for (int64_t d = 0; d < 16; ++d) EXPECT_EQ(distance_bucket(-d, true), d);
+  EXPECT_EQ(distance_bucket(-16, true), 16);
+  EXPECT_EQ(distance_bucket(-127, true), 31);
+  EXPECT_EQ(distance_bucket(-5000, true), 31);
+  EXPECT_EQ(distance_bucket(-7, false), 7);
+  EXPECT_EQ(distance_bucket(7, false), 16 + 7);
+  EXPECT_EQ(distance_bucket(-8, false), 8);
+  EXPECT_EQ(distance_bucket(5000, false), 31);
+  EXPECT_EQ(distance_bucket(-5000, false), 15);
+  for (int64_t d = 1; d < 300; ++d) {
+    EXPECT_GE(distance_bucket(-d, true), distance_bucket(1 - d, true)) << d;
+    EXPECT_LE(distance_bucket(-d, true), 31) << d;
+  }
+}
+
+std::string refusal(const std::string& attention, const MixerOptions& options) {
+  ParameterSet set;
+  const ParameterScope root(set);
+  try {
+    find_mechanism("flash_quad")
+        .make(parse_yaml(attention, "r"), options, {root.child("own"), root.child("tied")});
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(GatedUnit, RefusesWhatContradictsItself) {
+  MixerOptions options;
+  options.width = 8;
+  options.heads = 1;
+  options.form = Form::causal;
+  options.max_length = 16;
+  EXPECT_EQ(refusal("{}", options), "");
+  EXPECT_THAT(refusal("{key_width: 7}", options), testing::HasSubstr("must be even"));
+  EXPECT_EQ(refusal("{key_width: 7, rope: none}", options), "");
+  EXPECT_THAT(refusal("{length: padded}", options), testing::HasSubstr("no causal form"));
+  options.rotary_width = 4;
+  EXPECT_THAT(refusal("{rope: none}", options), testing::HasSubstr("rotary positions"));
+}
+
+TEST(GatedUnit, AToeplitzBiasLimitsTheLength) {
+  ModelConfig config;
+  config.layers = 1;
+  config.width = 8;
+  config.heads = 1;
+  const DecoderLm model(
+      config, 5, 12,
+      make_mixer_factory(parse_yaml("{name: flash_quad, key_width: 4, bias: toeplitz}", "test"),
+                         Form::causal));
+  EXPECT_EQ(model.length_limit(), 12);
+  EXPECT_EQ(model.layers_without_feed_forward(), 1);
+}
+
+}  // namespace
+}  // namespace linnet

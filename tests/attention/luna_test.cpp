@@ -1,0 +1,124 @@
+// Luna: what the conformance suite cannot know: the memory that goes to the next layer.
+#include "attention/luna/luna.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "autograd/arithmetic.h"
+#include "autograd/linear.h"
+#include "autograd/norms.h"
+#include "core/yaml.h"
+#include "layers/model.h"
+
+namespace linnet {
+namespace {
+
+constexpr int64_t kWidth = 8, kSlots = 3;
+
+struct Layer {
+  ParameterSet set;
+  std::unique_ptr<TokenMixer> mixer;
+  explicit Layer(const std::string& parameters = "{slots: 3}") {
+    MixerOptions options;
+    options.width = kWidth;
+    options.heads = 2;
+    options.form = Form::noncausal;
+    const ParameterScope root(set);
+    mixer = find_mechanism("luna").make(parse_yaml(parameters, "test"), options,
+                                        {root.child("own"), root.child("tied")});
+    set.materialize(4, DType::f64, DType::f64);
+  }
+};
+
+Tensor numbers(const Shape& shape, const std::string& name) {
+  const Tensor result = Tensor::empty(shape, DType::f64);
+  const RandomKey key = RandomKey{3, 0, 0}.at(name);
+  for (int64_t i = 0; i < result.elements(); ++i) {
+    result.data<double>()[i] = key.normal(static_cast<uint64_t>(i));
+  }
+  return result;
+}
+
+constexpr const char* kStream = "tied.luna_memory";
+
+TEST(Luna, EqualTokensPackToThemselves) {
+  const Layer layer;
+  const Tensor token = numbers({1, 1, kWidth}, "x"), x = Tensor::empty({2, 5, kWidth}, DType::f64);
+  for (int64_t i = 0; i < 10; ++i)
+    x.slice(i * kWidth, {kWidth}).copy_from(token.slice(0, {kWidth}));
+  MixerContext context;
+  context.streams[kStream] = Variable(numbers({2, kSlots, kWidth}, "p"));
+  const MixerResult result = layer.mixer->forward(Variable(x), context, {});
+  const Variable written =
+      linear(Variable(token), layer.set.find("own.pack_context.weight").variable,
+             layer.set.find("own.pack_context.bias").variable);
+  const Tensor sum = context.streams.at(kStream).value().clone();
+  for (int64_t i = 0; i < sum.elements(); ++i) {
+    sum.data<double>()[i] += written.value().data<double>()[i % kWidth];
+  }
+  const Tensor expected = norm(Variable(sum), {}, {}, {NormKind::layer, 1e-5}).value();
+  const Tensor found = result.streams.at(kStream).value();
+  ASSERT_EQ(found.shape(), expected.shape());
+  for (int64_t i = 0; i < found.elements(); ++i) {
+    EXPECT_NEAR(found.data<double>()[i], expected.data<double>()[i], 1e-12) << i;
+  }
+}
+
+TEST(Luna, TheMemoryOfTheLayerBeforeIsReadAndPaddingIsNot) {
+  const Layer layer;
+  const Tensor x = numbers({2, 6, kWidth}, "x");
+  MixerContext context;
+  context.key_mask = Tensor::full({2, 6}, 1, DType::u8);
+  context.key_mask.data<uint8_t>()[5] = 0;
+  const MixerResult first = layer.mixer->forward(Variable(x), context, {});
+  EXPECT_EQ(first.streams.at(kStream).shape(), Shape({2, kSlots, kWidth}));
+  x.data<double>()[5 * kWidth] = 1e6;
+  const MixerResult padded = layer.mixer->forward(Variable(x), context, {});
+  EXPECT_EQ(padded.streams.at(kStream).value().to_vector<double>(),
+            first.streams.at(kStream).value().to_vector<double>());
+  context.streams = first.streams;
+  const MixerResult second = layer.mixer->forward(Variable(x), context, {});
+  EXPECT_NE(second.y.value().to_vector<double>(), first.y.value().to_vector<double>());
+}
+
+TEST(Luna, AllLayersShareOneFirstMemory) {
+  ModelConfig config;
+  config.kind = "encoder";
+  config.layers = 2;
+  config.width = kWidth;
+  config.heads = 2;
+  config.attention = parse_yaml("{name: luna, slots: 3}", "test");
+  const auto count = [&](const char* attention) {
+    const EncoderClassifier model(
+        config, 7, 6, 2, make_mixer_factory(parse_yaml(attention, "test"), Form::noncausal));
+    return model.parameters().count();
+  };
+  // A fifth projection and the memory's norm in each layer; one memory for all.
+  EXPECT_EQ(count("{name: luna, slots: 3}") - count("{name: softmax}"),
+            2 * (kWidth * kWidth + kWidth + 2 * kWidth) + kSlots * kWidth);
+}
+
+TEST(Luna, RefusesPackedRowsAndRotaryPositions) {
+  const Layer layer;
+  MixerContext context;
+  context.segments = Tensor::zeros({1, 4}, DType::i32);
+  try {
+    layer.mixer->forward(Variable(numbers({1, 4, kWidth}, "x")), context, {});
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("do not pack documents into rows"));
+  }
+  ParameterSet set;
+  const ParameterScope root(set);
+  MixerOptions options;
+  options.width = kWidth;
+  options.heads = 2;
+  options.form = Form::noncausal;
+  options.rotary_width = 4;
+  EXPECT_THROW(find_mechanism("luna").make(ConfigNode::map(), options,
+                                           {root.child("own"), root.child("tied")}),
+               UsageError);
+}
+
+}  // namespace
+}  // namespace linnet
