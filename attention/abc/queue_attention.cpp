@@ -50,13 +50,16 @@ MixerState state_of(const Held& held, int64_t queues) {
           {"valid", mask_to_state(with_rows(held.valid, held.k.size(0) / queues))}};
 }
 
+// `keep`: the most tokens that are carried on. Several queues always have places for these, since
+// how many tokens each has got depends on the row.
 TokenQueues queues_of(const QueueAttention& attention, const Tensor& mask, const Tensor& segments,
                       const Variable& k, const Held& held, const MixerState& state, int64_t keep) {
   TokenQueueInputs in;
   in.B = k.size(0);
   in.T = k.size(1);
   in.queues = attention.queues;
-  in.keep = keep;
+  const int64_t there = in.T + (held.k.defined() ? held.k.size(1) : 0);
+  in.keep = in.queues > 1 ? keep : std::min(keep, there);
   in.mask = mask;
   in.segments = segments;
   if (const auto phase = state.find("phase"); phase != state.end())
@@ -152,8 +155,8 @@ MixerCost queue_attention_cost(const QueueAttention& attention, const MixerOptio
       const int64_t tokens = (shape.queries - queue + Q - 1) / Q;
       cost.mixing += rows * visible_pairs(pattern, tokens) * 2 * width;
     }
-    const int64_t places = (shape.queries + Q - 1) / Q;
-    kept = static_cast<double>(Q * (attention.mask_empty ? std::min(N - 1, places) : N - 1));
+    const bool all_places = Q > 1 || !attention.mask_empty;
+    kept = static_cast<double>(Q * (all_places ? N - 1 : std::min(N - 1, shape.queries)));
     if (Q > 1) cost.bytes += rows * sizeof(int64_t);
   }
   cost.bytes += rows * kept * (2 * width * size_of(shape.dtype) + sizeof(int64_t));

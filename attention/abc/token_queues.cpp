@@ -75,7 +75,7 @@ void copy_tokens(const Tensor& order, const Tensor& x, const Tensor& taken, bool
 TokenQueues token_queues(const TokenQueueInputs& in) {
   const int64_t rows = in.B * in.queues, n = (in.T + in.queues - 1) / in.queues;
   const int64_t P = in.past_mask.defined() ? in.past_mask.size(1) : 0;
-  const int64_t kept = std::min(in.keep, P + n);
+  const int64_t kept = in.keep;
   require(!in.past_mask.defined() || in.past_mask.shape() == Shape({rows, P}),
           "token_queues: expected past_mask of ", rows, " queues, got ",
           in.past_mask.defined() ? in.past_mask.shape() : Shape());

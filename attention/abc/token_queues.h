@@ -14,14 +14,14 @@ struct TokenQueues {
   Tensor mask;         // u8 [B*Q,n]: places that hold a token; they come first
   Tensor segments;     // i32 [B*Q,n]: how often the segment changed before; undefined: one a row
   Tensor past_mask;    // u8 [B*Q,P]: carried tokens that the queue's first token continues
-  Tensor carry_order;  // i32 [B*Q,P']: numbers among [past ; places], [B*Q,P+n]; -1: none
-  Tensor carry_mask;   // u8 [B*Q,P']: carried on, P' = min(keep, P + n); they come last
+  Tensor carry_order;  // i32 [B*Q,keep]: numbers among [past ; places], [B*Q,P+n]; -1: none
+  Tensor carry_mask;   // u8 [B*Q,keep]: what is carried on; it comes last
   Tensor phase;        // i64 [B] of the next call
 };
 
 struct TokenQueueInputs {
   int64_t B = 0, T = 0, queues = 1;
-  int64_t keep = 0;  // tokens that a queue carries on
+  int64_t keep = 0;  // the most tokens that a queue carries on
   Tensor mask;       // u8 [B,T], 1 = valid; undefined: all
   Tensor segments;   // i32 [B,T]: a queue carries only tokens of the row's last one; undefined: one
   Tensor phase;      // i64 [B]; undefined: 0

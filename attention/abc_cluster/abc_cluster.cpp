@@ -33,8 +33,8 @@ class AbcClusterMixer : public AttentionMixer {
     return slot_mix(mixing, options(), input, context, state, [&] {
       const Tensor& keys = input.k.value();
       const Tensor clusters =
-          chosen(context, "clusters", {keys.size(0), keys.size(1), keys.size(2)}, keys.device(),
-                 [&] { return clusters_of(keys, context, state); });
+          chosen(context, "token_clusters", {keys.size(0), keys.size(1), keys.size(2)},
+                 keys.device(), [&] { return clusters_of(keys, context, state); });
       return Variable(one_hot_controls(clusters, {}, options().heads, params_.slots));
     });
   }
@@ -74,8 +74,8 @@ std::vector<Number> definition(const AbcClusterParams& params, const ReferenceSe
   d.slots = params.slots;
   d.scale = params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K)));
   d.mask_empty = params.mask_empty;
-  const std::vector<int32_t> clusters = s.choices.contains("clusters")
-                                            ? recorded_slots(s, s.choices.at("clusters"))
+  const std::vector<int32_t> clusters = s.choices.contains("token_clusters")
+                                            ? recorded_slots(s, s.choices.at("token_clusters"))
                                             : plain_clusters(params, s);
   return slot_definition(s, d, one_slot_each(s, clusters));
 }

@@ -50,12 +50,13 @@ class AbcRandomMixer : public AttentionMixer {
       return random_slots(key, examples, positions, options().heads, params_.slots);
     };
     if (context.record == nullptr) return draw();
-    const auto given = context.record->given_draws.find("slots");
+    const auto given = context.record->given_draws.find("token_slots");
     const bool is_given = given != context.record->given_draws.end();
     const Tensor slots = is_given ? given->second.to(DType::i32).to(positions.device()) : draw();
     const Shape shape{positions.size(0), positions.size(1), options().heads};
-    require_usage(slots.shape() == shape, "draws/slots: expected ", shape, ", got ", slots.shape());
-    context.record->draws["slots"] = slots.to(Device{}).to(DType::f64);
+    require_usage(slots.shape() == shape, "draws/token_slots: expected ", shape, ", got ",
+                  slots.shape());
+    context.record->draws["token_slots"] = slots.to(Device{}).to(DType::f64);
     return slots;
   }
 
@@ -69,8 +70,8 @@ std::vector<Number> definition(const AbcRandomParams& params, const ReferenceSeq
   d.scale = params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K)));
   d.divisor = params.pool == "mean" ? SlotDefinition::Divisor::read : SlotDefinition::Divisor::none;
   d.mask_empty = params.mask_empty;
-  require(s.draws.contains("slots"), "abc_random: the definition needs the mixer's draws");
-  return slot_definition(s, d, one_slot_each(s, recorded_slots(s, s.draws.at("slots"))));
+  require(s.draws.contains("token_slots"), "abc_random: the definition needs the mixer's draws");
+  return slot_definition(s, d, one_slot_each(s, recorded_slots(s, s.draws.at("token_slots"))));
 }
 
 }  // namespace
