@@ -120,13 +120,12 @@ Tensor hash_clusters(const Tensor& keys, const Tensor& planes, const Tensor& mas
                              clusters.data<int32_t>()};
   hash_keys(keys, planes, steps.valid, codes);
   for_all(centroids.elements(), [&](int64_t i) { steps.seed(i); });
-  for (int64_t i = 0; i < iterations; ++i) {
+  for (int64_t i = 0;; ++i) {
     for_all(clusters.elements(), [&](int64_t item) { steps.assign(item); });
+    if (i == iterations) return clusters;
     for_all(votes.elements(), [&](int64_t item) { steps.vote(item); });
     for_all(centroids.elements(), [&](int64_t item) { steps.move(item); });
   }
-  for_all(clusters.elements(), [&](int64_t item) { steps.assign(item); });
-  return clusters;
 }
 
 Tensor nearest_clusters(const Tensor& keys, const Tensor& mask, const Tensor& segments,

@@ -145,14 +145,14 @@ void hash_clusters(const Tensor& keys, const Tensor& planes, const HashClusterTe
                              pointer<int32_t>(all.clusters)};
   const int64_t slots = all.centroids.elements(), keys_of_heads = all.clusters.elements();
   for_each("seed_clusters", slots, [=] __device__(int64_t i) { steps.seed(i); });
-  for (int64_t i = 0; i < iterations; ++i) {
+  for (int64_t i = 0;; ++i) {
     for_each("assign_clusters", keys_of_heads,
              [=] __device__(int64_t item) { steps.assign(item); });
+    if (i == iterations) return;
     for_each("vote_clusters", all.votes.elements(),
              [=] __device__(int64_t item) { steps.vote(item); });
     for_each("move_clusters", slots, [=] __device__(int64_t item) { steps.move(item); });
   }
-  for_each("assign_clusters", keys_of_heads, [=] __device__(int64_t item) { steps.assign(item); });
 }
 
 void nearest_clusters(const Tensor& keys, const Tensor& mask, const Tensor& segments,
