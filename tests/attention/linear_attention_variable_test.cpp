@@ -10,37 +10,13 @@
 
 #include "autograd/arithmetic.h"
 #include "autograd/grad_check.h"
-#include "core/random.h"
 #include "core/threads.h"
-#include "tests/worst.h"
+#include "tests/attention/linear_attention_inputs.h"
 
 namespace linnet {
 namespace {
 
-// Values away from the kinks of relu, so that differences do not straddle them.
-Tensor draw(const Shape& shape, uint64_t site, bool fraction = false) {
-  std::vector<double> out(static_cast<size_t>(shape.elements()));
-  for (size_t i = 0; i < out.size(); ++i) {
-    const double x = RandomKey{11, 0, site}.normal(i);
-    out[i] = fraction ? 1 / (1 + std::exp(-x)) : x + (x > 0 ? 0.05 : -0.05);
-  }
-  return Tensor::from(out, shape);
-}
-
-LinearAttentionVariables variables_of(const std::vector<Variable>& in) {
-  return {in[0], in[1], in[2], in[3], in[4]};
-}
-
-std::vector<Tensor> inputs_for(int64_t Tq, int64_t Tk, bool reweighted, bool with_state) {
-  const int64_t B = 2, H = 2, G = 1, K = 3, V = 2, m = reweighted ? 2 * K : K;
-  return {draw({B, Tq, H, K}, 1),
-          draw({B, Tk, G, K}, 2),
-          draw({B, Tk, G, V}, 3),
-          reweighted ? draw({B, Tq, H}, 4, true) : Tensor(),
-          reweighted ? draw({B, Tk, G}, 5, true) : Tensor(),
-          with_state ? draw({B, G, m, V}, 6) : Tensor(),
-          with_state ? draw({B, G, m}, 7, true) : Tensor()};
-}
+using namespace test;
 
 // Map and normaliser. A denominator of signed features changes sign: no derivative at the floor.
 using Kinds = std::pair<FeatureMap, Normalizer>;
@@ -89,86 +65,8 @@ TEST_P(LinearAttentionGradient, MatchesFiniteDifferences) {
   const auto result = grad_check(cross, inputs_for(3, 5, reweighted, false));
   EXPECT_TRUE(result.passed) << result.message;
 }
-// Log-decays between -1 and 0, such that no difference step reaches 0.
-Tensor draw_decay(const Shape& shape) {
-  const Tensor decay = draw(shape, 8, true);
-  for (int64_t i = 0; i < decay.elements(); ++i) decay.data<double>()[i] *= -1;
-  return decay;
-}
-
-TEST(LinearAttentionVariable, GradientsOfDecayingStatesMatchFiniteDifferences) {
-  LinearAttentionContext context;
-  context.options.query_scale = 0.7;
-  for (const Normalizer normalizer : {Normalizer::none, Normalizer::clamp, Normalizer::add}) {
-    context.options.normalizer = normalizer;
-    for (const bool everything : {false, true}) {
-      context.query_mask = context.key_mask = context.segments = Tensor();
-      if (everything) {
-        context.query_mask =
-            Tensor::from(std::vector<uint8_t>{1, 1, 0, 1, 1, 1, 1, 1, 1, 0}, {2, 5});
-        context.key_mask = Tensor::from(std::vector<uint8_t>{1, 0, 1, 1, 1, 0, 1, 1, 1, 0}, {2, 5});
-        context.segments = Tensor::from(std::vector<int32_t>{0, 0, 1, 1, 1, 4, 4, 4, 4, 5}, {2, 5});
-      }
-      for (const bool with_state : {false, true}) {
-        std::vector<Tensor> inputs = inputs_for(5, 5, everything, with_state);
-        inputs.push_back(draw_decay({2, 5, 1}));
-        const auto causal = [&](const std::vector<Variable>& in) {
-          LinearAttentionVariables variables = variables_of(in);
-          variables.log_decay = in[7];
-          const auto result = linear_attention_causal(variables, context, {in[5], in[6]});
-          return std::vector<Variable>{result.y, result.state.memory, result.state.mass};
-        };
-        const auto result = grad_check(causal, inputs);
-        EXPECT_TRUE(result.passed) << result.message;
-      }
-    }
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(All, LinearAttentionGradient,
                          testing::Combine(testing::ValuesIn(kKinds), testing::Bool()));
-
-// Gradients of sum(w y) + sum(w state) for every input, f64.
-std::vector<Tensor> gradients_of(const std::vector<Tensor>& tensors,
-                                 const LinearAttentionContext& context, bool causal) {
-  std::vector<Variable> in;
-  for (const Tensor& tensor : tensors) {
-    in.push_back(tensor.defined() ? Variable(tensor, true) : Variable());
-  }
-  std::vector<Variable> outputs;
-  if (causal) {
-    const auto result = linear_attention_causal(variables_of(in), context, {in[5], in[6]});
-    outputs = {result.y, result.state.memory, result.state.mass};
-  } else {
-    outputs = {linear_attention_read(variables_of(in),
-                                     linear_attention_memory(variables_of(in), context), context)};
-  }
-  std::vector<Tensor> seeds, found;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    found.push_back(outputs[i].value());
-    seeds.push_back(draw(outputs[i].shape(), 20 + i).to(outputs[i].dtype()));
-  }
-  backward(outputs, seeds);
-  for (const Variable& variable : in) {
-    if (variable.defined()) found.push_back(variable.grad());
-  }
-  return found;
-}
-
-double largest_difference(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  double worst = 0;
-  EXPECT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    const auto x = a[i].to_vector<double>(), y = b[i].to_vector<double>();
-    double scale = 1e-3;
-    for (const double value : y) scale = std::max(scale, std::abs(value));
-    for (size_t j = 0; j < x.size(); ++j) {
-      const double error = std::abs(x[j] - y[j]) / scale;
-      test::keep_worst(worst, error);
-    }
-  }
-  return worst;
-}
 
 TEST(LinearAttentionVariable, LongSequencesSplitAmongThreadsHaveTheSameGradients) {
   const int before = thread_count();
@@ -183,49 +81,6 @@ TEST(LinearAttentionVariable, LongSequencesSplitAmongThreadsHaveTheSameGradients
     EXPECT_EQ(largest_difference(split, gradients_of(in, context, causal)), 0);
   }
   set_thread_count(before);
-}
-
-// Past a chunk, and with decays that leave nothing: gradients are those of the same sums one token
-// at a time, where a state never passes through a chunk.
-TEST(LinearAttentionVariable, DecayAcrossChunksHasTheGradientsOfSingleSteps) {
-  constexpr int64_t T = 70;
-  std::vector<Tensor> tensors = inputs_for(T, T, false, true);
-  tensors.push_back(draw_decay({2, T, 1}));
-  for (int64_t t = 0; t < 2 * T; t += 9) tensors[7].data<double>()[t] = -900;
-  const auto gradients = [&](bool single) {
-    std::vector<Variable> in;
-    for (const Tensor& x : tensors) in.push_back(x.defined() ? Variable(x, true) : Variable());
-    LinearAttentionSums state{in[5], in[6]};
-    std::vector<Variable> outputs;
-    std::vector<Tensor> seeds;
-    const Tensor dy = draw({2, T, 2, 2}, 30);
-    // Single tokens by masks: everything but token t is masked, which neither reads nor decays.
-    for (int64_t t = 0; t < (single ? T : 1); ++t) {
-      LinearAttentionContext context;
-      if (single) {
-        context.query_mask = Tensor::zeros({2, T}, DType::u8);
-        for (const int64_t row : {0, 1}) context.query_mask.data<uint8_t>()[row * T + t] = 1;
-        context.key_mask = context.query_mask;
-      }
-      LinearAttentionVariables variables = variables_of(in);
-      variables.log_decay = in[7];
-      const auto result = linear_attention_causal(variables, context, state);
-      state = result.state;
-      outputs.push_back(result.y);
-      seeds.push_back(dy);
-    }
-    outputs.push_back(state.memory);
-    seeds.push_back(draw(state.memory.shape(), 31));
-    outputs.push_back(state.mass);
-    seeds.push_back(draw(state.mass.shape(), 32));
-    backward(outputs, seeds);
-    std::vector<Tensor> found;
-    for (const Variable& x : in) {
-      if (x.defined()) found.push_back(x.grad());
-    }
-    return found;
-  };
-  EXPECT_LE(largest_difference(gradients(false), gradients(true)), 1e-12);
 }
 
 TEST(LinearAttentionVariable, SinglePrecisionGradientsStayClose) {

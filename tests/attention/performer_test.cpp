@@ -114,6 +114,11 @@ TEST(Performer, ManyFeaturesComeNearSoftmax) {
     const auto many = outputs("performer", "{features: 4096}", form, DType::f64, batch);
     EXPECT_LT(largest_difference(many, softmax), 0.08);
     EXPECT_LT(largest_difference(many, softmax), 0.5 * largest_difference(few, softmax));
+    // The scale applied twice estimates exp(q . k / K), K = 8.
+    const auto twice =
+        outputs("performer", "{features: 4096, legacy_scale: true}", form, DType::f64, batch);
+    const auto flat = outputs("softmax", "{scale: 0.125}", form, DType::f64, batch);
+    EXPECT_LT(largest_difference(twice, flat), 0.5 * largest_difference(twice, softmax));
   }
 }
 

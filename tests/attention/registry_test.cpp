@@ -153,6 +153,29 @@ TEST(Registry, LeapformerAddsTheParametersThatItsPaperCounts) {
   }
 }
 
+TEST(Registry, MechanismsAddTheParametersThatTheirPapersCount) {
+  const auto added = [](const char* name, const std::string& option, const std::string& value) {
+    MixerOptions options;
+    options.width = 1024;
+    options.heads = 8;
+    const auto count = [&](const ConfigNode& config) {
+      ParameterSet set;
+      const ParameterScope root(set);
+      make_mixer_factory(config, Form::causal)(options, {root.child("own"), root.child("tied")});
+      return set.count();
+    };
+    ConfigNode config = section({{"name", name}});
+    if (!option.empty()) config.set(option, ConfigNode::scalar(value));
+    return count(config) - count(section({{"name", "softmax"}}));
+  };
+  for (const char* name : {"linear", "relu", "rope_linear", "performer", "transnormer_norm"}) {
+    EXPECT_EQ(added(name, "", ""), 0) << name;
+  }
+  EXPECT_EQ(added("t2r", "features", "32"), 33024);          // H k (K + 1)
+  EXPECT_EQ(added("rfa", "", ""), 1024);                     // sigma
+  EXPECT_EQ(added("rfa", "gate", "true"), 1024 + 8 * 1025);  // and a gate a head
+}
+
 TEST(MechanismTable, IsTheOneInTheReadme) {
   const std::string readme = read_file(test::source_dir() + "/attention/README.md");
   EXPECT_NE(readme.find(mechanism_table()), std::string::npos)
