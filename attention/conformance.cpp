@@ -41,10 +41,10 @@ constexpr NamedCheck kChecks[] = {
 constexpr int64_t kVariantHeadWidth = 8;
 
 std::string flow_text(const ConfigNode& parameters) {
+  if (!parameters.is_map()) return parameters.is_null() ? "null" : parameters.raw();
   std::string text;
   for (const ConfigEntry& entry : parameters.entries()) {
-    text += concat(text.empty() ? "" : ", ", entry.key, ": ",
-                   entry.value.is_null() ? "null" : entry.value.raw());
+    text += concat(text.empty() ? "" : ", ", entry.key, ": ", flow_text(entry.value));
   }
   return "{" + text + "}";
 }

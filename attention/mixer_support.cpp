@@ -64,33 +64,52 @@ MixerCost block_attention_cost(const MixerOptions& options, const BlockAttention
   // Both products of all heads: K + V multiply-adds a pair and head.
   cost.mixing = rows * visible_pairs(pattern, shape.queries) * 2 * width;
   if (!pattern.causal) return cost;
-  const int64_t kept = keep < 0 ? shape.queries : std::min(keep, shape.queries);
-  const double token = 2 * width * static_cast<double>(size_of(shape.dtype)) + sizeof(int64_t);
-  cost.bytes = rows * static_cast<double>(kept) * token;
+  cost.bytes = carried_keys_bytes(options, keep, shape);
   return cost;
+}
+
+double carried_keys_bytes(const MixerOptions& options, int64_t keep, const MixerShape& shape) {
+  const int64_t kept = keep < 0 ? shape.queries : std::min(keep, shape.queries);
+  const double token =
+      2 * static_cast<double>(options.width) * static_cast<double>(size_of(shape.dtype)) +
+      sizeof(int64_t);
+  return static_cast<double>(shape.batch * kept) * token;
 }
 
 AttentionMixer::MixResult causal_with_cache(const MixInput& input, const MixerContext& context,
                                             const MixerState& state,
                                             const BlockAttentionContext& block, int64_t keep,
                                             const Variable& bias) {
-  const auto carried = [&](const char* name) {
-    const auto found = state.find(name);
-    return found == state.end() ? Variable() : as_dtype(found->second, input.k.dtype());
-  };
-  const Variable past_k = carried("k");
-  const Variable past_v = carried("v");
+  const Variable past_k = carried(state, "k", input.k.dtype());
+  const Variable past_v = carried(state, "v", input.v.dtype());
   BlockAttentionContext with_past = block;
   with_past.past_mask = mask_from_state(state, "valid");
-  const Variable y = block_attention({input.q, input.k, input.v, past_k, past_v, bias}, with_past);
-  const int64_t past = past_k.defined() ? past_k.size(1) : 0;
+  return {block_attention({input.q, input.k, input.v, past_k, past_v, bias}, with_past),
+          carry_keys(input, context, state, keep)};
+}
+
+MixerState carry_keys(const MixInput& input, const MixerContext& context, const MixerState& state,
+                      int64_t keep) {
+  const Variable past_k = carried(state, "k", input.k.dtype());
+  const Variable past_v = carried(state, "v", input.v.dtype());
   MixerState after;
   after["k"] = carry_tokens(past_k, input.k, keep);
   after["v"] = carry_tokens(past_v, input.v, keep);
-  after["valid"] = mask_to_state(carry_mask(with_past.past_mask, context.key_mask, context.segments,
-                                            input.q.size(0), past, input.q.size(1), keep,
-                                            input.q.value().device()));
-  return {y, std::move(after)};
+  after["valid"] =
+      carried_mask(context, state, "valid", input.v, past_k.defined() ? past_k.size(1) : 0, keep);
+  return after;
+}
+
+Variable carried(const MixerState& state, const std::string& name, DType dtype) {
+  const auto found = state.find(name);
+  return found == state.end() ? Variable() : as_dtype(found->second, dtype);
+}
+
+Variable carried_mask(const MixerContext& context, const MixerState& state, const std::string& name,
+                      const Variable& current, int64_t past, int64_t keep) {
+  return mask_to_state(carry_mask(mask_from_state(state, name), context.key_mask, context.segments,
+                                  current.size(0), past, current.size(1), keep,
+                                  current.value().device()));
 }
 
 MixerState encoded_source(const MixInput& input, const MixerContext& context) {

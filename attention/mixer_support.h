@@ -48,6 +48,8 @@ double visible_pairs(const BlockAttentionOptions& pattern, int64_t T);
 // What block attention in a self form takes and, if causal, leaves: the last `keep` tokens.
 MixerCost block_attention_cost(const MixerOptions& options, const BlockAttentionOptions& pattern,
                                int64_t keep, const MixerShape& shape);
+// Bytes of the keys and values that carry_keys leaves after that many tokens.
+double carried_keys_bytes(const MixerOptions& options, int64_t keep, const MixerShape& shape);
 
 inline constexpr int64_t kKeepAll = -1;
 // Causal block attention continuing from the keys and values in `state` (k, v [B,P,H,.] and their
@@ -57,8 +59,19 @@ AttentionMixer::MixResult causal_with_cache(const MixInput& input, const MixerCo
                                             const BlockAttentionContext& block, int64_t keep,
                                             const Variable& bias = {});
 
+// The state that causal_with_cache leaves, for mechanisms that read carried keys in other ways.
+MixerState carry_keys(const MixInput& input, const MixerContext& context, const MixerState& state,
+                      int64_t keep);
+
 // The keys and values of a source and their mask, as cross-attention by soft-max keeps them.
 MixerState encoded_source(const MixInput& input, const MixerContext& context);
+
+// An entry of a state in that dtype; undefined where there is none.
+Variable carried(const MixerState& state, const std::string& name, DType dtype);
+// The mask of the last `keep` of `past` carried tokens, whose own mask is `name` in the state, and
+// those of `current` [B,T,...].
+Variable carried_mask(const MixerContext& context, const MixerState& state, const std::string& name,
+                      const Variable& current, int64_t past, int64_t keep);
 
 // x in that dtype: states come back from files as f32.
 Variable as_dtype(const Variable& x, DType dtype);

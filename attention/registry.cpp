@@ -8,9 +8,15 @@
 #include "attention/abc_mlp/abc_mlp.h"
 #include "attention/abc_random/abc_random.h"
 #include "attention/abc_window/abc_window.h"
+#include "attention/augment.h"
+#include "attention/augmented_linear/augmented_linear.h"
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
+#include "attention/flash/flash.h"
+#include "attention/flash_global/flash_global.h"
+#include "attention/flash_local/flash_local.h"
 #include "attention/flash_quad/flash_quad.h"
+#include "attention/grouped_linear/grouped_linear.h"
 #include "attention/lavo/lavo.h"
 #include "attention/leapformer/leapformer.h"
 #include "attention/linear/linear.h"
@@ -39,7 +45,7 @@ void add_to(std::vector<Mechanism>& list, Mechanism mechanism) {
   require_usage(mechanism.make && mechanism.schema && mechanism.resolve && mechanism.traits_of,
                 "attention mechanism '", mechanism.name,
                 "' is incomplete; build its entry with define_mechanism");
-  list.push_back(std::move(mechanism));
+  list.push_back(augmentable(std::move(mechanism)));
 }
 
 std::vector<Mechanism>& all() {
@@ -68,7 +74,12 @@ std::vector<Mechanism>& all() {
     add_to(result, transnormer_diag_mechanism());
     add_to(result, luna_mechanism());
     add_to(result, flash_quad_mechanism());
+    add_to(result, flash_mechanism());
     add_to(result, yoso_mechanism());
+    add_to(result, flash_local_mechanism());
+    add_to(result, flash_global_mechanism());
+    add_to(result, grouped_linear_mechanism());
+    add_to(result, augmented_linear_mechanism());
     return result;
   }();
   return list;

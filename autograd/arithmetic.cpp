@@ -164,6 +164,14 @@ Variable cast(const Variable& x, DType dtype) {
   });
 }
 
+Variable repeat(const Variable& x, const Shape& shape) {
+  require(x.value().elements() == 1, "repeat: expected one element, got ", x.shape());
+  return record("repeat", filled_with(x.value().to(DType::f64), shape, x.dtype()), {x},
+                [own = x.shape(), dtype = x.dtype()](Gradients& gradients) {
+                  gradients.add(0, filled_with(total(gradients.output()), own, dtype));
+                });
+}
+
 Variable sum_all(const Variable& x) {
   return record("sum_all", total(x.value()), {x},
                 [shape = x.shape(), dtype = x.dtype()](Gradients& gradients) {

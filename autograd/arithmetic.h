@@ -17,6 +17,8 @@ Variable multiply(const Variable& a, const Variable& b);
 Variable reshape(const Variable& x, const Shape& shape);
 // x in another floating dtype; the gradient is converted back.
 Variable cast(const Variable& x, DType dtype);
+// The single element of x in every place of a tensor of that shape.
+Variable repeat(const Variable& x, const Shape& shape);
 // Sum of all elements as an f64 scalar beside x.
 Variable sum_all(const Variable& x);
 

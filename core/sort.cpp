@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/cuda/backend.h"
+#include "core/cuda/emulation/submit.h"
 #include "core/cuda/sort.h"
 #include "core/threads.h"
 
@@ -79,8 +80,10 @@ void sort_rows(const Tensor& keys, const Tensor& sorted, const Tensor& order) {
   if (!on_cuda(keys)) return sort_on_host(keys, sorted, order);
   if constexpr (kCudaBackend == CudaBackend::on) {
     cuda::sort_rows(keys, sorted, order);
-  } else {
-    sort_on_host(host_view(keys), host_view(sorted), host_view(order));
+  } else if constexpr (kCuda) {
+    emulation::submit([from = host_view(keys), to = host_view(sorted), place = host_view(order)] {
+      sort_on_host(from, to, place);
+    });
   }
 }
 

@@ -38,8 +38,8 @@ void GatedUnitOptions::check(const ConfigNode& at) const {
 
 GatedUnit::GatedUnit(const char* mechanism, const GatedUnitOptions& params,
                      const MixerOptions& options, const MixerScope& scope,
-                     const std::vector<std::string>& copies)
-    : params_(params), options_(options), site_(scope.own.prefix()) {
+                     const std::vector<std::string>& copies, int64_t reach)
+    : params_(params), options_(options), site_(scope.own.prefix()), reach_(reach) {
   const int64_t width = options.width, values = params.value_width(options), s = params.key_width;
   require_usage(width > 0, mechanism, ": width must be positive");
   require_usage(options.rotary_width == 0 || params.rope != "none", mechanism,
@@ -66,11 +66,10 @@ GatedUnit::GatedUnit(const char* mechanism, const GatedUnitOptions& params,
   if (params.bias == "t5") {
     distance_bias_ = scope.own.parameter("distance_bias", {kBuckets, 1}, init_normal(1));
   } else if (params.bias == "toeplitz") {
-    require_usage(options.max_length > 0, mechanism, ": bias: toeplitz needs a known context");
+    require_usage(reach > 0, mechanism, ": bias: toeplitz needs a known context");
     const bool causal = options.form == Form::causal;
-    distance_bias_ = scope.own.parameter(
-        "distance_bias", {1, causal ? options.max_length : 2 * options.max_length - 1},
-        init_normal(kDeviation));
+    distance_bias_ = scope.own.parameter("distance_bias", {1, causal ? reach : 2 * reach - 1},
+                                         init_normal(kDeviation));
   }
   out_weight_ = weight("out", width, values);
   out_bias_ = bias("out", width);
@@ -112,7 +111,7 @@ GatedUnit::Bias GatedUnit::bias(int64_t past, int64_t T, double factor, Device d
   if (params_.bias == "none") return {};
   const bool causal = options_.form == Form::causal;
   if (params_.bias == "toeplitz") {
-    return {factor == 1 ? distance_bias_ : scale(distance_bias_, factor), options_.max_length - 1};
+    return {factor == 1 ? distance_bias_ : scale(distance_bias_, factor), reach_ - 1};
   }
   const int64_t before = past + T - 1, count = before + (causal ? 0 : T - 1) + 1;
   std::vector<int32_t> buckets;
@@ -122,10 +121,6 @@ GatedUnit::Bias GatedUnit::bias(int64_t past, int64_t T, double factor, Device d
   const Tensor ids = Tensor::from(buckets, {1, count}).to(device);
   const double root = std::sqrt(static_cast<double>(params_.key_width));
   return {reshape(embedding(ids, distance_bias_, factor * root), {1, count}), before};
-}
-
-int64_t GatedUnit::length_limit() const {
-  return params_.bias == "toeplitz" ? options_.max_length : 0;
 }
 
 double GatedUnit::divisor(int64_t T) const {
@@ -145,10 +140,7 @@ MixerCost GatedUnit::cost(const MixerShape& shape) const {
   double parameters = width * (3 * values + s) + 2 * copies * s;
   if (options_.bias) parameters += 2 * values + s + width;
   if (distance_bias_.defined()) {
-    parameters += params_.bias == "t5" ? static_cast<double>(kBuckets)
-                                       : static_cast<double>(options_.form == Form::causal
-                                                                 ? options_.max_length
-                                                                 : 2 * options_.max_length - 1);
+    parameters += static_cast<double>(distance_bias_.shape().elements());
   }
   cost.bytes = element * (2 * tokens * width + parameters);
   if (params_.token_shift && options_.form == Form::causal) {

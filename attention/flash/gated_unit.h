@@ -65,11 +65,12 @@ void describe_gated_unit(ConfigDescription<Params>& d, const std::vector<Preset>
       .below(1);
 }
 
-// The maps of one layer. `copies` names the affine copies of the shared projection that it uses.
+// The maps of one layer. `copies` names the affine copies of the shared projection that it uses;
+// a Toeplitz bias has a number for every distance below `reach`.
 class GatedUnit {
  public:
   GatedUnit(const char* mechanism, const GatedUnitOptions& params, const MixerOptions& options,
-            const MixerScope& scope, const std::vector<std::string>& copies);
+            const MixerScope& scope, const std::vector<std::string>& copies, int64_t reach);
 
   struct Parts {
     Variable gate;                 // U [B,T,e]
@@ -88,8 +89,6 @@ class GatedUnit {
     int64_t origin = 0;
   };
   Bias bias(int64_t past, int64_t T, double factor, Device device) const;
-  // Longest sequence that the bias knows; 0: any.
-  int64_t length_limit() const;
   // N.
   double divisor(int64_t T) const;
   // Of the maps, parameters, x, y and the token shift's state; nothing of the mixing.
@@ -105,6 +104,7 @@ class GatedUnit {
   GatedUnitOptions params_;
   MixerOptions options_;
   std::string site_;
+  int64_t reach_;
   Variable gate_weight_, gate_bias_, value_weight_, value_bias_;
   Variable shared_weight_, shared_bias_, out_weight_, out_bias_, distance_bias_;
   std::vector<Affine> affine_;

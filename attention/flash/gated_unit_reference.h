@@ -87,14 +87,14 @@ Number reference_weight(BlockWeights weights, Number x) {
   return (1 + std::erf((x - middle) / (deviation * std::sqrt(Number{2})))) / 2;
 }
 
-// The bias of a distance (key - query), `factor` included.
+// The bias of a distance (key - query) below `reach`, `factor` included.
 template <typename Number>
 Number reference_bias(const GatedUnitOptions& params, const ReferenceSequence<Number>& s,
-                      int64_t distance, Number factor) {
+                      int64_t distance, Number factor, int64_t reach) {
   if (params.bias == "none") return 0;
   const std::vector<Number>& numbers = s.parameter("distance_bias");
   if (params.bias == "toeplitz") {
-    return s.stored(factor * numbers[static_cast<size_t>(distance + s.options.max_length - 1)]);
+    return s.stored(factor * numbers[static_cast<size_t>(distance + reach - 1)]);
   }
   const bool causal = s.form == Form::causal;
   const double far = static_cast<double>(causal ? -distance : std::abs(distance));

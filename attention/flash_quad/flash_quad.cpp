@@ -31,10 +31,12 @@ class FlashQuadMixer : public TokenMixer {
  public:
   FlashQuadMixer(const FlashQuadParams& params, const MixerOptions& options,
                  const MixerScope& scope)
-      : params_(params), unit_("flash_quad", params, options, scope, kCopies) {}
+      : params_(params), unit_("flash_quad", params, options, scope, kCopies, options.max_length) {}
 
   bool replaces_feed_forward() const override { return true; }
-  int64_t length_limit() const override { return unit_.length_limit(); }
+  int64_t length_limit() const override {
+    return params_.bias == "toeplitz" ? unit_.options().max_length : 0;
+  }
 
   MixerResult forward(const Variable& x, const MixerContext& context,
                       const MixerState& state) const override {
@@ -100,7 +102,7 @@ std::vector<Number> definition(const FlashQuadParams& params, const ReferenceSeq
     for (int64_t j = 0; j < s.T; ++j) {
       if (!s.sees(i, j)) continue;
       const Number logit = dot_product(unit.copy(0, i), unit.copy(1, j), unit.s) / divisor +
-                           reference_bias(params, s, j - i, factor);
+                           reference_bias(params, s, j - i, factor, s.options.max_length);
       const Number weight = reference_weight(params.weights, logit);
       for (int64_t c = 0; c < unit.e; ++c) out[c] += weight * unit.value(j)[c];
     }

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "attention/primitives/binding.h"
+#include "attention/primitives/block_attention_binding.h"
 #include "attention/primitives/cuda/block_attention.h"
 #include "attention/primitives/cuda/carry.h"
 #include "core/cuda/backend.h"
@@ -16,11 +16,6 @@ using namespace binding;
 
 constexpr const char* kName = "block attention";
 
-// Tensors in the computing type, in the order in which they are recorded.
-struct Arrays {
-  Tensor q, k, v, past_k, past_v, bias;
-};
-
 void check_mask(const Tensor& mask, int64_t B, int64_t T, const char* name) {
   require(!mask.defined() || mask.shape() == Shape({B, T}), kName, ": expected ", name, " [", B,
           ", ", T, "], got ", mask.defined() ? mask.shape() : Shape());
@@ -31,63 +26,15 @@ const uint8_t* mask_of(const Tensor& mask, int64_t B, int64_t T, const char* nam
   return pointer<uint8_t>(mask);
 }
 
-template <typename T>
-BlockAttentionInputs<T> bind(const Arrays& arrays, const BlockAttentionContext& context) {
-  BlockAttentionInputs<T> in;
-  for (const Tensor* x : {&arrays.q, &arrays.k, &arrays.v, &arrays.past_k, &arrays.past_v}) {
-    check_sequence(*x, kName);
-  }
-  in.q = view_of<T>(arrays.q);
-  in.k = view_of<T>(arrays.k);
-  in.v = view_of<T>(arrays.v);
-  in.past_k = view_of<T>(arrays.past_k);
-  in.past_v = view_of<T>(arrays.past_v);
-  const int64_t B = in.q.B, length = in.q.T;
-  in.query_mask = mask_of(context.query_mask, B, length, "query_mask");
-  in.key_mask = mask_of(context.key_mask, B, in.k.T, "key_mask");
-  in.past_mask = mask_of(context.past_mask, B, in.past_k.T, "past_mask");
-  if (arrays.bias.defined()) {
-    require(arrays.bias.shape().rank() == 2, "block attention: expected bias [heads, distances]",
-            ", got ", arrays.bias.shape());
-    in.bias = arrays.bias.data<T>();
-    in.bias_heads = arrays.bias.size(0);
-    in.bias_count = arrays.bias.size(1);
-    in.bias_origin = context.bias_origin;
-  }
-  if (const Tensor& examples = context.place.examples; examples.defined()) {
-    require(examples.elements() == B, "block attention: expected an example number for each of ", B,
-            " rows, got ", examples.elements());
-    in.example_ids = examples.data<int64_t>();
-  }
-  in.time_offset = context.place.time_offset;
-  if (context.cross) return in;
-  check_leading(context.segments, arrays.q, 2, kName, "segments");
-  check_leading(context.positions, arrays.q, 2, kName, "positions");
-  std::vector<int64_t> starts(static_cast<size_t>(B), context.place.time_offset);
-  for (int64_t b = 0; context.positions.defined() && length > 0 && b < B; ++b) {
-    starts[b] = context.positions.data<int32_t>()[b * length];
-  }
-  in.spans = make_spans(pointer<int32_t>(context.segments), B, length, arrays.past_k.defined(),
-                        starts.data());
-  return in;
-}
-
-void run_backward(const Arrays& arrays, const BlockAttentionContext& context, const Tensor& y,
-                  const Tensor& log_sum_exp, Gradients& gradients) {
+void run_backward(const BlockAttentionArrays& arrays, const BlockAttentionContext& context,
+                  const Tensor& y, const Tensor& log_sum_exp, Gradients& gradients) {
   const Tensor dy = gradients.output().to(y.dtype());
-  const Arrays d{empty_like(arrays.q),      empty_like(arrays.k),      empty_like(arrays.v),
-                 empty_like(arrays.past_k), empty_like(arrays.past_v), empty_like(arrays.bias)};
+  const BlockAttentionArrays d = empty_like(arrays);
   dispatch(y.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    BlockAttentionGradients<T> out;
-    out.dq = view_of<T>(d.q);
-    out.dk = view_of<T>(d.k);
-    out.dv = view_of<T>(d.v);
-    out.dpast_k = view_of<T>(d.past_k);
-    out.dpast_v = view_of<T>(d.past_v);
-    out.dbias = pointer<T>(d.bias);
-    block_attention_backward<T>(bind<T>(arrays, context), context.options, view_of<T>(y),
-                                log_sum_exp.data<T>(), view_of<T>(dy), out);
+    block_attention_backward<T>(bind_block_attention<T>(arrays, context), context.options,
+                                view_of<T>(y), log_sum_exp.data<T>(), view_of<T>(dy),
+                                block_attention_gradients<T>(d));
   });
   add_all(gradients, {d.q, d.k, d.v, d.past_k, d.past_v, d.bias});
 }
@@ -116,9 +63,7 @@ Variable block_attention(const BlockAttentionVariables& inputs,
     if (on_cuda(inputs.q.value())) return cuda::block_attention(inputs, context);
   }
   const DType dtype = computing_type(inputs.q);
-  const auto array = [dtype](const Variable& x) { return converted(x, dtype, kName); };
-  const Arrays arrays{array(inputs.q),      array(inputs.k),      array(inputs.v),
-                      array(inputs.past_k), array(inputs.past_v), array(inputs.bias)};
+  const BlockAttentionArrays arrays = block_attention_arrays(inputs, dtype, kName);
   require(arrays.q.shape().rank() == 4 && arrays.v.shape().rank() == 4,
           "block attention: expected q [B,T,H,K] and v [B,T,G,V], got ", arrays.q.shape(), " and ",
           arrays.v.shape());
@@ -127,8 +72,8 @@ Variable block_attention(const BlockAttentionVariables& inputs,
   const Tensor log_sum_exp = Tensor::empty({B, length, H}, dtype);
   dispatch(dtype, [&](auto zero) {
     using T = decltype(zero);
-    block_attention_forward<T>(bind<T>(arrays, context), context.options, view_of<T>(y),
-                               log_sum_exp.data<T>());
+    block_attention_forward<T>(bind_block_attention<T>(arrays, context), context.options,
+                               view_of<T>(y), log_sum_exp.data<T>());
   });
   return record("block_attention", y.to(inputs.q.dtype()),
                 {inputs.q, inputs.k, inputs.v, inputs.past_k, inputs.past_v, inputs.bias},

@@ -19,12 +19,6 @@ struct alignas(64) Count {
 };
 std::array<Count, 64> counts;
 
-void count_multiply_adds(int64_t n) {
-  static std::atomic<size_t> threads{0};
-  thread_local const size_t line = threads++ % counts.size();
-  counts[line].value.fetch_add(n, std::memory_order_relaxed);
-}
-
 // Register tile: kRows x kColumns vectors of sums, held in registers over the whole of k.
 #if defined(__AVX512F__)
 constexpr int kRows = 6, kColumns = 4;
@@ -131,6 +125,12 @@ void product_any_a(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, c
 }
 
 }  // namespace
+
+void count_multiply_adds(int64_t n) {
+  static std::atomic<size_t> threads{0};
+  thread_local const size_t line = threads++ % counts.size();
+  counts[line].value.fetch_add(n, std::memory_order_relaxed);
+}
 
 template <typename T>
 void tile_gemm(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, TileOperand<T> b,

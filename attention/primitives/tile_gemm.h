@@ -31,6 +31,8 @@ void tile_gemm(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, TileO
 // Multiply-adds of all tile products since the program began, on all threads: what the kernels
 // execute, padding included.
 double tile_multiply_adds();
+// Adds those of a kernel whose products are not made of tiles.
+void count_multiply_adds(int64_t n);
 
 // Elements of T in one native vector: pad widths to a multiple of it to stay on the fast path.
 template <typename T>

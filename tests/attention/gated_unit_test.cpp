@@ -27,6 +27,7 @@ int64_t layer_parameters(const std::string& attention, int64_t width, const std:
 }
 
 TEST(GatedUnit, ParametersOfALayer) {
+  EXPECT_EQ(layer_parameters("{name: flash, preset: lucidrains}", 768, "scale"), 3642273);
   // W_u, W_v, W_z and W_o with biases, two affine copies, 32 buckets, the gain of ScaleNorm; no
   // feed-forward.
   EXPECT_EQ(layer_parameters("{name: flash_quad}", 768, "scale"),

@@ -31,6 +31,12 @@ const Case kCases[] = {
                                  reshape(v[1], {v[1].value().elements()}))};
      },
      2},
+    {"repeat",
+     [](const Variables& v) {
+       return Variables{
+           multiply(repeat(cast(sum_all(multiply(v[0], v[0])), v[1].dtype()), v[1].shape()), v[1])};
+     },
+     2},
     {"sum_all", [](const Variables& v) { return Variables{sum_all(multiply(v[0], v[1]))}; }, 2},
 };
 

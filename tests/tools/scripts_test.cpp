@@ -70,6 +70,18 @@ TEST(Scripts, RefuseUnknownOptions) {
   EXPECT_EQ(run(".ci/run nonsense").code, 2);
 }
 
+TEST(Scripts, ComparingWithPyTorchNeedsIt) {
+  if (run("command -v python3").code != 0) GTEST_SKIP() << "python3 is not installed";
+  // Without its site packages, python has no PyTorch.
+  const Outcome without =
+      run("p=$(mktemp) && printf '#!/bin/sh\\nexec python3 -S -E \"$@\"\\n' > $p && "
+          "chmod +x $p && tools/bench/compare $p; code=$?; rm -f $p; exit $code");
+  EXPECT_EQ(without.code, 2) << without.output;
+  EXPECT_THAT(without.output, ::testing::HasSubstr(" has no PyTorch (")) << without.output;
+  EXPECT_THAT(without.output, ::testing::Not(::testing::HasSubstr("Traceback")));
+  EXPECT_THAT(without.output, ::testing::Not(::testing::HasSubstr("round 1")));
+}
+
 // A machine without apt-get is told what to install; LINNET_SKIP_INSTALL lets it go on.
 TEST(Scripts, SetupWithoutAptNamesThePackages) {
   const std::string bare = "PATH=/nonexistent /bin/bash tools/setup_packages";

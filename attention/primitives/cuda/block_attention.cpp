@@ -88,22 +88,29 @@ void check(const BlockAttentionTensors& in, const BlockAttentionContext& context
   check_tokens(context.positions, B, length, "positions");
 }
 
-BlockAttentionSetting setting_of(const BlockAttentionContext& context) {
-  BlockAttentionSetting setting{context, {}};
-  if (!context.cross && context.segments.defined()) setting.spans = token_spans(context.segments);
-  return setting;
-}
-
 }  // namespace
 
-Variable block_attention(const BlockAttentionVariables& inputs,
-                         const BlockAttentionContext& context) {
+BlockAttentionTensors block_attention_tensors(const BlockAttentionVariables& inputs,
+                                              const BlockAttentionContext& context) {
   const DType dtype = storage_type(inputs);
   const BlockAttentionTensors in{stored(inputs.q, dtype),      stored(inputs.k, dtype),
                                  stored(inputs.v, dtype),      stored(inputs.past_k, dtype),
                                  stored(inputs.past_v, dtype), stored(inputs.bias, DType::f32)};
   check(in, context);
-  const BlockAttentionSetting setting = setting_of(context);
+  return in;
+}
+
+BlockAttentionSetting block_attention_setting(const BlockAttentionContext& context) {
+  BlockAttentionSetting setting{context, {}};
+  if (!context.cross && context.segments.defined()) setting.spans = token_spans(context.segments);
+  return setting;
+}
+
+Variable block_attention(const BlockAttentionVariables& inputs,
+                         const BlockAttentionContext& context) {
+  const BlockAttentionTensors in = block_attention_tensors(inputs, context);
+  const BlockAttentionSetting setting = block_attention_setting(context);
+  const DType dtype = in.q.dtype();
   const Device device = in.q.device();
   const int64_t B = in.q.size(0), length = in.q.size(1), H = in.q.size(2);
   const Tensor y = Tensor::empty({B, length, H, in.v.size(3)}, dtype, device);

@@ -28,6 +28,12 @@ struct BlockAttentionSetting {
   Tensor spans;
 };
 
+// A call's tensors in one element type, checked: f32 where the inputs differ. Throws Error for f64,
+// and for shapes that do not fit.
+BlockAttentionTensors block_attention_tensors(const BlockAttentionVariables& inputs,
+                                              const BlockAttentionContext& context);
+BlockAttentionSetting block_attention_setting(const BlockAttentionContext& context);
+
 // y in the element type; log_sum_exp f32 [B,Tq,H] (+infinity where a query sees nothing).
 void block_attention_forward(const BlockAttentionTensors& in, const BlockAttentionSetting& setting,
                              const Tensor& y, const Tensor& log_sum_exp);

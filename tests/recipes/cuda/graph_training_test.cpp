@@ -152,6 +152,18 @@ TEST_F(CudaGraphTraining, SkippedLayersAreChosenByTheHost) {
   EXPECT_THAT(log, HasSubstr(kOptimizerReplayed));
 }
 
+TEST_F(CudaGraphTraining, FreshDrawsAreMadeByTheHost) {
+  // No step of the second run draws: it must not be captured all the same.
+  for (const int steps : {2, 1000}) {
+    const std::string attention =
+        concat("model.attention={name: performer, features: 8, redraw_steps: ", steps, "}");
+    const std::string log = expect_same(recipe({attention, "train.max_steps=5"}), concat(steps));
+    EXPECT_THAT(log, HasSubstr("tokens runs without a CUDA graph: a draw of the attention on the "
+                               "host cannot be captured"));
+    EXPECT_THAT(log, Not(ContainsRegex(kReplayed)));
+  }
+}
+
 TEST_F(CudaGraphTraining, WeightsThatMixersCorrectAreCorrectedByTheHost) {
   const std::string log =
       expect_same(recipe({"model.attention={name: lavo, rank: 3, window: 4, basis_train: qr}",

@@ -17,9 +17,15 @@ import statistics
 import sys
 import time
 
-import torch
-import torch.nn.functional as F
-from torch import nn
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+except ImportError as error:
+    sys.exit(
+        f"torch_lm.py: {sys.executable} has no PyTorch ({error}); install it (Debian: python3-torch) "
+        "or name another interpreter"
+    )
 
 CHUNK = 64
 

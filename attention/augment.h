@@ -1,0 +1,14 @@
+// Augmentation: a convolution of the values and attention inside groups beside any mechanism that
+// works between the usual four projections.
+#pragma once
+
+#include "attention/registry.h"
+
+namespace linnet {
+
+// The mechanism, which now takes the option `augment: {conv: 63, local: 64, ...}`: the self forms
+// gain these branches with factor 1 (You et al. 2024, table 16: our reading, only results are
+// given); the cross form ignores it. Its parameters are called augment.conv, its states augment.*.
+Mechanism augmentable(Mechanism host);
+
+}  // namespace linnet

@@ -1,0 +1,126 @@
+// Augmented linear attention: parameters, mixer, literal definition, registry entry.
+#include "attention/augmented_linear/augmented_linear.h"
+
+#include "attention/augmented_linear/conv_branch.h"
+#include "attention/define.h"
+#include "attention/grouped_linear/grouped_linear.h"
+#include "autograd/arithmetic.h"
+
+namespace linnet {
+namespace {
+
+const std::vector<Preset> kPresets = {
+    {"t5", "the study's T5: filters of 9", {{"conv", "9"}}},
+    {"text",
+     "the paper's text, where the released code has relu(q^ . k^)^2",
+     {{"kappa", "softmax"}}},
+    {"flash",
+     "groups and weights as FLASH has them, filters that are not zero at first",
+     {{"group", "256"}, {"kappa", "flash"}, {"alpha", "one"}, {"conv_init", "uniform"}}}};
+
+struct AugmentedLinearParams {
+  std::string preset = "none";
+  int64_t group = 64;
+  GroupKernel kappa = GroupKernel::relu2_l2;
+  std::string alpha = "learned";
+  int64_t conv = 63;
+  std::string conv_init = "zero";
+
+  static void describe(ConfigDescription<AugmentedLinearParams>& d) {
+    describe_preset(d, kPresets);
+    describe_group(d);
+    describe_group_kernel(d);
+    describe_alpha(d);
+    d.field("conv", &AugmentedLinearParams::conv,
+            "taps of a centred filter; causal: those of the token and before it, conv / 2 + 1")
+        .range(1, 4095)
+        .unit("tokens");
+    describe_conv_init(d);
+  }
+};
+
+class AugmentedLinearMixer : public AttentionMixer {
+ public:
+  AugmentedLinearMixer(const AugmentedLinearParams& params, const MixerOptions& options,
+                       const MixerScope& scope)
+      : AttentionMixer(options, scope),
+        grouped_(params.group, params.kappa, params.alpha == "learned", options, scope.own) {
+    if (options.form != Form::cross)
+      conv_.emplace(params.conv, params.conv_init, options, scope.own);
+  }
+
+  MixResult mix(const MixInput& input, const MixerContext& context,
+                const MixerState& state) const override {
+    refuse_key_positions(context, "augmented_linear");
+    MixResult result = grouped_.mix(input, context, state);
+    if (!conv_) return result;
+    MixResult convolved = conv_->mix(input.v, context, state);
+    result.y = add(result.y, convolved.y);
+    result.state.merge(convolved.state);
+    return result;
+  }
+
+  MixerCost mix_cost(const MixerShape& shape) const override {
+    MixerCost cost = grouped_.cost(shape);
+    if (!conv_) return cost;
+    const MixerCost convolved = conv_->cost(shape);
+    cost.mixing += convolved.mixing;
+    cost.bytes += convolved.bytes;
+    return cost;
+  }
+
+ private:
+  GroupedBranches grouped_;
+  std::optional<ConvBranch> conv_;
+};
+
+template <typename Number>
+std::vector<Number> definition(const AugmentedLinearParams& params,
+                               const ReferenceSequence<Number>& s) {
+  std::vector<Number> y =
+      grouped_definition(s, params.group, params.kappa, params.alpha == "learned");
+  if (s.form != Form::cross) add_conv_definition(s, params.conv, "conv", y);
+  return y;
+}
+
+}  // namespace
+
+Mechanism augmented_linear_mechanism() {
+  Mechanism facts;
+  facts.name = "augmented_linear";
+  facts.title = "Augmented linear attention: grouped, with a convolution of the values";
+  facts.equation =
+      "y_i = sum_{g(j) = g(i)} kappa(q_i, k_j) v_j + alpha sum_{g(j) < g(i)} (q^_i . k^_j) v_j\n"
+      "      + sum_d conv[h, d] v_{i-d},  d = 0 ... p (noncausal: -p ... p; cross: the second sum "
+      "alone)";
+  facts.complexity =
+      "time B H T ((C + V) (K + V) + p V), memory of decoding B H (K V + C (K + V) + p V)";
+  facts.sources =
+      "You et al. 2024, When Linear Attention Meets Autoregressive Decoding (Linearized LLM)";
+  facts.traits.noncausal = facts.traits.causal = facts.traits.cross = true;
+  facts.traits.decode_state = facts.traits.constant_state = true;
+  facts.traits.growth = "T (C + V + p)";
+  facts.presets = kPresets;
+  facts.cost_cases = {"{group: 128}"};
+  facts.variants = {"{group: 7, conv: 5, kappa: softmax}",
+                    "{group: 5, conv: 4, kappa: flash, alpha: one}"};
+  facts.limits = {{"alpha = 0 and taps of 0 leave the groups alone",
+                   "{group: 9, conv: 5}",
+                   {Form::noncausal, Form::causal},
+                   [](const std::string& name, std::vector<double>& values) {
+                     if (name == "alpha" || name == "conv") {
+                       std::fill(values.begin(), values.end(), 0);
+                     }
+                   },
+                   [](const ReferenceSequence<double>& s) {
+                     std::vector<double> y(s.v.size(), 0);
+                     add_group_definition(s, GroupKernel::relu2_l2, 9, y);
+                     return y;
+                   }}};
+  return define_mechanism<AugmentedLinearParams, AugmentedLinearMixer>(
+      std::move(facts), [](const AugmentedLinearParams& params, const auto& sequence) {
+        return definition(params, sequence);
+      });
+}
+
+}  // namespace linnet

@@ -1,0 +1,255 @@
+// FLASH: parameters, mixer, literal definition, registry entry.
+#include "attention/flash/flash.h"
+
+#include "attention/define.h"
+#include "attention/flash/gated_unit_reference.h"
+#include "attention/flash/group_prefix.h"
+#include "autograd/arithmetic.h"
+
+namespace linnet {
+namespace {
+
+const std::vector<Preset> kPresets = {
+    {"paper",
+     "rotary positions on all channels, a number for each distance, and the mean over earlier "
+     "groups, as its pseudo-code",
+     {{"rope", "whole"}, {"bias", "toeplitz"}, {"mean", "true"}}},
+    {"lucidrains", "FLASH-pytorch: 32 buckets, the sum over earlier groups", {{"bias", "t5"}}},
+    {"linearized_llm",
+     "as its FLASH-110M trains: groups of 256, the Laplace weights, token shift",
+     {{"group", "256"}, {"weights", "laplace"}, {"token_shift", "true"}}}};
+
+// In the order in which parts.copies has them.
+enum Copy : uint8_t { kLocalQuery, kGlobalQuery, kLocalKey, kGlobalKey };
+const std::vector<std::string> kCopies = {"local_query", "global_query", "local_key", "global_key"};
+
+class FlashMixer : public TokenMixer {
+ public:
+  FlashMixer(const FlashParams& params, const MixerOptions& options, const MixerScope& scope)
+      : params_(params), unit_("flash", params, options, scope, kCopies, params.group) {}
+
+  bool replaces_feed_forward() const override { return true; }
+
+  MixerResult forward(const Variable& x, const MixerContext& context,
+                      const MixerState& state) const override {
+    refuse_key_positions(context, "flash");
+    const GatedUnit::Parts parts = unit_.project(x, context, state);
+    MixerState after;
+    Variable y;
+    if (params_.has_local()) y = local(parts, x, context, state, after);
+    if (params_.has_global()) {
+      const Variable sum = global(parts, context, state, after);
+      y = y.defined() ? add(y, sum) : sum;
+    }
+    return unit_.finish(parts, y, std::move(after));
+  }
+
+  MixerResult forward_cross(const Variable&, const Variable&, const MixerContext&,
+                            const MixerState&) const override {
+    throw Error("flash: the cross form is not defined");
+  }
+
+  MixerCost cost(const MixerShape& shape) const override {
+    const auto rows = static_cast<double>(shape.batch), T = static_cast<double>(shape.queries);
+    const auto s = static_cast<double>(params_.key_width);
+    const auto e = static_cast<double>(params_.value_width(unit_.options()));
+    MixerCost cost = unit_.cost(shape);
+    if (params_.has_local()) {
+      cost.mixing += rows * visible_pairs(pattern(), shape.queries) * (s + e);
+    }
+    if (params_.has_global()) cost.mixing += rows * T * 2 * s * e;
+    if (!causal()) return cost;
+    if (params_.has_local()) {
+      const auto kept = static_cast<double>(std::min(params_.group - 1, shape.queries));
+      const auto element = static_cast<double>(size_of(shape.dtype));
+      cost.bytes += rows * kept * ((s + e) * element + sizeof(int64_t));
+    }
+    if (params_.has_global()) {
+      cost.bytes += rows * 2 * s * e * static_cast<double>(size_of(sum_dtype(shape.dtype)));
+    }
+    return cost;
+  }
+
+ private:
+  bool causal() const { return unit_.options().form == Form::causal; }
+
+  BlockAttentionOptions pattern() const {
+    BlockAttentionOptions pattern;
+    pattern.pattern = BlockPattern::blocks;
+    pattern.causal = causal();
+    pattern.block = params_.group;
+    pattern.scale = 1 / static_cast<double>(params_.group);
+    pattern.weights = params_.weights;
+    return pattern;
+  }
+
+  Variable local(const GatedUnit::Parts& parts, const Variable& x, const MixerContext& context,
+                 const MixerState& state, MixerState& after) const {
+    const MixerOptions& options = unit_.options();
+    BlockAttentionContext block = block_context(options, context);
+    block.options = pattern();
+    set_dropout(block, params_.dropout, options, context, unit_.draw_key(context));
+    const auto past = state.find("k");
+    const int64_t before = past == state.end() ? 0 : past->second.size(1);
+    const GatedUnit::Bias bias = unit_.bias(before, x.size(1), 1, x.value().device());
+    block.bias_origin = bias.origin;
+    const MixInput input{parts.copies[kLocalQuery], parts.copies[kLocalKey], parts.values, {}, {}};
+    if (!causal()) return block_attention({input.q, input.k, input.v, {}, {}, bias.table}, block);
+    AttentionMixer::MixResult mixed =
+        causal_with_cache(input, context, state, block, params_.group - 1, bias.table);
+    after.merge(mixed.state);
+    return mixed.y;
+  }
+
+  Variable global(const GatedUnit::Parts& parts, const MixerContext& context,
+                  const MixerState& state, MixerState& after) const {
+    const int64_t B = parts.values.size(0), T = parts.values.size(1);
+    const auto flat = [&](const Variable& x) { return reshape(x, {B, T, x.size(3)}); };
+    GroupPrefixContext at;
+    at.options.group = params_.group;
+    at.options.whole = !causal();
+    at.options.mean = params_.mean && causal();
+    at.options.scale = causal() ? 1 / static_cast<double>(params_.group) : 1 / unit_.divisor(T);
+    at.mask = context.key_mask;
+    at.segments = context.segments;
+    at.positions = context.positions;
+    GroupPrefixState sums;
+    if (const auto found = state.find("all"); found != state.end()) {
+      const DType dtype = sum_dtype(parts.values.dtype());
+      sums = {as_dtype(state.at("completed"), dtype), as_dtype(found->second, dtype)};
+    }
+    GroupPrefixResult result =
+        group_prefix(flat(parts.copies[kGlobalQuery]), flat(parts.copies[kGlobalKey]),
+                     flat(parts.values), at, sums);
+    if (causal()) {
+      after["completed"] = result.state.completed;
+      after["all"] = result.state.all;
+    }
+    return reshape(result.y, parts.values.shape());
+  }
+
+  FlashParams params_;
+  GatedUnit unit_;
+};
+
+// U * sum_j A_ij V_j with the weight A(i, j) of two tokens.
+template <typename Number, typename Weight>
+std::vector<Number> gated_sum(const ReferenceSequence<Number>& s, const ReferenceUnit<Number>& unit,
+                              const Weight& weight) {
+  std::vector<Number> y(static_cast<size_t>(s.T * unit.e), 0);
+  for (int64_t i = 0; i < s.T; ++i) {
+    Number* out = &y[static_cast<size_t>(i * unit.e)];
+    for (int64_t j = 0; j < s.T; ++j) {
+      if (!s.sees(i, j)) continue;
+      const Number a = weight(i, j);
+      for (int64_t c = 0; c < unit.e; ++c) out[c] += a * unit.value(j)[c];
+    }
+    for (int64_t c = 0; c < unit.e; ++c) {
+      out[c] = s.stored(out[c]) * unit.gate[static_cast<size_t>(i * unit.e + c)];
+    }
+  }
+  return y;
+}
+
+template <typename Number>
+std::vector<Number> definition(const FlashParams& params, const ReferenceSequence<Number>& s) {
+  const ReferenceUnit<Number> unit = reference_unit(params, s, kCopies);
+  const auto C = static_cast<Number>(params.group);
+  const Number N = reference_divisor(params, s);
+  return gated_sum(s, unit, [&](int64_t i, int64_t j) {
+    const int64_t mine = i / params.group, other = j / params.group;
+    Number weight = 0;
+    if (params.has_local() && mine == other) {
+      const Number logit =
+          dot_product(unit.copy(kLocalQuery, i), unit.copy(kLocalKey, j), unit.s) / C +
+          reference_bias(params, s, j - i, Number{1}, params.group);
+      weight += reference_weight(params.weights, logit);
+    }
+    const Number product =
+        dot_product(unit.copy(kGlobalQuery, i), unit.copy(kGlobalKey, j), unit.s);
+    if (params.has_global() && s.form == Form::noncausal) weight += product / N;
+    if (params.has_global() && s.form == Form::causal && other < mine) {
+      weight += product / C / (params.mean ? static_cast<Number>(mine) : Number{1});
+    }
+    return weight;
+  });
+}
+
+std::vector<LimitingCase> limiting_cases() {
+  return {{"a group that holds everything gives the quadratic unit, divided by the group",
+           "{group: 64, key_width: 8, bias: none}",
+           {Form::causal},
+           {},
+           [](const ReferenceSequence<double>& s) {
+             FlashParams params;
+             params.key_width = 8;
+             const auto unit = reference_unit(params, s, kCopies);
+             return gated_sum(s, unit, [&](int64_t i, int64_t j) {
+               return reference_weight(
+                   BlockWeights::relu_squared,
+                   dot_product(unit.copy(kLocalQuery, i), unit.copy(kLocalKey, j), unit.s) / 64);
+             });
+           }},
+          {"groups of one token give linear attention over the tokens before",
+           "{group: 1, key_width: 8, parts: global}",
+           {Form::causal},
+           {},
+           [](const ReferenceSequence<double>& s) {
+             FlashParams params;
+             params.key_width = 8;
+             const auto unit = reference_unit(params, s, kCopies);
+             return gated_sum(s, unit, [&](int64_t i, int64_t j) {
+               if (j == i) return 0.0;
+               return dot_product(unit.copy(kGlobalQuery, i), unit.copy(kGlobalKey, j), unit.s);
+             });
+           }}};
+}
+
+}  // namespace
+
+void FlashParams::describe(ConfigDescription<FlashParams>& d) {
+  describe_gated_unit(d, kPresets);
+  d.field("group", &FlashParams::group, "tokens C of a group").range(1, 1 << 20).unit("tokens");
+  d.field("mean", &FlashParams::mean, "causal: divide the sum over earlier groups by their number");
+  d.choice("parts", &FlashParams::parts, {"both", "local", "global"},
+           "the part inside groups, the part across them, or their sum");
+}
+
+void FlashParams::validate(const ConfigNode& at) const {
+  check(at);
+}
+
+MixerTraits FlashParams::traits(MixerTraits traits) const {
+  if (length == "padded") {
+    traits.causal = traits.decode_state = traits.constant_state = false;
+    traits.depends_on_length = true;
+  }
+  return traits;
+}
+
+Mechanism flash_mechanism() {
+  Mechanism facts;
+  facts.name = "flash";
+  facts.title = "FLASH: gated attention unit, quadratic in groups and linear across them";
+  facts.equation =
+      "U, V, Z as flash_quad; four copies q, k, q', k' of Z; g = the group of C tokens\n"
+      "y_i = U_i (sum_{g_j = g_i} relu(q_i . k_j / C + b_{j-i})^2 V_j + sum_{g_j < g_i} q'_i . "
+      "k'_j "
+      "V_j / C)\n(noncausal: the second sum over all j, divided by N); W_o y";
+  facts.complexity = "time B T (C (s + e) + 2 s e), memory of decoding B (C (s + e) + 2 s e)";
+  facts.sources = "Hua et al. 2022, Transformer Quality in Linear Time; FLASH-pytorch";
+  facts.traits.noncausal = facts.traits.causal = true;
+  facts.traits.decode_state = facts.traits.constant_state = true;
+  facts.traits.growth = "T (C (s + e) + s e)";
+  facts.presets = kPresets;
+  facts.cost_cases = {"{}", "{parts: global}"};
+  facts.variants = {"{group: 16, key_width: 8, preset: paper}",
+                    "{group: 7, key_width: 8, preset: linearized_llm}",
+                    "{group: 5, key_width: 6, rope: none, parts: global, length: padded}"};
+  facts.limits = limiting_cases();
+  return define_mechanism<FlashParams, FlashMixer>(
+      std::move(facts),
+      [](const FlashParams& params, const auto& sequence) { return definition(params, sequence); });
+}
+
+}  // namespace linnet

@@ -1,0 +1,159 @@
+// Depthwise convolutions, forward and backward.
+#include "attention/primitives/cuda/depthwise_conv.h"
+
+#include "attention/primitives/cuda/block_attention_problem.h"
+#include "core/cuda/for_each.h"
+
+namespace linnet::cuda {
+namespace {
+
+using namespace block_attention_detail;
+
+// Filters [H, channels, count] in float.
+struct Taps {
+  const float* data;
+  int64_t channels, count, before;
+  __device__ float at(int64_t h, int64_t c, int64_t n) const {
+    return data[(h * channels + (channels == 1 ? 0 : c)) * count + n];
+  }
+};
+
+// One call's tensors; x is the v of the problem.
+struct Call {
+  BlockAttentionTensors in;
+  BlockAttentionSetting setting;
+  Tensor taps;
+  int64_t before;
+
+  Taps filters() const {
+    return {pointer<float>(taps), taps.shape().rank() == 3 ? taps.size(1) : 1, taps.size(-1),
+            before};
+  }
+};
+
+template <typename T>
+void convolve(const Call& call, const Tensor& y) {
+  const BlockProblem<T> p = problem_of<T>(call.in, call.setting);
+  const Taps taps = call.filters();
+  T* out = pointer<T>(y);
+  for_each("depthwise_conv", y.elements(), [=] __device__(int64_t i) {
+    const int64_t c = i % p.V, h = i / p.V % p.H, t = i / p.V / p.H % p.Tq;
+    const int64_t b = i / p.V / p.H / p.Tq;
+    const Piece piece = p.piece(b, t);
+    const int64_t r = t - piece.query_begin;
+    const KeyRange keys = visible_keys(piece, p.options, r);
+    float total = 0;
+    for (int64_t u = keys.begin; p.query_valid(b, t) && u < keys.end; ++u) {
+      if (!p.key_valid(piece, u)) continue;
+      total += taps.at(h, c, u - piece.past - r + taps.before) * load(p.value(piece, u, h) + c);
+    }
+    store(out + i, total);
+  });
+}
+
+// dx, or, with past, the gradient of what was carried.
+template <typename T>
+void convolve_back(const Call& call, const Tensor& dy, bool past, const Tensor& dx) {
+  const BlockProblem<T> p = problem_of<T>(call.in, call.setting);
+  const Taps taps = call.filters();
+  const T* d = pointer<T>(dy);
+  T* out = pointer<T>(dx);
+  const int64_t tokens = past ? p.P : p.Tk;
+  for_each("depthwise_conv", dx.elements(), [=] __device__(int64_t i) {
+    const int64_t c = i % p.V, h = i / p.V % p.H, t = i / p.V / p.H % tokens;
+    const int64_t b = i / p.V / p.H / tokens;
+    const Piece piece = p.piece(b, past ? 0 : t);
+    const int64_t u = past ? t : piece.past + t - piece.key_begin;
+    const KeyRange queries = visible_queries(piece, p.options, u);
+    float total = 0;
+    for (int64_t r = queries.begin; p.key_valid(piece, u) && r < queries.end; ++r) {
+      const int64_t query = piece.query_begin + r;
+      if (!p.query_valid(b, query)) continue;
+      total += taps.at(h, c, u - piece.past - r + taps.before) *
+               load(d + p.query(b, query, h) * p.V + c);
+    }
+    store(out + i, total);
+  });
+}
+
+// partial [chunks, taps]: a warp for each tap and `chunk` tokens of the batch; lanes are tokens.
+template <typename T>
+__global__ void conv_tap_gradients(BlockProblem<T> p, Taps taps, const T* dy, int64_t chunk,
+                                   int64_t chunks, float* partial) {
+  const int64_t count = p.H * taps.channels * taps.count;
+  const int64_t item = global_warp();
+  if (item >= chunks * count) return;
+  const int64_t tap = item % count, n = tap % taps.count;
+  const int64_t channel = tap / taps.count % taps.channels, h = tap / taps.count / taps.channels;
+  const int64_t first = item / count * chunk, end = min(first + chunk, p.B * p.Tq);
+  const int64_t begin_channel = taps.channels == 1 ? 0 : channel;
+  const int64_t end_channel = taps.channels == 1 ? p.V : channel + 1;
+  float total = 0;
+  for (int64_t token = first + warp_lane(); token < end; token += kLanes) {
+    const int64_t b = token / p.Tq, t = token % p.Tq;
+    if (!p.query_valid(b, t)) continue;
+    const Piece piece = p.piece(b, t);
+    const int64_t r = t - piece.query_begin, u = piece.past + r + n - taps.before;
+    const KeyRange keys = visible_keys(piece, p.options, r);
+    if (u < keys.begin || u >= keys.end || !p.key_valid(piece, u)) continue;
+    const T* d = dy + p.query(b, t, h) * p.V;
+    const T* x = p.value(piece, u, h);
+    for (int64_t c = begin_channel; c < end_channel; ++c) total += load(d + c) * load(x + c);
+  }
+  total = warp_sum(total);
+  if (warp_lane() == 0) partial[item] = total;
+}
+
+template <typename T>
+void tap_gradients(const Call& call, const Tensor& dy, const Tensor& dtaps) {
+  const BlockProblem<T> p = problem_of<T>(call.in, call.setting);
+  // At most 64 chunks: enough to fill a GPU, memory that does not depend on the number of tokens.
+  const int64_t tokens = p.B * p.Tq, count = dtaps.elements();
+  const int64_t chunk = std::max<int64_t>(64, (tokens + 63) / 64);
+  const int64_t chunks = (tokens + chunk - 1) / chunk;
+  const Tensor sums = Tensor::empty({chunks, count}, DType::f32, dtaps.device());
+  float* partial = pointer<float>(sums);
+  launch(warps("conv_tap_gradients", chunks * count, 0), conv_tap_gradients<T>, p, call.filters(),
+         pointer<T>(dy), chunk, chunks, partial);
+  float* to = pointer<float>(dtaps);
+  for_each("depthwise_conv", count, [=] __device__(int64_t i) {
+    float total = 0;
+    for (int64_t n = 0; n < chunks; ++n) total += partial[n * count + i];
+    to[i] = total;
+  });
+}
+
+}  // namespace
+
+Variable depthwise_conv(const Variable& x, const Variable& past, const Variable& taps,
+                        int64_t before, const BlockAttentionContext& context) {
+  BlockAttentionContext at = context;
+  at.options = conv_band(taps.size(-1), before);
+  require(taps.value().device().kind == DeviceKind::cuda,
+          "depthwise convolution: expected taps on the device of x");
+  const Call call{block_attention_tensors({x, x, x, past, past, {}}, at),
+                  block_attention_setting(at), taps.value().to(DType::f32), before};
+  const DType dtype = call.in.v.dtype();
+  const Tensor y = Tensor::empty(x.shape(), dtype, x.value().device());
+  dispatch(dtype, [&](auto zero) { convolve<decltype(zero)>(call, y); });
+  return record("depthwise_conv", y.to(x.dtype()), {x, past, taps},
+                [call, dtype](Gradients& gradients) {
+                  const auto like = [](const Tensor& t) {
+                    return t.defined() ? Tensor::empty(t.shape(), t.dtype(), t.device()) : Tensor();
+                  };
+                  const Tensor dx = like(call.in.v), dpast = like(call.in.past_v);
+                  const Tensor dtaps = like(call.taps);
+                  const Tensor dy = gradients.output().to(dtype);
+                  dispatch(dtype, [&](auto zero) {
+                    using T = decltype(zero);
+                    convolve_back<T>(call, dy, false, dx);
+                    if (dpast.defined()) convolve_back<T>(call, dy, true, dpast);
+                    tap_gradients<T>(call, dy, dtaps);
+                  });
+                  gradients.add(0, dx);
+                  if (dpast.defined()) gradients.add(1, dpast);
+                  gradients.add(2, dtaps);
+                });
+}
+
+}  // namespace linnet::cuda

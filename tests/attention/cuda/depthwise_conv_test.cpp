@@ -1,0 +1,57 @@
+// Depthwise convolutions on the device against the CPU's in double, f32 and bf16.
+#include "attention/primitives/depthwise_conv.h"
+
+#include "tests/attention/group_memory_case.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+using test::kGpu;
+using test::random_tensor;
+using test::TokenSetting;
+
+constexpr int64_t kHeads = 2, kV = 5;
+
+// y and the gradients of x, past and taps, on the host.
+std::vector<Tensor> results(const TokenSetting& s, const Shape& taps, int64_t before, DType rounded,
+                            DType dtype, Device device) {
+  const BlockAttentionContext host = s.context();
+  const auto make = [&](const Shape& shape, const char* name, const Tensor& mask) {
+    return test::poisoned(random_tensor(shape, name), mask).to(rounded).to(dtype).to(device);
+  };
+  const Variable x(make({s.B, s.T, kHeads, kV}, "x", host.key_mask), true);
+  const Variable filters(make(taps, "taps", {}), true);
+  Variable past;
+  if (s.P > 0) past = Variable(make({s.B, s.P, kHeads, kV}, "past", host.past_mask), true);
+  const Variable y = depthwise_conv(x, past, filters, before, test::on_device(host, device));
+  EXPECT_EQ(y.value().device(), device);
+  EXPECT_EQ(y.dtype(), dtype);
+  backward({y}, {make(y.shape(), "dy", host.query_mask)});
+  std::vector<Tensor> out{y.value(), x.grad(), filters.grad()};
+  if (past.defined()) out.push_back(past.grad());
+  for (Tensor& t : out) t = t.to(Device{});
+  return out;
+}
+
+TEST(CudaDepthwiseConv, IsThatOfTheCpu) {
+  std::vector<TokenSetting> settings = test::token_settings();
+  settings.push_back({2, 0, 4, false, false, 8});
+  settings.push_back({2, 150, 0, true, true, 0});
+  const std::pair<Shape, int64_t> filters[] = {{{kHeads, 5}, 4}, {{kHeads, kV, 5}, 2}};
+  for (const TokenSetting& setting : settings) {
+    for (const auto& [taps, before] : filters) {
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        const auto expected = results(setting, taps, before, dtype, DType::f64, Device{});
+        const auto got = results(setting, taps, before, dtype, dtype, kGpu);
+        for (size_t i = 0; i < got.size(); ++i) {
+          SCOPED_TRACE(concat(setting.label(), ", ", name_of(dtype), ", result ", i));
+          EXPECT_CLOSE(got[i], expected[i], dtype == DType::f32 ? 3e-6 : 1e-2);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace linnet
