@@ -17,6 +17,7 @@
 #include "attention/flash_local/flash_local.h"
 #include "attention/flash_quad/flash_quad.h"
 #include "attention/grouped_linear/grouped_linear.h"
+#include "attention/lara/lara.h"
 #include "attention/lavo/lavo.h"
 #include "attention/leapformer/leapformer.h"
 #include "attention/linear/linear.h"
@@ -76,6 +77,7 @@ std::vector<Mechanism>& all() {
     add_to(result, flash_quad_mechanism());
     add_to(result, flash_mechanism());
     add_to(result, yoso_mechanism());
+    add_to(result, lara_mechanism());
     add_to(result, flash_local_mechanism());
     add_to(result, flash_global_mechanism());
     add_to(result, grouped_linear_mechanism());

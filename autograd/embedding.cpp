@@ -237,7 +237,8 @@ Variable embedding(const Tensor& ids, const Variable& table, double factor) {
 
 Tensor counted_positions(int64_t rows, int64_t time, int64_t offset, Device device) {
   require(offset >= 0 && offset + time <= std::numeric_limits<int32_t>::max(),
-          "positions: ", offset, " + ", time, " is more than positions of 32 bits can count");
+          "positions: ", offset, " + ", time,
+          " is more than positions of 32 bits can count; make the context shorter");
   const Tensor positions = Tensor::empty({rows, time}, DType::i32, device);
   if constexpr (kCuda) {
     if (on_cuda(positions)) {

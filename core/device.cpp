@@ -9,6 +9,7 @@
 #include "core/cuda/cuda_device.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/memory_cache.h"
 #include "core/threads.h"
 
@@ -105,7 +106,9 @@ Device device_from_name(std::string_view name) {
   if (name == "auto") {
     // The emulated device is for tests: slow, and never chosen unasked.
     if constexpr (kCudaBackend == CudaBackend::on) {
-      if (!cuda::devices().empty()) return {DeviceKind::cuda, 0};
+      std::string why;
+      if (!cuda::devices(&why).empty()) return {DeviceKind::cuda, 0};
+      log_warning("no CUDA device can be used: ", why, "; going on with the CPU");
     }
     return {};
   }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/cuda/refusals.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 
@@ -166,11 +167,9 @@ std::vector<std::unique_ptr<CudaDevice>>& known_devices(std::string& why) {
     auto* list = new std::vector<std::unique_ptr<CudaDevice>>;
     int index = 0;
     for (DeviceFacts& facts : devices(&reason)) {
-      const bool usable = facts.major >= 8;
-      if (!usable && reason.empty()) {
-        reason = concat(facts.name, " has compute capability ", facts.major, ".", facts.minor,
-                        ", linnet needs 8.0 for bf16");
-      }
+      const std::string problem = device_problem(facts);
+      if (reason.empty()) reason = problem;
+      const bool usable = problem.empty();
       list->push_back(usable ? std::make_unique<CudaDevice>(index, std::move(facts)) : nullptr);
       ++index;
     }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "core/cuda/refusals.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 
@@ -15,10 +16,25 @@ namespace {
 
 thread_local int this_device = 0;
 
+// What fixes a failure, where that is known.
+const char* fix_of(cudaError_t status) {
+  switch (status) {
+    case cudaErrorNoKernelImageForDevice:
+      return "; this build has no kernels for that GPU: build the preset cuda";
+    case cudaErrorUnsupportedPtxVersion:
+      return "; the driver is older than the toolkit of this build: update the driver";
+    case cudaErrorInvalidConfiguration:
+      return "; the launch is larger than the GPU allows: make the micro-batch or the context "
+             "smaller";
+    default:
+      return "";
+  }
+}
+
 void check(cudaError_t status, std::string_view what) {
   if (status == cudaSuccess) return;
   throw Error(concat("CUDA: ", what, " failed: ", cudaGetErrorString(status), " (",
-                     cudaGetErrorName(status), ")"));
+                     cudaGetErrorName(status), ")", fix_of(status)));
 }
 
 void check_graph(cudaError_t status, std::string_view what) {
@@ -46,10 +62,6 @@ class RelaxedCapture {
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
-
-std::string version_text(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
 
 constexpr int kMostDevices = 64;
 
@@ -116,19 +128,10 @@ std::vector<DeviceFacts> devices(std::string* why) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (why != nullptr) {
-    why->clear();
-    if (status == cudaErrorInsufficientDriver) {
-      int driver = 0;
-      cudaDriverGetVersion(&driver);
-      *why = driver == 0 ? "there is no NVIDIA driver; install one"
-                         : concat("the NVIDIA driver supports CUDA ", version_text(driver),
-                                  " but linnet was built with CUDA ", version_text(CUDART_VERSION),
-                                  "; update the driver");
-    } else if (status != cudaSuccess) {
-      *why = cudaGetErrorString(status);
-    } else if (count == 0) {
-      *why = "the driver lists no device";
-    }
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    *why = driver_problem(driver, CUDART_VERSION, static_cast<size_t>(count));
+    if (status != cudaSuccess && why->empty()) *why = cudaGetErrorString(status);
   }
   std::vector<DeviceFacts> found;
   for (int i = 0; status == cudaSuccess && i < count; ++i) {
@@ -299,6 +302,10 @@ void check_launch(const char* kernel) {
 }
 
 void allow_shared_memory(const char* name, const void* kernel, size_t bytes) {
+  int available = 0;
+  check(cudaDeviceGetAttribute(&available, cudaDevAttrMaxSharedMemoryPerBlockOptin, this_device),
+        "cudaDeviceGetAttribute");
+  require_shared_memory(name, bytes, static_cast<size_t>(available));
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
         concat("asking for ", bytes, " bytes of shared memory for kernel ", name));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/cuda/emulation/submit.h"
+#include "core/cuda/refusals.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 
@@ -28,11 +29,24 @@ size_t memory() {
   return text != nullptr ? std::strtoull(text, nullptr, 10) : size_t{8} << 30;
 }
 
+constexpr int kRuntime = 13000;  // the CUDA version that the emulated build pretends to have
+
+// What a test pretends of driver and device, as CUDA counts versions and compute capabilities.
+int pretended(const char* variable, int usual) {
+  const char* text = std::getenv(variable);
+  return text != nullptr ? static_cast<int>(std::strtol(text, nullptr, 10)) : usual;
+}
+
 }  // namespace
 
 std::vector<DeviceFacts> devices(std::string* why) {
-  if (why != nullptr) why->clear();
-  return {{"emulated CUDA device on the CPU", 9, 0, memory(), 1}};
+  const int driver = pretended("LINNET_EMULATED_DRIVER", kRuntime);
+  const int capability = pretended("LINNET_EMULATED_CAPABILITY", 90);
+  const auto count = static_cast<size_t>(pretended("LINNET_EMULATED_DEVICES", 1));
+  const std::string problem = driver_problem(driver, kRuntime, count);
+  if (why != nullptr) *why = problem;
+  if (!problem.empty()) return {};
+  return {{"emulated CUDA device on the CPU", capability / 10, capability % 10, memory(), 1}};
 }
 
 Versions versions() {

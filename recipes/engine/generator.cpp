@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "core/gemm.h"
-#include "core/log.h"
 #include "recipes/engine/model_builder.h"
 
 namespace linnet {
@@ -71,11 +70,9 @@ Generated generate(const DecoderLm& model, std::span<const int32_t> prompt,
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view prompt) {
   UnknownWords unknown;
   std::vector<int32_t> ids = tokenizer.encode(prompt, &unknown);
-  if (unknown.count > 0) {
-    log_warning("prompt: the vocabulary lacks ", unknown.count,
-                unknown.count == 1 ? " word" : " words",
-                " of it, which became <unk>; the first is '", unknown.first, "'");
-  }
+  require_usage(unknown.count == 0, "the vocabulary lacks ", unknown.count,
+                unknown.count == 1 ? " word" : " words", " of the prompt (the first is '",
+                unknown.first, "'); use other words, or write <unk> in their place");
   if (ids.empty()) {
     ids =
         tokenizer.eos_id() >= 0 ? std::vector<int32_t>{tokenizer.eos_id()} : tokenizer.encode("\n");

@@ -39,7 +39,8 @@ Generated generate(const DecoderLm& model, std::span<const int32_t> prompt,
                    const std::function<void(int32_t)>& on_token = {});
 
 // The ids of a prompt. An empty text becomes the end-of-text id, or a newline, so that the model
-// has something to continue. Throws Error for words that the vocabulary lacks.
+// has something to continue. Throws UsageError for words that the vocabulary lacks (Error where it
+// has no <unk> to write in their place).
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view prompt);
 
 // The text of `tokens` as it follows on `before`, separators between words included. May begin or

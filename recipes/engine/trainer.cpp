@@ -120,7 +120,7 @@ void Run::check() const {
   if (!classifier && recipe_.generate.tokens > 0) {
     sample_options();
     try {
-      task_->tokenizer()->encode(recipe_.generate.prompt);
+      encode_prompt(*task_->tokenizer(), recipe_.generate.prompt);
     } catch (const Error& error) {
       throw UsageError(concat("generate.prompt: ", error.what()));
     }

@@ -213,10 +213,10 @@ TEST(Prompt, BecomesTokensAndGoesOnInWords) {
   };
   EXPECT_EQ(text("three"), " three");
   EXPECT_EQ(continuation(*words, prompt, {}), "");
-  // Unknown words become <unk>, with a warning.
-  testing::internal::CaptureStderr();
-  EXPECT_EQ(encode_prompt(*words, "one five").size(), 2U);
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("'five'"));
+  // A model never saw the meaning of unknown words; <unk> is a word like any other.
+  EXPECT_THAT(test::message_of<UsageError>([&] { encode_prompt(*words, "one five six"); }),
+              HasSubstr("lacks 2 words of the prompt (the first is 'five')"));
+  EXPECT_EQ(encode_prompt(*words, "one <unk>").size(), 2U);
   EXPECT_EQ(encode_prompt(*words, "").size(), 1U);
   // A vocabulary without <unk> has no way out.
   test::TemporaryFolder folder;

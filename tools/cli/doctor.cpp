@@ -4,6 +4,7 @@
 
 #include "core/cuda/backend.h"
 #include "core/cuda/gemm.h"
+#include "core/cuda/refusals.h"
 #include "core/cuda/runtime.h"
 #include "core/gemm.h"
 #include "core/hdf5.h"
@@ -23,6 +24,7 @@ JsonValue cuda_facts() {
     std::string problem;
     JsonValue devices = JsonValue::array();
     for (const cuda::DeviceFacts& device : cuda::devices(&problem)) {
+      if (problem.empty()) problem = cuda::device_problem(device);
       devices.push(JsonValue::object()
                        .set("name", device.name)
                        .set("compute_capability", concat(device.major, ".", device.minor))

@@ -6,10 +6,11 @@
 namespace linnet::cuda::linear_attention_detail {
 namespace {
 
-constexpr int kParts = 8;             // threads that share a column of the state
-constexpr int kBatch = 8;             // updates that are loaded together
-constexpr int kWidestTile = 40;       // columns of a block
-constexpr int64_t kReadTokens = 256;  // of a block, where the state stays as it is
+constexpr int kParts = 8;               // threads that share a column of the state
+constexpr int kBatch = 8;               // updates that are loaded together
+constexpr int kWidestTile = 40;         // columns of a block
+constexpr int64_t kReadTokens = 256;    // of a block at least, where the state stays as it is
+constexpr int64_t kMostBlocks = 65535;  // along a grid's y
 
 struct Arguments {
   const float* left;
@@ -202,7 +203,8 @@ void run(const StateScan& scan) {
   a.probe = pointer_or_null<const float>(scan.probe);
   a.out = pointer_or_null<float>(scan.out);
   a.time = tokens.size(1);
-  a.block_tokens = fixed ? kReadTokens : std::max<int64_t>(a.time, 1);
+  a.block_tokens = fixed ? std::max(kReadTokens, (a.time + kMostBlocks - 1) / kMostBlocks)
+                         : std::max<int64_t>(a.time, 1);
   a.rows = static_cast<int>(scan.transposed ? scan.values + 1 : scan.features);
   a.columns = static_cast<int>(scan.columns);
   a.right_width = fixed ? 0 : static_cast<int>(scan.right.size(3));
@@ -224,8 +226,7 @@ void run(const StateScan& scan) {
   a.transposed = scan.transposed;
   a.reverse = scan.reverse;
   const int64_t states = scan.spans.defined() ? scan.spans.size(0) : tokens.size(0);
-  const int64_t cuts = fixed ? (a.time + kReadTokens - 1) / kReadTokens : 1;
-  require(cuts <= 65535, "linear attention: ", a.time, " tokens are more than a launch can cover");
+  const int64_t cuts = fixed ? (a.time + a.block_tokens - 1) / a.block_tokens : 1;
   launch({"linear_attention_scan",
           dim3(blocks_for(states * a.heads * a.tiles, 1), static_cast<unsigned>(cuts)),
           dim3(static_cast<unsigned>(a.tile), kParts), shared_bytes<Layout>(a.rows, a.tile)},

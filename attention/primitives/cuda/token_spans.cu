@@ -46,6 +46,8 @@ __global__ void find_token_spans(const int32_t* segments, int64_t T, int32_t* be
 
 Tensor token_spans(const Tensor& segments) {
   const int64_t B = segments.size(0), T = segments.size(1);
+  require(T <= std::numeric_limits<int32_t>::max(), "spans of segments: ", T,
+          " tokens a row are more than 32 bits can count; make the context shorter");
   const Tensor spans = Tensor::empty({2, B, T}, DType::i32, segments.device());
   int32_t* begins = pointer<int32_t>(spans);
   if (T == 0) return spans;

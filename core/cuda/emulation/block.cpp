@@ -14,6 +14,7 @@
 
 #include "core/cuda/emulation/fibers.h"
 #include "core/cuda/emulation/sanitizers.h"
+#include "core/cuda/refusals.h"
 #include "core/error.h"
 
 // See switch_to.
@@ -263,8 +264,7 @@ void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes,
               grid.z > 0 && grid.x <= 2147483647u && grid.y <= 65535 && grid.z <= 65535,
           "kernel ", kernel, ": a GPU refuses a grid of ", grid.x, " x ", grid.y, " x ", grid.z,
           " blocks of ", threads, " threads");
-  require(shared_bytes <= kMaxShared, "kernel ", kernel, ": ", shared_bytes,
-          " bytes of shared memory are more than a block may have");
+  cuda::require_shared_memory(kernel, shared_bytes, kMaxShared);
   read_order();
   grow_fibers(threads, run_threads);
   warps.resize((threads + 31) / 32);

@@ -272,6 +272,11 @@ TEST(CudaBlockAttention, RefusesWhatItCannotDo) {
               block_attention({x, x, x, {}, {}, bias}, context);
             }).find("covers distances -3 to 2"),
             std::string::npos);
+  const Variable broad(Tensor::zeros({1, 1, 1, 8192}, DType::f32, kGpu));
+  EXPECT_NE(test::message_of<Error>([&] {
+              block_attention({broad, broad, broad, {}, {}, {}}, {});
+            }).find("kernel block_attend needs 262656 bytes of shared memory a block"),
+            std::string::npos);
 }
 
 TEST(CudaCarry, TokensAndMasksAreThoseOfTheCpu) {

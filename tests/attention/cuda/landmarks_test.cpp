@@ -1,0 +1,79 @@
+// The pieces of LARA on the CUDA device against the CPU's double precision.
+#include "attention/lara/landmarks.h"
+
+#include <cmath>
+
+#include "core/random.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+constexpr int64_t B = 2, T = 7, H = 2, C = 4, K = 3;
+
+Tensor numbers(const Shape& shape, const std::string& name) {
+  const Tensor result = Tensor::empty(shape, DType::f64);
+  const RandomKey key = RandomKey{3, 0, 0}.at(name);
+  for (int64_t i = 0; i < result.elements(); ++i) {
+    result.data<double>()[i] = key.normal(static_cast<uint64_t>(i));
+  }
+  return result;
+}
+
+// Tokens 1 and 5 of the first row are padding that holds NaN; the second row has three valid ones.
+struct Problem {
+  Tensor x = numbers({B, T, H, K}, "x"), mask = Tensor::full({B, T}, 1, DType::u8);
+  Problem() {
+    for (const int64_t token : {1, 5, 7, 9, 11, 13}) {
+      mask.data<uint8_t>()[token] = 0;
+      std::fill_n(x.data<double>() + token * H * K, H * K, std::nan(""));
+    }
+  }
+};
+
+// Everything that the pieces give, on the host.
+std::vector<Tensor> results(DType dtype, Device device) {
+  const Problem p;
+  const auto leaf = [&](const Tensor& x) { return Variable(x.to(dtype).to(device), true); };
+  const auto seed = [&](const Variable& y, const char* name) {
+    return numbers(y.shape(), name).to(dtype).to(device);
+  };
+  const Tensor mask = p.mask.to(device);
+  std::vector<Tensor> out{landmark_members(mask, B, T, H, C, dtype, device),
+                          landmark_members({}, B, T, H, C, dtype, device)};
+  const Tensor used = Tensor::full({B, H, C}, 1, DType::f64);
+  const Tensor masses = numbers({B, H, C}, "mass");
+  used.data<double>()[B * H * C - 1] = 0;
+  masses.data<double>()[B * H * C - 1] = -std::numeric_limits<double>::infinity();
+  const Variable x = leaf(p.x), w = leaf(numbers({B, H, C, K}, "w"));
+  const Variable m = leaf(numbers({B, H, C, K}, "m")), mass(masses.to(device), true);
+  const Variable logits = landmark_logits(x, w, used.to(device), mask, 0.7);
+  const Variable keys = landmark_keys(m, w, mass, 0.7), ones = with_one(x, mask);
+  backward({logits, keys, ones}, {seed(logits, "a"), seed(keys, "b"), seed(ones, "c")});
+  // The landmark without tokens has logits of -infinity, which no difference compares.
+  const Tensor finite = logits.value().to(Device{}).to(DType::f64).clone();
+  for (int64_t t = 0; t < T; ++t) {
+    double& value = finite.data<double>()[((T + t) * H + H - 1) * C + C - 1];
+    EXPECT_EQ(value, -std::numeric_limits<double>::infinity());
+    value = 0;
+  }
+  for (const Tensor& y :
+       {finite, keys.value(), ones.value(), x.grad(), w.grad(), m.grad(), mass.grad()}) {
+    out.push_back(y);
+  }
+  for (Tensor& y : out) y = y.to(Device{});
+  return out;
+}
+
+TEST(CudaLandmarks, AreThoseOfTheCpu) {
+  const std::vector<Tensor> expected = results(DType::f64, Device{});
+  const std::vector<Tensor> got = results(DType::f32, test::kGpu);
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_CLOSE(got[i], expected[i], 2e-6);
+  }
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,68 @@
+// Machines on which nothing can run on a GPU are refused with what fixes it.
+#include "core/cuda/refusals.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "core/cuda/backend.h"
+#include "core/device.h"
+
+namespace linnet::cuda {
+namespace {
+
+// Devices are looked up once in a process: each of these pretends in one of its own.
+[[noreturn]] void ask_for_device() {
+  try {
+    device_from_name("cuda");
+    std::exit(0);
+  } catch (const UsageError& error) {
+    std::fputs(error.what(), stderr);
+    std::exit(2);
+  }
+}
+
+class CudaRefusals : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs a pretended driver";
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+  }
+  void expect(const char* variable, const char* value, const char* message) {
+    setenv(variable, value, 1);
+    EXPECT_EXIT(ask_for_device(), testing::ExitedWithCode(2), message);
+    unsetenv(variable);
+  }
+};
+
+TEST_F(CudaRefusals, NoDriver) {
+  expect("LINNET_EMULATED_DRIVER", "0",
+         "cuda:0 cannot be used: there is no NVIDIA driver; install one; use --device cpu");
+}
+
+TEST_F(CudaRefusals, DriverOlderThanTheToolkit) {
+  expect("LINNET_EMULATED_DRIVER", "12040",
+         "the NVIDIA driver supports CUDA 12.4 but linnet was built with CUDA 13.0; update the "
+         "driver");
+}
+
+TEST_F(CudaRefusals, NoDevice) {
+  expect("LINNET_EMULATED_DEVICES", "0", "the NVIDIA driver lists no GPU; look at nvidia-smi");
+}
+
+TEST_F(CudaRefusals, DeviceWithoutBf16) {
+  expect("LINNET_EMULATED_CAPABILITY", "75",
+         "emulated CUDA device on the CPU has compute capability 7.5, linnet needs 8.0 for bf16; "
+         "use --device cpu");
+}
+
+TEST(CudaProblems, AreNoneWhereAllFits) {
+  EXPECT_EQ(driver_problem(13000, 13010, 1), "") << "within a major version any driver will do";
+  EXPECT_EQ(driver_problem(14000, 13010, 2), "");
+  EXPECT_EQ(device_problem({"a GPU", 8, 0, 1, 1}), "");
+  EXPECT_EQ(version_text(12040), "12.4");
+}
+
+}  // namespace
+}  // namespace linnet::cuda
