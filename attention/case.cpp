@@ -67,6 +67,9 @@ class Run {
     context.source_mask = here(c_.context.source_mask);
     context.place.time_offset += begin;
     CallDraws draws = c_.given;
+    for (auto* group : {&draws.given_draws, &draws.given_choices}) {
+      for (auto& [name, tensor] : *group) tensor = of_call(name, tensor, begin, end);
+    }
     context.record = &draws;
     const auto leaf = [&](const Tensor& tensor) {
       const Tensor part = here(slice_time(tensor, begin, end));
@@ -96,13 +99,28 @@ class Run {
     pieces_.push_back(std::move(piece));
   }
 
-  // Adds what a call used to what was used before. One name, one tensor: those of a token or a
-  // length differ from call to call.
+  // Whether a draw or choice has one entry a token, [B,T,...], of which each call takes its own.
+  bool is_of_tokens(const std::string& name) const {
+    return !c_.cross() && name.starts_with("token_");
+  }
+  Tensor of_call(const std::string& name, const Tensor& tensor, int64_t begin, int64_t end) const {
+    if (!is_of_tokens(name)) return tensor;
+    require_usage(tensor.shape().rank() >= 2 && tensor.size(1) == c_.length, c_.label, ": ", name,
+                  ": expected an entry for each of ", c_.length, " tokens, got ", tensor.shape());
+    return slice_time(tensor, begin, end);
+  }
+
+  // Adds what a call used to what was used before. One name, one tensor: others than those of
+  // tokens must not differ from call to call.
   void note(std::map<std::string, Tensor>& all, const std::map<std::string, Tensor>& call,
             const char* group) const {
     for (const auto& [name, tensor] : call) {
       const Tensor host = tensor.to(Device{});
       const auto [before, fresh] = all.try_emplace(name, host);
+      if (!fresh && is_of_tokens(name)) {
+        before->second = join_time({before->second, host}, host.dtype());
+        continue;
+      }
       const bool same = before->second.shape() == host.shape() &&
                         std::memcmp(before->second.raw(), host.raw(), host.bytes()) == 0;
       require_usage(fresh || same, c_.label, ": ", group, "/", name,

@@ -1,7 +1,13 @@
 // The list of attention mechanisms, and how recipes find them.
 #include "attention/registry.h"
 
+#include "attention/abc_cluster/abc_cluster.h"
+#include "attention/abc_compressive/abc_compressive.h"
+#include "attention/abc_dilated/abc_dilated.h"
+#include "attention/abc_l2g/abc_l2g.h"
 #include "attention/abc_mlp/abc_mlp.h"
+#include "attention/abc_random/abc_random.h"
+#include "attention/abc_window/abc_window.h"
 #include "attention/augment.h"
 #include "attention/augmented_linear/augmented_linear.h"
 #include "attention/cosformer/cosformer.h"
@@ -15,6 +21,7 @@
 #include "attention/lavo/lavo.h"
 #include "attention/leapformer/leapformer.h"
 #include "attention/linear/linear.h"
+#include "attention/linformer/linformer.h"
 #include "attention/local/local.h"
 #include "attention/luna/luna.h"
 #include "attention/performer/performer.h"
@@ -57,6 +64,13 @@ std::vector<Mechanism>& all() {
     add_to(result, t2r_mechanism());
     add_to(result, transnormer_norm_mechanism());
     add_to(result, abc_mlp_mechanism());
+    add_to(result, abc_window_mechanism());
+    add_to(result, abc_dilated_mechanism());
+    add_to(result, abc_l2g_mechanism());
+    add_to(result, abc_compressive_mechanism());
+    add_to(result, abc_random_mechanism());
+    add_to(result, abc_cluster_mechanism());
+    add_to(result, linformer_mechanism());
     add_to(result, lavo_mechanism());
     add_to(result, transnormer_diag_mechanism());
     add_to(result, luna_mechanism());

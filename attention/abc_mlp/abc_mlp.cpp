@@ -6,6 +6,7 @@
 #include "attention/block_diagonal.h"
 #include "attention/define.h"
 #include "attention/mixer_support.h"
+#include "attention/slot_support.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
 
@@ -37,52 +38,27 @@ class AbcMlpMixer : public AttentionMixer {
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
-    const bool cross = options().form == Form::cross;
-    SlotAttentionContext at;
-    at.options.control = params_.activation;
-    at.options.scale = params_.scale.value_or(default_scale(options()));
-    at.options.mask_empty = params_.mask_empty;
-    at.options.floor = params_.floor;
-    at.query_mask = context.key_mask;
-    at.key_mask = cross ? context.source_mask : context.key_mask;
-    if (!cross) at.segments = context.segments;
-    SlotAttentionVariables variables{input.q, input.k, input.v, {}};
-    if (!cross || state.empty()) variables.logits = logits(cross ? input.source : input.x);
-    SlotMemory memory;
-    if (!state.empty()) {
-      const DType dtype = sum_dtype(input.q.dtype());
-      memory = {as_dtype(state.at("K"), dtype), as_dtype(state.at("V"), dtype),
-                as_dtype(state.at("mass"), DType::f64)};
-    }
-    if (options().form == Form::causal) {
-      at.write_time = params_.causal_normalisation == "write";
-      SlotAttentionResult result = slot_attention_causal(variables, at, memory);
-      return {result.o, named(result.state)};
-    }
-    if (state.empty()) memory = slot_attention_memory(variables, at);
-    const Variable o = slot_attention_read(variables, memory, at);
-    return {o, cross ? named(memory) : MixerState{}};
+    SlotMixing mixing;
+    mixing.options.control = params_.activation;
+    mixing.options.scale = params_.scale.value_or(default_scale(options()));
+    mixing.options.mask_empty = params_.mask_empty;
+    mixing.options.floor = params_.floor;
+    mixing.write_time = params_.causal_normalisation == "write";
+    return slot_mix(mixing, options(), input, context, state,
+                    [&] { return logits(options().form == Form::cross ? input.source : input.x); });
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
     const int64_t H = options().heads, N = params_.slots;
-    const auto slots = static_cast<double>(shape.batch * H * N);
-    const auto widths = static_cast<double>(2 * options().head_width());
-    MixerCost cost;
+    MixerCost cost = slot_mix_cost(options(), N, shape);
     // A head's own slice is read by a product that has zeros in the other heads' places.
-    cost.projections = slots * static_cast<double>(shape.keys * options().width);
-    cost.mixing = slots * widths * static_cast<double>(shape.queries + shape.keys);
+    cost.projections = static_cast<double>(shape.batch * H * N * shape.keys * options().width);
     const int64_t read = params_.phi_input == "x" ? options().width : options().head_width();
-    cost.bytes = static_cast<double>(H * N * read) * size_of(shape.dtype);
-    if (options().form == Form::noncausal) return cost;
-    cost.bytes += slots * (widths * size_of(sum_dtype(shape.dtype)) + size_of(DType::f64));
+    cost.bytes += static_cast<double>(H * N * read) * size_of(shape.dtype);
     return cost;
   }
 
  private:
-  static MixerState named(const SlotMemory& memory) {
-    return {{"K", memory.keys}, {"V", memory.values}, {"mass", memory.mass}};
-  }
   // x [B,T,E] -> [B,T,H,N].
   Variable logits(const Variable& x) const {
     const Variable weight = params_.phi_input == "x" ? phi_ : block_diagonal(phi_);
@@ -127,50 +103,19 @@ std::vector<Number> controls(const AbcMlpParams& params, const ReferenceSequence
 
 template <typename Number>
 std::vector<Number> definition(const AbcMlpParams& params, const ReferenceSequence<Number>& s) {
-  const int64_t N = params.slots;
   const std::vector<Number> alpha = controls(params, s);
-  const auto scale =
-      static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
-  const bool write = s.form == Form::causal && params.causal_normalisation == "write";
-  // exp never needs a floor.
-  const Number floor =
-      params.activation == SlotControl::exp ? 0 : static_cast<Number>(params.floor);
-  std::vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
-  for (int64_t i = 0; i < s.T; ++i) {
-    for (int64_t h = 0; h < s.H; ++h) {
-      std::vector<Number> logits(static_cast<size_t>(N), -std::numeric_limits<Number>::infinity());
-      std::vector<Number> values(static_cast<size_t>(N * s.V), 0);
-      for (int64_t l = 0; l < N; ++l) {
-        const auto control = [&](int64_t j) {
-          return alpha[static_cast<size_t>((j * s.H + h) * N + l)];
-        };
-        Number total = 0;
-        for (int64_t j = 0; j < s.S; ++j) total += s.sees(i, j) ? control(j) : Number{0};
-        if (params.mask_empty && total == 0) continue;
-        std::vector<Number> key(static_cast<size_t>(s.K), 0);
-        Number running = 0;
-        for (int64_t j = 0; j < s.S; ++j) {
-          if (!s.sees(i, j)) continue;
-          running += control(j);
-          const Number divisor = std::max(write ? running : total, floor);
-          const Number weight = divisor > 0 ? control(j) / divisor : Number{0};
-          for (int64_t c = 0; c < s.K; ++c) key[static_cast<size_t>(c)] += weight * s.key(j, h)[c];
-          for (int64_t c = 0; c < s.V; ++c) {
-            values[static_cast<size_t>(l * s.V + c)] += weight * s.value(j, h)[c];
-          }
-        }
-        logits[static_cast<size_t>(l)] = scale * dot_product(key.data(), s.query(i, h), s.K);
-      }
-      const std::vector<Number> p = softmax_of(std::move(logits));
-      for (int64_t l = 0; l < N; ++l) {
-        for (int64_t c = 0; c < s.V; ++c) {
-          y[static_cast<size_t>((i * s.H + h) * s.V + c)] +=
-              p[static_cast<size_t>(l)] * values[static_cast<size_t>(l * s.V + c)];
-        }
-      }
-    }
+  SlotDefinition d;
+  d.slots = params.slots;
+  d.scale = params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K)));
+  if (s.form == Form::causal && params.causal_normalisation == "write") {
+    d.divisor = SlotDefinition::Divisor::write;
   }
-  return y;
+  // exp never needs a floor.
+  d.floor = params.activation == SlotControl::exp ? 0 : params.floor;
+  d.mask_empty = params.mask_empty;
+  return slot_definition(s, d, [&](int64_t j, int64_t h, int64_t l) {
+    return alpha[static_cast<size_t>((j * s.H + h) * params.slots + l)];
+  });
 }
 
 std::vector<LimitingCase> limiting_cases() {

@@ -171,25 +171,23 @@ std::vector<Variable> write_weights(const Variable& logits, const Variable& mass
   return record_many("slot_write_weights", {weights, mass_out}, {logits, mass}, back);
 }
 
-// 1 for every slot that was written, 0 for empty ones.
-Variable used_slots(const Variable& mass, const SlotAttentionOptions& options) {
-  if (!mass.defined()) return Variable();
-  const Tensor from = mass.value().to(DType::f64);
+}  // namespace
+
+double slot_empty_mass(const SlotAttentionOptions& options) {
+  return options.control == SlotControl::exp ? -std::numeric_limits<double>::infinity() : 0;
+}
+
+Tensor used_slots(const Tensor& mass, const SlotAttentionOptions& options) {
+  const Tensor from = mass.to(DType::f64);
   if constexpr (kCuda) {
-    if (on_cuda(from)) return Variable(cuda::used_slots(from, slot_empty_mass(options)));
+    if (on_cuda(from)) return cuda::used_slots(from, slot_empty_mass(options));
   }
   const Tensor used = Tensor::empty(from.shape(), DType::f64);
   const double empty = slot_empty_mass(options);
   for (int64_t i = 0; i < from.elements(); ++i) {
     used.data<double>()[i] = from.data<double>()[i] == empty ? 0 : 1;
   }
-  return Variable(used);
-}
-
-}  // namespace
-
-double slot_empty_mass(const SlotAttentionOptions& options) {
-  return options.control == SlotControl::exp ? -std::numeric_limits<double>::infinity() : 0;
+  return used;
 }
 
 SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
@@ -201,9 +199,10 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
     sums.write_time = false;
     sums.options.control = SlotControl::given;
     sums.options.normalizer = SlotNormalizer::none;
-    SlotAttentionResult result =
-        slot_attention_causal({inputs.q, inputs.k, inputs.v, weights[0]}, sums,
-                              {state.keys, state.values, used_slots(state.mass, context.options)});
+    Variable used;
+    if (state.mass.defined()) used = Variable(used_slots(state.mass.value(), context.options));
+    SlotAttentionResult result = slot_attention_causal({inputs.q, inputs.k, inputs.v, weights[0]},
+                                                       sums, {state.keys, state.values, used});
     result.state.mass = weights[1];
     return result;
   }

@@ -48,7 +48,8 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
                                           const SlotAttentionContext& context,
                                           const SlotMemory& state = {});
 
-// What all keys of every segment write (q is not looked at).
+// What all keys of every segment write (q is not looked at). Values may have width 0: so keys and
+// values can be written by controls of their own, to two memories.
 SlotMemory slot_attention_memory(const SlotAttentionVariables& inputs,
                                  const SlotAttentionContext& context);
 // What the queries read from it (only q is looked at): o [B,Tq,H,V]. In cross-attention segments
@@ -58,5 +59,7 @@ Variable slot_attention_read(const SlotAttentionVariables& inputs, const SlotMem
 
 // The mass of a slot into which nothing was written: -infinity for exp, else 0.
 double slot_empty_mass(const SlotAttentionOptions& options);
+// f64 like the mass: 1 for every slot that was written, 0 for empty ones.
+Tensor used_slots(const Tensor& mass, const SlotAttentionOptions& options);
 
 }  // namespace linnet

@@ -15,8 +15,8 @@ template <typename T>
 void check_slot_attention(const SlotAttentionOptions& options, const SlotAttentionInputs<T>& inputs,
                           int64_t H, int64_t N, int64_t K, int64_t V) {
   const auto& [q, k, v, logits] = std::tie(inputs.q, inputs.k, inputs.v, inputs.logits);
-  require(N > 0 && K > 0 && V > 0, "slot_attention: slots and widths must be positive, got N=", N,
-          " K=", K, " V=", V);
+  require(N > 0 && K > 0 && V >= 0, "slot_attention: slots and widths must be positive (that of ",
+          "values may be 0), got N=", N, " K=", K, " V=", V);
   require(options.control != SlotControl::exp || options.normalizer == SlotNormalizer::read_time,
           "slot_attention: exp control needs normalisation at read time (sums of exponentials "
           "overflow); for write time use slot_write_weights");

@@ -189,6 +189,25 @@ TEST(AttentionCase, StateContinuesInAnotherRun) {
   }
 }
 
+TEST(AttentionCase, DrawsOfTokensAreCutWithTheCalls) {
+  CaseFile file = make_case(find_mechanism("abc_random"), Form::causal);
+  const auto own = run(file, CaseMode::parallel);
+  EXPECT_EQ(own.at("draws/token_slots").shape(), Shape({kRows, kLength, kHeads}));
+  Tensor given = Tensor::zeros({kRows, kLength, kHeads}, DType::f64);
+  for (int64_t i = 0; i < given.elements(); ++i)
+    given.data<double>()[i] = static_cast<double>(i % 3);
+  file.tensors["draws/token_slots"] = given;
+  const auto whole = run(file, CaseMode::parallel);
+  EXPECT_GT(difference(whole.at("outputs/y"), own.at("outputs/y")), 1e-3);
+  EXPECT_EQ(difference(whole.at("draws/token_slots"), given), 0);
+  expect_equal(run(file, CaseMode::recurrent), whole, 1e-10, "token by token");
+  file.tensors["draws/token_slots"] = Tensor::zeros({kRows, kLength - 1, kHeads}, DType::f64);
+  EXPECT_NE(refusal(file).find("an entry for each of"), std::string::npos);
+  given.data<double>()[0] = 1000;
+  file.tensors["draws/token_slots"] = given;
+  EXPECT_NE(refusal(file).find("slot 1000 does not exist"), std::string::npos);
+}
+
 TEST(AttentionCase, DrawsFollowTheSeedUnlessTheyAreGiven) {
   CaseFile file = make_case(find_mechanism("lavo"), Form::causal);
   file.tensors.erase("params/basis");

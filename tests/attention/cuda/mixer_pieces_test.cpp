@@ -1,6 +1,7 @@
-// What LAVO and cosFormer make around their primitives, on the device as on the CPU.
+// What mixers make around their primitives, on the device as on the CPU.
 #include "attention/cosformer/proportions.h"
 #include "attention/lavo/local_weight.h"
+#include "attention/linformer/position_table.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {
@@ -35,6 +36,21 @@ TEST(CudaLavo, AnEmptyMemoryLeavesTheWindowWhole) {
     EXPECT_TRUE(test::same_bits(got.to(Device{}), local_weight(tokens, local)));
     EXPECT_EQ(got.to_vector<float>()[0], 1.0f);
     EXPECT_EQ(got.to_vector<float>()[29], 0.5f);
+  }
+}
+
+TEST(CudaLinformer, TableOfPositionsIsThatOfTheCpuWithItsGradient) {
+  for (const int64_t G : {1, 3}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const Tensor weight = test::random_tensor({G, 5, 7}, "weight", dtype);
+      const Tensor seed = test::random_tensor({7, 15}, "seed", DType::f32);
+      const Variable host(weight, true), device(weight.to(kGpu), true);
+      const Variable expected = position_table(host, 3), got = position_table(device, 3);
+      backward({expected}, {seed});
+      backward({got}, {seed.to(kGpu)});
+      EXPECT_TRUE(test::same_bits(got.value().to(Device{}), expected.value()));
+      EXPECT_TRUE(test::same_bits(device.grad().to(Device{}), host.grad()));
+    }
   }
 }
 

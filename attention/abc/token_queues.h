@@ -1,0 +1,37 @@
+// Queues of tokens: which valid tokens of a row are in which queue, in order, and what each queue
+// hands on to the next call. For attention over the last tokens that were pushed (ABC's windows).
+#pragma once
+
+#include "autograd/variable.h"
+
+namespace linnet {
+
+// Token t of row b is pushed to queue (phase[b] + t) mod Q of that row; padded tokens are pushed
+// nowhere, so that queues are dense. Rows of queues are [B*Q], n = T / Q rounded up places each.
+struct TokenQueues {
+  Tensor order;        // i32 [B*Q,n]: number of the token in a place among all B*T; -1: none
+  Tensor place;        // i32 [B,T]: the inverse; -1: padded
+  Tensor mask;         // u8 [B*Q,n]: places that hold a token; they come first
+  Tensor segments;     // i32 [B*Q,n]: how often the segment changed before; undefined: one a row
+  Tensor past_mask;    // u8 [B*Q,P]: carried tokens that the queue's first token continues
+  Tensor carry_order;  // i32 [B*Q,keep]: numbers among [past ; places], [B*Q,P+n]; -1: none
+  Tensor carry_mask;   // u8 [B*Q,keep]: what is carried on; it comes last
+  Tensor phase;        // i64 [B] of the next call
+};
+
+struct TokenQueueInputs {
+  int64_t B = 0, T = 0, queues = 1;
+  int64_t keep = 0;  // the most tokens that a queue carries on
+  Tensor mask;       // u8 [B,T], 1 = valid; undefined: all
+  Tensor segments;   // i32 [B,T]: a queue carries only tokens of the row's last one; undefined: one
+  Tensor phase;      // i64 [B]; undefined: 0
+  Tensor past_mask;  // u8 [B*Q,P]; undefined: nothing is carried in
+  Device device;
+};
+TokenQueues token_queues(const TokenQueueInputs& inputs);
+
+// out [R,n,...] = tokens of x [B,T,...] by their numbers in `order` i32 [R,n], each at most once;
+// -1 gives zeros, and what is not named is not read. Differentiable.
+Variable take_tokens(const Variable& x, const Tensor& order);
+
+}  // namespace linnet

@@ -1,0 +1,20 @@
+// ABC, compressive: a memory of pooled runs of tokens (Peng et al. 2022, equation 8).
+#pragma once
+
+#include "attention/registry.h"
+
+namespace linnet {
+
+struct AbcCompressiveParams {
+  std::string preset = "none";
+  int64_t slots = 32;
+  std::string divide_by = "tokens";
+  bool mask_empty = true;
+  std::optional<double> scale;
+
+  static void describe(ConfigDescription<AbcCompressiveParams>& d);
+};
+
+Mechanism abc_compressive_mechanism();
+
+}  // namespace linnet

@@ -1,0 +1,12 @@
+// ABC with a dilated window: two memories that shift in turn.
+#pragma once
+
+#include "attention/abc/queue_attention.h"
+
+namespace linnet {
+
+using AbcDilatedParams = QueueParams<2>;
+
+Mechanism abc_dilated_mechanism();
+
+}  // namespace linnet

@@ -1,0 +1,249 @@
+// Linformer: parameters, mixer, literal definition, registry entry.
+#include "attention/linformer/linformer.h"
+
+#include <numbers>
+
+#include "attention/define.h"
+#include "attention/linformer/position_table.h"
+#include "attention/mixer_support.h"
+#include "attention/slot_support.h"
+#include "autograd/arithmetic.h"
+#include "autograd/embedding.h"
+#include "core/cuda/backend.h"
+
+namespace linnet {
+namespace {
+
+const std::vector<Preset> kPresets = {
+    {"survey",
+     "the survey's code: one E for keys, values and all layers",
+     {{"slots", "128"}, {"sharing", "layerwise"}}},
+    {"leapformer",
+     "LeaPformer's Long Range Arena runs (Skyformer's code): every head its own, never trained",
+     {{"slots", "128"}, {"sharing", "key_value_per_head"}, {"freeze", "true"}}},
+    {"lavo",
+     "LAVO's Long Range Arena baseline: the same code",
+     {{"slots", "128"}, {"sharing", "key_value_per_head"}, {"freeze", "true"}}},
+    {"abc", "ABC's language models, causal: shared by keys, values and heads", {{"slots", "64"}}},
+    {"fairseq",
+     "fairseq's example: a quarter of the length, keys and values apart",
+     {{"slots", "0"}, {"sharing", "headwise"}, {"init", "xavier"}}}};
+
+// Values that do not depend on the layer, for a projection that all layers share without training.
+Initializer same_in_every_layer(const Initializer& initial, const std::string& name) {
+  return [initial, name](const Tensor& values, const RandomKey& key) {
+    initial(values, RandomKey{key.seed, key.step, 0}.at("linformer").at(name));
+  };
+}
+
+class LinformerMixer : public AttentionMixer {
+ public:
+  LinformerMixer(const LinformerParams& params, const MixerOptions& options,
+                 const MixerScope& scope)
+      : AttentionMixer(options, scope),
+        params_(params),
+        length_(params.length(options)),
+        slots_(params.rows(options)) {
+    const std::string name = params.key_name(options.form);
+    keys_ = projection(name, scope);
+    if (params.separate_values()) values_ = projection("F", scope);
+  }
+
+  MixResult mix(const MixInput& input, const MixerContext& context,
+                const MixerState& state) const override {
+    SlotMixing mixing;
+    mixing.options.control = SlotControl::given;
+    mixing.options.normalizer = SlotNormalizer::none;
+    mixing.options.scale = params_.scale.value_or(default_scale(options()));
+    mixing.options.mask_empty = params_.mask_empty;
+    const auto controls = [&](const Variable& weight) {
+      const Tensor positions = key_positions(input, context);
+      const Variable rows = embedding(positions, position_table(weight, options().heads));
+      return reshape(rows, {positions.size(0), positions.size(1), options().heads, slots_});
+    };
+    SlotControls of_values;
+    if (values_.defined()) of_values = [&] { return controls(values_); };
+    return slot_mix(
+        mixing, options(), input, context, state, [&] { return controls(keys_); }, of_values);
+  }
+
+  MixerCost mix_cost(const MixerShape& shape) const override {
+    MixerCost cost = slot_mix_cost(options(), slots_, shape);
+    const int64_t weights = (params_.separate_values() ? 2 : 1) *
+                            (params_.per_head() ? options().heads : 1) * slots_ * length_;
+    const DType dtype = params_.freeze ? sum_dtype(shape.dtype) : shape.dtype;
+    cost.bytes += static_cast<double>(weights) * size_of(dtype);
+    return cost;
+  }
+
+  int64_t length_limit() const override { return options().form == Form::cross ? 0 : length_; }
+
+ private:
+  Variable projection(const std::string& name, const MixerScope& scope) const {
+    const Shape shape{params_.per_head() ? options().heads : 1, slots_, length_};
+    const double bound = 1 / std::sqrt(static_cast<double>(slots_));
+    Initializer initial = params_.init == "normal" ? init_normal(0.02)
+                          : params_.init == "uniform"
+                              ? init_uniform(bound)
+                              : init_xavier(1 / std::numbers::sqrt2, length_, slots_);
+    const bool tied = params_.sharing == "layerwise";
+    if (!params_.freeze) {
+      return tied ? scope.tied.shared(name, shape, initial)
+                  : scope.own.parameter(name, shape, initial);
+    }
+    if (tied) initial = same_in_every_layer(initial, name);
+    return scope.own.buffer(name, shape, initial);
+  }
+
+  // Positions of what is written, i32 [B,S]; a device turns those beyond N into NaN.
+  Tensor key_positions(const MixInput& input, const MixerContext& context) const {
+    const Tensor positions = written_positions(options(), input, context);
+    if (options().form == Form::cross && !context.key_positions.defined()) {
+      require_within(input.k.size(1) - 1);
+    }
+    if constexpr (kCuda) {
+      if (on_cuda(positions)) return positions;
+    }
+    for (int64_t i = 0; i < positions.elements(); ++i) require_within(positions.data<int32_t>()[i]);
+    return positions;
+  }
+  void require_within(int64_t position) const {
+    require_usage(position < length_, "linformer: position ", position, " lies beyond the length ",
+                  length_, " that its projections were made for; raise max_length (or the ",
+                  "training context)");
+  }
+
+  LinformerParams params_;
+  int64_t length_, slots_;
+  Variable keys_, values_;
+};
+
+template <typename Number>
+std::vector<Number> definition(const LinformerParams& params, const ReferenceSequence<Number>& s) {
+  SlotDefinition d;
+  d.slots = params.rows(s.options);
+  d.scale = params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K)));
+  d.divisor = SlotDefinition::Divisor::none;
+  d.mask_empty = params.mask_empty;
+  const int64_t N = params.length(s.options);
+  const auto of = [&](const std::string& name) {
+    const std::vector<Number>& weight = s.parameter(name);
+    return [&, N](int64_t j, int64_t h, int64_t l) {
+      const int64_t row = (params.per_head() ? h * d.slots : 0) + l;
+      const int64_t position = s.form == Form::cross ? j : s.positions[static_cast<size_t>(j)];
+      return weight[static_cast<size_t>(row * N + position)];
+    };
+  };
+  const std::string keys = params.key_name(s.form);
+  return slot_definition(s, d, of(keys), of(params.separate_values() ? "F" : keys));
+}
+
+std::vector<LimitingCase> limiting_cases() {
+  const auto is_projection = [](const std::string& name) { return name == "E" || name == "F"; };
+  return {{"E = F = I over the whole length gives soft-max attention",
+           "{slots: 160, sharing: headwise}",
+           {Form::noncausal, Form::cross},
+           [is_projection](const std::string& name, std::vector<double>& values) {
+             if (!is_projection(name)) return;
+             for (size_t i = 0; i < values.size(); ++i) values[i] = i % 161 == 0 ? 1 : 0;
+           },
+           [](const ReferenceSequence<double>& s) {
+             return softmax_attention_reference(
+                 s, 1 / std::sqrt(static_cast<double>(s.K)), [](int64_t, int64_t) { return true; },
+                 [](int64_t, int64_t, int64_t) { return 0.0; });
+           }},
+          {"E = I gives causal soft-max attention",
+           "{slots: 160}",
+           {Form::causal},
+           [is_projection](const std::string& name, std::vector<double>& values) {
+             if (!is_projection(name)) return;
+             for (size_t i = 0; i < values.size(); ++i) values[i] = i % 161 == 0 ? 1 : 0;
+           },
+           [](const ReferenceSequence<double>& s) {
+             return softmax_attention_reference(
+                 s, 1 / std::sqrt(static_cast<double>(s.K)), [](int64_t, int64_t) { return true; },
+                 [](int64_t, int64_t, int64_t) { return 0.0; });
+           }},
+          {"one row of 1/n gives the mean of the values",
+           "{slots: 1, max_length: 50}",
+           {Form::noncausal},
+           [is_projection](const std::string& name, std::vector<double>& values) {
+             if (is_projection(name)) std::fill(values.begin(), values.end(), 0.02);
+           },
+           [](const ReferenceSequence<double>& s) {
+             return linear_attention_definition(
+                 s, [](int64_t, int64_t, int64_t) { return 1.0; }, [](double x) { return x; });
+           }}};
+}
+
+}  // namespace
+
+void LinformerParams::describe(ConfigDescription<LinformerParams>& d) {
+  describe_preset(d, kPresets);
+  d.field("slots", &LinformerParams::slots, "rows of the projections; 0: a quarter of the length N")
+      .range(0, 65536);
+  d.field("max_length", &LinformerParams::max_length,
+          "length N that the projections are made for (cross: of the source); 0: the training "
+          "context. Longer inputs are refused")
+      .range(0, 1e9)
+      .unit("tokens");
+  d.choice("sharing", &LinformerParams::sharing,
+           {"none", "headwise", "key_value", "key_value_per_head", "layerwise"},
+           "one projection for: nothing (E and F of every head), all heads (E and F), keys and "
+           "values of all heads (E), keys and values of a head, or all of these and all layers; "
+           "causal attention needs keys and values to share it");
+  d.field("freeze", &LinformerParams::freeze, "keep the drawn projections, which are no parameter");
+  d.choice("init", &LinformerParams::init, {"normal", "xavier", "uniform"},
+           "deviation 0.02; uniform with gain 1/sqrt(2); or uniform in +-1/sqrt(slots)");
+  d.field("mask_empty", &LinformerParams::mask_empty,
+          "rows that are zero at every token seen are left out; otherwise they take soft-max mass");
+  d.field("scale", &LinformerParams::scale, "factor of q . k; null: 1/sqrt(K)").above(0);
+}
+
+MixerTraits LinformerParams::traits(MixerTraits traits) const {
+  traits.causal = traits.causal && !separate_values();
+  return traits;
+}
+
+int64_t LinformerParams::length(const MixerOptions& options) const {
+  const int64_t length = max_length > 0 ? max_length : options.max_length;
+  require_usage(length > 0, "linformer: its projections need a length; set max_length");
+  return length;
+}
+
+int64_t LinformerParams::rows(const MixerOptions& options) const {
+  return slots > 0 ? slots : std::max<int64_t>(length(options) / 4, 1);
+}
+
+std::string LinformerParams::key_name(Form form) const {
+  if (sharing != "layerwise") return "E";
+  return form == Form::cross ? "E_cross" : "E_self";
+}
+
+Mechanism linformer_mechanism() {
+  Mechanism facts;
+  facts.name = "linformer";
+  facts.title = "Linformer: keys and values projected along time";
+  facts.equation =
+      "K~ = E k, V~ = F v with E, F [slots, N]; y_i = sum_l softmax_l(scale q_i . K~_l) V~_l\n"
+      "(causal, E = F: the sums of i run over j <= i)";
+  facts.complexity = "time 4 B H T N K for N slots, memory of decoding B H N (K + V + 1)";
+  facts.sources =
+      "Wang et al. 2020, Linformer; Peng et al. 2022, ABC (causal, cross); Skyformer's and "
+      "fairseq's code";
+  facts.traits.noncausal = facts.traits.causal = facts.traits.cross = true;
+  facts.traits.decode_state = facts.traits.constant_state = true;
+  facts.traits.growth = "T N";
+  facts.presets = kPresets;
+  facts.cost_cases = {"{slots: 256}"};
+  facts.variants = {"{slots: 7, sharing: none, scale: 1, init: xavier}",
+                    "{slots: 0, sharing: layerwise, mask_empty: false, init: uniform}",
+                    "{slots: 5, sharing: key_value_per_head, freeze: true, max_length: 140}"};
+  facts.limits = limiting_cases();
+  return define_mechanism<LinformerParams, LinformerMixer>(
+      std::move(facts), [](const LinformerParams& params, const auto& sequence) {
+        return definition(params, sequence);
+      });
+}
+
+}  // namespace linnet

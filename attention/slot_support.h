@@ -1,0 +1,129 @@
+// What the mechanisms over a memory of slots (the ABC family, Linformer) share: the steps of a
+// mixer in every form, their cost, and the literal definition.
+#pragma once
+
+#include <functional>
+
+#include "attention/primitives/slot_attention.h"
+#include "attention/registry.h"
+
+namespace linnet {
+
+struct SlotMixing {
+  SlotAttentionOptions options;
+  bool write_time = false;  // as SlotAttentionContext says
+};
+
+// Makes the control [B,S,H,N] of the tokens that are written. Not called where a state holds the
+// source already.
+using SlotControls = std::function<Variable()>;
+
+// Attention over slots in the form of `options`, continuing from and leaving the state K [B,H,N,K],
+// V [B,H,N,V] and, [B,H,N], `mass` (f64); for a given control `count` (i64: controls divided by
+// their sum must be 0 or 1) or, with normalizer none, `used` (i64, 1: written).
+// `value_controls` (noncausal and cross only): values are written by a control of their own; slots
+// count as used where keys are written.
+AttentionMixer::MixResult slot_mix(const SlotMixing& mixing, const MixerOptions& options,
+                                   const MixInput& input, const MixerContext& context,
+                                   const MixerState& state, const SlotControls& controls,
+                                   const SlotControls& value_controls = {});
+
+// The positions of the tokens that are written, i32 [B,S] (cross: counted in the source).
+Tensor written_positions(const MixerOptions& options, const MixInput& input,
+                         const MixerContext& context);
+
+// What it takes with that many slots, without making controls, and the state that it leaves.
+MixerCost slot_mix_cost(const MixerOptions& options, int64_t slots, const MixerShape& shape);
+
+// The literal definition: alpha(j, h, l) is what token j writes to slot l.
+struct SlotDefinition {
+  int64_t slots = 0;
+  double scale = 1;
+  // By what the weights of a reader are divided: the sum of those that it sees (read), the sum up
+  // to the writer (write), or nothing (none).
+  enum class Divisor : uint8_t { read, write, none } divisor = Divisor::read;
+  double floor = 0;  // of the divisor
+  bool mask_empty = true;
+};
+
+template <typename Number, typename Control, typename ValueControl>
+std::vector<Number> slot_definition(const ReferenceSequence<Number>& s, const SlotDefinition& d,
+                                    const Control& alpha, const ValueControl& value_alpha) {
+  using Divisor = SlotDefinition::Divisor;
+  const auto scale = static_cast<Number>(d.scale), floor = static_cast<Number>(d.floor);
+  std::vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
+  // What token j writes to slot l of the head at hand: [N,S].
+  std::vector<Number> writes(static_cast<size_t>(d.slots * s.S)), value_writes(writes.size());
+  for (int64_t h = 0; h < s.H; ++h) {
+    for (size_t n = 0; n < writes.size(); ++n) {
+      const auto l = static_cast<int64_t>(n) / s.S, j = static_cast<int64_t>(n) % s.S;
+      writes[n] = alpha(j, h, l);
+      value_writes[n] = value_alpha(j, h, l);
+    }
+    for (int64_t i = 0; i < s.T; ++i) {
+      std::vector<Number> logits(static_cast<size_t>(d.slots),
+                                 -std::numeric_limits<Number>::infinity());
+      std::vector<Number> values(static_cast<size_t>(d.slots * s.V), 0);
+      for (int64_t l = 0; l < d.slots; ++l) {
+        const Number* write = &writes[static_cast<size_t>(l * s.S)];
+        const Number* value_write = &value_writes[static_cast<size_t>(l * s.S)];
+        Number total = 0, used = 0;
+        for (int64_t j = 0; j < s.S; ++j) {
+          if (!s.sees(i, j)) continue;
+          total += write[j];
+          used += std::abs(write[j]);
+        }
+        if (d.mask_empty && used == 0) continue;
+        std::vector<Number> key(static_cast<size_t>(s.K), 0);
+        Number running = 0;
+        for (int64_t j = 0; j < s.S; ++j) {
+          if (!s.sees(i, j)) continue;
+          running += write[j];
+          Number divisor = 1;
+          if (d.divisor != Divisor::none) {
+            divisor = std::max(d.divisor == Divisor::write ? running : total, floor);
+          }
+          if (!(divisor > 0)) continue;
+          for (int64_t c = 0; c < s.K; ++c) {
+            key[static_cast<size_t>(c)] += write[j] / divisor * s.key(j, h)[c];
+          }
+          for (int64_t c = 0; c < s.V; ++c) {
+            values[static_cast<size_t>(l * s.V + c)] += value_write[j] / divisor * s.value(j, h)[c];
+          }
+        }
+        logits[static_cast<size_t>(l)] = scale * dot_product(key.data(), s.query(i, h), s.K);
+      }
+      const std::vector<Number> p = softmax_of(std::move(logits));
+      for (int64_t l = 0; l < d.slots; ++l) {
+        for (int64_t c = 0; c < s.V; ++c) {
+          y[static_cast<size_t>((i * s.H + h) * s.V + c)] +=
+              p[static_cast<size_t>(l)] * values[static_cast<size_t>(l * s.V + c)];
+        }
+      }
+    }
+  }
+  return y;
+}
+
+template <typename Number, typename Control>
+std::vector<Number> slot_definition(const ReferenceSequence<Number>& s, const SlotDefinition& d,
+                                    const Control& alpha) {
+  return slot_definition(s, d, alpha, alpha);
+}
+
+// To which slot each head wrote each token [S,H], as the mixer recorded it for a definition.
+template <typename Number>
+std::vector<int32_t> recorded_slots(const ReferenceSequence<Number>& s, const Tensor& all) {
+  const std::vector<int32_t> slots = all.to_vector<int32_t>();
+  const int64_t first = s.row * all.size(1) + (s.form == Form::cross ? 0 : s.begin);
+  return {slots.begin() + first * s.H, slots.begin() + (first + s.S) * s.H};
+}
+// The control that writes token j of head h to slot [j,h] of `slots` [S,H].
+template <typename Number>
+auto one_slot_each(const ReferenceSequence<Number>& s, std::vector<int32_t> slots) {
+  return [slots = std::move(slots), H = s.H](int64_t j, int64_t h, int64_t l) {
+    return static_cast<Number>(slots[static_cast<size_t>(j * H + h)] == l ? 1 : 0);
+  };
+}
+
+}  // namespace linnet
