@@ -81,9 +81,9 @@ SequenceView<const float> sizes_of(const Tensor& x) {
   return {static_cast<const float*>(x.raw()), x.size(0), x.size(1), x.size(2), x.size(3)};
 }
 
-// The same checks that the CPU's kernels make.
-void check_sizes(const Arrays& arrays, const SlotAttentionOptions& options, int64_t H, int64_t N,
-                 int64_t K, int64_t V) {
+// The same checks that the CPU's kernels make, for devices.
+[[maybe_unused]] void check_sizes(const Arrays& arrays, const SlotAttentionOptions& options,
+                                  int64_t H, int64_t N, int64_t K, int64_t V) {
   SlotAttentionInputs<float> sizes;
   sizes.q = sizes_of(arrays.q);
   sizes.k = sizes_of(arrays.k);

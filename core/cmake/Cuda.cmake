@@ -62,7 +62,7 @@ function(linnet_emulate)
   foreach(source ${ARGN})
     if(source MATCHES "\\.cu$")
       set_source_files_properties(${source} PROPERTIES LANGUAGE CXX
-        COMPILE_OPTIONS "-x;c++;-fno-strict-aliasing;-Wno-unknown-pragmas")
+        COMPILE_OPTIONS "-x;c++;-fno-strict-aliasing;-Wno-unknown-pragmas;${LINNET_KERNEL_FLAGS}")
     elseif(source MATCHES "/emulation/" AND LINNET_SANITIZE)
       set(define "")
       if(LINNET_SANITIZE MATCHES "address")
