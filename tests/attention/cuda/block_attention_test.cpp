@@ -106,13 +106,14 @@ std::vector<Tensor> results(const Problem& p, DType rounded, DType dtype, Device
   return out;
 }
 
-void expect_as_on_the_cpu(const Problem& p, const std::string& what) {
+// `single`: the largest relative error in f32.
+void expect_as_on_the_cpu(const Problem& p, const std::string& what, double single = 3e-6) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const std::vector<Tensor> expected = results(p, dtype, DType::f64, Device{});
     const std::vector<Tensor> got = results(p, dtype, dtype, kGpu);
     for (size_t i = 0; i < got.size(); ++i) {
       SCOPED_TRACE(what + ", " + std::string(name_of(dtype)) + ", result " + std::to_string(i));
-      EXPECT_CLOSE(got[i], expected[i], dtype == DType::f32 ? 3e-6 : 1e-2);
+      EXPECT_CLOSE(got[i], expected[i], dtype == DType::f32 ? single : 1e-2);
     }
   }
 }
@@ -144,13 +145,16 @@ TEST(CudaBlockAttention, WeightsThatAreNotNormalised) {
       p.context.options.weights = weights;
       p.add_bias(p.s.H, 8, 8);
       p.context.options.exponent = 3;
+      // Near -1 and 1 the slope of arccos multiplies what rounding did to the cosine: up to 5.3e-6
+      // was seen without fused multiply-adds.
+      const double single = weights == BlockWeights::collision ? 2e-5 : 3e-6;
       const std::string what =
           std::string(kNames[static_cast<size_t>(weights)]) + (causal ? ", causal" : ", noncausal");
-      expect_as_on_the_cpu(p, what);
+      expect_as_on_the_cpu(p, what, single);
       p.cut(causal ? 4 : 0);
       p.mask();
       p.drop(0.3);
-      expect_as_on_the_cpu(p, what + ", documents, masks, dropout");
+      expect_as_on_the_cpu(p, what + ", documents, masks, dropout", single);
     }
   }
 }
