@@ -189,6 +189,7 @@ inline Vector<T> exp(Vector<T> x) {
   using I = typename Types<T>::Integer;
   using C = ExpConstants<T>;
   const auto underflow = x < C::kLowest;
+  x = underflow ? V{} : x;  // far below, the integers of the exponent would overflow
   x = x > C::kHighest ? broadcast<T>(C::kHighest) : x;
   // Adding and subtracting 1.5 * 2^mantissa rounds to an integer, left in the low bits.
   const V shifted = x * static_cast<T>(1.4426950408889634) + C::kRound;
