@@ -170,10 +170,11 @@ void compare_gradients(const Setup& setup, DType dtype, double allowed) {
     for (int64_t i = 0; i < difference.elements(); ++i) {
       difference.data<double>()[i] -= gradient.data<double>()[i];
     }
-    // Relative to the gradient, but never below the size of ordinary ones: that of k.bias under a
-    // soft-max is zero in exact arithmetic, a sum of rounded terms as large as those of q.bias.
-    const double norm = std::max(
-        {std::sqrt(inner(gradient, gradient)), ordinary_norm(expected, gradient.shape()), 1.0});
+    // Relative to the gradient, but never below 1. One that is zero in exact arithmetic (of k.bias
+    // under a soft-max) is a sum of rounded terms as large as those of its like.
+    const double own = std::sqrt(inner(gradient, gradient));
+    const double ordinary = ordinary_norm(expected, gradient.shape());
+    const double norm = std::max(own > 1e-9 * ordinary ? own : ordinary, 1.0);
     const double error = std::sqrt(inner(difference, difference)) / norm;
     require(error <= allowed, "gradient of ", name, " in ", name_of(dtype), ": relative error ",
             error, ", allowed ", allowed);
