@@ -241,9 +241,8 @@ Mechanism abc_mlp_mechanism() {
                     "{slots: 7, activation: sigmoid, tied: false, scale: 1}",
                     "{slots: 6, activation: relu, mask_empty: false}",
                     "{slots: 4, activation: relu, causal_normalisation: write}",
-                    "{slots: 6, phi_input: key_value, causal_normalisation: write, tied: false}",
-                    "{slots: 5, phi_input: key_value, causal_normalisation: write, "
-                    "cab_causal_compat: true}"};
+                    "{preset: cab, slots: 6}",
+                    "{preset: cab_released, slots: 5, tied: true}"};
   facts.limits = limiting_cases();
   return define_mechanism<AbcMlpParams, AbcMlpMixer>(
       std::move(facts), [](const AbcMlpParams& params, const auto& sequence) {
