@@ -67,6 +67,7 @@ void add_attention(CLI::App& app, Command& chosen) {
 
   CLI::App* lister = command->add_subcommand("list", "all mechanisms with their forms");
   lister->add_flag("--json", *json, "one JSON object on stdout");
+  add_plugin_option(*lister);
   lister->callback([=, &chosen] { chosen = [=] { return list(*json); }; });
 
   CLI::App* show = command->add_subcommand("show", "equation, parameters, forms, cost, sources");
@@ -75,6 +76,7 @@ void add_attention(CLI::App& app, Command& chosen) {
   show->add_option("--config", *config,
                    "YAML file with the mechanism's parameters, width, heads and max_length");
   show->add_flag("--json", *json, "one JSON object on stdout");
+  add_plugin_option(*show);
   show->callback([=, &chosen] {
     chosen = [=] {
       const ConfigNode node = config->empty() ? ConfigNode::map() : load_yaml(*config);
@@ -89,6 +91,7 @@ void add_attention(CLI::App& app, Command& chosen) {
   checker->add_option("NAME", *name, "a mechanism")->required();
   checker->add_option("--form", *form, "noncausal, causal or cross (default: all it has)");
   checker->add_option("--device", *device, "auto, cpu or cuda")->capture_default_str();
+  add_plugin_option(*checker);
   checker->callback(
       [=, &chosen] { chosen = [=] { return check(*name, *form, device_from_name(*device)); }; });
 
@@ -106,6 +109,7 @@ void add_attention(CLI::App& app, Command& chosen) {
       ->capture_default_str()
       ->check(at_least(1));
   runner->add_option("--device", *device, "auto, cpu or cuda")->capture_default_str();
+  add_plugin_option(*runner);
   runner->callback([=, &chosen] {
     chosen = [=] {
       options->device = device_from_name(*device);

@@ -112,6 +112,7 @@ void add_bench(CLI::App& app, Command& chosen) {
   train->add_option("OVERRIDES", *overrides, "key.path=value ...");
   train->add_option("--steps", *steps, "timed updates")->capture_default_str()->check(at_least(1));
   train->add_flag("--json", *json, "one JSON object on stdout");
+  add_plugin_option(*train);
   add_threads_option(*train);
   train->callback([=, &chosen] {
     chosen = [=] { return bench_train_command(*path, *overrides, *steps, *json); };
@@ -134,6 +135,7 @@ void add_bench(CLI::App& app, Command& chosen) {
       ->check(at_least(1));
   attention->add_option("--device", *device, "auto, cpu or cuda")->capture_default_str();
   attention->add_flag("--json", *json, "one JSON object on stdout");
+  add_plugin_option(*attention);
   add_threads_option(*attention);
   attention->callback([=, &chosen] {
     chosen = [=] {

@@ -16,6 +16,8 @@ using Command = std::function<int()>;
 
 // Adds --threads, which takes effect when it is read.
 void add_threads_option(CLI::App& command);
+// Adds --plugin, which takes effect when it is read.
+void add_plugin_option(CLI::App& command);
 // The check of an option with whole numbers from `minimum` on, for CLI::Option::check.
 std::function<std::string(const std::string&)> at_least(int64_t minimum);
 

@@ -43,6 +43,7 @@ void add_evaluate(CLI::App& app, Command& chosen) {
       ->allow_extra_args(false);
   command->add_flag("--json", arguments->json, "one JSON object on stdout");
   command->add_option("--device", arguments->device, "auto, cpu or cuda")->capture_default_str();
+  add_plugin_option(*command);
   add_threads_option(*command);
   command->callback([arguments, &chosen] {
     chosen = [arguments] {

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "core/device.h"
+#include "recipes/engine/run_directory.h"
 #include "recipes/engine/signals.h"
 #include "recipes/engine/trainer.h"
 #include "tools/cli/commands.h"
@@ -31,12 +32,14 @@ void add_train(CLI::App& app, Command& chosen) {
   command->add_flag("--dry-run", arguments->options.dry_run,
                     "check everything, say what would be trained and where --out and --resume "
                     "lead, do one update, write nothing");
+  add_plugin_option(*command);
   add_threads_option(*command);
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
       watch_stop_signals();
       arguments->options.device = device_from_name(arguments->device);
-      const Recipe recipe = load_recipe(arguments->recipe, arguments->overrides);
+      const Recipe recipe = load_recipe_of_run(arguments->recipe, arguments->overrides,
+                                               arguments->options.out, arguments->options.resume);
       return train(recipe, arguments->options).exit_code;
     };
   });
