@@ -97,6 +97,14 @@ std::vector<Number> augmented(std::vector<Number> y, const std::optional<Augment
 
 }  // namespace
 
+ConfigSchema augmentation_schema() {
+  return schema_of<AugmentParams>();
+}
+
+bool takes_augmentation(const TokenMixer& mixer, Form form) {
+  return form != Form::cross && dynamic_cast<const AttentionMixer*>(&mixer) != nullptr;
+}
+
 Mechanism augmentable(Mechanism host) {
   host.traits_of = [traits_of = std::move(host.traits_of)](const ConfigNode& parameters) {
     return traits_of(Split(parameters).own);
@@ -117,7 +125,7 @@ Mechanism augmentable(Mechanism host) {
     require_usage(
         attention != nullptr, "augment: '", name,
         "' has no queries, keys and values of heads to put branches beside; remove augment");
-    if (options.form != Form::cross) {
+    if (takes_augmentation(*mixer, options.form)) {
       attention->augment(std::make_shared<Augmentation>(*split.augment, options, scope.own));
     }
     return mixer;

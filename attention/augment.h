@@ -11,4 +11,11 @@ namespace linnet {
 // given); the cross form ignores it. Its parameters are called augment.conv, its states augment.*.
 Mechanism augmentable(Mechanism host);
 
+// The options of `augment`, with their defaults.
+ConfigSchema augmentation_schema();
+
+// Whether the option is possible: false for a mixer without queries, keys and values of heads, and
+// for the cross form.
+bool takes_augmentation(const TokenMixer& mixer, Form form);
+
 }  // namespace linnet

@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "attention/augment.h"
+
 namespace linnet {
 namespace {
 
@@ -51,20 +53,29 @@ JsonValue parameters_json(const ParameterSet& set) {
   return list;
 }
 
-// Adds the state that one token leaves (cross: a source of one token), batch of one, and what a
-// call draws and chooses for it in training, behind the buffers in `draws`.
+// The mixer's call for `length` tokens (cross: of as many, and a source of that length), batch of
+// one; `used` gets what it draws and chooses in training.
+MixerResult call(const TokenMixer& mixer, const MixerOptions& options, int64_t length,
+                 CallDraws* used) {
+  const NoGrad off;
+  const Variable x(Tensor::zeros({1, length, options.width}));
+  MixerContext context;
+  context.positions = Tensor::zeros({1, length}, DType::i32);
+  for (int64_t t = 0; t < length; ++t)
+    context.positions.data<int32_t>()[t] = static_cast<int32_t>(t);
+  context.place.examples = Tensor::zeros({1}, DType::i64);
+  context.training = used != nullptr;
+  context.record = used;
+  return options.form == Form::cross ? mixer.forward_cross(x, x, context, {})
+                                     : mixer.forward(x, context, {});
+}
+
+// Adds the state that one token leaves and what a call draws and chooses for it, behind the buffers
+// in `draws`.
 void add_call(JsonValue& entry, JsonValue draws, const TokenMixer& mixer,
               const MixerOptions& options) {
-  const NoGrad off;
-  const Variable x(Tensor::zeros({1, 1, options.width}));
   CallDraws used;
-  MixerContext context;
-  context.positions = Tensor::zeros({1, 1}, DType::i32);
-  context.place.examples = Tensor::zeros({1}, DType::i64);
-  context.training = true;
-  context.record = &used;
-  const MixerResult result = options.form == Form::cross ? mixer.forward_cross(x, x, context, {})
-                                                         : mixer.forward(x, context, {});
+  const MixerResult result = call(mixer, options, 1, &used);
   JsonValue state = JsonValue::array();
   for (const auto& [name, value] : result.state) {
     JsonValue item = JsonValue::object();
@@ -88,6 +99,35 @@ JsonValue cost_json(const TokenMixer& mixer, const MixerOptions& options, int64_
       .set("projections_per_token", cost.projections / tokens)
       .set("mixing_per_token", cost.mixing / tokens)
       .set("bytes_per_token", cost.bytes / tokens);
+}
+
+// One head of 64 channels with the defaults, in the causal form where there is one.
+struct HeadCost {
+  std::string mixing;  // multiply-adds a token of 1,024
+  std::string state;   // bytes of f32 after 1,024 tokens
+};
+
+HeadCost head_cost(const Mechanism& mechanism) {
+  constexpr int64_t kLength = 1024;
+  MixerOptions options;
+  options.width = 64;
+  options.heads = 1;
+  options.max_length = kLength;
+  options.form = mechanism.traits.causal ? Form::causal : Form::noncausal;
+  ParameterSet set;
+  const ParameterScope root(set);
+  const auto mixer =
+      mechanism.make(ConfigNode::map(), options, {root.child("own"), root.child("tied")});
+  set.materialize(1);
+  const MixerCost cost = mixer->cost({1, kLength, 0, DType::f32});
+  HeadCost result{concat(std::llround(cost.mixing / kLength)), "none"};
+  if (!mechanism.traits.decode_state || !mechanism.traits.causal) return result;
+  int64_t bytes = 0;
+  for (const auto& [name, value] : call(*mixer, options, kLength, nullptr).state) {
+    bytes += value.value().bytes();
+  }
+  result.state = concat(bytes, mechanism.traits.constant_state ? "" : ", grows");
+  return result;
 }
 
 std::string join(const JsonValue& list) {
@@ -146,6 +186,7 @@ JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config
   out.set("presets", presets).set("options", options_json(mechanism.schema(), resolved));
   out.set("width", options.width).set("heads", options.heads);
   JsonValue forms = JsonValue::array();
+  bool augment = false;
   for (const Form form : kForms) {
     if (!traits.has(form)) continue;
     options.form = form;
@@ -157,6 +198,7 @@ JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config
     entry.set("form", name_of(form)).set("parameters", parameters_json(set));
     entry.set("cost", cost_json(*mixer, options, options.max_length));
     entry.set("replaces_feed_forward", mixer->replaces_feed_forward());
+    augment = augment || takes_augmentation(*mixer, form);
     // What it draws once and keeps.
     JsonValue draws = JsonValue::array();
     for (const ParameterSet::Buffer& buffer : set.buffers()) {
@@ -164,6 +206,13 @@ JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config
     }
     add_call(entry, std::move(draws), *mixer, options);
     forms.push(entry);
+  }
+  if (augment) {
+    const ConfigNode* value = resolved.find("augment");
+    const ConfigNode own = value == nullptr ? ConfigNode::map() : *value;
+    out.set("augment", JsonValue::object()
+                           .set("value", value == nullptr ? "null" : inline_text(own))
+                           .set("options", options_json(augmentation_schema(), own)));
   }
   return out.set("forms", forms);
 }
@@ -181,6 +230,16 @@ std::string format_explanation(const JsonValue& e) {
                                             : " (" + option.at("range").text() + ")";
     text += concat("  ", option.at("name").text(), ": ", option.at("value").text(), limits,
                    "\n      ", option.at("help").text(), "\n");
+  }
+  if (const JsonValue* augment = e.find("augment")) {
+    std::string defaults;
+    for (const JsonValue& option : augment->at("options").elements()) {
+      defaults += concat(defaults.empty() ? "" : ", ", option.at("name").text(), ": ",
+                         option.at("default").text());
+    }
+    text += concat("  augment: ", augment->at("value").text(),
+                   "\n      further branches of the self forms; null: none; defaults {", defaults,
+                   "}\n");
   }
   if (e.at("presets").size() > 0) text += "\npresets\n";
   for (const JsonValue& preset : e.at("presets").elements()) {
@@ -223,19 +282,21 @@ std::string format_explanation(const JsonValue& e) {
 
 std::string mechanism_table() {
   std::string table =
-      "| name | what | forms | growth | decode state | source |\n|---|---|---|---|---|---|\n";
+      "| name | what | forms | growth | multiply-adds | state | presets | source |\n"
+      "|---|---|---|---|---|---|---|---|\n";
   for (const Mechanism& mechanism : mechanisms()) {
     std::string forms;
     for (const Form form : kForms) {
       if (mechanism.traits.has(form)) forms += concat(forms.empty() ? "" : ", ", name_of(form));
     }
-    const MixerTraits& traits = mechanism.traits;
+    std::string presets;
+    for (const Preset& preset : mechanism.presets) {
+      presets += concat(presets.empty() ? "" : ", ", preset.name);
+    }
+    const HeadCost cost = head_cost(mechanism);
     table += concat("| [", mechanism.name, "](", mechanism.name, "/README.md) | ", mechanism.title,
-                    " | ", forms, " | ", traits.growth, " | ",
-                    !traits.decode_state    ? "none"
-                    : traits.constant_state ? "constant"
-                                            : "grows",
-                    " | ", mechanism.sources, " |\n");
+                    " | ", forms, " | ", mechanism.traits.growth, " | ", cost.mixing, " | ",
+                    cost.state, " | ", presets, " | ", mechanism.sources, " |\n");
   }
   return table;
 }

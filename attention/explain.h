@@ -18,7 +18,8 @@ JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config
 // The same for a terminal.
 std::string format_explanation(const JsonValue& explanation);
 
-// A Markdown table of all mechanisms: the one in attention/README.md.
+// A Markdown table of all mechanisms: the one in attention/README.md, which says what its numbers
+// are of.
 std::string mechanism_table();
 
 }  // namespace linnet

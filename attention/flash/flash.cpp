@@ -19,20 +19,27 @@ const std::vector<Preset> kPresets = {
      "as its FLASH-110M trains: groups of 256, the Laplace weights, token shift",
      {{"group", "256"}, {"weights", "laplace"}, {"token_shift", "true"}}}};
 
-// In the order in which parts.copies has them.
-enum Copy : uint8_t { kLocalQuery, kGlobalQuery, kLocalKey, kGlobalKey };
-const std::vector<std::string> kCopies = {"local_query", "global_query", "local_key", "global_key"};
+// Without a local part nothing is biased.
+FlashParams declared(FlashParams params) {
+  if (!params.has_local()) params.bias = "none";
+  return params;
+}
 
 class FlashMixer : public TokenMixer {
  public:
   FlashMixer(const FlashParams& params, const MixerOptions& options, const MixerScope& scope)
-      : params_(params), unit_("flash", params, options, scope, kCopies, params.group) {}
+      : FlashMixer("flash", params, options, scope) {}
+  FlashMixer(const char* mechanism, const FlashParams& params, const MixerOptions& options,
+             const MixerScope& scope)
+      : mechanism_(mechanism),
+        params_(params),
+        unit_(mechanism, declared(params), options, scope, params.copies(), params.group) {}
 
   bool replaces_feed_forward() const override { return true; }
 
   MixerResult forward(const Variable& x, const MixerContext& context,
                       const MixerState& state) const override {
-    refuse_key_positions(context, "flash");
+    refuse_key_positions(context, mechanism_);
     const GatedUnit::Parts parts = unit_.project(x, context, state);
     MixerState after;
     Variable y;
@@ -46,7 +53,7 @@ class FlashMixer : public TokenMixer {
 
   MixerResult forward_cross(const Variable&, const Variable&, const MixerContext&,
                             const MixerState&) const override {
-    throw Error("flash: the cross form is not defined");
+    throw Error(concat(mechanism_, ": the cross form is not defined"));
   }
 
   MixerCost cost(const MixerShape& shape) const override {
@@ -93,7 +100,7 @@ class FlashMixer : public TokenMixer {
     const int64_t before = past == state.end() ? 0 : past->second.size(1);
     const GatedUnit::Bias bias = unit_.bias(before, x.size(1), 1, x.value().device());
     block.bias_origin = bias.origin;
-    const MixInput input{parts.copies[kLocalQuery], parts.copies[kLocalKey], parts.values, {}, {}};
+    const MixInput input{parts.copies[0], parts.copies[1], parts.values, {}, {}};
     if (!causal()) return block_attention({input.q, input.k, input.v, {}, {}, bias.table}, block);
     AttentionMixer::MixResult mixed =
         causal_with_cache(input, context, state, block, params_.group - 1, bias.table);
@@ -119,8 +126,8 @@ class FlashMixer : public TokenMixer {
       sums = {as_dtype(state.at("completed"), dtype), as_dtype(found->second, dtype)};
     }
     GroupPrefixResult result =
-        group_prefix(flat(parts.copies[kGlobalQuery]), flat(parts.copies[kGlobalKey]),
-                     flat(parts.values), at, sums);
+        group_prefix(flat(parts.copies[params_.global_copies()]),
+                     flat(parts.copies[params_.global_copies() + 1]), flat(parts.values), at, sums);
     if (causal()) {
       after["completed"] = result.state.completed;
       after["all"] = result.state.all;
@@ -128,6 +135,7 @@ class FlashMixer : public TokenMixer {
     return reshape(result.y, parts.values.shape());
   }
 
+  const char* mechanism_;
   FlashParams params_;
   GatedUnit unit_;
 };
@@ -151,30 +159,6 @@ std::vector<Number> gated_sum(const ReferenceSequence<Number>& s, const Referenc
   return y;
 }
 
-template <typename Number>
-std::vector<Number> definition(const FlashParams& params, const ReferenceSequence<Number>& s) {
-  const ReferenceUnit<Number> unit = reference_unit(params, s, kCopies);
-  const auto C = static_cast<Number>(params.group);
-  const Number N = reference_divisor(params, s);
-  return gated_sum(s, unit, [&](int64_t i, int64_t j) {
-    const int64_t mine = i / params.group, other = j / params.group;
-    Number weight = 0;
-    if (params.has_local() && mine == other) {
-      const Number logit =
-          dot_product(unit.copy(kLocalQuery, i), unit.copy(kLocalKey, j), unit.s) / C +
-          reference_bias(params, s, j - i, Number{1}, params.group);
-      weight += reference_weight(params.weights, logit);
-    }
-    const Number product =
-        dot_product(unit.copy(kGlobalQuery, i), unit.copy(kGlobalKey, j), unit.s);
-    if (params.has_global() && s.form == Form::noncausal) weight += product / N;
-    if (params.has_global() && s.form == Form::causal && other < mine) {
-      weight += product / C / (params.mean ? static_cast<Number>(mine) : Number{1});
-    }
-    return weight;
-  });
-}
-
 std::vector<LimitingCase> limiting_cases() {
   return {{"a group that holds everything gives the quadratic unit, divided by the group",
            "{group: 64, key_width: 8, bias: none}",
@@ -183,11 +167,10 @@ std::vector<LimitingCase> limiting_cases() {
            [](const ReferenceSequence<double>& s) {
              FlashParams params;
              params.key_width = 8;
-             const auto unit = reference_unit(params, s, kCopies);
+             const auto unit = reference_unit(params, s, {"local_query", "local_key"});
              return gated_sum(s, unit, [&](int64_t i, int64_t j) {
-               return reference_weight(
-                   BlockWeights::relu_squared,
-                   dot_product(unit.copy(kLocalQuery, i), unit.copy(kLocalKey, j), unit.s) / 64);
+               return reference_weight(BlockWeights::relu_squared,
+                                       dot_product(unit.copy(0, i), unit.copy(1, j), unit.s) / 64);
              });
            }},
           {"groups of one token give linear attention over the tokens before",
@@ -197,18 +180,58 @@ std::vector<LimitingCase> limiting_cases() {
            [](const ReferenceSequence<double>& s) {
              FlashParams params;
              params.key_width = 8;
-             const auto unit = reference_unit(params, s, kCopies);
+             const auto unit = reference_unit(params, s, {"global_query", "global_key"});
              return gated_sum(s, unit, [&](int64_t i, int64_t j) {
                if (j == i) return 0.0;
-               return dot_product(unit.copy(kGlobalQuery, i), unit.copy(kGlobalKey, j), unit.s);
+               return dot_product(unit.copy(0, i), unit.copy(1, j), unit.s);
              });
            }}};
 }
 
 }  // namespace
 
+std::unique_ptr<TokenMixer> make_flash_unit(const char* mechanism, const FlashParams& params,
+                                            const MixerOptions& options, const MixerScope& scope) {
+  return std::make_unique<FlashMixer>(mechanism, params, options, scope);
+}
+
+template <typename Number>
+std::vector<Number> flash_definition(const FlashParams& params,
+                                     const ReferenceSequence<Number>& s) {
+  const ReferenceUnit<Number> unit = reference_unit(params, s, params.copies());
+  const auto C = static_cast<Number>(params.group);
+  const Number N = reference_divisor(params, s);
+  return gated_sum(s, unit, [&](int64_t i, int64_t j) {
+    const int64_t mine = i / params.group, other = j / params.group;
+    Number weight = 0;
+    if (params.has_local() && mine == other) {
+      const Number logit = dot_product(unit.copy(0, i), unit.copy(1, j), unit.s) / C +
+                           reference_bias(params, s, j - i, Number{1}, params.group);
+      weight += reference_weight(params.weights, logit);
+    }
+    if (!params.has_global()) return weight;
+    const size_t query = params.global_copies();
+    const Number product = dot_product(unit.copy(query, i), unit.copy(query + 1, j), unit.s);
+    if (s.form == Form::noncausal) return weight + product / N;
+    if (other >= mine) return weight;
+    return weight + product / C / (params.mean ? static_cast<Number>(mine) : Number{1});
+  });
+}
+
+template std::vector<float> flash_definition(const FlashParams&, const ReferenceSequence<float>&);
+template std::vector<double> flash_definition(const FlashParams&, const ReferenceSequence<double>&);
+
+std::vector<std::string> FlashParams::copies() const {
+  std::vector<std::string> names;
+  if (has_local()) names.insert(names.end(), {"local_query", "local_key"});
+  if (has_global()) names.insert(names.end(), {"global_query", "global_key"});
+  return names;
+}
+
 void FlashParams::describe(ConfigDescription<FlashParams>& d) {
-  describe_gated_unit(d, kPresets);
+  describe_gated_maps(d, kPresets);
+  describe_gated_weights(d);
+  describe_gated_length(d);
   d.field("group", &FlashParams::group, "tokens C of a group").range(1, 1 << 20).unit("tokens");
   d.field("mean", &FlashParams::mean, "causal: divide the sum over earlier groups by their number");
   d.choice("parts", &FlashParams::parts, {"both", "local", "global"},
@@ -248,8 +271,9 @@ Mechanism flash_mechanism() {
                     "{group: 5, key_width: 6, rope: none, parts: global, length: padded}"};
   facts.limits = limiting_cases();
   return define_mechanism<FlashParams, FlashMixer>(
-      std::move(facts),
-      [](const FlashParams& params, const auto& sequence) { return definition(params, sequence); });
+      std::move(facts), [](const FlashParams& params, const auto& sequence) {
+        return flash_definition(params, sequence);
+      });
 }
 
 }  // namespace linnet

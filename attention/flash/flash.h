@@ -16,8 +16,17 @@ struct FlashParams : GatedUnitOptions {
   MixerTraits traits(MixerTraits traits) const;
   bool has_local() const { return parts != "global"; }
   bool has_global() const { return parts != "local"; }
+  // The affine copies in use: query and key of the local part, then those of the global part.
+  std::vector<std::string> copies() const;
+  size_t global_copies() const { return has_local() ? 2 : 0; }
 };
 
 Mechanism flash_mechanism();
+
+// The unit under the name of a mechanism, and its literal definition.
+std::unique_ptr<TokenMixer> make_flash_unit(const char* mechanism, const FlashParams& params,
+                                            const MixerOptions& options, const MixerScope& scope);
+template <typename Number>
+std::vector<Number> flash_definition(const FlashParams& params, const ReferenceSequence<Number>& s);
 
 }  // namespace linnet

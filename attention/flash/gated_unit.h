@@ -31,35 +31,46 @@ struct GatedUnitOptions {
   void check(const ConfigNode& at) const;
 };
 
-// Params derives from GatedUnitOptions.
+// A member of GatedUnitOptions as one of a struct that derives from it.
+template <typename Params, typename V>
+V Params::*own_member(V GatedUnitOptions::*member) {
+  return member;
+}
+
+// Params derives from GatedUnitOptions. Of the maps.
 template <typename Params>
-void describe_gated_unit(ConfigDescription<Params>& d, const std::vector<Preset>& presets) {
-  const auto own = [](auto GatedUnitOptions::*member) {
-    return [member]<typename V>(V GatedUnitOptions::*) -> V Params::* { return member; }(member);
-  };
+void describe_gated_maps(ConfigDescription<Params>& d, const std::vector<Preset>& presets) {
   std::vector<std::string> names{"none"};
   for (const Preset& preset : presets) names.push_back(preset.name);
-  d.field("preset", own(&GatedUnitOptions::preset),
+  d.field("preset", own_member<Params>(&GatedUnitOptions::preset),
           "options as a paper ran it; explicit options win")
       .choices(std::move(names));
-  d.field("expansion", own(&GatedUnitOptions::expansion),
+  d.field("expansion", own_member<Params>(&GatedUnitOptions::expansion),
           "width of gate and values as a multiple of the model's")
       .range(1, 16);
-  d.field("key_width", own(&GatedUnitOptions::key_width), "channels s of queries and keys")
+  d.field("key_width", own_member<Params>(&GatedUnitOptions::key_width),
+          "channels s of queries and keys")
       .range(2, 4096);
-  d.choice("weights", own(&GatedUnitOptions::weights),
-           {{"relu_squared", BlockWeights::relu_squared}, {"laplace", BlockWeights::laplace}},
-           "relu(x)^2 of a logit, or the bounded (1 + erf(...)) / 2 near it");
-  d.choice("rope", own(&GatedUnitOptions::rope), {"none", "partial", "whole"},
+  d.choice("rope", own_member<Params>(&GatedUnitOptions::rope), {"none", "partial", "whole"},
            "rotary positions on no channel, on the first 32, or on all of queries and keys");
-  d.choice("bias", own(&GatedUnitOptions::bias), {"none", "t5", "toeplitz"},
-           "of a distance: none, 32 buckets times sqrt(s), or a number for each of the context");
-  d.field("token_shift", own(&GatedUnitOptions::token_shift),
+  d.field("token_shift", own_member<Params>(&GatedUnitOptions::token_shift),
           "the first half of the channels comes from the token before");
-  d.choice("length", own(&GatedUnitOptions::length), {"context", "padded"},
+}
+template <typename Params>
+void describe_gated_length(ConfigDescription<Params>& d) {
+  d.choice("length", own_member<Params>(&GatedUnitOptions::length), {"context", "padded"},
            "N that sums over a whole sequence are divided by: the training context, or the padded "
            "length of the call (noncausal only)");
-  d.field("dropout", own(&GatedUnitOptions::dropout),
+}
+// Of weights of pairs.
+template <typename Params>
+void describe_gated_weights(ConfigDescription<Params>& d) {
+  d.choice("weights", own_member<Params>(&GatedUnitOptions::weights),
+           {{"relu_squared", BlockWeights::relu_squared}, {"laplace", BlockWeights::laplace}},
+           "relu(x)^2 of a logit, or the bounded (1 + erf(...)) / 2 near it");
+  d.choice("bias", own_member<Params>(&GatedUnitOptions::bias), {"none", "t5", "toeplitz"},
+           "of a distance: none, 32 buckets times sqrt(s), or a number for each of the context");
+  d.field("dropout", own_member<Params>(&GatedUnitOptions::dropout),
           "probability of dropping a weight; null: the model's attention_dropout")
       .at_least(0)
       .below(1);

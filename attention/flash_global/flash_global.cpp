@@ -2,15 +2,32 @@
 #include "attention/flash_global/flash_global.h"
 
 #include "attention/define.h"
+#include "attention/flash/kind.h"
 
 namespace linnet {
 namespace {
+
+const std::vector<Preset> kPresets = {
+    {"paper",
+     "the gated unit with rotary positions on all channels and the mean over earlier groups, as "
+     "its pseudo-code",
+     {{"kind", "gau"}, {"rope", "whole"}, {"mean", "true"}}},
+    {"lucidrains",
+     "the gated unit of FLASH-pytorch: the sum over earlier groups",
+     {{"kind", "gau"}, {"mean", "false"}}},
+    {"linearized_llm",
+     "on the hosts' heads, the sum over groups of 64, as the code that was released",
+     {{"kind", "heads"}, {"group", "64"}, {"mean", "false"}}}};
+
+int64_t host_group(const FlashGlobalParams& params) {
+  return params.group.value_or(kHostGroup);
+}
 
 class FlashGlobalMixer : public AttentionMixer {
  public:
   FlashGlobalMixer(const FlashGlobalParams& params, const MixerOptions& options,
                    const MixerScope& scope)
-      : AttentionMixer(options, scope), group_(params.group), memory_(params.group, options) {}
+      : AttentionMixer(options, scope), group_(host_group(params)), memory_(group_, options) {}
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
@@ -40,32 +57,65 @@ class FlashGlobalMixer : public AttentionMixer {
 template <typename Number>
 std::vector<Number> definition(const FlashGlobalParams& params,
                                const ReferenceSequence<Number>& s) {
+  if (const std::optional<FlashParams> unit = params.unit()) return flash_definition(*unit, s);
   std::vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
-  add_group_memory_definition(s, params.group, Number{1}, y);
+  add_group_memory_definition(s, host_group(params), Number{1}, y);
   return y;
 }
 
 }  // namespace
 
 void FlashGlobalParams::describe(ConfigDescription<FlashGlobalParams>& d) {
-  describe_group(d);
+  describe_kind(d);
+  d.field("mean", &FlashGlobalParams::mean,
+          "causal: divide the sum over earlier groups by their number");
+  describe_gated_maps(d, kPresets);
+  describe_gated_length(d);
+}
+
+void FlashGlobalParams::validate(const ConfigNode& at) const {
+  if (kind == "gau") return check(at);
+  refuse_options(at, to_config_node(FlashGlobalParams{}), kind,
+                 {"mean", "expansion", "key_width", "rope", "token_shift", "length"});
+}
+
+MixerTraits FlashGlobalParams::traits(MixerTraits traits) const {
+  const std::optional<FlashParams> gated = unit();
+  if (!gated) return traits;
+  traits.cross = false;
+  return gated->traits(traits);
+}
+
+std::optional<FlashParams> FlashGlobalParams::unit() const {
+  if (kind != "gau") return {};
+  FlashParams params;
+  static_cast<GatedUnitOptions&>(params) = *this;
+  params.group = group.value_or(kUnitGroup);
+  params.mean = mean;
+  params.parts = "global";
+  return params;
 }
 
 Mechanism flash_global_mechanism() {
   Mechanism facts;
   facts.name = "flash_global";
-  facts.title = "FLASH-Global: linear attention over earlier groups, on a host's heads";
+  facts.title =
+      "FLASH-Global: linear attention over earlier groups, on a host's heads or as a gated unit";
   facts.equation =
       "causal: y_i = sum_j (q^_i . k^_j) v_j over the groups of C tokens before the group of i\n"
-      "noncausal and cross: over all keys; q^, k^: vectors of length 1";
-  facts.complexity = "time 2 B H T K V, memory of decoding B H (K V + C (K + V))";
+      "noncausal and cross: over all keys; q^, k^: vectors of length 1\n"
+      "kind: gau: y_i = U_i sum_j q'_i . k'_j V_j / C (noncausal: / N) with U, V, Z as flash; W_o "
+      "y";
+  facts.complexity =
+      "time 2 B H T K V, memory of decoding B H (K V + C (K + V)); gau: 2 T s e and 2 B s e";
   facts.sources =
       "Hua et al. 2022, FLASH (global); on hosts: You et al. 2024, When Linear Attention Meets "
       "Autoregressive Decoding";
   facts.traits.noncausal = facts.traits.causal = facts.traits.cross = true;
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = std::string("T");
-  facts.variants = {"{group: 7}", "{group: 1}"};
+  facts.presets = kPresets;
+  facts.variants = {"{group: 7}", "{group: 1}", "{group: 7, key_width: 8, preset: paper}"};
   facts.limits = {{"nothing is before the first group",
                    "{}",
                    {Form::causal},
@@ -73,10 +123,10 @@ Mechanism flash_global_mechanism() {
                    [](const ReferenceSequence<double>& s) {
                      return std::vector<double>(static_cast<size_t>(s.T * s.H * s.V), 0);
                    }}};
-  return define_mechanism<FlashGlobalParams, FlashGlobalMixer>(
+  return or_flash_unit<FlashGlobalParams>(define_mechanism<FlashGlobalParams, FlashGlobalMixer>(
       std::move(facts), [](const FlashGlobalParams& params, const auto& sequence) {
         return definition(params, sequence);
-      });
+      }));
 }
 
 }  // namespace linnet

@@ -1,14 +1,24 @@
-// FLASH-Global on the heads of a host: linear attention over the groups before a token's own.
+// FLASH-Global: linear attention over the groups before a token's own, on the heads of a host or as
+// a gated unit.
 #pragma once
 
+#include <optional>
+
+#include "attention/flash/flash.h"
 #include "attention/grouped_linear/branches.h"
 
 namespace linnet {
 
-struct FlashGlobalParams {
-  int64_t group = 64;
+struct FlashGlobalParams : GatedUnitOptions {
+  std::string kind = "heads";
+  std::optional<int64_t> group;
+  bool mean = false;
 
   static void describe(ConfigDescription<FlashGlobalParams>& d);
+  void validate(const ConfigNode& at) const;
+  MixerTraits traits(MixerTraits traits) const;
+  // The gated unit with these options, if it is one.
+  std::optional<FlashParams> unit() const;
 };
 
 Mechanism flash_global_mechanism();

@@ -2,15 +2,32 @@
 #include "attention/flash_local/flash_local.h"
 
 #include "attention/define.h"
+#include "attention/flash/kind.h"
 
 namespace linnet {
 namespace {
+
+const std::vector<Preset> kPresets = {
+    {"paper",
+     "the gated unit with rotary positions on all channels and a number for each distance, as its "
+     "pseudo-code",
+     {{"kind", "gau"}, {"rope", "whole"}, {"bias", "toeplitz"}}},
+    {"lucidrains",
+     "the gated unit of FLASH-pytorch: 32 buckets of distances",
+     {{"kind", "gau"}, {"bias", "t5"}}},
+    {"linearized_llm",
+     "on the hosts' heads, groups of 64, as the weights that were released",
+     {{"kind", "heads"}, {"group", "64"}, {"kappa", "relu2_l2"}}}};
+
+int64_t host_group(const FlashLocalParams& params) {
+  return params.group.value_or(kHostGroup);
+}
 
 class FlashLocalMixer : public AttentionMixer {
  public:
   FlashLocalMixer(const FlashLocalParams& params, const MixerOptions& options,
                   const MixerScope& scope)
-      : AttentionMixer(options, scope), local_(params.kappa, params.group, options) {}
+      : AttentionMixer(options, scope), local_(params.kappa, host_group(params), options) {}
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
@@ -25,26 +42,50 @@ class FlashLocalMixer : public AttentionMixer {
 
 template <typename Number>
 std::vector<Number> definition(const FlashLocalParams& params, const ReferenceSequence<Number>& s) {
+  if (const std::optional<FlashParams> unit = params.unit()) return flash_definition(*unit, s);
   std::vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
-  add_group_definition(s, params.kappa, params.group, y);
+  add_group_definition(s, params.kappa, host_group(params), y);
   return y;
 }
 
 }  // namespace
 
 void FlashLocalParams::describe(ConfigDescription<FlashLocalParams>& d) {
-  describe_group(d);
+  describe_kind(d);
   describe_group_kernel(d);
+  describe_gated_maps(d, kPresets);
+  describe_gated_weights(d);
+}
+
+void FlashLocalParams::validate(const ConfigNode& at) const {
+  const ConfigNode defaults = to_config_node(FlashLocalParams{});
+  if (kind == "gau") {
+    refuse_options(at, defaults, kind, {"kappa"});
+    return check(at);
+  }
+  refuse_options(at, defaults, kind,
+                 {"expansion", "key_width", "rope", "token_shift", "weights", "bias", "dropout"});
+}
+
+std::optional<FlashParams> FlashLocalParams::unit() const {
+  if (kind != "gau") return {};
+  FlashParams params;
+  static_cast<GatedUnitOptions&>(params) = *this;
+  params.group = group.value_or(kUnitGroup);
+  params.parts = "local";
+  return params;
 }
 
 Mechanism flash_local_mechanism() {
   Mechanism facts;
   facts.name = "flash_local";
-  facts.title = "FLASH-Local: attention inside groups, on a host's heads";
+  facts.title = "FLASH-Local: attention inside groups, on a host's heads or as a gated unit";
   facts.equation =
       "y_i = sum_j kappa(q_i, k_j) v_j over the group of C tokens that holds i (causal: j <= i),\n"
-      "kappa = relu(q^ . k^)^2 of vectors of length 1 (or softmax, or relu(q . k / C)^2)";
-  facts.complexity = "time B H T C (K + V), memory of decoding B H C (K + V)";
+      "kappa = relu(q^ . k^)^2 of vectors of length 1 (or softmax, or relu(q . k / C)^2)\n"
+      "kind: gau: y_i = U_i sum_j relu(q_i . k_j / C + b_{j-i})^2 V_j with U, V, Z as flash; W_o y";
+  facts.complexity =
+      "time B H T C (K + V), memory of decoding B H C (K + V); gau: s, e for H K, H V";
   facts.sources =
       "Hua et al. 2022, FLASH (local); on hosts: You et al. 2024, When Linear Attention Meets "
       "Autoregressive Decoding";
@@ -52,7 +93,9 @@ Mechanism flash_local_mechanism() {
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = "T C";
   facts.cost_cases = {"{group: 256}"};
-  facts.variants = {"{group: 7}", "{group: 6, kappa: flash}"};
+  facts.presets = kPresets;
+  facts.variants = {"{group: 7}", "{group: 6, kappa: flash}",
+                    "{group: 7, key_width: 8, preset: paper}"};
   facts.limits = {{"softmax in a group that holds everything is soft-max attention",
                    "{kappa: softmax}",
                    {Form::noncausal, Form::causal},
@@ -63,10 +106,10 @@ Mechanism flash_local_mechanism() {
                          [](int64_t, int64_t) { return true; },
                          [](int64_t, int64_t, int64_t) { return 0.0; });
                    }}};
-  return define_mechanism<FlashLocalParams, FlashLocalMixer>(
+  return or_flash_unit<FlashLocalParams>(define_mechanism<FlashLocalParams, FlashLocalMixer>(
       std::move(facts), [](const FlashLocalParams& params, const auto& sequence) {
         return definition(params, sequence);
-      });
+      }));
 }
 
 }  // namespace linnet

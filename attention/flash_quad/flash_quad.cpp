@@ -116,7 +116,9 @@ std::vector<Number> definition(const FlashQuadParams& params, const ReferenceSeq
 }  // namespace
 
 void FlashQuadParams::describe(ConfigDescription<FlashQuadParams>& d) {
-  describe_gated_unit(d, kPresets);
+  describe_gated_maps(d, kPresets);
+  describe_gated_weights(d);
+  describe_gated_length(d);
   d.choice("bias_place", &FlashQuadParams::bias_place, {"after", "before"},
            "the bias is added after, or before, the logits are divided by N");
   d.choice("bias_scale", &FlashQuadParams::bias_scale, {"key", "width"},

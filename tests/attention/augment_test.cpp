@@ -1,5 +1,6 @@
 // Augmentation of other mechanisms: the conformance suite on augmented hosts, options, parameters.
 #include "attention/conformance.h"
+#include "attention/explain.h"
 #include "core/yaml.h"
 #include "tests/tensor_helpers.h"
 
@@ -98,6 +99,17 @@ TEST(Augment, ZeroFiltersBeginWithoutEffect) {
                            first("{name: linear}"), 1e-6));
   EXPECT_TRUE(test::close(first("{name: augmented_linear, group: 7}"),
                           first("{name: flash_local, group: 7}"), 0));
+}
+
+TEST(Augment, ShowListsItWhereItIsTaken) {
+  const JsonValue plain = explain_mechanism(find_mechanism("relu"), ConfigNode::map());
+  EXPECT_EQ(plain.at("augment").at("value").text(), "null");
+  EXPECT_NE(format_explanation(plain).find("augment: null\n"), std::string::npos);
+  EXPECT_NE(format_explanation(plain).find("{conv: 63, local: none, "), std::string::npos);
+  const JsonValue augmented =
+      explain_mechanism(find_mechanism("relu"), parsed("{augment: {conv: 5}}"));
+  EXPECT_EQ(augmented.at("augment").at("options").elements()[0].at("value").text(), "5");
+  EXPECT_EQ(explain_mechanism(find_mechanism("luna"), ConfigNode::map()).find("augment"), nullptr);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/config.h"
 #include "core/yaml.h"
 #include "layers/model.h"
 
@@ -32,6 +33,12 @@ TEST(GatedUnit, ParametersOfALayer) {
   // feed-forward.
   EXPECT_EQ(layer_parameters("{name: flash_quad}", 768, "scale"),
             2 * (768 * 1536 + 1536) + 768 * 128 + 128 + 1536 * 768 + 768 + 2 * 2 * 128 + 32 + 1);
+  // One part of flash has two copies; only the local part is biased.
+  const int64_t maps = 2 * (768 * 1536 + 1536) + 768 * 128 + 128 + 1536 * 768 + 768;
+  EXPECT_EQ(layer_parameters("{name: flash_local, kind: gau}", 768, "scale"),
+            maps + 2 * 2 * 128 + 32 + 1);
+  EXPECT_EQ(layer_parameters("{name: flash_global, kind: gau}", 768, "scale"),
+            maps + 2 * 2 * 128 + 1);
   EXPECT_EQ(layer_parameters("{name: flash_quad, bias: none}", 64, "scale"),
             2 * (64 * 128 + 128) + 64 * 128 + 128 + 128 * 64 + 64 + 2 * 2 * 128 + 1);
 }
@@ -52,12 +59,13 @@ TEST(GatedUnit, DistancesFallIntoBuckets) {
   }
 }
 
-std::string refusal(const std::string& attention, const MixerOptions& options) {
+std::string refusal(const std::string& attention, const MixerOptions& options,
+                    const char* mechanism = "flash_quad") {
   ParameterSet set;
   const ParameterScope root(set);
   try {
-    find_mechanism("flash_quad")
-        .make(parse_yaml(attention, "r"), options, {root.child("own"), root.child("tied")});
+    find_mechanism(mechanism).make(parse_yaml(attention, "r"), options,
+                                   {root.child("own"), root.child("tied")});
   } catch (const UsageError& error) {
     return error.what();
   }
@@ -76,6 +84,51 @@ TEST(GatedUnit, RefusesWhatContradictsItself) {
   EXPECT_THAT(refusal("{length: padded}", options), testing::HasSubstr("no causal form"));
   options.rotary_width = 4;
   EXPECT_THAT(refusal("{rope: none}", options), testing::HasSubstr("rotary positions"));
+}
+
+TEST(GatedUnit, BranchesOfFlashTakeTheOptionsOfTheirKindOnly) {
+  MixerOptions options;
+  options.width = 8;
+  options.heads = 2;
+  options.form = Form::causal;
+  options.max_length = 16;
+  for (const char* name : {"flash_local", "flash_global"}) {
+    SCOPED_TRACE(name);
+    EXPECT_EQ(refusal("{kind: gau, key_width: 8}", options, name), "");
+    EXPECT_EQ(refusal("{kind: heads, key_width: 128}", options, name), "");
+    EXPECT_THAT(refusal("{key_width: 8}", options, name),
+                testing::HasSubstr("key_width has no effect with kind: heads; remove it, or set "
+                                   "kind: gau"));
+    EXPECT_THAT(refusal("{kind: gau, key_width: 7}", options, name),
+                testing::HasSubstr("must be even"));
+    // What is resolved is read again.
+    for (const char* text : {"{}", "{preset: paper}"}) {
+      const Mechanism& mechanism = find_mechanism(name);
+      const ConfigNode resolved = mechanism.resolve(parse_yaml(text, "r"));
+      EXPECT_EQ(inline_text(mechanism.resolve(resolved)), inline_text(resolved));
+    }
+  }
+  EXPECT_THAT(refusal("{kind: gau, kappa: flash}", options, "flash_local"),
+              testing::HasSubstr("set kind: heads"));
+  options.form = Form::cross;
+  EXPECT_EQ(refusal("{}", options, "flash_global"), "");
+  EXPECT_THAT(refusal("{kind: gau}", options, "flash_global"), testing::HasSubstr("no cross form"));
+}
+
+TEST(GatedUnit, BranchesOfFlashStandForBothHalvesOfABlock) {
+  ModelConfig config;
+  config.layers = 1;
+  config.width = 8;
+  config.heads = 2;
+  for (const char* name : {"flash_local", "flash_global"}) {
+    for (const char* kind : {"heads", "gau"}) {
+      const std::string attention = concat("{name: ", name, ", kind: ", kind, "}");
+      const DecoderLm model(config, 5, 12,
+                            make_mixer_factory(parse_yaml(attention, "test"), Form::causal));
+      EXPECT_EQ(model.layers_without_feed_forward(), std::string(kind) == "gau" ? 1 : 0)
+          << attention;
+    }
+  }
 }
 
 TEST(GatedUnit, AToeplitzBiasLimitsTheLength) {

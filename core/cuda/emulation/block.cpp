@@ -14,6 +14,7 @@
 
 #include "core/cuda/emulation/fibers.h"
 #include "core/cuda/emulation/sanitizers.h"
+#include "core/cuda/emulation/tensor_cores.h"
 #include "core/cuda/refusals.h"
 #include "core/error.h"
 
@@ -368,6 +369,33 @@ void combine_lanes(Site site, void* value, size_t bytes, void (*fold)(void* valu
   request.in = request.out = value;
   request.bytes = bytes;
   request.fold = fold;
+  meet(~0u, site, combine);
+}
+
+void exchange_lanes(Site site, const void* in, size_t in_bytes, void* out, size_t out_bytes,
+                    void (*exchange)(const void* in, void* out)) {
+  const Combine combine = [](unsigned arrived, Fiber** lanes) {
+    const Request& first = lanes[0]->request;
+    if (arrived != ~0u) fail("an exchange of a warp in which only lanes %08x take part", arrived);
+    const size_t in_words = first.bytes / 4, out_words = first.out_bytes / 4;
+    alignas(16) uint32_t all_in[32 * kMostExchanged / 4], all_out[32 * kMostExchanged / 4];
+    // volatile: no memcpy, which TSan would see.
+    for (size_t l = 0; l < 32; ++l) {
+      const auto* from = static_cast<const volatile uint32_t*>(lanes[l]->request.in);
+      for (size_t word = 0; word < in_words; ++word) all_in[l * in_words + word] = from[word];
+    }
+    first.exchange(all_in, all_out);
+    for (size_t l = 0; l < 32; ++l) {
+      auto* to = static_cast<volatile uint32_t*>(lanes[l]->request.out);
+      for (size_t word = 0; word < out_words; ++word) to[word] = all_out[l * out_words + word];
+    }
+  };
+  Request& request = current->request;
+  request.in = in;
+  request.bytes = in_bytes;
+  request.out = out;
+  request.out_bytes = out_bytes;
+  request.exchange = exchange;
   meet(~0u, site, combine);
 }
 

@@ -19,6 +19,8 @@ struct Request {
   size_t bytes = 0;
   int source = 0;
   void (*fold)(void* values) = nullptr;
+  size_t out_bytes = 0;
+  void (*exchange)(const void* in, void* out) = nullptr;
 };
 
 enum class Wait : uint8_t { no, warp, block };

@@ -5,7 +5,9 @@
 
 #include <cstdlib>
 
+#include "core/cuda/async_copy.h"
 #include "core/cuda/kernel.h"
+#include "core/cuda/mma.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet::cuda {
@@ -126,6 +128,52 @@ TEST(CudaEmulation, MisuseIsAnErrorWithItsPlace) {
   EXPECT_THAT(error_of<Bug::divergent_barrier>(), HasSubstr("divergent barriers"));
   EXPECT_THAT(error_of<Bug::little_shared_memory>(), HasSubstr("bytes of shared memory"));
   EXPECT_EQ(wrong_values<Bug::none>(), 0) << "the emulator works on after an error";
+}
+
+struct CopyLayout {
+  __host__ __device__ explicit CopyLayout(SharedArena& arena) : line(arena.take<float>(128)) {}
+  float* line;
+};
+
+enum class CopyBug : uint8_t { none, missing_wait, misaligned, divergent_product };
+
+// y = x by asynchronous copies, plus the products of zeros.
+template <CopyBug bug>
+__global__ void planted_copy(const float* x, float* y) {
+  SharedArena arena;
+  const CopyLayout shared(arena);
+  const unsigned lane = threadIdx.x;
+  const int64_t at = 4 * global_thread();
+  AsyncCopies copies;
+  copies.copy(shared.line + 4 * lane, x + at + (bug == CopyBug::misaligned && lane == 3 ? 1 : 0),
+              true);
+  copies.commit();
+  copies.wait<bug == CopyBug::missing_wait ? 1 : 0>();
+  ResultFragment nothing{};
+  if (bug != CopyBug::divergent_product || lane < 16) multiply({}, {}, nothing);
+  for (unsigned i = 0; i < 4; ++i) y[at + i] = shared.line[4 * lane + i] + nothing.values[i];
+}
+
+template <CopyBug bug>
+bool copies_rightly() {
+  const Tensor x = test::random_tensor({256}, "planted", DType::f32);
+  const Tensor on_device = x.to(test::kGpu), y = Tensor::zeros(x.shape(), DType::f32, test::kGpu);
+  launch({"planted_copy", 2, 32, shared_bytes<CopyLayout>()}, planted_copy<bug>,
+         static_cast<const float*>(pointer<float>(on_device)), pointer<float>(y));
+  return x.to_vector<float>() == y.to_vector<float>();
+}
+
+TEST(CudaEmulation, CopiesThatNobodyWaitsForAreNan) {
+  EXPECT_TRUE(copies_rightly<CopyBug::none>());
+  EXPECT_FALSE(copies_rightly<CopyBug::missing_wait>());
+}
+
+TEST(CudaEmulation, MisuseOfTensorCoresAndCopiesIsAnError) {
+  EXPECT_THAT(test::message_of<Error>(copies_rightly<CopyBug::misaligned>),
+              HasSubstr("does not begin on 16 bytes"));
+  EXPECT_THAT(test::message_of<Error>(copies_rightly<CopyBug::divergent_product>),
+              HasSubstr("only lanes 0000ffff take part"));
+  EXPECT_TRUE(copies_rightly<CopyBug::none>()) << "the emulator works on after an error";
 }
 
 }  // namespace
