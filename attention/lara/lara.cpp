@@ -4,6 +4,7 @@
 #include "attention/define.h"
 #include "attention/lara/landmarks.h"
 #include "attention/lara/lara_definition.h"
+#include "attention/lara/optimal.h"
 #include "attention/lara/proposals.h"
 #include "attention/mixer_support.h"
 #include "attention/primitives/slot_attention.h"
@@ -18,7 +19,10 @@ using namespace lara_definition;
 
 const std::vector<Preset> kPresets = {
     {"lavo", "LAVO's summarisation and speech, by CAB's code", {{"landmarks", "64"}}},
-    {"lavo_series", "LAVO's time series, by CAB's code", {{"landmarks", "16"}}}};
+    {"lavo_series", "LAVO's time series, by CAB's code", {{"landmarks", "16"}}},
+    {"original",
+     "the authors' code: optimal weighting and learned landmarks",
+     {{"landmarks", "49"}, {"weighting", "optimal"}, {"learned", "true"}}}};
 
 // What landmarks are the means of, where that is learned: one map for the heads of a layer.
 struct LandmarkMap {
@@ -78,26 +82,45 @@ class LaraMixer : public AttentionMixer {
     const Variable logits =
         landmark_logits(k, proposal, means.mass.value(), context.key_mask, logit_scale);
     const SlotMemory written = slot_attention_memory({{}, k, as_dtype(input.v, dtype), logits}, at);
-    // What queries compare themselves with; the balance heuristic has no part of the mean itself.
-    const bool cab = params_.weighting == LandmarkWeighting::cab;
-    const Variable none(Tensor::zeros(center.shape(), dtype, q.value().device()));
-    const Variable keys =
-        cab ? landmark_keys(center, proposal, written.mass, logit_scale)
-            : landmark_keys(none, proposal,
-                            relative_mass(written.mass, proposal, center, logit_scale),
-                            logit_scale);
-    const SlotMemory memory{keys, written.values, written.mass};
     at.options.scale = 1;
-    const Variable y = slot_attention_read({with_one(q, context.key_mask), {}, {}, {}}, memory, at);
-    return {as_dtype(y, input.q.dtype()), {}};
+    const auto read = [&](const Variable& queries, const Variable& keys) {
+      const SlotMemory memory{keys, written.values, written.mass};
+      const Variable y = slot_attention_read({queries, {}, {}, {}}, memory, at);
+      return MixResult{as_dtype(y, input.q.dtype()), {}};
+    };
+    if (params_.weighting == LandmarkWeighting::cab) {
+      return read(with_one(q, context.key_mask),
+                  landmark_keys(center, proposal, written.mass, logit_scale));
+    }
+    const Variable relative = relative_mass(written.mass, proposal, center, logit_scale);
+    if (params_.weighting == LandmarkWeighting::balance) {
+      // No part of the mean itself.
+      const Variable none(Tensor::zeros(center.shape(), dtype, q.value().device()));
+      return read(with_one(q, context.key_mask),
+                  landmark_keys(none, proposal, relative, logit_scale));
+    }
+    OptimalInputs inputs;
+    const Tensor& used = means.mass.value();
+    inputs.found = landmark_logits(q, proposal, used, context.key_mask, logit_scale);
+    inputs.near = landmark_logits(q, means.values, used, context.key_mask, logit_scale, false);
+    const Variable nothing(Tensor::empty({B, T, H, 0}, dtype, q.value().device()));
+    inputs.totals = slot_attention_memory({{}, q, nothing, inputs.near}, at).mass;
+    inputs.relative = relative;
+    inputs.keys = landmark_keys(center, proposal, written.mass, logit_scale);
+    // The logits are read as they are: every landmark's key is a unit vector.
+    const int64_t C = params_.landmarks;
+    const Tensor units = landmark_members({}, B * H, C, 1, C, dtype, q.value().device());
+    return read(optimal_logits(inputs, context.key_mask), reshape(Variable(units), {B, H, C, C}));
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
     const auto rows = static_cast<double>(shape.batch * shape.queries * options().heads);
     const auto K = static_cast<double>(options().head_width());
     MixerCost cost;
+    const auto C = static_cast<double>(params_.landmarks);
     // Both memories, and what the queries read; the logits are element-wise sums.
-    cost.mixing = rows * static_cast<double>(params_.landmarks) * (2 * K + 2 * K + 2 * K + 1);
+    cost.mixing = rows * C * (2 * K + 2 * K + K);
+    cost.mixing += rows * C * (params_.weighting == LandmarkWeighting::optimal ? K + C : K + 1);
     if (params_.learned) {
       cost.projections = 2 * rows * K * K;
       cost.bytes = 2 * (K * K + 3 * K) * size_of(shape.dtype);
@@ -134,10 +157,14 @@ class LaraMixer : public AttentionMixer {
 void LaraParams::describe(ConfigDescription<LaraParams>& d) {
   describe_preset(d, kPresets);
   d.field("landmarks", &LaraParams::landmarks, "proposals C").range(1, 4096);
-  d.choice("weighting", &LaraParams::weighting,
-           {{"cab", LandmarkWeighting::cab}, {"balance", LandmarkWeighting::balance}},
-           "of proposals: by the product of their means with the query, as CAB; or alike, over the "
-           "density of all of them (balance heuristic)");
+  d.choice(
+      "weighting", &LaraParams::weighting,
+      {{"cab", LandmarkWeighting::cab},
+       {"balance", LandmarkWeighting::balance},
+       {"optimal", LandmarkWeighting::optimal}},
+      "of proposals: by the product of their means with the query, as CAB; alike, over the "
+      "density of all of them (balance heuristic); or that, corrected by how near the query is "
+      "to their means (the authors' code)");
   d.field("exact", &LaraParams::exact,
           "K^-1/4 on queries and keys, as the theory has it; otherwise 1/sqrt(K) on logits, as the "
           "code");
@@ -156,7 +183,9 @@ Mechanism lara_mechanism() {
       "b_c = sum_j softmax_j(l(k_j, w_c)) v_j\n"
       "y_i = sum_c softmax_c(s m_c . q_i + l(q_i, w_c) + logsumexp_j l(k_j, w_c) - l(m_c, w_c)) "
       "b_c\n"
-      "weighting balance: s m_c . q_i is left out, and l(m_c, w_c) is logsumexp_o l(m_o, w_c)";
+      "weighting balance: s m_c . q_i is left out, and l(m_c, w_c) is logsumexp_o l(m_o, w_c)\n"
+      "weighting optimal: s m_c . q_i is log max(b_c + t_ic - mean_c t_ic, 1e-8), b_c = exp(l(m_c, "
+      "w_c) - logsumexp_o l(m_o, w_c)), t_ic = softmax_i(s (mean q over landmark c) . q_i)";
   facts.complexity = "time 6 B H T C K";
   facts.sources = "Zheng et al. 2022, Linear Complexity Randomized Self-attention; CAB";
   facts.traits.noncausal = true;
@@ -165,7 +194,8 @@ Mechanism lara_mechanism() {
   facts.presets = kPresets;
   facts.check_head_width = 16;
   facts.variants = {"{landmarks: 3}", "{landmarks: 5, noise: false}",
-                    "{landmarks: 6, weighting: balance, exact: true, learned: true}"};
+                    "{landmarks: 6, weighting: balance, exact: true, learned: true}",
+                    "{landmarks: 4, weighting: optimal}"};
   facts.cost_cases = {"{landmarks: 128}"};
   facts.limits = {{"one landmark gives a soft-max over tokens that no query changes",
                    "{landmarks: 1}",

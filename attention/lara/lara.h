@@ -6,8 +6,9 @@
 namespace linnet {
 
 // What a landmark counts for besides the tokens that its proposal finds: CAB's product of its mean
-// with the query, or nothing, with the density of all proposals below (the balance heuristic).
-enum class LandmarkWeighting : uint8_t { cab, balance };
+// with the query; nothing, with the density of all proposals below (the balance heuristic); or
+// that, corrected by how near a query is to its mean (the authors' code, mis-opt).
+enum class LandmarkWeighting : uint8_t { cab, balance, optimal };
 
 struct LaraParams {
   std::string preset = "none";

@@ -79,9 +79,10 @@ Vector<Number> definition(const LaraParams& params, const ReferenceSequence<Numb
       for (Number& value : x) value /= params.exact ? root : Number{1};
       return x;
     };
-    Vector<Vector<Number>> centers, reads;
+    Vector<Vector<Number>> centers, query_means, reads;
     Vector<Number> sums;
     for (const Run& run : runs) {
+      Vector<Number> query_mean(static_cast<size_t>(s.K), 0);
       Vector<Number> center(static_cast<size_t>(s.K), 0), logits, read(static_cast<size_t>(s.V), 0);
       for (int64_t r = run.first; r < run.last; ++r) {
         const int64_t j = valid[static_cast<size_t>(r)];
@@ -89,6 +90,7 @@ Vector<Number> definition(const LaraParams& params, const ReferenceSequence<Numb
         const auto b = mapped(params, s, vector_of(s.key(j, h)), "key_landmark");
         for (size_t c = 0; c < center.size(); ++c) {
           center[c] += (a[c] + b[c]) / static_cast<Number>(run.last - run.first);
+          query_mean[c] += a[c] / static_cast<Number>(run.last - run.first);
         }
       }
       for (const int64_t j : valid) {
@@ -102,11 +104,26 @@ Vector<Number> definition(const LaraParams& params, const ReferenceSequence<Numb
         }
       }
       centers.push_back(std::move(center));
+      query_means.push_back(std::move(query_mean));
       reads.push_back(std::move(read));
     }
-    for (int64_t i = 0; i < s.T; ++i) {
+    // How much of all queries near a landmark's mean query i is.
+    const auto nearness = [&](size_t c, int64_t i) {
+      Vector<Number> logits;
+      const auto product = [&](int64_t j) {
+        return scale * dot_product(query_means[c].data(), vector_of(s.query(j, h)).data(), s.K);
+      };
+      for (const int64_t j : valid) logits.push_back(product(j));
+      return std::exp(product(i) - log_sum_exp(logits));
+    };
+    for (const int64_t i : valid) {
       const Vector<Number> query = vector_of(s.query(i, h));
       Vector<Number> logits;
+      Number middle = 0;
+      for (size_t c = 0; params.weighting == LandmarkWeighting::optimal && c < centers.size();
+           ++c) {
+        middle += nearness(c, i) / static_cast<Number>(centers.size());
+      }
       for (size_t c = 0; c < centers.size(); ++c) {
         Number logit = log_weight(centers[c], query, scale) + sums[c];
         if (params.weighting == LandmarkWeighting::cab) {
@@ -117,7 +134,14 @@ Vector<Number> definition(const LaraParams& params, const ReferenceSequence<Numb
           for (const Vector<Number>& other : centers) {
             densities.push_back(log_weight(centers[c], other, scale));
           }
-          logit -= log_sum_exp(densities);
+          const Number density = log_sum_exp(densities);
+          if (params.weighting == LandmarkWeighting::balance) {
+            logit -= density;
+          } else {
+            const Number own = log_weight(centers[c], centers[c], scale);
+            const Number alpha = std::exp(own - density) + nearness(c, i) - middle;
+            logit += std::log(std::max(alpha, static_cast<Number>(1e-8))) - own;
+          }
         }
         logits.push_back(logit);
       }

@@ -1,5 +1,6 @@
 // The pieces of LARA on the CUDA device against the CPU's double precision.
 #include "attention/lara/landmarks.h"
+#include "attention/lara/optimal.h"
 #include "attention/lara/proposals.h"
 
 #include <cmath>
@@ -81,6 +82,35 @@ TEST(CudaLandmarks, AreThoseOfTheCpu) {
   for (size_t i = 0; i < got.size(); ++i) {
     SCOPED_TRACE(i);
     EXPECT_CLOSE(got[i], expected[i], 2e-6);
+  }
+}
+
+// Logits, some at the floor and some above it, and their gradients.
+std::vector<Tensor> optimal_results(DType dtype, Device device) {
+  const Problem p;
+  const auto leaf = [&](const Tensor& x) { return Variable(x.to(device), true); };
+  const Tensor relative = numbers({B, H, C}, "relative");
+  relative.data<double>()[B * H * C - 1] = -std::numeric_limits<double>::infinity();
+  const OptimalInputs in{leaf(numbers({B, T, H, C}, "found").to(dtype)),
+                         leaf(numbers({B, T, H, C}, "near").to(dtype)),
+                         leaf(numbers({B, H, C}, "totals")), leaf(relative),
+                         leaf(numbers({B, H, C, K + 1}, "keys").to(dtype))};
+  const Variable y = optimal_logits(in, p.mask.to(device));
+  backward({y}, {numbers(y.shape(), "dy").to(dtype).to(device)});
+  std::vector<Tensor> out{y.value(),        in.found.grad(),    in.near.grad(),
+                          in.totals.grad(), in.relative.grad(), in.keys.grad()};
+  for (Tensor& each : out) each = each.to(Device{});
+  return out;
+}
+
+TEST(CudaLandmarks, OptimalWeightsAreThoseOfTheCpu) {
+  const std::vector<Tensor> expected = optimal_results(DType::f64, Device{});
+  const std::vector<Tensor> got = optimal_results(DType::f32, test::kGpu);
+  const std::vector<double> near = expected[2].to_vector<double>();
+  EXPECT_GT(std::count(near.begin(), near.end(), 0), T * C);  // masked, and one not in use
+  for (size_t i = 0; i < got.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_CLOSE(got[i], expected[i], 2e-5);
   }
 }
 
