@@ -7,10 +7,10 @@ namespace linnet::cuda {
 namespace {
 
 struct Exp {
-  __device__ float operator()(float x) const { return expf(x); }
+  __host__ __device__ float operator()(float x) const { return expf(x); }
 };
 struct Log {
-  __device__ float operator()(float x) const { return logf(x); }
+  __host__ __device__ float operator()(float x) const { return logf(x); }
 };
 
 landmark_rule::Optimal<float> rule_of(const OptimalTensors& in) {
