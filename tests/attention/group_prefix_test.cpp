@@ -12,7 +12,7 @@ namespace {
 using test::random_tensor;
 using test::TokenSetting;
 
-constexpr int64_t kHeads = 3, kK = 3, kV = 2;
+constexpr int64_t kHeads = 2, kK = 2, kV = 3;
 constexpr GroupPrefixOptions kOptions{5, false, false, 0.7};
 
 struct Problem {
@@ -33,40 +33,27 @@ struct Problem {
     return !context.mask.defined() || context.mask.data<uint8_t>()[token] != 0;
   }
   int32_t position(int64_t token) const { return context.positions.data<int32_t>()[token]; }
-  // The first token of the document of t, in its row.
-  int64_t document(int64_t b, int64_t t) const {
-    const int64_t T = q.size(1);
-    int64_t first = t;
-    while (first > 0 && context.segments.defined() &&
-           context.segments.data<int32_t>()[b * T + first - 1] ==
-               context.segments.data<int32_t>()[b * T + t]) {
-      --first;
-    }
-    return context.segments.defined() ? first : 0;
+  // Whether token t of row b sees token j, of the same call.
+  bool sees(int64_t b, int64_t t, int64_t j) const {
+    const int64_t T = q.size(1), group = context.options.group;
+    const int64_t mine = position(b * T + t) / group, other = position(b * T + j) / group;
+    return valid(b * T + j) && document(b, t) == document(b, j) &&
+           (context.options.whole || other < mine);
   }
-
-  // k_l v_r of row b and head h, summed over what a token t sees.
-  double seen(int64_t b, int64_t t, int64_t h, int64_t l, int64_t r) const {
-    const int64_t group = context.options.group, T = q.size(1), first = document(b, t);
-    const auto group_of = [&](int64_t at) { return position(b * T + at) / group; };
-    double sum = 0;
-    if (first == 0 && all.defined() && !context.options.whole) {
-      // The open group of what is carried is complete for tokens of later groups.
-      const bool later = group_of(t) > group_of(0) || position(b * T) % group == 0;
-      sum = (later ? all : completed).data<double>()[place(b, h, l, r)];
-    }
-    for (int64_t j = first; j < T && document(b, j) == first; ++j) {
-      if (!valid(b * T + j) || (!context.options.whole && group_of(j) >= group_of(t))) continue;
-      sum += product(b * T + j, h, l, r);
-    }
-    return sum;
+  // The number in `segments`, which differs between the documents of a row.
+  int32_t document(int64_t b, int64_t t) const {
+    return context.segments.defined() ? context.segments.data<int32_t>()[b * q.size(1) + t] : 0;
   }
-  double product(int64_t token, int64_t h, int64_t l, int64_t r) const {
-    return k.data<double>()[(token * kHeads + h) * k.size(3) + l] *
-           v.data<double>()[(token * kHeads + h) * v.size(3) + r];
+  // What is carried that token t of row b sees: the open group is complete for later groups.
+  const Tensor& carried(int64_t b, int64_t t) const {
+    static const Tensor nothing;
+    const int64_t first = b * q.size(1), group = context.options.group;
+    if (!all.defined() || context.options.whole || document(b, t) != document(b, 0)) return nothing;
+    const bool later = position(first + t) / group > position(first) / group;
+    return later || position(first) % group == 0 ? all : completed;
   }
-  int64_t place(int64_t b, int64_t h, int64_t l, int64_t r) const {
-    return ((b * kHeads + h) * k.size(3) + l) * v.size(3) + r;
+  const double* row(const Tensor& x, int64_t b, int64_t t, int64_t h) const {
+    return x.data<double>() + ((b * x.size(1) + t) * kHeads + h) * x.size(3);
   }
 
   // {y, completed, all}, the latter two where they are kept.
@@ -75,26 +62,39 @@ struct Problem {
     const GroupPrefixOptions& options = context.options;
     const Tensor y = Tensor::zeros({B, T, kHeads, V}, DType::f64);
     const Tensor last = Tensor::zeros({B, kHeads, K, V}, DType::f64), total = last.clone();
-    for (int64_t i = 0; i < y.elements(); ++i) {
-      const int64_t r = i % V, h = i / V % kHeads, token = i / V / kHeads, b = token / T;
-      if (!valid(token)) continue;
-      const int64_t earlier = position(token) / options.group;
-      const double divisor =
-          options.mean && !options.whole ? static_cast<double>(std::max<int64_t>(earlier, 1)) : 1;
-      for (int64_t l = 0; l < K; ++l) {
-        y.data<double>()[i] += options.scale / divisor *
-                               q.data<double>()[(token * kHeads + h) * K + l] *
-                               seen(b, token % T, h, l, r);
+    for (int64_t i = 0; i < B * T * kHeads; ++i) {
+      const int64_t h = i % kHeads, t = i / kHeads % T, b = i / kHeads / T;
+      if (!valid(b * T + t)) continue;
+      const int64_t earlier = position(b * T + t) / options.group;
+      const double weight =
+          options.scale /
+          (options.mean && !options.whole ? static_cast<double>(std::max<int64_t>(earlier, 1)) : 1);
+      const double* query = row(q, b, t, h);
+      double* out = y.data<double>() + i * V;
+      for (int64_t j = 0; j < T; ++j) {
+        if (!sees(b, t, j)) continue;
+        double product = 0;
+        for (int64_t l = 0; l < K; ++l) product += query[l] * row(k, b, j, h)[l];
+        for (int64_t r = 0; r < V; ++r) out[r] += weight * product * row(v, b, j, h)[r];
+      }
+      const Tensor& sums = carried(b, t);
+      for (int64_t c = 0; sums.defined() && c < K * V; ++c) {
+        out[c % V] += weight * query[c / V] * sums.data<double>()[(b * kHeads + h) * K * V + c];
       }
     }
     if (options.whole) return {y};
     for (int64_t i = 0; i < last.elements(); ++i) {
       const int64_t r = i % V, l = i / V % K, h = i / V / K % kHeads, b = i / V / K / kHeads;
-      last.data<double>()[i] = seen(b, T - 1, h, l, r);
-      const int64_t first = document(b, T - 1);
-      double sum = first == 0 && all.defined() ? all.data<double>()[i] : 0;
-      for (int64_t j = first; j < T; ++j) sum += valid(b * T + j) ? product(b * T + j, h, l, r) : 0;
-      total.data<double>()[i] = sum;
+      const bool first = document(b, T - 1) == document(b, 0);
+      const Tensor& sums = carried(b, T - 1);
+      last.data<double>()[i] = sums.defined() ? sums.data<double>()[i] : 0;
+      total.data<double>()[i] = all.defined() && first ? all.data<double>()[i] : 0;
+      for (int64_t j = 0; j < T; ++j) {
+        if (!valid(b * T + j) || document(b, j) != document(b, T - 1)) continue;
+        const double product = row(k, b, j, h)[l] * row(v, b, j, h)[r];
+        total.data<double>()[i] += product;
+        if (sees(b, T - 1, j)) last.data<double>()[i] += product;
+      }
     }
     return {y, last, total};
   }
@@ -121,6 +121,7 @@ TEST(GroupPrefix, IsTheLiteralEquation) {
   for (const TokenSetting& setting : settings) {
     for (const int64_t group : {int64_t{1}, int64_t{5}, int64_t{70}}) {
       for (const GroupPrefixOptions& options : all_options(group)) {
+        if (setting.T > 100 && group != 70) continue;
         SCOPED_TRACE(concat(setting.label(), ", groups of ", group, ", mean ", options.mean,
                             ", whole ", options.whole));
         const Problem p(setting, options, 5, setting.T > 100 ? 70 : 4);
@@ -145,6 +146,8 @@ TEST(GroupPrefix, IsTheLiteralEquation) {
 TEST(GroupPrefix, GradientsAgreeWithFiniteDifferencesInEveryDirection) {
   for (const TokenSetting& setting : test::token_settings()) {
     for (const GroupPrefixOptions& options : all_options(5)) {
+      // Means and whole documents once without and once with all that a call can have.
+      if ((options.mean || options.whole) && setting.start != 8) continue;
       SCOPED_TRACE(concat(setting.label(), ", mean ", options.mean, ", whole ", options.whole));
       const Problem p(setting, options);
       std::vector<Tensor> inputs = p.inputs();
