@@ -7,6 +7,7 @@
 
 #include "core/cuda/backend.h"
 #include "core/cuda/cuda_device.h"
+#include "core/cuda/refusals.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -107,7 +108,13 @@ Device device_from_name(std::string_view name) {
     // The emulated device is for tests: slow, and never chosen unasked.
     if constexpr (kCudaBackend == CudaBackend::on) {
       std::string why;
-      if (!cuda::devices(&why).empty()) return {DeviceKind::cuda, 0};
+      int index = 0;
+      for (const cuda::DeviceFacts& facts : cuda::devices(&why)) {
+        const std::string problem = cuda::device_problem(facts);
+        if (problem.empty()) return {DeviceKind::cuda, index};
+        if (why.empty()) why = problem;
+        ++index;
+      }
       log_warning("no CUDA device can be used: ", why, "; going on with the CPU");
     }
     return {};

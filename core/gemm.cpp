@@ -6,6 +6,7 @@
 #include "core/cuda/backend.h"
 #include "core/cuda/emulation/submit.h"
 #include "core/cuda/gemm.h"
+#include "core/cuda/runtime.h"
 #include "core/elementwise.h"
 #ifdef LINNET_HAVE_ONEDNN
 #include "core/gemm_onednn.h"
@@ -129,6 +130,9 @@ bool fused_on_device(const Tensor& a, Transpose ta, const Tensor& b, Transpose t
 void check_devices(const Tensor& a, const Tensor& b, const Tensor& c) {
   require(a.device() == c.device() && b.device() == c.device(), "gemm: a is on ",
           name_of(a.device()), ", b on ", name_of(b.device()), ", c on ", name_of(c.device()));
+  if constexpr (kCuda) {
+    if (on_cuda(c)) cuda::require_current(c.device().index);
+  }
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ std::string mebibytes(size_t bytes) {
 
 class CudaDevice final : public DeviceInterface {
  public:
-  CudaDevice(int index, DeviceFacts facts) : index_(index), facts_(std::move(facts)) {}
+  CudaDevice(int index, DeviceFacts facts)
+      : index_(index), facts_(std::move(facts)), usable_(device_problem(facts_).empty()) {}
 
   void* allocate(size_t bytes) override {
     if (bytes == 0) return nullptr;
@@ -93,6 +94,9 @@ class CudaDevice final : public DeviceInterface {
     return concat(facts_.name, ", compute capability ", facts_.major, ".", facts_.minor, ", ",
                   mebibytes(facts_.memory));
   }
+
+  const DeviceFacts& facts() const { return facts_; }
+  bool usable() const { return usable_; }
 
   std::shared_ptr<GraphMemory> make_graph_memory() {
     return std::make_shared<GraphMemory>(
@@ -152,6 +156,7 @@ class CudaDevice final : public DeviceInterface {
 
   const int index_;
   const DeviceFacts facts_;
+  const bool usable_;
   std::recursive_mutex mutex_;  // graph memory takes and gives back while this is held
   std::unordered_map<void*, std::string> blocks_;
   std::unordered_map<void*, std::shared_ptr<GraphMemory>> in_graph_memory_;
@@ -160,34 +165,44 @@ class CudaDevice final : public DeviceInterface {
   size_t peak_ = 0;
 };
 
+struct KnownDevices {
+  std::string problem;  // why there are none
+  std::vector<std::unique_ptr<CudaDevice>> list;
+};
+
 // Never destroyed: tensors in static objects may outlive any order of destruction.
-std::vector<std::unique_ptr<CudaDevice>>& known_devices(std::string& why) {
-  static std::string reason;
-  static auto& found = *[] {
-    auto* list = new std::vector<std::unique_ptr<CudaDevice>>;
-    int index = 0;
-    for (DeviceFacts& facts : devices(&reason)) {
-      const std::string problem = device_problem(facts);
-      if (reason.empty()) reason = problem;
-      const bool usable = problem.empty();
-      list->push_back(usable ? std::make_unique<CudaDevice>(index, std::move(facts)) : nullptr);
-      ++index;
+KnownDevices& known_devices() {
+  static auto& known = *[] {
+    auto* found = new KnownDevices;
+    for (DeviceFacts& facts : devices(&found->problem)) {
+      const auto index = static_cast<int>(found->list.size());
+      found->list.push_back(std::make_unique<CudaDevice>(index, std::move(facts)));
     }
-    return list;
+    return found;
   }();
-  why = reason;
-  return found;
+  return known;
+}
+
+// Why none of that number can be used, with what fixes it.
+std::string why_not(const KnownDevices& known, int index) {
+  const bool exists = index >= 0 && static_cast<size_t>(index) < known.list.size();
+  if (known.list.empty() || exists) {
+    const std::string problem =
+        exists ? device_problem(known.list[static_cast<size_t>(index)]->facts()) : known.problem;
+    return problem + "; use --device cpu, or `linnet doctor` to see what is there";
+  }
+  std::string text = "this machine has ";
+  for (size_t i = 0; i < known.list.size(); ++i) {
+    text += concat(i == 0 ? "" : ", ", "cuda:", i, " (", known.list[i]->facts().name, ")");
+  }
+  return text + "; use one of these, or --device cpu";
 }
 
 CudaDevice& find(int index) {
-  std::string why;
-  auto& all = known_devices(why);
+  const KnownDevices& known = known_devices();
   const auto i = static_cast<size_t>(index);
-  require_usage(index >= 0 && i < all.size() && all[i] != nullptr, "device cuda:", index,
-                " cannot be used: ",
-                !why.empty() ? why : concat("this machine has ", all.size(), " CUDA devices"),
-                "; use --device cpu, or `linnet doctor` to see what is there");
-  return *all[i];
+  if (index >= 0 && i < known.list.size() && known.list[i]->usable()) return *known.list[i];
+  throw UsageError(concat("device cuda:", index, " cannot be used: ", why_not(known, index)));
 }
 
 }  // namespace

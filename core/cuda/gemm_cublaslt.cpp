@@ -29,7 +29,6 @@ uint32_t alignment_of(const void* memory) {
 
 // What an algorithm is chosen for.
 struct Problem {
-  int device;
   GemmShape shape;
   bool transpose_a, transpose_b;
   DType in, out;
@@ -37,9 +36,8 @@ struct Problem {
   uint32_t a_alignment, b_alignment, c_alignment, vector_alignment;
 
   auto key() const {
-    return std::make_tuple(device, shape.batch, shape.m, shape.n, shape.k, transpose_a, transpose_b,
-                           in, out, epilogue, a_alignment, b_alignment, c_alignment,
-                           vector_alignment);
+    return std::make_tuple(shape.batch, shape.m, shape.n, shape.k, transpose_a, transpose_b, in,
+                           out, epilogue, a_alignment, b_alignment, c_alignment, vector_alignment);
   }
 };
 
@@ -63,18 +61,21 @@ struct Plan {
 // Plans kept: sequences of ever new lengths must not collect them for ever.
 constexpr size_t kMostPlans = 2048;
 
+// Of one device: a handle belongs to the device that was the current one when it was made.
 struct Library {
-  std::mutex mutex;
   cublasLtHandle_t handle = nullptr;
   std::map<decltype(Problem().key()), Plan> plans;
-  std::map<int, Tensor> workspaces;
+  Tensor workspace;
 };
 
-// Never destroyed: the driver may be gone before static objects are.
+// The one of this thread's device, used under `mutex`. Never destroyed: the driver may be gone
+// before static objects are.
+std::mutex mutex;
 Library& library() {
-  static auto& only = *new Library;
-  if (only.handle == nullptr) check(cublasLtCreate(&only.handle), "cublasLtCreate");
-  return only;
+  static auto& all = *new std::map<int, Library>;
+  Library& here = all[current_device()];
+  if (here.handle == nullptr) check(cublasLtCreate(&here.handle), "cublasLtCreate");
+  return here;
 }
 
 cudaDataType_t type_of(DType dtype) {
@@ -180,8 +181,7 @@ bool gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
           " products are more than the ", std::numeric_limits<int32_t>::max(),
           " of one call; make the micro-batch smaller");
   const void* epilogue_vector = epilogue == Epilogue::none ? nullptr : vector.raw();
-  const Problem problem{c.device().index,
-                        shape,
+  const Problem problem{shape,
                         transpose_a == Transpose::yes,
                         transpose_b == Transpose::yes,
                         a.dtype(),
@@ -191,8 +191,8 @@ bool gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
                         alignment_of(b.raw()),
                         alignment_of(c.raw()),
                         alignment_of(epilogue_vector)};
+  const std::lock_guard lock(mutex);
   Library& lt = library();
-  const std::lock_guard lock(lt.mutex);
   if (lt.plans.size() >= kMostPlans) lt.plans.clear();
   const auto [found, is_new] = lt.plans.try_emplace(problem.key());
   Plan& plan = found->second;
@@ -206,14 +206,13 @@ bool gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
   }
   if (!plan.exists) return false;
   set_epilogue(plan.operation, epilogue, epilogue_vector);
-  Tensor& workspace = lt.workspaces[problem.device];
-  if (!workspace.defined()) {
+  if (!lt.workspace.defined()) {
     const MemoryUser user("matrix products");
-    workspace = Tensor::empty({static_cast<int64_t>(kWorkspace)}, DType::u8, c.device());
+    lt.workspace = Tensor::empty({static_cast<int64_t>(kWorkspace)}, DType::u8, c.device());
   }
   const auto scale = static_cast<float>(alpha), keep = static_cast<float>(beta);
   check(cublasLtMatmul(lt.handle, plan.operation, &scale, b.raw(), plan.b, a.raw(), plan.a, &keep,
-                       c.raw(), plan.c, c.raw(), plan.c, &plan.algorithm, workspace.raw(),
+                       c.raw(), plan.c, c.raw(), plan.c, &plan.algorithm, lt.workspace.raw(),
                        kWorkspace, static_cast<cudaStream_t>(stream())),
         "cublasLtMatmul");
   return true;

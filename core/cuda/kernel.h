@@ -118,6 +118,7 @@ T* pointer(const Tensor& t) {
   constexpr DType kDType = KernelDType<std::remove_const_t<T>>::value;
   require(t.defined() && t.dtype() == kDType && t.device().kind == DeviceKind::cuda,
           "CUDA: expected a tensor of ", name_of(kDType), " on the device");
+  require_current(t.device().index);
   return static_cast<T*>(t.raw());
 }
 // The same; null for an undefined tensor.

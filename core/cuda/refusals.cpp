@@ -25,6 +25,12 @@ std::string device_problem(const DeviceFacts& device) {
                 ", linnet needs 8.0 for bf16");
 }
 
+void require_current(int index) {
+  require(index == current_device(), "CUDA: a tensor is on cuda:", index,
+          " but this thread's work goes to cuda:", current_device(), "; call cuda::set_device(",
+          index, ") first");
+}
+
 void require_shared_memory(const char* kernel, size_t asked, size_t available) {
   require(
       asked <= available, "kernel ", kernel, " needs ", asked,

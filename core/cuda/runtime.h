@@ -1,6 +1,6 @@
 // The CUDA runtime as linnet uses it: streams, stream-ordered memory, copies, device facts. Free of
-// CUDA's headers. runtime_cuda.cpp calls CUDA; runtime_emulated.cpp has one pretended device in
-// host memory. Every status is checked where it arises and thrown as Error with CUDA's own text.
+// CUDA's headers. runtime_cuda.cpp calls CUDA; runtime_emulated.cpp has pretended devices in host
+// memory. Every status is checked where it arises and thrown as Error with CUDA's own text.
 #pragma once
 
 #include <cstddef>
@@ -28,11 +28,13 @@ struct Versions {
 std::vector<DeviceFacts> devices(std::string* why = nullptr);
 Versions versions();
 
-// The device and stream that launches, copies and allocations of this thread use. Streams are
-// cudaStream_t behind a pointer that needs no header.
+// The device and stream that launches, copies and allocations of this thread use: cuda:0 until it
+// says otherwise. Streams are cudaStream_t behind a pointer that needs no header.
 int current_device();
 void set_device(int index);
 void* stream();
+// Throws Error when this thread's work goes to another device than the one of its tensors.
+void require_current(int index);
 
 // Memory in stream order: an allocation may be used by work submitted after it, and memory
 // released is used again by later work only. allocate returns nullptr when there is none left.

@@ -1,7 +1,8 @@
-// One pretended device: its memory is the host's, its stream is the calling thread.
+// Pretended devices: their memory is the host's, their stream is the calling thread.
 #include <malloc.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -17,13 +18,19 @@
 namespace linnet::cuda {
 namespace {
 
-std::atomic<size_t> held{0};
+constexpr size_t kMostDevices = 8;
+std::array<std::atomic<size_t>, kMostDevices> held{};  // bytes of each
+thread_local int this_device = 0;
+
+std::atomic<size_t>& held_here() {
+  return held.at(static_cast<size_t>(this_device));
+}
 
 using Recording = std::vector<std::function<void()>>;
 thread_local std::unique_ptr<Recording> recording;  // null: nothing is captured
 
-// What the pretended device has: 8 GiB, or LINNET_EMULATED_MEMORY bytes, so that a test can exhaust
-// it.
+// What every pretended device has: 8 GiB, or LINNET_EMULATED_MEMORY bytes, so that a test can
+// exhaust it.
 size_t memory() {
   const char* text = std::getenv("LINNET_EMULATED_MEMORY");
   return text != nullptr ? std::strtoull(text, nullptr, 10) : size_t{8} << 30;
@@ -46,7 +53,9 @@ std::vector<DeviceFacts> devices(std::string* why) {
   const std::string problem = driver_problem(driver, kRuntime, count);
   if (why != nullptr) *why = problem;
   if (!problem.empty()) return {};
-  return {{"emulated CUDA device on the CPU", capability / 10, capability % 10, memory(), 1}};
+  return std::vector<DeviceFacts>(
+      std::min(count, kMostDevices),
+      {"emulated CUDA device on the CPU", capability / 10, capability % 10, memory(), 1});
 }
 
 Versions versions() {
@@ -54,11 +63,14 @@ Versions versions() {
 }
 
 int current_device() {
-  return 0;
+  return this_device;
 }
 
 void set_device(int index) {
-  require(index == 0, "CUDA: there is one emulated device, cuda:0; cuda:", index, " was asked for");
+  const size_t count = devices().size();
+  require(index >= 0 && static_cast<size_t>(index) < count, "CUDA: selecting device cuda:", index,
+          " failed: there are ", count, " emulated devices");
+  this_device = index;
 }
 
 void* stream() {
@@ -69,17 +81,17 @@ void* allocate(size_t bytes) {
   // Exactly the size asked for, so that AddressSanitizer guards both ends.
   if (bytes > free_bytes()) return nullptr;
   void* allocated = std::malloc(bytes);
-  held += malloc_usable_size(allocated);
+  held_here() += malloc_usable_size(allocated);
   return allocated;
 }
 
 void release(void* released) noexcept {
-  held -= malloc_usable_size(released);
+  held_here() -= malloc_usable_size(released);
   std::free(released);
 }
 
 size_t free_bytes() {
-  return memory() - std::min(memory(), held.load());
+  return memory() - std::min(memory(), held_here().load());
 }
 
 void copy(void* to, const void* from, size_t bytes) {

@@ -6,6 +6,7 @@
 
 #include "attention/define.h"
 #include "attention/registry.h"
+#include "core/cuda/backend.h"
 #include "core/device.h"
 #include "core/gemm.h"
 #include "recipes/engine/trainer.h"
@@ -15,9 +16,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double time_once(const std::function<void()>& body) {
+double time_once(Device device, const std::function<void()>& body) {
   const auto start = Clock::now();
   body();
+  device_interface(device).synchronize();
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
@@ -26,16 +28,17 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-double median_seconds(int64_t runs, const std::function<void()>& body) {
-  body();
+double median_seconds(Device device, int64_t runs, const std::function<void()>& body) {
+  time_once(device, body);
   std::vector<double> seconds;
-  for (int64_t i = 0; i < runs; ++i) seconds.push_back(time_once(body));
+  for (int64_t i = 0; i < runs; ++i) seconds.push_back(time_once(device, body));
   return median(std::move(seconds));
 }
 
-TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t steps) {
+TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t steps,
+                       Device device) {
   const std::unique_ptr<Task> task = make_task(recipe);
-  const std::unique_ptr<Transformer> model = build_model(recipe, task->sizes());
+  const std::unique_ptr<Transformer> model = build_model(recipe, task->sizes(), device);
   Updater updater = make_updater(recipe, model->parameters());
   TrainStep step(recipe, *task, *model, updater);
   Progress progress;
@@ -50,33 +53,35 @@ TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t s
   TrainBench result;
   result.label = label;
   result.parameters = model->parameters().count();
-  step.run(progress, next_batch);
-  reset_peak_memory({});
+  const int warm_up = device.kind == DeviceKind::cuda ? 2 : 1;
+  for (int i = 0; i < warm_up; ++i) step.run(progress, next_batch);
+  reset_peak_memory(device);
   std::vector<double> seconds;
   const double before = gemm_flop_count();
   for (int64_t i = 0; i < steps; ++i) {
-    seconds.push_back(time_once([&] {
+    seconds.push_back(time_once(device, [&] {
       const UpdateResult update = step.run(progress, next_batch);
       result.tokens_per_step = update.tokens;
     }));
   }
   result.gemm_gflop = (gemm_flop_count() - before) / static_cast<double>(steps) * 1e-9;
   result.step_seconds = median(std::move(seconds));
-  result.peak_bytes = peak_allocated_bytes({});
+  result.peak_bytes = peak_allocated_bytes(device);
   return result;
 }
 
-Variable random_variable(const Shape& shape, uint64_t site) {
+Variable random_variable(const Shape& shape, uint64_t site, Device device) {
   const Tensor values = Tensor::zeros(shape);
   const RandomKey key{1, 0, site};
   for (int64_t i = 0; i < values.elements(); ++i) {
     values.data<float>()[i] = static_cast<float>(key.normal(static_cast<uint64_t>(i)));
   }
-  return Variable(values, true);
+  return Variable(values.to(device), true);
 }
 
 AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchOptions& options,
                                int64_t length) {
+  const Device device = options.device;
   ParameterSet parameters;
   const ParameterScope root(parameters);
   MixerOptions mixer_options;
@@ -86,22 +91,23 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   mixer_options.max_length = length;
   const auto mixer = mechanism.make(ConfigNode::map(), mixer_options,
                                     {root.child("attention"), root.child("tied_attention")});
-  parameters.materialize(1);
+  parameters.materialize(1, DType::f32, DType::f32, device);
   // Mechanisms without the usual four projections are timed with the maps that they have.
   const auto* attention = dynamic_cast<const AttentionMixer*>(mixer.get());
   const Shape heads{options.batch, length, options.heads, options.head_width};
   const Shape tokens{options.batch, length, mixer_options.width};
-  const MixInput input{random_variable(heads, 1),
-                       random_variable(heads, 2),
-                       random_variable(heads, 3),
-                       random_variable(tokens, 4),
+  const MixInput input{random_variable(heads, 1, device),
+                       random_variable(heads, 2, device),
+                       random_variable(heads, 3, device),
+                       random_variable(tokens, 4, device),
                        {}};
-  const Tensor seed = random_variable(attention != nullptr ? heads : tokens, 5).value();
+  const Tensor seed = random_variable(attention != nullptr ? heads : tokens, 5, device).value();
   MixerContext context;
-  context.positions = Tensor::zeros({options.batch, length}, DType::i32);
+  std::vector<int32_t> positions;
   for (int64_t i = 0; i < options.batch * length; ++i) {
-    context.positions.data<int32_t>()[i] = static_cast<int32_t>(i % length);
+    positions.push_back(static_cast<int32_t>(i % length));
   }
+  context.positions = Tensor::from(positions, {options.batch, length}, device);
   AttentionBench result{mechanism.name, options.form,  options.batch,
                         length,         options.heads, options.head_width};
   const auto run = [&] {
@@ -110,39 +116,40 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   };
   const MixerCost cost = mixer->cost({options.batch, length, 0, DType::f32});
   result.multiply_adds = attention != nullptr ? cost.mixing : cost.multiply_adds();
-  result.forward_ms = 1e3 * median_seconds(options.runs, [&] {
+  result.forward_ms = 1e3 * median_seconds(device, options.runs, [&] {
                         const NoGrad off;
                         run();
                       });
-  reset_peak_memory({});
-  const size_t held = allocated_bytes({});
+  reset_peak_memory(device);
+  const size_t held = allocated_bytes(device);
   result.forward_backward_ms =
-      1e3 * median_seconds(options.runs, [&] { backward({run()}, {seed}); });
-  result.peak_bytes = peak_allocated_bytes({}) - held;
+      1e3 * median_seconds(device, options.runs, [&] { backward({run()}, {seed}); });
+  result.peak_bytes = peak_allocated_bytes(device) - held;
   return result;
 }
 
 }  // namespace
 
-std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps) {
+std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps, Device device) {
   const Recipe base = parse_recipe(recipe_node);
   std::vector<TrainBench> results;
   for (const SweepPoint& point : sweep_points(base.sweep)) {
     ConfigNode node = recipe_node;
     apply_overrides(node, point.overrides);
-    results.push_back(bench_point(parse_recipe(node), point.label, steps));
+    results.push_back(bench_point(parse_recipe(node), point.label, steps, device));
   }
   return results;
 }
 
-double measure_gemm_peak() {
-  const int64_t size = 512;
-  const Tensor a = random_variable({size, size}, 1).value();
-  const Tensor b = random_variable({size, size}, 2).value();
-  const Tensor c = Tensor::zeros({size, size});
+double measure_gemm_peak(Device device) {
+  const int64_t size =
+      kCudaBackend == CudaBackend::on && device.kind == DeviceKind::cuda ? 8192 : 512;
+  const Tensor a = random_variable({size, size}, 1, device).value();
+  const Tensor b = random_variable({size, size}, 2, device).value();
+  const Tensor c = Tensor::zeros({size, size}, DType::f32, device);
   double best = 0;
   for (int run = 0; run < 20; ++run) {
-    const double seconds = time_once([&] {
+    const double seconds = time_once(device, [&] {
       for (int i = 0; i < 8; ++i) gemm(a, Transpose::no, b, Transpose::no, c);
     });
     best = std::max(best, 8 * 2e-9 * static_cast<double>(size * size * size) / seconds);

@@ -23,12 +23,14 @@ struct TrainBench {
 };
 
 // Times whole updates (data, forward, backward, clipping, optimizer) for every point of the
-// recipe's sweep, or for the recipe alone. `steps` timed updates after one warm-up.
-std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps);
+// recipe's sweep, or for the recipe alone. `steps` timed updates after one warm-up (on a GPU two:
+// the second one captures CUDA graphs).
+std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps,
+                                    Device device = {});
 
-// GFLOP/s of f32 products of this machine with the threads in use: the best of several runs of a
-// product whose operands stay in cache.
-double measure_gemm_peak();
+// GFLOP/s of f32 products of the device (of a CPU: with the threads in use): the best of several
+// runs of a product, on a CPU one whose operands stay in cache.
+double measure_gemm_peak(Device device = {});
 
 // One mechanism alone: projections excluded, except for mechanisms without the usual four, which
 // are timed with their own.
@@ -50,6 +52,7 @@ struct AttentionBenchOptions {
   std::vector<int64_t> lengths{4096};
   int64_t batch = 1, heads = 4, head_width = 64;
   int64_t runs = 5;
+  Device device;
 };
 
 // Mechanisms that lack the form are left out when none is named. Throws UsageError for sizes below

@@ -8,7 +8,6 @@
 #include "attention/conformance.h"
 #include "attention/define.h"
 #include "attention/explain.h"
-#include "core/device.h"
 #include "core/files.h"
 #include "core/yaml.h"
 #include "tools/cli/commands.h"
@@ -67,6 +66,7 @@ void add_attention(CLI::App& app, Command& chosen) {
 
   CLI::App* lister = command->add_subcommand("list", "all mechanisms with their forms");
   lister->add_flag("--json", *json, "one JSON object on stdout");
+  add_plugin_option(*lister);
   lister->callback([=, &chosen] { chosen = [=] { return list(*json); }; });
 
   CLI::App* show = command->add_subcommand("show", "equation, parameters, forms, cost, sources");
@@ -75,6 +75,7 @@ void add_attention(CLI::App& app, Command& chosen) {
   show->add_option("--config", *config,
                    "YAML file with the mechanism's parameters, width, heads and max_length");
   show->add_flag("--json", *json, "one JSON object on stdout");
+  add_plugin_option(*show);
   show->callback([=, &chosen] {
     chosen = [=] {
       const ConfigNode node = config->empty() ? ConfigNode::map() : load_yaml(*config);
@@ -88,9 +89,10 @@ void add_attention(CLI::App& app, Command& chosen) {
   auto form = std::make_shared<std::string>();
   checker->add_option("NAME", *name, "a mechanism")->required();
   checker->add_option("--form", *form, "noncausal, causal or cross (default: all it has)");
-  checker->add_option("--device", *device, "auto, cpu or cuda")->capture_default_str();
+  add_device_option(*checker, *device);
+  add_plugin_option(*checker);
   checker->callback(
-      [=, &chosen] { chosen = [=] { return check(*name, *form, device_from_name(*device)); }; });
+      [=, &chosen] { chosen = [=] { return check(*name, *form, use_device(*device)); }; });
 
   CLI::App* runner = command->add_subcommand("run", "one mechanism on the tensors of a file");
   auto in = std::make_shared<std::string>();
@@ -105,10 +107,11 @@ void add_attention(CLI::App& app, Command& chosen) {
   runner->add_option("--chunk", options->chunk, "tokens of a call in mode chunked")
       ->capture_default_str()
       ->check(at_least(1));
-  runner->add_option("--device", *device, "auto, cpu or cuda")->capture_default_str();
+  add_device_option(*runner, *device);
+  add_plugin_option(*runner);
   runner->callback([=, &chosen] {
     chosen = [=] {
-      options->device = device_from_name(*device);
+      options->device = use_device(*device);
       options->dtype = dtype_from_name(*dtype);
       options->mode = case_mode_from_name(*mode);
       write_file_atomically(*out, run_case(read_file(*in), *in, *options));

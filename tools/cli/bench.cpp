@@ -15,13 +15,18 @@ namespace {
 constexpr double kMiB = 1024.0 * 1024.0;
 
 int bench_train_command(const std::string& path, const std::vector<std::string>& overrides,
-                        int64_t steps, bool json) {
-  const double peak = measure_gemm_peak();
-  const std::vector<TrainBench> results = bench_train(load_recipe_node(path, overrides), steps);
+                        int64_t steps, Device device, bool json) {
+  const double peak = measure_gemm_peak(device);
+  const std::vector<TrainBench> results =
+      bench_train(load_recipe_node(path, overrides), steps, device);
   JsonValue points = JsonValue::array();
   if (!json) {
-    std::cout << gemm_backend() << ", " << thread_count() << " threads, products at best "
-              << std::fixed << std::setprecision(0) << peak << " GFLOP/s\n"
+    const std::string where =
+        device.kind == DeviceKind::cpu
+            ? concat(gemm_backend(), ", ", thread_count(), " threads")
+            : concat(name_of(device), ", ", device_interface(device).description());
+    std::cout << where << ", products at best " << std::fixed << std::setprecision(0) << peak
+              << " GFLOP/s\n"
               << std::left << std::setw(28) << "point" << std::right << std::setw(12) << "tokens/s"
               << std::setw(12) << "s/step" << std::setw(12) << "GFLOP/s" << std::setw(10)
               << "of peak" << std::setw(12) << "peak MiB"
@@ -46,6 +51,7 @@ int bench_train_command(const std::string& path, const std::vector<std::string>&
   }
   if (json) {
     std::cout << JsonValue::object()
+                     .set("device", name_of(device))
                      .set("threads", thread_count())
                      .set("products", gemm_backend())
                      .set("product_peak_gflop_per_s", peak)
@@ -89,7 +95,11 @@ int bench_attention_command(const AttentionBenchOptions& options, bool json) {
               << static_cast<double>(point.peak_bytes) / kMiB << "\n";
   }
   if (json) {
-    std::cout << JsonValue::object().set("threads", thread_count()).set("points", points).dump()
+    std::cout << JsonValue::object()
+                     .set("device", name_of(options.device))
+                     .set("threads", thread_count())
+                     .set("points", points)
+                     .dump()
               << "\n";
   } else {
     std::cout << "GFLOP/s: the forward pass's products as its equation counts them.\n";
@@ -103,6 +113,7 @@ void add_bench(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("bench", "time training steps or attention mechanisms");
   command->require_subcommand(1);
   auto json = std::make_shared<bool>(false);
+  auto device = std::make_shared<std::string>("auto");
 
   CLI::App* train = command->add_subcommand("train", "whole updates of a recipe and its sweep");
   auto path = std::make_shared<std::string>();
@@ -112,16 +123,19 @@ void add_bench(CLI::App& app, Command& chosen) {
   train->add_option("OVERRIDES", *overrides, "key.path=value ...");
   train->add_option("--steps", *steps, "timed updates")->capture_default_str()->check(at_least(1));
   train->add_flag("--json", *json, "one JSON object on stdout");
+  add_device_option(*train, *device);
+  add_plugin_option(*train);
   add_threads_option(*train);
   train->callback([=, &chosen] {
-    chosen = [=] { return bench_train_command(*path, *overrides, *steps, *json); };
+    chosen = [=] {
+      return bench_train_command(*path, *overrides, *steps, use_device(*device), *json);
+    };
   });
 
   CLI::App* attention =
       command->add_subcommand("attention", "mechanisms alone, without projections");
   auto options = std::make_shared<AttentionBenchOptions>();
   auto form = std::make_shared<std::string>("causal");
-  auto device = std::make_shared<std::string>("auto");
   attention->add_option("MECHANISM", options->mechanisms, "which ones (default: all)");
   attention->add_option("--form", *form, "causal or noncausal")->capture_default_str();
   attention->add_option("--lengths", options->lengths, "e.g. 512,1024,4096")->delimiter(',');
@@ -132,12 +146,13 @@ void add_bench(CLI::App& app, Command& chosen) {
   attention->add_option("--runs", options->runs, "timed runs; the median counts")
       ->capture_default_str()
       ->check(at_least(1));
-  attention->add_option("--device", *device, "auto, cpu or cuda")->capture_default_str();
+  add_device_option(*attention, *device);
   attention->add_flag("--json", *json, "one JSON object on stdout");
+  add_plugin_option(*attention);
   add_threads_option(*attention);
   attention->callback([=, &chosen] {
     chosen = [=] {
-      device_from_name(*device);
+      options->device = use_device(*device);
       options->form = form_from_name(*form);
       return bench_attention_command(*options, *json);
     };

@@ -5,6 +5,8 @@
 #include <functional>
 #include <string>
 
+#include "core/device.h"
+
 namespace CLI {
 class App;
 }
@@ -14,8 +16,15 @@ namespace linnet::cli {
 // Returns the exit code. Errors are thrown: UsageError becomes exit code 2, everything else 1.
 using Command = std::function<int()>;
 
+// Adds --device, whose name use_device() takes.
+void add_device_option(CLI::App& command, std::string& name);
+// The device of that name. From now on this thread's work on a GPU goes there. Throws UsageError
+// for a name that is none, and for a device that this machine does not have or cannot use.
+Device use_device(const std::string& name);
 // Adds --threads, which takes effect when it is read.
 void add_threads_option(CLI::App& command);
+// Adds --plugin, which takes effect when it is read.
+void add_plugin_option(CLI::App& command);
 // The check of an option with whole numbers from `minimum` on, for CLI::Option::check.
 std::function<std::string(const std::string&)> at_least(int64_t minimum);
 

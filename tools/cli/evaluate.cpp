@@ -4,7 +4,6 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 
-#include "core/device.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
@@ -42,11 +41,12 @@ void add_evaluate(CLI::App& app, Command& chosen) {
                    "several times")
       ->allow_extra_args(false);
   command->add_flag("--json", arguments->json, "one JSON object on stdout");
-  command->add_option("--device", arguments->device, "auto, cpu or cuda")->capture_default_str();
+  add_device_option(*command, arguments->device);
+  add_plugin_option(*command);
   add_threads_option(*command);
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
-      arguments->request.device = device_from_name(arguments->device);
+      arguments->request.device = use_device(arguments->device);
       const EvaluateReport report = evaluate(arguments->path, arguments->request);
       std::cout << (arguments->json ? report.json().dump() + "\n" : report.text());
       return 0;

@@ -3,7 +3,6 @@
 #include <iostream>
 #include <optional>
 
-#include "core/device.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "data/utf8.h"
@@ -64,7 +63,7 @@ class TextPrinter {
 int run(const Arguments& arguments) {
   const size_t invalid = find_invalid_utf8(arguments.prompt);
   require_usage(invalid == std::string::npos, "--prompt is not valid UTF-8 at its byte ", invalid);
-  const LoadedModel loaded = load_model(arguments.path, {}, device_from_name(arguments.device));
+  const LoadedModel loaded = load_model(arguments.path, {}, use_device(arguments.device));
   const DecoderLm& model = as_decoder(*loaded.model);
   require_usage(loaded.tokenizer != nullptr, "checkpoint ", loaded.path, " has no tokenizer");
   log_info("checkpoint ", loaded.path, " (step ", loaded.step, ")");
@@ -122,7 +121,8 @@ void add_generate(CLI::App& app, Command& chosen) {
   command->add_option("--top-p", arguments->top_p, "keep the smallest set of this probability");
   command->add_option("--seed", arguments->seed, "of the draws, 0 or more")->check(at_least(0));
   command->add_flag("--json", arguments->json, "one JSON object on stdout");
-  command->add_option("--device", arguments->device, "auto, cpu or cuda")->capture_default_str();
+  add_device_option(*command, arguments->device);
+  add_plugin_option(*command);
   add_threads_option(*command);
   command->callback([arguments, &chosen] { chosen = [arguments] { return run(*arguments); }; });
 }

@@ -2,16 +2,43 @@
 #include <charconv>
 #include <CLI/CLI.hpp>
 
+#include "attention/plugin_loader.h"
+#include "core/cuda/backend.h"
+#include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/threads.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
 
+void add_device_option(CLI::App& command, std::string& name) {
+  command.add_option("--device", name, "auto, cpu, cuda or cuda:N")->capture_default_str();
+}
+
+Device use_device(const std::string& name) {
+  const Device device = device_from_name(name);
+  if constexpr (kCuda) {
+    if (device.kind == DeviceKind::cuda) cuda::set_device(device.index);
+  }
+  return device;
+}
+
 void add_threads_option(CLI::App& command) {
   command.add_option_function<int>(
       "--threads", [](int count) { set_thread_count(count); },
       "CPU threads, 1 to 1024 (default: OMP_NUM_THREADS, all)");
+}
+
+void add_plugin_option(CLI::App& command) {
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--plugin",
+          [](const std::vector<std::string>& paths) {
+            for (const std::string& path : paths) load_plugin(path);
+          },
+          "a shared library with attention mechanisms (attention/README.md); may be given several "
+          "times")
+      ->allow_extra_args(false);
 }
 
 std::function<std::string(const std::string&)> at_least(int64_t minimum) {

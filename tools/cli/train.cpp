@@ -1,7 +1,7 @@
 // linnet train: one run of a recipe.
 #include <CLI/CLI.hpp>
 
-#include "core/device.h"
+#include "recipes/engine/run_directory.h"
 #include "recipes/engine/signals.h"
 #include "recipes/engine/trainer.h"
 #include "tools/cli/commands.h"
@@ -21,7 +21,7 @@ void add_train(CLI::App& app, Command& chosen) {
       "OVERRIDES", arguments->overrides,
       "key.path=value ..., e.g. model.attention='{name: lavo}' train.max_steps=100; a new kind or "
       "name starts its section anew; 'linnet recipe schema' lists the keys");
-  command->add_option("--device", arguments->device, "auto, cpu or cuda")->capture_default_str();
+  add_device_option(*command, arguments->device);
   command->add_option("--out", arguments->options.out, "run directory (default runs/<recipe>)");
   command
       ->add_option("--resume", arguments->options.resume,
@@ -31,12 +31,14 @@ void add_train(CLI::App& app, Command& chosen) {
   command->add_flag("--dry-run", arguments->options.dry_run,
                     "check everything, say what would be trained and where --out and --resume "
                     "lead, do one update, write nothing");
+  add_plugin_option(*command);
   add_threads_option(*command);
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
       watch_stop_signals();
-      arguments->options.device = device_from_name(arguments->device);
-      const Recipe recipe = load_recipe(arguments->recipe, arguments->overrides);
+      arguments->options.device = use_device(arguments->device);
+      const Recipe recipe = load_recipe_of_run(arguments->recipe, arguments->overrides,
+                                               arguments->options.out, arguments->options.resume);
       return train(recipe, arguments->options).exit_code;
     };
   });

@@ -8,14 +8,16 @@
 
 #include "core/cuda/backend.h"
 #include "core/device.h"
+#include "core/elementwise.h"
+#include "core/tensor.h"
 
 namespace linnet::cuda {
 namespace {
 
 // Devices are looked up once in a process: each of these pretends in one of its own.
-[[noreturn]] void ask_for_device() {
+[[noreturn]] void ask_for_device(const char* name) {
   try {
-    device_from_name("cuda");
+    device_from_name(name);
     std::_Exit(0);
   } catch (const UsageError& error) {
     std::fputs(error.what(), stderr);
@@ -29,9 +31,10 @@ class CudaRefusals : public testing::Test {
     if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs a pretended driver";
     GTEST_FLAG_SET(death_test_style, "threadsafe");
   }
-  void expect(const char* variable, const char* value, const char* message) {
+  void expect(const char* variable, const char* value, const char* message,
+              const char* device = "cuda") {
     setenv(variable, value, 1);
-    EXPECT_EXIT(ask_for_device(), testing::ExitedWithCode(2), message);
+    EXPECT_EXIT(ask_for_device(device), testing::ExitedWithCode(2), message);
     unsetenv(variable);
   }
 };
@@ -51,10 +54,36 @@ TEST_F(CudaRefusals, NoDevice) {
   expect("LINNET_EMULATED_DEVICES", "0", "the NVIDIA driver lists no GPU; look at nvidia-smi");
 }
 
+TEST_F(CudaRefusals, NumberThatNoDeviceHas) {
+  expect("LINNET_EMULATED_DEVICES", "2",
+         "device cuda:2 cannot be used: this machine has cuda:0 .emulated CUDA device on the CPU., "
+         "cuda:1 .emulated CUDA device on the CPU.; use one of these, or --device cpu",
+         "cuda:2");
+}
+
 TEST_F(CudaRefusals, DeviceWithoutBf16) {
   expect("LINNET_EMULATED_CAPABILITY", "75",
          "emulated CUDA device on the CPU has compute capability 7.5, linnet needs 8.0 for bf16; "
          "use --device cpu");
+}
+
+// Work on a tensor of another device than the one that this thread chose.
+[[noreturn]] void add_on_second_device() {
+  const Tensor there = Tensor::zeros({3}, DType::f32, {DeviceKind::cuda, 1});
+  try {
+    add_into(there, there);
+    std::_Exit(0);
+  } catch (const Error& error) {
+    std::fputs(error.what(), stderr);
+    std::_Exit(2);
+  }
+}
+
+TEST_F(CudaRefusals, WorkThatGoesToAnotherDevice) {
+  setenv("LINNET_EMULATED_DEVICES", "2", 1);
+  EXPECT_EXIT(add_on_second_device(), testing::ExitedWithCode(2),
+              "a tensor is on cuda:1 but this thread's work goes to cuda:0");
+  unsetenv("LINNET_EMULATED_DEVICES");
 }
 
 TEST(CudaProblems, AreNoneWhereAllFits) {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "core/cuda/backend.h"
+#include "core/cuda/runtime.h"
 #include "recipes/engine/evaluate.h"
 #include "recipes/engine/generator.h"
 #include "tests/cuda_helpers.h"
@@ -135,6 +136,34 @@ TEST_F(CudaTraining, StreamsWithCarriedState) {
   const double expected = evaluate(out("run"), request).scores.at(0).nll();
   request.device = kGpu;
   EXPECT_NEAR(evaluate(out("run"), request).scores.at(0).nll(), expected, 1e-5);
+}
+
+// Trains on both of two devices and says on stderr how these runs differ, and what the second one
+// left on the first device.
+class CudaSecondDevice : public CudaTraining {
+ protected:
+  [[noreturn]] void train_on_both() {
+    const Device second{DeviceKind::cuda, 1};
+    const Recipe recipe = this->recipe({"model.attention={name: performer, features: 8}",
+                                        "model.dropout=0.1", "optim.ema={decay: 0.8}"});
+    run(recipe, "first", "auto", kGpu);
+    const size_t left_there = allocated_bytes(kGpu);
+    reset_peak_memory(kGpu);
+    cuda::set_device(second.index);
+    run(recipe, "second", "auto", second);
+    expect_equal(left("second"), left("first"), "second");
+    EXPECT_EQ(peak_allocated_bytes(kGpu), left_there);
+    EXPECT_GT(peak_allocated_bytes(second), 0U);
+    std::_Exit(HasFailure() ? 1 : 0);
+  }
+};
+
+TEST_F(CudaSecondDevice, TrainsAloneAndWithTheSameBits) {
+  if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs two devices";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  setenv("LINNET_EMULATED_DEVICES", "2", 1);
+  EXPECT_EXIT(train_on_both(), testing::ExitedWithCode(0), "");
+  unsetenv("LINNET_EMULATED_DEVICES");
 }
 
 TEST_F(CudaTraining, NamesTheMicroBatchThatWouldFit) {
