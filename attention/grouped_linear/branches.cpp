@@ -144,7 +144,8 @@ void add_group_memory_definition(const ReferenceSequence<Number>& s, int64_t gro
       for (int64_t j = 0; j < s.S; ++j) {
         if (!s.sees(i, j) || (s.form == Form::causal && j / group >= i / group)) continue;
         Number weight = factor * unit_product(s.query(i, h), s.key(j, h), s.K);
-        if (mean && s.form == Form::causal) weight /= static_cast<Number>(i / group);
+        const int64_t earlier = i / group;
+        if (mean && s.form == Form::causal) weight /= static_cast<Number>(earlier);
         for (int64_t c = 0; c < s.V; ++c) {
           y[static_cast<size_t>((i * s.H + h) * s.V + c)] += weight * s.value(j, h)[c];
         }
