@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "attention/primitives/binding.h"
+#include "attention/primitives/chunked.h"
 #include "attention/primitives/cuda/group_scan.h"
 #include "attention/primitives/group_scan.h"
 #include "attention/primitives/tile_gemm.h"
 #include "core/cuda/backend.h"
-#include "core/threads.h"
 
 namespace linnet {
 namespace {
@@ -146,10 +146,9 @@ void scan(GroupScan rule, const ScanTensors& in) {
   }
   const int64_t blocks = (rule.R + kColumns - 1) / kColumns;
   binding::dispatch(in.out.dtype(), [&](auto zero) {
-    parallel_for(rule.B * rule.H * blocks, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        ColumnScan<decltype(zero)>(rule, in, task / blocks, task % blocks * kColumns).run();
-      }
+    const double work = 2 * static_cast<double>(in.out.elements() * rule.L);
+    chunked::run_tasks(rule.B * rule.H * blocks, work, [&](int64_t task) {
+      ColumnScan<decltype(zero)>(rule, in, task / blocks, task % blocks * kColumns).run();
     });
   });
 }
