@@ -119,6 +119,30 @@ void fast_causal_forward(const LinearAttentionContext& context, const LinearAtte
   linear_attention_fast::causal_forward(call);
 }
 
+void fast_causal_backward(const LinearAttentionContext& context, const LinearAttentionArrays& in,
+                          const Tensor& denominators, const Tensor& dy, const Tensor& dmemory,
+                          const Tensor& dmass, const LinearAttentionArrays& gradients) {
+  const Tensor corrections = Tensor::empty(denominators.shape(), DType::f32, dy.device());
+  linear_attention_fast::Backward call;
+  call.options = context.options;
+  call.q = view_of<const kernel_bf16>(in.q);
+  call.k = view_of<const kernel_bf16>(in.k);
+  call.v = view_of<const kernel_bf16>(in.v);
+  call.dy = view_of<const kernel_bf16>(dy);
+  call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
+  call.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
+  call.state_in = {pointer_or_null<const float>(in.memory), pointer_or_null<const float>(in.mass)};
+  call.dstate_out = {pointer_or_null<const float>(dmemory), pointer_or_null<const float>(dmass)};
+  call.denominators = pointer<const float>(denominators);
+  call.corrections = pointer<float>(corrections);
+  call.dq = view_of<kernel_bf16>(gradients.q);
+  call.dk = view_of<kernel_bf16>(gradients.k);
+  call.dv = view_of<kernel_bf16>(gradients.v);
+  call.dstate_in = {pointer_or_null<float>(gradients.memory),
+                    pointer_or_null<float>(gradients.mass)};
+  linear_attention_fast::causal_backward(call);
+}
+
 }  // namespace
 
 void linear_attention_causal_forward(const LinearAttentionContext& context,
@@ -158,6 +182,11 @@ void linear_attention_causal_backward(const LinearAttentionContext& context,
                                       const LinearAttentionArrays& gradients) {
   const int64_t V = in.v.size(3), G = in.k.size(2);
   if (y.dtype() == DType::bf16) {
+    if (linear_attention_fast::has_backward(in.k.size(3), V)) {
+      return fast_causal_backward(context, in, denominators,
+                                  linear_attention_fast::is_aligned(dy) ? dy : dy.clone(), dmemory,
+                                  dmass, gradients);
+    }
     // y as the tensor-core kernels left it is too coarse for these: once more, in full.
     const Tensor whole = Tensor::empty(y.shape(), DType::f32, y.device());
     const Tensor sums = Tensor::empty({y.size(0), G, in.k.size(3), V}, DType::f32, y.device());

@@ -16,8 +16,14 @@ namespace linnet::cuda::linear_attention_fast {
 using Reads = SequenceView<const kernel_bf16>;
 using Writes = SequenceView<kernel_bf16>;
 
+// Whether a tensor begins on 16 bytes, as copies need it.
+inline bool is_aligned(const Tensor& x) {
+  return reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
+}
+
 // Whether there are kernels for this width of features and of values.
 bool has_forward(int64_t features, int64_t values);
+bool has_backward(int64_t features, int64_t values);
 
 struct Forward {
   LinearAttentionOptions options;
@@ -30,5 +36,19 @@ struct Forward {
   float* denominators = nullptr;  // [B,T,H]; written where the options normalise
 };
 void causal_forward(const Forward& call);
+
+// Gradients of what causal_forward computes, with the denominators that it wrote; y is not needed.
+struct Backward {
+  LinearAttentionOptions options;
+  Reads q, k, v, dy;
+  const uint8_t* query_mask = nullptr;
+  const uint8_t* key_mask = nullptr;
+  LinearAttentionState<const float> state_in, dstate_out;
+  const float* denominators = nullptr;
+  float* corrections = nullptr;  // [B,T,H], scratch
+  Writes dq, dk, dv;
+  LinearAttentionState<float> dstate_in;
+};
+void causal_backward(const Backward& call);
 
 }  // namespace linnet::cuda::linear_attention_fast

@@ -175,7 +175,7 @@ __global__ __launch_bounds__(kTileThreads,
     }
     store_rows<N>(rows.numerators, stage.q + warp * 16 * (M + kPadding), M + kPadding, lane,
                   {a.y, a.query_mask, row, token + warp * 16, head, first});
-    state.add(stage.k, stage.v);
+    state.template add<true>(stage.k, stage.v);
     __syncthreads();  // nobody reads the state any more
     state.publish(shared.memory);
     state.store_mass(shared.mass);

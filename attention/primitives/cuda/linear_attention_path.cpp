@@ -1,7 +1,6 @@
 // The one place that chooses between the kernels of linear attention.
 #include "attention/primitives/cuda/linear_attention_path.h"
 
-#include <cstdint>
 #include <utility>
 
 #include "attention/primitives/cuda/linear_attention_fast.h"
@@ -13,10 +12,6 @@ namespace {
 constexpr int64_t kFewestTokens = 16;  // below, a chunk is mostly empty
 
 thread_local LinearAttentionKernels chosen = LinearAttentionKernels::automatic;
-
-bool is_aligned(const Tensor& x) {
-  return reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
-}
 
 }  // namespace
 
@@ -34,7 +29,7 @@ std::string why_plain_linear_attention(const LinearAttentionContext& context,
   }
   if (in.q.size(1) < kFewestTokens) return concat("fewer than ", kFewestTokens, " tokens");
   for (const Tensor* x : {&in.q, &in.k, &in.v}) {
-    if (!is_aligned(*x)) return "tensors that do not begin on 16 bytes";
+    if (!linear_attention_fast::is_aligned(*x)) return "tensors that do not begin on 16 bytes";
   }
   return {};
 }

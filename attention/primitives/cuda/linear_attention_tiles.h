@@ -210,21 +210,15 @@ struct StateTile {
 
   // S in bf16, as products read it: shared [M][kStride].
   __device__ __forceinline__ void publish(kernel_bf16* to) const {
-    if (!has_part()) return;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-      for (int j = 0; j < kColumns; ++j) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          auto* at = reinterpret_cast<uint32_t*>(to + row(i, half) * kStride + column(j));
-          *at = pack(memory[i][j].values[2 * half], memory[i][j].values[2 * half + 1]);
-        }
-      }
-    }
+    publish(to, [](float value) { return value; });
+  }
+  // What publish() rounds away, so that both together have 16 bits of S.
+  __device__ __forceinline__ void publish_rest(kernel_bf16* to) const {
+    publish(to, [](float value) { return value - low_of(pack(value, 0)); });
   }
 
   // Adds a chunk: left [64][M + padding], right [64][N + padding] in shared memory.
+  template <bool with_mass>
   __device__ __forceinline__ void add(const kernel_bf16* left, const kernel_bf16* right) {
     if (!has_part()) return;
     constexpr int kLeftStride = M + kPadding, kRightStride = N + kPadding;
@@ -245,12 +239,29 @@ struct StateTile {
         for (int j = 0; j < kColumns; ++j) {
           multiply(lefts, rights[j / 2].halves[j % 2], memory[i][j]);
         }
-        multiply(lefts, ones(), mass[i]);
+        if constexpr (with_mass) multiply(lefts, ones(), mass[i]);
       }
     }
   }
 
  private:
+  template <typename Part>
+  __device__ __forceinline__ void publish(kernel_bf16* to, const Part& part) const {
+    if (!has_part()) return;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          auto* at = reinterpret_cast<uint32_t*>(to + row(i, half) * kStride + column(j));
+          const float* pair = memory[i][j].values + 2 * half;
+          *at = pack(part(pair[0]), part(pair[1]));
+        }
+      }
+    }
+  }
+
   // Calls visitor(i, j, half, odd, row, column) for every number of memory that this lane has.
   template <typename Visitor>
   __device__ __forceinline__ void visit(const Visitor& visitor) const {

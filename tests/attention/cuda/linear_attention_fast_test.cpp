@@ -163,6 +163,23 @@ TEST(CudaLinearAttentionFast, ExtremeInputsStayFinite) {
   }
 }
 
+// After many tokens whose values have a mean, the gradient of a query is a small difference of
+// large sums: it must not drown in the rounding of the state.
+TEST(CudaLinearAttentionFast, GradientsOfQueriesSurviveValuesWithAMean) {
+  const Setting s{"a mean", kUsual, 1, 64, 1, 1, 16, 16, true};
+  std::vector<Tensor> in = inputs_of(s);
+  const auto shift = [](const Tensor& x, double factor, double offset) {
+    for (int64_t i = 0; i < x.elements(); ++i) {
+      x.data<double>()[i] = x.data<double>()[i] * factor + offset;
+    }
+  };
+  shift(in[2], 1, 2);
+  in[2] = in[2].to(DType::bf16).to(DType::f64);
+  shift(in[3], 64, 2 * 4096);  // of 4096 tokens before
+  shift(in[4], 0, 4096);
+  expect_what_the_cpu_computes(s, in);
+}
+
 TEST(CudaLinearAttentionFast, RepeatsBitForBitAndLooksAtNothingLater) {
   const Setting s{"", kUsual, 1, 100, 2, 1, 16, 16};
   const UseLinearAttentionKernels use(LinearAttentionKernels::tensor_cores);
