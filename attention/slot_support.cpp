@@ -1,7 +1,6 @@
 // The mixers over slots: which primitive runs in which form, and what is carried.
 #include "attention/slot_support.h"
 
-#include "attention/mixer_support.h"
 #include "autograd/embedding.h"
 
 namespace linnet {
@@ -20,7 +19,9 @@ MassEntry mass_entry(const SlotMixing& mixing) {
 }
 
 MixerState to_state(const SlotMixing& mixing, const SlotMemory& memory) {
-  MixerState state{{"K", memory.keys}, {"V", memory.values}};
+  MixerState state;
+  if (memory.keys.defined()) state = {{"K", memory.keys}, {"V", memory.values}};
+  if (memory.value_mass.defined()) state["value_mass"] = memory.value_mass;
   const MassEntry entry = mass_entry(mixing);
   if (entry.differentiable) {
     state[entry.name] = memory.mass;
@@ -36,9 +37,9 @@ SlotMemory from_state(const SlotMixing& mixing, const MixerState& state, DType d
   if (state.empty()) return {};
   const MassEntry entry = mass_entry(mixing);
   const Variable& mass = state.at(entry.name);
-  return {
-      as_dtype(state.at("K"), dtype), as_dtype(state.at("V"), dtype),
-      entry.differentiable ? as_dtype(mass, DType::f64) : Variable(mass.value().to(DType::f64))};
+  return {carried(state, "K", dtype), carried(state, "V", dtype),
+          entry.differentiable ? as_dtype(mass, DType::f64) : Variable(mass.value().to(DType::f64)),
+          carried(state, "value_mass", DType::f64)};
 }
 
 // x [B,S,H,.] as keys of a memory, written by `controls`; no values.
@@ -59,13 +60,16 @@ AttentionMixer::MixResult slot_mix(const SlotMixing& mixing, const MixerOptions&
   SlotAttentionContext at;
   at.options = mixing.options;
   at.write_time = mixing.write_time && options.form == Form::causal;
+  at.accumulate = mixing.accumulate;
+  at.place = context.place;
   at.query_mask = context.key_mask;
   at.key_mask = cross ? context.source_mask : context.key_mask;
   if (!cross) at.segments = context.segments;
-  SlotAttentionVariables variables{input.q, input.k, input.v, {}};
+  SlotAttentionVariables variables{input.q, input.k, input.v, {}, {}};
   SlotMemory memory = from_state(mixing, state, sum_dtype(input.q.dtype()));
   if (options.form == Form::causal) {
     variables.logits = controls();
+    if (value_controls) variables.value_logits = value_controls();
     SlotAttentionResult result = slot_attention_causal(variables, at, memory);
     return {result.o, to_state(mixing, result.state)};
   }
@@ -97,6 +101,17 @@ MixerCost slot_mix_cost(const MixerOptions& options, int64_t slots, const MixerS
   if (options.form == Form::noncausal) return cost;
   cost.bytes = all_slots * (widths * size_of(sum_dtype(shape.dtype)) + sizeof(double));
   return cost;
+}
+
+std::vector<double> soft_max_of_tokens(const ReferenceSequence<double>& s) {
+  return softmax_attention_reference(
+      s, 1 / std::sqrt(static_cast<double>(s.K)), [](int64_t, int64_t) { return true; },
+      [](int64_t, int64_t, int64_t) { return 0.0; });
+}
+
+std::vector<double> mean_of_values(const ReferenceSequence<double>& s) {
+  return linear_attention_definition(
+      s, [](int64_t, int64_t, int64_t) { return 1.0; }, [](double x) { return x; });
 }
 
 }  // namespace linnet

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "attention/mixer_support.h"
 #include "attention/primitives/slot_attention.h"
 #include "attention/registry.h"
 
@@ -12,7 +13,40 @@ namespace linnet {
 struct SlotMixing {
   SlotAttentionOptions options;
   bool write_time = false;  // as SlotAttentionContext says
+  bool accumulate = true;
 };
+
+// Options of the read, which all have: members mask_empty, scale and dropout. `empty` says which
+// slots are left out.
+template <typename Params>
+void describe_slot_read(ConfigDescription<Params>& d, const std::string& empty) {
+  d.field("mask_empty", &Params::mask_empty,
+          empty + " are left out; otherwise they are zeros that take soft-max mass");
+  describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
+  describe_dropout(d);
+}
+// The mixing that they ask for; `key` is that of the layer's draws.
+template <typename Params>
+SlotMixing slot_mixing(const Params& params, const MixerOptions& options,
+                       const MixerContext& context, const RandomKey& key) {
+  SlotMixing mixing;
+  mixing.options.scale = params.scale.value_or(default_scale(options));
+  mixing.options.mask_empty = params.mask_empty;
+  if (context.training) {
+    mixing.options.dropout = params.dropout.value_or(options.dropout);
+    mixing.options.dropout_key = key.at("slot_weights");
+  }
+  return mixing;
+}
+// The same where the control is given by choices: slots hold means or sums of what is written.
+template <typename Params>
+SlotMixing given_slot_mixing(const Params& params, bool means, const MixerOptions& options,
+                             const MixerContext& context, const RandomKey& key) {
+  SlotMixing mixing = slot_mixing(params, options, context, key);
+  mixing.options.control = SlotControl::given;
+  mixing.options.normalizer = means ? SlotNormalizer::read_time : SlotNormalizer::none;
+  return mixing;
+}
 
 // Makes the control [B,S,H,N] of the tokens that are written. Not called where a state holds the
 // source already.
@@ -21,8 +55,9 @@ using SlotControls = std::function<Variable()>;
 // Attention over slots in the form of `options`, continuing from and leaving the state K [B,H,N,K],
 // V [B,H,N,V] and, [B,H,N], `mass` (f64); for a given control `count` (i64: controls divided by
 // their sum must be 0 or 1) or, with normalizer none, `used` (i64, 1: written).
-// `value_controls` (noncausal and cross only): values are written by a control of their own; slots
-// count as used where keys are written.
+// `value_controls` (causal: only with write_time): values are written by a control of their own,
+// causal with a state `value_mass` of their own; slots count as used where keys are written.
+// Without `accumulate` the state has masses only.
 AttentionMixer::MixResult slot_mix(const SlotMixing& mixing, const MixerOptions& options,
                                    const MixInput& input, const MixerContext& context,
                                    const MixerState& state, const SlotControls& controls,
@@ -44,7 +79,18 @@ struct SlotDefinition {
   enum class Divisor : uint8_t { read, write, none } divisor = Divisor::read;
   double floor = 0;  // of the divisor
   bool mask_empty = true;
+  bool accumulate = true;  // false: reader i reads what token i writes
 };
+
+// The definition's part of slot_mixing().
+template <typename Params, typename Number>
+SlotDefinition slot_definition_of(const Params& params, const ReferenceSequence<Number>& s) {
+  SlotDefinition d;
+  d.slots = params.slots;
+  d.scale = params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K)));
+  d.mask_empty = params.mask_empty;
+  return d;
+}
 
 template <typename Number, typename Control, typename ValueControl>
 std::vector<Number> slot_definition(const ReferenceSequence<Number>& s, const SlotDefinition& d,
@@ -67,28 +113,34 @@ std::vector<Number> slot_definition(const ReferenceSequence<Number>& s, const Sl
       for (int64_t l = 0; l < d.slots; ++l) {
         const Number* write = &writes[static_cast<size_t>(l * s.S)];
         const Number* value_write = &value_writes[static_cast<size_t>(l * s.S)];
-        Number total = 0, used = 0;
+        Number total = 0, value_total = 0, used = 0;
         for (int64_t j = 0; j < s.S; ++j) {
           if (!s.sees(i, j)) continue;
           total += write[j];
+          value_total += value_write[j];
           used += std::abs(write[j]);
         }
         if (d.mask_empty && used == 0) continue;
         std::vector<Number> key(static_cast<size_t>(s.K), 0);
-        Number running = 0;
+        Number running = 0, value_running = 0;
         for (int64_t j = 0; j < s.S; ++j) {
           if (!s.sees(i, j)) continue;
           running += write[j];
-          Number divisor = 1;
-          if (d.divisor != Divisor::none) {
-            divisor = std::max(d.divisor == Divisor::write ? running : total, floor);
-          }
-          if (!(divisor > 0)) continue;
+          value_running += value_write[j];
+          if (!d.accumulate && j != i) continue;
+          const auto divided = [&](Number weight, Number sum_to_writer, Number sum) {
+            if (d.divisor == Divisor::none) return weight;
+            const Number divisor =
+                std::max(d.divisor == Divisor::write ? sum_to_writer : sum, floor);
+            return divisor > 0 ? weight / divisor : Number{0};
+          };
+          const Number of_key = divided(write[j], running, total);
+          const Number of_value = divided(value_write[j], value_running, value_total);
           for (int64_t c = 0; c < s.K; ++c) {
-            key[static_cast<size_t>(c)] += write[j] / divisor * s.key(j, h)[c];
+            key[static_cast<size_t>(c)] += of_key * s.key(j, h)[c];
           }
           for (int64_t c = 0; c < s.V; ++c) {
-            values[static_cast<size_t>(l * s.V + c)] += value_write[j] / divisor * s.value(j, h)[c];
+            values[static_cast<size_t>(l * s.V + c)] += of_value * s.value(j, h)[c];
           }
         }
         logits[static_cast<size_t>(l)] = scale * dot_product(key.data(), s.query(i, h), s.K);
@@ -110,6 +162,11 @@ std::vector<Number> slot_definition(const ReferenceSequence<Number>& s, const Sl
                                     const Control& alpha) {
   return slot_definition(s, d, alpha, alpha);
 }
+
+// Limiting cases: soft-max attention with the usual scale, and the mean of the values, of all
+// tokens that are seen.
+std::vector<double> soft_max_of_tokens(const ReferenceSequence<double>& s);
+std::vector<double> mean_of_values(const ReferenceSequence<double>& s);
 
 // To which slot each head wrote each token [S,H], as the mixer recorded it for a definition.
 template <typename Number>

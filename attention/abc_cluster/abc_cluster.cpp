@@ -5,7 +5,6 @@
 #include "attention/abc_cluster/clusters.h"
 #include "attention/abc_cluster/plain_clusters.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
 #include "attention/slot_support.h"
 
 namespace linnet {
@@ -26,10 +25,8 @@ class AbcClusterMixer : public AttentionMixer {
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
-    SlotMixing mixing;
-    mixing.options.control = SlotControl::given;
-    mixing.options.scale = params_.scale.value_or(default_scale(options()));
-    mixing.options.mask_empty = params_.mask_empty;
+    const SlotMixing mixing =
+        given_slot_mixing(params_, true, options(), context, draw_key(context));
     return slot_mix(mixing, options(), input, context, state, [&] {
       const Tensor& keys = input.k.value();
       const Tensor clusters =
@@ -70,10 +67,7 @@ class AbcClusterMixer : public AttentionMixer {
 
 template <typename Number>
 std::vector<Number> definition(const AbcClusterParams& params, const ReferenceSequence<Number>& s) {
-  SlotDefinition d;
-  d.slots = params.slots;
-  d.scale = params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K)));
-  d.mask_empty = params.mask_empty;
+  const SlotDefinition d = slot_definition_of(params, s);
   const std::vector<int32_t> clusters = s.choices.contains("token_clusters")
                                             ? recorded_slots(s, s.choices.at("token_clusters"))
                                             : plain_clusters(params, s);
@@ -89,9 +83,7 @@ void AbcClusterParams::describe(ConfigDescription<AbcClusterParams>& d) {
       .range(1, 63);
   d.field("iterations", &AbcClusterParams::iterations, "noncausal and cross: steps of k-means")
       .range(0, 1000);
-  d.field("mask_empty", &AbcClusterParams::mask_empty,
-          "clusters without keys are left out; otherwise they are zeros that take soft-max mass");
-  describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
+  describe_slot_read(d, "clusters without keys");
 }
 
 Mechanism abc_cluster_mechanism() {
@@ -117,19 +109,8 @@ Mechanism abc_cluster_mechanism() {
        "{slots: 50, bits: 63}",
        all,
        {},
-       [](const ReferenceSequence<double>& s) {
-         return softmax_attention_reference(
-             s, 1 / std::sqrt(static_cast<double>(s.K)), [](int64_t, int64_t) { return true; },
-             [](int64_t, int64_t, int64_t) { return 0.0; });
-       }},
-      {"one cluster gives the mean of the values",
-       "{slots: 1}",
-       all,
-       {},
-       [](const ReferenceSequence<double>& s) {
-         return linear_attention_definition(
-             s, [](int64_t, int64_t, int64_t) { return 1.0; }, [](double x) { return x; });
-       }}};
+       soft_max_of_tokens},
+      {"one cluster gives the mean of the values", "{slots: 1}", all, {}, mean_of_values}};
   return define_mechanism<AbcClusterParams, AbcClusterMixer>(
       std::move(facts), [](const AbcClusterParams& params, const auto& sequence) {
         return definition(params, sequence);

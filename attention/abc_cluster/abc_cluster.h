@@ -12,6 +12,7 @@ struct AbcClusterParams {
   int64_t iterations = 10;
   bool mask_empty = true;
   std::optional<double> scale;
+  std::optional<double> dropout;  // null: the model's attention_dropout
 
   static void describe(ConfigDescription<AbcClusterParams>& d);
 };

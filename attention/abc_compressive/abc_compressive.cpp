@@ -3,7 +3,6 @@
 
 #include "attention/abc/slot_choices.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
 #include "attention/slot_support.h"
 
 namespace linnet {
@@ -21,11 +20,8 @@ class AbcCompressiveMixer : public AttentionMixer {
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
     const bool mean = params_.divide_by == "tokens";
-    SlotMixing mixing;
-    mixing.options.control = SlotControl::given;
-    mixing.options.normalizer = mean ? SlotNormalizer::read_time : SlotNormalizer::none;
-    mixing.options.scale = params_.scale.value_or(default_scale(options()));
-    mixing.options.mask_empty = params_.mask_empty;
+    const SlotMixing mixing =
+        given_slot_mixing(params_, mean, options(), context, draw_key(context));
     return slot_mix(mixing, options(), input, context, state, [&] {
       const PooledSlots pooled =
           pooled_slots(context.key_mask, context.segments, input.k.size(0), input.k.size(1),
@@ -46,11 +42,8 @@ template <typename Number>
 std::vector<Number> definition(const AbcCompressiveParams& params,
                                const ReferenceSequence<Number>& s) {
   const bool mean = params.divide_by == "tokens";
-  SlotDefinition d;
-  d.slots = params.slots;
-  d.scale = params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K)));
+  SlotDefinition d = slot_definition_of(params, s);
   d.divisor = mean ? SlotDefinition::Divisor::read : SlotDefinition::Divisor::none;
-  d.mask_empty = params.mask_empty;
   // t counts valid tokens from 1, as equation 8 does.
   std::vector<double> t;
   double count = 0;
@@ -73,9 +66,7 @@ void AbcCompressiveParams::describe(ConfigDescription<AbcCompressiveParams>& d) 
   d.choice("divide_by", &AbcCompressiveParams::divide_by, {"tokens", "ratio"},
            "a slot is divided by the number of its tokens (their mean), or by n / N as equation 8 "
            "says; the same where N divides the number n of tokens");
-  d.field("mask_empty", &AbcCompressiveParams::mask_empty,
-          "slots without tokens are left out; otherwise they are zeros that take soft-max mass");
-  describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
+  describe_slot_read(d, "slots without tokens");
 }
 
 Mechanism abc_compressive_mechanism() {
@@ -92,24 +83,16 @@ Mechanism abc_compressive_mechanism() {
   facts.presets = kPresets;
   facts.cost_cases = {"{slots: 256}"};
   facts.variants = {"{slots: 7, divide_by: ratio, scale: 1}", "{slots: 50, mask_empty: false}"};
-  facts.limits = {
-      {"as many slots as tokens give soft-max attention",
-       "{slots: 50}",
-       {Form::noncausal},
-       {},
-       [](const ReferenceSequence<double>& s) {
-         return softmax_attention_reference(
-             s, 1 / std::sqrt(static_cast<double>(s.K)), [](int64_t, int64_t) { return true; },
-             [](int64_t, int64_t, int64_t) { return 0.0; });
-       }},
-      {"one slot gives the mean of the values",
-       "{slots: 1}",
-       {Form::noncausal},
-       {},
-       [](const ReferenceSequence<double>& s) {
-         return linear_attention_definition(
-             s, [](int64_t, int64_t, int64_t) { return 1.0; }, [](double x) { return x; });
-       }}};
+  facts.limits = {{"as many slots as tokens give soft-max attention",
+                   "{slots: 50}",
+                   {Form::noncausal},
+                   {},
+                   soft_max_of_tokens},
+                  {"one slot gives the mean of the values",
+                   "{slots: 1}",
+                   {Form::noncausal},
+                   {},
+                   mean_of_values}};
   return define_mechanism<AbcCompressiveParams, AbcCompressiveMixer>(
       std::move(facts), [](const AbcCompressiveParams& params, const auto& sequence) {
         return definition(params, sequence);

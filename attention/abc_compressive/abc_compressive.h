@@ -11,6 +11,7 @@ struct AbcCompressiveParams {
   std::string divide_by = "tokens";
   bool mask_empty = true;
   std::optional<double> scale;
+  std::optional<double> dropout;  // null: the model's attention_dropout
 
   static void describe(ConfigDescription<AbcCompressiveParams>& d);
 };

@@ -3,7 +3,6 @@
 
 #include "attention/abc/slot_choices.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
 #include "attention/slot_support.h"
 
 namespace linnet {
@@ -19,11 +18,8 @@ class AbcL2gMixer : public AttentionMixer {
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
-    SlotMixing mixing;
-    mixing.options.control = SlotControl::given;
-    mixing.options.normalizer = SlotNormalizer::none;
-    mixing.options.scale = params_.scale.value_or(default_scale(options()));
-    mixing.options.mask_empty = params_.mask_empty;
+    const SlotMixing mixing =
+        given_slot_mixing(params_, false, options(), context, draw_key(context));
     return slot_mix(mixing, options(), input, context, state, [&] {
       const Tensor slots = global_token_slots(written_positions(options(), input, context),
                                               params_.stride, params_.slots);
@@ -40,11 +36,8 @@ class AbcL2gMixer : public AttentionMixer {
 
 template <typename Number>
 std::vector<Number> definition(const AbcL2gParams& params, const ReferenceSequence<Number>& s) {
-  SlotDefinition d;
-  d.slots = params.slots;
-  d.scale = params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K)));
+  SlotDefinition d = slot_definition_of(params, s);
   d.divisor = SlotDefinition::Divisor::none;
-  d.mask_empty = params.mask_empty;
   return slot_definition(s, d, [&](int64_t j, int64_t, int64_t l) {
     const int64_t position = s.form == Form::cross ? j : s.positions[static_cast<size_t>(j)];
     return position == l * params.stride ? Number{1} : Number{0};
@@ -66,9 +59,7 @@ void AbcL2gParams::describe(ConfigDescription<AbcL2gParams>& d) {
           "every stride-th position, from the first on, is a global token until N are found")
       .range(1, 1 << 20)
       .unit("tokens");
-  d.field("mask_empty", &AbcL2gParams::mask_empty,
-          "slots not yet written are left out; otherwise they are zeros that take soft-max mass");
-  describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
+  describe_slot_read(d, "slots not yet written");
 }
 
 Mechanism abc_l2g_mechanism() {

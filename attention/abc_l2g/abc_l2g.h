@@ -11,6 +11,7 @@ struct AbcL2gParams {
   int64_t stride = 1;
   bool mask_empty = true;
   std::optional<double> scale;
+  std::optional<double> dropout;  // null: the model's attention_dropout
 
   static void describe(ConfigDescription<AbcL2gParams>& d);
 };

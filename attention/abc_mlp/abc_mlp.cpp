@@ -5,7 +5,6 @@
 
 #include "attention/block_diagonal.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
 #include "attention/slot_support.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
@@ -20,53 +19,99 @@ const std::vector<Preset> kPresets = {
      {{"slots", "128"}}},
     {"abc_footnote",
      "the paper's footnote 5: weights fixed when a token is written",
-     {{"causal_normalisation", "write"}}}};
+     {{"causal_normalisation", "write"}}},
+    {"cab",
+     "the variant that CAB's code runs in LAVO's tables, its causal sums made right",
+     {{"slots", "64"},
+      {"phi_input", "key_value"},
+      {"tied", "false"},
+      {"causal_normalisation", "write"}}},
+    {"cab_released",
+     "the same with the causal sums as released: a token reads only what it writes itself",
+     {{"slots", "64"},
+      {"phi_input", "key_value"},
+      {"tied", "false"},
+      {"causal_normalisation", "write"},
+      {"cab_causal_compat", "true"}}}};
 
 class AbcMlpMixer : public AttentionMixer {
  public:
   AbcMlpMixer(const AbcMlpParams& params, const MixerOptions& options, const MixerScope& scope)
       : AttentionMixer(options, scope), params_(params) {
-    const int64_t H = options.heads, N = params.slots;
-    const bool whole = params.phi_input == "x";
-    const Shape shape = whole ? Shape{H * N, options.width} : Shape{H, N, options.head_width()};
-    const int64_t fan_in = whole ? options.width : options.head_width();
-    const Initializer initial = init_xavier(1 / std::numbers::sqrt2, fan_in, N);
-    const std::string name = params.weight_name(options.form);
-    phi_ = params.tied ? scope.tied.shared(name, shape, initial)
-                       : scope.own.parameter(name, shape, initial);
+    const bool causal = options.form == Form::causal, apart = params.reads_keys_and_values();
+    const bool at_write = params.causal_normalisation == "write";
+    require_usage(!apart || params.activation == SlotControl::exp,
+                  "abc_mlp: phi_input: key_value takes exponential controls; set activation: exp");
+    require_usage(!causal || at_write || !apart,
+                  "abc_mlp: causal weights of phi_input: key_value are normalised when a token is ",
+                  "written; set causal_normalisation: write");
+    require_usage(
+        !causal || at_write || !params.cab_causal_compat,
+        "abc_mlp: cab_causal_compat is about weights that are normalised when a token is ",
+        "written; set causal_normalisation: write");
+    const int64_t H = options.heads, N = params.slots, K = options.head_width();
+    if (apart) {
+      phi_ = weight("phi_key", {N, K}, scope);
+      value_phi_ = weight("phi_value", {N, K}, scope);
+    } else {
+      const bool whole = params.phi_input == "x";
+      phi_ = weight("phi", whole ? Shape{H * N, options.width} : Shape{H, N, K}, scope);
+    }
   }
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
-    SlotMixing mixing;
+    SlotMixing mixing = slot_mixing(params_, options(), context, draw_key(context));
     mixing.options.control = params_.activation;
-    mixing.options.scale = params_.scale.value_or(default_scale(options()));
-    mixing.options.mask_empty = params_.mask_empty;
     mixing.options.floor = params_.floor;
     mixing.write_time = params_.causal_normalisation == "write";
-    return slot_mix(mixing, options(), input, context, state,
-                    [&] { return logits(options().form == Form::cross ? input.source : input.x); });
+    mixing.accumulate = !params_.cab_causal_compat;
+    if (!params_.reads_keys_and_values()) {
+      return slot_mix(mixing, options(), input, context, state, [&] {
+        return logits(options().form == Form::cross ? input.source : input.x);
+      });
+    }
+    return slot_mix(
+        mixing, options(), input, context, state, [&] { return linear(input.k, phi_); },
+        [&] { return linear(input.v, value_phi_); });
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
-    const int64_t H = options().heads, N = params_.slots;
+    const int64_t H = options().heads, N = params_.slots, K = options().head_width();
+    const auto tokens = static_cast<double>(shape.batch * shape.keys);
+    const bool causal = options().form == Form::causal, apart = params_.reads_keys_and_values();
     MixerCost cost = slot_mix_cost(options(), N, shape);
-    // A head's own slice is read by a product that has zeros in the other heads' places.
-    cost.projections = static_cast<double>(shape.batch * H * N * shape.keys * options().width);
-    const int64_t read = params_.phi_input == "x" ? options().width : options().head_width();
-    cost.bytes += static_cast<double>(H * N * read) * size_of(shape.dtype);
+    const double masses = static_cast<double>(shape.batch * H * N) * sizeof(double);
+    if (causal && params_.cab_causal_compat) {
+      cost = {.mixing = tokens * static_cast<double>(H * 2 * (K + N)), .bytes = masses};
+    }
+    if (causal && apart) cost.bytes += masses;
+    // Numbers of the weights, and multiply-adds with them. A head's own slice of x is read by a
+    // product that has zeros in the other heads' places.
+    const int64_t numbers = apart                      ? 2 * N * K
+                            : params_.phi_input == "x" ? H * N * options().width
+                                                       : H * N * K;
+    cost.projections = tokens * static_cast<double>(H * N * (apart ? 2 * K : options().width));
+    cost.bytes += static_cast<double>(numbers) * size_of(shape.dtype);
     return cost;
   }
 
  private:
+  Variable weight(const std::string& control, const Shape& shape, const MixerScope& scope) const {
+    const Initializer initial =
+        init_xavier(1 / std::numbers::sqrt2, shape.sizes().back(), params_.slots);
+    const std::string name = params_.weight_name(control, options().form);
+    return params_.tied ? scope.tied.shared(name, shape, initial)
+                        : scope.own.parameter(name, shape, initial);
+  }
   // x [B,T,E] -> [B,T,H,N].
   Variable logits(const Variable& x) const {
-    const Variable weight = params_.phi_input == "x" ? phi_ : block_diagonal(phi_);
-    return reshape(linear(x, weight), {x.size(0), x.size(1), options().heads, params_.slots});
+    const Variable of_heads = params_.phi_input == "x" ? phi_ : block_diagonal(phi_);
+    return reshape(linear(x, of_heads), {x.size(0), x.size(1), options().heads, params_.slots});
   }
 
   AbcMlpParams params_;
-  Variable phi_;
+  Variable phi_, value_phi_;
 };
 
 template <typename Number>
@@ -81,21 +126,25 @@ Number control_of(SlotControl activation, Number logit) {
   }
 }
 
-// alpha [S,H,N] of every token.
+// alpha [S,H,N] of every token, by the control of that name.
 template <typename Number>
-std::vector<Number> controls(const AbcMlpParams& params, const ReferenceSequence<Number>& s) {
-  const std::vector<Number>& phi = s.parameter(params.weight_name(s.form));
-  const std::vector<Number>& from = s.form == Form::cross ? s.source : s.x;
-  const bool whole = params.phi_input == "x";
+std::vector<Number> controls(const AbcMlpParams& params, const ReferenceSequence<Number>& s,
+                             const std::string& control = "phi") {
+  const std::vector<Number>& phi = s.parameter(params.weight_name(control, s.form));
+  const std::vector<Number>& x = s.form == Form::cross ? s.source : s.x;
   std::vector<Number> alpha;
   for (int64_t j = 0; j < s.S; ++j) {
     for (int64_t row = 0; row < s.H * params.slots; ++row) {
       const int64_t h = row / params.slots;
-      const Number* token = &from[static_cast<size_t>(j * s.E)];
+      // What is read, and which row of the weight reads it.
+      const Number* from = params.phi_input == "x" ? &x[static_cast<size_t>(j * s.E)]
+                           : control == "phi"      ? &x[static_cast<size_t>(j * s.E + h * s.K)]
+                           : control == "phi_key"  ? s.key(j, h)
+                                                   : s.value(j, h);
+      const int64_t width = params.phi_input == "x" ? s.E : s.K;
+      const int64_t reader = control == "phi" ? row : row % params.slots;
       alpha.push_back(control_of(
-          params.activation,
-          whole ? dot_product(&phi[static_cast<size_t>(row * s.E)], token, s.E)
-                : dot_product(&phi[static_cast<size_t>(row * s.K)], token + h * s.K, s.K)));
+          params.activation, dot_product(&phi[static_cast<size_t>(reader * width)], from, width)));
     }
   }
   return alpha;
@@ -103,19 +152,22 @@ std::vector<Number> controls(const AbcMlpParams& params, const ReferenceSequence
 
 template <typename Number>
 std::vector<Number> definition(const AbcMlpParams& params, const ReferenceSequence<Number>& s) {
-  const std::vector<Number> alpha = controls(params, s);
-  SlotDefinition d;
-  d.slots = params.slots;
-  d.scale = params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K)));
+  SlotDefinition d = slot_definition_of(params, s);
   if (s.form == Form::causal && params.causal_normalisation == "write") {
     d.divisor = SlotDefinition::Divisor::write;
+    d.accumulate = !params.cab_causal_compat;
   }
   // exp never needs a floor.
   d.floor = params.activation == SlotControl::exp ? 0 : params.floor;
-  d.mask_empty = params.mask_empty;
-  return slot_definition(s, d, [&](int64_t j, int64_t h, int64_t l) {
-    return alpha[static_cast<size_t>((j * s.H + h) * params.slots + l)];
-  });
+  const auto written = [&](const std::vector<Number>& alpha) {
+    return [&](int64_t j, int64_t h, int64_t l) {
+      return alpha[static_cast<size_t>((j * s.H + h) * params.slots + l)];
+    };
+  };
+  const bool apart = params.reads_keys_and_values();
+  const std::vector<Number> keys = controls(params, s, apart ? "phi_key" : "phi");
+  const std::vector<Number> values = apart ? controls(params, s, "phi_value") : keys;
+  return slot_definition(s, d, written(keys), written(values));
 }
 
 std::vector<LimitingCase> limiting_cases() {
@@ -126,10 +178,7 @@ std::vector<LimitingCase> limiting_cases() {
        [](const std::string& name, std::vector<double>& values) {
          if (name.starts_with("phi")) std::fill(values.begin(), values.end(), 0);
        },
-       [](const ReferenceSequence<double>& s) {
-         return linear_attention_definition(
-             s, [](int64_t, int64_t, int64_t) { return 1.0; }, [](double x) { return x; });
-       }},
+       mean_of_values},
       {"one slot gives a soft-max over tokens that no query changes",
        "{slots: 1}",
        {Form::noncausal, Form::causal, Form::cross},
@@ -153,22 +202,24 @@ void AbcMlpParams::describe(ConfigDescription<AbcMlpParams>& d) {
   d.choice("causal_normalisation", &AbcMlpParams::causal_normalisation, {"read", "write"},
            "causal weights are divided by the sum up to the reader (means, appendix B.1), or by "
            "the sum up to the writer (footnote 5)");
-  d.choice("phi_input", &AbcMlpParams::phi_input, {"x", "head"},
-           "the control reads the whole token, or the head's own slice of it");
+  d.choice("phi_input", &AbcMlpParams::phi_input, {"x", "head", "key_value"},
+           "the control reads the whole token, or the head's own slice of it; or keys and values "
+           "have one each, shared by heads, that reads them (CAB's code)");
   d.choice(
       "activation", &AbcMlpParams::activation,
       {{"exp", SlotControl::exp}, {"sigmoid", SlotControl::sigmoid}, {"relu", SlotControl::relu}},
       "of the control");
-  d.field("mask_empty", &AbcMlpParams::mask_empty,
-          "slots never written are left out; otherwise they are zeros that take soft-max mass");
+  describe_slot_read(d, "slots never written");
   d.field("tied", &AbcMlpParams::tied, "one control for all layers of a kind of attention");
-  d.field("scale", &AbcMlpParams::scale, "factor of q . k; null: 1/sqrt(K)").above(0);
   d.field("floor", &AbcMlpParams::floor, "least divisor of sigmoid and relu controls").above(0);
+  d.field("cab_causal_compat", &AbcMlpParams::cab_causal_compat,
+          "causal, normalised at writing: a token reads only what it writes itself, as CAB's "
+          "released code does by mistake; to reproduce its numbers");
 }
 
-std::string AbcMlpParams::weight_name(Form form) const {
-  if (!tied) return "phi.weight";
-  return form == Form::cross ? "phi_cross.weight" : "phi_self.weight";
+std::string AbcMlpParams::weight_name(const std::string& control, Form form) const {
+  if (!tied) return control + ".weight";
+  return control + (form == Form::cross ? "_cross.weight" : "_self.weight");
 }
 
 Mechanism abc_mlp_mechanism() {
@@ -179,7 +230,8 @@ Mechanism abc_mlp_mechanism() {
       "alpha_jl = exp(phi_l . x_j), K~_l = sum_j alpha_jl k_j / sum_j alpha_jl, V~_l likewise\n"
       "y_i = sum_l softmax_l(scale q_i . K~_l) V~_l  (causal: sums over j <= i)";
   facts.complexity = "time B H T N (2 K + 2 V + E), memory of decoding B H N (K + V + 1)";
-  facts.sources = "Peng et al. 2022, ABC: Attention with Bounded-Memory Control";
+  facts.sources =
+      "Peng et al. 2022, ABC: Attention with Bounded-Memory Control; CAB's code (key_value)";
   facts.traits.noncausal = facts.traits.causal = facts.traits.cross = true;
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = "T N";
@@ -188,7 +240,9 @@ Mechanism abc_mlp_mechanism() {
   facts.variants = {"{slots: 5, causal_normalisation: write, phi_input: head}",
                     "{slots: 7, activation: sigmoid, tied: false, scale: 1}",
                     "{slots: 6, activation: relu, mask_empty: false}",
-                    "{slots: 4, activation: relu, causal_normalisation: write}"};
+                    "{slots: 4, activation: relu, causal_normalisation: write}",
+                    "{preset: cab, slots: 6}",
+                    "{preset: cab_released, slots: 5, tied: true}"};
   facts.limits = limiting_cases();
   return define_mechanism<AbcMlpParams, AbcMlpMixer>(
       std::move(facts), [](const AbcMlpParams& params, const auto& sequence) {

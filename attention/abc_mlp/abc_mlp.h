@@ -15,11 +15,16 @@ struct AbcMlpParams {
   bool mask_empty = true;
   bool tied = true;
   std::optional<double> scale;
+  std::optional<double> dropout;  // null: the model's attention_dropout
   double floor = 1e-6;
+  bool cab_causal_compat = false;
 
   static void describe(ConfigDescription<AbcMlpParams>& d);
-  // The name of the control's weight: one a kind of attention where layers share it.
-  std::string weight_name(Form form) const;
+  // Keys and values have controls of their own, which read them.
+  bool reads_keys_and_values() const { return phi_input == "key_value"; }
+  // The name of a control's weight (`phi`, or `phi_key` and `phi_value`): one a kind of attention
+  // where layers share it.
+  std::string weight_name(const std::string& control, Form form) const;
 };
 
 Mechanism abc_mlp_mechanism();

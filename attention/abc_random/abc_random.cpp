@@ -3,7 +3,6 @@
 
 #include "attention/abc/slot_choices.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
 #include "attention/slot_support.h"
 
 namespace linnet {
@@ -21,12 +20,8 @@ class AbcRandomMixer : public AttentionMixer {
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
-    SlotMixing mixing;
-    mixing.options.control = SlotControl::given;
-    mixing.options.normalizer =
-        params_.pool == "mean" ? SlotNormalizer::read_time : SlotNormalizer::none;
-    mixing.options.scale = params_.scale.value_or(default_scale(options()));
-    mixing.options.mask_empty = params_.mask_empty;
+    const SlotMixing mixing =
+        given_slot_mixing(params_, params_.pool == "mean", options(), context, draw_key(context));
     return slot_mix(mixing, options(), input, context, state, [&] {
       const int64_t H = options().heads;
       const Tensor positions = written_positions(options(), input, context);
@@ -65,11 +60,8 @@ class AbcRandomMixer : public AttentionMixer {
 
 template <typename Number>
 std::vector<Number> definition(const AbcRandomParams& params, const ReferenceSequence<Number>& s) {
-  SlotDefinition d;
-  d.slots = params.slots;
-  d.scale = params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K)));
+  SlotDefinition d = slot_definition_of(params, s);
   d.divisor = params.pool == "mean" ? SlotDefinition::Divisor::read : SlotDefinition::Divisor::none;
-  d.mask_empty = params.mask_empty;
   require(s.draws.contains("token_slots"), "abc_random: the definition needs the mixer's draws");
   return slot_definition(s, d, one_slot_each(s, recorded_slots(s, s.draws.at("token_slots"))));
 }
@@ -81,9 +73,7 @@ void AbcRandomParams::describe(ConfigDescription<AbcRandomParams>& d) {
   d.field("slots", &AbcRandomParams::slots, "memory slots N").range(1, 4096);
   d.choice("pool", &AbcRandomParams::pool, {"sum", "mean"},
            "a slot holds the sum of its tokens, as the paper writes, or their mean");
-  d.field("mask_empty", &AbcRandomParams::mask_empty,
-          "slots never written are left out; otherwise they are zeros that take soft-max mass");
-  describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
+  describe_slot_read(d, "slots never written");
 }
 
 Mechanism abc_random_mechanism() {

@@ -12,6 +12,7 @@ struct AbcRandomParams {
   std::string pool = "sum";
   bool mask_empty = true;
   std::optional<double> scale;
+  std::optional<double> dropout;  // null: the model's attention_dropout
 
   static void describe(ConfigDescription<AbcRandomParams>& d);
 };

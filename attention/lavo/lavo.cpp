@@ -5,7 +5,9 @@
 
 #include "attention/define.h"
 #include "attention/lavo/lavo_reference.h"
+#include "attention/lavo/limiting_cases.h"
 #include "attention/lavo/local_weight.h"
+#include "attention/lavo/one_pass.h"
 #include "attention/lavo/orthonormal.h"
 #include "attention/mixer_support.h"
 #include "attention/primitives/orthogonal_memory.h"
@@ -58,6 +60,7 @@ class LavoMixer : public AttentionMixer {
                 const MixerState& state) const override {
     if (options().form == Form::cross) return mix_cross(input, context, state);
     refuse_key_positions(context, "lavo");
+    if (takes_one_pass(input, context, state)) return one_pass(input, context, state);
     MixResult local = window(input, context, state);
     const std::string code = params_.code_of(options().form);
     const Variable f = code == "k"                     ? input.k
@@ -138,6 +141,31 @@ class LavoMixer : public AttentionMixer {
     MixerState encoded;
     keep(global.carry, encoded);
     return {global.y, std::move(encoded)};
+  }
+
+  // The causal form as the paper has it, trained or read from the start, without padding.
+  bool takes_one_pass(const MixInput& input, const MixerContext& context,
+                      const MixerState& state) const {
+    const double dropout = context.training ? params_.dropout.value_or(options().dropout) : 0;
+    return options().form == Form::causal && state.empty() && !context.key_mask.defined() &&
+           params_.code_of(Form::causal) == "f_local" && params_.pre_agg == "reuse" &&
+           params_.global_scope == "completed" && dropout == 0 &&
+           lavo_pass_fits(pass_inputs(input), pass_options());
+  }
+  MixResult one_pass(const MixInput& input, const MixerContext& context,
+                     const MixerState& state) const {
+    const LavoPassResult result =
+        lavo_pass(pass_inputs(input),
+                  {pass_options(), context.segments, context.positions, context.place.time_offset});
+    MixerState after = carry_keys(input, context, state, params_.window - 1);
+    keep(result.carry, after);
+    return {result.y, std::move(after)};
+  }
+  LavoPassVariables pass_inputs(const MixInput& input) const {
+    return {input.q, input.k, input.v, basis(input.q.dtype()), epe_};
+  }
+  LavoPassOptions pass_options() const {
+    return {params_.window, scale(), params_.empty_memory == "local_only"};
   }
 
   // Soft-max attention in the window, with the embedded position encoding.
@@ -226,80 +254,6 @@ class LavoMixer : public AttentionMixer {
   std::string basis_name_;
 };
 
-// The limiting cases of the specification, for heads of 8.
-std::vector<LimitingCase> limiting_cases() {
-  const auto zero = [](std::vector<double>& values) { std::fill(values.begin(), values.end(), 0); };
-  const auto half_of_window = [](const LavoParams& params) {
-    return [params](const ReferenceSequence<double>& s) {
-      std::vector<double> y = lavo_window_reference(params, s);
-      for (double& value : y) value *= 0.5;
-      return y;
-    };
-  };
-  LavoParams wide;
-  wide.rank = 8;
-  wide.window = 64;
-  wide.epe = "off";
-  LavoParams narrow;
-  narrow.rank = 8;
-  narrow.window = 5;
-  LavoParams single = wide;
-  single.window = 1;
-  single.nc_window = "two_sided";
-  const auto zero_queries_complete_basis = [zero](const std::string& name,
-                                                  std::vector<double>& values) {
-    if (name == "q.weight" || name == "q.bias") zero(values);
-    if (name != "basis") return;
-    for (size_t i = 0; i < values.size(); ++i) values[i] = i % 64 % 9 == 0 ? 1 : 0;
-  };
-  const auto reads_mean_of_values = [](const LavoParams& params) {
-    return [params](const ReferenceSequence<double>& s) {
-      std::vector<double> mean(static_cast<size_t>(s.H * s.V), 0);
-      for (int64_t j = 0; j < s.S; ++j) {
-        for (size_t c = 0; c < mean.size(); ++c) {
-          mean[c] += s.value(j, 0)[c] / static_cast<double>(s.S);
-        }
-      }
-      const bool cross = s.form == Form::cross;
-      std::vector<double> y =
-          cross ? std::vector<double>(mean.size() * s.T) : lavo_window_reference(params, s);
-      for (size_t i = 0; i < y.size(); ++i) {
-        const double global = mean[i % mean.size()] / 8;
-        y[i] = cross ? global : 0.5 * (y[i] + global);
-      }
-      return y;
-    };
-  };
-  return {{"a window that reaches everything, without positions, gives half of causal soft-max",
-           "{rank: 8, window: 64, epe: off}",
-           {Form::causal},
-           {},
-           [](const ReferenceSequence<double>& s) {
-             std::vector<double> y = softmax_attention_reference(
-                 s, 1 / std::sqrt(8.0), [](int64_t, int64_t) { return true; },
-                 [](int64_t, int64_t, int64_t) { return 0.0; });
-             for (double& value : y) value *= 0.5;
-             return y;
-           }},
-          {"a basis of zeros leaves half of the window",
-           "{rank: 8, window: 5}",
-           {Form::causal, Form::noncausal},
-           [zero](const std::string& name, std::vector<double>& values) {
-             if (name == "basis") zero(values);
-           },
-           half_of_window(narrow)},
-          {"zero queries and a complete basis read the mean of the codes, divided by K",
-           "{rank: 8, window: 64, epe: off, code_input: v}",
-           {Form::noncausal, Form::cross},
-           zero_queries_complete_basis,
-           reads_mean_of_values(wide)},
-          {"attention inside blocks of one token compresses the values themselves",
-           "{rank: 8, window: 1, epe: off, nc_window: two_sided, pre_agg: separate}",
-           {Form::noncausal},
-           zero_queries_complete_basis,
-           reads_mean_of_values(single)}};
-}
-
 }  // namespace
 
 void LavoParams::describe(ConfigDescription<LavoParams>& d) {
@@ -382,7 +336,7 @@ Mechanism lavo_mechanism() {
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = "T (w + r)";
   facts.presets = kPresets;
-  facts.limits = limiting_cases();
+  facts.limits = lavo_limiting_cases();
   facts.check_head_width = 64;
   facts.cost_cases = {
       "{rank: 128, window: 256}", "{rank: 128, window: 256, pre_agg: separate, nc_window: block}",

@@ -5,7 +5,6 @@
 
 #include "attention/define.h"
 #include "attention/linformer/position_table.h"
-#include "attention/mixer_support.h"
 #include "attention/slot_support.h"
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
@@ -51,11 +50,8 @@ class LinformerMixer : public AttentionMixer {
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
-    SlotMixing mixing;
-    mixing.options.control = SlotControl::given;
-    mixing.options.normalizer = SlotNormalizer::none;
-    mixing.options.scale = params_.scale.value_or(default_scale(options()));
-    mixing.options.mask_empty = params_.mask_empty;
+    const SlotMixing mixing =
+        given_slot_mixing(params_, false, options(), context, draw_key(context));
     const auto controls = [&](const Variable& weight) {
       const Tensor positions = key_positions(input, context);
       const Variable rows = embedding(positions, position_table(weight, options().heads));
@@ -120,11 +116,9 @@ class LinformerMixer : public AttentionMixer {
 
 template <typename Number>
 std::vector<Number> definition(const LinformerParams& params, const ReferenceSequence<Number>& s) {
-  SlotDefinition d;
+  SlotDefinition d = slot_definition_of(params, s);
   d.slots = params.rows(s.options);
-  d.scale = params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K)));
   d.divisor = SlotDefinition::Divisor::none;
-  d.mask_empty = params.mask_empty;
   const int64_t N = params.length(s.options);
   const auto of = [&](const std::string& name) {
     const std::vector<Number>& weight = s.parameter(name);
@@ -147,11 +141,7 @@ std::vector<LimitingCase> limiting_cases() {
              if (!is_projection(name)) return;
              for (size_t i = 0; i < values.size(); ++i) values[i] = i % 161 == 0 ? 1 : 0;
            },
-           [](const ReferenceSequence<double>& s) {
-             return softmax_attention_reference(
-                 s, 1 / std::sqrt(static_cast<double>(s.K)), [](int64_t, int64_t) { return true; },
-                 [](int64_t, int64_t, int64_t) { return 0.0; });
-           }},
+           soft_max_of_tokens},
           {"E = I gives causal soft-max attention",
            "{slots: 160}",
            {Form::causal},
@@ -159,21 +149,14 @@ std::vector<LimitingCase> limiting_cases() {
              if (!is_projection(name)) return;
              for (size_t i = 0; i < values.size(); ++i) values[i] = i % 161 == 0 ? 1 : 0;
            },
-           [](const ReferenceSequence<double>& s) {
-             return softmax_attention_reference(
-                 s, 1 / std::sqrt(static_cast<double>(s.K)), [](int64_t, int64_t) { return true; },
-                 [](int64_t, int64_t, int64_t) { return 0.0; });
-           }},
+           soft_max_of_tokens},
           {"one row of 1/n gives the mean of the values",
            "{slots: 1, max_length: 50}",
            {Form::noncausal},
            [is_projection](const std::string& name, std::vector<double>& values) {
              if (is_projection(name)) std::fill(values.begin(), values.end(), 0.02);
            },
-           [](const ReferenceSequence<double>& s) {
-             return linear_attention_definition(
-                 s, [](int64_t, int64_t, int64_t) { return 1.0; }, [](double x) { return x; });
-           }}};
+           mean_of_values}};
 }
 
 }  // namespace
@@ -195,9 +178,7 @@ void LinformerParams::describe(ConfigDescription<LinformerParams>& d) {
   d.field("freeze", &LinformerParams::freeze, "keep the drawn projections, which are no parameter");
   d.choice("init", &LinformerParams::init, {"normal", "xavier", "uniform"},
            "deviation 0.02; uniform with gain 1/sqrt(2); or uniform in +-1/sqrt(slots)");
-  d.field("mask_empty", &LinformerParams::mask_empty,
-          "rows that are zero at every token seen are left out; otherwise they take soft-max mass");
-  d.field("scale", &LinformerParams::scale, "factor of q . k; null: 1/sqrt(K)").above(0);
+  describe_slot_read(d, "rows that are zero at every token seen");
 }
 
 MixerTraits LinformerParams::traits(MixerTraits traits) const {

@@ -14,6 +14,7 @@ struct LinformerParams {
   std::string init = "normal";
   bool mask_empty = true;
   std::optional<double> scale;
+  std::optional<double> dropout;  // null: the model's attention_dropout
 
   static void describe(ConfigDescription<LinformerParams>& d);
   MixerTraits traits(MixerTraits traits) const;

@@ -1,11 +1,15 @@
-// Luna: parameters, mixer, literal definition, registry entry.
+// Luna: parameters, mixer, registry entry.
 #include "attention/luna/luna.h"
 
-#include <cmath>
 #include <numbers>
 
 #include "attention/define.h"
+#include "attention/luna/causal_writes.h"
+#include "attention/luna/luna_definition.h"
 #include "attention/mixer_support.h"
+#include "attention/primitives/slot_attention.h"
+#include "attention/rope_linear/division.h"
+#include "attention/segment_scan.h"
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
 #include "autograd/linear.h"
@@ -14,6 +18,8 @@
 
 namespace linnet {
 namespace {
+
+using namespace luna_definition;
 
 const std::vector<Preset> kPresets = {
     {"lra", "Long Range Arena: a memory of 16 vectors", {{"slots", "16"}}},
@@ -51,17 +57,21 @@ class LunaMixer : public TokenMixer {
     pack_context_ = projection("pack_context", gain);
     context_ = projection("context", gain);
     out_ = projection("out", 1);
-    norm_gain_ = scope.own.parameter("memory_norm.gain", {width}, init_constant(1));
-    norm_bias_ = scope.own.parameter("memory_norm.bias", {width}, init_constant(0));
+    if (options.form != Form::causal) {
+      norm_gain_ = scope.own.parameter("memory_norm.gain", {width}, init_constant(1));
+      norm_bias_ = scope.own.parameter("memory_norm.bias", {width}, init_constant(0));
+    }
     memory_ = scope.tied.shared("luna_memory", {params.slots, width},
                                 init_normal(1 / std::sqrt(static_cast<double>(width))));
   }
 
   MixerResult forward(const Variable& x, const MixerContext& context,
-                      const MixerState&) const override {
-    require(options_.form == Form::noncausal, "luna: this attention was built for the cross form");
+                      const MixerState& state) const override {
+    require(options_.form != Form::cross, "luna: this attention was built for the cross form");
+    if (options_.form == Form::causal) return causal(x, context, state);
     require_usage(!context.segments.defined(),
-                  "luna has one memory for each row; do not pack documents into rows");
+                  "luna has one memory for each row; do not pack documents into rows (the causal "
+                  "form can)");
     const Packed packed = pack(x, context.key_mask, context);
     MixerResult result = unpack(x, packed, context);
     result.streams[stream_] = packed.memory;
@@ -86,18 +96,25 @@ class LunaMixer : public TokenMixer {
   }
 
   MixerCost cost(const MixerShape& shape) const override {
-    const bool cross = options_.form == Form::cross;
+    const bool cross = options_.form == Form::cross, causal = options_.form == Form::causal;
     const auto rows = static_cast<double>(shape.batch), width = static_cast<double>(options_.width);
     const auto slots = static_cast<double>(params_.slots);
     const auto queries = static_cast<double>(shape.queries);
     const double keys = cross ? static_cast<double>(shape.keys) : queries;
     const auto element = static_cast<double>(size_of(shape.dtype));
     MixerCost cost;
-    cost.projections = rows * width * width * (2 * queries + keys + 2 * slots);
+    // Causal: the memory is projected once, and how much is written are element-wise sums.
+    cost.projections =
+        width * width *
+        (causal ? rows * 4 * queries + slots : rows * (2 * queries + keys + 2 * slots));
     cost.mixing = rows * slots * 2 * width * (queries + keys);
-    const double parameters = 5 * width * (width + (options_.bias ? 1 : 0)) + (2 + slots) * width;
+    const double parameters =
+        5 * width * (width + (options_.bias ? 1 : 0)) + ((causal ? 0 : 2) + slots) * width;
     cost.bytes = element * (rows * width * (2 * queries + (cross ? keys : 0)) + parameters);
     if (cross) cost.bytes += rows * slots * (element * width + sizeof(int64_t));
+    if (causal) {
+      cost.bytes += rows * (slots * width * size_of(sum_dtype(shape.dtype)) + sizeof(int64_t));
+    }
     return cost;
   }
 
@@ -115,21 +132,81 @@ class LunaMixer : public TokenMixer {
     return reshape(y, {y.size(0), y.size(1), width});
   }
 
+  // P of the first layer, [rows,l,E].
+  Variable first_memory(int64_t rows, Device device) const {
+    const Tensor ids = counted_positions(rows, params_.slots, 0, device);
+    const Variable memory = embedding(ids, memory_);
+    return params_.slot_positions ? add_sinusoidal(memory, ids) : memory;
+  }
   // P of this layer, [B,l,E].
   Variable memory(const Variable& x, const MixerContext& context) const {
     const auto found = context.streams.find(stream_);
     if (found != context.streams.end()) return found->second;
-    const Tensor ids = counted_positions(x.size(0), params_.slots, 0, x.value().device());
-    const Variable rows = embedding(ids, memory_);
-    return params_.slot_positions ? add_sinusoidal(rows, ids) : rows;
+    return first_memory(x.size(0), x.value().device());
   }
 
-  BlockAttentionContext reading(const char* site, const MixerContext& context) const {
+  double logit_scale() const { return params_.scale.value_or(default_scale(options_)); }
+  RandomKey draw_key(const char* step, const MixerContext& context) const {
+    return context.random.at(site_).at(step);
+  }
+
+  MixerResult causal(const Variable& x, const MixerContext& context,
+                     const MixerState& state) const {
+    const int64_t B = x.size(0), T = x.size(1), H = options_.heads, l = params_.slots;
+    const DType dtype = sum_dtype(x.dtype());
+    const Device device = x.value().device();
+    const Variable memory = as_dtype(pack_query_(first_memory(1, device)), dtype);
+    Variable writes = causal_writes(as_dtype(heads(pack_context_(x)), dtype),
+                                    reshape(memory, {l, H, options_.head_width()}),
+                                    context.key_mask, logit_scale());
+    if (context.training) {
+      const DropoutSpec spec{params_.dropout.value_or(options_.dropout), draw_key("pack", context),
+                             context.place};
+      writes = reshape(dropout(reshape(writes, {B, T, H * l}), spec), writes.shape());
+    }
+    // Sums over the tokens that count so far, divided by how many these are. Their number divides
+    // queries and results instead of the sums.
+    const Variable ones(Tensor::full({B, T, 1}, 1, dtype, device));
+    const Variable carried_count =
+        state.empty() ? Variable() : Variable(state.at("count").value().to(dtype));
+    const RunningSum counts =
+        running_sum(ones, carried_count, context.key_mask, context.segments, true);
+    const auto mean = [&](const Variable& sums, const Shape& shape) {
+      const Shape one{B, T, 1, 1};
+      const Variable rows = reshape(sums, {B, T, 1, options_.width});
+      return reshape(divide_by_products(rows, reshape(ones, one), reshape(counts.sums, one),
+                                        Normalizer::clamp, 1, context.key_mask),
+                     shape);
+    };
+    const Variable written = as_dtype(heads(context_(x)), dtype);
+    SlotAttentionContext at;
+    at.options.control = SlotControl::given;
+    at.options.normalizer = SlotNormalizer::none;
+    at.options.scale = logit_scale();
+    at.options.mask_empty = false;
+    at.query_mask = at.key_mask = context.key_mask;
+    at.segments = context.segments;
+    // Keys and values are the same vectors, and so are their sums.
+    SlotMemory past;
+    if (!state.empty()) {
+      past.keys = past.values = as_dtype(state.at("sums"), dtype);
+      past.mass = Variable(Tensor::full({B, H, l}, 1, DType::f64, device));  // all in use
+    }
+    const Variable queries = mean(as_dtype(query_(x), dtype), written.shape());
+    const SlotAttentionResult read =
+        slot_attention_causal({queries, written, written, writes}, at, past);
+    const Variable y = as_dtype(mean(read.o, {B, T, options_.width}), x.dtype());
+    return {out_(y),
+            y,
+            {{"sums", read.state.keys}, {"count", Variable(counts.last.value().to(DType::i64))}}};
+  }
+
+  BlockAttentionContext reading(const char* step, const MixerContext& context) const {
     BlockAttentionContext block;
     block.cross = true;
     block.place = context.place;
-    block.options.scale = params_.scale.value_or(default_scale(options_));
-    set_dropout(block, params_.dropout, options_, context, context.random.at(site_).at(site));
+    block.options.scale = logit_scale();
+    set_dropout(block, params_.dropout, options_, context, draw_key(step, context));
     return block;
   }
 
@@ -176,76 +253,40 @@ class LunaMixer : public TokenMixer {
   Variable norm_gain_, norm_bias_, memory_;
 };
 
-// x [n,E] by a projection of that name.
-template <typename Number>
-std::vector<Number> projected(const ReferenceSequence<Number>& s, const std::vector<Number>& x,
-                              const std::string& name) {
-  const std::vector<Number>& weight = s.parameter(name + ".weight");
-  const auto bias = s.parameters.find(name + ".bias");
-  std::vector<Number> y(x.size());
-  for (size_t i = 0; i < y.size(); ++i) {
-    const size_t token = i / static_cast<size_t>(s.E), o = i % static_cast<size_t>(s.E);
-    y[i] = s.stored(dot_product(&x[token * static_cast<size_t>(s.E)],
-                                &weight[o * static_cast<size_t>(s.E)], s.E) +
-                    (bias == s.parameters.end() ? Number{0} : bias->second[o]));
-  }
-  return y;
-}
-
-// Soft-max attention of all heads of queries [n,E] over [m,E], keys and values in one.
-template <typename Number>
-std::vector<Number> read(const ReferenceSequence<Number>& s, const std::vector<Number>& queries,
-                         const std::vector<Number>& memory, const std::vector<uint8_t>& valid,
-                         Number scale) {
-  const auto width = static_cast<size_t>(s.E);
-  std::vector<Number> y(queries.size(), 0);
-  for (size_t i = 0; i < queries.size() / width; ++i) {
-    for (size_t h = 0; h < width; h += static_cast<size_t>(s.K)) {
-      std::vector<Number> logits;
-      for (size_t j = 0; j < valid.size(); ++j) {
-        logits.push_back(valid[j] == 0 ? -std::numeric_limits<Number>::infinity()
-                                       : scale * dot_product(&queries[i * width + h],
-                                                             &memory[j * width + h], s.K));
-      }
-      const std::vector<Number> weights = softmax_of(std::move(logits));
-      for (size_t j = 0; j < valid.size(); ++j) {
-        if (valid[j] == 0) continue;
-        for (size_t c = h; c < h + static_cast<size_t>(s.K); ++c) {
-          y[i * width + c] += weights[j] * memory[j * width + c];
-        }
-      }
-    }
-  }
-  for (Number& value : y) value = s.stored(value);
-  return y;
-}
-
-// The memory of a first layer, [l,E].
-template <typename Number>
-std::vector<Number> first_memory(const LunaParams& params, const ReferenceSequence<Number>& s) {
-  std::vector<Number> p = s.parameter("luna_memory");
-  for (size_t i = 0; params.slot_positions && i < p.size(); ++i) {
-    const auto slot = static_cast<int64_t>(i / static_cast<size_t>(s.E));
-    const auto channel = static_cast<int64_t>(i % static_cast<size_t>(s.E));
-    const Number angle = static_cast<Number>(slot) *
-                         std::pow(Number{10000}, -static_cast<Number>(channel - channel % 2) /
-                                                     static_cast<Number>(s.E));
-    p[i] = s.stored(p[i] + (channel % 2 == 0 ? std::sin(angle) : std::cos(angle)));
-  }
-  return p;
-}
-
-template <typename Number>
-std::vector<Number> definition(const LunaParams& params, const ReferenceSequence<Number>& s) {
-  const auto scale =
-      static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
-  const std::vector<Number> tokens =
-      projected(s, s.form == Form::cross ? s.source : s.x, "pack_context");
-  const std::vector<Number> packed =
-      read(s, projected(s, first_memory(params, s), "pack_query"), tokens, s.key_valid, scale);
-  const bool any = std::count(s.key_valid.begin(), s.key_valid.end(), 0) < s.S;
-  const std::vector<uint8_t> slots(static_cast<size_t>(params.slots), any ? 1 : 0);
-  return read(s, projected(s, s.x, "query"), projected(s, packed, "context"), slots, scale);
+std::vector<LimitingCase> limiting_cases() {
+  return {{"a memory of one vector gives every token the same",
+           "{slots: 1}",
+           {Form::noncausal, Form::cross},
+           {},
+           [](const ReferenceSequence<double>& s) {
+             LunaParams params;
+             params.slots = 1;
+             const auto packed =
+                 read(s, projected(s, first_memory(params, s), "pack_query"),
+                      projected(s, s.form == Form::cross ? s.source : s.x, "pack_context"),
+                      s.key_valid, 1 / std::sqrt(static_cast<double>(s.K)));
+             const std::vector<double> row = projected(s, packed, "context");
+             std::vector<double> y;
+             for (int64_t i = 0; i < s.T; ++i) y.insert(y.end(), row.begin(), row.end());
+             return y;
+           }},
+          {"a memory that asks for nothing gives the mean of the tokens so far",
+           "{slots: 3}",
+           {Form::causal},
+           [](const std::string& name, std::vector<double>& values) {
+             if (name.starts_with("pack_query")) std::fill(values.begin(), values.end(), 0);
+           },
+           [](const ReferenceSequence<double>& s) {
+             const std::vector<double> written = projected(s, s.x, "context");
+             std::vector<double> y, sum(static_cast<size_t>(s.E), 0);
+             for (int64_t i = 0; i < s.T; ++i) {
+               for (int64_t c = 0; c < s.E; ++c) {
+                 sum[static_cast<size_t>(c)] += written[static_cast<size_t>(i * s.E + c)];
+                 y.push_back(sum[static_cast<size_t>(c)] / static_cast<double>(i + 1));
+               }
+             }
+             return y;
+           }}};
 }
 
 }  // namespace
@@ -267,31 +308,22 @@ Mechanism luna_mechanism() {
   facts.title = "Luna: attention through a side memory that passes from layer to layer";
   facts.equation =
       "Y_P = softmax(scale (P W_pq) (X W_pc)^T) (X W_pc)   a head at a time\n"
-      "y   = softmax(scale (X W_q) (Y_P W_c)^T) (Y_P W_c), P of the next layer = norm(P + Y_P)";
-  facts.complexity = "time 4 B T l E, memory of the source in cross-attention B l E";
+      "y   = softmax(scale (X W_q) (Y_P W_c)^T) (Y_P W_c), P of the next layer = norm(P + Y_P)\n"
+      "causal: w_jl = log2(1 + 2^(scale P_l W_pq . x_j W_pc)), Y_t = (1/t) sum_{j<=t} w_j x_j W_c\n"
+      "        y_t = softmax(scale (x_t W_q) Y_t^T) Y_t, P the same in every layer";
+  facts.complexity =
+      "time 4 B T l E (causal: 5 B T l E), memory of the source in cross-attention and of decoding "
+      "B l E";
   facts.sources = "Ma et al. 2021, Luna: Linear Unified Nested Attention";
-  facts.traits.noncausal = facts.traits.cross = true;
+  facts.traits.noncausal = facts.traits.causal = facts.traits.cross = true;
+  facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = "T l";
-  facts.traits.exempt["packing"] = "a row has one memory: packed documents are refused";
+  facts.traits.exempt["packing"] =
+      "outside the causal form a row has one memory: packed documents are refused";
   facts.presets = kPresets;
   facts.cost_cases = {"{slots: 256}"};
   facts.variants = {"{slots: 5, scale: 1, slot_positions: false}"};
-  facts.limits = {{"a memory of one vector gives every token the same",
-                   "{slots: 1}",
-                   {Form::noncausal, Form::cross},
-                   {},
-                   [](const ReferenceSequence<double>& s) {
-                     LunaParams params;
-                     params.slots = 1;
-                     const auto packed =
-                         read(s, projected(s, first_memory(params, s), "pack_query"),
-                              projected(s, s.form == Form::cross ? s.source : s.x, "pack_context"),
-                              s.key_valid, 1 / std::sqrt(static_cast<double>(s.K)));
-                     const std::vector<double> row = projected(s, packed, "context");
-                     std::vector<double> y;
-                     for (int64_t i = 0; i < s.T; ++i) y.insert(y.end(), row.begin(), row.end());
-                     return y;
-                   }}};
+  facts.limits = limiting_cases();
   return define_mechanism<LunaParams, LunaMixer>(
       std::move(facts),
       [](const LunaParams& params, const auto& sequence) { return definition(params, sequence); });

@@ -3,6 +3,7 @@
 
 #include "attention/primitives/binding.h"
 #include "attention/primitives/cuda/linear_attention.h"
+#include "attention/primitives/cuda/linear_attention_path.h"
 #include "core/cuda/backend.h"
 
 namespace linnet {
@@ -77,6 +78,14 @@ LinearAttentionGradients<T> gradients_of(const Arrays& d) {
   out.key_proportions = pointer<T>(d.key_proportions);
   out.log_decay = pointer<T>(d.log_decay);
   return out;
+}
+
+// Of y as the kernels of this call write it and backward reads it.
+DType output_type(const LinearAttentionContext& context, const Arrays& in, DType computing) {
+  if constexpr (kCuda) {
+    if (on_cuda(in.q) && cuda::linear_attention_is_fast(context, in)) return in.q.dtype();
+  }
+  return computing;
 }
 
 void causal_forward(const LinearAttentionContext& context, const Arrays& in, const Tensor& y,
@@ -195,7 +204,8 @@ LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& in
   const Shape state_shape = memory_shape(B, arrays.k.size(2), arrays.k.size(3),
                                          arrays.key_proportions.defined(), arrays.v.size(3));
   if (arrays.memory.defined()) check_state(arrays.memory, arrays.mass, state_shape);
-  const Tensor y = Tensor::empty({B, T, H, arrays.v.size(3)}, dtype, device);
+  const Tensor y =
+      Tensor::empty({B, T, H, arrays.v.size(3)}, output_type(context, arrays, dtype), device);
   const Tensor memory = Tensor::empty(state_shape, dtype, device);
   const Tensor mass = Tensor::empty({B, state_shape[1], state_shape[2]}, dtype, device);
   const Tensor denominators = Tensor::empty({B, T, H}, dtype, device);

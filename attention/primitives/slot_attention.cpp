@@ -5,6 +5,7 @@
 
 #include "attention/primitives/binding.h"
 #include "attention/primitives/cuda/slot_attention.h"
+#include "autograd/embedding.h"
 #include "core/cuda/backend.h"
 
 namespace linnet {
@@ -35,6 +36,7 @@ DType memory_type(DType computing) {
 
 // Control logits; a CUDA device reads them as they are.
 Tensor converted_logits(const Variable& x, DType dtype, Device device) {
+  if (!x.defined()) return Tensor();
   const bool as_is = device.kind == DeviceKind::cuda && x.dtype() == DType::bf16;
   return converted(x, as_is ? DType::bf16 : memory_type(dtype), kName, device);
 }
@@ -53,17 +55,21 @@ SlotAttentionInputs<T> bind(const Arrays& arrays, const SlotAttentionContext& co
   in.logits = view_of<T>(arrays.logits);
   in.query_mask = pointer<uint8_t>(context.query_mask);
   in.key_mask = pointer<uint8_t>(context.key_mask);
+  in.value_logits = view_of<T>(arrays.value_logits);
+  in.examples = pointer<int64_t>(context.place.examples);
+  in.time_offset = context.place.time_offset;
   return in;
 }
 
 void check_inputs(const Arrays& arrays, const SlotAttentionContext& context) {
-  for (const Tensor* x : {&arrays.q, &arrays.k, &arrays.v, &arrays.logits}) {
+  for (const Tensor* x : {&arrays.q, &arrays.k, &arrays.v, &arrays.logits, &arrays.value_logits}) {
     check_sequence(*x, kName);
   }
   check_leading(context.query_mask, arrays.q, 2, kName, "query_mask");
   check_leading(context.key_mask, arrays.k, 2, kName, "key_mask");
   check_leading(context.segments, arrays.q, 2, kName, "segments");
   check_leading(context.segments, arrays.k, 2, kName, "segments");
+  check_leading(context.place.examples, arrays.q, 1, kName, "example numbers");
 }
 
 void check_memory(const Arrays& arrays, int64_t count, int64_t H, int64_t N, int64_t K, int64_t V) {
@@ -89,12 +95,13 @@ SequenceView<const float> sizes_of(const Tensor& x) {
   sizes.k = sizes_of(arrays.k);
   sizes.v = sizes_of(arrays.v);
   sizes.logits = sizes_of(arrays.logits);
+  sizes.value_logits = sizes_of(arrays.value_logits);
   check_slot_attention(options, sizes, H, N, K, V);
 }
 
 Arrays all_like(const Arrays& x) {
-  return {empty_like(x.q),    empty_like(x.k),      empty_like(x.v),   empty_like(x.logits),
-          empty_like(x.keys), empty_like(x.values), empty_like(x.mass)};
+  return {empty_like(x.q),    empty_like(x.k),      empty_like(x.v),    empty_like(x.logits),
+          empty_like(x.keys), empty_like(x.values), empty_like(x.mass), empty_like(x.value_logits)};
 }
 
 // Memories to be written: their keys, values and mass.
@@ -110,7 +117,8 @@ Arrays memory_of(int64_t count, int64_t H, int64_t N, int64_t K, int64_t V, DTyp
 
 template <typename T>
 SlotAttentionGradients<T> gradients_of(const Arrays& d) {
-  return {view_of<T>(d.q), view_of<T>(d.k), view_of<T>(d.v), view_of<T>(d.logits)};
+  return {view_of<T>(d.q), view_of<T>(d.k), view_of<T>(d.v), view_of<T>(d.logits),
+          view_of<T>(d.value_logits)};
 }
 
 // The gradients of a memory whose keys are output number `first`; undefined where not used.
@@ -171,6 +179,35 @@ std::vector<Variable> write_weights(const Variable& logits, const Variable& mass
   return record_many("slot_write_weights", {weights, mass_out}, {logits, mass}, back);
 }
 
+// Weights are normalised, then summed.
+SlotAttentionResult written_once(const SlotAttentionVariables& inputs,
+                                 const SlotAttentionContext& context, const SlotMemory& state) {
+  const std::vector<Variable> weights = write_weights(inputs.logits, state.mass, context);
+  std::vector<Variable> of_values(2);
+  if (inputs.value_logits.defined()) {
+    of_values = write_weights(inputs.value_logits, state.value_mass, context);
+  }
+  SlotAttentionContext sums = context;
+  sums.write_time = false;
+  sums.options.control = SlotControl::given;
+  sums.options.normalizer = SlotNormalizer::none;
+  SlotMemory before;
+  if (context.accumulate && state.mass.defined()) {
+    before = {state.keys, state.values, Variable(used_slots(state.mass.value(), context.options))};
+  }
+  if (!context.accumulate) {
+    // Every token is a segment of its own.
+    const Tensor& q = inputs.q.value();
+    sums.segments = counted_positions(q.size(0), q.size(1), 0, q.device());
+  }
+  SlotAttentionResult result =
+      slot_attention_causal({inputs.q, inputs.k, inputs.v, weights[0], of_values[0]}, sums, before);
+  if (!context.accumulate) result.state = {};
+  result.state.mass = weights[1];
+  result.state.value_mass = of_values[1];
+  return result;
+}
+
 }  // namespace
 
 double slot_empty_mass(const SlotAttentionOptions& options) {
@@ -193,19 +230,7 @@ Tensor used_slots(const Tensor& mass, const SlotAttentionOptions& options) {
 SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
                                           const SlotAttentionContext& context,
                                           const SlotMemory& state) {
-  if (context.write_time) {
-    const std::vector<Variable> weights = write_weights(inputs.logits, state.mass, context);
-    SlotAttentionContext sums = context;
-    sums.write_time = false;
-    sums.options.control = SlotControl::given;
-    sums.options.normalizer = SlotNormalizer::none;
-    Variable used;
-    if (state.mass.defined()) used = Variable(used_slots(state.mass.value(), context.options));
-    SlotAttentionResult result = slot_attention_causal({inputs.q, inputs.k, inputs.v, weights[0]},
-                                                       sums, {state.keys, state.values, used});
-    result.state.mass = weights[1];
-    return result;
-  }
+  if (context.write_time) return written_once(inputs, context, state);
   const Device device = inputs.q.value().device();
   const DType dtype = storage_type({inputs.q, inputs.k, inputs.v});
   const Arrays arrays{converted(inputs.q, dtype, kName, device),
@@ -214,7 +239,8 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
                       converted_logits(inputs.logits, dtype, device),
                       converted(state.keys, memory_type(dtype), kName, device),
                       converted(state.values, memory_type(dtype), kName, device),
-                      converted(state.mass, DType::f64, kName, device)};
+                      converted(state.mass, DType::f64, kName, device),
+                      converted_logits(inputs.value_logits, dtype, device)};
   check_inputs(arrays, context);
   const int64_t B = arrays.q.size(0), T = arrays.q.size(1), H = arrays.q.size(2);
   const int64_t N = arrays.logits.size(3), K = arrays.k.size(3), V = arrays.v.size(3);
@@ -224,7 +250,8 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
   const auto recorded = [&](Backward back) {
     const std::vector<Variable> outputs = record_many(
         "slot_attention_causal", {o.to(inputs.q.dtype()), end.keys, end.values, end.mass},
-        {inputs.q, inputs.k, inputs.v, inputs.logits, state.keys, state.values, state.mass},
+        {inputs.q, inputs.k, inputs.v, inputs.logits, state.keys, state.values, state.mass,
+         inputs.value_logits},
         std::move(back));
     return SlotAttentionResult{outputs[0], {outputs[1], outputs[2], outputs[3]}};
   };
@@ -239,7 +266,7 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
         const Arrays d = all_like(arrays);
         cuda::slot_attention_causal_backward(context, arrays, end, gradients.output(0).to(dtype),
                                              memory_gradients(gradients, 1), d);
-        add_all(gradients, {d.q, d.k, d.v, d.logits, d.keys, d.values, d.mass});
+        add_all(gradients, {d.q, d.k, d.v, d.logits, d.keys, d.values, d.mass, d.value_logits});
       });
     }
   }
@@ -262,12 +289,14 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
                                         view_of<E>(d_o), state_of<const E>(dkeys, dvalues, dmass),
                                         gradients_of<E>(d), state_of<E>(d.keys, d.values, d.mass));
     });
-    add_all(gradients, {d.q, d.k, d.v, d.logits, d.keys, d.values, d.mass});
+    add_all(gradients, {d.q, d.k, d.v, d.logits, d.keys, d.values, d.mass, d.value_logits});
   });
 }
 
 SlotMemory slot_attention_memory(const SlotAttentionVariables& inputs,
                                  const SlotAttentionContext& context) {
+  require(!inputs.value_logits.defined(), kName,
+          ": a finished memory has one control; write keys and values to two memories");
   const Device device = inputs.k.value().device();
   const DType dtype = storage_type({inputs.k, inputs.v});
   Arrays arrays;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/primitives/slot_attention_cpu.h"
+#include "autograd/dropout.h"
 #include "autograd/variable.h"
 
 namespace linnet {
@@ -14,23 +15,33 @@ struct SlotAttentionContext {
   // options.normalizer is then not looked at. A finished memory has no such order: there it is
   // normalised by the sum over all tokens.
   bool write_time = false;
+  // With write_time only. false: a token reads what it writes itself and nothing before it, though
+  // its weights are divided by all sums so far: a mistake in released code, to reproduce its
+  // results. The memory then has no keys and values.
+  bool accumulate = true;
   Tensor query_mask;  // u8 [B,Tq], 1 = valid; undefined: all
   Tensor key_mask;    // u8 [B,Tk]
   Tensor segments;    // i32 [B,T]: tokens see only their own segment; undefined: one a row
+  DrawPlace place;    // names the draws of dropout
 };
 
 struct SlotAttentionVariables {
   Variable q;       // [B,Tq,H,K]
   Variable k, v;    // [B,Tk,H,K], [B,Tk,H,V]
   Variable logits;  // [B,Tk,H,N], the control
+  // That of values, where it is another. Causal only, with control `given` and normalizer `none`,
+  // or with write_time. Slots count as used where keys are written.
+  Variable value_logits = {};
 };
 
 // keys [M,H,N,K], values [M,H,N,V] in f32 (f64 where the inputs are f64), mass [M,H,N] always f64;
 // see SlotAttentionState (with write_time, mass is the running sum by which weights are divided). M
 // is B for carried states, the number of segments for a memory. Undefined: nothing written yet; the
-// same as zero keys and values with the mass of slot_empty_mass.
+// same as zero keys and values with the mass of slot_empty_mass. value_mass: the mass of values
+// that are normalised at writing by logits of their own.
 struct SlotMemory {
   Variable keys, values, mass;
+  Variable value_mass = {};
 };
 
 struct SlotAttentionResult {

@@ -21,6 +21,7 @@ using slot_attention_detail::Piece;
 using slot_attention_detail::Pieces;
 using slot_attention_detail::store_rows;
 using slot_attention_detail::Tile;
+using slot_attention_detail::TileWeights;
 
 // What the forward scan of backward keeps for the reverse scan: the tiles; per token and slot
 // scale F dlogit, F probability, and the gradient of the sum of weights behind F.
@@ -41,11 +42,12 @@ void query_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<c
   T* values_turned = scratch.take(vp * kChunk);
   T* queries = scratch.take(kChunk * kp);
   T* doutputs = scratch.take(kChunk * vp);
-  T* weights = scratch.take(kChunk * np);
-  T* weights_turned = scratch.take(np * kChunk);
+  const TileWeights<T> weights = kernel.take_weights(scratch);
+  const TileWeights<T> turned = kernel.take_weights(scratch);
   T* factors = scratch.take(kChunk * np);
   T* products = scratch.take(kChunk * np);
   T* dprobabilities = scratch.take(kChunk * np);
+  T* kept_row = scratch.take(np);
   T* lower = scratch.take(kChunk * kChunk);
   T* memory_keys = scratch.take(np * kp);
   T* dqueries = scratch.take(kChunk * kp);
@@ -59,19 +61,19 @@ void query_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<c
     chunked::transpose(keys, kp, n, kp, keys_turned, kChunk);
     chunked::transpose(values, vp, n, vp, values_turned, kChunk);
     kernel.load_weights(piece.row, piece.head, tile, weights);
-    chunked::transpose(weights, np, n, np, weights_turned, kChunk);
-    kernel.read_factors(tile, weights, memory.mass, factors);
+    kernel.turn_weights(n, weights, turned);
+    kernel.read_factors(tile, weights.keys, memory.mass, factors);
     if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.entry);
     chunked::transpose(memory.matrix, np, kp, np, memory_keys, kp);
 
     tile_gemm<T>(n, np, kernel.K, T(1), {queries, kp}, {memory.matrix, np}, Write::overwrite,
                  products, np);
     chunked::lower_product(n, kernel.K, queries, kp, keys_turned, kChunk, lower, kChunk);
-    chunked::add_lower_times(n, np, lower, kChunk, weights, np, products, np);
+    chunked::add_lower_times(n, np, lower, kChunk, weights.keys, np, products, np);
     tile_gemm<T>(n, np, kernel.V, T(1), {doutputs, vp}, {memory.matrix + kp * np, np},
                  Write::overwrite, dprobabilities, np);
     chunked::lower_product(n, kernel.V, doutputs, vp, values_turned, kChunk, lower, kChunk);
-    chunked::add_lower_times(n, np, lower, kChunk, weights, np, dprobabilities, np);
+    chunked::add_lower_times(n, np, lower, kChunk, weights.values, np, dprobabilities, np);
 
     const int64_t offset = (t - piece.begin) * np;
     T* to_keys = saved.to_keys + offset;
@@ -86,12 +88,13 @@ void query_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<c
         std::fill_n(sum_row, np, T(0));
         continue;
       }
-      kernel.read_gradient_row(factor, products + i * np, dprobabilities + i * np, key_row,
+      const T* kept = kernel.kept_row(piece.row, t + i, piece.head, kept_row);
+      kernel.read_gradient_row(factor, kept, products + i * np, dprobabilities + i * np, key_row,
                                value_row, sum_row);
     }
     tile_gemm<T>(n, kp, kernel.N, T(1), {to_keys, np}, {memory_keys, kp}, Write::overwrite,
                  dqueries, kp);
-    chunked::lower_product(n, kernel.N, to_keys, np, weights_turned, kChunk, lower, kChunk);
+    chunked::lower_product(n, kernel.N, to_keys, np, turned.keys, kChunk, lower, kChunk);
     chunked::add_lower_times(n, kp, lower, kChunk, keys, kp, dqueries, kp);
     store_rows(dq, kernel.inputs.query_mask, piece, tile, dqueries, kp);
     kernel.accumulate(n, keys, values, weights, memory.matrix);
@@ -153,11 +156,11 @@ void key_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<con
   T* values_turned = scratch.take(vp * kChunk);
   T* queries = scratch.take(kChunk * kp);
   T* doutputs = scratch.take(kChunk * vp);
-  T* weights = scratch.take(kChunk * np);
-  T* weights_turned = scratch.take(np * kChunk);
-  T* dweights = scratch.take(kChunk * np);
+  const TileWeights<T> weights = kernel.take_weights(scratch);
+  const TileWeights<T> turned = kernel.take_weights(scratch);
+  const TileWeights<T> dweights = kernel.take_weights(scratch);
   T* lower = scratch.take(kChunk * kChunk);
-  T* turned = scratch.take(np * std::max(kp, vp));
+  T* matrix_turned = scratch.take(np * std::max(kp, vp));
   T* drows = scratch.take(kChunk * std::max(kp, vp));
   const auto& in = kernel.inputs;
   for (size_t number = saved.tiles.size(); number-- > 0;) {
@@ -169,36 +172,41 @@ void key_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<con
     chunked::transpose(keys, kp, n, kp, keys_turned, kChunk);
     chunked::transpose(values, vp, n, vp, values_turned, kChunk);
     kernel.load_weights(piece.row, piece.head, tile, weights);
-    chunked::transpose(weights, np, n, np, weights_turned, kChunk);
+    kernel.turn_weights(n, weights, turned);
     pass_tile(kernel, saved, piece.begin, tile, queries, doutputs, gradient, [&](int64_t offset) {
-      // One of keys and values: rows of the tile, what readers pass to them, their part of the
-      // memory's gradient.
+      // One of keys and values: rows of the tile, what readers pass to them, the weights they are
+      // written with and their part of the memory's gradient.
       const auto part = [&](const T* own, const T* own_turned, const T* reader, int64_t width,
-                            int64_t stride, const T* passed, const T* matrix, Write write,
+                            int64_t stride, const T* passed, const T* written,
+                            const T* written_turned, const T* matrix, Write write, T* dwritten,
                             SequenceView<T> view) {
-        chunked::transpose(matrix, np, stride, np, turned, stride);
-        tile_gemm<T>(n, stride, kernel.N, T(1), {weights, np}, {turned, stride}, Write::overwrite,
-                     drows, stride);
-        chunked::lower_product(n, kernel.N, passed, np, weights_turned, kChunk, lower, kChunk);
+        chunked::transpose(matrix, np, stride, np, matrix_turned, stride);
+        tile_gemm<T>(n, stride, kernel.N, T(1), {written, np}, {matrix_turned, stride},
+                     Write::overwrite, drows, stride);
+        chunked::lower_product(n, kernel.N, passed, np, written_turned, kChunk, lower, kChunk);
         chunked::add_lower_transposed_times(n, stride, lower, kChunk, reader, stride, drows,
                                             stride);
         store_rows(view, in.key_mask, piece, tile, drows, stride);
-        tile_gemm<T>(n, np, width, T(1), {own, stride}, {matrix, np}, write, dweights, np);
+        tile_gemm<T>(n, np, width, T(1), {own, stride}, {matrix, np}, write, dwritten, np);
         chunked::lower_product(n, width, reader, stride, own_turned, kChunk, lower, kChunk);
-        chunked::add_lower_transposed_times(n, np, lower, kChunk, passed, np, dweights, np);
+        chunked::add_lower_transposed_times(n, np, lower, kChunk, passed, np, dwritten, np);
       };
-      part(keys, keys_turned, queries, kernel.K, kp, saved.to_keys + offset, gradient.matrix,
-           Write::overwrite, out.k);
-      part(values, values_turned, doutputs, kernel.V, vp, saved.to_values + offset,
-           gradient.matrix + kp * np, Write::accumulate, out.v);
+      const bool apart = weights.values != weights.keys;
+      part(keys, keys_turned, queries, kernel.K, kp, saved.to_keys + offset, weights.keys,
+           turned.keys, gradient.matrix, Write::overwrite, dweights.keys, out.k);
+      part(values, values_turned, doutputs, kernel.V, vp, saved.to_values + offset, weights.values,
+           turned.values, gradient.matrix + kp * np, apart ? Write::overwrite : Write::accumulate,
+           dweights.values, out.v);
       std::vector<T> later = gradient.sums;
       for (int64_t i = n - 1; i >= 0; --i) {
         axpy_row(np, T(1), saved.to_sums + offset + i * np, later.data());
-        axpy_row(np, T(1), later.data(), dweights + i * np);
+        axpy_row(np, T(1), later.data(), dweights.keys + i * np);
       }
-      if (out.logits) {
-        kernel.store_logit_gradients(piece.row, piece.head, tile, weights, dweights, out.logits);
-      }
+      const auto store = [&](const T* alpha, const T* dalpha, SequenceView<T> view) {
+        if (view) kernel.store_logit_gradients(piece.row, piece.head, tile, alpha, dalpha, view);
+      };
+      store(weights.keys, dweights.keys, out.logits);
+      if (apart) store(weights.values, dweights.values, out.value_logits);
     });
   }
 }

@@ -19,14 +19,14 @@ void write_only(const Kernel<T>& kernel, const Piece& piece, Memory<T>& memory,
                 Scratch<T> scratch) {
   T* keys = scratch.take(kChunk * kernel.kp);
   T* values = scratch.take(kChunk * kernel.vp);
-  T* weights = scratch.take(kChunk * kernel.np);
+  const TileWeights<T> weights = kernel.take_weights(scratch);
   T* factors = scratch.take(kChunk * kernel.np);
   Tile<T> tile;
   for (int64_t t = piece.begin; t < piece.end; t += tile.n) {
     kernel.cut_tile(piece.row, piece.head, t, piece.end, memory.mass, tile);
     load_keys(kernel, piece, tile, keys, values);
     kernel.load_weights(piece.row, piece.head, tile, weights);
-    kernel.read_factors(tile, weights, memory.mass, factors);
+    kernel.read_factors(tile, weights.keys, memory.mass, factors);
     if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.entry);
     kernel.accumulate(tile.n, keys, values, weights, memory.matrix);
     if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.exit);
@@ -91,6 +91,7 @@ using slot_attention_detail::Piece;
 using slot_attention_detail::Pieces;
 using slot_attention_detail::store_rows;
 using slot_attention_detail::Tile;
+using slot_attention_detail::TileWeights;
 
 template <typename T>
 void forward_piece(const Kernel<T>& kernel, const Piece& piece, bool memory_wanted,
@@ -100,11 +101,12 @@ void forward_piece(const Kernel<T>& kernel, const Piece& piece, bool memory_want
   T* keys_turned = scratch.take(kp * kChunk);
   T* values = scratch.take(kChunk * vp);
   T* queries = scratch.take(kChunk * kp);
-  T* weights = scratch.take(kChunk * np);
-  T* weights_turned = scratch.take(np * kChunk);
+  const TileWeights<T> weights = kernel.take_weights(scratch);
+  const TileWeights<T> turned = kernel.take_weights(scratch);
   T* factors = scratch.take(kChunk * np);
   T* products = scratch.take(kChunk * np);
   T* reads = scratch.take(kChunk * np);
+  T* kept_row = scratch.take(np);
   T* lower = scratch.take(kChunk * kChunk);
   T* memory_values = scratch.take(np * vp);
   T* outputs = scratch.take(kChunk * vp);
@@ -116,23 +118,25 @@ void forward_piece(const Kernel<T>& kernel, const Piece& piece, bool memory_want
     load_queries(kernel, piece, tile, queries);
     chunked::transpose(keys, kp, n, kp, keys_turned, kChunk);
     kernel.load_weights(piece.row, piece.head, tile, weights);
-    chunked::transpose(weights, np, n, np, weights_turned, kChunk);
-    kernel.read_factors(tile, weights, memory.mass, factors);
+    kernel.turn_weights(n, weights, turned);
+    kernel.read_factors(tile, weights.keys, memory.mass, factors);
     if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.entry);
     chunked::transpose(memory.matrix + kp * np, np, vp, np, memory_values, vp);
     // q . (sums after token t) = q . (sums before the tile) + sum_j (q . k_j) E_j.
     tile_gemm<T>(n, np, kernel.K, T(1), {queries, kp}, {memory.matrix, np}, Write::overwrite,
                  products, np);
     chunked::lower_product(n, kernel.K, queries, kp, keys_turned, kChunk, lower, kChunk);
-    chunked::add_lower_times(n, np, lower, kChunk, weights, np, products, np);
+    chunked::add_lower_times(n, np, lower, kChunk, weights.keys, np, products, np);
     for (int64_t i = 0; i < n; ++i) {
       T* read = reads + i * np;
       kernel.soft_max_row(products + i * np, factors + i * np, products + i * np, read);
       for (int64_t l = 0; l < np; ++l) read[l] *= factors[i * np + l];
+      const T* kept = kernel.kept_row(piece.row, t + i, piece.head, kept_row);
+      for (int64_t l = 0; kept != nullptr && l < np; ++l) read[l] *= kept[l];
     }
     tile_gemm<T>(n, vp, kernel.N, T(1), {reads, np}, {memory_values, vp}, Write::overwrite, outputs,
                  vp);
-    chunked::lower_product(n, kernel.N, reads, np, weights_turned, kChunk, lower, kChunk);
+    chunked::lower_product(n, kernel.N, reads, np, turned.values, kChunk, lower, kChunk);
     chunked::add_lower_times(n, vp, lower, kChunk, values, vp, outputs, vp);
     store_rows(o, kernel.inputs.query_mask, piece, tile, outputs, vp);
     if (!memory_wanted && t + n == piece.end) break;

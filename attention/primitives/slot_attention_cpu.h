@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "attention/primitives/views.h"
+#include "core/random.h"
 
 namespace linnet {
 
@@ -38,6 +39,10 @@ struct SlotAttentionOptions {
   bool mask_empty = true;
   // Sums of sigmoid and relu weights are divided by at least this; no gradient passes then.
   double floor = 1e-6;
+  // Probability with which a slot's weight in a read is dropped (others are divided by
+  // 1 - dropout): the weights [H N] of a token are one row of dropout_row().
+  double dropout = 0;
+  RandomKey dropout_key;
 };
 
 template <typename T>
@@ -45,6 +50,13 @@ struct SlotAttentionInputs {
   SequenceView<const T> q, k, v, logits;
   const uint8_t* query_mask = nullptr;  // [B,Tq]
   const uint8_t* key_mask = nullptr;    // [B,Tk]
+  // Causal, with `given` and `none`: what values are written by, where that is not `logits`. Slots
+  // count as used where keys are written.
+  SequenceView<const T> value_logits;
+  // Names of the draws of dropout: numbers of the rows' examples [B] (null: the row number), and
+  // the time of query 0 of the rows inside them.
+  const int64_t* examples = nullptr;
+  int64_t time_offset = 0;
 };
 
 // keys [M,H,N,K], values [M,H,N,V], mass [M,H,N], dense; E is T or const T. M is B for carried
@@ -64,7 +76,7 @@ struct SlotAttentionState {
 // Where gradients go; null: not wanted.
 template <typename T>
 struct SlotAttentionGradients {
-  SequenceView<T> q, k, v, logits;
+  SequenceView<T> q, k, v, logits, value_logits;
 };
 
 // Causal: token t reads what tokens <= t of its span wrote. Spans that carry in continue state_in

@@ -20,6 +20,7 @@ using slot_attention_detail::Piece;
 using slot_attention_detail::Pieces;
 using slot_attention_detail::store_rows;
 using slot_attention_detail::Tile;
+using slot_attention_detail::TileWeights;
 using slot_attention_detail::write_only;
 
 // Read factors of a finished memory, the same for every query.
@@ -106,7 +107,7 @@ void slot_attention_memory_backward(const SlotAttentionOptions& options,
         T* value_gradient = scratch.take(np * vp);
         T* keys = scratch.take(kChunk * kp);
         T* values = scratch.take(kChunk * vp);
-        T* weights = scratch.take(kChunk * np);
+        const TileWeights<T> weights = kernel.take_weights(scratch);
         T* dweights = scratch.take(kChunk * np);
         T* dkeys = scratch.take(kChunk * kp);
         T* dvalues = scratch.take(kChunk * vp);
@@ -130,9 +131,9 @@ void slot_attention_memory_backward(const SlotAttentionOptions& options,
           tile.n = std::min(kChunk, segment.end - tile.t);
           load_keys(kernel, piece, tile, keys, values);
           kernel.load_weights(piece.row, piece.head, tile, weights);
-          tile_gemm<T>(tile.n, kp, kernel.N, T(1), {weights, np}, {key_gradient, kp},
+          tile_gemm<T>(tile.n, kp, kernel.N, T(1), {weights.keys, np}, {key_gradient, kp},
                        Write::overwrite, dkeys, kp);
-          tile_gemm<T>(tile.n, vp, kernel.N, T(1), {weights, np}, {value_gradient, vp},
+          tile_gemm<T>(tile.n, vp, kernel.N, T(1), {weights.keys, np}, {value_gradient, vp},
                        Write::overwrite, dvalues, vp);
           store_rows(gradients.k, inputs.key_mask, piece, tile, dkeys, kp);
           store_rows(gradients.v, inputs.key_mask, piece, tile, dvalues, vp);
@@ -144,7 +145,7 @@ void slot_attention_memory_backward(const SlotAttentionOptions& options,
           for (int64_t i = 0; i < tile.n; ++i) {
             axpy_row(np, T(1), gradient.sums.data(), dweights + i * np);
           }
-          kernel.store_logit_gradients(piece.row, piece.head, tile, weights, dweights,
+          kernel.store_logit_gradients(piece.row, piece.head, tile, weights.keys, dweights,
                                        gradients.logits);
         }
       });
@@ -168,6 +169,7 @@ void slot_attention_read_forward(const SlotAttentionOptions& options,
     T* queries = scratch.take(kChunk * kp);
     T* products = scratch.take(kChunk * np);
     T* reads = scratch.take(kChunk * np);
+    T* kept_row = scratch.take(np);
     T* outputs = scratch.take(kChunk * vp);
     kernel.load_memory(memory_in, reads_of.segment(task).span, piece.head, turn, memory);
     chunked::transpose(memory.matrix + kp * np, np, vp, np, memory_values, vp);
@@ -182,6 +184,8 @@ void slot_attention_read_forward(const SlotAttentionOptions& options,
         T* read = reads + i * np;
         kernel.soft_max_row(products + i * np, factors.data(), products + i * np, read);
         for (int64_t l = 0; l < np; ++l) read[l] *= factors[l];
+        const T* kept = kernel.kept_row(piece.row, tile.t + i, piece.head, kept_row);
+        for (int64_t l = 0; kept != nullptr && l < np; ++l) read[l] *= kept[l];
       }
       tile_gemm<T>(tile.n, vp, kernel.N, T(1), {reads, np}, {memory_values, vp}, Write::overwrite,
                    outputs, vp);
@@ -221,6 +225,7 @@ void slot_attention_read_backward(const SlotAttentionOptions& options,
     T* to_keys = scratch.take(kChunk * np);
     T* to_values = scratch.take(kChunk * np);
     T* to_sums = scratch.take(np);
+    T* kept_row = scratch.take(np);
     T* dqueries = scratch.take(kChunk * kp);
     kernel.load_memory({}, 0, 0, turn, gradient);
     gradient.mass.assign(static_cast<size_t>(np), 0);
@@ -237,7 +242,8 @@ void slot_attention_read_backward(const SlotAttentionOptions& options,
       tile_gemm<T>(n, np, kernel.V, T(1), {doutputs, vp}, {memory.matrix + kp * np, np},
                    Write::overwrite, dreads, np);
       for (int64_t i = 0; i < n; ++i) {
-        kernel.read_gradient_row(factors.data(), products + i * np, dreads + i * np,
+        const T* kept = kernel.kept_row(piece.row, tile.t + i, piece.head, kept_row);
+        kernel.read_gradient_row(factors.data(), kept, products + i * np, dreads + i * np,
                                  to_keys + i * np, to_values + i * np, to_sums);
         // Means in log space do not depend on the mass. Masked queries pass zeros: do is zero.
         for (int64_t l = 0; !kernel.log_space && l < np; ++l) gradient.mass[l] += to_sums[l];

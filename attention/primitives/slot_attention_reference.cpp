@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "attention/primitives/slot_attention_cpu.h"
+#include "autograd/dropout.h"
 
 namespace linnet {
 namespace {
@@ -87,8 +89,12 @@ void slot_attention_reference(const SlotAttentionOptions& options, bool write_ti
                               const std::vector<Span>& query_spans,
                               const std::vector<Span>& key_spans,
                               SlotAttentionState<const double> state_in, SequenceView<double> o) {
-  const auto& [q, k, v, logits, query_mask, key_mask] = inputs;
+  const auto& [q, k, v, logits] = std::tie(inputs.q, inputs.k, inputs.v, inputs.logits);
+  const uint8_t *query_mask = inputs.query_mask, *key_mask = inputs.key_mask;
+  const SequenceView<const double>& value_logits =
+      inputs.value_logits ? inputs.value_logits : logits;
   const int64_t N = logits.K, K = k.K, V = v.K;
+  const DropoutSpec dropout{options.dropout, options.dropout_key, {}};
   for (size_t s = 0; s < query_spans.size(); ++s) {
     const Span &queries = query_spans[s], &keys = key_spans[s];
     const bool carried = queries.carries_in && state_in.keys != nullptr;
@@ -98,9 +104,14 @@ void slot_attention_reference(const SlotAttentionOptions& options, bool write_ti
         double* out = o.at(queries.row, t, h);
         std::fill_n(out, V, 0.0);
         if (!is_valid(query_mask, queries.row, t, q.T)) continue;
+        std::vector<float> kept(q.H * N, 1);
+        if (options.dropout > 0) {
+          dropout_row(dropout, inputs.examples ? inputs.examples[queries.row] : queries.row,
+                      inputs.time_offset + t, q.H * N, kept.data());
+        }
         std::vector<double> reads(N, kMinusInfinity), memory(N * V);
         for (int64_t l = 0; l < N; ++l) {
-          std::vector<double> slot_logits(carried ? 1 : 0);
+          std::vector<double> slot_logits(carried ? 1 : 0), own(slot_logits);
           std::vector<const double*> rows_k, rows_v;
           if (carried) {
             rows_k.push_back(state_in.keys + (state + l) * K);
@@ -109,18 +120,22 @@ void slot_attention_reference(const SlotAttentionOptions& options, bool write_ti
           for (int64_t j = keys.begin; j < (causal ? t + 1 : keys.end); ++j) {
             if (!is_valid(key_mask, keys.row, j, k.T)) continue;
             slot_logits.push_back(logits.at(keys.row, j, h)[l]);
+            own.push_back(value_logits.at(keys.row, j, h)[l]);
             rows_k.push_back(k.at(keys.row, j, h));
             rows_v.push_back(v.at(keys.row, j, h));
           }
           const Slot slot = slot_weights(options, write_time, slot_logits, carried,
                                          carried ? state_in.mass[state + l] : 0);
           if (slot.empty && options.mask_empty) continue;
+          const Slot of_values = slot_weights(options, write_time, own, carried,
+                                              carried ? state_in.mass[state + l] : 0);
           reads[l] = 0;
           for (size_t i = 0; i < rows_k.size(); ++i) {
             double product = 0;
             for (int64_t c = 0; c < K; ++c) product += q.at(queries.row, t, h)[c] * rows_k[i][c];
             reads[l] += options.scale * slot.weights[i] * product;
-            for (int64_t c = 0; c < V; ++c) memory[l * V + c] += slot.weights[i] * rows_v[i][c];
+            for (int64_t c = 0; c < V; ++c)
+              memory[l * V + c] += of_values.weights[i] * rows_v[i][c];
           }
         }
         const double largest = *std::max_element(reads.begin(), reads.end());
@@ -128,7 +143,7 @@ void slot_attention_reference(const SlotAttentionOptions& options, bool write_ti
         double sum = 0;
         for (const double read : reads) sum += std::exp(read - largest);
         for (int64_t l = 0; l < N; ++l) {
-          const double probability = std::exp(reads[l] - largest) / sum;
+          const double probability = kept[h * N + l] * std::exp(reads[l] - largest) / sum;
           for (int64_t c = 0; c < V; ++c) out[c] += probability * memory[l * V + c];
         }
       }

@@ -28,6 +28,17 @@ void check_slot_attention(const SlotAttentionOptions& options, const SlotAttenti
           "slot_attention: k [", k.B, ",", k.T, ",", k.H, ",", k.K, "], v [", v.B, ",", v.T, ",",
           v.H, ",", v.K, "] and logits [", logits.B, ",", logits.T, ",", logits.H, ",", logits.K,
           "] do not belong together");
+  require(options.dropout >= 0 && options.dropout < 1,
+          "slot_attention: dropout must be in [0, 1), got ", options.dropout);
+  const auto& own = inputs.value_logits;
+  if (!own) return;
+  require(options.control == SlotControl::given && options.normalizer == SlotNormalizer::none,
+          "slot_attention: values have logits of their own only where weights are given and are ",
+          "not normalised (or are normalised by write_time)");
+  require(own.B == logits.B && own.T == logits.T && own.H == logits.H && own.K == logits.K,
+          "slot_attention: the logits of values [", own.B, ",", own.T, ",", own.H, ",", own.K,
+          "] differ in size from those of keys [", logits.B, ",", logits.T, ",", logits.H, ",",
+          logits.K, "]");
 }
 
 template void check_slot_attention<float>(const SlotAttentionOptions&,
@@ -196,21 +207,42 @@ void Kernel<T>::cut_tile(int64_t b, int64_t h, int64_t t, int64_t end,
 }
 
 template <typename T>
-void Kernel<T>::load_weights(int64_t b, int64_t h, const Tile<T>& tile, T* weights) const {
-  for (int64_t i = 0; i < tile.n; ++i) {
-    T* row = weights + i * np;
-    if (!is_valid(inputs.key_mask, b, tile.t + i, inputs.logits.T)) {
-      std::fill_n(row, np, T(0));
-      continue;
+TileWeights<T> Kernel<T>::take_weights(chunked::Scratch<T>& scratch) const {
+  TileWeights<T> out;
+  out.keys = out.values = scratch.take(kChunk * np);
+  if (inputs.value_logits) out.values = scratch.take(kChunk * np);
+  return out;
+}
+
+template <typename T>
+void Kernel<T>::load_weights(int64_t b, int64_t h, const Tile<T>& tile,
+                             const TileWeights<T>& weights) const {
+  const auto part = [&](const SequenceView<const T>& logits, T* out) {
+    for (int64_t i = 0; i < tile.n; ++i) {
+      T* row = out + i * np;
+      if (!is_valid(inputs.key_mask, b, tile.t + i, logits.T)) {
+        std::fill_n(row, np, T(0));
+        continue;
+      }
+      const T* logit = logits.at(b, tile.t + i, h);
+      for (int64_t l = 0; l < N; l += kLanes<T>) {
+        simd::store(row + l, weight<T>(options.control, load(logit + l, N - l),
+                                       simd::load(tile.reference.data() + l)));
+      }
+      std::fill(row + N, row + np, T(0));
     }
-    const T* logit = inputs.logits.at(b, tile.t + i, h);
-    for (int64_t l = 0; l < N; l += kLanes<T>) {
-      simd::store(row + l, weight<T>(options.control, load(logit + l, N - l),
-                                     simd::load(tile.reference.data() + l)));
-    }
-    std::fill(row + N, row + np, T(0));
-  }
-  std::fill(weights + tile.n * np, weights + padded(tile.n) * np, T(0));
+    std::fill(out + tile.n * np, out + padded(tile.n) * np, T(0));
+  };
+  part(inputs.logits, weights.keys);
+  if (weights.values != weights.keys) part(inputs.value_logits, weights.values);
+}
+
+template <typename T>
+void Kernel<T>::turn_weights(int64_t n, const TileWeights<T>& weights,
+                             const TileWeights<T>& turned) const {
+  chunked::transpose(weights.keys, np, n, np, turned.keys, kChunk);
+  if (weights.values == weights.keys) return;
+  chunked::transpose(weights.values, np, n, np, turned.values, kChunk);
 }
 
 template <typename T>
@@ -279,45 +311,6 @@ void Kernel<T>::store_logit_gradients(int64_t b, int64_t h, const Tile<T>& tile,
 }
 
 template <typename T>
-void Kernel<T>::soft_max_row(const T* products, const T* factors, T* logits,
-                             T* probabilities) const {
-  const T scale = static_cast<T>(options.scale);
-  int64_t left_out = 0;
-  for (int64_t l = 0; l < N; ++l) {
-    const bool out = options.mask_empty && factors[l] == 0;
-    logits[l] = out ? -kInfinity<T> : scale * factors[l] * products[l];
-    left_out += static_cast<int64_t>(out);
-  }
-  std::fill(probabilities + N, probabilities + np, T(0));
-  if (left_out == N) {
-    std::fill_n(probabilities, N, T(0));
-  } else {
-    const T largest = max_row(logits, N);
-    const T inverse = T(1) / exp_row(logits, N, largest, probabilities);
-    for (int64_t l = 0; l < N; ++l) probabilities[l] *= inverse;
-  }
-  for (int64_t l = 0; l < N; ++l) logits[l] = logits[l] == -kInfinity<T> ? T(0) : logits[l];
-  std::fill(logits + N, logits + np, T(0));
-}
-
-template <typename T>
-void Kernel<T>::read_gradient_row(const T* factors, T* products, T* dreads, T* to_keys,
-                                  T* to_values, T* to_sums) const {
-  const T scale = static_cast<T>(options.scale);
-  const bool sums_matter = options.normalizer == SlotNormalizer::read_time;
-  soft_max_row(products, factors, products, to_values);
-  for (int64_t l = 0; l < np; ++l) dreads[l] *= factors[l];
-  const T mean = dot_row(to_values, dreads, np);
-  for (int64_t l = 0; l < np; ++l) {
-    const T probability = to_values[l], dlogit = probability * (dreads[l] - mean);
-    const bool flat = !sums_matter || is_clamped(factors[l]);
-    to_sums[l] = flat ? T(0) : -factors[l] * (dlogit * products[l] + probability * dreads[l]);
-    to_keys[l] = scale * factors[l] * dlogit;
-    to_values[l] = factors[l] * probability;
-  }
-}
-
-template <typename T>
 void Kernel<T>::scale_columns(T* matrix, const std::vector<T>& factors) const {
   for (int64_t r = 0; r < kp + vp; ++r) {
     for (int64_t l = 0; l < np; ++l) matrix[r * np + l] *= factors[l];
@@ -325,10 +318,10 @@ void Kernel<T>::scale_columns(T* matrix, const std::vector<T>& factors) const {
 }
 
 template <typename T>
-void Kernel<T>::accumulate(int64_t n, const T* left, const T* right, const T* weights,
+void Kernel<T>::accumulate(int64_t n, const T* left, const T* right, const TileWeights<T>& weights,
                            T* matrix) const {
-  tile_gemm<T>(K, np, n, T(1), {left, kp, true}, {weights, np}, Write::accumulate, matrix, np);
-  tile_gemm<T>(V, np, n, T(1), {right, vp, true}, {weights, np}, Write::accumulate,
+  tile_gemm<T>(K, np, n, T(1), {left, kp, true}, {weights.keys, np}, Write::accumulate, matrix, np);
+  tile_gemm<T>(V, np, n, T(1), {right, vp, true}, {weights.values, np}, Write::accumulate,
                matrix + kp * np, np);
 }
 

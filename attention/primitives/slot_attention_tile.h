@@ -27,6 +27,14 @@ struct Memory {
   std::vector<double> mass;
 };
 
+// alpha of a tile, [padded(n), np] (relative to its reference in log space): the weights that keys
+// and values are written with, one array unless values have logits of their own.
+template <typename T>
+struct TileWeights {
+  T* keys = nullptr;
+  T* values = nullptr;
+};
+
 // One call's inputs and sizes; tiles are padded as chunked.h says.
 template <typename T>
 struct Kernel {
@@ -55,8 +63,11 @@ struct Kernel {
   // can be written relative to one reference, a function of `mass` and of these tokens alone.
   void cut_tile(int64_t b, int64_t h, int64_t t, int64_t end, const std::vector<double>& mass,
                 Tile<T>& tile) const;
-  // E [padded(n), np], zero where masked or padded.
-  void load_weights(int64_t b, int64_t h, const Tile<T>& tile, T* weights) const;
+  // Scratch for the weights of a tile, or for them transposed.
+  TileWeights<T> take_weights(chunked::Scratch<T>& scratch) const;
+  // E, zero where masked or padded.
+  void load_weights(int64_t b, int64_t h, const Tile<T>& tile, const TileWeights<T>& weights) const;
+  void turn_weights(int64_t n, const TileWeights<T>& weights, const TileWeights<T>& turned) const;
   // F [n, np], by which token i multiplies sums to read them (0: slot is empty), given the mass
   // before the tile; sets tile.entry and tile.exit and moves mass past the tile.
   void read_factors(Tile<T>& tile, const T* weights, std::vector<double>& mass, T* factors) const;
@@ -73,15 +84,21 @@ struct Kernel {
   void soft_max_row(const T* products, const T* factors, T* logits, T* probabilities) const;
 
   // The gradients of that row. In: F, products, and `dreads`, the products of do with the sums of
-  // values. Out: scale F dlogit, F probability, and the gradient of the sum of weights behind F.
-  // Overwrites products and dreads.
-  void read_gradient_row(const T* factors, T* products, T* dreads, T* to_keys, T* to_values,
-                         T* to_sums) const;
+  // values, and what dropout multiplies probabilities by (`kept`, null: nothing). Out: scale F
+  // dlogit, F probability kept, and the gradient of the sum of weights behind F. Overwrites
+  // products and dreads.
+  void read_gradient_row(const T* factors, const T* kept, T* products, T* dreads, T* to_keys,
+                         T* to_values, T* to_sums) const;
+
+  // What dropout multiplies the probabilities of one token's head by, in `out` [np]; null where
+  // nothing is dropped.
+  const T* kept_row(int64_t b, int64_t t, int64_t h, T* out) const;
 
   // Multiplies column l of the matrix by factors[l].
   void scale_columns(T* matrix, const std::vector<T>& factors) const;
-  // matrix += [left^T ; right^T] weights: left [n, kp], right [n, vp], weights [n, np].
-  void accumulate(int64_t n, const T* left, const T* right, const T* weights, T* matrix) const;
+  // matrix += [left^T weights.keys ; right^T weights.values]: left [n, kp], right [n, vp].
+  void accumulate(int64_t n, const T* left, const T* right, const TileWeights<T>& weights,
+                  T* matrix) const;
 };
 
 // The gradient of a memory: matrix [kp + vp, np] like the memory's, and per slot that of the sum of

@@ -45,7 +45,7 @@ void for_tiles(const Kernel<T>& kernel, const Span& span, int64_t h, std::vector
   Tile<T> tile;
   for (int64_t t = span.begin; t < span.end; t += tile.n) {
     kernel.cut_tile(span.row, h, t, span.end, mass, tile);
-    kernel.load_weights(span.row, h, tile, weights);
+    kernel.load_weights(span.row, h, tile, {weights, weights});
     kernel.read_factors(tile, weights, mass, factors);
     body(tile, weights, factors);
   }
@@ -127,7 +127,7 @@ void slot_write_weights_backward(const SlotAttentionOptions& options, SequenceVi
       if (kernel.log_space) {
         std::copy_n(all_weights + (tile.t - span.begin) * np, tile.n * np, slopes);
       } else {
-        kernel.load_weights(span.row, h, tile, slopes);
+        kernel.load_weights(span.row, h, tile, {slopes, slopes});
       }
       std::fill_n(gradients, tile.n * np, T(0));
       for (int64_t i = tile.n - 1; i >= 0; --i) {

@@ -19,11 +19,19 @@ struct alignas(64) Count {
 };
 std::array<Count, 64> counts;
 
-// Register tile: kRows x kColumns vectors of sums, held in registers over the whole of k.
+// Register tile: rows_of(columns) x columns vectors of sums, columns <= kColumns, held in registers
+// over the whole of k. Narrow ones have more rows: it takes about ten sums to hide the time of an
+// addition.
 #if defined(__AVX512F__)
-constexpr int kRows = 6, kColumns = 4;
+constexpr int kColumns = 4;
+constexpr int rows_of(int columns) {
+  return columns == 4 ? 6 : columns == 1 ? 16 : 8;
+}
 #else
-constexpr int kRows = 4, kColumns = 2;
+constexpr int kColumns = 2;
+constexpr int rows_of(int columns) {
+  return columns == 2 ? 4 : 8;
+}
 #endif
 
 template <typename T, bool kPartial>
@@ -70,8 +78,10 @@ void strip(int64_t m, int64_t k, T alpha, const T* a, int64_t a_stride, const T*
         k, alpha, kTransposedA ? a + i : a + i * a_stride, a_stride, b, b_stride, accumulate,
         c + i * c_stride, c_stride, last);
   };
+  constexpr int kRows = rows_of(kN);
   int64_t i = 0;
   for (; i + kRows <= m; i += kRows) rows.template operator()<kRows>(i);
+  if (kRows > 8 && i + 8 <= m) rows.template operator()<8>(i), i += 8;
   if (i + 4 <= m) rows.template operator()<4>(i), i += 4;
   if (i + 2 <= m) rows.template operator()<2>(i), i += 2;
   if (i < m) rows.template operator()<1>(i);
@@ -85,6 +95,11 @@ void product(int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t a_str
   for (; j + kColumns * kLane <= n; j += kColumns * kLane) {
     strip<T, kColumns, kTransposedA, false>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate,
                                             c + j, c_stride, 0);
+  }
+  if (kColumns > 3 && j + 3 * kLane <= n) {
+    strip<T, 3, kTransposedA, false>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate, c + j,
+                                     c_stride, 0);
+    j += 3 * kLane;
   }
   if (kColumns > 2 && j + 2 * kLane <= n) {
     strip<T, 2, kTransposedA, false>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate, c + j,

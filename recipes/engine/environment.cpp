@@ -10,6 +10,7 @@
 #include <ctime>
 #include <thread>
 
+#include "attention/plugin_loader.h"
 #include "core/build_libraries.h"
 #include "core/files.h"
 #include "core/hdf5.h"
@@ -69,6 +70,19 @@ JsonValue libraries() {
   return found.set("HDF5", hdf5_version());
 }
 
+JsonValue plugins() {
+  JsonValue list = JsonValue::array();
+  for (const Plugin& plugin : loaded_plugins()) {
+    JsonValue names = JsonValue::array();
+    for (const std::string& name : plugin.mechanisms) names.push(name);
+    list.push(JsonValue::object()
+                  .set("path", plugin.path)
+                  .set("hash", plugin.hash)
+                  .set("mechanisms", names));
+  }
+  return list;
+}
+
 }  // namespace
 
 JsonValue collect_environment(uint64_t seed) {
@@ -82,7 +96,7 @@ JsonValue collect_environment(uint64_t seed) {
     result.set("seed", seed);
   else
     result.set("seed", std::to_string(seed));
-  return result.set("machine", machine()).set("libraries", libraries());
+  return result.set("machine", machine()).set("libraries", libraries()).set("plugins", plugins());
 }
 
 uint64_t resident_memory_bytes() {

@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "core/yaml.h"
 #include "recipes/engine/checkpoint_store.h"
+#include "recipes/engine/plugin_record.h"
 
 namespace linnet {
 namespace {
@@ -51,8 +52,8 @@ std::string difference(const ConfigNode& a, const ConfigNode& b, const std::stri
   return "";
 }
 
-std::string default_directory(const Recipe& recipe) {
-  std::string name = recipe.name.empty() ? file_name(recipe.path) : recipe.name;
+std::string default_directory(const std::string& recipe_name, const std::string& recipe_path) {
+  std::string name = recipe_name.empty() ? file_name(recipe_path) : recipe_name;
   if (name.ends_with(".yaml")) name.resize(name.size() - 5);
   return join_path("runs", name.empty() ? "run" : name);
 }
@@ -86,6 +87,24 @@ std::string first_difference(const ConfigNode& a, const ConfigNode& b) {
   return difference(a, b, "");
 }
 
+Recipe load_recipe_of_run(const std::string& path, const std::vector<std::string>& overrides,
+                          const std::string& out, const std::string& resume) {
+  const ConfigNode node = load_recipe_node(path, overrides);
+  try {
+    return load_recipe(path, overrides);
+  } catch (const UsageError&) {
+    if (resume == "never") throw;
+    const ConfigNode* name = node.is_map() ? node.find("name") : nullptr;
+    const std::string text = name != nullptr && name->is_scalar() ? name->raw() : "";
+    const std::string directory = resume != "auto" ? resume
+                                  : out.empty()    ? default_directory(text, path)
+                                                   : out;
+    const NewestCheckpoint newest = CheckpointStore(directory).newest_valid();
+    if (newest.path) require_plugins(load_checkpoint(*newest.path));
+    throw;
+  }
+}
+
 RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string& resume) {
   if (resume != "auto" && resume != "never") {
     RunPlan plan{resume, newest(resume)};
@@ -98,7 +117,7 @@ RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string
     require_same_recipe(recipe, *plan.checkpoint);
     return plan;
   }
-  RunPlan plan{out.empty() ? default_directory(recipe) : out, std::nullopt};
+  RunPlan plan{out.empty() ? default_directory(recipe.name, recipe.path) : out, std::nullopt};
   if (resume == "never") {
     require_usage(
         out.empty() || !holds_run(out), "--out ", out,

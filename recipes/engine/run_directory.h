@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "recipes/engine/recipe.h"
 
@@ -20,6 +21,12 @@ struct RunPlan {
 // UsageError when the run there was made with another recipe, naming the first setting that
 // differs; limits, evaluation, checkpoints and samples may differ.
 RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string& resume);
+
+// load_recipe for a run in the directory that `out` and `resume` lead to. When the recipe is
+// refused while the run there was trained with a plugin that is not loaded, the refusal names the
+// plugin.
+Recipe load_recipe_of_run(const std::string& path, const std::vector<std::string>& overrides,
+                          const std::string& out, const std::string& resume);
 
 // The first setting (dotted path) in which two resolved recipes differ as far as a resume is
 // concerned; "" when they agree.

@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "core/yaml.h"
 #include "recipes/engine/checkpoint_store.h"
+#include "recipes/engine/plugin_record.h"
 
 namespace linnet {
 namespace {
@@ -96,7 +97,8 @@ CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters
       .set("vocabulary", sizes.vocabulary)
       .set("length", sizes.length)
       .set("classes", sizes.classes)
-      .set("data", to_json(data));
+      .set("data", to_json(data))
+      .set("plugins", plugin_record(recipe.resolved));
   return contents;
 }
 
@@ -133,6 +135,7 @@ LoadedModel load_model(const std::string& run_or_checkpoint,
   loaded.path = find_checkpoint(run_or_checkpoint);
   const Checkpoint checkpoint = load_checkpoint(loaded.path);
   loaded.step = checkpoint.step;
+  require_plugins(checkpoint);
   ConfigNode node =
       parse_yaml(file_of(checkpoint, "recipe.yaml"), join_path(checkpoint.path, "recipe.yaml"));
   std::vector<Override> parsed;

@@ -59,7 +59,7 @@ class WithAverage {
 };
 
 // The files of a checkpoint: recipe.yaml, weights.h5, average.h5 (with EMA), optimizer.h5,
-// tokenizer.bin (with text); its metadata holds the counters.
+// tokenizer.bin (with text); its metadata holds the counters, the data and the plugins.
 struct CheckpointContents {
   std::map<std::string, std::string> files;
   JsonValue metadata = JsonValue::object();

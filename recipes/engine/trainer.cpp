@@ -13,6 +13,7 @@
 #include "recipes/engine/environment.h"
 #include "recipes/engine/generator.h"
 #include "recipes/engine/metrics.h"
+#include "recipes/engine/plugin_record.h"
 #include "recipes/engine/report.h"
 #include "recipes/engine/run_directory.h"
 #include "recipes/engine/run_summary.h"
@@ -33,7 +34,10 @@ class Run {
  public:
   Run(const Recipe& recipe, const TrainOptions& options)
       : recipe_(recipe), options_(options), plan_(plan_run(recipe, options.out, options.resume)) {
-    if (plan_.checkpoint) resumed_ = load_checkpoint(*plan_.checkpoint);
+    if (plan_.checkpoint) {
+      resumed_ = load_checkpoint(*plan_.checkpoint);
+      require_plugins(*resumed_);
+    }
     make_data();
     model_ = build_model(recipe, task_->sizes(), options.device);
     updater_ = make_updater(recipe, model_->parameters());

@@ -18,11 +18,11 @@ constexpr int64_t kWidth = 8, kSlots = 3;
 struct Layer {
   ParameterSet set;
   std::unique_ptr<TokenMixer> mixer;
-  explicit Layer(const std::string& parameters = "{slots: 3}") {
+  explicit Layer(Form form = Form::noncausal, const std::string& parameters = "{slots: 3}") {
     MixerOptions options;
     options.width = kWidth;
     options.heads = 2;
-    options.form = Form::noncausal;
+    options.form = form;
     const ParameterScope root(set);
     mixer = find_mechanism("luna").make(parse_yaml(parameters, "test"), options,
                                         {root.child("own"), root.child("tied")});
@@ -96,6 +96,62 @@ TEST(Luna, AllLayersShareOneFirstMemory) {
   // A fifth projection and the memory's norm in each layer; one memory for all.
   EXPECT_EQ(count("{name: luna, slots: 3}") - count("{name: softmax}"),
             2 * (kWidth * kWidth + kWidth + 2 * kWidth) + kSlots * kWidth);
+}
+
+// Rows [begin, end) of x [1,T,E].
+Tensor tokens(const Tensor& x, int64_t begin, int64_t end) {
+  return x.slice(begin * kWidth, {1, end - begin, kWidth});
+}
+
+TEST(LunaCausal, PackedDocumentsAreSeparateOnesAndPaddingDoesNotCount) {
+  const Layer layer(Form::causal);
+  const Tensor x = numbers({1, 7, kWidth}, "x");
+  MixerContext packed;
+  packed.segments = Tensor::from(std::vector<int32_t>{4, 4, 4, 2, 2, 2, 2}, {1, 7});
+  packed.key_mask = Tensor::from(std::vector<uint8_t>{1, 1, 1, 1, 0, 1, 1}, {1, 7});
+  const MixerResult whole = layer.mixer->forward(Variable(x), packed, {});
+  // The first document alone, and the second without its padded token.
+  const Tensor second = Tensor::empty({1, 3, kWidth}, DType::f64);
+  second.slice(0, {1, 1, kWidth}).copy_from(tokens(x, 3, 4));
+  second.slice(kWidth, {1, 2, kWidth}).copy_from(tokens(x, 5, 7));
+  const std::vector<double> got = whole.y.value().to_vector<double>();
+  const auto expect_at = [&](const MixerResult& alone, int64_t from, int64_t at, int64_t count) {
+    const std::vector<double> y = alone.y.value().to_vector<double>();
+    for (int64_t i = 0; i < count * kWidth; ++i) {
+      EXPECT_NEAR(got[static_cast<size_t>(at * kWidth + i)],
+                  y[static_cast<size_t>(from * kWidth + i)], 1e-12)
+          << at << " " << i;
+    }
+  };
+  expect_at(layer.mixer->forward(Variable(tokens(x, 0, 3)), {}, {}), 0, 0, 3);
+  const MixerResult last = layer.mixer->forward(Variable(second), {}, {});
+  expect_at(last, 0, 3, 1);
+  expect_at(last, 1, 5, 2);
+  // What is carried is the last document's.
+  EXPECT_EQ(whole.state.at("count").value().to_vector<int64_t>(), std::vector<int64_t>{3});
+  EXPECT_EQ(whole.state.at("sums").shape(), Shape({1, 2, kSlots, kWidth / 2}));
+}
+
+TEST(LunaCausal, TheMemoryIsFixedWhateverPassesBetweenLayers) {
+  const Layer layer(Form::causal);
+  const Variable x(numbers({1, 4, kWidth}, "x"));
+  MixerContext context;
+  const MixerResult first = layer.mixer->forward(x, context, {});
+  EXPECT_TRUE(first.streams.empty());
+  context.streams[kStream] = Variable(numbers({1, kSlots, kWidth}, "p"));
+  const MixerResult second = layer.mixer->forward(x, context, {});
+  EXPECT_EQ(first.y.value().to_vector<double>(), second.y.value().to_vector<double>());
+  // Its norm has no parameters where nothing is passed on.
+  EXPECT_EQ(layer.set.count(), 5 * (kWidth * kWidth + kWidth) + kSlots * kWidth);
+}
+
+TEST(LunaCausal, LargeWeightsStayFinite) {
+  const Layer layer(Form::causal, "{slots: 3, scale: 1000}");
+  const Tensor x = numbers({1, 4, kWidth}, "x");
+  for (int64_t i = 0; i < x.elements(); ++i) x.data<double>()[i] *= 100;
+  for (const double y : layer.mixer->forward(Variable(x), {}, {}).y.value().to_vector<double>()) {
+    EXPECT_TRUE(std::isfinite(y));
+  }
 }
 
 TEST(Luna, RefusesPackedRowsAndRotaryPositions) {

@@ -27,6 +27,7 @@ struct Problem {
   SlotAttentionContext context;
   bool causal = true;
   Tensor q, k, v, logits, keys, values, mass;  // f64
+  Tensor value_logits = {};
 };
 
 Tensor draw(const Shape& shape, uint64_t site) {
@@ -91,9 +92,18 @@ void mask_some(Problem& p) {
   p.context.key_mask = mask(p.s.Tk, p.causal ? 4 : 3, {p.k, p.v, p.logits});
 }
 
+void drop_some(Problem& p) {
+  p.context.options.dropout = 0.4;
+  p.context.options.dropout_key = RandomKey{3, 8, 0}.at("layer");
+  std::vector<int64_t> examples;
+  for (int64_t b = 0; b < p.s.B; ++b) examples.push_back(90 - 7 * b);
+  p.context.place = {Tensor::from(examples, {p.s.B}), 11};
+}
+
 SlotAttentionVariables variables_of(const Problem& p, DType dtype) {
   return {Variable(p.q.to(dtype)), Variable(p.k.to(dtype)), Variable(p.v.to(dtype)),
-          Variable(p.logits.to(dtype))};
+          Variable(p.logits.to(dtype)),
+          p.value_logits.defined() ? Variable(p.value_logits.to(dtype)) : Variable()};
 }
 
 std::vector<double> run(const Problem& p, DType dtype) {
@@ -120,7 +130,10 @@ std::vector<double> reference(const Problem& p) {
   in.k = view(p.k);
   in.v = view(p.v);
   in.logits = view(p.logits);
+  if (p.value_logits.defined()) in.value_logits = view(p.value_logits);
   const SlotAttentionContext& c = p.context;
+  if (c.place.examples.defined()) in.examples = c.place.examples.data<int64_t>();
+  in.time_offset = c.place.time_offset;
   if (c.query_mask.defined()) in.query_mask = c.query_mask.data<uint8_t>();
   if (c.key_mask.defined()) in.key_mask = c.key_mask.data<uint8_t>();
   const int32_t* segments = c.segments.defined() ? c.segments.data<int32_t>() : nullptr;
@@ -181,12 +194,56 @@ TEST_P(SlotAttentionForms, AgreeWithTheDefinition) {
       EXPECT_LE(worst_error(p, DType::f32), kSingle) << s.Tk << with_state;
       mask_some(p);
       EXPECT_LE(worst_error(p, DType::f64), kDouble) << "masked " << s.Tk << with_state;
+      drop_some(p);
+      EXPECT_LE(worst_error(p, DType::f64), kDouble) << "dropped " << s.Tk << with_state;
     }
   }
 }
 INSTANTIATE_TEST_SUITE_P(All, SlotAttentionForms,
                          testing::Combine(testing::ValuesIn(kKinds), testing::Bool(),
                                           testing::Bool()));
+
+TEST(SlotAttention, ValuesCanHaveLogitsOfTheirOwn) {
+  for (const bool with_state : {false, true}) {
+    Problem p = make_problem({2, 70, 70, 2, 18, 9, 17}, SlotControl::given, SlotNormalizer::none,
+                             true, with_state);
+    p.value_logits = draw(p.logits.shape(), 8);
+    EXPECT_LE(worst_error(p, DType::f64), kDouble) << with_state;
+    EXPECT_LE(worst_error(p, DType::f32), kSingle) << with_state;
+    const std::vector<double> apart = run(p, DType::f64);
+    p.value_logits = Tensor();
+    EXPECT_NE(run(p, DType::f64), apart);
+  }
+}
+
+TEST(SlotAttention, WithoutAccumulationATokenReadsWhatItWrites) {
+  const int64_t T = 5, N = 3;
+  Problem p =
+      make_problem({1, T, T, 1, N, 2, 2}, SlotControl::exp, SlotNormalizer::read_time, true, false);
+  p.context.write_time = true;
+  p.context.accumulate = false;
+  p.value_logits = draw(p.logits.shape(), 8);
+  const std::vector<double> o = run(p, DType::f64);
+  const double *q = p.q.data<double>(), *k = p.k.data<double>(), *v = p.v.data<double>();
+  const double *a = p.logits.data<double>(), *b = p.value_logits.data<double>();
+  for (int64_t t = 0; t < T; ++t) {
+    const double product = q[t * 2] * k[t * 2] + q[t * 2 + 1] * k[t * 2 + 1];
+    double weighted = 0, total = 0;
+    for (int64_t l = 0; l < N; ++l) {
+      double of_keys = 0, of_values = 0;
+      for (int64_t j = 0; j <= t; ++j) {
+        of_keys += std::exp(a[j * N + l] - a[t * N + l]);
+        of_values += std::exp(b[j * N + l] - b[t * N + l]);
+      }
+      const double read = std::exp(product / of_keys / std::sqrt(2.0));
+      total += read;
+      weighted += read / of_values;
+    }
+    for (int64_t c = 0; c < 2; ++c) {
+      EXPECT_NEAR(o[t * 2 + c], weighted / total * v[t * 2 + c], 1e-13);
+    }
+  }
+}
 
 TEST(SlotAttention, SegmentsAreIndependent) {
   const Sizes s{2, 90, 90, 2, 6, 5, 4};
@@ -282,6 +339,17 @@ TEST(SlotAttention, RefusesWhatDoesNotFit) {
   p.context.options.normalizer = SlotNormalizer::read_time;
   EXPECT_EQ(run(p, DType::f64).size(), 8u);
   p.context.options.floor = 0;
+  EXPECT_THROW(run(p, DType::f64), Error);
+  p.context.options.floor = 1;
+  p.context.options.dropout = 1;
+  EXPECT_THROW(run(p, DType::f64), Error);
+  p.context.options.dropout = 0;
+  p.value_logits = p.logits;
+  EXPECT_THROW(run(p, DType::f64), Error);
+  p.context.options.control = SlotControl::given;
+  p.context.options.normalizer = SlotNormalizer::none;
+  EXPECT_EQ(run(p, DType::f64).size(), 8u);
+  p.value_logits = draw({1, 4, 1, 2}, 8);
   EXPECT_THROW(run(p, DType::f64), Error);
   p = make_problem({1, 4, 4, 1, 3, 2, 2}, SlotControl::exp, SlotNormalizer::read_time, true, true);
   p.mass = draw({1, 1, 4}, 7);

@@ -93,6 +93,7 @@ TEST_P(SlotAttentionGradient, MatchesFiniteDifferences) {
   for (const bool segmented : {false, true}) {
     for (const bool mask_empty : {false, true}) {
       context.options.mask_empty = mask_empty;
+      context.options.dropout = mask_empty ? 0.3 : 0;
       if (segmented) {
         context.segments = Tensor::from(std::vector<int32_t>{0, 0, 1, 1, 1, 4, 5, 5, 5, 5}, {2, 5});
       }
@@ -106,6 +107,43 @@ TEST_P(SlotAttentionGradient, MatchesFiniteDifferences) {
   check(false, inputs_for(3, 5, control, false));
 }
 INSTANTIATE_TEST_SUITE_P(All, SlotAttentionGradient, testing::ValuesIn(kKinds));
+
+TEST(SlotAttentionVariable, LogitsOfValuesHaveTheirGradients) {
+  for (const bool write_time : {false, true}) {
+    for (const bool accumulate : {true, false}) {
+      if (!write_time && !accumulate) continue;
+      SlotAttentionContext context;
+      context.write_time = write_time;
+      context.accumulate = accumulate;
+      context.options.dropout = 0.3;
+      context.query_mask = context.key_mask =
+          Tensor::from(std::vector<uint8_t>{1, 1, 0, 1, 1, 1, 1, 1, 1, 0}, {2, 5});
+      if (!write_time) {
+        context.options.control = SlotControl::given;
+        context.options.normalizer = SlotNormalizer::none;
+      }
+      std::vector<Tensor> in =
+          inputs_for(5, 5, write_time ? SlotControl::exp : SlotControl::given, true);
+      const Variable used(Tensor::full(in[6].shape(), 1, DType::f64));
+      in.push_back(draw(in[3].shape(), 8));
+      in.push_back(draw(in[6].shape(), 9));
+      const auto function = [&](const std::vector<Variable>& x) {
+        SlotMemory state;
+        if (accumulate) state = {x[4], x[5], {}};
+        state.mass = write_time ? x[6] : used;
+        if (write_time) state.value_mass = x[8];
+        const SlotAttentionResult result =
+            slot_attention_causal({x[0], x[1], x[2], x[3], x[7]}, context, state);
+        std::vector<Variable> out{result.o};
+        if (accumulate) out.insert(out.end(), {result.state.keys, result.state.values});
+        if (write_time) out.insert(out.end(), {result.state.mass, result.state.value_mass});
+        return out;
+      };
+      const GradCheckResult result = grad_check(function, in);
+      EXPECT_TRUE(result.passed) << write_time << accumulate << ": " << result.message;
+    }
+  }
+}
 
 // Outputs, then gradients of all inputs for fixed seeds.
 std::vector<Tensor> results(const std::vector<Tensor>& tensors, const SlotAttentionContext& context,
@@ -199,6 +237,7 @@ TEST(SlotAttentionVariable, WholeIsTheSameAsPieces) {
     SlotAttentionContext context;
     context.options.control = control;
     context.options.normalizer = normalizer;
+    context.options.dropout = 0.3;
     context.write_time = write_time;
     const std::vector<Tensor> in = inputs_for(70, 70, control, false);
     const auto whole = slot_attention_causal(
@@ -207,6 +246,7 @@ TEST(SlotAttentionVariable, WholeIsTheSameAsPieces) {
     for (int64_t begin = 0; begin < 70;) {
       const int64_t end = begin < 64 ? begin + 16 : begin + 1;
       const auto piece = [&](int i) { return Variable(part(in[i], begin, end)); };
+      context.place.time_offset = begin;
       const auto result =
           slot_attention_causal({piece(0), piece(1), piece(2), piece(3)}, context, state);
       state = result.state;

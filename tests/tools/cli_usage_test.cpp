@@ -161,8 +161,8 @@ TEST_F(Cli, TheReadmeShowsWhatHelpSays) {
     for (const std::string& option : options_in(help.substr(0, help.find("Exit codes")))) {
       known.insert(option);
       // What many commands have is said once, below.
-      const bool common =
-          option == "--help" || option == "--json" || option == "--device" || option == "--threads";
+      const bool common = option == "--help" || option == "--json" || option == "--device" ||
+                          option == "--plugin" || option == "--threads";
       EXPECT_THAT(common ? section : shown, HasSubstr(option)) << line;
     }
   };

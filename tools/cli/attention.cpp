@@ -66,6 +66,7 @@ void add_attention(CLI::App& app, Command& chosen) {
 
   CLI::App* lister = command->add_subcommand("list", "all mechanisms with their forms");
   lister->add_flag("--json", *json, "one JSON object on stdout");
+  add_plugin_option(*lister);
   lister->callback([=, &chosen] { chosen = [=] { return list(*json); }; });
 
   CLI::App* show = command->add_subcommand("show", "equation, parameters, forms, cost, sources");
@@ -74,6 +75,7 @@ void add_attention(CLI::App& app, Command& chosen) {
   show->add_option("--config", *config,
                    "YAML file with the mechanism's parameters, width, heads and max_length");
   show->add_flag("--json", *json, "one JSON object on stdout");
+  add_plugin_option(*show);
   show->callback([=, &chosen] {
     chosen = [=] {
       const ConfigNode node = config->empty() ? ConfigNode::map() : load_yaml(*config);
@@ -88,6 +90,7 @@ void add_attention(CLI::App& app, Command& chosen) {
   checker->add_option("NAME", *name, "a mechanism")->required();
   checker->add_option("--form", *form, "noncausal, causal or cross (default: all it has)");
   add_device_option(*checker, *device);
+  add_plugin_option(*checker);
   checker->callback(
       [=, &chosen] { chosen = [=] { return check(*name, *form, use_device(*device)); }; });
 
@@ -105,6 +108,7 @@ void add_attention(CLI::App& app, Command& chosen) {
       ->capture_default_str()
       ->check(at_least(1));
   add_device_option(*runner, *device);
+  add_plugin_option(*runner);
   runner->callback([=, &chosen] {
     chosen = [=] {
       options->device = use_device(*device);

@@ -124,6 +124,7 @@ void add_bench(CLI::App& app, Command& chosen) {
   train->add_option("--steps", *steps, "timed updates")->capture_default_str()->check(at_least(1));
   train->add_flag("--json", *json, "one JSON object on stdout");
   add_device_option(*train, *device);
+  add_plugin_option(*train);
   add_threads_option(*train);
   train->callback([=, &chosen] {
     chosen = [=] {
@@ -147,6 +148,7 @@ void add_bench(CLI::App& app, Command& chosen) {
       ->check(at_least(1));
   add_device_option(*attention, *device);
   attention->add_flag("--json", *json, "one JSON object on stdout");
+  add_plugin_option(*attention);
   add_threads_option(*attention);
   attention->callback([=, &chosen] {
     chosen = [=] {

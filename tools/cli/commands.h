@@ -23,6 +23,8 @@ void add_device_option(CLI::App& command, std::string& name);
 Device use_device(const std::string& name);
 // Adds --threads, which takes effect when it is read.
 void add_threads_option(CLI::App& command);
+// Adds --plugin, which takes effect when it is read.
+void add_plugin_option(CLI::App& command);
 // The check of an option with whole numbers from `minimum` on, for CLI::Option::check.
 std::function<std::string(const std::string&)> at_least(int64_t minimum);
 

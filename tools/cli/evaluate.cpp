@@ -42,6 +42,7 @@ void add_evaluate(CLI::App& app, Command& chosen) {
       ->allow_extra_args(false);
   command->add_flag("--json", arguments->json, "one JSON object on stdout");
   add_device_option(*command, arguments->device);
+  add_plugin_option(*command);
   add_threads_option(*command);
   command->callback([arguments, &chosen] {
     chosen = [arguments] {

@@ -122,6 +122,7 @@ void add_generate(CLI::App& app, Command& chosen) {
   command->add_option("--seed", arguments->seed, "of the draws, 0 or more")->check(at_least(0));
   command->add_flag("--json", arguments->json, "one JSON object on stdout");
   add_device_option(*command, arguments->device);
+  add_plugin_option(*command);
   add_threads_option(*command);
   command->callback([arguments, &chosen] { chosen = [arguments] { return run(*arguments); }; });
 }

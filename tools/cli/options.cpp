@@ -2,6 +2,7 @@
 #include <charconv>
 #include <CLI/CLI.hpp>
 
+#include "attention/plugin_loader.h"
 #include "core/cuda/backend.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
@@ -26,6 +27,18 @@ void add_threads_option(CLI::App& command) {
   command.add_option_function<int>(
       "--threads", [](int count) { set_thread_count(count); },
       "CPU threads, 1 to 1024 (default: OMP_NUM_THREADS, all)");
+}
+
+void add_plugin_option(CLI::App& command) {
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--plugin",
+          [](const std::vector<std::string>& paths) {
+            for (const std::string& path : paths) load_plugin(path);
+          },
+          "a shared library with attention mechanisms (attention/README.md); may be given several "
+          "times")
+      ->allow_extra_args(false);
 }
 
 std::function<std::string(const std::string&)> at_least(int64_t minimum) {

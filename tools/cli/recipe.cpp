@@ -101,6 +101,7 @@ void add_recipe(CLI::App& app, Command& chosen) {
   auto overrides = std::make_shared<std::vector<std::string>>();
   show->add_option("RECIPE", *path, "a YAML file")->required();
   show->add_option("OVERRIDES", *overrides, "key.path=value ...");
+  add_plugin_option(*show);
   show->callback([=, &chosen] {
     chosen = [=] {
       std::cout << to_yaml(load_recipe(*path, *overrides).resolved);
@@ -118,6 +119,7 @@ void add_recipe(CLI::App& app, Command& chosen) {
   auto paths = std::make_shared<std::vector<std::string>>();
   checker->add_option("RECIPE", *paths, "YAML files, and key.path=value ... for all of them")
       ->required();
+  add_plugin_option(*checker);
   checker->callback([=, &chosen] { chosen = [=] { return check(*paths); }; });
 }
 

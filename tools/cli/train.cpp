@@ -1,6 +1,7 @@
 // linnet train: one run of a recipe.
 #include <CLI/CLI.hpp>
 
+#include "recipes/engine/run_directory.h"
 #include "recipes/engine/signals.h"
 #include "recipes/engine/trainer.h"
 #include "tools/cli/commands.h"
@@ -30,12 +31,14 @@ void add_train(CLI::App& app, Command& chosen) {
   command->add_flag("--dry-run", arguments->options.dry_run,
                     "check everything, say what would be trained and where --out and --resume "
                     "lead, do one update, write nothing");
+  add_plugin_option(*command);
   add_threads_option(*command);
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
       watch_stop_signals();
       arguments->options.device = use_device(arguments->device);
-      const Recipe recipe = load_recipe(arguments->recipe, arguments->overrides);
+      const Recipe recipe = load_recipe_of_run(arguments->recipe, arguments->overrides,
+                                               arguments->options.out, arguments->options.resume);
       return train(recipe, arguments->options).exit_code;
     };
   });

@@ -1,6 +1,8 @@
 // The steps of linear attention on a device: features, scans of the state, normalisation.
 #include "attention/primitives/cuda/linear_attention.h"
 
+#include "attention/primitives/cuda/linear_attention_fast.h"
+#include "attention/primitives/cuda/linear_attention_path.h"
 #include "attention/primitives/cuda/linear_attention_pieces.h"
 #include "core/error.h"
 
@@ -94,6 +96,53 @@ Tensor spans_on_device(const LinearAttentionContext& context, const std::vector<
   return Tensor::from(table, {static_cast<int64_t>(spans.size()), 3}, device);
 }
 
+// A dense [B,T,H,K] in bf16.
+template <typename E>
+SequenceView<E> view_of(const Tensor& x) {
+  return {pointer<E>(x), x.size(0), x.size(1), x.size(2), x.size(3)};
+}
+
+void fast_causal_forward(const LinearAttentionContext& context, const LinearAttentionArrays& in,
+                         const Tensor& y, const Tensor& memory, const Tensor& mass,
+                         const Tensor& denominators) {
+  linear_attention_fast::Forward call;
+  call.options = context.options;
+  call.q = view_of<const kernel_bf16>(in.q);
+  call.k = view_of<const kernel_bf16>(in.k);
+  call.v = view_of<const kernel_bf16>(in.v);
+  call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
+  call.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
+  call.state_in = {pointer_or_null<const float>(in.memory), pointer_or_null<const float>(in.mass)};
+  call.state_out = {pointer<float>(memory), pointer<float>(mass)};
+  call.y = view_of<kernel_bf16>(y);
+  call.denominators = pointer<float>(denominators);
+  linear_attention_fast::causal_forward(call);
+}
+
+void fast_causal_backward(const LinearAttentionContext& context, const LinearAttentionArrays& in,
+                          const Tensor& denominators, const Tensor& dy, const Tensor& dmemory,
+                          const Tensor& dmass, const LinearAttentionArrays& gradients) {
+  const Tensor corrections = Tensor::empty(denominators.shape(), DType::f32, dy.device());
+  linear_attention_fast::Backward call;
+  call.options = context.options;
+  call.q = view_of<const kernel_bf16>(in.q);
+  call.k = view_of<const kernel_bf16>(in.k);
+  call.v = view_of<const kernel_bf16>(in.v);
+  call.dy = view_of<const kernel_bf16>(dy);
+  call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
+  call.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
+  call.state_in = {pointer_or_null<const float>(in.memory), pointer_or_null<const float>(in.mass)};
+  call.dstate_out = {pointer_or_null<const float>(dmemory), pointer_or_null<const float>(dmass)};
+  call.denominators = pointer<const float>(denominators);
+  call.corrections = pointer<float>(corrections);
+  call.dq = view_of<kernel_bf16>(gradients.q);
+  call.dk = view_of<kernel_bf16>(gradients.k);
+  call.dv = view_of<kernel_bf16>(gradients.v);
+  call.dstate_in = {pointer_or_null<float>(gradients.memory),
+                    pointer_or_null<float>(gradients.mass)};
+  linear_attention_fast::causal_backward(call);
+}
+
 }  // namespace
 
 void linear_attention_causal_forward(const LinearAttentionContext& context,
@@ -110,6 +159,9 @@ void linear_attention_causal_forward(const LinearAttentionContext& context,
   require(in.query_proportions.defined() == in.key_proportions.defined(),
           "linear_attention: proportions must be given for both queries and keys, or for neither");
   const int64_t m = memory.size(2), V = memory.size(3);
+  if (y.dtype() == DType::bf16) {
+    return fast_causal_forward(context, in, y, memory, mass, denominators);
+  }
   check_widths(m, V);
   StateScan scan = scan_of(m, V, in.k.size(2));
   scan.left = key_features(context, in);
@@ -129,6 +181,21 @@ void linear_attention_causal_backward(const LinearAttentionContext& context,
                                       const Tensor& dmemory, const Tensor& dmass,
                                       const LinearAttentionArrays& gradients) {
   const int64_t V = in.v.size(3), G = in.k.size(2);
+  if (y.dtype() == DType::bf16) {
+    if (linear_attention_fast::has_backward(in.k.size(3), V)) {
+      return fast_causal_backward(context, in, denominators,
+                                  linear_attention_fast::is_aligned(dy) ? dy : dy.clone(), dmemory,
+                                  dmass, gradients);
+    }
+    // y as the tensor-core kernels left it is too coarse for these: once more, in full.
+    const Tensor whole = Tensor::empty(y.shape(), DType::f32, y.device());
+    const Tensor sums = Tensor::empty({y.size(0), G, in.k.size(3), V}, DType::f32, y.device());
+    const Tensor sum = Tensor::empty({y.size(0), G, in.k.size(3)}, DType::f32, y.device());
+    const Tensor divisors = Tensor::empty(denominators.shape(), DType::f32, y.device());
+    linear_attention_causal_forward(context, in, whole, sums, sum, divisors);
+    return linear_attention_causal_backward(context, in, whole, divisors, dy, dmemory, dmass,
+                                            gradients);
+  }
   const int64_t m = in.k.size(3) * (in.key_proportions.defined() ? 2 : 1);
   const Tensor keys = key_features(context, in), queries = query_features(context, in);
   const Tensor values = values_with_mass(in.v, context.key_mask);

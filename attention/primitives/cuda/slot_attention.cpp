@@ -50,6 +50,13 @@ SlotScan read_of(const SlotSequences& sequences, const Tensor& reader, const Ten
   return scan;
 }
 
+// The weights of values, where they have logits of their own (which are not normalised).
+SlotWeights value_weights(const SlotAttentionContext& context, const SlotSequences& rows,
+                          const SlotTensors& in, const SlotWeights& of_keys) {
+  if (!in.value_logits.defined()) return of_keys;
+  return slot_weights(context, rows, in.value_logits, {}, {});
+}
+
 Tensor slots_like(const Tensor& sequence, int64_t N) {
   return Tensor::empty({sequence.size(0), sequence.size(1), sequence.size(2), N}, DType::f32,
                        sequence.device());
@@ -69,8 +76,9 @@ void slot_attention_causal_forward(const SlotAttentionContext& context, const Sl
   keys.after = end.keys;
   const Tensor reads = slots_like(in.q, N);
   scan_slots(keys, reads);
-  slot_soft_max(context.options, weights.factors, context.query_mask, reads);
-  SlotScan values = scan_of(rows, in.v, context.key_mask, weights);
+  slot_soft_max(context, weights.factors, reads);
+  SlotScan values =
+      scan_of(rows, in.v, context.key_mask, value_weights(context, rows, in, weights));
   values.reader_mask = context.query_mask;
   values.before = in.values;
   values.after = end.values;
@@ -83,8 +91,9 @@ void slot_attention_causal_backward(const SlotAttentionContext& context, const S
   const int64_t N = in.logits.size(3);
   const SlotSequences rows = rows_of(in.q, N);
   const SlotWeights weights = slot_weights(context, rows, in.logits, in.mass, {});
+  const SlotWeights of_values = value_weights(context, rows, in, weights);
   SlotScan keys = scan_of(rows, in.k, context.key_mask, weights);
-  SlotScan values = scan_of(rows, in.v, context.key_mask, weights);
+  SlotScan values = scan_of(rows, in.v, context.key_mask, of_values);
   keys.reader = in.q;
   values.reader = d_o;
   keys.reader_mask = values.reader_mask = context.query_mask;
@@ -93,8 +102,7 @@ void slot_attention_causal_backward(const SlotAttentionContext& context, const S
   const Tensor to_keys = slots_like(in.q, N), to_values = slots_like(in.q, N);
   scan_slots(keys, to_keys);
   scan_slots(values, to_values);
-  const Tensor to_sums =
-      slot_read_gradients(context.options, weights.factors, context.query_mask, to_keys, to_values);
+  const Tensor to_sums = slot_read_gradients(context, weights.factors, to_keys, to_values);
   scan_channels(keys, to_keys, d.q);
 
   const Tensor dsums = slot_sums_gradient(
@@ -107,7 +115,13 @@ void slot_attention_causal_backward(const SlotAttentionContext& context, const S
   reverse_scan_channels(values, to_values, d.v);
   const Tensor dweights = slots_like(in.q, N);
   reverse_scan_slots(keys, to_keys, dweights, false);
-  reverse_scan_slots(values, to_values, dweights, true);
+  if (in.value_logits.defined()) {
+    const Tensor dvalue_weights = slots_like(in.q, N);
+    reverse_scan_slots(values, to_values, dvalue_weights, false);
+    slot_logit_gradients(context, rows, of_values, dvalue_weights, {}, dsums, d.value_logits);
+  } else {
+    reverse_scan_slots(values, to_values, dweights, true);
+  }
   slot_logit_gradients(context, rows, weights, dweights, to_sums, dsums, d.logits);
   if (!d.mass.defined()) return;
   slot_mass_gradient(context.options, {in.keys, in.values, d.keys, d.values}, dsums, d.mass);
@@ -152,7 +166,7 @@ void slot_attention_read_forward(const SlotAttentionContext& context, const Slot
   SlotScan keys = read_of(sequences, in.q, context.query_mask);
   keys.before = in.keys;
   scan_slots(keys, reads);
-  slot_soft_max(context.options, factors, context.query_mask, reads);
+  slot_soft_max(context, factors, reads);
   SlotScan values = read_of(sequences, o, context.query_mask);
   values.before = in.values;
   scan_channels(values, reads, o);
@@ -170,8 +184,7 @@ void slot_attention_read_backward(const SlotAttentionContext& context, const Slo
   values.before = in.values;
   scan_slots(keys, to_keys);
   scan_slots(values, to_values);
-  const Tensor to_sums =
-      slot_read_gradients(context.options, factors, context.query_mask, to_keys, to_values);
+  const Tensor to_sums = slot_read_gradients(context, factors, to_keys, to_values);
   scan_channels(keys, to_keys, d.q);
   keys.before = values.before = Tensor();
   keys.after = d.keys;

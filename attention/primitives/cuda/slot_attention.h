@@ -16,6 +16,7 @@ namespace linnet::cuda {
 // Undefined where a call has no use for them; as gradients: overwritten.
 struct SlotTensors {
   Tensor q, k, v, logits, keys, values, mass;
+  Tensor value_logits = {};
 };
 
 // As the functions of slot_attention_cpu.h; shapes have been checked.

@@ -51,13 +51,14 @@ void reverse_scan_channels(const SlotScan& scan, const Tensor& passed, const Ten
 void reverse_scan_slots(const SlotScan& scan, const Tensor& passed, const Tensor& dweights,
                         bool accumulate);
 
-// products -> factor times the soft-max of scale factor products.
-void slot_soft_max(const SlotAttentionOptions& options, const Tensor& factors,
-                   const Tensor& query_mask, const Tensor& products);
+// products -> factor times the soft-max of scale factor products, with dropout; 0 where queries are
+// masked.
+void slot_soft_max(const SlotAttentionContext& context, const Tensor& factors,
+                   const Tensor& products);
 // The gradients of a read. products -> scale factor dlogit; dreads (do . sums of values) -> factor
-// probability; returns the gradient of the sum of weights behind the factor.
-Tensor slot_read_gradients(const SlotAttentionOptions& options, const Tensor& factors,
-                           const Tensor& query_mask, const Tensor& products, const Tensor& dreads);
+// probability, with dropout; returns the gradient of the sum of weights behind the factor.
+Tensor slot_read_gradients(const SlotAttentionContext& context, const Tensor& factors,
+                           const Tensor& products, const Tensor& dreads);
 
 // dweights (and to_sums, if defined) -> dlogits. dsums f32 [count,H,N], the gradient of the sum of
 // weights, goes from after the last token to before the first in place.

@@ -2,31 +2,55 @@
 // every head of a token.
 #include "attention/primitives/cuda/slot_sequence.h"
 #include "attention/primitives/cuda/warp_items.h"
+#include "core/cuda/random.h"
 
 namespace linnet::cuda {
 namespace {
 
 struct Rows {
   SlotAttentionOptions options;
-  int64_t count, H, N;
+  int64_t count, T, H, N;
   const float* factors;
   const uint8_t* query_mask;
+  // Of dropout.
+  const int64_t* examples;
+  int64_t time_offset;
+  float keep;
+  uint32_t limit;
 
   // The logit of a slot from q . sums; only of those in use.
   __device__ float logit(float factor, float product) const {
     return static_cast<float>(options.scale) * factor * product;
   }
   __device__ bool used(float factor) const { return !options.mask_empty || factor != 0; }
+  // What dropout multiplies the probability of slot l by.
+  __device__ float kept(int64_t row, int64_t l) const {
+    if (!(options.dropout > 0)) return 1;
+    const int64_t token = row / H, channel = row % H * N + l;
+    const int64_t example = examples != nullptr ? examples[token / T] : token / T;
+    const auto words =
+        key_of_step(options.dropout_key)
+            .words(random_element(
+                static_cast<uint64_t>(example), static_cast<uint64_t>(time_offset + token % T),
+                static_cast<uint64_t>(channel / 4), static_cast<uint64_t>((H * N + 3) / 4)));
+    return words[static_cast<size_t>(channel % 4)] < limit ? 0.0f : keep;
+  }
 };
 
-Rows rows_of(const SlotAttentionOptions& options, const Tensor& factors, const Tensor& query_mask) {
+Rows rows_of(const SlotAttentionContext& context, const Tensor& factors) {
   const int64_t N = factors.size(3);
+  const SlotAttentionOptions& options = context.options;
   return {options,
           N == 0 ? 0 : factors.elements() / N,
+          factors.size(1),
           factors.size(2),
           N,
           pointer<float>(factors),
-          pointer_or_null<uint8_t>(query_mask)};
+          pointer_or_null<uint8_t>(context.query_mask),
+          pointer_or_null<int64_t>(context.place.examples),
+          context.place.time_offset,
+          dropout_scale(options.dropout),
+          dropout_limit(options.dropout)};
 }
 
 // exp(logit - shift) * inverse is the probability of a slot; inverse 0: no slot is in use.
@@ -67,7 +91,8 @@ __global__ void slot_probabilities(Rows rows, float* all_products) {
   }
   const SoftMax soft_max = soft_max_of(rows, factors, products);
   for (int64_t l = warp_lane(); l < rows.N; l += kLanes) {
-    products[l] = factors[l] * probability(rows, soft_max, factors[l], products[l]);
+    products[l] =
+        factors[l] * rows.kept(row, l) * probability(rows, soft_max, factors[l], products[l]);
   }
 }
 
@@ -88,34 +113,36 @@ __global__ void slot_probability_gradients(Rows rows, float* all_products, float
   const SoftMax soft_max = soft_max_of(rows, factors, products);
   float mean = 0;
   for (int64_t l = warp_lane(); l < rows.N; l += kLanes) {
-    mean += probability(rows, soft_max, factors[l], products[l]) * factors[l] * dreads[l];
+    const float weight = rows.kept(row, l) * factors[l];
+    mean += probability(rows, soft_max, factors[l], products[l]) * weight * dreads[l];
   }
   mean = warp_sum(mean);
   const bool sums_matter = rows.options.normalizer == SlotNormalizer::read_time;
   for (int64_t l = warp_lane(); l < rows.N; l += kLanes) {
-    const float factor = factors[l],
-                logit = rows.used(factor) ? rows.logit(factor, products[l]) : 0;
-    const float p = probability(rows, soft_max, factor, products[l]), dread = factor * dreads[l];
+    const float factor = factors[l], kept = rows.kept(row, l);
+    const float logit = rows.used(factor) ? rows.logit(factor, products[l]) : 0;
+    const float p = probability(rows, soft_max, factor, products[l]);
+    const float dread = kept * factor * dreads[l];
     const float dlogit = p * (dread - mean);
     const bool flat = !sums_matter || is_clamped(rows.options, factor);
     to_sums[l] = flat ? 0.0f : -factor * (dlogit * logit + p * dread);
     products[l] = static_cast<float>(rows.options.scale) * factor * dlogit;
-    dreads[l] = factor * p;
+    dreads[l] = kept * factor * p;
   }
 }
 
 }  // namespace
 
-void slot_soft_max(const SlotAttentionOptions& options, const Tensor& factors,
-                   const Tensor& query_mask, const Tensor& products) {
-  const Rows rows = rows_of(options, factors, query_mask);
+void slot_soft_max(const SlotAttentionContext& context, const Tensor& factors,
+                   const Tensor& products) {
+  const Rows rows = rows_of(context, factors);
   launch(warps("slot_probabilities", rows.count, 0), slot_probabilities, rows,
          pointer<float>(products));
 }
 
-Tensor slot_read_gradients(const SlotAttentionOptions& options, const Tensor& factors,
-                           const Tensor& query_mask, const Tensor& products, const Tensor& dreads) {
-  const Rows rows = rows_of(options, factors, query_mask);
+Tensor slot_read_gradients(const SlotAttentionContext& context, const Tensor& factors,
+                           const Tensor& products, const Tensor& dreads) {
+  const Rows rows = rows_of(context, factors);
   const Tensor to_sums = Tensor::empty(factors.shape(), DType::f32, factors.device());
   launch(warps("slot_probability_gradients", rows.count, 0), slot_probability_gradients, rows,
          pointer<float>(products), pointer<float>(dreads), pointer<float>(to_sums));

@@ -22,7 +22,7 @@ struct Problem {
   Sizes s;
   SlotAttentionContext context;
   bool causal = true;
-  Tensor q, k, v, logits, keys, values, mass, d_o;
+  Tensor q, k, v, logits, keys, values, mass, d_o, value_logits;
 
   Problem(const Sizes& sizes, SlotControl control, SlotNormalizer normalizer, bool is_causal)
       : s(sizes), causal(is_causal) {
@@ -67,6 +67,13 @@ struct Problem {
     }
     context.segments = ids(segments, {s.B, s.Tq});
   }
+  void drop() {
+    context.options.dropout = 0.4;
+    context.options.dropout_key = RandomKey{3, 8, 0}.at("layer");
+    std::vector<int64_t> examples;
+    for (int64_t b = 0; b < s.B; ++b) examples.push_back(90 - 7 * b);
+    context.place = {Tensor::from(examples, {s.B}), 11};
+  }
   // Masks with NaN behind them.
   void mask() {
     const auto punch = [&](int64_t T, int64_t period, std::initializer_list<Tensor> sequences) {
@@ -89,8 +96,8 @@ struct Problem {
 std::vector<Tensor> results(const Problem& p, DType rounded, DType dtype, Device device) {
   const DType wide = dtype == DType::f64 ? DType::f64 : DType::f32;
   std::vector<Variable> in;
-  for (const Tensor* x : {&p.q, &p.k, &p.v, &p.logits}) {
-    in.emplace_back(x->to(rounded).to(dtype).to(device), true);
+  for (const Tensor* x : {&p.q, &p.k, &p.v, &p.logits, &p.value_logits}) {
+    if (x->defined()) in.emplace_back(x->to(rounded).to(dtype).to(device), true);
   }
   SlotMemory memory;
   if (p.keys.defined()) {
@@ -100,10 +107,12 @@ std::vector<Tensor> results(const Problem& p, DType rounded, DType dtype, Device
     in.insert(in.end(), {memory.keys, memory.values, memory.mass});
   }
   SlotAttentionContext context = p.context;
-  for (Tensor* x : {&context.query_mask, &context.key_mask, &context.segments}) {
+  for (Tensor* x :
+       {&context.query_mask, &context.key_mask, &context.segments, &context.place.examples}) {
     if (x->defined()) *x = x->to(device);
   }
-  const SlotAttentionVariables variables{in[0], in[1], in[2], in[3]};
+  const SlotAttentionVariables variables{in[0], in[1], in[2], in[3],
+                                         p.value_logits.defined() ? in[4] : Variable()};
   Variable o;
   if (p.causal) {
     const SlotAttentionResult result = slot_attention_causal(variables, context, memory);
@@ -179,6 +188,8 @@ TEST_P(CudaSlotAttention, CausalIsTheCpus) {
     p.cut();
     p.mask();
     expect_as_on_the_cpu(p, "memory, documents, masks");
+    p.drop();
+    expect_as_on_the_cpu(p, "dropout");
   }
 }
 
@@ -191,10 +202,12 @@ TEST_P(CudaSlotAttention, NoncausalAndCrossAreTheCpus) {
     expect_as_on_the_cpu(p, "plain");
     p.cut();
     p.mask();
-    expect_as_on_the_cpu(p, "documents, masks");
+    p.drop();
+    expect_as_on_the_cpu(p, "documents, masks, dropout");
     Problem cross({.Tq = 4}, control, normalizer, false);
     cross.context.options.mask_empty = mask_empty;
     cross.mask();
+    cross.drop();
     expect_as_on_the_cpu(cross, "cross");
   }
 }
@@ -204,6 +217,14 @@ TEST(CudaSlotAttentionSizes, ManySlotsAndChannels) {
   Problem p({.B = 1, .Tq = 3, .Tk = 3, .H = 1, .N = 70, .K = 65, .V = 33}, SlotControl::exp,
             SlotNormalizer::read_time, true);
   expect_as_on_the_cpu(p, "wide");
+}
+
+TEST(CudaSlotAttentionSizes, ValuesWithLogitsOfTheirOwn) {
+  Problem p(Sizes{}, SlotControl::given, SlotNormalizer::none, true);
+  p.value_logits = random_tensor(p.logits.shape(), "value logits");
+  p.carry();
+  p.cut();
+  expect_as_on_the_cpu(p, "given");
 }
 
 TEST(CudaSlotAttentionSizes, OneTokenAndNone) {

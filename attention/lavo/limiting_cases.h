@@ -1,0 +1,10 @@
+// The limiting cases of LAVO's specification, for heads of 8.
+#pragma once
+
+#include "attention/registry.h"
+
+namespace linnet {
+
+std::vector<LimitingCase> lavo_limiting_cases();
+
+}  // namespace linnet

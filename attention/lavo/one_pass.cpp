@@ -1,0 +1,115 @@
+// LAVO's one pass on Variables: conversion of dtypes, what backward saves.
+#include "attention/lavo/one_pass.h"
+
+#include "attention/primitives/binding.h"
+#include "core/cuda/backend.h"
+#include "core/threads.h"
+
+namespace linnet {
+namespace {
+
+using namespace binding;
+
+constexpr const char* kName = "lavo in one pass";
+
+// Inputs in the computing type; sums as forward leaves them.
+struct Arrays {
+  Tensor q, k, v, basis, bias, before, codes;
+};
+
+template <typename T>
+LavoPassInputs<T> bind(const Arrays& arrays, const LavoPassContext& context) {
+  LavoPassInputs<T> in;
+  in.q = view_of<T>(arrays.q);
+  in.k = view_of<T>(arrays.k);
+  in.v = view_of<T>(arrays.v);
+  in.basis = arrays.basis.data<T>();
+  in.rank = arrays.basis.size(1);
+  in.bias = pointer<T>(arrays.bias);
+  in.bias_heads = arrays.bias.defined() ? arrays.bias.size(0) : 0;
+  const int64_t B = in.q.B, length = in.q.T;
+  std::vector<int64_t> starts(static_cast<size_t>(B), context.time_offset);
+  for (int64_t b = 0; context.positions.defined() && length > 0 && b < B; ++b) {
+    starts[b] = context.positions.data<int32_t>()[b * length];
+  }
+  in.spans = make_spans(pointer<int32_t>(context.segments), B, length, false, starts.data());
+  return in;
+}
+
+void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradients& gradients) {
+  const DType dtype = arrays.q.dtype();
+  const Tensor dy = gradients.output(0).to(dtype);
+  const Tensor dcompleted = output_or_none(gradients, 1), dpartial = output_or_none(gradients, 2);
+  const Arrays d{empty_like(arrays.q),
+                 empty_like(arrays.k),
+                 empty_like(arrays.v),
+                 gradients.wanted(3) ? empty_like(arrays.basis) : Tensor(),
+                 empty_like(arrays.bias),
+                 {},
+                 {}};
+  dispatch(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    lavo_pass_backward<T>(bind<T>(arrays, context), context.options,
+                          {arrays.before.data<T>(), arrays.codes.data<T>()}, view_of<T>(dy),
+                          pointer<T>(dcompleted), pointer<T>(dpartial),
+                          {view_of<T>(d.q), view_of<T>(d.k), view_of<T>(d.v), pointer<T>(d.basis),
+                           pointer<T>(d.bias)});
+  });
+  add_all(gradients, {d.q, d.k, d.v, d.basis, d.bias});
+}
+
+}  // namespace
+
+bool lavo_pass_fits(const LavoPassVariables& inputs, const LavoPassOptions& options) {
+  const Shape& shape = inputs.q.shape();
+  return !on_cuda(inputs.q.value()) && inputs.k.shape() == shape && inputs.v.shape() == shape &&
+         inputs.basis.shape().rank() == 3 && options.window <= kLavoPassWindow &&
+         shape[0] * shape[2] >= thread_count();
+}
+
+LavoPassResult lavo_pass(const LavoPassVariables& inputs, const LavoPassContext& context) {
+  const DType dtype = computing_type(inputs.q);
+  const auto array = [dtype](const Variable& x) { return converted(x, dtype, kName); };
+  Arrays arrays{array(inputs.q),
+                array(inputs.k),
+                array(inputs.v),
+                array(inputs.basis),
+                array(inputs.bias),
+                {},
+                {}};
+  check_sequence(arrays.q, kName);
+  const int64_t B = arrays.q.size(0), H = arrays.q.size(2), d = arrays.q.size(3);
+  const int64_t rank = arrays.basis.size(1);
+  require(arrays.basis.shape() == Shape({H, rank, d}), kName, ": expected a basis [", H, ",r,", d,
+          "], got ", arrays.basis.shape());
+  if (arrays.bias.defined()) {
+    const Shape& shape = arrays.bias.shape();
+    require(shape.rank() == 2 && (shape[0] == 1 || shape[0] == H) &&
+                shape[1] == 2 * context.options.window - 1,
+            kName, ": expected a bias [", H, " or 1,", 2 * context.options.window - 1, "], got ",
+            shape);
+  }
+  check_leading(context.segments, arrays.q, 2, kName, "segments");
+  check_leading(context.positions, arrays.q, 2, kName, "positions");
+  const Tensor y = Tensor::empty(arrays.q.shape(), dtype);
+  const Tensor completed = Tensor::empty({B, H, rank}, dtype);
+  const Tensor partial = Tensor::empty({B, H, rank}, dtype);
+  const Tensor counts = Tensor::empty({B, 2}, DType::i64);
+  dispatch(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const LavoPassInputs<T> in = bind<T>(arrays, context);
+    const int64_t windows = lavo_pass_windows(in, context.options);
+    arrays.before = Tensor::empty({windows, H, rank}, dtype);
+    arrays.codes = Tensor::empty({windows, H, d}, dtype);
+    lavo_pass_forward<T>(in, context.options, view_of<T>(y),
+                         {arrays.before.data<T>(), arrays.codes.data<T>()},
+                         {completed.data<T>(), partial.data<T>(), counts.data<int64_t>()});
+  });
+  const std::vector<Variable> outputs = record_many(
+      "lavo_pass", {y.to(inputs.q.dtype()), completed, partial},
+      {inputs.q, inputs.k, inputs.v, inputs.basis, inputs.bias},
+      [arrays, context](Gradients& gradients) { run_backward(arrays, context, gradients); });
+  return {outputs[0], {outputs[1], outputs[2], counts}};
+}
+
+}  // namespace linnet

@@ -1,0 +1,79 @@
+// Causal LAVO in one pass over the tokens, on plain arrays: the window of soft-max attention, the
+// memory of its outputs and their mean are made while a tile of tokens lies in the cache, so that
+// q, k, v and y move through memory once forward, and they and their gradients once backward. The
+// plain path is block_attention, orthogonal_memory and a weighted sum.
+//
+// A head of a row is one task, scanned by windows of positions. Forward keeps B f and f of every
+// window (2 d T / window numbers a head); backward makes the soft-max again and scans in reverse,
+// where the gradient of the memory is known when a window's outputs are reached. Multiply-adds per
+// token and head, for windows of up to 17 and d = r = 64: 4,096 + 8,192 forward, 10,240 + 20,480
+// backward (window + memory).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/primitives/orthogonal_memory_cpu.h"
+#include "attention/primitives/views.h"
+
+namespace linnet {
+
+// Wider windows do not fit a tile.
+inline constexpr int64_t kLavoPassWindow = 64;
+
+struct LavoPassOptions {
+  int64_t window = 16;
+  double scale = 1.0;
+  // Where the memory is empty, y is the window's output; otherwise half of it.
+  bool local_only = false;
+};
+
+// Inputs, none owned. Spans do not carry in; nothing is masked.
+template <typename T>
+struct LavoPassInputs {
+  SequenceView<const T> q, k, v;  // [B,T,H,d]
+  const T* basis = nullptr;       // [H,r,d]
+  int64_t rank = 0;
+  // Optional [bias_heads, 2 window - 1], bias_heads = H or 1: the logit of query i and key j gains
+  // bias[h, j - i + window - 1].
+  const T* bias = nullptr;
+  int64_t bias_heads = 0;
+  std::vector<Span> spans;
+};
+
+// Of every window of every span, in their order: what B f of all windows before it adds up to
+// [windows,H,r], and the sum of its own f [windows,H,d].
+template <typename T>
+struct LavoPassSums {
+  T* before = nullptr;
+  T* codes = nullptr;
+};
+
+// Gradients, overwritten, with the shapes of the inputs; dbias is there where bias is.
+template <typename T>
+struct LavoPassGradients {
+  SequenceView<T> dq, dk, dv;
+  T* dbasis = nullptr;
+  T* dbias = nullptr;
+};
+
+// How many windows all spans together have. Throws Error on inputs that do not fit.
+template <typename T>
+int64_t lavo_pass_windows(const LavoPassInputs<T>& in, const LavoPassOptions& options);
+
+// y [B,T,H,d], the sums, and the state after the last span of every row, as orthogonal_memory
+// carries it. Bitwise the same for any number of threads.
+template <typename T>
+void lavo_pass_forward(const LavoPassInputs<T>& in, const LavoPassOptions& options,
+                       SequenceView<T> y, const LavoPassSums<T>& sums,
+                       const OrthogonalMemoryState<T, int64_t>& state_out);
+
+// The gradients of sum(y * dy) + sum(completed * dcompleted) + sum(partial * dpartial) of the
+// state; dcompleted and dpartial may be null. `sums` as forward left them. Bitwise the same for any
+// number of threads.
+template <typename T>
+void lavo_pass_backward(const LavoPassInputs<T>& in, const LavoPassOptions& options,
+                        const LavoPassSums<const T>& sums, SequenceView<const T> dy,
+                        const T* dcompleted, const T* dpartial, const LavoPassGradients<T>& out);
+
+}  // namespace linnet

@@ -1,0 +1,206 @@
+// LAVO's one pass, forward.
+#include "attention/lavo/one_pass_tile.h"
+#include "core/error.h"
+#include "core/threads.h"
+
+namespace linnet {
+namespace lavo_pass_detail {
+
+template <typename T>
+Plan make_pass_plan(const LavoPassInputs<T>& in, const LavoPassOptions& options) {
+  const auto same = [&](const SequenceView<const T>& x) {
+    return x.B == in.q.B && x.T == in.q.T && x.H == in.q.H && x.K == in.q.K;
+  };
+  require(same(in.k) && same(in.v), "lavo in one pass: k and v must have the shape of q");
+  require(options.window >= 1 && options.window <= kLavoPassWindow,
+          "lavo in one pass: expected a window of 1 to ", kLavoPassWindow, ", got ",
+          options.window);
+  for (const Span& span : in.spans) {
+    require(!span.carries_in, "lavo in one pass: it cannot continue a carried state");
+  }
+  OrthogonalMemoryOptions memory;
+  memory.window = options.window;
+  return make_plan(memory_inputs(in), memory);
+}
+template Plan make_pass_plan<float>(const LavoPassInputs<float>&, const LavoPassOptions&);
+template Plan make_pass_plan<double>(const LavoPassInputs<double>&, const LavoPassOptions&);
+
+}  // namespace lavo_pass_detail
+
+namespace {
+
+using namespace lavo_pass_detail;
+
+template <typename T>
+class Forward {
+ public:
+  Forward(const LavoPassInputs<T>& in, const LavoPassOptions& options, const Plan& plan,
+          SequenceView<T> y, const LavoPassSums<T>& sums)
+      : in_(in), options_(options), plan_(plan), y_(y), sums_(sums), head_(in, options) {
+    const Head<T>& h = head_;
+    keys_ = scratch_.take(h.key_rows() * h.dp);
+    values_ = scratch_.take(h.key_rows() * h.dp);
+    queries_ = scratch_.take(kTokens * h.dp);
+    queries_turned_ = scratch_.take(h.dp * kTokens);
+    weights_ = scratch_.take(h.keys * kBlock);
+    local_ = scratch_.take(kTokens * h.dp);
+    reads_ = scratch_.take(kTokens * h.rp);
+    written_ = scratch_.take(kTokens * h.rp);
+    mean_.assign(static_cast<size_t>(h.rp), T{0});
+    completed_ = partial_ = mean_;
+  }
+
+  // One head of one sequence; leaves completed() and partial() sums of B f.
+  void run(const Sequence& s, int64_t head) {
+    if (head != loaded_) head_.load(in_, loaded_ = head);
+    std::fill(completed_.begin(), completed_.end(), T{0});
+    std::fill(partial_.begin(), partial_.end(), T{0});
+    for (int64_t group = 0; group < s.groups;) {
+      const TileRange tile(s, group);
+      attend(s, tile, head);
+      write_memory(s, tile, head);
+      read_memory(s, tile, head);
+      group = tile.end;
+    }
+  }
+  const std::vector<T>& completed() const { return completed_; }
+  const std::vector<T>& partial() const { return partial_; }
+
+ private:
+  void attend(const Sequence& s, const TileRange& tile, int64_t head);
+  void write_memory(const Sequence& s, const TileRange& tile, int64_t head);
+  void read_memory(const Sequence& s, const TileRange& tile, int64_t head);
+  int64_t place(const Sequence& s, int64_t group, int64_t head) const {
+    return (s.first_group + group) * in_.q.H + head;
+  }
+
+  const LavoPassInputs<T>& in_;
+  const LavoPassOptions& options_;
+  const Plan& plan_;
+  SequenceView<T> y_;
+  LavoPassSums<T> sums_;
+  Head<T> head_;
+  int64_t loaded_ = -1;
+  chunked::Scratch<T> scratch_;
+  T *keys_, *values_, *queries_, *queries_turned_, *weights_, *local_, *reads_, *written_;
+  std::vector<T> mean_, completed_, partial_;
+};
+
+// The window's output f of every token, in local_.
+template <typename T>
+void Forward<T>::attend(const Sequence& s, const TileRange& tile, int64_t head) {
+  const Head<T>& h = head_;
+  h.load_keys(in_.k, s, tile, head, keys_);
+  h.load_keys(in_.v, s, tile, head, values_);
+  chunked::load_rows(in_.q, nullptr, s.row, s.query_begin + tile.begin, tile.count, head, queries_,
+                     h.dp);
+  chunked::transpose(queries_, h.dp, chunked::padded(tile.count), h.dp, queries_turned_, kTokens);
+  for (int64_t block = 0; block < tile.count; block += kBlock) {
+    const int64_t next = tile.begin + tile.count + block;
+    for (const auto& view : {in_.q, in_.k, in_.v}) {
+      prefetch_rows<false>(view, s, next, kBlock, head);
+    }
+    prefetch_rows<true>(y_, s, tile.begin + block, kBlock, head);
+    h.weigh(tile, block, keys_, queries_turned_, weights_);
+    tile_gemm<T>(kBlock, h.dp, h.keys, T{1}, {weights_, kBlock, true},
+                 {values_ + block * h.dp, h.dp}, Write::overwrite, local_ + block * h.dp, h.dp);
+  }
+}
+
+// Sums of the tile's windows, and what is before each of them.
+template <typename T>
+void Forward<T>::write_memory(const Sequence& s, const TileRange& tile, int64_t head) {
+  const Head<T>& h = head_;
+  T* codes = sums_.codes + place(s, tile.first, head) * h.d;
+  const int64_t stride = in_.q.H * h.d;
+  for (int64_t k = tile.first; k < tile.end; ++k) {
+    T* sum = codes + (k - tile.first) * stride;
+    std::fill_n(sum, h.d, T{0});
+    for (int64_t j = s.code_from(k) - tile.begin; j < s.code_from(k + 1) - tile.begin; ++j) {
+      axpy_row(h.d, T{1}, local_ + j * h.dp, sum);
+    }
+  }
+  tile_gemm<T>(tile.end - tile.first, h.rp, h.d, T{1}, {codes, stride},
+               {h.basis.columns.data(), h.rp}, Write::overwrite, written_, h.rp);
+  for (int64_t k = tile.first; k < tile.end; ++k) {
+    std::copy_n(completed_.data(), h.r, sums_.before + place(s, k, head) * h.r);
+    const bool open = k + 1 == s.groups && s.last_is_partial();
+    axpy_row(h.r, T{1}, written_ + (k - tile.first) * h.rp,
+             open ? partial_.data() : completed_.data());
+  }
+}
+
+// y, from f and from what the queries read.
+template <typename T>
+void Forward<T>::read_memory(const Sequence& s, const TileRange& tile, int64_t head) {
+  const Head<T>& h = head_;
+  tile_gemm<T>(tile.count, h.rp, h.d, T{1}, {queries_, h.dp}, {h.basis.columns.data(), h.rp},
+               Write::overwrite, reads_, h.rp);
+  int64_t group = -1;
+  for (int64_t j = 0; j < tile.count; ++j) {
+    const int64_t k = s.group_of(tile.begin + j), seen = plan_.seen[s.first_group + k];
+    const T share = seen == 0 && options_.local_only ? T{1} : T(0.5);
+    T* y = y_.at(s.row, s.query_begin + tile.begin + j, head);
+    for (int64_t c = 0; c < h.d; ++c) y[c] = share * local_[j * h.dp + c];
+    T* read = reads_ + j * h.rp;
+    if (seen == 0) {
+      std::fill_n(read, h.rp, T{0});
+      continue;
+    }
+    if (k != group) {
+      const T* sum = sums_.before + place(s, k, head) * h.r;
+      const T factor = T{1} / static_cast<T>(seen);
+      for (int64_t l = 0; l < h.r; ++l) mean_[l] = sum[l] * factor;
+      group = k;
+    }
+    memory_weights(h.r, h.rp, h.scale, mean_.data(), read);
+    for (int64_t l = 0; l < h.rp; ++l) read[l] *= mean_[l];
+  }
+  tile_gemm<T>(tile.count, h.d, h.r, T(0.5), {reads_, h.rp}, {h.basis.rows.data(), h.d},
+               Write::accumulate, y_.at(s.row, s.query_begin + tile.begin, head), y_.time_stride);
+}
+
+}  // namespace
+
+template <typename T>
+int64_t lavo_pass_windows(const LavoPassInputs<T>& in, const LavoPassOptions& options) {
+  return static_cast<int64_t>(make_pass_plan(in, options).seen.size());
+}
+
+template <typename T>
+void lavo_pass_forward(const LavoPassInputs<T>& in, const LavoPassOptions& options,
+                       SequenceView<T> y, const LavoPassSums<T>& sums,
+                       const OrthogonalMemoryState<T, int64_t>& state_out) {
+  const Plan plan = make_pass_plan(in, options);
+  const auto count = static_cast<int64_t>(plan.sequences.size());
+  parallel_tasks(count * in.q.H, 1, [&] {
+    return [&, scan = Forward<T>(in, options, plan, y, sums)](int64_t task) mutable {
+      const Sequence& s = plan.sequences[task % count];
+      const int64_t head = task / count;
+      scan.run(s, head);
+      if (!s.carries_out) return;
+      const int64_t at = (s.row * in.q.H + head) * in.rank;
+      if (state_out.completed) {
+        std::copy_n(scan.completed().data(), in.rank, state_out.completed + at);
+      }
+      if (state_out.partial) std::copy_n(scan.partial().data(), in.rank, state_out.partial + at);
+    };
+  });
+  for (const Sequence& s : plan.sequences) {
+    if (!s.carries_out || state_out.counts == nullptr) continue;
+    const int64_t completed = s.last_is_partial() ? s.code_from(s.groups - 1) : s.codes;
+    state_out.counts[2 * s.row] = completed;
+    state_out.counts[2 * s.row + 1] = s.codes - completed;
+  }
+}
+
+#define LINNET_INSTANTIATE(T)                                                              \
+  template int64_t lavo_pass_windows<T>(const LavoPassInputs<T>&, const LavoPassOptions&); \
+  template void lavo_pass_forward<T>(const LavoPassInputs<T>&, const LavoPassOptions&,     \
+                                     SequenceView<T>, const LavoPassSums<T>&,              \
+                                     const OrthogonalMemoryState<T, int64_t>&);
+LINNET_INSTANTIATE(float)
+LINNET_INSTANTIATE(double)
+#undef LINNET_INSTANTIATE
+
+}  // namespace linnet

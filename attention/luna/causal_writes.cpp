@@ -1,0 +1,91 @@
+#include "attention/luna/causal_writes.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "attention/luna/causal_writes_rule.h"
+#include "attention/luna/cuda/causal_writes.h"
+#include "attention/primitives/binding.h"
+#include "core/cuda/backend.h"
+#include "core/threads.h"
+
+namespace linnet {
+namespace {
+
+constexpr int64_t kGrain = 4096;
+
+bool on_device(const Tensor& x) {
+  return kCuda && on_cuda(x);
+}
+
+template <typename T>
+CausalWrites<T> rule_of(const Tensor& x, const Tensor& p, const Tensor& mask, double scale) {
+  return {x.size(0),
+          x.size(1),
+          x.size(2),
+          p.size(0),
+          x.size(3),
+          p.data<T>(),
+          x.data<T>(),
+          mask.defined() ? mask.data<uint8_t>() : nullptr,
+          static_cast<T>(scale)};
+}
+
+// to[i] = f(i) of every element.
+template <typename T, typename F>
+void fill(const Tensor& to, int64_t grain, const F& f) {
+  T* out = to.data<T>();
+  parallel_for(to.elements(), grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) out[i] = f(i);
+  });
+}
+
+}  // namespace
+
+Variable causal_writes(const Variable& tokens, const Variable& memory, const Tensor& mask,
+                       double scale) {
+  const Tensor& x = tokens.value();
+  const Tensor& p = memory.value();
+  const Tensor y =
+      Tensor::empty({x.size(0), x.size(1), x.size(2), p.size(0)}, x.dtype(), x.device());
+  if constexpr (kCuda) {
+    if (on_device(x)) cuda::causal_writes(x, p, mask, scale, y);
+  }
+  if (!on_device(x)) {
+    binding::dispatch(x.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      const CausalWrites<T> rule = rule_of<T>(x, p, mask, scale);
+      fill<T>(y, kGrain, [&](int64_t i) {
+        if (!rule.written(i)) return T{0};
+        const T a = rule.logit(i);
+        return std::max(a, T{0}) + std::log1p(std::exp2(-std::abs(a))) / std::numbers::ln2_v<T>;
+      });
+    });
+  }
+  return record("causal_writes", y, {tokens, memory}, [=](Gradients& gradients) {
+    const Tensor& dy = gradients.output();
+    const Tensor dx = Tensor::empty(x.shape(), x.dtype(), x.device());
+    const Tensor dp = Tensor::empty(p.shape(), p.dtype(), p.device());
+    const Tensor dlogits = Tensor::empty(y.shape(), y.dtype(), y.device());
+    if constexpr (kCuda) {
+      if (on_device(x)) cuda::causal_writes_backward(x, p, mask, scale, y, dy, dlogits, dx, dp);
+    }
+    if (!on_device(x)) {
+      binding::dispatch(x.dtype(), [&](auto zero) {
+        using T = decltype(zero);
+        const CausalWrites<T> rule = rule_of<T>(x, p, mask, scale);
+        const T *written = y.data<T>(), *dwritten = dy.data<T>();
+        // The derivative 2^a / (1 + 2^a) is 1 - 2^-y.
+        fill<T>(dlogits, kGrain, [&](int64_t i) {
+          return -std::expm1(-std::numbers::ln2_v<T> * written[i]) * dwritten[i];
+        });
+        fill<T>(dx, kGrain, [&](int64_t i) { return rule.dtoken(dlogits.data<T>(), i); });
+        fill<T>(dp, 1, [&](int64_t i) { return rule.dmemory(dlogits.data<T>(), i); });
+      });
+    }
+    gradients.add(0, dx);
+    gradients.add(1, dp);
+  });
+}
+
+}  // namespace linnet

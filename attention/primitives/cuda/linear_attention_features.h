@@ -1,0 +1,48 @@
+// Feature maps and denominators of linear attention, one number at a time, inside kernels.
+#pragma once
+
+#include "attention/primitives/linear_attention_cpu.h"
+#include "core/cuda/kernel.h"
+
+namespace linnet::cuda::linear_attention_detail {
+
+__device__ __forceinline__ bool valid(const uint8_t* mask, int64_t token) {
+  return mask == nullptr || mask[token] != 0;
+}
+
+__device__ __forceinline__ float feature(FeatureMap map, float x) {
+  if (map == FeatureMap::elu1) return x > 0 ? x + 1 : expf(x);
+  if (map == FeatureMap::relu) return x > 0 ? x : 0.0f;
+  if (map == FeatureMap::elu) return x > 0 ? x : expm1f(x);
+  return x;
+}
+
+// dphi/dx, given x and phi(x).
+__device__ __forceinline__ float feature_slope(FeatureMap map, float x, float value) {
+  if (map == FeatureMap::elu1) return x > 0 ? 1.0f : value;
+  if (map == FeatureMap::relu) return x > 0 ? 1.0f : 0.0f;
+  if (map == FeatureMap::elu) return x > 0 ? 1.0f : value + 1;
+  return 1.0f;
+}
+
+struct Division {
+  Normalizer normalizer;
+  float epsilon;
+
+  // D(x); a NaN stays NaN.
+  __device__ float divisor(float x) const {
+    if (normalizer == Normalizer::none) return 1.0f;
+    if (normalizer == Normalizer::add) return x + epsilon;
+    return x < epsilon ? epsilon : x;
+  }
+  // Whether a gradient passes through D.
+  __device__ bool passes(float x) const {
+    return normalizer == Normalizer::add || (normalizer == Normalizer::clamp && !(x < epsilon));
+  }
+};
+
+inline Division division_of(const LinearAttentionOptions& options) {
+  return {options.normalizer, static_cast<float>(options.epsilon)};
+}
+
+}  // namespace linnet::cuda::linear_attention_detail

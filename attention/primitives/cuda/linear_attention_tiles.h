@@ -1,0 +1,281 @@
+// What the tensor-core kernels of linear attention are made of: tiles of a chunk of tokens that are
+// copied to shared memory while the chunk before is computed, and the state [M,N] that a block
+// keeps in registers from chunk to chunk. Internal to attention/primitives/cuda.
+//
+// A block has four warps. A chunk has 64 tokens; warp w answers for its tokens 16 w to 16 w + 15.
+#pragma once
+
+#include "attention/primitives/cuda/linear_attention_features.h"
+#include "core/cuda/async_copy.h"
+#include "core/cuda/mma.h"
+
+namespace linnet::cuda::linear_attention_detail {
+
+inline constexpr int kChunk = 64;
+inline constexpr int kTileThreads = 128;
+inline constexpr int kPadding = 8;  // of a tile's rows, so that they begin on different banks
+
+// 16 bytes of a row.
+struct alignas(16) Eight {
+  uint32_t words[4];
+};
+
+// Where a piece of a sequence is: the tokens of row `row` and head `head` from `begin` on, columns
+// from `column` on. Tokens from `time` on, masked tokens and columns from `width` on count as
+// zeros.
+template <typename T>
+struct TilePlace {
+  SequenceView<T> view;
+  const uint8_t* mask;  // [B,T]; null: all count
+  int64_t row, begin;
+  int head, column;
+
+  __device__ __forceinline__ bool inside(int64_t token, int at) const {
+    return token < view.T && column + at < view.K && valid(mask, row * view.T + token);
+  }
+  __device__ __forceinline__ T* at(int64_t token, int offset) const {
+    return view.data + row * view.batch_stride + token * view.time_stride +
+           head * view.head_stride + column + offset;
+  }
+};
+
+// The part of a thread in a tile [64,width]: `kCount` times 8 neighbouring numbers of a row.
+template <int width>
+struct TilePart {
+  static constexpr int kCount = kChunk * width / 8 / kTileThreads;
+  static constexpr int kStride = width + kPadding;
+
+  __device__ __forceinline__ static int row(int i) { return place(i) / (width / 8); }
+  __device__ __forceinline__ static int column(int i) { return place(i) % (width / 8) * 8; }
+
+ private:
+  __device__ __forceinline__ static int place(int i) {
+    return i * kTileThreads + static_cast<int>(threadIdx.x);
+  }
+};
+
+// Begins to copy a chunk to `tile`; bit i of the result says whether part i of this thread counts.
+template <int width>
+__device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16* tile,
+                                               const TilePlace<const kernel_bf16>& from) {
+  using Part = TilePart<width>;
+  uint32_t counts = 0;
+#pragma unroll
+  for (int i = 0; i < Part::kCount; ++i) {
+    const int row = Part::row(i), column = Part::column(i);
+    const bool inside = from.inside(from.begin + row, column);
+    copies.copy(tile + row * Part::kStride + column,
+                inside ? from.at(from.begin + row, column) : from.view.data, inside);
+    counts |= (inside ? 1u : 0u) << i;
+  }
+  return counts;
+}
+
+// x <- phi(scale x) factor_i in the parts of this thread, rounded once; 0 in those that do not
+// count.
+template <int width, typename Factor>
+__device__ __forceinline__ void map_features(kernel_bf16* tile, uint32_t counts, FeatureMap map,
+                                             float scale, const Factor& factor) {
+  using Part = TilePart<width>;
+#pragma unroll
+  for (int i = 0; i < Part::kCount; ++i) {
+    auto* at = reinterpret_cast<Eight*>(tile + Part::row(i) * Part::kStride + Part::column(i));
+    Eight numbers = *at;
+    const bool inside = (counts >> i & 1) != 0;
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      const uint32_t x = numbers.words[word];
+      numbers.words[word] = inside ? pack(feature(map, low_of(x) * scale) * factor(i),
+                                          feature(map, high_of(x) * scale) * factor(i))
+                                   : 0;
+    }
+    *at = numbers;
+  }
+}
+
+// Writes a warp's 16 rows of results, columns 8 j and 8 j + 1 + ... in results[j], to device memory
+// by way of `rows`, the same rows of a tile that no other warp reads any more. Rows that do not
+// count become zeros, those beyond the sequence are left out.
+template <int width>
+__device__ __forceinline__ void store_rows(const ResultFragment (&results)[width / 8],
+                                           kernel_bf16* rows, int stride, int lane,
+                                           const TilePlace<kernel_bf16>& to) {
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < width / 8; ++j) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      auto* at =
+          reinterpret_cast<uint32_t*>(rows + (lane / 4 + 8 * half) * stride + 8 * j + lane % 4 * 2);
+      *at = pack(results[j].values[2 * half], results[j].values[2 * half + 1]);
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < width / 16; ++i) {
+    const int place = i * 32 + lane, row = place / (width / 8), column = place % (width / 8) * 8;
+    const int64_t token = to.begin + row;
+    if (token >= to.view.T || to.column + column >= to.view.K) continue;
+    Eight numbers = *reinterpret_cast<const Eight*>(rows + row * stride + column);
+    if (!to.inside(token, column)) numbers = {};
+    *reinterpret_cast<Eight*>(to.at(token, column)) = numbers;
+  }
+}
+
+// A right operand of ones: its product has sums of rows in every column.
+__device__ __forceinline__ RightFragment ones() {
+  return {{0x3F803F80u, 0x3F803F80u}};
+}
+
+// Sets to 0 what lies right of the diagonal of a square [16,16] in two neighbouring results, or
+// left of it.
+template <bool right_of_it>
+__device__ __forceinline__ void cut_triangle(ResultFragment (&square)[2], int lane) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int row = lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    if (right_of_it ? column > row : column < row) square[i / 4].values[i % 4] = 0;
+  }
+}
+
+// Pointers to a state S [.,.,m,V] and its mass z [.,.,m] in device memory; null: zeros, not wanted.
+template <typename T>
+struct StatePointers {
+  T* memory;
+  T* mass;
+};
+
+// A tile of the state: S [M,N] = sum of left_t right_t^T, in the registers of the block's warps,
+// and z [M] = sum of left_t. Every warp has kRows x 16 rows and kColumns x 8 columns.
+template <int M, int N>
+struct StateTile {
+  static constexpr int kWarpRows = M / 16 < 4 ? M / 16 : 4;
+  static constexpr int kWarpColumns = 4 / kWarpRows < N / 16 ? 4 / kWarpRows : N / 16;
+  static constexpr int kRows = M / 16 / kWarpRows;
+  static constexpr int kColumns = N / 8 / kWarpColumns;
+  static constexpr int kStride = N + kPadding;
+
+  ResultFragment memory[kRows][kColumns];
+  ResultFragment mass[kRows];
+  int warp, lane;
+
+  // Warps beyond have no part in the state.
+  __device__ __forceinline__ bool has_part() const { return warp < kWarpRows * kWarpColumns; }
+  __device__ __forceinline__ int row(int i, int half) const {
+    return (warp % kWarpRows * kRows + i) * 16 + half * 8 + lane / 4;
+  }
+  __device__ __forceinline__ int column(int j) const {
+    return (warp / kWarpRows * kColumns + j) * 8 + lane % 4 * 2;
+  }
+
+  // State `number` of `from`, columns from `first` on of `values`.
+  __device__ __forceinline__ void load(const StatePointers<const float>& from, int64_t number,
+                                       int first, int values) {
+    warp = static_cast<int>(threadIdx.x) / 32;
+    lane = static_cast<int>(threadIdx.x) % 32;
+    visit([&](int i, int j, int half, int odd, int at_row, int at_column) {
+      const int64_t at = (number * M + at_row) * values + first + at_column;
+      const bool given = has_part() && from.memory != nullptr && first + at_column < values;
+      memory[i][j].values[half * 2 + odd] = given ? from.memory[at] : 0.0f;
+    });
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int value = 0; value < 4; ++value) {
+        const bool given = has_part() && from.mass != nullptr;
+        mass[i].values[value] = given ? from.mass[number * M + row(i, value / 2)] : 0.0f;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store(const StatePointers<float>& to, int64_t number, int first,
+                                        int values) const {
+    if (!has_part() || to.memory == nullptr) return;
+    visit([&](int i, int j, int half, int odd, int at_row, int at_column) {
+      if (first + at_column >= values) return;
+      to.memory[(number * M + at_row) * values + first + at_column] =
+          memory[i][j].values[half * 2 + odd];
+    });
+  }
+
+  // z to device or shared memory; one warp has each row.
+  __device__ __forceinline__ void store_mass(float* to) const {
+    if (warp >= kWarpRows || lane % 4 != 0) return;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      to[row(i, 0)] = mass[i].values[0];
+      to[row(i, 1)] = mass[i].values[2];
+    }
+  }
+
+  // S in bf16, as products read it: shared [M][kStride].
+  __device__ __forceinline__ void publish(kernel_bf16* to) const {
+    publish(to, [](float value) { return value; });
+  }
+  // What publish() rounds away, so that both together have 16 bits of S.
+  __device__ __forceinline__ void publish_rest(kernel_bf16* to) const {
+    publish(to, [](float value) { return value - low_of(pack(value, 0)); });
+  }
+
+  // Adds a chunk: left [64][M + padding], right [64][N + padding] in shared memory.
+  template <bool with_mass>
+  __device__ __forceinline__ void add(const kernel_bf16* left, const kernel_bf16* right) {
+    if (!has_part()) return;
+    constexpr int kLeftStride = M + kPadding, kRightStride = N + kPadding;
+    const kernel_bf16* first = left + warp % kWarpRows * kRows * 16;
+    const kernel_bf16* second = right + warp / kWarpRows * kColumns * 8;
+#pragma unroll 1  // registers
+    for (int step = 0; step < kChunk; step += 16) {
+      RightFragments rights[kColumns / 2];
+#pragma unroll
+      for (int j = 0; j < kColumns / 2; ++j) {
+        rights[j] = load_right(second + step * kRightStride + j * 16, kRightStride, lane);
+      }
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const LeftFragment lefts =
+            load_left_transposed(first + step * kLeftStride + i * 16, kLeftStride, lane);
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j) {
+          multiply(lefts, rights[j / 2].halves[j % 2], memory[i][j]);
+        }
+        if constexpr (with_mass) multiply(lefts, ones(), mass[i]);
+      }
+    }
+  }
+
+ private:
+  template <typename Part>
+  __device__ __forceinline__ void publish(kernel_bf16* to, const Part& part) const {
+    if (!has_part()) return;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          auto* at = reinterpret_cast<uint32_t*>(to + row(i, half) * kStride + column(j));
+          const float* pair = memory[i][j].values + 2 * half;
+          *at = pack(part(pair[0]), part(pair[1]));
+        }
+      }
+    }
+  }
+
+  // Calls visitor(i, j, half, odd, row, column) for every number of memory that this lane has.
+  template <typename Visitor>
+  __device__ __forceinline__ void visit(const Visitor& visitor) const {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+          visitor(i, j, part / 2, part % 2, row(i, part / 2), column(j) + part % 2);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace linnet::cuda::linear_attention_detail

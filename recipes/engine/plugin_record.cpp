@@ -1,0 +1,43 @@
+#include "recipes/engine/plugin_record.h"
+
+#include <algorithm>
+
+#include "attention/plugin_loader.h"
+#include "attention/registry.h"
+#include "core/log.h"
+
+namespace linnet {
+
+JsonValue plugin_record(const ConfigNode& resolved) {
+  JsonValue record = JsonValue::object();
+  const ConfigNode& attention = *resolved.find("model")->find("attention");
+  for (const ConfigNode& section :
+       attention.is_sequence() ? attention.items() : std::vector<ConfigNode>{attention}) {
+    const std::string& name = section.find("name")->raw();
+    const Plugin* plugin = plugin_of(name);
+    if (plugin == nullptr) continue;
+    record.set(name, JsonValue::object().set("plugin", plugin->path).set("hash", plugin->hash));
+  }
+  return record;
+}
+
+void require_plugins(const Checkpoint& checkpoint) {
+  const JsonValue* record = checkpoint.metadata.find("plugins");
+  if (record == nullptr) return;  // saved before plugins were recorded
+  for (const JsonMember& entry : record->members()) {
+    const std::string& path = entry.value.at("plugin").text();
+    const bool known = std::any_of(mechanisms().begin(), mechanisms().end(),
+                                   [&](const Mechanism& m) { return m.name == entry.key; });
+    require_usage(known, "checkpoint ", checkpoint.path, " was trained with the mechanism '",
+                  entry.key, "' of the plugin ", path, ", which is not loaded: add --plugin ",
+                  path);
+    const Plugin* plugin = plugin_of(entry.key);
+    if (plugin != nullptr && plugin->hash == entry.value.at("hash").text()) continue;
+    log_warning("the mechanism '", entry.key, "' now comes from ",
+                plugin == nullptr ? "linnet itself" : plugin->path, ", not from the plugin ", path,
+                " as it was when checkpoint ", checkpoint.path,
+                " was saved: results are those of that run only if it computes the same");
+  }
+}
+
+}  // namespace linnet

@@ -1,0 +1,281 @@
+// Linear attention on tensor cores gives what the CPU computes in double, at the edges of chunks,
+// value tiles and blocks, for views that are read in place, and for extreme inputs; and it is taken
+// where it should be.
+#include "attention/primitives/cuda/linear_attention_fast.h"
+
+#include <limits>
+
+#include "attention/primitives/cuda/linear_attention_path.h"
+#include "attention/primitives/linear_attention.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+using cuda::LinearAttentionKernels;
+using cuda::UseLinearAttentionKernels;
+using test::kGpu;
+using test::random_tensor;
+
+struct Setting {
+  const char* name;
+  LinearAttentionOptions options;
+  int64_t B, T, H, G, K, V;
+  bool state = false, masks = false;
+};
+
+// Row 0 lacks every fifth token, the last row its end.
+std::vector<uint8_t> mask_of(int64_t rows, int64_t length) {
+  std::vector<uint8_t> mask(static_cast<size_t>(rows * length), 1);
+  for (int64_t t = 0; t < length; ++t) {
+    mask[static_cast<size_t>(t)] = t % 5 == 3 ? 0 : 1;
+    mask[static_cast<size_t>((rows - 1) * length + t)] = t < length / 2 ? 1 : 0;
+  }
+  return mask;
+}
+
+// q, k, v, memory and mass in f64, as bf16 and f32 hold them; masked tokens hold NaN.
+std::vector<Tensor> inputs_of(const Setting& s) {
+  std::vector<Tensor> in{
+      random_tensor({s.B, s.T, s.H, s.K}, "q"), random_tensor({s.B, s.T, s.G, s.K}, "k"),
+      random_tensor({s.B, s.T, s.G, s.V}, "v"), random_tensor({s.B, s.G, s.K, s.V}, "memory"),
+      random_tensor({s.B, s.G, s.K}, "mass")};
+  for (int64_t i = 0; i < in[4].elements(); ++i) {
+    in[4].data<double>()[i] = 1 + std::abs(in[4].data<double>()[i]);
+  }
+  if (!s.state) in[3] = in[4] = Tensor();
+  const std::vector<uint8_t> mask = mask_of(s.B, s.T);
+  for (size_t i = 0; i < 3; ++i) {
+    in[i] = in[i].to(DType::bf16).to(DType::f64);
+    const int64_t width = in[i].elements() / (s.B * s.T);
+    for (int64_t j = 0; s.masks && j < in[i].elements(); ++j) {
+      if (mask[static_cast<size_t>(j / width)] == 0) {
+        in[i].data<double>()[j] = std::numeric_limits<double>::quiet_NaN();
+      }
+    }
+  }
+  return in;
+}
+
+// y and the state, then the gradients of every defined input.
+std::vector<Tensor> run(const Setting& s, const std::vector<Tensor>& tensors, Device device) {
+  LinearAttentionContext context;
+  context.options = s.options;
+  if (s.masks) {
+    context.query_mask = Tensor::from(mask_of(s.B, s.T), {s.B, s.T}, device);
+    context.key_mask = Tensor::from(mask_of(s.B, s.T), {s.B, s.T}, device);
+  }
+  std::vector<Variable> in;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const DType narrow = i < 3 ? DType::bf16 : DType::f32;
+    const Tensor& x = tensors[i];
+    in.push_back(x.defined()
+                     ? Variable(device == kGpu ? x.to(narrow).to(device) : x.to(device), true)
+                     : Variable());
+  }
+  const auto result =
+      linear_attention_causal({in[0], in[1], in[2], {}, {}}, context, {in[3], in[4]});
+  const std::vector<Variable> outputs{result.y, result.state.memory, result.state.mass};
+  std::vector<Tensor> seeds, found;
+  for (const Variable& output : outputs) {
+    found.push_back(output.value());
+    seeds.push_back(random_tensor(output.shape(), "seed" + std::to_string(seeds.size()))
+                        .to(DType::bf16)
+                        .to(output.dtype())
+                        .to(device));
+  }
+  backward(outputs, seeds);
+  for (const Variable& x : in) {
+    if (x.defined()) found.push_back(x.grad());
+  }
+  return found;
+}
+
+void expect_what_the_cpu_computes(const Setting& s, const std::vector<Tensor>& in) {
+  SCOPED_TRACE(s.name);
+  const UseLinearAttentionKernels use(LinearAttentionKernels::tensor_cores);
+  const std::vector<Tensor> expected = run(s, in, Device{});
+  set_fill_uninitialized(true);
+  const std::vector<Tensor> got = run(s, in, kGpu);
+  set_fill_uninitialized(false);
+  ASSERT_EQ(got.size(), expected.size());
+  EXPECT_EQ(got[0].dtype(), DType::bf16);
+  for (size_t i = 0; i < got.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_CLOSE(got[i], expected[i], 1e-2);
+  }
+}
+
+const LinearAttentionOptions kUsual, kScaled{FeatureMap::relu, 0.7, Normalizer::add, 0.3},
+    kPlain{FeatureMap::identity, 0.5, Normalizer::none, 0},
+    kFloored{FeatureMap::relu, 1, Normalizer::clamp, 40.0};
+
+TEST(CudaLinearAttentionFast, GivesWhatTheCpuComputesInDouble) {
+  const std::vector<Setting> settings{
+      {"one chunk", kUsual, 1, 64, 1, 1, 64, 64},
+      {"a token more", kUsual, 1, 65, 2, 2, 32, 32},
+      {"a token less, of three chunks", kPlain, 2, 191, 1, 1, 16, 16, true},
+      {"with all", kScaled, 3, 130, 4, 2, 64, 64, true, true},
+      {"short", kUsual, 2, 17, 2, 1, 16, 8, true, true},
+      {"floored", kFloored, 2, 70, 1, 1, 32, 24, false, true},
+      {"wide, with tiles of values", kUsual, 1, 72, 1, 1, 128, 136, true},
+      {"wide values", kPlain, 1, 66, 2, 1, 16, 40, false, true},
+  };
+  for (const Setting& s : settings) expect_what_the_cpu_computes(s, inputs_of(s));
+}
+
+// Logits of +-80, features that are all zero, one valid key.
+TEST(CudaLinearAttentionFast, ExtremeInputsStayFinite) {
+  Setting s{"logits of 80", kUsual, 2, 80, 1, 1, 16, 16};
+  std::vector<Tensor> in = inputs_of(s);
+  for (size_t i = 0; i < 2; ++i) {
+    for (int64_t j = 0; j < in[i].elements(); ++j) {
+      double& x = in[i].data<double>()[j];
+      x = x > 0 ? 80 : -80;
+    }
+  }
+  expect_what_the_cpu_computes(s, in);
+  for (const LinearAttentionOptions& options : {kUsual, kScaled}) {
+    s.name = "features of almost zero, or zero";
+    s.options = options;
+    for (size_t i = 0; i < 2; ++i) in[i].fill(-80);
+    expect_what_the_cpu_computes(s, in);
+  }
+  s = {"one valid key", kUsual, 2, 80, 1, 1, 16, 16, false, true};
+  in = inputs_of(s);
+  const UseLinearAttentionKernels use(LinearAttentionKernels::tensor_cores);
+  LinearAttentionContext context;
+  std::vector<uint8_t> one(160, 0);
+  one[37] = one[80 + 79] = 1;
+  context.key_mask = Tensor::from(one, {2, 80}, kGpu);
+  context.query_mask = Tensor::from(mask_of(2, 80), {2, 80}, kGpu);
+  const auto on_device = [&](size_t i) { return Variable(in[i].to(DType::bf16).to(kGpu)); };
+  const std::vector<double> y =
+      linear_attention_causal({on_device(0), on_device(1), on_device(2), {}, {}}, context)
+          .y.value()
+          .to(Device{})
+          .to_vector<double>();
+  for (size_t i = 0; i < y.size(); ++i) {
+    const size_t token = i / 16 % 80, column = i % 16;
+    const bool reads = i / 16 < 80 && token >= 37 && token % 5 != 3;
+    const double value = in[2].data<double>()[37 * 16 + column];
+    EXPECT_NEAR(y[i], reads ? value : 0, reads ? 0.01 * std::abs(value) : 0) << token;
+  }
+}
+
+// After many tokens whose values have a mean, the gradient of a query is a small difference of
+// large sums: it must not drown in the rounding of the state.
+TEST(CudaLinearAttentionFast, GradientsOfQueriesSurviveValuesWithAMean) {
+  const Setting s{"a mean", kUsual, 1, 64, 1, 1, 16, 16, true};
+  std::vector<Tensor> in = inputs_of(s);
+  const auto shift = [](const Tensor& x, double factor, double offset) {
+    for (int64_t i = 0; i < x.elements(); ++i) {
+      x.data<double>()[i] = x.data<double>()[i] * factor + offset;
+    }
+  };
+  shift(in[2], 1, 2);
+  in[2] = in[2].to(DType::bf16).to(DType::f64);
+  shift(in[3], 64, 2 * 4096);  // of 4096 tokens before
+  shift(in[4], 0, 4096);
+  expect_what_the_cpu_computes(s, in);
+}
+
+TEST(CudaLinearAttentionFast, RepeatsBitForBitAndLooksAtNothingLater) {
+  const Setting s{"", kUsual, 1, 100, 2, 1, 16, 16};
+  const UseLinearAttentionKernels use(LinearAttentionKernels::tensor_cores);
+  std::vector<Tensor> in = inputs_of(s);
+  const std::vector<Tensor> once = run(s, in, kGpu), again = run(s, in, kGpu);
+  for (size_t i = 0; i < once.size(); ++i) {
+    EXPECT_TRUE(test::same_bits(once[i].to(Device{}), again[i].to(Device{})));
+  }
+  in[2].data<double>()[90 * 16] = 5;
+  const std::vector<float> before = once[0].to_vector<float>();
+  const std::vector<float> after = run(s, in, kGpu)[0].to_vector<float>();
+  for (size_t i = 0; i < 90 * 2 * 16; ++i) ASSERT_EQ(before[i], after[i]);
+  EXPECT_NE(before[90 * 2 * 16], after[90 * 2 * 16]);
+}
+
+// One array [B,T,3,H,K] holds q, k and v: the kernels read them where they are.
+TEST(CudaLinearAttentionFast, ReadsAFusedProjectionInPlace) {
+  constexpr int64_t B = 2, T = 70, H = 2, K = 16;
+  const Tensor fused = random_tensor({B, T, 3, H, K}, "fused").to(DType::bf16);
+  const std::vector<double> numbers = fused.to_vector<double>();
+  std::vector<Variable> dense;
+  std::vector<cuda::linear_attention_fast::Reads> views;
+  const Tensor on_device = fused.to(kGpu);
+  for (int64_t part = 0; part < 3; ++part) {
+    std::vector<double> own(static_cast<size_t>(B * T * H * K));
+    for (int64_t i = 0; i < B * T * H * K; ++i) {
+      own[static_cast<size_t>(i)] =
+          numbers[static_cast<size_t>((i / (H * K) * 3 + part) * H * K + i % (H * K))];
+    }
+    dense.push_back(Variable(Tensor::from(own, {B, T, H, K}).to(DType::bf16).to(kGpu)));
+    views.push_back({cuda::pointer<const cuda::kernel_bf16>(on_device) + part * H * K, B, T, H, K,
+                     T * 3 * H * K, 3 * H * K, K});
+  }
+  const UseLinearAttentionKernels use(LinearAttentionKernels::tensor_cores);
+  const Tensor expected =
+      linear_attention_causal({dense[0], dense[1], dense[2], {}, {}}, {}).y.value();
+  const Tensor y = Tensor::empty({B, T, H, K}, DType::bf16, kGpu);
+  cuda::linear_attention_fast::Forward call;
+  call.q = views[0];
+  call.k = views[1];
+  call.v = views[2];
+  call.y = {cuda::pointer<cuda::kernel_bf16>(y), B, T, H, K};
+  cuda::linear_attention_fast::causal_forward(call);
+  EXPECT_TRUE(test::same_bits(y.to(Device{}), expected.to(Device{})));
+}
+
+TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
+  const auto tensor = [](const Shape& shape, DType dtype = DType::bf16) {
+    return Tensor::zeros(shape, dtype, kGpu);
+  };
+  const auto arrays_of = [&](int64_t T, int64_t K, int64_t V, DType dtype) {
+    cuda::LinearAttentionArrays in;
+    in.q = in.k = tensor({1, T, 1, K}, dtype);
+    in.v = tensor({1, T, 1, V}, dtype);
+    return in;
+  };
+  const auto why = [](const cuda::LinearAttentionArrays& in,
+                      const LinearAttentionContext& context) {
+    return cuda::why_plain_linear_attention(context, in);
+  };
+  const cuda::LinearAttentionArrays usual = arrays_of(16, 16, 16, DType::bf16);
+  EXPECT_EQ(why(usual, {}), "");
+  EXPECT_EQ(why(arrays_of(40, 128, 264, DType::bf16), {}), "");
+  EXPECT_EQ(why(arrays_of(16, 16, 16, DType::f32), {}), "numbers of f32");
+  EXPECT_EQ(why(arrays_of(16, 48, 16, DType::bf16), {}), "features of 48 and values of 16");
+  EXPECT_EQ(why(arrays_of(16, 16, 12, DType::bf16), {}), "features of 16 and values of 12");
+  EXPECT_EQ(why(arrays_of(15, 16, 16, DType::bf16), {}), "fewer than 16 tokens");
+  cuda::LinearAttentionArrays other = usual;
+  other.log_decay = tensor({1, 16, 1}, DType::f32);
+  EXPECT_EQ(why(other, {}), "a decaying state");
+  other = usual;
+  other.query_proportions = other.key_proportions = tensor({1, 16, 1}, DType::f32);
+  EXPECT_EQ(why(other, {}), "re-weighting by proportions");
+  other = usual;
+  other.q = tensor({16 * 16 + 1}).slice(1, {1, 16, 1, 16});
+  EXPECT_EQ(why(other, {}), "tensors that do not begin on 16 bytes");
+  LinearAttentionContext context;
+  context.options.feature_map = FeatureMap::elu;
+  EXPECT_EQ(why(usual, context), "the feature map elu");
+  context = {};
+  context.segments = Tensor::zeros({1, 16}, DType::i32, kGpu);
+  EXPECT_EQ(why(usual, context), "segments");
+
+  EXPECT_TRUE(cuda::linear_attention_is_fast({}, usual));
+  EXPECT_FALSE(cuda::linear_attention_is_fast(context, usual));
+  {
+    const UseLinearAttentionKernels use(LinearAttentionKernels::tensor_cores);
+    EXPECT_NE(test::message_of<Error>([&] {
+                cuda::linear_attention_is_fast(context, usual);
+              }).find("do not cover segments"),
+              std::string::npos);
+    const UseLinearAttentionKernels plain(LinearAttentionKernels::plain);
+    EXPECT_FALSE(cuda::linear_attention_is_fast({}, usual));
+  }
+  EXPECT_TRUE(cuda::linear_attention_is_fast({}, usual));
+}
+
+}  // namespace
+}  // namespace linnet

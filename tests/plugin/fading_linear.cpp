@@ -1,0 +1,100 @@
+// An example of a plugin: linear attention in which older tokens fade. Parameters, mixer, literal
+// definition, registry entry, and what the shared library exports.
+#include <cmath>
+
+#include "attention/kernelized.h"
+#include "attention/plugin.h"
+
+namespace {
+
+using namespace linnet;
+
+constexpr double kFloor = 1e-3;
+
+struct FadingParams {
+  double decay = 0.9;
+
+  static void describe(ConfigDescription<FadingParams>& d) {
+    d.field("decay", &FadingParams::decay, "what a token leaves of the weights of those before it")
+        .above(0)
+        .at_most(1);
+  }
+};
+
+class FadingMixer : public AttentionMixer {
+ public:
+  FadingMixer(const FadingParams& params, const MixerOptions& options, const MixerScope& scope)
+      : AttentionMixer(options, scope), params_(params) {
+    attention_.feature_map = FeatureMap::elu1;
+    attention_.normalizer = Normalizer::add;
+    attention_.epsilon = kFloor;
+  }
+
+  MixResult mix(const MixInput& input, const MixerContext& context,
+                const MixerState& state) const override {
+    const Tensor& q = input.q.value();
+    const Variable log_decay(Tensor::full({q.size(0), q.size(1), q.size(2)},
+                                          std::log(params_.decay), sum_dtype(q.dtype()),
+                                          q.device()));
+    return kernelized_mix(attention_, options(), input, {}, context, state, log_decay);
+  }
+
+  MixerCost mix_cost(const MixerShape& shape) const override {
+    return kernelized_cost(options(), options().head_width(), shape);
+  }
+
+ private:
+  FadingParams params_;
+  LinearAttentionOptions attention_;
+};
+
+template <typename Number>
+std::vector<Number> definition(const FadingParams& params, const ReferenceSequence<Number>& s) {
+  return linear_attention_definition(
+      s,
+      [&](int64_t h, int64_t i, int64_t j) {
+        Number weight = 0;
+        for (int64_t c = 0; c < s.K; ++c) {
+          weight += reference_feature(FeatureMap::elu1, s.query(i, h)[c]) *
+                    reference_feature(FeatureMap::elu1, s.key(j, h)[c]);
+        }
+        for (int64_t l = j + 1; l <= i; ++l) {
+          if (s.key_valid[static_cast<size_t>(l)] != 0) weight *= static_cast<Number>(params.decay);
+        }
+        return weight;
+      },
+      [](Number total) { return total + static_cast<Number>(kFloor); });
+}
+
+Mechanism fading_linear() {
+  Mechanism facts;
+  facts.name = "fading_linear";
+  facts.title = "Linear attention in which older tokens fade";
+  facts.equation =
+      "y_i = sum_j A_ij v_j / (sum_j A_ij + 0.001),\n"
+      "A_ij = decay^(i - j) phi(q_i) . phi(k_j), phi(x) = elu(x) + 1";
+  facts.complexity = "time 2 B H T K V, memory of decoding B H K (V + 1)";
+  facts.sources = "linnet's example of a plugin";
+  facts.traits.causal = facts.traits.decode_state = facts.traits.constant_state = true;
+  facts.traits.growth = "T";
+  facts.variants = {"{decay: 0.5}"};
+  facts.limits = {{"without decay it is linear attention",
+                   "{decay: 1}",
+                   {Form::causal},
+                   {},
+                   [](const ReferenceSequence<double>& s) {
+                     ConfigNode parameters = ConfigNode::map();
+                     parameters.set("normalizer", ConfigNode::scalar("add"));
+                     parameters.set("floor", ConfigNode::scalar("0.001"));
+                     return find_mechanism("linear").reference(parameters, s);
+                   }}};
+  return define_mechanism<FadingParams, FadingMixer>(
+      std::move(facts),
+      [](const FadingParams& params, const auto& s) { return definition(params, s); });
+}
+
+}  // namespace
+
+LINNET_PLUGIN() {
+  register_mechanism(fading_linear());
+}
