@@ -1,6 +1,8 @@
 // Random feature attention: parameters, mixer, literal definition, registry entry.
 #include "attention/rfa/rfa.h"
 
+#include <numeric>
+
 #include "attention/block_diagonal.h"
 #include "attention/random_matrix.h"
 #include "attention/rfa/wave_features.h"
@@ -17,23 +19,61 @@ const std::vector<Preset> kPresets = {
     {"linearized_llm", "Linearized LLM does not say; the code's 64 features", {{"features", "64"}}},
     {"rfa_gate", "RFA-Gate as its paper defines it", {{"gate", "true"}}},
     {"rfa_code",
-     "the authors' code: amplitude 0.1 and a denominator of at least 1",
-     {{"amplitude", "0.1"}, {"floor", "1"}}}};
+     "the authors' code: amplitude 0.1, a denominator of at least 1, a pool of 500 projections",
+     {{"amplitude", "0.1"}, {"floor", "1"}, {"pool", "500"}}}};
+
+// Matrix number n of the pool that all layers of a run share.
+std::vector<double> pooled_rows(int64_t n, int64_t rows, int64_t width, uint64_t seed) {
+  return gaussian_rows(rows, width, RandomKey{seed, 0, 0}.at("rfa.pool").at(std::to_string(n)));
+}
+
+// Which matrices the heads of a layer take in a step: those of all layers are distinct.
+std::vector<int64_t> taken_from_pool(int64_t pool, const MixerOptions& options, uint64_t seed,
+                                     uint64_t step) {
+  const RandomKey key = RandomKey{seed, step, 0}.at("rfa.pool").at(name_of(options.form));
+  std::vector<int64_t> numbers(static_cast<size_t>(pool));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const int64_t begin = options.layer * options.heads, end = begin + options.heads;
+  for (int64_t i = 0; i < end; ++i) {
+    const uint64_t later = key.below(static_cast<uint64_t>(i), static_cast<uint64_t>(pool - i));
+    std::swap(numbers[static_cast<size_t>(i)], numbers[static_cast<size_t>(i) + later]);
+  }
+  return {numbers.begin() + begin, numbers.begin() + end};
+}
 
 class RfaMixer : public AttentionMixer {
  public:
   RfaMixer(const RfaParams& params, const MixerOptions& options, const MixerScope& scope)
       : AttentionMixer(options, scope), params_(params) {
     const int64_t H = options.heads, K = options.head_width(), D = params.features;
-    const RandomMatrix::Draw draw = [=](const RandomKey& key) {
-      std::vector<double> all;
-      for (int64_t h = 0; h < H; ++h) {
-        const std::vector<double> rows = gaussian_rows(D, K, key.at(std::to_string(h)));
-        all.insert(all.end(), rows.begin(), rows.end());
-      }
-      return all;
+    require_usage(params.pool == 0 || params.pool >= (options.layer + 1) * H, "rfa: layer ",
+                  options.layer, " and those before it need ", (options.layer + 1) * H,
+                  " different projections, but the pool has ", params.pool, "; raise pool");
+    // The matrices of all heads, the one of head h as `draw` says.
+    const auto heads = [H](const auto& draw) {
+      return [H, draw](const RandomKey& key) {
+        std::vector<double> all;
+        for (int64_t h = 0; h < H; ++h) {
+          const std::vector<double> rows = draw(h, key);
+          all.insert(all.end(), rows.begin(), rows.end());
+        }
+        return all;
+      };
     };
-    projection_ = RandomMatrix(scope.own, "projection", {H, D, K}, draw, draw, params.redraw_steps);
+    RandomMatrix::Draw stored = heads([D, K](int64_t h, const RandomKey& key) {
+      return gaussian_rows(D, K, key.at(std::to_string(h)));
+    });
+    RandomMatrix::Draw redrawn = stored;
+    if (params.pool > 0) {
+      stored =
+          heads([D, K](int64_t h, const RandomKey& key) { return pooled_rows(h, D, K, key.seed); });
+      redrawn = heads([D, K, pool = params.pool, options](int64_t h, const RandomKey& key) {
+        const std::vector<int64_t> taken = taken_from_pool(pool, options, key.seed, key.step);
+        return pooled_rows(taken[static_cast<size_t>(h)], D, K, key.seed);
+      });
+    }
+    projection_ =
+        RandomMatrix(scope.own, "projection", {H, D, K}, stored, redrawn, params.redraw_steps);
     sigma_ = scope.own.parameter("sigma", {H, K}, init_constant(1));
     if (params.gate) {
       gate_weight_ =
@@ -202,6 +242,12 @@ void RfaParams::describe(ConfigDescription<RfaParams>& d) {
           "training draws the projection anew after so many updates; 0: never")
       .range(0, 1e9)
       .unit("updates");
+  d.field(
+       "pool", &RfaParams::pool,
+       "training takes its projections from so many, different ones in every layer and head, and "
+       "evaluation the first ones in every layer; 0: no pool, all are drawn anew")
+      .range(0, 1e6)
+      .unit("matrices");
   d.field("floor", &RfaParams::floor, "epsilon of the denominator; null: 0.01, with a gate 0.001")
       .above(0);
   d.choice("normalizer", &RfaParams::normalizer,
@@ -232,8 +278,9 @@ Mechanism rfa_mechanism() {
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = "T D";
   facts.presets = kPresets;
-  facts.variants = {"{gate: true, features: 12}",
-                    "{features: 20, amplitude: 1, temperature: 2, normalizer: add, floor: 1}"};
+  facts.variants = {
+      "{gate: true, features: 12}",
+      "{features: 20, amplitude: 1, temperature: 2, normalizer: add, floor: 1, pool: 9}"};
   facts.limits = limiting_cases();
   return define_mechanism<RfaParams, RfaMixer>(
       std::move(facts),

@@ -13,6 +13,7 @@ struct RfaParams {
   std::optional<double> amplitude;  // null: 1/sqrt(features)
   double temperature = 1;
   int64_t redraw_steps = 1;
+  int64_t pool = 0;
   std::optional<double> floor;  // null: 1e-2, with a gate 1e-3
   Normalizer normalizer = Normalizer::clamp;
 

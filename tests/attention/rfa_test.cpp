@@ -3,10 +3,13 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "attention/random_matrix.h"
+#include "attention/registry.h"
 #include "attention/rfa/wave_features.h"
 #include "autograd/grad_check.h"
+#include "core/yaml.h"
 #include "tests/tensor_helpers.h"
 
 namespace linnet {
@@ -47,6 +50,72 @@ TEST(Rfa, GatesOfAnySizeAreExact) {
   EXPECT_EQ(closed[0], 1);
   EXPECT_EQ(closed[1], 0.5);
   EXPECT_EQ(closed[2], 0);
+}
+
+// Two layers of two heads.
+struct Layers {
+  explicit Layers(const std::string& parameters) {
+    const ParameterScope root(set);
+    options.width = 4;
+    options.heads = 2;
+    for (options.layer = 0; options.layer < 2; ++options.layer) {
+      mixers.push_back(find_mechanism("rfa").make(
+          parse_yaml(parameters, "test"), options,
+          {root.child(std::to_string(options.layer)), root.child("tied")}));
+    }
+    set.materialize(7);
+  }
+  // The matrices of both heads of both layers that a step of training uses.
+  std::vector<std::vector<double>> used(uint64_t step) const {
+    std::vector<std::vector<double>> all;
+    for (const auto& mixer : mixers) {
+      CallDraws record;
+      MixerContext context;
+      context.positions = Tensor::zeros({1, 1}, DType::i32);
+      context.random = {7, step, 0};
+      context.training = true;
+      context.record = &record;
+      mixer->forward(Variable(Tensor::zeros({1, 1, 4})), context, {});
+      append(record.draws.at("projection_redrawn").to_vector<double>(), all);
+    }
+    return all;
+  }
+  static void append(const std::vector<double>& heads, std::vector<std::vector<double>>& all) {
+    const auto middle = heads.begin() + std::ssize(heads) / 2;
+    all.emplace_back(heads.begin(), middle);
+    all.emplace_back(middle, heads.end());
+  }
+  ParameterSet set;
+  MixerOptions options;
+  std::vector<std::unique_ptr<TokenMixer>> mixers;
+};
+
+TEST(Rfa, APoolGivesEveryHeadOfEveryLayerAnotherProjection) {
+  const Layers layers("{features: 3, pool: 5}");
+  std::vector<std::vector<double>> stored;
+  for (const auto& buffer : layers.set.buffers()) {
+    Layers::append(buffer.variable.value().to_vector<double>(), stored);
+  }
+  ASSERT_EQ(stored.size(), 4u);
+  EXPECT_EQ(stored[0], stored[2]);
+  EXPECT_EQ(stored[1], stored[3]);
+  EXPECT_NE(stored[0], stored[1]);
+  std::set<std::vector<double>> seen;
+  for (uint64_t step = 1; step <= 30; ++step) {
+    const std::vector<std::vector<double>> used = layers.used(step);
+    EXPECT_EQ(std::set(used.begin(), used.end()).size(), 4u);
+    EXPECT_EQ(used, layers.used(step));
+    seen.insert(used.begin(), used.end());
+  }
+  EXPECT_EQ(seen.size(), 5u);
+  const auto rounded = [](std::vector<double> numbers) {
+    for (double& number : numbers) number = static_cast<float>(number);
+    return numbers;
+  };
+  std::set<std::vector<double>> as_stored;
+  for (const auto& matrix : seen) as_stored.insert(rounded(matrix));
+  EXPECT_TRUE(as_stored.contains(rounded(stored[0])) && as_stored.contains(rounded(stored[1])));
+  EXPECT_THROW(Layers("{pool: 3}"), UsageError);
 }
 
 TEST(Rfa, ProductsOfFeaturesEstimateTheGaussianKernel) {
