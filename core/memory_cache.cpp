@@ -1,5 +1,9 @@
 #include "core/memory_cache.h"
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -14,6 +18,10 @@ constexpr size_t kAlignment = 64;
 // Smaller blocks are left to malloc, which is fast for them.
 constexpr size_t kSmallestKept = size_t{64} << 10;
 
+// Blocks of at least this size are offered to the system for huge pages: kernels walk sequences in
+// strides that touch a page every few tokens, more pages than the processor keeps addresses of.
+constexpr size_t kHugePage = size_t{2} << 20;
+
 constexpr bool kKeep = !kAddressSanitizer && !kThreadSanitizer;
 
 // The size class: eight steps a doubling for large blocks, whole alignments for small ones. 0 when
@@ -22,6 +30,20 @@ size_t rounded(size_t bytes) {
   const size_t step =
       std::max(kAlignment, bytes < kSmallestKept ? kAlignment : std::bit_floor(bytes) / 8);
   return bytes > SIZE_MAX - step ? 0 : (bytes + step - 1) / step * step;
+}
+
+// Aligned memory for a block that is kept, or nullptr.
+void* from_system(size_t size) {
+  if (size < kHugePage || size > SIZE_MAX - kHugePage) {
+    return std::aligned_alloc(kAlignment, size);
+  }
+  void* memory = std::aligned_alloc(kHugePage, (size + kHugePage - 1) / kHugePage * kHugePage);
+#if defined(__linux__)
+  // Only whole pages of the block, so that none is larger in memory than before; where the system
+  // refuses, only speed is lost.
+  if (memory != nullptr) madvise(memory, size / kHugePage * kHugePage, MADV_HUGEPAGE);
+#endif
+  return memory;
 }
 
 }  // namespace
@@ -54,10 +76,10 @@ void* MemoryCache::allocate(size_t bytes) {
     while (!waiting_.empty() && used_bytes_ + size + waiting_bytes_ > most_used_bytes_) {
       drop_oldest();
     }
-    memory = std::aligned_alloc(kAlignment, size);
+    memory = from_system(size);
     while (memory == nullptr && !waiting_.empty()) {
       drop_oldest();
-      memory = std::aligned_alloc(kAlignment, size);
+      memory = from_system(size);
     }
     if (memory == nullptr) return nullptr;
   }

@@ -45,6 +45,16 @@ TEST(MemoryCache, GivesAFreedBlockOutAgain) {
   cache.release(again, kMiB - 1);
 }
 
+TEST(MemoryCache, LargeBlocksBeginWithAHugePage) {
+  MemoryCache cache;
+  for (const size_t bytes : {2 * kMiB, 5 * kMiB + 1}) {
+    void* block = cache.allocate(bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % (kKeeps ? 2 * kMiB : 64), 0u) << bytes;
+    std::memset(block, 1, bytes);
+    cache.release(block, bytes);
+  }
+}
+
 TEST(MemoryCache, NeverHoldsMoreThanWasInUseAtOnce) {
   MemoryCache cache;
   std::vector<void*> blocks;

@@ -1,5 +1,6 @@
 // The pieces of LARA on the CUDA device against the CPU's double precision.
 #include "attention/lara/landmarks.h"
+#include "attention/lara/proposals.h"
 
 #include <cmath>
 
@@ -49,7 +50,15 @@ std::vector<Tensor> results(DType dtype, Device device) {
   const Variable m = leaf(numbers({B, H, C, K}, "m")), mass(masses.to(device), true);
   const Variable logits = landmark_logits(x, w, used.to(device), mask, 0.7);
   const Variable keys = landmark_keys(m, w, mass, 0.7), ones = with_one(x, mask);
-  backward({logits, keys, ones}, {seed(logits, "a"), seed(keys, "b"), seed(ones, "c")});
+  const Variable density = relative_mass(mass, w, m, 0.7);
+  // The landmark without tokens keeps its mass and gets no gradient.
+  const Tensor seeds = numbers(density.shape(), "d");
+  seeds.data<double>()[B * H * C - 1] = 0;
+  backward({logits, keys, ones, density},
+           {seed(logits, "a"), seed(keys, "b"), seed(ones, "c"), seeds.to(device)});
+  const Tensor relative = density.value().to(Device{}).clone();
+  EXPECT_EQ(relative.data<double>()[B * H * C - 1], -std::numeric_limits<double>::infinity());
+  relative.data<double>()[B * H * C - 1] = 0;
   // The landmark without tokens has logits of -infinity, which no difference compares.
   const Tensor finite = logits.value().to(Device{}).to(DType::f64).clone();
   for (int64_t t = 0; t < T; ++t) {
@@ -58,7 +67,7 @@ std::vector<Tensor> results(DType dtype, Device device) {
     value = 0;
   }
   for (const Tensor& y :
-       {finite, keys.value(), ones.value(), x.grad(), w.grad(), m.grad(), mass.grad()}) {
+       {finite, relative, keys.value(), ones.value(), x.grad(), w.grad(), m.grad(), mass.grad()}) {
     out.push_back(y);
   }
   for (Tensor& y : out) y = y.to(Device{});

@@ -124,6 +124,23 @@ TEST(CudaLinearAttentionFast, GivesWhatTheCpuComputesInDouble) {
   for (const Setting& s : settings) expect_what_the_cpu_computes(s, inputs_of(s));
 }
 
+// Few heads: blocks have pieces of the sequence, here of five and of four chunks, three in all.
+TEST(CudaLinearAttentionFast, PiecesOfALongSequenceContinueEachOther) {
+  const Setting s{"pieces", kScaled, 2, 13 * 64 + 5, 2, 1, 16, 24, true, true};
+  cuda::linear_attention_fast::Forward call;
+  call.device = kGpu;
+  const std::vector<Tensor> in = inputs_of(s);
+  std::vector<Tensor> on_device;
+  for (size_t i = 1; i < 3; ++i) on_device.push_back(in[i].to(DType::bf16).to(kGpu));
+  call.k = {cuda::pointer<const cuda::kernel_bf16>(on_device[0]), s.B, s.T, s.G, s.K};
+  call.v = {cuda::pointer<const cuda::kernel_bf16>(on_device[1]), s.B, s.T, s.G, s.V};
+  const auto pieces = cuda::linear_attention_fast::pieces_of(call, 8);
+  EXPECT_EQ(pieces.count, 3);
+  EXPECT_EQ(pieces.tokens, 5 * 64);
+  EXPECT_EQ(cuda::linear_attention_fast::pieces_of(call, 264).count, 1);
+  expect_what_the_cpu_computes(s, in);
+}
+
 // Logits of +-80, features that are all zero, one valid key.
 TEST(CudaLinearAttentionFast, ExtremeInputsStayFinite) {
   Setting s{"logits of 80", kUsual, 2, 80, 1, 1, 16, 16};
@@ -218,6 +235,7 @@ TEST(CudaLinearAttentionFast, ReadsAFusedProjectionInPlace) {
       linear_attention_causal({dense[0], dense[1], dense[2], {}, {}}, {}).y.value();
   const Tensor y = Tensor::empty({B, T, H, K}, DType::bf16, kGpu);
   cuda::linear_attention_fast::Forward call;
+  call.device = kGpu;
   call.q = views[0];
   call.k = views[1];
   call.v = views[2];
