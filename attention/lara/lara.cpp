@@ -186,8 +186,8 @@ Mechanism lara_mechanism() {
   facts.traits.exempt["packing"] = "a row has one set of landmarks: packed documents are refused";
   facts.presets = kPresets;
   facts.check_head_width = 16;
-  facts.variants = {"{landmarks: 4, weighting: optimal}", "{landmarks: 5, noise: false}",
-                    "{landmarks: 6, weighting: balance, exact: true, learned: true}"};
+  facts.variants = {"{landmarks: 6, weighting: balance, exact: true, learned: true}",
+                    "{landmarks: 4, weighting: optimal, noise: false}"};
   facts.cost_cases = {"{landmarks: 128}"};
   facts.limits = {{"one landmark gives a soft-max over tokens that no query changes",
                    "{landmarks: 1}",
