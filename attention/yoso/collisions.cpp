@@ -14,6 +14,12 @@ namespace linnet {
 namespace {
 
 constexpr const char* kName = "sampled collisions";
+constexpr int64_t kSerialWork = 1 << 17;  // multiply-adds that are not worth another thread
+
+// Tasks of that many multiply-adds that one thread takes at least.
+int64_t few_tasks(int64_t work) {
+  return std::max<int64_t>(kSerialWork / std::max<int64_t>(work, 1), 1);
+}
 
 // keys i64 [B,H,hashes,T] of codes [B,T,H,hashes].
 void write_keys(const Tensor& codes, const Tensor& segments, const Tensor& keys) {
@@ -111,7 +117,8 @@ void read_buckets(const Sides& sides, const Tensor& x, double factor, const Tens
   }
   binding::dispatch(out.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    parallel_for(out.size(0) * lists.H, 1, [&](int64_t begin, int64_t end) {
+    const int64_t work = lists.hashes * (lists.T + lists.S) * x.size(3);
+    parallel_for(out.size(0) * lists.H, few_tasks(work), [&](int64_t begin, int64_t end) {
       std::vector<T> sum(static_cast<size_t>(x.size(3)));
       for (int64_t list = begin; list < end; ++list) {
         const HeadRows<T> from{x, list / lists.H, list % lists.H}, to{out, from.b, from.h};
@@ -141,7 +148,8 @@ void read_weighed_buckets(const Sides& sides, const Tensor& g, const Tensor& v, 
   const int64_t V = v.size(3), K = x.size(3);
   binding::dispatch(out.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    parallel_for(out.size(0) * lists.H, 1, [&](int64_t begin, int64_t end) {
+    const int64_t work = lists.hashes * (lists.T + lists.S) * V * K;
+    parallel_for(out.size(0) * lists.H, few_tasks(work), [&](int64_t begin, int64_t end) {
       std::vector<T> outer(static_cast<size_t>(V * K));
       for (int64_t list = begin; list < end; ++list) {
         const HeadRows<T> by{g, list / lists.H, list % lists.H}, values{v, by.b, by.h};
@@ -193,8 +201,7 @@ Tensor hash_codes(const Tensor& x, const Tensor& planes, const Tensor& mask, int
     }
   }
   const Tensor from = x.to(DType::f64), normals = planes.to(DType::f64);
-  parallel_for(B * T * H, 16, [&](int64_t begin, int64_t end) {
-    std::vector<double> products(static_cast<size_t>(rows));
+  parallel_for(B * T * H, few_tasks(rows * K), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       int32_t* code = codes.data<int32_t>() + i * rows / bits;
       const bool valid = !mask.defined() || mask.data<uint8_t>()[i / H] != 0;
