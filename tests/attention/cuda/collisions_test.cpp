@@ -25,8 +25,8 @@ Tensor planes() {
 
 // Vectors with NaN behind the mask.
 Tensor vectors(int64_t tokens, int64_t width, const char* name, DType rounded) {
-  return test::poisoned(random_tensor({kRows, tokens, kHeads, width}, name), masked_tokens(tokens))
-      .to(rounded);
+  const Tensor all = random_tensor({kRows, tokens, kHeads, width}, name);
+  return (tokens > 0 ? test::poisoned(all, masked_tokens(tokens)) : all).to(rounded);
 }
 
 Tensor codes(int64_t tokens, const char* name, DType dtype, Device device) {
