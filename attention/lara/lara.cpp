@@ -4,6 +4,7 @@
 #include "attention/define.h"
 #include "attention/lara/landmarks.h"
 #include "attention/lara/lara_definition.h"
+#include "attention/lara/noise.h"
 #include "attention/lara/proposals.h"
 #include "attention/mixer_support.h"
 #include "attention/primitives/slot_attention.h"
@@ -108,20 +109,12 @@ class LaraMixer : public AttentionMixer {
  private:
   // Standard normal numbers [B,H,C,K] of each example.
   Variable noise(const Variable& like, const MixerContext& context) const {
-    const Tensor draw = drawn(context, "noise", like.shape(), [&] {
-      const Tensor made = Tensor::empty(like.shape(), DType::f64);
-      const RandomKey key = draw_key(context).at("noise");
-      const Tensor examples = context.place.examples.to(Device{});
-      const int64_t width = like.size(3), each = like.size(1) * like.size(2);
-      for (int64_t i = 0; i < made.elements(); ++i) {
-        const int64_t row = i / width / each;
-        made.data<double>()[i] = key.normal(
-            random_element(static_cast<uint64_t>(examples.data<int64_t>()[row]),
-                           static_cast<uint64_t>(i / width % each),
-                           static_cast<uint64_t>(i % width), static_cast<uint64_t>(width)));
-      }
-      return made;
-    });
+    const auto make = [&] {
+      return landmark_noise(draw_key(context).at("noise"), context.place.examples, like.value());
+    };
+    // Draws that are given or noted pass through the host, others are made where they are needed.
+    if (context.record == nullptr) return Variable(make());
+    const Tensor draw = drawn(context, "noise", like.shape(), [&] { return make().to(Device{}); });
     return Variable(draw.to(like.dtype()).to(like.value().device()));
   }
 

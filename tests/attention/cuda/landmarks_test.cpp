@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "attention/lara/noise.h"
 #include "core/random.h"
 #include "tests/cuda_helpers.h"
 
@@ -81,6 +82,22 @@ TEST(CudaLandmarks, AreThoseOfTheCpu) {
   for (size_t i = 0; i < got.size(); ++i) {
     SCOPED_TRACE(i);
     EXPECT_CLOSE(got[i], expected[i], 2e-6);
+  }
+}
+
+// A kernel's logarithm and cosine are its own: a number may round to its neighbour.
+TEST(CudaLandmarks, NoiseIsThatOfTheCpuInTheStepThatTheDeviceHolds) {
+  RandomKey key{5, 9, 17};
+  const Tensor examples = Tensor::from(std::vector<int64_t>{12, 3}, {B});
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor expected = landmark_noise(key, examples, Tensor::zeros({B, H, C, K}, dtype));
+    const Tensor step = Tensor::from(std::vector<int64_t>{9}, {1}, test::kGpu);
+    RandomKey other = key;
+    other.step = 4;
+    other.device_step = static_cast<const uint64_t*>(step.raw());
+    const Tensor got = landmark_noise(other, examples.to(test::kGpu),
+                                      Tensor::zeros({B, H, C, K}, dtype, test::kGpu));
+    EXPECT_CLOSE(got, expected, dtype == DType::bf16 ? 4e-3 : 1e-6);
   }
 }
 
