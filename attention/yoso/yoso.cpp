@@ -293,8 +293,7 @@ Mechanism yoso_mechanism() {
   facts.traits.exempt["gradients"] =
       "backward is the paper's surrogate, whose formula a unit test states";
   facts.presets = kPresets;
-  facts.variants = {"{bits: 1}", "{estimate: sampled, bits: 2, hashes: 5}",
-                    "{estimate: sampled, bits: 1, hashes: 2, redraw_steps: 0}"};
+  facts.variants = {"{bits: 1}", "{estimate: sampled, bits: 2, hashes: 5}"};
   const auto equal_directions = [](const std::string& name, std::vector<double>& values) {
     if (name == "q.weight" || name == "k.weight") std::fill(values.begin(), values.end(), 0);
     if (name == "q.bias" || name == "k.bias") std::fill(values.begin(), values.end(), 0.5);
