@@ -7,6 +7,7 @@
 
 #include "attention/primitives/cuda/linear_attention_path.h"
 #include "attention/primitives/linear_attention.h"
+#include "core/log.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {
@@ -266,6 +267,18 @@ TEST(CudaLinearAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
     const Tensor gradient = dense[static_cast<size_t>(part)].grad().to(Device{});
     EXPECT_TRUE(test::same_bits(part_of(dfused, part), gradient)) << part;
   }
+}
+
+TEST(CudaLinearAttentionFast, WhatItDoesNotCoverIsSaidOnce) {
+  const Variable x(Tensor::zeros({1, 17, 1, 21}, DType::bf16, kGpu));
+  set_log_level(LogLevel::info);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i) linear_attention_causal({x, x, x, {}, {}}, {});
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string said = "do not cover features of 21 and values of 21";
+  const size_t first = log.find(said);
+  ASSERT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find(said, first + 1), std::string::npos) << log;
 }
 
 TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
