@@ -237,7 +237,7 @@ Mechanism abc_mlp_mechanism() {
   facts.traits.growth = "T N";
   facts.presets = kPresets;
   facts.cost_cases = {"{slots: 256}", "{slots: 256, causal_normalisation: write}"};
-  facts.check_head_width = 16;
+  facts.check_head_width = 10;
   facts.variants = {"{slots: 3}",
                     "{slots: 5, causal_normalisation: write, phi_input: head}",
                     "{slots: 7, activation: sigmoid, tied: false, scale: 1}",

@@ -185,7 +185,7 @@ Mechanism lara_mechanism() {
   facts.traits.growth = "T C";
   facts.traits.exempt["packing"] = "a row has one set of landmarks: packed documents are refused";
   facts.presets = kPresets;
-  facts.check_head_width = 16;
+  facts.check_head_width = 10;
   facts.variants = {"{landmarks: 6, weighting: balance, exact: true, learned: true}",
                     "{landmarks: 4, weighting: optimal, noise: false}"};
   facts.cost_cases = {"{landmarks: 128}"};
