@@ -2,9 +2,12 @@
 
 #include <cmath>
 #include <mutex>
+#include <optional>
 
 #include "attention/lavo/orthonormal.h"
 #include "attention/mixer_support.h"
+#include "core/cuda/backend.h"
+#include "core/cuda/graph.h"
 
 namespace linnet {
 
@@ -40,7 +43,19 @@ struct RandomMatrix::Latest {
   std::mutex mutex;
   RandomKey key;
   std::vector<double> values;
+  // What CUDA graphs read, on the device, and the key of what it holds; made before the first
+  // capture, because tensors of a capture live in the graph's memory.
+  Tensor in_graphs;
+  std::optional<RandomKey> in_graphs_key;
 };
+
+namespace {
+
+bool same_draw(const RandomKey& a, const RandomKey& b) {
+  return a.seed == b.seed && a.step == b.step && a.site == b.site;
+}
+
+}  // namespace
 
 RandomMatrix::RandomMatrix(const ParameterScope& scope, const std::string& name, const Shape& shape,
                            const Draw& stored, Draw redrawn, int64_t redraw_steps)
@@ -53,24 +68,50 @@ RandomMatrix::RandomMatrix(const ParameterScope& scope, const std::string& name,
       redraw_steps_(redraw_steps),
       latest_(std::make_shared<Latest>()) {}
 
-Variable RandomMatrix::at(const MixerContext& context, const RandomKey& key, DType dtype) const {
-  const uint64_t epoch =
-      redraw_steps_ > 0 ? key.step / static_cast<uint64_t>(redraw_steps_) : uint64_t{0};
-  if (!context.training || epoch == 0) return as_dtype(stored_, dtype);
+Tensor RandomMatrix::values_of(uint64_t epoch, const RandomKey& key) const {
+  if (epoch == 0) return stored_.value();
   RandomKey fresh = key.at(name_);
   fresh.step = epoch;
-  const Tensor& stored = stored_.value();
-  const Tensor values = linnet::drawn(context, name_ + "_redrawn", stored.shape(), [&] {
-    const std::scoped_lock lock(latest_->mutex);
-    const RandomKey& last = latest_->key;
-    const bool same = !latest_->values.empty() && last.seed == fresh.seed &&
-                      last.step == fresh.step && last.site == fresh.site;
-    if (!same) {
-      latest_->values = redrawn_(fresh);
-      latest_->key = fresh;
+  const std::scoped_lock lock(latest_->mutex);
+  if (latest_->values.empty() || !same_draw(latest_->key, fresh)) {
+    latest_->values = redrawn_(fresh);
+    latest_->key = fresh;
+  }
+  return Tensor::from(latest_->values, stored_.shape());
+}
+
+Tensor RandomMatrix::in_graphs(const RandomKey& key, DType dtype) const {
+  const Tensor& fixed = latest_->in_graphs;
+  if constexpr (kCuda) {
+    if (!fixed.defined() || fixed.dtype() != dtype) {
+      cuda::refuse_capture("a random matrix that no pass has drawn before");
     }
-    return Tensor::from(latest_->values, stored.shape());
-  });
+    cuda::before_each_replay([matrix = *this, key](uint64_t step) { matrix.refresh(key, step); });
+  }
+  return fixed;
+}
+
+void RandomMatrix::refresh(RandomKey key, uint64_t step) const {
+  key.step = step / static_cast<uint64_t>(redraw_steps_);
+  if (latest_->in_graphs_key && same_draw(*latest_->in_graphs_key, key)) return;
+  latest_->in_graphs.copy_from(values_of(key.step, key));
+  latest_->in_graphs_key = key;
+}
+
+Variable RandomMatrix::at(const MixerContext& context, const RandomKey& key, DType dtype) const {
+  if (!context.training || redraw_steps_ == 0) return as_dtype(stored_, dtype);
+  const Tensor& stored = stored_.value();
+  if constexpr (kCuda) {
+    if (on_cuda(stored)) {
+      if (cuda::capturing()) return Variable(in_graphs(key, dtype));
+      Tensor& fixed = latest_->in_graphs;
+      if (!fixed.defined()) fixed = Tensor::empty(stored.shape(), dtype, stored.device());
+    }
+  }
+  const uint64_t epoch = key.step / static_cast<uint64_t>(redraw_steps_);
+  if (epoch == 0) return as_dtype(stored_, dtype);
+  const Tensor values = linnet::drawn(context, name_ + "_redrawn", stored.shape(),
+                                      [&] { return values_of(epoch, key); });
   return Variable(values.to(dtype).to(stored.device()));
 }
 

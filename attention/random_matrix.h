@@ -27,8 +27,8 @@ std::vector<double> orthogonal_rows(int64_t rows, int64_t width, RowLength lengt
 // continues with the same; evaluation uses the stored one. Both can be given: under the name, and
 // under the name with "_redrawn".
 //
-// Redrawn matrices are drawn on the host and copied to the device in every forward pass, which a
-// captured CUDA graph cannot replay.
+// Redrawn matrices are drawn on the host. A captured CUDA graph reads one at a fixed place, which
+// is brought up to date before each replay.
 class RandomMatrix {
  public:
   // Fills a matrix of the shape, in row-major order.
@@ -42,6 +42,13 @@ class RandomMatrix {
 
  private:
   struct Latest;
+
+  // In a capture: the matrix that replays read.
+  Tensor in_graphs(const RandomKey& key, DType dtype) const;
+  // Makes that one the matrix of a step.
+  void refresh(RandomKey key, uint64_t step) const;
+  // Of that epoch; 0: the stored one.
+  Tensor values_of(uint64_t epoch, const RandomKey& key) const;
 
   std::string name_;
   Variable stored_;

@@ -2,6 +2,7 @@
 #include "data/packing.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/error.h"
 #include "data/permutation.h"
@@ -59,7 +60,9 @@ void append_windows(int64_t begin, int64_t end, const EvaluationOptions& options
   const int64_t context = options.context;
   const int64_t stride = options.stride == 0 ? context : options.stride;
   const int64_t last_input = end - 2;  // predicts the last token
-  int64_t scored_to = begin;           // inputs before it have been scored
+  const int64_t stream = last_input + 1 - begin;
+  require_positions(options.carry_state ? stream : std::min(context, stream));
+  int64_t scored_to = begin;  // inputs before it have been scored
   for (int64_t at = begin; scored_to <= last_input; at += stride) {
     const int64_t length = std::min(context, last_input + 1 - at);
     const bool carried = options.carry_state && at != begin;
@@ -69,6 +72,13 @@ void append_windows(int64_t begin, int64_t end, const EvaluationOptions& options
 }
 
 }  // namespace
+
+void require_positions(int64_t tokens) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  require_usage(tokens <= kMost, "a sequence of ", tokens, " tokens is longer than the ", kMost,
+                " that positions of 32 bits count; make the context shorter, or score windows "
+                "without carried state");
+}
 
 LmSampler::LmSampler(std::shared_ptr<const TokenizedCorpus> corpus, int64_t context,
                      bool cross_documents, uint64_t seed)

@@ -20,6 +20,9 @@ struct Window {
   bool operator==(const Window&) const = default;
 };
 
+// Throws UsageError where positions of 32 bits cannot count the tokens of one sequence.
+void require_positions(int64_t tokens);
+
 // Training windows. The corpus is cut into windows of `context` tokens; a tail shorter than that is
 // left out. Across documents: one stream, one segment, positions 0 .. context-1. Otherwise: a row
 // holds the documents (or parts of them) that the window covers as segments 0, 1, ..., positions

@@ -237,7 +237,9 @@ Mechanism abc_mlp_mechanism() {
   facts.traits.growth = "T N";
   facts.presets = kPresets;
   facts.cost_cases = {"{slots: 256}", "{slots: 256, causal_normalisation: write}"};
-  facts.variants = {"{slots: 5, causal_normalisation: write, phi_input: head}",
+  facts.check_head_width = 16;
+  facts.variants = {"{slots: 3}",
+                    "{slots: 5, causal_normalisation: write, phi_input: head}",
                     "{slots: 7, activation: sigmoid, tied: false, scale: 1}",
                     "{slots: 6, activation: relu, mask_empty: false}",
                     "{slots: 4, activation: relu, causal_normalisation: write}",

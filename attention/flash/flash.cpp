@@ -3,7 +3,7 @@
 
 #include "attention/define.h"
 #include "attention/flash/gated_unit_reference.h"
-#include "attention/flash/group_prefix.h"
+#include "attention/group_support.h"
 #include "autograd/arithmetic.h"
 
 namespace linnet {
@@ -72,7 +72,8 @@ class FlashMixer : public TokenMixer {
       cost.bytes += rows * kept * ((s + e) * element + sizeof(int64_t));
     }
     if (params_.has_global()) {
-      cost.bytes += rows * 2 * s * e * static_cast<double>(size_of(sum_dtype(shape.dtype)));
+      cost.bytes +=
+          prefix_bytes(rows, params_.key_width, params_.value_width(unit_.options()), shape.dtype);
     }
     return cost;
   }
@@ -110,29 +111,15 @@ class FlashMixer : public TokenMixer {
 
   Variable global(const GatedUnit::Parts& parts, const MixerContext& context,
                   const MixerState& state, MixerState& after) const {
-    const int64_t B = parts.values.size(0), T = parts.values.size(1);
-    const auto flat = [&](const Variable& x) { return reshape(x, {B, T, x.size(3)}); };
-    GroupPrefixContext at;
-    at.options.group = params_.group;
-    at.options.whole = !causal();
-    at.options.mean = params_.mean && causal();
-    at.options.scale = causal() ? 1 / static_cast<double>(params_.group) : 1 / unit_.divisor(T);
-    at.mask = context.key_mask;
-    at.segments = context.segments;
-    at.positions = context.positions;
-    GroupPrefixState sums;
-    if (const auto found = state.find("all"); found != state.end()) {
-      const DType dtype = sum_dtype(parts.values.dtype());
-      sums = {as_dtype(state.at("completed"), dtype), as_dtype(found->second, dtype)};
-    }
-    GroupPrefixResult result =
-        group_prefix(flat(parts.copies[params_.global_copies()]),
-                     flat(parts.copies[params_.global_copies() + 1]), flat(parts.values), at, sums);
-    if (causal()) {
-      after["completed"] = result.state.completed;
-      after["all"] = result.state.all;
-    }
-    return reshape(result.y, parts.values.shape());
+    GroupPrefixOptions options;
+    options.group = params_.group;
+    options.whole = !causal();
+    options.mean = params_.mean;
+    options.scale =
+        1 / (causal() ? static_cast<double>(params_.group) : unit_.divisor(parts.values.size(1)));
+    const size_t query = params_.global_copies();
+    return prefix_of_groups(parts.copies[query], parts.copies[query + 1], parts.values, options,
+                            context, state, after);
   }
 
   const char* mechanism_;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "attention/block_diagonal.h"
+#include "attention/flash/distance_ids.h"
 #include "attention/flash/token_shift.h"
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
@@ -11,22 +12,9 @@
 namespace linnet {
 namespace {
 
-constexpr int64_t kBuckets = 32, kFarthest = 128;
 constexpr double kDeviation = 0.02;  // of gamma
 
 }  // namespace
-
-int64_t distance_bucket(int64_t distance, bool causal) {
-  const int64_t count = causal ? kBuckets : kBuckets / 2;
-  const int64_t side = !causal && distance > 0 ? count : 0;
-  const int64_t far = causal ? std::max<int64_t>(-distance, 0) : std::abs(distance);
-  const int64_t exact = count / 2;
-  if (far < exact) return side + far;
-  const double ratio = std::log(static_cast<double>(far) / static_cast<double>(exact)) /
-                       std::log(static_cast<double>(kFarthest) / static_cast<double>(exact));
-  const auto steps = static_cast<int64_t>(ratio * static_cast<double>(count - exact));
-  return side + std::min(exact + steps, count - 1);
-}
 
 void GatedUnitOptions::check(const ConfigNode& at) const {
   if (rotary_width() % 2 != 0) {
@@ -64,7 +52,7 @@ GatedUnit::GatedUnit(const char* mechanism, const GatedUnitOptions& params,
     affine.beta = scope.own.parameter(copy + ".beta", {s}, init_constant(0));
   }
   if (params.bias == "t5") {
-    distance_bias_ = scope.own.parameter("distance_bias", {kBuckets, 1}, init_normal(1));
+    distance_bias_ = scope.own.parameter("distance_bias", {kDistanceBuckets, 1}, init_normal(1));
   } else if (params.bias == "toeplitz") {
     require_usage(reach > 0, mechanism, ": bias: toeplitz needs a known context");
     const bool causal = options.form == Form::causal;
@@ -114,11 +102,7 @@ GatedUnit::Bias GatedUnit::bias(int64_t past, int64_t T, double factor, Device d
     return {factor == 1 ? distance_bias_ : scale(distance_bias_, factor), reach_ - 1};
   }
   const int64_t before = past + T - 1, count = before + (causal ? 0 : T - 1) + 1;
-  std::vector<int32_t> buckets;
-  for (int64_t i = 0; i < count; ++i) {
-    buckets.push_back(static_cast<int32_t>(distance_bucket(i - before, causal)));
-  }
-  const Tensor ids = Tensor::from(buckets, {1, count}).to(device);
+  const Tensor ids = distance_ids(-before, count, causal, device);
   const double root = std::sqrt(static_cast<double>(params_.key_width));
   return {reshape(embedding(ids, distance_bias_, factor * root), {1, count}), before};
 }

@@ -121,8 +121,4 @@ class GatedUnit {
   std::vector<Affine> affine_;
 };
 
-// The T5 bucket of 32 of a key at that distance (key - query): exact near by, logarithmic up to 128
-// (Raffel et al. 2020).
-int64_t distance_bucket(int64_t distance, bool causal);
-
 }  // namespace linnet

@@ -27,30 +27,16 @@ class FlashGlobalMixer : public AttentionMixer {
  public:
   FlashGlobalMixer(const FlashGlobalParams& params, const MixerOptions& options,
                    const MixerScope& scope)
-      : AttentionMixer(options, scope), group_(host_group(params)), memory_(group_, options) {}
+      : AttentionMixer(options, scope), memory_(host_group(params), options, params.mean) {}
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
     refuse_key_positions(context, "flash_global");
-    MixInput units = input;
-    units.q = unit_vectors(input.q);
-    if (input.k.defined()) units.k = unit_vectors(input.k);
-    MixResult result = memory_.mix(units, context, state);
-    if (options().form == Form::causal) {
-      result.state.merge(carry_keys(units, context, state, group_ - 1));
-    }
-    return result;
+    return memory_.mix(input, context, state);
   }
-  MixerCost mix_cost(const MixerShape& shape) const override {
-    MixerCost cost = memory_.cost(shape);
-    if (options().form == Form::causal) {
-      cost.bytes += carried_keys_bytes(options(), group_ - 1, shape);
-    }
-    return cost;
-  }
+  MixerCost mix_cost(const MixerShape& shape) const override { return memory_.cost(shape); }
 
  private:
-  int64_t group_;
   GroupMemoryBranch memory_;
 };
 
@@ -59,7 +45,7 @@ std::vector<Number> definition(const FlashGlobalParams& params,
                                const ReferenceSequence<Number>& s) {
   if (const std::optional<FlashParams> unit = params.unit()) return flash_definition(*unit, s);
   std::vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
-  add_group_memory_definition(s, host_group(params), Number{1}, y);
+  add_group_memory_definition(s, host_group(params), Number{1}, y, params.mean);
   return y;
 }
 
@@ -76,7 +62,7 @@ void FlashGlobalParams::describe(ConfigDescription<FlashGlobalParams>& d) {
 void FlashGlobalParams::validate(const ConfigNode& at) const {
   if (kind == "gau") return check(at);
   refuse_options(at, to_config_node(FlashGlobalParams{}), kind,
-                 {"mean", "expansion", "key_width", "rope", "token_shift", "length"});
+                 {"expansion", "key_width", "rope", "token_shift", "length"});
 }
 
 MixerTraits FlashGlobalParams::traits(MixerTraits traits) const {
@@ -106,8 +92,7 @@ Mechanism flash_global_mechanism() {
       "noncausal and cross: over all keys; q^, k^: vectors of length 1\n"
       "kind: gau: y_i = U_i sum_j q'_i . k'_j V_j / C (noncausal: / N) with U, V, Z as flash; W_o "
       "y";
-  facts.complexity =
-      "time 2 B H T K V, memory of decoding B H (K V + C (K + V)); gau: 2 T s e and 2 B s e";
+  facts.complexity = "time 2 B H T K V, memory of decoding 2 B H K V; gau: s e for H K V";
   facts.sources =
       "Hua et al. 2022, FLASH (global); on hosts: You et al. 2024, When Linear Attention Meets "
       "Autoregressive Decoding";
@@ -115,7 +100,8 @@ Mechanism flash_global_mechanism() {
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = std::string("T");
   facts.presets = kPresets;
-  facts.variants = {"{group: 7}", "{group: 1}", "{group: 7, key_width: 8, preset: paper}"};
+  facts.variants = {"{group: 7}", "{group: 1, mean: true}",
+                    "{group: 7, key_width: 8, preset: paper}"};
   facts.limits = {{"nothing is before the first group",
                    "{}",
                    {Form::causal},

@@ -1,8 +1,8 @@
 // Branches of grouped attention on primitives, and their literal definitions.
 #include "attention/grouped_linear/branches.h"
 
+#include "attention/group_support.h"
 #include "attention/kernelized.h"
-#include "attention/primitives/group_memory.h"
 #include "autograd/norms.h"
 
 namespace linnet {
@@ -79,35 +79,32 @@ BlockAttentionOptions GroupBranch::pattern() const {
   return pattern;
 }
 
-AttentionMixer::MixResult GroupMemoryBranch::mix(const MixInput& units, const MixerContext& context,
-                                                 const MixerState& past) const {
+AttentionMixer::MixResult GroupMemoryBranch::mix(const MixInput& input, const MixerContext& context,
+                                                 const MixerState& state) const {
+  MixInput units = input;
+  units.q = unit_vectors(input.q);
+  if (input.k.defined()) units.k = unit_vectors(input.k);
   const double scale = 1 / static_cast<double>(options_.head_width());
   if (options_.form != Form::causal) {
     LinearAttentionOptions linear;
     linear.feature_map = FeatureMap::identity;
     linear.normalizer = Normalizer::none;
     linear.query_scale = scale;
-    return kernelized_mix(linear, options_, units, {}, context, past);
+    return kernelized_mix(linear, options_, units, {}, context, state);
   }
-  BlockAttentionContext at = block_context(options_, context);
-  at.past_mask = mask_from_state(past, "valid");
-  const DType dtype = units.k.dtype();
-  GroupMemoryResult result = group_memory(
-      {units.q, units.k, units.v, carried(past, "k", dtype), carried(past, "v", dtype), {}},
-      carried(past, "S", sum_dtype(dtype)), at, {group_, scale});
-  return {result.y, {{"S", result.memory}}};
+  AttentionMixer::MixResult result;
+  result.y = prefix_of_groups(units.q, units.k, units.v, {group_, false, mean_, scale}, context,
+                              state, result.state);
+  return result;
 }
 
 MixerCost GroupMemoryBranch::cost(const MixerShape& shape) const {
-  if (options_.form != Form::causal) {
-    return kernelized_cost(options_, options_.head_width(), shape);
-  }
-  // Every query reads, the keys of complete groups are written.
-  const int64_t written = shape.queries - shape.queries % group_;
-  const auto numbers = static_cast<double>(shape.batch * options_.width * options_.head_width());
+  const int64_t K = options_.head_width();
+  if (options_.form != Form::causal) return kernelized_cost(options_, K, shape);
+  const auto rows = static_cast<double>(shape.batch * options_.heads);
   MixerCost cost;
-  cost.mixing = numbers * static_cast<double>(shape.queries + written);
-  cost.bytes = numbers * static_cast<double>(size_of(sum_dtype(shape.dtype)));
+  cost.mixing = rows * 2 * static_cast<double>(shape.queries * K * K);
+  cost.bytes = prefix_bytes(rows, K, K, shape.dtype);
   return cost;
 }
 
@@ -141,12 +138,14 @@ void add_group_definition(const ReferenceSequence<Number>& s, GroupKernel kernel
 
 template <typename Number>
 void add_group_memory_definition(const ReferenceSequence<Number>& s, int64_t group, Number factor,
-                                 std::vector<Number>& y) {
+                                 std::vector<Number>& y, bool mean) {
   for (int64_t i = 0; i < s.T; ++i) {
     for (int64_t h = 0; h < s.H; ++h) {
       for (int64_t j = 0; j < s.S; ++j) {
         if (!s.sees(i, j) || (s.form == Form::causal && j / group >= i / group)) continue;
-        const Number weight = factor * unit_product(s.query(i, h), s.key(j, h), s.K);
+        Number weight = factor * unit_product(s.query(i, h), s.key(j, h), s.K);
+        const int64_t earlier = i / group;
+        if (mean && s.form == Form::causal) weight /= static_cast<Number>(earlier);
         for (int64_t c = 0; c < s.V; ++c) {
           y[static_cast<size_t>((i * s.H + h) * s.V + c)] += weight * s.value(j, h)[c];
         }
@@ -159,7 +158,7 @@ void add_group_memory_definition(const ReferenceSequence<Number>& s, int64_t gro
   template void add_group_definition(const ReferenceSequence<Number>&, GroupKernel, int64_t,   \
                                      std::vector<Number>&);                                    \
   template void add_group_memory_definition(const ReferenceSequence<Number>&, int64_t, Number, \
-                                            std::vector<Number>&)
+                                            std::vector<Number>&, bool)
 LINNET_INSTANTIATE(float);
 LINNET_INSTANTIATE(double);
 #undef LINNET_INSTANTIATE

@@ -51,21 +51,21 @@ class GroupBranch {
 };
 
 // Linear attention over groups: noncausal and cross over all keys, causal over the groups before
-// the query's own. sum_j (q^_i . k^_j) v_j, with unit vectors given.
+// the query's own, or the mean of these groups' sums. sum_j (q^_i . k^_j) v_j.
 class GroupMemoryBranch {
  public:
-  GroupMemoryBranch(int64_t group, const MixerOptions& options)
-      : group_(group), options_(options) {}
-  // q and k as unit_vectors makes them. Causal: `past` has the keys k (unit vectors too), values v
-  // and mask `valid` carried of the open group, and S; the result's state has S alone. Cross: S and
-  // z as linear attention keeps them.
-  AttentionMixer::MixResult mix(const MixInput& units, const MixerContext& context,
-                                const MixerState& past) const;
-  // Products and the state S (cross: and z).
+  GroupMemoryBranch(int64_t group, const MixerOptions& options, bool mean = false)
+      : group_(group), mean_(mean), options_(options) {}
+  // The state, causal: the sums of group_prefix, `completed` and `all`; cross: S and z as linear
+  // attention keeps them.
+  AttentionMixer::MixResult mix(const MixInput& input, const MixerContext& context,
+                                const MixerState& state) const;
+  // Products and the state.
   MixerCost cost(const MixerShape& shape) const;
 
  private:
   int64_t group_;
+  bool mean_;
   MixerOptions options_;
 };
 
@@ -75,6 +75,6 @@ void add_group_definition(const ReferenceSequence<Number>& s, GroupKernel kernel
                           std::vector<Number>& y);
 template <typename Number>
 void add_group_memory_definition(const ReferenceSequence<Number>& s, int64_t group, Number factor,
-                                 std::vector<Number>& y);
+                                 std::vector<Number>& y, bool mean = false);
 
 }  // namespace linnet

@@ -46,16 +46,9 @@ GroupedBranches::GroupedBranches(int64_t group, GroupKernel kernel, bool learned
 
 AttentionMixer::MixResult GroupedBranches::mix(const MixInput& input, const MixerContext& context,
                                                const MixerState& state) const {
-  MixInput units = input;
-  units.q = unit_vectors(input.q);
-  if (input.k.defined()) units.k = unit_vectors(input.k);
-  if (options_.form == Form::cross) return memory_.mix(units, context, state);
+  if (options_.form == Form::cross) return memory_.mix(input, context, state);
   AttentionMixer::MixResult local = local_.mix(input, context, state);
-  MixerState past = state;
-  if (state.contains("k") && !local_.uses_unit_vectors()) {
-    past["k"] = unit_vectors(as_dtype(state.at("k"), input.k.dtype()));
-  }
-  AttentionMixer::MixResult earlier = memory_.mix(units, context, past);
+  AttentionMixer::MixResult earlier = memory_.mix(input, context, state);
   local.state.merge(earlier.state);
   const Variable weighted =
       alpha_.defined() ? multiply(repeat(alpha_, earlier.y.shape()), earlier.y) : earlier.y;

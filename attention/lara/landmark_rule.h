@@ -30,7 +30,7 @@ struct Logits {
   const T *k, *w;
   const double* mass;
   const uint8_t* mask;
-  T scale;
+  T scale, half;  // half: 1/2, or 0 where |k|^2 is left out
 
   constexpr bool valid(int64_t b, int64_t t) const {
     return mask == nullptr || mask[b * n.T + t] != 0;
@@ -52,7 +52,7 @@ struct Logits {
     if (!valid(b, t)) return 0;
     const T *x = key(b, t, h), *y = proposal(b, h, c);
     T sum = 0;
-    for (int64_t e = 0; e < n.K; ++e) sum += x[e] * (y[e] - x[e] / 2);
+    for (int64_t e = 0; e < n.K; ++e) sum += x[e] * (y[e] - half * x[e]);
     return scale * sum;
   }
   // Element i of dk [B,T,H,K].
@@ -63,7 +63,7 @@ struct Logits {
     const T* d = dlogits + ((b * n.T + t) * n.H + h) * n.C;
     T sum = 0;
     for (int64_t c = 0; c < n.C; ++c) {
-      if (used(b, h, c)) sum += d[c] * (proposal(b, h, c)[e] - key(b, t, h)[e]);
+      if (used(b, h, c)) sum += d[c] * (proposal(b, h, c)[e] - 2 * half * key(b, t, h)[e]);
     }
     return scale * sum;
   }

@@ -33,13 +33,14 @@ const uint8_t* bytes_of(const Tensor& mask) {
 
 template <typename T>
 Logits<T> logits_of(const Tensor& k, const Tensor& w, const Tensor& mass, const Tensor& mask,
-                    double scale) {
+                    double scale, bool squares) {
   return {{k.size(0), k.size(1), k.size(2), w.size(2), k.size(3)},
           k.data<T>(),
           w.data<T>(),
           mass.data<double>(),
           bytes_of(mask),
-          static_cast<T>(scale)};
+          static_cast<T>(scale),
+          static_cast<T>(squares ? 0.5 : 0)};
 }
 
 template <typename T>
@@ -80,18 +81,18 @@ Tensor landmark_members(const Tensor& mask, int64_t B, int64_t T, int64_t H, int
 }
 
 Variable landmark_logits(const Variable& k, const Variable& w, const Tensor& mass,
-                         const Tensor& mask, double scale) {
+                         const Tensor& mask, double scale, bool squares) {
   const Tensor& keys = k.value();
   const Tensor& proposals = w.value();
   const Shape shape{keys.size(0), keys.size(1), keys.size(2), proposals.size(2)};
   const Tensor logits = Tensor::empty(shape, keys.dtype(), keys.device());
   if constexpr (kCuda) {
-    if (on_device(keys)) cuda::landmark_logits(keys, proposals, mass, mask, scale, logits);
+    if (on_device(keys)) cuda::landmark_logits(keys, proposals, mass, mask, scale, squares, logits);
   }
   if (!on_device(keys)) {
     binding::dispatch(keys.dtype(), [&](auto zero) {
       using T = decltype(zero);
-      const Logits<T> rule = logits_of<T>(keys, proposals, mass, mask, scale);
+      const Logits<T> rule = logits_of<T>(keys, proposals, mass, mask, scale, squares);
       fill<T>(logits, [&](int64_t i) { return rule.logit(i); });
     });
   }
@@ -101,13 +102,13 @@ Variable landmark_logits(const Variable& k, const Variable& w, const Tensor& mas
     const Tensor dw = Tensor::empty(proposals.shape(), keys.dtype(), keys.device());
     if constexpr (kCuda) {
       if (on_device(keys)) {
-        cuda::landmark_logits_backward(keys, proposals, mass, mask, scale, d, dk, dw);
+        cuda::landmark_logits_backward(keys, proposals, mass, mask, scale, squares, d, dk, dw);
       }
     }
     if (!on_device(keys)) {
       binding::dispatch(keys.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        const Logits<T> rule = logits_of<T>(keys, proposals, mass, mask, scale);
+        const Logits<T> rule = logits_of<T>(keys, proposals, mass, mask, scale, squares);
         fill<T>(dk, [&](int64_t i) { return rule.dkey(d.data<T>(), i); });
         fill<T>(dw, [&](int64_t i) { return rule.dproposal(d.data<T>(), i); });
       });

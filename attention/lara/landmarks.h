@@ -11,11 +11,11 @@ namespace linnet {
 Tensor landmark_members(const Tensor& mask, int64_t B, int64_t T, int64_t H, int64_t C, DType dtype,
                         Device device);
 
-// scale (w_c . k_j - |k_j|^2 / 2), [B,T,H,C], of k [B,T,H,K] and w [B,H,C,K]; -infinity for
-// landmarks whose mass [B,H,C] (f64) is 0. Masked keys are not read and give 0. Differentiable in k
-// and w.
+// scale (w_c . k_j - |k_j|^2 / 2) (without squares scale w_c . k_j), [B,T,H,C], of k [B,T,H,K] and
+// w [B,H,C,K]; -infinity for landmarks whose mass [B,H,C] (f64) is 0. Masked keys are not read and
+// give 0. Differentiable in k and w.
 Variable landmark_logits(const Variable& k, const Variable& w, const Tensor& mass,
-                         const Tensor& mask, double scale);
+                         const Tensor& mask, double scale, bool squares = true);
 
 // What queries compare themselves with, [B,H,C,K+1]: scale (m_c + w_c), and the bias
 // mass_c - scale (w_c . m_c - |m_c|^2 / 2) (0 where the mass, f64, is -infinity) that the 1 behind

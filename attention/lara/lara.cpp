@@ -3,163 +3,166 @@
 
 #include "attention/define.h"
 #include "attention/lara/landmarks.h"
+#include "attention/lara/lara_definition.h"
+#include "attention/lara/noise.h"
+#include "attention/lara/optimal.h"
+#include "attention/lara/proposals.h"
 #include "attention/mixer_support.h"
 #include "attention/primitives/slot_attention.h"
 #include "autograd/arithmetic.h"
+#include "autograd/linear.h"
+#include "autograd/norms.h"
 
 namespace linnet {
 namespace {
 
+using namespace lara_definition;
+
+const std::vector<Preset> kPresets = {
+    {"lavo", "LAVO's summarisation and speech, by CAB's code", {{"landmarks", "64"}}},
+    {"lavo_series", "LAVO's time series, by CAB's code", {{"landmarks", "16"}}},
+    {"original",
+     "the authors' code: optimal weighting and learned landmarks",
+     {{"landmarks", "49"}, {"weighting", "optimal"}, {"learned", "true"}}}};
+
+// What landmarks are the means of, where that is learned: one map for the heads of a layer.
+struct LandmarkMap {
+  Variable weight, bias, gain, shift;
+
+  LandmarkMap() = default;
+  LandmarkMap(const ParameterScope& scope, int64_t K)
+      : weight(scope.parameter("weight", {K, K}, init_normal(0.02))),
+        bias(scope.parameter("bias", {K}, init_constant(0))),
+        gain(scope.parameter("norm.gain", {K}, init_constant(1))),
+        shift(scope.parameter("norm.bias", {K}, init_constant(0))) {}
+  // x [B,T,H,K].
+  Variable operator()(const Variable& x) const {
+    if (!weight.defined()) return x;
+    const Variable rows = reshape(x, {x.size(0), x.size(1) * x.size(2), x.size(3)});
+    const auto like = [&](const Variable& p) { return as_dtype(p, x.dtype()); };
+    return reshape(norm(linear(rows, like(weight), like(bias)), like(gain), like(shift),
+                        {NormKind::layer, 1e-5}),
+                   x.shape());
+  }
+};
+
 class LaraMixer : public AttentionMixer {
  public:
   LaraMixer(const LaraParams& params, const MixerOptions& options, const MixerScope& scope)
-      : AttentionMixer(options, scope), params_(params) {}
+      : AttentionMixer(options, scope), params_(params) {
+    if (!params.learned) return;
+    query_map_ = {scope.own.child("query_landmark"), options.head_width()};
+    key_map_ = {scope.own.child("key_landmark"), options.head_width()};
+  }
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState&) const override {
     require_usage(!context.segments.defined(),
                   "lara has one set of landmarks for each row; do not pack documents into rows");
     const DType dtype = sum_dtype(input.q.dtype());
-    const Variable q = as_dtype(input.q, dtype), k = as_dtype(input.k, dtype);
+    const double logit_scale = params_.exact ? 1 : default_scale(options());
+    const auto scaled = [&](const Variable& x) {
+      const Variable wide = as_dtype(x, dtype);
+      return params_.exact ? scale(wide, std::sqrt(default_scale(options()))) : wide;
+    };
+    const Variable q = scaled(input.q), k = scaled(input.k);
     const int64_t B = q.size(0), T = q.size(1), H = q.size(2);
-    const double scale = default_scale(options());
     SlotAttentionContext at;
     at.query_mask = at.key_mask = context.key_mask;
     // The means of keys and queries over the landmarks' tokens.
     at.options.control = SlotControl::given;
     const Tensor members =
         landmark_members(context.key_mask, B, T, H, params_.landmarks, dtype, q.value().device());
-    const SlotMemory means = slot_attention_memory({{}, k, q, Variable(members)}, at);
+    const SlotMemory means =
+        slot_attention_memory({{}, key_map_(k), query_map_(q), Variable(members)}, at);
     const Variable center = add(means.keys, means.values);
     const Variable proposal =
         context.training && params_.noise ? add(center, noise(center, context)) : center;
     // What each proposal makes of all values, and its log-sum-exp.
     at.options.control = SlotControl::exp;
     const Variable logits =
-        landmark_logits(k, proposal, means.mass.value(), context.key_mask, scale);
+        landmark_logits(k, proposal, means.mass.value(), context.key_mask, logit_scale);
     const SlotMemory written = slot_attention_memory({{}, k, as_dtype(input.v, dtype), logits}, at);
-    const SlotMemory memory{landmark_keys(center, proposal, written.mass, scale), written.values,
-                            written.mass};
     at.options.scale = 1;
-    const Variable y = slot_attention_read({with_one(q, context.key_mask), {}, {}, {}}, memory, at);
-    return {as_dtype(y, input.q.dtype()), {}};
+    const auto read = [&](const Variable& queries, const Variable& keys) {
+      const SlotMemory memory{keys, written.values, written.mass};
+      const Variable y = slot_attention_read({queries, {}, {}, {}}, memory, at);
+      return MixResult{as_dtype(y, input.q.dtype()), {}};
+    };
+    if (params_.weighting == LandmarkWeighting::cab) {
+      return read(with_one(q, context.key_mask),
+                  landmark_keys(center, proposal, written.mass, logit_scale));
+    }
+    const Variable relative = relative_mass(written.mass, proposal, center, logit_scale);
+    if (params_.weighting == LandmarkWeighting::balance) {
+      // No part of the mean itself.
+      const Variable none(Tensor::zeros(center.shape(), dtype, q.value().device()));
+      return read(with_one(q, context.key_mask),
+                  landmark_keys(none, proposal, relative, logit_scale));
+    }
+    OptimalInputs inputs;
+    const Tensor& used = means.mass.value();
+    inputs.found = landmark_logits(q, proposal, used, context.key_mask, logit_scale);
+    inputs.near = landmark_logits(q, means.values, used, context.key_mask, logit_scale, false);
+    const Variable nothing(Tensor::empty({B, T, H, 0}, dtype, q.value().device()));
+    inputs.totals = slot_attention_memory({{}, q, nothing, inputs.near}, at).mass;
+    inputs.relative = relative;
+    inputs.keys = landmark_keys(center, proposal, written.mass, logit_scale);
+    // The logits are read as they are: every landmark's key is a unit vector.
+    const int64_t C = params_.landmarks;
+    const Tensor units = landmark_members({}, B * H, C, 1, C, dtype, q.value().device());
+    return read(optimal_logits(inputs, context.key_mask), reshape(Variable(units), {B, H, C, C}));
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
-    const auto pairs =
-        static_cast<double>(shape.batch * shape.queries * options().heads * params_.landmarks);
+    const auto rows = static_cast<double>(shape.batch * shape.queries * options().heads);
     const auto K = static_cast<double>(options().head_width());
+    MixerCost cost;
+    const auto C = static_cast<double>(params_.landmarks);
     // Both memories, and what the queries read; the logits are element-wise sums.
-    return {.mixing = pairs * (2 * K + 2 * K + 2 * K + 1)};
+    cost.mixing = rows * C * (2 * K + 2 * K + K);
+    cost.mixing += rows * C * (params_.weighting == LandmarkWeighting::optimal ? K + C : K + 1);
+    if (params_.learned) {
+      cost.projections = 2 * rows * K * K;
+      cost.bytes = 2 * (K * K + 3 * K) * size_of(shape.dtype);
+    }
+    return cost;
   }
 
  private:
   // Standard normal numbers [B,H,C,K] of each example.
   Variable noise(const Variable& like, const MixerContext& context) const {
-    const Tensor draw = drawn(context, "noise", like.shape(), [&] {
-      const Tensor made = Tensor::empty(like.shape(), DType::f64);
-      const RandomKey key = draw_key(context).at("noise");
-      const Tensor examples = context.place.examples.to(Device{});
-      const int64_t width = like.size(3), each = like.size(1) * like.size(2);
-      for (int64_t i = 0; i < made.elements(); ++i) {
-        const int64_t row = i / width / each;
-        made.data<double>()[i] = key.normal(
-            random_element(static_cast<uint64_t>(examples.data<int64_t>()[row]),
-                           static_cast<uint64_t>(i / width % each),
-                           static_cast<uint64_t>(i % width), static_cast<uint64_t>(width)));
-      }
-      return made;
-    });
+    const auto make = [&] {
+      return landmark_noise(draw_key(context).at("noise"), context.place.examples, like.value());
+    };
+    // Draws that are given or noted pass through the host, others are made where they are needed.
+    if (context.record == nullptr) return Variable(make());
+    const Tensor draw = drawn(context, "noise", like.shape(), [&] { return make().to(Device{}); });
     return Variable(draw.to(like.dtype()).to(like.value().device()));
   }
 
   LaraParams params_;
+  LandmarkMap query_map_, key_map_;
 };
-
-// Tokens [first, last) of valid ones, a landmark each.
-struct Run {
-  int64_t first, last;
-};
-
-std::vector<Run> runs_of(int64_t valid, int64_t landmarks) {
-  std::vector<Run> runs;
-  const int64_t count = std::min(valid, landmarks);
-  int64_t at = 0;
-  for (int64_t c = 0; c < count; ++c) {
-    const int64_t length = valid / count + (c >= count - valid % count ? 1 : 0);
-    runs.push_back({at, at + length});
-    at += length;
-  }
-  return runs;
-}
-
-// log of the weight exp(s (w . x - |x|^2 / 2)).
-template <typename Number>
-Number log_weight(const std::vector<Number>& w, const Number* x, Number s) {
-  const auto K = static_cast<int64_t>(w.size());
-  return s * (dot_product(w.data(), x, K) - dot_product(x, x, K) / 2);
-}
-
-template <typename Number>
-std::vector<Number> definition(const LaraParams& params, const ReferenceSequence<Number>& s) {
-  const Number scale = 1 / std::sqrt(static_cast<Number>(s.K));
-  std::vector<int64_t> valid;
-  for (int64_t j = 0; j < s.S; ++j) {
-    if (s.key_valid[static_cast<size_t>(j)] != 0) valid.push_back(j);
-  }
-  const std::vector<Run> runs = runs_of(static_cast<int64_t>(valid.size()), params.landmarks);
-  std::vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
-  for (int64_t h = 0; h < s.H; ++h) {
-    std::vector<std::vector<Number>> centers, reads;
-    std::vector<Number> shifts;
-    for (const Run& run : runs) {
-      std::vector<Number> center(static_cast<size_t>(s.K), 0), logits,
-          read(static_cast<size_t>(s.V), 0);
-      for (int64_t r = run.first; r < run.last; ++r) {
-        const int64_t j = valid[static_cast<size_t>(r)];
-        for (int64_t c = 0; c < s.K; ++c) {
-          center[static_cast<size_t>(c)] +=
-              (s.query(j, h)[c] + s.key(j, h)[c]) / static_cast<Number>(run.last - run.first);
-        }
-      }
-      Number largest = -std::numeric_limits<Number>::infinity(), total = 0;
-      for (const int64_t j : valid) {
-        logits.push_back(log_weight(center, s.key(j, h), scale));
-        largest = std::max(largest, logits.back());
-      }
-      for (const Number logit : logits) total += std::exp(logit - largest);
-      const std::vector<Number> weights = softmax_of(logits);
-      for (size_t r = 0; r < valid.size(); ++r) {
-        for (int64_t c = 0; c < s.V; ++c) {
-          read[static_cast<size_t>(c)] += weights[r] * s.value(valid[r], h)[c];
-        }
-      }
-      shifts.push_back(largest + std::log(total) - log_weight(center, center.data(), scale));
-      centers.push_back(std::move(center));
-      reads.push_back(std::move(read));
-    }
-    for (int64_t i = 0; i < s.T; ++i) {
-      std::vector<Number> logits;
-      for (size_t c = 0; c < centers.size(); ++c) {
-        logits.push_back(scale * dot_product(centers[c].data(), s.query(i, h), s.K) +
-                         log_weight(centers[c], s.query(i, h), scale) + shifts[c]);
-      }
-      const std::vector<Number> weights = softmax_of(std::move(logits));
-      for (size_t l = 0; l < weights.size(); ++l) {
-        for (int64_t c = 0; c < s.V; ++c) {
-          y[static_cast<size_t>((i * s.H + h) * s.V + c)] +=
-              weights[l] * reads[l][static_cast<size_t>(c)];
-        }
-      }
-    }
-  }
-  return y;
-}
 
 }  // namespace
 
 void LaraParams::describe(ConfigDescription<LaraParams>& d) {
+  describe_preset(d, kPresets);
   d.field("landmarks", &LaraParams::landmarks, "proposals C").range(1, 4096);
+  d.choice(
+      "weighting", &LaraParams::weighting,
+      {{"cab", LandmarkWeighting::cab},
+       {"balance", LandmarkWeighting::balance},
+       {"optimal", LandmarkWeighting::optimal}},
+      "of proposals: by the product of their means with the query, as CAB; alike, over the "
+      "density of all of them (balance heuristic); or that, corrected by how near the query is "
+      "to their means (the authors' code)");
+  d.field("exact", &LaraParams::exact,
+          "K^-1/4 on queries and keys, as the theory has it; otherwise 1/sqrt(K) on logits, as the "
+          "code");
+  d.field("learned", &LaraParams::learned,
+          "landmarks are means of a linear map and norm of the vectors, not of the vectors");
   d.field("noise", &LaraParams::noise, "training draws proposals around the landmarks");
 }
 
@@ -172,13 +175,19 @@ Mechanism lara_mechanism() {
       "|x|^2 / 2)\n"
       "b_c = sum_j softmax_j(l(k_j, w_c)) v_j\n"
       "y_i = sum_c softmax_c(s m_c . q_i + l(q_i, w_c) + logsumexp_j l(k_j, w_c) - l(m_c, w_c)) "
-      "b_c";
+      "b_c\n"
+      "weighting balance: s m_c . q_i is left out, and l(m_c, w_c) is logsumexp_o l(m_o, w_c)\n"
+      "weighting optimal: s m_c . q_i is log max(b_c + t_ic - mean_c t_ic, 1e-8), b_c = exp(l(m_c, "
+      "w_c) - logsumexp_o l(m_o, w_c)), t_ic = softmax_i(s (mean q over landmark c) . q_i)";
   facts.complexity = "time 6 B H T C K";
   facts.sources = "Zheng et al. 2022, Linear Complexity Randomized Self-attention; CAB";
   facts.traits.noncausal = true;
   facts.traits.growth = "T C";
   facts.traits.exempt["packing"] = "a row has one set of landmarks: packed documents are refused";
-  facts.variants = {"{landmarks: 5, noise: false}"};
+  facts.presets = kPresets;
+  facts.check_head_width = 16;
+  facts.variants = {"{landmarks: 6, weighting: balance, exact: true, learned: true}",
+                    "{landmarks: 4, weighting: optimal, noise: false}"};
   facts.cost_cases = {"{landmarks: 128}"};
   facts.limits = {{"one landmark gives a soft-max over tokens that no query changes",
                    "{landmarks: 1}",

@@ -217,7 +217,8 @@ Mechanism linformer_mechanism() {
   facts.traits.growth = "T N";
   facts.presets = kPresets;
   facts.cost_cases = {"{slots: 256}"};
-  facts.variants = {"{slots: 7, sharing: none, scale: 1, init: xavier}",
+  facts.check_head_width = 16;
+  facts.variants = {"{slots: 3}", "{slots: 7, sharing: none, scale: 1, init: xavier}",
                     "{slots: 0, sharing: layerwise, mask_empty: false, init: uniform}",
                     "{slots: 5, sharing: key_value_per_head, freeze: true, max_length: 140}"};
   facts.limits = limiting_cases();

@@ -9,10 +9,16 @@ namespace linnet {
 
 struct YosoParams {
   std::string preset = "none";
+  std::string estimate = "expectation";
   int64_t bits = 8;
+  int64_t hashes = 32;
+  int64_t redraw_steps = 1;
   std::optional<double> dropout;  // null: the model's attention_dropout
 
   static void describe(ConfigDescription<YosoParams>& d);
+  void validate(const ConfigNode& at) const;
+  MixerTraits traits(MixerTraits traits) const;
+  bool sampled() const { return estimate == "sampled"; }
 };
 
 Mechanism yoso_mechanism();

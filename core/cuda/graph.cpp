@@ -3,12 +3,33 @@
 #include "core/cuda/cuda_device.h"
 
 namespace linnet::cuda {
+namespace {
+
+using Preparations = std::vector<std::function<void(uint64_t step)>>;
+thread_local Preparations* preparations_of_capture = nullptr;
+
+// While alive, before_each_replay adds to this list.
+class Collecting {
+ public:
+  explicit Collecting(Preparations& list) { preparations_of_capture = &list; }
+  ~Collecting() { preparations_of_capture = nullptr; }
+  Collecting(const Collecting&) = delete;
+  Collecting& operator=(const Collecting&) = delete;
+};
+
+}  // namespace
+
+void before_each_replay(std::function<void(uint64_t step)> prepare) {
+  require(preparations_of_capture != nullptr, "CUDA graphs: before_each_replay outside a capture");
+  preparations_of_capture->push_back(std::move(prepare));
+}
 
 Graph::Graph(std::shared_ptr<GraphMemory> memory, const std::function<void()>& work)
     : memory_(std::move(memory)) {
   begin_capture();
   try {
     const AllocateFrom here(memory_);
+    const Collecting preparations(preparations_);
     work();
   } catch (const NotCapturable&) {
     abandon_capture();
@@ -31,7 +52,8 @@ size_t Graph::operations() const {
   return recorded(executable_.get());
 }
 
-void Graph::replay() const {
+void Graph::replay(uint64_t step) const {
+  for (const auto& prepare : preparations_) prepare(step);
   launch_graph(executable_.get());
 }
 

@@ -13,4 +13,12 @@ __device__ __forceinline__ RandomKey key_of_step(RandomKey key) {
   return key;
 }
 
+// RandomKey::normal in a kernel: the same formula, in double.
+__device__ __forceinline__ double normal(const RandomKey& key, uint64_t element) {
+  constexpr double kTwoPi = 6.283185307179586;
+  const auto word = key.words(element);
+  const double u = (word[0] + 0.5) * 0x1p-32, v = (word[1] + 0.5) * 0x1p-32;
+  return sqrt(-2.0 * log(u)) * cos(kTwoPi * v);
+}
+
 }  // namespace linnet::cuda

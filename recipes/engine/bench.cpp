@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
+#include <cmath>
+#include <map>
+#include <optional>
 
 #include "attention/define.h"
 #include "attention/registry.h"
@@ -28,10 +30,15 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// The first run warms up, which is nothing beside a run of seconds.
 double median_seconds(Device device, int64_t runs, const std::function<void()>& body) {
-  time_once(device, body);
+  constexpr double kEnough = 3;
+  double total = time_once(device, body);
+  if (total > kEnough) return total;
   std::vector<double> seconds;
-  for (int64_t i = 0; i < runs; ++i) seconds.push_back(time_once(device, body));
+  for (total = 0; std::ssize(seconds) < runs && total < kEnough; total += seconds.back()) {
+    seconds.push_back(time_once(device, body));
+  }
   return median(std::move(seconds));
 }
 
@@ -79,15 +86,40 @@ Variable random_variable(const Shape& shape, uint64_t site, Device device) {
   return Variable(values.to(device), true);
 }
 
+// The slope of the least-squares line through the logarithms.
+double exponent_of(const std::vector<const AttentionBench*>& points,
+                   const std::function<double(const AttentionBench&)>& figure) {
+  const auto count = static_cast<double>(points.size());
+  double x_mean = 0, y_mean = 0, xx = 0, xy = 0;
+  for (const AttentionBench* point : points) {
+    x_mean += std::log(static_cast<double>(point->length)) / count;
+    y_mean += std::log(figure(*point)) / count;
+  }
+  for (const AttentionBench* point : points) {
+    const double x = std::log(static_cast<double>(point->length)) - x_mean;
+    xx += x * x;
+    xy += x * (std::log(figure(*point)) - y_mean);
+  }
+  return xy / xx;
+}
+
+// The form in which a mechanism is measured; none when it is left out.
+std::optional<Form> form_of(const Mechanism& mechanism, const AttentionBenchOptions& options) {
+  if (mechanism.traits.has(options.form)) return options.form;
+  const Form other = options.form == Form::causal ? Form::noncausal : Form::causal;
+  if (options.all && mechanism.traits.has(other)) return other;
+  return std::nullopt;
+}
+
 AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchOptions& options,
-                               int64_t length) {
+                               Form form, int64_t length) {
   const Device device = options.device;
   ParameterSet parameters;
   const ParameterScope root(parameters);
   MixerOptions mixer_options;
   mixer_options.width = options.heads * options.head_width;
   mixer_options.heads = options.heads;
-  mixer_options.form = options.form;
+  mixer_options.form = form;
   mixer_options.max_length = length;
   const auto mixer = mechanism.make(ConfigNode::map(), mixer_options,
                                     {root.child("attention"), root.child("tied_attention")});
@@ -108,7 +140,7 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
     positions.push_back(static_cast<int32_t>(i % length));
   }
   context.positions = Tensor::from(positions, {options.batch, length}, device);
-  AttentionBench result{mechanism.name, options.form,  options.batch,
+  AttentionBench result{mechanism.name, form,          options.batch,
                         length,         options.heads, options.head_width};
   const auto run = [&] {
     return attention != nullptr ? attention->mix(input, context, {}).y
@@ -157,7 +189,9 @@ double measure_gemm_peak(Device device) {
   return best;
 }
 
-std::vector<AttentionBench> bench_attention(const AttentionBenchOptions& options) {
+std::vector<AttentionBench> bench_attention(
+    const AttentionBenchOptions& options,
+    const std::function<void(const AttentionBench&)>& on_point) {
   require_usage(options.form != Form::cross, "bench attention: the form is causal or noncausal");
   const auto positive = [](const char* what, int64_t value) {
     require_usage(value >= 1, "bench attention: ", what, " must be at least 1, got ", value);
@@ -177,12 +211,41 @@ std::vector<AttentionBench> bench_attention(const AttentionBenchOptions& options
   }
   std::vector<AttentionBench> results;
   for (const Mechanism* mechanism : chosen) {
-    if (!mechanism->traits.has(options.form)) continue;
+    const std::optional<Form> form = form_of(*mechanism, options);
+    if (!form) continue;
     for (const int64_t length : options.lengths) {
-      results.push_back(bench_mechanism(*mechanism, options, length));
+      results.push_back(bench_mechanism(*mechanism, options, *form, length));
+      if (on_point) on_point(results.back());
     }
   }
   return results;
+}
+
+std::vector<AttentionGrowth> attention_growth(const std::vector<AttentionBench>& points) {
+  std::map<std::string, std::vector<const AttentionBench*>> by_mechanism;
+  std::vector<std::string> order;
+  for (const AttentionBench& point : points) {
+    if (by_mechanism[point.mechanism].empty()) order.push_back(point.mechanism);
+    by_mechanism[point.mechanism].push_back(&point);
+  }
+  std::vector<AttentionGrowth> growth;
+  for (const std::string& name : order) {
+    const std::vector<const AttentionBench*>& own = by_mechanism[name];
+    const bool grows = std::any_of(own.begin(), own.end(), [&](const AttentionBench* point) {
+      return point->length != own.front()->length;
+    });
+    if (!grows) continue;
+    AttentionGrowth& entry = growth.emplace_back();
+    entry.mechanism = name;
+    entry.form = own.front()->form;
+    entry.forward = exponent_of(own, [](const AttentionBench& p) { return p.forward_ms; });
+    entry.forward_backward =
+        exponent_of(own, [](const AttentionBench& p) { return p.forward_backward_ms; });
+    entry.memory =
+        exponent_of(own, [](const AttentionBench& p) { return static_cast<double>(p.peak_bytes); });
+    entry.declared = find_mechanism(name).traits.growth_exponent();
+  }
+  return growth;
 }
 
 }  // namespace linnet

@@ -1,6 +1,7 @@
 // Benchmarks: training steps of a recipe, and attention mechanisms alone.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -47,16 +48,31 @@ struct AttentionBench {
 };
 
 struct AttentionBenchOptions {
-  std::vector<std::string> mechanisms;  // empty: all
+  std::vector<std::string> mechanisms;  // empty: those that have the form
   Form form = Form::causal;
+  bool all = false;  // also those that lack the form, in the other of causal and noncausal
   std::vector<int64_t> lengths{4096};
   int64_t batch = 1, heads = 4, head_width = 64;
   int64_t runs = 5;
   Device device;
 };
 
-// Mechanisms that lack the form are left out when none is named. Throws UsageError for sizes below
-// 1, the cross form, and a named mechanism that lacks the form.
-std::vector<AttentionBench> bench_attention(const AttentionBenchOptions& options);
+// Calls on_point for each as it is measured. At most options.runs are timed; a run of seconds is
+// not repeated. Throws UsageError for sizes below 1, the cross form, and a named mechanism that
+// lacks the form.
+std::vector<AttentionBench> bench_attention(
+    const AttentionBenchOptions& options,
+    const std::function<void(const AttentionBench&)>& on_point = {});
+
+// With which power of the length T a mechanism's figures grow: the slope of the line through their
+// logarithms, by least squares.
+struct AttentionGrowth {
+  std::string mechanism;
+  Form form = Form::causal;
+  double forward = 0, forward_backward = 0, memory = 0;
+  double declared = 0;  // by its traits, of the mixing's work
+};
+// Of every mechanism with two lengths or more, in the order of the points.
+std::vector<AttentionGrowth> attention_growth(const std::vector<AttentionBench>& points);
 
 }  // namespace linnet

@@ -5,7 +5,7 @@
 #include "attention/primitives/block_attention_binding.h"
 #include "autograd/grad_check.h"
 #include "core/error.h"
-#include "tests/attention/group_memory_case.h"
+#include "tests/attention/token_setting.h"
 
 namespace linnet {
 namespace {

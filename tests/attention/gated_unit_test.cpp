@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "attention/flash/distance_ids.h"
 #include "core/config.h"
 #include "core/yaml.h"
 #include "layers/model.h"

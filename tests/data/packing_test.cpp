@@ -236,6 +236,12 @@ TEST(EvaluationSet, BytesAndWordsAreThoseOfTheScoredTokens) {
   }
 }
 
+TEST(EvaluationSet, SequencesThatPositionsCannotCountAreRefused) {
+  require_positions(2'147'483'647);
+  EXPECT_THAT(message_of([] { require_positions(2'147'483'648); }),
+              HasSubstr("a sequence of 2147483648 tokens is longer than the 2147483647 that"));
+}
+
 TEST(EvaluationSet, UnusableOptionsAreRefused) {
   const auto tokenizer = make_tokenizer({});
   const TokenMeasure measure(*tokenizer, false, false);

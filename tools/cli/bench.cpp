@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <iomanip>
 #include <iostream>
+#include <optional>
 
 #include "core/gemm.h"
 #include "core/threads.h"
@@ -64,46 +65,105 @@ int bench_train_command(const std::string& path, const std::vector<std::string>&
   return 0;
 }
 
-int bench_attention_command(const AttentionBenchOptions& options, bool json) {
-  const std::vector<AttentionBench> results = bench_attention(options);
-  JsonValue points = JsonValue::array();
-  if (!json) {
-    std::cout << std::left << std::setw(14) << "mechanism" << std::right << std::setw(8) << "length"
-              << std::setw(14) << "forward ms" << std::setw(10) << "GFLOP/s" << std::setw(20)
-              << "fwd+bwd ms" << std::setw(12) << "peak MiB"
-              << "\n";
+JsonValue point_json(const AttentionBench& point) {
+  return JsonValue::object()
+      .set("mechanism", point.mechanism)
+      .set("form", std::string(name_of(point.form)))
+      .set("batch", point.batch)
+      .set("length", point.length)
+      .set("heads", point.heads)
+      .set("head_width", point.width)
+      .set("forward_ms", point.forward_ms)
+      .set("multiply_adds", point.multiply_adds)
+      .set("forward_gflop_per_s", point.forward_gflop_per_s())
+      .set("forward_backward_ms", point.forward_backward_ms)
+      .set("peak_bytes", point.peak_bytes);
+}
+
+JsonValue growth_json(const AttentionGrowth& growth) {
+  return JsonValue::object()
+      .set("mechanism", growth.mechanism)
+      .set("form", std::string(name_of(growth.form)))
+      .set("forward", growth.forward)
+      .set("forward_backward", growth.forward_backward)
+      .set("memory", growth.memory)
+      .set("declared", growth.declared);
+}
+
+void print_heading() {
+  std::cout << std::left << std::setw(18) << "mechanism" << std::setw(11) << "form" << std::right
+            << std::setw(8) << "length" << std::setw(14) << "forward ms" << std::setw(10)
+            << "GFLOP/s" << std::setw(14) << "fwd+bwd ms" << std::setw(12) << "peak MiB"
+            << "\n";
+}
+
+void print_point(const AttentionBench& point) {
+  std::cout << std::left << std::setw(18) << point.mechanism << std::setw(11) << name_of(point.form)
+            << std::right << std::setw(8) << point.length << std::fixed << std::setprecision(2)
+            << std::setw(14) << point.forward_ms << std::setprecision(1) << std::setw(10)
+            << point.forward_gflop_per_s() << std::setprecision(2) << std::setw(14)
+            << point.forward_backward_ms << std::setw(12)
+            << static_cast<double>(point.peak_bytes) / kMiB << std::endl;
+}
+
+void print_growth(const std::vector<AttentionGrowth>& growth) {
+  if (growth.empty()) return;
+  std::cout << "\n"
+            << std::left << std::setw(29) << "grows as T to the" << std::right << std::setw(10)
+            << "forward" << std::setw(10) << "fwd+bwd" << std::setw(10) << "memory" << std::setw(14)
+            << "declared work"
+            << "\n";
+  for (const AttentionGrowth& each : growth) {
+    std::cout << std::left << std::setw(18) << each.mechanism << std::setw(11) << name_of(each.form)
+              << std::right << std::setprecision(2) << std::setw(10) << each.forward
+              << std::setw(10) << each.forward_backward << std::setw(10) << each.memory
+              << std::setprecision(0) << std::setw(14) << each.declared << "\n";
   }
-  for (const AttentionBench& point : results) {
-    points.push(JsonValue::object()
-                    .set("mechanism", point.mechanism)
-                    .set("form", std::string(name_of(point.form)))
-                    .set("batch", point.batch)
-                    .set("length", point.length)
-                    .set("heads", point.heads)
-                    .set("head_width", point.width)
-                    .set("forward_ms", point.forward_ms)
-                    .set("multiply_adds", point.multiply_adds)
-                    .set("forward_gflop_per_s", point.forward_gflop_per_s())
-                    .set("forward_backward_ms", point.forward_backward_ms)
-                    .set("peak_bytes", point.peak_bytes));
-    if (json) continue;
-    std::cout << std::left << std::setw(14) << point.mechanism << std::right << std::setw(8)
-              << point.length << std::fixed << std::setprecision(2) << std::setw(14)
-              << point.forward_ms << std::setprecision(1) << std::setw(10)
-              << point.forward_gflop_per_s() << std::setprecision(2) << std::setw(20)
-              << point.forward_backward_ms << std::setw(12)
-              << static_cast<double>(point.peak_bytes) / kMiB << "\n";
+}
+
+// Throws Error naming those that declare linear work and grow faster than with that power.
+void require_growth(const std::vector<AttentionGrowth>& growth, double limit) {
+  std::string faster;
+  for (const AttentionGrowth& each : growth) {
+    if (each.declared != 1) continue;
+    if (each.forward <= limit && each.forward_backward <= limit) continue;
+    faster += concat(faster.empty() ? "" : ", ", each.mechanism);
   }
+  require(faster.empty(),
+          "these declare linear work, but take time that grows faster than T to the ", limit, ": ",
+          faster);
+}
+
+int bench_attention_command(const AttentionBenchOptions& options,
+                            const std::optional<double>& max_growth, bool json) {
+  require_usage(!options.all || options.mechanisms.empty(),
+                "--all measures every mechanism; name none beside it");
+  require_usage(!max_growth || options.lengths.size() > 1,
+                "--max-growth needs two lengths or more, e.g. --lengths 2048,32768");
+  bool headed = json;
+  const std::vector<AttentionBench> results =
+      bench_attention(options, [&](const AttentionBench& point) {
+        if (!headed) print_heading();
+        headed = true;
+        if (!json) print_point(point);
+      });
+  const std::vector<AttentionGrowth> growth = attention_growth(results);
   if (json) {
+    JsonValue points = JsonValue::array(), grows = JsonValue::array();
+    for (const AttentionBench& point : results) points.push(point_json(point));
+    for (const AttentionGrowth& each : growth) grows.push(growth_json(each));
     std::cout << JsonValue::object()
                      .set("device", name_of(options.device))
                      .set("threads", thread_count())
                      .set("points", points)
+                     .set("growth", grows)
                      .dump()
               << "\n";
   } else {
     std::cout << "GFLOP/s: the forward pass's products as its equation counts them.\n";
+    print_growth(growth);
   }
+  if (max_growth) require_growth(growth, *max_growth);
   return 0;
 }
 
@@ -136,16 +196,33 @@ void add_bench(CLI::App& app, Command& chosen) {
       command->add_subcommand("attention", "mechanisms alone, without projections");
   auto options = std::make_shared<AttentionBenchOptions>();
   auto form = std::make_shared<std::string>("causal");
-  attention->add_option("MECHANISM", options->mechanisms, "which ones (default: all)");
+  attention->add_option("MECHANISM", options->mechanisms,
+                        "which ones (default: all that have the form)");
+  attention->add_flag("--all", options->all,
+                      "all; those that lack the form in the other of causal and noncausal");
   attention->add_option("--form", *form, "causal or noncausal")->capture_default_str();
-  attention->add_option("--lengths", options->lengths, "e.g. 512,1024,4096")->delimiter(',');
+  attention
+      ->add_option("--lengths", options->lengths,
+                   "e.g. 512,1024,4096; with several, the growth is printed")
+      ->delimiter(',');
   attention->add_option("--batch", options->batch, "sequences")->capture_default_str();
   attention->add_option("--heads", options->heads, "heads")->capture_default_str();
   attention->add_option("--head-width", options->head_width, "channels of a head")
       ->capture_default_str();
-  attention->add_option("--runs", options->runs, "timed runs; the median counts")
+  attention
+      ->add_option("--runs", options->runs,
+                   "timed runs at most, of which the median counts; fewer where they take seconds")
       ->capture_default_str()
       ->check(at_least(1));
+  auto max_growth = std::make_shared<std::optional<double>>();
+  attention->add_option(
+      "--max-growth", *max_growth,
+      "fail when a mechanism that declares linear work takes time that grows with "
+      "a larger power of the length, e.g. 1.1");
+  attention->footer(
+      "Whether linear mechanisms are linear, on a machine with nothing else to do:\n"
+      "  linnet bench attention --all --device cpu --lengths 2048,4096,8192,16384,32768 "
+      "--max-growth 1.1");
   add_device_option(*attention, *device);
   attention->add_flag("--json", *json, "one JSON object on stdout");
   add_plugin_option(*attention);
@@ -154,7 +231,7 @@ void add_bench(CLI::App& app, Command& chosen) {
     chosen = [=] {
       options->device = use_device(*device);
       options->form = form_from_name(*form);
-      return bench_attention_command(*options, *json);
+      return bench_attention_command(*options, *max_growth, *json);
     };
   });
 }

@@ -14,13 +14,14 @@ const uint8_t* bytes_of(const Tensor& mask) {
 }
 
 Logits<float> logits_of(const Tensor& k, const Tensor& w, const Tensor& mass, const Tensor& mask,
-                        double scale) {
+                        double scale, bool squares) {
   return {{k.size(0), k.size(1), k.size(2), w.size(2), k.size(3)},
           pointer<float>(k),
           pointer<float>(w),
           pointer<double>(mass),
           bytes_of(mask),
-          static_cast<float>(scale)};
+          static_cast<float>(scale),
+          squares ? 0.5f : 0.0f};
 }
 
 Keys<float> keys_of(const Tensor& m, const Tensor& w, const Tensor& mass, double scale) {
@@ -49,17 +50,17 @@ void landmark_members(const Tensor& mask, const Tensor& members) {
 }
 
 void landmark_logits(const Tensor& k, const Tensor& w, const Tensor& mass, const Tensor& mask,
-                     double scale, const Tensor& logits) {
-  const Logits<float> rule = logits_of(k, w, mass, mask, scale);
+                     double scale, bool squares, const Tensor& logits) {
+  const Logits<float> rule = logits_of(k, w, mass, mask, scale, squares);
   float* to = pointer<float>(logits);
   for_each("landmark_logits", logits.elements(),
            [=] __device__(int64_t i) { to[i] = rule.logit(i); });
 }
 
 void landmark_logits_backward(const Tensor& k, const Tensor& w, const Tensor& mass,
-                              const Tensor& mask, double scale, const Tensor& dlogits,
+                              const Tensor& mask, double scale, bool squares, const Tensor& dlogits,
                               const Tensor& dk, const Tensor& dw) {
-  const Logits<float> rule = logits_of(k, w, mass, mask, scale);
+  const Logits<float> rule = logits_of(k, w, mass, mask, scale, squares);
   const float* d = pointer<float>(dlogits);
   float *to_keys = pointer<float>(dk), *to_proposals = pointer<float>(dw);
   for_each("landmark_logits_dk", dk.elements(),

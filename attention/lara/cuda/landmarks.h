@@ -8,9 +8,9 @@ namespace linnet::cuda {
 // See attention/lara/landmarks.h; every output is overwritten.
 void landmark_members(const Tensor& mask, const Tensor& members);
 void landmark_logits(const Tensor& k, const Tensor& w, const Tensor& mass, const Tensor& mask,
-                     double scale, const Tensor& logits);
+                     double scale, bool squares, const Tensor& logits);
 void landmark_logits_backward(const Tensor& k, const Tensor& w, const Tensor& mass,
-                              const Tensor& mask, double scale, const Tensor& dlogits,
+                              const Tensor& mask, double scale, bool squares, const Tensor& dlogits,
                               const Tensor& dk, const Tensor& dw);
 void landmark_keys(const Tensor& m, const Tensor& w, const Tensor& mass, double scale,
                    const Tensor& keys);

@@ -106,6 +106,7 @@ void fast_causal_forward(const LinearAttentionContext& context, const LinearAtte
                          const Tensor& y, const Tensor& memory, const Tensor& mass,
                          const Tensor& denominators) {
   linear_attention_fast::Forward call;
+  call.device = y.device();
   call.options = context.options;
   call.q = view_of<const kernel_bf16>(in.q);
   call.k = view_of<const kernel_bf16>(in.k);

@@ -26,6 +26,7 @@ bool has_forward(int64_t features, int64_t values);
 bool has_backward(int64_t features, int64_t values);
 
 struct Forward {
+  Device device;  // of the arrays
   LinearAttentionOptions options;
   Reads q, k, v;
   const uint8_t* query_mask = nullptr;
@@ -36,6 +37,15 @@ struct Forward {
   float* denominators = nullptr;  // [B,T,H]; written where the options normalise
 };
 void causal_forward(const Forward& call);
+
+// How a sequence is cut where its heads alone, of which `blocks` blocks would be made, do not fill
+// a GPU: pieces of so many tokens, and S and z before each, [count * B,G,m,V] and [count * B,G,m].
+// One piece: nothing is computed.
+struct Pieces {
+  int64_t count = 1, tokens = 0;
+  Tensor memory, mass;
+};
+Pieces pieces_of(const Forward& call, int64_t blocks);
 
 // Gradients of what causal_forward computes, with the denominators that it wrote; y is not needed.
 struct Backward {

@@ -2,7 +2,8 @@
 //
 // A block walks along the chunks of one head and one tile of N value columns. Of a chunk it makes
 //   y = (tril(Q K^T) V + Q S) / D(tril(Q K^T) 1 + Q z),   S += K^T V,   z += K^T 1
-// with the features Q, K in shared memory. The next chunk's q, k, v are copied meanwhile.
+// with the features Q, K in shared memory. The next chunk's q, k, v are copied meanwhile. Where
+// heads and tiles are few, blocks have pieces of the sequence (linear_attention_fast_sums.cu).
 //
 // Bytes a token and head, K features and V values: 4 K + 4 V (+ 4 for a denominator), q and k once
 // more for every further value tile, from L2 where the tiles' blocks run side by side. Operations:
@@ -23,12 +24,13 @@ struct Arguments {
   Writes y;
   const uint8_t* query_mask;
   const uint8_t* key_mask;
-  StatePointers<const float> in;
+  StatePointers<const float> in;  // of each piece
   StatePointers<float> out;
   float* denominators;
   FeatureMap map;
   float scale;
   Division division;
+  int64_t piece_tokens;
   int tiles;  // of value columns
 };
 
@@ -132,6 +134,7 @@ __global__ __launch_bounds__(kTileThreads,
   const int first = static_cast<int>(blockIdx.x % a.tiles) * N;
   const int head = static_cast<int>(blockIdx.x / a.tiles % heads), group = heads / key_heads;
   const int64_t row = blockIdx.x / a.tiles / heads, time = a.q.T;
+  const int64_t start = blockIdx.y * a.piece_tokens, end = min(time, start + a.piece_tokens);
   const int64_t number = row * key_heads + head / group;
 
   AsyncCopies copies;
@@ -146,17 +149,17 @@ __global__ __launch_bounds__(kTileThreads,
   const auto one = [](int) { return 1.0f; };
 
   StateTile<M, N> state;
-  state.load(a.in, number, first, static_cast<int>(a.v.K));
+  state.load(a.in, blockIdx.y * a.q.B * key_heads + number, first, static_cast<int>(a.v.K));
   state.publish(shared.memory);
   state.store_mass(shared.mass);
-  if (time > 0) begin(0);
-  for (int64_t token = 0; token < time; token += kChunk) {
+  if (start < end) begin(start);
+  for (int64_t token = start; token < end; token += kChunk) {
     const Stage<M, N> stage = shared.stages.turn(token / kChunk);
     copies.wait<0>();
     map_features<M>(stage.q, query_counts, a.map, a.scale, one);
     map_features<M>(stage.k, key_counts, a.map, 1, one);
     __syncthreads();  // this chunk and the state are there; the other stage is free
-    if (token + kChunk < time) begin(token + kChunk);
+    if (token + kChunk < end) begin(token + kChunk);
 
     Rows<M, N> rows;
     read_rows<M, N>(stage, shared, warp, lane, rows);
@@ -180,7 +183,7 @@ __global__ __launch_bounds__(kTileThreads,
     state.publish(shared.memory);
     state.store_mass(shared.mass);
   }
-  if (head % group != 0) return;
+  if (head % group != 0 || blockIdx.y + 1 < gridDim.y) return;
   state.store(a.out, number, first, static_cast<int>(a.v.K));
   if (a.out.mass != nullptr && first == 0) state.store_mass(a.out.mass + number * M);
 }
@@ -202,8 +205,16 @@ void run(const Forward& call) {
   a.scale = static_cast<float>(call.options.query_scale);
   a.division = division_of(call.options);
   a.tiles = static_cast<int>((call.v.K + N - 1) / N);
-  launch({"linear_attention_fast_forward", blocks_for(call.q.B * call.q.H * a.tiles, 1),
-          kTileThreads, shared_bytes<Layout<M, N>>()},
+  const int64_t blocks = call.q.B * call.q.H * a.tiles;
+  const Pieces pieces = pieces_of(call, blocks);
+  a.piece_tokens = call.q.T;
+  if (pieces.count > 1) {
+    a.piece_tokens = pieces.tokens;
+    a.in = {pointer<const float>(pieces.memory), pointer<const float>(pieces.mass)};
+  }
+  launch({"linear_attention_fast_forward",
+          dim3(blocks_for(blocks, 1), static_cast<unsigned>(pieces.count)), kTileThreads,
+          shared_bytes<Layout<M, N>>()},
          linear_attention_fast_forward<M, N>, a);
 }
 

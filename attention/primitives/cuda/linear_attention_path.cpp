@@ -1,10 +1,14 @@
 // The one place that chooses between the kernels of linear attention.
 #include "attention/primitives/cuda/linear_attention_path.h"
 
+#include <mutex>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "attention/primitives/cuda/linear_attention_fast.h"
 #include "core/error.h"
+#include "core/log.h"
 
 namespace linnet::cuda {
 namespace {
@@ -12,6 +16,15 @@ namespace {
 constexpr int64_t kFewestTokens = 16;  // below, a chunk is mostly empty
 
 thread_local LinearAttentionKernels chosen = LinearAttentionKernels::automatic;
+
+// Once for each reason.
+void say_that_it_is_plain(const std::string& why) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  const std::scoped_lock lock(mutex);
+  if (!said.insert(why).second) return;
+  log_info("linear attention runs on its plain kernels: those on tensor cores do not cover ", why);
+}
 
 }  // namespace
 
@@ -41,7 +54,11 @@ bool linear_attention_is_fast(const LinearAttentionContext& context,
   require(why.empty() || chosen == LinearAttentionKernels::automatic,
           "linear_attention: the kernels on tensor cores do not cover ", why,
           "; use LinearAttentionKernels::automatic");
-  return why.empty();
+  if (why.empty()) return true;
+  // In f32 and token by token nobody expects tensor cores.
+  const bool expected = in.q.dtype() == DType::bf16 && in.q.size(1) >= kFewestTokens;
+  if (expected) say_that_it_is_plain(why);
+  return false;
 }
 
 UseLinearAttentionKernels::UseLinearAttentionKernels(LinearAttentionKernels kernels)

@@ -146,7 +146,7 @@ class DeviceUpdate final : public UpdateWork {
 
   // Does `job`, of this name, or replays it; `capture` becomes false when it cannot be captured.
   void run(Work& work, bool& capture, const std::string& name, const std::function<void()>& job) {
-    if (work.graph.defined()) return work.graph.replay();
+    if (work.graph.defined()) return work.graph.replay(static_cast<uint64_t>(now_));
     if (!capture || !std::exchange(work.done, true)) return job();
     try {
       work.graph = cuda::Graph(graph_memory_, job);
@@ -161,7 +161,7 @@ class DeviceUpdate final : public UpdateWork {
       return job();
     }
     log_info("the ", name, " is a CUDA graph of ", work.graph.operations(), " operations");
-    work.graph.replay();
+    work.graph.replay(static_cast<uint64_t>(now_));
   }
 
   void forget_graphs() {

@@ -1,7 +1,7 @@
 // Depthwise convolutions on the device against the CPU's in double, f32 and bf16.
 #include "attention/primitives/depthwise_conv.h"
 
-#include "tests/attention/group_memory_case.h"
+#include "tests/attention/token_setting.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {

@@ -1,86 +1,57 @@
-// Linear attention over whole groups on the CUDA device against the CPU's double precision: result,
-// state and every gradient.
-#include "attention/flash/group_prefix.h"
+// Linear attention over groups on the CUDA device against the CPU's double precision: result, state
+// and every gradient.
+#include "attention/primitives/group_prefix.h"
 
-#include <cmath>
-
-#include "core/random.h"
+#include "tests/attention/token_setting.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {
 namespace {
 
-constexpr int64_t kRows = 2, kLength = 23, kKeys = 3, kValues = 70;
+using test::random_tensor;
+using test::TokenSetting;
+
+constexpr int64_t kHeads = 2, kKeys = 3;
 
 struct Setting {
-  bool whole, mean, state, cut;
+  TokenSetting tokens;
+  bool whole, mean;
+  int64_t values = 35;  // V
+
+  std::string label() const { return concat(tokens.label(), ", whole ", whole, ", mean ", mean); }
 };
 
-Tensor numbers(const Shape& shape, const std::string& name) {
-  const Tensor result = Tensor::empty(shape, DType::f64);
-  const RandomKey key = RandomKey{3, 0, 0}.at(name);
-  for (int64_t i = 0; i < result.elements(); ++i) {
-    result.data<double>()[i] = key.normal(static_cast<uint64_t>(i));
-  }
-  return result;
-}
-
-// Documents of 10 and 13 tokens, masked tokens with NaN, positions that begin inside a group.
-struct Problem {
-  Tensor q = numbers({kRows, kLength, kKeys}, "q"), k = numbers({kRows, kLength, kKeys}, "k");
-  Tensor v = numbers({kRows, kLength, kValues}, "v");
-  Tensor mask, segments, positions = Tensor::empty({kRows, kLength}, DType::i32);
-
-  explicit Problem(const Setting& at) {
-    const int64_t start = at.state ? 6 : 0;
-    if (at.cut) {
-      mask = Tensor::full({kRows, kLength}, 1, DType::u8);
-      segments = Tensor::zeros({kRows, kLength}, DType::i32);
-    }
-    for (int64_t i = 0; i < kRows * kLength; ++i) {
-      const int64_t t = i % kLength;
-      const bool second = at.cut && t >= 10;
-      positions.data<int32_t>()[i] = static_cast<int32_t>(second ? t - 10 : start + t);
-      if (!at.cut) continue;
-      segments.data<int32_t>()[i] = second ? 1 : 0;
-      if (t % 5 != 3) continue;
-      mask.data<uint8_t>()[i] = 0;
-      for (const auto& [x, width] : {std::pair{q, kKeys}, {k, kKeys}, {v, kValues}}) {
-        std::fill_n(x.data<double>() + i * width, width, std::nan(""));
-      }
-    }
-  }
-};
-
+// y and the sums, then the gradients of all inputs, on the host.
 std::vector<Tensor> results(const Setting& at, DType rounded, DType dtype, Device device) {
-  const Problem p(at);
-  const auto leaf = [&](const Tensor& x) {
+  const TokenSetting& s = at.tokens;
+  const BlockAttentionContext on = test::on_device(s.context(), device);
+  const GroupPrefixContext context{
+      {4, at.whole, at.mean, 0.3}, on.key_mask, on.segments, on.positions};
+  const Tensor mask = s.context().key_mask;
+  const auto leaf = [&](int64_t width, const char* name) {
+    const Tensor x = test::poisoned(random_tensor({s.B, s.T, kHeads, width}, name), mask);
     return Variable(x.to(rounded).to(dtype).to(device), true);
   };
   const DType sums = dtype == DType::f64 ? DType::f64 : DType::f32;
-  GroupPrefixContext context;
-  context.options = {4, at.whole, at.mean, 0.3};
-  if (at.cut) {
-    context.mask = p.mask.to(device);
-    context.segments = p.segments.to(device);
-  }
-  context.positions = p.positions.to(device);
   GroupPrefixState state;
-  std::vector<Variable> in{leaf(p.q), leaf(p.k), leaf(p.v)};
-  if (at.state) {
+  std::vector<Variable> in{leaf(kKeys, "q"), leaf(kKeys, "k"), leaf(at.values, "v")};
+  if (s.P > 0) {
     for (const char* name : {"completed", "all"}) {
-      in.emplace_back(numbers({kRows, kKeys, kValues}, name).to(sums).to(device), true);
+      const Tensor x = random_tensor({s.B, kHeads, kKeys, at.values}, name);
+      in.emplace_back(x.to(sums).to(device), true);
     }
     state = {in[3], in[4]};
   }
   const GroupPrefixResult found = group_prefix(in[0], in[1], in[2], context, state);
+  EXPECT_EQ(found.y.value().device(), device);
   EXPECT_EQ(found.y.dtype(), dtype);
-  std::vector<Tensor> seeds{numbers(found.y.shape(), "dy").to(rounded).to(dtype).to(device)};
   std::vector<Variable> outputs{found.y};
+  std::vector<Tensor> seeds{
+      test::poisoned(random_tensor(found.y.shape(), "dy"), mask).to(rounded).to(dtype).to(device)};
   if (!at.whole) {
     for (const Variable& x : {found.state.completed, found.state.all}) {
       outputs.push_back(x);
-      seeds.push_back(numbers(x.shape(), "dstate").to(sums).to(device));
+      seeds.push_back(random_tensor(x.shape(), "dstate").to(sums).to(device));
     }
   }
   backward(outputs, seeds);
@@ -90,21 +61,35 @@ std::vector<Tensor> results(const Setting& at, DType rounded, DType dtype, Devic
   return out;
 }
 
-TEST(CudaGroupPrefix, IsThatOfTheCpu) {
-  for (const Setting& at : {Setting{false, false, false, false}, Setting{false, true, true, false},
-                            Setting{false, false, true, true}, Setting{true, false, false, true}}) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      const std::vector<Tensor> expected = results(at, dtype, DType::f64, Device{});
-      const std::vector<Tensor> got = results(at, dtype, dtype, test::kGpu);
-      ASSERT_EQ(got.size(), expected.size());
-      for (size_t i = 0; i < got.size(); ++i) {
-        SCOPED_TRACE(std::string(name_of(dtype)) + " whole " + std::to_string(at.whole) +
-                     " state " + std::to_string(at.state) + " cut " + std::to_string(at.cut) +
-                     ", result " + std::to_string(i));
-        EXPECT_CLOSE(got[i], expected[i], test::tolerance_of(dtype));
-      }
+void expect_equal(const Setting& at) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const std::vector<Tensor> expected = results(at, dtype, DType::f64, Device{});
+    const std::vector<Tensor> got = results(at, dtype, dtype, test::kGpu);
+    ASSERT_EQ(got.size(), expected.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      SCOPED_TRACE(concat(at.label(), ", ", name_of(dtype), ", result ", i));
+      EXPECT_CLOSE(got[i], expected[i], test::tolerance_of(dtype));
     }
   }
+}
+
+TEST(CudaGroupPrefix, IsThatOfTheCpu) {
+  for (const TokenSetting& tokens : test::token_settings()) expect_equal({tokens, false, false});
+  expect_equal({{2, 0, 4, false, false, 8}, false, false});
+  expect_equal({{2, 23, 4, true, true, 6}, false, true});
+  expect_equal({{2, 23, 0, true, true, 0}, true, false});
+}
+
+// Values that are wider than what a warp keeps in shared memory.
+TEST(CudaGroupPrefix, WideValuesStayInGlobalMemory) {
+  expect_equal({{1, 7, 4, false, true, 6}, false, false, 1030});
+}
+
+TEST(CudaGroupPrefix, SameBitsInEveryRun) {
+  const Setting at{{2, 23, 4, true, true, 8}, false, false};
+  const std::vector<Tensor> once = results(at, DType::f32, DType::f32, test::kGpu);
+  const std::vector<Tensor> again = results(at, DType::f32, DType::f32, test::kGpu);
+  for (size_t i = 0; i < once.size(); ++i) EXPECT_TRUE(test::same_bits(once[i], again[i])) << i;
 }
 
 }  // namespace

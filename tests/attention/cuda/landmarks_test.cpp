@@ -1,8 +1,11 @@
 // The pieces of LARA on the CUDA device against the CPU's double precision.
 #include "attention/lara/landmarks.h"
+#include "attention/lara/optimal.h"
+#include "attention/lara/proposals.h"
 
 #include <cmath>
 
+#include "attention/lara/noise.h"
 #include "core/random.h"
 #include "tests/cuda_helpers.h"
 
@@ -49,7 +52,15 @@ std::vector<Tensor> results(DType dtype, Device device) {
   const Variable m = leaf(numbers({B, H, C, K}, "m")), mass(masses.to(device), true);
   const Variable logits = landmark_logits(x, w, used.to(device), mask, 0.7);
   const Variable keys = landmark_keys(m, w, mass, 0.7), ones = with_one(x, mask);
-  backward({logits, keys, ones}, {seed(logits, "a"), seed(keys, "b"), seed(ones, "c")});
+  const Variable density = relative_mass(mass, w, m, 0.7);
+  // The landmark without tokens keeps its mass and gets no gradient.
+  const Tensor seeds = numbers(density.shape(), "d");
+  seeds.data<double>()[B * H * C - 1] = 0;
+  backward({logits, keys, ones, density},
+           {seed(logits, "a"), seed(keys, "b"), seed(ones, "c"), seeds.to(device)});
+  const Tensor relative = density.value().to(Device{}).clone();
+  EXPECT_EQ(relative.data<double>()[B * H * C - 1], -std::numeric_limits<double>::infinity());
+  relative.data<double>()[B * H * C - 1] = 0;
   // The landmark without tokens has logits of -infinity, which no difference compares.
   const Tensor finite = logits.value().to(Device{}).to(DType::f64).clone();
   for (int64_t t = 0; t < T; ++t) {
@@ -58,7 +69,7 @@ std::vector<Tensor> results(DType dtype, Device device) {
     value = 0;
   }
   for (const Tensor& y :
-       {finite, keys.value(), ones.value(), x.grad(), w.grad(), m.grad(), mass.grad()}) {
+       {finite, relative, keys.value(), ones.value(), x.grad(), w.grad(), m.grad(), mass.grad()}) {
     out.push_back(y);
   }
   for (Tensor& y : out) y = y.to(Device{});
@@ -72,6 +83,51 @@ TEST(CudaLandmarks, AreThoseOfTheCpu) {
   for (size_t i = 0; i < got.size(); ++i) {
     SCOPED_TRACE(i);
     EXPECT_CLOSE(got[i], expected[i], 2e-6);
+  }
+}
+
+// Logits, some at the floor and some above it, and their gradients.
+std::vector<Tensor> optimal_results(DType dtype, Device device) {
+  const Problem p;
+  const auto leaf = [&](const Tensor& x) { return Variable(x.to(device), true); };
+  const Tensor relative = numbers({B, H, C}, "relative");
+  relative.data<double>()[B * H * C - 1] = -std::numeric_limits<double>::infinity();
+  const OptimalInputs in{leaf(numbers({B, T, H, C}, "found").to(dtype)),
+                         leaf(numbers({B, T, H, C}, "near").to(dtype)),
+                         leaf(numbers({B, H, C}, "totals")), leaf(relative),
+                         leaf(numbers({B, H, C, K + 1}, "keys").to(dtype))};
+  const Variable y = optimal_logits(in, p.mask.to(device));
+  backward({y}, {numbers(y.shape(), "dy").to(dtype).to(device)});
+  std::vector<Tensor> out{y.value(),        in.found.grad(),    in.near.grad(),
+                          in.totals.grad(), in.relative.grad(), in.keys.grad()};
+  for (Tensor& each : out) each = each.to(Device{});
+  return out;
+}
+
+TEST(CudaLandmarks, OptimalWeightsAreThoseOfTheCpu) {
+  const std::vector<Tensor> expected = optimal_results(DType::f64, Device{});
+  const std::vector<Tensor> got = optimal_results(DType::f32, test::kGpu);
+  const std::vector<double> near = expected[2].to_vector<double>();
+  EXPECT_GT(std::count(near.begin(), near.end(), 0), T * C);  // masked, and one not in use
+  for (size_t i = 0; i < got.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_CLOSE(got[i], expected[i], 2e-5);
+  }
+}
+
+// A kernel's logarithm and cosine are its own: a number may round to its neighbour.
+TEST(CudaLandmarks, NoiseIsThatOfTheCpuInTheStepThatTheDeviceHolds) {
+  RandomKey key{5, 9, 17};
+  const Tensor examples = Tensor::from(std::vector<int64_t>{12, 3}, {B});
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor expected = landmark_noise(key, examples, Tensor::zeros({B, H, C, K}, dtype));
+    const Tensor step = Tensor::from(std::vector<int64_t>{9}, {1}, test::kGpu);
+    RandomKey other = key;
+    other.step = 4;
+    other.device_step = static_cast<const uint64_t*>(step.raw());
+    const Tensor got = landmark_noise(other, examples.to(test::kGpu),
+                                      Tensor::zeros({B, H, C, K}, dtype, test::kGpu));
+    EXPECT_CLOSE(got, expected, dtype == DType::bf16 ? 4e-3 : 1e-6);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "attention/primitives/cuda/linear_attention_path.h"
 #include "attention/primitives/linear_attention.h"
+#include "core/log.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {
@@ -124,6 +125,23 @@ TEST(CudaLinearAttentionFast, GivesWhatTheCpuComputesInDouble) {
   for (const Setting& s : settings) expect_what_the_cpu_computes(s, inputs_of(s));
 }
 
+// Few heads: blocks have pieces of the sequence, here of five and of four chunks, three in all.
+TEST(CudaLinearAttentionFast, PiecesOfALongSequenceContinueEachOther) {
+  const Setting s{"pieces", kScaled, 2, 13 * 64 + 5, 2, 1, 16, 24, true, true};
+  cuda::linear_attention_fast::Forward call;
+  call.device = kGpu;
+  const std::vector<Tensor> in = inputs_of(s);
+  std::vector<Tensor> on_device;
+  for (size_t i = 1; i < 3; ++i) on_device.push_back(in[i].to(DType::bf16).to(kGpu));
+  call.k = {cuda::pointer<const cuda::kernel_bf16>(on_device[0]), s.B, s.T, s.G, s.K};
+  call.v = {cuda::pointer<const cuda::kernel_bf16>(on_device[1]), s.B, s.T, s.G, s.V};
+  const auto pieces = cuda::linear_attention_fast::pieces_of(call, 8);
+  EXPECT_EQ(pieces.count, 3);
+  EXPECT_EQ(pieces.tokens, 5 * 64);
+  EXPECT_EQ(cuda::linear_attention_fast::pieces_of(call, 264).count, 1);
+  expect_what_the_cpu_computes(s, in);
+}
+
 // Logits of +-80, features that are all zero, one valid key.
 TEST(CudaLinearAttentionFast, ExtremeInputsStayFinite) {
   Setting s{"logits of 80", kUsual, 2, 80, 1, 1, 16, 16};
@@ -195,35 +213,72 @@ TEST(CudaLinearAttentionFast, RepeatsBitForBitAndLooksAtNothingLater) {
   EXPECT_NE(before[90 * 2 * 16], after[90 * 2 * 16]);
 }
 
-// One array [B,T,3,H,K] holds q, k and v: the kernels read them where they are.
-TEST(CudaLinearAttentionFast, ReadsAFusedProjectionInPlace) {
-  constexpr int64_t B = 2, T = 70, H = 2, K = 16;
-  const Tensor fused = random_tensor({B, T, 3, H, K}, "fused").to(DType::bf16);
-  const std::vector<double> numbers = fused.to_vector<double>();
-  std::vector<Variable> dense;
-  std::vector<cuda::linear_attention_fast::Reads> views;
-  const Tensor on_device = fused.to(kGpu);
-  for (int64_t part = 0; part < 3; ++part) {
+// One array [B,T,3,H,K] holds q, k and v, another one their gradients: the kernels read and write
+// them where they are.
+TEST(CudaLinearAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
+  constexpr int64_t B = 2, T = 70, H = 2, K = 16, kRow = 3 * H * K;
+  const Tensor fused = random_tensor({B, T, 3, H, K}, "fused").to(DType::bf16).to(kGpu);
+  const Tensor dfused = Tensor::empty(fused.shape(), DType::bf16, kGpu);
+  const auto part_of = [](const Tensor& x, int64_t part) {
+    const std::vector<double> numbers = x.to(Device{}).to_vector<double>();
     std::vector<double> own(static_cast<size_t>(B * T * H * K));
     for (int64_t i = 0; i < B * T * H * K; ++i) {
-      own[static_cast<size_t>(i)] =
-          numbers[static_cast<size_t>((i / (H * K) * 3 + part) * H * K + i % (H * K))];
+      const int64_t at = i / (H * K) * kRow + part * H * K + i % (H * K);
+      own[static_cast<size_t>(i)] = numbers[static_cast<size_t>(at)];
     }
-    dense.push_back(Variable(Tensor::from(own, {B, T, H, K}).to(DType::bf16).to(kGpu)));
-    views.push_back({cuda::pointer<const cuda::kernel_bf16>(on_device) + part * H * K, B, T, H, K,
-                     T * 3 * H * K, 3 * H * K, K});
-  }
+    return Tensor::from(own, {B, T, H, K}).to(DType::bf16);
+  };
+  const auto view_of = [](const Tensor& x, int64_t part) {
+    return cuda::linear_attention_fast::Writes(cuda::pointer<cuda::kernel_bf16>(x) + part * H * K,
+                                               B, T, H, K, T * kRow, kRow, K);
+  };
+  std::vector<Variable> dense;
+  for (int64_t part = 0; part < 3; ++part) dense.emplace_back(part_of(fused, part).to(kGpu), true);
+  const Tensor dy = random_tensor({B, T, H, K}, "dy").to(DType::bf16).to(kGpu);
   const UseLinearAttentionKernels use(LinearAttentionKernels::tensor_cores);
-  const Tensor expected =
-      linear_attention_causal({dense[0], dense[1], dense[2], {}, {}}, {}).y.value();
+  const Variable expected = linear_attention_causal({dense[0], dense[1], dense[2], {}, {}}, {}).y;
+  backward({expected}, {dy});
+
   const Tensor y = Tensor::empty({B, T, H, K}, DType::bf16, kGpu);
-  cuda::linear_attention_fast::Forward call;
-  call.q = views[0];
-  call.k = views[1];
-  call.v = views[2];
-  call.y = {cuda::pointer<cuda::kernel_bf16>(y), B, T, H, K};
-  cuda::linear_attention_fast::causal_forward(call);
-  EXPECT_TRUE(test::same_bits(y.to(Device{}), expected.to(Device{})));
+  const Tensor denominators = Tensor::empty({B, T, H}, DType::f32, kGpu);
+  const Tensor corrections = Tensor::empty({B, T, H}, DType::f32, kGpu);
+  cuda::linear_attention_fast::Forward forward;
+  forward.device = kGpu;
+  forward.q = view_of(fused, 0);
+  forward.k = view_of(fused, 1);
+  forward.v = view_of(fused, 2);
+  forward.y = {cuda::pointer<cuda::kernel_bf16>(y), B, T, H, K};
+  forward.denominators = cuda::pointer<float>(denominators);
+  cuda::linear_attention_fast::causal_forward(forward);
+  EXPECT_TRUE(test::same_bits(y.to(Device{}), expected.value().to(Device{})));
+
+  cuda::linear_attention_fast::Backward call;
+  call.q = forward.q;
+  call.k = forward.k;
+  call.v = forward.v;
+  call.dy = {cuda::pointer<const cuda::kernel_bf16>(dy), B, T, H, K};
+  call.denominators = forward.denominators;
+  call.corrections = cuda::pointer<float>(corrections);
+  call.dq = view_of(dfused, 0);
+  call.dk = view_of(dfused, 1);
+  call.dv = view_of(dfused, 2);
+  cuda::linear_attention_fast::causal_backward(call);
+  for (int64_t part = 0; part < 3; ++part) {
+    const Tensor gradient = dense[static_cast<size_t>(part)].grad().to(Device{});
+    EXPECT_TRUE(test::same_bits(part_of(dfused, part), gradient)) << part;
+  }
+}
+
+TEST(CudaLinearAttentionFast, WhatItDoesNotCoverIsSaidOnce) {
+  const Variable x(Tensor::zeros({1, 17, 1, 21}, DType::bf16, kGpu));
+  set_log_level(LogLevel::info);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i) linear_attention_causal({x, x, x, {}, {}}, {});
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string said = "do not cover features of 21 and values of 21";
+  const size_t first = log.find(said);
+  ASSERT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find(said, first + 1), std::string::npos) << log;
 }
 
 TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {

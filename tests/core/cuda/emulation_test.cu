@@ -176,5 +176,12 @@ TEST(CudaEmulation, MisuseOfTensorCoresAndCopiesIsAnError) {
   EXPECT_TRUE(copies_rightly<CopyBug::none>()) << "the emulator works on after an error";
 }
 
+TEST(CudaLaunch, MoreBlocksThanAGridHasAreRefused) {
+  constexpr int64_t kMost = 2'147'483'647;
+  EXPECT_EQ(blocks_for(kMost * 256, 256), kMost);
+  EXPECT_THAT(test::message_of<Error>([] { blocks_for(kMost * 256 + 1, 256); }),
+              HasSubstr("make the micro-batch or the context smaller"));
+}
+
 }  // namespace
 }  // namespace linnet::cuda

@@ -53,6 +53,20 @@ TEST(CudaGraph, RepeatsTheWorkOnNewContents) {
   }
 }
 
+TEST(CudaGraph, HasThingsBroughtUpToDateBeforeEachReplay) {
+  const Tensor read = Tensor::zeros({3}, DType::f32, kGpu),
+               y = Tensor::zeros({3}, DType::f32, kGpu);
+  const Graph graph(cuda::make_graph_memory(0), [&] {
+    cuda::before_each_replay([read](uint64_t step) { read.fill(static_cast<double>(step)); });
+    y.copy_from(read);
+  });
+  for (const uint64_t step : {7u, 2u}) {
+    graph.replay(step);
+    EXPECT_EQ(y.to_vector<double>(), std::vector<double>(3, static_cast<double>(step)));
+  }
+  EXPECT_THROW(cuda::before_each_replay([](uint64_t) {}), Error) << "nothing is captured";
+}
+
 TEST(CudaGraph, KnowsWhetherItDoesAnything) {
   const auto memory = cuda::make_graph_memory(0);
   const Tensor x = Tensor::zeros({3}, DType::f32, kGpu);

@@ -10,7 +10,8 @@
 namespace linnet {
 
 struct GroupScan {
-  int64_t B = 0, T = 0, L = 0, R = 0;  // widths of left and probe, of right and out
+  int64_t B = 0, T = 0, H = 0;
+  int64_t L = 0, R = 0;  // widths of left and probe, of right and out
   int64_t group = 1;
   bool reverse = false, whole = false, mean = false;
   bool weighs_left = false;  // w_t multiplies what is added; else what is read
@@ -24,8 +25,11 @@ struct GroupScan {
   constexpr bool begins_document(int64_t b, int64_t t) const {
     return t > 0 && segments != nullptr && segments[b * T + t] != segments[b * T + t - 1];
   }
+  constexpr int64_t position(int64_t token) const {
+    return positions == nullptr ? token % T : positions[token];
+  }
   constexpr bool begins_group(int64_t b, int64_t t) const {
-    return positions[b * T + t] % group == 0;
+    return position(b * T + t) % group == 0;
   }
   // Tokens [t, end) of a document.
   constexpr int64_t document_end(int64_t b, int64_t t) const {
@@ -35,8 +39,8 @@ struct GroupScan {
   }
   constexpr double weight(int64_t token) const {
     if (!mean || whole) return scale;
-    const int32_t earlier = positions[token] / static_cast<int32_t>(group);
-    return scale / (earlier > 1 ? earlier : 1);
+    const int64_t earlier = position(token) / group;
+    return scale / static_cast<double>(earlier > 1 ? earlier : 1);
   }
 };
 

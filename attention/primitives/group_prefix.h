@@ -1,5 +1,5 @@
 // Linear attention over whole groups of tokens: a token reads the sum of what earlier groups hold
-// and nothing of its own group (FLASH's global part), or the sum over its whole sequence.
+// and nothing of its own group, or the sum over its whole sequence. On Variables.
 #pragma once
 
 #include "autograd/variable.h"
@@ -13,7 +13,7 @@ struct GroupPrefixOptions {
   double scale = 1;
 };
 
-// Tensors may be undefined, except positions where `whole` is not set.
+// Tensors may be undefined; tokens of a row then have positions 0, 1, ...
 struct GroupPrefixContext {
   GroupPrefixOptions options;
   Tensor mask;       // u8 [B,T], 1 = valid
@@ -21,21 +21,22 @@ struct GroupPrefixContext {
   Tensor positions;  // i32 [B,T], in the document
 };
 
-// Sums of k v^T, [B,s,V] in f32 (f64 for f64), over completed groups and over all tokens; undefined
-// at the beginning of a sequence.
+// Sums of k v^T, [B,H,K,V] in f32 (f64 for f64), over the groups that the last token saw and over
+// all tokens; undefined at the beginning of a sequence.
 struct GroupPrefixState {
   Variable completed, all;
 };
 
 struct GroupPrefixResult {
-  Variable y;  // [B,T,V]
+  Variable y;  // [B,T,H,V]
   GroupPrefixState state;
 };
 
-// y_t = scale q_t . sum of k_j v_j^T over j in earlier groups of the document of t; `state`
-// continues the first document of a row, the one returned is that of the last. q, k [B,T,s],
-// v [B,T,V]. Differentiable in all of them and the state. Masked tokens are not read and give 0.
-// f64 is computed in f64, f32 and bf16 in f32. Time 2 T s V; no array that grows with T but y.
+// y_t = scale (sum of k_j v_j^T over j in earlier groups of the document of t)^T q_t; `state`
+// continues the first document of a row, the one returned is that of the last. q, k [B,T,H,K],
+// v [B,T,H,V]. Differentiable in all of them and the state. Masked tokens are not read and give 0.
+// f64 is computed in f64 (on the CPU only), f32 and bf16 in f32. Time 2 T K V a head; no array that
+// grows with T but y. Throws Error on shapes that do not fit.
 GroupPrefixResult group_prefix(const Variable& q, const Variable& k, const Variable& v,
                                const GroupPrefixContext& context,
                                const GroupPrefixState& state = {});

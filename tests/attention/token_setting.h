@@ -1,4 +1,4 @@
-// Problems of group memory and depthwise convolutions: rows of documents, masks, carried tokens.
+// Rows of documents, masks and carried tokens, for sums over groups and for convolutions.
 #pragma once
 
 #include "attention/primitives/block_attention.h"

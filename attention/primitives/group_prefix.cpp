@@ -1,13 +1,13 @@
-#include "attention/flash/group_prefix.h"
+#include "attention/primitives/group_prefix.h"
 
 #include <algorithm>
 
-#include "attention/flash/cuda/group_scan.h"
-#include "attention/flash/group_scan.h"
 #include "attention/primitives/binding.h"
+#include "attention/primitives/chunked.h"
+#include "attention/primitives/cuda/group_scan.h"
+#include "attention/primitives/group_scan.h"
 #include "attention/primitives/tile_gemm.h"
 #include "core/cuda/backend.h"
-#include "core/threads.h"
 
 namespace linnet {
 namespace {
@@ -16,19 +16,20 @@ constexpr const char* kName = "group prefix";
 constexpr int64_t kColumns = 64;  // of `right` that one task scans
 constexpr int64_t kTokens = 64;   // of a tile
 
-// What is scanned; `visible` and `total` [B,L,R] hold the sums before and, afterwards, after it.
+// What is scanned; `visible` and `total` [B,H,R,L] hold the sums before and, afterwards, after it.
 struct ScanTensors {
   Tensor left, right, probe, out, visible, total;
 };
 
-// One row and some columns of `right`, with the sums of these columns side by side.
+// One row, head and some columns of `right`, with the sums of these columns side by side.
 template <typename T>
 class ColumnScan {
  public:
-  ColumnScan(const GroupScan& rule, const ScanTensors& in, int64_t b, int64_t first)
+  ColumnScan(const GroupScan& rule, const ScanTensors& in, int64_t head, int64_t first)
       : rule_(rule),
         in_(in),
-        b_(b),
+        b_(head / rule.H),
+        h_(head % rule.H),
         first_(first),
         columns_(std::min(kColumns, rule.R - first)),
         visible_(static_cast<size_t>(rule.L * columns_)),
@@ -93,22 +94,22 @@ class ColumnScan {
     return rule_.begins_document(b_, t) || rule_.begins_group(b_, t);
   }
 
-  // Between the columns of this task and [B,L,R].
+  // Between the columns of this task and [B,H,R,L].
   void copy(const Tensor& sums, std::vector<T>& mine, bool back) const {
-    T* all = sums.data<T>() + b_ * rule_.L * rule_.R + first_;
-    for (int64_t l = 0; l < rule_.L; ++l) {
-      T* there = all + l * rule_.R;
-      T* here = &mine[static_cast<size_t>(l * columns_)];
-      back ? std::copy_n(here, columns_, there) : std::copy_n(there, columns_, here);
+    T* all = sums.data<T>() + ((b_ * rule_.H + h_) * rule_.R + first_) * rule_.L;
+    for (int64_t i = 0; i < rule_.L * columns_; ++i) {
+      T& there = all[i];
+      T& here = mine[static_cast<size_t>(i % rule_.L * columns_ + i / rule_.L)];
+      back ? there = here : here = there;
     }
   }
-  // Tokens of x [B,T,width], some columns of them; masked ones are zeros.
+  // Tokens of x [B,T,H,width], some columns of them; masked ones are zeros.
   void gather(const Tensor& x, int64_t width, int64_t first, int64_t count, bool weighed,
               int64_t begin, int64_t end, std::vector<T>& tile) const {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t token = b_ * rule_.T + t;
       T* to = &tile[static_cast<size_t>((t - begin) * count)];
-      const T* from = x.data<T>() + token * width + first;
+      const T* from = x.data<T>() + (token * rule_.H + h_) * width + first;
       const T weight = weighed ? static_cast<T>(rule_.weight(token)) : T{1};
       for (int64_t c = 0; c < count; ++c) to[c] = rule_.valid(token) ? weight * from[c] : T{0};
     }
@@ -119,7 +120,7 @@ class ColumnScan {
                  {visible_.data(), columns_}, Write::overwrite, out_.data(), columns_);
     for (int64_t t = begin; t < end; ++t) {
       std::copy_n(&out_[static_cast<size_t>((t - begin) * columns_)], columns_,
-                  in_.out.data<T>() + (b_ * rule_.T + t) * rule_.R + first_);
+                  in_.out.data<T>() + ((b_ * rule_.T + t) * rule_.H + h_) * rule_.R + first_);
     }
   }
   void add(int64_t begin, int64_t end) {
@@ -131,13 +132,13 @@ class ColumnScan {
 
   const GroupScan& rule_;
   const ScanTensors& in_;
-  int64_t b_, first_, columns_;
+  int64_t b_, h_, first_, columns_;
   std::vector<T> visible_, total_, left_, right_, probe_, out_;
 };
 
 void scan(GroupScan rule, const ScanTensors& in) {
-  rule.L = in.left.size(2);
-  rule.R = in.right.size(2);
+  rule.L = in.left.size(3);
+  rule.R = in.right.size(3);
   if constexpr (kCuda) {
     if (on_cuda(in.out)) {
       return cuda::group_scan(rule, in.left, in.right, in.probe, in.out, in.visible, in.total);
@@ -145,19 +146,18 @@ void scan(GroupScan rule, const ScanTensors& in) {
   }
   const int64_t blocks = (rule.R + kColumns - 1) / kColumns;
   binding::dispatch(in.out.dtype(), [&](auto zero) {
-    parallel_for(rule.B * blocks, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        ColumnScan<decltype(zero)>(rule, in, task / blocks, task % blocks * kColumns).run();
-      }
+    const double work = 2 * static_cast<double>(in.out.elements() * rule.L);
+    chunked::run_tasks(rule.B * rule.H * blocks, work, [&](int64_t task) {
+      ColumnScan<decltype(zero)>(rule, in, task / blocks, task % blocks * kColumns).run();
     });
   });
 }
 
-// factor_a a + factor_b b of sums [B,m,n], as [B,n,m] where `turned`; undefined ones are 0.
+// factor_a a + factor_b b of sums [B,H,m,n], as [B,H,n,m] where `turned`; undefined ones are 0.
 Tensor combined(const Tensor& a, double factor_a, const Tensor& b, double factor_b, bool turned,
                 const Shape& shape, DType dtype, Device device) {
-  const int64_t B = shape[0], m = shape[1], n = shape[2];
-  const Tensor to = Tensor::zeros(turned ? Shape{B, n, m} : shape, dtype, device);
+  const int64_t m = shape[2], n = shape[3];
+  const Tensor to = Tensor::zeros(turned ? Shape{shape[0], shape[1], n, m} : shape, dtype, device);
   for (const auto& [from, factor] : {std::pair{a, factor_a}, std::pair{b, factor_b}}) {
     if (!from.defined()) continue;
     if constexpr (kCuda) {
@@ -168,7 +168,7 @@ Tensor combined(const Tensor& a, double factor_a, const Tensor& b, double factor
     }
     binding::dispatch(dtype, [&, from = from, factor = factor](auto zero) {
       using T = decltype(zero);
-      for (int64_t i = 0; i < B * m * n; ++i) {
+      for (int64_t i = 0; i < from.elements(); ++i) {
         const int64_t row = i / n % m, column = i % n;
         const int64_t place = turned ? (i / (m * n) * n + column) * m + row : i;
         to.data<T>()[place] += static_cast<T>(factor) * from.data<T>()[i];
@@ -187,24 +187,31 @@ const T* numbers_of(const Tensor& x) {
 
 GroupPrefixResult group_prefix(const Variable& q, const Variable& k, const Variable& v,
                                const GroupPrefixContext& context, const GroupPrefixState& state) {
-  require(q.shape().rank() == 3 && v.shape().rank() == 3 && k.shape() == q.shape() &&
-              v.size(0) == q.size(0) && v.size(1) == q.size(1),
-          kName, ": expected q, k [B,T,s] and v [B,T,V], got ", q.shape(), ", ", k.shape(), ", ",
-          v.shape());
-  const int64_t B = q.size(0), T = q.size(1), s = q.size(2), V = v.size(2);
-  require(context.options.group > 0 && (context.options.whole || context.positions.defined()),
-          kName, ": expected a group of at least one token, and positions");
+  require(q.shape().rank() == 4 && v.shape().rank() == 4 && k.shape() == q.shape() &&
+              v.size(0) == q.size(0) && v.size(1) == q.size(1) && v.size(2) == q.size(2),
+          kName, ": expected q, k [B,T,H,K] and v [B,T,H,V], got ", q.shape(), ", ", k.shape(),
+          ", ", v.shape());
+  const int64_t B = q.size(0), T = q.size(1), H = q.size(2), K = q.size(3), V = v.size(3);
+  require(context.options.group > 0, kName, ": groups need a size of at least 1, got ",
+          context.options.group);
   const Device device = q.value().device();
   const bool on_device = kCuda && on_cuda(q.value());
   require(!on_device || q.dtype() != DType::f64, kName, ": f64 is computed on the CPU only");
   const DType dtype = binding::computing_type(q);
-  const Shape sums{B, s, V};
+  const Shape sums{B, H, K, V}, turned_sums{B, H, V, K};
+  require(state.completed.defined() == state.all.defined(), kName,
+          ": sums over completed groups come with those over all tokens");
+  for (const Variable& x : {state.completed, state.all}) {
+    require(!x.defined() || x.shape() == sums, kName, ": expected sums ", sums, ", got ",
+            x.defined() ? x.shape() : Shape());
+  }
   // Kernels of the device read bf16 as it is.
   const DType stored = on_device ? q.dtype() : dtype;
   const auto arrays = [&](const Variable& x) { return x.value().to(stored); };
   GroupScan rule;
   rule.B = B;
   rule.T = T;
+  rule.H = H;
   rule.group = context.options.group;
   rule.whole = context.options.whole;
   rule.mean = context.options.mean;
@@ -213,45 +220,49 @@ GroupPrefixResult group_prefix(const Variable& q, const Variable& k, const Varia
   rule.segments = numbers_of<int32_t>(context.segments);
   rule.positions = numbers_of<int32_t>(context.positions);
 
-  const Tensor before = state.completed.defined() ? state.completed.value() : Tensor();
-  const Tensor all = state.all.defined() ? state.all.value() : Tensor();
+  const Tensor before = binding::converted(state.completed, dtype, kName, device);
+  const Tensor all = binding::converted(state.all, dtype, kName, device);
   const Tensor queries = arrays(q), keys = arrays(k), values = arrays(v);
-  const auto clone = [=](const Tensor& x, bool turned) {
-    return combined(x, 1, {}, 0, turned, sums, dtype, device);
+  // A scan has the columns of `right` first: those of v, or, the other way around, those of k.
+  const auto clone = [=](const Tensor& x, bool by_values) {
+    return combined(x, 1, {}, 0, by_values, sums, dtype, device);
   };
-  const Tensor y = Tensor::empty({B, T, V}, stored, device);
-  const ScanTensors forward{keys, values, queries, y, clone(before, false), clone(all, false)};
+  const auto turned_back = [=](const Tensor& a, double factor_a, const Tensor& b, double factor_b) {
+    return combined(a, factor_a, b, factor_b, true, turned_sums, dtype, device);
+  };
+  const Tensor y = Tensor::empty({B, T, H, V}, stored, device);
+  const ScanTensors forward{keys, values, queries, y, clone(before, true), clone(all, true)};
   scan(rule, forward);
   // Masks and positions live as long as the rule that points into them.
   const GroupPrefixContext kept = context;
   const DType given = q.dtype();
   const std::vector<Variable> outputs = record_many(
-      kName, {y.to(given), forward.visible, forward.total}, {q, k, v, state.completed, state.all},
-      [=](Gradients& gradients) {
+      kName,
+      {y.to(given), turned_back(forward.visible, 1, {}, 0), turned_back(forward.total, 1, {}, 0)},
+      {q, k, v, state.completed, state.all}, [=](Gradients& gradients) {
         static_cast<void>(kept);
         const Tensor dy = gradients.has_output(0) ? gradients.output(0).to(stored)
-                                                  : Tensor::zeros({B, T, V}, stored, device);
+                                                  : Tensor::zeros({B, T, H, V}, stored, device);
         const Tensor dbefore = binding::output_or_none(gradients, 1);
         const Tensor dall = binding::output_or_none(gradients, 2);
         const auto empty = [&](int64_t width) {
-          return Tensor::empty({B, T, width}, stored, device);
+          return Tensor::empty({B, T, H, width}, stored, device);
         };
-        const Tensor dq = empty(s), dk = empty(s), dv = empty(V);
-        scan(rule, {values, keys, dy, dq, clone(before, true), clone(all, true)});
+        const Tensor dq = empty(K), dk = empty(K), dv = empty(V);
+        scan(rule, {values, keys, dy, dq, clone(before, false), clone(all, false)});
         GroupScan back = rule;
         back.reverse = back.weighs_left = true;
-        const auto pending = [&](bool turned) {
-          return combined(dbefore, 1, dall, 1, turned, sums, dtype, device);
+        const auto pending = [&](bool by_values) {
+          return combined(dbefore, 1, dall, 1, by_values, sums, dtype, device);
         };
-        const ScanTensors to_values{queries, dy, keys, dv, clone(dall, false), pending(false)};
+        const ScanTensors to_values{queries, dy, keys, dv, clone(dall, true), pending(true)};
         scan(back, to_values);
-        scan(back, {dy, queries, values, dk, clone(dall, true), pending(true)});
+        scan(back, {dy, queries, values, dk, clone(dall, false), pending(false)});
         gradients.add(0, dq);
         gradients.add(1, dk);
         gradients.add(2, dv);
-        gradients.add(
-            3, combined(to_values.total, 1, to_values.visible, -1, false, sums, dtype, device));
-        gradients.add(4, to_values.visible);
+        gradients.add(3, turned_back(to_values.total, 1, to_values.visible, -1));
+        gradients.add(4, turned_back(to_values.visible, 1, {}, 0));
       });
   return {outputs[0], {outputs[1], outputs[2]}};
 }

@@ -1,0 +1,13 @@
+#include "attention/flash/cuda/distance_ids.h"
+
+#include "core/cuda/for_each.h"
+
+namespace linnet::cuda {
+
+void distance_ids(int64_t first, const DistanceBuckets& buckets, const Tensor& ids) {
+  auto* to = pointer<int32_t>(ids);
+  for_each("distance_ids", ids.elements(),
+           [=] __device__(int64_t i) { to[i] = buckets.of(first + i); });
+}
+
+}  // namespace linnet::cuda

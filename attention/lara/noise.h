@@ -1,0 +1,13 @@
+// The noise around LARA's landmarks.
+#pragma once
+
+#include "core/random.h"
+#include "core/tensor.h"
+
+namespace linnet {
+
+// Standard normal numbers like x [B,H,C,K], drawn by (example, head and landmark, channel), where x
+// is. examples: i64 [B].
+Tensor landmark_noise(const RandomKey& key, const Tensor& examples, const Tensor& x);
+
+}  // namespace linnet

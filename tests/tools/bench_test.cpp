@@ -1,0 +1,77 @@
+// linnet bench attention: every mechanism, the growth of its figures, and the limit on it.
+#include "recipes/engine/bench.h"
+#include "attention/registry.h"
+#include "core/json.h"
+#include "tests/tools/cli.h"
+
+namespace linnet {
+namespace {
+
+using test::Outcome;
+using testing::HasSubstr;
+
+class BenchCli : public test::Cli {
+ protected:
+  const std::vector<std::string> linear_ = {
+      "bench",   "attention", "linear",    "--lengths", "16,4096",  "--runs", "1",
+      "--heads", "1",         "--threads", "1",         "--device", "cpu",    "--max-growth"};
+};
+
+TEST_F(BenchCli, AllMechanismsAreMeasuredInAFormThatTheyHave) {
+  const Outcome outcome = linnet({"bench", "attention", "--all", "--lengths", "16", "--runs", "1",
+                                  "--heads", "1", "--threads", "1", "--device", "cpu", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const JsonValue result = parse_json(outcome.out, "stdout");
+  ASSERT_EQ(result.at("points").size(), mechanisms().size());
+  for (size_t i = 0; i < mechanisms().size(); ++i) {
+    const JsonValue& point = result.at("points").elements()[i];
+    EXPECT_EQ(point.at("mechanism").text(), mechanisms()[i].name);
+    EXPECT_TRUE(mechanisms()[i].traits.has(form_from_name(point.at("form").text())));
+    EXPECT_GT(point.at("peak_bytes").integer(), 0);
+  }
+  EXPECT_EQ(result.at("growth").size(), 0U);
+  expect_error({"bench", "attention", "--all", "linear"}, 2, "name none beside it");
+}
+
+TEST_F(BenchCli, GrowthIsPrintedAndLimited) {
+  std::vector<std::string> arguments = linear_;
+  arguments.push_back("9");
+  const Outcome within = linnet(arguments);
+  EXPECT_EQ(within.code, 0) << within.err;
+  EXPECT_THAT(within.out, HasSubstr("grows as T to the"));
+  // Of 256 times the tokens.
+  arguments.back() = "0.001";
+  const Outcome beyond = linnet(arguments);
+  EXPECT_EQ(beyond.code, 1);
+  EXPECT_THAT(beyond.err, HasSubstr("grows faster than T to the 0.001: linear"));
+  expect_error({"bench", "attention", "linear", "--max-growth", "1.1"}, 2, "two lengths or more");
+}
+
+TEST(AttentionGrowth, IsTheSlopeOfTheLogarithms) {
+  std::vector<AttentionBench> points;
+  for (const char* name : {"softmax", "linear"}) {
+    for (const int64_t length : {512, 1024, 4096}) {
+      const auto T = static_cast<double>(length);
+      AttentionBench& point = points.emplace_back();
+      point.mechanism = name;
+      point.length = length;
+      point.forward_ms = 3 * T;
+      point.forward_backward_ms = 0.5 * T * T;
+      point.peak_bytes = static_cast<size_t>(length * length * length);
+    }
+  }
+  points.emplace_back(points[0]).mechanism = "relu";  // at one length only
+  const std::vector<AttentionGrowth> growth = attention_growth(points);
+  ASSERT_EQ(growth.size(), 2U);
+  EXPECT_EQ(growth[0].mechanism, "softmax");
+  EXPECT_EQ(growth[0].declared, 2);
+  EXPECT_EQ(growth[1].declared, 1);
+  for (const AttentionGrowth& each : growth) {
+    EXPECT_NEAR(each.forward, 1, 1e-12);
+    EXPECT_NEAR(each.forward_backward, 2, 1e-12);
+    EXPECT_NEAR(each.memory, 3, 1e-12);
+  }
+}
+
+}  // namespace
+}  // namespace linnet
