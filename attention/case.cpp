@@ -101,7 +101,7 @@ class Run {
 
   // Whether a draw or choice has one entry a token, [B,T,...], of which each call takes its own.
   bool is_of_tokens(const std::string& name) const {
-    return !c_.cross() && name.starts_with("token_");
+    return name.starts_with("token_query_") || (!c_.cross() && name.starts_with("token_"));
   }
   Tensor of_call(const std::string& name, const Tensor& tensor, int64_t begin, int64_t end) const {
     if (!is_of_tokens(name)) return tensor;

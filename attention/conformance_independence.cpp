@@ -87,6 +87,8 @@ std::string check_padding(const Setup& setup) {
   const Result expected = subject.run(zeros);
   const Tensor valid = valid_part(expected.y, batch.mask);
   require(std::isfinite(largest_magnitude(valid)), "outputs of valid tokens are not finite");
+  require(!setup.cross() || largest_magnitude(expected.context.rows(1, 2)) == 0,
+          "a source without valid tokens does not give 0");
   const Batch next = next_batch(batch, setup.form, 9, length, 15);
   for (const Batch* other : {&numbers, &nans}) {
     const char* what = other == &nans ? "NaN in padded positions" : "contents of padded positions";

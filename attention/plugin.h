@@ -22,11 +22,20 @@
 #define LINNET_PLUGIN_LIBRARY "libstdc++ CXX11 ABI " LINNET_PLUGIN_TEXT(_GLIBCXX_USE_CXX11_ABI)
 #endif
 
-// "1 (g++ 12, libstdc++ CXX11 ABI 1)". Literals only: an inline function would be that of the
-// program, whoever compiled it.
+// The headers' vector types are as wide as the processor's.
+#if defined(__AVX512F__)
+#define LINNET_PLUGIN_VECTORS "AVX-512"
+#elif defined(__AVX2__)
+#define LINNET_PLUGIN_VECTORS "AVX2"
+#else
+#define LINNET_PLUGIN_VECTORS "no AVX2"
+#endif
+
+// "1 (g++ 12, libstdc++ CXX11 ABI 1, AVX-512)". Literals only: an inline function would be that of
+// the program, whoever compiled it.
 #define LINNET_PLUGIN_ABI                     \
   LINNET_PLUGIN_TEXT(LINNET_PLUGIN_INTERFACE) \
-  " (" LINNET_PLUGIN_COMPILER ", " LINNET_PLUGIN_LIBRARY ")"
+  " (" LINNET_PLUGIN_COMPILER ", " LINNET_PLUGIN_LIBRARY ", " LINNET_PLUGIN_VECTORS ")"
 
 // Begins the function that calls register_mechanism for each mechanism of the plugin.
 #define LINNET_PLUGIN()                                                               \

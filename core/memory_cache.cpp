@@ -39,8 +39,8 @@ void* from_system(size_t size) {
   }
   void* memory = std::aligned_alloc(kHugePage, (size + kHugePage - 1) / kHugePage * kHugePage);
 #if defined(__linux__)
-  // Only whole pages of the block, so that none is larger in memory than before; where the system
-  // refuses, only speed is lost.
+  // Only whole pages of the block, so that none is larger in memory than its contents; where the
+  // system refuses, only speed is lost.
   if (memory != nullptr) madvise(memory, size / kHugePage * kHugePage, MADV_HUGEPAGE);
 #endif
   return memory;

@@ -63,9 +63,9 @@ std::vector<Number> definition(const AbcCompressiveParams& params,
 void AbcCompressiveParams::describe(ConfigDescription<AbcCompressiveParams>& d) {
   describe_preset(d, kPresets);
   d.field("slots", &AbcCompressiveParams::slots, "memory slots N").range(1, 65536);
-  d.choice("divide_by", &AbcCompressiveParams::divide_by, {"tokens", "ratio"},
-           "a slot is divided by the number of its tokens (their mean), or by n / N as equation 8 "
-           "says; the same where N divides the number n of tokens");
+  d.choice("divide_by", &AbcCompressiveParams::divide_by, {"ratio", "tokens"},
+           "a slot is divided by n / N, as equation 8 says, or by the number of its tokens (their "
+           "mean); the same where N divides the number n of tokens");
   describe_slot_read(d, "slots without tokens");
 }
 
@@ -74,7 +74,8 @@ Mechanism abc_compressive_mechanism() {
   facts.name = "abc_compressive";
   facts.title = "Attention with bounded memory, mean-pooled";
   facts.equation =
-      "c = n / N; slot l holds the mean of tokens t with floor((t - 1) / c) = l, t = 1, ..., n\n"
+      "c = n / N; slot l holds the sum of tokens t with floor((t - 1) / c) = l, t = 1, ..., n, "
+      "divided by c\n"
       "y_i = sum_l softmax_l(scale q_i . K~_l) V~_l";
   facts.complexity = "time 4 B H T N K";
   facts.sources = "Peng et al. 2022, ABC, equation 8";
@@ -82,9 +83,9 @@ Mechanism abc_compressive_mechanism() {
   facts.traits.growth = "T N";
   facts.presets = kPresets;
   facts.cost_cases = {"{slots: 256}"};
-  facts.variants = {"{slots: 7, divide_by: ratio, scale: 1}", "{slots: 50, mask_empty: false}"};
+  facts.variants = {"{slots: 7, divide_by: tokens, scale: 1}", "{slots: 50, mask_empty: false}"};
   facts.limits = {{"as many slots as tokens give soft-max attention",
-                   "{slots: 50}",
+                   "{slots: 50, divide_by: tokens}",
                    {Form::noncausal},
                    {},
                    soft_max_of_tokens},

@@ -8,7 +8,7 @@ namespace linnet {
 struct AbcCompressiveParams {
   std::string preset = "none";
   int64_t slots = 32;
-  std::string divide_by = "tokens";
+  std::string divide_by = "ratio";
   bool mask_empty = true;
   std::optional<double> scale;
   std::optional<double> dropout;  // null: the model's attention_dropout

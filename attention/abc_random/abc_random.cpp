@@ -10,7 +10,13 @@ namespace {
 
 const std::vector<Preset> kPresets = {
     {"abc", "language modelling: 64 slots (32 in the smaller setting)", {{"slots", "64"}}},
-    {"abc_mlm", "masked language modelling (diverged there)", {{"slots", "128"}}}};
+    {"abc_mlm", "masked language modelling (diverged there)", {{"slots", "128"}}},
+    {"abc_cross", "translation of sentences, cross-attention: 32 slots", {{"slots", "32"}}},
+    {"abc_causal", "translation of sentences, decoder: 32 slots", {{"slots", "32"}}},
+    {"abc_cross_document",
+     "translation of documents, cross-attention: 128 slots",
+     {{"slots", "128"}}},
+    {"abc_causal_document", "translation of documents, decoder: 64 slots", {{"slots", "64"}}}};
 
 class AbcRandomMixer : public AttentionMixer {
  public:

@@ -10,7 +10,10 @@ namespace linnet {
 namespace {
 
 const std::vector<Preset> kPresets = {
-    {"t5", "the study's T5: filters of 9", {{"conv", "9"}}},
+    {"linearized_llm", "the study's BERT and GPT-2 checkpoints: the defaults", {}},
+    {"t5",
+     "the study's T5: filters of 9; not its relative bias, normalised values and normed output",
+     {{"conv", "9"}}},
     {"text",
      "the paper's text, where the released code has relu(q^ . k^)^2",
      {{"kappa", "softmax"}}},

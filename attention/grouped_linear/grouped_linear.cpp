@@ -8,6 +8,7 @@ namespace linnet {
 namespace {
 
 const std::vector<Preset> kPresets = {
+    {"linearized_llm", "the study's BERT and GPT-2 checkpoints: the defaults", {}},
     {"loc_gro", "ablation: both branches with factor 1", {{"alpha", "one"}}},
     {"text",
      "the paper's text, where the released code has relu(q^ . k^)^2",

@@ -20,7 +20,9 @@ const std::vector<Preset> kPresets = {
     {"lavo", "language modelling: rank 64, window 16 (the best baseline's)", {}},
     {"lavo_lra", "Long Range Arena, heads of 32", {{"rank", "32"}, {"window", "256"}}},
     {"lavo_forecast", "time series", {{"rank", "16"}}},
-    {"without_epe", "ablation: no embedded position encoding", {{"epe", "off"}}},
+    {"without_epe",
+     "no embedded position encoding: an ablation, and the noncausal runs (summarisation)",
+     {{"epe", "off"}}},
     {"without_epe_cd",
      "ablation: raw tokens of the whole context are compressed; the window's half stays",
      {{"epe", "off"}, {"code_input", "x"}, {"global_scope", "all"}}}};

@@ -14,9 +14,13 @@ std::vector<double> mean_of_values(const ReferenceSequence<double>& s) {
 
 template <>
 const std::vector<Preset>& LinearParams::presets() {
-  static const std::vector<Preset> list = {{"fast_transformers",
-                                            "the authors' library adds 1e-6 to the denominator",
-                                            {{"normalizer", "add"}, {"floor", "1e-6"}}}};
+  static const std::vector<Preset> list = {
+      {"fast_transformers",
+       "the authors' library adds 1e-6 to the denominator",
+       {{"normalizer", "add"}, {"floor", "1e-6"}}},
+      {"survey", "the survey's tables: the defaults", {}},
+      {"leapformer", "LeaPformer's baseline: the defaults", {}},
+      {"abc", "ABC's baseline: the defaults", {}}};
   return list;
 }
 

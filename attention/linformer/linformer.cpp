@@ -24,6 +24,13 @@ const std::vector<Preset> kPresets = {
      "LAVO's Long Range Arena baseline: the same code",
      {{"slots", "128"}, {"sharing", "key_value_per_head"}, {"freeze", "true"}}},
     {"abc", "ABC's language models, causal: shared by keys, values and heads", {{"slots", "64"}}},
+    {"abc_mlm", "ABC's masked language models, noncausal", {{"slots", "128"}}},
+    {"linearized_llm",
+     "inside GPT-2 and T5 by You et al. 2024, who do not say how: causal as ABC, our reading",
+     {{"slots", "64"}}},
+    {"lucidrains",
+     "lucidrains/linformer: keys and values apart",
+     {{"slots", "256"}, {"sharing", "headwise"}, {"init", "uniform"}}},
     {"fairseq",
      "fairseq's example: a quarter of the length, keys and values apart",
      {{"slots", "0"}, {"sharing", "headwise"}, {"init", "xavier"}}}};

@@ -184,6 +184,11 @@ class LunaMixer : public TokenMixer {
     at.options.normalizer = SlotNormalizer::none;
     at.options.scale = logit_scale();
     at.options.mask_empty = false;
+    if (context.training) {
+      at.options.dropout = params_.dropout.value_or(options_.dropout);
+      at.options.dropout_key = draw_key("unpack", context);
+      at.place = context.place;
+    }
     at.query_mask = at.key_mask = context.key_mask;
     at.segments = context.segments;
     // Keys and values are the same vectors, and so are their sums.

@@ -178,9 +178,15 @@ Tensor combined(const Tensor& a, double factor_a, const Tensor& b, double factor
   return to;
 }
 
+// [B,T] of the device that q is on.
 template <typename T>
-const T* numbers_of(const Tensor& x) {
-  return x.defined() ? static_cast<const T*>(x.raw()) : nullptr;
+const T* numbers_of(const Tensor& x, DType dtype, const Tensor& q, const char* name) {
+  if (!x.defined()) return nullptr;
+  binding::check_leading(x, q, 2, kName, name);
+  require(x.dtype() == dtype && x.device() == q.device(), kName, ": expected ", name, " of ",
+          name_of(dtype), " on ", name_of(q.device()), ", got ", name_of(x.dtype()), " on ",
+          name_of(x.device()));
+  return static_cast<const T*>(x.raw());
 }
 
 }  // namespace
@@ -201,6 +207,8 @@ GroupPrefixResult group_prefix(const Variable& q, const Variable& k, const Varia
   const Shape sums{B, H, K, V}, turned_sums{B, H, V, K};
   require(state.completed.defined() == state.all.defined(), kName,
           ": sums over completed groups come with those over all tokens");
+  require(!context.options.whole || !state.all.defined(), kName,
+          ": sums over whole sequences continue from no state");
   for (const Variable& x : {state.completed, state.all}) {
     require(!x.defined() || x.shape() == sums, kName, ": expected sums ", sums, ", got ",
             x.defined() ? x.shape() : Shape());
@@ -216,9 +224,9 @@ GroupPrefixResult group_prefix(const Variable& q, const Variable& k, const Varia
   rule.whole = context.options.whole;
   rule.mean = context.options.mean;
   rule.scale = context.options.scale;
-  rule.mask = numbers_of<uint8_t>(context.mask);
-  rule.segments = numbers_of<int32_t>(context.segments);
-  rule.positions = numbers_of<int32_t>(context.positions);
+  rule.mask = numbers_of<uint8_t>(context.mask, DType::u8, q.value(), "mask");
+  rule.segments = numbers_of<int32_t>(context.segments, DType::i32, q.value(), "segments");
+  rule.positions = numbers_of<int32_t>(context.positions, DType::i32, q.value(), "positions");
 
   const Tensor before = binding::converted(state.completed, dtype, kName, device);
   const Tensor all = binding::converted(state.all, dtype, kName, device);
@@ -264,6 +272,7 @@ GroupPrefixResult group_prefix(const Variable& q, const Variable& k, const Varia
         gradients.add(3, turned_back(to_values.total, 1, to_values.visible, -1));
         gradients.add(4, turned_back(to_values.visible, 1, {}, 0));
       });
+  if (context.options.whole) return {outputs[0], {}};
   return {outputs[0], {outputs[1], outputs[2]}};
 }
 

@@ -185,10 +185,13 @@ SlotAttentionResult written_once(const SlotAttentionVariables& inputs,
   const std::vector<Variable> weights = write_weights(inputs.logits, state.mass, context);
   std::vector<Variable> of_values(2);
   if (inputs.value_logits.defined()) {
+    require(state.mass.defined() == state.value_mass.defined(), kName,
+            ": with weights of their own for values, a state has both masses or none");
     of_values = write_weights(inputs.value_logits, state.value_mass, context);
   }
   SlotAttentionContext sums = context;
   sums.write_time = false;
+  sums.accumulate = true;
   sums.options.control = SlotControl::given;
   sums.options.normalizer = SlotNormalizer::none;
   SlotMemory before;
@@ -231,6 +234,8 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
                                           const SlotAttentionContext& context,
                                           const SlotMemory& state) {
   if (context.write_time) return written_once(inputs, context, state);
+  require(context.accumulate, kName,
+          ": only weights that are fixed at write time can do without sums");
   const Device device = inputs.q.value().device();
   const DType dtype = storage_type({inputs.q, inputs.k, inputs.v});
   const Arrays arrays{converted(inputs.q, dtype, kName, device),

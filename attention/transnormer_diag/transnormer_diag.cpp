@@ -14,8 +14,12 @@ constexpr double kNormFloor = 1e-8;
 
 const std::vector<Preset> kPresets = {
     {"survey",
-     "blocks of 128 (64 for its Image and Pathfinder); the code that ran has no 1/sqrt(K)",
+     "blocks of 128; the code that ran has no 1/sqrt(K)",
      {{"window", "128"}, {"scale", "1"}}},
+    {"survey_image",
+     "the survey's Image and Pathfinder: blocks of 64",
+     {{"window", "64"}, {"scale", "1"}}},
+    {"linearized_llm", "the \"linearized LLM\" study: T2 with the defaults", {}},
     {"t1", "the paper's T1: relu and RMSNorm", {{"weights", "relu"}}}};
 
 class TransnormerDiagMixer : public AttentionMixer {

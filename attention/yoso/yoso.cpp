@@ -21,7 +21,9 @@ const std::vector<Preset> kPresets = {
     {"linearized_llm",
      "the only switch that its code has: 8 bits, in expectation",
      {{"bits", "8"}}},
-    {"huggingface", "the default of the Transformers library: 9 bits", {{"bits", "9"}}}};
+    {"huggingface",
+     "the defaults of the Transformers library: 9 bits, 64 hashes where they are sampled",
+     {{"bits", "9"}, {"hashes", "64"}}}};
 
 // sqrt(C) x / |x| over the last dimension.
 Variable direction(const Variable& x) {
@@ -298,6 +300,14 @@ Mechanism yoso_mechanism() {
     if (name == "q.weight" || name == "k.weight") std::fill(values.begin(), values.end(), 0);
     if (name == "q.bias" || name == "k.bias") std::fill(values.begin(), values.end(), 0.5);
   };
+  const auto opposite_directions = [=](const std::string& name, std::vector<double>& values) {
+    equal_directions(name, values);
+    if (name == "k.bias") std::fill(values.begin(), values.end(), -0.5);
+  };
+  const auto nothing = [](const ReferenceSequence<double>& s) {
+    return linear_attention_definition(
+        s, [](int64_t, int64_t, int64_t) { return 0.0; }, [](double) { return 1.0; });
+  };
   const auto normed_sum = [](const ReferenceSequence<double>& s) {
     std::vector<double> y = linear_attention_definition(
         s, [](int64_t, int64_t, int64_t) { return 1.0; }, [](double) { return 1.0; });
@@ -316,7 +326,17 @@ Mechanism yoso_mechanism() {
                    "{estimate: sampled, hashes: 3}",
                    {Form::noncausal, Form::cross},
                    equal_directions,
-                   normed_sum}};
+                   normed_sum},
+                  {"opposite directions never collide",
+                   "{}",
+                   {Form::noncausal, Form::causal, Form::cross},
+                   opposite_directions,
+                   nothing},
+                  {"nor do they in a hash that is drawn",
+                   "{estimate: sampled, hashes: 3}",
+                   {Form::noncausal, Form::cross},
+                   opposite_directions,
+                   nothing}};
   return define_mechanism<YosoParams, YosoMixer>(
       std::move(facts),
       [](const YosoParams& params, const auto& sequence) { return definition(params, sequence); });

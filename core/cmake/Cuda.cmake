@@ -59,10 +59,14 @@ endfunction()
 
 # Kernels as C++; the emulator itself is never instrumented but tells the sanitizers what it does.
 function(linnet_emulate)
+  set(flags ${LINNET_KERNEL_FLAGS})
+  if(LINNET_SANITIZE MATCHES "undefined")
+    list(APPEND flags -fsanitize=alignment)  # a GPU faults where the CPU does not
+  endif()
   foreach(source ${ARGN})
     if(source MATCHES "\\.cu$")
       set_source_files_properties(${source} PROPERTIES LANGUAGE CXX
-        COMPILE_OPTIONS "-x;c++;-fno-strict-aliasing;-Wno-unknown-pragmas;${LINNET_KERNEL_FLAGS}")
+        COMPILE_OPTIONS "-x;c++;-fno-strict-aliasing;-Wno-unknown-pragmas;${flags}")
     elseif(source MATCHES "/emulation/" AND LINNET_SANITIZE)
       set(define "")
       if(LINNET_SANITIZE MATCHES "address")

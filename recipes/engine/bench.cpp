@@ -61,29 +61,32 @@ TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t s
   result.label = label;
   result.parameters = model->parameters().count();
   const int warm_up = device.kind == DeviceKind::cuda ? 2 : 1;
-  for (int i = 0; i < warm_up; ++i) step.run(progress, next_batch);
+  for (int i = 0; i < warm_up; ++i) {
+    const double before = gemm_flop_count();
+    step.run(progress, next_batch);
+    // Of the first one: what a CUDA graph replays is not counted.
+    if (i == 0) result.gemm_gflop = (gemm_flop_count() - before) * 1e-9;
+  }
   reset_peak_memory(device);
   std::vector<double> seconds;
-  const double before = gemm_flop_count();
   for (int64_t i = 0; i < steps; ++i) {
     seconds.push_back(time_once(device, [&] {
       const UpdateResult update = step.run(progress, next_batch);
       result.tokens_per_step = update.tokens;
     }));
   }
-  result.gemm_gflop = (gemm_flop_count() - before) / static_cast<double>(steps) * 1e-9;
   result.step_seconds = median(std::move(seconds));
   result.peak_bytes = peak_allocated_bytes(device);
   return result;
 }
 
-Variable random_variable(const Shape& shape, uint64_t site, Device device) {
+Variable random_variable(const Shape& shape, uint64_t site, DType dtype, Device device) {
   const Tensor values = Tensor::zeros(shape);
   const RandomKey key{1, 0, site};
   for (int64_t i = 0; i < values.elements(); ++i) {
     values.data<float>()[i] = static_cast<float>(key.normal(static_cast<uint64_t>(i)));
   }
-  return Variable(values.to(device), true);
+  return Variable(values.to(dtype).to(device), true);
 }
 
 // The slope of the least-squares line through the logarithms.
@@ -123,17 +126,19 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   mixer_options.max_length = length;
   const auto mixer = mechanism.make(ConfigNode::map(), mixer_options,
                                     {root.child("attention"), root.child("tied_attention")});
-  parameters.materialize(1, DType::f32, DType::f32, device);
+  const DType dtype = options.dtype;
+  parameters.materialize(1, DType::f32, dtype, device);
   // Mechanisms without the usual four projections are timed with the maps that they have.
   const auto* attention = dynamic_cast<const AttentionMixer*>(mixer.get());
   const Shape heads{options.batch, length, options.heads, options.head_width};
   const Shape tokens{options.batch, length, mixer_options.width};
-  const MixInput input{random_variable(heads, 1, device),
-                       random_variable(heads, 2, device),
-                       random_variable(heads, 3, device),
-                       random_variable(tokens, 4, device),
+  const MixInput input{random_variable(heads, 1, dtype, device),
+                       random_variable(heads, 2, dtype, device),
+                       random_variable(heads, 3, dtype, device),
+                       random_variable(tokens, 4, dtype, device),
                        {}};
-  const Tensor seed = random_variable(attention != nullptr ? heads : tokens, 5, device).value();
+  const Tensor seed =
+      random_variable(attention != nullptr ? heads : tokens, 5, dtype, device).value();
   MixerContext context;
   std::vector<int32_t> positions;
   for (int64_t i = 0; i < options.batch * length; ++i) {
@@ -146,7 +151,7 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
     return attention != nullptr ? attention->mix(input, context, {}).y
                                 : mixer->forward(input.x, context, {}).y;
   };
-  const MixerCost cost = mixer->cost({options.batch, length, 0, DType::f32});
+  const MixerCost cost = mixer->cost({options.batch, length, 0, dtype});
   result.multiply_adds = attention != nullptr ? cost.mixing : cost.multiply_adds();
   result.forward_ms = 1e3 * median_seconds(device, options.runs, [&] {
                         const NoGrad off;
@@ -173,12 +178,12 @@ std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps
   return results;
 }
 
-double measure_gemm_peak(Device device) {
+double measure_gemm_peak(DType dtype, Device device) {
   const int64_t size =
-      kCudaBackend == CudaBackend::on && device.kind == DeviceKind::cuda ? 8192 : 512;
-  const Tensor a = random_variable({size, size}, 1, device).value();
-  const Tensor b = random_variable({size, size}, 2, device).value();
-  const Tensor c = Tensor::zeros({size, size}, DType::f32, device);
+      kCudaBackend == CudaBackend::on && device.kind == DeviceKind::cuda ? 4096 : 512;
+  const Tensor a = random_variable({size, size}, 1, dtype, device).value();
+  const Tensor b = random_variable({size, size}, 2, dtype, device).value();
+  const Tensor c = Tensor::zeros({size, size}, dtype, device);
   double best = 0;
   for (int run = 0; run < 20; ++run) {
     const double seconds = time_once(device, [&] {
@@ -201,6 +206,8 @@ std::vector<AttentionBench> bench_attention(
   positive("--head-width", options.head_width);
   positive("--runs", options.runs);
   for (const int64_t length : options.lengths) positive("a length", length);
+  require_usage(options.dtype == DType::f32 || options.dtype == DType::bf16,
+                "bench attention: --dtype is f32 or bf16, got ", name_of(options.dtype));
   std::vector<const Mechanism*> chosen;
   for (const std::string& name : options.mechanisms) {
     chosen.push_back(&find_mechanism(name));

@@ -17,7 +17,7 @@ struct TrainBench {
   int64_t parameters = 0;
   int64_t tokens_per_step = 0;
   double step_seconds = 0;  // median
-  double gemm_gflop = 0;    // of matrix products in one step, forward and backward
+  double gemm_gflop = 0;    // of matrix products in the first step, forward and backward
   size_t peak_bytes = 0;    // held by tensors
   double tokens_per_s() const { return static_cast<double>(tokens_per_step) / step_seconds; }
   double gflop_per_s() const { return gemm_gflop / step_seconds; }
@@ -29,9 +29,9 @@ struct TrainBench {
 std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps,
                                     Device device = {});
 
-// GFLOP/s of f32 products of the device (of a CPU: with the threads in use): the best of several
-// runs of a product, on a CPU one whose operands stay in cache.
-double measure_gemm_peak(Device device = {});
+// GFLOP/s of products of the device (of a CPU: with the threads in use): the best of several runs
+// of a product, on a CPU one whose operands stay in cache.
+double measure_gemm_peak(DType dtype = DType::f32, Device device = {});
 
 // One mechanism alone: projections excluded, except for mechanisms without the usual four, which
 // are timed with their own.
@@ -54,6 +54,7 @@ struct AttentionBenchOptions {
   std::vector<int64_t> lengths{4096};
   int64_t batch = 1, heads = 4, head_width = 64;
   int64_t runs = 5;
+  DType dtype = DType::f32;  // of activations and parameters; or bf16
   Device device;
 };
 

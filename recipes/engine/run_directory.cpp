@@ -99,8 +99,14 @@ Recipe load_recipe_of_run(const std::string& path, const std::vector<std::string
     const std::string directory = resume != "auto" ? resume
                                   : out.empty()    ? default_directory(text, path)
                                                    : out;
-    const NewestCheckpoint newest = CheckpointStore(directory).newest_valid();
-    if (newest.path) require_plugins(load_checkpoint(*newest.path));
+    std::optional<Checkpoint> checkpoint;
+    try {
+      const NewestCheckpoint newest = CheckpointStore(directory).newest_valid();
+      if (newest.path) checkpoint = load_checkpoint(*newest.path);
+    } catch (const Error&) {
+      // What is wrong with the recipe is said below.
+    }
+    if (checkpoint) require_plugins(*checkpoint);
     throw;
   }
 }

@@ -136,8 +136,10 @@ TEST(Registry, LavoRefusesASeparateAttentionThatNothingWouldRead) {
 }
 
 TEST(Registry, LeapformerAddsTheParametersThatItsPaperCounts) {
-  // Two blocks with heads of 32: 132 for r = 1, 276 for r = 2, 2180 for r = 16.
-  for (const auto& [hidden, expected] : {std::pair{"1", 132}, {"2", 276}, {"16", 2180}}) {
+  // Two blocks with heads of 32: 132 for r = 1, 276 for r = 2, 2180 for r = 16,
+  // 4356 for r = 32.
+  for (const auto& [hidden, expected] :
+       {std::pair{"1", 132}, {"2", 276}, {"16", 2180}, {"32", 4356}}) {
     ParameterSet plain, leap;
     MixerOptions options;
     options.width = 64;
@@ -153,27 +155,40 @@ TEST(Registry, LeapformerAddsTheParametersThatItsPaperCounts) {
   }
 }
 
-TEST(Registry, MechanismsAddTheParametersThatTheirPapersCount) {
-  const auto added = [](const char* name, const std::string& option, const std::string& value) {
-    MixerOptions options;
-    options.width = 1024;
-    options.heads = 8;
-    const auto count = [&](const ConfigNode& config) {
-      ParameterSet set;
-      const ParameterScope root(set);
-      make_mixer_factory(config, Form::causal)(options, {root.child("own"), root.child("tied")});
-      return set.count();
-    };
-    ConfigNode config = section({{"name", name}});
-    if (!option.empty()) config.set(option, ConfigNode::scalar(value));
-    return count(config) - count(section({{"name", "softmax"}}));
+// What one layer has beyond soft-max attention's.
+int64_t added(const ConfigNode& config, int64_t width, int64_t heads, Form form = Form::causal) {
+  MixerOptions options;
+  options.width = width;
+  options.heads = heads;
+  options.max_length = 512;
+  options.form = form;
+  const auto count = [&](const ConfigNode& attention) {
+    ParameterSet set;
+    const ParameterScope root(set);
+    make_mixer_factory(attention, form)(options, {root.child("own"), root.child("tied")});
+    return set.count();
   };
-  for (const char* name : {"linear", "relu", "rope_linear", "performer", "transnormer_norm"}) {
-    EXPECT_EQ(added(name, "", ""), 0) << name;
+  return count(config) - count(section({{"name", "softmax"}}));
+}
+
+TEST(Registry, MechanismsAddTheParametersThatTheirPapersCount) {
+  for (const char* name : {"linear", "relu", "rope_linear", "performer", "transnormer_norm",
+                           "transnormer_diag", "cosformer", "local", "yoso", "abc_random",
+                           "abc_cluster", "abc_window", "abc_dilated", "abc_l2g"}) {
+    EXPECT_EQ(added(section({{"name", name}}), 1024, 8), 0) << name;
   }
-  EXPECT_EQ(added("t2r", "features", "32"), 33024);          // H k (K + 1)
-  EXPECT_EQ(added("rfa", "", ""), 1024);                     // sigma
-  EXPECT_EQ(added("rfa", "gate", "true"), 1024 + 8 * 1025);  // and a gate a head
+  EXPECT_EQ(added(section({{"name", "abc_compressive"}}), 1024, 8, Form::noncausal), 0);
+  // H k (K + 1); sigma, and a gate a head.
+  EXPECT_EQ(added(section({{"name", "t2r"}, {"features", "32"}}), 1024, 8), 33024);
+  EXPECT_EQ(added(section({{"name", "rfa"}}), 1024, 8), 1024);
+  EXPECT_EQ(added(section({{"name", "rfa"}, {"gate", "true"}}), 1024, 8), 1024 + 8 * 1025);
+  // The basis H r K, and one number for each of 2 w - 1 distances of a head.
+  EXPECT_EQ(added(section({{"name", "lavo"}, {"epe", "off"}}), 768, 12), 64 * 768);
+  EXPECT_EQ(added(section({{"name", "lavo"}}), 768, 12), 64 * 768 + 12 * 31);
+  EXPECT_EQ(added(section({{"name", "lavo"}, {"epe", "off"}}), 512, 8), 64 * 512);
+  // RoBERTa base with 128 slots: H N E, one for all layers.
+  EXPECT_EQ(added(section({{"name", "abc_mlp"}, {"preset", "abc_mlm"}}), 768, 12, Form::noncausal),
+            12 * 128 * 768);
 }
 
 TEST(MechanismTable, IsTheOneInTheReadme) {

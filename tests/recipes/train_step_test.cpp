@@ -97,6 +97,22 @@ TEST_F(TrainStepTest, RecomputingBlocksGivesTheSameBits) {
   EXPECT_GE(checked, 3);
 }
 
+// Language models where there is a causal form, classifiers elsewhere.
+TEST_F(TrainStepTest, EveryMechanismLowersItsLoss) {
+  const auto mean_loss = [](const std::vector<UpdateResult>& results, size_t begin) {
+    double sum = 0;
+    for (size_t i = begin; i < begin + 5; ++i) sum += results[i].loss;
+    return sum / 5;
+  };
+  for (const Mechanism& mechanism : mechanisms()) {
+    const std::vector<std::string> changes = {test::small_attention(mechanism), "model.width=16"};
+    const bool decoder = test::small_traits(mechanism).has(Form::causal);
+    const auto results = updates(decoder ? recipe(changes) : classifier(changes), 40).results;
+    EXPECT_TRUE(mean_loss(results, 35) < 0.9 * mean_loss(results, 0))
+        << mechanism.name << ": " << mean_loss(results, 0) << " to " << mean_loss(results, 35);
+  }
+}
+
 TEST_F(TrainStepTest, Bf16FollowsF32) {
   const auto losses = [&](const std::string& precision) {
     return updates(recipe({"train.precision=" + precision, "model.width=16"}), 60).results;

@@ -45,6 +45,22 @@ TEST_F(BenchCli, GrowthIsPrintedAndLimited) {
   EXPECT_EQ(beyond.code, 1);
   EXPECT_THAT(beyond.err, HasSubstr("grows faster than T to the 0.001: linear"));
   expect_error({"bench", "attention", "linear", "--max-growth", "1.1"}, 2, "two lengths or more");
+  expect_error({"bench", "attention", "linear", "--lengths", "16,16", "--max-growth", "1.1"}, 2,
+               "two lengths or more");
+  expect_error({"bench", "attention", "softmax", "--lengths", "16,32", "--max-growth", "3"}, 2,
+               "none of these mechanisms declares linear work");
+}
+
+TEST_F(BenchCli, AttentionIsMeasuredInTheAskedPrecision) {
+  const auto peak = [&](const char* dtype) {
+    const Outcome outcome =
+        linnet({"bench", "attention", "linear", "--lengths", "512", "--runs", "1", "--threads", "1",
+                "--device", "cpu", "--json", "--dtype", dtype});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return parse_json(outcome.out, "stdout").at("points").elements()[0].at("peak_bytes").integer();
+  };
+  EXPECT_NE(peak("f32"), peak("bf16"));
+  expect_error({"bench", "attention", "linear", "--dtype", "f64"}, 2, "f32 or bf16, got f64");
 }
 
 TEST(AttentionGrowth, IsTheSlopeOfTheLogarithms) {

@@ -1,11 +1,14 @@
 // linnet bench train | attention.
 #include "recipes/engine/bench.h"
 
+#include <algorithm>
 #include <CLI/CLI.hpp>
 #include <iomanip>
 #include <iostream>
 #include <optional>
+#include <set>
 
+#include "attention/registry.h"
 #include "core/gemm.h"
 #include "core/threads.h"
 #include "tools/cli/commands.h"
@@ -17,9 +20,10 @@ constexpr double kMiB = 1024.0 * 1024.0;
 
 int bench_train_command(const std::string& path, const std::vector<std::string>& overrides,
                         int64_t steps, Device device, bool json) {
-  const double peak = measure_gemm_peak(device);
-  const std::vector<TrainBench> results =
-      bench_train(load_recipe_node(path, overrides), steps, device);
+  const ConfigNode node = load_recipe_node(path, overrides);
+  const std::vector<TrainBench> results = bench_train(node, steps, device);
+  const bool bf16 = parse_recipe(node).train.precision == Precision::bf16;
+  const double peak = measure_gemm_peak(bf16 ? DType::bf16 : DType::f32, device);
   JsonValue points = JsonValue::array();
   if (!json) {
     const std::string where =
@@ -138,8 +142,14 @@ int bench_attention_command(const AttentionBenchOptions& options,
                             const std::optional<double>& max_growth, bool json) {
   require_usage(!options.all || options.mechanisms.empty(),
                 "--all measures every mechanism; name none beside it");
-  require_usage(!max_growth || options.lengths.size() > 1,
+  const auto linear = [](const std::string& name) {
+    return find_mechanism(name).traits.growth_exponent() == 1;
+  };
+  const std::vector<std::string>& names = options.mechanisms;
+  require_usage(!max_growth || std::set(options.lengths.begin(), options.lengths.end()).size() > 1,
                 "--max-growth needs two lengths or more, e.g. --lengths 2048,32768");
+  require_usage(!max_growth || names.empty() || std::any_of(names.begin(), names.end(), linear),
+                "--max-growth: none of these mechanisms declares linear work");
   bool headed = json;
   const std::vector<AttentionBench> results =
       bench_attention(options, [&](const AttentionBench& point) {
@@ -214,6 +224,9 @@ void add_bench(CLI::App& app, Command& chosen) {
                    "timed runs at most, of which the median counts; fewer where they take seconds")
       ->capture_default_str()
       ->check(at_least(1));
+  auto dtype = std::make_shared<std::string>("f32");
+  attention->add_option("--dtype", *dtype, "f32 or bf16, of activations and parameters")
+      ->capture_default_str();
   auto max_growth = std::make_shared<std::optional<double>>();
   attention->add_option(
       "--max-growth", *max_growth,
@@ -231,6 +244,7 @@ void add_bench(CLI::App& app, Command& chosen) {
     chosen = [=] {
       options->device = use_device(*device);
       options->form = form_from_name(*form);
+      options->dtype = dtype_from_name(*dtype);
       return bench_attention_command(*options, *max_growth, *json);
     };
   });

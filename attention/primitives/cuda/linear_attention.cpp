@@ -160,10 +160,10 @@ void linear_attention_causal_forward(const LinearAttentionContext& context,
   require(in.query_proportions.defined() == in.key_proportions.defined(),
           "linear_attention: proportions must be given for both queries and keys, or for neither");
   const int64_t m = memory.size(2), V = memory.size(3);
+  check_widths(m, V);
   if (y.dtype() == DType::bf16) {
     return fast_causal_forward(context, in, y, memory, mass, denominators);
   }
-  check_widths(m, V);
   StateScan scan = scan_of(m, V, in.k.size(2));
   scan.left = key_features(context, in);
   scan.right = values_with_mass(in.v, context.key_mask);

@@ -84,10 +84,12 @@ void run(const Forward& call, const Pieces& pieces) {
   a.map = call.options.feature_map;
   a.piece_tokens = pieces.tokens;
   a.tiles = static_cast<int>((call.v.K + N - 1) / N);
-  launch({"linear_attention_fast_sums",
-          dim3(blocks_for(call.k.B * call.k.H * a.tiles, 1), static_cast<unsigned>(pieces.count)),
-          kTileThreads, shared_bytes<Layout<M, N>>()},
-         linear_attention_fast_sums<M, N>, a);
+  launch(
+      {"linear_attention_fast_sums",
+       // The last piece's sum is nobody's start.
+       dim3(blocks_for(call.k.B * call.k.H * a.tiles, 1), static_cast<unsigned>(pieces.count - 1)),
+       kTileThreads, shared_bytes<Layout<M, N>>()},
+      linear_attention_fast_sums<M, N>, a);
 }
 
 // From the sum of each piece to that of all pieces before it, and the carried state (null: none).
@@ -97,7 +99,7 @@ void add_up(const Tensor& sums, int64_t pieces, const float* carried) {
   for_each("linear_attention_fast_starts", size, [=] __device__(int64_t i) {
     float before = carried == nullptr ? 0.0f : carried[i];
     for (int64_t piece = 0; piece < pieces; ++piece) {
-      const float own = numbers[piece * size + i];
+      const float own = piece + 1 < pieces ? numbers[piece * size + i] : 0.0f;
       numbers[piece * size + i] = before;
       before += own;
     }
