@@ -62,12 +62,22 @@ void describe_gated_length(ConfigDescription<Params>& d) {
            "N that sums over a whole sequence are divided by: the training context, or the padded "
            "length of the call (noncausal only)");
 }
-// Of weights of pairs.
+// Of weights of pairs; `softmax`: whether they may be normalised over all keys.
 template <typename Params>
-void describe_gated_weights(ConfigDescription<Params>& d) {
-  d.choice("weights", own_member<Params>(&GatedUnitOptions::weights),
-           {{"relu_squared", BlockWeights::relu_squared}, {"laplace", BlockWeights::laplace}},
-           "relu(x)^2 of a logit, or the bounded (1 + erf(...)) / 2 near it");
+void describe_gated_weights(ConfigDescription<Params>& d, bool softmax = false) {
+  const auto member = own_member<Params>(&GatedUnitOptions::weights);
+  const std::string help = "relu(x)^2 of a logit, or the bounded (1 + erf(...)) / 2 near it";
+  if (softmax) {
+    d.choice("weights", member,
+             {{"relu_squared", BlockWeights::relu_squared},
+              {"laplace", BlockWeights::laplace},
+              {"softmax", BlockWeights::softmax}},
+             help + ", or the soft-max of the logits over the keys");
+  } else {
+    d.choice("weights", member,
+             {{"relu_squared", BlockWeights::relu_squared}, {"laplace", BlockWeights::laplace}},
+             help);
+  }
   d.choice("bias", own_member<Params>(&GatedUnitOptions::bias), {"none", "t5", "toeplitz"},
            "of a distance: none, 32 buckets times sqrt(s), or a number for each of the context");
   d.field("dropout", own_member<Params>(&GatedUnitOptions::dropout),

@@ -1,7 +1,9 @@
 // FLASH-Quad: parameters, mixer, literal definition, registry entry.
 #include "attention/flash_quad/flash_quad.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "attention/define.h"
 #include "attention/flash/gated_unit_reference.h"
@@ -23,7 +25,10 @@ const std::vector<Preset> kPresets = {
       {"length", "padded"}}},
     {"linearized_llm",
      "as its FLASH models train: the Laplace weights, token shift",
-     {{"weights", "laplace"}, {"token_shift", "true"}}}};
+     {{"weights", "laplace"}, {"token_shift", "true"}}},
+    {"linearized_llm_softmax",
+     "the soft-max mode of that code, which its text calls the original attention",
+     {{"weights", "softmax"}, {"token_shift", "true"}}}};
 
 const std::vector<std::string> kCopies = {"query", "key"};
 
@@ -97,13 +102,28 @@ std::vector<Number> definition(const FlashQuadParams& params, const ReferenceSeq
   const auto factor = static_cast<Number>(
       params.bias_factor(static_cast<double>(s.E), static_cast<double>(divisor)));
   std::vector<Number> y(static_cast<size_t>(s.T * unit.e), 0);
+  const bool softmax = params.weights == BlockWeights::softmax;
   for (int64_t i = 0; i < s.T; ++i) {
     Number* out = &y[static_cast<size_t>(i * unit.e)];
+    const auto logit = [&](int64_t j) {
+      return dot_product(unit.copy(0, i), unit.copy(1, j), unit.s) / divisor +
+             reference_bias(params, s, j - i, factor, s.options.max_length);
+    };
+    Number largest = 0, total = 1;
+    if (softmax) {
+      largest = -std::numeric_limits<Number>::infinity();
+      for (int64_t j = 0; j < s.T; ++j) {
+        if (s.sees(i, j)) largest = std::max(largest, logit(j));
+      }
+      total = 0;
+      for (int64_t j = 0; j < s.T; ++j) {
+        if (s.sees(i, j)) total += std::exp(logit(j) - largest);
+      }
+    }
     for (int64_t j = 0; j < s.T; ++j) {
       if (!s.sees(i, j)) continue;
-      const Number logit = dot_product(unit.copy(0, i), unit.copy(1, j), unit.s) / divisor +
-                           reference_bias(params, s, j - i, factor, s.options.max_length);
-      const Number weight = reference_weight(params.weights, logit);
+      const Number weight = softmax ? std::exp(logit(j) - largest) / total
+                                    : reference_weight(params.weights, logit(j));
       for (int64_t c = 0; c < unit.e; ++c) out[c] += weight * unit.value(j)[c];
     }
     for (int64_t c = 0; c < unit.e; ++c) {
@@ -117,7 +137,7 @@ std::vector<Number> definition(const FlashQuadParams& params, const ReferenceSeq
 
 void FlashQuadParams::describe(ConfigDescription<FlashQuadParams>& d) {
   describe_gated_maps(d, kPresets);
-  describe_gated_weights(d);
+  describe_gated_weights(d, true);
   describe_gated_length(d);
   d.choice("bias_place", &FlashQuadParams::bias_place, {"after", "before"},
            "the bias is added after, or before, the logits are divided by N");
@@ -159,7 +179,8 @@ Mechanism flash_quad_mechanism() {
   facts.presets = kPresets;
   facts.variants = {"{key_width: 8, bias: toeplitz, rope: whole, token_shift: true}",
                     "{key_width: 6, preset: lucidrains, expansion: 1}",
-                    "{key_width: 8, weights: laplace, bias: none}"};
+                    "{key_width: 8, weights: laplace, bias: none}",
+                    "{key_width: 6, weights: softmax, expansion: 1}"};
   facts.limits = {{"gates of zeros give zeros",
                    "{key_width: 8}",
                    {Form::noncausal, Form::causal},
