@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <numbers>
 
 #include "attention/yoso/collisions.h"
@@ -14,10 +15,10 @@
 namespace linnet {
 namespace {
 
-constexpr int64_t kRows = 1, kLength = 6, kWidth = 4, kBits = 5;
+constexpr int64_t kRows = 1, kLength = 6, kHeads = 2, kWidth = 4, kBits = 5;
 using Vectors = std::vector<std::vector<double>>;
 
-Vectors draws(const char* name) {
+Vectors draws(const std::string& name) {
   const RandomKey key = RandomKey{3, 0, 0}.at(name);
   Vectors result(kLength);
   for (uint64_t i = 0; i < kLength * kWidth; ++i) result[i / kWidth].push_back(key.normal(i));
@@ -49,58 +50,103 @@ void add(std::vector<double>& to, double factor, const std::vector<double>& x) {
   for (size_t c = 0; c < x.size(); ++c) to[c] += factor * x[c];
 }
 
-Variable leaf(const Vectors& x) {
-  const Tensor values = Tensor::empty({kRows, kLength, 1, kWidth}, DType::f64);
-  for (int64_t i = 0; i < values.elements(); ++i) {
-    values.data<double>()[i] = x[static_cast<size_t>(i / kWidth)][static_cast<size_t>(i % kWidth)];
+// Of every head.
+using Heads = std::vector<Vectors>;
+
+Heads draws_of_heads(const char* name) {
+  Heads result;
+  for (int64_t h = 0; h < kHeads; ++h) result.push_back(draws(concat(name, h)));
+  return result;
+}
+
+double& at(const Tensor& x, int64_t i, int64_t h, size_t c) {
+  return x.data<double>()[(i * x.size(2) + h) * kWidth + static_cast<int64_t>(c)];
+}
+
+Variable leaf(const Heads& x) {
+  const Tensor values = Tensor::empty({kRows, kLength, std::ssize(x), kWidth}, DType::f64);
+  for (int64_t h = 0; h < std::ssize(x); ++h) {
+    for (int64_t i = 0; i < kLength; ++i) {
+      for (size_t c = 0; c < kWidth; ++c) at(values, i, h, c) = x[h][i][c];
+    }
   }
   return Variable(values, true);
 }
 
-void expect_equal(const Variable& x, const Vectors& expected, const char* what) {
-  for (int64_t i = 0; i < x.grad().elements(); ++i) {
-    EXPECT_NEAR(x.grad().data<double>()[i],
-                expected[static_cast<size_t>(i / kWidth)][static_cast<size_t>(i % kWidth)], 1e-12)
-        << what << i;
+void expect_equal(const Variable& x, const Heads& expected, const char* what) {
+  for (int64_t h = 0; h < kHeads; ++h) {
+    for (int64_t i = 0; i < kLength; ++i) {
+      for (size_t c = 0; c < kWidth; ++c) {
+        EXPECT_NEAR(at(x.grad(), i, h, c), expected[h][i][c], 1e-12) << what << i << "," << h;
+      }
+    }
   }
 }
 
-TEST(Yoso, BackwardIsTheSurrogate) {
-  const Vectors q = draws("q"), k = draws("k"), v = draws("v"), dy = draws("dy");
-  const Vectors zeros(kLength, std::vector<double>(kWidth, 0));
-  Vectors dq = zeros, dk = zeros, dv = zeros, dk_unit = zeros;
-  for (size_t i = 0; i < kLength; ++i) {
-    std::vector<double> weights, y(kWidth, 0), dq_unit(kWidth, 0);
-    for (size_t j = 0; j < kLength; ++j) {
-      const double angle = std::acos(dot(unit(q[i]), unit(k[j])));
-      weights.push_back(std::pow(1 - angle / std::numbers::pi, kBits));
-      add(y, weights[j], v[j]);
-    }
-    const std::vector<double> G = through_norm(y, dy[i]);
-    for (size_t j = 0; j < kLength; ++j) {
-      const double slope = 0.5 * kBits * weights[j] * dot(G, v[j]);
-      add(dq_unit, slope, unit(k[j]));
-      add(dk_unit[j], slope, unit(q[i]));
-      add(dv[j], weights[j], G);
-    }
-    dq[i] = through_norm(q[i], dq_unit);
-  }
-  for (size_t j = 0; j < kLength; ++j) dk[j] = through_norm(k[j], dk_unit[j]);
+// The paper's formula for one head.
+struct Surrogate {
+  Vectors dq, dk, dv;
 
-  ParameterSet set;
-  const ParameterScope root(set);
-  MixerOptions options;
-  options.width = kWidth;
-  options.heads = 1;
-  options.form = Form::noncausal;
-  const auto mixer = find_mechanism("yoso").make(parse_yaml("{bits: 5}", "test"), options,
-                                                 {root.child("own"), root.child("tied")});
-  const auto& attention = dynamic_cast<const AttentionMixer&>(*mixer);
-  const Variable vq = leaf(q), vk = leaf(k), vv = leaf(v);
-  backward({attention.mix({vq, vk, vv, {}, {}}, {}, {}).y}, {leaf(dy).value()});
-  expect_equal(vq, dq, "dq");
-  expect_equal(vk, dk, "dk");
-  expect_equal(vv, dv, "dv");
+  Surrogate(const Vectors& q, const Vectors& k, const Vectors& v, const Vectors& dy,
+            const std::function<bool(size_t, size_t)>& sees) {
+    dq = dk = dv = Vectors(kLength, std::vector<double>(kWidth, 0));
+    Vectors dk_unit = dk;
+    for (size_t i = 0; i < kLength; ++i) {
+      std::vector<double> weights(kLength, 0), y(kWidth, 0), dq_unit(kWidth, 0);
+      for (size_t j = 0; j < kLength; ++j) {
+        if (!sees(i, j)) continue;
+        const double angle = std::acos(dot(unit(q[i]), unit(k[j])));
+        weights[j] = std::pow(1 - angle / std::numbers::pi, kBits);
+        add(y, weights[j], v[j]);
+      }
+      const std::vector<double> G = through_norm(y, dy[i]);
+      for (size_t j = 0; j < kLength; ++j) {
+        const double slope = 0.5 * kBits * weights[j] * dot(G, v[j]);
+        add(dq_unit, slope, unit(k[j]));
+        add(dk_unit[j], slope, unit(q[i]));
+        add(dv[j], weights[j], G);
+      }
+      dq[i] = through_norm(q[i], dq_unit);
+    }
+    for (size_t j = 0; j < kLength; ++j) dk[j] = through_norm(k[j], dk_unit[j]);
+  }
+};
+
+TEST(Yoso, BackwardIsTheSurrogate) {
+  const Heads q = draws_of_heads("q"), k = draws_of_heads("k"), v = draws_of_heads("v"),
+              dy = draws_of_heads("dy");
+  constexpr size_t kMasked = 4;  // a source token
+  for (const Form form : {Form::noncausal, Form::causal, Form::cross}) {
+    SCOPED_TRACE(name_of(form));
+    Heads dq, dk, dv;
+    for (size_t h = 0; h < kHeads; ++h) {
+      Surrogate expected(q[h], k[h], v[h], dy[h], [&](size_t i, size_t j) {
+        return form == Form::causal ? j <= i : form == Form::noncausal || j != kMasked;
+      });
+      dq.push_back(std::move(expected.dq));
+      dk.push_back(std::move(expected.dk));
+      dv.push_back(std::move(expected.dv));
+    }
+    ParameterSet set;
+    const ParameterScope root(set);
+    MixerOptions options;
+    options.width = kHeads * kWidth;
+    options.heads = kHeads;
+    options.form = form;
+    const auto mixer = find_mechanism("yoso").make(parse_yaml("{bits: 5}", "test"), options,
+                                                   {root.child("own"), root.child("tied")});
+    const auto& attention = dynamic_cast<const AttentionMixer&>(*mixer);
+    MixerContext context;
+    if (form == Form::cross) {
+      context.source_mask = Tensor::full({kRows, kLength}, 1, DType::u8);
+      context.source_mask.data<uint8_t>()[kMasked] = 0;
+    }
+    const Variable vq = leaf(q), vk = leaf(k), vv = leaf(v);
+    backward({attention.mix({vq, vk, vv, {}, {}}, context, {}).y}, {leaf(dy).value()});
+    expect_equal(vq, dq, "dq");
+    expect_equal(vk, dk, "dk");
+    expect_equal(vv, dv, "dv");
+  }
 }
 
 // Codes [B,T,1,hashes] that random keys draw from `count`; some tokens take no part.
@@ -174,7 +220,7 @@ TEST(Yoso, SampledCollisionsAreTheirFormulaInValuesAndGradients) {
 TEST(Yoso, ManyHashesComeNearTheExpectation) {
   constexpr int64_t kHashes = 20000, kFew = 3;
   const Vectors q = draws("q"), k = draws("k");
-  const Variable vq = leaf(q), vk = leaf(k);
+  const Variable vq = leaf({q}), vk = leaf({k});
   Tensor planes = test::random_tensor({1, kHashes * kFew, kWidth}, "planes");
   const Tensor query_codes = hash_codes(vq.value(), planes, {}, kFew);
   const Tensor key_codes = hash_codes(vk.value(), planes, {}, kFew);
