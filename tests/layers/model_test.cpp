@@ -255,6 +255,27 @@ TEST(DecoderLm, ParameterCountOfGpt2) {
   EXPECT_EQ(model.parameters().count(), 12 * 7087872 + 1536 + 50257 * 768);
 }
 
+TEST(EncoderClassifier, ParameterCountsOfLongRangeArena) {
+  // Two layers of width 64 as Skyformer's code has them; LeaPformer's and LAVO's runs count these.
+  ModelConfig config;
+  config.kind = "encoder";
+  config.layers = 2;
+  config.width = 64;
+  config.heads = 2;
+  config.feed_forward_width = 128;
+  config.head_width = 128;
+  config.positions = "learned";
+  struct Task {
+    int64_t vocabulary, length, classes, expected;
+  };
+  for (const Task& task : {Task{32, 2048, 10, 209802}, Task{512, 1024, 2, 173954},
+                           Task{512, 4096, 2, 370562}, Task{256, 1024, 10, 158602}}) {
+    const EncoderClassifier model(config, task.vocabulary, task.length, task.classes,
+                                  test::mean_mixers());
+    EXPECT_EQ(model.parameters().count(), task.expected) << task.vocabulary << ", " << task.length;
+  }
+}
+
 TEST(EncoderClassifier, PoolsOnlyValidTokens) {
   ModelConfig config = small_config();
   config.kind = "encoder";
