@@ -68,6 +68,17 @@ MixerCost block_attention_cost(const MixerOptions& options, const BlockAttention
   return cost;
 }
 
+MixerCost full_attention_cost(const MixerOptions& options, const MixerShape& shape) {
+  if (options.form != Form::cross) {
+    BlockAttentionOptions all;
+    all.causal = options.form == Form::causal;
+    return block_attention_cost(options, all, kKeepAll, shape);
+  }
+  const auto keys = static_cast<double>(shape.batch * shape.keys * 2 * options.width);
+  return {.mixing = static_cast<double>(shape.queries) * keys,
+          .bytes = keys * static_cast<double>(size_of(shape.dtype))};
+}
+
 double carried_keys_bytes(const MixerOptions& options, int64_t keep, const MixerShape& shape) {
   const int64_t kept = keep < 0 ? shape.queries : std::min(keep, shape.queries);
   const double token =

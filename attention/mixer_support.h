@@ -48,6 +48,8 @@ double visible_pairs(const BlockAttentionOptions& pattern, int64_t T);
 // What block attention in a self form takes and, if causal, leaves: the last `keep` tokens.
 MixerCost block_attention_cost(const MixerOptions& options, const BlockAttentionOptions& pattern,
                                int64_t keep, const MixerShape& shape);
+// What attention to all keys takes in any form and, but for the noncausal one, leaves.
+MixerCost full_attention_cost(const MixerOptions& options, const MixerShape& shape);
 // Bytes of the keys and values that carry_keys leaves after that many tokens.
 double carried_keys_bytes(const MixerOptions& options, int64_t keep, const MixerShape& shape);
 
