@@ -109,17 +109,17 @@ Expected expected_by(const Setup& setup, const Weights& weights, const Batch& ba
   const auto source = setup.cross()
                           ? stored<Number>(batch.source.to_vector<double>(), round_to_bf16)
                           : std::vector<Number>();
-  const bool projected = weights.contains("q.weight");
-  std::vector<Number> q, k, v;
-  if (projected) {
-    const std::vector<Number>& read = setup.cross() ? source : x;
-    q = project(x, E, weights, "q", round_to_bf16);
-    k = project(read, E, weights, "k", round_to_bf16);
-    v = project(read, E, weights, "v", round_to_bf16);
-    if (setup.options.rotary_width > 0) {
-      rotate(q, setup.options, batch.positions, round_to_bf16);
-      rotate(k, setup.options, batch.positions, round_to_bf16);
-    }
+  // Empty where the mechanism has no such projection.
+  const auto projected = [&](const std::vector<Number>& read, const std::string& name) {
+    if (!weights.contains(name + ".weight")) return std::vector<Number>();
+    return project(read, E, weights, name, round_to_bf16);
+  };
+  const std::vector<Number>& read = setup.cross() ? source : x;
+  std::vector<Number> q = projected(x, "q"), k = projected(read, "k");
+  const std::vector<Number> v = projected(read, "v");
+  for (std::vector<Number>* vectors : {&q, &k}) {
+    if (setup.options.rotary_width == 0 || vectors->empty()) continue;
+    rotate(*vectors, setup.options, batch.positions, round_to_bf16);
   }
   // Channels that enter the output projection, as many as the definition gives.
   int64_t C = E;
@@ -142,11 +142,9 @@ Expected expected_by(const Setup& setup, const Weights& weights, const Batch& ba
     s.stores_bf16 = round_to_bf16;
     const int64_t from = piece.row * T + piece.begin;
     const int64_t key_from = setup.cross() ? piece.row * S : from;
-    if (projected) {
-      s.q = part(q, from * E, (from + s.T) * E);
-      s.k = part(k, key_from * E, (key_from + s.S) * E);
-      s.v = part(v, key_from * E, (key_from + s.S) * E);
-    }
+    if (!q.empty()) s.q = part(q, from * E, (from + s.T) * E);
+    if (!k.empty()) s.k = part(k, key_from * E, (key_from + s.S) * E);
+    if (!v.empty()) s.v = part(v, key_from * E, (key_from + s.S) * E);
     s.x = part(x, from * E, (from + s.T) * E);
     if (setup.cross()) s.source = part(source, key_from * E, (key_from + s.S) * E);
     const Tensor& key_mask = setup.cross() ? batch.source_mask : batch.mask;

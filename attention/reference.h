@@ -20,7 +20,8 @@ template <typename Number>
 struct ReferenceSequence {
   Form form = Form::causal;
   int64_t T = 0, S = 0, H = 0, K = 0, V = 0, E = 0;
-  std::vector<Number> q, k, v;                            // [T,H,K], [S,H,K], [S,H,V]
+  // [T,H,K], [S,H,K], [S,H,V]; empty where the mechanism has no such projection.
+  std::vector<Number> q, k, v;
   std::vector<Number> x, source;                          // [T,E], [S,E]; source only for cross
   std::vector<uint8_t> key_valid;                         // [S]
   std::vector<int32_t> positions;                         // [T], inside the document

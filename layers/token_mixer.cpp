@@ -83,8 +83,9 @@ Initializer projection_init(std::string_view style, double gain, int64_t fan_in,
   throw UsageError(concat("unknown init '", style, "'; expected xavier, uniform or normal"));
 }
 
-AttentionMixer::AttentionMixer(const MixerOptions& options, const MixerScope& scope)
-    : options_(options), site_(scope.own.prefix()) {
+AttentionMixer::AttentionMixer(const MixerOptions& options, const MixerScope& scope,
+                               const Projections& projections)
+    : options_(options), projections_(projections), site_(scope.own.prefix()) {
   const int64_t width = options.width;
   require_usage(width > 0 && options.heads > 0 && width % options.heads == 0, "attention: width ",
                 width, " must be a positive multiple of heads ", options.heads);
@@ -100,18 +101,19 @@ AttentionMixer::AttentionMixer(const MixerOptions& options, const MixerScope& sc
         uniform ? init_uniform(1.0 / std::sqrt(static_cast<double>(width))) : init_constant(0));
   };
   // The three input projections lie next to each other, so that one product can serve them.
-  q_weight_ = weight("q", 1 / std::numbers::sqrt2);
-  k_weight_ = weight("k", 1 / std::numbers::sqrt2);
-  v_weight_ = weight("v", 1 / std::numbers::sqrt2);
-  q_bias_ = bias("q");
-  k_bias_ = bias("k");
-  v_bias_ = bias("v");
+  if (projections.q) q_weight_ = weight("q", 1 / std::numbers::sqrt2);
+  if (projections.k) k_weight_ = weight("k", 1 / std::numbers::sqrt2);
+  if (projections.v) v_weight_ = weight("v", 1 / std::numbers::sqrt2);
+  if (projections.q && projections.bias) q_bias_ = bias("q");
+  if (projections.k && projections.bias) k_bias_ = bias("k");
+  if (projections.v && projections.bias) v_bias_ = bias("v");
   out_weight_ = weight("out", 1);
   out_bias_ = bias("out");
 }
 
 Variable AttentionMixer::project(const Variable& x, const Variable& weight,
                                  const Variable& bias) const {
+  if (!weight.defined()) return {};
   return reshape(linear(x, weight, bias),
                  {x.size(0), x.size(1), options_.heads, options_.head_width()});
 }
@@ -142,7 +144,11 @@ MixerCost AttentionMixer::cost(const MixerShape& shape) const {
   const auto keys = static_cast<double>(shape.batch * filled.keys);
   const auto width = static_cast<double>(options_.width);
   const double vectors = 2 * queries + (cross ? keys : 0);
-  const double parameters = 4 * width + (options_.bias ? 4 : 0);
+  const auto counted = [](bool present) { return present ? 1.0 : 0.0; };
+  const double of_keys = counted(projections_.k) + counted(projections_.v);
+  const double inputs = counted(projections_.q) + of_keys;
+  const double biases = options_.bias ? 1 + (projections_.bias ? inputs : 0) : 0;
+  const double parameters = (1 + inputs) * width + biases;
   MixerCost cost = mix_cost(filled);
   if (branches_ != nullptr) {
     const MixerCost more = branches_->cost(filled);
@@ -150,7 +156,7 @@ MixerCost AttentionMixer::cost(const MixerShape& shape) const {
     cost.mixing += more.mixing;
     cost.bytes += more.bytes;
   }
-  cost.projections += 2 * (queries + keys) * width * width;
+  cost.projections += ((1 + counted(projections_.q)) * queries + of_keys * keys) * width * width;
   cost.bytes += static_cast<double>(size_of(shape.dtype)) * width * (vectors + parameters);
   return cost;
 }
@@ -166,10 +172,12 @@ MixerResult AttentionMixer::forward(const Variable& x, const MixerContext& conte
                  x,
                  {}};
   if (options_.rotary_width > 0) {
-    input.q = rotary(input.q, context.positions, options_.rotary_width);
+    const auto turn = [this](Variable& x, const Tensor& positions) {
+      if (x.defined()) x = rotary(x, positions, options_.rotary_width);
+    };
+    turn(input.q, context.positions);
     const bool own = context.key_positions.defined();
-    input.k =
-        rotary(input.k, own ? context.key_positions : context.positions, options_.rotary_width);
+    turn(input.k, own ? context.key_positions : context.positions);
   }
   return finish(input, context, state);
 }

@@ -170,10 +170,18 @@ struct MixInput {
 
 class MixBranches;
 
+// Which maps of tokens an AttentionMixer has before mix(), besides the output projection; what is
+// absent is undefined in MixInput.
+struct Projections {
+  bool q = true, k = true, v = true;
+  bool bias = true;  // on these, where the options have biases
+};
+
 // A mechanism between the usual four projections: derived classes define mix() and mix_cost().
 class AttentionMixer : public TokenMixer {
  public:
-  AttentionMixer(const MixerOptions& options, const MixerScope& scope);
+  AttentionMixer(const MixerOptions& options, const MixerScope& scope,
+                 const Projections& projections = {});
   MixerResult forward(const Variable& x, const MixerContext& context,
                       const MixerState& state) const final;
   MixerResult forward_cross(const Variable& x, const Variable& source, const MixerContext& context,
@@ -202,11 +210,13 @@ class AttentionMixer : public TokenMixer {
   RandomKey draw_key(const MixerContext& context) const { return context.random.at(site_); }
 
  private:
+  // Undefined where there is no such projection.
   Variable project(const Variable& x, const Variable& weight, const Variable& bias) const;
   MixerResult finish(const MixInput& input, const MixerContext& context,
                      const MixerState& state) const;
 
   MixerOptions options_;
+  Projections projections_;
   std::string site_;
   Variable q_weight_, k_weight_, v_weight_, out_weight_;
   Variable q_bias_, k_bias_, v_bias_, out_bias_;

@@ -38,10 +38,20 @@ Initializer init_orthonormal(int64_t bases, int64_t rank, int64_t width) {
   };
 }
 
+// The cross form reads the source itself, unless its keys or values are compressed.
+Projections projections_of(const LavoParams& params, Form form) {
+  Projections projections;
+  if (form == Form::cross) {
+    projections.k = params.code_of(form) == "k";
+    projections.v = params.code_of(form) == "v";
+  }
+  return projections;
+}
+
 class LavoMixer : public AttentionMixer {
  public:
   LavoMixer(const LavoParams& params, const MixerOptions& options, const MixerScope& scope)
-      : AttentionMixer(options, scope), params_(params) {
+      : AttentionMixer(options, scope, projections_of(params, options.form)), params_(params) {
     const bool shared = params.basis == "model";
     const int64_t widest = shared ? options.width : options.head_width();
     require_usage(params.rank <= widest, "lavo: rank ", params.rank, " exceeds the ",

@@ -81,6 +81,8 @@ inline void refuse_capture(const char* what) {
 // For launch(): throws Error naming the kernel when the last launch was refused.
 void check_launch(const char* kernel);
 void allow_shared_memory(const char* name, const void* kernel, size_t bytes);
+// Bytes of shared memory that a block can have on this thread's device.
+size_t shared_memory_limit();
 // Records the kernel's name where LINNET_LAUNCH_LOG names a folder, for the check that tests launch
 // every kernel.
 void note_launch(const char* kernel);

@@ -301,11 +301,15 @@ void check_launch(const char* kernel) {
   if (status != cudaSuccess) check(status, concat("the launch of kernel ", kernel));
 }
 
-void allow_shared_memory(const char* name, const void* kernel, size_t bytes) {
+size_t shared_memory_limit() {
   int available = 0;
   check(cudaDeviceGetAttribute(&available, cudaDevAttrMaxSharedMemoryPerBlockOptin, this_device),
         "cudaDeviceGetAttribute");
-  require_shared_memory(name, bytes, static_cast<size_t>(available));
+  return static_cast<size_t>(available);
+}
+
+void allow_shared_memory(const char* name, const void* kernel, size_t bytes) {
+  require_shared_memory(name, bytes, shared_memory_limit());
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
         concat("asking for ", bytes, " bytes of shared memory for kernel ", name));

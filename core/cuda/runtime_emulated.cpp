@@ -62,6 +62,14 @@ Versions versions() {
   return {"none", "emulated"};
 }
 
+size_t shared_memory_limit() {
+  const int capability = pretended("LINNET_EMULATED_CAPABILITY", 90);
+  const size_t kilobytes = capability >= 90 && capability < 120   ? 227
+                           : capability == 80 || capability == 87 ? 163
+                                                                  : 99;
+  return kilobytes * 1024;
+}
+
 int current_device() {
   return this_device;
 }

@@ -120,6 +120,27 @@ TEST(LavoBasis, QrMakesEveryBasisOrthonormalAndTouchesNothingElse) {
   }
 }
 
+// "Linear Attention via Orthogonal Memory": W_q, B and W_o, unless keys or values are compressed.
+TEST(LavoCross, DeclaresTheProjectionsThatItReads) {
+  const auto declared = [](const char* parameters) {
+    ParameterSet set;
+    const ParameterScope root(set);
+    MixerOptions options;
+    options.width = kWidth;
+    options.heads = kHeads;
+    options.form = Form::cross;
+    find_mechanism("lavo").make(parse_yaml(parameters, "test"), options,
+                                {root.child("own"), root.child("tied")});
+    int64_t count = 0;
+    for (const ParameterSet::Entry& entry : set.entries()) count += entry.shape.elements();
+    return count;
+  };
+  constexpr int64_t kMap = kWidth * kWidth + kWidth, kBasis = 6 * kWidth;
+  EXPECT_EQ(declared("{rank: 6}"), 2 * kMap + kBasis);
+  EXPECT_EQ(declared("{rank: 6, code_input: k}"), 3 * kMap + kBasis);
+  EXPECT_EQ(declared("{rank: 6, code_input: v}"), 3 * kMap + kBasis);
+}
+
 TEST(LavoBasis, FreeAndFrozenMixersAreUntouched) {
   for (const char* kind : {"free", "frozen"}) {
     const Moved moved(concat("{rank: 6, window: 4, basis_train: ", kind, "}"), DType::f32);

@@ -16,6 +16,7 @@
 #include "core/cuda/emulation/sanitizers.h"
 #include "core/cuda/emulation/tensor_cores.h"
 #include "core/cuda/refusals.h"
+#include "core/cuda/runtime.h"
 #include "core/error.h"
 
 // See switch_to.
@@ -28,7 +29,6 @@ constexpr size_t kRedZone = 64;
 constexpr size_t kMaxArrays = 64;
 constexpr size_t kTokens = size_t{1} << 14;  // bytes before the first array, for TSan's tokens
 constexpr size_t kQueue = 2048;              // a block has at most 1024 threads
-constexpr size_t kMaxShared = size_t{227} * 1024;
 
 using Combine = void (*)(unsigned mask, Fiber** lanes);
 struct Meeting {
@@ -265,7 +265,7 @@ void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes,
               grid.z > 0 && grid.x <= 2147483647u && grid.y <= 65535 && grid.z <= 65535,
           "kernel ", kernel, ": a GPU refuses a grid of ", grid.x, " x ", grid.y, " x ", grid.z,
           " blocks of ", threads, " threads");
-  cuda::require_shared_memory(kernel, shared_bytes, kMaxShared);
+  cuda::require_shared_memory(kernel, shared_bytes, cuda::shared_memory_limit());
   read_order();
   grow_fibers(threads, run_threads);
   warps.resize((threads + 31) / 32);
