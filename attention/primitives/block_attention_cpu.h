@@ -28,7 +28,14 @@ enum class BlockPattern : uint8_t { full, band, blocks };
 //   collision_exact  the same with its own derivative, which has no bound at 1: cosines must stay
 //                 below
 // All but the first are not normalised; keys that are not seen weigh 0 in all.
-enum class BlockWeights : uint8_t { softmax, relu, relu_squared, laplace, collision, collision_exact };
+enum class BlockWeights : uint8_t {
+  softmax,
+  relu,
+  relu_squared,
+  laplace,
+  collision,
+  collision_exact
+};
 
 struct BlockAttentionOptions {
   BlockPattern pattern = BlockPattern::full;

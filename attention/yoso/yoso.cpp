@@ -19,7 +19,8 @@ constexpr double kFloor = 1e-12;
 
 const std::vector<Preset> kPresets = {
     {"linearized_llm",
-     "the only switch that its code has: 8 bits, in expectation, arccos(0.98 x) with its derivative",
+     "the only switch that its code has: 8 bits, in expectation, arccos(0.98 x) with its "
+     "derivative",
      {{"bits", "8"}, {"cosine", "0.98"}, {"gradient", "exact"}}},
     {"huggingface",
      "the defaults of the Transformers library: 9 bits, 64 hashes where they are sampled",
@@ -248,7 +249,9 @@ void YosoParams::describe(ConfigDescription<YosoParams>& d) {
            "in which pairs collide, linear in the length (noncausal and cross)");
   d.field("bits", &YosoParams::bits, "hyperplanes tau of one hash: the power of the collision")
       .range(1, 64);
-  d.field("cosine", &YosoParams::cosine, "factor of the cosine of query and key").above(0).at_most(1);
+  d.field("cosine", &YosoParams::cosine, "factor of the cosine of query and key")
+      .above(0)
+      .at_most(1);
   d.choice("gradient", &YosoParams::gradient, {"surrogate", "exact"},
            "backward by the paper's surrogate, or by the derivative of arccos, which has no bound "
            "at 1: cosine is then below 1");
@@ -296,7 +299,8 @@ Mechanism yoso_mechanism() {
   facts.name = "yoso";
   facts.title = "YOSO: attention by the probability that hashes collide, in expectation or sampled";
   facts.equation =
-      "E_ij = (1 - arccos(cosine cos(q_i, k_j)) / pi)^bits, y_i = sum_j E_ij v_j / |sum_j E_ij v_j|\n"
+      "E_ij = (1 - arccos(cosine cos(q_i, k_j)) / pi)^bits, y_i = sum_j E_ij v_j / |sum_j E_ij "
+      "v_j|\n"
       "sampled: E_ij = the share of m hashes, signs of products with drawn planes, that agree";
   facts.complexity =
       "time 2 B H T^2 K, memory of decoding 2 B T H K; sampled: time B H T m (bits K + V)";

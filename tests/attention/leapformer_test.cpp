@@ -52,11 +52,13 @@ MixerContext context_of(Form form) {
 
 // sigmoid(w . relu(W relu(factor x) + b) + b') of one vector.
 double proportion(const MadeMixer& mixer, const std::string& leap, const double* x, double factor) {
-  const auto W = mixer.parameter(leap + ".hidden.weight"), w = mixer.parameter(leap + ".out.weight");
+  const auto W = mixer.parameter(leap + ".hidden.weight"),
+             w = mixer.parameter(leap + ".out.weight");
   std::vector<double> inner = mixer.parameter(leap + ".hidden.bias");
   double logit = mixer.parameter(leap + ".out.bias")[0];
   for (size_t l = 0; l < inner.size(); ++l) {
-    for (size_t c = 0; c < kWidth; ++c) inner[l] += W[l * kWidth + c] * std::max(factor * x[c], 0.0);
+    for (size_t c = 0; c < kWidth; ++c)
+      inner[l] += W[l * kWidth + c] * std::max(factor * x[c], 0.0);
     logit += w[l] * std::max(inner[l], 0.0);
   }
   return 1 / (1 + std::exp(-logit));
@@ -94,8 +96,8 @@ TEST(Leapformer, TrainsByTheSoftMaxOfItsEnergies) {
       }
       for (int64_t c = 0; c < kWidth; ++c) at(expected, b, i, h, c) /= total;
     }
-    EXPECT_TRUE(test::close(
-        mixer.mix(Variable(q), Variable(k), Variable(v), context).y.value(), expected, 1e-12));
+    EXPECT_TRUE(test::close(mixer.mix(Variable(q), Variable(k), Variable(v), context).y.value(),
+                            expected, 1e-12));
     const auto checked = grad_check(
         [&](const std::vector<Variable>& in) {
           return std::vector<Variable>{mixer.mix(in[0], in[1], in[2], context).y};
@@ -140,12 +142,11 @@ TEST(Leapformer, ProportionsOfPositionsMakeItCosformer) {
     const Tensor q = heads_of(kLength, "q"), k = heads_of(kLength, "k"), v = heads_of(kLength, "v");
     for (int64_t i = 0; i < kRows * kLength * kHeads; ++i) {
       const double P = static_cast<double>(positions[static_cast<size_t>(i / kHeads)]) / 20;
-      q.data<double>()[i * kWidth] = k.data<double>()[i * kWidth] =
-          kShift + std::log(P / (1 - P));
+      q.data<double>()[i * kWidth] = k.data<double>()[i * kWidth] = kShift + std::log(P / (1 - P));
     }
-    EXPECT_TRUE(
-        test::close(leap.mix(Variable(q), Variable(k), Variable(v), context).y.value(),
-                    cosformer.mix(Variable(q), Variable(k), Variable(v), context).y.value(), 1e-12))
+    EXPECT_TRUE(test::close(leap.mix(Variable(q), Variable(k), Variable(v), context).y.value(),
+                            cosformer.mix(Variable(q), Variable(k), Variable(v), context).y.value(),
+                            1e-12))
         << name_of(form);
   }
 }
