@@ -53,7 +53,8 @@ TEST(CudaLeapformer, TrainsBySoftMaxAsOnTheCpu) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const auto expected = results(dtype, DType::f64, {}), got = results(dtype, dtype, kGpu);
     for (size_t i = 0; i < got.size(); ++i) {
-      EXPECT_CLOSE(got[i], expected[i], dtype == DType::f32 ? 3e-6 : 2e-2) << i;
+      SCOPED_TRACE(i);
+      EXPECT_CLOSE(got[i], expected[i], dtype == DType::f32 ? 3e-6 : 2e-2);
     }
   }
 }
