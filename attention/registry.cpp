@@ -12,6 +12,7 @@
 #include "attention/augmented_linear/augmented_linear.h"
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
+#include "attention/eva/eva.h"
 #include "attention/flash/flash.h"
 #include "attention/flash_global/flash_global.h"
 #include "attention/flash_local/flash_local.h"
@@ -80,6 +81,7 @@ std::vector<Mechanism>& all() {
     add_to(result, yoso_mechanism());
     add_to(result, lara_mechanism());
     add_to(result, probsparse_mechanism());
+    add_to(result, eva_mechanism());
     add_to(result, flash_local_mechanism());
     add_to(result, flash_global_mechanism());
     add_to(result, grouped_linear_mechanism());
