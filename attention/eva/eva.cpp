@@ -8,7 +8,7 @@
 #include "attention/head_map.h"
 #include "attention/joint/chunks.h"
 #include "attention/joint/joint_softmax.h"
-#include "attention/joint/key_lists.h"
+#include "attention/joint/packed_chunks.h"
 #include "attention/lara/landmarks.h"
 #include "attention/lara/noise.h"
 #include "attention/primitives/slot_attention.h"
@@ -40,11 +40,14 @@ class EvaMixer : public AttentionMixer {
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
+    if (options().form == Form::causal) {
+      return context.segments.defined() ? packed(input, context, state)
+                                        : causal(input, context, state);
+    }
     require_usage(!context.segments.defined(),
-                  "eva counts its chunks from the beginning of the row; do not pack documents into "
-                  "rows");
-    return options().form == Form::causal ? causal(input, context, state)
-                                          : noncausal(input, context);
+                  "eva without causality counts its chunks from the beginning of the row; do not "
+                  "pack documents into rows");
+    return noncausal(input, context);
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
@@ -52,12 +55,9 @@ class EvaMixer : public AttentionMixer {
     const int64_t T = shape.queries, B = shape.batch, l = params_.chunk, K = options().head_width();
     const int64_t E = options().width;
     const int64_t chunks = causal ? T / l : (padded(T) + l - 1) / l;
-    double summaries = static_cast<double>(T * chunks);
-    if (causal) {
-      summaries = 0;
-      for (int64_t t = 0; t < T; ++t) summaries += static_cast<double>(t / l);
-    }
-    const double pairs = listed_pairs(window(0, T, 0), T) + summaries;
+    int64_t summaries = causal ? 0 : T * chunks;
+    for (int64_t t = 0; causal && t < T; ++t) summaries += t / l;
+    const double pairs = listed_pairs(window(0, T, 0), T) + static_cast<double>(summaries);
     const auto rows = static_cast<double>(B), width = static_cast<double>(E);
     MixerCost cost;
     // Both products of a pair, and the sum of a token's value in its chunk.
@@ -101,7 +101,8 @@ class EvaMixer : public AttentionMixer {
   }
 
   ListedAttentionContext attention(const KeyLists& lists, const char* part, const MixInput& input,
-                                   const MixerContext& context) const {
+                                   const MixerContext& context,
+                                   const PackedChunks* packed = nullptr) const {
     ListedAttentionContext at;
     at.options.scale = scale_;
     at.options.group = lists.group;
@@ -109,7 +110,8 @@ class EvaMixer : public AttentionMixer {
       at.options.dropout = params_.dropout.value_or(options().dropout);
       at.options.dropout_key = draw_key(context).at(part);
     }
-    at.index = key_lists(lists, input.q.value().device());
+    at.index = packed != nullptr ? packed_lists(lists, *packed)
+                                 : key_lists(lists, input.q.value().device());
     at.query_mask = context.key_mask;
     at.place = context.place;
     return at;
@@ -121,8 +123,8 @@ class EvaMixer : public AttentionMixer {
     const Variable q = as_dtype(input.q, dtype);
     ListedAttentionContext near = attention(window(0, T, 0), "window", input, context);
     near.key_mask = context.key_mask;
-    const Summaries made = summarise(q, as_dtype(input.k, dtype), as_dtype(input.v, dtype),
-                                     context.key_mask, 0, context);
+    const Summaries made =
+        summarise_filled(q, as_dtype(input.k, dtype), as_dtype(input.v, dtype), context);
     KeyLists all;
     all.group = std::max<int64_t>(T, 1);
     all.lists = 1;
@@ -136,6 +138,8 @@ class EvaMixer : public AttentionMixer {
 
   MixResult causal(const MixInput& input, const MixerContext& context,
                    const MixerState& state) const {
+    require_usage(!state.contains("packed"),
+                  "eva does not continue a row of packed documents; give each a row of its own");
     const int64_t B = input.q.size(0), T = input.q.size(1), l = params_.chunk;
     const DType dtype = sum_dtype(input.q.dtype());
     const Device device = input.q.value().device();
@@ -173,22 +177,19 @@ class EvaMixer : public AttentionMixer {
       if (near.key_mask.defined()) {
         mask = take_tokens(Variable(mask_of_last(open + T)), 0, complete).value();
       }
-      const Summaries made =
-          summarise(begun(queries), begun(keys), begun(values), mask, finished, context);
       const int64_t n = complete / l;
+      const auto rows = [&](const Variable& x) { return chunk_rows(begun(x), l); };
+      const Summaries made =
+          summarise(rows(queries), rows(keys), rows(values),
+                    chunk_masks(mask, B, complete, l, 1, device), B, finished, context);
       all.valid = carry_mask(all.valid, made.valid, {}, B, finished, n, -1, device);
       all.keys = carry_tokens(all.keys, made.keys, -1);
       all.values = carry_tokens(all.values, made.values, -1);
     }
     if (all.keys.defined()) {
-      KeyLists done;
-      done.kind = KeyLists::Kind::completed;
-      done.size = l;
-      done.first = first;
-      done.group = first % l == 0 ? l : 1;
-      done.lists = (T + done.group - 1) / done.group;
-      done.length = done.keys = all.keys.size(1);
-      ListedAttentionContext far = attention(done, "summaries", input, context);
+      ListedAttentionContext far =
+          attention(completed(first, first % l == 0 ? l : 1, T, all.keys.size(1)), "summaries",
+                    input, context);
       far.key_mask = all.valid;
       read.y = joint_softmax(read, listed_attention({q, all.keys, all.values, {}}, far));
       result.state = {{"chunk_k", all.keys},
@@ -205,47 +206,89 @@ class EvaMixer : public AttentionMixer {
     return result;
   }
 
-  // Of the chunks of q, k, v [B,T,H,.], in the dtype of sums; `first`: the number of the first.
-  Summaries summarise(const Variable& q, const Variable& k, const Variable& v, const Tensor& mask,
-                      int64_t first, const MixerContext& context) const {
-    const int64_t B = q.size(0), H = q.size(2), K = q.size(3), V = v.size(3), l = params_.chunk;
-    const int64_t tokens = options().form == Form::causal ? q.size(1) : padded(q.size(1));
-    const int64_t n = (tokens + l - 1) / l;
-    const DType dtype = q.dtype();
-    const Device device = q.value().device();
-    const auto filled = [&](const Variable& x) {
-      if (tokens == x.size(1)) return x;
-      const Shape rest{B, tokens - x.size(1), H, x.size(3)};
-      return carry_tokens(x, Variable(Tensor::zeros(rest, dtype, device)), -1);
-    };
-    Tensor valid = mask;
-    if (tokens != q.size(1)) {
-      // The tokens that fill the last window up are padding.
-      const Tensor rest = Tensor::zeros({B, tokens - q.size(1)}, DType::u8, device);
-      valid = carry_mask(mask, rest, {}, B, q.size(1), tokens - q.size(1), -1, device);
+  // Rows of packed documents, which leave nothing that a next call could continue.
+  MixResult packed(const MixInput& input, const MixerContext& context,
+                   const MixerState& state) const {
+    require_usage(state.empty(),
+                  "eva does not continue a row with packed documents; begin a row "
+                  "with them");
+    const int64_t B = input.q.size(0), T = input.q.size(1), l = params_.chunk;
+    const DType dtype = sum_dtype(input.q.dtype());
+    const Variable q = as_dtype(input.q, dtype);
+    const PackedChunks plan = packed_chunks(context.segments, l);
+    ListedAttentionContext near = attention(window(0, T, 0), "window", input, context, &plan);
+    near.key_mask = context.key_mask;
+    ListedAttentionResult read = listed_attention({q, input.k, input.v, {}}, near);
+    if (plan.slots > 0) {
+      const auto rows = [&](const Variable& x) { return as_dtype(packed_rows(x, plan), dtype); };
+      const Summaries made = summarise(rows(input.q), rows(input.k), rows(input.v),
+                                       packed_masks(context.key_mask, plan, 1), B, 0, context);
+      ListedAttentionContext far =
+          attention(completed(0, 1, T, plan.slots), "summaries", input, context, &plan);
+      far.key_mask = made.valid;
+      read.y = joint_softmax(read, listed_attention({q, made.keys, made.values, {}}, far));
     }
-    const ChunkMasks masks = chunk_masks(valid, B, tokens, l, 1, device);
-    const Variable rows_k = chunk_rows(filled(k), l);
-    const auto mean = [&](const Variable& rows) {
-      const Variable flat = reshape(rows, {B * n, l, H * K});
+    return {as_dtype(read.y, input.q.dtype()),
+            {{"packed", Variable(Tensor::zeros({B, 1}, DType::i64, input.q.value().device()))}}};
+  }
+
+  // The lists of summaries of T queries that follow `first` tokens.
+  KeyLists completed(int64_t first, int64_t group, int64_t T, int64_t summaries) const {
+    KeyLists lists;
+    lists.kind = KeyLists::Kind::completed;
+    lists.size = params_.chunk;
+    lists.first = first;
+    lists.group = group;
+    lists.lists = (T + group - 1) / group;
+    lists.length = lists.keys = summaries;
+    return lists;
+  }
+
+  // Of all chunks of a whole row of q, k, v [B,T,H,.], the last one filled up.
+  Summaries summarise_filled(const Variable& q, const Variable& k, const Variable& v,
+                             const MixerContext& context) const {
+    const int64_t B = q.size(0), T = q.size(1), rest = padded(T) - T;
+    const Device device = q.value().device();
+    const auto rows = [&](const Variable& x) {
+      if (rest == 0) return chunk_rows(x, params_.chunk);
+      const Tensor zeros = Tensor::zeros({B, rest, x.size(2), x.size(3)}, x.dtype(), device);
+      return chunk_rows(carry_tokens(x, Variable(zeros), -1), params_.chunk);
+    };
+    Tensor valid = context.key_mask;
+    if (rest > 0) {
+      const Tensor none = Tensor::zeros({B, rest}, DType::u8, device);
+      valid = carry_mask(valid, none, {}, B, T, rest, -1, device);
+    }
+    const ChunkMasks masks = chunk_masks(valid, B, padded(T), params_.chunk, 1, device);
+    return summarise(rows(q), rows(k), rows(v), masks, B, 0, context);
+  }
+
+  // Of chunks of B rows, q, k, v [B n,l,H,.] in the dtype of sums; `first`: the number of the
+  // first.
+  Summaries summarise(const Variable& q, const Variable& k, const Variable& v,
+                      const ChunkMasks& masks, int64_t B, int64_t first,
+                      const MixerContext& context) const {
+    const int64_t rows = q.size(0), n = rows / B, l = q.size(1), H = q.size(2), K = q.size(3);
+    const Device device = q.value().device();
+    const auto mean = [&](const Variable& x) {
+      const Variable flat = reshape(x, {rows, l, H * K});
       return reshape(mean_pool(flat, masks.tokens, params_.compat), {B, n, H, K});
     };
-    const Variable key = key_map_(mean(rows_k));
-    const Variable query = query_map_(mean(chunk_rows(filled(q), l)));
+    const Variable key = key_map_(mean(k)), query = query_map_(mean(q));
     const double share = options().form == Form::causal ? 1 : 0.5;
     Variable proposal = weighted_sum(key, share, query, share);
     if (context.training && params_.noise) {
       proposal = add(proposal, noise(proposal, first, context));
     }
-    const Tensor ones = Tensor::full({B * n, H, 1}, 1, DType::f64, device);
+    const Tensor ones = Tensor::full({rows, H, 1}, 1, DType::f64, device);
     const Variable logits =
-        landmark_logits(rows_k, reshape(proposal, {B * n, H, 1, K}), ones, masks.tokens, scale_);
+        landmark_logits(k, reshape(proposal, {rows, H, 1, K}), ones, masks.tokens, scale_);
     SlotAttentionContext at;
     at.key_mask = masks.tokens;
-    const Variable nothing(Tensor::empty({B * n, l, H, 0}, dtype, device));
-    const SlotMemory read =
-        slot_attention_memory({{}, chunk_rows(filled(v), l), nothing, logits}, at);
-    return {key, reshape(read.keys, {B, n, H, V}), params_.compat ? Tensor() : masks.chunks};
+    const Variable nothing(Tensor::empty({rows, l, H, 0}, q.dtype(), device));
+    const SlotMemory read = slot_attention_memory({{}, v, nothing, logits}, at);
+    return {key, reshape(read.keys, {B, n, H, v.size(3)}),
+            params_.compat ? Tensor() : masks.chunks};
   }
 
   // Standard normal numbers like x [B,n,H,K], of each example and chunk.
@@ -322,7 +365,8 @@ Mechanism eva_mechanism() {
   facts.traits.decode_state = true;
   facts.traits.growth = "T^2 / l";
   facts.traits.exempt["packing"] =
-      "chunks are counted from the beginning of the row: packed documents are refused";
+      "a row of packed documents (causal) leaves no state to continue from: a unit test compares "
+      "it";
   facts.presets = kPresets;
   facts.variants = {"{window: 12, chunk: 4, overlap: true}",
                     "{window: 6, chunk: 3, compat: true, noise: false, scale: 1}"};
