@@ -24,6 +24,7 @@
 #include "attention/linear/linear.h"
 #include "attention/linformer/linformer.h"
 #include "attention/local/local.h"
+#include "attention/longshort/longshort.h"
 #include "attention/luna/luna.h"
 #include "attention/performer/performer.h"
 #include "attention/probsparse/probsparse.h"
@@ -82,6 +83,7 @@ std::vector<Mechanism>& all() {
     add_to(result, lara_mechanism());
     add_to(result, probsparse_mechanism());
     add_to(result, eva_mechanism());
+    add_to(result, longshort_mechanism());
     add_to(result, flash_local_mechanism());
     add_to(result, flash_global_mechanism());
     add_to(result, grouped_linear_mechanism());

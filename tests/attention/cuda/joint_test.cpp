@@ -107,8 +107,11 @@ TEST(CudaJoint, TwoPartsOfASoftMaxAreThoseOfTheCpu) {
 }
 
 TEST(CudaJoint, PackedDocumentsAreSeparate) {
-  test::expect_packed_documents_are_separate("eva", "{window: 6, chunk: 3, overlap: true}",
-                                             DType::f32, test::kGpu, 1e-5);
+  for (const auto& [mechanism, parameters] :
+       {std::pair{"eva", "{window: 6, chunk: 3, overlap: true}"},
+        {"longshort", "{window: 5, chunk: 3, rank: 2}"}}) {
+    test::expect_packed_documents_are_separate(mechanism, parameters, DType::f32, test::kGpu, 1e-5);
+  }
 }
 
 }  // namespace
