@@ -57,16 +57,14 @@ class ReformerMixer : public AttentionMixer {
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
-    const auto tokens = static_cast<double>(shape.batch * shape.queries);
+    const auto rows = static_cast<double>(shape.batch);
     const auto width = static_cast<double>(options().width);
     const auto hashes = static_cast<double>(params_.hashes);
     MixerCost cost;
-    const bool whole = shape.queries <= params_.chunk;
-    const int64_t places = whole ? shape.queries : params_.hashes * 2 * params_.chunk;
-    cost.mixing = tokens * static_cast<double>(places) * 2 * width;
-    if (!whole) {
-      const int64_t used = rule().factors(shape.queries).directions();
-      cost.mixing += tokens * width * hashes * static_cast<double>(used);
+    cost.mixing = rows * seen_pairs(shape.queries) * 2 * width;
+    if (shape.queries > params_.chunk) {
+      const int64_t directions = rule().factors(shape.queries).directions();
+      cost.mixing += rows * width * hashes * static_cast<double>(shape.queries * directions);
     }
     cost.bytes = width * hashes * static_cast<double>(rule().directions()) *
                  static_cast<double>(size_of(sum_dtype(shape.dtype)));
@@ -74,6 +72,21 @@ class ReformerMixer : public AttentionMixer {
   }
 
  private:
+  // Pairs of a query and another key that it meets, counted as often as it does: at least, where
+  // that depends on the buckets (the first chunk's neighbour may hold its own tokens, dedup leaves
+  // those of one round); causal: half of them, of which there may be a few more.
+  double seen_pairs(int64_t T) const {
+    const int64_t c = params_.chunk, chunks = (T + c - 1) / c, last = T - (chunks - 1) * c;
+    double pairs = static_cast<double>(T * (T - 1));
+    if (chunks > 1) {
+      const int64_t own = (chunks - 1) * c * (c - 1) + last * (last - 1);
+      const int64_t before = (chunks - 2) * c * c + 2 * c * last;
+      const int64_t rounds = params_.dedup ? 1 : params_.hashes;
+      pairs = static_cast<double>(rounds * (own + before - (rounds > 1 ? last : 0)));
+    }
+    return options().form == Form::causal ? pairs / 2 : pairs;
+  }
+
   BucketRule rule() const { return params_.bucket_rule(options().max_length); }
 
   Tensor lists(const Tensor& x, const MixerContext& context) const {
