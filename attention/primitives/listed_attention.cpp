@@ -2,6 +2,7 @@
 #include "attention/primitives/listed_attention.h"
 
 #include "attention/primitives/binding.h"
+#include "attention/primitives/cuda/listed_attention.h"
 #include "core/cuda/backend.h"
 
 namespace linnet {
@@ -77,9 +78,7 @@ void run_backward(const ListedArrays& arrays, const ListedAttentionContext& cont
 ListedAttentionResult listed_attention(const ListedAttentionVariables& inputs,
                                        const ListedAttentionContext& context) {
   if constexpr (kCuda) {
-    require(!on_cuda(inputs.q.value()),
-            "listed attention has no kernels for CUDA devices yet; use "
-            "--device cpu");
+    if (on_cuda(inputs.q.value())) return cuda::listed_attention(inputs, context);
   }
   const DType dtype = computing_type(inputs.q);
   const auto array = [&](const Variable& x) { return converted(x, dtype, kName); };

@@ -20,7 +20,7 @@ void for_all(int64_t count, const Body& body) {
 // keys i64 [B,H,rounds,T] of buckets [B,T,H,rounds].
 void write_keys(const Tensor& buckets, const Tensor& spans, const Tensor& keys) {
   if constexpr (kCuda) {
-    if (on_cuda(keys)) return cuda::bucket_keys(buckets, spans, keys);
+    if (on_cuda(keys)) return cuda::sorting_keys(buckets, spans, keys);
   }
   const int64_t T = keys.size(3), lists = keys.size(1) * keys.size(2);
   const int32_t* begins = binding::pointer<int32_t>(spans);

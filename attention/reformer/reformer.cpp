@@ -164,7 +164,7 @@ Mechanism reformer_mechanism() {
       "test holds the buckets";
   facts.traits.exempt["chunks"] = "nothing is carried: the literature has no decode state";
   facts.presets = kPresets;
-  facts.variants = {"{chunk: 8, hashes: 3}", "{chunk: 5, hashes: 1, buckets: 32, dedup: true}"};
+  facts.variants = {"{chunk: 8}", "{chunk: 5, hashes: 1, buckets: 32, dedup: true}"};
   facts.cost_cases = {"{}"};
   facts.limits = {{"a chunk for all tokens gives attention of all to all, oneself last",
                    "{chunk: 64}",

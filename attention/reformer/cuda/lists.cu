@@ -58,12 +58,12 @@ void hash_buckets(const Tensor& x, const Tensor& rotations, const BucketContext&
   });
 }
 
-void bucket_keys(const Tensor& buckets, const Tensor& spans, const Tensor& keys) {
+void sorting_keys(const Tensor& buckets, const Tensor& spans, const Tensor& keys) {
   const int64_t T = keys.size(3), lists = keys.size(1) * keys.size(2);
   const int32_t* from = pointer<int32_t>(buckets);
   const int32_t* begins = pointer_or_null<int32_t>(spans);
   int64_t* to = pointer<int64_t>(keys);
-  for_each("bucket_keys", keys.elements(), [=] __device__(int64_t i) {
+  for_each("sorting_keys", keys.elements(), [=] __device__(int64_t i) {
     const int64_t token = i / T / lists * T + i % T;
     to[i] =
         bucket_order(begins == nullptr ? 0 : begins[token], from[token * lists + i / T % lists]);

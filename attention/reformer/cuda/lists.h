@@ -43,7 +43,7 @@ namespace linnet::cuda {
 void hash_buckets(const Tensor& x, const Tensor& rotations, const BucketContext& context,
                   const Tensor& buckets);
 // bucket_order i64 [B,H,rounds,T] of buckets [B,T,H,rounds].
-void bucket_keys(const Tensor& buckets, const Tensor& spans, const Tensor& keys);
+void sorting_keys(const Tensor& buckets, const Tensor& spans, const Tensor& keys);
 
 // The three steps of ListRule for all items.
 void write_places(const ListTensors& lists);
