@@ -15,7 +15,8 @@ namespace linnet {
 
 BucketRule::BucketRule(int64_t chunk_in, int64_t longest_in, int64_t fixed_in)
     : chunk(chunk_in), longest(longest_in), fixed(fixed_in) {
-  const auto root = static_cast<int64_t>(std::sqrt(static_cast<double>(longest / chunk)));
+  const int64_t chunks = longest / chunk;
+  const auto root = static_cast<int64_t>(std::sqrt(static_cast<double>(chunks)));
   limit = 2 * std::max(root, chunk);
 }
 

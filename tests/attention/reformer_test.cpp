@@ -161,7 +161,7 @@ TEST(Reformer, HasOneMapForQueriesAndKeysAndABiasOnTheOutputAlone) {
 
 TEST(Reformer, BucketsThatAreNoPowerOfTwoAreRefused) {
   try {
-    Call("{buckets: 48}", Form::noncausal, 4);
+    const Call call("{buckets: 48}", Form::noncausal, 4);
     ADD_FAILURE() << "accepted";
   } catch (const UsageError& error) {
     EXPECT_NE(std::string(error.what()).find("power of two, found 48; take 32"), std::string::npos)
