@@ -40,7 +40,8 @@ std::vector<Tensor> results(const Setting& at, DType rounded, DType dtype, Devic
         random_tensor(shape, name, DType::f64, scale).to(DType::f32).to(wide).to(device), true);
     return in.back();
   };
-  DiagonalScanInputs inputs{in[0]};
+  DiagonalScanInputs inputs;
+  inputs.u = in[0];
   inputs.log_step = leaf({at.H}, "log_step", 0.5);
   inputs.log_decay = leaf({rows, at.M}, "log_decay", 0.5);
   inputs.frequency = leaf({rows, at.M}, "frequency", 2);
