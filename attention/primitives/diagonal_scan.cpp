@@ -7,6 +7,7 @@
 #include "attention/primitives/cuda/diagonal_scan.h"
 #include "attention/primitives/diagonal_scan_cpu.h"
 #include "core/cuda/backend.h"
+#include "core/kernel_choice.h"
 #include "core/threads.h"
 
 namespace linnet {
@@ -110,6 +111,7 @@ void check_shapes(const DiagonalScanInputs& in, bool later) {
 
 Call prepare(const DiagonalScanInputs& in, const DiagonalScanContext& context) {
   check_shapes(in, context.later);
+  require_plain_allowed(kName, in.u.value());
   const Device device = in.u.value().device();
   const DType dtype = binding::computing_type(in.u);
   Call call;

@@ -3,6 +3,7 @@
 #include "attention/primitives/diagonal_scan.h"
 
 #include "core/error.h"
+#include "core/kernel_choice.h"
 #include "tests/attention/token_setting.h"
 #include "tests/cuda_helpers.h"
 
@@ -103,6 +104,14 @@ TEST(CudaDiagonalScan, DoublePrecisionIsRefused) {
   EXPECT_NE(test::message_of<Error>([] {
               results({{1, 4, 0, false, false, 0}}, DType::f64, DType::f64, test::kGpu);
             }).find("f64 is computed on the CPU only"),
+            std::string::npos);
+}
+
+TEST(CudaDiagonalScan, IsRefusedWhereTensorCoresAreDemanded) {
+  const UseKernels demand(KernelChoice::tensor_cores, test::kGpu);
+  EXPECT_NE(test::message_of<UsageError>([] {
+              results({{1, 40, 0, false, false, 0}}, DType::bf16, DType::bf16, test::kGpu);
+            }).find("diagonal scan"),
             std::string::npos);
 }
 
