@@ -10,6 +10,7 @@
 #include "attention/abc_window/abc_window.h"
 #include "attention/augment.h"
 #include "attention/augmented_linear/augmented_linear.h"
+#include "attention/clustered/clustered.h"
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
 #include "attention/flash/flash.h"
@@ -82,6 +83,7 @@ std::vector<Mechanism>& all() {
     add_to(result, lara_mechanism());
     add_to(result, probsparse_mechanism());
     add_to(result, reformer_mechanism());
+    add_to(result, clustered_mechanism());
     add_to(result, flash_local_mechanism());
     add_to(result, flash_global_mechanism());
     add_to(result, grouped_linear_mechanism());
