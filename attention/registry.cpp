@@ -31,7 +31,9 @@
 #include "attention/relu/relu.h"
 #include "attention/rfa/rfa.h"
 #include "attention/rope_linear/rope_linear.h"
+#include "attention/s4d/s4d.h"
 #include "attention/softmax/softmax.h"
+#include "attention/synthesizer/synthesizer.h"
 #include "attention/t2r/t2r.h"
 #include "attention/transnormer_diag/transnormer_diag.h"
 #include "attention/transnormer_norm/transnormer_norm.h"
@@ -88,6 +90,8 @@ std::vector<Mechanism>& all() {
     add_to(result, flash_global_mechanism());
     add_to(result, grouped_linear_mechanism());
     add_to(result, augmented_linear_mechanism());
+    add_to(result, s4d_mechanism());
+    add_to(result, synthesizer_mechanism());
     return result;
   }();
   return list;
