@@ -13,6 +13,7 @@
 #include "attention/clustered/clustered.h"
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
+#include "attention/eva/eva.h"
 #include "attention/flash/flash.h"
 #include "attention/flash_global/flash_global.h"
 #include "attention/flash_local/flash_local.h"
@@ -24,6 +25,7 @@
 #include "attention/linear/linear.h"
 #include "attention/linformer/linformer.h"
 #include "attention/local/local.h"
+#include "attention/longshort/longshort.h"
 #include "attention/luna/luna.h"
 #include "attention/performer/performer.h"
 #include "attention/probsparse/probsparse.h"
@@ -84,6 +86,8 @@ std::vector<Mechanism>& all() {
     add_to(result, yoso_mechanism());
     add_to(result, lara_mechanism());
     add_to(result, probsparse_mechanism());
+    add_to(result, eva_mechanism());
+    add_to(result, longshort_mechanism());
     add_to(result, reformer_mechanism());
     add_to(result, clustered_mechanism());
     add_to(result, flash_local_mechanism());
