@@ -53,6 +53,23 @@ TEST(Augment, WhatMakesNoSenseIsRefused) {
   EXPECT_NE(refusal("{augmen: {conv: 3}}"), "");
 }
 
+TEST(Augment, GroupsNeedQueriesAndKeys) {
+  ParameterSet set;
+  const ParameterScope root(set);
+  MixerOptions options;
+  options.width = 8;
+  options.heads = options.max_length = 2;
+  options.form = Form::noncausal;
+  const auto mixer =
+      find_mechanism("reformer")
+          .make(parsed("{augment: {local: 4}}"), options, {root.child("own"), root.child("tied")});
+  set.materialize(1);
+  const Variable x(test::random_tensor({1, 3, 8}, "x", DType::f32));
+  EXPECT_NE(
+      test::message_of<UsageError>([&] { mixer->forward(x, {}, {}); }).find("leave out local"),
+      std::string::npos);
+}
+
 // Parameters beyond those of soft-max attention.
 int64_t added(const std::string& attention, Form form) {
   const auto count = [&](const std::string& text) {
