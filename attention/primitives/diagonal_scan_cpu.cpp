@@ -314,7 +314,7 @@ template <typename T>
 void scan_backward(const ScanInputs<T>& in, const T* dy, const T* dlast,
                    const ScanGradients<T>& to) {
   const Scan& s = in.scan;
-  const int64_t work = s.B * s.T * s.H * (s.M * (40 + 4 * s.G) + 2 * s.G);
+  const int64_t work = s.B * s.T * s.H * (s.M * (36 + 4 * s.G) + 2 * s.G);
   count_multiply_adds(work);
   chunked::run_tasks(blocks<T>(s), static_cast<double>(work), [&](int64_t task) {
     ChannelsBackward<T> mine(in, task * simd::kLanes<T>);
