@@ -92,7 +92,7 @@ std::vector<Tensor> results(const Problem& p, DType rounded, DType dtype, Device
   }
   BlockAttentionContext context = p.context;
   for (Tensor* x : {&context.query_mask, &context.key_mask, &context.past_mask, &context.segments,
-                    &context.positions, &context.place.examples}) {
+                    &context.positions, &context.place.examples, &context.times}) {
     if (x->defined()) *x = x->to(device);
   }
   const Variable y = block_attention({in[0], in[1], in[2], in[3], in[4], in[5]}, context);
@@ -171,6 +171,11 @@ TEST(CudaBlockAttention, CarriedKeysWithBiasAndDropout) {
       p.mask();
       p.drop(0.3);
       p.context.place.time_offset = 9;
+      if (shared_bias) {
+        std::vector<int64_t> times(static_cast<size_t>(p.s.B), 40);
+        times[0] = 9;
+        p.context.times = Tensor::from(times, {p.s.B});
+      }
       expect_as_on_the_cpu(p, "pattern " + std::to_string(pattern));
     }
   }
