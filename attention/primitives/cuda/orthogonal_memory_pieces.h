@@ -52,7 +52,7 @@ void read_weights(const Sizes& sizes, const Plan& plan, const OrthogonalMemoryCo
                   const Tensor& sums, const Tensor& projected);
 // In place: projected queries become their gradients, projected dy [B,T,H,r] those of the sums that
 // were read; weights [B,T,H,r] receives what read_weights makes.
-void read_gradients(const Sizes& sizes, const Plan& plan, const Tensor& mask, double scale,
+void read_gradients(const Sizes& sizes, const Plan& plan, const OrthogonalMemoryContext& context,
                     const Tensor& sums, const Tensor& projected, const Tensor& dprojected,
                     const Tensor& weights);
 
