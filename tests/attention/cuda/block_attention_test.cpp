@@ -171,14 +171,18 @@ TEST(CudaBlockAttention, CarriedKeysWithBiasAndDropout) {
       p.mask();
       p.drop(0.3);
       p.context.place.time_offset = 9;
-      if (shared_bias) {
-        std::vector<int64_t> times(static_cast<size_t>(p.s.B), 40);
-        times[0] = 9;
-        p.context.times = Tensor::from(times, {p.s.B});
-      }
       expect_as_on_the_cpu(p, "pattern " + std::to_string(pattern));
     }
   }
+}
+
+TEST(CudaBlockAttention, EachRowHasItsTime) {
+  Problem p({.B = 2, .P = 6});
+  p.band(true, 8);
+  p.drop(0.3);
+  p.context.place.time_offset = 6;
+  p.context.times = Tensor::from(std::vector<int64_t>{9, 40}, {2});
+  expect_as_on_the_cpu(p, "times");
 }
 
 TEST(CudaBlockAttention, BiasOnBothSides) {
