@@ -79,17 +79,6 @@ double compare(const Setup& setup, const Batch& batch, DType dtype) {
   return counted.tiles / declared.mixing;
 }
 
-// The power of the length that the traits state for the form: behind "; FORM " where it has a
-// growth of its own.
-double promised_exponent(const Setup& setup) {
-  const std::string own = concat("; ", name_of(setup.form), " ");
-  MixerTraits traits = setup.traits;
-  if (const size_t at = traits.growth.find(own); at != std::string::npos) {
-    traits.growth = traits.growth.substr(at + own.size());
-  }
-  return traits.growth_exponent();
-}
-
 // The power of the length with which the mixing grows between 2k and 32k tokens.
 double declared_exponent(const Setup& setup) {
   const Subject subject = setup.subject(DType::f32);
@@ -104,7 +93,8 @@ double declared_exponent(const Setup& setup) {
 std::string check_cost(const Setup& setup) {
   if (!setup.on_cpu()) throw NotApplicable{"operations are counted on the CPU"};
   for (const DType dtype : {DType::f32, DType::bf16}) compare(setup, setup.batch(2, 37), dtype);
-  const double exponent = declared_exponent(setup), promised = promised_exponent(setup);
+  const double exponent = declared_exponent(setup),
+               promised = stated_exponent(setup.traits, setup.form);
   require(std::abs(exponent - promised) <= 0.15, "the traits say growth ", setup.traits.growth,
           ", but the declared mixing grows with the length to the power ", exponent);
   // The cost cases need no repetition for every parameter set.
@@ -128,3 +118,16 @@ std::string check_cost(const Setup& setup) {
 }
 
 }  // namespace linnet::conformance
+
+namespace linnet {
+
+double stated_exponent(const MixerTraits& traits, Form form) {
+  const std::string own = concat("; ", name_of(form), " ");
+  MixerTraits of_form = traits;
+  if (const size_t at = traits.growth.find(own); at != std::string::npos) {
+    of_form.growth = traits.growth.substr(at + own.size());
+  }
+  return of_form.growth_exponent();
+}
+
+}  // namespace linnet
