@@ -17,6 +17,7 @@
 #include "attention/flash_local/flash_local.h"
 #include "attention/flash_quad/flash_quad.h"
 #include "attention/grouped_linear/grouped_linear.h"
+#include "attention/kernelized/kernelized.h"
 #include "attention/lara/lara.h"
 #include "attention/lavo/lavo.h"
 #include "attention/leapformer/leapformer.h"
@@ -24,10 +25,12 @@
 #include "attention/linformer/linformer.h"
 #include "attention/local/local.h"
 #include "attention/luna/luna.h"
+#include "attention/nystromformer/nystromformer.h"
 #include "attention/performer/performer.h"
 #include "attention/relu/relu.h"
 #include "attention/rfa/rfa.h"
 #include "attention/rope_linear/rope_linear.h"
+#include "attention/skyformer/skyformer.h"
 #include "attention/softmax/softmax.h"
 #include "attention/t2r/t2r.h"
 #include "attention/transnormer_diag/transnormer_diag.h"
@@ -82,6 +85,9 @@ std::vector<Mechanism>& all() {
     add_to(result, flash_global_mechanism());
     add_to(result, grouped_linear_mechanism());
     add_to(result, augmented_linear_mechanism());
+    add_to(result, nystromformer_mechanism());
+    add_to(result, kernelized_mechanism());
+    add_to(result, skyformer_mechanism());
     return result;
   }();
   return list;

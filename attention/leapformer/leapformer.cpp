@@ -81,13 +81,13 @@ class LeapformerMixer : public AttentionMixer {
     Proportions p;
     p.query = leap_q_(raw_ ? input.q : activate(scaled(input.q), Activation::relu));
     if (input.k.defined()) p.key = leap_k_(raw_ ? input.k : activate(input.k, Activation::relu));
-    return kernelized_mix(attention_, options(), input, p, context, state);
+    return feature_map_mix(attention_, options(), input, p, context, state);
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
     const int64_t width = options().head_width();
     const int64_t vectors = shape.batch * (shape.queries + shape.keys) * options().heads;
-    MixerCost cost = kernelized_cost(options(), 2 * width, shape);
+    MixerCost cost = feature_map_cost(options(), 2 * width, shape);
     cost.projections = static_cast<double>(vectors * Leap::products(hidden_, width));
     cost.bytes += static_cast<double>(2 * Leap::parameters(hidden_, width)) * size_of(shape.dtype);
     return cost;

@@ -25,8 +25,10 @@ enum class BlockPattern : uint8_t { full, band, blocks };
 //                 the square of relu, but bounded (Ma et al. 2022, Mega)
 //   collision     (1 - arccos(x) / pi)^exponent for a cosine x, which is brought into [-1, 1]; its
 //                 backward is the surrogate exponent / 2 * weight (Zeng et al. 2021, YOSO)
+//   exponential   exp(min(x, 0)), for logits that only rounding brings above 0; backward takes no
+//                 notice of the bound
 // All but the first are not normalised; keys that are not seen weigh 0 in all.
-enum class BlockWeights : uint8_t { softmax, relu, relu_squared, laplace, collision };
+enum class BlockWeights : uint8_t { softmax, relu, relu_squared, laplace, collision, exponential };
 
 struct BlockAttentionOptions {
   BlockPattern pattern = BlockPattern::full;

@@ -86,6 +86,10 @@ constexpr PlainWeight<T> plain_weight(const BlockAttentionOptions& options, T lo
     const T weight = std::pow(1 - std::acos(x) / static_cast<T>(kPi), exponent);
     return {weight, exponent / 2 * weight};
   }
+  if (options.weights == BlockWeights::exponential) {
+    const T weight = std::exp(logit > 0 ? T{0} : logit);
+    return {weight, weight};
+  }
   const T x = logit < 0 ? T{0} : logit;
   if (options.weights == BlockWeights::relu) return {x, logit > 0 ? T{1} : T{0}};
   return {x * x, 2 * x};
