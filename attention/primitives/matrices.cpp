@@ -1,6 +1,8 @@
 // Products of small matrices and their inverse by iteration, on Variables.
 #include "attention/primitives/matrices.h"
 
+#include <algorithm>
+
 #include "attention/primitives/binding.h"
 #include "attention/primitives/cuda/matrices.h"
 #include "attention/primitives/matrix_rule.h"
@@ -49,10 +51,16 @@ void subtract_from_identity(double value, const Tensor& x, const Tensor& y) {
   }
   dispatch(y.dtype(), [&](auto zero) {
     using Number = decltype(zero);
+    const int64_t p = y.size(1);
     const Number* from = x.defined() ? x.data<Number>() : nullptr;
-    fill<Number>(y, [&, p = y.size(1)](int64_t i) {
-      const Number own = matrix_rule::on_diagonal(i, p) ? static_cast<Number>(value) : 0;
-      return from != nullptr ? own - from[i] : own;
+    Number* to = y.data<Number>();
+    parallel_for(y.size(0) * p, std::max<int64_t>(1, kGrain / p), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        for (int64_t i = row * p; i < (row + 1) * p; ++i) {
+          to[i] = from != nullptr ? -from[i] : Number{0};
+        }
+        to[row * p + row % p] += static_cast<Number>(value);
+      }
     });
   });
 }
