@@ -31,7 +31,8 @@ struct Setting {
   BlockWeights weights = BlockWeights::softmax;
 
   std::string label() const {
-    const char* kinds[] = {"", " relu", " relu_squared", " laplace", " collision", " exponential"};
+    const char* kinds[] = {
+        "", " relu", " relu_squared", " laplace", " collision", " collision_exact", " exponential"};
     return concat(name, masks ? " loaded" : "", kinds[static_cast<size_t>(weights)]);
   }
   template <typename T>

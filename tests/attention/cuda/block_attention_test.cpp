@@ -136,8 +136,8 @@ TEST(CudaBlockAttention, EveryPattern) {
 }
 
 TEST(CudaBlockAttention, WeightsThatAreNotNormalised) {
-  const char* const kNames[] = {"soft-max", "relu",      "relu squared",
-                                "laplace",  "collision", "exponential"};
+  const char* const kNames[] = {
+      "soft-max", "relu", "relu squared", "laplace", "collision", "collision exact", "exponential"};
   for (const BlockWeights weights :
        {BlockWeights::relu, BlockWeights::relu_squared, BlockWeights::laplace,
         BlockWeights::collision, BlockWeights::exponential}) {
@@ -159,6 +159,17 @@ TEST(CudaBlockAttention, WeightsThatAreNotNormalised) {
       expect_as_on_the_cpu(p, what + ", documents, masks, dropout", single);
     }
   }
+}
+
+TEST(CudaBlockAttention, CollisionsWithTheirOwnDerivative) {
+  Problem p({});
+  p.context.options.weights = BlockWeights::collision_exact;
+  p.context.options.exponent = 3;
+  // Cosines stay where the derivative is small.
+  p.context.options.scale = 0.5 / static_cast<double>(p.s.K);
+  expect_as_on_the_cpu(p, "collision, exact");
+  p.mask();
+  expect_as_on_the_cpu(p, "collision, exact, masks");
 }
 
 TEST(CudaBlockAttention, CarriedKeysWithBiasAndDropout) {
