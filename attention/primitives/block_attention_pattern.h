@@ -94,7 +94,7 @@ constexpr PlainWeight<T> plain_weight(const BlockAttentionOptions& options, T lo
   }
   if (options.weights == BlockWeights::exponential) {
     const T weight = std::exp(logit > 0 ? T{0} : logit);
-    return {weight, weight};
+    return {weight, logit > 0 ? T{0} : weight};
   }
   const T x = logit < 0 ? T{0} : logit;
   if (options.weights == BlockWeights::relu) return {x, logit > 0 ? T{1} : T{0}};

@@ -254,7 +254,7 @@ void weigh_row(const BlockAttentionOptions& options, int64_t lanes, T* row, T* s
       const auto logit = simd::load(row + lane);
       const auto weight = simd::exp<T>(logit > zero ? zero : logit);
       simd::store(row + lane, weight);
-      if (slopes != nullptr) simd::store(slopes + lane, weight);
+      if (slopes != nullptr) simd::store(slopes + lane, logit > zero ? zero : weight);
     }
     return;
   }
