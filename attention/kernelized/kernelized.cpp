@@ -47,9 +47,7 @@ std::vector<Number> definition(const ReferenceSequence<Number>& s) {
 // themselves. D_Q^(-1/2) exp(Q K^T / sqrt(K)) D_K^(-1/2) V.
 std::vector<double> symmetrised_softmax(const ReferenceSequence<double>& s) {
   const double scale = 1 / std::sqrt(static_cast<double>(s.K));
-  const auto own = [&](const double* x) {
-    return std::exp(-scale * dot_product(x, x, s.K) / 2);
-  };
+  const auto own = [&](const double* x) { return std::exp(-scale * dot_product(x, x, s.K) / 2); };
   return linear_attention_definition(
       s,
       [&](int64_t h, int64_t i, int64_t j) {
@@ -92,9 +90,8 @@ Mechanism kernelized_mechanism() {
              s, [](int64_t, int64_t, int64_t) { return 1.0; }, [](double) { return 1.0; });
        }}};
   return define_mechanism<KernelizedParams, KernelizedMixer>(
-      std::move(facts), [](const KernelizedParams&, const auto& sequence) {
-        return definition(sequence);
-      });
+      std::move(facts),
+      [](const KernelizedParams&, const auto& sequence) { return definition(sequence); });
 }
 
 }  // namespace linnet

@@ -21,14 +21,13 @@ void average(const Tensor& from, const LandmarkCut& cut, bool backward, const Te
   const Tensor& x = backward ? to : from;
   binding::dispatch(from.dtype(), [&](auto zero) {
     using Number = decltype(zero);
-    const landmark_means_rule::Means<Number> rule{
-        x.size(1),
-        x.size(2),
-        x.size(3),
-        cut.shares.size(1),
-        cut.owner.data<int32_t>(),
-        cut.begins.data<int32_t>(),
-        cut.shares.data<Number>()};
+    const landmark_means_rule::Means<Number> rule{x.size(1),
+                                                  x.size(2),
+                                                  x.size(3),
+                                                  cut.shares.size(1),
+                                                  cut.owner.data<int32_t>(),
+                                                  cut.begins.data<int32_t>(),
+                                                  cut.shares.data<Number>()};
     const Number* in = from.data<Number>();
     Number* out = to.data<Number>();
     parallel_for(to.elements(), kGrain, [&](int64_t begin, int64_t end) {
@@ -69,8 +68,8 @@ LandmarkCut cut_landmarks(const Tensor& mask, int64_t B, int64_t T, int64_t land
 Variable landmark_means(const Variable& x, const LandmarkCut& cut) {
   const Tensor& from = x.value();
   binding::check_sequence(from, "landmark_means");
-  const Tensor means = Tensor::empty(
-      {from.size(0), cut.shares.size(1), from.size(2), from.size(3)}, from.dtype(), from.device());
+  const Tensor means = Tensor::empty({from.size(0), cut.shares.size(1), from.size(2), from.size(3)},
+                                     from.dtype(), from.device());
   average(from, cut, false, means);
   return record("landmark_means", means, {x}, [shape = from.shape(), cut](Gradients& gradients) {
     const Tensor& dmeans = gradients.output();

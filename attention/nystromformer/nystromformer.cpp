@@ -67,7 +67,8 @@ class NystromformerMixer : public AttentionMixer {
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
-    const double T = static_cast<double>(shape.queries), width = static_cast<double>(options().width);
+    const double T = static_cast<double>(shape.queries),
+                 width = static_cast<double>(options().width);
     const auto B = static_cast<double>(shape.batch);
     MixerCost cost = conv_ ? conv_->cost(shape) : MixerCost{};
     if (is_exact(shape.queries)) {
@@ -133,16 +134,18 @@ void NystromformerParams::describe(ConfigDescription<NystromformerParams>& d) {
       .range(1, 4096);
   d.field("steps", &NystromformerParams::steps, "iterations that approximate the inverse of A")
       .range(1, 64);
-  d.choice("norm", &NystromformerParams::norm,
-           {{"matrix", InverseNorm::matrix}, {"batch", InverseNorm::batch}},
-           "largest column sum that the first iterate is divided by: that of each matrix A, or that "
-           "of all rows and heads of a batch, as the authors' code");
-  d.choice("padding", &NystromformerParams::padding,
-           {{"valid", LandmarkPadding::valid},
-            {"row", LandmarkPadding::row},
-            {"row_of_zeros", LandmarkPadding::row_of_zeros}},
-           "landmarks cut the valid tokens; or the row, as means of their valid tokens; or the row, "
-           "with padding as zeros (the authors' code)");
+  d.choice(
+      "norm", &NystromformerParams::norm,
+      {{"matrix", InverseNorm::matrix}, {"batch", InverseNorm::batch}},
+      "largest column sum that the first iterate is divided by: that of each matrix A, or that "
+      "of all rows and heads of a batch, as the authors' code");
+  d.choice(
+      "padding", &NystromformerParams::padding,
+      {{"valid", LandmarkPadding::valid},
+       {"row", LandmarkPadding::row},
+       {"row_of_zeros", LandmarkPadding::row_of_zeros}},
+      "landmarks cut the valid tokens; or the row, as means of their valid tokens; or the row, "
+      "with padding as zeros (the authors' code)");
   d.field("exact", &NystromformerParams::exact,
           "rows of at most p tokens, padding included, have soft-max attention itself, as the "
           "authors' code where there are p");
@@ -153,8 +156,10 @@ void NystromformerParams::describe(ConfigDescription<NystromformerParams>& d) {
 
 void NystromformerParams::validate(const ConfigNode& at) const {
   if (conv > 0 && conv % 2 == 0) {
-    throw located_error(at.location_of("conv"), "the filter is centred: conv must be odd, or 0 for "
-                        "none, found ", conv);
+    throw located_error(at.location_of("conv"),
+                        "the filter is centred: conv must be odd, or 0 for "
+                        "none, found ",
+                        conv);
   }
 }
 
@@ -184,6 +189,8 @@ Mechanism nystromformer_mechanism() {
   facts.traits.growth = std::string("T p");
   facts.traits.exempt["packing"] = "a row has one set of landmarks: packed documents are refused";
   facts.presets = kPresets;
+  // Wider heads than those of small models, which take the first variant.
+  facts.check_head_width = 10;
   facts.variants = {"{landmarks: 7, steps: 3, conv: 5}", "{landmarks: 6, padding: row, conv: 0}",
                     "{landmarks: 37, padding: row_of_zeros, exact: true, conv: 0}"};
   facts.cost_cases = {"{landmarks: 64}"};

@@ -31,9 +31,9 @@ enum class InverseNorm : uint8_t { matrix, batch };
 
 // Approximates the (pseudo-)inverse of each a [G,p,p] by `steps` iterations of
 //   Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4,   Z_0 = A^T / (largest column sum of A)
-// (Razavi et al. 2014, as Nystroemformer uses it). It converges where A has no negative elements and
-// no row whose sum is above 1, or is symmetric with eigenvalues in (0, 1]; rows and columns of zeros
-// stay zeros. Differentiable through everything, the norm included (of several largest sums,
+// (Razavi et al. 2014, as Nystroemformer uses it). It converges where A has no negative elements
+// and no row whose sum is above 1, or is symmetric with eigenvalues in (0, 1]; rows and columns of
+// zeros stay zeros. Differentiable through everything, the norm included (of several largest sums,
 // through the first). Keeps every iterate for backward. 4 p^3 multiply-adds a step forward, 11 p^3
 // backward. Throws Error unless a is [G,p,p].
 Variable iterated_inverse(const Variable& a, int64_t steps, InverseNorm norm);

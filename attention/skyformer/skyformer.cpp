@@ -186,7 +186,7 @@ Mechanism skyformer_mechanism() {
   facts.presets = kPresets;
   // Wider heads than those of small models, which take the first variant.
   facts.check_head_width = 10;
-  facts.variants = {"{rows: 6, steps: 3, draws: shared, gamma: 0.5}", "{rows: 24}"};
+  facts.variants = {"{rows: 6, steps: 3, draws: shared, gamma: 0.5}"};
   facts.cost_cases = {"{}"};
   return define_mechanism<SkyformerParams, SkyformerMixer>(
       std::move(facts), [](const SkyformerParams& params, const auto& sequence) {

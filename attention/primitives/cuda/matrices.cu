@@ -23,9 +23,8 @@ void swap_tokens_and_heads(const Tensor& x, const Tensor& y) {
 void unit_values(const Tensor& units) {
   const int64_t n = units.size(3), H = units.size(2);
   float* to = pointer<float>(units);
-  for_each("unit_values", units.elements(), [=] __device__(int64_t i) {
-    to[i] = matrix_rule::is_unit(i, n, H) ? 1.0f : 0.0f;
-  });
+  for_each("unit_values", units.elements(),
+           [=] __device__(int64_t i) { to[i] = matrix_rule::is_unit(i, n, H) ? 1.0f : 0.0f; });
 }
 
 void subtract_from_identity(double value, const Tensor& x, const Tensor& y) {
@@ -70,9 +69,8 @@ void inverse_start_backward(const Tensor& a, const Tensor& sums, const Tensor& p
            [=] __device__(int64_t i) { column[i] = rule.column_products(from, i); });
   for_each("inverse_products", products.elements(),
            [=] __device__(int64_t n) { product[n] = rule.sum_of_norm(column, n); });
-  for_each("inverse_start_backward", da.elements(), [=] __device__(int64_t i) {
-    to[i] = rule.gradient(sum, place, product, from, i);
-  });
+  for_each("inverse_start_backward", da.elements(),
+           [=] __device__(int64_t i) { to[i] = rule.gradient(sum, place, product, from, i); });
 }
 
 }  // namespace linnet::cuda
