@@ -10,6 +10,7 @@
 #include "attention/abc_window/abc_window.h"
 #include "attention/augment.h"
 #include "attention/augmented_linear/augmented_linear.h"
+#include "attention/clustered/clustered.h"
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
 #include "attention/eva/eva.h"
@@ -91,6 +92,7 @@ std::vector<Mechanism>& all() {
     add_to(result, eva_mechanism());
     add_to(result, longshort_mechanism());
     add_to(result, reformer_mechanism());
+    add_to(result, clustered_mechanism());
     add_to(result, flash_local_mechanism());
     add_to(result, flash_global_mechanism());
     add_to(result, grouped_linear_mechanism());

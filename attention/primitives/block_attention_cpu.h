@@ -27,6 +27,7 @@ enum class BlockPattern : uint8_t { full, band, blocks };
 //                 backward is the surrogate exponent / 2 * weight (Zeng et al. 2021, YOSO)
 //   collision_exact  the same with its own derivative, which has no bound at 1: cosines must stay
 //                 below
+//   identity      x
 //   exponential   exp(min(x, 0)), for logits that only rounding brings above 0, where its
 //                 derivative is 0
 // All but the first are not normalised; keys that are not seen weigh 0 in all.
@@ -37,6 +38,7 @@ enum class BlockWeights : uint8_t {
   laplace,
   collision,
   collision_exact,
+  identity,
   exponential
 };
 
