@@ -19,6 +19,7 @@
 #include "attention/flash_local/flash_local.h"
 #include "attention/flash_quad/flash_quad.h"
 #include "attention/grouped_linear/grouped_linear.h"
+#include "attention/kernelized/kernelized.h"
 #include "attention/lara/lara.h"
 #include "attention/lavo/lavo.h"
 #include "attention/leapformer/leapformer.h"
@@ -27,6 +28,7 @@
 #include "attention/local/local.h"
 #include "attention/longshort/longshort.h"
 #include "attention/luna/luna.h"
+#include "attention/nystromformer/nystromformer.h"
 #include "attention/performer/performer.h"
 #include "attention/probsparse/probsparse.h"
 #include "attention/reformer/reformer.h"
@@ -34,6 +36,7 @@
 #include "attention/rfa/rfa.h"
 #include "attention/rope_linear/rope_linear.h"
 #include "attention/s4d/s4d.h"
+#include "attention/skyformer/skyformer.h"
 #include "attention/softmax/softmax.h"
 #include "attention/synthesizer/synthesizer.h"
 #include "attention/t2r/t2r.h"
@@ -94,6 +97,9 @@ std::vector<Mechanism>& all() {
     add_to(result, flash_global_mechanism());
     add_to(result, grouped_linear_mechanism());
     add_to(result, augmented_linear_mechanism());
+    add_to(result, nystromformer_mechanism());
+    add_to(result, kernelized_mechanism());
+    add_to(result, skyformer_mechanism());
     add_to(result, s4d_mechanism());
     add_to(result, synthesizer_mechanism());
     return result;

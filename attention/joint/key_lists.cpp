@@ -24,10 +24,20 @@ Tensor key_lists(const KeyLists& rule, Device device) {
 double listed_pairs(const KeyLists& rule, int64_t queries) {
   int64_t pairs = 0;
   for (int64_t list = 0; list < rule.lists; ++list) {
-    const int64_t own = std::min(rule.group, queries - list * rule.group);
-    int64_t seen = 0;
-    for (int64_t place = 0; place < rule.length; ++place) seen += rule.key(list, place) >= 0;
-    pairs += own * seen;
+    const int64_t p = rule.first + list * rule.group;
+    // The numbers that the places name, before those that there are not are left out.
+    int64_t begin = 0, end = rule.length;
+    if (rule.kind == KeyLists::Kind::block) {
+      begin = p - p % rule.size - rule.before;
+      end = begin + rule.length;
+    } else if (rule.kind != KeyLists::Kind::all) {
+      end = rule.kind == KeyLists::Kind::back ? p + 1 : p / rule.size * rule.rank;
+      begin = end - rule.length;
+    }
+    if (rule.causal) end = std::min(end, p + 1);
+    begin = std::max<int64_t>(begin, std::max<int64_t>(rule.offset, 0));
+    end = std::min(end, rule.offset + rule.keys);
+    pairs += std::min(rule.group, queries - list * rule.group) * std::max<int64_t>(end - begin, 0);
   }
   return static_cast<double>(pairs);
 }
