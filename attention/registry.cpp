@@ -10,6 +10,7 @@
 #include "attention/abc_window/abc_window.h"
 #include "attention/augment.h"
 #include "attention/augmented_linear/augmented_linear.h"
+#include "attention/bigbird/bigbird.h"
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
 #include "attention/flash/flash.h"
@@ -23,12 +24,14 @@
 #include "attention/linear/linear.h"
 #include "attention/linformer/linformer.h"
 #include "attention/local/local.h"
+#include "attention/longformer/longformer.h"
 #include "attention/luna/luna.h"
 #include "attention/performer/performer.h"
 #include "attention/relu/relu.h"
 #include "attention/rfa/rfa.h"
 #include "attention/rope_linear/rope_linear.h"
 #include "attention/softmax/softmax.h"
+#include "attention/sparse_fixed/sparse_fixed.h"
 #include "attention/t2r/t2r.h"
 #include "attention/transnormer_diag/transnormer_diag.h"
 #include "attention/transnormer_norm/transnormer_norm.h"
@@ -82,6 +85,9 @@ std::vector<Mechanism>& all() {
     add_to(result, flash_global_mechanism());
     add_to(result, grouped_linear_mechanism());
     add_to(result, augmented_linear_mechanism());
+    add_to(result, longformer_mechanism());
+    add_to(result, bigbird_mechanism());
+    add_to(result, sparse_fixed_mechanism());
     return result;
   }();
   return list;
