@@ -44,12 +44,13 @@ Tensor tokens_of(const Tensor& x, int64_t begin, int64_t end) {
 
 Variable tokens_of(const Variable& x, int64_t begin, int64_t end) {
   if (!x.defined() || (begin == 0 && end == x.size(1))) return x;
-  const Tensor whole = x.value();
-  return record("tokens_of", tokens_of(whole, begin, end), {x}, [=](Gradients& gradients) {
-    const Tensor dx = Tensor::zeros(whole.shape(), whole.dtype(), whole.device());
-    copy_tokens(gradients.output(), 0, dx, begin, end - begin);
-    gradients.add(0, dx);
-  });
+  return record("tokens_of", tokens_of(x.value(), begin, end), {x},
+                [shape = x.shape(), begin, end](Gradients& gradients) {
+                  const Tensor& dy = gradients.output();
+                  const Tensor dx = Tensor::zeros(shape, dy.dtype(), dy.device());
+                  copy_tokens(dy, 0, dx, begin, end - begin);
+                  gradients.add(0, dx);
+                });
 }
 
 Variable join_tokens(const std::vector<Variable>& pieces) {

@@ -47,8 +47,11 @@ class LongformerMixer : public AttentionMixer {
  public:
   LongformerMixer(const LongformerParams& params, const MixerOptions& options,
                   const MixerScope& scope)
-      : AttentionMixer(options, scope), params_(params), window_(params.width(options)) {
-    if (!params.separate() || params.global_tokens == 0) return;
+      : AttentionMixer(options, scope),
+        params_(params),
+        window_(params.width(options)),
+        globals_(params.globals(options.form)) {
+    if (!separate()) return;
     require_usage(options.rotary_width == 0,
                   "longformer: rotary positions are not defined for the global tokens' own "
                   "projections; use global_proj: shared");
@@ -65,7 +68,7 @@ class LongformerMixer : public AttentionMixer {
     block.options.scale = params_.scale.value_or(default_scale(options()));
     set_dropout(block, params_.dropout, options(), context, draw_key(context));
     const bool causal = options().form == Form::causal;
-    if (params_.global_tokens == 0) {
+    if (globals_ == 0) {
       block.options = band(block.options);
       if (causal) return causal_with_cache(input, context, state, block, window_ - 1);
       return {block_attention({input.q, input.k, input.v, {}, {}, {}}, block), {}};
@@ -81,9 +84,9 @@ class LongformerMixer : public AttentionMixer {
     const auto B = static_cast<double>(shape.batch), E = static_cast<double>(options().width);
     const int64_t T = shape.queries;
     MixerCost cost = block_attention_cost(options(), band({}), window_ - 1, shape);
-    if (params_.global_tokens == 0) return cost;
+    if (globals_ == 0) return cost;
     const bool causal = options().form == Form::causal;
-    const int64_t globals = std::min(params_.global_tokens, T), others = T - globals;
+    const int64_t globals = std::min(globals_, T), others = T - globals;
     // Among the others as a window, and the global tokens besides.
     cost.mixing = B * 2 * E * visible_pairs(band({}), others);
     const int64_t to_globals = others * globals;
@@ -96,7 +99,7 @@ class LongformerMixer : public AttentionMixer {
       rest.queries = globals;
       cost.bytes += carried_keys_bytes(options(), kKeepAll, rest);
     }
-    if (params_.separate()) {
+    if (separate()) {
       cost.projections = B * static_cast<double>(globals + 2 * T) * E * E;
       cost.bytes +=
           3 * (E * E + (options().bias ? E : 0)) * static_cast<double>(size_of(shape.dtype));
@@ -105,6 +108,8 @@ class LongformerMixer : public AttentionMixer {
   }
 
  private:
+  bool separate() const { return params_.separate() && globals_ > 0; }
+
   BlockAttentionOptions band(BlockAttentionOptions pattern) const {
     pattern.pattern = BlockPattern::band;
     pattern.causal = options().form == Form::causal;
@@ -129,10 +134,10 @@ class LongformerMixer : public AttentionMixer {
 
   Variable mix_noncausal(const MixInput& input, const MixerContext& context,
                          BlockAttentionContext block) const {
-    const int64_t T = input.q.size(1), globals = std::min(params_.global_tokens, T);
+    const int64_t T = input.q.size(1), globals = std::min(globals_, T);
     // Global tokens read everything.
     Variable q = tokens_of(input.q, 0, globals), k = input.k, v = input.v;
-    if (params_.separate()) {
+    if (separate()) {
       require_usage(input.x.defined(),
                     "longformer: global_proj: separate projects x itself; give "
                     "x, not queries, keys and values");
@@ -162,7 +167,7 @@ class LongformerMixer : public AttentionMixer {
     const Variable window_k = carried(state, "k", dtype), window_v = carried(state, "v", dtype);
     const auto tokens = [](const Variable& x) { return x.defined() ? x.size(1) : 0; };
     const int64_t B = input.q.size(0), T = input.q.size(1);
-    const CausalLists lists{T, params_.global_tokens,
+    const CausalLists lists{T, globals_,
                             std::min(window_, std::max<int64_t>(1, tokens(window_k) + T)),
                             tokens(global_k), tokens(window_k)};
     const int64_t added = lists.new_globals(), past_globals = lists.past_globals;
@@ -198,7 +203,7 @@ class LongformerMixer : public AttentionMixer {
   }
 
   LongformerParams params_;
-  int64_t window_;
+  int64_t window_, globals_;
   GlobalProjection q_, k_, v_;
 };
 
@@ -220,7 +225,7 @@ template <typename Number>
 std::vector<Number> definition(const LongformerParams& params, const ReferenceSequence<Number>& s) {
   const auto scale =
       static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
-  const int64_t globals = params.global_tokens, window = params.width(s.options);
+  const int64_t globals = params.globals(s.form), window = params.width(s.options);
   const auto attention = [&](const ReferenceSequence<Number>& of) {
     return softmax_attention_reference(
         of, scale,
@@ -253,7 +258,7 @@ void LongformerParams::describe(ConfigDescription<LongformerParams>& d) {
       .range(1, 1 << 20)
       .unit("tokens");
   d.field("global_tokens", &LongformerParams::global_tokens,
-          "first tokens that read all tokens, and that all read")
+          "first tokens that read all tokens, and that all read; null: one, causal none")
       .range(0, 1 << 20)
       .unit("tokens");
   d.choice("global_proj", &LongformerParams::global_proj, {"shared", "separate"},
@@ -264,8 +269,9 @@ void LongformerParams::describe(ConfigDescription<LongformerParams>& d) {
 }
 
 MixerTraits LongformerParams::traits(MixerTraits traits) const {
-  if (separate() && global_tokens > 0) traits.causal = traits.decode_state = false;
-  if (global_tokens == 0) traits.exempt.erase("packing");
+  const int64_t globals_at_most = globals(Form::noncausal);
+  if (separate() && globals_at_most > 0) traits.causal = traits.decode_state = false;
+  if (globals_at_most == 0) traits.exempt.erase("packing");
   return traits;
 }
 

@@ -18,33 +18,53 @@ struct Columns {
     return begin + block - count + inside;
   }
   constexpr int64_t in_first(int64_t tokens) const { return (tokens + block - 1) / block * count; }
+  // The token in a place of the list of block `own`; -1: it stands in the other part already.
+  constexpr int64_t listed(int64_t own, int64_t place, bool twice) const {
+    if (place < block) return own * block + place;
+    const int64_t j = token(place - block);
+    return !twice && j / block == own ? -1 : j;
+  }
 };
 
-struct FixedLists {
+// Noncausal, for rows that are one document: a list for every block.
+struct BlockwiseLists {
   Columns columns;
-  // Queries are the last ones of the keys.
-  int64_t keys = 0, queries = 0;
-  bool causal = false;
+  int64_t tokens = 0;
   bool twice = false;  // columns in the query's own block are listed in both parts
 
-  // Lists: of every block, or, causal, of every query.
-  constexpr int64_t group() const { return causal ? 1 : columns.block; }
-  constexpr int64_t lists() const { return (queries + group() - 1) / group(); }
-  constexpr int64_t length() const { return columns.block + columns.in_first(keys); }
+  constexpr int64_t lists() const { return (tokens + columns.block - 1) / columns.block; }
+  constexpr int64_t length() const { return columns.block + columns.in_first(tokens); }
   constexpr int32_t key(int64_t list, int64_t place) const {
-    const int64_t query = keys - queries + list * group();
-    const int64_t own = query / columns.block;
-    int64_t j = own * columns.block + place;
-    if (place >= columns.block) {
-      j = columns.token(place - columns.block);
-      if (!twice && j / columns.block == own) return -1;
-    }
-    const int64_t last = causal ? query : keys - 1;
-    return j > last ? -1 : static_cast<int32_t>(j);
+    const int64_t j = columns.listed(list, place, twice);
+    return j < tokens ? static_cast<int32_t>(j) : -1;
+  }
+};
+
+// A list for every query, by its position in its document: causal, or of packed documents. Keys are
+// [past ; the call's tokens]; noncausal ones have no past.
+struct DocumentLists {
+  Columns columns;
+  int64_t past = 0, tokens = 0;
+  bool causal = false;
+  bool twice = false;
+
+  constexpr int64_t length() const { return columns.block + columns.in_first(past + tokens); }
+  // `positions`: of the row's tokens, or null where they are past, past + 1, ...
+  constexpr int32_t key(const int32_t* positions, int64_t query, int64_t place) const {
+    const int64_t position = positions != nullptr ? positions[query] : past + query;
+    const int64_t j = columns.listed(position / columns.block, place, twice);
+    const int64_t at = past + query - position + j;
+    if (j < 0 || at < 0 || at >= past + tokens || (causal && j > position)) return -1;
+    // Behind the document another one begins, whose positions are lower.
+    if (!causal && positions != nullptr && positions[at - past] != j) return -1;
+    return static_cast<int32_t>(at);
   }
 };
 
 // i32 [1, 1, lists, length] on the device.
-Tensor index_of(const FixedLists& lists, Device device);
+Tensor index_of(const BlockwiseLists& lists, Device device);
+// i32 [B, 1, tokens, length] beside positions i32 [B,tokens]; where these are undefined
+// [1, 1, tokens, length] on the device.
+Tensor index_of(const DocumentLists& lists, const Tensor& positions, Device device);
 
 }  // namespace linnet

@@ -29,9 +29,6 @@ class SparseFixedMixer : public AttentionMixer {
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
     refuse_key_positions(context, "sparse_fixed");
-    require_usage(!context.segments.defined(),
-                  "sparse_fixed counts its blocks from the beginning of a row; do not pack "
-                  "documents into rows");
     const BlockAttentionContext block = [&] {
       BlockAttentionContext at = block_context(options(), context);
       set_dropout(at, params_.dropout, options(), context, draw_key(context));
@@ -43,31 +40,40 @@ class SparseFixedMixer : public AttentionMixer {
     at.options.dropout_key = block.options.dropout_key;
     at.query_mask = at.key_mask = context.key_mask;
     at.place = context.place;
+    const int64_t T = input.q.size(1);
+    const Device device = input.q.value().device();
     Variable k = input.k, v = input.v;
     MixResult result;
-    const bool causal = options().form == Form::causal;
-    if (causal) {
+    if (options().form == Form::causal) {
       result.state = carry_keys(input, context, state, kKeepAll);
       k = as_dtype(result.state.at("k"), input.k.dtype());
       v = as_dtype(result.state.at("v"), input.v.dtype());
-      at.key_mask = mask_from_state(result.state, "valid");
+      const int64_t past = k.size(1) - T;
+      at.key_mask = carry_mask(mask_from_state(state, "valid"), context.key_mask, {}, k.size(0),
+                               past, T, kKeepAll, device);
+      const DocumentLists lists{columns_, past, T, true, params_.dup_own_block};
+      at.index = index_of(lists, context.positions, device);
+    } else if (context.segments.defined()) {
+      const DocumentLists lists{columns_, 0, T, false, params_.dup_own_block};
+      at.index = index_of(lists, context.positions, device);
+    } else {
+      at.options.group = columns_.block;
+      at.index = index_of(BlockwiseLists{columns_, T, params_.dup_own_block}, device);
     }
-    const FixedLists lists{columns_, k.size(1), input.q.size(1), causal, params_.dup_own_block};
-    at.options.group = lists.group();
-    at.index = index_of(lists, input.q.value().device());
     result.y = listed_attention({input.q, k, v, {}}, at).y;
     return result;
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
-    const FixedLists lists{columns_, shape.queries, shape.queries, options().form == Form::causal,
-                           params_.dup_own_block};
+    const bool causal = options().form == Form::causal;
     double pairs = 0;
-    for (int64_t i = 0; i < shape.queries; ++i) pairs += static_cast<double>(seen(lists, i));
+    for (int64_t i = 0; i < shape.queries; ++i) {
+      pairs += static_cast<double>(seen(i, causal ? i + 1 : shape.queries));
+    }
     MixerCost cost;
     cost.mixing =
         static_cast<double>(shape.batch) * pairs * 2 * static_cast<double>(options().width);
-    if (lists.causal) cost.bytes = carried_keys_bytes(options(), kKeepAll, shape);
+    if (causal) cost.bytes = carried_keys_bytes(options(), kKeepAll, shape);
     return cost;
   }
 
@@ -82,13 +88,11 @@ class SparseFixedMixer : public AttentionMixer {
     }
     return n / columns_.block * columns_.count + partial;
   }
-  // Keys of query i.
-  int64_t seen(const FixedLists& lists, int64_t i) const {
-    const int64_t begin = i - i % columns_.block;
-    const int64_t last = lists.causal ? i + 1 : lists.keys;
-    const int64_t end = std::min(begin + columns_.block, last);
-    const int64_t twice = lists.twice ? 0 : columns_before(end) - columns_before(begin);
-    return end - begin + columns_before(last) - twice;
+  // Keys of query i among the first `keys` tokens.
+  int64_t seen(int64_t i, int64_t keys) const {
+    const int64_t begin = i - i % columns_.block, end = std::min(begin + columns_.block, keys);
+    const int64_t both = columns_before(end) - columns_before(begin);
+    return end - begin + columns_before(keys) - (params_.dup_own_block ? 0 : both);
   }
 
   SparseFixedParams params_;
@@ -177,8 +181,6 @@ Mechanism sparse_fixed_mechanism() {
   facts.traits.noncausal = facts.traits.causal = true;
   facts.traits.decode_state = true;
   facts.traits.growth = "T b";
-  facts.traits.exempt["packing"] =
-      "blocks are counted from the beginning of a row: packed documents are refused";
   facts.presets = kPresets;
   facts.cost_cases = {"{block: 64, columns: 4}"};
   facts.variants = {"{block: 7, columns: 3}", "{block: 8, columns: 2, layout: original, scale: 1}",

@@ -34,10 +34,11 @@ TEST(Longformer, PresetsAreTheSurveysBudgetAndThePapersWindow) {
   options.heads = 8;
   options.form = Form::noncausal;
   EXPECT_EQ(read("survey").width(options), 128);
-  EXPECT_EQ(read("survey").global_tokens, 1);
+  EXPECT_EQ(read("survey").globals(Form::noncausal), 1);
+  EXPECT_EQ(read("survey").globals(Form::causal), 0);
   options.heads = 16;
   EXPECT_EQ(read("survey_mean").width(options), 64);
-  EXPECT_EQ(read("survey_mean").global_tokens, 0);
+  EXPECT_EQ(read("survey_mean").globals(Form::noncausal), 0);
   EXPECT_EQ(read("original").width(options), 512);
   EXPECT_TRUE(read("original").separate());
 }

@@ -1,18 +1,13 @@
 // The fixed sparse pattern: sizes that keep to the survey's budget, lists, what is refused.
 #include "attention/sparse_fixed/sparse_fixed.h"
-#include "attention/conformance_subject.h"
+#include <gtest/gtest.h>
+
 #include "attention/define.h"
 #include "attention/sparse_fixed/fixed_lists.h"
 #include "core/yaml.h"
-#include "tests/tensor_helpers.h"
 
 namespace linnet {
 namespace {
-
-using conformance::Batch;
-using conformance::check_options;
-using conformance::random_batch;
-using conformance::Subject;
 
 SparseFixedParams params_of(const std::string& text) {
   return parse_config<SparseFixedParams>(
@@ -49,41 +44,38 @@ TEST(SparseFixed, SizesKeepToTheSurveysBudget) {
 TEST(SparseFixed, ListsHoldTheBlockAndTheColumns) {
   const int64_t T = 23, block = 5;
   for (const bool first : {true, false}) {
-    for (const bool causal : {true, false}) {
-      for (const bool twice : {true, false}) {
-        const int64_t count = 2;
-        // Causal: the last 8 queries, as after carried keys.
-        const FixedLists lists{{block, count, first}, T, causal ? 8 : T, causal, twice};
-        for (int64_t list = 0; list < lists.lists(); ++list) {
-          const int64_t i = T - lists.queries + list * lists.group();
-          std::vector<int64_t> found(static_cast<size_t>(T), 0);
-          for (int64_t place = 0; place < lists.length(); ++place) {
-            const int32_t key = lists.key(list, place);
-            ASSERT_LT(key, T);
-            if (key >= 0) ++found[static_cast<size_t>(key)];
-          }
-          for (int64_t j = 0; j < T; ++j) {
-            const int64_t inside = j % block;
-            const bool column = first ? inside == 0 || inside == 4 : inside >= 3;
-            const bool own = j / block == i / block;
-            int64_t expected = own ? 1 : 0;
-            if (column && (!own || twice)) ++expected;
-            if (causal && j > i) expected = 0;
-            EXPECT_EQ(found[static_cast<size_t>(j)], expected) << i << " " << j;
-          }
+    for (const bool twice : {true, false}) {
+      const Columns columns{block, 2, first};
+      const auto check = [&](int64_t i, bool causal, int64_t length, const auto& key_of) {
+        std::vector<int64_t> found(static_cast<size_t>(T), 0);
+        for (int64_t place = 0; place < length; ++place) {
+          const int32_t key = key_of(place);
+          ASSERT_LT(key, T);
+          if (key >= 0) ++found[static_cast<size_t>(key)];
         }
+        for (int64_t j = 0; j < T; ++j) {
+          const int64_t inside = j % block;
+          const bool column = first ? inside == 0 || inside == 4 : inside >= 3;
+          const bool own = j / block == i / block;
+          int64_t expected = own ? 1 : 0;
+          if (column && (!own || twice)) ++expected;
+          if (causal && j > i) expected = 0;
+          EXPECT_EQ(found[static_cast<size_t>(j)], expected) << i << " " << j;
+        }
+      };
+      const BlockwiseLists blocks{columns, T, twice};
+      for (int64_t i = 0; i < T; ++i) {
+        check(i, false, blocks.length(),
+              [&](int64_t place) { return blocks.key(i / block, place); });
+      }
+      // The last eight queries, as after carried keys.
+      const DocumentLists causal{columns, T - 8, 8, true, twice};
+      for (int64_t t = 0; t < 8; ++t) {
+        check(T - 8 + t, true, causal.length(),
+              [&](int64_t place) { return causal.key(nullptr, t, place); });
       }
     }
   }
-}
-
-TEST(SparseFixed, RefusesPackedRows) {
-  const Subject subject(find_mechanism("sparse_fixed"),
-                        parse_yaml("{block: 4, columns: 1}", "test"),
-                        check_options(Form::noncausal, 8), DType::f64, 1);
-  Batch batch = random_batch(Form::noncausal, 1, 6, 1, 16, 1);
-  batch.segments = Tensor::zeros({1, 6}, DType::i32);
-  EXPECT_THROW(subject.run(batch), UsageError);
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 
 namespace linnet::cuda {
 
-void fill_index(const FixedLists& lists, const Tensor& index);
+void fill_index(const BlockwiseLists& lists, const Tensor& index);
+// positions may be undefined.
+void fill_index(const DocumentLists& lists, const Tensor& positions, const Tensor& index);
 
 }  // namespace linnet::cuda
