@@ -28,6 +28,7 @@
 #include "attention/luna/luna.h"
 #include "attention/performer/performer.h"
 #include "attention/probsparse/probsparse.h"
+#include "attention/reformer/reformer.h"
 #include "attention/relu/relu.h"
 #include "attention/rfa/rfa.h"
 #include "attention/rope_linear/rope_linear.h"
@@ -83,6 +84,7 @@ std::vector<Mechanism>& all() {
     add_to(result, yoso_mechanism());
     add_to(result, lara_mechanism());
     add_to(result, probsparse_mechanism());
+    add_to(result, reformer_mechanism());
     add_to(result, flash_local_mechanism());
     add_to(result, flash_global_mechanism());
     add_to(result, grouped_linear_mechanism());

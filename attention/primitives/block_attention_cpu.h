@@ -25,8 +25,17 @@ enum class BlockPattern : uint8_t { full, band, blocks };
 //                 the square of relu, but bounded (Ma et al. 2022, Mega)
 //   collision     (1 - arccos(x) / pi)^exponent for a cosine x, which is brought into [-1, 1]; its
 //                 backward is the surrogate exponent / 2 * weight (Zeng et al. 2021, YOSO)
+//   collision_exact  the same with its own derivative, which has no bound at 1: cosines must stay
+//                 below
 // All but the first are not normalised; keys that are not seen weigh 0 in all.
-enum class BlockWeights : uint8_t { softmax, relu, relu_squared, laplace, collision };
+enum class BlockWeights : uint8_t {
+  softmax,
+  relu,
+  relu_squared,
+  laplace,
+  collision,
+  collision_exact
+};
 
 struct BlockAttentionOptions {
   BlockPattern pattern = BlockPattern::full;

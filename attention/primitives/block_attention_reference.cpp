@@ -114,7 +114,8 @@ void block_attention_reference(const BlockAttentionInputs<double>& in,
             const double middle = std::sqrt(0.5), deviation = std::sqrt(0.25 / std::numbers::pi);
             weight = 0.5 * std::erfc(-(logits[u] - middle) / (deviation * std::numbers::sqrt2));
           }
-          if (options.weights == BlockWeights::collision) {
+          if (options.weights == BlockWeights::collision ||
+              options.weights == BlockWeights::collision_exact) {
             const double angle = std::acos(std::clamp(logits[u], -1.0, 1.0));
             weight = std::pow(1 - angle / std::numbers::pi, options.exponent);
           }

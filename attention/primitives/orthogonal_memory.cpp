@@ -4,6 +4,7 @@
 #include "attention/primitives/binding.h"
 #include "attention/primitives/cuda/orthogonal_memory.h"
 #include "core/cuda/backend.h"
+#include "core/kernel_choice.h"
 
 namespace linnet {
 namespace {
@@ -114,6 +115,7 @@ void run_backward(const Arrays& arrays, const OrthogonalMemoryContext& context, 
 OrthogonalMemoryResult orthogonal_memory(const Variable& q, const Variable& f,
                                          const Variable& basis, const OrthogonalMemoryCarry& carry,
                                          const OrthogonalMemoryContext& given) {
+  require_plain_allowed(kName, q.value());
   const DType dtype = computing_type(q);
   const Device device = q.value().device();
   const bool stored = on_cuda(q.value());

@@ -44,6 +44,7 @@ double median_seconds(Device device, int64_t runs, const std::function<void()>& 
 
 TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t steps,
                        Device device) {
+  const UseKernels kernels(recipe.train.backend, device);
   const std::unique_ptr<Task> task = make_task(recipe);
   const std::unique_ptr<Transformer> model = build_model(recipe, task->sizes(), device);
   Updater updater = make_updater(recipe, model->parameters());

@@ -63,6 +63,20 @@ TEST_F(BenchCli, AttentionIsMeasuredInTheAskedPrecision) {
   expect_error({"bench", "attention", "linear", "--dtype", "f64"}, 2, "f32 or bf16, got f64");
 }
 
+TEST_F(BenchCli, TensorCoresAreRefusedOnTheCpu) {
+  std::vector<std::string> arguments = {"bench", "attention", "linear", "--lengths", "16", "--runs",
+                                        "1",     "--device",  "cpu",    "--backend"};
+  for (const char* backend : {"auto", "plain"}) {
+    arguments.emplace_back(backend);
+    EXPECT_EQ(linnet(arguments).code, 0) << backend;
+    arguments.pop_back();
+  }
+  arguments.emplace_back("tensor_cores");
+  expect_error(arguments, 2, "use --device cuda, or backend auto");
+  arguments.back() = "fast";
+  expect_error(arguments, 2, "expected auto, plain or tensor_cores");
+}
+
 TEST(AttentionGrowth, IsTheSlopeOfTheLogarithms) {
   std::vector<AttentionBench> points;
   for (const char* name : {"softmax", "linear"}) {

@@ -159,6 +159,17 @@ TEST(CudaBlockAttention, WeightsThatAreNotNormalised) {
   }
 }
 
+TEST(CudaBlockAttention, CollisionsWithTheirOwnDerivative) {
+  Problem p({});
+  p.context.options.weights = BlockWeights::collision_exact;
+  p.context.options.exponent = 3;
+  // Cosines stay where the derivative is small.
+  p.context.options.scale = 0.5 / static_cast<double>(p.s.K);
+  expect_as_on_the_cpu(p, "collision, exact");
+  p.mask();
+  expect_as_on_the_cpu(p, "collision, exact, masks");
+}
+
 TEST(CudaBlockAttention, CarriedKeysWithBiasAndDropout) {
   for (const int pattern : {0, 1, 2}) {
     for (const bool shared_bias : {false, true}) {

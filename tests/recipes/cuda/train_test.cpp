@@ -94,6 +94,27 @@ TEST_F(CudaTraining, Bf16FollowsTheCpuWithinItsRounding) {
                    3e-2);
 }
 
+// By default and on demand, tensor cores compute causal linear attention in bf16; `plain` keeps it
+// off them. What they do not cover is refused where they are demanded.
+TEST_F(CudaTraining, BackendChoosesTheKernels) {
+  const auto with = [&](const char* backend, const char* attention) {
+    return recipe({"train.precision=bf16", "train.max_steps=2", "model.width=32",
+                   "data.cross_documents=true", concat("train.backend=", backend),
+                   concat("model.attention=", attention)});
+  };
+  for (const char* backend : {"auto", "tensor_cores", "plain"}) {
+    run(with(backend, "{name: linear}"), backend, "auto", kGpu);
+  }
+  EXPECT_EQ(series("tensor_cores", "loss"), series("auto", "loss"));
+  EXPECT_NE(series("plain", "loss"), series("auto", "loss"));  // rounds elsewhere
+  const std::string refused = test::message_of<UsageError>(
+      [&] { run(with("tensor_cores", "{name: softmax}"), "softmax", "auto", kGpu); });
+  EXPECT_THAT(refused, ::testing::HasSubstr("block attention has no kernels on tensor cores"));
+  EXPECT_THAT(test::message_of<UsageError>(
+                  [&] { run(with("tensor_cores", "{name: linear}"), "cpu", "auto", Device{}); }),
+              ::testing::HasSubstr("needs a CUDA device, and this runs on cpu"));
+}
+
 TEST_F(CudaTraining, ResumesBitForBit) {
   const Recipe whole = recipe({"model.attention={name: lavo, rank: 3, window: 4}",
                                "model.dropout=0.1", "optim.ema={decay: 0.8, warmup: true}"});
