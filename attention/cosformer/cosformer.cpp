@@ -18,6 +18,7 @@ const std::vector<Preset> kPresets = {
      {{"cross_length", "common"}}},
     {"survey", "the survey's text tasks: relu, no scale, 1e-6", {{"cross_length", "common"}}},
     {"survey_image", "the survey's image profiling configuration", {{"activation", "elu1"}}},
+    {"leapformer_lra", "LeaPformer's Long Range Arena: no scale, the padded length", {}},
     {"leapformer",
      "LeaPformer's fairseq tree: q scaled, denominator at least 0.1",
      {{"scale", "null"}, {"floor", "0.1"}, {"cross_length", "own"}}}};

@@ -27,6 +27,7 @@ enum class BlockPattern : uint8_t { full, band, blocks };
 //                 backward is the surrogate exponent / 2 * weight (Zeng et al. 2021, YOSO)
 //   collision_exact  the same with its own derivative, which has no bound at 1: cosines must stay
 //                 below
+//   identity      x
 // All but the first are not normalised; keys that are not seen weigh 0 in all.
 enum class BlockWeights : uint8_t {
   softmax,
@@ -34,7 +35,8 @@ enum class BlockWeights : uint8_t {
   relu_squared,
   laplace,
   collision,
-  collision_exact
+  collision_exact,
+  identity
 };
 
 struct BlockAttentionOptions {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numbers>
 
 #include "attention/primitives/block_attention_cpu.h"
@@ -79,6 +80,10 @@ constexpr PlainWeight<T> plain_weight(const BlockAttentionOptions& options, T lo
     const T z = kSteepness * (logit - kMiddle);
     return {(1 + std::erf(z)) / 2,
             kSteepness * static_cast<T>(std::numbers::inv_sqrtpi) * std::exp(-z * z)};
+  }
+  if (options.weights == BlockWeights::identity) {
+    const bool seen = logit != -std::numeric_limits<T>::infinity();
+    return {seen ? logit : T{0}, seen ? T{1} : T{0}};
   }
   const bool exact = options.weights == BlockWeights::collision_exact;
   if (options.weights == BlockWeights::collision || exact) {

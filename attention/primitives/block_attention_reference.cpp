@@ -108,6 +108,7 @@ void block_attention_reference(const BlockAttentionInputs<double>& in,
           if (logits[u] == -infinity) continue;
           double weight = std::exp(logits[u] - largest) / sum;
           const double positive = std::max(logits[u], 0.0);
+          if (options.weights == BlockWeights::identity) weight = logits[u];
           if (options.weights == BlockWeights::relu) weight = positive;
           if (options.weights == BlockWeights::relu_squared) weight = positive * positive;
           if (options.weights == BlockWeights::laplace) {

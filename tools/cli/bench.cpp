@@ -228,6 +228,10 @@ void add_bench(CLI::App& app, Command& chosen) {
   auto dtype = std::make_shared<std::string>("f32");
   attention->add_option("--dtype", *dtype, "f32 or bf16, of activations and parameters")
       ->capture_default_str();
+  attention
+      ->add_option("--set", options->parameters,
+                   "a parameter of the one mechanism, e.g. slots=64; may be given several times")
+      ->allow_extra_args(false);
   auto backend = std::make_shared<std::string>("auto");
   add_backend_option(*attention, *backend);
   auto max_growth = std::make_shared<std::optional<double>>();

@@ -136,9 +136,11 @@ TEST(CudaBlockAttention, EveryPattern) {
 }
 
 TEST(CudaBlockAttention, WeightsThatAreNotNormalised) {
-  const char* const kNames[] = {"soft-max", "relu", "relu squared", "laplace", "collision"};
-  for (const BlockWeights weights : {BlockWeights::relu, BlockWeights::relu_squared,
-                                     BlockWeights::laplace, BlockWeights::collision}) {
+  const char* const kNames[] = {"soft-max",  "relu",  "relu squared", "laplace",
+                                "collision", "exact", "identity"};
+  for (const BlockWeights weights :
+       {BlockWeights::relu, BlockWeights::relu_squared, BlockWeights::laplace,
+        BlockWeights::collision, BlockWeights::identity}) {
     for (const bool causal : {false, true}) {
       Problem p({.P = causal ? 6 : 0});
       p.blocks(causal, 9);
