@@ -15,7 +15,8 @@ struct EvaParams {
   bool overlap = false;  // a window has keys of its neighbours as well
   bool norm = true;      // behind the maps of the chunks' means
   bool noise = true;
-  bool compat = false;  // padding as in the released code
+  bool distance_bias = false;  // in the window, by T5 buckets
+  bool compat = false;         // padding as in the released code
   std::optional<double> scale;
   std::optional<double> dropout;
 
@@ -25,6 +26,9 @@ struct EvaParams {
   // Keys before and behind a block of queries.
   int64_t before(Form form) const;
   int64_t behind(Form form) const;
+  // Of a key at that distance (key - query), and how many there are.
+  int64_t bucket(Form form, int64_t distance) const;
+  int64_t buckets(Form form) const;
 };
 
 Mechanism eva_mechanism();

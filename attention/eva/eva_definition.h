@@ -97,6 +97,11 @@ Vector<Number> definition(const EvaParams& params, const ReferenceSequence<Numbe
            j < std::min(s.T, block + params.window + params.behind(s.form)); ++j) {
         if (!s.sees(i, j)) continue;
         logits.push_back(scale * dot_product(s.query(i, h), s.key(j, h), s.K));
+        if (params.distance_bias) {
+          const int64_t heads = causal ? 1 : s.H;
+          const int64_t entry = params.bucket(s.form, j - i) * heads + (causal ? 0 : h);
+          logits.back() += scale * s.parameter("distance_bias")[static_cast<size_t>(entry)];
+        }
         values.push_back(s.value(j, h));
       }
       for (int64_t c = 0; c < chunks; ++c) {

@@ -47,8 +47,9 @@ struct Queries {
     for (int64_t s = 0; s < samples; ++s) {
       const double draw =
           draws == nullptr ? key.uniform(draw_element(t, s)) : draws[t * columns + s];
-      int64_t rank = static_cast<int64_t>(draw * static_cast<double>(n));
-      rank = rank < n ? rank : n - 1;
+      const double place = draw * static_cast<double>(n);
+      const bool inside = place >= 0 && place < static_cast<double>(n);
+      const int64_t rank = inside ? static_cast<int64_t>(place) : n - 1;
       const int64_t j = places == nullptr ? rank : places[b * tokens + rank];
       const T* other = k + ((b * tokens + j) * heads + h) * width;
       double product = 0;

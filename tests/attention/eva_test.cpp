@@ -32,6 +32,25 @@ TEST(Eva, HasTwoMapsOfAHeadsWidth) {
   }
 }
 
+// The released code's numbers: max(min((w + e) / 2, 64), 16) buckets, up to distance w + e.
+TEST(Eva, BucketsOfDistances) {
+  EvaParams params;
+  EXPECT_EQ(params.buckets(Form::causal), 64);
+  params.window = 16;
+  EXPECT_EQ(params.buckets(Form::noncausal), 16);
+  // Causal: 8 exact distances, then 8 buckets up to 16; keys behind the query count as its own.
+  EXPECT_EQ(params.bucket(Form::causal, 3), 0);
+  EXPECT_EQ(params.bucket(Form::causal, -7), 7);
+  EXPECT_EQ(params.bucket(Form::causal, -8), 8);
+  EXPECT_EQ(params.bucket(Form::causal, -15), 15);
+  // Noncausal: either side has 8, of which 4 are exact.
+  EXPECT_EQ(params.bucket(Form::noncausal, -3), 3);
+  EXPECT_EQ(params.bucket(Form::noncausal, 3), 11);
+  EXPECT_EQ(params.bucket(Form::noncausal, 15), 15);
+  params.compat = params.overlap = true;
+  EXPECT_EQ(params.bucket(Form::noncausal, -11), 3);  // 8 places earlier
+}
+
 TEST(Eva, ChunksDivideWindows) {
   ParameterSet set;
   EXPECT_THROW(mixer_of(set, "{window: 12, chunk: 5}", Form::causal), UsageError);
@@ -41,7 +60,7 @@ TEST(Eva, ChunksDivideWindows) {
 
 TEST(Eva, PackedDocumentsAreSeparate) {
   for (const char* parameters :
-       {"{window: 6, chunk: 3, overlap: true}", "{window: 128, chunk: 64}"}) {
+       {"{window: 6, chunk: 3, overlap: true, distance_bias: true}", "{window: 128, chunk: 64}"}) {
     test::expect_packed_documents_are_separate("eva", parameters, DType::f64, Device{}, 1e-11);
   }
 }

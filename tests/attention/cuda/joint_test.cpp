@@ -1,4 +1,5 @@
 // What EVA and Transformer-LS share, on the CUDA device against the CPU.
+#include "attention/joint/block_bias.h"
 #include "attention/joint/joint_softmax.h"
 #include "attention/joint/packed_chunks.h"
 #include "tests/attention/packed_documents.h"
@@ -106,9 +107,39 @@ TEST(CudaJoint, TwoPartsOfASoftMaxAreThoseOfTheCpu) {
   }
 }
 
+// A bias by distance and its gradient, of a row from token 5 on and of packed documents.
+std::vector<Tensor> biased(DType dtype, Device device) {
+  KeyLists rule;
+  rule.kind = KeyLists::Kind::block;
+  rule.size = 4;
+  rule.before = 2;
+  rule.first = 5;
+  rule.length = 7;
+  const int64_t count = block_distances(rule).count;
+  const Variable values(test::random_tensor({count, H}, "values").to(dtype).to(device), true);
+  const PackedChunks packed = packed_chunks(documents().to(device), 4);
+  std::vector<Variable> all{block_bias(values, rule, T, {}),
+                            block_bias(values, rule, T, packed.documents)};
+  std::vector<Tensor> seeds;
+  for (const Variable& y : all) {
+    seeds.push_back(test::random_tensor(y.shape(), "d").to(dtype).to(device));
+  }
+  backward(all, seeds);
+  return {all[0].value().to(Device{}), all[1].value().to(Device{}), values.grad().to(Device{})};
+}
+
+TEST(CudaJoint, BiasesByDistanceAreThoseOfTheCpu) {
+  const std::vector<Tensor> expected = biased(DType::f64, Device{});
+  const std::vector<Tensor> got = biased(DType::f32, test::kGpu);
+  for (size_t i = 0; i < got.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_CLOSE(got[i], expected[i], 2e-6);
+  }
+}
+
 TEST(CudaJoint, PackedDocumentsAreSeparate) {
   for (const auto& [mechanism, parameters] :
-       {std::pair{"eva", "{window: 6, chunk: 3, overlap: true}"},
+       {std::pair{"eva", "{window: 6, chunk: 3, overlap: true, distance_bias: true}"},
         {"longshort", "{window: 5, chunk: 3, rank: 2}"}}) {
     test::expect_packed_documents_are_separate(mechanism, parameters, DType::f32, test::kGpu, 1e-5);
   }
