@@ -74,10 +74,14 @@ struct BlockAttentionInputs {
   const T* bias = nullptr;
   int64_t bias_heads = 0, bias_count = 0, bias_origin = 0;
   // Names of the draws of dropout: numbers of the rows' examples [B] (null: the row number), and
-  // the time of token 0 of the rows inside them. Time runs on across documents, position does not.
+  // the time of token 0 of the rows inside them, one for all or one each [B]. Time runs on across
+  // documents, position does not.
   const int64_t* example_ids = nullptr;
   int64_t time_offset = 0;
+  const int64_t* row_times = nullptr;
   std::vector<Span> spans;
+
+  int64_t time_of(int64_t row) const { return row_times ? row_times[row] : time_offset; }
 };
 
 // Gradients, overwritten, with the shapes of the inputs; dpast_k, dpast_v, dbias optional.

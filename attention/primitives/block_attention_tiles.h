@@ -21,12 +21,12 @@ std::vector<Piece> make_pieces(const BlockAttentionInputs<T>& in) {
   std::vector<Piece> pieces;
   if (in.spans.empty()) {
     for (int64_t b = 0; b < in.q.B; ++b)
-      pieces.push_back({b, 0, in.q.T, 0, in.k.T, 0, 0, in.time_offset, 0});
+      pieces.push_back({b, 0, in.q.T, 0, in.k.T, 0, 0, in.time_of(b), 0});
   }
   for (const Span& span : in.spans) {
     const int64_t length = span.end - span.begin;
     const int64_t past = span.carries_in ? in.past_k.T : 0;
-    const int64_t time = in.time_offset + span.begin;
+    const int64_t time = in.time_of(span.row) + span.begin;
     pieces.push_back({span.row, span.begin, length, span.begin, length, past, span.start_position,
                       time, time - past});
   }

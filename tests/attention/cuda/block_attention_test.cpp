@@ -92,7 +92,7 @@ std::vector<Tensor> results(const Problem& p, DType rounded, DType dtype, Device
   }
   BlockAttentionContext context = p.context;
   for (Tensor* x : {&context.query_mask, &context.key_mask, &context.past_mask, &context.segments,
-                    &context.positions, &context.place.examples}) {
+                    &context.positions, &context.place.examples, &context.times}) {
     if (x->defined()) *x = x->to(device);
   }
   const Variable y = block_attention({in[0], in[1], in[2], in[3], in[4], in[5]}, context);
@@ -187,6 +187,15 @@ TEST(CudaBlockAttention, CarriedKeysWithBiasAndDropout) {
       expect_as_on_the_cpu(p, "pattern " + std::to_string(pattern));
     }
   }
+}
+
+TEST(CudaBlockAttention, EachRowHasItsTime) {
+  Problem p({.B = 2, .P = 6});
+  p.band(true, 8);
+  p.drop(0.3);
+  p.context.place.time_offset = 6;
+  p.context.times = Tensor::from(std::vector<int64_t>{9, 40}, {2});
+  expect_as_on_the_cpu(p, "times");
 }
 
 TEST(CudaBlockAttention, BiasOnBothSides) {

@@ -78,6 +78,7 @@ TEST_F(CudaTraining, EveryOptionOfModelAndOptimizerIsThatOfTheCpu) {
         "model.attention={name: softmax}", "model.layer_dropout=0.3", "train.micro_batch=4"}},
       {"post_norm", {"model.norm_position=post", "model.norm=rms", "model.positions=rotary"}},
       {"swiglu", {"model.activation=swiglu", "model.positions=sinusoidal", "model.norm=scale"}},
+      {"gelu_tanh", {"model.activation=gelu_tanh", "model.norm=rms"}},
       {"learned", {"model.positions=learned", "model.tie_embeddings=false", "model.bias=false"}},
       {"packed", {"data.cross_documents=false", "train.recompute=block"}},
       {"sgd", {"optim={kind: sgd, lr: 0.05, clip_value: 0.1}", "optim.ema={decay: 0.8}"}},
