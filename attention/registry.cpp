@@ -20,6 +20,7 @@
 #include "attention/flash_local/flash_local.h"
 #include "attention/flash_quad/flash_quad.h"
 #include "attention/grouped_linear/grouped_linear.h"
+#include "attention/kernelized/kernelized.h"
 #include "attention/lara/lara.h"
 #include "attention/lavo/lavo.h"
 #include "attention/leapformer/leapformer.h"
@@ -29,6 +30,7 @@
 #include "attention/longformer/longformer.h"
 #include "attention/longshort/longshort.h"
 #include "attention/luna/luna.h"
+#include "attention/nystromformer/nystromformer.h"
 #include "attention/performer/performer.h"
 #include "attention/probsparse/probsparse.h"
 #include "attention/reformer/reformer.h"
@@ -36,6 +38,7 @@
 #include "attention/rfa/rfa.h"
 #include "attention/rope_linear/rope_linear.h"
 #include "attention/s4d/s4d.h"
+#include "attention/skyformer/skyformer.h"
 #include "attention/softmax/softmax.h"
 #include "attention/sparse_fixed/sparse_fixed.h"
 #include "attention/synthesizer/synthesizer.h"
@@ -100,6 +103,9 @@ std::vector<Mechanism>& all() {
     add_to(result, longformer_mechanism());
     add_to(result, bigbird_mechanism());
     add_to(result, sparse_fixed_mechanism());
+    add_to(result, nystromformer_mechanism());
+    add_to(result, kernelized_mechanism());
+    add_to(result, skyformer_mechanism());
     add_to(result, s4d_mechanism());
     add_to(result, synthesizer_mechanism());
     return result;

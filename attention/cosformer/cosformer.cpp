@@ -60,7 +60,7 @@ class CosformerMixer : public AttentionMixer {
     } else if (!cross) {
       p.key = p.query;
     }
-    MixResult result = kernelized_mix(attention_, options(), input, p, context, state);
+    MixResult result = feature_map_mix(attention_, options(), input, p, context, state);
     if (keeps_source_length()) {
       result.state["source_length"] = Variable(
           Tensor::full({rows}, static_cast<double>(keys), DType::i64, input.q.value().device()));
@@ -69,7 +69,7 @@ class CosformerMixer : public AttentionMixer {
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
-    MixerCost cost = kernelized_cost(options(), 2 * options().head_width(), shape);
+    MixerCost cost = feature_map_cost(options(), 2 * options().head_width(), shape);
     if (keeps_source_length()) cost.bytes += static_cast<double>(shape.batch) * sizeof(int64_t);
     return cost;
   }

@@ -104,13 +104,13 @@ class LeapformerMixer : public AttentionMixer {
                     "training; give it whole, or take training: linear");
       if (context.training) return train(input, p, context);
     }
-    return kernelized_mix(attention_, options(), input, p, context, state);
+    return feature_map_mix(attention_, options(), input, p, context, state);
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
     const int64_t width = options().head_width();
     const int64_t vectors = shape.batch * (shape.queries + shape.keys) * options().heads;
-    MixerCost cost = kernelized_cost(options(), 2 * width, shape);
+    MixerCost cost = feature_map_cost(options(), 2 * width, shape);
     cost.projections = static_cast<double>(vectors * Leap::products(hidden_, width));
     cost.bytes += static_cast<double>(2 * Leap::parameters(hidden_, width)) * size_of(shape.dtype);
     return cost;

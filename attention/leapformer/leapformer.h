@@ -1,7 +1,7 @@
 // LeaPformer: linear attention re-weighted by learned proportions.
 #pragma once
 
-#include "attention/kernelized.h"
+#include "attention/feature_map_mechanism.h"
 
 namespace linnet {
 

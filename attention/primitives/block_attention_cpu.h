@@ -28,6 +28,8 @@ enum class BlockPattern : uint8_t { full, band, blocks };
 //   collision_exact  the same with its own derivative, which has no bound at 1: cosines must stay
 //                 below
 //   identity      x
+//   exponential   exp(min(x, 0)), for logits that only rounding brings above 0, where its
+//                 derivative is 0
 // All but the first are not normalised; keys that are not seen weigh 0 in all.
 enum class BlockWeights : uint8_t {
   softmax,
@@ -36,7 +38,8 @@ enum class BlockWeights : uint8_t {
   laplace,
   collision,
   collision_exact,
-  identity
+  identity,
+  exponential
 };
 
 struct BlockAttentionOptions {

@@ -97,6 +97,10 @@ constexpr PlainWeight<T> plain_weight(const BlockAttentionOptions& options, T lo
                     (static_cast<T>(kPi) * std::sqrt((1 - x) * (1 + x)));
     return {weight, x == -1 || x == 1 ? T{0} : slope};
   }
+  if (options.weights == BlockWeights::exponential) {
+    const T weight = std::exp(logit > 0 ? T{0} : logit);
+    return {weight, logit > 0 ? T{0} : weight};
+  }
   const T x = logit < 0 ? T{0} : logit;
   if (options.weights == BlockWeights::relu) return {x, logit > 0 ? T{1} : T{0}};
   return {x * x, 2 * x};

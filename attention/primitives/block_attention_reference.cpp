@@ -120,6 +120,9 @@ void block_attention_reference(const BlockAttentionInputs<double>& in,
             const double angle = std::acos(std::clamp(logits[u], -1.0, 1.0));
             weight = std::pow(1 - angle / std::numbers::pi, options.exponent);
           }
+          if (options.weights == BlockWeights::exponential) {
+            weight = std::exp(std::min(logits[u], 0.0));
+          }
           if (options.dropout > 0) {
             const bool kept = draws.keeps(piece.query_time + r, piece.key_time + u);
             weight = kept ? weight * draws.keep_scale : 0.0;

@@ -244,6 +244,27 @@ void DropoutMask::factors(int64_t query_time, int64_t lanes, int64_t key_time, T
   }
 }
 
+// Turns the logits of a row of a tile, `lanes` of them, into unnormalised weights; their slopes are
+// stored where there is room for them.
+template <typename T>
+void weigh_row(const BlockAttentionOptions& options, int64_t lanes, T* row, T* slopes) {
+  if (options.weights == BlockWeights::exponential) {
+    const auto zero = simd::broadcast<T>(0);
+    for (int64_t lane = 0; lane < lanes; lane += simd::kLanes<T>) {
+      const auto logit = simd::load(row + lane);
+      const auto weight = simd::exp<T>(logit > zero ? zero : logit);
+      simd::store(row + lane, weight);
+      if (slopes != nullptr) simd::store(slopes + lane, logit > zero ? zero : weight);
+    }
+    return;
+  }
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    const PlainWeight<T> found = plain_weight(options, row[lane]);
+    row[lane] = found.value;
+    if (slopes != nullptr) slopes[lane] = found.slope;
+  }
+}
+
 // Logits of a tile from raw products: adds the bias, and -infinity where a query does not see a
 // key. logits [keys, kQueries], in place.
 template <typename T>

@@ -137,10 +137,10 @@ TEST(CudaBlockAttention, EveryPattern) {
 
 TEST(CudaBlockAttention, WeightsThatAreNotNormalised) {
   const char* const kNames[] = {"soft-max",  "relu",  "relu squared", "laplace",
-                                "collision", "exact", "identity"};
+                                "collision", "exact", "identity",     "exponential"};
   for (const BlockWeights weights :
        {BlockWeights::relu, BlockWeights::relu_squared, BlockWeights::laplace,
-        BlockWeights::collision, BlockWeights::identity}) {
+        BlockWeights::collision, BlockWeights::identity, BlockWeights::exponential}) {
     for (const bool causal : {false, true}) {
       Problem p({.P = causal ? 6 : 0});
       p.blocks(causal, 9);
