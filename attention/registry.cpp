@@ -10,6 +10,7 @@
 #include "attention/abc_window/abc_window.h"
 #include "attention/augment.h"
 #include "attention/augmented_linear/augmented_linear.h"
+#include "attention/bigbird/bigbird.h"
 #include "attention/clustered/clustered.h"
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
@@ -26,6 +27,7 @@
 #include "attention/linear/linear.h"
 #include "attention/linformer/linformer.h"
 #include "attention/local/local.h"
+#include "attention/longformer/longformer.h"
 #include "attention/longshort/longshort.h"
 #include "attention/luna/luna.h"
 #include "attention/nystromformer/nystromformer.h"
@@ -38,6 +40,7 @@
 #include "attention/s4d/s4d.h"
 #include "attention/skyformer/skyformer.h"
 #include "attention/softmax/softmax.h"
+#include "attention/sparse_fixed/sparse_fixed.h"
 #include "attention/synthesizer/synthesizer.h"
 #include "attention/t2r/t2r.h"
 #include "attention/transnormer_diag/transnormer_diag.h"
@@ -97,6 +100,9 @@ std::vector<Mechanism>& all() {
     add_to(result, flash_global_mechanism());
     add_to(result, grouped_linear_mechanism());
     add_to(result, augmented_linear_mechanism());
+    add_to(result, longformer_mechanism());
+    add_to(result, bigbird_mechanism());
+    add_to(result, sparse_fixed_mechanism());
     add_to(result, nystromformer_mechanism());
     add_to(result, kernelized_mechanism());
     add_to(result, skyformer_mechanism());
