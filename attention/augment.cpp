@@ -44,6 +44,10 @@ class Augmentation : public MixBranches {
   AttentionMixer::MixResult mix(const MixInput& input, const MixerContext& context,
                                 const MixerState& state) const override {
     refuse_key_positions(context, kOption);
+    require_usage(
+        !local_ || (input.q.defined() && input.k.defined()),
+        "augment: attention inside groups reads queries and keys, of which this mechanism "
+        "has not both; leave out local");
     if (!conv_) return local_->mix(input, context, state, kStates);
     AttentionMixer::MixResult result = conv_->mix(input.v, context, state, kStates);
     if (!local_) return result;

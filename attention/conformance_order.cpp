@@ -194,6 +194,7 @@ std::string check_state_size(const Setup& setup) {
   require((tensors > 0) == setup.traits.decode_state, "the traits say ",
           setup.traits.decode_state ? "that there is a decode state" : "that there is none",
           ", but ", tensors, " tensors are carried");
+  if (tensors == 0) return "no state";
   require((early == late) == setup.traits.constant_state, "the traits say that the state ",
           setup.traits.constant_state ? "is constant" : "grows", ", but it has ", early,
           " bytes early and ", late, " after 64 tokens more");

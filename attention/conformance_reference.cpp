@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "attention/conformance_internal.h"
+#include "layers/rates.h"
 
 namespace linnet::conformance {
 namespace {
@@ -155,7 +156,7 @@ Expected expected_by(const Setup& setup, const Weights& weights, const Batch& ba
       s.positions.push_back(batch.positions.data<int32_t>()[from + i]);
     }
     for (const auto& [name, values] : weights) {
-      s.parameters[name] = stored<Number>(values, round_to_bf16);
+      s.parameters[name] = stored<Number>(values, round_to_bf16 && !is_rate(name));
     }
     const std::vector<Number> y = definition(s);
     if (context.empty()) {

@@ -10,25 +10,38 @@
 #include "attention/abc_window/abc_window.h"
 #include "attention/augment.h"
 #include "attention/augmented_linear/augmented_linear.h"
+#include "attention/bigbird/bigbird.h"
+#include "attention/clustered/clustered.h"
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
+#include "attention/eva/eva.h"
 #include "attention/flash/flash.h"
 #include "attention/flash_global/flash_global.h"
 #include "attention/flash_local/flash_local.h"
 #include "attention/flash_quad/flash_quad.h"
 #include "attention/grouped_linear/grouped_linear.h"
+#include "attention/kernelized/kernelized.h"
 #include "attention/lara/lara.h"
 #include "attention/lavo/lavo.h"
 #include "attention/leapformer/leapformer.h"
 #include "attention/linear/linear.h"
 #include "attention/linformer/linformer.h"
 #include "attention/local/local.h"
+#include "attention/longformer/longformer.h"
+#include "attention/longshort/longshort.h"
 #include "attention/luna/luna.h"
+#include "attention/nystromformer/nystromformer.h"
 #include "attention/performer/performer.h"
+#include "attention/probsparse/probsparse.h"
+#include "attention/reformer/reformer.h"
 #include "attention/relu/relu.h"
 #include "attention/rfa/rfa.h"
 #include "attention/rope_linear/rope_linear.h"
+#include "attention/s4d/s4d.h"
+#include "attention/skyformer/skyformer.h"
 #include "attention/softmax/softmax.h"
+#include "attention/sparse_fixed/sparse_fixed.h"
+#include "attention/synthesizer/synthesizer.h"
 #include "attention/t2r/t2r.h"
 #include "attention/transnormer_diag/transnormer_diag.h"
 #include "attention/transnormer_norm/transnormer_norm.h"
@@ -78,10 +91,23 @@ std::vector<Mechanism>& all() {
     add_to(result, flash_mechanism());
     add_to(result, yoso_mechanism());
     add_to(result, lara_mechanism());
+    add_to(result, probsparse_mechanism());
+    add_to(result, eva_mechanism());
+    add_to(result, longshort_mechanism());
+    add_to(result, reformer_mechanism());
+    add_to(result, clustered_mechanism());
     add_to(result, flash_local_mechanism());
     add_to(result, flash_global_mechanism());
     add_to(result, grouped_linear_mechanism());
     add_to(result, augmented_linear_mechanism());
+    add_to(result, longformer_mechanism());
+    add_to(result, bigbird_mechanism());
+    add_to(result, sparse_fixed_mechanism());
+    add_to(result, nystromformer_mechanism());
+    add_to(result, kernelized_mechanism());
+    add_to(result, skyformer_mechanism());
+    add_to(result, s4d_mechanism());
+    add_to(result, synthesizer_mechanism());
     return result;
   }();
   return list;

@@ -29,6 +29,11 @@ struct Gelu {
   }
 };
 template <typename T>
+struct GeluTanh {
+  static T value(T x) { return vector_gelu_tanh(x); }
+  static T derivative(T x) { return vector_gelu_tanh_derivative(x); }
+};
+template <typename T>
 struct Silu {
   static T value(T x) { return x * vector_sigmoid(x); }
   static T derivative(T x) {
@@ -53,6 +58,8 @@ void dispatch_activation(Activation activation, const Body& body) {
       return body(Relu<C>{});
     case Activation::gelu:
       return body(Gelu<C>{});
+    case Activation::gelu_tanh:
+      return body(GeluTanh<C>{});
     case Activation::silu:
       return body(Silu<C>{});
     case Activation::sigmoid:
@@ -108,17 +115,18 @@ void silu_multiply_backward(const Tensor& gate, const Tensor& up, const Tensor& 
 }  // namespace
 
 Activation activation_from_name(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, Activation>, 5> kNames{
+  constexpr std::array<std::pair<std::string_view, Activation>, 6> kNames{
       {{"none", Activation::none},
        {"relu", Activation::relu},
        {"gelu", Activation::gelu},
+       {"gelu_tanh", Activation::gelu_tanh},
        {"silu", Activation::silu},
        {"sigmoid", Activation::sigmoid}}};
   for (const auto& [known, value] : kNames) {
     if (known == name) return value;
   }
-  throw UsageError(
-      concat("unknown activation '", name, "'; expected none, relu, gelu, silu or sigmoid"));
+  throw UsageError(concat("unknown activation '", name,
+                          "'; expected none, relu, gelu, gelu_tanh, silu or sigmoid"));
 }
 
 void activation_forward(const Tensor& x, Activation activation, const Tensor& y) {

@@ -7,9 +7,10 @@
 
 namespace linnet {
 
-enum class Activation : uint8_t { none, relu, gelu, silu, sigmoid };
+enum class Activation : uint8_t { none, relu, gelu, gelu_tanh, silu, sigmoid };
 
-// Throws UsageError that lists the names: none, relu, gelu (exact, by erf), silu, sigmoid.
+// Throws UsageError that lists the names: none, relu, gelu (exact, by erf), gelu_tanh (its
+// approximation, which matrix products of GPUs compute themselves), silu, sigmoid.
 Activation activation_from_name(std::string_view name);
 
 // f(x), any floating dtype and shape.

@@ -14,40 +14,54 @@ void gemm_gradient(Gradients& gradients, size_t input, const Tensor& a, bool tra
        target.mode == GradientWrite::accumulate ? 1 : 0);
 }
 
+namespace {
+
+// y = act(x w^T + bias), and `before`, where defined, what the activation is taken of. A GPU's
+// product adds the bias itself, and takes GELU where it can; the CPU adds the bias in the pass of
+// the activation.
+void affine(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation,
+            const Tensor& before, const Tensor& y) {
+  if (activation == Activation::gelu_tanh &&
+      gemm_gelu_tanh(x, Transpose::no, weight, Transpose::yes, y, bias, before)) {
+    return;
+  }
+  const Tensor& sums = before.defined() ? before : y;
+  const bool added = bias.defined() && on_cuda(y);
+  if (added) {
+    gemm_bias(x, Transpose::no, weight, Transpose::yes, sums, bias);
+  } else {
+    gemm(x, Transpose::no, weight, Transpose::yes, sums);
+  }
+  const bool left = bias.defined() && !added;
+  if (activation == Activation::none) {
+    if (left) add_row_into(y, bias);
+  } else if (left) {
+    bias_activation_forward(sums, bias, activation, y);
+  } else {
+    activation_forward(sums, activation, y);
+  }
+}
+
+}  // namespace
+
 Variable linear(const Variable& x, const Variable& weight, const Variable& bias,
                 Activation activation) {
   require(weight.shape().rank() == 2 && x.size(-1) == weight.size(1), "linear: x ", x.shape(),
           " does not fit weight ", weight.shape(), " (out, in)");
   std::vector<int64_t> sizes = x.shape().sizes();
   sizes.back() = weight.size(0);
-  Tensor y = Tensor::empty(Shape(sizes), x.dtype(), x.value().device());
-  // A GPU's product adds the bias itself; the CPU adds it in the pass of the activation.
-  const bool added = bias.defined() && on_cuda(y);
-  if (added) {
-    gemm_bias(x.value(), Transpose::no, weight.value(), Transpose::yes, y, bias.value());
-  } else {
-    gemm(x.value(), Transpose::no, weight.value(), Transpose::yes, y);
-  }
-  const Tensor left = bias.defined() && !added ? bias.value() : Tensor();
+  const Tensor y = Tensor::empty(Shape(sizes), x.dtype(), x.value().device());
   struct Saved {
     Tensor x, weight, before_activation;
   } saved;
-  const bool recorded = needs_grad({x, weight, bias});
-  if (recorded) saved = {x.value(), weight.value(), {}};
-  if (activation == Activation::none) {
-    if (left.defined()) add_row_into(y, left);
-  } else {
-    const Tensor before = y;
-    if (recorded) {
-      saved.before_activation = before;
-      y = Tensor::empty(y.shape(), y.dtype(), y.device());
-    }
-    if (left.defined()) {
-      bias_activation_forward(before, left, activation, y);
-    } else {
-      activation_forward(before, activation, y);
+  if (needs_grad({x, weight, bias})) {
+    saved = {x.value(), weight.value(), {}};
+    if (activation != Activation::none) {
+      saved.before_activation = Tensor::empty(y.shape(), y.dtype(), y.device());
     }
   }
+  affine(x.value(), weight.value(), bias.defined() ? bias.value() : Tensor(), activation,
+         saved.before_activation, y);
   return record("linear", y, {x, weight, bias}, [saved, activation](Gradients& gradients) {
     Tensor dy = gradients.output();
     if (activation != Activation::none) {

@@ -8,6 +8,7 @@
 #include "core/cuda/gemm.h"
 #include "core/cuda/runtime.h"
 #include "core/elementwise.h"
+#include "core/vector_math.h"
 #ifdef LINNET_HAVE_ONEDNN
 #include "core/gemm_onednn.h"
 #endif
@@ -115,16 +116,43 @@ void gemm_one(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, cons
 
 // Whether the device's library did the product with its epilogue; if not, nothing is done yet.
 bool fused_on_device(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
-                     double beta, cuda::Epilogue epilogue, const Tensor& vector) {
+                     double beta, cuda::Epilogue epilogue, const Tensor& vector,
+                     const Tensor& before = {}) {
   if constexpr (kCudaBackend == CudaBackend::on) {
-    if (!on_cuda(c) || vector.dtype() != c.dtype()) return false;
+    if (!on_cuda(c) || (vector.defined() && vector.dtype() != c.dtype())) return false;
     const Sizes s = check(matrix_of(a), ta, matrix_of(b), tb, matrix_of(c), a, b, c);
     if (c.elements() == 0 || s.k == 0) return false;
-    if (!cuda::gemm(a, ta, b, tb, c, {1, s.m, s.n, s.k}, 1, beta, epilogue, vector)) return false;
+    const cuda::GemmShape shape{1, s.m, s.n, s.k};
+    if (!cuda::gemm(a, ta, b, tb, c, shape, 1, beta, epilogue, vector, before)) return false;
     flop_count += static_cast<uint64_t>(2 * s.m * s.n * s.k);
     return true;
   }
   return false;
+}
+
+// As a GPU's library: sums in f32, of which GELU is taken before they are rounded.
+[[maybe_unused]] void gelu_tanh_emulated(const Tensor& a, Transpose ta, const Tensor& b,
+                                         Transpose tb, const Tensor& c, const Tensor& bias,
+                                         const Tensor& before) {
+  const auto host = [](const Tensor& x) { return x.defined() ? host_view(x) : Tensor(); };
+  emulation::submit(
+      [=, x = host(a), y = host(b), z = host(c), row = host(bias), kept = host(before)] {
+        const Tensor sums = Tensor::empty(z.shape(), DType::f32);
+        gemm(x, ta, y, tb, sums);
+        if (row.defined()) add_row_into(sums, row.to(DType::f32));
+        if (kept.defined()) kept.copy_from(sums);
+        for (float* at = sums.data<float>(); at != sums.data<float>() + sums.elements(); ++at) {
+          *at = vector_gelu_tanh(*at);
+        }
+        z.copy_from(sums);
+      });
+}
+
+void check_bias(const char* name, const Tensor& bias, const Tensor& c) {
+  require(bias.device() == c.device() && bias.dtype() == c.dtype() &&
+              bias.shape() == Shape({c.size(-1)}),
+          name, ": expected a bias [", c.size(-1), "] of ", name_of(c.dtype()), " beside c, got ",
+          bias.shape(), " ", name_of(bias.dtype()), " on ", name_of(bias.device()));
 }
 
 void check_devices(const Tensor& a, const Tensor& b, const Tensor& c) {
@@ -160,17 +188,28 @@ void gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Te
 void gemm_bias(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
                const Tensor& bias) {
   check_devices(a, b, c);
-  require(bias.device() == c.device() && bias.dtype() == c.dtype() &&
-              bias.shape() == Shape({c.size(-1)}),
-          "gemm_bias: expected a bias [", c.size(-1), "] of ", name_of(c.dtype()),
-          " beside c, got ", bias.shape(), " ", name_of(bias.dtype()), " on ",
-          name_of(bias.device()));
+  check_bias("gemm_bias", bias, c);
   if (fused_on_device(a, ta, b, tb, c, 0, cuda::Epilogue::add_bias, bias)) return;
   const bool rounds = c.dtype() == DType::bf16;
   const Tensor sums = rounds ? Tensor::empty(c.shape(), DType::f32, c.device()) : c;
   gemm(a, ta, b, tb, sums);
   add_row_into(sums, bias.to(sums.dtype()));
   if (rounds) c.copy_from(sums);
+}
+
+bool gemm_gelu_tanh(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
+                    const Tensor& bias, const Tensor& before) {
+  check_devices(a, b, c);
+  if (bias.defined()) check_bias("gemm_gelu_tanh", bias, c);
+  require(!before.defined() || (before.shape() == c.shape() && before.dtype() == c.dtype() &&
+                                before.device() == c.device()),
+          "gemm_gelu_tanh: expected `before` like c, ", c.shape(), " ", name_of(c.dtype()));
+  if (!on_cuda(c) || (before.defined() && c.size(-1) % 8 != 0)) return false;
+  if constexpr (kCudaBackend == CudaBackend::emulated) {
+    gelu_tanh_emulated(a, ta, b, tb, c, bias, before);
+    return true;
+  }
+  return fused_on_device(a, ta, b, tb, c, 0, cuda::Epilogue::gelu_tanh, bias, before);
 }
 
 void gemm_row_sums(const Tensor& a, const Tensor& b, const Tensor& c, double beta,

@@ -18,6 +18,13 @@ void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
 void gemm_bias(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
                const Tensor& c, const Tensor& bias);
 
+// c = gelu_tanh(op(a) op(b) + bias), GELU approximated by tanh, and `before`, where defined, what
+// it is taken of: shape and dtype of c. bias as above, or undefined. Only where a GPU's library
+// does it in the product: returns false, with nothing done, on the CPU, and for rows of `before`
+// that are not a multiple of 8 long.
+bool gemm_gelu_tanh(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
+                    const Tensor& c, const Tensor& bias, const Tensor& before);
+
 // c = a^T b + beta c, and row [m] = the sums over the rows of a [.., m], added to what it holds
 // when `accumulate`: the gradients of a linear map's weight and bias. On a GPU the product's
 // epilogue makes the sums where row has the dtype of c.

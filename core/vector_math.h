@@ -75,4 +75,22 @@ T vector_sigmoid(T x) {
   return T(1) / (T(1) + vector_exp(-x));
 }
 
+// GELU by tanh (Hendrycks and Gimpel 2016): x (1 + tanh(u)) / 2 = x sigmoid(2 u) with
+// u = sqrt(2 / pi) (x + 0.044715 x^3).
+template <typename T>
+T vector_gelu_tanh(T x) {
+  return x * vector_sigmoid(T(1.5957691216057308) * (x + T(0.044715) * x * x * x));
+}
+template <typename T>
+T vector_gelu_tanh_derivative(T x) {
+  // Beyond 30 the sigmoid is 0 or 1 in every type; its slope times x^3 must not be 0 times
+  // infinity.
+  const T y = x > T(30) ? T(30) : (x < T(-30) ? T(-30) : x);
+  const T logit = T(1.5957691216057308) * (y + T(0.044715) * y * y * y);
+  const T e = vector_exp(logit > T(0) ? -logit : logit);
+  const T share = (logit > T(0) ? T(1) : e) / (T(1) + e);
+  const T slope = e / ((T(1) + e) * (T(1) + e));  // share (1 - share), without its cancellation
+  return share + y * slope * T(1.5957691216057308) * (T(1) + T(0.134145) * y * y);
+}
+
 }  // namespace linnet

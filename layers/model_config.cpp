@@ -11,8 +11,8 @@ void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.field("feed_forward_width", &ModelConfig::feed_forward_width,
           "hidden size of the feed-forward; 0 means 4 * width")
       .range(0, 1 << 20);
-  d.choice("activation", &ModelConfig::activation, {"relu", "gelu", "swiglu"},
-           "of the feed-forward");
+  d.choice("activation", &ModelConfig::activation, {"relu", "gelu", "gelu_tanh", "swiglu"},
+           "of the feed-forward; gelu_tanh: approximated, which GPUs fuse into the product");
   d.choice("norm", &ModelConfig::norm, {"layer", "rms", "scale"},
            "LayerNorm, RMSNorm or ScaleNorm");
   d.choice("norm_position", &ModelConfig::norm_position, {"pre", "post"},

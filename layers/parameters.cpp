@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/suggest.h"
+#include "layers/rates.h"
 
 namespace linnet {
 namespace {
@@ -21,6 +22,10 @@ void fill(const Tensor& values, const F& f) {
 }
 
 }  // namespace
+
+bool is_rate(std::string_view name) {
+  return name.starts_with("rates.") || name.find(".rates.") != std::string_view::npos;
+}
 
 Initializer init_constant(double value) {
   return [value](const Tensor& values, const RandomKey&) { values.fill(value); };
@@ -98,7 +103,8 @@ void ParameterSet::materialize(uint64_t seed, DType master, DType compute, Devic
   gradients_ = Tensor::zeros({size}, master, device);
   values_ = compute == master ? weights_ : Tensor::zeros({size}, compute, device);
   for (Entry& entry : entries_) {
-    entry.variable.set_value(values_.slice(entry.begin, entry.shape));
+    const Tensor& held = is_rate(entry.name) ? weights_ : values_;
+    entry.variable.set_value(held.slice(entry.begin, entry.shape));
     entry.variable.set_grad(gradients_.slice(entry.begin, entry.shape));
   }
   refresh_values();

@@ -56,7 +56,10 @@ bool glob_matches(std::string_view pattern, std::string_view text) {
 }
 
 bool exempt_from_weight_decay(std::string_view name) {
-  return name.ends_with("bias") || name.find("norm") != std::string_view::npos;
+  const auto contains = [&](std::string_view part) {
+    return name.find(part) != std::string_view::npos;
+  };
+  return name.ends_with("bias") || contains("norm") || contains(".rates.");
 }
 
 std::vector<ParameterGroup> make_groups(const std::vector<ParameterSpan>& layout,

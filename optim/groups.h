@@ -33,7 +33,8 @@ struct GroupRule {
 bool glob_matches(std::string_view pattern, std::string_view text);
 
 // Whether a parameter is free of weight decay unless a rule says otherwise: its name ends in
-// "bias", or one of its parts contains "norm" ("layers.0.norm1.gain").
+// "bias", one of its parts contains "norm" ("layers.0.norm1.gain"), or is "rates" (exponents of a
+// recurrence).
 bool exempt_from_weight_decay(std::string_view name);
 
 // The groups for `layout` (sorted, disjoint): the default of each parameter, then every rule in

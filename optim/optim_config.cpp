@@ -25,7 +25,7 @@ void OptimConfig::describe(ConfigDescription<OptimConfig>& d) {
   d.field("eps", &OptimConfig::eps, "added to Adam's denominator").above(0);
   d.field("momentum", &OptimConfig::momentum, "of sgd and nag").at_least(0).below(1);
   d.field("weight_decay", &OptimConfig::weight_decay,
-          "of all parameters but biases and norms; optim.groups refines it")
+          "of all parameters but biases, norms and rates of recurrences; optim.groups refines it")
       .at_least(0);
   d.field("schedule", &OptimConfig::schedule, "course of the learning rate");
   d.field("clip_norm", &OptimConfig::clip_norm, "largest global L2 norm of the gradients (0: off)")

@@ -53,7 +53,8 @@ MixerState state_of(const Held& held, int64_t queues) {
 // `keep`: the most tokens that are carried on. Several queues always have places for these, since
 // how many tokens each has got depends on the row.
 TokenQueues queues_of(const QueueAttention& attention, const Tensor& mask, const Tensor& segments,
-                      const Variable& k, const Held& held, const MixerState& state, int64_t keep) {
+                      const Tensor& examples, const Variable& k, const Held& held,
+                      const MixerState& state, int64_t keep) {
   TokenQueueInputs in;
   in.B = k.size(0);
   in.T = k.size(1);
@@ -64,6 +65,9 @@ TokenQueues queues_of(const QueueAttention& attention, const Tensor& mask, const
   in.segments = segments;
   if (const auto phase = state.find("phase"); phase != state.end())
     in.phase = phase->second.value();
+  if (const auto pushed = state.find("pushed"); pushed != state.end())
+    in.pushed = pushed->second.value();
+  in.examples = examples;
   in.past_mask = held.valid;
   in.device = k.value().device();
   return token_queues(in);
@@ -81,6 +85,8 @@ BlockAttentionContext window(const QueueAttention& attention) {
   block.options.pattern = BlockPattern::band;
   block.options.causal = true;
   block.options.left = attention.slots - 1;
+  block.options.dropout = attention.dropout;
+  block.options.dropout_key = attention.dropout_key;
   // Masks say which carried tokens there are, not positions.
   block.place.time_offset = attention.slots;
   return block;
@@ -92,7 +98,7 @@ AttentionMixer::MixResult read_source(const QueueAttention& attention, const Mix
   if (state.empty()) {
     const Held before = first_held(attention, input, attention.slots);
     const TokenQueues queues =
-        queues_of(attention, context.source_mask, {}, input.k, before, {}, attention.slots);
+        queues_of(attention, context.source_mask, {}, {}, input.k, before, {}, attention.slots);
     held = carried(queues, before, take_tokens(input.k, queues.order),
                    take_tokens(input.v, queues.order));
   } else {
@@ -101,6 +107,9 @@ AttentionMixer::MixResult read_source(const QueueAttention& attention, const Mix
   }
   BlockAttentionContext block;
   block.options.scale = attention.scale;
+  block.options.dropout = attention.dropout;
+  block.options.dropout_key = attention.dropout_key;
+  block.place = context.place;
   block.cross = true;
   block.query_mask = context.key_mask;
   block.key_mask = held.valid;
@@ -120,14 +129,23 @@ AttentionMixer::MixResult queue_attention(const QueueAttention& attention,
                 "documents do not have; set mask_empty: true, or do not pack");
   const Held before = state.empty() ? first_held(attention, input, keep) : held_of(state, input, Q);
   BlockAttentionContext block = window(attention);
+  // Draws of dropout count the tokens that were pushed, wherever a sequence is cut.
+  const int64_t rows = input.k.size(0);
+  block.times = state.empty() ? Tensor::zeros({rows * Q}, DType::i64, input.k.value().device())
+                              : state.at("pushed").value().reshape({rows * Q});
   if (Q == 1 && !context.key_mask.defined()) {
     // Every token is in its place already.
     block.segments = context.segments;
-    return causal_with_cache(input, context,
-                             before.k.defined() ? state_of(before, 1) : MixerState{}, block, keep);
+    block.place.examples = context.place.examples;
+    AttentionMixer::MixResult result = causal_with_cache(
+        input, context, before.k.defined() ? state_of(before, 1) : MixerState{}, block, keep);
+    result.state["pushed"] =
+        Variable(pushed_after(block.times, input.k.size(1)).reshape({rows, 1}));
+    return result;
   }
-  const TokenQueues queues =
-      queues_of(attention, context.key_mask, context.segments, input.k, before, state, keep);
+  const TokenQueues queues = queues_of(attention, context.key_mask, context.segments,
+                                       context.place.examples, input.k, before, state, keep);
+  block.place.examples = queues.examples;
   block.query_mask = block.key_mask = queues.mask;
   if (before.k.defined()) block.past_mask = queues.past_mask;
   if (context.segments.defined()) block.segments = queues.segments;
@@ -135,6 +153,7 @@ AttentionMixer::MixResult queue_attention(const QueueAttention& attention,
   const Variable y =
       block_attention({take_tokens(input.q, queues.order), k, v, before.k, before.v, {}}, block);
   MixerState after = state_of(carried(queues, before, k, v), Q);
+  after["pushed"] = Variable(queues.pushed.reshape({rows, Q}));
   if (Q > 1) after["phase"] = Variable(queues.phase);
   return {take_tokens(y, queues.place), std::move(after)};
 }
@@ -157,7 +176,7 @@ MixerCost queue_attention_cost(const QueueAttention& attention, const MixerOptio
     }
     const bool all_places = Q > 1 || !attention.mask_empty;
     kept = static_cast<double>(Q * (all_places ? N - 1 : std::min(N - 1, shape.queries)));
-    if (Q > 1) cost.bytes += rows * sizeof(int64_t);
+    cost.bytes += rows * static_cast<double>(Q + (Q > 1 ? 1 : 0)) * sizeof(int64_t);
   }
   cost.bytes += rows * kept * (2 * width * size_of(shape.dtype) + sizeof(int64_t));
   return cost;

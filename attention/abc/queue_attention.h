@@ -17,12 +17,16 @@ struct QueueAttention {
   // Places never filled are left out; otherwise they are zeros that take soft-max mass.
   bool mask_empty = true;
   double scale = 1;
+  // Of the soft-max weights, in this call.
+  double dropout = 0;
+  RandomKey dropout_key = {};
 };
 
 // Causal: token t reads the queue to which it is pushed. Cross (one queue): all queries read the
 // last valid tokens of the source. Padded tokens are not pushed. Leaves the state k, v
-// [B, queues * places, H, .] and their mask `valid`; with several queues also the number `phase`
-// [B] of that of the next token. Throws UsageError for packed documents without mask_empty: only a
+// [B, queues * places, H, .] and their mask `valid`; causal also how many tokens were `pushed`
+// [B, queues], by which draws of dropout are named, and with several queues the number `phase` [B]
+// of that of the next token. Throws UsageError for packed documents without mask_empty: only a
 // row's beginning has places to fill.
 AttentionMixer::MixResult queue_attention(const QueueAttention& attention,
                                           const MixerOptions& options, const MixInput& input,
@@ -37,6 +41,7 @@ struct QueueParams {
   int64_t slots = 32;
   bool mask_empty = true;
   std::optional<double> scale;
+  std::optional<double> dropout;  // null: the model's attention_dropout
 
   // Each mechanism's own.
   static const std::vector<Preset>& presets();
@@ -50,6 +55,7 @@ struct QueueParams {
     d.field("mask_empty", &QueueParams::mask_empty,
             "places not yet filled are left out; otherwise they are zeros that take soft-max mass");
     describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
+    describe_dropout(d);
   }
   MixerTraits traits(MixerTraits traits) const {
     if (!mask_empty) {
@@ -66,11 +72,17 @@ class QueueMixer : public AttentionMixer {
              const MixerScope& scope)
       : AttentionMixer(options, scope),
         attention_{kQueues, params.slots, params.mask_empty,
-                   params.scale.value_or(default_scale(options))} {}
+                   params.scale.value_or(default_scale(options))},
+        dropout_(params.dropout.value_or(options.dropout)) {}
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
-    return queue_attention(attention_, options(), input, context, state);
+    QueueAttention attention = attention_;
+    if (context.training) {
+      attention.dropout = dropout_;
+      attention.dropout_key = draw_key(context);
+    }
+    return queue_attention(attention, options(), input, context, state);
   }
   MixerCost mix_cost(const MixerShape& shape) const override {
     return queue_attention_cost(attention_, options(), shape);
@@ -78,6 +90,7 @@ class QueueMixer : public AttentionMixer {
 
  private:
   QueueAttention attention_;
+  double dropout_;
 };
 
 // The literal definition.

@@ -32,6 +32,9 @@ void fill_queue(const TokenQueueInputs& in, int64_t b, int64_t queue, const Toke
     segments[count] = segment;
     order[count++] = static_cast<int32_t>(b * T + t);
   }
+  out.pushed.data<int64_t>()[r] = count + (in.pushed.defined() ? in.pushed.data<int64_t>()[r] : 0);
+  out.examples.data<int64_t>()[r] =
+      (in.examples.defined() ? in.examples.data<int64_t>()[b] : b) * Q + queue;
   std::fill(order + count, order + n, -1);
   std::fill(segments + count, segments + n, segment);
   std::fill_n(out.mask.data<uint8_t>() + r * n, count, uint8_t{1});
@@ -84,13 +87,13 @@ TokenQueues token_queues(const TokenQueueInputs& in) {
   const auto numbers = [&](const Shape& shape) {
     return Tensor::empty(shape, DType::i32, in.device);
   };
+  const auto counts = [&](int64_t size) { return Tensor::empty({size}, DType::i64, in.device); };
   const auto masks = [&](int64_t width) {
     return Tensor::empty({rows, width}, DType::u8, in.device);
   };
-  const TokenQueues out{numbers({rows, n}), numbers({in.B, in.T}),
-                        masks(n),           numbers({rows, n}),
-                        masks(P),           numbers({rows, kept}),
-                        masks(kept),        Tensor::empty({in.B}, DType::i64, in.device)};
+  const TokenQueues out{numbers({rows, n}), numbers({in.B, in.T}), masks(n),    numbers({rows, n}),
+                        masks(P),           numbers({rows, kept}), masks(kept), counts(in.B),
+                        counts(rows),       counts(rows)};
   if constexpr (kCuda) {
     if (on_cuda(out.order)) {
       cuda::token_queues(in, out);
@@ -103,6 +106,20 @@ TokenQueues token_queues(const TokenQueueInputs& in) {
     out.phase.data<int64_t>()[b] = (phase + in.T) % in.queues;
   }
   return out;
+}
+
+Tensor pushed_after(const Tensor& pushed, int64_t count) {
+  const Tensor after = Tensor::empty(pushed.shape(), DType::i64, pushed.device());
+  if constexpr (kCuda) {
+    if (on_cuda(after)) {
+      cuda::pushed_after(pushed, count, after);
+      return after;
+    }
+  }
+  for (int64_t i = 0; i < after.elements(); ++i) {
+    after.data<int64_t>()[i] = pushed.data<int64_t>()[i] + count;
+  }
+  return after;
 }
 
 Variable take_tokens(const Variable& x, const Tensor& order) {

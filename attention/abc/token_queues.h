@@ -17,6 +17,9 @@ struct TokenQueues {
   Tensor carry_order;  // i32 [B*Q,keep]: numbers among [past ; places], [B*Q,P+n]; -1: none
   Tensor carry_mask;   // u8 [B*Q,keep]: what is carried on; it comes last
   Tensor phase;        // i64 [B] of the next call
+  Tensor pushed;       // i64 [B*Q]: tokens that each queue got so far, the next call's
+  // i64 [B*Q]: of each queue, in the place of its example's number, for draws.
+  Tensor examples;
 };
 
 struct TokenQueueInputs {
@@ -26,9 +29,14 @@ struct TokenQueueInputs {
   Tensor segments;   // i32 [B,T]: a queue carries only tokens of the row's last one; undefined: one
   Tensor phase;      // i64 [B]; undefined: 0
   Tensor past_mask;  // u8 [B*Q,P]; undefined: nothing is carried in
+  Tensor pushed;     // i64, B*Q numbers; undefined: 0
+  Tensor examples;   // i64 [B]; undefined: the numbers of the rows
   Device device;
 };
 TokenQueues token_queues(const TokenQueueInputs& inputs);
+
+// `pushed` (i64) of queues each of which gets `count` tokens more.
+Tensor pushed_after(const Tensor& pushed, int64_t count);
 
 // out [R,n,...] = tokens of x [B,T,...] by their numbers in `order` i32 [R,n], each at most once;
 // -1 gives zeros, and what is not named is not read. Differentiable.

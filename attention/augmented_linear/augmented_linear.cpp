@@ -12,8 +12,9 @@ namespace {
 const std::vector<Preset> kPresets = {
     {"linearized_llm", "the study's BERT and GPT-2 checkpoints: the defaults", {}},
     {"t5",
-     "the study's T5: filters of 9; not its relative bias, normalised values and normed output",
-     {{"conv", "9"}}},
+     "the study's T5: filters of 9, values of length 1 and a relative bias in groups, whose output "
+     "is divided by its length",
+     {{"conv", "9"}, {"values", "unit"}, {"bias", "t5"}, {"output_norm", "true"}}},
     {"text",
      "the paper's text, where the released code has relu(q^ . k^)^2",
      {{"kappa", "softmax"}}},
@@ -26,6 +27,9 @@ struct AugmentedLinearParams {
   int64_t group = 64;
   GroupKernel kappa = GroupKernel::relu2_l2;
   std::string alpha = "learned";
+  std::string values = "raw";
+  std::string bias = "none";
+  bool output_norm = false;
   int64_t conv = 63;
   std::string conv_init = "zero";
 
@@ -34,11 +38,17 @@ struct AugmentedLinearParams {
     describe_group(d);
     describe_group_kernel(d);
     describe_alpha(d);
+    describe_t5_options(d);
     d.field("conv", &AugmentedLinearParams::conv,
             "taps of a centred filter; causal: those of the token and before it, conv / 2 + 1")
         .range(1, 4095)
         .unit("tokens");
     describe_conv_init(d);
+  }
+  void validate(const ConfigNode& at) const { check_grouped(grouped_setting(*this), at); }
+  MixerTraits traits(MixerTraits traits) const {
+    traits.couples_heads = output_norm;
+    return traits;
   }
 };
 
@@ -46,8 +56,7 @@ class AugmentedLinearMixer : public AttentionMixer {
  public:
   AugmentedLinearMixer(const AugmentedLinearParams& params, const MixerOptions& options,
                        const MixerScope& scope)
-      : AttentionMixer(options, scope),
-        grouped_(params.group, params.kappa, params.alpha == "learned", options, scope.own) {
+      : AttentionMixer(options, scope), grouped_(grouped_setting(params), options, scope) {
     if (options.form != Form::cross)
       conv_.emplace(params.conv, params.conv_init, options, scope.own);
   }
@@ -80,8 +89,7 @@ class AugmentedLinearMixer : public AttentionMixer {
 template <typename Number>
 std::vector<Number> definition(const AugmentedLinearParams& params,
                                const ReferenceSequence<Number>& s) {
-  std::vector<Number> y =
-      grouped_definition(s, params.group, params.kappa, params.alpha == "learned");
+  std::vector<Number> y = grouped_definition(s, grouped_setting(params));
   if (s.form != Form::cross) add_conv_definition(s, params.conv, "conv", y);
   return y;
 }
@@ -106,7 +114,7 @@ Mechanism augmented_linear_mechanism() {
   facts.presets = kPresets;
   facts.cost_cases = {"{group: 128}"};
   facts.variants = {"{group: 7, conv: 5, kappa: softmax}",
-                    "{group: 5, conv: 4, kappa: flash, alpha: one}"};
+                    "{group: 5, conv: 4, kappa: flash, alpha: one}", "{group: 6, preset: t5}"};
   facts.limits = {{"alpha = 0 and taps of 0 leave the groups alone",
                    "{group: 9, conv: 5}",
                    {Form::noncausal, Form::causal},

@@ -18,6 +18,7 @@ const std::vector<Preset> kPresets = {
      {{"cross_length", "common"}}},
     {"survey", "the survey's text tasks: relu, no scale, 1e-6", {{"cross_length", "common"}}},
     {"survey_image", "the survey's image profiling configuration", {{"activation", "elu1"}}},
+    {"leapformer_lra", "LeaPformer's Long Range Arena: no scale, the padded length", {}},
     {"leapformer",
      "LeaPformer's fairseq tree: q scaled, denominator at least 0.1",
      {{"scale", "null"}, {"floor", "0.1"}, {"cross_length", "own"}}}};
@@ -59,7 +60,7 @@ class CosformerMixer : public AttentionMixer {
     } else if (!cross) {
       p.key = p.query;
     }
-    MixResult result = kernelized_mix(attention_, options(), input, p, context, state);
+    MixResult result = feature_map_mix(attention_, options(), input, p, context, state);
     if (keeps_source_length()) {
       result.state["source_length"] = Variable(
           Tensor::full({rows}, static_cast<double>(keys), DType::i64, input.q.value().device()));
@@ -68,7 +69,7 @@ class CosformerMixer : public AttentionMixer {
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
-    MixerCost cost = kernelized_cost(options(), 2 * options().head_width(), shape);
+    MixerCost cost = feature_map_cost(options(), 2 * options().head_width(), shape);
     if (keeps_source_length()) cost.bytes += static_cast<double>(shape.batch) * sizeof(int64_t);
     return cost;
   }

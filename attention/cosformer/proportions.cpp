@@ -1,10 +1,12 @@
 #include "attention/cosformer/proportions.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "attention/cosformer/cuda/proportions.h"
 #include "core/cuda/backend.h"
 #include "core/error.h"
+#include "core/log.h"
 
 namespace linnet {
 
@@ -19,6 +21,13 @@ Tensor position_proportions(const Tensor& positions, int64_t heads, int64_t leng
                   " lies beyond the length ", length,
                   " that it was made for; raise max_length (or the training context), or set "
                   "beyond_max: clamp");
+    if (position >= length) {
+      static std::once_flag said;
+      std::call_once(said, [&] {
+        log_warning("cosformer: position ", position, " counts as the length ", length,
+                    " that it was made for (beyond_max: clamp), and so do all beyond");
+      });
+    }
     const double p = static_cast<double>(position) / static_cast<double>(length);
     std::fill_n(result.data<double>() + i * heads, heads, std::min(p, 1.0));
   }

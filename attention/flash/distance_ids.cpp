@@ -43,8 +43,8 @@ int64_t distance_bucket(int64_t distance, bool causal) {
   return buckets_of(causal).of(distance);
 }
 
-Tensor distance_ids(int64_t first, int64_t count, bool causal, Device device) {
-  const Tensor ids = Tensor::empty({1, count}, DType::i32, device);
+Tensor distance_ids(int64_t first, int64_t count, bool causal, Device device, int64_t heads) {
+  const Tensor ids = Tensor::empty({heads, count}, DType::i32, device);
   const DistanceBuckets& buckets = buckets_of(causal);
   if constexpr (kCuda) {
     if (on_cuda(ids)) {
@@ -52,7 +52,9 @@ Tensor distance_ids(int64_t first, int64_t count, bool causal, Device device) {
       return ids;
     }
   }
-  for (int64_t i = 0; i < count; ++i) ids.data<int32_t>()[i] = buckets.of(first + i);
+  for (int64_t i = 0; i < heads * count; ++i) {
+    ids.data<int32_t>()[i] = buckets.of_head(i / count, first + i % count);
+  }
   return ids;
 }
 

@@ -11,8 +11,9 @@ constexpr int64_t kDistanceBuckets = 32;
 // above 0 are in the bucket of 0. Otherwise either side has half of the buckets.
 int64_t distance_bucket(int64_t distance, bool causal);
 
-// distance_bucket of first, first + 1, ...: i32 [1,count], made where it is needed.
-Tensor distance_ids(int64_t first, int64_t count, bool causal, Device device);
+// distance_bucket of first, first + 1, ..., plus kDistanceBuckets for every head before: i32
+// [heads,count], made where it is needed.
+Tensor distance_ids(int64_t first, int64_t count, bool causal, Device device, int64_t heads = 1);
 
 // The buckets in a form that kernels share.
 struct DistanceBuckets {
@@ -25,6 +26,9 @@ struct DistanceBuckets {
     const int64_t far = distance < 0 ? -distance : causal ? 0 : distance;
     const int32_t side = !causal && distance > 0 ? other_side : 0;
     return side + (far < kFarthest ? int32_t{near[far]} : last);
+  }
+  constexpr int32_t of_head(int64_t head, int64_t distance) const {
+    return static_cast<int32_t>(head * kDistanceBuckets) + of(distance);
   }
 };
 

@@ -1,6 +1,7 @@
 // FLASH: parameters, mixer, literal definition, registry entry.
 #include "attention/flash/flash.h"
 
+#include "attention/augmented_linear/conv_branch.h"
 #include "attention/define.h"
 #include "attention/flash/gated_unit_reference.h"
 #include "attention/group_support.h"
@@ -17,7 +18,17 @@ const std::vector<Preset> kPresets = {
     {"lucidrains", "FLASH-pytorch: 32 buckets, the sum over earlier groups", {{"bias", "t5"}}},
     {"linearized_llm",
      "as its FLASH-110M trains: groups of 256, the Laplace weights, token shift",
-     {{"group", "256"}, {"weights", "laplace"}, {"token_shift", "true"}}}};
+     {{"group", "256"}, {"weights", "laplace"}, {"token_shift", "true"}}},
+    {"linearized_llm_augmented",
+     "the same with a masked convolution of the values, 63 taps: its augmented FLASH",
+     {{"group", "256"}, {"weights", "laplace"}, {"token_shift", "true"}, {"conv", "63"}}}};
+
+// The convolution takes the values as one head.
+MixerOptions one_head_of_values(const FlashParams& params, MixerOptions options) {
+  options.width = params.value_width(options);
+  options.heads = 1;
+  return options;
+}
 
 // Without a local part nothing is biased.
 FlashParams declared(FlashParams params) {
@@ -33,7 +44,11 @@ class FlashMixer : public TokenMixer {
              const MixerScope& scope)
       : mechanism_(mechanism),
         params_(params),
-        unit_(mechanism, declared(params), options, scope, params.copies(), params.group) {}
+        unit_(mechanism, declared(params), options, scope, params.copies(), params.group) {
+    if (params.conv > 0) {
+      conv_.emplace(params.conv, params.conv_init, one_head_of_values(params, options), scope.own);
+    }
+  }
 
   bool replaces_feed_forward() const override { return true; }
 
@@ -47,6 +62,11 @@ class FlashMixer : public TokenMixer {
     if (params_.has_global()) {
       const Variable sum = global(parts, context, state, after);
       y = y.defined() ? add(y, sum) : sum;
+    }
+    if (conv_) {
+      AttentionMixer::MixResult convolved = conv_->mix(parts.values, context, state);
+      y = add(y, convolved.y);
+      after.merge(convolved.state);
     }
     return unit_.finish(parts, y, std::move(after));
   }
@@ -65,6 +85,11 @@ class FlashMixer : public TokenMixer {
       cost.mixing += rows * visible_pairs(pattern(), shape.queries) * (s + e);
     }
     if (params_.has_global()) cost.mixing += rows * T * 2 * s * e;
+    if (conv_) {
+      const MixerCost convolved = conv_->cost(shape);
+      cost.mixing += convolved.mixing;
+      cost.bytes += convolved.bytes;
+    }
     if (!causal()) return cost;
     if (params_.has_local()) {
       const auto kept = static_cast<double>(std::min(params_.group - 1, shape.queries));
@@ -125,6 +150,7 @@ class FlashMixer : public TokenMixer {
   const char* mechanism_;
   FlashParams params_;
   GatedUnit unit_;
+  std::optional<ConvBranch> conv_;
 };
 
 // U * sum_j A_ij V_j with the weight A(i, j) of two tokens.
@@ -188,9 +214,14 @@ std::vector<Number> flash_definition(const FlashParams& params,
   const ReferenceUnit<Number> unit = reference_unit(params, s, params.copies());
   const auto C = static_cast<Number>(params.group);
   const Number N = reference_divisor(params, s);
+  const bool causal = s.form == Form::causal;
+  const int64_t before = params.conv / 2, taps = causal ? before + 1 : params.conv;
   return gated_sum(s, unit, [&](int64_t i, int64_t j) {
-    const int64_t mine = i / params.group, other = j / params.group;
+    const int64_t mine = i / params.group, other = j / params.group, tap = j - i + before;
     Number weight = 0;
+    if (params.conv > 0 && tap >= 0 && tap < taps) {
+      weight += s.parameter("conv")[static_cast<size_t>(tap)];
+    }
     if (params.has_local() && mine == other) {
       const Number logit = dot_product(unit.copy(0, i), unit.copy(1, j), unit.s) / C +
                            reference_bias(params, s, j - i, Number{1}, params.group);
@@ -199,7 +230,7 @@ std::vector<Number> flash_definition(const FlashParams& params,
     if (!params.has_global()) return weight;
     const size_t query = params.global_copies();
     const Number product = dot_product(unit.copy(query, i), unit.copy(query + 1, j), unit.s);
-    if (s.form == Form::noncausal) return weight + product / N;
+    if (!causal) return weight + product / N;
     if (other >= mine) return weight;
     return weight + product / C / (params.mean ? static_cast<Number>(mine) : Number{1});
   });
@@ -223,6 +254,12 @@ void FlashParams::describe(ConfigDescription<FlashParams>& d) {
   d.field("mean", &FlashParams::mean, "causal: divide the sum over earlier groups by their number");
   d.choice("parts", &FlashParams::parts, {"both", "local", "global"},
            "the part inside groups, the part across them, or their sum");
+  d.field("conv", &FlashParams::conv,
+          "taps of a centred filter of the values, one for all channels, added before the gate; "
+          "causal: those of the token and before it; 0: none")
+      .range(0, 4095)
+      .unit("tokens");
+  describe_conv_init(d);
 }
 
 void FlashParams::validate(const ConfigNode& at) const {
@@ -245,16 +282,17 @@ Mechanism flash_mechanism() {
       "U, V, Z as flash_quad; four copies q, k, q', k' of Z; g = the group of C tokens\n"
       "y_i = U_i (sum_{g_j = g_i} relu(q_i . k_j / C + b_{j-i})^2 V_j + sum_{g_j < g_i} q'_i . "
       "k'_j "
-      "V_j / C)\n(noncausal: the second sum over all j, divided by N); W_o y";
+      "V_j / C)\n(noncausal: the second sum over all j, divided by N; conv: + sum_d conv_d V_{i-d} "
+      "in the brackets); W_o y";
   facts.complexity = "time B T (C (s + e) + 2 s e), memory of decoding B (C (s + e) + 2 s e)";
   facts.sources = "Hua et al. 2022, Transformer Quality in Linear Time; FLASH-pytorch";
   facts.traits.noncausal = facts.traits.causal = true;
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = "T (C (s + e) + s e)";
   facts.presets = kPresets;
-  facts.cost_cases = {"{}", "{parts: global}"};
+  facts.cost_cases = {"{}", "{parts: global}", "{conv: 63}"};
   facts.variants = {"{group: 16, key_width: 8, preset: paper}",
-                    "{group: 7, key_width: 8, preset: linearized_llm}",
+                    "{group: 7, key_width: 8, preset: linearized_llm_augmented, conv: 5}",
                     "{group: 5, key_width: 6, rope: none, parts: global, length: padded}"};
   facts.limits = limiting_cases();
   return define_mechanism<FlashParams, FlashMixer>(

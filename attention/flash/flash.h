@@ -10,6 +10,8 @@ struct FlashParams : GatedUnitOptions {
   int64_t group = 256;
   bool mean = false;
   std::string parts = "both";
+  int64_t conv = 0;  // taps; 0: no convolution
+  std::string conv_init = "uniform";
 
   static void describe(ConfigDescription<FlashParams>& d);
   void validate(const ConfigNode& at) const;

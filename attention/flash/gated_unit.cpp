@@ -22,6 +22,10 @@ void GatedUnitOptions::check(const ConfigNode& at) const {
                         "rotary positions turn channels in pairs: ", "key_width ", key_width,
                         " must be even, or rope: none");
   }
+  if (bias == "rope" && key_width % 2 != 0) {
+    throw located_error(at.location_of("bias"), "bias: rope turns channels in pairs: key_width ",
+                        key_width, " must be even");
+  }
 }
 
 GatedUnit::GatedUnit(const char* mechanism, const GatedUnitOptions& params,
@@ -58,6 +62,9 @@ GatedUnit::GatedUnit(const char* mechanism, const GatedUnitOptions& params,
     const bool causal = options.form == Form::causal;
     distance_bias_ = scope.own.parameter("distance_bias", {1, causal ? reach : 2 * reach - 1},
                                          init_normal(kDeviation));
+  } else if (params.bias == "rope") {
+    distance_query_ = scope.own.parameter("distance_query", {1, s}, init_normal(kDeviation));
+    distance_key_ = scope.own.parameter("distance_key", {s, 1}, init_normal(kDeviation));
   }
   out_weight_ = weight("out", width, values);
   out_bias_ = bias("out", width);
@@ -102,6 +109,17 @@ GatedUnit::Bias GatedUnit::bias(int64_t past, int64_t T, double factor, Device d
     return {factor == 1 ? distance_bias_ : scale(distance_bias_, factor), reach_ - 1};
   }
   const int64_t before = past + T - 1, count = before + (causal ? 0 : T - 1) + 1;
+  if (params_.bias == "rope") {
+    // Products depend on distances alone: the query stands at `before`, keys at 0, 1, ...
+    const int64_t s = params_.key_width;
+    const Variable ones(Tensor::full({count, 1}, 1, distance_key_.dtype(), device));
+    const Variable keys = rotary(reshape(linear(ones, distance_key_), {1, count, 1, s}),
+                                 counted_positions(1, count, 0, device), s);
+    const Variable query =
+        rotary(reshape(distance_query_, {1, 1, 1, s}), counted_positions(1, 1, before, device), s);
+    const Variable table = linear(reshape(keys, {count, s}), reshape(query, {1, s}));
+    return {scale(reshape(table, {1, count}), factor), before};
+  }
   const Tensor ids = distance_ids(-before, count, causal, device);
   const double root = std::sqrt(static_cast<double>(params_.key_width));
   return {reshape(embedding(ids, distance_bias_, factor * root), {1, count}), before};
@@ -125,6 +143,11 @@ MixerCost GatedUnit::cost(const MixerShape& shape) const {
   if (options_.bias) parameters += 2 * values + s + width;
   if (distance_bias_.defined()) {
     parameters += static_cast<double>(distance_bias_.shape().elements());
+  }
+  if (distance_query_.defined()) {
+    const int64_t distances = options_.form == Form::causal ? shape.queries : 2 * shape.queries - 1;
+    cost.projections += 2 * s * static_cast<double>(distances);
+    parameters += 2 * s;
   }
   cost.bytes = element * (2 * tokens * width + parameters);
   if (params_.token_shift && options_.form == Form::causal) {

@@ -78,8 +78,10 @@ void describe_gated_weights(ConfigDescription<Params>& d, bool softmax = false) 
              {{"relu_squared", BlockWeights::relu_squared}, {"laplace", BlockWeights::laplace}},
              help);
   }
-  d.choice("bias", own_member<Params>(&GatedUnitOptions::bias), {"none", "t5", "toeplitz"},
-           "of a distance: none, 32 buckets times sqrt(s), or a number for each of the context");
+  d.choice(
+      "bias", own_member<Params>(&GatedUnitOptions::bias), {"none", "t5", "toeplitz", "rope"},
+      "of a distance: none, 32 buckets times sqrt(s), a number for each of the context, or the "
+      "product of two learned vectors with rotary positions, for any length");
   d.field("dropout", own_member<Params>(&GatedUnitOptions::dropout),
           "probability of dropping a weight; null: the model's attention_dropout")
       .at_least(0)
@@ -128,6 +130,7 @@ class GatedUnit {
   int64_t reach_;
   Variable gate_weight_, gate_bias_, value_weight_, value_bias_;
   Variable shared_weight_, shared_bias_, out_weight_, out_bias_, distance_bias_;
+  Variable distance_query_, distance_key_;
   std::vector<Affine> affine_;
 };
 

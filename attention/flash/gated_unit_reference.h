@@ -1,6 +1,7 @@
 // The literal definition of what gated attention units share, in plain loops.
 #pragma once
 
+#include "attention/distance_bias.h"
 #include "attention/flash/gated_unit.h"
 
 namespace linnet {
@@ -87,25 +88,33 @@ Number reference_weight(BlockWeights weights, Number x) {
   return (1 + std::erf((x - middle) / (deviation * std::sqrt(Number{2})))) / 2;
 }
 
+// rope(a, 0) . rope(b, distance), times the factor.
+template <typename Number>
+Number reference_rotary_bias(const ReferenceSequence<Number>& s, int64_t distance, Number factor) {
+  const std::vector<Number>&a = s.parameter("distance_query"), &b = s.parameter("distance_key");
+  Number product = 0;
+  for (size_t c = 0; c < a.size(); c += 2) {
+    const Number angle =
+        static_cast<Number>(distance) *
+        std::pow(Number{10000}, -static_cast<Number>(c) / static_cast<Number>(a.size()));
+    product += a[c] * s.stored(b[c] * std::cos(angle) - b[c + 1] * std::sin(angle)) +
+               a[c + 1] * s.stored(b[c] * std::sin(angle) + b[c + 1] * std::cos(angle));
+  }
+  return s.stored(factor * s.stored(product));
+}
+
 // The bias of a distance (key - query) below `reach`, `factor` included.
 template <typename Number>
 Number reference_bias(const GatedUnitOptions& params, const ReferenceSequence<Number>& s,
                       int64_t distance, Number factor, int64_t reach) {
   if (params.bias == "none") return 0;
+  if (params.bias == "rope") return reference_rotary_bias(s, distance, factor);
   const std::vector<Number>& numbers = s.parameter("distance_bias");
   if (params.bias == "toeplitz") {
     return s.stored(factor * numbers[static_cast<size_t>(distance + reach - 1)]);
   }
-  const bool causal = s.form == Form::causal;
-  const double far = static_cast<double>(causal ? -distance : std::abs(distance));
-  const double exact = causal ? 16 : 8, last = causal ? 31 : 15;
-  const double bucket = far < exact
-                            ? far
-                            : std::min(last, exact + std::floor(std::log(far / exact) /
-                                                                std::log(128 / exact) * exact));
-  const auto side = static_cast<size_t>(!causal && distance > 0 ? 16 : 0);
   return s.stored(factor * std::sqrt(static_cast<Number>(params.key_width)) *
-                  numbers[side + static_cast<size_t>(bucket)]);
+                  numbers[reference_distance_bucket(distance, s.form == Form::causal)]);
 }
 
 // N.

@@ -15,6 +15,9 @@ const std::vector<Preset> kPresets = {
     {"paper",
      "rotary positions on all channels and a number for each distance, as its pseudo-code",
      {{"rope", "whole"}, {"bias", "toeplitz"}}},
+    {"paper_long",
+     "the same for contexts above 512: the bias is a product of vectors with rotary positions",
+     {{"rope", "whole"}, {"bias", "rope"}}},
     {"lucidrains",
      "FLASH-pytorch's GAU: no rotary positions, the bias times sqrt(E) before the division by the "
      "padded length",
@@ -179,7 +182,7 @@ Mechanism flash_quad_mechanism() {
   facts.presets = kPresets;
   facts.variants = {"{key_width: 8, bias: toeplitz, rope: whole, token_shift: true}",
                     "{key_width: 6, preset: lucidrains, expansion: 1}",
-                    "{key_width: 8, weights: laplace, bias: none}",
+                    "{key_width: 8, weights: laplace, bias: rope}",
                     "{key_width: 6, weights: softmax, expansion: 1}"};
   facts.limits = {{"gates of zeros give zeros",
                    "{key_width: 8}",

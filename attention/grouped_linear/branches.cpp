@@ -1,8 +1,8 @@
 // Branches of grouped attention on primitives, and their literal definitions.
 #include "attention/grouped_linear/branches.h"
 
+#include "attention/feature_map_mechanism.h"
 #include "attention/group_support.h"
-#include "attention/kernelized.h"
 #include "autograd/norms.h"
 
 namespace linnet {
@@ -90,7 +90,7 @@ AttentionMixer::MixResult GroupMemoryBranch::mix(const MixInput& input, const Mi
     linear.feature_map = FeatureMap::identity;
     linear.normalizer = Normalizer::none;
     linear.query_scale = scale;
-    return kernelized_mix(linear, options_, units, {}, context, state);
+    return feature_map_mix(linear, options_, units, {}, context, state);
   }
   AttentionMixer::MixResult result;
   result.y = prefix_of_groups(units.q, units.k, units.v, {group_, false, mean_, scale}, context,
@@ -100,7 +100,7 @@ AttentionMixer::MixResult GroupMemoryBranch::mix(const MixInput& input, const Mi
 
 MixerCost GroupMemoryBranch::cost(const MixerShape& shape) const {
   const int64_t K = options_.head_width();
-  if (options_.form != Form::causal) return kernelized_cost(options_, K, shape);
+  if (options_.form != Form::causal) return feature_map_cost(options_, K, shape);
   const auto rows = static_cast<double>(shape.batch * options_.heads);
   MixerCost cost;
   cost.mixing = rows * 2 * static_cast<double>(shape.queries * K * K);

@@ -2,6 +2,7 @@
 #include "attention/grouped_linear/grouped_linear.h"
 
 #include "attention/define.h"
+#include "attention/rfa/wave_features.h"
 #include "autograd/arithmetic.h"
 
 namespace linnet {
@@ -9,6 +10,9 @@ namespace {
 
 const std::vector<Preset> kPresets = {
     {"linearized_llm", "the study's BERT and GPT-2 checkpoints: the defaults", {}},
+    {"t5",
+     "the study's T5: values of length 1, a relative bias, outputs divided by their length",
+     {{"values", "unit"}, {"bias", "t5"}, {"output_norm", "true"}}},
     {"loc_gro", "ablation: both branches with factor 1", {{"alpha", "one"}}},
     {"text",
      "the paper's text, where the released code has relu(q^ . k^)^2",
@@ -17,12 +21,25 @@ const std::vector<Preset> kPresets = {
      "groups and weights as FLASH has them",
      {{"group", "256"}, {"kappa", "flash"}, {"alpha", "one"}}}};
 
+// What is added to the length that outputs are divided by.
+constexpr double kOutputFloor = 1e-4;
+
+// y / (kOutputFloor + |y|) with the length over all heads of a token.
+Variable divided_by_length(const Variable& y) {
+  const int64_t B = y.size(0), T = y.size(1), width = y.size(2) * y.size(3);
+  const DType dtype = sum_dtype(y.dtype());
+  const Variable ones(Tensor::full({1, width}, 1, dtype, y.value().device()));
+  // scaled_directions adds kLengthFloor.
+  const Variable rows =
+      scale(reshape(cast(y, dtype), {B, T, 1, width}), kLengthFloor / kOutputFloor);
+  return reshape(cast(scaled_directions(rows, ones, {}), y.dtype()), y.shape());
+}
+
 class GroupedLinearMixer : public AttentionMixer {
  public:
   GroupedLinearMixer(const GroupedLinearParams& params, const MixerOptions& options,
                      const MixerScope& scope)
-      : AttentionMixer(options, scope),
-        branches_(params.group, params.kappa, params.alpha == "learned", options, scope.own) {}
+      : AttentionMixer(options, scope), branches_(grouped_setting(params), options, scope) {}
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
@@ -37,18 +54,43 @@ class GroupedLinearMixer : public AttentionMixer {
 
 }  // namespace
 
-GroupedBranches::GroupedBranches(int64_t group, GroupKernel kernel, bool learned,
-                                 const MixerOptions& options, const ParameterScope& own)
-    : options_(options), local_(kernel, group, options), memory_(group, options) {
-  if (learned && options.form != Form::cross) {
-    alpha_ = own.parameter("alpha", {1}, init_constant(0));
+void check_grouped(const GroupedSetting& setting, const ConfigNode& at) {
+  if (setting.relative_bias && setting.kernel == GroupKernel::softmax) {
+    throw located_error(at.location_of("bias"),
+                        "bias: t5 is added to weights that nothing normalises; with kappa: softmax "
+                        "remove it");
   }
+}
+
+GroupedBranches::GroupedBranches(const GroupedSetting& setting, const MixerOptions& options,
+                                 const MixerScope& scope)
+    : setting_(setting),
+      options_(options),
+      local_(setting.kernel, setting.group, options),
+      memory_(setting.group, options) {
+  if (options.form == Form::cross) return;
+  if (setting.learned_alpha) alpha_ = scope.own.parameter("alpha", {1}, init_constant(0));
+  if (setting.relative_bias) relative_.emplace(setting.group, options, scope.tied);
 }
 
 AttentionMixer::MixResult GroupedBranches::mix(const MixInput& input, const MixerContext& context,
                                                const MixerState& state) const {
+  MixInput used = input;
+  if (setting_.unit_values && input.v.defined()) {
+    used.v =
+        scale(unit_vectors(input.v), 1 / std::sqrt(static_cast<double>(options_.head_width())));
+  }
+  AttentionMixer::MixResult result = sum_of_branches(used, context, state);
+  if (setting_.output_norm) result.y = divided_by_length(result.y);
+  return result;
+}
+
+AttentionMixer::MixResult GroupedBranches::sum_of_branches(const MixInput& input,
+                                                           const MixerContext& context,
+                                                           const MixerState& state) const {
   if (options_.form == Form::cross) return memory_.mix(input, context, state);
   AttentionMixer::MixResult local = local_.mix(input, context, state);
+  if (relative_) local.y = add(local.y, relative_->mix(input.v, context, state));
   AttentionMixer::MixResult earlier = memory_.mix(input, context, state);
   local.state.merge(earlier.state);
   const Variable weighted =
@@ -63,28 +105,60 @@ MixerCost GroupedBranches::cost(const MixerShape& shape) const {
   cost.mixing += local.mixing;
   cost.bytes += local.bytes;
   if (alpha_.defined()) cost.bytes += static_cast<double>(size_of(shape.dtype));
+  if (relative_) {
+    const MixerCost relative = relative_->cost(shape);
+    cost.mixing += relative.mixing;
+    cost.bytes += relative.bytes;
+  }
   return cost;
 }
 
 template <typename Number>
-std::vector<Number> grouped_definition(const ReferenceSequence<Number>& s, int64_t group,
-                                       GroupKernel kernel, bool learned) {
+std::vector<Number> grouped_definition(const ReferenceSequence<Number>& s,
+                                       const GroupedSetting& setting) {
+  ReferenceSequence<Number> used = s;
+  for (auto at = used.v.begin(); setting.unit_values && at != used.v.end(); at += s.V) {
+    const Number length =
+        std::max(std::sqrt(dot_product(&*at, &*at, s.V)), static_cast<Number>(1e-12));
+    std::for_each(at, at + s.V, [&](Number& value) { value = s.stored(value / length); });
+  }
   std::vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
-  const bool cross = s.form == Form::cross;
-  if (!cross) add_group_definition(s, kernel, group, y);
-  add_group_memory_definition(s, group, cross || !learned ? Number{1} : s.parameter("alpha")[0], y);
+  if (s.form != Form::cross) {
+    add_group_definition(used, setting.kernel, setting.group, y);
+    if (setting.relative_bias) add_relative_definition(used, setting.group, y);
+  }
+  const bool learned = setting.learned_alpha && s.form != Form::cross;
+  add_group_memory_definition(used, setting.group, learned ? s.parameter("alpha")[0] : Number{1},
+                              y);
+  const int64_t width = s.H * s.V;
+  for (auto at = y.begin(); setting.output_norm && at != y.end(); at += width) {
+    std::for_each(at, at + width, [&](Number& value) { value = s.stored(value); });
+    const Number length = std::sqrt(dot_product(&*at, &*at, width));
+    std::for_each(at, at + width,
+                  [&](Number& value) { value /= static_cast<Number>(kOutputFloor) + length; });
+  }
   return y;
 }
-template std::vector<float> grouped_definition(const ReferenceSequence<float>&, int64_t,
-                                               GroupKernel, bool);
-template std::vector<double> grouped_definition(const ReferenceSequence<double>&, int64_t,
-                                                GroupKernel, bool);
+template std::vector<float> grouped_definition(const ReferenceSequence<float>&,
+                                               const GroupedSetting&);
+template std::vector<double> grouped_definition(const ReferenceSequence<double>&,
+                                                const GroupedSetting&);
 
 void GroupedLinearParams::describe(ConfigDescription<GroupedLinearParams>& d) {
   describe_preset(d, kPresets);
   describe_group(d);
   describe_group_kernel(d);
   describe_alpha(d);
+  describe_t5_options(d);
+}
+
+void GroupedLinearParams::validate(const ConfigNode& at) const {
+  check_grouped(grouped_setting(*this), at);
+}
+
+MixerTraits GroupedLinearParams::traits(MixerTraits traits) const {
+  traits.couples_heads = output_norm;
+  return traits;
 }
 
 Mechanism grouped_linear_mechanism() {
@@ -104,7 +178,8 @@ Mechanism grouped_linear_mechanism() {
   facts.traits.growth = "T (C + V)";
   facts.presets = kPresets;
   facts.cost_cases = {"{group: 128}"};
-  facts.variants = {"{group: 7, kappa: softmax}", "{group: 5, kappa: flash, alpha: one}"};
+  facts.variants = {"{group: 7, kappa: softmax}", "{group: 5, kappa: flash, alpha: one}",
+                    "{group: 6, preset: t5}"};
   const auto no_alpha = [](const std::string& name, std::vector<double>& values) {
     if (name == "alpha") values[0] = 0;
   };
@@ -129,7 +204,7 @@ Mechanism grouped_linear_mechanism() {
                    }}};
   return define_mechanism<GroupedLinearParams, GroupedLinearMixer>(
       std::move(facts), [](const GroupedLinearParams& params, const auto& sequence) {
-        return grouped_definition(sequence, params.group, params.kappa, params.alpha == "learned");
+        return grouped_definition(sequence, grouped_setting(params));
       });
 }
 

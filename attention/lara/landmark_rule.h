@@ -4,19 +4,9 @@
 #include <cstdint>
 #include <limits>
 
-namespace linnet::landmark_rule {
+#include "attention/landmark_runs.h"
 
-// The landmark of a token, and how many tokens it has.
-struct Landmark {
-  int64_t number, tokens;
-};
-// Of the valid token number `rank` of `valid`.
-constexpr Landmark landmark_of(int64_t rank, int64_t valid, int64_t C) {
-  const int64_t count = valid < C ? valid : C, each = valid / count;
-  const int64_t shorter = count - valid % count, first_long = shorter * each;
-  if (rank < first_long) return {rank / each, each};
-  return {shorter + (rank - first_long) / (each + 1), each + 1};
-}
+namespace linnet::landmark_rule {
 
 // Sizes of a sequence [B,T,H,K] and its landmarks [B,H,C,K].
 struct Sizes {

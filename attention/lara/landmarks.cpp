@@ -69,7 +69,7 @@ Tensor landmark_members(const Tensor& mask, int64_t B, int64_t T, int64_t H, int
       for (int64_t t = 0; t < T; ++t) count += valid(b, t) ? 1 : 0;
       for (int64_t t = 0; t < T; ++t) {
         if (!valid(b, t)) continue;
-        const landmark_rule::Landmark mine = landmark_rule::landmark_of(rank++, count, C);
+        const Landmark mine = landmark_of(rank++, count, C);
         for (int64_t h = 0; h < H; ++h) {
           members.data<Number>()[((b * T + t) * H + h) * C + mine.number] =
               Number{1} / static_cast<Number>(mine.tokens);

@@ -2,6 +2,7 @@
 #include "attention/lara/lara.h"
 
 #include "attention/define.h"
+#include "attention/head_map.h"
 #include "attention/lara/landmarks.h"
 #include "attention/lara/lara_definition.h"
 #include "attention/lara/noise.h"
@@ -10,8 +11,6 @@
 #include "attention/mixer_support.h"
 #include "attention/primitives/slot_attention.h"
 #include "autograd/arithmetic.h"
-#include "autograd/linear.h"
-#include "autograd/norms.h"
 
 namespace linnet {
 namespace {
@@ -25,34 +24,16 @@ const std::vector<Preset> kPresets = {
      "the authors' code: optimal weighting and learned landmarks",
      {{"landmarks", "49"}, {"weighting", "optimal"}, {"learned", "true"}}}};
 
-// What landmarks are the means of, where that is learned: one map for the heads of a layer.
-struct LandmarkMap {
-  Variable weight, bias, gain, shift;
-
-  LandmarkMap() = default;
-  LandmarkMap(const ParameterScope& scope, int64_t K)
-      : weight(scope.parameter("weight", {K, K}, init_normal(0.02))),
-        bias(scope.parameter("bias", {K}, init_constant(0))),
-        gain(scope.parameter("norm.gain", {K}, init_constant(1))),
-        shift(scope.parameter("norm.bias", {K}, init_constant(0))) {}
-  // x [B,T,H,K].
-  Variable operator()(const Variable& x) const {
-    if (!weight.defined()) return x;
-    const Variable rows = reshape(x, {x.size(0), x.size(1) * x.size(2), x.size(3)});
-    const auto like = [&](const Variable& p) { return as_dtype(p, x.dtype()); };
-    return reshape(norm(linear(rows, like(weight), like(bias)), like(gain), like(shift),
-                        {NormKind::layer, 1e-5}),
-                   x.shape());
-  }
-};
-
 class LaraMixer : public AttentionMixer {
  public:
   LaraMixer(const LaraParams& params, const MixerOptions& options, const MixerScope& scope)
       : AttentionMixer(options, scope), params_(params) {
     if (!params.learned) return;
-    query_map_ = {scope.own.child("query_landmark"), options.head_width()};
-    key_map_ = {scope.own.child("key_landmark"), options.head_width()};
+    const auto map = [&](const char* name) {
+      return HeadMap(scope.own.child(name), options.head_width(), init_normal(0.02));
+    };
+    query_map_ = map("query_landmark");
+    key_map_ = map("key_landmark");
   }
 
   MixResult mix(const MixInput& input, const MixerContext& context,
@@ -142,7 +123,8 @@ class LaraMixer : public AttentionMixer {
   }
 
   LaraParams params_;
-  LandmarkMap query_map_, key_map_;
+  // What landmarks are the means of, where that is learned.
+  HeadMap query_map_, key_map_;
 };
 
 }  // namespace

@@ -231,7 +231,11 @@ class LavoMixer : public AttentionMixer {
     memory.options.window = params_.window;
     memory.options.scale = scale();
     memory.query_mask = context.key_mask;
-    memory.time_offset = context.place.time_offset;
+    memory.place = context.place;
+    if (context.training) {
+      memory.options.dropout = params_.dropout.value_or(options().dropout);
+      memory.options.dropout_key = draw_key(context).at("memory");
+    }
     return memory;
   }
 

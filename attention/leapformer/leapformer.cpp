@@ -6,6 +6,7 @@
 #include "attention/define.h"
 #include "attention/mixer_support.h"
 #include "attention/relu/relu.h"
+#include "attention/rfa/wave_features.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
 
@@ -61,12 +62,28 @@ class Leap {
   Variable hidden_weight_, hidden_bias_, out_weight_, out_bias_;
 };
 
+// Left by training with soft-max, which keeps no sums to go on from.
+constexpr const char* kNoSums = "softmax_training";
+
+// Vectors [B,T,H,2K] whose inner products are f . g cos(pi/2 (P - P')), of f [B,T,H,K] and P
+// [B,T,H]: every channel of f times the sine and cosine of its angle. In the dtype of f.
+Variable turned_features(const Variable& f, const Variable& proportions) {
+  const int64_t B = f.size(0), T = f.size(1), H = f.size(2), K = f.size(3);
+  const DType dtype = f.dtype();
+  const Variable each(Tensor::full({K, 1}, std::numbers::pi / 2, dtype, f.value().device()));
+  const Variable angles = linear(reshape(cast(proportions, dtype), {B, T, H, 1}), each, {});
+  const Variable pairs =
+      wave_features(reshape(angles, {B, T, H * K, 1}), 1, reshape(f, {B, T, H * K}));
+  return reshape(pairs, {B, T, H, 2 * K});
+}
+
 class LeapformerMixer : public AttentionMixer {
  public:
   LeapformerMixer(const LeapformerParams& params, const MixerOptions& options,
                   const MixerScope& scope)
       : AttentionMixer(options, scope),
         raw_(params.input == "raw"),
+        softmax_training_(params.training == "softmax"),
         hidden_(params.hidden_width(options.head_width())),
         leap_q_(params, options.head_width(), scope.own.child("leap_q")),
         leap_k_(params, options.head_width(), scope.own.child("leap_k")) {
@@ -81,24 +98,54 @@ class LeapformerMixer : public AttentionMixer {
     Proportions p;
     p.query = leap_q_(raw_ ? input.q : activate(scaled(input.q), Activation::relu));
     if (input.k.defined()) p.key = leap_k_(raw_ ? input.k : activate(input.k, Activation::relu));
-    return kernelized_mix(attention_, options(), input, p, context, state);
+    if (softmax_training_) {
+      require_usage(context.training ? state.empty() : !state.contains(kNoSums),
+                    "leapformer: with training: softmax a sequence cannot go on from a state in "
+                    "training; give it whole, or take training: linear");
+      if (context.training) return train(input, p, context);
+    }
+    return feature_map_mix(attention_, options(), input, p, context, state);
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
     const int64_t width = options().head_width();
     const int64_t vectors = shape.batch * (shape.queries + shape.keys) * options().heads;
-    MixerCost cost = kernelized_cost(options(), 2 * width, shape);
+    MixerCost cost = feature_map_cost(options(), 2 * width, shape);
     cost.projections = static_cast<double>(vectors * Leap::products(hidden_, width));
     cost.bytes += static_cast<double>(2 * Leap::parameters(hidden_, width)) * size_of(shape.dtype);
     return cost;
   }
 
  private:
+  // The soft-max of the energies A_ij over the keys, in the place of dividing by their sum.
+  MixResult train(const MixInput& input, const Proportions& p, const MixerContext& context) const {
+    BlockAttentionContext block = block_context(options(), context);
+    block.options.scale = 1;
+    const bool cross = options().form == Form::cross;
+    if (cross) block.key_mask = context.source_mask;
+    const Tensor& key_mask = cross ? context.source_mask : context.key_mask;
+    const auto features = [](const Variable& x, double factor, const Tensor& mask,
+                             const Variable& proportions) {
+      return turned_features(linear_attention_features(x, FeatureMap::relu, factor, mask),
+                             proportions);
+    };
+    const Variable q =
+        features(input.q, attention_.query_scale, cross ? Tensor() : context.key_mask, p.query);
+    const Variable k = features(input.k, 1, key_mask, p.key);
+    const Variable y = block_attention({q, k, cast(input.v, q.dtype()), {}, {}, {}}, block);
+    MixResult result{cast(y, input.q.dtype()), {}};
+    if (!cross) {
+      result.state[kNoSums] =
+          Variable(Tensor::full({input.q.size(0)}, 1, DType::i64, y.value().device()));
+    }
+    return result;
+  }
+
   Variable scaled(const Variable& q) const {
     return attention_.query_scale == 1 ? q : scale(q, attention_.query_scale);
   }
 
-  bool raw_;
+  bool raw_, softmax_training_;
   int64_t hidden_;
   Leap leap_q_, leap_k_;
   LinearAttentionOptions attention_;
@@ -159,6 +206,9 @@ void LeapformerParams::describe(ConfigDescription<LeapformerParams>& d) {
       .range(1, 4096);
   d.choice("input", &LeapformerParams::input, {"relu", "raw"},
            "what LeaP reads: the feature-mapped q and k (as the authors' code), or q and k");
+  d.choice("training", &LeapformerParams::training, {"linear", "softmax"},
+           "while training: the linear form, or the soft-max of the re-weighted energies over all "
+           "keys, quadratic in the length (as the authors' translation code)");
   describe_scale(d, "factor of q before the feature map; null: 1/sqrt(K)");
   describe_normalizer(d);
 }

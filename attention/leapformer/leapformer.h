@@ -1,7 +1,7 @@
 // LeaPformer: linear attention re-weighted by learned proportions.
 #pragma once
 
-#include "attention/kernelized.h"
+#include "attention/feature_map_mechanism.h"
 
 namespace linnet {
 
@@ -10,6 +10,7 @@ struct LeapformerParams {
   int64_t hidden = 0;  // 0: head width / downsample
   int64_t downsample = 4;
   std::string input = "relu";
+  std::string training = "linear";
   std::optional<double> scale = 1.0;  // null: 1/sqrt(K)
   double floor = 1e-6;
   Normalizer normalizer = Normalizer::clamp;

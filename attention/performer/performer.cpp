@@ -82,7 +82,8 @@ class PerformerMixer : public AttentionMixer {
     MaximumDecay decay;
     if (input.k.defined()) mapped.k = key_features(project(input.k, omega), context, state, decay);
     const Variable log_decay = decay.log_decay.defined() ? Variable(decay.log_decay) : Variable();
-    MixResult result = kernelized_mix(attention_, options(), mapped, {}, context, state, log_decay);
+    MixResult result =
+        feature_map_mix(attention_, options(), mapped, {}, context, state, log_decay);
     if (decay.last.defined()) result.state["c"] = Variable(decay.last);
     result.y = as_dtype(result.y, input.q.dtype());
     return result;
@@ -92,7 +93,7 @@ class PerformerMixer : public AttentionMixer {
     const int64_t E = options().width, H = options().heads;
     const auto rows = static_cast<double>(shape.batch * (shape.queries + shape.keys));
     const bool heads = params_.per == "head" && H > 1;
-    MixerCost cost = kernelized_cost(options(), features_, shape);
+    MixerCost cost = feature_map_cost(options(), features_, shape);
     // Where heads have their own, one product has zeros in the other heads' places.
     cost.projections = rows * static_cast<double>(features_ * E * (heads ? H : 1));
     cost.bytes += static_cast<double>(features_ * (heads ? E : options().head_width())) *

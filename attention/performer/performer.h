@@ -1,7 +1,7 @@
 // Performer (FAVOR+): attention by positive random features (Choromanski et al. 2021).
 #pragma once
 
-#include "attention/kernelized.h"
+#include "attention/feature_map_mechanism.h"
 #include "attention/performer/positive_features.h"
 #include "attention/random_matrix.h"
 

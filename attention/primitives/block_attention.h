@@ -22,6 +22,8 @@ struct BlockAttentionContext {
   Tensor positions;
   // Names the draws of dropout.
   DrawPlace place;
+  // i64 [B]: the time of each row's token 0, for draws; undefined: place.time_offset in all.
+  Tensor times;
   // Column of the bias table that belongs to distance 0.
   int64_t bias_origin = 0;
 };

@@ -215,14 +215,7 @@ void Backward<T>::weights_and_gradients(const Piece& piece, DropoutMask& mask,
       mask.factors(piece.query_time + queries.first, queries.lanes,
                    piece.key_time + tile.keys.index[j], factors);
     }
-    if (!normalised) {
-      T* row = tile.weights + j * kQueries;
-      for (int64_t lane = 0; lane < queries.lanes; ++lane) {
-        const PlainWeight<T> found = plain_weight(options_, row[lane]);
-        row[lane] = found.value;
-        slopes[lane] = found.slope;
-      }
-    }
+    if (!normalised) weigh_row<T>(options_, queries.lanes, tile.weights + j * kQueries, slopes);
     const int64_t distance = piece.past + queries.first - tile.keys.index[j];
     T* dbias = out_.dbias ? tile.dbias.values + tile.dbias.origin + distance : nullptr;
     for (int64_t lane = 0; lane < queries.lanes; lane += simd::kLanes<T>) {

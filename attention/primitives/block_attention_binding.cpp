@@ -56,6 +56,11 @@ BlockAttentionInputs<T> bind_block_attention(const BlockAttentionArrays& arrays,
     in.example_ids = examples.data<int64_t>();
   }
   in.time_offset = context.place.time_offset;
+  if (context.times.defined()) {
+    require(context.times.shape() == Shape({B}), kName, ": expected times [", B, "], got ",
+            context.times.shape());
+    in.row_times = context.times.data<int64_t>();
+  }
   if (context.cross) return in;
   check_leading(context.segments, arrays.q, 2, kName, "segments");
   check_leading(context.positions, arrays.q, 2, kName, "positions");

@@ -25,8 +25,22 @@ enum class BlockPattern : uint8_t { full, band, blocks };
 //                 the square of relu, but bounded (Ma et al. 2022, Mega)
 //   collision     (1 - arccos(x) / pi)^exponent for a cosine x, which is brought into [-1, 1]; its
 //                 backward is the surrogate exponent / 2 * weight (Zeng et al. 2021, YOSO)
+//   collision_exact  the same with its own derivative, which has no bound at 1: cosines must stay
+//                 below
+//   identity      x
+//   exponential   exp(min(x, 0)), for logits that only rounding brings above 0, where its
+//                 derivative is 0
 // All but the first are not normalised; keys that are not seen weigh 0 in all.
-enum class BlockWeights : uint8_t { softmax, relu, relu_squared, laplace, collision };
+enum class BlockWeights : uint8_t {
+  softmax,
+  relu,
+  relu_squared,
+  laplace,
+  collision,
+  collision_exact,
+  identity,
+  exponential
+};
 
 struct BlockAttentionOptions {
   BlockPattern pattern = BlockPattern::full;
@@ -63,10 +77,14 @@ struct BlockAttentionInputs {
   const T* bias = nullptr;
   int64_t bias_heads = 0, bias_count = 0, bias_origin = 0;
   // Names of the draws of dropout: numbers of the rows' examples [B] (null: the row number), and
-  // the time of token 0 of the rows inside them. Time runs on across documents, position does not.
+  // the time of token 0 of the rows inside them, one for all or one each [B]. Time runs on across
+  // documents, position does not.
   const int64_t* example_ids = nullptr;
   int64_t time_offset = 0;
+  const int64_t* row_times = nullptr;
   std::vector<Span> spans;
+
+  int64_t time_of(int64_t row) const { return row_times ? row_times[row] : time_offset; }
 };
 
 // Gradients, overwritten, with the shapes of the inputs; dpast_k, dpast_v, dbias optional.

@@ -83,15 +83,6 @@ struct ForwardTile {
   }
 };
 
-// Turns logits [keys, kQueries] into unnormalised weights.
-template <typename T>
-void weigh(const BlockAttentionOptions& options, int64_t keys, int64_t lanes, T* logits) {
-  for (int64_t j = 0; j < keys; ++j) {
-    T* row = logits + j * kQueries;
-    for (int64_t lane = 0; lane < lanes; ++lane) row[lane] = plain_weight(options, row[lane]).value;
-  }
-}
-
 // Applies dropout to a tile of weights [keys, kQueries].
 template <typename T>
 void drop(const Piece& piece, const QueryTile<T>& queries, const KeyTile<T>& keys,
@@ -130,7 +121,9 @@ void forward_tile(const BlockAttentionInputs<T>& in, const BlockAttentionOptions
     if (normalised) {
       grew = tile.softmax.absorb(tile.keys.count, tile.queries.lanes, tile.logits);
     } else {
-      weigh(options, tile.keys.count, tile.queries.lanes, tile.logits);
+      for (int64_t j = 0; j < tile.keys.count; ++j) {
+        weigh_row<T>(options, tile.queries.lanes, tile.logits + j * kQueries, nullptr);
+      }
     }
     if (options.dropout > 0) drop(piece, tile.queries, tile.keys, mask, tile.logits);
     if (started && grew) {

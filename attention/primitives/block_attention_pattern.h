@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numbers>
 
 #include "attention/primitives/block_attention_cpu.h"
@@ -80,11 +81,25 @@ constexpr PlainWeight<T> plain_weight(const BlockAttentionOptions& options, T lo
     return {(1 + std::erf(z)) / 2,
             kSteepness * static_cast<T>(std::numbers::inv_sqrtpi) * std::exp(-z * z)};
   }
-  if (options.weights == BlockWeights::collision) {
+  if (options.weights == BlockWeights::identity) {
+    const bool seen = logit != -std::numeric_limits<T>::infinity();
+    return {seen ? logit : T{0}, seen ? T{1} : T{0}};
+  }
+  const bool exact = options.weights == BlockWeights::collision_exact;
+  if (options.weights == BlockWeights::collision || exact) {
     const T x = logit > 1 ? T{1} : logit < -1 ? T{-1} : logit;
     const T exponent = static_cast<T>(options.exponent);
-    const T weight = std::pow(1 - std::acos(x) / static_cast<T>(kPi), exponent);
-    return {weight, exponent / 2 * weight};
+    const T share = 1 - std::acos(x) / static_cast<T>(kPi);
+    const T weight = std::pow(share, exponent);
+    if (!exact) return {weight, exponent / 2 * weight};
+    // Constant where it was brought into [-1, 1], as for a key that is not seen.
+    const T slope = exponent * std::pow(share, exponent - 1) /
+                    (static_cast<T>(kPi) * std::sqrt((1 - x) * (1 + x)));
+    return {weight, x == -1 || x == 1 ? T{0} : slope};
+  }
+  if (options.weights == BlockWeights::exponential) {
+    const T weight = std::exp(logit > 0 ? T{0} : logit);
+    return {weight, logit > 0 ? T{0} : weight};
   }
   const T x = logit < 0 ? T{0} : logit;
   if (options.weights == BlockWeights::relu) return {x, logit > 0 ? T{1} : T{0}};

@@ -108,15 +108,20 @@ void block_attention_reference(const BlockAttentionInputs<double>& in,
           if (logits[u] == -infinity) continue;
           double weight = std::exp(logits[u] - largest) / sum;
           const double positive = std::max(logits[u], 0.0);
+          if (options.weights == BlockWeights::identity) weight = logits[u];
           if (options.weights == BlockWeights::relu) weight = positive;
           if (options.weights == BlockWeights::relu_squared) weight = positive * positive;
           if (options.weights == BlockWeights::laplace) {
             const double middle = std::sqrt(0.5), deviation = std::sqrt(0.25 / std::numbers::pi);
             weight = 0.5 * std::erfc(-(logits[u] - middle) / (deviation * std::numbers::sqrt2));
           }
-          if (options.weights == BlockWeights::collision) {
+          if (options.weights == BlockWeights::collision ||
+              options.weights == BlockWeights::collision_exact) {
             const double angle = std::acos(std::clamp(logits[u], -1.0, 1.0));
             weight = std::pow(1 - angle / std::numbers::pi, options.exponent);
+          }
+          if (options.weights == BlockWeights::exponential) {
+            weight = std::exp(std::min(logits[u], 0.0));
           }
           if (options.dropout > 0) {
             const bool kept = draws.keeps(piece.query_time + r, piece.key_time + u);

@@ -21,12 +21,12 @@ std::vector<Piece> make_pieces(const BlockAttentionInputs<T>& in) {
   std::vector<Piece> pieces;
   if (in.spans.empty()) {
     for (int64_t b = 0; b < in.q.B; ++b)
-      pieces.push_back({b, 0, in.q.T, 0, in.k.T, 0, 0, in.time_offset, 0});
+      pieces.push_back({b, 0, in.q.T, 0, in.k.T, 0, 0, in.time_of(b), 0});
   }
   for (const Span& span : in.spans) {
     const int64_t length = span.end - span.begin;
     const int64_t past = span.carries_in ? in.past_k.T : 0;
-    const int64_t time = in.time_offset + span.begin;
+    const int64_t time = in.time_of(span.row) + span.begin;
     pieces.push_back({span.row, span.begin, length, span.begin, length, past, span.start_position,
                       time, time - past});
   }
@@ -241,6 +241,27 @@ void DropoutMask::factors(int64_t query_time, int64_t lanes, int64_t key_time, T
   const uint32_t* words = words_[key_time & 3];
   for (int64_t lane = 0; lane < lanes; ++lane) {
     out[lane] = words[lane] >= draws.threshold ? static_cast<T>(draws.keep_scale) : T{0};
+  }
+}
+
+// Turns the logits of a row of a tile, `lanes` of them, into unnormalised weights; their slopes are
+// stored where there is room for them.
+template <typename T>
+void weigh_row(const BlockAttentionOptions& options, int64_t lanes, T* row, T* slopes) {
+  if (options.weights == BlockWeights::exponential) {
+    const auto zero = simd::broadcast<T>(0);
+    for (int64_t lane = 0; lane < lanes; lane += simd::kLanes<T>) {
+      const auto logit = simd::load(row + lane);
+      const auto weight = simd::exp<T>(logit > zero ? zero : logit);
+      simd::store(row + lane, weight);
+      if (slopes != nullptr) simd::store(slopes + lane, logit > zero ? zero : weight);
+    }
+    return;
+  }
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    const PlainWeight<T> found = plain_weight(options, row[lane]);
+    row[lane] = found.value;
+    if (slopes != nullptr) slopes[lane] = found.slope;
   }
 }
 

@@ -8,6 +8,7 @@
 #include "attention/primitives/group_scan.h"
 #include "attention/primitives/tile_gemm.h"
 #include "core/cuda/backend.h"
+#include "core/kernel_choice.h"
 
 namespace linnet {
 namespace {
@@ -200,6 +201,7 @@ GroupPrefixResult group_prefix(const Variable& q, const Variable& k, const Varia
   const int64_t B = q.size(0), T = q.size(1), H = q.size(2), K = q.size(3), V = v.size(3);
   require(context.options.group > 0, kName, ": groups need a size of at least 1, got ",
           context.options.group);
+  require_plain_allowed(kName, q.value());
   const Device device = q.value().device();
   const bool on_device = kCuda && on_cuda(q.value());
   require(!on_device || q.dtype() != DType::f64, kName, ": f64 is computed on the CPU only");

@@ -5,6 +5,7 @@
 #include "attention/primitives/cuda/linear_attention.h"
 #include "attention/primitives/cuda/linear_attention_path.h"
 #include "core/cuda/backend.h"
+#include "core/kernel_choice.h"
 
 namespace linnet {
 namespace {
@@ -239,6 +240,7 @@ LinearAttentionSums linear_attention_memory(const LinearAttentionVariables& inpu
   require(!inputs.log_decay.defined(), kName,
           ": a memory of all keys has no order in which it could ",
           "decay; leave log_decay undefined");
+  require_plain_allowed("linear attention over all keys", inputs.k.value());
   const DType dtype = computing_type(inputs.k);
   const Device device = inputs.k.value().device();
   Arrays arrays;
@@ -270,6 +272,7 @@ LinearAttentionSums linear_attention_memory(const LinearAttentionVariables& inpu
 Variable linear_attention_read(const LinearAttentionVariables& inputs,
                                const LinearAttentionSums& memory,
                                const LinearAttentionContext& context) {
+  require_plain_allowed("linear attention over all keys", inputs.q.value());
   const DType dtype = computing_type(inputs.q);
   const Device device = inputs.q.value().device();
   Arrays arrays;

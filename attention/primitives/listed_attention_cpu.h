@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "attention/primitives/views.h"
 #include "core/random.h"
@@ -62,5 +61,16 @@ void listed_attention_backward(const ListedAttentionInputs<T>& in,
                                const ListedAttentionOptions& options, SequenceView<const T> y,
                                const T* log_sum_exp, SequenceView<const T> dy,
                                const T* dlog_sum_exp, const ListedAttentionGradients<T>& out);
+
+// The literal equation, one query at a time. For tests.
+void listed_attention_reference(const ListedAttentionInputs<double>& in,
+                                const ListedAttentionOptions& options, SequenceView<double> y,
+                                double* log_sum_exp);
+
+// Throws Error, naming the disagreement, unless inputs and options fit together. A null index is
+// one that cannot be read here.
+template <typename T>
+void check_listed_attention(const ListedAttentionInputs<T>& in,
+                            const ListedAttentionOptions& options);
 
 }  // namespace linnet

@@ -4,6 +4,7 @@
 #include "attention/primitives/binding.h"
 #include "attention/primitives/cuda/orthogonal_memory.h"
 #include "core/cuda/backend.h"
+#include "core/kernel_choice.h"
 
 namespace linnet {
 namespace {
@@ -30,6 +31,7 @@ void check_inputs(const Arrays& arrays, const OrthogonalMemoryContext& context) 
   require_shape(arrays.basis, shared ? Shape{rank, H * d} : Shape{H, rank, d}, "basis");
   require_shape(context.query_mask, {B, length}, "query_mask");
   require_shape(context.code_mask, {B, arrays.f.size(1)}, "code_mask");
+  require_shape(context.place.examples, {B}, "examples");
   if (arrays.completed.defined()) {
     const Shape sums({B, shared ? 1 : H, rank});
     require(arrays.partial.defined() && arrays.counts.defined(),
@@ -60,8 +62,10 @@ OrthogonalMemoryInputs<T> bind(const Arrays& arrays, const OrthogonalMemoryConte
     in.state = {arrays.completed.data<T>(), arrays.partial.data<T>(),
                 arrays.counts.data<int64_t>()};
   }
+  in.examples = pointer<int64_t>(context.place.examples);
+  in.time_offset = context.place.time_offset;
   const int32_t* segments = nullptr;
-  std::vector<int64_t> starts(static_cast<size_t>(B), context.time_offset);
+  std::vector<int64_t> starts(static_cast<size_t>(B), context.place.time_offset);
   if (!context.cross) {
     segments = pointer<int32_t>(context.segments);
     for (int64_t b = 0; context.positions.defined() && length > 0 && b < B; ++b) {
@@ -114,6 +118,7 @@ void run_backward(const Arrays& arrays, const OrthogonalMemoryContext& context, 
 OrthogonalMemoryResult orthogonal_memory(const Variable& q, const Variable& f,
                                          const Variable& basis, const OrthogonalMemoryCarry& carry,
                                          const OrthogonalMemoryContext& given) {
+  require_plain_allowed(kName, q.value());
   const DType dtype = computing_type(q);
   const Device device = q.value().device();
   const bool stored = on_cuda(q.value());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/primitives/orthogonal_memory_cpu.h"
+#include "autograd/dropout.h"
 #include "autograd/variable.h"
 
 namespace linnet {
@@ -15,10 +16,11 @@ struct OrthogonalMemoryContext {
   Tensor query_mask;  // u8 [B,T], 1 = valid; undefined: all
   Tensor code_mask;   // u8 [B,T]; cross: [B,S]
   Tensor segments;    // i32 [B,T]: tokens see only their own segment; undefined: one a row
-  // i32 [B,T]: position of each token in its document; undefined: counted from time_offset. Only
-  // that of the first token of a row is read.
+  // i32 [B,T]: position of each token in its document; undefined: counted from place.time_offset.
+  // Only that of the first token of a row is read.
   Tensor positions;
-  int64_t time_offset = 0;
+  // Names the draws of dropout.
+  DrawPlace place;
 };
 
 // What is carried: sums [B,M,r] over completed windows and over the one that is not, M = H or 1

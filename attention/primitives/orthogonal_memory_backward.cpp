@@ -101,13 +101,14 @@ void Backward<T>::through_reads() {
 }
 
 // With a = scale * m * y and u = B dy, per token: dp = m * u, da = p * (dp - p . dp),
-// dm = p * u + scale * y * da, dy = scale * m * da (y = B q here).
+// dm = p * u + scale * y * da, dy = scale * m * da (y = B q here). What dropout multiplies p by
+// goes to u.
 template <typename T>
 void Backward<T>::read_tile(const Run& run, const Basis<T>& basis, int64_t first, int64_t count,
                             T* dbasis) {
   using simd::load;
   using simd::Vector;
-  static thread_local std::vector<T> buffer;
+  static thread_local std::vector<T> buffer, drawn;
   buffer.resize(static_cast<size_t>(2 * kRows * d_ + (4 * kRows + 2) * padded_));
   T* q = buffer.data();
   T* dy = q + kRows * d_;
@@ -131,7 +132,7 @@ void Backward<T>::read_tile(const Run& run, const Basis<T>& basis, int64_t first
     const int64_t k = s.group_of(first + j), own = s.first_group + k;
     T* y = projected + j * padded_;
     T* p = weights + j * padded_;
-    const T* u = dprojected + j * padded_;
+    T* u = dprojected + j * padded_;
     if (plan_.seen[own] == 0 || !is_valid(in_.query_mask, s.row, t + j, in_.q.T)) {
       std::fill_n(y, padded_, T{0});
       std::fill_n(p, padded_, T{0});
@@ -145,6 +146,8 @@ void Backward<T>::read_tile(const Run& run, const Basis<T>& basis, int64_t first
     }
     std::copy_n(y, padded_, p);
     memory_weights(r_, padded_, scale, mean, p);
+    const T* kept = kept_weights(in_, options_, s.row, t + j, run.head, drawn);
+    for (int64_t l = 0; kept != nullptr && l < padded_; ++l) u[l] *= kept[l];
     Vector<T> along = {};
     for (int64_t l = 0; l < padded_; l += simd::kLanes<T>) {
       along += load(p + l) * load(mean + l) * load(u + l);
@@ -157,6 +160,7 @@ void Backward<T>::read_tile(const Run& run, const Basis<T>& basis, int64_t first
       y[l] = scale * mean[l] * da;
       p[l] *= mean[l];
     }
+    for (int64_t l = 0; kept != nullptr && l < padded_; ++l) p[l] *= kept[l];
   }
   tile_gemm<T>(count, d_, r_, T{1}, {projected, padded_}, {basis.rows.data(), d_}, Write::overwrite,
                out_.dq.at(s.row, t, run.head), out_.dq.time_stride);

@@ -5,6 +5,7 @@
 // With a basis B [r,d] of a head, the memory after some tokens is diag(m) B where m = mean of B f_j
 // over them; a query reads it as keys and values at once:
 //   y_i = B^T (p * m),  p = softmax(scale * m * (B q_i))          (* element by element)
+// Dropout acts on p.
 // Only sums of r numbers are ever kept; sums of B f_j are made from sums of f_j.
 #pragma once
 
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "attention/primitives/views.h"
+#include "core/random.h"
 
 namespace linnet {
 
@@ -29,6 +31,10 @@ struct OrthogonalMemoryOptions {
   // One memory for all heads: m = sum over heads of B_h f_h (the basis is [r, H d], cut by
   // columns).
   bool shared = false;
+  // Probability with which a weight of p is dropped (others are divided by 1 - dropout): the
+  // weights [H r] of a token are one row of dropout_row().
+  double dropout = 0;
+  RandomKey dropout_key = {};
 };
 
 // What a sequence carries. M = 1 where shared, else H. Window sums of B f over windows that are
@@ -57,6 +63,10 @@ struct OrthogonalMemoryInputs {
   const uint8_t* code_mask = nullptr;   // [B,T]; cross: [B,S]
   std::vector<Span> spans;
   OrthogonalMemoryState<const T, const int64_t> state;
+  // Names of the draws of dropout: numbers of the rows' examples [B] (null: the row number), and
+  // the time of query 0 of the rows inside them.
+  const int64_t* examples = nullptr;
+  int64_t time_offset = 0;
 };
 
 // Gradients, overwritten, with the layouts of the inputs; dcompleted and dpartial are optional.

@@ -37,7 +37,7 @@ void orthogonal_memory_forward(const OrthogonalMemoryInputs<T>& in,
   parallel_tasks(static_cast<int64_t>(items.size()), 1, [&] {
     return [&, basis = Basis<T>(), queries = std::vector<T>(static_cast<size_t>(kRows * d)),
             weights = std::vector<T>(static_cast<size_t>(kRows * padded)),
-            mean = std::vector<T>(static_cast<size_t>(padded), T{0}),
+            mean = std::vector<T>(static_cast<size_t>(padded), T{0}), drawn = std::vector<T>(),
             loaded = int64_t{-1}](int64_t item) mutable {
       const auto& [s, head, begin, end] = items[item];
       if (head != loaded) basis.load(in, loaded = head);
@@ -61,7 +61,9 @@ void orthogonal_memory_forward(const OrthogonalMemoryInputs<T>& in,
             group = own;
           }
           memory_weights(r, padded, static_cast<T>(options.scale), mean.data(), row);
+          const T* kept = kept_weights(in, options, s->row, t + j, head, drawn);
           for (int64_t l = 0; l < padded; ++l) row[l] *= mean[l];
+          for (int64_t l = 0; kept != nullptr && l < padded; ++l) row[l] *= kept[l];
         }
         tile_gemm<T>(n, d, r, T{1}, {weights.data(), padded}, {basis.rows.data(), d},
                      Write::overwrite, y.at(s->row, t, head), y.time_stride);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "attention/primitives/row_dropout.h"
 #include "attention/primitives/tile_gemm.h"
 #include "core/error.h"
 #include "core/threads.h"
@@ -155,13 +156,27 @@ void accumulate_groups(const OrthogonalMemoryInputs<T>& in, const Plan& plan, T*
   }
 }
 
+template <typename T>
+const T* kept_weights(const OrthogonalMemoryInputs<T>& in, const OrthogonalMemoryOptions& options,
+                      int64_t row, int64_t t, int64_t head, std::vector<T>& kept) {
+  if (!(options.dropout > 0)) return nullptr;
+  kept.assign(static_cast<size_t>(simd::round_up<T>(in.rank)), T{0});
+  RowDropout(options.dropout, options.dropout_key, in.q.H * in.rank)
+      .fill(in.examples ? in.examples[row] : row, in.time_offset + t, head * in.rank, in.rank,
+            kept.data());
+  return kept.data();
+}
+
 #define LINNET_INSTANTIATE(T)                                                                     \
   template Plan make_plan<T>(const OrthogonalMemoryInputs<T>&, const OrthogonalMemoryOptions&);   \
   template void sum_codes<T>(const OrthogonalMemoryInputs<T>&, const Sequence&, int64_t, int64_t, \
                              int64_t, T*);                                                        \
   template void sum_groups<T>(const OrthogonalMemoryInputs<T>&, const Plan&, T*);                 \
   template void accumulate_groups<T>(const OrthogonalMemoryInputs<T>&, const Plan&, T*,           \
-                                     const OrthogonalMemoryState<T, int64_t>&);
+                                     const OrthogonalMemoryState<T, int64_t>&);                   \
+  template const T* kept_weights<T>(const OrthogonalMemoryInputs<T>&,                             \
+                                    const OrthogonalMemoryOptions&, int64_t, int64_t, int64_t,    \
+                                    std::vector<T>&);
 LINNET_INSTANTIATE(float)
 LINNET_INSTANTIATE(double)
 #undef LINNET_INSTANTIATE

@@ -108,6 +108,12 @@ inline void memory_weights(int64_t rank, int64_t padded, T scale, const T* mean,
   }
 }
 
+// What dropout multiplies the weights of query t of a row's head by, in `kept`, zeros beyond the
+// rank; null where nothing is dropped.
+template <typename T>
+const T* kept_weights(const OrthogonalMemoryInputs<T>& in, const OrthogonalMemoryOptions& options,
+                      int64_t row, int64_t t, int64_t head, std::vector<T>& kept);
+
 // Queries (or their gradients) of a tile, rows of masked ones zero: out [count, d].
 template <typename T>
 void load_rows(const SequenceView<const T>& from, const uint8_t* mask, int64_t row, int64_t begin,

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "attention/primitives/orthogonal_memory_plan.h"
+#include "autograd/dropout.h"
 
 namespace linnet {
 
@@ -11,6 +12,7 @@ void orthogonal_memory_reference(const OrthogonalMemoryInputs<double>& in,
                                  const OrthogonalMemoryOptions& options, SequenceView<double> y,
                                  OrthogonalMemoryState<double, int64_t> state_out) {
   const int64_t r = in.rank, d = in.q.K, H = in.q.H, M = options.shared ? 1 : H;
+  const DropoutSpec dropout{options.dropout, options.dropout_key, {}};
   const bool windows = options.scope == MemoryScope::completed_windows;
   const auto basis = [&](int64_t h, int64_t l, int64_t c) {
     return in.basis[h * in.basis_head_stride + l * in.basis_row_stride + c];
@@ -61,6 +63,11 @@ void orthogonal_memory_reference(const OrthogonalMemoryInputs<double>& in,
           count += in.state.counts[2 * s.row] + (over ? in.state.counts[2 * s.row + 1] : 0);
         }
         if (count == 0) continue;
+        std::vector<float> kept(static_cast<size_t>(H * r), 1.0F);
+        if (options.dropout > 0) {
+          dropout_row(dropout, in.examples ? in.examples[s.row] : s.row,
+                      in.time_offset + s.query_begin + i, H * r, kept.data());
+        }
         // memory = diag(mean) B; y = memory^T softmax(scale memory q).
         std::vector<double> memory(static_cast<size_t>(r * d)), logits(static_cast<size_t>(r), 0.0);
         double largest = -std::numeric_limits<double>::infinity(), total = 0;
@@ -75,7 +82,7 @@ void orthogonal_memory_reference(const OrthogonalMemoryInputs<double>& in,
         for (const double logit : logits) total += std::exp(logit - largest);
         for (int64_t l = 0; l < r; ++l) {
           for (int64_t c = 0; c < d; ++c) {
-            out[c] += std::exp(logits[l] - largest) / total * memory[l * d + c];
+            out[c] += kept[h * r + l] * std::exp(logits[l] - largest) / total * memory[l * d + c];
           }
         }
       }

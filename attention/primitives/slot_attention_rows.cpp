@@ -1,11 +1,10 @@
 // What a token reads from the slots of a head: soft-max, dropout, and their gradient.
 #include <algorithm>
-#include <array>
 #include <limits>
 
+#include "attention/primitives/row_dropout.h"
 #include "attention/primitives/simd.h"
 #include "attention/primitives/slot_attention_tile.h"
-#include "autograd/dropout.h"
 
 namespace linnet::slot_attention_detail {
 
@@ -54,19 +53,8 @@ void Kernel<T>::read_gradient_row(const T* factors, const T* kept, T* products, 
 template <typename T>
 const T* Kernel<T>::kept_row(int64_t b, int64_t t, int64_t h, T* out) const {
   if (!(options.dropout > 0)) return nullptr;
-  const auto example = static_cast<uint64_t>(inputs.examples ? inputs.examples[b] : b);
-  const auto time = static_cast<uint64_t>(inputs.time_offset + t);
-  const auto first = static_cast<uint64_t>(h * N), groups = static_cast<uint64_t>(H * N + 3) / 4;
-  const T keep = static_cast<T>(dropout_scale(options.dropout));
-  const uint32_t limit = dropout_limit(options.dropout);
-  std::array<uint32_t, 4> words{};
-  for (int64_t l = 0; l < N; ++l) {
-    const uint64_t channel = first + static_cast<uint64_t>(l);
-    if (l == 0 || channel % 4 == 0) {
-      words = options.dropout_key.words(random_element(example, time, channel / 4, groups));
-    }
-    out[l] = words[channel % 4] < limit ? T(0) : keep;
-  }
+  RowDropout(options.dropout, options.dropout_key, H * N)
+      .fill(inputs.examples ? inputs.examples[b] : b, inputs.time_offset + t, h * N, N, out);
   std::fill(out + N, out + np, T(0));
   return out;
 }

@@ -106,7 +106,7 @@ class RfaMixer : public AttentionMixer {
       mapped.k = features(input.k, cross ? context.source_mask : context.key_mask, gate.closed);
     }
     MixResult result =
-        kernelized_mix(attention_, options(), mapped, {}, context, state, gate.log_open);
+        feature_map_mix(attention_, options(), mapped, {}, context, state, gate.log_open);
     result.y = as_dtype(result.y, input.q.dtype());
     return result;
   }
@@ -114,7 +114,7 @@ class RfaMixer : public AttentionMixer {
   MixerCost mix_cost(const MixerShape& shape) const override {
     const int64_t H = options().heads, E = options().width, D = params_.features;
     const auto tokens = static_cast<double>(shape.batch * (shape.queries + shape.keys));
-    MixerCost cost = kernelized_cost(options(), 2 * D, shape);
+    MixerCost cost = feature_map_cost(options(), 2 * D, shape);
     // A head's own slice is projected by a product that has zeros in the other heads' places.
     cost.projections = tokens * static_cast<double>(H * D * E);
     cost.bytes += static_cast<double>(D * E) * size_of(sum_dtype(shape.dtype)) +

@@ -40,7 +40,7 @@ class RopeLinearMixer : public AttentionMixer {
     rotated.q = rotate(queries, context.positions);
     rotated.k = rotate(keys, key_positions);
     // The state's z is that of the features as they are, which is nothing to the numerators.
-    MixResult result = kernelized_mix(numerators_, options(), rotated, {}, context, state);
+    MixResult result = feature_map_mix(numerators_, options(), rotated, {}, context, state);
     const Variable z = state.empty() ? Variable() : reshape(as_dtype(state.at("z"), dtype), {B, E});
     const RunningSum sums =
         running_sum(reshape(keys, {B, T, E}), z, context.key_mask, context.segments, causal);
@@ -52,7 +52,7 @@ class RopeLinearMixer : public AttentionMixer {
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
-    return kernelized_cost(options(), options().head_width(), shape);
+    return feature_map_cost(options(), options().head_width(), shape);
   }
 
  private:

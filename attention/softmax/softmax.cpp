@@ -1,7 +1,10 @@
 // Soft-max attention over all keys: parameters, mixer, registry entry.
 #include "attention/softmax/softmax.h"
 
+#include <algorithm>
+
 #include "attention/define.h"
+#include "attention/distance_bias.h"
 #include "attention/mixer_support.h"
 #include "attention/primitives/block_attention.h"
 
@@ -9,10 +12,17 @@ namespace linnet {
 
 namespace {
 
+const std::vector<Preset> kPresets = {
+    {"t5",
+     "T5: no scale, a relative bias of 32 buckets (none in cross-attention)",
+     {{"scale", "1"}, {"bias", "t5"}}}};
+
 class SoftmaxMixer : public AttentionMixer {
  public:
   SoftmaxMixer(const SoftmaxParams& params, const MixerOptions& options, const MixerScope& scope)
-      : AttentionMixer(options, scope), params_(params) {}
+      : AttentionMixer(options, scope), params_(params) {
+    if (params.bias == "t5" && options.form != Form::cross) bias_.emplace(options, scope.tied);
+  }
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
@@ -32,33 +42,50 @@ class SoftmaxMixer : public AttentionMixer {
                                          block);
       return {y, std::move(encoded)};
     }
-    if (options().form == Form::noncausal) {
-      return {block_attention({input.q, input.k, input.v, {}, {}, {}}, block), {}};
+    const bool causal = options().form == Form::causal;
+    Variable bias;
+    if (bias_) {
+      const auto past = state.find("k");
+      const int64_t carried = past == state.end() ? 0 : past->second.size(1);
+      const int64_t reach = std::max<int64_t>(carried + input.q.size(1), 1);
+      bias = bias_->table(1 - reach, causal ? reach : 2 * reach - 1, input.q.value().device());
+      block.bias_origin = reach - 1;
     }
-    return causal_with_cache(input, context, state, block, kKeepAll);
+    if (!causal) return {block_attention({input.q, input.k, input.v, {}, {}, bias}, block), {}};
+    return causal_with_cache(input, context, state, block, kKeepAll, bias);
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
-    return full_attention_cost(options(), shape);
+    MixerCost cost = full_attention_cost(options(), shape);
+    if (bias_) cost.bytes += bias_->bytes(shape.dtype);
+    return cost;
   }
 
  private:
   SoftmaxParams params_;
+  std::optional<DistanceBias> bias_;
 };
 
 template <typename Number>
 std::vector<Number> definition(const SoftmaxParams& params, const ReferenceSequence<Number>& s) {
   const auto scale =
       static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
+  const bool biased = params.bias == "t5" && s.form != Form::cross;
   return softmax_attention_reference(
       s, scale, [](int64_t, int64_t) { return true; },
-      [](int64_t, int64_t, int64_t) { return Number{0}; });
+      [&](int64_t h, int64_t i, int64_t j) {
+        return biased ? reference_distance_bias(s, h, j - i) : Number{0};
+      });
 }
 
 }  // namespace
 
 void SoftmaxParams::describe(ConfigDescription<SoftmaxParams>& d) {
+  describe_preset(d, kPresets);
   describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
+  d.choice("bias", &SoftmaxParams::bias, {"none", "t5"},
+           "what logits gain: nothing, or a number for each of 32 buckets of distances and each "
+           "head, one table for all layers (self forms)");
   describe_dropout(d);
 }
 
@@ -66,13 +93,14 @@ Mechanism softmax_mechanism() {
   Mechanism facts;
   facts.name = "softmax";
   facts.title = "Soft-max attention";
-  facts.equation = "y_i = sum_j softmax_j(scale q_i . k_j) v_j";
+  facts.equation = "y_i = sum_j softmax_j(scale q_i . k_j + b_{j-i}) v_j, b = 0 unless bias: t5";
   facts.complexity = "time 2 B H T^2 K, memory of decoding 2 B T H K";
   facts.sources = "Vaswani et al. 2017, Attention Is All You Need";
   facts.traits.noncausal = facts.traits.causal = facts.traits.cross = true;
   facts.traits.decode_state = true;
   facts.traits.growth = "T^2";
-  facts.variants = {"{scale: 1}"};
+  facts.presets = kPresets;
+  facts.variants = {"{preset: t5}"};
   facts.limits = {{"equal values are returned as they are",
                    "{}",
                    {Form::noncausal, Form::causal, Form::cross},

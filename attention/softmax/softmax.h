@@ -6,7 +6,9 @@
 namespace linnet {
 
 struct SoftmaxParams {
-  std::optional<double> scale;    // null: 1/sqrt(K)
+  std::string preset = "none";
+  std::optional<double> scale;  // null: 1/sqrt(K)
+  std::string bias = "none";
   std::optional<double> dropout;  // null: the model's attention_dropout
   static void describe(ConfigDescription<SoftmaxParams>& d);
 };

@@ -33,12 +33,12 @@ class T2rMixer : public AttentionMixer {
     MixInput mapped = input;
     mapped.q = map(scale(input.q, scale_));
     if (input.k.defined()) mapped.k = map(input.k);
-    return kernelized_mix(attention_, options(), mapped, {}, context, state);
+    return feature_map_mix(attention_, options(), mapped, {}, context, state);
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
     const int64_t all = options().heads * features_;
-    MixerCost cost = kernelized_cost(options(), features_, shape);
+    MixerCost cost = feature_map_cost(options(), features_, shape);
     // A head's own slice is mapped by a product that has zeros in the other heads' places.
     cost.projections = static_cast<double>(shape.batch * (shape.queries + shape.keys)) *
                        static_cast<double>(all * options().width);

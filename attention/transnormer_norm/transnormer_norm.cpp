@@ -37,7 +37,7 @@ class TransnormerNormMixer : public AttentionMixer {
       with_mass["z"] =
           Variable(Tensor::zeros({S.size(0), S.size(1), S.size(2)}, S.dtype(), S.device()));
     }
-    MixResult result = kernelized_mix(attention_, options(), input, {}, context, with_mass);
+    MixResult result = feature_map_mix(attention_, options(), input, {}, context, with_mass);
     result.state.erase("z");
     result.y = normalised(result.y);
     return result;
@@ -45,7 +45,7 @@ class TransnormerNormMixer : public AttentionMixer {
 
   MixerCost mix_cost(const MixerShape& shape) const override {
     const int64_t K = options().head_width();
-    MixerCost cost = kernelized_cost(options(), K, shape);
+    MixerCost cost = feature_map_cost(options(), K, shape);
     if (options().form == Form::noncausal) return cost;
     cost.bytes -=
         static_cast<double>(shape.batch * options().width) * size_of(sum_dtype(shape.dtype));

@@ -19,8 +19,9 @@ constexpr double kFloor = 1e-12;
 
 const std::vector<Preset> kPresets = {
     {"linearized_llm",
-     "the only switch that its code has: 8 bits, in expectation",
-     {{"bits", "8"}}},
+     "the only switch that its code has: 8 bits, in expectation, arccos(0.98 x) with its "
+     "derivative",
+     {{"bits", "8"}, {"cosine", "0.98"}, {"gradient", "exact"}}},
     {"huggingface",
      "the defaults of the Transformers library: 9 bits, 64 hashes where they are sampled",
      {{"bits", "9"}, {"hashes", "64"}}}};
@@ -65,10 +66,11 @@ class YosoMixer : public AttentionMixer {
   MixResult expect(const MixInput& unit, const MixerContext& context,
                    const MixerState& state) const {
     BlockAttentionContext block = block_context(options(), context);
-    block.options.weights = BlockWeights::collision;
+    block.options.weights =
+        params_.exact() ? BlockWeights::collision_exact : BlockWeights::collision;
     block.options.exponent = static_cast<double>(params_.bits);
     // Directions are sqrt(K) long.
-    block.options.scale = 1 / static_cast<double>(options().head_width());
+    block.options.scale = params_.cosine / static_cast<double>(options().head_width());
     set_dropout(block, params_.dropout, options(), context, draw_key(context));
     MixResult result;
     if (options().form == Form::causal) {
@@ -198,13 +200,14 @@ Number collision_share(const YosoParams& params, const ReferenceSequence<Number>
   return collisions / static_cast<Number>(params.hashes);
 }
 
-// (1 - arccos(cos(q, k)) / pi)^bits of directions that are sqrt(K) long.
+// (1 - arccos(cosine cos(q, k)) / pi)^bits of directions that are sqrt(K) long.
 template <typename Number>
 Number collision_probability(const YosoParams& params, const std::vector<Number>& q,
                              const std::vector<Number>& k) {
   const auto K = static_cast<int64_t>(q.size());
-  const Number cosine = std::clamp(dot_product(q.data(), k.data(), K) / static_cast<Number>(K),
-                                   Number{-1}, Number{1});
+  const Number product = dot_product(q.data(), k.data(), K) / static_cast<Number>(K);
+  const Number cosine =
+      std::clamp(static_cast<Number>(params.cosine) * product, Number{-1}, Number{1});
   const Number collide = 1 - std::acos(cosine) / static_cast<Number>(std::numbers::pi);
   return std::pow(collide, static_cast<Number>(params.bits));
 }
@@ -246,6 +249,12 @@ void YosoParams::describe(ConfigDescription<YosoParams>& d) {
            "in which pairs collide, linear in the length (noncausal and cross)");
   d.field("bits", &YosoParams::bits, "hyperplanes tau of one hash: the power of the collision")
       .range(1, 64);
+  d.field("cosine", &YosoParams::cosine, "factor of the cosine of query and key")
+      .above(0)
+      .at_most(1);
+  d.choice("gradient", &YosoParams::gradient, {"surrogate", "exact"},
+           "backward by the paper's surrogate, or by the derivative of arccos, which has no bound "
+           "at 1: cosine is then below 1");
   d.field("hashes", &YosoParams::hashes, "sampled: hashes m").range(1, 4096);
   d.field("redraw_steps", &YosoParams::redraw_steps,
           "sampled: training draws other hyperplanes after so many updates; 0: never")
@@ -254,7 +263,19 @@ void YosoParams::describe(ConfigDescription<YosoParams>& d) {
 }
 
 void YosoParams::validate(const ConfigNode& at) const {
-  if (!sampled()) return;
+  if (!sampled()) {
+    if (exact() && cosine == 1) {
+      throw located_error(at.location_of("gradient"),
+                          "gradient: exact has no bound where query and key have one direction and "
+                          "cosine is 1; set cosine: 0.98, or gradient: surrogate");
+    }
+    return;
+  }
+  if (exact() || cosine != 1) {
+    throw located_error(at.location_of(exact() ? "gradient" : "cosine"),
+                        "estimate: sampled counts collisions, which have no cosine to change and "
+                        "the surrogate's gradient alone; remove cosine and gradient");
+  }
   if (bits > kMostHashBits) {
     throw located_error(at.location_of("bits"), "hashes that are sampled have at most ",
                         kMostHashBits, " bits, found ", bits, "; take fewer");
@@ -266,6 +287,7 @@ void YosoParams::validate(const ConfigNode& at) const {
 }
 
 MixerTraits YosoParams::traits(MixerTraits traits) const {
+  if (exact()) traits.exempt.erase("gradients");
   if (!sampled()) return traits;
   traits.causal = traits.decode_state = false;
   traits.growth = std::string("T m");
@@ -277,7 +299,8 @@ Mechanism yoso_mechanism() {
   facts.name = "yoso";
   facts.title = "YOSO: attention by the probability that hashes collide, in expectation or sampled";
   facts.equation =
-      "E_ij = (1 - arccos(cos(q_i, k_j)) / pi)^bits, y_i = sum_j E_ij v_j / |sum_j E_ij v_j|\n"
+      "E_ij = (1 - arccos(cosine cos(q_i, k_j)) / pi)^bits, y_i = sum_j E_ij v_j / |sum_j E_ij "
+      "v_j|\n"
       "sampled: E_ij = the share of m hashes, signs of products with drawn planes, that agree";
   facts.complexity =
       "time 2 B H T^2 K, memory of decoding 2 B T H K; sampled: time B H T m (bits K + V)";
@@ -286,9 +309,11 @@ Mechanism yoso_mechanism() {
   facts.traits.decode_state = true;
   facts.traits.growth = "T^2";
   facts.traits.exempt["gradients"] =
-      "backward is the paper's surrogate, whose formula a unit test states";
+      "backward is the paper's surrogate, whose formula a unit test states (gradient: exact is "
+      "checked)";
   facts.presets = kPresets;
-  facts.variants = {"{bits: 1}", "{estimate: sampled, bits: 2, hashes: 5}"};
+  facts.variants = {"{bits: 1}", "{preset: linearized_llm}",
+                    "{estimate: sampled, bits: 2, hashes: 5}"};
   const auto equal_directions = [](const std::string& name, std::vector<double>& values) {
     if (name == "q.weight" || name == "k.weight") std::fill(values.begin(), values.end(), 0);
     if (name == "q.bias" || name == "k.bias") std::fill(values.begin(), values.end(), 0.5);

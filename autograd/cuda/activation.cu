@@ -8,9 +8,23 @@ namespace {
 
 constexpr float kInverseSqrt2 = 0.70710678f;
 constexpr float kNormalDensity = 0.39894228f;  // 1 / sqrt(2 pi)
+constexpr float kGeluTanh = 1.5957691f;        // 2 sqrt(2 / pi)
 
 __device__ __forceinline__ float sigmoid(float x) {
   return 1.0f / (1.0f + expf(-x));
+}
+
+// As vector_gelu_tanh and its derivative in core/vector_math.h.
+__device__ __forceinline__ float gelu_tanh_logit(float x) {
+  return kGeluTanh * (x + 0.044715f * x * x * x);
+}
+__device__ __forceinline__ float gelu_tanh_derivative(float x) {
+  const float y = fminf(fmaxf(x, -30.0f), 30.0f);
+  const float logit = gelu_tanh_logit(y), e = expf(-fabsf(logit));
+  const float share = (logit > 0.0f ? 1.0f : e) / (1.0f + e);
+  const float slope = e / ((1.0f + e) * (1.0f + e));
+  const float derivative = share + y * slope * kGeluTanh * (1.0f + 0.134145f * y * y);
+  return x != x ? x : derivative;  // fminf and fmaxf drop NaN
 }
 
 __device__ __forceinline__ float value_at(Activation activation, float x) {
@@ -19,6 +33,8 @@ __device__ __forceinline__ float value_at(Activation activation, float x) {
       return x <= 0.0f ? 0.0f : x;  // NaN stays
     case Activation::gelu:
       return 0.5f * x * (1.0f + erff(x * kInverseSqrt2));
+    case Activation::gelu_tanh:
+      return x * sigmoid(gelu_tanh_logit(x));
     case Activation::silu:
       return x * sigmoid(x);
     case Activation::sigmoid:
@@ -34,6 +50,8 @@ __device__ __forceinline__ float derivative_at(Activation activation, float x) {
       return x > 0.0f ? 1.0f : 0.0f;
     case Activation::gelu:
       return 0.5f * (1.0f + erff(x * kInverseSqrt2)) + x * kNormalDensity * expf(-0.5f * x * x);
+    case Activation::gelu_tanh:
+      return gelu_tanh_derivative(x);
     case Activation::silu: {
       const float s = sigmoid(x);
       return s * (1.0f + x * (1.0f - s));

@@ -11,20 +11,21 @@ struct GemmShape {
 };
 
 // What a product does besides, while its numbers are at hand. (cuBLASLt's GELU is the approximation
-// by tanh; linnet's is exact and stays a kernel of its own.)
+// by tanh; the exact one stays a kernel of its own.)
 enum class Epilogue : uint8_t {
   none,
   add_bias,       // adds `vector` [n] to every row of c before c is rounded
   left_row_sums,  // writes the sums over the rows of op(a), [m], to `vector`
+  gelu_tanh,      // adds `vector` where defined, keeps that in `before` where defined, takes GELU
 };
 
 // c = alpha op(a) op(b) + beta c for `batch` dense row-major matrices, f32 or bf16 with sums in
 // f32; sizes and dtypes are already checked, m, n, k > 0. Plans are chosen once for each shape and
-// alignment. `vector` has the dtype of c. Returns false, with nothing done, where cuBLASLt has no
-// algorithm with that epilogue (logged once). Throws Error with cuBLAS' status.
+// alignment. `vector` and `before` have the dtype of c. Returns false, with nothing done, where
+// cuBLASLt has no algorithm with that epilogue (logged once). Throws Error with cuBLAS' status.
 bool gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
           const Tensor& c, const GemmShape& shape, double alpha, double beta,
-          Epilogue epilogue = Epilogue::none, const Tensor& vector = {});
+          Epilogue epilogue = Epilogue::none, const Tensor& vector = {}, const Tensor& before = {});
 
 // "cuBLASLt 13.0.0".
 std::string gemm_backend();

@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string_view>
 #include <tuple>
 
@@ -32,7 +33,7 @@ struct Problem {
   GemmShape shape;
   bool transpose_a, transpose_b;
   DType in, out;
-  Epilogue epilogue;
+  cublasLtEpilogue_t epilogue;
   uint32_t a_alignment, b_alignment, c_alignment, vector_alignment;
 
   auto key() const {
@@ -114,12 +115,49 @@ void set_transpose(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_
 
 // In cuBLAS' terms (its product is the transpose of ours): a bias of the rows of its result, and
 // sums of its second operand.
-void set_epilogue(cublasLtMatmulDesc_t operation, Epilogue epilogue, const void* vector) {
-  if (epilogue == Epilogue::none) return;
-  set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
-      epilogue == Epilogue::add_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADB,
-      "setting the epilogue");
-  set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector, "setting the epilogue's vector");
+cublasLtEpilogue_t epilogue_of(Epilogue epilogue, bool adds_vector, bool keeps_before) {
+  switch (epilogue) {
+    case Epilogue::none:
+      return CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::add_bias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::left_row_sums:
+      return CUBLASLT_EPILOGUE_BGRADB;
+    case Epilogue::gelu_tanh:
+      break;
+  }
+  if (keeps_before) {
+    return adds_vector ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  }
+  return adds_vector ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+}
+
+const char* name_of(cublasLtEpilogue_t epilogue) {
+  if (epilogue == CUBLASLT_EPILOGUE_BIAS) return "the bias";
+  return epilogue == CUBLASLT_EPILOGUE_BGRADB ? "the gradient of the bias" : "GELU";
+}
+
+// The tensors of an epilogue; null: none.
+struct EpilogueTensors {
+  const void* vector;
+  void* before;
+  int64_t columns;
+};
+
+void set_epilogue(cublasLtMatmulDesc_t operation, cublasLtEpilogue_t epilogue,
+                  const EpilogueTensors& tensors) {
+  if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) return;
+  set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue, "setting the epilogue");
+  if (tensors.vector != nullptr) {
+    set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, tensors.vector,
+        "setting the epilogue's vector");
+  }
+  if (tensors.before != nullptr) {
+    set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, tensors.before,
+        "setting the epilogue's matrix");
+    set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, tensors.columns,
+        "setting the columns of the epilogue's matrix");
+  }
 }
 
 // Chooses an algorithm; false where there is none.
@@ -146,13 +184,14 @@ bool choose(cublasLtHandle_t handle, const Problem& problem, Plan& plan) {
 }
 
 // cuBLAS is column-major: it computes c^T = op(b)^T op(a)^T, so that operands change places.
-void make_plan(cublasLtHandle_t handle, const Problem& problem, const void* vector, Plan& plan) {
+void make_plan(cublasLtHandle_t handle, const Problem& problem, const EpilogueTensors& tensors,
+               Plan& plan) {
   const GemmShape& s = problem.shape;
   check(cublasLtMatmulDescCreate(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "cublasLtMatmulDescCreate");
   set_transpose(plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, problem.transpose_b);
   set_transpose(plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, problem.transpose_a);
-  set_epilogue(plan.operation, problem.epilogue, vector);
+  set_epilogue(plan.operation, problem.epilogue, tensors);
   plan.a = problem.transpose_a ? layout(problem.in, s.k, s.m, s.batch)
                                : layout(problem.in, s.m, s.k, s.batch);
   plan.b = problem.transpose_b ? layout(problem.in, s.n, s.k, s.batch)
@@ -160,37 +199,36 @@ void make_plan(cublasLtHandle_t handle, const Problem& problem, const void* vect
   plan.c = layout(problem.out, s.m, s.n, s.batch);
   plan.exists = choose(handle, problem, plan);
   if (plan.exists) return;
-  require(problem.epilogue != Epilogue::none, "cuBLASLt: no algorithm for ", s.batch,
+  require(problem.epilogue != CUBLASLT_EPILOGUE_DEFAULT, "cuBLASLt: no algorithm for ", s.batch,
           " products of ", s.m, " x ", s.n, " x ", s.k, " in ", name_of(problem.in),
           "; use --device cpu");
-  static std::once_flag said;
-  std::call_once(said, [&] {
-    log_info("cuBLASLt has no algorithm that fuses ",
-             problem.epilogue == Epilogue::add_bias ? "the bias" : "the gradient of the bias",
-             " into a product of ", s.m, " x ", s.n, " x ", s.k, " in ", name_of(problem.in),
-             "; such ones are computed by a kernel of their own");
-  });
+  static std::set<cublasLtEpilogue_t> said;  // under the library's mutex
+  if (!said.insert(problem.epilogue).second) return;
+  log_info("cuBLASLt has no algorithm that fuses ", name_of(problem.epilogue),
+           " into a product of ", s.m, " x ", s.n, " x ", s.k, " in ", name_of(problem.in),
+           "; such ones are computed by a kernel of their own");
 }
 
 }  // namespace
 
 bool gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
           const Tensor& c, const GemmShape& shape, double alpha, double beta, Epilogue epilogue,
-          const Tensor& vector) {
+          const Tensor& vector, const Tensor& before) {
   require(shape.batch <= std::numeric_limits<int32_t>::max(), "cuBLASLt: ", shape.batch,
           " products are more than the ", std::numeric_limits<int32_t>::max(),
           " of one call; make the micro-batch smaller");
-  const void* epilogue_vector = epilogue == Epilogue::none ? nullptr : vector.raw();
+  const EpilogueTensors tensors{vector.defined() ? vector.raw() : nullptr,
+                                before.defined() ? before.raw() : nullptr, shape.n};
   const Problem problem{shape,
                         transpose_a == Transpose::yes,
                         transpose_b == Transpose::yes,
                         a.dtype(),
                         c.dtype(),
-                        epilogue,
+                        epilogue_of(epilogue, vector.defined(), before.defined()),
                         alignment_of(a.raw()),
                         alignment_of(b.raw()),
                         alignment_of(c.raw()),
-                        alignment_of(epilogue_vector)};
+                        alignment_of(tensors.vector)};
   const std::lock_guard lock(mutex);
   Library& lt = library();
   if (lt.plans.size() >= kMostPlans) lt.plans.clear();
@@ -198,14 +236,14 @@ bool gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
   Plan& plan = found->second;
   if (is_new) {
     try {
-      make_plan(lt.handle, problem, epilogue_vector, plan);
+      make_plan(lt.handle, problem, tensors, plan);
     } catch (...) {
       lt.plans.erase(found);
       throw;
     }
   }
   if (!plan.exists) return false;
-  set_epilogue(plan.operation, epilogue, epilogue_vector);
+  set_epilogue(plan.operation, problem.epilogue, tensors);
   if (!lt.workspace.defined()) {
     const MemoryUser user("matrix products");
     lt.workspace = Tensor::empty({static_cast<int64_t>(kWorkspace)}, DType::u8, c.device());

@@ -1,6 +1,7 @@
 #include "recipes/engine/bench.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <map>
@@ -11,6 +12,7 @@
 #include "core/cuda/backend.h"
 #include "core/device.h"
 #include "core/gemm.h"
+#include "recipes/engine/recipe_merge.h"
 #include "recipes/engine/trainer.h"
 
 namespace linnet {
@@ -44,6 +46,7 @@ double median_seconds(Device device, int64_t runs, const std::function<void()>& 
 
 TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t steps,
                        Device device) {
+  const UseKernels kernels(recipe.train.backend, device);
   const std::unique_ptr<Task> task = make_task(recipe);
   const std::unique_ptr<Transformer> model = build_model(recipe, task->sizes(), device);
   Updater updater = make_updater(recipe, model->parameters());
@@ -80,13 +83,26 @@ TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t s
   return result;
 }
 
+// Normal numbers that repeat after a million: timing needs no more, and many are slow to draw.
 Variable random_variable(const Shape& shape, uint64_t site, DType dtype, Device device) {
+  constexpr int64_t kPeriod = 1'000'003;
   const Tensor values = Tensor::zeros(shape);
   const RandomKey key{1, 0, site};
+  float* numbers = values.data<float>();
   for (int64_t i = 0; i < values.elements(); ++i) {
-    values.data<float>()[i] = static_cast<float>(key.normal(static_cast<uint64_t>(i)));
+    numbers[i] = i < kPeriod ? static_cast<float>(key.normal(static_cast<uint64_t>(i)))
+                             : numbers[i - kPeriod];
   }
   return Variable(values.to(dtype).to(device), true);
+}
+
+// How many inputs of `bytes` runs take by turns, so that a GPU reads them from its memory, not from
+// the cache where the run before left them.
+int64_t inputs_by_turns(size_t bytes, Device device) {
+  constexpr size_t kBeyondAnyCache = size_t{128} << 20;
+  constexpr size_t kMost = 64;
+  if (device.kind == DeviceKind::cpu) return 1;
+  return static_cast<int64_t>(std::min(kMost, kBeyondAnyCache / std::max<size_t>(bytes, 1) + 1));
 }
 
 // The slope of the least-squares line through the logarithms.
@@ -124,7 +140,13 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   mixer_options.heads = options.heads;
   mixer_options.form = form;
   mixer_options.max_length = length;
-  const auto mixer = mechanism.make(ConfigNode::map(), mixer_options,
+  ConfigNode values = ConfigNode::map();
+  std::vector<Override> overrides;
+  for (const std::string& text : options.parameters) {
+    overrides.push_back(parse_override(text, "--set"));
+  }
+  apply_overrides(values, overrides);
+  const auto mixer = mechanism.make(values, mixer_options,
                                     {root.child("attention"), root.child("tied_attention")});
   const DType dtype = options.dtype;
   parameters.materialize(1, DType::f32, dtype, device);
@@ -132,11 +154,12 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   const auto* attention = dynamic_cast<const AttentionMixer*>(mixer.get());
   const Shape heads{options.batch, length, options.heads, options.head_width};
   const Shape tokens{options.batch, length, mixer_options.width};
-  const MixInput input{random_variable(heads, 1, dtype, device),
-                       random_variable(heads, 2, dtype, device),
-                       random_variable(heads, 3, dtype, device),
-                       random_variable(tokens, 4, dtype, device),
-                       {}};
+  std::vector<std::array<Tensor, 4>> inputs;
+  for (uint64_t i = 0; i < 4; ++i) {
+    const Tensor x = random_variable(i < 3 ? heads : tokens, i + 1, dtype, device).value();
+    if (i == 0) inputs.resize(static_cast<size_t>(inputs_by_turns(4 * x.bytes(), device)));
+    for (auto& each : inputs) each[i] = &each == &inputs.front() ? x : x.clone();
+  }
   const Tensor seed =
       random_variable(attention != nullptr ? heads : tokens, 5, dtype, device).value();
   MixerContext context;
@@ -147,7 +170,11 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   context.positions = Tensor::from(positions, {options.batch, length}, device);
   AttentionBench result{mechanism.name, form,          options.batch,
                         length,         options.heads, options.head_width};
+  size_t turn = 0;
   const auto run = [&] {
+    const std::array<Tensor, 4>& x = inputs[turn++ % inputs.size()];
+    const auto leaf = [&x](size_t i) { return Variable(x[i], true); };
+    const MixInput input{leaf(0), leaf(1), leaf(2), leaf(3), {}};
     return attention != nullptr ? attention->mix(input, context, {}).y
                                 : mixer->forward(input.x, context, {}).y;
   };
@@ -208,6 +235,9 @@ std::vector<AttentionBench> bench_attention(
   for (const int64_t length : options.lengths) positive("a length", length);
   require_usage(options.dtype == DType::f32 || options.dtype == DType::bf16,
                 "bench attention: --dtype is f32 or bf16, got ", name_of(options.dtype));
+  require_usage(options.parameters.empty() || options.mechanisms.size() == 1,
+                "bench attention: --set is for one mechanism, ", options.mechanisms.size(),
+                " are named");
   std::vector<const Mechanism*> chosen;
   for (const std::string& name : options.mechanisms) {
     chosen.push_back(&find_mechanism(name));

@@ -56,11 +56,14 @@ struct AttentionBenchOptions {
   int64_t runs = 5;
   DType dtype = DType::f32;  // of activations and parameters; or bf16
   Device device;
+  // "key=value" of the one mechanism that is named, as in a recipe's model.attention.
+  std::vector<std::string> parameters;
 };
 
 // Calls on_point for each as it is measured. At most options.runs are timed; a run of seconds is
-// not repeated. Throws UsageError for sizes below 1, the cross form, and a named mechanism that
-// lacks the form.
+// not repeated. On a CUDA device runs take inputs by turns that together do not fit its cache.
+// Gradients of inputs are written, not added to earlier ones. Throws UsageError for sizes below 1,
+// the cross form, parameters without one mechanism, and a named mechanism that lacks the form.
 std::vector<AttentionBench> bench_attention(
     const AttentionBenchOptions& options,
     const std::function<void(const AttentionBench&)>& on_point = {});

@@ -31,6 +31,12 @@ void TrainConfig::describe(ConfigDescription<TrainConfig>& d) {
            "what the backward pass computes again instead of keeping");
   d.field("cuda_graph", &TrainConfig::cuda_graph,
           "on a CUDA device, capture updates once and replay them; changes nothing but speed");
+  d.choice("backend", &TrainConfig::backend,
+           {{"auto", KernelChoice::automatic},
+            {"plain", KernelChoice::plain},
+            {"tensor_cores", KernelChoice::tensor_cores}},
+           "kernels of attention on a CUDA device; tensor_cores refuses what these do not cover, "
+           "where auto takes plain ones and says so");
   d.field("log_every_steps", &TrainConfig::log_every_steps, "updates between two training lines")
       .at_least(1)
       .unit("steps");
@@ -41,6 +47,11 @@ void TrainConfig::describe(ConfigDescription<TrainConfig>& d) {
 }
 
 void TrainConfig::validate(const ConfigNode& at) const {
+  if (backend == KernelChoice::tensor_cores && precision == Precision::f32) {
+    throw located_error(at.location_of("backend"),
+                        "'train.backend: tensor_cores' needs 'train.precision: bf16', found f32; "
+                        "set that, or 'backend: auto'");
+  }
   if (!max_steps && !max_tokens && !max_minutes && !max_epochs) {
     throw located_error(at.location(),
                         "'train' never stops; give max_steps, max_tokens, max_minutes or "

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "core/kernel_choice.h"
 
 namespace linnet {
 
@@ -25,6 +26,7 @@ struct TrainConfig {
   Precision precision = Precision::f32;
   Recompute recompute = Recompute::none;
   bool cuda_graph = true;
+  KernelChoice backend = KernelChoice::automatic;
   int64_t log_every_steps = 10;
   int64_t max_nonfinite_steps = 5;
 

@@ -16,7 +16,7 @@ namespace {
 // Settings that a resumed run may change. They do not change what an update computes, but for the
 // rounding of another micro-batch, and for train.max_steps where a schedule takes its length from
 // it (of which the run warns).
-constexpr std::array<std::string_view, 17> kFree{"name",
+constexpr std::array<std::string_view, 18> kFree{"name",
                                                  "description",
                                                  "evaluate",
                                                  "checkpoint",
@@ -32,6 +32,7 @@ constexpr std::array<std::string_view, 17> kFree{"name",
                                                  "train.micro_batch",
                                                  "train.recompute",
                                                  "train.cuda_graph",
+                                                 "train.backend",
                                                  "data.cache"};
 
 std::string difference(const ConfigNode& a, const ConfigNode& b, const std::string& path) {

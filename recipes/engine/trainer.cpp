@@ -407,6 +407,7 @@ TrainOutcome Run::execute() {
 }  // namespace
 
 TrainOutcome train(const Recipe& recipe, const TrainOptions& options) {
+  const UseKernels kernels(recipe.train.backend, options.device);
   return Run(recipe, options).execute();
 }
 

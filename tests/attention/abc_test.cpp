@@ -1,11 +1,14 @@
 // What the ABC family shares: queues of tokens, choices of slots, what is refused.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <numeric>
 #include <set>
 
 #include "attention/abc/slot_choices.h"
 #include "attention/abc/token_queues.h"
 #include "attention/registry.h"
+#include "autograd/embedding.h"
 #include "core/yaml.h"
 #include "tests/tensor_helpers.h"
 
@@ -44,6 +47,20 @@ TEST(TokenQueues, PhaseSaysWhichQueueComesNext) {
   const TokenQueues queues = token_queues(in);
   EXPECT_EQ(queues.order.to_vector<int32_t>(), Numbers({0, 2, 1, -1, 4, -1, 3, 5}));
   EXPECT_EQ(queues.phase.to_vector<int64_t>(), std::vector<int64_t>({1, 0}));
+}
+
+TEST(TokenQueues, CountWhatIsPushedAndNameTheirDraws) {
+  TokenQueueInputs in;
+  in.B = 2;
+  in.T = 3;
+  in.queues = 2;
+  in.mask = mask_of({1, 1, 0, 1, 1, 1}, {2, 3});
+  in.pushed = Tensor::from(std::vector<int64_t>{5, 6, 7, 8}, {2, 2});
+  in.examples = Tensor::from(std::vector<int64_t>{40, 3}, {2});
+  const TokenQueues queues = token_queues(in);
+  EXPECT_EQ(queues.pushed.to_vector<int64_t>(), std::vector<int64_t>({6, 7, 9, 9}));
+  EXPECT_EQ(queues.examples.to_vector<int64_t>(), std::vector<int64_t>({80, 81, 6, 7}));
+  EXPECT_EQ(pushed_after(in.pushed, 4).to_vector<int64_t>(), std::vector<int64_t>({9, 10, 11, 12}));
 }
 
 TEST(TokenQueues, CarryWhatIsLeftOfThePastWhereTheDocumentGoesOn) {
@@ -105,6 +122,49 @@ TEST(SlotChoices, DrawsFollowExampleAndPositionAlone) {
   EXPECT_EQ(std::set<int32_t>(all.begin(), all.end()), std::set<int32_t>({0, 1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(drawn({40, 41}, 3, 2), Numbers(all.begin() + 80, all.begin() + 84));
   EXPECT_NE(drawn(many, 4, 2), all);
+}
+
+// One slot has the weight 1: a token's value is dropped or doubled.
+TEST(AbcWindow, DropsSoftMaxWeightsInTraining) {
+  for (const auto& [name, form] : {std::pair{"abc_window", Form::causal},
+                                   {"abc_dilated", Form::causal},
+                                   {"abc_window", Form::cross}}) {
+    MixerOptions options;
+    options.width = 4;
+    options.heads = 2;
+    options.form = form;
+    options.dropout = 0.5;
+    ParameterSet set;
+    const ParameterScope root(set);
+    const auto mixer = find_mechanism(name).make(parse_yaml("{slots: 1}", "test"), options,
+                                                 {root.child("own"), root.child("tied")});
+    set.materialize(1, DType::f64, DType::f64);
+    constexpr int64_t T = 60;
+    MixerContext context;
+    context.positions = counted_positions(1, T, 0, {});
+    context.place.examples = Tensor::from(std::vector<int64_t>{3}, {1});
+    const Variable x(test::random_tensor({1, T, 4}, "x"));
+    const auto read = [&] {
+      const MixerResult result = form == Form::cross ? mixer->forward_cross(x, x, context, {})
+                                                     : mixer->forward(x, context, {});
+      return result.context.value().to_vector<double>();
+    };
+    const std::vector<double> all = read();
+    context.training = true;
+    const std::vector<double> kept = read();
+    std::vector<int> of_head[2];
+    for (int64_t i = 0; i < 2 * T; ++i) {
+      const double factor = kept[2 * i] / all[2 * i];
+      EXPECT_TRUE(std::abs(factor) <= 1e-12 || std::abs(factor - 2) <= 1e-12) << name << " " << i;
+      of_head[i % 2].push_back(factor > 1 ? 1 : 0);
+    }
+    const auto share = std::accumulate(of_head[0].begin(), of_head[0].end(), 0);
+    EXPECT_TRUE(share > T / 4 && share < 3 * T / 4) << name << " keeps " << share;
+    EXPECT_NE(of_head[0], of_head[1]) << name;
+    std::vector<int> of_queue[2];
+    for (int64_t t = 0; t < T; ++t) of_queue[t % 2].push_back(of_head[0][t]);
+    EXPECT_NE(of_queue[0], of_queue[1]) << name;
+  }
 }
 
 TEST(AbcWindow, RefusesLiteralZerosInPackedDocuments) {

@@ -53,6 +53,23 @@ TEST(Augment, WhatMakesNoSenseIsRefused) {
   EXPECT_NE(refusal("{augmen: {conv: 3}}"), "");
 }
 
+TEST(Augment, GroupsNeedQueriesAndKeys) {
+  ParameterSet set;
+  const ParameterScope root(set);
+  MixerOptions options;
+  options.width = 8;
+  options.heads = options.max_length = 2;
+  options.form = Form::noncausal;
+  const auto mixer =
+      find_mechanism("reformer")
+          .make(parsed("{augment: {local: 4}}"), options, {root.child("own"), root.child("tied")});
+  set.materialize(1);
+  const Variable x(test::random_tensor({1, 3, 8}, "x", DType::f32));
+  EXPECT_NE(
+      test::message_of<UsageError>([&] { mixer->forward(x, {}, {}); }).find("leave out local"),
+      std::string::npos);
+}
+
 // Parameters beyond those of soft-max attention.
 int64_t added(const std::string& attention, Form form) {
   const auto count = [&](const std::string& text) {
@@ -71,7 +88,9 @@ int64_t added(const std::string& attention, Form form) {
 // The released code stores 63 taps a head, of which a causal layer uses 32.
 TEST(Augment, OnlyTapsThatActAreParameters) {
   EXPECT_EQ(added("{name: augmented_linear}", Form::causal), 4 * 32 + 1);
-  EXPECT_EQ(added("{name: augmented_linear, preset: t5}", Form::causal), 4 * 5 + 1);
+  EXPECT_EQ(added("{name: augmented_linear, conv: 9}", Form::causal), 4 * 5 + 1);
+  // And 32 buckets of distances a head.
+  EXPECT_EQ(added("{name: augmented_linear, preset: t5}", Form::causal), 4 * 5 + 1 + 4 * 32);
   EXPECT_EQ(added("{name: augmented_linear, alpha: one}", Form::noncausal), 4 * 63);
   EXPECT_EQ(added("{name: augmented_linear}", Form::cross), 0);
   EXPECT_EQ(added("{name: grouped_linear}", Form::causal), 1);

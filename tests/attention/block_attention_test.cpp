@@ -31,7 +31,9 @@ struct Setting {
   BlockWeights weights = BlockWeights::softmax;
 
   std::string label() const {
-    const char* kinds[] = {"", " relu", " relu_squared", " laplace"};
+    const char* kinds[] = {"",          " relu",       " relu_squared",
+                           " laplace",  " collision",  " collision_exact",
+                           " identity", " exponential"};
     return concat(name, masks ? " loaded" : "", kinds[static_cast<size_t>(weights)]);
   }
   template <typename T>
@@ -58,8 +60,9 @@ std::vector<Setting> with_all_weights(std::vector<Setting> all) {
   for (size_t i = 0; i < count; ++i) {
     Setting other = all[i];
     constexpr BlockWeights kKinds[] = {BlockWeights::relu_squared, BlockWeights::relu,
-                                       BlockWeights::laplace};
-    other.weights = kKinds[i % 3];
+                                       BlockWeights::laplace, BlockWeights::identity,
+                                       BlockWeights::exponential};
+    other.weights = kKinds[i % 5];
     all.push_back(other);
   }
   return all;

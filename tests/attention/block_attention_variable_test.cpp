@@ -127,6 +127,28 @@ TEST(BlockAttentionVariable, TokenByTokenIsTheWholeSequence) {
   }
 }
 
+TEST(BlockAttentionVariable, EachRowCanHaveATimeOfItsOwn) {
+  const Tensor x = draws({1, 9, 2, 3}, 1);
+  BlockAttentionContext context;
+  context.options.dropout = 0.5;
+  const auto at = [&](int64_t rows, int64_t time_offset, const Tensor& times) {
+    context.place = {Tensor::full({rows}, 4, DType::i64), time_offset};
+    context.times = times;
+    std::vector<double> values;
+    for (int64_t b = 0; b < rows; ++b) {
+      const std::vector<double> row = x.to_vector<double>();
+      values.insert(values.end(), row.begin(), row.end());
+    }
+    const Variable v(Tensor::from(values, {rows, 9, 2, 3}));
+    return block_attention({v, v, v, {}, {}, {}}, context).value();
+  };
+  const Tensor both = at(2, 7, Tensor::from(std::vector<int64_t>{0, 30}, {2}));
+  EXPECT_EQ(both.rows(0, 1).to_vector<double>(), at(1, 0, {}).to_vector<double>());
+  EXPECT_EQ(both.rows(1, 2).to_vector<double>(), at(1, 30, {}).to_vector<double>());
+  EXPECT_NE(both.rows(0, 1).to_vector<double>(), both.rows(1, 2).to_vector<double>());
+  EXPECT_THROW(at(2, 0, Tensor::zeros({1}, DType::i64)), Error);
+}
+
 TEST(BlockAttentionVariable, RefusesMasksOfTheWrongShape) {
   BlockAttentionContext context;
   context.key_mask = Tensor::zeros({1, 3}, DType::u8);

@@ -30,6 +30,9 @@ int64_t layer_parameters(const std::string& attention, int64_t width, const std:
 
 TEST(GatedUnit, ParametersOfALayer) {
   EXPECT_EQ(layer_parameters("{name: flash, preset: lucidrains}", 768, "scale"), 3642273);
+  // One filter for all channels: the taps of the token and the 31 before it.
+  EXPECT_EQ(layer_parameters("{name: flash, preset: linearized_llm_augmented}", 768, "scale"),
+            3642273 + 32);
   // W_u, W_v, W_z and W_o with biases, two affine copies, 32 buckets, the gain of ScaleNorm; no
   // feed-forward.
   EXPECT_EQ(layer_parameters("{name: flash_quad}", 768, "scale"),

@@ -96,7 +96,7 @@ LavoPassResult plain_path(const LavoPassVariables& x, const Setting& s) {
   memory.options.window = s.window;
   memory.options.scale = context.options.scale;
   memory.segments = context.segments;
-  memory.time_offset = s.time_offset;
+  memory.place.time_offset = s.time_offset;
   const OrthogonalMemoryResult global = orthogonal_memory(x.q, local, x.basis, {}, memory);
   const Variable weighted =
       s.local_only ? multiply(local, Variable(local_weight(global.memory_tokens, local.value())))

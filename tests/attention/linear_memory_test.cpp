@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "attention/conformance.h"
 #include "core/device.h"
 #include "core/sanitizers.h"
 #include "tests/attention/cases.h"
@@ -85,7 +86,7 @@ TEST(LinearMemoryLimit, RefusesAByteAPair) {
 std::vector<test::MechanismForm> linear_forms() {
   std::vector<test::MechanismForm> forms;
   for (const test::MechanismForm& each : test::every_form()) {
-    const bool linear = find_mechanism(each.mechanism).traits.growth_exponent() == 1;
+    const bool linear = stated_exponent(find_mechanism(each.mechanism).traits, each.form) == 1;
     if (linear && each.form != Form::cross) forms.push_back(each);
   }
   return forms;

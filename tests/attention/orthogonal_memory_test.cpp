@@ -25,6 +25,7 @@ struct Setting {
   std::vector<int32_t> segments = {};
   std::vector<int64_t> starts = {};
   int64_t source = -1;  // codes of cross-attention
+  double dropout = 0;
 };
 
 template <typename T>
@@ -43,7 +44,7 @@ struct Case {
   int64_t M, S;
   std::vector<T> q, f, basis, completed, partial, y, dy, dq, df, dbasis, dcompleted, dpartial;
   std::vector<T> completed_out, partial_out, dcompleted_out, dpartial_out;
-  std::vector<int64_t> counts, counts_out;
+  std::vector<int64_t> counts, counts_out, examples;
   std::vector<uint8_t> query_mask, code_mask;
   OrthogonalMemoryOptions options;
   OrthogonalMemoryInputs<T> in;
@@ -63,7 +64,8 @@ struct Case {
     dbasis.assign(basis.size(), nan);
     for (auto* x : {&completed_out, &partial_out}) x->assign(dcompleted_out.size(), nan);
     counts_out.assign(2 * s.B, -1);
-    options = {s.scope, s.window, 0.8, s.shared};
+    options = {s.scope, s.window, 0.8, s.shared, s.dropout, RandomKey{3, 1, 9}};
+    for (int64_t b = 0; b < s.B; ++b) examples.push_back(17 - b);
     if (s.state) {
       completed = draws<T>(s.B * M * s.r, 7);
       partial = draws<T>(s.B * M * s.r, 8);
@@ -101,6 +103,8 @@ struct Case {
   const OrthogonalMemoryInputs<T>& bind() {
     in.q = SequenceView<T>(q.data(), s.B, s.T, s.H, s.d);
     in.f = SequenceView<T>(f.data(), s.B, S, s.H, s.d);
+    in.examples = examples.data();
+    in.time_offset = 6;
     in.basis = basis.data();
     in.rank = s.r;
     in.basis_head_stride = s.shared ? s.d : s.r * s.d;
@@ -166,9 +170,11 @@ std::vector<Setting> settings(bool tiny) {
     Setting loaded = all[i];
     loaded.masks = true;
     loaded.shared = i % 2 == 0;
+    loaded.dropout = 0.3;
     all.push_back(loaded);
     loaded.masks = false;
     loaded.shared = true;
+    loaded.dropout = 0;
     all.push_back(loaded);
   }
   return all;
@@ -342,6 +348,29 @@ TEST(OrthogonalMemory, NoQueryReadsTheMeanOverTheRank) {
     for (int64_t t = 0; t < 30; ++t) mean += c.f[t * 4 + channel] / 30;
     for (int64_t t = 0; t < 30; ++t) EXPECT_NEAR(c.y[t * 4 + channel], mean / 4, 1e-14);
   }
+}
+
+TEST(OrthogonalMemory, DropoutDropsItsShareAndKeepsTheMean) {
+  // q = 0 weighs all rows alike: of a diagonal basis each channel of y is one weight.
+  Case<double> c({.name = "whole",
+                  .scope = MemoryScope::whole,
+                  .window = 0,
+                  .B = 1,
+                  .T = 400,
+                  .H = 1,
+                  .r = 4,
+                  .d = 4,
+                  .dropout = 0.25});
+  std::fill(c.q.begin(), c.q.end(), 0.0);
+  std::fill(c.f.begin(), c.f.end(), 1.0);
+  for (size_t i = 0; i < 16; ++i) c.basis[i] = i % 5 == 0 ? 1 : 0;
+  c.forward();
+  int64_t dropped = 0;
+  for (const double y : c.y) {
+    EXPECT_TRUE(y == 0 || std::abs(y - 0.25 / 0.75) <= 1e-6) << y;
+    dropped += y == 0 ? 1 : 0;
+  }
+  EXPECT_NEAR(static_cast<double>(dropped) / 1600, 0.25, 0.03);
 }
 
 }  // namespace

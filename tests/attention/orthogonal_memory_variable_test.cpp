@@ -45,7 +45,7 @@ TEST(OrthogonalMemoryVariable, AnyCutGivesTheWholeSequence) {
   OrthogonalMemoryContext whole;
   whole.code_mask = whole.query_mask = Tensor::from(mask, {1, T});
   for (const MemoryScope scope : {MemoryScope::completed_windows, MemoryScope::prefix}) {
-    whole.options = {scope, 4, 0.7, false};
+    whole.options = {scope, 4, 0.7, false, 0.3, RandomKey{3, 1, 9}};
     const OrthogonalMemoryResult expected =
         orthogonal_memory(Variable(q), Variable(f), basis, {}, whole);
     for (const int64_t step : {1, 3, 4, 20}) {
@@ -53,7 +53,7 @@ TEST(OrthogonalMemoryVariable, AnyCutGivesTheWholeSequence) {
       for (int64_t t = 0; t < T; t += step) {
         const int64_t n = std::min(step, T - t);
         OrthogonalMemoryContext context = whole;
-        context.time_offset = t;
+        context.place.time_offset = t;
         context.code_mask = context.query_mask = whole.code_mask.slice(t, {1, n});
         const OrthogonalMemoryResult part =
             orthogonal_memory(Variable(q.slice(t * 6, {1, n, 2, 3})),

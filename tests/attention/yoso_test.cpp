@@ -257,6 +257,10 @@ TEST(Yoso, RefusesWhatSamplingHasNot) {
             std::string::npos);
   EXPECT_NE(refusal("{estimate: sampled, dropout: 0.1}", Form::noncausal).find("remove dropout"),
             std::string::npos);
+  EXPECT_NE(refusal("{estimate: sampled, cosine: 0.98}", Form::noncausal).find("remove cosine"),
+            std::string::npos);
+  EXPECT_NE(refusal("{gradient: exact}", Form::causal).find("set cosine: 0.98"), std::string::npos);
+  EXPECT_EQ(refusal("{gradient: exact, cosine: 0.98}", Form::causal), "");
   EXPECT_NE(refusal("{estimate: sampled}", Form::causal).find("no causal form"), std::string::npos);
 }
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "autograd/linear.h"
 #include "tests/autograd/op_cases.h"
@@ -15,8 +16,8 @@ namespace {
 using test::random_tensor;
 using Variables = std::vector<Variable>;
 
-constexpr Activation kAll[] = {Activation::none, Activation::relu, Activation::gelu,
-                               Activation::silu, Activation::sigmoid};
+constexpr Activation kAll[] = {Activation::none,      Activation::relu, Activation::gelu,
+                               Activation::gelu_tanh, Activation::silu, Activation::sigmoid};
 
 // Random values moved off relu's kink, where finite differences see both sides.
 Tensor off_kink(const Shape& shape, const char* name) {
@@ -36,6 +37,10 @@ TEST(Activations, ValuesFollowTheirDefinitions) {
     EXPECT_EQ(at(Activation::none), v);
     EXPECT_EQ(at(Activation::relu), v > 0 ? v : 0);
     EXPECT_NEAR(at(Activation::gelu), 0.5 * v * std::erfc(-v / std::sqrt(2)), 1e-15);
+    EXPECT_NEAR(
+        at(Activation::gelu_tanh),
+        0.5 * v * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (v + 0.044715 * v * v * v))),
+        1e-15);
     EXPECT_NEAR(at(Activation::silu), v / (1 + std::exp(-v)), 1e-15);
     EXPECT_NEAR(at(Activation::sigmoid), 1 / (1 + std::exp(-v)), 1e-15);
   }
@@ -45,6 +50,7 @@ TEST(Activations, NamesGoToKindsAndUnknownOnesAreRefused) {
   EXPECT_EQ(activation_from_name("none"), Activation::none);
   EXPECT_EQ(activation_from_name("relu"), Activation::relu);
   EXPECT_EQ(activation_from_name("gelu"), Activation::gelu);
+  EXPECT_EQ(activation_from_name("gelu_tanh"), Activation::gelu_tanh);
   EXPECT_EQ(activation_from_name("silu"), Activation::silu);
   EXPECT_EQ(activation_from_name("sigmoid"), Activation::sigmoid);
   EXPECT_THROW(activation_from_name("GELU"), UsageError);

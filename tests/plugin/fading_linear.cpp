@@ -2,7 +2,7 @@
 // definition, registry entry, and what the shared library exports.
 #include <cmath>
 
-#include "attention/kernelized.h"
+#include "attention/feature_map_mechanism.h"
 #include "attention/plugin.h"
 
 namespace {
@@ -36,11 +36,11 @@ class FadingMixer : public AttentionMixer {
     const Variable log_decay(Tensor::full({q.size(0), q.size(1), q.size(2)},
                                           std::log(params_.decay), sum_dtype(q.dtype()),
                                           q.device()));
-    return kernelized_mix(attention_, options(), input, {}, context, state, log_decay);
+    return feature_map_mix(attention_, options(), input, {}, context, state, log_decay);
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
-    return kernelized_cost(options(), options().head_width(), shape);
+    return feature_map_cost(options(), options().head_width(), shape);
   }
 
  private:

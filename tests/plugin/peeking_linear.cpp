@@ -17,11 +17,11 @@ class PeekingMixer : public AttentionMixer {
                 const MixerState& state) const override {
     MixerOptions all_tokens = options();
     all_tokens.form = Form::noncausal;
-    return kernelized_mix(attention_, all_tokens, input, {}, context, state);
+    return feature_map_mix(attention_, all_tokens, input, {}, context, state);
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
-    return kernelized_cost(options(), options().head_width(), shape);
+    return feature_map_cost(options(), options().head_width(), shape);
   }
 
  private:

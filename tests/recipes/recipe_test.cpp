@@ -192,6 +192,11 @@ TEST_F(RecipeTest, OverrideProblems) {
       {"extends=b.yaml",
        "command line: extends: cannot be overridden; give the other "
        "recipe instead"},
+      {"train.backend=tensor_cores",
+       "command line: train.backend: 'train.backend: tensor_cores' needs 'train.precision: bf16', "
+       "found f32; set that, or 'backend: auto'"},
+      {"train.backend=fast",
+       "command line: 'train.backend' cannot be 'fast'; expected one of auto, plain, tensor_cores"},
       {"data=5", "command line: 'data' must be a section of 'key: value' lines, found '5'"},
   };
   for (const auto& [argument, expected] : refused) {

@@ -63,6 +63,37 @@ TEST_F(BenchCli, AttentionIsMeasuredInTheAskedPrecision) {
   expect_error({"bench", "attention", "linear", "--dtype", "f64"}, 2, "f32 or bf16, got f64");
 }
 
+TEST_F(BenchCli, ParametersAreThoseOfOneMechanism) {
+  const auto work = [&](const char* setting) {
+    const Outcome outcome = linnet({"bench", "attention", "abc_mlp", "--set", setting, "--lengths",
+                                    "16", "--runs", "1", "--device", "cpu", "--json"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return parse_json(outcome.out, "stdout")
+        .at("points")
+        .elements()[0]
+        .at("multiply_adds")
+        .number();
+  };
+  EXPECT_EQ(work("slots=8"), 2 * work("slots=4"));
+  expect_error({"bench", "attention", "abc_mlp", "--set", "slot=8"}, 2, "did you mean 'slots'");
+  expect_error({"bench", "attention", "linear", "abc_mlp", "--set", "slots=8"}, 2,
+               "--set is for one mechanism, 2 are named");
+}
+
+TEST_F(BenchCli, TensorCoresAreRefusedOnTheCpu) {
+  std::vector<std::string> arguments = {"bench", "attention", "linear", "--lengths", "16", "--runs",
+                                        "1",     "--device",  "cpu",    "--backend"};
+  for (const char* backend : {"auto", "plain"}) {
+    arguments.emplace_back(backend);
+    EXPECT_EQ(linnet(arguments).code, 0) << backend;
+    arguments.pop_back();
+  }
+  arguments.emplace_back("tensor_cores");
+  expect_error(arguments, 2, "use --device cuda, or backend auto");
+  arguments.back() = "fast";
+  expect_error(arguments, 2, "expected auto, plain or tensor_cores");
+}
+
 TEST(AttentionGrowth, IsTheSlopeOfTheLogarithms) {
   std::vector<AttentionBench> points;
   for (const char* name : {"softmax", "linear"}) {

@@ -198,6 +198,49 @@ TEST(Scripts, GpuCheckNeedsAGpu) {
   EXPECT_THAT(outcome.output, ::testing::HasSubstr("there is no NVIDIA driver"));
 }
 
+// tools/gpu_check bench over a stand-in for the program, by a Python that has no PyTorch.
+Outcome gpu_bench(const std::string& arguments, const std::string& device) {
+  return run(
+      "bin=$(mktemp -d); touch $bin/test_cuda; cat > $bin/linnet <<'STOP'\n#!/bin/sh\n"
+      "case \"$*\" in\n"
+      "doctor) printf 'linnet     0.1.0, git abc\ncuda       " +
+      device +
+      "\n' ;;\n"
+      "*cosformer*) echo 'error: out of memory' >&2; exit 1 ;;\n"
+      "'bench attention'*) echo '{\"points\": [{\"forward_ms\": 2.5, \"forward_backward_ms\": 7.5, "
+      "\"peak_bytes\": 3}]}' ;;\n"
+      "'bench train'*) echo '{\"points\": [{\"point\": \"model.attention=linear\", "
+      "\"tokens_per_s\": 1234, \"peak_bytes\": 3}]}' ;;\n"
+      "esac\nSTOP\n"
+      "printf '#!/bin/sh\\nexec python3 -S -E \"$@\"\\n' > $bin/python; "
+      "chmod +x $bin/*; PATH=$bin:$PATH tools/gpu_check bench --build $bin --results $bin/out "
+      "--python $bin/python " +
+      arguments + "; code=$?; cat $bin/out/bench.jsonl $bin/out/bench.md; rm -rf $bin; exit $code");
+}
+
+TEST(Scripts, GpuBenchRecordsEveryCase) {
+  if (run("command -v python3").code != 0) GTEST_SKIP() << "python3 is not installed";
+  const Outcome outcome = gpu_bench("", "cuda:0");
+  EXPECT_EQ(outcome.code, 1) << outcome.output;  // one case failed
+  for (const char* expected :
+       {"linnet     0.1.0, git abc", "cannot import torch (ModuleNotFoundError",
+        "\"case\": \"linear\"", "\"parameters\": {\"slots\": 64}",
+        "| linear | 16 x 12 x 8192 x 64 | 2.500 | 7.500 | no peers |",
+        "| cosformer | 16 x 12 x 8192 x 64 | - | - | exit code 1: error: out of memory |",
+        "| linear | 1234 | - | - |\n"}) {
+    EXPECT_THAT(outcome.output, ::testing::HasSubstr(expected));
+  }
+}
+
+TEST(Scripts, GpuBenchSaysWhatItHadNoTimeFor) {
+  if (run("command -v python3").code != 0) GTEST_SKIP() << "python3 is not installed";
+  const Outcome outcome = gpu_bench("--minutes 0", "cuda:0");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output,
+              ::testing::HasSubstr("| train: not run: the 0 minutes were used up |"));
+  EXPECT_EQ(gpu_bench("", "cannot be used: there is no NVIDIA driver").code, 2);
+}
+
 // What ptxas says of one kernel, under a folder that stands for a build.
 TEST(Scripts, SpillsMustBeListed) {
   const auto check = [](int stores, int loads, const std::string& kernel = "_ZN6linnet6kernelEv") {

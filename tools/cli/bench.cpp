@@ -10,6 +10,7 @@
 
 #include "attention/registry.h"
 #include "core/gemm.h"
+#include "core/kernel_choice.h"
 #include "core/threads.h"
 #include "tools/cli/commands.h"
 
@@ -227,6 +228,12 @@ void add_bench(CLI::App& app, Command& chosen) {
   auto dtype = std::make_shared<std::string>("f32");
   attention->add_option("--dtype", *dtype, "f32 or bf16, of activations and parameters")
       ->capture_default_str();
+  attention
+      ->add_option("--set", options->parameters,
+                   "a parameter of the one mechanism, e.g. slots=64; may be given several times")
+      ->allow_extra_args(false);
+  auto backend = std::make_shared<std::string>("auto");
+  add_backend_option(*attention, *backend);
   auto max_growth = std::make_shared<std::optional<double>>();
   attention->add_option(
       "--max-growth", *max_growth,
@@ -245,6 +252,7 @@ void add_bench(CLI::App& app, Command& chosen) {
       options->device = use_device(*device);
       options->form = form_from_name(*form);
       options->dtype = dtype_from_name(*dtype);
+      const UseKernels kernels(kernel_choice_from_name(*backend), options->device);
       return bench_attention_command(*options, *max_growth, *json);
     };
   });

@@ -21,6 +21,8 @@ void add_device_option(CLI::App& command, std::string& name);
 // The device of that name. From now on this thread's work on a GPU goes there. Throws UsageError
 // for a name that is none, and for a device that this machine does not have or cannot use.
 Device use_device(const std::string& name);
+// Adds --backend, whose name kernel_choice_from_name() takes.
+void add_backend_option(CLI::App& command, std::string& name);
 // Adds --threads, which takes effect when it is read.
 void add_threads_option(CLI::App& command);
 // Adds --plugin, which takes effect when it is read.

@@ -4,13 +4,14 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 
+#include "core/kernel_choice.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
 
 void add_evaluate(CLI::App& app, Command& chosen) {
   struct Arguments {
-    std::string path, device = "auto";
+    std::string path, device = "auto", backend = "auto";
     EvaluateRequest request;
     bool json = false;
   };
@@ -42,11 +43,14 @@ void add_evaluate(CLI::App& app, Command& chosen) {
       ->allow_extra_args(false);
   command->add_flag("--json", arguments->json, "one JSON object on stdout");
   add_device_option(*command, arguments->device);
+  add_backend_option(*command, arguments->backend);
   add_plugin_option(*command);
   add_threads_option(*command);
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
       arguments->request.device = use_device(arguments->device);
+      const UseKernels kernels(kernel_choice_from_name(arguments->backend),
+                               arguments->request.device);
       const EvaluateReport report = evaluate(arguments->path, arguments->request);
       std::cout << (arguments->json ? report.json().dump() + "\n" : report.text());
       return 0;

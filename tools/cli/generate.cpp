@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/json.h"
+#include "core/kernel_choice.h"
 #include "core/log.h"
 #include "data/utf8.h"
 #include "recipes/engine/generator.h"
@@ -15,7 +16,7 @@ namespace {
 
 // What the command line does not say, the recipe's generate section does.
 struct Arguments {
-  std::string path, prompt, device = "auto";
+  std::string path, prompt, device = "auto", backend = "auto";
   std::optional<int64_t> tokens, top_k;
   std::optional<double> temperature, top_p;
   std::optional<uint64_t> seed;
@@ -63,7 +64,9 @@ class TextPrinter {
 int run(const Arguments& arguments) {
   const size_t invalid = find_invalid_utf8(arguments.prompt);
   require_usage(invalid == std::string::npos, "--prompt is not valid UTF-8 at its byte ", invalid);
-  const LoadedModel loaded = load_model(arguments.path, {}, use_device(arguments.device));
+  const Device device = use_device(arguments.device);
+  const UseKernels kernels(kernel_choice_from_name(arguments.backend), device);
+  const LoadedModel loaded = load_model(arguments.path, {}, device);
   const DecoderLm& model = as_decoder(*loaded.model);
   require_usage(loaded.tokenizer != nullptr, "checkpoint ", loaded.path, " has no tokenizer");
   log_info("checkpoint ", loaded.path, " (step ", loaded.step, ")");
@@ -122,6 +125,7 @@ void add_generate(CLI::App& app, Command& chosen) {
   command->add_option("--seed", arguments->seed, "of the draws, 0 or more")->check(at_least(0));
   command->add_flag("--json", arguments->json, "one JSON object on stdout");
   add_device_option(*command, arguments->device);
+  add_backend_option(*command, arguments->backend);
   add_plugin_option(*command);
   add_threads_option(*command);
   command->callback([arguments, &chosen] { chosen = [arguments] { return run(*arguments); }; });

@@ -15,6 +15,14 @@ void add_device_option(CLI::App& command, std::string& name) {
   command.add_option("--device", name, "auto, cpu, cuda or cuda:N")->capture_default_str();
 }
 
+void add_backend_option(CLI::App& command, std::string& name) {
+  command
+      .add_option("--backend", name,
+                  "kernels of attention on a CUDA device: auto, plain, or tensor_cores, which "
+                  "refuses what these do not cover")
+      ->capture_default_str();
+}
+
 Device use_device(const std::string& name) {
   const Device device = device_from_name(name);
   if constexpr (kCuda) {

@@ -9,10 +9,10 @@ struct QueueArrays {
   int64_t T, queues, n, P, kept;
   const uint8_t *valid, *past_in;
   const int32_t* ids;
-  const int64_t* phase_in;
+  const int64_t *phase_in, *pushed_in, *examples_in;
   int32_t *order, *place, *segments, *carry_order;
   uint8_t *mask, *past, *carry_mask;
-  int64_t* phase;
+  int64_t *phase, *pushed, *examples;
 };
 
 // One thread goes through the tokens of its queue's row, as the CPU does.
@@ -32,6 +32,8 @@ __device__ void fill_queue(const QueueArrays& a, int64_t r) {
     a.segments[r * a.n + count] = segment;
     ++count;
   }
+  a.pushed[r] = count + (a.pushed_in != nullptr ? a.pushed_in[r] : 0);
+  a.examples[r] = (a.examples_in != nullptr ? a.examples_in[b] : b) * a.queues + queue;
   for (int64_t i = 0; i < a.n; ++i) {
     a.mask[r * a.n + i] = i < count ? 1 : 0;
     if (i < count) continue;
@@ -90,6 +92,8 @@ void token_queues(const TokenQueueInputs& in, const TokenQueues& out) {
                       pointer_or_null<uint8_t>(in.past_mask),
                       pointer_or_null<int32_t>(in.segments),
                       pointer_or_null<int64_t>(in.phase),
+                      pointer_or_null<int64_t>(in.pushed),
+                      pointer_or_null<int64_t>(in.examples),
                       pointer<int32_t>(out.order),
                       pointer<int32_t>(out.place),
                       pointer<int32_t>(out.segments),
@@ -97,8 +101,17 @@ void token_queues(const TokenQueueInputs& in, const TokenQueues& out) {
                       pointer<uint8_t>(out.mask),
                       pointer<uint8_t>(out.past_mask),
                       pointer<uint8_t>(out.carry_mask),
-                      pointer<int64_t>(out.phase)};
+                      pointer<int64_t>(out.phase),
+                      pointer<int64_t>(out.pushed),
+                      pointer<int64_t>(out.examples)};
   for_each("token_queues", in.B * in.queues, [=] __device__(int64_t r) { fill_queue(a, r); });
+}
+
+void pushed_after(const Tensor& pushed, int64_t count, const Tensor& after) {
+  const int64_t* from = pointer<int64_t>(pushed);
+  int64_t* to = pointer<int64_t>(after);
+  for_each("pushed_after", after.elements(),
+           [=] __device__(int64_t i) { to[i] = from[i] + count; });
 }
 
 void copy_ordered_tokens(const Tensor& order, const Tensor& x, const Tensor& taken, bool back) {

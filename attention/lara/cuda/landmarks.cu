@@ -41,7 +41,7 @@ void landmark_members(const Tensor& mask, const Tensor& members) {
     for (int64_t t = 0; t < T; ++t) count += valid == nullptr || valid[b * T + t] != 0 ? 1 : 0;
     for (int64_t t = 0; t < T; ++t) {
       if (valid != nullptr && valid[b * T + t] == 0) continue;
-      const landmark_rule::Landmark mine = landmark_rule::landmark_of(rank++, count, C);
+      const Landmark mine = landmark_of(rank++, count, C);
       for (int64_t h = 0; h < H; ++h) {
         to[((b * T + t) * H + h) * C + mine.number] = 1.0f / static_cast<float>(mine.tokens);
       }

@@ -6,6 +6,6 @@
 
 namespace linnet::cuda {
 
-Tensor landmark_noise(const RandomKey& key, const Tensor& examples, const Tensor& x);
+Tensor landmark_noise(const RandomKey& key, const Tensor& examples, const Tensor& x, int64_t first);
 
 }  // namespace linnet::cuda

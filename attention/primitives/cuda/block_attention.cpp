@@ -83,6 +83,9 @@ void check(const BlockAttentionTensors& in, const BlockAttentionContext& context
   require(!context.place.examples.defined() || context.place.examples.elements() == B,
           "block attention: expected an example number for each of ", B, " rows, got ",
           context.place.examples.defined() ? context.place.examples.elements() : 0);
+  require(!context.times.defined() || context.times.shape() == Shape({B}),
+          "block attention: expected times [", B, "], got ",
+          context.times.defined() ? context.times.shape() : Shape());
   if (context.cross) return;
   check_tokens(context.segments, B, length, "segments");
   check_tokens(context.positions, B, length, "positions");

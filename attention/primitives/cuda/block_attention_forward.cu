@@ -17,7 +17,7 @@ __global__ void block_attend(BlockProblem<T> p, T* y, float* log_sum_exp) {
   const int lane = warp_lane();
   float* q = shared.mine();
   float* weighted = q + p.K;
-  float* weights = weighted + p.V;  // of 32 keys; below 0: not seen
+  float* weights = weighted + p.V;  // of 32 keys; -infinity: not seen
   const Piece piece = p.piece(b, t);
   const int64_t r = t - piece.query_begin, g = p.group(h), number = p.query(b, t, h);
   KeyRange keys = visible_keys(piece, p.options, r);
@@ -44,13 +44,13 @@ __global__ void block_attend(BlockProblem<T> p, T* y, float* log_sum_exp) {
     } else {
       weight = plain_weight(p.options, logit).value;
     }
-    weights[lane] = seen ? weight * p.kept(draws, piece, r, u) : -1.0f;
+    weights[lane] = seen ? weight * p.kept(draws, piece, r, u) : -kInfinity;
     __syncwarp();
     const int count = static_cast<int>(min(int64_t{kLanes}, keys.end - first));
     for (int64_t c = lane; c < p.V; c += kLanes) {
       float total = weighted[c] * rescale;
       for (int j = 0; j < count; ++j) {
-        if (weights[j] < 0) continue;
+        if (weights[j] == -kInfinity) continue;
         total += weights[j] * load(p.value(piece, first + j, g) + c);
       }
       weighted[c] = total;

@@ -21,7 +21,7 @@ struct BlockProblem {
   const float* bias;
   const uint8_t *query_mask, *key_mask, *past_mask;
   const int32_t *span_begins, *span_ends, *positions;
-  const int64_t* examples;
+  const int64_t *examples, *times;
   int64_t B, Tq, Tk, P, H, G, K, V;
   int64_t bias_heads, bias_count, bias_origin, time_offset;
   bool cross;
@@ -31,7 +31,8 @@ struct BlockProblem {
   __device__ int64_t group(int64_t h) const { return h / (H / G); }
   // The piece that token t of row b belongs to (t = 0 where there are no tokens).
   __device__ Piece piece(int64_t b, int64_t t) const {
-    if (cross) return {b, 0, Tq, 0, Tk, 0, 0, time_offset, 0};
+    const int64_t row_time = times != nullptr ? times[b] : time_offset;
+    if (cross) return {b, 0, Tq, 0, Tk, 0, 0, row_time, 0};
     const bool cut = span_begins != nullptr && Tq > 0;
     const int64_t begin = cut ? span_begins[b * Tq + t] : 0;
     const int64_t end = cut ? span_ends[b * Tq + t] : Tq;
@@ -40,7 +41,7 @@ struct BlockProblem {
       start = positions != nullptr && Tq > 0 ? positions[b * Tq] : time_offset;
       past = P;
     }
-    const int64_t time = time_offset + begin;
+    const int64_t time = row_time + begin;
     return {b, begin, end - begin, begin, end - begin, past, start, time, time - past};
   }
   __device__ bool query_valid(int64_t b, int64_t t) const { return is_set(query_mask, b * Tq + t); }
@@ -109,6 +110,7 @@ BlockProblem<T> problem_of(const BlockAttentionTensors& in, const BlockAttention
   p.time_offset = context.place.time_offset;
   p.options = context.options;
   p.examples = pointer_or_null<int64_t>(context.place.examples);
+  p.times = pointer_or_null<int64_t>(context.times);
   if (in.bias.defined()) {
     p.bias_heads = in.bias.size(0);
     p.bias_count = in.bias.size(1);

@@ -183,7 +183,7 @@ void linear_attention_causal_backward(const LinearAttentionContext& context,
                                       const LinearAttentionArrays& gradients) {
   const int64_t V = in.v.size(3), G = in.k.size(2);
   if (y.dtype() == DType::bf16) {
-    if (linear_attention_fast::has_backward(in.k.size(3), V)) {
+    if (linear_attention_backward_is_fast(in.k.size(3), V)) {
       return fast_causal_backward(context, in, denominators,
                                   linear_attention_fast::is_aligned(dy) ? dy : dy.clone(), dmemory,
                                   dmass, gradients);

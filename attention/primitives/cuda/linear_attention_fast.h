@@ -24,6 +24,9 @@ inline bool is_aligned(const Tensor& x) {
 // Whether there are kernels for this width of features and of values.
 bool has_forward(int64_t features, int64_t values);
 bool has_backward(int64_t features, int64_t values);
+// Bytes that a block of the forward pass takes. (The other kernels take no more than 93 KiB, which
+// every GPU with bf16 has.)
+size_t forward_shared_memory(int64_t features);
 
 struct Forward {
   Device device;  // of the arrays

@@ -188,9 +188,18 @@ __global__ __launch_bounds__(kTileThreads,
   if (a.out.mass != nullptr && first == 0) state.store_mass(a.out.mass + number * M);
 }
 
+// Columns of a tile of values.
+template <int M>
+constexpr int kColumns = M < 64 ? M : 64;
+
+template <int M>
+size_t bytes() {
+  return shared_bytes<Layout<M, kColumns<M>>>();
+}
+
 template <int M>
 void run(const Forward& call) {
-  constexpr int N = M < 64 ? M : 64;
+  constexpr int N = kColumns<M>;
   Arguments a{};
   a.q = call.q;
   a.k = call.k;
@@ -212,10 +221,10 @@ void run(const Forward& call) {
     a.piece_tokens = pieces.tokens;
     a.in = {pointer<const float>(pieces.memory), pointer<const float>(pieces.mass)};
   }
-  launch({"linear_attention_fast_forward",
-          dim3(blocks_for(blocks, 1), static_cast<unsigned>(pieces.count)), kTileThreads,
-          shared_bytes<Layout<M, N>>()},
-         linear_attention_fast_forward<M, N>, a);
+  launch(
+      {"linear_attention_fast_forward",
+       dim3(blocks_for(blocks, 1), static_cast<unsigned>(pieces.count)), kTileThreads, bytes<M>()},
+      linear_attention_fast_forward<M, N>, a);
 }
 
 }  // namespace
@@ -223,6 +232,19 @@ void run(const Forward& call) {
 bool has_forward(int64_t features, int64_t values) {
   return (features == 16 || features == 32 || features == 64 || features == 128) && values > 0 &&
          values % 8 == 0;
+}
+
+size_t forward_shared_memory(int64_t features) {
+  switch (features) {
+    case 16:
+      return bytes<16>();
+    case 32:
+      return bytes<32>();
+    case 64:
+      return bytes<64>();
+    default:
+      return bytes<128>();
+  }
 }
 
 void causal_forward(const Forward& call) {

@@ -4,21 +4,22 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <utility>
 
 #include "attention/primitives/cuda/linear_attention_fast.h"
+#include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "core/kernel_choice.h"
 #include "core/log.h"
 
 namespace linnet::cuda {
 namespace {
 
-constexpr int64_t kFewestTokens = 16;  // below, a chunk is mostly empty
-
-thread_local LinearAttentionKernels chosen = LinearAttentionKernels::automatic;
-
-// Once for each reason.
-void say_that_it_is_plain(const std::string& why) {
+// Refuses, or says once for each reason, that plain kernels compute what was to be fast.
+void fall_back(const std::string& why) {
+  require_usage(kernel_choice() != KernelChoice::tensor_cores,
+                "linear attention: backend tensor_cores was asked for, but the kernels on tensor "
+                "cores do not cover ",
+                why, "; use backend auto");
   static std::mutex mutex;
   static std::set<std::string> said;
   const std::scoped_lock lock(mutex);
@@ -40,7 +41,14 @@ std::string why_plain_linear_attention(const LinearAttentionContext& context,
   if (!linear_attention_fast::has_forward(in.q.size(3), in.v.size(3))) {
     return concat("features of ", in.q.size(3), " and values of ", in.v.size(3));
   }
-  if (in.q.size(1) < kFewestTokens) return concat("fewer than ", kFewestTokens, " tokens");
+  const size_t asked = linear_attention_fast::forward_shared_memory(in.q.size(3));
+  if (const size_t available = shared_memory_limit(); asked > available) {
+    return concat("features of ", in.q.size(3), " on a GPU with ", available / 1024,
+                  " KiB of shared memory a block (they take ", (asked + 1023) / 1024, ")");
+  }
+  if (in.q.size(1) < kFewestTensorCoreTokens) {
+    return concat("fewer than ", kFewestTensorCoreTokens, " tokens");
+  }
   for (const Tensor* x : {&in.q, &in.k, &in.v}) {
     if (!linear_attention_fast::is_aligned(*x)) return "tensors that do not begin on 16 bytes";
   }
@@ -49,22 +57,20 @@ std::string why_plain_linear_attention(const LinearAttentionContext& context,
 
 bool linear_attention_is_fast(const LinearAttentionContext& context,
                               const LinearAttentionArrays& in) {
-  if (chosen == LinearAttentionKernels::plain) return false;
+  const bool is_short = in.q.size(1) < kFewestTensorCoreTokens;
+  if (kernel_choice() == KernelChoice::plain || is_short) return false;
   const std::string why = why_plain_linear_attention(context, in);
-  require(why.empty() || chosen == LinearAttentionKernels::automatic,
-          "linear_attention: the kernels on tensor cores do not cover ", why,
-          "; use LinearAttentionKernels::automatic");
   if (why.empty()) return true;
-  // In f32 and token by token nobody expects tensor cores.
-  const bool expected = in.q.dtype() == DType::bf16 && in.q.size(1) >= kFewestTokens;
-  if (expected) say_that_it_is_plain(why);
+  // Where they are not demanded, nobody expects tensor cores in f32.
+  const bool expected = in.q.dtype() == DType::bf16;
+  if (expected || kernel_choice() == KernelChoice::tensor_cores) fall_back(why);
   return false;
 }
 
-UseLinearAttentionKernels::UseLinearAttentionKernels(LinearAttentionKernels kernels)
-    : before_(std::exchange(chosen, kernels)) {}
-UseLinearAttentionKernels::~UseLinearAttentionKernels() {
-  chosen = before_;
+bool linear_attention_backward_is_fast(int64_t features, int64_t values) {
+  if (linear_attention_fast::has_backward(features, values)) return true;
+  fall_back(concat("the backward pass of features of ", features, " and values of ", values));
+  return false;
 }
 
 }  // namespace linnet::cuda

@@ -1,5 +1,6 @@
 // Which kernels compute causal linear attention on a device: those on tensor cores
 // (linear_attention_fast.h) or the plain ones (linear_attention_pieces.h), which cover everything.
+// core/kernel_choice.h says what was asked for.
 #pragma once
 
 #include <string>
@@ -13,24 +14,11 @@ namespace linnet::cuda {
 std::string why_plain_linear_attention(const LinearAttentionContext& context,
                                        const LinearAttentionArrays& in);
 
-// Whether a causal call goes to the kernels on tensor cores. Throws Error where they were asked for
-// and cannot.
+// Whether a causal call goes to the kernels on tensor cores. Throws UsageError where they were
+// asked for and cannot, except for calls of few tokens.
 bool linear_attention_is_fast(const LinearAttentionContext& context,
                               const LinearAttentionArrays& in);
-
-// What decides: `automatic` takes the fast kernels where they cover the call.
-enum class LinearAttentionKernels : uint8_t { automatic, plain, tensor_cores };
-
-// For tests and measurements: while this lives, calls of this thread take these kernels.
-class UseLinearAttentionKernels {
- public:
-  explicit UseLinearAttentionKernels(LinearAttentionKernels kernels);
-  ~UseLinearAttentionKernels();
-  UseLinearAttentionKernels(const UseLinearAttentionKernels&) = delete;
-  UseLinearAttentionKernels& operator=(const UseLinearAttentionKernels&) = delete;
-
- private:
-  LinearAttentionKernels before_;
-};
+// The same of the backward pass of a call that went there.
+bool linear_attention_backward_is_fast(int64_t features, int64_t values);
 
 }  // namespace linnet::cuda

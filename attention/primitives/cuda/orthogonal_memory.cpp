@@ -41,7 +41,7 @@ Sizes sizes_of(const OrthogonalMemoryContext& context, const OrthogonalMemoryArr
 Plan plan_of(const OrthogonalMemoryContext& context, const OrthogonalMemoryArrays& in,
              const Sizes& sizes, const Tensor& tokens, const Tensor& counts_out) {
   const Plan plan{Tensor::empty({sizes.rows, sizes.codes}, DType::u8, in.q.device()), tokens};
-  PlanInputs from{{}, {}, context.code_mask, in.counts, context.time_offset};
+  PlanInputs from{{}, {}, context.code_mask, in.counts, context.place.time_offset};
   if (!context.cross) {
     from.segments = context.segments;
     from.positions = context.positions;
@@ -70,7 +70,7 @@ void orthogonal_memory_forward(const OrthogonalMemoryContext& context,
   const Plan plan = plan_of(context, in, sizes, memory_tokens, state_out.counts);
   const Tensor sums = sums_of(context, in, sizes, plan, {state_out.completed, state_out.partial});
   const Tensor weights = project(sizes, in.q, context.query_mask, in.basis);
-  read_weights(sizes, plan, context.query_mask, context.options.scale, sums, weights);
+  read_weights(sizes, plan, context, sums, weights);
   expand(sizes, weights, {}, in.basis, y);
 }
 
@@ -86,8 +86,7 @@ void orthogonal_memory_backward(const OrthogonalMemoryContext& context,
   const Tensor dqueries = project(sizes, in.q, context.query_mask, in.basis);
   const Tensor dreads = project(sizes, dy, context.query_mask, in.basis);
   const Tensor weights = Tensor::empty(dqueries.shape(), DType::f32, device);
-  read_gradients(sizes, plan, context.query_mask, context.options.scale, sums, dqueries, dreads,
-                 weights);
+  read_gradients(sizes, plan, context, sums, dqueries, dreads, weights);
   expand(sizes, dqueries, {}, in.basis, gradients.q);
   const Tensor dcodes =
       Tensor::empty({sizes.rows, sizes.codes, sizes.memories, sizes.rank}, DType::f32, device);

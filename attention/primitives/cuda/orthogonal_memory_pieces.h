@@ -3,7 +3,7 @@
 // attention/primitives/cuda.
 #pragma once
 
-#include "attention/primitives/orthogonal_memory_cpu.h"
+#include "attention/primitives/orthogonal_memory.h"
 #include "core/tensor.h"
 
 namespace linnet::cuda::orthogonal_memory_detail {
@@ -48,11 +48,11 @@ void sum_gradients(const Sizes& sizes, const Plan& plan, const Tensor& dreads,
                    const CarriedSums& dout, const Tensor& dcodes, const CarriedSums& din);
 
 // In place: projected queries [B,T,H,r] become the weights with which rows of the basis are added.
-void read_weights(const Sizes& sizes, const Plan& plan, const Tensor& mask, double scale,
+void read_weights(const Sizes& sizes, const Plan& plan, const OrthogonalMemoryContext& context,
                   const Tensor& sums, const Tensor& projected);
 // In place: projected queries become their gradients, projected dy [B,T,H,r] those of the sums that
 // were read; weights [B,T,H,r] receives what read_weights makes.
-void read_gradients(const Sizes& sizes, const Plan& plan, const Tensor& mask, double scale,
+void read_gradients(const Sizes& sizes, const Plan& plan, const OrthogonalMemoryContext& context,
                     const Tensor& sums, const Tensor& projected, const Tensor& dprojected,
                     const Tensor& weights);
 

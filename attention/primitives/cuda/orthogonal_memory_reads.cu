@@ -1,7 +1,9 @@
 // Reads of the orthogonal memory: one warp a token and head.
 #include "attention/primitives/cuda/orthogonal_memory_pieces.h"
+#include "attention/primitives/row_dropout.h"
 #include "core/cuda/block_reduce.h"
 #include "core/cuda/kernel.h"
+#include "core/cuda/random.h"
 
 namespace linnet::cuda::orthogonal_memory_detail {
 namespace {
@@ -15,16 +17,37 @@ struct Reads {
   float scale;
   const float* sums;
   float* projected;
+  bool drops;
+  RowDropout dropout;
+  const int64_t* examples;
+  int64_t time_offset;
+
+  // What dropout multiplies the weight of basis row l by, of a token's head.
+  __device__ float kept(int64_t row, int64_t l) const {
+    if (!drops) return 1.0f;
+    RowDropout draws = dropout;
+    draws.key = key_of_step(draws.key);
+    const int64_t token = row / sizes.heads, channel = row % sizes.heads * sizes.rank + l;
+    const int64_t b = token / sizes.queries;
+    return draws.factor(draws.words(examples != nullptr ? examples[b] : b,
+                                    time_offset + token % sizes.queries, channel),
+                        channel);
+  }
 };
 
-Reads reads_of(const Sizes& sizes, const Plan& plan, const Tensor& mask, double scale,
+Reads reads_of(const Sizes& sizes, const Plan& plan, const OrthogonalMemoryContext& context,
                const Tensor& sums, const Tensor& projected) {
+  const OrthogonalMemoryOptions& options = context.options;
   return {sizes,
           pointer<const int64_t>(plan.tokens),
-          pointer_or_null<const uint8_t>(mask),
-          static_cast<float>(scale),
+          pointer_or_null<const uint8_t>(context.query_mask),
+          static_cast<float>(options.scale),
           pointer<const float>(sums),
-          pointer<float>(projected)};
+          pointer<float>(projected),
+          options.dropout > 0,
+          RowDropout(options.dropout, options.dropout_key, sizes.heads * sizes.rank),
+          pointer_or_null<const int64_t>(context.place.examples),
+          context.place.time_offset};
 }
 
 // One token's head: its mean is factor * sums, its weights exp(logit - shift) * norm.
@@ -61,12 +84,13 @@ __global__ void orthogonal_memory_read(Reads reads, int64_t rows) {
   const Reader reader(reads, row);
   float* out = reads.projected + row * reads.sizes.rank;
   for (int64_t l = threadIdx.x; l < reads.sizes.rank; l += 32) {
-    out[l] = reader.empty ? 0.0f : reader.weight(l) * reader.mean(l);
+    out[l] = reader.empty ? 0.0f : reads.kept(row, l) * reader.weight(l) * reader.mean(l);
   }
 }
 
 // With a = scale m y (y the projected query), p the soft-max of a and u = B dy: dp = m u,
-// da = p (dp - p . dp), dm = p u + scale y da, dy = scale m da.
+// da = p (dp - p . dp), dm = p u + scale y da, dy = scale m da. What dropout multiplies p by goes
+// to u.
 __global__ void orthogonal_memory_read_gradients(Reads reads, int64_t rows, float* dprojected,
                                                  float* weights) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
@@ -77,7 +101,7 @@ __global__ void orthogonal_memory_read_gradients(Reads reads, int64_t rows, floa
   float* u = dprojected + row * rank;
   float along = 0;
   for (int64_t l = threadIdx.x; l < rank && !reader.empty; l += 32) {
-    along += reader.weight(l) * reader.mean(l) * u[l];
+    along += reads.kept(row, l) * reader.weight(l) * reader.mean(l) * u[l];
   }
   along = warp_sum(along);
   for (int64_t l = threadIdx.x; l < rank; l += 32) {
@@ -85,30 +109,30 @@ __global__ void orthogonal_memory_read_gradients(Reads reads, int64_t rows, floa
       y[l] = u[l] = weights[row * rank + l] = 0;
       continue;
     }
-    const float p = reader.weight(l), m = reader.mean(l);
-    const float da = p * (m * u[l] - along);
-    u[l] = reader.factor * (p * u[l] + reader.scale * y[l] * da);
+    const float p = reader.weight(l), m = reader.mean(l), kept = reads.kept(row, l);
+    const float du = kept * u[l], da = p * (m * du - along);
+    u[l] = reader.factor * (p * du + reader.scale * y[l] * da);
     y[l] = reader.scale * m * da;
-    weights[row * rank + l] = p * m;
+    weights[row * rank + l] = kept * p * m;
   }
 }
 
 }  // namespace
 
-void read_weights(const Sizes& sizes, const Plan& plan, const Tensor& mask, double scale,
+void read_weights(const Sizes& sizes, const Plan& plan, const OrthogonalMemoryContext& context,
                   const Tensor& sums, const Tensor& projected) {
   const int64_t rows = sizes.rows * sizes.queries * sizes.heads;
   launch({"orthogonal_memory_read", blocks_for(rows, kWarps), dim3(32, kWarps)},
-         orthogonal_memory_read, reads_of(sizes, plan, mask, scale, sums, projected), rows);
+         orthogonal_memory_read, reads_of(sizes, plan, context, sums, projected), rows);
 }
 
-void read_gradients(const Sizes& sizes, const Plan& plan, const Tensor& mask, double scale,
+void read_gradients(const Sizes& sizes, const Plan& plan, const OrthogonalMemoryContext& context,
                     const Tensor& sums, const Tensor& projected, const Tensor& dprojected,
                     const Tensor& weights) {
   const int64_t rows = sizes.rows * sizes.queries * sizes.heads;
   launch({"orthogonal_memory_read_gradients", blocks_for(rows, kWarps), dim3(32, kWarps)},
-         orthogonal_memory_read_gradients, reads_of(sizes, plan, mask, scale, sums, projected),
-         rows, pointer<float>(dprojected), pointer<float>(weights));
+         orthogonal_memory_read_gradients, reads_of(sizes, plan, context, sums, projected), rows,
+         pointer<float>(dprojected), pointer<float>(weights));
 }
 
 }  // namespace linnet::cuda::orthogonal_memory_detail

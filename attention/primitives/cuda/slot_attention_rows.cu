@@ -2,6 +2,7 @@
 // every head of a token.
 #include "attention/primitives/cuda/slot_sequence.h"
 #include "attention/primitives/cuda/warp_items.h"
+#include "attention/primitives/row_dropout.h"
 #include "core/cuda/random.h"
 
 namespace linnet::cuda {
@@ -15,8 +16,7 @@ struct Rows {
   // Of dropout.
   const int64_t* examples;
   int64_t time_offset;
-  float keep;
-  uint32_t limit;
+  RowDropout dropout;
 
   // The logit of a slot from q . sums; only of those in use.
   __device__ float logit(float factor, float product) const {
@@ -27,13 +27,10 @@ struct Rows {
   __device__ float kept(int64_t row, int64_t l) const {
     if (!(options.dropout > 0)) return 1;
     const int64_t token = row / H, channel = row % H * N + l;
+    RowDropout draws = dropout;
+    draws.key = key_of_step(draws.key);
     const int64_t example = examples != nullptr ? examples[token / T] : token / T;
-    const auto words =
-        key_of_step(options.dropout_key)
-            .words(random_element(
-                static_cast<uint64_t>(example), static_cast<uint64_t>(time_offset + token % T),
-                static_cast<uint64_t>(channel / 4), static_cast<uint64_t>((H * N + 3) / 4)));
-    return words[static_cast<size_t>(channel % 4)] < limit ? 0.0f : keep;
+    return draws.factor(draws.words(example, time_offset + token % T, channel), channel);
   }
 };
 
@@ -49,8 +46,7 @@ Rows rows_of(const SlotAttentionContext& context, const Tensor& factors) {
           pointer_or_null<uint8_t>(context.query_mask),
           pointer_or_null<int64_t>(context.place.examples),
           context.place.time_offset,
-          dropout_scale(options.dropout),
-          dropout_limit(options.dropout)};
+          RowDropout(options.dropout, options.dropout_key, factors.size(2) * N)};
 }
 
 // exp(logit - shift) * inverse is the probability of a slot; inverse 0: no slot is in use.

@@ -43,19 +43,25 @@ TEST(CudaTokenQueues, AreThoseOfTheCpu) {
       if (packed) host.segments = segments(B, T);
       host.phase = numbers({B}, "phase", queues, DType::i64);
       host.past_mask = numbers({B * queues, P}, "past", 2, DType::u8);
+      host.pushed = numbers({B, queues}, "pushed", 90, DType::i64);
+      if (packed) host.examples = numbers({B}, "examples", 90, DType::i64);
       TokenQueueInputs device = host;
       device.mask = host.mask.to(kGpu);
       if (packed) device.segments = host.segments.to(kGpu);
       device.phase = host.phase.to(kGpu);
       device.past_mask = host.past_mask.to(kGpu);
+      device.pushed = host.pushed.to(kGpu);
+      if (packed) device.examples = host.examples.to(kGpu);
       device.device = kGpu;
       const TokenQueues expected = token_queues(host), got = token_queues(device);
       for (const auto member :
            {&TokenQueues::order, &TokenQueues::place, &TokenQueues::mask, &TokenQueues::segments,
             &TokenQueues::past_mask, &TokenQueues::carry_order, &TokenQueues::carry_mask,
-            &TokenQueues::phase}) {
+            &TokenQueues::phase, &TokenQueues::pushed, &TokenQueues::examples}) {
         EXPECT_TRUE(test::same_bits((got.*member).to(Device{}), expected.*member));
       }
+      EXPECT_TRUE(test::same_bits(pushed_after(device.pushed, 5).to(Device{}),
+                                  pushed_after(host.pushed, 5)));
     }
   }
 }

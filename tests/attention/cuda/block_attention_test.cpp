@@ -92,7 +92,7 @@ std::vector<Tensor> results(const Problem& p, DType rounded, DType dtype, Device
   }
   BlockAttentionContext context = p.context;
   for (Tensor* x : {&context.query_mask, &context.key_mask, &context.past_mask, &context.segments,
-                    &context.positions, &context.place.examples}) {
+                    &context.positions, &context.place.examples, &context.times}) {
     if (x->defined()) *x = x->to(device);
   }
   const Variable y = block_attention({in[0], in[1], in[2], in[3], in[4], in[5]}, context);
@@ -136,9 +136,11 @@ TEST(CudaBlockAttention, EveryPattern) {
 }
 
 TEST(CudaBlockAttention, WeightsThatAreNotNormalised) {
-  const char* const kNames[] = {"soft-max", "relu", "relu squared", "laplace", "collision"};
-  for (const BlockWeights weights : {BlockWeights::relu, BlockWeights::relu_squared,
-                                     BlockWeights::laplace, BlockWeights::collision}) {
+  const char* const kNames[] = {"soft-max",  "relu",  "relu squared", "laplace",
+                                "collision", "exact", "identity",     "exponential"};
+  for (const BlockWeights weights :
+       {BlockWeights::relu, BlockWeights::relu_squared, BlockWeights::laplace,
+        BlockWeights::collision, BlockWeights::identity, BlockWeights::exponential}) {
     for (const bool causal : {false, true}) {
       Problem p({.P = causal ? 6 : 0});
       p.blocks(causal, 9);
@@ -159,6 +161,17 @@ TEST(CudaBlockAttention, WeightsThatAreNotNormalised) {
   }
 }
 
+TEST(CudaBlockAttention, CollisionsWithTheirOwnDerivative) {
+  Problem p({});
+  p.context.options.weights = BlockWeights::collision_exact;
+  p.context.options.exponent = 3;
+  // Cosines stay where the derivative is small.
+  p.context.options.scale = 0.5 / static_cast<double>(p.s.K);
+  expect_as_on_the_cpu(p, "collision, exact");
+  p.mask();
+  expect_as_on_the_cpu(p, "collision, exact, masks");
+}
+
 TEST(CudaBlockAttention, CarriedKeysWithBiasAndDropout) {
   for (const int pattern : {0, 1, 2}) {
     for (const bool shared_bias : {false, true}) {
@@ -174,6 +187,15 @@ TEST(CudaBlockAttention, CarriedKeysWithBiasAndDropout) {
       expect_as_on_the_cpu(p, "pattern " + std::to_string(pattern));
     }
   }
+}
+
+TEST(CudaBlockAttention, EachRowHasItsTime) {
+  Problem p({.B = 2, .P = 6});
+  p.band(true, 8);
+  p.drop(0.3);
+  p.context.place.time_offset = 6;
+  p.context.times = Tensor::from(std::vector<int64_t>{9, 40}, {2});
+  expect_as_on_the_cpu(p, "times");
 }
 
 TEST(CudaBlockAttention, BiasOnBothSides) {

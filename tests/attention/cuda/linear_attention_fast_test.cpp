@@ -3,18 +3,19 @@
 // where it should be.
 #include "attention/primitives/cuda/linear_attention_fast.h"
 
+#include <cstdlib>
 #include <limits>
 
 #include "attention/primitives/cuda/linear_attention_path.h"
 #include "attention/primitives/linear_attention.h"
+#include "core/cuda/backend.h"
+#include "core/kernel_choice.h"
 #include "core/log.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {
 namespace {
 
-using cuda::LinearAttentionKernels;
-using cuda::UseLinearAttentionKernels;
 using test::kGpu;
 using test::random_tensor;
 
@@ -94,7 +95,10 @@ std::vector<Tensor> run(const Setting& s, const std::vector<Tensor>& tensors, De
 
 void expect_what_the_cpu_computes(const Setting& s, const std::vector<Tensor>& in) {
   SCOPED_TRACE(s.name);
-  const UseLinearAttentionKernels use(LinearAttentionKernels::tensor_cores);
+  // Some backward passes of fast forward ones are plain, which demanded tensor cores refuse.
+  ASSERT_TRUE(cuda::linear_attention_fast::has_forward(s.K, s.V));
+  const bool throughout = cuda::linear_attention_fast::has_backward(s.K, s.V);
+  const UseKernels use(throughout ? KernelChoice::tensor_cores : KernelChoice::automatic, kGpu);
   const std::vector<Tensor> expected = run(s, in, Device{});
   set_fill_uninitialized(true);
   const std::vector<Tensor> got = run(s, in, kGpu);
@@ -161,7 +165,7 @@ TEST(CudaLinearAttentionFast, ExtremeInputsStayFinite) {
   }
   s = {"one valid key", kUsual, 2, 80, 1, 1, 16, 16, false, true};
   in = inputs_of(s);
-  const UseLinearAttentionKernels use(LinearAttentionKernels::tensor_cores);
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
   LinearAttentionContext context;
   std::vector<uint8_t> one(160, 0);
   one[37] = one[80 + 79] = 1;
@@ -200,7 +204,7 @@ TEST(CudaLinearAttentionFast, GradientsOfQueriesSurviveValuesWithAMean) {
 
 TEST(CudaLinearAttentionFast, RepeatsBitForBitAndLooksAtNothingLater) {
   const Setting s{"", kUsual, 1, 100, 2, 1, 16, 16};
-  const UseLinearAttentionKernels use(LinearAttentionKernels::tensor_cores);
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
   std::vector<Tensor> in = inputs_of(s);
   const std::vector<Tensor> once = run(s, in, kGpu), again = run(s, in, kGpu);
   for (size_t i = 0; i < once.size(); ++i) {
@@ -235,7 +239,7 @@ TEST(CudaLinearAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
   std::vector<Variable> dense;
   for (int64_t part = 0; part < 3; ++part) dense.emplace_back(part_of(fused, part).to(kGpu), true);
   const Tensor dy = random_tensor({B, T, H, K}, "dy").to(DType::bf16).to(kGpu);
-  const UseLinearAttentionKernels use(LinearAttentionKernels::tensor_cores);
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const Variable expected = linear_attention_causal({dense[0], dense[1], dense[2], {}, {}}, {}).y;
   backward({expected}, {dy});
 
@@ -324,15 +328,62 @@ TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_TRUE(cuda::linear_attention_is_fast({}, usual));
   EXPECT_FALSE(cuda::linear_attention_is_fast(context, usual));
   {
-    const UseLinearAttentionKernels use(LinearAttentionKernels::tensor_cores);
+    const UseKernels use(KernelChoice::tensor_cores, kGpu);
     EXPECT_NE(test::message_of<Error>([&] {
                 cuda::linear_attention_is_fast(context, usual);
               }).find("do not cover segments"),
               std::string::npos);
-    const UseLinearAttentionKernels plain(LinearAttentionKernels::plain);
+    const UseKernels plain(KernelChoice::plain, kGpu);
     EXPECT_FALSE(cuda::linear_attention_is_fast({}, usual));
   }
   EXPECT_TRUE(cuda::linear_attention_is_fast({}, usual));
+}
+
+// What backend tensor_cores demands, of forward and backward passes and of other forms; decoding
+// token by token is left to the plain kernels.
+TEST(CudaLinearAttentionFast, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  const auto numbers = [](int64_t T, int64_t K, DType dtype = DType::bf16) {
+    return Variable(random_tensor({1, T, 1, K}, "x", dtype).to(kGpu), true);
+  };
+  const auto causal = [](const Variable& x) {
+    return linear_attention_causal({x, x, x, {}, {}}, {}).y;
+  };
+  const auto refusal = [](const auto& body) { return test::message_of<UsageError>(body); };
+  EXPECT_EQ(refusal([&] { causal(numbers(16, 16, DType::f32)); }),
+            "linear attention: backend tensor_cores was asked for, but the kernels on tensor cores "
+            "do not cover numbers of f32; use backend auto");
+  EXPECT_TRUE(refusal([&] {
+                linear_attention_memory({{}, numbers(16, 16), numbers(16, 16), {}, {}}, {});
+              }).starts_with("linear attention over all keys has no kernels on tensor cores"));
+  const Variable wide = causal(numbers(16, 128));
+  EXPECT_NE(refusal([&] {
+              backward({wide}, {wide.value()});
+            }).find("the backward pass of features of 128 and values of 128"),
+            std::string::npos);
+  EXPECT_EQ(causal(numbers(1, 16)).size(1), 1);
+  EXPECT_EQ(causal(numbers(15, 19, DType::f32)).size(1), 15);
+}
+
+// The widest heads take 105 KiB of a block's shared memory.
+TEST(CudaLinearAttentionFast, SmallSharedMemoryTakesThePlainKernels) {
+  if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs a pretended GPU";
+  const Variable x(random_tensor({1, 20, 1, 128}, "x", DType::bf16).to(kGpu));
+  const auto why = [&] {
+    cuda::LinearAttentionArrays in;
+    in.q = in.k = in.v = x.value();
+    return cuda::why_plain_linear_attention({}, in);
+  };
+  const auto y = [&] { return linear_attention_causal({x, x, x, {}, {}}, {}).y.value(); };
+  EXPECT_EQ(why(), "");
+  const Tensor fast = y();
+  setenv("LINNET_EMULATED_CAPABILITY", "86", 1);
+  const std::string reason = why();
+  const Tensor plain = y();
+  unsetenv("LINNET_EMULATED_CAPABILITY");
+  EXPECT_EQ(reason,
+            "features of 128 on a GPU with 99 KiB of shared memory a block (they take 105)");
+  EXPECT_CLOSE(plain, fast, 2e-2);
 }
 
 }  // namespace

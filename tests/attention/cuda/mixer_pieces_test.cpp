@@ -2,6 +2,7 @@
 #include "attention/cosformer/proportions.h"
 #include "attention/lavo/local_weight.h"
 #include "attention/linformer/position_table.h"
+#include "tests/attention/made_mixer.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {
@@ -25,6 +26,37 @@ TEST(CudaCosformer, PositionsBeyondTheLengthAreNaN) {
       position_proportions(positions.to(kGpu), 1, 7, false).to_vector<float>();
   EXPECT_FLOAT_EQ(got[0], 6.0f / 7);
   EXPECT_TRUE(std::isnan(got[1]) && std::isnan(got[2]));
+}
+
+TEST(CudaLeapformer, TrainsBySoftMaxAsOnTheCpu) {
+  MixerOptions options;
+  options.width = 12;
+  options.heads = 2;
+  MixerContext context;
+  context.training = true;
+  context.key_mask = Tensor::from(std::vector<uint8_t>{1, 1, 1, 1, 1, 1, 1, 0, 1, 1}, {2, 5});
+  // y and the gradients of q, k and v, on the host.
+  const auto results = [&](DType rounded, DType dtype, Device device) {
+    const test::MadeMixer mixer("leapformer", "{training: softmax, hidden: 3}", options, dtype,
+                                device);
+    MixerContext here = context;
+    here.key_mask = context.key_mask.to(device);
+    const auto given = [&](const char* name) {
+      return test::random_tensor({2, 5, 2, 6}, name).to(rounded).to(dtype).to(device);
+    };
+    const Variable q(given("q"), true), k(given("k"), true), v(given("v"), true);
+    const Variable y = mixer.mix(q, k, v, here).y;
+    backward({y}, {given("dy")});
+    return std::vector<Tensor>{y.value().to(Device{}), q.grad().to(Device{}), k.grad().to(Device{}),
+                               v.grad().to(Device{})};
+  };
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto expected = results(dtype, DType::f64, {}), got = results(dtype, dtype, kGpu);
+    for (size_t i = 0; i < got.size(); ++i) {
+      SCOPED_TRACE(i);
+      EXPECT_CLOSE(got[i], expected[i], dtype == DType::f32 ? 3e-6 : 2e-2);
+    }
+  }
 }
 
 TEST(CudaLavo, AnEmptyMemoryLeavesTheWindowWhole) {

@@ -41,8 +41,19 @@ Outcome run(const Setting& s, bool masks, const std::vector<Tensor>& tensors, De
   OrthogonalMemoryContext context;
   context.options = {s.scope, s.window, 0.8, false};
   context.cross = s.source >= 0;
-  context.time_offset = 3;
+  context.place.time_offset = 3;
+  const Tensor step = Tensor::full({}, 8, DType::i64, device);
   if (masks) {
+    // With dropout, whose step the device finds in its memory.
+    context.options.dropout = 0.3;
+    context.options.dropout_key = RandomKey{3, 8, 5};
+    if (device != Device{}) {
+      context.options.dropout_key.step = 0;
+      context.options.dropout_key.device_step = static_cast<const uint64_t*>(step.raw());
+    }
+    std::vector<int64_t> examples;
+    for (int64_t b = 0; b < s.B; ++b) examples.push_back(90 - b);
+    context.place.examples = Tensor::from(examples, {s.B}, device);
     context.query_mask = Tensor::from(mask_of(s.B, s.T), {s.B, s.T}, device);
     context.code_mask = Tensor::from(mask_of(s.B, codes), {s.B, codes}, device);
   }

@@ -3,6 +3,7 @@
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
 #include "autograd/pooling.h"
+#include "core/gemm.h"
 #include "tests/autograd/op_cases.h"
 #include "tests/cuda_helpers.h"
 
@@ -14,8 +15,8 @@ using test::kGpu;
 using test::random_tensor;
 using Variables = std::vector<Variable>;
 
-constexpr Activation kActivations[] = {Activation::relu, Activation::gelu, Activation::silu,
-                                       Activation::sigmoid};
+constexpr Activation kActivations[] = {Activation::relu, Activation::gelu, Activation::gelu_tanh,
+                                       Activation::silu, Activation::sigmoid};
 
 TEST(CudaActivation, AgreesWithDouble) {
   for (const Activation activation : kActivations) {
@@ -45,17 +46,42 @@ TEST(CudaActivation, KeepsNanAndStaysFiniteFarOut) {
 }
 
 TEST(CudaLinear, AgreesWithDouble) {
-  for (const Activation activation : {Activation::none, Activation::gelu}) {
+  for (const Activation activation : {Activation::none, Activation::gelu, Activation::gelu_tanh}) {
     for (const bool biased : {false, true}) {
-      EXPECT_TRUE(test::precisions_agree(
-          [activation](const Variables& v) {
-            return Variables{linear(v[0], v[1], v[2], activation)};
-          },
-          {random_tensor({3, 70, 33}, "x"), random_tensor({21, 33}, "weight"),
-           biased ? random_tensor({21}, "bias") : Tensor()},
-          40, kGpu));
+      // GELU by tanh goes into products of 24 columns, and into a kernel of its own for 21.
+      for (const int64_t columns : {21, 24}) {
+        EXPECT_TRUE(test::precisions_agree(
+            [activation](const Variables& v) {
+              return Variables{linear(v[0], v[1], v[2], activation)};
+            },
+            {random_tensor({3, 70, 33}, "x"), random_tensor({columns, 33}, "weight"),
+             biased ? random_tensor({columns}, "bias") : Tensor()},
+            40, kGpu));
+      }
     }
   }
+}
+
+TEST(CudaLinear, ProductsTakeGeluBeforeTheyRound) {
+  const auto on_device = [](const Shape& shape, const char* name) {
+    return random_tensor(shape, name, DType::bf16).to(kGpu);
+  };
+  const Tensor x = on_device({40, 33}, "x"), weight = on_device({24, 33}, "weight");
+  const Tensor bias = on_device({24}, "bias");
+  const Tensor y = Tensor::empty({40, 24}, DType::bf16, kGpu), before = y.clone();
+  const auto host = [](const Tensor& t) { return t.to(Device{}).to(DType::f64); };
+  const Tensor sums = Tensor::empty({40, 24}, DType::f64), exact = sums.clone();
+  gemm_bias(host(x), Transpose::no, host(weight), Transpose::yes, sums, host(bias));
+  activation_forward(sums, Activation::gelu_tanh, exact);
+  for (const bool keeps : {true, false}) {
+    ASSERT_TRUE(gemm_gelu_tanh(x, Transpose::no, weight, Transpose::yes, y, bias,
+                               keeps ? before : Tensor()));
+    // One rounding to bf16, not that of the sums besides.
+    EXPECT_TRUE(test::close(host(y), exact, 1e-5, 0x1p-8)) << keeps;
+  }
+  EXPECT_TRUE(test::close(host(before), sums, 1e-5, 0x1p-8));
+  EXPECT_FALSE(gemm_gelu_tanh(x.to(Device{}), Transpose::no, weight.to(Device{}), Transpose::yes,
+                              y.to(Device{}), bias.to(Device{}), {}));
 }
 
 TEST(CudaLinear, Bf16ParametersAccumulateInF32Buffers) {

@@ -78,6 +78,7 @@ TEST_F(CudaTraining, EveryOptionOfModelAndOptimizerIsThatOfTheCpu) {
         "model.attention={name: softmax}", "model.layer_dropout=0.3", "train.micro_batch=4"}},
       {"post_norm", {"model.norm_position=post", "model.norm=rms", "model.positions=rotary"}},
       {"swiglu", {"model.activation=swiglu", "model.positions=sinusoidal", "model.norm=scale"}},
+      {"gelu_tanh", {"model.activation=gelu_tanh", "model.norm=rms"}},
       {"learned", {"model.positions=learned", "model.tie_embeddings=false", "model.bias=false"}},
       {"packed", {"data.cross_documents=false", "train.recompute=block"}},
       {"sgd", {"optim={kind: sgd, lr: 0.05, clip_value: 0.1}", "optim.ema={decay: 0.8}"}},
@@ -92,6 +93,27 @@ TEST_F(CudaTraining, Bf16FollowsTheCpuWithinItsRounding) {
   // bf16 rounds to 4e-3, at other places on either device.
   expect_as_on_cpu(recipe({"train.precision=bf16", "model.attention={name: softmax}"}), "bf16",
                    3e-2);
+}
+
+// By default and on demand, tensor cores compute causal linear attention in bf16; `plain` keeps it
+// off them. What they do not cover is refused where they are demanded.
+TEST_F(CudaTraining, BackendChoosesTheKernels) {
+  const auto with = [&](const char* backend, const char* attention) {
+    return recipe({"train.precision=bf16", "train.max_steps=2", "model.width=32",
+                   "data.cross_documents=true", concat("train.backend=", backend),
+                   concat("model.attention=", attention)});
+  };
+  for (const char* backend : {"auto", "tensor_cores", "plain"}) {
+    run(with(backend, "{name: linear}"), backend, "auto", kGpu);
+  }
+  EXPECT_EQ(series("tensor_cores", "loss"), series("auto", "loss"));
+  EXPECT_NE(series("plain", "loss"), series("auto", "loss"));  // rounds elsewhere
+  const std::string refused = test::message_of<UsageError>(
+      [&] { run(with("tensor_cores", "{name: softmax}"), "softmax", "auto", kGpu); });
+  EXPECT_THAT(refused, ::testing::HasSubstr("block attention has no kernels on tensor cores"));
+  EXPECT_THAT(test::message_of<UsageError>(
+                  [&] { run(with("tensor_cores", "{name: linear}"), "cpu", "auto", Device{}); }),
+              ::testing::HasSubstr("needs a CUDA device, and this runs on cpu"));
 }
 
 TEST_F(CudaTraining, ResumesBitForBit) {

@@ -25,14 +25,14 @@ struct Proportions {
 // phi(q_i) S / D(phi(q_i) . z) in the form of `options`, continuing from and leaving state S
 // [B,H,m,V], z [B,H,m]. With a log-decay [B,T,H] (causal only) a token leaves exp of it of the
 // state before.
-AttentionMixer::MixResult kernelized_mix(const LinearAttentionOptions& attention,
-                                         const MixerOptions& options, const MixInput& input,
-                                         const Proportions& proportions,
-                                         const MixerContext& context, const MixerState& state,
-                                         const Variable& log_decay = {});
+AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attention,
+                                          const MixerOptions& options, const MixInput& input,
+                                          const Proportions& proportions,
+                                          const MixerContext& context, const MixerState& state,
+                                          const Variable& log_decay = {});
 
 // What it takes, with that many features a head, and the state that it leaves.
-MixerCost kernelized_cost(const MixerOptions& options, int64_t features, const MixerShape& shape);
+MixerCost feature_map_cost(const MixerOptions& options, int64_t features, const MixerShape& shape);
 
 // The denominator of a literal definition.
 template <typename Number>
@@ -80,11 +80,11 @@ class FeatureMapMixer : public AttentionMixer {
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
-    return kernelized_mix(attention_, options(), input, {}, context, state);
+    return feature_map_mix(attention_, options(), input, {}, context, state);
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
-    return kernelized_cost(options(), options().head_width(), shape);
+    return feature_map_cost(options(), options().head_width(), shape);
   }
 
  private:

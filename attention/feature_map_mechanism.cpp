@@ -1,15 +1,15 @@
 // The calls of linear_attention in each form.
-#include "attention/kernelized.h"
+#include "attention/feature_map_mechanism.h"
 
 #include "attention/mixer_support.h"
 
 namespace linnet {
 
-AttentionMixer::MixResult kernelized_mix(const LinearAttentionOptions& attention,
-                                         const MixerOptions& options, const MixInput& input,
-                                         const Proportions& proportions,
-                                         const MixerContext& context, const MixerState& state,
-                                         const Variable& log_decay) {
+AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attention,
+                                          const MixerOptions& options, const MixInput& input,
+                                          const Proportions& proportions,
+                                          const MixerContext& context, const MixerState& state,
+                                          const Variable& log_decay) {
   const LinearAttentionVariables variables{input.q,           input.k,         input.v,
                                            proportions.query, proportions.key, log_decay};
   LinearAttentionContext at;
@@ -30,7 +30,7 @@ AttentionMixer::MixResult kernelized_mix(const LinearAttentionOptions& attention
   return {y, {{"S", sums.memory}, {"z", sums.mass}}};
 }
 
-MixerCost kernelized_cost(const MixerOptions& options, int64_t features, const MixerShape& shape) {
+MixerCost feature_map_cost(const MixerOptions& options, int64_t features, const MixerShape& shape) {
   // Every key is added to S [m,V], every query reads it.
   const auto sums = static_cast<double>(shape.batch * options.heads * features);
   const auto V = static_cast<double>(options.head_width());

@@ -1,0 +1,131 @@
+#include "attention/clustered/cluster_lists.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "attention/clustered/cuda/clusters.h"
+#include "attention/clustered/list_rule.h"
+#include "attention/primitives/tile_gemm.h"
+#include "core/cuda/backend.h"
+#include "core/sort.h"
+#include "core/threads.h"
+
+namespace linnet {
+namespace {
+
+template <typename F>
+void fill(const Tensor& to, const F& f) {
+  int32_t* out = to.data<int32_t>();
+  parallel_for(to.elements(), 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) out[i] = f(i);
+  });
+}
+
+// The `count` best of the valid tokens, by descending score.
+void take_best(const std::vector<double>& scores, const uint8_t* valid, int64_t count,
+               std::vector<int32_t>& tokens, int32_t* best) {
+  tokens.clear();
+  for (size_t t = 0; t < scores.size(); ++t) {
+    if (valid == nullptr || valid[t] != 0) tokens.push_back(static_cast<int32_t>(t));
+  }
+  const auto end = tokens.begin() + std::min<int64_t>(count, static_cast<int64_t>(tokens.size()));
+  std::partial_sort(tokens.begin(), end, tokens.end(), [&](int32_t a, int32_t b) {
+    const double left = scores[static_cast<size_t>(a)], right = scores[static_cast<size_t>(b)];
+    return left > right || (left == right && a < b);
+  });
+  std::fill_n(best, count, -1);
+  std::copy(tokens.begin(), end, best);
+}
+
+}  // namespace
+
+ClusterMembers cluster_members(const Tensor& clusters, int64_t count) {
+  const int64_t B = clusters.size(0), T = clusters.size(1), H = clusters.size(2);
+  const auto empty = [&](int64_t n) {
+    return Tensor::empty({B, H, n}, DType::i32, clusters.device());
+  };
+  const Tensor rows = empty(T), sorted = empty(T);
+  const ClusterMembers members{clusters, empty(T), empty(count + 1)};
+  if constexpr (kCuda) {
+    if (on_cuda(clusters)) {
+      cuda::rows_of_heads(clusters, rows);
+      sort_rows(rows, sorted, members.order);
+      cuda::cluster_begins(sorted, members.begins);
+      return members;
+    }
+  }
+  fill(rows, [&](int64_t i) {
+    return clusters.data<int32_t>()[(i / T / H * T + i % T) * H + i / T % H];
+  });
+  sort_rows(rows, sorted, members.order);
+  fill(members.begins, [&](int64_t i) {
+    const int32_t* list = sorted.data<int32_t>() + i / (count + 1) * T;
+    return cluster_rule::first_of(list, T, i % (count + 1));
+  });
+  return members;
+}
+
+Tensor top_keys(const Tensor& means, const Tensor& keys, const Tensor& mask, int64_t top) {
+  const int64_t B = keys.size(0), T = keys.size(1), H = keys.size(2), K = keys.size(3);
+  const int64_t C = means.size(1);
+  const Tensor best = Tensor::empty({B, H, C, top}, DType::i32, keys.device());
+  if constexpr (kCuda) {
+    if (on_cuda(keys)) {
+      cuda::top_keys(means, keys, mask, best);
+      return best;
+    }
+  }
+  const Tensor rows = means.to(DType::f64), others = keys.to(DType::f64);
+  parallel_for(B * H * C, 1, [&](int64_t first, int64_t last) {
+    std::vector<double> scores(static_cast<size_t>(T));
+    std::vector<int32_t> tokens;
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t b = i / C / H, h = i / C % H;
+      const double* mean = rows.data<double>() + ((b * C + i % C) * H + h) * K;
+      count_multiply_adds(T * K);
+      for (int64_t t = 0; t < T; ++t) {
+        const double score = dot_row(mean, others.data<double>() + ((b * T + t) * H + h) * K, K);
+        const bool number = !std::isnan(score);
+        scores[static_cast<size_t>(t)] = number ? score : -std::numeric_limits<double>::infinity();
+      }
+      const uint8_t* valid = mask.defined() ? mask.data<uint8_t>() + b * T : nullptr;
+      take_best(scores, valid, top, tokens, best.data<int32_t>() + i * top);
+    }
+  });
+  return best;
+}
+
+Tensor other_keys(const Tensor& top, int64_t T) {
+  const int64_t count = top.size(3);
+  const Tensor index =
+      Tensor::empty({top.size(0), top.size(1), top.size(2), T}, DType::i32, top.device());
+  if constexpr (kCuda) {
+    if (on_cuda(top)) {
+      cuda::other_keys(top, index);
+      return index;
+    }
+  }
+  fill(index, [&](int64_t i) { return cluster_rule::other_key(top.data<int32_t>(), count, T, i); });
+  return index;
+}
+
+Tensor top_keys_of_queries(const Tensor& top, const Tensor& clusters) {
+  const int64_t T = clusters.size(1);
+  const Tensor index =
+      Tensor::empty({top.size(0), top.size(1), T, top.size(3)}, DType::i32, top.device());
+  if constexpr (kCuda) {
+    if (on_cuda(top)) {
+      cuda::top_keys_of_queries(top, clusters, index);
+      return index;
+    }
+  }
+  const cluster_rule::QueryLists lists{T,           top.size(1),         top.size(2),
+                                       top.size(3), top.data<int32_t>(), clusters.data<int32_t>()};
+  fill(index, [&](int64_t i) { return lists.key(i); });
+  return index;
+}
+
+}  // namespace linnet

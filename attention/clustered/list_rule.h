@@ -1,0 +1,43 @@
+// Lists of clusters, one number at a time: the same on the host and in kernels.
+#pragma once
+
+#include <cstdint>
+
+namespace linnet::cluster_rule {
+
+// Where the tokens of `cluster` begin in one list's ascending clusters.
+constexpr int32_t first_of(const int32_t* sorted, int64_t T, int64_t cluster) {
+  int64_t low = 0, high = T;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (sorted[middle] < cluster) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return static_cast<int32_t>(low);
+}
+
+// Item (b, h, c, key) of other_keys.
+constexpr int32_t other_key(const int32_t* top, int64_t count, int64_t T, int64_t item) {
+  const auto key = static_cast<int32_t>(item % T);
+  for (int64_t n = 0; n < count; ++n) {
+    if (top[item / T * count + n] == key) return -1;
+  }
+  return key;
+}
+
+// Item (b, h, query, place) of top_keys_of_queries.
+struct QueryLists {
+  int64_t T, H, C, count;
+  const int32_t *top, *clusters;
+  constexpr int32_t key(int64_t item) const {
+    const int64_t t = item / count % T, list = item / count / T;
+    const int32_t cluster = clusters[(list / H * T + t) * H + list % H];
+    if (cluster < 0 || cluster >= C) return -1;
+    return top[(list * C + cluster) * count + item % count];
+  }
+};
+
+}  // namespace linnet::cluster_rule

@@ -1,0 +1,30 @@
+// Pieces of equal length of a sequence, as rows of a batch of their own.
+#pragma once
+
+#include "autograd/variable.h"
+
+namespace linnet {
+
+// Tokens [begin, begin + count) of x [B,T,...]. Differentiable.
+Variable take_tokens(const Variable& x, int64_t begin, int64_t count);
+
+// x [B,T,...] with zeros behind it up to a multiple of `size` tokens, cut into rows:
+// [B n, size, ...]. Differentiable.
+Variable chunk_rows(const Variable& x, int64_t size);
+
+// Masks of chunks of a sequence of T tokens whose mask u8 [B,T] may be undefined.
+struct ChunkMasks {
+  Tensor tokens;  // u8 [B n, size]: valid tokens; undefined: all
+  Tensor chunks;  // u8 [B, n rank]: 1 `rank` times for each chunk that has a valid token;
+                  // undefined: all have
+};
+ChunkMasks chunk_masks(const Tensor& mask, int64_t B, int64_t T, int64_t size, int64_t rank,
+                       Device device);
+
+// x [A,M,N,K] -> [A,N,M,K]. Differentiable.
+Variable swap_middle(const Variable& x);
+
+// factor x + u: x [..,C], u [C]. Differentiable.
+Variable add_vector(const Variable& x, double factor, const Variable& u);
+
+}  // namespace linnet

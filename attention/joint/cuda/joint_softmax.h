@@ -1,0 +1,19 @@
+// joint_softmax (attention/joint/joint_softmax.h) on a CUDA device, f32.
+#pragma once
+
+#include "core/tensor.h"
+
+namespace linnet {
+
+// Two parts of a soft-max, y [B,T,H,V] and log-sum-exp [B,T,H] each, or their gradients.
+struct JointParts {
+  Tensor a, sums_a, b, sums_b;
+};
+
+namespace cuda {
+
+void joint_softmax(const JointParts& in, const Tensor& y);
+void joint_softmax_backward(const JointParts& in, const Tensor& dy, const JointParts& d);
+
+}  // namespace cuda
+}  // namespace linnet

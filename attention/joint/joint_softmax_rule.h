@@ -1,0 +1,27 @@
+// Shares of two parts in one soft-max, as functions that the CPU and the device share.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+namespace linnet::joint_softmax_rule {
+
+// exp(own - log(exp(own) + exp(other))); 0 where the part has no key.
+template <typename T>
+constexpr T share(T own, T other) {
+  if (std::isinf(own)) return T{0};
+  if (std::isinf(other)) return T{1};
+  return own >= other ? 1 / (1 + std::exp(other - own))
+                      : std::exp(own - other) / (1 + std::exp(own - other));
+}
+
+// What the log-sum-exp of part a gets: a share times b's times dy . (y_a - y_b); that of b gets
+// its opposite.
+template <typename T>
+constexpr T shift(const T* a, const T* b, const T* dy, int64_t V, T share_a, T share_b) {
+  T total = 0;
+  for (int64_t c = 0; c < V; ++c) total += dy[c] * (a[c] - b[c]);
+  return share_a * share_b * total;
+}
+
+}  // namespace linnet::joint_softmax_rule

@@ -1,0 +1,18 @@
+// Kernelized attention: a Gaussian kernel of queries and keys (Chen et al. 2021, Skyformer).
+#pragma once
+
+#include <optional>
+
+#include "attention/registry.h"
+
+namespace linnet {
+
+struct KernelizedParams {
+  std::optional<double> dropout;
+
+  static void describe(ConfigDescription<KernelizedParams>& d);
+};
+
+Mechanism kernelized_mechanism();
+
+}  // namespace linnet

@@ -1,0 +1,30 @@
+// Long-short attention (Transformer-LS, Zhu et al. 2021): a window of tokens and compressed tokens
+// in one soft-max.
+#pragma once
+
+#include <optional>
+
+#include "attention/registry.h"
+
+namespace linnet {
+
+struct LongshortParams {
+  std::string preset = "none";
+  int64_t window = 16;
+  int64_t landmarks = 64;  // noncausal: compressed vectors m of the whole row
+  int64_t chunk = 32;      // causal: tokens of a chunk
+  int64_t rank = 1;        // causal: compressed vectors of a chunk
+  bool norm = true;
+  bool relative = true;  // causal: terms of distances
+  std::optional<double> scale;
+  std::optional<double> dropout;
+
+  static void describe(ConfigDescription<LongshortParams>& d);
+  MixerTraits traits(MixerTraits traits) const;
+  // Noncausal: keys on each side of a block of queries.
+  int64_t side() const { return std::max<int64_t>(window / 2, 1); }
+};
+
+Mechanism longshort_mechanism();
+
+}  // namespace linnet

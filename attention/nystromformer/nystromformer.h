@@ -1,0 +1,28 @@
+// Nystroemformer: soft-max attention by the Nystroem method (Xiong et al. 2021).
+#pragma once
+
+#include <string>
+
+#include "attention/nystromformer/landmark_means.h"
+#include "attention/primitives/matrices.h"
+#include "attention/registry.h"
+
+namespace linnet {
+
+struct NystromformerParams {
+  std::string preset = "none";
+  int64_t landmarks = 64;
+  int64_t steps = 6;
+  InverseNorm norm = InverseNorm::matrix;
+  LandmarkPadding padding = LandmarkPadding::valid;
+  bool exact = false;
+  int64_t conv = 35;
+
+  static void describe(ConfigDescription<NystromformerParams>& d);
+  void validate(const ConfigNode& at) const;
+  MixerTraits traits(MixerTraits traits) const;
+};
+
+Mechanism nystromformer_mechanism();
+
+}  // namespace linnet

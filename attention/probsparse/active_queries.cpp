@@ -1,0 +1,109 @@
+#include "attention/probsparse/active_queries.h"
+
+#include "attention/primitives/binding.h"
+#include "attention/probsparse/active_queries_rule.h"
+#include "attention/probsparse/cuda/active_queries.h"
+#include "core/cuda/backend.h"
+#include "core/sort.h"
+#include "core/threads.h"
+
+namespace linnet {
+namespace {
+
+using active_queries_rule::Queries;
+
+// The valid tokens of every row in order, i32 [B,T], and their number [B].
+struct ValidTokens {
+  Tensor places, counts;
+};
+
+ValidTokens valid_tokens(const Tensor& mask) {
+  if (!mask.defined()) return {};
+  const int64_t B = mask.size(0), T = mask.size(1);
+  const ValidTokens tokens{Tensor::empty({B, T}, DType::i32, mask.device()),
+                           Tensor::empty({B}, DType::i32, mask.device())};
+  if constexpr (kCuda) {
+    if (on_cuda(mask)) {
+      cuda::valid_tokens(mask, tokens.places, tokens.counts);
+      return tokens;
+    }
+  }
+  for (int64_t b = 0; b < B; ++b) {
+    int32_t count = 0;
+    for (int64_t t = 0; t < T; ++t) {
+      if (mask.data<uint8_t>()[b * T + t] == 0) continue;
+      tokens.places.data<int32_t>()[b * T + count++] = static_cast<int32_t>(t);
+    }
+    tokens.counts.data<int32_t>()[b] = count;
+  }
+  return tokens;
+}
+
+template <typename Body>
+void for_all(int64_t count, const Body& body) {
+  parallel_for(count, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) body(i);
+  });
+}
+
+}  // namespace
+
+int64_t probsparse_count(int64_t n, int64_t factor) {
+  return active_queries_rule::sample_count(n, factor);
+}
+
+Tensor probsparse_draws(const RandomKey& key, int64_t T, int64_t factor) {
+  const int64_t columns = probsparse_count(T, factor);
+  const Tensor draws = Tensor::empty({T, columns}, DType::f64);
+  for (int64_t i = 0; i < draws.elements(); ++i) {
+    draws.data<double>()[i] =
+        key.uniform(active_queries_rule::draw_element(i / columns, i % columns));
+  }
+  return draws;
+}
+
+Tensor active_queries(const Tensor& q, const Tensor& k, const Tensor& mask, const Tensor& draws,
+                      const RandomKey& key, int64_t factor) {
+  const int64_t B = q.size(0), T = q.size(1), H = q.size(2), K = q.size(3);
+  const Device device = q.device();
+  const int64_t most = probsparse_count(T, factor);
+  require(!draws.defined() || draws.shape() == Shape({T, most}), "active_queries: expected draws [",
+          T, ", ", most, "], got ", draws.defined() ? draws.shape() : Shape());
+  const ValidTokens valid = valid_tokens(mask);
+  const Tensor ranking = Tensor::empty({B, H, T}, DType::f32, device);
+  const Tensor sorted = Tensor::empty(ranking.shape(), DType::f32, device);
+  const Tensor order = Tensor::empty(ranking.shape(), DType::i32, device);
+  const Tensor active = Tensor::empty({B, H, most}, DType::i32, device);
+  if constexpr (kCuda) {
+    if (on_cuda(q)) {
+      const cuda::ActiveQueries all{q, k, mask, valid.places, valid.counts, draws, key, factor};
+      cuda::rank_queries(all, ranking);
+      sort_rows(ranking, sorted, order);
+      cuda::take_active(all, order, active);
+      return active;
+    }
+  }
+  binding::dispatch(q.dtype(), [&](auto zero) {
+    using Number = decltype(zero);
+    const Queries<Number> rule{T,
+                               H,
+                               K,
+                               factor,
+                               q.data<Number>(),
+                               k.data<Number>(),
+                               binding::pointer<uint8_t>(mask),
+                               binding::pointer<int32_t>(valid.places),
+                               binding::pointer<int32_t>(valid.counts),
+                               binding::pointer<double>(draws),
+                               most,
+                               key};
+    for_all(ranking.elements(), [&](int64_t i) { ranking.data<float>()[i] = rule.order(i); });
+    sort_rows(ranking, sorted, order);
+    for_all(active.elements(), [&](int64_t i) {
+      active.data<int32_t>()[i] = rule.active(order.data<int32_t>(), most, i);
+    });
+  });
+  return active;
+}
+
+}  // namespace linnet

@@ -1,0 +1,74 @@
+// How much a query stands out, as pure functions that the CPU and the device share.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "core/random.h"
+
+namespace linnet::active_queries_rule {
+
+// c ceil(ln n) of n, at least 1, at most all: sampled keys of a query, and exact queries.
+constexpr int64_t sample_count(int64_t n, int64_t factor) {
+  int64_t steps = 0;
+  for (double power = 1; power < static_cast<double>(n); power *= 2.718281828459045) ++steps;
+  const int64_t wanted = factor * steps > 1 ? factor * steps : 1;
+  return wanted < n ? wanted : n;
+}
+
+// The number of a draw: the same for every example and head, whatever the length.
+constexpr uint64_t draw_element(int64_t query, int64_t sample) {
+  return random_element(0, static_cast<uint64_t>(query), static_cast<uint64_t>(sample), 1 << 16);
+}
+
+template <typename T>
+struct Queries {
+  int64_t tokens, heads, width, factor;
+  const T *q, *k;                  // [B,T,H,K]
+  const uint8_t* valid;            // [B,T]; null: all
+  const int32_t *places, *counts;  // [B,T]: the valid tokens of a row in order; [B]; null: all
+  const double* draws;             // [T,columns] in [0, 1); null: made from the key
+  int64_t columns;
+  RandomKey key;
+
+  constexpr int64_t count(int64_t b) const { return counts == nullptr ? tokens : counts[b]; }
+
+  // Of query i = (b, h, t): -(max - sum / n) of its products with the sampled keys, so that the
+  // first in ascending order stands out most; infinite where it is padding. The products are summed
+  // in double.
+  constexpr float order(int64_t i) const {
+    const int64_t t = i % tokens, h = i / tokens % heads, b = i / tokens / heads;
+    if (valid != nullptr && valid[b * tokens + t] == 0) {
+      return std::numeric_limits<float>::infinity();
+    }
+    const int64_t n = count(b), samples = sample_count(n, factor);
+    const T* query = q + ((b * tokens + t) * heads + h) * width;
+    double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+    for (int64_t s = 0; s < samples; ++s) {
+      const double draw =
+          draws == nullptr ? key.uniform(draw_element(t, s)) : draws[t * columns + s];
+      const double place = draw * static_cast<double>(n);
+      const bool inside = place >= 0 && place < static_cast<double>(n);
+      const int64_t rank = inside ? static_cast<int64_t>(place) : n - 1;
+      const int64_t j = places == nullptr ? rank : places[b * tokens + rank];
+      const T* other = k + ((b * tokens + j) * heads + h) * width;
+      double product = 0;
+      for (int64_t c = 0; c < width; ++c) {
+        product += static_cast<double>(query[c]) * static_cast<double>(other[c]);
+      }
+      largest = product > largest ? product : largest;
+      sum += product;
+    }
+    return static_cast<float>(sum / static_cast<double>(n) - largest);
+  }
+
+  // The query of rank r among `most` of head (b, h), of the row's ascending order; -1: the row has
+  // fewer.
+  constexpr int32_t active(const int32_t* sorted, int64_t most, int64_t i) const {
+    const int64_t rank = i % most, head = i / most;
+    const bool taken = rank < sample_count(count(head / heads), factor);
+    return taken ? sorted[head * tokens + rank] : -1;
+  }
+};
+
+}  // namespace linnet::active_queries_rule

@@ -1,0 +1,16 @@
+// Skyformer's sampled rows on a CUDA device, in f32.
+#pragma once
+
+#include "core/random.h"
+#include "core/tensor.h"
+
+namespace linnet::cuda {
+
+// See attention/skyformer/sampled_rows.h; every output is overwritten, except for
+// sampled_rows_backward, which adds to dx.
+void uniform_draws(const RandomKey& key, const Tensor& examples, const Tensor& draws);
+void sampled_tokens(const Tensor& draws, const Tensor& mask, int64_t T, const Tensor& tokens);
+void sampled_rows(const Tensor& q, const Tensor& k, const Tensor& tokens, const Tensor& rows);
+void sampled_rows_backward(const Tensor& drows, const Tensor& tokens, bool keys, const Tensor& dx);
+
+}  // namespace linnet::cuda

@@ -1,0 +1,127 @@
+#include "attention/skyformer/preconditioner.h"
+
+#include "attention/primitives/binding.h"
+#include "attention/skyformer/cuda/preconditioner.h"
+#include "attention/skyformer/preconditioner_rule.h"
+#include "core/cuda/backend.h"
+#include "core/threads.h"
+
+namespace linnet {
+namespace {
+
+using binding::dispatch;
+using binding::empty_like;
+using preconditioner_rule::Matrix;
+
+constexpr int64_t kGrain = 4096;
+
+template <typename T, typename F>
+void fill(const Tensor& to, const F& f) {
+  T* out = to.data<T>();
+  parallel_for(to.elements(), kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) out[i] = f(i);
+  });
+}
+
+template <typename T>
+Matrix<T> rule_of(const Tensor& kernel, double gamma) {
+  return {kernel.size(2), static_cast<T>(gamma), kernel.data<T>()};
+}
+
+void forward(const Tensor& kernel, double gamma, const Tensor& roots, const Tensor& values) {
+  if constexpr (kCuda) {
+    if (on_cuda(kernel)) return cuda::precondition(kernel, gamma, roots, values);
+  }
+  dispatch(kernel.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const Matrix<T> rule = rule_of<T>(kernel, gamma);
+    fill<T>(roots, [&](int64_t row) { return rule.root(row); });
+    fill<T>(values, [&, d = roots.data<T>()](int64_t i) { return rule.value(d, i); });
+  });
+}
+
+void backward_of(const Tensor& kernel, double gamma, const Tensor& roots, const Tensor& dvalues,
+                 const Tensor& droots, const Tensor& dkernel) {
+  const Tensor dsums = empty_like(roots);
+  if constexpr (kCuda) {
+    if (on_cuda(kernel)) {
+      return cuda::precondition_backward(kernel, gamma, roots, dvalues, droots, dsums, dkernel);
+    }
+  }
+  dispatch(kernel.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const Matrix<T> rule = rule_of<T>(kernel, gamma);
+    const T *d = roots.data<T>(), *of_values = dvalues.data<T>(), *of_roots = droots.data<T>();
+    const T* of_sums = dsums.data<T>();
+    fill<T>(dsums,
+            [&](int64_t row) { return rule.sum_gradient(d, of_values, of_roots[row], row); });
+    fill<T>(dkernel, [&](int64_t i) { return rule.gradient(d, of_values, of_sums, i); });
+  });
+}
+
+// to = factors[row] x; to[row] = the sum of x y over the row.
+void scale_into(const Tensor& x, const Tensor& factors, const Tensor& to) {
+  if constexpr (kCuda) {
+    if (on_cuda(x)) return cuda::scale_rows(x, factors, to);
+  }
+  const int64_t width = x.size(2);
+  dispatch(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T *by = factors.data<T>(), *from = x.data<T>();
+    fill<T>(to, [&](int64_t i) { return by[i / width] * from[i]; });
+  });
+}
+
+void row_products(const Tensor& x, const Tensor& y, const Tensor& to) {
+  if constexpr (kCuda) {
+    if (on_cuda(x)) return cuda::row_products(x, y, to);
+  }
+  const int64_t width = x.size(2);
+  dispatch(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T *left = x.data<T>(), *right = y.data<T>();
+    fill<T>(to, [&](int64_t row) {
+      T sum = 0;
+      for (int64_t c = row * width; c < (row + 1) * width; ++c) sum += left[c] * right[c];
+      return sum;
+    });
+  });
+}
+
+}  // namespace
+
+Preconditioned precondition(const Variable& kernel, double gamma) {
+  const Tensor& matrix = kernel.value();
+  require(matrix.shape().rank() == 3 && matrix.size(1) == matrix.size(2),
+          "precondition: expected square matrices [G,r,r], got ", matrix.shape());
+  const Tensor roots =
+      Tensor::empty({matrix.size(0), matrix.size(1)}, matrix.dtype(), matrix.device());
+  const Tensor values = empty_like(matrix);
+  forward(matrix, gamma, roots, values);
+  const std::vector<Variable> made = record_many(
+      "precondition", {values, roots}, {kernel}, [matrix, gamma, roots](Gradients& gradients) {
+        const Tensor dkernel = empty_like(matrix);
+        backward_of(matrix, gamma, roots, gradients.output(0), gradients.output(1), dkernel);
+        gradients.add(0, dkernel);
+      });
+  return {made[0], made[1]};
+}
+
+Variable scale_rows(const Variable& x, const Variable& factors) {
+  const Tensor &rows = x.value(), &by = factors.value();
+  require(rows.shape().rank() == 3 && by.shape() == Shape({rows.size(0), rows.size(1)}),
+          "scale_rows: expected x [G,r,V] and factors [G,r], got ", rows.shape(), " and ",
+          by.shape());
+  const Tensor y = empty_like(rows);
+  scale_into(rows, by, y);
+  return record("scale_rows", y, {x, factors}, [rows, by](Gradients& gradients) {
+    const Tensor& dy = gradients.output();
+    const Tensor dx = empty_like(rows), dfactors = empty_like(by);
+    scale_into(dy, by, dx);
+    row_products(rows, dy, dfactors);
+    gradients.add(0, dx);
+    gradients.add(1, dfactors);
+  });
+}
+
+}  // namespace linnet

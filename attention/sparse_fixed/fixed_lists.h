@@ -1,0 +1,70 @@
+// Which keys sparse_fixed's queries see, as lists for listed_attention: places 0 ... block - 1 are
+// the query's own block, the others the global columns in order.
+#pragma once
+
+#include "core/tensor.h"
+
+namespace linnet {
+
+// The global columns of every block: its first token and its last ones, or its last ones only.
+struct Columns {
+  int64_t block = 1, count = 0;
+  bool with_first = true;
+
+  // Column n of the sequence, n / count being its block.
+  constexpr int64_t token(int64_t n) const {
+    const int64_t inside = n % count, begin = n / count * block;
+    if (with_first && inside == 0) return begin;
+    return begin + block - count + inside;
+  }
+  constexpr int64_t in_first(int64_t tokens) const { return (tokens + block - 1) / block * count; }
+  // The token in a place of the list of block `own`; -1: it stands in the other part already.
+  constexpr int64_t listed(int64_t own, int64_t place, bool twice) const {
+    if (place < block) return own * block + place;
+    const int64_t j = token(place - block);
+    return !twice && j / block == own ? -1 : j;
+  }
+};
+
+// Noncausal, for rows that are one document: a list for every block.
+struct BlockwiseLists {
+  Columns columns;
+  int64_t tokens = 0;
+  bool twice = false;  // columns in the query's own block are listed in both parts
+
+  constexpr int64_t lists() const { return (tokens + columns.block - 1) / columns.block; }
+  constexpr int64_t length() const { return columns.block + columns.in_first(tokens); }
+  constexpr int32_t key(int64_t list, int64_t place) const {
+    const int64_t j = columns.listed(list, place, twice);
+    return j < tokens ? static_cast<int32_t>(j) : -1;
+  }
+};
+
+// A list for every query, by its position in its document: causal, or of packed documents. Keys are
+// [past ; the call's tokens]; noncausal ones have no past.
+struct DocumentLists {
+  Columns columns;
+  int64_t past = 0, tokens = 0;
+  bool causal = false;
+  bool twice = false;
+
+  constexpr int64_t length() const { return columns.block + columns.in_first(past + tokens); }
+  // `positions`: of the row's tokens, or null where they are past, past + 1, ...
+  constexpr int32_t key(const int32_t* positions, int64_t query, int64_t place) const {
+    const int64_t position = positions != nullptr ? positions[query] : past + query;
+    const int64_t j = columns.listed(position / columns.block, place, twice);
+    const int64_t at = past + query - position + j;
+    if (j < 0 || at < 0 || at >= past + tokens || (causal && j > position)) return -1;
+    // Behind the document another one begins, whose positions are lower.
+    if (!causal && positions != nullptr && positions[at - past] != j) return -1;
+    return static_cast<int32_t>(at);
+  }
+};
+
+// i32 [1, 1, lists, length] on the device.
+Tensor index_of(const BlockwiseLists& lists, Device device);
+// i32 [B, 1, tokens, length] beside positions i32 [B,tokens]; where these are undefined
+// [1, 1, tokens, length] on the device.
+Tensor index_of(const DocumentLists& lists, const Tensor& positions, Device device);
+
+}  // namespace linnet

@@ -1,0 +1,209 @@
+// Sparse transformer, fixed pattern: parameters, mixer, literal definition, registry entry.
+#include "attention/sparse_fixed/sparse_fixed.h"
+
+#include "attention/define.h"
+#include "attention/mixer_support.h"
+#include "attention/primitives/listed_attention.h"
+#include "attention/sparse_fixed/fixed_lists.h"
+
+namespace linnet {
+namespace {
+
+const std::vector<Preset> kPresets = {
+    {"survey",
+     "the survey's code: no 1/sqrt(K), and columns in the query's own block count twice",
+     {{"scale", "1"}, {"dup_own_block", "true"}}},
+    {"original",
+     "Child et al. 2019, causal: the last columns of each block",
+     {{"layout", "original"}, {"block", "128"}, {"columns", "8"}}}};
+
+class SparseFixedMixer : public AttentionMixer {
+ public:
+  SparseFixedMixer(const SparseFixedParams& params, const MixerOptions& options,
+                   const MixerScope& scope)
+      : AttentionMixer(options, scope), params_(params) {
+    const SparseFixedParams::Sizes sizes = params.sizes(options);
+    columns_ = {sizes.block, sizes.columns, params.layout == "survey"};
+  }
+
+  MixResult mix(const MixInput& input, const MixerContext& context,
+                const MixerState& state) const override {
+    refuse_key_positions(context, "sparse_fixed");
+    const BlockAttentionContext block = [&] {
+      BlockAttentionContext at = block_context(options(), context);
+      set_dropout(at, params_.dropout, options(), context, draw_key(context));
+      return at;
+    }();
+    ListedAttentionContext at;
+    at.options.scale = params_.scale.value_or(default_scale(options()));
+    at.options.dropout = block.options.dropout;
+    at.options.dropout_key = block.options.dropout_key;
+    at.query_mask = at.key_mask = context.key_mask;
+    at.place = context.place;
+    const int64_t T = input.q.size(1);
+    const Device device = input.q.value().device();
+    Variable k = input.k, v = input.v;
+    MixResult result;
+    if (options().form == Form::causal) {
+      result.state = carry_keys(input, context, state, kKeepAll);
+      k = as_dtype(result.state.at("k"), input.k.dtype());
+      v = as_dtype(result.state.at("v"), input.v.dtype());
+      const int64_t past = k.size(1) - T;
+      at.key_mask = carry_mask(mask_from_state(state, "valid"), context.key_mask, {}, k.size(0),
+                               past, T, kKeepAll, device);
+      const DocumentLists lists{columns_, past, T, true, params_.dup_own_block};
+      at.index = index_of(lists, context.positions, device);
+    } else if (context.segments.defined()) {
+      const DocumentLists lists{columns_, 0, T, false, params_.dup_own_block};
+      at.index = index_of(lists, context.positions, device);
+    } else {
+      at.options.group = columns_.block;
+      at.index = index_of(BlockwiseLists{columns_, T, params_.dup_own_block}, device);
+    }
+    result.y = listed_attention({input.q, k, v, {}}, at).y;
+    return result;
+  }
+
+  MixerCost mix_cost(const MixerShape& shape) const override {
+    const bool causal = options().form == Form::causal;
+    double pairs = 0;
+    for (int64_t i = 0; i < shape.queries; ++i) {
+      pairs += static_cast<double>(seen(i, causal ? i + 1 : shape.queries));
+    }
+    MixerCost cost;
+    cost.mixing =
+        static_cast<double>(shape.batch) * pairs * 2 * static_cast<double>(options().width);
+    if (causal) cost.bytes = carried_keys_bytes(options(), kKeepAll, shape);
+    return cost;
+  }
+
+ private:
+  // Columns among the first n tokens.
+  int64_t columns_before(int64_t n) const {
+    const int64_t inside = n % columns_.block;
+    int64_t partial = std::max<int64_t>(0, inside - (columns_.block - columns_.count));
+    if (columns_.with_first && columns_.count > 0) {
+      partial = (inside > 0 ? 1 : 0) +
+                std::max<int64_t>(0, inside - (columns_.block - columns_.count + 1));
+    }
+    return n / columns_.block * columns_.count + partial;
+  }
+  // Keys of query i among the first `keys` tokens.
+  int64_t seen(int64_t i, int64_t keys) const {
+    const int64_t begin = i - i % columns_.block, end = std::min(begin + columns_.block, keys);
+    const int64_t both = columns_before(end) - columns_before(begin);
+    return end - begin + columns_before(keys) - (params_.dup_own_block ? 0 : both);
+  }
+
+  SparseFixedParams params_;
+  Columns columns_;
+};
+
+// Multiplicity of key j for query i.
+int64_t multiplicity(const SparseFixedParams& params, const SparseFixedParams::Sizes& sizes,
+                     int64_t i, int64_t j) {
+  const int64_t inside = j % sizes.block;
+  const bool first = params.layout == "survey" && sizes.columns > 0;
+  const bool column =
+      (first && inside == 0) || inside >= sizes.block - (first ? sizes.columns - 1 : sizes.columns);
+  if (i / sizes.block == j / sizes.block) return column && params.dup_own_block ? 2 : 1;
+  return column ? 1 : 0;
+}
+
+template <typename Number>
+std::vector<Number> definition(const SparseFixedParams& params,
+                               const ReferenceSequence<Number>& s) {
+  const auto scale =
+      static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
+  const SparseFixedParams::Sizes sizes = params.sizes(s.options);
+  return softmax_attention_reference(
+      s, scale, [&](int64_t i, int64_t j) { return multiplicity(params, sizes, i, j) > 0; },
+      [&](int64_t, int64_t i, int64_t j) {
+        return std::log(static_cast<Number>(multiplicity(params, sizes, i, j)));
+      });
+}
+
+}  // namespace
+
+void SparseFixedParams::describe(ConfigDescription<SparseFixedParams>& d) {
+  describe_preset(d, kPresets);
+  d.field("block", &SparseFixedParams::block,
+          "tokens b of a block; null: K, or 2 K where no column fits")
+      .range(1, 1 << 20)
+      .unit("tokens");
+  d.field("columns", &SparseFixedParams::columns,
+          "global columns g of every block; null: as many as keep to 2 K keys a query at the "
+          "model's length")
+      .range(0, 1 << 20);
+  d.choice("layout", &SparseFixedParams::layout, {"survey", "original"},
+           "columns are the first token of a block and its last g - 1, or its last g");
+  d.field("dup_own_block", &SparseFixedParams::dup_own_block,
+          "columns in the query's own block count twice, as in the survey's code");
+  describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
+  describe_dropout(d);
+}
+
+MixerTraits SparseFixedParams::traits(MixerTraits traits) const {
+  if (columns.value_or(0) > 0) traits.growth = "T^2 g / b";
+  return traits;
+}
+
+SparseFixedParams::Sizes SparseFixedParams::sizes(const MixerOptions& options) const {
+  const int64_t K = options.head_width(), n = options.max_length;
+  Sizes sizes{block.value_or(K), 0};
+  if (columns.has_value()) {
+    sizes.columns = *columns;
+  } else {
+    require_usage(n > 0,
+                  "sparse_fixed: how many columns keep to the budget depends on the length; "
+                  "set columns (or the training context)");
+    const int64_t others = (n + sizes.block - 1) / sizes.block - 1;
+    if (others > 0) {
+      sizes.columns = std::clamp<int64_t>((2 * K - sizes.block) / others, 0, sizes.block);
+      if (sizes.columns == 0 && !block.has_value()) sizes.block = 2 * K;
+    }
+  }
+  require_usage(sizes.columns <= sizes.block, "sparse_fixed: ", sizes.columns,
+                " columns do not fit into a block of ", sizes.block, "; lower columns");
+  return sizes;
+}
+
+Mechanism sparse_fixed_mechanism() {
+  Mechanism facts;
+  facts.name = "sparse_fixed";
+  facts.title = "Sparse transformer, fixed pattern: blocks and global columns";
+  facts.equation =
+      "y_i = sum_j softmax_j(scale q_i . k_j) v_j over the block of b tokens that holds i and g\n"
+      "global columns of every block (its first and last tokens); causal: j <= i";
+  facts.complexity = "time B H T (b + g T / b) (K + V), memory of decoding 2 B T H K";
+  facts.sources =
+      "Child et al. 2019, Generating Long Sequences with Sparse Transformers; a survey's code";
+  facts.traits.noncausal = facts.traits.causal = true;
+  facts.traits.decode_state = true;
+  facts.traits.growth = "T b";
+  facts.presets = kPresets;
+  facts.cost_cases = {"{block: 64, columns: 4}"};
+  facts.variants = {"{block: 7, columns: 3}", "{block: 8, columns: 2, layout: original, scale: 1}",
+                    "{block: 5, columns: 2, dup_own_block: true}"};
+  const auto soft_max = [](const ReferenceSequence<double>& s) {
+    return softmax_attention_reference(
+        s, 1 / std::sqrt(static_cast<double>(s.K)), [](int64_t, int64_t) { return true; },
+        [](int64_t, int64_t, int64_t) { return 0.0; });
+  };
+  facts.limits = {{"a block that holds everything gives soft-max attention",
+                   "{block: 64, columns: 2}",
+                   {Form::noncausal, Form::causal},
+                   {},
+                   soft_max},
+                  {"so do columns everywhere",
+                   "{block: 6, columns: 6}",
+                   {Form::noncausal, Form::causal},
+                   {},
+                   soft_max}};
+  return define_mechanism<SparseFixedParams, SparseFixedMixer>(
+      std::move(facts), [](const SparseFixedParams& params, const auto& sequence) {
+        return definition(params, sequence);
+      });
+}
+
+}  // namespace linnet

@@ -1,0 +1,29 @@
+// Sparse transformer, fixed pattern: the block of a token and global columns (Child et al. 2019).
+#pragma once
+
+#include "attention/registry.h"
+
+namespace linnet {
+
+struct SparseFixedParams {
+  std::string preset = "none";
+  std::optional<int64_t> block;
+  std::optional<int64_t> columns;
+  std::string layout = "survey";
+  bool dup_own_block = false;
+  std::optional<double> scale;
+  std::optional<double> dropout;
+
+  // Block and columns of the options, or those that keep to 2 K keys a query.
+  struct Sizes {
+    int64_t block, columns;
+  };
+
+  static void describe(ConfigDescription<SparseFixedParams>& d);
+  MixerTraits traits(MixerTraits traits) const;
+  Sizes sizes(const MixerOptions& options) const;
+};
+
+Mechanism sparse_fixed_mechanism();
+
+}  // namespace linnet

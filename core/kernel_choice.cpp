@@ -1,0 +1,49 @@
+#include "core/kernel_choice.h"
+
+#include <array>
+#include <utility>
+
+#include "core/cuda/backend.h"
+#include "core/error.h"
+
+namespace linnet {
+namespace {
+
+thread_local KernelChoice chosen = KernelChoice::automatic;
+
+}  // namespace
+
+KernelChoice kernel_choice_from_name(std::string_view name) {
+  constexpr std::array<std::pair<std::string_view, KernelChoice>, 3> kNames{
+      {{"auto", KernelChoice::automatic},
+       {"plain", KernelChoice::plain},
+       {"tensor_cores", KernelChoice::tensor_cores}}};
+  for (const auto& [known, value] : kNames) {
+    if (known == name) return value;
+  }
+  throw UsageError(concat("unknown backend '", name, "'; expected auto, plain or tensor_cores"));
+}
+
+KernelChoice kernel_choice() {
+  return chosen;
+}
+
+UseKernels::UseKernels(KernelChoice choice, Device device) : before_(chosen) {
+  require_usage(choice != KernelChoice::tensor_cores || device.kind == DeviceKind::cuda,
+                "backend tensor_cores needs a CUDA device, and this runs on ", name_of(device),
+                "; use --device cuda, or backend auto");
+  chosen = choice;
+}
+
+UseKernels::~UseKernels() {
+  chosen = before_;
+}
+
+void require_plain_allowed(std::string_view operation, const Tensor& x) {
+  require_usage(
+      chosen != KernelChoice::tensor_cores || !on_cuda(x) || x.size(1) < kFewestTensorCoreTokens,
+      operation, " has no kernels on tensor cores, which backend tensor_cores asks for; ",
+      "use backend auto");
+}
+
+}  // namespace linnet

@@ -1,0 +1,44 @@
+// Which kernels of attention compute on a GPU: plain ones, which cover everything, or those on
+// tensor cores, which cover some of it and round operands of products to bf16. `backend` in recipes
+// and on the command line.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/tensor.h"
+
+namespace linnet {
+
+// `automatic` takes tensor cores where they cover a call, and says once for each reason where they
+// do not; `tensor_cores` refuses such a call.
+enum class KernelChoice : uint8_t { automatic, plain, tensor_cores };
+
+// Throws UsageError that lists the names: auto, plain, tensor_cores.
+KernelChoice kernel_choice_from_name(std::string_view name);
+
+// What this thread's calls take: automatic until UseKernels says otherwise.
+KernelChoice kernel_choice();
+
+// While this lives, calls of this thread take these kernels. Work on `device` alone: throws
+// UsageError where tensor cores are demanded of a CPU.
+class UseKernels {
+ public:
+  UseKernels(KernelChoice choice, Device device);
+  ~UseKernels();
+  UseKernels(const UseKernels&) = delete;
+  UseKernels& operator=(const UseKernels&) = delete;
+
+ private:
+  KernelChoice before_;
+};
+
+// Of shorter pieces (decoding token by token), chunks on tensor cores would be mostly empty: the
+// plain kernels take them, whatever was chosen.
+inline constexpr int64_t kFewestTensorCoreTokens = 16;
+
+// For an operation on x that has plain kernels alone, x a tensor [B,T,...]: throws UsageError where
+// tensor cores are demanded of a device.
+void require_plain_allowed(std::string_view operation, const Tensor& x);
+
+}  // namespace linnet

@@ -1,0 +1,13 @@
+// Parameters that are exponents of a recurrence.
+#pragma once
+
+#include <string_view>
+
+namespace linnet {
+
+// Whether a parameter is a rate of a recurrence: a part of its name is "rates". Rates are
+// multiplied by the number of tokens that passed, so that bf16 would turn them into others: in a
+// model that computes in bf16 their variables are the master weights themselves.
+bool is_rate(std::string_view name);
+
+}  // namespace linnet

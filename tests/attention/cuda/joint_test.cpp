@@ -1,0 +1,149 @@
+// What EVA and Transformer-LS share, on the CUDA device against the CPU.
+#include "attention/joint/block_bias.h"
+#include "attention/joint/joint_softmax.h"
+#include "attention/joint/packed_chunks.h"
+#include "tests/attention/packed_documents.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+constexpr int64_t B = 2, T = 19, H = 3, K = 5;
+
+Tensor holes() {
+  const Tensor mask = Tensor::full({B, T}, 1, DType::u8);
+  for (const int64_t token : {2, 4, 5, 6, 7, 18, 30}) mask.data<uint8_t>()[token] = 0;
+  return mask;
+}
+
+Tensor documents() {
+  const Tensor segments = Tensor::zeros({B, T}, DType::i32);
+  for (int64_t t = 0; t < T; ++t) {
+    segments.data<int32_t>()[t] = t < 5 ? 0 : t < 6 ? 1 : 2;
+    segments.data<int32_t>()[T + t] = t < 11 ? 0 : 1;
+  }
+  return segments;
+}
+
+// y and gradients of everything that moves rows, in one dtype.
+std::vector<Tensor> moved(DType dtype, Device device) {
+  const Variable x(test::random_tensor({B, T, H, K}, "x").to(dtype).to(device), true);
+  const PackedChunks packed = packed_chunks(documents().to(device), 4);
+  std::vector<Variable> all{take_tokens(x, 3, 7), chunk_rows(x, 4), swap_middle(x),
+                            packed_rows(x, packed)};
+  std::vector<Tensor> seeds;
+  for (size_t i = 0; i < all.size(); ++i) {
+    seeds.push_back(test::random_tensor(all[i].shape(), std::to_string(i)).to(dtype).to(device));
+  }
+  backward(all, seeds);
+  std::vector<Tensor> out{x.grad()};
+  for (const Variable& y : all) out.push_back(y.value());
+  const Tensor mask = holes().to(device);
+  const ChunkMasks whole = chunk_masks(mask, B, T, 4, 2, device);
+  const ChunkMasks plain = chunk_masks({}, B, T, 4, 2, device);
+  const ChunkMasks of_packed = packed_masks(mask, packed, 2);
+  for (const Tensor& each :
+       {whole.tokens, whole.chunks, plain.tokens, of_packed.tokens, of_packed.chunks, packed.begins,
+        packed.places, packed.documents, packed.earlier}) {
+    out.push_back(each);
+  }
+  EXPECT_FALSE(plain.chunks.defined());
+  for (const auto kind : {KeyLists::Kind::all, KeyLists::Kind::block, KeyLists::Kind::back,
+                          KeyLists::Kind::completed}) {
+    KeyLists rule;
+    rule.kind = kind;
+    rule.size = 4;
+    rule.before = 2;
+    rule.rank = kind == KeyLists::Kind::completed ? 2 : 1;
+    rule.first = 5;
+    rule.offset = kind == KeyLists::Kind::block || kind == KeyLists::Kind::back ? 3 : 0;
+    rule.lists = T;
+    rule.length = 7;
+    rule.keys = T + 2;
+    out.push_back(key_lists(rule, device));
+    if (kind != KeyLists::Kind::all) out.push_back(packed_lists(rule, packed));
+  }
+  for (Tensor& each : out) each = each.to(Device{});
+  return out;
+}
+
+TEST(CudaJoint, RowsAndListsAreThoseOfTheCpu) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const std::vector<Tensor> expected = moved(dtype, Device{}), got = moved(dtype, test::kGpu);
+    ASSERT_EQ(got.size(), expected.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      SCOPED_TRACE(i);
+      EXPECT_CLOSE(got[i], expected[i], test::tolerance_of(dtype));
+    }
+  }
+}
+
+// Parts without keys, in the first, in the second, in both.
+std::vector<Tensor> joined(DType dtype, Device device) {
+  const auto leaf = [&](const Tensor& x) { return Variable(x.to(dtype).to(device), true); };
+  const Tensor a = test::random_tensor({B, T, H}, "la"), b = test::random_tensor({B, T, H}, "lb");
+  const double none = -std::numeric_limits<double>::infinity();
+  a.data<double>()[1] = a.data<double>()[2] = b.data<double>()[2] = b.data<double>()[3] = none;
+  const Tensor y_a = test::random_tensor({B, T, H, K}, "a"),
+               y_b = test::random_tensor({B, T, H, K}, "b");
+  std::fill_n(y_a.data<double>() + K, 2 * K, 0.0);
+  std::fill_n(y_b.data<double>() + 2 * K, 2 * K, 0.0);
+  const ListedAttentionResult one{leaf(y_a), leaf(a)}, two{leaf(y_b), leaf(b)};
+  const Variable y = joint_softmax(one, two);
+  backward({y}, {test::random_tensor(y.shape(), "dy").to(dtype).to(device)});
+  std::vector<Tensor> out{y.value(), one.y.grad(), one.log_sum_exp.grad(), two.y.grad(),
+                          two.log_sum_exp.grad()};
+  for (Tensor& each : out) each = each.to(Device{});
+  EXPECT_EQ(out[0].to_vector<double>()[static_cast<size_t>(2 * K)], 0);
+  return out;
+}
+
+TEST(CudaJoint, TwoPartsOfASoftMaxAreThoseOfTheCpu) {
+  const std::vector<Tensor> expected = joined(DType::f64, Device{});
+  const std::vector<Tensor> got = joined(DType::f32, test::kGpu);
+  for (size_t i = 0; i < got.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_CLOSE(got[i], expected[i], 2e-6);
+  }
+}
+
+// A bias by distance and its gradient, of a row from token 5 on and of packed documents.
+std::vector<Tensor> biased(DType dtype, Device device) {
+  KeyLists rule;
+  rule.kind = KeyLists::Kind::block;
+  rule.size = 4;
+  rule.before = 2;
+  rule.first = 5;
+  rule.length = 7;
+  const int64_t count = block_distances(rule).count;
+  const Variable values(test::random_tensor({count, H}, "values").to(dtype).to(device), true);
+  const PackedChunks packed = packed_chunks(documents().to(device), 4);
+  std::vector<Variable> all{block_bias(values, rule, T, {}),
+                            block_bias(values, rule, T, packed.documents)};
+  std::vector<Tensor> seeds;
+  for (const Variable& y : all) {
+    seeds.push_back(test::random_tensor(y.shape(), "d").to(dtype).to(device));
+  }
+  backward(all, seeds);
+  return {all[0].value().to(Device{}), all[1].value().to(Device{}), values.grad().to(Device{})};
+}
+
+TEST(CudaJoint, BiasesByDistanceAreThoseOfTheCpu) {
+  const std::vector<Tensor> expected = biased(DType::f64, Device{});
+  const std::vector<Tensor> got = biased(DType::f32, test::kGpu);
+  for (size_t i = 0; i < got.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_CLOSE(got[i], expected[i], 2e-6);
+  }
+}
+
+TEST(CudaJoint, PackedDocumentsAreSeparate) {
+  for (const auto& [mechanism, parameters] :
+       {std::pair{"eva", "{window: 6, chunk: 3, overlap: true, distance_bias: true}"},
+        {"longshort", "{window: 5, chunk: 3, rank: 2}"}}) {
+    test::expect_packed_documents_are_separate(mechanism, parameters, DType::f32, test::kGpu, 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace linnet

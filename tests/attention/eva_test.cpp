@@ -1,0 +1,95 @@
+// EVA: what the conformance suite cannot know: parameter counts, packed rows, draws.
+#include "attention/eva/eva.h"
+
+#include "attention/eva/eva_definition.h"
+#include "tests/attention/packed_documents.h"
+#include "tests/tensor_helpers.h"
+
+namespace linnet {
+namespace {
+
+constexpr int64_t kHeads = 2, kWidth = 4;
+
+std::unique_ptr<TokenMixer> mixer_of(ParameterSet& set, const std::string& parameters, Form form) {
+  MixerOptions options;
+  options.width = kHeads * kWidth;
+  options.heads = kHeads;
+  options.form = form;
+  const ParameterScope root(set);
+  auto mixer = find_mechanism("eva").make(parse_yaml(parameters, "test"), options,
+                                          {root.child("own"), root.child("tied")});
+  set.materialize(4, DType::f64, DType::f64);
+  return mixer;
+}
+
+TEST(Eva, HasTwoMapsOfAHeadsWidth) {
+  const int64_t E = kHeads * kWidth, attention = 4 * (E * E + E);
+  for (const auto& [parameters, extra] : {std::pair{"{}", 2 * (kWidth * kWidth + 3 * kWidth)},
+                                          {"{norm: false}", 2 * (kWidth * kWidth + kWidth)}}) {
+    ParameterSet set;
+    mixer_of(set, parameters, Form::causal);
+    EXPECT_EQ(set.count(), attention + extra) << parameters;
+  }
+}
+
+// The released code's numbers: max(min((w + e) / 2, 64), 16) buckets, up to distance w + e.
+TEST(Eva, BucketsOfDistances) {
+  EvaParams params;
+  EXPECT_EQ(params.buckets(Form::causal), 64);
+  params.window = 16;
+  EXPECT_EQ(params.buckets(Form::noncausal), 16);
+  // Causal: 8 exact distances, then 8 buckets up to 16; keys behind the query count as its own.
+  EXPECT_EQ(params.bucket(Form::causal, 3), 0);
+  EXPECT_EQ(params.bucket(Form::causal, -7), 7);
+  EXPECT_EQ(params.bucket(Form::causal, -8), 8);
+  EXPECT_EQ(params.bucket(Form::causal, -15), 15);
+  // Noncausal: either side has 8, of which 4 are exact.
+  EXPECT_EQ(params.bucket(Form::noncausal, -3), 3);
+  EXPECT_EQ(params.bucket(Form::noncausal, 3), 11);
+  EXPECT_EQ(params.bucket(Form::noncausal, 15), 15);
+  params.compat = params.overlap = true;
+  EXPECT_EQ(params.bucket(Form::noncausal, -11), 3);  // 8 places earlier
+}
+
+TEST(Eva, ChunksDivideWindows) {
+  ParameterSet set;
+  EXPECT_THROW(mixer_of(set, "{window: 12, chunk: 5}", Form::causal), UsageError);
+  ParameterSet other;
+  EXPECT_THROW(mixer_of(other, "{}", Form::cross), UsageError);
+}
+
+TEST(Eva, PackedDocumentsAreSeparate) {
+  for (const char* parameters :
+       {"{window: 6, chunk: 3, overlap: true, distance_bias: true}", "{window: 128, chunk: 64}"}) {
+    test::expect_packed_documents_are_separate("eva", parameters, DType::f64, Device{}, 1e-11);
+  }
+}
+
+// Training adds the recorded noise to the proposals: with one token a chunk's value does not
+// change, with more it does.
+TEST(Eva, TrainingDrawsProposals) {
+  const auto difference = [](const char* parameters) {
+    ParameterSet set;
+    const auto mixer = mixer_of(set, parameters, Form::causal);
+    const auto& attention = dynamic_cast<const AttentionMixer&>(*mixer);
+    const auto leaf = [](const char* name) {
+      return Variable(test::random_tensor({2, 9, kHeads, kWidth}, name));
+    };
+    const MixInput input{leaf("q"), leaf("k"), leaf("v"), {}, {}};
+    MixerContext context;
+    context.random = RandomKey{7, 3, 0};
+    context.place.examples = Tensor::from(std::vector<int64_t>{3, 4}, {2});
+    const Tensor plain = attention.mix(input, context, {}).y.value();
+    CallDraws used;
+    context.training = true;
+    context.record = &used;
+    const Tensor noisy = attention.mix(input, context, {}).y.value();
+    EXPECT_EQ(used.draws.size(), 1);
+    return conformance::largest_difference(noisy, plain);
+  };
+  EXPECT_GT(difference("{window: 3, chunk: 3}"), 1e-3);
+  EXPECT_LT(difference("{window: 1, chunk: 1}"), 1e-12);
+}
+
+}  // namespace
+}  // namespace linnet

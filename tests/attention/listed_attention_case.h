@@ -1,0 +1,98 @@
+// A random problem of listed attention, for its tests on the CPU and on devices.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "attention/primitives/listed_attention.h"
+#include "tests/tensor_helpers.h"
+
+namespace linnet::test {
+
+struct ListedSizes {
+  int64_t B = 2, Tq = 11, Tk = 9, H = 4, G = 2, K = 5, V = 3, length = 6, group = 1;
+  int64_t index_rows = 2, index_heads = 4;
+};
+
+// Host tensors; sequences in f64.
+struct ListedCase {
+  ListedSizes s;
+  ListedAttentionContext context;
+  Tensor q, k, v, bias, dy, dlse;
+
+  explicit ListedCase(const ListedSizes& sizes = {}) : s(sizes) {
+    q = random_tensor({s.B, s.Tq, s.H, s.K}, "q");
+    k = random_tensor({s.B, s.Tk, s.G, s.K}, "k");
+    v = random_tensor({s.B, s.Tk, s.G, s.V}, "v");
+    dy = random_tensor({s.B, s.Tq, s.H, s.V}, "dy");
+    dlse = random_tensor({s.B, s.Tq, s.H}, "dlse");
+    context.options.scale = 0.6;
+    context.options.group = s.group;
+    const int64_t lists = (s.Tq + s.group - 1) / s.group;
+    context.index = Tensor::empty({s.index_rows, s.index_heads, lists, s.length}, DType::i32);
+    const RandomKey key = RandomKey{4, 0, 0}.at("index");
+    for (int64_t i = 0; i < context.index.elements(); ++i) {
+      // Empty places, keys more than once, and a list without any key.
+      const auto drawn = static_cast<int32_t>(key.below(static_cast<uint64_t>(i), s.Tk + 2)) - 2;
+      const bool empty = i / s.length % lists == 1;
+      context.index.data<int32_t>()[i] = empty ? -1 : std::max(drawn, -1);
+    }
+  }
+  // The first place of every second query is excluded.
+  void add_bias(int64_t rows, int64_t heads) {
+    bias = random_tensor({rows, heads, s.Tq, s.length}, "bias");
+    for (int64_t i = 0; i < bias.elements(); i += 2 * s.length) {
+      bias.data<double>()[i] = -std::numeric_limits<double>::infinity();
+    }
+  }
+  // Every third query and fourth key is masked, and what it holds is NaN.
+  void mask() {
+    const auto punch = [&](int64_t T, int64_t period, std::initializer_list<Tensor> sequences) {
+      std::vector<uint8_t> valid(static_cast<size_t>(s.B * T), 1);
+      for (size_t i = 1; i < valid.size(); i += static_cast<size_t>(period)) valid[i] = 0;
+      for (const Tensor& x : sequences) {
+        const int64_t width = x.elements() / (s.B * T);
+        for (int64_t i = 0; i < x.elements(); ++i) {
+          if (valid[i / width] == 0) x.data<double>()[i] = std::nan("");
+        }
+      }
+      return Tensor::from(valid, {s.B, T});
+    };
+    context.query_mask = punch(s.Tq, 3, {q, dy, dlse});
+    context.key_mask = punch(s.Tk, 4, {k, v});
+  }
+  void drop(double probability) {
+    context.options.dropout = probability;
+    context.options.dropout_key = RandomKey{3, 4, 5};
+    context.place.time_offset = 7;
+    std::vector<int64_t> examples(static_cast<size_t>(s.B));
+    for (int64_t b = 0; b < s.B; ++b) examples[b] = 17 - 3 * b;
+    context.place.examples = Tensor::from(examples, {s.B});
+  }
+
+  // y, log_sum_exp and the gradients of q, k, v and bias on the host; inputs are first rounded.
+  std::vector<Tensor> results(DType rounded, DType dtype, Device device = {}) const {
+    std::vector<Variable> in;
+    for (const Tensor* x : {&q, &k, &v, &bias}) {
+      in.push_back(x->defined() ? Variable(x->to(rounded).to(dtype).to(device), true) : Variable());
+    }
+    ListedAttentionContext at = context;
+    for (Tensor* x : {&at.index, &at.query_mask, &at.key_mask, &at.place.examples}) {
+      if (x->defined()) *x = x->to(device);
+    }
+    const auto [y, lse] = listed_attention({in[0], in[1], in[2], in[3]}, at);
+    EXPECT_EQ(y.dtype(), dtype);
+    EXPECT_EQ(lse.dtype(), dtype == DType::f64 ? DType::f64 : DType::f32);
+    EXPECT_EQ(y.value().device(), device);
+    backward({y, lse}, {dy.to(rounded).to(dtype).to(device), dlse.to(lse.dtype()).to(device)});
+    std::vector<Tensor> out{y.value().to(Device{}), lse.value().to(Device{})};
+    for (const Variable& x : in) {
+      if (x.defined()) out.push_back(x.grad().to(Device{}));
+    }
+    return out;
+  }
+};
+
+}  // namespace linnet::test

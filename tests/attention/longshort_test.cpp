@@ -1,0 +1,73 @@
+// Long-short attention: parameter counts of the specification, packed rows.
+#include "attention/longshort/longshort.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/attention/packed_documents.h"
+
+namespace linnet {
+namespace {
+
+// Trained numbers of a layer.
+int64_t count_of(const char* mechanism, const char* parameters, Form form, int64_t width,
+                 int64_t heads) {
+  ParameterSet set;
+  MixerOptions options;
+  options.width = width;
+  options.heads = heads;
+  options.form = form;
+  const ParameterScope root(set);
+  find_mechanism(mechanism).make(parse_yaml(parameters, "test"), options,
+                                 {root.child("own"), root.child("tied")});
+  int64_t count = 0;
+  for (const ParameterSet::Entry& entry : set.entries()) count += entry.shape.elements();
+  return count;
+}
+
+struct Published {
+  const char* parameters;
+  Form form;
+  int64_t layers, width, heads;
+  double without, with;  // millions of the model with soft-max attention, and with this one
+};
+
+TEST(Longshort, HasTheParametersOfThePublishedModels) {
+  for (const Published& model :
+       {Published{"{preset: lavo}", Form::causal, 12, 768, 12, 122.32, 136.61},
+        {"{preset: lavo}", Form::causal, 6, 512, 4, 54.40, 57.57},
+        {"{preset: lavo}", Form::causal, 6, 512, 8, 123.70, 126.88},
+        {"{preset: lavo}", Form::noncausal, 6, 512, 4, 54.40, 55.20},
+        {"{preset: lavo_summarization}", Form::noncausal, 6, 512, 8, 123.70, 124.11}}) {
+    const int64_t extra =
+        count_of("longshort", model.parameters, model.form, model.width, model.heads) -
+        count_of("softmax", "{}", model.form, model.width, model.heads);
+    EXPECT_NEAR(model.without + static_cast<double>(model.layers * extra) / 1e6, model.with, 0.0101)
+        << model.parameters << " " << name_of(model.form) << " of width " << model.width;
+  }
+}
+
+TEST(Longshort, HasTheParametersOfItsParts) {
+  const int64_t E = 12, H = 3, r = 2, m = 5;
+  const auto extra = [&](const char* parameters, Form form) {
+    return count_of("longshort", parameters, form, E, H) - count_of("softmax", "{}", form, E, H);
+  };
+  EXPECT_EQ(extra("{rank: 2}", Form::causal), 2 * E * E + E * H * r + H * r + 3 * E);
+  EXPECT_EQ(extra("{landmarks: 5}", Form::noncausal), E * H * m + H * m + 4 * E);
+  EXPECT_EQ(extra("{landmarks: 0, norm: false}", Form::noncausal), 0);
+  // Without biases of the projections.
+  EXPECT_EQ(extra("{relative: false, norm: false}", Form::causal), E * H + H - 4 * E);
+}
+
+TEST(Longshort, PackedDocumentsAreSeparate) {
+  for (const char* parameters : {"{window: 5, chunk: 3, rank: 2}", "{window: 16, chunk: 64}"}) {
+    test::expect_packed_documents_are_separate("longshort", parameters, DType::f64, Device{},
+                                               1e-11);
+  }
+}
+
+TEST(Longshort, CrossIsRefused) {
+  EXPECT_THROW(count_of("longshort", "{}", Form::cross, 4, 2), UsageError);
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,114 @@
+// Products of small matrices, and the inverse by iteration: gradients, norms, convergence.
+#include "attention/primitives/matrices.h"
+
+#include "attention/iterated_inverse_definition.h"
+#include "autograd/arithmetic.h"
+#include "autograd/grad_check.h"
+#include "tests/tensor_helpers.h"
+
+namespace linnet {
+namespace {
+
+// Soft-max-like matrices: positive, rows that sum to 1, the diagonal about `weight` of it.
+Tensor stochastic(int64_t G, int64_t p, double weight) {
+  const Tensor a = test::random_tensor({G, p, p}, "a");
+  double* at = a.data<double>();
+  for (int64_t row = 0; row < G * p; ++row) {
+    double sum = 0;
+    for (int64_t j = 0; j < p; ++j) sum += at[row * p + j] = std::exp(at[row * p + j]);
+    for (int64_t j = 0; j < p; ++j) {
+      at[row * p + j] *= (1 - weight) / sum;
+      if (row % p == j) at[row * p + j] += weight;
+    }
+  }
+  return a;
+}
+
+TEST(Matrices, ProductsAndSwapsHaveTheirGradients) {
+  const auto function = [](const std::vector<Variable>& in) {
+    const Variable swapped = reshape(swap_tokens_and_heads(in[1]), {4, 5, 3});
+    return std::vector<Variable>{matrix_product(in[0], swapped)};
+  };
+  const GradCheckResult result = grad_check(
+      function, {test::random_tensor({4, 2, 5}, "left"), test::random_tensor({2, 5, 2, 3}, "x")});
+  EXPECT_TRUE(result.passed) << result.message;
+}
+
+TEST(Matrices, ASwapPutsHeadsBeforeTokens) {
+  const Tensor x = test::random_tensor({2, 3, 4, 5}, "x");
+  const Tensor y = swap_tokens_and_heads(Variable(x)).value();
+  ASSERT_EQ(y.shape(), Shape({2, 4, 3, 5}));
+  // [1,2,3,4] of x is [1,3,2,4] of y.
+  EXPECT_EQ(y.data<double>()[((1 * 4 + 3) * 3 + 2) * 5 + 4],
+            x.data<double>()[((1 * 3 + 2) * 4 + 3) * 5 + 4]);
+}
+
+TEST(Matrices, ShapesThatDoNotFitAreRefused) {
+  const Variable a(Tensor::zeros({2, 3, 4}, DType::f64)), b(Tensor::zeros({2, 3, 4}, DType::f64));
+  EXPECT_NE(test::message_of<Error>([&] { matrix_product(a, b); }).find("is not"),
+            std::string::npos);
+  EXPECT_NE(test::message_of<Error>([&] {
+              iterated_inverse(a, 6, InverseNorm::matrix);
+            }).find("expected square matrices [G,p,p], got [2, 3, 4]"),
+            std::string::npos);
+}
+
+TEST(IteratedInverse, HasTheGradientOfEveryStepAndOfTheNorm) {
+  for (const InverseNorm norm : {InverseNorm::matrix, InverseNorm::batch}) {
+    const auto function = [&](const std::vector<Variable>& in) {
+      return std::vector<Variable>{iterated_inverse(in[0], 3, norm)};
+    };
+    const GradCheckResult result = grad_check(function, {stochastic(3, 4, 0.2)});
+    EXPECT_TRUE(result.passed) << result.message;
+  }
+}
+
+// The norm of each matrix, or the largest of them for all.
+TEST(IteratedInverse, IsTheDefinitionWithEitherNorm) {
+  constexpr int64_t G = 3, p = 5;
+  const Tensor a = stochastic(G, p, 0.1);
+  std::vector<std::vector<double>> matrices;
+  double largest = 0;
+  for (int64_t g = 0; g < G; ++g) {
+    const double* at = a.data<double>() + g * p * p;
+    matrices.emplace_back(at, at + p * p);
+    largest = std::max(largest, largest_column_sum(matrices.back(), p));
+  }
+  for (const InverseNorm norm : {InverseNorm::matrix, InverseNorm::batch}) {
+    std::vector<double> expected;
+    for (const std::vector<double>& matrix : matrices) {
+      const double own = largest_column_sum(matrix, p);
+      const std::vector<double> z =
+          iterated_inverse_definition(matrix, p, 6, norm == InverseNorm::matrix ? own : largest);
+      expected.insert(expected.end(), z.begin(), z.end());
+    }
+    EXPECT_TRUE(test::close(iterated_inverse(Variable(a), 6, norm).value(),
+                            Tensor::from(expected, {G, p, p}), 1e-12));
+  }
+}
+
+TEST(IteratedInverse, ConvergesToTheInverse) {
+  constexpr int64_t p = 6;
+  const Tensor a = stochastic(2, p, 0.3);
+  const Variable z = iterated_inverse(Variable(a), 25, InverseNorm::matrix);
+  const Tensor product = matrix_product(Variable(a), z).value();
+  for (int64_t i = 0; i < product.elements(); ++i) {
+    EXPECT_NEAR(product.data<double>()[i], i % p == i / p % p ? 1 : 0, 1e-10);
+  }
+}
+
+TEST(IteratedInverse, LeavesRowsAndColumnsOfZerosAlone) {
+  constexpr int64_t p = 4;
+  const Tensor a = stochastic(1, p, 0.3), zeros = Tensor::zeros({1, p, p}, DType::f64);
+  for (int64_t i = 0; i < p; ++i) a.data<double>()[i * p + 2] = a.data<double>()[2 * p + i] = 0;
+  const Tensor z = iterated_inverse(Variable(a), 20, InverseNorm::matrix).value();
+  for (int64_t i = 0; i < p; ++i) {
+    EXPECT_EQ(z.data<double>()[i * p + 2], 0);
+    EXPECT_EQ(z.data<double>()[2 * p + i], 0);
+  }
+  EXPECT_TRUE(
+      test::same_bits(iterated_inverse(Variable(zeros), 6, InverseNorm::matrix).value(), zeros));
+}
+
+}  // namespace
+}  // namespace linnet

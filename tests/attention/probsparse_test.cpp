@@ -1,0 +1,93 @@
+// ProbSparse attention: what the conformance suite cannot know: how many queries are exact, and
+// which.
+#include "attention/probsparse/probsparse.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "attention/probsparse/active_queries.h"
+#include "core/yaml.h"
+#include "tests/tensor_helpers.h"
+
+namespace linnet {
+namespace {
+
+TEST(Probsparse, CountsAreThoseOfThePapers) {
+  ProbsparseParams skyformer;
+  skyformer.budget = 128;
+  for (const auto& [length, count] : {std::pair{1024, 133}, {2048, 136}, {4096, 144}}) {
+    EXPECT_EQ(probsparse_count(length, skyformer.factor_at(length)), count);
+  }
+  EXPECT_EQ(probsparse_count(96, 5), 25);  // Informer: 5 ceil(ln 96)
+  EXPECT_EQ(probsparse_count(3, 5), 3);
+  EXPECT_EQ(probsparse_count(1, 5), 1);
+  EXPECT_THROW(skyformer.factor_at(0), UsageError);
+}
+
+TEST(Probsparse, PresetsSetTheFactor) {
+  const Mechanism& probsparse = find_mechanism("probsparse");
+  const auto option = [&](const char* preset, const char* name) {
+    return probsparse.resolve(parse_yaml(concat("{preset: ", preset, "}"), "test"))
+        .find(name)
+        ->raw();
+  };
+  EXPECT_EQ(option("lavo", "factor"), "5");
+  EXPECT_EQ(option("skyformer", "budget"), "128");
+}
+
+TEST(Probsparse, CausalAndCrossAreRefused) {
+  ParameterSet set;
+  const ParameterScope root(set);
+  MixerOptions options;
+  options.width = 4;
+  options.heads = 2;
+  for (const Form form : {Form::causal, Form::cross}) {
+    options.form = form;
+    EXPECT_THROW(
+        find_mechanism("probsparse")
+            .make(parse_yaml("{}", "test"), options, {root.child("own"), root.child("tied")}),
+        UsageError);
+  }
+}
+
+// One key that only query 3 meets: over all keys, its largest product is far above the mean.
+TEST(Probsparse, TheQueryThatStandsOutIsFirst) {
+  constexpr int64_t T = 9;
+  const Tensor q = Tensor::zeros({1, T, 1, 2}, DType::f64);
+  const Tensor k = Tensor::zeros({1, T, 1, 2}, DType::f64);
+  q.data<double>()[3 * 2] = 1;
+  k.data<double>()[5 * 2] = 8;
+  // Every query samples every key once.
+  const Tensor draws = Tensor::empty({T, T}, DType::f64);
+  for (int64_t i = 0; i < T * T; ++i) {
+    draws.data<double>()[i] = (static_cast<double>(i % T) + 0.5) / static_cast<double>(T);
+  }
+  const Tensor active = active_queries(q, k, {}, draws, {}, 16);
+  const std::vector<int32_t> expected{3, 0, 1, 2, 4, 5, 6, 7, 8};  // the others are equal
+  EXPECT_EQ(active.to_vector<int32_t>(), expected);
+}
+
+TEST(Probsparse, SamplesAreAFunctionOfTheSeedAlone) {
+  const RandomKey key = RandomKey{5, 0, 0}.at("samples");
+  const Tensor q = test::random_tensor({2, 50, 2, 4}, "q"),
+               k = test::random_tensor({2, 50, 2, 4}, "k");
+  const Tensor first = active_queries(q, k, {}, {}, key, 2);
+  EXPECT_EQ(active_queries(q, k, {}, {}, key, 2).to_vector<int32_t>(), first.to_vector<int32_t>());
+  const Tensor drawn = probsparse_draws(key, 50, 2);
+  EXPECT_EQ(active_queries(q, k, {}, drawn, {}, 2).to_vector<int32_t>(),
+            first.to_vector<int32_t>());
+  EXPECT_NE(active_queries(q, k, {}, {}, key.at("other"), 2).to_vector<int32_t>(),
+            first.to_vector<int32_t>());
+  // Equal rows of a batch sample the same keys, and so do shorter ones.
+  for (int64_t i = 0; i < q.elements() / 2; ++i) {
+    q.data<double>()[q.elements() / 2 + i] = q.data<double>()[i];
+    k.data<double>()[k.elements() / 2 + i] = k.data<double>()[i];
+  }
+  const std::vector<int32_t> both = active_queries(q, k, {}, {}, key, 2).to_vector<int32_t>();
+  EXPECT_TRUE(std::equal(both.begin(), both.begin() + std::ssize(both) / 2,
+                         both.begin() + std::ssize(both) / 2));
+}
+
+}  // namespace
+}  // namespace linnet

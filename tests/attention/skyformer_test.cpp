@@ -1,0 +1,144 @@
+// Skyformer: what the conformance suite cannot know: what it approximates, the spectrum that its
+// inverse relies on, independence of the padded length.
+#include "attention/skyformer/skyformer.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "attention/gaussian_kernel.h"
+#include "attention/primitives/matrices.h"
+#include "attention/skyformer/preconditioner.h"
+#include "core/yaml.h"
+#include "tests/tensor_helpers.h"
+
+namespace linnet {
+namespace {
+
+constexpr int64_t kHeads = 2, kWidth = 3;
+
+std::unique_ptr<TokenMixer> mixer_of(ParameterSet& set, const std::string& name,
+                                     const std::string& parameters) {
+  MixerOptions options;
+  options.width = kHeads * kWidth;
+  options.heads = kHeads;
+  options.form = Form::noncausal;
+  const ParameterScope root(set);
+  auto mixer = find_mechanism(name).make(parse_yaml(parameters, "test"), options,
+                                         {root.child("own"), root.child("tied")});
+  set.materialize(4, DType::f64, DType::f64);
+  return mixer;
+}
+
+Tensor attend(const std::string& name, const std::string& parameters, const MixInput& input,
+              const MixerContext& context) {
+  ParameterSet set;
+  const auto mixer = mixer_of(set, name, parameters);
+  return dynamic_cast<const AttentionMixer&>(*mixer).mix(input, context, {}).y.value();
+}
+
+MixInput random_input(int64_t T) {
+  const auto random = [&](const char* name) {
+    return Variable(test::random_tensor({1, T, kHeads, kWidth}, name));
+  };
+  return {random("q"), random("k"), random("v"), {}, {}};
+}
+
+TEST(Skyformer, AllRowsAndAConvergedInverseGiveKernelizedAttention) {
+  constexpr int64_t T = 5;
+  const MixInput input = random_input(T);
+  // Every query and every key once.
+  std::vector<double> draws;
+  for (int64_t i = 0; i < 2 * T; ++i) draws.push_back((static_cast<double>(i % T) + 0.5) / T);
+  CallDraws given;
+  given.given_draws["rows"] = Tensor::from(draws, {1, 2 * T});
+  MixerContext context;
+  context.record = &given;
+  const Tensor found = attend("skyformer", "{rows: 10, gamma: 1.0e-9, steps: 40}", input, context);
+  EXPECT_TRUE(test::close(found, attend("kernelized", "{}", input, {}), 1e-5));
+}
+
+// Without gamma the row that was drawn twice would leave the matrix singular.
+TEST(Skyformer, ThePreconditionedMatrixHasEigenvaluesUpToOne) {
+  constexpr int64_t r = 6;
+  const Tensor rows = test::random_tensor({1, r, 1, kWidth}, "rows");
+  std::copy_n(rows.data<double>(), kWidth, rows.data<double>() + 4 * kWidth);
+  BlockAttentionContext at;
+  at.cross = true;
+  const Variable x(rows), units(unit_values(1, r, 1, DType::f64, Device{}));
+  const Variable kernel(gaussian_attention(x, x, units, at).value().reshape({1, r, r}));
+  const Preconditioned made = precondition(kernel, 0.1);
+  // The largest eigenvalue by powers; the smallest as that of the inverse.
+  const auto largest = [&](const Variable& matrix) {
+    Tensor vector = test::random_tensor({1, r, 1}, "vector");
+    double length = 0;
+    for (int step = 0; step < 300; ++step) {
+      vector = matrix_product(matrix, Variable(vector)).value();
+      const double* at = vector.data<double>();
+      length = std::sqrt(std::inner_product(at, at + r, at, 0.0));
+      for (int64_t i = 0; i < r; ++i) vector.data<double>()[i] /= length;
+    }
+    return length;
+  };
+  EXPECT_NEAR(largest(made.matrix), 1, 1e-9);
+  const Variable inverse = iterated_inverse(made.matrix, 30, InverseNorm::matrix);
+  const double smallest = 1 / largest(inverse);
+  EXPECT_GT(smallest, 0.1 / (r + 0.1) - 1e-9);  // gamma over the largest row sum
+  EXPECT_LT(smallest, 0.1);
+}
+
+TEST(Skyformer, MorePaddingChangesNothing) {
+  constexpr int64_t T = 9, kLonger = 14;
+  const MixInput input = random_input(kLonger);
+  MixerContext context;
+  context.random = RandomKey{3, 4, 0};
+  context.place.examples = Tensor::from(std::vector<int64_t>{7}, {1});
+  const auto cut = [](const Variable& x) {
+    return Variable(x.value().slice(0, {1, T, kHeads, kWidth}).clone());
+  };
+  const std::string parameters = "{rows: 8}";
+  const Tensor own =
+      attend("skyformer", parameters, {cut(input.q), cut(input.k), cut(input.v), {}, {}}, context);
+  context.key_mask = Tensor::zeros({1, kLonger}, DType::u8);
+  std::fill_n(context.key_mask.data<uint8_t>(), T, uint8_t{1});
+  const Tensor padded = attend("skyformer", parameters, input, context);
+  EXPECT_TRUE(test::close(padded.slice(0, own.shape()), own, 1e-12));
+}
+
+TEST(Skyformer, SharedDrawsSampleTheSamePlacesForAll) {
+  const Shape shape{2, 6, kHeads, kWidth};
+  const Tensor one = test::random_tensor({1, 6, kHeads, kWidth}, "one");
+  const auto twice = [&](const Tensor& row) {
+    std::vector<double> all = row.to_vector<double>();
+    all.insert(all.end(), all.begin(), all.begin() + row.elements());
+    return Variable(Tensor::from(all, shape));
+  };
+  const MixInput input{twice(one), twice(one), twice(one), {}, {}};
+  MixerContext context;
+  context.random = RandomKey{3, 4, 0};
+  context.place.examples = Tensor::from(std::vector<int64_t>{7, 8}, {2});
+  for (const std::string draws : {"shared", "per_example"}) {
+    const Tensor y = attend("skyformer", concat("{rows: 4, draws: ", draws, "}"), input, context);
+    EXPECT_EQ(static_cast<bool>(test::same_bits(y.rows(0, 1), y.rows(1, 2))), draws == "shared");
+  }
+}
+
+TEST(Skyformer, AnOddNumberOfRowsIsRefused) {
+  ParameterSet set;
+  EXPECT_NE(test::message_of<UsageError>([&] {
+              mixer_of(set, "skyformer", "{rows: 5}");
+            }).find("rows must be even, found 5"),
+            std::string::npos);
+}
+
+TEST(Skyformer, HasNoParametersOfItsOwn) {
+  const int64_t E = kHeads * kWidth;
+  for (const char* name : {"skyformer", "kernelized"}) {
+    ParameterSet set;
+    mixer_of(set, name, "{}");
+    EXPECT_EQ(set.count(), 4 * (E * E + E)) << name;
+  }
+}
+
+}  // namespace
+}  // namespace linnet

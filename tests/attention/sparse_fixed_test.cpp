@@ -1,0 +1,82 @@
+// The fixed sparse pattern: sizes that keep to the survey's budget, lists, what is refused.
+#include "attention/sparse_fixed/sparse_fixed.h"
+#include <gtest/gtest.h>
+
+#include "attention/define.h"
+#include "attention/sparse_fixed/fixed_lists.h"
+#include "core/yaml.h"
+
+namespace linnet {
+namespace {
+
+SparseFixedParams params_of(const std::string& text) {
+  return parse_config<SparseFixedParams>(
+      apply_preset(parse_yaml(text, "test"), find_mechanism("sparse_fixed").presets));
+}
+
+TEST(SparseFixed, SizesKeepToTheSurveysBudget) {
+  const auto sizes = [](int64_t head_width, int64_t length) {
+    MixerOptions options;
+    options.width = 4 * head_width;
+    options.heads = 4;
+    options.max_length = length;
+    const SparseFixedParams::Sizes found = params_of("{preset: survey}").sizes(options);
+    return std::pair(found.block, found.columns);
+  };
+  EXPECT_EQ(sizes(64, 257), std::pair(64L, 16L));
+  EXPECT_EQ(sizes(64, 512), std::pair(64L, 9L));
+  EXPECT_EQ(sizes(64, 1024), std::pair(64L, 4L));
+  EXPECT_EQ(sizes(64, 2048), std::pair(64L, 2L));
+  EXPECT_EQ(sizes(64, 4096), std::pair(64L, 1L));
+  EXPECT_EQ(sizes(64, 8192), std::pair(128L, 0L));
+  EXPECT_EQ(sizes(32, 1024), std::pair(32L, 1L));
+  EXPECT_THROW(sizes(64, 0), UsageError);
+  MixerOptions options;
+  options.width = 64;
+  options.heads = 1;
+  EXPECT_THROW(params_of("{block: 4, columns: 5}").sizes(options), UsageError);
+  EXPECT_EQ(params_of("{preset: survey}").scale, 1.0);
+  EXPECT_TRUE(params_of("{preset: survey}").dup_own_block);
+  EXPECT_EQ(params_of("{preset: original}").sizes(options).columns, 8);
+}
+
+// How often each key stands in the list of a query, against the rule.
+TEST(SparseFixed, ListsHoldTheBlockAndTheColumns) {
+  const int64_t T = 23, block = 5;
+  for (const bool first : {true, false}) {
+    for (const bool twice : {true, false}) {
+      const Columns columns{block, 2, first};
+      const auto check = [&](int64_t i, bool causal, int64_t length, const auto& key_of) {
+        std::vector<int64_t> found(static_cast<size_t>(T), 0);
+        for (int64_t place = 0; place < length; ++place) {
+          const int32_t key = key_of(place);
+          ASSERT_LT(key, T);
+          if (key >= 0) ++found[static_cast<size_t>(key)];
+        }
+        for (int64_t j = 0; j < T; ++j) {
+          const int64_t inside = j % block;
+          const bool column = first ? inside == 0 || inside == 4 : inside >= 3;
+          const bool own = j / block == i / block;
+          int64_t expected = own ? 1 : 0;
+          if (column && (!own || twice)) ++expected;
+          if (causal && j > i) expected = 0;
+          EXPECT_EQ(found[static_cast<size_t>(j)], expected) << i << " " << j;
+        }
+      };
+      const BlockwiseLists blocks{columns, T, twice};
+      for (int64_t i = 0; i < T; ++i) {
+        check(i, false, blocks.length(),
+              [&](int64_t place) { return blocks.key(i / block, place); });
+      }
+      // The last eight queries, as after carried keys.
+      const DocumentLists causal{columns, T - 8, 8, true, twice};
+      for (int64_t t = 0; t < 8; ++t) {
+        check(T - 8 + t, true, causal.length(),
+              [&](int64_t place) { return causal.key(nullptr, t, place); });
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace linnet
