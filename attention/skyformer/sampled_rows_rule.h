@@ -29,7 +29,9 @@ struct Rows {
     const int64_t row = i / width, b = row / r;
     const int32_t token = tokens[row];
     if (token < 0) return 0;
-    return (row % r < r / 2 ? q : k)[(b * T + token) * width + i % width];
+    // Named apart from its index: g++ 12 with UBSan misreads the sum of a chosen pointer.
+    const Number* from = row % r < r / 2 ? q : k;
+    return from[(b * T + token) * width + i % width];
   }
   // Adds the gradients of channel i of [B,H K] to those of its tokens: of queries, or of keys.
   constexpr void add_gradients(const Number* drows, bool keys, int64_t i, Number* to) const {

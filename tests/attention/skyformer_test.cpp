@@ -9,6 +9,7 @@
 #include "attention/gaussian_kernel.h"
 #include "attention/primitives/matrices.h"
 #include "attention/skyformer/preconditioner.h"
+#include "attention/skyformer/sampled_rows.h"
 #include "core/yaml.h"
 #include "tests/tensor_helpers.h"
 
@@ -56,6 +57,22 @@ TEST(Skyformer, AllRowsAndAConvergedInverseGiveKernelizedAttention) {
   context.record = &given;
   const Tensor found = attend("skyformer", "{rows: 10, gamma: 1.0e-9, steps: 40}", input, context);
   EXPECT_TRUE(test::close(found, attend("kernelized", "{}", input, {}), 1e-5));
+}
+
+// Every channel of every row by itself: a sanitizer's build once read channel 0 of keys throughout.
+TEST(Skyformer, SampledRowsAreQueriesThenKeys) {
+  constexpr int64_t B = 2, T = 4, r = 4;
+  const Tensor q = test::random_tensor({B, T, kHeads, kWidth}, "q"),
+               k = test::random_tensor({B, T, kHeads, kWidth}, "k");
+  const std::vector<int32_t> tokens = {1, 3, 0, 3, 2, 2, 1, -1};
+  const Tensor rows = sampled_rows(Variable(q), Variable(k), Tensor::from(tokens, {B, r})).value();
+  constexpr int64_t kChannels = kHeads * kWidth;
+  for (int64_t i = 0; i < rows.elements(); ++i) {
+    const int64_t row = i / kChannels, c = i % kChannels, b = row / r, token = tokens[row];
+    const Tensor& from = row % r < 2 ? q : k;
+    const double expected = token < 0 ? 0 : from.data<double>()[(b * T + token) * kChannels + c];
+    EXPECT_EQ(rows.data<double>()[i], expected) << "row " << row << ", channel " << c;
+  }
 }
 
 // Without gamma the row that was drawn twice would leave the matrix singular.
