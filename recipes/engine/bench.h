@@ -44,7 +44,7 @@ struct AttentionBench {
   double forward_ms = 0;           // median
   double forward_backward_ms = 0;  // median
   size_t peak_bytes = 0;
-  StatedGrowth growth;  // by the traits, for this form and these parameters
+  StatedGrowth growth = {};  // by the traits, for this form and these parameters
   // Two operations a multiply-add.
   double forward_gflop_per_s() const { return 2e-6 * multiply_adds / forward_ms; }
 };
@@ -78,7 +78,7 @@ bool declares_linear_work(const AttentionBenchOptions& options);
 struct AttentionGrowth {
   std::string mechanism;
   Form form = Form::causal;
-  StatedGrowth stated;
+  StatedGrowth stated = {};
   double forward = 0, forward_backward = 0, memory = 0;
   // The slope of what the traits state, through the same lengths: 1 for T, 2 for T^2, 1.11 for
   // T ln T from 2,048 to 32,768.
