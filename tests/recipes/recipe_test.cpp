@@ -4,8 +4,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <set>
+
+#include "attention/registry.h"
 #include "core/files.h"
 #include "core/yaml.h"
+#include "recipes/engine/recipe_merge.h"
+#include "tests/data_path.h"
 
 namespace linnet {
 namespace {
@@ -339,6 +344,28 @@ TEST_F(RecipeTest, Listing) {
   EXPECT_EQ(listings[1].path, folder_ + "/common/a.yaml");
   EXPECT_EQ(listings[1].name, "a");
   EXPECT_NE(listings[2].error.find("not valid YAML"), std::string::npos);
+}
+
+// Every mechanism can be compared by a recipe that ships: those that decode as language models, the
+// others as classifiers.
+TEST(ComparisonRecipes, ListEveryMechanism) {
+  const auto names = [](const std::string& file) {
+    const std::string path = join_path(test::source_dir(), "recipes/quickstart/" + file);
+    const ConfigNode node = load_recipe_node(path);
+    std::set<std::string> found;
+    for (const SweepPoint& point : sweep_points(load_recipe(path).sweep)) {
+      ConfigNode chosen = node;
+      apply_overrides(chosen, point.overrides);
+      found.insert(parse_recipe(chosen).model.attention.find("name")->raw());
+    }
+    return found;
+  };
+  const std::set<std::string> decoders = names("compare.yaml");
+  const std::set<std::string> classifiers = names("compare_listops.yaml");
+  for (const Mechanism& mechanism : mechanisms()) {
+    const bool decodes = mechanism.traits.causal && mechanism.traits.decode_state;
+    EXPECT_TRUE((decodes ? decoders : classifiers).contains(mechanism.name)) << mechanism.name;
+  }
 }
 
 }  // namespace
