@@ -1,0 +1,62 @@
+// Operations on tensors as data: what core/cuda/cudnn.h asks cuDNN to fuse into one kernel.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace linnet::cuda {
+
+enum class GraphType : uint8_t { f32, bf16, i32, boolean };
+
+struct GraphTensor {
+  std::array<int64_t, 4> sizes{}, strides{};  // in elements
+  GraphType type = GraphType::f32;
+  bool in_memory = false;      // else it exists inside the kernel alone
+  std::optional<float> value;  // a single number, which the host passes
+};
+
+enum class GraphKind : uint8_t {
+  product,        // of the matrices of the last two dimensions
+  transposed,     // the last two dimensions change places
+  row_sum,        // over the last dimension
+  row_maximum,    //
+  add,            // from here on element by element, sizes of 1 repeated
+  subtract,       //
+  multiply,       //
+  divide,         //
+  exponential,    //
+  logarithm,      //
+  identity,       // another type or place
+  row_number,     // of each element of the input, in the third dimension
+  column_number,  // in the last
+  at_least,       // first >= second
+  select,         // third ? first : second
+};
+
+struct GraphOperation {
+  GraphKind kind;
+  std::vector<int> inputs;  // numbers of tensors
+  int output;
+};
+
+// Operations stand in an order in which they could be computed one by one.
+struct OperationGraph {
+  std::vector<GraphTensor> tensors;
+  std::vector<GraphOperation> operations;
+
+  // Both return the tensor's number.
+  int add(const GraphTensor& tensor) {
+    tensors.push_back(tensor);
+    return static_cast<int>(tensors.size()) - 1;
+  }
+  int apply(GraphKind kind, std::vector<int> inputs, const GraphTensor& output) {
+    const int number = add(output);
+    operations.push_back({kind, std::move(inputs), number});
+    return number;
+  }
+};
+
+}  // namespace linnet::cuda
