@@ -94,6 +94,12 @@ TEST_F(BenchCli, TensorCoresAreRefusedOnTheCpu) {
   expect_error(arguments, 2, "expected auto, plain or tensor_cores");
 }
 
+TEST_F(BenchCli, CudnnNeedsAGpu) {
+  expect_error({"bench", "attention", "softmax", "--lengths", "16", "--cudnn", "--dtype", "bf16",
+                "--device", "cpu"},
+               2, "--cudnn needs a CUDA device, and this runs on cpu; use --device cuda");
+}
+
 TEST(AttentionGrowth, IsTheSlopeOfTheLogarithms) {
   std::vector<AttentionBench> points;
   for (const char* name : {"softmax", "linear"}) {
@@ -113,6 +119,8 @@ TEST(AttentionGrowth, IsTheSlopeOfTheLogarithms) {
   EXPECT_EQ(growth[0].mechanism, "softmax");
   EXPECT_EQ(growth[0].declared, 2);
   EXPECT_EQ(growth[1].declared, 1);
+  for (AttentionBench& point : points) point.mechanism = kCudnnSoftmax;
+  EXPECT_EQ(attention_growth(points).at(0).declared, 2);
   for (const AttentionGrowth& each : growth) {
     EXPECT_NEAR(each.forward, 1, 1e-12);
     EXPECT_NEAR(each.forward_backward, 2, 1e-12);

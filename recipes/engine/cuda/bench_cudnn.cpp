@@ -54,7 +54,6 @@ AttentionBench bench_cudnn_softmax(const AttentionBenchOptions& options, int64_t
   const Device device = options.device;
   const SoftmaxSizes sizes{options.batch, length, options.heads, options.head_width,
                            options.form == Form::causal};
-  const CudnnSoftmax attention(sizes);
   std::vector<Inputs> inputs;
   const Shape shape{sizes.B, sizes.T, sizes.H, sizes.K};
   for (uint64_t i = 0; i < 4; ++i) {
@@ -62,6 +61,7 @@ AttentionBench bench_cudnn_softmax(const AttentionBenchOptions& options, int64_t
     if (i == 0) inputs.resize(static_cast<size_t>(inputs_by_turns(4 * x.bytes(), device)));
     for (Inputs& each : inputs) each[i] = &each == &inputs.front() ? x : x.clone();
   }
+  const CudnnSoftmax attention(sizes);
   require_agreement(attention, inputs.front(), sizes);
   AttentionBench result{kCudnnSoftmax, options.form,  options.batch,
                         length,        options.heads, options.head_width};
