@@ -33,8 +33,6 @@ class GraphPlan {
   ~GraphPlan();
   GraphPlan(const GraphPlan&) = delete;
   GraphPlan& operator=(const GraphPlan&) = delete;
-  // Bytes of device memory that a run takes besides.
-  int64_t workspace() const;
   // Submits the kernel to this thread's stream: every tensor of the graph that is in memory, by its
   // number, at a multiple of 16 bytes.
   void run(const std::vector<std::pair<int, Tensor>>& tensors) const;

@@ -25,10 +25,6 @@ GraphPlan::GraphPlan(const OperationGraph& /*graph*/, const std::string& /*devic
 
 GraphPlan::~GraphPlan() = default;
 
-int64_t GraphPlan::workspace() const {
-  return 0;
-}
-
 void GraphPlan::run(const std::vector<std::pair<int, Tensor>>& /*tensors*/) const {}
 
 }  // namespace linnet::cuda

@@ -313,7 +313,7 @@ struct GraphPlan::State {
   OperationGraph graph;
   std::vector<Descriptor> descriptors;  // of tensors, then of operations and what is made of them
   std::optional<Descriptor> plan;
-  int64_t workspace = 0;
+  int64_t workspace = 0;  // bytes of device memory that a run takes besides
 };
 
 GraphPlan::GraphPlan(const OperationGraph& graph, const std::string& device)
@@ -356,10 +356,6 @@ GraphPlan::GraphPlan(const OperationGraph& graph, const std::string& device)
 }
 
 GraphPlan::~GraphPlan() = default;
-
-int64_t GraphPlan::workspace() const {
-  return state_->workspace;
-}
 
 void GraphPlan::run(const std::vector<std::pair<int, Tensor>>& tensors) const {
   std::vector<int64_t> numbers;

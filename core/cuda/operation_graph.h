@@ -18,22 +18,26 @@ struct GraphTensor {
   std::optional<float> value;  // a single number, which the host passes
 };
 
+// Of the last two dimensions: product (of matrices), transposed, row_sum and row_maximum (over the
+// last one). Element by element, with sizes of 1 repeated: the others, of which identity changes
+// the type or the place, row_number and column_number count in the third and the last dimension of
+// their input, at_least is first >= second, and select is third ? first : second.
 enum class GraphKind : uint8_t {
-  product,        // of the matrices of the last two dimensions
-  transposed,     // the last two dimensions change places
-  row_sum,        // over the last dimension
-  row_maximum,    //
-  add,            // from here on element by element, sizes of 1 repeated
-  subtract,       //
-  multiply,       //
-  divide,         //
-  exponential,    //
-  logarithm,      //
-  identity,       // another type or place
-  row_number,     // of each element of the input, in the third dimension
-  column_number,  // in the last
-  at_least,       // first >= second
-  select,         // third ? first : second
+  product,
+  transposed,
+  row_sum,
+  row_maximum,
+  add,
+  subtract,
+  multiply,
+  divide,
+  exponential,
+  logarithm,
+  identity,
+  row_number,
+  column_number,
+  at_least,
+  select
 };
 
 struct GraphOperation {
