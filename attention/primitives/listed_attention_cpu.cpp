@@ -53,14 +53,16 @@ struct ListTile {
   int64_t count() const { return static_cast<int64_t>(places.size()); }
   int64_t queries() const { return static_cast<int64_t>(times.size()); }
 
-  void take_list(int64_t b, int64_t h, int64_t list) {
+  // Keys and values of a list, of which [first, end) are taken.
+  void take_list(int64_t b, int64_t h, int64_t list, int64_t first, int64_t end) {
     const int64_t row = in.index_rows == 1 ? 0 : b, head = in.index_heads == 1 ? 0 : h;
     const int32_t* index = in.index + ((row * in.index_heads + head) * in.lists + list) * in.length;
     const int64_t g = h / (in.q.H / in.k.H);
     places.clear();
     keys.clear();
     for (int64_t l = 0; l < in.length; ++l) {
-      if (index[l] < 0 || !is_valid(in.key_mask, b, index[l], in.k.T)) continue;
+      if (index[l] < first || index[l] >= end) continue;
+      if (!is_valid(in.key_mask, b, index[l], in.k.T)) continue;
       copy_padded(in.k.at(b, index[l], g), in.k.K, k + count() * k_stride, k_stride, 0);
       copy_padded(in.v.at(b, index[l], g), in.v.K, v + count() * v_stride, v_stride, 0);
       places.push_back(l);
@@ -148,14 +150,13 @@ struct BackwardArrays {
   T* dlogits;  // [B,H,Tq,length] zeros, or null
 };
 
-// dq of the queries, and what they add to dk and dv of the list's keys.
+// Of valid queries of [begin, end): weights as they act on values, and in `dweights` the gradients
+// of their logits.
 template <typename T>
-void backward_queries(ListTile<T>& tile, int64_t b, int64_t h, int64_t begin, int64_t end,
-                      const BackwardArrays<T>& arrays) {
+void differentiate_logits(ListTile<T>& tile, int64_t b, int64_t h, int64_t begin, int64_t end,
+                          const BackwardArrays<T>& arrays) {
   const auto& in = tile.in;
-  const int64_t K = in.q.K, V = in.v.K, count = tile.count(), length = tile.length;
-  for (int64_t t = begin; t < end; ++t) std::fill_n(arrays.dq.at(b, t, h), K, T{0});
-  if (count == 0) return;
+  const int64_t V = in.v.K, count = tile.count(), length = tile.length;
   tile.take_queries(b, h, begin, end);
   const int64_t queries = tile.queries();
   const auto draws = tile.draws(b, h);
@@ -188,26 +189,92 @@ void backward_queries(ListTile<T>& tile, int64_t b, int64_t h, int64_t begin, in
       dweight[j] = weight[j] * (kept * dweight[j] + shift);
       weight[j] *= kept;
     }
-    if (arrays.dlogits == nullptr) continue;
-    T* dlogits = arrays.dlogits + ((b * in.q.H + h) * in.q.T + t) * in.length;
-    for (int64_t j = 0; j < count; ++j) dlogits[tile.places[j]] = dweight[j];
   }
-  const T scale = static_cast<T>(tile.options.scale);
-  const TileOperand<T> dlogits{tile.dweights, length}, weights{tile.weights, length};
-  tile_gemm<T>(queries, tile.k_stride, count, scale, dlogits, {tile.k, tile.k_stride},
-               Write::overwrite, tile.wide_k, tile.k_stride);
+}
+
+// dq, and where they are wanted the gradients of logits, of queries whose whole list is here.
+template <typename T>
+void write_queries(ListTile<T>& tile, int64_t b, int64_t h, const BackwardArrays<T>& arrays) {
+  const auto& in = tile.in;
+  const int64_t K = in.q.K, count = tile.count(), queries = tile.queries();
+  tile_gemm<T>(queries, tile.k_stride, count, static_cast<T>(tile.options.scale),
+               {tile.dweights, tile.length}, {tile.k, tile.k_stride}, Write::overwrite, tile.wide_k,
+               tile.k_stride);
   for (int64_t r = 0; r < queries; ++r) {
     std::copy_n(tile.wide_k + r * tile.k_stride, K, arrays.dq.at(b, tile.times[r], h));
+    if (arrays.dlogits == nullptr) continue;
+    T* dlogits = arrays.dlogits + ((b * in.q.H + h) * in.q.T + tile.times[r]) * in.length;
+    for (int64_t j = 0; j < count; ++j) {
+      dlogits[tile.places[j]] = tile.dweights[r * tile.length + j];
+    }
   }
-  tile_gemm<T>(count, tile.k_stride, queries, scale, {dlogits.data, length, true},
-               {tile.q, tile.k_stride}, Write::overwrite, tile.wide_k, tile.k_stride);
-  tile_gemm<T>(count, tile.v_stride, queries, T{1}, {weights.data, length, true},
+}
+
+// What the queries add to dk and dv of the keys that are here.
+template <typename T>
+void add_keys(ListTile<T>& tile, int64_t b, int64_t h, const BackwardArrays<T>& arrays) {
+  const auto& in = tile.in;
+  const int64_t count = tile.count(), length = tile.length, queries = tile.queries();
+  tile_gemm<T>(count, tile.k_stride, queries, static_cast<T>(tile.options.scale),
+               {tile.dweights, length, true}, {tile.q, tile.k_stride}, Write::overwrite,
+               tile.wide_k, tile.k_stride);
+  tile_gemm<T>(count, tile.v_stride, queries, T{1}, {tile.weights, length, true},
                {tile.dy, tile.v_stride}, Write::overwrite, tile.wide_v, tile.v_stride);
   const int64_t g = h / (in.q.H / in.k.H);
   for (int64_t j = 0; j < count; ++j) {
-    axpy_row(K, T{1}, tile.wide_k + j * tile.k_stride, arrays.dk.at(b, tile.keys[j], g));
-    axpy_row(V, T{1}, tile.wide_v + j * tile.v_stride, arrays.dv.at(b, tile.keys[j], g));
+    axpy_row(in.q.K, T{1}, tile.wide_k + j * tile.k_stride, arrays.dk.at(b, tile.keys[j], g));
+    axpy_row(in.v.K, T{1}, tile.wide_v + j * tile.v_stride, arrays.dv.at(b, tile.keys[j], g));
   }
+}
+
+// Gradients of a list's queries.
+template <typename T>
+void backward_list(ListTile<T>& tile, int64_t b, int64_t h, int64_t list, bool with_keys,
+                   const BackwardArrays<T>& arrays) {
+  tile.take_list(b, h, list, 0, tile.in.k.T);
+  tile.for_tiles(list, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) std::fill_n(arrays.dq.at(b, t, h), tile.in.q.K, T{0});
+    if (tile.count() == 0) return;
+    differentiate_logits(tile, b, h, begin, end, arrays);
+    write_queries(tile, b, h, arrays);
+    if (with_keys) add_keys(tile, b, h, arrays);
+  });
+}
+
+// dk and dv of the keys [first, end), from all lists; what they were is overwritten.
+template <typename T>
+void backward_keys(ListTile<T>& tile, int64_t b, int64_t g, int64_t first, int64_t end,
+                   bool with_queries, const BackwardArrays<T>& arrays) {
+  const auto& in = tile.in;
+  const int64_t heads = in.q.H / in.k.H;
+  for (int64_t t = first; t < end; ++t) {
+    std::fill_n(arrays.dk.at(b, t, g), in.k.K, T{0});
+    std::fill_n(arrays.dv.at(b, t, g), in.v.K, T{0});
+  }
+  for (int64_t h = g * heads; h < (g + 1) * heads; ++h) {
+    for (int64_t list = 0; list < in.lists; ++list) {
+      if (with_queries) {
+        backward_list(tile, b, h, list, true, arrays);
+        continue;
+      }
+      tile.take_list(b, h, list, first, end);
+      if (tile.count() == 0) continue;
+      tile.for_tiles(list, [&](int64_t begin, int64_t stop) {
+        differentiate_logits(tile, b, h, begin, stop, arrays);
+        add_keys(tile, b, h, arrays);
+      });
+    }
+  }
+}
+
+// Into how many ranges the keys of a head are cut, so that every thread has one. Weights are then
+// computed twice, for queries and for keys: 7 products a tile instead of 5.
+int64_t ranges_of_keys(int64_t heads, int64_t keys) {
+  constexpr int64_t kFewest = 32;
+  const int64_t threads = thread_count();
+  if (7 * heads > 5 * threads) return 1;
+  return std::clamp((threads + heads - 1) / heads, int64_t{1},
+                    std::max(keys / kFewest, int64_t{1}));
 }
 
 // dbias from dlogits [B,H,n]: sums over the rows and heads that share it, in order.
@@ -241,7 +308,7 @@ void listed_attention_forward(const ListedAttentionInputs<T>& in,
   parallel_tasks(in.q.B * H * in.lists, 4, [&] {
     return [&, tile = ListTile<T>(in, options)](int64_t task) mutable {
       const int64_t list = task % in.lists, h = task / in.lists % H, b = task / in.lists / H;
-      tile.take_list(b, h, list);
+      tile.take_list(b, h, list, 0, in.k.T);
       tile.for_tiles(list, [&](int64_t begin, int64_t end) {
         forward_queries(tile, b, h, begin, end, y, log_sum_exp);
       });
@@ -264,22 +331,20 @@ void listed_attention_backward(const ListedAttentionInputs<T>& in,
     if (!shared_bias) std::fill_n(out.dbias, pairs, T{0});
   }
   // One task for all that adds to the same keys.
-  const int64_t G = in.k.H, heads = in.q.H / G;
-  parallel_tasks(in.q.B * G, 1, [&] {
+  const int64_t G = in.k.H, Tk = in.k.T, ranges = ranges_of_keys(in.q.B * G, Tk);
+  if (ranges > 1) {
+    parallel_tasks(in.q.B * in.q.H * in.lists, 4, [&] {
+      return [&, tile = ListTile<T>(in, options)](int64_t task) mutable {
+        const int64_t head = task / in.lists;
+        backward_list(tile, head / in.q.H, head % in.q.H, task % in.lists, false, arrays);
+      };
+    });
+  }
+  parallel_tasks(in.q.B * G * ranges, 1, [&] {
     return [&, tile = ListTile<T>(in, options)](int64_t task) mutable {
-      const int64_t b = task / G, g = task % G;
-      for (int64_t t = 0; t < in.k.T; ++t) {
-        std::fill_n(out.dk.at(b, t, g), in.k.K, T{0});
-        std::fill_n(out.dv.at(b, t, g), in.v.K, T{0});
-      }
-      for (int64_t h = g * heads; h < (g + 1) * heads; ++h) {
-        for (int64_t list = 0; list < in.lists; ++list) {
-          tile.take_list(b, h, list);
-          tile.for_tiles(list, [&](int64_t begin, int64_t end) {
-            backward_queries(tile, b, h, begin, end, arrays);
-          });
-        }
-      }
+      const int64_t b = task / ranges / G, g = task / ranges % G, range = task % ranges;
+      backward_keys(tile, b, g, range * Tk / ranges, (range + 1) * Tk / ranges, ranges == 1,
+                    arrays);
     };
   });
   if (out.dbias != nullptr && shared_bias) sum_bias(in, dlogits.data(), out.dbias);

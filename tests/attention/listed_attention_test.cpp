@@ -193,6 +193,32 @@ TEST(ListedAttention, ThreadsChangeNothing) {
   for (size_t i = 0; i < many.size(); ++i) EXPECT_TRUE(same_bits(many[i], alone[i])) << i;
 }
 
+// More threads than heads: keys are shared out.
+TEST(ListedAttention, ManyThreadsFewHeadsGiveTheSameGradients) {
+  for (const int64_t group : {1, 70}) {
+    ListedCase p({.B = 1,
+                  .Tq = 150,
+                  .Tk = 200,
+                  .H = 2,
+                  .G = 1,
+                  .K = 20,
+                  .V = 33,
+                  .length = 41,
+                  .group = group,
+                  .index_rows = 1,
+                  .index_heads = 2});
+    p.add_bias(1, 1);
+    p.mask();
+    p.drop(0.2);
+    const auto with = [&](int threads) {
+      const test::Threads set(threads);
+      return p.results(DType::f32, DType::f32);
+    };
+    const std::vector<Tensor> one = with(1), four = with(4);
+    for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(same_bits(four[i], one[i])) << i;
+  }
+}
+
 TEST(ListedAttention, TakesWhatIsEmpty) {
   for (const ListedSizes& sizes : {ListedSizes{.Tq = 0}, ListedSizes{.length = 0}}) {
     const ListedCase p(sizes);

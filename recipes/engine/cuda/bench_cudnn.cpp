@@ -65,6 +65,7 @@ AttentionBench bench_cudnn_softmax(const AttentionBenchOptions& options, int64_t
   require_agreement(attention, inputs.front(), sizes);
   AttentionBench result{kCudnnSoftmax, options.form,  options.batch,
                         length,        options.heads, options.head_width};
+  result.growth.power = 2;
   MixerOptions mixer;
   mixer.width = options.heads * options.head_width;
   mixer.heads = options.heads;
