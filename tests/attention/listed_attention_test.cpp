@@ -57,8 +57,14 @@ std::vector<ListedCase> cases() {
       .B = 1, .Tq = 150, .Tk = 40, .K = 16, .V = 17, .length = 70, .group = 75, .index_rows = 1});
   all.emplace_back(
       ListedSizes{.B = 3, .Tq = 5, .H = 3, .G = 1, .length = 1, .index_rows = 1, .index_heads = 3});
+  // More than two pieces of what the CPU gathers at a time.
+  all.emplace_back(
+      ListedSizes{.B = 1, .Tq = 70, .Tk = 700, .length = 600, .group = 66, .index_rows = 1});
   all[1].mask();
   all[2].mask();
+  all[5].mask();
+  all[5].add_bias(1, 4);
+  all[5].drop(0.2);
   all[2].add_bias(1, 4);
   all[3].add_bias(1, 1);
   all[3].drop(0.4);
@@ -112,6 +118,9 @@ TEST(ListedAttention, GradientsOfEveryElement) {
   const ListedSizes small{
       .Tq = 5, .Tk = 4, .H = 2, .G = 1, .K = 3, .V = 2, .length = 4, .index_heads = 2};
   check(make(small), "lists of every query");
+  ListedSizes pieces = small;
+  pieces.length = 300;
+  check(make(pieces), "lists of two pieces");
   ListedSizes grouped = small;
   grouped.group = 2;
   grouped.index_rows = 1;
