@@ -194,8 +194,10 @@ std::string check_repeat(const Setup& setup) {
                     "dropout outside training");
   // What is dropped follows the example's number, not its place in the batch.
   const Subject exact = with_dropout.subject(setup.widest());
-  require_close(exact.run(slice_row(batch, 1), {}, true).y, exact.run(batch, {}, true).y.rows(1, 2),
-                setup.rounding(), "dropout of example 1 alone");
+  const Tensor together =
+      exact.dtype() == first.dtype() ? expected.y : exact.run(batch, {}, true).y;
+  require_close(exact.run(slice_row(batch, 1), {}, true).y, together.rows(1, 2), setup.rounding(),
+                "dropout of example 1 alone");
   return "bit-equal";
 }
 
