@@ -18,8 +18,7 @@ using Writes = SequenceView<kernel_bf16>;
 // Whether there are kernels for heads whose keys and values have these widths: up to 128, in
 // eights.
 bool has_kernels(int64_t keys, int64_t values);
-// The most bytes of shared memory that a block takes for such heads.
-size_t shared_memory(int64_t keys, int64_t values);
+// (No block takes more than 88 KiB of shared memory, which every GPU with bf16 has.)
 // Whether a tensor begins on 16 bytes, as copies need it.
 inline bool is_aligned(const Tensor& x) {
   return reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;

@@ -16,14 +16,13 @@
 // tokens, width 64 on an H200, w = 128: 509 us at 4.8 TB/s (568 us at the 4.3 that a copy reaches)
 // against 731 us of tensor cores at 370 TFLOP/s, which bound it.
 #include "attention/primitives/cuda/block_attention_fast_tiles.h"
-#include "core/cuda/for_each.h"
 
 namespace linnet::cuda::block_attention_fast {
 namespace {
 
 using namespace block_attention_fast_detail;
 
-constexpr int kPairStride = kTileRows + kPadding;  // two rows of lanes on different banks
+constexpr int kPairStride = kTileRows + kPadding;  // rows of half a warp begin on different banks
 
 struct QueryArguments {
   Call call;
@@ -198,13 +197,6 @@ void run(const QueryArguments& a) {
 }
 
 }  // namespace
-
-// The kernel of keys takes no more.
-size_t shared_memory(int64_t keys, int64_t values) {
-  return with_width(keys, values, [](auto width) {
-    return shared_bytes<QueryLayout<decltype(width)::value>>(true);
-  });
-}
 
 void query_gradients(const Call& call, const Backward& arrays) {
   const Problem& p = call.problem;

@@ -1,14 +1,12 @@
 // The one place that chooses between the kernels of block attention.
 #include "attention/primitives/cuda/block_attention_path.h"
 
-#include <algorithm>
 #include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
 
 #include "attention/primitives/cuda/block_attention_fast.h"
-#include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"
@@ -60,11 +58,6 @@ std::string why_plain_block_attention(const BlockAttentionContext& context,
   const int64_t keys = in.k.size(3), values = in.v.size(3);
   if (!block_attention_fast::has_kernels(keys, values)) {
     return concat("keys of ", keys, " and values of ", values, " numbers a head");
-  }
-  const size_t asked = block_attention_fast::shared_memory(keys, values);
-  if (const size_t available = shared_memory_limit(); asked > available) {
-    return concat("heads of ", std::max(keys, values), " numbers on a GPU with ", available / 1024,
-                  " KiB of shared memory a block (they take ", (asked + 1023) / 1024, ")");
   }
   if (in.q.size(1) < kFewestTensorCoreTokens) {
     return concat("fewer than ", kFewestTensorCoreTokens, " queries");

@@ -58,7 +58,7 @@ TEST(CudaBlockAttentionFast, EveryPattern) {
 TEST(CudaBlockAttentionFast, EdgesOfTilesAndWidths) {
   for (const int64_t T : {16, 64, 129}) {
     Problem p(tokens(T, 8, 16));
-    p.band(true, 63);
+    p.context.options.causal = true;
     expect_as_on_the_cpu(p, "tokens " + std::to_string(T));
   }
   for (const int64_t K : {24, 64, 128}) {
@@ -67,7 +67,10 @@ TEST(CudaBlockAttentionFast, EdgesOfTilesAndWidths) {
     p.context.options.scale = 0.2;
     p.add_bias(2, 69, 0);
     p.mask();
+    // The widest heads too fit into the shared memory of small GPUs, 99 KiB a block.
+    setenv("LINNET_EMULATED_CAPABILITY", "86", 1);
     expect_as_on_the_cpu(p, "keys of " + std::to_string(K));
+    unsetenv("LINNET_EMULATED_CAPABILITY");
   }
 }
 
