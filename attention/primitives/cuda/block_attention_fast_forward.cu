@@ -151,8 +151,7 @@ bool has_kernels(int64_t keys, int64_t values) {
 }
 
 void forward(const Call& call, const Writes& y, float* log_sum_exp) {
-  with_width(call.q.K, call.v.K,
-             [&](auto width) { run<decltype(width)::value>(call, y, log_sum_exp); });
+  with_width(call, [&](auto width) { run<decltype(width)::value>(call, y, log_sum_exp); });
 }
 
 }  // namespace linnet::cuda::block_attention_fast

@@ -179,7 +179,7 @@ void run(const KeyArguments& a) {
 void key_gradients(const Call& call, const Backward& arrays) {
   const KeyArguments a{call,      arrays.dy, arrays.log_sum_exp, arrays.y_dot_dy,
                        arrays.dk, arrays.dv, arrays.dpast_k,     arrays.dpast_v};
-  with_width(call.q.K, call.v.K, [&](auto width) { run<decltype(width)::value>(a); });
+  with_width(call, [&](auto width) { run<decltype(width)::value>(a); });
 }
 
 void backward(const Call& call, const Backward& arrays) {

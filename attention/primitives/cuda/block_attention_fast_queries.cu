@@ -211,7 +211,7 @@ void query_gradients(const Call& call, const Backward& arrays) {
     partial = Tensor::zeros({a.chunks, p.H, p.bias_count}, DType::f32, arrays.dbias.device());
     a.partial = pointer<float>(partial);
   }
-  with_width(call.q.K, call.v.K, [&](auto width) { run<decltype(width)::value>(a); });
+  with_width(call, [&](auto width) { run<decltype(width)::value>(a); });
   if (partial.defined()) block_attention_detail::sum_bias_partials(partial, arrays.dbias);
 }
 

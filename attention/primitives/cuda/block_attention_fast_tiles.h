@@ -33,14 +33,10 @@ __host__ __device__ constexpr int64_t tiles_of(int64_t count) {
   return (count + kTileRows - 1) / kTileRows;
 }
 
-// Calls body with the constant width of tiles that hold both widths.
+// Calls body with the width of the call's tiles, a constant.
 template <typename Body>
-auto with_width(int64_t keys, int64_t values, const Body& body) {
-  const int64_t width = std::max(keys, values);
-  if (width <= 16) return body(std::integral_constant<int, 16>{});
-  if (width <= 32) return body(std::integral_constant<int, 32>{});
-  if (width <= 64) return body(std::integral_constant<int, 64>{});
-  return body(std::integral_constant<int, 128>{});
+void with_width(const Call& call, const Body& body) {
+  linear_attention_detail::for_width(std::max(call.q.K, call.v.K), body);
 }
 
 // Registers bound how many blocks share a multiprocessor.
