@@ -2,6 +2,7 @@
 #include "attention/primitives/cuda/slot_attention.h"
 
 #include "attention/primitives/cuda/slot_attention_kernels.h"
+#include "attention/primitives/cuda/slot_attention_step.h"
 
 namespace linnet::cuda {
 namespace {
@@ -66,6 +67,7 @@ Tensor slots_like(const Tensor& sequence, int64_t N) {
 
 void slot_attention_causal_forward(const SlotAttentionContext& context, const SlotTensors& in,
                                    const SlotTensors& end, const Tensor& o) {
+  if (is_slot_attention_step(context, in)) return slot_attention_step(context, in, end, o);
   const int64_t N = in.logits.size(3);
   const SlotSequences rows = rows_of(in.q, N);
   const SlotWeights weights = slot_weights(context, rows, in.logits, in.mass, end.mass);
