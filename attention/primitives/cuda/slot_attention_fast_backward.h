@@ -19,12 +19,13 @@
 // of every chunk, from which the second walk makes tiles as the first did.
 //
 // Bytes a token and head, N slots, widths K and V: queries 6 K + 4 V + 6 N, keys 6 K + 6 V + 8 N,
-// both 32 more, and 8 N / 64 each for masses. Operations: queries 2 * 64 (3 K + 2 V + 5 * 64) *
-// 10/16 + 4 * 64 (2 K + V) + ..., in all N = K = V = 64: queries 1,030 bytes and 89,000 operations,
-// keys 1,330 bytes and 117,000 operations. Predicted, never measured: for batch 16, 12 heads, 8192
-// tokens, width 64 on an H200, 0.77 ms at 4.8 TB/s (0.86 ms at the 4.3 that a copy reaches) and
-// 0.88 ms of tensor cores at 370 TFLOP/s; a chunk's rows are not copied ahead of time, but while
-// the other block of a multiprocessor computes, so that the sum of both, 1.7 ms, is the upper end.
+// and 12 + N / 8 each for what is kept in f32 and f64. Operations: queries 2 * 64 * (2 K + V +
+// 4 * 64) * 10/16 + 2 * 64 (3 K + 2 V), keys 2 * 64 * (2 K + 2 V + 6 * 64) * 10/16 + 6 * 64 (K +
+// V). N = K = V = 64: 2344 bytes and 177,000 operations. Predicted, never measured: for batch 16,
+// 12 heads, 8192 tokens, width 64 on an H200, 0.77 ms at 4.8 TB/s (0.86 ms at the 4.3 that a copy
+// reaches) and 0.75 ms of tensor cores at 370 TFLOP/s. A chunk is not copied ahead of time, but
+// while the other block of the multiprocessor computes, so that the time is between the larger of
+// both and their sum, 1.6 ms.
 #pragma once
 
 #include "attention/primitives/cuda/slot_attention_fast.h"

@@ -77,11 +77,11 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
   uint32_t logit_counts = 0;
   const auto begin = [&](int64_t token) {
     const Stage<M, N> stage = shared.stages.turn(token / kChunk);
-    begin_copy<M>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
-    begin_copy<M>(copies, stage.k, {a.k, a.key_mask, row, token, head, 0});
-    begin_copy<N>(copies, stage.v, {a.v, a.key_mask, row, token, head, first});
+    begin_rows<M>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
+    begin_rows<M>(copies, stage.k, {a.k, a.key_mask, row, token, head, 0});
+    begin_rows<N>(copies, stage.v, {a.v, a.key_mask, row, token, head, first});
     logit_counts =
-        begin_copy<kSlots>(copies, stage.logits, {a.logits, a.key_mask, row, token, head, 0});
+        begin_rows<kSlots>(copies, stage.logits, {a.logits, a.key_mask, row, token, head, 0});
     copies.commit();
   };
 

@@ -244,10 +244,10 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
   for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
     const int64_t token = chunk * kChunk;
     const auto tiles = static_cast<uint64_t>(a.chunk_tiles[number * chunks + chunk]);
-    begin_copy<M>(copies, shared.q, {a.q, a.query_mask, row, token, head, 0});
-    begin_copy<M>(copies, shared.k, {a.k, a.key_mask, row, token, head, 0});
-    begin_copy<M>(copies, shared.v, {a.v, a.key_mask, row, token, head, 0});
-    begin_copy<M>(copies, shared.d_o, {a.d_o, a.query_mask, row, token, head, 0});
+    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, row, token, head, 0});
+    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, row, token, head, 0});
+    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, row, token, head, 0});
+    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, row, token, head, 0});
     TileRows tile{warp, lane, kChunk, kChunk};
     for (; tile.end > 0; tile.end = tile.begin) {
       do {
@@ -255,9 +255,9 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
       } while ((tiles >> tile.begin & 1) == 0);
       // A tile leaves nothing of these to the one before it in the chunk.
       const uint32_t logit_counts =
-          begin_copy<kSlots>(copies, shared.weights, {a.logits, a.key_mask, row, token, head, 0});
-      begin_copy<kSlots>(copies, shared.to_keys, {a.kept_dreads, nullptr, row, token, head, 0});
-      begin_copy<kSlots>(copies, shared.to_values,
+          begin_rows<kSlots>(copies, shared.weights, {a.logits, a.key_mask, row, token, head, 0});
+      begin_rows<kSlots>(copies, shared.to_keys, {a.kept_dreads, nullptr, row, token, head, 0});
+      begin_rows<kSlots>(copies, shared.to_values,
                          {a.kept_probabilities, nullptr, row, token, head, 0});
       copies.commit();
       if (thread < kChunk) {

@@ -78,12 +78,12 @@ __global__ __launch_bounds__(kTileThreads,
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const int64_t token = chunk * kChunk;
     const int rows = static_cast<int>(min(time - token, static_cast<int64_t>(kChunk)));
-    begin_copy<M>(copies, shared.q, {a.q, a.query_mask, row, token, head, 0});
-    begin_copy<M>(copies, shared.k, {a.k, a.key_mask, row, token, head, 0});
-    begin_copy<M>(copies, shared.v, {a.v, a.key_mask, row, token, head, 0});
-    begin_copy<M>(copies, shared.d_o, {a.d_o, a.query_mask, row, token, head, 0});
+    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, row, token, head, 0});
+    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, row, token, head, 0});
+    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, row, token, head, 0});
+    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, row, token, head, 0});
     const uint32_t logit_counts =
-        begin_copy<kSlots>(copies, shared.logits, {a.logits, a.key_mask, row, token, head, 0});
+        begin_rows<kSlots>(copies, shared.logits, {a.logits, a.key_mask, row, token, head, 0});
     copies.commit();
     if (thread < slots) {
       a.chunk_masses[(number * chunks + chunk) * slots + thread] = scales.log_mass[thread];
@@ -98,13 +98,13 @@ __global__ __launch_bounds__(kTileThreads,
       tile.end = begin_tile(scales, shared.logits, shared.weights, tile.begin);
 
       SlotRows gradients, reads, sums;
-      read_slots<M>(shared.d_o, shared.v, shared.values, shared.weights, scales.start, warp, lane,
-                    gradients);
       read_slots<M>(shared.q, shared.k, shared.keys, shared.weights, scales.start, warp, lane,
                     reads);
       sum_weights(shared.weights, scales, warp, lane, sums);
       RowMeans row_means;
       soft_max(a.reading, lane, reads, sums, &row_means);
+      read_slots<M>(shared.d_o, shared.v, shared.values, shared.weights, scales.start, warp, lane,
+                    gradients);
       float means[2];
       read_gradients(reads, sums, gradients, means);
 #pragma unroll

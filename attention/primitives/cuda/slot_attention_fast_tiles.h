@@ -85,6 +85,23 @@ struct SlotScales {
   }
 };
 
+// begin_copy() as a loop: unrolled, its addresses would take registers that memories need.
+template <int width>
+__device__ __forceinline__ uint32_t begin_rows(AsyncCopies& copies, kernel_bf16* tile,
+                                               const TilePlace<const kernel_bf16>& from) {
+  using Part = TilePart<width>;
+  uint32_t counts = 0;
+#pragma unroll 1
+  for (int i = 0; i < Part::kCount; ++i) {
+    const int row = Part::row(i), column = Part::column(i);
+    const bool inside = from.inside(from.begin + row, column);
+    copies.copy(tile + row * Part::kStride + column,
+                inside ? from.at(from.begin + row, column) : from.view.data, inside);
+    counts |= (inside ? 1u : 0u) << i;
+  }
+  return counts;
+}
+
 // Logits that do not count become those of nothing, in the parts that this thread copied.
 __device__ __forceinline__ void exclude_logits(kernel_bf16* logits, uint32_t counts) {
   using Part = TilePart<kSlots>;
@@ -443,7 +460,7 @@ __device__ __forceinline__ void store_tile_rows(const ResultFragment (&results)[
     }
   }
   __syncwarp();
-#pragma unroll
+#pragma unroll 1  // registers
   for (int i = 0; i < width / 16; ++i) {
     const int place = i * 32 + lane, row = place / (width / 8), column = place % (width / 8) * 8;
     const int in_chunk = tile.warp * 16 + row;

@@ -164,18 +164,21 @@ TEST(CudaSlotAttentionFast, LogitsMayRiseAndFallByAnyAmount) {
       in[3].data<double>()[i] += offset(i / (s.H * s.N) % s.T, i % s.N);
     }
     in[3] = in[3].to(DType::bf16).to(DType::f64);
+    // Memories as of many tokens, which matter for long.
+    for (int64_t i = 0; s.state && i < in[6].elements(); ++i) in[6].data<double>()[i] += 3;
     return in;
   };
-  const Setting s{"rises", 1, 80, 1, 8, 16, 16, true};
+  const Setting s{"rises", 1, 80, 1, 8, 16, 16, true, false, true, 0.2};
   expect_what_the_cpu_computes(s, change(s, [](int64_t t, int64_t slot) {
                                  return (t >= 21 && slot % 2 == 0 ? 50.0 : 0.0) +
                                         (t >= 70 ? 90.0 : 0.0);
                                }));
-  const Setting steep{"rises and falls with every token", 1, 40, 1, 8, 16, 16};
+  const Setting steep{
+      "rises and falls with every token", 1, 40, 1, 8, 16, 16, false, false, true, 0.2};
   expect_what_the_cpu_computes(steep, change(steep, [](int64_t t, int64_t slot) {
                                  return (slot % 2 == 0 ? 60.0 : -60.0) * static_cast<double>(t);
                                }));
-  const Setting high{"logits of 80", 1, 70, 1, 8, 16, 16};
+  const Setting high{"logits of 80", 1, 70, 1, 8, 16, 16, false, false, true, 0.2};
   expect_what_the_cpu_computes(high, change(high, [](int64_t t, int64_t slot) {
                                  return (t * 7 + slot * 3) % 5 < 3 ? 80.0 : -80.0;
                                }));
