@@ -176,19 +176,21 @@ void run(const Forward& call) {
 
 bool has_forward(int64_t slots, int64_t keys, int64_t values) {
   const auto fits = [](int64_t width) { return width > 0 && width % 8 == 0; };
-  return fits(slots) && slots <= kSlots && fits(keys) && keys <= 64 && fits(values);
+  return fits(slots) && slots <= kSlots && fits(keys) && keys <= 128 && fits(values);
 }
 
 size_t forward_shared_memory(int64_t keys) {
   if (keys <= 16) return shared_bytes<Layout<16, 16>>();
   if (keys <= 32) return shared_bytes<Layout<32, 32>>();
-  return shared_bytes<Layout<64, 64>>();
+  if (keys <= 64) return shared_bytes<Layout<64, 64>>();
+  return shared_bytes<Layout<128, 64>>();
 }
 
 void causal_forward(const Forward& call) {
   if (call.k.K <= 16) return run<16>(call);
   if (call.k.K <= 32) return run<32>(call);
-  return run<64>(call);
+  if (call.k.K <= 64) return run<64>(call);
+  return run<128>(call);
 }
 
 }  // namespace linnet::cuda::slot_attention_fast

@@ -147,6 +147,7 @@ TEST(CudaSlotAttentionFast, GivesWhatTheCpuComputesInDouble) {
       {"short", 2, 17, 2, 8, 16, 8, true, true, false},
       {"empty slots are read", 2, 20, 1, 24, 16, 16, true, false, false},
       {"odd widths", 1, 70, 1, 24, 24, 40, false, true},
+      {"wide, with tiles of values", 1, 66, 1, 24, 128, 72, true, false, true, 0.1},
       {"tiles of values", 1, 66, 1, 8, 16, 40, true},
   };
   for (const Setting& s : settings) {
@@ -271,7 +272,8 @@ TEST(CudaSlotAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   };
   const cuda::SlotTensors usual = tensors_of(16, 8, 16, 16);
   EXPECT_EQ(why(usual, {}), "");
-  EXPECT_EQ(why(tensors_of(40, 64, 64, 256), {}), "");
+  EXPECT_EQ(why(tensors_of(40, 64, 128, 256), {}), "");
+  EXPECT_EQ(why(tensors_of(16, 8, 136, 8), {}), "8 slots with keys of 136 and values of 8");
   EXPECT_EQ(why(tensors_of(16, 8, 16, 16, DType::f32), {}), "numbers of f32");
   cuda::SlotTensors mixed = usual;
   mixed.logits = mixed.logits.to(DType::f32);
@@ -345,7 +347,7 @@ TEST(CudaSlotAttentionFast, WhatItDoesNotCoverIsSaidOnce) {
   EXPECT_EQ(log.find(said, first + 1), std::string::npos) << log;
 }
 
-// The widest heads take 101 KiB of a block's shared memory.
+// Heads of 64 take 101 KiB of a block's shared memory.
 TEST(CudaSlotAttentionFast, SmallSharedMemoryTakesThePlainKernels) {
   if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs a pretended GPU";
   const cuda::SlotTensors in = tensors_of(20, 8, 64, 16);
