@@ -7,7 +7,8 @@ namespace linnet {
 
 // Whether a parameter is a rate of a recurrence: a part of its name is "rates". Rates are
 // multiplied by the number of tokens that passed, so that bf16 would turn them into others: in a
-// model that computes in bf16 their variables are the master weights themselves.
+// model that computes in bf16 their variables are the f32 master weights themselves, not the bf16
+// copies that ParameterSet::materialize makes of all others.
 bool is_rate(std::string_view name);
 
 }  // namespace linnet

@@ -4,6 +4,7 @@
 #include "attention/primitives/binding.h"
 #include "attention/primitives/cuda/listed_attention.h"
 #include "core/cuda/backend.h"
+#include "core/kernel_choice.h"
 
 namespace linnet {
 namespace {
@@ -77,6 +78,7 @@ void run_backward(const ListedArrays& arrays, const ListedAttentionContext& cont
 
 ListedAttentionResult listed_attention(const ListedAttentionVariables& inputs,
                                        const ListedAttentionContext& context) {
+  require_plain_allowed(kName, inputs.q.value());
   if constexpr (kCuda) {
     if (on_cuda(inputs.q.value())) return cuda::listed_attention(inputs, context);
   }

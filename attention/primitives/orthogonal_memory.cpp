@@ -4,7 +4,6 @@
 #include "attention/primitives/binding.h"
 #include "attention/primitives/cuda/orthogonal_memory.h"
 #include "core/cuda/backend.h"
-#include "core/kernel_choice.h"
 
 namespace linnet {
 namespace {
@@ -76,8 +75,9 @@ OrthogonalMemoryInputs<T> bind(const Arrays& arrays, const OrthogonalMemoryConte
   return in;
 }
 
-void run_forward(const Arrays& arrays, const OrthogonalMemoryContext& context, const Tensor& y,
-                 const Arrays& state_out, const Tensor& memory_tokens) {
+cuda::OrthogonalMemorySaved run_forward(const Arrays& arrays,
+                                        const OrthogonalMemoryContext& context, const Tensor& y,
+                                        const Arrays& state_out, const Tensor& memory_tokens) {
   if constexpr (kCuda) {
     if (on_cuda(y)) {
       return cuda::orthogonal_memory_forward(context, arrays, y, state_out, memory_tokens);
@@ -91,13 +91,16 @@ void run_forward(const Arrays& arrays, const OrthogonalMemoryContext& context, c
                                   state_out.counts.data<int64_t>()});
     orthogonal_memory_counts<T>(in, context.options, memory_tokens.data<int64_t>());
   });
+  return {};
 }
 
-void run_backward(const Arrays& arrays, const OrthogonalMemoryContext& context, const Tensor& dy,
+void run_backward(const Arrays& arrays, const OrthogonalMemoryContext& context,
+                  const cuda::OrthogonalMemorySaved& saved, const Tensor& dy,
                   const Tensor& dcompleted_out, const Tensor& dpartial_out, const Arrays& d) {
   if constexpr (kCuda) {
     if (on_cuda(dy)) {
-      return cuda::orthogonal_memory_backward(context, arrays, dy, dcompleted_out, dpartial_out, d);
+      return cuda::orthogonal_memory_backward(context, arrays, saved, dy, dcompleted_out,
+                                              dpartial_out, d);
     }
   }
   dispatch(dy.dtype(), [&](auto zero) {
@@ -118,7 +121,6 @@ void run_backward(const Arrays& arrays, const OrthogonalMemoryContext& context, 
 OrthogonalMemoryResult orthogonal_memory(const Variable& q, const Variable& f,
                                          const Variable& basis, const OrthogonalMemoryCarry& carry,
                                          const OrthogonalMemoryContext& given) {
-  require_plain_allowed(kName, q.value());
   const DType dtype = computing_type(q);
   const Device device = q.value().device();
   const bool stored = on_cuda(q.value());
@@ -142,15 +144,15 @@ OrthogonalMemoryResult orthogonal_memory(const Variable& q, const Variable& f,
   state.partial = Tensor::empty(sums, dtype, device);
   state.counts = Tensor::empty({B, 2}, DType::i64, device);
   const Tensor memory_tokens = Tensor::empty({B, length}, DType::i64, device);
-  run_forward(arrays, context, y, state, memory_tokens);
-  const auto back = [arrays, context, dtype](Gradients& gradients) {
+  const cuda::OrthogonalMemorySaved saved = run_forward(arrays, context, y, state, memory_tokens);
+  const auto back = [arrays, context, saved, dtype](Gradients& gradients) {
     const Tensor& seed = gradients.output(0);
     const Tensor dy = on_cuda(seed) ? seed : seed.to(dtype);
     const Arrays d{empty_like(arrays.q),       empty_like(arrays.f),
                    empty_like(arrays.basis),   empty_like(arrays.completed),
                    empty_like(arrays.partial), {}};
-    run_backward(arrays, context, dy, output_or_none(gradients, 1), output_or_none(gradients, 2),
-                 d);
+    run_backward(arrays, context, saved, dy, output_or_none(gradients, 1),
+                 output_or_none(gradients, 2), d);
     add_all(gradients, {d.q, d.f, d.basis, d.completed, d.partial});
   };
   const std::vector<Variable> outputs =

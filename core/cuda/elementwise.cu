@@ -9,53 +9,68 @@
 namespace linnet::cuda {
 namespace {
 
-// Any element as another type; bool is "not zero".
-template <typename To, typename From>
-__device__ __forceinline__ void convert_element(To* to, From value) {
-  if constexpr (std::is_same_v<To, bool>) {
-    *to = value != From{};
-  } else {
-    *to = static_cast<To>(value);
-  }
-}
-template <typename To>
-__device__ __forceinline__ void convert_element(To* to, kernel_bf16 value) {
-  convert_element(to, __bfloat162float(value));
-}
-template <typename From>
-__device__ __forceinline__ void convert_element(kernel_bf16* to, From value) {
-  *to = __float2bfloat16(static_cast<float>(value));
-}
-__device__ __forceinline__ void convert_element(kernel_bf16* to, kernel_bf16 value) {
-  *to = value;
-}
-
+// to[i] = from[i] between the two types of activations and weights.
 template <typename To, typename From>
 void convert_typed(const Tensor& from, const Tensor& to) {
   const From* in = pointer<From>(from);
   To* out = pointer<To>(to);
   for_each("convert", to.elements(),
-           [in, out] __device__(int64_t i) { convert_element(out + i, in[i]); });
+           [in, out] __device__(int64_t i) { store(out + i, load(in + i)); });
 }
 
-template <typename To>
-void convert_to(const Tensor& from, const Tensor& to) {
-  switch (from.dtype()) {
+// Element i becomes `value`, an i64 or a double that holds any element of its kind exactly; bool is
+// "not zero".
+template <typename Value>
+__device__ void store_as(DType dtype, void* to, int64_t i, Value value) {
+  switch (dtype) {
     case DType::f32:
-      return convert_typed<To, float>(from, to);
+      static_cast<float*>(to)[i] = static_cast<float>(value);
+      return;
     case DType::f64:
-      return convert_typed<To, double>(from, to);
+      static_cast<double*>(to)[i] = static_cast<double>(value);
+      return;
     case DType::bf16:
-      return convert_typed<To, kernel_bf16>(from, to);
+      static_cast<kernel_bf16*>(to)[i] = __float2bfloat16(static_cast<float>(value));
+      return;
     case DType::i32:
-      return convert_typed<To, int32_t>(from, to);
+      static_cast<int32_t*>(to)[i] = static_cast<int32_t>(value);
+      return;
     case DType::i64:
-      return convert_typed<To, int64_t>(from, to);
+      static_cast<int64_t*>(to)[i] = static_cast<int64_t>(value);
+      return;
     case DType::u8:
-      return convert_typed<To, uint8_t>(from, to);
+      static_cast<uint8_t*>(to)[i] = static_cast<uint8_t>(value);
+      return;
     case DType::boolean:
-      return convert_typed<To, bool>(from, to);
+      static_cast<bool*>(to)[i] = value != Value{};
+      return;
   }
+}
+
+// The other pairs of types, which no step of training converts: one kernel for all of them.
+void convert_any(const Tensor& from, const Tensor& to) {
+  const void* in = from.raw();
+  void* out = to.raw();
+  const DType source = from.dtype(), target = to.dtype();
+  for_each("convert", to.elements(), [=] __device__(int64_t i) {
+    switch (source) {
+      case DType::f32:
+        return store_as<double>(target, out, i, static_cast<const float*>(in)[i]);
+      case DType::f64:
+        return store_as<double>(target, out, i, static_cast<const double*>(in)[i]);
+      case DType::bf16:
+        return store_as<double>(target, out, i,
+                                __bfloat162float(static_cast<const kernel_bf16*>(in)[i]));
+      case DType::i32:
+        return store_as<int64_t>(target, out, i, static_cast<const int32_t*>(in)[i]);
+      case DType::i64:
+        return store_as<int64_t>(target, out, i, static_cast<const int64_t*>(in)[i]);
+      case DType::u8:
+        return store_as<int64_t>(target, out, i, static_cast<const uint8_t*>(in)[i]);
+      case DType::boolean:
+        return store_as<int64_t>(target, out, i, static_cast<const bool*>(in)[i] ? 1 : 0);
+    }
+  });
 }
 
 // Elements as the bits of their size.
@@ -210,22 +225,13 @@ void reduce(const Tensor& t, const Tensor& to) {
 
 void convert(const Tensor& from, const Tensor& to) {
   check_same("convert", from, to);
-  switch (to.dtype()) {
-    case DType::f32:
-      return convert_to<float>(from, to);
-    case DType::f64:
-      return convert_to<double>(from, to);
-    case DType::bf16:
-      return convert_to<kernel_bf16>(from, to);
-    case DType::i32:
-      return convert_to<int32_t>(from, to);
-    case DType::i64:
-      return convert_to<int64_t>(from, to);
-    case DType::u8:
-      return convert_to<uint8_t>(from, to);
-    case DType::boolean:
-      return convert_to<bool>(from, to);
+  if (from.dtype() == DType::f32 && to.dtype() == DType::bf16) {
+    return convert_typed<kernel_bf16, float>(from, to);
   }
+  if (from.dtype() == DType::bf16 && to.dtype() == DType::f32) {
+    return convert_typed<float, kernel_bf16>(from, to);
+  }
+  convert_any(from, to);
 }
 
 void fill(const Tensor& t, const void* value) {

@@ -122,6 +122,25 @@ double exponent_of(const std::vector<const AttentionBench*>& points,
   return xy / xx;
 }
 
+ConfigNode parameters_of(const AttentionBenchOptions& options) {
+  ConfigNode values = ConfigNode::map();
+  std::vector<Override> overrides;
+  for (const std::string& text : options.parameters) {
+    overrides.push_back(parse_override(text, "--set"));
+  }
+  apply_overrides(values, overrides);
+  return values;
+}
+
+std::vector<const Mechanism*> chosen_mechanisms(const AttentionBenchOptions& options) {
+  std::vector<const Mechanism*> chosen;
+  for (const std::string& name : options.mechanisms) chosen.push_back(&find_mechanism(name));
+  for (const Mechanism& mechanism : mechanisms()) {
+    if (options.mechanisms.empty()) chosen.push_back(&mechanism);
+  }
+  return chosen;
+}
+
 // The form in which a mechanism is measured; none when it is left out.
 std::optional<Form> form_of(const Mechanism& mechanism, const AttentionBenchOptions& options) {
   if (mechanism.traits.has(options.form)) return options.form;
@@ -140,12 +159,7 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   mixer_options.heads = options.heads;
   mixer_options.form = form;
   mixer_options.max_length = length;
-  ConfigNode values = ConfigNode::map();
-  std::vector<Override> overrides;
-  for (const std::string& text : options.parameters) {
-    overrides.push_back(parse_override(text, "--set"));
-  }
-  apply_overrides(values, overrides);
+  const ConfigNode values = parameters_of(options);
   const auto mixer = mechanism.make(values, mixer_options,
                                     {root.child("attention"), root.child("tied_attention")});
   const DType dtype = options.dtype;
@@ -170,6 +184,7 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   context.positions = Tensor::from(positions, {options.batch, length}, device);
   AttentionBench result{mechanism.name, form,          options.batch,
                         length,         options.heads, options.head_width};
+  result.growth = stated_growth(mechanism.traits_of(values), form);
   size_t turn = 0;
   const auto run = [&] {
     const std::array<Tensor, 4>& x = inputs[turn++ % inputs.size()];
@@ -238,16 +253,11 @@ std::vector<AttentionBench> bench_attention(
   require_usage(options.parameters.empty() || options.mechanisms.size() == 1,
                 "bench attention: --set is for one mechanism, ", options.mechanisms.size(),
                 " are named");
-  std::vector<const Mechanism*> chosen;
   for (const std::string& name : options.mechanisms) {
-    chosen.push_back(&find_mechanism(name));
-    require_form(name, chosen.back()->traits, options.form);
-  }
-  if (chosen.empty()) {
-    for (const Mechanism& mechanism : mechanisms()) chosen.push_back(&mechanism);
+    require_form(name, find_mechanism(name).traits, options.form);
   }
   std::vector<AttentionBench> results;
-  for (const Mechanism* mechanism : chosen) {
+  for (const Mechanism* mechanism : chosen_mechanisms(options)) {
     const std::optional<Form> form = form_of(*mechanism, options);
     if (!form) continue;
     for (const int64_t length : options.lengths) {
@@ -256,6 +266,17 @@ std::vector<AttentionBench> bench_attention(
     }
   }
   return results;
+}
+
+bool declares_linear_work(const AttentionBenchOptions& options) {
+  const ConfigNode parameters = parameters_of(options);
+  const std::vector<const Mechanism*> chosen = chosen_mechanisms(options);
+  return std::any_of(chosen.begin(), chosen.end(), [&](const Mechanism* mechanism) {
+    const std::optional<Form> form = form_of(*mechanism, options);
+    // bench_attention says which form a named one lacks.
+    if (!form) return !options.mechanisms.empty();
+    return stated_growth(mechanism->traits_of(parameters), *form).power == 1;
+  });
 }
 
 std::vector<AttentionGrowth> attention_growth(const std::vector<AttentionBench>& points) {
@@ -280,9 +301,26 @@ std::vector<AttentionGrowth> attention_growth(const std::vector<AttentionBench>&
         exponent_of(own, [](const AttentionBench& p) { return p.forward_backward_ms; });
     entry.memory =
         exponent_of(own, [](const AttentionBench& p) { return static_cast<double>(p.peak_bytes); });
-    entry.declared = find_mechanism(name).traits.growth_exponent();
+    entry.stated = own.front()->growth;
+    entry.declared = exponent_of(own, [&](const AttentionBench& p) {
+      return entry.stated.at(static_cast<double>(p.length));
+    });
   }
   return growth;
+}
+
+void require_growth(const std::vector<AttentionGrowth>& growth, double limit) {
+  std::string faster;
+  for (const AttentionGrowth& each : growth) {
+    if (each.stated.power != 1) continue;
+    const double allowed = each.declared + (limit - 1);
+    if (each.forward <= allowed && each.forward_backward <= allowed) continue;
+    faster += concat(faster.empty() ? "" : ", ", each.mechanism);
+    if (each.stated.logarithm) faster += concat(" (T ln T: than to the ", allowed, ")");
+  }
+  require(faster.empty(),
+          "these declare linear work, but take time that grows faster than T to the ", limit, ": ",
+          faster);
 }
 
 }  // namespace linnet

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/growth.h"
 #include "core/json.h"
 #include "layers/token_mixer.h"
 #include "recipes/engine/recipe.h"
@@ -43,6 +44,7 @@ struct AttentionBench {
   double forward_ms = 0;           // median
   double forward_backward_ms = 0;  // median
   size_t peak_bytes = 0;
+  StatedGrowth growth = {};  // by the traits, for this form and these parameters
   // Two operations a multiply-add.
   double forward_gflop_per_s() const { return 2e-6 * multiply_adds / forward_ms; }
 };
@@ -68,15 +70,24 @@ std::vector<AttentionBench> bench_attention(
     const AttentionBenchOptions& options,
     const std::function<void(const AttentionBench&)>& on_point = {});
 
+// Whether one of the mechanisms that would be measured declares work of T or T ln T there.
+bool declares_linear_work(const AttentionBenchOptions& options);
+
 // With which power of the length T a mechanism's figures grow: the slope of the line through their
 // logarithms, by least squares.
 struct AttentionGrowth {
   std::string mechanism;
   Form form = Form::causal;
+  StatedGrowth stated = {};
   double forward = 0, forward_backward = 0, memory = 0;
-  double declared = 0;  // by its traits, of the mixing's work
+  // The slope of what the traits state, through the same lengths: 1 for T, 2 for T^2, 1.11 for
+  // T ln T from 2,048 to 32,768.
+  double declared = 0;
 };
 // Of every mechanism with two lengths or more, in the order of the points.
 std::vector<AttentionGrowth> attention_growth(const std::vector<AttentionBench>& points);
+// Throws Error naming those that declare work of T, or T ln T, and take time that grows faster than
+// with the power `limit`, or with as much more than T ln T as `limit` is more than 1.
+void require_growth(const std::vector<AttentionGrowth>& growth, double limit);
 
 }  // namespace linnet

@@ -1,7 +1,9 @@
-// Depthwise convolutions, forward and backward.
+// Depthwise convolutions, forward and backward: the plain kernels, and the way to the fast ones.
 #include "attention/primitives/cuda/depthwise_conv.h"
 
 #include "attention/primitives/cuda/block_attention_problem.h"
+#include "attention/primitives/cuda/depthwise_conv_fast.h"
+#include "attention/primitives/cuda/depthwise_conv_path.h"
 #include "core/cuda/for_each.h"
 
 namespace linnet::cuda {
@@ -123,6 +125,62 @@ void tap_gradients(const Call& call, const Tensor& dy, const Tensor& dtaps) {
   });
 }
 
+void plain_backward(const Call& call, const Tensor& dy, const Tensor& dx, const Tensor& dpast,
+                    const Tensor& dtaps) {
+  dispatch(dy.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    convolve_back<T>(call, dy, false, dx);
+    if (dpast.defined()) convolve_back<T>(call, dy, true, dpast);
+    tap_gradients<T>(call, dy, dtaps);
+  });
+}
+
+// A dense [B,T,H,V] of bf16, or nothing.
+template <typename E>
+SequenceView<E> view_of(const Tensor& x) {
+  if (!x.defined()) return {};
+  return {pointer<E>(x), x.size(0), x.size(1), x.size(2), x.size(3)};
+}
+
+// x of a call, or its gradient.
+template <typename E>
+depthwise_conv_fast::Line<E> line_of(const Call& call, const Tensor& now, const Tensor& past) {
+  const BlockAttentionContext& context = call.setting.context;
+  return {view_of<E>(now), view_of<E>(past), pointer_or_null<const uint8_t>(context.key_mask),
+          pointer_or_null<const uint8_t>(context.past_mask)};
+}
+// The same of y: its masked tokens are those of queries, and nothing precedes them.
+template <typename E>
+depthwise_conv_fast::Line<E> output_line_of(const Call& call, const Tensor& y) {
+  return {view_of<E>(y), {}, pointer_or_null<const uint8_t>(call.setting.context.query_mask), {}};
+}
+
+depthwise_conv_fast::Rows rows_of(const Call& call) {
+  const BlockProblem<kernel_bf16> p = problem_of<kernel_bf16>(call.in, call.setting);
+  return {p.positions, p.span_begins, p.span_ends, p.Tk, p.P, p.time_offset};
+}
+depthwise_conv_fast::Filters fast_filters(const Call& call) {
+  const Taps taps = call.filters();
+  return {taps.data, taps.channels, taps.count, taps.before};
+}
+
+void fast_forward(const Call& call, const Tensor& y) {
+  depthwise_conv_fast::run_forward({rows_of(call), fast_filters(call),
+                                    line_of<const kernel_bf16>(call, call.in.v, call.in.past_v),
+                                    output_line_of<kernel_bf16>(call, y)});
+}
+
+void fast_backward(const Call& call, const Tensor& dy, const Tensor& dx, const Tensor& dpast,
+                   const Tensor& dtaps) {
+  const bool is_aligned = reinterpret_cast<uintptr_t>(dy.raw()) % 16 == 0;
+  const Tensor aligned = is_aligned ? dy : dy.clone();
+  if (dpast.defined() && dpast.size(1) > call.before) dpast.fill(0);  // what no tap reaches
+  depthwise_conv_fast::run_backward({dx.device(), rows_of(call), fast_filters(call),
+                                     output_line_of<const kernel_bf16>(call, aligned),
+                                     line_of<const kernel_bf16>(call, call.in.v, call.in.past_v),
+                                     line_of<kernel_bf16>(call, dx, dpast), pointer<float>(dtaps)});
+}
+
 }  // namespace
 
 Variable depthwise_conv(const Variable& x, const Variable& past, const Variable& taps,
@@ -135,21 +193,21 @@ Variable depthwise_conv(const Variable& x, const Variable& past, const Variable&
                   block_attention_setting(at), taps.value().to(DType::f32), before};
   const DType dtype = call.in.v.dtype();
   const Tensor y = Tensor::empty(x.shape(), dtype, x.value().device());
-  dispatch(dtype, [&](auto zero) { convolve<decltype(zero)>(call, y); });
+  const bool fast = depthwise_conv_is_fast(call.in.v, call.in.past_v, call.taps);
+  if (fast) {
+    fast_forward(call, y);
+  } else {
+    dispatch(dtype, [&](auto zero) { convolve<decltype(zero)>(call, y); });
+  }
   return record("depthwise_conv", y.to(x.dtype()), {x, past, taps},
-                [call, dtype](Gradients& gradients) {
+                [call, dtype, fast](Gradients& gradients) {
                   const auto like = [](const Tensor& t) {
                     return t.defined() ? Tensor::empty(t.shape(), t.dtype(), t.device()) : Tensor();
                   };
                   const Tensor dx = like(call.in.v), dpast = like(call.in.past_v);
                   const Tensor dtaps = like(call.taps);
                   const Tensor dy = gradients.output().to(dtype);
-                  dispatch(dtype, [&](auto zero) {
-                    using T = decltype(zero);
-                    convolve_back<T>(call, dy, false, dx);
-                    if (dpast.defined()) convolve_back<T>(call, dy, true, dpast);
-                    tap_gradients<T>(call, dy, dtaps);
-                  });
+                  (fast ? fast_backward : plain_backward)(call, dy, dx, dpast, dtaps);
                   gradients.add(0, dx);
                   if (dpast.defined()) gradients.add(1, dpast);
                   gradients.add(2, dtaps);

@@ -13,15 +13,23 @@ struct OrthogonalMemoryArrays {
   Tensor q, f, basis, completed, partial, counts;
 };
 
-// y, the state after the last token, and how many valid tokens each token's memory holds. Throws
-// Error on shapes or options that do not fit.
-void orthogonal_memory_forward(const OrthogonalMemoryContext& context,
-                               const OrthogonalMemoryArrays& in, const Tensor& y,
-                               const OrthogonalMemoryArrays& state_out,
-                               const Tensor& memory_tokens);
+// What the forward pass on tensor cores leaves for the backward one; undefined where plain kernels
+// computed, which make everything again.
+struct OrthogonalMemorySaved {
+  Tensor sums, phases, tokens;
+};
+
+// y, the state after the last token, and how many valid tokens each token's memory holds. Which
+// kernels compute is decided in orthogonal_memory_path.h. Throws Error on shapes or options that do
+// not fit.
+OrthogonalMemorySaved orthogonal_memory_forward(const OrthogonalMemoryContext& context,
+                                                const OrthogonalMemoryArrays& in, const Tensor& y,
+                                                const OrthogonalMemoryArrays& state_out,
+                                                const Tensor& memory_tokens);
 // dcompleted_out and dpartial_out may be undefined (zero).
 void orthogonal_memory_backward(const OrthogonalMemoryContext& context,
-                                const OrthogonalMemoryArrays& in, const Tensor& dy,
+                                const OrthogonalMemoryArrays& in,
+                                const OrthogonalMemorySaved& saved, const Tensor& dy,
                                 const Tensor& dcompleted_out, const Tensor& dpartial_out,
                                 const OrthogonalMemoryArrays& gradients);
 

@@ -1,5 +1,6 @@
 // Listed attention on the device against the CPU's in double: results and all gradients, f32 and
 // bf16; the same bits again; an index beyond the keys.
+#include "core/kernel_choice.h"
 #include "tests/attention/listed_attention_case.h"
 #include "tests/cuda_helpers.h"
 
@@ -88,6 +89,15 @@ TEST(CudaListedAttention, RefusesDouble) {
   const std::string message =
       test::message_of<Error>([&] { p.results(DType::f64, DType::f64, kGpu); });
   EXPECT_NE(message.find("has kernels for f32 and bf16"), std::string::npos) << message;
+}
+
+TEST(CudaListedAttention, IsRefusedWhereTensorCoresAreDemanded) {
+  const ListedCase p(ListedSizes{.Tq = 37, .Tk = 41});
+  const UseKernels demand(KernelChoice::tensor_cores, kGpu);
+  const std::string message =
+      test::message_of<UsageError>([&] { p.results(DType::bf16, DType::bf16, kGpu); });
+  EXPECT_NE(message.find("listed attention has no kernels on tensor cores"), std::string::npos)
+      << message;
 }
 
 }  // namespace

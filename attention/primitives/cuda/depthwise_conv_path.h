@@ -1,0 +1,21 @@
+// Which kernels compute depthwise convolutions on a device: the fast ones (depthwise_conv_fast.h),
+// or the plain ones (depthwise_conv.cu), which cover everything. core/kernel_choice.h says what was
+// asked for.
+#pragma once
+
+#include <string>
+
+#include "core/tensor.h"
+
+namespace linnet::cuda {
+
+// What the fast kernels lack for x and past [B,.,H,V] and taps [H,count] or [H,V,count], in words;
+// empty: nothing, they compute it. past may be undefined. The table is in
+// attention/primitives/README.md.
+std::string why_plain_depthwise_conv(const Tensor& x, const Tensor& past, const Tensor& taps);
+
+// Whether a call goes to the fast kernels. Throws UsageError where tensor cores were asked for and
+// these kernels cannot compute it, except for calls of few tokens.
+bool depthwise_conv_is_fast(const Tensor& x, const Tensor& past, const Tensor& taps);
+
+}  // namespace linnet::cuda

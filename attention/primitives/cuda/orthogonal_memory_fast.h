@@ -1,0 +1,83 @@
+// Causal orthogonal memory on tensor cores: one pass along time for y, one back for the gradients;
+// projections, means and weights stay on the chip. Internal to attention/primitives/cuda; which
+// calls come here is decided in orthogonal_memory_path.h.
+//
+// q, f, y, dy, dq and df are bf16 views whose rows begin on 16 bytes. The basis, and weights and
+// gradients of projections where they meet it, are rounded to bf16 for the products; projections
+// themselves, sums along time, means and soft-maxes are f32. One memory a head; pointers that may
+// be null say so.
+#pragma once
+
+#include "attention/primitives/views.h"
+#include "core/cuda/kernel.h"
+
+namespace linnet::cuda::orthogonal_memory_fast {
+
+using Reads = SequenceView<const kernel_bf16>;
+using Writes = SequenceView<kernel_bf16>;
+
+// Tokens that a block computes at a time, and that share one entry of what forward saves.
+inline constexpr int64_t kChunkTokens = 64;
+
+// Whether a tensor begins on 16 bytes, as copies need it.
+inline bool is_aligned(const Tensor& x) {
+  return reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
+}
+
+// Whether there are kernels for this width of heads and this rank; bytes of shared memory that a
+// block of them takes.
+bool has_forward(int64_t width, int64_t rank);
+bool has_backward(int64_t width, int64_t rank);
+size_t forward_shared_memory(int64_t width);
+size_t backward_shared_memory(int64_t width);
+
+// What both passes read.
+struct Inputs {
+  Reads q, f;
+  const uint8_t* query_mask = nullptr;  // [B,T]; null: all count
+  const uint8_t* code_mask = nullptr;
+  const int32_t* segments = nullptr;  // [B,T]; null: one a row
+  const float* basis = nullptr;       // [H,r,d]
+  int rank = 0;
+  // Positions of a window. One, of which tokens read their own (`inclusive`), is the prefix.
+  int window = 1;
+  bool inclusive = false;
+  float scale = 1;
+};
+
+// For each chunk of a row: the sums before it, completed and of the open window, and the position
+// of its first token in its window.
+struct Saved {
+  float* sums = nullptr;      // [B,chunks,H,2,r]
+  int32_t* phases = nullptr;  // [B,chunks]
+};
+
+struct Forward : Inputs {
+  const int32_t* positions = nullptr;  // [B,T], of which the first is read; null: time_offset
+  int64_t time_offset = 0;
+  const float* completed = nullptr;  // [B,H,r]; these three null: nothing is carried in
+  const float* partial = nullptr;
+  const int64_t* counts = nullptr;  // [B,2]
+  Writes y;
+  float* completed_out = nullptr;
+  float* partial_out = nullptr;
+  int64_t* counts_out = nullptr;
+  int64_t* tokens = nullptr;  // [B,T]: how many are in the memory that a token reads
+  Saved saved;
+};
+void causal_forward(const Forward& call);
+
+struct Backward : Inputs {
+  Reads dy;
+  const int64_t* tokens = nullptr;  // these two as forward left them
+  Saved saved;
+  const float* dcompleted_out = nullptr;  // [B,H,r]; may be null: zeros
+  const float* dpartial_out = nullptr;
+  Writes dq, df;
+  float* dbasis = nullptr;      // [B,H,r,d]: of each row
+  float* dcompleted = nullptr;  // [B,H,r]; may be null: not wanted
+  float* dpartial = nullptr;
+};
+void causal_backward(const Backward& call);
+
+}  // namespace linnet::cuda::orthogonal_memory_fast

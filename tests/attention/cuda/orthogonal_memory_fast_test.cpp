@@ -1,0 +1,335 @@
+// The causal orthogonal memory on tensor cores gives what the CPU computes in double, at the edges
+// of chunks and windows, with everything that it covers and for extreme inputs; and it is taken
+// where it should be.
+#include "attention/primitives/cuda/orthogonal_memory_fast.h"
+
+#include <cstdlib>
+#include <limits>
+
+#include "attention/primitives/cuda/orthogonal_memory_path.h"
+#include "attention/primitives/orthogonal_memory.h"
+#include "core/cuda/backend.h"
+#include "core/kernel_choice.h"
+#include "core/log.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+using test::kGpu;
+using test::random_tensor;
+
+constexpr MemoryScope kWindows = MemoryScope::completed_windows, kPrefix = MemoryScope::prefix;
+
+struct Setting {
+  const char* name;
+  MemoryScope scope;
+  int64_t window, B, T, H, r, d;
+  bool state = false, segments = false, masks = false;
+  std::vector<int32_t> starts = {};  // positions of the first tokens
+};
+
+// Row 0 lacks every fifth token, the last row its end.
+std::vector<uint8_t> mask_of(int64_t rows, int64_t length) {
+  std::vector<uint8_t> mask(static_cast<size_t>(rows * length), 1);
+  for (int64_t t = 0; t < length; ++t) {
+    mask[static_cast<size_t>(t)] = t % 5 == 3 ? 0 : 1;
+    mask[static_cast<size_t>((rows - 1) * length + t)] = t < length / 2 ? 1 : 0;
+  }
+  return mask;
+}
+
+// q, f, basis, completed and partial in f64, as the device will hold them; masked tokens hold NaN.
+// The basis is that of a model in bf16, its rows of about unit length.
+std::vector<Tensor> inputs_of(const Setting& s) {
+  std::vector<Tensor> in{
+      random_tensor({s.B, s.T, s.H, s.d}, "q"), random_tensor({s.B, s.T, s.H, s.d}, "f"),
+      random_tensor({s.H, s.r, s.d}, "basis"), random_tensor({s.B, s.H, s.r}, "completed"),
+      random_tensor({s.B, s.H, s.r}, "partial")};
+  if (!s.state) in[3] = in[4] = Tensor();
+  const double shrink = 1 / std::sqrt(static_cast<double>(s.d));
+  for (int64_t i = 0; i < in[2].elements(); ++i) in[2].data<double>()[i] *= shrink;
+  const std::vector<uint8_t> mask = mask_of(s.B, s.T);
+  for (size_t i = 0; i < 3; ++i) {
+    in[i] = in[i].to(DType::bf16).to(DType::f64);
+    for (int64_t j = 0; s.masks && i < 2 && j < in[i].elements(); ++j) {
+      if (mask[static_cast<size_t>(j / (s.H * s.d))] == 0) {
+        in[i].data<double>()[j] = std::numeric_limits<double>::quiet_NaN();
+      }
+    }
+  }
+  return in;
+}
+
+OrthogonalMemoryContext context_of(const Setting& s, Device device) {
+  OrthogonalMemoryContext context;
+  context.options = {s.scope, s.window, 0.8, false};
+  context.place.time_offset = 3;
+  if (s.masks) {
+    context.query_mask = Tensor::from(mask_of(s.B, s.T), {s.B, s.T}, device);
+    context.code_mask = context.query_mask;
+  }
+  if (s.segments) {
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < s.B * s.T; ++i) ids.push_back(static_cast<int32_t>((i + 9) / 37));
+    context.segments = Tensor::from(ids, {s.B, s.T}, device);
+  }
+  if (!s.starts.empty()) {
+    std::vector<int32_t> positions;
+    for (const int32_t start : s.starts) {
+      for (int64_t t = 0; t < s.T; ++t) positions.push_back(start + static_cast<int32_t>(t));
+    }
+    context.positions = Tensor::from(positions, {s.B, s.T}, device);
+  }
+  return context;
+}
+
+struct Outcome {
+  std::vector<Tensor> values;  // y and carried sums, then gradients of every defined input
+  std::vector<int64_t> counts, memory_tokens;
+};
+
+Outcome run(const Setting& s, const std::vector<Tensor>& tensors, Device device) {
+  std::vector<Variable> in;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const DType narrow = i < 2 ? DType::bf16 : DType::f32;
+    const Tensor& x = tensors[i];
+    in.push_back(x.defined()
+                     ? Variable(device == kGpu ? x.to(narrow).to(device) : x.to(device), true)
+                     : Variable());
+  }
+  OrthogonalMemoryCarry carry{in[3], in[4], {}};
+  if (s.state) {
+    std::vector<int64_t> counts;
+    for (int64_t b = 0; b < s.B; ++b)
+      counts.insert(counts.end(), {b == 1 ? 0 : 40, b == 0 ? 2 : 0});
+    carry.counts = Tensor::from(counts, {s.B, 2}, device);
+  }
+  const OrthogonalMemoryResult result =
+      orthogonal_memory(in[0], in[1], in[2], carry, context_of(s, device));
+  const std::vector<Variable> outputs{result.y, result.carry.completed, result.carry.partial};
+  Outcome found{
+      {}, result.carry.counts.to_vector<int64_t>(), result.memory_tokens.to_vector<int64_t>()};
+  std::vector<Tensor> seeds;
+  for (const Variable& output : outputs) {
+    found.values.push_back(output.value());
+    seeds.push_back(random_tensor(output.shape(), "seed" + std::to_string(seeds.size()))
+                        .to(DType::bf16)
+                        .to(output.dtype())
+                        .to(device));
+  }
+  backward(outputs, seeds);
+  for (const Variable& x : in) {
+    if (x.defined()) found.values.push_back(x.grad());
+  }
+  return found;
+}
+
+void expect_what_the_cpu_computes(const Setting& s, const std::vector<Tensor>& in) {
+  SCOPED_TRACE(s.name);
+  // The backward pass of wide heads is plain, which demanded tensor cores refuse.
+  const bool throughout = cuda::orthogonal_memory_fast::has_backward(s.d, s.r);
+  const UseKernels use(throughout ? KernelChoice::tensor_cores : KernelChoice::automatic, kGpu);
+  const Outcome expected = run(s, in, Device{});
+  set_fill_uninitialized(true);
+  const Outcome got = run(s, in, kGpu);
+  set_fill_uninitialized(false);
+  EXPECT_EQ(got.counts, expected.counts);
+  EXPECT_EQ(got.memory_tokens, expected.memory_tokens);
+  ASSERT_EQ(got.values.size(), expected.values.size());
+  EXPECT_EQ(got.values[0].dtype(), DType::bf16);
+  for (size_t i = 0; i < got.values.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_CLOSE(got.values[i], expected.values[i], 1e-2);
+  }
+}
+
+TEST(CudaOrthogonalMemoryFast, GivesWhatTheCpuComputesInDouble) {
+  const std::vector<Setting> settings{
+      {"one chunk", kWindows, 16, 1, 64, 1, 16, 16},
+      {"a token more", kWindows, 16, 1, 65, 2, 32, 32},
+      {"windows that chunks cut", kWindows, 7, 2, 150, 2, 8, 16, false, true},
+      {"windows of more than a chunk",
+       kWindows,
+       100,
+       2,
+       230,
+       1,
+       16,
+       16,
+       true,
+       false,
+       false,
+       {38, 99}},
+      {"with all", kWindows, 5, 3, 130, 2, 12, 24, true, true, true, {7, 10, 4}},
+      {"masks", kWindows, 16, 2, 96, 1, 16, 16, false, false, true},
+      {"the usual width", kWindows, 16, 1, 90, 1, 64, 64},
+      {"a lower rank", kWindows, 1, 1, 17, 2, 20, 40, true},
+      {"wide heads", kWindows, 16, 1, 80, 1, 72, 128},
+      {"prefix", kPrefix, 0, 1, 100, 2, 16, 16, true},
+      {"prefix with all", kPrefix, 0, 2, 130, 1, 32, 32, true, true, true},
+  };
+  for (const Setting& s : settings) expect_what_the_cpu_computes(s, inputs_of(s));
+}
+
+// Logits of +-80 and more, means of nothing but zeros, one code that counts.
+TEST(CudaOrthogonalMemoryFast, ExtremeInputsStayFinite) {
+  Setting s{"large logits", kWindows, 16, 2, 80, 1, 16, 16};
+  std::vector<Tensor> in = inputs_of(s);
+  for (int64_t i = 0; i < in[0].elements(); ++i) {
+    in[0].data<double>()[i] *= 64;
+    in[1].data<double>()[i] = 4 + in[1].data<double>()[i];
+  }
+  in[1] = in[1].to(DType::bf16).to(DType::f64);
+  expect_what_the_cpu_computes(s, in);
+  s.name = "codes of zero";
+  in = inputs_of(s);
+  in[1].fill(0);
+  expect_what_the_cpu_computes(s, in);
+
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  OrthogonalMemoryContext context = context_of(s, kGpu);
+  std::vector<uint8_t> one(160, 0);
+  one[37] = one[80 + 79] = 1;
+  context.code_mask = Tensor::from(one, {2, 80}, kGpu);
+  in = inputs_of(s);
+  const OrthogonalMemoryResult result = orthogonal_memory(
+      Variable(in[0].to(DType::bf16).to(kGpu)), Variable(in[1].to(DType::bf16).to(kGpu)),
+      Variable(in[2].to(DType::f32).to(kGpu)), {}, context);
+  const auto y = result.y.value().to(Device{}).to_vector<double>();
+  const std::vector<int64_t> tokens = result.memory_tokens.to_vector<int64_t>();
+  for (size_t i = 0; i < y.size(); ++i) {
+    // Positions begin at 3: the window of token 37 ends with token 44.
+    const bool reads = i / 16 < 80 && i / 16 >= 45;
+    ASSERT_EQ(tokens[i / 16], reads ? 1 : 0) << i / 16;
+    ASSERT_EQ(y[i] != 0, reads) << i / 16;
+    ASSERT_TRUE(std::isfinite(y[i]));
+  }
+}
+
+TEST(CudaOrthogonalMemoryFast, RepeatsBitForBitAndLooksAtNothingLater) {
+  const Setting s{"", kWindows, 16, 1, 110, 2, 16, 16};
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  std::vector<Tensor> in = inputs_of(s);
+  const Outcome once = run(s, in, kGpu), again = run(s, in, kGpu);
+  for (size_t i = 0; i < once.values.size(); ++i) {
+    EXPECT_TRUE(test::same_bits(once.values[i].to(Device{}), again.values[i].to(Device{})));
+  }
+  // Token 80 is in a window, from position 3 on, that ends with token 92.
+  in[1].data<double>()[80 * 2 * 16] += 5;
+  const std::vector<float> before = once.values[0].to_vector<float>();
+  const std::vector<float> after = run(s, in, kGpu).values[0].to_vector<float>();
+  for (size_t i = 0; i < 93 * 2 * 16; ++i) ASSERT_EQ(before[i], after[i]) << i;
+  EXPECT_NE(before[93 * 2 * 16], after[93 * 2 * 16]);
+}
+
+TEST(CudaOrthogonalMemoryFast, WhatItDoesNotCoverGoesToThePlainKernels) {
+  const auto tensor = [](const Shape& shape, DType dtype = DType::bf16) {
+    return Tensor::zeros(shape, dtype, kGpu);
+  };
+  const auto arrays_of = [&](int64_t T, int64_t d, int64_t r, DType dtype = DType::bf16) {
+    cuda::OrthogonalMemoryArrays in;
+    in.q = in.f = tensor({1, T, 1, d}, dtype);
+    in.basis = tensor({1, r, d}, DType::f32);
+    return in;
+  };
+  const Setting usual_setting{"", kWindows, 16, 1, 16, 1, 16, 16};
+  const OrthogonalMemoryContext usual = context_of(usual_setting, kGpu);
+  const auto why = [&](const cuda::OrthogonalMemoryArrays& in) {
+    return cuda::why_plain_orthogonal_memory(usual, in);
+  };
+  EXPECT_EQ(why(arrays_of(16, 16, 16)), "");
+  EXPECT_EQ(why(arrays_of(40, 128, 128)), "");
+  EXPECT_EQ(why(arrays_of(40, 40, 7)), "");
+  EXPECT_EQ(why(arrays_of(16, 16, 16, DType::f32)), "numbers of f32");
+  EXPECT_EQ(why(arrays_of(16, 20, 16)), "heads of 20 with a basis of rank 16");
+  EXPECT_EQ(why(arrays_of(16, 136, 16)), "heads of 136 with a basis of rank 16");
+  EXPECT_EQ(why(arrays_of(16, 16, 24)), "heads of 16 with a basis of rank 24");
+  EXPECT_EQ(why(arrays_of(15, 16, 16)), "fewer than 16 tokens");
+  cuda::OrthogonalMemoryArrays other = arrays_of(16, 16, 16);
+  other.q = tensor({16 * 16 + 1}).slice(1, {1, 16, 1, 16});
+  EXPECT_EQ(why(other), "tensors that do not begin on 16 bytes");
+
+  const cuda::OrthogonalMemoryArrays in = arrays_of(16, 16, 16);
+  const auto why_of = [&](const auto& change) {
+    OrthogonalMemoryContext context = usual;
+    change(context);
+    return cuda::why_plain_orthogonal_memory(context, in);
+  };
+  EXPECT_EQ(why_of([](auto& c) { c.cross = true; }), "cross-attention");
+  EXPECT_EQ(why_of([](auto& c) { c.options.scope = MemoryScope::whole; }),
+            "memories of all tokens");
+  EXPECT_EQ(why_of([](auto& c) { c.options.shared = true; }), "one memory for all heads");
+  EXPECT_EQ(why_of([](auto& c) { c.options.dropout = 0.1; }), "dropout");
+  EXPECT_EQ(why_of([](auto& c) { c.options.window = int64_t{1} << 31; }),
+            "windows of 2147483648 positions");
+
+  EXPECT_TRUE(cuda::orthogonal_memory_is_fast(usual, in));
+  {
+    const UseKernels plain(KernelChoice::plain, kGpu);
+    EXPECT_FALSE(cuda::orthogonal_memory_is_fast(usual, in));
+  }
+  EXPECT_TRUE(cuda::orthogonal_memory_backward_is_fast(arrays_of(16, 64, 64)));
+  EXPECT_FALSE(cuda::orthogonal_memory_backward_is_fast(arrays_of(16, 128, 64)));
+}
+
+TEST(CudaOrthogonalMemoryFast, WhatItDoesNotCoverIsSaidOnce) {
+  // What was said once is not said again when the test is repeated.
+  static int64_t width = 35;
+  width += 2;
+  const Variable x(Tensor::zeros({1, 17, 1, width}, DType::bf16, kGpu));
+  const Variable basis(Tensor::zeros({1, 4, width}, DType::f32, kGpu));
+  const OrthogonalMemoryContext context = context_of({"", kWindows, 16, 1, 17, 1, 4, width}, kGpu);
+  set_log_level(LogLevel::info);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i) orthogonal_memory(x, x, basis, {}, context);
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string said = concat("do not cover heads of ", width, " with a basis of rank 4");
+  const size_t first = log.find(said);
+  ASSERT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find(said, first + 1), std::string::npos) << log;
+}
+
+TEST(CudaOrthogonalMemoryFast, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  const auto call = [](int64_t T, int64_t d, DType dtype) {
+    const Variable x(random_tensor({1, T, 1, d}, "x", dtype).to(kGpu), true);
+    const Variable basis(random_tensor({1, 4, d}, "basis", DType::f32).to(kGpu));
+    return orthogonal_memory(x, x, basis, {}, context_of({"", kWindows, 16, 1, T, 1, 4, d}, kGpu))
+        .y;
+  };
+  EXPECT_EQ(test::message_of<UsageError>([&] { call(16, 16, DType::f32); }),
+            "orthogonal memory: backend tensor_cores was asked for, but the kernels on tensor "
+            "cores do not cover numbers of f32; use backend auto");
+  const Variable wide = call(16, 128, DType::bf16);
+  EXPECT_NE(test::message_of<UsageError>([&] {
+              backward({wide}, {wide.value()});
+            }).find("do not cover the backward pass of heads of 128"),
+            std::string::npos);
+  EXPECT_EQ(call(1, 16, DType::bf16).size(1), 1);
+  EXPECT_EQ(call(15, 19, DType::f32).size(1), 15);
+}
+
+// The widest heads take 137 KiB of a block's shared memory; others fit every GPU with bf16.
+TEST(CudaOrthogonalMemoryFast, SmallSharedMemoryTakesThePlainKernels) {
+  if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs a pretended GPU";
+  const auto arrays_of = [](int64_t d) {
+    cuda::OrthogonalMemoryArrays in;
+    in.q = in.f = Tensor::zeros({1, 20, 1, d}, DType::bf16, kGpu);
+    in.basis = Tensor::zeros({1, 8, d}, DType::f32, kGpu);
+    return in;
+  };
+  const OrthogonalMemoryContext context = context_of({"", kWindows, 16, 1, 20, 1, 8, 128}, kGpu);
+  EXPECT_EQ(cuda::why_plain_orthogonal_memory(context, arrays_of(128)), "");
+  setenv("LINNET_EMULATED_CAPABILITY", "86", 1);
+  const std::string wide = cuda::why_plain_orthogonal_memory(context, arrays_of(128));
+  const std::string usual = cuda::why_plain_orthogonal_memory(context, arrays_of(64));
+  const bool back = cuda::orthogonal_memory_backward_is_fast(arrays_of(64));
+  unsetenv("LINNET_EMULATED_CAPABILITY");
+  EXPECT_EQ(wide, "heads of 128 on a GPU with 99 KiB of shared memory a block (they take 137)");
+  EXPECT_EQ(usual, "");
+  EXPECT_TRUE(back);
+}
+
+}  // namespace
+}  // namespace linnet
