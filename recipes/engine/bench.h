@@ -34,6 +34,9 @@ std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps
 // of a product, on a CPU one whose operands stay in cache.
 double measure_gemm_peak(DType dtype = DType::f32, Device device = {});
 
+// The name under which soft-max attention by cuDNN is measured.
+inline constexpr const char* kCudnnSoftmax = "softmax, cuDNN";
+
 // One mechanism alone: projections excluded, except for mechanisms without the usual four, which
 // are timed with their own.
 struct AttentionBench {
@@ -52,7 +55,8 @@ struct AttentionBench {
 struct AttentionBenchOptions {
   std::vector<std::string> mechanisms;  // empty: those that have the form
   Form form = Form::causal;
-  bool all = false;  // also those that lack the form, in the other of causal and noncausal
+  bool all = false;    // also those that lack the form, in the other of causal and noncausal
+  bool cudnn = false;  // also soft-max attention by cuDNN, after the mechanisms
   std::vector<int64_t> lengths{4096};
   int64_t batch = 1, heads = 4, head_width = 64;
   int64_t runs = 5;
@@ -65,7 +69,8 @@ struct AttentionBenchOptions {
 // Calls on_point for each as it is measured. At most options.runs are timed; a run of seconds is
 // not repeated. On a CUDA device runs take inputs by turns that together do not fit its cache.
 // Gradients of inputs are written, not added to earlier ones. Throws UsageError for sizes below 1,
-// the cross form, parameters without one mechanism, and a named mechanism that lacks the form.
+// the cross form, parameters without one mechanism, a named mechanism that lacks the form, and
+// `cudnn` on a CPU, in f32 or where cuDNN is missing; Error where cuDNN's results are wrong.
 std::vector<AttentionBench> bench_attention(
     const AttentionBenchOptions& options,
     const std::function<void(const AttentionBench&)>& on_point = {});

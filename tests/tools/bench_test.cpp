@@ -97,6 +97,12 @@ TEST_F(BenchCli, TensorCoresAreRefusedOnTheCpu) {
   expect_error(arguments, 2, "expected auto, plain or tensor_cores");
 }
 
+TEST_F(BenchCli, CudnnNeedsAGpu) {
+  expect_error({"bench", "attention", "softmax", "--lengths", "16", "--cudnn", "--dtype", "bf16",
+                "--device", "cpu"},
+               2, "--cudnn needs a CUDA device, and this runs on cpu; use --device cuda");
+}
+
 TEST_F(BenchCli, TheStatedGrowthIsThatOfWhatIsMeasured) {
   const auto declared = [&](std::vector<std::string> more) {
     std::vector<std::string> arguments = {

@@ -192,6 +192,9 @@ void add_bench(CLI::App& app, Command& chosen) {
                         "which ones (default: all that have the form)");
   attention->add_flag("--all", options->all,
                       "all; those that lack the form in the other of causal and noncausal");
+  attention->add_flag("--cudnn", options->cudnn,
+                      "also soft-max attention by cuDNN, after comparing it with linnet's: for a "
+                      "CUDA device and bf16");
   attention->add_option("--form", *form, "causal or noncausal")->capture_default_str();
   attention
       ->add_option("--lengths", options->lengths,
