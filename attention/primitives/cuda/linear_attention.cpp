@@ -4,6 +4,7 @@
 #include "attention/primitives/cuda/linear_attention_fast.h"
 #include "attention/primitives/cuda/linear_attention_path.h"
 #include "attention/primitives/cuda/linear_attention_pieces.h"
+#include "attention/primitives/cuda/linear_attention_step.h"
 #include "core/error.h"
 
 namespace linnet::cuda {
@@ -178,6 +179,9 @@ void linear_attention_causal_forward(const LinearAttentionContext& context,
     call.y = view_of<kernel_bf16>(y);
     call.denominators = pointer<float>(denominators);
     return linear_attention_fast::causal_forward(call);
+  }
+  if (in.q.size(1) == 1) {
+    return linear_attention_step(context, in, y, memory, mass, denominators);
   }
   StateScan scan = scan_of(m, V, in.k.size(2));
   scan.left = key_features(context, in);

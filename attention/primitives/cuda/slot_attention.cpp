@@ -4,6 +4,7 @@
 #include "attention/primitives/cuda/slot_attention_fast.h"
 #include "attention/primitives/cuda/slot_attention_kernels.h"
 #include "attention/primitives/cuda/slot_attention_path.h"
+#include "attention/primitives/cuda/slot_attention_step.h"
 
 namespace linnet::cuda {
 namespace {
@@ -126,6 +127,7 @@ void fast_causal_backward(const SlotAttentionContext& context, const SlotTensors
 
 void slot_attention_causal_forward(const SlotAttentionContext& context, const SlotTensors& in,
                                    const SlotTensors& end, const Tensor& o) {
+  if (is_slot_attention_step(context, in)) return slot_attention_step(context, in, end, o);
   if (slot_attention_is_fast(context, in)) return fast_causal_forward(context, in, end, o);
   const int64_t N = in.logits.size(3);
   const SlotSequences rows = rows_of(in.q, N);
