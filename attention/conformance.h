@@ -44,10 +44,6 @@ std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form,
 // and projections without bias.
 std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form, Device device = {});
 
-// The power of T in traits.growth, for a form: the growth behind "; FORM " where it has one of its
-// own ("T^2 / l; noncausal T w"). Throws Error for text of another form.
-double stated_exponent(const MixerTraits& traits, Form form);
-
 // A line per check, failures spelled out; the last one counts passed, failed and exempt.
 std::string format_results(const std::vector<CheckResult>& results);
 

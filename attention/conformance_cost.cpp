@@ -1,7 +1,9 @@
 // The check of the declared cost against counted operations and bytes.
 #include <cmath>
+#include <functional>
 
 #include "attention/conformance_internal.h"
+#include "attention/growth.h"
 #include "attention/primitives/tile_gemm.h"
 #include "core/gemm.h"
 #include "core/threads.h"
@@ -79,13 +81,9 @@ double compare(const Setup& setup, const Batch& batch, DType dtype) {
   return counted.tiles / declared.mixing;
 }
 
-// The power of the length with which the mixing grows from that length to one 16 times as long.
-double declared_exponent(const Setup& setup, int64_t from) {
-  const Subject subject = setup.subject(DType::f32);
-  const auto mixing_at = [&](int64_t length) {
-    return subject.cost({1, length, setup.cross() ? length : 0, DType::f32}).mixing;
-  };
-  return std::log2(mixing_at(16 * from) / mixing_at(from)) / 4;
+// The power of the length with which work grows from that length to one 16 times as long.
+double exponent_from(int64_t length, const std::function<double(int64_t)>& work_at) {
+  return std::log2(work_at(16 * length) / work_at(length)) / 4;
 }
 
 }  // namespace
@@ -95,10 +93,17 @@ std::string check_cost(const Setup& setup) {
   for (const DType dtype : {DType::f32, DType::bf16}) compare(setup, setup.batch(2, 37), dtype);
   // At once no faster than the traits say, and as they say where what does not depend on the length
   // (inverses of landmarks) has vanished beside the rest.
-  const double promised = stated_exponent(setup.traits, setup.form);
-  const double at_once = declared_exponent(setup, 2048);
-  const double exponent = declared_exponent(setup, int64_t{1} << 17);
-  require(std::abs(exponent - promised) <= 0.15 && at_once <= promised + 0.15,
+  const StatedGrowth stated = stated_growth(setup.traits, setup.form);
+  const Subject single = setup.subject(DType::f32);
+  const auto mixing_at = [&](int64_t length) {
+    return single.cost({1, length, setup.cross() ? length : 0, DType::f32}).mixing;
+  };
+  const auto stated_at = [&](int64_t length) { return stated.at(static_cast<double>(length)); };
+  constexpr int64_t kShort = 2048, kLong = int64_t{1} << 17;
+  const double at_once = exponent_from(kShort, mixing_at);
+  const double exponent = exponent_from(kLong, mixing_at);
+  require(std::abs(exponent - exponent_from(kLong, stated_at)) <= 0.15 &&
+              at_once <= exponent_from(kShort, stated_at) + 0.15,
           "the traits say growth ", setup.traits.growth,
           ", but the declared mixing grows with the length to the power ", exponent,
           ", from 2k to 32k tokens ", at_once);
@@ -123,16 +128,3 @@ std::string check_cost(const Setup& setup) {
 }
 
 }  // namespace linnet::conformance
-
-namespace linnet {
-
-double stated_exponent(const MixerTraits& traits, Form form) {
-  const std::string own = concat("; ", name_of(form), " ");
-  MixerTraits of_form = traits;
-  if (const size_t at = traits.growth.find(own); at != std::string::npos) {
-    of_form.growth = traits.growth.substr(at + own.size());
-  }
-  return of_form.growth_exponent();
-}
-
-}  // namespace linnet

@@ -79,20 +79,30 @@ Tensor top_keys(const Tensor& means, const Tensor& keys, const Tensor& mask, int
     }
   }
   const Tensor rows = means.to(DType::f64), others = keys.to(DType::f64);
-  parallel_for(B * H * C, 1, [&](int64_t first, int64_t last) {
-    std::vector<double> scores(static_cast<size_t>(T));
+  // Some clusters share a pass over the keys, which caches do not hold.
+  constexpr int64_t kShared = 8;
+  const int64_t groups = (C + kShared - 1) / kShared;
+  parallel_for(B * H * groups, 1, [&](int64_t first, int64_t last) {
+    std::vector<std::vector<double>> scores(kShared, std::vector<double>(static_cast<size_t>(T)));
     std::vector<int32_t> tokens;
     for (int64_t i = first; i < last; ++i) {
-      const int64_t b = i / C / H, h = i / C % H;
-      const double* mean = rows.data<double>() + ((b * C + i % C) * H + h) * K;
-      count_multiply_adds(T * K);
+      const int64_t b = i / groups / H, h = i / groups % H, begin = i % groups * kShared;
+      const int64_t count = std::min(kShared, C - begin);
+      count_multiply_adds(count * T * K);
       for (int64_t t = 0; t < T; ++t) {
-        const double score = dot_row(mean, others.data<double>() + ((b * T + t) * H + h) * K, K);
-        const bool number = !std::isnan(score);
-        scores[static_cast<size_t>(t)] = number ? score : -std::numeric_limits<double>::infinity();
+        const double* key = others.data<double>() + ((b * T + t) * H + h) * K;
+        for (int64_t c = 0; c < count; ++c) {
+          const double* mean = rows.data<double>() + ((b * C + begin + c) * H + h) * K;
+          const double score = dot_row(mean, key, K);
+          scores[static_cast<size_t>(c)][static_cast<size_t>(t)] =
+              std::isnan(score) ? -std::numeric_limits<double>::infinity() : score;
+        }
       }
       const uint8_t* valid = mask.defined() ? mask.data<uint8_t>() + b * T : nullptr;
-      take_best(scores, valid, top, tokens, best.data<int32_t>() + i * top);
+      for (int64_t c = 0; c < count; ++c) {
+        take_best(scores[static_cast<size_t>(c)], valid, top, tokens,
+                  best.data<int32_t>() + ((b * H + h) * C + begin + c) * top);
+      }
     }
   });
   return best;

@@ -17,17 +17,20 @@ const std::vector<Preset> kPresets = {
      {{"kind", "gau"}, {"mean", "false"}}},
     {"linearized_llm",
      "on the hosts' heads, the sum over groups of 64, as the code that was released",
-     {{"kind", "heads"}, {"group", "64"}, {"mean", "false"}}}};
-
-int64_t host_group(const FlashGlobalParams& params) {
-  return params.group.value_or(kHostGroup);
-}
+     {{"kind", "heads"}, {"group", "64"}, {"mean", "false"}}},
+    {"t5",
+     "the same on the heads of T5: values of length 1, outputs divided by their length",
+     {{"kind", "heads"},
+      {"group", "64"},
+      {"mean", "false"},
+      {"values", "unit"},
+      {"output_norm", "true"}}}};
 
 class FlashGlobalMixer : public AttentionMixer {
  public:
   FlashGlobalMixer(const FlashGlobalParams& params, const MixerOptions& options,
                    const MixerScope& scope)
-      : AttentionMixer(options, scope), memory_(host_group(params), options, params.mean) {}
+      : AttentionMixer(options, scope), memory_(params.heads(), options, scope) {}
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
@@ -37,16 +40,14 @@ class FlashGlobalMixer : public AttentionMixer {
   MixerCost mix_cost(const MixerShape& shape) const override { return memory_.cost(shape); }
 
  private:
-  GroupMemoryBranch memory_;
+  GroupedBranches memory_;
 };
 
 template <typename Number>
 std::vector<Number> definition(const FlashGlobalParams& params,
                                const ReferenceSequence<Number>& s) {
   if (const std::optional<FlashParams> unit = params.unit()) return flash_definition(*unit, s);
-  std::vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
-  add_group_memory_definition(s, host_group(params), Number{1}, y, params.mean);
-  return y;
+  return grouped_definition(s, params.heads());
 }
 
 }  // namespace
@@ -55,21 +56,35 @@ void FlashGlobalParams::describe(ConfigDescription<FlashGlobalParams>& d) {
   describe_kind(d);
   d.field("mean", &FlashGlobalParams::mean,
           "causal: divide the sum over earlier groups by their number");
+  describe_group_values(d);
+  describe_output_norm(d);
   describe_gated_maps(d, kPresets);
   describe_gated_length(d);
 }
 
 void FlashGlobalParams::validate(const ConfigNode& at) const {
-  if (kind == "gau") return check(at);
-  refuse_options(at, to_config_node(FlashGlobalParams{}), kind,
-                 {"expansion", "key_width", "rope", "token_shift", "length"});
+  const ConfigNode defaults = to_config_node(FlashGlobalParams{});
+  if (kind == "gau") {
+    refuse_options(at, defaults, kind, {"values", "output_norm"});
+    return check(at);
+  }
+  refuse_options(at, defaults, kind, {"expansion", "key_width", "rope", "token_shift", "length"});
 }
 
 MixerTraits FlashGlobalParams::traits(MixerTraits traits) const {
+  traits.couples_heads = output_norm;
   const std::optional<FlashParams> gated = unit();
   if (!gated) return traits;
   traits.cross = false;
   return gated->traits(traits);
+}
+
+GroupedSetting FlashGlobalParams::heads() const {
+  return {.group = group.value_or(kHostGroup),
+          .unit_values = values == "unit",
+          .output_norm = output_norm,
+          .inside = false,
+          .mean = mean};
 }
 
 std::optional<FlashParams> FlashGlobalParams::unit() const {
@@ -100,7 +115,7 @@ Mechanism flash_global_mechanism() {
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = std::string("T");
   facts.presets = kPresets;
-  facts.variants = {"{group: 7}", "{group: 1, mean: true}",
+  facts.variants = {"{group: 7}", "{group: 3, mean: true, values: unit, output_norm: true}",
                     "{group: 7, key_width: 8, preset: paper}"};
   facts.limits = {{"nothing is before the first group",
                    "{}",

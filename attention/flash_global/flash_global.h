@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "attention/flash/flash.h"
-#include "attention/grouped_linear/branches.h"
+#include "attention/grouped_linear/grouped_linear.h"
 
 namespace linnet {
 
@@ -13,10 +13,14 @@ struct FlashGlobalParams : GatedUnitOptions {
   std::string kind = "heads";
   std::optional<int64_t> group;
   bool mean = false;
+  // Of heads, as the study's T5 has them.
+  std::string values = "raw";
+  bool output_norm = false;
 
   static void describe(ConfigDescription<FlashGlobalParams>& d);
   void validate(const ConfigNode& at) const;
   MixerTraits traits(MixerTraits traits) const;
+  GroupedSetting heads() const;
   // The gated unit with these options, if it is one.
   std::optional<FlashParams> unit() const;
 };

@@ -17,17 +17,21 @@ const std::vector<Preset> kPresets = {
      {{"kind", "gau"}, {"bias", "t5"}}},
     {"linearized_llm",
      "on the hosts' heads, groups of 64, as the weights that were released",
-     {{"kind", "heads"}, {"group", "64"}, {"kappa", "relu2_l2"}}}};
-
-int64_t host_group(const FlashLocalParams& params) {
-  return params.group.value_or(kHostGroup);
-}
+     {{"kind", "heads"}, {"group", "64"}, {"kappa", "relu2_l2"}}},
+    {"t5",
+     "the same on the heads of T5: values of length 1, a relative bias, outputs divided by their "
+     "length",
+     {{"kind", "heads"},
+      {"group", "64"},
+      {"values", "unit"},
+      {"relative_bias", "true"},
+      {"output_norm", "true"}}}};
 
 class FlashLocalMixer : public AttentionMixer {
  public:
   FlashLocalMixer(const FlashLocalParams& params, const MixerOptions& options,
                   const MixerScope& scope)
-      : AttentionMixer(options, scope), local_(params.kappa, host_group(params), options) {}
+      : AttentionMixer(options, scope), local_(params.heads(), options, scope) {}
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
@@ -37,15 +41,13 @@ class FlashLocalMixer : public AttentionMixer {
   MixerCost mix_cost(const MixerShape& shape) const override { return local_.cost(shape); }
 
  private:
-  GroupBranch local_;
+  GroupedBranches local_;
 };
 
 template <typename Number>
 std::vector<Number> definition(const FlashLocalParams& params, const ReferenceSequence<Number>& s) {
   if (const std::optional<FlashParams> unit = params.unit()) return flash_definition(*unit, s);
-  std::vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
-  add_group_definition(s, params.kappa, host_group(params), y);
-  return y;
+  return grouped_definition(s, params.heads());
 }
 
 }  // namespace
@@ -53,6 +55,11 @@ std::vector<Number> definition(const FlashLocalParams& params, const ReferenceSe
 void FlashLocalParams::describe(ConfigDescription<FlashLocalParams>& d) {
   describe_kind(d);
   describe_group_kernel(d);
+  describe_group_values(d);
+  d.field("relative_bias", &FlashLocalParams::relative_bias,
+          "of heads: weights gain, after kappa, a number for each of 32 buckets of distances and "
+          "each head, one table for all layers");
+  describe_output_norm(d);
   describe_gated_maps(d, kPresets);
   describe_gated_weights(d);
 }
@@ -60,11 +67,26 @@ void FlashLocalParams::describe(ConfigDescription<FlashLocalParams>& d) {
 void FlashLocalParams::validate(const ConfigNode& at) const {
   const ConfigNode defaults = to_config_node(FlashLocalParams{});
   if (kind == "gau") {
-    refuse_options(at, defaults, kind, {"kappa"});
+    refuse_options(at, defaults, kind, {"kappa", "values", "relative_bias", "output_norm"});
     return check(at);
   }
+  check_grouped(heads(), at, "relative_bias");
   refuse_options(at, defaults, kind,
                  {"expansion", "key_width", "rope", "token_shift", "weights", "bias", "dropout"});
+}
+
+MixerTraits FlashLocalParams::traits(MixerTraits traits) const {
+  traits.couples_heads = output_norm;
+  return traits;
+}
+
+GroupedSetting FlashLocalParams::heads() const {
+  return {.group = group.value_or(kHostGroup),
+          .kernel = kappa,
+          .unit_values = values == "unit",
+          .relative_bias = relative_bias,
+          .output_norm = output_norm,
+          .earlier = false};
 }
 
 std::optional<FlashParams> FlashLocalParams::unit() const {
@@ -94,8 +116,10 @@ Mechanism flash_local_mechanism() {
   facts.traits.growth = "T C";
   facts.cost_cases = {"{group: 256}"};
   facts.presets = kPresets;
-  facts.variants = {"{group: 7}", "{group: 6, kappa: flash}",
-                    "{group: 7, key_width: 8, preset: paper}"};
+  facts.variants = {
+      "{group: 7}",
+      "{group: 6, kappa: flash, values: unit, relative_bias: true, output_norm: true}",
+      "{group: 7, key_width: 8, preset: paper}"};
   facts.limits = {{"softmax in a group that holds everything is soft-max attention",
                    "{kappa: softmax}",
                    {Form::noncausal, Form::causal},

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "attention/flash/flash.h"
-#include "attention/grouped_linear/branches.h"
+#include "attention/grouped_linear/grouped_linear.h"
 
 namespace linnet {
 
@@ -12,9 +12,14 @@ struct FlashLocalParams : GatedUnitOptions {
   std::string kind = "heads";
   std::optional<int64_t> group;
   GroupKernel kappa = GroupKernel::relu2_l2;
+  // Of heads, as the study's T5 has them.
+  std::string values = "raw";
+  bool relative_bias = false, output_norm = false;
 
   static void describe(ConfigDescription<FlashLocalParams>& d);
   void validate(const ConfigNode& at) const;
+  MixerTraits traits(MixerTraits traits) const;
+  GroupedSetting heads() const;
   // The gated unit with these options, if it is one.
   std::optional<FlashParams> unit() const;
 };

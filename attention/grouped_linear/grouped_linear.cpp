@@ -54,11 +54,11 @@ class GroupedLinearMixer : public AttentionMixer {
 
 }  // namespace
 
-void check_grouped(const GroupedSetting& setting, const ConfigNode& at) {
+void check_grouped(const GroupedSetting& setting, const ConfigNode& at, const std::string& bias) {
   if (setting.relative_bias && setting.kernel == GroupKernel::softmax) {
-    throw located_error(at.location_of("bias"),
-                        "bias: t5 is added to weights that nothing normalises; with kappa: softmax "
-                        "remove it");
+    throw located_error(at.location_of(bias), bias,
+                        ": the relative bias is added to weights that nothing normalises; with "
+                        "kappa: softmax remove it");
   }
 }
 
@@ -67,9 +67,10 @@ GroupedBranches::GroupedBranches(const GroupedSetting& setting, const MixerOptio
     : setting_(setting),
       options_(options),
       local_(setting.kernel, setting.group, options),
-      memory_(setting.group, options) {
-  if (options.form == Form::cross) return;
-  if (setting.learned_alpha) alpha_ = scope.own.parameter("alpha", {1}, init_constant(0));
+      memory_(setting.group, options, setting.mean) {
+  if (!inside()) return;
+  if (setting.learned_alpha && setting.earlier)
+    alpha_ = scope.own.parameter("alpha", {1}, init_constant(0));
   if (setting.relative_bias) relative_.emplace(setting.group, options, scope.tied);
 }
 
@@ -88,28 +89,27 @@ AttentionMixer::MixResult GroupedBranches::mix(const MixInput& input, const Mixe
 AttentionMixer::MixResult GroupedBranches::sum_of_branches(const MixInput& input,
                                                            const MixerContext& context,
                                                            const MixerState& state) const {
-  if (options_.form == Form::cross) return memory_.mix(input, context, state);
+  if (!inside()) return memory_.mix(input, context, state);
   AttentionMixer::MixResult local = local_.mix(input, context, state);
   if (relative_) local.y = add(local.y, relative_->mix(input.v, context, state));
-  AttentionMixer::MixResult earlier = memory_.mix(input, context, state);
-  local.state.merge(earlier.state);
+  if (!earlier()) return local;
+  AttentionMixer::MixResult before = memory_.mix(input, context, state);
+  local.state.merge(before.state);
   const Variable weighted =
-      alpha_.defined() ? multiply(repeat(alpha_, earlier.y.shape()), earlier.y) : earlier.y;
+      alpha_.defined() ? multiply(repeat(alpha_, before.y.shape()), before.y) : before.y;
   return {add(local.y, weighted), std::move(local.state)};
 }
 
 MixerCost GroupedBranches::cost(const MixerShape& shape) const {
-  MixerCost cost = memory_.cost(shape);
-  if (options_.form == Form::cross) return cost;
-  const MixerCost local = local_.cost(shape);
-  cost.mixing += local.mixing;
-  cost.bytes += local.bytes;
+  MixerCost cost;
+  const auto add_cost = [&](const MixerCost& part) {
+    cost.mixing += part.mixing;
+    cost.bytes += part.bytes;
+  };
+  if (earlier()) add_cost(memory_.cost(shape));
+  if (inside()) add_cost(local_.cost(shape));
+  if (relative_) add_cost(relative_->cost(shape));
   if (alpha_.defined()) cost.bytes += static_cast<double>(size_of(shape.dtype));
-  if (relative_) {
-    const MixerCost relative = relative_->cost(shape);
-    cost.mixing += relative.mixing;
-    cost.bytes += relative.bytes;
-  }
   return cost;
 }
 
@@ -123,13 +123,14 @@ std::vector<Number> grouped_definition(const ReferenceSequence<Number>& s,
     std::for_each(at, at + s.V, [&](Number& value) { value = s.stored(value / length); });
   }
   std::vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
-  if (s.form != Form::cross) {
-    add_group_definition(used, setting.kernel, setting.group, y);
-    if (setting.relative_bias) add_relative_definition(used, setting.group, y);
+  const bool cross = s.form == Form::cross, inside = setting.inside && !cross;
+  if (inside) add_group_definition(used, setting.kernel, setting.group, y);
+  if (inside && setting.relative_bias) add_relative_definition(used, setting.group, y);
+  const bool learned = setting.learned_alpha && inside;
+  const Number factor = learned ? s.parameter("alpha")[0] : Number{1};
+  if (setting.earlier || cross) {
+    add_group_memory_definition(used, setting.group, factor, y, setting.mean);
   }
-  const bool learned = setting.learned_alpha && s.form != Form::cross;
-  add_group_memory_definition(used, setting.group, learned ? s.parameter("alpha")[0] : Number{1},
-                              y);
   const int64_t width = s.H * s.V;
   for (auto at = y.begin(); setting.output_norm && at != y.end(); at += width) {
     std::for_each(at, at + width, [&](Number& value) { value = s.stored(value); });

@@ -31,32 +31,46 @@ void describe_alpha(ConfigDescription<Params>& d) {
 
 // What the study's T5 does besides, as options `values`, `bias`, `output_norm`.
 template <typename Params>
-void describe_t5_options(ConfigDescription<Params>& d) {
+void describe_group_values(ConfigDescription<Params>& d) {
   d.choice("values", &Params::values, {"raw", "unit"},
            "what groups sum: the values, or each divided by its length");
+}
+template <typename Params>
+void describe_output_norm(ConfigDescription<Params>& d) {
+  d.field("output_norm", &Params::output_norm,
+          "divide what a token's groups give by 1e-4 + its length over all heads");
+}
+template <typename Params>
+void describe_t5_options(ConfigDescription<Params>& d) {
+  describe_group_values(d);
   d.choice("bias", &Params::bias, {"none", "t5"},
            "what weights in a group gain after kappa: nothing, or a number for each of 32 buckets "
            "of distances and each head, one table for all layers");
-  d.field("output_norm", &Params::output_norm,
-          "divide what a token's groups give by 1e-4 + its length over all heads");
+  describe_output_norm(d);
 }
 
 // The options of GroupedBranches.
 struct GroupedSetting {
-  int64_t group;
-  GroupKernel kernel;
-  bool learned_alpha, unit_values, relative_bias, output_norm;
+  int64_t group = 64;
+  GroupKernel kernel = GroupKernel::relu2_l2;
+  bool learned_alpha = false, unit_values = false, relative_bias = false, output_norm = false;
+  // Which branches the self forms have, and whether earlier groups are averaged.
+  bool inside = true, earlier = true, mean = false;
 };
 template <typename Params>
 GroupedSetting grouped_setting(const Params& params) {
-  return {
-      params.group,        params.kappa,      params.alpha == "learned", params.values == "unit",
-      params.bias == "t5", params.output_norm};
+  return {.group = params.group,
+          .kernel = params.kappa,
+          .learned_alpha = params.alpha == "learned",
+          .unit_values = params.values == "unit",
+          .relative_bias = params.bias == "t5",
+          .output_norm = params.output_norm};
 }
-// Throws where the options contradict each other.
-void check_grouped(const GroupedSetting& setting, const ConfigNode& at);
+// Throws where the options contradict each other; `bias` names that of the relative bias.
+void check_grouped(const GroupedSetting& setting, const ConfigNode& at,
+                   const std::string& bias = "bias");
 
-// Both branches of the self forms, y = local + alpha * earlier groups; in the cross form the latter
+// The branches of the self forms, y = local + alpha * earlier groups; in the cross form the latter
 // alone, with factor 1.
 class GroupedBranches {
  public:
@@ -71,6 +85,9 @@ class GroupedBranches {
  private:
   AttentionMixer::MixResult sum_of_branches(const MixInput& input, const MixerContext& context,
                                             const MixerState& state) const;
+  // Whether there are sums inside groups, and over others.
+  bool inside() const { return setting_.inside && options_.form != Form::cross; }
+  bool earlier() const { return setting_.earlier || options_.form == Form::cross; }
   GroupedSetting setting_;
   MixerOptions options_;
   GroupBranch local_;

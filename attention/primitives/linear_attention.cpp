@@ -5,7 +5,6 @@
 #include "attention/primitives/cuda/linear_attention.h"
 #include "attention/primitives/cuda/linear_attention_path.h"
 #include "core/cuda/backend.h"
-#include "core/kernel_choice.h"
 
 namespace linnet {
 namespace {
@@ -240,7 +239,6 @@ LinearAttentionSums linear_attention_memory(const LinearAttentionVariables& inpu
   require(!inputs.log_decay.defined(), kName,
           ": a memory of all keys has no order in which it could ",
           "decay; leave log_decay undefined");
-  require_plain_allowed("linear attention over all keys", inputs.k.value());
   const DType dtype = computing_type(inputs.k);
   const Device device = inputs.k.value().device();
   Arrays arrays;
@@ -272,7 +270,6 @@ LinearAttentionSums linear_attention_memory(const LinearAttentionVariables& inpu
 Variable linear_attention_read(const LinearAttentionVariables& inputs,
                                const LinearAttentionSums& memory,
                                const LinearAttentionContext& context) {
-  require_plain_allowed("linear attention over all keys", inputs.q.value());
   const DType dtype = computing_type(inputs.q);
   const Device device = inputs.q.value().device();
   Arrays arrays;
@@ -289,7 +286,8 @@ Variable linear_attention_read(const LinearAttentionVariables& inputs,
       arrays.memory, arrays.mass,
       memory_shape(static_cast<int64_t>(spans.size()), arrays.memory.size(1), arrays.q.size(3),
                    arrays.query_proportions.defined(), arrays.memory.size(3)));
-  const Tensor y = Tensor::empty({B, T, H, arrays.memory.size(3)}, dtype, device);
+  const Tensor y =
+      Tensor::empty({B, T, H, arrays.memory.size(3)}, output_type(context, arrays, dtype), device);
   const Tensor denominators = Tensor::empty({B, T, H}, dtype, device);
   read_forward(context, arrays, spans, y, denominators);
   const auto back = [arrays, context, spans, y, denominators, dtype](Gradients& gradients) {

@@ -4,8 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/primitives/block_attention_tiles.h"
-#include "attention/primitives/listed_attention_pattern.h"
+#include "attention/primitives/listed_attention_tile.h"
 #include "attention/primitives/tile_gemm.h"
 #include "core/threads.h"
 
@@ -13,129 +12,63 @@ namespace linnet {
 namespace {
 
 using namespace listed_attention_detail;
-using block_attention_detail::copy_padded;
-using block_attention_detail::Workspace;
 
-constexpr int64_t kQueries = 64;  // of a tile
-
-// Some queries of one list and head, and the valid keys of that list; a thread's own.
+// Soft-max over the pieces of a list: of each query the largest logit so far, and relative to it
+// the sum of weights and, in tile.y, that of weighted values.
 template <typename T>
-struct ListTile {
-  const ListedAttentionInputs<T>& in;
-  const ListedAttentionOptions& options;
-  int64_t k_stride, v_stride, length;  // K, V and the longest list, in whole vectors
-  T *k, *v;                            // [length, k_stride], [length, v_stride]
-  T *q, *weights;                      // [kQueries, k_stride], [kQueries, length]
-  T *dy, *dweights;                    // [kQueries, v_stride], [kQueries, length]
-  T *wide_k, *wide_v;                  // products: [max(kQueries, length), .]
-  std::vector<int64_t> places, keys;   // of the gathered keys
-  std::vector<int64_t> times;          // of the gathered queries
+struct RunningSums {
+  T largest[kQueries], sums[kQueries];
 
-  ListTile(const ListedAttentionInputs<T>& inputs, const ListedAttentionOptions& all_options)
-      : in(inputs), options(all_options) {
-    static thread_local Workspace<T> workspace;
-    k_stride = simd::round_up<T>(in.q.K);
-    v_stride = simd::round_up<T>(in.v.K);
-    length = simd::round_up<T>(in.length);
-    const int64_t rows = std::max(kQueries, length), both = k_stride + v_stride;
-    workspace.rewind();
-    workspace.reserve(length * both + kQueries * (both + 2 * length) + rows * both + 256);
-    k = workspace.take(length * k_stride);
-    v = workspace.take(length * v_stride);
-    q = workspace.take(kQueries * k_stride);
-    weights = workspace.take(kQueries * length);
-    dy = workspace.take(kQueries * v_stride);
-    dweights = workspace.take(kQueries * length);
-    wide_k = workspace.take(rows * k_stride);
-    wide_v = workspace.take(rows * v_stride);
+  void start(const ListTile<T>& tile) {
+    std::fill_n(largest, kQueries, -std::numeric_limits<T>::infinity());
+    std::fill_n(sums, kQueries, T{0});
+    std::fill_n(tile.y, tile.queries() * tile.v_stride, T{0});
   }
-
-  int64_t count() const { return static_cast<int64_t>(places.size()); }
-  int64_t queries() const { return static_cast<int64_t>(times.size()); }
-
-  void take_list(int64_t b, int64_t h, int64_t list) {
-    const int64_t row = in.index_rows == 1 ? 0 : b, head = in.index_heads == 1 ? 0 : h;
-    const int32_t* index = in.index + ((row * in.index_heads + head) * in.lists + list) * in.length;
-    const int64_t g = h / (in.q.H / in.k.H);
-    places.clear();
-    keys.clear();
-    for (int64_t l = 0; l < in.length; ++l) {
-      if (index[l] < 0 || !is_valid(in.key_mask, b, index[l], in.k.T)) continue;
-      copy_padded(in.k.at(b, index[l], g), in.k.K, k + count() * k_stride, k_stride, 0);
-      copy_padded(in.v.at(b, index[l], g), in.v.K, v + count() * v_stride, v_stride, 0);
-      places.push_back(l);
-      keys.push_back(index[l]);
+  void add_piece(ListTile<T>& tile, int64_t b, int64_t h) {
+    const auto draws = tile.draws(b, h);
+    const int64_t count = tile.count();
+    tile.take_logits(b, h);
+    for (int64_t r = 0; r < tile.queries(); ++r) {
+      T* row = tile.weights + r * tile.length;
+      const T before = largest[r];
+      largest[r] = std::max(before, max_row(row, count));
+      // No key yet: a finite shift keeps exp(-infinity) = 0.
+      const T shift = largest[r] == -std::numeric_limits<T>::infinity() ? T{0} : largest[r];
+      const T sum = exp_row(row, count, shift, row);
+      const T kept = largest[r] == before ? T{1} : std::exp(before - shift);
+      sums[r] = kept * sums[r] + sum;
+      T* to = tile.y + r * tile.v_stride;
+      for (int64_t c = 0; kept < 1 && c < tile.v_stride; ++c) to[c] *= kept;
+      for (int64_t j = 0; tile.options.dropout > 0 && j < count; ++j) {
+        const bool keeps = draws.keeps(tile.in.time_offset + tile.times[r], tile.places[j]);
+        row[j] *= keeps ? static_cast<T>(draws.keep_scale) : T{0};
+      }
     }
-  }
-
-  // Valid queries of [begin, end), and their logits in `weights`.
-  void take_queries(int64_t b, int64_t h, int64_t begin, int64_t end) {
-    times.clear();
-    for (int64_t t = begin; t < end; ++t) {
-      if (!is_valid(in.query_mask, b, t, in.q.T)) continue;
-      copy_padded(in.q.at(b, t, h), in.q.K, q + queries() * k_stride, k_stride, 0);
-      times.push_back(t);
-    }
-    tile_gemm<T>(queries(), count(), in.q.K, static_cast<T>(options.scale), {q, k_stride},
-                 {k, k_stride, true}, Write::overwrite, weights, length);
-    if (in.bias == nullptr) return;
-    for (int64_t r = 0; r < queries(); ++r) {
-      const T* bias = in.bias + bias_offset(b, h, times[r]);
-      for (int64_t j = 0; j < count(); ++j) weights[r * length + j] += bias[places[j]];
-    }
-  }
-  int64_t bias_offset(int64_t b, int64_t h, int64_t t) const {
-    const int64_t row = in.bias_rows == 1 ? 0 : b, head = in.bias_heads == 1 ? 0 : h;
-    return ((row * in.bias_heads + head) * in.q.T + t) * in.length;
-  }
-
-  // Calls body(begin, end) on the queries of a list, a tile at a time.
-  template <typename Body>
-  void for_tiles(int64_t list, const Body& body) const {
-    const int64_t end = std::min(in.q.T, (list + 1) * options.group);
-    for (int64_t begin = list * options.group; begin < end; begin += kQueries) {
-      body(begin, std::min(end, begin + kQueries));
-    }
-  }
-  block_attention_detail::DropoutDraws draws(int64_t b, int64_t h) const {
-    return draws_of(options, in.example_ids != nullptr ? in.example_ids[b] : b, h);
+    tile_gemm<T>(tile.queries(), tile.v_stride, count, T{1}, {tile.weights, tile.length},
+                 {tile.v, tile.v_stride}, Write::accumulate, tile.y, tile.v_stride);
   }
 };
 
 template <typename T>
-void forward_queries(ListTile<T>& tile, int64_t b, int64_t h, int64_t begin, int64_t end,
-                     const SequenceView<T>& y, T* log_sum_exp) {
+void forward_queries(ListTile<T>& tile, int64_t b, int64_t h, int64_t list, int64_t begin,
+                     int64_t end, const SequenceView<T>& y, T* log_sum_exp) {
   const auto& in = tile.in;
   const T infinity = std::numeric_limits<T>::infinity();
-  tile.take_queries(b, h, begin, end);
   for (int64_t t = begin; t < end; ++t) {
     std::fill_n(y.at(b, t, h), in.v.K, T{0});
     log_sum_exp[(b * in.q.T + t) * in.q.H + h] = -infinity;
   }
-  const int64_t count = tile.count(), queries = tile.queries();
-  if (count == 0) return;
-  const auto draws = tile.draws(b, h);
-  T factors[kQueries];
-  for (int64_t r = 0; r < queries; ++r) {
-    T* row = tile.weights + r * tile.length;
+  tile.take_queries(b, h, begin, end);
+  RunningSums<T> running;
+  running.start(tile);
+  tile.for_pieces(b, h, list, 0, in.k.T, [&] { running.add_piece(tile, b, h); });
+  for (int64_t r = 0; r < tile.queries(); ++r) {
+    if (running.largest[r] == -infinity) continue;
     const int64_t t = tile.times[r];
-    const T largest = max_row(row, count);
-    factors[r] = 0;
-    // No key: a finite shift keeps exp(-infinity) = 0.
-    const T sum = exp_row(row, count, largest == -infinity ? T{0} : largest, row);
-    if (largest == -infinity) continue;
-    factors[r] = 1 / sum;
-    log_sum_exp[(b * in.q.T + t) * in.q.H + h] = largest + std::log(sum);
-    for (int64_t j = 0; tile.options.dropout > 0 && j < count; ++j) {
-      row[j] *=
-          draws.keeps(in.time_offset + t, tile.places[j]) ? static_cast<T>(draws.keep_scale) : T{0};
-    }
-  }
-  tile_gemm<T>(queries, tile.v_stride, count, T{1}, {tile.weights, tile.length},
-               {tile.v, tile.v_stride}, Write::overwrite, tile.wide_v, tile.v_stride);
-  for (int64_t r = 0; r < queries; ++r) {
-    T* out = y.at(b, tile.times[r], h);
-    for (int64_t c = 0; c < in.v.K; ++c) out[c] = factors[r] * tile.wide_v[r * tile.v_stride + c];
+    log_sum_exp[(b * in.q.T + t) * in.q.H + h] = running.largest[r] + std::log(running.sums[r]);
+    T* out = y.at(b, t, h);
+    const T factor = 1 / running.sums[r];
+    for (int64_t c = 0; c < in.v.K; ++c) out[c] = factor * tile.y[r * tile.v_stride + c];
   }
 }
 
@@ -148,15 +81,14 @@ struct BackwardArrays {
   T* dlogits;  // [B,H,Tq,length] zeros, or null
 };
 
-// dq of the queries, and what they add to dk and dv of the list's keys.
+// Of the queries and keys that are here: weights as they act on values, and in `dweights` the
+// gradients of their logits.
 template <typename T>
-void backward_queries(ListTile<T>& tile, int64_t b, int64_t h, int64_t begin, int64_t end,
-                      const BackwardArrays<T>& arrays) {
+void differentiate_logits(ListTile<T>& tile, int64_t b, int64_t h,
+                          const BackwardArrays<T>& arrays) {
   const auto& in = tile.in;
-  const int64_t K = in.q.K, V = in.v.K, count = tile.count(), length = tile.length;
-  for (int64_t t = begin; t < end; ++t) std::fill_n(arrays.dq.at(b, t, h), K, T{0});
-  if (count == 0) return;
-  tile.take_queries(b, h, begin, end);
+  const int64_t V = in.v.K, count = tile.count(), length = tile.length;
+  tile.take_logits(b, h);
   const int64_t queries = tile.queries();
   const auto draws = tile.draws(b, h);
   for (int64_t r = 0; r < queries; ++r) {
@@ -188,26 +120,98 @@ void backward_queries(ListTile<T>& tile, int64_t b, int64_t h, int64_t begin, in
       dweight[j] = weight[j] * (kept * dweight[j] + shift);
       weight[j] *= kept;
     }
-    if (arrays.dlogits == nullptr) continue;
-    T* dlogits = arrays.dlogits + ((b * in.q.H + h) * in.q.T + t) * in.length;
-    for (int64_t j = 0; j < count; ++j) dlogits[tile.places[j]] = dweight[j];
   }
-  const T scale = static_cast<T>(tile.options.scale);
-  const TileOperand<T> dlogits{tile.dweights, length}, weights{tile.weights, length};
-  tile_gemm<T>(queries, tile.k_stride, count, scale, dlogits, {tile.k, tile.k_stride},
-               Write::overwrite, tile.wide_k, tile.k_stride);
-  for (int64_t r = 0; r < queries; ++r) {
-    std::copy_n(tile.wide_k + r * tile.k_stride, K, arrays.dq.at(b, tile.times[r], h));
+}
+
+// What the keys that are here add to dq, and where they are wanted the gradients of logits.
+template <typename T>
+void add_queries(ListTile<T>& tile, int64_t b, int64_t h, const BackwardArrays<T>& arrays) {
+  const auto& in = tile.in;
+  const int64_t count = tile.count(), queries = tile.queries();
+  tile_gemm<T>(queries, tile.k_stride, count, static_cast<T>(tile.options.scale),
+               {tile.dweights, tile.length}, {tile.k, tile.k_stride}, Write::accumulate, tile.dq,
+               tile.k_stride);
+  for (int64_t r = 0; arrays.dlogits != nullptr && r < queries; ++r) {
+    T* dlogits = arrays.dlogits + ((b * in.q.H + h) * in.q.T + tile.times[r]) * in.length;
+    for (int64_t j = 0; j < count; ++j) {
+      dlogits[tile.places[j]] = tile.dweights[r * tile.length + j];
+    }
   }
-  tile_gemm<T>(count, tile.k_stride, queries, scale, {dlogits.data, length, true},
-               {tile.q, tile.k_stride}, Write::overwrite, tile.wide_k, tile.k_stride);
-  tile_gemm<T>(count, tile.v_stride, queries, T{1}, {weights.data, length, true},
+}
+
+// What the queries add to dk and dv of the keys that are here.
+template <typename T>
+void add_keys(ListTile<T>& tile, int64_t b, int64_t h, const BackwardArrays<T>& arrays) {
+  const auto& in = tile.in;
+  const int64_t count = tile.count(), length = tile.length, queries = tile.queries();
+  tile_gemm<T>(count, tile.k_stride, queries, static_cast<T>(tile.options.scale),
+               {tile.dweights, length, true}, {tile.q, tile.k_stride}, Write::overwrite,
+               tile.wide_k, tile.k_stride);
+  tile_gemm<T>(count, tile.v_stride, queries, T{1}, {tile.weights, length, true},
                {tile.dy, tile.v_stride}, Write::overwrite, tile.wide_v, tile.v_stride);
   const int64_t g = h / (in.q.H / in.k.H);
   for (int64_t j = 0; j < count; ++j) {
-    axpy_row(K, T{1}, tile.wide_k + j * tile.k_stride, arrays.dk.at(b, tile.keys[j], g));
-    axpy_row(V, T{1}, tile.wide_v + j * tile.v_stride, arrays.dv.at(b, tile.keys[j], g));
+    axpy_row(in.q.K, T{1}, tile.wide_k + j * tile.k_stride, arrays.dk.at(b, tile.keys[j], g));
+    axpy_row(in.v.K, T{1}, tile.wide_v + j * tile.v_stride, arrays.dv.at(b, tile.keys[j], g));
   }
+}
+
+// Gradients of a list's queries.
+template <typename T>
+void backward_list(ListTile<T>& tile, int64_t b, int64_t h, int64_t list, bool with_keys,
+                   const BackwardArrays<T>& arrays) {
+  const int64_t K = tile.in.q.K;
+  tile.for_tiles(list, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) std::fill_n(arrays.dq.at(b, t, h), K, T{0});
+    tile.take_queries(b, h, begin, end);
+    std::fill_n(tile.dq, tile.queries() * tile.k_stride, T{0});
+    tile.for_pieces(b, h, list, 0, tile.in.k.T, [&] {
+      differentiate_logits(tile, b, h, arrays);
+      add_queries(tile, b, h, arrays);
+      if (with_keys) add_keys(tile, b, h, arrays);
+    });
+    for (int64_t r = 0; r < tile.queries(); ++r) {
+      std::copy_n(tile.dq + r * tile.k_stride, K, arrays.dq.at(b, tile.times[r], h));
+    }
+  });
+}
+
+// dk and dv of the keys [first, end), from all lists; what they were is overwritten.
+template <typename T>
+void backward_keys(ListTile<T>& tile, int64_t b, int64_t g, int64_t first, int64_t end,
+                   bool with_queries, const BackwardArrays<T>& arrays) {
+  const auto& in = tile.in;
+  const int64_t heads = in.q.H / in.k.H;
+  for (int64_t t = first; t < end; ++t) {
+    std::fill_n(arrays.dk.at(b, t, g), in.k.K, T{0});
+    std::fill_n(arrays.dv.at(b, t, g), in.v.K, T{0});
+  }
+  for (int64_t h = g * heads; h < (g + 1) * heads; ++h) {
+    for (int64_t list = 0; list < in.lists; ++list) {
+      if (with_queries) {
+        backward_list(tile, b, h, list, true, arrays);
+        continue;
+      }
+      tile.for_tiles(list, [&](int64_t begin, int64_t stop) {
+        tile.times.clear();
+        tile.for_pieces(b, h, list, first, end, [&] {
+          if (tile.times.empty()) tile.take_queries(b, h, begin, stop);
+          differentiate_logits(tile, b, h, arrays);
+          add_keys(tile, b, h, arrays);
+        });
+      });
+    }
+  }
+}
+
+// Into how many ranges the keys of a head are cut, so that every thread has one. Weights are then
+// computed twice, for queries and for keys: 7 products a tile instead of 5.
+int64_t ranges_of_keys(int64_t heads, int64_t keys) {
+  constexpr int64_t kFewest = 32;
+  const int64_t threads = thread_count();
+  if (7 * heads > 5 * threads) return 1;
+  return std::clamp((threads + heads - 1) / heads, int64_t{1},
+                    std::max(keys / kFewest, int64_t{1}));
 }
 
 // dbias from dlogits [B,H,n]: sums over the rows and heads that share it, in order.
@@ -241,9 +245,8 @@ void listed_attention_forward(const ListedAttentionInputs<T>& in,
   parallel_tasks(in.q.B * H * in.lists, 4, [&] {
     return [&, tile = ListTile<T>(in, options)](int64_t task) mutable {
       const int64_t list = task % in.lists, h = task / in.lists % H, b = task / in.lists / H;
-      tile.take_list(b, h, list);
       tile.for_tiles(list, [&](int64_t begin, int64_t end) {
-        forward_queries(tile, b, h, begin, end, y, log_sum_exp);
+        forward_queries(tile, b, h, list, begin, end, y, log_sum_exp);
       });
     };
   });
@@ -264,22 +267,20 @@ void listed_attention_backward(const ListedAttentionInputs<T>& in,
     if (!shared_bias) std::fill_n(out.dbias, pairs, T{0});
   }
   // One task for all that adds to the same keys.
-  const int64_t G = in.k.H, heads = in.q.H / G;
-  parallel_tasks(in.q.B * G, 1, [&] {
+  const int64_t G = in.k.H, Tk = in.k.T, ranges = ranges_of_keys(in.q.B * G, Tk);
+  if (ranges > 1) {
+    parallel_tasks(in.q.B * in.q.H * in.lists, 4, [&] {
+      return [&, tile = ListTile<T>(in, options)](int64_t task) mutable {
+        const int64_t head = task / in.lists;
+        backward_list(tile, head / in.q.H, head % in.q.H, task % in.lists, false, arrays);
+      };
+    });
+  }
+  parallel_tasks(in.q.B * G * ranges, 1, [&] {
     return [&, tile = ListTile<T>(in, options)](int64_t task) mutable {
-      const int64_t b = task / G, g = task % G;
-      for (int64_t t = 0; t < in.k.T; ++t) {
-        std::fill_n(out.dk.at(b, t, g), in.k.K, T{0});
-        std::fill_n(out.dv.at(b, t, g), in.v.K, T{0});
-      }
-      for (int64_t h = g * heads; h < (g + 1) * heads; ++h) {
-        for (int64_t list = 0; list < in.lists; ++list) {
-          tile.take_list(b, h, list);
-          tile.for_tiles(list, [&](int64_t begin, int64_t end) {
-            backward_queries(tile, b, h, begin, end, arrays);
-          });
-        }
-      }
+      const int64_t b = task / ranges / G, g = task / ranges % G, range = task % ranges;
+      backward_keys(tile, b, g, range * Tk / ranges, (range + 1) * Tk / ranges, ranges == 1,
+                    arrays);
     };
   });
   if (out.dbias != nullptr && shared_bias) sum_bias(in, dlogits.data(), out.dbias);

@@ -7,15 +7,24 @@
 namespace linnet {
 
 // The global columns of every block: its first token and its last ones, or its last ones only.
+// Heads take the last ones, those before them, ... by turns where there are several sets.
 struct Columns {
   int64_t block = 1, count = 0;
   bool with_first = true;
+  int64_t sets = 1;
+  int64_t set = 0;  // of the head
+
+  constexpr Columns of_head(int64_t head) const {
+    return {block, count, with_first, sets, head % sets};
+  }
+  // Behind the last column of a block.
+  constexpr int64_t end() const { return block - set * count; }
 
   // Column n of the sequence, n / count being its block.
   constexpr int64_t token(int64_t n) const {
     const int64_t inside = n % count, begin = n / count * block;
     if (with_first && inside == 0) return begin;
-    return begin + block - count + inside;
+    return begin + end() - count + inside;
   }
   constexpr int64_t in_first(int64_t tokens) const { return (tokens + block - 1) / block * count; }
   // The token in a place of the list of block `own`; -1: it stands in the other part already.
@@ -34,8 +43,8 @@ struct BlockwiseLists {
 
   constexpr int64_t lists() const { return (tokens + columns.block - 1) / columns.block; }
   constexpr int64_t length() const { return columns.block + columns.in_first(tokens); }
-  constexpr int32_t key(int64_t list, int64_t place) const {
-    const int64_t j = columns.listed(list, place, twice);
+  constexpr int32_t key(int64_t head, int64_t list, int64_t place) const {
+    const int64_t j = columns.of_head(head).listed(list, place, twice);
     return j < tokens ? static_cast<int32_t>(j) : -1;
   }
 };
@@ -50,9 +59,10 @@ struct DocumentLists {
 
   constexpr int64_t length() const { return columns.block + columns.in_first(past + tokens); }
   // `positions`: of the row's tokens, or null where they are past, past + 1, ...
-  constexpr int32_t key(const int32_t* positions, int64_t query, int64_t place) const {
+  constexpr int32_t key(const int32_t* positions, int64_t head, int64_t query,
+                        int64_t place) const {
     const int64_t position = positions != nullptr ? positions[query] : past + query;
-    const int64_t j = columns.listed(position / columns.block, place, twice);
+    const int64_t j = columns.of_head(head).listed(position / columns.block, place, twice);
     const int64_t at = past + query - position + j;
     if (j < 0 || at < 0 || at >= past + tokens || (causal && j > position)) return -1;
     // Behind the document another one begins, whose positions are lower.
@@ -61,10 +71,10 @@ struct DocumentLists {
   }
 };
 
-// i32 [1, 1, lists, length] on the device.
-Tensor index_of(const BlockwiseLists& lists, Device device);
-// i32 [B, 1, tokens, length] beside positions i32 [B,tokens]; where these are undefined
-// [1, 1, tokens, length] on the device.
-Tensor index_of(const DocumentLists& lists, const Tensor& positions, Device device);
+// i32 [1, heads, lists, length] on the device; 1 head serves all where there is one set of columns.
+Tensor index_of(const BlockwiseLists& lists, int64_t heads, Device device);
+// i32 [B, heads, tokens, length] beside positions i32 [B,tokens]; where these are undefined
+// [1, heads, tokens, length] on the device.
+Tensor index_of(const DocumentLists& lists, int64_t heads, const Tensor& positions, Device device);
 
 }  // namespace linnet

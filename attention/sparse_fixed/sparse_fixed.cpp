@@ -23,7 +23,7 @@ class SparseFixedMixer : public AttentionMixer {
                    const MixerScope& scope)
       : AttentionMixer(options, scope), params_(params) {
     const SparseFixedParams::Sizes sizes = params.sizes(options);
-    columns_ = {sizes.block, sizes.columns, params.layout == "survey"};
+    columns_ = {sizes.block, sizes.columns, params.layout == "survey", params.column_sets};
   }
 
   MixResult mix(const MixInput& input, const MixerContext& context,
@@ -40,7 +40,7 @@ class SparseFixedMixer : public AttentionMixer {
     at.options.dropout_key = block.options.dropout_key;
     at.query_mask = at.key_mask = context.key_mask;
     at.place = context.place;
-    const int64_t T = input.q.size(1);
+    const int64_t T = input.q.size(1), heads = columns_.sets > 1 ? options().heads : 1;
     const Device device = input.q.value().device();
     Variable k = input.k, v = input.v;
     MixResult result;
@@ -52,13 +52,13 @@ class SparseFixedMixer : public AttentionMixer {
       at.key_mask = carry_mask(mask_from_state(state, "valid"), context.key_mask, {}, k.size(0),
                                past, T, kKeepAll, device);
       const DocumentLists lists{columns_, past, T, true, params_.dup_own_block};
-      at.index = index_of(lists, context.positions, device);
+      at.index = index_of(lists, heads, context.positions, device);
     } else if (context.segments.defined()) {
       const DocumentLists lists{columns_, 0, T, false, params_.dup_own_block};
-      at.index = index_of(lists, context.positions, device);
+      at.index = index_of(lists, heads, context.positions, device);
     } else {
       at.options.group = columns_.block;
-      at.index = index_of(BlockwiseLists{columns_, T, params_.dup_own_block}, device);
+      at.index = index_of(BlockwiseLists{columns_, T, params_.dup_own_block}, heads, device);
     }
     result.y = listed_attention({input.q, k, v, {}}, at).y;
     return result;
@@ -66,46 +66,50 @@ class SparseFixedMixer : public AttentionMixer {
 
   MixerCost mix_cost(const MixerShape& shape) const override {
     const bool causal = options().form == Form::causal;
-    double pairs = 0;
-    for (int64_t i = 0; i < shape.queries; ++i) {
-      pairs += static_cast<double>(seen(i, causal ? i + 1 : shape.queries));
+    double pairs = 0;  // of all heads
+    for (int64_t set = 0; set < std::min(columns_.sets, options().heads); ++set) {
+      const int64_t heads = (options().heads - set + columns_.sets - 1) / columns_.sets;
+      for (int64_t i = 0; i < shape.queries; ++i) {
+        const int64_t keys = causal ? i + 1 : shape.queries;
+        pairs += static_cast<double>(heads * seen(columns_.of_head(set), i, keys));
+      }
     }
     MixerCost cost;
     cost.mixing =
-        static_cast<double>(shape.batch) * pairs * 2 * static_cast<double>(options().width);
+        static_cast<double>(shape.batch) * pairs * 2 * static_cast<double>(options().head_width());
     if (causal) cost.bytes = carried_keys_bytes(options(), kKeepAll, shape);
     return cost;
   }
 
  private:
   // Columns among the first n tokens.
-  int64_t columns_before(int64_t n) const {
-    const int64_t inside = n % columns_.block;
-    int64_t partial = std::max<int64_t>(0, inside - (columns_.block - columns_.count));
-    if (columns_.with_first && columns_.count > 0) {
-      partial = (inside > 0 ? 1 : 0) +
-                std::max<int64_t>(0, inside - (columns_.block - columns_.count + 1));
+  static int64_t columns_before(const Columns& columns, int64_t n) {
+    const int64_t inside = n % columns.block, last = columns.end() - columns.count;
+    int64_t partial = std::clamp<int64_t>(inside - last, 0, columns.count);
+    if (columns.with_first && columns.count > 0) {
+      partial = (inside > 0 ? 1 : 0) + std::max<int64_t>(0, inside - (last + 1));
     }
-    return n / columns_.block * columns_.count + partial;
+    return n / columns.block * columns.count + partial;
   }
   // Keys of query i among the first `keys` tokens.
-  int64_t seen(int64_t i, int64_t keys) const {
-    const int64_t begin = i - i % columns_.block, end = std::min(begin + columns_.block, keys);
-    const int64_t both = columns_before(end) - columns_before(begin);
-    return end - begin + columns_before(keys) - (params_.dup_own_block ? 0 : both);
+  int64_t seen(const Columns& columns, int64_t i, int64_t keys) const {
+    const int64_t begin = i - i % columns.block, end = std::min(begin + columns.block, keys);
+    const int64_t both = columns_before(columns, end) - columns_before(columns, begin);
+    return end - begin + columns_before(columns, keys) - (params_.dup_own_block ? 0 : both);
   }
 
   SparseFixedParams params_;
   Columns columns_;
 };
 
-// Multiplicity of key j for query i.
+// Multiplicity of key j for query i of a head.
 int64_t multiplicity(const SparseFixedParams& params, const SparseFixedParams::Sizes& sizes,
-                     int64_t i, int64_t j) {
+                     int64_t h, int64_t i, int64_t j) {
   const int64_t inside = j % sizes.block;
   const bool first = params.layout == "survey" && sizes.columns > 0;
-  const bool column =
-      (first && inside == 0) || inside >= sizes.block - (first ? sizes.columns - 1 : sizes.columns);
+  const int64_t last = sizes.block - h % params.column_sets * sizes.columns;
+  const int64_t count = first ? sizes.columns - 1 : sizes.columns;
+  const bool column = (first && inside == 0) || (inside < last && inside >= last - count);
   if (i / sizes.block == j / sizes.block) return column && params.dup_own_block ? 2 : 1;
   return column ? 1 : 0;
 }
@@ -116,10 +120,11 @@ std::vector<Number> definition(const SparseFixedParams& params,
   const auto scale =
       static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
   const SparseFixedParams::Sizes sizes = params.sizes(s.options);
+  // log 0 leaves a key out.
   return softmax_attention_reference(
-      s, scale, [&](int64_t i, int64_t j) { return multiplicity(params, sizes, i, j) > 0; },
-      [&](int64_t, int64_t i, int64_t j) {
-        return std::log(static_cast<Number>(multiplicity(params, sizes, i, j)));
+      s, scale, [](int64_t, int64_t) { return true; },
+      [&](int64_t h, int64_t i, int64_t j) {
+        return std::log(static_cast<Number>(multiplicity(params, sizes, h, i, j)));
       });
 }
 
@@ -137,6 +142,10 @@ void SparseFixedParams::describe(ConfigDescription<SparseFixedParams>& d) {
       .range(0, 1 << 20);
   d.choice("layout", &SparseFixedParams::layout, {"survey", "original"},
            "columns are the first token of a block and its last g - 1, or its last g");
+  d.field("column_sets", &SparseFixedParams::column_sets,
+          "layout original: heads by turns take the last g tokens of a block, the g before them, "
+          "..., n sets in all")
+      .range(1, 1 << 10);
   d.field("dup_own_block", &SparseFixedParams::dup_own_block,
           "columns in the query's own block count twice, as in the survey's code");
   describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
@@ -165,6 +174,12 @@ SparseFixedParams::Sizes SparseFixedParams::sizes(const MixerOptions& options) c
   }
   require_usage(sizes.columns <= sizes.block, "sparse_fixed: ", sizes.columns,
                 " columns do not fit into a block of ", sizes.block, "; lower columns");
+  require_usage(column_sets == 1 || layout == "original",
+                "sparse_fixed: heads take columns of their own with layout: original only; set it, "
+                "or column_sets: 1");
+  require_usage(column_sets * sizes.columns <= sizes.block, "sparse_fixed: ", column_sets,
+                " sets of ", sizes.columns, " columns do not fit into a block of ", sizes.block,
+                "; lower column_sets");
   return sizes;
 }
 
@@ -183,7 +198,8 @@ Mechanism sparse_fixed_mechanism() {
   facts.traits.growth = "T b";
   facts.presets = kPresets;
   facts.cost_cases = {"{block: 64, columns: 4}"};
-  facts.variants = {"{block: 7, columns: 3}", "{block: 8, columns: 2, layout: original, scale: 1}",
+  facts.variants = {"{block: 7, columns: 3}",
+                    "{block: 8, columns: 2, layout: original, column_sets: 3, scale: 1}",
                     "{block: 5, columns: 2, dup_own_block: true}"};
   const auto soft_max = [](const ReferenceSequence<double>& s) {
     return softmax_attention_reference(

@@ -10,6 +10,7 @@ struct SparseFixedParams {
   std::optional<int64_t> block;
   std::optional<int64_t> columns;
   std::string layout = "survey";
+  int64_t column_sets = 1;
   bool dup_own_block = false;
   std::optional<double> scale;
   std::optional<double> dropout;

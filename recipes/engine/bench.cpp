@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -10,39 +9,16 @@
 #include "attention/define.h"
 #include "attention/registry.h"
 #include "core/cuda/backend.h"
+#include "core/cuda/cudnn.h"
 #include "core/device.h"
 #include "core/gemm.h"
+#include "recipes/engine/bench_timing.h"
+#include "recipes/engine/cuda/bench_cudnn.h"
 #include "recipes/engine/recipe_merge.h"
 #include "recipes/engine/trainer.h"
 
 namespace linnet {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double time_once(Device device, const std::function<void()>& body) {
-  const auto start = Clock::now();
-  body();
-  device_interface(device).synchronize();
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-// The first run warms up, which is nothing beside a run of seconds.
-double median_seconds(Device device, int64_t runs, const std::function<void()>& body) {
-  constexpr double kEnough = 3;
-  double total = time_once(device, body);
-  if (total > kEnough) return total;
-  std::vector<double> seconds;
-  for (total = 0; std::ssize(seconds) < runs && total < kEnough; total += seconds.back()) {
-    seconds.push_back(time_once(device, body));
-  }
-  return median(std::move(seconds));
-}
 
 TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t steps,
                        Device device) {
@@ -83,28 +59,6 @@ TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t s
   return result;
 }
 
-// Normal numbers that repeat after a million: timing needs no more, and many are slow to draw.
-Variable random_variable(const Shape& shape, uint64_t site, DType dtype, Device device) {
-  constexpr int64_t kPeriod = 1'000'003;
-  const Tensor values = Tensor::zeros(shape);
-  const RandomKey key{1, 0, site};
-  float* numbers = values.data<float>();
-  for (int64_t i = 0; i < values.elements(); ++i) {
-    numbers[i] = i < kPeriod ? static_cast<float>(key.normal(static_cast<uint64_t>(i)))
-                             : numbers[i - kPeriod];
-  }
-  return Variable(values.to(dtype).to(device), true);
-}
-
-// How many inputs of `bytes` runs take by turns, so that a GPU reads them from its memory, not from
-// the cache where the run before left them.
-int64_t inputs_by_turns(size_t bytes, Device device) {
-  constexpr size_t kBeyondAnyCache = size_t{128} << 20;
-  constexpr size_t kMost = 64;
-  if (device.kind == DeviceKind::cpu) return 1;
-  return static_cast<int64_t>(std::min(kMost, kBeyondAnyCache / std::max<size_t>(bytes, 1) + 1));
-}
-
 // The slope of the least-squares line through the logarithms.
 double exponent_of(const std::vector<const AttentionBench*>& points,
                    const std::function<double(const AttentionBench&)>& figure) {
@@ -122,12 +76,43 @@ double exponent_of(const std::vector<const AttentionBench*>& points,
   return xy / xx;
 }
 
+ConfigNode parameters_of(const AttentionBenchOptions& options) {
+  ConfigNode values = ConfigNode::map();
+  std::vector<Override> overrides;
+  for (const std::string& text : options.parameters) {
+    overrides.push_back(parse_override(text, "--set"));
+  }
+  apply_overrides(values, overrides);
+  return values;
+}
+
+std::vector<const Mechanism*> chosen_mechanisms(const AttentionBenchOptions& options) {
+  std::vector<const Mechanism*> chosen;
+  for (const std::string& name : options.mechanisms) chosen.push_back(&find_mechanism(name));
+  for (const Mechanism& mechanism : mechanisms()) {
+    if (options.mechanisms.empty()) chosen.push_back(&mechanism);
+  }
+  return chosen;
+}
+
 // The form in which a mechanism is measured; none when it is left out.
 std::optional<Form> form_of(const Mechanism& mechanism, const AttentionBenchOptions& options) {
   if (mechanism.traits.has(options.form)) return options.form;
   const Form other = options.form == Form::causal ? Form::noncausal : Form::causal;
   if (options.all && mechanism.traits.has(other)) return other;
   return std::nullopt;
+}
+
+// Throws UsageError where options.cudnn cannot be done.
+void require_cudnn(const AttentionBenchOptions& options) {
+  require_usage(options.device.kind == DeviceKind::cuda,
+                "--cudnn needs a CUDA device, and this runs on ", name_of(options.device),
+                "; use --device cuda");
+  require_usage(options.dtype == DType::bf16, "--cudnn measures bf16; add --dtype bf16");
+  if constexpr (kCuda) {
+    const std::string problem = cuda::cudnn_problem();
+    require_usage(problem.empty(), "--cudnn: ", problem);
+  }
 }
 
 AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchOptions& options,
@@ -140,12 +125,7 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   mixer_options.heads = options.heads;
   mixer_options.form = form;
   mixer_options.max_length = length;
-  ConfigNode values = ConfigNode::map();
-  std::vector<Override> overrides;
-  for (const std::string& text : options.parameters) {
-    overrides.push_back(parse_override(text, "--set"));
-  }
-  apply_overrides(values, overrides);
+  const ConfigNode values = parameters_of(options);
   const auto mixer = mechanism.make(values, mixer_options,
                                     {root.child("attention"), root.child("tied_attention")});
   const DType dtype = options.dtype;
@@ -156,12 +136,11 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   const Shape tokens{options.batch, length, mixer_options.width};
   std::vector<std::array<Tensor, 4>> inputs;
   for (uint64_t i = 0; i < 4; ++i) {
-    const Tensor x = random_variable(i < 3 ? heads : tokens, i + 1, dtype, device).value();
+    const Tensor x = bench_numbers(i < 3 ? heads : tokens, i + 1, dtype, device);
     if (i == 0) inputs.resize(static_cast<size_t>(inputs_by_turns(4 * x.bytes(), device)));
     for (auto& each : inputs) each[i] = &each == &inputs.front() ? x : x.clone();
   }
-  const Tensor seed =
-      random_variable(attention != nullptr ? heads : tokens, 5, dtype, device).value();
+  const Tensor seed = bench_numbers(attention != nullptr ? heads : tokens, 5, dtype, device);
   MixerContext context;
   std::vector<int32_t> positions;
   for (int64_t i = 0; i < options.batch * length; ++i) {
@@ -170,6 +149,7 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   context.positions = Tensor::from(positions, {options.batch, length}, device);
   AttentionBench result{mechanism.name, form,          options.batch,
                         length,         options.heads, options.head_width};
+  result.growth = stated_growth(mechanism.traits_of(values), form);
   size_t turn = 0;
   const auto run = [&] {
     const std::array<Tensor, 4>& x = inputs[turn++ % inputs.size()];
@@ -208,8 +188,8 @@ std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps
 double measure_gemm_peak(DType dtype, Device device) {
   const int64_t size =
       kCudaBackend == CudaBackend::on && device.kind == DeviceKind::cuda ? 4096 : 512;
-  const Tensor a = random_variable({size, size}, 1, dtype, device).value();
-  const Tensor b = random_variable({size, size}, 2, dtype, device).value();
+  const Tensor a = bench_numbers({size, size}, 1, dtype, device);
+  const Tensor b = bench_numbers({size, size}, 2, dtype, device);
   const Tensor c = Tensor::zeros({size, size}, dtype, device);
   double best = 0;
   for (int run = 0; run < 20; ++run) {
@@ -238,24 +218,39 @@ std::vector<AttentionBench> bench_attention(
   require_usage(options.parameters.empty() || options.mechanisms.size() == 1,
                 "bench attention: --set is for one mechanism, ", options.mechanisms.size(),
                 " are named");
-  std::vector<const Mechanism*> chosen;
+  if (options.cudnn) require_cudnn(options);
   for (const std::string& name : options.mechanisms) {
-    chosen.push_back(&find_mechanism(name));
-    require_form(name, chosen.back()->traits, options.form);
-  }
-  if (chosen.empty()) {
-    for (const Mechanism& mechanism : mechanisms()) chosen.push_back(&mechanism);
+    require_form(name, find_mechanism(name).traits, options.form);
   }
   std::vector<AttentionBench> results;
-  for (const Mechanism* mechanism : chosen) {
+  const auto keep = [&](const AttentionBench& point) {
+    results.push_back(point);
+    if (on_point) on_point(point);
+  };
+  for (const Mechanism* mechanism : chosen_mechanisms(options)) {
     const std::optional<Form> form = form_of(*mechanism, options);
     if (!form) continue;
     for (const int64_t length : options.lengths) {
-      results.push_back(bench_mechanism(*mechanism, options, *form, length));
-      if (on_point) on_point(results.back());
+      keep(bench_mechanism(*mechanism, options, *form, length));
+    }
+  }
+  if constexpr (kCuda) {
+    if (options.cudnn) {
+      for (const int64_t length : options.lengths) keep(cuda::bench_cudnn_softmax(options, length));
     }
   }
   return results;
+}
+
+bool declares_linear_work(const AttentionBenchOptions& options) {
+  const ConfigNode parameters = parameters_of(options);
+  const std::vector<const Mechanism*> chosen = chosen_mechanisms(options);
+  return std::any_of(chosen.begin(), chosen.end(), [&](const Mechanism* mechanism) {
+    const std::optional<Form> form = form_of(*mechanism, options);
+    // bench_attention says which form a named one lacks.
+    if (!form) return !options.mechanisms.empty();
+    return stated_growth(mechanism->traits_of(parameters), *form).power == 1;
+  });
 }
 
 std::vector<AttentionGrowth> attention_growth(const std::vector<AttentionBench>& points) {
@@ -280,9 +275,26 @@ std::vector<AttentionGrowth> attention_growth(const std::vector<AttentionBench>&
         exponent_of(own, [](const AttentionBench& p) { return p.forward_backward_ms; });
     entry.memory =
         exponent_of(own, [](const AttentionBench& p) { return static_cast<double>(p.peak_bytes); });
-    entry.declared = find_mechanism(name).traits.growth_exponent();
+    entry.stated = own.front()->growth;
+    entry.declared = exponent_of(own, [&](const AttentionBench& p) {
+      return entry.stated.at(static_cast<double>(p.length));
+    });
   }
   return growth;
+}
+
+void require_growth(const std::vector<AttentionGrowth>& growth, double limit) {
+  std::string faster;
+  for (const AttentionGrowth& each : growth) {
+    if (each.stated.power != 1) continue;
+    const double allowed = each.declared + (limit - 1);
+    if (each.forward <= allowed && each.forward_backward <= allowed) continue;
+    faster += concat(faster.empty() ? "" : ", ", each.mechanism);
+    if (each.stated.logarithm) faster += concat(" (T ln T: than to the ", allowed, ")");
+  }
+  require(faster.empty(),
+          "these declare linear work, but take time that grows faster than T to the ", limit, ": ",
+          faster);
 }
 
 }  // namespace linnet

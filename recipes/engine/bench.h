@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/growth.h"
 #include "core/json.h"
 #include "layers/token_mixer.h"
 #include "recipes/engine/recipe.h"
@@ -33,6 +34,9 @@ std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps
 // of a product, on a CPU one whose operands stay in cache.
 double measure_gemm_peak(DType dtype = DType::f32, Device device = {});
 
+// The name under which soft-max attention by cuDNN is measured.
+inline constexpr const char* kCudnnSoftmax = "softmax, cuDNN";
+
 // One mechanism alone: projections excluded, except for mechanisms without the usual four, which
 // are timed with their own.
 struct AttentionBench {
@@ -43,6 +47,7 @@ struct AttentionBench {
   double forward_ms = 0;           // median
   double forward_backward_ms = 0;  // median
   size_t peak_bytes = 0;
+  StatedGrowth growth = {};  // by the traits, for this form and these parameters
   // Two operations a multiply-add.
   double forward_gflop_per_s() const { return 2e-6 * multiply_adds / forward_ms; }
 };
@@ -50,7 +55,8 @@ struct AttentionBench {
 struct AttentionBenchOptions {
   std::vector<std::string> mechanisms;  // empty: those that have the form
   Form form = Form::causal;
-  bool all = false;  // also those that lack the form, in the other of causal and noncausal
+  bool all = false;    // also those that lack the form, in the other of causal and noncausal
+  bool cudnn = false;  // also soft-max attention by cuDNN, after the mechanisms
   std::vector<int64_t> lengths{4096};
   int64_t batch = 1, heads = 4, head_width = 64;
   int64_t runs = 5;
@@ -63,20 +69,30 @@ struct AttentionBenchOptions {
 // Calls on_point for each as it is measured. At most options.runs are timed; a run of seconds is
 // not repeated. On a CUDA device runs take inputs by turns that together do not fit its cache.
 // Gradients of inputs are written, not added to earlier ones. Throws UsageError for sizes below 1,
-// the cross form, parameters without one mechanism, and a named mechanism that lacks the form.
+// the cross form, parameters without one mechanism, a named mechanism that lacks the form, and
+// `cudnn` on a CPU, in f32 or where cuDNN is missing; Error where cuDNN's results are wrong.
 std::vector<AttentionBench> bench_attention(
     const AttentionBenchOptions& options,
     const std::function<void(const AttentionBench&)>& on_point = {});
+
+// Whether one of the mechanisms that would be measured declares work of T or T ln T there.
+bool declares_linear_work(const AttentionBenchOptions& options);
 
 // With which power of the length T a mechanism's figures grow: the slope of the line through their
 // logarithms, by least squares.
 struct AttentionGrowth {
   std::string mechanism;
   Form form = Form::causal;
+  StatedGrowth stated = {};
   double forward = 0, forward_backward = 0, memory = 0;
-  double declared = 0;  // by its traits, of the mixing's work
+  // The slope of what the traits state, through the same lengths: 1 for T, 2 for T^2, 1.11 for
+  // T ln T from 2,048 to 32,768.
+  double declared = 0;
 };
 // Of every mechanism with two lengths or more, in the order of the points.
 std::vector<AttentionGrowth> attention_growth(const std::vector<AttentionBench>& points);
+// Throws Error naming those that declare work of T, or T ln T, and take time that grows faster than
+// with the power `limit`, or with as much more than T ln T as `limit` is more than 1.
+void require_growth(const std::vector<AttentionGrowth>& growth, double limit);
 
 }  // namespace linnet

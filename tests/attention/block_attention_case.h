@@ -7,8 +7,19 @@
 
 #include "attention/primitives/block_attention_cpu.h"
 #include "core/random.h"
+#include "tests/worst.h"
 
 namespace linnet::test {
+
+template <typename T>
+double worst_difference(const std::vector<T>& got, const std::vector<double>& expected) {
+  double worst = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double error = std::abs(static_cast<double>(got[i]) - expected[i]);
+    test::keep_worst(worst, error);
+  }
+  return worst;
+}
 
 struct AttentionShape {
   int64_t B = 2, Tq = 5, Tk = 5, H = 2, G = 2, K = 3, V = 4, P = 0;

@@ -65,6 +65,24 @@ class ForgetsMask : public Wrapped {
   }
 };
 
+// Padded tokens read 1, which the projection behind may hide.
+class ReadsPadding : public Wrapped {
+  using Wrapped::Wrapped;
+  MixerResult change(const Variable& x, const MixerContext& context,
+                     const MixerState& state) const override {
+    MixerResult result = inner_->forward(x, context, state);
+    if (!context.key_mask.defined()) return result;
+    const Tensor read = result.context.value().clone();
+    const int64_t T = read.size(1);
+    for (int64_t i = 0; i < context.key_mask.elements(); ++i) {
+      if (context.key_mask.data<uint8_t>()[i] != 0) continue;
+      read.rows(i / T, i / T + 1).reshape({T, read.size(2)}).rows(i % T, i % T + 1).fill(1);
+    }
+    result.context = Variable(read);
+    return result;
+  }
+};
+
 class DropsState : public Wrapped {
   using Wrapped::Wrapped;
   MixerResult change(const Variable& x, const MixerContext& context,
@@ -180,6 +198,9 @@ TEST(ConformanceRejects, AMixerThatLooksAhead) {
 }
 TEST(ConformanceRejects, AMixerThatForgetsTheMask) {
   EXPECT_TRUE(contains(failures<ForgetsMask>(), "padding"));
+}
+TEST(ConformanceRejects, AMixerWhosePaddedTokensReadSomething) {
+  EXPECT_TRUE(contains(failures<ReadsPadding>(), "padding"));
 }
 TEST(ConformanceRejects, AMixerThatDropsItsState) {
   EXPECT_TRUE(contains(failures<DropsState>(), "chunks"));

@@ -105,6 +105,9 @@ TEST(GatedUnit, BranchesOfFlashTakeTheOptionsOfTheirKindOnly) {
                                    "kind: gau"));
     EXPECT_THAT(refusal("{kind: gau, key_width: 7}", options, name),
                 testing::HasSubstr("must be even"));
+    EXPECT_EQ(refusal("{preset: t5}", options, name), "");
+    EXPECT_THAT(refusal("{preset: t5, kind: gau}", options, name),
+                testing::HasSubstr("values has no effect with kind: gau"));
     // What is resolved is read again.
     for (const char* text : {"{}", "{preset: paper}"}) {
       const Mechanism& mechanism = find_mechanism(name);
@@ -114,6 +117,9 @@ TEST(GatedUnit, BranchesOfFlashTakeTheOptionsOfTheirKindOnly) {
   }
   EXPECT_THAT(refusal("{kind: gau, kappa: flash}", options, "flash_local"),
               testing::HasSubstr("set kind: heads"));
+  EXPECT_THAT(refusal("{kappa: softmax, relative_bias: true}", options, "flash_local"),
+              testing::HasSubstr("relative_bias: the relative bias is added to weights that "
+                                 "nothing normalises"));
   options.form = Form::cross;
   EXPECT_EQ(refusal("{}", options, "flash_global"), "");
   EXPECT_THAT(refusal("{kind: gau}", options, "flash_global"), testing::HasSubstr("no cross form"));

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "attention/conformance.h"
+#include "attention/growth.h"
 #include "core/device.h"
 #include "core/sanitizers.h"
 #include "tests/attention/cases.h"
@@ -86,7 +86,7 @@ TEST(LinearMemoryLimit, RefusesAByteAPair) {
 std::vector<test::MechanismForm> linear_forms() {
   std::vector<test::MechanismForm> forms;
   for (const test::MechanismForm& each : test::every_form()) {
-    const bool linear = stated_exponent(find_mechanism(each.mechanism).traits, each.form) == 1;
+    const bool linear = stated_growth(find_mechanism(each.mechanism).traits, each.form).power == 1;
     if (linear && each.form != Form::cross) forms.push_back(each);
   }
   return forms;

@@ -57,8 +57,14 @@ std::vector<ListedCase> cases() {
       .B = 1, .Tq = 150, .Tk = 40, .K = 16, .V = 17, .length = 70, .group = 75, .index_rows = 1});
   all.emplace_back(
       ListedSizes{.B = 3, .Tq = 5, .H = 3, .G = 1, .length = 1, .index_rows = 1, .index_heads = 3});
+  // More than two pieces of what the CPU gathers at a time.
+  all.emplace_back(
+      ListedSizes{.B = 1, .Tq = 70, .Tk = 700, .length = 600, .group = 66, .index_rows = 1});
   all[1].mask();
   all[2].mask();
+  all[5].mask();
+  all[5].add_bias(1, 4);
+  all[5].drop(0.2);
   all[2].add_bias(1, 4);
   all[3].add_bias(1, 1);
   all[3].drop(0.4);
@@ -112,6 +118,9 @@ TEST(ListedAttention, GradientsOfEveryElement) {
   const ListedSizes small{
       .Tq = 5, .Tk = 4, .H = 2, .G = 1, .K = 3, .V = 2, .length = 4, .index_heads = 2};
   check(make(small), "lists of every query");
+  ListedSizes pieces = small;
+  pieces.length = 300;
+  check(make(pieces), "lists of two pieces");
   ListedSizes grouped = small;
   grouped.group = 2;
   grouped.index_rows = 1;
@@ -191,6 +200,32 @@ TEST(ListedAttention, ThreadsChangeNothing) {
   const test::Threads one(1);
   const std::vector<Tensor> alone = p.results(DType::f32, DType::f32);
   for (size_t i = 0; i < many.size(); ++i) EXPECT_TRUE(same_bits(many[i], alone[i])) << i;
+}
+
+// More threads than heads: keys are shared out.
+TEST(ListedAttention, ManyThreadsFewHeadsGiveTheSameGradients) {
+  for (const int64_t group : {1, 70}) {
+    ListedCase p({.B = 1,
+                  .Tq = 150,
+                  .Tk = 200,
+                  .H = 2,
+                  .G = 1,
+                  .K = 20,
+                  .V = 33,
+                  .length = 41,
+                  .group = group,
+                  .index_rows = 1,
+                  .index_heads = 2});
+    p.add_bias(1, 1);
+    p.mask();
+    p.drop(0.2);
+    const auto with = [&](int threads) {
+      const test::Threads set(threads);
+      return p.results(DType::f32, DType::f32);
+    };
+    const std::vector<Tensor> one = with(1), four = with(4);
+    for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(same_bits(four[i], one[i])) << i;
+  }
 }
 
 TEST(ListedAttention, TakesWhatIsEmpty) {

@@ -35,6 +35,9 @@ TEST(SparseFixed, SizesKeepToTheSurveysBudget) {
   options.width = 64;
   options.heads = 1;
   EXPECT_THROW(params_of("{block: 4, columns: 5}").sizes(options), UsageError);
+  EXPECT_THROW(params_of("{block: 4, columns: 2, column_sets: 2}").sizes(options), UsageError);
+  EXPECT_THROW(params_of("{block: 4, columns: 2, column_sets: 3, layout: original}").sizes(options),
+               UsageError);
   EXPECT_EQ(params_of("{preset: survey}").scale, 1.0);
   EXPECT_TRUE(params_of("{preset: survey}").dup_own_block);
   EXPECT_EQ(params_of("{preset: original}").sizes(options).columns, 8);
@@ -45,8 +48,9 @@ TEST(SparseFixed, ListsHoldTheBlockAndTheColumns) {
   const int64_t T = 23, block = 5;
   for (const bool first : {true, false}) {
     for (const bool twice : {true, false}) {
-      const Columns columns{block, 2, first};
-      const auto check = [&](int64_t i, bool causal, int64_t length, const auto& key_of) {
+      const Columns columns{block, 2, first, first ? 1 : 2};
+      const auto check = [&](int64_t head, int64_t i, bool causal, int64_t length,
+                             const auto& key_of) {
         std::vector<int64_t> found(static_cast<size_t>(T), 0);
         for (int64_t place = 0; place < length; ++place) {
           const int32_t key = key_of(place);
@@ -55,7 +59,9 @@ TEST(SparseFixed, ListsHoldTheBlockAndTheColumns) {
         }
         for (int64_t j = 0; j < T; ++j) {
           const int64_t inside = j % block;
-          const bool column = first ? inside == 0 || inside == 4 : inside >= 3;
+          const bool column = first       ? inside == 0 || inside == 4
+                              : head == 1 ? inside == 1 || inside == 2
+                                          : inside >= 3;
           const bool own = j / block == i / block;
           int64_t expected = own ? 1 : 0;
           if (column && (!own || twice)) ++expected;
@@ -63,16 +69,18 @@ TEST(SparseFixed, ListsHoldTheBlockAndTheColumns) {
           EXPECT_EQ(found[static_cast<size_t>(j)], expected) << i << " " << j;
         }
       };
-      const BlockwiseLists blocks{columns, T, twice};
-      for (int64_t i = 0; i < T; ++i) {
-        check(i, false, blocks.length(),
-              [&](int64_t place) { return blocks.key(i / block, place); });
-      }
-      // The last eight queries, as after carried keys.
-      const DocumentLists causal{columns, T - 8, 8, true, twice};
-      for (int64_t t = 0; t < 8; ++t) {
-        check(T - 8 + t, true, causal.length(),
-              [&](int64_t place) { return causal.key(nullptr, t, place); });
+      for (const int64_t head : {0, 1, 2}) {
+        const BlockwiseLists blocks{columns, T, twice};
+        for (int64_t i = 0; i < T; ++i) {
+          check(head, i, false, blocks.length(),
+                [&](int64_t place) { return blocks.key(head, i / block, place); });
+        }
+        // The last eight queries, as after carried keys.
+        const DocumentLists causal{columns, T - 8, 8, true, twice};
+        for (int64_t t = 0; t < 8; ++t) {
+          check(head, T - 8 + t, true, causal.length(),
+                [&](int64_t place) { return causal.key(nullptr, head, t, place); });
+        }
       }
     }
   }

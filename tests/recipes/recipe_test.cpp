@@ -4,8 +4,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <set>
+
+#include "attention/registry.h"
 #include "core/files.h"
 #include "core/yaml.h"
+#include "recipes/engine/model_builder.h"
+#include "recipes/engine/recipe_merge.h"
+#include "tests/data_path.h"
 
 namespace linnet {
 namespace {
@@ -339,6 +345,27 @@ TEST_F(RecipeTest, Listing) {
   EXPECT_EQ(listings[1].path, folder_ + "/common/a.yaml");
   EXPECT_EQ(listings[1].name, "a");
   EXPECT_NE(listings[2].error.find("not valid YAML"), std::string::npos);
+}
+
+// Every mechanism stands in a recipe that compares them, and each of these points makes a model.
+TEST(ComparisonRecipes, ListEveryMechanism) {
+  std::set<std::string> found;
+  for (const char* file : {"compare.yaml", "compare_listops.yaml"}) {
+    const std::string path = test::source_dir() + "/recipes/quickstart/" + file;
+    const ConfigNode node = load_recipe_node(path);
+    for (const SweepPoint& point : sweep_points(load_recipe(path).sweep)) {
+      SCOPED_TRACE(concat(file, " ", point.label));
+      ConfigNode chosen = node;
+      apply_overrides(chosen, point.overrides);
+      Recipe recipe = parse_recipe(chosen);
+      recipe.model.layers = 1;
+      EXPECT_NO_THROW(build_model(recipe, {256, recipe.data.context, 10}));
+      found.insert(recipe.model.attention.find("name")->raw());
+    }
+  }
+  for (const Mechanism& mechanism : mechanisms()) {
+    EXPECT_TRUE(found.contains(mechanism.name)) << mechanism.name;
+  }
 }
 
 }  // namespace

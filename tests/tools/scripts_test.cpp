@@ -199,7 +199,9 @@ TEST(Scripts, GpuCheckNeedsAGpu) {
 }
 
 // tools/gpu_check bench over a stand-in for the program, by a Python that has no PyTorch.
-Outcome gpu_bench(const std::string& arguments, const std::string& device) {
+Outcome gpu_bench(
+    const std::string& arguments, const std::string& device,
+    const std::string& cudnn = "echo 'error: --cudnn: this build has no cuDNN' >&2; exit 2") {
   return run(
       "bin=$(mktemp -d); touch $bin/test_cuda; cat > $bin/linnet <<'STOP'\n#!/bin/sh\n"
       "case \"$*\" in\n"
@@ -207,6 +209,9 @@ Outcome gpu_bench(const std::string& arguments, const std::string& device) {
       device +
       "\n' ;;\n"
       "*cosformer*) echo 'error: out of memory' >&2; exit 1 ;;\n"
+      "*--cudnn*) " +
+      cudnn +
+      " ;;\n"
       "'bench attention'*) echo '{\"points\": [{\"forward_ms\": 2.5, \"forward_backward_ms\": 7.5, "
       "\"peak_bytes\": 3}]}' ;;\n"
       "'bench train'*) echo '{\"points\": [{\"point\": \"model.attention=linear\", "
@@ -227,9 +232,21 @@ TEST(Scripts, GpuBenchRecordsEveryCase) {
         "\"case\": \"linear\"", "\"parameters\": {\"slots\": 64}",
         "| linear | 16 x 12 x 8192 x 64 | 2.500 | 7.500 | no peers |",
         "| cosformer | 16 x 12 x 8192 x 64 | - | - | exit code 1: error: out of memory |",
+        "| cuDNN: missing exit code 2: error: --cudnn: this build has no cuDNN | - | - | - | - |",
         "| linear | 1234 | - | - |\n"}) {
     EXPECT_THAT(outcome.output, ::testing::HasSubstr(expected));
   }
+}
+
+TEST(Scripts, GpuBenchHasCudnnBesideSoftmax) {
+  if (run("command -v python3").code != 0) GTEST_SKIP() << "python3 is not installed";
+  const std::string measured =
+      R"(echo '{"points": [{"forward_ms": 2.5, "forward_backward_ms": 7.5, "peak_bytes": 3}, )"
+      R"({"forward_ms": 0.5, "forward_backward_ms": 1.5, "peak_bytes": 3}]}')";
+  EXPECT_THAT(
+      gpu_bench("", "cuda:0", measured).output,
+      ::testing::HasSubstr("| softmax | 2 x 12 x 4096 x 64 | 2.500 | 7.500 | cuDNN | 0.500 | "
+                           "1.500 | 0.20 | 0.20 |"));
 }
 
 TEST(Scripts, GpuBenchSaysWhatItHadNoTimeFor) {

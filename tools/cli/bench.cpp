@@ -1,14 +1,12 @@
 // linnet bench train | attention.
 #include "recipes/engine/bench.h"
 
-#include <algorithm>
 #include <CLI/CLI.hpp>
 #include <iomanip>
 #include <iostream>
 #include <optional>
 #include <set>
 
-#include "attention/registry.h"
 #include "core/gemm.h"
 #include "core/kernel_choice.h"
 #include "core/threads.h"
@@ -122,35 +120,18 @@ void print_growth(const std::vector<AttentionGrowth>& growth) {
     std::cout << std::left << std::setw(18) << each.mechanism << std::setw(11) << name_of(each.form)
               << std::right << std::setprecision(2) << std::setw(10) << each.forward
               << std::setw(10) << each.forward_backward << std::setw(10) << each.memory
-              << std::setprecision(0) << std::setw(14) << each.declared << "\n";
+              << std::setw(14) << each.declared << "\n";
   }
-}
-
-// Throws Error naming those that declare linear work and grow faster than with that power.
-void require_growth(const std::vector<AttentionGrowth>& growth, double limit) {
-  std::string faster;
-  for (const AttentionGrowth& each : growth) {
-    if (each.declared != 1) continue;
-    if (each.forward <= limit && each.forward_backward <= limit) continue;
-    faster += concat(faster.empty() ? "" : ", ", each.mechanism);
-  }
-  require(faster.empty(),
-          "these declare linear work, but take time that grows faster than T to the ", limit, ": ",
-          faster);
 }
 
 int bench_attention_command(const AttentionBenchOptions& options,
                             const std::optional<double>& max_growth, bool json) {
   require_usage(!options.all || options.mechanisms.empty(),
                 "--all measures every mechanism; name none beside it");
-  const auto linear = [](const std::string& name) {
-    return find_mechanism(name).traits.growth_exponent() == 1;
-  };
-  const std::vector<std::string>& names = options.mechanisms;
   require_usage(!max_growth || std::set(options.lengths.begin(), options.lengths.end()).size() > 1,
                 "--max-growth needs two lengths or more, e.g. --lengths 2048,32768");
-  require_usage(!max_growth || names.empty() || std::any_of(names.begin(), names.end(), linear),
-                "--max-growth: none of these mechanisms declares linear work");
+  require_usage(!max_growth || declares_linear_work(options),
+                "--max-growth: none of these mechanisms declares linear work in this form");
   bool headed = json;
   const std::vector<AttentionBench> results =
       bench_attention(options, [&](const AttentionBench& point) {
@@ -211,6 +192,9 @@ void add_bench(CLI::App& app, Command& chosen) {
                         "which ones (default: all that have the form)");
   attention->add_flag("--all", options->all,
                       "all; those that lack the form in the other of causal and noncausal");
+  attention->add_flag("--cudnn", options->cudnn,
+                      "also soft-max attention by cuDNN, after comparing it with linnet's: for a "
+                      "CUDA device and bf16");
   attention->add_option("--form", *form, "causal or noncausal")->capture_default_str();
   attention
       ->add_option("--lengths", options->lengths,
@@ -238,7 +222,7 @@ void add_bench(CLI::App& app, Command& chosen) {
   attention->add_option(
       "--max-growth", *max_growth,
       "fail when a mechanism that declares linear work takes time that grows with "
-      "a larger power of the length, e.g. 1.1");
+      "a larger power of the length, e.g. 1.1 (work of T ln T: by 0.1 more than that)");
   attention->footer(
       "Whether linear mechanisms are linear, on a machine with nothing else to do:\n"
       "  linnet bench attention --all --device cpu --lengths 2048,4096,8192,16384,32768 "

@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "core/cuda/backend.h"
+#include "core/cuda/cudnn.h"
 #include "core/cuda/gemm.h"
 #include "core/cuda/refusals.h"
 #include "core/cuda/runtime.h"
@@ -32,7 +33,11 @@ JsonValue cuda_facts() {
                        .set("multiprocessors", device.multiprocessors));
     }
     facts.set("driver", cuda::versions().driver).set("runtime", cuda::versions().runtime);
-    if constexpr (kCudaBackend == CudaBackend::on) facts.set("products", cuda::gemm_backend());
+    if constexpr (kCudaBackend == CudaBackend::on) {
+      facts.set("products", cuda::gemm_backend())
+          .set("cudnn", cuda::cudnn_version())
+          .set("cudnn_problem", cuda::cudnn_problem());
+    }
     facts.set("devices", devices).set("problem", problem);
   }
   return facts;
@@ -42,7 +47,11 @@ std::string cuda_text(const JsonValue& facts) {
   if constexpr (!kCuda) return "not in this build; for GPUs build the preset cuda";
   std::string text =
       concat("runtime ", facts.at("runtime").text(), ", driver ", facts.at("driver").text());
-  if (kCudaBackend == CudaBackend::on) text += ", " + facts.at("products").text();
+  if (kCudaBackend == CudaBackend::on) {
+    const std::string version = facts.at("cudnn").text();
+    text += concat(", ", facts.at("products").text(), ", ",
+                   version.empty() ? facts.at("cudnn_problem").text() : "cuDNN " + version);
+  }
   int index = 0;
   for (const JsonValue& device : facts.at("devices").elements()) {
     text += concat("\n           cuda:", index++, " ", device.at("name").text(),

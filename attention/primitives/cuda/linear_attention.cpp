@@ -102,46 +102,57 @@ SequenceView<E> view_of(const Tensor& x) {
   return {pointer<E>(x), x.size(0), x.size(1), x.size(2), x.size(3)};
 }
 
-void fast_causal_forward(const LinearAttentionContext& context, const LinearAttentionArrays& in,
-                         const Tensor& y, const Tensor& memory, const Tensor& mass,
-                         const Tensor& denominators) {
-  linear_attention_fast::Forward call;
-  call.device = y.device();
-  call.options = context.options;
-  call.q = view_of<const kernel_bf16>(in.q);
-  call.k = view_of<const kernel_bf16>(in.k);
-  call.v = view_of<const kernel_bf16>(in.v);
-  call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
-  call.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
-  call.state_in = {pointer_or_null<const float>(in.memory), pointer_or_null<const float>(in.mass)};
-  call.state_out = {pointer<float>(memory), pointer<float>(mass)};
-  call.y = view_of<kernel_bf16>(y);
-  call.denominators = pointer<float>(denominators);
-  linear_attention_fast::causal_forward(call);
+// Undefined: an empty view.
+template <typename E>
+SequenceView<E> view_or_none(const Tensor& x) {
+  return x.defined() ? view_of<E>(x) : SequenceView<E>();
 }
 
-void fast_causal_backward(const LinearAttentionContext& context, const LinearAttentionArrays& in,
-                          const Tensor& denominators, const Tensor& dy, const Tensor& dmemory,
-                          const Tensor& dmass, const LinearAttentionArrays& gradients) {
-  const Tensor corrections = Tensor::empty(denominators.shape(), DType::f32, dy.device());
-  linear_attention_fast::Backward call;
+// What the kernels on tensor cores read; what there is to write is added.
+linear_attention_fast::Forward fast_forward(const LinearAttentionContext& context,
+                                            const LinearAttentionArrays& in, Device device) {
+  linear_attention_fast::Forward call;
+  call.device = device;
   call.options = context.options;
-  call.q = view_of<const kernel_bf16>(in.q);
-  call.k = view_of<const kernel_bf16>(in.k);
-  call.v = view_of<const kernel_bf16>(in.v);
-  call.dy = view_of<const kernel_bf16>(dy);
+  call.q = view_or_none<const kernel_bf16>(in.q);
+  call.k = view_or_none<const kernel_bf16>(in.k);
+  call.v = view_or_none<const kernel_bf16>(in.v);
   call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
   call.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
   call.state_in = {pointer_or_null<const float>(in.memory), pointer_or_null<const float>(in.mass)};
+  call.key_heads = in.memory.defined() ? in.memory.size(1) : 0;
+  return call;
+}
+
+// The same of gradients, which are written where defined.
+linear_attention_fast::Backward fast_backward(const LinearAttentionContext& context,
+                                              const LinearAttentionArrays& in,
+                                              const Tensor& dmemory, const Tensor& dmass,
+                                              const LinearAttentionArrays& gradients,
+                                              Device device) {
+  const linear_attention_fast::Forward forward = fast_forward(context, in, device);
+  linear_attention_fast::Backward call;
+  call.device = device;
+  call.options = context.options;
+  call.q = forward.q;
+  call.k = forward.k;
+  call.v = forward.v;
+  call.query_mask = forward.query_mask;
+  call.key_mask = forward.key_mask;
+  call.state_in = forward.state_in;
+  call.key_heads = forward.key_heads;
   call.dstate_out = {pointer_or_null<const float>(dmemory), pointer_or_null<const float>(dmass)};
-  call.denominators = pointer<const float>(denominators);
-  call.corrections = pointer<float>(corrections);
-  call.dq = view_of<kernel_bf16>(gradients.q);
-  call.dk = view_of<kernel_bf16>(gradients.k);
-  call.dv = view_of<kernel_bf16>(gradients.v);
+  call.dq = view_or_none<kernel_bf16>(gradients.q);
+  call.dk = view_or_none<kernel_bf16>(gradients.k);
+  call.dv = view_or_none<kernel_bf16>(gradients.v);
   call.dstate_in = {pointer_or_null<float>(gradients.memory),
                     pointer_or_null<float>(gradients.mass)};
-  linear_attention_fast::causal_backward(call);
+  return call;
+}
+
+// dy as copies of 16 bytes read it.
+Tensor aligned(const Tensor& dy) {
+  return linear_attention_fast::is_aligned(dy) ? dy : dy.clone();
 }
 
 }  // namespace
@@ -162,7 +173,11 @@ void linear_attention_causal_forward(const LinearAttentionContext& context,
   const int64_t m = memory.size(2), V = memory.size(3);
   check_widths(m, V);
   if (y.dtype() == DType::bf16) {
-    return fast_causal_forward(context, in, y, memory, mass, denominators);
+    linear_attention_fast::Forward call = fast_forward(context, in, y.device());
+    call.state_out = {pointer<float>(memory), pointer<float>(mass)};
+    call.y = view_of<kernel_bf16>(y);
+    call.denominators = pointer<float>(denominators);
+    return linear_attention_fast::causal_forward(call);
   }
   StateScan scan = scan_of(m, V, in.k.size(2));
   scan.left = key_features(context, in);
@@ -183,10 +198,15 @@ void linear_attention_causal_backward(const LinearAttentionContext& context,
                                       const LinearAttentionArrays& gradients) {
   const int64_t V = in.v.size(3), G = in.k.size(2);
   if (y.dtype() == DType::bf16) {
-    if (linear_attention_backward_is_fast(in.k.size(3), V)) {
-      return fast_causal_backward(context, in, denominators,
-                                  linear_attention_fast::is_aligned(dy) ? dy : dy.clone(), dmemory,
-                                  dmass, gradients);
+    if (linear_attention_backward_is_fast(in.k.size(3), V, true)) {
+      const Tensor corrections = Tensor::empty(denominators.shape(), DType::f32, dy.device());
+      const Tensor readable = aligned(dy);
+      linear_attention_fast::Backward call =
+          fast_backward(context, in, dmemory, dmass, gradients, dy.device());
+      call.dy = view_of<const kernel_bf16>(readable);
+      call.denominators = pointer<const float>(denominators);
+      call.corrections = pointer<float>(corrections);
+      return linear_attention_fast::causal_backward(call);
     }
     // y as the tensor-core kernels left it is too coarse for these: once more, in full.
     const Tensor whole = Tensor::empty(y.shape(), DType::f32, y.device());
@@ -258,6 +278,11 @@ void linear_attention_memory_forward(const LinearAttentionContext& context,
                                      const Tensor& mass) {
   check_keys(in);
   check_widths(memory.size(2), memory.size(3));
+  if (linear_attention_is_fast(context, in)) {
+    linear_attention_fast::Forward call = fast_forward(context, in, memory.device());
+    call.state_out = {pointer<float>(memory), pointer<float>(mass)};
+    return linear_attention_fast::memory_forward(call);
+  }
   StateScan scan = scan_of(memory.size(2), memory.size(3), in.k.size(2));
   scan.left = key_features(context, in);
   scan.right = values_with_mass(in.v, context.key_mask);
@@ -271,6 +296,10 @@ void linear_attention_memory_backward(const LinearAttentionContext& context,
                                       const std::vector<Span>& spans, const Tensor& dmemory,
                                       const Tensor& dmass, const LinearAttentionArrays& gradients) {
   const int64_t m = dmemory.size(2), V = dmemory.size(3), G = in.k.size(2);
+  if (linear_attention_is_fast(context, in) && linear_attention_backward_is_fast(m, V, false)) {
+    return linear_attention_fast::memory_backward(
+        fast_backward(context, in, dmemory, dmass, gradients, dmemory.device()));
+  }
   StateScan scan = transposed_scan_of(m, V, G);
   scan.probe = values_with_mass(in.v, context.key_mask);
   scan.out = rows_like(in.k, m);
@@ -294,6 +323,12 @@ void linear_attention_read_forward(const LinearAttentionContext& context,
   check_options(context.options);
   check_heads(in.q.size(2), in.memory.size(1));
   check_widths(in.memory.size(2), in.memory.size(3));
+  if (y.dtype() == DType::bf16) {
+    linear_attention_fast::Forward call = fast_forward(context, in, y.device());
+    call.y = view_of<kernel_bf16>(y);
+    call.denominators = pointer<float>(denominators);
+    return linear_attention_fast::read_forward(call);
+  }
   StateScan scan = scan_of(in.memory.size(2), in.memory.size(3), in.memory.size(1));
   scan.probe = query_features(context, in);
   scan.out = rows_like(in.q, in.memory.size(3) + 1);
@@ -308,6 +343,21 @@ void linear_attention_read_backward(const LinearAttentionContext& context,
                                     const Tensor& y, const Tensor& denominators, const Tensor& dy,
                                     const LinearAttentionArrays& gradients) {
   const int64_t m = in.memory.size(2), V = in.memory.size(3), G = in.memory.size(1);
+  if (y.dtype() == DType::bf16) {
+    if (linear_attention_backward_is_fast(m, V, false)) {
+      const Tensor readable = aligned(dy);
+      linear_attention_fast::Backward call =
+          fast_backward(context, in, {}, {}, gradients, dy.device());
+      call.dy = view_of<const kernel_bf16>(readable);
+      call.denominators = pointer<const float>(denominators);
+      return linear_attention_fast::read_backward(call);
+    }
+    // As in causal passes: y once more, in full.
+    const Tensor whole = Tensor::empty(y.shape(), DType::f32, y.device());
+    const Tensor divisors = Tensor::empty(denominators.shape(), DType::f32, y.device());
+    linear_attention_read_forward(context, in, spans, whole, divisors);
+    return linear_attention_read_backward(context, in, spans, whole, divisors, dy, gradients);
+  }
   const Tensor dsums = output_gradients(y, dy, denominators, context.query_mask, context.options);
   StateScan scan = transposed_scan_of(m, V, G);
   scan.probe = dsums;

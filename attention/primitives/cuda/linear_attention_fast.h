@@ -1,5 +1,6 @@
 // Linear attention on tensor cores: one pass along time for y, two for the gradients; states stay
-// in registers and shared memory. Internal to attention/primitives/cuda; which calls come here is
+// in registers and shared memory. Noncausal: a pass that sums over keys, one that reads, and one
+// for the gradients of each. Internal to attention/primitives/cuda; which calls come here is
 // decided in linear_attention_path.h.
 //
 // q, k, v, dy and gradients are bf16 views, whose rows begin on 16 bytes; features and weights
@@ -21,12 +22,19 @@ inline bool is_aligned(const Tensor& x) {
   return reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
 }
 
-// Whether there are kernels for this width of features and of values.
-bool has_forward(int64_t features, int64_t values);
-bool has_backward(int64_t features, int64_t values);
-// Bytes that a block of the forward pass takes. (The other kernels take no more than 93 KiB, which
-// every GPU with bf16 has.)
-size_t forward_shared_memory(int64_t features);
+// Whether there are kernels for this width of features and of values. Their tiles are 16, 32, 64 or
+// 128 wide (noncausal: 64 or 128); what lies between is computed as the next wider one.
+inline bool has_forward(int64_t features, int64_t values) {
+  return features > 0 && features <= 128 && features % 8 == 0 && values > 0 && values % 8 == 0;
+}
+inline bool has_backward(int64_t features, int64_t values) {
+  return has_forward(features, values) && values <= 128;
+}
+// Bytes that a block of causal passes and of the noncausal backward pass takes. (The other kernels
+// take no more than 93 KiB, which every GPU with bf16 has.)
+size_t causal_shared_memory(int64_t features);
+size_t causal_backward_shared_memory(int64_t features, int64_t values);
+size_t noncausal_backward_shared_memory(int64_t features, int64_t values);
 
 struct Forward {
   Device device;  // of the arrays
@@ -38,30 +46,64 @@ struct Forward {
   LinearAttentionState<float> state_out;
   Writes y;
   float* denominators = nullptr;  // [B,T,H]; written where the options normalise
+  int64_t key_heads = 0;          // of state_in, where it is read alone
 };
 void causal_forward(const Forward& call);
+// state_out from k and v alone.
+void memory_forward(const Forward& call);
+// y and the denominators from q, state_in and key_heads alone.
+void read_forward(const Forward& call);
+
+// Pieces of so many tokens, each for blocks of its own: as many as make `enough` blocks of
+// `blocks`, none shorter than a few chunks.
+struct Cut {
+  int64_t count = 1, tokens = 0;
+};
+inline constexpr int64_t kEnoughBlocks = 264;  // two for each multiprocessor of an H200
+Cut cut_of(int64_t tokens, int64_t blocks, int64_t enough = kEnoughBlocks);
 
 // How a sequence is cut where its heads alone, of which `blocks` blocks would be made, do not fill
-// a GPU: pieces of so many tokens, and S and z before each, [count * B,G,m,V] and [count * B,G,m].
-// One piece: nothing is computed.
+// a GPU, and S and z before each piece, [count * B,G,m,V] and [count * B,G,m]. One piece: nothing
+// is computed.
 struct Pieces {
-  int64_t count = 1, tokens = 0;
+  Cut cut;
   Tensor memory, mass;
 };
 Pieces pieces_of(const Forward& call, int64_t blocks);
 
-// Gradients of what causal_forward computes, with the denominators that it wrote; y is not needed.
+// Where blocks leave `count` parts of sums S and z of this shape [B,G,m,V], which are then added up
+// in order. One part is the sum itself.
+class Partials {
+ public:
+  Partials(int64_t count, const Shape& shape, Device device);
+  // Part n follows part n - 1.
+  LinearAttentionState<float> place(const LinearAttentionState<float>& total) const;
+  void add_to(const LinearAttentionState<float>& total) const;
+
+ private:
+  int64_t count_;
+  Tensor memory_, mass_;
+};
+
+// Gradients of what the forward passes compute, with the denominators that they wrote; y is not
+// needed.
 struct Backward {
+  Device device;
   LinearAttentionOptions options;
   Reads q, k, v, dy;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;
   LinearAttentionState<const float> state_in, dstate_out;
   const float* denominators = nullptr;
-  float* corrections = nullptr;  // [B,T,H], scratch
+  float* corrections = nullptr;  // [B,T,H], scratch of causal_backward
   Writes dq, dk, dv;
   LinearAttentionState<float> dstate_in;
+  int64_t key_heads = 0;
 };
 void causal_backward(const Backward& call);
+// dk and dv from k, v and dstate_out alone.
+void memory_backward(const Backward& call);
+// dq and dstate_in from q, dy, state_in, the denominators and key_heads alone.
+void read_backward(const Backward& call);
 
 }  // namespace linnet::cuda::linear_attention_fast

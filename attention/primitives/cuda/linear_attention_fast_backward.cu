@@ -1,29 +1,21 @@
 // The two steps of the causal backward pass.
+#include <algorithm>
+
 #include "attention/primitives/cuda/linear_attention_fast_backward.h"
 
 namespace linnet::cuda::linear_attention_fast {
 
-bool has_backward(int64_t features, int64_t values) {
-  return features < 128 && has_forward(features, values) && values <= features;
+size_t causal_backward_shared_memory(int64_t features, int64_t values) {
+  size_t result = 0;
+  linear_attention_detail::for_width(std::max(features, values), [&](auto width) {
+    result = shared_bytes<backward_detail::QueriesLayout<width>>();
+  });
+  return result;
 }
 
 void causal_backward(const Backward& call) {
-  backward_detail::BackwardArguments a{};
-  a.q = call.q;
-  a.k = call.k;
-  a.v = call.v;
-  a.dy = call.dy;
-  a.dq = call.dq;
-  a.dk = call.dk;
-  a.dv = call.dv;
-  a.query_mask = call.query_mask;
-  a.key_mask = call.key_mask;
+  backward_detail::BackwardArguments a = backward_detail::arguments_of(call);
   a.in = {call.state_in.memory, call.state_in.mass};
-  a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
-  a.corrections = call.corrections;
-  a.map = call.options.feature_map;
-  a.scale = static_cast<float>(call.options.query_scale);
-  a.division = linear_attention_detail::division_of(call.options);
   backward_detail::run_queries(a);
   a.in = {call.dstate_out.memory, call.dstate_out.mass};
   a.out = {call.dstate_in.memory, call.dstate_in.mass};

@@ -18,6 +18,11 @@
 // S more. K = V = 64: 1400 bytes and 85,000 operations. Predicted, never measured: for batch 16, 12
 // heads, 8192 tokens, width 64 on an H200, 466 us at 4.8 TB/s (520 us at the 4.3 that a copy
 // reaches) and 361 us of tensor cores at 370 TFLOP/s, so that memory bounds it.
+//
+// K = V = 128: chunks have 32 tokens, and each of the four warps that share a row makes all of its
+// weights: 2 * 32 * (4 * 3 + 4) * 128 * 3/4 + 12 K V = 295,000 operations, 2800 bytes. Predicted
+// for half as many heads of that width: 459 us of memory (512) and 627 us of tensor cores, which
+// bound it.
 #pragma once
 
 #include "attention/primitives/cuda/linear_attention_fast.h"
@@ -32,15 +37,49 @@ struct BackwardArguments {
   Writes dq, dk, dv;
   const uint8_t* query_mask;
   const uint8_t* key_mask;
-  // Of queries: S and z before the first token. Of keys: their gradients after the last one.
+  // What queries read: S and z, before the first token where causal. Of keys: the gradients of S
+  // and z, after the last token where causal.
   StatePointers<const float> in;
-  StatePointers<float> out;   // of keys: the gradients of S and z before the first token
+  // Causal keys: the gradients of S and z before the first token; noncausal queries: those of
+  // every piece and head.
+  StatePointers<float> out;
   const float* denominators;  // null: nothing is divided
-  float* corrections;         // c [B,T,H]
+  float* corrections;         // c [B,T,H]; noncausal: none
   FeatureMap map;
   float scale;
   Division division;
+  int64_t piece_tokens;  // noncausal
+  int key_heads;         // noncausal queries
 };
+
+// What both forms take from a call.
+inline BackwardArguments arguments_of(const Backward& call) {
+  BackwardArguments a{};
+  a.q = call.q;
+  a.k = call.k;
+  a.v = call.v;
+  a.dy = call.dy;
+  a.dq = call.dq;
+  a.dk = call.dk;
+  a.dv = call.dv;
+  a.query_mask = call.query_mask;
+  a.key_mask = call.key_mask;
+  a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
+  a.corrections = call.corrections;
+  a.map = call.options.feature_map;
+  a.scale = static_cast<float>(call.options.query_scale);
+  a.division = division_of(call.options);
+  a.key_heads = static_cast<int>(call.key_heads);
+  return a;
+}
+
+// The warps of a block for tiles of M columns: four do not have the registers for the widest state.
+template <int M>
+using TeamOf = std::conditional_t<M == 128, EightWarps, FourWarps>;
+
+// Columns of results that a warp has.
+template <int M>
+inline constexpr int kOwnColumns = M / TeamOf<M>::kShares;
 
 // dphi/dx from phi(x) alone.
 __device__ __forceinline__ float slope_of(FeatureMap map, float value) {
@@ -56,24 +95,35 @@ struct Stage {
   kernel_bf16 *q, *k, *v, *dy;
 
   __device__ __forceinline__ Stage turn(int64_t count) const {
-    const int64_t on = count % 2 * kChunk * kStride;
+    const int64_t on = count % 2 * TeamOf<M>::kTokens * kStride;
     return {q + on, k + on, v + on, dy + on};
   }
 };
 
 template <int M>
 struct Layout {
-  static constexpr size_t kTiles = size_t{2} * kChunk * Stage<M>::kStride;
+  static constexpr size_t kTiles = size_t{2} * TeamOf<M>::kTokens * Stage<M>::kStride;
   __host__ __device__ explicit Layout(SharedArena& arena)
       : stages{arena.take<kernel_bf16>(kTiles), arena.take<kernel_bf16>(kTiles),
                arena.take<kernel_bf16>(kTiles), arena.take<kernel_bf16>(kTiles)},
         memory(arena.take<kernel_bf16>(size_t{M} * Stage<M>::kStride)),
         mass(arena.take<float>(M)),
-        corrections(arena.take<float>(kChunk)) {}
+        corrections(arena.take<float>(TeamOf<M>::kTokens)) {}
   Stage<M> stages;
   kernel_bf16* memory;  // S or dS as the chunk finds it
   float* mass;          // z or dz
   float* corrections;   // c of the chunk
+};
+
+// With S in two parts: its products and c z nearly cancel.
+template <int M>
+struct QueriesLayout : Layout<M> {
+  __host__ __device__ explicit QueriesLayout(SharedArena& arena)
+      : Layout<M>(arena),
+        rest(arena.take<kernel_bf16>(size_t{M} * Stage<M>::kStride)),
+        partials(arena.take<float>(size_t{TeamOf<M>::kShares} * TeamOf<M>::kTokens)) {}
+  kernel_bf16* rest;  // what rounding took from the memory
+  float* partials;    // of sum_shares
 };
 
 // Two neighbouring numbers of row lane / 4 + 8 half of a warp's rows, as results have them.
@@ -83,7 +133,125 @@ __device__ __forceinline__ uint32_t pair_at(const kernel_bf16* rows, int stride,
                                             lane % 4 * 2);
 }
 
-// For each width of features.
+// results *= phi' factor of the row, phi' from the features in the same columns of `rows`.
+template <int columns>
+__device__ __forceinline__ void apply_slopes(FeatureMap map, const kernel_bf16* rows, int stride,
+                                             int lane, const float (&factors)[2],
+                                             ResultFragment (&results)[columns / 8]) {
+#pragma unroll
+  for (int j = 0; j < columns / 8; ++j) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t pair = pair_at(rows, stride, lane, half, j);
+      results[j].values[2 * half] *= slope_of(map, low_of(pair)) * factors[half];
+      results[j].values[2 * half + 1] *= slope_of(map, high_of(pair)) * factors[half];
+    }
+  }
+}
+
+// Sums over the columns that a warp has of features times results, of row lane / 4 and the row 8
+// after.
+template <int columns>
+__device__ __forceinline__ void sum_products(const kernel_bf16* rows, int stride, int lane,
+                                             const ResultFragment (&results)[columns / 8],
+                                             float (&sums)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < columns / 8; ++j) {
+      const uint32_t pair = pair_at(rows, stride, lane, half, j);
+      sum += low_of(pair) * results[j].values[2 * half] +
+             high_of(pair) * results[j].values[2 * half + 1];
+    }
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    sums[half] = sum;
+  }
+}
+
+// Sums of what the warps of a row have, by way of partials [shares][tokens] in shared memory; a
+// barrier of the block.
+template <typename Team>
+__device__ __forceinline__ void sum_shares(float* partials, int warp, int lane, float (&sums)[2]) {
+  if constexpr (Team::kShares > 1) {
+    float* own = partials + Team::first_token(warp) + lane / 4;
+    if (lane % 4 == 0) {
+      for (int half = 0; half < 2; ++half) {
+        own[Team::share(warp) * Team::kTokens + 8 * half] = sums[half];
+      }
+    }
+    __syncthreads();  // the sums of all warps are there
+    for (int half = 0; half < 2; ++half) {
+      sums[half] = 0;
+      for (int share = 0; share < Team::kShares; ++share) {
+        sums[half] += own[share * Team::kTokens + 8 * half];
+      }
+    }
+  }
+}
+
+// sums += left memory^T, for the columns of sums whose rows of memory begin at `memory`.
+template <int M>
+__device__ __forceinline__ void multiply_transposed(const LeftFragment (&left)[M / 16],
+                                                    const kernel_bf16* memory, int lane,
+                                                    ResultFragment (&sums)[kOwnColumns<M> / 8]) {
+  constexpr int kStride = Stage<M>::kStride;
+#pragma unroll
+  for (int j = 0; j < kOwnColumns<M> / 16; ++j) {
+#pragma unroll
+    for (int i = 0; i < M / 16; ++i) {
+      const RightFragments right =
+          load_right_transposed(memory + j * 16 * kStride + i * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(left[i], right.halves[half], sums[2 * j + half]);
+      }
+    }
+  }
+}
+// sums += left memory, for the columns that begin at `memory`.
+template <int M>
+__device__ __forceinline__ void multiply_memory(const LeftFragment (&left)[M / 16],
+                                                const kernel_bf16* memory, int lane,
+                                                ResultFragment (&sums)[kOwnColumns<M> / 8]) {
+  constexpr int kStride = Stage<M>::kStride;
+#pragma unroll
+  for (int j = 0; j < kOwnColumns<M> / 16; ++j) {
+#pragma unroll
+    for (int i = 0; i < M / 16; ++i) {
+      const RightFragments right = load_right(memory + i * 16 * kStride + j * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(left[i], right.halves[half], sums[2 * j + half]);
+      }
+    }
+  }
+}
+
+// sums += factor of the row times `numbers` of the column.
+template <int columns>
+__device__ __forceinline__ void add_rank_one(const float* numbers, int lane,
+                                             const float (&factors)[2],
+                                             ResultFragment (&sums)[columns / 8]) {
+#pragma unroll
+  for (int j = 0; j < columns / 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sums[j].values[i] += factors[i / 2] * numbers[8 * j + lane % 4 * 2 + i % 2];
+    }
+  }
+}
+
+// A warp's rows of an operand [tokens][M].
+template <int M>
+__device__ __forceinline__ void load_rows(const kernel_bf16* rows, int lane,
+                                          LeftFragment (&fragments)[M / 16]) {
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i) {
+    fragments[i] = load_left(rows + i * 16, Stage<M>::kStride, lane);
+  }
+}
+
+// Of causal passes, each for every width.
 void run_queries(const BackwardArguments& arguments);
 void run_keys(const BackwardArguments& arguments);
 

@@ -97,30 +97,10 @@ __device__ __forceinline__ void read_rows(const Stage<M, N>& stage, const Layout
       }
     }
   }
-  float before[2] = {};  // q z, of this lane's columns
-#pragma unroll
-  for (int i = 0; i < M / 16; ++i) {
-#pragma unroll
-    for (int j = 0; j < N / 16; ++j) {
-      const RightFragments state =
-          load_right(shared.memory + i * 16 * kValueStride + j * 16, kValueStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(queries[i], state.halves[half], rows.numerators[2 * j + half]);
-      }
-    }
-#pragma unroll
-    for (int word = 0; word < 4; ++word) {
-      const float* mass = shared.mass + i * 16 + word / 2 * 8 + lane % 4 * 2;
-      before[word % 2] +=
-          low_of(queries[i].words[word]) * mass[0] + high_of(queries[i].words[word]) * mass[1];
-    }
-  }
-#pragma unroll
+  float before[2];  // q z
+  read_state<M, N>(queries, shared.memory, shared.mass, lane, rows.numerators, before);
   for (int half = 0; half < 2; ++half) {
-    float sum = before[half];
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    rows.x[half] = rows.weights.values[2 * half] + sum;
+    rows.x[half] = rows.weights.values[2 * half] + before[half];
   }
 }
 
@@ -149,7 +129,9 @@ __global__ __launch_bounds__(kTileThreads,
   const auto one = [](int) { return 1.0f; };
 
   StateTile<M, N> state;
-  state.load(a.in, blockIdx.y * a.q.B * key_heads + number, first, static_cast<int>(a.v.K));
+  StatePlace place{blockIdx.y * a.q.B * key_heads + number, static_cast<int>(a.k.K),
+                   static_cast<int>(a.v.K), first};
+  state.load(a.in, place);
   state.publish(shared.memory);
   state.store_mass(shared.mass);
   if (start < end) begin(start);
@@ -163,14 +145,9 @@ __global__ __launch_bounds__(kTileThreads,
 
     Rows<M, N> rows;
     read_rows<M, N>(stage, shared, warp, lane, rows);
+    divide_rows(rows.numerators, a.division, rows.x);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float divisor = a.division.divisor(rows.x[half]);
-#pragma unroll
-      for (int j = 0; j < N / 8; ++j) {
-        rows.numerators[j].values[2 * half] /= divisor;
-        rows.numerators[j].values[2 * half + 1] /= divisor;
-      }
       const int64_t reader = token + warp * 16 + half * 8 + lane / 4;
       if (a.denominators != nullptr && first == 0 && lane % 4 == 0 && reader < time) {
         a.denominators[(row * time + reader) * heads + head] = rows.x[half];
@@ -184,22 +161,21 @@ __global__ __launch_bounds__(kTileThreads,
     state.store_mass(shared.mass);
   }
   if (head % group != 0 || blockIdx.y + 1 < gridDim.y) return;
-  state.store(a.out, number, first, static_cast<int>(a.v.K));
-  if (a.out.mass != nullptr && first == 0) state.store_mass(a.out.mass + number * M);
+  place.number = number;
+  state.store(a.out, place);
+  if (a.out.mass != nullptr && first == 0) {
+    state.store_mass(a.out.mass + number * place.features, place.features);
+  }
 }
-
-// Columns of a tile of values.
-template <int M>
-constexpr int kColumns = M < 64 ? M : 64;
 
 template <int M>
 size_t bytes() {
-  return shared_bytes<Layout<M, kColumns<M>>>();
+  return shared_bytes<Layout<M, kValueColumns<M>>>();
 }
 
 template <int M>
 void run(const Forward& call) {
-  constexpr int N = kColumns<M>;
+  constexpr int N = kValueColumns<M>;
   Arguments a{};
   a.q = call.q;
   a.k = call.k;
@@ -217,47 +193,26 @@ void run(const Forward& call) {
   const int64_t blocks = call.q.B * call.q.H * a.tiles;
   const Pieces pieces = pieces_of(call, blocks);
   a.piece_tokens = call.q.T;
-  if (pieces.count > 1) {
-    a.piece_tokens = pieces.tokens;
+  if (pieces.cut.count > 1) {
+    a.piece_tokens = pieces.cut.tokens;
     a.in = {pointer<const float>(pieces.memory), pointer<const float>(pieces.mass)};
   }
-  launch(
-      {"linear_attention_fast_forward",
-       dim3(blocks_for(blocks, 1), static_cast<unsigned>(pieces.count)), kTileThreads, bytes<M>()},
-      linear_attention_fast_forward<M, N>, a);
+  launch({"linear_attention_fast_forward",
+          dim3(blocks_for(blocks, 1), static_cast<unsigned>(pieces.cut.count)), kTileThreads,
+          bytes<M>()},
+         linear_attention_fast_forward<M, N>, a);
 }
 
 }  // namespace
 
-bool has_forward(int64_t features, int64_t values) {
-  return (features == 16 || features == 32 || features == 64 || features == 128) && values > 0 &&
-         values % 8 == 0;
-}
-
-size_t forward_shared_memory(int64_t features) {
-  switch (features) {
-    case 16:
-      return bytes<16>();
-    case 32:
-      return bytes<32>();
-    case 64:
-      return bytes<64>();
-    default:
-      return bytes<128>();
-  }
+size_t causal_shared_memory(int64_t features) {
+  size_t result = 0;
+  for_width(features, [&](auto width) { result = bytes<width>(); });
+  return result;
 }
 
 void causal_forward(const Forward& call) {
-  switch (call.q.K) {
-    case 16:
-      return run<16>(call);
-    case 32:
-      return run<32>(call);
-    case 64:
-      return run<64>(call);
-    default:
-      return run<128>(call);
-  }
+  for_width(call.q.K, [&](auto width) { run<width>(call); });
 }
 
 }  // namespace linnet::cuda::linear_attention_fast

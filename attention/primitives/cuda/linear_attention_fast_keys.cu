@@ -1,5 +1,7 @@
 // The gradients of keys, values and the carried state, backward in time; see
 // linear_attention_fast_backward.h.
+#include <algorithm>
+
 #include "attention/primitives/cuda/linear_attention_fast_backward.h"
 
 namespace linnet::cuda::linear_attention_fast::backward_detail {
@@ -10,24 +12,23 @@ namespace {
 template <int M>
 __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage, const Layout<M>& shared,
                                                   bool begins, int warp, int lane,
-                                                  ResultFragment (&dkeys)[M / 8],
-                                                  ResultFragment (&dvalues)[M / 8]) {
+                                                  ResultFragment (&dkeys)[kOwnColumns<M> / 8],
+                                                  ResultFragment (&dvalues)[kOwnColumns<M> / 8]) {
+  using Team = TeamOf<M>;
   constexpr int kStride = Stage<M>::kStride;
+  const int first = Team::first_token(warp), column = Team::share(warp) * kOwnColumns<M>;
   LeftFragment keys[M / 16], values[M / 16];
-#pragma unroll
-  for (int i = 0; i < M / 16; ++i) {
-    keys[i] = load_left(stage.k + warp * 16 * kStride + i * 16, kStride, lane);
-    values[i] = load_left(stage.v + warp * 16 * kStride + i * 16, kStride, lane);
-  }
+  load_rows<M>(stage.k + first * kStride, lane, keys);
+  load_rows<M>(stage.v + first * kStride, lane, values);
 #pragma unroll 1  // registers
-  for (int square = warp; square < kChunk / 16; ++square) {
-    const kernel_bf16* q = stage.q + square * 16 * kStride;
-    const kernel_bf16* dy = stage.dy + square * 16 * kStride;
+  for (int square = first; square < Team::kTokens; square += 16) {
+    const kernel_bf16* q = stage.q + square * kStride;
+    const kernel_bf16* dy = stage.dy + square * kStride;
     ResultFragment weights[2] = {}, gradients[2];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       gradients[i / 4].values[i % 4] =
-          shared.corrections[square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2];
+          shared.corrections[square + i / 4 * 8 + lane % 4 * 2 + i % 2];
     }
 #pragma unroll
     for (int i = 0; i < M / 16; ++i) {
@@ -38,16 +39,16 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage, const L
         multiply(values[i], readers.halves[half], gradients[half]);
       }
     }
-    if (square == warp) {
+    if (square == first) {
       cut_triangle<false>(weights, lane);
       cut_triangle<false>(gradients, lane);
     }
     const LeftFragment weight = as_left(weights[0], weights[1]);
     const LeftFragment gradient = as_left(gradients[0], gradients[1]);
 #pragma unroll
-    for (int j = 0; j < M / 16; ++j) {
-      const RightFragments readers = load_right(dy + j * 16, kStride, lane);
-      const RightFragments queries = load_right(q + j * 16, kStride, lane);
+    for (int j = 0; j < kOwnColumns<M> / 16; ++j) {
+      const RightFragments readers = load_right(dy + column + j * 16, kStride, lane);
+      const RightFragments queries = load_right(q + column + j * 16, kStride, lane);
       for (int half = 0; half < 2; ++half) {
         multiply(weight, readers.halves[half], dvalues[2 * j + half]);
         multiply(gradient, queries.halves[half], dkeys[2 * j + half]);
@@ -55,53 +56,41 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage, const L
     }
   }
   if (!begins) return;
-#pragma unroll
-  for (int j = 0; j < M / 16; ++j) {
-#pragma unroll
-    for (int i = 0; i < M / 16; ++i) {
-      const RightFragments state =
-          load_right(shared.memory + i * 16 * kStride + j * 16, kStride, lane);
-      const RightFragments transposed =
-          load_right_transposed(shared.memory + j * 16 * kStride + i * 16, kStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(keys[i], state.halves[half], dvalues[2 * j + half]);
-        multiply(values[i], transposed.halves[half], dkeys[2 * j + half]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      dkeys[2 * j + i / 4].values[i % 4] += shared.mass[j * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2];
-    }
-  }
+  multiply_memory<M>(keys, shared.memory + column, lane, dvalues);
+  multiply_transposed<M>(values, shared.memory + column * kStride, lane, dkeys);
+  add_rank_one<kOwnColumns<M>>(shared.mass + column, lane, {1, 1}, dkeys);
 }
 
 // The gradients of keys, values and the carried state, backward in time. A block has one key head
 // and visits its query heads in turn, chunk by chunk.
 template <int M>
-__global__ __launch_bounds__(kTileThreads, 2) void linear_attention_fast_keys(BackwardArguments a) {
-  constexpr int kStride = Stage<M>::kStride;
-  using Part = TilePart<M>;
+__global__ __launch_bounds__(TeamOf<M>::kThreads,
+                             M < 128 ? 2 : 1) void linear_attention_fast_keys(BackwardArguments a) {
+  using Team = TeamOf<M>;
+  using Part = TilePart<M, Team>;
+  constexpr int kStride = Stage<M>::kStride, kColumns = kOwnColumns<M>;
   SharedArena arena;
   const Layout<M> shared(arena);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), key_heads = static_cast<int>(a.k.H);
   const int key_head = static_cast<int>(blockIdx.x % key_heads), group = heads / key_heads;
   const int64_t row = blockIdx.x / key_heads, time = a.q.T, number = row * key_heads + key_head;
-  const int64_t steps = (time + kChunk - 1) / kChunk * group;
+  const int64_t steps = (time + Team::kTokens - 1) / Team::kTokens * group;
+  const StatePlace place{number, static_cast<int>(a.k.K), static_cast<int>(a.v.K), 0};
 
   AsyncCopies copies;
   uint32_t query_counts = 0, key_counts = 0;
   float factors[Part::kCount];  // 1 / D of this thread's parts of queries
   float correction = 0;         // c of token number `thread` of the chunk
-  const auto first_token = [&](int64_t step) { return (steps - 1 - step) / group * kChunk; };
+  const auto first_token = [&](int64_t step) { return (steps - 1 - step) / group * Team::kTokens; };
   const auto begin = [&](int64_t step) {
     const Stage<M> stage = shared.stages.turn(step);
     const int64_t token = first_token(step);
     const int head = key_head * group + static_cast<int>(step % group);
-    query_counts = begin_copy<M>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
-    key_counts = begin_copy<M>(copies, stage.k, {a.k, a.key_mask, row, token, key_head, 0});
-    begin_copy<M>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, 0});
-    begin_copy<M>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, 0});
+    query_counts = begin_copy<M, Team>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
+    key_counts = begin_copy<M, Team>(copies, stage.k, {a.k, a.key_mask, row, token, key_head, 0});
+    begin_copy<M, Team>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, 0});
+    begin_copy<M, Team>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, 0});
     copies.commit();
     if (a.denominators == nullptr) return;
     const int64_t first = (row * time + token) * heads + head;
@@ -110,19 +99,21 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_fast_keys(Ba
       const bool inside = (query_counts >> i & 1) != 0;
       factors[i] = inside ? a.denominators[first + Part::row(i) * heads] : 1.0f;
     }
-    const bool inside = thread < kChunk && token + thread < time;
+    const bool inside = thread < Team::kTokens && token + thread < time;
     correction = inside ? a.corrections[first + thread * heads] : 0.0f;
   };
 
-  StateTile<M, M> state;
-  state.load({a.in.memory, nullptr}, number, 0, static_cast<int>(a.v.K));
+  StateTile<M, M, Team> state;
+  state.load({a.in.memory, nullptr}, place);
   state.publish(shared.memory);
   float mass = 0;  // dz of feature number `thread`
   if (thread < M) {
-    if (a.in.mass != nullptr) mass = a.in.mass[number * M + thread];
+    if (a.in.mass != nullptr && thread < place.features) {
+      mass = a.in.mass[number * place.features + thread];
+    }
     shared.mass[thread] = mass;
   }
-  ResultFragment dkeys[M / 8] = {}, dvalues[M / 8] = {};
+  ResultFragment dkeys[kColumns / 8] = {}, dvalues[kColumns / 8] = {};
   if (steps > 0) begin(0);
   for (int64_t step = 0; step < steps; ++step) {
     const Stage<M> stage = shared.stages.turn(step);
@@ -131,34 +122,29 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_fast_keys(Ba
     const auto factor = [&](int i) {
       return a.denominators == nullptr ? 1.0f : 1 / a.division.divisor(factors[i]);
     };
-    map_features<M>(stage.q, query_counts, a.map, a.scale, factor);
-    map_features<M>(stage.k, key_counts, a.map, 1, [](int) { return 1.0f; });
-    if (thread < kChunk) shared.corrections[thread] = correction;
+    map_features<M, Team>(stage.q, query_counts, a.map, a.scale, factor);
+    map_features<M, Team>(stage.k, key_counts, a.map, 1, [](int) { return 1.0f; });
+    if (thread < Team::kTokens) shared.corrections[thread] = correction;
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (step + 1 < steps) begin(step + 1);
 
     add_key_gradients<M>(stage, shared, begins, warp, lane, dkeys, dvalues);
     if (ends) {
-      kernel_bf16* keys = stage.k + warp * 16 * kStride;
+      const int first = Team::first_token(warp), column = Team::share(warp) * kColumns;
+      const int64_t token = first_token(step) + first;
+      kernel_bf16* keys = stage.k + first * kStride + column;
+      if constexpr (Team::kShares > 1) __syncthreads();  // the other warps of these rows read them
+      apply_slopes<kColumns>(a.map, keys, kStride, lane, {1, 1}, dkeys);
+      store_rows<kColumns>(dkeys, keys, kStride, lane,
+                           {a.dk, a.key_mask, row, token, key_head, column});
+      store_rows<kColumns>(dvalues, stage.v + first * kStride + column, kStride, lane,
+                           {a.dv, a.key_mask, row, token, key_head, column});
 #pragma unroll
-      for (int j = 0; j < M / 8; ++j) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint32_t pair = pair_at(keys, kStride, lane, half, j);
-          dkeys[j].values[2 * half] *= slope_of(a.map, low_of(pair));
-          dkeys[j].values[2 * half + 1] *= slope_of(a.map, high_of(pair));
-        }
-      }
-      const int64_t token = first_token(step) + warp * 16;
-      store_rows<M>(dkeys, keys, kStride, lane, {a.dk, a.key_mask, row, token, key_head, 0});
-      store_rows<M>(dvalues, stage.v + warp * 16 * kStride, kStride, lane,
-                    {a.dv, a.key_mask, row, token, key_head, 0});
-#pragma unroll
-      for (int j = 0; j < M / 8; ++j) dkeys[j] = dvalues[j] = {};
+      for (int j = 0; j < kColumns / 8; ++j) dkeys[j] = dvalues[j] = {};
     }
     state.template add<false>(stage.q, stage.dy);
     if (a.denominators != nullptr && thread < M) {
-      for (int token = 0; token < kChunk; ++token) {
+      for (int token = 0; token < Team::kTokens; ++token) {
         mass += shared.corrections[token] * load(stage.q + token * kStride + thread);
       }
     }
@@ -168,28 +154,23 @@ __global__ __launch_bounds__(kTileThreads, 2) void linear_attention_fast_keys(Ba
       if (thread < M) shared.mass[thread] = mass;
     }
   }
-  state.store(a.out, number, 0, static_cast<int>(a.v.K));
-  if (a.out.mass != nullptr && thread < M) a.out.mass[number * M + thread] = mass;
+  state.store(a.out, place);
+  if (a.out.mass != nullptr && thread < place.features) {
+    a.out.mass[number * place.features + thread] = mass;
+  }
 }
 
 template <int M>
 void run(const BackwardArguments& arguments) {
-  launch({"linear_attention_fast_keys", blocks_for(arguments.q.B * arguments.k.H, 1), kTileThreads,
-          shared_bytes<Layout<M>>()},
+  launch({"linear_attention_fast_keys", blocks_for(arguments.q.B * arguments.k.H, 1),
+          TeamOf<M>::kThreads, shared_bytes<Layout<M>>()},
          linear_attention_fast_keys<M>, arguments);
 }
 
 }  // namespace
 
 void run_keys(const BackwardArguments& arguments) {
-  switch (arguments.q.K) {
-    case 16:
-      return run<16>(arguments);
-    case 32:
-      return run<32>(arguments);
-    default:
-      return run<64>(arguments);
-  }
+  for_width(std::max(arguments.k.K, arguments.v.K), [&](auto width) { run<width>(arguments); });
 }
 
 }  // namespace linnet::cuda::linear_attention_fast::backward_detail

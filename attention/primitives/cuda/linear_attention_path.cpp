@@ -1,6 +1,7 @@
 // The one place that chooses between the kernels of linear attention.
 #include "attention/primitives/cuda/linear_attention_path.h"
 
+#include <array>
 #include <mutex>
 #include <set>
 #include <string>
@@ -27,49 +28,77 @@ void fall_back(const std::string& why) {
   log_info("linear attention runs on its plain kernels: those on tensor cores do not cover ", why);
 }
 
+// The sequence that a call is about: queries, or keys where a memory is made of them.
+const Tensor& first_of(const LinearAttentionArrays& in) {
+  return in.q.defined() ? in.q : in.k;
+}
+
+bool is_short(const LinearAttentionArrays& in) {
+  return first_of(in).size(1) < kFewestTensorCoreTokens;
+}
+
+// In words, that this GPU has less for a block than `asked`; empty: it has enough.
+std::string lack_of_shared_memory(size_t asked) {
+  const size_t available = shared_memory_limit();
+  if (asked <= available) return {};
+  return concat(" on a GPU with ", available / 1024, " KiB of shared memory a block (they take ",
+                (asked + 1023) / 1024, ")");
+}
+
 }  // namespace
 
 std::string why_plain_linear_attention(const LinearAttentionContext& context,
                                        const LinearAttentionArrays& in) {
-  for (const Tensor* x : {&in.q, &in.k, &in.v}) {
-    if (x->dtype() != DType::bf16) return concat("numbers of ", name_of(x->dtype()));
+  const std::array<const Tensor*, 3> sequences{&in.q, &in.k, &in.v};
+  for (const Tensor* x : sequences) {
+    if (x->defined() && x->dtype() != DType::bf16)
+      return concat("numbers of ", name_of(x->dtype()));
   }
   if (context.segments.defined()) return "segments";
   if (in.log_decay.defined()) return "a decaying state";
-  if (in.key_proportions.defined()) return "re-weighting by proportions";
+  if (in.query_proportions.defined() || in.key_proportions.defined()) {
+    return "re-weighting by proportions";
+  }
   if (context.options.feature_map == FeatureMap::elu) return "the feature map elu";
-  if (!linear_attention_fast::has_forward(in.q.size(3), in.v.size(3))) {
-    return concat("features of ", in.q.size(3), " and values of ", in.v.size(3));
+  const int64_t features = first_of(in).size(3);
+  const int64_t values = in.v.defined() ? in.v.size(3) : in.memory.size(3);
+  if (!linear_attention_fast::has_forward(features, values)) {
+    return concat("features of ", features, " and values of ", values);
   }
-  const size_t asked = linear_attention_fast::forward_shared_memory(in.q.size(3));
-  if (const size_t available = shared_memory_limit(); asked > available) {
-    return concat("features of ", in.q.size(3), " on a GPU with ", available / 1024,
-                  " KiB of shared memory a block (they take ", (asked + 1023) / 1024, ")");
+  if (in.q.defined() && in.v.defined()) {
+    const std::string lack =
+        lack_of_shared_memory(linear_attention_fast::causal_shared_memory(features));
+    if (!lack.empty()) return concat("features of ", features, lack);
   }
-  if (in.q.size(1) < kFewestTensorCoreTokens) {
-    return concat("fewer than ", kFewestTensorCoreTokens, " tokens");
-  }
-  for (const Tensor* x : {&in.q, &in.k, &in.v}) {
-    if (!linear_attention_fast::is_aligned(*x)) return "tensors that do not begin on 16 bytes";
+  if (is_short(in)) return concat("fewer than ", kFewestTensorCoreTokens, " tokens");
+  for (const Tensor* x : sequences) {
+    if (x->defined() && !linear_attention_fast::is_aligned(*x)) {
+      return "tensors that do not begin on 16 bytes";
+    }
   }
   return {};
 }
 
 bool linear_attention_is_fast(const LinearAttentionContext& context,
                               const LinearAttentionArrays& in) {
-  const bool is_short = in.q.size(1) < kFewestTensorCoreTokens;
-  if (kernel_choice() == KernelChoice::plain || is_short) return false;
+  if (kernel_choice() == KernelChoice::plain || is_short(in)) return false;
   const std::string why = why_plain_linear_attention(context, in);
   if (why.empty()) return true;
   // Where they are not demanded, nobody expects tensor cores in f32.
-  const bool expected = in.q.dtype() == DType::bf16;
+  const bool expected = first_of(in).dtype() == DType::bf16;
   if (expected || kernel_choice() == KernelChoice::tensor_cores) fall_back(why);
   return false;
 }
 
-bool linear_attention_backward_is_fast(int64_t features, int64_t values) {
-  if (linear_attention_fast::has_backward(features, values)) return true;
-  fall_back(concat("the backward pass of features of ", features, " and values of ", values));
+bool linear_attention_backward_is_fast(int64_t features, int64_t values, bool causal) {
+  std::string lack;
+  if (linear_attention_fast::has_backward(features, values)) {
+    lack = lack_of_shared_memory(
+        causal ? linear_attention_fast::causal_backward_shared_memory(features, values)
+               : linear_attention_fast::noncausal_backward_shared_memory(features, values));
+    if (lack.empty()) return true;
+  }
+  fall_back(concat("the backward pass of features of ", features, " and values of ", values, lack));
   return false;
 }
 

@@ -1,4 +1,4 @@
-// Which kernels compute causal linear attention on a device: those on tensor cores
+// Which kernels compute linear attention on a device: those on tensor cores
 // (linear_attention_fast.h) or the plain ones (linear_attention_pieces.h), which cover everything.
 // core/kernel_choice.h says what was asked for.
 #pragma once
@@ -14,11 +14,12 @@ namespace linnet::cuda {
 std::string why_plain_linear_attention(const LinearAttentionContext& context,
                                        const LinearAttentionArrays& in);
 
-// Whether a causal call goes to the kernels on tensor cores. Throws UsageError where they were
-// asked for and cannot, except for calls of few tokens.
+// Whether a call goes to the kernels on tensor cores: a causal one, the sums over all keys (without
+// q) or what queries read from them (without k and v). Throws UsageError where they were asked for
+// and cannot, except for calls of few tokens.
 bool linear_attention_is_fast(const LinearAttentionContext& context,
                               const LinearAttentionArrays& in);
 // The same of the backward pass of a call that went there.
-bool linear_attention_backward_is_fast(int64_t features, int64_t values);
+bool linear_attention_backward_is_fast(int64_t features, int64_t values, bool causal);
 
 }  // namespace linnet::cuda

@@ -2,8 +2,11 @@
 // copied to shared memory while the chunk before is computed, and the state [M,N] that a block
 // keeps in registers from chunk to chunk. Internal to attention/primitives/cuda.
 //
-// A block has four warps. A chunk has 64 tokens; warp w answers for its tokens 16 w to 16 w + 15.
+// A chunk has 64 tokens and a block four warps, of which warp w answers for tokens 16 w to 16 w +
+// 15; or, where the state is too wide for four, other numbers of both (Team).
 #pragma once
+
+#include <type_traits>
 
 #include "attention/primitives/cuda/linear_attention_features.h"
 #include "core/cuda/async_copy.h"
@@ -14,6 +17,32 @@ namespace linnet::cuda::linear_attention_detail {
 inline constexpr int kChunk = 64;
 inline constexpr int kTileThreads = 128;
 inline constexpr int kPadding = 8;  // of a tile's rows, so that they begin on different banks
+
+// The warps of a block and the tokens of its chunks. A warp answers for 16 tokens, and where warps
+// are more than that takes, for its share of the columns of their results.
+template <int warps, int tokens>
+struct Team {
+  static constexpr int kThreads = 32 * warps, kWarps = warps, kTokens = tokens;
+  static constexpr int kShares = warps * 16 / tokens;
+
+  __device__ __forceinline__ static int first_token(int warp) { return warp % (tokens / 16) * 16; }
+  __device__ __forceinline__ static int share(int warp) { return warp / (tokens / 16); }
+};
+using FourWarps = Team<kTileThreads / 32, kChunk>;
+using EightWarps = Team<8, 32>;
+
+// Columns of a tile of values, where a block has some of them only.
+template <int M>
+inline constexpr int kValueColumns = M < 64 ? M : 64;
+
+// Calls body with the width of the tiles that hold so many features, a constant.
+template <typename Body>
+void for_width(int64_t features, const Body& body) {
+  if (features <= 16) return body(std::integral_constant<int, 16>{});
+  if (features <= 32) return body(std::integral_constant<int, 32>{});
+  if (features <= 64) return body(std::integral_constant<int, 64>{});
+  return body(std::integral_constant<int, 128>{});
+}
 
 // 16 bytes of a row.
 struct alignas(16) Eight {
@@ -39,10 +68,10 @@ struct TilePlace {
   }
 };
 
-// The part of a thread in a tile [64,width]: `kCount` times 8 neighbouring numbers of a row.
-template <int width>
+// The part of a thread in a tile [tokens,width]: `kCount` times 8 neighbouring numbers of a row.
+template <int width, typename Team = FourWarps>
 struct TilePart {
-  static constexpr int kCount = kChunk * width / 8 / kTileThreads;
+  static constexpr int kCount = Team::kTokens * width / 8 / Team::kThreads;
   static constexpr int kStride = width + kPadding;
 
   __device__ __forceinline__ static int row(int i) { return place(i) / (width / 8); }
@@ -50,15 +79,15 @@ struct TilePart {
 
  private:
   __device__ __forceinline__ static int place(int i) {
-    return i * kTileThreads + static_cast<int>(threadIdx.x);
+    return i * Team::kThreads + static_cast<int>(threadIdx.x);
   }
 };
 
 // Begins to copy a chunk to `tile`; bit i of the result says whether part i of this thread counts.
-template <int width>
+template <int width, typename Team = FourWarps>
 __device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16* tile,
                                                const TilePlace<const kernel_bf16>& from) {
-  using Part = TilePart<width>;
+  using Part = TilePart<width, Team>;
   uint32_t counts = 0;
 #pragma unroll
   for (int i = 0; i < Part::kCount; ++i) {
@@ -73,10 +102,10 @@ __device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16*
 
 // x <- phi(scale x) factor_i in the parts of this thread, rounded once; 0 in those that do not
 // count.
-template <int width, typename Factor>
+template <int width, typename Team = FourWarps, typename Factor>
 __device__ __forceinline__ void map_features(kernel_bf16* tile, uint32_t counts, FeatureMap map,
                                              float scale, const Factor& factor) {
-  using Part = TilePart<width>;
+  using Part = TilePart<width, Team>;
 #pragma unroll
   for (int i = 0; i < Part::kCount; ++i) {
     auto* at = reinterpret_cast<Eight*>(tile + Part::row(i) * Part::kStride + Part::column(i));
@@ -138,6 +167,52 @@ __device__ __forceinline__ void cut_triangle(ResultFragment (&square)[2], int la
   }
 }
 
+// What 16 queries read from a state as StateTile published it: numerators += Q S, and x = Q z of
+// row lane / 4 and of the row 8 after.
+template <int M, int N>
+__device__ __forceinline__ void read_state(const LeftFragment (&queries)[M / 16],
+                                           const kernel_bf16* memory, const float* mass, int lane,
+                                           ResultFragment (&numerators)[N / 8], float (&x)[2]) {
+  constexpr int kStride = N + kPadding;
+  x[0] = x[1] = 0;  // of this lane's columns
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i) {
+#pragma unroll
+    for (int j = 0; j < N / 16; ++j) {
+      const RightFragments state = load_right(memory + i * 16 * kStride + j * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(queries[i], state.halves[half], numerators[2 * j + half]);
+      }
+    }
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      const float* at = mass + i * 16 + word / 2 * 8 + lane % 4 * 2;
+      x[word % 2] +=
+          low_of(queries[i].words[word]) * at[0] + high_of(queries[i].words[word]) * at[1];
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    x[half] += __shfl_xor_sync(~0u, x[half], 1);
+    x[half] += __shfl_xor_sync(~0u, x[half], 2);
+  }
+}
+
+// numerators / D(x).
+template <int columns>
+__device__ __forceinline__ void divide_rows(ResultFragment (&numerators)[columns],
+                                            const Division& division, const float (&x)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float divisor = division.divisor(x[half]);
+#pragma unroll
+    for (int j = 0; j < columns; ++j) {
+      numerators[j].values[2 * half] /= divisor;
+      numerators[j].values[2 * half + 1] /= divisor;
+    }
+  }
+}
+
 // Pointers to a state S [.,.,m,V] and its mass z [.,.,m] in device memory; null: zeros, not wanted.
 template <typename T>
 struct StatePointers {
@@ -145,12 +220,27 @@ struct StatePointers {
   T* mass;
 };
 
+// Which of the states in device memory, [features,values] each, and its first column in a tile.
+struct StatePlace {
+  int64_t number;
+  int features, values, column;
+
+  __device__ __forceinline__ bool inside(int row, int at) const {
+    return row < features && column + at < values;
+  }
+  __device__ __forceinline__ int64_t offset(int row, int at) const {
+    return (number * features + row) * values + column + at;
+  }
+};
+
 // A tile of the state: S [M,N] = sum of left_t right_t^T, in the registers of the block's warps,
-// and z [M] = sum of left_t. Every warp has kRows x 16 rows and kColumns x 8 columns.
-template <int M, int N>
+// and z [M] = sum of left_t. Every warp has kRows x 16 rows and kColumns x 8 columns. In device
+// memory it may be narrower: rows and columns beyond are zeros, and are not stored.
+template <int M, int N, typename Team = FourWarps>
 struct StateTile {
   static constexpr int kWarpRows = M / 16 < 4 ? M / 16 : 4;
-  static constexpr int kWarpColumns = 4 / kWarpRows < N / 16 ? 4 / kWarpRows : N / 16;
+  static constexpr int kWarpColumns =
+      Team::kWarps / kWarpRows < N / 16 ? Team::kWarps / kWarpRows : N / 16;
   static constexpr int kRows = M / 16 / kWarpRows;
   static constexpr int kColumns = N / 8 / kWarpColumns;
   static constexpr int kStride = N + kPadding;
@@ -168,43 +258,45 @@ struct StateTile {
     return (warp / kWarpRows * kColumns + j) * 8 + lane % 4 * 2;
   }
 
-  // State `number` of `from`, columns from `first` on of `values`.
-  __device__ __forceinline__ void load(const StatePointers<const float>& from, int64_t number,
-                                       int first, int values) {
+  // State `at.number` of `from`, columns from `at.column` on.
+  __device__ __forceinline__ void load(const StatePointers<const float>& from,
+                                       const StatePlace& at) {
     warp = static_cast<int>(threadIdx.x) / 32;
     lane = static_cast<int>(threadIdx.x) % 32;
     visit([&](int i, int j, int half, int odd, int at_row, int at_column) {
-      const int64_t at = (number * M + at_row) * values + first + at_column;
-      const bool given = has_part() && from.memory != nullptr && first + at_column < values;
-      memory[i][j].values[half * 2 + odd] = given ? from.memory[at] : 0.0f;
+      const bool given = has_part() && from.memory != nullptr && at.inside(at_row, at_column);
+      memory[i][j].values[half * 2 + odd] =
+          given ? from.memory[at.offset(at_row, at_column)] : 0.0f;
     });
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
 #pragma unroll
       for (int value = 0; value < 4; ++value) {
-        const bool given = has_part() && from.mass != nullptr;
-        mass[i].values[value] = given ? from.mass[number * M + row(i, value / 2)] : 0.0f;
+        const int at_row = row(i, value / 2);
+        const bool given = has_part() && from.mass != nullptr && at_row < at.features;
+        mass[i].values[value] = given ? from.mass[at.number * at.features + at_row] : 0.0f;
       }
     }
   }
 
-  __device__ __forceinline__ void store(const StatePointers<float>& to, int64_t number, int first,
-                                        int values) const {
+  __device__ __forceinline__ void store(const StatePointers<float>& to,
+                                        const StatePlace& at) const {
     if (!has_part() || to.memory == nullptr) return;
     visit([&](int i, int j, int half, int odd, int at_row, int at_column) {
-      if (first + at_column >= values) return;
-      to.memory[(number * M + at_row) * values + first + at_column] =
-          memory[i][j].values[half * 2 + odd];
+      if (!at.inside(at_row, at_column)) return;
+      to.memory[at.offset(at_row, at_column)] = memory[i][j].values[half * 2 + odd];
     });
   }
 
-  // z to device or shared memory; one warp has each row.
-  __device__ __forceinline__ void store_mass(float* to) const {
+  // z to shared memory, or with so many features to device memory; one warp has each row.
+  __device__ __forceinline__ void store_mass(float* to, int features = M) const {
     if (warp >= kWarpRows || lane % 4 != 0) return;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      to[row(i, 0)] = mass[i].values[0];
-      to[row(i, 1)] = mass[i].values[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (row(i, half) < features) to[row(i, half)] = mass[i].values[2 * half];
+      }
     }
   }
 
@@ -217,7 +309,7 @@ struct StateTile {
     publish(to, [](float value) { return value - low_of(pack(value, 0)); });
   }
 
-  // Adds a chunk: left [64][M + padding], right [64][N + padding] in shared memory.
+  // Adds a chunk: left [tokens][M + padding], right [tokens][N + padding] in shared memory.
   template <bool with_mass>
   __device__ __forceinline__ void add(const kernel_bf16* left, const kernel_bf16* right) {
     if (!has_part()) return;
@@ -225,7 +317,7 @@ struct StateTile {
     const kernel_bf16* first = left + warp % kWarpRows * kRows * 16;
     const kernel_bf16* second = right + warp / kWarpRows * kColumns * 8;
 #pragma unroll 1  // registers
-    for (int step = 0; step < kChunk; step += 16) {
+    for (int step = 0; step < Team::kTokens; step += 16) {
       RightFragments rights[kColumns / 2];
 #pragma unroll
       for (int j = 0; j < kColumns / 2; ++j) {

@@ -202,7 +202,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void orthogonal_memory_fast_backwa
   if (has_number && a.dcompleted_out != nullptr) running.completed = a.dcompleted_out[state];
   if (has_number && a.dpartial_out != nullptr) running.window = a.dpartial_out[state];
   StateTile<D, D> dbasis;
-  dbasis.load({nullptr, nullptr}, 0, 0, 0);
+  dbasis.load({nullptr, nullptr}, {});
   Chunk chunk{0, 0, 0, 0, a.window, a.inclusive};
   for (int64_t number = chunks - 1; number >= 0; --number) {
     const int64_t token = number * kChunk, on = number % 2 * kChunk * kStride;

@@ -6,19 +6,21 @@ namespace linnet::cuda {
 
 void fill_index(const BlockwiseLists& lists, const Tensor& index) {
   int32_t* to = pointer<int32_t>(index);
-  const int64_t length = lists.length();
-  for_each("sparse_fixed_blocks", index.elements(),
-           [=] __device__(int64_t i) { to[i] = lists.key(i / length, i % length); });
+  const int64_t count = lists.lists(), length = lists.length();
+  for_each("sparse_fixed_blocks", index.elements(), [=] __device__(int64_t i) {
+    to[i] = lists.key(i / length / count, i / length % count, i % length);
+  });
 }
 
 void fill_index(const DocumentLists& lists, const Tensor& positions, const Tensor& index) {
   const int32_t* position = pointer_or_null<int32_t>(positions);
   int32_t* to = pointer<int32_t>(index);
-  const int64_t tokens = lists.tokens, length = lists.length();
+  const int64_t heads = index.size(1), tokens = lists.tokens, length = lists.length();
   for_each("sparse_fixed_queries", index.elements(), [=] __device__(int64_t i) {
-    const int64_t token = i / length;
-    const int32_t* of_row = position != nullptr ? position + token / tokens * tokens : nullptr;
-    to[i] = lists.key(of_row, token % tokens, i % length);
+    const int64_t query = i / length, head = query / tokens % heads;
+    const int64_t row = query / tokens / heads;
+    const int32_t* of_row = position != nullptr ? position + row * tokens : nullptr;
+    to[i] = lists.key(of_row, head, query % tokens, i % length);
   });
 }
 

@@ -1,7 +1,5 @@
 // The scheduler: runs the blocks of a launch one after another, the threads of a block in the order
 // that LINNET_EMULATION_ORDER names (fifo, lifo, random:SEED), and combines what warps exchange.
-#include <sys/mman.h>
-
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +12,7 @@
 
 #include "core/cuda/emulation/fibers.h"
 #include "core/cuda/emulation/sanitizers.h"
+#include "core/cuda/emulation/shared_memory.h"
 #include "core/cuda/emulation/tensor_cores.h"
 #include "core/cuda/refusals.h"
 #include "core/cuda/runtime.h"
@@ -25,10 +24,7 @@
 namespace linnet::emulation {
 namespace {
 
-constexpr size_t kRedZone = 64;
-constexpr size_t kMaxArrays = 64;
-constexpr size_t kTokens = size_t{1} << 14;  // bytes before the first array, for TSan's tokens
-constexpr size_t kQueue = 2048;              // a block has at most 1024 threads
+constexpr size_t kQueue = 2048;  // a block has at most 1024 threads
 
 using Combine = void (*)(unsigned mask, Fiber** lanes);
 struct Meeting {
@@ -56,8 +52,7 @@ std::string error;
 int live, at_barrier, true_count, last_count;
 unsigned barriers;
 Site barrier_site;
-char* shared_map;
-size_t shared_map_bytes, shared_requested;
+size_t shared_requested;
 
 uint64_t next_random() {
   random_state ^= random_state << 13;
@@ -143,7 +138,7 @@ LINNET_INLINE void meet(unsigned mask, const Site& site, Combine combine) {
   if (i == warp.meetings.size()) {
     // A fresh token for each meeting: with one, a later meeting would hide races before it.
     const size_t token = 4 + static_cast<size_t>(current->index / 32 * 16) + warp.count++ % 16;
-    warp.meetings.push_back({mask, 0, combine, site, shared_map + token * 16});
+    warp.meetings.push_back({mask, 0, combine, site, order_token(token)});
   }
   Meeting& meeting = warp.meetings[i];
   if (meeting.combine != combine || (combine != nullptr && !same_place(meeting.site, site))) {
@@ -185,26 +180,6 @@ void run_threads() {
   }
 }
 
-// Shared memory: [tokens][red zone][array][red zone]..., filled with NaN.
-void renew_shared() {
-  if (shared_map != nullptr && shared_requested == 0 && !kTsan) return;
-  const size_t bytes = kTokens + shared_requested + kMaxArrays * 2 * kRedZone;
-  // Fresh pages make TSan forget the accesses and barriers of the block before.
-  if (shared_map != nullptr && (kTsan || shared_map_bytes < bytes)) {
-    munmap(shared_map, shared_map_bytes);
-    shared_map = nullptr;
-  }
-  if (shared_map == nullptr) {
-    void* map = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    require(map != MAP_FAILED, "emulation: no memory for a block's shared memory");
-    shared_map = static_cast<char*>(map);
-    shared_map_bytes = bytes;
-  }
-  __asan_unpoison_memory_region(shared_map, shared_map_bytes);
-  std::memset(shared_map + kTokens, 0xFF, bytes - kTokens);
-  __asan_poison_memory_region(shared_map + kTokens, shared_map_bytes - kTokens);
-}
-
 void describe_deadlock(int threads) {
   error = concat("deadlock in block ", blockIdx.x, ", ", live, " of ", threads, " threads wait:");
   std::map<std::string, int> where;
@@ -226,7 +201,7 @@ void run_block(int threads) {
   at_barrier = true_count = 0;
   barriers = 0;
   head = tail = 0;
-  renew_shared();
+  renew_shared(shared_requested);
   order_release(start_token);
   // So that a thread of two blocks is not the same thread to TSan.
   const size_t shift = kTsan ? next_random() : 0;
@@ -312,7 +287,7 @@ int barrier(bool predicate, Site site) {
   barrier_site = site;
   true_count += predicate ? 1 : 0;
   // Two tokens by turns: with one, a thread already at the next barrier would hide its races.
-  void* token = shared_map + barriers % 2 * 16;
+  void* token = order_token(barriers % 2);
   order_release(token);
   if (++at_barrier == live) {
     complete_barrier();
@@ -328,8 +303,8 @@ void sync_warp(unsigned mask, Site site) {
 }
 
 void fence() {
-  order_release(shared_map + 32);
-  order_acquire(shared_map + 32);
+  order_release(order_token(2));
+  order_acquire(order_token(2));
 }
 
 unsigned ballot(unsigned mask, bool predicate, Site site) {
@@ -419,22 +394,6 @@ void gather(unsigned mask, Site site, const void* in, size_t bytes, void* out, i
   request.bytes = bytes;
   request.source = source;
   meet(mask, site, combine);
-}
-
-void* take_shared(size_t& used, int& arrays, size_t bytes, size_t alignment) {
-  used = (used + alignment - 1) / alignment * alignment + bytes;
-  if (current == &host_fiber) return nullptr;
-  if (used > shared_requested) {
-    fail("the kernel takes %zu bytes of shared memory but was launched with %zu", used,
-         shared_requested);
-  }
-  if (++arrays > static_cast<int>(kMaxArrays) || alignment > kRedZone) {
-    fail("more than %zu shared arrays, or alignment above %zu", kMaxArrays, kRedZone);
-  }
-  const size_t offset = used - bytes + kRedZone * (2 * static_cast<size_t>(arrays) - 1);
-  char* array = shared_map + kTokens + offset / alignment * alignment;
-  __asan_unpoison_memory_region(array, bytes);
-  return array;
 }
 
 }  // namespace linnet::emulation

@@ -4,14 +4,13 @@
 #include "attention/primitives/cuda/linear_attention_fast.h"
 
 #include <cstdlib>
-#include <limits>
 
 #include "attention/primitives/cuda/linear_attention_path.h"
 #include "attention/primitives/linear_attention.h"
 #include "core/cuda/backend.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"
-#include "tests/cuda_helpers.h"
+#include "tests/attention/cuda/linear_attention_fast_inputs.h"
 
 namespace linnet {
 namespace {
@@ -19,101 +18,15 @@ namespace {
 using test::kGpu;
 using test::random_tensor;
 
-struct Setting {
-  const char* name;
-  LinearAttentionOptions options;
-  int64_t B, T, H, G, K, V;
-  bool state = false, masks = false;
-};
-
-// Row 0 lacks every fifth token, the last row its end.
-std::vector<uint8_t> mask_of(int64_t rows, int64_t length) {
-  std::vector<uint8_t> mask(static_cast<size_t>(rows * length), 1);
-  for (int64_t t = 0; t < length; ++t) {
-    mask[static_cast<size_t>(t)] = t % 5 == 3 ? 0 : 1;
-    mask[static_cast<size_t>((rows - 1) * length + t)] = t < length / 2 ? 1 : 0;
-  }
-  return mask;
-}
-
-// q, k, v, memory and mass in f64, as bf16 and f32 hold them; masked tokens hold NaN.
-std::vector<Tensor> inputs_of(const Setting& s) {
-  std::vector<Tensor> in{
-      random_tensor({s.B, s.T, s.H, s.K}, "q"), random_tensor({s.B, s.T, s.G, s.K}, "k"),
-      random_tensor({s.B, s.T, s.G, s.V}, "v"), random_tensor({s.B, s.G, s.K, s.V}, "memory"),
-      random_tensor({s.B, s.G, s.K}, "mass")};
-  for (int64_t i = 0; i < in[4].elements(); ++i) {
-    in[4].data<double>()[i] = 1 + std::abs(in[4].data<double>()[i]);
-  }
-  if (!s.state) in[3] = in[4] = Tensor();
-  const std::vector<uint8_t> mask = mask_of(s.B, s.T);
-  for (size_t i = 0; i < 3; ++i) {
-    in[i] = in[i].to(DType::bf16).to(DType::f64);
-    const int64_t width = in[i].elements() / (s.B * s.T);
-    for (int64_t j = 0; s.masks && j < in[i].elements(); ++j) {
-      if (mask[static_cast<size_t>(j / width)] == 0) {
-        in[i].data<double>()[j] = std::numeric_limits<double>::quiet_NaN();
-      }
-    }
-  }
-  return in;
-}
-
-// y and the state, then the gradients of every defined input.
-std::vector<Tensor> run(const Setting& s, const std::vector<Tensor>& tensors, Device device) {
-  LinearAttentionContext context;
-  context.options = s.options;
-  if (s.masks) {
-    context.query_mask = Tensor::from(mask_of(s.B, s.T), {s.B, s.T}, device);
-    context.key_mask = Tensor::from(mask_of(s.B, s.T), {s.B, s.T}, device);
-  }
-  std::vector<Variable> in;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const DType narrow = i < 3 ? DType::bf16 : DType::f32;
-    const Tensor& x = tensors[i];
-    in.push_back(x.defined()
-                     ? Variable(device == kGpu ? x.to(narrow).to(device) : x.to(device), true)
-                     : Variable());
-  }
-  const auto result =
-      linear_attention_causal({in[0], in[1], in[2], {}, {}}, context, {in[3], in[4]});
-  const std::vector<Variable> outputs{result.y, result.state.memory, result.state.mass};
-  std::vector<Tensor> seeds, found;
-  for (const Variable& output : outputs) {
-    found.push_back(output.value());
-    seeds.push_back(random_tensor(output.shape(), "seed" + std::to_string(seeds.size()))
-                        .to(DType::bf16)
-                        .to(output.dtype())
-                        .to(device));
-  }
-  backward(outputs, seeds);
-  for (const Variable& x : in) {
-    if (x.defined()) found.push_back(x.grad());
-  }
-  return found;
-}
-
-void expect_what_the_cpu_computes(const Setting& s, const std::vector<Tensor>& in) {
-  SCOPED_TRACE(s.name);
-  // Some backward passes of fast forward ones are plain, which demanded tensor cores refuse.
-  ASSERT_TRUE(cuda::linear_attention_fast::has_forward(s.K, s.V));
-  const bool throughout = cuda::linear_attention_fast::has_backward(s.K, s.V);
-  const UseKernels use(throughout ? KernelChoice::tensor_cores : KernelChoice::automatic, kGpu);
-  const std::vector<Tensor> expected = run(s, in, Device{});
-  set_fill_uninitialized(true);
-  const std::vector<Tensor> got = run(s, in, kGpu);
-  set_fill_uninitialized(false);
-  ASSERT_EQ(got.size(), expected.size());
-  EXPECT_EQ(got[0].dtype(), DType::bf16);
-  for (size_t i = 0; i < got.size(); ++i) {
-    SCOPED_TRACE(i);
-    EXPECT_CLOSE(got[i], expected[i], 1e-2);
-  }
-}
-
-const LinearAttentionOptions kUsual, kScaled{FeatureMap::relu, 0.7, Normalizer::add, 0.3},
-    kPlain{FeatureMap::identity, 0.5, Normalizer::none, 0},
-    kFloored{FeatureMap::relu, 1, Normalizer::clamp, 40.0};
+using Setting = test::FastSetting;
+using test::expect_what_the_cpu_computes;
+using test::inputs_of;
+using test::kFloored;
+using test::kPlain;
+using test::kScaled;
+using test::kUsual;
+using test::mask_of;
+using test::run;
 
 TEST(CudaLinearAttentionFast, GivesWhatTheCpuComputesInDouble) {
   const std::vector<Setting> settings{
@@ -123,8 +36,11 @@ TEST(CudaLinearAttentionFast, GivesWhatTheCpuComputesInDouble) {
       {"with all", kScaled, 3, 130, 4, 2, 64, 64, true, true},
       {"short", kUsual, 2, 17, 2, 1, 16, 8, true, true},
       {"floored", kFloored, 2, 70, 1, 1, 32, 24, false, true},
+      {"wide", kScaled, 2, 73, 2, 1, 128, 128, true, true},
+      {"wide, not normalised", kPlain, 1, 33, 1, 1, 128, 40, true},
       {"wide, with tiles of values", kUsual, 1, 72, 1, 1, 128, 136, true},
       {"wide values", kPlain, 1, 66, 2, 1, 16, 40, false, true},
+      {"between the widths of tiles", kUsual, 2, 66, 2, 1, 24, 72, true, true},
   };
   for (const Setting& s : settings) expect_what_the_cpu_computes(s, inputs_of(s));
 }
@@ -140,9 +56,9 @@ TEST(CudaLinearAttentionFast, PiecesOfALongSequenceContinueEachOther) {
   call.k = {cuda::pointer<const cuda::kernel_bf16>(on_device[0]), s.B, s.T, s.G, s.K};
   call.v = {cuda::pointer<const cuda::kernel_bf16>(on_device[1]), s.B, s.T, s.G, s.V};
   const auto pieces = cuda::linear_attention_fast::pieces_of(call, 8);
-  EXPECT_EQ(pieces.count, 3);
-  EXPECT_EQ(pieces.tokens, 5 * 64);
-  EXPECT_EQ(cuda::linear_attention_fast::pieces_of(call, 264).count, 1);
+  EXPECT_EQ(pieces.cut.count, 3);
+  EXPECT_EQ(pieces.cut.tokens, 5 * 64);
+  EXPECT_EQ(cuda::linear_attention_fast::pieces_of(call, 264).cut.count, 1);
   expect_what_the_cpu_computes(s, in);
 }
 
@@ -220,24 +136,12 @@ TEST(CudaLinearAttentionFast, RepeatsBitForBitAndLooksAtNothingLater) {
 // One array [B,T,3,H,K] holds q, k and v, another one their gradients: the kernels read and write
 // them where they are.
 TEST(CudaLinearAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
-  constexpr int64_t B = 2, T = 70, H = 2, K = 16, kRow = 3 * H * K;
+  constexpr int64_t B = 2, T = 70, H = 2, K = 16;
   const Tensor fused = random_tensor({B, T, 3, H, K}, "fused").to(DType::bf16).to(kGpu);
   const Tensor dfused = Tensor::empty(fused.shape(), DType::bf16, kGpu);
-  const auto part_of = [](const Tensor& x, int64_t part) {
-    const std::vector<double> numbers = x.to(Device{}).to_vector<double>();
-    std::vector<double> own(static_cast<size_t>(B * T * H * K));
-    for (int64_t i = 0; i < B * T * H * K; ++i) {
-      const int64_t at = i / (H * K) * kRow + part * H * K + i % (H * K);
-      own[static_cast<size_t>(i)] = numbers[static_cast<size_t>(at)];
-    }
-    return Tensor::from(own, {B, T, H, K}).to(DType::bf16);
-  };
-  const auto view_of = [](const Tensor& x, int64_t part) {
-    return cuda::linear_attention_fast::Writes(cuda::pointer<cuda::kernel_bf16>(x) + part * H * K,
-                                               B, T, H, K, T * kRow, kRow, K);
-  };
   std::vector<Variable> dense;
-  for (int64_t part = 0; part < 3; ++part) dense.emplace_back(part_of(fused, part).to(kGpu), true);
+  for (int64_t part = 0; part < 3; ++part)
+    dense.emplace_back(test::part_of(fused, part).to(kGpu), true);
   const Tensor dy = random_tensor({B, T, H, K}, "dy").to(DType::bf16).to(kGpu);
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const Variable expected = linear_attention_causal({dense[0], dense[1], dense[2], {}, {}}, {}).y;
@@ -248,28 +152,29 @@ TEST(CudaLinearAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
   const Tensor corrections = Tensor::empty({B, T, H}, DType::f32, kGpu);
   cuda::linear_attention_fast::Forward forward;
   forward.device = kGpu;
-  forward.q = view_of(fused, 0);
-  forward.k = view_of(fused, 1);
-  forward.v = view_of(fused, 2);
+  forward.q = test::part_view(fused, 0);
+  forward.k = test::part_view(fused, 1);
+  forward.v = test::part_view(fused, 2);
   forward.y = {cuda::pointer<cuda::kernel_bf16>(y), B, T, H, K};
   forward.denominators = cuda::pointer<float>(denominators);
   cuda::linear_attention_fast::causal_forward(forward);
   EXPECT_TRUE(test::same_bits(y.to(Device{}), expected.value().to(Device{})));
 
   cuda::linear_attention_fast::Backward call;
+  call.device = kGpu;
   call.q = forward.q;
   call.k = forward.k;
   call.v = forward.v;
   call.dy = {cuda::pointer<const cuda::kernel_bf16>(dy), B, T, H, K};
   call.denominators = forward.denominators;
   call.corrections = cuda::pointer<float>(corrections);
-  call.dq = view_of(dfused, 0);
-  call.dk = view_of(dfused, 1);
-  call.dv = view_of(dfused, 2);
+  call.dq = test::part_view(dfused, 0);
+  call.dk = test::part_view(dfused, 1);
+  call.dv = test::part_view(dfused, 2);
   cuda::linear_attention_fast::causal_backward(call);
   for (int64_t part = 0; part < 3; ++part) {
     const Tensor gradient = dense[static_cast<size_t>(part)].grad().to(Device{});
-    EXPECT_TRUE(test::same_bits(part_of(dfused, part), gradient)) << part;
+    EXPECT_TRUE(test::same_bits(test::part_of(dfused, part), gradient)) << part;
   }
 }
 
@@ -306,7 +211,8 @@ TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(usual, {}), "");
   EXPECT_EQ(why(arrays_of(40, 128, 256, DType::bf16), {}), "");
   EXPECT_EQ(why(arrays_of(16, 16, 16, DType::f32), {}), "numbers of f32");
-  EXPECT_EQ(why(arrays_of(16, 48, 16, DType::bf16), {}), "features of 48 and values of 16");
+  EXPECT_EQ(why(arrays_of(16, 136, 16, DType::bf16), {}), "features of 136 and values of 16");
+  EXPECT_EQ(why(arrays_of(16, 20, 16, DType::bf16), {}), "features of 20 and values of 16");
   EXPECT_EQ(why(arrays_of(16, 16, 12, DType::bf16), {}), "features of 16 and values of 12");
   EXPECT_EQ(why(arrays_of(15, 16, 16, DType::bf16), {}), "fewer than 16 tokens");
   cuda::LinearAttentionArrays other = usual;
@@ -353,13 +259,11 @@ TEST(CudaLinearAttentionFast, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
   EXPECT_EQ(refusal([&] { causal(numbers(16, 16, DType::f32)); }),
             "linear attention: backend tensor_cores was asked for, but the kernels on tensor cores "
             "do not cover numbers of f32; use backend auto");
-  EXPECT_TRUE(refusal([&] {
-                linear_attention_memory({{}, numbers(16, 16), numbers(16, 16), {}, {}}, {});
-              }).starts_with("linear attention over all keys has no kernels on tensor cores"));
-  const Variable wide = causal(numbers(16, 128));
+  const Variable x = numbers(16, 128);
+  const Variable wide = linear_attention_causal({x, x, numbers(16, 136), {}, {}}, {}).y;
   EXPECT_NE(refusal([&] {
               backward({wide}, {wide.value()});
-            }).find("the backward pass of features of 128 and values of 128"),
+            }).find("the backward pass of features of 128 and values of 136"),
             std::string::npos);
   EXPECT_EQ(causal(numbers(1, 16)).size(1), 1);
   EXPECT_EQ(causal(numbers(15, 19, DType::f32)).size(1), 15);

@@ -1,0 +1,30 @@
+// Builds without cuDNN.
+#include "core/cuda/backend.h"
+#include "core/cuda/cudnn.h"
+
+namespace linnet::cuda {
+
+std::string cudnn_problem() {
+  if constexpr (kCudaBackend == CudaBackend::emulated) {
+    return "an emulated GPU has no cuDNN; build the preset cuda";
+  } else {
+    return "this build has no cuDNN; install it with its headers (NVIDIA's package "
+           "cudnn9-cuda-13), then configure and build again";
+  }
+}
+
+std::string cudnn_version() {
+  return "";
+}
+
+struct GraphPlan::State {};
+
+GraphPlan::GraphPlan(const OperationGraph& /*graph*/, const std::string& /*device*/) {
+  throw UsageError(cudnn_problem());
+}
+
+GraphPlan::~GraphPlan() = default;
+
+void GraphPlan::run(const std::vector<std::pair<int, Tensor>>& /*tensors*/) const {}
+
+}  // namespace linnet::cuda

@@ -1,0 +1,28 @@
+// What benchmarks of single operations share: times, and inputs that are fair to a GPU's cache.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace linnet {
+
+// Seconds from before the call until the device is done.
+double time_once(Device device, const std::function<void()>& body);
+double median(std::vector<double> values);
+// Of at most `runs`, after one that warms up (which is nothing beside a run of seconds: that is not
+// repeated).
+double median_seconds(Device device, int64_t runs, const std::function<void()>& body);
+
+// Normal numbers that repeat after a million: timing needs no more, and many are slow to draw.
+Tensor bench_numbers(const Shape& shape, uint64_t site, DType dtype, Device device);
+// How many inputs of `bytes` runs take by turns, so that a GPU reads them from its memory, not from
+// the cache where the run before left them.
+int64_t inputs_by_turns(size_t bytes, Device device);
+
+// The largest |got - expected|, as a share of the largest |expected|; NaN stays NaN. Floating
+// tensors of one shape, on any device.
+double worst_error(const Tensor& got, const Tensor& expected);
+
+}  // namespace linnet

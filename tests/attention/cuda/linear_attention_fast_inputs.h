@@ -1,0 +1,155 @@
+// What tests of linear attention on tensor cores share: inputs with masked tokens, a call in each
+// form with all its gradients, and the comparison with what the CPU computes in double.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "attention/primitives/cuda/linear_attention_fast.h"
+#include "attention/primitives/linear_attention.h"
+#include "core/kernel_choice.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet::test {
+
+enum class FastKind { causal, noncausal };
+
+// T queries; as many keys where causal or `keys` is 0.
+struct FastSetting {
+  const char* name;
+  LinearAttentionOptions options;
+  int64_t B, T, H, G, K, V;
+  bool state = false, masks = false;
+  FastKind kind = FastKind::causal;
+  int64_t keys = 0;
+
+  int64_t key_tokens() const { return keys == 0 ? T : keys; }
+};
+
+inline const LinearAttentionOptions kUsual, kScaled{FeatureMap::relu, 0.7, Normalizer::add, 0.3},
+    kPlain{FeatureMap::identity, 0.5, Normalizer::none, 0},
+    kFloored{FeatureMap::relu, 1, Normalizer::clamp, 40.0};
+
+// Row 0 lacks every fifth token, the last row its end.
+inline std::vector<uint8_t> mask_of(int64_t rows, int64_t length) {
+  std::vector<uint8_t> mask(static_cast<size_t>(rows * length), 1);
+  for (int64_t t = 0; t < length; ++t) {
+    mask[static_cast<size_t>(t)] = t % 5 == 3 ? 0 : 1;
+    mask[static_cast<size_t>((rows - 1) * length + t)] = t < length / 2 ? 1 : 0;
+  }
+  return mask;
+}
+
+// q, k, v, memory and mass in f64, as bf16 and f32 hold them; masked tokens hold NaN.
+inline std::vector<Tensor> inputs_of(const FastSetting& s) {
+  const int64_t keys = s.key_tokens();
+  std::vector<Tensor> in{
+      random_tensor({s.B, s.T, s.H, s.K}, "q"), random_tensor({s.B, keys, s.G, s.K}, "k"),
+      random_tensor({s.B, keys, s.G, s.V}, "v"), random_tensor({s.B, s.G, s.K, s.V}, "memory"),
+      random_tensor({s.B, s.G, s.K}, "mass")};
+  for (int64_t i = 0; i < in[4].elements(); ++i) {
+    in[4].data<double>()[i] = 1 + std::abs(in[4].data<double>()[i]);
+  }
+  if (!s.state) in[3] = in[4] = Tensor();
+  for (size_t i = 0; i < 3; ++i) {
+    in[i] = in[i].to(DType::bf16).to(DType::f64);
+    if (!s.masks) continue;
+    const int64_t tokens = s.B * in[i].size(1), width = in[i].elements() / tokens;
+    const std::vector<uint8_t> mask = mask_of(s.B, in[i].size(1));
+    for (int64_t j = 0; j < in[i].elements(); ++j) {
+      if (mask[static_cast<size_t>(j / width)] == 0) {
+        in[i].data<double>()[j] = std::numeric_limits<double>::quiet_NaN();
+      }
+    }
+  }
+  return in;
+}
+
+// y and the state, then the gradients of every defined input.
+inline std::vector<Tensor> run(const FastSetting& s, const std::vector<Tensor>& tensors,
+                               Device device) {
+  LinearAttentionContext context;
+  context.options = s.options;
+  if (s.masks) {
+    const int64_t keys = s.key_tokens();
+    context.query_mask = Tensor::from(mask_of(s.B, s.T), {s.B, s.T}, device);
+    context.key_mask = Tensor::from(mask_of(s.B, keys), {s.B, keys}, device);
+  }
+  std::vector<Variable> in;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const DType narrow = i < 3 ? DType::bf16 : DType::f32;
+    const Tensor& x = tensors[i];
+    in.push_back(x.defined()
+                     ? Variable(device == kGpu ? x.to(narrow).to(device) : x.to(device), true)
+                     : Variable());
+  }
+  const LinearAttentionVariables variables{in[0], in[1], in[2], {}, {}};
+  std::vector<Variable> outputs;
+  if (s.kind == FastKind::causal) {
+    const auto result = linear_attention_causal(variables, context, {in[3], in[4]});
+    outputs = {result.y, result.state.memory, result.state.mass};
+  } else {
+    const auto memory = linear_attention_memory(variables, context);
+    outputs = {linear_attention_read(variables, memory, context), memory.memory, memory.mass};
+  }
+  std::vector<Tensor> seeds, found;
+  for (const Variable& output : outputs) {
+    found.push_back(output.value());
+    seeds.push_back(random_tensor(output.shape(), "seed" + std::to_string(seeds.size()))
+                        .to(DType::bf16)
+                        .to(output.dtype())
+                        .to(device));
+  }
+  backward(outputs, seeds);
+  for (const Variable& x : in) {
+    if (x.defined()) found.push_back(x.grad());
+  }
+  return found;
+}
+
+inline void expect_what_the_cpu_computes(const FastSetting& s, const std::vector<Tensor>& in) {
+  SCOPED_TRACE(s.name);
+  // Some backward passes of fast forward ones are plain, which demanded tensor cores refuse.
+  ASSERT_TRUE(cuda::linear_attention_fast::has_forward(s.K, s.V));
+  const bool throughout = cuda::linear_attention_fast::has_backward(s.K, s.V);
+  const UseKernels use(throughout ? KernelChoice::tensor_cores : KernelChoice::automatic, kGpu);
+  const std::vector<Tensor> expected = run(s, in, Device{});
+  set_fill_uninitialized(true);
+  const std::vector<Tensor> got = run(s, in, kGpu);
+  set_fill_uninitialized(false);
+  ASSERT_EQ(got.size(), expected.size());
+  EXPECT_EQ(got[0].dtype(), DType::bf16);
+  for (size_t i = 0; i < got.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_CLOSE(got[i], expected[i], 1e-2);
+  }
+}
+
+// A part [B,T,H,K] of [B,T,parts,H,K], read or written where it is.
+inline cuda::linear_attention_fast::Writes part_view(const Tensor& x, int64_t part) {
+  const int64_t T = x.size(1), parts = x.size(2), H = x.size(3), K = x.size(4);
+  return {cuda::pointer<cuda::kernel_bf16>(x) + part * H * K,
+          x.size(0),
+          T,
+          H,
+          K,
+          T * parts * H * K,
+          parts * H * K,
+          K};
+}
+// The same as a tensor of its own, on the CPU.
+inline Tensor part_of(const Tensor& x, int64_t part) {
+  const Tensor here = x.to(Device{});
+  const int64_t B = x.size(0), T = x.size(1), parts = x.size(2), width = x.size(3) * x.size(4);
+  const std::vector<double> numbers = here.to_vector<double>();
+  std::vector<double> own(static_cast<size_t>(B * T * width));
+  for (int64_t i = 0; i < B * T * width; ++i) {
+    const int64_t at = (i / width * parts + part) * width + i % width;
+    own[static_cast<size_t>(i)] = numbers[static_cast<size_t>(at)];
+  }
+  return Tensor::from(own, {B, T, x.size(3), x.size(4)}).to(DType::bf16);
+}
+
+}  // namespace linnet::test

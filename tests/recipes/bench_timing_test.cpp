@@ -1,0 +1,29 @@
+// What benchmarks compare results with.
+#include "recipes/engine/bench_timing.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace linnet {
+namespace {
+
+Tensor row(const std::vector<float>& values) {
+  return Tensor::from(values, {std::ssize(values)});
+}
+
+TEST(WorstError, IsAShareOfTheLargestNumber) {
+  EXPECT_EQ(worst_error(row({1, 2, -4}), row({1, 2, -4})), 0);
+  EXPECT_NEAR(worst_error(row({1, 3, -4}), row({1, 2, -4})), 0.25, 1e-12);
+  EXPECT_NEAR(worst_error(row({1, 2}).to(DType::bf16), row({1, 4})), 0.5, 1e-12);
+  EXPECT_THROW(worst_error(row({1}), row({1, 2})), Error);
+}
+
+TEST(WorstError, KeepsNan) {
+  const float nan = std::nanf("");
+  EXPECT_TRUE(std::isnan(worst_error(row({nan, 2}), row({1, 2}))));
+  EXPECT_TRUE(std::isnan(worst_error(row({1, 2}), row({nan, 2}))));
+}
+
+}  // namespace
+}  // namespace linnet
