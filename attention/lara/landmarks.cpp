@@ -1,6 +1,7 @@
 #include "attention/lara/landmarks.h"
 
 #include "attention/lara/cuda/landmarks.h"
+#include "attention/lara/landmark_logits_cpu.h"
 #include "attention/lara/landmark_rule.h"
 #include "attention/primitives/binding.h"
 #include "core/cuda/backend.h"
@@ -93,7 +94,7 @@ Variable landmark_logits(const Variable& k, const Variable& w, const Tensor& mas
     binding::dispatch(keys.dtype(), [&](auto zero) {
       using T = decltype(zero);
       const Logits<T> rule = logits_of<T>(keys, proposals, mass, mask, scale, squares);
-      fill<T>(logits, [&](int64_t i) { return rule.logit(i); });
+      write_logits(rule, logits.data<T>());
     });
   }
   return record("landmark_logits", logits, {k, w}, [=](Gradients& gradients) {
@@ -109,8 +110,7 @@ Variable landmark_logits(const Variable& k, const Variable& w, const Tensor& mas
       binding::dispatch(keys.dtype(), [&](auto zero) {
         using T = decltype(zero);
         const Logits<T> rule = logits_of<T>(keys, proposals, mass, mask, scale, squares);
-        fill<T>(dk, [&](int64_t i) { return rule.dkey(d.data<T>(), i); });
-        fill<T>(dw, [&](int64_t i) { return rule.dproposal(d.data<T>(), i); });
+        write_gradients(rule, d.data<T>(), dk.data<T>(), dw.data<T>());
       });
     }
     gradients.add(0, dk);
