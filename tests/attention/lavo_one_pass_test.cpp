@@ -140,9 +140,12 @@ TEST(OnePassOfLavo, RefusesWhatItCannotDo) {
   Setting s = kSettings[1];
   const int before = thread_count();
   set_thread_count(2);
-  EXPECT_TRUE(lavo_pass_fits(make_inputs({"", 64, 1, 1, 2, 3, 5}, DType::f32), {{64}}));
-  EXPECT_FALSE(lavo_pass_fits(make_inputs({"", 65, 1, 1, 2, 3, 5}, DType::f32), {{65}}));
-  EXPECT_FALSE(lavo_pass_fits(make_inputs({"", 64, 1, 1, 1, 3, 5}, DType::f32), {{64}}));
+  const auto fits = [](const Setting& setting) {
+    return lavo_pass_fits(make_inputs(setting, DType::f32), pass_context(setting));
+  };
+  EXPECT_TRUE(fits({"", 64, 1, 1, 2, 3, 5}));
+  EXPECT_FALSE(fits({"", 65, 1, 1, 2, 3, 5}));
+  EXPECT_FALSE(fits({"", 64, 1, 1, 1, 3, 5}));
   set_thread_count(before);
   s.window = 65;
   EXPECT_THROW(lavo_pass(make_inputs(s, DType::f32), pass_context(s)), Error);
@@ -152,6 +155,9 @@ TEST(OnePassOfLavo, RefusesWhatItCannotDo) {
   LavoPassVariables short_keys = make_inputs(kSettings[0], DType::f32);
   short_keys.k = Variable(random_tensor({1, 191, 2, 64}, "k", DType::f32));
   EXPECT_THROW(lavo_pass(short_keys, pass_context(kSettings[0])), Error);
+  LavoPassContext masked = pass_context(kSettings[1]);
+  masked.mask = Tensor::full({1, 1}, 1, DType::u8);
+  EXPECT_THROW(lavo_pass(make_inputs(kSettings[1], DType::f32), masked), Error);
 }
 
 }  // namespace

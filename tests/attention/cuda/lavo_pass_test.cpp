@@ -7,6 +7,7 @@
 #include "attention/lavo/cuda/lavo_pass_fast.h"
 #include "core/kernel_choice.h"
 #include "tests/attention/lavo_by_primitives.h"
+#include "tests/attention/made_mixer.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {
@@ -167,6 +168,45 @@ TEST(CudaLavoPass, RepeatsBitForBitAndKeepsNothingWithoutGradients) {
   const NoGrad off;
   const Tensor y = lavo_pass(variables_of(in, kGpu), context_of(s, kGpu)).y.value();
   EXPECT_TRUE(test::same_bits(once[0].to(Device{}), y.to(Device{})));
+}
+
+// The mixer takes it, also with a mask, and goes on from its state with the primitives.
+TEST(CudaLavoPass, TheMixerTakesItAndDecodesFromItsState) {
+  constexpr int64_t kLength = 45, kAll = 52;
+  MixerOptions options;
+  options.heads = 2;
+  options.width = 32;
+  const test::MadeMixer mixer("lavo", "{rank: 8, window: 4}", options, DType::bf16, kGpu);
+  const Tensor all = random_tensor({3, kAll, 2, 16}, "qkv", DType::bf16);
+  const auto tokens = [&](int64_t part, int64_t begin, int64_t end) {
+    const int64_t count = end - begin;
+    return Variable(all.slice((part * kAll + begin) * 32, {1, count, 2, 16}).clone().to(kGpu));
+  };
+  const auto mask = [](int64_t begin, int64_t end) {
+    std::vector<uint8_t> valid(static_cast<size_t>(end - begin), 1);
+    if (begin == 0) valid[2] = 0;
+    return Tensor::from(valid, {1, end - begin}, kGpu);
+  };
+  const auto mix = [&](int64_t begin, int64_t end, const MixerState& state) {
+    MixerContext context;
+    context.place.time_offset = begin;
+    context.key_mask = mask(begin, end);
+    return mixer.mix(tokens(0, begin, end), tokens(1, begin, end), tokens(2, begin, end), context,
+                     state);
+  };
+  const auto first = mix(0, kLength, {}), rest = mix(kLength, kAll, first.state);
+  LavoPassContext context;
+  context.options = {4, 0.25, false};
+  context.mask = mask(0, kLength);
+  const Variable basis(Tensor::from(mixer.parameter("basis"), {2, 8, 16}).to(DType::f32).to(kGpu));
+  const LavoPassResult pass = lavo_pass(
+      {tokens(0, 0, kLength), tokens(1, 0, kLength), tokens(2, 0, kLength), basis, {}}, context);
+  EXPECT_TRUE(test::same_bits(first.y.value().to(Device{}), pass.y.value().to(Device{})));
+
+  const UseKernels plain(KernelChoice::plain, kGpu);
+  const Tensor expected = mix(0, kAll, {}).y.value().to(Device{});
+  EXPECT_CLOSE(first.y.value(), expected.slice(0, {1, kLength, 2, 16}), 1e-2);
+  EXPECT_CLOSE(rest.y.value(), expected.slice(kLength * 32, {1, kAll - kLength, 2, 16}), 1e-2);
 }
 
 TEST(CudaLavoPass, FitsWhatTheKernelsCover) {
