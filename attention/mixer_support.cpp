@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "attention/primitives/carry.h"
 #include "autograd/arithmetic.h"
 
 namespace linnet {
@@ -101,14 +102,12 @@ AttentionMixer::MixResult causal_with_cache(const MixInput& input, const MixerCo
 
 MixerState carry_keys(const MixInput& input, const MixerContext& context, const MixerState& state,
                       int64_t keep) {
-  const Variable past_k = carried(state, "k", input.k.dtype());
-  const Variable past_v = carried(state, "v", input.v.dtype());
-  MixerState after;
-  after["k"] = carry_tokens(past_k, input.k, keep);
-  after["v"] = carry_tokens(past_v, input.v, keep);
-  after["valid"] =
-      carried_mask(context, state, "valid", input.v, past_k.defined() ? past_k.size(1) : 0, keep);
-  return after;
+  const auto mask = state.find("valid");
+  const CarriedTokens after =
+      carry_with_mask({{carried(state, "k", input.k.dtype()), carried(state, "v", input.v.dtype())},
+                       mask == state.end() ? Variable() : mask->second},
+                      {input.k, input.v}, context.key_mask, context.segments, keep);
+  return {{"k", after.tokens[0]}, {"v", after.tokens[1]}, {"valid", after.mask}};
 }
 
 Variable carried(const MixerState& state, const std::string& name, DType dtype) {

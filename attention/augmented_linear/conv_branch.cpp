@@ -1,6 +1,7 @@
 // The convolution branch on its primitive, and its literal definition.
 #include "attention/augmented_linear/conv_branch.h"
 
+#include "attention/primitives/carry.h"
 #include "attention/primitives/depthwise_conv.h"
 
 namespace linnet {
@@ -24,9 +25,12 @@ AttentionMixer::MixResult ConvBranch::mix(const Variable& v, const MixerContext&
   if (causal) at.past_mask = mask_from_state(state, valid);
   AttentionMixer::MixResult result{depthwise_conv(v, past, filters_, before(), at), {}};
   if (!causal) return result;
-  const int64_t tokens = past.defined() ? past.size(1) : 0;
-  result.state[values] = carry_tokens(past, v, before());
-  result.state[valid] = carried_mask(context, state, valid, v, tokens, before());
+  const auto mask = state.find(valid);
+  const CarriedTokens after =
+      carry_with_mask({{past}, mask == state.end() ? Variable() : mask->second}, {v},
+                      context.key_mask, context.segments, before());
+  result.state[values] = after.tokens.front();
+  result.state[valid] = after.mask;
   return result;
 }
 

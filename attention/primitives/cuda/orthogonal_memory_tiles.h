@@ -15,21 +15,6 @@ namespace linnet::cuda::orthogonal_memory_fast {
 using namespace linear_attention_detail;
 static_assert(kChunkTokens == kChunk);
 
-__device__ __forceinline__ int count_bits(uint64_t bits) {
-  return __popc(static_cast<unsigned>(bits)) + __popc(static_cast<unsigned>(bits >> 32));
-}
-// Bits 0 to count - 1.
-__device__ __forceinline__ uint64_t bits_below(int count) {
-  if (count <= 0) return 0;
-  return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
-}
-// -1: none is set.
-__device__ __forceinline__ int highest_bit(uint64_t bits) {
-#pragma unroll
-  for (int shift = 1; shift < 64; shift *= 2) bits |= bits >> shift;
-  return count_bits(bits) - 1;
-}
-
 // One token's bits: it begins a segment inside the row; its code counts.
 struct TokenFlags {
   bool first = false, counted = false;

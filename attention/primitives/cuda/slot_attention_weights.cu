@@ -6,29 +6,6 @@
 namespace linnet::cuda {
 namespace {
 
-__device__ __forceinline__ float alpha(SlotControl control, float logit) {
-  switch (control) {
-    case SlotControl::sigmoid:
-      return 1 / (1 + expf(-logit));
-    case SlotControl::relu:
-      return logit > 0 ? logit : 0.0f;
-    default:
-      return logit;
-  }
-}
-
-// One write in log space: mass <- log(e^mass + e^logit), in double; a float would stop growing.
-struct LogWrite {
-  float weight, decay;
-};
-__device__ __forceinline__ LogWrite write_log(double& mass, double logit) {
-  const double before = mass;
-  const double largest = logit > before ? logit : before;
-  if (largest == -std::numeric_limits<double>::infinity()) return {0, 0};
-  mass = largest + log(exp(before - largest) + exp(logit - largest));
-  return {static_cast<float>(exp(logit - mass)), static_cast<float>(exp(before - mass))};
-}
-
 template <typename T>
 struct WeightArrays {
   const T* logits;
@@ -47,24 +24,14 @@ void weights_typed(const SlotAttentionContext& context, const SlotSequences& seq
   for_each("slot_weights", ranges.count * ranges.H * ranges.N, [=] __device__(int64_t item) {
     const int64_t l = item % ranges.N, h = item / ranges.N % ranges.H;
     const int64_t n = item / ranges.N / ranges.H, row = ranges.row(n), begin = ranges.begin(n);
-    const bool log_space = options.control == SlotControl::exp;
     double mass = a.mass_in != nullptr ? a.mass_in[item] : empty_mass(options);
     for (int64_t t = begin; t < ranges.end(n); ++t) {
       const int64_t place = row * ranges.T + t, i = ranges.token(row, t, h) * ranges.N + l;
       const bool fresh =
           a.segments != nullptr && t > begin && a.segments[place] != a.segments[place - 1];
       if (fresh) mass = empty_mass(options);
-      LogWrite write{0, 1};
-      if (is_set(a.key_mask, place)) {
-        const float logit = load(a.logits + i);
-        if (log_space) {
-          write = write_log(mass, logit);
-        } else {
-          write.weight = alpha(options.control, logit);
-          const bool plain_sums = options.normalizer == SlotNormalizer::none;
-          mass += plain_sums ? fabsf(write.weight) : write.weight;
-        }
-      }
+      SlotWrite write{0, 1};
+      if (is_set(a.key_mask, place)) write = write_to_slot(options, load(a.logits + i), mass);
       a.weights[i] = write.weight;
       a.decays[i] = fresh ? 0.0f : write.decay;
       a.factors[i] = read_factor(options, mass);

@@ -40,6 +40,38 @@ __device__ __forceinline__ float read_factor(const SlotAttentionOptions& options
   return static_cast<float>(1 / (mass < options.floor ? options.floor : mass));
 }
 
+__device__ __forceinline__ float alpha(SlotControl control, float logit) {
+  switch (control) {
+    case SlotControl::sigmoid:
+      return 1 / (1 + expf(-logit));
+    case SlotControl::relu:
+      return logit > 0 ? logit : 0.0f;
+    default:
+      return logit;
+  }
+}
+
+// What a token is multiplied by when it is written to a slot, and what the slot held before.
+struct SlotWrite {
+  float weight, decay;
+};
+// mass becomes that after the write. In log space, log(e^mass + e^logit), in double: a float would
+// stop growing.
+__device__ __forceinline__ SlotWrite write_to_slot(const SlotAttentionOptions& options, float logit,
+                                                   double& mass) {
+  if (options.control != SlotControl::exp) {
+    const float weight = alpha(options.control, logit);
+    const bool plain_sums = options.normalizer == SlotNormalizer::none;
+    mass += plain_sums ? fabsf(weight) : weight;
+    return {weight, 1};
+  }
+  const double before = mass, added = logit;
+  const double largest = added > before ? added : before;
+  if (largest == -std::numeric_limits<double>::infinity()) return {0, 0};
+  mass = largest + log(exp(before - largest) + exp(added - largest));
+  return {static_cast<float>(exp(added - mass)), static_cast<float>(exp(before - mass))};
+}
+
 // Whether the sum behind a factor is below the floor, where the factor has no slope.
 __device__ __forceinline__ bool is_clamped(const SlotAttentionOptions& options, float factor) {
   return options.control != SlotControl::exp && factor >= static_cast<float>(1 / options.floor);

@@ -1,0 +1,43 @@
+// Arrays of f32 or bf16, which of both known at run time: for kernels that wait for memory and so
+// do without an instantiation for each.
+#pragma once
+
+#include "core/cuda/kernel.h"
+
+namespace linnet::cuda {
+
+struct StoredNumbers {
+  const void* data = nullptr;
+  bool narrow = false;  // bf16
+
+  __device__ __forceinline__ float at(int64_t i) const {
+    if (narrow) return load(static_cast<const kernel_bf16*>(data) + i);
+    return load(static_cast<const float*>(data) + i);
+  }
+};
+
+struct StoredResults {
+  void* data = nullptr;
+  bool narrow = false;
+
+  __device__ __forceinline__ void put(int64_t i, float value) const {
+    if (narrow) {
+      store(static_cast<kernel_bf16*>(data) + i, value);
+    } else {
+      store(static_cast<float*>(data) + i, value);
+    }
+  }
+};
+
+// Throws Error for other dtypes; an undefined tensor gives null.
+inline StoredNumbers stored_numbers(const Tensor& x) {
+  if (!x.defined()) return {};
+  if (x.dtype() == DType::bf16) return {pointer<const kernel_bf16>(x), true};
+  return {pointer<const float>(x), false};
+}
+inline StoredResults stored_results(const Tensor& x) {
+  if (x.dtype() == DType::bf16) return {pointer<kernel_bf16>(x), true};
+  return {pointer<float>(x), false};
+}
+
+}  // namespace linnet::cuda

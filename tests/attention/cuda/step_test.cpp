@@ -1,0 +1,449 @@
+// Decoding token by token on the device gives what the CPU computes in double for the whole
+// sequence, gradients through all steps included, and a token is one launch.
+#include <cstring>
+#include <functional>
+
+#include "attention/primitives/carry.h"
+#include "attention/primitives/linear_attention.h"
+#include "attention/primitives/orthogonal_memory.h"
+#include "attention/primitives/slot_attention.h"
+#include "core/cuda/cuda_device.h"
+#include "core/cuda/graph.h"
+#include "tests/attention/made_mixer.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+using test::kGpu;
+using test::random_tensor;
+
+constexpr int64_t kRows = 2, kTokens = 5;
+
+// y [B,T,...] of sequences [B,T,...] and a carried state, whose tensors may be undefined; and the
+// state after them.
+struct Answer {
+  Variable y;
+  std::vector<Variable> state;
+};
+using Call = std::function<Answer(const std::vector<Variable>& sequences,
+                                  const std::vector<Variable>& state, const Tensor& mask)>;
+
+struct Problem {
+  std::vector<Tensor> sequences, state;  // f64 on the host; sequences may be undefined
+  bool masked = false;
+};
+
+// Token t of every row of x [B,T,...] on the host.
+Tensor token_of(const Tensor& x, int64_t t) {
+  std::vector<int64_t> sizes = x.shape().sizes();
+  sizes[1] = 1;
+  const Tensor token = Tensor::empty(Shape(sizes), x.dtype());
+  const size_t bytes = token.bytes() / static_cast<size_t>(sizes[0]);
+  for (int64_t b = 0; b < sizes[0]; ++b) {
+    std::memcpy(static_cast<char*>(token.raw()) + static_cast<size_t>(b) * bytes,
+                static_cast<const char*>(x.raw()) + static_cast<size_t>(b * x.size(1) + t) * bytes,
+                bytes);
+  }
+  return token;
+}
+// The tokens [B,1,...] one after the other, in double on the host.
+Tensor sequence_of(const std::vector<Tensor>& tokens) {
+  std::vector<int64_t> sizes = tokens.front().shape().sizes();
+  sizes[1] = static_cast<int64_t>(tokens.size());
+  const Tensor all = Tensor::empty(Shape(sizes), DType::f64);
+  const int64_t width = tokens.front().elements() / sizes[0];
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    const std::vector<double> numbers = tokens[t].to(Device{}).to_vector<double>();
+    for (int64_t i = 0; i < sizes[0] * width; ++i) {
+      const int64_t token = i / width * sizes[1] + static_cast<int64_t>(t);
+      all.data<double>()[token * width + i % width] = numbers[static_cast<size_t>(i)];
+    }
+  }
+  return all;
+}
+
+// Row 0 lacks token 1, row 1 the last.
+Tensor mask() {
+  return Tensor::from(std::vector<uint8_t>{1, 0, 1, 1, 1, 1, 1, 1, 1, 0}, {kRows, kTokens});
+}
+
+Tensor seed_of(const Tensor& y, const std::string& name) {
+  return random_tensor(y.shape(), name).to(DType::bf16);
+}
+
+// Those of the state's tensors that have gradients.
+std::vector<Variable> differentiable(const std::vector<Variable>& state) {
+  std::vector<Variable> found;
+  for (const Variable& x : state) {
+    if (x.defined() && is_floating(x.dtype())) found.push_back(x);
+  }
+  return found;
+}
+
+// y, the state after it, the gradients of the sequences and of the carried state: of one call on
+// the CPU, and of one call a token on the device.
+std::vector<Tensor> at_once(const Problem& p, const Call& call) {
+  std::vector<Variable> sequences, state;
+  for (const Tensor& x : p.sequences)
+    sequences.push_back(x.defined() ? Variable(x, true) : Variable());
+  for (const Tensor& x : p.state) state.emplace_back(x, true);
+  const Answer answer = call(sequences, state, p.masked ? mask() : Tensor());
+  std::vector<Variable> outputs = differentiable(answer.state);
+  outputs.insert(outputs.begin(), answer.y);
+  std::vector<Tensor> found, seeds;
+  for (const Variable& x : outputs) {
+    found.push_back(x.value());
+    seeds.push_back(seed_of(x.value(), std::to_string(seeds.size())).to(x.dtype()));
+  }
+  backward(outputs, seeds);
+  for (const Variable& x : sequences) {
+    if (x.defined()) found.push_back(x.grad());
+  }
+  for (const Variable& x : state) found.push_back(x.grad());
+  return found;
+}
+std::vector<Tensor> by_steps(const Problem& p, const Call& call, DType dtype) {
+  std::vector<std::vector<Variable>> tokens(p.sequences.size());
+  std::vector<Variable> carried, outputs;
+  for (const Tensor& x : p.state) {
+    carried.emplace_back(
+        x.to(x.dtype() == DType::f64 && x.shape().rank() == 3 ? x.dtype() : DType::f32).to(kGpu),
+        true);
+  }
+  std::vector<Variable> state = carried;
+  for (int64_t t = 0; t < kTokens; ++t) {
+    std::vector<Variable> now;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const Tensor& x = p.sequences[i];
+      if (x.defined()) tokens[i].emplace_back(token_of(x, t).to(dtype).to(kGpu), true);
+      now.push_back(x.defined() ? tokens[i].back() : Variable());
+    }
+    Answer answer = call(now, state, p.masked ? token_of(mask(), t).to(kGpu) : Tensor());
+    outputs.push_back(answer.y);
+    state = std::move(answer.state);
+  }
+  std::vector<Tensor> ys, seeds;
+  for (const Variable& y : outputs) ys.push_back(y.value());
+  std::vector<Tensor> found{sequence_of(ys)};
+  const Tensor all_seeds = seed_of(found.front(), "0");
+  for (int64_t t = 0; t < kTokens; ++t) {
+    seeds.push_back(token_of(all_seeds, t).to(outputs[static_cast<size_t>(t)].dtype()).to(kGpu));
+  }
+  int number = 1;
+  for (const Variable& x : differentiable(state)) {
+    found.push_back(x.value().to(Device{}));
+    outputs.push_back(x);
+    seeds.push_back(seed_of(x.value(), std::to_string(number++)).to(x.dtype()).to(kGpu));
+  }
+  backward(outputs, seeds);
+  for (const std::vector<Variable>& sequence : tokens) {
+    std::vector<Tensor> gradients;
+    for (const Variable& x : sequence) gradients.push_back(x.grad());
+    if (!gradients.empty()) found.push_back(sequence_of(gradients));
+  }
+  for (const Variable& x : carried) found.push_back(x.grad().to(Device{}));
+  return found;
+}
+
+// Sequences as a dtype holds them, with NaN behind the mask.
+Problem rounded(Problem p, DType dtype) {
+  for (Tensor& x : p.sequences) {
+    if (!x.defined()) continue;
+    x = x.to(dtype).to(DType::f64);
+    const int64_t width = x.elements() / (kRows * kTokens);
+    for (int64_t i = 0; p.masked && i < x.elements(); ++i) {
+      if (mask().data<uint8_t>()[i / width] == 0) x.data<double>()[i] = std::nan("");
+    }
+  }
+  for (Tensor& x : p.state) x = x.to(DType::f32).to(DType::f64);
+  return p;
+}
+
+void expect_that_of_the_sequence(const std::string& name, const Problem& problem,
+                                 const Call& call) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Problem p = rounded(problem, dtype);
+    const std::vector<Tensor> expected = at_once(p, call);
+    set_fill_uninitialized(true);
+    const std::vector<Tensor> got = by_steps(p, call, dtype);
+    set_fill_uninitialized(false);
+    ASSERT_EQ(got.size(), expected.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      SCOPED_TRACE(concat(name, ", ", name_of(dtype), ", result ", i));
+      EXPECT_CLOSE(got[i], expected[i], dtype == DType::f32 ? 5e-6 : 2e-2);
+    }
+  }
+}
+
+Tensor positive(const Shape& shape, const char* name) {
+  const Tensor x = random_tensor(shape, name);
+  for (int64_t i = 0; i < x.elements(); ++i) {
+    x.data<double>()[i] = 0.1 + std::abs(x.data<double>()[i]);
+  }
+  return x;
+}
+
+Call linear_call(const LinearAttentionOptions& options) {
+  return [options](const std::vector<Variable>& in, const std::vector<Variable>& state,
+                   const Tensor& mask) {
+    LinearAttentionContext context;
+    context.options = options;
+    context.query_mask = context.key_mask = mask;
+    LinearAttentionSums sums;
+    if (!state.empty()) sums = {state[0], state[1]};
+    const LinearAttentionResult result =
+        linear_attention_causal({in[0], in[1], in[2], in[3], in[4], in[5]}, context, sums);
+    return Answer{result.y, {result.state.memory, result.state.mass}};
+  };
+}
+
+// q, k, v, both proportions, log-decay; the memory and its mass.
+Problem linear_problem(int64_t H, int64_t G, int64_t K, int64_t V, bool reweighted, bool decays) {
+  const int64_t m = reweighted ? 2 * K : K;
+  Problem p{{random_tensor({kRows, kTokens, H, K}, "q"),
+             random_tensor({kRows, kTokens, G, K}, "k"),
+             random_tensor({kRows, kTokens, G, V}, "v"),
+             {},
+             {},
+             {}},
+            {random_tensor({kRows, G, m, V}, "memory"), positive({kRows, G, m}, "mass")}};
+  if (reweighted) {
+    p.sequences[3] = random_tensor({kRows, kTokens, H}, "p");
+    p.sequences[4] = random_tensor({kRows, kTokens, G}, "r");
+    for (size_t i : {3, 4}) {
+      for (int64_t j = 0; j < p.sequences[i].elements(); ++j) {
+        double& x = p.sequences[i].data<double>()[j];
+        x = 0.5 + 0.5 * std::sin(x);
+      }
+    }
+  }
+  if (decays) {
+    p.sequences[5] = positive({kRows, kTokens, G}, "decay");
+    for (int64_t j = 0; j < p.sequences[5].elements(); ++j) p.sequences[5].data<double>()[j] *= -1;
+  }
+  return p;
+}
+
+TEST(CudaStep, LinearAttention) {
+  Problem p = linear_problem(4, 2, 6, 37, false, false);
+  p.masked = true;
+  expect_that_of_the_sequence("shared states", p, linear_call({}));
+  p = linear_problem(2, 2, 5, 7, true, false);
+  expect_that_of_the_sequence("proportions", p,
+                              linear_call({FeatureMap::relu, 0.7, Normalizer::add, 0.3}));
+  p = linear_problem(2, 1, 8, 8, false, true);
+  p.masked = true;
+  expect_that_of_the_sequence("decay", p,
+                              linear_call({FeatureMap::identity, 0.5, Normalizer::none, 0}));
+  p = linear_problem(1, 1, 40, 3, false, false);
+  p.state.clear();
+  expect_that_of_the_sequence("from the start", p, linear_call({}));
+}
+
+Call slot_call(const SlotAttentionOptions& options) {
+  return [options](const std::vector<Variable>& in, const std::vector<Variable>& state,
+                   const Tensor& mask) {
+    SlotAttentionContext context;
+    context.options = options;
+    context.query_mask = context.key_mask = mask;
+    SlotMemory memory;
+    if (!state.empty()) memory = {state[0], state[1], state[2]};
+    const SlotAttentionResult result =
+        slot_attention_causal({in[0], in[1], in[2], in[3]}, context, memory);
+    return Answer{result.o, {result.state.keys, result.state.values, result.state.mass}};
+  };
+}
+
+TEST(CudaStep, SlotAttention) {
+  constexpr int64_t kHeads = 2, kSlots = 11, kK = 6, kV = 35;
+  const auto problem = [&](bool carries, bool masked) {
+    Problem p{{random_tensor({kRows, kTokens, kHeads, kK}, "q"),
+               random_tensor({kRows, kTokens, kHeads, kK}, "k"),
+               random_tensor({kRows, kTokens, kHeads, kV}, "v"),
+               random_tensor({kRows, kTokens, kHeads, kSlots}, "logits")},
+              {random_tensor({kRows, kHeads, kSlots, kK}, "keys"),
+               random_tensor({kRows, kHeads, kSlots, kV}, "values"),
+               positive({kRows, kHeads, kSlots}, "mass")}};
+    if (!carries) p.state.clear();
+    p.masked = masked;
+    return p;
+  };
+  SlotAttentionOptions options;
+  options.scale = 0.7;
+  options.floor = 0.3;
+  expect_that_of_the_sequence("exp, from the start", problem(false, true), slot_call(options));
+  expect_that_of_the_sequence("exp", problem(true, false), slot_call(options));
+  options.control = SlotControl::sigmoid;
+  expect_that_of_the_sequence("sigmoid", problem(true, true), slot_call(options));
+  options.control = SlotControl::relu;
+  options.mask_empty = false;
+  expect_that_of_the_sequence("relu", problem(false, true), slot_call(options));
+}
+
+// Its counts are not differentiable; the sequence begins in the middle of a window.
+Call memory_call(const OrthogonalMemoryOptions& options, bool carries) {
+  return [options, carries](const std::vector<Variable>& in, const std::vector<Variable>& state,
+                            const Tensor& mask) {
+    const Device device = in[0].value().device();
+    OrthogonalMemoryContext context;
+    context.options = options;
+    context.query_mask = context.code_mask = mask;
+    OrthogonalMemoryCarry carry;
+    int64_t seen = 0;
+    if (!state.empty()) {
+      carry = {state[0], state[1],
+               Tensor::from(std::vector<int64_t>{4, 1, 4, 2}, {kRows, 2}).to(device)};
+      if (state.size() > 2) carry.counts = state[2].value();
+    }
+    if (state.size() > 3) seen = state[3].size(0);
+    std::vector<int32_t> positions;
+    for (int64_t i = 0; i < kRows * in[0].size(1); ++i) {
+      const int64_t t = i % in[0].size(1) + seen;
+      positions.push_back(static_cast<int32_t>(t + (carries ? 2 : 0)));
+    }
+    context.positions = test::ids(positions, {kRows, in[0].size(1)}).to(device);
+    const Variable basis(random_tensor({2, 7, 37}, "basis")
+                             .to(in[0].dtype() == DType::f64 ? DType::f64 : DType::f32)
+                             .to(device));
+    const OrthogonalMemoryResult result = orthogonal_memory(in[0], in[1], basis, carry, context);
+    const Variable length(Tensor::zeros({seen + in[0].size(1)}, DType::i32));
+    return Answer{
+        result.y,
+        {result.carry.completed, result.carry.partial, Variable(result.carry.counts), length}};
+  };
+}
+
+TEST(CudaStep, OrthogonalMemory) {
+  const auto problem = [](bool carries, bool masked) {
+    Problem p{
+        {random_tensor({kRows, kTokens, 2, 37}, "q"), random_tensor({kRows, kTokens, 2, 37}, "f")},
+        {random_tensor({kRows, 2, 7}, "completed"), random_tensor({kRows, 2, 7}, "partial")}};
+    if (!carries) p.state.clear();
+    p.masked = masked;
+    return p;
+  };
+  const OrthogonalMemoryOptions windows{MemoryScope::completed_windows, 3, 0.8, false};
+  const OrthogonalMemoryOptions prefix{MemoryScope::prefix, 0, 0.8, false};
+  expect_that_of_the_sequence("windows", problem(true, true), memory_call(windows, true));
+  expect_that_of_the_sequence("windows from the start", problem(false, false),
+                              memory_call(windows, false));
+  expect_that_of_the_sequence("prefix", problem(true, true), memory_call(prefix, true));
+}
+
+// Operations on the device that `work` takes.
+size_t operations_of(const std::function<void()>& work) {
+  return cuda::Graph(cuda::make_graph_memory(0), work).operations();
+}
+
+TEST(CudaStep, OneTokenIsOneLaunch) {
+  const NoGrad off;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto tokens = [&](int64_t width) {
+      return Variable(random_tensor({kRows, 1, 2, width}, "x").to(dtype).to(kGpu));
+    };
+    const Variable q = tokens(8), k = tokens(8), v = tokens(6), logits = tokens(5);
+    const LinearAttentionSums sums = linear_attention_causal({q, k, v, {}, {}}, {}).state;
+    // y is f32, as backward needs it, and converted.
+    EXPECT_EQ(operations_of([&] {
+                linear_attention_causal({q, k, v, {}, {}}, {}, sums);
+              }),
+              dtype == DType::f32 ? 1 : 2);
+    const SlotMemory memory = slot_attention_causal({q, k, v, logits}, {}).state;
+    EXPECT_EQ(operations_of([&] { slot_attention_causal({q, k, v, logits}, {}, memory); }), 1);
+    OrthogonalMemoryContext context;
+    context.options.window = 3;
+    const Variable basis(random_tensor({2, 5, 8}, "basis").to(DType::f32).to(kGpu));
+    const OrthogonalMemoryCarry carry = orthogonal_memory(q, k, basis, {}, context).carry;
+    EXPECT_EQ(operations_of([&] { orthogonal_memory(q, k, basis, carry, context); }), 1);
+  }
+}
+
+// What is carried is the same with one launch as with one after the other, which gradients take.
+TEST(CudaStep, CarriedTokensAndTheirMaskAreOneLaunch) {
+  const Tensor key_mask = Tensor::from(std::vector<uint8_t>{1, 0, 1, 1}, {kRows, 2}).to(kGpu);
+  const Tensor past_mask =
+      Tensor::from(std::vector<int64_t>{1, 0, 1, 1, 1, 0}, {kRows, 3}).to(kGpu);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int64_t width : {3, 4}) {
+      for (const int64_t keep : {1, 2, 4, 5, -1}) {
+        for (const bool goes_on : {false, true}) {
+          const auto leaf = [&](int64_t tokens, int64_t columns, const char* name) {
+            return Variable(random_tensor({kRows, tokens, 1, columns}, name).to(dtype).to(kGpu),
+                            true);
+          };
+          const std::vector<Variable> now{leaf(2, width, "k"), leaf(2, 6, "v")};
+          CarriedTokens past{{{}, {}}, {}};
+          if (goes_on)
+            past = {{leaf(3, width, "past k"), leaf(3, 6, "past v")}, Variable(past_mask)};
+          const CarriedTokens expected = carry_with_mask(past, now, key_mask, {}, keep);
+          const NoGrad off;
+          const CarriedTokens got = carry_with_mask(past, now, key_mask, {}, keep);
+          for (size_t i = 0; i < 2; ++i) {
+            EXPECT_TRUE(test::same_bits(got.tokens[i].value().to(Device{}),
+                                        expected.tokens[i].value().to(Device{})));
+          }
+          EXPECT_TRUE(
+              test::same_bits(got.mask.value().to(Device{}), expected.mask.value().to(Device{})));
+          EXPECT_EQ(operations_of([&] { carry_with_mask(past, now, key_mask, {}, keep); }), 1);
+        }
+      }
+    }
+  }
+}
+
+// Windows and convolutions: the sequence at once on the CPU, token by token on the device.
+TEST(CudaStep, MixersWithCarriedTokens) {
+  constexpr int64_t kHeads = 2, kWidth = 4, kAll = 9;
+  struct Case {
+    const char* mechanism;
+    const char* parameters;
+    size_t operations;  // of a token; 0: not counted
+  };
+  MixerOptions options;
+  options.width = kHeads * kWidth;
+  options.heads = kHeads;
+  options.form = Form::causal;
+  options.max_length = 16;
+  const std::vector<Case> cases{{"local", "{window: 4}", 3},
+                                {"softmax", "{}", 3},
+                                {"augmented_linear", "{group: 4, conv: 9, conv_init: uniform}", 0}};
+  std::vector<Tensor> in;
+  for (const char* name : {"q", "k", "v"}) {
+    in.push_back(random_tensor({1, kAll, kHeads, kWidth}, name).to(DType::bf16).to(DType::f64));
+  }
+  for (const Case& c : cases) {
+    const NoGrad off;
+    const test::MadeMixer host(c.mechanism, c.parameters, options);
+    MixerContext context;
+    std::vector<int32_t> positions;
+    for (int32_t t = 0; t < kAll; ++t) positions.push_back(t);
+    context.positions = test::ids(positions, {1, kAll});
+    const Tensor expected =
+        host.mix(Variable(in[0]), Variable(in[1]), Variable(in[2]), context).y.value();
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      SCOPED_TRACE(concat(c.mechanism, ", ", name_of(dtype)));
+      const test::MadeMixer mixer(c.mechanism, c.parameters, options, dtype, kGpu);
+      MixerState state;
+      std::vector<Tensor> found;
+      for (int32_t t = 0; t < kAll; ++t) {
+        MixerContext here;
+        here.positions = test::ids({t}, {1, 1}).to(kGpu);
+        const auto token = [&](size_t i) {
+          return Variable(token_of(in[i], t).to(dtype).to(kGpu));
+        };
+        const Variable q = token(0), k = token(1), v = token(2);
+        if (t == 6 && c.operations > 0) {
+          EXPECT_EQ(operations_of([&] { mixer.mix(q, k, v, here, state); }), c.operations);
+        }
+        const auto result = mixer.mix(q, k, v, here, state);
+        found.push_back(result.y.value());
+        state = result.state;
+      }
+      EXPECT_CLOSE(sequence_of(found), expected, dtype == DType::f32 ? 3e-6 : 1e-2);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace linnet
