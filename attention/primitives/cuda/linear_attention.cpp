@@ -120,6 +120,7 @@ linear_attention_fast::Forward fast_forward(const LinearAttentionContext& contex
   call.v = view_or_none<const kernel_bf16>(in.v);
   call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
   call.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
+  call.segments = pointer_or_null<const int32_t>(context.segments);
   call.state_in = {pointer_or_null<const float>(in.memory), pointer_or_null<const float>(in.mass)};
   call.key_heads = in.memory.defined() ? in.memory.size(1) : 0;
   return call;
@@ -140,6 +141,7 @@ linear_attention_fast::Backward fast_backward(const LinearAttentionContext& cont
   call.v = forward.v;
   call.query_mask = forward.query_mask;
   call.key_mask = forward.key_mask;
+  call.segments = forward.segments;
   call.state_in = forward.state_in;
   call.key_heads = forward.key_heads;
   call.dstate_out = {pointer_or_null<const float>(dmemory), pointer_or_null<const float>(dmass)};

@@ -42,6 +42,7 @@ struct Forward {
   Reads q, k, v;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;
+  const int32_t* segments = nullptr;  // [B,T], causal; a sequence that has them is not cut
   LinearAttentionState<const float> state_in;
   LinearAttentionState<float> state_out;
   Writes y;
@@ -93,6 +94,7 @@ struct Backward {
   Reads q, k, v, dy;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;
+  const int32_t* segments = nullptr;  // [B,T], causal; a sequence that has them is not cut
   LinearAttentionState<const float> state_in, dstate_out;
   const float* denominators = nullptr;
   float* corrections = nullptr;  // [B,T,H], scratch of causal_backward

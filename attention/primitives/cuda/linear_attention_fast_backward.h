@@ -37,6 +37,7 @@ struct BackwardArguments {
   Writes dq, dk, dv;
   const uint8_t* query_mask;
   const uint8_t* key_mask;
+  const int32_t* segments;
   // What queries read: S and z, before the first token where causal. Of keys: the gradients of S
   // and z, after the last token where causal.
   StatePointers<const float> in;
@@ -64,6 +65,7 @@ inline BackwardArguments arguments_of(const Backward& call) {
   a.dv = call.dv;
   a.query_mask = call.query_mask;
   a.key_mask = call.key_mask;
+  a.segments = call.segments;
   a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
   a.corrections = call.corrections;
   a.map = call.options.feature_map;
@@ -108,11 +110,13 @@ struct Layout {
                arena.take<kernel_bf16>(kTiles), arena.take<kernel_bf16>(kTiles)},
         memory(arena.take<kernel_bf16>(size_t{M} * Stage<M>::kStride)),
         mass(arena.take<float>(M)),
-        corrections(arena.take<float>(TeamOf<M>::kTokens)) {}
+        corrections(arena.take<float>(TeamOf<M>::kTokens)),
+        begins(arena.take<uint32_t>(SegmentBits::kWords)) {}
   Stage<M> stages;
   kernel_bf16* memory;  // S or dS as the chunk finds it
   float* mass;          // z or dz
   float* corrections;   // c of the chunk
+  uint32_t* begins;     // of segments
 };
 
 // With S in two parts: its products and c z nearly cancel.

@@ -24,6 +24,7 @@ struct Arguments {
   Writes y;
   const uint8_t* query_mask;
   const uint8_t* key_mask;
+  const int32_t* segments;
   StatePointers<const float> in;  // of each piece
   StatePointers<float> out;
   float* denominators;
@@ -52,10 +53,12 @@ struct Layout {
                arena.take<kernel_bf16>(size_t{2} * kChunk * (M + kPadding)),
                arena.take<kernel_bf16>(size_t{2} * kChunk * (N + kPadding))},
         memory(arena.take<kernel_bf16>(size_t{M} * (N + kPadding))),
-        mass(arena.take<float>(M)) {}
+        mass(arena.take<float>(M)),
+        begins(arena.take<uint32_t>(SegmentBits::kWords)) {}
   Stage<M, N> stages;
   kernel_bf16* memory;  // S as the chunk finds it
   float* mass;          // z
+  uint32_t* begins;     // of segments
 };
 
 // Numerators of a warp's 16 tokens, and their denominators: x of row lane / 4 and of the row 8
@@ -69,8 +72,11 @@ struct Rows {
 
 template <int M, int N>
 __device__ __forceinline__ void read_rows(const Stage<M, N>& stage, const Layout<M, N>& shared,
-                                          int warp, int lane, Rows<M, N>& rows) {
+                                          const SegmentBits& segments, int warp, int lane,
+                                          Rows<M, N>& rows) {
   constexpr int kFeatureStride = M + kPadding, kValueStride = N + kPadding;
+  const int first = warp * 16 + lane / 4;
+  const int starts[2] = {segments.start(first), segments.start(first + 8)};
   LeftFragment queries[M / 16];
 #pragma unroll
   for (int i = 0; i < M / 16; ++i) {
@@ -86,6 +92,7 @@ __device__ __forceinline__ void read_rows(const Stage<M, N>& stage, const Layout
       for (int half = 0; half < 2; ++half) multiply(queries[i], keys.halves[half], weights[half]);
     }
     if (square == warp) cut_triangle<true>(weights, lane);
+    if (segments.begins != 0) keep_between(weights, square * 16, starts, {kChunk, kChunk}, lane);
     const LeftFragment left = as_left(weights[0], weights[1]);
     multiply(left, ones(), rows.weights);
 #pragma unroll
@@ -97,6 +104,7 @@ __device__ __forceinline__ void read_rows(const Stage<M, N>& stage, const Layout
       }
     }
   }
+  if (segments.begins != 0) keep_rows(queries, {starts[0] < 0, starts[1] < 0});
   float before[2];  // q z
   read_state<M, N>(queries, shared.memory, shared.mass, lane, rows.numerators, before);
   for (int half = 0; half < 2; ++half) {
@@ -119,7 +127,11 @@ __global__ __launch_bounds__(kTileThreads,
 
   AsyncCopies copies;
   uint32_t query_counts = 0, key_counts = 0;
+  bool begins_one = false;  // token number `thread` of the chunk a segment
   const auto begin = [&](int64_t token) {
+    if (threadIdx.x < kChunk) {
+      begins_one = begins_segment(a.segments, row, time, token + threadIdx.x);
+    }
     const Stage<M, N> stage = shared.stages.turn(token / kChunk);
     query_counts = begin_copy<M>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
     key_counts = begin_copy<M>(copies, stage.k, {a.k, a.key_mask, row, token, head / group, 0});
@@ -140,11 +152,14 @@ __global__ __launch_bounds__(kTileThreads,
     copies.wait<0>();
     map_features<M>(stage.q, query_counts, a.map, a.scale, one);
     map_features<M>(stage.k, key_counts, a.map, 1, one);
+    if (a.segments != nullptr) SegmentBits::publish<FourWarps>(shared.begins, begins_one);
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (token + kChunk < end) begin(token + kChunk);
 
+    SegmentBits segments;
+    if (a.segments != nullptr) segments.load(shared.begins);
     Rows<M, N> rows;
-    read_rows<M, N>(stage, shared, warp, lane, rows);
+    read_rows<M, N>(stage, shared, segments, warp, lane, rows);
     divide_rows(rows.numerators, a.division, rows.x);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -155,7 +170,8 @@ __global__ __launch_bounds__(kTileThreads,
     }
     store_rows<N>(rows.numerators, stage.q + warp * 16 * (M + kPadding), M + kPadding, lane,
                   {a.y, a.query_mask, row, token + warp * 16, head, first});
-    state.template add<true>(stage.k, stage.v);
+    if (segments.begins != 0) state.clear();
+    state.template add<true>(stage.k, stage.v, max(segments.start(kChunk - 1), 0));
     __syncthreads();  // nobody reads the state any more
     state.publish(shared.memory);
     state.store_mass(shared.mass);
@@ -183,6 +199,7 @@ void run(const Forward& call) {
   a.y = call.y;
   a.query_mask = call.query_mask;
   a.key_mask = call.key_mask;
+  a.segments = call.segments;
   a.in = {call.state_in.memory, call.state_in.mass};
   a.out = {call.state_out.memory, call.state_out.mass};
   a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
@@ -191,7 +208,8 @@ void run(const Forward& call) {
   a.division = division_of(call.options);
   a.tiles = static_cast<int>((call.v.K + N - 1) / N);
   const int64_t blocks = call.q.B * call.q.H * a.tiles;
-  const Pieces pieces = pieces_of(call, blocks);
+  // Segments forget what pieces before them had.
+  const Pieces pieces = call.segments == nullptr ? pieces_of(call, blocks) : Pieces();
   a.piece_tokens = call.q.T;
   if (pieces.cut.count > 1) {
     a.piece_tokens = pieces.cut.tokens;

@@ -7,16 +7,18 @@
 namespace linnet::cuda::linear_attention_fast::backward_detail {
 namespace {
 
-// What a chunk's own queries, and where `begins` all later ones, say to a warp's 16 keys and
-// values.
+// What a chunk's own queries, and where `opens` all later ones, say to a warp's 16 keys and values.
+// Keys whose segment ends inside the chunk see no later ones.
 template <int M>
 __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage, const Layout<M>& shared,
-                                                  bool begins, int warp, int lane,
+                                                  const SegmentBits& segments, bool opens, int warp,
+                                                  int lane,
                                                   ResultFragment (&dkeys)[kOwnColumns<M> / 8],
                                                   ResultFragment (&dvalues)[kOwnColumns<M> / 8]) {
   using Team = TeamOf<M>;
   constexpr int kStride = Stage<M>::kStride;
   const int first = Team::first_token(warp), column = Team::share(warp) * kOwnColumns<M>;
+  const int ends[2] = {segments.end(first + lane / 4), segments.end(first + lane / 4 + 8)};
   LeftFragment keys[M / 16], values[M / 16];
   load_rows<M>(stage.k + first * kStride, lane, keys);
   load_rows<M>(stage.v + first * kStride, lane, values);
@@ -43,6 +45,10 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage, const L
       cut_triangle<false>(weights, lane);
       cut_triangle<false>(gradients, lane);
     }
+    if (segments.begins != 0) {
+      keep_between(weights, square, {0, 0}, ends, lane);
+      keep_between(gradients, square, {0, 0}, ends, lane);
+    }
     const LeftFragment weight = as_left(weights[0], weights[1]);
     const LeftFragment gradient = as_left(gradients[0], gradients[1]);
 #pragma unroll
@@ -55,10 +61,16 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage, const L
       }
     }
   }
-  if (!begins) return;
+  if (!opens) return;
+  const bool sees_later[2] = {ends[0] == 64, ends[1] == 64};
+  if (segments.begins != 0) {
+    keep_rows(keys, sees_later);
+    keep_rows(values, sees_later);
+  }
   multiply_memory<M>(keys, shared.memory + column, lane, dvalues);
   multiply_transposed<M>(values, shared.memory + column * kStride, lane, dkeys);
-  add_rank_one<kOwnColumns<M>>(shared.mass + column, lane, {1, 1}, dkeys);
+  add_rank_one<kOwnColumns<M>>(shared.mass + column, lane,
+                               {sees_later[0] ? 1.0f : 0.0f, sees_later[1] ? 1.0f : 0.0f}, dkeys);
 }
 
 // The gradients of keys, values and the carried state, backward in time. A block has one key head
@@ -83,9 +95,13 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   float factors[Part::kCount];  // 1 / D of this thread's parts of queries
   float correction = 0;         // c of token number `thread` of the chunk
   const auto first_token = [&](int64_t step) { return (steps - 1 - step) / group * Team::kTokens; };
+  bool begins_one = false;  // token number `thread` of the chunk a segment
   const auto begin = [&](int64_t step) {
     const Stage<M> stage = shared.stages.turn(step);
     const int64_t token = first_token(step);
+    if (thread < Team::kTokens) {
+      begins_one = begins_segment(a.segments, row, time, token + thread);
+    }
     const int head = key_head * group + static_cast<int>(step % group);
     query_counts = begin_copy<M, Team>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
     key_counts = begin_copy<M, Team>(copies, stage.k, {a.k, a.key_mask, row, token, key_head, 0});
@@ -117,7 +133,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   if (steps > 0) begin(0);
   for (int64_t step = 0; step < steps; ++step) {
     const Stage<M> stage = shared.stages.turn(step);
-    const bool begins = step % group == 0, ends = step % group == group - 1;
+    const bool opens = step % group == 0, ends = step % group == group - 1;
     copies.wait<0>();
     const auto factor = [&](int i) {
       return a.denominators == nullptr ? 1.0f : 1 / a.division.divisor(factors[i]);
@@ -125,10 +141,13 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     map_features<M, Team>(stage.q, query_counts, a.map, a.scale, factor);
     map_features<M, Team>(stage.k, key_counts, a.map, 1, [](int) { return 1.0f; });
     if (thread < Team::kTokens) shared.corrections[thread] = correction;
+    if (a.segments != nullptr) SegmentBits::publish<Team>(shared.begins, begins_one);
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (step + 1 < steps) begin(step + 1);
 
-    add_key_gradients<M>(stage, shared, begins, warp, lane, dkeys, dvalues);
+    SegmentBits segments;
+    if (a.segments != nullptr) segments.load(shared.begins);
+    add_key_gradients<M>(stage, shared, segments, opens, warp, lane, dkeys, dvalues);
     if (ends) {
       const int first = Team::first_token(warp), column = Team::share(warp) * kColumns;
       const int64_t token = first_token(step) + first;
@@ -142,9 +161,15 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) dkeys[j] = dvalues[j] = {};
     }
-    state.template add<false>(stage.q, stage.dy);
+    // Only queries of the segment that began before the chunk speak to keys before it.
+    const int until = min(lowest_bit(segments.begins), Team::kTokens);
+    if (opens && segments.begins != 0) {
+      state.clear();
+      mass = 0;
+    }
+    state.template add<false>(stage.q, stage.dy, 0, until);
     if (a.denominators != nullptr && thread < M) {
-      for (int token = 0; token < Team::kTokens; ++token) {
+      for (int token = 0; token < until; ++token) {
         mass += shared.corrections[token] * load(stage.q + token * kStride + thread);
       }
     }

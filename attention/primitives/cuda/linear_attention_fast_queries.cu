@@ -19,7 +19,8 @@ __device__ __forceinline__ LeftFragment ones_until(bool triangle, int lane) {
 template <int M>
 __device__ __forceinline__ void gather_gradients(const Stage<M>& stage,
                                                  const QueriesLayout<M>& shared, bool two_parts,
-                                                 int first, int column, int lane,
+                                                 bool segmented, const int (&starts)[2], int first,
+                                                 int column, int lane,
                                                  ResultFragment (&sums)[kOwnColumns<M> / 8]) {
   constexpr int kStride = Stage<M>::kStride;
   LeftFragment readers[M / 16];
@@ -34,6 +35,7 @@ __device__ __forceinline__ void gather_gradients(const Stage<M>& stage,
       for (int half = 0; half < 2; ++half) multiply(readers[i], values.halves[half], weights[half]);
     }
     if (square == first) cut_triangle<true>(weights, lane);
+    if (segmented) keep_between(weights, square, starts, {kChunk, kChunk}, lane);
     const LeftFragment left = as_left(weights[0], weights[1]);
 #pragma unroll
     for (int j = 0; j < kOwnColumns<M> / 16; ++j) {
@@ -42,13 +44,15 @@ __device__ __forceinline__ void gather_gradients(const Stage<M>& stage,
       for (int half = 0; half < 2; ++half) multiply(left, keys.halves[half], sums[2 * j + half]);
     }
   }
+  if (segmented) keep_rows(readers, {starts[0] < 0, starts[1] < 0});
   multiply_transposed<M>(readers, shared.memory + column * kStride, lane, sums);
   if (two_parts) multiply_transposed<M>(readers, shared.rest + column * kStride, lane, sums);
 }
 
-// G <- G + c z, with z the sum of all keys up to the token.
+// G <- G + c z, with z the sum of all keys that the token sees.
 template <int M>
-__device__ __forceinline__ void add_corrections(const Stage<M>& stage, const float* mass, int first,
+__device__ __forceinline__ void add_corrections(const Stage<M>& stage, const float* mass,
+                                                bool segmented, const int (&starts)[2], int first,
                                                 int first_column, int lane,
                                                 const float (&corrections)[2],
                                                 ResultFragment (&sums)[kOwnColumns<M> / 8]) {
@@ -58,7 +62,8 @@ __device__ __forceinline__ void add_corrections(const Stage<M>& stage, const flo
     ResultFragment keys[2] = {};
 #pragma unroll 1
     for (int square = 0; square <= first; square += 16) {
-      const LeftFragment left = ones_until(square == first, lane);
+      LeftFragment left = ones_until(square == first, lane);
+      if (segmented) keep_between(left, square, starts, {kChunk, kChunk}, lane);
       const RightFragments right =
           load_right(stage.k + square * kStride + first_column + j * 16, kStride, lane);
       for (int half = 0; half < 2; ++half) multiply(left, right.halves[half], keys[half]);
@@ -67,7 +72,8 @@ __device__ __forceinline__ void add_corrections(const Stage<M>& stage, const flo
     for (int i = 0; i < 8; ++i) {
       const int column = first_column + j * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
       sums[2 * j + i / 4].values[i % 4] +=
-          corrections[i % 4 / 2] * (keys[i / 4].values[i % 4] + mass[column]);
+          corrections[i % 4 / 2] *
+          (keys[i / 4].values[i % 4] + (starts[i % 4 / 2] < 0 ? mass[column] : 0.0f));
     }
   }
 }
@@ -90,7 +96,11 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
 
   AsyncCopies copies;
   uint32_t query_counts = 0, key_counts = 0;
+  bool begins_one = false;  // token number `thread` of the chunk a segment
   const auto begin = [&](int64_t token) {
+    if (threadIdx.x < Team::kTokens) {
+      begins_one = begins_segment(a.segments, row, time, token + threadIdx.x);
+    }
     const Stage<M> stage = shared.stages.turn(token / Team::kTokens);
     query_counts = begin_copy<M, Team>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
     key_counts = begin_copy<M, Team>(copies, stage.k, {a.k, a.key_mask, row, token, key_head, 0});
@@ -112,11 +122,16 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     copies.wait<0>();
     map_features<M, Team>(stage.q, query_counts, a.map, a.scale, one);
     map_features<M, Team>(stage.k, key_counts, a.map, 1, one);
+    if (a.segments != nullptr) SegmentBits::publish<Team>(shared.begins, begins_one);
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (token + Team::kTokens < time) begin(token + Team::kTokens);
 
     ResultFragment sums[kColumns / 8] = {};
-    gather_gradients<M>(stage, shared, normalised, first, column, lane, sums);
+    SegmentBits segments;
+    if (a.segments != nullptr) segments.load(shared.begins);
+    const bool segmented = segments.begins != 0;
+    const int starts[2] = {segments.start(first + lane / 4), segments.start(first + lane / 4 + 8)};
+    gather_gradients<M>(stage, shared, normalised, segmented, starts, first, column, lane, sums);
     kernel_bf16* queries = stage.q + first * kStride + column;
     float factors[2] = {a.scale, a.scale};  // scale / D
     if (normalised) {
@@ -133,12 +148,14 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
         corrections[half] = a.division.passes(x) ? -along[half] * factor : 0.0f;
         if (reader < time && lane % 4 == 0 && column == 0) a.corrections[at] = corrections[half];
       }
-      add_corrections<M>(stage, shared.mass, first, column, lane, corrections, sums);
+      add_corrections<M>(stage, shared.mass, segmented, starts, first, column, lane, corrections,
+                         sums);
     }
     apply_slopes<kColumns>(a.map, queries, kStride, lane, factors, sums);
     store_rows<kColumns>(sums, queries, kStride, lane,
                          {a.dq, a.query_mask, row, token + first, head, column});
-    state.template add<true>(stage.k, stage.v);
+    if (segments.begins != 0) state.clear();
+    state.template add<true>(stage.k, stage.v, max(segments.start(Team::kTokens - 1), 0));
     __syncthreads();  // nobody reads the state any more
     state.publish(shared.memory);
     if (normalised) state.publish_rest(shared.rest);

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "attention/primitives/cuda/linear_attention_features.h"
+#include "attention/primitives/cuda/linear_attention_segments.h"
 #include "core/cuda/async_copy.h"
 #include "core/cuda/mma.h"
 
@@ -309,15 +310,26 @@ struct StateTile {
     publish(to, [](float value) { return value - low_of(pack(value, 0)); });
   }
 
-  // Adds a chunk: left [tokens][M + padding], right [tokens][N + padding] in shared memory.
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      mass[i] = {};
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) memory[i][j] = {};
+    }
+  }
+
+  // Adds tokens [from, to) of a chunk: left [tokens][M + padding], right [tokens][N + padding] in
+  // shared memory.
   template <bool with_mass>
-  __device__ __forceinline__ void add(const kernel_bf16* left, const kernel_bf16* right) {
+  __device__ __forceinline__ void add(const kernel_bf16* left, const kernel_bf16* right,
+                                      int from = 0, int to = Team::kTokens) {
     if (!has_part()) return;
     constexpr int kLeftStride = M + kPadding, kRightStride = N + kPadding;
     const kernel_bf16* first = left + warp % kWarpRows * kRows * 16;
     const kernel_bf16* second = right + warp / kWarpRows * kColumns * 8;
 #pragma unroll 1  // registers
-    for (int step = 0; step < Team::kTokens; step += 16) {
+    for (int step = from / 16 * 16; step < to; step += 16) {
       RightFragments rights[kColumns / 2];
 #pragma unroll
       for (int j = 0; j < kColumns / 2; ++j) {
@@ -325,8 +337,9 @@ struct StateTile {
       }
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        const LeftFragment lefts =
+        LeftFragment lefts =
             load_left_transposed(first + step * kLeftStride + i * 16, kLeftStride, lane);
+        if (step < from || step + 16 > to) keep_between(lefts, step, {from, from}, {to, to}, lane);
 #pragma unroll
         for (int j = 0; j < kColumns; ++j) {
           multiply(lefts, rights[j / 2].halves[j % 2], memory[i][j]);

@@ -209,6 +209,9 @@ TEST(CudaLinearAttentionFastNoncausal, WhatItDoesNotCoverIsPlainOrRefused) {
   other = queries;
   other.query_proportions = tensor({1, 16, 1}, DType::f32);
   EXPECT_EQ(why(other), "re-weighting by proportions");
+  LinearAttentionContext segmented;
+  segmented.segments = Tensor::zeros({1, 16}, DType::i32, kGpu);
+  EXPECT_EQ(cuda::why_plain_linear_attention(segmented, keys), "segments over all keys");
   other = keys;
   other.k = other.v = tensor({1, 15, 1, 16});
   EXPECT_EQ(why(other), "fewer than 16 tokens");

@@ -45,6 +45,20 @@ TEST(CudaLinearAttentionFast, GivesWhatTheCpuComputesInDouble) {
   for (const Setting& s : settings) expect_what_the_cpu_computes(s, inputs_of(s));
 }
 
+// Segments that begin and end anywhere in chunks; the first one of a row continues the state, the
+// last one leaves it.
+TEST(CudaLinearAttentionFast, SegmentsDoNotSeeEachOther) {
+  constexpr auto kCausal = test::FastKind::causal;
+  for (const Setting& s : std::vector<Setting>{
+           {"segments", kUsual, 2, 200, 2, 1, 32, 32, true, true, kCausal, 0, true},
+           {"not normalised", kPlain, 1, 239, 1, 1, 16, 16, true, false, kCausal, 0, true},
+           {"within a chunk", kScaled, 1, 63, 1, 1, 64, 24, true, true, kCausal, 0, true},
+           {"wide", kScaled, 1, 140, 2, 1, 128, 128, true, true, kCausal, 0, true},
+           {"long enough to be cut", kUsual, 1, 530, 1, 1, 16, 16, true, true, kCausal, 0, true}}) {
+    expect_what_the_cpu_computes(s, inputs_of(s));
+  }
+}
+
 // Few heads: blocks have pieces of the sequence, here of five and of four chunks, three in all.
 TEST(CudaLinearAttentionFast, PiecesOfALongSequenceContinueEachOther) {
   const Setting s{"pieces", kScaled, 2, 13 * 64 + 5, 2, 1, 16, 24, true, true};
@@ -229,15 +243,17 @@ TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(usual, context), "the feature map elu");
   context = {};
   context.segments = Tensor::zeros({1, 16}, DType::i32, kGpu);
-  EXPECT_EQ(why(usual, context), "segments");
+  EXPECT_EQ(why(usual, context), "");
 
+  other = usual;
+  other.log_decay = tensor({1, 16, 1}, DType::f32);
   EXPECT_TRUE(cuda::linear_attention_is_fast({}, usual));
-  EXPECT_FALSE(cuda::linear_attention_is_fast(context, usual));
+  EXPECT_FALSE(cuda::linear_attention_is_fast({}, other));
   {
     const UseKernels use(KernelChoice::tensor_cores, kGpu);
     EXPECT_NE(test::message_of<Error>([&] {
-                cuda::linear_attention_is_fast(context, usual);
-              }).find("do not cover segments"),
+                cuda::linear_attention_is_fast({}, other);
+              }).find("do not cover a decaying state"),
               std::string::npos);
     const UseKernels plain(KernelChoice::plain, kGpu);
     EXPECT_FALSE(cuda::linear_attention_is_fast({}, usual));

@@ -5,6 +5,7 @@
 
 #include "attention/primitives/carry.h"
 #include "attention/primitives/linear_attention.h"
+#include "attention/primitives/orthogonal_memory.h"
 #include "attention/primitives/slot_attention.h"
 #include "core/cuda/cuda_device.h"
 #include "core/cuda/graph.h"
@@ -31,6 +32,7 @@ using Call = std::function<Answer(const std::vector<Variable>& sequences,
 struct Problem {
   std::vector<Tensor> sequences, state;  // f64 on the host; sequences may be undefined
   bool masked = false;
+  bool carries_tokens = false;  // in the dtype of the sequences
 };
 
 // Token t of every row of x [B,T,...] on the host.
@@ -71,9 +73,11 @@ Tensor seed_of(const Tensor& y, const std::string& name) {
   return random_tensor(y.shape(), name).to(DType::bf16);
 }
 
-// Those of the state's tensors that have gradients.
-std::vector<Variable> differentiable(const std::vector<Variable>& state) {
+// Those of the state's tensors that are compared and have gradients. Carried tokens hold what the
+// sequence holds, NaN behind masks included.
+std::vector<Variable> compared(const Problem& p, const std::vector<Variable>& state) {
   std::vector<Variable> found;
+  if (p.carries_tokens) return found;
   for (const Variable& x : state) {
     if (x.defined() && is_floating(x.dtype())) found.push_back(x);
   }
@@ -88,7 +92,7 @@ std::vector<Tensor> at_once(const Problem& p, const Call& call) {
     sequences.push_back(x.defined() ? Variable(x, true) : Variable());
   for (const Tensor& x : p.state) state.emplace_back(x, true);
   const Answer answer = call(sequences, state, p.masked ? mask() : Tensor());
-  std::vector<Variable> outputs = differentiable(answer.state);
+  std::vector<Variable> outputs = compared(p, answer.state);
   outputs.insert(outputs.begin(), answer.y);
   std::vector<Tensor> found, seeds;
   for (const Variable& x : outputs) {
@@ -106,9 +110,8 @@ std::vector<Tensor> by_steps(const Problem& p, const Call& call, DType dtype) {
   std::vector<std::vector<Variable>> tokens(p.sequences.size());
   std::vector<Variable> carried, outputs;
   for (const Tensor& x : p.state) {
-    carried.emplace_back(
-        x.to(x.dtype() == DType::f64 && x.shape().rank() == 3 ? x.dtype() : DType::f32).to(kGpu),
-        true);
+    const DType sums = x.shape().rank() == 3 ? DType::f64 : DType::f32;
+    carried.emplace_back(x.to(p.carries_tokens ? dtype : sums).to(kGpu), true);
   }
   std::vector<Variable> state = carried;
   for (int64_t t = 0; t < kTokens; ++t) {
@@ -130,7 +133,7 @@ std::vector<Tensor> by_steps(const Problem& p, const Call& call, DType dtype) {
     seeds.push_back(token_of(all_seeds, t).to(outputs[static_cast<size_t>(t)].dtype()).to(kGpu));
   }
   int number = 1;
-  for (const Variable& x : differentiable(state)) {
+  for (const Variable& x : compared(p, state)) {
     found.push_back(x.value().to(Device{}));
     outputs.push_back(x);
     seeds.push_back(seed_of(x.value(), std::to_string(number++)).to(x.dtype()).to(kGpu));
@@ -155,7 +158,8 @@ Problem rounded(Problem p, DType dtype) {
       if (mask().data<uint8_t>()[i / width] == 0) x.data<double>()[i] = std::nan("");
     }
   }
-  for (Tensor& x : p.state) x = x.to(DType::f32).to(DType::f64);
+  // Memories and sums are f32 whatever tokens are; carried tokens are as the others.
+  for (Tensor& x : p.state) x = x.to(p.carries_tokens ? dtype : DType::f32).to(DType::f64);
   return p;
 }
 
@@ -280,6 +284,113 @@ TEST(CudaStep, SlotAttention) {
   expect_that_of_the_sequence("relu", problem(false, true), slot_call(options));
 }
 
+// Its counts are not differentiable; the sequence begins in the middle of a window.
+Call memory_call(const OrthogonalMemoryOptions& options, bool carries) {
+  return [options, carries](const std::vector<Variable>& in, const std::vector<Variable>& state,
+                            const Tensor& mask) {
+    const Device device = in[0].value().device();
+    OrthogonalMemoryContext context;
+    context.options = options;
+    context.query_mask = context.code_mask = mask;
+    OrthogonalMemoryCarry carry;
+    int64_t seen = 0;
+    if (!state.empty()) {
+      carry = {state[0], state[1],
+               Tensor::from(std::vector<int64_t>{4, 1, 4, 2}, {kRows, 2}).to(device)};
+      if (state.size() > 2) carry.counts = state[2].value();
+    }
+    if (state.size() > 3) seen = state[3].size(0);
+    std::vector<int32_t> positions;
+    for (int64_t i = 0; i < kRows * in[0].size(1); ++i) {
+      const int64_t t = i % in[0].size(1) + seen;
+      positions.push_back(static_cast<int32_t>(t + (carries ? 2 : 0)));
+    }
+    context.positions = test::ids(positions, {kRows, in[0].size(1)}).to(device);
+    const Variable basis(random_tensor({2, 7, 37}, "basis")
+                             .to(in[0].dtype() == DType::f64 ? DType::f64 : DType::f32)
+                             .to(device));
+    const OrthogonalMemoryResult result = orthogonal_memory(in[0], in[1], basis, carry, context);
+    const Variable length(Tensor::zeros({seen + in[0].size(1)}, DType::i32));
+    return Answer{
+        result.y,
+        {result.carry.completed, result.carry.partial, Variable(result.carry.counts), length}};
+  };
+}
+
+TEST(CudaStep, OrthogonalMemory) {
+  const auto problem = [](bool carries, bool masked) {
+    Problem p{
+        {random_tensor({kRows, kTokens, 2, 37}, "q"), random_tensor({kRows, kTokens, 2, 37}, "f")},
+        {random_tensor({kRows, 2, 7}, "completed"), random_tensor({kRows, 2, 7}, "partial")}};
+    if (!carries) p.state.clear();
+    p.masked = masked;
+    return p;
+  };
+  const OrthogonalMemoryOptions windows{MemoryScope::completed_windows, 3, 0.8, false};
+  const OrthogonalMemoryOptions prefix{MemoryScope::prefix, 0, 0.8, false};
+  expect_that_of_the_sequence("windows", problem(true, true), memory_call(windows, true));
+  expect_that_of_the_sequence("windows from the start", problem(false, false),
+                              memory_call(windows, false));
+  expect_that_of_the_sequence("prefix", problem(true, true), memory_call(prefix, true));
+}
+
+// Keys and values are carried with their mask, which has no gradient.
+Call attention_call(const BlockAttentionOptions& options, int64_t bias_heads) {
+  return [options, bias_heads](const std::vector<Variable>& in, const std::vector<Variable>& state,
+                               const Tensor& mask) {
+    const Device device = in[0].value().device();
+    const DType sums = in[0].dtype() == DType::f64 ? DType::f64 : DType::f32;
+    BlockAttentionContext context;
+    context.options = options;
+    context.options.causal = true;
+    context.query_mask = context.key_mask = mask;
+    BlockAttentionVariables variables{in[0], in[1], in[2], {}, {}, {}};
+    int64_t P = 0;
+    if (!state.empty()) {
+      variables.past_k = state[0];
+      variables.past_v = state[1];
+      P = state[0].size(1);
+      if (state.size() > 2) context.past_mask = state[2].value();
+    }
+    context.place.time_offset = P;
+    if (bias_heads > 0) {
+      const Tensor table = random_tensor({bias_heads, 400}, "bias").to(sums);
+      variables.bias = Variable(table.to(device));
+      context.bias_origin = 399;
+    }
+    const Variable y = block_attention(variables, context);
+    const Tensor after =
+        carry_mask(context.past_mask, mask, {}, kRows, P, in[0].size(1), -1, device);
+    return Answer{y,
+                  {carry_tokens(variables.past_k, in[1], -1),
+                   carry_tokens(variables.past_v, in[2], -1), Variable(after)}};
+  };
+}
+
+TEST(CudaStep, BlockAttention) {
+  const auto problem = [](int64_t past, bool masked) {
+    Problem p{
+        {random_tensor({kRows, kTokens, 4, 6}, "q"), random_tensor({kRows, kTokens, 2, 6}, "k"),
+         random_tensor({kRows, kTokens, 2, 37}, "v")},
+        {random_tensor({kRows, past, 2, 6}, "past k"),
+         random_tensor({kRows, past, 2, 37}, "past v")}};
+    if (past == 0) p.state.clear();
+    p.masked = masked;
+    p.carries_tokens = true;
+    return p;
+  };
+  BlockAttentionOptions options;
+  options.scale = 0.7;
+  // More keys than the warps of a block take at a time.
+  expect_that_of_the_sequence("all keys", problem(300, true), attention_call(options, 4));
+  expect_that_of_the_sequence("from the start", problem(0, true), attention_call(options, 0));
+  options.pattern = BlockPattern::band;
+  options.left = 40;
+  expect_that_of_the_sequence("a window", problem(45, false), attention_call(options, 1));
+  options.weights = BlockWeights::relu_squared;
+  expect_that_of_the_sequence("not normalised", problem(45, true), attention_call(options, 0));
+}
+
 // Operations on the device that `work` takes.
 size_t operations_of(const std::function<void()>& work) {
   return cuda::Graph(cuda::make_graph_memory(0), work).operations();
@@ -300,6 +411,11 @@ TEST(CudaStep, OneTokenIsOneLaunch) {
               dtype == DType::f32 ? 1 : 2);
     const SlotMemory memory = slot_attention_causal({q, k, v, logits}, {}).state;
     EXPECT_EQ(operations_of([&] { slot_attention_causal({q, k, v, logits}, {}, memory); }), 1);
+    OrthogonalMemoryContext context;
+    context.options.window = 3;
+    const Variable basis(random_tensor({2, 5, 8}, "basis").to(DType::f32).to(kGpu));
+    const OrthogonalMemoryCarry carry = orthogonal_memory(q, k, basis, {}, context).carry;
+    EXPECT_EQ(operations_of([&] { orthogonal_memory(q, k, basis, carry, context); }), 1);
   }
 }
 
