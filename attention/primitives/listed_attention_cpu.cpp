@@ -204,12 +204,12 @@ void backward_keys(ListTile<T>& tile, int64_t b, int64_t g, int64_t first, int64
   }
 }
 
-// Into how many ranges the keys of a head are cut, so that every thread has one. Weights are then
-// computed twice, for queries and for keys: 7 products a tile instead of 5.
+// Into how many ranges the keys of a head are cut, so that every thread has one. Lists are then
+// gathered and weighed twice, for queries and for keys: up to twice the work.
 int64_t ranges_of_keys(int64_t heads, int64_t keys) {
   constexpr int64_t kFewest = 32;
   const int64_t threads = thread_count();
-  if (7 * heads > 5 * threads) return 1;
+  if (threads <= 2 * heads) return 1;
   return std::clamp((threads + heads - 1) / heads, int64_t{1},
                     std::max(keys / kFewest, int64_t{1}));
 }
