@@ -124,8 +124,9 @@ bool lavo_pass_fits(const LavoPassVariables& inputs, const LavoPassContext& cont
     if (x->dtype() != DType::bf16 || x->shape() != shape || !is_aligned(x->value())) return false;
   }
   const int64_t width = shape[3], window = context.options.window;
-  return inputs.basis.shape().rank() == 3 && window <= lavo_pass_fast::kWidestWindow &&
-         width <= lavo_pass_fast::kWidestHead && shape[1] >= kFewestTensorCoreTokens &&
+  return inputs.basis.shape().rank() == 3 && window >= 1 &&
+         window <= lavo_pass_fast::kWidestWindow && width <= lavo_pass_fast::kWidestHead &&
+         shape[1] >= kFewestTensorCoreTokens &&
          orthogonal_memory_fast::has_backward(width, inputs.basis.size(1)) &&
          std::max({lavo_pass_fast::shared_memory(width),
                    lavo_pass_fast::window_backward_shared_memory(width, window),

@@ -214,7 +214,9 @@ __global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_window_backward(Win
     const int64_t token = number * kChunk;
     begin_copy<D>(copies, shared.q, {a.q, a.query_mask, row, token, head, 0});
     begin_copy<D>(copies, shared.df, {call.df, a.query_mask, row, token, head, 0});
-    begin_copy<D>(copies, shared.dq, {call.memory_dq, a.query_mask, row, token, head, 0});
+    if (number < to) {  // others belong to another block, which may be writing them
+      begin_copy<D>(copies, shared.dq, {call.memory_dq, a.query_mask, row, token, head, 0});
+    }
     if (number > 0) begin_keys(number - 1);
     copies.commit();
     // Warps 2 and 3 have the tokens of the chunk before.

@@ -240,6 +240,7 @@ TEST(CudaLavoPass, FitsWhatTheKernelsCover) {
   };
   EXPECT_TRUE(fits({"", 64, 1, 16, 1, 16, 64}));
   EXPECT_FALSE(fits({"", 65, 1, 16, 1, 16, 64}));
+  EXPECT_FALSE(fits({"", 0, 1, 16, 1, 16, 64}));
   EXPECT_FALSE(fits({"", 64, 1, 16, 1, 16, 72}));
   EXPECT_FALSE(fits({"", 64, 1, 16, 1, 16, 20}));
   EXPECT_FALSE(fits({"", 64, 1, 16, 1, 24, 16}));
