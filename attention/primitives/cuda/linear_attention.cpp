@@ -1,6 +1,8 @@
 // The steps of linear attention on a device: features, scans of the state, normalisation.
 #include "attention/primitives/cuda/linear_attention.h"
 
+#include <algorithm>
+
 #include "attention/primitives/cuda/linear_attention_fast.h"
 #include "attention/primitives/cuda/linear_attention_path.h"
 #include "attention/primitives/cuda/linear_attention_pieces.h"
@@ -153,6 +155,15 @@ linear_attention_fast::Backward fast_backward(const LinearAttentionContext& cont
   return call;
 }
 
+// Spans for noncausal calls, as `table` (spans_on_device) holds them.
+linear_attention_fast::Spans fast_spans(const std::vector<Span>& spans, const Tensor& table) {
+  linear_attention_fast::Spans result;
+  result.table = pointer_or_null<const int32_t>(table);
+  result.count = static_cast<int64_t>(spans.size());
+  for (const Span& span : spans) result.longest = std::max(result.longest, span.end - span.begin);
+  return result;
+}
+
 // dy as copies of 16 bytes read it.
 Tensor aligned(const Tensor& dy) {
   return linear_attention_fast::is_aligned(dy) ? dy : dy.clone();
@@ -287,6 +298,8 @@ void linear_attention_memory_forward(const LinearAttentionContext& context,
   if (linear_attention_is_fast(context, in)) {
     linear_attention_fast::Forward call = fast_forward(context, in, memory.device());
     call.state_out = {pointer<float>(memory), pointer<float>(mass)};
+    const Tensor table = spans_on_device(context, spans, memory.device());
+    call.spans = fast_spans(spans, table);
     return linear_attention_fast::memory_forward(call);
   }
   StateScan scan = scan_of(memory.size(2), memory.size(3), in.k.size(2));
@@ -303,8 +316,11 @@ void linear_attention_memory_backward(const LinearAttentionContext& context,
                                       const Tensor& dmass, const LinearAttentionArrays& gradients) {
   const int64_t m = dmemory.size(2), V = dmemory.size(3), G = in.k.size(2);
   if (linear_attention_is_fast(context, in) && linear_attention_backward_is_fast(m, V, false)) {
-    return linear_attention_fast::memory_backward(
-        fast_backward(context, in, dmemory, dmass, gradients, dmemory.device()));
+    linear_attention_fast::Backward call =
+        fast_backward(context, in, dmemory, dmass, gradients, dmemory.device());
+    const Tensor table = spans_on_device(context, spans, dmemory.device());
+    call.spans = fast_spans(spans, table);
+    return linear_attention_fast::memory_backward(call);
   }
   StateScan scan = transposed_scan_of(m, V, G);
   scan.probe = values_with_mass(in.v, context.key_mask);
@@ -333,6 +349,8 @@ void linear_attention_read_forward(const LinearAttentionContext& context,
     linear_attention_fast::Forward call = fast_forward(context, in, y.device());
     call.y = view_of<kernel_bf16>(y);
     call.denominators = pointer<float>(denominators);
+    const Tensor table = spans_on_device(context, spans, y.device());
+    call.spans = fast_spans(spans, table);
     return linear_attention_fast::read_forward(call);
   }
   StateScan scan = scan_of(in.memory.size(2), in.memory.size(3), in.memory.size(1));
@@ -356,6 +374,8 @@ void linear_attention_read_backward(const LinearAttentionContext& context,
           fast_backward(context, in, {}, {}, gradients, dy.device());
       call.dy = view_of<const kernel_bf16>(readable);
       call.denominators = pointer<const float>(denominators);
+      const Tensor table = spans_on_device(context, spans, dy.device());
+      call.spans = fast_spans(spans, table);
       return linear_attention_fast::read_backward(call);
     }
     // As in causal passes: y once more, in full.

@@ -54,8 +54,6 @@ std::string why_plain_linear_attention(const LinearAttentionContext& context,
     if (x->defined() && x->dtype() != DType::bf16)
       return concat("numbers of ", name_of(x->dtype()));
   }
-  const bool causal = in.q.defined() && in.v.defined();
-  if (context.segments.defined() && !causal) return "segments over all keys";
   if (in.log_decay.defined()) return "a decaying state";
   if (in.query_proportions.defined() || in.key_proportions.defined()) {
     return "re-weighting by proportions";
@@ -66,7 +64,7 @@ std::string why_plain_linear_attention(const LinearAttentionContext& context,
   if (!linear_attention_fast::has_forward(features, values)) {
     return concat("features of ", features, " and values of ", values);
   }
-  if (causal) {
+  if (in.q.defined() && in.v.defined()) {
     const std::string lack =
         lack_of_shared_memory(linear_attention_fast::causal_shared_memory(features));
     if (!lack.empty()) return concat("features of ", features, lack);

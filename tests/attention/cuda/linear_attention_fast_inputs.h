@@ -43,13 +43,13 @@ inline std::vector<uint8_t> mask_of(int64_t rows, int64_t length) {
   return mask;
 }
 
-// Segments of 5, 59, 1, 35 and 128 tokens by turns, of which a row continues where the one before
-// ended: some begin with a chunk, some are shorter, some longer than one.
+// Segments of 5, 59, 1, 35, 128 and 600 tokens by turns, of which a row continues where the one
+// before ended: some begin with a chunk, some are shorter, some longer than one.
 inline Tensor segments_of(int64_t rows, int64_t length, Device device) {
-  constexpr int kLengths[] = {5, 59, 1, 35, 128};
+  constexpr int kLengths[] = {5, 59, 1, 35, 128, 600};
   std::vector<int32_t> ids;
   for (int32_t id = 0; static_cast<int64_t>(ids.size()) < rows * length; ++id) {
-    ids.insert(ids.end(), static_cast<size_t>(kLengths[id % 5]), id);
+    ids.insert(ids.end(), static_cast<size_t>(kLengths[id % 6]), id);
   }
   ids.resize(static_cast<size_t>(rows * length));
   return Tensor::from(ids, {rows, length}, device);

@@ -48,6 +48,16 @@ TEST(CudaLinearAttentionFastNoncausal, PiecesOfALongSequenceAddUp) {
   expect_what_the_cpu_computes(s, inputs_of(s));
 }
 
+// Every segment has a memory of its own, which its queries read.
+TEST(CudaLinearAttentionFastNoncausal, SegmentsDoNotSeeEachOther) {
+  for (const Setting& s : std::vector<Setting>{
+           {"segments", test::kScaled, 2, 200, 2, 1, 32, 24, false, true, kAll, 0, true},
+           {"wide", kUsual, 1, 101, 1, 1, 128, 64, false, true, kAll, 0, true},
+           {"cut into pieces", test::kPlain, 1, 1340, 1, 1, 16, 16, false, false, kAll, 0, true}}) {
+    expect_what_the_cpu_computes(s, inputs_of(s));
+  }
+}
+
 // Logits of +-80, features that are all zero, one valid key, and none.
 TEST(CudaLinearAttentionFastNoncausal, ExtremeInputsStayFinite) {
   Setting s{"logits of 80", kUsual, 2, 80, 1, 1, 16, 16, false, false, kAll};
@@ -209,9 +219,6 @@ TEST(CudaLinearAttentionFastNoncausal, WhatItDoesNotCoverIsPlainOrRefused) {
   other = queries;
   other.query_proportions = tensor({1, 16, 1}, DType::f32);
   EXPECT_EQ(why(other), "re-weighting by proportions");
-  LinearAttentionContext segmented;
-  segmented.segments = Tensor::zeros({1, 16}, DType::i32, kGpu);
-  EXPECT_EQ(cuda::why_plain_linear_attention(segmented, keys), "segments over all keys");
   other = keys;
   other.k = other.v = tensor({1, 15, 1, 16});
   EXPECT_EQ(why(other), "fewer than 16 tokens");
