@@ -155,20 +155,18 @@ class LavoMixer : public AttentionMixer {
     return {global.y, std::move(encoded)};
   }
 
-  // The causal form as the paper has it, trained or read from the start, without padding.
+  // The causal form as the paper has it, trained or read from the start.
   bool takes_one_pass(const MixInput& input, const MixerContext& context,
                       const MixerState& state) const {
     const double dropout = context.training ? params_.dropout.value_or(options().dropout) : 0;
-    return options().form == Form::causal && state.empty() && !context.key_mask.defined() &&
+    return options().form == Form::causal && state.empty() &&
            params_.code_of(Form::causal) == "f_local" && params_.pre_agg == "reuse" &&
            params_.global_scope == "completed" && dropout == 0 &&
-           lavo_pass_fits(pass_inputs(input), pass_options());
+           lavo_pass_fits(pass_inputs(input), pass_context(context));
   }
   MixResult one_pass(const MixInput& input, const MixerContext& context,
                      const MixerState& state) const {
-    const LavoPassResult result =
-        lavo_pass(pass_inputs(input),
-                  {pass_options(), context.segments, context.positions, context.place.time_offset});
+    const LavoPassResult result = lavo_pass(pass_inputs(input), pass_context(context));
     MixerState after = carry_keys(input, context, state, params_.window - 1);
     keep(result.carry, after);
     return {result.y, std::move(after)};
@@ -176,8 +174,12 @@ class LavoMixer : public AttentionMixer {
   LavoPassVariables pass_inputs(const MixInput& input) const {
     return {input.q, input.k, input.v, basis(input.q.dtype()), epe_};
   }
-  LavoPassOptions pass_options() const {
-    return {params_.window, scale(), params_.empty_memory == "local_only"};
+  LavoPassContext pass_context(const MixerContext& context) const {
+    return {{params_.window, scale(), params_.empty_memory == "local_only"},
+            context.segments,
+            context.positions,
+            context.place.time_offset,
+            context.key_mask};
   }
 
   // Soft-max attention in the window, with the embedded position encoding.

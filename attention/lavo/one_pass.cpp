@@ -1,6 +1,7 @@
 // LAVO's one pass on Variables: conversion of dtypes, what backward saves.
 #include "attention/lavo/one_pass.h"
 
+#include "attention/lavo/cuda/lavo_pass.h"
 #include "attention/primitives/binding.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
@@ -36,6 +37,23 @@ LavoPassInputs<T> bind(const Arrays& arrays, const LavoPassContext& context) {
   return in;
 }
 
+void check_shapes(const LavoPassVariables& inputs, const LavoPassContext& context) {
+  const Tensor& q = inputs.q.value();
+  check_sequence(q, kName);
+  const int64_t H = q.size(2), d = q.size(3), distances = 2 * context.options.window - 1;
+  const Shape& basis = inputs.basis.shape();
+  require(basis.rank() == 3 && basis == Shape({H, basis[1], d}), kName, ": expected a basis [", H,
+          ",r,", d, "], got ", basis);
+  if (inputs.bias.defined()) {
+    const Shape& shape = inputs.bias.shape();
+    require(shape.rank() == 2 && (shape[0] == 1 || shape[0] == H) && shape[1] == distances, kName,
+            ": expected a bias [", H, " or 1,", distances, "], got ", shape);
+  }
+  check_leading(context.segments, q, 2, kName, "segments");
+  check_leading(context.positions, q, 2, kName, "positions");
+  check_leading(context.mask, q, 2, kName, "mask");
+}
+
 void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradients& gradients) {
   const DType dtype = arrays.q.dtype();
   const Tensor dy = gradients.output(0).to(dtype);
@@ -60,14 +78,22 @@ void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradient
 
 }  // namespace
 
-bool lavo_pass_fits(const LavoPassVariables& inputs, const LavoPassOptions& options) {
+bool lavo_pass_fits(const LavoPassVariables& inputs, const LavoPassContext& context) {
+  if constexpr (kCuda) {
+    if (on_cuda(inputs.q.value())) return cuda::lavo_pass_fits(inputs, context);
+  }
   const Shape& shape = inputs.q.shape();
-  return !on_cuda(inputs.q.value()) && inputs.k.shape() == shape && inputs.v.shape() == shape &&
-         inputs.basis.shape().rank() == 3 && options.window <= kLavoPassWindow &&
-         shape[0] * shape[2] >= thread_count();
+  return !on_cuda(inputs.q.value()) && !context.mask.defined() && inputs.k.shape() == shape &&
+         inputs.v.shape() == shape && inputs.basis.shape().rank() == 3 &&
+         context.options.window <= kLavoPassWindow && shape[0] * shape[2] >= thread_count();
 }
 
 LavoPassResult lavo_pass(const LavoPassVariables& inputs, const LavoPassContext& context) {
+  check_shapes(inputs, context);
+  if constexpr (kCuda) {
+    if (on_cuda(inputs.q.value())) return cuda::lavo_pass(inputs, context);
+  }
+  require(!context.mask.defined(), kName, ": a mask is for CUDA devices only");
   const DType dtype = computing_type(inputs.q);
   const auto array = [dtype](const Variable& x) { return converted(x, dtype, kName); };
   Arrays arrays{array(inputs.q),
@@ -77,20 +103,7 @@ LavoPassResult lavo_pass(const LavoPassVariables& inputs, const LavoPassContext&
                 array(inputs.bias),
                 {},
                 {}};
-  check_sequence(arrays.q, kName);
-  const int64_t B = arrays.q.size(0), H = arrays.q.size(2), d = arrays.q.size(3);
-  const int64_t rank = arrays.basis.size(1);
-  require(arrays.basis.shape() == Shape({H, rank, d}), kName, ": expected a basis [", H, ",r,", d,
-          "], got ", arrays.basis.shape());
-  if (arrays.bias.defined()) {
-    const Shape& shape = arrays.bias.shape();
-    require(shape.rank() == 2 && (shape[0] == 1 || shape[0] == H) &&
-                shape[1] == 2 * context.options.window - 1,
-            kName, ": expected a bias [", H, " or 1,", 2 * context.options.window - 1, "], got ",
-            shape);
-  }
-  check_leading(context.segments, arrays.q, 2, kName, "segments");
-  check_leading(context.positions, arrays.q, 2, kName, "positions");
+  const int64_t B = arrays.q.size(0), H = arrays.q.size(2), rank = arrays.basis.size(1);
   const Tensor y = Tensor::empty(arrays.q.shape(), dtype);
   const Tensor completed = Tensor::empty({B, H, rank}, dtype);
   const Tensor partial = Tensor::empty({B, H, rank}, dtype);
@@ -100,7 +113,7 @@ LavoPassResult lavo_pass(const LavoPassVariables& inputs, const LavoPassContext&
     const LavoPassInputs<T> in = bind<T>(arrays, context);
     const int64_t windows = lavo_pass_windows(in, context.options);
     arrays.before = Tensor::empty({windows, H, rank}, dtype);
-    arrays.codes = Tensor::empty({windows, H, d}, dtype);
+    arrays.codes = Tensor::empty({windows, H, arrays.q.size(3)}, dtype);
     lavo_pass_forward<T>(in, context.options, view_of<T>(y),
                          {arrays.before.data<T>(), arrays.codes.data<T>()},
                          {completed.data<T>(), partial.data<T>(), counts.data<int64_t>()});

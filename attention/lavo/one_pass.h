@@ -1,4 +1,5 @@
-// Causal LAVO in one pass on Variables, on the CPU: see one_pass_cpu.h.
+// Causal LAVO in one pass on Variables: on the CPU (see one_pass_cpu.h), and on the tensor cores of
+// a CUDA device (see cuda/lavo_pass.h).
 #pragma once
 
 #include "attention/lavo/one_pass_cpu.h"
@@ -18,6 +19,8 @@ struct LavoPassContext {
   // As in OrthogonalMemoryContext.
   Tensor segments, positions;
   int64_t time_offset = 0;
+  // u8 [B,T], 1 = valid, of queries, keys and what is compressed; undefined: all. On a device only.
+  Tensor mask;
 };
 
 struct LavoPassResult {
@@ -25,12 +28,14 @@ struct LavoPassResult {
   OrthogonalMemoryCarry carry;  // after the last segment of every row
 };
 
-// Whether the pass takes these inputs, and at least as many heads of rows as there are threads: a
-// head is not cut among them.
-bool lavo_pass_fits(const LavoPassVariables& inputs, const LavoPassOptions& options);
+// Whether the pass takes these inputs. On the CPU there must be at least as many heads of rows as
+// there are threads: a head is not cut among them. On a device they are bf16, heads up to 64 wide,
+// in eights, and windows up to 64, of at least 16 tokens.
+bool lavo_pass_fits(const LavoPassVariables& inputs, const LavoPassContext& context);
 
-// y is in the dtype of q; f64 is computed in f64, f32 and bf16 in f32. Differentiable in every
-// input, also through the carried sums. Throws Error on shapes that do not fit.
+// y is in the dtype of q. On the CPU f64 is computed in f64, f32 and bf16 in f32; on a device
+// operands of products are bf16, sums f32. Differentiable in every input, also through the carried
+// sums. Throws Error on shapes that do not fit.
 LavoPassResult lavo_pass(const LavoPassVariables& inputs, const LavoPassContext& context);
 
 }  // namespace linnet

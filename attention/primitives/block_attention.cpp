@@ -8,7 +8,6 @@
 #include "attention/primitives/cuda/block_attention.h"
 #include "attention/primitives/cuda/carry.h"
 #include "core/cuda/backend.h"
-#include "core/kernel_choice.h"
 
 namespace linnet {
 namespace {
@@ -60,7 +59,6 @@ void copy_tokens(const Tensor& from, int64_t from_token, const Tensor& to, int64
 
 Variable block_attention(const BlockAttentionVariables& inputs,
                          const BlockAttentionContext& context) {
-  require_plain_allowed(kName, inputs.q.value());
   if constexpr (kCuda) {
     if (on_cuda(inputs.q.value())) return cuda::block_attention(inputs, context);
   }

@@ -235,7 +235,6 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
                                           const SlotAttentionContext& context,
                                           const SlotMemory& state) {
   if (context.write_time) return written_once(inputs, context, state);
-  require_plain_allowed(kName, inputs.q.value());
   require(context.accumulate, kName,
           ": only weights that are fixed at write time can do without sums");
   const Device device = inputs.q.value().device();
@@ -302,7 +301,7 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
 
 SlotMemory slot_attention_memory(const SlotAttentionVariables& inputs,
                                  const SlotAttentionContext& context) {
-  require_plain_allowed(kName, inputs.k.value());
+  require_plain_allowed("slot attention over all keys", inputs.k.value());
   require(!inputs.value_logits.defined(), kName,
           ": a finished memory has one control; write keys and values to two memories");
   const Device device = inputs.k.value().device();
@@ -354,7 +353,7 @@ SlotMemory slot_attention_memory(const SlotAttentionVariables& inputs,
 
 Variable slot_attention_read(const SlotAttentionVariables& inputs, const SlotMemory& memory,
                              const SlotAttentionContext& context) {
-  require_plain_allowed(kName, inputs.q.value());
+  require_plain_allowed("slot attention over all keys", inputs.q.value());
   const Device device = inputs.q.value().device();
   const DType dtype = storage_type({inputs.q});
   Arrays arrays;

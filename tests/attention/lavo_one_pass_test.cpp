@@ -6,11 +6,9 @@
 #include <algorithm>
 #include <cctype>
 
-#include "attention/lavo/local_weight.h"
-#include "attention/primitives/block_attention.h"
 #include "attention/registry.h"
-#include "autograd/arithmetic.h"
 #include "core/error.h"
+#include "tests/attention/lavo_by_primitives.h"
 #include "tests/tensor_helpers.h"
 
 namespace linnet {
@@ -80,30 +78,6 @@ LavoPassVariables make_inputs(const Setting& s, DType dtype) {
   return x;
 }
 
-// What LavoMixer computes where the pass does not fit.
-LavoPassResult plain_path(const LavoPassVariables& x, const Setting& s) {
-  const LavoPassContext context = pass_context(s);
-  BlockAttentionContext block;
-  block.options.pattern = BlockPattern::band;
-  block.options.causal = true;
-  block.options.left = s.window - 1;
-  block.options.scale = context.options.scale;
-  block.segments = context.segments;
-  block.place.time_offset = s.time_offset;
-  block.bias_origin = s.window - 1;
-  const Variable local = block_attention({x.q, x.k, x.v, {}, {}, x.bias}, block);
-  OrthogonalMemoryContext memory;
-  memory.options.window = s.window;
-  memory.options.scale = context.options.scale;
-  memory.segments = context.segments;
-  memory.place.time_offset = s.time_offset;
-  const OrthogonalMemoryResult global = orthogonal_memory(x.q, local, x.basis, {}, memory);
-  const Variable weighted =
-      s.local_only ? multiply(local, Variable(local_weight(global.memory_tokens, local.value())))
-                   : scale(local, 0.5);
-  return {weighted_sum(weighted, 1, global.y, 0.5), global.carry};
-}
-
 void differentiate(const LavoPassResult& result, DType dtype) {
   const auto seed = [dtype](const Variable& x, const char* name) {
     return random_tensor(x.shape(), name, dtype);
@@ -116,7 +90,7 @@ void differentiate(const LavoPassResult& result, DType dtype) {
 void expect_plain_path(const Setting& s, DType dtype, double tolerance) {
   const LavoPassVariables x = make_inputs(s, dtype), expected_x = make_inputs(s, DType::f64);
   const LavoPassResult result = lavo_pass(x, pass_context(s));
-  const LavoPassResult expected = plain_path(expected_x, s);
+  const LavoPassResult expected = test::lavo_by_primitives(expected_x, pass_context(s));
   EXPECT_TRUE(close(result.y.value(), expected.y.value(), tolerance));
   EXPECT_TRUE(close(result.carry.completed.value(), expected.carry.completed.value(),
                     tolerance * static_cast<double>(s.T)));
@@ -166,9 +140,12 @@ TEST(OnePassOfLavo, RefusesWhatItCannotDo) {
   Setting s = kSettings[1];
   const int before = thread_count();
   set_thread_count(2);
-  EXPECT_TRUE(lavo_pass_fits(make_inputs({"", 64, 1, 1, 2, 3, 5}, DType::f32), {64}));
-  EXPECT_FALSE(lavo_pass_fits(make_inputs({"", 65, 1, 1, 2, 3, 5}, DType::f32), {65}));
-  EXPECT_FALSE(lavo_pass_fits(make_inputs({"", 64, 1, 1, 1, 3, 5}, DType::f32), {64}));
+  const auto fits = [](const Setting& setting) {
+    return lavo_pass_fits(make_inputs(setting, DType::f32), pass_context(setting));
+  };
+  EXPECT_TRUE(fits({"", 64, 1, 1, 2, 3, 5}));
+  EXPECT_FALSE(fits({"", 65, 1, 1, 2, 3, 5}));
+  EXPECT_FALSE(fits({"", 64, 1, 1, 1, 3, 5}));
   set_thread_count(before);
   s.window = 65;
   EXPECT_THROW(lavo_pass(make_inputs(s, DType::f32), pass_context(s)), Error);
@@ -178,6 +155,9 @@ TEST(OnePassOfLavo, RefusesWhatItCannotDo) {
   LavoPassVariables short_keys = make_inputs(kSettings[0], DType::f32);
   short_keys.k = Variable(random_tensor({1, 191, 2, 64}, "k", DType::f32));
   EXPECT_THROW(lavo_pass(short_keys, pass_context(kSettings[0])), Error);
+  LavoPassContext masked = pass_context(kSettings[1]);
+  masked.mask = Tensor::full({1, 1}, 1, DType::u8);
+  EXPECT_THROW(lavo_pass(make_inputs(kSettings[1], DType::f32), masked), Error);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "attention/primitives/cuda/block_attention_fast.h"
+#include "attention/primitives/cuda/block_attention_path.h"
 #include "attention/primitives/cuda/token_spans.h"
 #include "core/cuda/backend.h"
 
@@ -91,6 +93,19 @@ void check(const BlockAttentionTensors& in, const BlockAttentionContext& context
   check_tokens(context.positions, B, length, "positions");
 }
 
+// What block_attention_backward does, on tensor cores.
+void fast_backward(const BlockAttentionTensors& in, const BlockAttentionSetting& setting,
+                   const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
+                   const BlockAttentionTensors& d) {
+  using namespace block_attention_fast;
+  const Tensor y_dot_dy = Tensor::empty(log_sum_exp.shape(), DType::f32, y.device());
+  const Tensor aligned = is_aligned(dy) ? dy : dy.clone();
+  block_attention_fast::backward(
+      call_of(in, setting),
+      {reads(y), reads(aligned), pointer<const float>(log_sum_exp), pointer<float>(y_dot_dy),
+       writes(d.q), writes(d.k), writes(d.v), writes(d.past_k), writes(d.past_v), d.bias});
+}
+
 }  // namespace
 
 BlockAttentionTensors block_attention_tensors(const BlockAttentionVariables& inputs,
@@ -118,18 +133,25 @@ Variable block_attention(const BlockAttentionVariables& inputs,
   const int64_t B = in.q.size(0), length = in.q.size(1), H = in.q.size(2);
   const Tensor y = Tensor::empty({B, length, H, in.v.size(3)}, dtype, device);
   const Tensor log_sum_exp = Tensor::empty({B, length, H}, DType::f32, device);
-  block_attention_forward(in, setting, y, log_sum_exp);
+  const bool fast = block_attention_is_fast(context, in);
+  if (fast) {
+    using namespace block_attention_fast;
+    block_attention_fast::forward(call_of(in, setting), writes(y), pointer<float>(log_sum_exp));
+  } else {
+    block_attention_forward(in, setting, y, log_sum_exp);
+  }
   return record(
       "block_attention", y.to(inputs.q.dtype()),
       {inputs.q, inputs.k, inputs.v, inputs.past_k, inputs.past_v, inputs.bias},
-      [in, setting, y, log_sum_exp](Gradients& gradients) {
+      [in, setting, y, log_sum_exp, fast](Gradients& gradients) {
         const auto like = [](const Tensor& x) {
           return x.defined() ? Tensor::empty(x.shape(), x.dtype(), x.device()) : Tensor();
         };
         const BlockAttentionTensors d{
             like(in.q),      like(in.k),      like(in.v),
             like(in.past_k), like(in.past_v), gradients.wanted(5) ? like(in.bias) : Tensor()};
-        block_attention_backward(in, setting, y, log_sum_exp, gradients.output().to(y.dtype()), d);
+        const Tensor dy = gradients.output().to(y.dtype());
+        (fast ? fast_backward : block_attention_backward)(in, setting, y, log_sum_exp, dy, d);
         size_t input = 0;
         for (const Tensor* x : {&d.q, &d.k, &d.v, &d.past_k, &d.past_v, &d.bias}) {
           if (x->defined()) gradients.add(input, *x);

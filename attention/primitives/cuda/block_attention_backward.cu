@@ -205,19 +205,9 @@ void block_bias_gradient(const BlockProblem<T>& p, const Saved<T>& saved, const 
   const int64_t chunk = std::max<int64_t>(64, (tokens + 63) / 64);
   const int64_t chunks = (tokens + chunk - 1) / chunk;
   const Tensor sums = Tensor::empty({chunks, heads, count}, DType::f32, dbias.device());
-  const float* partial = pointer<float>(sums);
   launch(warps("block_bias_gradients", chunks * heads * count, 0), block_bias_gradients<T>, p,
          saved, chunk, pointer<float>(sums));
-  float* to = pointer<float>(dbias);
-  // A table that all heads share gets the sum over heads too.
-  const int64_t shared_by = p.bias_heads == 1 ? heads : 1;
-  for_each("block_attention", dbias.elements(), [=] __device__(int64_t i) {
-    float total = 0;
-    for (int64_t n = 0; n < chunks * shared_by; ++n) {
-      total += partial[n / shared_by * heads * count + n % shared_by * count + i];
-    }
-    to[i] = total;
-  });
+  sum_bias_partials(sums, dbias);
 }
 
 template <typename T>
@@ -238,6 +228,20 @@ void backward_typed(const BlockAttentionTensors& in, const BlockAttentionSetting
 }
 
 }  // namespace
+
+void block_attention_detail::sum_bias_partials(const Tensor& partial, const Tensor& dbias) {
+  const int64_t chunks = partial.size(0), heads = partial.size(1), count = partial.size(2);
+  const float* from = pointer<float>(partial);
+  float* to = pointer<float>(dbias);
+  const int64_t shared_by = dbias.size(0) == 1 ? heads : 1;
+  for_each("block_attention", dbias.elements(), [=] __device__(int64_t i) {
+    float total = 0;
+    for (int64_t n = 0; n < chunks * shared_by; ++n) {
+      total += from[n / shared_by * heads * count + n % shared_by * count + i];
+    }
+    to[i] = total;
+  });
+}
 
 void block_attention_backward(const BlockAttentionTensors& in, const BlockAttentionSetting& setting,
                               const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,

@@ -125,4 +125,8 @@ BlockProblem<T> problem_of(const BlockAttentionTensors& in, const BlockAttention
   return p;
 }
 
+// dbias [H or 1, count] from partial sums [., H, count], added in order; a table that all heads
+// share gets the sum over heads too.
+void sum_bias_partials(const Tensor& partial, const Tensor& dbias);
+
 }  // namespace linnet::cuda::block_attention_detail

@@ -4,6 +4,7 @@
 #include "attention/primitives/cuda/orthogonal_memory_fast.h"
 #include "attention/primitives/cuda/orthogonal_memory_path.h"
 #include "attention/primitives/cuda/orthogonal_memory_pieces.h"
+#include "attention/primitives/cuda/orthogonal_memory_step.h"
 #include "core/cuda/elementwise.h"
 #include "core/error.h"
 
@@ -145,6 +146,10 @@ OrthogonalMemorySaved orthogonal_memory_forward(const OrthogonalMemoryContext& c
   const Sizes sizes = sizes_of(context, in);
   if (orthogonal_memory_is_fast(context, in)) {
     return fast_forward(context, in, y, state_out, memory_tokens);
+  }
+  if (is_orthogonal_memory_step(context, in)) {
+    orthogonal_memory_step(context, in, y, state_out, memory_tokens);
+    return {};
   }
   const Plan plan = plan_of(context, in, sizes, memory_tokens, state_out.counts);
   const Tensor sums = sums_of(context, in, sizes, plan, {state_out.completed, state_out.partial});

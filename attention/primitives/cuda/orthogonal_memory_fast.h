@@ -69,6 +69,9 @@ void causal_forward(const Forward& call);
 
 struct Backward : Inputs {
   Reads dy;
+  // How much of what was read is in y, and of the token's own code: where the memory is not empty,
+  // and where it is.
+  float share = 1, code_share = 0, empty_code_share = 0;
   const int64_t* tokens = nullptr;  // these two as forward left them
   Saved saved;
   const float* dcompleted_out = nullptr;  // [B,H,r]; may be null: zeros

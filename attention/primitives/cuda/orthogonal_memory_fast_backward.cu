@@ -41,39 +41,14 @@ struct Layout {
   uint32_t* flags;          // two chunks by turns
 };
 
-// Projections of a warp's tokens: of q and dy in registers, of f to `sums`.
-template <int D>
-__device__ __forceinline__ void project(const Layout<D>& shared, int64_t on, int warp, int lane,
-                                        ResultFragment (&queries)[D / 8],
-                                        ResultFragment (&outputs)[D / 8]) {
-  constexpr int kStride = Layout<D>::kStride;
-  project_codes<D>(shared.f + on, shared.basis, shared.sums, warp, lane);
-  TokenRows<D> query_rows, output_rows;
-  query_rows.load(shared.q + on, warp, lane);
-  output_rows.load(shared.dy + on, warp, lane);
-#pragma unroll
-  for (int j = 0; j < D / 16; ++j) {
-#pragma unroll
-    for (int i = 0; i < D / 16; ++i) {
-      const RightFragments basis =
-          load_right_transposed(shared.basis + j * 16 * kStride + i * 16, kStride, lane);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        multiply(query_rows.parts[i], basis.halves[half], queries[2 * j + half]);
-        multiply(output_rows.parts[i], basis.halves[half], outputs[2 * j + half]);
-      }
-    }
-  }
-}
-
 // Through the reads of the tokens of rows lane / 4 + 8 half: p * m and dP to their tiles, dm in the
 // place of the sums. factor is 1 / n, 0 where the memory is empty.
 template <int D>
 __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp, int lane,
-                                               int half, int rank, float factor, float scale,
+                                               int half, float factor, const Backward& a,
                                                const ResultFragment (&queries)[D / 8],
                                                const ResultFragment (&outputs)[D / 8]) {
-  const SoftMax<D> soft_max(shared.sums, warp, lane, half, rank, scale * factor, queries);
+  const SoftMax<D> soft_max(shared.sums, warp, lane, half, a.rank, a.scale * factor, queries);
   float total = 0, along = 0;
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
@@ -87,7 +62,7 @@ __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp
     }
   }
   const float norm = 1 / sum_of_row(total);
-  along = sum_of_row(along) * norm;
+  along = sum_of_row(along) * norm * a.share;
   __syncwarp();  // sums are read again, not kept: registers
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
@@ -95,13 +70,14 @@ __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp
     float weights[2], gradients[2];
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
-      const float mean = factor * sum.values[odd], u = outputs[j].values[2 * half + odd];
+      const float mean = factor * sum.values[odd];
+      const float u = a.share * outputs[j].values[2 * half + odd];
       const float p =
           norm * soft_max.weight(sum.values[odd], queries[j].values[2 * half + odd], j, odd);
       const float da = p * (mean * u - along);
-      weights[odd] = p * mean;
-      gradients[odd] = scale * mean * da;
-      sum.values[odd] = factor * (p * u + scale * queries[j].values[2 * half + odd] * da);
+      weights[odd] = a.share * p * mean;
+      gradients[odd] = a.scale * mean * da;
+      sum.values[odd] = factor * (p * u + a.scale * queries[j].values[2 * half + odd] * da);
     }
     const int at = (warp * 16 + half * 8 + lane / 4) * Layout<D>::kStride + 8 * j + lane % 4 * 2;
     *reinterpret_cast<uint32_t*>(shared.weights + at) = pack(weights[0], weights[1]);
@@ -140,11 +116,13 @@ struct RunningGradients {
   }
 };
 
-// dQ and dF of a warp's tokens, by way of its rows of `gradients`; dC goes to `weights`.
+// dQ and dF of a warp's tokens, by way of its rows of `gradients`; dC goes to `weights`. dF begins
+// with a share of dY, for the row lane / 4 and the row 8 after.
 template <int D>
-__device__ __forceinline__ void expand(const Layout<D>& shared, int warp, int lane,
-                                       TilePlace<kernel_bf16> queries,
-                                       TilePlace<kernel_bf16> codes) {
+__device__ __forceinline__ void expand_gradients(const Layout<D>& shared, const kernel_bf16* dy,
+                                                 const float (&shares)[2], int warp, int lane,
+                                                 TilePlace<kernel_bf16> queries,
+                                                 TilePlace<kernel_bf16> codes) {
   constexpr int kStride = Layout<D>::kStride;
   kernel_bf16* own = shared.gradients + warp * 16 * kStride;
   TokenRows<D> query_rows, code_rows;
@@ -163,7 +141,15 @@ __device__ __forceinline__ void expand(const Layout<D>& shared, int warp, int la
   }
 #pragma unroll 1  // registers
   for (int j = 0; j < D / 16; ++j) {
-    ResultFragment dq[2] = {}, df[2] = {};
+    ResultFragment dq[2] = {}, df[2];
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const auto* pair =
+          reinterpret_cast<const uint32_t*>(dy + (warp * 16 + part % 2 * 8 + lane / 4) * kStride +
+                                            16 * j + part / 2 * 8 + lane % 4 * 2);
+      df[part / 2].values[part % 2 * 2] = shares[part % 2] * low_of(*pair);
+      df[part / 2].values[part % 2 * 2 + 1] = shares[part % 2] * high_of(*pair);
+    }
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
       const RightFragments basis =
@@ -231,24 +217,40 @@ __global__ __launch_bounds__(kTileThreads, 2) void orthogonal_memory_fast_backwa
     if (number > 0) begin(number - 1);
 
     ResultFragment queries[D / 8] = {}, outputs[D / 8] = {};
-    project<D>(shared, on, warp, lane, queries, outputs);
+    {
+      TokenRows<D> query_rows, output_rows, code_rows;
+      code_rows.load(shared.f + on, warp, lane);
+      project_codes<D>(code_rows, shared.basis, shared.sums, warp, lane);
+      query_rows.load(shared.q + on, warp, lane);
+      output_rows.load(shared.dy + on, warp, lane);
+#pragma unroll
+      for (int j = 0; j < D / 16; ++j) {
+        visit_basis<D>(shared.basis, lane, j, [&](int i, const RightFragment& right, int half) {
+          multiply(query_rows.parts[i], right, queries[2 * j + half]);
+          multiply(output_rows.parts[i], right, outputs[2 * j + half]);
+        });
+      }
+    }
     __syncthreads();  // the codes are there
     if (has_number) before.walk(chunk, shared.sums + thread, kStride);
     __syncthreads();  // what tokens read is there
+    float shares[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int t = warp * 16 + half * 8 + lane / 4;
       const int64_t seen = t < chunk.length ? a.tokens[row * time + token + t] : 0;
-      read_gradients<D>(shared, warp, lane, half, a.rank,
-                        seen > 0 ? 1 / static_cast<float>(seen) : 0.0f, a.scale, queries, outputs);
+      shares[half] = seen > 0 ? a.code_share : a.empty_code_share;
+      read_gradients<D>(shared, warp, lane, half, seen > 0 ? 1 / static_cast<float>(seen) : 0.0f, a,
+                        queries, outputs);
     }
     __syncthreads();  // dm, p * m and dP are there
     if (has_number) running.walk(chunk, shared.sums + thread, kStride);
     dbasis.template add<false>(shared.weights, shared.dy + on);
     dbasis.template add<false>(shared.gradients, shared.q + on);
     __syncthreads();  // dC is there; nobody reads the tiles any more
-    expand<D>(shared, warp, lane, {a.dq, a.query_mask, row, token + warp * 16, head, 0},
-              {a.df, a.code_mask, row, token + warp * 16, head, 0});
+    expand_gradients<D>(shared, shared.dy + on, shares, warp, lane,
+                        {a.dq, a.query_mask, row, token + warp * 16, head, 0},
+                        {a.df, a.code_mask, row, token + warp * 16, head, 0});
     __syncthreads();  // dC is there in bf16
     dbasis.template add<false>(shared.weights, shared.f + on);
   }

@@ -33,84 +33,6 @@ struct Layout {
   uint32_t* flags;     // two chunks by turns
 };
 
-// Projections of a warp's tokens: of q in registers, of f to `sums`.
-template <int D>
-__device__ __forceinline__ void project(const Layout<D>& shared, const kernel_bf16* q,
-                                        const kernel_bf16* f, int warp, int lane,
-                                        ResultFragment (&queries)[D / 8]) {
-  constexpr int kStride = Layout<D>::kStride;
-  constexpr bool kTogether = D < 128;  // registers
-  TokenRows<D> query_rows, code_rows;
-  if constexpr (kTogether) {
-    code_rows.load(f, warp, lane);
-  } else {
-    project_codes<D>(f, shared.basis, shared.sums, warp, lane);
-  }
-  query_rows.load(q, warp, lane);
-#pragma unroll
-  for (int j = 0; j < D / 16; ++j) {
-    ResultFragment codes[2] = {};
-#pragma unroll
-    for (int i = 0; i < D / 16; ++i) {
-      const RightFragments basis =
-          load_right_transposed(shared.basis + j * 16 * kStride + i * 16, kStride, lane);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        multiply(query_rows.parts[i], basis.halves[half], queries[2 * j + half]);
-        if constexpr (kTogether) multiply(code_rows.parts[i], basis.halves[half], codes[half]);
-      }
-    }
-    if constexpr (kTogether) store_codes<D>(codes, shared.sums, warp, lane, j);
-  }
-}
-
-// Projected queries become the weights with which rows of the basis are added, of row lane / 4 + 8
-// half; factor is 1 over the number of tokens that were summed.
-template <int D>
-__device__ __forceinline__ void weigh(float* sums, int warp, int lane, int half, int rank,
-                                      float factor, float scale, ResultFragment (&queries)[D / 8]) {
-  const SoftMax<D> soft_max(sums, warp, lane, half, rank, scale * factor, queries);
-  float total = 0;
-#pragma unroll
-  for (int j = 0; j < D / 8; ++j) {
-    const Pair sum = *results_at<D>(sums, warp, lane, half, j);
-#pragma unroll
-    for (int odd = 0; odd < 2; ++odd) {
-      float& weight = queries[j].values[2 * half + odd];
-      weight = soft_max.weight(sum.values[odd], weight, j, odd);
-      total += weight;
-      weight *= factor * sum.values[odd];
-    }
-  }
-  const float norm = 1 / sum_of_row(total);
-#pragma unroll
-  for (int j = 0; j < D / 8; ++j) {
-#pragma unroll
-    for (int odd = 0; odd < 2; ++odd) queries[j].values[2 * half + odd] *= norm;
-  }
-}
-
-// out = weights B.
-template <int D>
-__device__ __forceinline__ void expand(const ResultFragment (&weights)[D / 8],
-                                       const kernel_bf16* basis, int lane,
-                                       ResultFragment (&out)[D / 8]) {
-  constexpr int kStride = Layout<D>::kStride;
-  LeftFragment lefts[D / 16];
-#pragma unroll
-  for (int i = 0; i < D / 16; ++i) lefts[i] = as_left(weights[2 * i], weights[2 * i + 1]);
-#pragma unroll
-  for (int j = 0; j < D / 16; ++j) {
-#pragma unroll
-    for (int i = 0; i < D / 16; ++i) {
-      const RightFragments right = load_right(basis + i * 16 * kStride + j * 16, kStride, lane);
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        multiply(lefts[i], right.halves[half], out[2 * j + half]);
-    }
-  }
-}
-
 template <int D>
 __global__ __launch_bounds__(kTileThreads,
                              D < 128 ? 3 : 1) void orthogonal_memory_fast_forward(Forward a) {
@@ -156,7 +78,16 @@ __global__ __launch_bounds__(kTileThreads,
     if (token + kChunk < time) begin(token + kChunk);
 
     ResultFragment queries[D / 8] = {};
-    project<D>(shared, shared.q + on, shared.f + on, warp, lane, queries);
+    TokenRows<D> query_rows, code_rows;
+    code_rows.load(shared.f + on, warp, lane);
+    if constexpr (D < 128) {
+      query_rows.load(shared.q + on, warp, lane);
+      project<D>(query_rows, code_rows, shared.basis, shared.sums, warp, lane, queries);
+    } else {  // in two readings of the basis: registers
+      project_codes<D>(code_rows, shared.basis, shared.sums, warp, lane);
+      query_rows.load(shared.q + on, warp, lane);
+      project_queries<D>(query_rows, shared.basis, lane, queries);
+    }
     __syncthreads();  // the codes are there
     if (has_number) {
       float* saved = a.saved.sums + ((row * chunks + number) * heads + head) * 2 * a.rank + thread;

@@ -172,23 +172,58 @@ struct TokenRows {
   }
 };
 
+// Calls products(i, right, half) for rows 16 j + 8 half to 16 j + 8 half + 7 of the basis and its
+// columns 16 i to 16 i + 15.
+template <int D, typename Products>
+__device__ __forceinline__ void visit_basis(const kernel_bf16* basis, int lane, int j,
+                                            const Products& products) {
+  constexpr int kStride = D + kPadding;
+#pragma unroll
+  for (int i = 0; i < D / 16; ++i) {
+    const RightFragments right =
+        load_right_transposed(basis + j * 16 * kStride + i * 16, kStride, lane);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) products(i, right.halves[half], half);
+  }
+}
+
 // Projections F B^T of a warp's tokens to `sums`, by themselves: fewer registers.
 template <int D>
-__device__ __forceinline__ void project_codes(const kernel_bf16* f, const kernel_bf16* basis,
+__device__ __forceinline__ void project_codes(const TokenRows<D>& rows, const kernel_bf16* basis,
                                               float* sums, int warp, int lane) {
-  constexpr int kStride = D + kPadding;
-  TokenRows<D> rows;
-  rows.load(f, warp, lane);
 #pragma unroll 1
   for (int j = 0; j < D / 16; ++j) {
     ResultFragment codes[2] = {};
+    visit_basis<D>(basis, lane, j, [&](int i, const RightFragment& right, int half) {
+      multiply(rows.parts[i], right, codes[half]);
+    });
+    store_codes<D>(codes, sums, warp, lane, j);
+  }
+}
+// Those of queries, Q B^T, in registers.
+template <int D>
+__device__ __forceinline__ void project_queries(const TokenRows<D>& rows, const kernel_bf16* basis,
+                                                int lane, ResultFragment (&queries)[D / 8]) {
 #pragma unroll
-    for (int i = 0; i < D / 16; ++i) {
-      const RightFragments right =
-          load_right_transposed(basis + j * 16 * kStride + i * 16, kStride, lane);
+  for (int j = 0; j < D / 16; ++j) {
+    visit_basis<D>(basis, lane, j, [&](int i, const RightFragment& right, int half) {
+      multiply(rows.parts[i], right, queries[2 * j + half]);
+    });
+  }
+}
+// Both in one reading of the basis.
+template <int D>
+__device__ __forceinline__ void project(const TokenRows<D>& query_rows,
+                                        const TokenRows<D>& code_rows, const kernel_bf16* basis,
+                                        float* sums, int warp, int lane,
+                                        ResultFragment (&queries)[D / 8]) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) multiply(rows.parts[i], right.halves[half], codes[half]);
-    }
+  for (int j = 0; j < D / 16; ++j) {
+    ResultFragment codes[2] = {};
+    visit_basis<D>(basis, lane, j, [&](int i, const RightFragment& right, int half) {
+      multiply(query_rows.parts[i], right, queries[2 * j + half]);
+      multiply(code_rows.parts[i], right, codes[half]);
+    });
     store_codes<D>(codes, sums, warp, lane, j);
   }
 }
@@ -233,6 +268,54 @@ struct SoftMax {
     return inside ? factor * sum * projection : -std::numeric_limits<float>::infinity();
   }
 };
+
+// Projected queries become the weights with which rows of the basis are added, of row lane / 4 + 8
+// half; factor is 1 over the number of tokens that were summed.
+template <int D>
+__device__ __forceinline__ void weigh(float* sums, int warp, int lane, int half, int rank,
+                                      float factor, float scale, ResultFragment (&queries)[D / 8]) {
+  const SoftMax<D> soft_max(sums, warp, lane, half, rank, scale * factor, queries);
+  float total = 0;
+#pragma unroll
+  for (int j = 0; j < D / 8; ++j) {
+    const Pair sum = *results_at<D>(sums, warp, lane, half, j);
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      float& weight = queries[j].values[2 * half + odd];
+      weight = soft_max.weight(sum.values[odd], weight, j, odd);
+      total += weight;
+      weight *= factor * sum.values[odd];
+    }
+  }
+  const float norm = 1 / sum_of_row(total);
+#pragma unroll
+  for (int j = 0; j < D / 8; ++j) {
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) queries[j].values[2 * half + odd] *= norm;
+  }
+}
+
+// out += weights B.
+template <int D>
+__device__ __forceinline__ void expand(const ResultFragment (&weights)[D / 8],
+                                       const kernel_bf16* basis, int lane,
+                                       ResultFragment (&out)[D / 8]) {
+  constexpr int kStride = D + kPadding;
+  LeftFragment lefts[D / 16];
+#pragma unroll
+  for (int i = 0; i < D / 16; ++i) lefts[i] = as_left(weights[2 * i], weights[2 * i + 1]);
+#pragma unroll
+  for (int j = 0; j < D / 16; ++j) {
+#pragma unroll
+    for (int i = 0; i < D / 16; ++i) {
+      const RightFragments right = load_right(basis + i * 16 * kStride + j * 16, kStride, lane);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        multiply(lefts[i], right.halves[half], out[2 * j + half]);
+      }
+    }
+  }
+}
 
 // Calls run with the width, as a constant, of the narrowest tiles for heads of this width.
 template <int widest, typename Run>

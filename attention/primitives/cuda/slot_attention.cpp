@@ -1,7 +1,9 @@
 // Slot attention on a CUDA device: in which order the steps are taken.
 #include "attention/primitives/cuda/slot_attention.h"
 
+#include "attention/primitives/cuda/slot_attention_fast.h"
 #include "attention/primitives/cuda/slot_attention_kernels.h"
+#include "attention/primitives/cuda/slot_attention_path.h"
 #include "attention/primitives/cuda/slot_attention_step.h"
 
 namespace linnet::cuda {
@@ -63,11 +65,70 @@ Tensor slots_like(const Tensor& sequence, int64_t N) {
                        sequence.device());
 }
 
+template <typename E>
+SequenceView<E> view_of(const Tensor& x) {
+  return {pointer<E>(x), x.size(0), x.size(1), x.size(2), x.size(3)};
+}
+
+template <typename E>
+SlotAttentionState<E> state_of(const SlotTensors& x) {
+  return {pointer_or_null<E>(x.keys), pointer_or_null<E>(x.values),
+          pointer_or_null<typename SlotAttentionState<E>::Mass>(x.mass)};
+}
+
+void fast_causal_forward(const SlotAttentionContext& context, const SlotTensors& in,
+                         const SlotTensors& end, const Tensor& o) {
+  slot_attention_fast::Forward call;
+  call.options = context.options;
+  call.q = view_of<const kernel_bf16>(in.q);
+  call.k = view_of<const kernel_bf16>(in.k);
+  call.v = view_of<const kernel_bf16>(in.v);
+  call.logits = view_of<const kernel_bf16>(in.logits);
+  call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
+  call.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
+  call.state_in = state_of<const float>(in);
+  call.state_out = state_of<float>(end);
+  call.o = view_of<kernel_bf16>(o);
+  slot_attention_fast::causal_forward(call);
+}
+
+void fast_causal_backward(const SlotAttentionContext& context, const SlotTensors& in,
+                          const SlotTensors& end, const Tensor& given, const SlotTensors& dend,
+                          const SlotTensors& d) {
+  const Tensor d_o = slot_attention_fast::is_aligned(given) ? given : given.clone();
+  const Tensor dsums = slot_sums_gradient(
+      context.options, {end.keys, end.values, dend.keys, dend.values}, dend.mass);
+  slot_attention_fast::Backward call;
+  call.device = d_o.device();
+  call.options = context.options;
+  call.q = view_of<const kernel_bf16>(in.q);
+  call.k = view_of<const kernel_bf16>(in.k);
+  call.v = view_of<const kernel_bf16>(in.v);
+  call.logits = view_of<const kernel_bf16>(in.logits);
+  call.d_o = view_of<const kernel_bf16>(d_o);
+  call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
+  call.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
+  call.state_in = state_of<const float>(in);
+  call.dkeys_out = pointer_or_null<const float>(dend.keys);
+  call.dvalues_out = pointer_or_null<const float>(dend.values);
+  call.dsums = pointer<float>(dsums);
+  call.dq = view_of<kernel_bf16>(d.q);
+  call.dk = view_of<kernel_bf16>(d.k);
+  call.dv = view_of<kernel_bf16>(d.v);
+  call.dlogits = view_of<kernel_bf16>(d.logits);
+  call.dkeys_in = pointer_or_null<float>(d.keys);
+  call.dvalues_in = pointer_or_null<float>(d.values);
+  slot_attention_fast::causal_backward(call);
+  if (!d.mass.defined()) return;
+  slot_mass_gradient(context.options, {in.keys, in.values, d.keys, d.values}, dsums, d.mass);
+}
+
 }  // namespace
 
 void slot_attention_causal_forward(const SlotAttentionContext& context, const SlotTensors& in,
                                    const SlotTensors& end, const Tensor& o) {
   if (is_slot_attention_step(context, in)) return slot_attention_step(context, in, end, o);
+  if (slot_attention_is_fast(context, in)) return fast_causal_forward(context, in, end, o);
   const int64_t N = in.logits.size(3);
   const SlotSequences rows = rows_of(in.q, N);
   const SlotWeights weights = slot_weights(context, rows, in.logits, in.mass, end.mass);
@@ -90,6 +151,9 @@ void slot_attention_causal_forward(const SlotAttentionContext& context, const Sl
 void slot_attention_causal_backward(const SlotAttentionContext& context, const SlotTensors& in,
                                     const SlotTensors& end, const Tensor& d_o,
                                     const SlotTensors& dend, const SlotTensors& d) {
+  if (slot_attention_backward_is_fast(context, in)) {
+    return fast_causal_backward(context, in, end, d_o, dend, d);
+  }
   const int64_t N = in.logits.size(3);
   const SlotSequences rows = rows_of(in.q, N);
   const SlotWeights weights = slot_weights(context, rows, in.logits, in.mass, {});

@@ -2,109 +2,15 @@
 // all gradients, f32 and bf16; carried tokens and masks.
 #include "attention/primitives/block_attention.h"
 
-#include "tests/cuda_helpers.h"
+#include "tests/attention/cuda/block_attention_problem.h"
 
 namespace linnet {
 namespace {
 
+using namespace test::block_attention_problem;
 using test::ids;
 using test::kGpu;
 using test::random_tensor;
-
-struct Sizes {
-  int64_t B = 2, Tq = 37, Tk = 37, H = 4, G = 2, K = 5, V = 7, P = 0;
-};
-
-// Host tensors; sequences in f64.
-struct Problem {
-  Sizes s;
-  BlockAttentionContext context;
-  Tensor q, k, v, past_k, past_v, bias, dy;
-
-  explicit Problem(const Sizes& sizes) : s(sizes) {
-    q = random_tensor({s.B, s.Tq, s.H, s.K}, "q");
-    k = random_tensor({s.B, s.Tk, s.G, s.K}, "k");
-    v = random_tensor({s.B, s.Tk, s.G, s.V}, "v");
-    dy = random_tensor({s.B, s.Tq, s.H, s.V}, "dy");
-    if (s.P > 0) {
-      past_k = random_tensor({s.B, s.P, s.G, s.K}, "past_k");
-      past_v = random_tensor({s.B, s.P, s.G, s.V}, "past_v");
-    }
-    context.options.scale = 0.6;
-  }
-  void band(bool causal, int64_t left, int64_t right = 0) {
-    context.options.pattern = BlockPattern::band;
-    context.options.causal = causal;
-    context.options.left = left;
-    context.options.right = right;
-  }
-  void blocks(bool causal, int64_t block) {
-    context.options.pattern = BlockPattern::blocks;
-    context.options.causal = causal;
-    context.options.block = block;
-  }
-  void add_bias(int64_t heads, int64_t before, int64_t after) {
-    bias = random_tensor({heads, before + after + 1}, "bias");
-    context.bias_origin = before;
-  }
-  // Documents of odd lengths; the first of a row continues at `start`.
-  void cut(int32_t start) {
-    std::vector<int32_t> segments, positions;
-    for (int64_t b = 0; b < s.B; ++b) {
-      for (int64_t t = 0; t < s.Tq; ++t) {
-        const int64_t first = b == 0 ? (t < 11 ? 0 : t < 12 ? 11 : 12) : (t < 34 ? 0 : 34);
-        segments.push_back(static_cast<int32_t>(first + 3 * b));
-        positions.push_back(static_cast<int32_t>(t - first) + (first == 0 ? start : 0));
-      }
-    }
-    context.segments = ids(segments, {s.B, s.Tq});
-    context.positions = ids(positions, {s.B, s.Tq});
-  }
-  // Masks of every kind, with NaN behind them.
-  void mask() {
-    const auto punch = [&](int64_t T, int64_t period, std::initializer_list<Tensor> sequences) {
-      std::vector<uint8_t> valid(static_cast<size_t>(s.B * T), 1);
-      for (size_t i = 1; i < valid.size(); i += static_cast<size_t>(period)) valid[i] = 0;
-      for (const Tensor& x : sequences) {
-        const int64_t width = x.elements() / (s.B * T);
-        for (int64_t i = 0; i < x.elements(); ++i) {
-          if (valid[i / width] == 0) x.data<double>()[i] = std::nan("");
-        }
-      }
-      return Tensor::from(valid, {s.B, T});
-    };
-    context.query_mask = punch(s.Tq, 4, {q, dy});
-    context.key_mask = punch(s.Tk, 3, {k, v});
-    if (s.P > 0) context.past_mask = punch(s.P, 2, {past_k, past_v});
-  }
-  void drop(double probability) {
-    context.options.dropout = probability;
-    context.options.dropout_key = RandomKey{3, 4, 5};
-    context.place.examples = Tensor::from(std::vector<int64_t>(s.B, 17), {s.B});
-  }
-};
-
-// y, then the gradients of all defined inputs, on the host.
-std::vector<Tensor> results(const Problem& p, DType rounded, DType dtype, Device device) {
-  std::vector<Variable> in;
-  for (const Tensor* x : {&p.q, &p.k, &p.v, &p.past_k, &p.past_v, &p.bias}) {
-    in.push_back(x->defined() ? Variable(x->to(rounded).to(dtype).to(device), true) : Variable());
-  }
-  BlockAttentionContext context = p.context;
-  for (Tensor* x : {&context.query_mask, &context.key_mask, &context.past_mask, &context.segments,
-                    &context.positions, &context.place.examples, &context.times}) {
-    if (x->defined()) *x = x->to(device);
-  }
-  const Variable y = block_attention({in[0], in[1], in[2], in[3], in[4], in[5]}, context);
-  EXPECT_EQ(y.dtype(), dtype);
-  EXPECT_EQ(y.value().device(), device);
-  backward({y}, {p.dy.to(rounded).to(dtype).to(device)});
-  std::vector<Tensor> out{y.value().to(Device{})};
-  for (const Variable& x : in) {
-    if (x.defined()) out.push_back(x.grad().to(Device{}));
-  }
-  return out;
-}
 
 // `single`: the largest relative error in f32.
 void expect_as_on_the_cpu(const Problem& p, const std::string& what, double single = 3e-6) {

@@ -5,6 +5,7 @@
 
 #include "attention/primitives/carry.h"
 #include "attention/primitives/linear_attention.h"
+#include "attention/primitives/orthogonal_memory.h"
 #include "attention/primitives/slot_attention.h"
 #include "core/cuda/cuda_device.h"
 #include "core/cuda/graph.h"
@@ -280,6 +281,56 @@ TEST(CudaStep, SlotAttention) {
   expect_that_of_the_sequence("relu", problem(false, true), slot_call(options));
 }
 
+// Its counts are not differentiable; the sequence begins in the middle of a window.
+Call memory_call(const OrthogonalMemoryOptions& options, bool carries) {
+  return [options, carries](const std::vector<Variable>& in, const std::vector<Variable>& state,
+                            const Tensor& mask) {
+    const Device device = in[0].value().device();
+    OrthogonalMemoryContext context;
+    context.options = options;
+    context.query_mask = context.code_mask = mask;
+    OrthogonalMemoryCarry carry;
+    int64_t seen = 0;
+    if (!state.empty()) {
+      carry = {state[0], state[1],
+               Tensor::from(std::vector<int64_t>{4, 1, 4, 2}, {kRows, 2}).to(device)};
+      if (state.size() > 2) carry.counts = state[2].value();
+    }
+    if (state.size() > 3) seen = state[3].size(0);
+    std::vector<int32_t> positions;
+    for (int64_t i = 0; i < kRows * in[0].size(1); ++i) {
+      const int64_t t = i % in[0].size(1) + seen;
+      positions.push_back(static_cast<int32_t>(t + (carries ? 2 : 0)));
+    }
+    context.positions = test::ids(positions, {kRows, in[0].size(1)}).to(device);
+    const Variable basis(random_tensor({2, 7, 37}, "basis")
+                             .to(in[0].dtype() == DType::f64 ? DType::f64 : DType::f32)
+                             .to(device));
+    const OrthogonalMemoryResult result = orthogonal_memory(in[0], in[1], basis, carry, context);
+    const Variable length(Tensor::zeros({seen + in[0].size(1)}, DType::i32));
+    return Answer{
+        result.y,
+        {result.carry.completed, result.carry.partial, Variable(result.carry.counts), length}};
+  };
+}
+
+TEST(CudaStep, OrthogonalMemory) {
+  const auto problem = [](bool carries, bool masked) {
+    Problem p{
+        {random_tensor({kRows, kTokens, 2, 37}, "q"), random_tensor({kRows, kTokens, 2, 37}, "f")},
+        {random_tensor({kRows, 2, 7}, "completed"), random_tensor({kRows, 2, 7}, "partial")}};
+    if (!carries) p.state.clear();
+    p.masked = masked;
+    return p;
+  };
+  const OrthogonalMemoryOptions windows{MemoryScope::completed_windows, 3, 0.8, false};
+  const OrthogonalMemoryOptions prefix{MemoryScope::prefix, 0, 0.8, false};
+  expect_that_of_the_sequence("windows", problem(true, true), memory_call(windows, true));
+  expect_that_of_the_sequence("windows from the start", problem(false, false),
+                              memory_call(windows, false));
+  expect_that_of_the_sequence("prefix", problem(true, true), memory_call(prefix, true));
+}
+
 // Operations on the device that `work` takes.
 size_t operations_of(const std::function<void()>& work) {
   return cuda::Graph(cuda::make_graph_memory(0), work).operations();
@@ -300,6 +351,11 @@ TEST(CudaStep, OneTokenIsOneLaunch) {
               dtype == DType::f32 ? 1 : 2);
     const SlotMemory memory = slot_attention_causal({q, k, v, logits}, {}).state;
     EXPECT_EQ(operations_of([&] { slot_attention_causal({q, k, v, logits}, {}, memory); }), 1);
+    OrthogonalMemoryContext context;
+    context.options.window = 3;
+    const Variable basis(random_tensor({2, 5, 8}, "basis").to(DType::f32).to(kGpu));
+    const OrthogonalMemoryCarry carry = orthogonal_memory(q, k, basis, {}, context).carry;
+    EXPECT_EQ(operations_of([&] { orthogonal_memory(q, k, basis, carry, context); }), 1);
   }
 }
 

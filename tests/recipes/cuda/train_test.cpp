@@ -109,8 +109,8 @@ TEST_F(CudaTraining, BackendChoosesTheKernels) {
   EXPECT_EQ(series("tensor_cores", "loss"), series("auto", "loss"));
   EXPECT_NE(series("plain", "loss"), series("auto", "loss"));  // rounds elsewhere
   const std::string refused = test::message_of<UsageError>(
-      [&] { run(with("tensor_cores", "{name: softmax}"), "softmax", "auto", kGpu); });
-  EXPECT_THAT(refused, ::testing::HasSubstr("block attention has no kernels on tensor cores"));
+      [&] { run(with("tensor_cores", "{name: softmax, dropout: 0.1}"), "softmax", "auto", kGpu); });
+  EXPECT_THAT(refused, ::testing::HasSubstr("do not cover dropout of weights"));
   EXPECT_THAT(test::message_of<UsageError>(
                   [&] { run(with("tensor_cores", "{name: linear}"), "cpu", "auto", Device{}); }),
               ::testing::HasSubstr("needs a CUDA device, and this runs on cpu"));

@@ -1,0 +1,190 @@
+// Backward of block attention on tensor cores: the gradients of keys and values; its bytes and
+// operations are in block_attention_fast_queries.cu, whose y . dy it reads.
+//
+// A block has 64 keys of one key head; past them stream, one query head after another, the queries
+// that see one of them, with their dy. Of a tile a warp makes, for its 16 keys, the transposes
+//   p^T and ds^T = p^T (v dy^T - y . dy),   dv += p^T dy,   dk += scale ds^T q
+// so that every number of dk and dv has one warp that adds it up, in a fixed order.
+#include "attention/primitives/cuda/block_attention_fast_tiles.h"
+
+namespace linnet::cuda::block_attention_fast {
+namespace {
+
+using namespace block_attention_fast_detail;
+
+struct KeyArguments {
+  Call call;
+  Reads dy;
+  const float *log_sum_exp, *y_dot_dy;
+  Writes dk, dv, dpast_k, dpast_v;
+};
+
+// The values of the widest heads stay in shared memory, for want of registers.
+template <int D>
+inline constexpr bool kHoldsValues = D < 128;
+
+template <int D>
+struct KeyLayout : Stages<D> {
+  __host__ __device__ explicit KeyLayout(SharedArena& arena)
+      : Stages<D>(arena),
+        all(arena.take<float>(size_t{4} * kTileRows)),
+        values(arena.take<kernel_bf16>(kHoldsValues<D> ? 0 : size_t{kTileRows} * this->kStride)) {}
+  // Of the queries of streamed tile n: log-sum-exps in units of log 2, then y . dy.
+  __device__ __forceinline__ float* statistics(int n) const { return all + n % 2 * 2 * kTileRows; }
+  // Where the block's own values are copied to.
+  __device__ __forceinline__ kernel_bf16* own_values() const {
+    return kHoldsValues<D> ? this->tile(1, 1) : values;
+  }
+  float* all;
+  kernel_bf16* values;
+};
+
+// A warp's 16 keys.
+template <int D>
+struct Source {
+  LeftFragment k[D / 16], v[kHoldsValues<D> ? D / 16 : 1];
+  const kernel_bf16* values;  // of the warp
+  ResultFragment dk[D / 8] = {}, dv[D / 8] = {};
+
+  __device__ __forceinline__ void load(const KeyLayout<D>& shared, int warp, int lane) {
+    load_rows<D>(shared.tile(1, 0), warp, lane, k);
+    values = shared.own_values() + warp * 16 * Stages<D>::kStride;
+    if constexpr (kHoldsValues<D>) load_rows<D>(shared.own_values(), warp, lane, v);
+  }
+  __device__ __forceinline__ LeftFragment value(int i, int lane) const {
+    if constexpr (kHoldsValues<D>) return v[i];
+    return load_left(values + i * 16, Stages<D>::kStride, lane);
+  }
+
+  // Adds N queries, whose logits are in x.
+  template <int N>
+  __device__ __forceinline__ void add(const Logits& logits, const kernel_bf16* queries,
+                                      const kernel_bf16* dy, const float* statistics, int lane,
+                                      ResultFragment (&x)[N / 8]) {
+    const float* mine = statistics + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      float& value = x[i / 4].values[i % 4];
+      value = logits.root(value, mine[i / 4 * 8 + i % 2]);
+    }
+    ResultFragment dlogits[N / 8] = {};
+    multiply_transposed<D, N>([&](int i) { return value(i, lane); }, dy, lane, dlogits);
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      float &value = x[i / 4].values[i % 4], &dlogit = dlogits[i / 4].values[i % 4];
+      dlogit = logits.gradient(value, dlogit, mine[kTileRows + i / 4 * 8 + i % 2]);
+      value = logits.weight(value);
+    }
+    add_weighted<D, N>(x, dy, lane, dv);
+    add_weighted<D, N>(dlogits, queries, lane, dk);
+  }
+};
+
+template <int D>
+__global__ __launch_bounds__(kTileThreads,
+                             kBlocks<D>) void block_attention_fast_keys(KeyArguments a) {
+  constexpr int kStride = Stages<D>::kStride, N = kStep<D>;
+  const Call& call = a.call;
+  const Problem& p = call.problem;
+  SharedArena arena;
+  const KeyLayout<D> shared(arena);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  // Blocks that run together share queries; of a causal sequence the longest come first.
+  const int tiles = static_cast<int>(tiles_of(p.P + p.Tk)), block = static_cast<int>(blockIdx.x);
+  const int first = block % tiles * kTileRows, groups = static_cast<int>(p.G);
+  const int g = block / tiles % groups, b = block / tiles / groups;
+  const int heads = static_cast<int>(p.H / p.G), past = static_cast<int>(p.P);
+
+  AsyncCopies copies;
+  using Rows = KeyRows<const kernel_bf16>;
+  begin_copy<D>(copies, shared.tile(1, 0),
+                Rows{call.k, call.past_k, p.key_mask, p.past_mask, past, b, g}, first);
+  begin_copy<D>(copies, shared.own_values(),
+                Rows{call.v, call.past_v, p.key_mask, p.past_mask, past, b, g}, first);
+  copies.commit();
+  if (threadIdx.x < kTileRows) shared.set_range(queries_of(p, b, first + threadIdx.x));
+  __syncthreads();
+  const Sight sight(shared.begins, shared.ends, warp, lane);
+  const int each = sight.tiles(), count = each * heads;
+  const Logits logits(p);
+  float next_bias = 0, next_statistic = 0;
+  const auto query_of = [&](int n) { return sight.block.begin + n % each * kTileRows; };
+  const auto begin = [&](int n) {
+    if (n < count) {
+      const int h = g * heads + n / each;
+      const int query = query_of(n);
+      begin_copy<D>(copies, shared.tile(n, 0),
+                    QueryRows<const kernel_bf16>{call.q, p.query_mask, b, h}, query);
+      begin_copy<D>(copies, shared.tile(n, 1),
+                    QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, h}, query);
+      next_bias = BiasRow(p, h, logits.unit()).entry(first, query);
+      const int t = query + static_cast<int>(threadIdx.x) % kTileRows;
+      next_statistic = 0;
+      if (p.normalised() && t < p.Tq) {
+        const int64_t number = p.query(b, t, h);
+        next_statistic =
+            threadIdx.x < kTileRows ? a.log_sum_exp[number] * kLog2E : a.y_dot_dy[number];
+      }
+    }
+    copies.commit();
+  };
+  const auto publish = [&](int n) {
+    shared.bias(n)[threadIdx.x] = next_bias;
+    shared.statistics(n)[threadIdx.x] = next_statistic;
+  };
+  begin(0);
+  publish(0);
+  copies.wait<1>();
+  __syncthreads();
+  Source<D> source;
+  source.load(shared, warp, lane);
+
+  for (int n = 0; n < count; ++n) {
+    copies.wait<0>();
+    __syncthreads();  // tile n is there; the other stage is free
+    begin(n + 1);
+    const int query = query_of(n);
+#pragma unroll 1  // registers
+    for (int column = 0; column < kTileRows; column += N) {
+      if (!sight.reaches(query + column, N)) continue;
+      const kernel_bf16* queries = shared.tile(n, 0) + column * kStride;
+      ResultFragment x[N / 8] = {};
+      multiply_transposed<D, N>([&](int i) { return source.k[i]; }, queries, lane, x);
+      // Queries that do not count have a log-sum-exp of infinity, or dy of zeros.
+      logits.make<true, N>(x, shared.bias(n), sight, query, column, ~uint64_t{0}, warp, lane);
+      source.template add<N>(logits, queries, shared.tile(n, 1) + column * kStride,
+                             shared.statistics(n) + column, lane, x);
+    }
+    publish(n + 1);
+  }
+  const auto scale = static_cast<float>(p.options.scale);
+  store_rows<D>(source.dk, scale, shared.tile(count, 0),
+                KeyRows<kernel_bf16>{a.dk, a.dpast_k, nullptr, nullptr, past, b, g}, first, warp,
+                lane);
+  store_rows<D>(source.dv, 1.0f, shared.tile(count, 1),
+                KeyRows<kernel_bf16>{a.dv, a.dpast_v, nullptr, nullptr, past, b, g}, first, warp,
+                lane);
+}
+
+template <int D>
+void run(const KeyArguments& a) {
+  const Problem& p = a.call.problem;
+  launch({"block_attention_fast_keys", blocks_for(p.B * p.G * tiles_of(p.P + p.Tk), 1),
+          kTileThreads, shared_bytes<KeyLayout<D>>()},
+         block_attention_fast_keys<D>, a);
+}
+
+}  // namespace
+
+void key_gradients(const Call& call, const Backward& arrays) {
+  const KeyArguments a{call,      arrays.dy, arrays.log_sum_exp, arrays.y_dot_dy,
+                       arrays.dk, arrays.dv, arrays.dpast_k,     arrays.dpast_v};
+  with_width(call, [&](auto width) { run<decltype(width)::value>(a); });
+}
+
+void backward(const Call& call, const Backward& arrays) {
+  query_gradients(call, arrays);
+  key_gradients(call, arrays);
+}
+
+}  // namespace linnet::cuda::block_attention_fast

@@ -1,0 +1,60 @@
+// Slot attention on tensor cores, causal, weights exp(logits) normalised when read: one pass along
+// time for o, two for the gradients; memories stay in registers and shared memory. Internal to
+// attention/primitives/cuda; which calls come here is decided in slot_attention_path.h.
+//
+// q, k, v, logits, do and gradients are bf16 views whose rows begin on 16 bytes. Rounded to bf16
+// for products: weights, scores inside a chunk, what is passed between slots and tokens, the copies
+// of memories that queries read. In f32: every sum, the memories, soft-maxes; masses are f64. Masks
+// and states as in slot_attention_cpu.h; pointers may be null.
+#pragma once
+
+#include "attention/primitives/slot_attention_cpu.h"
+#include "core/cuda/kernel.h"
+
+namespace linnet::cuda::slot_attention_fast {
+
+using Reads = SequenceView<const kernel_bf16>;
+using Writes = SequenceView<kernel_bf16>;
+
+// Whether a tensor begins on 16 bytes, as copies need it.
+inline bool is_aligned(const Tensor& x) {
+  return reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
+}
+
+// Whether there are kernels for this many slots and these widths of keys and values.
+bool has_forward(int64_t slots, int64_t keys, int64_t values);
+bool has_backward(int64_t slots, int64_t keys, int64_t values);
+// Bytes that a block of the forward pass takes; those of backward take no more.
+size_t forward_shared_memory(int64_t keys);
+
+struct Forward {
+  SlotAttentionOptions options;
+  Reads q, k, v, logits;
+  const uint8_t* query_mask = nullptr;
+  const uint8_t* key_mask = nullptr;
+  SlotAttentionState<const float> state_in;
+  SlotAttentionState<float> state_out;
+  Writes o;
+};
+void causal_forward(const Forward& call);
+
+// Gradients of what causal_forward computes; of that, nothing is needed.
+struct Backward {
+  Device device;  // of the arrays
+  SlotAttentionOptions options;
+  Reads q, k, v, logits, d_o;
+  const uint8_t* query_mask = nullptr;
+  const uint8_t* key_mask = nullptr;
+  SlotAttentionState<const float> state_in;
+  const float* dkeys_out = nullptr;
+  const float* dvalues_out = nullptr;
+  // [B,H,N], the gradient of every slot's log mass where its memory stays: given for after the last
+  // token, replaced by that before the first one.
+  float* dsums = nullptr;
+  Writes dq, dk, dv, dlogits;
+  float* dkeys_in = nullptr;
+  float* dvalues_in = nullptr;
+};
+void causal_backward(const Backward& call);
+
+}  // namespace linnet::cuda::slot_attention_fast

@@ -1,0 +1,61 @@
+// The causal backward pass of slot attention on tensor cores: two kernels, each one pass, no sums
+// across blocks (slot_attention_fast_queries.cu and slot_attention_fast_keys.cu). In the terms of
+// slot_attention_fast_tiles.h, with r_tl = scale q_t . K~_tl, p its soft-max, u_tl = do_t . V~_tl:
+//
+//   queries, forward in time: the memories are made again;
+//   dr_tl = p_tl (u_tl - m_t), m_t = sum_l p_tl u_tl,   dq_t = scale sum_l dr_tl K~_tl
+//
+//   keys, backward in time: with X = scale dr / c, Y = p / c of a tile's tokens and, of what comes
+//   after the tile, GK = sum X q, GV = sum Y do of every slot,
+//   dv_j = sum_l w_jl (sum_{t >= j} Y_tl do_t + GV_l),   dk_j likewise of X, q and GK,
+//   da_jl = w_jl sum_{t >= j} (X_tl q_t . k_j + Y_tl do_t . v_j - (dr_tl r_tl + p_tl u_tl) / c_tl)
+//
+// In the last sum, with r'_t = sum_l p_tl r_tl and h_t the entropy of p_t, r_tl = log p_tl + h_t +
+// r'_t and p_tl u_tl = dr_tl + p_tl m_t, so that it is
+//   sum X_tl (q_t . k_j - r'_t / scale) + sum Y_tl (do_t . v_j - m_t)
+//     - sum dr_tl (log p_tl + h_t + 1) / c_tl:
+// what all keys or all values have in common is taken away before anything is rounded, and of the
+// first walk p and dr (bf16) and three numbers a token are kept, beside the masses at the beginning
+// of every chunk, from which the second walk makes tiles as the first did.
+//
+// Bytes a token and head, N slots, widths K and V: queries 6 K + 4 V + 6 N, keys 6 K + 6 V + 8 N,
+// and 12 + N / 8 each for what is kept in f32 and f64. Operations: queries 2 * 64 * (2 K + V +
+// 4 * 64) * 10/16 + 2 * 64 (3 K + 2 V), keys 2 * 64 * (2 K + 2 V + 6 * 64) * 10/16 + 6 * 64 (K +
+// V). N = K = V = 64: 2344 bytes and 177,000 operations. Predicted, never measured: for batch 16,
+// 12 heads, 8192 tokens, width 64 on an H200, 0.77 ms at 4.8 TB/s (0.86 ms at the 4.3 that a copy
+// reaches) and 0.75 ms of tensor cores at 370 TFLOP/s. A chunk is not copied ahead of time, but
+// while the other block of the multiprocessor computes, so that the time is between the larger of
+// both and their sum, 1.6 ms.
+#pragma once
+
+#include "attention/primitives/cuda/slot_attention_fast.h"
+#include "attention/primitives/cuda/slot_attention_fast_tiles.h"
+
+namespace linnet::cuda::slot_attention_fast::backward_detail {
+
+using namespace detail;
+
+struct BackwardArguments {
+  Reads q, k, v, logits, d_o;
+  Writes dq, dk, dv, dlogits;
+  const uint8_t* query_mask;
+  const uint8_t* key_mask;
+  SlotAttentionState<const float> in;
+  const float *dkeys_out, *dvalues_out;
+  float *dkeys_in, *dvalues_in, *dsums;
+  SlotReading reading;
+  // What the first walk leaves for the second: p and dr [B,T,H,N], r' / scale, m and h [B,T,H];
+  // of every chunk [B,H,chunks] the log masses before it [.,N] and the rows on which tiles begin,
+  // a bit each.
+  Writes probabilities, dreads;
+  Reads kept_probabilities, kept_dreads;  // the same
+  float *shifts, *means, *entropies;
+  double* chunk_masses;
+  int64_t* chunk_tiles;
+};
+
+// For each width of keys and values.
+void run_queries(const BackwardArguments& arguments);
+void run_keys(const BackwardArguments& arguments);
+
+}  // namespace linnet::cuda::slot_attention_fast::backward_detail

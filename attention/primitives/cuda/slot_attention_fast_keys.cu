@@ -1,0 +1,349 @@
+// The gradients of keys, values, logits and the carried memory, backward in time; see
+// slot_attention_fast_backward.h.
+#include "attention/primitives/cuda/slot_attention_fast_backward.h"
+
+namespace linnet::cuda::slot_attention_fast::backward_detail {
+namespace {
+
+template <int M>
+struct Layout {
+  static constexpr size_t kTile = size_t{kChunk} * (M + kPadding);
+  static constexpr size_t kSlotTile = size_t{kChunk} * kSlotStride;
+  __host__ __device__ explicit Layout(SharedArena& arena)
+      : q(arena.take<kernel_bf16>(kTile)),
+        k(arena.take<kernel_bf16>(kTile)),
+        v(arena.take<kernel_bf16>(kTile)),
+        d_o(arena.take<kernel_bf16>(kTile)),
+        weights(arena.take<kernel_bf16>(kSlotTile)),
+        to_keys(arena.take<kernel_bf16>(kSlotTile)),
+        to_values(arena.take<kernel_bf16>(kSlotTile)),
+        surprises(arena.take<kernel_bf16>(kSlotTile)),
+        keys(arena.take<kernel_bf16>(kTile)),
+        values(arena.take<kernel_bf16>(kTile)),
+        scales(arena),
+        carried(arena.take<float>(kSlots)),
+        shifts(arena.take<float>(kChunk)),
+        means(arena.take<float>(kChunk)),
+        entropies(arena.take<float>(kChunk)),
+        sums(arena.take<float>(size_t{kChunk / 16} * kSlots)) {}
+  kernel_bf16 *q, *k, *v, *d_o;
+  kernel_bf16* weights;              // logits, then w
+  kernel_bf16 *to_keys, *to_values;  // dr and p, then X and Y
+  kernel_bf16* surprises;            // -dr (log p + h + 1) / c
+  kernel_bf16 *keys, *values;        // GK and GV
+  SlotScales scales;
+  float* carried;                     // minus what (dr r + p u) / c of later tokens sums up to
+  float *shifts, *means, *entropies;  // r' / scale, m and h of the tile's tokens
+  float* sums;                        // of (dr r + p u) / c over each warp's tokens
+};
+
+// The log mass before row `until` of a chunk, where a tile begins, from that before the chunk.
+__device__ __forceinline__ double mass_before(int until, const kernel_bf16* logits, uint64_t tiles,
+                                              double mass) {
+  for (int row = 0; row < until;) {
+    const float reference = fmaxf(static_cast<float>(mass), load(logits + row * kSlotStride));
+    float total = mass == static_cast<double>(kNothing)
+                      ? 0.0f
+                      : expf(static_cast<float>(mass - static_cast<double>(reference)));
+    do {
+      total += low_of(pack(weight_of(load(logits + row * kSlotStride), reference), 0));
+      ++row;
+    } while ((tiles >> row & 1) == 0);
+    mass = total > 0 ? reference + log(static_cast<double>(total)) : static_cast<double>(kNothing);
+  }
+  return mass;
+}
+
+// dr and p of a warp's tokens -> X and Y, 0 outside the tile; their surprises and sums beside them.
+template <int M>
+__device__ __forceinline__ void pass_reads(const Layout<M>& shared, const TileRows& tile,
+                                           float scale, const SlotRows& masses) {
+  const int lane = tile.lane;
+  const float back = -1 / scale;
+#pragma unroll
+  for (int j = 0; j < kSlots / 8; ++j) {
+    float sums[2] = {};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = tile.warp * 16 + half * 8 + lane / 4;
+      const int at = row * kSlotStride + slot_of(j, 0, lane);
+      auto* x = reinterpret_cast<uint32_t*>(shared.to_keys + at);
+      auto* y = reinterpret_cast<uint32_t*>(shared.to_values + at);
+      float inverses[2];
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const float mass = masses.parts[j].values[2 * half + odd];
+        inverses[odd] = tile.has(half) && mass > 0 ? 1 / mass : 0.0f;
+      }
+      const float offset = shared.entropies[row] + 1;
+      const auto surprise = [&](float p) { return p > 0 ? logf(p) + offset : 0.0f; };
+      const float low = surprise(low_of(*y)), high = surprise(high_of(*y));
+      *x = pack(scale * low_of(*x) * inverses[0], scale * high_of(*x) * inverses[1]);
+      *y = pack(low_of(*y) * inverses[0], high_of(*y) * inverses[1]);
+      // From X as rounded, so that what all keys or values have in common cancels.
+      const uint32_t pair = pack(back * low_of(*x) * low, back * high_of(*x) * high);
+      *reinterpret_cast<uint32_t*>(shared.surprises + at) = pair;
+      const float shift = shared.shifts[row], mean = shared.means[row];
+      sums[0] += low_of(*x) * shift + low_of(*y) * mean - low_of(pair);
+      sums[1] += high_of(*x) * shift + high_of(*y) * mean - high_of(pair);
+    }
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      float sum = sums[odd];
+      for (int bits = 4; bits < 32; bits *= 2) sum += __shfl_xor_sync(~0u, sum, bits);
+      if (lane < 4) shared.sums[tile.warp * kSlots + slot_of(j, odd, lane)] = sum;
+    }
+  }
+}
+
+// sums += own . G of every slot + sum over readers t at or after a warp's tokens of
+// (own . reader_t - offset_t) passed_t: what slots say to the logits of these tokens.
+template <int M>
+__device__ __forceinline__ void add_products(const kernel_bf16* own, const kernel_bf16* readers,
+                                             const float* offsets, const kernel_bf16* passed,
+                                             const kernel_bf16* memory, int warp, int lane,
+                                             SlotRows& sums) {
+  constexpr int kStride = M + kPadding;
+  LeftFragment left[M / 16];
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i) {
+    left[i] = load_left(own + warp * 16 * kStride + i * 16, kStride, lane);
+#pragma unroll
+    for (int j = 0; j < kSlots / 16; ++j) {
+      const RightFragments right =
+          load_right_transposed(memory + j * 16 * kStride + i * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(left[i], right.halves[half], sums.parts[2 * j + half]);
+      }
+    }
+  }
+#pragma unroll 1  // registers
+  for (int square = warp; square < kChunk / 16; ++square) {
+    ResultFragment scores[2];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      scores[i / 4].values[i % 4] = -offsets[square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2];
+    }
+#pragma unroll
+    for (int i = 0; i < M / 16; ++i) {
+      const RightFragments right =
+          load_right_transposed(readers + square * 16 * kStride + i * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) multiply(left[i], right.halves[half], scores[half]);
+    }
+    if (square == warp) cut_triangle<false>(scores, lane);
+    const LeftFragment score = as_left(scores[0], scores[1]);
+#pragma unroll
+    for (int j = 0; j < kSlots / 16; ++j) {
+      const RightFragments right =
+          load_right(passed + square * 16 * kSlotStride + j * 16, kSlotStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(score, right.halves[half], sums.parts[2 * j + half]);
+      }
+    }
+  }
+}
+
+// The gradients of a warp's logits.
+template <int M>
+__device__ __forceinline__ void logit_gradients(const Layout<M>& shared, int warp, int lane,
+                                                SlotRows& gradients) {
+#pragma unroll
+  for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) gradients.parts[j].values[i] = shared.carried[slot_of(j, i, lane)];
+  }
+  add_products<M>(shared.k, shared.q, shared.shifts, shared.to_keys, shared.keys, warp, lane,
+                  gradients);
+  add_products<M>(shared.v, shared.d_o, shared.means, shared.to_values, shared.values, warp, lane,
+                  gradients);
+#pragma unroll 1  // registers
+  for (int square = warp; square < kChunk / 16; ++square) {
+    const LeftFragment left = ones_of<true>(square == warp, lane);
+#pragma unroll
+    for (int j = 0; j < kSlots / 16; ++j) {
+      const RightFragments right =
+          load_right(shared.surprises + square * 16 * kSlotStride + j * 16, kSlotStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(left, right.halves[half], gradients.parts[2 * j + half]);
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int at = (warp * 16 + half * 8 + lane / 4) * kSlotStride + slot_of(j, 0, lane);
+      const uint32_t pair = *reinterpret_cast<const uint32_t*>(shared.weights + at);
+      gradients.parts[j].values[2 * half] *= low_of(pair);
+      gradients.parts[j].values[2 * half + 1] *= high_of(pair);
+    }
+  }
+}
+
+// sums = w (sum over readers t at or after a warp's tokens of passed_t reader_t + G), the weights w
+// of these tokens as left operands.
+template <int M>
+__device__ __forceinline__ void gather_readers(const LeftFragment (&weights)[kSlots / 16],
+                                               const kernel_bf16* passed,
+                                               const kernel_bf16* readers,
+                                               const kernel_bf16* memory, int warp, int lane,
+                                               ResultFragment (&sums)[M / 8]) {
+  constexpr int kStride = M + kPadding;
+#pragma unroll
+  for (int j = 0; j < M / 8; ++j) sums[j] = {};
+#pragma unroll
+  for (int i = 0; i < kSlots / 16; ++i) {
+#pragma unroll
+    for (int j = 0; j < M / 16; ++j) {
+      const RightFragments right = load_right(memory + i * 16 * kStride + j * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(weights[i], right.halves[half], sums[2 * j + half]);
+      }
+    }
+  }
+#pragma unroll 1  // registers
+  for (int square = warp; square < kChunk / 16; ++square) {
+    ResultFragment scores[2] = {};
+#pragma unroll
+    for (int i = 0; i < kSlots / 16; ++i) {
+      const RightFragments right =
+          load_right_transposed(passed + square * 16 * kSlotStride + i * 16, kSlotStride, lane);
+      for (int half = 0; half < 2; ++half) multiply(weights[i], right.halves[half], scores[half]);
+    }
+    if (square == warp) cut_triangle<false>(scores, lane);
+    const LeftFragment score = as_left(scores[0], scores[1]);
+#pragma unroll
+    for (int j = 0; j < M / 16; ++j) {
+      const RightFragments right =
+          load_right(readers + square * 16 * kStride + j * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) multiply(score, right.halves[half], sums[2 * j + half]);
+    }
+  }
+}
+
+template <int M>
+__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(BackwardArguments a) {
+  SharedArena arena;
+  const Layout<M> shared(arena);
+  const SlotScales& scales = shared.scales;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
+  const int head = static_cast<int>(blockIdx.x % heads);
+  const int64_t row = blockIdx.x / heads, number = blockIdx.x, time = a.q.T;
+  const int64_t chunks = (time + kChunk - 1) / kChunk;
+
+  MemoryTile<M> keys, values;  // GK and GV
+  keys.load(a.dkeys_out, number, slots, 0, static_cast<int>(a.k.K));
+  values.load(a.dvalues_out, number, slots, 0, static_cast<int>(a.v.K));
+  if (thread < kSlots) {
+    shared.carried[thread] = thread < slots ? a.dsums[number * slots + thread] : 0.0f;
+  }
+  const auto start = [&](int slot) { return scales.start[slot]; };
+  const auto inverse = [&](int slot) { return scales.inverse_total(slot); };
+  AsyncCopies copies;
+  for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
+    const int64_t token = chunk * kChunk;
+    const auto tiles = static_cast<uint64_t>(a.chunk_tiles[number * chunks + chunk]);
+    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, row, token, head, 0});
+    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, row, token, head, 0});
+    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, row, token, head, 0});
+    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, row, token, head, 0});
+    TileRows tile{warp, lane, kChunk, kChunk};
+    for (; tile.end > 0; tile.end = tile.begin) {
+      do {
+        --tile.begin;
+      } while ((tiles >> tile.begin & 1) == 0);
+      // A tile leaves nothing of these to the one before it in the chunk.
+      const uint32_t logit_counts =
+          begin_rows<kSlots>(copies, shared.weights, {a.logits, a.key_mask, row, token, head, 0});
+      begin_rows<kSlots>(copies, shared.to_keys, {a.kept_dreads, nullptr, row, token, head, 0});
+      begin_rows<kSlots>(copies, shared.to_values,
+                         {a.kept_probabilities, nullptr, row, token, head, 0});
+      copies.commit();
+      if (thread < kChunk) {
+        const bool inside = tile.begin <= thread && thread < tile.end && token + thread < time;
+        const int64_t at = (row * time + token + thread) * heads + head;
+        shared.shifts[thread] = inside ? a.shifts[at] : 0.0f;
+        shared.means[thread] = inside ? a.means[at] : 0.0f;
+        shared.entropies[thread] = inside ? a.entropies[at] : 0.0f;
+      }
+      copies.wait<0>();
+      exclude_logits(shared.weights, logit_counts);
+      __syncthreads();  // the tile is there
+      if (thread < kSlots) {
+        const double mass = thread < slots
+                                ? a.chunk_masses[(number * chunks + chunk) * slots + thread]
+                                : static_cast<double>(kNothing);
+        scales.log_mass[thread] = mass_before(tile.begin, shared.weights + thread, tiles, mass);
+        scales.set_reference(thread, load(shared.weights + tile.begin * kSlotStride + thread));
+      }
+      __syncthreads();  // so are references
+      write_weights(shared.weights, shared.weights, scales.reference, tile.begin, tile.end);
+      __syncthreads();  // so are weights
+      {
+        SlotRows masses;
+        sum_weights(shared.weights, scales, warp, lane, masses);
+        pass_reads(shared, tile, a.reading.scale, masses);
+      }
+      __syncthreads();  // so are totals, X and Y
+      keys.scale(inverse);
+      keys.publish(shared.keys);
+      values.scale(inverse);
+      values.publish(shared.values);
+      if (thread < kSlots) shared.carried[thread] *= inverse(thread);
+      __syncthreads();  // so is what later tokens say; only a warp's own reads its weights from now
+
+      LeftFragment weights[kSlots / 16];
+#pragma unroll
+      for (int i = 0; i < kSlots / 16; ++i) {
+        weights[i] =
+            load_left(shared.weights + warp * 16 * kSlotStride + i * 16, kSlotStride, lane);
+      }
+      {
+        SlotRows dlogits;
+        logit_gradients(shared, warp, lane, dlogits);
+        store_tile_rows<kSlots>(dlogits.parts, shared.weights, kSlotStride, tile,
+                                {a.dlogits, a.key_mask, row, token, head, 0});
+      }
+      // Of the tile, a warp alone reads its keys and values.
+      ResultFragment sums[M / 8];
+      gather_readers<M>(weights, shared.to_values, shared.d_o, shared.values, warp, lane, sums);
+      store_tile_rows<M>(sums, shared.v, M + kPadding, tile,
+                         {a.dv, a.key_mask, row, token, head, 0});
+      gather_readers<M>(weights, shared.to_keys, shared.q, shared.keys, warp, lane, sums);
+      store_tile_rows<M>(sums, shared.k, M + kPadding, tile,
+                         {a.dk, a.key_mask, row, token, head, 0});
+      keys.add(shared.to_keys, shared.q);
+      keys.scale(start);
+      values.add(shared.to_values, shared.d_o);
+      values.scale(start);
+      __syncthreads();  // nobody reads the tile any more
+      if (thread < kSlots) {
+        float left = shared.carried[thread];
+        for (int of = 0; of < kChunk / 16; ++of) left -= shared.sums[of * kSlots + thread];
+        shared.carried[thread] = left * start(thread);
+      }
+    }
+  }
+  keys.store(a.dkeys_in, number, slots, 0, static_cast<int>(a.k.K));
+  values.store(a.dvalues_in, number, slots, 0, static_cast<int>(a.v.K));
+  if (thread < slots) a.dsums[number * slots + thread] = shared.carried[thread];
+}
+
+template <int M>
+void run(const BackwardArguments& arguments) {
+  launch({"slot_attention_fast_keys", blocks_for(arguments.q.B * arguments.q.H, 1), kTileThreads,
+          shared_bytes<Layout<M>>()},
+         slot_attention_fast_keys<M>, arguments);
+}
+
+}  // namespace
+
+void run_keys(const BackwardArguments& arguments) {
+  const int64_t width = arguments.k.K < arguments.v.K ? arguments.v.K : arguments.k.K;
+  if (width <= 16) return run<16>(arguments);
+  if (width <= 32) return run<32>(arguments);
+  return run<64>(arguments);
+}
+
+}  // namespace linnet::cuda::slot_attention_fast::backward_detail

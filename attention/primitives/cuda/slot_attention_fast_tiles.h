@@ -1,0 +1,476 @@
+// What the tensor-core kernels of slot attention are made of. Internal to slot_attention_fast_*.cu.
+//
+// A block has four warps and walks along chunks of 64 tokens of one head. A chunk is one tile, as a
+// rule: tokens [begin, end) whose weights are relative to one reference a slot,
+//
+//   w_j = exp(a_j - r),  r = max(log mass before the tile, a_begin),
+//
+// so that no weight exceeds exp(kMostRise): a tile ends before a logit that would, and the chunk's
+// next tile begins there. A reference never looks ahead, and what was written before counts
+// start = exp(log mass - r) <= 1. With c_t = start + sum_{begin <= j <= t} w_j a token reads
+//
+//   K~_t = (start K~ + sum_{begin <= j <= t} w_j k_j) / c_t,   V~_t likewise.
+#pragma once
+
+#include "attention/primitives/cuda/linear_attention_tiles.h"
+#include "core/cuda/block_reduce.h"
+
+namespace linnet::cuda::slot_attention_fast::detail {
+
+using namespace linear_attention_detail;
+
+inline constexpr int kSlots = 64;  // those beyond a call's own are never written
+inline constexpr int kSlotStride = kSlots + kPadding;
+inline constexpr float kMostRise = 40;
+inline constexpr float kNothing = -std::numeric_limits<float>::infinity();  // a log of 0
+
+// Of a warp's 16 tokens (rows lane / 4 and lane / 4 + 8), a number for every slot.
+struct SlotRows {
+  ResultFragment parts[kSlots / 8];
+};
+// The slot of value i of part j.
+__device__ __forceinline__ int slot_of(int j, int i, int lane) {
+  return 8 * j + lane % 4 * 2 + i % 2;
+}
+// Combined over the lanes that have the same rows.
+__device__ __forceinline__ float row_sum(float value) {
+  value += __shfl_xor_sync(~0u, value, 1);
+  return value + __shfl_xor_sync(~0u, value, 2);
+}
+__device__ __forceinline__ float row_max(float value) {
+  value = fmaxf(value, __shfl_xor_sync(~0u, value, 1));
+  return fmaxf(value, __shfl_xor_sync(~0u, value, 2));
+}
+
+// A warp's part in a tile of tokens.
+struct TileRows {
+  int warp, lane, begin, end;
+
+  // Whether the row of values 2 half and 2 half + 1 is in it.
+  __device__ __forceinline__ bool has(int half) const {
+    const int row = warp * 16 + half * 8 + lane / 4;
+    return begin <= row && row < end;
+  }
+};
+
+// What a tile is relative to, slot by slot, in shared memory.
+struct SlotScales {
+  __host__ __device__ explicit SlotScales(SharedArena& arena)
+      : log_mass(arena.take<double>(kSlots)),
+        reference(arena.take<float>(kSlots)),
+        start(arena.take<float>(kSlots)),
+        total(arena.take<float>(kSlots)),
+        scratch(arena.take<float>(33)) {}
+  double* log_mass;  // before the tile
+  float* reference;  // r
+  float* start;
+  float* total;  // c of the last token
+  float* scratch;
+
+  __device__ __forceinline__ float inverse_total(int slot) const {
+    const float all = total[slot];
+    return all > 0 ? 1 / all : 0.0f;
+  }
+  // For thread number `slot`, which alone has log_mass[slot].
+  __device__ __forceinline__ void set_reference(int slot, float first_logit) const {
+    const double mass = log_mass[slot];
+    reference[slot] = fmaxf(static_cast<float>(mass), first_logit);
+    start[slot] = mass == static_cast<double>(kNothing)
+                      ? 0.0f
+                      : expf(static_cast<float>(mass - static_cast<double>(reference[slot])));
+  }
+  __device__ __forceinline__ double mass_after(int slot) const {
+    const double all = total[slot];
+    return all > 0 ? reference[slot] + log(all) : static_cast<double>(kNothing);
+  }
+};
+
+// begin_copy() as a loop: unrolled, its addresses would take registers that memories need.
+template <int width>
+__device__ __forceinline__ uint32_t begin_rows(AsyncCopies& copies, kernel_bf16* tile,
+                                               const TilePlace<const kernel_bf16>& from) {
+  using Part = TilePart<width>;
+  uint32_t counts = 0;
+#pragma unroll 1
+  for (int i = 0; i < Part::kCount; ++i) {
+    const int row = Part::row(i), column = Part::column(i);
+    const bool inside = from.inside(from.begin + row, column);
+    copies.copy(tile + row * Part::kStride + column,
+                inside ? from.at(from.begin + row, column) : from.view.data, inside);
+    counts |= (inside ? 1u : 0u) << i;
+  }
+  return counts;
+}
+
+// Logits that do not count become those of nothing, in the parts that this thread copied.
+__device__ __forceinline__ void exclude_logits(kernel_bf16* logits, uint32_t counts) {
+  using Part = TilePart<kSlots>;
+  constexpr uint32_t kBoth = 0xFF80FF80u;
+#pragma unroll
+  for (int i = 0; i < Part::kCount; ++i) {
+    if ((counts >> i & 1) != 0) continue;
+    *reinterpret_cast<Eight*>(logits + Part::row(i) * kSlotStride +
+                              Part::column(i)) = {{kBoth, kBoth, kBoth, kBoth}};
+  }
+}
+
+__device__ __forceinline__ float weight_of(float logit, float reference) {
+  return logit == kNothing ? 0.0f : expf(logit - reference);
+}
+
+// Weights of rows [begin, end), and zeros elsewhere, in this thread's parts; `weights` may be
+// `logits`. Returns the first row with a logit too far above its reference, kChunk where none is.
+__device__ __forceinline__ int write_weights(const kernel_bf16* logits, kernel_bf16* weights,
+                                             const float* reference, int begin, int end) {
+  using Part = TilePart<kSlots>;
+  int high = kChunk;
+#pragma unroll
+  for (int i = 0; i < Part::kCount; ++i) {
+    const int row = Part::row(i), at = row * kSlotStride + Part::column(i);
+    Eight numbers = {};
+    if (begin <= row && row < end) {
+      numbers = *reinterpret_cast<const Eight*>(logits + at);
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        const float* references = reference + Part::column(i) + 2 * word;
+        const float low = low_of(numbers.words[word]), high_one = high_of(numbers.words[word]);
+        if (low > references[0] + kMostRise || high_one > references[1] + kMostRise) {
+          high = min(high, row);
+        }
+        numbers.words[word] =
+            pack(weight_of(low, references[0]), weight_of(high_one, references[1]));
+      }
+    }
+    *reinterpret_cast<Eight*>(weights + at) = numbers;
+  }
+  return high;
+}
+
+// The tile that begins at row `begin` of a chunk whose logits are there: sets its references and
+// writes its weights; returns its end. All threads of the block; a barrier comes last.
+__device__ __forceinline__ int begin_tile(const SlotScales& scales, const kernel_bf16* logits,
+                                          kernel_bf16* weights, int begin) {
+  const int slot = static_cast<int>(threadIdx.x);
+  if (slot < kSlots) scales.set_reference(slot, load(logits + begin * kSlotStride + slot));
+  __syncthreads();
+  const int high = write_weights(logits, weights, scales.reference, begin, kChunk);
+  if (__syncthreads_or(high < kChunk ? 1 : 0) == 0) return kChunk;
+  const int end = -static_cast<int>(block_max(-static_cast<float>(high), scales.scratch));
+  write_weights(logits, weights, scales.reference, begin, end);
+  __syncthreads();
+  return end;
+}
+
+// A left operand of ones; where `triangle`, only those right of the diagonal and on it, or left.
+template <bool right_of_it>
+__device__ __forceinline__ LeftFragment ones_of(bool triangle, int lane) {
+  constexpr uint32_t kBoth = 0x3F803F80u;
+  if (!triangle) return {{kBoth, kBoth, kBoth, kBoth}};
+  const int row = lane / 4, column = lane % 4 * 2;
+  const bool first = right_of_it ? column >= row : column <= row;
+  const bool second = right_of_it ? column + 1 >= row : column + 1 <= row;
+  const uint32_t edge = (first ? 0x3F80u : 0u) | (second ? 0x3F800000u : 0u);
+  return {{edge, right_of_it ? 0 : kBoth, right_of_it ? kBoth : 0, edge}};
+}
+
+// c of a warp's tokens; the last warp also leaves that of the chunk's last token in `total`.
+__device__ __forceinline__ void sum_weights(const kernel_bf16* weights, const SlotScales& scales,
+                                            int warp, int lane, SlotRows& sums) {
+#pragma unroll
+  for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums.parts[j].values[i] = scales.start[slot_of(j, i, lane)];
+  }
+#pragma unroll 1  // registers
+  for (int square = 0; square <= warp; ++square) {
+    const LeftFragment left = ones_of<false>(square == warp, lane);
+#pragma unroll
+    for (int j = 0; j < kSlots / 16; ++j) {
+      const RightFragments right =
+          load_right(weights + square * 16 * kSlotStride + j * 16, kSlotStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(left, right.halves[half], sums.parts[2 * j + half]);
+      }
+    }
+  }
+  if (warp != kChunk / 16 - 1 || lane / 4 != 7) return;
+#pragma unroll
+  for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+    for (int i = 2; i < 4; ++i) scales.total[slot_of(j, i, lane)] = sums.parts[j].values[i];
+  }
+}
+
+// products = c_t (x_t . S_t) of a warp's readers x, for every slot: S is made of `memory` (bf16, as
+// the tile finds it) and of what the tile's tokens `written` add.
+template <int M>
+__device__ __forceinline__ void read_slots(const kernel_bf16* readers, const kernel_bf16* written,
+                                           const kernel_bf16* memory, const kernel_bf16* weights,
+                                           const float* start, int warp, int lane,
+                                           SlotRows& products) {
+  constexpr int kStride = M + kPadding;
+  products = {};
+  const kernel_bf16* own = readers + warp * 16 * kStride;
+#pragma unroll 1  // registers
+  for (int i = 0; i < M; i += 16) {
+    const LeftFragment left = load_left(own + i, kStride, lane);
+#pragma unroll
+    for (int j = 0; j < kSlots / 16; ++j) {
+      const RightFragments right =
+          load_right_transposed(memory + j * 16 * kStride + i, kStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(left, right.halves[half], products.parts[2 * j + half]);
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) products.parts[j].values[i] *= start[slot_of(j, i, lane)];
+  }
+#pragma unroll 1  // registers
+  for (int square = 0; square <= warp; ++square) {
+    ResultFragment scores[2] = {};
+#pragma unroll
+    for (int i = 0; i < M / 16; ++i) {
+      const LeftFragment left = load_left(own + i * 16, kStride, lane);
+      const RightFragments right =
+          load_right_transposed(written + square * 16 * kStride + i * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) multiply(left, right.halves[half], scores[half]);
+    }
+    if (square == warp) cut_triangle<true>(scores, lane);
+    const LeftFragment score = as_left(scores[0], scores[1]);
+#pragma unroll
+    for (int j = 0; j < kSlots / 16; ++j) {
+      const RightFragments right =
+          load_right(weights + square * 16 * kSlotStride + j * 16, kSlotStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(score, right.halves[half], products.parts[2 * j + half]);
+      }
+    }
+  }
+}
+
+// sums += sum over slots of passed_t c_t S_t, S as in read_slots: what slots say to a warp's
+// tokens.
+template <int M>
+__device__ __forceinline__ void gather_slots(SlotRows& passed, const kernel_bf16* written,
+                                             const kernel_bf16* memory, const kernel_bf16* weights,
+                                             const float* start, int warp, int lane,
+                                             ResultFragment (&sums)[M / 8]) {
+  constexpr int kStride = M + kPadding;
+  LeftFragment left[kSlots / 16], to_memory[kSlots / 16];
+#pragma unroll
+  for (int i = 0; i < kSlots / 16; ++i) {
+    left[i] = as_left(passed.parts[2 * i], passed.parts[2 * i + 1]);
+#pragma unroll
+    for (int value = 0; value < 4; ++value) {
+      passed.parts[2 * i].values[value] *= start[slot_of(2 * i, value, lane)];
+      passed.parts[2 * i + 1].values[value] *= start[slot_of(2 * i + 1, value, lane)];
+    }
+    to_memory[i] = as_left(passed.parts[2 * i], passed.parts[2 * i + 1]);
+  }
+#pragma unroll 1  // registers
+  for (int square = 0; square <= warp; ++square) {
+    ResultFragment scores[2] = {};
+#pragma unroll
+    for (int i = 0; i < kSlots / 16; ++i) {
+      const RightFragments right =
+          load_right_transposed(weights + square * 16 * kSlotStride + i * 16, kSlotStride, lane);
+      for (int half = 0; half < 2; ++half) multiply(left[i], right.halves[half], scores[half]);
+    }
+    if (square == warp) cut_triangle<true>(scores, lane);
+    const LeftFragment score = as_left(scores[0], scores[1]);
+#pragma unroll
+    for (int j = 0; j < M / 16; ++j) {
+      const RightFragments right =
+          load_right(written + square * 16 * kStride + j * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) multiply(score, right.halves[half], sums[2 * j + half]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kSlots / 16; ++i) {
+#pragma unroll
+    for (int j = 0; j < M / 16; ++j) {
+      const RightFragments right = load_right(memory + i * 16 * kStride + j * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(to_memory[i], right.halves[half], sums[2 * j + half]);
+      }
+    }
+  }
+}
+
+// How slots are read.
+struct SlotReading {
+  float scale;
+  int slots;
+  bool mask_empty;
+};
+
+// Of each row, the mean of its logits by its probabilities, and the entropy of these.
+struct RowMeans {
+  float logits[2], entropies[2];
+};
+
+// products (of read_slots) -> probabilities, 0 of slots that are not in use; sums -> 1 / c, 0 of
+// empty slots. means: null where not wanted.
+__device__ __forceinline__ void soft_max(const SlotReading& how, int lane, SlotRows& products,
+                                         SlotRows& sums, RowMeans* means) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float largest = kNothing, sum = 0, below = 0;
+#pragma unroll
+    for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        float& mass = sums.parts[j].values[i];
+        float& logit = products.parts[j].values[i];
+        const bool written = mass > 0;
+        mass = written ? 1 / mass : 0.0f;
+        const bool used = how.mask_empty ? written : slot_of(j, i, lane) < how.slots;
+        logit = used ? how.scale * logit * mass : kNothing;
+        largest = fmaxf(largest, logit);
+      }
+    }
+    largest = row_max(largest);
+    if (largest == kNothing) largest = 0;
+#pragma unroll
+    for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        float& value = products.parts[j].values[i];
+        const float difference = value - largest;
+        value = expf(difference);
+        sum += value;
+        if (value > 0) below += value * difference;
+      }
+    }
+    sum = row_sum(sum);
+    const float inverse = sum > 0 ? 1 / sum : 0.0f;
+    if (means != nullptr) {
+      below = row_sum(below) * inverse;
+      means->logits[half] = largest + below;
+      means->entropies[half] = sum > 0 ? logf(sum) - below : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kSlots / 8; ++j) {
+      products.parts[j].values[2 * half] *= inverse;
+      products.parts[j].values[2 * half + 1] *= inverse;
+    }
+  }
+}
+
+// The memory [64,M] of a head's slots in the registers of a block: warp w has slots 16 w to
+// 16 w + 15.
+template <int M>
+struct MemoryTile {
+  static constexpr int kStride = M + kPadding;
+  ResultFragment memory[M / 8];
+  int warp, lane;
+
+  __device__ __forceinline__ int slot(int i) const { return warp * 16 + i / 2 * 8 + lane / 4; }
+  __device__ __forceinline__ int column(int j, int i) const { return j * 8 + lane % 4 * 2 + i % 2; }
+
+  // Columns from `first` on of memory `number` [slots,width] in device memory; null: zeros.
+  __device__ __forceinline__ void load(const float* from, int64_t number, int slots, int first,
+                                       int width) {
+    warp = static_cast<int>(threadIdx.x) / 32;
+    lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int j = 0; j < M / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool given = from != nullptr && slot(i) < slots && first + column(j, i) < width;
+        memory[j].values[i] =
+            given ? from[(number * slots + slot(i)) * width + first + column(j, i)] : 0.0f;
+      }
+    }
+  }
+  __device__ __forceinline__ void store(float* to, int64_t number, int slots, int first,
+                                        int width) const {
+    if (to == nullptr) return;
+#pragma unroll
+    for (int j = 0; j < M / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (slot(i) >= slots || first + column(j, i) >= width) continue;
+        to[(number * slots + slot(i)) * width + first + column(j, i)] = memory[j].values[i];
+      }
+    }
+  }
+
+  // Multiplies every slot by factor(slot).
+  template <typename Factor>
+  __device__ __forceinline__ void scale(const Factor& factor) {
+    const float factors[2] = {factor(slot(0)), factor(slot(2))};
+#pragma unroll
+    for (int j = 0; j < M / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) memory[j].values[i] *= factors[i / 2];
+    }
+  }
+
+  // += left^T right, over a chunk's tokens: left [64][kSlotStride], right [64][kStride].
+  __device__ __forceinline__ void add(const kernel_bf16* left, const kernel_bf16* right) {
+#pragma unroll 1  // registers
+    for (int step = 0; step < kChunk; step += 16) {
+      const LeftFragment weights =
+          load_left_transposed(left + step * kSlotStride + warp * 16, kSlotStride, lane);
+#pragma unroll
+      for (int j = 0; j < M / 16; ++j) {
+        const RightFragments rights = load_right(right + step * kStride + j * 16, kStride, lane);
+        for (int half = 0; half < 2; ++half) {
+          multiply(weights, rights.halves[half], memory[2 * j + half]);
+        }
+      }
+    }
+  }
+
+  // In bf16, as products read it: shared [64][kStride].
+  __device__ __forceinline__ void publish(kernel_bf16* to) const {
+#pragma unroll
+    for (int j = 0; j < M / 8; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        auto* at = reinterpret_cast<uint32_t*>(to + slot(2 * half) * kStride + column(j, 0));
+        *at = pack(memory[j].values[2 * half], memory[j].values[2 * half + 1]);
+      }
+    }
+  }
+};
+
+// Writes those of a warp's rows that the tile has to device memory by way of `staging`, the
+// chunk's rows of a tile in shared memory, of which this warp alone has the tile's in use. Masked
+// rows become zeros, those beyond the sequence are left out.
+template <int width>
+__device__ __forceinline__ void store_tile_rows(const ResultFragment (&results)[width / 8],
+                                                kernel_bf16* staging, int stride,
+                                                const TileRows& tile,
+                                                const TilePlace<kernel_bf16>& to) {
+  kernel_bf16* rows = staging + tile.warp * 16 * stride;
+  const int lane = tile.lane;
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < width / 8; ++j) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      auto* at =
+          reinterpret_cast<uint32_t*>(rows + (lane / 4 + 8 * half) * stride + 8 * j + lane % 4 * 2);
+      if (tile.has(half)) *at = pack(results[j].values[2 * half], results[j].values[2 * half + 1]);
+    }
+  }
+  __syncwarp();
+#pragma unroll 1  // registers
+  for (int i = 0; i < width / 16; ++i) {
+    const int place = i * 32 + lane, row = place / (width / 8), column = place % (width / 8) * 8;
+    const int in_chunk = tile.warp * 16 + row;
+    const int64_t token = to.begin + in_chunk;
+    if (in_chunk < tile.begin || in_chunk >= tile.end) continue;
+    if (token >= to.view.T || to.column + column >= to.view.K) continue;
+    Eight numbers = *reinterpret_cast<const Eight*>(rows + row * stride + column);
+    if (!to.inside(token, column)) numbers = {};
+    *reinterpret_cast<Eight*>(to.at(token, column)) = numbers;
+  }
+}
+
+}  // namespace linnet::cuda::slot_attention_fast::detail

@@ -1,0 +1,78 @@
+// The one place that chooses between the kernels of slot attention.
+#include "attention/primitives/cuda/slot_attention_path.h"
+
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "attention/primitives/cuda/slot_attention_fast.h"
+#include "core/cuda/runtime.h"
+#include "core/error.h"
+#include "core/kernel_choice.h"
+#include "core/log.h"
+
+namespace linnet::cuda {
+namespace {
+
+// Refuses, or says once for each reason, that plain kernels compute what was to be fast.
+void fall_back(const std::string& why) {
+  require_usage(kernel_choice() != KernelChoice::tensor_cores,
+                "slot attention: backend tensor_cores was asked for, but the kernels on tensor "
+                "cores do not cover ",
+                why, "; use backend auto");
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  const std::scoped_lock lock(mutex);
+  if (!said.insert(why).second) return;
+  log_info("slot attention runs on its plain kernels: those on tensor cores do not cover ", why);
+}
+
+}  // namespace
+
+std::string why_plain_slot_attention(const SlotAttentionContext& context, const SlotTensors& in) {
+  for (const Tensor* x : {&in.q, &in.k, &in.v, &in.logits}) {
+    if (x->dtype() != DType::bf16) return concat("numbers of ", name_of(x->dtype()));
+  }
+  const SlotAttentionOptions& options = context.options;
+  if (options.control != SlotControl::exp) return "weights other than the exponential of logits";
+  if (options.scale == 0) return "a scale of 0";
+  if (context.segments.defined()) return "segments";
+  if (options.dropout > 0) return "dropout of slots";
+  const int64_t slots = in.logits.size(3), keys = in.k.size(3), values = in.v.size(3);
+  if (!slot_attention_fast::has_forward(slots, keys, values)) {
+    return concat(slots, " slots with keys of ", keys, " and values of ", values);
+  }
+  const size_t asked = slot_attention_fast::forward_shared_memory(keys);
+  if (const size_t available = shared_memory_limit(); asked > available) {
+    return concat("keys of ", keys, " on a GPU with ", available / 1024,
+                  " KiB of shared memory a block (they take ", (asked + 1023) / 1024, ")");
+  }
+  if (in.q.size(1) < kFewestTensorCoreTokens) {
+    return concat("fewer than ", kFewestTensorCoreTokens, " tokens");
+  }
+  for (const Tensor* x : {&in.q, &in.k, &in.v, &in.logits}) {
+    if (!slot_attention_fast::is_aligned(*x)) return "tensors that do not begin on 16 bytes";
+  }
+  return {};
+}
+
+bool slot_attention_is_fast(const SlotAttentionContext& context, const SlotTensors& in) {
+  const bool is_short = in.q.size(1) < kFewestTensorCoreTokens;
+  if (kernel_choice() == KernelChoice::plain || is_short) return false;
+  const std::string why = why_plain_slot_attention(context, in);
+  if (why.empty()) return true;
+  // Where they are not demanded, nobody expects tensor cores in f32.
+  const bool expected = in.q.dtype() == DType::bf16;
+  if (expected || kernel_choice() == KernelChoice::tensor_cores) fall_back(why);
+  return false;
+}
+
+bool slot_attention_backward_is_fast(const SlotAttentionContext& context, const SlotTensors& in) {
+  if (!slot_attention_is_fast(context, in)) return false;
+  const int64_t keys = in.k.size(3), values = in.v.size(3);
+  if (slot_attention_fast::has_backward(in.logits.size(3), keys, values)) return true;
+  fall_back(concat("the backward pass of keys of ", keys, " and values of ", values));
+  return false;
+}
+
+}  // namespace linnet::cuda

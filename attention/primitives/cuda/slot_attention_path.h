@@ -1,0 +1,22 @@
+// Which kernels compute causal slot attention on a device: those on tensor cores
+// (slot_attention_fast.h) or the plain ones, which cover everything. core/kernel_choice.h says what
+// was asked for.
+#pragma once
+
+#include <string>
+
+#include "attention/primitives/cuda/slot_attention.h"
+
+namespace linnet::cuda {
+
+// What the kernels on tensor cores lack for this call, in words; empty: nothing, they compute it.
+// The table is in attention/primitives/README.md.
+std::string why_plain_slot_attention(const SlotAttentionContext& context, const SlotTensors& in);
+
+// Whether a causal call goes to the kernels on tensor cores. Throws UsageError where they were
+// asked for and cannot, except for calls of few tokens.
+bool slot_attention_is_fast(const SlotAttentionContext& context, const SlotTensors& in);
+// The same of its backward pass.
+bool slot_attention_backward_is_fast(const SlotAttentionContext& context, const SlotTensors& in);
+
+}  // namespace linnet::cuda

@@ -1,0 +1,293 @@
+// Block attention on tensor cores gives what the CPU computes in double, for every pattern and
+// option that it covers, at the edges of tiles, for views that are read in place and for extreme
+// inputs; and it is taken where it should be.
+#include "attention/primitives/cuda/block_attention_fast.h"
+
+#include <cstdlib>
+
+#include "attention/primitives/cuda/block_attention_path.h"
+#include "core/cuda/backend.h"
+#include "core/kernel_choice.h"
+#include "core/log.h"
+#include "tests/attention/cuda/block_attention_problem.h"
+
+namespace linnet {
+namespace {
+
+using namespace test::block_attention_problem;
+using test::kGpu;
+using test::random_tensor;
+
+// Both in bf16; what tensor cores do not cover is refused.
+void expect_as_on_the_cpu(const Problem& p, const std::string& what) {
+  const std::vector<Tensor> expected = results(p, DType::bf16, DType::f64, Device{});
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  set_fill_uninitialized(true);
+  const std::vector<Tensor> got = results(p, DType::bf16, DType::bf16, kGpu);
+  set_fill_uninitialized(false);
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    SCOPED_TRACE(what + ", result " + std::to_string(i));
+    EXPECT_CLOSE(got[i], expected[i], 1e-2);
+  }
+}
+
+Sizes tokens(int64_t T, int64_t K = 16, int64_t V = 16, int64_t P = 0) {
+  return {.B = 1, .Tq = T, .Tk = T, .H = 2, .G = 1, .K = K, .V = V, .P = P};
+}
+
+TEST(CudaBlockAttentionFast, EveryPattern) {
+  for (const bool causal : {false, true}) {
+    for (const int pattern : {0, 1, 2}) {
+      Problem p(tokens(pattern == 0 ? 65 : 100));
+      p.context.options.causal = causal;
+      if (pattern == 1) p.band(causal, 30, 7);
+      if (pattern == 2) p.blocks(causal, 24);
+      p.context.options.weights = causal ? BlockWeights::softmax : BlockWeights::relu_squared;
+      const std::string what =
+          "pattern " + std::to_string(pattern) + (causal ? ", causal" : ", noncausal");
+      expect_as_on_the_cpu(p, what);
+      p.context.options.weights = causal ? BlockWeights::relu_squared : BlockWeights::softmax;
+      p.cut(0);
+      p.mask();
+      expect_as_on_the_cpu(p, what + ", documents, masks");
+    }
+  }
+}
+
+TEST(CudaBlockAttentionFast, EdgesOfTilesAndWidths) {
+  for (const int64_t T : {16, 64, 129}) {
+    Problem p(tokens(T, 8, 16));
+    p.context.options.causal = true;
+    expect_as_on_the_cpu(p, "tokens " + std::to_string(T));
+  }
+  for (const int64_t K : {24, 64, 128}) {
+    Problem p(tokens(70, K, K == 24 ? 32 : K - 8));
+    p.context.options.causal = true;
+    p.context.options.scale = 0.2;
+    p.add_bias(2, 69, 0);
+    p.mask();
+    // The widest heads too fit into the shared memory of small GPUs, 99 KiB a block.
+    setenv("LINNET_EMULATED_CAPABILITY", "86", 1);
+    expect_as_on_the_cpu(p, "keys of " + std::to_string(K));
+    unsetenv("LINNET_EMULATED_CAPABILITY");
+  }
+}
+
+TEST(CudaBlockAttentionFast, CarriedKeysWithBias) {
+  for (const int pattern : {0, 1, 2}) {
+    for (const BlockWeights weights : {BlockWeights::softmax, BlockWeights::relu_squared}) {
+      Problem p(tokens(66, 16, 8, 6));
+      p.context.options.causal = true;
+      p.context.options.weights = weights;
+      if (pattern == 1) p.band(true, 8);
+      if (pattern == 2) p.blocks(true, 4);
+      p.add_bias(pattern == 1 ? 1 : 2, 71, 0);
+      p.cut(4);  // two of the six carried slots are empty
+      p.mask();
+      p.context.place.time_offset = 9;
+      expect_as_on_the_cpu(p, "pattern " + std::to_string(pattern));
+    }
+  }
+}
+
+// More tiles of queries than rows of partial sums: blocks walk over several.
+TEST(CudaBlockAttentionFast, BiasOnBothSidesAndOverManyTiles) {
+  Problem p(tokens(90));
+  p.band(false, 70, 3);
+  p.add_bias(2, 75, 3);
+  p.cut(0);
+  expect_as_on_the_cpu(p, "band");
+  Problem many({.B = 65, .Tq = 17, .Tk = 17, .H = 2, .G = 2, .K = 8, .V = 8});
+  many.band(true, 4);
+  many.add_bias(1, 4, 0);
+  expect_as_on_the_cpu(many, "many rows");
+}
+
+TEST(CudaBlockAttentionFast, CrossAttention) {
+  Problem p({.B = 2, .Tq = 17, .Tk = 80, .H = 2, .G = 2, .K = 16, .V = 16});
+  p.context.cross = true;
+  p.mask();
+  expect_as_on_the_cpu(p, "cross");
+  Problem nothing({.B = 1, .Tq = 16, .Tk = 0, .H = 1, .G = 1, .K = 16, .V = 16});
+  nothing.context.cross = true;
+  expect_as_on_the_cpu(nothing, "no keys");
+}
+
+TEST(CudaBlockAttentionFast, ExtremeInputsStayFinite) {
+  Problem p(tokens(70));
+  p.context.options.causal = true;
+  p.context.options.scale = 80.0 / 16;
+  for (Tensor* x : {&p.q, &p.k}) {
+    for (int64_t i = 0; i < x->elements(); ++i) {
+      double& value = x->data<double>()[i];
+      // Key 1 and query 1 are ones, query 2 of head 1 is their negative.
+      value = i / 32 == 1 || value > 0 ? 1 : -1;
+    }
+  }
+  for (int64_t c = 0; c < 16; ++c) p.k.data<double>()[16 + c] = 1;
+  for (int64_t c = 0; c < 16; ++c) p.q.data<double>()[5 * 16 + c] = -1;
+  expect_as_on_the_cpu(p, "logits of 80 and -80");
+  p.q.fill(0);
+  expect_as_on_the_cpu(p, "queries of zeros");
+  p.context.options.weights = BlockWeights::relu_squared;
+  expect_as_on_the_cpu(p, "relu squared of zeros");
+
+  Problem single(tokens(70));
+  std::vector<uint8_t> one(70, 0);
+  one[37] = 1;
+  single.context.key_mask = Tensor::from(one, {1, 70});
+  // Its weight is 1 whatever the logit.
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  const std::vector<Tensor> expected = results(single, DType::bf16, DType::f64, Device{});
+  const std::vector<Tensor> got = results(single, DType::bf16, DType::bf16, kGpu);
+  for (const size_t i : {0, 3}) EXPECT_CLOSE(got[i], expected[i], 1e-2);
+  for (const size_t i : {1, 2}) {
+    for (const float gradient : got[i].to_vector<float>()) EXPECT_NEAR(gradient, 0, 1e-5);
+  }
+  single.context.key_mask.fill(0);
+  expect_as_on_the_cpu(single, "no valid key");
+}
+
+TEST(CudaBlockAttentionFast, RepeatsBitForBitAndLooksAtNothingLater) {
+  Problem p(tokens(100));
+  p.band(true, 40);
+  p.add_bias(1, 40, 0);
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  const auto run = [&] { return results(p, DType::bf16, DType::bf16, kGpu); };
+  const std::vector<Tensor> once = run(), again = run();
+  for (size_t i = 0; i < once.size(); ++i) EXPECT_TRUE(test::same_bits(once[i], again[i]));
+  p.k.data<double>()[90 * 16] = p.v.data<double>()[90 * 16] = 5;
+  const std::vector<float> before = once[0].to_vector<float>(), after = run()[0].to_vector<float>();
+  constexpr size_t kEarlier = size_t{90} * 2 * 16;
+  for (size_t i = 0; i < kEarlier; ++i) ASSERT_EQ(before[i], after[i]);
+  EXPECT_NE(before[kEarlier], after[kEarlier]);
+}
+
+// One array [B,T,3,H,K] holds q, k and v, another one their gradients: the kernels read and write
+// them where they are.
+TEST(CudaBlockAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
+  constexpr int64_t B = 2, T = 70, H = 2, K = 16, kRow = 3 * H * K;
+  const Tensor fused = random_tensor({B, T, 3, H, K}, "fused").to(DType::bf16).to(kGpu);
+  const Tensor dfused = Tensor::empty(fused.shape(), DType::bf16, kGpu);
+  const auto part_of = [](const Tensor& x, int64_t part) {
+    const std::vector<double> numbers = x.to(Device{}).to_vector<double>();
+    std::vector<double> own(static_cast<size_t>(B * T * H * K));
+    for (int64_t i = 0; i < B * T * H * K; ++i) {
+      const int64_t at = i / (H * K) * kRow + part * H * K + i % (H * K);
+      own[static_cast<size_t>(i)] = numbers[static_cast<size_t>(at)];
+    }
+    return Tensor::from(own, {B, T, H, K}).to(DType::bf16);
+  };
+  const auto part_view = [](const Tensor& x, int64_t part) {
+    return cuda::block_attention_fast::Writes(cuda::pointer<cuda::kernel_bf16>(x) + part * H * K, B,
+                                              T, H, K, T * kRow, kRow, K);
+  };
+  BlockAttentionContext context;
+  context.options.causal = true;
+  std::vector<Variable> dense;
+  for (int64_t part = 0; part < 3; ++part) dense.emplace_back(part_of(fused, part).to(kGpu), true);
+  const BlockAttentionVariables inputs{dense[0], dense[1], dense[2], {}, {}, {}};
+  const Tensor dy = random_tensor({B, T, H, K}, "dy").to(DType::bf16).to(kGpu);
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  const Variable expected = block_attention(inputs, context);
+  backward({expected}, {dy});
+
+  using namespace cuda::block_attention_fast;
+  const Tensor y = Tensor::empty({B, T, H, K}, DType::bf16, kGpu);
+  const Tensor log_sum_exp = Tensor::empty({B, T, H}, DType::f32, kGpu);
+  const Tensor y_dot_dy = Tensor::empty({B, T, H}, DType::f32, kGpu);
+  Call call = call_of(cuda::block_attention_tensors(inputs, context),
+                      cuda::block_attention_setting(context));
+  call.q = part_view(fused, 0);
+  call.k = part_view(fused, 1);
+  call.v = part_view(fused, 2);
+  forward(call, writes(y), cuda::pointer<float>(log_sum_exp));
+  EXPECT_TRUE(test::same_bits(y.to(Device{}), expected.value().to(Device{})));
+  cuda::block_attention_fast::backward(call, {reads(y),
+                                              reads(dy),
+                                              cuda::pointer<const float>(log_sum_exp),
+                                              cuda::pointer<float>(y_dot_dy),
+                                              part_view(dfused, 0),
+                                              part_view(dfused, 1),
+                                              part_view(dfused, 2),
+                                              {},
+                                              {},
+                                              {}});
+  for (int64_t part = 0; part < 3; ++part) {
+    const Tensor gradient = dense[static_cast<size_t>(part)].grad().to(Device{});
+    EXPECT_TRUE(test::same_bits(part_of(dfused, part), gradient)) << part;
+  }
+}
+
+cuda::BlockAttentionTensors zeros(int64_t T, int64_t K, int64_t V, DType dtype = DType::bf16) {
+  cuda::BlockAttentionTensors in;
+  in.q = in.k = Tensor::zeros({1, T, 1, K}, dtype, kGpu);
+  in.v = Tensor::zeros({1, T, 1, V}, dtype, kGpu);
+  return in;
+}
+
+TEST(CudaBlockAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
+  const auto why = [](const cuda::BlockAttentionTensors& in,
+                      const BlockAttentionContext& context = {}) {
+    return cuda::why_plain_block_attention(context, in);
+  };
+  const cuda::BlockAttentionTensors usual = zeros(16, 16, 16);
+  EXPECT_EQ(why(usual), "");
+  EXPECT_EQ(why(zeros(40, 128, 8)), "");
+  EXPECT_EQ(why(zeros(16, 16, 16, DType::f32)), "numbers of f32");
+  EXPECT_EQ(why(zeros(16, 12, 16)), "keys of 12 and values of 16 numbers a head");
+  EXPECT_EQ(why(zeros(16, 16, 136)), "keys of 16 and values of 136 numbers a head");
+  EXPECT_EQ(why(zeros(15, 16, 16)), "fewer than 16 queries");
+  cuda::BlockAttentionTensors other = usual;
+  other.q = Tensor::zeros({16 * 16 + 1}, DType::bf16, kGpu).slice(1, {1, 16, 1, 16});
+  EXPECT_EQ(why(other), "tensors that do not begin on 16 bytes");
+  BlockAttentionContext context;
+  context.options.dropout = 0.1;
+  EXPECT_EQ(why(usual, context), "dropout of weights");
+  context = {};
+  context.options.weights = BlockWeights::relu_squared;
+  EXPECT_EQ(why(usual, context), "");
+  const std::pair<BlockWeights, const char*> kPlain[] = {
+      {BlockWeights::relu, "weights relu"},
+      {BlockWeights::laplace, "weights laplace"},
+      {BlockWeights::collision, "weights collision"},
+      {BlockWeights::collision_exact, "weights collision"},
+      {BlockWeights::identity, "weights identity"},
+      {BlockWeights::exponential, "weights exponential"}};
+  for (const auto& [weights, name] : kPlain) {
+    context.options.weights = weights;
+    EXPECT_EQ(why(usual, context), name);
+  }
+
+  EXPECT_TRUE(cuda::block_attention_is_fast({}, usual));
+  EXPECT_FALSE(cuda::block_attention_is_fast(context, usual));
+  {
+    const UseKernels use(KernelChoice::tensor_cores, kGpu);
+    EXPECT_EQ(
+        test::message_of<UsageError>([&] { cuda::block_attention_is_fast(context, usual); }),
+        "block attention: backend tensor_cores was asked for, but the kernels on tensor cores "
+        "do not cover weights exponential; use backend auto");
+    // Decoding token by token is left to the plain kernels.
+    EXPECT_FALSE(cuda::block_attention_is_fast({}, zeros(1, 16, 16)));
+    const UseKernels plain(KernelChoice::plain, kGpu);
+    EXPECT_FALSE(cuda::block_attention_is_fast({}, usual));
+  }
+}
+
+TEST(CudaBlockAttentionFast, WhatItDoesNotCoverIsSaidOnce) {
+  // What was said once is not said again when the test is repeated.
+  static int64_t width = 19;
+  width += 2;
+  set_log_level(LogLevel::info);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i) cuda::block_attention_is_fast({}, zeros(17, width, width));
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string said = concat("do not cover keys of ", width, " and values of ", width);
+  const size_t first = log.find(said);
+  ASSERT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find(said, first + 1), std::string::npos) << log;
+}
+
+}  // namespace
+}  // namespace linnet

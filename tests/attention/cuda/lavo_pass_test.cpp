@@ -1,0 +1,233 @@
+// LAVO in one pass on tensor cores gives what primitives compute on the CPU in double, at the edges
+// of chunks and windows, with documents and masks; and LavoMixer takes it where it fits.
+#include "attention/lavo/cuda/lavo_pass.h"
+
+#include <limits>
+
+#include "attention/lavo/cuda/lavo_pass_fast.h"
+#include "core/kernel_choice.h"
+#include "tests/attention/lavo_by_primitives.h"
+#include "tests/attention/made_mixer.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+using test::kGpu;
+using test::random_tensor;
+
+struct Setting {
+  const char* name;
+  int64_t window, B, T, H, rank, d;
+  int64_t bias_heads = 0;
+  bool local_only = false, segments = false, masks = false;
+  int64_t time_offset = 0;
+};
+
+// Row 0 lacks every fifth token, the last row its end.
+std::vector<uint8_t> mask_of(const Setting& s) {
+  std::vector<uint8_t> mask(static_cast<size_t>(s.B * s.T), 1);
+  for (int64_t t = 0; t < s.T; ++t) {
+    mask[static_cast<size_t>(t)] = t % 5 == 3 ? 0 : 1;
+    mask[static_cast<size_t>((s.B - 1) * s.T + t)] = t < s.T / 2 ? 1 : 0;
+  }
+  return mask;
+}
+
+// q, k, v, basis and bias in f64, as the device will hold them; masked tokens hold NaN.
+std::vector<Tensor> inputs_of(const Setting& s) {
+  const Shape shape{s.B, s.T, s.H, s.d};
+  std::vector<Tensor> in{random_tensor(shape, "q"), random_tensor(shape, "k"),
+                         random_tensor(shape, "v"), random_tensor({s.H, s.rank, s.d}, "basis")};
+  in.push_back(s.bias_heads > 0 ? random_tensor({s.bias_heads, 2 * s.window - 1}, "bias")
+                                : Tensor());
+  const double shrink = 1 / std::sqrt(static_cast<double>(s.d));
+  for (int64_t i = 0; i < in[3].elements(); ++i) in[3].data<double>()[i] *= shrink;
+  const std::vector<uint8_t> mask = mask_of(s);
+  for (size_t i = 0; i < 4; ++i) {
+    in[i] = in[i].to(DType::bf16).to(DType::f64);
+    for (int64_t j = 0; s.masks && i < 3 && j < in[i].elements(); ++j) {
+      if (mask[static_cast<size_t>(j / (s.H * s.d))] == 0) {
+        in[i].data<double>()[j] = std::numeric_limits<double>::quiet_NaN();
+      }
+    }
+  }
+  return in;
+}
+
+LavoPassContext context_of(const Setting& s, Device device) {
+  LavoPassContext context;
+  context.options = {s.window, 0.5, s.local_only};
+  context.time_offset = s.time_offset;
+  if (s.masks) context.mask = Tensor::from(mask_of(s), {s.B, s.T}, device);
+  if (s.segments) {
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < s.B * s.T; ++i) ids.push_back(static_cast<int32_t>((i + 9) / 37));
+    context.segments = Tensor::from(ids, {s.B, s.T}, device);
+  }
+  return context;
+}
+
+LavoPassVariables variables_of(const std::vector<Tensor>& in, Device device) {
+  std::vector<Variable> x;
+  for (size_t i = 0; i < in.size(); ++i) {
+    const DType narrow = i < 3 ? DType::bf16 : DType::f32;
+    x.push_back(in[i].defined()
+                    ? Variable(device == kGpu ? in[i].to(narrow).to(device) : in[i].clone(), true)
+                    : Variable());
+  }
+  return {x[0], x[1], x[2], x[3], x[4]};
+}
+
+// y and the carried sums, then the gradients of every defined input.
+std::vector<Tensor> differentiate(const LavoPassVariables& x, const LavoPassResult& result) {
+  std::vector<Tensor> found, seeds;
+  const std::vector<Variable> outputs{result.y, result.carry.completed, result.carry.partial};
+  for (const Variable& output : outputs) {
+    found.push_back(output.value());
+    seeds.push_back(random_tensor(output.shape(), "seed" + std::to_string(seeds.size()))
+                        .to(DType::bf16)
+                        .to(output.dtype())
+                        .to(output.value().device()));
+  }
+  backward(outputs, seeds);
+  for (const Variable& input : {x.q, x.k, x.v, x.basis, x.bias}) {
+    if (input.defined()) found.push_back(input.grad());
+  }
+  return found;
+}
+
+void expect_what_primitives_compute(const Setting& s, const std::vector<Tensor>& in) {
+  SCOPED_TRACE(s.name);
+  const LavoPassVariables exact = variables_of(in, Device{}), x = variables_of(in, kGpu);
+  const LavoPassResult wide = test::lavo_by_primitives(exact, context_of(s, Device{}));
+  set_fill_uninitialized(true);
+  ASSERT_TRUE(lavo_pass_fits(x, context_of(s, kGpu)));
+  const LavoPassResult narrow = lavo_pass(x, context_of(s, kGpu));
+  EXPECT_EQ(narrow.y.dtype(), DType::bf16);
+  EXPECT_EQ(narrow.carry.counts.to_vector<int64_t>(), wide.carry.counts.to_vector<int64_t>());
+  const std::vector<Tensor> expected = differentiate(exact, wide);
+  const std::vector<Tensor> got = differentiate(x, narrow);
+  set_fill_uninitialized(false);
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_CLOSE(got[i], expected[i], 1e-2);
+  }
+}
+
+TEST(CudaLavoPass, GivesWhatPrimitivesComputeInDouble) {
+  const std::vector<Setting> settings{
+      {"one chunk", 16, 1, 64, 1, 16, 16, 1},
+      {"a token more", 16, 1, 65, 2, 32, 32, 2, true},
+      {"the widest window", 64, 1, 150, 1, 8, 16, 1},
+      {"windows that chunks cut", 7, 2, 140, 2, 8, 16, 2, true, true, false, 4},
+      {"windows of two tokens", 2, 1, 70, 1, 16, 24, 0},
+      {"with all", 18, 3, 130, 2, 12, 24, 1, true, true, true, 5},
+      {"masks", 16, 2, 96, 1, 16, 16, 0, false, false, true},
+      {"the usual width", 16, 1, 80, 1, 64, 64, 1},
+  };
+  for (const Setting& s : settings) expect_what_primitives_compute(s, inputs_of(s));
+}
+
+// Logits of +-80 in the window, and one key that counts.
+TEST(CudaLavoPass, ExtremeInputsStayFinite) {
+  const Setting s{"large logits", 16, 1, 80, 1, 16, 16, 1};
+  std::vector<Tensor> in = inputs_of(s);
+  for (size_t i = 0; i < 2; ++i) {
+    for (int64_t j = 0; j < in[i].elements(); ++j) {
+      double& x = in[i].data<double>()[j];
+      x = x > 0 ? 3.125 : -3.125;
+    }
+  }
+  expect_what_primitives_compute(s, in);
+
+  LavoPassContext context = context_of(s, kGpu);
+  std::vector<uint8_t> one(80, 0);
+  one[37] = 1;
+  context.mask = Tensor::from(one, {1, 80}, kGpu);
+  const Tensor y = lavo_pass(variables_of(in, kGpu), context).y.value();
+  const std::vector<double> values = y.to(Device{}).to_vector<double>();
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double expected = i / 16 == 37 ? 0.5 * in[2].data<double>()[i] : 0;
+    ASSERT_NEAR(values[i], expected, 0.01 * std::abs(expected)) << i / 16;
+  }
+}
+
+TEST(CudaLavoPass, RepeatsBitForBitAndKeepsNothingWithoutGradients) {
+  const Setting s{"", 16, 1, 100, 2, 16, 16, 2};
+  const std::vector<Tensor> in = inputs_of(s);
+  const auto run = [&] {
+    const LavoPassVariables x = variables_of(in, kGpu);
+    return differentiate(x, lavo_pass(x, context_of(s, kGpu)));
+  };
+  const std::vector<Tensor> once = run(), again = run();
+  for (size_t i = 0; i < once.size(); ++i) {
+    EXPECT_TRUE(test::same_bits(once[i].to(Device{}), again[i].to(Device{})));
+  }
+  const NoGrad off;
+  const Tensor y = lavo_pass(variables_of(in, kGpu), context_of(s, kGpu)).y.value();
+  EXPECT_TRUE(test::same_bits(once[0].to(Device{}), y.to(Device{})));
+}
+
+// The mixer takes it, also with a mask, and goes on from its state with the primitives.
+TEST(CudaLavoPass, TheMixerTakesItAndDecodesFromItsState) {
+  constexpr int64_t kLength = 45, kAll = 52;
+  MixerOptions options;
+  options.heads = 2;
+  options.width = 32;
+  const test::MadeMixer mixer("lavo", "{rank: 8, window: 4}", options, DType::bf16, kGpu);
+  const Tensor all = random_tensor({3, kAll, 2, 16}, "qkv", DType::bf16);
+  const auto tokens = [&](int64_t part, int64_t begin, int64_t end) {
+    const int64_t count = end - begin;
+    return Variable(all.slice((part * kAll + begin) * 32, {1, count, 2, 16}).clone().to(kGpu));
+  };
+  const auto mask = [](int64_t begin, int64_t end) {
+    std::vector<uint8_t> valid(static_cast<size_t>(end - begin), 1);
+    if (begin == 0) valid[2] = 0;
+    return Tensor::from(valid, {1, end - begin}, kGpu);
+  };
+  const auto mix = [&](int64_t begin, int64_t end, const MixerState& state) {
+    MixerContext context;
+    context.place.time_offset = begin;
+    context.key_mask = mask(begin, end);
+    return mixer.mix(tokens(0, begin, end), tokens(1, begin, end), tokens(2, begin, end), context,
+                     state);
+  };
+  const auto first = mix(0, kLength, {}), rest = mix(kLength, kAll, first.state);
+  LavoPassContext context;
+  context.options = {4, 0.25, false};
+  context.mask = mask(0, kLength);
+  const Variable basis(Tensor::from(mixer.parameter("basis"), {2, 8, 16}).to(DType::f32).to(kGpu));
+  const LavoPassResult pass = lavo_pass(
+      {tokens(0, 0, kLength), tokens(1, 0, kLength), tokens(2, 0, kLength), basis, {}}, context);
+  EXPECT_TRUE(test::same_bits(first.y.value().to(Device{}), pass.y.value().to(Device{})));
+
+  const UseKernels plain(KernelChoice::plain, kGpu);
+  const Tensor expected = mix(0, kAll, {}).y.value().to(Device{});
+  EXPECT_CLOSE(first.y.value(), expected.slice(0, {1, kLength, 2, 16}), 1e-2);
+  EXPECT_CLOSE(rest.y.value(), expected.slice(kLength * 32, {1, kAll - kLength, 2, 16}), 1e-2);
+}
+
+TEST(CudaLavoPass, FitsWhatTheKernelsCover) {
+  const auto fits = [](const Setting& s, DType dtype = DType::bf16) {
+    const auto zeros = [&](const Shape& shape, DType type) {
+      return Variable(Tensor::zeros(shape, type, kGpu));
+    };
+    const Variable x = zeros({s.B, s.T, s.H, s.d}, dtype);
+    return lavo_pass_fits({x, x, x, zeros({s.H, s.rank, s.d}, DType::f32), {}},
+                          context_of(s, kGpu));
+  };
+  EXPECT_TRUE(fits({"", 64, 1, 16, 1, 16, 64}));
+  EXPECT_FALSE(fits({"", 65, 1, 16, 1, 16, 64}));
+  EXPECT_FALSE(fits({"", 64, 1, 16, 1, 16, 72}));
+  EXPECT_FALSE(fits({"", 64, 1, 16, 1, 16, 20}));
+  EXPECT_FALSE(fits({"", 64, 1, 16, 1, 24, 16}));
+  EXPECT_FALSE(fits({"", 64, 1, 15, 1, 16, 64}));
+  EXPECT_FALSE(fits({"", 64, 1, 16, 1, 16, 64}, DType::f32));
+  const UseKernels plain(KernelChoice::plain, kGpu);
+  EXPECT_FALSE(fits({"", 64, 1, 16, 1, 16, 64}));
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,362 @@
+// Slot attention on tensor cores gives what the CPU computes in double, at the edges of chunks,
+// tiles and value tiles, for views that are read in place, and for extreme logits; and it is taken
+// where it should be.
+#include "attention/primitives/cuda/slot_attention_fast.h"
+
+#include <cstdlib>
+#include <limits>
+
+#include "attention/primitives/cuda/slot_attention_path.h"
+#include "attention/primitives/slot_attention.h"
+#include "core/cuda/backend.h"
+#include "core/kernel_choice.h"
+#include "core/log.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+using test::kGpu;
+using test::random_tensor;
+
+struct Setting {
+  const char* name;
+  int64_t B, T, H, N, K, V;
+  bool state = false, masks = false, mask_empty = true;
+  double scale = 0.4;
+};
+
+// Row 0 lacks its first tokens and then every fifth, the last row its end.
+std::vector<uint8_t> mask_of(int64_t rows, int64_t length) {
+  std::vector<uint8_t> mask(static_cast<size_t>(rows * length), 1);
+  for (int64_t t = 0; t < length; ++t) {
+    mask[static_cast<size_t>(t)] = t < 3 || t % 5 == 3 ? 0 : 1;
+    mask[static_cast<size_t>((rows - 1) * length + t)] = t < length / 2 ? 1 : 0;
+  }
+  return mask;
+}
+
+// q, k, v, logits, keys, values and mass in f64, as bf16 and f32 hold the first six.
+std::vector<Tensor> inputs_of(const Setting& s) {
+  std::vector<Tensor> in{
+      random_tensor({s.B, s.T, s.H, s.K}, "q"),    random_tensor({s.B, s.T, s.H, s.K}, "k"),
+      random_tensor({s.B, s.T, s.H, s.V}, "v"),    random_tensor({s.B, s.T, s.H, s.N}, "logits"),
+      random_tensor({s.B, s.H, s.N, s.K}, "keys"), random_tensor({s.B, s.H, s.N, s.V}, "values"),
+      random_tensor({s.B, s.H, s.N}, "mass")};
+  for (size_t i = 0; i < 4; ++i) in[i] = in[i].to(DType::bf16).to(DType::f64);
+  for (size_t i = 4; i < 6; ++i) in[i] = in[i].to(DType::f32).to(DType::f64);
+  for (int64_t i = 1; i < in[6].elements(); i += 3) {  // empty slots
+    in[6].data<double>()[i] = -std::numeric_limits<double>::infinity();
+    for (const size_t part : {size_t{4}, size_t{5}}) {
+      const int64_t width = in[part].size(3);
+      for (int64_t c = 0; c < width; ++c) in[part].data<double>()[i * width + c] = 0;
+    }
+  }
+  if (!s.state) in[4] = in[5] = in[6] = Tensor();
+  return in;
+}
+
+// Masked tokens hold NaN.
+void put_nan_behind(const std::vector<uint8_t>& mask, std::vector<Tensor>& in) {
+  for (size_t i = 0; i < 4; ++i) {
+    const int64_t width = in[i].elements() / static_cast<int64_t>(mask.size());
+    for (int64_t j = 0; j < in[i].elements(); ++j) {
+      if (mask[static_cast<size_t>(j / width)] == 0) {
+        in[i].data<double>()[j] = std::numeric_limits<double>::quiet_NaN();
+      }
+    }
+  }
+}
+
+// o, the memory, then the gradients of every defined input.
+std::vector<Tensor> run(const Setting& s, const std::vector<Tensor>& tensors, Device device,
+                        const std::vector<uint8_t>& mask = {}) {
+  SlotAttentionContext context;
+  context.options.scale = s.scale;
+  context.options.mask_empty = s.mask_empty;
+  if (!mask.empty()) {
+    context.query_mask = context.key_mask = Tensor::from(mask, {s.B, s.T}, device);
+  }
+  std::vector<Variable> in;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Tensor& x = tensors[i];
+    const DType narrow = i < 4 ? DType::bf16 : i < 6 ? DType::f32 : DType::f64;
+    in.push_back(x.defined()
+                     ? Variable(device == kGpu ? x.to(narrow).to(device) : x.to(device), true)
+                     : Variable());
+  }
+  const SlotAttentionResult result =
+      slot_attention_causal({in[0], in[1], in[2], in[3]}, context, {in[4], in[5], in[6]});
+  const std::vector<Variable> outputs{result.o, result.state.keys, result.state.values,
+                                      result.state.mass};
+  std::vector<Tensor> seeds, found;
+  for (const Variable& output : outputs) {
+    found.push_back(output.value());
+    seeds.push_back(random_tensor(output.shape(), "seed" + std::to_string(seeds.size()))
+                        .to(DType::bf16)
+                        .to(output.dtype())
+                        .to(device));
+  }
+  backward(outputs, seeds);
+  for (const Variable& x : in) {
+    if (x.defined()) found.push_back(x.grad());
+  }
+  return found;
+}
+
+// Infinite masses (empty slots) agree exactly and count as 0 otherwise.
+Tensor finite(const Tensor& x, std::vector<bool>& infinite) {
+  const Tensor out = x.to(Device{}).to(DType::f64).clone();
+  for (int64_t i = 0; i < out.elements(); ++i) {
+    double& value = out.data<double>()[i];
+    infinite.push_back(std::isinf(value));
+    if (infinite.back()) value = 0;
+  }
+  return out;
+}
+
+void expect_what_the_cpu_computes(const Setting& s, std::vector<Tensor> in,
+                                  const std::vector<uint8_t>& mask = {}) {
+  SCOPED_TRACE(s.name);
+  if (!mask.empty()) put_nan_behind(mask, in);
+  // Some backward passes of fast forward ones are plain, which demanded tensor cores refuse.
+  ASSERT_TRUE(cuda::slot_attention_fast::has_forward(s.N, s.K, s.V));
+  const bool throughout = cuda::slot_attention_fast::has_backward(s.N, s.K, s.V);
+  const UseKernels use(throughout ? KernelChoice::tensor_cores : KernelChoice::automatic, kGpu);
+  const std::vector<Tensor> expected = run(s, in, Device{}, mask);
+  set_fill_uninitialized(true);
+  const std::vector<Tensor> got = run(s, in, kGpu, mask);
+  set_fill_uninitialized(false);
+  ASSERT_EQ(got.size(), expected.size());
+  EXPECT_EQ(got[0].dtype(), DType::bf16);
+  for (size_t i = 0; i < got.size(); ++i) {
+    SCOPED_TRACE(i);
+    std::vector<bool> got_infinite, expected_infinite;
+    const Tensor a = finite(got[i], got_infinite), b = finite(expected[i], expected_infinite);
+    EXPECT_EQ(got_infinite, expected_infinite);
+    EXPECT_CLOSE(a, b, 1e-2);
+  }
+}
+
+TEST(CudaSlotAttentionFast, GivesWhatTheCpuComputesInDouble) {
+  const std::vector<Setting> settings{
+      {"one chunk", 1, 64, 1, 64, 64, 64},
+      {"a token more", 1, 65, 2, 8, 32, 32},
+      {"a token less, of three chunks", 1, 191, 1, 16, 16, 16, true},
+      {"with all", 2, 130, 2, 40, 64, 64, true, true, true, 0.15},
+      {"short", 2, 17, 2, 8, 16, 8, true, true, false},
+      {"empty slots are read", 2, 20, 1, 24, 16, 16, true, false, false},
+      {"odd widths", 1, 70, 1, 24, 24, 40, false, true},
+      {"wide, with tiles of values", 1, 66, 1, 24, 128, 72, true, false, true, 0.1},
+      {"tiles of values", 1, 66, 1, 8, 16, 40, true},
+  };
+  for (const Setting& s : settings) {
+    const std::vector<uint8_t> mask = s.masks ? mask_of(s.B, s.T) : std::vector<uint8_t>();
+    expect_what_the_cpu_computes(s, inputs_of(s), mask);
+  }
+}
+
+// Where logits rise by more than weights may, chunks fall into tiles: at one token, at every token,
+// or in one slot only.
+TEST(CudaSlotAttentionFast, LogitsMayRiseAndFallByAnyAmount) {
+  const auto change = [](const Setting& s, const auto& offset) {
+    std::vector<Tensor> in = inputs_of(s);
+    for (int64_t i = 0; i < in[3].elements(); ++i) {
+      in[3].data<double>()[i] += offset(i / (s.H * s.N) % s.T, i % s.N);
+    }
+    in[3] = in[3].to(DType::bf16).to(DType::f64);
+    // Memories as of many tokens, which matter for long.
+    for (int64_t i = 0; s.state && i < in[6].elements(); ++i) in[6].data<double>()[i] += 3;
+    return in;
+  };
+  const Setting s{"rises", 1, 80, 1, 8, 16, 16, true, false, true, 0.2};
+  expect_what_the_cpu_computes(s, change(s, [](int64_t t, int64_t slot) {
+                                 return (t >= 21 && slot % 2 == 0 ? 50.0 : 0.0) +
+                                        (t >= 70 ? 90.0 : 0.0);
+                               }));
+  const Setting steep{
+      "rises and falls with every token", 1, 40, 1, 8, 16, 16, false, false, true, 0.2};
+  expect_what_the_cpu_computes(steep, change(steep, [](int64_t t, int64_t slot) {
+                                 return (slot % 2 == 0 ? 60.0 : -60.0) * static_cast<double>(t);
+                               }));
+  const Setting high{"logits of 80", 1, 70, 1, 8, 16, 16, false, false, true, 0.2};
+  expect_what_the_cpu_computes(high, change(high, [](int64_t t, int64_t slot) {
+                                 return (t * 7 + slot * 3) % 5 < 3 ? 80.0 : -80.0;
+                               }));
+}
+
+TEST(CudaSlotAttentionFast, OneValidToken) {
+  const Setting s{"one valid token", 2, 80, 1, 8, 16, 16, false, true};
+  std::vector<uint8_t> mask(160, 0);
+  mask[37] = mask[80 + 79] = 1;
+  expect_what_the_cpu_computes(s, inputs_of(s), mask);
+  const Setting none{"none", 1, 80, 1, 8, 16, 16, true, true};
+  expect_what_the_cpu_computes(none, inputs_of(none), std::vector<uint8_t>(80, 0));
+}
+
+// What all keys and values have in common says nothing to logits, which get the gradients of small
+// differences.
+TEST(CudaSlotAttentionFast, GradientsOfLogitsSurviveKeysAndValuesWithAMean) {
+  const Setting s{"a mean", 1, 130, 1, 16, 16, 16};
+  std::vector<Tensor> in = inputs_of(s);
+  for (const size_t i : {size_t{1}, size_t{2}}) {
+    for (int64_t j = 0; j < in[i].elements(); ++j) in[i].data<double>()[j] += 3;
+    in[i] = in[i].to(DType::bf16).to(DType::f64);
+  }
+  expect_what_the_cpu_computes(s, in);
+}
+
+TEST(CudaSlotAttentionFast, RepeatsBitForBitAndLooksAtNothingLater) {
+  const Setting s{"", 1, 100, 2, 8, 16, 16};
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  std::vector<Tensor> in = inputs_of(s);
+  const std::vector<Tensor> once = run(s, in, kGpu), again = run(s, in, kGpu);
+  for (size_t i = 0; i < once.size(); ++i) {
+    EXPECT_TRUE(test::same_bits(once[i].to(Device{}), again[i].to(Device{})));
+  }
+  const std::vector<float> before = once[0].to_vector<float>();
+  for (const double logit : {5.0, 500.0}) {  // within a tile, and the beginning of another
+    in[3].data<double>()[90 * 2 * 8] = logit;
+    const std::vector<float> after = run(s, in, kGpu)[0].to_vector<float>();
+    for (size_t i = 0; i < 90 * 2 * 16; ++i) ASSERT_EQ(before[i], after[i]);
+    EXPECT_NE(before[90 * 2 * 16], after[90 * 2 * 16]);
+  }
+}
+
+// One array [B,T,3,H,K] holds q, k and v: the kernels read them where they are.
+TEST(CudaSlotAttentionFast, ReadsFusedProjectionsInPlace) {
+  constexpr int64_t B = 2, T = 70, H = 2, K = 16, N = 8, kRow = 3 * H * K;
+  const Tensor fused = random_tensor({B, T, 3, H, K}, "fused").to(DType::bf16).to(kGpu);
+  const Tensor logits = random_tensor({B, T, H, N}, "logits").to(DType::bf16).to(kGpu);
+  const std::vector<double> numbers = fused.to(Device{}).to_vector<double>();
+  std::vector<Variable> dense;
+  for (int64_t part = 0; part < 3; ++part) {
+    std::vector<double> own;
+    for (int64_t i = 0; i < B * T * H * K; ++i) {
+      const int64_t at = i / (H * K) * kRow + part * H * K + i % (H * K);
+      own.push_back(numbers[static_cast<size_t>(at)]);
+    }
+    dense.emplace_back(Tensor::from(own, {B, T, H, K}).to(DType::bf16).to(kGpu));
+  }
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  const Variable expected =
+      slot_attention_causal({dense[0], dense[1], dense[2], Variable(logits)}, {}).o;
+
+  const Tensor o = Tensor::empty({B, T, H, K}, DType::bf16, kGpu);
+  const auto view_of = [&](int64_t part) {
+    return cuda::slot_attention_fast::Reads(cuda::pointer<cuda::kernel_bf16>(fused) + part * H * K,
+                                            B, T, H, K, T * kRow, kRow, K);
+  };
+  cuda::slot_attention_fast::Forward call;
+  call.q = view_of(0);
+  call.k = view_of(1);
+  call.v = view_of(2);
+  call.logits = {cuda::pointer<cuda::kernel_bf16>(logits), B, T, H, N};
+  call.o = {cuda::pointer<cuda::kernel_bf16>(o), B, T, H, K};
+  cuda::slot_attention_fast::causal_forward(call);
+  EXPECT_TRUE(test::same_bits(o.to(Device{}), expected.value().to(Device{})));
+}
+
+cuda::SlotTensors tensors_of(int64_t T, int64_t N, int64_t K, int64_t V,
+                             DType dtype = DType::bf16) {
+  cuda::SlotTensors in;
+  in.q = in.k = Tensor::zeros({1, T, 1, K}, dtype, kGpu);
+  in.v = Tensor::zeros({1, T, 1, V}, dtype, kGpu);
+  in.logits = Tensor::zeros({1, T, 1, N}, dtype, kGpu);
+  return in;
+}
+
+TEST(CudaSlotAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
+  const auto why = [](const cuda::SlotTensors& in, const SlotAttentionContext& context) {
+    return cuda::why_plain_slot_attention(context, in);
+  };
+  const cuda::SlotTensors usual = tensors_of(16, 8, 16, 16);
+  EXPECT_EQ(why(usual, {}), "");
+  EXPECT_EQ(why(tensors_of(40, 64, 128, 256), {}), "");
+  EXPECT_EQ(why(tensors_of(16, 8, 136, 8), {}), "8 slots with keys of 136 and values of 8");
+  EXPECT_EQ(why(tensors_of(16, 8, 16, 16, DType::f32), {}), "numbers of f32");
+  cuda::SlotTensors mixed = usual;
+  mixed.logits = mixed.logits.to(DType::f32);
+  EXPECT_EQ(why(mixed, {}), "numbers of f32");
+  EXPECT_EQ(why(tensors_of(16, 72, 16, 16), {}), "72 slots with keys of 16 and values of 16");
+  EXPECT_EQ(why(tensors_of(16, 8, 20, 16), {}), "8 slots with keys of 20 and values of 16");
+  EXPECT_EQ(why(tensors_of(16, 8, 16, 12), {}), "8 slots with keys of 16 and values of 12");
+  EXPECT_EQ(why(tensors_of(15, 8, 16, 16), {}), "fewer than 16 tokens");
+  cuda::SlotTensors other = usual;
+  other.q = Tensor::zeros({16 * 16 + 1}, DType::bf16, kGpu).slice(1, {1, 16, 1, 16});
+  EXPECT_EQ(why(other, {}), "tensors that do not begin on 16 bytes");
+  SlotAttentionContext context;
+  context.options.control = SlotControl::sigmoid;
+  EXPECT_EQ(why(usual, context), "weights other than the exponential of logits");
+  context = {};
+  context.options.scale = 0;
+  EXPECT_EQ(why(usual, context), "a scale of 0");
+  context = {};
+  context.options.dropout = 0.1;
+  EXPECT_EQ(why(usual, context), "dropout of slots");
+  context = {};
+  context.segments = Tensor::zeros({1, 16}, DType::i32, kGpu);
+  EXPECT_EQ(why(usual, context), "segments");
+
+  EXPECT_TRUE(cuda::slot_attention_is_fast({}, usual));
+  EXPECT_FALSE(cuda::slot_attention_is_fast(context, usual));
+  EXPECT_FALSE(cuda::slot_attention_is_fast({}, tensors_of(15, 8, 16, 16)));
+  const UseKernels plain(KernelChoice::plain, kGpu);
+  EXPECT_FALSE(cuda::slot_attention_is_fast({}, usual));
+}
+
+// What backend tensor_cores demands, of forward and backward passes and of other forms; decoding
+// token by token is left to the plain kernels.
+TEST(CudaSlotAttentionFast, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  const auto causal = [](int64_t T, int64_t V, DType dtype = DType::bf16) {
+    const cuda::SlotTensors in = tensors_of(T, 8, 16, V, dtype);
+    return slot_attention_causal(
+               {Variable(in.q, true), Variable(in.k), Variable(in.v), Variable(in.logits)}, {})
+        .o;
+  };
+  const auto refusal = [](const auto& body) { return test::message_of<UsageError>(body); };
+  EXPECT_EQ(refusal([&] { causal(16, 16, DType::f32); }),
+            "slot attention: backend tensor_cores was asked for, but the kernels on tensor cores "
+            "do not cover numbers of f32; use backend auto");
+  EXPECT_TRUE(refusal([&] {
+                const Variable x(tensors_of(16, 8, 16, 16).q);
+                slot_attention_memory({{}, x, x, x}, {});
+              }).starts_with("slot attention over all keys has no kernels on tensor cores"));
+  const Variable wide = causal(16, 72);
+  EXPECT_NE(refusal([&] {
+              backward({wide}, {wide.value()});
+            }).find("the backward pass of keys of 16 and values of 72"),
+            std::string::npos);
+  EXPECT_EQ(causal(1, 16).size(1), 1);
+  EXPECT_EQ(causal(15, 19, DType::f32).size(1), 15);
+}
+
+TEST(CudaSlotAttentionFast, WhatItDoesNotCoverIsSaidOnce) {
+  // What was said once is not said again when the test is repeated.
+  static int64_t width = 19;
+  width += 2;
+  const cuda::SlotTensors in = tensors_of(17, 8, width, 8);
+  set_log_level(LogLevel::info);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(cuda::slot_attention_is_fast({}, in));
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string said = concat("do not cover 8 slots with keys of ", width, " and values of 8");
+  const size_t first = log.find(said);
+  ASSERT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find(said, first + 1), std::string::npos) << log;
+}
+
+// Heads of 64 take 101 KiB of a block's shared memory.
+TEST(CudaSlotAttentionFast, SmallSharedMemoryTakesThePlainKernels) {
+  if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs a pretended GPU";
+  const cuda::SlotTensors in = tensors_of(20, 8, 64, 16);
+  EXPECT_EQ(cuda::why_plain_slot_attention({}, in), "");
+  setenv("LINNET_EMULATED_CAPABILITY", "86", 1);
+  const std::string reason = cuda::why_plain_slot_attention({}, in);
+  unsetenv("LINNET_EMULATED_CAPABILITY");
+  EXPECT_EQ(reason, "keys of 64 on a GPU with 99 KiB of shared memory a block (they take 101)");
+}
+
+}  // namespace
+}  // namespace linnet
