@@ -99,14 +99,17 @@ std::string check_padding(const Setup& setup) {
   require(std::isfinite(largest_magnitude(valid)), "outputs of valid tokens are not finite");
   require_empty_rows(setup, expected, "zeros in padded positions");
   const Batch next = next_batch(batch, setup.form, 9, length, 15);
+  const Tensor continued = expected.state.empty() ? Tensor() : subject.run(next, expected.state).y;
   for (const Batch* other : {&numbers, &nans}) {
+    // On a device, which is slow to emulate, numbers are left to training below.
+    if (setup.brief() && other == &numbers) continue;
     const char* what = other == &nans ? "NaN in padded positions" : "contents of padded positions";
     const Result found = subject.run(*other);
     // A unit's gate, which is the token's own, may bring the NaN of its padding back to its place.
     if (other != &nans) require_empty_rows(setup, found, what);
     require_same_bits(valid_part(found.y, batch.mask), valid, what);
     if (found.state.empty()) continue;
-    require_same_bits(subject.run(next, found.state).y, subject.run(next, expected.state).y,
+    require_same_bits(subject.run(next, found.state).y, continued,
                       concat(what, ", seen through the state"));
   }
   require_same(train_once(subject, numbers), train_once(subject, zeros),
@@ -133,7 +136,8 @@ std::string check_rows(const Setup& setup) {
   require(!same_bits(after.rows(1, 2), before.rows(1, 2)), "row 1 ignores its own contents");
   // A row gives the same alone, up to the rounding of products of another shape.
   const Subject exact = setup.subject(setup.widest());
-  require_close(exact.run(slice_row(batch, 2)).y, exact.run(batch).y.rows(2, 3), setup.rounding(),
+  const Tensor together = exact.dtype() == subject.dtype() ? before : exact.run(batch).y;
+  require_close(exact.run(slice_row(batch, 2)).y, together.rows(2, 3), setup.rounding(),
                 "row 2 alone");
   return "bit-equal";
 }
@@ -181,14 +185,19 @@ std::string check_repeat(const Setup& setup) {
   const Batch batch = setup.batch(2, setup.length(), 18);
   const Trained expected = train_once(first, batch);
   require_same(train_once(first, batch), expected, "the same mixer twice");
-  require_same(train_once(second, batch), expected, "another mixer of the same seed");
+  // What is a mixer's own is made by the host: on the CPU.
+  if (!setup.brief()) {
+    require_same(train_once(second, batch), expected, "another mixer of the same seed");
+  }
   // Outside training nothing is dropped.
   require_same_bits(first.run(batch).y, setup.subject(DType::f32).run(batch).y,
                     "dropout outside training");
   // What is dropped follows the example's number, not its place in the batch.
   const Subject exact = with_dropout.subject(setup.widest());
-  require_close(exact.run(slice_row(batch, 1), {}, true).y, exact.run(batch, {}, true).y.rows(1, 2),
-                setup.rounding(), "dropout of example 1 alone");
+  const Tensor together =
+      exact.dtype() == first.dtype() ? expected.y : exact.run(batch, {}, true).y;
+  require_close(exact.run(slice_row(batch, 1), {}, true).y, together.rows(1, 2), setup.rounding(),
+                "dropout of example 1 alone");
   return "bit-equal";
 }
 

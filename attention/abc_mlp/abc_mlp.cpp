@@ -244,12 +244,9 @@ Mechanism abc_mlp_mechanism() {
   facts.presets = kPresets;
   facts.cost_cases = {"{slots: 256}", "{slots: 256, causal_normalisation: write}"};
   facts.check_head_width = 10;
-  facts.variants = {"{slots: 3}",
-                    "{slots: 5, causal_normalisation: write, phi_input: head}",
+  facts.variants = {"{slots: 4, activation: relu, causal_normalisation: write, phi_input: head}",
                     "{slots: 7, activation: sigmoid, tied: false, scale: 1}",
-                    "{slots: 6, activation: relu, mask_empty: false}",
-                    "{slots: 4, activation: relu, causal_normalisation: write}",
-                    "{preset: cab, slots: 6}",
+                    "{slots: 6, activation: relu, mask_empty: false}", "{preset: cab, slots: 6}",
                     "{preset: cab_released, slots: 5, tied: true}"};
   facts.limits = limiting_cases();
   return define_mechanism<AbcMlpParams, AbcMlpMixer>(

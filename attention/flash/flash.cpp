@@ -291,6 +291,8 @@ Mechanism flash_mechanism() {
   facts.traits.growth = "T (C (s + e) + s e)";
   facts.presets = kPresets;
   facts.cost_cases = {"{}", "{parts: global}", "{conv: 63}"};
+  // Wider than variants: rotary positions are tried on the first of these.
+  facts.check_head_width = 10;
   facts.variants = {"{group: 16, key_width: 8, preset: paper}",
                     "{group: 7, key_width: 8, preset: linearized_llm_augmented, conv: 5}",
                     "{group: 5, key_width: 6, rope: none, parts: global, length: padded}"};

@@ -44,7 +44,7 @@ void swap_into(const Tensor& x, const Tensor& y) {
   });
 }
 
-// y = value I - x for every matrix; x may be undefined: 0.
+// y = value I - x for every matrix.
 void subtract_from_identity(double value, const Tensor& x, const Tensor& y) {
   if constexpr (kCuda) {
     if (on_device(y)) return cuda::subtract_from_identity(value, x, y);
@@ -52,16 +52,29 @@ void subtract_from_identity(double value, const Tensor& x, const Tensor& y) {
   dispatch(y.dtype(), [&](auto zero) {
     using Number = decltype(zero);
     const int64_t p = y.size(1);
-    const Number* from = x.defined() ? x.data<Number>() : nullptr;
+    const Number* from = x.data<Number>();
     Number* to = y.data<Number>();
     parallel_for(y.size(0) * p, std::max<int64_t>(1, kGrain / p), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
-        for (int64_t i = row * p; i < (row + 1) * p; ++i) {
-          to[i] = from != nullptr ? -from[i] : Number{0};
-        }
+        for (int64_t i = row * p; i < (row + 1) * p; ++i) to[i] = -from[i];
         to[row * p + row % p] += static_cast<Number>(value);
       }
     });
+  });
+}
+
+// y += value I for every matrix.
+void add_identity(double value, const Tensor& y) {
+  if constexpr (kCuda) {
+    if (on_device(y)) return cuda::add_identity(value, y);
+  }
+  dispatch(y.dtype(), [&](auto zero) {
+    using Number = decltype(zero);
+    const int64_t p = y.size(1);
+    Number* to = y.data<Number>();
+    for (int64_t row = 0; row < y.size(0) * p; ++row) {
+      to[row * p + row % p] += static_cast<Number>(value);
+    }
   });
 }
 
@@ -146,10 +159,10 @@ struct Factors {
   void set(const Tensor& a, const Tensor& z) const {
     multiply_matrices(a, Transpose::no, z, Transpose::no, x);
     subtract_from_identity(7, x, y1);
-    subtract_from_identity(15, {}, y2);
-    multiply_matrices(x, Transpose::no, y1, Transpose::no, y2, -1, Write::accumulate);
-    subtract_from_identity(13, {}, y3);
-    multiply_matrices(x, Transpose::no, y2, Transpose::no, y3, -1, Write::accumulate);
+    multiply_matrices(x, Transpose::no, y1, Transpose::no, y2, -1);
+    add_identity(15, y2);
+    multiply_matrices(x, Transpose::no, y2, Transpose::no, y3, -1);
+    add_identity(13, y3);
   }
 };
 

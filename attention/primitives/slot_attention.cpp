@@ -7,7 +7,6 @@
 #include "attention/primitives/cuda/slot_attention.h"
 #include "autograd/embedding.h"
 #include "core/cuda/backend.h"
-#include "core/kernel_choice.h"
 
 namespace linnet {
 namespace {
@@ -301,7 +300,6 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
 
 SlotMemory slot_attention_memory(const SlotAttentionVariables& inputs,
                                  const SlotAttentionContext& context) {
-  require_plain_allowed("slot attention over all keys", inputs.k.value());
   require(!inputs.value_logits.defined(), kName,
           ": a finished memory has one control; write keys and values to two memories");
   const Device device = inputs.k.value().device();
@@ -353,7 +351,6 @@ SlotMemory slot_attention_memory(const SlotAttentionVariables& inputs,
 
 Variable slot_attention_read(const SlotAttentionVariables& inputs, const SlotMemory& memory,
                              const SlotAttentionContext& context) {
-  require_plain_allowed("slot attention over all keys", inputs.q.value());
   const Device device = inputs.q.value().device();
   const DType dtype = storage_type({inputs.q});
   Arrays arrays;

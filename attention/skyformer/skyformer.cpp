@@ -7,6 +7,7 @@
 #include "attention/mixer_support.h"
 #include "attention/primitives/matrices.h"
 #include "attention/skyformer/preconditioner.h"
+#include "attention/skyformer/row_kernel.h"
 #include "attention/skyformer/sampled_rows.h"
 #include "autograd/arithmetic.h"
 
@@ -48,9 +49,7 @@ class SkyformerMixer : public AttentionMixer {
     const auto matrices = [&](const Variable& x) {
       return reshape(swap_tokens_and_heads(x), {B * H, r, x.size(3)});
     };
-    const Variable units(unit_values(B, r, H, dtype, device));
-    const Preconditioned kernel =
-        precondition(matrices(read(rows, {}, rows, {}, units)), params_.gamma);
+    const Preconditioned kernel = precondition(row_kernel(matrices(rows)), params_.gamma);
     const Variable inverse = iterated_inverse(kernel.matrix, params_.steps, InverseNorm::matrix);
     const Variable written = matrices(read(rows, {}, k, context.key_mask, input.v));
     const Variable values =
@@ -64,10 +63,10 @@ class SkyformerMixer : public AttentionMixer {
     const auto heads = static_cast<double>(shape.batch * options().heads);
     const auto T = static_cast<double>(shape.queries), r = static_cast<double>(params_.rows);
     const auto K = static_cast<double>(options().head_width());
-    // Rows with tokens, twice; rows with rows, whose values are unit vectors; what the inverse does
-    // with the values; the iterations. Products of the kernel have two channels more.
+    // Rows with tokens, twice, whose products have two channels more; rows with rows; what the
+    // inverse does with the values; the iterations.
     const double tokens = 2 * T * r * (2 * K + 2);
-    const double rows = r * r * (K + 2 + r) + r * r * K;
+    const double rows = 2 * r * r * K;
     return {.mixing = heads * (tokens + rows + 4 * static_cast<double>(params_.steps) * r * r * r)};
   }
 

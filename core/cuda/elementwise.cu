@@ -103,19 +103,14 @@ void add_typed(const Tensor& a, const Tensor& b, const Tensor& to) {
            [x, y, z] __device__(int64_t i) { store(z + i, load(x + i) + load(y + i)); });
 }
 
+// By a number or, unless null, by one in device memory.
 template <typename T>
-void scale_typed(const Tensor& to, float factor) {
+void scale_typed(const Tensor& to, float number, const double* in_memory) {
   T* x = pointer<T>(to);
-  for_each("scale_into", to.elements(),
-           [x, factor] __device__(int64_t i) { store(x + i, load(x + i) * factor); });
-}
-
-template <typename T>
-void scale_by_typed(const Tensor& to, const Tensor& factor) {
-  T* x = pointer<T>(to);
-  const double* f = pointer<double>(factor);
-  for_each("scale_into", to.elements(),
-           [x, f] __device__(int64_t i) { store(x + i, load(x + i) * static_cast<float>(*f)); });
+  for_each("scale_into", to.elements(), [=] __device__(int64_t i) {
+    const float factor = in_memory != nullptr ? static_cast<float>(*in_memory) : number;
+    store(x + i, load(x + i) * factor);
+  });
 }
 
 template <typename T>
@@ -180,8 +175,8 @@ struct SumScratch {
 };
 
 // partial[block] = the sum (of squares) of one block of elements.
-template <typename T, bool squares>
-__global__ void sum_blocks(const T* from, int64_t count, double* partial) {
+template <typename T>
+__global__ void sum_blocks(const T* from, int64_t count, bool squares, double* partial) {
   SharedArena arena;
   const SumScratch scratch(arena);
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kSumBlock;
@@ -195,28 +190,26 @@ __global__ void sum_blocks(const T* from, int64_t count, double* partial) {
   if (threadIdx.x == 0) partial[blockIdx.x] = total;
 }
 
-template <typename T, bool squares>
-Tensor partial_sums(const Tensor& t) {
+template <typename T>
+Tensor partial_sums(const Tensor& t, bool squares) {
   const int64_t blocks = (t.elements() + kSumBlock - 1) / kSumBlock;
   const Tensor partial = Tensor::empty({blocks}, DType::f64, t.device());
   launch(
       {"sum_blocks", blocks_for(t.elements(), kSumBlock), kSumThreads, shared_bytes<SumScratch>()},
-      sum_blocks<T, squares>, pointer<T>(t), t.elements(), pointer<double>(partial));
+      sum_blocks<T>, pointer<T>(t), t.elements(), squares, pointer<double>(partial));
   return partial;
 }
 
-template <bool squares>
-Tensor partial_sums_of(const Tensor& t) {
-  if (t.dtype() == DType::f64) return partial_sums<double, squares>(t);
-  if (t.dtype() == DType::bf16) return partial_sums<kernel_bf16, squares>(t);
-  return partial_sums<float, squares>(t);
+Tensor partial_sums_of(const Tensor& t, bool squares) {
+  if (t.dtype() == DType::f64) return partial_sums<double>(t, squares);
+  if (t.dtype() == DType::bf16) return partial_sums<kernel_bf16>(t, squares);
+  return partial_sums<float>(t, squares);
 }
 
-template <bool squares>
-void reduce(const Tensor& t, const Tensor& to) {
+void reduce(const Tensor& t, bool squares, const Tensor& to) {
   require(to.elements() == 1, "sum: expected one element, got ", to.shape());
-  Tensor partial = partial_sums_of<squares>(t);
-  while (partial.elements() > 1) partial = partial_sums<double, false>(partial);
+  Tensor partial = partial_sums_of(t, squares);
+  while (partial.elements() > 1) partial = partial_sums<double>(partial, false);
   if (partial.elements() == 0) return to.set_zero();
   to.copy_from(partial.reshape(to.shape()));
 }
@@ -270,13 +263,15 @@ void add(const Tensor& a, const Tensor& b, const Tensor& to) {
 }
 
 void scale_into(const Tensor& to, double factor) {
-  dispatch(to.dtype(),
-           [&](auto zero) { scale_typed<decltype(zero)>(to, static_cast<float>(factor)); });
+  dispatch(to.dtype(), [&](auto zero) {
+    scale_typed<decltype(zero)>(to, static_cast<float>(factor), nullptr);
+  });
 }
 
 void scale_into(const Tensor& to, const Tensor& factor) {
   require(factor.elements() == 1, "scale_into: expected one factor, got ", factor.shape());
-  dispatch(to.dtype(), [&](auto zero) { scale_by_typed<decltype(zero)>(to, factor); });
+  dispatch(to.dtype(),
+           [&](auto zero) { scale_typed<decltype(zero)>(to, 1, pointer<double>(factor)); });
 }
 
 void add_row_into(const Tensor& to, const Tensor& row) {
@@ -303,11 +298,11 @@ void sum_rows(const Tensor& from, const Tensor& row, bool accumulate) {
 }
 
 void sum(const Tensor& t, const Tensor& to) {
-  reduce<false>(t, to);
+  reduce(t, false, to);
 }
 
 void sum_of_squares(const Tensor& t, const Tensor& to) {
-  reduce<true>(t, to);
+  reduce(t, true, to);
 }
 
 }  // namespace linnet::cuda

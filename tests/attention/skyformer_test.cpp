@@ -9,7 +9,9 @@
 #include "attention/gaussian_kernel.h"
 #include "attention/primitives/matrices.h"
 #include "attention/skyformer/preconditioner.h"
+#include "attention/skyformer/row_kernel.h"
 #include "attention/skyformer/sampled_rows.h"
+#include "autograd/grad_check.h"
 #include "core/yaml.h"
 #include "tests/tensor_helpers.h"
 
@@ -75,15 +77,28 @@ TEST(Skyformer, SampledRowsAreQueriesThenKeys) {
   }
 }
 
+TEST(Skyformer, TheKernelOfRowsIsTheGaussian) {
+  constexpr int64_t G = 2, r = 5;
+  const Tensor rows = test::random_tensor({G, r, kWidth}, "rows");
+  const double* x = rows.data<double>();
+  const Variable kernel = row_kernel(Variable(rows));
+  for (int64_t i = 0; i < G * r * r; ++i) {
+    const int64_t row = i / r, other = row / r * r + i % r;
+    const double expected = gaussian_kernel(x + row * kWidth, x + other * kWidth, kWidth);
+    EXPECT_NEAR(kernel.value().data<double>()[i], expected, 1e-14) << i;
+  }
+  const GradCheckResult result = grad_check(
+      [](const std::vector<Variable>& in) { return std::vector<Variable>{row_kernel(in[0])}; },
+      {rows});
+  EXPECT_TRUE(result.passed) << result.message;
+}
+
 // Without gamma the row that was drawn twice would leave the matrix singular.
 TEST(Skyformer, ThePreconditionedMatrixHasEigenvaluesUpToOne) {
   constexpr int64_t r = 6;
-  const Tensor rows = test::random_tensor({1, r, 1, kWidth}, "rows");
+  const Tensor rows = test::random_tensor({1, r, kWidth}, "rows");
   std::copy_n(rows.data<double>(), kWidth, rows.data<double>() + 4 * kWidth);
-  BlockAttentionContext at;
-  at.cross = true;
-  const Variable x(rows), units(unit_values(1, r, 1, DType::f64, Device{}));
-  const Variable kernel(gaussian_attention(x, x, units, at).value().reshape({1, r, r}));
+  const Variable kernel = row_kernel(Variable(rows));
   const Preconditioned made = precondition(kernel, 0.1);
   // The largest eigenvalue by powers; the smallest as that of the inverse.
   const auto largest = [&](const Variable& matrix) {

@@ -1,5 +1,6 @@
 // Block attention, forward: streaming soft-max, or plain sums, 32 keys at a time.
 #include "attention/primitives/cuda/block_attention_problem.h"
+#include "attention/primitives/cuda/block_attention_step.h"
 
 namespace linnet::cuda {
 namespace {
@@ -76,6 +77,9 @@ void forward_typed(const BlockAttentionTensors& in, const BlockAttentionSetting&
 
 void block_attention_forward(const BlockAttentionTensors& in, const BlockAttentionSetting& setting,
                              const Tensor& y, const Tensor& log_sum_exp) {
+  if (is_block_attention_step(in, setting)) {
+    return block_attention_step(in, setting, y, log_sum_exp);
+  }
   dispatch(y.dtype(),
            [&](auto zero) { forward_typed<decltype(zero)>(in, setting, y, log_sum_exp); });
 }

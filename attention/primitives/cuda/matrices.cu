@@ -30,12 +30,19 @@ void unit_values(const Tensor& units) {
 void subtract_from_identity(double value, const Tensor& x, const Tensor& y) {
   const int64_t p = y.size(1);
   const auto own = static_cast<float>(value);
-  const float* from = pointer_or_null<float>(x);
+  const float* from = pointer<float>(x);
   float* to = pointer<float>(y);
   for_each("subtract_from_identity", y.elements(), [=] __device__(int64_t i) {
-    const float diagonal = matrix_rule::on_diagonal(i, p) ? own : 0.0f;
-    to[i] = from != nullptr ? diagonal - from[i] : diagonal;
+    to[i] = (matrix_rule::on_diagonal(i, p) ? own : 0.0f) - from[i];
   });
+}
+
+void add_identity(double value, const Tensor& y) {
+  const int64_t p = y.size(1);
+  const auto own = static_cast<float>(value);
+  float* to = pointer<float>(y);
+  for_each("add_identity", y.size(0) * p,
+           [=] __device__(int64_t row) { to[row * p + row % p] += own; });
 }
 
 void inverse_norms(const Tensor& a, const Tensor& sums, const Tensor& places) {

@@ -9,8 +9,9 @@ namespace linnet::cuda {
 // x [B,T,H,K] -> y [B,H,T,K].
 void swap_tokens_and_heads(const Tensor& x, const Tensor& y);
 void unit_values(const Tensor& units);
-// y = value I - x for every matrix [G,p,p]; x may be undefined: 0.
+// y = value I - x, or y += value I, for every matrix [G,p,p].
 void subtract_from_identity(double value, const Tensor& x, const Tensor& y);
+void add_identity(double value, const Tensor& y);
 // Sums of columns [G,p] of a [G,p,p], and the columns with the largest, i64 [norms].
 void inverse_norms(const Tensor& a, const Tensor& sums, const Tensor& places);
 // z = a^T over the norms.

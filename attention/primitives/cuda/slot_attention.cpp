@@ -76,51 +76,58 @@ SlotAttentionState<E> state_of(const SlotTensors& x) {
           pointer_or_null<typename SlotAttentionState<E>::Mass>(x.mass)};
 }
 
-void fast_causal_forward(const SlotAttentionContext& context, const SlotTensors& in,
-                         const SlotTensors& end, const Tensor& o) {
-  slot_attention_fast::Forward call;
+// What both passes on tensor cores are given. Sequences that a call lacks are views of no tokens.
+template <typename Call>
+Call fast_call(const SlotAttentionContext& context, const SlotTensors& in) {
+  const Tensor& some = in.q.defined() ? in.q : in.k;
+  const auto view = [&](const Tensor& x, int64_t width) {
+    if (x.defined()) return view_of<const kernel_bf16>(x);
+    return slot_attention_fast::Reads(pointer<const kernel_bf16>(some), some.size(0), 0,
+                                      some.size(2), width);
+  };
+  Call call;
   call.options = context.options;
-  call.q = view_of<const kernel_bf16>(in.q);
-  call.k = view_of<const kernel_bf16>(in.k);
-  call.v = view_of<const kernel_bf16>(in.v);
-  call.logits = view_of<const kernel_bf16>(in.logits);
+  call.q = view(in.q, some.size(3));
+  call.k = view(in.k, some.size(3));
+  call.v = in.v.defined() ? view(in.v, 0) : view({}, in.values.size(3));
+  call.logits = in.logits.defined() ? view(in.logits, 0) : view({}, in.keys.size(2));
   call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
   call.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
   call.state_in = state_of<const float>(in);
-  call.state_out = state_of<float>(end);
-  call.o = view_of<kernel_bf16>(o);
-  slot_attention_fast::causal_forward(call);
+  return call;
 }
 
-void fast_causal_backward(const SlotAttentionContext& context, const SlotTensors& in,
-                          const SlotTensors& end, const Tensor& given, const SlotTensors& dend,
-                          const SlotTensors& d) {
-  const Tensor d_o = slot_attention_fast::is_aligned(given) ? given : given.clone();
-  const Tensor dsums = slot_sums_gradient(
-      context.options, {end.keys, end.values, dend.keys, dend.values}, dend.mass);
-  slot_attention_fast::Backward call;
-  call.device = d_o.device();
-  call.options = context.options;
-  call.q = view_of<const kernel_bf16>(in.q);
-  call.k = view_of<const kernel_bf16>(in.k);
-  call.v = view_of<const kernel_bf16>(in.v);
-  call.logits = view_of<const kernel_bf16>(in.logits);
-  call.d_o = view_of<const kernel_bf16>(d_o);
-  call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
-  call.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
-  call.state_in = state_of<const float>(in);
+void fast_forward(const SlotAttentionContext& context, const SlotTensors& in,
+                  const SlotTensors& end, const Tensor& o) {
+  auto call = fast_call<slot_attention_fast::Forward>(context, in);
+  call.state_out = state_of<float>(end);
+  if (o.defined()) call.o = view_of<kernel_bf16>(o);
+  slot_attention_fast::forward(call);
+}
+
+// dsums as slot_sums_gradient makes it.
+void fast_backward(const SlotAttentionContext& context, const SlotTensors& in, const Tensor& d_o,
+                   const SlotTensors& dend, const Tensor& dsums, const SlotTensors& d) {
+  const auto writes = [](const Tensor& x) {
+    return x.defined() ? view_of<kernel_bf16>(x) : slot_attention_fast::Writes();
+  };
+  auto call = fast_call<slot_attention_fast::Backward>(context, in);
+  call.device = dsums.device();
+  const bool copied = d_o.defined() && !slot_attention_fast::is_aligned(d_o);
+  const Tensor readable = copied ? d_o.clone() : d_o;
+  call.d_o = call.v;
+  call.d_o.T = 0;
+  if (d_o.defined()) call.d_o = view_of<const kernel_bf16>(readable);
   call.dkeys_out = pointer_or_null<const float>(dend.keys);
   call.dvalues_out = pointer_or_null<const float>(dend.values);
   call.dsums = pointer<float>(dsums);
-  call.dq = view_of<kernel_bf16>(d.q);
-  call.dk = view_of<kernel_bf16>(d.k);
-  call.dv = view_of<kernel_bf16>(d.v);
-  call.dlogits = view_of<kernel_bf16>(d.logits);
+  call.dq = writes(d.q);
+  call.dk = writes(d.k);
+  call.dv = writes(d.v);
+  call.dlogits = writes(d.logits);
   call.dkeys_in = pointer_or_null<float>(d.keys);
   call.dvalues_in = pointer_or_null<float>(d.values);
-  slot_attention_fast::causal_backward(call);
-  if (!d.mass.defined()) return;
-  slot_mass_gradient(context.options, {in.keys, in.values, d.keys, d.values}, dsums, d.mass);
+  slot_attention_fast::backward(call);
 }
 
 }  // namespace
@@ -128,7 +135,7 @@ void fast_causal_backward(const SlotAttentionContext& context, const SlotTensors
 void slot_attention_causal_forward(const SlotAttentionContext& context, const SlotTensors& in,
                                    const SlotTensors& end, const Tensor& o) {
   if (is_slot_attention_step(context, in)) return slot_attention_step(context, in, end, o);
-  if (slot_attention_is_fast(context, in)) return fast_causal_forward(context, in, end, o);
+  if (slot_attention_is_fast(context, in)) return fast_forward(context, in, end, o);
   const int64_t N = in.logits.size(3);
   const SlotSequences rows = rows_of(in.q, N);
   const SlotWeights weights = slot_weights(context, rows, in.logits, in.mass, end.mass);
@@ -151,8 +158,19 @@ void slot_attention_causal_forward(const SlotAttentionContext& context, const Sl
 void slot_attention_causal_backward(const SlotAttentionContext& context, const SlotTensors& in,
                                     const SlotTensors& end, const Tensor& d_o,
                                     const SlotTensors& dend, const SlotTensors& d) {
-  if (slot_attention_backward_is_fast(context, in)) {
-    return fast_causal_backward(context, in, end, d_o, dend, d);
+  const bool is_fast = slot_attention_backward_is_fast(context, in);
+  const auto sums_gradient = [&] {
+    return slot_sums_gradient(context.options, {end.keys, end.values, dend.keys, dend.values},
+                              dend.mass);
+  };
+  const auto finish = [&](const Tensor& dsums) {
+    if (!d.mass.defined()) return;
+    slot_mass_gradient(context.options, {in.keys, in.values, d.keys, d.values}, dsums, d.mass);
+  };
+  if (is_fast) {
+    const Tensor dsums = sums_gradient();
+    fast_backward(context, in, d_o, dend, dsums, d);
+    return finish(dsums);
   }
   const int64_t N = in.logits.size(3);
   const SlotSequences rows = rows_of(in.q, N);
@@ -171,8 +189,7 @@ void slot_attention_causal_backward(const SlotAttentionContext& context, const S
   const Tensor to_sums = slot_read_gradients(context, weights.factors, to_keys, to_values);
   scan_channels(keys, to_keys, d.q);
 
-  const Tensor dsums = slot_sums_gradient(
-      context.options, {end.keys, end.values, dend.keys, dend.values}, dend.mass);
+  const Tensor dsums = sums_gradient();
   keys.before = dend.keys;
   values.before = dend.values;
   keys.after = d.keys;
@@ -189,12 +206,12 @@ void slot_attention_causal_backward(const SlotAttentionContext& context, const S
     reverse_scan_slots(values, to_values, dweights, true);
   }
   slot_logit_gradients(context, rows, weights, dweights, to_sums, dsums, d.logits);
-  if (!d.mass.defined()) return;
-  slot_mass_gradient(context.options, {in.keys, in.values, d.keys, d.values}, dsums, d.mass);
+  finish(dsums);
 }
 
 void slot_attention_memory_forward(const SlotAttentionContext& context, const SlotTensors& in,
                                    const std::vector<Span>& spans, const SlotTensors& memory) {
+  if (slot_attention_is_fast(context, in)) return fast_forward(context, in, memory, {});
   const SlotSequences sequences = spans_of(spans, in.k, in.logits.size(3));
   const SlotWeights weights = slot_weights(context, sequences, in.logits, {}, memory.mass);
   SlotScan keys = scan_of(sequences, in.k, context.key_mask, weights);
@@ -208,6 +225,11 @@ void slot_attention_memory_forward(const SlotAttentionContext& context, const Sl
 void slot_attention_memory_backward(const SlotAttentionContext& context, const SlotTensors& in,
                                     const std::vector<Span>& spans, const SlotTensors& memory,
                                     const SlotTensors& dmemory, const SlotTensors& d) {
+  const Tensor dsums = slot_sums_gradient(
+      context.options, {memory.keys, memory.values, dmemory.keys, dmemory.values}, dmemory.mass);
+  if (slot_attention_backward_is_fast(context, in)) {
+    return fast_backward(context, in, {}, dmemory, dsums, d);
+  }
   const SlotSequences sequences = spans_of(spans, in.k, in.logits.size(3));
   const SlotWeights weights = slot_weights(context, sequences, in.logits, {}, {});
   SlotScan keys = scan_of(sequences, in.k, context.key_mask, weights);
@@ -219,13 +241,12 @@ void slot_attention_memory_backward(const SlotAttentionContext& context, const S
   const Tensor dweights = slots_like(in.k, sequences.N);
   reverse_scan_slots(keys, {}, dweights, false);
   reverse_scan_slots(values, {}, dweights, true);
-  const Tensor dsums = slot_sums_gradient(
-      context.options, {memory.keys, memory.values, dmemory.keys, dmemory.values}, dmemory.mass);
   slot_logit_gradients(context, sequences, weights, dweights, {}, dsums, d.logits);
 }
 
 void slot_attention_read_forward(const SlotAttentionContext& context, const SlotTensors& in,
                                  const std::vector<Span>& spans, const Tensor& o) {
+  if (slot_attention_is_fast(context, in)) return fast_forward(context, in, {}, o);
   const SlotSequences sequences = spans_of(spans, in.q, in.keys.size(2));
   const Tensor reads = slots_like(in.q, sequences.N);
   const Tensor factors = slot_read_factors(context.options, sequences, in.mass, reads.shape());
@@ -241,6 +262,11 @@ void slot_attention_read_forward(const SlotAttentionContext& context, const Slot
 void slot_attention_read_backward(const SlotAttentionContext& context, const SlotTensors& in,
                                   const std::vector<Span>& spans, const Tensor& d_o,
                                   const SlotTensors& d) {
+  if (slot_attention_backward_is_fast(context, in)) {
+    fast_backward(context, in, d_o, {}, Tensor::zeros(in.mass.shape(), DType::f32, d_o.device()),
+                  d);
+    return d.mass.set_zero();  // means do not depend on it
+  }
   const SlotSequences sequences = spans_of(spans, in.q, in.keys.size(2));
   const Tensor to_keys = slots_like(in.q, sequences.N), to_values = slots_like(in.q, sequences.N);
   const Tensor factors = slot_read_factors(context.options, sequences, in.mass, to_keys.shape());

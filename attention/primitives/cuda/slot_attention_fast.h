@@ -1,6 +1,9 @@
-// Slot attention on tensor cores, causal, weights exp(logits) normalised when read: one pass along
-// time for o, two for the gradients; memories stay in registers and shared memory. Internal to
+// Slot attention on tensor cores, weights exp(logits) normalised when read: one pass along time for
+// o, two for the gradients; memories stay in registers and shared memory. Internal to
 // attention/primitives/cuda; which calls come here is decided in slot_attention_path.h.
+//
+// Causal, as a rule. Without queries (views of no tokens, o null) the passes write a memory and
+// make its gradients, without keys they read one: the noncausal and the cross form.
 //
 // q, k, v, logits, do and gradients are bf16 views whose rows begin on 16 bytes. Rounded to bf16
 // for products: weights, scores inside a chunk, what is passed between slots and tokens, the copies
@@ -36,9 +39,9 @@ struct Forward {
   SlotAttentionState<float> state_out;
   Writes o;
 };
-void causal_forward(const Forward& call);
+void forward(const Forward& call);
 
-// Gradients of what causal_forward computes; of that, nothing is needed.
+// Gradients of what forward computes; of that, nothing is needed.
 struct Backward {
   Device device;  // of the arrays
   SlotAttentionOptions options;
@@ -55,6 +58,6 @@ struct Backward {
   float* dkeys_in = nullptr;
   float* dvalues_in = nullptr;
 };
-void causal_backward(const Backward& call);
+void backward(const Backward& call);
 
 }  // namespace linnet::cuda::slot_attention_fast

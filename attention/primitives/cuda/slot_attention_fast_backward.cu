@@ -1,4 +1,6 @@
 // The two walks of the causal backward pass, and what lies between them.
+#include <algorithm>
+
 #include "attention/primitives/cuda/slot_attention_fast_backward.h"
 
 namespace linnet::cuda::slot_attention_fast {
@@ -7,8 +9,8 @@ bool has_backward(int64_t slots, int64_t keys, int64_t values) {
   return has_forward(slots, keys, values) && keys <= 64 && values <= 64;
 }
 
-void causal_backward(const Backward& call) {
-  const int64_t B = call.q.B, T = call.q.T, H = call.q.H, N = call.logits.K;
+void backward(const Backward& call) {
+  const int64_t B = call.q.B, T = std::max(call.q.T, call.k.T), H = call.q.H, N = call.logits.K;
   const int64_t chunks = (T + detail::kChunk - 1) / detail::kChunk;
   const auto scratch = [&](const Shape& shape, DType dtype) {
     return Tensor::empty(shape, dtype, call.device);

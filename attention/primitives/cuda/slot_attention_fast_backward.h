@@ -14,22 +14,23 @@
 // r'_t and p_tl u_tl = dr_tl + p_tl m_t, so that it is
 //   sum X_tl (q_t . k_j - r'_t / scale) + sum Y_tl (do_t . v_j - m_t)
 //     - sum dr_tl (log p_tl + h_t + 1) / c_tl:
-// what all keys or all values have in common is taken away before anything is rounded, and of the
+// what all keys or all values have in common is taken away before anything is rounded (of later
+// tiles it is taken away after, so that their GK and GV count in two bf16 parts here), and of the
 // first walk p and dr (bf16) and three numbers a token are kept, beside the masses at the beginning
 // of every chunk, from which the second walk makes tiles as the first did.
 //
 // Bytes a token and head, N slots, widths K and V: queries 6 K + 4 V + 6 N, keys 6 K + 6 V + 8 N,
 // and 12 + N / 8 each for what is kept in f32 and f64. Operations: queries 2 * 64 * (2 K + V +
-// 4 * 64) * 10/16 + 2 * 64 (3 K + 2 V), keys 2 * 64 * (2 K + 2 V + 6 * 64) * 10/16 + 6 * 64 (K +
-// V). N = K = V = 64: 2344 bytes and 177,000 operations. Predicted, never measured: for batch 16,
+// 4 * 64) * 10/16 + 2 * 64 (3 K + 2 V), keys 2 * 64 * (2 K + 2 V + 6 * 64) * 10/16 + 8 * 64 (K +
+// V). N = K = V = 64: 2344 bytes and 194,000 operations. Predicted, never measured: for batch 16,
 // 12 heads, 8192 tokens, width 64 on an H200, 0.77 ms at 4.8 TB/s (0.86 ms at the 4.3 that a copy
-// reaches) and 0.75 ms of tensor cores at 370 TFLOP/s. A chunk is not copied ahead of time, but
+// reaches) and 0.82 ms of tensor cores at 370 TFLOP/s. A chunk is not copied ahead of time, but
 // while the other block of the multiprocessor computes, so that the time is between the larger of
-// both and their sum, 1.6 ms.
+// both and their sum, 1.7 ms.
 #pragma once
 
 #include "attention/primitives/cuda/slot_attention_fast.h"
-#include "attention/primitives/cuda/slot_attention_fast_tiles.h"
+#include "attention/primitives/cuda/slot_attention_fast_reads.h"
 
 namespace linnet::cuda::slot_attention_fast::backward_detail {
 

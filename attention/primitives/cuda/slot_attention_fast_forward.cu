@@ -15,7 +15,7 @@
 // tokens, width 64 on an H200, 210 us at 4.8 TB/s (234 us at the 4.3 that a copy reaches) and
 // 249 us of tensor cores at 370 TFLOP/s, so that memory and tensor cores are in balance.
 #include "attention/primitives/cuda/slot_attention_fast.h"
-#include "attention/primitives/cuda/slot_attention_fast_tiles.h"
+#include "attention/primitives/cuda/slot_attention_fast_reads.h"
 
 namespace linnet::cuda::slot_attention_fast {
 namespace {
@@ -71,7 +71,9 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
   const int first = static_cast<int>(blockIdx.x % a.tiles) * N;
   const int head = static_cast<int>(blockIdx.x / a.tiles % heads);
-  const int64_t row = blockIdx.x / a.tiles / heads, number = row * heads + head, time = a.q.T;
+  const int64_t row = blockIdx.x / a.tiles / heads, number = row * heads + head;
+  const int64_t time = max(a.q.T, a.k.T);
+  const bool reads_it = a.o.data != nullptr;
 
   AsyncCopies copies;
   uint32_t logit_counts = 0;
@@ -108,23 +110,28 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
     for (; tile.begin < rows; tile.begin = tile.end) {
       tile.end = begin_tile(scales, stage.logits, shared.weights, tile.begin);
 
-      SlotRows reads, sums;
-      read_slots<M>(stage.q, stage.k, shared.keys, shared.weights, scales.start, warp, lane, reads);
-      sum_weights(shared.weights, scales, warp, lane, sums);
-      soft_max(a.reading, lane, reads, sums, nullptr);
-#pragma unroll
-      for (int j = 0; j < kSlots / 8; ++j) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float& passed = reads.parts[j].values[i];
-          passed = tile.has(i / 2) ? passed * sums.parts[j].values[i] : 0.0f;
-        }
+      SlotRows reads = {}, sums;
+      if (reads_it) {
+        read_slots<M>(stage.q, stage.k, shared.keys, shared.weights, scales.start, warp, lane,
+                      reads);
       }
-      ResultFragment o[N / 8] = {};
-      gather_slots<N>(reads, stage.v, shared.values, shared.weights, scales.start, warp, lane, o);
-      // The tile's logits are weights by now; those of later tiles stay.
-      store_tile_rows<N>(o, stage.logits, kSlotStride, tile,
-                         {a.o, a.query_mask, row, token, head, first});
+      sum_weights(shared.weights, scales, warp, lane, sums);
+      if (reads_it) {
+        soft_max(a.reading, lane, reads, sums, nullptr);
+#pragma unroll
+        for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            float& passed = reads.parts[j].values[i];
+            passed = tile.has(i / 2) ? passed * sums.parts[j].values[i] : 0.0f;
+          }
+        }
+        ResultFragment o[N / 8] = {};
+        gather_slots<N>(reads, stage.v, shared.values, shared.weights, scales.start, warp, lane, o);
+        // The tile's logits are weights by now; those of later tiles stay.
+        store_tile_rows<N>(o, stage.logits, kSlotStride, tile,
+                           {a.o, a.query_mask, row, token, head, first});
+      }
       const auto start = [&](int slot) { return scales.start[slot]; };
       keys.scale(start);
       keys.add(shared.weights, stage.k);
@@ -186,7 +193,7 @@ size_t forward_shared_memory(int64_t keys) {
   return shared_bytes<Layout<128, 64>>();
 }
 
-void causal_forward(const Forward& call) {
+void forward(const Forward& call) {
   if (call.k.K <= 16) return run<16>(call);
   if (call.k.K <= 32) return run<32>(call);
   if (call.k.K <= 64) return run<64>(call);

@@ -96,26 +96,36 @@ __device__ __forceinline__ void pass_reads(const Layout<M>& shared, const TileRo
   }
 }
 
-// sums += own . G of every slot + sum over readers t at or after a warp's tokens of
-// (own . reader_t - offset_t) passed_t: what slots say to the logits of these tokens.
+// sums += own . G of every slot, of a warp's tokens.
+template <int M>
+__device__ __forceinline__ void add_memory(const kernel_bf16* own, const kernel_bf16* memory,
+                                           int warp, int lane, SlotRows& sums) {
+  constexpr int kStride = M + kPadding;
+#pragma unroll 1  // registers
+  for (int i = 0; i < M; i += 16) {
+    const LeftFragment left = load_left(own + warp * 16 * kStride + i, kStride, lane);
+#pragma unroll
+    for (int j = 0; j < kSlots / 16; ++j) {
+      const RightFragments right =
+          load_right_transposed(memory + j * 16 * kStride + i, kStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(left, right.halves[half], sums.parts[2 * j + half]);
+      }
+    }
+  }
+}
+
+// sums += sum over readers t at or after a warp's tokens of (own . reader_t - offset_t) passed_t:
+// what slots say to the logits of these tokens.
 template <int M>
 __device__ __forceinline__ void add_products(const kernel_bf16* own, const kernel_bf16* readers,
                                              const float* offsets, const kernel_bf16* passed,
-                                             const kernel_bf16* memory, int warp, int lane,
-                                             SlotRows& sums) {
+                                             int warp, int lane, SlotRows& sums) {
   constexpr int kStride = M + kPadding;
   LeftFragment left[M / 16];
 #pragma unroll
   for (int i = 0; i < M / 16; ++i) {
     left[i] = load_left(own + warp * 16 * kStride + i * 16, kStride, lane);
-#pragma unroll
-    for (int j = 0; j < kSlots / 16; ++j) {
-      const RightFragments right =
-          load_right_transposed(memory + j * 16 * kStride + i * 16, kStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(left[i], right.halves[half], sums.parts[2 * j + half]);
-      }
-    }
   }
 #pragma unroll 1  // registers
   for (int square = warp; square < kChunk / 16; ++square) {
@@ -143,19 +153,14 @@ __device__ __forceinline__ void add_products(const kernel_bf16* own, const kerne
   }
 }
 
-// The gradients of a warp's logits.
+// The gradients of a warp's logits; of what comes after the tile they have that of G's rests.
 template <int M>
 __device__ __forceinline__ void logit_gradients(const Layout<M>& shared, int warp, int lane,
                                                 SlotRows& gradients) {
-#pragma unroll
-  for (int j = 0; j < kSlots / 8; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) gradients.parts[j].values[i] = shared.carried[slot_of(j, i, lane)];
-  }
-  add_products<M>(shared.k, shared.q, shared.shifts, shared.to_keys, shared.keys, warp, lane,
-                  gradients);
-  add_products<M>(shared.v, shared.d_o, shared.means, shared.to_values, shared.values, warp, lane,
-                  gradients);
+  add_memory<M>(shared.k, shared.keys, warp, lane, gradients);
+  add_products<M>(shared.k, shared.q, shared.shifts, shared.to_keys, warp, lane, gradients);
+  add_memory<M>(shared.v, shared.values, warp, lane, gradients);
+  add_products<M>(shared.v, shared.d_o, shared.means, shared.to_values, warp, lane, gradients);
 #pragma unroll 1  // registers
   for (int square = warp; square < kChunk / 16; ++square) {
     const LeftFragment left = ones_of<true>(square == warp, lane);
@@ -229,7 +234,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
   const int head = static_cast<int>(blockIdx.x % heads);
-  const int64_t row = blockIdx.x / heads, number = blockIdx.x, time = a.q.T;
+  const int64_t row = blockIdx.x / heads, number = blockIdx.x;
+  const int64_t time = max(a.q.T, a.k.T);
   const int64_t chunks = (time + kChunk - 1) / kChunk;
 
   MemoryTile<M> keys, values;  // GK and GV
@@ -287,11 +293,26 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
       }
       __syncthreads();  // so are totals, X and Y
       keys.scale(inverse);
-      keys.publish(shared.keys);
+      keys.publish_rest(shared.keys);
       values.scale(inverse);
-      values.publish(shared.values);
+      values.publish_rest(shared.values);
       if (thread < kSlots) shared.carried[thread] *= inverse(thread);
-      __syncthreads();  // so is what later tokens say; only a warp's own reads its weights from now
+      __syncthreads();  // so are the rests of what later tokens say, which logits cannot do without
+      SlotRows dlogits;
+#pragma unroll
+      for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          dlogits.parts[j].values[i] = shared.carried[slot_of(j, i, lane)];
+        }
+      }
+      add_memory<M>(shared.k, shared.keys, warp, lane, dlogits);
+      add_memory<M>(shared.v, shared.values, warp, lane, dlogits);
+      __syncthreads();  // nobody reads the rests any more
+      keys.publish(shared.keys);
+      values.publish(shared.values);
+      __syncthreads();  // what later tokens say is there; a warp alone reads its weights from now
+                        // on
 
       LeftFragment weights[kSlots / 16];
 #pragma unroll
@@ -299,12 +320,9 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
         weights[i] =
             load_left(shared.weights + warp * 16 * kSlotStride + i * 16, kSlotStride, lane);
       }
-      {
-        SlotRows dlogits;
-        logit_gradients(shared, warp, lane, dlogits);
-        store_tile_rows<kSlots>(dlogits.parts, shared.weights, kSlotStride, tile,
-                                {a.dlogits, a.key_mask, row, token, head, 0});
-      }
+      logit_gradients(shared, warp, lane, dlogits);
+      store_tile_rows<kSlots>(dlogits.parts, shared.weights, kSlotStride, tile,
+                              {a.dlogits, a.key_mask, row, token, head, 0});
       // Of the tile, a warp alone reads its keys and values.
       ResultFragment sums[M / 8];
       gather_readers<M>(weights, shared.to_values, shared.d_o, shared.values, warp, lane, sums);

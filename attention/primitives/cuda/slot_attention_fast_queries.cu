@@ -61,7 +61,8 @@ __global__ __launch_bounds__(kTileThreads,
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
   const int head = static_cast<int>(blockIdx.x % heads);
-  const int64_t row = blockIdx.x / heads, number = blockIdx.x, time = a.q.T;
+  const int64_t row = blockIdx.x / heads, number = blockIdx.x;
+  const int64_t time = max(a.q.T, a.k.T);
   const int64_t chunks = (time + kChunk - 1) / kChunk;
 
   MemoryTile<M> keys, values;

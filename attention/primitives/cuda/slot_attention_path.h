@@ -1,6 +1,6 @@
-// Which kernels compute causal slot attention on a device: those on tensor cores
-// (slot_attention_fast.h) or the plain ones, which cover everything. core/kernel_choice.h says what
-// was asked for.
+// Which kernels compute slot attention on a device: those on tensor cores (slot_attention_fast.h)
+// or the plain ones, which cover everything. core/kernel_choice.h says what was asked for. Calls
+// that only write or only read a memory have no queries, or no keys, values and logits.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace linnet::cuda {
 // The table is in attention/primitives/README.md.
 std::string why_plain_slot_attention(const SlotAttentionContext& context, const SlotTensors& in);
 
-// Whether a causal call goes to the kernels on tensor cores. Throws UsageError where they were
+// Whether a call goes to the kernels on tensor cores. Throws UsageError where they were
 // asked for and cannot, except for calls of few tokens.
 bool slot_attention_is_fast(const SlotAttentionContext& context, const SlotTensors& in);
 // The same of its backward pass.

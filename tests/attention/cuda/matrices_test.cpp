@@ -5,6 +5,7 @@
 #include "attention/gaussian_kernel.h"
 #include "attention/nystromformer/landmark_means.h"
 #include "attention/skyformer/preconditioner.h"
+#include "attention/skyformer/row_kernel.h"
 #include "attention/skyformer/sampled_rows.h"
 #include "autograd/arithmetic.h"
 #include "tests/cuda_helpers.h"
@@ -107,6 +108,15 @@ TEST(CudaGaussianKernel, SquaresAreThoseOfTheCpu) {
       run.add({with_square(x, p.mask.to(run.device), is_key)}, {x});
     });
   }
+}
+
+TEST(CudaRowKernel, IsThatOfTheCpu) {
+  Tensor rows = test::random_tensor({3, 5, K}, "rows");
+  std::copy_n(rows.data<double>(), K, rows.data<double>() + 2 * K);  // drawn twice
+  expect_same([&](Results& run) {
+    const Variable x = run.leaf(rows);
+    run.add({row_kernel(x)}, {x});
+  });
 }
 
 TEST(CudaSampledRows, AreThoseOfTheCpu) {

@@ -32,6 +32,7 @@ using Call = std::function<Answer(const std::vector<Variable>& sequences,
 struct Problem {
   std::vector<Tensor> sequences, state;  // f64 on the host; sequences may be undefined
   bool masked = false;
+  bool carries_tokens = false;  // in the dtype of the sequences
 };
 
 // Token t of every row of x [B,T,...] on the host.
@@ -72,9 +73,11 @@ Tensor seed_of(const Tensor& y, const std::string& name) {
   return random_tensor(y.shape(), name).to(DType::bf16);
 }
 
-// Those of the state's tensors that have gradients.
-std::vector<Variable> differentiable(const std::vector<Variable>& state) {
+// Those of the state's tensors that are compared and have gradients. Carried tokens hold what the
+// sequence holds, NaN behind masks included.
+std::vector<Variable> compared(const Problem& p, const std::vector<Variable>& state) {
   std::vector<Variable> found;
+  if (p.carries_tokens) return found;
   for (const Variable& x : state) {
     if (x.defined() && is_floating(x.dtype())) found.push_back(x);
   }
@@ -89,7 +92,7 @@ std::vector<Tensor> at_once(const Problem& p, const Call& call) {
     sequences.push_back(x.defined() ? Variable(x, true) : Variable());
   for (const Tensor& x : p.state) state.emplace_back(x, true);
   const Answer answer = call(sequences, state, p.masked ? mask() : Tensor());
-  std::vector<Variable> outputs = differentiable(answer.state);
+  std::vector<Variable> outputs = compared(p, answer.state);
   outputs.insert(outputs.begin(), answer.y);
   std::vector<Tensor> found, seeds;
   for (const Variable& x : outputs) {
@@ -107,9 +110,8 @@ std::vector<Tensor> by_steps(const Problem& p, const Call& call, DType dtype) {
   std::vector<std::vector<Variable>> tokens(p.sequences.size());
   std::vector<Variable> carried, outputs;
   for (const Tensor& x : p.state) {
-    carried.emplace_back(
-        x.to(x.dtype() == DType::f64 && x.shape().rank() == 3 ? x.dtype() : DType::f32).to(kGpu),
-        true);
+    const DType sums = x.shape().rank() == 3 ? DType::f64 : DType::f32;
+    carried.emplace_back(x.to(p.carries_tokens ? dtype : sums).to(kGpu), true);
   }
   std::vector<Variable> state = carried;
   for (int64_t t = 0; t < kTokens; ++t) {
@@ -131,7 +133,7 @@ std::vector<Tensor> by_steps(const Problem& p, const Call& call, DType dtype) {
     seeds.push_back(token_of(all_seeds, t).to(outputs[static_cast<size_t>(t)].dtype()).to(kGpu));
   }
   int number = 1;
-  for (const Variable& x : differentiable(state)) {
+  for (const Variable& x : compared(p, state)) {
     found.push_back(x.value().to(Device{}));
     outputs.push_back(x);
     seeds.push_back(seed_of(x.value(), std::to_string(number++)).to(x.dtype()).to(kGpu));
@@ -156,7 +158,8 @@ Problem rounded(Problem p, DType dtype) {
       if (mask().data<uint8_t>()[i / width] == 0) x.data<double>()[i] = std::nan("");
     }
   }
-  for (Tensor& x : p.state) x = x.to(DType::f32).to(DType::f64);
+  // Memories and sums are f32 whatever tokens are; carried tokens are as the others.
+  for (Tensor& x : p.state) x = x.to(p.carries_tokens ? dtype : DType::f32).to(DType::f64);
   return p;
 }
 
@@ -329,6 +332,63 @@ TEST(CudaStep, OrthogonalMemory) {
   expect_that_of_the_sequence("windows from the start", problem(false, false),
                               memory_call(windows, false));
   expect_that_of_the_sequence("prefix", problem(true, true), memory_call(prefix, true));
+}
+
+// Keys and values are carried with their mask, which has no gradient.
+Call attention_call(const BlockAttentionOptions& options, int64_t bias_heads) {
+  return [options, bias_heads](const std::vector<Variable>& in, const std::vector<Variable>& state,
+                               const Tensor& mask) {
+    const Device device = in[0].value().device();
+    const DType sums = in[0].dtype() == DType::f64 ? DType::f64 : DType::f32;
+    BlockAttentionContext context;
+    context.options = options;
+    context.options.causal = true;
+    context.query_mask = context.key_mask = mask;
+    BlockAttentionVariables variables{in[0], in[1], in[2], {}, {}, {}};
+    int64_t P = 0;
+    if (!state.empty()) {
+      variables.past_k = state[0];
+      variables.past_v = state[1];
+      P = state[0].size(1);
+      if (state.size() > 2) context.past_mask = state[2].value();
+    }
+    context.place.time_offset = P;
+    if (bias_heads > 0) {
+      const Tensor table = random_tensor({bias_heads, 400}, "bias").to(sums);
+      variables.bias = Variable(table.to(device));
+      context.bias_origin = 399;
+    }
+    const Variable y = block_attention(variables, context);
+    const Tensor after =
+        carry_mask(context.past_mask, mask, {}, kRows, P, in[0].size(1), -1, device);
+    return Answer{y,
+                  {carry_tokens(variables.past_k, in[1], -1),
+                   carry_tokens(variables.past_v, in[2], -1), Variable(after)}};
+  };
+}
+
+TEST(CudaStep, BlockAttention) {
+  const auto problem = [](int64_t past, bool masked) {
+    Problem p{
+        {random_tensor({kRows, kTokens, 4, 6}, "q"), random_tensor({kRows, kTokens, 2, 6}, "k"),
+         random_tensor({kRows, kTokens, 2, 37}, "v")},
+        {random_tensor({kRows, past, 2, 6}, "past k"),
+         random_tensor({kRows, past, 2, 37}, "past v")}};
+    if (past == 0) p.state.clear();
+    p.masked = masked;
+    p.carries_tokens = true;
+    return p;
+  };
+  BlockAttentionOptions options;
+  options.scale = 0.7;
+  // More keys than the warps of a block take at a time.
+  expect_that_of_the_sequence("all keys", problem(300, true), attention_call(options, 4));
+  expect_that_of_the_sequence("from the start", problem(0, true), attention_call(options, 0));
+  options.pattern = BlockPattern::band;
+  options.left = 40;
+  expect_that_of_the_sequence("a window", problem(45, false), attention_call(options, 1));
+  options.weights = BlockWeights::relu_squared;
+  expect_that_of_the_sequence("not normalised", problem(45, true), attention_call(options, 0));
 }
 
 // Operations on the device that `work` takes.

@@ -1,0 +1,258 @@
+// Memories of slots on tensor cores, in the registers of a block, and what a tile's tokens read
+// from them. Internal to slot_attention_fast_*.cu; the equations are in
+// slot_attention_fast_tiles.h.
+#pragma once
+
+#include "attention/primitives/cuda/slot_attention_fast_tiles.h"
+
+namespace linnet::cuda::slot_attention_fast::detail {
+
+// The memory [64,M] of a head's slots in the registers of a block: warp w has slots 16 w to
+// 16 w + 15.
+template <int M>
+struct MemoryTile {
+  static constexpr int kStride = M + kPadding;
+  ResultFragment memory[M / 8];
+  int warp, lane;
+
+  __device__ __forceinline__ int slot(int i) const { return warp * 16 + i / 2 * 8 + lane / 4; }
+  __device__ __forceinline__ int column(int j, int i) const { return j * 8 + lane % 4 * 2 + i % 2; }
+
+  // Columns from `first` on of memory `number` [slots,width] in device memory; null: zeros.
+  __device__ __forceinline__ void load(const float* from, int64_t number, int slots, int first,
+                                       int width) {
+    warp = static_cast<int>(threadIdx.x) / 32;
+    lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int j = 0; j < M / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool given = from != nullptr && slot(i) < slots && first + column(j, i) < width;
+        memory[j].values[i] =
+            given ? from[(number * slots + slot(i)) * width + first + column(j, i)] : 0.0f;
+      }
+    }
+  }
+  __device__ __forceinline__ void store(float* to, int64_t number, int slots, int first,
+                                        int width) const {
+    if (to == nullptr) return;
+#pragma unroll
+    for (int j = 0; j < M / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (slot(i) >= slots || first + column(j, i) >= width) continue;
+        to[(number * slots + slot(i)) * width + first + column(j, i)] = memory[j].values[i];
+      }
+    }
+  }
+
+  // Multiplies every slot by factor(slot).
+  template <typename Factor>
+  __device__ __forceinline__ void scale(const Factor& factor) {
+    const float factors[2] = {factor(slot(0)), factor(slot(2))};
+#pragma unroll
+    for (int j = 0; j < M / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) memory[j].values[i] *= factors[i / 2];
+    }
+  }
+
+  // += left^T right, over a chunk's tokens: left [64][kSlotStride], right [64][kStride].
+  __device__ __forceinline__ void add(const kernel_bf16* left, const kernel_bf16* right) {
+#pragma unroll 1  // registers
+    for (int step = 0; step < kChunk; step += 16) {
+      const LeftFragment weights =
+          load_left_transposed(left + step * kSlotStride + warp * 16, kSlotStride, lane);
+#pragma unroll
+      for (int j = 0; j < M / 16; ++j) {
+        const RightFragments rights = load_right(right + step * kStride + j * 16, kStride, lane);
+        for (int half = 0; half < 2; ++half) {
+          multiply(weights, rights.halves[half], memory[2 * j + half]);
+        }
+      }
+    }
+  }
+
+  // In bf16, as products read it: shared [64][kStride].
+  __device__ __forceinline__ void publish(kernel_bf16* to) const {
+    publish(to, [](float value) { return value; });
+  }
+  // What publish() rounds away, so that both together have 16 bits of the memory.
+  __device__ __forceinline__ void publish_rest(kernel_bf16* to) const {
+    publish(to, [](float value) { return value - low_of(pack(value, 0)); });
+  }
+
+ private:
+  template <typename Part>
+  __device__ __forceinline__ void publish(kernel_bf16* to, const Part& part) const {
+#pragma unroll
+    for (int j = 0; j < M / 8; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        auto* at = reinterpret_cast<uint32_t*>(to + slot(2 * half) * kStride + column(j, 0));
+        *at = pack(part(memory[j].values[2 * half]), part(memory[j].values[2 * half + 1]));
+      }
+    }
+  }
+};
+
+// products = c_t (x_t . S_t) of a warp's readers x, for every slot: S is made of `memory` (bf16, as
+// the tile finds it) and of what the tile's tokens `written` add.
+template <int M>
+__device__ __forceinline__ void read_slots(const kernel_bf16* readers, const kernel_bf16* written,
+                                           const kernel_bf16* memory, const kernel_bf16* weights,
+                                           const float* start, int warp, int lane,
+                                           SlotRows& products) {
+  constexpr int kStride = M + kPadding;
+  products = {};
+  const kernel_bf16* own = readers + warp * 16 * kStride;
+#pragma unroll 1  // registers
+  for (int i = 0; i < M; i += 16) {
+    const LeftFragment left = load_left(own + i, kStride, lane);
+#pragma unroll
+    for (int j = 0; j < kSlots / 16; ++j) {
+      const RightFragments right =
+          load_right_transposed(memory + j * 16 * kStride + i, kStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(left, right.halves[half], products.parts[2 * j + half]);
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) products.parts[j].values[i] *= start[slot_of(j, i, lane)];
+  }
+#pragma unroll 1  // registers
+  for (int square = 0; square <= warp; ++square) {
+    ResultFragment scores[2] = {};
+#pragma unroll
+    for (int i = 0; i < M / 16; ++i) {
+      const LeftFragment left = load_left(own + i * 16, kStride, lane);
+      const RightFragments right =
+          load_right_transposed(written + square * 16 * kStride + i * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) multiply(left, right.halves[half], scores[half]);
+    }
+    if (square == warp) cut_triangle<true>(scores, lane);
+    const LeftFragment score = as_left(scores[0], scores[1]);
+#pragma unroll
+    for (int j = 0; j < kSlots / 16; ++j) {
+      const RightFragments right =
+          load_right(weights + square * 16 * kSlotStride + j * 16, kSlotStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(score, right.halves[half], products.parts[2 * j + half]);
+      }
+    }
+  }
+}
+
+// sums += sum over slots of passed_t c_t S_t, S as in read_slots: what slots say to a warp's
+// tokens.
+template <int M>
+__device__ __forceinline__ void gather_slots(SlotRows& passed, const kernel_bf16* written,
+                                             const kernel_bf16* memory, const kernel_bf16* weights,
+                                             const float* start, int warp, int lane,
+                                             ResultFragment (&sums)[M / 8]) {
+  constexpr int kStride = M + kPadding;
+  LeftFragment left[kSlots / 16], to_memory[kSlots / 16];
+#pragma unroll
+  for (int i = 0; i < kSlots / 16; ++i) {
+    left[i] = as_left(passed.parts[2 * i], passed.parts[2 * i + 1]);
+#pragma unroll
+    for (int value = 0; value < 4; ++value) {
+      passed.parts[2 * i].values[value] *= start[slot_of(2 * i, value, lane)];
+      passed.parts[2 * i + 1].values[value] *= start[slot_of(2 * i + 1, value, lane)];
+    }
+    to_memory[i] = as_left(passed.parts[2 * i], passed.parts[2 * i + 1]);
+  }
+#pragma unroll 1  // registers
+  for (int square = 0; square <= warp; ++square) {
+    ResultFragment scores[2] = {};
+#pragma unroll
+    for (int i = 0; i < kSlots / 16; ++i) {
+      const RightFragments right =
+          load_right_transposed(weights + square * 16 * kSlotStride + i * 16, kSlotStride, lane);
+      for (int half = 0; half < 2; ++half) multiply(left[i], right.halves[half], scores[half]);
+    }
+    if (square == warp) cut_triangle<true>(scores, lane);
+    const LeftFragment score = as_left(scores[0], scores[1]);
+#pragma unroll
+    for (int j = 0; j < M / 16; ++j) {
+      const RightFragments right =
+          load_right(written + square * 16 * kStride + j * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) multiply(score, right.halves[half], sums[2 * j + half]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kSlots / 16; ++i) {
+#pragma unroll
+    for (int j = 0; j < M / 16; ++j) {
+      const RightFragments right = load_right(memory + i * 16 * kStride + j * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(to_memory[i], right.halves[half], sums[2 * j + half]);
+      }
+    }
+  }
+}
+
+// How slots are read.
+struct SlotReading {
+  float scale;
+  int slots;
+  bool mask_empty;
+};
+
+// Of each row, the mean of its logits by its probabilities, and the entropy of these.
+struct RowMeans {
+  float logits[2], entropies[2];
+};
+
+// products (of read_slots) -> probabilities, 0 of slots that are not in use; sums -> 1 / c, 0 of
+// empty slots. means: null where not wanted.
+__device__ __forceinline__ void soft_max(const SlotReading& how, int lane, SlotRows& products,
+                                         SlotRows& sums, RowMeans* means) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float largest = kNothing, sum = 0, below = 0;
+#pragma unroll
+    for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        float& mass = sums.parts[j].values[i];
+        float& logit = products.parts[j].values[i];
+        const bool written = mass > 0;
+        mass = written ? 1 / mass : 0.0f;
+        const bool used = how.mask_empty ? written : slot_of(j, i, lane) < how.slots;
+        logit = used ? how.scale * logit * mass : kNothing;
+        largest = fmaxf(largest, logit);
+      }
+    }
+    largest = row_max(largest);
+    if (largest == kNothing) largest = 0;
+#pragma unroll
+    for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        float& value = products.parts[j].values[i];
+        const float difference = value - largest;
+        value = expf(difference);
+        sum += value;
+        if (value > 0) below += value * difference;
+      }
+    }
+    sum = row_sum(sum);
+    const float inverse = sum > 0 ? 1 / sum : 0.0f;
+    if (means != nullptr) {
+      below = row_sum(below) * inverse;
+      means->logits[half] = largest + below;
+      means->entropies[half] = sum > 0 ? logf(sum) - below : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kSlots / 8; ++j) {
+      products.parts[j].values[2 * half] *= inverse;
+      products.parts[j].values[2 * half + 1] *= inverse;
+    }
+  }
+}
+
+}  // namespace linnet::cuda::slot_attention_fast::detail
