@@ -12,7 +12,9 @@ namespace linnet {
 // undefined) is what precedes the first document of each row: the last `before` tokens are enough.
 // Masks, segments and positions of the context mean what they mean for block_attention; its options
 // are not looked at. Positions outside the document and masked ones are zeros; masked tokens give
-// 0. Differentiable in x, past and taps. Throws Error on shapes that do not fit.
+// 0. Differentiable in x, past and taps. On a CUDA device f32 and bf16; in bf16, filters of 9 to 65
+// taps a head run on tensor cores, which round taps to bf16. Throws Error on shapes that do not
+// fit.
 Variable depthwise_conv(const Variable& x, const Variable& past, const Variable& taps,
                         int64_t before, const BlockAttentionContext& context);
 

@@ -81,9 +81,9 @@ LinearAttentionGradients<T> gradients_of(const Arrays& d) {
 }
 
 // Of y as the kernels of this call write it and backward reads it.
-DType output_type(const LinearAttentionContext& context, const Arrays& in, DType computing) {
+DType output_type(const Arrays& in, DType computing) {
   if constexpr (kCuda) {
-    if (on_cuda(in.q) && cuda::linear_attention_is_fast(context, in)) return in.q.dtype();
+    if (on_cuda(in.q) && cuda::linear_attention_is_fast(in)) return in.q.dtype();
   }
   return computing;
 }
@@ -204,8 +204,7 @@ LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& in
   const Shape state_shape = memory_shape(B, arrays.k.size(2), arrays.k.size(3),
                                          arrays.key_proportions.defined(), arrays.v.size(3));
   if (arrays.memory.defined()) check_state(arrays.memory, arrays.mass, state_shape);
-  const Tensor y =
-      Tensor::empty({B, T, H, arrays.v.size(3)}, output_type(context, arrays, dtype), device);
+  const Tensor y = Tensor::empty({B, T, H, arrays.v.size(3)}, output_type(arrays, dtype), device);
   const Tensor memory = Tensor::empty(state_shape, dtype, device);
   const Tensor mass = Tensor::empty({B, state_shape[1], state_shape[2]}, dtype, device);
   const Tensor denominators = Tensor::empty({B, T, H}, dtype, device);
@@ -287,7 +286,7 @@ Variable linear_attention_read(const LinearAttentionVariables& inputs,
       memory_shape(static_cast<int64_t>(spans.size()), arrays.memory.size(1), arrays.q.size(3),
                    arrays.query_proportions.defined(), arrays.memory.size(3)));
   const Tensor y =
-      Tensor::empty({B, T, H, arrays.memory.size(3)}, output_type(context, arrays, dtype), device);
+      Tensor::empty({B, T, H, arrays.memory.size(3)}, output_type(arrays, dtype), device);
   const Tensor denominators = Tensor::empty({B, T, H}, dtype, device);
   read_forward(context, arrays, spans, y, denominators);
   const auto back = [arrays, context, spans, y, denominators, dtype](Gradients& gradients) {

@@ -73,25 +73,29 @@ void convert_any(const Tensor& from, const Tensor& to) {
   });
 }
 
-// Elements as the bits of their size.
-template <typename Bits>
-void fill_typed(const Tensor& t, const void* value) {
-  Bits bits;
-  std::memcpy(&bits, value, sizeof bits);
-  auto* to = static_cast<Bits*>(t.raw());
-  for_each("fill", t.elements(), [to, bits] __device__(int64_t i) { to[i] = bits; });
+// Element i of f32 or bf16 numbers.
+__device__ float load_as(DType dtype, const void* from, int64_t i) {
+  if (dtype == DType::bf16) return load(static_cast<const kernel_bf16*>(from) + i);
+  return static_cast<const float*>(from)[i];
 }
 
 void check_same(const char* function, const Tensor& a, const Tensor& b) {
   require(a.shape() == b.shape(), function, ": shapes ", a.shape(), " and ", b.shape(), " differ");
 }
 
-template <typename T, typename F>
+void add_f64_into(const Tensor& to, const Tensor& from) {
+  double* x = pointer<double>(to);
+  const double* y = pointer<double>(from);
+  for_each("add_into", to.elements(), [x, y] __device__(int64_t i) { x[i] += y[i]; });
+}
+
+template <typename T>
 void add_into_typed(const Tensor& to, const Tensor& from) {
   T* x = pointer<T>(to);
-  const F* y = pointer<F>(from);
+  const void* y = from.raw();
+  const DType type = from.dtype();
   for_each("add_into", to.elements(),
-           [x, y] __device__(int64_t i) { store(x + i, load(x + i) + load(y + i)); });
+           [=] __device__(int64_t i) { store(x + i, load(x + i) + load_as(type, y, i)); });
 }
 
 template <typename T>
@@ -154,15 +158,15 @@ __global__ void sum_row_chunks(const T* from, int64_t rows, int64_t columns, int
   partial[static_cast<int64_t>(blockIdx.y) * columns + column] = total;
 }
 
-template <typename R>
 void sum_chunks_into(const Tensor& partial, int64_t chunks, const Tensor& row, bool accumulate) {
   const float* from = pointer<float>(partial);
-  R* to = pointer<R>(row);
+  void* to = row.raw();
+  const DType type = row.dtype();
   const int64_t columns = row.elements();
   for_each("sum_rows", columns, [=] __device__(int64_t c) {
-    float total = accumulate ? load(to + c) : 0.0f;
+    float total = accumulate ? load_as(type, to, c) : 0.0f;
     for (int64_t k = 0; k < chunks; ++k) total += from[k * columns + c];
-    store(to + c, total);
+    store_as<double>(type, to, c, total);
   });
 }
 
@@ -228,16 +232,26 @@ void convert(const Tensor& from, const Tensor& to) {
 }
 
 void fill(const Tensor& t, const void* value) {
-  switch (size_of(t.dtype())) {
-    case 1:
-      return fill_typed<uint8_t>(t, value);
-    case 2:
-      return fill_typed<uint16_t>(t, value);
-    case 4:
-      return fill_typed<uint32_t>(t, value);
-    default:
-      return fill_typed<uint64_t>(t, value);
-  }
+  // Elements as the bits of their size.
+  uint64_t bits = 0;
+  const size_t size = size_of(t.dtype());
+  std::memcpy(&bits, value, size);
+  void* to = t.raw();
+  for_each("fill", t.elements(), [=] __device__(int64_t i) {
+    switch (size) {
+      case 1:
+        static_cast<uint8_t*>(to)[i] = static_cast<uint8_t>(bits);
+        return;
+      case 2:
+        static_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(bits);
+        return;
+      case 4:
+        static_cast<uint32_t*>(to)[i] = static_cast<uint32_t>(bits);
+        return;
+      default:
+        static_cast<uint64_t*>(to)[i] = bits;
+    }
+  });
 }
 
 void fill_with_nan(const Tensor& t) {
@@ -246,14 +260,10 @@ void fill_with_nan(const Tensor& t) {
 
 void add_into(const Tensor& to, const Tensor& from) {
   check_same("add_into", to, from);
-  if (to.dtype() == DType::f64 && from.dtype() == DType::f64) {
-    return add_into_typed<double, double>(to, from);
-  }
-  dispatch(to.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    dispatch(from.dtype(),
-             [&](auto from_zero) { add_into_typed<T, decltype(from_zero)>(to, from); });
-  });
+  if (to.dtype() == DType::f64 && from.dtype() == DType::f64) return add_f64_into(to, from);
+  require(from.dtype() == DType::f32 || from.dtype() == DType::bf16,
+          "add_into: expected f32 or bf16, got ", name_of(from.dtype()));
+  dispatch(to.dtype(), [&](auto zero) { add_into_typed<decltype(zero)>(to, from); });
 }
 
 void add(const Tensor& a, const Tensor& b, const Tensor& to) {
@@ -293,8 +303,9 @@ void sum_rows(const Tensor& from, const Tensor& row, bool accumulate) {
             dim3(kColumns, kRowThreads), shared_bytes<ColumnSums>()},
            sum_row_chunks<T>, pointer<T>(from), rows, columns, chunk, pointer<float>(partial));
   });
-  dispatch(row.dtype(),
-           [&](auto zero) { sum_chunks_into<decltype(zero)>(partial, chunks, row, accumulate); });
+  require(row.dtype() == DType::f32 || row.dtype() == DType::bf16,
+          "sum_rows: expected a row of f32 or bf16, got ", name_of(row.dtype()));
+  sum_chunks_into(partial, chunks, row, accumulate);
 }
 
 void sum(const Tensor& t, const Tensor& to) {

@@ -76,7 +76,9 @@ __device__ __forceinline__ void multiply(const LeftFragment& left, const RightFr
                                          ResultFragment& sums,
                                          [[maybe_unused]] MatrixSite site = LINNET_MATRIX_SITE) {
 #if defined(__CUDA_ARCH__)
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+  // volatile: all lanes of the warp must come here together, so it may not move behind a branch.
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sums.values[0]), "+f"(sums.values[1]), "+f"(sums.values[2]), "+f"(sums.values[3])
       : "r"(left.words[0]), "r"(left.words[1]), "r"(left.words[2]), "r"(left.words[3]),

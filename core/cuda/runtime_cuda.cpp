@@ -309,9 +309,11 @@ size_t shared_memory_limit() {
 }
 
 void allow_shared_memory(const char* name, const void* kernel, size_t bytes) {
-  require_shared_memory(name, bytes, shared_memory_limit());
+  const size_t limit = shared_memory_limit();
+  require_shared_memory(name, bytes, limit);
+  // All that there is: another thread may launch the same kernel with other sizes.
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
+                             static_cast<int>(limit)),
         concat("asking for ", bytes, " bytes of shared memory for kernel ", name));
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "attention/lavo/cuda/lavo_pass_fast.h"
-#include "attention/primitives/cuda/block_attention.h"
 #include "attention/primitives/cuda/orthogonal_memory_fast.h"
 #include "core/cuda/elementwise.h"
 #include "core/cuda/runtime.h"
@@ -55,30 +54,17 @@ Call memory_call(const Arrays& arrays, const LavoPassContext& context) {
   return call;
 }
 
-// The window as block_attention has it.
-BlockAttentionSetting window_setting(const LavoPassContext& context) {
-  BlockAttentionContext block;
-  block.options.pattern = BlockPattern::band;
-  block.options.causal = true;
-  block.options.left = context.options.window - 1;
-  block.options.scale = context.options.scale;
-  block.query_mask = block.key_mask = context.mask;
-  block.segments = context.segments;
-  block.positions = context.positions;
-  block.place.time_offset = context.time_offset;
-  block.bias_origin = context.options.window - 1;
-  return block_attention_setting(block);
-}
-
 void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradients& gradients) {
   const auto output = [&](size_t i) {
     return gradients.has_output(i) ? gradients.output(i) : Tensor();
   };
   const Tensor dy =
       is_aligned(gradients.output(0)) ? gradients.output(0) : gradients.output(0).clone();
+  const Device device = arrays.q.device();
+  const int64_t B = arrays.q.size(0), H = arrays.q.size(2);
   const Tensor dq = like(arrays.q), df = like(arrays.q);
-  const Tensor dbases =
-      Tensor::empty({arrays.q.size(0), arrays.basis.elements()}, DType::f32, arrays.q.device());
+  const Tensor dbases = Tensor::empty({B, arrays.basis.elements()}, DType::f32, device);
+  const Tensor dots = Tensor::empty({B, arrays.q.size(1), H}, DType::f32, device);
   const Tensor dcompleted = output(1), dpartial = output(2);
   auto call = memory_call<orthogonal_memory_fast::Backward>(arrays, context);
   call.dy = reads_of(dy);
@@ -90,25 +76,43 @@ void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradient
   call.dq = writes_of(dq);
   call.df = writes_of(df);
   call.dbasis = pointer<float>(dbases);
+  call.df_dot_f = pointer<float>(dots);
   orthogonal_memory_fast::causal_backward(call);
-  gradients.add(0, dq);
   if (gradients.wanted(3)) {
     const Tensor dbasis = like(arrays.basis);
     sum_rows(dbases, dbasis.reshape({dbasis.elements()}), false);
     gradients.add(3, dbasis);
   }
-  const BlockAttentionTensors in{arrays.q, arrays.k, arrays.v, {}, {}, arrays.bias};
-  const BlockAttentionTensors d{like(arrays.q),
-                                like(arrays.k),
-                                like(arrays.v),
-                                {},
-                                {},
-                                gradients.wanted(4) ? like(arrays.bias) : Tensor()};
-  block_attention_backward(in, window_setting(context), arrays.local, arrays.log_sum_exp, df, d);
-  gradients.add(0, d.q);
-  gradients.add(1, d.k);
-  gradients.add(2, d.v);
-  if (d.bias.defined()) gradients.add(4, d.bias);
+
+  const Tensor dk = like(arrays.k), dv = like(arrays.v);
+  lavo_pass_fast::WindowBackward window;
+  window.memory = call;
+  window.k = reads_of(arrays.k);
+  window.v = reads_of(arrays.v);
+  window.df = reads_of(df);
+  window.bias = pointer_or_null<const float>(arrays.bias);
+  window.bias_heads = arrays.bias.defined() ? static_cast<int>(arrays.bias.size(0)) : 0;
+  window.log_sum_exp = pointer<const float>(arrays.log_sum_exp);
+  window.df_dot_f = call.df_dot_f;
+  window.memory_dq = reads_of(dq);
+  window.dq = call.dq;
+  window.dk = writes_of(dk);
+  window.dv = writes_of(dv);
+  lavo_pass_fast::cut(window);
+  Tensor dtables;
+  if (gradients.wanted(4)) {
+    dtables = Tensor::empty({window.runs * B, H, arrays.bias.size(1)}, DType::f32, device);
+    window.dbias = pointer<float>(dtables);
+  }
+  lavo_pass_fast::window_backward(window);
+  gradients.add(0, dq);
+  gradients.add(1, dk);
+  gradients.add(2, dv);
+  if (!dtables.defined()) return;
+  const Tensor dbias = like(arrays.bias);
+  sum_rows(dtables.reshape({dtables.elements() / dbias.elements(), dbias.elements()}),
+           dbias.reshape({dbias.elements()}), false);
+  gradients.add(4, dbias);
 }
 
 }  // namespace
@@ -116,18 +120,17 @@ void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradient
 bool lavo_pass_fits(const LavoPassVariables& inputs, const LavoPassContext& context) {
   const Shape& shape = inputs.q.shape();
   if (kernel_choice() == KernelChoice::plain || shape.rank() != 4) return false;
-  // The window's backward pass is plain, which demanded tensor cores refuse.
-  if (kernel_choice() == KernelChoice::tensor_cores && needs_grad(variables(inputs))) return false;
   for (const Variable* x : {&inputs.q, &inputs.k, &inputs.v}) {
     if (x->dtype() != DType::bf16 || x->shape() != shape || !is_aligned(x->value())) return false;
   }
-  const int64_t width = shape[3];
-  return inputs.basis.shape().rank() == 3 &&
-         context.options.window <= lavo_pass_fast::kWidestWindow &&
-         width <= lavo_pass_fast::kWidestHead && shape[1] >= kFewestTensorCoreTokens &&
+  const int64_t width = shape[3], window = context.options.window;
+  return inputs.basis.shape().rank() == 3 && window >= 1 &&
+         window <= lavo_pass_fast::kWidestWindow && width <= lavo_pass_fast::kWidestHead &&
+         shape[1] >= kFewestTensorCoreTokens &&
          orthogonal_memory_fast::has_backward(width, inputs.basis.size(1)) &&
-         std::max(lavo_pass_fast::shared_memory(width),
-                  orthogonal_memory_fast::backward_shared_memory(width)) <= shared_memory_limit();
+         std::max({lavo_pass_fast::shared_memory(width),
+                   lavo_pass_fast::window_backward_shared_memory(width, window),
+                   orthogonal_memory_fast::backward_shared_memory(width)}) <= shared_memory_limit();
 }
 
 LavoPassResult lavo_pass(const LavoPassVariables& inputs, const LavoPassContext& context) {

@@ -1,6 +1,5 @@
-// LAVO's one pass (attention/lavo/one_pass.h) on a CUDA device, on tensor cores in bf16. Forward is
-// one kernel; backward is the memory's, which also passes on what the window's output gets
-// directly, and then the window's, by block_attention.
+// LAVO's one pass (attention/lavo/one_pass.h) on a CUDA device, on tensor cores in bf16: one kernel
+// forward, two backward (lavo_pass_fast.h).
 #pragma once
 
 #include "attention/lavo/one_pass.h"

@@ -1,5 +1,6 @@
-// Causal LAVO's forward pass on tensor cores: the window of soft-max attention, the memory of its
-// outputs and their mean in one kernel. Internal to attention/lavo/cuda.
+// Causal LAVO on tensor cores. Forward: the window of soft-max attention, the memory of its outputs
+// and their mean in one kernel. Backward: the memory's reverse scan (orthogonal_memory_fast.h), and
+// then the window's in one more kernel. Internal to attention/lavo/cuda.
 #pragma once
 
 #include "attention/primitives/cuda/orthogonal_memory_fast.h"
@@ -30,5 +31,24 @@ struct Forward {
   float* log_sum_exp = nullptr;
 };
 void forward(const Forward& call);
+
+// The window's gradients, from df, the gradient of its output.
+struct WindowBackward {
+  orthogonal_memory_fast::Inputs memory;  // as forward had it
+  orthogonal_memory_fast::Reads k, v, df;
+  const float* bias = nullptr;
+  int bias_heads = 0;
+  const float* log_sum_exp = nullptr;       // as forward left it
+  const float* df_dot_f = nullptr;          // [B,T,H]
+  orthogonal_memory_fast::Reads memory_dq;  // what the memory gives q: part of dq, may be dq
+  orthogonal_memory_fast::Writes dq, dk, dv;
+  float* dbias = nullptr;  // [runs * B,H,2 window - 1]: of each run of tokens; may be null
+  // How a sequence is cut where its heads alone do not fill a GPU.
+  int runs = 1, run_chunks = 0;
+};
+size_t window_backward_shared_memory(int64_t width, int64_t window);
+// Sets runs and run_chunks.
+void cut(WindowBackward& call);
+void window_backward(const WindowBackward& call);
 
 }  // namespace linnet::cuda::lavo_pass_fast

@@ -13,16 +13,12 @@
 // some 250 KiB of a chunk through shared memory. Predicted, never measured: for batch 16, 12 heads,
 // 8192 tokens on an H200, 170 us (214 us) at 4.8 TB/s, 139 us of tensor cores at 370 TFLOP/s, and
 // 213 us of shared memory at 128 bytes a clock.
-#include "attention/lavo/cuda/lavo_pass_fast.h"
-#include "attention/primitives/cuda/orthogonal_memory_tiles.h"
+#include "attention/lavo/cuda/lavo_pass_tiles.h"
 
 namespace linnet::cuda::lavo_pass_fast {
 namespace {
 
-using namespace orthogonal_memory_fast;
 using LavoForward = lavo_pass_fast::Forward;
-
-constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 template <int D>
 struct Layout {
@@ -41,23 +37,6 @@ struct Layout {
   float* sums;         // codes, then what tokens read
   float* bias;         // by distance
   uint32_t* flags;     // two chunks by turns
-};
-
-// What the windows of a chunk's tokens see.
-struct Sight {
-  uint64_t counted_before;  // of the chunk before
-  int history;              // where token -1's segment begins, at least -64; 0 at the first chunk
-  float scale;
-  const float* bias;
-
-  // The first key that token t's window and segment reach.
-  __device__ __forceinline__ int first_key(const Chunk& chunk, int t) const {
-    const int segment = chunk.segment_begin(t);
-    return max(t - chunk.window + 1, segment >= 0 ? segment : history);
-  }
-  __device__ __forceinline__ bool counts(const Chunk& chunk, int key) const {
-    return ((key < 0 ? counted_before : chunk.counted) >> (key & 63) & 1) != 0;
-  }
 };
 
 // Soft-max over the keys seen so far, of row lane / 4 and of the row 8 after.
@@ -91,7 +70,7 @@ struct Streaming {
 template <int D>
 __device__ __forceinline__ void attend(const TokenRows<D>& queries, const Layout<D>& shared,
                                        int64_t on, int64_t before, const Chunk& chunk,
-                                       const Sight& sight, int warp, int lane,
+                                       const Sight& sight, float scale, int warp, int lane,
                                        ResultFragment (&f)[D / 8], float (&log_sum_exp)[2]) {
   constexpr int kStride = Layout<D>::kStride;
   Streaming streaming;
@@ -115,7 +94,7 @@ __device__ __forceinline__ void attend(const TokenRows<D>& queries, const Layout
       const int half = i % 4 / 2, key = square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
       float& logit = logits[i / 4].values[i % 4];
       const bool seen = key <= t[half] && key >= first[half] && sight.counts(chunk, key);
-      logit = seen ? sight.scale * logit + sight.bias[t[half] - key] : kNothing;
+      logit = seen ? scale * logit + shared.bias[t[half] - key] : kNothing;
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -188,16 +167,12 @@ __global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_forward(LavoForward
 
   begin(0);
   load_basis<D>(a, head, shared.basis);
-  if (thread < a.window) {
-    const int64_t table =
-        static_cast<int64_t>(call.bias_heads == 1 ? 0 : head) * (2 * a.window - 1);
-    shared.bias[thread] = call.bias != nullptr ? call.bias[table + a.window - 1 - thread] : 0.0f;
-  }
+  load_bias(call.bias, call.bias_heads, head, a.window, shared.bias);
   RunningSums sums{0, 0};
   TokenCounts counts{0, 0};
   const int64_t start = a.positions != nullptr ? a.positions[row * time] : a.time_offset;
   Chunk chunk{0, 0, 0, static_cast<int>(start % a.window), a.window, false};
-  Sight sight{0, 0, a.scale, shared.bias};
+  Sight sight{0, 0};
   for (int64_t number = 0; number < chunks; ++number) {
     const int64_t token = number * kChunk, on = number % 2 * kChunk * kStride;
     kernel_bf16* own = shared.q + on + warp * 16 * kStride;
@@ -215,7 +190,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_forward(LavoForward
       ResultFragment f[D / 8] = {};
       float log_sum_exp[2];
       query_rows.load(shared.q + on, warp, lane);
-      attend<D>(query_rows, shared, on, kChunk * kStride - on, chunk, sight, warp, lane, f,
+      attend<D>(query_rows, shared, on, kChunk * kStride - on, chunk, sight, a.scale, warp, lane, f,
                 log_sum_exp);
 #pragma unroll
       for (int i = 0; i < D / 16; ++i) local.parts[i] = as_left(f[2 * i], f[2 * i + 1]);

@@ -98,12 +98,11 @@ void fast_backward(const BlockAttentionTensors& in, const BlockAttentionSetting&
                    const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
                    const BlockAttentionTensors& d) {
   using namespace block_attention_fast;
-  const Tensor y_dot_dy = Tensor::empty(log_sum_exp.shape(), DType::f32, y.device());
   const Tensor aligned = is_aligned(dy) ? dy : dy.clone();
   block_attention_fast::backward(
       call_of(in, setting),
-      {reads(y), reads(aligned), pointer<const float>(log_sum_exp), pointer<float>(y_dot_dy),
-       writes(d.q), writes(d.k), writes(d.v), writes(d.past_k), writes(d.past_v), d.bias});
+      {y.device(), reads(y), reads(aligned), pointer<const float>(log_sum_exp), writes(d.q),
+       writes(d.k), writes(d.v), writes(d.past_k), writes(d.past_v), d.bias});
 }
 
 }  // namespace

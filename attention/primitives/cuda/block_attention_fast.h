@@ -15,10 +15,10 @@ namespace linnet::cuda::block_attention_fast {
 using Reads = SequenceView<const kernel_bf16>;
 using Writes = SequenceView<kernel_bf16>;
 
-// Whether there are kernels for heads whose keys and values have these widths: up to 128, in
-// eights.
+// Whether there are kernels for heads whose keys and values have these widths, in eights: keys up
+// to 128, values of any width (logits are made again for every 128). No block takes more than 88
+// KiB of shared memory, which every GPU with bf16 has.
 bool has_kernels(int64_t keys, int64_t values);
-// (No block takes more than 88 KiB of shared memory, which every GPU with bf16 has.)
 // Whether a tensor begins on 16 bytes, as copies need it.
 inline bool is_aligned(const Tensor& x) {
   return reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
@@ -59,16 +59,17 @@ void forward(const Call& call, const Writes& y, float* log_sum_exp);
 // What backward reads and writes besides. Gradients are overwritten; those of past keys and values
 // may be empty, that of the bias undefined.
 struct Backward {
+  Device device;  // of the arrays
   Reads y, dy;
   const float* log_sum_exp;
-  float* y_dot_dy;  // [B,Tq,H], scratch
   Writes dq, dk, dv, dpast_k, dpast_v;
   Tensor dbias;
 };
 void backward(const Call& call, const Backward& arrays);
 
-// The two kernels of backward: dq, with the bias, and dk with dv, which reads y . dy of the first.
-void query_gradients(const Call& call, const Backward& arrays);
-void key_gradients(const Call& call, const Backward& arrays);
+// The two kernels of backward: dq, with the bias, and dk with dv. y_dot_dy [tiles of values,B,Tq,H]
+// goes from the first to the second.
+void query_gradients(const Call& call, const Backward& arrays, float* y_dot_dy);
+void key_gradients(const Call& call, const Backward& arrays, const float* y_dot_dy);
 
 }  // namespace linnet::cuda::block_attention_fast

@@ -1,8 +1,9 @@
 // The forward pass of block attention on tensor cores: one kernel, streaming soft-max or plain
 // sums.
 //
-// A block has 64 queries of one head and streams the tiles of 64 keys and values that one of them
-// sees, from the first such key on. Of a tile a warp makes, for its 16 queries,
+// A block has 64 queries of one head, and all values or a tile of 128, and streams the tiles of 64
+// keys and values that one of them sees, from the first such key on. Of a tile a warp makes, for
+// its 16 queries,
 //   x = scale q k^T + bias,   m' = max(m, x),   y = exp(m - m') y + exp(x - m') v
 // (relu squared: y += max(x, 0)^2 v), weights passing from one product to the next in registers.
 //
@@ -81,7 +82,7 @@ __global__ __launch_bounds__(kTileThreads,
   const int tiles = static_cast<int>(tiles_of(p.Tq)), block = static_cast<int>(blockIdx.x);
   const int first = (tiles - 1 - block % tiles) * kTileRows, heads = static_cast<int>(p.H);
   const int h = block / tiles % heads, b = block / tiles / heads;
-  const int g = static_cast<int>(p.group(h));
+  const int g = static_cast<int>(p.group(h)), value = static_cast<int>(blockIdx.y) * D;
 
   AsyncCopies copies;
   begin_copy<D>(copies, shared.tile(1, 0), QueryRows<const kernel_bf16>{a.q, p.query_mask, b, h},
@@ -92,7 +93,7 @@ __global__ __launch_bounds__(kTileThreads,
   const Sight sight(shared.begins, shared.ends, warp, lane);
   const Logits logits(p);
   const BiasRow bias(p, h, logits.unit());
-  KeyStream<D> keys{a, shared, sight, bias, copies, b, g, first, sight.tiles(), lane};
+  KeyStream<D> keys{a, shared, sight, bias, copies, b, g, first, sight.tiles(), value, lane};
   keys.begin(0);
   keys.store_bias(0);
   copies.wait<1>();
@@ -129,16 +130,17 @@ __global__ __launch_bounds__(kTileThreads,
   for (int half = 0; half < 2; ++half) {
     const float found = p.normalised() ? reader.normalise(half) : 0.0f;
     const int t = first + warp * 16 + half * 8 + lane / 4;
-    if (lane % 4 == 0 && t < p.Tq) log_sum_exp[p.query(b, t, h)] = found;
+    if (value == 0 && lane % 4 == 0 && t < p.Tq) log_sum_exp[p.query(b, t, h)] = found;
   }
   store_rows<D>(reader.y, 1.0f, shared.tile(keys.count, 0),
-                QueryRows<kernel_bf16>{y, nullptr, b, h}, first, warp, lane);
+                QueryRows<kernel_bf16>{y, nullptr, b, h, value}, first, warp, lane);
 }
 
 template <int D>
 void run(const Call& call, const Writes& y, float* log_sum_exp) {
   const int64_t blocks = call.problem.B * call.problem.H * tiles_of(call.problem.Tq);
-  launch({"block_attention_fast_forward", blocks_for(blocks, 1), kTileThreads,
+  launch({"block_attention_fast_forward",
+          dim3(blocks_for(blocks, 1), static_cast<unsigned>(value_tiles<D>(call))), kTileThreads,
           shared_bytes<Stages<D>>()},
          block_attention_fast_forward<D>, call, y, log_sum_exp);
 }
@@ -146,8 +148,7 @@ void run(const Call& call, const Writes& y, float* log_sum_exp) {
 }  // namespace
 
 bool has_kernels(int64_t keys, int64_t values) {
-  const auto fits = [](int64_t width) { return width > 0 && width <= 128 && width % 8 == 0; };
-  return fits(keys) && fits(values);
+  return keys > 0 && keys <= 128 && keys % 8 == 0 && values > 0 && values % 8 == 0;
 }
 
 void forward(const Call& call, const Writes& y, float* log_sum_exp) {

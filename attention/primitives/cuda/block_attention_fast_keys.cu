@@ -80,6 +80,48 @@ struct Source {
   }
 };
 
+// The tiles of queries that see 64 keys of row b, from `first` on: `each` after another for each of
+// the query heads that read them, from h on, `count` in all; of dy the columns from `value` on.
+template <int D>
+struct QueryStream {
+  const KeyArguments& a;
+  const KeyLayout<D>& shared;
+  const Sight& sight;
+  AsyncCopies& copies;
+  int b, h, first, value, each, count;
+  // Of the tile that was begun last: this thread's bias and statistic.
+  float entry = 0, statistic = 0;
+
+  __device__ __forceinline__ int query(int n) const {
+    return sight.block.begin + n % each * kTileRows;
+  }
+  // Begins to copy tile n; an empty group of copies where there is none.
+  __device__ __forceinline__ void begin(int n) {
+    if (n < count) {
+      const Problem& p = a.call.problem;
+      const int reader = h + n / each, from = query(n);
+      begin_copy<D>(copies, shared.tile(n, 0),
+                    QueryRows<const kernel_bf16>{a.call.q, p.query_mask, b, reader}, from);
+      begin_copy<D>(copies, shared.tile(n, 1),
+                    QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, reader, value}, from);
+      entry = BiasRow(p, reader, Logits(p).unit()).entry(first, from);
+      const int t = from + static_cast<int>(threadIdx.x) % kTileRows;
+      statistic = 0;
+      if (p.normalised() && t < p.Tq) {
+        const int64_t number = p.query(b, t, reader), all = p.B * p.Tq * p.H;
+        statistic = threadIdx.x < kTileRows ? a.log_sum_exp[number] * kLog2E
+                                            : a.y_dot_dy[value / D * all + number];
+      }
+    }
+    copies.commit();
+  }
+  // Stores the numbers of tile n, which was begun last: only now are they waited for.
+  __device__ __forceinline__ void store_numbers(int n) const {
+    shared.bias(n)[threadIdx.x] = entry;
+    shared.statistics(n)[threadIdx.x] = statistic;
+  }
+};
+
 template <int D>
 __global__ __launch_bounds__(kTileThreads,
                              kBlocks<D>) void block_attention_fast_keys(KeyArguments a) {
@@ -89,81 +131,62 @@ __global__ __launch_bounds__(kTileThreads,
   SharedArena arena;
   const KeyLayout<D> shared(arena);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  // Blocks that run together share queries; of a causal sequence the longest come first.
-  const int tiles = static_cast<int>(tiles_of(p.P + p.Tk)), block = static_cast<int>(blockIdx.x);
-  const int first = block % tiles * kTileRows, groups = static_cast<int>(p.G);
-  const int g = block / tiles % groups, b = block / tiles / groups;
+  const int tiles = static_cast<int>(tiles_of(p.P + p.Tk)), groups = static_cast<int>(p.G);
   const int heads = static_cast<int>(p.H / p.G), past = static_cast<int>(p.P);
 
   AsyncCopies copies;
-  using Rows = KeyRows<const kernel_bf16>;
-  begin_copy<D>(copies, shared.tile(1, 0),
-                Rows{call.k, call.past_k, p.key_mask, p.past_mask, past, b, g}, first);
-  begin_copy<D>(copies, shared.own_values(),
-                Rows{call.v, call.past_v, p.key_mask, p.past_mask, past, b, g}, first);
-  copies.commit();
-  if (threadIdx.x < kTileRows) shared.set_range(queries_of(p, b, first + threadIdx.x));
-  __syncthreads();
-  const Sight sight(shared.begins, shared.ends, warp, lane);
-  const int each = sight.tiles(), count = each * heads;
   const Logits logits(p);
-  float next_bias = 0, next_statistic = 0;
-  const auto query_of = [&](int n) { return sight.block.begin + n % each * kTileRows; };
-  const auto begin = [&](int n) {
-    if (n < count) {
-      const int h = g * heads + n / each;
-      const int query = query_of(n);
-      begin_copy<D>(copies, shared.tile(n, 0),
-                    QueryRows<const kernel_bf16>{call.q, p.query_mask, b, h}, query);
-      begin_copy<D>(copies, shared.tile(n, 1),
-                    QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, h}, query);
-      next_bias = BiasRow(p, h, logits.unit()).entry(first, query);
-      const int t = query + static_cast<int>(threadIdx.x) % kTileRows;
-      next_statistic = 0;
-      if (p.normalised() && t < p.Tq) {
-        const int64_t number = p.query(b, t, h);
-        next_statistic =
-            threadIdx.x < kTileRows ? a.log_sum_exp[number] * kLog2E : a.y_dot_dy[number];
-      }
-    }
-    copies.commit();
-  };
-  const auto publish = [&](int n) {
-    shared.bias(n)[threadIdx.x] = next_bias;
-    shared.statistics(n)[threadIdx.x] = next_statistic;
-  };
-  begin(0);
-  publish(0);
-  copies.wait<1>();
-  __syncthreads();
   Source<D> source;
-  source.load(shared, warp, lane);
-
-  for (int n = 0; n < count; ++n) {
-    copies.wait<0>();
-    __syncthreads();  // tile n is there; the other stage is free
-    begin(n + 1);
-    const int query = query_of(n);
+  // Gradients of logits are sums over values: each tile of values adds its share.
+  for (int value = 0; value < values_of<D>(call); value += D) {
+    // Blocks that run together share queries; of a causal sequence the longest come first.
+    const int block = made_again(static_cast<int>(blockIdx.x)), first = block % tiles * kTileRows;
+    const int g = block / tiles % groups, b = block / tiles / groups;
+    using Rows = KeyRows<const kernel_bf16>;
+    __syncthreads();  // nobody reads what was there before
+    begin_copy<D>(copies, shared.tile(1, 0),
+                  Rows{call.k, call.past_k, p.key_mask, p.past_mask, past, b, g}, first);
+    begin_copy<D>(copies, shared.own_values(),
+                  Rows{call.v, call.past_v, p.key_mask, p.past_mask, past, b, g, value}, first);
+    copies.commit();
+    if (threadIdx.x < kTileRows) shared.set_range(queries_of(p, b, first + threadIdx.x));
+    __syncthreads();
+    const Sight sight(shared.begins, shared.ends, warp, lane);
+    const int each = sight.tiles(), count = each * heads;
+    QueryStream<D> stream{a, shared, sight, copies, b, g * heads, first, value, each, count};
+    stream.begin(0);
+    stream.store_numbers(0);
+    copies.wait<1>();
+    __syncthreads();
+    source.load(shared, warp, lane);
+    for (int n = 0; n < count; ++n) {
+      copies.wait<0>();
+      __syncthreads();  // tile n is there; the other stage is free
+      stream.begin(n + 1);
+      const int query = stream.query(n);
 #pragma unroll 1  // registers
-    for (int column = 0; column < kTileRows; column += N) {
-      if (!sight.reaches(query + column, N)) continue;
-      const kernel_bf16* queries = shared.tile(n, 0) + column * kStride;
-      ResultFragment x[N / 8] = {};
-      multiply_transposed<D, N>([&](int i) { return source.k[i]; }, queries, lane, x);
-      // Queries that do not count have a log-sum-exp of infinity, or dy of zeros.
-      logits.make<true, N>(x, shared.bias(n), sight, query, column, ~uint64_t{0}, warp, lane);
-      source.template add<N>(logits, queries, shared.tile(n, 1) + column * kStride,
-                             shared.statistics(n) + column, lane, x);
+      for (int column = 0; column < kTileRows; column += N) {
+        if (!sight.reaches(query + column, N)) continue;
+        const kernel_bf16* queries = shared.tile(n, 0) + column * kStride;
+        ResultFragment x[N / 8] = {};
+        multiply_transposed<D, N>([&](int i) { return source.k[i]; }, queries, lane, x);
+        // Queries that do not count have a log-sum-exp of infinity, or dy of zeros.
+        logits.make<true, N>(x, shared.bias(n), sight, query, column, ~uint64_t{0}, warp, lane);
+        source.template add<N>(logits, queries, shared.tile(n, 1) + column * kStride,
+                               shared.statistics(n) + column, lane, x);
+      }
+      stream.store_numbers(n + 1);
     }
-    publish(n + 1);
+    store_rows<D>(source.dv, 1.0f, shared.tile(count, 1),
+                  KeyRows<kernel_bf16>{a.dv, a.dpast_v, nullptr, nullptr, past, b, g, value}, first,
+                  warp, lane);
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) source.dv[j] = {};
+    if (value + D < values_of<D>(call)) continue;
+    store_rows<D>(source.dk, static_cast<float>(p.options.scale), shared.tile(count, 0),
+                  KeyRows<kernel_bf16>{a.dk, a.dpast_k, nullptr, nullptr, past, b, g}, first, warp,
+                  lane);
   }
-  const auto scale = static_cast<float>(p.options.scale);
-  store_rows<D>(source.dk, scale, shared.tile(count, 0),
-                KeyRows<kernel_bf16>{a.dk, a.dpast_k, nullptr, nullptr, past, b, g}, first, warp,
-                lane);
-  store_rows<D>(source.dv, 1.0f, shared.tile(count, 1),
-                KeyRows<kernel_bf16>{a.dv, a.dpast_v, nullptr, nullptr, past, b, g}, first, warp,
-                lane);
 }
 
 template <int D>
@@ -176,15 +199,19 @@ void run(const KeyArguments& a) {
 
 }  // namespace
 
-void key_gradients(const Call& call, const Backward& arrays) {
-  const KeyArguments a{call,      arrays.dy, arrays.log_sum_exp, arrays.y_dot_dy,
+void key_gradients(const Call& call, const Backward& arrays, const float* y_dot_dy) {
+  const KeyArguments a{call,      arrays.dy, arrays.log_sum_exp, y_dot_dy,
                        arrays.dk, arrays.dv, arrays.dpast_k,     arrays.dpast_v};
   with_width(call, [&](auto width) { run<decltype(width)::value>(a); });
 }
 
 void backward(const Call& call, const Backward& arrays) {
-  query_gradients(call, arrays);
-  key_gradients(call, arrays);
+  const Problem& p = call.problem;
+  int64_t tiles = 1;
+  with_width(call, [&](auto width) { tiles = value_tiles<decltype(width)::value>(call); });
+  const Tensor y_dot_dy = Tensor::empty({tiles, p.B, p.Tq, p.H}, DType::f32, arrays.device);
+  query_gradients(call, arrays, pointer<float>(y_dot_dy));
+  key_gradients(call, arrays, pointer<float>(y_dot_dy));
 }
 
 }  // namespace linnet::cuda::block_attention_fast

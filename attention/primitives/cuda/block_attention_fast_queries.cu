@@ -49,9 +49,9 @@ struct Reader {
   float log2_sum_exp[2] = {}, y_dot_dy[2] = {};
   ResultFragment dq[D / 8] = {};
 
-  // Reads y where this lane has dy.
+  // Reads y where this lane has dy, whose columns are those from `value` on.
   __device__ __forceinline__ void load_statistics(const QueryArguments& a, int b, int h, int first,
-                                                  int lane) {
+                                                  int value, int lane) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int t = first + half * 8 + lane / 4;
@@ -61,7 +61,7 @@ struct Reader {
       for (int i = 0; i < D / 16; ++i) {
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
-          const int column = i * 16 + side * 8 + lane % 4 * 2;
+          const int column = value + i * 16 + side * 8 + lane % 4 * 2;
           if (!inside || column >= a.y.K) continue;
           const uint32_t pair = *reinterpret_cast<const uint32_t*>(row_of(a.y, b, t, h) + column);
           const uint32_t mine = dy[i].words[2 * side + half];
@@ -72,7 +72,8 @@ struct Reader {
       if (!inside) continue;
       const int64_t number = a.call.problem.query(b, t, h);
       log2_sum_exp[half] = a.log_sum_exp[number] * kLog2E;
-      if (lane % 4 == 0) a.y_dot_dy[number] = y_dot_dy[half];
+      const int64_t all = a.y.B * a.y.T * a.y.H;
+      if (lane % 4 == 0) a.y_dot_dy[value / D * all + number] = y_dot_dy[half];
     }
   }
 
@@ -122,10 +123,33 @@ __device__ __forceinline__ float diagonal_sum(const float* pairs) {
   return sum;
 }
 
+// Tile n of keys for a warp's queries, once it has come; begins to copy the next one.
+template <int D>
+__device__ __forceinline__ void add_tile(const QueryArguments& a, const QueryLayout<D>& shared,
+                                         KeyStream<D>& stream, const Logits& logits, int n,
+                                         int warp, Reader<D>& reader) {
+  constexpr int kStride = Stages<D>::kStride, N = kStep<D>;
+  stream.copies.template wait<0>();
+  __syncthreads();  // tile n is there; the other stage is free
+  const uint64_t valid = stream.valid;
+  stream.begin(n + 1);
+  const int key = stream.key(n), lane = stream.lane;
+#pragma unroll 1  // registers
+  for (int column = 0; column < kTileRows; column += N) {
+    ResultFragment x[N / 8] = {};
+    if (stream.sight.reaches(key + column, N)) {
+      const kernel_bf16* keys = shared.tile(n, 0) + column * kStride;
+      multiply_transposed<D, N>([&](int i) { return reader.q[i]; }, keys, lane, x);
+      logits.make<false, N>(x, shared.bias(n), stream.sight, key, column, valid, warp, lane);
+      reader.template add<N>(logits, keys, shared.tile(n, 1) + column * kStride, lane, x);
+    }
+    if (a.partial != nullptr) store_pairs<N>(x, shared.pairs, column, warp, lane);
+  }
+}
+
 template <int D>
 __global__ __launch_bounds__(kTileThreads,
                              kBlocks<D>) void block_attention_fast_queries(QueryArguments a) {
-  constexpr int kStride = Stages<D>::kStride, N = kStep<D>;
   const Call& call = a.call;
   const Problem& p = call.problem;
   SharedArena arena;
@@ -138,54 +162,43 @@ __global__ __launch_bounds__(kTileThreads,
   const BiasRow bias(p, h, logits.unit());
   AsyncCopies copies;
   for (int item = chunk * a.tiles_each; item < last; ++item) {
-    const int b = item / tiles, first = item % tiles * kTileRows;
-    __syncthreads();  // nobody reads what the item before left
-    begin_copy<D>(copies, shared.tile(1, 0),
-                  QueryRows<const kernel_bf16>{call.q, p.query_mask, b, h}, first);
-    begin_copy<D>(copies, shared.tile(1, 1), QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, h},
-                  first);
-    copies.commit();
-    if (threadIdx.x < kTileRows) shared.set_range(keys_of(p, b, first + threadIdx.x));
-    __syncthreads();
-    const Sight sight(shared.begins, shared.ends, warp, lane);
-    KeyStream<D> stream{call, shared, sight, bias, copies, b, g, first, sight.tiles(), lane};
-    stream.begin(0);
-    stream.store_bias(0);
-    copies.wait<1>();
-    __syncthreads();
     Reader<D> reader;
-    load_rows<D>(shared.tile(1, 0), warp, lane, reader.q);
-    load_rows<D>(shared.tile(1, 1), warp, lane, reader.dy);
-    if (p.normalised()) reader.load_statistics(a, b, h, first + warp * 16, lane);
-
-    for (int n = 0; n < stream.count; ++n) {
-      copies.wait<0>();
-      __syncthreads();  // tile n is there; the other stage is free
-      const uint64_t valid = stream.valid;
-      stream.begin(n + 1);
-      const int key = stream.key(n);
-#pragma unroll 1  // registers
-      for (int column = 0; column < kTileRows; column += N) {
-        ResultFragment x[N / 8] = {};
-        if (sight.reaches(key + column, N)) {
-          const kernel_bf16* keys = shared.tile(n, 0) + column * kStride;
-          multiply_transposed<D, N>([&](int i) { return reader.q[i]; }, keys, lane, x);
-          logits.make<false, N>(x, shared.bias(n), sight, key, column, valid, warp, lane);
-          reader.template add<N>(logits, keys, shared.tile(n, 1) + column * kStride, lane, x);
+    // Gradients of logits are sums over values: each tile of values adds its share.
+    for (int value = 0; value < values_of<D>(call); value += D) {
+      const int place = made_again(item), b = place / tiles, first = place % tiles * kTileRows;
+      __syncthreads();  // nobody reads what was there before
+      begin_copy<D>(copies, shared.tile(1, 0),
+                    QueryRows<const kernel_bf16>{call.q, p.query_mask, b, h}, first);
+      begin_copy<D>(copies, shared.tile(1, 1),
+                    QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, h, value}, first);
+      copies.commit();
+      if (threadIdx.x < kTileRows) shared.set_range(keys_of(p, b, first + threadIdx.x));
+      __syncthreads();
+      const Sight sight(shared.begins, shared.ends, warp, lane);
+      KeyStream<D> stream{call, shared, sight,         bias,  copies, b,
+                          g,    first,  sight.tiles(), value, lane};
+      stream.begin(0);
+      stream.store_bias(0);
+      copies.wait<1>();
+      __syncthreads();
+      load_rows<D>(shared.tile(1, 0), warp, lane, reader.q);
+      load_rows<D>(shared.tile(1, 1), warp, lane, reader.dy);
+      if (p.normalised()) reader.load_statistics(a, b, h, first + warp * 16, value, lane);
+      for (int n = 0; n < stream.count; ++n) {
+        add_tile<D>(a, shared, stream, logits, n, warp, reader);
+        if (a.partial != nullptr) {
+          __syncthreads();
+          const int64_t entry = bias.place(stream.key(n), first) + threadIdx.x;
+          if (threadIdx.x < kDistances - 1 && entry >= 0 && entry < p.bias_count) {
+            a.partial[(chunk * p.H + h) * p.bias_count + entry] += diagonal_sum(shared.pairs);
+          }
         }
-        if (a.partial != nullptr) store_pairs<N>(x, shared.pairs, column, warp, lane);
+        stream.store_bias(n + 1);
       }
-      if (a.partial != nullptr) {
-        __syncthreads();
-        const int64_t place = bias.place(key, first) + threadIdx.x;
-        if (threadIdx.x < kDistances - 1 && place >= 0 && place < p.bias_count) {
-          a.partial[(chunk * p.H + h) * p.bias_count + place] += diagonal_sum(shared.pairs);
-        }
-      }
-      stream.store_bias(n + 1);
+      if (value + D < values_of<D>(call)) continue;
+      store_rows<D>(reader.dq, static_cast<float>(p.options.scale), shared.tile(stream.count, 0),
+                    QueryRows<kernel_bf16>{a.dq, nullptr, b, h}, first, warp, lane);
     }
-    store_rows<D>(reader.dq, static_cast<float>(p.options.scale), shared.tile(stream.count, 0),
-                  QueryRows<kernel_bf16>{a.dq, nullptr, b, h}, first, warp, lane);
   }
 }
 
@@ -198,17 +211,17 @@ void run(const QueryArguments& a) {
 
 }  // namespace
 
-void query_gradients(const Call& call, const Backward& arrays) {
+void query_gradients(const Call& call, const Backward& arrays, float* y_dot_dy) {
   const Problem& p = call.problem;
   const int tiles = static_cast<int>(blocks_for(p.B * tiles_of(p.Tq), 1));
-  QueryArguments a{call,    arrays.y, arrays.dy, arrays.log_sum_exp, arrays.y_dot_dy, arrays.dq,
+  QueryArguments a{call,    arrays.y, arrays.dy, arrays.log_sum_exp, y_dot_dy, arrays.dq,
                    nullptr, tiles,    1};
   Tensor partial;
   if (arrays.dbias.defined()) {
     // At most 64 rows: enough blocks to fill a GPU, memory that does not depend on the tokens.
     a.tiles_each = std::max(1, (tiles + 63) / 64);
     a.chunks = (tiles + a.tiles_each - 1) / a.tiles_each;
-    partial = Tensor::zeros({a.chunks, p.H, p.bias_count}, DType::f32, arrays.dbias.device());
+    partial = Tensor::zeros({a.chunks, p.H, p.bias_count}, DType::f32, arrays.device);
     a.partial = pointer<float>(partial);
   }
   with_width(call, [&](auto width) { run<decltype(width)::value>(a); });

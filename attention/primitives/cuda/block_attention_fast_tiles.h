@@ -2,19 +2,14 @@
 // of its own, queries or keys, 16 a warp; it streams past them the tiles of 64 rows of the other
 // kind that any of its rows sees, two arrays of them, copied while the tile before is computed.
 // Internal to attention/primitives/cuda.
-//
-// Keys are numbered past ones first, P + i being current key i of the row. So numbered, the keys
-// that a query sees are one range, and so are the queries that see a key, whatever the pattern and
-// the segments: a pair counts where its column lies in its row's range.
 #pragma once
 
 #include "attention/primitives/cuda/block_attention_fast.h"
+#include "attention/primitives/cuda/block_attention_fast_ranges.h"
 #include "attention/primitives/cuda/linear_attention_tiles.h"
 
 namespace linnet::cuda::block_attention_fast_detail {
 
-using block_attention_detail::KeyRange;
-using block_attention_detail::Piece;
 using block_attention_fast::Call;
 using block_attention_fast::Reads;
 using block_attention_fast::Writes;
@@ -22,21 +17,33 @@ using linear_attention_detail::Eight;
 using linear_attention_detail::kPadding;
 using linear_attention_detail::kTileThreads;
 using linear_attention_detail::TilePart;
-using Problem = block_attention_detail::BlockProblem<kernel_bf16>;
+static_assert(kTileRows == linear_attention_detail::kChunk);
 
-inline constexpr int kTileRows = linear_attention_detail::kChunk;
 inline constexpr int kDistances = 2 * kTileRows;  // that two tiles have, and one more
 inline constexpr float kLog2E = 1.4426950408889634f;
-inline constexpr int kLargest = std::numeric_limits<int>::max();
 
-__host__ __device__ constexpr int64_t tiles_of(int64_t count) {
-  return (count + kTileRows - 1) / kTileRows;
-}
-
-// Calls body with the width of the call's tiles, a constant.
+// Calls body with the width of the call's tiles, a constant; values may take several.
 template <typename Body>
 void with_width(const Call& call, const Body& body) {
   linear_attention_detail::for_width(std::max(call.q.K, call.v.K), body);
+}
+// Where values end for kernels that walk over tiles of them; narrow tiles hold them all.
+template <int D>
+__host__ __device__ __forceinline__ int values_of(const Call& call) {
+  return D < 128 ? D : static_cast<int>(call.v.K);
+}
+template <int D>
+int value_tiles(const Call& call) {
+  return (values_of<D>(call) + D - 1) / D;
+}
+
+// x, of which the compiler knows nothing: what follows from it in a loop is not kept in registers
+// from one round to the next.
+__device__ __forceinline__ int made_again(int x) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
 }
 
 // Registers bound how many blocks share a multiprocessor.
@@ -45,43 +52,6 @@ inline constexpr int kBlocks = D < 128 ? 3 : 2;
 // Columns of a tile that backward computes at once.
 template <int D>
 inline constexpr int kStep = D < 64 ? 32 : 16;
-
-struct Range {
-  int begin = kLargest, end = 0;
-};
-
-__device__ __forceinline__ bool key_valid(const Problem& p, int64_t b, int64_t number) {
-  if (number < p.P) return is_set(p.past_mask, b * p.P + number);
-  return number < p.P + p.Tk && is_set(p.key_mask, b * p.Tk + number - p.P);
-}
-// The number of a piece's first key.
-__device__ __forceinline__ int64_t first_key(const Problem& p, const Piece& piece) {
-  return p.P - piece.past + piece.key_begin;
-}
-__device__ __forceinline__ Range shifted(const KeyRange& range, int64_t by) {
-  if (range.begin >= range.end) return {};
-  return {static_cast<int>(range.begin + by), static_cast<int>(range.end + by)};
-}
-// The keys that query t of row b sees, valid or not.
-__device__ __forceinline__ Range keys_of(const Problem& p, int64_t b, int64_t t) {
-  if (t >= p.Tq || !p.query_valid(b, t)) return {};
-  const Piece piece = p.piece(b, t);
-  return shifted(visible_keys(piece, p.options, t - piece.query_begin), first_key(p, piece));
-}
-// The queries that see a key, valid or not.
-__device__ __forceinline__ Range queries_of(const Problem& p, int64_t b, int64_t number) {
-  if (!key_valid(p, b, number)) return {};
-  const Piece piece = p.piece(b, max(number - p.P, int64_t{0}));
-  return shifted(visible_queries(piece, p.options, number - first_key(p, piece)),
-                 piece.query_begin);
-}
-
-struct Least {
-  __device__ int operator()(int a, int b) const { return min(a, b); }
-};
-struct Most {
-  __device__ int operator()(int a, int b) const { return max(a, b); }
-};
 
 // What a block has in shared memory.
 template <int D>
@@ -109,66 +79,39 @@ struct Stages {
   int *begins, *ends;  // columns that the block's rows see
 };
 
-// Columns that are seen by each of the block's rows, in shared memory; by all rows of the warp, by
-// one of them, by one of the block.
-struct Sight {
-  const int *begins, *ends;
-  Range warp_all, warp_any, block;
-
-  __device__ __forceinline__ Sight(const int* all_begins, const int* all_ends, int warp, int lane)
-      : begins(all_begins), ends(all_ends) {
-    const int row = warp * 16 + lane % 16;
-    warp_all.begin = warp_combine<Most>(begins[row], Caller{});
-    warp_all.end = warp_combine<Least>(ends[row], Caller{});
-    warp_any.begin = warp_combine<Least>(begins[row], Caller{});
-    warp_any.end = warp_combine<Most>(ends[row], Caller{});
-    block.begin = warp_combine<Least>(min(begins[lane], begins[lane + 32]), Caller{});
-    block.end = warp_combine<Most>(max(ends[lane], ends[lane + 32]), Caller{});
-  }
-  __device__ __forceinline__ int tiles() const {
-    return block.begin < block.end ? static_cast<int>(tiles_of(block.end - block.begin)) : 0;
-  }
-  __device__ __forceinline__ bool reaches(int first, int count) const {
-    return first < warp_any.end && first + count > warp_any.begin;
-  }
-  __device__ __forceinline__ bool covers(int first, int count) const {
-    return first >= warp_all.begin && first + count <= warp_all.end;
-  }
-};
-
-// Where rows of one head of one row of the batch are; at(n) is null where nothing is to be read or
-// written.
+// Where rows of one head of one row of the batch are, from a column on; at(n) is null where nothing
+// is to be read or written.
 template <typename T>
 __device__ __forceinline__ T* row_of(const SequenceView<T>& view, int64_t b, int64_t n, int64_t h) {
   return view.data + b * view.batch_stride + n * view.time_stride + h * view.head_stride;
 }
 template <typename T>
 __device__ __forceinline__ T* row_or_null(const SequenceView<T>& view, const uint8_t* mask, int b,
-                                          int n, int h) {
+                                          int n, int h, int column) {
   if (view.data == nullptr || n >= view.T || !is_set(mask, b * view.T + n)) return nullptr;
-  return row_of(view, b, n, h);
+  return row_of(view, b, n, h) + column;
 }
 template <typename T>
 struct QueryRows {
   const SequenceView<T>& view;
   const uint8_t* mask;
-  int b, h;
+  int b, h, column = 0;
 
-  __device__ __forceinline__ int64_t width() const { return view.K; }
+  __device__ __forceinline__ int64_t width() const { return view.K - column; }
   __device__ __forceinline__ T* somewhere() const { return view.data; }
-  __device__ __forceinline__ T* at(int n) const { return row_or_null(view, mask, b, n, h); }
+  __device__ __forceinline__ T* at(int n) const { return row_or_null(view, mask, b, n, h, column); }
 };
 template <typename T>
 struct KeyRows {
   const SequenceView<T>&now, &past;
   const uint8_t *mask, *past_mask;
-  int past_tokens, b, g;
+  int past_tokens, b, g, column = 0;
 
-  __device__ __forceinline__ int64_t width() const { return now.K; }
+  __device__ __forceinline__ int64_t width() const { return now.K - column; }
   __device__ __forceinline__ T* somewhere() const { return now.data; }
   __device__ __forceinline__ T* at(int n) const {
-    if (n < past_tokens) return row_or_null(past, past_mask, b, n, g);
-    return row_or_null(now, mask, b, n - past_tokens, g);
+    if (n < past_tokens) return row_or_null(past, past_mask, b, n, g, column);
+    return row_or_null(now, mask, b, n - past_tokens, g, column);
   }
 };
 
@@ -309,17 +252,8 @@ struct Logits {
   }
 };
 
-// Which of 64 keys from `number` on are valid, as bits.
-__device__ __forceinline__ uint64_t valid_keys(const Problem& p, int64_t b, int64_t number,
-                                               int lane) {
-  if (p.key_mask == nullptr && p.past_mask == nullptr) return ~uint64_t{0};
-  const unsigned low = __ballot_sync(~0u, key_valid(p, b, number + lane));
-  const unsigned high = __ballot_sync(~0u, key_valid(p, b, number + 32 + lane));
-  return uint64_t{high} << 32 | low;
-}
-
 // The tiles of keys and values of head g that 64 queries of row b, from `first` on, see one after
-// another.
+// another; of values the columns from `value` on.
 template <int D>
 struct KeyStream {
   const Call& call;
@@ -327,7 +261,7 @@ struct KeyStream {
   const Sight& sight;
   const BiasRow& bias;
   AsyncCopies& copies;
-  int b, g, first, count, lane;
+  int b, g, first, count, value, lane;
   // Of the tile that was begun last.
   uint64_t valid = 0;
   float entry = 0;
@@ -341,9 +275,10 @@ struct KeyStream {
       begin_copy<D>(copies, shared.tile(n, 0),
                     Rows{call.k, call.past_k, p.key_mask, p.past_mask, static_cast<int>(p.P), b, g},
                     key(n));
-      begin_copy<D>(copies, shared.tile(n, 1),
-                    Rows{call.v, call.past_v, p.key_mask, p.past_mask, static_cast<int>(p.P), b, g},
-                    key(n));
+      begin_copy<D>(
+          copies, shared.tile(n, 1),
+          Rows{call.v, call.past_v, p.key_mask, p.past_mask, static_cast<int>(p.P), b, g, value},
+          key(n));
       valid = valid_keys(p, b, key(n), lane);
       entry = bias.entry(key(n), first);
     }

@@ -1,15 +1,13 @@
 // The one place that chooses between the kernels of block attention.
 #include "attention/primitives/cuda/block_attention_path.h"
 
-#include <mutex>
-#include <set>
 #include <string>
 #include <string_view>
 
 #include "attention/primitives/cuda/block_attention_fast.h"
+#include "attention/primitives/cuda/fall_back.h"
 #include "core/error.h"
 #include "core/kernel_choice.h"
-#include "core/log.h"
 
 namespace linnet::cuda {
 namespace {
@@ -33,17 +31,8 @@ std::string_view plain_weights(BlockWeights weights) {
   }
 }
 
-// Refuses, or says once for each reason, that plain kernels compute what was to be fast.
 void fall_back(const std::string& why) {
-  require_usage(kernel_choice() != KernelChoice::tensor_cores,
-                "block attention: backend tensor_cores was asked for, but the kernels on tensor "
-                "cores do not cover ",
-                why, "; use backend auto");
-  static std::mutex mutex;
-  static std::set<std::string> said;
-  const std::scoped_lock lock(mutex);
-  if (!said.insert(why).second) return;
-  log_info("block attention runs on its plain kernels: those on tensor cores do not cover ", why);
+  use_plain_kernels("block attention", why);
 }
 
 }  // namespace

@@ -1,28 +1,16 @@
 // The one place that chooses between the kernels of depthwise convolutions.
 #include "attention/primitives/cuda/depthwise_conv_path.h"
 
-#include <mutex>
-#include <set>
-
 #include "attention/primitives/cuda/depthwise_conv_fast.h"
+#include "attention/primitives/cuda/fall_back.h"
 #include "core/error.h"
 #include "core/kernel_choice.h"
-#include "core/log.h"
 
 namespace linnet::cuda {
 namespace {
 
-// Refuses, or says once for each reason, that plain kernels compute what was to be fast.
 void fall_back(const std::string& why) {
-  require_usage(kernel_choice() != KernelChoice::tensor_cores,
-                "depthwise convolution: backend tensor_cores was asked for, but the fast kernels "
-                "do not cover ",
-                why, "; use backend auto");
-  static std::mutex mutex;
-  static std::set<std::string> said;
-  const std::scoped_lock lock(mutex);
-  if (!said.insert(why).second) return;
-  log_info("a depthwise convolution runs on its plain kernels: the fast ones do not cover ", why);
+  use_plain_kernels("depthwise convolution", why);
 }
 
 }  // namespace

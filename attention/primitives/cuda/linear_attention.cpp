@@ -1,7 +1,7 @@
 // The steps of linear attention on a device: features, scans of the state, normalisation.
 #include "attention/primitives/cuda/linear_attention.h"
 
-#include "attention/primitives/cuda/linear_attention_fast.h"
+#include "attention/primitives/cuda/linear_attention_fast_calls.h"
 #include "attention/primitives/cuda/linear_attention_path.h"
 #include "attention/primitives/cuda/linear_attention_pieces.h"
 #include "attention/primitives/cuda/linear_attention_step.h"
@@ -84,80 +84,6 @@ void set_order(const LinearAttentionContext& context, const LinearAttentionArray
   scan.decay_mask = context.key_mask;
 }
 
-// Spans where they say more than "each row is one".
-Tensor spans_on_device(const LinearAttentionContext& context, const std::vector<Span>& spans,
-                       Device device) {
-  if (!context.segments.defined()) return Tensor();
-  std::vector<int32_t> table;
-  for (const Span& span : spans) {
-    for (const int64_t number : {span.row, span.begin, span.end}) {
-      table.push_back(static_cast<int32_t>(number));
-    }
-  }
-  return Tensor::from(table, {static_cast<int64_t>(spans.size()), 3}, device);
-}
-
-// A dense [B,T,H,K] in bf16.
-template <typename E>
-SequenceView<E> view_of(const Tensor& x) {
-  return {pointer<E>(x), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
-
-// Undefined: an empty view.
-template <typename E>
-SequenceView<E> view_or_none(const Tensor& x) {
-  return x.defined() ? view_of<E>(x) : SequenceView<E>();
-}
-
-// What the kernels on tensor cores read; what there is to write is added.
-linear_attention_fast::Forward fast_forward(const LinearAttentionContext& context,
-                                            const LinearAttentionArrays& in, Device device) {
-  linear_attention_fast::Forward call;
-  call.device = device;
-  call.options = context.options;
-  call.q = view_or_none<const kernel_bf16>(in.q);
-  call.k = view_or_none<const kernel_bf16>(in.k);
-  call.v = view_or_none<const kernel_bf16>(in.v);
-  call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
-  call.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
-  call.segments = pointer_or_null<const int32_t>(context.segments);
-  call.state_in = {pointer_or_null<const float>(in.memory), pointer_or_null<const float>(in.mass)};
-  call.key_heads = in.memory.defined() ? in.memory.size(1) : 0;
-  return call;
-}
-
-// The same of gradients, which are written where defined.
-linear_attention_fast::Backward fast_backward(const LinearAttentionContext& context,
-                                              const LinearAttentionArrays& in,
-                                              const Tensor& dmemory, const Tensor& dmass,
-                                              const LinearAttentionArrays& gradients,
-                                              Device device) {
-  const linear_attention_fast::Forward forward = fast_forward(context, in, device);
-  linear_attention_fast::Backward call;
-  call.device = device;
-  call.options = context.options;
-  call.q = forward.q;
-  call.k = forward.k;
-  call.v = forward.v;
-  call.query_mask = forward.query_mask;
-  call.key_mask = forward.key_mask;
-  call.segments = forward.segments;
-  call.state_in = forward.state_in;
-  call.key_heads = forward.key_heads;
-  call.dstate_out = {pointer_or_null<const float>(dmemory), pointer_or_null<const float>(dmass)};
-  call.dq = view_or_none<kernel_bf16>(gradients.q);
-  call.dk = view_or_none<kernel_bf16>(gradients.k);
-  call.dv = view_or_none<kernel_bf16>(gradients.v);
-  call.dstate_in = {pointer_or_null<float>(gradients.memory),
-                    pointer_or_null<float>(gradients.mass)};
-  return call;
-}
-
-// dy as copies of 16 bytes read it.
-Tensor aligned(const Tensor& dy) {
-  return linear_attention_fast::is_aligned(dy) ? dy : dy.clone();
-}
-
 }  // namespace
 
 void linear_attention_causal_forward(const LinearAttentionContext& context,
@@ -176,11 +102,7 @@ void linear_attention_causal_forward(const LinearAttentionContext& context,
   const int64_t m = memory.size(2), V = memory.size(3);
   check_widths(m, V);
   if (y.dtype() == DType::bf16) {
-    linear_attention_fast::Forward call = fast_forward(context, in, y.device());
-    call.state_out = {pointer<float>(memory), pointer<float>(mass)};
-    call.y = view_of<kernel_bf16>(y);
-    call.denominators = pointer<float>(denominators);
-    return linear_attention_fast::causal_forward(call);
+    return fast_causal_forward(context, in, y, memory, mass, denominators);
   }
   if (in.q.size(1) == 1) {
     return linear_attention_step(context, in, y, memory, mass, denominators);
@@ -203,27 +125,20 @@ void linear_attention_causal_backward(const LinearAttentionContext& context,
                                       const Tensor& dmemory, const Tensor& dmass,
                                       const LinearAttentionArrays& gradients) {
   const int64_t V = in.v.size(3), G = in.k.size(2);
+  const int64_t m = in.k.size(3) * (in.key_proportions.defined() ? 2 : 1);
   if (y.dtype() == DType::bf16) {
-    if (linear_attention_backward_is_fast(in.k.size(3), V, true)) {
-      const Tensor corrections = Tensor::empty(denominators.shape(), DType::f32, dy.device());
-      const Tensor readable = aligned(dy);
-      linear_attention_fast::Backward call =
-          fast_backward(context, in, dmemory, dmass, gradients, dy.device());
-      call.dy = view_of<const kernel_bf16>(readable);
-      call.denominators = pointer<const float>(denominators);
-      call.corrections = pointer<float>(corrections);
-      return linear_attention_fast::causal_backward(call);
+    if (linear_attention_backward_is_fast(m, V, true)) {
+      return fast_causal_backward(context, in, denominators, dy, dmemory, dmass, gradients);
     }
     // y as the tensor-core kernels left it is too coarse for these: once more, in full.
     const Tensor whole = Tensor::empty(y.shape(), DType::f32, y.device());
-    const Tensor sums = Tensor::empty({y.size(0), G, in.k.size(3), V}, DType::f32, y.device());
-    const Tensor sum = Tensor::empty({y.size(0), G, in.k.size(3)}, DType::f32, y.device());
+    const Tensor sums = Tensor::empty({y.size(0), G, m, V}, DType::f32, y.device());
+    const Tensor sum = Tensor::empty({y.size(0), G, m}, DType::f32, y.device());
     const Tensor divisors = Tensor::empty(denominators.shape(), DType::f32, y.device());
     linear_attention_causal_forward(context, in, whole, sums, sum, divisors);
     return linear_attention_causal_backward(context, in, whole, divisors, dy, dmemory, dmass,
                                             gradients);
   }
-  const int64_t m = in.k.size(3) * (in.key_proportions.defined() ? 2 : 1);
   const Tensor keys = key_features(context, in), queries = query_features(context, in);
   const Tensor values = values_with_mass(in.v, context.key_mask);
   const Tensor dsums = output_gradients(y, dy, denominators, context.query_mask, context.options);
@@ -284,16 +199,14 @@ void linear_attention_memory_forward(const LinearAttentionContext& context,
                                      const Tensor& mass) {
   check_keys(in);
   check_widths(memory.size(2), memory.size(3));
-  if (linear_attention_is_fast(context, in)) {
-    linear_attention_fast::Forward call = fast_forward(context, in, memory.device());
-    call.state_out = {pointer<float>(memory), pointer<float>(mass)};
-    return linear_attention_fast::memory_forward(call);
+  if (linear_attention_is_fast(in)) {
+    return fast_memory_forward(context, in, spans, memory, mass);
   }
   StateScan scan = scan_of(memory.size(2), memory.size(3), in.k.size(2));
   scan.left = key_features(context, in);
   scan.right = values_with_mass(in.v, context.key_mask);
   scan.out_state = {memory, mass};
-  scan.spans = spans_on_device(context, spans, in.k.device());
+  scan.spans = spans_on_device(context.segments, spans, in.k.device());
   run(scan);
 }
 
@@ -302,15 +215,14 @@ void linear_attention_memory_backward(const LinearAttentionContext& context,
                                       const std::vector<Span>& spans, const Tensor& dmemory,
                                       const Tensor& dmass, const LinearAttentionArrays& gradients) {
   const int64_t m = dmemory.size(2), V = dmemory.size(3), G = in.k.size(2);
-  if (linear_attention_is_fast(context, in) && linear_attention_backward_is_fast(m, V, false)) {
-    return linear_attention_fast::memory_backward(
-        fast_backward(context, in, dmemory, dmass, gradients, dmemory.device()));
+  if (linear_attention_is_fast(in) && linear_attention_backward_is_fast(m, V, false)) {
+    return fast_memory_backward(context, in, spans, dmemory, dmass, gradients);
   }
   StateScan scan = transposed_scan_of(m, V, G);
   scan.probe = values_with_mass(in.v, context.key_mask);
   scan.out = rows_like(in.k, m);
   scan.in = {dmemory, dmass};
-  scan.spans = spans_on_device(context, spans, in.k.device());
+  scan.spans = spans_on_device(context.segments, spans, in.k.device());
   run(scan);
   key_feature_gradients(context, in, scan.out, gradients);
   StateScan value_scan = scan_of(m, V, G);
@@ -330,16 +242,13 @@ void linear_attention_read_forward(const LinearAttentionContext& context,
   check_heads(in.q.size(2), in.memory.size(1));
   check_widths(in.memory.size(2), in.memory.size(3));
   if (y.dtype() == DType::bf16) {
-    linear_attention_fast::Forward call = fast_forward(context, in, y.device());
-    call.y = view_of<kernel_bf16>(y);
-    call.denominators = pointer<float>(denominators);
-    return linear_attention_fast::read_forward(call);
+    return fast_read_forward(context, in, spans, y, denominators);
   }
   StateScan scan = scan_of(in.memory.size(2), in.memory.size(3), in.memory.size(1));
   scan.probe = query_features(context, in);
   scan.out = rows_like(in.q, in.memory.size(3) + 1);
   scan.in = {in.memory, in.mass};
-  scan.spans = spans_on_device(context, spans, in.q.device());
+  scan.spans = spans_on_device(context.segments, spans, in.q.device());
   run(scan);
   normalize(scan.out, context.query_mask, context.options, y, denominators);
 }
@@ -351,12 +260,7 @@ void linear_attention_read_backward(const LinearAttentionContext& context,
   const int64_t m = in.memory.size(2), V = in.memory.size(3), G = in.memory.size(1);
   if (y.dtype() == DType::bf16) {
     if (linear_attention_backward_is_fast(m, V, false)) {
-      const Tensor readable = aligned(dy);
-      linear_attention_fast::Backward call =
-          fast_backward(context, in, {}, {}, gradients, dy.device());
-      call.dy = view_of<const kernel_bf16>(readable);
-      call.denominators = pointer<const float>(denominators);
-      return linear_attention_fast::read_backward(call);
+      return fast_read_backward(context, in, spans, denominators, dy, gradients);
     }
     // As in causal passes: y once more, in full.
     const Tensor whole = Tensor::empty(y.shape(), DType::f32, y.device());
@@ -369,7 +273,7 @@ void linear_attention_read_backward(const LinearAttentionContext& context,
   scan.probe = dsums;
   scan.out = rows_like(in.q, m);
   scan.in = {in.memory, in.mass};
-  scan.spans = spans_on_device(context, spans, in.q.device());
+  scan.spans = spans_on_device(context.segments, spans, in.q.device());
   run(scan);
   query_feature_gradients(context, in, scan.out, gradients);
   StateScan sum = scan_of(m, V, G);

@@ -36,46 +36,46 @@ FeatureInput<T> feature_input(const Tensor& x, const Tensor& proportions, const 
           static_cast<float>(scale)};
 }
 
-template <typename T>
+template <typename T, typename Out>
 Tensor features_typed(const Tensor& x, const FeatureInput<T>& in) {
-  const Tensor result =
-      Tensor::empty({x.size(0), x.size(1), in.heads, in.features()}, DType::f32, x.device());
-  float* out = pointer<float>(result);
+  const Tensor result = Tensor::empty({x.size(0), x.size(1), in.heads, in.features()},
+                                      KernelDType<Out>::value, x.device());
+  Out* out = pointer<Out>(result);
   for_each("linear_attention_features", in.rows * in.width, [in, out] __device__(int64_t i) {
     const int64_t row = i / in.width, c = i % in.width;
     const bool read = valid(in.mask, row / in.heads);
     const float value = read ? feature(in.map, load(in.x + i) * in.scale) : 0.0f;
     if (in.proportions == nullptr) {
-      out[i] = value;
+      store(out + i, value);
       return;
     }
     const float angle = read ? kHalfPi * in.proportions[row] : 0.0f;
-    out[row * 2 * in.width + c] = value * cosf(angle);
-    out[row * 2 * in.width + in.width + c] = value * sinf(angle);
+    store(out + row * 2 * in.width + c, value * cosf(angle));
+    store(out + row * 2 * in.width + in.width + c, value * sinf(angle));
   });
   return result;
 }
 
 // One warp a row.
-template <typename T>
-__global__ void linear_attention_feature_gradients(FeatureInput<T> in, const float* gradients,
-                                                   T* dx, float* dproportions) {
+template <typename T, typename G>
+__global__ void linear_attention_feature_gradients(FeatureInput<T> in, const G* gradients, T* dx,
+                                                   float* dproportions) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
   if (row >= in.rows) return;
   const int lane = static_cast<int>(threadIdx.x);
   const bool read = valid(in.mask, row / in.heads), reweighted = in.proportions != nullptr;
   const float angle = read && reweighted ? kHalfPi * in.proportions[row] : 0.0f;
   const float cosine = cosf(angle), sine = sinf(angle);
-  const float* d = gradients + row * in.width * (reweighted ? 2 : 1);
+  const G* d = gradients + row * in.width * (reweighted ? 2 : 1);
   float turned = 0;
   for (int64_t c = lane; c < in.width; c += 32) {
     float gradient = 0;
     if (read) {
       const float scaled = load(in.x + row * in.width + c) * in.scale;
       const float value = feature(in.map, scaled);
-      gradient = d[c];
+      gradient = load(d + c);
       if (reweighted) {
-        const float along_sine = d[in.width + c];
+        const float along_sine = load(d + in.width + c);
         turned += value * (along_sine * cosine - gradient * sine);
         gradient = gradient * cosine + along_sine * sine;
       }
@@ -141,21 +141,42 @@ Tensor features(const Tensor& x, const Tensor& proportions, const Tensor& mask, 
                 double scale) {
   Tensor result;
   dispatch(x.dtype(), [&](auto zero) {
-    result = features_typed(x, feature_input<decltype(zero)>(x, proportions, mask, map, scale));
+    using T = decltype(zero);
+    result = features_typed<T, float>(x, feature_input<T>(x, proportions, mask, map, scale));
   });
   return result;
+}
+
+Tensor rounded_features(const Tensor& x, const Tensor& proportions, const Tensor& mask,
+                        FeatureMap map, double scale) {
+  return features_typed<kernel_bf16, kernel_bf16>(
+      x, feature_input<kernel_bf16>(x, proportions, mask, map, scale));
 }
 
 void feature_gradients(const Tensor& x, const Tensor& proportions, const Tensor& mask,
                        FeatureMap map, double scale, const Tensor& gradients, const Tensor& dx,
                        const Tensor& dproportions) {
-  dispatch(x.dtype(), [&](auto zero) {
+  const auto run = [&](auto zero, auto zero_gradient) {
     using T = decltype(zero);
+    using G = decltype(zero_gradient);
     const FeatureInput<T> in = feature_input<T>(x, proportions, mask, map, scale);
     launch({"linear_attention_feature_gradients", blocks_for(in.rows, kWarps), dim3(32, kWarps)},
-           linear_attention_feature_gradients<T>, in, pointer<const float>(gradients),
+           linear_attention_feature_gradients<T, G>, in, pointer<const G>(gradients),
            pointer_or_null<T>(dx), pointer_or_null<float>(dproportions));
-  });
+  };
+  if (gradients.dtype() == DType::bf16) return run(kernel_bf16{}, kernel_bf16{});
+  dispatch(x.dtype(), [&](auto zero) { run(zero, float{}); });
+}
+
+Tensor spans_on_device(const Tensor& segments, const std::vector<Span>& spans, Device device) {
+  if (!segments.defined()) return Tensor();
+  std::vector<int32_t> table;
+  for (const Span& span : spans) {
+    for (const int64_t number : {span.row, span.begin, span.end}) {
+      table.push_back(static_cast<int32_t>(number));
+    }
+  }
+  return Tensor::from(table, {static_cast<int64_t>(spans.size()), 3}, device);
 }
 
 Tensor values_with_mass(const Tensor& v, const Tensor& mask) {

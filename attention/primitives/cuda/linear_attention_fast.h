@@ -36,6 +36,16 @@ size_t causal_shared_memory(int64_t features);
 size_t causal_backward_shared_memory(int64_t features, int64_t values);
 size_t noncausal_backward_shared_memory(int64_t features, int64_t values);
 
+// Which tokens have a state in noncausal forms: `count` spans, i32 [count,3] of row, first and last
+// + 1 token, that cover all rows; none: each row.
+struct Spans {
+  const int32_t* table = nullptr;
+  int64_t count = 0, longest = 0;
+
+  int64_t states(int64_t rows) const { return table == nullptr ? rows : count; }
+  int64_t most_tokens(int64_t time) const { return table == nullptr ? time : longest; }
+};
+
 struct Forward {
   Device device;  // of the arrays
   LinearAttentionOptions options;
@@ -48,6 +58,7 @@ struct Forward {
   Writes y;
   float* denominators = nullptr;  // [B,T,H]; written where the options normalise
   int64_t key_heads = 0;          // of state_in, where it is read alone
+  Spans spans;
 };
 void causal_forward(const Forward& call);
 // state_out from k and v alone.
@@ -101,6 +112,7 @@ struct Backward {
   Writes dq, dk, dv;
   LinearAttentionState<float> dstate_in;
   int64_t key_heads = 0;
+  Spans spans;
 };
 void causal_backward(const Backward& call);
 // dk and dv from k, v and dstate_out alone.

@@ -49,8 +49,9 @@ struct BackwardArguments {
   FeatureMap map;
   float scale;
   Division division;
-  int64_t piece_tokens;  // noncausal
-  int key_heads;         // noncausal queries
+  const int32_t* spans;          // noncausal, as the next two
+  int64_t states, piece_tokens;  // states: how many
+  int key_heads;                 // noncausal queries
 };
 
 // What both forms take from a call.

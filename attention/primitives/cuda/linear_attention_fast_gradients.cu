@@ -90,19 +90,24 @@ __global__ __launch_bounds__(
   const int first = Team::first_token(warp), column = Team::share(warp) * kColumns;
   const int heads = static_cast<int>(a.q.H), group = heads / a.key_heads;
   const int head = static_cast<int>(blockIdx.x % heads);
-  const int64_t row = blockIdx.x / heads, time = a.q.T;
-  const int64_t start = blockIdx.y * a.piece_tokens, end = min(time, start + a.piece_tokens);
+  const int64_t state_number = blockIdx.x / heads;
+  const RowPart part = part_of_state(a.spans, state_number, a.q.T);
+  const Reads queries_of_row = row_view(a.q, part), dy_of_row = row_view(a.dy, part);
+  const Writes dq_of_row = row_view(a.dq, part);
+  const uint8_t* mask = row_mask(a.query_mask, part.row, a.q.T);
+  const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
+  const int64_t end = min(part.end, start + a.piece_tokens);
   const bool normalised = a.denominators != nullptr;
-  StatePlace place{row * a.key_heads + head / group, static_cast<int>(a.q.K),
+  StatePlace place{state_number * a.key_heads + head / group, static_cast<int>(a.q.K),
                    static_cast<int>(a.dy.K), 0};
 
   AsyncCopies copies;
   uint32_t counts = 0;
   const auto begin = [&](int64_t token) {
-    const int64_t on = shared.turn(token / Team::kTokens);
+    const int64_t on = shared.turn((token - start) / Team::kTokens);
     counts =
-        begin_copy<M, Team>(copies, shared.first + on, {a.q, a.query_mask, row, token, head, 0});
-    begin_copy<M, Team>(copies, shared.second + on, {a.dy, a.query_mask, row, token, head, 0});
+        begin_copy<M, Team>(copies, shared.first + on, {queries_of_row, mask, 0, token, head, 0});
+    begin_copy<M, Team>(copies, shared.second + on, {dy_of_row, mask, 0, token, head, 0});
     copies.commit();
   };
   if (start < end) begin(start);
@@ -112,7 +117,7 @@ __global__ __launch_bounds__(
   state.load({nullptr, nullptr}, place);  // from here on dS
   float mass = 0;                         // dz of feature number `thread`
   for (int64_t token = start; token < end; token += Team::kTokens) {
-    const int64_t on = shared.turn(token / Team::kTokens);
+    const int64_t on = shared.turn((token - start) / Team::kTokens);
     kernel_bf16 *q = shared.first + on, *dy = shared.second + on;
     copies.wait<0>();
     map_features<M, Team>(q, counts, a.map, a.scale, [](int) { return 1.0f; });
@@ -136,7 +141,8 @@ __global__ __launch_bounds__(
       for (int half = 0; half < 2; ++half) {
         const int in_chunk = first + half * 8 + lane / 4;
         const int64_t reader = token + in_chunk;
-        const float x = reader < time ? a.denominators[(row * time + reader) * heads + head] : 1.0f;
+        const int64_t at = (part.row * a.q.T + reader) * heads + head;
+        const float x = reader < part.end ? a.denominators[at] : 1.0f;
         factors[half] = 1 / a.division.divisor(x);
         corrections[half] = a.division.passes(x) ? -along[half] * factors[half] : 0.0f;
         if (lane % 4 == 0 && column == 0) shared.corrections[in_chunk] = corrections[half];
@@ -146,7 +152,7 @@ __global__ __launch_bounds__(
     apply_slopes<kColumns>(a.map, queries, kStride, lane,
                            {factors[0] * a.scale, factors[1] * a.scale}, sums);
     store_rows<kColumns>(sums, shared.gradients + first * kStride + column, kStride, lane,
-                         {a.dq, a.query_mask, row, token + first, head, column});
+                         {dq_of_row, mask, 0, token + first, head, column});
     if (normalised) {
       scale_rows<kColumns>(queries, kStride, lane, factors);  // Q'
       __syncthreads();                                        // Q' and c are there
@@ -157,7 +163,7 @@ __global__ __launch_bounds__(
       mass += shared.corrections[i] * load(q + i * kStride + thread);
     }
   }
-  place.number += (blockIdx.y * group + head % group) * a.q.B * a.key_heads;
+  place.number += (blockIdx.y * group + head % group) * a.states * a.key_heads;
   state.store(a.out, place);
   if (thread < place.features) a.out.mass[place.number * place.features + thread] = mass;
 }
@@ -173,29 +179,35 @@ __global__ __launch_bounds__(
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int first = Team::first_token(warp), column = Team::share(warp) * kColumns;
   const int heads = static_cast<int>(a.k.H), head = static_cast<int>(blockIdx.x % heads);
-  const int64_t row = blockIdx.x / heads;
-  const int64_t start = blockIdx.y * a.piece_tokens, end = min(a.k.T, start + a.piece_tokens);
+  const int64_t state_number = blockIdx.x / heads;
+  const RowPart part = part_of_state(a.spans, state_number, a.k.T);
+  const Reads k_of_row = row_view(a.k, part), v_of_row = row_view(a.v, part);
+  const Writes dk_of_row = row_view(a.dk, part), dv_of_row = row_view(a.dv, part);
+  const uint8_t* mask = row_mask(a.key_mask, part.row, a.k.T);
+  const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
+  const int64_t end = min(part.end, start + a.piece_tokens);
 
   AsyncCopies copies;
   uint32_t counts = 0;
   const auto begin = [&](int64_t token) {
-    const int64_t on = shared.turn(token / Team::kTokens);
-    counts = begin_copy<M, Team>(copies, shared.first + on, {a.k, a.key_mask, row, token, head, 0});
-    begin_copy<M, Team>(copies, shared.second + on, {a.v, a.key_mask, row, token, head, 0});
+    const int64_t on = shared.turn((token - start) / Team::kTokens);
+    counts = begin_copy<M, Team>(copies, shared.first + on, {k_of_row, mask, 0, token, head, 0});
+    begin_copy<M, Team>(copies, shared.second + on, {v_of_row, mask, 0, token, head, 0});
     copies.commit();
   };
   if (start < end) begin(start);
   {
     StateTile<M, M, Team> state;
-    state.load(a.in, {row * heads + head, static_cast<int>(a.k.K), static_cast<int>(a.v.K), 0});
+    state.load(a.in,
+               {state_number * heads + head, static_cast<int>(a.k.K), static_cast<int>(a.v.K), 0});
     publish_all<M>(state, shared);
   }
   for (int64_t token = start; token < end; token += Team::kTokens) {
-    const int64_t on = shared.turn(token / Team::kTokens) + first * kStride;
+    const int64_t on = shared.turn((token - start) / Team::kTokens) + first * kStride;
     kernel_bf16 *k = shared.first + on, *v = shared.second + on;  // this warp's rows
     copies.wait<0>();
-    map_features<M, Team>(shared.first + shared.turn(token / Team::kTokens), counts, a.map, 1,
-                          [](int) { return 1.0f; });
+    map_features<M, Team>(shared.first + shared.turn((token - start) / Team::kTokens), counts,
+                          a.map, 1, [](int) { return 1.0f; });
     __syncthreads();  // this chunk is there; the other stage is free
     if (token + Team::kTokens < end) begin(token + Team::kTokens);
 
@@ -212,9 +224,9 @@ __global__ __launch_bounds__(
     if constexpr (Team::kShares > 1) __syncthreads();  // the other warps of these rows read them
     apply_slopes<kColumns>(a.map, k + column, kStride, lane, {1, 1}, dkeys);
     store_rows<kColumns>(dkeys, k + column, kStride, lane,
-                         {a.dk, a.key_mask, row, token + first, head, column});
+                         {dk_of_row, mask, 0, token + first, head, column});
     store_rows<kColumns>(dvalues, v + column, kStride, lane,
-                         {a.dv, a.key_mask, row, token + first, head, column});
+                         {dv_of_row, mask, 0, token + first, head, column});
   }
 }
 
@@ -222,10 +234,12 @@ template <int M>
 void run_read(const Backward& call) {
   BackwardArguments a = arguments_of(call);
   a.in = {call.state_in.memory, call.state_in.mass};
-  const int64_t blocks = call.q.B * call.q.H;
-  const Cut cut = cut_of(call.q.T, blocks);
+  a.spans = call.spans.table;
+  a.states = call.spans.states(call.q.B);
+  const int64_t blocks = a.states * call.q.H;
+  const Cut cut = cut_of(call.spans.most_tokens(call.q.T), blocks);
   const Partials partials(cut.count * call.q.H / call.key_heads,
-                          {call.q.B, call.key_heads, call.q.K, call.dy.K}, call.device);
+                          {a.states, call.key_heads, call.q.K, call.dy.K}, call.device);
   const LinearAttentionState<float> out = partials.place(call.dstate_in);
   a.out = {out.memory, out.mass};
   a.piece_tokens = cut.tokens;
@@ -240,9 +254,10 @@ template <int M>
 void run_memory(const Backward& call) {
   BackwardArguments a = arguments_of(call);
   a.in = {call.dstate_out.memory, call.dstate_out.mass};
-  const int64_t blocks = call.k.B * call.k.H;
+  a.spans = call.spans.table;
+  const int64_t blocks = call.spans.states(call.k.B) * call.k.H;
   // Nothing has to be added up after these: several pieces for each block that has room.
-  const Cut cut = cut_of(call.k.T, blocks, 4 * kEnoughBlocks);
+  const Cut cut = cut_of(call.spans.most_tokens(call.k.T), blocks, 4 * kEnoughBlocks);
   a.piece_tokens = cut.tokens;
   launch({"linear_attention_fast_memory_gradients",
           dim3(blocks_for(blocks, 1), static_cast<unsigned>(cut.count)), TeamOf<M>::kThreads,

@@ -26,6 +26,7 @@ struct Arguments {
   FeatureMap map;
   float scale;
   Division division;
+  const int32_t* spans;
   int64_t piece_tokens;
   int key_heads, tiles;  // tiles: of value columns
 };
@@ -49,22 +50,27 @@ __global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(Ar
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int heads = static_cast<int>(a.q.H), first = static_cast<int>(blockIdx.x % a.tiles) * N;
   const int head = static_cast<int>(blockIdx.x / a.tiles % heads);
-  const int64_t row = blockIdx.x / a.tiles / heads, time = a.q.T;
-  const int64_t start = blockIdx.y * a.piece_tokens, end = min(time, start + a.piece_tokens);
+  const int64_t state_number = blockIdx.x / a.tiles / heads;
+  const RowPart part = part_of_state(a.spans, state_number, a.q.T);
+  const Reads q = row_view(a.q, part);
+  const Writes y = row_view(a.y, part);
+  const uint8_t* mask = row_mask(a.query_mask, part.row, a.q.T);
+  const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
+  const int64_t end = min(part.end, start + a.piece_tokens);
 
   AsyncCopies copies;
   uint32_t counts = 0;
   const auto queries = [&](int64_t token) {
-    return shared.q + token / kChunk % 2 * kChunk * kStride;
+    return shared.q + (token - start) / kChunk % 2 * kChunk * kStride;
   };
   const auto begin = [&](int64_t token) {
-    counts = begin_copy<M>(copies, queries(token), {a.q, a.query_mask, row, token, head, 0});
+    counts = begin_copy<M>(copies, queries(token), {q, mask, 0, token, head, 0});
     copies.commit();
   };
   if (start < end) begin(start);
   StateTile<M, N> state;
-  state.load(a.in, {row * a.key_heads + head / (heads / a.key_heads), static_cast<int>(a.q.K),
-                    static_cast<int>(a.y.K), first});
+  state.load(a.in, {state_number * a.key_heads + head / (heads / a.key_heads),
+                    static_cast<int>(a.q.K), static_cast<int>(a.y.K), first});
   state.publish(shared.memory);
   state.store_mass(shared.mass);
   for (int64_t token = start; token < end; token += kChunk) {
@@ -84,12 +90,11 @@ __global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(Ar
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t reader = token + warp * 16 + half * 8 + lane / 4;
-      if (a.denominators != nullptr && first == 0 && lane % 4 == 0 && reader < time) {
-        a.denominators[(row * time + reader) * heads + head] = x[half];
+      if (a.denominators != nullptr && first == 0 && lane % 4 == 0 && reader < part.end) {
+        a.denominators[(part.row * a.q.T + reader) * heads + head] = x[half];
       }
     }
-    store_rows<N>(numerators, rows, kStride, lane,
-                  {a.y, a.query_mask, row, token + warp * 16, head, first});
+    store_rows<N>(numerators, rows, kStride, lane, {y, mask, 0, token + warp * 16, head, first});
   }
 }
 
@@ -107,9 +112,10 @@ void run(const Forward& call) {
   a.division = division_of(call.options);
   a.key_heads = static_cast<int>(call.key_heads);
   a.tiles = static_cast<int>((call.y.K + N - 1) / N);
-  const int64_t blocks = call.q.B * call.q.H * a.tiles;
+  const int64_t blocks = call.spans.states(call.q.B) * call.q.H * a.tiles;
   // Nothing has to be added up after these: several pieces for each block that has room.
-  const Cut cut = cut_of(call.q.T, blocks, 4 * kEnoughBlocks);
+  const Cut cut = cut_of(call.spans.most_tokens(call.q.T), blocks, 4 * kEnoughBlocks);
+  a.spans = call.spans.table;
   a.piece_tokens = cut.tokens;
   launch(
       {"linear_attention_fast_read", dim3(blocks_for(blocks, 1), static_cast<unsigned>(cut.count)),

@@ -1,12 +1,12 @@
 // Sums S and z over keys on tensor cores: of all keys, or before each piece of a sequence, so that
 // pieces can be computed side by side where there are fewer heads than a GPU has room for.
 //
-// A block sums S and z over the keys of one piece, one key head and one tile of N value columns;
-// the sums are then added up along the pieces, in order. Bytes a token and key head: 2 K + 2 V;
-// operations 2 K V. K = V = 64: 256 bytes and 8,200 operations. Predicted, never measured: all keys
-// of batch 16, 12 heads, 8192 tokens, width 64 on an H200 84 us at 4.8 TB/s (94 us at the 4.3 that
-// a copy reaches) and 35 us of tensor cores at 370 TFLOP/s, so that memory bounds it; the states of
-// pieces add less than a tenth.
+// A block sums S and z over the keys of one piece of a row, or of a span of it, one key head and
+// one tile of N value columns; the sums are then added up along the pieces, in order. Bytes a token
+// and key head: 2 K + 2 V; operations 2 K V. K = V = 64: 256 bytes and 8,200 operations. Predicted,
+// never measured: all keys of batch 16, 12 heads, 8192 tokens, width 64 on an H200 84 us at 4.8
+// TB/s (94 us at the 4.3 that a copy reaches) and 35 us of tensor cores at 370 TFLOP/s, so that
+// memory bounds it; the states of pieces add less than a tenth.
 #include <algorithm>
 
 #include "attention/primitives/cuda/linear_attention_fast.h"
@@ -25,7 +25,8 @@ struct Arguments {
   const uint8_t* key_mask;
   StatePointers<float> out;  // of each piece
   FeatureMap map;
-  int64_t piece_tokens;
+  const int32_t* spans;
+  int64_t states, piece_tokens;
   int tiles;  // of value columns
 };
 
@@ -44,22 +45,26 @@ __global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Argum
   const int key_heads = static_cast<int>(a.k.H);
   const int first = static_cast<int>(blockIdx.x % a.tiles) * N;
   const int key_head = static_cast<int>(blockIdx.x / a.tiles % key_heads);
-  const int64_t row = blockIdx.x / a.tiles / key_heads;
-  const int64_t start = blockIdx.y * a.piece_tokens, end = min(a.k.T, start + a.piece_tokens);
-  const StatePlace place{(blockIdx.y * a.k.B + row) * key_heads + key_head, static_cast<int>(a.k.K),
-                         static_cast<int>(a.v.K), first};
+  const int64_t state_number = blockIdx.x / a.tiles / key_heads;
+  const RowPart part = part_of_state(a.spans, state_number, a.k.T);
+  const Reads k = row_view(a.k, part), v = row_view(a.v, part);
+  const uint8_t* mask = row_mask(a.key_mask, part.row, a.k.T);
+  const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
+  const int64_t end = min(part.end, start + a.piece_tokens);
+  const StatePlace place{(blockIdx.y * a.states + state_number) * key_heads + key_head,
+                         static_cast<int>(a.k.K), static_cast<int>(a.v.K), first};
 
   AsyncCopies copies;
   uint32_t counts = 0;
   const auto keys = [&](int64_t token) {
-    return shared.k + token / kChunk % 2 * kChunk * (M + kPadding);
+    return shared.k + (token - start) / kChunk % 2 * kChunk * (M + kPadding);
   };
   const auto values_of = [&](int64_t token) {
-    return shared.v + token / kChunk % 2 * kChunk * (N + kPadding);
+    return shared.v + (token - start) / kChunk % 2 * kChunk * (N + kPadding);
   };
   const auto begin = [&](int64_t token) {
-    counts = begin_copy<M>(copies, keys(token), {a.k, a.key_mask, row, token, key_head, 0});
-    begin_copy<N>(copies, values_of(token), {a.v, a.key_mask, row, token, key_head, first});
+    counts = begin_copy<M>(copies, keys(token), {k, mask, 0, token, key_head, 0});
+    begin_copy<N>(copies, values_of(token), {v, mask, 0, token, key_head, first});
     copies.commit();
   };
   StateTile<M, N> state;
@@ -87,10 +92,12 @@ void run(const Forward& call, const Cut& cut, int64_t pieces, StatePointers<floa
   a.key_mask = call.key_mask;
   a.out = out;
   a.map = call.options.feature_map;
+  a.spans = call.spans.table;
+  a.states = call.spans.states(call.k.B);
   a.piece_tokens = cut.tokens;
   a.tiles = static_cast<int>((call.v.K + N - 1) / N);
   launch({"linear_attention_fast_sums",
-          dim3(blocks_for(call.k.B * call.k.H * a.tiles, 1), static_cast<unsigned>(pieces)),
+          dim3(blocks_for(a.states * call.k.H * a.tiles, 1), static_cast<unsigned>(pieces)),
           kTileThreads, shared_bytes<Layout<M, N>>()},
          linear_attention_fast_sums<M, N>, a);
 }
@@ -169,8 +176,9 @@ Pieces pieces_of(const Forward& call, int64_t blocks) {
 
 void memory_forward(const Forward& call) {
   const int64_t tiles = (call.v.K + kChunk - 1) / kChunk;
-  const Cut cut = cut_of(call.k.T, call.k.B * call.k.H * tiles);
-  const Partials partials(cut.count, {call.k.B, call.k.H, call.k.K, call.v.K}, call.device);
+  const int64_t states = call.spans.states(call.k.B);
+  const Cut cut = cut_of(call.spans.most_tokens(call.k.T), states * call.k.H * tiles);
+  const Partials partials(cut.count, {states, call.k.H, call.k.K, call.v.K}, call.device);
   const LinearAttentionState<float> out = partials.place(call.state_out);
   sum_pieces(call, cut, cut.count, {out.memory, out.mass});
   partials.add_to(call.state_out);

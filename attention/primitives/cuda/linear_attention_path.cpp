@@ -2,30 +2,19 @@
 #include "attention/primitives/cuda/linear_attention_path.h"
 
 #include <array>
-#include <mutex>
-#include <set>
 #include <string>
 
+#include "attention/primitives/cuda/fall_back.h"
 #include "attention/primitives/cuda/linear_attention_fast.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/kernel_choice.h"
-#include "core/log.h"
 
 namespace linnet::cuda {
 namespace {
 
-// Refuses, or says once for each reason, that plain kernels compute what was to be fast.
 void fall_back(const std::string& why) {
-  require_usage(kernel_choice() != KernelChoice::tensor_cores,
-                "linear attention: backend tensor_cores was asked for, but the kernels on tensor "
-                "cores do not cover ",
-                why, "; use backend auto");
-  static std::mutex mutex;
-  static std::set<std::string> said;
-  const std::scoped_lock lock(mutex);
-  if (!said.insert(why).second) return;
-  log_info("linear attention runs on its plain kernels: those on tensor cores do not cover ", why);
+  use_plain_kernels("linear attention", why);
 }
 
 // The sequence that a call is about: queries, or keys where a memory is made of them.
@@ -47,26 +36,20 @@ std::string lack_of_shared_memory(size_t asked) {
 
 }  // namespace
 
-std::string why_plain_linear_attention(const LinearAttentionContext& context,
-                                       const LinearAttentionArrays& in) {
+std::string why_plain_linear_attention(const LinearAttentionArrays& in) {
   const std::array<const Tensor*, 3> sequences{&in.q, &in.k, &in.v};
   for (const Tensor* x : sequences) {
     if (x->defined() && x->dtype() != DType::bf16)
       return concat("numbers of ", name_of(x->dtype()));
   }
-  const bool causal = in.q.defined() && in.v.defined();
-  if (context.segments.defined() && !causal) return "segments over all keys";
   if (in.log_decay.defined()) return "a decaying state";
-  if (in.query_proportions.defined() || in.key_proportions.defined()) {
-    return "re-weighting by proportions";
-  }
-  if (context.options.feature_map == FeatureMap::elu) return "the feature map elu";
-  const int64_t features = first_of(in).size(3);
+  const bool reweighted = in.query_proportions.defined() || in.key_proportions.defined();
+  const int64_t features = first_of(in).size(3) * (reweighted ? 2 : 1);
   const int64_t values = in.v.defined() ? in.v.size(3) : in.memory.size(3);
   if (!linear_attention_fast::has_forward(features, values)) {
     return concat("features of ", features, " and values of ", values);
   }
-  if (causal) {
+  if (in.q.defined() && in.v.defined()) {
     const std::string lack =
         lack_of_shared_memory(linear_attention_fast::causal_shared_memory(features));
     if (!lack.empty()) return concat("features of ", features, lack);
@@ -80,10 +63,9 @@ std::string why_plain_linear_attention(const LinearAttentionContext& context,
   return {};
 }
 
-bool linear_attention_is_fast(const LinearAttentionContext& context,
-                              const LinearAttentionArrays& in) {
+bool linear_attention_is_fast(const LinearAttentionArrays& in) {
   if (kernel_choice() == KernelChoice::plain || is_short(in)) return false;
-  const std::string why = why_plain_linear_attention(context, in);
+  const std::string why = why_plain_linear_attention(in);
   if (why.empty()) return true;
   // Where they are not demanded, nobody expects tensor cores in f32.
   const bool expected = first_of(in).dtype() == DType::bf16;

@@ -11,14 +11,12 @@ namespace linnet::cuda {
 
 // What the kernels on tensor cores lack for this call, in words; empty: nothing, they compute it.
 // The table is in attention/primitives/README.md.
-std::string why_plain_linear_attention(const LinearAttentionContext& context,
-                                       const LinearAttentionArrays& in);
+std::string why_plain_linear_attention(const LinearAttentionArrays& in);
 
 // Whether a call goes to the kernels on tensor cores: a causal one, the sums over all keys (without
 // q) or what queries read from them (without k and v). Throws UsageError where they were asked for
 // and cannot, except for calls of few tokens.
-bool linear_attention_is_fast(const LinearAttentionContext& context,
-                              const LinearAttentionArrays& in);
+bool linear_attention_is_fast(const LinearAttentionArrays& in);
 // The same of the backward pass of a call that went there.
 bool linear_attention_backward_is_fast(int64_t features, int64_t values, bool causal);
 

@@ -3,7 +3,8 @@
 //
 // A value carries one more number, 1 (0 where masked), so that the state [m, V + 1] holds the
 // memory S and, in its last column, the mass z; outputs then hold the numerators and, last, the
-// denominator, and gradients of outputs that of the denominator. All arrays are f32.
+// denominator, and gradients of outputs that of the denominator. All arrays are f32 unless said
+// otherwise.
 #pragma once
 
 #include "attention/primitives/linear_attention_cpu.h"
@@ -45,11 +46,17 @@ void run(const StateScan& scan);
 // Masked tokens are 0 and never looked at.
 Tensor features(const Tensor& x, const Tensor& proportions, const Tensor& mask, FeatureMap map,
                 double scale);
-// From gradients of features [B,T,H,m] to those of x and of the proportions (undefined: not
-// wanted).
+// The same of x in bf16, rounded to bf16.
+Tensor rounded_features(const Tensor& x, const Tensor& proportions, const Tensor& mask,
+                        FeatureMap map, double scale);
+// From gradients of features [B,T,H,m], f32 or those of bf16 in bf16, to those of x and of the
+// proportions (undefined: not wanted).
 void feature_gradients(const Tensor& x, const Tensor& proportions, const Tensor& mask,
                        FeatureMap map, double scale, const Tensor& gradients, const Tensor& dx,
                        const Tensor& dproportions);
+
+// Spans for kernels, i32 [N,3]; undefined where each row is one (segments undefined).
+Tensor spans_on_device(const Tensor& segments, const std::vector<Span>& spans, Device device);
 
 // v [B,T,G,V] with its mass: [B,T,G,V+1].
 Tensor values_with_mass(const Tensor& v, const Tensor& mask);

@@ -1,8 +1,9 @@
-// Segments inside a chunk of tokens, for kernels on tensor cores: who sees whom in squares of
-// weights, in the state before or after the chunk, and in what the chunk adds to it. Internal to
-// attention/primitives/cuda.
+// Segments of rows, for kernels on tensor cores. Causal: who in a chunk of tokens sees whom in
+// squares of weights, in the state before or after the chunk, and in what the chunk adds to it.
+// Noncausal: spans of tokens as sequences of their own. Internal to attention/primitives/cuda.
 #pragma once
 
+#include "attention/primitives/views.h"
 #include "core/cuda/mma.h"
 
 namespace linnet::cuda::linear_attention_detail {
@@ -93,6 +94,28 @@ __device__ __forceinline__ void keep_rows(LeftFragment (&fragments)[count], cons
       if (!keep[word % 2]) fragments[i].words[word] = 0;
     }
   }
+}
+
+// Tokens [begin, end) of a row.
+struct RowPart {
+  int64_t row, begin, end;
+};
+// Those of state `number`: the span of a table i32 [N,3], or where there is none all `time` tokens
+// of row `number`.
+__device__ __forceinline__ RowPart part_of_state(const int32_t* spans, int64_t number,
+                                                 int64_t time) {
+  if (spans == nullptr) return {number, 0, time};
+  return {spans[3 * number], spans[3 * number + 1], spans[3 * number + 2]};
+}
+// Row `part.row` as a sequence of one row that ends where the part does, and its mask.
+template <typename T>
+__device__ __forceinline__ SequenceView<T> row_view(SequenceView<T> view, const RowPart& part) {
+  view.data += part.row * view.batch_stride;
+  view.T = part.end;
+  return view;
+}
+__device__ __forceinline__ const uint8_t* row_mask(const uint8_t* mask, int64_t row, int64_t time) {
+  return mask == nullptr ? nullptr : mask + row * time;
 }
 
 }  // namespace linnet::cuda::linear_attention_detail

@@ -80,6 +80,7 @@ struct Backward : Inputs {
   float* dbasis = nullptr;      // [B,H,r,d]: of each row
   float* dcompleted = nullptr;  // [B,H,r]; may be null: not wanted
   float* dpartial = nullptr;
+  float* df_dot_f = nullptr;  // [B,T,H]: of each token's df and code; may be null: not wanted
 };
 void causal_backward(const Backward& call);
 

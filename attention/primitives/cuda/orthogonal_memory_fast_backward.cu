@@ -117,14 +117,15 @@ struct RunningGradients {
 };
 
 // dQ and dF of a warp's tokens, by way of its rows of `gradients`; dC goes to `weights`. dF begins
-// with a share of dY, for the row lane / 4 and the row 8 after.
+// with a share of dY; `along` receives dF . f. For the row lane / 4 and the row 8 after.
 template <int D>
-__device__ __forceinline__ void expand_gradients(const Layout<D>& shared, const kernel_bf16* dy,
+__device__ __forceinline__ void expand_gradients(const Layout<D>& shared, int64_t on,
                                                  const float (&shares)[2], int warp, int lane,
                                                  TilePlace<kernel_bf16> queries,
-                                                 TilePlace<kernel_bf16> codes) {
+                                                 TilePlace<kernel_bf16> codes, float (&along)[2]) {
   constexpr int kStride = Layout<D>::kStride;
-  kernel_bf16* own = shared.gradients + warp * 16 * kStride;
+  const int first = warp * 16 * kStride;
+  kernel_bf16* own = shared.gradients + first;
   TokenRows<D> query_rows, code_rows;
   query_rows.load(shared.gradients, warp, lane);
 #pragma unroll
@@ -135,20 +136,20 @@ __device__ __forceinline__ void expand_gradients(const Layout<D>& shared, const 
       const Pair pair = *results_at<D>(shared.sums, warp, lane, half, j);
       const uint32_t packed = pack(pair.values[0], pair.values[1]);
       code_rows.parts[i].words[word] = packed;
-      *reinterpret_cast<uint32_t*>(shared.weights + (warp * 16 + half * 8 + lane / 4) * kStride +
+      *reinterpret_cast<uint32_t*>(shared.weights + first + (half * 8 + lane / 4) * kStride +
                                    8 * j + lane % 4 * 2) = packed;
     }
   }
+  const kernel_bf16* dy = shared.dy + on + first;
+  const kernel_bf16* f = shared.f + on + first;
 #pragma unroll 1  // registers
   for (int j = 0; j < D / 16; ++j) {
     ResultFragment dq[2] = {}, df[2];
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
-      const auto* pair =
-          reinterpret_cast<const uint32_t*>(dy + (warp * 16 + part % 2 * 8 + lane / 4) * kStride +
-                                            16 * j + part / 2 * 8 + lane % 4 * 2);
-      df[part / 2].values[part % 2 * 2] = shares[part % 2] * low_of(*pair);
-      df[part / 2].values[part % 2 * 2 + 1] = shares[part % 2] * high_of(*pair);
+      const uint32_t pair = packed_at<D>(dy, lane, part % 2, 2 * j + part / 2);
+      df[part / 2].values[part % 2 * 2] = shares[part % 2] * low_of(pair);
+      df[part / 2].values[part % 2 * 2 + 1] = shares[part % 2] * high_of(pair);
     }
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
@@ -159,6 +160,13 @@ __device__ __forceinline__ void expand_gradients(const Layout<D>& shared, const 
         multiply(query_rows.parts[i], basis.halves[half], dq[half]);
         multiply(code_rows.parts[i], basis.halves[half], df[half]);
       }
+    }
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const float* values = df[part / 2].values + part % 2 * 2;
+      const uint32_t stored = pack(values[0], values[1]);  // as others will read it
+      const uint32_t pair = packed_at<D>(f, lane, part % 2, 2 * j + part / 2);
+      along[part % 2] += low_of(stored) * low_of(pair) + high_of(stored) * high_of(pair);
     }
     queries.column = codes.column = j * 16;
     store_rows<16>(dq, own, kStride, lane, queries);
@@ -248,9 +256,17 @@ __global__ __launch_bounds__(kTileThreads, 2) void orthogonal_memory_fast_backwa
     dbasis.template add<false>(shared.weights, shared.dy + on);
     dbasis.template add<false>(shared.gradients, shared.q + on);
     __syncthreads();  // dC is there; nobody reads the tiles any more
-    expand_gradients<D>(shared, shared.dy + on, shares, warp, lane,
+    float along[2] = {};
+    expand_gradients<D>(shared, on, shares, warp, lane,
                         {a.dq, a.query_mask, row, token + warp * 16, head, 0},
-                        {a.df, a.code_mask, row, token + warp * 16, head, 0});
+                        {a.df, a.code_mask, row, token + warp * 16, head, 0}, along);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = sum_of_row(along[half]);
+      const int64_t t = token + warp * 16 + half * 8 + lane / 4;
+      if (a.df_dot_f == nullptr || lane % 4 != 0 || t >= time) continue;
+      a.df_dot_f[(row * time + t) * heads + head] = sum;
+    }
     __syncthreads();  // dC is there in bf16
     dbasis.template add<false>(shared.weights, shared.f + on);
   }

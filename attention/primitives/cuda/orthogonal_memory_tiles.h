@@ -135,6 +135,13 @@ __device__ __forceinline__ Pair* results_at(float* rows, int warp, int lane, int
                                  lane % 4 * 2);
 }
 
+// The same two numbers of a warp's rows in a tile of bf16.
+template <int D>
+__device__ __forceinline__ uint32_t packed_at(const kernel_bf16* rows, int lane, int half, int j) {
+  return *reinterpret_cast<const uint32_t*>(rows + (half * 8 + lane / 4) * (D + kPadding) + 8 * j +
+                                            lane % 4 * 2);
+}
+
 // The basis of a head, [D][D + padding]; nothing waits for it.
 template <int D>
 __device__ __forceinline__ void load_basis(const Inputs& in, int head, kernel_bf16* to) {

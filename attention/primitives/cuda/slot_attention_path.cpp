@@ -2,30 +2,19 @@
 #include "attention/primitives/cuda/slot_attention_path.h"
 
 #include <initializer_list>
-#include <mutex>
-#include <set>
 #include <string>
 
+#include "attention/primitives/cuda/fall_back.h"
 #include "attention/primitives/cuda/slot_attention_fast.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/kernel_choice.h"
-#include "core/log.h"
 
 namespace linnet::cuda {
 namespace {
 
-// Refuses, or says once for each reason, that plain kernels compute what was to be fast.
 void fall_back(const std::string& why) {
-  require_usage(kernel_choice() != KernelChoice::tensor_cores,
-                "slot attention: backend tensor_cores was asked for, but the kernels on tensor "
-                "cores do not cover ",
-                why, "; use backend auto");
-  static std::mutex mutex;
-  static std::set<std::string> said;
-  const std::scoped_lock lock(mutex);
-  if (!said.insert(why).second) return;
-  log_info("slot attention runs on its plain kernels: those on tensor cores do not cover ", why);
+  use_plain_kernels("slot attention", why);
 }
 
 // Of a call that reads, writes or does both.

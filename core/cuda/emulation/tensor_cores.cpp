@@ -2,6 +2,7 @@
 #include "core/cuda/emulation/tensor_cores.h"
 
 #include <bit>
+#include <cmath>
 
 namespace linnet::emulation {
 namespace {
@@ -24,10 +25,19 @@ float number(uint32_t pair, int which) {
   return std::bit_cast<float>(which == 0 ? pair << 16 : pair & 0xFFFF0000u);
 }
 
+// Tensor cores do not round their sums but cut them off, as measured by Fasi et al. 2021, Numerical
+// behavior of NVIDIA tensor cores: errors of many sums add up.
+float truncated(double sum) {
+  const auto nearest = static_cast<float>(sum);
+  return std::abs(static_cast<double>(nearest)) > std::abs(sum) ? std::nextafter(nearest, 0.0f)
+                                                                : nearest;
+}
+
 void multiply(const void* in, void* out) {
   const auto* lanes = static_cast<const Operands*>(in);
   auto* results = static_cast<Products*>(out);
-  float a[16][16], b[16][8], d[16][8];
+  float a[16][16], b[16][8];
+  double d[16][8];
   for (int l = 0; l < 32; ++l) {
     const int group = l / 4, pair = l % 4 * 2;
     for (int i = 0; i < 2; ++i) {
@@ -42,11 +52,14 @@ void multiply(const void* in, void* out) {
   }
   for (int row = 0; row < 16; ++row) {
     for (int k = 0; k < 16; ++k) {
-      for (int column = 0; column < 8; ++column) d[row][column] += a[row][k] * b[k][column];
+      for (int column = 0; column < 8; ++column) {
+        d[row][column] += static_cast<double>(a[row][k]) * static_cast<double>(b[k][column]);
+      }
     }
   }
   for (int l = 0; l < 32; ++l) {
-    for (int i = 0; i < 4; ++i) results[l].d[i] = d[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2];
+    for (int i = 0; i < 4; ++i)
+      results[l].d[i] = truncated(d[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2]);
   }
 }
 

@@ -91,6 +91,18 @@ TEST(CudaBlockAttentionFast, CarriedKeysWithBias) {
   }
 }
 
+// As in gated units, with one head.
+TEST(CudaBlockAttentionFast, WideValuesAreReadTileByTile) {
+  for (const BlockWeights weights : {BlockWeights::softmax, BlockWeights::relu_squared}) {
+    Problem p(tokens(70, 16, 272));
+    p.band(true, 40);
+    p.context.options.weights = weights;
+    p.add_bias(1, 40, 0);
+    p.mask();
+    expect_as_on_the_cpu(p, "values of 272");
+  }
+}
+
 // More tiles of queries than rows of partial sums: blocks walk over several.
 TEST(CudaBlockAttentionFast, BiasOnBothSidesAndOverManyTiles) {
   Problem p(tokens(90));
@@ -196,7 +208,6 @@ TEST(CudaBlockAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
   using namespace cuda::block_attention_fast;
   const Tensor y = Tensor::empty({B, T, H, K}, DType::bf16, kGpu);
   const Tensor log_sum_exp = Tensor::empty({B, T, H}, DType::f32, kGpu);
-  const Tensor y_dot_dy = Tensor::empty({B, T, H}, DType::f32, kGpu);
   Call call = call_of(cuda::block_attention_tensors(inputs, context),
                       cuda::block_attention_setting(context));
   call.q = part_view(fused, 0);
@@ -204,10 +215,10 @@ TEST(CudaBlockAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
   call.v = part_view(fused, 2);
   forward(call, writes(y), cuda::pointer<float>(log_sum_exp));
   EXPECT_TRUE(test::same_bits(y.to(Device{}), expected.value().to(Device{})));
-  cuda::block_attention_fast::backward(call, {reads(y),
+  cuda::block_attention_fast::backward(call, {kGpu,
+                                              reads(y),
                                               reads(dy),
                                               cuda::pointer<const float>(log_sum_exp),
-                                              cuda::pointer<float>(y_dot_dy),
                                               part_view(dfused, 0),
                                               part_view(dfused, 1),
                                               part_view(dfused, 2),
@@ -237,7 +248,8 @@ TEST(CudaBlockAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(zeros(40, 128, 8)), "");
   EXPECT_EQ(why(zeros(16, 16, 16, DType::f32)), "numbers of f32");
   EXPECT_EQ(why(zeros(16, 12, 16)), "keys of 12 and values of 16 numbers a head");
-  EXPECT_EQ(why(zeros(16, 16, 136)), "keys of 16 and values of 136 numbers a head");
+  EXPECT_EQ(why(zeros(16, 16, 136)), "");
+  EXPECT_EQ(why(zeros(16, 136, 16)), "keys of 136 and values of 16 numbers a head");
   EXPECT_EQ(why(zeros(15, 16, 16)), "fewer than 16 queries");
   cuda::BlockAttentionTensors other = usual;
   other.q = Tensor::zeros({16 * 16 + 1}, DType::bf16, kGpu).slice(1, {1, 16, 1, 16});

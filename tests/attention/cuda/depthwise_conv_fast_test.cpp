@@ -224,10 +224,10 @@ TEST(CudaDepthwiseConvFast, WhatItDoesNotCoverIsRefusedOrSaidOnce) {
   ASSERT_NE(first, std::string::npos) << log;
   EXPECT_EQ(log.find(reason, first + 1), std::string::npos) << log;
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
-  EXPECT_EQ(
-      test::message_of<UsageError>([&] { depthwise_conv(x, {}, taps, 2, {}); }),
-      concat("depthwise convolution: backend tensor_cores was asked for, but the fast kernels ",
-             reason, "; use backend auto"));
+  EXPECT_EQ(test::message_of<UsageError>([&] { depthwise_conv(x, {}, taps, 2, {}); }),
+            concat("depthwise convolution: backend tensor_cores was asked for, but the kernels on "
+                   "tensor cores ",
+                   reason, "; use backend auto"));
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 // of chunks and windows, with documents and masks; and LavoMixer takes it where it fits.
 #include "attention/lavo/cuda/lavo_pass.h"
 
+#include <cstdlib>
 #include <limits>
 
 #include "attention/lavo/cuda/lavo_pass_fast.h"
+#include "core/cuda/backend.h"
 #include "core/kernel_choice.h"
 #include "tests/attention/lavo_by_primitives.h"
 #include "tests/attention/made_mixer.h"
@@ -130,6 +132,17 @@ TEST(CudaLavoPass, GivesWhatPrimitivesComputeInDouble) {
   for (const Setting& s : settings) expect_what_primitives_compute(s, inputs_of(s));
 }
 
+// Few heads: the window's backward pass cuts sequences into runs, here of five and four chunks.
+TEST(CudaLavoPass, RunsOfALongSequenceShareNoSums) {
+  const Setting s{"runs", 18, 2, 13 * 64 + 5, 1, 8, 16, 1, false, true, true};
+  cuda::lavo_pass_fast::WindowBackward call;
+  call.memory.q = {nullptr, s.B, s.T, s.H, s.d};
+  cuda::lavo_pass_fast::cut(call);
+  EXPECT_EQ(call.runs, 3);
+  EXPECT_EQ(call.run_chunks, 5);
+  expect_what_primitives_compute(s, inputs_of(s));
+}
+
 // Logits of +-80 in the window, and one key that counts.
 TEST(CudaLavoPass, ExtremeInputsStayFinite) {
   const Setting s{"large logits", 16, 1, 80, 1, 16, 16, 1};
@@ -209,6 +222,13 @@ TEST(CudaLavoPass, TheMixerTakesItAndDecodesFromItsState) {
   EXPECT_CLOSE(rest.y.value(), expected.slice(kLength * 32, {1, kAll - kLength, 2, 16}), 1e-2);
 }
 
+// What backend tensor_cores demands, forward and backward.
+TEST(CudaLavoPass, DemandedTensorCoresComputeAllOfIt) {
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  const Setting s{"demanded", 16, 1, 70, 1, 16, 16, 1};
+  expect_what_primitives_compute(s, inputs_of(s));
+}
+
 TEST(CudaLavoPass, FitsWhatTheKernelsCover) {
   const auto fits = [](const Setting& s, DType dtype = DType::bf16) {
     const auto zeros = [&](const Shape& shape, DType type) {
@@ -220,13 +240,20 @@ TEST(CudaLavoPass, FitsWhatTheKernelsCover) {
   };
   EXPECT_TRUE(fits({"", 64, 1, 16, 1, 16, 64}));
   EXPECT_FALSE(fits({"", 65, 1, 16, 1, 16, 64}));
+  EXPECT_FALSE(fits({"", 0, 1, 16, 1, 16, 64}));
   EXPECT_FALSE(fits({"", 64, 1, 16, 1, 16, 72}));
   EXPECT_FALSE(fits({"", 64, 1, 16, 1, 16, 20}));
   EXPECT_FALSE(fits({"", 64, 1, 16, 1, 24, 16}));
   EXPECT_FALSE(fits({"", 64, 1, 15, 1, 16, 64}));
   EXPECT_FALSE(fits({"", 64, 1, 16, 1, 16, 64}, DType::f32));
-  const UseKernels plain(KernelChoice::plain, kGpu);
-  EXPECT_FALSE(fits({"", 64, 1, 16, 1, 16, 64}));
+  {
+    const UseKernels plain(KernelChoice::plain, kGpu);
+    EXPECT_FALSE(fits({"", 64, 1, 16, 1, 16, 64}));
+  }
+  if (kCudaBackend != CudaBackend::emulated) return;
+  setenv("LINNET_EMULATED_CAPABILITY", "86", 1);  // 99 KiB of shared memory a block
+  EXPECT_TRUE(fits({"", 64, 1, 16, 1, 16, 64}));
+  unsetenv("LINNET_EMULATED_CAPABILITY");
 }
 
 }  // namespace

@@ -24,8 +24,9 @@ struct FastSetting {
   bool state = false, masks = false;
   FastKind kind = FastKind::causal;
   int64_t keys = 0;
-  bool segments = false;
+  bool segments = false, proportions = false;
 
+  int64_t features() const { return proportions ? 2 * K : K; }
   int64_t key_tokens() const { return keys == 0 ? T : keys; }
 };
 
@@ -43,32 +44,44 @@ inline std::vector<uint8_t> mask_of(int64_t rows, int64_t length) {
   return mask;
 }
 
-// Segments of 5, 59, 1, 35 and 128 tokens by turns, of which a row continues where the one before
-// ended: some begin with a chunk, some are shorter, some longer than one.
+// Segments of 5, 59, 1, 35, 128 and 600 tokens by turns, of which a row continues where the one
+// before ended: some begin with a chunk, some are shorter, some longer than one.
 inline Tensor segments_of(int64_t rows, int64_t length, Device device) {
-  constexpr int kLengths[] = {5, 59, 1, 35, 128};
+  constexpr int kLengths[] = {5, 59, 1, 35, 128, 600};
   std::vector<int32_t> ids;
   for (int32_t id = 0; static_cast<int64_t>(ids.size()) < rows * length; ++id) {
-    ids.insert(ids.end(), static_cast<size_t>(kLengths[id % 5]), id);
+    ids.insert(ids.end(), static_cast<size_t>(kLengths[id % 6]), id);
   }
   ids.resize(static_cast<size_t>(rows * length));
   return Tensor::from(ids, {rows, length}, device);
 }
 
-// q, k, v, memory and mass in f64, as bf16 and f32 hold them; masked tokens hold NaN.
+// q, k, v, memory, mass and the proportions of queries and keys in f64, as bf16 and f32 hold them;
+// masked tokens hold NaN.
 inline std::vector<Tensor> inputs_of(const FastSetting& s) {
   const int64_t keys = s.key_tokens();
-  std::vector<Tensor> in{
-      random_tensor({s.B, s.T, s.H, s.K}, "q"), random_tensor({s.B, keys, s.G, s.K}, "k"),
-      random_tensor({s.B, keys, s.G, s.V}, "v"), random_tensor({s.B, s.G, s.K, s.V}, "memory"),
-      random_tensor({s.B, s.G, s.K}, "mass")};
+  std::vector<Tensor> in{random_tensor({s.B, s.T, s.H, s.K}, "q"),
+                         random_tensor({s.B, keys, s.G, s.K}, "k"),
+                         random_tensor({s.B, keys, s.G, s.V}, "v"),
+                         random_tensor({s.B, s.G, s.features(), s.V}, "memory"),
+                         random_tensor({s.B, s.G, s.features()}, "mass"),
+                         random_tensor({s.B, s.T, s.H}, "p"),
+                         random_tensor({s.B, keys, s.G}, "r")};
   for (int64_t i = 0; i < in[4].elements(); ++i) {
     in[4].data<double>()[i] = 1 + std::abs(in[4].data<double>()[i]);
   }
+  for (size_t i = 5; i < 7; ++i) {
+    for (int64_t j = 0; j < in[i].elements(); ++j) {
+      double& x = in[i].data<double>()[j];
+      x = 1 / (1 + std::exp(-x));
+    }
+    in[i] = in[i].to(DType::f32).to(DType::f64);
+  }
   if (!s.state) in[3] = in[4] = Tensor();
-  for (size_t i = 0; i < 3; ++i) {
-    in[i] = in[i].to(DType::bf16).to(DType::f64);
-    if (!s.masks) continue;
+  if (!s.proportions) in[5] = in[6] = Tensor();
+  for (const size_t i : {0, 1, 2, 5, 6}) {
+    if (i < 3) in[i] = in[i].to(DType::bf16).to(DType::f64);
+    if (!s.masks || !in[i].defined()) continue;
     const int64_t tokens = s.B * in[i].size(1), width = in[i].elements() / tokens;
     const std::vector<uint8_t> mask = mask_of(s.B, in[i].size(1));
     for (int64_t j = 0; j < in[i].elements(); ++j) {
@@ -99,7 +112,7 @@ inline std::vector<Tensor> run(const FastSetting& s, const std::vector<Tensor>& 
                      ? Variable(device == kGpu ? x.to(narrow).to(device) : x.to(device), true)
                      : Variable());
   }
-  const LinearAttentionVariables variables{in[0], in[1], in[2], {}, {}};
+  const LinearAttentionVariables variables{in[0], in[1], in[2], in[5], in[6]};
   std::vector<Variable> outputs;
   if (s.kind == FastKind::causal) {
     const auto result = linear_attention_causal(variables, context, {in[3], in[4]});
@@ -126,8 +139,8 @@ inline std::vector<Tensor> run(const FastSetting& s, const std::vector<Tensor>& 
 inline void expect_what_the_cpu_computes(const FastSetting& s, const std::vector<Tensor>& in) {
   SCOPED_TRACE(s.name);
   // Some backward passes of fast forward ones are plain, which demanded tensor cores refuse.
-  ASSERT_TRUE(cuda::linear_attention_fast::has_forward(s.K, s.V));
-  const bool throughout = cuda::linear_attention_fast::has_backward(s.K, s.V);
+  ASSERT_TRUE(cuda::linear_attention_fast::has_forward(s.features(), s.V));
+  const bool throughout = cuda::linear_attention_fast::has_backward(s.features(), s.V);
   const UseKernels use(throughout ? KernelChoice::tensor_cores : KernelChoice::automatic, kGpu);
   const std::vector<Tensor> expected = run(s, in, Device{});
   set_fill_uninitialized(true);

@@ -59,6 +59,21 @@ TEST(CudaLinearAttentionFast, SegmentsDoNotSeeEachOther) {
   }
 }
 
+// Features that are made before: re-weighted by proportions, and of the map elu, whose slope near
+// -1 does not show in them.
+TEST(CudaLinearAttentionFast, TakesFeaturesOfEveryKind) {
+  constexpr auto kCausal = test::FastKind::causal;
+  const LinearAttentionOptions elu{FeatureMap::elu, 0.8, Normalizer::none, 0};
+  for (const Setting& s : std::vector<Setting>{
+           {"re-weighted", kUsual, 2, 70, 2, 1, 8, 16, true, true, kCausal, 0, false, true},
+           {"wide", kScaled, 1, 40, 1, 1, 64, 64, true, true, kCausal, 0, true, true},
+           {"between the widths of tiles", kScaled, 1, 66, 1, 1, 12, 24, false, false, kCausal, 0,
+            false, true},
+           {"elu", elu, 2, 66, 2, 1, 16, 16, true, true}}) {
+    expect_what_the_cpu_computes(s, inputs_of(s));
+  }
+}
+
 // Few heads: blocks have pieces of the sequence, here of five and of four chunks, three in all.
 TEST(CudaLinearAttentionFast, PiecesOfALongSequenceContinueEachOther) {
   const Setting s{"pieces", kScaled, 2, 13 * 64 + 5, 2, 1, 16, 24, true, true};
@@ -217,48 +232,42 @@ TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
     in.v = tensor({1, T, 1, V}, dtype);
     return in;
   };
-  const auto why = [](const cuda::LinearAttentionArrays& in,
-                      const LinearAttentionContext& context) {
-    return cuda::why_plain_linear_attention(context, in);
+  const auto why = [](const cuda::LinearAttentionArrays& in) {
+    return cuda::why_plain_linear_attention(in);
   };
   const cuda::LinearAttentionArrays usual = arrays_of(16, 16, 16, DType::bf16);
-  EXPECT_EQ(why(usual, {}), "");
-  EXPECT_EQ(why(arrays_of(40, 128, 256, DType::bf16), {}), "");
-  EXPECT_EQ(why(arrays_of(16, 16, 16, DType::f32), {}), "numbers of f32");
-  EXPECT_EQ(why(arrays_of(16, 136, 16, DType::bf16), {}), "features of 136 and values of 16");
-  EXPECT_EQ(why(arrays_of(16, 20, 16, DType::bf16), {}), "features of 20 and values of 16");
-  EXPECT_EQ(why(arrays_of(16, 16, 12, DType::bf16), {}), "features of 16 and values of 12");
-  EXPECT_EQ(why(arrays_of(15, 16, 16, DType::bf16), {}), "fewer than 16 tokens");
+  EXPECT_EQ(why(usual), "");
+  EXPECT_EQ(why(arrays_of(40, 128, 256, DType::bf16)), "");
+  EXPECT_EQ(why(arrays_of(16, 16, 16, DType::f32)), "numbers of f32");
+  EXPECT_EQ(why(arrays_of(16, 136, 16, DType::bf16)), "features of 136 and values of 16");
+  EXPECT_EQ(why(arrays_of(16, 20, 16, DType::bf16)), "features of 20 and values of 16");
+  EXPECT_EQ(why(arrays_of(16, 16, 12, DType::bf16)), "features of 16 and values of 12");
+  EXPECT_EQ(why(arrays_of(15, 16, 16, DType::bf16)), "fewer than 16 tokens");
   cuda::LinearAttentionArrays other = usual;
   other.log_decay = tensor({1, 16, 1}, DType::f32);
-  EXPECT_EQ(why(other, {}), "a decaying state");
+  EXPECT_EQ(why(other), "a decaying state");
   other = usual;
   other.query_proportions = other.key_proportions = tensor({1, 16, 1}, DType::f32);
-  EXPECT_EQ(why(other, {}), "re-weighting by proportions");
+  EXPECT_EQ(why(other), "");
+  other.q = other.k = tensor({1, 16, 1, 72});
+  EXPECT_EQ(why(other), "features of 144 and values of 16");
   other = usual;
   other.q = tensor({16 * 16 + 1}).slice(1, {1, 16, 1, 16});
-  EXPECT_EQ(why(other, {}), "tensors that do not begin on 16 bytes");
-  LinearAttentionContext context;
-  context.options.feature_map = FeatureMap::elu;
-  EXPECT_EQ(why(usual, context), "the feature map elu");
-  context = {};
-  context.segments = Tensor::zeros({1, 16}, DType::i32, kGpu);
-  EXPECT_EQ(why(usual, context), "");
-
+  EXPECT_EQ(why(other), "tensors that do not begin on 16 bytes");
   other = usual;
   other.log_decay = tensor({1, 16, 1}, DType::f32);
-  EXPECT_TRUE(cuda::linear_attention_is_fast({}, usual));
-  EXPECT_FALSE(cuda::linear_attention_is_fast({}, other));
+  EXPECT_TRUE(cuda::linear_attention_is_fast(usual));
+  EXPECT_FALSE(cuda::linear_attention_is_fast(other));
   {
     const UseKernels use(KernelChoice::tensor_cores, kGpu);
     EXPECT_NE(test::message_of<Error>([&] {
-                cuda::linear_attention_is_fast({}, other);
+                cuda::linear_attention_is_fast(other);
               }).find("do not cover a decaying state"),
               std::string::npos);
     const UseKernels plain(KernelChoice::plain, kGpu);
-    EXPECT_FALSE(cuda::linear_attention_is_fast({}, usual));
+    EXPECT_FALSE(cuda::linear_attention_is_fast(usual));
   }
-  EXPECT_TRUE(cuda::linear_attention_is_fast({}, usual));
+  EXPECT_TRUE(cuda::linear_attention_is_fast(usual));
 }
 
 // What backend tensor_cores demands, of forward and backward passes and of other forms; decoding
@@ -292,7 +301,7 @@ TEST(CudaLinearAttentionFast, SmallSharedMemoryTakesThePlainKernels) {
   const auto why = [&] {
     cuda::LinearAttentionArrays in;
     in.q = in.k = in.v = x.value();
-    return cuda::why_plain_linear_attention({}, in);
+    return cuda::why_plain_linear_attention(in);
   };
   const auto y = [&] { return linear_attention_causal({x, x, x, {}, {}}, {}).y.value(); };
   EXPECT_EQ(why(), "");

@@ -1,0 +1,37 @@
+// What the kernels of LAVO's pass share: which keys the windows of a chunk's tokens see. Internal
+// to attention/lavo/cuda. A chunk has 64 tokens; keys of the chunk before are -64 to -1.
+#pragma once
+
+#include "attention/lavo/cuda/lavo_pass_fast.h"
+#include "attention/primitives/cuda/orthogonal_memory_tiles.h"
+
+namespace linnet::cuda::lavo_pass_fast {
+
+using namespace orthogonal_memory_fast;
+
+inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+struct Sight {
+  uint64_t counted_before;  // of the chunk before
+  int history;              // where token -1's segment begins, at least -64; 0 at the first chunk
+
+  // The first key that token t's window and segment reach.
+  __device__ __forceinline__ int first_key(const Chunk& chunk, int t) const {
+    const int segment = chunk.segment_begin(t);
+    return max(t - chunk.window + 1, segment >= 0 ? segment : history);
+  }
+  __device__ __forceinline__ bool counts(const Chunk& chunk, int key) const {
+    return ((key < 0 ? counted_before : chunk.counted) >> (key & 63) & 1) != 0;
+  }
+};
+
+// The bias of a head by distance, in shared memory; zeros where there is none.
+__device__ __forceinline__ void load_bias(const float* bias, int bias_heads, int head, int window,
+                                          float* to) {
+  const int distance = static_cast<int>(threadIdx.x);
+  if (distance >= window) return;
+  const int row = bias_heads == 1 ? 0 : head;
+  to[distance] = bias != nullptr ? bias[row * (2 * window - 1) + window - 1 - distance] : 0.0f;
+}
+
+}  // namespace linnet::cuda::lavo_pass_fast

@@ -1,0 +1,25 @@
+#include "attention/primitives/cuda/fall_back.h"
+
+#include <mutex>
+#include <set>
+
+#include "core/error.h"
+#include "core/kernel_choice.h"
+#include "core/log.h"
+
+namespace linnet::cuda {
+
+void use_plain_kernels(const std::string& operation, const std::string& why) {
+  require_usage(kernel_choice() != KernelChoice::tensor_cores, operation,
+                ": backend tensor_cores was asked for, but the kernels on tensor cores do not "
+                "cover ",
+                why, "; use backend auto");
+  const std::string text =
+      concat(operation, " runs on its plain kernels: those on tensor cores do not cover ", why);
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  const std::scoped_lock lock(mutex);
+  if (said.insert(text).second) log_info(text);
+}
+
+}  // namespace linnet::cuda

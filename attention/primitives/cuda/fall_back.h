@@ -1,0 +1,12 @@
+// What the functions that choose between kernels do where the fast ones cannot compute a call.
+#pragma once
+
+#include <string>
+
+namespace linnet::cuda {
+
+// Says, once for each operation and reason, that its plain kernels compute because those on tensor
+// cores do not cover `why`. Throws UsageError where tensor cores were asked for.
+void use_plain_kernels(const std::string& operation, const std::string& why);
+
+}  // namespace linnet::cuda
