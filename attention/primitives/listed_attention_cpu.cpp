@@ -63,7 +63,7 @@ void forward_queries(ListTile<T>& tile, int64_t b, int64_t h, int64_t list, int6
   running.start(tile);
   tile.for_pieces(b, h, list, 0, in.k.T, [&] { running.add_piece(tile, b, h); });
   for (int64_t r = 0; r < tile.queries(); ++r) {
-    if (running.largest[r] == -infinity) continue;
+    if (running.sums[r] == 0) continue;  // no key; sums of NaN pass
     const int64_t t = tile.times[r];
     log_sum_exp[(b * in.q.T + t) * in.q.H + h] = running.largest[r] + std::log(running.sums[r]);
     T* out = y.at(b, t, h);

@@ -1,5 +1,7 @@
 // Listed attention: the kernels against the literal equation and against block attention, full
 // finite differences, masks, what is refused.
+#include <algorithm>
+
 #include "attention/primitives/block_attention.h"
 #include "autograd/grad_check.h"
 #include "core/error.h"
@@ -225,6 +227,19 @@ TEST(ListedAttention, ManyThreadsFewHeadsGiveTheSameGradients) {
     };
     const std::vector<Tensor> one = with(1), four = with(4);
     for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(same_bits(four[i], one[i])) << i;
+  }
+}
+
+TEST(ListedAttention, NanOfAQueryIsNotHidden) {
+  const ListedCase p;
+  std::fill_n(p.q.data<double>(), p.s.K, std::nan(""));  // token 0, head 0
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const std::vector<Tensor> out = p.results(dtype, dtype);
+    const std::vector<double> y = out[0].to_vector<double>();
+    EXPECT_TRUE(std::isnan(y[0]));
+    EXPECT_TRUE(std::isnan(out[1].to_vector<double>()[0]));
+    for (auto i = static_cast<size_t>(p.s.V); i < y.size(); ++i)
+      ASSERT_FALSE(std::isnan(y[i])) << i;
   }
 }
 
