@@ -18,7 +18,7 @@ struct RowKernel {
     const int64_t row = i / r, first = row / r * r, other = first + i % r;
     const T squares = products[row * r + (row - first)] + products[other * r + (other - first)];
     const T exponent = scale * (products[i] - squares / 2);
-    return std::exp(exponent < 0 ? exponent : T{0});
+    return std::exp(exponent > 0 ? T{0} : exponent);  // NaN stays NaN
   }
 };
 
