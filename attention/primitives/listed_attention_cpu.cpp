@@ -1,5 +1,5 @@
-// Listed attention on the CPU: the keys and values of a list are gathered once for the queries that
-// share it; products are those of small tiles.
+// Listed attention on the CPU: the keys and values of a list are gathered piece by piece for tiles
+// of the queries that share it; products are those of small tiles.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -14,10 +14,10 @@ using block_attention_detail::copy_padded;
 using block_attention_detail::Workspace;
 
 inline constexpr int64_t kQueries = 64;  // of a tile
-inline constexpr int64_t kPlaces =
-    256;  // of a list that are gathered at a time: a piece stays in cache
-inline constexpr int64_t kAhead =
-    8;  // keys that are fetched before they are read: lists have no order
+// Of a list that are gathered at a time: a piece stays in cache.
+inline constexpr int64_t kPlaces = 256;
+// Keys that are fetched before they are read: lists have no order.
+inline constexpr int64_t kAhead = 8;
 
 template <typename T>
 void prefetch(const T* row, int64_t width) {
@@ -38,7 +38,7 @@ struct ListTile {
   T *wide_k, *wide_v;                  // products: [length, .]
   std::vector<int64_t> places, keys;   // of the gathered keys
   std::vector<int64_t> times;          // of the gathered queries
-  // Which keys are gathered: a piece that several tiles of queries read is gathered once.
+  // Which keys are gathered: where a list is one piece, the tiles of its queries share it.
   struct Piece {
     int64_t b = -1, h = 0, list = 0, place = 0, first = 0, end = 0;
     bool operator==(const Piece&) const = default;
