@@ -1,4 +1,5 @@
-// One element of each of LARA's pieces: pure functions that the CPU and the device share.
+// One element of each of LARA's pieces: pure functions that the CPU and the device share, but for
+// logits and their gradients, which on the CPU are products of tiles (landmark_logits_cpu.h).
 #pragma once
 
 #include <cstdint>
