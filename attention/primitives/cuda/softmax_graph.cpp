@@ -10,21 +10,29 @@ namespace {
 // in which order and with which types is what it documents as the pattern of attention.
 class Builder {
  public:
-  explicit Builder(const SoftmaxSizes& sizes) : s_(sizes) {}
+  explicit Builder(const SoftmaxSizes& sizes) : sizes_(sizes) {}
 
   // [B,T,H,K] in memory, seen as [B,H,T,K].
   GraphTensor sequence() const {
-    return {{s_.B, s_.H, s_.T, s_.K},
-            {s_.T * s_.H * s_.K, s_.K, s_.H * s_.K, 1},
+    return {{sizes_.B, sizes_.H, sizes_.T, sizes_.K},
+            {sizes_.T * sizes_.H * sizes_.K, sizes_.K, sizes_.H * sizes_.K, 1},
             GraphType::bf16,
             true,
             {}};
   }
   GraphTensor per_row() const {
-    return {{s_.B, s_.H, s_.T, 1}, {s_.H * s_.T, s_.T, 1, 1}, GraphType::f32, false, {}};
+    return {{sizes_.B, sizes_.H, sizes_.T, 1},
+            {sizes_.H * sizes_.T, sizes_.T, 1, 1},
+            GraphType::f32,
+            false,
+            {}};
   }
   GraphTensor per_logit(GraphType type = GraphType::f32) const {
-    return {{s_.B, s_.H, s_.T, s_.T}, {s_.H * s_.T * s_.T, s_.T * s_.T, s_.T, 1}, type, false, {}};
+    return {{sizes_.B, sizes_.H, sizes_.T, sizes_.T},
+            {sizes_.H * sizes_.T * sizes_.T, sizes_.T * sizes_.T, sizes_.T, 1},
+            type,
+            false,
+            {}};
   }
   static GraphTensor turned(GraphTensor tensor) {
     std::swap(tensor.sizes[2], tensor.sizes[3]);
@@ -44,9 +52,9 @@ class Builder {
   int number(float value) {
     return graph_.add({{1, 1, 1, 1}, {1, 1, 1, 1}, GraphType::f32, false, value});
   }
-  int scale() { return number(1.0F / std::sqrt(static_cast<float>(s_.K))); }
+  int scale() { return number(1.0F / std::sqrt(static_cast<float>(sizes_.K))); }
   int masked(int logits) {
-    if (!s_.causal) return logits;
+    if (!sizes_.causal) return logits;
     const int row = graph_.apply(GraphKind::row_number, {logits}, per_logit(GraphType::i32));
     const int column = graph_.apply(GraphKind::column_number, {logits}, per_logit(GraphType::i32));
     const int seen =
@@ -57,7 +65,7 @@ class Builder {
   OperationGraph& graph() { return graph_; }
 
  private:
-  SoftmaxSizes s_;
+  SoftmaxSizes sizes_;
   OperationGraph graph_;
 };
 
