@@ -1,6 +1,6 @@
 #include "recipes/engine/cuda/bench_cudnn.h"
 
-#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "attention/mixer_support.h"
