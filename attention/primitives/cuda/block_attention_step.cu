@@ -13,7 +13,7 @@ using namespace block_attention_detail;
 
 constexpr int kStepWarps = 8;
 constexpr int kThreads = kStepWarps * kLanes;
-constexpr int64_t kWidest = 1024;  // 48 KiB of shared memory
+constexpr int64_t kWidest = 1024;  // 38 KiB of shared memory
 
 struct Layout {
   __host__ __device__ Layout(SharedArena& arena, int64_t K, int64_t V)
