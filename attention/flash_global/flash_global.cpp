@@ -115,7 +115,7 @@ Mechanism flash_global_mechanism() {
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = std::string("T");
   facts.presets = kPresets;
-  facts.variants = {"{group: 7}", "{group: 3, mean: true, values: unit, output_norm: true}",
+  facts.variants = {"{group: 7}", "{group: 1, mean: true, values: unit, output_norm: true}",
                     "{group: 7, key_width: 8, preset: paper}"};
   facts.limits = {{"nothing is before the first group",
                    "{}",

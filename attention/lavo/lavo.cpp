@@ -360,10 +360,10 @@ Mechanism lavo_mechanism() {
       "{rank: 128, window: 256}", "{rank: 128, window: 256, pre_agg: separate, nc_window: block}",
       "{rank: 128, window: 256, global_scope: all, basis: model, nc_window: two_sided}"};
   facts.variants = {
-      "{rank: 5, window: 7, epe: shared, code_input: k, nc_window: two_sided}",
+      "{rank: 5, window: 7, epe: shared, empty_memory: local_only, nc_window: two_sided}",
       "{rank: 8, window: 4, global_scope: all, code_input: x, epe: off, nc_window: block}",
       "{rank: 12, window: 1, basis: model, basis_train: frozen, code_input: v, scale: 1}",
-      "{rank: 5, window: 6, basis_train: qr, pre_agg: separate, empty_memory: local_only}",
+      "{rank: 5, window: 6, basis_train: qr, pre_agg: separate, code_input: k}",
       "{rank: 8, window: 4, pre_agg: separate, global_scope: all, nc_window: two_sided}"};
   return define_mechanism<LavoParams, LavoMixer>(
       std::move(facts), [](const LavoParams& params, const auto& sequence) {

@@ -77,6 +77,9 @@ double exponent_of(const std::vector<const AttentionBench*>& points,
 }
 
 ConfigNode parameters_of(const AttentionBenchOptions& options) {
+  require_usage(options.parameters.empty() || options.mechanisms.size() == 1,
+                "bench attention: --set is for one mechanism, ", options.mechanisms.size(),
+                " are named");
   ConfigNode values = ConfigNode::map();
   std::vector<Override> overrides;
   for (const std::string& text : options.parameters) {
@@ -215,9 +218,6 @@ std::vector<AttentionBench> bench_attention(
   for (const int64_t length : options.lengths) positive("a length", length);
   require_usage(options.dtype == DType::f32 || options.dtype == DType::bf16,
                 "bench attention: --dtype is f32 or bf16, got ", name_of(options.dtype));
-  require_usage(options.parameters.empty() || options.mechanisms.size() == 1,
-                "bench attention: --set is for one mechanism, ", options.mechanisms.size(),
-                " are named");
   if (options.cudnn) require_cudnn(options);
   for (const std::string& name : options.mechanisms) {
     require_form(name, find_mechanism(name).traits, options.form);

@@ -26,7 +26,8 @@ std::string_view plain_weights(BlockWeights weights) {
       return "weights identity";
     case BlockWeights::exponential:
       return "weights exponential";
-    default:
+    case BlockWeights::collision:
+    case BlockWeights::collision_exact:
       return "weights collision";
   }
 }
