@@ -8,6 +8,10 @@
 namespace linnet {
 namespace {
 
+const std::vector<Preset> kPresets = {
+    {"skyformer", "Skyformer's baseline: the defaults", {}},
+    {"lavo", "LAVO's table 11, which repeats Skyformer's numbers: the defaults", {}}};
+
 class KernelizedMixer : public AttentionMixer {
  public:
   KernelizedMixer(const KernelizedParams& params, const MixerOptions& options,
@@ -60,6 +64,7 @@ std::vector<double> symmetrised_softmax(const ReferenceSequence<double>& s) {
 }  // namespace
 
 void KernelizedParams::describe(ConfigDescription<KernelizedParams>& d) {
+  describe_preset(d, kPresets);
   describe_dropout(d);
 }
 
@@ -72,6 +77,7 @@ Mechanism kernelized_mechanism() {
   facts.sources = "Chen et al. 2021, Skyformer (Kernelized Attention)";
   facts.traits.noncausal = true;
   facts.traits.growth = std::string("T^2");
+  facts.presets = kPresets;
   facts.limits = {
       {"equals exp(Q K^T / sqrt(K)), divided on both sides by the roots of its diagonals",
        "{}",

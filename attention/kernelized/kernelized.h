@@ -2,12 +2,14 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "attention/registry.h"
 
 namespace linnet {
 
 struct KernelizedParams {
+  std::string preset = "none";
   std::optional<double> dropout;
 
   static void describe(ConfigDescription<KernelizedParams>& d);

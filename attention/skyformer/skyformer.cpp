@@ -16,8 +16,9 @@ namespace {
 
 const std::vector<Preset> kPresets = {
     {"skyformer", "the authors' code", {{"rows", "128"}, {"draws", "shared"}}},
-    {"leapformer",
-     "LeaPformer's tables, by the same code",
+    {"leapformer", "LeaPformer's tables, by the same code", {{"rows", "128"}, {"draws", "shared"}}},
+    {"lavo",
+     "LAVO's table 11, which repeats the authors' numbers",
      {{"rows", "128"}, {"draws", "shared"}}}};
 
 class SkyformerMixer : public AttentionMixer {

@@ -28,6 +28,8 @@ void renew_shared(size_t bytes) {
   const size_t all = kTokens + bytes + kMaxArrays * 2 * kRedZone;
   // Fresh pages make TSan forget the accesses and barriers of the block before.
   if (map != nullptr && (kTsan || map_bytes < all)) {
+    // munmap does not do so, and a fiber's stack may lie there next.
+    __asan_unpoison_memory_region(map, map_bytes);
     munmap(map, map_bytes);
     map = nullptr;
   }

@@ -28,6 +28,7 @@ GATE_TOKENS = 256
 # Of the largest number of a result: a few roundings of bf16; f32 sums of a few hundred terms.
 TOLERANCE = {"bf16": 2e-2, "f32": 1e-4}
 BEYOND_ANY_CACHE = 128 << 20  # bytes of inputs that are taken by turns on a GPU
+COPIED_BYTES = 1 << 30
 ENOUGH_SECONDS = 1.0
 
 
@@ -260,6 +261,15 @@ def measure(args, attention, inputs):
     return {"forward_ms": median_ms(args, forward), "forward_backward_ms": median_ms(args, both)}
 
 
+def copy_bandwidth(args):
+    """Bytes that a copy inside the device's memory reads and writes, 10^9 a second; null on a CPU."""
+    if args.device == "cpu":
+        return None
+    source = torch.zeros(COPIED_BYTES, dtype=torch.uint8, device=args.device)
+    target = torch.empty_like(source)
+    return 2e-6 * COPIED_BYTES / median_ms(args, lambda: target.copy_(source))
+
+
 def describe(error):
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
@@ -309,6 +319,7 @@ def main():
         outcome="began",
         torch=torch.__version__,
         device=torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
+        copy_gb_per_s=copy_bandwidth(args),
     )
     accepted = accepted_peers(args)
     dtype = torch.bfloat16 if args.dtype == "bf16" else torch.float32
