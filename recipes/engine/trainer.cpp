@@ -283,6 +283,11 @@ void Run::write_sample() {
   if (task_->tokenizer() == nullptr || config.tokens == 0) return;
   const Tokenizer& tokenizer = *task_->tokenizer();
   const DecoderLm& model = as_decoder(*model_);
+  try {
+    require_decode_state(model, "a sample");
+  } catch (const UsageError& reason) {
+    return log_warning(reason.what(), "; none is written");
+  }
   const std::vector<int32_t> prompt = encode_prompt(tokenizer, config.prompt);
   GenerateOptions options = sample_options();
   if (const int64_t limit = longest_continuation(model, prompt.size()); limit < options.tokens) {

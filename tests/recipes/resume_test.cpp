@@ -241,6 +241,13 @@ TEST_F(Resume, ARunDirectoryHoldsWhatItPromises) {
   }
 }
 
+TEST_F(Resume, ARunWithoutADecodeStateEndsWithoutASample) {
+  const std::string attention = test::small_attention(find_mechanism("reformer"));
+  EXPECT_EQ(run(recipe({"generate.tokens=5", attention, "model.width=16"}), "run").exit_code, 0);
+  EXPECT_FALSE(exists(join_path(out("run"), "sample.txt")));
+  EXPECT_TRUE(exists(join_path(out("run"), "report.html")));
+}
+
 TEST_F(Resume, AVocabularyBuiltForARunIsThereForTheNext) {
   const std::vector<std::string> limits = {"train.max_steps=1", "data.tokenizer.kind=word"};
   run(recipe(limits), "run");

@@ -108,6 +108,23 @@ TEST(Scripts, SetupInstallsOnlyWhatIsMissing) {
   EXPECT_THAT(outcome.output, ::testing::Not(::testing::HasSubstr("nvidia")));
 }
 
+// The program's own output of building goes to a log; what is being installed is shown.
+TEST(Scripts, WhatIsInstalledIsSaidBeforeTheProgramIsBuilt) {
+  const std::string stage =
+      "t=$(mktemp -d); mkdir $t/tools $t/bin; cp tools/linnet $t/tools; "
+      "printf '#!/bin/sh\\necho Installing the packages g++ >&2\\n' > $t/tools/setup_packages; "
+      "printf '#!/bin/sh\\necho configured\\n[ \"$1\" != --build ] || { "
+      "printf \"#!/bin/sh\\\\necho ran\\\\n\" > $2/linnet; chmod +x $2/linnet; }\\n' > "
+      "$t/bin/cmake; "
+      "chmod +x $t/tools/* $t/bin/*; PATH=$t/bin:$PATH $t/tools/linnet --version; "
+      "code=$?; rm -rf $t; exit $code";
+  const Outcome outcome = run(stage);
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, ::testing::StartsWith("Installing the packages g++\nBuilding "));
+  EXPECT_THAT(outcome.output, ::testing::EndsWith("ran\n"));
+  EXPECT_THAT(outcome.output, ::testing::Not(::testing::HasSubstr("configured")));
+}
+
 // clang-tidy by a stand-in: one file that clang cannot parse, one of those with a finding besides.
 TEST(Scripts, TidyNamesWhatItCheckedInPartAndFailsForFindings) {
   const auto tidy = [](const std::string& findings_in) {
