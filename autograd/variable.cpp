@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/elementwise.h"
+#include "core/kernel_choice.h"
 
 namespace linnet {
 namespace {
@@ -50,6 +51,7 @@ class Node {
   std::vector<std::pair<Shape, DType>> outputs;
   Device device;
   Backward backward;
+  KernelChoice kernels = kernel_choice();
   ~Node();
 };
 
@@ -211,7 +213,12 @@ void Engine::run() {
     require(static_cast<bool>(node.backward), "backward: the graph of '", node.name,
             "' was already used by an earlier backward(); run the forward pass again");
     Gradients gradients(node, entry.gradients, *this);
-    node.backward(gradients);
+    {
+      // Backward takes the kernels that forward took, whoever calls it.
+      const bool on_device = node.device.kind == DeviceKind::cuda;
+      const UseKernels same(on_device ? node.kernels : KernelChoice::automatic, node.device);
+      node.backward(gradients);
+    }
     gradients.finish();
     for (const Variable& input : node.inputs) {
       if (wants(input) && !input.impl_->producer && --leaf_of(input).uses == 0) call_hook(input);

@@ -4,6 +4,7 @@
 #include "autograd/linear.h"
 #include "autograd/pooling.h"
 #include "core/gemm.h"
+#include "core/kernel_choice.h"
 #include "tests/autograd/op_cases.h"
 #include "tests/cuda_helpers.h"
 
@@ -176,6 +177,23 @@ TEST(CudaPooling, MasksHideNanAndWrongIndicesGiveIt) {
                 .value()
                 .to_vector<float>(),
             (std::vector<float>{0, 0}));
+}
+
+// Some operations choose their kernels again in backward, which anyone may call.
+TEST(CudaBackward, TakesTheKernelsThatForwardTook) {
+  const Variable x(Tensor::full({2}, 1, DType::f32, kGpu), true);
+  KernelChoice found = KernelChoice::automatic;
+  Variable y;
+  {
+    const UseKernels use(KernelChoice::plain, kGpu);
+    y = record("observed", x.value(), {x}, [&found](Gradients& gradients) {
+      found = kernel_choice();
+      gradients.add(0, gradients.output());
+    });
+  }
+  backward({y}, {x.value()});
+  EXPECT_EQ(found, KernelChoice::plain);
+  EXPECT_EQ(kernel_choice(), KernelChoice::automatic);
 }
 
 }  // namespace
