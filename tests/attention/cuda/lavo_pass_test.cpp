@@ -63,8 +63,8 @@ LavoPassContext context_of(const Setting& s, Device device) {
   context.time_offset = s.time_offset;
   if (s.masks) context.mask = Tensor::from(mask_of(s), {s.B, s.T}, device);
   if (s.segments) {
-    std::vector<int32_t> ids;
-    for (int64_t i = 0; i < s.B * s.T; ++i) ids.push_back(static_cast<int32_t>((i + 9) / 37));
+    std::vector<int32_t> ids;  // one begins with a chunk
+    for (int64_t i = 0; i < s.B * s.T; ++i) ids.push_back(static_cast<int32_t>((i + 10) / 37));
     context.segments = Tensor::from(ids, {s.B, s.T}, device);
   }
   return context;

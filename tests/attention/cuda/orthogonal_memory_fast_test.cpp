@@ -70,8 +70,8 @@ OrthogonalMemoryContext context_of(const Setting& s, Device device) {
     context.code_mask = context.query_mask;
   }
   if (s.segments) {
-    std::vector<int32_t> ids;
-    for (int64_t i = 0; i < s.B * s.T; ++i) ids.push_back(static_cast<int32_t>((i + 9) / 37));
+    std::vector<int32_t> ids;  // one begins with a chunk
+    for (int64_t i = 0; i < s.B * s.T; ++i) ids.push_back(static_cast<int32_t>((i + 10) / 37));
     context.segments = Tensor::from(ids, {s.B, s.T}, device);
   }
   if (!s.starts.empty()) {
