@@ -30,6 +30,7 @@ std::string_view plain_weights(BlockWeights weights) {
     case BlockWeights::collision_exact:
       return "weights collision";
   }
+  return "other weights";
 }
 
 void fall_back(const std::string& why) {
