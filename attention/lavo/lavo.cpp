@@ -363,7 +363,7 @@ Mechanism lavo_mechanism() {
       "{rank: 5, window: 7, epe: shared, empty_memory: local_only, nc_window: two_sided}",
       "{rank: 8, window: 4, global_scope: all, code_input: x, epe: off, nc_window: block}",
       "{rank: 12, window: 1, basis: model, basis_train: frozen, code_input: v, scale: 1}",
-      "{rank: 5, window: 6, basis_train: qr, pre_agg: separate, code_input: k}",
+      "{rank: 5, window: 6, basis_train: qr, code_input: k}",
       "{rank: 8, window: 4, pre_agg: separate, global_scope: all, nc_window: two_sided}"};
   return define_mechanism<LavoParams, LavoMixer>(
       std::move(facts), [](const LavoParams& params, const auto& sequence) {
