@@ -124,7 +124,8 @@ class ClusteredMixer : public AttentionMixer {
     at.query_mask = query_mask;
     at.key_mask = context.key_mask;
     at.place = context.place;
-    return listed_attention({q, input.k, input.v, Variable(bias)}, at);
+    return listed_attention({q, input.k, input.v, bias.defined() ? Variable(bias) : Variable()},
+                            at);
   }
 
   MixResult blend(ClusterBlendInputs read, const ClusterMembers& members, DType dtype) const {
