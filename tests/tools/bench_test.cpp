@@ -43,7 +43,8 @@ TEST_F(BenchCli, LinearMechanismsAreMeasuredInAFormWhereTheyAreLinear) {
               "--threads", "1", "--device", "cpu", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   std::map<std::string, std::string> forms;
-  for (const JsonValue& point : parse_json(outcome.out, "stdout").at("points").elements()) {
+  const JsonValue result = parse_json(outcome.out, "stdout");
+  for (const JsonValue& point : result.at("points").elements()) {
     forms[point.at("mechanism").text()] = point.at("form").text();
   }
   for (const Mechanism& mechanism : mechanisms()) {
