@@ -207,7 +207,7 @@ TEST(CudaSlotAttentionFast, FinishedMemoriesAreWrittenAndRead) {
 // Packed documents: boundaries at the edges of chunks and inside, documents of one token and of
 // several chunks.
 TEST(CudaSlotAttentionFast, DocumentsSeeOnlyThemselves) {
-  const std::vector<int64_t> begins{20, 21, 22, 64, 66, 135};
+  const std::vector<int64_t> begins{40, 41, 42, 64, 66, 135};
   const std::vector<Setting> settings{
       {"causal", 2, 140, 1, 8, 16, 16, true, true, true, 0.4, 0, begins},
       {"every token its own", 1, 18, 1, 8, 16, 16, false, false, true, 0.4, 0, every_token(18)},
