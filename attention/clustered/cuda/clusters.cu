@@ -178,12 +178,14 @@ void top_keys(const Tensor& means, const Tensor& keys, const Tensor& mask, const
          best.size(3), pointer<int32_t>(best));
 }
 
-void other_keys(const Tensor& top, const Tensor& index) {
-  const int64_t count = top.size(3), T = index.size(3);
+void top_keys_hidden(const Tensor& top, const Tensor& bias) {
+  const int64_t count = top.size(3), T = bias.size(3);
   const int32_t* from = pointer<int32_t>(top);
-  int32_t* to = pointer<int32_t>(index);
-  for_each("other_keys", index.elements(),
-           [=] __device__(int64_t i) { to[i] = cluster_rule::other_key(from, count, T, i); });
+  float* to = pointer<float>(bias);
+  for_each("top_keys_hidden", bias.elements(), [=] __device__(int64_t i) {
+    to[i] = cluster_rule::is_top_key(from, count, T, i) ? -std::numeric_limits<float>::infinity()
+                                                        : 0.0f;
+  });
 }
 
 void top_keys_of_queries(const Tensor& top, const Tensor& clusters, const Tensor& index) {
