@@ -135,7 +135,9 @@ void accumulate_groups(const OrthogonalMemoryInputs<T>& in, const Plan& plan, T*
         for (int64_t l = 0; l < r; ++l) {
           own[l] += sum[l];
           sum[l] = plan.inclusive ? running[l] + own[l] : running[l];
-          if (!partial) running[l] += own[l], own[l] = 0;
+          if (partial) continue;
+          running[l] += own[l];
+          own[l] = 0;
         }
       }
       if (!s.carries_out) continue;
@@ -149,7 +151,9 @@ void accumulate_groups(const OrthogonalMemoryInputs<T>& in, const Plan& plan, T*
     int64_t partial = s.carries_in && !plan.inclusive ? in.state.counts[2 * s.row + 1] : 0;
     for (int64_t k = 0; k < s.groups; ++k) {
       partial = plan.valid[s.first_group + k];
-      if (k + 1 < s.groups || !s.last_is_partial()) completed += partial, partial = 0;
+      if (k + 1 == s.groups && s.last_is_partial()) break;
+      completed += partial;
+      partial = 0;
     }
     state_out.counts[2 * s.row] = completed;
     state_out.counts[2 * s.row + 1] = partial;

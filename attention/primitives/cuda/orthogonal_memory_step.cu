@@ -54,7 +54,10 @@ struct Place {
       ends = position % a.window + 1 == a.window;
       seen = completed;
       partial = (a.counts != nullptr ? a.counts[2 * row + 1] : 0) + (writes ? 1 : 0);
-      if (ends) completed += partial, partial = 0;
+      if (ends) {
+        completed += partial;
+        partial = 0;
+      }
     }
     if (!keeps) return;
     a.tokens[row] = seen;
@@ -73,7 +76,10 @@ __device__ __forceinline__ float add_to_sum(const Step& a, const Place& place, i
     read = completed;
   } else {
     partial = (a.partial != nullptr ? a.partial[at] : 0.0f) + projected;
-    if (place.ends) completed += partial, partial = 0;
+    if (place.ends) {
+      completed += partial;
+      partial = 0;
+    }
   }
   a.completed_out[at] = completed;
   a.partial_out[at] = partial;

@@ -37,7 +37,10 @@ __device__ void plan_row(const Sizes& s, const PlanPointers& p, int64_t b) {
     if (windows) {
       p.tokens[b * s.queries + t] = completed;
       partial += counted;
-      if (over) completed += partial, partial = 0;
+      if (over) {
+        completed += partial;
+        partial = 0;
+      }
       position = over ? 0 : position + 1;
     } else {
       completed += counted;
@@ -82,7 +85,10 @@ __device__ void sum_number(const Sizes& s, const SumPointers& p, int64_t b, int6
     if (windows) {
       sums[t * numbers] = completed;
       partial += code;
-      if ((marks & kWindowEnd) != 0) completed += partial, partial = 0;
+      if ((marks & kWindowEnd) != 0) {
+        completed += partial;
+        partial = 0;
+      }
     } else {
       completed += code;
       if (s.sums_per_token) sums[t * numbers] = completed;

@@ -167,6 +167,47 @@ TEST(CudaLavoPass, ExtremeInputsStayFinite) {
   }
 }
 
+// Values of zero give codes, sums and most gradients of exactly zero; keys or queries of zero give
+// windows and memories that weigh everything alike; zeros everywhere leave nothing.
+TEST(CudaLavoPass, ZerosGiveWhatPrimitivesCompute) {
+  const Setting s{"", 7, 1, 80, 1, 8, 16, 1};
+  for (const size_t zero : {0, 1, 2, 3}) {
+    SCOPED_TRACE(zero);
+    std::vector<Tensor> in = inputs_of(s);
+    in[zero].fill(0);
+    expect_what_primitives_compute(s, in);
+  }
+  std::vector<Tensor> in = inputs_of(s);
+  for (Tensor& x : in) x.fill(0);
+  expect_what_primitives_compute(s, in);
+}
+
+// Biases of +-80, values of thousands, values far below one, documents of one token.
+TEST(CudaLavoPass, OtherExtremeInputsStayFinite) {
+  Setting s{"biases", 16, 1, 80, 1, 16, 16, 1};
+  std::vector<Tensor> in = inputs_of(s);
+  for (int64_t i = 0; i < in[4].elements(); ++i) in[4].data<double>()[i] = i % 3 == 0 ? 80 : -80;
+  expect_what_primitives_compute(s, in);
+  for (const double factor : {2048.0, 1.0 / 4096}) {
+    s.name = factor > 1 ? "large values" : "small values";
+    in = inputs_of(s);
+    for (int64_t i = 0; i < in[2].elements(); ++i) in[2].data<double>()[i] *= factor;
+    // Logits of the memory grow with the values.
+    for (int64_t i = 0; i < in[0].elements(); ++i) in[0].data<double>()[i] /= std::max(factor, 1.0);
+    expect_what_primitives_compute(s, in);
+  }
+  in = inputs_of(s);
+  LavoPassContext context = context_of(s, kGpu);
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 80; ++i) ids.push_back(i);
+  context.segments = Tensor::from(ids, {1, 80}, kGpu);
+  const Tensor y = lavo_pass(variables_of(in, kGpu), context).y.value();
+  const std::vector<double> halves = y.to(Device{}).to_vector<double>();
+  for (size_t i = 0; i < halves.size(); ++i) {
+    ASSERT_EQ(halves[i], 0.5 * in[2].data<double>()[i]) << i;  // a token sees itself alone
+  }
+}
+
 TEST(CudaLavoPass, RepeatsBitForBitAndKeepsNothingWithoutGradients) {
   const Setting s{"", 16, 1, 100, 2, 16, 16, 2};
   const std::vector<Tensor> in = inputs_of(s);
