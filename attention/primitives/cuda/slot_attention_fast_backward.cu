@@ -11,7 +11,6 @@ bool has_backward(int64_t slots, int64_t keys, int64_t values) {
 
 void backward(const Backward& call) {
   const int64_t B = call.q.B, T = std::max(call.q.T, call.k.T), H = call.q.H, N = call.logits.K;
-  const int64_t chunks = (T + detail::kChunk - 1) / detail::kChunk;
   const auto scratch = [&](const Shape& shape, DType dtype) {
     return Tensor::empty(shape, dtype, call.device);
   };
@@ -19,8 +18,6 @@ void backward(const Backward& call) {
   const Tensor dreads = scratch({B, T, H, N}, DType::bf16);
   const Tensor shifts = scratch({B, T, H}, DType::f32), means = scratch({B, T, H}, DType::f32);
   const Tensor entropies = scratch({B, T, H}, DType::f32);
-  const Tensor masses = scratch({B, H, chunks, N}, DType::f64);
-  const Tensor tiles = scratch({B, H, chunks}, DType::i64);
   backward_detail::BackwardArguments a{};
   a.q = call.q;
   a.k = call.k;
@@ -33,6 +30,9 @@ void backward(const Backward& call) {
   a.dlogits = call.dlogits;
   a.query_mask = call.query_mask;
   a.key_mask = call.key_mask;
+  a.segments = call.segments;
+  a.spans = call.spans.table;
+  a.walks = call.spans.memories(B);
   a.in = call.state_in;
   a.dkeys_out = call.dkeys_out;
   a.dvalues_out = call.dvalues_out;
@@ -48,6 +48,9 @@ void backward(const Backward& call) {
   a.shifts = pointer<float>(shifts);
   a.means = pointer<float>(means);
   a.entropies = pointer<float>(entropies);
+  const int64_t chunks = a.chunks(T);
+  const Tensor masses = scratch({H, chunks, N}, DType::f64);
+  const Tensor tiles = scratch({H, chunks}, DType::i64);
   a.chunk_masses = pointer<double>(masses);
   a.chunk_tiles = pointer<int64_t>(tiles);
   backward_detail::run_queries(a);

@@ -26,7 +26,8 @@
 // 12 heads, 8192 tokens, width 64 on an H200, 0.77 ms at 4.8 TB/s (0.86 ms at the 4.3 that a copy
 // reaches) and 0.82 ms of tensor cores at 370 TFLOP/s. A chunk is not copied ahead of time, but
 // while the other block of the multiprocessor computes, so that the time is between the larger of
-// both and their sum, 1.7 ms.
+// both and their sum, 1.7 ms. A document that begins inside a chunk is a tile more: its operations
+// are those of the squares and warps that it has tokens in, beside a chunk's sums over memories.
 #pragma once
 
 #include "attention/primitives/cuda/slot_attention_fast.h"
@@ -41,18 +42,32 @@ struct BackwardArguments {
   Writes dq, dk, dv, dlogits;
   const uint8_t* query_mask;
   const uint8_t* key_mask;
+  const int32_t* segments;
+  const int32_t* spans;
+  int64_t walks;  // rows or spans
   SlotAttentionState<const float> in;
   const float *dkeys_out, *dvalues_out;
   float *dkeys_in, *dvalues_in, *dsums;
   SlotReading reading;
   // What the first walk leaves for the second: p and dr [B,T,H,N], r' / scale, m and h [B,T,H];
-  // of every chunk [B,H,chunks] the log masses before it [.,N] and the rows on which tiles begin,
+  // of every chunk [H,chunks] the log masses before it [.,N] and the rows on which tiles begin,
   // a bit each.
   Writes probabilities, dreads;
   Reads kept_probabilities, kept_dreads;  // the same
   float *shifts, *means, *entropies;
   double* chunk_masses;
   int64_t* chunk_tiles;
+
+  // Chunks of a head, of all walks; spans that begin inside a row have one more than it takes.
+  __host__ __device__ int64_t chunks(int64_t time) const {
+    return q.B * ((time + kChunk - 1) / kChunk) + walks;
+  }
+  // That which begins with `token`.
+  __device__ __forceinline__ int64_t chunk_number(const Walk& walk, int64_t time, int64_t head,
+                                                  int64_t token) const {
+    const int64_t before = walk.row * ((time + kChunk - 1) / kChunk) + walk.begin / kChunk;
+    return head * chunks(time) + before + walk.number + (token - walk.begin) / kChunk;
+  }
 };
 
 // For each width of keys and values.

@@ -25,7 +25,8 @@ struct Layout {
         shifts(arena.take<float>(kChunk)),
         means(arena.take<float>(kChunk)),
         entropies(arena.take<float>(kChunk)),
-        sums(arena.take<float>(size_t{kChunk / 16} * kSlots)) {}
+        sums(arena.take<float>(size_t{kChunk / 16} * kSlots)),
+        walk(arena.take<Walk>(1)) {}
   kernel_bf16 *q, *k, *v, *d_o;
   kernel_bf16* weights;              // logits, then w
   kernel_bf16 *to_keys, *to_values;  // dr and p, then X and Y
@@ -35,12 +36,16 @@ struct Layout {
   float* carried;                     // minus what (dr r + p u) / c of later tokens sums up to
   float *shifts, *means, *entropies;  // r' / scale, m and h of the tile's tokens
   float* sums;                        // of (dr r + p u) / c over each warp's tokens
+  Walk* walk;
 };
 
-// The log mass before row `until` of a chunk, where a tile begins, from that before the chunk.
+// The log mass that the tile which begins with row `until` of a chunk finds, from that before the
+// chunk.
 __device__ __forceinline__ double mass_before(int until, const kernel_bf16* logits, uint64_t tiles,
-                                              double mass) {
-  for (int row = 0; row < until;) {
+                                              const SegmentBits& segments, double mass) {
+  const int start = segments.start(until);
+  if (start >= 0) mass = static_cast<double>(kNothing);
+  for (int row = max(start, 0); row < until;) {
     const float reference = fmaxf(static_cast<float>(mass), load(logits + row * kSlotStride));
     float total = mass == static_cast<double>(kNothing)
                       ? 0.0f
@@ -99,8 +104,9 @@ __device__ __forceinline__ void pass_reads(const Layout<M>& shared, const TileRo
 // sums += own . G of every slot, of a warp's tokens.
 template <int M>
 __device__ __forceinline__ void add_memory(const kernel_bf16* own, const kernel_bf16* memory,
-                                           int warp, int lane, SlotRows& sums) {
+                                           const TileRows& tile, SlotRows& sums) {
   constexpr int kStride = M + kPadding;
+  const int warp = tile.warp, lane = tile.lane;
 #pragma unroll 1  // registers
   for (int i = 0; i < M; i += 16) {
     const LeftFragment left = load_left(own + warp * 16 * kStride + i, kStride, lane);
@@ -120,15 +126,16 @@ __device__ __forceinline__ void add_memory(const kernel_bf16* own, const kernel_
 template <int M>
 __device__ __forceinline__ void add_products(const kernel_bf16* own, const kernel_bf16* readers,
                                              const float* offsets, const kernel_bf16* passed,
-                                             int warp, int lane, SlotRows& sums) {
+                                             const TileRows& tile, SlotRows& sums) {
   constexpr int kStride = M + kPadding;
+  const int warp = tile.warp, lane = tile.lane;
   LeftFragment left[M / 16];
 #pragma unroll
   for (int i = 0; i < M / 16; ++i) {
     left[i] = load_left(own + warp * 16 * kStride + i * 16, kStride, lane);
   }
 #pragma unroll 1  // registers
-  for (int square = warp; square < kChunk / 16; ++square) {
+  for (int square = warp; square < tile.end_square(); ++square) {
     ResultFragment scores[2];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -155,14 +162,15 @@ __device__ __forceinline__ void add_products(const kernel_bf16* own, const kerne
 
 // The gradients of a warp's logits; of what comes after the tile they have that of G's rests.
 template <int M>
-__device__ __forceinline__ void logit_gradients(const Layout<M>& shared, int warp, int lane,
+__device__ __forceinline__ void logit_gradients(const Layout<M>& shared, const TileRows& tile,
                                                 SlotRows& gradients) {
-  add_memory<M>(shared.k, shared.keys, warp, lane, gradients);
-  add_products<M>(shared.k, shared.q, shared.shifts, shared.to_keys, warp, lane, gradients);
-  add_memory<M>(shared.v, shared.values, warp, lane, gradients);
-  add_products<M>(shared.v, shared.d_o, shared.means, shared.to_values, warp, lane, gradients);
+  const int warp = tile.warp, lane = tile.lane;
+  add_memory<M>(shared.k, shared.keys, tile, gradients);
+  add_products<M>(shared.k, shared.q, shared.shifts, shared.to_keys, tile, gradients);
+  add_memory<M>(shared.v, shared.values, tile, gradients);
+  add_products<M>(shared.v, shared.d_o, shared.means, shared.to_values, tile, gradients);
 #pragma unroll 1  // registers
-  for (int square = warp; square < kChunk / 16; ++square) {
+  for (int square = warp; square < tile.end_square(); ++square) {
     const LeftFragment left = ones_of<true>(square == warp, lane);
 #pragma unroll
     for (int j = 0; j < kSlots / 16; ++j) {
@@ -191,9 +199,10 @@ template <int M>
 __device__ __forceinline__ void gather_readers(const LeftFragment (&weights)[kSlots / 16],
                                                const kernel_bf16* passed,
                                                const kernel_bf16* readers,
-                                               const kernel_bf16* memory, int warp, int lane,
+                                               const kernel_bf16* memory, const TileRows& tile,
                                                ResultFragment (&sums)[M / 8]) {
   constexpr int kStride = M + kPadding;
+  const int warp = tile.warp, lane = tile.lane;
 #pragma unroll
   for (int j = 0; j < M / 8; ++j) sums[j] = {};
 #pragma unroll
@@ -207,7 +216,7 @@ __device__ __forceinline__ void gather_readers(const LeftFragment (&weights)[kSl
     }
   }
 #pragma unroll 1  // registers
-  for (int square = warp; square < kChunk / 16; ++square) {
+  for (int square = warp; square < tile.end_square(); ++square) {
     ResultFragment scores[2] = {};
 #pragma unroll
     for (int i = 0; i < kSlots / 16; ++i) {
@@ -234,9 +243,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
   const int head = static_cast<int>(blockIdx.x % heads);
-  const int64_t row = blockIdx.x / heads, number = blockIdx.x;
-  const int64_t time = max(a.q.T, a.k.T);
-  const int64_t chunks = (time + kChunk - 1) / kChunk;
+  const int64_t time = max(a.q.T, a.k.T), number = blockIdx.x;
+  const Walk& walk = begin_walk(shared.walk, a.spans, static_cast<int>(blockIdx.x) / heads, time);
 
   MemoryTile<M> keys, values;  // GK and GV
   keys.load(a.dkeys_out, number, slots, 0, static_cast<int>(a.k.K));
@@ -247,28 +255,34 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
   const auto start = [&](int slot) { return scales.start[slot]; };
   const auto inverse = [&](int slot) { return scales.inverse_total(slot); };
   AsyncCopies copies;
-  for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
-    const int64_t token = chunk * kChunk;
-    const auto tiles = static_cast<uint64_t>(a.chunk_tiles[number * chunks + chunk]);
-    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, row, token, head, 0});
-    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, row, token, head, 0});
-    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, row, token, head, 0});
-    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, row, token, head, 0});
-    TileRows tile{warp, lane, kChunk, kChunk};
+  const int last = (walk.end - walk.begin + kChunk - 1) / kChunk - 1;
+  for (int token = walk.begin + last * kChunk; token >= walk.begin; token -= kChunk) {
+    const int64_t chunk = a.chunk_number(walk, time, head, token);
+    const auto tiles = static_cast<uint64_t>(a.chunk_tiles[chunk]);
+    SegmentBits::publish<FourWarps>(
+        scales.begins,
+        thread < kChunk && begins_segment(a.segments, walk.row, time, token + thread));
+    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, walk.row, token, head, 0});
+    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, walk.row, token, head, 0});
+    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, walk.row, token, head, 0});
+    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, walk.row, token, head, 0});
+    TileRows tile{warp, lane, 0, walk.rows(token)};
+    tile.begin = tile.end;
     for (; tile.end > 0; tile.end = tile.begin) {
       do {
         --tile.begin;
       } while ((tiles >> tile.begin & 1) == 0);
       // A tile leaves nothing of these to the one before it in the chunk.
-      const uint32_t logit_counts =
-          begin_rows<kSlots>(copies, shared.weights, {a.logits, a.key_mask, row, token, head, 0});
-      begin_rows<kSlots>(copies, shared.to_keys, {a.kept_dreads, nullptr, row, token, head, 0});
+      const uint32_t logit_counts = begin_rows<kSlots>(
+          copies, shared.weights, {a.logits, a.key_mask, walk.row, token, head, 0});
+      begin_rows<kSlots>(copies, shared.to_keys,
+                         {a.kept_dreads, nullptr, walk.row, token, head, 0});
       begin_rows<kSlots>(copies, shared.to_values,
-                         {a.kept_probabilities, nullptr, row, token, head, 0});
+                         {a.kept_probabilities, nullptr, walk.row, token, head, 0});
       copies.commit();
       if (thread < kChunk) {
-        const bool inside = tile.begin <= thread && thread < tile.end && token + thread < time;
-        const int64_t at = (row * time + token + thread) * heads + head;
+        const bool inside = tile.begin <= thread && thread < tile.end;
+        const int64_t at = (walk.row * time + token + thread) * heads + head;
         shared.shifts[thread] = inside ? a.shifts[at] : 0.0f;
         shared.means[thread] = inside ? a.means[at] : 0.0f;
         shared.entropies[thread] = inside ? a.entropies[at] : 0.0f;
@@ -277,18 +291,20 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
       exclude_logits(shared.weights, logit_counts);
       __syncthreads();  // the tile is there
       if (thread < kSlots) {
-        const double mass = thread < slots
-                                ? a.chunk_masses[(number * chunks + chunk) * slots + thread]
-                                : static_cast<double>(kNothing);
-        scales.log_mass[thread] = mass_before(tile.begin, shared.weights + thread, tiles, mass);
-        scales.set_reference(thread, load(shared.weights + tile.begin * kSlotStride + thread));
+        SegmentBits segments;
+        segments.load(scales.begins);
+        const double mass =
+            thread < slots ? a.chunk_masses[chunk * slots + thread] : static_cast<double>(kNothing);
+        scales.set_reference(
+            thread, mass_before(tile.begin, shared.weights + thread, tiles, segments, mass),
+            load(shared.weights + tile.begin * kSlotStride + thread));
       }
       __syncthreads();  // so are references
       write_weights(shared.weights, shared.weights, scales.reference, tile.begin, tile.end);
       __syncthreads();  // so are weights
-      {
+      if (tile.has_any()) {
         SlotRows masses;
-        sum_weights(shared.weights, scales, warp, lane, masses);
+        sum_weights(shared.weights, scales, tile, masses);
         pass_reads(shared, tile, a.reading.scale, masses);
       }
       __syncthreads();  // so are totals, X and Y
@@ -299,46 +315,51 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
       if (thread < kSlots) shared.carried[thread] *= inverse(thread);
       __syncthreads();  // so are the rests of what later tokens say, which logits cannot do without
       SlotRows dlogits;
+      if (tile.has_any()) {
 #pragma unroll
-      for (int j = 0; j < kSlots / 8; ++j) {
+        for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          dlogits.parts[j].values[i] = shared.carried[slot_of(j, i, lane)];
+          for (int i = 0; i < 4; ++i) {
+            dlogits.parts[j].values[i] = shared.carried[slot_of(j, i, lane)];
+          }
         }
+        add_memory<M>(shared.k, shared.keys, tile, dlogits);
+        add_memory<M>(shared.v, shared.values, tile, dlogits);
       }
-      add_memory<M>(shared.k, shared.keys, warp, lane, dlogits);
-      add_memory<M>(shared.v, shared.values, warp, lane, dlogits);
       __syncthreads();  // nobody reads the rests any more
       keys.publish(shared.keys);
       values.publish(shared.values);
       __syncthreads();  // what later tokens say is there; a warp alone reads its weights from now
                         // on
 
-      LeftFragment weights[kSlots / 16];
+      if (tile.has_any()) {
+        LeftFragment weights[kSlots / 16];
 #pragma unroll
-      for (int i = 0; i < kSlots / 16; ++i) {
-        weights[i] =
-            load_left(shared.weights + warp * 16 * kSlotStride + i * 16, kSlotStride, lane);
+        for (int i = 0; i < kSlots / 16; ++i) {
+          weights[i] =
+              load_left(shared.weights + warp * 16 * kSlotStride + i * 16, kSlotStride, lane);
+        }
+        logit_gradients(shared, tile, dlogits);
+        store_tile_rows<kSlots>(dlogits.parts, shared.weights, kSlotStride, tile,
+                                {a.dlogits, a.key_mask, walk.row, token, head, 0});
+        // Of the tile, a warp alone reads its keys and values.
+        ResultFragment sums[M / 8];
+        gather_readers<M>(weights, shared.to_values, shared.d_o, shared.values, tile, sums);
+        store_tile_rows<M>(sums, shared.v, M + kPadding, tile,
+                           {a.dv, a.key_mask, walk.row, token, head, 0});
+        gather_readers<M>(weights, shared.to_keys, shared.q, shared.keys, tile, sums);
+        store_tile_rows<M>(sums, shared.k, M + kPadding, tile,
+                           {a.dk, a.key_mask, walk.row, token, head, 0});
       }
-      logit_gradients(shared, warp, lane, dlogits);
-      store_tile_rows<kSlots>(dlogits.parts, shared.weights, kSlotStride, tile,
-                              {a.dlogits, a.key_mask, row, token, head, 0});
-      // Of the tile, a warp alone reads its keys and values.
-      ResultFragment sums[M / 8];
-      gather_readers<M>(weights, shared.to_values, shared.d_o, shared.values, warp, lane, sums);
-      store_tile_rows<M>(sums, shared.v, M + kPadding, tile,
-                         {a.dv, a.key_mask, row, token, head, 0});
-      gather_readers<M>(weights, shared.to_keys, shared.q, shared.keys, warp, lane, sums);
-      store_tile_rows<M>(sums, shared.k, M + kPadding, tile,
-                         {a.dk, a.key_mask, row, token, head, 0});
-      keys.add(shared.to_keys, shared.q);
+      keys.add(shared.to_keys, shared.q, tile);
       keys.scale(start);
-      values.add(shared.to_values, shared.d_o);
+      values.add(shared.to_values, shared.d_o, tile);
       values.scale(start);
       __syncthreads();  // nobody reads the tile any more
       if (thread < kSlots) {
         float left = shared.carried[thread];
-        for (int of = 0; of < kChunk / 16; ++of) left -= shared.sums[of * kSlots + thread];
+        for (int of = tile.first_square(); of < tile.end_square(); ++of)
+          left -= shared.sums[of * kSlots + thread];
         shared.carried[thread] = left * start(thread);
       }
     }
@@ -350,7 +371,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
 
 template <int M>
 void run(const BackwardArguments& arguments) {
-  launch({"slot_attention_fast_keys", blocks_for(arguments.q.B * arguments.q.H, 1), kTileThreads,
+  launch({"slot_attention_fast_keys", blocks_for(arguments.walks * arguments.q.H, 1), kTileThreads,
           shared_bytes<Layout<M>>()},
          slot_attention_fast_keys<M>, arguments);
 }

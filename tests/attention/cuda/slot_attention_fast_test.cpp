@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 
 #include "attention/primitives/cuda/slot_attention_path.h"
 #include "attention/primitives/slot_attention.h"
@@ -24,7 +25,8 @@ struct Setting {
   int64_t B, T, H, N, K, V;
   bool state = false, masks = false, mask_empty = true;
   double scale = 0.4;
-  int64_t readers = 0;  // of a finished memory; 0: causal
+  int64_t readers = 0;                 // of a finished memory; 0: causal
+  std::vector<int64_t> segments = {};  // where they begin in every row, and in row 1 a token later
 };
 
 // Row 0 lacks its first tokens and then every fifth, the last row its end.
@@ -35,6 +37,22 @@ std::vector<uint8_t> mask_of(int64_t rows, int64_t length) {
     mask[static_cast<size_t>((rows - 1) * length + t)] = t < length / 2 ? 1 : 0;
   }
   return mask;
+}
+
+std::vector<int64_t> every_token(int64_t count) {
+  std::vector<int64_t> begins(static_cast<size_t>(count));
+  std::iota(begins.begin(), begins.end(), int64_t{0});
+  return begins;
+}
+
+Tensor segment_ids(const Setting& s) {
+  std::vector<int32_t> ids(static_cast<size_t>(s.B * s.T), 7);
+  for (int64_t i = 0; i < s.B * s.T; ++i) {
+    for (const int64_t begin : s.segments) {
+      if (i % s.T >= begin + i / s.T) ids[static_cast<size_t>(i)] = static_cast<int32_t>(begin);
+    }
+  }
+  return Tensor::from(ids, {s.B, s.T});
 }
 
 // q, k, v, logits, keys, values and mass in f64, as bf16 and f32 hold the first six.
@@ -81,6 +99,7 @@ std::vector<Tensor> run(const Setting& s, const std::vector<Tensor>& tensors, De
   SlotAttentionContext context;
   context.options.scale = s.scale;
   context.options.mask_empty = s.mask_empty;
+  if (!s.segments.empty()) context.segments = segment_ids(s).to(device);
   if (!mask.empty()) {
     context.key_mask = Tensor::from(mask, {s.B, s.T}, device);
     if (s.readers == 0 || s.readers == s.T) context.query_mask = context.key_mask;
@@ -179,6 +198,27 @@ TEST(CudaSlotAttentionFast, FinishedMemoriesAreWrittenAndRead) {
   for (const Setting& s : settings) {
     std::vector<Tensor> in = inputs_of(s);
     for (int64_t t = 0; t < s.T; ++t) in[3].data<double>()[t * s.H * s.N] += t == 50 ? 90 : 0;
+    in[3] = in[3].to(DType::bf16).to(DType::f64);
+    const std::vector<uint8_t> mask = s.masks ? mask_of(s.B, s.T) : std::vector<uint8_t>();
+    expect_what_the_cpu_computes(s, in, mask);
+  }
+}
+
+// Packed documents: boundaries at the edges of chunks and inside, documents of one token and of
+// several chunks.
+TEST(CudaSlotAttentionFast, DocumentsSeeOnlyThemselves) {
+  const std::vector<int64_t> begins{40, 41, 42, 64, 66, 135};
+  const std::vector<Setting> settings{
+      {"causal", 2, 140, 1, 8, 16, 16, true, true, true, 0.4, 0, begins},
+      {"every token its own", 1, 18, 1, 8, 16, 16, false, false, true, 0.4, 0, every_token(18)},
+      {"wider", 1, 100, 2, 40, 40, 72, false, false, false, 0.2, 0, {50, 64}},
+      {"noncausal", 2, 140, 1, 16, 16, 16, false, true, true, 0.4, 140, begins},
+      {"noncausal, wider", 1, 100, 2, 24, 64, 24, false, false, false, 0.2, 100, {3, 64}},
+  };
+  for (const Setting& s : settings) {
+    std::vector<Tensor> in = inputs_of(s);
+    // Weights of one document are nothing beside those of another.
+    for (int64_t t = 20; t < s.T; ++t) in[3].data<double>()[t * s.H * s.N] += t < 64 ? 90 : -60;
     in[3] = in[3].to(DType::bf16).to(DType::f64);
     const std::vector<uint8_t> mask = s.masks ? mask_of(s.B, s.T) : std::vector<uint8_t>();
     expect_what_the_cpu_computes(s, in, mask);
@@ -321,10 +361,6 @@ TEST(CudaSlotAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   context = {};
   context.options.dropout = 0.1;
   EXPECT_EQ(why(usual, context), "dropout of slots");
-  context = {};
-  context.segments = Tensor::zeros({1, 16}, DType::i32, kGpu);
-  EXPECT_EQ(why(usual, context), "segments");
-
   EXPECT_TRUE(cuda::slot_attention_is_fast({}, usual));
   EXPECT_FALSE(cuda::slot_attention_is_fast(context, usual));
   EXPECT_FALSE(cuda::slot_attention_is_fast({}, tensors_of(15, 8, 16, 16)));
@@ -349,9 +385,9 @@ TEST(CudaSlotAttentionFast, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
   EXPECT_NE(refusal([&] {
               const Variable x(tensors_of(16, 8, 16, 16).q);
               SlotAttentionContext context;
-              context.segments = Tensor::zeros({1, 16}, DType::i32, kGpu);
+              context.options.dropout = 0.1;
               slot_attention_memory({{}, x, x, x}, context);
-            }).find("do not cover segments"),
+            }).find("do not cover dropout of slots"),
             std::string::npos);
   const Variable wide = causal(16, 72);
   EXPECT_NE(refusal([&] {
