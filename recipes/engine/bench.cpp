@@ -100,9 +100,14 @@ std::vector<const Mechanism*> chosen_mechanisms(const AttentionBenchOptions& opt
 
 // The form in which a mechanism is measured; none when it is left out.
 std::optional<Form> form_of(const Mechanism& mechanism, const AttentionBenchOptions& options) {
-  if (mechanism.traits.has(options.form)) return options.form;
+  const auto measured = [&](Form form) {
+    return mechanism.traits.has(form) &&
+           (!options.linear ||
+            stated_growth(mechanism.traits_of(parameters_of(options)), form).power == 1);
+  };
+  if (measured(options.form)) return options.form;
   const Form other = options.form == Form::causal ? Form::noncausal : Form::causal;
-  if (options.all && mechanism.traits.has(other)) return other;
+  if ((options.all || options.linear) && measured(other)) return other;
   return std::nullopt;
 }
 
@@ -163,14 +168,13 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   };
   const MixerCost cost = mixer->cost({options.batch, length, 0, dtype});
   result.multiply_adds = attention != nullptr ? cost.mixing : cost.multiply_adds();
-  result.forward_ms = 1e3 * median_seconds(device, options.runs, [&] {
-                        const NoGrad off;
-                        run();
-                      });
+  result.forward = time_runs(device, options.runs, [&] {
+    const NoGrad off;
+    run();
+  });
   reset_peak_memory(device);
   const size_t held = allocated_bytes(device);
-  result.forward_backward_ms =
-      1e3 * median_seconds(device, options.runs, [&] { backward({run()}, {seed}); });
+  result.forward_backward = time_runs(device, options.runs, [&] { backward({run()}, {seed}); });
   result.peak_bytes = peak_allocated_bytes(device) - held;
   return result;
 }
@@ -270,9 +274,9 @@ std::vector<AttentionGrowth> attention_growth(const std::vector<AttentionBench>&
     AttentionGrowth& entry = growth.emplace_back();
     entry.mechanism = name;
     entry.form = own.front()->form;
-    entry.forward = exponent_of(own, [](const AttentionBench& p) { return p.forward_ms; });
+    entry.forward = exponent_of(own, [](const AttentionBench& p) { return p.forward.least; });
     entry.forward_backward =
-        exponent_of(own, [](const AttentionBench& p) { return p.forward_backward_ms; });
+        exponent_of(own, [](const AttentionBench& p) { return p.forward_backward.least; });
     entry.memory =
         exponent_of(own, [](const AttentionBench& p) { return static_cast<double>(p.peak_bytes); });
     entry.stated = own.front()->growth;

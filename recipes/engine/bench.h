@@ -8,6 +8,7 @@
 #include "attention/growth.h"
 #include "core/json.h"
 #include "layers/token_mixer.h"
+#include "recipes/engine/bench_timing.h"
 #include "recipes/engine/recipe.h"
 
 namespace linnet {
@@ -43,19 +44,21 @@ struct AttentionBench {
   std::string mechanism;
   Form form = Form::causal;
   int64_t batch = 0, length = 0, heads = 0, width = 0;
-  double multiply_adds = 0;        // of one forward pass, as the mechanism declares
-  double forward_ms = 0;           // median
-  double forward_backward_ms = 0;  // median
+  double multiply_adds = 0;  // of one forward pass, as the mechanism declares
+  RunTime forward = {}, forward_backward = {};
   size_t peak_bytes = 0;
   StatedGrowth growth = {};  // by the traits, for this form and these parameters
   // Two operations a multiply-add.
-  double forward_gflop_per_s() const { return 2e-6 * multiply_adds / forward_ms; }
+  double forward_gflop_per_s() const { return 2e-6 * multiply_adds / forward.median; }
 };
 
 struct AttentionBenchOptions {
   std::vector<std::string> mechanisms;  // empty: those that have the form
   Form form = Form::causal;
-  bool all = false;    // also those that lack the form, in the other of causal and noncausal
+  bool all = false;  // also those that lack the form, in the other of causal and noncausal
+  // Of those that declare work of T or T ln T: in the form where they do so there, else in the
+  // other.
+  bool linear = false;
   bool cudnn = false;  // also soft-max attention by cuDNN, after the mechanisms
   std::vector<int64_t> lengths{4096};
   int64_t batch = 1, heads = 4, head_width = 64;
@@ -79,7 +82,7 @@ std::vector<AttentionBench> bench_attention(
 bool declares_linear_work(const AttentionBenchOptions& options);
 
 // With which power of the length T a mechanism's figures grow: the slope of the line through their
-// logarithms, by least squares.
+// logarithms, by least squares; of times through the least ones.
 struct AttentionGrowth {
   std::string mechanism;
   Form form = Form::causal;

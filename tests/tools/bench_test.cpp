@@ -2,6 +2,7 @@
 #include "recipes/engine/bench.h"
 
 #include <cmath>
+#include <map>
 
 #include "attention/registry.h"
 #include "core/json.h"
@@ -34,6 +35,31 @@ TEST_F(BenchCli, AllMechanismsAreMeasuredInAFormThatTheyHave) {
   }
   EXPECT_EQ(result.at("growth").size(), 0U);
   expect_error({"bench", "attention", "--all", "linear"}, 2, "name none beside it");
+}
+
+TEST_F(BenchCli, LinearMechanismsAreMeasuredInAFormWhereTheyAreLinear) {
+  const Outcome outcome =
+      linnet({"bench", "attention", "--linear", "--lengths", "16", "--runs", "1", "--heads", "1",
+              "--threads", "1", "--device", "cpu", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  std::map<std::string, std::string> forms;
+  const JsonValue result = parse_json(outcome.out, "stdout");
+  for (const JsonValue& point : result.at("points").elements()) {
+    forms[point.at("mechanism").text()] = point.at("form").text();
+  }
+  for (const Mechanism& mechanism : mechanisms()) {
+    std::string expected;
+    for (const Form form : {Form::noncausal, Form::causal}) {
+      const bool linear =
+          mechanism.traits.has(form) && stated_growth(mechanism.traits, form).power == 1;
+      if (linear) expected = name_of(form);
+    }
+    EXPECT_EQ(forms[mechanism.name], expected) << mechanism.name;
+  }
+  EXPECT_EQ(forms["longshort"], "noncausal");
+  EXPECT_EQ(forms["softmax"], "");
+  expect_error({"bench", "attention", "--linear", "local"}, 2,
+               "--linear measures those that declare linear work; name none beside it");
 }
 
 TEST_F(BenchCli, GrowthIsPrintedAndLimited) {
@@ -147,7 +173,7 @@ AttentionBench point_of(const std::string& mechanism, Form form, int64_t length,
   point.mechanism = mechanism;
   point.form = form;
   point.length = length;
-  point.forward_ms = point.forward_backward_ms = ms;
+  point.forward.least = point.forward_backward.least = ms;
   point.peak_bytes = static_cast<size_t>(length);
   point.growth = stated_growth(find_mechanism(mechanism).traits, form);
   return point;
@@ -180,7 +206,7 @@ TEST(AttentionGrowth, IsTheSlopeOfTheLogarithms) {
     for (const int64_t length : {512, 1024, 4096}) {
       const auto T = static_cast<double>(length);
       AttentionBench& point = points.emplace_back(point_of(name, Form::causal, length, 3 * T));
-      point.forward_backward_ms = 0.5 * T * T;
+      point.forward_backward.least = 0.5 * T * T;
       point.peak_bytes = static_cast<size_t>(length * length * length);
     }
   }

@@ -275,6 +275,30 @@ TEST(Scripts, GpuBenchSaysWhatItHadNoTimeFor) {
   EXPECT_EQ(gpu_bench("", "cannot be used: there is no NVIDIA driver").code, 2);
 }
 
+// tools/test_costs over a stand-in for ctest that lists one test, which runs `command`.
+Outcome test_costs(const std::string& command, const std::string& limit) {
+  return run(
+      "bin=$(mktemp -d); cat > $bin/ctest <<'STOP'\n#!/bin/sh\n"
+      "cat <<'JSON'\n{\"tests\": [{\"name\": \"Subject\", \"command\": [\"sh\", \"-c\", \"" +
+      command +
+      "\"], \"properties\": [{\"name\": \"ENVIRONMENT\", \"value\": [\"COST=1\"]}]}]}\nJSON\n"
+      "STOP\nchmod +x $bin/ctest; PATH=$bin:$PATH tools/test_costs $bin --limit " +
+      limit + "; code=$?; rm -rf $bin; exit $code");
+}
+
+TEST(Scripts, TestCostsAreProcessorTime) {
+  if (run("command -v python3").code != 0) GTEST_SKIP() << "python3 is not installed";
+  const Outcome waits = test_costs("test $COST = 1 && sleep 0.3", "0.2");
+  EXPECT_EQ(waits.code, 0) << waits.output;
+  EXPECT_THAT(waits.output, ::testing::HasSubstr("  Subject\n1 tests, 0.0 processor seconds"));
+  const Outcome works = test_costs("i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done", "0");
+  EXPECT_EQ(works.code, 1);
+  EXPECT_THAT(works.output, ::testing::HasSubstr("more than 0 s: Subject\n"));
+  const Outcome fails = test_costs("exit 3", "9");
+  EXPECT_EQ(fails.code, 1);
+  EXPECT_THAT(fails.output, ::testing::HasSubstr("failed: Subject\n"));
+}
+
 // What ptxas says of one kernel, under a folder that stands for a build.
 TEST(Scripts, SpillsMustBeListed) {
   const auto check = [](int stores, int loads, const std::string& kernel = "_ZN6linnet6kernelEv") {

@@ -76,10 +76,12 @@ JsonValue point_json(const AttentionBench& point) {
       .set("length", point.length)
       .set("heads", point.heads)
       .set("head_width", point.width)
-      .set("forward_ms", point.forward_ms)
+      .set("forward_ms", point.forward.median)
+      .set("least_forward_ms", point.forward.least)
       .set("multiply_adds", point.multiply_adds)
       .set("forward_gflop_per_s", point.forward_gflop_per_s())
-      .set("forward_backward_ms", point.forward_backward_ms)
+      .set("forward_backward_ms", point.forward_backward.median)
+      .set("least_forward_backward_ms", point.forward_backward.least)
       .set("peak_bytes", point.peak_bytes);
 }
 
@@ -103,9 +105,9 @@ void print_heading() {
 void print_point(const AttentionBench& point) {
   std::cout << std::left << std::setw(18) << point.mechanism << std::setw(11) << name_of(point.form)
             << std::right << std::setw(8) << point.length << std::fixed << std::setprecision(2)
-            << std::setw(14) << point.forward_ms << std::setprecision(1) << std::setw(10)
+            << std::setw(14) << point.forward.median << std::setprecision(1) << std::setw(10)
             << point.forward_gflop_per_s() << std::setprecision(2) << std::setw(14)
-            << point.forward_backward_ms << std::setw(12)
+            << point.forward_backward.median << std::setw(12)
             << static_cast<double>(point.peak_bytes) / kMiB << std::endl;
 }
 
@@ -126,8 +128,10 @@ void print_growth(const std::vector<AttentionGrowth>& growth) {
 
 int bench_attention_command(const AttentionBenchOptions& options,
                             const std::optional<double>& max_growth, bool json) {
-  require_usage(!options.all || options.mechanisms.empty(),
-                "--all measures every mechanism; name none beside it");
+  require_usage(!(options.all || options.linear) || options.mechanisms.empty(),
+                options.linear ? "--linear measures those that declare linear work"
+                               : "--all measures every mechanism",
+                "; name none beside it");
   require_usage(!max_growth || std::set(options.lengths.begin(), options.lengths.end()).size() > 1,
                 "--max-growth needs two lengths or more, e.g. --lengths 2048,32768");
   require_usage(!max_growth || declares_linear_work(options),
@@ -192,6 +196,8 @@ void add_bench(CLI::App& app, Command& chosen) {
                         "which ones (default: all that have the form)");
   attention->add_flag("--all", options->all,
                       "all; those that lack the form in the other of causal and noncausal");
+  attention->add_flag("--linear", options->linear,
+                      "those that declare linear work, in the form or else in the other");
   attention->add_flag("--cudnn", options->cudnn,
                       "also soft-max attention by cuDNN, after comparing it with linnet's: for a "
                       "CUDA device and bf16");
@@ -206,7 +212,8 @@ void add_bench(CLI::App& app, Command& chosen) {
       ->capture_default_str();
   attention
       ->add_option("--runs", options->runs,
-                   "timed runs at most, of which the median counts; fewer where they take seconds")
+                   "timed runs at most, of which the median is printed; fewer where they take "
+                   "seconds")
       ->capture_default_str()
       ->check(at_least(1));
   auto dtype = std::make_shared<std::string>("f32");
@@ -224,9 +231,10 @@ void add_bench(CLI::App& app, Command& chosen) {
       "fail when a mechanism that declares linear work takes time that grows with "
       "a larger power of the length, e.g. 1.1 (work of T ln T: by 0.1 more than that)");
   attention->footer(
-      "Whether linear mechanisms are linear, on a machine with nothing else to do:\n"
-      "  linnet bench attention --all --device cpu --lengths 2048,4096,8192,16384,32768 "
-      "--max-growth 1.1");
+      "Growth is that of the least times: on a CPU, of those for which one thread computed, which\n"
+      "other programs change little. Whether linear mechanisms are linear:\n"
+      "  linnet bench attention --linear --device cpu --threads 1 --runs 15 \\\n"
+      "    --lengths 2048,4096,8192,16384,32768 --max-growth 1.1");
   add_device_option(*attention, *device);
   attention->add_flag("--json", *json, "one JSON object on stdout");
   add_plugin_option(*attention);

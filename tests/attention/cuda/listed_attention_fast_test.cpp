@@ -10,6 +10,7 @@
 #include "core/kernel_choice.h"
 #include "core/log.h"
 #include "tests/attention/listed_attention_case.h"
+#include "tests/attention/made_mixer.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {
@@ -220,6 +221,44 @@ TEST(CudaListedAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
   for (int64_t part = 0; part < 3; ++part) {
     const Tensor gradient = dense[static_cast<size_t>(part)].grad().to(Device{});
     EXPECT_TRUE(test::same_bits(part_of(dfused, part), gradient)) << part;
+  }
+}
+
+TEST(CudaListedAttentionFast, MechanismsTakeIt) {
+  constexpr int64_t T = 100, H = 2, K = 16;
+  MixerOptions options;
+  options.form = Form::noncausal;
+  options.width = H * K;
+  options.heads = H;
+  options.max_length = T;
+  std::vector<uint8_t> valid(T, 1);
+  valid[3] = valid[T - 1] = 0;
+  for (const auto& [mechanism, parameters] :
+       {std::pair{"bigbird", "{block: 16, random: 0}"},
+        std::pair{"sparse_fixed", "{block: 9, columns: 2}"}}) {
+    const auto run = [&, mechanism = mechanism, parameters = parameters](DType dtype,
+                                                                         Device device) {
+      const test::MadeMixer mixer(mechanism, parameters, options, dtype, device);
+      std::vector<Variable> x;
+      for (const char* name : {"q", "k", "v"}) {
+        x.emplace_back(random_tensor({1, T, H, K}, name).to(DType::bf16).to(dtype).to(device),
+                       true);
+      }
+      MixerContext context;
+      context.key_mask = Tensor::from(valid, {1, T}).to(device);
+      const Variable y = mixer.mix(x[0], x[1], x[2], context).y;
+      backward({y}, {random_tensor(y.shape(), "dy").to(DType::bf16).to(dtype).to(device)});
+      std::vector<Tensor> found{y.value().to(Device{})};
+      for (const Variable& input : x) found.push_back(input.grad().to(Device{}));
+      return found;
+    };
+    const std::vector<Tensor> expected = run(DType::f64, Device{});
+    const UseKernels use(KernelChoice::tensor_cores, kGpu);
+    const std::vector<Tensor> got = run(DType::bf16, kGpu);
+    for (size_t i = 0; i < got.size(); ++i) {
+      SCOPED_TRACE(std::string(mechanism) + ", result " + std::to_string(i));
+      EXPECT_CLOSE(got[i], expected[i], 1e-2);
+    }
   }
 }
 
