@@ -60,19 +60,24 @@ def carried(per_chunk):
     return (wide.cumsum(2) - wide).to(per_chunk.dtype)
 
 
-def linear_core(q, k, v):
+def linear_core(q, k, v, normalized=True):
     """phi(q), phi(k) [B, H, T, F]: sum_{j<=i} (q_i k_j) v_j / sum_{j<=i} q_i k_j, by chunks."""
     q, k, v = chunks(q), chunks(k), chunks(v)
     scores = (q @ k.transpose(-1, -2)).tril()
-    state = carried(k.transpose(-1, -2) @ v)
+    top = scores @ v + q @ carried(k.transpose(-1, -2) @ v)
+    if not normalized:
+        return top.flatten(2, 3)
     keys = carried(k.sum(-2, keepdim=True))
-    top = scores @ v + q @ state
     bottom = scores.sum(-1, keepdim=True) + (q * keys).sum(-1, keepdim=True)
     return (top / (bottom + 1e-6)).flatten(2, 3)
 
 
 def linear_attention(q, k, v, extra):
     return linear_core(F.elu(q) + 1, F.elu(k) + 1, v)
+
+
+def linear_unnormalized_attention(q, k, v, extra):
+    return linear_core(F.elu(q) + 1, F.elu(k) + 1, v, normalized=False)
 
 
 def cosformer_attention(q, k, v, extra):
@@ -128,6 +133,7 @@ def lavo_attention(q, k, v, extra):
 MECHANISMS = {
     "softmax": softmax_attention,
     "linear": linear_attention,
+    "linear_unnormalized": linear_unnormalized_attention,
     "cosformer": cosformer_attention,
     "abc_mlp": abc_attention,
     "lavo": lavo_attention,
