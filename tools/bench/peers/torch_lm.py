@@ -246,20 +246,28 @@ def bench_operation(args, name):
     q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
     rows = torch.linalg.qr(torch.randn(args.op_heads, per_head, args.rank))[0].transpose(-1, -2)
     extra = {
-        "slots": torch.randn(*shape[:3], args.slots, requires_grad=True),
         "basis": rows.contiguous().requires_grad_(),
         "bias": torch.zeros(args.op_heads, 2 * args.window - 1, requires_grad=True),
     }
     cotangent = torch.randn(shape)
+    inputs = [q, k, v, *extra.values()]
+    if name == "abc_mlp":  # the control reads the whole token, as part of the mechanism
+        x = torch.randn(1, args.op_length, args.width, requires_grad=True)
+        control = torch.randn(args.op_heads * args.slots, args.width) * args.width**-0.5
+        inputs += [x, control.requires_grad_()]
+
+    def operation():
+        if name == "abc_mlp":
+            logits = F.linear(x, control).reshape(1, args.op_length, args.op_heads, args.slots)
+            extra["slots"] = logits.transpose(1, 2)
+        return MECHANISMS[name](q, k, v, extra)
 
     def forward():
         with torch.no_grad():
-            MECHANISMS[name](q, k, v, extra)
-
-    inputs = [q, k, v] + [x for x in extra.values() if torch.is_tensor(x)]
+            operation()
 
     def both():  # gradients are written, not added to earlier ones, as linnet's are
-        y = MECHANISMS[name](q, k, v, extra)
+        y = operation()
         torch.autograd.grad(y, inputs, cotangent, allow_unused=True)
 
     seconds_of(both, args.warmup)
@@ -328,7 +336,7 @@ def parse_arguments():
     parser.add_argument("--dtype", default="f32", choices=["f32", "bf16"], help="bf16: autocast")
     for name, value in {
         "layers": 4, "width": 256, "heads": 4, "ffn": 1024, "context": 1024, "batch": 8,
-        "vocabulary": 256, "window": 16, "rank": 64, "slots": 64,
+        "vocabulary": 256, "window": 16, "rank": 64, "slots": 32,
         "op-length": 4096, "op-heads": 4, "op-repeats": 10,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=value)
