@@ -42,15 +42,36 @@ void affine(const Tensor& x, const Tensor& weight, const Tensor& bias, Activatio
   }
 }
 
-}  // namespace
+// The gradients of the weight, input number `weight`, and of the bias, the next one, of
+// x w^T + bias, from that of the result.
+void parameter_gradients(Gradients& gradients, size_t weight, const Tensor& dy, const Tensor& x) {
+  const GradientTarget db = gradients.target(weight + 1);
+  const bool accumulate = db.mode == GradientWrite::accumulate;
+  if (db.mode == GradientWrite::ignore) return gemm_gradient(gradients, weight, dy, true, x, false);
+  const GradientTarget dw = gradients.target(weight);
+  if (dw.mode == GradientWrite::ignore) return sum_rows(dy, db.buffer, accumulate);
+  gemm_row_sums(dy, x, dw.buffer, dw.mode == GradientWrite::accumulate ? 1 : 0, db.buffer,
+                accumulate);
+}
 
-Variable linear(const Variable& x, const Variable& weight, const Variable& bias,
-                Activation activation) {
+// An empty result of x w^T.
+Tensor result_of(const Variable& x, const Variable& weight) {
   require(weight.shape().rank() == 2 && x.size(-1) == weight.size(1), "linear: x ", x.shape(),
           " does not fit weight ", weight.shape(), " (out, in)");
   std::vector<int64_t> sizes = x.shape().sizes();
   sizes.back() = weight.size(0);
-  const Tensor y = Tensor::empty(Shape(sizes), x.dtype(), x.value().device());
+  return Tensor::empty(Shape(sizes), x.dtype(), x.value().device());
+}
+
+Tensor value_or_none(const Variable& x) {
+  return x.defined() ? x.value() : Tensor();
+}
+
+}  // namespace
+
+Variable linear(const Variable& x, const Variable& weight, const Variable& bias,
+                Activation activation) {
+  const Tensor y = result_of(x, weight);
   struct Saved {
     Tensor x, weight, before_activation;
   } saved;
@@ -60,8 +81,7 @@ Variable linear(const Variable& x, const Variable& weight, const Variable& bias,
       saved.before_activation = Tensor::empty(y.shape(), y.dtype(), y.device());
     }
   }
-  affine(x.value(), weight.value(), bias.defined() ? bias.value() : Tensor(), activation,
-         saved.before_activation, y);
+  affine(x.value(), weight.value(), value_or_none(bias), activation, saved.before_activation, y);
   return record("linear", y, {x, weight, bias}, [saved, activation](Gradients& gradients) {
     Tensor dy = gradients.output();
     if (activation != Activation::none) {
@@ -70,17 +90,37 @@ Variable linear(const Variable& x, const Variable& weight, const Variable& bias,
       dy = before;
     }
     gemm_gradient(gradients, 0, dy, false, saved.weight, false);
-    const GradientTarget db = gradients.target(2);
-    const bool accumulate = db.mode == GradientWrite::accumulate;
-    if (db.mode == GradientWrite::ignore) {
-      gemm_gradient(gradients, 1, dy, true, saved.x, false);
-    } else if (const GradientTarget dw = gradients.target(1); dw.mode == GradientWrite::ignore) {
-      sum_rows(dy, db.buffer, accumulate);
-    } else {
-      gemm_row_sums(dy, saved.x, dw.buffer, dw.mode == GradientWrite::accumulate ? 1 : 0, db.buffer,
-                    accumulate);
-    }
+    parameter_gradients(gradients, 1, dy, saved.x);
   });
+}
+
+Variable gelu_tanh_feed_forward(const Variable& x, const Variable& in_weight,
+                                const Variable& in_bias, const Variable& out_weight,
+                                const Variable& out_bias) {
+  constexpr Activation kGelu = Activation::gelu_tanh;
+  const std::vector<Variable> inputs{x, in_weight, in_bias, out_weight, out_bias};
+  if (!needs_grad(inputs)) {
+    return linear(linear(x, in_weight, in_bias, kGelu), out_weight, out_bias);
+  }
+  const Tensor before = result_of(x, in_weight);
+  const Variable hidden(Tensor::empty(before.shape(), before.dtype(), before.device()));
+  affine(x.value(), in_weight.value(), value_or_none(in_bias), kGelu, before, hidden.value());
+  const Tensor y = result_of(hidden, out_weight);
+  affine(hidden.value(), out_weight.value(), value_or_none(out_bias), Activation::none, {}, y);
+  return record(
+      "gelu_tanh_feed_forward", y, inputs,
+      [x = x.value(), w_in = in_weight.value(), w_out = out_weight.value(), before,
+       hidden = hidden.value()](Gradients& gradients) {
+        const Tensor& dy = gradients.output();
+        parameter_gradients(gradients, 3, dy, hidden);
+        const Tensor d = Tensor::empty(before.shape(), before.dtype(), before.device());
+        if (!gemm_gelu_tanh_backward(dy, Transpose::no, w_out, Transpose::no, d, before)) {
+          gemm(dy, Transpose::no, w_out, Transpose::no, d);
+          activation_backward(before, d, kGelu, d);
+        }
+        parameter_gradients(gradients, 1, d, x);
+        gemm_gradient(gradients, 0, d, false, w_in, false);
+      });
 }
 
 }  // namespace linnet

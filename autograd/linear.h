@@ -11,6 +11,13 @@ namespace linnet {
 Variable linear(const Variable& x, const Variable& weight, const Variable& bias = {},
                 Activation activation = Activation::none);
 
+// linear(linear(x, in_weight, in_bias, gelu_tanh), out_weight, out_bias), the feed-forward layer of
+// a transformer: weights [H, I] and [O, H], biases [H] and [O] or undefined. A GPU's products take
+// GELU and, in the backward pass, multiply by its derivative (core/gemm.h), which then rounds once.
+Variable gelu_tanh_feed_forward(const Variable& x, const Variable& in_weight,
+                                const Variable& in_bias, const Variable& out_weight,
+                                const Variable& out_bias);
+
 // Writes alpha-free products into an input's gradient as its target asks: dX = op(a) op(b).
 void gemm_gradient(Gradients& gradients, size_t input, const Tensor& a, bool transpose_a,
                    const Tensor& b, bool transpose_b);

@@ -261,8 +261,11 @@ bool check_list(const ConfigNode& node, const std::string& name, const FieldRule
 std::string read_kind(const ConfigNode& section, const std::string& key,
                       const std::vector<std::string>& choices) {
   if (!section.is_map() && !section.is_null()) {
-    throw located_error(section.location(), "expected a section with the key '", key, "', found ",
-                        section.found());
+    // Most often the value alone was given.
+    const std::string given = section.is_scalar() ? section.raw() : std::string();
+    const bool known = std::count(choices.begin(), choices.end(), given) > 0;
+    throw located_error(section.location(), "expected a section such as {", key, ": ",
+                        known ? given : "...", "}, found ", section.found());
   }
   const ConfigNode* node = section.find(key);
   if (node == nullptr) {

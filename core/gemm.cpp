@@ -148,6 +148,29 @@ bool fused_on_device(const Tensor& a, Transpose ta, const Tensor& b, Transpose t
       });
 }
 
+// The same of its derivative.
+[[maybe_unused]] void gelu_tanh_backward_emulated(const Tensor& a, Transpose ta, const Tensor& b,
+                                                  Transpose tb, const Tensor& c,
+                                                  const Tensor& before) {
+  emulation::submit(
+      [=, x = host_view(a), y = host_view(b), z = host_view(c), kept = host_view(before)] {
+        const Tensor sums = Tensor::empty(z.shape(), DType::f32);
+        gemm(x, ta, y, tb, sums);
+        const Tensor values = kept.to(DType::f32);
+        for (int64_t i = 0; i < sums.elements(); ++i) {
+          sums.data<float>()[i] *= vector_gelu_tanh_derivative(values.data<float>()[i]);
+        }
+        z.copy_from(sums);
+      });
+}
+
+void check_before(const char* name, const Tensor& before, const Tensor& c) {
+  require(
+      before.shape() == c.shape() && before.dtype() == c.dtype() && before.device() == c.device(),
+      name, ": expected `before` like c, ", c.shape(), " ", name_of(c.dtype()), ", got ",
+      before.shape(), " ", name_of(before.dtype()), " on ", name_of(before.device()));
+}
+
 void check_bias(const char* name, const Tensor& bias, const Tensor& c) {
   require(bias.device() == c.device() && bias.dtype() == c.dtype() &&
               bias.shape() == Shape({c.size(-1)}),
@@ -201,15 +224,25 @@ bool gemm_gelu_tanh(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb
                     const Tensor& bias, const Tensor& before) {
   check_devices(a, b, c);
   if (bias.defined()) check_bias("gemm_gelu_tanh", bias, c);
-  require(!before.defined() || (before.shape() == c.shape() && before.dtype() == c.dtype() &&
-                                before.device() == c.device()),
-          "gemm_gelu_tanh: expected `before` like c, ", c.shape(), " ", name_of(c.dtype()));
+  if (before.defined()) check_before("gemm_gelu_tanh", before, c);
   if (!on_cuda(c) || (before.defined() && c.size(-1) % 8 != 0)) return false;
   if constexpr (kCudaBackend == CudaBackend::emulated) {
     gelu_tanh_emulated(a, ta, b, tb, c, bias, before);
     return true;
   }
   return fused_on_device(a, ta, b, tb, c, 0, cuda::Epilogue::gelu_tanh, bias, before);
+}
+
+bool gemm_gelu_tanh_backward(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb,
+                             const Tensor& c, const Tensor& before) {
+  check_devices(a, b, c);
+  check_before("gemm_gelu_tanh_backward", before, c);
+  if (!on_cuda(c) || c.size(-1) % 8 != 0) return false;
+  if constexpr (kCudaBackend == CudaBackend::emulated) {
+    gelu_tanh_backward_emulated(a, ta, b, tb, c, before);
+    return true;
+  }
+  return fused_on_device(a, ta, b, tb, c, 0, cuda::Epilogue::gelu_tanh_backward, {}, before);
 }
 
 void gemm_row_sums(const Tensor& a, const Tensor& b, const Tensor& c, double beta,

@@ -25,6 +25,12 @@ void gemm_bias(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpos
 bool gemm_gelu_tanh(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
                     const Tensor& c, const Tensor& bias, const Tensor& before);
 
+// c = op(a) op(b), each number times the derivative of gelu_tanh at that of `before`, which
+// gemm_gelu_tanh kept (shape and dtype of c). Returns false as there, and for rows of c that are
+// not a multiple of 8 long.
+bool gemm_gelu_tanh_backward(const Tensor& a, Transpose transpose_a, const Tensor& b,
+                             Transpose transpose_b, const Tensor& c, const Tensor& before);
+
 // c = a^T b + beta c, and row [m] = the sums over the rows of a [.., m], added to what it holds
 // when `accumulate`: the gradients of a linear map's weight and bias. On a GPU the product's
 // epilogue makes the sums where row has the dtype of c.

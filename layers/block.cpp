@@ -47,9 +47,13 @@ FeedForward::FeedForward(const ModelConfig& config, const ParameterScope& scope)
 }
 
 Variable FeedForward::operator()(const Variable& x, const MixerContext& context) const {
+  const DropoutSpec drop = dropout_spec(dropout_, site_, context);
+  if (!gated_ && activation_ == Activation::gelu_tanh && drop.probability == 0) {
+    return gelu_tanh_feed_forward(x, in_weight_, in_bias_, out_weight_, out_bias_);
+  }
   Variable hidden = linear(x, in_weight_, in_bias_, gated_ ? Activation::none : activation_);
   if (gated_) hidden = silu_multiply(linear(x, gate_weight_, gate_bias_), hidden);
-  hidden = dropout(hidden, dropout_spec(dropout_, site_, context));
+  hidden = dropout(hidden, drop);
   return linear(hidden, out_weight_, out_bias_);
 }
 

@@ -24,21 +24,41 @@ void fill(const Tensor& to, const F& f) {
   });
 }
 
-// The `count` best of the valid tokens, by descending score.
-void take_best(const std::vector<double>& scores, const uint8_t* valid, int64_t count,
-               std::vector<int32_t>& tokens, int32_t* best) {
-  tokens.clear();
-  for (size_t t = 0; t < scores.size(); ++t) {
-    if (valid == nullptr || valid[t] != 0) tokens.push_back(static_cast<int32_t>(t));
+// The best keys of one cluster so far, the worst of them first.
+class BestKeys {
+ public:
+  explicit BestKeys(int64_t most) : most_(static_cast<size_t>(most)) {}
+
+  void offer(double score, int32_t key) {
+    const Scored offered{score, key};
+    if (heap_.size() == most_) {
+      if (!better(offered, heap_.front())) return;
+      std::pop_heap(heap_.begin(), heap_.end(), better);
+      heap_.pop_back();
+    }
+    heap_.push_back(offered);
+    std::push_heap(heap_.begin(), heap_.end(), better);
   }
-  const auto end = tokens.begin() + std::min<int64_t>(count, static_cast<int64_t>(tokens.size()));
-  std::partial_sort(tokens.begin(), end, tokens.end(), [&](int32_t a, int32_t b) {
-    const double left = scores[static_cast<size_t>(a)], right = scores[static_cast<size_t>(b)];
-    return left > right || (left == right && a < b);
-  });
-  std::fill_n(best, count, -1);
-  std::copy(tokens.begin(), end, best);
-}
+  // By descending score, -1 where there are fewer; forgets them.
+  void take(int32_t* best) {
+    std::sort_heap(heap_.begin(), heap_.end(), better);
+    std::fill_n(best, most_, -1);
+    std::transform(heap_.begin(), heap_.end(), best, [](const Scored& each) { return each.key; });
+    heap_.clear();
+  }
+
+ private:
+  struct Scored {
+    double score;
+    int32_t key;
+  };
+  static bool better(const Scored& a, const Scored& b) {
+    return a.score > b.score || (a.score == b.score && a.key < b.key);
+  }
+
+  size_t most_;
+  std::vector<Scored> heap_;
+};
 
 }  // namespace
 
@@ -80,46 +100,52 @@ Tensor top_keys(const Tensor& means, const Tensor& keys, const Tensor& mask, int
   }
   const Tensor rows = means.to(DType::f64), others = keys.to(DType::f64);
   // Some clusters share a pass over the keys, which caches do not hold.
-  constexpr int64_t kShared = 8;
+  constexpr int64_t kShared = 32;
   const int64_t groups = (C + kShared - 1) / kShared;
   parallel_for(B * H * groups, 1, [&](int64_t first, int64_t last) {
-    std::vector<std::vector<double>> scores(kShared, std::vector<double>(static_cast<size_t>(T)));
-    std::vector<int32_t> tokens;
+    std::vector<BestKeys> found(kShared, BestKeys(top));
     for (int64_t i = first; i < last; ++i) {
       const int64_t b = i / groups / H, h = i / groups % H, begin = i % groups * kShared;
       const int64_t count = std::min(kShared, C - begin);
+      const uint8_t* valid = mask.defined() ? mask.data<uint8_t>() + b * T : nullptr;
       count_multiply_adds(count * T * K);
       for (int64_t t = 0; t < T; ++t) {
+        if (valid != nullptr && valid[t] == 0) continue;
         const double* key = others.data<double>() + ((b * T + t) * H + h) * K;
         for (int64_t c = 0; c < count; ++c) {
           const double* mean = rows.data<double>() + ((b * C + begin + c) * H + h) * K;
           const double score = dot_row(mean, key, K);
-          scores[static_cast<size_t>(c)][static_cast<size_t>(t)] =
-              std::isnan(score) ? -std::numeric_limits<double>::infinity() : score;
+          found[static_cast<size_t>(c)].offer(
+              std::isnan(score) ? -std::numeric_limits<double>::infinity() : score,
+              static_cast<int32_t>(t));
         }
       }
-      const uint8_t* valid = mask.defined() ? mask.data<uint8_t>() + b * T : nullptr;
       for (int64_t c = 0; c < count; ++c) {
-        take_best(scores[static_cast<size_t>(c)], valid, top, tokens,
-                  best.data<int32_t>() + ((b * H + h) * C + begin + c) * top);
+        found[static_cast<size_t>(c)].take(best.data<int32_t>() +
+                                           ((b * H + h) * C + begin + c) * top);
       }
     }
   });
   return best;
 }
 
-Tensor other_keys(const Tensor& top, int64_t T) {
-  const int64_t count = top.size(3);
-  const Tensor index =
-      Tensor::empty({top.size(0), top.size(1), top.size(2), T}, DType::i32, top.device());
+Tensor top_keys_hidden(const Tensor& top, int64_t T) {
+  const int64_t count = top.size(3), clusters = top.elements() / count;
+  const Shape shape{top.size(0), top.size(1), top.size(2), T};
   if constexpr (kCuda) {
     if (on_cuda(top)) {
-      cuda::other_keys(top, index);
-      return index;
+      const Tensor bias = Tensor::empty(shape, DType::f32, top.device());
+      cuda::top_keys_hidden(top, bias);
+      return bias;
     }
   }
-  fill(index, [&](int64_t i) { return cluster_rule::other_key(top.data<int32_t>(), count, T, i); });
-  return index;
+  const Tensor bias = Tensor::zeros(shape);
+  for (int64_t i = 0; i < clusters * count; ++i) {
+    const int32_t key = top.data<int32_t>()[i];
+    if (key < 0 || key >= T) continue;
+    bias.data<float>()[i / count * T + key] = -std::numeric_limits<float>::infinity();
+  }
+  return bias;
 }
 
 Tensor top_keys_of_queries(const Tensor& top, const Tensor& clusters) {

@@ -16,11 +16,11 @@ ClusterMembers cluster_members(const Tensor& clusters, int64_t count);
 
 // i32 [B,H,C,top]: the valid keys of k [B,T,H,K] whose products with the cluster's mean [B,C,H,K]
 // are largest, the earlier of equal ones first; -1 where there are no more. Products are computed
-// in double, the same on every device. Memory for B H C T of them.
+// in double, the same on every device; a CUDA device takes memory for B H C T of them.
 Tensor top_keys(const Tensor& means, const Tensor& keys, const Tensor& mask, int64_t top);
 
-// i32 [B,H,C,T]: all keys but the cluster's top ones; -1: an empty place.
-Tensor other_keys(const Tensor& top, int64_t T);
+// f32 [B,H,C,T], to be added to logits of the T keys: -infinity for the cluster's top ones, else 0.
+Tensor top_keys_hidden(const Tensor& top, int64_t T);
 // i32 [B,H,T,top]: the top keys of a query's cluster.
 Tensor top_keys_of_queries(const Tensor& top, const Tensor& clusters);
 

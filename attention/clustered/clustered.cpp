@@ -56,10 +56,10 @@ class ClusteredMixer : public AttentionMixer {
                         C);
     const Variable means = as_dtype(cluster_means(as_dtype(input.q, wide), members), dtype);
     ClusterBlendInputs read;
+    // All clusters read one list of all keys.
+    const Tensor keys = counted_positions(1, T, 0, device).reshape({1, 1, 1, T});
     if (!params_.improved()) {
-      // All keys for all clusters.
-      const Tensor keys = counted_positions(1, T, 0, device).reshape({1, 1, 1, T});
-      read.bottom = attend(means, input, keys, context, {}, "bottom").y;
+      read.bottom = attend(means, input, keys, {}, context, {}, "bottom").y;
       return blend(read, members, dtype);
     }
     const int64_t count = std::min(params_.top_keys, T);
@@ -67,12 +67,12 @@ class ClusteredMixer : public AttentionMixer {
       return top_keys(means.value(), input.k.value(), context.key_mask, count);
     });
     const ListedAttentionResult others =
-        attend(means, input, other_keys(top, T), context, {}, "bottom");
+        attend(means, input, keys, top_keys_hidden(top, T), context, {}, "bottom");
     read.bottom = others.y;
     read.log_bottom = others.log_sum_exp;
     // Of this only the sum is read.
-    read.log_top = attend(means, input, top, context, {}, "sum").log_sum_exp;
-    read.top = attend(input.q, input, top_keys_of_queries(top, members.clusters), context,
+    read.log_top = attend(means, input, top, {}, context, {}, "sum").log_sum_exp;
+    read.top = attend(input.q, input, top_keys_of_queries(top, members.clusters), {}, context,
                       context.key_mask, "top")
                    .y;
     return blend(read, members, dtype);
@@ -111,8 +111,8 @@ class ClusteredMixer : public AttentionMixer {
   }
 
   ListedAttentionResult attend(const Variable& q, const MixInput& input, const Tensor& index,
-                               const MixerContext& context, const Tensor& query_mask,
-                               const char* site) const {
+                               const Tensor& bias, const MixerContext& context,
+                               const Tensor& query_mask, const char* site) const {
     ListedAttentionContext at;
     at.options.scale = default_scale(options());
     at.options.group = index.size(2) == 1 ? q.size(1) : 1;
@@ -124,7 +124,8 @@ class ClusteredMixer : public AttentionMixer {
     at.query_mask = query_mask;
     at.key_mask = context.key_mask;
     at.place = context.place;
-    return listed_attention({q, input.k, input.v, {}}, at);
+    return listed_attention({q, input.k, input.v, bias.defined() ? Variable(bias) : Variable()},
+                            at);
   }
 
   MixResult blend(ClusterBlendInputs read, const ClusterMembers& members, DType dtype) const {

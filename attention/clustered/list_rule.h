@@ -19,13 +19,12 @@ constexpr int32_t first_of(const int32_t* sorted, int64_t T, int64_t cluster) {
   return static_cast<int32_t>(low);
 }
 
-// Item (b, h, c, key) of other_keys.
-constexpr int32_t other_key(const int32_t* top, int64_t count, int64_t T, int64_t item) {
-  const auto key = static_cast<int32_t>(item % T);
+// Whether item (b, h, c, key) of top_keys_hidden is one of the cluster's top keys.
+constexpr bool is_top_key(const int32_t* top, int64_t count, int64_t T, int64_t item) {
   for (int64_t n = 0; n < count; ++n) {
-    if (top[item / T * count + n] == key) return -1;
+    if (top[item / T * count + n] == item % T) return true;
   }
-  return key;
+  return false;
 }
 
 // Item (b, h, query, place) of top_keys_of_queries.

@@ -31,7 +31,10 @@ const std::vector<Preset> kPresets = {
      {{"weights", "laplace"}, {"token_shift", "true"}}},
     {"linearized_llm_softmax",
      "the soft-max mode of that code, which its text calls the original attention",
-     {{"weights", "softmax"}, {"token_shift", "true"}}}};
+     {{"weights", "softmax"}, {"token_shift", "true"}}},
+    {"linearized_llm_square",
+     "the squared mode of that code, which its script runs under that name: divides by N twice",
+     {{"weights", "laplace"}, {"bias_place", "between"}, {"token_shift", "true"}}}};
 
 const std::vector<std::string> kCopies = {"query", "key"};
 
@@ -56,7 +59,7 @@ class FlashQuadMixer : public TokenMixer {
     const int64_t before = past == state.end() ? 0 : past->second.size(1);
     BlockAttentionContext block = block_context(options, context);
     const double divisor = unit_.divisor(x.size(1));
-    block.options.scale = 1 / divisor;
+    block.options.scale = params_.logit_factor(divisor);
     block.options.weights = params_.weights;
     set_dropout(block, params_.dropout, options, context, unit_.draw_key(context));
     const GatedUnit::Bias bias = unit_.bias(
@@ -102,6 +105,7 @@ template <typename Number>
 std::vector<Number> definition(const FlashQuadParams& params, const ReferenceSequence<Number>& s) {
   const ReferenceUnit<Number> unit = reference_unit(params, s, kCopies);
   const Number divisor = reference_divisor(params, s);
+  const auto scale = static_cast<Number>(params.logit_factor(static_cast<double>(divisor)));
   const auto factor = static_cast<Number>(
       params.bias_factor(static_cast<double>(s.E), static_cast<double>(divisor)));
   std::vector<Number> y(static_cast<size_t>(s.T * unit.e), 0);
@@ -109,7 +113,7 @@ std::vector<Number> definition(const FlashQuadParams& params, const ReferenceSeq
   for (int64_t i = 0; i < s.T; ++i) {
     Number* out = &y[static_cast<size_t>(i * unit.e)];
     const auto logit = [&](int64_t j) {
-      return dot_product(unit.copy(0, i), unit.copy(1, j), unit.s) / divisor +
+      return dot_product(unit.copy(0, i), unit.copy(1, j), unit.s) * scale +
              reference_bias(params, s, j - i, factor, s.options.max_length);
     };
     Number largest = 0, total = 1;
@@ -142,8 +146,9 @@ void FlashQuadParams::describe(ConfigDescription<FlashQuadParams>& d) {
   describe_gated_maps(d, kPresets);
   describe_gated_weights(d, true);
   describe_gated_length(d);
-  d.choice("bias_place", &FlashQuadParams::bias_place, {"after", "before"},
-           "the bias is added after, or before, the logits are divided by N");
+  d.choice("bias_place", &FlashQuadParams::bias_place, {"after", "before", "between"},
+           "the bias is added after, or before, the logits are divided by N, or between two such "
+           "divisions");
   d.choice("bias_scale", &FlashQuadParams::bias_scale, {"key", "width"},
            "t5 buckets are multiplied by sqrt(s), or by sqrt(E)");
 }
@@ -161,10 +166,14 @@ MixerTraits FlashQuadParams::traits(MixerTraits traits) const {
   return traits;
 }
 
+double FlashQuadParams::logit_factor(double divisor) const {
+  return bias_place == "between" ? 1 / (divisor * divisor) : 1 / divisor;
+}
+
 double FlashQuadParams::bias_factor(double width, double divisor) const {
   const double scale =
       bias == "t5" && bias_scale == "width" ? std::sqrt(width / static_cast<double>(key_width)) : 1;
-  return bias_place == "before" ? scale / divisor : scale;
+  return bias_place == "after" ? scale : scale / divisor;
 }
 
 Mechanism flash_quad_mechanism() {
@@ -182,7 +191,8 @@ Mechanism flash_quad_mechanism() {
   facts.presets = kPresets;
   facts.variants = {"{key_width: 8, bias: toeplitz, rope: whole, token_shift: true}",
                     "{key_width: 6, preset: lucidrains, expansion: 1}",
-                    "{key_width: 8, weights: laplace, bias: rope}",
+                    "{key_width: 6, preset: lucidrains, length: context, expansion: 1}",
+                    "{key_width: 8, weights: laplace, bias: rope, bias_place: between}",
                     "{key_width: 6, weights: softmax, expansion: 1}"};
   facts.limits = {{"gates of zeros give zeros",
                    "{key_width: 8}",

@@ -51,18 +51,12 @@ struct TileRange {
         count(s.code_from(end) - begin) {}
 };
 
-// Asks for rows of tokens [begin, begin + count) of a sequence, as far as they exist, to be brought
-// near (for writing: `kWrite`) while others are computed: rows of one head lie too far apart for
-// the processor to foresee them.
+// Asks for tokens [begin, begin + count) of a sequence, as far as they exist.
 template <bool kWrite, typename E>
 inline void prefetch_rows(const SequenceView<E>& view, const Sequence& s, int64_t begin,
                           int64_t count, int64_t head) {
-  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(E));
-  const int64_t end = std::min(begin + count, s.queries);
-  for (int64_t t = std::max<int64_t>(begin, 0); t < end; ++t) {
-    const E* row = view.at(s.row, s.query_begin + t, head);
-    for (int64_t c = 0; c < view.K; c += kLine) __builtin_prefetch(row + c, kWrite ? 1 : 0, 2);
-  }
+  chunked::prefetch_rows<kWrite>(view, s.row, s.query_begin + std::max<int64_t>(begin, 0),
+                                 s.query_begin + std::min(begin + count, s.queries), head);
 }
 
 // Sizes of a call, and of the head at hand its basis and its table of logits: entry (j, lane) is

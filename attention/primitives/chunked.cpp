@@ -87,7 +87,7 @@ void load_rows(const SequenceView<const T>& view, const uint8_t* mask, int64_t b
     T* row = out + i * stride;
     prefetch(view, b, t + i, h);
     if (is_valid(mask, b, t + i, view.T)) {
-      std::copy_n(view.at(b, t + i, h), view.K, row);
+      simd::copy(view.at(b, t + i, h), view.K, row);
       std::fill(row + view.K, row + stride, T(0));
     } else {
       std::fill_n(row, stride, T(0));
@@ -110,13 +110,22 @@ void transpose(const T* in, int64_t in_stride, int64_t rows, int64_t columns, T*
 
 template <typename T>
 void lower_product(int64_t n, int64_t depth, const T* a, int64_t a_stride, const T* b,
-                   int64_t b_stride, T* out, int64_t out_stride) {
+                   int64_t b_stride, T* out, int64_t out_stride, const T* offsets) {
+  constexpr int64_t kLane = simd::kLanes<T>;
+  const Write write = offsets == nullptr ? Write::overwrite : Write::accumulate;
   for (int64_t i = 0; i < n; i += kBlock) {
     const int64_t rows = std::min(kBlock, n - i), columns = i + kBlock;
-    tile_gemm<T>(rows, columns, depth, T(1), {a + i * a_stride, a_stride}, {b, b_stride},
-                 Write::overwrite, out + i * out_stride, out_stride);
-    for (int64_t r = i; r < i + rows; ++r) {
-      std::fill(out + r * out_stride + r + 1, out + r * out_stride + columns, T(0));
+    for (int64_t r = i; offsets != nullptr && r < i + rows; ++r) {
+      std::fill_n(out + r * out_stride, columns, offsets[r]);
+    }
+    tile_gemm<T>(rows, columns, depth, T(1), {a + i * a_stride, a_stride}, {b, b_stride}, write,
+                 out + i * out_stride, out_stride);
+    // Above the diagonal of the last kBlock columns.
+    for (int64_t r = 0; r < rows; ++r) {
+      T* row = out + (i + r) * out_stride + i;
+      for (int64_t c = 0; c < kBlock; c += kLane) {
+        simd::store(row + c, simd::first_lanes<T>(simd::load(row + c), r + 1 - c));
+      }
     }
   }
 }
@@ -147,7 +156,7 @@ void add_lower_transposed_times(int64_t n, int64_t width, const T* lower, int64_
                              int64_t, int64_t, T*, int64_t);                                   \
   template void transpose<T>(const T*, int64_t, int64_t, int64_t, T*, int64_t);                \
   template void lower_product<T>(int64_t, int64_t, const T*, int64_t, const T*, int64_t, T*,   \
-                                 int64_t);                                                     \
+                                 int64_t, const T*);                                           \
   template void add_lower_times<T>(int64_t, int64_t, const T*, int64_t, const T*, int64_t, T*, \
                                    int64_t);                                                   \
   template void add_lower_transposed_times<T>(int64_t, int64_t, const T*, int64_t, const T*,   \

@@ -63,6 +63,22 @@ inline void prefetch(const SequenceView<const T>& view, int64_t b, int64_t t, in
   for (int64_t c = 0; c < view.K; c += kLine) __builtin_prefetch(row + c);
 }
 
+// Asks for rows [begin, end) of a head, as far as they exist, to be brought near (to be written,
+// where kWrite) while others are computed. A null view has none.
+template <bool kWrite, typename E>
+inline void prefetch_rows(const SequenceView<E>& view, int64_t b, int64_t begin, int64_t end,
+                          int64_t h) {
+  if (!view) return;
+  // g++ takes a function that only prefetches for one without effects, and drops calls of it.
+  asm volatile("");
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(E));
+  const int64_t last = end < view.T ? end : view.T;
+  for (int64_t t = begin > 0 ? begin : 0; t < last; ++t) {
+    const E* row = view.at(b, t, h);
+    for (int64_t c = 0; c < view.K; c += kLine) __builtin_prefetch(row + c, kWrite ? 1 : 0, 2);
+  }
+}
+
 // out[padded(n), stride] = rows t .. t+n-1 of head h; padding and masked tokens (mask [B,T], null:
 // none) are zero, their contents never looked at. stride >= view.K.
 template <typename T>
@@ -74,11 +90,12 @@ template <typename T>
 void transpose(const T* in, int64_t in_stride, int64_t rows, int64_t columns, T* out,
                int64_t out_stride);
 
-// out[i, j] = sum_p a[i, p] b[p, j] for j <= i < n, zero above the diagonal. Written are only the
-// first padded(i + 1) columns of row i. a [n, depth], b [depth, padded(n)].
+// out[i, j] = sum_p a[i, p] b[p, j] (+ offsets[i], where given) for j <= i < n, zero above the
+// diagonal. Written are only the first padded(i + 1) columns of row i. a [n, depth], b [depth,
+// padded(n)].
 template <typename T>
 void lower_product(int64_t n, int64_t depth, const T* a, int64_t a_stride, const T* b,
-                   int64_t b_stride, T* out, int64_t out_stride);
+                   int64_t b_stride, T* out, int64_t out_stride, const T* offsets = nullptr);
 // out[n, width] += L b, where L is the lower triangle left by lower_product.
 template <typename T>
 void add_lower_times(int64_t n, int64_t width, const T* lower, int64_t lower_stride, const T* b,

@@ -11,10 +11,10 @@
 namespace linnet {
 namespace {
 
-using chunked::kChunk;
 using chunked::Scratch;
 using chunked::Segment;
 using linear_attention_detail::ChunkDecay;
+using linear_attention_detail::kChunk;
 using linear_attention_detail::Kernel;
 using linear_attention_detail::Partials;
 using linear_attention_detail::Side;
@@ -61,6 +61,12 @@ void add_keys(const Kernel<T>& kernel, int64_t row, const Segment& segment, int6
   }
 }
 
+// Asks for the rows of a head in the chunk that begins with token t, while products are made.
+template <bool kWrite, typename E>
+void ask(const SequenceView<E>& view, int64_t row, int64_t t, int64_t head) {
+  chunked::prefetch_rows<kWrite>(view, row, t, t + kChunk, head);
+}
+
 template <typename T>
 void forward_segment(const Kernel<T>& kernel, int64_t row, const Segment& segment, int64_t key_head,
                      bool state_wanted, T* state, Scratch<T>& scratch, SequenceView<T> y,
@@ -82,9 +88,11 @@ void forward_segment(const Kernel<T>& kernel, int64_t row, const Segment& segmen
     const ChunkDecay<T> decay(kernel.inputs, row, t, n, key_head);
     for (int64_t h = key_head * kernel.group; h < (key_head + 1) * kernel.group; ++h) {
       kernel.load_features(Side::query, row, t, n, h, queries);
+      ask<true>(y, row, t, h);
       chunked::lower_product(n, kernel.m, queries, mp, keys_turned, kChunk, weights, kChunk);
       decay.scale_lower(weights);
       decay.scale_since_start(queries, mp);
+      ask<false>(kernel.inputs.q, row, t + kChunk, h);
       tile_gemm<T>(n, vp, kernel.m, T(1), {queries, mp}, {state, vp}, Write::overwrite, numerators,
                    vp);
       chunked::add_lower_times(n, vp, weights, kChunk, values, vp, numerators, vp);
@@ -95,6 +103,8 @@ void forward_segment(const Kernel<T>& kernel, int64_t row, const Segment& segmen
       kernel.store_outputs(row, t, n, h, numerators, row_denominators, y, denominators);
     }
     if (!state_wanted && t + n == segment.end) break;
+    ask<false>(kernel.inputs.k, row, t + kChunk, key_head);
+    ask<false>(kernel.inputs.v, row, t + kChunk, key_head);
     decay.scale_state(state, kernel.state_size());
     decay.scale_until_end(keys, mp);
     kernel.accumulate(n, keys, values, nullptr, state);
@@ -132,10 +142,8 @@ void add_queries(const Kernel<T>& kernel, int64_t row, const Segment& segment, i
 template <typename T>
 void weight_gradients(const Kernel<T>& kernel, int64_t n, const T* G, const T* ddenominators,
                       const T* values_turned, T* out) {
-  chunked::lower_product(n, kernel.V, G, kernel.vp, values_turned, kChunk, out, kChunk);
-  for (int64_t i = 0; kernel.normalized && i < n; ++i) {
-    for (int64_t j = 0; j <= i; ++j) out[i * kChunk + j] += ddenominators[i];
-  }
+  chunked::lower_product(n, kernel.V, G, kernel.vp, values_turned, kChunk, out, kChunk,
+                         kernel.normalized ? ddenominators : nullptr);
 }
 
 // The part of the log-decay's gradient that is made of one side's features and their gradients:
@@ -174,8 +182,12 @@ void query_gradients(const Kernel<T>& kernel, int64_t row, const Segment& segmen
     for (int64_t h = key_head * kernel.group; h < (key_head + 1) * kernel.group; ++h) {
       kernel.load_output_gradients(row, t, n, h, outputs.y, outputs.denominators, outputs.dy, G,
                                    ddenominators);
+      ask<true>(gradients.q, row, t, h);
+      ask<false>(kernel.inputs.q, row, t, h);
       weight_gradients(kernel, n, G, ddenominators, values_turned, dweights);
       decay.scale_lower(dweights);
+      ask<false>(outputs.y, row, t + kChunk, h);
+      ask<false>(outputs.dy, row, t + kChunk, h);
       tile_gemm<T>(n, mp, kernel.V, T(1), {G, vp}, {turned, mp}, Write::overwrite, dqueries, mp);
       for (int64_t i = 0; kernel.normalized && i < n; ++i) {
         axpy_row(mp, ddenominators[i], mass, dqueries + i * mp);
@@ -191,6 +203,8 @@ void query_gradients(const Kernel<T>& kernel, int64_t row, const Segment& segmen
                                      dproportions);
     }
     if (t + n == segment.end) break;
+    ask<false>(kernel.inputs.k, row, t + kChunk, key_head);
+    ask<false>(kernel.inputs.v, row, t + kChunk, key_head);
     decay.scale_state(turned, kernel.state_size());
     decay.scale_until_end(keys, mp);
     tile_gemm<T>(kernel.V, mp, n, T(1), {values, vp, true}, {keys, mp}, Write::accumulate, turned,
@@ -226,9 +240,13 @@ void key_gradients(const Kernel<T>& kernel, int64_t row, const Segment& segment,
     chunked::transpose(keys, mp, n, mp, keys_turned, kChunk);
     chunked::transpose(values, vp, n, vp, values_turned, kChunk);
     chunked::transpose(adjoint, vp, mp, vp, adjoint_turned, mp);
+    ask<true>(gradients.k, row, t, key_head);
+    ask<true>(gradients.v, row, t, key_head);
     tile_gemm<T>(n, mp, kernel.V, T(1), {values, vp}, {adjoint_turned, mp}, Write::overwrite, dkeys,
                  mp);
     for (int64_t i = 0; i < n; ++i) axpy_row(mp, T(1), adjoint_mass, dkeys + i * mp);
+    ask<false>(kernel.inputs.k, row, t - kChunk, key_head);
+    ask<false>(kernel.inputs.v, row, t - kChunk, key_head);
     tile_gemm<T>(n, vp, kernel.m, T(1), {keys, mp}, {adjoint, vp}, Write::overwrite, dvalues, vp);
     const ChunkDecay<T> decay(kernel.inputs, row, t, n, key_head);
     decay.scale_until_end(dkeys, mp);
@@ -238,8 +256,11 @@ void key_gradients(const Kernel<T>& kernel, int64_t row, const Segment& segment,
       kernel.load_features(Side::query, row, t, n, h, queries);
       kernel.load_output_gradients(row, t, n, h, outputs.y, outputs.denominators, outputs.dy, G,
                                    ddenominators);
+      ask<false>(kernel.inputs.q, row, t - kChunk, h);
       chunked::lower_product(n, kernel.m, queries, mp, keys_turned, kChunk, weights, kChunk);
       decay.scale_lower(weights);
+      ask<false>(outputs.y, row, t - kChunk, h);
+      ask<false>(outputs.dy, row, t - kChunk, h);
       chunked::add_lower_transposed_times(n, vp, weights, kChunk, G, vp, dvalues, vp);
       weight_gradients(kernel, n, G, ddenominators, values_turned, weights);
       decay.scale_lower(weights);
@@ -250,8 +271,8 @@ void key_gradients(const Kernel<T>& kernel, int64_t row, const Segment& segment,
     if (gradients.log_decay != nullptr) {
       add_decay_gradients(kernel, row, t, n, key_head, T(1), keys, dkeys, gradients.log_decay);
     }
-    kernel.store_feature_gradients(Side::key, row, t, n, key_head, dkeys, gradients.k,
-                                   dproportions);
+    kernel.store_feature_gradients(Side::key, row, t, n, key_head, dkeys, gradients.k, dproportions,
+                                   keys);
     if (gradients.v) kernel.store_value_gradients(row, t, n, key_head, dvalues, gradients.v);
   }
 }

@@ -8,8 +8,6 @@
 
 namespace linnet::linear_attention_detail {
 
-using chunked::kChunk;
-
 template <typename T>
 ChunkDecay<T>::ChunkDecay(const LinearAttentionInputs<T>& inputs, int64_t b, int64_t t, int64_t n,
                           int64_t key_head)

@@ -3,8 +3,7 @@
 
 #include <cstdint>
 
-#include "attention/primitives/chunked.h"
-#include "attention/primitives/linear_attention_cpu.h"
+#include "attention/primitives/linear_attention_tile.h"
 
 namespace linnet::linear_attention_detail {
 
@@ -34,8 +33,8 @@ class ChunkDecay {
 
   bool active_;
   int64_t n_;
-  double sums_[chunked::kChunk];  // g_0 + ... + g_i, the last one repeated
-  T since_start_[chunked::kChunk], until_end_[chunked::kChunk];
+  double sums_[kChunk];  // g_0 + ... + g_i, the last one repeated
+  T since_start_[kChunk], until_end_[kChunk];
 };
 
 // Gradients of the log-decay of a span: gradients[t] holds phi(k_t) . dphi(k_t) - sum over query

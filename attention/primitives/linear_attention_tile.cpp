@@ -15,6 +15,21 @@ namespace {
 using simd::kLanes;
 using simd::Vector;
 
+// Calls body(std::integral_constant of the map), so that loops over numbers do not choose.
+template <typename Body>
+void with_map(FeatureMap map, const Body& body) {
+  switch (map) {
+    case FeatureMap::elu1:
+      return body(std::integral_constant<FeatureMap, FeatureMap::elu1>());
+    case FeatureMap::relu:
+      return body(std::integral_constant<FeatureMap, FeatureMap::relu>());
+    case FeatureMap::elu:
+      return body(std::integral_constant<FeatureMap, FeatureMap::elu>());
+    case FeatureMap::identity:
+      return body(std::integral_constant<FeatureMap, FeatureMap::identity>());
+  }
+}
+
 template <typename T>
 Vector<T> feature(FeatureMap map, Vector<T> x) {
   switch (map) {
@@ -30,17 +45,17 @@ Vector<T> feature(FeatureMap map, Vector<T> x) {
   return x;
 }
 
-// dphi/dx, given x and phi(x).
+// dphi/dx, given phi(x).
 template <typename T>
-Vector<T> feature_slope(FeatureMap map, Vector<T> x, Vector<T> value) {
+Vector<T> feature_slope(FeatureMap map, Vector<T> value) {
   const Vector<T> one = simd::broadcast<T>(1);
   switch (map) {
     case FeatureMap::elu1:
-      return x > 0 ? one : value;
+      return value > 1 ? one : value;
     case FeatureMap::relu:
-      return x > 0 ? one : Vector<T>{};
+      return value > 0 ? one : Vector<T>{};
     case FeatureMap::elu:
-      return x > 0 ? one : value + 1;
+      return value > 0 ? one : value + 1;
     case FeatureMap::identity:
       break;
   }
@@ -118,71 +133,96 @@ double Kernel<T>::work(const std::vector<Span>& spans) const {
 
 template <typename T>
 void Kernel<T>::load_features(Side side, int64_t b, int64_t t, int64_t n, int64_t h, T* out) const {
+  with_map(options.feature_map, [&](auto map) { fill_features<map()>(side, b, t, n, h, out); });
+}
+
+template <typename T>
+template <FeatureMap map>
+void Kernel<T>::fill_features(Side side, int64_t b, int64_t t, int64_t n, int64_t h, T* out) const {
   const bool query = side == Side::query;
   const SequenceView<const T>& x = query ? inputs.q : inputs.k;
   const uint8_t* mask = query ? inputs.query_mask : inputs.key_mask;
   const T* proportions = query ? inputs.query_proportions : inputs.key_proportions;
   const T scale = query ? static_cast<T>(options.query_scale) : T(1);
+  const int64_t width = K, used = m, stride = mp;
   for (int64_t i = 0; i < n; ++i) {
-    T* row = out + i * mp;
+    T* row = out + i * stride;
     chunked::prefetch(x, b, t + i, h);
     if (!is_valid(mask, b, t + i, x.T)) {
-      std::fill_n(row, mp, T(0));
+      std::fill_n(row, stride, T(0));
       continue;
     }
     const T* from = x.at(b, t + i, h);
-    const T theta = reweighted ? angle(proportions[(b * x.T + t + i) * x.H + h]) : T(0);
-    const T cosine = std::cos(theta), sine = std::sin(theta);
-    for_vectors<T>(K, [&](int64_t c, int64_t lanes) {
-      const Vector<T> value = feature<T>(options.feature_map, load(from + c, lanes) * scale);
-      if (reweighted) {
+    if (reweighted) {
+      const T theta = angle(proportions[(b * x.T + t + i) * x.H + h]);
+      const T cosine = std::cos(theta), sine = std::sin(theta);
+      for_vectors<T>(width, [&](int64_t c, int64_t lanes) {
+        const Vector<T> value = feature<T>(map, load(from + c, lanes) * scale);
         store<T>(row + c, value * cosine, lanes);
-        store<T>(row + K + c, value * sine, lanes);
-      } else {
-        store<T>(row + c, value, lanes);
-      }
-    });
-    std::fill(row + m, row + mp, T(0));
+        store<T>(row + width + c, value * sine, lanes);
+      });
+    } else {
+      for_vectors<T>(width, [&](int64_t c, int64_t lanes) {
+        store<T>(row + c, feature<T>(map, load(from + c, lanes) * scale), lanes);
+      });
+    }
+    std::fill(row + used, row + stride, T(0));
   }
-  std::fill(out + n * mp, out + chunked::padded(n) * mp, T(0));
+  std::fill(out + n * stride, out + chunked::padded(n) * stride, T(0));
 }
 
 template <typename T>
 void Kernel<T>::store_feature_gradients(Side side, int64_t b, int64_t t, int64_t n, int64_t h,
-                                        const T* dphi, SequenceView<T> dx, T* dproportions) const {
+                                        const T* dphi, SequenceView<T> dx, T* dproportions,
+                                        const T* features) const {
+  with_map(options.feature_map, [&](auto map) {
+    pass_features<map()>(side, b, t, n, h, dphi, dx, dproportions, features);
+  });
+}
+
+template <typename T>
+template <FeatureMap map>
+void Kernel<T>::pass_features(Side side, int64_t b, int64_t t, int64_t n, int64_t h, const T* dphi,
+                              SequenceView<T> dx, T* dproportions, const T* features) const {
   const bool query = side == Side::query;
   const SequenceView<const T>& x = query ? inputs.q : inputs.k;
   const uint8_t* mask = query ? inputs.query_mask : inputs.key_mask;
   const T* proportions = query ? inputs.query_proportions : inputs.key_proportions;
   const T scale = query ? static_cast<T>(options.query_scale) : T(1);
+  const int64_t width = K;
   for (int64_t i = 0; i < n; ++i) {
     const T* d = dphi + i * mp;
-    T* dproportion = dproportions == nullptr ? nullptr : dproportions + (b * x.T + t + i) * x.H + h;
+    const int64_t token = (b * x.T + t + i) * x.H + h;
+    T* to = dx ? dx.at(b, t + i, h) : nullptr;
     if (!is_valid(mask, b, t + i, x.T)) {
-      if (dx) std::fill_n(dx.at(b, t + i, h), K, T(0));
-      if (dproportion != nullptr) *dproportion = 0;
+      if (to != nullptr) std::fill_n(to, width, T(0));
+      if (dproportions != nullptr) dproportions[token] = 0;
       continue;
     }
     const T* from = x.at(b, t + i, h);
-    const T theta = reweighted ? angle(proportions[(b * x.T + t + i) * x.H + h]) : T(0);
+    if (!reweighted) {
+      for_vectors<T>(width, [&](int64_t c, int64_t lanes) {
+        const Vector<T> value = features != nullptr
+                                    ? load(features + i * mp + c, lanes)
+                                    : feature<T>(map, load(from + c, lanes) * scale);
+        if (to == nullptr) return;
+        store<T>(to + c, load(d + c, lanes) * feature_slope<T>(map, value) * scale, lanes);
+      });
+      continue;
+    }
+    const T theta = angle(proportions[token]);
     const T cosine = std::cos(theta), sine = std::sin(theta);
     Vector<T> turned = {};
-    for_vectors<T>(K, [&](int64_t c, int64_t lanes) {
-      const Vector<T> scaled = load(from + c, lanes) * scale;
-      const Vector<T> value = feature<T>(options.feature_map, scaled);
-      Vector<T> gradient = load(d + c, lanes);
-      if (reweighted) {
-        const Vector<T> along_sine = load(d + K + c, lanes);
-        // Lanes beyond the row are zero in both gradients.
-        turned += value * (along_sine * cosine - gradient * sine);
-        gradient = gradient * cosine + along_sine * sine;
-      }
-      if (dx) {
-        const Vector<T> slope = feature_slope<T>(options.feature_map, scaled, value);
-        store<T>(dx.at(b, t + i, h) + c, gradient * slope * scale, lanes);
-      }
+    for_vectors<T>(width, [&](int64_t c, int64_t lanes) {
+      const Vector<T> value = feature<T>(map, load(from + c, lanes) * scale);
+      const Vector<T> along_cosine = load(d + c, lanes), along_sine = load(d + width + c, lanes);
+      // Lanes beyond the row are zero in both gradients.
+      turned += value * (along_sine * cosine - along_cosine * sine);
+      const Vector<T> gradient = along_cosine * cosine + along_sine * sine;
+      if (to == nullptr) return;
+      store<T>(to + c, gradient * feature_slope<T>(map, value) * scale, lanes);
     });
-    if (dproportion != nullptr) *dproportion = angle(simd::sum<T>(turned));
+    if (dproportions != nullptr) dproportions[token] = angle(simd::sum<T>(turned));
   }
 }
 

@@ -10,6 +10,10 @@
 
 namespace linnet::linear_attention_detail {
 
+// Tokens that causal attention processes together: the triangular products inside a chunk grow with
+// it, moving the state from chunk to chunk costs the same for every chunk.
+inline constexpr int64_t kChunk = 32;
+
 // Which side of the inputs a feature tile comes from.
 enum class Side : uint8_t { query, key };
 
@@ -33,9 +37,11 @@ struct Kernel {
 
   void load_features(Side side, int64_t b, int64_t t, int64_t n, int64_t h, T* out) const;
   // From dphi [n, mp] to dx (row (b, t+i, h) of `dx`, if wanted) and, where re-weighted, to
-  // dproportions[(b T + t + i) H + h] (if wanted).
+  // dproportions[(b T + t + i) H + h] (if wanted). `features`, where the caller has them still, are
+  // what load_features gave.
   void store_feature_gradients(Side side, int64_t b, int64_t t, int64_t n, int64_t h, const T* dphi,
-                               SequenceView<T> dx, T* dproportions) const;
+                               SequenceView<T> dx, T* dproportions,
+                               const T* features = nullptr) const;
   void load_values(int64_t b, int64_t t, int64_t n, int64_t h, T* out) const {
     chunked::load_rows(inputs.v, inputs.key_mask, b, t, n, h, out, vp);
   }
@@ -59,6 +65,14 @@ struct Kernel {
   // state += sum_i left_i right_i^T, z += sum_i weight_i left_i (weights null: all 1); left [n,
   // mp], right [n, vp].
   void accumulate(int64_t n, const T* left, const T* right, const T* weights, T* state) const;
+
+ private:
+  // load_features and store_feature_gradients of one map.
+  template <FeatureMap map>
+  void fill_features(Side side, int64_t b, int64_t t, int64_t n, int64_t h, T* out) const;
+  template <FeatureMap map>
+  void pass_features(Side side, int64_t b, int64_t t, int64_t n, int64_t h, const T* dphi,
+                     SequenceView<T> dx, T* dproportions, const T* features) const;
 };
 
 // Sums of the pieces of split spans: the state with which a piece starts is made of those before

@@ -4,7 +4,6 @@
 #include "attention/primitives/binding.h"
 #include "attention/primitives/cuda/listed_attention.h"
 #include "core/cuda/backend.h"
-#include "core/kernel_choice.h"
 
 namespace linnet {
 namespace {
@@ -78,7 +77,6 @@ void run_backward(const ListedArrays& arrays, const ListedAttentionContext& cont
 
 ListedAttentionResult listed_attention(const ListedAttentionVariables& inputs,
                                        const ListedAttentionContext& context) {
-  require_plain_allowed(kName, inputs.q.value());
   if constexpr (kCuda) {
     if (on_cuda(inputs.q.value())) return cuda::listed_attention(inputs, context);
   }

@@ -179,7 +179,7 @@ void backward_list(ListTile<T>& tile, int64_t b, int64_t h, int64_t list, bool w
 // dk and dv of the keys [first, end), from all lists; what they were is overwritten.
 template <typename T>
 void backward_keys(ListTile<T>& tile, int64_t b, int64_t g, int64_t first, int64_t end,
-                   bool with_queries, const BackwardArrays<T>& arrays) {
+                   bool with_queries, const ListWalk<T>& walk, const BackwardArrays<T>& arrays) {
   const auto& in = tile.in;
   const int64_t heads = in.q.H / in.k.H;
   for (int64_t t = first; t < end; ++t) {
@@ -187,7 +187,8 @@ void backward_keys(ListTile<T>& tile, int64_t b, int64_t g, int64_t first, int64
     std::fill_n(arrays.dv.at(b, t, g), in.v.K, T{0});
   }
   for (int64_t h = g * heads; h < (g + 1) * heads; ++h) {
-    for (int64_t list = 0; list < in.lists; ++list) {
+    for (int64_t n = 0; n < in.lists; ++n) {
+      const int64_t list = walk.at(b, h, n);
       if (with_queries) {
         backward_list(tile, b, h, list, true, arrays);
         continue;
@@ -241,10 +242,14 @@ void listed_attention_forward(const ListedAttentionInputs<T>& in,
                               const ListedAttentionOptions& options, SequenceView<T> y,
                               T* log_sum_exp) {
   check_listed_attention(in, options);
-  const int64_t H = in.q.H;
-  parallel_tasks(in.q.B * H * in.lists, 4, [&] {
+  const int64_t H = in.q.H, tasks = in.q.B * H * in.lists;
+  const ListWalk<T> walk(in);
+  // Neighbours in the walk have keys in common.
+  const int64_t chunk = std::clamp<int64_t>(tasks / (8 * thread_count()), 1, 64);
+  parallel_tasks(tasks, chunk, [&] {
     return [&, tile = ListTile<T>(in, options)](int64_t task) mutable {
-      const int64_t list = task % in.lists, h = task / in.lists % H, b = task / in.lists / H;
+      const int64_t h = task / in.lists % H, b = task / in.lists / H;
+      const int64_t list = walk.at(b, h, task % in.lists);
       tile.for_tiles(list, [&](int64_t begin, int64_t end) {
         forward_queries(tile, b, h, list, begin, end, y, log_sum_exp);
       });
@@ -266,6 +271,7 @@ void listed_attention_backward(const ListedAttentionInputs<T>& in,
     arrays.dlogits = shared_bias ? dlogits.data() : out.dbias;
     if (!shared_bias) std::fill_n(out.dbias, pairs, T{0});
   }
+  const ListWalk<T> walk(in);
   // One task for all that adds to the same keys.
   const int64_t G = in.k.H, Tk = in.k.T, ranges = ranges_of_keys(in.q.B * G, Tk);
   if (ranges > 1) {
@@ -279,7 +285,7 @@ void listed_attention_backward(const ListedAttentionInputs<T>& in,
   parallel_tasks(in.q.B * G * ranges, 1, [&] {
     return [&, tile = ListTile<T>(in, options)](int64_t task) mutable {
       const int64_t b = task / ranges / G, g = task / ranges % G, range = task % ranges;
-      backward_keys(tile, b, g, range * Tk / ranges, (range + 1) * Tk / ranges, ranges == 1,
+      backward_keys(tile, b, g, range * Tk / ranges, (range + 1) * Tk / ranges, ranges == 1, walk,
                     arrays);
     };
   });

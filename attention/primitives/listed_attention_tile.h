@@ -2,11 +2,13 @@
 #pragma once
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "attention/primitives/block_attention_tiles.h"
 #include "attention/primitives/listed_attention_pattern.h"
 #include "attention/primitives/tile_gemm.h"
+#include "core/threads.h"
 
 namespace linnet::listed_attention_detail {
 
@@ -25,6 +27,47 @@ void prefetch(const T* row, int64_t width) {
   for (int64_t c = 0; c < width; c += kLine) __builtin_prefetch(row + c);
 }
 
+// In which order lists are walked: those that begin with the same key after each other, since they
+// have others in common, and no cache holds all keys of a long sequence.
+template <typename T>
+class ListWalk {
+ public:
+  explicit ListWalk(const ListedAttentionInputs<T>& in) : in_(in) {
+    const int64_t all = in.index_rows * in.index_heads;
+    lists_.resize(static_cast<size_t>(all * in.lists));
+    parallel_for(all, 1, [&](int64_t begin, int64_t end) {
+      std::vector<int32_t> before;  // lists that begin with a smaller key; [0]: empty ones
+      for (int64_t i = begin; i < end; ++i) {
+        before.assign(static_cast<size_t>(in.k.T) + 2, 0);
+        const int32_t* index = in.index + i * in.lists * in.length;
+        for (int64_t list = 0; list < in.lists; ++list) ++before[first_key(index, list) + 1];
+        std::partial_sum(before.begin(), before.end(), before.begin());
+        int32_t* to = lists_.data() + i * in.lists;
+        for (int64_t list = 0; list < in.lists; ++list) {
+          to[before[first_key(index, list)]++] = static_cast<int32_t>(list);
+        }
+      }
+    });
+  }
+  // The n-th list of a row and head.
+  int64_t at(int64_t b, int64_t h, int64_t n) const {
+    const int64_t row = in_.index_rows == 1 ? 0 : b, head = in_.index_heads == 1 ? 0 : h;
+    return lists_[static_cast<size_t>((row * in_.index_heads + head) * in_.lists + n)];
+  }
+
+ private:
+  // 1 + the first key of a list, 0 if it is empty.
+  size_t first_key(const int32_t* index, int64_t list) const {
+    const int32_t* begin = index + list * in_.length;
+    const int32_t* end = begin + in_.length;
+    const int32_t* found = std::find_if(begin, end, [](int32_t key) { return key >= 0; });
+    return found == end ? 0 : static_cast<size_t>(*found) + 1;
+  }
+
+  const ListedAttentionInputs<T>& in_;
+  std::vector<int32_t> lists_;
+};
+
 // Some queries of one list and head, and the valid keys of a piece of that list; a thread's own.
 template <typename T>
 struct ListTile {
@@ -38,10 +81,10 @@ struct ListTile {
   T *wide_k, *wide_v;                  // products: [length, .]
   std::vector<int64_t> places, keys;   // of the gathered keys
   std::vector<int64_t> times;          // of the gathered queries
-  // Which keys are gathered: where a list is one piece, the tiles of its queries share it.
+  // Which keys are gathered: where a list is one piece, the tiles of its queries share it, and so
+  // do lists that are equal.
   struct Piece {
     int64_t b = -1, h = 0, list = 0, place = 0, first = 0, end = 0;
-    bool operator==(const Piece&) const = default;
   } gathered;
 
   ListTile(const ListedAttentionInputs<T>& inputs, const ListedAttentionOptions& all_options)
@@ -74,15 +117,29 @@ struct ListTile {
                   const Body& body) {
     for (int64_t place = 0; place < in.length; place += kPlaces) {
       const Piece piece{b, h, list, place, first, end};
-      if (!(piece == gathered)) gather(piece);
+      if (!is_gathered(piece)) gather(piece);
       gathered = piece;
       if (!keys.empty()) body();
     }
   }
+  const int32_t* index_of(const Piece& piece) const {
+    const int64_t row = in.index_rows == 1 ? 0 : piece.b, head = in.index_heads == 1 ? 0 : piece.h;
+    return in.index + ((row * in.index_heads + head) * in.lists + piece.list) * in.length;
+  }
+  bool is_gathered(const Piece& piece) const {
+    const auto& now = gathered;
+    if (piece.b != now.b || piece.h != now.h || piece.place != now.place ||
+        piece.first != now.first || piece.end != now.end) {
+      return false;
+    }
+    if (piece.list == now.list) return true;
+    const int32_t* index = index_of(piece);
+    const int64_t stop = std::min(in.length, piece.place + kPlaces);
+    return std::equal(index + piece.place, index + stop, index_of(now) + piece.place);
+  }
   void gather(const Piece& piece) {
     const auto [b, h, list, place, first, end] = piece;
-    const int64_t row = in.index_rows == 1 ? 0 : b, head = in.index_heads == 1 ? 0 : h;
-    const int32_t* index = in.index + ((row * in.index_heads + head) * in.lists + list) * in.length;
+    const int32_t* index = index_of(piece);
     const int64_t g = h / (in.q.H / in.k.H);
     places.clear();
     keys.clear();

@@ -6,6 +6,11 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 namespace linnet::simd {
 
@@ -62,6 +67,17 @@ template <typename T>
 inline void store_partial(T* p, Vector<T> v, int64_t n) {
   std::memcpy(p, &v, static_cast<size_t>(n) * sizeof(T));
 }
+// to[i] = from[i] for i < n: for rows of a few vectors, where calling memcpy takes half the time.
+template <typename T>
+inline void copy(const T* from, int64_t n, T* to) {
+  int64_t i = 0;
+  for (; i + kLanes<T> <= n; i += kLanes<T>) {
+    store(to + i, load(from + i));
+    // Keeps the compiler from making a call of it after all.
+    asm volatile("" ::: "memory");
+  }
+  for (; i < n; ++i) to[i] = from[i];
+}
 template <typename T>
 inline Vector<T> broadcast(T value) {
   return value - Vector<T>{};
@@ -70,6 +86,11 @@ inline Vector<T> broadcast(T value) {
 template <typename T>
 inline Vector<T> maximum(Vector<T> a, Vector<T> b) {
   return a > b ? a : b;
+}
+// 0, 1, 2 ...
+template <typename I, int... lane>
+constexpr I lane_numbers(std::integer_sequence<int, lane...> /*of all lanes*/) {
+  return I{lane...};
 }
 // Lane i of the result is lane lanes[i] of a, or of a and b one after the other. g++ has a builtin
 // for lane numbers in a vector; clang, which analyses this code, has none.
@@ -98,12 +119,19 @@ inline V shuffle(V a, V b, I lanes) {
 #endif
 }
 
+// The first n lanes, the rest zero; n may be negative or too large.
+template <typename T>
+inline Vector<T> first_lanes(Vector<T> v, int64_t n) {
+  using I = typename Types<T>::Integer;
+  const I lane = lane_numbers<I>(std::make_integer_sequence<int, static_cast<int>(kLanes<T>)>());
+  return lane < static_cast<decltype(lane[0] + 0)>(n) ? v : Vector<T>{};
+}
+
 // Lanes combined pairwise, then pairs, and so on: always in the same order.
 template <typename T, typename Combine>
 inline T reduce(Vector<T> v, Combine combine) {
   using I = typename Types<T>::Integer;
-  I lane;
-  for (int64_t i = 0; i < kLanes<T>; ++i) lane[i] = static_cast<decltype(lane[0] + 0)>(i);
+  const I lane = lane_numbers<I>(std::make_integer_sequence<int, static_cast<int>(kLanes<T>)>());
   for (int64_t step = kLanes<T> / 2; step > 0; step /= 2) {
     v = combine(v, shuffle(v, lane ^ static_cast<decltype(lane[0] + 0)>(step)));
   }
@@ -119,29 +147,38 @@ inline T max(Vector<T> v) {
   return reduce<T>(v, maximum<T>);
 }
 
+// Exchanges, between rows i and i + step of a square of vectors, the blocks of `step` lanes across
+// the diagonal. Lane numbers are constants, so that the compiler can choose instructions.
+template <typename T, int step, int... lane>
+inline void exchange_blocks(Vector<T>* rows, std::integer_sequence<int, lane...>) {
+  using I = typename Types<T>::Integer;
+  constexpr int kN = static_cast<int>(kLanes<T>);
+  // Lane numbers of the first operand are 0..kN, of the second kN..2 kN.
+  const I upper = {((lane & step) != 0 ? kN + lane - step : lane)...};
+  const I lower = {((lane & step) != 0 ? kN + lane : lane + step)...};
+#pragma GCC unroll 16
+  for (int i = 0; i < kN; ++i) {
+    if ((i & step) != 0) continue;
+    const Vector<T> a = rows[i], b = rows[i + step];
+    rows[i] = shuffle(a, b, upper);
+    rows[i + step] = shuffle(a, b, lower);
+  }
+}
+
 // to[c * to_stride + i] = from[i * from_stride + c] for i, c < kLanes: exchanges ever larger blocks
 // across the diagonal, in registers.
 template <typename T>
 inline void transpose_square(const T* from, int64_t from_stride, T* to, int64_t to_stride) {
   constexpr int kN = static_cast<int>(kLanes<T>);
-  using I = typename Types<T>::Integer;
+  constexpr auto kLaneNumbers = std::make_integer_sequence<int, kN>();
   Vector<T> rows[kN];
+#pragma GCC unroll 16
   for (int i = 0; i < kN; ++i) rows[i] = load(from + i * from_stride);
-#pragma GCC unroll 4
-  for (int step = 1; step < kN; step *= 2) {
-    // Lane numbers of the first operand are 0..kN, of the second kN..2 kN.
-    I upper, lower;
-    for (int lane = 0; lane < kN; ++lane) {
-      upper[lane] = (lane & step) != 0 ? kN + lane - step : lane;
-      lower[lane] = (lane & step) != 0 ? kN + lane : lane + step;
-    }
-    for (int i = 0; i < kN; ++i) {
-      if ((i & step) != 0) continue;
-      const Vector<T> a = rows[i], b = rows[i + step];
-      rows[i] = shuffle(a, b, upper);
-      rows[i + step] = shuffle(a, b, lower);
-    }
-  }
+  exchange_blocks<T, 1>(rows, kLaneNumbers);
+  if constexpr (kN > 2) exchange_blocks<T, 2>(rows, kLaneNumbers);
+  if constexpr (kN > 4) exchange_blocks<T, 4>(rows, kLaneNumbers);
+  if constexpr (kN > 8) exchange_blocks<T, 8>(rows, kLaneNumbers);
+#pragma GCC unroll 16
   for (int i = 0; i < kN; ++i) store(to + i * to_stride, rows[i]);
 }
 
@@ -180,13 +217,22 @@ struct ExpConstants<double> {
                                            1.0 / 6227020800};
 };
 
+#if defined(__AVX512F__)
+// p * 2^n for whole n, rounded once.
+inline Vector<float> scaled(Vector<float> p, Vector<float> n) {
+  return (Vector<float>)_mm512_scalef_ps((__m512)p, (__m512)n);
+}
+inline Vector<double> scaled(Vector<double> p, Vector<double> n) {
+  return (Vector<double>)_mm512_scalef_pd((__m512d)p, (__m512d)n);
+}
+#endif
+
 // exp of every element: error <= 2 ulp; overflow gives infinity, results below the smallest normal
 // number are 0 (as exp(-infinity) is: masked logits must not be slow), NaN stays NaN. Rounding mode
 // must be to nearest.
 template <typename T>
 inline Vector<T> exp(Vector<T> x) {
   using V = Vector<T>;
-  using I = typename Types<T>::Integer;
   using C = ExpConstants<T>;
   const auto underflow = x < C::kLowest;
   x = underflow ? V{} : x;  // far below, the integers of the exponent would overflow
@@ -197,12 +243,17 @@ inline Vector<T> exp(Vector<T> x) {
   const V r = (x - n * C::kLn2High) - n * C::kLn2Low;
   V p = broadcast<T>(C::kPolynomial[C::kDegree]);
   for (int i = C::kDegree - 1; i >= 0; --i) p = p * r + C::kPolynomial[i];
+#if defined(__AVX512F__)
+  return underflow ? V{} : scaled(p, n);
+#else
   // 2^n in two factors, so that the ends of the range are rounded once and do not overflow early.
+  using I = typename Types<T>::Integer;
   const I number = (I)shifted - std::bit_cast<decltype(I{}[0] + 0)>(C::kRound);
   const I half = number >> 1;
   const V first = (V)((half + C::kBias) << C::kMantissaBits);
   const V second = (V)((number - half + C::kBias) << C::kMantissaBits);
   return underflow ? V{} : p * first * second;
+#endif
 }
 
 }  // namespace linnet::simd

@@ -11,6 +11,8 @@ namespace {
 
 using chunked::kChunk;
 using chunked::Scratch;
+using slot_attention_detail::ask_for_tile;
+using slot_attention_detail::ask_to_write;
 using slot_attention_detail::Kernel;
 using slot_attention_detail::load_end_gradient;
 using slot_attention_detail::load_keys;
@@ -66,8 +68,10 @@ void query_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<c
     if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.entry);
     chunked::transpose(memory.matrix, np, kp, np, memory_keys, kp);
 
+    ask_to_write(dq, piece, tile);
     tile_gemm<T>(n, np, kernel.K, T(1), {queries, kp}, {memory.matrix, np}, Write::overwrite,
                  products, np);
+    ask_for_tile(kernel, piece, t + n, d_o);
     chunked::lower_product(n, kernel.K, queries, kp, keys_turned, kChunk, lower, kChunk);
     chunked::add_lower_times(n, np, lower, kChunk, weights.keys, np, products, np);
     tile_gemm<T>(n, np, kernel.V, T(1), {doutputs, vp}, {memory.matrix + kp * np, np},
@@ -192,8 +196,12 @@ void key_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<con
         chunked::add_lower_transposed_times(n, np, lower, kChunk, passed, np, dwritten, np);
       };
       const bool apart = weights.values != weights.keys;
+      for (const auto* view : {&out.k, &out.v, &out.logits, &out.value_logits}) {
+        ask_to_write(*view, piece, tile);
+      }
       part(keys, keys_turned, queries, kernel.K, kp, saved.to_keys + offset, weights.keys,
            turned.keys, gradient.matrix, Write::overwrite, dweights.keys, out.k);
+      ask_for_tile(kernel, piece, tile.t - kChunk, d_o);
       part(values, values_turned, doutputs, kernel.V, vp, saved.to_values + offset, weights.values,
            turned.values, gradient.matrix + kp * np, apart ? Write::overwrite : Write::accumulate,
            dweights.values, out.v);

@@ -83,6 +83,8 @@ template class Pieces<double>;
 
 namespace {
 
+using slot_attention_detail::ask_for_tile;
+using slot_attention_detail::ask_to_write;
 using slot_attention_detail::Kernel;
 using slot_attention_detail::load_keys;
 using slot_attention_detail::load_queries;
@@ -123,8 +125,10 @@ void forward_piece(const Kernel<T>& kernel, const Piece& piece, bool memory_want
     if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.entry);
     chunked::transpose(memory.matrix + kp * np, np, vp, np, memory_values, vp);
     // q . (sums after token t) = q . (sums before the tile) + sum_j (q . k_j) E_j.
+    ask_to_write(o, piece, tile);
     tile_gemm<T>(n, np, kernel.K, T(1), {queries, kp}, {memory.matrix, np}, Write::overwrite,
                  products, np);
+    ask_for_tile(kernel, piece, t + n, {});
     chunked::lower_product(n, kernel.K, queries, kp, keys_turned, kChunk, lower, kChunk);
     chunked::add_lower_times(n, np, lower, kChunk, weights.keys, np, products, np);
     for (int64_t i = 0; i < n; ++i) {

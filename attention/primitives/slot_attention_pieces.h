@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "attention/primitives/simd.h"
 #include "attention/primitives/slot_attention_tile.h"
 
 namespace linnet::slot_attention_detail {
@@ -35,11 +36,26 @@ void store_rows(SequenceView<T> view, const uint8_t* mask, const Piece& piece, c
   for (int64_t i = 0; view && i < tile.n; ++i) {
     T* row = view.at(piece.row, tile.t + i, piece.head);
     if (is_valid(mask, piece.row, tile.t + i, view.T)) {
-      std::copy_n(rows + i * stride, view.K, row);
+      simd::copy(rows + i * stride, view.K, row);
     } else {
       std::fill_n(row, view.K, T(0));
     }
   }
+}
+
+// Asks for what a head's tile that begins with token t is made of (d_o: null forward) while
+// products of another one are made.
+template <typename T>
+void ask_for_tile(const Kernel<T>& kernel, const Piece& piece, int64_t t,
+                  const SequenceView<const T>& d_o) {
+  const auto& in = kernel.inputs;
+  for (const auto* view : {&in.logits, &in.value_logits, &in.k, &in.v, &in.q, &d_o}) {
+    chunked::prefetch_rows<false>(*view, piece.row, t, t + chunked::kChunk, piece.head);
+  }
+}
+template <typename T>
+void ask_to_write(const SequenceView<T>& view, const Piece& piece, const Tile<T>& tile) {
+  chunked::prefetch_rows<true>(view, piece.row, tile.t, tile.t + tile.n, piece.head);
 }
 
 // Moves memory past a piece without reading it.

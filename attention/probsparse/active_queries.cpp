@@ -1,5 +1,7 @@
 #include "attention/probsparse/active_queries.h"
 
+#include <vector>
+
 #include "attention/primitives/binding.h"
 #include "attention/probsparse/active_queries_rule.h"
 #include "attention/probsparse/cuda/active_queries.h"
@@ -11,6 +13,9 @@ namespace linnet {
 namespace {
 
 using active_queries_rule::Queries;
+
+template <typename Number>
+constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(Number));  // of a cache
 
 // The valid tokens of every row in order, i32 [B,T], and their number [B].
 struct ValidTokens {
@@ -37,6 +42,32 @@ ValidTokens valid_tokens(const Tensor& mask) {
     tokens.counts.data<int32_t>()[b] = count;
   }
   return tokens;
+}
+
+// A token's heads after each other: they read the same keys.
+template <typename Number>
+void rank_queries(const Queries<Number>& rule, int64_t B, float* ranking) {
+  const int64_t T = rule.tokens, H = rule.heads, row = H * rule.width;
+  parallel_for(B * T, 16, [&](int64_t begin, int64_t end) {
+    std::vector<int64_t> keys;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t b = i / T, t = i % T;
+      const bool valid = rule.is_valid(b, t);
+      const int64_t samples =
+          valid ? active_queries_rule::sample_count(rule.count(b), rule.factor) : 0;
+      keys.clear();
+      for (int64_t s = 0; s < samples; ++s) {
+        keys.push_back(rule.sampled_key(b, t, s));
+        // Of a long sequence no cache holds them.
+        const Number* key = rule.k + (b * T + keys.back()) * row;
+        for (int64_t c = 0; c < row; c += kLine<Number>) __builtin_prefetch(key + c);
+      }
+      for (int64_t h = 0; h < H; ++h) {
+        const int64_t item = (b * H + h) * T + t;
+        ranking[item] = rule.order(item, [&](int64_t s) { return keys[static_cast<size_t>(s)]; });
+      }
+    }
+  });
 }
 
 template <typename Body>
@@ -97,7 +128,7 @@ Tensor active_queries(const Tensor& q, const Tensor& k, const Tensor& mask, cons
                                binding::pointer<double>(draws),
                                most,
                                key};
-    for_all(ranking.elements(), [&](int64_t i) { ranking.data<float>()[i] = rule.order(i); });
+    rank_queries(rule, B, ranking.data<float>());
     sort_rows(ranking, sorted, order);
     for_all(active.elements(), [&](int64_t i) {
       active.data<int32_t>()[i] = rule.active(order.data<int32_t>(), most, i);

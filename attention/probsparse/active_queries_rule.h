@@ -33,33 +33,53 @@ struct Queries {
 
   constexpr int64_t count(int64_t b) const { return counts == nullptr ? tokens : counts[b]; }
 
-  // Of query i = (b, h, t): -(max - sum / n) of its products with the sampled keys, so that the
+  constexpr bool is_valid(int64_t b, int64_t t) const {
+    return valid == nullptr || valid[b * tokens + t] != 0;
+  }
+  // The key that query t of row b samples as its s-th, which all heads share.
+  constexpr int64_t sampled_key(int64_t b, int64_t t, int64_t s) const {
+    const int64_t n = count(b);
+    const double draw = draws == nullptr ? key.uniform(draw_element(t, s)) : draws[t * columns + s];
+    const double place = draw * static_cast<double>(n);
+    const bool inside = place >= 0 && place < static_cast<double>(n);
+    const int64_t rank = inside ? static_cast<int64_t>(place) : n - 1;
+    return places == nullptr ? rank : places[b * tokens + rank];
+  }
+
+  // Of query i = (b, h, t): -(max - sum / n) of its products with the keys key_of(s), so that the
   // first in ascending order stands out most; infinite where it is padding. The products are summed
   // in double.
-  constexpr float order(int64_t i) const {
+  template <typename KeyOf>
+  constexpr float order(int64_t i, const KeyOf& key_of) const {
     const int64_t t = i % tokens, h = i / tokens % heads, b = i / tokens / heads;
-    if (valid != nullptr && valid[b * tokens + t] == 0) {
-      return std::numeric_limits<float>::infinity();
-    }
+    if (!is_valid(b, t)) return std::numeric_limits<float>::infinity();
     const int64_t n = count(b), samples = sample_count(n, factor);
     const T* query = q + ((b * tokens + t) * heads + h) * width;
     double largest = -std::numeric_limits<double>::infinity(), sum = 0;
-    for (int64_t s = 0; s < samples; ++s) {
-      const double draw =
-          draws == nullptr ? key.uniform(draw_element(t, s)) : draws[t * columns + s];
-      const double place = draw * static_cast<double>(n);
-      const bool inside = place >= 0 && place < static_cast<double>(n);
-      const int64_t rank = inside ? static_cast<int64_t>(place) : n - 1;
-      const int64_t j = places == nullptr ? rank : places[b * tokens + rank];
-      const T* other = k + ((b * tokens + j) * heads + h) * width;
-      double product = 0;
-      for (int64_t c = 0; c < width; ++c) {
-        product += static_cast<double>(query[c]) * static_cast<double>(other[c]);
+    // Some products at a time: a sum waits for the addition before it.
+    constexpr int64_t kAtOnce = 4;
+    for (int64_t s = 0; s < samples; s += kAtOnce) {
+      const int64_t taken = samples - s < kAtOnce ? samples - s : kAtOnce;
+      const T* keys[kAtOnce]{};
+      double products[kAtOnce]{};
+      for (int64_t a = 0; a < kAtOnce; ++a) {
+        keys[a] = k + ((b * tokens + key_of(a < taken ? s + a : s)) * heads + h) * width;
       }
-      largest = product > largest ? product : largest;
-      sum += product;
+      for (int64_t c = 0; c < width; ++c) {
+        const auto number = static_cast<double>(query[c]);
+        for (int64_t a = 0; a < kAtOnce; ++a)
+          products[a] += number * static_cast<double>(keys[a][c]);
+      }
+      for (int64_t a = 0; a < taken; ++a) {
+        largest = products[a] > largest ? products[a] : largest;
+        sum += products[a];
+      }
     }
     return static_cast<float>(sum / static_cast<double>(n) - largest);
+  }
+  constexpr float order(int64_t i) const {
+    const int64_t t = i % tokens, b = i / tokens / heads;
+    return order(i, [&](int64_t s) { return sampled_key(b, t, s); });
   }
 
   // The query of rank r among `most` of head (b, h), of the row's ascending order; -1: the row has

@@ -1,5 +1,8 @@
 #include "attention/probsparse/query_rows.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "attention/probsparse/cuda/query_rows.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
@@ -65,15 +68,24 @@ void sum_others(const Tensor& dy, const Tensor& ranks, const Tensor& mask, const
   const uint8_t* valid = mask.defined() ? mask.data<uint8_t>() : nullptr;
   dispatch_floating(dy.dtype(), [&](auto zero) {
     using Number = decltype(zero);
-    for_all(sums.elements(), [&](int64_t i) {
-      const int64_t c = i % V, h = i / V % H, b = i / V / H;
-      double total = 0;
-      for (int64_t t = 0; t < T; ++t) {
-        const bool other = ranks.data<int32_t>()[(b * H + h) * T + t] < 0;
-        if (!other || (valid != nullptr && valid[b * T + t] == 0)) continue;
-        total += static_cast<double>(dy.data<Number>()[((b * T + t) * H + h) * V + c]);
+    // All channels of a head together: they lie beside each other.
+    parallel_for(dy.size(0) * H, 1, [&](int64_t begin, int64_t end) {
+      std::vector<double> totals(static_cast<size_t>(V));
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t h = i % H, b = i / H;
+        std::fill(totals.begin(), totals.end(), 0.0);
+        for (int64_t t = 0; t < T; ++t) {
+          const bool other = ranks.data<int32_t>()[i * T + t] < 0;
+          if (!other || (valid != nullptr && valid[b * T + t] == 0)) continue;
+          const Number* row = dy.data<Number>() + ((b * T + t) * H + h) * V;
+          for (int64_t c = 0; c < V; ++c) {
+            totals[static_cast<size_t>(c)] += static_cast<double>(row[c]);
+          }
+        }
+        std::transform(totals.begin(), totals.end(), sums.data<Number>() + i * V, [](double total) {
+          return static_cast<Number>(static_cast<Compute<Number>>(total));
+        });
       }
-      sums.data<Number>()[i] = static_cast<Number>(static_cast<Compute<Number>>(total));
     });
   });
 }

@@ -45,7 +45,14 @@ void write_places(const ListTensors& lists) {
     if (on_cuda(lists.index)) return cuda::write_places(lists);
   }
   const ListRule rule = lists.rule([](const Tensor& x) { return x.raw(); });
-  for_all(lists.index.elements(), [&](int64_t i) { rule.place(i); });
+  const int64_t width = rule.width;
+  parallel_for(width == 0 ? 0 : lists.index.elements() / width, 64,
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end; ++i) {
+                   const ListRule::Row row = rule.row(i);
+                   for (int64_t t = 0; t < width; ++t) rule.place(row, t);
+                 }
+               });
 }
 
 void keep_first(const ListTensors& lists, const Tensor& sorted) {

@@ -15,29 +15,57 @@ struct ListRule {
   int64_t tokens = 0;              // B T
   int32_t* index = nullptr;        // [B,H,T, rounds * width]
 
-  // Item (b, h, round, token in order, place).
-  constexpr void place(int64_t item) const {
-    const int64_t t = item % width, p = item / width % T, round = item / width / T % rounds;
-    const int64_t list = item / width / T / rounds, token = list / H * T + p;
+  // What the places of a query in one round have in common.
+  struct Row {
+    const int32_t* sorted;  // [rounds,T] of the row and head; null: the document is one chunk
+    int64_t list, round, query;
+    int64_t begin, n;  // of the document
+    // Tokens of a round, empty places at its end included, and the first that is seen.
+    int64_t each, first_round, first;
+    bool valid;
+    int32_t* index;  // [width]
+  };
+  // Number (b, h, round, token in order).
+  constexpr Row row(int64_t number) const {
+    const int64_t p = number % T, round = number / T % rounds, list = number / T / rounds;
+    const int64_t token = list / H * T + p;
     // A document's tokens stand where they stood before, in another order.
     const int64_t begin = spans == nullptr ? 0 : spans[token];
     const int64_t n = spans == nullptr ? T : spans[tokens + token] - begin;
     const int32_t* sorted = order == nullptr ? nullptr : order + list * rounds * T;
     const int64_t query = sorted == nullptr ? p : sorted[round * T + p];
-    int64_t key = -1;
-    if (n <= chunk) {
-      if (round == 0 && t < n) key = begin + t;
-    } else {
-      // Places of a round, empty ones at its end included, and of all.
-      const int64_t each = (n + chunk - 1) / chunk * chunk, all = rounds * each;
-      const int64_t at = ((round * each + p - begin) / chunk * chunk - chunk + t + all) % all;
-      if (at % each < n) key = sorted[at / each * T + begin + at % each];
-    }
-    const bool seen = key >= 0 && key != query && !(causal && key > query) && is_valid(list, key) &&
-                      is_valid(list, query);
-    index[((list * T + query) * rounds + round) * width + t] =
-        seen ? static_cast<int32_t>(key) : -1;
+    const bool cut = n > chunk;
+    const int64_t each = cut ? (n + chunk - 1) / chunk * chunk : chunk, all = rounds * each;
+    const int64_t first = ((round * each + p - begin) / chunk * chunk - chunk + all) % all;
+    return {cut ? sorted : nullptr,
+            list,
+            round,
+            query,
+            begin,
+            n,
+            each,
+            first / each,
+            first % each,
+            is_valid(list, query),
+            index + ((list * T + query) * rounds + round) * width};
   }
+  // Place t of it. Two chunks reach into one other round at most.
+  constexpr void place(const Row& at, int64_t t) const {
+    int64_t key = -1;
+    if (at.sorted == nullptr) {
+      if (at.round == 0 && t < at.n) key = at.begin + t;
+    } else {
+      const bool next = at.first + t >= at.each;
+      const int64_t round = next ? (at.first_round + 1) % rounds : at.first_round;
+      const int64_t token = next ? at.first + t - at.each : at.first + t;
+      if (token < at.n) key = at.sorted[round * T + at.begin + token];
+    }
+    const bool seen = at.valid && key >= 0 && key != at.query && !(causal && key > at.query) &&
+                      is_valid(at.list, key);
+    at.index[t] = seen ? static_cast<int32_t>(key) : -1;
+  }
+  // Item (b, h, round, token in order, place).
+  constexpr void place(int64_t item) const { place(row(item / width), item % width); }
 
   // Item (b, h, query, place): the first of each key, from the lists in ascending order.
   constexpr void keep_first(int64_t item, const int32_t* sorted) const {

@@ -2,6 +2,7 @@
 #include "autograd/cuda/arithmetic.h"
 
 #include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {
@@ -26,22 +27,6 @@ void multiply_typed(const Tensor& a, const Tensor& b, const Tensor& to) {
            [=] __device__(int64_t i) { store(z + i, load(x + i) * load(y + i)); });
 }
 
-template <typename T>
-void scaled_typed(const Tensor& x, double factor, const Tensor& to) {
-  const T* from = pointer<T>(x);
-  T* z = pointer<T>(to);
-  const auto f = static_cast<float>(factor);
-  for_each("scale", to.elements(), [=] __device__(int64_t i) { store(z + i, f * load(from + i)); });
-}
-
-template <typename T>
-void broadcast_typed(const Tensor& value, const Tensor& to) {
-  const double* from = pointer<double>(value);
-  T* z = pointer<T>(to);
-  for_each("broadcast", to.elements(),
-           [=] __device__(int64_t i) { store(z + i, static_cast<float>(*from)); });
-}
-
 }  // namespace
 
 void weighted_sum(const Tensor& a, double alpha, const Tensor& b, double beta, const Tensor& to) {
@@ -54,11 +39,17 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& to) {
 }
 
 void scaled(const Tensor& x, double factor, const Tensor& to) {
-  dispatch(to.dtype(), [&](auto zero) { scaled_typed<decltype(zero)>(x, factor, to); });
+  const StoredNumbers from = stored_numbers(x);
+  const StoredResults z = stored_results(to);
+  const auto f = static_cast<float>(factor);
+  for_each("scale", to.elements(), [=] __device__(int64_t i) { z.put(i, f * from.at(i)); });
 }
 
 void broadcast(const Tensor& value, const Tensor& to) {
-  dispatch(to.dtype(), [&](auto zero) { broadcast_typed<decltype(zero)>(value, to); });
+  const double* from = pointer<double>(value);
+  const StoredResults z = stored_results(to);
+  for_each("broadcast", to.elements(),
+           [=] __device__(int64_t i) { z.put(i, static_cast<float>(*from)); });
 }
 
 }  // namespace linnet::cuda

@@ -5,23 +5,10 @@
 
 #include "core/cuda/elementwise.h"
 #include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {
-
-template <typename T>
-void embedding_typed(const Tensor& ids, const Tensor& table, double factor, const Tensor& y) {
-  const int32_t* id = pointer<int32_t>(ids);
-  const T* from = pointer<T>(table);
-  T* to = pointer<T>(y);
-  const int64_t rows = table.size(0), channels = table.size(1);
-  const auto f = static_cast<float>(factor);
-  for_each("embedding", y.elements(), [=] __device__(int64_t i) {
-    const int64_t row = id[i / channels];
-    const bool inside = row >= 0 && row < rows;
-    store(to + i, inside ? f * load(from + row * channels + i % channels) : NAN);
-  });
-}
 
 constexpr int kTableRows = 16;  // of a block
 constexpr int kChannels = 128;  // of a block, one a thread
@@ -45,8 +32,7 @@ struct Scatter {
 // A block owns some rows and channels of the table and goes through its tokens in order, so that
 // every sum has a fixed order. `to` has one table for each blockIdx.z. A warp looks at 32 ids at a
 // time; no thread ever touches the column of another.
-template <typename T, typename G>
-__global__ void embedding_gradient(Scatter s, const T* dy, G* to) {
+__global__ void embedding_gradient(Scatter s, StoredNumbers dy, StoredResults to) {
   SharedArena arena;
   const RowSums sums(arena);
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kTableRows;
@@ -63,15 +49,15 @@ __global__ void embedding_gradient(Scatter s, const T* dy, G* to) {
       const int own_row = __shfl_sync(~0u, static_cast<int>(row), source);
       if (channel < s.channels) {
         sums.rows[own_row][threadIdx.x] +=
-            s.factor * load(dy + (token + source) * s.channels + channel);
+            s.factor * dy.at((token + source) * s.channels + channel);
       }
     }
   }
   if (channel >= s.channels) return;
-  G* table = to + static_cast<int64_t>(blockIdx.z) * s.table_rows * s.channels;
+  const int64_t table = static_cast<int64_t>(blockIdx.z) * s.table_rows;
   for (int row = 0; row < kTableRows && first_row + row < s.table_rows; ++row) {
-    G* at = table + (first_row + row) * s.channels + channel;
-    store(at, (s.accumulate ? load(at) : 0.0f) + sums.rows[row][threadIdx.x]);
+    const int64_t at = (table + first_row + row) * s.channels + channel;
+    to.put(at, (s.accumulate ? to.at(at) : 0.0f) + sums.rows[row][threadIdx.x]);
   }
 }
 
@@ -79,18 +65,26 @@ __global__ void embedding_gradient(Scatter s, const T* dy, G* to) {
 constexpr int64_t kEnoughBlocks = 1024;
 constexpr int64_t kMinimumSplit = 512;
 
-template <typename T, typename G>
 void scatter(const Tensor& dy, const Scatter& s, int64_t splits, const Tensor& to) {
   const dim3 grid(blocks_for(s.table_rows, kTableRows), blocks_for(s.channels, kChannels),
                   static_cast<unsigned>(splits));
-  launch({"embedding_gradient", grid, kChannels, shared_bytes<RowSums>()}, embedding_gradient<T, G>,
-         s, pointer<T>(dy), pointer<G>(to));
+  launch({"embedding_gradient", grid, kChannels, shared_bytes<RowSums>()}, embedding_gradient, s,
+         stored_numbers(dy), stored_results(to));
 }
 
 }  // namespace
 
 void embedding(const Tensor& ids, const Tensor& table, double factor, const Tensor& y) {
-  dispatch(y.dtype(), [&](auto zero) { embedding_typed<decltype(zero)>(ids, table, factor, y); });
+  const int32_t* id = pointer<int32_t>(ids);
+  const StoredNumbers from = stored_numbers(table);
+  const StoredResults to = stored_results(y);
+  const int64_t rows = table.size(0), channels = table.size(1);
+  const auto f = static_cast<float>(factor);
+  for_each("embedding", y.elements(), [=] __device__(int64_t i) {
+    const int64_t row = id[i / channels];
+    const bool inside = row >= 0 && row < rows;
+    to.put(i, inside ? f * from.at(row * channels + i % channels) : NAN);
+  });
 }
 
 void embedding_backward(const Tensor& ids, const Tensor& dy, double factor, const Tensor& dtable,
@@ -103,17 +97,11 @@ void embedding_backward(const Tensor& ids, const Tensor& dy, double factor, cons
       std::clamp<int64_t>(std::min(kEnoughBlocks / blocks, tokens / kMinimumSplit), 1, 256);
   Scatter s{pointer<int32_t>(ids),      tokens,    (tokens + splits - 1) / splits, rows, channels,
             static_cast<float>(factor), accumulate};
-  dispatch(dy.dtype(), [&](auto dy_zero) {
-    using T = decltype(dy_zero);
-    if (splits == 1) {
-      return dispatch(dtable.dtype(),
-                      [&](auto zero) { scatter<T, decltype(zero)>(dy, s, 1, dtable); });
-    }
-    s.accumulate = false;
-    const Tensor partial = Tensor::empty({splits, rows * channels}, DType::f32, dy.device());
-    scatter<T, float>(dy, s, splits, partial);
-    sum_rows(partial, dtable.reshape({rows * channels}), accumulate);
-  });
+  if (splits == 1) return scatter(dy, s, 1, dtable);
+  s.accumulate = false;
+  const Tensor partial = Tensor::empty({splits, rows * channels}, DType::f32, dy.device());
+  scatter(dy, s, splits, partial);
+  sum_rows(partial, dtable.reshape({rows * channels}), accumulate);
 }
 
 }  // namespace linnet::cuda

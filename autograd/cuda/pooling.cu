@@ -3,6 +3,7 @@
 
 #include "core/cuda/block_reduce.h"
 #include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {
@@ -10,31 +11,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kColumns = 32;                       // channels of a block
 constexpr int kTimeThreads = kThreads / kColumns;  // threads that share a channel
-
-template <typename T>
-void gather_typed(const Tensor& x, const Tensor& index, const Tensor& y) {
-  const T* from = pointer<T>(x);
-  const int32_t* at = pointer<int32_t>(index);
-  T* to = pointer<T>(y);
-  const int64_t time = x.size(1), channels = x.size(2);
-  for_each("gather_time", y.elements(), [=] __device__(int64_t i) {
-    const int64_t b = i / channels, t = at[b];
-    const bool inside = t >= 0 && t < time;
-    store(to + i, inside ? load(from + (b * time + t) * channels + i % channels) : NAN);
-  });
-}
-
-template <typename T>
-void gather_backward_typed(const Tensor& dy, const Tensor& index, const Tensor& dx) {
-  const T* from = pointer<T>(dy);
-  const int32_t* at = pointer<int32_t>(index);
-  T* to = pointer<T>(dx);
-  const int64_t time = dx.size(1), channels = dx.size(2);
-  for_each("gather_time_backward", dx.elements(), [=] __device__(int64_t i) {
-    const int64_t row = i / channels, b = row / time;
-    store(to + i, row % time == at[b] ? load(from + b * channels + i % channels) : 0.0f);
-  });
-}
 
 struct CountScratch {
   __host__ __device__ explicit CountScratch(SharedArena& arena) : values(arena.take<double>(33)) {}
@@ -62,9 +38,8 @@ struct PoolScratch {
   float (*sums)[kColumns];
 };
 
-template <typename T>
-__global__ void pool_rows(const T* x, const uint8_t* mask, const float* weights, int64_t time,
-                          int64_t channels, T* y) {
+__global__ void pool_rows(StoredNumbers x, const uint8_t* mask, const float* weights, int64_t time,
+                          int64_t channels, StoredResults y) {
   SharedArena arena;
   const PoolScratch shared(arena);
   const int64_t b = blockIdx.x;
@@ -72,38 +47,38 @@ __global__ void pool_rows(const T* x, const uint8_t* mask, const float* weights,
   float total = 0;
   for (int64_t t = threadIdx.y; channel < channels && t < time; t += kTimeThreads) {
     if (mask != nullptr && mask[b * time + t] == 0) continue;  // may be NaN
-    total += load(x + (b * time + t) * channels + channel);
+    total += x.at((b * time + t) * channels + channel);
   }
   shared.sums[threadIdx.y][threadIdx.x] = total;
   __syncthreads();
   if (threadIdx.y > 0 || channel >= channels) return;
   for (int other = 1; other < kTimeThreads; ++other) total += shared.sums[other][threadIdx.x];
-  store(y + b * channels + channel, total * weights[b]);
-}
-
-template <typename T>
-void pool_backward_typed(const Tensor& dy, const Tensor& mask, const Tensor& weights,
-                         const Tensor& dx) {
-  const T* from = pointer<T>(dy);
-  const uint8_t* valid = pointer_or_null<uint8_t>(mask);
-  const float* weight = pointer<float>(weights);
-  T* to = pointer<T>(dx);
-  const int64_t time = dx.size(1), channels = dx.size(2);
-  for_each("mean_pool_backward", dx.elements(), [=] __device__(int64_t i) {
-    const int64_t row = i / channels, b = row / time;
-    const bool counts = valid == nullptr || valid[row] != 0;
-    store(to + i, counts ? weight[b] * load(from + b * channels + i % channels) : 0.0f);
-  });
+  y.put(b * channels + channel, total * weights[b]);
 }
 
 }  // namespace
 
 void gather_time(const Tensor& x, const Tensor& index, const Tensor& y) {
-  dispatch(y.dtype(), [&](auto zero) { gather_typed<decltype(zero)>(x, index, y); });
+  const StoredNumbers from = stored_numbers(x);
+  const int32_t* at = pointer<int32_t>(index);
+  const StoredResults to = stored_results(y);
+  const int64_t time = x.size(1), channels = x.size(2);
+  for_each("gather_time", y.elements(), [=] __device__(int64_t i) {
+    const int64_t b = i / channels, t = at[b];
+    const bool inside = t >= 0 && t < time;
+    to.put(i, inside ? from.at((b * time + t) * channels + i % channels) : NAN);
+  });
 }
 
 void gather_time_backward(const Tensor& dy, const Tensor& index, const Tensor& dx) {
-  dispatch(dx.dtype(), [&](auto zero) { gather_backward_typed<decltype(zero)>(dy, index, dx); });
+  const StoredNumbers from = stored_numbers(dy);
+  const int32_t* at = pointer<int32_t>(index);
+  const StoredResults to = stored_results(dx);
+  const int64_t time = dx.size(1), channels = dx.size(2);
+  for_each("gather_time_backward", dx.elements(), [=] __device__(int64_t i) {
+    const int64_t row = i / channels, b = row / time;
+    to.put(i, row % time == at[b] ? from.at(b * channels + i % channels) : 0.0f);
+  });
 }
 
 void pool_weights(const Tensor& mask, int64_t time, bool divide_by_length, const Tensor& weights) {
@@ -114,18 +89,23 @@ void pool_weights(const Tensor& mask, int64_t time, bool divide_by_length, const
 
 void mean_pool(const Tensor& x, const Tensor& mask, const Tensor& weights, const Tensor& y) {
   const dim3 grid(blocks_for(x.size(0), 1), blocks_for(x.size(2), kColumns));
-  dispatch(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    launch({"pool_rows", grid, dim3(kColumns, kTimeThreads), shared_bytes<PoolScratch>()},
-           pool_rows<T>, pointer<T>(x), pointer_or_null<uint8_t>(mask), pointer<float>(weights),
-           x.size(1), x.size(2), pointer<T>(y));
-  });
+  launch({"pool_rows", grid, dim3(kColumns, kTimeThreads), shared_bytes<PoolScratch>()}, pool_rows,
+         stored_numbers(x), pointer_or_null<uint8_t>(mask), pointer<float>(weights), x.size(1),
+         x.size(2), stored_results(y));
 }
 
 void mean_pool_backward(const Tensor& dy, const Tensor& mask, const Tensor& weights,
                         const Tensor& dx) {
-  dispatch(dx.dtype(),
-           [&](auto zero) { pool_backward_typed<decltype(zero)>(dy, mask, weights, dx); });
+  const StoredNumbers from = stored_numbers(dy);
+  const uint8_t* valid = pointer_or_null<uint8_t>(mask);
+  const float* weight = pointer<float>(weights);
+  const StoredResults to = stored_results(dx);
+  const int64_t time = dx.size(1), channels = dx.size(2);
+  for_each("mean_pool_backward", dx.elements(), [=] __device__(int64_t i) {
+    const int64_t row = i / channels, b = row / time;
+    const bool counts = valid == nullptr || valid[row] != 0;
+    to.put(i, counts ? weight[b] * from.at(b * channels + i % channels) : 0.0f);
+  });
 }
 
 }  // namespace linnet::cuda

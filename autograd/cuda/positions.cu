@@ -2,6 +2,7 @@
 #include "autograd/cuda/positions.h"
 
 #include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {
@@ -10,53 +11,6 @@ namespace {
 __device__ __forceinline__ double angle_of(int32_t position, int64_t pair, int64_t width,
                                            double base) {
   return position * pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(width));
-}
-
-template <typename T>
-void add_sinusoidal_typed(const Tensor& x, const Tensor& positions, const Tensor& y) {
-  const T* from = pointer<T>(x);
-  const int32_t* position = pointer<int32_t>(positions);
-  T* to = pointer<T>(y);
-  const int64_t channels = x.size(2), pairs = (channels + 1) / 2;
-  for_each("add_sinusoidal", positions.elements() * pairs, [=] __device__(int64_t i) {
-    const int64_t row = i / pairs, pair = i % pairs;
-    const double angle = angle_of(position[row], pair, channels, 10000.0);
-    const int64_t at = row * channels + 2 * pair;
-    store(to + at, load(from + at) + static_cast<float>(sin(angle)));
-    if (2 * pair + 1 < channels) {
-      store(to + at + 1, load(from + at + 1) + static_cast<float>(cos(angle)));
-    }
-  });
-}
-
-// One thread takes a pair of channels of one token through all heads: one angle for them all.
-template <typename T>
-void rotate_typed(const Tensor& x, const Tensor& positions, int64_t width, double theta, int sign,
-                  const Tensor& y) {
-  const T* from = pointer<T>(x);
-  const int32_t* position = pointer<int32_t>(positions);
-  T* to = pointer<T>(y);
-  const int64_t heads = x.size(2), channels = x.size(3), pairs = (channels + 1) / 2;
-  for_each("rotary", positions.elements() * pairs, [=] __device__(int64_t i) {
-    const int64_t row = i / pairs, first = i % pairs * 2;
-    float cosine = 1, sine = 0;
-    if (first < width) {
-      const double angle = angle_of(position[row], first / 2, width, theta);
-      cosine = static_cast<float>(cos(angle));
-      sine = static_cast<float>(sign) * static_cast<float>(sin(angle));
-    }
-    for (int64_t h = 0; h < heads; ++h) {
-      const int64_t at = (row * heads + h) * channels + first;
-      if (first >= width) {
-        to[at] = from[at];
-        if (first + 1 < channels) to[at + 1] = from[at + 1];
-        continue;
-      }
-      const float a = load(from + at), b = load(from + at + 1);
-      store(to + at, a * cosine - b * sine);
-      store(to + at + 1, a * sine + b * cosine);
-    }
-  });
 }
 
 }  // namespace
@@ -70,13 +24,48 @@ void count_positions(const Tensor& positions, int64_t offset) {
 }
 
 void add_sinusoidal(const Tensor& x, const Tensor& positions, const Tensor& y) {
-  dispatch(x.dtype(), [&](auto zero) { add_sinusoidal_typed<decltype(zero)>(x, positions, y); });
+  const StoredNumbers from = stored_numbers(x);
+  const int32_t* position = pointer<int32_t>(positions);
+  const StoredResults to = stored_results(y);
+  const int64_t channels = x.size(2), pairs = (channels + 1) / 2;
+  for_each("add_sinusoidal", positions.elements() * pairs, [=] __device__(int64_t i) {
+    const int64_t row = i / pairs, pair = i % pairs;
+    const double angle = angle_of(position[row], pair, channels, 10000.0);
+    const int64_t at = row * channels + 2 * pair;
+    to.put(at, from.at(at) + static_cast<float>(sin(angle)));
+    if (2 * pair + 1 < channels) {
+      to.put(at + 1, from.at(at + 1) + static_cast<float>(cos(angle)));
+    }
+  });
 }
 
+// One thread takes a pair of channels of one token through all heads: one angle for them all.
 void rotate(const Tensor& x, const Tensor& positions, int64_t width, double theta, int sign,
             const Tensor& y) {
-  dispatch(x.dtype(),
-           [&](auto zero) { rotate_typed<decltype(zero)>(x, positions, width, theta, sign, y); });
+  const StoredNumbers from = stored_numbers(x);
+  const int32_t* position = pointer<int32_t>(positions);
+  const StoredResults to = stored_results(y);
+  const int64_t heads = x.size(2), channels = x.size(3), pairs = (channels + 1) / 2;
+  for_each("rotary", positions.elements() * pairs, [=] __device__(int64_t i) {
+    const int64_t row = i / pairs, first = i % pairs * 2;
+    float cosine = 1, sine = 0;
+    if (first < width) {
+      const double angle = angle_of(position[row], first / 2, width, theta);
+      cosine = static_cast<float>(cos(angle));
+      sine = static_cast<float>(sign) * static_cast<float>(sin(angle));
+    }
+    for (int64_t h = 0; h < heads; ++h) {
+      const int64_t at = (row * heads + h) * channels + first;
+      if (first >= width) {
+        to.put(at, from.at(at));
+        if (first + 1 < channels) to.put(at + 1, from.at(at + 1));
+        continue;
+      }
+      const float a = from.at(at), b = from.at(at + 1);
+      to.put(at, a * cosine - b * sine);
+      to.put(at + 1, a * sine + b * cosine);
+    }
+  });
 }
 
 }  // namespace linnet::cuda

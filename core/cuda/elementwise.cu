@@ -5,6 +5,7 @@
 
 #include "core/cuda/block_reduce.h"
 #include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {
@@ -73,12 +74,6 @@ void convert_any(const Tensor& from, const Tensor& to) {
   });
 }
 
-// Element i of f32 or bf16 numbers.
-__device__ float load_as(DType dtype, const void* from, int64_t i) {
-  if (dtype == DType::bf16) return load(static_cast<const kernel_bf16*>(from) + i);
-  return static_cast<const float*>(from)[i];
-}
-
 void check_same(const char* function, const Tensor& a, const Tensor& b) {
   require(a.shape() == b.shape(), function, ": shapes ", a.shape(), " and ", b.shape(), " differ");
 }
@@ -92,10 +87,9 @@ void add_f64_into(const Tensor& to, const Tensor& from) {
 template <typename T>
 void add_into_typed(const Tensor& to, const Tensor& from) {
   T* x = pointer<T>(to);
-  const void* y = from.raw();
-  const DType type = from.dtype();
+  const StoredNumbers y = stored_numbers(from);
   for_each("add_into", to.elements(),
-           [=] __device__(int64_t i) { store(x + i, load(x + i) + load_as(type, y, i)); });
+           [=] __device__(int64_t i) { store(x + i, load(x + i) + y.at(i)); });
 }
 
 template <typename T>
@@ -114,16 +108,6 @@ void scale_typed(const Tensor& to, float number, const double* in_memory) {
   for_each("scale_into", to.elements(), [=] __device__(int64_t i) {
     const float factor = in_memory != nullptr ? static_cast<float>(*in_memory) : number;
     store(x + i, load(x + i) * factor);
-  });
-}
-
-template <typename T>
-void add_row_typed(const Tensor& to, const Tensor& row) {
-  T* x = pointer<T>(to);
-  const T* r = pointer<T>(row);
-  const int64_t columns = row.elements();
-  for_each("add_row_into", to.elements(), [x, r, columns] __device__(int64_t i) {
-    store(x + i, load(x + i) + load(r + i % columns));
   });
 }
 
@@ -160,13 +144,12 @@ __global__ void sum_row_chunks(const T* from, int64_t rows, int64_t columns, int
 
 void sum_chunks_into(const Tensor& partial, int64_t chunks, const Tensor& row, bool accumulate) {
   const float* from = pointer<float>(partial);
-  void* to = row.raw();
-  const DType type = row.dtype();
+  const StoredResults to = stored_results(row);
   const int64_t columns = row.elements();
   for_each("sum_rows", columns, [=] __device__(int64_t c) {
-    float total = accumulate ? load_as(type, to, c) : 0.0f;
+    float total = accumulate ? to.at(c) : 0.0f;
     for (int64_t k = 0; k < chunks; ++k) total += from[k * columns + c];
-    store_as<double>(type, to, c, total);
+    to.put(c, total);
   });
 }
 
@@ -286,7 +269,11 @@ void scale_into(const Tensor& to, const Tensor& factor) {
 
 void add_row_into(const Tensor& to, const Tensor& row) {
   require(row.elements() == to.size(-1), "add_row_into: row ", row.shape(), " for ", to.shape());
-  dispatch(to.dtype(), [&](auto zero) { add_row_typed<decltype(zero)>(to, row); });
+  const StoredResults x = stored_results(to);
+  const StoredNumbers r = stored_numbers(row);
+  const int64_t columns = row.elements();
+  for_each("add_row_into", to.elements(),
+           [=] __device__(int64_t i) { x.put(i, x.at(i) + r.at(i % columns)); });
 }
 
 void sum_rows(const Tensor& from, const Tensor& row, bool accumulate) {

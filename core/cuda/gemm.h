@@ -17,6 +17,7 @@ enum class Epilogue : uint8_t {
   add_bias,       // adds `vector` [n] to every row of c before c is rounded
   left_row_sums,  // writes the sums over the rows of op(a), [m], to `vector`
   gelu_tanh,      // adds `vector` where defined, keeps that in `before` where defined, takes GELU
+  gelu_tanh_backward,  // multiplies by the derivative of GELU at `before`
 };
 
 // c = alpha op(a) op(b) + beta c for `batch` dense row-major matrices, f32 or bf16 with sums in

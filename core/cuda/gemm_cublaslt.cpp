@@ -123,6 +123,8 @@ cublasLtEpilogue_t epilogue_of(Epilogue epilogue, bool adds_vector, bool keeps_b
       return CUBLASLT_EPILOGUE_BIAS;
     case Epilogue::left_row_sums:
       return CUBLASLT_EPILOGUE_BGRADB;
+    case Epilogue::gelu_tanh_backward:
+      return CUBLASLT_EPILOGUE_DGELU;
     case Epilogue::gelu_tanh:
       break;
   }
@@ -134,6 +136,7 @@ cublasLtEpilogue_t epilogue_of(Epilogue epilogue, bool adds_vector, bool keeps_b
 
 const char* name_of(cublasLtEpilogue_t epilogue) {
   if (epilogue == CUBLASLT_EPILOGUE_BIAS) return "the bias";
+  if (epilogue == CUBLASLT_EPILOGUE_DGELU) return "the derivative of GELU";
   return epilogue == CUBLASLT_EPILOGUE_BGRADB ? "the gradient of the bias" : "GELU";
 }
 

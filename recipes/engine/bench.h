@@ -8,6 +8,7 @@
 #include "attention/growth.h"
 #include "core/json.h"
 #include "layers/token_mixer.h"
+#include "recipes/engine/bench_timing.h"
 #include "recipes/engine/recipe.h"
 
 namespace linnet {
@@ -20,6 +21,9 @@ struct TrainBench {
   double step_seconds = 0;  // median
   double gemm_gflop = 0;    // of matrix products in the first step, forward and backward
   size_t peak_bytes = 0;    // held by tensors
+  // Of them those that are neither weights (their bf16 copies included) nor optimizer state:
+  // gradients, activations, what operations and CUDA graphs need.
+  size_t working_bytes = 0;
   double tokens_per_s() const { return static_cast<double>(tokens_per_step) / step_seconds; }
   double gflop_per_s() const { return gemm_gflop / step_seconds; }
 };
@@ -43,19 +47,21 @@ struct AttentionBench {
   std::string mechanism;
   Form form = Form::causal;
   int64_t batch = 0, length = 0, heads = 0, width = 0;
-  double multiply_adds = 0;        // of one forward pass, as the mechanism declares
-  double forward_ms = 0;           // median
-  double forward_backward_ms = 0;  // median
+  double multiply_adds = 0;  // of one forward pass, as the mechanism declares
+  RunTime forward = {}, forward_backward = {};
   size_t peak_bytes = 0;
   StatedGrowth growth = {};  // by the traits, for this form and these parameters
   // Two operations a multiply-add.
-  double forward_gflop_per_s() const { return 2e-6 * multiply_adds / forward_ms; }
+  double forward_gflop_per_s() const { return 2e-6 * multiply_adds / forward.median; }
 };
 
 struct AttentionBenchOptions {
   std::vector<std::string> mechanisms;  // empty: those that have the form
   Form form = Form::causal;
-  bool all = false;    // also those that lack the form, in the other of causal and noncausal
+  bool all = false;  // also those that lack the form, in the other of causal and noncausal
+  // Of those that declare work of T or T ln T: in the form where they do so there, else in the
+  // other.
+  bool linear = false;
   bool cudnn = false;  // also soft-max attention by cuDNN, after the mechanisms
   std::vector<int64_t> lengths{4096};
   int64_t batch = 1, heads = 4, head_width = 64;
@@ -75,11 +81,18 @@ std::vector<AttentionBench> bench_attention(
     const AttentionBenchOptions& options,
     const std::function<void(const AttentionBench&)>& on_point = {});
 
+// The primitive depthwise_conv alone, causal, one filter of so many taps a head: measured as
+// mechanisms are, for each number of taps each length, and named "conv, 63 taps". What the options
+// say of mechanisms and forms is not looked at. Throws UsageError for sizes below 1.
+std::vector<AttentionBench> bench_convolutions(
+    const std::vector<int64_t>& taps, const AttentionBenchOptions& options,
+    const std::function<void(const AttentionBench&)>& on_point = {});
+
 // Whether one of the mechanisms that would be measured declares work of T or T ln T there.
 bool declares_linear_work(const AttentionBenchOptions& options);
 
 // With which power of the length T a mechanism's figures grow: the slope of the line through their
-// logarithms, by least squares.
+// logarithms, by least squares; of times through the least ones.
 struct AttentionGrowth {
   std::string mechanism;
   Form form = Form::causal;

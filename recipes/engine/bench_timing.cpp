@@ -3,10 +3,21 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 
 #include "core/random.h"
 
 namespace linnet {
+namespace {
+
+// Seconds for which the calling thread has had a processor.
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+}  // namespace
 
 double time_once(Device device, const std::function<void()>& body) {
   using Clock = std::chrono::steady_clock;
@@ -21,15 +32,21 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-double median_seconds(Device device, int64_t runs, const std::function<void()>& body) {
+RunTime time_runs(Device device, int64_t runs, const std::function<void()>& body) {
   constexpr double kEnough = 3;
-  double total = time_once(device, body);
-  if (total > kEnough) return total;
-  std::vector<double> seconds;
-  for (total = 0; std::ssize(seconds) < runs && total < kEnough; total += seconds.back()) {
-    seconds.push_back(time_once(device, body));
+  std::vector<double> all, own;
+  const auto run = [&] {
+    const double before = thread_seconds();
+    all.push_back(time_once(device, body));
+    own.push_back(device.kind == DeviceKind::cpu ? thread_seconds() - before : all.back());
+  };
+  run();
+  if (all.front() <= kEnough) {
+    all.clear();
+    own.clear();
+    for (double total = 0; std::ssize(all) < runs && total < kEnough; total += all.back()) run();
   }
-  return median(std::move(seconds));
+  return {1e3 * median(all), 1e3 * *std::min_element(own.begin(), own.end())};
 }
 
 Tensor bench_numbers(const Shape& shape, uint64_t site, DType dtype, Device device) {

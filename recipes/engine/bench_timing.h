@@ -11,9 +11,17 @@ namespace linnet {
 // Seconds from before the call until the device is done.
 double time_once(Device device, const std::function<void()>& body);
 double median(std::vector<double> values);
+
+// Milliseconds of one run among several.
+struct RunTime {
+  double median = 0;  // from before the call until the device is done
+  // What the work itself takes, whatever else the machine does meanwhile: of a CPU the least time
+  // for which the calling thread had a processor, of a GPU the least of all.
+  double least = 0;
+};
 // Of at most `runs`, after one that warms up (which is nothing beside a run of seconds: that is not
 // repeated).
-double median_seconds(Device device, int64_t runs, const std::function<void()>& body);
+RunTime time_runs(Device device, int64_t runs, const std::function<void()>& body);
 
 // Normal numbers that repeat after a million: timing needs no more, and many are slow to draw.
 Tensor bench_numbers(const Shape& shape, uint64_t site, DType dtype, Device device);

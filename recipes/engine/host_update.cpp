@@ -28,7 +28,7 @@ class HostUpdate final : public UpdateWork {
     loss_sum_ += loss.value().item();
   }
 
-  void finish(UpdateResult& result) override {
+  void submit(UpdateResult& result) override {
     const ParameterSet& parameters = parts_.model.parameters();
     const Tensor& gradients = parameters.gradients();
     Updater& updater = parts_.updater;
@@ -51,6 +51,8 @@ class HostUpdate final : public UpdateWork {
     parameters.refresh_values();
     if (updater.average) updater.average->update(parameters.weights());
   }
+
+  void finish(UpdateResult&) override {}
 
  private:
   UpdateParts parts_;

@@ -1,5 +1,6 @@
 // One update: its micro-batches, and what became of it.
 #include <algorithm>
+#include <utility>
 
 #include "core/cuda/backend.h"
 #include "optim/clip.h"
@@ -57,12 +58,31 @@ TrainStep::TrainStep(const Recipe& recipe, const Task& task, const Transformer& 
   if (work_ == nullptr) work_ = make_host_update(parts);
 }
 
+Batch TrainStep::take(const std::function<Batch()>& next_batch) {
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  if (!ahead_) return next_batch();
+  Batch batch = std::move(*ahead_);
+  ahead_.reset();
+  return batch;
+}
+
+void TrainStep::look_ahead(const std::function<Batch()>& next_batch) {
+  try {
+    ahead_ = next_batch();
+    work_->prepare(*ahead_);
+  } catch (const OutOfMemory&) {
+    // add() will try again, and say what would fit.
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+}
+
 UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& next_batch) {
   UpdateResult result;
   const size_t held = allocated_bytes(model_.device());
   work_->begin(progress.step);
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
-    const Batch batch = next_batch();
+    const Batch batch = take(next_batch);
     try {
       work_->add(batch);
     } catch (const OutOfMemory& shortage) {
@@ -74,6 +94,8 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
   require(result.targets > 0, "update ", progress.step, " has no target tokens");
   result.lr = updater_.schedule->lr(progress.step);
   result.beta1 = updater_.schedule->beta1(progress.step);
+  work_->submit(result);
+  look_ahead(next_batch);
   work_->finish(result);
   if (result.skipped) {
     const Tensor gradients = model_.parameters().gradients().to(Device{});

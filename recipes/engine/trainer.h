@@ -1,6 +1,7 @@
 // The training loop: updates, evaluations, checkpoints, stopping, resuming.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -47,16 +48,23 @@ struct UpdateResult {
 class TrainStep {
  public:
   TrainStep(const Recipe& recipe, const Task& task, const Transformer& model, Updater& updater);
-  // `next_batch` yields the update's micro-batches in order (see micro_batches()).
+  // `next_batch` yields the micro-batches of this update and those after it in order (see
+  // micro_batches()). One more is taken than an update needs: the first of the next update, which
+  // is made ready while a device computes. What it throws is thrown when its turn comes.
   UpdateResult run(Progress& progress, const std::function<Batch()>& next_batch);
   // Sizes of the micro-batches of every update.
   const std::vector<int64_t>& micro_batches() const { return micro_batches_; }
   int64_t examples_per_update() const { return examples_per_update_; }
 
  private:
+  Batch take(const std::function<Batch()>& next_batch);
+  void look_ahead(const std::function<Batch()>& next_batch);
+
   const Transformer& model_;
   Updater& updater_;
   std::unique_ptr<UpdateWork> work_;
+  std::optional<Batch> ahead_;
+  std::exception_ptr failure_;  // of taking it
   int64_t examples_per_update_ = 0;
   std::vector<int64_t> micro_batches_;
 };

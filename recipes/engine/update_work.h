@@ -25,8 +25,13 @@ class UpdateWork {
   virtual void begin(int64_t step) = 0;
   // Forward and backward pass of a micro-batch: adds to gradients and loss.
   virtual void add(const Batch& batch) = 0;
-  // Clipping, optimizer and average, at the rates and for the targets of `result`. Fills in loss,
-  // gradient norm and `skipped`.
+  // Clipping, optimizer and average, at the rates and for the targets of `result`; a device may
+  // only have begun with them when it returns.
+  virtual void submit(UpdateResult& result) = 0;
+  // Makes the batch of the next add() ready while the device computes: its copy is queued behind
+  // what was submitted. Need not be called.
+  virtual void prepare(const Batch&) {}
+  // Waits for what was submitted. Fills in loss, gradient norm and `skipped`.
   virtual void finish(UpdateResult& result) = 0;
 };
 

@@ -62,9 +62,17 @@ std::vector<ListedCase> cases() {
   // More than two pieces of what the CPU gathers at a time.
   all.emplace_back(
       ListedSizes{.B = 1, .Tq = 70, .Tk = 700, .length = 600, .group = 66, .index_rows = 1});
+  // Lists that are equal, or in all but their last place, and of two pieces.
+  all.emplace_back(ListedSizes{.B = 2, .Tq = 9, .Tk = 60, .length = 280, .index_heads = 4});
+  int32_t* index = all.back().context.index.data<int32_t>();
+  for (int64_t i = 280; i < all.back().context.index.elements(); ++i) {
+    if (i % 280 < 279 && i / 280 % 2 == 0) index[i] = index[i % 280];
+    if (i / 280 % 4 == 0) index[i] = index[i % 280];
+  }
   all[1].mask();
   all[2].mask();
   all[5].mask();
+  all[6].mask();
   all[5].add_bias(1, 4);
   all[5].drop(0.2);
   all[2].add_bias(1, 4);

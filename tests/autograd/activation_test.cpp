@@ -141,6 +141,43 @@ TEST(Linear, GradientsAgreeWithFiniteDifferences) {
   }
 }
 
+TEST(Linear, FeedForwardLayersAreTwoLinearOnes) {
+  for (const bool with_bias : {true, false}) {
+    const std::vector<Tensor> inputs = {random_tensor({2, 3, 5}, "x"), random_tensor({4, 5}, "in"),
+                                        with_bias ? random_tensor({4}, "in bias") : Tensor(),
+                                        random_tensor({3, 4}, "out"),
+                                        with_bias ? random_tensor({3}, "out bias") : Tensor()};
+    const auto at_once = [](const Variables& v) {
+      return Variables{gelu_tanh_feed_forward(v[0], v[1], v[2], v[3], v[4])};
+    };
+    const auto one_by_one = [](const Variables& v) {
+      return Variables{linear(linear(v[0], v[1], v[2], Activation::gelu_tanh), v[3], v[4])};
+    };
+    EXPECT_TRUE(test::gradients_agree(at_once, inputs)) << with_bias;
+    const test::Run run = test::run_in(DType::f32, at_once, inputs);
+    const test::Run expected = test::run_in(DType::f32, one_by_one, inputs);
+    EXPECT_TRUE(test::same_bits(run.outputs[0], expected.outputs[0])) << with_bias;
+    ASSERT_EQ(run.gradients.size(), expected.gradients.size());
+    for (size_t i = 0; i < run.gradients.size(); ++i) {
+      EXPECT_TRUE(test::same_bits(run.gradients[i], expected.gradients[i])) << with_bias << i;
+    }
+    NoGrad off;
+    std::vector<Variable> values;
+    for (const Tensor& input : inputs) {
+      values.push_back(input.defined() ? Variable(input.to(DType::bf16).to(DType::f32))
+                                       : Variable());
+    }
+    EXPECT_TRUE(test::same_bits(at_once(values)[0].value(), run.outputs[0])) << with_bias;
+  }
+  // One weight twice, and an input that needs no gradient.
+  EXPECT_TRUE(test::gradients_agree(
+      [](const Variables& v) {
+        const Variable x(random_tensor({3, 4}, "x"));
+        return Variables{gelu_tanh_feed_forward(x, v[0], v[1], v[0], v[1])};
+      },
+      {random_tensor({4, 4}, "w"), random_tensor({4}, "b")}));
+}
+
 TEST(Linear, TheSameWeightTwiceAndTheSameInputAsWeight) {
   EXPECT_TRUE(test::gradients_agree(
       [](const Variables& v) { return Variables{linear(linear(v[0], v[1]), v[1])}; },
@@ -169,6 +206,8 @@ TEST(Linear, RefusesWeightsThatDoNotFit) {
   EXPECT_THROW(linear(x, Variable(Tensor::zeros({3}))), Error);
   EXPECT_THROW(linear(x, Variable(Tensor::zeros({4, 3})), Variable(Tensor::zeros({3}))), Error);
   EXPECT_THROW(linear(x, Variable(Tensor::zeros({4, 3}, DType::bf16))), Error);
+  const Variable weight(Tensor::zeros({4, 3}), true);
+  EXPECT_THROW(gelu_tanh_feed_forward(x, weight, {}, Variable(Tensor::zeros({2, 3})), {}), Error);
 }
 
 TEST(Activations, ThreadsDoNotChangeABit) {

@@ -171,6 +171,23 @@ TEST(Config, SchemaListsEveryField) {
       << table;
 }
 
+TEST(Config, ReadKindShowsTheSectionThatAValueAloneStandsFor) {
+  const auto message = [](const ConfigNode& node) -> std::string {
+    try {
+      read_kind(node, "name", {"softmax", "lavo"});
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "nothing thrown";
+  };
+  EXPECT_EQ(message(ConfigNode::text("lavo")),
+            "(built in): expected a section such as {name: lavo}, found 'lavo'");
+  EXPECT_EQ(message(ConfigNode::text("lvao")),
+            "(built in): expected a section such as {name: ...}, found 'lvao'");
+  EXPECT_EQ(message(ConfigNode::sequence({})),
+            "(built in): expected a section such as {name: ...}, found a list");
+}
+
 TEST(Config, ReadKindRefusesMisspeltKeysAndValues) {
   ConfigNode node = ConfigNode::map();
   node.set("nmae", ConfigNode::text("lavo"));

@@ -1,9 +1,11 @@
-// What benchmarks compare results with.
+// How benchmarks time, and what they compare results with.
 #include "recipes/engine/bench_timing.h"
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 namespace linnet {
 namespace {
@@ -23,6 +25,20 @@ TEST(WorstError, KeepsNan) {
   const float nan = std::nanf("");
   EXPECT_TRUE(std::isnan(worst_error(row({nan, 2}), row({1, 2}))));
   EXPECT_TRUE(std::isnan(worst_error(row({1, 2}), row({nan, 2}))));
+}
+
+TEST(RunTime, TheLeastIsWhatTheThreadComputed) {
+  const RunTime time =
+      time_runs({}, 3, [] { std::this_thread::sleep_for(std::chrono::milliseconds(10)); });
+  EXPECT_GE(time.median, 10);
+  EXPECT_LT(time.least, 5);
+  EXPECT_GT(time.least, 0);
+}
+
+TEST(RunTime, RunsAreAtMostThoseAskedForAfterOneThatWarmsUp) {
+  int calls = 0;
+  time_runs({}, 4, [&] { ++calls; });
+  EXPECT_EQ(calls, 5);
 }
 
 }  // namespace

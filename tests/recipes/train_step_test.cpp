@@ -165,6 +165,27 @@ TEST_F(TrainStepTest, SkippedUpdatesLeaveTheWeightsAlone) {
   EXPECT_EQ(three.progress.step, 3);
 }
 
+TEST_F(TrainStepTest, WhatTakingABatchThrowsIsThrownWhenItsTurnComes) {
+  const Recipe recipe = this->recipe({"train.micro_batch=6"});
+  const std::unique_ptr<Task> task = make_task(recipe);
+  const std::unique_ptr<Transformer> model = build_model(recipe, task->sizes());
+  Updater updater = make_updater(recipe, model->parameters());
+  TrainStep step(recipe, *task, *model, updater);
+  Progress progress;
+  int64_t taken = 0;
+  const auto next_batch = [&] {
+    if (taken == 2) throw Error("the file became shorter");
+    return task->train_batch(6 * taken++, 6);
+  };
+  step.run(progress, next_batch);
+  EXPECT_EQ(taken, 2);
+  step.run(progress, next_batch);
+  EXPECT_EQ(progress.step, 2);
+  EXPECT_THAT([&] { step.run(progress, next_batch); },
+              testing::ThrowsMessage<Error>(HasSubstr("became shorter")));
+  EXPECT_EQ(progress.step, 2);
+}
+
 TEST_F(TrainStepTest, TokensPerUpdateMustBeWholeWindows) {
   EXPECT_THAT(
       test::message_of<UsageError>([&] { updates(recipe({"train.tokens_per_update=100"}), 1); }),

@@ -1,7 +1,9 @@
-// linnet bench attention: every mechanism, the growth of its figures, and the limit on it.
+// linnet bench: every mechanism, the growth of its figures, and the limit on it; convolutions;
+// updates.
 #include "recipes/engine/bench.h"
 
 #include <cmath>
+#include <map>
 
 #include "attention/registry.h"
 #include "core/json.h"
@@ -34,6 +36,31 @@ TEST_F(BenchCli, AllMechanismsAreMeasuredInAFormThatTheyHave) {
   }
   EXPECT_EQ(result.at("growth").size(), 0U);
   expect_error({"bench", "attention", "--all", "linear"}, 2, "name none beside it");
+}
+
+TEST_F(BenchCli, LinearMechanismsAreMeasuredInAFormWhereTheyAreLinear) {
+  const Outcome outcome =
+      linnet({"bench", "attention", "--linear", "--lengths", "16", "--runs", "1", "--heads", "1",
+              "--threads", "1", "--device", "cpu", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  std::map<std::string, std::string> forms;
+  const JsonValue result = parse_json(outcome.out, "stdout");
+  for (const JsonValue& point : result.at("points").elements()) {
+    forms[point.at("mechanism").text()] = point.at("form").text();
+  }
+  for (const Mechanism& mechanism : mechanisms()) {
+    std::string expected;
+    for (const Form form : {Form::noncausal, Form::causal}) {
+      const bool linear =
+          mechanism.traits.has(form) && stated_growth(mechanism.traits, form).power == 1;
+      if (linear) expected = name_of(form);
+    }
+    EXPECT_EQ(forms[mechanism.name], expected) << mechanism.name;
+  }
+  EXPECT_EQ(forms["longshort"], "noncausal");
+  EXPECT_EQ(forms["softmax"], "");
+  expect_error({"bench", "attention", "--linear", "local"}, 2,
+               "--linear measures those that declare linear work; name none beside it");
 }
 
 TEST_F(BenchCli, GrowthIsPrintedAndLimited) {
@@ -103,6 +130,41 @@ TEST_F(BenchCli, CudnnNeedsAGpu) {
                2, "--cudnn needs a CUDA device, and this runs on cpu; use --device cuda");
 }
 
+TEST_F(BenchCli, ConvolutionsAreMeasuredForEveryNumberOfTaps) {
+  const std::vector<std::string> arguments = {"bench",     "conv", "--taps",   "3,2",
+                                              "--lengths", "8,16", "--runs",   "1",
+                                              "--heads",   "2",    "--device", "cpu"};
+  std::vector<std::string> as_json = arguments;
+  as_json.emplace_back("--json");
+  const Outcome outcome = linnet(as_json);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const JsonValue points = parse_json(outcome.out, "stdout").at("points");
+  ASSERT_EQ(points.size(), 4U);
+  const JsonValue& first = points.elements()[0];
+  EXPECT_EQ(first.at("mechanism").text(), "conv, 3 taps");
+  EXPECT_EQ(first.at("multiply_adds").number(), 3 * 8 * 2 * 64);
+  EXPECT_GT(first.at("forward_ms").number(), 0);
+  EXPECT_GT(first.at("forward_backward_ms").number(), 0);
+  EXPECT_GT(first.at("peak_bytes").integer(), 0);
+  EXPECT_EQ(points.elements()[3].at("mechanism").text(), "conv, 2 taps");
+  EXPECT_EQ(points.elements()[3].at("length").integer(), 16);
+  EXPECT_THAT(linnet(arguments).out, HasSubstr("conv, 2 taps"));
+  expect_error({"bench", "conv", "--taps", "0"}, 2, "--taps must be at least 1, got 0");
+  expect_error({"bench", "conv", "--dtype", "f64"}, 2, "f32 or bf16, got f64");
+}
+
+TEST_F(BenchCli, WorkingMemoryOfUpdatesLeavesOutWeightsAndMoments) {
+  const Outcome outcome =
+      linnet({"bench", "train", "tiny.yaml", "--steps", "1", "--device", "cpu", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const JsonValue point = parse_json(outcome.out, "stdout").at("points").elements()[0];
+  const int64_t parameters = point.at("parameters").integer();
+  const int64_t lasting = point.at("peak_bytes").integer() - point.at("working_bytes").integer();
+  // Weights and two moments in f32, with little that is rounded up; not the gradients.
+  EXPECT_GE(lasting, 12 * parameters);
+  EXPECT_LT(lasting, 14 * parameters);
+}
+
 TEST_F(BenchCli, TheStatedGrowthIsThatOfWhatIsMeasured) {
   const auto declared = [&](std::vector<std::string> more) {
     std::vector<std::string> arguments = {
@@ -147,7 +209,7 @@ AttentionBench point_of(const std::string& mechanism, Form form, int64_t length,
   point.mechanism = mechanism;
   point.form = form;
   point.length = length;
-  point.forward_ms = point.forward_backward_ms = ms;
+  point.forward.least = point.forward_backward.least = ms;
   point.peak_bytes = static_cast<size_t>(length);
   point.growth = stated_growth(find_mechanism(mechanism).traits, form);
   return point;
@@ -180,7 +242,7 @@ TEST(AttentionGrowth, IsTheSlopeOfTheLogarithms) {
     for (const int64_t length : {512, 1024, 4096}) {
       const auto T = static_cast<double>(length);
       AttentionBench& point = points.emplace_back(point_of(name, Form::causal, length, 3 * T));
-      point.forward_backward_ms = 0.5 * T * T;
+      point.forward_backward.least = 0.5 * T * T;
       point.peak_bytes = static_cast<size_t>(length * length * length);
     }
   }

@@ -229,10 +229,15 @@ Outcome gpu_bench(
       "*--cudnn*) " +
       cudnn +
       " ;;\n"
-      "'bench attention'*) echo '{\"points\": [{\"forward_ms\": 2.5, \"forward_backward_ms\": 7.5, "
+      "*normalizer=none*) echo '{\"points\": [{\"forward_ms\": 1.5, \"forward_backward_ms\": 4.5, "
+      "\"peak_bytes\": 3}]}' ;;\n"
+      "'bench conv --taps 63 '*) echo '{\"points\": [{\"forward_ms\": 0.5, "
+      "\"forward_backward_ms\": 1.5, \"peak_bytes\": 3}]}' ;;\n"
+      "'bench attention'* | 'bench conv'*) echo '{\"points\": [{\"forward_ms\": 2.5, "
+      "\"forward_backward_ms\": 7.5, "
       "\"peak_bytes\": 3}]}' ;;\n"
       "'bench train'*) echo '{\"points\": [{\"point\": \"model.attention=linear\", "
-      "\"tokens_per_s\": 1234, \"peak_bytes\": 3}]}' ;;\n"
+      "\"tokens_per_s\": 1234, \"peak_bytes\": 3, \"working_bytes\": 1073741824}]}' ;;\n"
       "esac\nSTOP\n"
       "printf '#!/bin/sh\\nexec python3 -S -E \"$@\"\\n' > $bin/python; "
       "chmod +x $bin/*; PATH=$bin:$PATH tools/gpu_check bench --build $bin --results $bin/out "
@@ -248,6 +253,11 @@ TEST(Scripts, GpuBenchRecordsEveryCase) {
        {"linnet     0.1.0, git abc", "cannot import torch (ModuleNotFoundError",
         "\"case\": \"linear\"", "\"parameters\": {\"slots\": 64}",
         "| linear | 16 x 12 x 8192 x 64 | 2.500 | 7.500 | no peers |",
+        "| linear, unnormalized | 16 x 12 x 8192 x 64 | 1.500 | 4.500 | no peers |",
+        "| conv, 63 taps | 16 x 12 x 8192 x 64 | 0.500 | 1.500 | no peers |",
+        "| conv, 4 taps | 16 x 12 x 8192 x 64 | 2.500 | 7.500 | no peers |",
+        "| memory of a lavo update | 12 layers, 1 x 8192 tokens, width 768 | - | - | besides ",
+        "weights and optimizer state 1024 MiB, 0.50 of the aim; 1234 tokens/s | - | - | - | - |",
         "| cosformer | 16 x 12 x 8192 x 64 | - | - | exit code 1: error: out of memory |",
         "| cuDNN: missing exit code 2: error: --cudnn: this build has no cuDNN | - | - | - | - |",
         "| linear | 1234 | - | - |\n"}) {
@@ -273,6 +283,30 @@ TEST(Scripts, GpuBenchSaysWhatItHadNoTimeFor) {
   EXPECT_THAT(outcome.output,
               ::testing::HasSubstr("| train: not run: the 0 minutes were used up |"));
   EXPECT_EQ(gpu_bench("", "cannot be used: there is no NVIDIA driver").code, 2);
+}
+
+// tools/test_costs over a stand-in for ctest that lists one test, which runs `command`.
+Outcome test_costs(const std::string& command, const std::string& limit) {
+  return run(
+      "bin=$(mktemp -d); cat > $bin/ctest <<'STOP'\n#!/bin/sh\n"
+      "cat <<'JSON'\n{\"tests\": [{\"name\": \"Subject\", \"command\": [\"sh\", \"-c\", \"" +
+      command +
+      "\"], \"properties\": [{\"name\": \"ENVIRONMENT\", \"value\": [\"COST=1\"]}]}]}\nJSON\n"
+      "STOP\nchmod +x $bin/ctest; PATH=$bin:$PATH tools/test_costs $bin --limit " +
+      limit + "; code=$?; rm -rf $bin; exit $code");
+}
+
+TEST(Scripts, TestCostsAreProcessorTime) {
+  if (run("command -v python3").code != 0) GTEST_SKIP() << "python3 is not installed";
+  const Outcome waits = test_costs("test $COST = 1 && sleep 0.3", "0.2");
+  EXPECT_EQ(waits.code, 0) << waits.output;
+  EXPECT_THAT(waits.output, ::testing::HasSubstr("  Subject\n1 tests, 0.0 processor seconds"));
+  const Outcome works = test_costs("i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done", "0");
+  EXPECT_EQ(works.code, 1);
+  EXPECT_THAT(works.output, ::testing::HasSubstr("more than 0 s: Subject\n"));
+  const Outcome fails = test_costs("exit 3", "9");
+  EXPECT_EQ(fails.code, 1);
+  EXPECT_THAT(fails.output, ::testing::HasSubstr("failed: Subject\n"));
 }
 
 // What ptxas says of one kernel, under a folder that stands for a build.

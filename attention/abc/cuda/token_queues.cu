@@ -1,5 +1,6 @@
 #include "attention/abc/cuda/token_queues.h"
 
+#include "core/cuda/copy_element.h"
 #include "core/cuda/for_each.h"
 
 namespace linnet::cuda {
@@ -63,23 +64,6 @@ __device__ void fill_queue(const QueueArrays& a, int64_t r) {
   if (queue == 0) a.phase[b] = (phase + a.T) % a.queues;
 }
 
-// Elements of one size, whatever they are.
-template <typename Element>
-void copy_elements(const Tensor& order, const Tensor& x, const Tensor& taken, bool back) {
-  const int64_t width = taken.elements() / order.elements();
-  const int32_t* numbers = pointer<int32_t>(order);
-  auto* tokens = static_cast<Element*>(x.raw());
-  auto* places = static_cast<Element*>(taken.raw());
-  for_each("take_tokens", taken.elements(), [=] __device__(int64_t i) {
-    const int64_t number = numbers[i / width], at = number * width + i % width;
-    if (back) {
-      if (number >= 0) tokens[at] = places[i];
-    } else {
-      places[i] = number >= 0 ? tokens[at] : Element{0};
-    }
-  });
-}
-
 }  // namespace
 
 void token_queues(const TokenQueueInputs& in, const TokenQueues& out) {
@@ -116,14 +100,18 @@ void pushed_after(const Tensor& pushed, int64_t count, const Tensor& after) {
 
 void copy_ordered_tokens(const Tensor& order, const Tensor& x, const Tensor& taken, bool back) {
   if (taken.elements() == 0) return;
-  switch (size_of(taken.dtype())) {
-    case 2:
-      return copy_elements<uint16_t>(order, x, taken, back);
-    case 4:
-      return copy_elements<uint32_t>(order, x, taken, back);
-    default:
-      return copy_elements<uint64_t>(order, x, taken, back);
-  }
+  const int64_t width = taken.elements() / order.elements();
+  const int32_t* numbers = pointer<int32_t>(order);
+  const size_t size = size_of(taken.dtype());
+  void *tokens = x.raw(), *places = taken.raw();
+  for_each("take_tokens", taken.elements(), [=] __device__(int64_t i) {
+    const int64_t number = numbers[i / width], at = number * width + i % width;
+    if (!back) {
+      copy_element(size, number >= 0 ? tokens : nullptr, at, places, i);
+    } else if (number >= 0) {
+      copy_element(size, places, i, tokens, at);
+    }
+  });
 }
 
 }  // namespace linnet::cuda

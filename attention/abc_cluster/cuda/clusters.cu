@@ -2,15 +2,15 @@
 
 #include "attention/abc_cluster/hash_clustering.h"
 #include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {
 
 // Products of two floats are exact in double, so that signs are those of the CPU.
-template <typename T>
 void hash_keys(const Tensor& keys, const Tensor& planes, const HashClusterTensors& all) {
   const int64_t H = keys.size(2), K = keys.size(3), bits = planes.size(0);
-  const T* from = pointer<T>(keys);
+  const StoredNumbers from = stored_numbers(keys);
   const float* normals = pointer<float>(planes);
   const uint8_t* valid = pointer_or_null<uint8_t>(all.mask);
   int64_t* codes = pointer<int64_t>(all.codes);
@@ -20,7 +20,7 @@ void hash_keys(const Tensor& keys, const Tensor& planes, const HashClusterTensor
       double product = 0;
       for (int64_t c = 0; c < K; ++c) {
         product +=
-            static_cast<double>(load(from + i * K + c)) * static_cast<double>(normals[bit * K + c]);
+            static_cast<double>(from.at(i * K + c)) * static_cast<double>(normals[bit * K + c]);
       }
       code |= static_cast<int64_t>(product > 0) << bit;
     }
@@ -37,10 +37,9 @@ struct Candidates {
   int64_t* slots;
 };
 
-template <typename T>
 struct NearestArrays {
   int64_t S, H, K, slots;
-  const T* keys;
+  StoredNumbers keys;
   const uint8_t* valid;
   const int32_t* ids;
   const float* sums_in;
@@ -51,8 +50,7 @@ struct NearestArrays {
 
 // A warp for every row and head: its lanes share the slots when they look for the nearest, and the
 // channels when they add a key.
-template <typename T>
-__global__ void find_nearest_clusters(NearestArrays<T> a) {
+__global__ void find_nearest_clusters(NearestArrays a) {
   SharedArena arena;
   const Candidates shared(arena);
   const int64_t item = blockIdx.x, b = item / a.H, h = item % a.H;
@@ -76,13 +74,13 @@ __global__ void find_nearest_clusters(NearestArrays<T> a) {
       if (lane == 0) a.clusters[token * a.H + h] = -1;
       continue;
     }
-    const T* key = a.keys + (token * a.H + h) * a.K;
+    const StoredNumbers key = a.keys.from((token * a.H + h) * a.K);
     double nearest = std::numeric_limits<double>::infinity();
     int64_t chosen = 0;
     for (int64_t l = lane; l < a.slots && nearest >= 0; l += kLanes) {
       double distance = counts[l] == 0 ? -1 : 0;
       for (int64_t c = 0; distance >= 0 && c < a.K; ++c) {
-        const double difference = load(key + c) - sums[l * a.K + c] / counts[l];
+        const double difference = key.at(c) - sums[l * a.K + c] / counts[l];
         distance += difference * difference;
       }
       if (distance < nearest) {
@@ -101,7 +99,7 @@ __global__ void find_nearest_clusters(NearestArrays<T> a) {
         chosen = shared.slots[other];
       }
     }
-    for (int64_t c = lane; c < a.K; c += kLanes) sums[chosen * a.K + c] += load(key + c);
+    for (int64_t c = lane; c < a.K; c += kLanes) sums[chosen * a.K + c] += key.at(c);
     if (lane == 0) {
       counts[chosen] += 1;
       a.clusters[token * a.H + h] = static_cast<int32_t>(chosen);
@@ -110,28 +108,11 @@ __global__ void find_nearest_clusters(NearestArrays<T> a) {
   }
 }
 
-template <typename T>
-void nearest_typed(const Tensor& keys, const Tensor& mask, const Tensor& segments,
-                   const Tensor& sums, const Tensor& counts, int64_t slots,
-                   const Tensor& clusters) {
-  const int64_t B = keys.size(0), H = keys.size(2), K = keys.size(3);
-  const Tensor running = Tensor::empty({B, H, slots, K}, DType::f64, keys.device());
-  const Tensor numbers = Tensor::empty({B, H, slots}, DType::f64, keys.device());
-  launch(
-      {"find_nearest_clusters", blocks_for(B * H, 1), kLanes, shared_bytes<Candidates>()},
-      find_nearest_clusters<T>,
-      NearestArrays<T>{keys.size(1), H, K, slots, pointer<T>(keys), pointer_or_null<uint8_t>(mask),
-                       pointer_or_null<int32_t>(segments), pointer_or_null<float>(sums),
-                       pointer_or_null<double>(counts), pointer<double>(running),
-                       pointer<double>(numbers), pointer<int32_t>(clusters)});
-}
-
 }  // namespace
 
 void hash_clusters(const Tensor& keys, const Tensor& planes, const HashClusterTensors& all,
                    int64_t iterations) {
-  dispatch(keys.dtype(),
-           [&](auto zero) { hash_keys<decltype(zero)>(keys, planes.to(DType::f32), all); });
+  hash_keys(keys, planes.to(DType::f32), all);
   const HashClustering steps{keys.size(1),
                              keys.size(2),
                              all.centroids.size(2),
@@ -158,9 +139,16 @@ void hash_clusters(const Tensor& keys, const Tensor& planes, const HashClusterTe
 void nearest_clusters(const Tensor& keys, const Tensor& mask, const Tensor& segments,
                       const Tensor& sums, const Tensor& counts, int64_t slots,
                       const Tensor& clusters) {
-  dispatch(keys.dtype(), [&](auto zero) {
-    nearest_typed<decltype(zero)>(keys, mask, segments, sums, counts, slots, clusters);
-  });
+  const int64_t B = keys.size(0), H = keys.size(2), K = keys.size(3);
+  const Tensor running = Tensor::empty({B, H, slots, K}, DType::f64, keys.device());
+  const Tensor numbers = Tensor::empty({B, H, slots}, DType::f64, keys.device());
+  launch(
+      {"find_nearest_clusters", blocks_for(B * H, 1), kLanes, shared_bytes<Candidates>()},
+      find_nearest_clusters,
+      NearestArrays{keys.size(1), H, K, slots, stored_numbers(keys), pointer_or_null<uint8_t>(mask),
+                    pointer_or_null<int32_t>(segments), pointer_or_null<float>(sums),
+                    pointer_or_null<double>(counts), pointer<double>(running),
+                    pointer<double>(numbers), pointer<int32_t>(clusters)});
 }
 
 }  // namespace linnet::cuda

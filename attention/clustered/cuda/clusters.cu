@@ -3,16 +3,16 @@
 #include "attention/clustered/hamming_rule.h"
 #include "attention/clustered/list_rule.h"
 #include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {
 
 constexpr int kThreads = 128;
 
-template <typename T>
 void hash_vectors(const Tensor& x, const Tensor& planes, const HammingTensors& all) {
   const int64_t H = x.size(2), K = x.size(3), bits = planes.size(0);
-  const T* from = pointer<T>(x);
+  const StoredNumbers from = stored_numbers(x);
   const float* normals = pointer<float>(planes);
   const uint8_t* valid = pointer_or_null<uint8_t>(all.mask);
   int64_t* codes = pointer<int64_t>(all.codes);
@@ -22,7 +22,7 @@ void hash_vectors(const Tensor& x, const Tensor& planes, const HammingTensors& a
       const float* normal = normals + bit * (K + 1);
       double product = 0;
       for (int64_t c = 0; c < K; ++c) {
-        product += static_cast<double>(load(from + i * K + c)) * static_cast<double>(normal[c]);
+        product += static_cast<double>(from.at(i * K + c)) * static_cast<double>(normal[c]);
       }
       code |= static_cast<int64_t>(product > static_cast<double>(normal[K])) << bit;
     }
@@ -55,18 +55,17 @@ __global__ void search_hamming_clusters(HammingRule<float> rule, int64_t iterati
   }
 }
 
-template <typename T>
 void write_scores(const Tensor& means, const Tensor& keys, const Tensor& scores) {
   const int64_t S = keys.size(1), H = keys.size(2), K = keys.size(3), C = means.size(1);
-  const T *left = pointer<T>(means), *right = pointer<T>(keys);
+  const StoredNumbers left = stored_numbers(means), right = stored_numbers(keys);
   double* to = pointer<double>(scores);
   for_each("cluster_scores", scores.elements(), [=] __device__(int64_t i) {
     const int64_t c = i / S % C, h = i / S / C % H, b = i / S / C / H;
-    const T* mean = left + ((b * C + c) * H + h) * K;
-    const T* key = right + ((b * S + i % S) * H + h) * K;
+    const StoredNumbers mean = left.from(((b * C + c) * H + h) * K);
+    const StoredNumbers key = right.from(((b * S + i % S) * H + h) * K);
     double product = 0;
     for (int64_t e = 0; e < K; ++e) {
-      product += static_cast<double>(load(mean + e)) * static_cast<double>(load(key + e));
+      product += static_cast<double>(mean.at(e)) * static_cast<double>(key.at(e));
     }
     to[i] = product == product ? product : -std::numeric_limits<double>::infinity();
   });
@@ -135,7 +134,7 @@ void hamming_clusters(const Tensor& x, const ClusterDraws& draws, const HammingT
                       int64_t iterations) {
   const Tensor planes = draws.planes.to(DType::f32), starts = draws.starts.to(DType::f32);
   const Tensor spares = draws.spares.to(DType::f32);
-  dispatch(x.dtype(), [&](auto zero) { hash_vectors<decltype(zero)>(x, planes, all); });
+  hash_vectors(x, planes, all);
   const HammingRule<float> rule{x.size(1),
                                 x.size(2),
                                 all.centroids.size(2),
@@ -171,19 +170,21 @@ void cluster_begins(const Tensor& sorted, const Tensor& begins) {
 void top_keys(const Tensor& means, const Tensor& keys, const Tensor& mask, const Tensor& best) {
   const int64_t S = keys.size(1), H = keys.size(2), C = means.size(1);
   const Tensor scores = Tensor::empty({keys.size(0), H, C, S}, DType::f64, keys.device());
-  dispatch(keys.dtype(), [&](auto zero) { write_scores<decltype(zero)>(means, keys, scores); });
+  write_scores(means, keys, scores);
   if (best.elements() == 0) return;
   launch({"find_top_keys", blocks_for(keys.size(0) * H * C, 1), kThreads, shared_bytes<Found>()},
          find_top_keys, pointer<double>(scores), pointer_or_null<uint8_t>(mask), S, H * C,
          best.size(3), pointer<int32_t>(best));
 }
 
-void other_keys(const Tensor& top, const Tensor& index) {
-  const int64_t count = top.size(3), T = index.size(3);
+void top_keys_hidden(const Tensor& top, const Tensor& bias) {
+  const int64_t count = top.size(3), T = bias.size(3);
   const int32_t* from = pointer<int32_t>(top);
-  int32_t* to = pointer<int32_t>(index);
-  for_each("other_keys", index.elements(),
-           [=] __device__(int64_t i) { to[i] = cluster_rule::other_key(from, count, T, i); });
+  float* to = pointer<float>(bias);
+  for_each("top_keys_hidden", bias.elements(), [=] __device__(int64_t i) {
+    to[i] = cluster_rule::is_top_key(from, count, T, i) ? -std::numeric_limits<float>::infinity()
+                                                        : 0.0f;
+  });
 }
 
 void top_keys_of_queries(const Tensor& top, const Tensor& clusters, const Tensor& index) {

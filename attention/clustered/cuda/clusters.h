@@ -27,7 +27,7 @@ void rows_of_heads(const Tensor& x, const Tensor& rows);
 void cluster_begins(const Tensor& sorted, const Tensor& begins);
 // A block for every cluster; f64 work for all products.
 void top_keys(const Tensor& means, const Tensor& keys, const Tensor& mask, const Tensor& best);
-void other_keys(const Tensor& top, const Tensor& index);
+void top_keys_hidden(const Tensor& top, const Tensor& bias);
 void top_keys_of_queries(const Tensor& top, const Tensor& clusters, const Tensor& index);
 
 }  // namespace linnet::cuda

@@ -1,22 +1,9 @@
 #include "attention/joint/cuda/chunks.h"
 
 #include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
-namespace {
-
-template <typename T>
-void swap_typed(const Tensor& x, const Tensor& y) {
-  const int64_t M = x.size(1), N = x.size(2), K = x.size(3);
-  const T* from = pointer<T>(x);
-  T* to = pointer<T>(y);
-  for_each("swap_middle", x.elements(), [=] __device__(int64_t i) {
-    const int64_t m = i / K % M, n = i / K / M % N, a = i / K / M / N;
-    to[i] = from[((a * M + m) * N + n) * K + i % K];
-  });
-}
-
-}  // namespace
 
 void chunk_masks(const Tensor& mask, int64_t T, const Tensor& tokens, int64_t rank,
                  const Tensor& chunks) {
@@ -37,7 +24,13 @@ void chunk_masks(const Tensor& mask, int64_t T, const Tensor& tokens, int64_t ra
 }
 
 void swap_middle(const Tensor& x, const Tensor& y) {
-  dispatch(x.dtype(), [&](auto zero) { swap_typed<decltype(zero)>(x, y); });
+  const int64_t M = x.size(1), N = x.size(2), K = x.size(3);
+  const StoredNumbers from = stored_numbers(x);
+  const StoredResults to = stored_results(y);
+  for_each("swap_middle", x.elements(), [=] __device__(int64_t i) {
+    const int64_t m = i / K % M, n = i / K / M % N, a = i / K / M / N;
+    to.put(i, from.at(((a * M + m) * N + n) * K + i % K));
+  });
 }
 
 }  // namespace linnet::cuda

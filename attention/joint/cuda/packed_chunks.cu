@@ -2,31 +2,9 @@
 
 #include "attention/joint/packed_chunks_rule.h"
 #include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
-namespace {
-
-template <typename T>
-void gather_typed(const Tensor& from, const Tensor& to, const PackedChunks& packed,
-                  bool into_chunks) {
-  const int64_t each = to.size(1), m = from.size(1), slots = packed.slots;
-  if (to.elements() == 0) return;
-  const int64_t width = to.elements() / (to.size(0) * each);
-  const int32_t *begins = pointer<int32_t>(packed.begins),
-                *places = pointer<int32_t>(packed.places);
-  const T* source = pointer<T>(from);
-  T* out = pointer<T>(to);
-  for_each("gather_packed", to.elements(), [=] __device__(int64_t i) {
-    const int64_t token = i / width, row = token / each;
-    const int64_t begin = into_chunks ? begins[row] : 0;
-    const int64_t place = into_chunks ? begin + token % each : places[token];
-    const int64_t b = into_chunks ? row / slots : row;
-    store(out + i,
-          begin >= 0 && place >= 0 ? load(source + (b * m + place) * width + i % width) : 0.0f);
-  });
-}
-
-}  // namespace
 
 // A thread goes along a row: chunks are numbered in the order in which they end.
 void plan_packed(const Tensor& segments, const PackedChunks& packed) {
@@ -43,8 +21,20 @@ void plan_packed(const Tensor& segments, const PackedChunks& packed) {
 
 void gather_packed(const Tensor& from, const Tensor& to, const PackedChunks& packed,
                    bool into_chunks) {
-  dispatch(to.dtype(),
-           [&](auto zero) { gather_typed<decltype(zero)>(from, to, packed, into_chunks); });
+  const int64_t each = to.size(1), m = from.size(1), slots = packed.slots;
+  if (to.elements() == 0) return;
+  const int64_t width = to.elements() / (to.size(0) * each);
+  const int32_t *begins = pointer<int32_t>(packed.begins),
+                *places = pointer<int32_t>(packed.places);
+  const StoredNumbers source = stored_numbers(from);
+  const StoredResults out = stored_results(to);
+  for_each("gather_packed", to.elements(), [=] __device__(int64_t i) {
+    const int64_t token = i / width, row = token / each;
+    const int64_t begin = into_chunks ? begins[row] : 0;
+    const int64_t place = into_chunks ? begin + token % each : places[token];
+    const int64_t b = into_chunks ? row / slots : row;
+    out.put(i, begin >= 0 && place >= 0 ? source.at((b * m + place) * width + i % width) : 0.0f);
+  });
 }
 
 void mask_packed(const Tensor& mask, const PackedChunks& packed, int64_t rank, const Tensor& tokens,

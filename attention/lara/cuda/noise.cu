@@ -2,30 +2,23 @@
 
 #include "core/cuda/for_each.h"
 #include "core/cuda/random.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
-namespace {
 
-template <typename T>
-void draw(const RandomKey& key, const Tensor& examples, int64_t first, const Tensor& made) {
+Tensor landmark_noise(const RandomKey& key, const Tensor& examples, const Tensor& x,
+                      int64_t first) {
+  const Tensor made = Tensor::empty(x.shape(), x.dtype(), x.device());
   const auto* example = pointer<const int64_t>(examples);
-  T* to = pointer<T>(made);
+  const StoredResults to = stored_results(made);
   const int64_t width = made.size(3), each = made.size(1) * made.size(2);
   for_each("landmark_noise", made.elements(), [=] __device__(int64_t i) {
     const int64_t row = i / width / each;
     const uint64_t element = random_element(
         static_cast<uint64_t>(example[row]), static_cast<uint64_t>(first + i / width % each),
         static_cast<uint64_t>(i % width), static_cast<uint64_t>(width));
-    store(to + i, static_cast<float>(normal(key_of_step(key), element)));
+    to.put(i, static_cast<float>(normal(key_of_step(key), element)));
   });
-}
-
-}  // namespace
-
-Tensor landmark_noise(const RandomKey& key, const Tensor& examples, const Tensor& x,
-                      int64_t first) {
-  const Tensor made = Tensor::empty(x.shape(), x.dtype(), x.device());
-  dispatch(x.dtype(), [&](auto zero) { draw<decltype(zero)>(key, examples, first, made); });
   return made;
 }
 

@@ -2,6 +2,7 @@
 // and dv by keys, the bias by entries of its table, so that no two warps add to the same number.
 #include "attention/primitives/cuda/block_attention_problem.h"
 #include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {
@@ -9,9 +10,8 @@ namespace {
 using namespace block_attention_detail;
 
 // What backward reads besides: y . dy of every query is made by the kernel for dq, for the others.
-template <typename T>
 struct Saved {
-  const T *y, *dy;
+  StoredNumbers y, dy;
   const float* log_sum_exp;
   float* y_dot_dy;  // [B,Tq,H]
 };
@@ -21,8 +21,7 @@ struct Pair {
   float weight, dlogit;
 };
 
-template <typename T>
-__device__ Pair pair_of(const BlockProblem<T>& p, const DropoutDraws& draws, const Piece& piece,
+__device__ Pair pair_of(const BlockProblem& p, const DropoutDraws& draws, const Piece& piece,
                         int64_t h, int64_t r, int64_t u, float q_dot_k, float dy_dot_v,
                         float log_sum_exp, float y_dot_dy) {
   const float logit = p.logit(piece, h, r, u, q_dot_k);
@@ -36,8 +35,7 @@ __device__ Pair pair_of(const BlockProblem<T>& p, const DropoutDraws& draws, con
 }
 
 // A warp for each (b, h, t): lanes are keys for logits, channels for dq.
-template <typename T>
-__global__ void block_query_gradients(BlockProblem<T> p, Saved<T> saved, T* dq) {
+__global__ void block_query_gradients(BlockProblem p, Saved saved, StoredResults dq) {
   SharedArena arena;
   const WarpFloats shared(arena, 2 * p.K + p.V + kLanes);
   const int64_t item = global_warp();
@@ -56,12 +54,12 @@ __global__ void block_query_gradients(BlockProblem<T> p, Saved<T> saved, T* dq) 
   const DropoutDraws draws = p.draws(b, h);
   float y_dot_dy = 0;
   for (int64_t c = lane; c < p.K; c += kLanes) {
-    q[c] = load(p.q + number * p.K + c);
+    q[c] = p.q.at(number * p.K + c);
     gradient[c] = 0;
   }
   for (int64_t c = lane; c < p.V; c += kLanes) {
-    dy[c] = load(saved.dy + number * p.V + c);
-    if (valid) y_dot_dy += dy[c] * load(saved.y + number * p.V + c);
+    dy[c] = saved.dy.at(number * p.V + c);
+    if (valid) y_dot_dy += dy[c] * saved.y.at(number * p.V + c);
   }
   y_dot_dy = warp_sum(y_dot_dy);
   if (lane == 0) saved.y_dot_dy[number] = y_dot_dy;
@@ -82,24 +80,22 @@ __global__ void block_query_gradients(BlockProblem<T> p, Saved<T> saved, T* dq) 
       float total = gradient[c];
       for (int j = 0; j < kLanes; ++j) {
         if ((visible >> j & 1) == 0) continue;
-        total += dlogits[j] * load(p.key(piece, first + j, g) + c);
+        total += dlogits[j] * p.key(piece, first + j, g).at(c);
       }
       gradient[c] = total;
     }
     __syncwarp();
   }
   const auto scale = static_cast<float>(p.options.scale);
-  for (int64_t c = lane; c < p.K; c += kLanes) store(dq + number * p.K + c, scale * gradient[c]);
+  for (int64_t c = lane; c < p.K; c += kLanes) dq.put(number * p.K + c, scale * gradient[c]);
 }
 
-template <typename T>
 struct KeyGradients {
-  T *dk, *dv, *dpast_k, *dpast_v;  // past ones may be null
+  StoredResults dk, dv, dpast_k, dpast_v;  // past ones may be null
 };
 
 // A warp for each (b, g, key), past keys first: lanes are queries for logits, channels for sums.
-template <typename T>
-__global__ void block_key_gradients(BlockProblem<T> p, Saved<T> saved, KeyGradients<T> out) {
+__global__ void block_key_gradients(BlockProblem p, Saved saved, KeyGradients out) {
   SharedArena arena;
   const WarpFloats shared(arena, 2 * (p.K + p.V + kLanes));
   const int64_t item = global_warp(), all = p.P + p.Tk;
@@ -118,14 +114,14 @@ __global__ void block_key_gradients(BlockProblem<T> p, Saved<T> saved, KeyGradie
   const int64_t u = past ? index : piece.past + index - p.P - piece.key_begin;
   KeyRange queries = visible_queries(piece, p.options, u);
   if (!p.key_valid(piece, u)) queries.end = queries.begin;
-  const T* key = p.key(piece, u, g);
-  const T* value = p.value(piece, u, g);
+  const StoredNumbers key = p.key(piece, u, g);
+  const StoredNumbers value = p.value(piece, u, g);
   for (int64_t c = lane; c < p.K; c += kLanes) {
-    k[c] = load(key + c);
+    k[c] = key.at(c);
     dk[c] = 0;
   }
   for (int64_t c = lane; c < p.V; c += kLanes) {
-    v[c] = load(value + c);
+    v[c] = value.at(c);
     dv[c] = 0;
   }
   __syncwarp();
@@ -137,9 +133,9 @@ __global__ void block_key_gradients(BlockProblem<T> p, Saved<T> saved, KeyGradie
       const bool sees = r < queries.end && p.query_valid(b, piece.query_begin + r);
       if (sees) {
         const int64_t number = p.query(b, piece.query_begin + r, h);
-        const Pair pair = pair_of(p, draws, piece, h, r, u, dot(k, p.q + number * p.K, p.K),
-                                  dot(v, saved.dy + number * p.V, p.V), saved.log_sum_exp[number],
-                                  saved.y_dot_dy[number]);
+        const Pair pair = pair_of(p, draws, piece, h, r, u, dot(k, p.q.from(number * p.K), p.K),
+                                  dot(v, saved.dy.from(number * p.V), p.V),
+                                  saved.log_sum_exp[number], saved.y_dot_dy[number]);
         weights[lane] = pair.weight;
         dlogits[lane] = pair.dlogit;
       }
@@ -149,32 +145,30 @@ __global__ void block_key_gradients(BlockProblem<T> p, Saved<T> saved, KeyGradie
         if ((seeing >> j & 1) == 0) continue;
         const int64_t number = p.query(b, piece.query_begin + first + j, h);
         for (int64_t c = lane; c < p.K; c += kLanes) {
-          dk[c] += dlogits[j] * load(p.q + number * p.K + c);
+          dk[c] += dlogits[j] * p.q.at(number * p.K + c);
         }
         for (int64_t c = lane; c < p.V; c += kLanes) {
-          dv[c] += weights[j] * load(saved.dy + number * p.V + c);
+          dv[c] += weights[j] * saved.dy.at(number * p.V + c);
         }
       }
       __syncwarp();
     }
   }
-  T* dk_out = past ? out.dpast_k : out.dk;
-  T* dv_out = past ? out.dpast_v : out.dv;
+  const StoredResults dk_out = past ? out.dpast_k : out.dk;
+  const StoredResults dv_out = past ? out.dpast_v : out.dv;
   const int64_t place = past ? (b * p.P + index) * p.G + g : (b * p.Tk + index - p.P) * p.G + g;
   const auto scale = static_cast<float>(p.options.scale);
-  for (int64_t c = lane; c < p.K && dk_out != nullptr; c += kLanes) {
-    store(dk_out + place * p.K + c, scale * dk[c]);
+  for (int64_t c = lane; c < p.K && dk_out.data != nullptr; c += kLanes) {
+    dk_out.put(place * p.K + c, scale * dk[c]);
   }
-  for (int64_t c = lane; c < p.V && dv_out != nullptr; c += kLanes) {
-    store(dv_out + place * p.V + c, dv[c]);
+  for (int64_t c = lane; c < p.V && dv_out.data != nullptr; c += kLanes) {
+    dv_out.put(place * p.V + c, dv[c]);
   }
 }
 
 // partial [chunks, H, bias_count]: a warp for each entry sums the gradients of the logits that it
 // was added to, over the tokens of a chunk.
-template <typename T>
-__global__ void block_bias_gradients(BlockProblem<T> p, Saved<T> saved, int64_t chunk,
-                                     float* partial) {
+__global__ void block_bias_gradients(BlockProblem p, Saved saved, int64_t chunk, float* partial) {
   const int64_t item = global_warp(), tokens = p.B * p.Tq, entries = p.H * p.bias_count;
   if (item >= (tokens + chunk - 1) / chunk * entries) return;
   const int64_t h = item % entries / p.bias_count, g = p.group(h);
@@ -188,43 +182,25 @@ __global__ void block_bias_gradients(BlockProblem<T> p, Saved<T> saved, int64_t 
     const KeyRange keys = visible_keys(piece, p.options, r);
     if (u < keys.begin || u >= keys.end || !p.query_valid(b, t) || !p.key_valid(piece, u)) continue;
     const int64_t number = p.query(b, t, h);
-    total +=
-        pair_of(p, p.draws(b, h), piece, h, r, u, dot(p.q + number * p.K, p.key(piece, u, g), p.K),
-                dot(saved.dy + number * p.V, p.value(piece, u, g), p.V), saved.log_sum_exp[number],
-                saved.y_dot_dy[number])
-            .dlogit;
+    total += pair_of(p, p.draws(b, h), piece, h, r, u,
+                     dot(p.q.from(number * p.K), p.key(piece, u, g), p.K),
+                     dot(saved.dy.from(number * p.V), p.value(piece, u, g), p.V),
+                     saved.log_sum_exp[number], saved.y_dot_dy[number])
+                 .dlogit;
   }
   total = warp_sum(total);
   if (warp_lane() == 0) partial[item] = total;
 }
 
-template <typename T>
-void block_bias_gradient(const BlockProblem<T>& p, const Saved<T>& saved, const Tensor& dbias) {
+void block_bias_gradient(const BlockProblem& p, const Saved& saved, const Tensor& dbias) {
   // At most 64 chunks: enough to fill a GPU, memory that does not depend on the number of tokens.
   const int64_t tokens = p.B * p.Tq, count = p.bias_count, heads = p.H;
   const int64_t chunk = std::max<int64_t>(64, (tokens + 63) / 64);
   const int64_t chunks = (tokens + chunk - 1) / chunk;
   const Tensor sums = Tensor::empty({chunks, heads, count}, DType::f32, dbias.device());
-  launch(warps("block_bias_gradients", chunks * heads * count, 0), block_bias_gradients<T>, p,
-         saved, chunk, pointer<float>(sums));
+  launch(warps("block_bias_gradients", chunks * heads * count, 0), block_bias_gradients, p, saved,
+         chunk, pointer<float>(sums));
   sum_bias_partials(sums, dbias);
-}
-
-template <typename T>
-void backward_typed(const BlockAttentionTensors& in, const BlockAttentionSetting& setting,
-                    const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
-                    const BlockAttentionTensors& d) {
-  const BlockProblem<T> p = problem_of<T>(in, setting);
-  const Tensor y_dot_dy = Tensor::empty(log_sum_exp.shape(), DType::f32, y.device());
-  const Saved<T> saved{pointer<T>(y), pointer<T>(dy), pointer<float>(log_sum_exp),
-                       pointer<float>(y_dot_dy)};
-  launch(warps("block_query_gradients", p.B * p.H * p.Tq, 2 * p.K + p.V + kLanes),
-         block_query_gradients<T>, p, saved, pointer<T>(d.q));
-  const KeyGradients<T> keys{pointer<T>(d.k), pointer<T>(d.v), pointer_or_null<T>(d.past_k),
-                             pointer_or_null<T>(d.past_v)};
-  launch(warps("block_key_gradients", p.B * p.G * (p.P + p.Tk), 2 * (p.K + p.V + kLanes)),
-         block_key_gradients<T>, p, saved, keys);
-  if (d.bias.defined()) block_bias_gradient(p, saved, d.bias);
 }
 
 }  // namespace
@@ -246,9 +222,17 @@ void block_attention_detail::sum_bias_partials(const Tensor& partial, const Tens
 void block_attention_backward(const BlockAttentionTensors& in, const BlockAttentionSetting& setting,
                               const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
                               const BlockAttentionTensors& gradients) {
-  dispatch(y.dtype(), [&](auto zero) {
-    backward_typed<decltype(zero)>(in, setting, y, log_sum_exp, dy, gradients);
-  });
+  const BlockProblem p = problem_of(in, setting);
+  const Tensor y_dot_dy = Tensor::empty(log_sum_exp.shape(), DType::f32, y.device());
+  const Saved saved{stored_numbers(y), stored_numbers(dy), pointer<float>(log_sum_exp),
+                    pointer<float>(y_dot_dy)};
+  launch(warps("block_query_gradients", p.B * p.H * p.Tq, 2 * p.K + p.V + kLanes),
+         block_query_gradients, p, saved, stored_results(gradients.q));
+  const KeyGradients keys{stored_results(gradients.k), stored_results(gradients.v),
+                          stored_results(gradients.past_k), stored_results(gradients.past_v)};
+  launch(warps("block_key_gradients", p.B * p.G * (p.P + p.Tk), 2 * (p.K + p.V + kLanes)),
+         block_key_gradients, p, saved, keys);
+  if (gradients.bias.defined()) block_bias_gradient(p, saved, gradients.bias);
 }
 
 }  // namespace linnet::cuda

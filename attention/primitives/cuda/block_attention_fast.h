@@ -27,7 +27,7 @@ inline bool is_aligned(const Tensor& x) {
 // One call. Sequences are read through the views, which may lie in a fused projection, not through
 // the problem's pointers; past ones may be empty.
 struct Call {
-  block_attention_detail::BlockProblem<kernel_bf16> problem;
+  block_attention_detail::BlockProblem problem;
   Reads q, k, v, past_k, past_v;
 };
 // Views of a dense tensor; empty where it is undefined.
@@ -44,7 +44,7 @@ inline Writes writes(const Tensor& x) {
 }
 // Of dense tensors in bf16.
 inline Call call_of(const BlockAttentionTensors& in, const BlockAttentionSetting& setting) {
-  return {block_attention_detail::problem_of<kernel_bf16>(in, setting),
+  return {block_attention_detail::problem_of(in, setting),
           reads(in.q),
           reads(in.k),
           reads(in.v),

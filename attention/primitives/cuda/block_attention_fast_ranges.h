@@ -12,7 +12,7 @@ namespace linnet::cuda::block_attention_fast_detail {
 
 using block_attention_detail::KeyRange;
 using block_attention_detail::Piece;
-using Problem = block_attention_detail::BlockProblem<kernel_bf16>;
+using Problem = block_attention_detail::BlockProblem;
 
 inline constexpr int kTileRows = 64;
 inline constexpr int kLargest = std::numeric_limits<int>::max();

@@ -8,8 +8,7 @@ namespace {
 using namespace block_attention_detail;
 
 // A warp for each (b, h, t): lanes are keys for logits, channels for the weighted sum.
-template <typename T>
-__global__ void block_attend(BlockProblem<T> p, T* y, float* log_sum_exp) {
+__global__ void block_attend(BlockProblem p, StoredResults y, float* log_sum_exp) {
   SharedArena arena;
   const WarpFloats shared(arena, p.K + p.V + kLanes);
   const int64_t item = global_warp();
@@ -24,7 +23,7 @@ __global__ void block_attend(BlockProblem<T> p, T* y, float* log_sum_exp) {
   KeyRange keys = visible_keys(piece, p.options, r);
   if (!p.query_valid(b, t)) keys.end = keys.begin;
   const DropoutDraws draws = p.draws(b, h);
-  for (int64_t c = lane; c < p.K; c += kLanes) q[c] = load(p.q + number * p.K + c);
+  for (int64_t c = lane; c < p.K; c += kLanes) q[c] = p.q.at(number * p.K + c);
   for (int64_t c = lane; c < p.V; c += kLanes) weighted[c] = 0;
   __syncwarp();
   float largest = -kInfinity, sum = 0;
@@ -52,25 +51,17 @@ __global__ void block_attend(BlockProblem<T> p, T* y, float* log_sum_exp) {
       float total = weighted[c] * rescale;
       for (int j = 0; j < count; ++j) {
         if (weights[j] == -kInfinity) continue;
-        total += weights[j] * load(p.value(piece, first + j, g) + c);
+        total += weights[j] * p.value(piece, first + j, g).at(c);
       }
       weighted[c] = total;
     }
     __syncwarp();
   }
   const float factor = !p.normalised() ? 1.0f : sum == 0 ? 0.0f : 1 / sum;
-  for (int64_t c = lane; c < p.V; c += kLanes) store(y + number * p.V + c, weighted[c] * factor);
+  for (int64_t c = lane; c < p.V; c += kLanes) y.put(number * p.V + c, weighted[c] * factor);
   if (lane == 0) {
     log_sum_exp[number] = !p.normalised() ? 0.0f : sum == 0 ? kInfinity : largest + logf(sum);
   }
-}
-
-template <typename T>
-void forward_typed(const BlockAttentionTensors& in, const BlockAttentionSetting& setting,
-                   const Tensor& y, const Tensor& log_sum_exp) {
-  const BlockProblem<T> p = problem_of<T>(in, setting);
-  launch(warps("block_attend", p.B * p.H * p.Tq, p.K + p.V + kLanes), block_attend<T>, p,
-         pointer<T>(y), pointer<float>(log_sum_exp));
 }
 
 }  // namespace
@@ -80,8 +71,9 @@ void block_attention_forward(const BlockAttentionTensors& in, const BlockAttenti
   if (is_block_attention_step(in, setting)) {
     return block_attention_step(in, setting, y, log_sum_exp);
   }
-  dispatch(y.dtype(),
-           [&](auto zero) { forward_typed<decltype(zero)>(in, setting, y, log_sum_exp); });
+  const BlockProblem p = problem_of(in, setting);
+  launch(warps("block_attend", p.B * p.H * p.Tq, p.K + p.V + kLanes), block_attend, p,
+         stored_results(y), pointer<float>(log_sum_exp));
 }
 
 }  // namespace linnet::cuda

@@ -6,6 +6,7 @@
 #include "attention/primitives/cuda/block_attention.h"
 #include "attention/primitives/cuda/warp_items.h"
 #include "core/cuda/random.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda::block_attention_detail {
 
@@ -15,9 +16,8 @@ using linnet::block_attention_detail::Piece;
 using linnet::block_attention_detail::plain_weight;
 
 // Arrays are dense; optional ones may be null.
-template <typename T>
 struct BlockProblem {
-  const T *q, *k, *v, *past_k, *past_v;
+  StoredNumbers q, k, v, past_k, past_v;
   const float* bias;
   const uint8_t *query_mask, *key_mask, *past_mask;
   const int32_t *span_begins, *span_ends, *positions;
@@ -49,10 +49,10 @@ struct BlockProblem {
     if (u < piece.past) return is_set(past_mask, piece.row * P + u);
     return is_set(key_mask, piece.row * Tk + piece.key_begin + u - piece.past);
   }
-  __device__ const T* key(const Piece& piece, int64_t u, int64_t g) const {
+  __device__ StoredNumbers key(const Piece& piece, int64_t u, int64_t g) const {
     return row_of(past_k, k, piece, u, g, K);
   }
-  __device__ const T* value(const Piece& piece, int64_t u, int64_t g) const {
+  __device__ StoredNumbers value(const Piece& piece, int64_t u, int64_t g) const {
     return row_of(past_v, v, piece, u, g, V);
   }
   // The number of (b, t, h) among the queries.
@@ -78,22 +78,33 @@ struct BlockProblem {
   }
 
  private:
-  __device__ const T* row_of(const T* past, const T* now, const Piece& piece, int64_t u, int64_t g,
-                             int64_t width) const {
-    if (u < piece.past) return past + ((piece.row * P + u) * G + g) * width;
-    return now + ((piece.row * Tk + piece.key_begin + u - piece.past) * G + g) * width;
+  __device__ StoredNumbers row_of(StoredNumbers past, StoredNumbers now, const Piece& piece,
+                                  int64_t u, int64_t g, int64_t width) const {
+    if (u < piece.past) return past.from(((piece.row * P + u) * G + g) * width);
+    return now.from(((piece.row * Tk + piece.key_begin + u - piece.past) * G + g) * width);
   }
 };
 
-template <typename T>
-BlockProblem<T> problem_of(const BlockAttentionTensors& in, const BlockAttentionSetting& setting) {
+__device__ __forceinline__ float dot(const float* a, StoredNumbers b, int64_t n) {
+  float total = 0;
+  for (int64_t c = 0; c < n; ++c) total += a[c] * b.at(c);
+  return total;
+}
+__device__ __forceinline__ float dot(StoredNumbers a, StoredNumbers b, int64_t n) {
+  float total = 0;
+  for (int64_t c = 0; c < n; ++c) total += a.at(c) * b.at(c);
+  return total;
+}
+
+inline BlockProblem problem_of(const BlockAttentionTensors& in,
+                               const BlockAttentionSetting& setting) {
   const BlockAttentionContext& context = setting.context;
-  BlockProblem<T> p{};
-  p.q = pointer<T>(in.q);
-  p.k = pointer<T>(in.k);
-  p.v = pointer<T>(in.v);
-  p.past_k = pointer_or_null<T>(in.past_k);
-  p.past_v = pointer_or_null<T>(in.past_v);
+  BlockProblem p{};
+  p.q = stored_numbers(in.q);
+  p.k = stored_numbers(in.k);
+  p.v = stored_numbers(in.v);
+  p.past_k = stored_numbers(in.past_k);
+  p.past_v = stored_numbers(in.past_v);
   p.bias = pointer_or_null<float>(in.bias);
   p.query_mask = pointer_or_null<uint8_t>(context.query_mask);
   p.key_mask = pointer_or_null<uint8_t>(context.key_mask);

@@ -4,7 +4,7 @@
 #include "attention/primitives/cuda/block_attention_step.h"
 
 #include "attention/primitives/cuda/block_attention_problem.h"
-#include "attention/primitives/cuda/stored_numbers.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {
@@ -29,25 +29,24 @@ struct Layout {
 };
 
 // The logit of this lane's key among `count` from `first` on; -infinity where it is not seen.
-template <typename T>
-__device__ __forceinline__ float logit_of(const BlockProblem<T>& p, const Piece& piece, int64_t h,
+__device__ __forceinline__ float logit_of(const BlockProblem& p, const Piece& piece, int64_t h,
                                           int64_t first, int count, const float* query) {
   float logit = -kInfinity;
   for (int j = 0; j < count; ++j) {
     const int64_t u = first + j;
     if (!p.key_valid(piece, u)) continue;  // alike in all lanes
-    const T* key = p.key(piece, u, p.group(h));
+    const StoredNumbers key = p.key(piece, u, p.group(h));
     float product = 0;
-    for (int64_t c = warp_lane(); c < p.K; c += kLanes) product += query[c] * load(key + c);
+    for (int64_t c = warp_lane(); c < p.K; c += kLanes) product += query[c] * key.at(c);
     product = warp_sum(product);
     if (warp_lane() == j) logit = p.logit(piece, h, 0, u, product);
   }
   return logit;
 }
 
-template <typename T>
-__device__ __forceinline__ void attend(const BlockProblem<T>& p, const Layout& shared, T* y,
-                                       float* log_sum_exp) {
+__global__ void block_attend_one_token(BlockProblem p, StoredResults y, float* log_sum_exp) {
+  SharedArena arena;
+  const Layout shared(arena, p.K, p.V);
   const int64_t number = blockIdx.x, h = number % p.H, b = number / p.H;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kLanes, lane = warp_lane();
   const Piece piece = p.piece(b, 0);
@@ -55,7 +54,7 @@ __device__ __forceinline__ void attend(const BlockProblem<T>& p, const Layout& s
   if (!p.query_valid(b, 0)) keys.end = keys.begin;
   float* weights = shared.weights + warp * kLanes;
   float* weighted = shared.weighted + warp * p.V;
-  for (int64_t c = thread; c < p.K; c += kThreads) shared.query[c] = load(p.q + number * p.K + c);
+  for (int64_t c = thread; c < p.K; c += kThreads) shared.query[c] = p.q.at(number * p.K + c);
   for (int64_t c = lane; c < p.V; c += kLanes) weighted[c] = 0;
   __syncthreads();
   float largest = -kInfinity, sum = 0;
@@ -81,7 +80,7 @@ __device__ __forceinline__ void attend(const BlockProblem<T>& p, const Layout& s
       float total = weighted[c] * rescale;
       for (int j = 0; j < count; ++j) {
         if (weights[j] == -kInfinity) continue;
-        total += weights[j] * load(p.value(piece, first + j, p.group(h)) + c);
+        total += weights[j] * p.value(piece, first + j, p.group(h)).at(c);
       }
       weighted[c] = total;
     }
@@ -103,22 +102,10 @@ __device__ __forceinline__ void attend(const BlockProblem<T>& p, const Layout& s
       const float share = p.normalised() ? expf(shared.largest[i] - shift) : 1.0f;
       total += share * shared.weighted[i * p.V + c];
     }
-    store(y + number * p.V + c, total * factor);
+    y.put(number * p.V + c, total * factor);
   }
   if (thread == 0) {
     log_sum_exp[number] = !p.normalised() ? 0.0f : sum == 0 ? kInfinity : largest + logf(sum);
-  }
-}
-
-// One of the two problems, and so one of the two y, is the call's.
-__global__ void block_attend_one_token(BlockProblem<float> wide, BlockProblem<kernel_bf16> narrow,
-                                       StoredResults y, float* log_sum_exp) {
-  SharedArena arena;
-  const Layout shared(arena, y.narrow ? narrow.K : wide.K, y.narrow ? narrow.V : wide.V);
-  if (y.narrow) {
-    attend(narrow, shared, static_cast<kernel_bf16*>(y.data), log_sum_exp);
-  } else {
-    attend(wide, shared, static_cast<float*>(y.data), log_sum_exp);
   }
 }
 
@@ -132,17 +119,10 @@ bool is_block_attention_step(const BlockAttentionTensors& in,
 
 void block_attention_step(const BlockAttentionTensors& in, const BlockAttentionSetting& setting,
                           const Tensor& y, const Tensor& log_sum_exp) {
-  BlockProblem<float> wide{};
-  BlockProblem<kernel_bf16> narrow{};
-  const StoredResults results = stored_results(y);
-  if (results.narrow) {
-    narrow = problem_of<kernel_bf16>(in, setting);
-  } else {
-    wide = problem_of<float>(in, setting);
-  }
   launch({"block_attend_one_token", blocks_for(in.q.size(0) * in.q.size(2), 1), kThreads,
           shared_bytes<Layout>(in.q.size(3), in.v.size(3))},
-         block_attend_one_token, wide, narrow, results, pointer<float>(log_sum_exp));
+         block_attend_one_token, problem_of(in, setting), stored_results(y),
+         pointer<float>(log_sum_exp));
 }
 
 }  // namespace linnet::cuda

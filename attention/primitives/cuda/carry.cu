@@ -2,24 +2,11 @@
 #include "attention/primitives/cuda/carry.h"
 
 #include "attention/primitives/cuda/token_spans.h"
+#include "core/cuda/copy_element.h"
 #include "core/cuda/for_each.h"
 
 namespace linnet::cuda {
 namespace {
-
-// Elements of one size, whatever they are.
-template <typename Element>
-void copy_elements(const Tensor& from, int64_t from_token, const Tensor& to, int64_t to_token,
-                   int64_t tokens) {
-  const int64_t B = to.size(0);
-  const int64_t width = to.elements() / (B * to.size(1)), run = tokens * width;
-  const int64_t from_stride = from.size(1) * width, to_stride = to.size(1) * width;
-  const auto* source = static_cast<const Element*>(from.raw()) + from_token * width;
-  auto* target = static_cast<Element*>(to.raw()) + to_token * width;
-  for_each("carry_tokens", B * run, [=] __device__(int64_t i) {
-    target[i / run * to_stride + i % run] = source[i / run * from_stride + i % run];
-  });
-}
 
 // One of the sequences that are carried together: `words` of a token, of 4 bytes or 2.
 struct Carried {
@@ -32,12 +19,7 @@ struct Carried {
   __device__ void move(int64_t token, int64_t place, int64_t j, bool from_past) const {
     const void* from = current;
     if (from_past) from = past;
-    const int64_t source = token * words + j, target = place * words + j;
-    if (wide) {
-      static_cast<uint32_t*>(to)[target] = static_cast<const uint32_t*>(from)[source];
-    } else {
-      static_cast<uint16_t*>(to)[target] = static_cast<const uint16_t*>(from)[source];
-    }
+    copy_element(wide ? 4 : 2, from, token * words + j, to, place * words + j);
   }
 };
 
@@ -83,16 +65,16 @@ void carry_with_mask(const std::vector<CarriedSequence>& sequences, const Tensor
 void copy_tokens(const Tensor& from, int64_t from_token, const Tensor& to, int64_t to_token,
                  int64_t tokens) {
   if (tokens == 0 || to.elements() == 0) return;
-  switch (size_of(to.dtype())) {
-    case 1:
-      return copy_elements<uint8_t>(from, from_token, to, to_token, tokens);
-    case 2:
-      return copy_elements<uint16_t>(from, from_token, to, to_token, tokens);
-    case 4:
-      return copy_elements<uint32_t>(from, from_token, to, to_token, tokens);
-    default:
-      return copy_elements<uint64_t>(from, from_token, to, to_token, tokens);
-  }
+  const int64_t B = to.size(0), width = to.elements() / (B * to.size(1)), run = tokens * width;
+  const int64_t from_stride = from.size(1) * width, to_stride = to.size(1) * width;
+  const int64_t first = from_token * width, to_first = to_token * width;
+  const size_t size = size_of(to.dtype());
+  const void* source = from.raw();
+  void* target = to.raw();
+  for_each("carry_tokens", B * run, [=] __device__(int64_t i) {
+    copy_element(size, source, first + i / run * from_stride + i % run, target,
+                 to_first + i / run * to_stride + i % run);
+  });
 }
 
 void carry_mask(const Tensor& past_mask, const Tensor& key_mask, const Tensor& segments, int64_t P,

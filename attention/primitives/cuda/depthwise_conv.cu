@@ -5,6 +5,7 @@
 #include "attention/primitives/cuda/depthwise_conv_fast.h"
 #include "attention/primitives/cuda/depthwise_conv_path.h"
 #include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {
@@ -33,11 +34,10 @@ struct Call {
   }
 };
 
-template <typename T>
 void convolve(const Call& call, const Tensor& y) {
-  const BlockProblem<T> p = problem_of<T>(call.in, call.setting);
+  const BlockProblem p = problem_of(call.in, call.setting);
   const Taps taps = call.filters();
-  T* out = pointer<T>(y);
+  const StoredResults out = stored_results(y);
   for_each("depthwise_conv", y.elements(), [=] __device__(int64_t i) {
     const int64_t c = i % p.V, h = i / p.V % p.H, t = i / p.V / p.H % p.Tq;
     const int64_t b = i / p.V / p.H / p.Tq;
@@ -47,19 +47,18 @@ void convolve(const Call& call, const Tensor& y) {
     float total = 0;
     for (int64_t u = keys.begin; p.query_valid(b, t) && u < keys.end; ++u) {
       if (!p.key_valid(piece, u)) continue;
-      total += taps.at(h, c, u - piece.past - r + taps.before) * load(p.value(piece, u, h) + c);
+      total += taps.at(h, c, u - piece.past - r + taps.before) * p.value(piece, u, h).at(c);
     }
-    store(out + i, total);
+    out.put(i, total);
   });
 }
 
 // dx, or, with past, the gradient of what was carried.
-template <typename T>
 void convolve_back(const Call& call, const Tensor& dy, bool past, const Tensor& dx) {
-  const BlockProblem<T> p = problem_of<T>(call.in, call.setting);
+  const BlockProblem p = problem_of(call.in, call.setting);
   const Taps taps = call.filters();
-  const T* d = pointer<T>(dy);
-  T* out = pointer<T>(dx);
+  const StoredNumbers d = stored_numbers(dy);
+  const StoredResults out = stored_results(dx);
   const int64_t tokens = past ? p.P : p.Tk;
   for_each("depthwise_conv", dx.elements(), [=] __device__(int64_t i) {
     const int64_t c = i % p.V, h = i / p.V % p.H, t = i / p.V / p.H % tokens;
@@ -71,16 +70,15 @@ void convolve_back(const Call& call, const Tensor& dy, bool past, const Tensor& 
     for (int64_t r = queries.begin; p.key_valid(piece, u) && r < queries.end; ++r) {
       const int64_t query = piece.query_begin + r;
       if (!p.query_valid(b, query)) continue;
-      total += taps.at(h, c, u - piece.past - r + taps.before) *
-               load(d + p.query(b, query, h) * p.V + c);
+      total +=
+          taps.at(h, c, u - piece.past - r + taps.before) * d.at(p.query(b, query, h) * p.V + c);
     }
-    store(out + i, total);
+    out.put(i, total);
   });
 }
 
 // partial [chunks, taps]: a warp for each tap and `chunk` tokens of the batch; lanes are tokens.
-template <typename T>
-__global__ void conv_tap_gradients(BlockProblem<T> p, Taps taps, const T* dy, int64_t chunk,
+__global__ void conv_tap_gradients(BlockProblem p, Taps taps, StoredNumbers dy, int64_t chunk,
                                    int64_t chunks, float* partial) {
   const int64_t count = p.H * taps.channels * taps.count;
   const int64_t item = global_warp();
@@ -98,25 +96,24 @@ __global__ void conv_tap_gradients(BlockProblem<T> p, Taps taps, const T* dy, in
     const int64_t r = t - piece.query_begin, u = piece.past + r + n - taps.before;
     const KeyRange keys = visible_keys(piece, p.options, r);
     if (u < keys.begin || u >= keys.end || !p.key_valid(piece, u)) continue;
-    const T* d = dy + p.query(b, t, h) * p.V;
-    const T* x = p.value(piece, u, h);
-    for (int64_t c = begin_channel; c < end_channel; ++c) total += load(d + c) * load(x + c);
+    const StoredNumbers d = dy.from(p.query(b, t, h) * p.V);
+    const StoredNumbers x = p.value(piece, u, h);
+    for (int64_t c = begin_channel; c < end_channel; ++c) total += d.at(c) * x.at(c);
   }
   total = warp_sum(total);
   if (warp_lane() == 0) partial[item] = total;
 }
 
-template <typename T>
 void tap_gradients(const Call& call, const Tensor& dy, const Tensor& dtaps) {
-  const BlockProblem<T> p = problem_of<T>(call.in, call.setting);
+  const BlockProblem p = problem_of(call.in, call.setting);
   // At most 64 chunks: enough to fill a GPU, memory that does not depend on the number of tokens.
   const int64_t tokens = p.B * p.Tq, count = dtaps.elements();
   const int64_t chunk = std::max<int64_t>(64, (tokens + 63) / 64);
   const int64_t chunks = (tokens + chunk - 1) / chunk;
   const Tensor sums = Tensor::empty({chunks, count}, DType::f32, dtaps.device());
   float* partial = pointer<float>(sums);
-  launch(warps("conv_tap_gradients", chunks * count, 0), conv_tap_gradients<T>, p, call.filters(),
-         pointer<T>(dy), chunk, chunks, partial);
+  launch(warps("conv_tap_gradients", chunks * count, 0), conv_tap_gradients, p, call.filters(),
+         stored_numbers(dy), chunk, chunks, partial);
   float* to = pointer<float>(dtaps);
   for_each("depthwise_conv", count, [=] __device__(int64_t i) {
     float total = 0;
@@ -127,12 +124,9 @@ void tap_gradients(const Call& call, const Tensor& dy, const Tensor& dtaps) {
 
 void plain_backward(const Call& call, const Tensor& dy, const Tensor& dx, const Tensor& dpast,
                     const Tensor& dtaps) {
-  dispatch(dy.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    convolve_back<T>(call, dy, false, dx);
-    if (dpast.defined()) convolve_back<T>(call, dy, true, dpast);
-    tap_gradients<T>(call, dy, dtaps);
-  });
+  convolve_back(call, dy, false, dx);
+  if (dpast.defined()) convolve_back(call, dy, true, dpast);
+  tap_gradients(call, dy, dtaps);
 }
 
 // A dense [B,T,H,V] of bf16, or nothing.
@@ -156,7 +150,7 @@ depthwise_conv_fast::Line<E> output_line_of(const Call& call, const Tensor& y) {
 }
 
 depthwise_conv_fast::Rows rows_of(const Call& call) {
-  const BlockProblem<kernel_bf16> p = problem_of<kernel_bf16>(call.in, call.setting);
+  const BlockProblem p = problem_of(call.in, call.setting);
   return {p.positions, p.span_begins, p.span_ends, p.Tk, p.P, p.time_offset};
 }
 depthwise_conv_fast::Filters fast_filters(const Call& call) {
@@ -197,7 +191,7 @@ Variable depthwise_conv(const Variable& x, const Variable& past, const Variable&
   if (fast) {
     fast_forward(call, y);
   } else {
-    dispatch(dtype, [&](auto zero) { convolve<decltype(zero)>(call, y); });
+    convolve(call, y);
   }
   return record("depthwise_conv", y.to(x.dtype()), {x, past, taps},
                 [call, dtype, fast](Gradients& gradients) {

@@ -10,7 +10,8 @@ namespace linnet::cuda {
 namespace {
 
 void fall_back(const std::string& why) {
-  use_plain_kernels("depthwise convolution", why);
+  // Those of short filters use no tensor cores.
+  use_plain_kernels("depthwise convolution", why, "fast kernels");
 }
 
 }  // namespace

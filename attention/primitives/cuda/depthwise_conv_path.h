@@ -14,8 +14,9 @@ namespace linnet::cuda {
 // attention/primitives/README.md.
 std::string why_plain_depthwise_conv(const Tensor& x, const Tensor& past, const Tensor& taps);
 
-// Whether a call goes to the fast kernels. Throws UsageError where tensor cores were asked for and
-// these kernels cannot compute it, except for calls of few tokens.
+// Whether a call goes to the fast kernels, which for filters of up to 8 taps use no tensor cores:
+// backend tensor_cores asks for them all the same. Throws UsageError where it does and they cannot
+// compute the call, except for calls of few tokens.
 bool depthwise_conv_is_fast(const Tensor& x, const Tensor& past, const Tensor& taps);
 
 }  // namespace linnet::cuda

@@ -2,6 +2,7 @@
 
 #include "attention/primitives/cuda/warp_items.h"
 #include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {
@@ -101,10 +102,9 @@ __device__ __forceinline__ int64_t steps_of(const Scan& s, int64_t tile) {
 
 // One row and channel. starts [B,H,tiles,M,2] (may be null) gets the state before every tile; y and
 // last may be null.
-template <typename T>
-__global__ void diagonal_scan_forward(Scan s, const T* u, const double* modes, const float* c,
-                                      const float* d, const float* state, T* y, float* last,
-                                      float* starts) {
+__global__ void diagonal_scan_forward(Scan s, StoredNumbers u, const double* modes, const float* c,
+                                      const float* d, const float* state, StoredResults y,
+                                      float* last, float* starts) {
   SharedArena arena;
   const Forward shared(arena, s.M);
   const int64_t item = blockIdx.x, b = item / s.H, h = item % s.H;
@@ -122,7 +122,7 @@ __global__ void diagonal_scan_forward(Scan s, const T* u, const double* modes, c
       for (int64_t step = 0; step < steps; ++step) {
         const int64_t token = s.token(b, first + step);
         if (s.begins(b, first + step)) x = {0, 0};
-        const float input = s.valid(token) ? load(u + token * s.H + h) : 0.0f;
+        const float input = s.valid(token) ? u.at(token * s.H + h) : 0.0f;
         if (s.later) shared.read.put(step, n, x);
         x = mode.advance(input, x);
         if (!s.later) shared.read.put(step, n, x);
@@ -130,10 +130,10 @@ __global__ void diagonal_scan_forward(Scan s, const T* u, const double* modes, c
       put_pair(shared.carried, n, x);
     }
     __syncthreads();
-    if (y != nullptr && lane < steps) {
+    if (y.data != nullptr && lane < steps) {
       const int64_t token = s.token(b, first + lane);
       const bool valid = s.valid(token);
-      const float input = valid ? load(u + token * s.H + h) : 0.0f;
+      const float input = valid ? u.at(token * s.H + h) : 0.0f;
       for (int64_t g = 0; g < s.G; ++g) {
         float total = 0;
         for (int64_t n = 0; n < s.M; ++n) {
@@ -141,7 +141,7 @@ __global__ void diagonal_scan_forward(Scan s, const T* u, const double* modes, c
           total += weight.re * x.re - weight.im * x.im;
         }
         total = 2 * total + (d == nullptr ? 0.0f : d[g * s.H + h] * input);
-        store(y + (token * s.G + g) * s.H + h, valid ? total : 0.0f);
+        y.put((token * s.G + g) * s.H + h, valid ? total : 0.0f);
       }
     }
     __syncthreads();
@@ -157,10 +157,10 @@ struct RowSums {
   float *modes, *c, *d;
 };
 
-template <typename T>
-__global__ void diagonal_scan_adjoint(Scan s, const T* u, const double* modes, const float* c,
-                                      const float* d, const float* starts, const T* dy,
-                                      const float* dlast, RowSums sums, T* du, float* dstate) {
+__global__ void diagonal_scan_adjoint(Scan s, StoredNumbers u, const double* modes, const float* c,
+                                      const float* d, const float* starts, StoredNumbers dy,
+                                      const float* dlast, RowSums sums, StoredResults du,
+                                      float* dstate) {
   SharedArena arena;
   const Backward shared(arena, s.M);
   const int64_t item = blockIdx.x, b = item / s.H, h = item % s.H;
@@ -177,7 +177,7 @@ __global__ void diagonal_scan_adjoint(Scan s, const T* u, const double* modes, c
       for (int64_t step = 0; step < steps; ++step) {
         const int64_t token = s.token(b, first + step);
         if (s.begins(b, first + step)) x = {0, 0};
-        x = mode.advance(s.valid(token) ? load(u + token * s.H + h) : 0.0f, x);
+        x = mode.advance(s.valid(token) ? u.at(token * s.H + h) : 0.0f, x);
         shared.states.put(step, n, x);
       }
       Pair adjoint = pair_at(shared.carried, n), of_pole{0, 0}, of_gain{0, 0};
@@ -186,12 +186,12 @@ __global__ void diagonal_scan_adjoint(Scan s, const T* u, const double* modes, c
         const bool valid = s.valid(token), begins = s.begins(b, first + step);
         Pair read{0, 0};
         for (int64_t g = 0; valid && g < s.G; ++g) {
-          const float dout = 2 * load(dy + (token * s.G + g) * s.H + h);
+          const float dout = 2 * dy.at((token * s.G + g) * s.H + h);
           read = read + dout * conjugate(pair_at(c, (g * s.H + h) * s.M + n));
         }
         if (!s.later) adjoint = adjoint + read;
         shared.adjoints.put(step, n, adjoint);
-        of_gain = of_gain + (valid ? load(u + token * s.H + h) : 0.0f) * adjoint;
+        of_gain = of_gain + (valid ? u.at(token * s.H + h) : 0.0f) * adjoint;
         if (begins) {
           adjoint = {0, 0};
           continue;
@@ -212,7 +212,7 @@ __global__ void diagonal_scan_adjoint(Scan s, const T* u, const double* modes, c
           if (!s.valid(token) || (s.later && s.begins(b, first + step))) continue;
           const Pair before = step > 0 ? shared.states.get(step - 1, n) : start;
           const Pair state = s.later ? before : shared.states.get(step, n);
-          total = total + 2 * load(dy + (token * s.G + g) * s.H + h) * conjugate(state);
+          total = total + 2 * dy.at((token * s.G + g) * s.H + h) * conjugate(state);
         }
         const int64_t place = ((b * s.G + g) * s.H + h) * s.M + n;
         put_pair(sums.c, place, pair_at(sums.c, place) + total);
@@ -223,7 +223,7 @@ __global__ void diagonal_scan_adjoint(Scan s, const T* u, const double* modes, c
       for (int64_t step = 0; step < steps; ++step) {
         const int64_t token = s.token(b, first + step);
         if (!s.valid(token)) continue;
-        total += load(dy + (token * s.G + g) * s.H + h) * load(u + token * s.H + h);
+        total += dy.at((token * s.G + g) * s.H + h) * u.at(token * s.H + h);
       }
       sums.d[(b * s.G + g) * s.H + h] += total;
     }
@@ -239,9 +239,9 @@ __global__ void diagonal_scan_adjoint(Scan s, const T* u, const double* modes, c
             static_cast<float>(gain[0]) * adjoint.re + static_cast<float>(gain[1]) * adjoint.im;
       }
       for (int64_t g = 0; d != nullptr && valid && g < s.G; ++g) {
-        total += d[g * s.H + h] * load(dy + (token * s.G + g) * s.H + h);
+        total += d[g * s.H + h] * dy.at((token * s.G + g) * s.H + h);
       }
-      store(du + token * s.H + h, valid ? total : 0.0f);
+      du.put(token * s.H + h, valid ? total : 0.0f);
     }
     __syncthreads();
   }
@@ -250,16 +250,21 @@ __global__ void diagonal_scan_adjoint(Scan s, const T* u, const double* modes, c
   }
 }
 
-// to[i] = the sum of from [B, count].
-template <typename To>
+// to[i], f32 or f64, = the sum of from [B, count].
 void sum_rows(const Tensor& from, const Tensor& to) {
   const int64_t count = to.elements(), rows = from.elements() / count;
   const float* all = pointer<float>(from);
-  To* out = pointer<To>(to);
+  const bool wide = to.dtype() == DType::f64;
+  double* wide_out = wide ? pointer<double>(to) : nullptr;
+  float* out = wide ? nullptr : pointer<float>(to);
   for_each("diagonal_scan_rows", count, [=] __device__(int64_t i) {
     double total = 0;
     for (int64_t b = 0; b < rows; ++b) total += static_cast<double>(all[b * count + i]);
-    out[i] = static_cast<To>(total);
+    if (wide) {
+      wide_out[i] = total;
+    } else {
+      out[i] = static_cast<float>(total);
+    }
   });
 }
 
@@ -270,14 +275,15 @@ diagonal::Rates<float> rates_of(const RateTensors& rates, bool bilinear) {
           pointer<float>(rates.frequency)};
 }
 
-template <typename T>
-void run_forward(const Scan& s, const DiagonalTensors& in, T* y, float* last, float* starts) {
-  launch(warp_blocks<Forward>("diagonal_scan_forward", s), diagonal_scan_forward<T>, s,
-         pointer<T>(in.u), pointer<double>(in.modes), pointer<float>(in.c),
-         pointer_or_null<float>(in.d), pointer_or_null<float>(in.state), y, last, starts);
+// y, last and starts may be undefined.
+void run_forward(const Scan& s, const DiagonalTensors& in, const Tensor& y, const Tensor& last,
+                 const Tensor& starts) {
+  launch(warp_blocks<Forward>("diagonal_scan_forward", s), diagonal_scan_forward, s,
+         stored_numbers(in.u), pointer<double>(in.modes), pointer<float>(in.c),
+         pointer_or_null<float>(in.d), pointer_or_null<float>(in.state), stored_results(y),
+         pointer_or_null<float>(last), pointer_or_null<float>(starts));
 }
 
-template <typename T>
 void run_backward(const Scan& s, const DiagonalTensors& in, const Tensor& dy, const Tensor& dlast,
                   const DiagonalTensors& to) {
   const Device device = in.u.device();
@@ -285,15 +291,16 @@ void run_backward(const Scan& s, const DiagonalTensors& in, const Tensor& dy, co
   const Tensor starts = Tensor::empty({s.B, s.H, tiles_of(s), s.M, 2}, DType::f32, device);
   const Tensor modes = zeros({s.B, s.H, s.M, 4}), c = zeros({s.B, s.G, s.H, s.M, 2});
   const Tensor d = in.d.defined() ? zeros({s.B, s.G, s.H}) : Tensor();
-  run_forward<T>(s, in, nullptr, nullptr, pointer<float>(starts));
+  run_forward(s, in, {}, {}, starts);
   const RowSums sums{pointer<float>(modes), pointer<float>(c), pointer_or_null<float>(d)};
-  launch(warp_blocks<Backward>("diagonal_scan_adjoint", s), diagonal_scan_adjoint<T>, s,
-         pointer<T>(in.u), pointer<double>(in.modes), pointer<float>(in.c),
-         pointer_or_null<float>(in.d), pointer<float>(starts), pointer<T>(dy),
-         pointer_or_null<float>(dlast), sums, pointer<T>(to.u), pointer_or_null<float>(to.state));
-  sum_rows<double>(modes, to.modes);
-  sum_rows<float>(c, to.c);
-  if (d.defined()) sum_rows<float>(d, to.d);
+  launch(warp_blocks<Backward>("diagonal_scan_adjoint", s), diagonal_scan_adjoint, s,
+         stored_numbers(in.u), pointer<double>(in.modes), pointer<float>(in.c),
+         pointer_or_null<float>(in.d), pointer<float>(starts), stored_numbers(dy),
+         pointer_or_null<float>(dlast), sums, stored_results(to.u),
+         pointer_or_null<float>(to.state));
+  sum_rows(modes, to.modes);
+  sum_rows(c, to.c);
+  if (d.defined()) sum_rows(d, to.d);
 }
 
 }  // namespace
@@ -328,15 +335,12 @@ void diagonal_rates_backward(const RateTensors& rates, bool bilinear, const Tens
 
 void diagonal_scan(const Scan& scan, const DiagonalTensors& in, const Tensor& y,
                    const Tensor& last) {
-  dispatch(in.u.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    run_forward<T>(scan, in, pointer<T>(y), pointer_or_null<float>(last), nullptr);
-  });
+  run_forward(scan, in, y, last, {});
 }
 
 void diagonal_scan_backward(const Scan& scan, const DiagonalTensors& in, const Tensor& dy,
                             const Tensor& dlast, const DiagonalTensors& to) {
-  dispatch(in.u.dtype(), [&](auto zero) { run_backward<decltype(zero)>(scan, in, dy, dlast, to); });
+  run_backward(scan, in, dy, dlast, to);
 }
 
 }  // namespace linnet::cuda

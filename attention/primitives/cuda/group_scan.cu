@@ -2,6 +2,7 @@
 
 #include "attention/primitives/cuda/warp_items.h"
 #include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {
@@ -10,11 +11,10 @@ namespace {
 constexpr int64_t kSharedRows = 1024;
 
 // One row, head and column; the lanes of a warp have the rows of its sums.
-template <typename T>
 struct ScanColumn {
   GroupScan p;
-  const T *left, *right, *probe;
-  T* out;
+  StoredNumbers left, right, probe;
+  StoredResults out;
   float *visible, *total;
   int64_t b, h, r;
   int lane;
@@ -30,20 +30,20 @@ struct ScanColumn {
     const int64_t token = b * p.T + t;
     float sum = 0;
     if (p.valid(token)) {
-      const T* from = probe + vector(token) * p.L;
-      for (int64_t l = lane; l < p.L; l += kLanes) sum += load(from + l) * visible[l];
+      const StoredNumbers from = probe.from(vector(token) * p.L);
+      for (int64_t l = lane; l < p.L; l += kLanes) sum += from.at(l) * visible[l];
       if (!p.weighs_left) sum *= static_cast<float>(p.weight(token));
     }
     sum = warp_sum(sum);
-    if (lane == 0) store(out + vector(token) * p.R + r, sum);
+    if (lane == 0) out.put(vector(token) * p.R + r, sum);
   }
   __device__ void add(int64_t t) const {
     const int64_t token = b * p.T + t;
     if (!p.valid(token)) return;
-    const float value = load(right + vector(token) * p.R + r) *
+    const float value = right.at(vector(token) * p.R + r) *
                         (p.weighs_left ? static_cast<float>(p.weight(token)) : 1.0f);
-    const T* from = left + vector(token) * p.L;
-    for (int64_t l = lane; l < p.L; l += kLanes) total[l] += load(from + l) * value;
+    const StoredNumbers from = left.from(vector(token) * p.L);
+    for (int64_t l = lane; l < p.L; l += kLanes) total[l] += from.at(l) * value;
   }
   __device__ void turn(int64_t t) const {
     if (p.begins_document(b, t)) {
@@ -78,16 +78,16 @@ struct ScanColumn {
   }
 };
 
-template <typename T>
-__global__ void group_scan_columns(GroupScan p, bool in_shared, const T* left, const T* right,
-                                   const T* probe, T* out, float* visible, float* total) {
+__global__ void group_scan_columns(GroupScan p, bool in_shared, StoredNumbers left,
+                                   StoredNumbers right, StoredNumbers probe, StoredResults out,
+                                   float* visible, float* total) {
   SharedArena arena;
   const WarpFloats shared(arena, in_shared ? 2 * p.L : 0);
   const int64_t item = global_warp();
   if (item >= p.B * p.H * p.R) return;
   const int lane = warp_lane();
   float *sums = visible + item * p.L, *all = total + item * p.L;
-  ScanColumn<T> column{
+  ScanColumn column{
       p, left, right, probe, out, sums, all, item / p.R / p.H, item / p.R % p.H, item % p.R, lane};
   if (in_shared) {
     column.visible = shared.mine();
@@ -112,11 +112,9 @@ void group_scan(const GroupScan& rule, const Tensor& left, const Tensor& right, 
   const bool in_shared = rule.L <= kSharedRows;
   const Launch how =
       warps("group_scan_columns", rule.B * rule.H * rule.R, in_shared ? 2 * rule.L : 0);
-  dispatch(out.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    launch(how, group_scan_columns<T>, rule, in_shared, pointer<T>(left), pointer<T>(right),
-           pointer<T>(probe), pointer<T>(out), pointer<float>(visible), pointer<float>(total));
-  });
+  launch(how, group_scan_columns, rule, in_shared, stored_numbers(left), stored_numbers(right),
+         stored_numbers(probe), stored_results(out), pointer<float>(visible),
+         pointer<float>(total));
 }
 
 void add_sums(const Tensor& from, float factor, bool turned, const Tensor& to) {

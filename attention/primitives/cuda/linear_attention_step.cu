@@ -2,8 +2,8 @@
 #include "attention/primitives/cuda/linear_attention_step.h"
 
 #include "attention/primitives/cuda/linear_attention_features.h"
-#include "attention/primitives/cuda/stored_numbers.h"
 #include "core/cuda/block_reduce.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {

@@ -1,6 +1,8 @@
 // Listed attention on Variables of a CUDA device: checks, dtypes, what backward saves.
 #include "attention/primitives/cuda/listed_attention.h"
 
+#include "attention/primitives/cuda/listed_attention_fast.h"
+#include "attention/primitives/cuda/listed_attention_path.h"
 #include "core/cuda/backend.h"
 
 namespace linnet::cuda {
@@ -60,6 +62,18 @@ void check(const ListedAttentionTensors& in, const ListedAttentionContext& conte
           context.place.examples.defined() ? context.place.examples.elements() : 0);
 }
 
+// What listed_attention_backward does, on tensor cores.
+void fast_backward(const ListedAttentionTensors& in, const ListedAttentionContext& context,
+                   const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy, const Tensor& dlse,
+                   const ListedAttentionTensors& d) {
+  using namespace listed_attention_fast;
+  const Tensor aligned = is_aligned(dy) ? dy : dy.clone();
+  listed_attention_fast::backward(call_of(in, context), context,
+                                  {reads(y), reads(aligned), pointer<const float>(log_sum_exp),
+                                   pointer_or_null<const float>(dlse), writes(d.q), writes(d.k),
+                                   writes(d.v), d.bias, kShareBytes});
+}
+
 }  // namespace
 
 ListedAttentionResult listed_attention(const ListedAttentionVariables& inputs,
@@ -73,19 +87,26 @@ ListedAttentionResult listed_attention(const ListedAttentionVariables& inputs,
   const int64_t B = in.q.size(0), length = in.q.size(1), H = in.q.size(2);
   const Tensor y = Tensor::empty({B, length, H, in.v.size(3)}, dtype, device);
   const Tensor log_sum_exp = Tensor::empty({B, length, H}, DType::f32, device);
-  listed_attention_forward(in, context, y, log_sum_exp);
+  const bool fast = listed_attention_is_fast(context, in);
+  if (fast) {
+    using namespace listed_attention_fast;
+    listed_attention_fast::forward(call_of(in, context), writes(y), pointer<float>(log_sum_exp));
+  } else {
+    listed_attention_forward(in, context, y, log_sum_exp);
+  }
   const std::vector<Variable> results =
       record_many("listed_attention", {y.to(inputs.q.dtype()), log_sum_exp},
                   {inputs.q, inputs.k, inputs.v, inputs.bias},
-                  [in, context, y, log_sum_exp](Gradients& gradients) {
+                  [in, context, y, log_sum_exp, fast](Gradients& gradients) {
                     const auto like = [](const Tensor& x) {
                       return Tensor::empty(x.shape(), x.dtype(), x.device());
                     };
                     const ListedAttentionTensors d{like(in.q), like(in.k), like(in.v),
                                                    gradients.wanted(3) ? like(in.bias) : Tensor()};
                     const Tensor dlse = gradients.has_output(1) ? gradients.output(1) : Tensor();
-                    listed_attention_backward(in, context, y, log_sum_exp,
-                                              gradients.output(0).to(y.dtype()), dlse, d);
+                    const Tensor dy = gradients.output(0).to(y.dtype());
+                    (fast ? fast_backward : listed_attention_backward)(in, context, y, log_sum_exp,
+                                                                       dy, dlse, d);
                     gradients.add(0, d.q);
                     gradients.add(1, d.k);
                     gradients.add(2, d.v);

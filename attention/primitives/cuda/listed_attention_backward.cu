@@ -5,6 +5,40 @@
 #include "core/sort.h"
 
 namespace linnet::cuda {
+namespace listed_attention_detail {
+
+void sum_bias(const Tensor& dlogits, const Tensor& dbias) {
+  const float* from = pointer<float>(dlogits);
+  float* to = pointer<float>(dbias);
+  const int64_t n = dlogits.size(2) * dlogits.size(3), all_heads = dlogits.size(1);
+  const int64_t bias_heads = dbias.size(1);
+  const int64_t rows = dbias.size(0) == 1 ? dlogits.size(0) : 1;
+  const int64_t heads = bias_heads == 1 ? all_heads : 1;
+  for_each("listed_attention_bias", dbias.elements(), [=] __device__(int64_t i) {
+    const int64_t first_row = i / n / bias_heads, first_head = i / n % bias_heads;
+    float total = 0;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t head = 0; head < heads; ++head) {
+        total += from[((first_row + row) * all_heads + first_head + head) * n + i % n];
+      }
+    }
+    to[i] = total;
+  });
+}
+
+SortedIndex::SortedIndex(const Tensor& index) {
+  const Shape rows{index.size(0) * index.size(1), index.size(2) * index.size(3)};
+  keys = Tensor::empty(rows, DType::i32, index.device());
+  order = Tensor::empty(rows, DType::i32, index.device());
+  sort_rows(index.reshape(rows), keys, order);
+}
+
+SortedPlaces SortedIndex::places() const {
+  return {pointer<int32_t>(keys), pointer<int32_t>(order)};
+}
+
+}  // namespace listed_attention_detail
+
 namespace {
 
 using namespace listed_attention_detail;
@@ -96,25 +130,6 @@ __global__ void listed_query_gradients(ListedProblem<T> p, Saved<T> saved, T* dq
   for (int64_t c = lane; c < p.K; c += kLanes) store(dq + number * p.K + c, scale * gradient[c]);
 }
 
-// The first of `count` ascending numbers that is not below `bound`.
-__device__ int64_t first_not_below(const int32_t* sorted, int64_t count, int64_t bound) {
-  int64_t begin = 0, end = count;
-  while (begin < end) {
-    const int64_t middle = begin + (end - begin) / 2;
-    if (sorted[middle] < bound) {
-      begin = middle + 1;
-    } else {
-      end = middle;
-    }
-  }
-  return begin;
-}
-
-// The places of every row of lists, sorted by key.
-struct SortedPlaces {
-  const int32_t *keys, *order;
-};
-
 // A warp for each (b, g, key): lanes are pairs of a place that names the key and a query of its
 // list for logits, channels for sums.
 template <typename T>
@@ -184,26 +199,6 @@ __global__ void listed_key_gradients(ListedProblem<T> p, Saved<T> saved, SortedP
   for (int64_t c = lane; c < p.V; c += kLanes) store(dv + number * p.V + c, v_sums[c]);
 }
 
-// dbias from dlogits [B,H,n]: sums over the rows and heads that share it, in order.
-void sum_bias(const Tensor& dlogits, const Tensor& dbias) {
-  const float* from = pointer<float>(dlogits);
-  float* to = pointer<float>(dbias);
-  const int64_t n = dlogits.size(2) * dlogits.size(3), all_heads = dlogits.size(1);
-  const int64_t bias_heads = dbias.size(1);
-  const int64_t rows = dbias.size(0) == 1 ? dlogits.size(0) : 1;
-  const int64_t heads = bias_heads == 1 ? all_heads : 1;
-  for_each("listed_attention_bias", dbias.elements(), [=] __device__(int64_t i) {
-    const int64_t first_row = i / n / bias_heads, first_head = i / n % bias_heads;
-    float total = 0;
-    for (int64_t row = 0; row < rows; ++row) {
-      for (int64_t head = 0; head < heads; ++head) {
-        total += from[((first_row + row) * all_heads + first_head + head) * n + i % n];
-      }
-    }
-    to[i] = total;
-  });
-}
-
 template <typename T>
 void backward_typed(const ListedAttentionTensors& in, const ListedAttentionContext& context,
                     const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
@@ -221,15 +216,9 @@ void backward_typed(const ListedAttentionTensors& in, const ListedAttentionConte
   }
   launch(warps("listed_query_gradients", p.B * p.H * p.Tq, 2 * p.K + p.V + kLanes),
          listed_query_gradients<T>, p, saved, pointer<T>(d.q), pointer_or_null<float>(dlogits));
-  const Tensor& index = context.index;
-  const Shape rows{index.size(0) * index.size(1), index.size(2) * index.size(3)};
-  const Tensor keys = Tensor::empty(rows, DType::i32, device);
-  const Tensor order = Tensor::empty(rows, DType::i32, device);
-  sort_rows(index.reshape(rows), keys, order);
+  const SortedIndex sorted(context.index);
   launch(warps("listed_key_gradients", p.B * p.G * p.Tk, 2 * (p.K + p.V + kLanes)),
-         listed_key_gradients<T>, p, saved,
-         SortedPlaces{pointer<int32_t>(keys), pointer<int32_t>(order)}, pointer<T>(d.k),
-         pointer<T>(d.v));
+         listed_key_gradients<T>, p, saved, sorted.places(), pointer<T>(d.k), pointer<T>(d.v));
   if (d.bias.defined()) sum_bias(dlogits, d.bias);
 }
 

@@ -88,4 +88,33 @@ ListedProblem<T> problem_of(const ListedAttentionTensors& in,
   return p;
 }
 
+// The places of every row of lists, sorted by key.
+struct SortedPlaces {
+  const int32_t *keys, *order;
+};
+
+// Work memory that holds them: i32 [rows, lists * length] each.
+struct SortedIndex {
+  explicit SortedIndex(const Tensor& index);
+  SortedPlaces places() const;
+  Tensor keys, order;
+};
+
+// The first of `count` ascending numbers that is not below `bound`.
+__device__ inline int64_t first_not_below(const int32_t* sorted, int64_t count, int64_t bound) {
+  int64_t begin = 0, end = count;
+  while (begin < end) {
+    const int64_t middle = begin + (end - begin) / 2;
+    if (sorted[middle] < bound) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return begin;
+}
+
+// dbias from dlogits [B,H,Tq,length]: sums over the rows and heads that share it, in order.
+void sum_bias(const Tensor& dlogits, const Tensor& dbias);
+
 }  // namespace linnet::cuda::listed_attention_detail

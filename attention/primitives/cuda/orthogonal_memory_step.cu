@@ -3,8 +3,8 @@
 // of y.
 #include "attention/primitives/cuda/orthogonal_memory_step.h"
 
-#include "attention/primitives/cuda/stored_numbers.h"
 #include "attention/primitives/cuda/warp_items.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {

@@ -76,9 +76,11 @@ SlotAttentionState<E> state_of(const SlotTensors& x) {
           pointer_or_null<typename SlotAttentionState<E>::Mass>(x.mass)};
 }
 
-// What both passes on tensor cores are given. Sequences that a call lacks are views of no tokens.
+// What both passes on tensor cores are given: `spans` where a memory is only written or only read.
+// Sequences that a call lacks are views of no tokens.
 template <typename Call>
-Call fast_call(const SlotAttentionContext& context, const SlotTensors& in) {
+Call fast_call(const SlotAttentionContext& context, const SlotTensors& in,
+               const SlotSequences* spans) {
   const Tensor& some = in.q.defined() ? in.q : in.k;
   const auto view = [&](const Tensor& x, int64_t width) {
     if (x.defined()) return view_of<const kernel_bf16>(x);
@@ -94,12 +96,17 @@ Call fast_call(const SlotAttentionContext& context, const SlotTensors& in) {
   call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
   call.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
   call.state_in = state_of<const float>(in);
+  if (spans == nullptr) {
+    call.segments = pointer_or_null<const int32_t>(context.segments);
+  } else {
+    call.spans = {pointer_or_null<const int32_t>(spans->spans), spans->count};
+  }
   return call;
 }
 
 void fast_forward(const SlotAttentionContext& context, const SlotTensors& in,
-                  const SlotTensors& end, const Tensor& o) {
-  auto call = fast_call<slot_attention_fast::Forward>(context, in);
+                  const SlotTensors& end, const Tensor& o, const SlotSequences* spans = nullptr) {
+  auto call = fast_call<slot_attention_fast::Forward>(context, in, spans);
   call.state_out = state_of<float>(end);
   if (o.defined()) call.o = view_of<kernel_bf16>(o);
   slot_attention_fast::forward(call);
@@ -107,11 +114,12 @@ void fast_forward(const SlotAttentionContext& context, const SlotTensors& in,
 
 // dsums as slot_sums_gradient makes it.
 void fast_backward(const SlotAttentionContext& context, const SlotTensors& in, const Tensor& d_o,
-                   const SlotTensors& dend, const Tensor& dsums, const SlotTensors& d) {
+                   const SlotTensors& dend, const Tensor& dsums, const SlotTensors& d,
+                   const SlotSequences* spans = nullptr) {
   const auto writes = [](const Tensor& x) {
     return x.defined() ? view_of<kernel_bf16>(x) : slot_attention_fast::Writes();
   };
-  auto call = fast_call<slot_attention_fast::Backward>(context, in);
+  auto call = fast_call<slot_attention_fast::Backward>(context, in, spans);
   call.device = dsums.device();
   const bool copied = d_o.defined() && !slot_attention_fast::is_aligned(d_o);
   const Tensor readable = copied ? d_o.clone() : d_o;
@@ -158,7 +166,6 @@ void slot_attention_causal_forward(const SlotAttentionContext& context, const Sl
 void slot_attention_causal_backward(const SlotAttentionContext& context, const SlotTensors& in,
                                     const SlotTensors& end, const Tensor& d_o,
                                     const SlotTensors& dend, const SlotTensors& d) {
-  const bool is_fast = slot_attention_backward_is_fast(context, in);
   const auto sums_gradient = [&] {
     return slot_sums_gradient(context.options, {end.keys, end.values, dend.keys, dend.values},
                               dend.mass);
@@ -167,7 +174,7 @@ void slot_attention_causal_backward(const SlotAttentionContext& context, const S
     if (!d.mass.defined()) return;
     slot_mass_gradient(context.options, {in.keys, in.values, d.keys, d.values}, dsums, d.mass);
   };
-  if (is_fast) {
+  if (slot_attention_is_fast(context, in)) {
     const Tensor dsums = sums_gradient();
     fast_backward(context, in, d_o, dend, dsums, d);
     return finish(dsums);
@@ -211,8 +218,8 @@ void slot_attention_causal_backward(const SlotAttentionContext& context, const S
 
 void slot_attention_memory_forward(const SlotAttentionContext& context, const SlotTensors& in,
                                    const std::vector<Span>& spans, const SlotTensors& memory) {
-  if (slot_attention_is_fast(context, in)) return fast_forward(context, in, memory, {});
   const SlotSequences sequences = spans_of(spans, in.k, in.logits.size(3));
+  if (slot_attention_is_fast(context, in)) return fast_forward(context, in, memory, {}, &sequences);
   const SlotWeights weights = slot_weights(context, sequences, in.logits, {}, memory.mass);
   SlotScan keys = scan_of(sequences, in.k, context.key_mask, weights);
   SlotScan values = scan_of(sequences, in.v, context.key_mask, weights);
@@ -227,10 +234,10 @@ void slot_attention_memory_backward(const SlotAttentionContext& context, const S
                                     const SlotTensors& dmemory, const SlotTensors& d) {
   const Tensor dsums = slot_sums_gradient(
       context.options, {memory.keys, memory.values, dmemory.keys, dmemory.values}, dmemory.mass);
-  if (slot_attention_backward_is_fast(context, in)) {
-    return fast_backward(context, in, {}, dmemory, dsums, d);
-  }
   const SlotSequences sequences = spans_of(spans, in.k, in.logits.size(3));
+  if (slot_attention_is_fast(context, in)) {
+    return fast_backward(context, in, {}, dmemory, dsums, d, &sequences);
+  }
   const SlotWeights weights = slot_weights(context, sequences, in.logits, {}, {});
   SlotScan keys = scan_of(sequences, in.k, context.key_mask, weights);
   SlotScan values = scan_of(sequences, in.v, context.key_mask, weights);
@@ -246,8 +253,8 @@ void slot_attention_memory_backward(const SlotAttentionContext& context, const S
 
 void slot_attention_read_forward(const SlotAttentionContext& context, const SlotTensors& in,
                                  const std::vector<Span>& spans, const Tensor& o) {
-  if (slot_attention_is_fast(context, in)) return fast_forward(context, in, {}, o);
   const SlotSequences sequences = spans_of(spans, in.q, in.keys.size(2));
+  if (slot_attention_is_fast(context, in)) return fast_forward(context, in, {}, o, &sequences);
   const Tensor reads = slots_like(in.q, sequences.N);
   const Tensor factors = slot_read_factors(context.options, sequences, in.mass, reads.shape());
   SlotScan keys = read_of(sequences, in.q, context.query_mask);
@@ -262,12 +269,12 @@ void slot_attention_read_forward(const SlotAttentionContext& context, const Slot
 void slot_attention_read_backward(const SlotAttentionContext& context, const SlotTensors& in,
                                   const std::vector<Span>& spans, const Tensor& d_o,
                                   const SlotTensors& d) {
-  if (slot_attention_backward_is_fast(context, in)) {
-    fast_backward(context, in, d_o, {}, Tensor::zeros(in.mass.shape(), DType::f32, d_o.device()),
-                  d);
+  const SlotSequences sequences = spans_of(spans, in.q, in.keys.size(2));
+  if (slot_attention_is_fast(context, in)) {
+    fast_backward(context, in, d_o, {}, Tensor::zeros(in.mass.shape(), DType::f32, d_o.device()), d,
+                  &sequences);
     return d.mass.set_zero();  // means do not depend on it
   }
-  const SlotSequences sequences = spans_of(spans, in.q, in.keys.size(2));
   const Tensor to_keys = slots_like(in.q, sequences.N), to_values = slots_like(in.q, sequences.N);
   const Tensor factors = slot_read_factors(context.options, sequences, in.mass, to_keys.shape());
   SlotScan keys = read_of(sequences, in.q, context.query_mask);

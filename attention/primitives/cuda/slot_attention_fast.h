@@ -25,16 +25,27 @@ inline bool is_aligned(const Tensor& x) {
 }
 
 // Whether there are kernels for this many slots and these widths of keys and values.
-bool has_forward(int64_t slots, int64_t keys, int64_t values);
-bool has_backward(int64_t slots, int64_t keys, int64_t values);
-// Bytes that a block of the forward pass takes; those of backward take no more.
+bool covers(int64_t slots, int64_t keys, int64_t values);
+// Bytes that a block of the forward pass takes; those of backward take 94 KiB at most, which every
+// GPU with bf16 has.
 size_t forward_shared_memory(int64_t keys);
+
+// Which tokens have a memory where it is only written or only read: `count` spans, i32 [count,3] of
+// row, first and last + 1 token, that cover all rows; none: each row.
+struct Spans {
+  const int32_t* table = nullptr;
+  int64_t count = 0;
+
+  int64_t memories(int64_t rows) const { return table == nullptr ? rows : count; }
+};
 
 struct Forward {
   SlotAttentionOptions options;
   Reads q, k, v, logits;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;
+  const int32_t* segments = nullptr;  // [B,T], causal
+  Spans spans;
   SlotAttentionState<const float> state_in;
   SlotAttentionState<float> state_out;
   Writes o;
@@ -48,6 +59,8 @@ struct Backward {
   Reads q, k, v, logits, d_o;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;
+  const int32_t* segments = nullptr;
+  Spans spans;
   SlotAttentionState<const float> state_in;
   const float* dkeys_out = nullptr;
   const float* dvalues_out = nullptr;

@@ -27,6 +27,8 @@ struct Arguments {
   Writes o;
   const uint8_t* query_mask;
   const uint8_t* key_mask;
+  const int32_t* segments;
+  const int32_t* spans;
   SlotAttentionState<const float> in;
   SlotAttentionState<float> out;
   SlotReading reading;
@@ -55,11 +57,13 @@ struct Layout {
         weights(arena.take<kernel_bf16>(size_t{kChunk} * kSlotStride)),
         keys(arena.take<kernel_bf16>(size_t{kSlots} * (M + kPadding))),
         values(arena.take<kernel_bf16>(size_t{kSlots} * (N + kPadding))),
-        scales(arena) {}
+        scales(arena),
+        walk(arena.take<Walk>(1)) {}
   Stage<M, N> stages;
   kernel_bf16* weights;
   kernel_bf16 *keys, *values;  // the memories as the tile finds them
   SlotScales scales;
+  Walk* walk;
 };
 
 template <int M, int N>
@@ -71,19 +75,26 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
   const int first = static_cast<int>(blockIdx.x % a.tiles) * N;
   const int head = static_cast<int>(blockIdx.x / a.tiles % heads);
-  const int64_t row = blockIdx.x / a.tiles / heads, number = row * heads + head;
   const int64_t time = max(a.q.T, a.k.T);
+  const Walk& walk =
+      begin_walk(shared.walk, a.spans, static_cast<int>(blockIdx.x) / a.tiles / heads, time);
+  const int64_t number = int64_t{walk.number} * heads + head;
   const bool reads_it = a.o.data != nullptr;
 
   AsyncCopies copies;
   uint32_t logit_counts = 0;
-  const auto begin = [&](int64_t token) {
-    const Stage<M, N> stage = shared.stages.turn(token / kChunk);
-    begin_rows<M>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
-    begin_rows<M>(copies, stage.k, {a.k, a.key_mask, row, token, head, 0});
-    begin_rows<N>(copies, stage.v, {a.v, a.key_mask, row, token, head, first});
+  bool begins_one = false;  // token number `thread` of the chunk a segment
+  const auto stage_of = [&](int token) {
+    return shared.stages.turn((token - walk.begin) / kChunk);
+  };
+  const auto begin = [&](int token) {
+    if (thread < kChunk) begins_one = begins_segment(a.segments, walk.row, time, token + thread);
+    const Stage<M, N> stage = stage_of(token);
+    begin_rows<M>(copies, stage.q, {a.q, a.query_mask, walk.row, token, head, 0});
+    begin_rows<M>(copies, stage.k, {a.k, a.key_mask, walk.row, token, head, 0});
+    begin_rows<N>(copies, stage.v, {a.v, a.key_mask, walk.row, token, head, first});
     logit_counts =
-        begin_rows<kSlots>(copies, stage.logits, {a.logits, a.key_mask, row, token, head, 0});
+        begin_rows<kSlots>(copies, stage.logits, {a.logits, a.key_mask, walk.row, token, head, 0});
     copies.commit();
   };
 
@@ -98,45 +109,47 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
     scales.log_mass[thread] =
         given ? a.in.mass[number * slots + thread] : static_cast<double>(kNothing);
   }
-  begin(0);
-  for (int64_t token = 0; token < time; token += kChunk) {
-    const Stage<M, N> stage = shared.stages.turn(token / kChunk);
-    const int rows = static_cast<int>(min(time - token, static_cast<int64_t>(kChunk)));
+  begin(walk.begin);
+  for (int token = walk.begin; token < walk.end; token += kChunk) {
+    const Stage<M, N> stage = stage_of(token);
+    const int rows = walk.rows(token);
     copies.wait<0>();
     exclude_logits(stage.logits, logit_counts);
+    SegmentBits::publish<FourWarps>(scales.begins, begins_one);
     __syncthreads();  // this chunk is there; the other stage is free
-    if (token + kChunk < time) begin(token + kChunk);
+    if (token + kChunk < walk.end) begin(token + kChunk);
     TileRows tile{warp, lane, 0, 0};
     for (; tile.begin < rows; tile.begin = tile.end) {
-      tile.end = begin_tile(scales, stage.logits, shared.weights, tile.begin);
+      tile.end = begin_tile(scales, stage.logits, shared.weights, tile.begin, rows);
 
-      SlotRows reads = {}, sums;
-      if (reads_it) {
-        read_slots<M>(stage.q, stage.k, shared.keys, shared.weights, scales.start, warp, lane,
-                      reads);
-      }
-      sum_weights(shared.weights, scales, warp, lane, sums);
-      if (reads_it) {
-        soft_max(a.reading, lane, reads, sums, nullptr);
-#pragma unroll
-        for (int j = 0; j < kSlots / 8; ++j) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            float& passed = reads.parts[j].values[i];
-            passed = tile.has(i / 2) ? passed * sums.parts[j].values[i] : 0.0f;
-          }
+      if (tile.has_any()) {
+        SlotRows reads = {}, sums;
+        if (reads_it) {
+          read_slots<M>(stage.q, stage.k, shared.keys, shared.weights, scales.start, tile, reads);
         }
-        ResultFragment o[N / 8] = {};
-        gather_slots<N>(reads, stage.v, shared.values, shared.weights, scales.start, warp, lane, o);
-        // The tile's logits are weights by now; those of later tiles stay.
-        store_tile_rows<N>(o, stage.logits, kSlotStride, tile,
-                           {a.o, a.query_mask, row, token, head, first});
+        sum_weights(shared.weights, scales, tile, sums);
+        if (reads_it) {
+          soft_max(a.reading, lane, reads, sums, nullptr);
+#pragma unroll
+          for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              float& passed = reads.parts[j].values[i];
+              passed = tile.has(i / 2) ? passed * sums.parts[j].values[i] : 0.0f;
+            }
+          }
+          ResultFragment o[N / 8] = {};
+          gather_slots<N>(reads, stage.v, shared.values, shared.weights, scales.start, tile, o);
+          // The tile's logits are weights by now; those of later tiles stay.
+          store_tile_rows<N>(o, stage.logits, kSlotStride, tile,
+                             {a.o, a.query_mask, walk.row, token, head, first});
+        }
       }
       const auto start = [&](int slot) { return scales.start[slot]; };
       keys.scale(start);
-      keys.add(shared.weights, stage.k);
+      keys.add(shared.weights, stage.k, tile);
       values.scale(start);
-      values.add(shared.weights, stage.v);
+      values.add(shared.weights, stage.v, tile);
       __syncthreads();  // nobody reads the memories any more; totals are there
       const auto inverse = [&](int slot) { return scales.inverse_total(slot); };
       keys.scale(inverse);
@@ -169,19 +182,22 @@ void run(const Forward& call) {
   a.o = call.o;
   a.query_mask = call.query_mask;
   a.key_mask = call.key_mask;
+  a.segments = call.segments;
+  a.spans = call.spans.table;
   a.in = call.state_in;
   a.out = call.state_out;
   a.reading = {static_cast<float>(call.options.scale), static_cast<int>(call.logits.K),
                call.options.mask_empty};
   a.tiles = static_cast<int>((call.v.K + N - 1) / N);
-  launch({"slot_attention_fast_forward", blocks_for(call.q.B * call.q.H * a.tiles, 1), kTileThreads,
+  launch({"slot_attention_fast_forward",
+          blocks_for(call.spans.memories(call.q.B) * call.q.H * a.tiles, 1), kTileThreads,
           shared_bytes<Layout<M, N>>()},
          slot_attention_fast_forward<M, N>, a);
 }
 
 }  // namespace
 
-bool has_forward(int64_t slots, int64_t keys, int64_t values) {
+bool covers(int64_t slots, int64_t keys, int64_t values) {
   const auto fits = [](int64_t width) { return width > 0 && width % 8 == 0; };
   return fits(slots) && slots <= kSlots && fits(keys) && keys <= 128 && fits(values);
 }

@@ -1,6 +1,9 @@
 // The gradients of keys, values, logits and the carried memory, backward in time; see
 // slot_attention_fast_backward.h.
+#include <algorithm>
+
 #include "attention/primitives/cuda/slot_attention_fast_backward.h"
+#include "attention/primitives/cuda/slot_attention_fast_sums.h"
 
 namespace linnet::cuda::slot_attention_fast::backward_detail {
 namespace {
@@ -25,7 +28,8 @@ struct Layout {
         shifts(arena.take<float>(kChunk)),
         means(arena.take<float>(kChunk)),
         entropies(arena.take<float>(kChunk)),
-        sums(arena.take<float>(size_t{kChunk / 16} * kSlots)) {}
+        sums(arena.take<float>(size_t{kChunk / 16} * kSlots)),
+        walk(arena.take<Walk>(1)) {}
   kernel_bf16 *q, *k, *v, *d_o;
   kernel_bf16* weights;              // logits, then w
   kernel_bf16 *to_keys, *to_values;  // dr and p, then X and Y
@@ -33,26 +37,10 @@ struct Layout {
   kernel_bf16 *keys, *values;        // GK and GV
   SlotScales scales;
   float* carried;                     // minus what (dr r + p u) / c of later tokens sums up to
-  float *shifts, *means, *entropies;  // r' / scale, m and h of the tile's tokens
+  float *shifts, *means, *entropies;  // r' / scale and m, of the first part, and h
   float* sums;                        // of (dr r + p u) / c over each warp's tokens
+  Walk* walk;
 };
-
-// The log mass before row `until` of a chunk, where a tile begins, from that before the chunk.
-__device__ __forceinline__ double mass_before(int until, const kernel_bf16* logits, uint64_t tiles,
-                                              double mass) {
-  for (int row = 0; row < until;) {
-    const float reference = fmaxf(static_cast<float>(mass), load(logits + row * kSlotStride));
-    float total = mass == static_cast<double>(kNothing)
-                      ? 0.0f
-                      : expf(static_cast<float>(mass - static_cast<double>(reference)));
-    do {
-      total += low_of(pack(weight_of(load(logits + row * kSlotStride), reference), 0));
-      ++row;
-    } while ((tiles >> row & 1) == 0);
-    mass = total > 0 ? reference + log(static_cast<double>(total)) : static_cast<double>(kNothing);
-  }
-  return mass;
-}
 
 // dr and p of a warp's tokens -> X and Y, 0 outside the tile; their surprises and sums beside them.
 template <int M>
@@ -87,82 +75,21 @@ __device__ __forceinline__ void pass_reads(const Layout<M>& shared, const TileRo
       sums[0] += low_of(*x) * shift + low_of(*y) * mean - low_of(pair);
       sums[1] += high_of(*x) * shift + high_of(*y) * mean - high_of(pair);
     }
-#pragma unroll
-    for (int odd = 0; odd < 2; ++odd) {
-      float sum = sums[odd];
-      for (int bits = 4; bits < 32; bits *= 2) sum += __shfl_xor_sync(~0u, sum, bits);
-      if (lane < 4) shared.sums[tile.warp * kSlots + slot_of(j, odd, lane)] = sum;
-    }
-  }
-}
-
-// sums += own . G of every slot, of a warp's tokens.
-template <int M>
-__device__ __forceinline__ void add_memory(const kernel_bf16* own, const kernel_bf16* memory,
-                                           int warp, int lane, SlotRows& sums) {
-  constexpr int kStride = M + kPadding;
-#pragma unroll 1  // registers
-  for (int i = 0; i < M; i += 16) {
-    const LeftFragment left = load_left(own + warp * 16 * kStride + i, kStride, lane);
-#pragma unroll
-    for (int j = 0; j < kSlots / 16; ++j) {
-      const RightFragments right =
-          load_right_transposed(memory + j * 16 * kStride + i, kStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(left, right.halves[half], sums.parts[2 * j + half]);
-      }
-    }
-  }
-}
-
-// sums += sum over readers t at or after a warp's tokens of (own . reader_t - offset_t) passed_t:
-// what slots say to the logits of these tokens.
-template <int M>
-__device__ __forceinline__ void add_products(const kernel_bf16* own, const kernel_bf16* readers,
-                                             const float* offsets, const kernel_bf16* passed,
-                                             int warp, int lane, SlotRows& sums) {
-  constexpr int kStride = M + kPadding;
-  LeftFragment left[M / 16];
-#pragma unroll
-  for (int i = 0; i < M / 16; ++i) {
-    left[i] = load_left(own + warp * 16 * kStride + i * 16, kStride, lane);
-  }
-#pragma unroll 1  // registers
-  for (int square = warp; square < kChunk / 16; ++square) {
-    ResultFragment scores[2];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      scores[i / 4].values[i % 4] = -offsets[square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2];
-    }
-#pragma unroll
-    for (int i = 0; i < M / 16; ++i) {
-      const RightFragments right =
-          load_right_transposed(readers + square * 16 * kStride + i * 16, kStride, lane);
-      for (int half = 0; half < 2; ++half) multiply(left[i], right.halves[half], scores[half]);
-    }
-    if (square == warp) cut_triangle<false>(scores, lane);
-    const LeftFragment score = as_left(scores[0], scores[1]);
-#pragma unroll
-    for (int j = 0; j < kSlots / 16; ++j) {
-      const RightFragments right =
-          load_right(passed + square * 16 * kSlotStride + j * 16, kSlotStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(score, right.halves[half], sums.parts[2 * j + half]);
-      }
-    }
+    leave_sums(sums, j, tile, shared.sums);
   }
 }
 
 // The gradients of a warp's logits; of what comes after the tile they have that of G's rests.
 template <int M>
-__device__ __forceinline__ void logit_gradients(const Layout<M>& shared, int warp, int lane,
+__device__ __forceinline__ void logit_gradients(const Layout<M>& shared, const TileRows& tile,
                                                 SlotRows& gradients) {
-  add_memory<M>(shared.k, shared.keys, warp, lane, gradients);
-  add_products<M>(shared.k, shared.q, shared.shifts, shared.to_keys, warp, lane, gradients);
-  add_memory<M>(shared.v, shared.values, warp, lane, gradients);
-  add_products<M>(shared.v, shared.d_o, shared.means, shared.to_values, warp, lane, gradients);
+  const int warp = tile.warp, lane = tile.lane;
+  add_memory<M>(shared.k, shared.keys, tile, gradients);
+  add_products<M>(shared.k, shared.q, shared.shifts, shared.to_keys, tile, gradients);
+  add_memory<M>(shared.v, shared.values, tile, gradients);
+  add_products<M>(shared.v, shared.d_o, shared.means, shared.to_values, tile, gradients);
 #pragma unroll 1  // registers
-  for (int square = warp; square < kChunk / 16; ++square) {
+  for (int square = warp; square < tile.end_square(); ++square) {
     const LeftFragment left = ones_of<true>(square == warp, lane);
 #pragma unroll
     for (int j = 0; j < kSlots / 16; ++j) {
@@ -185,47 +112,6 @@ __device__ __forceinline__ void logit_gradients(const Layout<M>& shared, int war
   }
 }
 
-// sums = w (sum over readers t at or after a warp's tokens of passed_t reader_t + G), the weights w
-// of these tokens as left operands.
-template <int M>
-__device__ __forceinline__ void gather_readers(const LeftFragment (&weights)[kSlots / 16],
-                                               const kernel_bf16* passed,
-                                               const kernel_bf16* readers,
-                                               const kernel_bf16* memory, int warp, int lane,
-                                               ResultFragment (&sums)[M / 8]) {
-  constexpr int kStride = M + kPadding;
-#pragma unroll
-  for (int j = 0; j < M / 8; ++j) sums[j] = {};
-#pragma unroll
-  for (int i = 0; i < kSlots / 16; ++i) {
-#pragma unroll
-    for (int j = 0; j < M / 16; ++j) {
-      const RightFragments right = load_right(memory + i * 16 * kStride + j * 16, kStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(weights[i], right.halves[half], sums[2 * j + half]);
-      }
-    }
-  }
-#pragma unroll 1  // registers
-  for (int square = warp; square < kChunk / 16; ++square) {
-    ResultFragment scores[2] = {};
-#pragma unroll
-    for (int i = 0; i < kSlots / 16; ++i) {
-      const RightFragments right =
-          load_right_transposed(passed + square * 16 * kSlotStride + i * 16, kSlotStride, lane);
-      for (int half = 0; half < 2; ++half) multiply(weights[i], right.halves[half], scores[half]);
-    }
-    if (square == warp) cut_triangle<false>(scores, lane);
-    const LeftFragment score = as_left(scores[0], scores[1]);
-#pragma unroll
-    for (int j = 0; j < M / 16; ++j) {
-      const RightFragments right =
-          load_right(readers + square * 16 * kStride + j * 16, kStride, lane);
-      for (int half = 0; half < 2; ++half) multiply(score, right.halves[half], sums[2 * j + half]);
-    }
-  }
-}
-
 template <int M>
 __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(BackwardArguments a) {
   SharedArena arena;
@@ -234,9 +120,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
   const int head = static_cast<int>(blockIdx.x % heads);
-  const int64_t row = blockIdx.x / heads, number = blockIdx.x;
-  const int64_t time = max(a.q.T, a.k.T);
-  const int64_t chunks = (time + kChunk - 1) / kChunk;
+  const int64_t time = max(a.q.T, a.k.T), number = blockIdx.x;
+  const Walk& walk = begin_walk(shared.walk, a.spans, static_cast<int>(blockIdx.x) / heads, time);
 
   MemoryTile<M> keys, values;  // GK and GV
   keys.load(a.dkeys_out, number, slots, 0, static_cast<int>(a.k.K));
@@ -247,48 +132,48 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
   const auto start = [&](int slot) { return scales.start[slot]; };
   const auto inverse = [&](int slot) { return scales.inverse_total(slot); };
   AsyncCopies copies;
-  for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
-    const int64_t token = chunk * kChunk;
-    const auto tiles = static_cast<uint64_t>(a.chunk_tiles[number * chunks + chunk]);
-    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, row, token, head, 0});
-    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, row, token, head, 0});
-    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, row, token, head, 0});
-    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, row, token, head, 0});
-    TileRows tile{warp, lane, kChunk, kChunk};
+  const int last = (walk.end - walk.begin + kChunk - 1) / kChunk - 1;
+  for (int token = walk.begin + last * kChunk; token >= walk.begin; token -= kChunk) {
+    const int64_t chunk = a.chunk_number(walk, time, head, token);
+    const auto tiles = static_cast<uint64_t>(a.chunk_tiles[chunk]);
+    SegmentBits::publish<FourWarps>(
+        scales.begins,
+        thread < kChunk && begins_segment(a.segments, walk.row, time, token + thread));
+    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, walk.row, token, head, 0});
+    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, walk.row, token, head, 0});
+    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, walk.row, token, head, 0});
+    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, walk.row, token, head, 0});
+    TileRows tile{warp, lane, 0, walk.rows(token)};
+    tile.begin = tile.end;
     for (; tile.end > 0; tile.end = tile.begin) {
       do {
         --tile.begin;
       } while ((tiles >> tile.begin & 1) == 0);
       // A tile leaves nothing of these to the one before it in the chunk.
-      const uint32_t logit_counts =
-          begin_rows<kSlots>(copies, shared.weights, {a.logits, a.key_mask, row, token, head, 0});
-      begin_rows<kSlots>(copies, shared.to_keys, {a.kept_dreads, nullptr, row, token, head, 0});
+      const uint32_t logit_counts = begin_rows<kSlots>(
+          copies, shared.weights, {a.logits, a.key_mask, walk.row, token, head, 0});
+      begin_rows<kSlots>(copies, shared.to_keys,
+                         {a.kept_dreads, nullptr, walk.row, token, head, 0});
       begin_rows<kSlots>(copies, shared.to_values,
-                         {a.kept_probabilities, nullptr, row, token, head, 0});
+                         {a.kept_probabilities, nullptr, walk.row, token, head, 0});
       copies.commit();
       if (thread < kChunk) {
-        const bool inside = tile.begin <= thread && thread < tile.end && token + thread < time;
-        const int64_t at = (row * time + token + thread) * heads + head;
-        shared.shifts[thread] = inside ? a.shifts[at] : 0.0f;
-        shared.means[thread] = inside ? a.means[at] : 0.0f;
+        const bool inside = tile.begin <= thread && thread < tile.end;
+        const int64_t at = (walk.row * time + token + thread) * heads + head;
+        shared.shifts[thread] = inside ? a.shifts[at] - a.key_offsets.at(at) : 0.0f;
+        shared.means[thread] = inside ? a.means[at] - a.value_offsets.at(at) : 0.0f;
         shared.entropies[thread] = inside ? a.entropies[at] : 0.0f;
       }
       copies.wait<0>();
       exclude_logits(shared.weights, logit_counts);
       __syncthreads();  // the tile is there
-      if (thread < kSlots) {
-        const double mass = thread < slots
-                                ? a.chunk_masses[(number * chunks + chunk) * slots + thread]
-                                : static_cast<double>(kNothing);
-        scales.log_mass[thread] = mass_before(tile.begin, shared.weights + thread, tiles, mass);
-        scales.set_reference(thread, load(shared.weights + tile.begin * kSlotStride + thread));
-      }
+      set_references(scales, shared.weights, tile, tiles, a.chunk_masses + chunk * slots, slots);
       __syncthreads();  // so are references
       write_weights(shared.weights, shared.weights, scales.reference, tile.begin, tile.end);
       __syncthreads();  // so are weights
-      {
+      if (tile.has_any()) {
         SlotRows masses;
-        sum_weights(shared.weights, scales, warp, lane, masses);
+        sum_weights(shared.weights, scales, tile, masses);
         pass_reads(shared, tile, a.reading.scale, masses);
       }
       __syncthreads();  // so are totals, X and Y
@@ -299,58 +184,64 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
       if (thread < kSlots) shared.carried[thread] *= inverse(thread);
       __syncthreads();  // so are the rests of what later tokens say, which logits cannot do without
       SlotRows dlogits;
+      if (tile.has_any()) {
 #pragma unroll
-      for (int j = 0; j < kSlots / 8; ++j) {
+        for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          dlogits.parts[j].values[i] = shared.carried[slot_of(j, i, lane)];
+          for (int i = 0; i < 4; ++i) {
+            dlogits.parts[j].values[i] = shared.carried[slot_of(j, i, lane)];
+          }
         }
+        if (a.other_dlogits != nullptr) {
+          visit_slots(tile, walk.row * time + token, heads, head, slots,
+                      [&](int j, int half, int64_t at) {
+                        dlogits.parts[j].values[2 * half] += a.other_dlogits[at];
+                        dlogits.parts[j].values[2 * half + 1] += a.other_dlogits[at + 1];
+                      });
+        }
+        add_memory<M>(shared.k, shared.keys, tile, dlogits);
+        add_memory<M>(shared.v, shared.values, tile, dlogits);
       }
-      add_memory<M>(shared.k, shared.keys, warp, lane, dlogits);
-      add_memory<M>(shared.v, shared.values, warp, lane, dlogits);
       __syncthreads();  // nobody reads the rests any more
       keys.publish(shared.keys);
       values.publish(shared.values);
       __syncthreads();  // what later tokens say is there; a warp alone reads its weights from now
                         // on
 
-      LeftFragment weights[kSlots / 16];
-#pragma unroll
-      for (int i = 0; i < kSlots / 16; ++i) {
-        weights[i] =
-            load_left(shared.weights + warp * 16 * kSlotStride + i * 16, kSlotStride, lane);
+      if (tile.has_any()) {
+        LeftFragment weights[kSlots / 16];
+        load_weights(shared.weights, tile, weights);
+        logit_gradients(shared, tile, dlogits);
+        store_tile_rows<kSlots>(dlogits.parts, shared.weights, kSlotStride, tile,
+                                {a.dlogits, a.key_mask, walk.row, token, head, 0});
+        // Of the tile, a warp alone reads its keys and values.
+        ResultFragment sums[M / 8];
+        gather_readers<M>(weights, shared.to_values, shared.d_o, shared.values, tile, sums);
+        store_tile_rows<M>(sums, shared.v, M + kPadding, tile,
+                           {a.dv, a.key_mask, walk.row, token, head, 0});
+        gather_readers<M>(weights, shared.to_keys, shared.q, shared.keys, tile, sums);
+        store_tile_rows<M>(sums, shared.k, M + kPadding, tile,
+                           {a.dk, a.key_mask, walk.row, token, head, 0});
       }
-      logit_gradients(shared, warp, lane, dlogits);
-      store_tile_rows<kSlots>(dlogits.parts, shared.weights, kSlotStride, tile,
-                              {a.dlogits, a.key_mask, row, token, head, 0});
-      // Of the tile, a warp alone reads its keys and values.
-      ResultFragment sums[M / 8];
-      gather_readers<M>(weights, shared.to_values, shared.d_o, shared.values, warp, lane, sums);
-      store_tile_rows<M>(sums, shared.v, M + kPadding, tile,
-                         {a.dv, a.key_mask, row, token, head, 0});
-      gather_readers<M>(weights, shared.to_keys, shared.q, shared.keys, warp, lane, sums);
-      store_tile_rows<M>(sums, shared.k, M + kPadding, tile,
-                         {a.dk, a.key_mask, row, token, head, 0});
-      keys.add(shared.to_keys, shared.q);
+      keys.add(shared.to_keys, shared.q, tile);
       keys.scale(start);
-      values.add(shared.to_values, shared.d_o);
+      values.add(shared.to_values, shared.d_o, tile);
       values.scale(start);
       __syncthreads();  // nobody reads the tile any more
-      if (thread < kSlots) {
-        float left = shared.carried[thread];
-        for (int of = 0; of < kChunk / 16; ++of) left -= shared.sums[of * kSlots + thread];
-        shared.carried[thread] = left * start(thread);
-      }
+      if (thread < kSlots) carry_sums(shared.carried, shared.sums, scales, tile);
     }
   }
   keys.store(a.dkeys_in, number, slots, 0, static_cast<int>(a.k.K));
   values.store(a.dvalues_in, number, slots, 0, static_cast<int>(a.v.K));
-  if (thread < slots) a.dsums[number * slots + thread] = shared.carried[thread];
+  if (thread < slots) {
+    const int64_t at = number * slots + thread;
+    a.dsums[at] = shared.carried[thread] + (a.other_sums != nullptr ? a.other_sums[at] : 0.0f);
+  }
 }
 
 template <int M>
 void run(const BackwardArguments& arguments) {
-  launch({"slot_attention_fast_keys", blocks_for(arguments.q.B * arguments.q.H, 1), kTileThreads,
+  launch({"slot_attention_fast_keys", blocks_for(arguments.walks * arguments.q.H, 1), kTileThreads,
           shared_bytes<Layout<M>>()},
          slot_attention_fast_keys<M>, arguments);
 }
@@ -358,7 +249,7 @@ void run(const BackwardArguments& arguments) {
 }  // namespace
 
 void run_keys(const BackwardArguments& arguments) {
-  const int64_t width = arguments.k.K < arguments.v.K ? arguments.v.K : arguments.k.K;
+  const int64_t width = std::max(arguments.k.K, arguments.v.K);
   if (width <= 16) return run<16>(arguments);
   if (width <= 32) return run<32>(arguments);
   return run<64>(arguments);

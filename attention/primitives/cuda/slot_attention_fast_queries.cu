@@ -1,5 +1,7 @@
 // The gradient of queries, forward in time, and what the walk backward in time needs; see
 // slot_attention_fast_backward.h.
+#include <algorithm>
+
 #include "attention/primitives/cuda/slot_attention_fast_backward.h"
 
 namespace linnet::cuda::slot_attention_fast::backward_detail {
@@ -18,10 +20,12 @@ struct Layout {
         weights(arena.take<kernel_bf16>(kSlotTile)),
         keys(arena.take<kernel_bf16>(kTile)),
         values(arena.take<kernel_bf16>(kTile)),
-        scales(arena) {}
+        scales(arena),
+        walk(arena.take<Walk>(1)) {}
   kernel_bf16 *q, *k, *v, *d_o, *logits, *weights;
   kernel_bf16 *keys, *values;  // the memories as the tile finds them
   SlotScales scales;
+  Walk* walk;
 };
 
 // gradients (u, in products of read_slots) -> dr; returns m of both rows.
@@ -61,9 +65,8 @@ __global__ __launch_bounds__(kTileThreads,
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
   const int head = static_cast<int>(blockIdx.x % heads);
-  const int64_t row = blockIdx.x / heads, number = blockIdx.x;
-  const int64_t time = max(a.q.T, a.k.T);
-  const int64_t chunks = (time + kChunk - 1) / kChunk;
+  const int64_t time = max(a.q.T, a.k.T), number = blockIdx.x;
+  const Walk& walk = begin_walk(shared.walk, a.spans, static_cast<int>(blockIdx.x) / heads, time);
 
   MemoryTile<M> keys, values;
   keys.load(a.in.keys, number, slots, 0, static_cast<int>(a.k.K));
@@ -76,19 +79,20 @@ __global__ __launch_bounds__(kTileThreads,
         given ? a.in.mass[number * slots + thread] : static_cast<double>(kNothing);
   }
   AsyncCopies copies;
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const int64_t token = chunk * kChunk;
-    const int rows = static_cast<int>(min(time - token, static_cast<int64_t>(kChunk)));
-    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, row, token, head, 0});
-    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, row, token, head, 0});
-    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, row, token, head, 0});
-    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, row, token, head, 0});
+  for (int token = walk.begin; token < walk.end; token += kChunk) {
+    const int64_t chunk = a.chunk_number(walk, time, head, token);
+    const int rows = walk.rows(token);
+    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, walk.row, token, head, 0});
+    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, walk.row, token, head, 0});
+    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, walk.row, token, head, 0});
+    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, walk.row, token, head, 0});
     const uint32_t logit_counts =
-        begin_rows<kSlots>(copies, shared.logits, {a.logits, a.key_mask, row, token, head, 0});
+        begin_rows<kSlots>(copies, shared.logits, {a.logits, a.key_mask, walk.row, token, head, 0});
     copies.commit();
-    if (thread < slots) {
-      a.chunk_masses[(number * chunks + chunk) * slots + thread] = scales.log_mass[thread];
-    }
+    if (thread < slots) a.chunk_masses[chunk * slots + thread] = scales.log_mass[thread];
+    SegmentBits::publish<FourWarps>(
+        scales.begins,
+        thread < kChunk && begins_segment(a.segments, walk.row, time, token + thread));
     copies.wait<0>();
     exclude_logits(shared.logits, logit_counts);
     __syncthreads();  // this chunk and the memories are there
@@ -96,51 +100,61 @@ __global__ __launch_bounds__(kTileThreads,
     TileRows tile{warp, lane, 0, 0};
     for (; tile.begin < rows; tile.begin = tile.end) {
       tiles |= uint64_t{1} << tile.begin;
-      tile.end = begin_tile(scales, shared.logits, shared.weights, tile.begin);
+      tile.end = begin_tile(scales, shared.logits, shared.weights, tile.begin, rows);
 
-      SlotRows gradients, reads, sums;
-      read_slots<M>(shared.q, shared.k, shared.keys, shared.weights, scales.start, warp, lane,
-                    reads);
-      sum_weights(shared.weights, scales, warp, lane, sums);
-      RowMeans row_means;
-      soft_max(a.reading, lane, reads, sums, &row_means);
-      read_slots<M>(shared.d_o, shared.v, shared.values, shared.weights, scales.start, warp, lane,
-                    gradients);
-      float means[2];
-      read_gradients(reads, sums, gradients, means);
+      if (tile.has_any()) {
+        SlotRows gradients, reads, sums;
+        const auto add_others = [&](const float* others, SlotRows& own) {
+          if (others == nullptr) return;
+          visit_slots(tile, walk.row * time + token, heads, head, slots,
+                      [&](int j, int half, int64_t at) {
+                        own.parts[j].values[2 * half] += others[at];
+                        own.parts[j].values[2 * half + 1] += others[at + 1];
+                      });
+        };
+        read_slots<M>(shared.q, shared.k, shared.keys, shared.weights, scales.start, tile, reads);
+        add_others(a.other_reads, reads);
+        sum_weights(shared.weights, scales, tile, sums);
+        RowMeans row_means;
+        soft_max(a.reading, lane, reads, sums, &row_means);
+        read_slots<M>(shared.d_o, shared.v, shared.values, shared.weights, scales.start, tile,
+                      gradients);
+        add_others(a.other_dreads, gradients);
+        float means[2];
+        read_gradients(reads, sums, gradients, means);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int64_t reader = token + warp * 16 + half * 8 + lane / 4;
-        if (lane % 4 != 0 || reader >= time || !tile.has(half)) continue;
-        const int64_t at = (row * time + reader) * heads + head;
-        a.shifts[at] = row_means.logits[half] / a.reading.scale;
-        a.entropies[at] = row_means.entropies[half];
-        a.means[at] = means[half];
-      }
-      // The tile's logits are weights by now; those of later tiles stay.
-      store_tile_rows<kSlots>(reads.parts, shared.logits, kSlotStride, tile,
-                              {a.probabilities, nullptr, row, token, head, 0});
-      store_tile_rows<kSlots>(gradients.parts, shared.logits, kSlotStride, tile,
-                              {a.dreads, nullptr, row, token, head, 0});
-#pragma unroll
-      for (int j = 0; j < kSlots / 8; ++j) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float& passed = gradients.parts[j].values[i];
-          const float factor = a.reading.scale * sums.parts[j].values[i];
-          passed = tile.has(i / 2) ? passed * factor : 0.0f;
+        for (int half = 0; half < 2; ++half) {
+          const int reader = token + warp * 16 + half * 8 + lane / 4;
+          if (lane % 4 != 0 || !tile.has(half)) continue;
+          const int64_t at = (walk.row * time + reader) * heads + head;
+          a.shifts[at] = row_means.logits[half] / a.reading.scale;
+          a.entropies[at] = row_means.entropies[half];
+          a.means[at] = means[half];
         }
+        // The tile's logits are weights by now; those of later tiles stay.
+        store_tile_rows<kSlots>(reads.parts, shared.logits, kSlotStride, tile,
+                                {a.probabilities, nullptr, walk.row, token, head, 0});
+        store_tile_rows<kSlots>(gradients.parts, shared.logits, kSlotStride, tile,
+                                {a.dreads, nullptr, walk.row, token, head, 0});
+#pragma unroll
+        for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            float& passed = gradients.parts[j].values[i];
+            const float factor = a.reading.scale * sums.parts[j].values[i];
+            passed = tile.has(i / 2) ? passed * factor : 0.0f;
+          }
+        }
+        ResultFragment dq[M / 8] = {};
+        gather_slots<M>(gradients, shared.k, shared.keys, shared.weights, scales.start, tile, dq);
+        store_tile_rows<M>(dq, shared.logits, kSlotStride, tile,
+                           {a.dq, a.query_mask, walk.row, token, head, 0});
       }
-      ResultFragment dq[M / 8] = {};
-      gather_slots<M>(gradients, shared.k, shared.keys, shared.weights, scales.start, warp, lane,
-                      dq);
-      store_tile_rows<M>(dq, shared.logits, kSlotStride, tile,
-                         {a.dq, a.query_mask, row, token, head, 0});
       const auto start = [&](int slot) { return scales.start[slot]; };
       keys.scale(start);
-      keys.add(shared.weights, shared.k);
+      keys.add(shared.weights, shared.k, tile);
       values.scale(start);
-      values.add(shared.weights, shared.v);
+      values.add(shared.weights, shared.v, tile);
       __syncthreads();  // nobody reads the tile or the memories any more; totals are there
       const auto inverse = [&](int slot) { return scales.inverse_total(slot); };
       keys.scale(inverse);
@@ -149,21 +163,21 @@ __global__ __launch_bounds__(kTileThreads,
       values.publish(shared.values);
       if (thread < kSlots) scales.log_mass[thread] = scales.mass_after(thread);
     }
-    if (thread == 0) a.chunk_tiles[number * chunks + chunk] = static_cast<int64_t>(tiles);
+    if (thread == 0) a.chunk_tiles[chunk] = static_cast<int64_t>(tiles);
   }
 }
 
 template <int M>
 void run(const BackwardArguments& arguments) {
-  launch({"slot_attention_fast_queries", blocks_for(arguments.q.B * arguments.q.H, 1), kTileThreads,
-          shared_bytes<Layout<M>>()},
+  launch({"slot_attention_fast_queries", blocks_for(arguments.walks * arguments.q.H, 1),
+          kTileThreads, shared_bytes<Layout<M>>()},
          slot_attention_fast_queries<M>, arguments);
 }
 
 }  // namespace
 
 void run_queries(const BackwardArguments& arguments) {
-  const int64_t width = arguments.k.K < arguments.v.K ? arguments.v.K : arguments.k.K;
+  const int64_t width = std::max(arguments.k.K, arguments.v.K);
   if (width <= 16) return run<16>(arguments);
   if (width <= 32) return run<32>(arguments);
   return run<64>(arguments);

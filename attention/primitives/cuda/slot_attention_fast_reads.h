@@ -57,10 +57,13 @@ struct MemoryTile {
     }
   }
 
-  // += left^T right, over a chunk's tokens: left [64][kSlotStride], right [64][kStride].
-  __device__ __forceinline__ void add(const kernel_bf16* left, const kernel_bf16* right) {
+  // += left^T right, over a tile's tokens: left [64][kSlotStride] is 0 in other rows, right
+  // [64][kStride].
+  __device__ __forceinline__ void add(const kernel_bf16* left, const kernel_bf16* right,
+                                      const TileRows& tile) {
 #pragma unroll 1  // registers
-    for (int step = 0; step < kChunk; step += 16) {
+    for (int square = tile.first_square(); square < tile.end_square(); ++square) {
+      const int step = square * 16;
       const LeftFragment weights =
           load_left_transposed(left + step * kSlotStride + warp * 16, kSlotStride, lane);
 #pragma unroll
@@ -101,9 +104,10 @@ struct MemoryTile {
 template <int M>
 __device__ __forceinline__ void read_slots(const kernel_bf16* readers, const kernel_bf16* written,
                                            const kernel_bf16* memory, const kernel_bf16* weights,
-                                           const float* start, int warp, int lane,
+                                           const float* start, const TileRows& tile,
                                            SlotRows& products) {
   constexpr int kStride = M + kPadding;
+  const int warp = tile.warp, lane = tile.lane;
   products = {};
   const kernel_bf16* own = readers + warp * 16 * kStride;
 #pragma unroll 1  // registers
@@ -124,7 +128,7 @@ __device__ __forceinline__ void read_slots(const kernel_bf16* readers, const ker
     for (int i = 0; i < 4; ++i) products.parts[j].values[i] *= start[slot_of(j, i, lane)];
   }
 #pragma unroll 1  // registers
-  for (int square = 0; square <= warp; ++square) {
+  for (int square = tile.first_square(); square <= warp; ++square) {
     ResultFragment scores[2] = {};
 #pragma unroll
     for (int i = 0; i < M / 16; ++i) {
@@ -151,9 +155,10 @@ __device__ __forceinline__ void read_slots(const kernel_bf16* readers, const ker
 template <int M>
 __device__ __forceinline__ void gather_slots(SlotRows& passed, const kernel_bf16* written,
                                              const kernel_bf16* memory, const kernel_bf16* weights,
-                                             const float* start, int warp, int lane,
+                                             const float* start, const TileRows& tile,
                                              ResultFragment (&sums)[M / 8]) {
   constexpr int kStride = M + kPadding;
+  const int warp = tile.warp, lane = tile.lane;
   LeftFragment left[kSlots / 16], to_memory[kSlots / 16];
 #pragma unroll
   for (int i = 0; i < kSlots / 16; ++i) {
@@ -166,7 +171,7 @@ __device__ __forceinline__ void gather_slots(SlotRows& passed, const kernel_bf16
     to_memory[i] = as_left(passed.parts[2 * i], passed.parts[2 * i + 1]);
   }
 #pragma unroll 1  // registers
-  for (int square = 0; square <= warp; ++square) {
+  for (int square = tile.first_square(); square <= warp; ++square) {
     ResultFragment scores[2] = {};
 #pragma unroll
     for (int i = 0; i < kSlots / 16; ++i) {
@@ -191,6 +196,24 @@ __device__ __forceinline__ void gather_slots(SlotRows& passed, const kernel_bf16
       for (int half = 0; half < 2; ++half) {
         multiply(to_memory[i], right.halves[half], sums[2 * j + half]);
       }
+    }
+  }
+}
+
+// Calls visitor(j, half, at) for pairs of slots of a warp's tokens in the tile, values 2 half and
+// 2 half + 1 of part j: where they are in an array [tokens,H,N], of a chunk that begins with
+// `token`.
+template <typename Visitor>
+__device__ __forceinline__ void visit_slots(const TileRows& tile, int64_t token, int heads,
+                                            int head, int slots, const Visitor& visitor) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (!tile.has(half)) continue;
+    const int64_t reader = token + tile.warp * 16 + half * 8 + tile.lane / 4;
+#pragma unroll
+    for (int j = 0; j < kSlots / 8; ++j) {
+      const int slot = slot_of(j, 0, tile.lane);
+      if (slot < slots) visitor(j, half, (reader * heads + head) * slots + slot);
     }
   }
 }

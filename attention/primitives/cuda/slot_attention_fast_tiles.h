@@ -8,7 +8,9 @@
 //
 // so that no weight exceeds exp(kMostRise): a tile ends before a logit that would, and the chunk's
 // next tile begins there. A reference never looks ahead, and what was written before counts
-// start = exp(log mass - r) <= 1. With c_t = start + sum_{begin <= j <= t} w_j a token reads
+// start = exp(log mass - r) <= 1. A tile also ends before a token that begins a segment, and before
+// the next tile nothing was written: start = 0. With c_t = start + sum_{begin <= j <= t} w_j a
+// token reads
 //
 //   K~_t = (start K~ + sum_{begin <= j <= t} w_j k_j) / c_t,   V~_t likewise.
 #pragma once
@@ -47,12 +49,38 @@ __device__ __forceinline__ float row_max(float value) {
 struct TileRows {
   int warp, lane, begin, end;
 
+  // Of 16 tokens each: the first that has some of it, and the one after the last.
+  __device__ __forceinline__ int first_square() const { return begin / 16; }
+  __device__ __forceinline__ int end_square() const { return (end + 15) / 16; }
+  // Whether any of the warp's rows is in it; a warp without has nothing to do for it.
+  __device__ __forceinline__ bool has_any() const {
+    return first_square() <= warp && warp < end_square();
+  }
   // Whether the row of values 2 half and 2 half + 1 is in it.
   __device__ __forceinline__ bool has(int half) const {
     const int row = warp * 16 + half * 8 + lane / 4;
     return begin <= row && row < end;
   }
 };
+
+// The sequence that a block walks along: number `number` of spans, or of rows where there are none.
+struct Walk {
+  int number, row, begin, end;
+
+  // Of a chunk that begins with `token`.
+  __device__ __forceinline__ int rows(int token) const { return min(end - token, kChunk); }
+};
+// For all threads of the block. It stays in shared memory: registers are for memories of slots.
+__device__ __forceinline__ const Walk& begin_walk(Walk* shared, const int32_t* spans, int number,
+                                                  int64_t time) {
+  if (threadIdx.x == 0) {
+    const RowPart part = part_of_state(spans, number, time);
+    *shared = {number, static_cast<int>(part.row), static_cast<int>(part.begin),
+               static_cast<int>(part.end)};
+  }
+  __syncthreads();
+  return *shared;
+}
 
 // What a tile is relative to, slot by slot, in shared memory.
 struct SlotScales {
@@ -61,20 +89,21 @@ struct SlotScales {
         reference(arena.take<float>(kSlots)),
         start(arena.take<float>(kSlots)),
         total(arena.take<float>(kSlots)),
-        scratch(arena.take<float>(33)) {}
-  double* log_mass;  // before the tile
+        scratch(arena.take<float>(33)),
+        begins(arena.take<uint32_t>(SegmentBits::kWords)) {}
+  double* log_mass;  // before the tile, wherever segments begin
   float* reference;  // r
   float* start;
   float* total;  // c of the last token
   float* scratch;
+  uint32_t* begins;  // of the chunk's tokens, those that begin segments
 
   __device__ __forceinline__ float inverse_total(int slot) const {
     const float all = total[slot];
     return all > 0 ? 1 / all : 0.0f;
   }
-  // For thread number `slot`, which alone has log_mass[slot].
-  __device__ __forceinline__ void set_reference(int slot, float first_logit) const {
-    const double mass = log_mass[slot];
+  // By the log mass before the tile and its first logit.
+  __device__ __forceinline__ void set_reference(int slot, double mass, float first_logit) const {
     reference[slot] = fmaxf(static_cast<float>(mass), first_logit);
     start[slot] = mass == static_cast<double>(kNothing)
                       ? 0.0f
@@ -147,15 +176,23 @@ __device__ __forceinline__ int write_weights(const kernel_bf16* logits, kernel_b
   return high;
 }
 
-// The tile that begins at row `begin` of a chunk whose logits are there: sets its references and
-// writes its weights; returns its end. All threads of the block; a barrier comes last.
+// The tile that begins at row `begin` of a chunk of `rows` tokens whose logits are there: sets its
+// references and writes its weights; returns its end. All threads of the block; a barrier comes
+// last.
 __device__ __forceinline__ int begin_tile(const SlotScales& scales, const kernel_bf16* logits,
-                                          kernel_bf16* weights, int begin) {
+                                          kernel_bf16* weights, int begin, int rows) {
   const int slot = static_cast<int>(threadIdx.x);
-  if (slot < kSlots) scales.set_reference(slot, load(logits + begin * kSlotStride + slot));
+  SegmentBits segments;
+  segments.load(scales.begins);
+  const int most = min(rows, segments.end(begin));
+  if (slot < kSlots) {
+    const double mass =
+        segments.start(begin) == begin ? static_cast<double>(kNothing) : scales.log_mass[slot];
+    scales.set_reference(slot, mass, load(logits + begin * kSlotStride + slot));
+  }
   __syncthreads();
-  const int high = write_weights(logits, weights, scales.reference, begin, kChunk);
-  if (__syncthreads_or(high < kChunk ? 1 : 0) == 0) return kChunk;
+  const int high = write_weights(logits, weights, scales.reference, begin, most);
+  if (__syncthreads_or(high < kChunk ? 1 : 0) == 0) return most;
   const int end = -static_cast<int>(block_max(-static_cast<float>(high), scales.scratch));
   write_weights(logits, weights, scales.reference, begin, end);
   __syncthreads();
@@ -174,17 +211,18 @@ __device__ __forceinline__ LeftFragment ones_of(bool triangle, int lane) {
   return {{edge, right_of_it ? 0 : kBoth, right_of_it ? kBoth : 0, edge}};
 }
 
-// c of a warp's tokens; the last warp also leaves that of the chunk's last token in `total`.
+// c of a warp's tokens; the warp that has the tile's last token leaves its c in `total`.
 __device__ __forceinline__ void sum_weights(const kernel_bf16* weights, const SlotScales& scales,
-                                            int warp, int lane, SlotRows& sums) {
+                                            const TileRows& tile, SlotRows& sums) {
+  const int lane = tile.lane;
 #pragma unroll
   for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) sums.parts[j].values[i] = scales.start[slot_of(j, i, lane)];
   }
 #pragma unroll 1  // registers
-  for (int square = 0; square <= warp; ++square) {
-    const LeftFragment left = ones_of<false>(square == warp, lane);
+  for (int square = tile.first_square(); square <= tile.warp; ++square) {
+    const LeftFragment left = ones_of<false>(square == tile.warp, lane);
 #pragma unroll
     for (int j = 0; j < kSlots / 16; ++j) {
       const RightFragments right =
@@ -194,11 +232,15 @@ __device__ __forceinline__ void sum_weights(const kernel_bf16* weights, const Sl
       }
     }
   }
-  if (warp != kChunk / 16 - 1 || lane / 4 != 7) return;
+  const int last = tile.end - 1;
+  if (tile.warp != last / 16 || lane / 4 != last % 8) return;
 #pragma unroll
   for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
-    for (int i = 2; i < 4; ++i) scales.total[slot_of(j, i, lane)] = sums.parts[j].values[i];
+    for (int i = 0; i < 2; ++i) {
+      const float upper = sums.parts[j].values[i], lower = sums.parts[j].values[i + 2];
+      scales.total[slot_of(j, i, lane)] = last % 16 < 8 ? upper : lower;
+    }
   }
 }
 

@@ -38,10 +38,9 @@ std::string why_plain_slot_attention(const SlotAttentionContext& context, const 
   const SlotAttentionOptions& options = context.options;
   if (options.control != SlotControl::exp) return "weights other than the exponential of logits";
   if (options.scale == 0) return "a scale of 0";
-  if (context.segments.defined()) return "segments";
   if (options.dropout > 0) return "dropout of slots";
   const Sizes sizes(in);
-  if (!slot_attention_fast::has_forward(sizes.slots, sizes.keys, sizes.values)) {
+  if (!slot_attention_fast::covers(sizes.slots, sizes.keys, sizes.values)) {
     return concat(sizes.slots, " slots with keys of ", sizes.keys, " and values of ", sizes.values);
   }
   const size_t asked = slot_attention_fast::forward_shared_memory(sizes.keys);
@@ -68,14 +67,6 @@ bool slot_attention_is_fast(const SlotAttentionContext& context, const SlotTenso
   // Where they are not demanded, nobody expects tensor cores in f32.
   const bool expected = (in.q.defined() ? in.q : in.k).dtype() == DType::bf16;
   if (expected || kernel_choice() == KernelChoice::tensor_cores) fall_back(why);
-  return false;
-}
-
-bool slot_attention_backward_is_fast(const SlotAttentionContext& context, const SlotTensors& in) {
-  if (!slot_attention_is_fast(context, in)) return false;
-  const Sizes sizes(in);
-  if (slot_attention_fast::has_backward(sizes.slots, sizes.keys, sizes.values)) return true;
-  fall_back(concat("the backward pass of keys of ", sizes.keys, " and values of ", sizes.values));
   return false;
 }
 

@@ -4,8 +4,8 @@
 #include "attention/primitives/cuda/slot_attention_step.h"
 
 #include "attention/primitives/cuda/slot_sequence.h"
-#include "attention/primitives/cuda/stored_numbers.h"
 #include "attention/primitives/cuda/warp_items.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {

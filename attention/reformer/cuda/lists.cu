@@ -2,14 +2,14 @@
 
 #include "attention/reformer/bucket_rule.h"
 #include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {
 
 // Of one vector with the directions of a round.
-template <typename T>
 struct Products {
-  const T* vector;
+  StoredNumbers vector;
   const float* directions;
   int64_t K;
 
@@ -17,14 +17,13 @@ struct Products {
     double product = 0;
 #if defined(__CUDA_ARCH__) || !defined(__CUDACC__)
     for (int64_t c = 0; c < K; ++c) {
-      product += static_cast<double>(load(vector + c)) * static_cast<double>(directions[r * K + c]);
+      product += static_cast<double>(vector.at(c)) * static_cast<double>(directions[r * K + c]);
     }
 #endif
     return product;
   }
 };
 
-template <typename T>
 void write_buckets(const Tensor& x, const Tensor& rotations, const BucketContext& context,
                    const Tensor& buckets) {
   const int64_t H = x.size(2), K = x.size(3), rounds = context.rounds;
@@ -36,12 +35,12 @@ void write_buckets(const Tensor& x, const Tensor& rotations, const BucketContext
                         pointer_or_null<int32_t>(context.spans),
                         x.size(0) * x.size(1)};
   const int64_t stride = rotations.size(1) / rounds;
-  const T* vectors = pointer<T>(x);
+  const StoredNumbers vectors = stored_numbers(x);
   const float* directions = pointer<float>(rotations);
   int32_t* to = pointer<int32_t>(buckets);
   for_each("hash_buckets", buckets.elements(), [=] __device__(int64_t i) {
     const int64_t vector = i / rounds, first = (vector % H * rounds + i % rounds) * stride;
-    to[i] = hash.bucket(i, Products<T>{vectors + vector * K, directions + first * K, K});
+    to[i] = hash.bucket(i, Products{vectors.from(vector * K), directions + first * K, K});
   });
 }
 
@@ -53,9 +52,7 @@ ListRule rule_of(const ListTensors& lists) {
 
 void hash_buckets(const Tensor& x, const Tensor& rotations, const BucketContext& context,
                   const Tensor& buckets) {
-  dispatch(x.dtype(), [&](auto zero) {
-    write_buckets<decltype(zero)>(x, rotations.to(DType::f32), context, buckets);
-  });
+  write_buckets(x, rotations.to(DType::f32), context, buckets);
 }
 
 void sorting_keys(const Tensor& buckets, const Tensor& spans, const Tensor& keys) {

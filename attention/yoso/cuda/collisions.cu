@@ -3,6 +3,7 @@
 #include "attention/primitives/cuda/token_spans.h"
 #include "attention/primitives/cuda/warp_items.h"
 #include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
 
 namespace linnet::cuda {
 namespace {
@@ -33,41 +34,36 @@ __device__ __forceinline__ int64_t row_of(const BucketLists& lists, int64_t list
   return (list / lists.H * tokens + t) * lists.H + list % lists.H;
 }
 
-template <typename T>
 struct SumColumn {
   const BucketLists& lists;
   int64_t list, c, width;
   float factor;
-  const T* x;
+  StoredNumbers x;
   float* out;
   float& sum;
 
   __device__ void clear() const { sum = 0; }
-  __device__ void add(int64_t j) const {
-    sum += load(x + row_of(lists, list, lists.S, j) * width + c);
-  }
+  __device__ void add(int64_t j) const { sum += x.at(row_of(lists, list, lists.S, j) * width + c); }
   __device__ void read(int64_t i) const {
     out[row_of(lists, list, lists.T, i) * width + c] += factor * sum;
   }
 };
 
-template <typename T>
 __global__ void read_bucket_columns(BucketLists lists, int64_t columns, int64_t width, float factor,
-                                    const T* x, float* out) {
+                                    StoredNumbers x, float* out) {
   const int64_t item = global_thread();
   if (item >= columns) return;
   float sum = 0;
   const int64_t list = item / width;
-  walk(lists, list, SumColumn<T>{lists, list, item % width, width, factor, x, out, sum});
+  walk(lists, list, SumColumn{lists, list, item % width, width, factor, x, out, sum});
 }
 
 // The lanes of a warp have the channels of v: `sums` holds sum_j v_j x_jc.
-template <typename T>
 struct WeighedColumn {
   const BucketLists& lists;
   int64_t list, c, V, K;
   float factor;
-  const T *g, *v, *x;
+  StoredNumbers g, v, x;
   float *out, *sums;
   int lane;
 
@@ -76,37 +72,37 @@ struct WeighedColumn {
   }
   __device__ void add(int64_t j) const {
     const int64_t row = row_of(lists, list, lists.S, j);
-    const float number = load(x + row * K + c);
-    for (int64_t l = lane; l < V; l += kLanes) sums[l] += load(v + row * V + l) * number;
+    const float number = x.at(row * K + c);
+    for (int64_t l = lane; l < V; l += kLanes) sums[l] += v.at(row * V + l) * number;
   }
   __device__ void read(int64_t i) const {
     const int64_t row = row_of(lists, list, lists.T, i);
     float total = 0;
-    for (int64_t l = lane; l < V; l += kLanes) total += load(g + row * V + l) * sums[l];
+    for (int64_t l = lane; l < V; l += kLanes) total += g.at(row * V + l) * sums[l];
     total = warp_sum(total);
     if (lane == 0) out[row * K + c] += factor * total;
   }
 };
 
-template <typename T>
 __global__ void read_weighed_bucket_columns(BucketLists lists, int64_t columns, int64_t V,
-                                            int64_t K, float factor, const T* g, const T* v,
-                                            const T* x, float* out) {
+                                            int64_t K, float factor, StoredNumbers g,
+                                            StoredNumbers v, StoredNumbers x, float* out) {
   SharedArena arena;
   const WarpFloats shared(arena, V);
   const int64_t item = global_warp();
   if (item >= columns) return;
   const int64_t list = item / K;
-  walk(lists, list,
-       WeighedColumn<T>{lists, list, item % K, V, K, factor, g, v, x, out, shared.mine(),
-                        warp_lane()});
+  walk(
+      lists, list,
+      WeighedColumn{lists, list, item % K, V, K, factor, g, v, x, out, shared.mine(), warp_lane()});
 }
 
-template <typename T>
-void write_codes(const Tensor& x, const Tensor& planes, const Tensor& mask, int64_t bits,
-                 const Tensor& codes) {
+}  // namespace
+
+void hash_codes(const Tensor& x, const Tensor& planes, const Tensor& mask, int64_t bits,
+                const Tensor& codes) {
   const int64_t H = x.size(2), K = x.size(3), hashes = codes.size(3);
-  const T* from = pointer<T>(x);
+  const StoredNumbers from = stored_numbers(x);
   const float* normals = pointer<float>(planes);
   const uint8_t* valid = pointer_or_null<uint8_t>(mask);
   int32_t* to = pointer<int32_t>(codes);
@@ -121,21 +117,12 @@ void write_codes(const Tensor& x, const Tensor& planes, const Tensor& mask, int6
       const float* normal = normals + ((h * hashes + i % hashes) * bits + bit) * K;
       double product = 0;
       for (int64_t c = 0; c < K; ++c) {
-        product +=
-            static_cast<double>(load(from + vector * K + c)) * static_cast<double>(normal[c]);
+        product += static_cast<double>(from.at(vector * K + c)) * static_cast<double>(normal[c]);
       }
       code |= static_cast<int32_t>(product > 0) << bit;
     }
     to[i] = code;
   });
-}
-
-}  // namespace
-
-void hash_codes(const Tensor& x, const Tensor& planes, const Tensor& mask, int64_t bits,
-                const Tensor& codes) {
-  dispatch(x.dtype(),
-           [&](auto zero) { write_codes<decltype(zero)>(x, planes, mask, bits, codes); });
 }
 
 void bucket_keys(const Tensor& codes, const Tensor& segments, const Tensor& keys) {
@@ -154,22 +141,17 @@ void bucket_keys(const Tensor& codes, const Tensor& segments, const Tensor& keys
 void read_buckets(const BucketLists& lists, const Tensor& x, float factor, const Tensor& out) {
   const int64_t width = x.size(3), columns = x.size(0) * lists.H * width;
   if (lists.T == 0 || lists.S == 0) return;
-  dispatch(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    launch({"read_bucket_columns", blocks_for(columns, kThreads), kThreads}, read_bucket_columns<T>,
-           lists, columns, width, factor, pointer<T>(x), pointer<float>(out));
-  });
+  launch({"read_bucket_columns", blocks_for(columns, kThreads), kThreads}, read_bucket_columns,
+         lists, columns, width, factor, stored_numbers(x), pointer<float>(out));
 }
 
 void read_weighed_buckets(const BucketLists& lists, const Tensor& g, const Tensor& v,
                           const Tensor& x, float factor, const Tensor& out) {
   const int64_t V = v.size(3), K = x.size(3), columns = x.size(0) * lists.H * K;
   if (lists.T == 0 || lists.S == 0) return;
-  dispatch(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    launch(warps("read_weighed_bucket_columns", columns, V), read_weighed_bucket_columns<T>, lists,
-           columns, V, K, factor, pointer<T>(g), pointer<T>(v), pointer<T>(x), pointer<float>(out));
-  });
+  launch(warps("read_weighed_bucket_columns", columns, V), read_weighed_bucket_columns, lists,
+         columns, V, K, factor, stored_numbers(g), stored_numbers(v), stored_numbers(x),
+         pointer<float>(out));
 }
 
 }  // namespace linnet::cuda

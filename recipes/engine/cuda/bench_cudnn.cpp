@@ -73,17 +73,16 @@ AttentionBench bench_cudnn_softmax(const AttentionBenchOptions& options, int64_t
   result.multiply_adds = full_attention_cost(mixer, {options.batch, length, 0, DType::bf16}).mixing;
   size_t turn = 0;
   const auto following = [&]() -> const Inputs& { return inputs[turn++ % inputs.size()]; };
-  result.forward_ms = 1e3 * median_seconds(device, options.runs, [&] {
-                        const Inputs& x = following();
-                        attention.forward(x[0], x[1], x[2]);
-                      });
+  result.forward = time_runs(device, options.runs, [&] {
+    const Inputs& x = following();
+    attention.forward(x[0], x[1], x[2]);
+  });
   reset_peak_memory(device);
   const size_t held = allocated_bytes(device);
-  result.forward_backward_ms =
-      1e3 * median_seconds(device, options.runs, [&] {
-        const Inputs& x = following();
-        attention.backward(x[0], x[1], x[2], attention.forward(x[0], x[1], x[2]), x[3]);
-      });
+  result.forward_backward = time_runs(device, options.runs, [&] {
+    const Inputs& x = following();
+    attention.backward(x[0], x[1], x[2], attention.forward(x[0], x[1], x[2]), x[3]);
+  });
   result.peak_bytes = peak_allocated_bytes(device) - held;
   return result;
 }

@@ -63,20 +63,14 @@ class DeviceUpdate final : public UpdateWork {
   }
 
   void add(const Batch& batch) override {
-    const auto [found, is_new] = micro_batches_.try_emplace(form_of(batch));
-    MicroBatch& micro = found->second;
-    if (is_new) {
-      micro.input = model_input(batch, device_);
-      micro.targets = target_tensor(batch, device_);
-    } else {
-      copy_batch(batch, micro.input, micro.targets);
-    }
+    if (!std::exchange(prepared_, false)) copy_to_device(batch);
+    MicroBatch& micro = micro_batches_.at(form_of(batch));
     run(micro.passes, capture_passes_,
         concat("forward and backward pass of ", batch.B, " x ", batch.T, " tokens"),
         [&] { pass(micro); });
   }
 
-  void finish(UpdateResult& result) override {
+  void submit(UpdateResult& result) override {
     std::vector<double> values(cuda::kUpdateNumbers, 0);
     values[cuda::kLearningRate] = result.lr;
     values[cuda::kBeta1] = result.beta1.value_or(std::numeric_limits<double>::quiet_NaN());
@@ -88,6 +82,14 @@ class DeviceUpdate final : public UpdateWork {
       step_optimizer();
       if (!mixers_correct_weights_) use_new_weights();
     });
+  }
+
+  void prepare(const Batch& batch) override {
+    copy_to_device(batch);
+    prepared_ = true;
+  }
+
+  void finish(UpdateResult& result) override {
     const std::vector<double> done = numbers_.to_vector<double>();  // waits for the device
     result.loss = loss_.item() / static_cast<double>(result.targets);
     result.gradient_norm = done[cuda::kGradientNorm];
@@ -98,6 +100,18 @@ class DeviceUpdate final : public UpdateWork {
   }
 
  private:
+  // In stream order: work that was submitted before still reads what was there.
+  void copy_to_device(const Batch& batch) {
+    const BatchForm form = form_of(batch);
+    const auto found = micro_batches_.find(form);
+    if (found == micro_batches_.end()) {
+      micro_batches_.emplace(
+          form, MicroBatch{model_input(batch, device_), target_tensor(batch, device_), {}});
+    } else {
+      copy_batch(batch, found->second.input, found->second.targets);
+    }
+  }
+
   // Whether mixers correct their weights after an update, which the host allows only when the
   // update was not skipped.
   bool is_there_work_after_updates() const {
@@ -179,6 +193,7 @@ class DeviceUpdate final : public UpdateWork {
   bool capture_passes_ = false, capture_update_ = false;
   bool mixers_correct_weights_ = true;  // where nothing is captured: as if they did
   std::map<BatchForm, MicroBatch> micro_batches_;
+  bool prepared_ = false;  // the next batch is in its tensors already
   Work update_;
 };
 

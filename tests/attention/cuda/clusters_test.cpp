@@ -39,7 +39,7 @@ std::vector<Tensor> choices(Device device, DType dtype) {
                           members.order,
                           members.begins,
                           top,
-                          other_keys(top, kTokens),
+                          top_keys_hidden(top, kTokens),
                           top_keys_of_queries(top, clusters)};
   for (Tensor& x : all) x = on(x).to(Device{});
   return all;

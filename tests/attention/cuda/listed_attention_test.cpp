@@ -1,6 +1,5 @@
 // Listed attention on the device against the CPU's in double: results and all gradients, f32 and
 // bf16; the same bits again; an index beyond the keys.
-#include "core/kernel_choice.h"
 #include "tests/attention/listed_attention_case.h"
 #include "tests/cuda_helpers.h"
 
@@ -11,22 +10,11 @@ using test::kGpu;
 using test::ListedCase;
 using test::ListedSizes;
 
-// Where nothing is seen the log-sum-exp is -infinity on both sides; elsewhere 0 takes its place, so
-// that the rest can be compared.
-void drop_infinities(const Tensor& got, const Tensor& expected) {
-  for (int64_t i = 0; i < got.elements(); ++i) {
-    double& wanted = expected.data<double>()[i];
-    float& found = got.data<float>()[i];
-    EXPECT_EQ(std::isinf(found), std::isinf(wanted)) << i;
-    if (std::isinf(found) && std::isinf(wanted)) found = 0, wanted = 0;
-  }
-}
-
 void expect_as_on_the_cpu(const ListedCase& p, const std::string& what) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const std::vector<Tensor> expected = p.results(dtype, DType::f64);
     const std::vector<Tensor> got = p.results(dtype, dtype, kGpu);
-    drop_infinities(got[1], expected[1]);
+    test::drop_infinities(got[1], expected[1]);
     for (size_t i = 0; i < got.size(); ++i) {
       SCOPED_TRACE(what + ", " + std::string(name_of(dtype)) + ", result " + std::to_string(i));
       EXPECT_CLOSE(got[i], expected[i], dtype == DType::f32 ? 3e-6 : 1e-2);
@@ -89,15 +77,6 @@ TEST(CudaListedAttention, RefusesDouble) {
   const std::string message =
       test::message_of<Error>([&] { p.results(DType::f64, DType::f64, kGpu); });
   EXPECT_NE(message.find("has kernels for f32 and bf16"), std::string::npos) << message;
-}
-
-TEST(CudaListedAttention, IsRefusedWhereTensorCoresAreDemanded) {
-  const ListedCase p(ListedSizes{.Tq = 37, .Tk = 41});
-  const UseKernels demand(KernelChoice::tensor_cores, kGpu);
-  const std::string message =
-      test::message_of<UsageError>([&] { p.results(DType::bf16, DType::bf16, kGpu); });
-  EXPECT_NE(message.find("listed attention has no kernels on tensor cores"), std::string::npos)
-      << message;
 }
 
 }  // namespace

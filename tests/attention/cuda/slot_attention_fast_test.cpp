@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 
 #include "attention/primitives/cuda/slot_attention_path.h"
 #include "attention/primitives/slot_attention.h"
@@ -24,7 +25,8 @@ struct Setting {
   int64_t B, T, H, N, K, V;
   bool state = false, masks = false, mask_empty = true;
   double scale = 0.4;
-  int64_t readers = 0;  // of a finished memory; 0: causal
+  int64_t readers = 0;                 // of a finished memory; 0: causal
+  std::vector<int64_t> segments = {};  // where they begin in every row, and in row 1 a token later
 };
 
 // Row 0 lacks its first tokens and then every fifth, the last row its end.
@@ -35,6 +37,22 @@ std::vector<uint8_t> mask_of(int64_t rows, int64_t length) {
     mask[static_cast<size_t>((rows - 1) * length + t)] = t < length / 2 ? 1 : 0;
   }
   return mask;
+}
+
+std::vector<int64_t> every_token(int64_t count) {
+  std::vector<int64_t> begins(static_cast<size_t>(count));
+  std::iota(begins.begin(), begins.end(), int64_t{0});
+  return begins;
+}
+
+Tensor segment_ids(const Setting& s) {
+  std::vector<int32_t> ids(static_cast<size_t>(s.B * s.T), 7);
+  for (int64_t i = 0; i < s.B * s.T; ++i) {
+    for (const int64_t begin : s.segments) {
+      if (i % s.T >= begin + i / s.T) ids[static_cast<size_t>(i)] = static_cast<int32_t>(begin);
+    }
+  }
+  return Tensor::from(ids, {s.B, s.T});
 }
 
 // q, k, v, logits, keys, values and mass in f64, as bf16 and f32 hold the first six.
@@ -81,6 +99,7 @@ std::vector<Tensor> run(const Setting& s, const std::vector<Tensor>& tensors, De
   SlotAttentionContext context;
   context.options.scale = s.scale;
   context.options.mask_empty = s.mask_empty;
+  if (!s.segments.empty()) context.segments = segment_ids(s).to(device);
   if (!mask.empty()) {
     context.key_mask = Tensor::from(mask, {s.B, s.T}, device);
     if (s.readers == 0 || s.readers == s.T) context.query_mask = context.key_mask;
@@ -133,10 +152,7 @@ void expect_what_the_cpu_computes(const Setting& s, std::vector<Tensor> in,
                                   const std::vector<uint8_t>& mask = {}) {
   SCOPED_TRACE(s.name);
   if (!mask.empty()) put_nan_behind(mask, in);
-  // Some backward passes of fast forward ones are plain, which demanded tensor cores refuse.
-  ASSERT_TRUE(cuda::slot_attention_fast::has_forward(s.N, s.K, s.V));
-  const bool throughout = cuda::slot_attention_fast::has_backward(s.N, s.K, s.V);
-  const UseKernels use(throughout ? KernelChoice::tensor_cores : KernelChoice::automatic, kGpu);
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const std::vector<Tensor> expected = run(s, in, Device{}, mask);
   set_fill_uninitialized(true);
   const std::vector<Tensor> got = run(s, in, kGpu, mask);
@@ -163,6 +179,8 @@ TEST(CudaSlotAttentionFast, GivesWhatTheCpuComputesInDouble) {
       {"odd widths", 1, 70, 1, 24, 24, 40, false, true},
       {"wide, with tiles of values", 1, 66, 1, 24, 128, 72, true, false, true, 0.1},
       {"tiles of values", 1, 66, 1, 8, 16, 40, true},
+      {"wide values", 2, 70, 1, 8, 16, 200, true, true, true, 0.3},
+      {"wide, of two heads", 1, 70, 2, 40, 128, 128, true, true, false, 0.08},
   };
   for (const Setting& s : settings) {
     const std::vector<uint8_t> mask = s.masks ? mask_of(s.B, s.T) : std::vector<uint8_t>();
@@ -174,11 +192,33 @@ TEST(CudaSlotAttentionFast, FinishedMemoriesAreWrittenAndRead) {
   const std::vector<Setting> settings{
       {"noncausal", 2, 70, 1, 16, 16, 16, false, true, true, 0.4, 70},
       {"cross", 2, 130, 2, 8, 32, 24, false, true, true, 0.2, 20},
+      {"cross and wide", 1, 70, 1, 8, 72, 72, false, false, true, 0.2, 20},
       {"empty slots are read", 1, 20, 1, 24, 16, 40, false, false, false, 0.4, 66},
   };
   for (const Setting& s : settings) {
     std::vector<Tensor> in = inputs_of(s);
     for (int64_t t = 0; t < s.T; ++t) in[3].data<double>()[t * s.H * s.N] += t == 50 ? 90 : 0;
+    in[3] = in[3].to(DType::bf16).to(DType::f64);
+    const std::vector<uint8_t> mask = s.masks ? mask_of(s.B, s.T) : std::vector<uint8_t>();
+    expect_what_the_cpu_computes(s, in, mask);
+  }
+}
+
+// Packed documents: boundaries at the edges of chunks and inside, documents of one token and of
+// several chunks.
+TEST(CudaSlotAttentionFast, DocumentsSeeOnlyThemselves) {
+  const std::vector<int64_t> begins{40, 41, 42, 64, 66, 135};
+  const std::vector<Setting> settings{
+      {"causal", 2, 140, 1, 8, 16, 16, true, true, true, 0.4, 0, begins},
+      {"every token its own", 1, 18, 1, 8, 16, 16, false, false, true, 0.4, 0, every_token(18)},
+      {"wider", 1, 100, 2, 40, 40, 72, false, false, false, 0.2, 0, {50, 64}},
+      {"noncausal", 2, 140, 1, 16, 16, 16, false, true, true, 0.4, 140, begins},
+      {"noncausal, wider", 1, 100, 2, 24, 64, 24, false, false, false, 0.2, 100, {3, 64}},
+  };
+  for (const Setting& s : settings) {
+    std::vector<Tensor> in = inputs_of(s);
+    // Weights of one document are nothing beside those of another.
+    for (int64_t t = 20; t < s.T; ++t) in[3].data<double>()[t * s.H * s.N] += t < 64 ? 90 : -60;
     in[3] = in[3].to(DType::bf16).to(DType::f64);
     const std::vector<uint8_t> mask = s.masks ? mask_of(s.B, s.T) : std::vector<uint8_t>();
     expect_what_the_cpu_computes(s, in, mask);
@@ -224,13 +264,15 @@ TEST(CudaSlotAttentionFast, OneValidToken) {
 // What all keys and values have in common says nothing to logits, which get the gradients of small
 // differences.
 TEST(CudaSlotAttentionFast, GradientsOfLogitsSurviveKeysAndValuesWithAMean) {
-  const Setting s{"a mean", 1, 130, 1, 16, 16, 16, false, false, true, 0.25};
-  std::vector<Tensor> in = inputs_of(s);
-  for (const size_t i : {size_t{1}, size_t{2}}) {
-    for (int64_t j = 0; j < in[i].elements(); ++j) in[i].data<double>()[j] += 2;
-    in[i] = in[i].to(DType::bf16).to(DType::f64);
+  for (const Setting& s : {Setting{"a mean", 1, 130, 1, 16, 16, 16, false, false, true, 0.25},
+                           Setting{"wide", 1, 70, 1, 8, 72, 136, false, false, true, 0.1}}) {
+    std::vector<Tensor> in = inputs_of(s);
+    for (const size_t i : {size_t{1}, size_t{2}}) {
+      for (int64_t j = 0; j < in[i].elements(); ++j) in[i].data<double>()[j] += 2;
+      in[i] = in[i].to(DType::bf16).to(DType::f64);
+    }
+    expect_what_the_cpu_computes(s, in);
   }
-  expect_what_the_cpu_computes(s, in);
 }
 
 TEST(CudaSlotAttentionFast, RepeatsBitForBitAndLooksAtNothingLater) {
@@ -321,10 +363,6 @@ TEST(CudaSlotAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   context = {};
   context.options.dropout = 0.1;
   EXPECT_EQ(why(usual, context), "dropout of slots");
-  context = {};
-  context.segments = Tensor::zeros({1, 16}, DType::i32, kGpu);
-  EXPECT_EQ(why(usual, context), "segments");
-
   EXPECT_TRUE(cuda::slot_attention_is_fast({}, usual));
   EXPECT_FALSE(cuda::slot_attention_is_fast(context, usual));
   EXPECT_FALSE(cuda::slot_attention_is_fast({}, tensors_of(15, 8, 16, 16)));
@@ -349,14 +387,9 @@ TEST(CudaSlotAttentionFast, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
   EXPECT_NE(refusal([&] {
               const Variable x(tensors_of(16, 8, 16, 16).q);
               SlotAttentionContext context;
-              context.segments = Tensor::zeros({1, 16}, DType::i32, kGpu);
+              context.options.dropout = 0.1;
               slot_attention_memory({{}, x, x, x}, context);
-            }).find("do not cover segments"),
-            std::string::npos);
-  const Variable wide = causal(16, 72);
-  EXPECT_NE(refusal([&] {
-              backward({wide}, {wide.value()});
-            }).find("the backward pass of keys of 16 and values of 72"),
+            }).find("do not cover dropout of slots"),
             std::string::npos);
   EXPECT_EQ(causal(1, 16).size(1), 1);
   EXPECT_EQ(causal(15, 19, DType::f32).size(1), 15);

@@ -85,6 +85,40 @@ TEST(CudaLinear, ProductsTakeGeluBeforeTheyRound) {
                               y.to(Device{}), bias.to(Device{}), {}));
 }
 
+TEST(CudaLinear, ProductsTakeTheDerivativeOfGeluBeforeTheyRound) {
+  const auto on_device = [](const Shape& shape, const char* name) {
+    return random_tensor(shape, name, DType::bf16).to(kGpu);
+  };
+  const Tensor dy = on_device({40, 33}, "dy"), weight = on_device({33, 24}, "weight");
+  const Tensor before = on_device({40, 24}, "before"), d = before.clone();
+  const auto host = [](const Tensor& t) { return t.to(Device{}).to(DType::f64); };
+  const Tensor exact = Tensor::empty({40, 24}, DType::f64);
+  gemm(host(dy), Transpose::no, host(weight), Transpose::no, exact);
+  activation_backward(host(before), exact, Activation::gelu_tanh, exact);
+  ASSERT_TRUE(gemm_gelu_tanh_backward(dy, Transpose::no, weight, Transpose::no, d, before));
+  // One rounding to bf16, not that of the product besides.
+  EXPECT_TRUE(test::close(host(d), exact, 1e-5, 0x1p-8));
+  EXPECT_FALSE(gemm_gelu_tanh_backward(dy.to(Device{}), Transpose::no, weight.to(Device{}),
+                                       Transpose::no, d.to(Device{}), before.to(Device{})));
+  EXPECT_THROW(gemm_gelu_tanh_backward(dy, Transpose::no, weight, Transpose::no, d, dy), Error);
+}
+
+TEST(CudaLinear, FeedForwardLayersAgreeWithDouble) {
+  for (const bool biased : {false, true}) {
+    // The derivative of GELU goes into products of 24 columns, and into a kernel of its own for 21.
+    for (const int64_t hidden : {21, 24}) {
+      EXPECT_TRUE(test::precisions_agree(
+          [](const Variables& v) {
+            return Variables{gelu_tanh_feed_forward(v[0], v[1], v[2], v[3], v[4])};
+          },
+          {random_tensor({3, 30, 17}, "x"), random_tensor({hidden, 17}, "in"),
+           biased ? random_tensor({hidden}, "in bias") : Tensor(),
+           random_tensor({9, hidden}, "out"), biased ? random_tensor({9}, "out bias") : Tensor()},
+          40, kGpu));
+    }
+  }
+}
+
 TEST(CudaLinear, Bf16ParametersAccumulateInF32Buffers) {
   const Variable x(random_tensor({40, 16}, "x", DType::bf16).to(kGpu));
   Variable weight(random_tensor({8, 16}, "weight", DType::bf16).to(kGpu), true);

@@ -1,5 +1,5 @@
-// Arrays of f32 or bf16, which of both known at run time: for kernels that wait for memory and so
-// do without an instantiation for each.
+// Arrays of f32 or bf16, which of both known at run time: for kernels that wait for memory, or
+// that no training step waits for, and so do without an instantiation for each.
 #pragma once
 
 #include "core/cuda/kernel.h"
@@ -14,12 +14,17 @@ struct StoredNumbers {
     if (narrow) return load(static_cast<const kernel_bf16*>(data) + i);
     return load(static_cast<const float*>(data) + i);
   }
+  // Those from number `first` on.
+  __device__ __forceinline__ StoredNumbers from(int64_t first) const {
+    return {static_cast<const unsigned char*>(data) + first * (narrow ? 2 : 4), narrow};
+  }
 };
 
 struct StoredResults {
   void* data = nullptr;
   bool narrow = false;
 
+  __device__ __forceinline__ float at(int64_t i) const { return StoredNumbers{data, narrow}.at(i); }
   __device__ __forceinline__ void put(int64_t i, float value) const {
     if (narrow) {
       store(static_cast<kernel_bf16*>(data) + i, value);
@@ -30,13 +35,19 @@ struct StoredResults {
 };
 
 // Throws Error for other dtypes; an undefined tensor gives null.
+inline bool is_narrow(const Tensor& x) {
+  bool narrow = false;
+  dispatch(x.dtype(), [&](auto zero) { narrow = sizeof(zero) == sizeof(kernel_bf16); });
+  return narrow;
+}
 inline StoredNumbers stored_numbers(const Tensor& x) {
   if (!x.defined()) return {};
-  if (x.dtype() == DType::bf16) return {pointer<const kernel_bf16>(x), true};
+  if (is_narrow(x)) return {pointer<const kernel_bf16>(x), true};
   return {pointer<const float>(x), false};
 }
 inline StoredResults stored_results(const Tensor& x) {
-  if (x.dtype() == DType::bf16) return {pointer<kernel_bf16>(x), true};
+  if (!x.defined()) return {};
+  if (is_narrow(x)) return {pointer<kernel_bf16>(x), true};
   return {pointer<float>(x), false};
 }
 

@@ -1,0 +1,46 @@
+// The one place that chooses between the kernels of listed attention.
+#include "attention/primitives/cuda/listed_attention_path.h"
+
+#include "attention/primitives/cuda/fall_back.h"
+#include "attention/primitives/cuda/listed_attention_fast.h"
+#include "core/error.h"
+#include "core/kernel_choice.h"
+
+namespace linnet::cuda {
+
+std::string why_plain_listed_attention(const ListedAttentionContext& context,
+                                       const ListedAttentionTensors& in) {
+  if (in.q.dtype() != DType::bf16) return concat("numbers of ", name_of(in.q.dtype()));
+  if (context.options.group < listed_attention_fast::kFewestQueries) {
+    return concat("lists that fewer than ", listed_attention_fast::kFewestQueries,
+                  " queries share");
+  }
+  if (context.options.dropout > 0) return "dropout of weights";
+  const int64_t keys = in.k.size(3), values = in.v.size(3);
+  if (!listed_attention_fast::has_kernels(keys, values)) {
+    return concat("keys of ", keys, " and values of ", values, " numbers a head");
+  }
+  if (in.q.size(1) < kFewestTensorCoreTokens) {
+    return concat("fewer than ", kFewestTensorCoreTokens, " queries");
+  }
+  for (const Tensor* x : {&in.q, &in.k, &in.v}) {
+    if (!listed_attention_fast::is_aligned(*x)) return "tensors that do not begin on 16 bytes";
+  }
+  return {};
+}
+
+bool listed_attention_is_fast(const ListedAttentionContext& context,
+                              const ListedAttentionTensors& in) {
+  const bool is_short = in.q.size(1) < kFewestTensorCoreTokens;
+  if (kernel_choice() == KernelChoice::plain || is_short) return false;
+  const std::string why = why_plain_listed_attention(context, in);
+  if (why.empty()) return true;
+  // Where they are not demanded, nobody expects tensor cores in f32.
+  const bool expected = in.q.dtype() == DType::bf16;
+  if (expected || kernel_choice() == KernelChoice::tensor_cores) {
+    use_plain_kernels("listed attention", why);
+  }
+  return false;
+}
+
+}  // namespace linnet::cuda
