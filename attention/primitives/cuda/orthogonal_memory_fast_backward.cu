@@ -11,9 +11,10 @@
 // Whole: dC is known where a segment lies in a chunk. Sums of dm over others, or over all of a row
 // without segments, are left to orthogonal_memory_whole.h, which makes their dF.
 //
-// At 128 columns a block has eight warps, which share dB: four of them have the tokens' reads and
-// dQ, the others the codes and dF. Two stages of tiles where a block can have 204 KiB of shared
-// memory, one where it has 163 KiB (sm_80), where nothing is copied while a chunk is computed.
+// At 128 columns a block has eight warps, two teams that share dB. Both make P and U, of which a lane
+// keeps one of its two rows; one team makes dQ, the other the codes and dF. Two stages of tiles where
+// a block can have 204 KiB of shared memory; one where it has 163 KiB (sm_80): nothing is copied
+// while a chunk is computed.
 //
 // Bytes a token and head: 10 d for q, f, dy, dq and df, 8 r / 64 for the sums; operations 16 d r.
 // d = r = 64: 648 bytes, 65,500 operations, and some 490 KiB of a chunk through shared memory.
@@ -22,8 +23,8 @@
 // shared memory at 128 bytes a clock, which bounds it. Whole, without segments: 6 d bytes, 10 d r
 // operations, some 330 KiB of a chunk: 126 us at 4.8 TB/s, 174 us of tensor cores, 283 us of shared
 // memory, besides the sums and dF.
-// Heads of 128, r = 128: 1296 bytes, 262,000 operations and some 1.6 MiB: for 6 heads of those
-// tokens 212 us at 4.8 TB/s, 557 us of tensor cores, 700 us of shared memory.
+// Heads of 128, r = 128: 1296 bytes, 328,000 operations and some 1.6 MiB: for 6 heads of those
+// tokens 212 us at 4.8 TB/s, 697 us of tensor cores, 700 us of shared memory.
 #include "attention/primitives/cuda/orthogonal_memory_gradients.h"
 
 namespace linnet::cuda::orthogonal_memory_fast {

@@ -91,7 +91,7 @@ __global__ __launch_bounds__(kTileThreads,
     counts = {a.saved.counts[2 * entry], a.saved.counts[2 * entry + 1]};
   };
   if (!reads_codes) {  // all tokens read the same
-    load_totals(first);
+    load_totals(0);
     if (thread < D) sums.fill(shared.sums + thread, kStride);
   }
   for (int number = first; number < last; ++number) {
@@ -99,7 +99,8 @@ __global__ __launch_bounds__(kTileThreads,
     const int on = number % 2 * kChunk * kStride;
     if (a.whole && reads_codes) load_totals(number);
     uint32_t* words = shared.flags + number % 2 * kFlagWords;
-    if (number == first) begin(number);
+    // As `first`, but computed again: registers.
+    if (number == static_cast<int>(blockIdx.y) * a.cut.chunks) begin(number);
     copies.wait<0>();
     if (thread < kChunk) flags.publish(words, warp, lane);
     __syncthreads();  // this chunk is there; the other stage is free
