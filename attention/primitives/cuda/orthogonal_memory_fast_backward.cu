@@ -11,10 +11,10 @@
 // Whole: dC is known where a segment lies in a chunk. Sums of dm over others, or over all of a row
 // without segments, are left to orthogonal_memory_whole.h, which makes their dF.
 //
-// At 128 columns a block has eight warps, two teams that share dB. Both make P and U, of which a lane
-// keeps one of its two rows; one team makes dQ, the other the codes and dF. Two stages of tiles where
-// a block can have 204 KiB of shared memory; one where it has 163 KiB (sm_80): nothing is copied
-// while a chunk is computed.
+// At 128 columns a block has eight warps, two teams that share dB. Both make P and U, of which a
+// lane keeps one of its two rows; one team makes dQ, the other the codes and dF. Two stages of
+// tiles where a block can have 204 KiB of shared memory; one where it has 163 KiB (sm_80): nothing
+// is copied while a chunk is computed.
 //
 // Bytes a token and head: 10 d for q, f, dy, dq and df, 8 r / 64 for the sums; operations 16 d r.
 // d = r = 64: 648 bytes, 65,500 operations, and some 490 KiB of a chunk through shared memory.
