@@ -37,6 +37,7 @@ MixerCost feature_map_cost(const MixerOptions& options, int64_t features, const 
 // The denominator of a literal definition.
 template <typename Number>
 Number reference_denominator(Normalizer normalizer, double floor, Number x) {
+  if (normalizer == Normalizer::none) return 1;
   const auto epsilon = static_cast<Number>(floor);
   return normalizer == Normalizer::add ? x + epsilon : std::max(x, epsilon);
 }
@@ -62,7 +63,10 @@ struct FeatureMapParams {
   static void describe(ConfigDescription<FeatureMapParams>& d) {
     describe_preset(d, presets());
     describe_scale(d, "factor of q before the feature map; null: 1/sqrt(K)");
-    describe_normalizer(d);
+    d.field("floor", &FeatureMapParams::floor, "epsilon of the denominator").above(0);
+    d.choice("normalizer", &FeatureMapParams::normalizer,
+             {{"clamp", Normalizer::clamp}, {"add", Normalizer::add}, {"none", Normalizer::none}},
+             "denominator max(x, floor) or x + floor; none: sums instead of means");
   }
 };
 

@@ -58,11 +58,12 @@ void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradient
   const DType dtype = arrays.q.dtype();
   const Tensor dy = gradients.output(0).to(dtype);
   const Tensor dcompleted = output_or_none(gradients, 1), dpartial = output_or_none(gradients, 2);
-  const Arrays d{empty_like(arrays.q),
-                 empty_like(arrays.k),
-                 empty_like(arrays.v),
-                 gradients.wanted(3) ? empty_like(arrays.basis) : Tensor(),
-                 empty_like(arrays.bias),
+  InputGradients to(gradients);
+  const Arrays d{to.tensor(0, arrays.q),
+                 to.tensor(1, arrays.k),
+                 to.tensor(2, arrays.v),
+                 gradients.wanted(3) ? to.tensor(3, arrays.basis) : Tensor(),
+                 to.tensor(4, arrays.bias),
                  {},
                  {}};
   dispatch(dtype, [&](auto zero) {
@@ -73,7 +74,7 @@ void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradient
                           {view_of<T>(d.q), view_of<T>(d.k), view_of<T>(d.v), pointer<T>(d.basis),
                            pointer<T>(d.bias)});
   });
-  add_all(gradients, {d.q, d.k, d.v, d.basis, d.bias});
+  to.finish();
 }
 
 }  // namespace

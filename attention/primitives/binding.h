@@ -4,10 +4,12 @@
 
 #include <initializer_list>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "attention/primitives/views.h"
 #include "autograd/variable.h"
+#include "core/elementwise.h"
 #include "core/error.h"
 
 namespace linnet::binding {
@@ -83,5 +85,44 @@ inline void add_all(Gradients& gradients, std::initializer_list<Tensor> tensors)
     ++input;
   }
 }
+
+// Where an operation writes the gradients of its inputs: into the inputs' own buffers where these
+// take them as they are (what is added to a leaf afterwards is copied), otherwise into tensors that
+// finish() passes on. All of them must be overwritten before that.
+class InputGradients {
+ public:
+  explicit InputGradients(Gradients& gradients) : gradients_(gradients) {}
+
+  // For that input, of the shape and dtype of `like`; undefined where `like` is.
+  Tensor tensor(size_t input, const Tensor& like) {
+    if (!like.defined()) return Tensor();
+    GradientTarget target = gradients_.target(input);
+    const bool direct = target.mode == GradientWrite::overwrite &&
+                        target.buffer.dtype() == like.dtype() &&
+                        target.buffer.shape() == like.shape();
+    if (direct) return target.buffer;
+    const Tensor own = empty_like(like);
+    if (target.mode != GradientWrite::ignore) waiting_.push_back({std::move(target), own});
+    return own;
+  }
+
+  void finish() const {
+    for (const auto& [target, own] : waiting_) {
+      if (target.mode == GradientWrite::overwrite) {
+        target.buffer.copy_from(own);
+      } else {
+        add_into(target.buffer, own);
+      }
+    }
+  }
+
+ private:
+  struct Waiting {
+    GradientTarget target;
+    Tensor own;
+  };
+  Gradients& gradients_;
+  std::vector<Waiting> waiting_;
+};
 
 }  // namespace linnet::binding

@@ -210,20 +210,20 @@ LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& in
   const Tensor denominators = Tensor::empty({B, T, H}, dtype, device);
   causal_forward(context, arrays, y, memory, mass, denominators);
   const auto back = [arrays, context, y, denominators, dtype](Gradients& gradients) {
-    const Arrays d{empty_like(arrays.q),
-                   empty_like(arrays.k),
-                   empty_like(arrays.v),
-                   empty_like(arrays.query_proportions),
-                   empty_like(arrays.key_proportions),
-                   empty_like(arrays.memory),
-                   empty_like(arrays.mass),
-                   gradients.wanted(7) ? empty_like(arrays.log_decay) : Tensor()};
+    InputGradients to(gradients);
+    const Arrays d{to.tensor(0, arrays.q),
+                   to.tensor(1, arrays.k),
+                   to.tensor(2, arrays.v),
+                   to.tensor(3, arrays.query_proportions),
+                   to.tensor(4, arrays.key_proportions),
+                   to.tensor(5, arrays.memory),
+                   to.tensor(6, arrays.mass),
+                   gradients.wanted(7) ? to.tensor(7, arrays.log_decay) : Tensor()};
     const Tensor dy = output_gradient(gradients, dtype);
     const Tensor dmemory = output_or_none(gradients, 1);
     const Tensor dmass = output_or_none(gradients, 2);
     causal_backward(context, arrays, y, denominators, dy, dmemory, dmass, d);
-    add_all(gradients,
-            {d.q, d.k, d.v, d.query_proportions, d.key_proportions, d.memory, d.mass, d.log_decay});
+    to.finish();
   };
   std::vector<Variable> outputs =
       record_many("linear_attention_causal", {y.to(inputs.q.dtype()), memory, mass},

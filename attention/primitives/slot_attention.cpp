@@ -283,7 +283,11 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
                                      state_of<E>(end.keys, end.values, end.mass), view_of<E>(o));
   });
   return recorded([arrays, context, spans, dtype](Gradients& gradients) {
-    const Arrays d = all_like(arrays);
+    InputGradients to(gradients);
+    const Arrays d{to.tensor(0, arrays.q),    to.tensor(1, arrays.k),
+                   to.tensor(2, arrays.v),    to.tensor(3, arrays.logits),
+                   to.tensor(4, arrays.keys), to.tensor(5, arrays.values),
+                   to.tensor(6, arrays.mass), to.tensor(7, arrays.value_logits)};
     const Tensor d_o = gradients.output(0).to(dtype);
     const Tensor dkeys = output_or_none(gradients, 1), dvalues = output_or_none(gradients, 2);
     const Tensor dmass = output_or_none(gradients, 3);
@@ -294,7 +298,7 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
                                         view_of<E>(d_o), state_of<const E>(dkeys, dvalues, dmass),
                                         gradients_of<E>(d), state_of<E>(d.keys, d.values, d.mass));
     });
-    add_all(gradients, {d.q, d.k, d.v, d.logits, d.keys, d.values, d.mass, d.value_logits});
+    to.finish();
   });
 }
 

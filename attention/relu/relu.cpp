@@ -25,7 +25,7 @@ Mechanism relu_mechanism() {
   facts.equation =
       "y_i = sum_j A_ij v_j / max(sum_j A_ij, floor), A_ij = relu(scale q_i) . relu(k_j)";
   facts.sources = "Cai et al. 2023, EfficientViT; Linearized LLM; LeaPformer (its ReLU baseline)";
-  facts.variants = {"{preset: linearized_llm}", "{preset: leapformer}"};
+  facts.variants = {"{preset: linearized_llm}", "{preset: leapformer}", "{normalizer: none}"};
   facts.limits = {{"equal positive keys give the mean of the values",
                    "{scale: 1}",
                    {Form::noncausal, Form::causal, Form::cross},

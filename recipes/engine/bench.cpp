@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "attention/define.h"
+#include "attention/primitives/depthwise_conv.h"
 #include "attention/registry.h"
 #include "core/cuda/backend.h"
 #include "core/cuda/cudnn.h"
@@ -26,6 +27,7 @@ TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t s
   const std::unique_ptr<Task> task = make_task(recipe);
   const std::unique_ptr<Transformer> model = build_model(recipe, task->sizes(), device);
   Updater updater = make_updater(recipe, model->parameters());
+  const size_t lasting = allocated_bytes(device) - model->parameters().gradients().bytes();
   TrainStep step(recipe, *task, *model, updater);
   Progress progress;
   int64_t next = 0;
@@ -56,6 +58,7 @@ TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t s
   }
   result.step_seconds = median(std::move(seconds));
   result.peak_bytes = peak_allocated_bytes(device);
+  result.working_bytes = result.peak_bytes - lasting;
   return result;
 }
 
@@ -123,6 +126,34 @@ void require_cudnn(const AttentionBenchOptions& options) {
   }
 }
 
+void require_sizes(const AttentionBenchOptions& options) {
+  const auto positive = [](const char* what, int64_t value) {
+    require_usage(value >= 1, "bench: ", what, " must be at least 1, got ", value);
+  };
+  positive("--batch", options.batch);
+  positive("--heads", options.heads);
+  positive("--head-width", options.head_width);
+  positive("--runs", options.runs);
+  for (const int64_t length : options.lengths) positive("a length", length);
+  require_usage(options.dtype == DType::f32 || options.dtype == DType::bf16,
+                "bench: --dtype is f32 or bf16, got ", name_of(options.dtype));
+}
+
+// Sets times and memory: of `run`, which takes the inputs by turns, and of its backward pass from
+// `seed`.
+void measure(AttentionBench& result, const AttentionBenchOptions& options,
+             const std::function<Variable()>& run, const Tensor& seed) {
+  const Device device = options.device;
+  result.forward = time_runs(device, options.runs, [&] {
+    const NoGrad off;
+    run();
+  });
+  reset_peak_memory(device);
+  const size_t held = allocated_bytes(device);
+  result.forward_backward = time_runs(device, options.runs, [&] { backward({run()}, {seed}); });
+  result.peak_bytes = peak_allocated_bytes(device) - held;
+}
+
 AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchOptions& options,
                                Form form, int64_t length) {
   const Device device = options.device;
@@ -168,14 +199,33 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   };
   const MixerCost cost = mixer->cost({options.batch, length, 0, dtype});
   result.multiply_adds = attention != nullptr ? cost.mixing : cost.multiply_adds();
-  result.forward = time_runs(device, options.runs, [&] {
-    const NoGrad off;
-    run();
-  });
-  reset_peak_memory(device);
-  const size_t held = allocated_bytes(device);
-  result.forward_backward = time_runs(device, options.runs, [&] { backward({run()}, {seed}); });
-  result.peak_bytes = peak_allocated_bytes(device) - held;
+  measure(result, options, run, seed);
+  return result;
+}
+
+AttentionBench bench_convolution(int64_t taps, const AttentionBenchOptions& options,
+                                 int64_t length) {
+  const Device device = options.device;
+  const Shape shape{options.batch, length, options.heads, options.head_width};
+  const Tensor x = bench_numbers(shape, 1, options.dtype, device);
+  std::vector<Tensor> inputs(static_cast<size_t>(inputs_by_turns(x.bytes(), device)), x);
+  for (size_t i = 1; i < inputs.size(); ++i) inputs[i] = x.clone();
+  const Tensor filters = bench_numbers({options.heads, taps}, 2, options.dtype, device);
+  const Tensor seed = bench_numbers(shape, 3, options.dtype, device);
+  AttentionBench result{concat("conv, ", taps, " taps"),
+                        Form::causal,
+                        options.batch,
+                        length,
+                        options.heads,
+                        options.head_width};
+  result.growth.power = 1;
+  result.multiply_adds = static_cast<double>(taps) * static_cast<double>(shape.elements());
+  size_t turn = 0;
+  const auto run = [&] {
+    const Variable in(inputs[turn++ % inputs.size()], true);
+    return depthwise_conv(in, {}, Variable(filters, true), taps - 1, {});
+  };
+  measure(result, options, run, seed);
   return result;
 }
 
@@ -212,16 +262,7 @@ std::vector<AttentionBench> bench_attention(
     const AttentionBenchOptions& options,
     const std::function<void(const AttentionBench&)>& on_point) {
   require_usage(options.form != Form::cross, "bench attention: the form is causal or noncausal");
-  const auto positive = [](const char* what, int64_t value) {
-    require_usage(value >= 1, "bench attention: ", what, " must be at least 1, got ", value);
-  };
-  positive("--batch", options.batch);
-  positive("--heads", options.heads);
-  positive("--head-width", options.head_width);
-  positive("--runs", options.runs);
-  for (const int64_t length : options.lengths) positive("a length", length);
-  require_usage(options.dtype == DType::f32 || options.dtype == DType::bf16,
-                "bench attention: --dtype is f32 or bf16, got ", name_of(options.dtype));
+  require_sizes(options);
   if (options.cudnn) require_cudnn(options);
   for (const std::string& name : options.mechanisms) {
     require_form(name, find_mechanism(name).traits, options.form);
@@ -241,6 +282,23 @@ std::vector<AttentionBench> bench_attention(
   if constexpr (kCuda) {
     if (options.cudnn) {
       for (const int64_t length : options.lengths) keep(cuda::bench_cudnn_softmax(options, length));
+    }
+  }
+  return results;
+}
+
+std::vector<AttentionBench> bench_convolutions(
+    const std::vector<int64_t>& taps, const AttentionBenchOptions& options,
+    const std::function<void(const AttentionBench&)>& on_point) {
+  require_sizes(options);
+  for (const int64_t count : taps) {
+    require_usage(count >= 1, "bench: --taps must be at least 1, got ", count);
+  }
+  std::vector<AttentionBench> results;
+  for (const int64_t count : taps) {
+    for (const int64_t length : options.lengths) {
+      results.push_back(bench_convolution(count, options, length));
+      if (on_point) on_point(results.back());
     }
   }
   return results;

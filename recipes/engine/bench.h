@@ -21,6 +21,9 @@ struct TrainBench {
   double step_seconds = 0;  // median
   double gemm_gflop = 0;    // of matrix products in the first step, forward and backward
   size_t peak_bytes = 0;    // held by tensors
+  // Of them those that are neither weights (their bf16 copies included) nor optimizer state:
+  // gradients, activations, what operations and CUDA graphs need.
+  size_t working_bytes = 0;
   double tokens_per_s() const { return static_cast<double>(tokens_per_step) / step_seconds; }
   double gflop_per_s() const { return gemm_gflop / step_seconds; }
 };
@@ -76,6 +79,13 @@ struct AttentionBenchOptions {
 // `cudnn` on a CPU, in f32 or where cuDNN is missing; Error where cuDNN's results are wrong.
 std::vector<AttentionBench> bench_attention(
     const AttentionBenchOptions& options,
+    const std::function<void(const AttentionBench&)>& on_point = {});
+
+// The primitive depthwise_conv alone, causal, one filter of so many taps a head: measured as
+// mechanisms are, for each number of taps each length, and named "conv, 63 taps". What the options
+// say of mechanisms and forms is not looked at. Throws UsageError for sizes below 1.
+std::vector<AttentionBench> bench_convolutions(
+    const std::vector<int64_t>& taps, const AttentionBenchOptions& options,
     const std::function<void(const AttentionBench&)>& on_point = {});
 
 // Whether one of the mechanisms that would be measured declares work of T or T ln T there.

@@ -50,7 +50,7 @@ class TrainStep {
   TrainStep(const Recipe& recipe, const Task& task, const Transformer& model, Updater& updater);
   // `next_batch` yields the micro-batches of this update and those after it in order (see
   // micro_batches()). One more is taken than an update needs: the first of the next update, which
-  // is copied while a device computes. What it throws is thrown when its turn comes.
+  // is made ready while a device computes. What it throws is thrown when its turn comes.
   UpdateResult run(Progress& progress, const std::function<Batch()>& next_batch);
   // Sizes of the micro-batches of every update.
   const std::vector<int64_t>& micro_batches() const { return micro_batches_; }

@@ -28,7 +28,8 @@ class UpdateWork {
   // Clipping, optimizer and average, at the rates and for the targets of `result`; a device may
   // only have begun with them when it returns.
   virtual void submit(UpdateResult& result) = 0;
-  // Copies the batch of the next add() while the device computes. Need not be called.
+  // Makes the batch of the next add() ready while the device computes: its copy is queued behind
+  // what was submitted. Need not be called.
   virtual void prepare(const Batch&) {}
   // Waits for what was submitted. Fills in loss, gradient norm and `skipped`.
   virtual void finish(UpdateResult& result) = 0;

@@ -180,6 +180,29 @@ TEST(LinearAttentionVariable, PaddingHoldsAnythingAndHasNoGradient) {
   }
 }
 
+// Gradients are written into the buffers of leaves: of one that is q, k and v at once, that has a
+// gradient already, or whose buffer is wider than it is.
+TEST(LinearAttentionVariable, GradientsOfOneVariableAddUp) {
+  const LinearAttentionContext context;
+  const Tensor x = draw({1, 40, 2, 4}, 1), dy = draw({1, 40, 2, 4}, 2);
+  for (const DType dtype : {DType::f64, DType::bf16}) {
+    const Variable q(x.to(dtype), true), k(x.to(dtype), true), v(x.to(dtype), true);
+    backward({linear_attention_causal({q, k, v, {}, {}}, context).y}, {dy.to(dtype)});
+    Variable same(x.to(dtype), true);
+    if (dtype == DType::bf16) same.set_grad(Tensor::zeros(x.shape(), DType::f32));
+    for (int time = 0; time < 2; ++time) {
+      backward({linear_attention_causal({same, same, same, {}, {}}, context).y}, {dy.to(dtype)});
+    }
+    const auto of = [](const Variable& leaf) { return leaf.grad().to_vector<double>(); };
+    const std::vector<double> dq = of(q), dk = of(k), dv = of(v), sum = of(same);
+    const double bound = dtype == DType::bf16 ? 2e-2 : 1e-12;
+    for (size_t i = 0; i < sum.size(); ++i) {
+      const double expected = 2 * (dq[i] + dk[i] + dv[i]);
+      EXPECT_TRUE(std::abs(sum[i] - expected) <= bound * (1 + std::abs(expected))) << i;
+    }
+  }
+}
+
 TEST(LinearAttentionVariable, HalfPrecisionIsComputedInSingle) {
   LinearAttentionContext context;
   std::vector<Tensor> narrow, single;

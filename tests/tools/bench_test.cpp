@@ -1,4 +1,5 @@
-// linnet bench attention: every mechanism, the growth of its figures, and the limit on it.
+// linnet bench: every mechanism, the growth of its figures, and the limit on it; convolutions;
+// updates.
 #include "recipes/engine/bench.h"
 
 #include <cmath>
@@ -127,6 +128,41 @@ TEST_F(BenchCli, CudnnNeedsAGpu) {
   expect_error({"bench", "attention", "softmax", "--lengths", "16", "--cudnn", "--dtype", "bf16",
                 "--device", "cpu"},
                2, "--cudnn needs a CUDA device, and this runs on cpu; use --device cuda");
+}
+
+TEST_F(BenchCli, ConvolutionsAreMeasuredForEveryNumberOfTaps) {
+  const std::vector<std::string> arguments = {"bench",     "conv", "--taps",   "3,2",
+                                              "--lengths", "8,16", "--runs",   "1",
+                                              "--heads",   "2",    "--device", "cpu"};
+  std::vector<std::string> as_json = arguments;
+  as_json.emplace_back("--json");
+  const Outcome outcome = linnet(as_json);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const JsonValue points = parse_json(outcome.out, "stdout").at("points");
+  ASSERT_EQ(points.size(), 4U);
+  const JsonValue& first = points.elements()[0];
+  EXPECT_EQ(first.at("mechanism").text(), "conv, 3 taps");
+  EXPECT_EQ(first.at("multiply_adds").number(), 3 * 8 * 2 * 64);
+  EXPECT_GT(first.at("forward_ms").number(), 0);
+  EXPECT_GT(first.at("forward_backward_ms").number(), 0);
+  EXPECT_GT(first.at("peak_bytes").integer(), 0);
+  EXPECT_EQ(points.elements()[3].at("mechanism").text(), "conv, 2 taps");
+  EXPECT_EQ(points.elements()[3].at("length").integer(), 16);
+  EXPECT_THAT(linnet(arguments).out, HasSubstr("conv, 2 taps"));
+  expect_error({"bench", "conv", "--taps", "0"}, 2, "--taps must be at least 1, got 0");
+  expect_error({"bench", "conv", "--dtype", "f64"}, 2, "f32 or bf16, got f64");
+}
+
+TEST_F(BenchCli, WorkingMemoryOfUpdatesLeavesOutWeightsAndMoments) {
+  const Outcome outcome =
+      linnet({"bench", "train", "tiny.yaml", "--steps", "1", "--device", "cpu", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const JsonValue point = parse_json(outcome.out, "stdout").at("points").elements()[0];
+  const int64_t parameters = point.at("parameters").integer();
+  const int64_t lasting = point.at("peak_bytes").integer() - point.at("working_bytes").integer();
+  // Weights and two moments in f32, with little that is rounded up; not the gradients.
+  EXPECT_GE(lasting, 12 * parameters);
+  EXPECT_LT(lasting, 14 * parameters);
 }
 
 TEST_F(BenchCli, TheStatedGrowthIsThatOfWhatIsMeasured) {

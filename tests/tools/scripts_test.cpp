@@ -229,10 +229,15 @@ Outcome gpu_bench(
       "*--cudnn*) " +
       cudnn +
       " ;;\n"
-      "'bench attention'*) echo '{\"points\": [{\"forward_ms\": 2.5, \"forward_backward_ms\": 7.5, "
+      "*normalizer=none*) echo '{\"points\": [{\"forward_ms\": 1.5, \"forward_backward_ms\": 4.5, "
+      "\"peak_bytes\": 3}]}' ;;\n"
+      "'bench conv --taps 63 '*) echo '{\"points\": [{\"forward_ms\": 0.5, "
+      "\"forward_backward_ms\": 1.5, \"peak_bytes\": 3}]}' ;;\n"
+      "'bench attention'* | 'bench conv'*) echo '{\"points\": [{\"forward_ms\": 2.5, "
+      "\"forward_backward_ms\": 7.5, "
       "\"peak_bytes\": 3}]}' ;;\n"
       "'bench train'*) echo '{\"points\": [{\"point\": \"model.attention=linear\", "
-      "\"tokens_per_s\": 1234, \"peak_bytes\": 3}]}' ;;\n"
+      "\"tokens_per_s\": 1234, \"peak_bytes\": 3, \"working_bytes\": 1073741824}]}' ;;\n"
       "esac\nSTOP\n"
       "printf '#!/bin/sh\\nexec python3 -S -E \"$@\"\\n' > $bin/python; "
       "chmod +x $bin/*; PATH=$bin:$PATH tools/gpu_check bench --build $bin --results $bin/out "
@@ -248,6 +253,11 @@ TEST(Scripts, GpuBenchRecordsEveryCase) {
        {"linnet     0.1.0, git abc", "cannot import torch (ModuleNotFoundError",
         "\"case\": \"linear\"", "\"parameters\": {\"slots\": 64}",
         "| linear | 16 x 12 x 8192 x 64 | 2.500 | 7.500 | no peers |",
+        "| linear, unnormalized | 16 x 12 x 8192 x 64 | 1.500 | 4.500 | no peers |",
+        "| conv, 63 taps | 16 x 12 x 8192 x 64 | 0.500 | 1.500 | no peers |",
+        "| conv, 4 taps | 16 x 12 x 8192 x 64 | 2.500 | 7.500 | no peers |",
+        "| memory of a lavo update | 12 layers, 1 x 8192 tokens, width 768 | - | - | besides ",
+        "weights and optimizer state 1024 MiB, 0.50 of the aim; 1234 tokens/s | - | - | - | - |",
         "| cosformer | 16 x 12 x 8192 x 64 | - | - | exit code 1: error: out of memory |",
         "| cuDNN: missing exit code 2: error: --cudnn: this build has no cuDNN | - | - | - | - |",
         "| linear | 1234 | - | - |\n"}) {

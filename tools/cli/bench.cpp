@@ -1,4 +1,4 @@
-// linnet bench train | attention.
+// linnet bench train | attention | conv.
 #include "recipes/engine/bench.h"
 
 #include <CLI/CLI.hpp>
@@ -33,7 +33,7 @@ int bench_train_command(const std::string& path, const std::vector<std::string>&
               << " GFLOP/s\n"
               << std::left << std::setw(28) << "point" << std::right << std::setw(12) << "tokens/s"
               << std::setw(12) << "s/step" << std::setw(12) << "GFLOP/s" << std::setw(10)
-              << "of peak" << std::setw(12) << "peak MiB"
+              << "of peak" << std::setw(12) << "peak MiB" << std::setw(13) << "working MiB"
               << "\n";
   }
   for (const TrainBench& point : results) {
@@ -44,14 +44,16 @@ int bench_train_command(const std::string& path, const std::vector<std::string>&
                     .set("step_seconds", point.step_seconds)
                     .set("product_gflop_per_s", point.gflop_per_s())
                     .set("share_of_peak", point.gflop_per_s() / peak)
-                    .set("peak_bytes", point.peak_bytes));
+                    .set("peak_bytes", point.peak_bytes)
+                    .set("working_bytes", point.working_bytes));
     if (json) continue;
     std::cout << std::left << std::setw(28) << (point.label.empty() ? "recipe" : point.label)
               << std::right << std::setw(12) << std::setprecision(0) << point.tokens_per_s()
               << std::setw(12) << std::setprecision(3) << point.step_seconds << std::setw(12)
               << std::setprecision(1) << point.gflop_per_s() << std::setw(9) << std::setprecision(0)
               << 100 * point.gflop_per_s() / peak << "%" << std::setw(12)
-              << static_cast<double>(point.peak_bytes) / kMiB << "\n";
+              << static_cast<double>(point.peak_bytes) / kMiB << std::setw(13)
+              << static_cast<double>(point.working_bytes) / kMiB << "\n";
   }
   if (json) {
     std::cout << JsonValue::object()
@@ -63,7 +65,8 @@ int bench_train_command(const std::string& path, const std::vector<std::string>&
                      .dump()
               << "\n";
   } else {
-    std::cout << "GFLOP/s counts matrix products only; attention's own arithmetic is not in it.\n";
+    std::cout << "GFLOP/s counts matrix products only; attention's own arithmetic is not in it.\n"
+                 "Working memory: the peak besides weights and optimizer state.\n";
   }
   return 0;
 }
@@ -126,6 +129,34 @@ void print_growth(const std::vector<AttentionGrowth>& growth) {
   }
 }
 
+// Prints points as they are measured, unless `json`.
+std::function<void(const AttentionBench&)> printed_at_once(bool json) {
+  if (json) return {};
+  return [headed = false](const AttentionBench& point) mutable {
+    if (!headed) print_heading();
+    headed = true;
+    print_point(point);
+  };
+}
+
+JsonValue report_json(const AttentionBenchOptions& options,
+                      const std::vector<AttentionBench>& results) {
+  JsonValue points = JsonValue::array();
+  for (const AttentionBench& point : results) points.push(point_json(point));
+  return JsonValue::object()
+      .set("device", name_of(options.device))
+      .set("threads", thread_count())
+      .set("points", points);
+}
+
+int bench_conv_command(const AttentionBenchOptions& options, const std::vector<int64_t>& taps,
+                       bool json) {
+  const std::vector<AttentionBench> results =
+      bench_convolutions(taps, options, printed_at_once(json));
+  if (json) std::cout << report_json(options, results).dump() << "\n";
+  return 0;
+}
+
 int bench_attention_command(const AttentionBenchOptions& options,
                             const std::optional<double>& max_growth, bool json) {
   require_usage(!(options.all || options.linear) || options.mechanisms.empty(),
@@ -136,25 +167,12 @@ int bench_attention_command(const AttentionBenchOptions& options,
                 "--max-growth needs two lengths or more, e.g. --lengths 2048,32768");
   require_usage(!max_growth || declares_linear_work(options),
                 "--max-growth: none of these mechanisms declares linear work in this form");
-  bool headed = json;
-  const std::vector<AttentionBench> results =
-      bench_attention(options, [&](const AttentionBench& point) {
-        if (!headed) print_heading();
-        headed = true;
-        if (!json) print_point(point);
-      });
+  const std::vector<AttentionBench> results = bench_attention(options, printed_at_once(json));
   const std::vector<AttentionGrowth> growth = attention_growth(results);
   if (json) {
-    JsonValue points = JsonValue::array(), grows = JsonValue::array();
-    for (const AttentionBench& point : results) points.push(point_json(point));
+    JsonValue grows = JsonValue::array();
     for (const AttentionGrowth& each : growth) grows.push(growth_json(each));
-    std::cout << JsonValue::object()
-                     .set("device", name_of(options.device))
-                     .set("threads", thread_count())
-                     .set("points", points)
-                     .set("growth", grows)
-                     .dump()
-              << "\n";
+    std::cout << report_json(options, results).set("growth", grows).dump() << "\n";
   } else {
     std::cout << "GFLOP/s: the forward pass's products as its equation counts them.\n";
     print_growth(growth);
@@ -163,10 +181,47 @@ int bench_attention_command(const AttentionBenchOptions& options,
   return 0;
 }
 
+// What the command line says of single operations, in words.
+struct Words {
+  std::string form = "causal", dtype = "f32", backend = "auto", device = "auto";
+};
+
+// The options that mechanisms and convolutions have in common.
+void add_operation_options(CLI::App& command, AttentionBenchOptions& options, Words& words) {
+  command
+      .add_option("--lengths", options.lengths,
+                  "e.g. 512,1024,4096; with several mechanisms' growth is printed")
+      ->delimiter(',')
+      ->capture_default_str();
+  command.add_option("--batch", options.batch, "sequences")->capture_default_str();
+  command.add_option("--heads", options.heads, "heads")->capture_default_str();
+  command.add_option("--head-width", options.head_width, "channels of a head")
+      ->capture_default_str();
+  command
+      .add_option("--runs", options.runs,
+                  "timed runs at most, of which the median is printed; fewer where they take "
+                  "seconds")
+      ->capture_default_str()
+      ->check(at_least(1));
+  command.add_option("--dtype", words.dtype, "f32 or bf16, of activations and parameters")
+      ->capture_default_str();
+  add_backend_option(command, words.backend);
+  add_device_option(command, words.device);
+  add_threads_option(command);
+}
+
+// Takes them at their word.
+void read(const Words& words, AttentionBenchOptions& options) {
+  options.device = use_device(words.device);
+  options.form = form_from_name(words.form);
+  options.dtype = dtype_from_name(words.dtype);
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app, Command& chosen) {
-  CLI::App* command = app.add_subcommand("bench", "time training steps or attention mechanisms");
+  CLI::App* command =
+      app.add_subcommand("bench", "time training steps, attention mechanisms or convolutions");
   command->require_subcommand(1);
   auto json = std::make_shared<bool>(false);
   auto device = std::make_shared<std::string>("auto");
@@ -191,7 +246,7 @@ void add_bench(CLI::App& app, Command& chosen) {
   CLI::App* attention =
       command->add_subcommand("attention", "mechanisms alone, without projections");
   auto options = std::make_shared<AttentionBenchOptions>();
-  auto form = std::make_shared<std::string>("causal");
+  auto words = std::make_shared<Words>();
   attention->add_option("MECHANISM", options->mechanisms,
                         "which ones (default: all that have the form)");
   attention->add_flag("--all", options->all,
@@ -201,30 +256,12 @@ void add_bench(CLI::App& app, Command& chosen) {
   attention->add_flag("--cudnn", options->cudnn,
                       "also soft-max attention by cuDNN, after comparing it with linnet's: for a "
                       "CUDA device and bf16");
-  attention->add_option("--form", *form, "causal or noncausal")->capture_default_str();
-  attention
-      ->add_option("--lengths", options->lengths,
-                   "e.g. 512,1024,4096; with several, the growth is printed")
-      ->delimiter(',');
-  attention->add_option("--batch", options->batch, "sequences")->capture_default_str();
-  attention->add_option("--heads", options->heads, "heads")->capture_default_str();
-  attention->add_option("--head-width", options->head_width, "channels of a head")
-      ->capture_default_str();
-  attention
-      ->add_option("--runs", options->runs,
-                   "timed runs at most, of which the median is printed; fewer where they take "
-                   "seconds")
-      ->capture_default_str()
-      ->check(at_least(1));
-  auto dtype = std::make_shared<std::string>("f32");
-  attention->add_option("--dtype", *dtype, "f32 or bf16, of activations and parameters")
-      ->capture_default_str();
+  attention->add_option("--form", words->form, "causal or noncausal")->capture_default_str();
+  add_operation_options(*attention, *options, *words);
   attention
       ->add_option("--set", options->parameters,
                    "a parameter of the one mechanism, e.g. slots=64; may be given several times")
       ->allow_extra_args(false);
-  auto backend = std::make_shared<std::string>("auto");
-  add_backend_option(*attention, *backend);
   auto max_growth = std::make_shared<std::optional<double>>();
   attention->add_option(
       "--max-growth", *max_growth,
@@ -235,17 +272,28 @@ void add_bench(CLI::App& app, Command& chosen) {
       "other programs change little. Whether linear mechanisms are linear:\n"
       "  linnet bench attention --linear --device cpu --threads 1 --runs 15 \\\n"
       "    --lengths 2048,4096,8192,16384,32768 --max-growth 1.1");
-  add_device_option(*attention, *device);
   attention->add_flag("--json", *json, "one JSON object on stdout");
   add_plugin_option(*attention);
-  add_threads_option(*attention);
   attention->callback([=, &chosen] {
     chosen = [=] {
-      options->device = use_device(*device);
-      options->form = form_from_name(*form);
-      options->dtype = dtype_from_name(*dtype);
-      const UseKernels kernels(kernel_choice_from_name(*backend), options->device);
+      read(*words, *options);
+      const UseKernels kernels(kernel_choice_from_name(words->backend), options->device);
       return bench_attention_command(*options, *max_growth, *json);
+    };
+  });
+
+  CLI::App* conv = command->add_subcommand("conv", "causal depthwise convolutions alone");
+  auto taps = std::make_shared<std::vector<int64_t>>(std::vector<int64_t>{63, 4});
+  conv->add_option("--taps", *taps, "of the filter that each head has, e.g. 63,4")
+      ->delimiter(',')
+      ->capture_default_str();
+  add_operation_options(*conv, *options, *words);
+  conv->add_flag("--json", *json, "one JSON object on stdout");
+  conv->callback([=, &chosen] {
+    chosen = [=] {
+      read(*words, *options);
+      const UseKernels kernels(kernel_choice_from_name(words->backend), options->device);
+      return bench_conv_command(*options, *taps, *json);
     };
   });
 }

@@ -166,7 +166,6 @@ void slot_attention_causal_forward(const SlotAttentionContext& context, const Sl
 void slot_attention_causal_backward(const SlotAttentionContext& context, const SlotTensors& in,
                                     const SlotTensors& end, const Tensor& d_o,
                                     const SlotTensors& dend, const SlotTensors& d) {
-  const bool is_fast = slot_attention_backward_is_fast(context, in);
   const auto sums_gradient = [&] {
     return slot_sums_gradient(context.options, {end.keys, end.values, dend.keys, dend.values},
                               dend.mass);
@@ -175,7 +174,7 @@ void slot_attention_causal_backward(const SlotAttentionContext& context, const S
     if (!d.mass.defined()) return;
     slot_mass_gradient(context.options, {in.keys, in.values, d.keys, d.values}, dsums, d.mass);
   };
-  if (is_fast) {
+  if (slot_attention_is_fast(context, in)) {
     const Tensor dsums = sums_gradient();
     fast_backward(context, in, d_o, dend, dsums, d);
     return finish(dsums);
@@ -236,7 +235,7 @@ void slot_attention_memory_backward(const SlotAttentionContext& context, const S
   const Tensor dsums = slot_sums_gradient(
       context.options, {memory.keys, memory.values, dmemory.keys, dmemory.values}, dmemory.mass);
   const SlotSequences sequences = spans_of(spans, in.k, in.logits.size(3));
-  if (slot_attention_backward_is_fast(context, in)) {
+  if (slot_attention_is_fast(context, in)) {
     return fast_backward(context, in, {}, dmemory, dsums, d, &sequences);
   }
   const SlotWeights weights = slot_weights(context, sequences, in.logits, {}, {});
@@ -271,7 +270,7 @@ void slot_attention_read_backward(const SlotAttentionContext& context, const Slo
                                   const std::vector<Span>& spans, const Tensor& d_o,
                                   const SlotTensors& d) {
   const SlotSequences sequences = spans_of(spans, in.q, in.keys.size(2));
-  if (slot_attention_backward_is_fast(context, in)) {
+  if (slot_attention_is_fast(context, in)) {
     fast_backward(context, in, d_o, {}, Tensor::zeros(in.mass.shape(), DType::f32, d_o.device()), d,
                   &sequences);
     return d.mass.set_zero();  // means do not depend on it

@@ -25,9 +25,9 @@ inline bool is_aligned(const Tensor& x) {
 }
 
 // Whether there are kernels for this many slots and these widths of keys and values.
-bool has_forward(int64_t slots, int64_t keys, int64_t values);
-bool has_backward(int64_t slots, int64_t keys, int64_t values);
-// Bytes that a block of the forward pass takes; those of backward take no more.
+bool covers(int64_t slots, int64_t keys, int64_t values);
+// Bytes that a block of the forward pass takes; those of backward take 94 KiB at most, which every
+// GPU with bf16 has.
 size_t forward_shared_memory(int64_t keys);
 
 // Which tokens have a memory where it is only written or only read: `count` spans, i32 [count,3] of

@@ -28,6 +28,17 @@
 // while the other block of the multiprocessor computes, so that the time is between the larger of
 // both and their sum, 1.7 ms. A document that begins inside a chunk is a tile more: its operations
 // are those of the squares and warps that it has tokens in, beside a chunk's sums over memories.
+//
+// Heads wider than 64: q . K~ and do . V~ are sums over parts of 64 columns, as is what logits get.
+// The two kernels have the first part of keys and of values; of each further part, run_part_reads
+// leaves reads before the first walk and dq after it, and run_part_gradients leaves, before the
+// second, dk or dv and the part's sum for logits. In place of r' / scale and m, whose sums they
+// must be, parts take the mean over slots of their own reads, which have in common what keys or
+// values have. Bytes more for each further part: reads 4 * 64 + 6 N (from the second on of a side
+// 4 N more), dq 4 * 64 + 4 N, gradients 6 * 64 + 8 N (but for the first, 4 N more), and 8 N once in
+// the first kernel's and 4 N in the second's; operations 32,000, 32,000 and 58,000. N = 64, K = V =
+// 128: 6,950 bytes and 405,000 operations, at the shape above predicted 2.3 ms at 4.8 TB/s and 1.7
+// ms of tensor cores.
 #pragma once
 
 #include "attention/primitives/cuda/slot_attention_fast.h"
@@ -36,6 +47,22 @@
 namespace linnet::cuda::slot_attention_fast::backward_detail {
 
 using namespace detail;
+
+// Keys and values are computed 64 columns at a time; the first ones of both in one kernel.
+inline constexpr int kPart = 64;
+
+// What each token's reads of further parts [parts,B,T,H] have in common.
+struct PartOffsets {
+  const float* numbers;
+  int parts;
+  int64_t stride;
+
+  __device__ __forceinline__ float at(int64_t token) const {
+    float sum = 0;
+    for (int part = 0; part < parts; ++part) sum += numbers[part * stride + token];
+    return sum;
+  }
+};
 
 struct BackwardArguments {
   Reads q, k, v, logits, d_o;
@@ -57,6 +84,10 @@ struct BackwardArguments {
   float *shifts, *means, *entropies;
   double* chunk_masses;
   int64_t* chunk_tiles;
+  // Of further parts, null where there are none: sums of their reads and of what they say to logits
+  // before weights, [B,T,H,N], and to masses, [B,H,N].
+  const float *other_reads, *other_dreads, *other_dlogits, *other_sums;
+  PartOffsets key_offsets, value_offsets;
 
   // Chunks of a head, of all walks; spans that begin inside a row have one more than it takes.
   __host__ __device__ int64_t chunks(int64_t time) const {
@@ -70,7 +101,29 @@ struct BackwardArguments {
   }
 };
 
-// For each width of keys and values.
+// A further part: columns from `first` on of queries and keys, or of do and values.
+struct PartArguments {
+  Reads readers, own;
+  int first;
+  bool accumulate;  // sums of parts have one already
+  float* products;  // [B,T,H,N], added up: of reads, or of what is said to logits
+  float* offsets;   // [B,T,H], of this part
+  Writes gathered;  // dq (null while reads are summed), or dk or dv
+  // Of reads.
+  const float* memory_in;
+  // Of gradients: dr or p, and by what it is X or Y.
+  Reads passed;
+  float factor;
+  const float* dmemory_out;
+  float *dmemory_in, *sums;
+};
+
+// Reads of a part, forward in time; or, where `gathered` is given, its dq.
+void run_part_reads(const BackwardArguments& arguments, const PartArguments& part);
+// Gradients of a part, backward in time.
+void run_part_gradients(const BackwardArguments& arguments, const PartArguments& part);
+
+// For each width of keys and values; of wide ones, the first part.
 void run_queries(const BackwardArguments& arguments);
 void run_keys(const BackwardArguments& arguments);
 

@@ -197,7 +197,7 @@ void run(const Forward& call) {
 
 }  // namespace
 
-bool has_forward(int64_t slots, int64_t keys, int64_t values) {
+bool covers(int64_t slots, int64_t keys, int64_t values) {
   const auto fits = [](int64_t width) { return width > 0 && width % 8 == 0; };
   return fits(slots) && slots <= kSlots && fits(keys) && keys <= 128 && fits(values);
 }

@@ -1,6 +1,9 @@
 // The gradients of keys, values, logits and the carried memory, backward in time; see
 // slot_attention_fast_backward.h.
+#include <algorithm>
+
 #include "attention/primitives/cuda/slot_attention_fast_backward.h"
+#include "attention/primitives/cuda/slot_attention_fast_sums.h"
 
 namespace linnet::cuda::slot_attention_fast::backward_detail {
 namespace {
@@ -34,30 +37,10 @@ struct Layout {
   kernel_bf16 *keys, *values;        // GK and GV
   SlotScales scales;
   float* carried;                     // minus what (dr r + p u) / c of later tokens sums up to
-  float *shifts, *means, *entropies;  // r' / scale, m and h of the tile's tokens
+  float *shifts, *means, *entropies;  // r' / scale and m, of the first part, and h
   float* sums;                        // of (dr r + p u) / c over each warp's tokens
   Walk* walk;
 };
-
-// The log mass that the tile which begins with row `until` of a chunk finds, from that before the
-// chunk.
-__device__ __forceinline__ double mass_before(int until, const kernel_bf16* logits, uint64_t tiles,
-                                              const SegmentBits& segments, double mass) {
-  const int start = segments.start(until);
-  if (start >= 0) mass = static_cast<double>(kNothing);
-  for (int row = max(start, 0); row < until;) {
-    const float reference = fmaxf(static_cast<float>(mass), load(logits + row * kSlotStride));
-    float total = mass == static_cast<double>(kNothing)
-                      ? 0.0f
-                      : expf(static_cast<float>(mass - static_cast<double>(reference)));
-    do {
-      total += low_of(pack(weight_of(load(logits + row * kSlotStride), reference), 0));
-      ++row;
-    } while ((tiles >> row & 1) == 0);
-    mass = total > 0 ? reference + log(static_cast<double>(total)) : static_cast<double>(kNothing);
-  }
-  return mass;
-}
 
 // dr and p of a warp's tokens -> X and Y, 0 outside the tile; their surprises and sums beside them.
 template <int M>
@@ -92,71 +75,7 @@ __device__ __forceinline__ void pass_reads(const Layout<M>& shared, const TileRo
       sums[0] += low_of(*x) * shift + low_of(*y) * mean - low_of(pair);
       sums[1] += high_of(*x) * shift + high_of(*y) * mean - high_of(pair);
     }
-#pragma unroll
-    for (int odd = 0; odd < 2; ++odd) {
-      float sum = sums[odd];
-      for (int bits = 4; bits < 32; bits *= 2) sum += __shfl_xor_sync(~0u, sum, bits);
-      if (lane < 4) shared.sums[tile.warp * kSlots + slot_of(j, odd, lane)] = sum;
-    }
-  }
-}
-
-// sums += own . G of every slot, of a warp's tokens.
-template <int M>
-__device__ __forceinline__ void add_memory(const kernel_bf16* own, const kernel_bf16* memory,
-                                           const TileRows& tile, SlotRows& sums) {
-  constexpr int kStride = M + kPadding;
-  const int warp = tile.warp, lane = tile.lane;
-#pragma unroll 1  // registers
-  for (int i = 0; i < M; i += 16) {
-    const LeftFragment left = load_left(own + warp * 16 * kStride + i, kStride, lane);
-#pragma unroll
-    for (int j = 0; j < kSlots / 16; ++j) {
-      const RightFragments right =
-          load_right_transposed(memory + j * 16 * kStride + i, kStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(left, right.halves[half], sums.parts[2 * j + half]);
-      }
-    }
-  }
-}
-
-// sums += sum over readers t at or after a warp's tokens of (own . reader_t - offset_t) passed_t:
-// what slots say to the logits of these tokens.
-template <int M>
-__device__ __forceinline__ void add_products(const kernel_bf16* own, const kernel_bf16* readers,
-                                             const float* offsets, const kernel_bf16* passed,
-                                             const TileRows& tile, SlotRows& sums) {
-  constexpr int kStride = M + kPadding;
-  const int warp = tile.warp, lane = tile.lane;
-  LeftFragment left[M / 16];
-#pragma unroll
-  for (int i = 0; i < M / 16; ++i) {
-    left[i] = load_left(own + warp * 16 * kStride + i * 16, kStride, lane);
-  }
-#pragma unroll 1  // registers
-  for (int square = warp; square < tile.end_square(); ++square) {
-    ResultFragment scores[2];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      scores[i / 4].values[i % 4] = -offsets[square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2];
-    }
-#pragma unroll
-    for (int i = 0; i < M / 16; ++i) {
-      const RightFragments right =
-          load_right_transposed(readers + square * 16 * kStride + i * 16, kStride, lane);
-      for (int half = 0; half < 2; ++half) multiply(left[i], right.halves[half], scores[half]);
-    }
-    if (square == warp) cut_triangle<false>(scores, lane);
-    const LeftFragment score = as_left(scores[0], scores[1]);
-#pragma unroll
-    for (int j = 0; j < kSlots / 16; ++j) {
-      const RightFragments right =
-          load_right(passed + square * 16 * kSlotStride + j * 16, kSlotStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(score, right.halves[half], sums.parts[2 * j + half]);
-      }
-    }
+    leave_sums(sums, j, tile, shared.sums);
   }
 }
 
@@ -189,48 +108,6 @@ __device__ __forceinline__ void logit_gradients(const Layout<M>& shared, const T
       const uint32_t pair = *reinterpret_cast<const uint32_t*>(shared.weights + at);
       gradients.parts[j].values[2 * half] *= low_of(pair);
       gradients.parts[j].values[2 * half + 1] *= high_of(pair);
-    }
-  }
-}
-
-// sums = w (sum over readers t at or after a warp's tokens of passed_t reader_t + G), the weights w
-// of these tokens as left operands.
-template <int M>
-__device__ __forceinline__ void gather_readers(const LeftFragment (&weights)[kSlots / 16],
-                                               const kernel_bf16* passed,
-                                               const kernel_bf16* readers,
-                                               const kernel_bf16* memory, const TileRows& tile,
-                                               ResultFragment (&sums)[M / 8]) {
-  constexpr int kStride = M + kPadding;
-  const int warp = tile.warp, lane = tile.lane;
-#pragma unroll
-  for (int j = 0; j < M / 8; ++j) sums[j] = {};
-#pragma unroll
-  for (int i = 0; i < kSlots / 16; ++i) {
-#pragma unroll
-    for (int j = 0; j < M / 16; ++j) {
-      const RightFragments right = load_right(memory + i * 16 * kStride + j * 16, kStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(weights[i], right.halves[half], sums[2 * j + half]);
-      }
-    }
-  }
-#pragma unroll 1  // registers
-  for (int square = warp; square < tile.end_square(); ++square) {
-    ResultFragment scores[2] = {};
-#pragma unroll
-    for (int i = 0; i < kSlots / 16; ++i) {
-      const RightFragments right =
-          load_right_transposed(passed + square * 16 * kSlotStride + i * 16, kSlotStride, lane);
-      for (int half = 0; half < 2; ++half) multiply(weights[i], right.halves[half], scores[half]);
-    }
-    if (square == warp) cut_triangle<false>(scores, lane);
-    const LeftFragment score = as_left(scores[0], scores[1]);
-#pragma unroll
-    for (int j = 0; j < M / 16; ++j) {
-      const RightFragments right =
-          load_right(readers + square * 16 * kStride + j * 16, kStride, lane);
-      for (int half = 0; half < 2; ++half) multiply(score, right.halves[half], sums[2 * j + half]);
     }
   }
 }
@@ -283,22 +160,14 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
       if (thread < kChunk) {
         const bool inside = tile.begin <= thread && thread < tile.end;
         const int64_t at = (walk.row * time + token + thread) * heads + head;
-        shared.shifts[thread] = inside ? a.shifts[at] : 0.0f;
-        shared.means[thread] = inside ? a.means[at] : 0.0f;
+        shared.shifts[thread] = inside ? a.shifts[at] - a.key_offsets.at(at) : 0.0f;
+        shared.means[thread] = inside ? a.means[at] - a.value_offsets.at(at) : 0.0f;
         shared.entropies[thread] = inside ? a.entropies[at] : 0.0f;
       }
       copies.wait<0>();
       exclude_logits(shared.weights, logit_counts);
       __syncthreads();  // the tile is there
-      if (thread < kSlots) {
-        SegmentBits segments;
-        segments.load(scales.begins);
-        const double mass =
-            thread < slots ? a.chunk_masses[chunk * slots + thread] : static_cast<double>(kNothing);
-        scales.set_reference(
-            thread, mass_before(tile.begin, shared.weights + thread, tiles, segments, mass),
-            load(shared.weights + tile.begin * kSlotStride + thread));
-      }
+      set_references(scales, shared.weights, tile, tiles, a.chunk_masses + chunk * slots, slots);
       __syncthreads();  // so are references
       write_weights(shared.weights, shared.weights, scales.reference, tile.begin, tile.end);
       __syncthreads();  // so are weights
@@ -323,6 +192,13 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
             dlogits.parts[j].values[i] = shared.carried[slot_of(j, i, lane)];
           }
         }
+        if (a.other_dlogits != nullptr) {
+          visit_slots(tile, walk.row * time + token, heads, head, slots,
+                      [&](int j, int half, int64_t at) {
+                        dlogits.parts[j].values[2 * half] += a.other_dlogits[at];
+                        dlogits.parts[j].values[2 * half + 1] += a.other_dlogits[at + 1];
+                      });
+        }
         add_memory<M>(shared.k, shared.keys, tile, dlogits);
         add_memory<M>(shared.v, shared.values, tile, dlogits);
       }
@@ -334,11 +210,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
 
       if (tile.has_any()) {
         LeftFragment weights[kSlots / 16];
-#pragma unroll
-        for (int i = 0; i < kSlots / 16; ++i) {
-          weights[i] =
-              load_left(shared.weights + warp * 16 * kSlotStride + i * 16, kSlotStride, lane);
-        }
+        load_weights(shared.weights, tile, weights);
         logit_gradients(shared, tile, dlogits);
         store_tile_rows<kSlots>(dlogits.parts, shared.weights, kSlotStride, tile,
                                 {a.dlogits, a.key_mask, walk.row, token, head, 0});
@@ -356,17 +228,15 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
       values.add(shared.to_values, shared.d_o, tile);
       values.scale(start);
       __syncthreads();  // nobody reads the tile any more
-      if (thread < kSlots) {
-        float left = shared.carried[thread];
-        for (int of = tile.first_square(); of < tile.end_square(); ++of)
-          left -= shared.sums[of * kSlots + thread];
-        shared.carried[thread] = left * start(thread);
-      }
+      if (thread < kSlots) carry_sums(shared.carried, shared.sums, scales, tile);
     }
   }
   keys.store(a.dkeys_in, number, slots, 0, static_cast<int>(a.k.K));
   values.store(a.dvalues_in, number, slots, 0, static_cast<int>(a.v.K));
-  if (thread < slots) a.dsums[number * slots + thread] = shared.carried[thread];
+  if (thread < slots) {
+    const int64_t at = number * slots + thread;
+    a.dsums[at] = shared.carried[thread] + (a.other_sums != nullptr ? a.other_sums[at] : 0.0f);
+  }
 }
 
 template <int M>
@@ -379,7 +249,7 @@ void run(const BackwardArguments& arguments) {
 }  // namespace
 
 void run_keys(const BackwardArguments& arguments) {
-  const int64_t width = arguments.k.K < arguments.v.K ? arguments.v.K : arguments.k.K;
+  const int64_t width = std::max(arguments.k.K, arguments.v.K);
   if (width <= 16) return run<16>(arguments);
   if (width <= 32) return run<32>(arguments);
   return run<64>(arguments);

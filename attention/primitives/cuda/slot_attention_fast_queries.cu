@@ -1,5 +1,7 @@
 // The gradient of queries, forward in time, and what the walk backward in time needs; see
 // slot_attention_fast_backward.h.
+#include <algorithm>
+
 #include "attention/primitives/cuda/slot_attention_fast_backward.h"
 
 namespace linnet::cuda::slot_attention_fast::backward_detail {
@@ -102,12 +104,22 @@ __global__ __launch_bounds__(kTileThreads,
 
       if (tile.has_any()) {
         SlotRows gradients, reads, sums;
+        const auto add_others = [&](const float* others, SlotRows& own) {
+          if (others == nullptr) return;
+          visit_slots(tile, walk.row * time + token, heads, head, slots,
+                      [&](int j, int half, int64_t at) {
+                        own.parts[j].values[2 * half] += others[at];
+                        own.parts[j].values[2 * half + 1] += others[at + 1];
+                      });
+        };
         read_slots<M>(shared.q, shared.k, shared.keys, shared.weights, scales.start, tile, reads);
+        add_others(a.other_reads, reads);
         sum_weights(shared.weights, scales, tile, sums);
         RowMeans row_means;
         soft_max(a.reading, lane, reads, sums, &row_means);
         read_slots<M>(shared.d_o, shared.v, shared.values, shared.weights, scales.start, tile,
                       gradients);
+        add_others(a.other_dreads, gradients);
         float means[2];
         read_gradients(reads, sums, gradients, means);
 #pragma unroll
@@ -165,7 +177,7 @@ void run(const BackwardArguments& arguments) {
 }  // namespace
 
 void run_queries(const BackwardArguments& arguments) {
-  const int64_t width = arguments.k.K < arguments.v.K ? arguments.v.K : arguments.k.K;
+  const int64_t width = std::max(arguments.k.K, arguments.v.K);
   if (width <= 16) return run<16>(arguments);
   if (width <= 32) return run<32>(arguments);
   return run<64>(arguments);

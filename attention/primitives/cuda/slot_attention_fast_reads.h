@@ -200,6 +200,24 @@ __device__ __forceinline__ void gather_slots(SlotRows& passed, const kernel_bf16
   }
 }
 
+// Calls visitor(j, half, at) for pairs of slots of a warp's tokens in the tile, values 2 half and
+// 2 half + 1 of part j: where they are in an array [tokens,H,N], of a chunk that begins with
+// `token`.
+template <typename Visitor>
+__device__ __forceinline__ void visit_slots(const TileRows& tile, int64_t token, int heads,
+                                            int head, int slots, const Visitor& visitor) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (!tile.has(half)) continue;
+    const int64_t reader = token + tile.warp * 16 + half * 8 + tile.lane / 4;
+#pragma unroll
+    for (int j = 0; j < kSlots / 8; ++j) {
+      const int slot = slot_of(j, 0, tile.lane);
+      if (slot < slots) visitor(j, half, (reader * heads + head) * slots + slot);
+    }
+  }
+}
+
 // How slots are read.
 struct SlotReading {
   float scale;

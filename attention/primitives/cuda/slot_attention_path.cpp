@@ -12,8 +12,6 @@
 namespace linnet::cuda {
 namespace {
 
-constexpr const char* kOperation = "slot attention";
-
 // Of a call that reads, writes or does both.
 struct Sizes {
   int64_t tokens, slots, keys, values;
@@ -37,7 +35,7 @@ std::string why_plain_slot_attention(const SlotAttentionContext& context, const 
   if (options.scale == 0) return "a scale of 0";
   if (options.dropout > 0) return "dropout of slots";
   const Sizes sizes(in);
-  if (!slot_attention_fast::has_forward(sizes.slots, sizes.keys, sizes.values)) {
+  if (!slot_attention_fast::covers(sizes.slots, sizes.keys, sizes.values)) {
     return concat(sizes.slots, " slots with keys of ", sizes.keys, " and values of ", sizes.values);
   }
   const std::string small =
@@ -50,17 +48,8 @@ std::string why_plain_slot_attention(const SlotAttentionContext& context, const 
 }
 
 bool slot_attention_is_fast(const SlotAttentionContext& context, const SlotTensors& in) {
-  return takes_fast_kernels(kOperation, in.q.defined() ? in.q : in.k,
+  return takes_fast_kernels("slot attention", in.q.defined() ? in.q : in.k,
                             [&] { return why_plain_slot_attention(context, in); });
-}
-
-bool slot_attention_backward_is_fast(const SlotAttentionContext& context, const SlotTensors& in) {
-  if (!slot_attention_is_fast(context, in)) return false;
-  const Sizes sizes(in);
-  if (slot_attention_fast::has_backward(sizes.slots, sizes.keys, sizes.values)) return true;
-  use_plain_kernels(kOperation, concat("the backward pass of keys of ", sizes.keys,
-                                       " and values of ", sizes.values));
-  return false;
 }
 
 }  // namespace linnet::cuda

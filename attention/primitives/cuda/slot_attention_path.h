@@ -13,10 +13,8 @@ namespace linnet::cuda {
 // The table is in attention/primitives/README.md.
 std::string why_plain_slot_attention(const SlotAttentionContext& context, const SlotTensors& in);
 
-// Whether a call goes to the kernels on tensor cores. Throws UsageError where they were
-// asked for and cannot, except for calls of few tokens.
+// Whether a call and its backward pass go to the kernels on tensor cores. Throws UsageError where
+// they were asked for and cannot, except for calls of few tokens.
 bool slot_attention_is_fast(const SlotAttentionContext& context, const SlotTensors& in);
-// The same of its backward pass.
-bool slot_attention_backward_is_fast(const SlotAttentionContext& context, const SlotTensors& in);
 
 }  // namespace linnet::cuda

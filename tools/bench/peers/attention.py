@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times attention of PyTorch, FlexAttention and flash-linear-attention on one shape.
+"""Times attention, or a convolution, of PyTorch, FlexAttention and flash-linear-attention on one shape.
 
 tools/bench/gpu_bench talks to it. It first compares every peer with the mechanism's definition in
 double, outputs and gradients, and times only those that agree; then it reads lines: "round" times
@@ -36,8 +36,13 @@ def answer(**fields):
     print(json.dumps(fields), flush=True)
 
 
-# Peers: make(args) returns attention(q, k, v, extra) -> y, causal, all [B, H, T, K]; "layout" bthk
-# says that it wants, and gives, [B, T, H, K]. What cannot be imported raises ImportError.
+# Peers: make(args) returns attention(q, k, v, extra) -> y, causal, all [B, H, T, K], or laid out as
+# its "layout" says. What cannot be imported raises ImportError.
+LAYOUTS = {"bhtk": None, "bthk": (1, 2), "bhkt": (2, 3)}  # dimensions to exchange, both ways
+
+
+def laid_out(x, layout):
+    return x.transpose(*LAYOUTS[layout]) if LAYOUTS[layout] else x
 
 
 def sdpa(args):
@@ -70,11 +75,13 @@ def flex(args, window=None, biased=False):
     return attention
 
 
-def fla_linear(args):
+def fla_linear(args, normalize=True, features=True):
     from fla.ops.linear_attn import chunk_linear_attn
 
     def attention(q, k, v, extra):
-        return chunk_linear_attn(F.elu(q) + 1, F.elu(k) + 1, v, scale=1.0, normalize=True)[0]
+        if features:
+            q, k = F.elu(q) + 1, F.elu(k) + 1
+        return chunk_linear_attn(q, k, v, scale=1.0, normalize=normalize)[0]
 
     return attention
 
@@ -96,6 +103,17 @@ def fla_abc(args):
     from fla.ops.abc import chunk_abc
 
     return lambda q, k, v, extra: chunk_abc(q, k, v, extra["slots"].transpose(1, 2))[0]
+
+
+def conv1d(args):
+    def attention(q, k, v, extra):
+        batch, heads, width, length = v.shape
+        taps = extra["taps"].repeat_interleave(width, 0)[:, None]
+        x = v.reshape(batch, heads * width, length)
+        y = F.conv1d(x, taps, padding=args.taps - 1, groups=heads * width)
+        return y[..., :length].reshape(v.shape)
+
+    return attention
 
 
 def composition(name, compiled):
@@ -124,6 +142,22 @@ PEERS = {
         ("flash-linear-attention", fla_linear, "bthk", "linear"),
         *both_compositions("linear"),
     ],
+    "linear_unnormalized": [
+        (
+            "flash-linear-attention",
+            lambda args: fla_linear(args, normalize=False),
+            "bthk",
+            "linear_unnormalized",
+        ),
+        (
+            "flash-linear-attention, features given",
+            lambda args: fla_linear(args, normalize=False, features=False),
+            "bthk",
+            "sums_of_products",
+        ),
+        *both_compositions("linear_unnormalized"),
+    ],
+    "conv": [("PyTorch conv1d", conv1d, "bhkt", "conv")],
     "cosformer": [
         ("flash-linear-attention, expanded", fla_cosformer, "bthk", "cosformer"),
         *both_compositions("cosformer"),
@@ -156,12 +190,15 @@ class Inputs:
 
         width = args.width
         self.mechanism, self.heads, self.window = mechanism, heads, args.window
-        self.tensors = {n: numbers(batch, heads, length, width) for n in "qkv"}
+        self.sequences = "v" if mechanism == "conv" else "qkv"
+        self.tensors = {n: numbers(batch, heads, length, width) for n in self.sequences}
         self.cotangent = numbers(batch, heads, length, width)
         if mechanism == "abc_mlp":
             model = heads * width
             self.tensors["x"] = numbers(batch, length, model)
             self.tensors["control"] = numbers(heads * args.slots, model, scale=model**-0.5)
+        if mechanism == "conv":
+            self.tensors["taps"] = numbers(heads, args.taps)
         if mechanism == "lavo":
             rows = torch.linalg.qr(torch.randn(heads, width, min(args.rank, width)))[0]
             self.tensors["basis"] = rounded(rows.transpose(-1, -2).to(args.device))
@@ -178,25 +215,22 @@ class Inputs:
         """The same in another dtype, with q, k and v laid out as a peer wants them."""
         other = Inputs.__new__(Inputs)
         other.__dict__.update(self.__dict__)
-        turned = ("q", "k", "v") if layout == "bthk" else ()
         other.tensors = {
-            n: (x.detach().transpose(1, 2) if n in turned else x.detach()).to(dtype)
+            n: (laid_out(x.detach(), layout) if n in self.sequences else x.detach()).to(dtype)
             for n, x in self.tensors.items()
         }
-        other.cotangent = (
-            self.cotangent.transpose(1, 2).contiguous() if turned else self.cotangent
-        ).to(dtype)
+        other.cotangent = laid_out(self.cotangent, layout).contiguous().to(dtype)
         other.take_gradients()
         return other
 
     def run(self, attention):
         t = self.tensors
-        extra = {"window": self.window, **{n: t[n] for n in ("basis", "bias") if n in t}}
+        extra = {"window": self.window, **{n: t[n] for n in ("basis", "bias", "taps") if n in t}}
         if "control" in t:
             logits = t["x"] @ t["control"].transpose(0, 1)
             slots = logits.reshape(*logits.shape[:2], self.heads, -1)
             extra["slots"] = slots.transpose(1, 2)
-        return attention(t["q"], t["k"], t["v"], extra)
+        return attention(t.get("q"), t.get("k"), t["v"], extra)
 
     def gradients(self, y):
         found = torch.autograd.grad(y, list(self.tensors.values()), self.cotangent, allow_unused=True)
@@ -217,11 +251,11 @@ def gate(args, attention, layout, definition):
     own = exact.of(dtype, layout)
     expected = exact.run(DEFINITIONS[definition])
     y = own.run(attention)
-    back = (lambda x: x.transpose(1, 2)) if layout == "bthk" else (lambda x: x)
-    worst = error_of(back(y), expected)
+    worst = error_of(laid_out(y, layout), expected)
     gradients, exact_gradients = own.gradients(y), exact.gradients(expected)
-    for name in "qkv":
-        worst = max(worst, error_of(back(gradients[name]), exact_gradients[name]))
+    for name in [n for n in ("q", "k", "v", "taps") if n in gradients]:
+        got = gradients[name] if name == "taps" else laid_out(gradients[name], layout)
+        worst = max(worst, error_of(got, exact_gradients[name]))
     return worst
 
 
@@ -307,7 +341,7 @@ def parse_arguments():
     parser.add_argument("--peers", action="append", help="one of them; may be given several times")
     for name, value in {
         "batch": 1, "heads": 4, "length": 4096, "width": 64, "slots": 32, "window": 16, "rank": 64,
-        "runs": 20,
+        "taps": 63, "runs": 20,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     return parser.parse_args()

@@ -33,6 +33,22 @@ def linear(q, k, v, extra):
     return weighted(((F.elu(q) + 1) @ (F.elu(k) + 1).transpose(-1, -2)).tril(), v)
 
 
+def linear_unnormalized(q, k, v, extra):
+    return sums_of_products(F.elu(q) + 1, F.elu(k) + 1, v, extra)
+
+
+def sums_of_products(q, k, v, extra):
+    return (q @ k.transpose(-1, -2)).tril() @ v
+
+
+def conv(q, k, v, extra):
+    """`taps` [H, n], the last one on the token itself."""
+    taps, length = extra["taps"], v.shape[2]
+    count = taps.shape[-1]
+    padded = F.pad(v, (0, 0, count - 1, 0))
+    return sum(taps[:, n, None, None] * padded[:, :, n : n + length] for n in range(count))
+
+
 def cosformer(q, k, v, extra):
     length = q.shape[2]
     at = torch.arange(length, dtype=q.dtype, device=q.device)
@@ -69,6 +85,9 @@ DEFINITIONS = {
     "softmax": softmax,
     "local": local,
     "linear": linear,
+    "linear_unnormalized": linear_unnormalized,
+    "sums_of_products": sums_of_products,
+    "conv": conv,
     "cosformer": cosformer,
     "abc_mlp": abc_mlp,
     "lavo": lavo,

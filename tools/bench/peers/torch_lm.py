@@ -60,19 +60,24 @@ def carried(per_chunk):
     return (wide.cumsum(2) - wide).to(per_chunk.dtype)
 
 
-def linear_core(q, k, v):
+def linear_core(q, k, v, normalized=True):
     """phi(q), phi(k) [B, H, T, F]: sum_{j<=i} (q_i k_j) v_j / sum_{j<=i} q_i k_j, by chunks."""
     q, k, v = chunks(q), chunks(k), chunks(v)
     scores = (q @ k.transpose(-1, -2)).tril()
-    state = carried(k.transpose(-1, -2) @ v)
+    top = scores @ v + q @ carried(k.transpose(-1, -2) @ v)
+    if not normalized:
+        return top.flatten(2, 3)
     keys = carried(k.sum(-2, keepdim=True))
-    top = scores @ v + q @ state
     bottom = scores.sum(-1, keepdim=True) + (q * keys).sum(-1, keepdim=True)
     return (top / (bottom + 1e-6)).flatten(2, 3)
 
 
 def linear_attention(q, k, v, extra):
     return linear_core(F.elu(q) + 1, F.elu(k) + 1, v)
+
+
+def linear_unnormalized_attention(q, k, v, extra):
+    return linear_core(F.elu(q) + 1, F.elu(k) + 1, v, normalized=False)
 
 
 def cosformer_attention(q, k, v, extra):
@@ -128,6 +133,7 @@ def lavo_attention(q, k, v, extra):
 MECHANISMS = {
     "softmax": softmax_attention,
     "linear": linear_attention,
+    "linear_unnormalized": linear_unnormalized_attention,
     "cosformer": cosformer_attention,
     "abc_mlp": abc_attention,
     "lavo": lavo_attention,
@@ -240,20 +246,28 @@ def bench_operation(args, name):
     q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
     rows = torch.linalg.qr(torch.randn(args.op_heads, per_head, args.rank))[0].transpose(-1, -2)
     extra = {
-        "slots": torch.randn(*shape[:3], args.slots, requires_grad=True),
         "basis": rows.contiguous().requires_grad_(),
         "bias": torch.zeros(args.op_heads, 2 * args.window - 1, requires_grad=True),
     }
     cotangent = torch.randn(shape)
+    inputs = [q, k, v, *extra.values()]
+    if name == "abc_mlp":  # the control reads the whole token, as part of the mechanism
+        x = torch.randn(1, args.op_length, args.width, requires_grad=True)
+        control = torch.randn(args.op_heads * args.slots, args.width) * args.width**-0.5
+        inputs += [x, control.requires_grad_()]
+
+    def operation():
+        if name == "abc_mlp":
+            logits = F.linear(x, control).reshape(1, args.op_length, args.op_heads, args.slots)
+            extra["slots"] = logits.transpose(1, 2)
+        return MECHANISMS[name](q, k, v, extra)
 
     def forward():
         with torch.no_grad():
-            MECHANISMS[name](q, k, v, extra)
-
-    inputs = [q, k, v] + [x for x in extra.values() if torch.is_tensor(x)]
+            operation()
 
     def both():  # gradients are written, not added to earlier ones, as linnet's are
-        y = MECHANISMS[name](q, k, v, extra)
+        y = operation()
         torch.autograd.grad(y, inputs, cotangent, allow_unused=True)
 
     seconds_of(both, args.warmup)
@@ -322,7 +336,7 @@ def parse_arguments():
     parser.add_argument("--dtype", default="f32", choices=["f32", "bf16"], help="bf16: autocast")
     for name, value in {
         "layers": 4, "width": 256, "heads": 4, "ffn": 1024, "context": 1024, "batch": 8,
-        "vocabulary": 256, "window": 16, "rank": 64, "slots": 64,
+        "vocabulary": 256, "window": 16, "rank": 64, "slots": 32,
         "op-length": 4096, "op-heads": 4, "op-repeats": 10,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=value)

@@ -1,0 +1,303 @@
+// Parts of wide heads in the backward pass of slot attention: what 64 columns of keys or of values
+// beyond the first ones add to reads, and their own gradients; see slot_attention_fast_backward.h.
+#include "attention/primitives/cuda/slot_attention_fast_backward.h"
+#include "attention/primitives/cuda/slot_attention_fast_sums.h"
+
+namespace linnet::cuda::slot_attention_fast::backward_detail {
+namespace {
+
+constexpr size_t kTile = size_t{kChunk} * (kPart + kPadding);
+
+struct ReadLayout {
+  __host__ __device__ explicit ReadLayout(SharedArena& arena)
+      : readers(arena.take<kernel_bf16>(kTile)),
+        own(arena.take<kernel_bf16>(kTile)),
+        logits(arena.take<kernel_bf16>(kTile)),
+        weights(arena.take<kernel_bf16>(kTile)),
+        memory(arena.take<kernel_bf16>(kTile)),
+        scales(arena),
+        walk(arena.take<Walk>(1)) {}
+  kernel_bf16 *readers, *own, *logits, *weights;
+  kernel_bf16* memory;  // as the tile finds it
+  SlotScales scales;
+  Walk* walk;
+};
+
+// Adds what the warp's tokens read of this part to the other parts' and leaves the mean of its
+// slots. products as of read_slots, sums as of sum_weights.
+__device__ __forceinline__ void leave_reads(const BackwardArguments& a, const PartArguments& part,
+                                            const TileRows& tile, int64_t first_token, int head,
+                                            const SlotRows& products, const SlotRows& sums) {
+  const int heads = static_cast<int>(a.q.H);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float total = 0, used = 0;
+#pragma unroll
+    for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        const float mass = sums.parts[j].values[i];
+        if (!(mass > 0)) continue;
+        total += products.parts[j].values[i] / mass;
+        used += 1;
+      }
+    }
+    total = row_sum(total);
+    used = row_sum(used);
+    if (!tile.has(half) || tile.lane % 4 != 0) continue;
+    const int64_t token = first_token + tile.warp * 16 + half * 8 + tile.lane / 4;
+    part.offsets[token * heads + head] = used > 0 ? total / used : 0.0f;
+  }
+  visit_slots(tile, first_token, heads, head, a.reading.slots, [&](int j, int half, int64_t at) {
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const float before = part.accumulate ? part.products[at + odd] : 0.0f;
+      part.products[at + odd] = before + products.parts[j].values[2 * half + odd];
+    }
+  });
+}
+
+__global__ __launch_bounds__(kTileThreads,
+                             2) void slot_attention_fast_part_reads(BackwardArguments a,
+                                                                    PartArguments part) {
+  SharedArena arena;
+  const ReadLayout shared(arena);
+  const SlotScales& scales = shared.scales;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
+  const int head = static_cast<int>(blockIdx.x % heads);
+  const int64_t time = max(a.q.T, a.k.T), number = blockIdx.x;
+  const Walk& walk = begin_walk(shared.walk, a.spans, static_cast<int>(blockIdx.x) / heads, time);
+
+  MemoryTile<kPart> memory;
+  memory.load(part.memory_in, number, slots, part.first, static_cast<int>(part.own.K));
+  memory.publish(shared.memory);
+  if (thread < kSlots) {
+    const bool given = a.in.mass != nullptr && thread < slots;
+    scales.log_mass[thread] =
+        given ? a.in.mass[number * slots + thread] : static_cast<double>(kNothing);
+  }
+  AsyncCopies copies;
+  for (int token = walk.begin; token < walk.end; token += kChunk) {
+    const int rows = walk.rows(token);
+    begin_rows<kPart>(copies, shared.readers,
+                      {part.readers, a.query_mask, walk.row, token, head, part.first});
+    begin_rows<kPart>(copies, shared.own,
+                      {part.own, a.key_mask, walk.row, token, head, part.first});
+    const uint32_t logit_counts =
+        begin_rows<kSlots>(copies, shared.logits, {a.logits, a.key_mask, walk.row, token, head, 0});
+    copies.commit();
+    SegmentBits::publish<FourWarps>(
+        scales.begins,
+        thread < kChunk && begins_segment(a.segments, walk.row, time, token + thread));
+    copies.wait<0>();
+    exclude_logits(shared.logits, logit_counts);
+    __syncthreads();  // this chunk and the memory are there
+    TileRows tile{warp, lane, 0, 0};
+    for (; tile.begin < rows; tile.begin = tile.end) {
+      tile.end = begin_tile(scales, shared.logits, shared.weights, tile.begin, rows);
+      if (tile.has_any()) {
+        const int64_t first_token = walk.row * time + token;
+        SlotRows reads = {}, sums;
+        if (part.gathered.data == nullptr) {
+          read_slots<kPart>(shared.readers, shared.own, shared.memory, shared.weights, scales.start,
+                            tile, reads);
+          sum_weights(shared.weights, scales, tile, sums);
+          leave_reads(a, part, tile, first_token, head, reads, sums);
+        } else {
+          sum_weights(shared.weights, scales, tile, sums);
+          visit_slots(tile, first_token, heads, head, slots, [&](int j, int half, int64_t at) {
+            const auto pair = *reinterpret_cast<const uint32_t*>(a.kept_dreads.data + at);
+            const float* masses = sums.parts[j].values + 2 * half;
+            float* passed = reads.parts[j].values + 2 * half;
+            passed[0] = masses[0] > 0 ? a.reading.scale * low_of(pair) / masses[0] : 0.0f;
+            passed[1] = masses[1] > 0 ? a.reading.scale * high_of(pair) / masses[1] : 0.0f;
+          });
+          ResultFragment dq[kPart / 8] = {};
+          gather_slots<kPart>(reads, shared.own, shared.memory, shared.weights, scales.start, tile,
+                              dq);
+          // The tile's logits are weights by now; those of later tiles stay.
+          store_tile_rows<kPart>(dq, shared.logits, kSlotStride, tile,
+                                 {part.gathered, a.query_mask, walk.row, token, head, part.first});
+        }
+      }
+      memory.scale([&](int slot) { return scales.start[slot]; });
+      memory.add(shared.weights, shared.own, tile);
+      __syncthreads();  // nobody reads the tile or the memory any more; totals are there
+      memory.scale([&](int slot) { return scales.inverse_total(slot); });
+      memory.publish(shared.memory);
+      if (thread < kSlots) scales.log_mass[thread] = scales.mass_after(thread);
+    }
+  }
+}
+
+struct GradientLayout {
+  __host__ __device__ explicit GradientLayout(SharedArena& arena)
+      : readers(arena.take<kernel_bf16>(kTile)),
+        own(arena.take<kernel_bf16>(kTile)),
+        weights(arena.take<kernel_bf16>(kTile)),
+        passed(arena.take<kernel_bf16>(kTile)),
+        memory(arena.take<kernel_bf16>(kTile)),
+        scales(arena),
+        carried(arena.take<float>(kSlots)),
+        offsets(arena.take<float>(kChunk)),
+        sums(arena.take<float>(size_t{kChunk / 16} * kSlots)),
+        walk(arena.take<Walk>(1)) {}
+  kernel_bf16 *readers, *own;
+  kernel_bf16* weights;  // logits, then w
+  kernel_bf16* passed;   // dr or p, then X or Y
+  kernel_bf16* memory;   // this part of GK or GV
+  SlotScales scales;
+  float* carried;  // minus what X or Y of later tokens, times offsets, sums up to
+  float* offsets;  // of the tile's tokens
+  float* sums;     // of X or Y times offsets over each warp's tokens
+  Walk* walk;
+};
+
+// dr or p of a warp's tokens -> X or Y, 0 outside the tile; their sums beside them.
+__device__ __forceinline__ void pass_part(const GradientLayout& shared, const TileRows& tile,
+                                          float factor, const SlotRows& masses) {
+  const int lane = tile.lane;
+#pragma unroll
+  for (int j = 0; j < kSlots / 8; ++j) {
+    float sums[2] = {};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = tile.warp * 16 + half * 8 + lane / 4;
+      auto* x =
+          reinterpret_cast<uint32_t*>(shared.passed + row * kSlotStride + slot_of(j, 0, lane));
+      float inverses[2];
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const float mass = masses.parts[j].values[2 * half + odd];
+        inverses[odd] = tile.has(half) && mass > 0 ? factor / mass : 0.0f;
+      }
+      *x = pack(low_of(*x) * inverses[0], high_of(*x) * inverses[1]);
+      sums[0] += low_of(*x) * shared.offsets[row];
+      sums[1] += high_of(*x) * shared.offsets[row];
+    }
+    leave_sums(sums, j, tile, shared.sums);
+  }
+}
+
+__global__ __launch_bounds__(kTileThreads,
+                             2) void slot_attention_fast_part_gradients(BackwardArguments a,
+                                                                        PartArguments part) {
+  SharedArena arena;
+  const GradientLayout shared(arena);
+  const SlotScales& scales = shared.scales;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
+  const int head = static_cast<int>(blockIdx.x % heads);
+  const int64_t time = max(a.q.T, a.k.T), number = blockIdx.x;
+  const Walk& walk = begin_walk(shared.walk, a.spans, static_cast<int>(blockIdx.x) / heads, time);
+
+  MemoryTile<kPart> memory;
+  memory.load(part.dmemory_out, number, slots, part.first, static_cast<int>(part.own.K));
+  if (thread < kSlots) shared.carried[thread] = 0;
+  AsyncCopies copies;
+  const int last = (walk.end - walk.begin + kChunk - 1) / kChunk - 1;
+  for (int token = walk.begin + last * kChunk; token >= walk.begin; token -= kChunk) {
+    const int64_t chunk = a.chunk_number(walk, time, head, token);
+    const auto tiles = static_cast<uint64_t>(a.chunk_tiles[chunk]);
+    SegmentBits::publish<FourWarps>(
+        scales.begins,
+        thread < kChunk && begins_segment(a.segments, walk.row, time, token + thread));
+    begin_rows<kPart>(copies, shared.readers,
+                      {part.readers, a.query_mask, walk.row, token, head, part.first});
+    begin_rows<kPart>(copies, shared.own,
+                      {part.own, a.key_mask, walk.row, token, head, part.first});
+    TileRows tile{warp, lane, 0, walk.rows(token)};
+    tile.begin = tile.end;
+    for (; tile.end > 0; tile.end = tile.begin) {
+      do {
+        --tile.begin;
+      } while ((tiles >> tile.begin & 1) == 0);
+      const uint32_t logit_counts = begin_rows<kSlots>(
+          copies, shared.weights, {a.logits, a.key_mask, walk.row, token, head, 0});
+      begin_rows<kSlots>(copies, shared.passed, {part.passed, nullptr, walk.row, token, head, 0});
+      copies.commit();
+      if (thread < kChunk) {
+        const bool inside = tile.begin <= thread && thread < tile.end;
+        const int64_t at = (walk.row * time + token + thread) * heads + head;
+        shared.offsets[thread] = inside ? part.offsets[at] : 0.0f;
+      }
+      copies.wait<0>();
+      exclude_logits(shared.weights, logit_counts);
+      __syncthreads();  // the tile is there
+      set_references(scales, shared.weights, tile, tiles, a.chunk_masses + chunk * slots, slots);
+      __syncthreads();  // so are references
+      write_weights(shared.weights, shared.weights, scales.reference, tile.begin, tile.end);
+      __syncthreads();  // so are weights
+      if (tile.has_any()) {
+        SlotRows masses;
+        sum_weights(shared.weights, scales, tile, masses);
+        pass_part(shared, tile, part.factor, masses);
+      }
+      __syncthreads();  // so are totals, X or Y
+      memory.scale([&](int slot) { return scales.inverse_total(slot); });
+      memory.publish_rest(shared.memory);
+      if (thread < kSlots) shared.carried[thread] *= scales.inverse_total(thread);
+      __syncthreads();  // so is the rest of what later tokens say
+      SlotRows dlogits;
+      if (tile.has_any()) {
+#pragma unroll
+        for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            dlogits.parts[j].values[i] = shared.carried[slot_of(j, i, lane)];
+          }
+        }
+        add_memory<kPart>(shared.own, shared.memory, tile, dlogits);
+      }
+      __syncthreads();  // nobody reads the rest any more
+      memory.publish(shared.memory);
+      __syncthreads();  // what later tokens say is there
+
+      if (tile.has_any()) {
+        add_memory<kPart>(shared.own, shared.memory, tile, dlogits);
+        add_products<kPart>(shared.own, shared.readers, shared.offsets, shared.passed, tile,
+                            dlogits);
+        visit_slots(tile, walk.row * time + token, heads, head, slots,
+                    [&](int j, int half, int64_t at) {
+#pragma unroll
+                      for (int odd = 0; odd < 2; ++odd) {
+                        const float before = part.accumulate ? part.products[at + odd] : 0.0f;
+                        part.products[at + odd] = before + dlogits.parts[j].values[2 * half + odd];
+                      }
+                    });
+        LeftFragment weights[kSlots / 16];
+        load_weights(shared.weights, tile, weights);
+        ResultFragment sums[kPart / 8];
+        gather_readers<kPart>(weights, shared.passed, shared.readers, shared.memory, tile, sums);
+        // Of the tile, a warp alone reads what it writes itself.
+        store_tile_rows<kPart>(sums, shared.own, kPart + kPadding, tile,
+                               {part.gathered, a.key_mask, walk.row, token, head, part.first});
+      }
+      memory.add(shared.passed, shared.readers, tile);
+      memory.scale([&](int slot) { return scales.start[slot]; });
+      __syncthreads();  // nobody reads the tile any more
+      if (thread < kSlots) carry_sums(shared.carried, shared.sums, scales, tile);
+    }
+  }
+  memory.store(part.dmemory_in, number, slots, part.first, static_cast<int>(part.own.K));
+  if (thread >= slots) return;
+  float* sum = part.sums + number * slots + thread;
+  *sum = (part.accumulate ? *sum : 0.0f) + shared.carried[thread];
+}
+
+}  // namespace
+
+void run_part_reads(const BackwardArguments& arguments, const PartArguments& part) {
+  launch({"slot_attention_fast_part_reads", blocks_for(arguments.walks * arguments.q.H, 1),
+          kTileThreads, shared_bytes<ReadLayout>()},
+         slot_attention_fast_part_reads, arguments, part);
+}
+
+void run_part_gradients(const BackwardArguments& arguments, const PartArguments& part) {
+  launch({"slot_attention_fast_part_gradients", blocks_for(arguments.walks * arguments.q.H, 1),
+          kTileThreads, shared_bytes<GradientLayout>()},
+         slot_attention_fast_part_gradients, arguments, part);
+}
+
+}  // namespace linnet::cuda::slot_attention_fast::backward_detail

@@ -1,0 +1,174 @@
+// What the walks backward in time of slot attention are made of: sums over the readers at or after
+// a token, and what is known of later tiles. Internal to slot_attention_fast_*.cu; the equations
+// are in slot_attention_fast_backward.h.
+#pragma once
+
+#include "attention/primitives/cuda/slot_attention_fast_reads.h"
+
+namespace linnet::cuda::slot_attention_fast::detail {
+
+// The log mass that the tile which begins with row `until` of a chunk finds, from that before the
+// chunk.
+__device__ __forceinline__ double mass_before(int until, const kernel_bf16* logits, uint64_t tiles,
+                                              const SegmentBits& segments, double mass) {
+  const int start = segments.start(until);
+  if (start >= 0) mass = static_cast<double>(kNothing);
+  for (int row = max(start, 0); row < until;) {
+    const float reference = fmaxf(static_cast<float>(mass), load(logits + row * kSlotStride));
+    float total = mass == static_cast<double>(kNothing)
+                      ? 0.0f
+                      : expf(static_cast<float>(mass - static_cast<double>(reference)));
+    do {
+      total += low_of(pack(weight_of(load(logits + row * kSlotStride), reference), 0));
+      ++row;
+    } while ((tiles >> row & 1) == 0);
+    mass = total > 0 ? reference + log(static_cast<double>(total)) : static_cast<double>(kNothing);
+  }
+  return mass;
+}
+
+// For threads 0 to 63: what a tile's weights are relative to, from the masses before the chunk.
+__device__ __forceinline__ void set_references(const SlotScales& scales, const kernel_bf16* logits,
+                                               const TileRows& tile, uint64_t tiles,
+                                               const double* chunk_masses, int slots) {
+  const int slot = static_cast<int>(threadIdx.x);
+  if (slot >= kSlots) return;
+  SegmentBits segments;
+  segments.load(scales.begins);
+  const double mass = slot < slots ? chunk_masses[slot] : static_cast<double>(kNothing);
+  scales.set_reference(slot, mass_before(tile.begin, logits + slot, tiles, segments, mass),
+                       load(logits + tile.begin * kSlotStride + slot));
+}
+
+// What part j of a warp's tokens sums up to, for carry_sums().
+__device__ __forceinline__ void leave_sums(const float (&sums)[2], int j, const TileRows& tile,
+                                           float* to) {
+#pragma unroll
+  for (int odd = 0; odd < 2; ++odd) {
+    float sum = sums[odd];
+    for (int bits = 4; bits < 32; bits *= 2) sum += __shfl_xor_sync(~0u, sum, bits);
+    if (tile.lane < 4) to[tile.warp * kSlots + slot_of(j, odd, tile.lane)] = sum;
+  }
+}
+// For threads 0 to 63: from after a tile to before it.
+__device__ __forceinline__ void carry_sums(float* carried, const float* sums,
+                                           const SlotScales& scales, const TileRows& tile) {
+  const int slot = static_cast<int>(threadIdx.x);
+  float left = carried[slot];
+  for (int warp = tile.first_square(); warp < tile.end_square(); ++warp) {
+    left -= sums[warp * kSlots + slot];
+  }
+  carried[slot] = left * scales.start[slot];
+}
+
+// A warp's rows of weights as left operands.
+__device__ __forceinline__ void load_weights(const kernel_bf16* from, const TileRows& tile,
+                                             LeftFragment (&weights)[kSlots / 16]) {
+#pragma unroll
+  for (int i = 0; i < kSlots / 16; ++i) {
+    weights[i] = load_left(from + tile.warp * 16 * kSlotStride + i * 16, kSlotStride, tile.lane);
+  }
+}
+
+// sums += own . G of every slot, of a warp's tokens.
+template <int M>
+__device__ __forceinline__ void add_memory(const kernel_bf16* own, const kernel_bf16* memory,
+                                           const TileRows& tile, SlotRows& sums) {
+  constexpr int kStride = M + kPadding;
+  const int warp = tile.warp, lane = tile.lane;
+#pragma unroll 1  // registers
+  for (int i = 0; i < M; i += 16) {
+    const LeftFragment left = load_left(own + warp * 16 * kStride + i, kStride, lane);
+#pragma unroll
+    for (int j = 0; j < kSlots / 16; ++j) {
+      const RightFragments right =
+          load_right_transposed(memory + j * 16 * kStride + i, kStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(left, right.halves[half], sums.parts[2 * j + half]);
+      }
+    }
+  }
+}
+
+// sums += sum over readers t at or after a warp's tokens of (own . reader_t - offset_t) passed_t:
+// what slots say to the logits of these tokens.
+template <int M>
+__device__ __forceinline__ void add_products(const kernel_bf16* own, const kernel_bf16* readers,
+                                             const float* offsets, const kernel_bf16* passed,
+                                             const TileRows& tile, SlotRows& sums) {
+  constexpr int kStride = M + kPadding;
+  const int warp = tile.warp, lane = tile.lane;
+  LeftFragment left[M / 16];
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i) {
+    left[i] = load_left(own + warp * 16 * kStride + i * 16, kStride, lane);
+  }
+#pragma unroll 1  // registers
+  for (int square = warp; square < tile.end_square(); ++square) {
+    ResultFragment scores[2];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      scores[i / 4].values[i % 4] = -offsets[square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2];
+    }
+#pragma unroll
+    for (int i = 0; i < M / 16; ++i) {
+      const RightFragments right =
+          load_right_transposed(readers + square * 16 * kStride + i * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) multiply(left[i], right.halves[half], scores[half]);
+    }
+    if (square == warp) cut_triangle<false>(scores, lane);
+    const LeftFragment score = as_left(scores[0], scores[1]);
+#pragma unroll
+    for (int j = 0; j < kSlots / 16; ++j) {
+      const RightFragments right =
+          load_right(passed + square * 16 * kSlotStride + j * 16, kSlotStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(score, right.halves[half], sums.parts[2 * j + half]);
+      }
+    }
+  }
+}
+
+// sums = w (sum over readers t at or after a warp's tokens of passed_t reader_t + G), the weights w
+// of these tokens as left operands.
+template <int M>
+__device__ __forceinline__ void gather_readers(const LeftFragment (&weights)[kSlots / 16],
+                                               const kernel_bf16* passed,
+                                               const kernel_bf16* readers,
+                                               const kernel_bf16* memory, const TileRows& tile,
+                                               ResultFragment (&sums)[M / 8]) {
+  constexpr int kStride = M + kPadding;
+  const int warp = tile.warp, lane = tile.lane;
+#pragma unroll
+  for (int j = 0; j < M / 8; ++j) sums[j] = {};
+#pragma unroll
+  for (int i = 0; i < kSlots / 16; ++i) {
+#pragma unroll
+    for (int j = 0; j < M / 16; ++j) {
+      const RightFragments right = load_right(memory + i * 16 * kStride + j * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(weights[i], right.halves[half], sums[2 * j + half]);
+      }
+    }
+  }
+#pragma unroll 1  // registers
+  for (int square = warp; square < tile.end_square(); ++square) {
+    ResultFragment scores[2] = {};
+#pragma unroll
+    for (int i = 0; i < kSlots / 16; ++i) {
+      const RightFragments right =
+          load_right_transposed(passed + square * 16 * kSlotStride + i * 16, kSlotStride, lane);
+      for (int half = 0; half < 2; ++half) multiply(weights[i], right.halves[half], scores[half]);
+    }
+    if (square == warp) cut_triangle<false>(scores, lane);
+    const LeftFragment score = as_left(scores[0], scores[1]);
+#pragma unroll
+    for (int j = 0; j < M / 16; ++j) {
+      const RightFragments right =
+          load_right(readers + square * 16 * kStride + j * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) multiply(score, right.halves[half], sums[2 * j + half]);
+    }
+  }
+}
+
+}  // namespace linnet::cuda::slot_attention_fast::detail
