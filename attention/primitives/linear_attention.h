@@ -41,8 +41,8 @@ struct LinearAttentionResult {
 // continues the first segment of every row. Differentiable in every input and in the state, both
 // ways. f64 is computed in f64, f32 and bf16 in f32 (saved for backward: the inputs in that type,
 // y, and B T H numbers). Masked queries give 0; what masked positions hold changes nothing. On a
-// CUDA device f32 and bf16 with m and V up to 256; bf16 on tensor cores, with features rounded to
-// bf16 and sums in f32, where cuda/linear_attention_path.h can. Throws Error on shapes that do not
+// CUDA device f32 and bf16 with m up to 256; bf16 on tensor cores, with features rounded to bf16
+// and sums in f32, where cuda/linear_attention_path.h can. Throws Error on shapes that do not
 // fit.
 LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& inputs,
                                               const LinearAttentionContext& context,

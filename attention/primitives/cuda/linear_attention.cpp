@@ -15,9 +15,8 @@ using namespace linear_attention_detail;
 void check_widths(int64_t features, int64_t values) {
   require(features > 0 && values > 0, "linear_attention: widths must be positive, got m=", features,
           " V=", values);
-  require(features <= kWidestState && values <= kWidestState, "linear_attention: ", features,
-          " features and values of ", values, " are wider than the ", kWidestState,
-          " that the CUDA kernels cover; use --device cpu");
+  require(features <= kWidestState, "linear_attention: ", features, " features are more than the ",
+          kWidestState, " that the CUDA kernels cover; use --device cpu");
 }
 
 void check_options(const LinearAttentionOptions& options) {

@@ -6,7 +6,7 @@
 // hold tensors on the device.
 //
 // Nothing is read back to the host; only memories of segments (noncausal) need their spans there,
-// because their number is a shape. Feature and value widths up to 256 (Error beyond).
+// because their number is a shape. Up to 256 features (Error beyond), values of any width.
 #pragma once
 
 #include <vector>

@@ -23,12 +23,10 @@ inline bool is_aligned(const Tensor& x) {
 }
 
 // Whether there are kernels for this width of features and of values. Their tiles are 16, 32, 64 or
-// 128 wide (noncausal: 64 or 128); what lies between is computed as the next wider one.
-inline bool has_forward(int64_t features, int64_t values) {
+// 128 wide (noncausal: 64 or 128); what lies between is computed as the next wider one, wider
+// values as several.
+inline bool has_kernels(int64_t features, int64_t values) {
   return features > 0 && features <= 128 && features % 8 == 0 && values > 0 && values % 8 == 0;
-}
-inline bool has_backward(int64_t features, int64_t values) {
-  return has_forward(features, values) && values <= 128;
 }
 // Bytes that a block of causal passes and of the noncausal backward pass takes. (The other kernels
 // take no more than 93 KiB, which every GPU with bf16 has.)
@@ -75,12 +73,16 @@ inline constexpr int64_t kEnoughBlocks = 264;  // two for each multiprocessor of
 Cut cut_of(int64_t tokens, int64_t blocks, int64_t enough = kEnoughBlocks);
 
 // How a sequence is cut where its heads alone, of which `blocks` blocks would be made, do not fill
-// a GPU, and S and z before each piece, [count * B,G,m,V] and [count * B,G,m]. One piece: nothing
-// is computed.
+// a GPU, and with what state each piece begins, [count * B,G,m,V] and [count * B,G,m]. One piece:
+// nothing is computed.
 struct Pieces {
   Cut cut;
   Tensor memory, mass;
+
+  // Those states; of one piece the one that is carried in.
+  LinearAttentionState<const float> states(const LinearAttentionState<const float>& carried) const;
 };
+// S and z before each piece. Segments forget what pieces before them had: they are not cut.
 Pieces pieces_of(const Forward& call, int64_t blocks);
 
 // Where blocks leave `count` parts of sums S and z of this shape [B,G,m,V], which are then added up
@@ -115,6 +117,10 @@ struct Backward {
   Spans spans;
 };
 void causal_backward(const Backward& call);
+// S and z before each piece, and the gradients of S and z after it, which the corrections of all
+// queries must be there for.
+Pieces pieces_of(const Backward& call, int64_t blocks);
+Pieces gradient_pieces_of(const Backward& call, int64_t blocks);
 // dk and dv from k, v and dstate_out alone.
 void memory_backward(const Backward& call);
 // dq and dstate_in from q, dy, state_in, the denominators and key_heads alone.

@@ -19,11 +19,18 @@
 // heads, 8192 tokens, width 64 on an H200, 466 us at 4.8 TB/s (520 us at the 4.3 that a copy
 // reaches) and 361 us of tensor cores at 370 TFLOP/s, so that memory bounds it.
 //
+// Where heads are few both walk along pieces side by side, for which k and v, and q and dy, are
+// read once more: 2 K + 2 V bytes each (linear_attention_fast_sums.cu). Values wider than 128 are
+// walked tile by tile; each further tile reads q and k again, 4 K bytes, and writes and reads sums
+// of dq or dk in f32, 8 bytes for each of 128 columns.
+//
 // K = V = 128: chunks have 32 tokens, and each of the four warps that share a row makes all of its
 // weights: 2 * 32 * (4 * 3 + 4) * 128 * 3/4 + 12 K V = 295,000 operations, 2800 bytes. Predicted
 // for half as many heads of that width: 459 us of memory (512) and 627 us of tensor cores, which
 // bound it.
 #pragma once
+
+#include <algorithm>
 
 #include "attention/primitives/cuda/linear_attention_fast.h"
 #include "attention/primitives/cuda/linear_attention_tiles.h"
@@ -32,14 +39,39 @@ namespace linnet::cuda::linear_attention_fast::backward_detail {
 
 using namespace linear_attention_detail;
 
+// The value columns of a launch, from `first` on; values wider than tiles take several launches,
+// one after the other. Gradients of features are sums over all of them: what the launches before
+// gave is in `sums`, in the order of the registers. Null: one tile has all columns.
+struct ValueTile {
+  int first = 0;
+  bool last = true;
+  ResultFragment* sums = nullptr;
+  int64_t chunks = 0;  // of a row
+
+  // Adds what the tiles before gave to chunk number `chunk` of this block's row. False: more
+  // follow, for which it is left.
+  template <typename Team, int count>
+  __device__ __forceinline__ bool complete(int64_t chunk, ResultFragment (&results)[count]) const {
+    if (sums == nullptr) return true;
+    ResultFragment* own =
+        sums + (blockIdx.x * chunks + chunk) * count * Team::kThreads + threadIdx.x;
+#pragma unroll
+    for (int j = 0; j < count; ++j) {
+      if (first > 0) results[j] += own[j * Team::kThreads];
+      if (!last) own[j * Team::kThreads] = results[j];
+    }
+    return last;
+  }
+};
+
 struct BackwardArguments {
   Reads q, k, v, dy;
   Writes dq, dk, dv;
   const uint8_t* query_mask;
   const uint8_t* key_mask;
   const int32_t* segments;
-  // What queries read: S and z, before the first token where causal. Of keys: the gradients of S
-  // and z, after the last token where causal.
+  // What queries read: S and z, before the first token of each piece where causal. Of keys: the
+  // gradients of S and z, after the last token of each piece where causal.
   StatePointers<const float> in;
   // Causal keys: the gradients of S and z before the first token; noncausal queries: those of
   // every piece and head.
@@ -49,9 +81,11 @@ struct BackwardArguments {
   FeatureMap map;
   float scale;
   Division division;
-  const int32_t* spans;          // noncausal, as the next two
-  int64_t states, piece_tokens;  // states: how many
-  int key_heads;                 // noncausal queries
+  const int32_t* spans;  // noncausal, as the next
+  int64_t states;        // how many
+  int64_t piece_tokens;
+  int key_heads;  // noncausal queries
+  ValueTile tile;
 };
 
 // What both forms take from a call.
@@ -83,6 +117,30 @@ using TeamOf = std::conditional_t<M == 128, EightWarps, FourWarps>;
 // Columns of results that a warp has.
 template <int M>
 inline constexpr int kOwnColumns = M / TeamOf<M>::kShares;
+
+// Features that a tile must have room for: values up to 128 are one tile.
+inline int64_t tile_width(int64_t features, int64_t values) {
+  return std::max(features, std::min<int64_t>(values, 128));
+}
+
+// Calls body with the arguments of every tile of M of these value columns, of blocks whose rows
+// have up to `tokens` tokens.
+template <int M, typename Body>
+void for_value_tiles(BackwardArguments a, int64_t values, int64_t blocks, int64_t tokens,
+                     Device device, const Body& body) {
+  Tensor sums;
+  if (values > M) {
+    constexpr int kTokens = TeamOf<M>::kTokens;
+    a.tile.chunks = (tokens + kTokens - 1) / kTokens;
+    sums = Tensor::empty({blocks, a.tile.chunks, kTokens, M}, DType::f32, device);
+    a.tile.sums = reinterpret_cast<ResultFragment*>(pointer<float>(sums));
+  }
+  for (int64_t first = 0; first < values; first += M) {
+    a.tile.first = static_cast<int>(first);
+    a.tile.last = first + M >= values;
+    body(a);
+  }
+}
 
 // dphi/dx from phi(x) alone.
 __device__ __forceinline__ float slope_of(FeatureMap map, float value) {
@@ -256,8 +314,8 @@ __device__ __forceinline__ void load_rows(const kernel_bf16* rows, int lane,
   }
 }
 
-// Of causal passes, each for every width.
-void run_queries(const BackwardArguments& arguments);
-void run_keys(const BackwardArguments& arguments);
+// Of causal passes, each for every width, in so many pieces of `arguments.piece_tokens`.
+void run_queries(const BackwardArguments& arguments, int64_t pieces, Device device);
+void run_keys(const BackwardArguments& arguments, int64_t pieces, Device device);
 
 }  // namespace linnet::cuda::linear_attention_fast::backward_detail

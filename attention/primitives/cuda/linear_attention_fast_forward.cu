@@ -133,9 +133,12 @@ __global__ __launch_bounds__(kTileThreads,
       begins_one = begins_segment(a.segments, row, time, token + threadIdx.x);
     }
     const Stage<M, N> stage = shared.stages.turn(token / kChunk);
-    query_counts = begin_copy<M>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
-    key_counts = begin_copy<M>(copies, stage.k, {a.k, a.key_mask, row, token, head / group, 0});
-    begin_copy<N>(copies, stage.v, {a.v, a.key_mask, row, token, head / group, first});
+    query_counts =
+        begin_copy<M, FourWarps, 1>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
+    key_counts = begin_copy<M, FourWarps, 1>(copies, stage.k,
+                                             {a.k, a.key_mask, row, token, head / group, 0});
+    begin_copy<N, FourWarps, 1>(copies, stage.v,
+                                {a.v, a.key_mask, row, token, head / group, first});
     copies.commit();
   };
   const auto one = [](int) { return 1.0f; };
@@ -200,7 +203,6 @@ void run(const Forward& call) {
   a.query_mask = call.query_mask;
   a.key_mask = call.key_mask;
   a.segments = call.segments;
-  a.in = {call.state_in.memory, call.state_in.mass};
   a.out = {call.state_out.memory, call.state_out.mass};
   a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
   a.map = call.options.feature_map;
@@ -208,13 +210,10 @@ void run(const Forward& call) {
   a.division = division_of(call.options);
   a.tiles = static_cast<int>((call.v.K + N - 1) / N);
   const int64_t blocks = call.q.B * call.q.H * a.tiles;
-  // Segments forget what pieces before them had.
-  const Pieces pieces = call.segments == nullptr ? pieces_of(call, blocks) : Pieces();
-  a.piece_tokens = call.q.T;
-  if (pieces.cut.count > 1) {
-    a.piece_tokens = pieces.cut.tokens;
-    a.in = {pointer<const float>(pieces.memory), pointer<const float>(pieces.mass)};
-  }
+  const Pieces pieces = pieces_of(call, blocks);
+  const LinearAttentionState<const float> starts = pieces.states(call.state_in);
+  a.in = {starts.memory, starts.mass};
+  a.piece_tokens = pieces.cut.tokens;
   launch({"linear_attention_fast_forward",
           dim3(blocks_for(blocks, 1), static_cast<unsigned>(pieces.cut.count)), kTileThreads,
           bytes<M>()},

@@ -14,8 +14,6 @@
 // operations. Predicted, never measured: for batch 16, 12 heads, 8192 tokens, width 64 on an H200,
 // 295 us at 4.8 TB/s (329 us at the 4.3 that a copy reaches) and 209 us of tensor cores at
 // 370 TFLOP/s, so that memory bounds it.
-#include <algorithm>
-
 #include "attention/primitives/cuda/linear_attention_fast_backward.h"
 
 namespace linnet::cuda::linear_attention_fast {
@@ -99,7 +97,7 @@ __global__ __launch_bounds__(
   const int64_t end = min(part.end, start + a.piece_tokens);
   const bool normalised = a.denominators != nullptr;
   StatePlace place{state_number * a.key_heads + head / group, static_cast<int>(a.q.K),
-                   static_cast<int>(a.dy.K), 0};
+                   static_cast<int>(a.dy.K), a.tile.first};
 
   AsyncCopies copies;
   uint32_t counts = 0;
@@ -107,7 +105,8 @@ __global__ __launch_bounds__(
     const int64_t on = shared.turn((token - start) / Team::kTokens);
     counts =
         begin_copy<M, Team>(copies, shared.first + on, {queries_of_row, mask, 0, token, head, 0});
-    begin_copy<M, Team>(copies, shared.second + on, {dy_of_row, mask, 0, token, head, 0});
+    begin_copy<M, Team>(copies, shared.second + on,
+                        {dy_of_row, mask, 0, token, head, a.tile.first});
     copies.commit();
   };
   if (start < end) begin(start);
@@ -132,11 +131,15 @@ __global__ __launch_bounds__(
       if (normalised) multiply_transposed<M>(readers, shared.rest + column * kStride, lane, sums);
     }
     kernel_bf16* queries = q + first * kStride + column;
+    const bool complete =
+        a.tile.template complete<Team>((token - part.begin) / Team::kTokens, sums);
     float factors[2] = {1, 1};  // 1 / D
     if (normalised) {
-      float corrections[2], along[2];
-      sum_products<kColumns>(queries, kStride, lane, sums, along);
-      sum_shares<Team>(shared.partials, warp, lane, along);
+      float corrections[2] = {}, along[2] = {};
+      if (complete) {
+        sum_products<kColumns>(queries, kStride, lane, sums, along);
+        sum_shares<Team>(shared.partials, warp, lane, along);
+      }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int in_chunk = first + half * 8 + lane / 4;
@@ -144,15 +147,17 @@ __global__ __launch_bounds__(
         const int64_t at = (part.row * a.q.T + reader) * heads + head;
         const float x = reader < part.end ? a.denominators[at] : 1.0f;
         factors[half] = 1 / a.division.divisor(x);
-        corrections[half] = a.division.passes(x) ? -along[half] * factors[half] : 0.0f;
+        if (complete && a.division.passes(x)) corrections[half] = -along[half] * factors[half];
         if (lane % 4 == 0 && column == 0) shared.corrections[in_chunk] = corrections[half];
       }
       add_rank_one<kColumns>(shared.mass + column, lane, corrections, sums);
     }
-    apply_slopes<kColumns>(a.map, queries, kStride, lane,
-                           {factors[0] * a.scale, factors[1] * a.scale}, sums);
-    store_rows<kColumns>(sums, shared.gradients + first * kStride + column, kStride, lane,
-                         {dq_of_row, mask, 0, token + first, head, column});
+    if (complete) {
+      apply_slopes<kColumns>(a.map, queries, kStride, lane,
+                             {factors[0] * a.scale, factors[1] * a.scale}, sums);
+      store_rows<kColumns>(sums, shared.gradients + first * kStride + column, kStride, lane,
+                           {dq_of_row, mask, 0, token + first, head, column});
+    }
     if (normalised) {
       scale_rows<kColumns>(queries, kStride, lane, factors);  // Q'
       __syncthreads();                                        // Q' and c are there
@@ -165,7 +170,9 @@ __global__ __launch_bounds__(
   }
   place.number += (blockIdx.y * group + head % group) * a.states * a.key_heads;
   state.store(a.out, place);
-  if (thread < place.features) a.out.mass[place.number * place.features + thread] = mass;
+  if (a.tile.last && thread < place.features) {
+    a.out.mass[place.number * place.features + thread] = mass;
+  }
 }
 
 template <int M>
@@ -192,14 +199,14 @@ __global__ __launch_bounds__(
   const auto begin = [&](int64_t token) {
     const int64_t on = shared.turn((token - start) / Team::kTokens);
     counts = begin_copy<M, Team>(copies, shared.first + on, {k_of_row, mask, 0, token, head, 0});
-    begin_copy<M, Team>(copies, shared.second + on, {v_of_row, mask, 0, token, head, 0});
+    begin_copy<M, Team>(copies, shared.second + on, {v_of_row, mask, 0, token, head, a.tile.first});
     copies.commit();
   };
   if (start < end) begin(start);
   {
     StateTile<M, M, Team> state;
-    state.load(a.in,
-               {state_number * heads + head, static_cast<int>(a.k.K), static_cast<int>(a.v.K), 0});
+    state.load(a.in, {state_number * heads + head, static_cast<int>(a.k.K), static_cast<int>(a.v.K),
+                      a.tile.first});
     publish_all<M>(state, shared);
   }
   for (int64_t token = start; token < end; token += Team::kTokens) {
@@ -220,13 +227,15 @@ __global__ __launch_bounds__(
       multiply_transposed<M>(values, shared.memory + column * kStride, lane, dkeys);
       multiply_transposed<M>(values, shared.rest + column * kStride, lane, dkeys);
     }
-    add_rank_one<kColumns>(shared.mass + column, lane, {1, 1}, dkeys);
     if constexpr (Team::kShares > 1) __syncthreads();  // the other warps of these rows read them
-    apply_slopes<kColumns>(a.map, k + column, kStride, lane, {1, 1}, dkeys);
-    store_rows<kColumns>(dkeys, k + column, kStride, lane,
-                         {dk_of_row, mask, 0, token + first, head, column});
+    if (a.tile.template complete<Team>((token - part.begin) / Team::kTokens, dkeys)) {
+      add_rank_one<kColumns>(shared.mass + column, lane, {1, 1}, dkeys);
+      apply_slopes<kColumns>(a.map, k + column, kStride, lane, {1, 1}, dkeys);
+      store_rows<kColumns>(dkeys, k + column, kStride, lane,
+                           {dk_of_row, mask, 0, token + first, head, column});
+    }
     store_rows<kColumns>(dvalues, v + column, kStride, lane,
-                         {dv_of_row, mask, 0, token + first, head, column});
+                         {dv_of_row, mask, 0, token + first, head, a.tile.first + column});
   }
 }
 
@@ -243,10 +252,13 @@ void run_read(const Backward& call) {
   const LinearAttentionState<float> out = partials.place(call.dstate_in);
   a.out = {out.memory, out.mass};
   a.piece_tokens = cut.tokens;
-  launch({"linear_attention_fast_read_gradients",
-          dim3(blocks_for(blocks, 1), static_cast<unsigned>(cut.count)), TeamOf<M>::kThreads,
-          shared_bytes<ReadLayout<M>>()},
-         linear_attention_fast_read_gradients<M>, a);
+  const auto run_tile = [&](const BackwardArguments& of_tile) {
+    launch({"linear_attention_fast_read_gradients",
+            dim3(blocks_for(blocks, 1), static_cast<unsigned>(cut.count)), TeamOf<M>::kThreads,
+            shared_bytes<ReadLayout<M>>()},
+           linear_attention_fast_read_gradients<M>, of_tile);
+  };
+  for_value_tiles<M>(a, call.dy.K, blocks, call.spans.most_tokens(call.q.T), call.device, run_tile);
   partials.add_to(call.dstate_in);
 }
 
@@ -259,26 +271,29 @@ void run_memory(const Backward& call) {
   // Nothing has to be added up after these: several pieces for each block that has room.
   const Cut cut = cut_of(call.spans.most_tokens(call.k.T), blocks, 4 * kEnoughBlocks);
   a.piece_tokens = cut.tokens;
-  launch({"linear_attention_fast_memory_gradients",
-          dim3(blocks_for(blocks, 1), static_cast<unsigned>(cut.count)), TeamOf<M>::kThreads,
-          shared_bytes<PairLayout<M>>()},
-         linear_attention_fast_memory_gradients<M>, a);
+  const auto run_tile = [&](const BackwardArguments& of_tile) {
+    launch({"linear_attention_fast_memory_gradients",
+            dim3(blocks_for(blocks, 1), static_cast<unsigned>(cut.count)), TeamOf<M>::kThreads,
+            shared_bytes<PairLayout<M>>()},
+           linear_attention_fast_memory_gradients<M>, of_tile);
+  };
+  for_value_tiles<M>(a, call.v.K, blocks, call.spans.most_tokens(call.k.T), call.device, run_tile);
 }
 
 }  // namespace
 
 size_t noncausal_backward_shared_memory(int64_t features, int64_t values) {
-  return std::max(features, values) <= 64 ? shared_bytes<ReadLayout<64>>()
-                                          : shared_bytes<ReadLayout<128>>();
+  return tile_width(features, values) <= 64 ? shared_bytes<ReadLayout<64>>()
+                                            : shared_bytes<ReadLayout<128>>();
 }
 
 void read_backward(const Backward& call) {
-  if (std::max(call.q.K, call.dy.K) <= 64) return run_read<64>(call);
+  if (tile_width(call.q.K, call.dy.K) <= 64) return run_read<64>(call);
   run_read<128>(call);
 }
 
 void memory_backward(const Backward& call) {
-  if (std::max(call.k.K, call.v.K) <= 64) return run_memory<64>(call);
+  if (tile_width(call.k.K, call.v.K) <= 64) return run_memory<64>(call);
   run_memory<128>(call);
 }
 

@@ -1,7 +1,5 @@
 // The gradients of keys, values and the carried state, backward in time; see
 // linear_attention_fast_backward.h.
-#include <algorithm>
-
 #include "attention/primitives/cuda/linear_attention_fast_backward.h"
 
 namespace linnet::cuda::linear_attention_fast::backward_detail {
@@ -86,57 +84,62 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), key_heads = static_cast<int>(a.k.H);
   const int key_head = static_cast<int>(blockIdx.x % key_heads), group = heads / key_heads;
-  const int64_t row = blockIdx.x / key_heads, time = a.q.T, number = row * key_heads + key_head;
-  const int64_t steps = (time + Team::kTokens - 1) / Team::kTokens * group;
-  const StatePlace place{number, static_cast<int>(a.k.K), static_cast<int>(a.v.K), 0};
+  const int row = static_cast<int>(blockIdx.x) / key_heads;
+  const int64_t time = a.q.T;
+  const int64_t start = blockIdx.y * a.piece_tokens;
+  const int64_t tokens = min(a.q.T - start, a.piece_tokens);
+  const int steps = static_cast<int>((tokens + Team::kTokens - 1) / Team::kTokens) * group;
+  const auto place_of = [&](int64_t of) {
+    return StatePlace{of, static_cast<int>(a.k.K), static_cast<int>(a.v.K), a.tile.first};
+  };
 
   AsyncCopies copies;
   uint32_t query_counts = 0, key_counts = 0;
-  float factors[Part::kCount];  // 1 / D of this thread's parts of queries
-  float correction = 0;         // c of token number `thread` of the chunk
-  const auto first_token = [&](int64_t step) { return (steps - 1 - step) / group * Team::kTokens; };
+  float correction = 0;  // c of token number `thread` of the chunk
+  const auto first_token = [&](int step) {
+    return start + int64_t{(steps - 1 - step) / group} * Team::kTokens;
+  };
   bool begins_one = false;  // token number `thread` of the chunk a segment
-  const auto begin = [&](int64_t step) {
+  const auto begin = [&](int step) {
     const Stage<M> stage = shared.stages.turn(step);
     const int64_t token = first_token(step);
     if (thread < Team::kTokens) {
       begins_one = begins_segment(a.segments, row, time, token + thread);
     }
-    const int head = key_head * group + static_cast<int>(step % group);
+    const int head = key_head * group + step % group;
     query_counts = begin_copy<M, Team>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
     key_counts = begin_copy<M, Team>(copies, stage.k, {a.k, a.key_mask, row, token, key_head, 0});
-    begin_copy<M, Team>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, 0});
-    begin_copy<M, Team>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, 0});
+    begin_copy<M, Team>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, a.tile.first});
+    begin_copy<M, Team>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, a.tile.first});
     copies.commit();
     if (a.denominators == nullptr) return;
     const int64_t first = (row * time + token) * heads + head;
-#pragma unroll
-    for (int i = 0; i < Part::kCount; ++i) {
-      const bool inside = (query_counts >> i & 1) != 0;
-      factors[i] = inside ? a.denominators[first + Part::row(i) * heads] : 1.0f;
-    }
     const bool inside = thread < Team::kTokens && token + thread < time;
-    correction = inside ? a.corrections[first + thread * heads] : 0.0f;
+    if (inside) prefetch(a.denominators + first + thread * heads);
+    correction = inside && a.tile.first == 0 ? a.corrections[first + thread * heads] : 0.0f;
   };
 
   StateTile<M, M, Team> state;
-  state.load({a.in.memory, nullptr}, place);
+  const int64_t piece_number = (blockIdx.y * a.q.B + row) * key_heads + key_head;
+  state.load({a.in.memory, nullptr}, place_of(piece_number));
   state.publish(shared.memory);
   float mass = 0;  // dz of feature number `thread`
   if (thread < M) {
-    if (a.in.mass != nullptr && thread < place.features) {
-      mass = a.in.mass[number * place.features + thread];
+    if (a.tile.first == 0 && a.in.mass != nullptr && thread < a.k.K) {
+      mass = a.in.mass[piece_number * a.k.K + thread];
     }
     shared.mass[thread] = mass;
   }
   ResultFragment dkeys[kColumns / 8] = {}, dvalues[kColumns / 8] = {};
   if (steps > 0) begin(0);
-  for (int64_t step = 0; step < steps; ++step) {
+  for (int step = 0; step < steps; ++step) {
     const Stage<M> stage = shared.stages.turn(step);
     const bool opens = step % group == 0, ends = step % group == group - 1;
     copies.wait<0>();
-    const auto factor = [&](int i) {
-      return a.denominators == nullptr ? 1.0f : 1 / a.division.divisor(factors[i]);
+    const int64_t at = (row * time + first_token(step)) * heads + key_head * group + step % group;
+    const auto factor = [&](int i) {  // 1 / D
+      if (a.denominators == nullptr || (query_counts >> i & 1) == 0) return 1.0f;
+      return reciprocal(a.division.divisor(a.denominators[at + Part::row(i) * heads]));
     };
     map_features<M, Team>(stage.q, query_counts, a.map, a.scale, factor);
     map_features<M, Team>(stage.k, key_counts, a.map, 1, [](int) { return 1.0f; });
@@ -153,11 +156,13 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       const int64_t token = first_token(step) + first;
       kernel_bf16* keys = stage.k + first * kStride + column;
       if constexpr (Team::kShares > 1) __syncthreads();  // the other warps of these rows read them
-      apply_slopes<kColumns>(a.map, keys, kStride, lane, {1, 1}, dkeys);
-      store_rows<kColumns>(dkeys, keys, kStride, lane,
-                           {a.dk, a.key_mask, row, token, key_head, column});
+      if (a.tile.template complete<Team>((token - first) / Team::kTokens, dkeys)) {
+        apply_slopes<kColumns>(a.map, keys, kStride, lane, {1, 1}, dkeys);
+        store_rows<kColumns>(dkeys, keys, kStride, lane,
+                             {a.dk, a.key_mask, row, token, key_head, column});
+      }
       store_rows<kColumns>(dvalues, stage.v + first * kStride + column, kStride, lane,
-                           {a.dv, a.key_mask, row, token, key_head, column});
+                           {a.dv, a.key_mask, row, token, key_head, a.tile.first + column});
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) dkeys[j] = dvalues[j] = {};
     }
@@ -179,23 +184,31 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       if (thread < M) shared.mass[thread] = mass;
     }
   }
-  state.store(a.out, place);
-  if (a.out.mass != nullptr && thread < place.features) {
-    a.out.mass[number * place.features + thread] = mass;
+  if (blockIdx.y > 0) return;
+  const int64_t number = blockIdx.x;  // of row and head
+  state.store(a.out, place_of(number));
+  if (a.tile.first == 0 && a.out.mass != nullptr && thread < a.k.K) {
+    a.out.mass[number * a.k.K + thread] = mass;
   }
 }
 
 template <int M>
-void run(const BackwardArguments& arguments) {
-  launch({"linear_attention_fast_keys", blocks_for(arguments.q.B * arguments.k.H, 1),
-          TeamOf<M>::kThreads, shared_bytes<Layout<M>>()},
-         linear_attention_fast_keys<M>, arguments);
+void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
+  const int64_t blocks = arguments.q.B * arguments.k.H;
+  const auto run_tile = [&](const BackwardArguments& a) {
+    launch(
+        {"linear_attention_fast_keys", dim3(blocks_for(blocks, 1), static_cast<unsigned>(pieces)),
+         TeamOf<M>::kThreads, shared_bytes<Layout<M>>()},
+        linear_attention_fast_keys<M>, a);
+  };
+  for_value_tiles<M>(arguments, arguments.v.K, blocks, arguments.q.T, device, run_tile);
 }
 
 }  // namespace
 
-void run_keys(const BackwardArguments& arguments) {
-  for_width(std::max(arguments.k.K, arguments.v.K), [&](auto width) { run<width>(arguments); });
+void run_keys(const BackwardArguments& arguments, int64_t pieces, Device device) {
+  for_width(tile_width(arguments.k.K, arguments.v.K),
+            [&](auto width) { run<width>(arguments, pieces, device); });
 }
 
 }  // namespace linnet::cuda::linear_attention_fast::backward_detail

@@ -1,6 +1,4 @@
 // The gradient of queries, forward in time; see linear_attention_fast_backward.h.
-#include <algorithm>
-
 #include "attention/primitives/cuda/linear_attention_fast_backward.h"
 
 namespace linnet::cuda::linear_attention_fast::backward_detail {
@@ -92,6 +90,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   const int heads = static_cast<int>(a.q.H), key_heads = static_cast<int>(a.k.H);
   const int head = static_cast<int>(blockIdx.x % heads), key_head = head / (heads / key_heads);
   const int64_t row = blockIdx.x / heads, time = a.q.T;
+  const int64_t start = blockIdx.y * a.piece_tokens, end = min(time, start + a.piece_tokens);
   const bool normalised = a.denominators != nullptr;
 
   AsyncCopies copies;
@@ -104,27 +103,27 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     const Stage<M> stage = shared.stages.turn(token / Team::kTokens);
     query_counts = begin_copy<M, Team>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
     key_counts = begin_copy<M, Team>(copies, stage.k, {a.k, a.key_mask, row, token, key_head, 0});
-    begin_copy<M, Team>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, 0});
-    begin_copy<M, Team>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, 0});
+    begin_copy<M, Team>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, a.tile.first});
+    begin_copy<M, Team>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, a.tile.first});
     copies.commit();
   };
   const auto one = [](int) { return 1.0f; };
 
   StateTile<M, M, Team> state;
-  state.load(a.in,
-             {row * key_heads + key_head, static_cast<int>(a.k.K), static_cast<int>(a.v.K), 0});
+  state.load(a.in, {(blockIdx.y * a.q.B + row) * key_heads + key_head, static_cast<int>(a.k.K),
+                    static_cast<int>(a.v.K), a.tile.first});
   state.publish(shared.memory);
   if (normalised) state.publish_rest(shared.rest);
   state.store_mass(shared.mass);
-  if (time > 0) begin(0);
-  for (int64_t token = 0; token < time; token += Team::kTokens) {
+  if (start < end) begin(start);
+  for (int64_t token = start; token < end; token += Team::kTokens) {
     const Stage<M> stage = shared.stages.turn(token / Team::kTokens);
     copies.wait<0>();
     map_features<M, Team>(stage.q, query_counts, a.map, a.scale, one);
     map_features<M, Team>(stage.k, key_counts, a.map, 1, one);
     if (a.segments != nullptr) SegmentBits::publish<Team>(shared.begins, begins_one);
     __syncthreads();  // this chunk and the state are there; the other stage is free
-    if (token + Team::kTokens < time) begin(token + Team::kTokens);
+    if (token + Team::kTokens < end) begin(token + Team::kTokens);
 
     ResultFragment sums[kColumns / 8] = {};
     SegmentBits segments;
@@ -132,9 +131,10 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     const bool segmented = segments.begins != 0;
     const int starts[2] = {segments.start(first + lane / 4), segments.start(first + lane / 4 + 8)};
     gather_gradients<M>(stage, shared, normalised, segmented, starts, first, column, lane, sums);
+    const bool complete = a.tile.template complete<Team>(token / Team::kTokens, sums);
     kernel_bf16* queries = stage.q + first * kStride + column;
     float factors[2] = {a.scale, a.scale};  // scale / D
-    if (normalised) {
+    if (complete && normalised) {
       float corrections[2], along[2];
       sum_products<kColumns>(queries, kStride, lane, sums, along);
       sum_shares<Team>(shared.partials, warp, lane, along);
@@ -151,9 +151,11 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       add_corrections<M>(stage, shared.mass, segmented, starts, first, column, lane, corrections,
                          sums);
     }
-    apply_slopes<kColumns>(a.map, queries, kStride, lane, factors, sums);
-    store_rows<kColumns>(sums, queries, kStride, lane,
-                         {a.dq, a.query_mask, row, token + first, head, column});
+    if (complete) {
+      apply_slopes<kColumns>(a.map, queries, kStride, lane, factors, sums);
+      store_rows<kColumns>(sums, queries, kStride, lane,
+                           {a.dq, a.query_mask, row, token + first, head, column});
+    }
     if (segments.begins != 0) state.clear();
     state.template add<true>(stage.k, stage.v, max(segments.start(Team::kTokens - 1), 0));
     __syncthreads();  // nobody reads the state any more
@@ -164,16 +166,22 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
 }
 
 template <int M>
-void run(const BackwardArguments& arguments) {
-  launch({"linear_attention_fast_queries", blocks_for(arguments.q.B * arguments.q.H, 1),
-          TeamOf<M>::kThreads, shared_bytes<QueriesLayout<M>>()},
-         linear_attention_fast_queries<M>, arguments);
+void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
+  const int64_t blocks = arguments.q.B * arguments.q.H;
+  const auto run_tile = [&](const BackwardArguments& a) {
+    launch({"linear_attention_fast_queries",
+            dim3(blocks_for(blocks, 1), static_cast<unsigned>(pieces)), TeamOf<M>::kThreads,
+            shared_bytes<QueriesLayout<M>>()},
+           linear_attention_fast_queries<M>, a);
+  };
+  for_value_tiles<M>(arguments, arguments.v.K, blocks, arguments.q.T, device, run_tile);
 }
 
 }  // namespace
 
-void run_queries(const BackwardArguments& arguments) {
-  for_width(std::max(arguments.k.K, arguments.v.K), [&](auto width) { run<width>(arguments); });
+void run_queries(const BackwardArguments& arguments, int64_t pieces, Device device) {
+  for_width(tile_width(arguments.k.K, arguments.v.K),
+            [&](auto width) { run<width>(arguments, pieces, device); });
 }
 
 }  // namespace linnet::cuda::linear_attention_fast::backward_detail

@@ -1,12 +1,14 @@
-// Sums S and z over keys on tensor cores: of all keys, or before each piece of a sequence, so that
-// pieces can be computed side by side where there are fewer heads than a GPU has room for.
+// Sums S and z over keys on tensor cores, of all keys or before each piece of a sequence, so that
+// pieces can be computed side by side where there are fewer heads than a GPU has room for; and, for
+// gradients, sums over queries after each piece: dS = sum Q'^T dY and dz = sum Q'^T c, of
+// linear_attention_fast_backward.h.
 //
-// A block sums S and z over the keys of one piece of a row, or of a span of it, one key head and
-// one tile of N value columns; the sums are then added up along the pieces, in order. Bytes a token
-// and key head: 2 K + 2 V; operations 2 K V. K = V = 64: 256 bytes and 8,200 operations. Predicted,
-// never measured: all keys of batch 16, 12 heads, 8192 tokens, width 64 on an H200 84 us at 4.8
-// TB/s (94 us at the 4.3 that a copy reaches) and 35 us of tensor cores at 370 TFLOP/s, so that
-// memory bounds it; the states of pieces add less than a tenth.
+// A block sums over the tokens of one piece of a row, or of a span of it, one key head and one tile
+// of N value columns; the sums are then added up along the pieces, in order. Bytes a token and key
+// head: 2 K + 2 V (of gradients also 8 for D and c); operations 2 K V. K = V = 64: 256 bytes and
+// 8,200 operations. Predicted, never measured: all keys of batch 16, 12 heads, 8192 tokens, width
+// 64 on an H200 84 us at 4.8 TB/s (94 us at the 4.3 that a copy reaches) and 35 us of tensor cores
+// at 370 TFLOP/s, so that memory bounds it; the states of pieces add less than a tenth.
 #include <algorithm>
 
 #include "attention/primitives/cuda/linear_attention_fast.h"
@@ -21,104 +23,187 @@ using namespace linear_attention_detail;
 constexpr int64_t kFewestChunks = 4;  // of a piece
 
 struct Arguments {
-  Reads k, v;
-  const uint8_t* key_mask;
+  Reads left, right;  // k and v; of gradients q and dy
+  const uint8_t* mask;
   StatePointers<float> out;  // of each piece
   FeatureMap map;
+  float scale;
+  bool of_gradients;
+  const float* denominators;  // of gradients; null: nothing is divided
+  const float* corrections;
+  Division division;
   const int32_t* spans;
   int64_t states, piece_tokens;
+  int state_heads, first_piece;
   int tiles;  // of value columns
 };
 
 template <int M, int N>
 struct Layout {
   __host__ __device__ explicit Layout(SharedArena& arena)
-      : k(arena.take<kernel_bf16>(size_t{2} * kChunk * (M + kPadding))),
-        v(arena.take<kernel_bf16>(size_t{2} * kChunk * (N + kPadding))) {}
-  kernel_bf16 *k, *v;  // two stages by turns
+      : left(arena.take<kernel_bf16>(size_t{2} * kChunk * (M + kPadding))),
+        right(arena.take<kernel_bf16>(size_t{2} * kChunk * (N + kPadding))),
+        corrections(arena.take<float>(size_t{2} * kChunk)) {}
+  kernel_bf16 *left, *right;  // two stages by turns
+  float* corrections;
 };
 
 template <int M, int N>
 __global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Arguments a) {
+  using Part = TilePart<M>;
+  constexpr int kStride = M + kPadding;
   SharedArena arena;
   const Layout<M, N> shared(arena);
-  const int key_heads = static_cast<int>(a.k.H);
+  const int thread = static_cast<int>(threadIdx.x), heads = static_cast<int>(a.left.H);
   const int first = static_cast<int>(blockIdx.x % a.tiles) * N;
-  const int key_head = static_cast<int>(blockIdx.x / a.tiles % key_heads);
-  const int64_t state_number = blockIdx.x / a.tiles / key_heads;
-  const RowPart part = part_of_state(a.spans, state_number, a.k.T);
-  const Reads k = row_view(a.k, part), v = row_view(a.v, part);
-  const uint8_t* mask = row_mask(a.key_mask, part.row, a.k.T);
-  const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
+  const int state_head = static_cast<int>(blockIdx.x / a.tiles % a.state_heads);
+  const int64_t state_number = blockIdx.x / a.tiles / a.state_heads;
+  const RowPart part = part_of_state(a.spans, state_number, a.left.T);
+  const Reads left = row_view(a.left, part), right = row_view(a.right, part);
+  const uint8_t* mask = row_mask(a.mask, part.row, a.left.T);
+  const int64_t piece = a.first_piece + static_cast<int64_t>(blockIdx.y);
+  const int64_t start = part.begin + piece * a.piece_tokens;
   const int64_t end = min(part.end, start + a.piece_tokens);
-  const StatePlace place{(blockIdx.y * a.states + state_number) * key_heads + key_head,
-                         static_cast<int>(a.k.K), static_cast<int>(a.v.K), first};
+  // Heads of queries that share a state are visited in turn, chunk by chunk.
+  const int group = heads / a.state_heads;
+  const int steps = start < end ? static_cast<int>((end - start + kChunk - 1) / kChunk) * group : 0;
+  const StatePlace place{(piece * a.states + state_number) * a.state_heads + state_head,
+                         static_cast<int>(a.left.K), static_cast<int>(a.right.K), first};
 
   AsyncCopies copies;
   uint32_t counts = 0;
-  const auto keys = [&](int64_t token) {
-    return shared.k + (token - start) / kChunk % 2 * kChunk * (M + kPadding);
-  };
-  const auto values_of = [&](int64_t token) {
-    return shared.v + (token - start) / kChunk % 2 * kChunk * (N + kPadding);
-  };
-  const auto begin = [&](int64_t token) {
-    counts = begin_copy<M>(copies, keys(token), {k, mask, 0, token, key_head, 0});
-    begin_copy<N>(copies, values_of(token), {v, mask, 0, token, key_head, first});
+  float factors[Part::kCount];  // 1 / D of this thread's parts
+  float correction = 0;         // c of token number `thread` of the chunk
+  const auto begin = [&](int step) {
+    const int64_t token = start + int64_t{step / group} * kChunk;
+    const int head = state_head * group + step % group;
+    counts = begin_copy<M>(copies, shared.left + step % 2 * kChunk * kStride,
+                           {left, mask, 0, token, head, 0});
+    begin_copy<N>(copies, shared.right + step % 2 * kChunk * (N + kPadding),
+                  {right, mask, 0, token, head, first});
     copies.commit();
+    if (a.denominators == nullptr) return;
+    const int64_t at = (part.row * a.left.T + token) * heads + head;
+#pragma unroll
+    for (int i = 0; i < Part::kCount; ++i) {
+      const bool inside = (counts >> i & 1) != 0;
+      factors[i] = inside ? a.denominators[at + Part::row(i) * heads] : 1.0f;
+    }
+    const bool inside = thread < kChunk && token + thread < part.end;
+    correction = inside ? a.corrections[at + thread * heads] : 0.0f;
   };
+  const auto factor = [&](int i) {
+    return a.denominators == nullptr ? 1.0f : reciprocal(a.division.divisor(factors[i]));
+  };
+
   StateTile<M, N> state;
   state.load({nullptr, nullptr}, place);
-  if (start < end) begin(start);
-  for (int64_t token = start; token < end; token += kChunk) {
+  float mass = 0;  // dz of feature number `thread`
+  if (steps > 0) begin(0);
+  for (int step = 0; step < steps; ++step) {
+    kernel_bf16* features = shared.left + step % 2 * kChunk * kStride;
+    float* corrections = shared.corrections + step % 2 * kChunk;
     copies.wait<0>();
-    map_features<M>(keys(token), counts, a.map, 1, [](int) { return 1.0f; });
+    map_features<M>(features, counts, a.map, a.scale, factor);
+    if (thread < kChunk) corrections[thread] = correction;
     __syncthreads();  // this chunk is there; the other stage is free
-    if (token + kChunk < end) begin(token + kChunk);
-    state.template add<true>(keys(token), values_of(token));
+    if (step + 1 < steps) begin(step + 1);
+    state.template add<true>(features, shared.right + step % 2 * kChunk * (N + kPadding));
+    if (a.denominators == nullptr || thread >= M) continue;
+    for (int token = 0; token < kChunk; ++token) {
+      mass += corrections[token] * load(features + token * kStride + thread);
+    }
   }
   state.store(a.out, place);
-  if (first == 0) {
-    state.store_mass(a.out.mass + place.number * place.features, place.features);
-  }
+  if (first > 0) return;
+  float* to = a.out.mass + place.number * place.features;
+  if (!a.of_gradients) return state.store_mass(to, place.features);
+  if (thread < place.features) to[thread] = mass;
 }
 
 template <int M>
-void run(const Forward& call, const Cut& cut, int64_t pieces, StatePointers<float> out) {
+void run(Arguments a, int64_t pieces) {
   constexpr int N = kValueColumns<M>;
-  Arguments a{};
-  a.k = call.k;
-  a.v = call.v;
-  a.key_mask = call.key_mask;
-  a.out = out;
-  a.map = call.options.feature_map;
-  a.spans = call.spans.table;
-  a.states = call.spans.states(call.k.B);
-  a.piece_tokens = cut.tokens;
-  a.tiles = static_cast<int>((call.v.K + N - 1) / N);
+  a.tiles = static_cast<int>((a.right.K + N - 1) / N);
   launch({"linear_attention_fast_sums",
-          dim3(blocks_for(a.states * call.k.H * a.tiles, 1), static_cast<unsigned>(pieces)),
+          dim3(blocks_for(a.states * a.state_heads * a.tiles, 1), static_cast<unsigned>(pieces)),
           kTileThreads, shared_bytes<Layout<M, N>>()},
          linear_attention_fast_sums<M, N>, a);
 }
 
-// The sums of so many pieces, the first ones.
-void sum_pieces(const Forward& call, const Cut& cut, int64_t pieces, StatePointers<float> out) {
-  for_width(call.k.K, [&](auto width) { run<width>(call, cut, pieces, out); });
+Arguments sums_of_keys(const Forward& call) {
+  Arguments a{};
+  a.left = call.k;
+  a.right = call.v;
+  a.mask = call.key_mask;
+  a.map = call.options.feature_map;
+  a.scale = 1;
+  a.spans = call.spans.table;
+  a.states = call.spans.states(call.k.B);
+  a.state_heads = static_cast<int>(call.k.H);
+  return a;
 }
 
-// From the sum of each piece to that of all pieces before it, and the carried state (null: none).
-void add_up(const Tensor& sums, int64_t pieces, const float* carried) {
+Arguments sums_of_gradients(const Backward& call) {
+  Arguments a{};
+  a.left = call.q;
+  a.right = call.dy;
+  a.mask = call.query_mask;
+  a.map = call.options.feature_map;
+  a.scale = static_cast<float>(call.options.query_scale);
+  a.of_gradients = true;
+  a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
+  a.corrections = call.corrections;
+  a.division = division_of(call.options);
+  a.states = call.q.B;
+  a.state_heads = static_cast<int>(call.k.H);
+  return a;
+}
+
+// The sums of so many pieces.
+void sum_pieces(Arguments a, const Cut& cut, int64_t pieces,
+                const LinearAttentionState<float>& out) {
+  a.piece_tokens = cut.tokens;
+  a.out = {out.memory, out.mass};
+  for_width(a.left.K, [&](auto width) { run<width>(a, pieces); });
+}
+
+// From the sum of each piece to that of all pieces before it, or after it, and what is carried to
+// the first of them (null: nothing).
+void add_up(const Tensor& sums, int64_t pieces, const float* carried, bool after) {
   const int64_t size = sums.elements() / pieces;
   float* numbers = pointer<float>(sums);
   for_each("linear_attention_fast_starts", size, [=] __device__(int64_t i) {
     float before = carried == nullptr ? 0.0f : carried[i];
-    for (int64_t piece = 0; piece < pieces; ++piece) {
-      const float own = piece + 1 < pieces ? numbers[piece * size + i] : 0.0f;
-      numbers[piece * size + i] = before;
+    for (int64_t n = 0; n < pieces; ++n) {
+      float* at = numbers + (after ? pieces - 1 - n : n) * size + i;
+      const float own = n + 1 < pieces ? *at : 0.0f;
+      *at = before;
       before += own;
     }
   });
+}
+
+Pieces make_pieces(Arguments a, const Cut& cut, const LinearAttentionState<const float>& carried,
+                   Device device) {
+  Pieces pieces;
+  pieces.cut = cut;
+  if (cut.count == 1) return pieces;
+  const int64_t states = cut.count * a.states;
+  pieces.memory = Tensor::empty({states, a.state_heads, a.left.K, a.right.K}, DType::f32, device);
+  pieces.mass = Tensor::empty({states, a.state_heads, a.left.K}, DType::f32, device);
+  // The sum of the last piece, or of the first one, is nobody's start.
+  a.first_piece = a.of_gradients ? 1 : 0;
+  sum_pieces(a, cut, cut.count - 1, {pointer<float>(pieces.memory), pointer<float>(pieces.mass)});
+  add_up(pieces.memory, cut.count, carried.memory, a.of_gradients);
+  add_up(pieces.mass, cut.count, carried.mass, a.of_gradients);
+  return pieces;
+}
+
+// Segments forget what pieces before them had.
+template <typename Call>
+Cut causal_cut_of(const Call& call, int64_t blocks) {
+  return call.segments == nullptr ? cut_of(call.k.T, blocks) : Cut{1, call.k.T};
 }
 
 // to = the sum of `count` arrays like it, in order.
@@ -159,19 +244,32 @@ void Partials::add_to(const LinearAttentionState<float>& total) const {
   add_all(mass_, count_, total.mass);
 }
 
+LinearAttentionState<const float> Pieces::states(
+    const LinearAttentionState<const float>& carried) const {
+  if (cut.count == 1) return carried;
+  return {pointer<const float>(memory), pointer<const float>(mass)};
+}
+
 Pieces pieces_of(const Forward& call, int64_t blocks) {
-  Pieces pieces;
-  pieces.cut = cut_of(call.k.T, blocks);
-  if (pieces.cut.count == 1) return pieces;
-  const int64_t states = pieces.cut.count * call.k.B;
-  pieces.memory = Tensor::empty({states, call.k.H, call.k.K, call.v.K}, DType::f32, call.device);
-  pieces.mass = Tensor::empty({states, call.k.H, call.k.K}, DType::f32, call.device);
-  // The last piece's sum is nobody's start.
-  sum_pieces(call, pieces.cut, pieces.cut.count - 1,
-             {pointer<float>(pieces.memory), pointer<float>(pieces.mass)});
-  add_up(pieces.memory, pieces.cut.count, call.state_in.memory);
-  add_up(pieces.mass, pieces.cut.count, call.state_in.mass);
-  return pieces;
+  return make_pieces(sums_of_keys(call), causal_cut_of(call, blocks), call.state_in, call.device);
+}
+
+Pieces pieces_of(const Backward& call, int64_t blocks) {
+  Forward same;
+  same.device = call.device;
+  same.options = call.options;
+  same.q = call.q;
+  same.k = call.k;
+  same.v = call.v;
+  same.key_mask = call.key_mask;
+  same.segments = call.segments;
+  same.state_in = call.state_in;
+  return pieces_of(same, blocks);
+}
+
+Pieces gradient_pieces_of(const Backward& call, int64_t blocks) {
+  return make_pieces(sums_of_gradients(call), causal_cut_of(call, blocks), call.dstate_out,
+                     call.device);
 }
 
 void memory_forward(const Forward& call) {
@@ -179,8 +277,7 @@ void memory_forward(const Forward& call) {
   const int64_t states = call.spans.states(call.k.B);
   const Cut cut = cut_of(call.spans.most_tokens(call.k.T), states * call.k.H * tiles);
   const Partials partials(cut.count, {states, call.k.H, call.k.K, call.v.K}, call.device);
-  const LinearAttentionState<float> out = partials.place(call.state_out);
-  sum_pieces(call, cut, cut.count, {out.memory, out.mass});
+  sum_pieces(sums_of_keys(call), cut, cut.count, partials.place(call.state_out));
   partials.add_to(call.state_out);
 }
 

@@ -31,7 +31,7 @@ std::string why_plain_linear_attention(const LinearAttentionArrays& in) {
   const bool reweighted = in.query_proportions.defined() || in.key_proportions.defined();
   const int64_t features = first_of(in).size(3) * (reweighted ? 2 : 1);
   const int64_t values = in.v.defined() ? in.v.size(3) : in.memory.size(3);
-  if (!linear_attention_fast::has_forward(features, values)) {
+  if (!linear_attention_fast::has_kernels(features, values)) {
     return concat("features of ", features, " and values of ", values);
   }
   if (in.q.defined() && in.v.defined()) {
@@ -51,15 +51,12 @@ bool linear_attention_is_fast(const LinearAttentionArrays& in) {
 }
 
 bool linear_attention_backward_is_fast(int64_t features, int64_t values, bool causal) {
-  std::string lack;
-  if (linear_attention_fast::has_backward(features, values)) {
-    lack = lack_of_shared_memory(
-        causal ? linear_attention_fast::causal_backward_shared_memory(features, values)
-               : linear_attention_fast::noncausal_backward_shared_memory(features, values));
-    if (lack.empty()) return true;
-  }
+  const std::string lack = lack_of_shared_memory(
+      causal ? linear_attention_fast::causal_backward_shared_memory(features, values)
+             : linear_attention_fast::noncausal_backward_shared_memory(features, values));
+  if (lack.empty()) return true;
   use_plain_kernels(kOperation, concat("the backward pass of features of ", features,
-                                       " and values of ", values, lack.empty() ? "" : " ", lack));
+                                       " and values of ", values, " ", lack));
   return false;
 }
 

@@ -12,7 +12,8 @@
 
 namespace linnet::cuda::linear_attention_detail {
 
-// The largest feature width and value width of the kernels.
+// The most features that the kernels take, and the most rows of a state that a block of a scan
+// keeps, its mass left out.
 inline constexpr int64_t kWidestState = 256;
 
 // A memory S [N,G,m,V] and its mass z [N,G,m]; undefined: zero on input, not wanted on output.
@@ -40,6 +41,8 @@ struct StateScan {
   // n is that of row n.
   Tensor spans;
 };
+// Of more values than kWidestState, whose state is transposed, rows are taken in pieces, one after
+// the other, and what probes read in them is added up.
 void run(const StateScan& scan);
 
 // phi(scale x) of x [B,T,H,K], with the proportions' cosine and sine where defined: [B,T,H,m].

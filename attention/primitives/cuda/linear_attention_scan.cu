@@ -1,5 +1,7 @@
 // The scan of linear attention's state along time: forward for y and the gradient of queries,
 // backward in time for the gradients of keys and values.
+#include <algorithm>
+
 #include "attention/primitives/cuda/linear_attention_pieces.h"
 #include "core/cuda/kernel.h"
 
@@ -19,7 +21,9 @@ struct Arguments {
   float* out;
   int64_t time;  // T
   int64_t block_tokens;
-  int rows, columns, right_width;
+  // Rows of the state from first_row on, of as many as left and probe have; what those before read
+  // is in `out`.
+  int first_row, rows, all_rows, columns, right_width;
   int update_heads, heads, state_heads;
   int tile, tiles;
   const int32_t* segments;
@@ -54,6 +58,7 @@ struct Layout {
 template <typename E>
 __device__ E* state_element(const Arguments& a, E* memory, E* mass, int64_t number, int row,
                             int column) {
+  row += a.first_row;
   const int feature = a.transposed ? column : row, value = a.transposed ? row : column;
   const int64_t place = number * a.features + feature;
   if (value < a.values) return memory == nullptr ? nullptr : memory + place * a.values + value;
@@ -115,10 +120,10 @@ __device__ void load_batch(const Arguments& a, const Walk& walk, int64_t done, i
     const int r = i % a.rows;
     if (a.left != nullptr) {
       const int64_t place = token * a.update_heads + walk.first_head + update % walk.group;
-      shared.left[i] = a.left[place * a.rows + r];
+      shared.left[i] = a.left[place * a.all_rows + a.first_row + r];
     }
     if (a.probe != nullptr && walk.last_of_token(update)) {
-      shared.probe[i] = a.probe[(token * a.heads + head) * a.rows + r];
+      shared.probe[i] = a.probe[(token * a.heads + head) * a.all_rows + a.first_row + r];
     }
   }
   for (int i = thread; a.left != nullptr && i < count * a.tile; i += threads) {
@@ -179,7 +184,8 @@ __global__ void linear_attention_scan(Arguments a) {
       float sum = 0;
       for (int p = 0; p < kParts; ++p) sum += shared.partial[(j * kParts + p) * a.tile + c];
       const int64_t token = walk.row * a.time + walk.token(a, done + j);
-      a.out[(token * a.heads + head) * a.columns + column] = sum;
+      float* to = a.out + (token * a.heads + head) * a.columns + column;
+      *to = a.first_row == 0 ? sum : *to + sum;
     }
   }
   // Heads that share a state have the same one; the first stores it.
@@ -205,7 +211,7 @@ void run(const StateScan& scan) {
   a.time = tokens.size(1);
   a.block_tokens = fixed ? std::max(kReadTokens, (a.time + kMostBlocks - 1) / kMostBlocks)
                          : std::max<int64_t>(a.time, 1);
-  a.rows = static_cast<int>(scan.transposed ? scan.values + 1 : scan.features);
+  a.all_rows = static_cast<int>(scan.transposed ? scan.values + 1 : scan.features);
   a.columns = static_cast<int>(scan.columns);
   a.right_width = fixed ? 0 : static_cast<int>(scan.right.size(3));
   a.state_heads = static_cast<int>(scan.state_heads);
@@ -227,10 +233,14 @@ void run(const StateScan& scan) {
   a.reverse = scan.reverse;
   const int64_t states = scan.spans.defined() ? scan.spans.size(0) : tokens.size(0);
   const int64_t cuts = fixed ? (a.time + a.block_tokens - 1) / a.block_tokens : 1;
-  launch({"linear_attention_scan",
-          dim3(blocks_for(states * a.heads * a.tiles, 1), static_cast<unsigned>(cuts)),
-          dim3(static_cast<unsigned>(a.tile), kParts), shared_bytes<Layout>(a.rows, a.tile)},
-         linear_attention_scan, a);
+  constexpr int kMostRows = static_cast<int>(kWidestState) + 1;
+  for (a.first_row = 0; a.first_row < a.all_rows; a.first_row += kMostRows) {
+    a.rows = std::min(kMostRows, a.all_rows - a.first_row);
+    launch({"linear_attention_scan",
+            dim3(blocks_for(states * a.heads * a.tiles, 1), static_cast<unsigned>(cuts)),
+            dim3(static_cast<unsigned>(a.tile), kParts), shared_bytes<Layout>(a.rows, a.tile)},
+           linear_attention_scan, a);
+  }
 }
 
 }  // namespace linnet::cuda::linear_attention_detail

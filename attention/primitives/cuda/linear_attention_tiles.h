@@ -85,12 +85,13 @@ struct TilePart {
 };
 
 // Begins to copy a chunk to `tile`; bit i of the result says whether part i of this thread counts.
-template <int width, typename Team = FourWarps>
+// Where registers are scarce fewer parts are `unrolled`, whose addresses stay in them.
+template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount>
 __device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16* tile,
                                                const TilePlace<const kernel_bf16>& from) {
   using Part = TilePart<width, Team>;
   uint32_t counts = 0;
-#pragma unroll
+#pragma unroll unrolled
   for (int i = 0; i < Part::kCount; ++i) {
     const int row = Part::row(i), column = Part::column(i);
     const bool inside = from.inside(from.begin + row, column);
@@ -152,6 +153,20 @@ __device__ __forceinline__ void store_rows(const ResultFragment (&results)[width
   }
 }
 
+__device__ __forceinline__ ResultFragment& operator+=(ResultFragment& sums,
+                                                      const ResultFragment& other) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sums.values[i] += other.values[i];
+  return sums;
+}
+
+// Asks for what is read soon.
+__device__ __forceinline__ void prefetch([[maybe_unused]] const float* number) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(number));
+#endif
+}
+
 // A right operand of ones: its product has sums of rows in every column.
 __device__ __forceinline__ RightFragment ones() {
   return {{0x3F803F80u, 0x3F803F80u}};
@@ -205,11 +220,11 @@ __device__ __forceinline__ void divide_rows(ResultFragment (&numerators)[columns
                                             const Division& division, const float (&x)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float divisor = division.divisor(x[half]);
+    const float factor = reciprocal(division.divisor(x[half]));
 #pragma unroll
     for (int j = 0; j < columns; ++j) {
-      numerators[j].values[2 * half] /= divisor;
-      numerators[j].values[2 * half + 1] /= divisor;
+      numerators[j].values[2 * half] *= factor;
+      numerators[j].values[2 * half + 1] *= factor;
     }
   }
 }
@@ -320,7 +335,9 @@ struct StateTile {
   }
 
   // Adds tokens [from, to) of a chunk: left [tokens][M + padding], right [tokens][N + padding] in
-  // shared memory.
+  // shared memory. Products cut their sums off where additions round them, so that in a long
+  // sequence all errors would have one sign: sums over 32 tokens begin at 0 and are added as
+  // floats.
   template <bool with_mass>
   __device__ __forceinline__ void add(const kernel_bf16* left, const kernel_bf16* right,
                                       int from = 0, int to = Team::kTokens) {
@@ -329,22 +346,38 @@ struct StateTile {
     const kernel_bf16* first = left + warp % kWarpRows * kRows * 16;
     const kernel_bf16* second = right + warp / kWarpRows * kColumns * 8;
 #pragma unroll 1  // registers
-    for (int step = from / 16 * 16; step < to; step += 16) {
-      RightFragments rights[kColumns / 2];
-#pragma unroll
-      for (int j = 0; j < kColumns / 2; ++j) {
-        rights[j] = load_right(second + step * kRightStride + j * 16, kRightStride, lane);
-      }
+    for (int base = from / 32 * 32; base < to; base += 32) {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        LeftFragment lefts =
-            load_left_transposed(first + step * kLeftStride + i * 16, kLeftStride, lane);
-        if (step < from || step + 16 > to) keep_between(lefts, step, {from, from}, {to, to}, lane);
+        LeftFragment lefts[2];
 #pragma unroll
-        for (int j = 0; j < kColumns; ++j) {
-          multiply(lefts, rights[j / 2].halves[j % 2], memory[i][j]);
+        for (int half = 0; half < 2; ++half) {
+          const int token = base + 16 * half;
+          lefts[half] =
+              load_left_transposed(first + token * kLeftStride + i * 16, kLeftStride, lane);
+          if (token < from || token + 16 > to) {
+            keep_between(lefts[half], token, {from, from}, {to, to}, lane);
+          }
         }
-        if constexpr (with_mass) multiply(lefts, ones(), mass[i]);
+#pragma unroll
+        for (int j = 0; j < kColumns / 2; ++j) {
+          ResultFragment sums[2] = {};
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const RightFragments rights =
+                load_right(second + (base + 16 * half) * kRightStride + j * 16, kRightStride, lane);
+            multiply(lefts[half], rights.halves[0], sums[0]);
+            multiply(lefts[half], rights.halves[1], sums[1]);
+          }
+          memory[i][2 * j] += sums[0];
+          memory[i][2 * j + 1] += sums[1];
+        }
+        if constexpr (with_mass) {
+          ResultFragment sums = {};
+          multiply(lefts[0], ones(), sums);
+          multiply(lefts[1], ones(), sums);
+          mass[i] += sums;
+        }
       }
     }
   }

@@ -138,10 +138,7 @@ inline std::vector<Tensor> run(const FastSetting& s, const std::vector<Tensor>& 
 
 inline void expect_what_the_cpu_computes(const FastSetting& s, const std::vector<Tensor>& in) {
   SCOPED_TRACE(s.name);
-  // Some backward passes of fast forward ones are plain, which demanded tensor cores refuse.
-  ASSERT_TRUE(cuda::linear_attention_fast::has_forward(s.features(), s.V));
-  const bool throughout = cuda::linear_attention_fast::has_backward(s.features(), s.V);
-  const UseKernels use(throughout ? KernelChoice::tensor_cores : KernelChoice::automatic, kGpu);
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const std::vector<Tensor> expected = run(s, in, Device{});
   set_fill_uninitialized(true);
   const std::vector<Tensor> got = run(s, in, kGpu);

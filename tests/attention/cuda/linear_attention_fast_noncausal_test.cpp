@@ -29,6 +29,9 @@ TEST(CudaLinearAttentionFastNoncausal, GivesWhatTheCpuComputesInDouble) {
       {"wide", kUsual, 1, 72, 2, 1, 128, 128, false, true, kAll, 40},
       {"wide, not normalised", test::kPlain, 1, 33, 1, 1, 128, 40, false, false, kAll},
       {"wide values", test::kScaled, 2, 33, 2, 1, 16, 72, false, true, kAll},
+      {"values of three tiles", test::kScaled, 1, 33, 2, 1, 16, 264, false, true, kAll, 21},
+      {"values of two tiles, not normalised", test::kPlain, 1, 20, 1, 1, 8, 136, false, false,
+       kAll},
       {"wide, with tiles of values", kUsual, 1, 40, 1, 1, 128, 136, false, false, kAll},
   };
   for (const Setting& s : settings) expect_what_the_cpu_computes(s, inputs_of(s));
@@ -53,6 +56,7 @@ TEST(CudaLinearAttentionFastNoncausal, SegmentsDoNotSeeEachOther) {
   for (const Setting& s : std::vector<Setting>{
            {"segments", test::kScaled, 2, 200, 2, 1, 32, 24, false, true, kAll, 0, true},
            {"wide", kUsual, 1, 101, 1, 1, 128, 64, false, true, kAll, 0, true},
+           {"wide values", kUsual, 2, 61, 1, 1, 8, 136, false, true, kAll, 0, true},
            {"cut into pieces", test::kPlain, 1, 1340, 1, 1, 16, 16, false, false, kAll, 0, true}}) {
     expect_what_the_cpu_computes(s, inputs_of(s));
   }
@@ -243,17 +247,10 @@ TEST(CudaLinearAttentionFastNoncausal, WhatItDoesNotCoverIsPlainOrRefused) {
   const auto memory_of = [](const Variable& k, const Variable& v) {
     return linear_attention_memory({{}, k, v, {}, {}}, {});
   };
-  const Variable x = numbers(16, 16, DType::bf16), wide = numbers(16, 136, DType::bf16);
   const Variable narrow = numbers(16, 16, DType::f32);
   EXPECT_EQ(refusal([&] { memory_of(narrow, narrow); }),
             "linear attention: backend tensor_cores was asked for, but the kernels on tensor cores "
             "do not cover numbers of f32; use backend auto");
-  const auto sums = memory_of(x, wide);
-  const Variable y = linear_attention_read({x, {}, {}, {}, {}}, sums, {});
-  EXPECT_NE(refusal([&] {
-              backward({y}, {y.value()});
-            }).find("the backward pass of features of 16 and values of 136"),
-            std::string::npos);
   // Short pieces are left to the plain kernels.
   EXPECT_EQ(memory_of(numbers(15, 16, DType::f32), numbers(15, 16, DType::f32)).mass.size(2), 16);
 }
@@ -265,7 +262,14 @@ TEST(CudaLinearAttentionFastNoncausal, SmallSharedMemoryTakesThePlainKernelsBack
   const std::vector<Tensor> in = inputs_of(s), fast = run(s, in, kGpu);
   setenv("LINNET_EMULATED_CAPABILITY", "86", 1);
   const std::vector<Tensor> plain = run(s, in, kGpu);
+  const std::string refusal = test::message_of<UsageError>([&] {
+    const UseKernels use(KernelChoice::tensor_cores, kGpu);
+    run(s, in, kGpu);
+  });
   unsetenv("LINNET_EMULATED_CAPABILITY");
+  EXPECT_NE(refusal.find("the backward pass of features of 128 and values of 64 on a GPU with 99"),
+            std::string::npos)
+      << refusal;
   EXPECT_TRUE(test::same_bits(plain[0].to(Device{}), fast[0].to(Device{})));
   EXPECT_FALSE(test::same_bits(plain[3].to(Device{}), fast[3].to(Device{})));
   for (size_t i = 0; i < fast.size(); ++i) EXPECT_CLOSE(plain[i], fast[i], 2e-2);

@@ -130,6 +130,9 @@ std::vector<Setting> settings() {
       {"causal, many heads of one key head", Kind::causal, scaled, 1, 7, 7, 11, 1, 3, 4, false,
        true},
       {"causal, as wide as kernels go", Kind::causal, scaled, 1, 3, 3, 1, 1, 128, 256, true, true},
+      {"causal, wider values", Kind::causal, scaled, 2, 5, 5, 2, 1, 4, 516, true, true, true, true,
+       1},
+      {"cross, wider values", Kind::cross, usual, 1, 3, 4, 2, 1, 4, 300, false, false, true},
       {"causal floored", Kind::causal, floored, 2, 17, 17, 2, 2, 4, 5, true, false, true},
       {"causal segments", Kind::causal, unnormalized, 2, 16, 16, 2, 1, 8, 2, false, true, false,
        true},
@@ -213,7 +216,9 @@ TEST(CudaLinearAttention, RefusesWhatItsKernelsDoNotCover) {
     const Variable x(Tensor::zeros({1, 2, 1, K}, dtype, kGpu));
     linear_attention_causal({x, x, x, {}, {}}, {});
   };
-  EXPECT_NE(test::message_of<Error>([&] { call(257, DType::f32); }).find("use --device cpu"),
+  EXPECT_NE(test::message_of<Error>([&] {
+              call(257, DType::f32);
+            }).find("257 features are more than the 256 that the CUDA kernels cover; use --device"),
             std::string::npos);
   EXPECT_NE(test::message_of<Error>([&] { call(4, DType::f64); }).find("use --device cpu"),
             std::string::npos);
