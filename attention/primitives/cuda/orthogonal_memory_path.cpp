@@ -27,15 +27,13 @@ std::string why_plain_orthogonal_memory(const OrthogonalMemoryContext& context,
   for (const Tensor* x : {&in.q, &in.f}) {
     if (x->dtype() != DType::bf16) return concat("numbers of ", name_of(x->dtype()));
   }
-  if (context.cross) return "cross-attention";
-  if (context.options.scope == MemoryScope::whole) return "memories of all tokens";
   if (context.options.shared) return "one memory for all heads";
   if (context.options.dropout > 0) return "dropout";
   if (context.options.window > std::numeric_limits<int32_t>::max() / 2) {
     return concat("windows of ", context.options.window, " positions");
   }
   const int64_t width = in.q.size(3), rank = in.basis.size(1);
-  if (!orthogonal_memory_fast::has_forward(width, rank)) {
+  if (!orthogonal_memory_fast::has_kernels(width, rank)) {
     return concat("heads of ", width, " with a basis of rank ", rank);
   }
   std::string small = why_too_small(width, orthogonal_memory_fast::forward_shared_memory(width));
@@ -53,13 +51,9 @@ bool orthogonal_memory_is_fast(const OrthogonalMemoryContext& context,
 }
 
 bool orthogonal_memory_backward_is_fast(const OrthogonalMemoryArrays& in) {
-  const int64_t width = in.q.size(3), rank = in.basis.size(1);
-  std::string why;
-  if (!orthogonal_memory_fast::has_backward(width, rank)) {
-    why = concat("the backward pass of heads of ", width);
-  } else {
-    why = why_too_small(width, orthogonal_memory_fast::backward_shared_memory(width));
-  }
+  const int64_t width = in.q.size(3);
+  std::string why = why_too_small(width, orthogonal_memory_fast::backward_shared_memory(width));
+  if (!why.empty()) why = concat("the backward pass of ", why);
   if (why.empty()) return true;
   use_plain_kernels(kOperation, why);
   return false;
