@@ -122,9 +122,8 @@ TEST(CudaOrthogonalMemoryFast, ReadsFusedProjectionsInPlace) {
     set_fill_uninitialized(true);
     const Parts in = random_parts(3, fused), out = empty_parts(3, fused);
     const Memory memory;
-    cuda::orthogonal_memory_fast::causal_forward(memory.forward(in[0], in[1], out[0]));
-    cuda::orthogonal_memory_fast::causal_backward(
-        memory.backward(in[0], in[1], in[2], out[1], out[2]));
+    cuda::orthogonal_memory_fast::forward(memory.forward(in[0], in[1], out[0]));
+    cuda::orthogonal_memory_fast::backward(memory.backward(in[0], in[1], in[2], out[1], out[2]));
     set_fill_uninitialized(false);
     std::vector<float> found;
     out.append_to(found);
@@ -155,7 +154,7 @@ TEST(CudaLavoPass, ReadsFusedProjectionsInPlace) {
 
     auto backward = memory.backward(in[0], out[1], in[3], gradients[0], gradients[3]);
     backward.share = backward.code_share = backward.empty_code_share = 0.5f;
-    cuda::orthogonal_memory_fast::causal_backward(backward);
+    cuda::orthogonal_memory_fast::backward(backward);
     cuda::lavo_pass_fast::WindowBackward window;
     window.memory = backward;
     window.k = in[1];
