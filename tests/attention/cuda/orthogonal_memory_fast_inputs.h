@@ -125,9 +125,7 @@ inline void expect_what_the_cpu_computes(const Setting& s, const std::vector<Ten
   SCOPED_TRACE(s.name);
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const Outcome expected = run(s, in, Device{});
-  set_fill_uninitialized(true);
   const Outcome got = run(s, in, kGpu);
-  set_fill_uninitialized(false);
   EXPECT_EQ(got.counts, expected.counts);
   EXPECT_EQ(got.memory_tokens, expected.memory_tokens);
   ASSERT_EQ(got.values.size(), expected.values.size());
