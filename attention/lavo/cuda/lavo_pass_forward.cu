@@ -25,16 +25,16 @@ struct Layout {
   static constexpr int kStride = D + kPadding;
   __host__ __device__ explicit Layout(SharedArena& arena)
       : basis(arena.take<kernel_bf16>(size_t{D} * kStride)),
-        q(arena.take<kernel_bf16>(size_t{2} * kChunk * kStride)),
+        q(arena.take<kernel_bf16>(size_t{kChunk} * kStride)),
         k(arena.take<kernel_bf16>(size_t{2} * kChunk * kStride)),
         v(arena.take<kernel_bf16>(size_t{2} * kChunk * kStride)),
         sums(arena.take<float>(size_t{kChunk} * kStride)),
         bias(arena.take<float>(kWidestWindow)),
         flags(arena.take<uint32_t>(2 * kFlagWords)) {}
   kernel_bf16* basis;
-  kernel_bf16* q;      // two stages by turns
+  kernel_bf16* q;
   kernel_bf16 *k, *v;  // this chunk's and those of the one before, or the one after
-  float* sums;         // codes, then what tokens read
+  float* sums;         // codes, then what tokens read; a warp's results on their way out
   float* bias;         // by distance
   uint32_t* flags;     // two chunks by turns
 };
@@ -143,7 +143,8 @@ __device__ __forceinline__ void combine(const TokenRows<D>& f, const float (&sha
 }
 
 template <int D>
-__global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_forward(LavoForward call) {
+__global__ __launch_bounds__(kTileThreads, D < 128 ? 2 : 1) void lavo_pass_forward(
+    LavoForward call) {
   constexpr int kStride = Layout<D>::kStride;
   SharedArena arena;
   const Layout<D> shared(arena);
@@ -158,13 +159,15 @@ __global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_forward(LavoForward
   TokenFlags flags;
   const auto begin = [&](int64_t number) {
     const int64_t token = number * kChunk, on = number % 2 * kChunk * kStride;
-    begin_copy<D>(copies, shared.q + on, {a.q, a.query_mask, row, token, head, 0});
-    begin_copy<D>(copies, shared.k + on, {call.k, a.query_mask, row, token, head, 0});
-    begin_copy<D>(copies, shared.v + on, {call.v, a.query_mask, row, token, head, 0});
+    begin_rows<D>(copies, shared.q, {a.q, a.query_mask, row, token, head, 0});
+    begin_rows<D>(copies, shared.k + on, {call.k, a.query_mask, row, token, head, 0});
+    begin_rows<D>(copies, shared.v + on, {call.v, a.query_mask, row, token, head, 0});
     copies.commit();
     if (thread < kChunk) flags.load(a, row, token + thread);
   };
 
+  // A warp's rows of the sums, which no other looks at but between codes and what tokens read.
+  auto* const own = reinterpret_cast<kernel_bf16*>(shared.sums + warp * 16 * kStride);
   begin(0);
   load_basis<D>(a, head, shared.basis);
   load_bias(call.bias, call.bias_heads, head, a.window, shared.bias);
@@ -175,7 +178,6 @@ __global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_forward(LavoForward
   Sight sight{0, 0};
   for (int64_t number = 0; number < chunks; ++number) {
     const int64_t token = number * kChunk, on = number % 2 * kChunk * kStride;
-    kernel_bf16* own = shared.q + on + warp * 16 * kStride;
     uint32_t* words = shared.flags + number % 2 * kFlagWords;
     copies.wait<0>();
     if (thread < kChunk) flags.publish(words, warp, lane);
@@ -189,7 +191,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_forward(LavoForward
       TokenRows<D> query_rows;
       ResultFragment f[D / 8] = {};
       float log_sum_exp[2];
-      query_rows.load(shared.q + on, warp, lane);
+      query_rows.load(shared.q, warp, lane);
       attend<D>(query_rows, shared, on, kChunk * kStride - on, chunk, sight, a.scale, warp, lane, f,
                 log_sum_exp);
 #pragma unroll
@@ -203,10 +205,16 @@ __global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_forward(LavoForward
           if (lane % 4 != 0 || t >= time) continue;
           call.log_sum_exp[(row * time + t) * heads + head] = log_sum_exp[half];
         }
+        __syncwarp();  // codes take the place of f
       }
-      project<D>(query_rows, local, shared.basis, shared.sums, warp, lane, queries);
+      if constexpr (D < 128) {
+        project<D>(query_rows, local, shared.basis, shared.sums, warp, lane, queries);
+      } else {  // in two readings of the basis: registers
+        project_codes<D>(local, shared.basis, shared.sums, warp, lane);
+        project_tile<D>(shared.q, shared.basis, warp, lane, queries);
+      }
     }
-    __syncthreads();  // the codes are there; nobody reads the keys before
+    __syncthreads();  // the codes are there; nobody reads the queries and the keys before
     if (number + 1 < chunks) begin(number + 1);
     if (has_number) {
       float* saved = a.saved.sums + ((row * chunks + number) * heads + head) * 2 * a.rank + thread;
@@ -250,12 +258,12 @@ __global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_forward(LavoForward
 }  // namespace
 
 size_t shared_memory(int64_t width) {
-  return with_tile<64>(width,
+  return with_tile<128>(width,
                        [](auto tile) { return shared_bytes<Layout<decltype(tile)::value>>(); });
 }
 
 void forward(const LavoForward& call) {
-  with_tile<64>(call.memory.q.K, [&](auto tile) {
+  with_tile<128>(call.memory.q.K, [&](auto tile) {
     constexpr int D = decltype(tile)::value;
     launch({"lavo_pass_forward", blocks_for(call.memory.q.B * call.memory.q.H, 1), kTileThreads,
             shared_bytes<Layout<D>>()},
