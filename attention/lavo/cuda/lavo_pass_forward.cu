@@ -143,8 +143,8 @@ __device__ __forceinline__ void combine(const TokenRows<D>& f, const float (&sha
 }
 
 template <int D>
-__global__ __launch_bounds__(kTileThreads, D < 128 ? 2 : 1) void lavo_pass_forward(
-    LavoForward call) {
+__global__ __launch_bounds__(kTileThreads,
+                             D < 128 ? 2 : 1) void lavo_pass_forward(LavoForward call) {
   constexpr int kStride = Layout<D>::kStride;
   SharedArena arena;
   const Layout<D> shared(arena);
@@ -259,7 +259,7 @@ __global__ __launch_bounds__(kTileThreads, D < 128 ? 2 : 1) void lavo_pass_forwa
 
 size_t shared_memory(int64_t width) {
   return with_tile<128>(width,
-                       [](auto tile) { return shared_bytes<Layout<decltype(tile)::value>>(); });
+                        [](auto tile) { return shared_bytes<Layout<decltype(tile)::value>>(); });
 }
 
 void forward(const LavoForward& call) {
