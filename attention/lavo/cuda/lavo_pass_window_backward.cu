@@ -24,236 +24,31 @@
 // reaches) and 122 us of tensor cores at 370 TFLOP/s, so that memory bounds it.
 // d = 128: 2056 bytes, 65,500 operations and some 600 KiB of a chunk through shared memory. For 6
 // heads of those tokens 337 us at 4.8 TB/s (376 us), 139 us of tensor cores and 255 us of shared
-// memory at 128 bytes a clock; the copies of keys and values, a quarter of the bytes, are not
+// memory at 128 bytes a clock; these are 96 blocks, for which a quarter of the multiprocessors and
+// of that is not used (350 us), and the copies of keys and values, a quarter of the bytes, are not
 // hidden.
 #include <algorithm>
 
-#include "attention/lavo/cuda/lavo_pass_tiles.h"
+#include "attention/lavo/cuda/lavo_pass_window_gradients.h"
 
 namespace linnet::cuda::lavo_pass_fast {
 namespace {
 
-constexpr int64_t kEnoughBlocks = 264;  // two for each multiprocessor of an H200
-constexpr int64_t kFewestChunks = 4;    // of a run
-
-// Distances between squares of keys and squares of queries that see them, from 0.
-__host__ __device__ inline int square_distances(int64_t window) {
-  return static_cast<int>((window + 14) / 16) + 1;
-}
-
-template <int D>
-using Warps = Team < D<128 ? 4 : 8, kChunk>;
-
-template <int D>
-struct Layout {
-  static constexpr int kStride = D + kPadding;
-  static constexpr size_t kTile = size_t{kChunk} * kStride;
-  static constexpr int kOutColumns = D < 64 ? D : 64;
-  static constexpr int kOutStride = kOutColumns + kPadding;
-  __host__ __device__ Layout(SharedArena& arena, int64_t window, int stages)
-      : q(arena.take<kernel_bf16>(stages * kTile)),
-        df(arena.take<kernel_bf16>(stages * kTile)),
-        dq(arena.take<kernel_bf16>(stages * kTile)),
-        out(arena.take<kernel_bf16>(size_t{Warps<D>::kWarps} * 16 * kOutStride)),
-        k(arena.take<kernel_bf16>(2 * kTile)),
-        v(arena.take<kernel_bf16>(2 * kTile)),
-        dbias(arena.take<float>(static_cast<size_t>(4 * square_distances(window)) * 256)),
-        bias(arena.take<float>(kWidestWindow)),
-        log_sum_exp(arena.take<float>(kChunk)),
-        along(arena.take<float>(kChunk)),
-        first_keys(arena.take<int>(kChunk)),
-        flags(arena.take<uint32_t>(2 * kFlagWords)) {}
-  kernel_bf16 *q, *df, *dq;  // stages by turns
-  kernel_bf16* out;          // of each warp: dK and dV on their way out, so many columns at a time
-  kernel_bf16 *k, *v;        // of two chunks by turns
-  float* dbias;              // of each warp, [distance between squares][8][32 lanes]
-  float* bias;               // by distance
-  float *log_sum_exp, *along;
-  int* first_keys;
-  uint32_t* flags;  // of the chunk and of the one before
-};
-
-// A square of 16 rows and 16 columns, of which one side is queries and the other keys: logits x
-// become P, their gradients dP become dS. place(i) is the chunk's query and key of number i.
-template <int D, typename Place>
-__device__ __forceinline__ void through_soft_max(const Layout<D>& shared, const Chunk& chunk,
-                                                 const Sight& sight, float scale,
-                                                 const Place& place, ResultFragment (&x)[2],
-                                                 ResultFragment (&dx)[2]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    int t, key;
-    place(i, t, key);
-    float& weight = x[i / 4].values[i % 4];
-    float& gradient = dx[i / 4].values[i % 4];
-    const bool seen = key <= t && key >= shared.first_keys[t] && sight.counts(chunk, key);
-    weight = seen ? __expf(scale * weight + shared.bias[t - key] - shared.log_sum_exp[t]) : 0.0f;
-    gradient = weight * (gradient - shared.along[t]);
-  }
-}
-
-// Where a chunk is in the tiles: its queries, its keys, and the keys before them.
-struct Places {
-  int64_t queries, keys, before;
-};
-
-// dQ of a warp's queries, and what the bias gets from them.
-template <int D>
-__device__ __forceinline__ void through_queries(const Layout<D>& shared, const Places& places,
-                                                const Chunk& chunk, const Sight& sight, float scale,
-                                                int warp, int lane, ResultFragment (&dq)[D / 8]) {
-  constexpr int kStride = Layout<D>::kStride;
-  TokenRows<D> queries, outputs;
-  queries.load(shared.q + places.queries, warp, lane);
-  outputs.load(shared.df + places.queries, warp, lane);
-  float* dbias = shared.dbias + warp * square_distances(chunk.window) * 256 + lane;
-#pragma unroll 1
-  for (int square = max(sight.history, warp * 16 - chunk.window + 1) >> 4; square <= warp;
-       ++square) {
-    const int64_t rows = (square < 0 ? places.before : places.keys) + (square & 3) * 16 * kStride;
-    ResultFragment x[2] = {}, dx[2] = {};
-#pragma unroll
-    for (int i = 0; i < D / 16; ++i) {
-      const RightFragments keys = load_right_transposed(shared.k + rows + i * 16, kStride, lane);
-      const RightFragments values = load_right_transposed(shared.v + rows + i * 16, kStride, lane);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        multiply(queries.parts[i], keys.halves[half], x[half]);
-        multiply(outputs.parts[i], values.halves[half], dx[half]);
-      }
-    }
-    through_soft_max<D>(
-        shared, chunk, sight, scale,
-        [&](int i, int& t, int& key) {
-          t = warp * 16 + i % 4 / 2 * 8 + lane / 4;
-          key = square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
-        },
-        x, dx);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      dbias[(warp - square) * 256 + i * 32] += dx[i / 4].values[i % 4];
-    }
-    const LeftFragment gradients = as_left(dx[0], dx[1]);
-#pragma unroll
-    for (int j = 0; j < D / 16; ++j) {
-      const RightFragments keys = load_right(shared.k + rows + j * 16, kStride, lane);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) multiply(gradients, keys.halves[half], dq[2 * j + half]);
-    }
-  }
-}
-
-// Adds to dK (not yet scaled) and dV of a warp's keys, those of the chunk or of the one before it
-// (shift 0 or -64), what the chunk's queries give them. Where only one of the two is made, the
-// other is not looked at.
-template <int D, bool has_dk, bool has_dv>
-__device__ __forceinline__ void through_keys(const Layout<D>& shared, const Places& places,
-                                             int shift, const Chunk& chunk, const Sight& sight,
-                                             float scale, int warp, int lane,
-                                             [[maybe_unused]] ResultFragment (&dk)[D / 8],
-                                             [[maybe_unused]] ResultFragment (&dv)[D / 8]) {
-  constexpr int kStride = Layout<D>::kStride;
-  const int first = shift + warp * 16;  // of the keys
-  const int last = min(kChunk - 1, first + 15 + chunk.window - 1);
-  TokenRows<D> key_rows;
-  [[maybe_unused]] TokenRows<D> value_rows;
-  const int64_t keys = shift == 0 ? places.keys : places.before;
-  key_rows.load(shared.k + keys, warp, lane);
-  if constexpr (has_dk) value_rows.load(shared.v + keys, warp, lane);
-#pragma unroll 1
-  for (int square = max(first, 0) / 16; square * 16 <= last; ++square) {
-    const int64_t rows = places.queries + square * 16 * kStride;
-    ResultFragment x[2] = {}, dx[2] = {};
-#pragma unroll
-    for (int i = 0; i < D / 16; ++i) {
-      const RightFragments queries = load_right_transposed(shared.q + rows + i * 16, kStride, lane);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        multiply(key_rows.parts[i], queries.halves[half], x[half]);
-      }
-      if constexpr (has_dk) {
-        const RightFragments outputs =
-            load_right_transposed(shared.df + rows + i * 16, kStride, lane);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          multiply(value_rows.parts[i], outputs.halves[half], dx[half]);
-        }
-      }
-    }
-    through_soft_max<D>(
-        shared, chunk, sight, scale,
-        [&](int i, int& t, int& key) {
-          t = square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
-          key = first + i % 4 / 2 * 8 + lane / 4;
-        },
-        x, dx);
-    [[maybe_unused]] const LeftFragment weights = as_left(x[0], x[1]);
-    [[maybe_unused]] const LeftFragment gradients = as_left(dx[0], dx[1]);
-#pragma unroll
-    for (int j = 0; j < D / 16; ++j) {
-      if constexpr (has_dv) {
-        const RightFragments outputs = load_right(shared.df + rows + j * 16, kStride, lane);
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          multiply(weights, outputs.halves[half], dv[2 * j + half]);
-      }
-      if constexpr (has_dk) {
-        const RightFragments queries = load_right(shared.q + rows + j * 16, kStride, lane);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          multiply(gradients, queries.halves[half], dk[2 * j + half]);
-        }
-      }
-    }
-  }
-}
-
-// dK or dV of a warp's keys to device memory, by way of its own `out`.
-template <int D>
-__device__ __forceinline__ void store_keys(const ResultFragment (&gradients)[D / 8],
-                                           kernel_bf16* out, int lane, TilePlace<kernel_bf16> to) {
-  constexpr int kColumns = Layout<D>::kOutColumns;
-#pragma unroll
-  for (int column = 0; column < D; column += kColumns) {
-    ResultFragment part[kColumns / 8];
-#pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j) part[j] = gradients[column / 8 + j];
-    to.column = column;
-    store_rows<kColumns>(part, out, Layout<D>::kOutStride, lane, to);
-  }
-}
-
-// The bias's gradients by distance: sums of the warps' squares.
-__device__ __forceinline__ void store_bias(const float* squares, int window, float* to) {
-  const int column = static_cast<int>(threadIdx.x), distances = square_distances(window);
-  if (column >= 2 * window - 1) return;  // which are fewer than threads
-  float sum = 0;
-  for (int warp = 0; warp < 4; ++warp) {
-    for (int apart = 0; apart < distances; ++apart) {
-      const int offset = window - 1 - column - 16 * apart;  // of the query from the key
-      for (int row = max(offset, 0); row < min(offset, 0) + 16; ++row) {
-        const int at = row - offset;  // the key
-        sum += squares[((warp * distances + apart) * 8 + at / 8 * 4 + row / 8 * 2 + at % 2) * 32 +
-                       row % 8 * 4 + at % 8 / 2];
-      }
-    }
-  }
-  to[column] = sum;
-}
+constexpr int64_t kMultiprocessors = 132;  // of an H200
+constexpr int64_t kFewestChunks = 4;       // of a run
 
 template <int D>
 __global__ __launch_bounds__(Warps<D>::kThreads,
                              D < 128 ? 2 : 1) void lavo_pass_window_backward(WindowBackward call,
                                                                              int stages) {
   constexpr int kStride = Layout<D>::kStride;
-  constexpr bool kTwoTeams = Warps<D>::kShares == 2;
-  if constexpr (!kTwoTeams) stages = 1;
+  if constexpr (!kTwoTeams<D>) stages = 1;
   const Inputs& a = call.memory;
   SharedArena arena;
   const Layout<D> shared(arena, a.window, stages);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int warp = thread / 32 % 4, team = thread / 32 / 4;
-  const bool has_dv = !kTwoTeams || team == 0, has_dk = !kTwoTeams || team == 1;
+  const bool has_dv = !kTwoTeams<D> || team == 0, has_dk = !kTwoTeams<D> || team == 1;
   const int heads = static_cast<int>(a.q.H), head = static_cast<int>(blockIdx.x % heads);
   const int64_t row = blockIdx.x / heads, time = a.q.T, chunks = (time + kChunk - 1) / kChunk;
   const int64_t from = static_cast<int64_t>(blockIdx.y) * call.run_chunks;
@@ -295,18 +90,20 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
   begin_queries(last);
   begin_before(last);
   // What later chunks give to a warp's keys: dV and dK, or that of them which its team makes.
-  ResultFragment waiting[kTwoTeams ? 1 : 2][D / 8] = {};
+  ResultFragment waiting[kTwoTeams<D> ? 1 : 2][D / 8] = {};
   auto& dv = waiting[0];
-  auto& dk = waiting[kTwoTeams ? 0 : 1];
+  auto& dk = waiting[kTwoTeams<D> ? 0 : 1];
   Chunk chunk{0, 0, 0, 0, a.window, false};
   Sight sight{0, 0};
   for (int64_t number = last; number >= from; --number) {
     const int64_t token = number * kChunk;
-    const int64_t on = number % 2 * kChunk * kStride;
-    const Places places{number % stages * kChunk * kStride, on, kChunk * kStride - on};
+    const int on = static_cast<int>(number % 2) * kChunk * kStride;
+    const Places places{static_cast<int>(number % stages) * kChunk * kStride, on,
+                        kChunk * kStride - on};
     copies.wait<0>();
-    if (thread < 2 * kChunk)
+    if (thread < 2 * kChunk) {
       flags.publish(shared.flags + thread / kChunk * kFlagWords, warp % 2, lane);
+    }
     __syncthreads();  // this chunk and the keys before it are there
     if (stages > 1 && number > from) begin_queries(number - 1);
     Chunk earlier = chunk;
@@ -325,7 +122,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     __syncthreads();  // the tokens' numbers are there
 
     const auto add_to_keys = [&](int shift) {
-      if constexpr (!kTwoTeams) {
+      if constexpr (!kTwoTeams<D>) {
         through_keys<D, true, true>(shared, places, shift, chunk, sight, a.scale, warp, lane, dk,
                                     dv);
       } else if (has_dv) {
@@ -384,7 +181,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
 // How many stages of tiles fit a block.
 template <int D>
 int stages_of(int64_t window) {
-  return D == 128 && shared_bytes<Layout<D>>(window, 2) <= shared_memory_limit() ? 2 : 1;
+  return kTwoTeams<D> && shared_bytes<Layout<D>>(window, 2) <= shared_memory_limit() ? 2 : 1;
 }
 
 }  // namespace
@@ -399,8 +196,9 @@ size_t window_backward_shared_memory(int64_t width, int64_t window) {
 void cut(WindowBackward& call) {
   const int64_t chunks = (call.memory.q.T + kChunk - 1) / kChunk;
   const int64_t blocks = std::max<int64_t>(1, call.memory.q.B * call.memory.q.H);
+  const int64_t enough = (call.memory.q.K > 64 ? 1 : 2) * kMultiprocessors;
   const int64_t wanted =
-      std::clamp<int64_t>(kEnoughBlocks / blocks, 1, std::max<int64_t>(1, chunks / kFewestChunks));
+      std::clamp<int64_t>(enough / blocks, 1, std::max<int64_t>(1, chunks / kFewestChunks));
   call.run_chunks = static_cast<int>((chunks + wanted - 1) / wanted);
   call.runs = static_cast<int>((chunks + call.run_chunks - 1) / call.run_chunks);
 }
