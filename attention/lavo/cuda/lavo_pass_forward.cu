@@ -17,10 +17,10 @@
 // some 250 KiB of a chunk through shared memory. Predicted, never measured: for batch 16, 12 heads,
 // 8192 tokens on an H200, 170 us (214 us) at 4.8 TB/s, 139 us of tensor cores at 370 TFLOP/s, and
 // 213 us of shared memory at 128 bytes a clock.
-// d = r = 128: 1040 bytes (1300), 114,700 operations and some 720 KiB (750), of which the basis,
+// d = r = 128: 1040 bytes (1300), 114,700 operations and some 720 KiB (752), of which the basis,
 // read three times by every warp, is 384. For 6 heads of those tokens 170 us (213 us), 244 us of
-// tensor cores and 306 us (319 us) of shared memory, which bounds it; these are 96 blocks, for
-// which a quarter of the multiprocessors is not used: 421 us (438 us).
+// tensor cores and 307 us (320 us) of shared memory, which bounds it; these are 96 blocks, for
+// which a quarter of the multiprocessors is not used: 422 us (441 us).
 #include "attention/lavo/cuda/lavo_pass_tiles.h"
 
 namespace linnet::cuda::lavo_pass_fast {

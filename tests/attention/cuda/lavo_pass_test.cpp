@@ -175,7 +175,7 @@ TEST(CudaLavoPass, WideHeadsThatDoNotFitAreRefusedByName) {
   const Variable x(random_tensor({1, 20, 1, 128}, "x", DType::bf16).to(kGpu));
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   setenv("LINNET_EMULATED_CAPABILITY", "86", 1);
-  const std::string message = test::message_of([&] { mixer.mix(x, x, x, {}, {}); });
+  const std::string message = test::message_of<UsageError>([&] { mixer.mix(x, x, x, {}, {}); });
   unsetenv("LINNET_EMULATED_CAPABILITY");
   EXPECT_NE(message.find("heads of 128 on a GPU with 99 KiB of shared memory a block"),
             std::string::npos)
