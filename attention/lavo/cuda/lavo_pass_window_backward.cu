@@ -13,9 +13,9 @@
 // At 128 columns dK and dV together are too many registers. A block has eight warps, two teams: one
 // makes dV, which needs no dP, and dQ, the other dK; logits are computed three times. One such
 // block fills a multiprocessor, so that no other one computes while it waits for copies: where a
-// block can have 209 KiB of shared memory, q, dF and dq have two stages of tiles and are copied
-// while a chunk is computed; where it has 163 KiB (sm_80) they have one, as narrower heads, of
-// which two blocks fit. Keys and values always wait for the end of a chunk.
+// block can have 226 KiB of shared memory there are two stages of tiles, and the next queries and
+// keys are copied while a chunk is computed; where it has 163 KiB (sm_80) there is one, as of
+// narrower heads, of which two blocks fit.
 //
 // Bytes a token and head of width d: 16 d + 8 for q, k, v, df and dq, dq, dk, dv, the log-sum-exp
 // and dF . f; operations 14 d (at 128 columns 16 d) times the 16 to 80 keys of the squares that a
@@ -23,10 +23,9 @@
 // batch 16, 12 heads, 8192 tokens on an H200, 338 us at 4.8 TB/s (378 us at the 4.3 that a copy
 // reaches) and 122 us of tensor cores at 370 TFLOP/s, so that memory bounds it.
 // d = 128: 2056 bytes, 65,500 operations and some 600 KiB of a chunk through shared memory. For 6
-// heads of those tokens 337 us at 4.8 TB/s (376 us), 139 us of tensor cores and 255 us of shared
-// memory at 128 bytes a clock; these are 96 blocks, for which a quarter of the multiprocessors and
-// of that is not used (350 us), and the copies of keys and values, a quarter of the bytes, are not
-// hidden.
+// heads of those tokens 337 us at 4.8 TB/s (376 us), 139 us of tensor cores and 256 us of shared
+// memory at 128 bytes a clock. These are 96 blocks, one on a multiprocessor: a quarter of 132, and
+// of shared memory's speed, is not used (351 us).
 #include <algorithm>
 
 #include "attention/lavo/cuda/lavo_pass_window_gradients.h"
@@ -57,28 +56,21 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
   AsyncCopies copies;
   TokenFlags flags;
   const auto begin_keys = [&](int64_t number) {
-    const int64_t at = number % 2 * kChunk * kStride, token = number * kChunk;
+    const int64_t at = number % (stages + 1) * kChunk * kStride, token = number * kChunk;
     begin_rows<D, Warps<D>>(copies, shared.k + at, {call.k, a.query_mask, row, token, head, 0});
     begin_rows<D, Warps<D>>(copies, shared.v + at, {call.v, a.query_mask, row, token, head, 0});
   };
-  const auto begin_queries = [&](int64_t number) {
+  // A chunk's queries, and the keys before them.
+  const auto begin = [&](int64_t number) {
     const int64_t at = number % stages * kChunk * kStride, token = number * kChunk;
     begin_rows<D, Warps<D>>(copies, shared.q + at, {a.q, a.query_mask, row, token, head, 0});
     begin_rows<D, Warps<D>>(copies, shared.df + at, {call.df, a.query_mask, row, token, head, 0});
-    if (number < to) {  // others belong to another block, which may be writing them
-      begin_rows<D, Warps<D>>(copies, shared.dq + at,
-                              {call.memory_dq, a.query_mask, row, token, head, 0});
-    }
+    if (number > 0) begin_keys(number - 1);
     // Warps 2 and 3 have the tokens of the chunk before.
     flags = {};
     if (thread < kChunk || (thread < 2 * kChunk && number > 0)) {
       flags.load(a, row, token + (thread < kChunk ? thread : thread - 2 * kChunk));
     }
-  };
-  // The keys before a chunk, after its queries.
-  const auto begin_before = [&](int64_t number) {
-    if (number > 0) begin_keys(number - 1);
-    copies.commit();
   };
 
   for (int i = thread; i < 4 * square_distances(a.window) * 256; i += Warps<D>::kThreads) {
@@ -87,8 +79,8 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
   load_bias(call.bias, call.bias_heads, head, a.window, shared.bias);
   const int64_t last = to == chunks ? to - 1 : to;
   if (last < to) begin_keys(last);
-  begin_queries(last);
-  begin_before(last);
+  begin(last);
+  copies.commit();
   // What later chunks give to a warp's keys: dV and dK, or that of them which its team makes.
   ResultFragment waiting[kTwoTeams<D> ? 1 : 2][D / 8] = {};
   auto& dv = waiting[0];
@@ -96,16 +88,24 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
   Chunk chunk{0, 0, 0, 0, a.window, false};
   Sight sight{0, 0};
   for (int64_t number = last; number >= from; --number) {
-    const int64_t token = number * kChunk;
-    const int on = static_cast<int>(number % 2) * kChunk * kStride;
-    const Places places{static_cast<int>(number % stages) * kChunk * kStride, on,
-                        kChunk * kStride - on};
+    const int64_t token = number * kChunk, first = token + warp * 16;
+    const auto place = [&](int64_t of, int slots) {
+      return static_cast<int>(of % slots) * kChunk * kStride;
+    };
+    const Places places{place(number, stages), place(number, stages + 1),
+                        place(number + stages, stages + 1)};
+    kernel_bf16* own = shared.dq + warp * 16 * kStride;
     copies.wait<0>();
     if (thread < 2 * kChunk) {
       flags.publish(shared.flags + thread / kChunk * kFlagWords, warp % 2, lane);
     }
     __syncthreads();  // this chunk and the keys before it are there
-    if (stages > 1 && number > from) begin_queries(number - 1);
+    if (has_dv && number < to) {
+      begin_own_rows<D>(copies, own, lane, {call.memory_dq, a.query_mask, row, first, head, 0});
+    }
+    copies.commit();
+    if (stages > 1 && number > from) begin(number - 1);
+    copies.commit();
     Chunk earlier = chunk;
     earlier.read(shared.flags + kFlagWords);
     chunk.read(shared.flags);
@@ -133,7 +133,6 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
                                      dv);
       }
     };
-    const int64_t first = token + warp * 16;
     if (number < to) {  // keys first: their sums leave the registers
       add_to_keys(0);
       kernel_bf16* out = shared.out + thread / 32 * 16 * Layout<D>::kOutStride;
@@ -148,9 +147,10 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
       if (has_dv) {
         store_keys<D>(dv, out, lane, {call.dv, a.query_mask, row, first, head, 0});
 
-        kernel_bf16* own = shared.dq + places.queries + warp * 16 * kStride;
         ResultFragment dq[D / 8] = {};
         through_queries<D>(shared, places, chunk, sight, a.scale, warp, lane, dq);
+        copies.wait<1>();
+        __syncwarp();  // what the memory gives them is there
 #pragma unroll
         for (int j = 0; j < D / 8; ++j) {
 #pragma unroll
@@ -168,10 +168,8 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     }
     if (number > from) add_to_keys(-kChunk);
     __syncthreads();  // nobody reads the tiles any more
-    if (number > from) {
-      if (stages == 1) begin_queries(number - 1);
-      begin_before(number - 1);
-    }
+    if (stages == 1 && number > from) begin(number - 1);
+    copies.commit();
   }
   if (call.dbias == nullptr) return;
   const int64_t run = static_cast<int64_t>(blockIdx.y) * a.q.B + row;

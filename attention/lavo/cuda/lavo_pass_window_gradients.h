@@ -25,25 +25,39 @@ struct Layout {
   __host__ __device__ Layout(SharedArena& arena, int64_t window, int stages)
       : q(arena.take<kernel_bf16>(stages * kTile)),
         df(arena.take<kernel_bf16>(stages * kTile)),
-        dq(arena.take<kernel_bf16>(stages * kTile)),
+        dq(arena.take<kernel_bf16>(kTile)),
         out(arena.take<kernel_bf16>(size_t{Warps<D>::kWarps} * 16 * kOutStride)),
-        k(arena.take<kernel_bf16>(2 * kTile)),
-        v(arena.take<kernel_bf16>(2 * kTile)),
+        k(arena.take<kernel_bf16>((stages + 1) * kTile)),
+        v(arena.take<kernel_bf16>((stages + 1) * kTile)),
         dbias(arena.take<float>(static_cast<size_t>(4 * square_distances(window)) * 256)),
         bias(arena.take<float>(kWidestWindow)),
         log_sum_exp(arena.take<float>(kChunk)),
         along(arena.take<float>(kChunk)),
         first_keys(arena.take<int>(kChunk)),
         flags(arena.take<uint32_t>(2 * kFlagWords)) {}
-  kernel_bf16 *q, *df, *dq;  // stages by turns
-  kernel_bf16* out;          // of each warp: dK and dV on their way out, so many columns at a time
-  kernel_bf16 *k, *v;        // of two chunks by turns
-  float* dbias;              // of each warp, [distance between squares][8][32 lanes]
-  float* bias;               // by distance
+  kernel_bf16 *q, *df;  // stages by turns
+  kernel_bf16* dq;      // what the memory gives, then results on their way out
+  kernel_bf16* out;     // of each warp: dK and dV on their way out, so many columns at a time
+  kernel_bf16 *k, *v;   // of two chunks, and of the next one where there are two stages
+  float* dbias;         // of each warp, [distance between squares][8][32 lanes]
+  float* bias;          // by distance
   float *log_sum_exp, *along;
   int* first_keys;
   uint32_t* flags;  // of the chunk and of the one before
 };
+
+// Begins to copy 16 rows that no other warp looks at.
+template <int D>
+__device__ __forceinline__ void begin_own_rows(AsyncCopies& copies, kernel_bf16* rows, int lane,
+                                               const TilePlace<const kernel_bf16>& from) {
+#pragma unroll 1  // registers
+  for (int i = 0; i < D / 16; ++i) {
+    const int place = i * 32 + lane, row = place / (D / 8), column = place % (D / 8) * 8;
+    const bool inside = from.inside(from.begin + row, column);
+    copies.copy(rows + row * Layout<D>::kStride + column,
+                inside ? from.at(from.begin + row, column) : from.view.data, inside);
+  }
+}
 
 // A square of 16 rows and 16 columns, of which one side is queries and the other keys: logits x
 // become P, their gradients dP become dS. place(i) is the chunk's query and key of number i.

@@ -161,7 +161,7 @@ TEST(CudaLavoPass, WideHeadsFitSmallerSharedMemory) {
   expect_what_primitives_compute(s, inputs_of(s));
   unsetenv("LINNET_EMULATED_CAPABILITY");
   EXPECT_EQ(one_stage / 1024, 158);
-  EXPECT_EQ(cuda::lavo_pass_fast::window_backward_shared_memory(128, 64) / 1024, 209);
+  EXPECT_EQ(cuda::lavo_pass_fast::window_backward_shared_memory(128, 64) / 1024, 226);
   EXPECT_EQ(cuda::lavo_pass_fast::shared_memory(128) / 1024, 153);
 }
 
