@@ -11,9 +11,10 @@ namespace linnet {
 
 // Aligned blocks; freed ones wait for the next request of their size class, large ones also for
 // one of at least half their size where none of its class waits. Blocks in use and waiting together
-// never exceed the most that was ever in use at once, so caching does not raise the peak (apart
-// from the room that a request leaves in its block). Thread safe. Under sanitizers nothing is kept,
-// so that use after free is seen.
+// never exceed the most that was ever in use at once, blocks counted whole: caching raises the peak
+// by the room that requests leave in their blocks alone, at most an eighth of small requests and,
+// if all large ones met blocks twice their size, as much again. Thread safe. Under sanitizers
+// nothing is kept, so that use after free is seen.
 class MemoryCache {
  public:
   MemoryCache() = default;
