@@ -49,20 +49,23 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
   const int warp = thread / 32 % 4, team = thread / 32 / 4;
   const bool has_dv = !kTwoTeams<D> || team == 0, has_dk = !kTwoTeams<D> || team == 1;
   const int heads = static_cast<int>(a.q.H), head = static_cast<int>(blockIdx.x % heads);
-  const int64_t row = blockIdx.x / heads, time = a.q.T, chunks = (time + kChunk - 1) / kChunk;
-  const int64_t from = static_cast<int64_t>(blockIdx.y) * call.run_chunks;
-  const int64_t to = min(chunks, from + call.run_chunks);
+  const int64_t row = blockIdx.x / heads, time = a.q.T;
+  const int chunks = static_cast<int>((time + kChunk - 1) / kChunk);
+  const int from = static_cast<int>(blockIdx.y) * call.run_chunks;
+  const int to = min(chunks, from + call.run_chunks);
 
   AsyncCopies copies;
   TokenFlags flags;
-  const auto begin_keys = [&](int64_t number) {
-    const int64_t at = number % (stages + 1) * kChunk * kStride, token = number * kChunk;
+  const auto begin_keys = [&](int number) {
+    const int at = number % (stages + 1) * kChunk * kStride;
+    const int64_t token = int64_t{number} * kChunk;
     begin_rows<D, Warps<D>>(copies, shared.k + at, {call.k, a.query_mask, row, token, head, 0});
     begin_rows<D, Warps<D>>(copies, shared.v + at, {call.v, a.query_mask, row, token, head, 0});
   };
   // A chunk's queries, and the keys before them.
-  const auto begin = [&](int64_t number) {
-    const int64_t at = number % stages * kChunk * kStride, token = number * kChunk;
+  const auto begin = [&](int number) {
+    const int at = number % stages * kChunk * kStride;
+    const int64_t token = int64_t{number} * kChunk;
     begin_rows<D, Warps<D>>(copies, shared.q + at, {a.q, a.query_mask, row, token, head, 0});
     begin_rows<D, Warps<D>>(copies, shared.df + at, {call.df, a.query_mask, row, token, head, 0});
     if (number > 0) begin_keys(number - 1);
@@ -77,7 +80,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     shared.dbias[i] = 0;
   }
   load_bias(call.bias, call.bias_heads, head, a.window, shared.bias);
-  const int64_t last = to == chunks ? to - 1 : to;
+  const int last = to == chunks ? to - 1 : to;
   if (last < to) begin_keys(last);
   begin(last);
   copies.commit();
@@ -87,11 +90,9 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
   auto& dk = waiting[kTwoTeams<D> ? 0 : 1];
   Chunk chunk{0, 0, 0, 0, a.window, false};
   Sight sight{0, 0};
-  for (int64_t number = last; number >= from; --number) {
-    const int64_t token = number * kChunk, first = token + warp * 16;
-    const auto place = [&](int64_t of, int slots) {
-      return static_cast<int>(of % slots) * kChunk * kStride;
-    };
+  for (int number = last; number >= from; --number) {
+    const int64_t token = int64_t{number} * kChunk, first = token + warp * 16;
+    const auto place = [](int of, int slots) { return of % slots * kChunk * kStride; };
     const Places places{place(number, stages), place(number, stages + 1),
                         place(number + stages, stages + 1)};
     kernel_bf16* own = shared.dq + warp * 16 * kStride;
