@@ -86,12 +86,13 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
   copies.commit();
   // What later chunks give to a warp's keys: dV and dK, or that of them which its team makes.
   ResultFragment waiting[kTwoTeams<D> ? 1 : 2][D / 8] = {};
-  auto& dv = waiting[0];
+  auto& dv = waiting[0];  // of two teams the same as dk
   auto& dk = waiting[kTwoTeams<D> ? 0 : 1];
   Chunk chunk{0, 0, 0, 0, a.window, false};
   Sight sight{0, 0};
   for (int number = last; number >= from; --number) {
-    const int64_t token = int64_t{number} * kChunk, first = token + warp * 16;
+    const int64_t token = int64_t{number} * kChunk;
+    const auto first = [&] { return int64_t{number} * kChunk + warp * 16; };
     const auto place = [](int of, int slots) { return of % slots * kChunk * kStride; };
     const Places places{place(number, stages), place(number, stages + 1),
                         place(number + stages, stages + 1)};
@@ -102,7 +103,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     }
     __syncthreads();  // this chunk and the keys before it are there
     if (has_dv && number < to) {
-      begin_own_rows<D>(copies, own, lane, {call.memory_dq, a.query_mask, row, first, head, 0});
+      begin_own_rows<D>(copies, own, lane, {call.memory_dq, a.query_mask, row, first(), head, 0});
     }
     copies.commit();
     if (stages > 1 && number > from) begin(number - 1);
@@ -137,17 +138,18 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     if (number < to) {  // keys first: their sums leave the registers
       add_to_keys(0);
       kernel_bf16* out = shared.out + thread / 32 * 16 * Layout<D>::kOutStride;
-      if (has_dk) {
+      const float factor = has_dk ? a.scale : 1.0f;
 #pragma unroll
-        for (int j = 0; j < D / 8; ++j) {
+      for (int j = 0; j < D / 8; ++j) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) dk[j].values[i] *= a.scale;
-        }
-        store_keys<D>(dk, out, lane, {call.dk, a.query_mask, row, first, head, 0});
+        for (int i = 0; i < 4; ++i) dk[j].values[i] *= factor;
+      }
+      store_keys<D>(dk, out, lane,
+                    {has_dk ? call.dk : call.dv, a.query_mask, row, first(), head, 0});
+      if (!kTwoTeams<D>) {
+        store_keys<D>(dv, out, lane, {call.dv, a.query_mask, row, first(), head, 0});
       }
       if (has_dv) {
-        store_keys<D>(dv, out, lane, {call.dv, a.query_mask, row, first, head, 0});
-
         ResultFragment dq[D / 8] = {};
         through_queries<D>(shared, places, chunk, sight, a.scale, warp, lane, dq);
         copies.wait<1>();
@@ -162,7 +164,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
             values[1] = a.scale * values[1] + high_of(pair);
           }
         }
-        store_rows<D>(dq, own, kStride, lane, {call.dq, a.query_mask, row, first, head, 0});
+        store_rows<D>(dq, own, kStride, lane, {call.dq, a.query_mask, row, first(), head, 0});
       }
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) dk[j] = dv[j] = {};

@@ -29,21 +29,21 @@ struct Layout {
         out(arena.take<kernel_bf16>(size_t{Warps<D>::kWarps} * 16 * kOutStride)),
         k(arena.take<kernel_bf16>((stages + 1) * kTile)),
         v(arena.take<kernel_bf16>((stages + 1) * kTile)),
-        dbias(arena.take<float>(static_cast<size_t>(4 * square_distances(window)) * 256)),
         bias(arena.take<float>(kWidestWindow)),
         log_sum_exp(arena.take<float>(kChunk)),
         along(arena.take<float>(kChunk)),
         first_keys(arena.take<int>(kChunk)),
-        flags(arena.take<uint32_t>(2 * kFlagWords)) {}
+        flags(arena.take<uint32_t>(2 * kFlagWords)),
+        dbias(arena.take<float>(static_cast<size_t>(4 * square_distances(window)) * 256)) {}
   kernel_bf16 *q, *df;  // stages by turns
   kernel_bf16* dq;      // what the memory gives, then results on their way out
   kernel_bf16* out;     // of each warp: dK and dV on their way out, so many columns at a time
   kernel_bf16 *k, *v;   // of two chunks, and of the next one where there are two stages
-  float* dbias;         // of each warp, [distance between squares][8][32 lanes]
   float* bias;          // by distance
   float *log_sum_exp, *along;
   int* first_keys;
   uint32_t* flags;  // of the chunk and of the one before
+  float* dbias;     // of each warp, [distance between squares][8][32 lanes]
 };
 
 // Begins to copy 16 rows that no other warp looks at.
