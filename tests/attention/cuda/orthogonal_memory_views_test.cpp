@@ -193,14 +193,11 @@ TEST(CudaOrthogonalMemoryFast, ReadsFusedProjectionsInPlace) {
   }
 }
 
-// A run of one chunk each leaves what one run leaves, but for the order of sums over the bias.
+// Runs of one chunk each leave what one run leaves, but for the order of sums over the bias.
 TEST(CudaLavoPass, ReadsFusedProjectionsInPlace) {
   for (const int64_t d : {16, 128}) {
     SCOPED_TRACE(d);
-    const Pass dense = pass_of(d, false, 1), fused = pass_of(d, true, 1);
-    expect_same_and_finite(fused.found, dense.found);
-    expect_same_and_finite(fused.dbias, dense.dbias);
-    const Pass runs = pass_of(d, false, 2);
+    const Pass dense = pass_of(d, false, 1), runs = pass_of(d, true, 2);
     expect_same_and_finite(runs.found, dense.found);
     for (size_t i = 0; i < dense.dbias.size(); ++i) {
       ASSERT_NEAR(runs.dbias[i] + runs.dbias[dense.dbias.size() + i], dense.dbias[i], 1e-3) << i;
