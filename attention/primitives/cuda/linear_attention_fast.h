@@ -22,6 +22,11 @@ inline bool is_aligned(const Tensor& x) {
   return reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
 }
 
+// Features of q or k: twice as many where they are re-weighted.
+inline int64_t features_of(const Reads& x, const float* proportions) {
+  return proportions == nullptr ? x.K : 2 * x.K;
+}
+
 // Whether there are kernels for this width of features and of values. Their tiles are 16, 32, 64 or
 // 128 wide (noncausal: 64 or 128); what lies between is computed as the next wider one, wider
 // values as several.
@@ -50,7 +55,9 @@ struct Forward {
   Reads q, k, v;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;
-  const int32_t* segments = nullptr;  // [B,T], causal; a sequence that has them is not cut
+  const int32_t* segments = nullptr;         // [B,T], causal; a sequence that has them is not cut
+  const float* query_proportions = nullptr;  // [B,T,H]
+  const float* key_proportions = nullptr;
   LinearAttentionState<const float> state_in;
   LinearAttentionState<float> state_out;
   Writes y;
@@ -107,11 +114,15 @@ struct Backward {
   Reads q, k, v, dy;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;
-  const int32_t* segments = nullptr;  // [B,T], causal; a sequence that has them is not cut
+  const int32_t* segments = nullptr;         // [B,T], causal; a sequence that has them is not cut
+  const float* query_proportions = nullptr;  // [B,T,H]
+  const float* key_proportions = nullptr;
   LinearAttentionState<const float> state_in, dstate_out;
   const float* denominators = nullptr;
   float* corrections = nullptr;  // [B,T,H], scratch of causal_backward
   Writes dq, dk, dv;
+  float* dquery_proportions = nullptr;  // null: not wanted
+  float* dkey_proportions = nullptr;
   LinearAttentionState<float> dstate_in;
   int64_t key_heads = 0;
   Spans spans;

@@ -28,8 +28,7 @@ struct Arguments {
   StatePointers<const float> in;  // of each piece
   StatePointers<float> out;
   float* denominators;
-  FeatureMap map;
-  float scale;
+  FeatureSource queries, keys;
   Division division;
   int64_t piece_tokens;
   int tiles;  // of value columns
@@ -133,10 +132,10 @@ __global__ __launch_bounds__(kTileThreads,
       begins_one = begins_segment(a.segments, row, time, token + threadIdx.x);
     }
     const Stage<M, N> stage = shared.stages.turn(token / kChunk);
-    query_counts =
-        begin_copy<M, FourWarps, 1>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
-    key_counts = begin_copy<M, FourWarps, 1>(copies, stage.k,
-                                             {a.k, a.key_mask, row, token, head / group, 0});
+    query_counts = begin_copy<M, FourWarps, 1>(
+        copies, stage.q, {a.q, a.query_mask, row, token, head, 0}, a.queries.copied<M>());
+    key_counts = begin_copy<M, FourWarps, 1>(
+        copies, stage.k, {a.k, a.key_mask, row, token, head / group, 0}, a.keys.copied<M>());
     begin_copy<N, FourWarps, 1>(copies, stage.v,
                                 {a.v, a.key_mask, row, token, head / group, first});
     copies.commit();
@@ -144,8 +143,8 @@ __global__ __launch_bounds__(kTileThreads,
   const auto one = [](int) { return 1.0f; };
 
   StateTile<M, N> state;
-  StatePlace place{blockIdx.y * a.q.B * key_heads + number, static_cast<int>(a.k.K),
-                   static_cast<int>(a.v.K), first};
+  StatePlace place{blockIdx.y * a.q.B * key_heads + number, static_cast<int>(a.keys.features(a.k)),
+                   static_cast<int>(a.v.K), first, a.keys.half<M>()};
   state.load(a.in, place);
   state.publish(shared.memory);
   state.store_mass(shared.mass);
@@ -153,8 +152,10 @@ __global__ __launch_bounds__(kTileThreads,
   for (int64_t token = start; token < end; token += kChunk) {
     const Stage<M, N> stage = shared.stages.turn(token / kChunk);
     copies.wait<0>();
-    map_features<M>(stage.q, query_counts, a.map, a.scale, one);
-    map_features<M>(stage.k, key_counts, a.map, 1, one);
+    map_features<M>(stage.q, query_counts, a.queries, (row * time + token) * heads + head, heads,
+                    one);
+    map_features<M>(stage.k, key_counts, a.keys, (row * time + token) * key_heads + head / group,
+                    key_heads, one);
     if (a.segments != nullptr) SegmentBits::publish<FourWarps>(shared.begins, begins_one);
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (token + kChunk < end) begin(token + kChunk);
@@ -183,7 +184,7 @@ __global__ __launch_bounds__(kTileThreads,
   place.number = number;
   state.store(a.out, place);
   if (a.out.mass != nullptr && first == 0) {
-    state.store_mass(a.out.mass + number * place.features, place.features);
+    state.store_mass(a.out.mass, place);
   }
 }
 
@@ -205,8 +206,9 @@ void run(const Forward& call) {
   a.segments = call.segments;
   a.out = {call.state_out.memory, call.state_out.mass};
   a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
-  a.map = call.options.feature_map;
-  a.scale = static_cast<float>(call.options.query_scale);
+  a.queries = {call.options.feature_map, static_cast<float>(call.options.query_scale),
+               call.query_proportions};
+  a.keys = {call.options.feature_map, 1, call.key_proportions};
   a.division = division_of(call.options);
   a.tiles = static_cast<int>((call.v.K + N - 1) / N);
   const int64_t blocks = call.q.B * call.q.H * a.tiles;
@@ -229,7 +231,7 @@ size_t causal_shared_memory(int64_t features) {
 }
 
 void causal_forward(const Forward& call) {
-  for_width(call.q.K, [&](auto width) { run<width>(call); });
+  for_width(features_of(call.q, call.query_proportions), [&](auto width) { run<width>(call); });
 }
 
 }  // namespace linnet::cuda::linear_attention_fast

@@ -96,15 +96,16 @@ __global__ __launch_bounds__(
   const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
   const int64_t end = min(part.end, start + a.piece_tokens);
   const bool normalised = a.denominators != nullptr;
-  StatePlace place{state_number * a.key_heads + head / group, static_cast<int>(a.q.K),
-                   static_cast<int>(a.dy.K), a.tile.first};
+  StatePlace place{state_number * a.key_heads + head / group,
+                   static_cast<int>(a.queries.features(a.q)), static_cast<int>(a.dy.K),
+                   a.tile.first, a.queries.half<M>()};
 
   AsyncCopies copies;
   uint32_t counts = 0;
   const auto begin = [&](int64_t token) {
     const int64_t on = shared.turn((token - start) / Team::kTokens);
-    counts =
-        begin_copy<M, Team>(copies, shared.first + on, {queries_of_row, mask, 0, token, head, 0});
+    counts = begin_copy<M, Team>(copies, shared.first + on,
+                                 {queries_of_row, mask, 0, token, head, 0}, a.queries.copied<M>());
     begin_copy<M, Team>(copies, shared.second + on,
                         {dy_of_row, mask, 0, token, head, a.tile.first});
     copies.commit();
@@ -119,7 +120,8 @@ __global__ __launch_bounds__(
     const int64_t on = shared.turn((token - start) / Team::kTokens);
     kernel_bf16 *q = shared.first + on, *dy = shared.second + on;
     copies.wait<0>();
-    map_features<M, Team>(q, counts, a.map, a.scale, [](int) { return 1.0f; });
+    map_features<M, Team>(q, counts, a.queries, (part.row * a.q.T + token) * heads + head, heads,
+                          [](int) { return 1.0f; });
     __syncthreads();  // this chunk is there; the other stage is free
     if (token + Team::kTokens < end) begin(token + Team::kTokens);
 
@@ -153,10 +155,12 @@ __global__ __launch_bounds__(
       add_rank_one<kColumns>(shared.mass + column, lane, corrections, sums);
     }
     if (complete) {
-      apply_slopes<kColumns>(a.map, queries, kStride, lane,
-                             {factors[0] * a.scale, factors[1] * a.scale}, sums);
-      store_rows<kColumns>(sums, shared.gradients + first * kStride + column, kStride, lane,
-                           {dq_of_row, mask, 0, token + first, head, column});
+      store_gradients<M>({a.queries.of_row(part.row * a.q.T * heads),
+                          queries_of_row,
+                          {dq_of_row, mask, 0, token + first, head, 0},
+                          of_row(a.dquery_proportions, part.row * a.q.T * heads)},
+                         q + first * kStride, shared.gradients + first * kStride, warp, lane,
+                         factors, sums);
     }
     if (normalised) {
       scale_rows<kColumns>(queries, kStride, lane, factors);  // Q'
@@ -170,8 +174,9 @@ __global__ __launch_bounds__(
   }
   place.number += (blockIdx.y * group + head % group) * a.states * a.key_heads;
   state.store(a.out, place);
-  if (a.tile.last && thread < place.features) {
-    a.out.mass[place.number * place.features + thread] = mass;
+  const int feature = place.feature_of(thread);
+  if (a.tile.last && thread < M && feature < place.features) {
+    a.out.mass[place.number * place.features + feature] = mass;
   }
 }
 
@@ -198,15 +203,16 @@ __global__ __launch_bounds__(
   uint32_t counts = 0;
   const auto begin = [&](int64_t token) {
     const int64_t on = shared.turn((token - start) / Team::kTokens);
-    counts = begin_copy<M, Team>(copies, shared.first + on, {k_of_row, mask, 0, token, head, 0});
+    counts = begin_copy<M, Team>(copies, shared.first + on, {k_of_row, mask, 0, token, head, 0},
+                                 a.keys.copied<M>());
     begin_copy<M, Team>(copies, shared.second + on, {v_of_row, mask, 0, token, head, a.tile.first});
     copies.commit();
   };
   if (start < end) begin(start);
   {
     StateTile<M, M, Team> state;
-    state.load(a.in, {state_number * heads + head, static_cast<int>(a.k.K), static_cast<int>(a.v.K),
-                      a.tile.first});
+    state.load(a.in, {state_number * heads + head, static_cast<int>(a.keys.features(a.k)),
+                      static_cast<int>(a.v.K), a.tile.first, a.keys.half<M>()});
     publish_all<M>(state, shared);
   }
   for (int64_t token = start; token < end; token += Team::kTokens) {
@@ -214,7 +220,8 @@ __global__ __launch_bounds__(
     kernel_bf16 *k = shared.first + on, *v = shared.second + on;  // this warp's rows
     copies.wait<0>();
     map_features<M, Team>(shared.first + shared.turn((token - start) / Team::kTokens), counts,
-                          a.map, 1, [](int) { return 1.0f; });
+                          a.keys, (part.row * a.k.T + token) * heads + head, heads,
+                          [](int) { return 1.0f; });
     __syncthreads();  // this chunk is there; the other stage is free
     if (token + Team::kTokens < end) begin(token + Team::kTokens);
 
@@ -230,9 +237,11 @@ __global__ __launch_bounds__(
     if constexpr (Team::kShares > 1) __syncthreads();  // the other warps of these rows read them
     if (a.tile.template complete<Team>((token - part.begin) / Team::kTokens, dkeys)) {
       add_rank_one<kColumns>(shared.mass + column, lane, {1, 1}, dkeys);
-      apply_slopes<kColumns>(a.map, k + column, kStride, lane, {1, 1}, dkeys);
-      store_rows<kColumns>(dkeys, k + column, kStride, lane,
-                           {dk_of_row, mask, 0, token + first, head, column});
+      store_gradients<M>({a.keys.of_row(part.row * a.k.T * heads),
+                          k_of_row,
+                          {dk_of_row, mask, 0, token + first, head, 0},
+                          of_row(a.dkey_proportions, part.row * a.k.T * heads)},
+                         k, k, warp, lane, {1, 1}, dkeys);
     }
     store_rows<kColumns>(dvalues, v + column, kStride, lane,
                          {dv_of_row, mask, 0, token + first, head, a.tile.first + column});
@@ -248,7 +257,8 @@ void run_read(const Backward& call) {
   const int64_t blocks = a.states * call.q.H;
   const Cut cut = cut_of(call.spans.most_tokens(call.q.T), blocks);
   const Partials partials(cut.count * call.q.H / call.key_heads,
-                          {a.states, call.key_heads, call.q.K, call.dy.K}, call.device);
+                          {a.states, call.key_heads, a.queries.features(call.q), call.dy.K},
+                          call.device);
   const LinearAttentionState<float> out = partials.place(call.dstate_in);
   a.out = {out.memory, out.mass};
   a.piece_tokens = cut.tokens;
@@ -288,12 +298,14 @@ size_t noncausal_backward_shared_memory(int64_t features, int64_t values) {
 }
 
 void read_backward(const Backward& call) {
-  if (tile_width(call.q.K, call.dy.K) <= 64) return run_read<64>(call);
+  if (tile_width(features_of(call.q, call.query_proportions), call.dy.K) <= 64)
+    return run_read<64>(call);
   run_read<128>(call);
 }
 
 void memory_backward(const Backward& call) {
-  if (tile_width(call.k.K, call.v.K) <= 64) return run_memory<64>(call);
+  if (tile_width(features_of(call.k, call.key_proportions), call.v.K) <= 64)
+    return run_memory<64>(call);
   run_memory<128>(call);
 }
 

@@ -90,7 +90,8 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   const int64_t tokens = min(a.q.T - start, a.piece_tokens);
   const int steps = static_cast<int>((tokens + Team::kTokens - 1) / Team::kTokens) * group;
   const auto place_of = [&](int64_t of) {
-    return StatePlace{of, static_cast<int>(a.k.K), static_cast<int>(a.v.K), a.tile.first};
+    return StatePlace{of, static_cast<int>(a.keys.features(a.k)), static_cast<int>(a.v.K),
+                      a.tile.first, a.keys.half<M>()};
   };
 
   AsyncCopies copies;
@@ -107,8 +108,10 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       begins_one = begins_segment(a.segments, row, time, token + thread);
     }
     const int head = key_head * group + step % group;
-    query_counts = begin_copy<M, Team>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
-    key_counts = begin_copy<M, Team>(copies, stage.k, {a.k, a.key_mask, row, token, key_head, 0});
+    query_counts = begin_copy<M, Team>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0},
+                                       a.queries.copied<M>());
+    key_counts = begin_copy<M, Team>(copies, stage.k, {a.k, a.key_mask, row, token, key_head, 0},
+                                     a.keys.copied<M>());
     begin_copy<M, Team>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, a.tile.first});
     begin_copy<M, Team>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, a.tile.first});
     copies.commit();
@@ -121,12 +124,14 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
 
   StateTile<M, M, Team> state;
   const int64_t piece_number = (blockIdx.y * a.q.B + row) * key_heads + key_head;
-  state.load({a.in.memory, nullptr}, place_of(piece_number));
+  StatePlace place = place_of(piece_number);
+  state.load({a.in.memory, nullptr}, place);
   state.publish(shared.memory);
   float mass = 0;  // dz of feature number `thread`
   if (thread < M) {
-    if (a.tile.first == 0 && a.in.mass != nullptr && thread < a.k.K) {
-      mass = a.in.mass[piece_number * a.k.K + thread];
+    const int feature = place.feature_of(thread);
+    if (a.tile.first == 0 && a.in.mass != nullptr && feature < place.features) {
+      mass = a.in.mass[piece_number * place.features + feature];
     }
     shared.mass[thread] = mass;
   }
@@ -141,8 +146,11 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       if (a.denominators == nullptr || (query_counts >> i & 1) == 0) return 1.0f;
       return reciprocal(a.division.divisor(a.denominators[at + Part::row(i) * heads]));
     };
-    map_features<M, Team>(stage.q, query_counts, a.map, a.scale, factor);
-    map_features<M, Team>(stage.k, key_counts, a.map, 1, [](int) { return 1.0f; });
+    const int64_t numbered = row * time + first_token(step);
+    map_features<M, Team>(stage.q, query_counts, a.queries,
+                          numbered * heads + key_head * group + step % group, heads, factor);
+    map_features<M, Team>(stage.k, key_counts, a.keys, numbered * key_heads + key_head, key_heads,
+                          [](int) { return 1.0f; });
     if (thread < Team::kTokens) shared.corrections[thread] = correction;
     if (a.segments != nullptr) SegmentBits::publish<Team>(shared.begins, begins_one);
     __syncthreads();  // this chunk and the state are there; the other stage is free
@@ -154,12 +162,12 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     if (ends) {
       const int first = Team::first_token(warp), column = Team::share(warp) * kColumns;
       const int64_t token = first_token(step) + first;
-      kernel_bf16* keys = stage.k + first * kStride + column;
       if constexpr (Team::kShares > 1) __syncthreads();  // the other warps of these rows read them
       if (a.tile.template complete<Team>((token - first) / Team::kTokens, dkeys)) {
-        apply_slopes<kColumns>(a.map, keys, kStride, lane, {1, 1}, dkeys);
-        store_rows<kColumns>(dkeys, keys, kStride, lane,
-                             {a.dk, a.key_mask, row, token, key_head, column});
+        kernel_bf16* rows = stage.k + first * kStride;
+        store_gradients<M>(
+            {a.keys, a.k, {a.dk, a.key_mask, row, token, key_head, 0}, a.dkey_proportions}, rows,
+            rows, warp, lane, {1, 1}, dkeys);
       }
       store_rows<kColumns>(dvalues, stage.v + first * kStride + column, kStride, lane,
                            {a.dv, a.key_mask, row, token, key_head, a.tile.first + column});
@@ -186,9 +194,11 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   }
   if (blockIdx.y > 0) return;
   const int64_t number = blockIdx.x;  // of row and head
-  state.store(a.out, place_of(number));
-  if (a.tile.first == 0 && a.out.mass != nullptr && thread < a.k.K) {
-    a.out.mass[number * a.k.K + thread] = mass;
+  place = place_of(number);
+  state.store(a.out, place);
+  const int feature = place.feature_of(thread);
+  if (a.tile.first == 0 && a.out.mass != nullptr && thread < M && feature < place.features) {
+    a.out.mass[number * place.features + feature] = mass;
   }
 }
 
@@ -207,7 +217,7 @@ void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
 }  // namespace
 
 void run_keys(const BackwardArguments& arguments, int64_t pieces, Device device) {
-  for_width(tile_width(arguments.k.K, arguments.v.K),
+  for_width(tile_width(arguments.keys.features(arguments.k), arguments.v.K),
             [&](auto width) { run<width>(arguments, pieces, device); });
 }
 

@@ -23,8 +23,7 @@ struct Arguments {
   const uint8_t* query_mask;
   StatePointers<const float> in;
   float* denominators;
-  FeatureMap map;
-  float scale;
+  FeatureSource source;
   Division division;
   const int32_t* spans;
   int64_t piece_tokens;
@@ -64,18 +63,21 @@ __global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(Ar
     return shared.q + (token - start) / kChunk % 2 * kChunk * kStride;
   };
   const auto begin = [&](int64_t token) {
-    counts = begin_copy<M>(copies, queries(token), {q, mask, 0, token, head, 0});
+    counts =
+        begin_copy<M>(copies, queries(token), {q, mask, 0, token, head, 0}, a.source.copied<M>());
     copies.commit();
   };
   if (start < end) begin(start);
   StateTile<M, N> state;
   state.load(a.in, {state_number * a.key_heads + head / (heads / a.key_heads),
-                    static_cast<int>(a.q.K), static_cast<int>(a.y.K), first});
+                    static_cast<int>(a.source.features(a.q)), static_cast<int>(a.y.K), first,
+                    a.source.half<M>()});
   state.publish(shared.memory);
   state.store_mass(shared.mass);
   for (int64_t token = start; token < end; token += kChunk) {
     copies.wait<0>();
-    map_features<M>(queries(token), counts, a.map, a.scale, [](int) { return 1.0f; });
+    map_features<M>(queries(token), counts, a.source, (part.row * a.q.T + token) * heads + head,
+                    heads, [](int) { return 1.0f; });
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (token + kChunk < end) begin(token + kChunk);
 
@@ -107,8 +109,8 @@ void run(const Forward& call) {
   a.query_mask = call.query_mask;
   a.in = {call.state_in.memory, call.state_in.mass};
   a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
-  a.map = call.options.feature_map;
-  a.scale = static_cast<float>(call.options.query_scale);
+  a.source = {call.options.feature_map, static_cast<float>(call.options.query_scale),
+              call.query_proportions};
   a.division = division_of(call.options);
   a.key_heads = static_cast<int>(call.key_heads);
   a.tiles = static_cast<int>((call.y.K + N - 1) / N);
@@ -126,7 +128,7 @@ void run(const Forward& call) {
 }  // namespace
 
 void read_forward(const Forward& call) {
-  if (call.q.K <= 64) return run<64>(call);
+  if (features_of(call.q, call.query_proportions) <= 64) return run<64>(call);
   run<128>(call);
 }
 

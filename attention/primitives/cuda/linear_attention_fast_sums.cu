@@ -26,8 +26,7 @@ struct Arguments {
   Reads left, right;  // k and v; of gradients q and dy
   const uint8_t* mask;
   StatePointers<float> out;  // of each piece
-  FeatureMap map;
-  float scale;
+  FeatureSource source;
   bool of_gradients;
   const float* denominators;  // of gradients; null: nothing is divided
   const float* corrections;
@@ -68,8 +67,14 @@ __global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Argum
   const int group = heads / a.state_heads;
   const int steps = start < end ? static_cast<int>((end - start + kChunk - 1) / kChunk) * group : 0;
   const StatePlace place{(piece * a.states + state_number) * a.state_heads + state_head,
-                         static_cast<int>(a.left.K), static_cast<int>(a.right.K), first};
+                         static_cast<int>(a.source.features(a.left)), static_cast<int>(a.right.K),
+                         first, a.source.half<M>()};
 
+  // The number of the first token and head of a step, among all.
+  const auto number_of = [&](int step) {
+    const int64_t token = start + int64_t{step / group} * kChunk;
+    return (part.row * a.left.T + token) * heads + state_head * group + step % group;
+  };
   AsyncCopies copies;
   uint32_t counts = 0;
   float factors[Part::kCount];  // 1 / D of this thread's parts
@@ -78,12 +83,12 @@ __global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Argum
     const int64_t token = start + int64_t{step / group} * kChunk;
     const int head = state_head * group + step % group;
     counts = begin_copy<M>(copies, shared.left + step % 2 * kChunk * kStride,
-                           {left, mask, 0, token, head, 0});
+                           {left, mask, 0, token, head, 0}, a.source.copied<M>());
     begin_copy<N>(copies, shared.right + step % 2 * kChunk * (N + kPadding),
                   {right, mask, 0, token, head, first});
     copies.commit();
     if (a.denominators == nullptr) return;
-    const int64_t at = (part.row * a.left.T + token) * heads + head;
+    const int64_t at = number_of(step);
 #pragma unroll
     for (int i = 0; i < Part::kCount; ++i) {
       const bool inside = (counts >> i & 1) != 0;
@@ -104,7 +109,7 @@ __global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Argum
     kernel_bf16* features = shared.left + step % 2 * kChunk * kStride;
     float* corrections = shared.corrections + step % 2 * kChunk;
     copies.wait<0>();
-    map_features<M>(features, counts, a.map, a.scale, factor);
+    map_features<M>(features, counts, a.source, number_of(step), heads, factor);
     if (thread < kChunk) corrections[thread] = correction;
     __syncthreads();  // this chunk is there; the other stage is free
     if (step + 1 < steps) begin(step + 1);
@@ -116,9 +121,11 @@ __global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Argum
   }
   state.store(a.out, place);
   if (first > 0) return;
-  float* to = a.out.mass + place.number * place.features;
-  if (!a.of_gradients) return state.store_mass(to, place.features);
-  if (thread < place.features) to[thread] = mass;
+  if (!a.of_gradients) return state.store_mass(a.out.mass, place);
+  const int feature = place.feature_of(thread);
+  if (thread < M && feature < place.features) {
+    a.out.mass[place.number * place.features + feature] = mass;
+  }
 }
 
 template <int M>
@@ -136,8 +143,7 @@ Arguments sums_of_keys(const Forward& call) {
   a.left = call.k;
   a.right = call.v;
   a.mask = call.key_mask;
-  a.map = call.options.feature_map;
-  a.scale = 1;
+  a.source = {call.options.feature_map, 1, call.key_proportions};
   a.spans = call.spans.table;
   a.states = call.spans.states(call.k.B);
   a.state_heads = static_cast<int>(call.k.H);
@@ -149,8 +155,8 @@ Arguments sums_of_gradients(const Backward& call) {
   a.left = call.q;
   a.right = call.dy;
   a.mask = call.query_mask;
-  a.map = call.options.feature_map;
-  a.scale = static_cast<float>(call.options.query_scale);
+  a.source = {call.options.feature_map, static_cast<float>(call.options.query_scale),
+              call.query_proportions};
   a.of_gradients = true;
   a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
   a.corrections = call.corrections;
@@ -165,7 +171,7 @@ void sum_pieces(Arguments a, const Cut& cut, int64_t pieces,
                 const LinearAttentionState<float>& out) {
   a.piece_tokens = cut.tokens;
   a.out = {out.memory, out.mass};
-  for_width(a.left.K, [&](auto width) { run<width>(a, pieces); });
+  for_width(a.source.features(a.left), [&](auto width) { run<width>(a, pieces); });
 }
 
 // From the sum of each piece to that of all pieces before it, or after it, and what is carried to
@@ -190,8 +196,9 @@ Pieces make_pieces(Arguments a, const Cut& cut, const LinearAttentionState<const
   pieces.cut = cut;
   if (cut.count == 1) return pieces;
   const int64_t states = cut.count * a.states;
-  pieces.memory = Tensor::empty({states, a.state_heads, a.left.K, a.right.K}, DType::f32, device);
-  pieces.mass = Tensor::empty({states, a.state_heads, a.left.K}, DType::f32, device);
+  const int64_t features = a.source.features(a.left);
+  pieces.memory = Tensor::empty({states, a.state_heads, features, a.right.K}, DType::f32, device);
+  pieces.mass = Tensor::empty({states, a.state_heads, features}, DType::f32, device);
   // The sum of the last piece, or of the first one, is nobody's start.
   a.first_piece = a.of_gradients ? 1 : 0;
   sum_pieces(a, cut, cut.count - 1, {pointer<float>(pieces.memory), pointer<float>(pieces.mass)});
@@ -262,6 +269,7 @@ Pieces pieces_of(const Backward& call, int64_t blocks) {
   same.k = call.k;
   same.v = call.v;
   same.key_mask = call.key_mask;
+  same.key_proportions = call.key_proportions;
   same.segments = call.segments;
   same.state_in = call.state_in;
   return pieces_of(same, blocks);
@@ -276,7 +284,8 @@ void memory_forward(const Forward& call) {
   const int64_t tiles = (call.v.K + kChunk - 1) / kChunk;
   const int64_t states = call.spans.states(call.k.B);
   const Cut cut = cut_of(call.spans.most_tokens(call.k.T), states * call.k.H * tiles);
-  const Partials partials(cut.count, {states, call.k.H, call.k.K, call.v.K}, call.device);
+  const int64_t features = features_of(call.k, call.key_proportions);
+  const Partials partials(cut.count, {states, call.k.H, features, call.v.K}, call.device);
   sum_pieces(sums_of_keys(call), cut, cut.count, partials.place(call.state_out));
   partials.add_to(call.state_out);
 }
