@@ -58,18 +58,29 @@ void MemoryCache::drop_oldest() {
   waiting_.erase(waiting_.begin());
 }
 
+std::vector<MemoryCache::Block>::iterator MemoryCache::best_waiting(size_t size) {
+  // Whose pages, fresh from the system, cost more than the room that is left unused.
+  const size_t largest = size < kHugePage || size > SIZE_MAX / 2 ? size : 2 * size;
+  auto best = waiting_.end();
+  for (auto block = waiting_.begin(); block != waiting_.end(); ++block) {
+    if (block->bytes < size || block->bytes > largest) continue;
+    // Of equal ones the newest: it is the likeliest to be in the processor's caches.
+    if (best == waiting_.end() || block->bytes <= best->bytes) best = block;
+  }
+  return best;
+}
+
 void* MemoryCache::allocate(size_t bytes) {
-  const size_t size = rounded(bytes);
+  size_t size = rounded(bytes);
   if (size == 0) return nullptr;
   if (!kKeep || size < kSmallestKept) return std::aligned_alloc(kAlignment, size);
   const std::lock_guard lock(mutex_);
-  // The newest block first: it is the likeliest to be in the processor's caches.
-  const auto found = std::find_if(waiting_.rbegin(), waiting_.rend(),
-                                  [size](const Block& block) { return block.bytes == size; });
+  const auto found = best_waiting(size);
   void* memory = nullptr;
-  if (found != waiting_.rend()) {
+  if (found != waiting_.end()) {
     memory = found->memory;
-    waiting_.erase(std::next(found).base());
+    if (found->bytes > size) larger_[memory] = size = found->bytes;
+    waiting_.erase(found);
     waiting_bytes_ -= size;
   } else {
     // Room for the block within the most ever used; more is dropped only when the system refuses.
@@ -89,12 +100,16 @@ void* MemoryCache::allocate(size_t bytes) {
 }
 
 void MemoryCache::release(void* memory, size_t bytes) noexcept {
-  const size_t size = rounded(bytes);
+  size_t size = rounded(bytes);
   if (!kKeep || size < kSmallestKept) {
     std::free(memory);
     return;
   }
   const std::lock_guard lock(mutex_);
+  if (const auto larger = larger_.find(memory); larger != larger_.end()) {
+    size = larger->second;
+    larger_.erase(larger);
+  }
   used_bytes_ -= size;
   try {
     waiting_.push_back({memory, size});

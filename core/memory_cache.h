@@ -4,14 +4,16 @@
 
 #include <cstddef>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 namespace linnet {
 
-// Aligned blocks; freed ones wait for the next request of their size class. Blocks in use and
-// waiting together never exceed the most that was ever in use at once, so caching does not raise
-// the peak (apart from rounding sizes up by at most an eighth). Thread safe. Under sanitizers
-// nothing is kept, so that use after free is seen.
+// Aligned blocks; freed ones wait for the next request of their size class, large ones also for
+// one of at least half their size where none of its class waits. Blocks in use and waiting together
+// never exceed the most that was ever in use at once, so caching does not raise the peak (apart
+// from the room that a request leaves in its block). Thread safe. Under sanitizers nothing is kept,
+// so that use after free is seen.
 class MemoryCache {
  public:
   MemoryCache() = default;
@@ -32,9 +34,12 @@ class MemoryCache {
     size_t bytes;
   };
   void drop_oldest();
+  // The block that waits and suits best, of those the newest; waiting_.end() where none does.
+  std::vector<Block>::iterator best_waiting(size_t size);
 
   mutable std::mutex mutex_;
-  std::vector<Block> waiting_;  // oldest first
+  std::vector<Block> waiting_;                      // oldest first
+  std::unordered_map<const void*, size_t> larger_;  // in use, of more than their request's class
   size_t waiting_bytes_ = 0;
   size_t used_bytes_ = 0;
   size_t most_used_bytes_ = 0;

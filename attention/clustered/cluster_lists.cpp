@@ -130,7 +130,7 @@ Tensor top_keys(const Tensor& means, const Tensor& keys, const Tensor& mask, int
 }
 
 Tensor top_keys_hidden(const Tensor& top, int64_t T) {
-  const int64_t count = top.size(3), clusters = top.elements() / count;
+  const int64_t count = top.size(3);
   const Shape shape{top.size(0), top.size(1), top.size(2), T};
   if constexpr (kCuda) {
     if (on_cuda(top)) {
@@ -140,7 +140,7 @@ Tensor top_keys_hidden(const Tensor& top, int64_t T) {
     }
   }
   const Tensor bias = Tensor::zeros(shape);
-  for (int64_t i = 0; i < clusters * count; ++i) {
+  for (int64_t i = 0; i < top.elements(); ++i) {
     const int32_t key = top.data<int32_t>()[i];
     if (key < 0 || key >= T) continue;
     bias.data<float>()[i / count * T + key] = -std::numeric_limits<float>::infinity();

@@ -1,7 +1,9 @@
 #include "attention/luna/causal_writes.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <vector>
 
 #include "attention/luna/causal_writes_rule.h"
 #include "attention/luna/cuda/causal_writes.h"
@@ -37,6 +39,30 @@ void fill(const Tensor& to, int64_t grain, const F& f) {
   T* out = to.data<T>();
   parallel_for(to.elements(), grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) out[i] = f(i);
+  });
+}
+
+// dp: rule.dmemory of a head's elements together, whose tokens are read once.
+template <typename T>
+void sum_memory(const CausalWrites<T>& rule, const T* dlogits, T* dp) {
+  const int64_t H = rule.H, N = rule.N, K = rule.K;
+  parallel_for(H, 1, [&](int64_t first, int64_t last) {
+    std::vector<T> sums(static_cast<size_t>(N * K));
+    for (int64_t h = first; h < last; ++h) {
+      std::fill(sums.begin(), sums.end(), T{0});
+      for (int64_t token = 0; token < rule.B * rule.tokens; ++token) {
+        if (!rule.valid(token)) continue;
+        const int64_t row = token * H + h;
+        const T* x = rule.x + row * K;
+        for (int64_t l = 0; l < N; ++l) {
+          T* to = sums.data() + l * K;
+          for (int64_t c = 0; c < K; ++c) to[c] += dlogits[row * N + l] * x[c];
+        }
+      }
+      for (int64_t i = 0; i < N * K; ++i) {
+        dp[(i / K * H + h) * K + i % K] = rule.scale * sums[static_cast<size_t>(i)];
+      }
+    }
   });
 }
 
@@ -80,7 +106,7 @@ Variable causal_writes(const Variable& tokens, const Variable& memory, const Ten
           return -std::expm1(-std::numbers::ln2_v<T> * written[i]) * dwritten[i];
         });
         fill<T>(dx, kGrain, [&](int64_t i) { return rule.dtoken(dlogits.data<T>(), i); });
-        fill<T>(dp, 1, [&](int64_t i) { return rule.dmemory(dlogits.data<T>(), i); });
+        sum_memory(rule, dlogits.data<T>(), dp.data<T>());
       });
     }
     gradients.add(0, dx);

@@ -14,6 +14,7 @@ using chunked::Scratch;
 using slot_attention_detail::ask_for_tile;
 using slot_attention_detail::ask_to_write;
 using slot_attention_detail::Kernel;
+using slot_attention_detail::kTileTokens;
 using slot_attention_detail::load_end_gradient;
 using slot_attention_detail::load_keys;
 using slot_attention_detail::load_queries;
@@ -201,7 +202,7 @@ void key_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<con
       }
       part(keys, keys_turned, queries, kernel.K, kp, saved.to_keys + offset, weights.keys,
            turned.keys, gradient.matrix, Write::overwrite, dweights.keys, out.k);
-      ask_for_tile(kernel, piece, tile.t - kChunk, d_o);
+      ask_for_tile(kernel, piece, tile.t - kTileTokens, d_o);
       part(values, values_turned, doutputs, kernel.V, vp, saved.to_values + offset, weights.values,
            turned.values, gradient.matrix + kp * np, apart ? Write::overwrite : Write::accumulate,
            dweights.values, out.v);

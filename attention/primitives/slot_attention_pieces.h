@@ -50,7 +50,7 @@ void ask_for_tile(const Kernel<T>& kernel, const Piece& piece, int64_t t,
                   const SequenceView<const T>& d_o) {
   const auto& in = kernel.inputs;
   for (const auto* view : {&in.logits, &in.value_logits, &in.k, &in.v, &in.q, &d_o}) {
-    chunked::prefetch_rows<false>(*view, piece.row, t, t + chunked::kChunk, piece.head);
+    chunked::prefetch_rows<false>(*view, piece.row, t, t + kTileTokens, piece.head);
   }
 }
 template <typename T>

@@ -171,7 +171,7 @@ template <typename T>
 void Kernel<T>::cut_tile(int64_t b, int64_t h, int64_t t, int64_t end,
                          const std::vector<double>& mass, Tile<T>& tile) const {
   tile.t = t;
-  tile.n = std::min(kChunk, end - t);
+  tile.n = std::min(kTileTokens, end - t);
   tile.reference.assign(static_cast<size_t>(np), T(0));
   tile.entry.assign(static_cast<size_t>(np), T(1));
   tile.exit.assign(static_cast<size_t>(np), T(1));

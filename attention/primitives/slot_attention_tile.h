@@ -10,6 +10,11 @@
 
 namespace linnet::slot_attention_detail {
 
+// At most so many tokens in a tile of the causal kernels: the triangular products inside a tile
+// grow with it, moving the memory past a tile costs the same for every tile. Tiles have room for
+// chunked::kChunk, which the memory kernels use.
+inline constexpr int64_t kTileTokens = 32;
+
 // A run of tokens of one head that is processed at once. Weights inside are alpha relative to
 // `reference` (log space, exp control only): E = exp(a - reference) <= exp(kReach).
 template <typename T>
@@ -59,7 +64,7 @@ struct Kernel {
   // Scratch for the two above.
   int64_t turn_size() const { return np * (kp > vp ? kp : vp); }
 
-  // Chooses the longest tile from token t on (at most kChunk tokens, before `end`) whose weights
+  // Chooses the longest tile from token t on (at most kTileTokens, before `end`) whose weights
   // can be written relative to one reference, a function of `mass` and of these tokens alone.
   void cut_tile(int64_t b, int64_t h, int64_t t, int64_t end, const std::vector<double>& mass,
                 Tile<T>& tile) const;

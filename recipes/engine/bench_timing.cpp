@@ -33,7 +33,7 @@ double median(std::vector<double> values) {
 }
 
 RunTime time_runs(Device device, int64_t runs, const std::function<void()>& body) {
-  constexpr double kEnough = 3;
+  constexpr double kEnough = 3, kTooLong = 8;  // seconds: of all runs, of one to be repeated
   std::vector<double> all, own;
   const auto run = [&] {
     const double before = thread_seconds();
@@ -41,10 +41,10 @@ RunTime time_runs(Device device, int64_t runs, const std::function<void()>& body
     own.push_back(device.kind == DeviceKind::cpu ? thread_seconds() - before : all.back());
   };
   run();
-  if (all.front() <= kEnough) {
+  if (own.front() <= kTooLong) {
     all.clear();
     own.clear();
-    for (double total = 0; std::ssize(all) < runs && total < kEnough; total += all.back()) run();
+    for (double total = 0; std::ssize(all) < runs && total < kEnough; total += own.back()) run();
   }
   return {1e3 * median(all), 1e3 * *std::min_element(own.begin(), own.end())};
 }

@@ -40,11 +40,17 @@ struct ListedCase {
       context.index.data<int32_t>()[i] = empty ? -1 : std::max(drawn, -1);
     }
   }
-  // The first place of every second query is excluded.
+  // The first place of every second query is excluded. Where each row has a bias of its own, that
+  // of queries which are masked already is NaN.
   void add_bias(int64_t rows, int64_t heads) {
     bias = random_tensor({rows, heads, s.Tq, s.length}, "bias");
     for (int64_t i = 0; i < bias.elements(); i += 2 * s.length) {
       bias.data<double>()[i] = -std::numeric_limits<double>::infinity();
+    }
+    if (!context.query_mask.defined() || rows != s.B) return;
+    for (int64_t i = 0; i < bias.elements(); ++i) {
+      const int64_t row = i / s.length, query = row / (heads * s.Tq) * s.Tq + row % s.Tq;
+      if (context.query_mask.data<uint8_t>()[query] == 0) bias.data<double>()[i] = std::nan("");
     }
   }
   // Every third query and fourth key is masked, and what it holds is NaN.

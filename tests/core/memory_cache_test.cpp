@@ -74,6 +74,32 @@ TEST(MemoryCache, NeverHoldsMoreThanWasInUseAtOnce) {
   }
 }
 
+// Steps of other sizes than those before them find what these left.
+TEST(MemoryCache, LargeBlocksServeRequestsOfAtLeastHalfTheirSize) {
+  if (!kKeeps) GTEST_SKIP() << "sanitizers keep nothing";
+  MemoryCache cache;
+  void* large = cache.allocate(32 * kMiB);
+  cache.release(large, 32 * kMiB);
+  void* half = cache.allocate(16 * kMiB);
+  EXPECT_EQ(half, large);
+  EXPECT_EQ(cache.waiting_bytes(), 0u);
+  void* other = cache.allocate(16 * kMiB);
+  cache.release(half, 16 * kMiB);
+  cache.release(other, 16 * kMiB);
+  EXPECT_EQ(cache.waiting_bytes(), 48 * kMiB);
+  // The block that suits exactly, though the larger one would do.
+  void* again = cache.allocate(16 * kMiB);
+  EXPECT_EQ(again, other);
+  void* whole = cache.allocate(32 * kMiB);
+  EXPECT_EQ(whole, large);
+  cache.release(whole, 32 * kMiB);
+  cache.release(again, 16 * kMiB);
+  // Less than half: its pages stay for others.
+  void* small = cache.allocate(7 * kMiB);
+  EXPECT_NE(small, other);
+  cache.release(small, 7 * kMiB);
+}
+
 TEST(MemoryCache, SmallBlocksAreLeftToMalloc) {
   MemoryCache cache;
   void* small = cache.allocate(100);

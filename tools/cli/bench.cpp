@@ -270,7 +270,7 @@ void add_bench(CLI::App& app, Command& chosen) {
   attention->footer(
       "Growth is that of the least times: on a CPU, of those for which one thread computed, which\n"
       "other programs change little. Whether linear mechanisms are linear:\n"
-      "  linnet bench attention --linear --device cpu --threads 1 --runs 15 \\\n"
+      "  linnet bench attention --linear --device cpu --threads 1 --runs 7 \\\n"
       "    --lengths 2048,4096,8192,16384,32768 --max-growth 1.1");
   attention->add_flag("--json", *json, "one JSON object on stdout");
   add_plugin_option(*attention);

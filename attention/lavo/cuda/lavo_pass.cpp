@@ -77,7 +77,7 @@ void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradient
   call.df = writes_of(df);
   call.dbasis = pointer<float>(dbases);
   call.df_dot_f = pointer<float>(dots);
-  orthogonal_memory_fast::causal_backward(call);
+  orthogonal_memory_fast::backward(call);
   if (gradients.wanted(3)) {
     const Tensor dbasis = like(arrays.basis);
     sum_rows(dbases, dbasis.reshape({dbasis.elements()}), false);
@@ -127,7 +127,7 @@ bool lavo_pass_fits(const LavoPassVariables& inputs, const LavoPassContext& cont
   return inputs.basis.shape().rank() == 3 && window >= 1 &&
          window <= lavo_pass_fast::kWidestWindow && width <= lavo_pass_fast::kWidestHead &&
          shape[1] >= kFewestTensorCoreTokens &&
-         orthogonal_memory_fast::has_backward(width, inputs.basis.size(1)) &&
+         orthogonal_memory_fast::has_kernels(width, inputs.basis.size(1)) &&
          std::max({lavo_pass_fast::shared_memory(width),
                    lavo_pass_fast::window_backward_shared_memory(width, window),
                    orthogonal_memory_fast::backward_shared_memory(width)}) <= shared_memory_limit();

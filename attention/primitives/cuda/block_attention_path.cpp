@@ -33,10 +33,6 @@ std::string_view plain_weights(BlockWeights weights) {
   return "other weights";
 }
 
-void fall_back(const std::string& why) {
-  use_plain_kernels("block attention", why);
-}
-
 }  // namespace
 
 std::string why_plain_block_attention(const BlockAttentionContext& context,
@@ -53,24 +49,13 @@ std::string why_plain_block_attention(const BlockAttentionContext& context,
   if (in.q.size(1) < kFewestTensorCoreTokens) {
     return concat("fewer than ", kFewestTensorCoreTokens, " queries");
   }
-  for (const Tensor* x : {&in.q, &in.k, &in.v, &in.past_k, &in.past_v}) {
-    if (x->defined() && !block_attention_fast::is_aligned(*x)) {
-      return "tensors that do not begin on 16 bytes";
-    }
-  }
-  return {};
+  return lack_of_alignment({&in.q, &in.k, &in.v, &in.past_k, &in.past_v});
 }
 
 bool block_attention_is_fast(const BlockAttentionContext& context,
                              const BlockAttentionTensors& in) {
-  const bool is_short = in.q.size(1) < kFewestTensorCoreTokens;
-  if (kernel_choice() == KernelChoice::plain || is_short) return false;
-  const std::string why = why_plain_block_attention(context, in);
-  if (why.empty()) return true;
-  // Where they are not demanded, nobody expects tensor cores in f32.
-  const bool expected = in.q.dtype() == DType::bf16;
-  if (expected || kernel_choice() == KernelChoice::tensor_cores) fall_back(why);
-  return false;
+  return takes_fast_kernels("block attention", in.q,
+                            [&] { return why_plain_block_attention(context, in); });
 }
 
 }  // namespace linnet::cuda

@@ -7,14 +7,6 @@
 #include "core/kernel_choice.h"
 
 namespace linnet::cuda {
-namespace {
-
-void fall_back(const std::string& why) {
-  // Those of short filters use no tensor cores.
-  use_plain_kernels("depthwise convolution", why, "fast kernels");
-}
-
-}  // namespace
 
 std::string why_plain_depthwise_conv(const Tensor& x, const Tensor& past, const Tensor& taps) {
   if (x.dtype() != DType::bf16) return concat("numbers of ", name_of(x.dtype()));
@@ -28,22 +20,14 @@ std::string why_plain_depthwise_conv(const Tensor& x, const Tensor& past, const 
   if (x.size(3) == 0 || x.size(3) % multiple != 0) {
     return concat(count, " taps of values of ", x.size(3), ", which is no multiple of ", multiple);
   }
-  for (const Tensor* sequence : {&x, &past}) {
-    if (sequence->defined() && reinterpret_cast<uintptr_t>(sequence->raw()) % 16 != 0) {
-      return "tensors that do not begin on 16 bytes";
-    }
-  }
-  return {};
+  return lack_of_alignment({&x, &past});
 }
 
 bool depthwise_conv_is_fast(const Tensor& x, const Tensor& past, const Tensor& taps) {
-  if (kernel_choice() == KernelChoice::plain || x.size(1) < kFewestTensorCoreTokens) return false;
-  const std::string why = why_plain_depthwise_conv(x, past, taps);
-  if (why.empty()) return true;
-  // Where they are not demanded, nobody expects fast kernels in f32.
-  const bool expected = x.dtype() == DType::bf16;
-  if (expected || kernel_choice() == KernelChoice::tensor_cores) fall_back(why);
-  return false;
+  // Those of short filters use no tensor cores.
+  return takes_fast_kernels(
+      "depthwise convolution", x, [&] { return why_plain_depthwise_conv(x, past, taps); },
+      "fast kernels");
 }
 
 }  // namespace linnet::cuda

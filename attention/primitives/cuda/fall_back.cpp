@@ -3,6 +3,7 @@
 #include <mutex>
 #include <set>
 
+#include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"
@@ -20,6 +21,35 @@ void use_plain_kernels(const std::string& operation, const std::string& why,
   static std::set<std::string> said;
   const std::scoped_lock lock(mutex);
   if (said.insert(text).second) log_info(text);
+}
+
+bool takes_fast_kernels(const std::string& operation, const Tensor& x,
+                        const std::function<std::string()>& why, const std::string& which) {
+  const bool is_short = x.size(1) < kFewestTensorCoreTokens;
+  if (kernel_choice() == KernelChoice::plain || is_short) return false;
+  const std::string lack = why();
+  if (lack.empty()) return true;
+  const bool expected = x.dtype() == DType::bf16;
+  if (expected || kernel_choice() == KernelChoice::tensor_cores) {
+    use_plain_kernels(operation, lack, which);
+  }
+  return false;
+}
+
+std::string lack_of_alignment(std::initializer_list<const Tensor*> tensors) {
+  for (const Tensor* x : tensors) {
+    if (x->defined() && reinterpret_cast<uintptr_t>(x->raw()) % 16 != 0) {
+      return "tensors that do not begin on 16 bytes";
+    }
+  }
+  return {};
+}
+
+std::string lack_of_shared_memory(size_t asked) {
+  const size_t available = shared_memory_limit();
+  if (asked <= available) return {};
+  return concat("on a GPU with ", available / 1024, " KiB of shared memory a block (they take ",
+                (asked + 1023) / 1024, ")");
 }
 
 }  // namespace linnet::cuda

@@ -6,32 +6,17 @@
 
 #include "attention/primitives/cuda/fall_back.h"
 #include "attention/primitives/cuda/linear_attention_fast.h"
-#include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/kernel_choice.h"
 
 namespace linnet::cuda {
 namespace {
 
-void fall_back(const std::string& why) {
-  use_plain_kernels("linear attention", why);
-}
+constexpr const char* kOperation = "linear attention";
 
 // The sequence that a call is about: queries, or keys where a memory is made of them.
 const Tensor& first_of(const LinearAttentionArrays& in) {
   return in.q.defined() ? in.q : in.k;
-}
-
-bool is_short(const LinearAttentionArrays& in) {
-  return first_of(in).size(1) < kFewestTensorCoreTokens;
-}
-
-// In words, that this GPU has less for a block than `asked`; empty: it has enough.
-std::string lack_of_shared_memory(size_t asked) {
-  const size_t available = shared_memory_limit();
-  if (asked <= available) return {};
-  return concat(" on a GPU with ", available / 1024, " KiB of shared memory a block (they take ",
-                (asked + 1023) / 1024, ")");
 }
 
 }  // namespace
@@ -54,25 +39,17 @@ std::string why_plain_linear_attention(const LinearAttentionArrays& in) {
   if (in.q.defined() && in.v.defined()) {
     const std::string lack =
         lack_of_shared_memory(linear_attention_fast::causal_shared_memory(features));
-    if (!lack.empty()) return concat("features of ", features, lack);
+    if (!lack.empty()) return concat("features of ", features, " ", lack);
   }
-  if (is_short(in)) return concat("fewer than ", kFewestTensorCoreTokens, " tokens");
-  for (const Tensor* x : sequences) {
-    if (x->defined() && !linear_attention_fast::is_aligned(*x)) {
-      return "tensors that do not begin on 16 bytes";
-    }
+  if (first_of(in).size(1) < kFewestTensorCoreTokens) {
+    return concat("fewer than ", kFewestTensorCoreTokens, " tokens");
   }
-  return {};
+  return lack_of_alignment({&in.q, &in.k, &in.v});
 }
 
 bool linear_attention_is_fast(const LinearAttentionArrays& in) {
-  if (kernel_choice() == KernelChoice::plain || is_short(in)) return false;
-  const std::string why = why_plain_linear_attention(in);
-  if (why.empty()) return true;
-  // Where they are not demanded, nobody expects tensor cores in f32.
-  const bool expected = first_of(in).dtype() == DType::bf16;
-  if (expected || kernel_choice() == KernelChoice::tensor_cores) fall_back(why);
-  return false;
+  return takes_fast_kernels(kOperation, first_of(in),
+                            [&] { return why_plain_linear_attention(in); });
 }
 
 bool linear_attention_backward_is_fast(int64_t features, int64_t values, bool causal) {
@@ -80,7 +57,8 @@ bool linear_attention_backward_is_fast(int64_t features, int64_t values, bool ca
       causal ? linear_attention_fast::causal_backward_shared_memory(features, values)
              : linear_attention_fast::noncausal_backward_shared_memory(features, values));
   if (lack.empty()) return true;
-  fall_back(concat("the backward pass of features of ", features, " and values of ", values, lack));
+  use_plain_kernels(kOperation, concat("the backward pass of features of ", features,
+                                       " and values of ", values, " ", lack));
   return false;
 }
 

@@ -154,7 +154,7 @@ __device__ __forceinline__ void make_logits(ResultFragment (&x)[N / 8], const Pr
 #pragma unroll
   for (int j = 0; j < N / 4; ++j) {
     const int next = j / 2 * 8 + j % 2;
-    if (query + next >= tile.count) continue;
+    if (query + next >= tile.count || !p.query_valid(tile.b, tile.first + query + next)) continue;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (holds[half])

@@ -23,24 +23,13 @@ std::string why_plain_listed_attention(const ListedAttentionContext& context,
   if (in.q.size(1) < kFewestTensorCoreTokens) {
     return concat("fewer than ", kFewestTensorCoreTokens, " queries");
   }
-  for (const Tensor* x : {&in.q, &in.k, &in.v}) {
-    if (!listed_attention_fast::is_aligned(*x)) return "tensors that do not begin on 16 bytes";
-  }
-  return {};
+  return lack_of_alignment({&in.q, &in.k, &in.v});
 }
 
 bool listed_attention_is_fast(const ListedAttentionContext& context,
                               const ListedAttentionTensors& in) {
-  const bool is_short = in.q.size(1) < kFewestTensorCoreTokens;
-  if (kernel_choice() == KernelChoice::plain || is_short) return false;
-  const std::string why = why_plain_listed_attention(context, in);
-  if (why.empty()) return true;
-  // Where they are not demanded, nobody expects tensor cores in f32.
-  const bool expected = in.q.dtype() == DType::bf16;
-  if (expected || kernel_choice() == KernelChoice::tensor_cores) {
-    use_plain_kernels("listed attention", why);
-  }
-  return false;
+  return takes_fast_kernels("listed attention", in.q,
+                            [&] { return why_plain_listed_attention(context, in); });
 }
 
 }  // namespace linnet::cuda

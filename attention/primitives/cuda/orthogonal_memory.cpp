@@ -1,7 +1,7 @@
 // The steps of the orthogonal memory on a device: projections, sums along time, reads.
 #include "attention/primitives/cuda/orthogonal_memory.h"
 
-#include "attention/primitives/cuda/orthogonal_memory_fast.h"
+#include "attention/primitives/cuda/orthogonal_memory_fast_calls.h"
 #include "attention/primitives/cuda/orthogonal_memory_path.h"
 #include "attention/primitives/cuda/orthogonal_memory_pieces.h"
 #include "attention/primitives/cuda/orthogonal_memory_step.h"
@@ -63,80 +63,6 @@ Tensor sums_of(const OrthogonalMemoryContext& context, const OrthogonalMemoryArr
   return sums;
 }
 
-using orthogonal_memory_fast::Reads;
-using orthogonal_memory_fast::Writes;
-
-Reads reads_of(const Tensor& x) {
-  return {pointer<const kernel_bf16>(x), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
-Writes writes_of(const Tensor& x) {
-  return {pointer<kernel_bf16>(x), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
-
-// What both passes on tensor cores read.
-template <typename Call>
-Call fast_call(const OrthogonalMemoryContext& context, const OrthogonalMemoryArrays& in,
-               const OrthogonalMemorySaved& saved) {
-  Call call;
-  call.q = reads_of(in.q);
-  call.f = reads_of(in.f);
-  call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
-  call.code_mask = pointer_or_null<const uint8_t>(context.code_mask);
-  call.segments = pointer_or_null<const int32_t>(context.segments);
-  call.basis = pointer<const float>(in.basis);
-  call.rank = static_cast<int>(in.basis.size(1));
-  call.inclusive = context.options.scope == MemoryScope::prefix;
-  call.window = call.inclusive ? 1 : static_cast<int>(context.options.window);
-  call.scale = static_cast<float>(context.options.scale);
-  call.saved = {pointer<float>(saved.sums), pointer<int32_t>(saved.phases)};
-  return call;
-}
-
-OrthogonalMemorySaved fast_forward(const OrthogonalMemoryContext& context,
-                                   const OrthogonalMemoryArrays& in, const Tensor& y,
-                                   const OrthogonalMemoryArrays& state_out,
-                                   const Tensor& memory_tokens) {
-  constexpr int64_t kChunk = orthogonal_memory_fast::kChunkTokens;
-  const int64_t B = in.q.size(0), chunks = (in.q.size(1) + kChunk - 1) / kChunk;
-  const Device device = in.q.device();
-  const OrthogonalMemorySaved saved{
-      Tensor::empty({B, chunks, in.q.size(2), 2, in.basis.size(1)}, DType::f32, device),
-      Tensor::empty({B, chunks}, DType::i32, device), memory_tokens};
-  auto call = fast_call<orthogonal_memory_fast::Forward>(context, in, saved);
-  call.positions = pointer_or_null<const int32_t>(context.positions);
-  call.time_offset = context.place.time_offset;
-  call.completed = pointer_or_null<const float>(in.completed);
-  call.partial = pointer_or_null<const float>(in.partial);
-  call.counts = pointer_or_null<const int64_t>(in.counts);
-  call.y = writes_of(y);
-  call.completed_out = pointer<float>(state_out.completed);
-  call.partial_out = pointer<float>(state_out.partial);
-  call.counts_out = pointer<int64_t>(state_out.counts);
-  call.tokens = pointer<int64_t>(memory_tokens);
-  orthogonal_memory_fast::causal_forward(call);
-  return saved;
-}
-
-void fast_backward(const OrthogonalMemoryContext& context, const OrthogonalMemoryArrays& in,
-                   const OrthogonalMemorySaved& saved, const Tensor& dy,
-                   const Tensor& dcompleted_out, const Tensor& dpartial_out,
-                   const OrthogonalMemoryArrays& gradients) {
-  auto call = fast_call<orthogonal_memory_fast::Backward>(context, in, saved);
-  const Tensor dbasis =
-      Tensor::empty({in.q.size(0), in.basis.elements()}, DType::f32, in.q.device());
-  call.dy = reads_of(dy);
-  call.tokens = pointer<const int64_t>(saved.tokens);
-  call.dcompleted_out = pointer_or_null<const float>(dcompleted_out);
-  call.dpartial_out = pointer_or_null<const float>(dpartial_out);
-  call.dq = writes_of(gradients.q);
-  call.df = writes_of(gradients.f);
-  call.dbasis = pointer<float>(dbasis);
-  call.dcompleted = pointer_or_null<float>(gradients.completed);
-  call.dpartial = pointer_or_null<float>(gradients.partial);
-  orthogonal_memory_fast::causal_backward(call);
-  sum_rows(dbasis, gradients.basis.reshape({gradients.basis.elements()}), false);
-}
-
 }  // namespace
 
 OrthogonalMemorySaved orthogonal_memory_forward(const OrthogonalMemoryContext& context,
@@ -145,7 +71,7 @@ OrthogonalMemorySaved orthogonal_memory_forward(const OrthogonalMemoryContext& c
                                                 const Tensor& memory_tokens) {
   const Sizes sizes = sizes_of(context, in);
   if (orthogonal_memory_is_fast(context, in)) {
-    return fast_forward(context, in, y, state_out, memory_tokens);
+    return orthogonal_memory_fast_forward(context, in, y, state_out, memory_tokens);
   }
   if (is_orthogonal_memory_step(context, in)) {
     orthogonal_memory_step(context, in, y, state_out, memory_tokens);
@@ -165,9 +91,8 @@ void orthogonal_memory_backward(const OrthogonalMemoryContext& context,
                                 const Tensor& dcompleted_out, const Tensor& dpartial_out,
                                 const OrthogonalMemoryArrays& gradients) {
   if (saved.sums.defined() && orthogonal_memory_backward_is_fast(in)) {
-    return fast_backward(context, in, saved,
-                         orthogonal_memory_fast::is_aligned(dy) ? dy : dy.clone(), dcompleted_out,
-                         dpartial_out, gradients);
+    return orthogonal_memory_fast_backward(context, in, saved, dy, dcompleted_out, dpartial_out,
+                                           gradients);
   }
   const Sizes sizes = sizes_of(context, in);
   const Device device = in.q.device();

@@ -14,9 +14,9 @@ struct OrthogonalMemoryArrays {
 };
 
 // What the forward pass on tensor cores leaves for the backward one; undefined where plain kernels
-// computed, which make everything again.
+// computed, which make everything again. Causal: phases; whole segments: pieces and their counts.
 struct OrthogonalMemorySaved {
-  Tensor sums, phases, tokens;
+  Tensor sums, tokens, phases, pieces, piece_counts;
 };
 
 // y, the state after the last token, and how many valid tokens each token's memory holds. Which

@@ -1,5 +1,5 @@
-// The causal backward pass of the orthogonal memory on tensor cores: one kernel, one pass backward
-// in time, no sums across blocks.
+// The backward pass of the orthogonal memory on tensor cores: one kernel, one pass backward in
+// time, no sums across blocks.
 //
 // Means are made again from the sums that forward left for each chunk. With P = Q B^T, U = dY B^T,
 // p the soft-max of the logits scale m * P and n the number of tokens in the memory, per token
@@ -8,213 +8,89 @@
 // walks back along the chunk), and
 //   dQ = dP B,   dF = dC B,   dB = sum of (p * m)^T dY + dP^T Q + dC^T F,
 // dB in registers from the first chunk to the last; rows of a batch are added up afterwards.
+// Whole: dC is known where a segment lies in a chunk. Sums of dm over others, or over all of a row
+// without segments, are left to orthogonal_memory_whole.h, which makes their dF.
+//
+// At 128 columns a block has eight warps, two teams that share dB. Both make P and U, of which a
+// lane keeps one of its two rows; one team makes dQ, the other the codes and dF. Two stages of
+// tiles where a block can have 204 KiB of shared memory; one where it has 163 KiB (sm_80): nothing
+// is copied while a chunk is computed.
 //
 // Bytes a token and head: 10 d for q, f, dy, dq and df, 8 r / 64 for the sums; operations 16 d r.
 // d = r = 64: 648 bytes, 65,500 operations, and some 490 KiB of a chunk through shared memory.
 // Predicted, never measured: for batch 16, 12 heads, 8192 tokens on an H200, 212 us at 4.8 TB/s
 // (237 us at the 4.3 that a copy reaches), 279 us of tensor cores at 370 TFLOP/s, and 420 us of
-// shared memory at 128 bytes a clock, which bounds it.
-#include "attention/primitives/cuda/orthogonal_memory_tiles.h"
+// shared memory at 128 bytes a clock, which bounds it. Whole, without segments: 6 d bytes, 10 d r
+// operations, some 330 KiB of a chunk: 126 us at 4.8 TB/s, 174 us of tensor cores, 283 us of shared
+// memory, besides the sums and dF.
+// Heads of 128, r = 128: 1296 bytes, 328,000 operations and some 1.6 MiB: for 6 heads of those
+// tokens 212 us at 4.8 TB/s, 697 us of tensor cores, 700 us of shared memory.
+#include "attention/primitives/cuda/orthogonal_memory_gradients.h"
 
 namespace linnet::cuda::orthogonal_memory_fast {
 namespace {
 
 template <int D>
-struct Layout {
-  static constexpr int kStride = D + kPadding;
-  static constexpr size_t kTile = size_t{kChunk} * kStride;
-  __host__ __device__ explicit Layout(SharedArena& arena)
-      : basis(arena.take<kernel_bf16>(size_t{D} * kStride)),
-        q(arena.take<kernel_bf16>(2 * kTile)),
-        f(arena.take<kernel_bf16>(2 * kTile)),
-        dy(arena.take<kernel_bf16>(2 * kTile)),
-        weights(arena.take<kernel_bf16>(kTile)),
-        gradients(arena.take<kernel_bf16>(kTile)),
-        // Without the last row's padding: with it, 64 columns would need more than 99 KiB.
-        sums(arena.take<float>(kTile - kPadding)),
-        flags(arena.take<uint32_t>(2 * kFlagWords)) {}
-  kernel_bf16* basis;
-  kernel_bf16 *q, *f, *dy;  // two stages by turns
-  kernel_bf16* weights;     // p * m, then dC
-  kernel_bf16* gradients;   // dP, then results on their way out
-  float* sums;              // codes, what tokens read, dm, dC
-  uint32_t* flags;          // two chunks by turns
-};
-
-// Through the reads of the tokens of rows lane / 4 + 8 half: p * m and dP to their tiles, dm in the
-// place of the sums. factor is 1 / n, 0 where the memory is empty.
-template <int D>
-__device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp, int lane,
-                                               int half, float factor, const Backward& a,
-                                               const ResultFragment (&queries)[D / 8],
-                                               const ResultFragment (&outputs)[D / 8]) {
-  const SoftMax<D> soft_max(shared.sums, warp, lane, half, a.rank, a.scale * factor, queries);
-  float total = 0, along = 0;
-#pragma unroll
-  for (int j = 0; j < D / 8; ++j) {
-    const Pair sum = *results_at<D>(shared.sums, warp, lane, half, j);
-#pragma unroll
-    for (int odd = 0; odd < 2; ++odd) {
-      const float weight =
-          soft_max.weight(sum.values[odd], queries[j].values[2 * half + odd], j, odd);
-      total += weight;
-      along += weight * (factor * sum.values[odd]) * outputs[j].values[2 * half + odd];
-    }
-  }
-  const float norm = 1 / sum_of_row(total);
-  along = sum_of_row(along) * norm * a.share;
-  __syncwarp();  // sums are read again, not kept: registers
-#pragma unroll
-  for (int j = 0; j < D / 8; ++j) {
-    Pair& sum = *results_at<D>(shared.sums, warp, lane, half, j);
-    float weights[2], gradients[2];
-#pragma unroll
-    for (int odd = 0; odd < 2; ++odd) {
-      const float mean = factor * sum.values[odd];
-      const float u = a.share * outputs[j].values[2 * half + odd];
-      const float p =
-          norm * soft_max.weight(sum.values[odd], queries[j].values[2 * half + odd], j, odd);
-      const float da = p * (mean * u - along);
-      weights[odd] = a.share * p * mean;
-      gradients[odd] = a.scale * mean * da;
-      sum.values[odd] = factor * (p * u + a.scale * queries[j].values[2 * half + odd] * da);
-    }
-    const int at = (warp * 16 + half * 8 + lane / 4) * Layout<D>::kStride + 8 * j + lane % 4 * 2;
-    *reinterpret_cast<uint32_t*>(shared.weights + at) = pack(weights[0], weights[1]);
-    *reinterpret_cast<uint32_t*>(shared.gradients + at) = pack(gradients[0], gradients[1]);
-  }
-}
-
-// Gradients of one number of the sums: of everything completed, and of the codes of the window at
-// hand.
-struct RunningGradients {
-  float completed, window;
-  bool later_begins;  // the token after the chunk begins a segment
-
-  // Back along a column [64] of dm, `stride` apart, which become dC.
-  __device__ __forceinline__ void walk(const Chunk& chunk, float* column, int stride) {
-    bool last = later_begins;                                         // of its segment
-    int place = chunk.length - chunk.window_begin(chunk.length - 1);  // in its window, from 1
-    for (int begin = (chunk.length - 1) / 8 * 8; begin >= 0; begin -= 8) {
-      float reads[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) reads[i] = column[(begin + i) * stride];
-#pragma unroll
-      for (int i = 7; i >= 0; --i) {
-        const int t = begin + i;
-        if (t >= chunk.length) continue;
-        if (last) completed = window = 0;
-        if (place == chunk.window) window = completed + (chunk.inclusive ? reads[i] : 0.0f);
-        completed += reads[i];
-        column[t * stride] = window;
-        last = chunk.begins_segment(t);
-        place = place == 1 ? chunk.window : place - 1;
-        if (last && t > 0) place = t - chunk.window_begin(t - 1);
-      }
-    }
-    later_begins = chunk.begins_segment(0);
-  }
-};
-
-// dQ and dF of a warp's tokens, by way of its rows of `gradients`; dC goes to `weights`. dF begins
-// with a share of dY; `along` receives dF . f. For the row lane / 4 and the row 8 after.
-template <int D>
-__device__ __forceinline__ void expand_gradients(const Layout<D>& shared, int64_t on,
-                                                 const float (&shares)[2], int warp, int lane,
-                                                 TilePlace<kernel_bf16> queries,
-                                                 TilePlace<kernel_bf16> codes, float (&along)[2]) {
+__global__ __launch_bounds__(Warps<D>::kThreads,
+                             D < 128 ? 2 : 1) void orthogonal_memory_fast_backward(Backward a,
+                                                                                   int stages) {
   constexpr int kStride = Layout<D>::kStride;
-  const int first = warp * 16 * kStride;
-  kernel_bf16* own = shared.gradients + first;
-  TokenRows<D> query_rows, code_rows;
-  query_rows.load(shared.gradients, warp, lane);
-#pragma unroll
-  for (int i = 0; i < D / 16; ++i) {
-#pragma unroll
-    for (int word = 0; word < 4; ++word) {
-      const int half = word % 2, j = 2 * i + word / 2;
-      const Pair pair = *results_at<D>(shared.sums, warp, lane, half, j);
-      const uint32_t packed = pack(pair.values[0], pair.values[1]);
-      code_rows.parts[i].words[word] = packed;
-      *reinterpret_cast<uint32_t*>(shared.weights + first + (half * 8 + lane / 4) * kStride +
-                                   8 * j + lane % 4 * 2) = packed;
-    }
-  }
-  const kernel_bf16* dy = shared.dy + on + first;
-  const kernel_bf16* f = shared.f + on + first;
-#pragma unroll 1  // registers
-  for (int j = 0; j < D / 16; ++j) {
-    ResultFragment dq[2] = {}, df[2];
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      const uint32_t pair = packed_at<D>(dy, lane, part % 2, 2 * j + part / 2);
-      df[part / 2].values[part % 2 * 2] = shares[part % 2] * low_of(pair);
-      df[part / 2].values[part % 2 * 2 + 1] = shares[part % 2] * high_of(pair);
-    }
-#pragma unroll
-    for (int i = 0; i < D / 16; ++i) {
-      const RightFragments basis =
-          load_right(shared.basis + i * 16 * kStride + j * 16, kStride, lane);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        multiply(query_rows.parts[i], basis.halves[half], dq[half]);
-        multiply(code_rows.parts[i], basis.halves[half], df[half]);
-      }
-    }
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      const float* values = df[part / 2].values + part % 2 * 2;
-      const uint32_t stored = pack(values[0], values[1]);  // as others will read it
-      const uint32_t pair = packed_at<D>(f, lane, part % 2, 2 * j + part / 2);
-      along[part % 2] += low_of(stored) * low_of(pair) + high_of(stored) * high_of(pair);
-    }
-    queries.column = codes.column = j * 16;
-    store_rows<16>(dq, own, kStride, lane, queries);
-    store_rows<16>(df, own, kStride, lane, codes);
-  }
-}
-
-template <int D>
-__global__ __launch_bounds__(kTileThreads, 2) void orthogonal_memory_fast_backward(Backward a) {
-  constexpr int kStride = Layout<D>::kStride;
+  if constexpr (!kTwoTeams<D>) stages = 2;
   SharedArena arena;
-  const Layout<D> shared(arena);
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const Layout<D> shared(arena, stages);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int warp = thread / 32 % 4, team = thread / 32 / 4;
+  const bool reads_codes = a.reads_codes();
+  const bool has_queries = !kTwoTeams<D> || team == 0;
+  const bool has_codes = reads_codes && (!kTwoTeams<D> || team == 1);
   const int heads = static_cast<int>(a.q.H), head = static_cast<int>(blockIdx.x % heads);
-  const int64_t row = blockIdx.x / heads, time = a.q.T, chunks = (time + kChunk - 1) / kChunk;
-  const int64_t state = (row * heads + head) * a.rank + thread;
+  const int64_t row = blockIdx.x / heads, time = a.q.T;
+  const int chunks = static_cast<int>((time + kChunk - 1) / kChunk);
+  const int first = static_cast<int>(blockIdx.y) * a.cut.chunks;
+  const int last = first + min(chunks - first, a.cut.chunks);
+  const int64_t state = int64_t{blockIdx.x} * a.rank + thread;
   const bool has_number = thread < a.rank;
 
   AsyncCopies copies;
   TokenFlags flags;
   RunningSums sums{0, 0};
   int phase = 0;
-  const auto begin = [&](int64_t number) {
-    const int64_t token = number * kChunk, on = number % 2 * kChunk * kStride;
-    begin_copy<D>(copies, shared.q + on, {a.q, a.query_mask, row, token, head, 0});
-    begin_copy<D>(copies, shared.f + on, {a.f, a.code_mask, row, token, head, 0});
-    begin_copy<D>(copies, shared.dy + on, {a.dy, a.query_mask, row, token, head, 0});
+  const auto begin = [&](int number) {
+    const int64_t token = int64_t{number} * kChunk;
+    const int on = number % stages * kChunk * kStride;
+    begin_rows<D, Warps<D>>(copies, shared.q + on, {a.q, a.query_mask, row, token, head, 0});
+    begin_rows<D, Warps<D>>(copies, shared.dy + on, {a.dy, a.query_mask, row, token, head, 0});
+    if (reads_codes) {
+      begin_rows<D, Warps<D>>(copies, shared.f + on, {a.f, a.code_mask, row, token, head, 0});
+    }
     copies.commit();
     if (thread < kChunk) flags.load(a, row, token + thread);
     if (has_number) {
       const float* saved =
-          a.saved.sums + ((row * chunks + number) * heads + head) * 2 * a.rank + thread;
+          a.saved.sums + (a.entry(row, chunks, number) * heads + head) * 2 * a.rank + thread;
       sums = {saved[0], saved[a.rank]};
     }
-    phase = a.saved.phases[row * chunks + number];
+    if (!a.whole) phase = a.saved.phases[row * chunks + number];
+  };
+  RunningGradients running{0, 0, false};
+  const auto store_sums = [&](int64_t entries, int64_t entry) {
+    if (!has_number) return;
+    float* to = a.dsums + ((row * entries + entry) * heads + head) * 2 * a.rank + thread;
+    to[0] = running.completed;
+    to[a.rank] = running.window;
   };
 
-  begin(chunks - 1);
-  load_basis<D>(a, head, shared.basis);
-  RunningGradients running{0, 0, false};
+  load_basis<D, Warps<D>::kThreads>(a, head, shared.basis);
   if (has_number && a.dcompleted_out != nullptr) running.completed = a.dcompleted_out[state];
   if (has_number && a.dpartial_out != nullptr) running.window = a.dpartial_out[state];
-  StateTile<D, D> dbasis;
+  StateTile<D, D, Warps<D>> dbasis;
   dbasis.load({nullptr, nullptr}, {});
   Chunk chunk{0, 0, 0, 0, a.window, a.inclusive};
-  for (int64_t number = chunks - 1; number >= 0; --number) {
-    const int64_t token = number * kChunk, on = number % 2 * kChunk * kStride;
+  for (int number = last - 1; number >= first; --number) {
+    const int64_t token = int64_t{number} * kChunk;
+    const int on = number % stages * kChunk * kStride;
     uint32_t* words = shared.flags + number % 2 * kFlagWords;
+    if (stages == 1 || number == last - 1) begin(number);
     copies.wait<0>();
     if (thread < kChunk) flags.publish(words, warp, lane);
     __syncthreads();  // this chunk is there; the other stage and the tiles are free
@@ -222,63 +98,92 @@ __global__ __launch_bounds__(kTileThreads, 2) void orthogonal_memory_fast_backwa
     chunk.phase = phase;
     chunk.read(words);
     RunningSums before = sums;
-    if (number > 0) begin(number - 1);
+    if (stages > 1 && number > first) begin(number - 1);
 
-    ResultFragment queries[D / 8] = {}, outputs[D / 8] = {};
-    {
-      TokenRows<D> query_rows, output_rows, code_rows;
+    if (has_codes) {
+      TokenRows<D> code_rows;
       code_rows.load(shared.f + on, warp, lane);
       project_codes<D>(code_rows, shared.basis, shared.sums, warp, lane);
-      query_rows.load(shared.q + on, warp, lane);
-      output_rows.load(shared.dy + on, warp, lane);
-#pragma unroll
-      for (int j = 0; j < D / 16; ++j) {
-        visit_basis<D>(shared.basis, lane, j, [&](int i, const RightFragment& right, int half) {
-          multiply(query_rows.parts[i], right, queries[2 * j + half]);
-          multiply(output_rows.parts[i], right, outputs[2 * j + half]);
-        });
+    }
+    const int own = (warp * 16 + lane / 4) * kStride + lane % 4 * 2;
+    Projections<D> projections;
+    projections.weights = shared.weights + own;
+    projections.gradients = shared.gradients + own;
+    projections.team = team;
+    projections.load(shared.q + on, shared.dy + on, shared.basis, warp, lane);
+    __syncthreads();  // the codes are there
+    if (!reads_codes) {
+      if (thread < D) before.fill(shared.sums + thread, kStride);
+    } else if (has_number) {
+      if (a.whole) {
+        before.sum_segments(chunk, shared.sums + thread, kStride);
+      } else {
+        before.walk(chunk, shared.sums + thread, kStride);
       }
     }
-    __syncthreads();  // the codes are there
-    if (has_number) before.walk(chunk, shared.sums + thread, kStride);
     __syncthreads();  // what tokens read is there
-    float shares[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    const auto seen_by = [&](int half) {
       const int t = warp * 16 + half * 8 + lane / 4;
-      const int64_t seen = t < chunk.length ? a.tokens[row * time + token + t] : 0;
-      shares[half] = seen > 0 ? a.code_share : a.empty_code_share;
-      read_gradients<D>(shared, warp, lane, half, seen > 0 ? 1 / static_cast<float>(seen) : 0.0f, a,
-                        queries, outputs);
+      return t < chunk.length ? a.tokens[row * time + token + t] : 0;
+    };
+#pragma unroll
+    for (int i = 0; i < projections.kRows; ++i) {
+      const int64_t seen = seen_by(projections.half_of(i));
+      read_gradients<D>(shared, warp, lane, i, seen > 0 ? 1 / static_cast<float>(seen) : 0.0f, a,
+                        projections);
     }
     __syncthreads();  // dm, p * m and dP are there
-    if (has_number) running.walk(chunk, shared.sums + thread, kStride);
+    if (has_number && !a.whole) running.walk(chunk, shared.sums + thread, kStride);
+    if (has_number && a.whole) running.sum_segments(chunk, shared.sums + thread, kStride);
+    if (a.whole && reads_codes) {
+      store_sums(chunks, number);
+      running.completed = running.window = 0;
+    }
     dbasis.template add<false>(shared.weights, shared.dy + on);
     dbasis.template add<false>(shared.gradients, shared.q + on);
     __syncthreads();  // dC is there; nobody reads the tiles any more
-    float along[2] = {};
-    expand_gradients<D>(shared, on, shares, warp, lane,
-                        {a.dq, a.query_mask, row, token + warp * 16, head, 0},
-                        {a.df, a.code_mask, row, token + warp * 16, head, 0}, along);
+    float along[2] = {}, shares[2];
+    for (int half = 0; half < 2; ++half) {
+      shares[half] = seen_by(half) > 0 ? a.code_share : a.empty_code_share;
+    }
+    const auto expand_to = [&](auto queries_too, auto codes_too) {
+      expand_gradients<D, decltype(queries_too)::value, decltype(codes_too)::value>(
+          shared, on, shares, warp, lane, {a.dq, a.query_mask, row, token + warp * 16, head, 0},
+          {a.df, a.code_mask, row, token + warp * 16, head, 0}, along);
+    };
+    if (has_queries && has_codes) {
+      if constexpr (!kTwoTeams<D>) expand_to(std::true_type{}, std::true_type{});
+    } else if (has_queries) {
+      expand_to(std::true_type{}, std::false_type{});
+    } else if (has_codes) {
+      if constexpr (kTwoTeams<D>) expand_to(std::false_type{}, std::true_type{});
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = sum_of_row(along[half]);
       const int64_t t = token + warp * 16 + half * 8 + lane / 4;
-      if (a.df_dot_f == nullptr || lane % 4 != 0 || t >= time) continue;
+      if (a.df_dot_f == nullptr || !has_codes || lane % 4 != 0 || t >= time) continue;
       a.df_dot_f[(row * time + t) * heads + head] = sum;
     }
-    __syncthreads();  // dC is there in bf16
-    dbasis.template add<false>(shared.weights, shared.f + on);
+    if (reads_codes) {
+      __syncthreads();  // dC is there in bf16
+      dbasis.template add<false>(shared.weights, shared.f + on);
+    }
+    if (stages == 1) __syncthreads();  // nobody reads the chunk any more
   }
-  if (has_number && a.dcompleted != nullptr) a.dcompleted[state] = running.completed;
-  if (has_number && a.dpartial != nullptr) a.dpartial[state] = a.inclusive ? 0 : running.window;
+  if (!a.whole) {
+    if (has_number && a.dcompleted != nullptr) a.dcompleted[state] = running.completed;
+    if (has_number && a.dpartial != nullptr) a.dpartial[state] = a.inclusive ? 0 : running.window;
+  } else if (!reads_codes) {
+    store_sums(gridDim.y, blockIdx.y);
+  }
   if (!dbasis.has_part()) return;
   const int width = static_cast<int>(a.q.K);
-  float* to = a.dbasis + (row * heads + head) * a.rank * width;
+  float* to = a.dbasis + (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * a.rank * width;
 #pragma unroll
-  for (int i = 0; i < StateTile<D, D>::kRows; ++i) {
+  for (int i = 0; i < dbasis.kRows; ++i) {
 #pragma unroll
-    for (int j = 0; j < StateTile<D, D>::kColumns; ++j) {
+    for (int j = 0; j < dbasis.kColumns; ++j) {
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
         const int l = dbasis.row(i, part / 2), column = dbasis.column(j) + part % 2;
@@ -288,23 +193,29 @@ __global__ __launch_bounds__(kTileThreads, 2) void orthogonal_memory_fast_backwa
   }
 }
 
+// How many stages of tiles fit a block.
+template <int D>
+int stages_of() {
+  return shared_bytes<Layout<D>>(2) <= shared_memory_limit() ? 2 : 1;
+}
+
 }  // namespace
 
-bool has_backward(int64_t width, int64_t rank) {
-  return has_forward(width, rank) && width <= 64;
-}
-
 size_t backward_shared_memory(int64_t width) {
-  return with_tile<64>(width,
-                       [](auto tile) { return shared_bytes<Layout<decltype(tile)::value>>(); });
+  return with_tile<128>(width, [](auto tile) {
+    constexpr int D = decltype(tile)::value;
+    return shared_bytes<Layout<D>>(kTwoTeams<D> ? stages_of<D>() : 2);
+  });
 }
 
-void causal_backward(const Backward& call) {
-  with_tile<64>(call.q.K, [&](auto tile) {
+void backward(const Backward& call) {
+  with_tile<128>(call.q.K, [&](auto tile) {
     constexpr int D = decltype(tile)::value;
-    launch({"orthogonal_memory_fast_backward", blocks_for(call.q.B * call.q.H, 1), kTileThreads,
-            shared_bytes<Layout<D>>()},
-           orthogonal_memory_fast_backward<D>, call);
+    const int stages = kTwoTeams<D> ? stages_of<D>() : 2;
+    launch({"orthogonal_memory_fast_backward",
+            dim3(blocks_for(call.q.B * call.q.H, 1), static_cast<unsigned>(call.cut.runs)),
+            Warps<D>::kThreads, shared_bytes<Layout<D>>(stages)},
+           orthogonal_memory_fast_backward<D>, call, stages);
   });
 }
 

@@ -1,22 +1,32 @@
-// The causal forward pass of the orthogonal memory on tensor cores: one kernel, one pass over q, f.
+// The forward pass of the orthogonal memory on tensor cores: one kernel, one pass over q, f; of
+// whole segments the read alone, whose sums orthogonal_memory_whole.h makes before.
 //
 // A block walks along the chunks of one head. Of a chunk it makes the projections P = Q B^T and
 // C = F B^T in one reading of the basis, sums C along the chunk (a thread for every number), and
 //   p = softmax(scale m * P),   Y = (p * m) B
 // in the registers of the warp that has the tokens. The next chunk's q and f are copied meanwhile.
 // What is carried from chunk to chunk is 2 r numbers, which also go to device memory for backward.
+// Whole: those numbers are given. Where a row has segments, C is made for those that lie inside a
+// chunk; where it has none, f is not looked at and the chunks are shared among blocks.
 //
 // Bytes a token and head, of width d and rank r: 6 d for q, f and y, 8 r / 64 for the sums;
 // operations 6 d r. d = r = 64: 392 bytes, 24,600 operations, and some 190 KiB of a chunk through
 // shared memory. Predicted, never measured: for batch 16, 12 heads, 8192 tokens on an H200, 128 us
 // at 4.8 TB/s (143 us at the 4.3 that a copy reaches), 105 us of tensor cores at 370 TFLOP/s, and
 // 162 us of shared memory at 128 bytes a clock, which bounds it. Heads narrower than a tile (32,
-// 64, 128) cost the operations of the tile. Sequences are not cut: fewer heads of rows than a GPU
-// has room for leave it idle in part.
+// 64, 128) cost the operations of the tile. Causal sequences are not cut: fewer heads of rows than
+// a GPU has room for leave it idle in part. Whole, without segments: 4 d bytes, 4 d r operations,
+// some 125 KiB of a chunk: 84 us at 4.8 TB/s, 70 us of tensor cores, 106 us of shared memory,
+// besides the sums.
+#include <algorithm>
+
 #include "attention/primitives/cuda/orthogonal_memory_tiles.h"
 
 namespace linnet::cuda::orthogonal_memory_fast {
 namespace {
+
+constexpr int64_t kEnoughBlocks = 264;  // two for each multiprocessor of an H200
+constexpr int64_t kFewestChunks = 4;    // of a run
 
 template <int D>
 struct Layout {
@@ -41,21 +51,28 @@ __global__ __launch_bounds__(kTileThreads,
   const Layout<D> shared(arena);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), head = static_cast<int>(blockIdx.x % heads);
-  const int64_t row = blockIdx.x / heads, time = a.q.T, chunks = (time + kChunk - 1) / kChunk;
-  const int64_t state = (row * heads + head) * a.rank + thread;
+  const int64_t row = blockIdx.x / heads, time = a.q.T;
+  const int chunks = static_cast<int>((time + kChunk - 1) / kChunk);
+  const int64_t state = int64_t{blockIdx.x} * a.rank + thread;
   const bool has_number = thread < a.rank;
+
+  const int first = static_cast<int>(blockIdx.y) * a.cut.chunks;
+  const int last = first + min(chunks - first, a.cut.chunks);
+  const bool reads_codes = a.reads_codes();
 
   AsyncCopies copies;
   TokenFlags flags;
-  const auto begin = [&](int64_t token) {
-    const int64_t on = token / kChunk % 2 * kChunk * kStride;
-    begin_copy<D>(copies, shared.q + on, {a.q, a.query_mask, row, token, head, 0});
-    begin_copy<D>(copies, shared.f + on, {a.f, a.code_mask, row, token, head, 0});
+  const auto begin = [&](int number) {
+    const int64_t token = int64_t{number} * kChunk;
+    const int on = number % 2 * kChunk * kStride;
+    begin_rows<D>(copies, shared.q + on, {a.q, a.query_mask, row, token, head, 0});
+    if (reads_codes) {
+      begin_rows<D>(copies, shared.f + on, {a.f, a.code_mask, row, token, head, 0});
+    }
     copies.commit();
     if (thread < kChunk) flags.load(a, row, token + thread);
   };
 
-  begin(0);
   load_basis<D>(a, head, shared.basis);
   RunningSums sums{0, 0};
   if (has_number && a.completed != nullptr) {
@@ -67,43 +84,66 @@ __global__ __launch_bounds__(kTileThreads,
   }
   const int64_t start = a.positions != nullptr ? a.positions[row * time] : a.time_offset;
   Chunk chunk{0, 0, 0, static_cast<int>(start % a.window), a.window, a.inclusive};
-  for (int64_t number = 0; number < chunks; ++number) {
-    const int64_t token = number * kChunk, on = number % 2 * kChunk * kStride;
+  const auto load_totals = [&](int number) {
+    const int64_t entry = a.entry(row, chunks, number);
+    const float* saved = a.saved.sums + (entry * heads + head) * 2 * a.rank + thread;
+    if (has_number) sums = {saved[0], saved[a.rank]};
+    counts = {a.saved.counts[2 * entry], a.saved.counts[2 * entry + 1]};
+  };
+  if (!reads_codes) {  // all tokens read the same
+    load_totals(0);
+    if (thread < D) sums.fill(shared.sums + thread, kStride);
+  }
+  for (int number = first; number < last; ++number) {
+    const int64_t token = int64_t{number} * kChunk;
+    const int on = number % 2 * kChunk * kStride;
+    if (a.whole && reads_codes) load_totals(number);
     uint32_t* words = shared.flags + number % 2 * kFlagWords;
+    // As `first`, but computed again: registers.
+    if (number == static_cast<int>(blockIdx.y) * a.cut.chunks) begin(number);
     copies.wait<0>();
     if (thread < kChunk) flags.publish(words, warp, lane);
     __syncthreads();  // this chunk is there; the other stage is free
     chunk.length = static_cast<int>(min(int64_t{kChunk}, time - token));
     chunk.read(words);
-    if (token + kChunk < time) begin(token + kChunk);
+    if (number + 1 < last) begin(number + 1);
 
     ResultFragment queries[D / 8] = {};
-    TokenRows<D> query_rows, code_rows;
-    code_rows.load(shared.f + on, warp, lane);
-    if constexpr (D < 128) {
+    TokenRows<D> query_rows;
+    if (D < 128 && reads_codes) {
+      TokenRows<D> code_rows;
+      code_rows.load(shared.f + on, warp, lane);
       query_rows.load(shared.q + on, warp, lane);
       project<D>(query_rows, code_rows, shared.basis, shared.sums, warp, lane, queries);
     } else {  // in two readings of the basis: registers
-      project_codes<D>(code_rows, shared.basis, shared.sums, warp, lane);
+      if (D == 128 && reads_codes) {
+        TokenRows<D> code_rows;
+        code_rows.load(shared.f + on, warp, lane);
+        project_codes<D>(code_rows, shared.basis, shared.sums, warp, lane);
+      }
       query_rows.load(shared.q + on, warp, lane);
       project_queries<D>(query_rows, shared.basis, lane, queries);
     }
     __syncthreads();  // the codes are there
-    if (has_number) {
-      float* saved = a.saved.sums + ((row * chunks + number) * heads + head) * 2 * a.rank + thread;
-      saved[0] = sums.completed;
-      saved[a.rank] = sums.partial;
-    }
-    if (has_number) sums.walk(chunk, shared.sums + thread, kStride);
-    if (head == 0 && thread == 0) a.saved.phases[row * chunks + number] = chunk.phase;
-    if (head == 0 && thread < chunk.length) {
-      a.tokens[row * time + token + thread] = counts.seen_by(chunk, thread);
+    if (!a.whole) {
+      if (has_number) {
+        const int64_t entry = a.entry(row, chunks, number);
+        float* saved = a.saved.sums + (entry * heads + head) * 2 * a.rank + thread;
+        saved[0] = sums.completed;
+        saved[a.rank] = sums.partial;
+        sums.walk(chunk, shared.sums + thread, kStride);
+      }
+      if (head == 0 && thread == 0) a.saved.phases[a.entry(row, chunks, number)] = chunk.phase;
+    } else if (has_number && reads_codes) {
+      sums.sum_segments(chunk, shared.sums + thread, kStride);
     }
     __syncthreads();  // what tokens read is there
 
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int64_t seen = counts.seen_by(chunk, warp * 16 + half * 8 + lane / 4);
+      const int t = warp * 16 + half * 8 + lane / 4;
+      const int64_t seen = a.whole ? counts.seen_by_segment(chunk, t) : counts.seen_by(chunk, t);
+      if (head == 0 && lane % 4 == 0 && t < chunk.length) a.tokens[row * time + token + t] = seen;
       weigh<D>(shared.sums, warp, lane, half, a.rank,
                seen > 0 ? 1 / static_cast<float>(seen) : 0.0f, a.scale, queries);
     }
@@ -111,9 +151,11 @@ __global__ __launch_bounds__(kTileThreads,
     expand<D>(queries, shared.basis, lane, y);
     store_rows<D>(y, shared.q + on + warp * 16 * kStride, kStride, lane,
                   {a.y, a.query_mask, row, token + warp * 16, head, 0});
+    if (a.whole) continue;
     counts.advance(chunk);
     chunk.phase = chunk.length - chunk.window_begin(chunk.length);
   }
+  if (a.whole) return;
   if (has_number) {
     a.completed_out[state] = sums.completed;
     a.partial_out[state] = sums.partial;
@@ -126,7 +168,7 @@ __global__ __launch_bounds__(kTileThreads,
 
 }  // namespace
 
-bool has_forward(int64_t width, int64_t rank) {
+bool has_kernels(int64_t width, int64_t rank) {
   return width > 0 && width <= 128 && width % 8 == 0 && rank > 0 && rank <= width;
 }
 
@@ -135,11 +177,20 @@ size_t forward_shared_memory(int64_t width) {
                         [](auto tile) { return shared_bytes<Layout<decltype(tile)::value>>(); });
 }
 
-void causal_forward(const Forward& call) {
+Cut cut_of(int64_t blocks, int64_t tokens) {
+  const int64_t chunks = (tokens + kChunk - 1) / kChunk;
+  const int64_t wanted = std::clamp<int64_t>(kEnoughBlocks / std::max<int64_t>(1, blocks), 1,
+                                             std::max<int64_t>(1, chunks / kFewestChunks));
+  const int64_t run = std::max<int64_t>(1, (chunks + wanted - 1) / wanted);
+  return {static_cast<int>((chunks + run - 1) / run), static_cast<int>(run)};
+}
+
+void forward(const Forward& call) {
   with_tile<128>(call.q.K, [&](auto tile) {
     constexpr int D = decltype(tile)::value;
-    launch({"orthogonal_memory_fast_forward", blocks_for(call.q.B * call.q.H, 1), kTileThreads,
-            shared_bytes<Layout<D>>()},
+    launch({"orthogonal_memory_fast_forward",
+            dim3(blocks_for(call.q.B * call.q.H, 1), static_cast<unsigned>(call.cut.runs)),
+            kTileThreads, shared_bytes<Layout<D>>()},
            orthogonal_memory_fast_forward<D>, call);
   });
 }

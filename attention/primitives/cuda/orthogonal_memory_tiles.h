@@ -2,9 +2,9 @@
 // whose memory, the walks of sums along a chunk, and the basis in shared memory. Internal to
 // attention/primitives/cuda.
 //
-// A block has four warps and one head of a row. A chunk has 64 tokens; warp w answers for its
-// tokens 16 w to 16 w + 15, thread l for number l of every sum. D is the width of tiles, at least
-// that of heads and the rank; what lies beyond is zero.
+// A block has four warps and one head of a row (backward of wide heads: eight). A chunk has 64
+// tokens; warp w answers for its tokens 16 w to 16 w + 15, thread l for number l of every sum. D is
+// the width of tiles, at least that of heads and the rank; what lies beyond is zero.
 #pragma once
 
 #include "attention/primitives/cuda/linear_attention_tiles.h"
@@ -55,6 +55,10 @@ struct Chunk {
   __device__ __forceinline__ int segment_begin(int t) const {
     return highest_bit(firsts & bits_below(t + 1));
   }
+  // The token of the chunk after the segment of token t.
+  __device__ __forceinline__ int segment_end(int t) const {
+    return min(length, lowest_bit(firsts & ~bits_below(t + 1)));
+  }
   // Where its window begins; below 0: before the chunk. t = length: of the token after the chunk,
   // if it does not begin a segment.
   __device__ __forceinline__ int window_begin(int t) const {
@@ -66,9 +70,17 @@ struct Chunk {
   }
 };
 
-// Tokens that count before a chunk, in completed windows and in the open one.
+// Tokens that count before a chunk, in completed windows and in the open one. Whole: in the segment
+// that reaches into the chunk and in the one that reaches out of it.
 struct TokenCounts {
   int64_t completed, partial;
+
+  // In all of the segment of token t.
+  __device__ __forceinline__ int64_t seen_by_segment(const Chunk& chunk, int t) const {
+    const int begin = chunk.segment_begin(t), end = chunk.segment_end(t);
+    if (begin < 0) return completed;
+    return end == chunk.length ? partial : chunk.counted_between(begin, end);
+  }
 
   // In the memory that token t reads.
   __device__ __forceinline__ int64_t seen_by(const Chunk& chunk, int t) const {
@@ -92,9 +104,34 @@ struct TokenCounts {
   }
 };
 
-// One number of the sums of codes over completed windows and over the open one.
+// One number of the sums of codes over completed windows and over the open one. Whole: over the
+// segment that reaches into the chunk and the one that reaches out of it.
 struct RunningSums {
   float completed, partial;
+
+  // A column of codes becomes the sums of their segments.
+  __device__ __forceinline__ void sum_segments(const Chunk& chunk, float* column,
+                                               int stride) const {
+    for (int begin = 0, end; begin < chunk.length; begin = end) {
+      end = chunk.segment_end(begin);
+      float sum = 0;
+      if (!chunk.begins_segment(begin)) {
+        sum = completed;
+      } else if (end == chunk.length) {
+        sum = partial;
+      } else {
+#pragma unroll 8
+        for (int t = begin; t < end; ++t) sum += column[t * stride];
+      }
+#pragma unroll 8
+      for (int t = begin; t < end; ++t) column[t * stride] = sum;
+    }
+  }
+  // All of a column, where rows have no segments.
+  __device__ __forceinline__ void fill(float* column, int stride) const {
+#pragma unroll 8
+    for (int t = 0; t < kChunk; ++t) column[t * stride] = completed;
+  }
 
   // Along a column [64] of codes, `stride` apart, which become what tokens read.
   __device__ __forceinline__ void walk(const Chunk& chunk, float* column, int stride) {
@@ -142,12 +179,27 @@ __device__ __forceinline__ uint32_t packed_at(const kernel_bf16* rows, int lane,
                                             lane % 4 * 2);
 }
 
+// begin_copy(), which goes through its parts in a loop: unrolled, their addresses would take
+// registers from chunk to chunk.
+template <int D, typename Team = FourWarps>
+__device__ __forceinline__ void begin_rows(AsyncCopies& copies, kernel_bf16* tile,
+                                           const TilePlace<const kernel_bf16>& from) {
+  using Part = TilePart<D, Team>;
+#pragma unroll 1
+  for (int i = 0; i < Part::kCount; ++i) {
+    const int row = Part::row(i), column = Part::column(i);
+    const bool inside = from.inside(from.begin + row, column);
+    copies.copy(tile + row * Part::kStride + column,
+                inside ? from.at(from.begin + row, column) : from.view.data, inside);
+  }
+}
+
 // The basis of a head, [D][D + padding]; nothing waits for it.
-template <int D>
+template <int D, int threads = kTileThreads>
 __device__ __forceinline__ void load_basis(const Inputs& in, int head, kernel_bf16* to) {
   const int width = static_cast<int>(in.q.K);
   const float* from = in.basis + static_cast<int64_t>(head) * in.rank * width;
-  for (int i = static_cast<int>(threadIdx.x); i < D * D / 2; i += kTileThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < D * D / 2; i += threads) {
     const int row = i / (D / 2), column = i % (D / 2) * 2;
     const bool inside = row < in.rank && column < width;  // widths are even
     const float* numbers = from + row * width + column;
@@ -218,7 +270,7 @@ __device__ __forceinline__ void project_queries(const TokenRows<D>& rows, const 
     });
   }
 }
-// Both in one reading of the basis.
+// Queries and codes in one reading of the basis.
 template <int D>
 __device__ __forceinline__ void project(const TokenRows<D>& query_rows,
                                         const TokenRows<D>& code_rows, const kernel_bf16* basis,
@@ -232,6 +284,26 @@ __device__ __forceinline__ void project(const TokenRows<D>& query_rows,
       multiply(code_rows.parts[i], right, codes[half]);
     });
     store_codes<D>(codes, sums, warp, lane, j);
+  }
+}
+
+// Those of a tile [64][D + padding], row pieces loaded as they are needed: fewer registers.
+template <int D>
+__device__ __forceinline__ void project_tile(const kernel_bf16* tile, const kernel_bf16* basis,
+                                             int warp, int lane,
+                                             ResultFragment (&projected)[D / 8]) {
+  constexpr int kStride = D + kPadding;
+#pragma unroll 1
+  for (int i = 0; i < D / 16; ++i) {
+    const LeftFragment rows = load_left(tile + warp * 16 * kStride + i * 16, kStride, lane);
+#pragma unroll
+    for (int j = 0; j < D / 16; ++j) {
+      const RightFragments right =
+          load_right_transposed(basis + j * 16 * kStride + i * 16, kStride, lane);
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        multiply(rows, right.halves[half], projected[2 * j + half]);
+    }
   }
 }
 
@@ -251,20 +323,21 @@ struct SoftMax {
   float factor, shift = -std::numeric_limits<float>::infinity();
   int lane, rank;
 
+  // projection(j, odd) is that of number 8 j + lane % 4 * 2 + odd.
+  template <typename Projection>
   __device__ __forceinline__ SoftMax(float* sums, int warp, int lane, int half, int rank,
-                                     float factor, const ResultFragment (&projections)[D / 8])
+                                     float factor, const Projection& projection)
       : factor(factor), lane(lane), rank(rank) {
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
       const Pair sum = *results_at<D>(sums, warp, lane, half, j);
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
-        shift = fmaxf(shift, logit(sum.values[odd], projections[j].values[2 * half + odd], j, odd));
+        shift = fmaxf(shift, logit(sum.values[odd], projection(j, odd), j, odd));
       }
     }
     shift = largest_of_row(shift);
   }
-  // Of number 8 j + lane % 4 * 2 + odd.
   __device__ __forceinline__ float weight(float sum, float projection, int j, int odd) const {
     return __expf(logit(sum, projection, j, odd) - shift);
   }
@@ -281,7 +354,8 @@ struct SoftMax {
 template <int D>
 __device__ __forceinline__ void weigh(float* sums, int warp, int lane, int half, int rank,
                                       float factor, float scale, ResultFragment (&queries)[D / 8]) {
-  const SoftMax<D> soft_max(sums, warp, lane, half, rank, scale * factor, queries);
+  const SoftMax<D> soft_max(sums, warp, lane, half, rank, scale * factor,
+                            [&](int j, int odd) { return queries[j].values[2 * half + odd]; });
   float total = 0;
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {

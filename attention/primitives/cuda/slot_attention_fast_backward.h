@@ -94,10 +94,10 @@ struct BackwardArguments {
     return q.B * ((time + kChunk - 1) / kChunk) + walks;
   }
   // That which begins with `token`.
-  __device__ __forceinline__ int64_t chunk_number(const Walk& walk, int64_t time, int64_t head,
+  __device__ __forceinline__ int64_t chunk_number(const Walk& walk, int64_t time,
                                                   int64_t token) const {
     const int64_t before = walk.row * ((time + kChunk - 1) / kChunk) + walk.begin / kChunk;
-    return head * chunks(time) + before + walk.number + (token - walk.begin) / kChunk;
+    return walk.head * chunks(time) + before + walk.number + (token - walk.begin) / kChunk;
   }
 };
 

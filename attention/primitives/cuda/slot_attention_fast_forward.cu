@@ -74,11 +74,9 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
   const int first = static_cast<int>(blockIdx.x % a.tiles) * N;
-  const int head = static_cast<int>(blockIdx.x / a.tiles % heads);
   const int64_t time = max(a.q.T, a.k.T);
-  const Walk& walk =
-      begin_walk(shared.walk, a.spans, static_cast<int>(blockIdx.x) / a.tiles / heads, time);
-  const int64_t number = int64_t{walk.number} * heads + head;
+  const int64_t number = blockIdx.x / a.tiles;
+  const Walk& walk = begin_walk(shared.walk, a.spans, blockIdx.x / a.tiles, heads, time);
   const bool reads_it = a.o.data != nullptr;
 
   AsyncCopies copies;
@@ -90,11 +88,11 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
   const auto begin = [&](int token) {
     if (thread < kChunk) begins_one = begins_segment(a.segments, walk.row, time, token + thread);
     const Stage<M, N> stage = stage_of(token);
-    begin_rows<M>(copies, stage.q, {a.q, a.query_mask, walk.row, token, head, 0});
-    begin_rows<M>(copies, stage.k, {a.k, a.key_mask, walk.row, token, head, 0});
-    begin_rows<N>(copies, stage.v, {a.v, a.key_mask, walk.row, token, head, first});
-    logit_counts =
-        begin_rows<kSlots>(copies, stage.logits, {a.logits, a.key_mask, walk.row, token, head, 0});
+    begin_rows<M>(copies, stage.q, {a.q, a.query_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, stage.k, {a.k, a.key_mask, walk.row, token, walk.head, 0});
+    begin_rows<N>(copies, stage.v, {a.v, a.key_mask, walk.row, token, walk.head, first});
+    logit_counts = begin_rows<kSlots>(copies, stage.logits,
+                                      {a.logits, a.key_mask, walk.row, token, walk.head, 0});
     copies.commit();
   };
 
@@ -122,29 +120,26 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
     for (; tile.begin < rows; tile.begin = tile.end) {
       tile.end = begin_tile(scales, stage.logits, shared.weights, tile.begin, rows);
 
-      if (tile.has_any()) {
-        SlotRows reads = {}, sums;
-        if (reads_it) {
-          read_slots<M>(stage.q, stage.k, shared.keys, shared.weights, scales.start, tile, reads);
-        }
+      if (reads_it && tile.has_any()) {
+        SlotRows reads, sums;
+        read_slots<M>(stage.q, stage.k, shared.keys, shared.weights, scales.start, tile, reads);
         sum_weights(shared.weights, scales, tile, sums);
-        if (reads_it) {
-          soft_max(a.reading, lane, reads, sums, nullptr);
+        soft_max(a.reading, lane, reads, sums, nullptr);
 #pragma unroll
-          for (int j = 0; j < kSlots / 8; ++j) {
+        for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              float& passed = reads.parts[j].values[i];
-              passed = tile.has(i / 2) ? passed * sums.parts[j].values[i] : 0.0f;
-            }
+          for (int i = 0; i < 4; ++i) {
+            float& passed = reads.parts[j].values[i];
+            passed = tile.has(i / 2) ? passed * sums.parts[j].values[i] : 0.0f;
           }
-          ResultFragment o[N / 8] = {};
-          gather_slots<N>(reads, stage.v, shared.values, shared.weights, scales.start, tile, o);
-          // The tile's logits are weights by now; those of later tiles stay.
-          store_tile_rows<N>(o, stage.logits, kSlotStride, tile,
-                             {a.o, a.query_mask, walk.row, token, head, first});
         }
+        ResultFragment o[N / 8] = {};
+        gather_slots<N>(reads, stage.v, shared.values, shared.weights, scales.start, tile, o);
+        // The tile's logits are weights by now; those of later tiles stay.
+        store_tile_rows<N>(o, stage.logits, kSlotStride, tile,
+                           {a.o, a.query_mask, walk.row, token, walk.head, first});
       }
+      leave_totals(shared.weights, scales, tile);
       const auto start = [&](int slot) { return scales.start[slot]; };
       keys.scale(start);
       keys.add(shared.weights, stage.k, tile);

@@ -119,9 +119,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
   const SlotScales& scales = shared.scales;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int head = static_cast<int>(blockIdx.x % heads);
   const int64_t time = max(a.q.T, a.k.T), number = blockIdx.x;
-  const Walk& walk = begin_walk(shared.walk, a.spans, static_cast<int>(blockIdx.x) / heads, time);
+  const Walk& walk = begin_walk(shared.walk, a.spans, blockIdx.x, heads, time);
 
   MemoryTile<M> keys, values;  // GK and GV
   keys.load(a.dkeys_out, number, slots, 0, static_cast<int>(a.k.K));
@@ -134,15 +133,15 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
   AsyncCopies copies;
   const int last = (walk.end - walk.begin + kChunk - 1) / kChunk - 1;
   for (int token = walk.begin + last * kChunk; token >= walk.begin; token -= kChunk) {
-    const int64_t chunk = a.chunk_number(walk, time, head, token);
+    const int64_t chunk = a.chunk_number(walk, time, token);
     const auto tiles = static_cast<uint64_t>(a.chunk_tiles[chunk]);
     SegmentBits::publish<FourWarps>(
         scales.begins,
         thread < kChunk && begins_segment(a.segments, walk.row, time, token + thread));
-    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, walk.row, token, head, 0});
-    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, walk.row, token, head, 0});
-    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, walk.row, token, head, 0});
-    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, walk.row, token, head, 0});
+    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, walk.row, token, walk.head, 0});
     TileRows tile{warp, lane, 0, walk.rows(token)};
     tile.begin = tile.end;
     for (; tile.end > 0; tile.end = tile.begin) {
@@ -151,15 +150,15 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
       } while ((tiles >> tile.begin & 1) == 0);
       // A tile leaves nothing of these to the one before it in the chunk.
       const uint32_t logit_counts = begin_rows<kSlots>(
-          copies, shared.weights, {a.logits, a.key_mask, walk.row, token, head, 0});
+          copies, shared.weights, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
       begin_rows<kSlots>(copies, shared.to_keys,
-                         {a.kept_dreads, nullptr, walk.row, token, head, 0});
+                         {a.kept_dreads, nullptr, walk.row, token, walk.head, 0});
       begin_rows<kSlots>(copies, shared.to_values,
-                         {a.kept_probabilities, nullptr, walk.row, token, head, 0});
+                         {a.kept_probabilities, nullptr, walk.row, token, walk.head, 0});
       copies.commit();
       if (thread < kChunk) {
         const bool inside = tile.begin <= thread && thread < tile.end;
-        const int64_t at = (walk.row * time + token + thread) * heads + head;
+        const int64_t at = (walk.row * time + token + thread) * heads + walk.head;
         shared.shifts[thread] = inside ? a.shifts[at] - a.key_offsets.at(at) : 0.0f;
         shared.means[thread] = inside ? a.means[at] - a.value_offsets.at(at) : 0.0f;
         shared.entropies[thread] = inside ? a.entropies[at] : 0.0f;
@@ -171,6 +170,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
       __syncthreads();  // so are references
       write_weights(shared.weights, shared.weights, scales.reference, tile.begin, tile.end);
       __syncthreads();  // so are weights
+      leave_totals(shared.weights, scales, tile);
       if (tile.has_any()) {
         SlotRows masses;
         sum_weights(shared.weights, scales, tile, masses);
@@ -193,7 +193,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
           }
         }
         if (a.other_dlogits != nullptr) {
-          visit_slots(tile, walk.row * time + token, heads, head, slots,
+          visit_slots(tile, walk.row * time + token, heads, walk.head, slots,
                       [&](int j, int half, int64_t at) {
                         dlogits.parts[j].values[2 * half] += a.other_dlogits[at];
                         dlogits.parts[j].values[2 * half + 1] += a.other_dlogits[at + 1];
@@ -213,15 +213,15 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
         load_weights(shared.weights, tile, weights);
         logit_gradients(shared, tile, dlogits);
         store_tile_rows<kSlots>(dlogits.parts, shared.weights, kSlotStride, tile,
-                                {a.dlogits, a.key_mask, walk.row, token, head, 0});
+                                {a.dlogits, a.key_mask, walk.row, token, walk.head, 0});
         // Of the tile, a warp alone reads its keys and values.
         ResultFragment sums[M / 8];
         gather_readers<M>(weights, shared.to_values, shared.d_o, shared.values, tile, sums);
         store_tile_rows<M>(sums, shared.v, M + kPadding, tile,
-                           {a.dv, a.key_mask, walk.row, token, head, 0});
+                           {a.dv, a.key_mask, walk.row, token, walk.head, 0});
         gather_readers<M>(weights, shared.to_keys, shared.q, shared.keys, tile, sums);
         store_tile_rows<M>(sums, shared.k, M + kPadding, tile,
-                           {a.dk, a.key_mask, walk.row, token, head, 0});
+                           {a.dk, a.key_mask, walk.row, token, walk.head, 0});
       }
       keys.add(shared.to_keys, shared.q, tile);
       keys.scale(start);

@@ -65,9 +65,8 @@ __global__ __launch_bounds__(kTileThreads,
   const SlotScales& scales = shared.scales;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int head = static_cast<int>(blockIdx.x % heads);
   const int64_t time = max(a.q.T, a.k.T), number = blockIdx.x;
-  const Walk& walk = begin_walk(shared.walk, a.spans, static_cast<int>(blockIdx.x) / heads, time);
+  const Walk& walk = begin_walk(shared.walk, a.spans, blockIdx.x, heads, time);
 
   MemoryTile<kPart> memory;
   memory.load(part.memory_in, number, slots, part.first, static_cast<int>(part.own.K));
@@ -81,11 +80,11 @@ __global__ __launch_bounds__(kTileThreads,
   for (int token = walk.begin; token < walk.end; token += kChunk) {
     const int rows = walk.rows(token);
     begin_rows<kPart>(copies, shared.readers,
-                      {part.readers, a.query_mask, walk.row, token, head, part.first});
+                      {part.readers, a.query_mask, walk.row, token, walk.head, part.first});
     begin_rows<kPart>(copies, shared.own,
-                      {part.own, a.key_mask, walk.row, token, head, part.first});
-    const uint32_t logit_counts =
-        begin_rows<kSlots>(copies, shared.logits, {a.logits, a.key_mask, walk.row, token, head, 0});
+                      {part.own, a.key_mask, walk.row, token, walk.head, part.first});
+    const uint32_t logit_counts = begin_rows<kSlots>(
+        copies, shared.logits, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
     copies.commit();
     SegmentBits::publish<FourWarps>(
         scales.begins,
@@ -103,10 +102,10 @@ __global__ __launch_bounds__(kTileThreads,
           read_slots<kPart>(shared.readers, shared.own, shared.memory, shared.weights, scales.start,
                             tile, reads);
           sum_weights(shared.weights, scales, tile, sums);
-          leave_reads(a, part, tile, first_token, head, reads, sums);
+          leave_reads(a, part, tile, first_token, walk.head, reads, sums);
         } else {
           sum_weights(shared.weights, scales, tile, sums);
-          visit_slots(tile, first_token, heads, head, slots, [&](int j, int half, int64_t at) {
+          visit_slots(tile, first_token, heads, walk.head, slots, [&](int j, int half, int64_t at) {
             const auto pair = *reinterpret_cast<const uint32_t*>(a.kept_dreads.data + at);
             const float* masses = sums.parts[j].values + 2 * half;
             float* passed = reads.parts[j].values + 2 * half;
@@ -117,10 +116,12 @@ __global__ __launch_bounds__(kTileThreads,
           gather_slots<kPart>(reads, shared.own, shared.memory, shared.weights, scales.start, tile,
                               dq);
           // The tile's logits are weights by now; those of later tiles stay.
-          store_tile_rows<kPart>(dq, shared.logits, kSlotStride, tile,
-                                 {part.gathered, a.query_mask, walk.row, token, head, part.first});
+          store_tile_rows<kPart>(
+              dq, shared.logits, kSlotStride, tile,
+              {part.gathered, a.query_mask, walk.row, token, walk.head, part.first});
         }
       }
+      leave_totals(shared.weights, scales, tile);
       memory.scale([&](int slot) { return scales.start[slot]; });
       memory.add(shared.weights, shared.own, tile);
       __syncthreads();  // nobody reads the tile or the memory any more; totals are there
@@ -188,9 +189,8 @@ __global__ __launch_bounds__(kTileThreads,
   const SlotScales& scales = shared.scales;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int head = static_cast<int>(blockIdx.x % heads);
   const int64_t time = max(a.q.T, a.k.T), number = blockIdx.x;
-  const Walk& walk = begin_walk(shared.walk, a.spans, static_cast<int>(blockIdx.x) / heads, time);
+  const Walk& walk = begin_walk(shared.walk, a.spans, blockIdx.x, heads, time);
 
   MemoryTile<kPart> memory;
   memory.load(part.dmemory_out, number, slots, part.first, static_cast<int>(part.own.K));
@@ -198,15 +198,15 @@ __global__ __launch_bounds__(kTileThreads,
   AsyncCopies copies;
   const int last = (walk.end - walk.begin + kChunk - 1) / kChunk - 1;
   for (int token = walk.begin + last * kChunk; token >= walk.begin; token -= kChunk) {
-    const int64_t chunk = a.chunk_number(walk, time, head, token);
+    const int64_t chunk = a.chunk_number(walk, time, token);
     const auto tiles = static_cast<uint64_t>(a.chunk_tiles[chunk]);
     SegmentBits::publish<FourWarps>(
         scales.begins,
         thread < kChunk && begins_segment(a.segments, walk.row, time, token + thread));
     begin_rows<kPart>(copies, shared.readers,
-                      {part.readers, a.query_mask, walk.row, token, head, part.first});
+                      {part.readers, a.query_mask, walk.row, token, walk.head, part.first});
     begin_rows<kPart>(copies, shared.own,
-                      {part.own, a.key_mask, walk.row, token, head, part.first});
+                      {part.own, a.key_mask, walk.row, token, walk.head, part.first});
     TileRows tile{warp, lane, 0, walk.rows(token)};
     tile.begin = tile.end;
     for (; tile.end > 0; tile.end = tile.begin) {
@@ -214,12 +214,13 @@ __global__ __launch_bounds__(kTileThreads,
         --tile.begin;
       } while ((tiles >> tile.begin & 1) == 0);
       const uint32_t logit_counts = begin_rows<kSlots>(
-          copies, shared.weights, {a.logits, a.key_mask, walk.row, token, head, 0});
-      begin_rows<kSlots>(copies, shared.passed, {part.passed, nullptr, walk.row, token, head, 0});
+          copies, shared.weights, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+      begin_rows<kSlots>(copies, shared.passed,
+                         {part.passed, nullptr, walk.row, token, walk.head, 0});
       copies.commit();
       if (thread < kChunk) {
         const bool inside = tile.begin <= thread && thread < tile.end;
-        const int64_t at = (walk.row * time + token + thread) * heads + head;
+        const int64_t at = (walk.row * time + token + thread) * heads + walk.head;
         shared.offsets[thread] = inside ? part.offsets[at] : 0.0f;
       }
       copies.wait<0>();
@@ -229,6 +230,7 @@ __global__ __launch_bounds__(kTileThreads,
       __syncthreads();  // so are references
       write_weights(shared.weights, shared.weights, scales.reference, tile.begin, tile.end);
       __syncthreads();  // so are weights
+      leave_totals(shared.weights, scales, tile);
       if (tile.has_any()) {
         SlotRows masses;
         sum_weights(shared.weights, scales, tile, masses);
@@ -258,7 +260,7 @@ __global__ __launch_bounds__(kTileThreads,
         add_memory<kPart>(shared.own, shared.memory, tile, dlogits);
         add_products<kPart>(shared.own, shared.readers, shared.offsets, shared.passed, tile,
                             dlogits);
-        visit_slots(tile, walk.row * time + token, heads, head, slots,
+        visit_slots(tile, walk.row * time + token, heads, walk.head, slots,
                     [&](int j, int half, int64_t at) {
 #pragma unroll
                       for (int odd = 0; odd < 2; ++odd) {
@@ -272,7 +274,7 @@ __global__ __launch_bounds__(kTileThreads,
         gather_readers<kPart>(weights, shared.passed, shared.readers, shared.memory, tile, sums);
         // Of the tile, a warp alone reads what it writes itself.
         store_tile_rows<kPart>(sums, shared.own, kPart + kPadding, tile,
-                               {part.gathered, a.key_mask, walk.row, token, head, part.first});
+                               {part.gathered, a.key_mask, walk.row, token, walk.head, part.first});
       }
       memory.add(shared.passed, shared.readers, tile);
       memory.scale([&](int slot) { return scales.start[slot]; });

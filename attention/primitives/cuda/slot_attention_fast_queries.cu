@@ -64,9 +64,8 @@ __global__ __launch_bounds__(kTileThreads,
   const SlotScales& scales = shared.scales;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int head = static_cast<int>(blockIdx.x % heads);
   const int64_t time = max(a.q.T, a.k.T), number = blockIdx.x;
-  const Walk& walk = begin_walk(shared.walk, a.spans, static_cast<int>(blockIdx.x) / heads, time);
+  const Walk& walk = begin_walk(shared.walk, a.spans, blockIdx.x, heads, time);
 
   MemoryTile<M> keys, values;
   keys.load(a.in.keys, number, slots, 0, static_cast<int>(a.k.K));
@@ -80,14 +79,14 @@ __global__ __launch_bounds__(kTileThreads,
   }
   AsyncCopies copies;
   for (int token = walk.begin; token < walk.end; token += kChunk) {
-    const int64_t chunk = a.chunk_number(walk, time, head, token);
+    const int64_t chunk = a.chunk_number(walk, time, token);
     const int rows = walk.rows(token);
-    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, walk.row, token, head, 0});
-    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, walk.row, token, head, 0});
-    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, walk.row, token, head, 0});
-    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, walk.row, token, head, 0});
-    const uint32_t logit_counts =
-        begin_rows<kSlots>(copies, shared.logits, {a.logits, a.key_mask, walk.row, token, head, 0});
+    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, walk.row, token, walk.head, 0});
+    const uint32_t logit_counts = begin_rows<kSlots>(
+        copies, shared.logits, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
     copies.commit();
     if (thread < slots) a.chunk_masses[chunk * slots + thread] = scales.log_mass[thread];
     SegmentBits::publish<FourWarps>(
@@ -106,7 +105,7 @@ __global__ __launch_bounds__(kTileThreads,
         SlotRows gradients, reads, sums;
         const auto add_others = [&](const float* others, SlotRows& own) {
           if (others == nullptr) return;
-          visit_slots(tile, walk.row * time + token, heads, head, slots,
+          visit_slots(tile, walk.row * time + token, heads, walk.head, slots,
                       [&](int j, int half, int64_t at) {
                         own.parts[j].values[2 * half] += others[at];
                         own.parts[j].values[2 * half + 1] += others[at + 1];
@@ -126,16 +125,16 @@ __global__ __launch_bounds__(kTileThreads,
         for (int half = 0; half < 2; ++half) {
           const int reader = token + warp * 16 + half * 8 + lane / 4;
           if (lane % 4 != 0 || !tile.has(half)) continue;
-          const int64_t at = (walk.row * time + reader) * heads + head;
+          const int64_t at = (walk.row * time + reader) * heads + walk.head;
           a.shifts[at] = row_means.logits[half] / a.reading.scale;
           a.entropies[at] = row_means.entropies[half];
           a.means[at] = means[half];
         }
         // The tile's logits are weights by now; those of later tiles stay.
         store_tile_rows<kSlots>(reads.parts, shared.logits, kSlotStride, tile,
-                                {a.probabilities, nullptr, walk.row, token, head, 0});
+                                {a.probabilities, nullptr, walk.row, token, walk.head, 0});
         store_tile_rows<kSlots>(gradients.parts, shared.logits, kSlotStride, tile,
-                                {a.dreads, nullptr, walk.row, token, head, 0});
+                                {a.dreads, nullptr, walk.row, token, walk.head, 0});
 #pragma unroll
         for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
@@ -148,8 +147,9 @@ __global__ __launch_bounds__(kTileThreads,
         ResultFragment dq[M / 8] = {};
         gather_slots<M>(gradients, shared.k, shared.keys, shared.weights, scales.start, tile, dq);
         store_tile_rows<M>(dq, shared.logits, kSlotStride, tile,
-                           {a.dq, a.query_mask, walk.row, token, head, 0});
+                           {a.dq, a.query_mask, walk.row, token, walk.head, 0});
       }
+      leave_totals(shared.weights, scales, tile);
       const auto start = [&](int slot) { return scales.start[slot]; };
       keys.scale(start);
       keys.add(shared.weights, shared.k, tile);

@@ -57,22 +57,24 @@ struct MemoryTile {
     }
   }
 
-  // += left^T right, over a tile's tokens: left [64][kSlotStride] is 0 in other rows, right
-  // [64][kStride].
+  // += left^T right, over a tile's tokens: left [64][kSlotStride] is 0 in other rows of its
+  // squares, right [64][kStride]. A tile's sum is added by itself: tensor cores cut off bits of
+  // what they add to, which over a long sequence would count.
   __device__ __forceinline__ void add(const kernel_bf16* left, const kernel_bf16* right,
                                       const TileRows& tile) {
-#pragma unroll 1  // registers
-    for (int square = tile.first_square(); square < tile.end_square(); ++square) {
-      const int step = square * 16;
-      const LeftFragment weights =
-          load_left_transposed(left + step * kSlotStride + warp * 16, kSlotStride, lane);
 #pragma unroll
-      for (int j = 0; j < M / 16; ++j) {
-        const RightFragments rights = load_right(right + step * kStride + j * 16, kStride, lane);
-        for (int half = 0; half < 2; ++half) {
-          multiply(weights, rights.halves[half], memory[2 * j + half]);
-        }
+    for (int j = 0; j < M / 16; ++j) {
+      ResultFragment sums[2] = {};
+#pragma unroll 1  // registers
+      for (int square = tile.first_square(); square < tile.end_square(); ++square) {
+        const LeftFragment weights =
+            load_left_transposed(left + square * 16 * kSlotStride + warp * 16, kSlotStride, lane);
+        const RightFragments rights =
+            load_right(right + square * 16 * kStride + j * 16, kStride, lane);
+        for (int half = 0; half < 2; ++half) multiply(weights, rights.halves[half], sums[half]);
       }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) memory[2 * j + i / 4].values[i % 4] += sums[i / 4].values[i % 4];
     }
   }
 

@@ -49,7 +49,7 @@ __device__ __forceinline__ float row_max(float value) {
 struct TileRows {
   int warp, lane, begin, end;
 
-  // Of 16 tokens each: the first that has some of it, and the one after the last.
+  // Squares of 16 tokens: the first that has some of it, and the one after the last.
   __device__ __forceinline__ int first_square() const { return begin / 16; }
   __device__ __forceinline__ int end_square() const { return (end + 15) / 16; }
   // Whether any of the warp's rows is in it; a warp without has nothing to do for it.
@@ -63,20 +63,23 @@ struct TileRows {
   }
 };
 
-// The sequence that a block walks along: number `number` of spans, or of rows where there are none.
+// What a block walks along: head `head` of sequence `number`, of spans, or of rows where there are
+// none.
 struct Walk {
-  int number, row, begin, end;
+  int number, head, row, begin, end;
 
   // Of a chunk that begins with `token`.
   __device__ __forceinline__ int rows(int token) const { return min(end - token, kChunk); }
 };
-// For all threads of the block. It stays in shared memory: registers are for memories of slots.
-__device__ __forceinline__ const Walk& begin_walk(Walk* shared, const int32_t* spans, int number,
-                                                  int64_t time) {
+// Walk number `walk` over all heads, for all threads of the block. It stays in shared memory:
+// registers are for memories of slots.
+__device__ __forceinline__ const Walk& begin_walk(Walk* shared, const int32_t* spans, unsigned walk,
+                                                  int heads, int64_t time) {
   if (threadIdx.x == 0) {
+    const int number = static_cast<int>(walk) / heads;
     const RowPart part = part_of_state(spans, number, time);
-    *shared = {number, static_cast<int>(part.row), static_cast<int>(part.begin),
-               static_cast<int>(part.end)};
+    *shared = {number, static_cast<int>(walk) % heads, static_cast<int>(part.row),
+               static_cast<int>(part.begin), static_cast<int>(part.end)};
   }
   __syncthreads();
   return *shared;
@@ -211,7 +214,7 @@ __device__ __forceinline__ LeftFragment ones_of(bool triangle, int lane) {
   return {{edge, right_of_it ? 0 : kBoth, right_of_it ? kBoth : 0, edge}};
 }
 
-// c of a warp's tokens; the warp that has the tile's last token leaves its c in `total`.
+// c of a warp's tokens.
 __device__ __forceinline__ void sum_weights(const kernel_bf16* weights, const SlotScales& scales,
                                             const TileRows& tile, SlotRows& sums) {
   const int lane = tile.lane;
@@ -232,15 +235,23 @@ __device__ __forceinline__ void sum_weights(const kernel_bf16* weights, const Sl
       }
     }
   }
-  const int last = tile.end - 1;
-  if (tile.warp != last / 16 || lane / 4 != last % 8) return;
+}
+
+// c of the tile's last token, of 16 slots a warp. As in MemoryTile::add, start is added by itself.
+__device__ __forceinline__ void leave_totals(const kernel_bf16* weights, const SlotScales& scales,
+                                             const TileRows& tile) {
+  ResultFragment sums = {};
+#pragma unroll 1  // registers
+  for (int square = tile.first_square(); square < tile.end_square(); ++square) {
+    multiply(load_left_transposed(weights + square * 16 * kSlotStride + tile.warp * 16, kSlotStride,
+                                  tile.lane),
+             ones(), sums);
+  }
+  if (tile.lane % 4 != 0) return;
 #pragma unroll
-  for (int j = 0; j < kSlots / 8; ++j) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float upper = sums.parts[j].values[i], lower = sums.parts[j].values[i + 2];
-      scales.total[slot_of(j, i, lane)] = last % 16 < 8 ? upper : lower;
-    }
+  for (int half = 0; half < 2; ++half) {
+    const int slot = tile.warp * 16 + half * 8 + tile.lane / 4;
+    scales.total[slot] = scales.start[slot] + sums.values[2 * half];
   }
 }
 

@@ -6,16 +6,11 @@
 
 #include "attention/primitives/cuda/fall_back.h"
 #include "attention/primitives/cuda/slot_attention_fast.h"
-#include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/kernel_choice.h"
 
 namespace linnet::cuda {
 namespace {
-
-void fall_back(const std::string& why) {
-  use_plain_kernels("slot attention", why);
-}
 
 // Of a call that reads, writes or does both.
 struct Sizes {
@@ -43,31 +38,18 @@ std::string why_plain_slot_attention(const SlotAttentionContext& context, const 
   if (!slot_attention_fast::covers(sizes.slots, sizes.keys, sizes.values)) {
     return concat(sizes.slots, " slots with keys of ", sizes.keys, " and values of ", sizes.values);
   }
-  const size_t asked = slot_attention_fast::forward_shared_memory(sizes.keys);
-  if (const size_t available = shared_memory_limit(); asked > available) {
-    return concat("keys of ", sizes.keys, " on a GPU with ", available / 1024,
-                  " KiB of shared memory a block (they take ", (asked + 1023) / 1024, ")");
-  }
+  const std::string small =
+      lack_of_shared_memory(slot_attention_fast::forward_shared_memory(sizes.keys));
+  if (!small.empty()) return concat("keys of ", sizes.keys, " ", small);
   if (sizes.tokens < kFewestTensorCoreTokens) {
     return concat("fewer than ", kFewestTensorCoreTokens, " tokens");
   }
-  for (const Tensor* x : sequences) {
-    if (x->defined() && !slot_attention_fast::is_aligned(*x)) {
-      return "tensors that do not begin on 16 bytes";
-    }
-  }
-  return {};
+  return lack_of_alignment(sequences);
 }
 
 bool slot_attention_is_fast(const SlotAttentionContext& context, const SlotTensors& in) {
-  const bool is_short = Sizes(in).tokens < kFewestTensorCoreTokens;
-  if (kernel_choice() == KernelChoice::plain || is_short) return false;
-  const std::string why = why_plain_slot_attention(context, in);
-  if (why.empty()) return true;
-  // Where they are not demanded, nobody expects tensor cores in f32.
-  const bool expected = (in.q.defined() ? in.q : in.k).dtype() == DType::bf16;
-  if (expected || kernel_choice() == KernelChoice::tensor_cores) fall_back(why);
-  return false;
+  return takes_fast_kernels("slot attention", in.q.defined() ? in.q : in.k,
+                            [&] { return why_plain_slot_attention(context, in); });
 }
 
 }  // namespace linnet::cuda

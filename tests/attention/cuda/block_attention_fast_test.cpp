@@ -22,9 +22,7 @@ using test::random_tensor;
 void expect_as_on_the_cpu(const Problem& p, const std::string& what) {
   const std::vector<Tensor> expected = results(p, DType::bf16, DType::f64, Device{});
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
-  set_fill_uninitialized(true);
   const std::vector<Tensor> got = results(p, DType::bf16, DType::bf16, kGpu);
-  set_fill_uninitialized(false);
   ASSERT_EQ(got.size(), expected.size());
   for (size_t i = 0; i < got.size(); ++i) {
     SCOPED_TRACE(what + ", result " + std::to_string(i));

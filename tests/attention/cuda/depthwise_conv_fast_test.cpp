@@ -52,9 +52,7 @@ void expect_what_the_cpu_computes(const Case& c) {
   SCOPED_TRACE(c.label());
   const UseKernels use(KernelChoice::tensor_cores, kGpu);  // refuses what is not fast
   const std::vector<Tensor> expected = results(c, DType::f64, Device{});
-  set_fill_uninitialized(true);
   const std::vector<Tensor> got = results(c, DType::bf16, kGpu);
-  set_fill_uninitialized(false);
   ASSERT_EQ(got.size(), expected.size());
   for (size_t i = 0; i < got.size(); ++i) {
     SCOPED_TRACE(i);

@@ -161,9 +161,7 @@ TEST(CudaOrthogonalMemory, GivesWhatTheCpuComputesInDouble) {
             if (narrow[i].defined()) narrow[i] = narrow[i].to(i < 2 ? dtype : DType::f32);
           }
           const Outcome expected = run(s, masks, wide, Device{});
-          set_fill_uninitialized(true);
           const Outcome got = run(s, masks, narrow, kGpu);
-          set_fill_uninitialized(false);
           EXPECT_EQ(got.counts, expected.counts);
           EXPECT_EQ(got.memory_tokens, expected.memory_tokens);
           ASSERT_EQ(got.values.size(), expected.values.size());

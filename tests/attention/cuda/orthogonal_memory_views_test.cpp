@@ -119,13 +119,10 @@ void expect_same_and_finite(const std::vector<float>& got, const std::vector<flo
 
 TEST(CudaOrthogonalMemoryFast, ReadsFusedProjectionsInPlace) {
   const auto run = [](bool fused) {
-    set_fill_uninitialized(true);
     const Parts in = random_parts(3, fused), out = empty_parts(3, fused);
     const Memory memory;
-    cuda::orthogonal_memory_fast::causal_forward(memory.forward(in[0], in[1], out[0]));
-    cuda::orthogonal_memory_fast::causal_backward(
-        memory.backward(in[0], in[1], in[2], out[1], out[2]));
-    set_fill_uninitialized(false);
+    cuda::orthogonal_memory_fast::forward(memory.forward(in[0], in[1], out[0]));
+    cuda::orthogonal_memory_fast::backward(memory.backward(in[0], in[1], in[2], out[1], out[2]));
     std::vector<float> found;
     out.append_to(found);
     append({memory.completed, memory.dbasis, memory.df_dot_f}, found);
@@ -136,7 +133,6 @@ TEST(CudaOrthogonalMemoryFast, ReadsFusedProjectionsInPlace) {
 
 TEST(CudaLavoPass, ReadsFusedProjectionsInPlace) {
   const auto run = [](bool fused) {
-    set_fill_uninitialized(true);
     const Parts in = random_parts(4, fused), out = empty_parts(2, fused);  // q, k, v, dy; y, f
     const Parts gradients = empty_parts(4, fused);                         // q, k, v, f
     const Memory memory;
@@ -155,7 +151,7 @@ TEST(CudaLavoPass, ReadsFusedProjectionsInPlace) {
 
     auto backward = memory.backward(in[0], out[1], in[3], gradients[0], gradients[3]);
     backward.share = backward.code_share = backward.empty_code_share = 0.5f;
-    cuda::orthogonal_memory_fast::causal_backward(backward);
+    cuda::orthogonal_memory_fast::backward(backward);
     cuda::lavo_pass_fast::WindowBackward window;
     window.memory = backward;
     window.k = in[1];
@@ -173,7 +169,6 @@ TEST(CudaLavoPass, ReadsFusedProjectionsInPlace) {
     cuda::lavo_pass_fast::cut(window);
     EXPECT_EQ(window.runs, 1);
     cuda::lavo_pass_fast::window_backward(window);
-    set_fill_uninitialized(false);
     std::vector<float> found;
     out.append_to(found);
     gradients.append_to(found);

@@ -1,0 +1,113 @@
+// Slot attention takes the kernels on tensor cores where they cover a call, and says why where not.
+#include "attention/primitives/cuda/slot_attention_path.h"
+
+#include <cstdlib>
+
+#include "attention/primitives/slot_attention.h"
+#include "core/cuda/backend.h"
+#include "core/kernel_choice.h"
+#include "core/log.h"
+#include "tests/cuda_helpers.h"
+
+namespace linnet {
+namespace {
+
+using test::kGpu;
+
+cuda::SlotTensors tensors_of(int64_t T, int64_t N, int64_t K, int64_t V,
+                             DType dtype = DType::bf16) {
+  cuda::SlotTensors in;
+  in.q = in.k = Tensor::zeros({1, T, 1, K}, dtype, kGpu);
+  in.v = Tensor::zeros({1, T, 1, V}, dtype, kGpu);
+  in.logits = Tensor::zeros({1, T, 1, N}, dtype, kGpu);
+  return in;
+}
+
+TEST(CudaSlotAttentionPath, WhatItDoesNotCoverGoesToThePlainKernels) {
+  const auto why = [](const cuda::SlotTensors& in, const SlotAttentionContext& context) {
+    return cuda::why_plain_slot_attention(context, in);
+  };
+  const cuda::SlotTensors usual = tensors_of(16, 8, 16, 16);
+  EXPECT_EQ(why(usual, {}), "");
+  EXPECT_EQ(why(tensors_of(40, 64, 128, 256), {}), "");
+  EXPECT_EQ(why(tensors_of(16, 8, 136, 8), {}), "8 slots with keys of 136 and values of 8");
+  EXPECT_EQ(why(tensors_of(16, 8, 16, 16, DType::f32), {}), "numbers of f32");
+  cuda::SlotTensors mixed = usual;
+  mixed.logits = mixed.logits.to(DType::f32);
+  EXPECT_EQ(why(mixed, {}), "numbers of f32");
+  EXPECT_EQ(why(tensors_of(16, 72, 16, 16), {}), "72 slots with keys of 16 and values of 16");
+  EXPECT_EQ(why(tensors_of(16, 8, 20, 16), {}), "8 slots with keys of 20 and values of 16");
+  EXPECT_EQ(why(tensors_of(16, 8, 16, 12), {}), "8 slots with keys of 16 and values of 12");
+  EXPECT_EQ(why(tensors_of(15, 8, 16, 16), {}), "fewer than 16 tokens");
+  cuda::SlotTensors other = usual;
+  other.q = Tensor::zeros({16 * 16 + 1}, DType::bf16, kGpu).slice(1, {1, 16, 1, 16});
+  EXPECT_EQ(why(other, {}), "tensors that do not begin on 16 bytes");
+  SlotAttentionContext context;
+  context.options.control = SlotControl::sigmoid;
+  EXPECT_EQ(why(usual, context), "weights other than the exponential of logits");
+  context = {};
+  context.options.scale = 0;
+  EXPECT_EQ(why(usual, context), "a scale of 0");
+  context = {};
+  context.options.dropout = 0.1;
+  EXPECT_EQ(why(usual, context), "dropout of slots");
+  EXPECT_TRUE(cuda::slot_attention_is_fast({}, usual));
+  EXPECT_FALSE(cuda::slot_attention_is_fast(context, usual));
+  EXPECT_FALSE(cuda::slot_attention_is_fast({}, tensors_of(15, 8, 16, 16)));
+  const UseKernels plain(KernelChoice::plain, kGpu);
+  EXPECT_FALSE(cuda::slot_attention_is_fast({}, usual));
+}
+
+// What backend tensor_cores demands, of forward and backward passes and of other forms; decoding
+// token by token is left to the plain kernels.
+TEST(CudaSlotAttentionPath, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  const auto causal = [](int64_t T, int64_t V, DType dtype = DType::bf16) {
+    const cuda::SlotTensors in = tensors_of(T, 8, 16, V, dtype);
+    return slot_attention_causal(
+               {Variable(in.q, true), Variable(in.k), Variable(in.v), Variable(in.logits)}, {})
+        .o;
+  };
+  const auto refusal = [](const auto& body) { return test::message_of<UsageError>(body); };
+  EXPECT_EQ(refusal([&] { causal(16, 16, DType::f32); }),
+            "slot attention: backend tensor_cores was asked for, but the kernels on tensor cores "
+            "do not cover numbers of f32; use backend auto");
+  EXPECT_NE(refusal([&] {
+              const Variable x(tensors_of(16, 8, 16, 16).q);
+              SlotAttentionContext context;
+              context.options.dropout = 0.1;
+              slot_attention_memory({{}, x, x, x}, context);
+            }).find("do not cover dropout of slots"),
+            std::string::npos);
+  EXPECT_EQ(causal(1, 16).size(1), 1);
+  EXPECT_EQ(causal(15, 19, DType::f32).size(1), 15);
+}
+
+TEST(CudaSlotAttentionPath, WhatItDoesNotCoverIsSaidOnce) {
+  // What was said once is not said again when the test is repeated.
+  static int64_t width = 19;
+  width += 2;
+  const cuda::SlotTensors in = tensors_of(17, 8, width, 8);
+  set_log_level(LogLevel::info);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(cuda::slot_attention_is_fast({}, in));
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string said = concat("do not cover 8 slots with keys of ", width, " and values of 8");
+  const size_t first = log.find(said);
+  ASSERT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find(said, first + 1), std::string::npos) << log;
+}
+
+// Heads of 64 take 101 KiB of a block's shared memory.
+TEST(CudaSlotAttentionPath, SmallSharedMemoryTakesThePlainKernels) {
+  if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs a pretended GPU";
+  const cuda::SlotTensors in = tensors_of(20, 8, 64, 16);
+  EXPECT_EQ(cuda::why_plain_slot_attention({}, in), "");
+  setenv("LINNET_EMULATED_CAPABILITY", "86", 1);
+  const std::string reason = cuda::why_plain_slot_attention({}, in);
+  unsetenv("LINNET_EMULATED_CAPABILITY");
+  EXPECT_EQ(reason, "keys of 64 on a GPU with 99 KiB of shared memory a block (they take 101)");
+}
+
+}  // namespace
+}  // namespace linnet
