@@ -2,8 +2,8 @@
 // rows, features of them, results that become rows, and gradients of features that become those of
 // what features are made of. Internal to attention/primitives/cuda.
 //
-// Re-weighted features have two halves, phi(x) cos and phi(x) sin, the second of which begins in
-// the middle of a tile, whatever their width.
+// Re-weighted features have two halves, phi(x) cos and phi(x) sin, of K columns each: threads that
+// copied the first K columns of x fill both.
 #pragma once
 
 #include <type_traits>
@@ -45,6 +45,13 @@ void for_width(int64_t features, const Body& body) {
   return body(std::integral_constant<int, 128>{});
 }
 
+// Asks for what is read soon.
+__device__ __forceinline__ void prefetch([[maybe_unused]] const float* number) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(number));
+#endif
+}
+
 // 16 bytes of a row.
 struct alignas(16) Eight {
   uint32_t words[4];
@@ -67,7 +74,12 @@ struct TilePlace {
     return view.data + row * view.batch_stride + token * view.time_stride +
            head * view.head_stride + column + offset;
   }
+  // Where numbers [B,T,H] have that of a token.
+  __device__ __forceinline__ int64_t number(int64_t token) const {
+    return (row * view.T + token) * view.H + head;
+  }
 };
+using ReadPlace = TilePlace<const kernel_bf16>;
 
 // The part of a thread in a tile [tokens,width]: `kCount` times 8 neighbouring numbers of a row.
 template <int width, typename Team = FourWarps>
@@ -84,19 +96,18 @@ struct TilePart {
   }
 };
 
-// Begins to copy a chunk to `tile`, as far as `columns`; bit i of the result says whether part i of
-// this thread counts. Where registers are scarce fewer parts are `unrolled`, whose addresses stay
-// in them.
+// Begins to copy a chunk to `tile`; bit i of the result says whether part i of this thread counts.
+// Columns that the chunk lacks are zeros, but those below `filled` are left to others. Where
+// registers are scarce fewer parts are `unrolled`, whose addresses stay in them.
 template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount>
 __device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16* tile,
-                                               const TilePlace<const kernel_bf16>& from,
-                                               int columns = width) {
+                                               const ReadPlace& from, int filled = 0) {
   using Part = TilePart<width, Team>;
   uint32_t counts = 0;
 #pragma unroll unrolled
   for (int i = 0; i < Part::kCount; ++i) {
     const int row = Part::row(i), column = Part::column(i);
-    if (column >= columns) continue;
+    if (column < filled && from.column + column >= from.view.K) continue;
     const bool inside = from.inside(from.begin + row, column);
     copies.copy(tile + row * Part::kStride + column,
                 inside ? from.at(from.begin + row, column) : from.view.data, inside);
@@ -105,29 +116,25 @@ __device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16*
   return counts;
 }
 
-// Of what features are made: phi(scale x), re-weighted where there are proportions [B,T,H].
+// Of what features are made: phi(scale x) of x with `width` columns, re-weighted where there are
+// proportions [B,T,H].
 struct FeatureSource {
   FeatureMap map;
   float scale;
   const float* proportions;
+  int width;
 
-  template <typename T>
-  __host__ __device__ int64_t features(const SequenceView<T>& x) const {
-    return proportions == nullptr ? x.K : 2 * x.K;
+  __host__ __device__ int features() const { return proportions == nullptr ? width : 2 * width; }
+  // Whether a column holds sines.
+  __device__ __forceinline__ bool is_second_half(int column) const {
+    return width <= column && column < features();
+  }
+  __device__ __forceinline__ Turn turn(int64_t number) const {
+    return proportions == nullptr ? Turn{1, 0} : turn_of(proportions[number]);
   }
   // The same of a row that is a sequence of its own, whose first proportion has that number.
   __device__ __forceinline__ FeatureSource of_row(int64_t first) const {
-    return {map, scale, proportions == nullptr ? nullptr : proportions + first};
-  }
-  // Where a tile's second half begins; 0: there are no halves.
-  template <int width>
-  __device__ __forceinline__ int half() const {
-    return proportions == nullptr ? 0 : width / 2;
-  }
-  // Columns of a tile that copies fill.
-  template <int width>
-  __device__ __forceinline__ int copied() const {
-    return proportions == nullptr ? width : width / 2;
+    return {map, scale, proportions == nullptr ? nullptr : proportions + first, width};
   }
   // Whether gradients need x itself: features that are re-weighted do not show phi(x), and those of
   // elu near -1 not its slope.
@@ -136,25 +143,46 @@ struct FeatureSource {
   }
 };
 
-// x <- phi(scale x) factor_i in the parts of this thread, rounded once, re-weighted to both halves;
-// 0 in those that do not count. The proportion of the chunk's first token is number `first`, that
-// of the next one `heads` further.
+template <typename Call>
+FeatureSource query_source(const Call& call) {
+  return {call.options.feature_map, static_cast<float>(call.options.query_scale),
+          call.query_proportions, static_cast<int>(call.q.K)};
+}
+template <typename Call>
+FeatureSource key_source(const Call& call) {
+  return {call.options.feature_map, 1, call.key_proportions, static_cast<int>(call.k.K)};
+}
+
+// Begins to copy a chunk of which features will be made, as begin_copy.
+template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount>
+__device__ __forceinline__ uint32_t begin_features(AsyncCopies& copies, kernel_bf16* tile,
+                                                   const ReadPlace& from,
+                                                   const FeatureSource& source) {
+  if (source.proportions != nullptr && threadIdx.x < Team::kTokens) {
+    const int64_t token = from.begin + threadIdx.x;
+    if (token < from.view.T) prefetch(source.proportions + from.number(token));
+  }
+  return begin_copy<width, Team, unrolled>(copies, tile, from, source.features());
+}
+
+// x <- phi(scale x) factor_i in the parts of this thread, rounded once, and where re-weighted both
+// halves of it; 0 in those that do not count. `from` is where x came from.
 template <int width, typename Team = FourWarps, typename Factor>
 __device__ __forceinline__ void map_features(kernel_bf16* tile, uint32_t counts,
-                                             const FeatureSource& source, int64_t first, int heads,
+                                             const FeatureSource& source, const ReadPlace& from,
                                              const Factor& factor) {
   using Part = TilePart<width, Team>;
-  const int copied = source.copied<width>();
 #pragma unroll
   for (int i = 0; i < Part::kCount; ++i) {
-    if (Part::column(i) >= copied) continue;
-    auto* at = reinterpret_cast<Eight*>(tile + Part::row(i) * Part::kStride + Part::column(i));
-    const bool inside = (counts >> i & 1) != 0;
-    Turn turn{factor(i), 0};
-    if (inside && source.proportions != nullptr) {
-      turn = turn_of(source.proportions[first + Part::row(i) * heads]);
-      turn.cosine *= factor(i);
-      turn.sine *= factor(i);
+    const int row = Part::row(i), column = Part::column(i);
+    if (source.is_second_half(column)) continue;
+    auto* at = reinterpret_cast<Eight*>(tile + row * Part::kStride + column);
+    Turn turn{0, 0};  // what does not count was copied as zeros, whose features are finite
+    if ((counts >> i & 1) != 0) {
+      turn = source.turn(from.number(from.begin + row));
+      const float common = factor(i);
+      turn.cosine *= common;
+      turn.sine *= common;
     }
     Eight numbers = *at, sines;
 #pragma unroll
@@ -162,13 +190,12 @@ __device__ __forceinline__ void map_features(kernel_bf16* tile, uint32_t counts,
       const uint32_t x = numbers.words[word];
       const float low = feature(source.map, low_of(x) * source.scale);
       const float high = feature(source.map, high_of(x) * source.scale);
-      numbers.words[word] = inside ? pack(low * turn.cosine, high * turn.cosine) : 0;
-      sines.words[word] = inside ? pack(low * turn.sine, high * turn.sine) : 0;
+      numbers.words[word] = pack(low * turn.cosine, high * turn.cosine);
+      sines.words[word] = pack(low * turn.sine, high * turn.sine);
     }
     *at = numbers;
-    if (copied < width) {
-      *reinterpret_cast<Eight*>(tile + Part::row(i) * Part::kStride + Part::column(i) + copied) =
-          sines;
+    if (source.proportions != nullptr && column < source.width) {
+      *reinterpret_cast<Eight*>(tile + row * Part::kStride + column + source.width) = sines;
     }
   }
 }

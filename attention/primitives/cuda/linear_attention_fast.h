@@ -22,11 +22,6 @@ inline bool is_aligned(const Tensor& x) {
   return reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
 }
 
-// Features of q or k: twice as many where they are re-weighted.
-inline int64_t features_of(const Reads& x, const float* proportions) {
-  return proportions == nullptr ? x.K : 2 * x.K;
-}
-
 // Whether there are kernels for this width of features and of values. Their tiles are 16, 32, 64 or
 // 128 wide (noncausal: 64 or 128); what lies between is computed as the next wider one, wider
 // values as several.

@@ -104,9 +104,8 @@ inline BackwardArguments arguments_of(const Backward& call) {
   a.segments = call.segments;
   a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
   a.corrections = call.corrections;
-  a.queries = {call.options.feature_map, static_cast<float>(call.options.query_scale),
-               call.query_proportions};
-  a.keys = {call.options.feature_map, 1, call.key_proportions};
+  a.queries = query_source(call);
+  a.keys = key_source(call);
   a.dquery_proportions = call.dquery_proportions;
   a.dkey_proportions = call.dkey_proportions;
   a.division = division_of(call.options);

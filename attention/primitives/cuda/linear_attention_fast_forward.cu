@@ -124,6 +124,12 @@ __global__ __launch_bounds__(kTileThreads,
   const int64_t start = blockIdx.y * a.piece_tokens, end = min(time, start + a.piece_tokens);
   const int64_t number = row * key_heads + head / group;
 
+  const auto queries_from = [&](int64_t token) {
+    return ReadPlace{a.q, a.query_mask, row, token, head, 0};
+  };
+  const auto keys_from = [&](int64_t token) {
+    return ReadPlace{a.k, a.key_mask, row, token, head / group, 0};
+  };
   AsyncCopies copies;
   uint32_t query_counts = 0, key_counts = 0;
   bool begins_one = false;  // token number `thread` of the chunk a segment
@@ -132,10 +138,8 @@ __global__ __launch_bounds__(kTileThreads,
       begins_one = begins_segment(a.segments, row, time, token + threadIdx.x);
     }
     const Stage<M, N> stage = shared.stages.turn(token / kChunk);
-    query_counts = begin_copy<M, FourWarps, 1>(
-        copies, stage.q, {a.q, a.query_mask, row, token, head, 0}, a.queries.copied<M>());
-    key_counts = begin_copy<M, FourWarps, 1>(
-        copies, stage.k, {a.k, a.key_mask, row, token, head / group, 0}, a.keys.copied<M>());
+    query_counts = begin_features<M, FourWarps, 1>(copies, stage.q, queries_from(token), a.queries);
+    key_counts = begin_features<M, FourWarps, 1>(copies, stage.k, keys_from(token), a.keys);
     begin_copy<N, FourWarps, 1>(copies, stage.v,
                                 {a.v, a.key_mask, row, token, head / group, first});
     copies.commit();
@@ -143,8 +147,8 @@ __global__ __launch_bounds__(kTileThreads,
   const auto one = [](int) { return 1.0f; };
 
   StateTile<M, N> state;
-  StatePlace place{blockIdx.y * a.q.B * key_heads + number, static_cast<int>(a.keys.features(a.k)),
-                   static_cast<int>(a.v.K), first, a.keys.half<M>()};
+  StatePlace place{blockIdx.y * a.q.B * key_heads + number, a.keys.features(),
+                   static_cast<int>(a.v.K), first};
   state.load(a.in, place);
   state.publish(shared.memory);
   state.store_mass(shared.mass);
@@ -152,10 +156,8 @@ __global__ __launch_bounds__(kTileThreads,
   for (int64_t token = start; token < end; token += kChunk) {
     const Stage<M, N> stage = shared.stages.turn(token / kChunk);
     copies.wait<0>();
-    map_features<M>(stage.q, query_counts, a.queries, (row * time + token) * heads + head, heads,
-                    one);
-    map_features<M>(stage.k, key_counts, a.keys, (row * time + token) * key_heads + head / group,
-                    key_heads, one);
+    map_features<M>(stage.q, query_counts, a.queries, queries_from(token), one);
+    map_features<M>(stage.k, key_counts, a.keys, keys_from(token), one);
     if (a.segments != nullptr) SegmentBits::publish<FourWarps>(shared.begins, begins_one);
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (token + kChunk < end) begin(token + kChunk);
@@ -184,7 +186,7 @@ __global__ __launch_bounds__(kTileThreads,
   place.number = number;
   state.store(a.out, place);
   if (a.out.mass != nullptr && first == 0) {
-    state.store_mass(a.out.mass, place);
+    state.store_mass(a.out.mass + number * place.features, place.features);
   }
 }
 
@@ -206,9 +208,8 @@ void run(const Forward& call) {
   a.segments = call.segments;
   a.out = {call.state_out.memory, call.state_out.mass};
   a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
-  a.queries = {call.options.feature_map, static_cast<float>(call.options.query_scale),
-               call.query_proportions};
-  a.keys = {call.options.feature_map, 1, call.key_proportions};
+  a.queries = query_source(call);
+  a.keys = key_source(call);
   a.division = division_of(call.options);
   a.tiles = static_cast<int>((call.v.K + N - 1) / N);
   const int64_t blocks = call.q.B * call.q.H * a.tiles;
@@ -231,7 +232,7 @@ size_t causal_shared_memory(int64_t features) {
 }
 
 void causal_forward(const Forward& call) {
-  for_width(features_of(call.q, call.query_proportions), [&](auto width) { run<width>(call); });
+  for_width(key_source(call).features(), [&](auto width) { run<width>(call); });
 }
 
 }  // namespace linnet::cuda::linear_attention_fast

@@ -96,16 +96,19 @@ __global__ __launch_bounds__(
   const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
   const int64_t end = min(part.end, start + a.piece_tokens);
   const bool normalised = a.denominators != nullptr;
-  StatePlace place{state_number * a.key_heads + head / group,
-                   static_cast<int>(a.queries.features(a.q)), static_cast<int>(a.dy.K),
-                   a.tile.first, a.queries.half<M>()};
+  StatePlace place{state_number * a.key_heads + head / group, a.queries.features(),
+                   static_cast<int>(a.dy.K), a.tile.first};
+  const int64_t numbered = part.row * a.q.T * heads;  // what comes before this row
+  const FeatureSource source = a.queries.of_row(numbered);
+  const auto queries_from = [&](int64_t token) {
+    return ReadPlace{queries_of_row, mask, 0, token, head, 0};
+  };
 
   AsyncCopies copies;
   uint32_t counts = 0;
   const auto begin = [&](int64_t token) {
     const int64_t on = shared.turn((token - start) / Team::kTokens);
-    counts = begin_copy<M, Team>(copies, shared.first + on,
-                                 {queries_of_row, mask, 0, token, head, 0}, a.queries.copied<M>());
+    counts = begin_features<M, Team>(copies, shared.first + on, queries_from(token), source);
     begin_copy<M, Team>(copies, shared.second + on,
                         {dy_of_row, mask, 0, token, head, a.tile.first});
     copies.commit();
@@ -120,8 +123,7 @@ __global__ __launch_bounds__(
     const int64_t on = shared.turn((token - start) / Team::kTokens);
     kernel_bf16 *q = shared.first + on, *dy = shared.second + on;
     copies.wait<0>();
-    map_features<M, Team>(q, counts, a.queries, (part.row * a.q.T + token) * heads + head, heads,
-                          [](int) { return 1.0f; });
+    map_features<M, Team>(q, counts, source, queries_from(token), [](int) { return 1.0f; });
     __syncthreads();  // this chunk is there; the other stage is free
     if (token + Team::kTokens < end) begin(token + Team::kTokens);
 
@@ -155,10 +157,10 @@ __global__ __launch_bounds__(
       add_rank_one<kColumns>(shared.mass + column, lane, corrections, sums);
     }
     if (complete) {
-      store_gradients<M>({a.queries.of_row(part.row * a.q.T * heads),
+      store_gradients<M>({source,
                           queries_of_row,
                           {dq_of_row, mask, 0, token + first, head, 0},
-                          of_row(a.dquery_proportions, part.row * a.q.T * heads)},
+                          of_row(a.dquery_proportions, numbered)},
                          q + first * kStride, shared.gradients + first * kStride, warp, lane,
                          factors, sums);
     }
@@ -174,9 +176,8 @@ __global__ __launch_bounds__(
   }
   place.number += (blockIdx.y * group + head % group) * a.states * a.key_heads;
   state.store(a.out, place);
-  const int feature = place.feature_of(thread);
-  if (a.tile.last && thread < M && feature < place.features) {
-    a.out.mass[place.number * place.features + feature] = mass;
+  if (a.tile.last && thread < place.features) {
+    a.out.mass[place.number * place.features + thread] = mass;
   }
 }
 
@@ -199,20 +200,24 @@ __global__ __launch_bounds__(
   const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
   const int64_t end = min(part.end, start + a.piece_tokens);
 
+  const int64_t numbered = part.row * a.k.T * heads;  // what comes before this row
+  const FeatureSource source = a.keys.of_row(numbered);
+  const auto keys_from = [&](int64_t token) {
+    return ReadPlace{k_of_row, mask, 0, token, head, 0};
+  };
   AsyncCopies copies;
   uint32_t counts = 0;
   const auto begin = [&](int64_t token) {
     const int64_t on = shared.turn((token - start) / Team::kTokens);
-    counts = begin_copy<M, Team>(copies, shared.first + on, {k_of_row, mask, 0, token, head, 0},
-                                 a.keys.copied<M>());
+    counts = begin_features<M, Team>(copies, shared.first + on, keys_from(token), source);
     begin_copy<M, Team>(copies, shared.second + on, {v_of_row, mask, 0, token, head, a.tile.first});
     copies.commit();
   };
   if (start < end) begin(start);
   {
     StateTile<M, M, Team> state;
-    state.load(a.in, {state_number * heads + head, static_cast<int>(a.keys.features(a.k)),
-                      static_cast<int>(a.v.K), a.tile.first, a.keys.half<M>()});
+    state.load(a.in, {state_number * heads + head, source.features(), static_cast<int>(a.v.K),
+                      a.tile.first});
     publish_all<M>(state, shared);
   }
   for (int64_t token = start; token < end; token += Team::kTokens) {
@@ -220,8 +225,7 @@ __global__ __launch_bounds__(
     kernel_bf16 *k = shared.first + on, *v = shared.second + on;  // this warp's rows
     copies.wait<0>();
     map_features<M, Team>(shared.first + shared.turn((token - start) / Team::kTokens), counts,
-                          a.keys, (part.row * a.k.T + token) * heads + head, heads,
-                          [](int) { return 1.0f; });
+                          source, keys_from(token), [](int) { return 1.0f; });
     __syncthreads();  // this chunk is there; the other stage is free
     if (token + Team::kTokens < end) begin(token + Team::kTokens);
 
@@ -237,10 +241,10 @@ __global__ __launch_bounds__(
     if constexpr (Team::kShares > 1) __syncthreads();  // the other warps of these rows read them
     if (a.tile.template complete<Team>((token - part.begin) / Team::kTokens, dkeys)) {
       add_rank_one<kColumns>(shared.mass + column, lane, {1, 1}, dkeys);
-      store_gradients<M>({a.keys.of_row(part.row * a.k.T * heads),
+      store_gradients<M>({source,
                           k_of_row,
                           {dk_of_row, mask, 0, token + first, head, 0},
-                          of_row(a.dkey_proportions, part.row * a.k.T * heads)},
+                          of_row(a.dkey_proportions, numbered)},
                          k, k, warp, lane, {1, 1}, dkeys);
     }
     store_rows<kColumns>(dvalues, v + column, kStride, lane,
@@ -257,8 +261,7 @@ void run_read(const Backward& call) {
   const int64_t blocks = a.states * call.q.H;
   const Cut cut = cut_of(call.spans.most_tokens(call.q.T), blocks);
   const Partials partials(cut.count * call.q.H / call.key_heads,
-                          {a.states, call.key_heads, a.queries.features(call.q), call.dy.K},
-                          call.device);
+                          {a.states, call.key_heads, a.queries.features(), call.dy.K}, call.device);
   const LinearAttentionState<float> out = partials.place(call.dstate_in);
   a.out = {out.memory, out.mass};
   a.piece_tokens = cut.tokens;
@@ -298,14 +301,12 @@ size_t noncausal_backward_shared_memory(int64_t features, int64_t values) {
 }
 
 void read_backward(const Backward& call) {
-  if (tile_width(features_of(call.q, call.query_proportions), call.dy.K) <= 64)
-    return run_read<64>(call);
+  if (tile_width(query_source(call).features(), call.dy.K) <= 64) return run_read<64>(call);
   run_read<128>(call);
 }
 
 void memory_backward(const Backward& call) {
-  if (tile_width(features_of(call.k, call.key_proportions), call.v.K) <= 64)
-    return run_memory<64>(call);
+  if (tile_width(key_source(call).features(), call.v.K) <= 64) return run_memory<64>(call);
   run_memory<128>(call);
 }
 

@@ -90,8 +90,13 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   const int64_t tokens = min(a.q.T - start, a.piece_tokens);
   const int steps = static_cast<int>((tokens + Team::kTokens - 1) / Team::kTokens) * group;
   const auto place_of = [&](int64_t of) {
-    return StatePlace{of, static_cast<int>(a.keys.features(a.k)), static_cast<int>(a.v.K),
-                      a.tile.first, a.keys.half<M>()};
+    return StatePlace{of, a.keys.features(), static_cast<int>(a.v.K), a.tile.first};
+  };
+  const auto queries_from = [&](int64_t token, int step) {
+    return ReadPlace{a.q, a.query_mask, row, token, key_head * group + step % group, 0};
+  };
+  const auto keys_from = [&](int64_t token) {
+    return ReadPlace{a.k, a.key_mask, row, token, key_head, 0};
   };
 
   AsyncCopies copies;
@@ -108,10 +113,8 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       begins_one = begins_segment(a.segments, row, time, token + thread);
     }
     const int head = key_head * group + step % group;
-    query_counts = begin_copy<M, Team>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0},
-                                       a.queries.copied<M>());
-    key_counts = begin_copy<M, Team>(copies, stage.k, {a.k, a.key_mask, row, token, key_head, 0},
-                                     a.keys.copied<M>());
+    query_counts = begin_features<M, Team>(copies, stage.q, queries_from(token, step), a.queries);
+    key_counts = begin_features<M, Team>(copies, stage.k, keys_from(token), a.keys);
     begin_copy<M, Team>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, a.tile.first});
     begin_copy<M, Team>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, a.tile.first});
     copies.commit();
@@ -124,14 +127,12 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
 
   StateTile<M, M, Team> state;
   const int64_t piece_number = (blockIdx.y * a.q.B + row) * key_heads + key_head;
-  StatePlace place = place_of(piece_number);
-  state.load({a.in.memory, nullptr}, place);
+  state.load({a.in.memory, nullptr}, place_of(piece_number));
   state.publish(shared.memory);
   float mass = 0;  // dz of feature number `thread`
   if (thread < M) {
-    const int feature = place.feature_of(thread);
-    if (a.tile.first == 0 && a.in.mass != nullptr && feature < place.features) {
-      mass = a.in.mass[piece_number * place.features + feature];
+    if (a.tile.first == 0 && a.in.mass != nullptr && thread < a.keys.features()) {
+      mass = a.in.mass[piece_number * a.keys.features() + thread];
     }
     shared.mass[thread] = mass;
   }
@@ -146,10 +147,9 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       if (a.denominators == nullptr || (query_counts >> i & 1) == 0) return 1.0f;
       return reciprocal(a.division.divisor(a.denominators[at + Part::row(i) * heads]));
     };
-    const int64_t numbered = row * time + first_token(step);
-    map_features<M, Team>(stage.q, query_counts, a.queries,
-                          numbered * heads + key_head * group + step % group, heads, factor);
-    map_features<M, Team>(stage.k, key_counts, a.keys, numbered * key_heads + key_head, key_heads,
+    map_features<M, Team>(stage.q, query_counts, a.queries, queries_from(first_token(step), step),
+                          factor);
+    map_features<M, Team>(stage.k, key_counts, a.keys, keys_from(first_token(step)),
                           [](int) { return 1.0f; });
     if (thread < Team::kTokens) shared.corrections[thread] = correction;
     if (a.segments != nullptr) SegmentBits::publish<Team>(shared.begins, begins_one);
@@ -194,11 +194,9 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   }
   if (blockIdx.y > 0) return;
   const int64_t number = blockIdx.x;  // of row and head
-  place = place_of(number);
-  state.store(a.out, place);
-  const int feature = place.feature_of(thread);
-  if (a.tile.first == 0 && a.out.mass != nullptr && thread < M && feature < place.features) {
-    a.out.mass[number * place.features + feature] = mass;
+  state.store(a.out, place_of(number));
+  if (a.tile.first == 0 && a.out.mass != nullptr && thread < a.keys.features()) {
+    a.out.mass[number * a.keys.features() + thread] = mass;
   }
 }
 
@@ -217,7 +215,7 @@ void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
 }  // namespace
 
 void run_keys(const BackwardArguments& arguments, int64_t pieces, Device device) {
-  for_width(tile_width(arguments.keys.features(arguments.k), arguments.v.K),
+  for_width(tile_width(arguments.keys.features(), arguments.v.K),
             [&](auto width) { run<width>(arguments, pieces, device); });
 }
 

@@ -93,6 +93,12 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   const int64_t start = blockIdx.y * a.piece_tokens, end = min(time, start + a.piece_tokens);
   const bool normalised = a.denominators != nullptr;
 
+  const auto queries_from = [&](int64_t token) {
+    return ReadPlace{a.q, a.query_mask, row, token, head, 0};
+  };
+  const auto keys_from = [&](int64_t token) {
+    return ReadPlace{a.k, a.key_mask, row, token, key_head, 0};
+  };
   AsyncCopies copies;
   uint32_t query_counts = 0, key_counts = 0;
   bool begins_one = false;  // token number `thread` of the chunk a segment
@@ -101,10 +107,8 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       begins_one = begins_segment(a.segments, row, time, token + threadIdx.x);
     }
     const Stage<M> stage = shared.stages.turn(token / Team::kTokens);
-    query_counts = begin_copy<M, Team>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0},
-                                       a.queries.copied<M>());
-    key_counts = begin_copy<M, Team>(copies, stage.k, {a.k, a.key_mask, row, token, key_head, 0},
-                                     a.keys.copied<M>());
+    query_counts = begin_features<M, Team>(copies, stage.q, queries_from(token), a.queries);
+    key_counts = begin_features<M, Team>(copies, stage.k, keys_from(token), a.keys);
     begin_copy<M, Team>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, a.tile.first});
     begin_copy<M, Team>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, a.tile.first});
     copies.commit();
@@ -112,9 +116,8 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   const auto one = [](int) { return 1.0f; };
 
   StateTile<M, M, Team> state;
-  state.load(a.in, {(blockIdx.y * a.q.B + row) * key_heads + key_head,
-                    static_cast<int>(a.keys.features(a.k)), static_cast<int>(a.v.K), a.tile.first,
-                    a.keys.half<M>()});
+  state.load(a.in, {(blockIdx.y * a.q.B + row) * key_heads + key_head, a.keys.features(),
+                    static_cast<int>(a.v.K), a.tile.first});
   state.publish(shared.memory);
   if (normalised) state.publish_rest(shared.rest);
   state.store_mass(shared.mass);
@@ -122,10 +125,8 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   for (int64_t token = start; token < end; token += Team::kTokens) {
     const Stage<M> stage = shared.stages.turn(token / Team::kTokens);
     copies.wait<0>();
-    map_features<M, Team>(stage.q, query_counts, a.queries, (row * time + token) * heads + head,
-                          heads, one);
-    map_features<M, Team>(stage.k, key_counts, a.keys, (row * time + token) * key_heads + key_head,
-                          key_heads, one);
+    map_features<M, Team>(stage.q, query_counts, a.queries, queries_from(token), one);
+    map_features<M, Team>(stage.k, key_counts, a.keys, keys_from(token), one);
     if (a.segments != nullptr) SegmentBits::publish<Team>(shared.begins, begins_one);
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (token + Team::kTokens < end) begin(token + Team::kTokens);
@@ -186,7 +187,7 @@ void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
 }  // namespace
 
 void run_queries(const BackwardArguments& arguments, int64_t pieces, Device device) {
-  for_width(tile_width(arguments.keys.features(arguments.k), arguments.v.K),
+  for_width(tile_width(arguments.keys.features(), arguments.v.K),
             [&](auto width) { run<width>(arguments, pieces, device); });
 }
 

@@ -57,27 +57,26 @@ __global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(Ar
   const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
   const int64_t end = min(part.end, start + a.piece_tokens);
 
+  const FeatureSource source = a.source.of_row(part.row * a.q.T * heads);
+  const auto queries_from = [&](int64_t token) { return ReadPlace{q, mask, 0, token, head, 0}; };
   AsyncCopies copies;
   uint32_t counts = 0;
   const auto queries = [&](int64_t token) {
     return shared.q + (token - start) / kChunk % 2 * kChunk * kStride;
   };
   const auto begin = [&](int64_t token) {
-    counts =
-        begin_copy<M>(copies, queries(token), {q, mask, 0, token, head, 0}, a.source.copied<M>());
+    counts = begin_features<M>(copies, queries(token), queries_from(token), source);
     copies.commit();
   };
   if (start < end) begin(start);
   StateTile<M, N> state;
-  state.load(a.in, {state_number * a.key_heads + head / (heads / a.key_heads),
-                    static_cast<int>(a.source.features(a.q)), static_cast<int>(a.y.K), first,
-                    a.source.half<M>()});
+  state.load(a.in, {state_number * a.key_heads + head / (heads / a.key_heads), source.features(),
+                    static_cast<int>(a.y.K), first});
   state.publish(shared.memory);
   state.store_mass(shared.mass);
   for (int64_t token = start; token < end; token += kChunk) {
     copies.wait<0>();
-    map_features<M>(queries(token), counts, a.source, (part.row * a.q.T + token) * heads + head,
-                    heads, [](int) { return 1.0f; });
+    map_features<M>(queries(token), counts, source, queries_from(token), [](int) { return 1.0f; });
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (token + kChunk < end) begin(token + kChunk);
 
@@ -109,8 +108,7 @@ void run(const Forward& call) {
   a.query_mask = call.query_mask;
   a.in = {call.state_in.memory, call.state_in.mass};
   a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
-  a.source = {call.options.feature_map, static_cast<float>(call.options.query_scale),
-              call.query_proportions};
+  a.source = query_source(call);
   a.division = division_of(call.options);
   a.key_heads = static_cast<int>(call.key_heads);
   a.tiles = static_cast<int>((call.y.K + N - 1) / N);
@@ -128,7 +126,7 @@ void run(const Forward& call) {
 }  // namespace
 
 void read_forward(const Forward& call) {
-  if (features_of(call.q, call.query_proportions) <= 64) return run<64>(call);
+  if (query_source(call).features() <= 64) return run<64>(call);
   run<128>(call);
 }
 

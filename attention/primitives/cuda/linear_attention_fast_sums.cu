@@ -67,13 +67,12 @@ __global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Argum
   const int group = heads / a.state_heads;
   const int steps = start < end ? static_cast<int>((end - start + kChunk - 1) / kChunk) * group : 0;
   const StatePlace place{(piece * a.states + state_number) * a.state_heads + state_head,
-                         static_cast<int>(a.source.features(a.left)), static_cast<int>(a.right.K),
-                         first, a.source.half<M>()};
-
-  // The number of the first token and head of a step, among all.
-  const auto number_of = [&](int step) {
-    const int64_t token = start + int64_t{step / group} * kChunk;
-    return (part.row * a.left.T + token) * heads + state_head * group + step % group;
+                         a.source.features(), static_cast<int>(a.right.K), first};
+  const FeatureSource source = a.source.of_row(part.row * a.left.T * heads);
+  const auto left_from = [&](int step) {
+    return ReadPlace{
+        left, mask, 0, start + int64_t{step / group} * kChunk, state_head * group + step % group,
+        0};
   };
   AsyncCopies copies;
   uint32_t counts = 0;
@@ -82,13 +81,13 @@ __global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Argum
   const auto begin = [&](int step) {
     const int64_t token = start + int64_t{step / group} * kChunk;
     const int head = state_head * group + step % group;
-    counts = begin_copy<M>(copies, shared.left + step % 2 * kChunk * kStride,
-                           {left, mask, 0, token, head, 0}, a.source.copied<M>());
+    counts = begin_features<M>(copies, shared.left + step % 2 * kChunk * kStride, left_from(step),
+                               source);
     begin_copy<N>(copies, shared.right + step % 2 * kChunk * (N + kPadding),
                   {right, mask, 0, token, head, first});
     copies.commit();
     if (a.denominators == nullptr) return;
-    const int64_t at = number_of(step);
+    const int64_t at = (part.row * a.left.T + token) * heads + head;
 #pragma unroll
     for (int i = 0; i < Part::kCount; ++i) {
       const bool inside = (counts >> i & 1) != 0;
@@ -109,7 +108,7 @@ __global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Argum
     kernel_bf16* features = shared.left + step % 2 * kChunk * kStride;
     float* corrections = shared.corrections + step % 2 * kChunk;
     copies.wait<0>();
-    map_features<M>(features, counts, a.source, number_of(step), heads, factor);
+    map_features<M>(features, counts, source, left_from(step), factor);
     if (thread < kChunk) corrections[thread] = correction;
     __syncthreads();  // this chunk is there; the other stage is free
     if (step + 1 < steps) begin(step + 1);
@@ -121,11 +120,9 @@ __global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Argum
   }
   state.store(a.out, place);
   if (first > 0) return;
-  if (!a.of_gradients) return state.store_mass(a.out.mass, place);
-  const int feature = place.feature_of(thread);
-  if (thread < M && feature < place.features) {
-    a.out.mass[place.number * place.features + feature] = mass;
-  }
+  float* to = a.out.mass + place.number * place.features;
+  if (!a.of_gradients) return state.store_mass(to, place.features);
+  if (thread < place.features) to[thread] = mass;
 }
 
 template <int M>
@@ -143,7 +140,7 @@ Arguments sums_of_keys(const Forward& call) {
   a.left = call.k;
   a.right = call.v;
   a.mask = call.key_mask;
-  a.source = {call.options.feature_map, 1, call.key_proportions};
+  a.source = key_source(call);
   a.spans = call.spans.table;
   a.states = call.spans.states(call.k.B);
   a.state_heads = static_cast<int>(call.k.H);
@@ -155,8 +152,7 @@ Arguments sums_of_gradients(const Backward& call) {
   a.left = call.q;
   a.right = call.dy;
   a.mask = call.query_mask;
-  a.source = {call.options.feature_map, static_cast<float>(call.options.query_scale),
-              call.query_proportions};
+  a.source = query_source(call);
   a.of_gradients = true;
   a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
   a.corrections = call.corrections;
@@ -171,7 +167,7 @@ void sum_pieces(Arguments a, const Cut& cut, int64_t pieces,
                 const LinearAttentionState<float>& out) {
   a.piece_tokens = cut.tokens;
   a.out = {out.memory, out.mass};
-  for_width(a.source.features(a.left), [&](auto width) { run<width>(a, pieces); });
+  for_width(a.source.features(), [&](auto width) { run<width>(a, pieces); });
 }
 
 // From the sum of each piece to that of all pieces before it, or after it, and what is carried to
@@ -196,7 +192,7 @@ Pieces make_pieces(Arguments a, const Cut& cut, const LinearAttentionState<const
   pieces.cut = cut;
   if (cut.count == 1) return pieces;
   const int64_t states = cut.count * a.states;
-  const int64_t features = a.source.features(a.left);
+  const int64_t features = a.source.features();
   pieces.memory = Tensor::empty({states, a.state_heads, features, a.right.K}, DType::f32, device);
   pieces.mass = Tensor::empty({states, a.state_heads, features}, DType::f32, device);
   // The sum of the last piece, or of the first one, is nobody's start.
@@ -284,7 +280,7 @@ void memory_forward(const Forward& call) {
   const int64_t tiles = (call.v.K + kChunk - 1) / kChunk;
   const int64_t states = call.spans.states(call.k.B);
   const Cut cut = cut_of(call.spans.most_tokens(call.k.T), states * call.k.H * tiles);
-  const int64_t features = features_of(call.k, call.key_proportions);
+  const int64_t features = key_source(call).features();
   const Partials partials(cut.count, {states, call.k.H, features, call.v.K}, call.device);
   sum_pieces(sums_of_keys(call), cut, cut.count, partials.place(call.state_out));
   partials.add_to(call.state_out);

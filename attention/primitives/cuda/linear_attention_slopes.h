@@ -67,32 +67,28 @@ __device__ __forceinline__ float* of_row(float* numbers, int64_t first) {
 }
 
 // The gradients of x and proportions of 16 rows, from those of features in rows [16][width +
-// kPadding] of a tile. `lanes` lanes share them, of which this one has number `lane`. x is read
-// again.
+// kPadding] of a tile. `lanes` lanes share them, of which this one has number `lane`; those of a
+// row are neighbours. x is read again.
 template <int width>
 __device__ __forceinline__ void unmap_rows(const GradientPlace& place, const kernel_bf16* rows,
                                            int lane, int lanes) {
   const FeatureSource& source = place.source;
   const TilePlace<kernel_bf16>& to = place.dx;
-  const TilePlace<const kernel_bf16> from{place.x, to.mask, to.row, to.begin, to.head, 0};
+  const ReadPlace from{place.x, to.mask, to.row, to.begin, to.head, 0};
   const bool reweighted = source.proportions != nullptr;
-  const int copied = source.copied<width>(), parts = copied / 8;  // of a row
+  const int row_lanes = reweighted ? width / 16 : width / 8;
 #pragma unroll 1
-  for (int base = 0; base < 16 * parts; base += lanes) {
-    const int row = (base + lane) / parts, column = (base + lane) % parts * 8;
+  for (int base = 0; base < 16 * row_lanes; base += lanes) {
+    const int row = (base + lane) / row_lanes, column = (base + lane) % row_lanes * 8;
     const int64_t token = to.begin + row;
-    const int64_t at = (to.row * to.view.T + token) * to.view.H + to.head;
-    const bool counts = row < 16 && from.inside(token, column);
     Turn turn{1, 0};
     Eight numbers{}, along_cosine{}, along_sine{};
-    if (counts) {
+    if (row < 16 && from.inside(token, column)) {
       numbers = *reinterpret_cast<const Eight*>(from.at(token, column));
       const kernel_bf16* gradients = rows + row * (width + kPadding) + column;
       along_cosine = *reinterpret_cast<const Eight*>(gradients);
-      if (reweighted) {
-        turn = turn_of(source.proportions[at]);
-        along_sine = *reinterpret_cast<const Eight*>(gradients + copied);
-      }
+      turn = source.turn(from.number(token));
+      if (reweighted) along_sine = *reinterpret_cast<const Eight*>(gradients + source.width);
     }
     float turned = 0;
     const auto unmap = [&](float x, float cosine, float sine) {
@@ -109,12 +105,14 @@ __device__ __forceinline__ void unmap_rows(const GradientPlace& place, const ker
       const float high = unmap(high_of(x), high_of(cosine), high_of(sine));
       numbers.words[word] = pack(low, high);
     }
-    for (int offset = parts / 2; offset > 0; offset /= 2) {
+    for (int offset = row_lanes / 2; offset > 0; offset /= 2) {
       turned += __shfl_xor_sync(~0u, turned, offset);
     }
     if (row >= 16 || token >= to.view.T) continue;
     if (column < to.view.K) *reinterpret_cast<Eight*>(to.at(token, column)) = numbers;
-    if (column == 0 && place.dproportions != nullptr) place.dproportions[at] = kHalfPi * turned;
+    if (reweighted && column == 0 && place.dproportions != nullptr) {
+      place.dproportions[to.number(token)] = kHalfPi * turned;
+    }
   }
 }
 

@@ -18,13 +18,6 @@ __device__ __forceinline__ ResultFragment& operator+=(ResultFragment& sums,
   return sums;
 }
 
-// Asks for what is read soon.
-__device__ __forceinline__ void prefetch([[maybe_unused]] const float* number) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(number));
-#endif
-}
-
 // A right operand of ones: its product has sums of rows in every column.
 __device__ __forceinline__ RightFragment ones() {
   return {{0x3F803F80u, 0x3F803F80u}};
@@ -94,23 +87,16 @@ struct StatePointers {
   T* mass;
 };
 
-// Which of the states in device memory, [features,values] each, its first column in a tile, and
-// the tile's row where the second half of features begins; 0: they have no halves.
+// Which of the states in device memory, [features,values] each, and its first column in a tile.
 struct StatePlace {
   int64_t number;
-  int features, values, column, half;
+  int features, values, column;
 
-  // The feature of a row of the tile; `features` or more: none.
-  __device__ __forceinline__ int feature_of(int row) const {
-    if (half == 0) return row;
-    if (row >= half) return features / 2 + row - half;
-    return row < features / 2 ? row : features;
-  }
   __device__ __forceinline__ bool inside(int row, int at) const {
-    return feature_of(row) < features && column + at < values;
+    return row < features && column + at < values;
   }
   __device__ __forceinline__ int64_t offset(int row, int at) const {
-    return (number * features + feature_of(row)) * values + column + at;
+    return (number * features + row) * values + column + at;
   }
 };
 
@@ -153,9 +139,9 @@ struct StateTile {
     for (int i = 0; i < kRows; ++i) {
 #pragma unroll
       for (int value = 0; value < 4; ++value) {
-        const int feature = at.feature_of(row(i, value / 2));
-        const bool given = has_part() && from.mass != nullptr && feature < at.features;
-        mass[i].values[value] = given ? from.mass[at.number * at.features + feature] : 0.0f;
+        const int at_row = row(i, value / 2);
+        const bool given = has_part() && from.mass != nullptr && at_row < at.features;
+        mass[i].values[value] = given ? from.mass[at.number * at.features + at_row] : 0.0f;
       }
     }
   }
@@ -169,16 +155,16 @@ struct StateTile {
     });
   }
 
-  // z to shared memory; one warp has each row.
-  __device__ __forceinline__ void store_mass(float* to) const {
-    visit_mass([&](int at_row, float value) { to[at_row] = value; });
-  }
-  // z to device memory.
-  __device__ __forceinline__ void store_mass(float* to, const StatePlace& at) const {
-    visit_mass([&](int at_row, float value) {
-      const int feature = at.feature_of(at_row);
-      if (feature < at.features) to[at.number * at.features + feature] = value;
-    });
+  // z to shared memory, or with so many features to device memory; one warp has each row.
+  __device__ __forceinline__ void store_mass(float* to, int features = M) const {
+    if (warp >= kWarpRows || lane % 4 != 0) return;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (row(i, half) < features) to[row(i, half)] = mass[i].values[2 * half];
+      }
+    }
   }
 
   // S in bf16, as products read it: shared [M][kStride].
@@ -248,16 +234,6 @@ struct StateTile {
   }
 
  private:
-  template <typename Visitor>
-  __device__ __forceinline__ void visit_mass(const Visitor& visitor) const {
-    if (warp >= kWarpRows || lane % 4 != 0) return;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) visitor(row(i, half), mass[i].values[2 * half]);
-    }
-  }
-
   template <typename Part>
   __device__ __forceinline__ void publish(kernel_bf16* to, const Part& part) const {
     if (!has_part()) return;
