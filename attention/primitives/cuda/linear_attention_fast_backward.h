@@ -19,6 +19,11 @@
 // heads, 8192 tokens, width 64 on an H200, 466 us at 4.8 TB/s (520 us at the 4.3 that a copy
 // reaches) and 361 us of tensor cores at 370 TFLOP/s, so that memory bounds it.
 //
+// Re-weighted heads of K have 2 K features, made on the chip: 12 K + 10 V + 40 bytes, and q and k
+// once more for their gradients, 4 K, from L2, where the copies of the same chunk left them (also
+// where the map is elu). Tiles of 128 for K = V = 64: for the shape above predicted 474 us of
+// memory (530) and 1250 us of tensor cores, which bound it.
+//
 // Where heads are few both walk along pieces side by side, for which k and v, and q and dy, are
 // read once more: 2 K + 2 V bytes each (linear_attention_fast_sums.cu). Values wider than 128 are
 // walked tile by tile; each further tile reads q and k again, 4 K bytes, and writes and reads sums
