@@ -79,7 +79,9 @@ __device__ __forceinline__ void unmap_rows(const GradientPlace& place, const ker
   const int row_lanes = reweighted ? width / 16 : width / 8;
 #pragma unroll 1
   for (int base = 0; base < 16 * row_lanes; base += lanes) {
-    const int row = (base + lane) / row_lanes, column = (base + lane) % row_lanes * 8;
+    const int part = base + lane;
+    const int row = reweighted ? part / (width / 16) : part / (width / 8);
+    const int column = (part - row * row_lanes) * 8;
     const int64_t token = to.begin + row;
     Turn turn{1, 0};
     Eight numbers{}, along_cosine{}, along_sine{};
