@@ -49,7 +49,8 @@ struct Layout {
 };
 
 template <int M, int N>
-__global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Arguments a) {
+__global__ __launch_bounds__(kTileThreads,
+                             M < 128 ? 5 : 2) void linear_attention_fast_sums(Arguments a) {
   using Part = TilePart<M>;
   constexpr int kStride = M + kPadding;
   SharedArena arena;
