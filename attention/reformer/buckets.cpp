@@ -7,7 +7,7 @@
 #include "attention/primitives/cuda/token_spans.h"
 #include "attention/primitives/tile_gemm.h"
 #include "attention/reformer/bucket_rule.h"
-#include "attention/reformer/cuda/lists.h"
+#include "attention/reformer/cuda/chunks.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
 

@@ -1,4 +1,4 @@
-#include "attention/reformer/cuda/lists.h"
+#include "attention/reformer/cuda/chunks.h"
 
 #include "attention/reformer/bucket_rule.h"
 #include "core/cuda/for_each.h"
@@ -44,10 +44,6 @@ void write_buckets(const Tensor& x, const Tensor& rotations, const BucketContext
   });
 }
 
-ListRule rule_of(const ListTensors& lists) {
-  return lists.rule([](const Tensor& x) { return x.raw(); });
-}
-
 }  // namespace
 
 void hash_buckets(const Tensor& x, const Tensor& rotations, const BucketContext& context,
@@ -67,21 +63,20 @@ void sorting_keys(const Tensor& buckets, const Tensor& spans, const Tensor& keys
   });
 }
 
-void write_places(const ListTensors& lists) {
-  const ListRule rule = rule_of(lists);
-  for_each("list_places", lists.index.elements(), [=] __device__(int64_t i) { rule.place(i); });
-}
-
-void keep_first(const ListTensors& lists, const Tensor& sorted) {
-  const ListRule rule = rule_of(lists);
-  const int32_t* ascending = pointer<int32_t>(sorted);
-  for_each("list_first_places", sorted.elements(),
-           [=] __device__(int64_t i) { rule.keep_first(i, ascending); });
-}
-
-void complete_lists(const ListTensors& lists) {
-  const ListRule rule = rule_of(lists);
-  for_each("complete_lists", lists.queries(), [=] __device__(int64_t i) { rule.complete(i); });
+void fill_chunks(const ChunkTensors& all) {
+  const ChunkRule rule = all.rule([](const Tensor& x) { return x.raw(); });
+  const Chunks& chunks = all.chunks;
+  if (all.starts.defined()) {
+    for_each("start_documents", all.starts.size(0),
+             [=] __device__(int64_t b) { rule.start_documents(b); });
+  }
+  for_each("place_tokens", chunks.places.elements(),
+           [=] __device__(int64_t i) { rule.place(i); });
+  for_each("list_chunks", chunks.index.elements(), [=] __device__(int64_t i) { rule.list(i); });
+  float* bias = pointer<float>(chunks.bias);
+  for_each("chunk_bias", chunks.bias.elements(), [=] __device__(int64_t i) {
+    bias[i] = rule.bias(rule.query(i / rule.length), i % rule.length);
+  });
 }
 
 }  // namespace linnet::cuda
