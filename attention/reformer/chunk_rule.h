@@ -10,7 +10,7 @@ namespace linnet {
 struct ChunkRule {
   int64_t T = 0, H = 0, rounds = 1;
   int64_t chunk = 1, places = 0;  // places of a round, whole chunks
-  int64_t length = 1;             // of a list of keys: the chunk before, if there is one, and its own
+  int64_t length = 1;  // of a list of keys: the chunk before, if there is one, and its own
   bool causal = false, dedup = false;
   const uint8_t* valid = nullptr;   // [B,T]; null: all
   const int32_t* spans = nullptr;   // [2,B,T], document_spans; null: a row is one document
@@ -68,7 +68,7 @@ struct ChunkRule {
     if (token < 0) return {of, at, keys, token, 0, 0};
     const Document own = document(of, token);
     const int64_t end = causal ? token + 1 : own.end;
-    return {of,    at, keys, token, static_cast<int32_t>(own.begin), static_cast<int32_t>(end)};
+    return {of, at, keys, token, static_cast<int32_t>(own.begin), static_cast<int32_t>(end)};
   }
   // What is added to the logit of place t of its list. The query itself stands for nothing but
   // having no other key: once in a list, so that sums beside -1e5 do not round.

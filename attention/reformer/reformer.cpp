@@ -7,8 +7,9 @@
 #include "attention/mixer_support.h"
 #include "attention/primitives/listed_attention.h"
 #include "attention/random_matrix.h"
-#include "attention/reformer/chunk_lists.h"
+#include "attention/reformer/chunks.h"
 #include "attention/reformer/reformer_definition.h"
+#include "attention/reformer/rounds.h"
 #include "autograd/norms.h"
 
 namespace linnet {
@@ -43,17 +44,19 @@ class ReformerMixer : public AttentionMixer {
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState&) const override {
     const Tensor& x = input.q.value();
+    const Chunks chunks = chunks_of(x, context);
     ListedAttentionContext at;
     at.options.scale = default_scale(options());
+    at.options.group = chunks.size;
     if (context.training) {
       at.options.dropout = params_.dropout;
       at.options.dropout_key = draw_key(context);
     }
-    at.index = lists(x, context);
-    at.query_mask = at.key_mask = context.key_mask;
+    at.index = chunks.index;
     at.place = context.place;
     const Variable keys = norm(input.q, {}, {}, {NormKind::rms, kEpsilon});
-    return {listed_attention({input.q, keys, input.v, {}}, at).y, {}};
+    const Variable queries = take_places(input.q, chunks), bias(chunks.bias);
+    return {join_rounds(listed_attention({queries, keys, input.v, bias}, at), chunks), {}};
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
@@ -72,36 +75,34 @@ class ReformerMixer : public AttentionMixer {
   }
 
  private:
-  // Pairs of a query and another key that it meets, counted as often as it does: at least, where
-  // that depends on the buckets (the first chunk's neighbour may hold its own tokens, dedup leaves
-  // those of one round); causal: half of them, of which there may be a few more.
+  // Pairs of a query and a key of the two chunks that it sees in every round; those that it does
+  // not look at, itself and what is behind it, are computed too.
   double seen_pairs(int64_t T) const {
     const int64_t c = params_.chunk, chunks = (T + c - 1) / c, last = T - (chunks - 1) * c;
-    double pairs = static_cast<double>(T * (T - 1));
-    if (chunks > 1) {
-      const int64_t own = (chunks - 1) * c * (c - 1) + last * (last - 1);
-      const int64_t before = (chunks - 2) * c * c + 2 * c * last;
-      const int64_t rounds = params_.dedup ? 1 : params_.hashes;
-      pairs = static_cast<double>(rounds * (own + before - (rounds > 1 ? last : 0)));
-    }
-    return options().form == Form::causal ? pairs / 2 : pairs;
+    if (chunks <= 1) return static_cast<double>(T * T);
+    const int64_t own = (chunks - 1) * c * c + last * last;
+    const int64_t before = (chunks - 2) * c * c + 2 * c * last;
+    return static_cast<double>(params_.hashes * (own + before));
   }
 
   BucketRule rule() const { return params_.bucket_rule(options().max_length); }
 
-  Tensor lists(const Tensor& x, const MixerContext& context) const {
+  Chunks chunks_of(const Tensor& x, const MixerContext& context) const {
     const int64_t B = x.size(0), T = x.size(1), H = x.size(2);
-    const Tensor spans = document_spans(context.segments);
-    const ChunkContext chunks{params_.chunk, options().form == Form::causal, params_.dedup,
-                              context.key_mask, spans};
-    if (T <= params_.chunk) return whole_lists(B, T, x.device(), chunks);
-    const Variable rotations = rotations_.at(context, draw_key(context), sum_dtype(x.dtype()));
-    const Tensor buckets =
-        chosen(context, "token_buckets", {B, T, H, params_.hashes}, x.device(), [&] {
-          return hash_buckets(x, rotations.value(),
-                              {rule(), params_.hashes, context.key_mask, spans});
-        });
-    return chunk_lists(buckets, chunks);
+    const Shape shape{B, T, H, params_.hashes};
+    const ChunkContext at{params_.chunk, options().form == Form::causal, params_.dedup,
+                          context.key_mask, document_spans(context.segments)};
+    // One chunk needs no buckets.
+    const Tensor buckets = T <= params_.chunk
+                               ? Tensor::empty(shape, DType::i32, x.device())
+                               : chosen(context, "token_buckets", shape, x.device(), [&] {
+                                   const DType dtype = sum_dtype(x.dtype());
+                                   const Variable rotations =
+                                       rotations_.at(context, draw_key(context), dtype);
+                                   return hash_buckets(x, rotations.value(),
+                                                       {rule(), params_.hashes, at.mask, at.spans});
+                                 });
+    return make_chunks(buckets, at, sum_dtype(x.dtype()));
   }
 
   ReformerParams params_;

@@ -70,8 +70,7 @@ void fill_chunks(const ChunkTensors& all) {
     for_each("start_documents", all.starts.size(0),
              [=] __device__(int64_t b) { rule.start_documents(b); });
   }
-  for_each("place_tokens", chunks.places.elements(),
-           [=] __device__(int64_t i) { rule.place(i); });
+  for_each("place_tokens", chunks.places.elements(), [=] __device__(int64_t i) { rule.place(i); });
   for_each("list_chunks", chunks.index.elements(), [=] __device__(int64_t i) { rule.list(i); });
   float* bias = pointer<float>(chunks.bias);
   for_each("chunk_bias", chunks.bias.elements(), [=] __device__(int64_t i) {
