@@ -88,21 +88,19 @@ class ReformerMixer : public AttentionMixer {
   BucketRule rule() const { return params_.bucket_rule(options().max_length); }
 
   Chunks chunks_of(const Tensor& x, const MixerContext& context) const {
-    const int64_t B = x.size(0), T = x.size(1), H = x.size(2);
-    const Shape shape{B, T, H, params_.hashes};
+    const Shape shape{x.size(0), x.size(1), x.size(2), params_.hashes};
     const ChunkContext at{params_.chunk, options().form == Form::causal, params_.dedup,
                           context.key_mask, document_spans(context.segments)};
+    const DType wide = sum_dtype(x.dtype());
     // One chunk needs no buckets.
-    const Tensor buckets = T <= params_.chunk
-                               ? Tensor::empty(shape, DType::i32, x.device())
-                               : chosen(context, "token_buckets", shape, x.device(), [&] {
-                                   const DType dtype = sum_dtype(x.dtype());
-                                   const Variable rotations =
-                                       rotations_.at(context, draw_key(context), dtype);
-                                   return hash_buckets(x, rotations.value(),
-                                                       {rule(), params_.hashes, at.mask, at.spans});
-                                 });
-    return make_chunks(buckets, at, sum_dtype(x.dtype()));
+    if (x.size(1) <= params_.chunk) {
+      return make_chunks(Tensor::empty(shape, DType::i32, x.device()), at, wide);
+    }
+    const Variable rotations = rotations_.at(context, draw_key(context), wide);
+    const Tensor buckets = chosen(context, "token_buckets", shape, x.device(), [&] {
+      return hash_buckets(x, rotations.value(), {rule(), params_.hashes, at.mask, at.spans});
+    });
+    return make_chunks(buckets, at, wide);
   }
 
   ReformerParams params_;
