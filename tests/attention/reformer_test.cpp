@@ -99,7 +99,7 @@ TEST(Reformer, KeysCountAsOftenAsTheyAreMetUnlessToldOtherwise) {
   EXPECT_EQ(keys_of(chunks_of(buckets, at), 0), Numbers({2, 3, 1, 2, 3, 1}));
   at.dedup = true;
   EXPECT_EQ(keys_of(chunks_of(buckets, at), 0), Numbers({2, 3, 1}));
-  // 0 1 | 2 3 | 0 3 | 1 2: token 0 meets 1 and 2 in both chunks of its first list, 3 in the second.
+  // 0 1 | 2 3 | 0 3 | 1 2: token 0 meets 1 twice in its first list, 3 in its second, 2 in both.
   const Tensor others = test::ids({0, 0, 0, 1, 1, 1, 1, 0}, {1, 4, 1, 2});
   EXPECT_EQ(keys_of(chunks_of(others, at), 0), Numbers({1, 2, 3}));
 }
