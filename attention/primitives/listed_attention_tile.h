@@ -23,16 +23,20 @@ inline constexpr int64_t kAhead = 8;
 
 template <typename T>
 void prefetch(const T* row, int64_t width) {
+  // g++ takes a function that only prefetches for one without effects, and drops calls of it.
+  asm volatile("");
   constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
   for (int64_t c = 0; c < width; c += kLine) __builtin_prefetch(row + c);
 }
 
-// In which order lists are walked: those that begin with the same key after each other, since they
-// have others in common, and no cache holds all keys of a long sequence.
+// In which order lists are walked. Those of single queries that begin with the same key come after
+// each other, since they have others in common, and no cache holds all keys of a long sequence;
+// those of groups come as they are, so that queries follow each other.
 template <typename T>
 class ListWalk {
  public:
-  explicit ListWalk(const ListedAttentionInputs<T>& in) : in_(in) {
+  ListWalk(const ListedAttentionInputs<T>& in, int64_t group) : in_(in) {
+    if (group > 1) return;
     const int64_t all = in.index_rows * in.index_heads;
     lists_.resize(static_cast<size_t>(all * in.lists));
     parallel_for(all, 1, [&](int64_t begin, int64_t end) {
@@ -51,6 +55,7 @@ class ListWalk {
   }
   // The n-th list of a row and head.
   int64_t at(int64_t b, int64_t h, int64_t n) const {
+    if (lists_.empty()) return n;
     const int64_t row = in_.index_rows == 1 ? 0 : b, head = in_.index_heads == 1 ? 0 : h;
     return lists_[static_cast<size_t>((row * in_.index_heads + head) * in_.lists + n)];
   }
@@ -158,12 +163,13 @@ struct ListTile {
     }
   }
 
-  // Valid queries of [begin, end).
+  // Valid queries of [begin, end); as many behind them are wanted next.
   void take_queries(int64_t b, int64_t h, int64_t begin, int64_t end) {
     times.clear();
     for (int64_t t = begin; t < end; ++t) {
       if (!is_valid(in.query_mask, b, t, in.q.T)) continue;
-      copy_padded(in.q.at(b, t, h), in.q.K, q + queries() * k_stride, k_stride, 0);
+      copy_padded(in.q.at(b, t, h), in.q.K, q + queries() * k_stride, k_stride,
+                  (end - begin) * in.q.time_stride);
       times.push_back(t);
     }
   }
