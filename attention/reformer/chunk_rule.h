@@ -73,6 +73,7 @@ struct ChunkRule {
   // What is added to the logit of place t of its list. The query itself stands for nothing but
   // having no other key: once in a list, so that sums beside -1e5 do not round.
   constexpr float bias(const Query& query, int64_t t) const {
+    constexpr float kNothing = -std::numeric_limits<float>::infinity(), kItself = -1e5f;
     const int32_t key = query.keys[t];
     if (key < query.begin || key >= query.end) return kNothing;
     if (key == query.token) return t == length - chunk + query.place % chunk ? kItself : kNothing;
@@ -80,8 +81,6 @@ struct ChunkRule {
   }
 
  private:
-  static constexpr float kNothing = -std::numeric_limits<float>::infinity(), kItself = -1e5f;
-
   struct Document {
     int64_t begin, end, start;  // its tokens, and the place of the first in every round
   };

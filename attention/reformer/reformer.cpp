@@ -151,7 +151,7 @@ Mechanism reformer_mechanism() {
       "bucket, time)\n"
       "are cut into chunks of c; i meets j c_ij times in its own chunk and the one before\n"
       "y_i = sum_j c_ij exp(z_ij) v_j / sum_j c_ij exp(z_ij)";
-  facts.complexity = "time B H T l (4 c K + buckets K / 2), memory B H T 2 l c";
+  facts.complexity = "time B H T l (4 c K + buckets K / 2), memory B H T l (2 c + 2 K)";
   facts.sources =
       "Kitaev et al. 2020, Reformer: The Efficient Transformer; Hugging Face's code, as run by a "
       "survey, Skyformer and LeaPformer";
