@@ -84,8 +84,9 @@ struct ListTile {
   T *y, *dq;                           // [kQueries, v_stride], [kQueries, k_stride]
   T *dy, *dweights;                    // [kQueries, v_stride], [kQueries, length]
   T *wide_k, *wide_v;                  // products: [length, .]
-  std::vector<int64_t> places, keys;   // of the gathered keys
-  std::vector<int64_t> times;          // of the gathered queries
+  std::vector<int64_t> places;         // of the gathered keys
+  std::vector<int32_t> keys;
+  std::vector<int64_t> times;  // of the gathered queries
   // Which keys are gathered: where a list is one piece, the tiles of its queries share it, and so
   // do lists that are equal.
   struct Piece {
@@ -177,6 +178,14 @@ struct ListTile {
   void take_logits(int64_t b, int64_t h) {
     tile_gemm<T>(queries(), count(), in.q.K, static_cast<T>(options.scale), {q, k_stride},
                  {k, k_stride, true}, Write::overwrite, weights, length);
+    for (int64_t r = 0; in.sight != nullptr && r < queries(); ++r) {
+      const int32_t* sight = in.sight + 3 * ((b * in.q.H + h) * in.q.T + times[r]);
+      const int32_t range[3] = {sight[0], sight[1], sight[2]};
+      T* row = weights + r * length;
+      for (int64_t j = 0; j < count(); ++j) {
+        row[j] = sees(range, keys[j]) ? row[j] : -std::numeric_limits<T>::infinity();
+      }
+    }
     if (in.bias == nullptr) return;
     for (int64_t r = 0; r < queries(); ++r) {
       const T* bias = in.bias + bias_offset(b, h, times[r]);

@@ -48,6 +48,9 @@ TEST(CudaListedAttention, SharedLists) {
       expect_as_on_the_cpu(p, "groups, masks, a bias that is shared");
     }
   }
+  p.bias = {};
+  p.add_sight();
+  expect_as_on_the_cpu(p, "groups, masks, a sight");
 }
 
 TEST(CudaListedAttention, EmptySequencesAndLists) {
