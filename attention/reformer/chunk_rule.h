@@ -3,7 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
+
+#include "attention/primitives/listed_attention_pattern.h"
 
 namespace linnet {
 
@@ -11,7 +12,7 @@ struct ChunkRule {
   int64_t T = 0, H = 0, rounds = 1;
   int64_t chunk = 1, places = 0;  // places of a round, whole chunks
   int64_t length = 1;  // of a list of keys: the chunk before, if there is one, and its own
-  bool causal = false, dedup = false;
+  bool causal = false;
   const uint8_t* valid = nullptr;   // [B,T]; null: all
   const int32_t* spans = nullptr;   // [2,B,T], document_spans; null: a row is one document
   const int32_t* sorted = nullptr;  // [B,H,rounds,T]: by (document, bucket, time); null: by time
@@ -20,6 +21,7 @@ struct ChunkRule {
   int32_t* order = nullptr;         // [B,H,rounds * places]: 1 + the token in a place; 0: none
   int32_t* placed = nullptr;        // [B,H,rounds,T]: the place of a token; -1: it is masked
   int32_t* index = nullptr;         // [B,H,chunks,length]
+  int32_t* sight = nullptr;         // [B,H,rounds * places,3]
 
   // Row b: each document in the chunk in which the one before ends, if all of it fits there, else
   // from the next one on. At most T places stay empty: as many tokens did not fit into them.
@@ -54,30 +56,32 @@ struct ChunkRule {
     index[item] = before < 0 && t < length - chunk ? -1 : token_at(of, before + t);
   }
 
-  // A query, the place it stands in and the keys that it may see.
-  struct Query {
-    int64_t list, place;
-    const int32_t* keys;
-    int32_t token, begin, end;
-  };
-  // Item (b, h, place).
-  constexpr Query query(int64_t item) const {
-    const int64_t all = rounds * places, of = item / all, at = item % all;
-    const int32_t token = token_at(of, at);
-    const int32_t* keys = index + item / chunk * length;
-    if (token < 0) return {of, at, keys, token, 0, 0};
+  // Item (b, h, place): the keys that its token sees, as sight of listed attention.
+  constexpr void look(int64_t item) const {
+    const int64_t of = item / (rounds * places), token = token_at(of, item % (rounds * places));
+    int32_t* to = sight + 3 * item;
+    to[0] = to[1] = 0;
+    to[2] = static_cast<int32_t>(token);
+    if (token < 0) return;
     const Document own = document(of, token);
-    const int64_t end = causal ? token + 1 : own.end;
-    return {of, at, keys, token, static_cast<int32_t>(own.begin), static_cast<int32_t>(end)};
+    to[0] = static_cast<int32_t>(own.begin);
+    to[1] = static_cast<int32_t>(causal ? token : own.end);
   }
-  // What is added to the logit of place t of its list. The query itself stands for nothing but
-  // having no other key: once in a list, so that sums beside -1e5 do not round.
-  constexpr float bias(const Query& query, int64_t t) const {
-    constexpr float kNothing = -std::numeric_limits<float>::infinity(), kItself = -1e5f;
-    const int32_t key = query.keys[t];
-    if (key < query.begin || key >= query.end) return kNothing;
-    if (key == query.token) return t == length - chunk + query.place % chunk ? kItself : kNothing;
-    return dedup && was_met(query, t, key) ? kNothing : 0.0f;
+
+  // Item (b, h, place of a query, place of its list): whether the query sees the key there, and has
+  // not met it in an earlier round or place.
+  constexpr bool meets_first(int64_t item) const {
+    const int64_t query = item / length, of = query / (rounds * places), t = item % length;
+    const int64_t place = query % (rounds * places), token = token_at(of, place);
+    const int32_t key = index[query / chunk * length + t];
+    if (!listed_attention_detail::sees(sight + 3 * query, key)) return false;
+    const bool before = stands_in(of, key, chunk_before(of, place / chunk * chunk));
+    if (t >= length - chunk && before) return false;
+    for (int64_t round = 0; round < place / places; ++round) {
+      const int64_t at = placed[(of * rounds + round) * T + token], first = at / chunk * chunk;
+      if (stands_in(of, key, first) || stands_in(of, key, chunk_before(of, first))) return false;
+    }
+    return true;
   }
 
  private:
@@ -108,17 +112,6 @@ struct ChunkRule {
   constexpr bool stands_in(int64_t of, int64_t token, int64_t first) const {
     if (first < 0) return false;
     return placed[(of * rounds + first / places) * T + token] / chunk * chunk == first;
-  }
-  // Whether a query meets a key in a round or place before place t of this one.
-  constexpr bool was_met(const Query& query, int64_t t, int64_t key) const {
-    const int64_t here = query.place / chunk * chunk;
-    for (int64_t round = 0; round < query.place / places; ++round) {
-      const int64_t at = placed[(query.list * rounds + round) * T + query.token];
-      const int64_t first = at / chunk * chunk;
-      if (stands_in(query.list, key, first)) return true;
-      if (stands_in(query.list, key, chunk_before(query.list, first))) return true;
-    }
-    return t >= length - chunk && stands_in(query.list, key, chunk_before(query.list, here));
   }
 };
 

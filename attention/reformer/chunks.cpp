@@ -1,6 +1,7 @@
 #include "attention/reformer/chunks.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "attention/primitives/binding.h"
 #include "attention/reformer/cuda/chunks.h"
@@ -52,12 +53,13 @@ void fill(const ChunkTensors& all) {
   }
   for_all(chunks.places.elements(), 4096, [&](int64_t i) { rule.place(i); });
   for_all(chunks.index.elements(), 4096, [&](int64_t i) { rule.list(i); });
+  for_all(chunks.order.elements(), 4096, [&](int64_t i) { rule.look(i); });
+  if (!chunks.bias.defined()) return;
   binding::dispatch(chunks.bias.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for_all(chunks.order.elements(), 64, [&](int64_t i) {
-      const ChunkRule::Query query = rule.query(i);
-      T* to = chunks.bias.data<T>() + i * rule.length;
-      for (int64_t t = 0; t < rule.length; ++t) to[t] = static_cast<T>(rule.bias(query, t));
+    for_all(chunks.bias.elements(), 1024, [&](int64_t i) {
+      constexpr T kNothing = -std::numeric_limits<T>::infinity();
+      chunks.bias.data<T>()[i] = rule.meets_first(i) ? T{0} : kNothing;
     });
   });
 }
@@ -74,11 +76,14 @@ Chunks make_chunks(const Tensor& buckets, const ChunkContext& context, DType dty
   const Device device = buckets.device();
   ChunkTensors all{context, whole ? Tensor() : sorted_tokens(buckets, context.spans), {}, {}};
   if (context.spans.defined()) all.starts = Tensor::empty({B, T}, DType::i32, device);
-  all.chunks = {size, Tensor::zeros({B, H, N}, DType::i32, device),
+  all.chunks = {size,
+                Tensor::zeros({B, H, N}, DType::i32, device),
                 Tensor::empty({B, H, rounds, T}, DType::i32, device),
                 Tensor::empty({B, H, N / size, length}, DType::i32, device),
-                Tensor::empty({B, H, N, length}, dtype, device)};
+                Tensor::empty({B, H, N, 3}, DType::i32, device),
+                context.dedup ? Tensor::empty({B, H, N, length}, dtype, device) : Tensor()};
   fill(all);
+  if (context.dedup) all.chunks.sight = {};
   return all.chunks;
 }
 

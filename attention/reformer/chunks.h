@@ -21,7 +21,8 @@ struct Chunks {
   Tensor order;   // i32 [B,H,N]: 1 + the token in a place; 0: none
   Tensor places;  // i32 [B,H,rounds,T]: where a token stands in each round; -1: it is masked
   Tensor index;   // i32 [B,H,N / size,length]: tokens, those of the chunk before first; -1: none
-  Tensor bias;    // [B,H,N,length]: -infinity where a query does not see a key, -1e5 for itself
+  Tensor sight;   // i32 [B,H,N,3]: which of them a query sees, itself never
+  Tensor bias;    // dedup: instead of the sight, 0 or -infinity [B,H,N,length]
 };
 
 // Of buckets i32 [B,T,H,rounds]: the tokens of all rounds, each filled up to a multiple of c, in

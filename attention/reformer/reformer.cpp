@@ -53,10 +53,13 @@ class ReformerMixer : public AttentionMixer {
       at.options.dropout_key = draw_key(context);
     }
     at.index = chunks.index;
+    at.sight = chunks.sight;
     at.place = context.place;
     const Variable keys = norm(input.q, {}, {}, {NormKind::rms, kEpsilon});
-    const Variable queries = take_places(input.q, chunks), bias(chunks.bias);
-    return {join_rounds(listed_attention({queries, keys, input.v, bias}, at), chunks), {}};
+    const Variable bias = chunks.bias.defined() ? Variable(chunks.bias) : Variable();
+    const ListedAttentionResult rounds =
+        listed_attention({take_places(input.q, chunks), keys, input.v, bias}, at);
+    return {join_rounds(rounds, input.v, chunks), {}};
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
@@ -151,7 +154,7 @@ Mechanism reformer_mechanism() {
       "bucket, time)\n"
       "are cut into chunks of c; i meets j c_ij times in its own chunk and the one before\n"
       "y_i = sum_j c_ij exp(z_ij) v_j / sum_j c_ij exp(z_ij)";
-  facts.complexity = "time B H T l (4 c K + buckets K / 2), memory B H T l (2 c + 2 K)";
+  facts.complexity = "time B H T l (4 c K + buckets K / 2), memory B H T l K";
   facts.sources =
       "Kitaev et al. 2020, Reformer: The Efficient Transformer; Hugging Face's code, as run by a "
       "survey, Skyformer and LeaPformer";

@@ -26,16 +26,24 @@ struct RoundRule {
     return n < 0 ? -1 : (b * N + n) * H + h;
   }
 
+  // Whether a token has no key in any round.
+  template <typename Number>
+  constexpr bool is_alone(int64_t token, const Number* sums) const {
+    if (place(token, 0) < 0) return false;
+    for (int64_t r = 0; r < rounds; ++r) {
+      if (sums[place(token, r)] != -std::numeric_limits<Number>::infinity()) return false;
+    }
+    return true;
+  }
   // shares [B,N,H] of a token's rounds in one soft-max, of sums, the log-sum-exp of each.
   template <typename Number>
   constexpr void share(int64_t token, const Number* sums, Number* shares) const {
-    if (place(token, 0) < 0) return;
+    if (place(token, 0) < 0 || is_alone(token, sums)) return;
     Number largest = -std::numeric_limits<Number>::infinity(), total = 0;
     for (int64_t r = 0; r < rounds; ++r) {
       const Number sum = sums[place(token, r)];
       largest = sum > largest ? sum : largest;
     }
-    // The query itself is among the keys of a round.
     for (int64_t r = 0; r < rounds; ++r) total += std::exp(sums[place(token, r)] - largest);
     for (int64_t r = 0; r < rounds; ++r) {
       const int64_t at = place(token, r);

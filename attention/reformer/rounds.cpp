@@ -70,6 +70,7 @@ void join(const RoundRule& rule, const RoundTensors& in, const Tensor& y) {
     rule.share(i, in.sums.data<T>(), in.shares.data<T>());
     T* to = y.data<T>() + i * V;
     std::fill_n(to, V, T{0});
+    if (rule.is_alone(i, in.sums.data<T>())) std::copy_n(in.v.data<T>() + i * V, V, to);
     for (int64_t r = 0; r < rule.rounds; ++r) {
       const int64_t at = rule.place(i, r);
       if (at >= 0) axpy_row(V, in.shares.data<T>()[at], in.y.data<T>() + at * V, to);
@@ -85,6 +86,8 @@ void join_backward(const RoundRule& rule, const RoundTensors& in, const Tensor& 
   const T* shares = in.shares.data<T>();
   for_all(dy.size(0) * dy.size(1) * dy.size(2), [&](int64_t i) {
     const T* from = dy.data<T>() + i * V;
+    std::fill_n(d.v.data<T>() + i * V, V, T{0});
+    if (rule.is_alone(i, in.sums.data<T>())) std::copy_n(from, V, d.v.data<T>() + i * V);
     for (int64_t r = 0; r < rule.rounds; ++r) {
       const int64_t at = rule.place(i, r);
       if (at < 0) continue;
@@ -111,37 +114,34 @@ Variable take_places(const Variable& x, const Chunks& chunks) {
   });
 }
 
-Variable join_rounds(const ListedAttentionResult& rounds, const Chunks& chunks) {
+Variable join_rounds(const ListedAttentionResult& rounds, const Variable& v, const Chunks& chunks) {
   const Tensor &found = rounds.y.value(), &sums = rounds.log_sum_exp.value();
-  const Shape shape{found.size(0), chunks.places.size(3), found.size(2), found.size(3)};
-  const Device device = found.device();
-  const Tensor shares = Tensor::zeros(sums.shape(), sums.dtype(), device);
   const bool on_host = !kCuda || !on_cuda(found);
-  const RoundTensors in{on_host ? found.to(sums.dtype()) : found, sums, shares};
-  const Tensor y = Tensor::empty(shape, in.y.dtype(), device);
+  const DType dtype = on_host ? sums.dtype() : found.dtype();
+  const auto zeros = [](const Tensor& x) {
+    return Tensor::zeros(x.shape(), x.dtype(), x.device());
+  };
+  const RoundTensors in{found.to(dtype), sums, zeros(sums), v.value().to(dtype)};
+  const Tensor y = empty_like(in.v);
   if constexpr (kCuda) {
     if (!on_host) cuda::join_rounds(in, chunks, y);
   }
   if (on_host) {
-    dispatch(y.dtype(), [&](auto zero) { join<decltype(zero)>(rule_of(chunks), in, y); });
+    dispatch(dtype, [&](auto zero) { join<decltype(zero)>(rule_of(chunks), in, y); });
   }
-  return record("join_rounds", y.to(found.dtype()), {rounds.y, rounds.log_sum_exp},
-                [in, chunks, on_host](Gradients& gradients) {
-                  const Tensor dy = gradients.output().to(in.y.dtype());
-                  const auto zeros = [](const Tensor& x) {
-                    return Tensor::zeros(x.shape(), x.dtype(), x.device());
-                  };
-                  const RoundTensors d{zeros(in.y), zeros(in.sums), {}};
+  return record("join_rounds", y.to(found.dtype()), {rounds.y, rounds.log_sum_exp, v},
+                [in, chunks, dtype, on_host, zeros](Gradients& gradients) {
+                  const Tensor dy = gradients.output().to(dtype);
+                  const RoundTensors d{zeros(in.y), zeros(in.sums), {}, empty_like(in.v)};
                   if constexpr (kCuda) {
                     if (!on_host) cuda::join_rounds_backward(in, chunks, dy, d);
                   }
                   if (on_host) {
-                    dispatch(dy.dtype(), [&](auto zero) {
+                    dispatch(dtype, [&](auto zero) {
                       join_backward<decltype(zero)>(rule_of(chunks), in, dy, d);
                     });
                   }
-                  gradients.add(0, d.y);
-                  gradients.add(1, d.sums);
+                  add_all(gradients, {d.y, d.sums, d.v});
                 });
 }
 

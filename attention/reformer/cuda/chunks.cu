@@ -1,5 +1,7 @@
 #include "attention/reformer/cuda/chunks.h"
 
+#include <limits>
+
 #include "attention/reformer/bucket_rule.h"
 #include "core/cuda/for_each.h"
 #include "core/cuda/stored_numbers.h"
@@ -72,9 +74,11 @@ void fill_chunks(const ChunkTensors& all) {
   }
   for_each("place_tokens", chunks.places.elements(), [=] __device__(int64_t i) { rule.place(i); });
   for_each("list_chunks", chunks.index.elements(), [=] __device__(int64_t i) { rule.list(i); });
+  for_each("look_at_chunks", chunks.order.elements(), [=] __device__(int64_t i) { rule.look(i); });
+  if (!chunks.bias.defined()) return;
   float* bias = pointer<float>(chunks.bias);
-  for_each("chunk_bias", chunks.bias.elements(), [=] __device__(int64_t i) {
-    bias[i] = rule.bias(rule.query(i / rule.length), i % rule.length);
+  for_each("first_meetings", chunks.bias.elements(), [=] __device__(int64_t i) {
+    bias[i] = rule.meets_first(i) ? 0.0f : -std::numeric_limits<float>::infinity();
   });
 }
 

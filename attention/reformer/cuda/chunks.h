@@ -29,7 +29,6 @@ struct ChunkTensors {
             chunks.order.size(2) / rounds,
             chunks.index.size(3),
             context.causal,
-            context.dedup,
             mask.defined() ? static_cast<const uint8_t*>(at(mask)) : nullptr,
             numbers(context.spans),
             numbers(sorted),
@@ -37,7 +36,8 @@ struct ChunkTensors {
             numbers(starts),
             numbers(chunks.order),
             numbers(chunks.places),
-            numbers(chunks.index)};
+            numbers(chunks.index),
+            numbers(chunks.sight)};
   }
 };
 

@@ -46,10 +46,10 @@ void join_rounds(const RoundTensors& in, const Chunks& chunks, const Tensor& y) 
   float* shares = pointer<float>(in.shares);
   for_each("round_shares", y.elements() / V,
            [=] __device__(int64_t i) { rule.share(i, sums, shares); });
-  const StoredNumbers from = stored_numbers(in.y);
+  const StoredNumbers from = stored_numbers(in.y), v = stored_numbers(in.v);
   const StoredResults to = stored_results(y);
   for_each("join_rounds", y.elements(), [=] __device__(int64_t i) {
-    float sum = 0;
+    float sum = rule.is_alone(i / V, sums) ? v.at(i) : 0.0f;
     for (int64_t r = 0; r < rule.rounds; ++r) {
       const int64_t at = rule.place(i / V, r);
       if (at >= 0) sum += shares[at] * from.at(at * V + i % V);
@@ -64,9 +64,13 @@ void join_rounds_backward(const RoundTensors& in, const Chunks& chunks, const Te
   const int64_t V = dy.size(3);
   if (dy.elements() == 0) return;
   const float* shares = pointer<float>(in.shares);
+  const float* sums = pointer<float>(in.sums);
   float* dsums = pointer<float>(d.sums);
   const StoredNumbers from = stored_numbers(dy), y = stored_numbers(in.y);
-  const StoredResults to = stored_results(d.y);
+  const StoredResults to = stored_results(d.y), dv = stored_results(d.v);
+  for_each("join_rounds_dv", dy.elements(), [=] __device__(int64_t i) {
+    dv.put(i, rule.is_alone(i / V, sums) ? from.at(i) : 0.0f);
+  });
   for_each("join_rounds_dy", d.y.elements(), [=] __device__(int64_t i) {
     const int64_t token = rule.token(i / V);
     if (token >= 0) to.put(i, shares[i / V] * from.at(token * V + i % V));

@@ -11,6 +11,7 @@ struct RoundTensors {
   Tensor y;       // [B,N,H,V]
   Tensor sums;    // [B,N,H]: log-sum-exp
   Tensor shares;  // [B,N,H]: zeros until they are known
+  Tensor v;       // [B,T,H,V]: what tokens have that see nothing
 };
 
 // at(tensor): where its elements are.
@@ -28,8 +29,8 @@ namespace linnet::cuda {
 void take_places(const Tensor& x, const Chunks& chunks, const Tensor& y);
 void take_places_backward(const Tensor& dy, const Chunks& chunks, const Tensor& dx);
 
-// y [B,T,H,V] and in.shares; d.y and d.sums, both zeros before. y and its gradients are f32 or
-// bf16, sums and shares f32.
+// y [B,T,H,V] and in.shares; d.v, and d.y and d.sums, both zeros before. y, v and their gradients
+// are f32 or bf16, sums and shares f32.
 void join_rounds(const RoundTensors& in, const Chunks& chunks, const Tensor& y);
 void join_rounds_backward(const RoundTensors& in, const Chunks& chunks, const Tensor& dy,
                           const RoundTensors& d);
