@@ -1,9 +1,9 @@
 #include "attention/reformer/rounds.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "attention/primitives/binding.h"
+#include "attention/primitives/chunked.h"
 #include "attention/primitives/tile_gemm.h"
 #include "attention/reformer/cuda/rounds.h"
 #include "core/cuda/backend.h"
@@ -14,15 +14,34 @@ namespace {
 
 using namespace binding;
 
-template <typename Body>
-void for_all(int64_t count, const Body& body) {
-  parallel_for(count, 256, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) body(i);
-  });
-}
+// What this many items later is read is fetched now: places have no order in time.
+constexpr int64_t kAhead = 16;
 
 RoundRule rule_of(const Chunks& chunks) {
   return round_rule(chunks, [](const Tensor& x) { return x.data<int32_t>(); });
+}
+
+// The rows of an array [..,width].
+template <typename T>
+SequenceView<T> rows_of(const Tensor& x) {
+  const int64_t width = x.size(3), rows = x.size(0) * x.size(1) * x.size(2);
+  return {x.data<std::remove_const_t<T>>(), 1, rows, 1, width};
+}
+
+// Calls body(i) for every row of a view, and ahead(i + kAhead).
+template <typename T, typename Ahead, typename Body>
+void for_rows(const SequenceView<T>& rows, const Ahead& ahead, const Body& body) {
+  parallel_for(rows.T, 256, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (i + kAhead < rows.T) ahead(i + kAhead);
+      body(i);
+    }
+  });
+}
+
+template <bool kWrite, typename T>
+void fetch(const SequenceView<T>& rows, int64_t row) {
+  chunked::prefetch_rows<kWrite>(rows, 0, row, row + 1, 0);
 }
 
 // y [B,N,H,K] of x [B,T,H,K].
@@ -31,15 +50,19 @@ void take(const Tensor& x, const Chunks& chunks, const Tensor& y) {
     if (on_cuda(y)) return cuda::take_places(x, chunks, y);
   }
   const RoundRule rule = rule_of(chunks);
-  const auto width = static_cast<int64_t>(size_of(x.dtype())) * x.size(3);
-  for_all(y.size(0) * y.size(1) * y.size(2), [&](int64_t i) {
-    const int64_t token = rule.token(i);
-    char* to = static_cast<char*>(y.raw()) + i * width;
-    if (token < 0) {
-      std::memset(to, 0, static_cast<size_t>(width));
-      return;
-    }
-    std::memcpy(to, static_cast<const char*>(x.raw()) + token * width, static_cast<size_t>(width));
+  dispatch_floating(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const auto from = rows_of<T>(x), to = rows_of<T>(y);
+    for_rows(
+        to, [&](int64_t i) { fetch<false>(from, rule.token(i)); },
+        [&](int64_t i) {
+          const int64_t token = rule.token(i);
+          if (token < 0) {
+            std::fill_n(to.at(0, i, 0), to.K, T{});
+          } else {
+            std::copy_n(from.at(0, token, 0), to.K, to.at(0, i, 0));
+          }
+        });
   });
 }
 
@@ -49,53 +72,74 @@ void take_backward(const Tensor& dy, const Chunks& chunks, const Tensor& dx) {
     if (on_cuda(dx)) return cuda::take_places_backward(dy, chunks, dx);
   }
   const RoundRule rule = rule_of(chunks);
-  const int64_t K = dx.size(3);
   dispatch(dx.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for_all(dx.size(0) * dx.size(1) * dx.size(2), [&](int64_t i) {
-      T* to = dx.data<T>() + i * K;
-      std::fill_n(to, K, T{0});
-      for (int64_t r = 0; r < rule.rounds; ++r) {
-        const int64_t place = rule.place(i, r);
-        if (place >= 0) axpy_row(K, T{1}, dy.data<T>() + place * K, to);
-      }
-    });
+    const auto from = rows_of<T>(dy), to = rows_of<T>(dx);
+    for_rows(
+        to,
+        [&](int64_t i) {
+          for (int64_t r = 0; r < rule.rounds; ++r) fetch<false>(from, rule.place(i, r));
+        },
+        [&](int64_t i) {
+          std::fill_n(to.at(0, i, 0), to.K, T{0});
+          for (int64_t r = 0; r < rule.rounds; ++r) {
+            const int64_t place = rule.place(i, r);
+            if (place >= 0) axpy_row(to.K, T{1}, from.at(0, place, 0), to.at(0, i, 0));
+          }
+        });
   });
 }
 
 template <typename T>
 void join(const RoundRule& rule, const RoundTensors& in, const Tensor& y) {
-  const int64_t V = y.size(3);
-  for_all(y.size(0) * y.size(1) * y.size(2), [&](int64_t i) {
-    rule.share(i, in.sums.data<T>(), in.shares.data<T>());
-    T* to = y.data<T>() + i * V;
-    std::fill_n(to, V, T{0});
-    if (rule.is_alone(i, in.sums.data<T>())) std::copy_n(in.v.data<T>() + i * V, V, to);
-    for (int64_t r = 0; r < rule.rounds; ++r) {
-      const int64_t at = rule.place(i, r);
-      if (at >= 0) axpy_row(V, in.shares.data<T>()[at], in.y.data<T>() + at * V, to);
-    }
-  });
+  const auto found = rows_of<T>(in.y), v = rows_of<T>(in.v), to = rows_of<T>(y);
+  const T* sums = in.sums.data<T>();
+  T* shares = in.shares.data<T>();
+  for_rows(
+      to,
+      [&](int64_t i) {
+        for (int64_t r = 0; r < rule.rounds; ++r) fetch<false>(found, rule.place(i, r));
+      },
+      [&](int64_t i) {
+        T* out = to.at(0, i, 0);
+        std::fill_n(out, to.K, T{0});
+        if (rule.is_alone(i, sums)) std::copy_n(v.at(0, i, 0), to.K, out);
+        rule.share(i, sums, shares);
+        for (int64_t r = 0; r < rule.rounds; ++r) {
+          const int64_t at = rule.place(i, r);
+          if (at >= 0) axpy_row(to.K, shares[at], found.at(0, at, 0), out);
+        }
+      });
 }
 
 // d.y and d.sums begin as zeros: places without a token stay so.
 template <typename T>
 void join_backward(const RoundRule& rule, const RoundTensors& in, const Tensor& dy,
                    const RoundTensors& d) {
-  const int64_t V = dy.size(3);
-  const T* shares = in.shares.data<T>();
-  for_all(dy.size(0) * dy.size(1) * dy.size(2), [&](int64_t i) {
-    const T* from = dy.data<T>() + i * V;
-    std::fill_n(d.v.data<T>() + i * V, V, T{0});
-    if (rule.is_alone(i, in.sums.data<T>())) std::copy_n(from, V, d.v.data<T>() + i * V);
-    for (int64_t r = 0; r < rule.rounds; ++r) {
-      const int64_t at = rule.place(i, r);
-      if (at < 0) continue;
-      d.sums.data<T>()[at] = dot_row(in.y.data<T>() + at * V, from, V);
-      axpy_row(V, shares[at], from, d.y.data<T>() + at * V);
-    }
-    rule.centre(i, shares, d.sums.data<T>());
-  });
+  const auto found = rows_of<T>(in.y), from = rows_of<T>(dy), to = rows_of<T>(d.y);
+  const auto dv = rows_of<T>(d.v);
+  const T *sums = in.sums.data<T>(), *shares = in.shares.data<T>();
+  T* dsums = d.sums.data<T>();
+  for_rows(
+      from,
+      [&](int64_t i) {
+        for (int64_t r = 0; r < rule.rounds; ++r) {
+          fetch<false>(found, rule.place(i, r));
+          fetch<true>(to, rule.place(i, r));
+        }
+      },
+      [&](int64_t i) {
+        const T* given = from.at(0, i, 0);
+        std::fill_n(dv.at(0, i, 0), dv.K, T{0});
+        if (rule.is_alone(i, sums)) std::copy_n(given, dv.K, dv.at(0, i, 0));
+        for (int64_t r = 0; r < rule.rounds; ++r) {
+          const int64_t at = rule.place(i, r);
+          if (at < 0) continue;
+          dsums[at] = dot_row(found.at(0, at, 0), given, from.K);
+          axpy_row(from.K, shares[at], given, to.at(0, at, 0));
+        }
+        rule.centre(i, shares, dsums);
+      });
 }
 
 }  // namespace
