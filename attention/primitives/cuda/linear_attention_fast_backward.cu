@@ -13,11 +13,13 @@ size_t causal_backward_shared_memory(int64_t features, int64_t values) {
 
 void causal_backward(const Backward& call) {
   backward_detail::BackwardArguments a = backward_detail::arguments_of(call);
-  const Pieces before = pieces_of(call, call.q.B * call.q.H);
-  const LinearAttentionState<const float> starts = before.states(call.state_in);
-  a.in = {starts.memory, starts.mass};
-  a.piece_tokens = before.cut.tokens;
-  backward_detail::run_queries(a, before.cut.count, call.device);
+  {  // the states of one walk are gone before those of the other are made
+    const Pieces before = pieces_of(call, call.q.B * call.q.H);
+    const LinearAttentionState<const float> starts = before.states(call.state_in);
+    a.in = {starts.memory, starts.mass};
+    a.piece_tokens = before.cut.tokens;
+    backward_detail::run_queries(a, before.cut.count, call.device);
+  }
   const Pieces after = gradient_pieces_of(call, call.q.B * call.k.H);
   const LinearAttentionState<const float> ends = after.states(call.dstate_out);
   a.in = {ends.memory, ends.mass};
