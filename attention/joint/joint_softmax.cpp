@@ -14,33 +14,38 @@ using namespace joint_softmax_rule;
 constexpr int64_t kGrain = 512;
 
 template <typename T>
-void forward(const JointParts& in, const Tensor& y) {
+void forward(const JointParts& in, const Tensor& y, const Tensor& sums) {
   const int64_t V = y.size(3);
-  parallel_for(y.elements() / std::max<int64_t>(V, 1), kGrain, [&](int64_t begin, int64_t end) {
+  const T *sums_a = in.sums_a.data<T>(), *sums_b = in.sums_b.data<T>();
+  parallel_for(sums.elements(), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const T of_a = in.sums_a.data<T>()[i], of_b = in.sums_b.data<T>()[i];
-      const T a = share(of_a, of_b), b = share(of_b, of_a);
-      for (int64_t c = i * V; c < (i + 1) * V; ++c) {
-        y.data<T>()[c] = a * in.a.data<T>()[c] + b * in.b.data<T>()[c];
-      }
+      const T a = share(sums_a[i], sums_b[i]), b = share(sums_b[i], sums_a[i]);
+      const T *of_a = in.a.data<T>() + i * V, *of_b = in.b.data<T>() + i * V;
+      T* to = y.data<T>() + i * V;
+      for (int64_t c = 0; c < V; ++c) to[c] = weighted(a, of_a[c]) + weighted(b, of_b[c]);
+      sums.data<T>()[i] = sum_of(sums_a[i], sums_b[i]);
     }
   });
 }
 
+// dsums may be undefined: zeros.
 template <typename T>
-void backward(const JointParts& in, const Tensor& dy, const JointParts& d) {
+void backward(const JointParts& in, const Tensor& dy, const Tensor& dsums, const JointParts& d) {
   const int64_t V = dy.size(3);
+  const T *sums_a = in.sums_a.data<T>(), *sums_b = in.sums_b.data<T>();
   parallel_for(in.sums_a.elements(), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const T of_a = in.sums_a.data<T>()[i], of_b = in.sums_b.data<T>()[i];
-      const T a = share(of_a, of_b), b = share(of_b, of_a);
+      const T a = share(sums_a[i], sums_b[i]), b = share(sums_b[i], sums_a[i]);
+      const T* from = dy.data<T>() + i * V;
       const T moved =
-          shift(in.a.data<T>() + i * V, in.b.data<T>() + i * V, dy.data<T>() + i * V, V, a, b);
-      d.sums_a.data<T>()[i] = moved;
-      d.sums_b.data<T>()[i] = -moved;
-      for (int64_t c = i * V; c < (i + 1) * V; ++c) {
-        d.a.data<T>()[c] = a * dy.data<T>()[c];
-        d.b.data<T>()[c] = b * dy.data<T>()[c];
+          shift(in.a.data<T>() + i * V, in.b.data<T>() + i * V, from, V, a, b);
+      const T given = dsums.defined() ? dsums.data<T>()[i] : T{0};
+      d.sums_a.data<T>()[i] = moved + weighted(a, given);
+      d.sums_b.data<T>()[i] = weighted(b, given) - moved;
+      T *to_a = d.a.data<T>() + i * V, *to_b = d.b.data<T>() + i * V;
+      for (int64_t c = 0; c < V; ++c) {
+        to_a[c] = weighted(a, from[c]);
+        to_b[c] = weighted(b, from[c]);
       }
     }
   });
@@ -48,31 +53,36 @@ void backward(const JointParts& in, const Tensor& dy, const JointParts& d) {
 
 }  // namespace
 
-Variable joint_softmax(const ListedAttentionResult& a, const ListedAttentionResult& b) {
+ListedAttentionResult joint_softmax(const ListedAttentionResult& a,
+                                    const ListedAttentionResult& b) {
   const JointParts in{a.y.value(), a.log_sum_exp.value(), b.y.value(), b.log_sum_exp.value()};
   require(in.a.shape() == in.b.shape() && in.a.dtype() == in.b.dtype() &&
               in.sums_a.dtype() == in.a.dtype() && in.sums_b.dtype() == in.a.dtype(),
           "joint_softmax: parts ", in.a.shape(), " and ", in.b.shape(), " do not fit together");
-  const Tensor y = binding::empty_like(in.a);
+  const Tensor y = binding::empty_like(in.a), sums = binding::empty_like(in.sums_a);
   if constexpr (kCuda) {
-    if (on_cuda(y)) cuda::joint_softmax(in, y);
+    if (on_cuda(y)) cuda::joint_softmax(in, y, sums);
   }
   if (!kCuda || !on_cuda(y)) {
-    binding::dispatch(y.dtype(), [&](auto zero) { forward<decltype(zero)>(in, y); });
+    binding::dispatch(y.dtype(), [&](auto zero) { forward<decltype(zero)>(in, y, sums); });
   }
-  return record(
-      "joint_softmax", y, {a.y, a.log_sum_exp, b.y, b.log_sum_exp}, [in](Gradients& gradients) {
+  const std::vector<Variable> results = record_many(
+      "joint_softmax", {y, sums}, {a.y, a.log_sum_exp, b.y, b.log_sum_exp},
+      [in](Gradients& gradients) {
         const Tensor& dy = gradients.output();
+        const Tensor dsums = binding::output_or_none(gradients, 1);
         const JointParts d{binding::empty_like(in.a), binding::empty_like(in.sums_a),
                            binding::empty_like(in.b), binding::empty_like(in.sums_b)};
         if constexpr (kCuda) {
-          if (on_cuda(dy)) cuda::joint_softmax_backward(in, dy, d);
+          if (on_cuda(dy)) cuda::joint_softmax_backward(in, dy, dsums, d);
         }
         if (!kCuda || !on_cuda(dy)) {
-          binding::dispatch(dy.dtype(), [&](auto zero) { backward<decltype(zero)>(in, dy, d); });
+          binding::dispatch(dy.dtype(),
+                            [&](auto zero) { backward<decltype(zero)>(in, dy, dsums, d); });
         }
         binding::add_all(gradients, {d.a, d.sums_a, d.b, d.sums_b});
       });
+  return {results[0], results[1]};
 }
 
 }  // namespace linnet

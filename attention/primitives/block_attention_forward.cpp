@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "attention/primitives/block_attention_tiles.h"
-#include "attention/primitives/chunked.h"
 #include "attention/primitives/tile_gemm.h"
 #include "core/error.h"
 #include "core/threads.h"
@@ -106,9 +105,6 @@ void forward_tile(const BlockAttentionInputs<T>& in, const BlockAttentionOptions
   const int64_t K = in.q.K, V = in.v.K, v_stride = tile.keys.v_stride;
   const int64_t group = head / (in.q.H / in.k.H);
   tile.queries.set(in, options, piece, head, first, count);
-  // Rows that lie a stride apart are fetched before they can be written.
-  const int64_t begin = piece.query_begin + first;
-  chunked::prefetch_rows<true>(y, piece.row, begin, begin + count, head);
   tile.softmax.reset();
   const int64_t example = in.example_ids ? in.example_ids[piece.row] : piece.row;
   DropoutMask mask(options, example, head);
@@ -142,7 +138,7 @@ void forward_tile(const BlockAttentionInputs<T>& in, const BlockAttentionOptions
     started = true;
   }
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t t = begin + i;
+    const int64_t t = piece.query_begin + first + i;
     T* out = y.at(piece.row, t, head);
     const T sum = normalised ? tile.softmax.sum[i] : T{1};
     const bool empty = !started || !tile.queries.valid[i] || sum == 0;

@@ -46,11 +46,6 @@ ListedAttentionInputs<T> bind(const ListedArrays& arrays, const ListedAttentionC
     in.bias_rows = shape[0];
     in.bias_heads = shape[1];
   }
-  const Tensor& sight = context.sight;
-  require(!sight.defined() || sight.shape() == Shape({in.q.B, in.q.H, in.q.T, 3}), kName,
-          ": expected sight [", in.q.B, ", ", in.q.H, ", ", in.q.T, ", 3], got ",
-          sight.defined() ? sight.shape() : Shape());
-  in.sight = pointer<int32_t>(sight);
   in.query_mask = mask_of(context.query_mask, in.q.B, in.q.T, "query_mask");
   in.key_mask = mask_of(context.key_mask, in.q.B, in.k.T, "key_mask");
   if (const Tensor& examples = context.place.examples; examples.defined()) {

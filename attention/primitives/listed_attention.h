@@ -18,9 +18,6 @@ struct ListedAttentionContext {
   Tensor query_mask;  // u8 [B,Tq], 1 = valid
   Tensor key_mask;    // u8 [B,Tk]
   DrawPlace place;    // names the draws of dropout
-  // i32 [B,H,Tq,3], not beside a bias: a query sees the keys of its list from the first number on,
-  // before the second, but for the third.
-  Tensor sight;
 };
 
 struct ListedAttentionVariables {

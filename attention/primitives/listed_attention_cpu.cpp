@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/primitives/chunked.h"
 #include "attention/primitives/listed_attention_tile.h"
 #include "attention/primitives/tile_gemm.h"
 #include "core/threads.h"
@@ -55,7 +54,6 @@ void forward_queries(ListTile<T>& tile, int64_t b, int64_t h, int64_t list, int6
                      int64_t end, const SequenceView<T>& y, T* log_sum_exp) {
   const auto& in = tile.in;
   const T infinity = std::numeric_limits<T>::infinity();
-  chunked::prefetch_rows<true>(y, b, end, 2 * end - begin, h);
   for (int64_t t = begin; t < end; ++t) {
     std::fill_n(y.at(b, t, h), in.v.K, T{0});
     log_sum_exp[(b * in.q.T + t) * in.q.H + h] = -infinity;
@@ -95,7 +93,7 @@ void differentiate_logits(ListTile<T>& tile, int64_t b, int64_t h,
   const auto draws = tile.draws(b, h);
   for (int64_t r = 0; r < queries; ++r) {
     copy_padded(arrays.dy.at(b, tile.times[r], h), V, tile.dy + r * tile.v_stride, tile.v_stride,
-                queries * arrays.dy.time_stride);
+                0);
   }
   tile_gemm<T>(queries, count, V, T{1}, {tile.dy, tile.v_stride}, {tile.v, tile.v_stride, true},
                Write::overwrite, tile.dweights, length);
@@ -153,10 +151,6 @@ void add_keys(ListTile<T>& tile, int64_t b, int64_t h, const BackwardArrays<T>& 
                {tile.dy, tile.v_stride}, Write::overwrite, tile.wide_v, tile.v_stride);
   const int64_t g = h / (in.q.H / in.k.H);
   for (int64_t j = 0; j < count; ++j) {
-    if (j + kAhead < count) {
-      prefetch(arrays.dk.at(b, tile.keys[j + kAhead], g), in.q.K);
-      prefetch(arrays.dv.at(b, tile.keys[j + kAhead], g), in.v.K);
-    }
     axpy_row(in.q.K, T{1}, tile.wide_k + j * tile.k_stride, arrays.dk.at(b, tile.keys[j], g));
     axpy_row(in.v.K, T{1}, tile.wide_v + j * tile.v_stride, arrays.dv.at(b, tile.keys[j], g));
   }
@@ -168,7 +162,6 @@ void backward_list(ListTile<T>& tile, int64_t b, int64_t h, int64_t list, bool w
                    const BackwardArrays<T>& arrays) {
   const int64_t K = tile.in.q.K;
   tile.for_tiles(list, [&](int64_t begin, int64_t end) {
-    chunked::prefetch_rows<true>(arrays.dq, b, end, 2 * end - begin, h);
     for (int64_t t = begin; t < end; ++t) std::fill_n(arrays.dq.at(b, t, h), K, T{0});
     tile.take_queries(b, h, begin, end);
     std::fill_n(tile.dq, tile.queries() * tile.k_stride, T{0});
@@ -250,7 +243,7 @@ void listed_attention_forward(const ListedAttentionInputs<T>& in,
                               T* log_sum_exp) {
   check_listed_attention(in, options);
   const int64_t H = in.q.H, tasks = in.q.B * H * in.lists;
-  const ListWalk<T> walk(in, options.group);
+  const ListWalk<T> walk(in);
   // Neighbours in the walk have keys in common.
   const int64_t chunk = std::clamp<int64_t>(tasks / (8 * thread_count()), 1, 64);
   parallel_tasks(tasks, chunk, [&] {
@@ -278,7 +271,7 @@ void listed_attention_backward(const ListedAttentionInputs<T>& in,
     arrays.dlogits = shared_bias ? dlogits.data() : out.dbias;
     if (!shared_bias) std::fill_n(out.dbias, pairs, T{0});
   }
-  const ListWalk<T> walk(in, options.group);
+  const ListWalk<T> walk(in);
   // One task for all that adds to the same keys.
   const int64_t G = in.k.H, Tk = in.k.T, ranges = ranges_of_keys(in.q.B * G, Tk);
   if (ranges > 1) {

@@ -34,9 +34,6 @@ struct ListedAttentionInputs {
   // excludes the place.
   const T* bias = nullptr;
   int64_t bias_rows = 1, bias_heads = 1;
-  // Optional, not beside a bias: [B,H,Tq,3], three numbers of keys for each query. Of its list it
-  // sees those from the first on, before the second, but for the third.
-  const int32_t* sight = nullptr;
   // 1 = valid; null: all. What masked positions hold, NaN included, changes nothing; a masked query
   // gives output 0, and so does a query without any valid key.
   const uint8_t* query_mask = nullptr;  // [B,Tq]

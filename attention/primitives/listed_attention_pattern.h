@@ -18,11 +18,6 @@ constexpr DropoutDraws draws_of(const ListedAttentionOptions& options, int64_t e
   return DropoutDraws(block, example, head);
 }
 
-// Whether a query whose three numbers these are sees that key.
-constexpr bool sees(const int32_t* sight, int32_t key) {
-  return key >= sight[0] && key < sight[1] && key != sight[2];
-}
-
 constexpr int64_t lists_of(int64_t queries, int64_t group) {
   return (queries + group - 1) / group;
 }

@@ -34,8 +34,6 @@ void check_listed_attention(const ListedAttentionInputs<T>& in,
       (in.bias_rows == 1 || in.bias_rows == q.B) && (in.bias_heads == 1 || in.bias_heads == q.H),
       "listed attention: expected bias [1 or ", q.B, ", 1 or ", q.H, ", queries, length], got ",
       in.bias_rows, " rows and ", in.bias_heads, " heads");
-  require(in.sight == nullptr || in.bias == nullptr,
-          "listed attention: a bias excludes keys by -infinity and takes no sight beside it");
   if (in.index == nullptr) return;
   const int64_t places = in.index_rows * in.index_heads * in.lists * in.length;
   const auto* wrong = std::find_if(in.index, in.index + places,
@@ -66,8 +64,6 @@ void listed_attention_reference(const ListedAttentionInputs<double>& in,
         double largest = -infinity, sum = 0;
         for (int64_t l = 0; l < in.length; ++l) {
           if (list[l] < 0 || !is_valid(in.key_mask, b, list[l], in.k.T)) continue;
-          if (in.sight != nullptr && !sees(in.sight + 3 * ((b * in.q.H + h) * in.q.T + t), list[l]))
-            continue;
           double dot = 0;
           for (int64_t c = 0; c < in.q.K; ++c)
             dot += in.q.at(b, t, h)[c] * in.k.at(b, list[l], g)[c];

@@ -23,20 +23,16 @@ inline constexpr int64_t kAhead = 8;
 
 template <typename T>
 void prefetch(const T* row, int64_t width) {
-  // g++ takes a function that only prefetches for one without effects, and drops calls of it.
-  asm volatile("");
   constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
   for (int64_t c = 0; c < width; c += kLine) __builtin_prefetch(row + c);
 }
 
-// In which order lists are walked. Those of single queries that begin with the same key come after
-// each other, since they have others in common, and no cache holds all keys of a long sequence;
-// those of groups come as they are, so that queries follow each other.
+// In which order lists are walked: those that begin with the same key after each other, since they
+// have others in common, and no cache holds all keys of a long sequence.
 template <typename T>
 class ListWalk {
  public:
-  ListWalk(const ListedAttentionInputs<T>& in, int64_t group) : in_(in) {
-    if (group > 1) return;
+  explicit ListWalk(const ListedAttentionInputs<T>& in) : in_(in) {
     const int64_t all = in.index_rows * in.index_heads;
     lists_.resize(static_cast<size_t>(all * in.lists));
     parallel_for(all, 1, [&](int64_t begin, int64_t end) {
@@ -55,7 +51,6 @@ class ListWalk {
   }
   // The n-th list of a row and head.
   int64_t at(int64_t b, int64_t h, int64_t n) const {
-    if (lists_.empty()) return n;
     const int64_t row = in_.index_rows == 1 ? 0 : b, head = in_.index_heads == 1 ? 0 : h;
     return lists_[static_cast<size_t>((row * in_.index_heads + head) * in_.lists + n)];
   }
@@ -84,9 +79,8 @@ struct ListTile {
   T *y, *dq;                           // [kQueries, v_stride], [kQueries, k_stride]
   T *dy, *dweights;                    // [kQueries, v_stride], [kQueries, length]
   T *wide_k, *wide_v;                  // products: [length, .]
-  std::vector<int64_t> places;         // of the gathered keys
-  std::vector<int32_t> keys;
-  std::vector<int64_t> times;  // of the gathered queries
+  std::vector<int64_t> places, keys;   // of the gathered keys
+  std::vector<int64_t> times;          // of the gathered queries
   // Which keys are gathered: where a list is one piece, the tiles of its queries share it, and so
   // do lists that are equal.
   struct Piece {
@@ -164,13 +158,12 @@ struct ListTile {
     }
   }
 
-  // Valid queries of [begin, end); as many behind them are wanted next.
+  // Valid queries of [begin, end).
   void take_queries(int64_t b, int64_t h, int64_t begin, int64_t end) {
     times.clear();
     for (int64_t t = begin; t < end; ++t) {
       if (!is_valid(in.query_mask, b, t, in.q.T)) continue;
-      copy_padded(in.q.at(b, t, h), in.q.K, q + queries() * k_stride, k_stride,
-                  (end - begin) * in.q.time_stride);
+      copy_padded(in.q.at(b, t, h), in.q.K, q + queries() * k_stride, k_stride, 0);
       times.push_back(t);
     }
   }
@@ -178,14 +171,6 @@ struct ListTile {
   void take_logits(int64_t b, int64_t h) {
     tile_gemm<T>(queries(), count(), in.q.K, static_cast<T>(options.scale), {q, k_stride},
                  {k, k_stride, true}, Write::overwrite, weights, length);
-    for (int64_t r = 0; in.sight != nullptr && r < queries(); ++r) {
-      const int32_t* sight = in.sight + 3 * ((b * in.q.H + h) * in.q.T + times[r]);
-      const int32_t range[3] = {sight[0], sight[1], sight[2]};
-      T* row = weights + r * length;
-      for (int64_t j = 0; j < count(); ++j) {
-        row[j] = sees(range, keys[j]) ? row[j] : -std::numeric_limits<T>::infinity();
-      }
-    }
     if (in.bias == nullptr) return;
     for (int64_t r = 0; r < queries(); ++r) {
       const T* bias = in.bias + bias_offset(b, h, times[r]);

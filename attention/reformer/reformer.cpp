@@ -1,21 +1,24 @@
 // Reformer: parameters, mixer, registry entry.
 #include "attention/reformer/reformer.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "attention/define.h"
+#include "attention/joint/joint_softmax.h"
 #include "attention/mixer_support.h"
-#include "attention/primitives/listed_attention.h"
+#include "attention/probsparse/query_rows.h"
 #include "attention/random_matrix.h"
 #include "attention/reformer/chunks.h"
 #include "attention/reformer/reformer_definition.h"
-#include "attention/reformer/rounds.h"
+#include "autograd/arithmetic.h"
 #include "autograd/norms.h"
 
 namespace linnet {
 namespace {
 
 constexpr double kEpsilon = 1e-6;  // beside the mean square of a key
+constexpr double kOneself = -1e5;  // logit of a query's own value
 
 const std::vector<Preset> kPresets = {
     {"survey",
@@ -44,22 +47,16 @@ class ReformerMixer : public AttentionMixer {
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState&) const override {
     const Tensor& x = input.q.value();
+    const DType wide = sum_dtype(x.dtype());
     const Chunks chunks = chunks_of(x, context);
-    ListedAttentionContext at;
-    at.options.scale = default_scale(options());
-    at.options.group = chunks.size;
-    if (context.training) {
-      at.options.dropout = params_.dropout;
-      at.options.dropout_key = draw_key(context);
-    }
-    at.index = chunks.index;
-    at.sight = chunks.sight;
-    at.place = context.place;
     const Variable keys = norm(input.q, {}, {}, {NormKind::rms, kEpsilon});
-    const Variable bias = chunks.bias.defined() ? Variable(chunks.bias) : Variable();
-    const ListedAttentionResult rounds =
-        listed_attention({take_places(input.q, chunks), keys, input.v, bias}, at);
-    return {join_rounds(rounds, input.v, chunks), {}};
+    const Shape logits{x.size(0), x.size(1), x.size(2)};
+    ListedAttentionResult all{as_dtype(input.v, wide),
+                              Variable(Tensor::full(logits, kOneself, wide, x.device()))};
+    for (int64_t round = 0; round < chunks.order.size(0); ++round) {
+      all = joint_softmax(all, attend({input.q, keys, input.v, {}}, chunks, round, context));
+    }
+    return {as_dtype(all.y, x.dtype()), {}};
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
@@ -67,7 +64,7 @@ class ReformerMixer : public AttentionMixer {
     const auto width = static_cast<double>(options().width);
     const auto hashes = static_cast<double>(params_.hashes);
     MixerCost cost;
-    cost.mixing = rows * seen_pairs(shape.queries) * 2 * width;
+    cost.mixing = rows * met_pairs(shape.queries) * 2 * width;
     if (shape.queries > params_.chunk) {
       const int64_t directions = rule().factors(shape.queries).directions();
       cost.mixing += rows * width * hashes * static_cast<double>(shape.queries * directions);
@@ -78,14 +75,36 @@ class ReformerMixer : public AttentionMixer {
   }
 
  private:
-  // Pairs of a query and a key of the two chunks that it sees in every round; those that it does
+  // What tokens read in one round; 0 and logit 0 where they are masked.
+  ListedAttentionResult attend(ListedAttentionVariables in, const Chunks& chunks, int64_t round,
+                               const MixerContext& context) const {
+    const Chunks own = chunks.of(round);
+    const int64_t B = in.q.size(0), T = in.q.size(1), H = in.q.size(2), N = own.order.size(2);
+    ListedAttentionContext at;
+    at.options.scale = default_scale(options());
+    at.options.group = own.size;
+    if (context.training) {
+      at.options.dropout = params_.dropout;
+      at.options.dropout_key = draw_key(context);
+    }
+    at.index = own.index;
+    at.place = context.place;
+    at.place.time_offset += round * N;
+    in.q = take_queries(in.q, {own.order, own.places});
+    in.bias = Variable(own.bias);
+    const ListedAttentionResult found = listed_attention(in, at);
+    const auto by_time = [&](const Variable& rows) {
+      return take_queries(rows, {own.places, own.order});
+    };
+    const Variable sums = by_time(reshape(found.log_sum_exp, {B, N, H, 1}));
+    return {as_dtype(by_time(found.y), sums.dtype()), reshape(sums, {B, T, H})};
+  }
+
+  // Pairs of a query and a key of the two chunks that it meets in every round; those that it does
   // not look at, itself and what is behind it, are computed too.
-  double seen_pairs(int64_t T) const {
-    const int64_t c = params_.chunk, chunks = (T + c - 1) / c, last = T - (chunks - 1) * c;
-    if (chunks <= 1) return static_cast<double>(T * T);
-    const int64_t own = (chunks - 1) * c * c + last * last;
-    const int64_t before = (chunks - 2) * c * c + 2 * c * last;
-    return static_cast<double>(params_.hashes * (own + before));
+  double met_pairs(int64_t T) const {
+    const auto pairs = static_cast<double>(T * std::min(T, 2 * params_.chunk));
+    return T > params_.chunk ? static_cast<double>(params_.hashes) * pairs : pairs;
   }
 
   BucketRule rule() const { return params_.bucket_rule(options().max_length); }
@@ -154,7 +173,7 @@ Mechanism reformer_mechanism() {
       "bucket, time)\n"
       "are cut into chunks of c; i meets j c_ij times in its own chunk and the one before\n"
       "y_i = sum_j c_ij exp(z_ij) v_j / sum_j c_ij exp(z_ij)";
-  facts.complexity = "time B H T l (4 c K + buckets K / 2 + ln T), memory B H T l K";
+  facts.complexity = "time B H T l (4 c K + buckets K / 2 + ln T), memory B H T l (c + K)";
   facts.sources =
       "Kitaev et al. 2020, Reformer: The Efficient Transformer; Hugging Face's code, as run by a "
       "survey, Skyformer and LeaPformer";

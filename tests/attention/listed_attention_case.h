@@ -69,20 +69,6 @@ struct ListedCase {
     context.query_mask = punch(s.Tq, 3, {q, dy, dlse});
     context.key_mask = punch(s.Tk, 4, {k, v});
   }
-  // Ranges of keys, one of which is left out; nothing for the first query of each head.
-  void add_sight() {
-    context.sight = Tensor::empty({s.B, s.H, s.Tq, 3}, DType::i32);
-    const RandomKey key = RandomKey{4, 0, 0}.at("sight");
-    for (int64_t i = 0; i < context.sight.elements(); i += 3) {
-      int32_t* sight = context.sight.data<int32_t>() + i;
-      const auto draw = [&](int64_t n) {
-        return static_cast<int32_t>(key.below(static_cast<uint64_t>(i + n), s.Tk));
-      };
-      sight[0] = draw(0) / 2;
-      sight[1] = i / 3 % s.Tq == 0 ? 0 : sight[0] + draw(1) + 1;
-      sight[2] = draw(2);
-    }
-  }
   void drop(double probability) {
     context.options.dropout = probability;
     context.options.dropout_key = RandomKey{3, 4, 5};
@@ -99,7 +85,7 @@ struct ListedCase {
       in.push_back(x->defined() ? Variable(x->to(rounded).to(dtype).to(device), true) : Variable());
     }
     ListedAttentionContext at = context;
-    for (Tensor* x : {&at.index, &at.query_mask, &at.key_mask, &at.place.examples, &at.sight}) {
+    for (Tensor* x : {&at.index, &at.query_mask, &at.key_mask, &at.place.examples}) {
       if (x->defined()) *x = x->to(device);
     }
     const auto [y, lse] = listed_attention({in[0], in[1], in[2], in[3]}, at);

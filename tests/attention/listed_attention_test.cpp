@@ -37,7 +37,6 @@ std::pair<Tensor, Tensor> reference(const ListedCase& p) {
     in.bias_rows = p.bias.size(0);
     in.bias_heads = p.bias.size(1);
   }
-  if (c.sight.defined()) in.sight = c.sight.data<int32_t>();
   if (c.query_mask.defined()) in.query_mask = c.query_mask.data<uint8_t>();
   if (c.key_mask.defined()) in.key_mask = c.key_mask.data<uint8_t>();
   if (c.place.examples.defined()) in.example_ids = c.place.examples.data<int64_t>();
@@ -80,10 +79,6 @@ std::vector<ListedCase> cases() {
   all[3].add_bias(1, 1);
   all[3].drop(0.4);
   all[4].add_bias(3, 3);
-  all[6].add_sight();
-  all.push_back(all[2]);
-  all.back().bias = {};
-  all.back().add_sight();
   return all;
 }
 
@@ -282,13 +277,6 @@ TEST(ListedAttention, RefusesWhatDoesNotFit) {
   ListedCase bias;
   bias.bias = random_tensor({2, 3, bias.s.Tq, bias.s.length}, "bias");
   EXPECT_NE(message(bias).find("expected bias"), std::string::npos);
-  ListedCase sight;
-  sight.add_sight();
-  sight.add_bias(1, 1);
-  EXPECT_NE(message(sight).find("takes no sight beside it"), std::string::npos);
-  sight.bias = {};
-  sight.context.sight = Tensor::zeros({2, 4, 3}, DType::i32);
-  EXPECT_NE(message(sight).find("expected sight [2, 4, 11, 3]"), std::string::npos);
   ListedCase mask;
   mask.context.key_mask = Tensor::zeros({2, 3}, DType::u8);
   EXPECT_NE(message(mask).find("expected key_mask [2, 9]"), std::string::npos);

@@ -55,24 +55,11 @@ void check(const ListedAttentionTensors& in, const ListedAttentionContext& conte
     sizes.bias_heads = shape[1];
   }
   check_listed_attention(sizes, context.options);
-  const Tensor& sight = context.sight;
-  require(!sight.defined() || (sight.shape() == Shape({B, sizes.q.H, Tq, 3}) && on_cuda(sight)),
-          "listed attention: expected sight [", B, ", ", sizes.q.H, ", ", Tq,
-          ", 3] on the device, got ", sight.defined() ? sight.shape() : Shape());
-  require(!sight.defined() || !in.bias.defined(),
-          "listed attention: a bias excludes keys by -infinity and takes no sight beside it");
   check_tokens(context.query_mask, B, Tq, "query_mask");
   check_tokens(context.key_mask, B, sizes.k.T, "key_mask");
   require(!context.place.examples.defined() || context.place.examples.elements() == B,
           "listed attention: expected an example number for each of ", B, " rows, got ",
           context.place.examples.defined() ? context.place.examples.elements() : 0);
-}
-
-// With the bias that a sight comes to, which is not kept for backward.
-ListedAttentionTensors with_sight(ListedAttentionTensors in,
-                                  const ListedAttentionContext& context) {
-  if (context.sight.defined()) in.bias = bias_of_sight(context);
-  return in;
 }
 
 // What listed_attention_backward does, on tensor cores.
@@ -101,12 +88,11 @@ ListedAttentionResult listed_attention(const ListedAttentionVariables& inputs,
   const Tensor y = Tensor::empty({B, length, H, in.v.size(3)}, dtype, device);
   const Tensor log_sum_exp = Tensor::empty({B, length, H}, DType::f32, device);
   const bool fast = listed_attention_is_fast(context, in);
-  const ListedAttentionTensors seen = with_sight(in, context);
   if (fast) {
     using namespace listed_attention_fast;
-    listed_attention_fast::forward(call_of(seen, context), writes(y), pointer<float>(log_sum_exp));
+    listed_attention_fast::forward(call_of(in, context), writes(y), pointer<float>(log_sum_exp));
   } else {
-    listed_attention_forward(seen, context, y, log_sum_exp);
+    listed_attention_forward(in, context, y, log_sum_exp);
   }
   const std::vector<Variable> results =
       record_many("listed_attention", {y.to(inputs.q.dtype()), log_sum_exp},
@@ -119,8 +105,8 @@ ListedAttentionResult listed_attention(const ListedAttentionVariables& inputs,
                                                    gradients.wanted(3) ? like(in.bias) : Tensor()};
                     const Tensor dlse = gradients.has_output(1) ? gradients.output(1) : Tensor();
                     const Tensor dy = gradients.output(0).to(y.dtype());
-                    (fast ? fast_backward : listed_attention_backward)(
-                        with_sight(in, context), context, y, log_sum_exp, dy, dlse, d);
+                    (fast ? fast_backward : listed_attention_backward)(in, context, y, log_sum_exp,
+                                                                       dy, dlse, d);
                     gradients.add(0, d.q);
                     gradients.add(1, d.k);
                     gradients.add(2, d.v);

@@ -22,9 +22,6 @@ struct ListedAttentionTensors {
   Tensor q, k, v, bias;
 };
 
-// The bias that excludes what queries do not see: f32 [B,H,Tq,length].
-Tensor bias_of_sight(const ListedAttentionContext& context);
-
 // y in the element type; log_sum_exp f32 [B,Tq,H].
 void listed_attention_forward(const ListedAttentionTensors& in,
                               const ListedAttentionContext& context, const Tensor& y,

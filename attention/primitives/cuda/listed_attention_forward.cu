@@ -1,6 +1,5 @@
 // Listed attention, forward: streaming soft-max, 32 places of a list at a time.
 #include "attention/primitives/cuda/listed_attention_problem.h"
-#include "core/cuda/for_each.h"
 
 namespace linnet::cuda {
 namespace {
@@ -70,23 +69,6 @@ void forward_typed(const ListedAttentionTensors& in, const ListedAttentionContex
 }
 
 }  // namespace
-
-Tensor bias_of_sight(const ListedAttentionContext& context) {
-  const Tensor &sight = context.sight, &index = context.index;
-  const int64_t H = sight.size(1), Tq = sight.size(2), length = index.size(3);
-  const Tensor bias = Tensor::empty({sight.size(0), H, Tq, length}, DType::f32, sight.device());
-  const int64_t lists = index.size(2), group = context.options.group;
-  const bool shared_rows = index.size(0) == 1, shared_heads = index.size(1) == 1;
-  const int32_t *ranges = pointer<int32_t>(sight), *keys = pointer<int32_t>(index);
-  float* to = pointer<float>(bias);
-  for_each("bias_of_sight", bias.elements(), [=] __device__(int64_t i) {
-    const int64_t query = i / length, t = query % Tq, h = query / Tq % H, b = query / Tq / H;
-    const int64_t row = (shared_rows ? 0 : b) * (shared_heads ? 1 : H) + (shared_heads ? 0 : h);
-    const int32_t key = keys[(row * lists + t / group) * length + i % length];
-    to[i] = linnet::listed_attention_detail::sees(ranges + 3 * query, key) ? 0.0f : -kInfinity;
-  });
-  return bias;
-}
 
 void listed_attention_forward(const ListedAttentionTensors& in,
                               const ListedAttentionContext& context, const Tensor& y,

@@ -54,31 +54,31 @@ void hash_buckets(const Tensor& x, const Tensor& rotations, const BucketContext&
 }
 
 void sorting_keys(const Tensor& buckets, const Tensor& spans, const Tensor& keys) {
-  const int64_t T = keys.size(3), lists = keys.size(1) * keys.size(2);
+  const int64_t rounds = keys.size(0), B = keys.size(1), H = keys.size(2), T = keys.size(3);
   const int32_t* from = pointer<int32_t>(buckets);
   const int32_t* begins = pointer_or_null<int32_t>(spans);
   int64_t* to = pointer<int64_t>(keys);
   for_each("sorting_keys", keys.elements(), [=] __device__(int64_t i) {
-    const int64_t token = i / T / lists * T + i % T;
-    to[i] =
-        bucket_order(begins == nullptr ? 0 : begins[token], from[token * lists + i / T % lists]);
+    const int64_t list = i / T, token = list / H % B * T + i % T;
+    const int64_t bucket = (token * H + list % H) * rounds + list / H / B;
+    to[i] = bucket_order(begins == nullptr ? 0 : begins[token], from[bucket]);
   });
 }
 
 void fill_chunks(const ChunkTensors& all) {
-  const ChunkRule rule = all.rule([](const Tensor& x) { return x.raw(); });
+  const ChunkRule rule = all.rule();
   const Chunks& chunks = all.chunks;
-  if (all.starts.defined()) {
-    for_each("start_documents", all.starts.size(0),
-             [=] __device__(int64_t b) { rule.start_documents(b); });
+  if (rule.starts != nullptr) {
+    for_each("start_documents", rule.B, [=] __device__(int64_t b) { rule.start_documents(b); });
   }
   for_each("place_tokens", chunks.places.elements(), [=] __device__(int64_t i) { rule.place(i); });
   for_each("list_chunks", chunks.index.elements(), [=] __device__(int64_t i) { rule.list(i); });
-  for_each("look_at_chunks", chunks.order.elements(), [=] __device__(int64_t i) { rule.look(i); });
-  if (!chunks.bias.defined()) return;
   float* bias = pointer<float>(chunks.bias);
-  for_each("first_meetings", chunks.bias.elements(), [=] __device__(int64_t i) {
-    bias[i] = rule.meets_first(i) ? 0.0f : -std::numeric_limits<float>::infinity();
+  for_each("look_at_chunks", chunks.bias.elements(), [=] __device__(int64_t i) {
+    const int64_t query = i / rule.length, t = i % rule.length;
+    const int32_t key = rule.index[query / rule.chunk * rule.length + t];
+    const bool seen = rule.sight(query).sees(key) && !(rule.dedup && rule.met_before(query, t));
+    bias[i] = seen ? 0.0f : -std::numeric_limits<float>::infinity();
   });
 }
 

@@ -14,30 +14,28 @@ struct ChunkTensors {
   Tensor sorted, starts;
   Chunks chunks;
 
-  // at(tensor): where its elements are.
-  template <typename At>
-  ChunkRule rule(const At& at) const {
-    const auto numbers = [&](const Tensor& x) {
-      return x.defined() ? static_cast<int32_t*>(at(x)) : nullptr;
+  // With pointers into them, wherever they are.
+  ChunkRule rule() const {
+    const auto numbers = [](const Tensor& x) {
+      return x.defined() ? static_cast<int32_t*>(x.raw()) : nullptr;
     };
     const Tensor& mask = context.mask;
-    const int64_t rounds = chunks.places.size(2), T = chunks.places.size(3);
-    return {T,
-            chunks.places.size(1),
-            rounds,
-            chunks.size,
-            chunks.order.size(2) / rounds,
-            chunks.index.size(3),
-            context.causal,
-            mask.defined() ? static_cast<const uint8_t*>(at(mask)) : nullptr,
-            numbers(context.spans),
-            numbers(sorted),
-            chunks.places.size(0) * T,
-            numbers(starts),
-            numbers(chunks.order),
-            numbers(chunks.places),
-            numbers(chunks.index),
-            numbers(chunks.sight)};
+    return {.B = chunks.places.size(1),
+            .H = chunks.places.size(2),
+            .T = chunks.places.size(3),
+            .rounds = chunks.places.size(0),
+            .chunk = chunks.size,
+            .places = chunks.order.size(3),
+            .length = chunks.index.size(4),
+            .causal = context.causal,
+            .dedup = context.dedup,
+            .valid = mask.defined() ? static_cast<const uint8_t*>(mask.raw()) : nullptr,
+            .spans = numbers(context.spans),
+            .sorted = numbers(sorted),
+            .starts = numbers(starts),
+            .order = numbers(chunks.order),
+            .placed = numbers(chunks.places),
+            .index = numbers(chunks.index)};
   }
 };
 
@@ -49,10 +47,10 @@ namespace linnet::cuda {
 // CPU.
 void hash_buckets(const Tensor& x, const Tensor& rotations, const BucketContext& context,
                   const Tensor& buckets);
-// bucket_order i64 [B,H,rounds,T] of buckets [B,T,H,rounds].
+// bucket_order i64 [rounds,B,H,T] of buckets [B,T,H,rounds].
 void sorting_keys(const Tensor& buckets, const Tensor& spans, const Tensor& keys);
 
-// The steps of ChunkRule for all items; the order must be zeros.
+// The steps of ChunkRule for all items; the order must be -1.
 void fill_chunks(const ChunkTensors& all);
 
 }  // namespace linnet::cuda

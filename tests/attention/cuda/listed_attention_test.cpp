@@ -48,9 +48,6 @@ TEST(CudaListedAttention, SharedLists) {
       expect_as_on_the_cpu(p, "groups, masks, a bias that is shared");
     }
   }
-  p.bias = {};
-  p.add_sight();
-  expect_as_on_the_cpu(p, "groups, masks, a sight");
 }
 
 TEST(CudaListedAttention, EmptySequencesAndLists) {
