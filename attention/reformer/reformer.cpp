@@ -1,7 +1,6 @@
 // Reformer: parameters, mixer, registry entry.
 #include "attention/reformer/reformer.h"
 
-#include <algorithm>
 #include <bit>
 
 #include "attention/define.h"
@@ -103,8 +102,8 @@ class ReformerMixer : public AttentionMixer {
   // Pairs of a query and a key of the two chunks that it meets in every round; those that it does
   // not look at, itself and what is behind it, are computed too.
   double met_pairs(int64_t T) const {
-    const auto pairs = static_cast<double>(T * std::min(T, 2 * params_.chunk));
-    return T > params_.chunk ? static_cast<double>(params_.hashes) * pairs : pairs;
+    const int64_t c = params_.chunk;
+    return static_cast<double>(T > c ? params_.hashes * T * 2 * c : T * T);
   }
 
   BucketRule rule() const { return params_.bucket_rule(options().max_length); }
@@ -173,7 +172,7 @@ Mechanism reformer_mechanism() {
       "bucket, time)\n"
       "are cut into chunks of c; i meets j c_ij times in its own chunk and the one before\n"
       "y_i = sum_j c_ij exp(z_ij) v_j / sum_j c_ij exp(z_ij)";
-  facts.complexity = "time B H T l (4 c K + buckets K / 2 + ln T), memory B H T l (c + K)";
+  facts.complexity = "time B H T l (4 c K + buckets K / 2 + ln T), memory B H T l (2 c + 4 K)";
   facts.sources =
       "Kitaev et al. 2020, Reformer: The Efficient Transformer; Hugging Face's code, as run by a "
       "survey, Skyformer and LeaPformer";

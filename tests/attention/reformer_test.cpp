@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "attention/primitives/listed_attention_pattern.h"
 #include "attention/reformer/chunks.h"
 #include "core/yaml.h"
 #include "tests/tensor_helpers.h"
@@ -48,18 +47,16 @@ TEST(Reformer, ABucketIsTheLargestProductWithADirectionOrItsOpposite) {
             Numbers({0, 1, 2, 1, 4}));
 }
 
-// The keys that one query sees in all rounds.
+// The keys that one query looks at in all rounds.
 Numbers keys_of(const Chunks& chunks, int64_t query) {
-  const int64_t T = chunks.places.size(3), length = chunks.index.size(3);
+  const int64_t length = chunks.index.size(4);
   Numbers keys;
-  for (int64_t round = 0; round < chunks.places.size(2); ++round) {
-    const int64_t place = chunks.places.data<int32_t>()[round * T + query];
+  for (int64_t round = 0; round < chunks.order.size(0); ++round) {
+    const Chunks own = chunks.of(round);
+    const int64_t place = own.places.data<int32_t>()[query];
     for (int64_t t = 0; place >= 0 && t < length; ++t) {
-      const int32_t key = chunks.index.data<int32_t>()[place / chunks.size * length + t];
-      const bool seen = chunks.bias.defined() ? chunks.bias.data<double>()[place * length + t] == 0
-                                              : listed_attention_detail::sees(
-                                                    chunks.sight.data<int32_t>() + 3 * place, key);
-      if (seen) keys.push_back(key);
+      if (own.bias.data<double>()[place * length + t] != 0) continue;
+      keys.push_back(own.index.data<int32_t>()[place / chunks.size * length + t]);
     }
   }
   return keys;
@@ -75,7 +72,7 @@ TEST(Reformer, QueriesSeeTheirChunkAndTheOneBefore) {
   // In order of buckets and time: 1 3 | 0 2 | 4 -
   const Tensor buckets = test::ids({1, 0, 1, 0, 1}, {1, 5, 1, 1});
   const Chunks chunks = chunks_of(buckets, at);
-  EXPECT_EQ(chunks.order.to_vector<int32_t>(), Numbers({2, 4, 1, 3, 5, 0}));
+  EXPECT_EQ(chunks.order.to_vector<int32_t>(), Numbers({1, 3, 0, 2, 4, -1}));
   EXPECT_EQ(chunks.places.to_vector<int32_t>(), Numbers({2, 0, 3, 1, 4}));
   EXPECT_EQ(chunks.index.to_vector<int32_t>(),
             Numbers({4, -1, 1, 3, 1, 3, 0, 2, 0, 2, 4, -1}));  // the first follows the last one
@@ -84,7 +81,7 @@ TEST(Reformer, QueriesSeeTheirChunkAndTheOneBefore) {
   EXPECT_EQ(keys_of(chunks, 1), Numbers({4, 3}));
   at.causal = true;
   EXPECT_EQ(keys_of(chunks_of(buckets, at), 2), Numbers({1, 0}));
-  EXPECT_EQ(keys_of(chunks_of(buckets, at), 0), Numbers({}));  // its own value is all it gets
+  EXPECT_EQ(keys_of(chunks_of(buckets, at), 0), Numbers({}));  // its own value is all that it gets
   at.causal = false;
   at.mask = Tensor::from(std::vector<uint8_t>{1, 1, 1, 1, 0}, {1, 5});
   EXPECT_EQ(keys_of(chunks_of(test::ids({1, 0, 1, 0, 9}, {1, 5, 1, 1}), at), 1), Numbers({3}));
@@ -112,7 +109,7 @@ TEST(Reformer, DocumentsAreSequencesOfTheirOwn) {
   at.spans = document_spans(segments);
   const Chunks chunks = chunks_of(test::ids(Numbers(9, 0), {1, 9, 1, 1}), at);
   EXPECT_EQ(chunks.order.to_vector<int32_t>(),
-            Numbers({1, 2, 0, 3, 4, 5, 6, 7, 0, 8, 9, 0, 0, 0, 0, 0, 0, 0}));
+            Numbers({0, 1, -1, 2, 3, 4, 5, 6, -1, 7, 8, -1, -1, -1, -1, -1, -1, -1}));
   EXPECT_EQ(keys_of(chunks, 0), Numbers({}));
   EXPECT_EQ(keys_of(chunks, 2), Numbers({5, 3, 4}));  // the first follows its document's last one
   EXPECT_EQ(keys_of(chunks, 5), Numbers({2, 3, 4}));
