@@ -170,9 +170,11 @@ class EvaMixer : public AttentionMixer {
     all.length = all.keys = made.keys.size(1);
     ListedAttentionContext far = attention(all, "summaries", input, context);
     far.key_mask = made.valid;
-    const Variable y = joint_softmax(
-        listed_attention({q, input.k, input.v, distance_bias(window(0, T, 0), T, {}, q)}, near),
-        listed_attention({q, made.keys, made.values, {}}, far)).y;
+    const Variable y =
+        joint_softmax(
+            listed_attention({q, input.k, input.v, distance_bias(window(0, T, 0), T, {}, q)}, near),
+            listed_attention({q, made.keys, made.values, {}}, far))
+            .y;
     return {as_dtype(y, input.q.dtype()), {}};
   }
 

@@ -13,17 +13,29 @@ using namespace joint_softmax_rule;
 
 constexpr int64_t kGrain = 512;
 
+// Rows of parts, or of their gradients.
+template <typename T>
+struct Rows {
+  explicit Rows(const JointParts& of)
+      : a(of.a.data<T>()),
+        b(of.b.data<T>()),
+        sums_a(of.sums_a.data<T>()),
+        sums_b(of.sums_b.data<T>()) {}
+  T *a, *b, *sums_a, *sums_b;
+};
+
 template <typename T>
 void forward(const JointParts& in, const Tensor& y, const Tensor& sums) {
   const int64_t V = y.size(3);
-  const T *sums_a = in.sums_a.data<T>(), *sums_b = in.sums_b.data<T>();
+  const Rows<T> of(in);
+  T *to = y.data<T>(), *to_sums = sums.data<T>();
   parallel_for(sums.elements(), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const T a = share(sums_a[i], sums_b[i]), b = share(sums_b[i], sums_a[i]);
-      const T *of_a = in.a.data<T>() + i * V, *of_b = in.b.data<T>() + i * V;
-      T* to = y.data<T>() + i * V;
-      for (int64_t c = 0; c < V; ++c) to[c] = weighted(a, of_a[c]) + weighted(b, of_b[c]);
-      sums.data<T>()[i] = sum_of(sums_a[i], sums_b[i]);
+      const T a = share(of.sums_a[i], of.sums_b[i]), b = share(of.sums_b[i], of.sums_a[i]);
+      for (int64_t c = i * V; c < (i + 1) * V; ++c) {
+        to[c] = weighted(a, of.a[c]) + weighted(b, of.b[c]);
+      }
+      to_sums[i] = sum_of(of.sums_a[i], of.sums_b[i]);
     }
   });
 }
@@ -32,20 +44,18 @@ void forward(const JointParts& in, const Tensor& y, const Tensor& sums) {
 template <typename T>
 void backward(const JointParts& in, const Tensor& dy, const Tensor& dsums, const JointParts& d) {
   const int64_t V = dy.size(3);
-  const T *sums_a = in.sums_a.data<T>(), *sums_b = in.sums_b.data<T>();
+  const Rows<T> of(in), to(d);
+  const T *from = dy.data<T>(), *from_sums = binding::pointer<T>(dsums);
   parallel_for(in.sums_a.elements(), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const T a = share(sums_a[i], sums_b[i]), b = share(sums_b[i], sums_a[i]);
-      const T* from = dy.data<T>() + i * V;
-      const T moved =
-          shift(in.a.data<T>() + i * V, in.b.data<T>() + i * V, from, V, a, b);
-      const T given = dsums.defined() ? dsums.data<T>()[i] : T{0};
-      d.sums_a.data<T>()[i] = moved + weighted(a, given);
-      d.sums_b.data<T>()[i] = weighted(b, given) - moved;
-      T *to_a = d.a.data<T>() + i * V, *to_b = d.b.data<T>() + i * V;
-      for (int64_t c = 0; c < V; ++c) {
-        to_a[c] = weighted(a, from[c]);
-        to_b[c] = weighted(b, from[c]);
+      const T a = share(of.sums_a[i], of.sums_b[i]), b = share(of.sums_b[i], of.sums_a[i]);
+      const T moved = shift(of.a + i * V, of.b + i * V, from + i * V, V, a, b);
+      const T given = from_sums == nullptr ? T{0} : from_sums[i];
+      to.sums_a[i] = moved + weighted(a, given);
+      to.sums_b[i] = weighted(b, given) - moved;
+      for (int64_t c = i * V; c < (i + 1) * V; ++c) {
+        to.a[c] = weighted(a, from[c]);
+        to.b[c] = weighted(b, from[c]);
       }
     }
   });

@@ -31,16 +31,17 @@ void copy_rows(const Tensor& from, const Tensor& places, const Tensor& to, const
   const uint8_t* valid = mask.defined() ? mask.data<uint8_t>() : nullptr;
   dispatch_floating(to.dtype(), [&](auto zero) {
     using T = decltype(zero);
+    const T* sources = from.data<T>();
+    T* rows = to.data<T>();
     for_all(to.size(0) * n * H, kGrain / (K + 1) + 1, [&](int64_t i) {
       const int64_t h = i % H, t = i / H % n, b = i / H / n;
       const int64_t source = place[(b * H + h) * n + t];
       const int64_t token = mask_is_of_source ? b * m + source : b * n + t;
       const bool kept = source >= 0 && (valid == nullptr || valid[token] != 0);
-      T* row = to.data<T>() + i * K;
       if (kept) {
-        std::copy_n(from.data<T>() + ((b * m + source) * H + h) * K, K, row);
+        std::copy_n(sources + ((b * m + source) * H + h) * K, K, rows + i * K);
       } else {
-        std::fill_n(row, K, T{});
+        std::fill_n(rows + i * K, K, T{});
       }
     });
   });

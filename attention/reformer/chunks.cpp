@@ -30,8 +30,8 @@ void write_keys(const Tensor& buckets, const Tensor& spans, const Tensor& keys) 
   for_all(keys.elements(), 4096, [&](int64_t i) {
     const int64_t list = i / T, token = list / H % buckets.size(0) * T + i % T;
     const int64_t bucket = (token * H + list % H) * rounds + list / H / buckets.size(0);
-    keys.data<int64_t>()[i] = bucket_order(begins == nullptr ? 0 : begins[token],
-                                           buckets.data<int32_t>()[bucket]);
+    keys.data<int64_t>()[i] =
+        bucket_order(begins == nullptr ? 0 : begins[token], buckets.data<int32_t>()[bucket]);
   });
 }
 
@@ -77,7 +77,8 @@ void fill(const ChunkTensors& all) {
 Chunks Chunks::of(int64_t round) const {
   const auto own = [&](const Tensor& x) {
     const std::vector<int64_t>& sizes = x.shape().sizes();
-    return x.rows(round, round + 1).reshape(Shape(std::vector<int64_t>(sizes.begin() + 1, sizes.end())));
+    return x.rows(round, round + 1)
+        .reshape(Shape(std::vector<int64_t>(sizes.begin() + 1, sizes.end())));
   };
   return {size, own(order), own(places), own(index), own(bias)};
 }

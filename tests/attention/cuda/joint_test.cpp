@@ -94,8 +94,8 @@ std::vector<Tensor> joined(DType dtype, Device device) {
     return test::random_tensor(shape, "seed").to(dtype).to(device);
   };
   backward({y, sums}, {seed(y.shape()), seed(sums.shape())});
-  std::vector<Tensor> out{y.value(), one.y.grad(), one.log_sum_exp.grad(), two.y.grad(),
-                          two.log_sum_exp.grad(), sums.value()};
+  std::vector<Tensor> out{y.value(),    one.y.grad(),           one.log_sum_exp.grad(),
+                          two.y.grad(), two.log_sum_exp.grad(), sums.value()};
   for (Tensor& each : out) each = each.to(Device{});
   const Tensor found = out.back().to(DType::f64);
   EXPECT_EQ(found.data<double>()[2], none);
