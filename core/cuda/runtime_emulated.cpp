@@ -103,7 +103,10 @@ size_t free_bytes() {
 }
 
 void copy(void* to, const void* from, size_t bytes) {
-  if (bytes > 0) emulation::submit([=] { std::memmove(to, from, bytes); });
+  const auto begin = reinterpret_cast<uintptr_t>(from), target = reinterpret_cast<uintptr_t>(to);
+  require(target + bytes <= begin || begin + bytes <= target, "CUDA: a copy of ", bytes,
+          " bytes on the device to memory that overlaps its source; copy through another tensor");
+  if (bytes > 0) emulation::submit([=] { std::memcpy(to, from, bytes); });
 }
 
 void copy_from_host(void* to, const void* from, size_t bytes) {

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "core/cuda/backend.h"
 #include "core/cuda/elementwise.h"
 #include "core/gemm.h"
 #include "tests/cuda_helpers.h"
@@ -175,6 +176,15 @@ TEST(CudaTensor, HostCodeCannotReachDeviceMemory) {
   EXPECT_THROW(gemm(x.reshape({1, 3}), Transpose::no, Tensor::zeros({3, 1}), Transpose::no,
                     Tensor::zeros({1, 1}, DType::f32, kGpu)),
                Error);
+}
+
+// A GPU copies such ranges in any order; the emulation refuses what it would let pass unnoticed.
+TEST(CudaTensor, CopiesDoNotOverlap) {
+  if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "undefined on a GPU";
+  const Tensor x = Tensor::zeros({8}, DType::f32, kGpu);
+  EXPECT_THROW(x.slice(0, {4}).copy_from(x.slice(1, {4})), Error);
+  EXPECT_THROW(x.slice(1, {4}).copy_from(x.slice(0, {4})), Error);
+  x.slice(0, {4}).copy_from(x.slice(4, {4}));
 }
 
 TEST(CudaTensor, FillsEveryType) {
