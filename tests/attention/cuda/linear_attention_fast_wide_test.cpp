@@ -53,6 +53,22 @@ TEST(CudaLinearAttentionFastWide, Reweighted) {
   }
 }
 
+// As in narrower heads, differences of large sums do not drown, here of sums over both parts.
+TEST(CudaLinearAttentionFastWide, GradientsOfQueriesSurviveValuesWithAMean) {
+  const Setting s{"", kUsual, 1, 64, 1, 1, 136, 16, true};
+  std::vector<Tensor> in = inputs_of(s);
+  const auto shift = [](const Tensor& x, double factor, double offset) {
+    for (int64_t i = 0; i < x.elements(); ++i) {
+      x.data<double>()[i] = x.data<double>()[i] * factor + offset;
+    }
+  };
+  shift(in[2], 1, 2);
+  in[2] = in[2].to(DType::bf16).to(DType::f64);
+  shift(in[3], 64, 2 * 4096);  // of 4096 tokens before
+  shift(in[4], 0, 4096);
+  expect_what_the_cpu_computes(s, in);
+}
+
 TEST(CudaLinearAttentionFastWide, RepeatsBitForBit) {
   Setting s{"", kScaled, 1, 66, 2, 1, 72, 16, false, true, kCausal, 0, false, true};
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
