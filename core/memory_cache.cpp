@@ -58,6 +58,10 @@ void MemoryCache::drop_oldest() {
   waiting_.erase(waiting_.begin());
 }
 
+void MemoryCache::drop_beyond(size_t most, size_t more) {
+  while (!waiting_.empty() && used_bytes_ + more + waiting_bytes_ > most) drop_oldest();
+}
+
 std::vector<MemoryCache::Block>::iterator MemoryCache::best_waiting(size_t size) {
   // Whose pages, fresh from the system, cost more than the room that is left unused.
   const size_t largest = size < kHugePage || size > SIZE_MAX / 2 ? size : 2 * size;
@@ -71,52 +75,57 @@ std::vector<MemoryCache::Block>::iterator MemoryCache::best_waiting(size_t size)
 }
 
 void* MemoryCache::allocate(size_t bytes) {
-  size_t size = rounded(bytes);
-  if (size == 0) return nullptr;
-  if (!kKeep || size < kSmallestKept) return std::aligned_alloc(kAlignment, size);
+  const size_t asked = rounded(bytes);
+  if (asked == 0) return nullptr;
+  if (!kKeep || asked < kSmallestKept) return std::aligned_alloc(kAlignment, asked);
   const std::lock_guard lock(mutex_);
-  const auto found = best_waiting(size);
+  const auto found = best_waiting(asked);
   void* memory = nullptr;
+  size_t size = asked;
   if (found != waiting_.end()) {
     memory = found->memory;
-    if (found->bytes > size) larger_[memory] = size = found->bytes;
+    size = found->bytes;
+    if (size > asked) larger_[memory] = size;
     waiting_.erase(found);
     waiting_bytes_ -= size;
   } else {
-    // Room for the block within the most ever used; more is dropped only when the system refuses.
-    while (!waiting_.empty() && used_bytes_ + size + waiting_bytes_ > most_used_bytes_) {
-      drop_oldest();
-    }
-    memory = from_system(size);
+    // Room for the block within the most ever asked for; more is dropped only when the system
+    // refuses.
+    drop_beyond(most_asked_bytes_, asked);
+    memory = from_system(asked);
     while (memory == nullptr && !waiting_.empty()) {
       drop_oldest();
-      memory = from_system(size);
+      memory = from_system(asked);
     }
     if (memory == nullptr) return nullptr;
   }
   used_bytes_ += size;
-  most_used_bytes_ = std::max(most_used_bytes_, used_bytes_);
+  asked_bytes_ += asked;
+  most_asked_bytes_ = std::max(most_asked_bytes_, asked_bytes_);
   return memory;
 }
 
 void MemoryCache::release(void* memory, size_t bytes) noexcept {
-  size_t size = rounded(bytes);
-  if (!kKeep || size < kSmallestKept) {
+  const size_t asked = rounded(bytes);
+  if (!kKeep || asked < kSmallestKept) {
     std::free(memory);
     return;
   }
   const std::lock_guard lock(mutex_);
+  size_t size = asked;
   if (const auto larger = larger_.find(memory); larger != larger_.end()) {
     size = larger->second;
     larger_.erase(larger);
   }
   used_bytes_ -= size;
+  asked_bytes_ -= asked;
   try {
     waiting_.push_back({memory, size});
     waiting_bytes_ += size;
   } catch (...) {  // no memory for the list itself
     std::free(memory);
   }
+  drop_beyond(most_asked_bytes_, 0);
 }
 
 size_t MemoryCache::waiting_bytes() const {

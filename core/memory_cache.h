@@ -10,10 +10,10 @@
 namespace linnet {
 
 // Aligned blocks; freed ones wait for the next request of their size class, large ones also for
-// one of at least half their size where none of its class waits. Blocks in use and waiting together
-// never exceed the most that was ever in use at once, so caching does not raise the peak (apart
-// from the room that a request leaves in its block). Thread safe. Under sanitizers nothing is kept,
-// so that use after free is seen.
+// one of at least half their size where none of its class waits. Blocks wait only while they and
+// those in use are within the most that was ever asked for at once, counted in size classes, which
+// are up to an eighth larger than requests. Thread safe. Under sanitizers nothing is kept, so that
+// use after free is seen.
 class MemoryCache {
  public:
   MemoryCache() = default;
@@ -34,6 +34,8 @@ class MemoryCache {
     size_t bytes;
   };
   void drop_oldest();
+  // Drops blocks until `more` bytes, with what is held, are at most `most`, or none waits.
+  void drop_beyond(size_t most, size_t more);
   // The block that waits and suits best, of those the newest; waiting_.end() where none does.
   std::vector<Block>::iterator best_waiting(size_t size);
 
@@ -41,8 +43,9 @@ class MemoryCache {
   std::vector<Block> waiting_;                      // oldest first
   std::unordered_map<const void*, size_t> larger_;  // in use, of more than their request's class
   size_t waiting_bytes_ = 0;
-  size_t used_bytes_ = 0;
-  size_t most_used_bytes_ = 0;
+  size_t used_bytes_ = 0;   // of blocks in use
+  size_t asked_bytes_ = 0;  // of their requests
+  size_t most_asked_bytes_ = 0;
 };
 
 }  // namespace linnet

@@ -152,13 +152,13 @@ Mechanism reformer_mechanism() {
       "bucket, time)\n"
       "are cut into chunks of c; i meets j c_ij times in its own chunk and the one before\n"
       "y_i = sum_j c_ij exp(z_ij) v_j / sum_j c_ij exp(z_ij)";
-  facts.complexity = "time B H T l (4 c K + buckets K / 2), memory B H T 2 l c";
+  facts.complexity = "time B H T l (4 c K + buckets K / 2 + ln T), memory B H T 2 l c";
   facts.sources =
       "Kitaev et al. 2020, Reformer: The Efficient Transformer; Hugging Face's code, as run by a "
       "survey, Skyformer and LeaPformer";
   facts.traits.noncausal = facts.traits.causal = true;
   facts.traits.depends_on_length = true;
-  facts.traits.growth = "T l c";
+  facts.traits.growth = "T ln T";
   facts.traits.exempt["causality"] =
       "later tokens move the borders of chunks, so that a query may see other earlier keys; a unit "
       "test holds the buckets";

@@ -19,8 +19,8 @@ struct RunTime {
   // for which the calling thread had a processor, of a GPU the least of all.
   double least = 0;
 };
-// Of at most `runs`, after one that warms up (which is nothing beside a run of seconds: that is not
-// repeated).
+// Of at most `runs`, after one that warms up (which is nothing beside a run of more than 8 seconds,
+// on a CPU of the calling thread: that is not repeated).
 RunTime time_runs(Device device, int64_t runs, const std::function<void()>& body);
 
 // Normal numbers that repeat after a million: timing needs no more, and many are slow to draw.

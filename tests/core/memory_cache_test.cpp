@@ -78,6 +78,7 @@ TEST(MemoryCache, NeverHoldsMoreThanWasInUseAtOnce) {
 TEST(MemoryCache, LargeBlocksServeRequestsOfAtLeastHalfTheirSize) {
   if (!kKeeps) GTEST_SKIP() << "sanitizers keep nothing";
   MemoryCache cache;
+  cache.release(cache.allocate(100 * kMiB), 100 * kMiB);  // so much may be held
   void* large = cache.allocate(32 * kMiB);
   cache.release(large, 32 * kMiB);
   void* half = cache.allocate(16 * kMiB);
@@ -98,6 +99,21 @@ TEST(MemoryCache, LargeBlocksServeRequestsOfAtLeastHalfTheirSize) {
   void* small = cache.allocate(7 * kMiB);
   EXPECT_NE(small, other);
   cache.release(small, 7 * kMiB);
+}
+
+// Half of each block is room that nobody asked for.
+TEST(MemoryCache, RoomInsideBlocksDoesNotRaiseWhatIsKept) {
+  MemoryCache cache;
+  std::vector<void*> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(cache.allocate(32 * kMiB));
+  for (void* block : blocks) cache.release(block, 32 * kMiB);
+  blocks.clear();
+  for (int i = 0; i < 8; ++i) blocks.push_back(cache.allocate(16 * kMiB));
+  for (void* block : blocks) {
+    cache.release(block, 16 * kMiB);
+    EXPECT_LE(cache.waiting_bytes(), 128 * kMiB);
+  }
+  EXPECT_GE(cache.waiting_bytes(), kKeeps ? 96 * kMiB : 0);
 }
 
 TEST(MemoryCache, SmallBlocksAreLeftToMalloc) {

@@ -45,10 +45,12 @@ void backward_in_parts(const Backward& call) {
   const Tensor along = Tensor::empty({call.q.B, call.q.T, call.q.H}, DType::f32, call.device);
   const Tensor sums = value_sums_for(call.v.K, call.q.B * call.k.H, call.q.T, call.device);
   const std::array<BackwardArguments, 2> arguments = arguments_of(parts, along, sums);
-  const std::array<Pieces, 2> pieces{query_pieces(parts[0].call), query_pieces(parts[1].call)};
-  backward_detail::visit_queries(arguments, [&](size_t i, const BackwardArguments& a) {
-    visit_queries(parts[i].call, pieces[i], a);
-  });
+  {  // the states of one walk are gone before those of the other are made
+    const std::array<Pieces, 2> pieces{query_pieces(parts[0].call), query_pieces(parts[1].call)};
+    backward_detail::visit_queries(arguments, [&](size_t i, const BackwardArguments& a) {
+      visit_queries(parts[i].call, pieces[i], a);
+    });
+  }
   for (size_t i = 0; i < 2; ++i) {
     visit_keys(parts[i].call, arguments[i]);
     parts[i].rows.put(parts[i].dstate_in, call.dstate_in);
@@ -60,7 +62,7 @@ void backward_in_parts(const Backward& call) {
 void causal_backward(const Backward& call) {
   if (needs_parts(call.k.K, call.key_proportions != nullptr)) return backward_in_parts(call);
   const BackwardArguments a = arguments_of(call);
-  visit_queries(call, query_pieces(call), a);
+  visit_queries(call, query_pieces(call), a);  // whose states are gone after it
   visit_keys(call, a);
 }
 

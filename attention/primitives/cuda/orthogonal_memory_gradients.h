@@ -58,8 +58,8 @@ struct Projections {
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
         const Pair own = row_of(projected[j]);
-        *reinterpret_cast<float*>(weights + place(team, j)) = own.values[0];
-        *reinterpret_cast<float*>(gradients + place(team, j)) = own.values[1];
+        keep(weights + place(team, j), own.values[0]);
+        keep(gradients + place(team, j), own.values[1]);
         projected[j] = {};
       }
       project_tile<D>(q, basis, warp, lane, projected);
@@ -89,14 +89,25 @@ struct Projections {
   }
   __device__ __forceinline__ Pair output(int i, int j) const {
     if constexpr (kTwoTeams<D>) {
-      return {{*reinterpret_cast<const float*>(weights + place(team, j)),
-               *reinterpret_cast<const float*>(gradients + place(team, j))}};
+      return {{kept(weights + place(team, j)), kept(gradients + place(team, j))}};
     } else {
       return outputs[i][j];
     }
   }
 
  private:
+  // A number in the place of the pair that is stored there later, as a word like that one.
+  static __device__ __forceinline__ void keep(kernel_bf16* at, float x) {
+    uint32_t word;
+    memcpy(&word, &x, sizeof(word));
+    *reinterpret_cast<uint32_t*>(at) = word;
+  }
+  static __device__ __forceinline__ float kept(const kernel_bf16* at) {
+    const uint32_t word = *reinterpret_cast<const uint32_t*>(at);
+    float x;
+    memcpy(&x, &word, sizeof(x));
+    return x;
+  }
   __device__ __forceinline__ Pair row_of(const ResultFragment& both) const {
     return {
         {team == 0 ? both.values[0] : both.values[2], team == 0 ? both.values[1] : both.values[3]}};

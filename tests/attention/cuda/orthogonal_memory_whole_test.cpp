@@ -41,6 +41,7 @@ TEST(CudaOrthogonalMemoryFast, WholeMemoriesAreWhatTheCpuComputesInDouble) {
       segments("short segments", 3, 130, true, true),
       segments("segments of a chunk", 64, 200),
       segments("segments of more than a chunk", 150, 330, true, true),
+      {"segments of wide heads", kWhole, 0, 1, 80, 1, 72, 128, true, true},
   };
   for (const Setting& s : settings) expect_what_the_cpu_computes(s, inputs_of(s));
 }
