@@ -24,9 +24,8 @@ inline bool is_aligned(const Tensor& x) {
 }
 
 // Whether there are kernels for this width of features (twice that of re-weighted heads) and of
-// values. Their tiles are 16, 32, 64 or
-// 128 wide (noncausal: 64 or 128); what lies between is computed as the next wider one, wider
-// features as two parts, wider values as several.
+// values. Their tiles are 16, 32, 64 or 128 wide (noncausal: 64 or 128); what lies between is
+// computed as the next wider one, wider features as two parts, wider values as several.
 inline bool has_kernels(int64_t features, int64_t values) {
   return features > 0 && features <= 256 && features % 8 == 0 && values > 0 && values % 8 == 0;
 }
