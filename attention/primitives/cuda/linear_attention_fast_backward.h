@@ -356,6 +356,7 @@ inline std::array<BackwardArguments, 2> arguments_of(const std::array<BackwardPa
 template <typename Visit>
 void visit_queries(const std::array<BackwardArguments, 2>& arguments, const Visit& visit) {
   BackwardArguments first = arguments[0], second = arguments[1];
+  first.value_sums = second.value_sums = {};  // those of keys
   if (first.denominators != nullptr) {
     first.step = FeatureStep::leaves_along;
     visit(0, first);

@@ -86,10 +86,6 @@ struct StateRows {
   // Room for what will be put to the whole.
   PartState room(const LinearAttentionState<float>& whole) const;
   void put(const PartState& part, const LinearAttentionState<float>& whole) const;
-
- private:
-  Tensor empty(bool wanted, int64_t width) const;
-  void copy(const float* from, float* to, int64_t width, bool to_whole) const;
 };
 
 // Where the first of two parts leaves numerators of y and denominators [B,T,H] to the second one.
