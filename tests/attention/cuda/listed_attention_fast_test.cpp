@@ -3,7 +3,10 @@
 // be.
 #include "attention/primitives/cuda/listed_attention_fast.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 
 #include "attention/primitives/cuda/listed_attention_path.h"
 #include "core/cuda/backend.h"
@@ -144,6 +147,20 @@ TEST(CudaListedAttentionFast, OneKey) {
 TEST(CudaListedAttentionFast, EmptyListsAndNoKeys) {
   expect_as_on_the_cpu(ListedCase(sizes(20, 9, 16, 0)), "no place");
   expect_as_on_the_cpu(ListedCase(sizes(20, 0, 16, 5)), "no key");
+}
+
+// Their bias excludes every key of a list that others read; the gradient of a log-sum-exp of
+// -infinity is NaN as a rule.
+TEST(CudaListedAttentionFast, QueriesThatSeeNothingTakeNoGradient) {
+  constexpr int64_t kQueries = 40, kLength = 66, kBlind = 5;
+  ListedCase p(sizes(kQueries, 70, 20, kLength));
+  p.add_bias(1, 2);
+  for (int64_t h = 0; h < 2; ++h) {
+    double* bias = p.bias.data<double>() + (h * kQueries + kBlind) * kLength;
+    std::fill_n(bias, kLength, -std::numeric_limits<double>::infinity());
+    p.dlse.data<double>()[kBlind * 2 + h] = std::nan("");
+  }
+  expect_as_on_the_cpu(p, "one of them");
 }
 
 TEST(CudaListedAttentionFast, RepeatsBitForBit) {
