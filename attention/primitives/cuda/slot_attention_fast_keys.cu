@@ -135,14 +135,15 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
   for (int token = walk.begin + last * kChunk; token >= walk.begin; token -= kChunk) {
     const int64_t chunk = a.chunk_number(walk, time, token);
     const auto tiles = static_cast<uint64_t>(a.chunk_tiles[chunk]);
+    const int rows = walk.rows(token);
     SegmentBits::publish<FourWarps>(
         scales.begins,
         thread < kChunk && begins_segment(a.segments, walk.row, time, token + thread));
-    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, walk.row, token, walk.head, 0});
-    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, walk.row, token, walk.head, 0});
-    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, walk.row, token, walk.head, 0});
-    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, walk.row, token, walk.head, 0});
-    TileRows tile{warp, lane, 0, walk.rows(token)};
+    begin_rows<M>(copies, shared.q, rows, {a.q, a.query_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, shared.k, rows, {a.k, a.key_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, shared.v, rows, {a.v, a.key_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, shared.d_o, rows, {a.d_o, a.query_mask, walk.row, token, walk.head, 0});
+    TileRows tile{warp, lane, 0, rows};
     tile.begin = tile.end;
     for (; tile.end > 0; tile.end = tile.begin) {
       do {
@@ -150,10 +151,10 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
       } while ((tiles >> tile.begin & 1) == 0);
       // A tile leaves nothing of these to the one before it in the chunk.
       const uint32_t logit_counts = begin_rows<kSlots>(
-          copies, shared.weights, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
-      begin_rows<kSlots>(copies, shared.to_keys,
+          copies, shared.weights, rows, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+      begin_rows<kSlots>(copies, shared.to_keys, rows,
                          {a.kept_dreads, nullptr, walk.row, token, walk.head, 0});
-      begin_rows<kSlots>(copies, shared.to_values,
+      begin_rows<kSlots>(copies, shared.to_values, rows,
                          {a.kept_probabilities, nullptr, walk.row, token, walk.head, 0});
       copies.commit();
       if (thread < kChunk) {

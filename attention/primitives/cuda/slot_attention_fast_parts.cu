@@ -79,12 +79,12 @@ __global__ __launch_bounds__(kTileThreads,
   AsyncCopies copies;
   for (int token = walk.begin; token < walk.end; token += kChunk) {
     const int rows = walk.rows(token);
-    begin_rows<kPart>(copies, shared.readers,
+    begin_rows<kPart>(copies, shared.readers, rows,
                       {part.readers, a.query_mask, walk.row, token, walk.head, part.first});
-    begin_rows<kPart>(copies, shared.own,
+    begin_rows<kPart>(copies, shared.own, rows,
                       {part.own, a.key_mask, walk.row, token, walk.head, part.first});
     const uint32_t logit_counts = begin_rows<kSlots>(
-        copies, shared.logits, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+        copies, shared.logits, rows, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
     copies.commit();
     SegmentBits::publish<FourWarps>(
         scales.begins,
@@ -200,22 +200,23 @@ __global__ __launch_bounds__(kTileThreads,
   for (int token = walk.begin + last * kChunk; token >= walk.begin; token -= kChunk) {
     const int64_t chunk = a.chunk_number(walk, time, token);
     const auto tiles = static_cast<uint64_t>(a.chunk_tiles[chunk]);
+    const int rows = walk.rows(token);
     SegmentBits::publish<FourWarps>(
         scales.begins,
         thread < kChunk && begins_segment(a.segments, walk.row, time, token + thread));
-    begin_rows<kPart>(copies, shared.readers,
+    begin_rows<kPart>(copies, shared.readers, rows,
                       {part.readers, a.query_mask, walk.row, token, walk.head, part.first});
-    begin_rows<kPart>(copies, shared.own,
+    begin_rows<kPart>(copies, shared.own, rows,
                       {part.own, a.key_mask, walk.row, token, walk.head, part.first});
-    TileRows tile{warp, lane, 0, walk.rows(token)};
+    TileRows tile{warp, lane, 0, rows};
     tile.begin = tile.end;
     for (; tile.end > 0; tile.end = tile.begin) {
       do {
         --tile.begin;
       } while ((tiles >> tile.begin & 1) == 0);
       const uint32_t logit_counts = begin_rows<kSlots>(
-          copies, shared.weights, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
-      begin_rows<kSlots>(copies, shared.passed,
+          copies, shared.weights, rows, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+      begin_rows<kSlots>(copies, shared.passed, rows,
                          {part.passed, nullptr, walk.row, token, walk.head, 0});
       copies.commit();
       if (thread < kChunk) {

@@ -81,12 +81,12 @@ __global__ __launch_bounds__(kTileThreads,
   for (int token = walk.begin; token < walk.end; token += kChunk) {
     const int64_t chunk = a.chunk_number(walk, time, token);
     const int rows = walk.rows(token);
-    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, walk.row, token, walk.head, 0});
-    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, walk.row, token, walk.head, 0});
-    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, walk.row, token, walk.head, 0});
-    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, shared.q, rows, {a.q, a.query_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, shared.k, rows, {a.k, a.key_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, shared.v, rows, {a.v, a.key_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, shared.d_o, rows, {a.d_o, a.query_mask, walk.row, token, walk.head, 0});
     const uint32_t logit_counts = begin_rows<kSlots>(
-        copies, shared.logits, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+        copies, shared.logits, rows, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
     copies.commit();
     if (thread < slots) a.chunk_masses[chunk * slots + thread] = scales.log_mass[thread];
     SegmentBits::publish<FourWarps>(

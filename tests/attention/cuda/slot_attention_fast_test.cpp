@@ -2,6 +2,7 @@
 // tiles and value tiles, for views that are read in place, and for extreme logits.
 #include "attention/primitives/cuda/slot_attention_fast.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -216,6 +217,31 @@ TEST(CudaSlotAttentionFast, DocumentsSeeOnlyThemselves) {
     in[3] = in[3].to(DType::bf16).to(DType::f64);
     const std::vector<uint8_t> mask = s.masks ? mask_of(s.B, s.T) : std::vector<uint8_t>();
     expect_what_the_cpu_computes(s, in, mask);
+  }
+}
+
+// Their chunks end where they do: weights of 0 would spread what lies beyond, if that is NaN.
+TEST(CudaSlotAttentionFast, DocumentsBesideOneOfNanAreAsBesideAnyOther) {
+  constexpr int64_t kBegin = 30, kEnd = 70;
+  for (const int64_t width : {16, 72}) {
+    const Setting s{"", 1, 100, 1, 8, width, width, false, false, true, 0.2, 100, {kBegin, kEnd}};
+    const UseKernels use(KernelChoice::tensor_cores, kGpu);
+    std::vector<Tensor> in = inputs_of(s);
+    const std::vector<Tensor> expected = run(s, in, kGpu);
+    std::vector<uint8_t> mask(static_cast<size_t>(s.T), 1);
+    std::fill(mask.begin() + kBegin, mask.begin() + kEnd, uint8_t{0});
+    put_nan_behind(mask, in);
+    const std::vector<Tensor> got = run(s, in, kGpu);
+    for (size_t i = 0; i < got.size(); ++i) {
+      const std::vector<double> before = expected[i].to_vector<double>();
+      const std::vector<double> after = got[i].to_vector<double>();
+      const bool of_documents = i >= 1 && i <= 3;  // memories
+      const size_t places = of_documents ? 3 : mask.size(), each = before.size() / places;
+      for (size_t j = 0; j < before.size(); ++j) {
+        const bool of_nan = of_documents ? j / each == 1 : mask[j / each] == 0;
+        ASSERT_TRUE(of_nan || after[j] == before[j]) << "result " << i << ", number " << j;
+      }
+    }
   }
 }
 
