@@ -10,6 +10,7 @@
 #include "attention/primitives/cuda/linear_attention_fast.h"
 #include "attention/primitives/linear_attention.h"
 #include "core/kernel_choice.h"
+#include "tests/attention/cuda/fused_projection.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet::test {
@@ -147,31 +148,6 @@ inline void expect_what_the_cpu_computes(const FastSetting& s, const std::vector
     SCOPED_TRACE(i);
     EXPECT_CLOSE(got[i], expected[i], 1e-2);
   }
-}
-
-// A part [B,T,H,K] of [B,T,parts,H,K], read or written where it is.
-inline cuda::linear_attention_fast::Writes part_view(const Tensor& x, int64_t part) {
-  const int64_t T = x.size(1), parts = x.size(2), H = x.size(3), K = x.size(4);
-  return {cuda::pointer<cuda::kernel_bf16>(x) + part * H * K,
-          x.size(0),
-          T,
-          H,
-          K,
-          T * parts * H * K,
-          parts * H * K,
-          K};
-}
-// The same as a tensor of its own, on the CPU.
-inline Tensor part_of(const Tensor& x, int64_t part) {
-  const Tensor here = x.to(Device{});
-  const int64_t B = x.size(0), T = x.size(1), parts = x.size(2), width = x.size(3) * x.size(4);
-  const std::vector<double> numbers = here.to_vector<double>();
-  std::vector<double> own(static_cast<size_t>(B * T * width));
-  for (int64_t i = 0; i < B * T * width; ++i) {
-    const int64_t at = (i / width * parts + part) * width + i % width;
-    own[static_cast<size_t>(i)] = numbers[static_cast<size_t>(at)];
-  }
-  return Tensor::from(own, {B, T, x.size(3), x.size(4)}).to(DType::bf16);
 }
 
 }  // namespace linnet::test

@@ -9,6 +9,7 @@
 
 #include "attention/primitives/slot_attention.h"
 #include "core/kernel_choice.h"
+#include "tests/attention/cuda/fused_projection.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {
@@ -314,32 +315,20 @@ TEST(CudaSlotAttentionFast, RepeatsBitForBitAndLooksAtNothingLater) {
 
 // One array [B,T,3,H,K] holds q, k and v: the kernels read them where they are.
 TEST(CudaSlotAttentionFast, ReadsFusedProjectionsInPlace) {
-  constexpr int64_t B = 2, T = 70, H = 2, K = 16, N = 8, kRow = 3 * H * K;
+  constexpr int64_t B = 2, T = 70, H = 2, K = 16, N = 8;
   const Tensor fused = random_tensor({B, T, 3, H, K}, "fused").to(DType::bf16).to(kGpu);
   const Tensor logits = random_tensor({B, T, H, N}, "logits").to(DType::bf16).to(kGpu);
-  const std::vector<double> numbers = fused.to(Device{}).to_vector<double>();
   std::vector<Variable> dense;
-  for (int64_t part = 0; part < 3; ++part) {
-    std::vector<double> own;
-    for (int64_t i = 0; i < B * T * H * K; ++i) {
-      const int64_t at = i / (H * K) * kRow + part * H * K + i % (H * K);
-      own.push_back(numbers[static_cast<size_t>(at)]);
-    }
-    dense.emplace_back(Tensor::from(own, {B, T, H, K}).to(DType::bf16).to(kGpu));
-  }
+  for (int64_t part = 0; part < 3; ++part) dense.emplace_back(test::part_of(fused, part).to(kGpu));
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const Variable expected =
       slot_attention_causal({dense[0], dense[1], dense[2], Variable(logits)}, {}).o;
 
   const Tensor o = Tensor::empty({B, T, H, K}, DType::bf16, kGpu);
-  const auto view_of = [&](int64_t part) {
-    return cuda::slot_attention_fast::Reads(cuda::pointer<cuda::kernel_bf16>(fused) + part * H * K,
-                                            B, T, H, K, T * kRow, kRow, K);
-  };
   cuda::slot_attention_fast::Forward call;
-  call.q = view_of(0);
-  call.k = view_of(1);
-  call.v = view_of(2);
+  call.q = test::part_view(fused, 0);
+  call.k = test::part_view(fused, 1);
+  call.v = test::part_view(fused, 2);
   call.logits = {cuda::pointer<cuda::kernel_bf16>(logits), B, T, H, N};
   call.o = {cuda::pointer<cuda::kernel_bf16>(o), B, T, H, K};
   cuda::slot_attention_fast::forward(call);
