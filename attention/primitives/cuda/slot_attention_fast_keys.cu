@@ -90,15 +90,9 @@ __device__ __forceinline__ void logit_gradients(const Layout<M>& shared, const T
   add_products<M>(shared.v, shared.d_o, shared.means, shared.to_values, tile, gradients);
 #pragma unroll 1  // registers
   for (int square = warp; square < tile.end_square(); ++square) {
-    const LeftFragment left = ones_of<true>(square == warp, lane);
-#pragma unroll
-    for (int j = 0; j < kSlots / 16; ++j) {
-      const RightFragments right =
-          load_right(shared.surprises + square * 16 * kSlotStride + j * 16, kSlotStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(left, right.halves[half], gradients.parts[2 * j + half]);
-      }
-    }
+    add_rows<kSlots>(ones_of<true>(square == warp, lane),
+                     shared.surprises + square * 16 * kSlotStride, kSlotStride, lane,
+                     gradients.parts);
   }
 #pragma unroll
   for (int j = 0; j < kSlots / 8; ++j) {

@@ -203,6 +203,29 @@ __device__ __forceinline__ int begin_tile(const SlotScales& scales, const kernel
   return end;
 }
 
+// sums += left rows, of 16 rows in shared memory.
+template <int columns>
+__device__ __forceinline__ void add_rows(const LeftFragment& left, const kernel_bf16* rows,
+                                         int stride, int lane,
+                                         ResultFragment (&sums)[columns / 8]) {
+#pragma unroll
+  for (int j = 0; j < columns / 16; ++j) {
+    const RightFragments right = load_right(rows + j * 16, stride, lane);
+    for (int half = 0; half < 2; ++half) multiply(left, right.halves[half], sums[2 * j + half]);
+  }
+}
+// sums += left rows^T, of 16 columns of `count` rows.
+template <int count>
+__device__ __forceinline__ void add_transposed(const LeftFragment& left, const kernel_bf16* rows,
+                                               int stride, int lane,
+                                               ResultFragment (&sums)[count / 8]) {
+#pragma unroll
+  for (int j = 0; j < count / 16; ++j) {
+    const RightFragments right = load_right_transposed(rows + j * 16 * stride, stride, lane);
+    for (int half = 0; half < 2; ++half) multiply(left, right.halves[half], sums[2 * j + half]);
+  }
+}
+
 // A left operand of ones; where `triangle`, only those right of the diagonal and on it, or left.
 template <bool right_of_it>
 __device__ __forceinline__ LeftFragment ones_of(bool triangle, int lane) {
@@ -226,15 +249,8 @@ __device__ __forceinline__ void sum_weights(const kernel_bf16* weights, const Sl
   }
 #pragma unroll 1  // registers
   for (int square = tile.first_square(); square <= tile.warp; ++square) {
-    const LeftFragment left = ones_of<false>(square == tile.warp, lane);
-#pragma unroll
-    for (int j = 0; j < kSlots / 16; ++j) {
-      const RightFragments right =
-          load_right(weights + square * 16 * kSlotStride + j * 16, kSlotStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(left, right.halves[half], sums.parts[2 * j + half]);
-      }
-    }
+    add_rows<kSlots>(ones_of<false>(square == tile.warp, lane), weights + square * 16 * kSlotStride,
+                     kSlotStride, lane, sums.parts);
   }
 }
 
