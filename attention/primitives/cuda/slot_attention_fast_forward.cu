@@ -103,11 +103,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
   values.load(a.in.values, number, slots, first, static_cast<int>(a.v.K));
   keys.publish(shared.keys);
   values.publish(shared.values);
-  if (thread < kSlots) {
-    const bool given = a.in.mass != nullptr && thread < slots;
-    scales.log_mass[thread] =
-        given ? a.in.mass[number * slots + thread] : static_cast<double>(kNothing);
-  }
+  scales.load_masses(a.in.mass, number, slots);
   begin(walk.begin);
   for (int token = walk.begin; token < walk.end; token += kChunk) {
     const Stage<M, N> stage = stage_of(token);

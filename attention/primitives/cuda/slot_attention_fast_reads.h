@@ -192,6 +192,16 @@ __device__ __forceinline__ void visit_slots(const TileRows& tile, int64_t token,
   }
 }
 
+// Adds numbers of an array as in visit_slots; null: none.
+__device__ __forceinline__ void add_slots(const float* numbers, const TileRows& tile, int64_t token,
+                                          int heads, int head, int slots, SlotRows& sums) {
+  if (numbers == nullptr) return;
+  visit_slots(tile, token, heads, head, slots, [&](int j, int half, int64_t at) {
+    sums.parts[j].values[2 * half] += numbers[at];
+    sums.parts[j].values[2 * half + 1] += numbers[at + 1];
+  });
+}
+
 // How slots are read.
 struct SlotReading {
   float scale;

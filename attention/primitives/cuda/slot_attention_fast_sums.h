@@ -40,6 +40,29 @@ __device__ __forceinline__ void set_references(const SlotScales& scales, const k
                        load(logits + tile.begin * kSlotStride + slot));
 }
 
+// To the tile before this one, of those that begin where `tiles` has bits.
+__device__ __forceinline__ void step_back(TileRows& tile, uint64_t tiles) {
+  tile.end = tile.begin;
+  do {
+    --tile.begin;
+  } while ((tiles >> tile.begin & 1) == 0);
+}
+
+// A tile's weights, in place of its logits, which each thread waited for in its own parts, and its
+// totals, before which a barrier of the block is missing.
+__device__ __forceinline__ void make_weights_again(const SlotScales& scales, kernel_bf16* weights,
+                                                   uint32_t logit_counts, const TileRows& tile,
+                                                   uint64_t tiles, const double* chunk_masses,
+                                                   int slots) {
+  exclude_logits(weights, logit_counts);
+  __syncthreads();  // the tile is there
+  set_references(scales, weights, tile, tiles, chunk_masses, slots);
+  __syncthreads();  // so are references
+  write_weights(weights, weights, scales.reference, tile.begin, tile.end);
+  __syncthreads();  // so are weights
+  leave_totals(weights, scales, tile);
+}
+
 // What part j of a warp's tokens sums up to, for carry_sums().
 __device__ __forceinline__ void leave_sums(const float (&sums)[2], int j, const TileRows& tile,
                                            float* to) {

@@ -101,6 +101,21 @@ struct SlotScales {
   float* scratch;
   uint32_t* begins;  // of the chunk's tokens, those that begin segments
 
+  // The masses that a walk begins with, of memory `number` [slots]; null: nothing was written.
+  __device__ __forceinline__ void load_masses(const double* from, int64_t number, int slots) const {
+    const int slot = static_cast<int>(threadIdx.x);
+    if (slot >= kSlots) return;
+    const bool given = from != nullptr && slot < slots;
+    log_mass[slot] = given ? from[number * slots + slot] : static_cast<double>(kNothing);
+  }
+  // For the chunk that begins with `token`.
+  __device__ __forceinline__ void mark_begins(const int32_t* segments, const Walk& walk,
+                                              int64_t time, int token) const {
+    const int row = static_cast<int>(threadIdx.x);
+    SegmentBits::publish<FourWarps>(
+        begins, row < kChunk && begins_segment(segments, walk.row, time, token + row));
+  }
+
   __device__ __forceinline__ float inverse_total(int slot) const {
     const float all = total[slot];
     return all > 0 ? 1 / all : 0.0f;
@@ -238,15 +253,20 @@ __device__ __forceinline__ LeftFragment ones_of(bool triangle, int lane) {
   return {{edge, right_of_it ? 0 : kBoth, right_of_it ? kBoth : 0, edge}};
 }
 
+// Numbers of slots, the same for each of a warp's tokens.
+__device__ __forceinline__ void spread_slots(const float* numbers, int lane, SlotRows& rows) {
+#pragma unroll
+  for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rows.parts[j].values[i] = numbers[slot_of(j, i, lane)];
+  }
+}
+
 // c of a warp's tokens.
 __device__ __forceinline__ void sum_weights(const kernel_bf16* weights, const SlotScales& scales,
                                             const TileRows& tile, SlotRows& sums) {
   const int lane = tile.lane;
-#pragma unroll
-  for (int j = 0; j < kSlots / 8; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums.parts[j].values[i] = scales.start[slot_of(j, i, lane)];
-  }
+  spread_slots(scales.start, lane, sums);
 #pragma unroll 1  // registers
   for (int square = tile.first_square(); square <= tile.warp; ++square) {
     add_rows<kSlots>(ones_of<false>(square == tile.warp, lane), weights + square * 16 * kSlotStride,
