@@ -9,8 +9,8 @@
 
 #include "attention/primitives/slot_attention.h"
 #include "core/kernel_choice.h"
+#include "tests/attention/cuda/both_devices.h"
 #include "tests/attention/cuda/fused_projection.h"
-#include "tests/cuda_helpers.h"
 
 namespace linnet {
 namespace {
@@ -82,12 +82,7 @@ void put_nan_behind(const std::vector<uint8_t>& mask, std::vector<Tensor>& in) {
   for (size_t i = 0; i < 4; ++i) {
     const auto tokens = static_cast<int64_t>(mask.size());
     if (in[i].size(0) * in[i].size(1) != tokens) continue;  // readers from elsewhere
-    const int64_t width = in[i].elements() / tokens;
-    for (int64_t j = 0; j < in[i].elements(); ++j) {
-      if (mask[static_cast<size_t>(j / width)] == 0) {
-        in[i].data<double>()[j] = std::numeric_limits<double>::quiet_NaN();
-      }
-    }
+    test::put_nan_behind(mask, in[i]);
   }
 }
 
@@ -104,11 +99,8 @@ std::vector<Tensor> run(const Setting& s, const std::vector<Tensor>& tensors, De
   }
   std::vector<Variable> in;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const Tensor& x = tensors[i];
-    const DType narrow = i < 4 ? DType::bf16 : i < 6 ? DType::f32 : DType::f64;
-    in.push_back(x.defined()
-                     ? Variable(device == kGpu ? x.to(narrow).to(device) : x.to(device), true)
-                     : Variable());
+    const DType stored = i < 4 ? DType::bf16 : i < 6 ? DType::f32 : DType::f64;
+    in.push_back(test::input_on(device, tensors[i], stored));
   }
   const SlotAttentionVariables variables{in[0], in[1], in[2], in[3]};
   SlotAttentionResult result;
@@ -118,21 +110,8 @@ std::vector<Tensor> run(const Setting& s, const std::vector<Tensor>& tensors, De
     result.state = slot_attention_memory(variables, context);
     result.o = slot_attention_read(variables, result.state, context);
   }
-  const std::vector<Variable> outputs{result.o, result.state.keys, result.state.values,
-                                      result.state.mass};
-  std::vector<Tensor> seeds, found;
-  for (const Variable& output : outputs) {
-    found.push_back(output.value());
-    seeds.push_back(random_tensor(output.shape(), "seed" + std::to_string(seeds.size()))
-                        .to(DType::bf16)
-                        .to(output.dtype())
-                        .to(device));
-  }
-  backward(outputs, seeds);
-  for (const Variable& x : in) {
-    if (x.defined()) found.push_back(x.grad());
-  }
-  return found;
+  return test::with_gradients({result.o, result.state.keys, result.state.values, result.state.mass},
+                              in);
 }
 
 // Infinite masses (empty slots) agree exactly and count as 0 otherwise.
