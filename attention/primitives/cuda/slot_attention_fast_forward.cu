@@ -88,11 +88,10 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
   const auto begin = [&](int token) {
     if (thread < kChunk) begins_one = begins_segment(a.segments, walk.row, time, token + thread);
     const Stage<M, N> stage = stage_of(token);
-    const int rows = walk.rows(token);
-    begin_rows<M>(copies, stage.q, rows, {a.q, a.query_mask, walk.row, token, walk.head, 0});
-    begin_rows<M>(copies, stage.k, rows, {a.k, a.key_mask, walk.row, token, walk.head, 0});
-    begin_rows<N>(copies, stage.v, rows, {a.v, a.key_mask, walk.row, token, walk.head, first});
-    logit_counts = begin_rows<kSlots>(copies, stage.logits, rows,
+    begin_rows<M>(copies, stage.q, walk, {a.q, a.query_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, stage.k, walk, {a.k, a.key_mask, walk.row, token, walk.head, 0});
+    begin_rows<N>(copies, stage.v, walk, {a.v, a.key_mask, walk.row, token, walk.head, first});
+    logit_counts = begin_rows<kSlots>(copies, stage.logits, walk,
                                       {a.logits, a.key_mask, walk.row, token, walk.head, 0});
     copies.commit();
   };

@@ -129,18 +129,18 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
   for (int token = walk.begin + last * kChunk; token >= walk.begin; token -= kChunk) {
     const int64_t chunk = a.chunk_number(walk, time, token);
     const auto tiles = static_cast<uint64_t>(a.chunk_tiles[chunk]);
-    const int rows = walk.rows(token);
     scales.mark_begins(a.segments, walk, time, token);
     begin_sequences<M>(copies, shared, a, walk, token);
+    const int rows = walk.rows(token);
     TileRows tile{warp, lane, rows, rows};
     while (tile.begin > 0) {
       step_back(tile, tiles);
       // A tile leaves nothing of these to the one before it in the chunk.
       const uint32_t logit_counts = begin_rows<kSlots>(
-          copies, shared.weights, rows, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
-      begin_rows<kSlots>(copies, shared.to_keys, rows,
+          copies, shared.weights, walk, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+      begin_rows<kSlots>(copies, shared.to_keys, walk,
                          {a.kept_dreads, nullptr, walk.row, token, walk.head, 0});
-      begin_rows<kSlots>(copies, shared.to_values, rows,
+      begin_rows<kSlots>(copies, shared.to_values, walk,
                          {a.kept_probabilities, nullptr, walk.row, token, walk.head, 0});
       copies.commit();
       if (thread < kChunk) {

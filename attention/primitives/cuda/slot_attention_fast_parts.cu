@@ -28,10 +28,9 @@ template <typename Layout>
 __device__ __forceinline__ void begin_part(AsyncCopies& copies, const Layout& shared,
                                            const BackwardArguments& a, const PartArguments& part,
                                            const Walk& walk, int token) {
-  const int rows = walk.rows(token);
-  begin_rows<kPart>(copies, shared.readers, rows,
+  begin_rows<kPart>(copies, shared.readers, walk,
                     {part.readers, a.query_mask, walk.row, token, walk.head, part.first});
-  begin_rows<kPart>(copies, shared.own, rows,
+  begin_rows<kPart>(copies, shared.own, walk,
                     {part.own, a.key_mask, walk.row, token, walk.head, part.first});
 }
 
@@ -99,7 +98,7 @@ __global__ __launch_bounds__(kTileThreads,
     const int rows = walk.rows(token);
     begin_part(copies, shared, a, part, walk, token);
     const uint32_t logit_counts = begin_rows<kSlots>(
-        copies, shared.logits, rows, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+        copies, shared.logits, walk, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
     copies.commit();
     scales.mark_begins(a.segments, walk, time, token);
     copies.wait<0>();
@@ -213,15 +212,15 @@ __global__ __launch_bounds__(kTileThreads,
   for (int token = walk.begin + last * kChunk; token >= walk.begin; token -= kChunk) {
     const int64_t chunk = a.chunk_number(walk, time, token);
     const auto tiles = static_cast<uint64_t>(a.chunk_tiles[chunk]);
-    const int rows = walk.rows(token);
     scales.mark_begins(a.segments, walk, time, token);
     begin_part(copies, shared, a, part, walk, token);
+    const int rows = walk.rows(token);
     TileRows tile{warp, lane, rows, rows};
     while (tile.begin > 0) {
       step_back(tile, tiles);
       const uint32_t logit_counts = begin_rows<kSlots>(
-          copies, shared.weights, rows, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
-      begin_rows<kSlots>(copies, shared.passed, rows,
+          copies, shared.weights, walk, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+      begin_rows<kSlots>(copies, shared.passed, walk,
                          {part.passed, nullptr, walk.row, token, walk.head, 0});
       copies.commit();
       if (thread < kChunk) {

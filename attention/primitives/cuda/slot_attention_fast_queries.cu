@@ -79,7 +79,7 @@ __global__ __launch_bounds__(kTileThreads,
     const int rows = walk.rows(token);
     begin_sequences<M>(copies, shared, a, walk, token);
     const uint32_t logit_counts = begin_rows<kSlots>(
-        copies, shared.logits, rows, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+        copies, shared.logits, walk, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
     copies.commit();
     if (thread < slots) a.chunk_masses[chunk * slots + thread] = scales.log_mass[thread];
     scales.mark_begins(a.segments, walk, time, token);

@@ -133,19 +133,21 @@ struct SlotScales {
   }
 };
 
-// begin_copy() of the first `rows` tokens of a chunk, others are zeros. As a loop: unrolled, its
-// addresses would take registers that memories need.
+// begin_copy() of a chunk, tokens beyond the walk are zeros. As a loop: unrolled, its addresses
+// would take registers that memories need.
 template <int width>
-__device__ __forceinline__ uint32_t begin_rows(AsyncCopies& copies, kernel_bf16* tile, int rows,
+__device__ __forceinline__ uint32_t begin_rows(AsyncCopies& copies, kernel_bf16* tile,
+                                               const Walk& walk,
                                                const TilePlace<const kernel_bf16>& from) {
   using Part = TilePart<width>;
   uint32_t counts = 0;
 #pragma unroll 1
   for (int i = 0; i < Part::kCount; ++i) {
     const int row = Part::row(i), column = Part::column(i);
-    const bool inside = row < rows && from.inside(from.begin + row, column);
+    const int64_t token = from.begin + row;
+    const bool inside = token < walk.end && from.inside(token, column);
     copies.copy(tile + row * Part::kStride + column,
-                inside ? from.at(from.begin + row, column) : from.view.data, inside);
+                inside ? from.at(token, column) : from.view.data, inside);
     counts |= (inside ? 1u : 0u) << i;
   }
   return counts;
