@@ -145,7 +145,7 @@ __device__ __forceinline__ uint32_t begin_rows(AsyncCopies& copies, kernel_bf16*
   for (int i = 0; i < Part::kCount; ++i) {
     const int row = Part::row(i), column = Part::column(i);
     const int64_t token = from.begin + row;
-    const bool inside = token < walk.end && from.inside(token, column);
+    const bool inside = from.inside(token, column) && token < walk.end;
     copies.copy(tile + row * Part::kStride + column,
                 inside ? from.at(token, column) : from.view.data, inside);
     counts |= (inside ? 1u : 0u) << i;
