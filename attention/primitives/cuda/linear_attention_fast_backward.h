@@ -19,6 +19,11 @@
 // heads, 8192 tokens, width 64 on an H200, 466 us at 4.8 TB/s (520 us at the 4.3 that a copy
 // reaches) and 361 us of tensor cores at 370 TFLOP/s, so that memory bounds it.
 //
+// Re-weighted heads of K have 2 K features, made on the chip: 12 K + 10 V + 40 bytes, and q and k
+// once more for their gradients, 4 K, from L2, where the copies of the same chunk left them (also
+// where the map is elu). Tiles of 128 for K = V = 64: for the shape above predicted 474 us of
+// memory (530) and 1250 us of tensor cores, which bound it.
+//
 // Where heads are few both walk along pieces side by side, for which k and v, and q and dy, are
 // read once more: 2 K + 2 V bytes each (linear_attention_fast_sums.cu). Values wider than 128 are
 // walked tile by tile; each further tile reads q and k again, 4 K bytes, and writes and reads sums
@@ -33,6 +38,7 @@
 #include <algorithm>
 
 #include "attention/primitives/cuda/linear_attention_fast.h"
+#include "attention/primitives/cuda/linear_attention_slopes.h"
 #include "attention/primitives/cuda/linear_attention_tiles.h"
 
 namespace linnet::cuda::linear_attention_fast::backward_detail {
@@ -78,8 +84,8 @@ struct BackwardArguments {
   StatePointers<float> out;
   const float* denominators;  // null: nothing is divided
   float* corrections;         // c [B,T,H]; noncausal: none
-  FeatureMap map;
-  float scale;
+  FeatureSource queries, keys;
+  float *dquery_proportions, *dkey_proportions;
   Division division;
   const int32_t* spans;  // noncausal, as the next
   int64_t states;        // how many
@@ -103,8 +109,10 @@ inline BackwardArguments arguments_of(const Backward& call) {
   a.segments = call.segments;
   a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
   a.corrections = call.corrections;
-  a.map = call.options.feature_map;
-  a.scale = static_cast<float>(call.options.query_scale);
+  a.queries = query_source(call);
+  a.keys = key_source(call);
+  a.dquery_proportions = call.dquery_proportions;
+  a.dkey_proportions = call.dkey_proportions;
   a.division = division_of(call.options);
   a.key_heads = static_cast<int>(call.key_heads);
   return a;
@@ -140,13 +148,6 @@ void for_value_tiles(BackwardArguments a, int64_t values, int64_t blocks, int64_
     a.tile.last = first + M >= values;
     body(a);
   }
-}
-
-// dphi/dx from phi(x) alone.
-__device__ __forceinline__ float slope_of(FeatureMap map, float value) {
-  if (map == FeatureMap::elu1) return value < 1 ? value : 1.0f;
-  if (map == FeatureMap::relu) return value > 0 ? 1.0f : 0.0f;
-  return 1.0f;
 }
 
 // A chunk's tiles; two stages of them by turns.
@@ -188,29 +189,6 @@ struct QueriesLayout : Layout<M> {
   kernel_bf16* rest;  // what rounding took from the memory
   float* partials;    // of sum_shares
 };
-
-// Two neighbouring numbers of row lane / 4 + 8 half of a warp's rows, as results have them.
-__device__ __forceinline__ uint32_t pair_at(const kernel_bf16* rows, int stride, int lane, int half,
-                                            int j) {
-  return *reinterpret_cast<const uint32_t*>(rows + (lane / 4 + 8 * half) * stride + 8 * j +
-                                            lane % 4 * 2);
-}
-
-// results *= phi' factor of the row, phi' from the features in the same columns of `rows`.
-template <int columns>
-__device__ __forceinline__ void apply_slopes(FeatureMap map, const kernel_bf16* rows, int stride,
-                                             int lane, const float (&factors)[2],
-                                             ResultFragment (&results)[columns / 8]) {
-#pragma unroll
-  for (int j = 0; j < columns / 8; ++j) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t pair = pair_at(rows, stride, lane, half, j);
-      results[j].values[2 * half] *= slope_of(map, low_of(pair)) * factors[half];
-      results[j].values[2 * half + 1] *= slope_of(map, high_of(pair)) * factors[half];
-    }
-  }
-}
 
 // Sums over the columns that a warp has of features times results, of row lane / 4 and the row 8
 // after.
@@ -312,6 +290,35 @@ __device__ __forceinline__ void load_rows(const kernel_bf16* rows, int lane,
   for (int i = 0; i < M / 16; ++i) {
     fragments[i] = load_left(rows + i * 16, Stage<M>::kStride, lane);
   }
+}
+
+// Gradients of features, of which a warp has kOwnColumns, become those of x and proportions: 16
+// rows from `place` on. `features` and `rows`, where they are put together, are those rows of
+// tiles, which may be the same. A barrier of the block where several warps have a row.
+template <int M>
+__device__ __forceinline__ void store_gradients(const GradientPlace& place,
+                                                const kernel_bf16* features, kernel_bf16* rows,
+                                                int warp, int lane, const float (&factors)[2],
+                                                ResultFragment (&results)[kOwnColumns<M> / 8]) {
+  using Team = TeamOf<M>;
+  constexpr int kStride = Stage<M>::kStride, kColumns = kOwnColumns<M>;
+  const int column = Team::share(warp) * kColumns;
+  const FeatureSource& source = place.source;
+  if (!source.hides_slopes()) {
+    const float scaled[2] = {factors[0] * source.scale, factors[1] * source.scale};
+    apply_slopes<kColumns>(source.map, features + column, kStride, lane, scaled, results);
+    TilePlace<kernel_bf16> to = place.dx;
+    to.column = column;
+    return store_rows<kColumns>(results, rows + column, kStride, lane, to);
+  }
+  __syncwarp();
+  write_rows<kColumns>(results, rows + column, kStride, lane, factors);
+  if constexpr (Team::kShares > 1) {
+    __syncthreads();  // the columns of all warps are there
+  } else {
+    __syncwarp();
+  }
+  unmap_rows<M>(place, rows, Team::share(warp) * 32 + lane, Team::kShares * 32);
 }
 
 // Of causal passes, each for every width, in so many pieces of `arguments.piece_tokens`.

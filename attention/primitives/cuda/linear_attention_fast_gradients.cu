@@ -13,7 +13,9 @@
 // 4 K + 4 V; together 8 K + 6 V. Operations: 6 K V and 6 K V. K = V = 64: 900 bytes and 49,000
 // operations. Predicted, never measured: for batch 16, 12 heads, 8192 tokens, width 64 on an H200,
 // 295 us at 4.8 TB/s (329 us at the 4.3 that a copy reaches) and 209 us of tensor cores at
-// 370 TFLOP/s, so that memory bounds it.
+// 370 TFLOP/s, so that memory bounds it. Re-weighted heads of K have 2 K features: 8 K + 6 V + 20
+// bytes, q and k once more from L2; tiles of 128 for K = V = 64, predicted 300 us of memory (335)
+// and 840 us of tensor cores, which bound it.
 #include "attention/primitives/cuda/linear_attention_fast_backward.h"
 
 namespace linnet::cuda::linear_attention_fast {
@@ -96,15 +98,19 @@ __global__ __launch_bounds__(
   const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
   const int64_t end = min(part.end, start + a.piece_tokens);
   const bool normalised = a.denominators != nullptr;
-  StatePlace place{state_number * a.key_heads + head / group, static_cast<int>(a.q.K),
+  StatePlace place{state_number * a.key_heads + head / group, a.queries.features(),
                    static_cast<int>(a.dy.K), a.tile.first};
+  const int64_t numbered = part.row * a.q.T * heads;  // what comes before this row
+  const FeatureSource source = a.queries.of_row(numbered);
+  const auto queries_from = [&](int64_t token) {
+    return ReadPlace{queries_of_row, mask, 0, token, head, 0};
+  };
 
   AsyncCopies copies;
   uint32_t counts = 0;
   const auto begin = [&](int64_t token) {
     const int64_t on = shared.turn((token - start) / Team::kTokens);
-    counts =
-        begin_copy<M, Team>(copies, shared.first + on, {queries_of_row, mask, 0, token, head, 0});
+    counts = begin_features<M, Team>(copies, shared.first + on, queries_from(token), source);
     begin_copy<M, Team>(copies, shared.second + on,
                         {dy_of_row, mask, 0, token, head, a.tile.first});
     copies.commit();
@@ -119,7 +125,7 @@ __global__ __launch_bounds__(
     const int64_t on = shared.turn((token - start) / Team::kTokens);
     kernel_bf16 *q = shared.first + on, *dy = shared.second + on;
     copies.wait<0>();
-    map_features<M, Team>(q, counts, a.map, a.scale, [](int) { return 1.0f; });
+    map_features<M, Team>(q, counts, source, queries_from(token), [](int) { return 1.0f; });
     __syncthreads();  // this chunk is there; the other stage is free
     if (token + Team::kTokens < end) begin(token + Team::kTokens);
 
@@ -153,10 +159,12 @@ __global__ __launch_bounds__(
       add_rank_one<kColumns>(shared.mass + column, lane, corrections, sums);
     }
     if (complete) {
-      apply_slopes<kColumns>(a.map, queries, kStride, lane,
-                             {factors[0] * a.scale, factors[1] * a.scale}, sums);
-      store_rows<kColumns>(sums, shared.gradients + first * kStride + column, kStride, lane,
-                           {dq_of_row, mask, 0, token + first, head, column});
+      store_gradients<M>({source,
+                          queries_of_row,
+                          {dq_of_row, mask, 0, token + first, head, 0},
+                          of_row(a.dquery_proportions, numbered)},
+                         q + first * kStride, shared.gradients + first * kStride, warp, lane,
+                         factors, sums);
     }
     if (normalised) {
       scale_rows<kColumns>(queries, kStride, lane, factors);  // Q'
@@ -194,18 +202,23 @@ __global__ __launch_bounds__(
   const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
   const int64_t end = min(part.end, start + a.piece_tokens);
 
+  const int64_t numbered = part.row * a.k.T * heads;  // what comes before this row
+  const FeatureSource source = a.keys.of_row(numbered);
+  const auto keys_from = [&](int64_t token) {
+    return ReadPlace{k_of_row, mask, 0, token, head, 0};
+  };
   AsyncCopies copies;
   uint32_t counts = 0;
   const auto begin = [&](int64_t token) {
     const int64_t on = shared.turn((token - start) / Team::kTokens);
-    counts = begin_copy<M, Team>(copies, shared.first + on, {k_of_row, mask, 0, token, head, 0});
+    counts = begin_features<M, Team>(copies, shared.first + on, keys_from(token), source);
     begin_copy<M, Team>(copies, shared.second + on, {v_of_row, mask, 0, token, head, a.tile.first});
     copies.commit();
   };
   if (start < end) begin(start);
   {
     StateTile<M, M, Team> state;
-    state.load(a.in, {state_number * heads + head, static_cast<int>(a.k.K), static_cast<int>(a.v.K),
+    state.load(a.in, {state_number * heads + head, source.features(), static_cast<int>(a.v.K),
                       a.tile.first});
     publish_all<M>(state, shared);
   }
@@ -214,7 +227,7 @@ __global__ __launch_bounds__(
     kernel_bf16 *k = shared.first + on, *v = shared.second + on;  // this warp's rows
     copies.wait<0>();
     map_features<M, Team>(shared.first + shared.turn((token - start) / Team::kTokens), counts,
-                          a.map, 1, [](int) { return 1.0f; });
+                          source, keys_from(token), [](int) { return 1.0f; });
     __syncthreads();  // this chunk is there; the other stage is free
     if (token + Team::kTokens < end) begin(token + Team::kTokens);
 
@@ -230,9 +243,11 @@ __global__ __launch_bounds__(
     if constexpr (Team::kShares > 1) __syncthreads();  // the other warps of these rows read them
     if (a.tile.template complete<Team>((token - part.begin) / Team::kTokens, dkeys)) {
       add_rank_one<kColumns>(shared.mass + column, lane, {1, 1}, dkeys);
-      apply_slopes<kColumns>(a.map, k + column, kStride, lane, {1, 1}, dkeys);
-      store_rows<kColumns>(dkeys, k + column, kStride, lane,
-                           {dk_of_row, mask, 0, token + first, head, column});
+      store_gradients<M>({source,
+                          k_of_row,
+                          {dk_of_row, mask, 0, token + first, head, 0},
+                          of_row(a.dkey_proportions, numbered)},
+                         k, k, warp, lane, {1, 1}, dkeys);
     }
     store_rows<kColumns>(dvalues, v + column, kStride, lane,
                          {dv_of_row, mask, 0, token + first, head, a.tile.first + column});
@@ -248,7 +263,7 @@ void run_read(const Backward& call) {
   const int64_t blocks = a.states * call.q.H;
   const Cut cut = cut_of(call.spans.most_tokens(call.q.T), blocks);
   const Partials partials(cut.count * call.q.H / call.key_heads,
-                          {a.states, call.key_heads, call.q.K, call.dy.K}, call.device);
+                          {a.states, call.key_heads, a.queries.features(), call.dy.K}, call.device);
   const LinearAttentionState<float> out = partials.place(call.dstate_in);
   a.out = {out.memory, out.mass};
   a.piece_tokens = cut.tokens;
@@ -288,12 +303,12 @@ size_t noncausal_backward_shared_memory(int64_t features, int64_t values) {
 }
 
 void read_backward(const Backward& call) {
-  if (tile_width(call.q.K, call.dy.K) <= 64) return run_read<64>(call);
+  if (tile_width(query_source(call).features(), call.dy.K) <= 64) return run_read<64>(call);
   run_read<128>(call);
 }
 
 void memory_backward(const Backward& call) {
-  if (tile_width(call.k.K, call.v.K) <= 64) return run_memory<64>(call);
+  if (tile_width(key_source(call).features(), call.v.K) <= 64) return run_memory<64>(call);
   run_memory<128>(call);
 }
 

@@ -62,21 +62,6 @@ TEST(CudaLinearAttentionFast, SegmentsDoNotSeeEachOther) {
   }
 }
 
-// Features that are made before: re-weighted by proportions, and of the map elu, whose slope near
-// -1 does not show in them.
-TEST(CudaLinearAttentionFast, TakesFeaturesOfEveryKind) {
-  constexpr auto kCausal = test::FastKind::causal;
-  const LinearAttentionOptions elu{FeatureMap::elu, 0.8, Normalizer::none, 0};
-  for (const Setting& s : std::vector<Setting>{
-           {"re-weighted", kUsual, 2, 70, 2, 1, 8, 16, true, true, kCausal, 0, false, true},
-           {"wide", kScaled, 1, 40, 1, 1, 64, 64, true, true, kCausal, 0, true, true},
-           {"between the widths of tiles", kScaled, 1, 66, 1, 1, 12, 24, false, false, kCausal, 0,
-            false, true},
-           {"elu", elu, 2, 66, 2, 1, 16, 16, true, true}}) {
-    expect_what_the_cpu_computes(s, inputs_of(s));
-  }
-}
-
 // Few heads: blocks have pieces of the sequence, here of five and of four chunks, three in all;
 // backward too.
 TEST(CudaLinearAttentionFast, PiecesOfALongSequenceContinueEachOther) {
@@ -261,6 +246,10 @@ TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(other), "");
   other.q = other.k = tensor({1, 16, 1, 72});
   EXPECT_EQ(why(other), "features of 144 and values of 16");
+  for (const int64_t K : {12, 36}) {
+    other.q = other.k = tensor({1, 16, 1, K});
+    EXPECT_EQ(why(other), concat("re-weighted heads of ", K));
+  }
   other = usual;
   other.q = tensor({16 * 16 + 1}).slice(1, {1, 16, 1, 16});
   EXPECT_EQ(why(other), "tensors that do not begin on 16 bytes");
