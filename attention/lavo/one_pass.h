@@ -29,8 +29,8 @@ struct LavoPassResult {
 };
 
 // Whether the pass takes these inputs. On the CPU there must be at least as many heads of rows as
-// there are threads: a head is not cut among them. On a device they are bf16, heads up to 64 wide,
-// in eights, and windows up to 64, of at least 16 tokens.
+// there are threads: a head is not cut among them. On a device they are bf16, heads up to 128
+// wide, in eights, and windows up to 64, of at least 16 tokens.
 bool lavo_pass_fits(const LavoPassVariables& inputs, const LavoPassContext& context);
 
 // y is in the dtype of q. On the CPU f64 is computed in f64, f32 and bf16 in f32; on a device

@@ -144,13 +144,17 @@ void require_sizes(const AttentionBenchOptions& options) {
 void measure(AttentionBench& result, const AttentionBenchOptions& options,
              const std::function<Variable()>& run, const Tensor& seed) {
   const Device device = options.device;
-  result.forward = time_runs(device, options.runs, [&] {
+  const std::function<void()> prepare =
+      options.cold && device.kind == DeviceKind::cpu ? empty_caches : std::function<void()>();
+  const auto forward = [&] {
     const NoGrad off;
     run();
-  });
+  };
+  result.forward = time_runs(device, options.runs, forward, prepare);
   reset_peak_memory(device);
   const size_t held = allocated_bytes(device);
-  result.forward_backward = time_runs(device, options.runs, [&] { backward({run()}, {seed}); });
+  const auto forward_backward = [&] { backward({run()}, {seed}); };
+  result.forward_backward = time_runs(device, options.runs, forward_backward, prepare);
   result.peak_bytes = peak_allocated_bytes(device) - held;
 }
 

@@ -66,6 +66,9 @@ struct AttentionBenchOptions {
   std::vector<int64_t> lengths{4096};
   int64_t batch = 1, heads = 4, head_width = 64;
   int64_t runs = 5;
+  // Each run on a CPU begins with empty caches: short sequences too come from memory then, as long
+  // ones do, and growth is that of the work.
+  bool cold = false;
   DType dtype = DType::f32;  // of activations and parameters; or bf16
   Device device;
   // "key=value" of the one mechanism that is named, as in a recipe's model.attention.

@@ -10,6 +10,8 @@
 namespace linnet {
 namespace {
 
+constexpr size_t kBeyondAnyCache = size_t{128} << 20;
+
 // Seconds for which the calling thread has had a processor.
 double thread_seconds() {
   timespec now{};
@@ -32,10 +34,12 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-RunTime time_runs(Device device, int64_t runs, const std::function<void()>& body) {
+RunTime time_runs(Device device, int64_t runs, const std::function<void()>& body,
+                  const std::function<void()>& prepare) {
   constexpr double kEnough = 3, kTooLong = 8;  // seconds: of all runs, of one to be repeated
   std::vector<double> all, own;
   const auto run = [&] {
+    if (prepare) prepare();
     const double before = thread_seconds();
     all.push_back(time_once(device, body));
     own.push_back(device.kind == DeviceKind::cpu ? thread_seconds() - before : all.back());
@@ -61,8 +65,13 @@ Tensor bench_numbers(const Shape& shape, uint64_t site, DType dtype, Device devi
   return values.to(dtype).to(device);
 }
 
+void empty_caches() {
+  constexpr size_t kLine = 64;
+  static std::vector<unsigned char> memory(kBeyondAnyCache);
+  for (size_t i = 0; i < memory.size(); i += kLine) ++memory[i];
+}
+
 int64_t inputs_by_turns(size_t bytes, Device device) {
-  constexpr size_t kBeyondAnyCache = size_t{128} << 20;
   constexpr size_t kMost = 64;
   if (device.kind == DeviceKind::cpu) return 1;
   return static_cast<int64_t>(std::min(kMost, kBeyondAnyCache / std::max<size_t>(bytes, 1) + 1));

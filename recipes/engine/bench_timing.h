@@ -20,8 +20,12 @@ struct RunTime {
   double least = 0;
 };
 // Of at most `runs`, after one that warms up (which is nothing beside a run of more than 8 seconds,
-// on a CPU of the calling thread: that is not repeated).
-RunTime time_runs(Device device, int64_t runs, const std::function<void()>& body);
+// on a CPU of the calling thread: that is not repeated). `prepare`, if any, comes before each run
+// and is not timed.
+RunTime time_runs(Device device, int64_t runs, const std::function<void()>& body,
+                  const std::function<void()>& prepare = {});
+// Fills the calling thread's caches with memory that nothing else uses.
+void empty_caches();
 
 // Normal numbers that repeat after a million: timing needs no more, and many are slow to draw.
 Tensor bench_numbers(const Shape& shape, uint64_t site, DType dtype, Device device);

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <thread>
 
 namespace linnet {
@@ -39,6 +40,20 @@ TEST(RunTime, RunsAreAtMostThoseAskedForAfterOneThatWarmsUp) {
   int calls = 0;
   time_runs({}, 4, [&] { ++calls; });
   EXPECT_EQ(calls, 5);
+}
+
+TEST(RunTime, WhatPreparesARunComesBeforeEachAndIsNotTimed) {
+  std::string order;
+  const auto wait = [&] {
+    const double start = static_cast<double>(std::clock());
+    while (static_cast<double>(std::clock()) - start < 0.01 * CLOCKS_PER_SEC) {
+    }
+    order += 'p';
+  };
+  const RunTime time = time_runs(
+      {}, 2, [&] { order += 'r'; }, wait);
+  EXPECT_EQ(order, "prprpr");
+  EXPECT_LT(time.least, 5);
 }
 
 }  // namespace

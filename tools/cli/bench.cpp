@@ -253,6 +253,9 @@ void add_bench(CLI::App& app, Command& chosen) {
                       "all; those that lack the form in the other of causal and noncausal");
   attention->add_flag("--linear", options->linear,
                       "those that declare linear work, in the form or else in the other");
+  attention->add_flag("--cold", options->cold,
+                      "on a CPU: empty the caches before each run, as the inputs of long sequences "
+                      "find them anyway");
   attention->add_flag("--cudnn", options->cudnn,
                       "also soft-max attention by cuDNN, after comparing it with linnet's: for a "
                       "CUDA device and bf16");
@@ -270,7 +273,7 @@ void add_bench(CLI::App& app, Command& chosen) {
   attention->footer(
       "Growth is that of the least times: on a CPU, of those for which one thread computed, which\n"
       "other programs change little. Whether linear mechanisms are linear:\n"
-      "  linnet bench attention --linear --device cpu --threads 1 --runs 7 \\\n"
+      "  linnet bench attention --linear --device cpu --threads 1 --runs 7 --cold \\\n"
       "    --lengths 2048,4096,8192,16384,32768 --max-growth 1.1");
   attention->add_flag("--json", *json, "one JSON object on stdout");
   add_plugin_option(*attention);

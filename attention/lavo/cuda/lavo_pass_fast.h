@@ -7,10 +7,8 @@
 
 namespace linnet::cuda::lavo_pass_fast {
 
-// Wider windows reach over more than the chunk before; wider heads leave a block too few registers
-// and too little shared memory.
+// Wider windows reach over more than the chunk before.
 inline constexpr int64_t kWidestWindow = orthogonal_memory_fast::kChunkTokens;
-inline constexpr int64_t kWidestHead = 64;
 
 // Bytes of shared memory that a block takes.
 size_t shared_memory(int64_t width);

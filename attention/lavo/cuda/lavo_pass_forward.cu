@@ -7,12 +7,20 @@
 // read from the memory is made as in orthogonal_memory_fast_forward.cu. While a chunk's memory is
 // computed, the next chunk's keys and values take the place of the chunk's before.
 //
+// What leaves for device memory goes by way of the warp's own rows of the sums, so that queries
+// need one stage. At 128 columns a block takes 153 KiB: one fills a multiprocessor, also where it
+// may have 163 KiB (sm_80).
+//
 // Bytes a token and head of width d and rank r: 8 d for q, k, v and y, 8 r / 64 for the sums; where
 // gradients are wanted 2 d + 4 more. Operations: 4 d times the 16 to 80 keys of the squares that a
 // query's window w touches, and 6 d r. d = r = 64, w = 16: 520 bytes (652), 32,800 operations, and
 // some 250 KiB of a chunk through shared memory. Predicted, never measured: for batch 16, 12 heads,
 // 8192 tokens on an H200, 170 us (214 us) at 4.8 TB/s, 139 us of tensor cores at 370 TFLOP/s, and
 // 213 us of shared memory at 128 bytes a clock.
+// d = r = 128: 1040 bytes (1300), 114,700 operations and some 720 KiB (752), of which the basis,
+// read three times by every warp, is 384. For 6 heads of those tokens 170 us (213 us), 244 us of
+// tensor cores and 307 us (320 us) of shared memory, which bounds it; these are 96 blocks, for
+// which a quarter of the multiprocessors is not used: 422 us (441 us).
 #include "attention/lavo/cuda/lavo_pass_tiles.h"
 
 namespace linnet::cuda::lavo_pass_fast {
@@ -25,16 +33,16 @@ struct Layout {
   static constexpr int kStride = D + kPadding;
   __host__ __device__ explicit Layout(SharedArena& arena)
       : basis(arena.take<kernel_bf16>(size_t{D} * kStride)),
-        q(arena.take<kernel_bf16>(size_t{2} * kChunk * kStride)),
+        q(arena.take<kernel_bf16>(size_t{kChunk} * kStride)),
         k(arena.take<kernel_bf16>(size_t{2} * kChunk * kStride)),
         v(arena.take<kernel_bf16>(size_t{2} * kChunk * kStride)),
         sums(arena.take<float>(size_t{kChunk} * kStride)),
         bias(arena.take<float>(kWidestWindow)),
         flags(arena.take<uint32_t>(2 * kFlagWords)) {}
   kernel_bf16* basis;
-  kernel_bf16* q;      // two stages by turns
+  kernel_bf16* q;
   kernel_bf16 *k, *v;  // this chunk's and those of the one before, or the one after
-  float* sums;         // codes, then what tokens read
+  float* sums;         // codes, then what tokens read; a warp's results on their way out
   float* bias;         // by distance
   uint32_t* flags;     // two chunks by turns
 };
@@ -143,7 +151,8 @@ __device__ __forceinline__ void combine(const TokenRows<D>& f, const float (&sha
 }
 
 template <int D>
-__global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_forward(LavoForward call) {
+__global__ __launch_bounds__(kTileThreads,
+                             D < 128 ? 2 : 1) void lavo_pass_forward(LavoForward call) {
   constexpr int kStride = Layout<D>::kStride;
   SharedArena arena;
   const Layout<D> shared(arena);
@@ -158,13 +167,15 @@ __global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_forward(LavoForward
   TokenFlags flags;
   const auto begin = [&](int64_t number) {
     const int64_t token = number * kChunk, on = number % 2 * kChunk * kStride;
-    begin_copy<D>(copies, shared.q + on, {a.q, a.query_mask, row, token, head, 0});
-    begin_copy<D>(copies, shared.k + on, {call.k, a.query_mask, row, token, head, 0});
-    begin_copy<D>(copies, shared.v + on, {call.v, a.query_mask, row, token, head, 0});
+    begin_rows<D>(copies, shared.q, {a.q, a.query_mask, row, token, head, 0});
+    begin_rows<D>(copies, shared.k + on, {call.k, a.query_mask, row, token, head, 0});
+    begin_rows<D>(copies, shared.v + on, {call.v, a.query_mask, row, token, head, 0});
     copies.commit();
     if (thread < kChunk) flags.load(a, row, token + thread);
   };
 
+  // A warp's rows of the sums, which no other looks at but between codes and what tokens read.
+  auto* const own = reinterpret_cast<kernel_bf16*>(shared.sums + warp * 16 * kStride);
   begin(0);
   load_basis<D>(a, head, shared.basis);
   load_bias(call.bias, call.bias_heads, head, a.window, shared.bias);
@@ -175,7 +186,6 @@ __global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_forward(LavoForward
   Sight sight{0, 0};
   for (int64_t number = 0; number < chunks; ++number) {
     const int64_t token = number * kChunk, on = number % 2 * kChunk * kStride;
-    kernel_bf16* own = shared.q + on + warp * 16 * kStride;
     uint32_t* words = shared.flags + number % 2 * kFlagWords;
     copies.wait<0>();
     if (thread < kChunk) flags.publish(words, warp, lane);
@@ -189,7 +199,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_forward(LavoForward
       TokenRows<D> query_rows;
       ResultFragment f[D / 8] = {};
       float log_sum_exp[2];
-      query_rows.load(shared.q + on, warp, lane);
+      query_rows.load(shared.q, warp, lane);
       attend<D>(query_rows, shared, on, kChunk * kStride - on, chunk, sight, a.scale, warp, lane, f,
                 log_sum_exp);
 #pragma unroll
@@ -203,10 +213,16 @@ __global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_forward(LavoForward
           if (lane % 4 != 0 || t >= time) continue;
           call.log_sum_exp[(row * time + t) * heads + head] = log_sum_exp[half];
         }
+        __syncwarp();  // codes take the place of f
       }
-      project<D>(query_rows, local, shared.basis, shared.sums, warp, lane, queries);
+      if constexpr (D < 128) {
+        project<D>(query_rows, local, shared.basis, shared.sums, warp, lane, queries);
+      } else {  // in two readings of the basis: registers
+        project_codes<D>(local, shared.basis, shared.sums, warp, lane);
+        project_tile<D>(shared.q, shared.basis, warp, lane, queries);
+      }
     }
-    __syncthreads();  // the codes are there; nobody reads the keys before
+    __syncthreads();  // the codes are there; nobody reads the queries and the keys before
     if (number + 1 < chunks) begin(number + 1);
     if (has_number) {
       float* saved = a.saved.sums + ((row * chunks + number) * heads + head) * 2 * a.rank + thread;
@@ -250,12 +266,12 @@ __global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_forward(LavoForward
 }  // namespace
 
 size_t shared_memory(int64_t width) {
-  return with_tile<64>(width,
-                       [](auto tile) { return shared_bytes<Layout<decltype(tile)::value>>(); });
+  return with_tile<128>(width,
+                        [](auto tile) { return shared_bytes<Layout<decltype(tile)::value>>(); });
 }
 
 void forward(const LavoForward& call) {
-  with_tile<64>(call.memory.q.K, [&](auto tile) {
+  with_tile<128>(call.memory.q.K, [&](auto tile) {
     constexpr int D = decltype(tile)::value;
     launch({"lavo_pass_forward", blocks_for(call.memory.q.B * call.memory.q.H, 1), kTileThreads,
             shared_bytes<Layout<D>>()},

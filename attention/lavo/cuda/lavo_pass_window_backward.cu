@@ -10,238 +10,104 @@
 // part of the chunk after it, so that runs share no sums. Gradients of the bias are summed in
 // shared memory by places in squares of 16 x 16, and by distance at the end.
 //
+// At 128 columns dK and dV together are too many registers. A block has eight warps, two teams: one
+// makes dV, which needs no dP, and dQ, the other dK; logits are computed three times. One such
+// block fills a multiprocessor, so that no other one computes while it waits for copies: where a
+// block can have 226 KiB of shared memory there are two stages of tiles, and the next queries and
+// keys are copied while a chunk is computed; where it has 163 KiB (sm_80) there is one, as of
+// narrower heads, of which two blocks fit.
+//
 // Bytes a token and head of width d: 16 d + 8 for q, k, v, df and dq, dq, dk, dv, the log-sum-exp
-// and dF . f; operations 14 d times the 16 to 80 keys of the squares that a window touches. d = 64,
-// w = 16: 1032 bytes and 28,700 operations. Predicted, never measured: for batch 16, 12 heads, 8192
-// tokens on an H200, 338 us at 4.8 TB/s (378 us at the 4.3 that a copy reaches) and 122 us of
-// tensor cores at 370 TFLOP/s, so that memory bounds it.
+// and dF . f; operations 14 d (at 128 columns 16 d) times the 16 to 80 keys of the squares that a
+// window touches. d = 64, w = 16: 1032 bytes and 28,700 operations. Predicted, never measured: for
+// batch 16, 12 heads, 8192 tokens on an H200, 338 us at 4.8 TB/s (378 us at the 4.3 that a copy
+// reaches) and 122 us of tensor cores at 370 TFLOP/s, so that memory bounds it.
+// d = 128: 2056 bytes, 65,500 operations and some 600 KiB of a chunk through shared memory. For 6
+// heads of those tokens 337 us at 4.8 TB/s (376 us), 139 us of tensor cores and 256 us of shared
+// memory at 128 bytes a clock. These are 96 blocks, one on a multiprocessor: a quarter of 132, and
+// of shared memory's speed, is not used (351 us).
 #include <algorithm>
 
-#include "attention/lavo/cuda/lavo_pass_tiles.h"
+#include "attention/lavo/cuda/lavo_pass_window_gradients.h"
 
 namespace linnet::cuda::lavo_pass_fast {
 namespace {
 
-constexpr int64_t kEnoughBlocks = 264;  // two for each multiprocessor of an H200
-constexpr int64_t kFewestChunks = 4;    // of a run
-
-// Distances between squares of keys and squares of queries that see them, from 0.
-__host__ __device__ inline int square_distances(int64_t window) {
-  return static_cast<int>((window + 14) / 16) + 1;
-}
+constexpr int64_t kMultiprocessors = 132;  // of an H200
+constexpr int64_t kFewestChunks = 4;       // of a run
 
 template <int D>
-struct Layout {
-  static constexpr int kStride = D + kPadding;
-  static constexpr size_t kTile = size_t{kChunk} * kStride;
-  __host__ __device__ Layout(SharedArena& arena, int64_t window)
-      : q(arena.take<kernel_bf16>(kTile)),
-        df(arena.take<kernel_bf16>(kTile)),
-        dq(arena.take<kernel_bf16>(kTile)),
-        stage(arena.take<kernel_bf16>(kTile)),
-        k(arena.take<kernel_bf16>(2 * kTile)),
-        v(arena.take<kernel_bf16>(2 * kTile)),
-        dbias(arena.take<float>(static_cast<size_t>(4 * square_distances(window)) * 256)),
-        bias(arena.take<float>(kWidestWindow)),
-        log_sum_exp(arena.take<float>(kChunk)),
-        along(arena.take<float>(kChunk)),
-        first_keys(arena.take<int>(kChunk)),
-        flags(arena.take<uint32_t>(2 * kFlagWords)) {}
-  kernel_bf16 *q, *df, *dq;
-  kernel_bf16* stage;  // dK and dV on their way out
-  kernel_bf16 *k, *v;  // of two chunks by turns
-  float* dbias;        // of each warp, [distance between squares][8][32 lanes]
-  float* bias;         // by distance
-  float *log_sum_exp, *along;
-  int* first_keys;
-  uint32_t* flags;  // of the chunk and of the one before
-};
-
-// A square of 16 rows and 16 columns, of which one side is queries and the other keys: logits x
-// become P, their gradients dP become dS. place(i) is the chunk's query and key of number i.
-template <int D, typename Place>
-__device__ __forceinline__ void through_soft_max(const Layout<D>& shared, const Chunk& chunk,
-                                                 const Sight& sight, float scale,
-                                                 const Place& place, ResultFragment (&x)[2],
-                                                 ResultFragment (&dx)[2]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    int t, key;
-    place(i, t, key);
-    float& weight = x[i / 4].values[i % 4];
-    float& gradient = dx[i / 4].values[i % 4];
-    const bool seen = key <= t && key >= shared.first_keys[t] && sight.counts(chunk, key);
-    weight = seen ? __expf(scale * weight + shared.bias[t - key] - shared.log_sum_exp[t]) : 0.0f;
-    gradient = weight * (gradient - shared.along[t]);
-  }
-}
-
-// dQ of a warp's queries, and what the bias gets from them.
-template <int D>
-__device__ __forceinline__ void through_queries(const Layout<D>& shared, int64_t on, int64_t before,
-                                                const Chunk& chunk, const Sight& sight, float scale,
-                                                int warp, int lane, ResultFragment (&dq)[D / 8]) {
+__global__ __launch_bounds__(Warps<D>::kThreads,
+                             D < 128 ? 2 : 1) void lavo_pass_window_backward(WindowBackward call,
+                                                                             int stages) {
   constexpr int kStride = Layout<D>::kStride;
-  TokenRows<D> queries, outputs;
-  queries.load(shared.q, warp, lane);
-  outputs.load(shared.df, warp, lane);
-  float* dbias = shared.dbias + warp * square_distances(chunk.window) * 256 + lane;
-#pragma unroll 1
-  for (int square = max(sight.history, warp * 16 - chunk.window + 1) >> 4; square <= warp;
-       ++square) {
-    const int64_t rows = (square < 0 ? before : on) + (square & 3) * 16 * kStride;
-    ResultFragment x[2] = {}, dx[2] = {};
-#pragma unroll
-    for (int i = 0; i < D / 16; ++i) {
-      const RightFragments keys = load_right_transposed(shared.k + rows + i * 16, kStride, lane);
-      const RightFragments values = load_right_transposed(shared.v + rows + i * 16, kStride, lane);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        multiply(queries.parts[i], keys.halves[half], x[half]);
-        multiply(outputs.parts[i], values.halves[half], dx[half]);
-      }
-    }
-    through_soft_max<D>(
-        shared, chunk, sight, scale,
-        [&](int i, int& t, int& key) {
-          t = warp * 16 + i % 4 / 2 * 8 + lane / 4;
-          key = square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
-        },
-        x, dx);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      dbias[(warp - square) * 256 + i * 32] += dx[i / 4].values[i % 4];
-    }
-    const LeftFragment gradients = as_left(dx[0], dx[1]);
-#pragma unroll
-    for (int j = 0; j < D / 16; ++j) {
-      const RightFragments keys = load_right(shared.k + rows + j * 16, kStride, lane);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) multiply(gradients, keys.halves[half], dq[2 * j + half]);
-    }
-  }
-}
-
-// Adds to dK (not yet scaled) and dV of a warp's keys, which are `keys` in the tiles and `shift`
-// (0 or -64) away from the chunk, what its queries give them.
-template <int D>
-__device__ __forceinline__ void through_keys(const Layout<D>& shared, int64_t keys, int shift,
-                                             const Chunk& chunk, const Sight& sight, float scale,
-                                             int warp, int lane, ResultFragment (&dk)[D / 8],
-                                             ResultFragment (&dv)[D / 8]) {
-  constexpr int kStride = Layout<D>::kStride;
-  const int first = shift + warp * 16;  // of the keys
-  const int last = min(kChunk - 1, first + 15 + chunk.window - 1);
-  TokenRows<D> key_rows, value_rows;
-  key_rows.load(shared.k + keys, warp, lane);
-  value_rows.load(shared.v + keys, warp, lane);
-#pragma unroll 1
-  for (int square = max(first, 0) / 16; square * 16 <= last; ++square) {
-    const int rows = square * 16 * kStride;
-    ResultFragment x[2] = {}, dx[2] = {};
-#pragma unroll
-    for (int i = 0; i < D / 16; ++i) {
-      const RightFragments queries = load_right_transposed(shared.q + rows + i * 16, kStride, lane);
-      const RightFragments outputs =
-          load_right_transposed(shared.df + rows + i * 16, kStride, lane);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        multiply(key_rows.parts[i], queries.halves[half], x[half]);
-        multiply(value_rows.parts[i], outputs.halves[half], dx[half]);
-      }
-    }
-    through_soft_max<D>(
-        shared, chunk, sight, scale,
-        [&](int i, int& t, int& key) {
-          t = square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
-          key = first + i % 4 / 2 * 8 + lane / 4;
-        },
-        x, dx);
-    const LeftFragment weights = as_left(x[0], x[1]), gradients = as_left(dx[0], dx[1]);
-#pragma unroll
-    for (int j = 0; j < D / 16; ++j) {
-      const RightFragments outputs = load_right(shared.df + rows + j * 16, kStride, lane);
-      const RightFragments queries = load_right(shared.q + rows + j * 16, kStride, lane);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        multiply(weights, outputs.halves[half], dv[2 * j + half]);
-        multiply(gradients, queries.halves[half], dk[2 * j + half]);
-      }
-    }
-  }
-}
-
-// The bias's gradients by distance: sums of the warps' squares.
-__device__ __forceinline__ void store_bias(const float* squares, int window, float* to) {
-  const int thread = static_cast<int>(threadIdx.x), distances = square_distances(window);
-  for (int column = thread; column < 2 * window - 1; column += kTileThreads) {
-    float sum = 0;
-    for (int warp = 0; warp < 4; ++warp) {
-      for (int apart = 0; apart < distances; ++apart) {
-        const int offset = window - 1 - column - 16 * apart;  // of the query from the key
-        for (int row = max(offset, 0); row < min(offset, 0) + 16; ++row) {
-          const int at = row - offset;  // the key
-          sum += squares[((warp * distances + apart) * 8 + at / 8 * 4 + row / 8 * 2 + at % 2) * 32 +
-                         row % 8 * 4 + at % 8 / 2];
-        }
-      }
-    }
-    to[column] = sum;
-  }
-}
-
-template <int D>
-__global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_window_backward(WindowBackward call) {
-  constexpr int kStride = Layout<D>::kStride;
+  if constexpr (!kTwoTeams<D>) stages = 1;
   const Inputs& a = call.memory;
   SharedArena arena;
-  const Layout<D> shared(arena, a.window);
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const Layout<D> shared(arena, a.window, stages);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int warp = thread / 32 % 4, team = thread / 32 / 4;
+  const bool has_dv = !kTwoTeams<D> || team == 0, has_dk = !kTwoTeams<D> || team == 1;
   const int heads = static_cast<int>(a.q.H), head = static_cast<int>(blockIdx.x % heads);
-  const int64_t row = blockIdx.x / heads, time = a.q.T, chunks = (time + kChunk - 1) / kChunk;
-  const int64_t from = static_cast<int64_t>(blockIdx.y) * call.run_chunks;
-  const int64_t to = min(chunks, from + call.run_chunks);
+  const int64_t row = blockIdx.x / heads, time = a.q.T;
+  const int chunks = static_cast<int>((time + kChunk - 1) / kChunk);
+  const int from = static_cast<int>(blockIdx.y) * call.run_chunks;
+  const int to = min(chunks, from + call.run_chunks);
 
   AsyncCopies copies;
   TokenFlags flags;
-  const auto begin_keys = [&](int64_t number) {
-    const int64_t on = number % 2 * kChunk * kStride;
-    begin_copy<D>(copies, shared.k + on, {call.k, a.query_mask, row, number * kChunk, head, 0});
-    begin_copy<D>(copies, shared.v + on, {call.v, a.query_mask, row, number * kChunk, head, 0});
+  const auto begin_keys = [&](int number) {
+    const int at = number % (stages + 1) * kChunk * kStride;
+    const int64_t token = int64_t{number} * kChunk;
+    begin_rows<D, Warps<D>>(copies, shared.k + at, {call.k, a.query_mask, row, token, head, 0});
+    begin_rows<D, Warps<D>>(copies, shared.v + at, {call.v, a.query_mask, row, token, head, 0});
   };
   // A chunk's queries, and the keys before them.
-  const auto begin = [&](int64_t number) {
-    const int64_t token = number * kChunk;
-    begin_copy<D>(copies, shared.q, {a.q, a.query_mask, row, token, head, 0});
-    begin_copy<D>(copies, shared.df, {call.df, a.query_mask, row, token, head, 0});
-    if (number < to) {  // others belong to another block, which may be writing them
-      begin_copy<D>(copies, shared.dq, {call.memory_dq, a.query_mask, row, token, head, 0});
-    }
+  const auto begin = [&](int number) {
+    const int at = number % stages * kChunk * kStride;
+    const int64_t token = int64_t{number} * kChunk;
+    begin_rows<D, Warps<D>>(copies, shared.q + at, {a.q, a.query_mask, row, token, head, 0});
+    begin_rows<D, Warps<D>>(copies, shared.df + at, {call.df, a.query_mask, row, token, head, 0});
     if (number > 0) begin_keys(number - 1);
-    copies.commit();
     // Warps 2 and 3 have the tokens of the chunk before.
     flags = {};
-    if (thread < kChunk || number > 0) {
+    if (thread < kChunk || (thread < 2 * kChunk && number > 0)) {
       flags.load(a, row, token + (thread < kChunk ? thread : thread - 2 * kChunk));
     }
   };
 
-  for (int i = thread; i < 4 * square_distances(a.window) * 256; i += kTileThreads) {
+  for (int i = thread; i < 4 * square_distances(a.window) * 256; i += Warps<D>::kThreads) {
     shared.dbias[i] = 0;
   }
   load_bias(call.bias, call.bias_heads, head, a.window, shared.bias);
-  const bool is_last = to == chunks;
-  if (is_last) begin_keys(to - 1);
-  begin(is_last ? to - 1 : to);
-  ResultFragment dk[D / 8] = {}, dv[D / 8] = {};
+  const int last = to == chunks ? to - 1 : to;
+  if (last < to) begin_keys(last);
+  begin(last);
+  copies.commit();
+  // What later chunks give to a warp's keys: dV and dK, or that of them which its team makes.
+  ResultFragment waiting[kTwoTeams<D> ? 1 : 2][D / 8] = {};
+  auto& dv = waiting[0];  // of two teams the same as dk
+  auto& dk = waiting[kTwoTeams<D> ? 0 : 1];
   Chunk chunk{0, 0, 0, 0, a.window, false};
   Sight sight{0, 0};
-  for (int64_t number = is_last ? to - 1 : to; number >= from; --number) {
-    const int64_t token = number * kChunk, on = number % 2 * kChunk * kStride;
-    const int64_t before = kChunk * kStride - on;
+  for (int number = last; number >= from; --number) {
+    const int64_t token = int64_t{number} * kChunk;
+    const auto first = [&] { return int64_t{number} * kChunk + warp * 16; };
+    const auto place = [](int of, int slots) { return of % slots * kChunk * kStride; };
+    const Places places{place(number, stages), place(number, stages + 1),
+                        place(number + stages, stages + 1)};
+    kernel_bf16* own = shared.dq + warp * 16 * kStride;
     copies.wait<0>();
-    flags.publish(shared.flags + thread / kChunk * kFlagWords, warp % 2, lane);
+    if (thread < 2 * kChunk) {
+      flags.publish(shared.flags + thread / kChunk * kFlagWords, warp % 2, lane);
+    }
     __syncthreads();  // this chunk and the keys before it are there
+    if (has_dv && number < to) {
+      begin_own_rows<D>(copies, own, lane, {call.memory_dq, a.query_mask, row, first(), head, 0});
+    }
+    copies.commit();
+    if (stages > 1 && number > from) begin(number - 1);
+    copies.commit();
     Chunk earlier = chunk;
     earlier.read(shared.flags + kFlagWords);
     chunk.read(shared.flags);
@@ -257,70 +123,96 @@ __global__ __launch_bounds__(kTileThreads, 2) void lavo_pass_window_backward(Win
     }
     __syncthreads();  // the tokens' numbers are there
 
-    kernel_bf16* own = shared.dq + warp * 16 * kStride;
-    const int64_t first = token + warp * 16;
+    const auto add_to_keys = [&](int shift) {
+      if constexpr (!kTwoTeams<D>) {
+        through_keys<D, true, true>(shared, places, shift, chunk, sight, a.scale, warp, lane, dk,
+                                    dv);
+      } else if (has_dv) {
+        through_keys<D, false, true>(shared, places, shift, chunk, sight, a.scale, warp, lane, dk,
+                                     dv);
+      } else {
+        through_keys<D, true, false>(shared, places, shift, chunk, sight, a.scale, warp, lane, dk,
+                                     dv);
+      }
+    };
     if (number < to) {  // keys first: their sums leave the registers
-      through_keys<D>(shared, on, 0, chunk, sight, a.scale, warp, lane, dk, dv);
+      add_to_keys(0);
+      kernel_bf16* out = shared.out + thread / 32 * 16 * Layout<D>::kOutStride;
+      const float factor = has_dk ? a.scale : 1.0f;
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) dk[j].values[i] *= a.scale;
+        for (int i = 0; i < 4; ++i) dk[j].values[i] *= factor;
       }
-      kernel_bf16* stage = shared.stage + warp * 16 * kStride;
-      store_rows<D>(dk, stage, kStride, lane, {call.dk, a.query_mask, row, first, head, 0});
-      store_rows<D>(dv, stage, kStride, lane, {call.dv, a.query_mask, row, first, head, 0});
-
-      ResultFragment dq[D / 8] = {};
-      through_queries<D>(shared, on, before, chunk, sight, a.scale, warp, lane, dq);
+      store_keys<D>(dk, out, lane,
+                    {has_dk ? call.dk : call.dv, a.query_mask, row, first(), head, 0});
+      if (!kTwoTeams<D>) {
+        store_keys<D>(dv, out, lane, {call.dv, a.query_mask, row, first(), head, 0});
+      }
+      if (has_dv) {
+        ResultFragment dq[D / 8] = {};
+        through_queries<D>(shared, places, chunk, sight, a.scale, warp, lane, dq);
+        copies.wait<1>();
+        __syncwarp();  // what the memory gives them is there
 #pragma unroll
-      for (int j = 0; j < D / 8; ++j) {
+        for (int j = 0; j < D / 8; ++j) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint32_t pair = packed_at<D>(own, lane, half, j);
-          float* values = dq[j].values + 2 * half;
-          values[0] = a.scale * values[0] + low_of(pair);
-          values[1] = a.scale * values[1] + high_of(pair);
+          for (int half = 0; half < 2; ++half) {
+            const uint32_t pair = packed_at<D>(own, lane, half, j);
+            float* values = dq[j].values + 2 * half;
+            values[0] = a.scale * values[0] + low_of(pair);
+            values[1] = a.scale * values[1] + high_of(pair);
+          }
         }
+        store_rows<D>(dq, own, kStride, lane, {call.dq, a.query_mask, row, first(), head, 0});
       }
-      store_rows<D>(dq, own, kStride, lane, {call.dq, a.query_mask, row, first, head, 0});
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) dk[j] = dv[j] = {};
     }
-    if (number > from) {
-      through_keys<D>(shared, before, -kChunk, chunk, sight, a.scale, warp, lane, dk, dv);
-    }
+    if (number > from) add_to_keys(-kChunk);
     __syncthreads();  // nobody reads the tiles any more
-    if (number > from) begin(number - 1);
+    if (stages == 1 && number > from) begin(number - 1);
+    copies.commit();
   }
   if (call.dbias == nullptr) return;
   const int64_t run = static_cast<int64_t>(blockIdx.y) * a.q.B + row;
   store_bias(shared.dbias, a.window, call.dbias + (run * heads + head) * (2 * a.window - 1));
 }
 
+// How many stages of tiles fit a block.
+template <int D>
+int stages_of(int64_t window) {
+  return kTwoTeams<D> && shared_bytes<Layout<D>>(window, 2) <= shared_memory_limit() ? 2 : 1;
+}
+
 }  // namespace
 
 size_t window_backward_shared_memory(int64_t width, int64_t window) {
-  return with_tile<64>(
-      width, [&](auto tile) { return shared_bytes<Layout<decltype(tile)::value>>(window); });
+  return with_tile<128>(width, [&](auto tile) {
+    constexpr int D = decltype(tile)::value;
+    return shared_bytes<Layout<D>>(window, stages_of<D>(window));
+  });
 }
 
 void cut(WindowBackward& call) {
   const int64_t chunks = (call.memory.q.T + kChunk - 1) / kChunk;
   const int64_t blocks = std::max<int64_t>(1, call.memory.q.B * call.memory.q.H);
+  const int64_t enough = (call.memory.q.K > 64 ? 1 : 2) * kMultiprocessors;
   const int64_t wanted =
-      std::clamp<int64_t>(kEnoughBlocks / blocks, 1, std::max<int64_t>(1, chunks / kFewestChunks));
+      std::clamp<int64_t>(enough / blocks, 1, std::max<int64_t>(1, chunks / kFewestChunks));
   call.run_chunks = static_cast<int>((chunks + wanted - 1) / wanted);
   call.runs = static_cast<int>((chunks + call.run_chunks - 1) / call.run_chunks);
 }
 
 void window_backward(const WindowBackward& call) {
-  with_tile<64>(call.memory.q.K, [&](auto tile) {
+  with_tile<128>(call.memory.q.K, [&](auto tile) {
     constexpr int D = decltype(tile)::value;
+    const int stages = stages_of<D>(call.memory.window);
     launch(
         {"lavo_pass_window_backward",
          dim3(blocks_for(call.memory.q.B * call.memory.q.H, 1), static_cast<unsigned>(call.runs)),
-         kTileThreads, shared_bytes<Layout<D>>(call.memory.window)},
-        lavo_pass_window_backward<D>, call);
+         Warps<D>::kThreads, shared_bytes<Layout<D>>(call.memory.window, stages)},
+        lavo_pass_window_backward<D>, call, stages);
   });
 }
 

@@ -166,13 +166,15 @@ __device__ __forceinline__ uint32_t begin_features(AsyncCopies& copies, kernel_b
 }
 
 // x <- phi(scale x) factor_i in the parts of this thread, rounded once, and where re-weighted both
-// halves of it; 0 in those that do not count. `from` is where x came from.
-template <int width, typename Team = FourWarps, typename Factor>
+// halves of it; 0 in those that do not count. `from` is where x came from. Where registers are
+// scarce fewer parts are `unrolled`, as in begin_copy.
+template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount,
+          typename Factor>
 __device__ __forceinline__ void map_features(kernel_bf16* tile, uint32_t counts,
                                              const FeatureSource& source, const ReadPlace& from,
                                              const Factor& factor) {
   using Part = TilePart<width, Team>;
-#pragma unroll
+#pragma unroll unrolled
   for (int i = 0; i < Part::kCount; ++i) {
     const int row = Part::row(i), column = Part::column(i);
     if (source.is_second_half(column)) continue;

@@ -160,8 +160,8 @@ __global__ __launch_bounds__(kTileThreads,
   for (int64_t token = start; token < end; token += kChunk) {
     const Stage<M, N> stage = shared.stages.turn(token / kChunk);
     copies.wait<0>();
-    map_features<M>(stage.q, query_counts, a.queries, queries_from(token), one);
-    map_features<M>(stage.k, key_counts, a.keys, keys_from(token), one);
+    map_features<M, FourWarps, 1>(stage.q, query_counts, a.queries, queries_from(token), one);
+    map_features<M, FourWarps, 1>(stage.k, key_counts, a.keys, keys_from(token), one);
     if (a.segments != nullptr) SegmentBits::publish<FourWarps>(shared.begins, begins_one);
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (token + kChunk < end) begin(token + kChunk);

@@ -113,10 +113,11 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       begins_one = begins_segment(a.segments, row, time, token + thread);
     }
     const int head = key_head * group + step % group;
-    query_counts = begin_features<M, Team>(copies, stage.q, queries_from(token, step), a.queries);
-    key_counts = begin_features<M, Team>(copies, stage.k, keys_from(token), a.keys);
-    begin_copy<M, Team>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, a.tile.first});
-    begin_copy<M, Team>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, a.tile.first});
+    query_counts =
+        begin_features<M, Team, 1>(copies, stage.q, queries_from(token, step), a.queries);
+    key_counts = begin_features<M, Team, 1>(copies, stage.k, keys_from(token), a.keys);
+    begin_copy<M, Team, 1>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, a.tile.first});
+    begin_copy<M, Team, 1>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, a.tile.first});
     copies.commit();
     if (a.denominators == nullptr) return;
     const int64_t first = (row * time + token) * heads + head;
@@ -147,10 +148,10 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       if (a.denominators == nullptr || (query_counts >> i & 1) == 0) return 1.0f;
       return reciprocal(a.division.divisor(a.denominators[at + Part::row(i) * heads]));
     };
-    map_features<M, Team>(stage.q, query_counts, a.queries, queries_from(first_token(step), step),
-                          factor);
-    map_features<M, Team>(stage.k, key_counts, a.keys, keys_from(first_token(step)),
-                          [](int) { return 1.0f; });
+    map_features<M, Team, 1>(stage.q, query_counts, a.queries,
+                             queries_from(first_token(step), step), factor);
+    map_features<M, Team, 1>(stage.k, key_counts, a.keys, keys_from(first_token(step)),
+                             [](int) { return 1.0f; });
     if (thread < Team::kTokens) shared.corrections[thread] = correction;
     if (a.segments != nullptr) SegmentBits::publish<Team>(shared.begins, begins_one);
     __syncthreads();  // this chunk and the state are there; the other stage is free

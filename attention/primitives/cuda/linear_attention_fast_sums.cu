@@ -49,7 +49,8 @@ struct Layout {
 };
 
 template <int M, int N>
-__global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Arguments a) {
+__global__ __launch_bounds__(kTileThreads,
+                             M < 128 ? 5 : 2) void linear_attention_fast_sums(Arguments a) {
   using Part = TilePart<M>;
   constexpr int kStride = M + kPadding;
   SharedArena arena;
@@ -77,28 +78,20 @@ __global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Argum
   };
   AsyncCopies copies;
   uint32_t counts = 0;
-  float factors[Part::kCount];  // 1 / D of this thread's parts
-  float correction = 0;         // c of token number `thread` of the chunk
+  float correction = 0;  // c of token number `thread` of the chunk
   const auto begin = [&](int step) {
     const int64_t token = start + int64_t{step / group} * kChunk;
     const int head = state_head * group + step % group;
-    counts = begin_features<M>(copies, shared.left + step % 2 * kChunk * kStride, left_from(step),
-                               source);
-    begin_copy<N>(copies, shared.right + step % 2 * kChunk * (N + kPadding),
-                  {right, mask, 0, token, head, first});
+    counts = begin_features<M, FourWarps, 1>(copies, shared.left + step % 2 * kChunk * kStride,
+                                             left_from(step), source);
+    begin_copy<N, FourWarps, 1>(copies, shared.right + step % 2 * kChunk * (N + kPadding),
+                                {right, mask, 0, token, head, first});
     copies.commit();
     if (a.denominators == nullptr) return;
     const int64_t at = (part.row * a.left.T + token) * heads + head;
-#pragma unroll
-    for (int i = 0; i < Part::kCount; ++i) {
-      const bool inside = (counts >> i & 1) != 0;
-      factors[i] = inside ? a.denominators[at + Part::row(i) * heads] : 1.0f;
-    }
     const bool inside = thread < kChunk && token + thread < part.end;
+    if (inside) prefetch(a.denominators + at + thread * heads);
     correction = inside ? a.corrections[at + thread * heads] : 0.0f;
-  };
-  const auto factor = [&](int i) {
-    return a.denominators == nullptr ? 1.0f : reciprocal(a.division.divisor(factors[i]));
   };
 
   StateTile<M, N> state;
@@ -109,7 +102,12 @@ __global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Argum
     kernel_bf16* features = shared.left + step % 2 * kChunk * kStride;
     float* corrections = shared.corrections + step % 2 * kChunk;
     copies.wait<0>();
-    map_features<M>(features, counts, source, left_from(step), factor);
+    const int64_t at = (part.row * a.left.T + left_from(step).begin) * heads + left_from(step).head;
+    const auto factor = [&](int i) {  // 1 / D
+      if (a.denominators == nullptr) return 1.0f;
+      return reciprocal(a.division.divisor(a.denominators[at + Part::row(i) * heads]));
+    };
+    map_features<M, FourWarps, 1>(features, counts, source, left_from(step), factor);
     if (thread < kChunk) corrections[thread] = correction;
     __syncthreads();  // this chunk is there; the other stage is free
     if (step + 1 < steps) begin(step + 1);

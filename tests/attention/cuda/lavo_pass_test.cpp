@@ -24,6 +24,7 @@ struct Setting {
   int64_t bias_heads = 0;
   bool local_only = false, segments = false, masks = false;
   int64_t time_offset = 0;
+  double scale = 0.5;
 };
 
 // Row 0 lacks every fifth token, the last row its end.
@@ -59,7 +60,7 @@ std::vector<Tensor> inputs_of(const Setting& s) {
 
 LavoPassContext context_of(const Setting& s, Device device) {
   LavoPassContext context;
-  context.options = {s.window, 0.5, s.local_only};
+  context.options = {s.window, s.scale, s.local_only};
   context.time_offset = s.time_offset;
   if (s.masks) context.mask = Tensor::from(mask_of(s), {s.B, s.T}, device);
   if (s.segments) {
@@ -130,6 +131,55 @@ TEST(CudaLavoPass, GivesWhatPrimitivesComputeInDouble) {
   for (const Setting& s : settings) expect_what_primitives_compute(s, inputs_of(s));
 }
 
+// Heads beyond 64, in tiles of 128 columns, of which eight warps make the window's gradients.
+TEST(CudaLavoPass, WideHeadsGiveWhatPrimitivesComputeInDouble) {
+  std::vector<Setting> settings{
+      {"a token more than a chunk", 16, 1, 65, 1, 128, 128, 1},
+      {"the widest window", 64, 1, 70, 1, 8, 128, 1},
+      {"with all", 18, 2, 66, 2, 12, 72, 1, true, true, true, 5},
+      {"80", 2, 1, 17, 1, 80, 80},
+      {"88", 7, 1, 20, 1, 16, 88, 1},
+      {"104", 64, 1, 33, 1, 8, 104, 1, true},
+      {"120", 16, 1, 20, 1, 64, 120, 1, false, true},
+  };
+  for (Setting& s : settings) {
+    s.scale = 0.125;
+    expect_what_primitives_compute(s, inputs_of(s));
+  }
+}
+
+// Where a block has 163 KiB of shared memory (compute capability 8.0) the window's gradients have
+// one stage of tiles, where it has 227 KiB they have two.
+TEST(CudaLavoPass, WideHeadsFitSmallerSharedMemory) {
+  if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs a pretended GPU";
+  Setting s{"one stage", 64, 1, 140, 1, 8, 128, 1, false, true};
+  s.scale = 0.125;
+  setenv("LINNET_EMULATED_CAPABILITY", "80", 1);
+  const size_t one_stage = cuda::lavo_pass_fast::window_backward_shared_memory(128, 64);
+  expect_what_primitives_compute(s, inputs_of(s));
+  unsetenv("LINNET_EMULATED_CAPABILITY");
+  EXPECT_EQ(one_stage / 1024, 158);
+  EXPECT_EQ(cuda::lavo_pass_fast::window_backward_shared_memory(128, 64) / 1024, 226);
+  EXPECT_EQ(cuda::lavo_pass_fast::shared_memory(128) / 1024, 153);
+}
+
+// Where it has 99 KiB wide heads take the primitives, of which the memory says what it lacks.
+TEST(CudaLavoPass, WideHeadsThatDoNotFitAreRefusedByName) {
+  if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs a pretended GPU";
+  MixerOptions options;
+  options.heads = 1;
+  options.width = 128;
+  const test::MadeMixer mixer("lavo", "{rank: 8, window: 4}", options, DType::bf16, kGpu);
+  const Variable x(random_tensor({1, 20, 1, 128}, "x", DType::bf16).to(kGpu));
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  setenv("LINNET_EMULATED_CAPABILITY", "86", 1);
+  const std::string message = test::message_of<UsageError>([&] { mixer.mix(x, x, x, {}, {}); });
+  unsetenv("LINNET_EMULATED_CAPABILITY");
+  EXPECT_NE(message.find("heads of 128 on a GPU with 99 KiB of shared memory a block"),
+            std::string::npos)
+      << message;
+}
+
 // Few heads: the window's backward pass cuts sequences into runs, here of five and four chunks.
 TEST(CudaLavoPass, RunsOfALongSequenceShareNoSums) {
   const Setting s{"runs", 18, 2, 13 * 64 + 5, 1, 8, 16, 1, false, true, true};
@@ -142,8 +192,7 @@ TEST(CudaLavoPass, RunsOfALongSequenceShareNoSums) {
 }
 
 // Logits of +-80 in the window, and one key that counts.
-TEST(CudaLavoPass, ExtremeInputsStayFinite) {
-  const Setting s{"large logits", 16, 1, 80, 1, 16, 16, 1};
+void expect_large_logits_to_stay_finite(const Setting& s) {
   std::vector<Tensor> in = inputs_of(s);
   for (size_t i = 0; i < 2; ++i) {
     for (int64_t j = 0; j < in[i].elements(); ++j) {
@@ -160,9 +209,17 @@ TEST(CudaLavoPass, ExtremeInputsStayFinite) {
   const Tensor y = lavo_pass(variables_of(in, kGpu), context).y.value();
   const std::vector<double> values = y.to(Device{}).to_vector<double>();
   for (size_t i = 0; i < values.size(); ++i) {
-    const double expected = i / 16 == 37 ? 0.5 * in[2].data<double>()[i] : 0;
-    ASSERT_NEAR(values[i], expected, 0.01 * std::abs(expected)) << i / 16;
+    const size_t token = i / static_cast<size_t>(s.d);
+    const double expected = token == 37 ? 0.5 * in[2].data<double>()[i] : 0;
+    ASSERT_NEAR(values[i], expected, 0.01 * std::abs(expected)) << token;
   }
+}
+
+TEST(CudaLavoPass, ExtremeInputsStayFinite) {
+  expect_large_logits_to_stay_finite({"large logits", 16, 1, 80, 1, 16, 16, 1});
+  Setting wide{"large logits of wide heads", 16, 1, 80, 1, 16, 128, 1};
+  wide.scale = 0.0625;
+  expect_large_logits_to_stay_finite(wide);
 }
 
 // Values of zero give codes, sums and most gradients of exactly zero; keys or queries of zero give
@@ -280,7 +337,9 @@ TEST(CudaLavoPass, FitsWhatTheKernelsCover) {
   EXPECT_TRUE(fits({"", 64, 1, 16, 1, 16, 64}));
   EXPECT_FALSE(fits({"", 65, 1, 16, 1, 16, 64}));
   EXPECT_FALSE(fits({"", 0, 1, 16, 1, 16, 64}));
-  EXPECT_FALSE(fits({"", 64, 1, 16, 1, 16, 72}));
+  EXPECT_TRUE(fits({"", 64, 1, 16, 1, 16, 72}));
+  EXPECT_TRUE(fits({"", 64, 1, 16, 1, 128, 128}));
+  EXPECT_FALSE(fits({"", 64, 1, 16, 1, 16, 136}));
   EXPECT_FALSE(fits({"", 64, 1, 16, 1, 16, 20}));
   EXPECT_FALSE(fits({"", 64, 1, 16, 1, 24, 16}));
   EXPECT_FALSE(fits({"", 64, 1, 15, 1, 16, 64}));
@@ -292,6 +351,9 @@ TEST(CudaLavoPass, FitsWhatTheKernelsCover) {
   if (kCudaBackend != CudaBackend::emulated) return;
   setenv("LINNET_EMULATED_CAPABILITY", "86", 1);  // 99 KiB of shared memory a block
   EXPECT_TRUE(fits({"", 64, 1, 16, 1, 16, 64}));
+  EXPECT_FALSE(fits({"", 64, 1, 16, 1, 16, 72}));
+  setenv("LINNET_EMULATED_CAPABILITY", "80", 1);  // 163 KiB
+  EXPECT_TRUE(fits({"", 64, 1, 16, 1, 128, 128}));
   unsetenv("LINNET_EMULATED_CAPABILITY");
 }
 

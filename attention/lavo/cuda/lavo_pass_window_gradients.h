@@ -1,0 +1,231 @@
+// What the backward pass of LAVO's window is made of (lavo_pass_window_backward.cu): dQ of queries,
+// dK and dV of keys, and the gradients of the bias. Internal to attention/lavo/cuda.
+#pragma once
+
+#include "attention/lavo/cuda/lavo_pass_tiles.h"
+
+namespace linnet::cuda::lavo_pass_fast {
+
+// Distances between squares of keys and squares of queries that see them, from 0.
+__host__ __device__ inline int square_distances(int64_t window) {
+  return static_cast<int>((window + 14) / 16) + 1;
+}
+
+template <int D>
+inline constexpr bool kTwoTeams = D > 64;  // of four warps: dV and dQ, dK
+template <int D>
+using Warps = Team<kTwoTeams<D> ? 8 : 4, kChunk>;
+
+template <int D>
+struct Layout {
+  static constexpr int kStride = D + kPadding;
+  static constexpr size_t kTile = size_t{kChunk} * kStride;
+  static constexpr int kOutColumns = D < 64 ? D : 64;
+  static constexpr int kOutStride = kOutColumns + kPadding;
+  __host__ __device__ Layout(SharedArena& arena, int64_t window, int stages)
+      : q(arena.take<kernel_bf16>(stages * kTile)),
+        df(arena.take<kernel_bf16>(stages * kTile)),
+        dq(arena.take<kernel_bf16>(kTile)),
+        out(arena.take<kernel_bf16>(size_t{Warps<D>::kWarps} * 16 * kOutStride)),
+        k(arena.take<kernel_bf16>((stages + 1) * kTile)),
+        v(arena.take<kernel_bf16>((stages + 1) * kTile)),
+        bias(arena.take<float>(kWidestWindow)),
+        log_sum_exp(arena.take<float>(kChunk)),
+        along(arena.take<float>(kChunk)),
+        first_keys(arena.take<int>(kChunk)),
+        flags(arena.take<uint32_t>(2 * kFlagWords)),
+        dbias(arena.take<float>(static_cast<size_t>(4 * square_distances(window)) * 256)) {}
+  kernel_bf16 *q, *df;  // stages by turns
+  kernel_bf16* dq;      // what the memory gives, then results on their way out
+  kernel_bf16* out;     // of each warp: dK and dV on their way out, so many columns at a time
+  kernel_bf16 *k, *v;   // of two chunks, and of the next one where there are two stages
+  float* bias;          // by distance
+  float *log_sum_exp, *along;
+  int* first_keys;
+  uint32_t* flags;  // of the chunk and of the one before
+  float* dbias;     // of each warp, [distance between squares][8][32 lanes]
+};
+
+// Begins to copy 16 rows that no other warp looks at.
+template <int D>
+__device__ __forceinline__ void begin_own_rows(AsyncCopies& copies, kernel_bf16* rows, int lane,
+                                               const TilePlace<const kernel_bf16>& from) {
+#pragma unroll 1  // registers
+  for (int i = 0; i < D / 16; ++i) {
+    const int place = i * 32 + lane, row = place / (D / 8), column = place % (D / 8) * 8;
+    const bool inside = from.inside(from.begin + row, column);
+    copies.copy(rows + row * Layout<D>::kStride + column,
+                inside ? from.at(from.begin + row, column) : from.view.data, inside);
+  }
+}
+
+// A square of 16 rows and 16 columns, of which one side is queries and the other keys: logits x
+// become P, their gradients dP become dS. place(i) is the chunk's query and key of number i.
+template <int D, typename Place>
+__device__ __forceinline__ void through_soft_max(const Layout<D>& shared, const Chunk& chunk,
+                                                 const Sight& sight, float scale,
+                                                 const Place& place, ResultFragment (&x)[2],
+                                                 ResultFragment (&dx)[2]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    int t, key;
+    place(i, t, key);
+    float& weight = x[i / 4].values[i % 4];
+    float& gradient = dx[i / 4].values[i % 4];
+    const bool seen = key <= t && key >= shared.first_keys[t] && sight.counts(chunk, key);
+    weight = seen ? __expf(scale * weight + shared.bias[t - key] - shared.log_sum_exp[t]) : 0.0f;
+    gradient = weight * (gradient - shared.along[t]);
+  }
+}
+
+// Where a chunk is in the tiles: its queries, its keys, and the keys before them.
+struct Places {
+  int queries, keys, before;
+};
+
+// dQ of a warp's queries, and what the bias gets from them.
+template <int D>
+__device__ __forceinline__ void through_queries(const Layout<D>& shared, const Places& places,
+                                                const Chunk& chunk, const Sight& sight, float scale,
+                                                int warp, int lane, ResultFragment (&dq)[D / 8]) {
+  constexpr int kStride = Layout<D>::kStride;
+  TokenRows<D> queries, outputs;
+  queries.load(shared.q + places.queries, warp, lane);
+  outputs.load(shared.df + places.queries, warp, lane);
+  float* dbias = shared.dbias + warp * square_distances(chunk.window) * 256 + lane;
+#pragma unroll 1
+  for (int square = max(sight.history, warp * 16 - chunk.window + 1) >> 4; square <= warp;
+       ++square) {
+    const int rows = (square < 0 ? places.before : places.keys) + (square & 3) * 16 * kStride;
+    ResultFragment x[2] = {}, dx[2] = {};
+#pragma unroll
+    for (int i = 0; i < D / 16; ++i) {
+      const RightFragments keys = load_right_transposed(shared.k + rows + i * 16, kStride, lane);
+      const RightFragments values = load_right_transposed(shared.v + rows + i * 16, kStride, lane);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        multiply(queries.parts[i], keys.halves[half], x[half]);
+        multiply(outputs.parts[i], values.halves[half], dx[half]);
+      }
+    }
+    through_soft_max<D>(
+        shared, chunk, sight, scale,
+        [&](int i, int& t, int& key) {
+          t = warp * 16 + i % 4 / 2 * 8 + lane / 4;
+          key = square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+        },
+        x, dx);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      dbias[(warp - square) * 256 + i * 32] += dx[i / 4].values[i % 4];
+    }
+    const LeftFragment gradients = as_left(dx[0], dx[1]);
+#pragma unroll
+    for (int j = 0; j < D / 16; ++j) {
+      const RightFragments keys = load_right(shared.k + rows + j * 16, kStride, lane);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) multiply(gradients, keys.halves[half], dq[2 * j + half]);
+    }
+  }
+}
+
+// Adds to dK (not yet scaled) and dV of a warp's keys, those of the chunk or of the one before it
+// (shift 0 or -64), what the chunk's queries give them. Where only one of the two is made, the
+// other is not looked at.
+template <int D, bool has_dk, bool has_dv>
+__device__ __forceinline__ void through_keys(const Layout<D>& shared, const Places& places,
+                                             int shift, const Chunk& chunk, const Sight& sight,
+                                             float scale, int warp, int lane,
+                                             [[maybe_unused]] ResultFragment (&dk)[D / 8],
+                                             [[maybe_unused]] ResultFragment (&dv)[D / 8]) {
+  constexpr int kStride = Layout<D>::kStride;
+  const int first = shift + warp * 16;  // of the keys
+  const int last = min(kChunk - 1, first + 15 + chunk.window - 1);
+  TokenRows<D> key_rows;
+  [[maybe_unused]] TokenRows<D> value_rows;
+  const int keys = shift == 0 ? places.keys : places.before;
+  key_rows.load(shared.k + keys, warp, lane);
+  if constexpr (has_dk) value_rows.load(shared.v + keys, warp, lane);
+#pragma unroll 1
+  for (int square = max(first, 0) / 16; square * 16 <= last; ++square) {
+    const int rows = places.queries + square * 16 * kStride;
+    ResultFragment x[2] = {}, dx[2] = {};
+#pragma unroll
+    for (int i = 0; i < D / 16; ++i) {
+      const RightFragments queries = load_right_transposed(shared.q + rows + i * 16, kStride, lane);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        multiply(key_rows.parts[i], queries.halves[half], x[half]);
+      }
+      if constexpr (has_dk) {
+        const RightFragments outputs =
+            load_right_transposed(shared.df + rows + i * 16, kStride, lane);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          multiply(value_rows.parts[i], outputs.halves[half], dx[half]);
+        }
+      }
+    }
+    through_soft_max<D>(
+        shared, chunk, sight, scale,
+        [&](int i, int& t, int& key) {
+          t = square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+          key = first + i % 4 / 2 * 8 + lane / 4;
+        },
+        x, dx);
+    [[maybe_unused]] const LeftFragment weights = as_left(x[0], x[1]);
+    [[maybe_unused]] const LeftFragment gradients = as_left(dx[0], dx[1]);
+#pragma unroll
+    for (int j = 0; j < D / 16; ++j) {
+      if constexpr (has_dv) {
+        const RightFragments outputs = load_right(shared.df + rows + j * 16, kStride, lane);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          multiply(weights, outputs.halves[half], dv[2 * j + half]);
+        }
+      }
+      if constexpr (has_dk) {
+        const RightFragments queries = load_right(shared.q + rows + j * 16, kStride, lane);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          multiply(gradients, queries.halves[half], dk[2 * j + half]);
+        }
+      }
+    }
+  }
+}
+
+// dK or dV of a warp's keys to device memory, by way of its own `out`.
+template <int D>
+__device__ __forceinline__ void store_keys(const ResultFragment (&gradients)[D / 8],
+                                           kernel_bf16* out, int lane, TilePlace<kernel_bf16> to) {
+  constexpr int kColumns = Layout<D>::kOutColumns;
+#pragma unroll
+  for (int column = 0; column < D; column += kColumns) {
+    ResultFragment part[kColumns / 8];
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) part[j] = gradients[column / 8 + j];
+    to.column = column;
+    store_rows<kColumns>(part, out, Layout<D>::kOutStride, lane, to);
+  }
+}
+
+// The bias's gradients by distance: sums of the warps' squares.
+__device__ __forceinline__ void store_bias(const float* squares, int window, float* to) {
+  const int column = static_cast<int>(threadIdx.x), distances = square_distances(window);
+  if (column >= 2 * window - 1) return;  // which are fewer than threads
+  float sum = 0;
+  for (int warp = 0; warp < 4; ++warp) {
+    for (int apart = 0; apart < distances; ++apart) {
+      const int offset = window - 1 - column - 16 * apart;  // of the query from the key
+      for (int row = max(offset, 0); row < min(offset, 0) + 16; ++row) {
+        const int at = row - offset;  // the key
+        sum += squares[((warp * distances + apart) * 8 + at / 8 * 4 + row / 8 * 2 + at % 2) * 32 +
+                       row % 8 * 4 + at % 8 / 2];
+      }
+    }
+  }
+  to[column] = sum;
+}
+
+}  // namespace linnet::cuda::lavo_pass_fast
