@@ -35,8 +35,7 @@ AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attentio
                                           const Proportions& proportions,
                                           const MixerContext& context, const MixerState& state,
                                           const Variable& log_decay) {
-  const MixInput input =
-      log_decay.defined() ? given : rounded_features(attention, options, given);
+  const MixInput input = log_decay.defined() ? given : rounded_features(attention, options, given);
   const LinearAttentionVariables variables{input.q,           input.k,         input.v,
                                            proportions.query, proportions.key, log_decay};
   LinearAttentionContext at;

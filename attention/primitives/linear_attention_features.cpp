@@ -105,8 +105,7 @@ Variable linear_attention_features(const Variable& x, FeatureMap map, double sca
 
 bool linear_attention_takes_rounded(const Tensor& features, int64_t values, bool causal) {
   if constexpr (kCuda) {
-    return on_cuda(features) &&
-           cuda::linear_attention_takes_rounded(features, values, causal);
+    return on_cuda(features) && cuda::linear_attention_takes_rounded(features, values, causal);
   }
   return false;
 }
