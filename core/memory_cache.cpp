@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
+#include <new>
 
 #include "core/sanitizers.h"
 
@@ -74,6 +75,15 @@ std::vector<MemoryCache::Block>::iterator MemoryCache::best_waiting(size_t size)
   return best;
 }
 
+bool MemoryCache::note_larger(const Block& block) noexcept {
+  try {
+    larger_[block.memory] = block.bytes;
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
 void* MemoryCache::allocate(size_t bytes) {
   const size_t asked = rounded(bytes);
   if (asked == 0) return nullptr;
@@ -85,7 +95,8 @@ void* MemoryCache::allocate(size_t bytes) {
   if (found != waiting_.end()) {
     memory = found->memory;
     size = found->bytes;
-    if (size > asked) larger_[memory] = size;
+    // Before anything else changes; no memory for the note is no memory.
+    if (size > asked && !note_larger(*found)) return nullptr;
     waiting_.erase(found);
     waiting_bytes_ -= size;
   } else {

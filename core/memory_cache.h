@@ -38,6 +38,8 @@ class MemoryCache {
   void drop_beyond(size_t most, size_t more);
   // The block that waits and suits best, of those the newest; waiting_.end() where none does.
   std::vector<Block>::iterator best_waiting(size_t size);
+  // False where there is no memory for it.
+  bool note_larger(const Block& block) noexcept;
 
   mutable std::mutex mutex_;
   std::vector<Block> waiting_;                      // oldest first

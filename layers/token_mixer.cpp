@@ -8,6 +8,7 @@
 #include "autograd/linear.h"
 #include "core/cuda/backend.h"
 #include "core/cuda/runtime.h"
+#include "layers/dead_rows.h"
 
 namespace linnet {
 
@@ -121,6 +122,9 @@ Variable AttentionMixer::project(const Variable& x, const Variable& weight,
 AttentionMixer::MixResult AttentionMixer::attend(const MixInput& input, const MixerContext& context,
                                                  const MixerState& state) const {
   MixResult mixed = mix(input, context, state);
+  if (DeadRowCount* count = DeadRowCount::current()) {
+    count->add_outputs(options_.layer, mixed.y.value(), context.key_mask);
+  }
   if (branches_ == nullptr) return mixed;
   MixResult more = branches_->mix(input, context, state);
   mixed.y = add(mixed.y, more.y);

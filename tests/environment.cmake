@@ -9,7 +9,7 @@ foreach(folder core autograd layers attention optim data recipes tools cuda)
     # The suite's cases are so small that waking a second thread costs more than their work. Tests of
     # the primitives vary the threads, and those that train every mechanism have two.
     set(own_threads ${threads})
-    if(test MATCHES "/Conformance\\." AND NOT DEFINED ENV{LINNET_TEST_THREADS})
+    if(test MATCHES "/(Cuda)?Conformance\\." AND NOT DEFINED ENV{LINNET_TEST_THREADS})
       set(own_threads 1)
     endif()
     set_tests_properties(${test} PROPERTIES TIMEOUT 600

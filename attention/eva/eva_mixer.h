@@ -170,9 +170,11 @@ class EvaMixer : public AttentionMixer {
     all.length = all.keys = made.keys.size(1);
     ListedAttentionContext far = attention(all, "summaries", input, context);
     far.key_mask = made.valid;
-    const Variable y = joint_softmax(
-        listed_attention({q, input.k, input.v, distance_bias(window(0, T, 0), T, {}, q)}, near),
-        listed_attention({q, made.keys, made.values, {}}, far));
+    const Variable y =
+        joint_softmax(
+            listed_attention({q, input.k, input.v, distance_bias(window(0, T, 0), T, {}, q)}, near),
+            listed_attention({q, made.keys, made.values, {}}, far))
+            .y;
     return {as_dtype(y, input.q.dtype()), {}};
   }
 
@@ -232,7 +234,7 @@ class EvaMixer : public AttentionMixer {
           attention(completed(first, first % l == 0 ? l : 1, T, all.keys.size(1)), "summaries",
                     input, context);
       far.key_mask = all.valid;
-      read.y = joint_softmax(read, listed_attention({q, all.keys, all.values, {}}, far));
+      read = joint_softmax(read, listed_attention({q, all.keys, all.values, {}}, far));
       result.state = {{"chunk_k", all.keys},
                       {"chunk_v", all.values},
                       {"chunk_valid", mask_to_state(all.valid)}};
@@ -268,7 +270,7 @@ class EvaMixer : public AttentionMixer {
       ListedAttentionContext far =
           attention(completed(0, 1, T, plan.slots), "summaries", input, context, &plan);
       far.key_mask = made.valid;
-      read.y = joint_softmax(read, listed_attention({q, made.keys, made.values, {}}, far));
+      read = joint_softmax(read, listed_attention({q, made.keys, made.values, {}}, far));
     }
     return {as_dtype(read.y, input.q.dtype()),
             {{"packed", Variable(Tensor::zeros({B, 1}, DType::i64, input.q.value().device()))}}};

@@ -9,6 +9,7 @@
 #include "attention/rfa/wave_features.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
+#include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
@@ -24,8 +25,9 @@ const std::vector<Preset> kPresets = {
      "language modelling: heads of 64, a quarter hidden, q scaled, denominator at least 0.1",
      {{"downsample", "4"}, {"scale", "null"}, {"floor", "0.1"}}},
     {"simulst",
-     "simultaneous speech translation: heads of 32, otherwise as lm",
-     {{"downsample", "4"}, {"scale", "null"}, {"floor", "0.1"}}}};
+     "simultaneous speech translation: heads of 32, otherwise as lm; cross-attention trains with "
+     "wait 5 (the paper tests 3), 9 source tokens a read",
+     {{"downsample", "4"}, {"scale", "null"}, {"floor", "0.1"}, {"wait", "5"}, {"read", "9"}}}};
 
 // LeaP(x) = sigmoid(w2 . relu(W1 x + b1) + b2), shared by all heads.
 class Leap {
@@ -65,6 +67,18 @@ class Leap {
 // Left by training with soft-max, which keeps no sums to go on from.
 constexpr const char* kNoSums = "softmax_training";
 
+// The layout of waiting queries is the host's: it counts their positions from the batch's first.
+void require_counted(const MixerContext& context) {
+  if (!context.positions.defined() || on_cuda(context.positions)) return;
+  const int64_t T = context.positions.size(1);
+  for (int64_t i = 0; i < context.positions.elements(); ++i) {
+    const int64_t position = context.positions.data<int32_t>()[i];
+    require_usage(position == context.place.time_offset + i % T,
+                  "leapformer: with wait, queries have consecutive positions in every row; got ",
+                  position, " where ", context.place.time_offset + i % T, " was expected");
+  }
+}
+
 // Vectors [B,T,H,2K] whose inner products are f . g cos(pi/2 (P - P')), of f [B,T,H,K] and P
 // [B,T,H]: every channel of f times the sine and cosine of its angle. In the dtype of f.
 Variable turned_features(const Variable& f, const Variable& proportions) {
@@ -85,6 +99,7 @@ class LeapformerMixer : public AttentionMixer {
         raw_(params.input == "raw"),
         softmax_training_(params.training == "softmax"),
         hidden_(params.hidden_width(options.head_width())),
+        policy_(params.policy(options.form)),
         leap_q_(params, options.head_width(), scope.own.child("leap_q")),
         leap_k_(params, options.head_width(), scope.own.child("leap_k")) {
     attention_.feature_map = FeatureMap::relu;
@@ -95,6 +110,30 @@ class LeapformerMixer : public AttentionMixer {
 
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
+    if (policy_.wait == 0) return read(input, context, state);
+    // Queries that see a part of the source need its tokens: no sums stand for all of them.
+    const MixerState source = state.empty() ? encoded_source(input, context) : state;
+    MixInput arriving = input;
+    arriving.k = as_dtype(source.at("k"), input.q.dtype());
+    arriving.v = as_dtype(source.at("v"), input.q.dtype());
+    MixerContext at = context;
+    at.source_mask = mask_from_state(source, "valid");
+    return {read(arriving, at, {}).y, source};
+  }
+
+  MixerCost mix_cost(const MixerShape& shape) const override {
+    const int64_t width = options().head_width();
+    const int64_t vectors = shape.batch * (shape.queries + shape.keys) * options().heads;
+    MixerCost cost =
+        policy_.wait > 0 ? waiting_cost(shape) : feature_map_cost(options(), 2 * width, shape);
+    cost.projections = static_cast<double>(vectors * Leap::products(hidden_, width));
+    cost.bytes += static_cast<double>(2 * Leap::parameters(hidden_, width)) * size_of(shape.dtype);
+    return cost;
+  }
+
+ private:
+  MixResult read(const MixInput& input, const MixerContext& context,
+                 const MixerState& state) const {
     Proportions p;
     p.query = leap_q_(raw_ ? input.q : activate(scaled(input.q), Activation::relu));
     if (input.k.defined()) p.key = leap_k_(raw_ ? input.k : activate(input.k, Activation::relu));
@@ -104,19 +143,41 @@ class LeapformerMixer : public AttentionMixer {
                     "training; give it whole, or take training: linear");
       if (context.training) return train(input, p, context);
     }
+    if (policy_.wait > 0) return {read_arriving(input, p, context), {}};
     return feature_map_mix(attention_, options(), input, p, context, state);
   }
 
-  MixerCost mix_cost(const MixerShape& shape) const override {
-    const int64_t width = options().head_width();
-    const int64_t vectors = shape.batch * (shape.queries + shape.keys) * options().heads;
-    MixerCost cost = feature_map_cost(options(), 2 * width, shape);
-    cost.projections = static_cast<double>(vectors * Leap::products(hidden_, width));
-    cost.bytes += static_cast<double>(2 * Leap::parameters(hidden_, width)) * size_of(shape.dtype);
-    return cost;
+  WaitingQueries waiting_queries(const MixInput& input, const MixerContext& context) const {
+    require_counted(context);
+    return {policy_, context.place.time_offset, input.q.size(1), input.k.size(1)};
   }
 
- private:
+  Variable read_arriving(const MixInput& input, const Proportions& p,
+                         const MixerContext& context) const {
+    const WaitingQueries queries = waiting_queries(input, context);
+    return queries.read(
+        [&] {
+          LinearAttentionContext along;
+          along.options = attention_;
+          along.query_mask = queries.spread(context.key_mask);
+          along.key_mask = queries.arrived(context.source_mask);
+          return linear_attention_causal(
+                     {queries.spread(input.q), queries.arrived(input.k), queries.arrived(input.v),
+                      queries.spread(p.query), queries.arrived(p.key)},
+                     along)
+              .y;
+        },
+        [&] {
+          MixInput later = input;
+          later.q = queries.later(input.q);
+          MixerContext at = context;
+          at.key_mask = queries.later(context.key_mask);
+          return feature_map_mix(attention_, options(), later, {queries.later(p.query), p.key}, at,
+                                 {})
+              .y;
+        });
+  }
+
   // The soft-max of the energies A_ij over the keys, in the place of dividing by their sum.
   MixResult train(const MixInput& input, const Proportions& p, const MixerContext& context) const {
     BlockAttentionContext block = block_context(options(), context);
@@ -132,7 +193,10 @@ class LeapformerMixer : public AttentionMixer {
     const Variable q =
         features(input.q, attention_.query_scale, cross ? Tensor() : context.key_mask, p.query);
     const Variable k = features(input.k, 1, key_mask, p.key);
-    const Variable y = block_attention({q, k, cast(input.v, q.dtype()), {}, {}, {}}, block);
+    const Variable v = cast(input.v, q.dtype());
+    const Variable y = policy_.wait > 0
+                           ? train_arriving(q, k, v, waiting_queries(input, context), block)
+                           : block_attention({q, k, v, {}, {}, {}}, block);
     MixResult result{cast(y, input.q.dtype()), {}};
     if (!cross) {
       result.state[kNoSums] =
@@ -141,12 +205,44 @@ class LeapformerMixer : public AttentionMixer {
     return result;
   }
 
+  static Variable train_arriving(const Variable& q, const Variable& k, const Variable& v,
+                                 const WaitingQueries& queries,
+                                 const BlockAttentionContext& block) {
+    return queries.read(
+        [&] {
+          BlockAttentionContext along = block;
+          along.cross = false;
+          along.options.causal = true;
+          along.query_mask = queries.spread(block.query_mask);
+          along.key_mask = queries.arrived(block.key_mask);
+          return block_attention(
+              {queries.spread(q), queries.arrived(k), queries.arrived(v), {}, {}, {}}, along);
+        },
+        [&] {
+          BlockAttentionContext at = block;
+          at.query_mask = queries.later(block.query_mask);
+          return block_attention({queries.later(q), k, v, {}, {}, {}}, at);
+        });
+  }
+
+  MixerCost waiting_cost(const MixerShape& shape) const {
+    const WaitingQueries queries(policy_, 0, shape.queries, shape.keys);
+    const int64_t later = shape.queries - queries.early();
+    MixerShape read = shape;
+    read.queries = queries.tokens() + later;
+    read.keys = queries.tokens() + (later > 0 ? shape.keys : 0);
+    MixerCost cost = full_attention_cost(options(), shape);  // the source is kept
+    cost.mixing = feature_map_cost(options(), 2 * options().head_width(), read).mixing;
+    return cost;
+  }
+
   Variable scaled(const Variable& q) const {
     return attention_.query_scale == 1 ? q : scale(q, attention_.query_scale);
   }
 
   bool raw_, softmax_training_;
   int64_t hidden_;
+  WaitPolicy policy_;
   Leap leap_q_, leap_k_;
   LinearAttentionOptions attention_;
 };
@@ -184,6 +280,7 @@ std::vector<Number> definition(const LeapformerParams& params, const ReferenceSe
       s,
       [&](int64_t h, int64_t i, int64_t j) {
         Number a = 0;
+        if (j >= params.policy(s.form).seen(s.positions[static_cast<size_t>(i)], s.S)) return a;
         for (int64_t c = 0; c < s.K; ++c) {
           a += std::max(scale * s.query(i, h)[c], Number{0}) * std::max(s.key(j, h)[c], Number{0});
         }
@@ -211,6 +308,14 @@ void LeapformerParams::describe(ConfigDescription<LeapformerParams>& d) {
            "keys, quadratic in the length (as the authors' translation code)");
   describe_scale(d, "factor of q before the feature map; null: 1/sqrt(K)");
   describe_normalizer(d);
+  d.field(
+       "wait", &LeapformerParams::wait,
+       "cross-attention while the source arrives: the query at position i sees its first (wait + "
+       "i) read tokens; 0: all of them")
+      .range(0, 1 << 20);
+  d.field("read", &LeapformerParams::read, "source tokens that arrive for each query, with wait")
+      .range(1, 1 << 20)
+      .unit("tokens");
 }
 
 int64_t LeapformerParams::hidden_width(int64_t head_width) const {
@@ -236,7 +341,8 @@ Mechanism leapformer_mechanism() {
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = std::string("T");
   facts.presets = kPresets;
-  facts.variants = {"{hidden: 1, input: raw}", "{preset: lm, normalizer: add, hidden: 3}"};
+  facts.variants = {"{hidden: 1, input: raw}",
+                    "{preset: lm, normalizer: add, hidden: 3, wait: 2, read: 3}"};
   facts.limits = {
       {"LeaP modules of zero output give relu linear attention",
        "{}",

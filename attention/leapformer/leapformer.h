@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/feature_map_mechanism.h"
+#include "attention/leapformer/waiting.h"
 
 namespace linnet {
 
@@ -14,10 +15,14 @@ struct LeapformerParams {
   std::optional<double> scale = 1.0;  // null: 1/sqrt(K)
   double floor = 1e-6;
   Normalizer normalizer = Normalizer::clamp;
+  int64_t wait = 0;  // 0: cross-attention reads the whole source
+  int64_t read = 1;
 
   static void describe(ConfigDescription<LeapformerParams>& d);
   // Width of the hidden layer; 1: there is none. Throws UsageError when downsample does not divide.
   int64_t hidden_width(int64_t head_width) const;
+  // What a query of that form sees of its source.
+  WaitPolicy policy(Form form) const { return {form == Form::cross ? wait : 0, read}; }
 };
 
 Mechanism leapformer_mechanism();

@@ -162,7 +162,8 @@ class LongshortMixer : public AttentionMixer {
     const ListedAttentionResult tokens = listed_attention({near_q, keys, values, near_bias}, near);
     if (!summaries.keys.defined()) return tokens.y;
     return joint_softmax(
-        tokens, listed_attention({scaled, summaries.keys, summaries.values, far_bias}, far));
+               tokens, listed_attention({scaled, summaries.keys, summaries.values, far_bias}, far))
+        .y;
   }
 
   // The vectors [L,H,K] of the distances 0, 1, ... of the places of lists.

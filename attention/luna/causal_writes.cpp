@@ -42,25 +42,29 @@ void fill(const Tensor& to, int64_t grain, const F& f) {
   });
 }
 
-// dp: rule.dmemory of a head's elements together, whose tokens are read once.
+// dp: rule.dmemory of a few slots of a head together, which read each token once.
 template <typename T>
 void sum_memory(const CausalWrites<T>& rule, const T* dlogits, T* dp) {
-  const int64_t H = rule.H, N = rule.N, K = rule.K;
-  parallel_for(H, 1, [&](int64_t first, int64_t last) {
-    std::vector<T> sums(static_cast<size_t>(N * K));
-    for (int64_t h = first; h < last; ++h) {
+  constexpr int64_t kSlots = 8;
+  const int64_t H = rule.H, N = rule.N, K = rule.K, parts = (N + kSlots - 1) / kSlots;
+  parallel_for(H * parts, 1, [&](int64_t first, int64_t last) {
+    std::vector<T> sums(static_cast<size_t>(kSlots * K));
+    for (int64_t item = first; item < last; ++item) {
+      const int64_t h = item / parts, begin = item % parts * kSlots;
+      const int64_t slots = std::min(kSlots, N - begin);
       std::fill(sums.begin(), sums.end(), T{0});
       for (int64_t token = 0; token < rule.B * rule.tokens; ++token) {
         if (!rule.valid(token)) continue;
         const int64_t row = token * H + h;
-        const T* x = rule.x + row * K;
-        for (int64_t l = 0; l < N; ++l) {
+        const T *x = rule.x + row * K, *dlogit = dlogits + row * N + begin;
+        for (int64_t l = 0; l < slots; ++l) {
           T* to = sums.data() + l * K;
-          for (int64_t c = 0; c < K; ++c) to[c] += dlogits[row * N + l] * x[c];
+          for (int64_t c = 0; c < K; ++c) to[c] += dlogit[l] * x[c];
         }
       }
-      for (int64_t i = 0; i < N * K; ++i) {
-        dp[(i / K * H + h) * K + i % K] = rule.scale * sums[static_cast<size_t>(i)];
+      for (int64_t l = 0; l < slots; ++l) {
+        T* to = dp + ((begin + l) * H + h) * K;
+        for (int64_t c = 0; c < K; ++c) to[c] = rule.scale * sums[static_cast<size_t>(l * K + c)];
       }
     }
   });

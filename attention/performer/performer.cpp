@@ -5,6 +5,7 @@
 #include "attention/segment_scan.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
+#include "layers/dead_rows.h"
 
 namespace linnet {
 namespace {
@@ -79,6 +80,9 @@ class PerformerMixer : public AttentionMixer {
       how.stabilizers = largest_projections(queries.p.value(), queries.x.value(), rounded());
     }
     mapped.q = positive_features(queries.p, queries.x, how);
+    if (DeadRowCount* count = DeadRowCount::current(); count != nullptr && epsilon_ > 0) {
+      count->add_features(options().layer, mapped.q.value(), vanished(), context.key_mask);
+    }
     MaximumDecay decay;
     if (input.k.defined()) mapped.k = key_features(project(input.k, omega), context, state, decay);
     const Variable log_decay = decay.log_decay.defined() ? Variable(decay.log_decay) : Variable();
@@ -143,6 +147,10 @@ class PerformerMixer : public AttentionMixer {
   }
 
   bool stabilized() const { return params_.kernel == PerformerKernel::exp; }
+  // The largest feature of a query that is uniform: each is epsilon, or more than half of it is.
+  double vanished() const {
+    return stabilized() ? 2 * epsilon_ / std::sqrt(static_cast<double>(features_)) : epsilon_;
+  }
   // Without an epsilon stabilisers cancel, so that they may be whole numbers.
   bool rounded() const { return epsilon_ == 0; }
 

@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kGrain = 4096;
 
 template <typename Body>
-void for_all(int64_t count, const Body& body) {
-  parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
+void for_all(int64_t count, int64_t grain, const Body& body) {
+  parallel_for(count, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) body(i);
   });
 }
@@ -31,12 +31,18 @@ void copy_rows(const Tensor& from, const Tensor& places, const Tensor& to, const
   const uint8_t* valid = mask.defined() ? mask.data<uint8_t>() : nullptr;
   dispatch_floating(to.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for_all(to.elements(), [&](int64_t i) {
-      const int64_t c = i % K, h = i / K % H, t = i / K / H % n, b = i / K / H / n;
+    const T* sources = from.data<T>();
+    T* rows = to.data<T>();
+    for_all(to.size(0) * n * H, kGrain / (K + 1) + 1, [&](int64_t i) {
+      const int64_t h = i % H, t = i / H % n, b = i / H / n;
       const int64_t source = place[(b * H + h) * n + t];
       const int64_t token = mask_is_of_source ? b * m + source : b * n + t;
       const bool kept = source >= 0 && (valid == nullptr || valid[token] != 0);
-      to.data<T>()[i] = kept ? from.data<T>()[((b * m + source) * H + h) * K + c] : T{};
+      if (kept) {
+        std::copy_n(sources + ((b * m + source) * H + h) * K, K, rows + i * K);
+      } else {
+        std::fill_n(rows + i * K, K, T{});
+      }
     });
   });
 }
@@ -50,7 +56,7 @@ void fill_others(const Tensor& others, const Tensor& ranks, const Tensor& mask, 
   const uint8_t* valid = mask.defined() ? mask.data<uint8_t>() : nullptr;
   dispatch_floating(y.dtype(), [&](auto zero) {
     using Number = decltype(zero);
-    for_all(y.elements(), [&](int64_t i) {
+    for_all(y.elements(), kGrain, [&](int64_t i) {
       const int64_t c = i % V, h = i / V % H, t = i / V / H % T, b = i / V / H / T;
       if (ranks.data<int32_t>()[(b * H + h) * T + t] >= 0) return;
       if (valid != nullptr && valid[b * T + t] == 0) return;

@@ -7,7 +7,7 @@
 #include "attention/primitives/cuda/token_spans.h"
 #include "attention/primitives/tile_gemm.h"
 #include "attention/reformer/bucket_rule.h"
-#include "attention/reformer/cuda/lists.h"
+#include "attention/reformer/cuda/chunks.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
 
@@ -66,15 +66,16 @@ Tensor hash_buckets(const Tensor& x, const Tensor& rotations, const BucketContex
                         binding::pointer<uint8_t>(context.mask),
                         binding::pointer<int32_t>(context.spans),
                         B * T};
-  const Tensor from = x.to(DType::f64), directions = rotations.to(DType::f64);
+  const Tensor wide_x = x.to(DType::f64), wide_rotations = rotations.to(DType::f64);
+  const double *vectors = wide_x.data<double>(), *directions = wide_rotations.data<double>();
+  int32_t* to = buckets.data<int32_t>();
   const int64_t few = std::max<int64_t>((1 << 17) / (stride * K), 1);
   parallel_for(buckets.elements(), few, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t vector = i / rounds, first = (vector % H * rounds + i % rounds) * stride;
-      buckets.data<int32_t>()[i] = hash.bucket(i, [&](int64_t r) {
+      to[i] = hash.bucket(i, [&](int64_t r) {
         count_multiply_adds(K);
-        return dot_row(directions.data<double>() + (first + r) * K,
-                       from.data<double>() + vector * K, K);
+        return dot_row(directions + (first + r) * K, vectors + vector * K, K);
       });
     }
   });

@@ -4,17 +4,20 @@
 #include <bit>
 
 #include "attention/define.h"
+#include "attention/joint/joint_softmax.h"
 #include "attention/mixer_support.h"
-#include "attention/primitives/listed_attention.h"
+#include "attention/probsparse/query_rows.h"
 #include "attention/random_matrix.h"
-#include "attention/reformer/chunk_lists.h"
+#include "attention/reformer/chunks.h"
 #include "attention/reformer/reformer_definition.h"
+#include "autograd/arithmetic.h"
 #include "autograd/norms.h"
 
 namespace linnet {
 namespace {
 
 constexpr double kEpsilon = 1e-6;  // beside the mean square of a key
+constexpr double kOneself = -1e5;  // logit of a query's own value
 
 const std::vector<Preset> kPresets = {
     {"survey",
@@ -43,17 +46,16 @@ class ReformerMixer : public AttentionMixer {
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState&) const override {
     const Tensor& x = input.q.value();
-    ListedAttentionContext at;
-    at.options.scale = default_scale(options());
-    if (context.training) {
-      at.options.dropout = params_.dropout;
-      at.options.dropout_key = draw_key(context);
-    }
-    at.index = lists(x, context);
-    at.query_mask = at.key_mask = context.key_mask;
-    at.place = context.place;
+    const DType wide = sum_dtype(x.dtype());
+    const Chunks chunks = chunks_of(x, context);
     const Variable keys = norm(input.q, {}, {}, {NormKind::rms, kEpsilon});
-    return {listed_attention({input.q, keys, input.v, {}}, at).y, {}};
+    const Shape logits{x.size(0), x.size(1), x.size(2)};
+    ListedAttentionResult all{as_dtype(input.v, wide),
+                              Variable(Tensor::full(logits, kOneself, wide, x.device()))};
+    for (int64_t round = 0; round < chunks.order.size(0); ++round) {
+      all = joint_softmax(all, attend({input.q, keys, input.v, {}}, chunks, round, context));
+    }
+    return {as_dtype(all.y, x.dtype()), {}};
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
@@ -61,7 +63,7 @@ class ReformerMixer : public AttentionMixer {
     const auto width = static_cast<double>(options().width);
     const auto hashes = static_cast<double>(params_.hashes);
     MixerCost cost;
-    cost.mixing = rows * seen_pairs(shape.queries) * 2 * width;
+    cost.mixing = rows * met_pairs(shape.queries) * 2 * width;
     if (shape.queries > params_.chunk) {
       const int64_t directions = rule().factors(shape.queries).directions();
       cost.mixing += rows * width * hashes * static_cast<double>(shape.queries * directions);
@@ -72,36 +74,54 @@ class ReformerMixer : public AttentionMixer {
   }
 
  private:
-  // Pairs of a query and another key that it meets, counted as often as it does: at least, where
-  // that depends on the buckets (the first chunk's neighbour may hold its own tokens, dedup leaves
-  // those of one round); causal: half of them, of which there may be a few more.
-  double seen_pairs(int64_t T) const {
-    const int64_t c = params_.chunk, chunks = (T + c - 1) / c, last = T - (chunks - 1) * c;
-    double pairs = static_cast<double>(T * (T - 1));
-    if (chunks > 1) {
-      const int64_t own = (chunks - 1) * c * (c - 1) + last * (last - 1);
-      const int64_t before = (chunks - 2) * c * c + 2 * c * last;
-      const int64_t rounds = params_.dedup ? 1 : params_.hashes;
-      pairs = static_cast<double>(rounds * (own + before - (rounds > 1 ? last : 0)));
+  // What tokens read in one round; 0 and logit 0 where they are masked.
+  ListedAttentionResult attend(ListedAttentionVariables in, const Chunks& chunks, int64_t round,
+                               const MixerContext& context) const {
+    const Chunks own = chunks.of(round);
+    const int64_t B = in.q.size(0), T = in.q.size(1), H = in.q.size(2), N = own.order.size(2);
+    ListedAttentionContext at;
+    at.options.scale = default_scale(options());
+    at.options.group = own.size;
+    if (context.training) {
+      at.options.dropout = params_.dropout;
+      at.options.dropout_key = draw_key(context);
     }
-    return options().form == Form::causal ? pairs / 2 : pairs;
+    at.index = own.index;
+    at.place = context.place;
+    at.place.time_offset += round * N;
+    in.q = take_queries(in.q, {own.order, own.places});
+    in.bias = Variable(own.bias);
+    const ListedAttentionResult found = listed_attention(in, at);
+    const auto by_time = [&](const Variable& rows) {
+      return take_queries(rows, {own.places, own.order});
+    };
+    const Variable sums = by_time(reshape(found.log_sum_exp, {B, N, H, 1}));
+    return {as_dtype(by_time(found.y), sums.dtype()), reshape(sums, {B, T, H})};
+  }
+
+  // Pairs of a query and a key of the two chunks that it meets in every round; those that it does
+  // not look at, itself and what is behind it, are computed too.
+  double met_pairs(int64_t T) const {
+    const int64_t c = params_.chunk;
+    return static_cast<double>(T > c ? params_.hashes * T * 2 * c : T * T);
   }
 
   BucketRule rule() const { return params_.bucket_rule(options().max_length); }
 
-  Tensor lists(const Tensor& x, const MixerContext& context) const {
-    const int64_t B = x.size(0), T = x.size(1), H = x.size(2);
-    const Tensor spans = document_spans(context.segments);
-    const ChunkContext chunks{params_.chunk, options().form == Form::causal, params_.dedup,
-                              context.key_mask, spans};
-    if (T <= params_.chunk) return whole_lists(B, T, x.device(), chunks);
-    const Variable rotations = rotations_.at(context, draw_key(context), sum_dtype(x.dtype()));
-    const Tensor buckets =
-        chosen(context, "token_buckets", {B, T, H, params_.hashes}, x.device(), [&] {
-          return hash_buckets(x, rotations.value(),
-                              {rule(), params_.hashes, context.key_mask, spans});
-        });
-    return chunk_lists(buckets, chunks);
+  Chunks chunks_of(const Tensor& x, const MixerContext& context) const {
+    const Shape shape{x.size(0), x.size(1), x.size(2), params_.hashes};
+    const ChunkContext at{params_.chunk, options().form == Form::causal, params_.dedup,
+                          context.key_mask, document_spans(context.segments)};
+    const DType wide = sum_dtype(x.dtype());
+    // One chunk needs no buckets.
+    if (x.size(1) <= params_.chunk) {
+      return make_chunks(Tensor::empty(shape, DType::i32, x.device()), at, wide);
+    }
+    const Variable rotations = rotations_.at(context, draw_key(context), wide);
+    const Tensor buckets = chosen(context, "token_buckets", shape, x.device(), [&] {
+      return hash_buckets(x, rotations.value(), {rule(), params_.hashes, at.mask, at.spans});
+    });
+    return make_chunks(buckets, at, wide);
   }
 
   ReformerParams params_;
@@ -152,7 +172,7 @@ Mechanism reformer_mechanism() {
       "bucket, time)\n"
       "are cut into chunks of c; i meets j c_ij times in its own chunk and the one before\n"
       "y_i = sum_j c_ij exp(z_ij) v_j / sum_j c_ij exp(z_ij)";
-  facts.complexity = "time B H T l (4 c K + buckets K / 2 + ln T), memory B H T 2 l c";
+  facts.complexity = "time B H T l (4 c K + buckets K / 2 + ln T), memory B H T l (2 c + 4 K)";
   facts.sources =
       "Kitaev et al. 2020, Reformer: The Efficient Transformer; Hugging Face's code, as run by a "
       "survey, Skyformer and LeaPformer";

@@ -26,6 +26,8 @@ elseif(LINNET_CUDA STREQUAL "on")
   endif()
   # A100, H100/H200, and PTX for what comes after.
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90 CACHE STRING "GPU architectures")
+  # The one that is linked below: two runtimes in a program would each have a last error of their own.
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
   target_link_libraries(linnet_dependencies INTERFACE CUDA::cudart CUDA::cublasLt)
@@ -35,8 +37,12 @@ elseif(LINNET_CUDA STREQUAL "on")
   set(CMAKE_CUDA_STANDARD 20)
   # Registers and spills of every kernel, for tools/check_spills.
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/core/cmake/keep_ptxas_report)
-  set(LINNET_CUDA_FLAGS --extended-lambda --expt-relaxed-constexpr -Werror=all-warnings -Xptxas=-v
-    -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-fPIC)
+  # -lineinfo: lines of the source in what compute-sanitizer and profilers report; no cost at run time.
+  set(LINNET_CUDA_FLAGS --extended-lambda --expt-relaxed-constexpr -lineinfo -Werror=all-warnings
+    -Xptxas=-v -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-fPIC)
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+    list(APPEND LINNET_CUDA_FLAGS --compress-mode=size)  # lines treble what else is shipped
+  endif()
 endif()
 
 # The CUDA sources of a folder in this build.

@@ -87,7 +87,10 @@ std::vector<Score> ClassificationTask::score(const Transformer& model,
   for (int64_t first = 0; first < count; first += options.batch) {
     if (options.interrupted && options.interrupted()) return {};
     const Batch batch = examples.in_order(first, std::min(options.batch, count - first));
+    std::optional<DeadRowCount> dead;
+    if (first == 0) dead.emplace();
     const Variable logits = classifier.logits(model_input(batch, model.device()));
+    if (dead) score.dead_rows = dead->layers();
     const std::vector<float> values = logits.value().to_vector<float>();
     for (int64_t row = 0; row < batch.B; ++row) {
       const float* line = values.data() + row * classifier.classes();

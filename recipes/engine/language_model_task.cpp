@@ -95,7 +95,10 @@ std::optional<Score> LanguageModelTask::score_context(const DecoderLm& model,
     // Positions follow from the carried state's length.
     if (options.carry_state) input.positions = {};
     if (!batch.continues) state = {};
+    std::optional<DeadRowCount> dead;
+    if (i == 0) dead.emplace();
     const Variable hidden = model.encode(input, options.carry_state ? &state : nullptr);
+    if (dead) score.dead_rows = dead->layers();
     const Tensor losses = output_token_losses(hidden.value(), model.output_table().value(),
                                               target_tensor(batch, model.device()));
     for (const double loss : losses.to_vector<double>()) score.nll_sum += loss;

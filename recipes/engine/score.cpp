@@ -1,4 +1,5 @@
 // What a score says to people and to metrics.jsonl.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <iomanip>
@@ -16,6 +17,23 @@ std::string readable(double value) {
   return text;
 }
 
+double share_of(const DeadRows& layer) {
+  return layer.rows > 0 ? static_cast<double>(layer.dead) / static_cast<double>(layer.rows) : 0;
+}
+
+// "; 3.1 % of attention's rows are dead (layer 2: 9.4 %)", or nothing.
+std::string dead_text(const Score& score) {
+  if (score.dead_share() == 0) return "";
+  const auto worst = std::max_element(
+      score.dead_rows.begin(), score.dead_rows.end(),
+      [](const auto& a, const auto& b) { return share_of(a.second) < share_of(b.second); });
+  char text[96];
+  std::snprintf(text, sizeof(text), "; %.3g %% of attention's rows are dead (layer %lld: %.3g %%)",
+                100 * score.dead_share(), static_cast<long long>(worst->first),
+                100 * share_of(worst->second));
+  return text;
+}
+
 }  // namespace
 
 double Score::perplexity() const {
@@ -28,6 +46,15 @@ double Score::word_perplexity() const {
 
 double Score::bits_per_byte() const {
   return nll_sum / std::log(2.0) / static_cast<double>(bytes);
+}
+
+double Score::dead_share() const {
+  DeadRows all;
+  for (const auto& [layer, rows] : dead_rows) {
+    all.rows += rows.rows;
+    all.dead += rows.dead;
+  }
+  return share_of(all);
 }
 
 EvaluationMetrics Score::metrics(int64_t step) const {
@@ -47,6 +74,7 @@ EvaluationMetrics Score::metrics(int64_t step) const {
     if (bytes > 0) line.more.set("bytes", bytes);
     if (state_bytes > 0) line.more.set("state_bytes", static_cast<int64_t>(state_bytes));
   }
+  if (const double dead = dead_share(); dead > 0) line.more.set("dead_rows", dead);
   line.more.set("seconds", seconds);
   return line;
 }
@@ -56,14 +84,15 @@ std::string Score::text() const {
   out << std::fixed << split;
   if (classification()) {
     out << std::setprecision(2) << ": accuracy " << 100 * accuracy() << " % of " << tokens
-        << " examples, loss " << std::setprecision(4) << nll();
+        << " examples, loss " << std::setprecision(4) << nll() << dead_text(*this);
     return out.str();
   }
   out << " at context " << context << " (" << mode << "): perplexity " << readable(perplexity())
       << " per token";
   if (words > 0) out << ", " << readable(word_perplexity()) << " per word";
   if (bytes > 0) out << ", " << std::setprecision(4) << bits_per_byte() << " bits per byte";
-  out << "; " << tokens << " tokens in " << std::setprecision(1) << seconds << " s";
+  out << "; " << tokens << " tokens in " << std::setprecision(1) << seconds << " s"
+      << dead_text(*this);
   return out.str();
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "data/data_config.h"
 #include "data/ngram.h"
 #include "data/text_sources.h"
+#include "layers/dead_rows.h"
 #include "recipes/engine/metrics.h"
 #include "recipes/engine/model_builder.h"
 
@@ -27,8 +29,11 @@ struct Score {
   int64_t words = 0, bytes = 0;  // that the scored tokens stand for; 0: not known
   int64_t correct = 0;           // classifiers
   double seconds = 0;
-  size_t state_bytes = 0;  // streaming: carried between chunks
+  size_t state_bytes = 0;                 // streaming: carried between chunks
+  std::map<int64_t, DeadRows> dead_rows;  // by layer, in the first batch
 
+  // Of all layers' rows, those that are dead.
+  double dead_share() const;
   double nll() const { return nll_sum / static_cast<double>(tokens); }
   double perplexity() const;
   double word_perplexity() const;

@@ -85,6 +85,18 @@ int64_t added(const std::string& attention, Form form) {
   return count(attention) - count("{name: softmax}");
 }
 
+TEST(Augment, WhatHasNoHeadsToPutItBesideRefusesIt) {
+  for (const std::string host : {"luna", "s4d", "flash", "flash_quad", "flash_local, kind: gau",
+                                 "flash_global, kind: gau"}) {
+    const std::string name = host.substr(0, host.find(','));
+    EXPECT_NE(test::message_of<UsageError>([&] {
+                added(concat("{name: ", host, ", augment: {conv: 5}}"), Form::causal);
+              }).find(concat("'", name, "' has no queries, keys and values of heads")),
+              std::string::npos)
+        << host;
+  }
+}
+
 // The released code stores 63 taps a head, of which a causal layer uses 32.
 TEST(Augment, OnlyTapsThatActAreParameters) {
   EXPECT_EQ(added("{name: augmented_linear}", Form::causal), 4 * 32 + 1);

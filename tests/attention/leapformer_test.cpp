@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "attention/time_slices.h"
 #include "autograd/grad_check.h"
 #include "tests/attention/made_mixer.h"
 
@@ -105,6 +106,54 @@ TEST(Leapformer, TrainsByTheSoftMaxOfItsEnergies) {
         {q, k, v}, {.directions = 2});
     EXPECT_TRUE(checked.passed) << checked.message;
   }
+}
+
+// Queries of a source that still arrives read what cross-attention to what is there gives.
+TEST(Leapformer, WaitingQueriesReadWhatHasArrived) {
+  constexpr int64_t kFirst = 1;
+  for (const char* training : {"linear", "softmax"}) {
+    const MadeMixer whole("leapformer", concat("{hidden: 3, training: ", training, "}"),
+                          options_of(Form::cross));
+    const Tensor q = heads_of(kLength, "q"), k = heads_of(kSource, "k"), v = heads_of(kSource, "v");
+    for (const int64_t read : {1, 2}) {
+      SCOPED_TRACE(concat(training, ", read ", read));
+      const MadeMixer waiting(
+          "leapformer", concat("{hidden: 3, wait: 1, read: ", read, ", training: ", training, "}"),
+          options_of(Form::cross));
+      MixerContext context = context_of(Form::cross);
+      context.key_mask = Tensor::full({kRows, kLength}, 1, DType::u8);
+      context.key_mask.data<uint8_t>()[1] = 0;
+      context.place.time_offset = kFirst;
+      const auto y = waiting.mix(Variable(q), Variable(k), Variable(v), context).y.value();
+      for (int64_t i = 0; i < kLength; ++i) {
+        const int64_t seen = std::min((1 + kFirst + i) * read, kSource);
+        MixerContext at = context;
+        at.key_mask = slice_time(context.key_mask, i, i + 1);
+        at.source_mask = slice_time(context.source_mask, 0, seen);
+        const auto expected =
+            whole.mix(Variable(slice_time(q, i, i + 1)), Variable(slice_time(k, 0, seen)),
+                      Variable(slice_time(v, 0, seen)), at);
+        EXPECT_TRUE(test::close(slice_time(y, i, i + 1), expected.y.value(), 1e-12)) << i;
+      }
+      const auto checked = grad_check(
+          [&](const std::vector<Variable>& in) {
+            return std::vector<Variable>{waiting.mix(in[0], in[1], in[2], context).y};
+          },
+          {q, k, v}, {.directions = 2});
+      EXPECT_TRUE(checked.passed) << checked.message;
+    }
+  }
+}
+
+TEST(Leapformer, WaitingQueriesHaveConsecutivePositions) {
+  const MadeMixer mixer("leapformer", "{wait: 1}", options_of(Form::cross));
+  MixerContext context = context_of(Form::cross);
+  context.positions = test::ids({0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 2, 4, 5, 6}, {kRows, kLength});
+  const Variable q(heads_of(kLength, "q")), k(heads_of(kSource, "k")), v(heads_of(kSource, "v"));
+  EXPECT_NE(test::message_of<UsageError>([&] {
+              mixer.mix(q, k, v, context);
+            }).find("got 2 where 3 was expected"),
+            std::string::npos);
 }
 
 TEST(Leapformer, OtherwiseTheLinearFormRemains) {

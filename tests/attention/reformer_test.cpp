@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "attention/reformer/chunk_lists.h"
+#include "attention/reformer/chunks.h"
 #include "core/yaml.h"
 #include "tests/tensor_helpers.h"
 
@@ -47,14 +47,23 @@ TEST(Reformer, ABucketIsTheLargestProductWithADirectionOrItsOpposite) {
             Numbers({0, 1, 2, 1, 4}));
 }
 
-// The keys of one query, without empty places.
-Numbers keys_of(const Tensor& lists, int64_t query) {
+// The keys that one query looks at in all rounds.
+Numbers keys_of(const Chunks& chunks, int64_t query) {
+  const int64_t length = chunks.index.size(4);
   Numbers keys;
-  for (int64_t t = 0; t < lists.size(3); ++t) {
-    const int32_t key = lists.data<int32_t>()[query * lists.size(3) + t];
-    if (key >= 0) keys.push_back(key);
+  for (int64_t round = 0; round < chunks.order.size(0); ++round) {
+    const Chunks own = chunks.of(round);
+    const int64_t place = own.places.data<int32_t>()[query];
+    for (int64_t t = 0; place >= 0 && t < length; ++t) {
+      if (own.bias.data<double>()[place * length + t] != 0) continue;
+      keys.push_back(own.index.data<int32_t>()[place / chunks.size * length + t]);
+    }
   }
   return keys;
+}
+
+Chunks chunks_of(const Tensor& buckets, const ChunkContext& context) {
+  return make_chunks(buckets, context, DType::f64);
 }
 
 TEST(Reformer, QueriesSeeTheirChunkAndTheOneBefore) {
@@ -62,18 +71,21 @@ TEST(Reformer, QueriesSeeTheirChunkAndTheOneBefore) {
   at.chunk = 2;
   // In order of buckets and time: 1 3 | 0 2 | 4 -
   const Tensor buckets = test::ids({1, 0, 1, 0, 1}, {1, 5, 1, 1});
-  const Tensor lists = chunk_lists(buckets, at);
-  EXPECT_EQ(lists.shape(), Shape({1, 1, 5, 4}));
-  EXPECT_EQ(keys_of(lists, 0), Numbers({1, 3, 2}));
-  EXPECT_EQ(keys_of(lists, 4), Numbers({0, 2}));
-  EXPECT_EQ(keys_of(lists, 1), Numbers({4, 3}));  // the first chunk's neighbour is the last one
+  const Chunks chunks = chunks_of(buckets, at);
+  EXPECT_EQ(chunks.order.to_vector<int32_t>(), Numbers({1, 3, 0, 2, 4, -1}));
+  EXPECT_EQ(chunks.places.to_vector<int32_t>(), Numbers({2, 0, 3, 1, 4}));
+  EXPECT_EQ(chunks.index.to_vector<int32_t>(),
+            Numbers({4, -1, 1, 3, 1, 3, 0, 2, 0, 2, 4, -1}));  // the first follows the last one
+  EXPECT_EQ(keys_of(chunks, 0), Numbers({1, 3, 2}));
+  EXPECT_EQ(keys_of(chunks, 4), Numbers({0, 2}));
+  EXPECT_EQ(keys_of(chunks, 1), Numbers({4, 3}));
   at.causal = true;
-  EXPECT_EQ(keys_of(chunk_lists(buckets, at), 2), Numbers({1, 0}));
-  EXPECT_EQ(keys_of(chunk_lists(buckets, at), 0), Numbers({0}));  // nothing but itself
+  EXPECT_EQ(keys_of(chunks_of(buckets, at), 2), Numbers({1, 0}));
+  EXPECT_EQ(keys_of(chunks_of(buckets, at), 0), Numbers({}));  // its own value is all that it gets
   at.causal = false;
   at.mask = Tensor::from(std::vector<uint8_t>{1, 1, 1, 1, 0}, {1, 5});
-  EXPECT_EQ(keys_of(chunk_lists(test::ids({1, 0, 1, 0, 9}, {1, 5, 1, 1}), at), 1), Numbers({3}));
-  EXPECT_EQ(keys_of(chunk_lists(buckets, at), 4), Numbers({}));
+  EXPECT_EQ(keys_of(chunks_of(test::ids({1, 0, 1, 0, 9}, {1, 5, 1, 1}), at), 1), Numbers({3}));
+  EXPECT_EQ(keys_of(chunks_of(buckets, at), 4), Numbers({}));
 }
 
 TEST(Reformer, KeysCountAsOftenAsTheyAreMetUnlessToldOtherwise) {
@@ -81,9 +93,28 @@ TEST(Reformer, KeysCountAsOftenAsTheyAreMetUnlessToldOtherwise) {
   at.chunk = 2;
   // Two equal rounds, 0 1 | 2 3 | 0 1 | 2 3: all meet twice in their chunk, twice in the others.
   const Tensor buckets = test::ids({0, 0, 0, 0, 1, 1, 1, 1}, {1, 4, 1, 2});
-  EXPECT_EQ(keys_of(chunk_lists(buckets, at), 0), Numbers({2, 3, 1, 2, 3, 1}));
+  EXPECT_EQ(keys_of(chunks_of(buckets, at), 0), Numbers({2, 3, 1, 2, 3, 1}));
   at.dedup = true;
-  EXPECT_EQ(keys_of(chunk_lists(buckets, at), 0), Numbers({1, 2, 3}));
+  EXPECT_EQ(keys_of(chunks_of(buckets, at), 0), Numbers({2, 3, 1}));
+  // 0 1 | 2 3 | 0 3 | 1 2: token 0 meets 1 twice in its first list, 3 in its second, 2 in both.
+  const Tensor others = test::ids({0, 0, 0, 1, 1, 1, 1, 0}, {1, 4, 1, 2});
+  EXPECT_EQ(keys_of(chunks_of(others, at), 0), Numbers({1, 2, 3}));
+}
+
+// Small documents share chunks, those of more tokens have their own and meet in none.
+TEST(Reformer, DocumentsAreSequencesOfTheirOwn) {
+  ChunkContext at;
+  at.chunk = 3;
+  const Tensor segments = test::ids({0, 1, 2, 2, 2, 2, 3, 4, 4}, {1, 9});
+  at.spans = document_spans(segments);
+  const Chunks chunks = chunks_of(test::ids(Numbers(9, 0), {1, 9, 1, 1}), at);
+  EXPECT_EQ(chunks.order.to_vector<int32_t>(),
+            Numbers({0, 1, -1, 2, 3, 4, 5, 6, -1, 7, 8, -1, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(keys_of(chunks, 0), Numbers({}));
+  EXPECT_EQ(keys_of(chunks, 2), Numbers({5, 3, 4}));  // the first follows its document's last one
+  EXPECT_EQ(keys_of(chunks, 5), Numbers({2, 3, 4}));
+  EXPECT_EQ(keys_of(chunks, 6), Numbers({}));
+  EXPECT_EQ(keys_of(chunks, 8), Numbers({7}));
 }
 
 struct Call {

@@ -58,6 +58,31 @@ TEST_F(Evaluate, EveryModeScoresTheSameTokens) {
   EXPECT_GT(score(path, streaming(16)).state_bytes, 0U);
 }
 
+TEST_F(Evaluate, DeadRowsAreNamed) {
+  // One feature a head, which about half of all tokens do not have.
+  const std::string path =
+      trained("t2r", recipe({"model.attention={name: t2r, features: 1}", "model.layers=1"}));
+  EvaluateRequest request = windows(16);
+  request.batch = 4;
+  const Score t2r = score(path, request);
+  const DeadRows& rows = t2r.dead_rows.at(0);
+  EXPECT_EQ(rows.rows, 4 * 16 * 2);  // of the first batch
+  EXPECT_GT(rows.dead, 0);
+  EXPECT_LT(rows.dead, rows.rows);
+  EXPECT_EQ(to_json(t2r.metrics(1)).at("dead_rows").number(), t2r.dead_share());
+  EXPECT_THAT(t2r.text(), HasSubstr("% of attention's rows are dead (layer 0: "));
+  EvaluateRequest whole;
+  const Score relu =
+      score(trained("relu", classifier({"model.attention={name: relu}", "model.heads=8"})), whole);
+  EXPECT_GT(relu.dead_share(), 0);
+  EXPECT_THAT(relu.text(), HasSubstr("dead"));
+  // Soft-max never has any, and says nothing.
+  const Score softmax = score(trained("softmax", classifier()), whole);
+  EXPECT_GT(softmax.dead_rows.at(0).rows, 0);
+  EXPECT_EQ(to_json(softmax.metrics(1)).find("dead_rows"), nullptr);
+  EXPECT_EQ(softmax.text().find("dead"), std::string::npos);
+}
+
 TEST_F(Evaluate, TheBatchSizeDoesNotMatter) {
   for (const std::string precision : {"f32", "bf16"}) {
     const std::string path = trained(precision, recipe({"train.precision=" + precision}));

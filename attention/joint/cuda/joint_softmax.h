@@ -12,8 +12,10 @@ struct JointParts {
 
 namespace cuda {
 
-void joint_softmax(const JointParts& in, const Tensor& y);
-void joint_softmax_backward(const JointParts& in, const Tensor& dy, const JointParts& d);
+void joint_softmax(const JointParts& in, const Tensor& y, const Tensor& sums);
+// dsums may be undefined: zeros.
+void joint_softmax_backward(const JointParts& in, const Tensor& dy, const Tensor& dsums,
+                            const JointParts& d);
 
 }  // namespace cuda
 }  // namespace linnet

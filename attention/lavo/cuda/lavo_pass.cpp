@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attention/lavo/cuda/lavo_pass_fast.h"
+#include "attention/primitives/cuda/fast_views.h"
 #include "attention/primitives/cuda/orthogonal_memory_fast.h"
 #include "core/cuda/elementwise.h"
 #include "core/cuda/runtime.h"
@@ -13,10 +14,6 @@
 namespace linnet::cuda {
 namespace {
 
-using orthogonal_memory_fast::is_aligned;
-using orthogonal_memory_fast::Reads;
-using orthogonal_memory_fast::Writes;
-
 // Inputs as the kernels read them, and what forward leaves for backward.
 struct Arrays {
   Tensor q, k, v, basis, bias;
@@ -24,12 +21,6 @@ struct Arrays {
   Tensor local, log_sum_exp;    // of the window; undefined where gradients are not wanted
 };
 
-Reads reads_of(const Tensor& x) {
-  return {pointer<const kernel_bf16>(x), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
-Writes writes_of(const Tensor& x) {
-  return {pointer<kernel_bf16>(x), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
 Tensor like(const Tensor& x) {
   return x.defined() ? Tensor::empty(x.shape(), x.dtype(), x.device()) : Tensor();
 }
@@ -42,8 +33,8 @@ std::vector<Variable> variables(const LavoPassVariables& inputs) {
 template <typename Call>
 Call memory_call(const Arrays& arrays, const LavoPassContext& context) {
   Call call;
-  call.q = reads_of(arrays.q);
-  call.f = arrays.local.defined() ? reads_of(arrays.local) : call.q;
+  call.q = view_of<const kernel_bf16>(arrays.q);
+  call.f = arrays.local.defined() ? view_of<const kernel_bf16>(arrays.local) : call.q;
   call.query_mask = call.code_mask = pointer_or_null<const uint8_t>(context.mask);
   call.segments = pointer_or_null<const int32_t>(context.segments);
   call.basis = pointer<const float>(arrays.basis);
@@ -58,8 +49,7 @@ void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradient
   const auto output = [&](size_t i) {
     return gradients.has_output(i) ? gradients.output(i) : Tensor();
   };
-  const Tensor dy =
-      is_aligned(gradients.output(0)) ? gradients.output(0) : gradients.output(0).clone();
+  const Tensor dy = aligned(gradients.output(0));
   const Device device = arrays.q.device();
   const int64_t B = arrays.q.size(0), H = arrays.q.size(2);
   const Tensor dq = like(arrays.q), df = like(arrays.q);
@@ -67,14 +57,14 @@ void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradient
   const Tensor dots = Tensor::empty({B, arrays.q.size(1), H}, DType::f32, device);
   const Tensor dcompleted = output(1), dpartial = output(2);
   auto call = memory_call<orthogonal_memory_fast::Backward>(arrays, context);
-  call.dy = reads_of(dy);
+  call.dy = view_of<const kernel_bf16>(dy);
   call.share = call.code_share = 0.5f;
   call.empty_code_share = context.options.local_only ? 1.0f : 0.5f;
   call.tokens = pointer<const int64_t>(arrays.tokens);
   call.dcompleted_out = pointer_or_null<const float>(dcompleted);
   call.dpartial_out = pointer_or_null<const float>(dpartial);
-  call.dq = writes_of(dq);
-  call.df = writes_of(df);
+  call.dq = view_of<kernel_bf16>(dq);
+  call.df = view_of<kernel_bf16>(df);
   call.dbasis = pointer<float>(dbases);
   call.df_dot_f = pointer<float>(dots);
   orthogonal_memory_fast::backward(call);
@@ -87,17 +77,17 @@ void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradient
   const Tensor dk = like(arrays.k), dv = like(arrays.v);
   lavo_pass_fast::WindowBackward window;
   window.memory = call;
-  window.k = reads_of(arrays.k);
-  window.v = reads_of(arrays.v);
-  window.df = reads_of(df);
+  window.k = view_of<const kernel_bf16>(arrays.k);
+  window.v = view_of<const kernel_bf16>(arrays.v);
+  window.df = view_of<const kernel_bf16>(df);
   window.bias = pointer_or_null<const float>(arrays.bias);
   window.bias_heads = arrays.bias.defined() ? static_cast<int>(arrays.bias.size(0)) : 0;
   window.log_sum_exp = pointer<const float>(arrays.log_sum_exp);
   window.df_dot_f = call.df_dot_f;
-  window.memory_dq = reads_of(dq);
+  window.memory_dq = view_of<const kernel_bf16>(dq);
   window.dq = call.dq;
-  window.dk = writes_of(dk);
-  window.dv = writes_of(dv);
+  window.dk = view_of<kernel_bf16>(dk);
+  window.dv = view_of<kernel_bf16>(dv);
   lavo_pass_fast::cut(window);
   Tensor dtables;
   if (gradients.wanted(4)) {
@@ -161,18 +151,18 @@ LavoPassResult lavo_pass(const LavoPassVariables& inputs, const LavoPassContext&
   call.memory = memory_call<orthogonal_memory_fast::Forward>(arrays, context);
   call.memory.positions = pointer_or_null<const int32_t>(context.positions);
   call.memory.time_offset = context.time_offset;
-  call.memory.y = writes_of(y);
+  call.memory.y = view_of<kernel_bf16>(y);
   call.memory.completed_out = pointer<float>(completed);
   call.memory.partial_out = pointer<float>(partial);
   call.memory.counts_out = pointer<int64_t>(counts);
   call.memory.tokens = pointer<int64_t>(arrays.tokens);
-  call.k = reads_of(arrays.k);
-  call.v = reads_of(arrays.v);
+  call.k = view_of<const kernel_bf16>(arrays.k);
+  call.v = view_of<const kernel_bf16>(arrays.v);
   call.bias = pointer_or_null<const float>(arrays.bias);
   call.bias_heads = arrays.bias.defined() ? static_cast<int>(arrays.bias.size(0)) : 0;
   call.local_only = context.options.local_only;
   if (arrays.local.defined()) {
-    call.local = writes_of(arrays.local);
+    call.local = view_of<kernel_bf16>(arrays.local);
     call.log_sum_exp = pointer<float>(arrays.log_sum_exp);
   }
   lavo_pass_fast::forward(call);

@@ -98,10 +98,10 @@ void fast_backward(const BlockAttentionTensors& in, const BlockAttentionSetting&
                    const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
                    const BlockAttentionTensors& d) {
   using namespace block_attention_fast;
-  const Tensor aligned = is_aligned(dy) ? dy : dy.clone();
+  const Tensor readable = aligned(dy);
   block_attention_fast::backward(
       call_of(in, setting),
-      {y.device(), reads(y), reads(aligned), pointer<const float>(log_sum_exp), writes(d.q),
+      {y.device(), reads(y), reads(readable), pointer<const float>(log_sum_exp), writes(d.q),
        writes(d.k), writes(d.v), writes(d.past_k), writes(d.past_v), d.bias});
 }
 

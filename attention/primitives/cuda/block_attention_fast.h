@@ -9,6 +9,7 @@
 #pragma once
 
 #include "attention/primitives/cuda/block_attention_problem.h"
+#include "attention/primitives/cuda/fast_views.h"
 
 namespace linnet::cuda::block_attention_fast {
 
@@ -19,10 +20,6 @@ using Writes = SequenceView<kernel_bf16>;
 // to 128, values of any width (logits are made again for every 128). No block takes more than 88
 // KiB of shared memory, which every GPU with bf16 has.
 bool has_kernels(int64_t keys, int64_t values);
-// Whether a tensor begins on 16 bytes, as copies need it.
-inline bool is_aligned(const Tensor& x) {
-  return reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
-}
 
 // One call. Sequences are read through the views, which may lie in a fused projection, not through
 // the problem's pointers; past ones may be empty.
@@ -30,12 +27,7 @@ struct Call {
   block_attention_detail::BlockProblem problem;
   Reads q, k, v, past_k, past_v;
 };
-// Views of a dense tensor; empty where it is undefined.
-template <typename T>
-SequenceView<T> view_of(const Tensor& x) {
-  if (!x.defined()) return {};
-  return {pointer<T>(x), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
+// Views of dense tensors, as view_of.
 inline Reads reads(const Tensor& x) {
   return view_of<const kernel_bf16>(x);
 }

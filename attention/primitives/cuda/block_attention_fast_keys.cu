@@ -5,7 +5,7 @@
 // that see one of them, with their dy. Of a tile a warp makes, for its 16 keys, the transposes
 //   p^T and ds^T = p^T (v dy^T - y . dy),   dv += p^T dy,   dk += scale ds^T q
 // so that every number of dk and dv has one warp that adds it up, in a fixed order.
-#include "attention/primitives/cuda/block_attention_fast_tiles.h"
+#include "attention/primitives/cuda/block_attention_fast_own_keys.h"
 
 namespace linnet::cuda::block_attention_fast {
 namespace {
@@ -19,43 +19,12 @@ struct KeyArguments {
   Writes dk, dv, dpast_k, dpast_v;
 };
 
-// The values of the widest heads stay in shared memory, for want of registers.
 template <int D>
-inline constexpr bool kHoldsValues = D < 128;
-
-template <int D>
-struct KeyLayout : Stages<D> {
-  __host__ __device__ explicit KeyLayout(SharedArena& arena)
-      : Stages<D>(arena),
-        all(arena.take<float>(size_t{4} * kTileRows)),
-        values(arena.take<kernel_bf16>(kHoldsValues<D> ? 0 : size_t{kTileRows} * this->kStride)) {}
-  // Of the queries of streamed tile n: log-sum-exps in units of log 2, then y . dy.
-  __device__ __forceinline__ float* statistics(int n) const { return all + n % 2 * 2 * kTileRows; }
-  // Where the block's own values are copied to.
-  __device__ __forceinline__ kernel_bf16* own_values() const {
-    return kHoldsValues<D> ? this->tile(1, 1) : values;
-  }
-  float* all;
-  kernel_bf16* values;
-};
+using KeyLayout = OwnKeysLayout<D, Stages<D>>;
 
 // A warp's 16 keys.
 template <int D>
-struct Source {
-  LeftFragment k[D / 16], v[kHoldsValues<D> ? D / 16 : 1];
-  const kernel_bf16* values;  // of the warp
-  ResultFragment dk[D / 8] = {}, dv[D / 8] = {};
-
-  __device__ __forceinline__ void load(const KeyLayout<D>& shared, int warp, int lane) {
-    load_rows<D>(shared.tile(1, 0), warp, lane, k);
-    values = shared.own_values() + warp * 16 * Stages<D>::kStride;
-    if constexpr (kHoldsValues<D>) load_rows<D>(shared.own_values(), warp, lane, v);
-  }
-  __device__ __forceinline__ LeftFragment value(int i, int lane) const {
-    if constexpr (kHoldsValues<D>) return v[i];
-    return load_left(values + i * 16, Stages<D>::kStride, lane);
-  }
-
+struct Source : OwnKeys<D> {
   // Adds N queries, whose logits are in x.
   template <int N>
   __device__ __forceinline__ void add(const Logits& logits, const kernel_bf16* queries,
@@ -68,15 +37,15 @@ struct Source {
       value = logits.root(value, mine[i / 4 * 8 + i % 2]);
     }
     ResultFragment dlogits[N / 8] = {};
-    multiply_transposed<D, N>([&](int i) { return value(i, lane); }, dy, lane, dlogits);
+    multiply_transposed<D, N>([&](int i) { return this->value(i, lane); }, dy, lane, dlogits);
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) {
       float &value = x[i / 4].values[i % 4], &dlogit = dlogits[i / 4].values[i % 4];
       dlogit = logits.gradient(value, dlogit, mine[kTileRows + i / 4 * 8 + i % 2]);
       value = logits.weight(value);
     }
-    add_weighted<D, N>(x, dy, lane, dv);
-    add_weighted<D, N>(dlogits, queries, lane, dk);
+    add_weighted<D, N>(x, dy, lane, this->dv);
+    add_weighted<D, N>(dlogits, queries, lane, this->dk);
   }
 };
 

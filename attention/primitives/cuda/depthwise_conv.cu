@@ -4,6 +4,7 @@
 #include "attention/primitives/cuda/block_attention_problem.h"
 #include "attention/primitives/cuda/depthwise_conv_fast.h"
 #include "attention/primitives/cuda/depthwise_conv_path.h"
+#include "attention/primitives/cuda/fast_views.h"
 #include "core/cuda/for_each.h"
 #include "core/cuda/stored_numbers.h"
 
@@ -129,13 +130,6 @@ void plain_backward(const Call& call, const Tensor& dy, const Tensor& dx, const 
   tap_gradients(call, dy, dtaps);
 }
 
-// A dense [B,T,H,V] of bf16, or nothing.
-template <typename E>
-SequenceView<E> view_of(const Tensor& x) {
-  if (!x.defined()) return {};
-  return {pointer<E>(x), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
-
 // x of a call, or its gradient.
 template <typename E>
 depthwise_conv_fast::Line<E> line_of(const Call& call, const Tensor& now, const Tensor& past) {
@@ -166,11 +160,10 @@ void fast_forward(const Call& call, const Tensor& y) {
 
 void fast_backward(const Call& call, const Tensor& dy, const Tensor& dx, const Tensor& dpast,
                    const Tensor& dtaps) {
-  const bool is_aligned = reinterpret_cast<uintptr_t>(dy.raw()) % 16 == 0;
-  const Tensor aligned = is_aligned ? dy : dy.clone();
+  const Tensor readable = aligned(dy);
   if (dpast.defined() && dpast.size(1) > call.before) dpast.fill(0);  // what no tap reaches
   depthwise_conv_fast::run_backward({dx.device(), rows_of(call), fast_filters(call),
-                                     output_line_of<const kernel_bf16>(call, aligned),
+                                     output_line_of<const kernel_bf16>(call, readable),
                                      line_of<const kernel_bf16>(call, call.in.v, call.in.past_v),
                                      line_of<kernel_bf16>(call, dx, dpast), pointer<float>(dtaps)});
 }

@@ -3,6 +3,7 @@
 #include <mutex>
 #include <set>
 
+#include "attention/primitives/cuda/fast_views.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 #include "core/kernel_choice.h"
@@ -38,7 +39,7 @@ bool takes_fast_kernels(const std::string& operation, const Tensor& x,
 
 std::string lack_of_alignment(std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* x : tensors) {
-    if (x->defined() && reinterpret_cast<uintptr_t>(x->raw()) % 16 != 0) {
+    if (x->defined() && !is_aligned(*x)) {
       return "tensors that do not begin on 16 bytes";
     }
   }

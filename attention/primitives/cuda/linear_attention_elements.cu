@@ -7,7 +7,6 @@
 namespace linnet::cuda::linear_attention_detail {
 namespace {
 
-constexpr float kHalfPi = 1.57079632679489662f;
 constexpr int kWarps = 8;  // of a block
 
 // The input side of features: x [tokens, heads, width] with its proportions [tokens, heads].
@@ -36,46 +35,46 @@ FeatureInput<T> feature_input(const Tensor& x, const Tensor& proportions, const 
           static_cast<float>(scale)};
 }
 
-template <typename T, typename Out>
+template <typename T>
 Tensor features_typed(const Tensor& x, const FeatureInput<T>& in) {
-  const Tensor result = Tensor::empty({x.size(0), x.size(1), in.heads, in.features()},
-                                      KernelDType<Out>::value, x.device());
-  Out* out = pointer<Out>(result);
+  const Tensor result =
+      Tensor::empty({x.size(0), x.size(1), in.heads, in.features()}, DType::f32, x.device());
+  float* out = pointer<float>(result);
   for_each("linear_attention_features", in.rows * in.width, [in, out] __device__(int64_t i) {
     const int64_t row = i / in.width, c = i % in.width;
     const bool read = valid(in.mask, row / in.heads);
     const float value = read ? feature(in.map, load(in.x + i) * in.scale) : 0.0f;
     if (in.proportions == nullptr) {
-      store(out + i, value);
+      out[i] = value;
       return;
     }
     const float angle = read ? kHalfPi * in.proportions[row] : 0.0f;
-    store(out + row * 2 * in.width + c, value * cosf(angle));
-    store(out + row * 2 * in.width + in.width + c, value * sinf(angle));
+    out[row * 2 * in.width + c] = value * cosf(angle);
+    out[row * 2 * in.width + in.width + c] = value * sinf(angle);
   });
   return result;
 }
 
 // One warp a row.
-template <typename T, typename G>
-__global__ void linear_attention_feature_gradients(FeatureInput<T> in, const G* gradients, T* dx,
-                                                   float* dproportions) {
+template <typename T>
+__global__ void linear_attention_feature_gradients(FeatureInput<T> in, const float* gradients,
+                                                   T* dx, float* dproportions) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
   if (row >= in.rows) return;
   const int lane = static_cast<int>(threadIdx.x);
   const bool read = valid(in.mask, row / in.heads), reweighted = in.proportions != nullptr;
   const float angle = read && reweighted ? kHalfPi * in.proportions[row] : 0.0f;
   const float cosine = cosf(angle), sine = sinf(angle);
-  const G* d = gradients + row * in.width * (reweighted ? 2 : 1);
+  const float* d = gradients + row * in.width * (reweighted ? 2 : 1);
   float turned = 0;
   for (int64_t c = lane; c < in.width; c += 32) {
     float gradient = 0;
     if (read) {
       const float scaled = load(in.x + row * in.width + c) * in.scale;
       const float value = feature(in.map, scaled);
-      gradient = load(d + c);
+      gradient = d[c];
       if (reweighted) {
-        const float along_sine = load(d + in.width + c);
+        const float along_sine = d[in.width + c];
         turned += value * (along_sine * cosine - gradient * sine);
         gradient = gradient * cosine + along_sine * sine;
       }
@@ -142,30 +141,21 @@ Tensor features(const Tensor& x, const Tensor& proportions, const Tensor& mask, 
   Tensor result;
   dispatch(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    result = features_typed<T, float>(x, feature_input<T>(x, proportions, mask, map, scale));
+    result = features_typed<T>(x, feature_input<T>(x, proportions, mask, map, scale));
   });
   return result;
-}
-
-Tensor rounded_features(const Tensor& x, const Tensor& proportions, const Tensor& mask,
-                        FeatureMap map, double scale) {
-  return features_typed<kernel_bf16, kernel_bf16>(
-      x, feature_input<kernel_bf16>(x, proportions, mask, map, scale));
 }
 
 void feature_gradients(const Tensor& x, const Tensor& proportions, const Tensor& mask,
                        FeatureMap map, double scale, const Tensor& gradients, const Tensor& dx,
                        const Tensor& dproportions) {
-  const auto run = [&](auto zero, auto zero_gradient) {
+  dispatch(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    using G = decltype(zero_gradient);
     const FeatureInput<T> in = feature_input<T>(x, proportions, mask, map, scale);
     launch({"linear_attention_feature_gradients", blocks_for(in.rows, kWarps), dim3(32, kWarps)},
-           linear_attention_feature_gradients<T, G>, in, pointer<const G>(gradients),
+           linear_attention_feature_gradients<T>, in, pointer<const float>(gradients),
            pointer_or_null<T>(dx), pointer_or_null<float>(dproportions));
-  };
-  if (gradients.dtype() == DType::bf16) return run(kernel_bf16{}, kernel_bf16{});
-  dispatch(x.dtype(), [&](auto zero) { run(zero, float{}); });
+  });
 }
 
 Tensor spans_on_device(const Tensor& segments, const std::vector<Span>& spans, Device device) {

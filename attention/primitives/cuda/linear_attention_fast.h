@@ -3,9 +3,10 @@
 // for the gradients of each. Internal to attention/primitives/cuda; which calls come here is
 // decided in linear_attention_path.h.
 //
-// q, k, v, dy and gradients are bf16 views, whose rows begin on 16 bytes; features and weights
-// inside a chunk are rounded to bf16 for the products, as is the copy of the state that queries
-// read; all sums, the state itself, its mass and the denominators are f32. Masks and states as in
+// q, k, v, dy and gradients are bf16 views, whose rows begin on 16 bytes; features, which are made
+// from q, k and proportions on the chip, and weights inside a chunk are rounded to bf16 for the
+// products, as is the copy of the state that queries read; all sums, the state itself, its mass,
+// the denominators and the gradients of proportions are f32. Masks and states as in
 // linear_attention_cpu.h, [B,T], S [B,G,m,V] and z [B,G,m]; pointers may be null.
 #pragma once
 
@@ -22,11 +23,11 @@ inline bool is_aligned(const Tensor& x) {
   return reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
 }
 
-// Whether there are kernels for this width of features and of values. Their tiles are 16, 32, 64 or
-// 128 wide (noncausal: 64 or 128); what lies between is computed as the next wider one, wider
-// values as several.
+// Whether there are kernels for this width of features (twice that of re-weighted heads) and of
+// values. Their tiles are 16, 32, 64 or 128 wide (noncausal: 64 or 128); what lies between is
+// computed as the next wider one, wider features as two parts, wider values as several.
 inline bool has_kernels(int64_t features, int64_t values) {
-  return features > 0 && features <= 128 && features % 8 == 0 && values > 0 && values % 8 == 0;
+  return features > 0 && features <= 256 && features % 8 == 0 && values > 0 && values % 8 == 0;
 }
 // Bytes that a block of causal passes and of the noncausal backward pass takes. (The other kernels
 // take no more than 93 KiB, which every GPU with bf16 has.)
@@ -50,7 +51,9 @@ struct Forward {
   Reads q, k, v;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;
-  const int32_t* segments = nullptr;  // [B,T], causal; a sequence that has them is not cut
+  const int32_t* segments = nullptr;         // [B,T], causal; a sequence that has them is not cut
+  const float* query_proportions = nullptr;  // [B,T,H]
+  const float* key_proportions = nullptr;
   LinearAttentionState<const float> state_in;
   LinearAttentionState<float> state_out;
   Writes y;
@@ -107,11 +110,15 @@ struct Backward {
   Reads q, k, v, dy;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;
-  const int32_t* segments = nullptr;  // [B,T], causal; a sequence that has them is not cut
+  const int32_t* segments = nullptr;         // [B,T], causal; a sequence that has them is not cut
+  const float* query_proportions = nullptr;  // [B,T,H]
+  const float* key_proportions = nullptr;
   LinearAttentionState<const float> state_in, dstate_out;
   const float* denominators = nullptr;
   float* corrections = nullptr;  // [B,T,H], scratch of causal_backward
   Writes dq, dk, dv;
+  float* dquery_proportions = nullptr;  // null: not wanted
+  float* dkey_proportions = nullptr;
   LinearAttentionState<float> dstate_in;
   int64_t key_heads = 0;
   Spans spans;

@@ -19,6 +19,11 @@
 // heads, 8192 tokens, width 64 on an H200, 466 us at 4.8 TB/s (520 us at the 4.3 that a copy
 // reaches) and 361 us of tensor cores at 370 TFLOP/s, so that memory bounds it.
 //
+// Re-weighted heads of K have 2 K features, made on the chip: 12 K + 10 V + 40 bytes, and q and k
+// once more for their gradients, 4 K, from L2, where the copies of the same chunk left them (also
+// where the map is elu). Tiles of 128 for K = V = 64: for the shape above predicted 474 us of
+// memory (530) and 1250 us of tensor cores, which bound it.
+//
 // Where heads are few both walk along pieces side by side, for which k and v, and q and dy, are
 // read once more: 2 K + 2 V bytes each (linear_attention_fast_sums.cu). Values wider than 128 are
 // walked tile by tile; each further tile reads q and k again, 4 K bytes, and writes and reads sums
@@ -32,37 +37,24 @@
 
 #include <algorithm>
 
-#include "attention/primitives/cuda/linear_attention_fast.h"
+#include "attention/primitives/cuda/linear_attention_fast_parts.h"
+#include "attention/primitives/cuda/linear_attention_slopes.h"
 #include "attention/primitives/cuda/linear_attention_tiles.h"
 
 namespace linnet::cuda::linear_attention_fast::backward_detail {
 
 using namespace linear_attention_detail;
 
-// The value columns of a launch, from `first` on; values wider than tiles take several launches,
-// one after the other. Gradients of features are sums over all of them: what the launches before
-// gave is in `sums`, in the order of the registers. Null: one tile has all columns.
+// The value columns of a launch, from `first` on; values wider than tiles take several launches.
+// Gradients of features are sums over all of them.
 struct ValueTile {
   int first = 0;
-  bool last = true;
-  ResultFragment* sums = nullptr;
-  int64_t chunks = 0;  // of a row
-
-  // Adds what the tiles before gave to chunk number `chunk` of this block's row. False: more
-  // follow, for which it is left.
-  template <typename Team, int count>
-  __device__ __forceinline__ bool complete(int64_t chunk, ResultFragment (&results)[count]) const {
-    if (sums == nullptr) return true;
-    ResultFragment* own =
-        sums + (blockIdx.x * chunks + chunk) * count * Team::kThreads + threadIdx.x;
-#pragma unroll
-    for (int j = 0; j < count; ++j) {
-      if (first > 0) results[j] += own[j * Team::kThreads];
-      if (!last) own[j * Team::kThreads] = results[j];
-    }
-    return last;
-  }
+  LaunchSums sums;
 };
+
+// Where two parts of features share a denominator: the first launch of queries leaves Q . G of the
+// first part, the next one adds the second part's and leaves c, the last one takes c.
+enum class FeatureStep : uint8_t { only, leaves_along, adds_along, takes_corrections };
 
 struct BackwardArguments {
   Reads q, k, v, dy;
@@ -78,14 +70,26 @@ struct BackwardArguments {
   StatePointers<float> out;
   const float* denominators;  // null: nothing is divided
   float* corrections;         // c [B,T,H]; noncausal: none
-  FeatureMap map;
-  float scale;
+  FeatureSource queries, keys;
+  float *dquery_proportions, *dkey_proportions;
   Division division;
   const int32_t* spans;  // noncausal, as the next
   int64_t states;        // how many
   int64_t piece_tokens;
   int key_heads;  // noncausal queries
   ValueTile tile;
+  // Of features in parts.
+  bool in_parts;
+  FeatureStep step;
+  float* along;           // Q . G of the first part, [B,T,H]
+  bool adds_proportions;  // gradients of proportions, to those of the part before
+  LaunchSums value_sums;  // dv
+
+  // What M, a constant, leaves of the steps: parts have the widest tiles.
+  template <int M>
+  __device__ __forceinline__ FeatureStep step_of() const {
+    return M == 128 ? step : FeatureStep::only;
+  }
 };
 
 // What both forms take from a call.
@@ -103,8 +107,10 @@ inline BackwardArguments arguments_of(const Backward& call) {
   a.segments = call.segments;
   a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
   a.corrections = call.corrections;
-  a.map = call.options.feature_map;
-  a.scale = static_cast<float>(call.options.query_scale);
+  a.queries = query_source(call);
+  a.keys = key_source(call);
+  a.dquery_proportions = call.dquery_proportions;
+  a.dkey_proportions = call.dkey_proportions;
   a.division = division_of(call.options);
   a.key_heads = static_cast<int>(call.key_heads);
   return a;
@@ -122,31 +128,38 @@ inline constexpr int kOwnColumns = M / TeamOf<M>::kShares;
 inline int64_t tile_width(int64_t features, int64_t values) {
   return std::max(features, std::min<int64_t>(values, 128));
 }
+inline int64_t tile_width(const BackwardArguments& a, int64_t features, int64_t values) {
+  return a.in_parts ? 128 : tile_width(features, values);
+}
 
 // Calls body with the arguments of every tile of M of these value columns, of blocks whose rows
 // have up to `tokens` tokens.
 template <int M, typename Body>
 void for_value_tiles(BackwardArguments a, int64_t values, int64_t blocks, int64_t tokens,
                      Device device, const Body& body) {
+  constexpr int kTokens = TeamOf<M>::kTokens;
+  const int64_t chunks = (tokens + kTokens - 1) / kTokens;
   Tensor sums;
   if (values > M) {
-    constexpr int kTokens = TeamOf<M>::kTokens;
-    a.tile.chunks = (tokens + kTokens - 1) / kTokens;
-    sums = Tensor::empty({blocks, a.tile.chunks, kTokens, M}, DType::f32, device);
-    a.tile.sums = reinterpret_cast<ResultFragment*>(pointer<float>(sums));
+    sums = Tensor::empty({blocks, chunks, kTokens, M}, DType::f32, device);
+    a.tile.sums.numbers = reinterpret_cast<ResultFragment*>(pointer<float>(sums));
   }
+  a.tile.sums.chunks = a.value_sums.chunks = chunks;
   for (int64_t first = 0; first < values; first += M) {
     a.tile.first = static_cast<int>(first);
-    a.tile.last = first + M >= values;
+    a.tile.sums.first = first == 0;
+    a.tile.sums.last = first + M >= values;
     body(a);
+    if (a.value_sums.numbers != nullptr) a.value_sums.numbers += blocks * chunks * kTokens * M / 4;
   }
 }
 
-// dphi/dx from phi(x) alone.
-__device__ __forceinline__ float slope_of(FeatureMap map, float value) {
-  if (map == FeatureMap::elu1) return value < 1 ? value : 1.0f;
-  if (map == FeatureMap::relu) return value > 0 ? 1.0f : 0.0f;
-  return 1.0f;
+// Room for the value_sums of so many blocks, whose rows have up to `tokens` tokens.
+inline Tensor value_sums_for(int64_t values, int64_t blocks, int64_t tokens, Device device) {
+  constexpr int kTokens = TeamOf<128>::kTokens;
+  return Tensor::empty(
+      {(values + 127) / 128, blocks, (tokens + kTokens - 1) / kTokens, kTokens, 128}, DType::f32,
+      device);
 }
 
 // A chunk's tiles; two stages of them by turns.
@@ -188,29 +201,6 @@ struct QueriesLayout : Layout<M> {
   kernel_bf16* rest;  // what rounding took from the memory
   float* partials;    // of sum_shares
 };
-
-// Two neighbouring numbers of row lane / 4 + 8 half of a warp's rows, as results have them.
-__device__ __forceinline__ uint32_t pair_at(const kernel_bf16* rows, int stride, int lane, int half,
-                                            int j) {
-  return *reinterpret_cast<const uint32_t*>(rows + (lane / 4 + 8 * half) * stride + 8 * j +
-                                            lane % 4 * 2);
-}
-
-// results *= phi' factor of the row, phi' from the features in the same columns of `rows`.
-template <int columns>
-__device__ __forceinline__ void apply_slopes(FeatureMap map, const kernel_bf16* rows, int stride,
-                                             int lane, const float (&factors)[2],
-                                             ResultFragment (&results)[columns / 8]) {
-#pragma unroll
-  for (int j = 0; j < columns / 8; ++j) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t pair = pair_at(rows, stride, lane, half, j);
-      results[j].values[2 * half] *= slope_of(map, low_of(pair)) * factors[half];
-      results[j].values[2 * half + 1] *= slope_of(map, high_of(pair)) * factors[half];
-    }
-  }
-}
 
 // Sums over the columns that a warp has of features times results, of row lane / 4 and the row 8
 // after.
@@ -311,6 +301,74 @@ __device__ __forceinline__ void load_rows(const kernel_bf16* rows, int lane,
 #pragma unroll
   for (int i = 0; i < M / 16; ++i) {
     fragments[i] = load_left(rows + i * 16, Stage<M>::kStride, lane);
+  }
+}
+
+// Gradients of features, of which a warp has kOwnColumns, become those of x and proportions: 16
+// rows from `place` on. `features` and `rows`, where they are put together, are those rows of
+// tiles, which may be the same. A barrier of the block where several warps have a row.
+template <int M>
+__device__ __forceinline__ void store_gradients(const GradientPlace& place,
+                                                const kernel_bf16* features, kernel_bf16* rows,
+                                                int warp, int lane, const float (&factors)[2],
+                                                ResultFragment (&results)[kOwnColumns<M> / 8]) {
+  using Team = TeamOf<M>;
+  constexpr int kStride = Stage<M>::kStride, kColumns = kOwnColumns<M>;
+  const int column = Team::share(warp) * kColumns;
+  const FeatureSource& source = place.source;
+  if (!source.hides_slopes()) {
+    const float scaled[2] = {factors[0] * source.scale, factors[1] * source.scale};
+    apply_slopes<kColumns>(source.map, features + column, kStride, lane, scaled, results);
+    TilePlace<kernel_bf16> to = place.dx;
+    to.column = column;
+    return store_rows<kColumns>(results, rows + column, kStride, lane, to);
+  }
+  __syncwarp();
+  write_rows<kColumns>(results, rows + column, kStride, lane, factors);
+  if constexpr (Team::kShares > 1) {
+    __syncthreads();  // the columns of all warps are there
+  } else {
+    __syncwarp();
+  }
+  unmap_rows<M>(place, rows, Team::share(warp) * 32 + lane, Team::kShares * 32);
+}
+
+// The arguments of the two parts of a call, whose dv are added up in `value_sums`.
+inline std::array<BackwardArguments, 2> arguments_of(const std::array<BackwardPart, 2>& parts,
+                                                     const Tensor& along,
+                                                     const Tensor& value_sums) {
+  std::array<BackwardArguments, 2> result;
+  for (size_t i = 0; i < 2; ++i) {
+    BackwardArguments& a = result[i];
+    a = arguments_of(parts[i].call);
+    a.in_parts = true;
+    a.adds_proportions = i > 0;
+    a.along = pointer_or_null<float>(along);
+    if (!value_sums.defined()) continue;
+    a.value_sums.numbers = reinterpret_cast<ResultFragment*>(pointer<float>(value_sums));
+    a.value_sums.first = i == 0;
+    a.value_sums.last = i == 1;
+  }
+  return result;
+}
+
+// Calls visit(i, arguments) for the queries of part i, as often as the steps of FeatureStep are.
+template <typename Visit>
+void visit_queries(const std::array<BackwardArguments, 2>& arguments, const Visit& visit) {
+  BackwardArguments first = arguments[0], second = arguments[1];
+  first.value_sums = second.value_sums = {};  // those of keys
+  if (first.denominators != nullptr) {
+    first.step = FeatureStep::leaves_along;
+    visit(0, first);
+    second.step = FeatureStep::adds_along;
+    second.adds_proportions = false;
+    visit(1, second);
+    first.step = FeatureStep::takes_corrections;
+    first.adds_proportions = true;
+    visit(0, first);
+  } else {
+    visit(0, first);
+    visit(1, second);
   }
 }
 

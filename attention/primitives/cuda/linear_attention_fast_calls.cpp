@@ -1,4 +1,4 @@
-// From tensors to the kernels on tensor cores, by way of features where those do not make them.
+// From tensors to the kernels on tensor cores.
 #include "attention/primitives/cuda/linear_attention_fast_calls.h"
 
 #include <algorithm>
@@ -23,26 +23,11 @@ SequenceView<E> view_of(const Tensor& x) {
 // A call as the kernels take it, and what lives as long.
 struct Call {
   LinearAttentionContext context;
-  LinearAttentionArrays in, gradients;
-  bool has_features = false;  // in place of q and k, of which `gradients` are
+  LinearAttentionArrays in;
   Tensor dy, spans;
 
   Call(const LinearAttentionContext& asked, const LinearAttentionArrays& arrays)
-      : context(asked), in(arrays) {
-    const LinearAttentionOptions& options = asked.options;
-    has_features = in.query_proportions.defined() || in.key_proportions.defined() ||
-                   options.feature_map == FeatureMap::elu;
-    if (!has_features) return;
-    if (in.q.defined()) {
-      in.q = rounded_features(in.q, in.query_proportions, asked.query_mask, options.feature_map,
-                              options.query_scale);
-    }
-    if (in.k.defined()) {
-      in.k = rounded_features(in.k, in.key_proportions, asked.key_mask, options.feature_map, 1);
-    }
-    context.options.feature_map = FeatureMap::identity;
-    context.options.query_scale = 1;
-  }
+      : context(asked), in(arrays) {}
 
   Forward forward(Device device) const {
     Forward call;
@@ -54,19 +39,16 @@ struct Call {
     call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
     call.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
     call.segments = pointer_or_null<const int32_t>(context.segments);
+    call.query_proportions = pointer_or_null<const float>(in.query_proportions);
+    call.key_proportions = pointer_or_null<const float>(in.key_proportions);
     call.state_in = {pointer_or_null<const float>(in.memory),
                      pointer_or_null<const float>(in.mass)};
     call.key_heads = in.memory.defined() ? in.memory.size(1) : 0;
     return call;
   }
 
-  // The same with gradients, which go to `wanted` in the end.
-  Backward backward(const LinearAttentionArrays& wanted, Device device) {
-    gradients = wanted;
-    if (has_features) {
-      if (in.q.defined()) gradients.q = Tensor::empty(in.q.shape(), DType::bf16, device);
-      if (in.k.defined()) gradients.k = Tensor::empty(in.k.shape(), DType::bf16, device);
-    }
+  // The same with gradients.
+  Backward backward(const LinearAttentionArrays& gradients, Device device) const {
     const Forward same = forward(device);
     Backward call;
     call.device = device;
@@ -77,11 +59,15 @@ struct Call {
     call.query_mask = same.query_mask;
     call.key_mask = same.key_mask;
     call.segments = same.segments;
+    call.query_proportions = same.query_proportions;
+    call.key_proportions = same.key_proportions;
     call.state_in = same.state_in;
     call.key_heads = same.key_heads;
     call.dq = view_of<kernel_bf16>(gradients.q);
     call.dk = view_of<kernel_bf16>(gradients.k);
     call.dv = view_of<kernel_bf16>(gradients.v);
+    call.dquery_proportions = pointer_or_null<float>(gradients.query_proportions);
+    call.dkey_proportions = pointer_or_null<float>(gradients.key_proportions);
     call.dstate_in = {pointer_or_null<float>(gradients.memory),
                       pointer_or_null<float>(gradients.mass)};
     return call;
@@ -100,21 +86,6 @@ struct Call {
     result.count = static_cast<int64_t>(parts.size());
     for (const Span& part : parts) result.longest = std::max(result.longest, part.end - part.begin);
     return result;
-  }
-
-  // From gradients of features to those of what was asked.
-  void finish(const LinearAttentionContext& asked, const LinearAttentionArrays& arrays,
-              const LinearAttentionArrays& wanted) const {
-    if (!has_features) return;
-    const LinearAttentionOptions& options = asked.options;
-    if (arrays.q.defined()) {
-      feature_gradients(arrays.q, arrays.query_proportions, asked.query_mask, options.feature_map,
-                        options.query_scale, gradients.q, wanted.q, wanted.query_proportions);
-    }
-    if (arrays.k.defined()) {
-      feature_gradients(arrays.k, arrays.key_proportions, asked.key_mask, options.feature_map, 1,
-                        gradients.k, wanted.k, wanted.key_proportions);
-    }
   }
 };
 
@@ -143,7 +114,6 @@ void fast_causal_backward(const LinearAttentionContext& context, const LinearAtt
   backward.denominators = pointer<const float>(denominators);
   backward.corrections = pointer<float>(corrections);
   linear_attention_fast::causal_backward(backward);
-  call.finish(context, in, gradients);
 }
 
 void fast_memory_forward(const LinearAttentionContext& context, const LinearAttentionArrays& in,
@@ -163,7 +133,6 @@ void fast_memory_backward(const LinearAttentionContext& context, const LinearAtt
   backward.spans = call.on_device(spans, dmemory.device());
   backward.dstate_out = {pointer<const float>(dmemory), pointer<const float>(dmass)};
   linear_attention_fast::memory_backward(backward);
-  call.finish(context, in, gradients);
 }
 
 void fast_read_forward(const LinearAttentionContext& context, const LinearAttentionArrays& in,
@@ -186,7 +155,6 @@ void fast_read_backward(const LinearAttentionContext& context, const LinearAtten
   backward.dy = call.readable(dy);
   backward.denominators = pointer<const float>(denominators);
   linear_attention_fast::read_backward(backward);
-  call.finish(context, in, gradients);
 }
 
 }  // namespace linnet::cuda

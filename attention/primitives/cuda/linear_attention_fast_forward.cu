@@ -10,8 +10,10 @@
 // 2 * 64 * (K + V) * 10/16 (only squares on and below the diagonal) + 4 K V. K = V = 64: 512 bytes
 // and 27,000 operations. Predicted, never measured: for batch 16, 12 heads, 8192 tokens, width 64
 // on an H200, 168 us at 4.8 TB/s (187 us at the 4.3 that a copy reaches) and 114 us of tensor cores
-// at 370 TFLOP/s, so that memory bounds it.
-#include "attention/primitives/cuda/linear_attention_fast.h"
+// at 370 TFLOP/s, so that memory bounds it. Re-weighted heads of K have 2 K features, made on the
+// chip: 4 K + 4 V + 8 bytes; for that shape predicted 170 us of memory (190) and 205 us of tensor
+// cores, which bound it.
+#include "attention/primitives/cuda/linear_attention_fast_parts.h"
 #include "attention/primitives/cuda/linear_attention_tiles.h"
 
 namespace linnet::cuda::linear_attention_fast {
@@ -28,8 +30,9 @@ struct Arguments {
   StatePointers<const float> in;  // of each piece
   StatePointers<float> out;
   float* denominators;
-  FeatureMap map;
-  float scale;
+  LaunchSums sums;                   // numerators, of features in parts
+  const float* denominators_before;  // of the part before; null: there is none
+  FeatureSource queries, keys;
   Division division;
   int64_t piece_tokens;
   int tiles;  // of value columns
@@ -125,6 +128,12 @@ __global__ __launch_bounds__(kTileThreads,
   const int64_t start = blockIdx.y * a.piece_tokens, end = min(time, start + a.piece_tokens);
   const int64_t number = row * key_heads + head / group;
 
+  const auto queries_from = [&](int64_t token) {
+    return ReadPlace{a.q, a.query_mask, row, token, head, 0};
+  };
+  const auto keys_from = [&](int64_t token) {
+    return ReadPlace{a.k, a.key_mask, row, token, head / group, 0};
+  };
   AsyncCopies copies;
   uint32_t query_counts = 0, key_counts = 0;
   bool begins_one = false;  // token number `thread` of the chunk a segment
@@ -133,10 +142,8 @@ __global__ __launch_bounds__(kTileThreads,
       begins_one = begins_segment(a.segments, row, time, token + threadIdx.x);
     }
     const Stage<M, N> stage = shared.stages.turn(token / kChunk);
-    query_counts =
-        begin_copy<M, FourWarps, 1>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
-    key_counts = begin_copy<M, FourWarps, 1>(copies, stage.k,
-                                             {a.k, a.key_mask, row, token, head / group, 0});
+    query_counts = begin_features<M, FourWarps, 1>(copies, stage.q, queries_from(token), a.queries);
+    key_counts = begin_features<M, FourWarps, 1>(copies, stage.k, keys_from(token), a.keys);
     begin_copy<N, FourWarps, 1>(copies, stage.v,
                                 {a.v, a.key_mask, row, token, head / group, first});
     copies.commit();
@@ -144,7 +151,7 @@ __global__ __launch_bounds__(kTileThreads,
   const auto one = [](int) { return 1.0f; };
 
   StateTile<M, N> state;
-  StatePlace place{blockIdx.y * a.q.B * key_heads + number, static_cast<int>(a.k.K),
+  StatePlace place{blockIdx.y * a.q.B * key_heads + number, a.keys.features(),
                    static_cast<int>(a.v.K), first};
   state.load(a.in, place);
   state.publish(shared.memory);
@@ -153,8 +160,8 @@ __global__ __launch_bounds__(kTileThreads,
   for (int64_t token = start; token < end; token += kChunk) {
     const Stage<M, N> stage = shared.stages.turn(token / kChunk);
     copies.wait<0>();
-    map_features<M>(stage.q, query_counts, a.map, a.scale, one);
-    map_features<M>(stage.k, key_counts, a.map, 1, one);
+    map_features<M, FourWarps, 1>(stage.q, query_counts, a.queries, queries_from(token), one);
+    map_features<M, FourWarps, 1>(stage.k, key_counts, a.keys, keys_from(token), one);
     if (a.segments != nullptr) SegmentBits::publish<FourWarps>(shared.begins, begins_one);
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (token + kChunk < end) begin(token + kChunk);
@@ -163,16 +170,22 @@ __global__ __launch_bounds__(kTileThreads,
     if (a.segments != nullptr) segments.load(shared.begins);
     Rows<M, N> rows;
     read_rows<M, N>(stage, shared, segments, warp, lane, rows);
-    divide_rows(rows.numerators, a.division, rows.x);
+    // Parts of features have the widest tiles.
+    const bool complete =
+        M < 128 || a.sums.template complete<FourWarps>(token / kChunk, rows.numerators);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t reader = token + warp * 16 + half * 8 + lane / 4;
-      if (a.denominators != nullptr && first == 0 && lane % 4 == 0 && reader < time) {
-        a.denominators[(row * time + reader) * heads + head] = rows.x[half];
-      }
+      if (a.denominators == nullptr || reader >= time) continue;
+      const int64_t at = (row * time + reader) * heads + head;
+      if (M == 128 && a.denominators_before != nullptr) rows.x[half] += a.denominators_before[at];
+      if (first == 0 && lane % 4 == 0) a.denominators[at] = rows.x[half];
     }
-    store_rows<N>(rows.numerators, stage.q + warp * 16 * (M + kPadding), M + kPadding, lane,
-                  {a.y, a.query_mask, row, token + warp * 16, head, first});
+    if (complete) {
+      divide_rows(rows.numerators, a.division, rows.x);
+      store_rows<N>(rows.numerators, stage.q + warp * 16 * (M + kPadding), M + kPadding, lane,
+                    {a.y, a.query_mask, row, token + warp * 16, head, first});
+    }
     if (segments.begins != 0) state.clear();
     state.template add<true>(stage.k, stage.v, max(segments.start(kChunk - 1), 0));
     __syncthreads();  // nobody reads the state any more
@@ -193,7 +206,7 @@ size_t bytes() {
 }
 
 template <int M>
-void run(const Forward& call) {
+void run(const Forward& call, const OutputSums& sums = {}) {
   constexpr int N = kValueColumns<M>;
   Arguments a{};
   a.q = call.q;
@@ -205,10 +218,11 @@ void run(const Forward& call) {
   a.segments = call.segments;
   a.out = {call.state_out.memory, call.state_out.mass};
   a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
-  a.map = call.options.feature_map;
-  a.scale = static_cast<float>(call.options.query_scale);
+  a.queries = query_source(call);
+  a.keys = key_source(call);
   a.division = division_of(call.options);
   a.tiles = static_cast<int>((call.v.K + N - 1) / N);
+  sums.set(a);
   const int64_t blocks = call.q.B * call.q.H * a.tiles;
   const Pieces pieces = pieces_of(call, blocks);
   const LinearAttentionState<const float> starts = pieces.states(call.state_in);
@@ -229,7 +243,10 @@ size_t causal_shared_memory(int64_t features) {
 }
 
 void causal_forward(const Forward& call) {
-  for_width(call.q.K, [&](auto width) { run<width>(call); });
+  if (needs_parts(call.k.K, call.key_proportions != nullptr)) {
+    return forward_in_parts(call, call.q.B, call.q.T, call.k.H, run<128>);
+  }
+  for_width(key_source(call).features(), [&](auto width) { run<width>(call); });
 }
 
 }  // namespace linnet::cuda::linear_attention_fast

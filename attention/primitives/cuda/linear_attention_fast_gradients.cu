@@ -13,7 +13,9 @@
 // 4 K + 4 V; together 8 K + 6 V. Operations: 6 K V and 6 K V. K = V = 64: 900 bytes and 49,000
 // operations. Predicted, never measured: for batch 16, 12 heads, 8192 tokens, width 64 on an H200,
 // 295 us at 4.8 TB/s (329 us at the 4.3 that a copy reaches) and 209 us of tensor cores at
-// 370 TFLOP/s, so that memory bounds it.
+// 370 TFLOP/s, so that memory bounds it. Re-weighted heads of K have 2 K features: 8 K + 6 V + 20
+// bytes, q and k once more from L2; tiles of 128 for K = V = 64, predicted 300 us of memory (335)
+// and 840 us of tensor cores, which bound it.
 #include "attention/primitives/cuda/linear_attention_fast_backward.h"
 
 namespace linnet::cuda::linear_attention_fast {
@@ -96,15 +98,20 @@ __global__ __launch_bounds__(
   const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
   const int64_t end = min(part.end, start + a.piece_tokens);
   const bool normalised = a.denominators != nullptr;
-  StatePlace place{state_number * a.key_heads + head / group, static_cast<int>(a.q.K),
+  const FeatureStep step = a.step_of<M>();
+  StatePlace place{state_number * a.key_heads + head / group, a.queries.features(),
                    static_cast<int>(a.dy.K), a.tile.first};
+  const int64_t numbered = part.row * a.q.T * heads;  // what comes before this row
+  const FeatureSource source = a.queries.of_row(numbered);
+  const auto queries_from = [&](int64_t token) {
+    return ReadPlace{queries_of_row, mask, 0, token, head, 0};
+  };
 
   AsyncCopies copies;
   uint32_t counts = 0;
   const auto begin = [&](int64_t token) {
     const int64_t on = shared.turn((token - start) / Team::kTokens);
-    counts =
-        begin_copy<M, Team>(copies, shared.first + on, {queries_of_row, mask, 0, token, head, 0});
+    counts = begin_features<M, Team>(copies, shared.first + on, queries_from(token), source);
     begin_copy<M, Team>(copies, shared.second + on,
                         {dy_of_row, mask, 0, token, head, a.tile.first});
     copies.commit();
@@ -119,7 +126,7 @@ __global__ __launch_bounds__(
     const int64_t on = shared.turn((token - start) / Team::kTokens);
     kernel_bf16 *q = shared.first + on, *dy = shared.second + on;
     copies.wait<0>();
-    map_features<M, Team>(q, counts, a.map, a.scale, [](int) { return 1.0f; });
+    map_features<M, Team>(q, counts, source, queries_from(token), [](int) { return 1.0f; });
     __syncthreads();  // this chunk is there; the other stage is free
     if (token + Team::kTokens < end) begin(token + Team::kTokens);
 
@@ -132,11 +139,11 @@ __global__ __launch_bounds__(
     }
     kernel_bf16* queries = q + first * kStride + column;
     const bool complete =
-        a.tile.template complete<Team>((token - part.begin) / Team::kTokens, sums);
+        a.tile.sums.template complete<Team>((token - part.begin) / Team::kTokens, sums);
     float factors[2] = {1, 1};  // 1 / D
     if (normalised) {
       float corrections[2] = {}, along[2] = {};
-      if (complete) {
+      if (complete && step != FeatureStep::takes_corrections) {
         sum_products<kColumns>(queries, kStride, lane, sums, along);
         sum_shares<Team>(shared.partials, warp, lane, along);
       }
@@ -147,16 +154,29 @@ __global__ __launch_bounds__(
         const int64_t at = (part.row * a.q.T + reader) * heads + head;
         const float x = reader < part.end ? a.denominators[at] : 1.0f;
         factors[half] = 1 / a.division.divisor(x);
-        if (complete && a.division.passes(x)) corrections[half] = -along[half] * factors[half];
+        const bool inside = complete && reader < part.end;
+        const bool writes = inside && lane % 4 == 0 && column == 0;
+        if (step == FeatureStep::leaves_along) {
+          if (writes) a.along[at] = along[half];
+        } else if (step == FeatureStep::takes_corrections) {
+          if (inside) corrections[half] = a.corrections[at];
+        } else {
+          if (step == FeatureStep::adds_along && inside) along[half] += a.along[at];
+          if (complete && a.division.passes(x)) corrections[half] = -along[half] * factors[half];
+          if (step == FeatureStep::adds_along && writes) a.corrections[at] = corrections[half];
+        }
         if (lane % 4 == 0 && column == 0) shared.corrections[in_chunk] = corrections[half];
       }
       add_rank_one<kColumns>(shared.mass + column, lane, corrections, sums);
     }
-    if (complete) {
-      apply_slopes<kColumns>(a.map, queries, kStride, lane,
-                             {factors[0] * a.scale, factors[1] * a.scale}, sums);
-      store_rows<kColumns>(sums, shared.gradients + first * kStride + column, kStride, lane,
-                           {dq_of_row, mask, 0, token + first, head, column});
+    if (complete && step != FeatureStep::leaves_along) {
+      store_gradients<M>({source,
+                          queries_of_row,
+                          {dq_of_row, mask, 0, token + first, head, 0},
+                          of_row(a.dquery_proportions, numbered),
+                          a.adds_proportions},
+                         q + first * kStride, shared.gradients + first * kStride, warp, lane,
+                         factors, sums);
     }
     if (normalised) {
       scale_rows<kColumns>(queries, kStride, lane, factors);  // Q'
@@ -170,7 +190,7 @@ __global__ __launch_bounds__(
   }
   place.number += (blockIdx.y * group + head % group) * a.states * a.key_heads;
   state.store(a.out, place);
-  if (a.tile.last && thread < place.features) {
+  if (a.tile.sums.last && a.out.mass != nullptr && thread < place.features) {
     a.out.mass[place.number * place.features + thread] = mass;
   }
 }
@@ -194,18 +214,23 @@ __global__ __launch_bounds__(
   const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
   const int64_t end = min(part.end, start + a.piece_tokens);
 
+  const int64_t numbered = part.row * a.k.T * heads;  // what comes before this row
+  const FeatureSource source = a.keys.of_row(numbered);
+  const auto keys_from = [&](int64_t token) {
+    return ReadPlace{k_of_row, mask, 0, token, head, 0};
+  };
   AsyncCopies copies;
   uint32_t counts = 0;
   const auto begin = [&](int64_t token) {
     const int64_t on = shared.turn((token - start) / Team::kTokens);
-    counts = begin_copy<M, Team>(copies, shared.first + on, {k_of_row, mask, 0, token, head, 0});
+    counts = begin_features<M, Team>(copies, shared.first + on, keys_from(token), source);
     begin_copy<M, Team>(copies, shared.second + on, {v_of_row, mask, 0, token, head, a.tile.first});
     copies.commit();
   };
   if (start < end) begin(start);
   {
     StateTile<M, M, Team> state;
-    state.load(a.in, {state_number * heads + head, static_cast<int>(a.k.K), static_cast<int>(a.v.K),
+    state.load(a.in, {state_number * heads + head, source.features(), static_cast<int>(a.v.K),
                       a.tile.first});
     publish_all<M>(state, shared);
   }
@@ -214,7 +239,7 @@ __global__ __launch_bounds__(
     kernel_bf16 *k = shared.first + on, *v = shared.second + on;  // this warp's rows
     copies.wait<0>();
     map_features<M, Team>(shared.first + shared.turn((token - start) / Team::kTokens), counts,
-                          a.map, 1, [](int) { return 1.0f; });
+                          source, keys_from(token), [](int) { return 1.0f; });
     __syncthreads();  // this chunk is there; the other stage is free
     if (token + Team::kTokens < end) begin(token + Team::kTokens);
 
@@ -228,29 +253,35 @@ __global__ __launch_bounds__(
       multiply_transposed<M>(values, shared.rest + column * kStride, lane, dkeys);
     }
     if constexpr (Team::kShares > 1) __syncthreads();  // the other warps of these rows read them
-    if (a.tile.template complete<Team>((token - part.begin) / Team::kTokens, dkeys)) {
+    if (a.tile.sums.template complete<Team>((token - part.begin) / Team::kTokens, dkeys)) {
       add_rank_one<kColumns>(shared.mass + column, lane, {1, 1}, dkeys);
-      apply_slopes<kColumns>(a.map, k + column, kStride, lane, {1, 1}, dkeys);
-      store_rows<kColumns>(dkeys, k + column, kStride, lane,
-                           {dk_of_row, mask, 0, token + first, head, column});
+      store_gradients<M>({source,
+                          k_of_row,
+                          {dk_of_row, mask, 0, token + first, head, 0},
+                          of_row(a.dkey_proportions, numbered),
+                          a.adds_proportions},
+                         k, k, warp, lane, {1, 1}, dkeys);
     }
-    store_rows<kColumns>(dvalues, v + column, kStride, lane,
-                         {dv_of_row, mask, 0, token + first, head, a.tile.first + column});
+    if (M < 128 ||
+        a.value_sums.template complete<Team>((token - part.begin) / Team::kTokens, dvalues)) {
+      store_rows<kColumns>(dvalues, v + column, kStride, lane,
+                           {dv_of_row, mask, 0, token + first, head, a.tile.first + column});
+    }
   }
 }
 
 template <int M>
-void run_read(const Backward& call) {
-  BackwardArguments a = arguments_of(call);
+void run_read(const Backward& call, BackwardArguments a) {
   a.in = {call.state_in.memory, call.state_in.mass};
   a.spans = call.spans.table;
   a.states = call.spans.states(call.q.B);
   const int64_t blocks = a.states * call.q.H;
   const Cut cut = cut_of(call.spans.most_tokens(call.q.T), blocks);
   const Partials partials(cut.count * call.q.H / call.key_heads,
-                          {a.states, call.key_heads, call.q.K, call.dy.K}, call.device);
+                          {a.states, call.key_heads, a.queries.features(), call.dy.K}, call.device);
+  const bool leaves_sums = a.step != FeatureStep::leaves_along;
   const LinearAttentionState<float> out = partials.place(call.dstate_in);
-  a.out = {out.memory, out.mass};
+  if (leaves_sums) a.out = {out.memory, out.mass};
   a.piece_tokens = cut.tokens;
   const auto run_tile = [&](const BackwardArguments& of_tile) {
     launch({"linear_attention_fast_read_gradients",
@@ -259,12 +290,11 @@ void run_read(const Backward& call) {
            linear_attention_fast_read_gradients<M>, of_tile);
   };
   for_value_tiles<M>(a, call.dy.K, blocks, call.spans.most_tokens(call.q.T), call.device, run_tile);
-  partials.add_to(call.dstate_in);
+  if (leaves_sums) partials.add_to(call.dstate_in);
 }
 
 template <int M>
-void run_memory(const Backward& call) {
-  BackwardArguments a = arguments_of(call);
+void run_memory(const Backward& call, BackwardArguments a) {
   a.in = {call.dstate_out.memory, call.dstate_out.mass};
   a.spans = call.spans.table;
   const int64_t blocks = call.spans.states(call.k.B) * call.k.H;
@@ -280,6 +310,36 @@ void run_memory(const Backward& call) {
   for_value_tiles<M>(a, call.v.K, blocks, call.spans.most_tokens(call.k.T), call.device, run_tile);
 }
 
+void read_in_parts(const Backward& call) {
+  const auto part = [&](const Columns& columns) {
+    return BackwardPart(call, {call.spans.states(call.q.B) * call.key_heads, call.q.K,
+                               call.query_proportions != nullptr, columns, call.dy.K, call.device});
+  };
+  const std::array<Columns, 2> columns = parts_of(call.q.K);
+  std::array<BackwardPart, 2> parts{part(columns[0]), part(columns[1])};
+  const Shape readers{call.q.B, call.q.T, call.q.H};
+  const Tensor along = Tensor::empty(readers, DType::f32, call.device);
+  const Tensor corrections = Tensor::empty(readers, DType::f32, call.device);
+  for (BackwardPart& each : parts) each.call.corrections = pointer<float>(corrections);
+  visit_queries(arguments_of(parts, along, Tensor()),
+                [&](size_t i, const BackwardArguments& a) { run_read<128>(parts[i].call, a); });
+  for (const BackwardPart& each : parts) each.rows.put(each.dstate_in, call.dstate_in);
+}
+
+void memory_in_parts(const Backward& call) {
+  const int64_t states = call.spans.states(call.k.B) * call.k.H;
+  const auto part = [&](const Columns& columns) {
+    return BackwardPart(
+        call, {states, call.k.K, call.key_proportions != nullptr, columns, call.v.K, call.device});
+  };
+  const std::array<Columns, 2> columns = parts_of(call.k.K);
+  const std::array<BackwardPart, 2> parts{part(columns[0]), part(columns[1])};
+  const Tensor sums =
+      value_sums_for(call.v.K, states, call.spans.most_tokens(call.k.T), call.device);
+  const std::array<BackwardArguments, 2> arguments = arguments_of(parts, Tensor(), sums);
+  for (size_t i = 0; i < 2; ++i) run_memory<128>(parts[i].call, arguments[i]);
+}
+
 }  // namespace
 
 size_t noncausal_backward_shared_memory(int64_t features, int64_t values) {
@@ -288,13 +348,17 @@ size_t noncausal_backward_shared_memory(int64_t features, int64_t values) {
 }
 
 void read_backward(const Backward& call) {
-  if (tile_width(call.q.K, call.dy.K) <= 64) return run_read<64>(call);
-  run_read<128>(call);
+  if (needs_parts(call.q.K, call.query_proportions != nullptr)) return read_in_parts(call);
+  const BackwardArguments a = arguments_of(call);
+  if (tile_width(a.queries.features(), call.dy.K) <= 64) return run_read<64>(call, a);
+  run_read<128>(call, a);
 }
 
 void memory_backward(const Backward& call) {
-  if (tile_width(call.k.K, call.v.K) <= 64) return run_memory<64>(call);
-  run_memory<128>(call);
+  if (needs_parts(call.k.K, call.key_proportions != nullptr)) return memory_in_parts(call);
+  const BackwardArguments a = arguments_of(call);
+  if (tile_width(a.keys.features(), call.v.K) <= 64) return run_memory<64>(call, a);
+  run_memory<128>(call, a);
 }
 
 }  // namespace linnet::cuda::linear_attention_fast

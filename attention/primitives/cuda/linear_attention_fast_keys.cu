@@ -90,7 +90,13 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   const int64_t tokens = min(a.q.T - start, a.piece_tokens);
   const int steps = static_cast<int>((tokens + Team::kTokens - 1) / Team::kTokens) * group;
   const auto place_of = [&](int64_t of) {
-    return StatePlace{of, static_cast<int>(a.k.K), static_cast<int>(a.v.K), a.tile.first};
+    return StatePlace{of, a.keys.features(), static_cast<int>(a.v.K), a.tile.first};
+  };
+  const auto queries_from = [&](int64_t token, int step) {
+    return ReadPlace{a.q, a.query_mask, row, token, key_head * group + step % group, 0};
+  };
+  const auto keys_from = [&](int64_t token) {
+    return ReadPlace{a.k, a.key_mask, row, token, key_head, 0};
   };
 
   AsyncCopies copies;
@@ -107,10 +113,11 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       begins_one = begins_segment(a.segments, row, time, token + thread);
     }
     const int head = key_head * group + step % group;
-    query_counts = begin_copy<M, Team>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
-    key_counts = begin_copy<M, Team>(copies, stage.k, {a.k, a.key_mask, row, token, key_head, 0});
-    begin_copy<M, Team>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, a.tile.first});
-    begin_copy<M, Team>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, a.tile.first});
+    query_counts =
+        begin_features<M, Team, 1>(copies, stage.q, queries_from(token, step), a.queries);
+    key_counts = begin_features<M, Team, 1>(copies, stage.k, keys_from(token), a.keys);
+    begin_copy<M, Team, 1>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, a.tile.first});
+    begin_copy<M, Team, 1>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, a.tile.first});
     copies.commit();
     if (a.denominators == nullptr) return;
     const int64_t first = (row * time + token) * heads + head;
@@ -125,8 +132,8 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   state.publish(shared.memory);
   float mass = 0;  // dz of feature number `thread`
   if (thread < M) {
-    if (a.tile.first == 0 && a.in.mass != nullptr && thread < a.k.K) {
-      mass = a.in.mass[piece_number * a.k.K + thread];
+    if (a.tile.first == 0 && a.in.mass != nullptr && thread < a.keys.features()) {
+      mass = a.in.mass[piece_number * a.keys.features() + thread];
     }
     shared.mass[thread] = mass;
   }
@@ -141,8 +148,10 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       if (a.denominators == nullptr || (query_counts >> i & 1) == 0) return 1.0f;
       return reciprocal(a.division.divisor(a.denominators[at + Part::row(i) * heads]));
     };
-    map_features<M, Team>(stage.q, query_counts, a.map, a.scale, factor);
-    map_features<M, Team>(stage.k, key_counts, a.map, 1, [](int) { return 1.0f; });
+    map_features<M, Team, 1>(stage.q, query_counts, a.queries,
+                             queries_from(first_token(step), step), factor);
+    map_features<M, Team, 1>(stage.k, key_counts, a.keys, keys_from(first_token(step)),
+                             [](int) { return 1.0f; });
     if (thread < Team::kTokens) shared.corrections[thread] = correction;
     if (a.segments != nullptr) SegmentBits::publish<Team>(shared.begins, begins_one);
     __syncthreads();  // this chunk and the state are there; the other stage is free
@@ -154,15 +163,21 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     if (ends) {
       const int first = Team::first_token(warp), column = Team::share(warp) * kColumns;
       const int64_t token = first_token(step) + first;
-      kernel_bf16* keys = stage.k + first * kStride + column;
       if constexpr (Team::kShares > 1) __syncthreads();  // the other warps of these rows read them
-      if (a.tile.template complete<Team>((token - first) / Team::kTokens, dkeys)) {
-        apply_slopes<kColumns>(a.map, keys, kStride, lane, {1, 1}, dkeys);
-        store_rows<kColumns>(dkeys, keys, kStride, lane,
-                             {a.dk, a.key_mask, row, token, key_head, column});
+      if (a.tile.sums.template complete<Team>((token - first) / Team::kTokens, dkeys)) {
+        kernel_bf16* rows = stage.k + first * kStride;
+        store_gradients<M>({a.keys,
+                            a.k,
+                            {a.dk, a.key_mask, row, token, key_head, 0},
+                            a.dkey_proportions,
+                            a.adds_proportions},
+                           rows, rows, warp, lane, {1, 1}, dkeys);
       }
-      store_rows<kColumns>(dvalues, stage.v + first * kStride + column, kStride, lane,
-                           {a.dv, a.key_mask, row, token, key_head, a.tile.first + column});
+      if (M < 128 ||
+          a.value_sums.template complete<Team>((token - first) / Team::kTokens, dvalues)) {
+        store_rows<kColumns>(dvalues, stage.v + first * kStride + column, kStride, lane,
+                             {a.dv, a.key_mask, row, token, key_head, a.tile.first + column});
+      }
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) dkeys[j] = dvalues[j] = {};
     }
@@ -187,8 +202,8 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   if (blockIdx.y > 0) return;
   const int64_t number = blockIdx.x;  // of row and head
   state.store(a.out, place_of(number));
-  if (a.tile.first == 0 && a.out.mass != nullptr && thread < a.k.K) {
-    a.out.mass[number * a.k.K + thread] = mass;
+  if (a.tile.first == 0 && a.out.mass != nullptr && thread < a.keys.features()) {
+    a.out.mass[number * a.keys.features() + thread] = mass;
   }
 }
 
@@ -207,7 +222,7 @@ void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
 }  // namespace
 
 void run_keys(const BackwardArguments& arguments, int64_t pieces, Device device) {
-  for_width(tile_width(arguments.k.K, arguments.v.K),
+  for_width(tile_width(arguments, arguments.keys.features(), arguments.v.K),
             [&](auto width) { run<width>(arguments, pieces, device); });
 }
 

@@ -92,7 +92,14 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   const int64_t row = blockIdx.x / heads, time = a.q.T;
   const int64_t start = blockIdx.y * a.piece_tokens, end = min(time, start + a.piece_tokens);
   const bool normalised = a.denominators != nullptr;
+  const FeatureStep step = a.step_of<M>();
 
+  const auto queries_from = [&](int64_t token) {
+    return ReadPlace{a.q, a.query_mask, row, token, head, 0};
+  };
+  const auto keys_from = [&](int64_t token) {
+    return ReadPlace{a.k, a.key_mask, row, token, key_head, 0};
+  };
   AsyncCopies copies;
   uint32_t query_counts = 0, key_counts = 0;
   bool begins_one = false;  // token number `thread` of the chunk a segment
@@ -101,8 +108,8 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       begins_one = begins_segment(a.segments, row, time, token + threadIdx.x);
     }
     const Stage<M> stage = shared.stages.turn(token / Team::kTokens);
-    query_counts = begin_copy<M, Team>(copies, stage.q, {a.q, a.query_mask, row, token, head, 0});
-    key_counts = begin_copy<M, Team>(copies, stage.k, {a.k, a.key_mask, row, token, key_head, 0});
+    query_counts = begin_features<M, Team>(copies, stage.q, queries_from(token), a.queries);
+    key_counts = begin_features<M, Team>(copies, stage.k, keys_from(token), a.keys);
     begin_copy<M, Team>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, a.tile.first});
     begin_copy<M, Team>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, a.tile.first});
     copies.commit();
@@ -110,7 +117,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   const auto one = [](int) { return 1.0f; };
 
   StateTile<M, M, Team> state;
-  state.load(a.in, {(blockIdx.y * a.q.B + row) * key_heads + key_head, static_cast<int>(a.k.K),
+  state.load(a.in, {(blockIdx.y * a.q.B + row) * key_heads + key_head, a.keys.features(),
                     static_cast<int>(a.v.K), a.tile.first});
   state.publish(shared.memory);
   if (normalised) state.publish_rest(shared.rest);
@@ -119,8 +126,8 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   for (int64_t token = start; token < end; token += Team::kTokens) {
     const Stage<M> stage = shared.stages.turn(token / Team::kTokens);
     copies.wait<0>();
-    map_features<M, Team>(stage.q, query_counts, a.map, a.scale, one);
-    map_features<M, Team>(stage.k, key_counts, a.map, 1, one);
+    map_features<M, Team>(stage.q, query_counts, a.queries, queries_from(token), one);
+    map_features<M, Team>(stage.k, key_counts, a.keys, keys_from(token), one);
     if (a.segments != nullptr) SegmentBits::publish<Team>(shared.begins, begins_one);
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (token + Team::kTokens < end) begin(token + Team::kTokens);
@@ -131,30 +138,46 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     const bool segmented = segments.begins != 0;
     const int starts[2] = {segments.start(first + lane / 4), segments.start(first + lane / 4 + 8)};
     gather_gradients<M>(stage, shared, normalised, segmented, starts, first, column, lane, sums);
-    const bool complete = a.tile.template complete<Team>(token / Team::kTokens, sums);
+    const bool complete = a.tile.sums.template complete<Team>(token / Team::kTokens, sums);
     kernel_bf16* queries = stage.q + first * kStride + column;
-    float factors[2] = {a.scale, a.scale};  // scale / D
+    float factors[2] = {1, 1};  // 1 / D
     if (complete && normalised) {
-      float corrections[2], along[2];
-      sum_products<kColumns>(queries, kStride, lane, sums, along);
-      sum_shares<Team>(shared.partials, warp, lane, along);
+      float corrections[2] = {}, along[2] = {};
+      if (step != FeatureStep::takes_corrections) {
+        sum_products<kColumns>(queries, kStride, lane, sums, along);
+        sum_shares<Team>(shared.partials, warp, lane, along);
+      }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int64_t reader = token + first + half * 8 + lane / 4;
         const int64_t at = (row * time + reader) * heads + head;
         const float x = reader < time ? a.denominators[at] : 1.0f;
         const float factor = 1 / a.division.divisor(x);
-        factors[half] = factor * a.scale;
-        corrections[half] = a.division.passes(x) ? -along[half] * factor : 0.0f;
-        if (reader < time && lane % 4 == 0 && column == 0) a.corrections[at] = corrections[half];
+        factors[half] = factor;
+        const bool inside = reader < time, writes = inside && lane % 4 == 0 && column == 0;
+        if (step == FeatureStep::leaves_along) {
+          if (writes) a.along[at] = along[half];
+        } else if (step == FeatureStep::takes_corrections) {
+          corrections[half] = inside ? a.corrections[at] : 0.0f;
+        } else {
+          if (step == FeatureStep::adds_along && inside) along[half] += a.along[at];
+          corrections[half] = a.division.passes(x) ? -along[half] * factor : 0.0f;
+          if (writes) a.corrections[at] = corrections[half];
+        }
       }
-      add_corrections<M>(stage, shared.mass, segmented, starts, first, column, lane, corrections,
-                         sums);
+      if (step != FeatureStep::leaves_along) {
+        add_corrections<M>(stage, shared.mass, segmented, starts, first, column, lane, corrections,
+                           sums);
+      }
     }
-    if (complete) {
-      apply_slopes<kColumns>(a.map, queries, kStride, lane, factors, sums);
-      store_rows<kColumns>(sums, queries, kStride, lane,
-                           {a.dq, a.query_mask, row, token + first, head, column});
+    if (complete && step != FeatureStep::leaves_along) {
+      kernel_bf16* rows = stage.q + first * kStride;
+      store_gradients<M>({a.queries,
+                          a.q,
+                          {a.dq, a.query_mask, row, token + first, head, 0},
+                          a.dquery_proportions,
+                          a.adds_proportions},
+                         rows, rows, warp, lane, factors, sums);
     }
     if (segments.begins != 0) state.clear();
     state.template add<true>(stage.k, stage.v, max(segments.start(Team::kTokens - 1), 0));
@@ -180,7 +203,7 @@ void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
 }  // namespace
 
 void run_queries(const BackwardArguments& arguments, int64_t pieces, Device device) {
-  for_width(tile_width(arguments.k.K, arguments.v.K),
+  for_width(tile_width(arguments, arguments.keys.features(), arguments.v.K),
             [&](auto width) { run<width>(arguments, pieces, device); });
 }
 

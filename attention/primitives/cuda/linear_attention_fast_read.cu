@@ -8,8 +8,9 @@
 // 2 K V. K = V = 64: 260 bytes and 8,200 operations. Predicted, never measured: for batch 16, 12
 // heads, 8192 tokens, width 64 on an H200, 85 us at 4.8 TB/s (95 us at the 4.3 that a copy reaches)
 // and 35 us of tensor cores at 370 TFLOP/s, so that memory bounds it; with the sums over the keys
-// (linear_attention_fast_sums.cu) 169 us.
-#include "attention/primitives/cuda/linear_attention_fast.h"
+// (linear_attention_fast_sums.cu) 169 us. Re-weighted heads of K: 4 bytes more, operations 4 K V,
+// predicted 86 us of memory (97) and 70.
+#include "attention/primitives/cuda/linear_attention_fast_parts.h"
 #include "attention/primitives/cuda/linear_attention_tiles.h"
 
 namespace linnet::cuda::linear_attention_fast {
@@ -23,8 +24,9 @@ struct Arguments {
   const uint8_t* query_mask;
   StatePointers<const float> in;
   float* denominators;
-  FeatureMap map;
-  float scale;
+  LaunchSums sums;                   // numerators, of features in parts
+  const float* denominators_before;  // of the part before; null: there is none
+  FeatureSource source;
   Division division;
   const int32_t* spans;
   int64_t piece_tokens;
@@ -58,24 +60,26 @@ __global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(Ar
   const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
   const int64_t end = min(part.end, start + a.piece_tokens);
 
+  const FeatureSource source = a.source.of_row(part.row * a.q.T * heads);
+  const auto queries_from = [&](int64_t token) { return ReadPlace{q, mask, 0, token, head, 0}; };
   AsyncCopies copies;
   uint32_t counts = 0;
   const auto queries = [&](int64_t token) {
     return shared.q + (token - start) / kChunk % 2 * kChunk * kStride;
   };
   const auto begin = [&](int64_t token) {
-    counts = begin_copy<M>(copies, queries(token), {q, mask, 0, token, head, 0});
+    counts = begin_features<M>(copies, queries(token), queries_from(token), source);
     copies.commit();
   };
   if (start < end) begin(start);
   StateTile<M, N> state;
-  state.load(a.in, {state_number * a.key_heads + head / (heads / a.key_heads),
-                    static_cast<int>(a.q.K), static_cast<int>(a.y.K), first});
+  state.load(a.in, {state_number * a.key_heads + head / (heads / a.key_heads), source.features(),
+                    static_cast<int>(a.y.K), first});
   state.publish(shared.memory);
   state.store_mass(shared.mass);
   for (int64_t token = start; token < end; token += kChunk) {
     copies.wait<0>();
-    map_features<M>(queries(token), counts, a.map, a.scale, [](int) { return 1.0f; });
+    map_features<M>(queries(token), counts, source, queries_from(token), [](int) { return 1.0f; });
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (token + kChunk < end) begin(token + kChunk);
 
@@ -86,20 +90,26 @@ __global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(Ar
     ResultFragment numerators[N / 8] = {};
     float x[2];
     read_state<M, N>(lefts, shared.memory, shared.mass, lane, numerators, x);
-    divide_rows(numerators, a.division, x);
+    // Parts of features have the widest tiles.
+    const bool complete =
+        M < 128 || a.sums.template complete<FourWarps>((token - part.begin) / kChunk, numerators);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t reader = token + warp * 16 + half * 8 + lane / 4;
-      if (a.denominators != nullptr && first == 0 && lane % 4 == 0 && reader < part.end) {
-        a.denominators[(part.row * a.q.T + reader) * heads + head] = x[half];
-      }
+      if (a.denominators == nullptr || reader >= part.end) continue;
+      const int64_t at = (part.row * a.q.T + reader) * heads + head;
+      if (M == 128 && a.denominators_before != nullptr) x[half] += a.denominators_before[at];
+      if (first == 0 && lane % 4 == 0) a.denominators[at] = x[half];
     }
-    store_rows<N>(numerators, rows, kStride, lane, {y, mask, 0, token + warp * 16, head, first});
+    if (complete) {
+      divide_rows(numerators, a.division, x);
+      store_rows<N>(numerators, rows, kStride, lane, {y, mask, 0, token + warp * 16, head, first});
+    }
   }
 }
 
 template <int M>
-void run(const Forward& call) {
+void run(const Forward& call, const OutputSums& sums = {}) {
   constexpr int N = kValueColumns<M>;
   Arguments a{};
   a.q = call.q;
@@ -107,11 +117,11 @@ void run(const Forward& call) {
   a.query_mask = call.query_mask;
   a.in = {call.state_in.memory, call.state_in.mass};
   a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
-  a.map = call.options.feature_map;
-  a.scale = static_cast<float>(call.options.query_scale);
+  a.source = query_source(call);
   a.division = division_of(call.options);
   a.key_heads = static_cast<int>(call.key_heads);
   a.tiles = static_cast<int>((call.y.K + N - 1) / N);
+  sums.set(a);
   const int64_t blocks = call.spans.states(call.q.B) * call.q.H * a.tiles;
   // Nothing has to be added up after these: several pieces for each block that has room.
   const Cut cut = cut_of(call.spans.most_tokens(call.q.T), blocks, 4 * kEnoughBlocks);
@@ -126,7 +136,11 @@ void run(const Forward& call) {
 }  // namespace
 
 void read_forward(const Forward& call) {
-  if (call.q.K <= 64) return run<64>(call);
+  if (needs_parts(call.q.K, call.query_proportions != nullptr)) {
+    return forward_in_parts(call, call.spans.states(call.q.B), call.spans.most_tokens(call.q.T),
+                            call.key_heads, run<128>);
+  }
+  if (query_source(call).features() <= 64) return run<64>(call);
   run<128>(call);
 }
 

@@ -8,10 +8,11 @@
 // head: 2 K + 2 V (of gradients also 8 for D and c); operations 2 K V. K = V = 64: 256 bytes and
 // 8,200 operations. Predicted, never measured: all keys of batch 16, 12 heads, 8192 tokens, width
 // 64 on an H200 84 us at 4.8 TB/s (94 us at the 4.3 that a copy reaches) and 35 us of tensor cores
-// at 370 TFLOP/s, so that memory bounds it; the states of pieces add less than a tenth.
+// at 370 TFLOP/s, so that memory bounds it; the states of pieces add less than a tenth. Re-weighted
+// heads of K: 4 bytes more, operations 4 K V, predicted 85 us of memory (95) and 70.
 #include <algorithm>
 
-#include "attention/primitives/cuda/linear_attention_fast.h"
+#include "attention/primitives/cuda/linear_attention_fast_parts.h"
 #include "attention/primitives/cuda/linear_attention_tiles.h"
 #include "core/cuda/for_each.h"
 
@@ -26,8 +27,7 @@ struct Arguments {
   Reads left, right;  // k and v; of gradients q and dy
   const uint8_t* mask;
   StatePointers<float> out;  // of each piece
-  FeatureMap map;
-  float scale;
+  FeatureSource source;
   bool of_gradients;
   const float* denominators;  // of gradients; null: nothing is divided
   const float* corrections;
@@ -49,7 +49,8 @@ struct Layout {
 };
 
 template <int M, int N>
-__global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Arguments a) {
+__global__ __launch_bounds__(kTileThreads,
+                             M < 128 ? 5 : 2) void linear_attention_fast_sums(Arguments a) {
   using Part = TilePart<M>;
   constexpr int kStride = M + kPadding;
   SharedArena arena;
@@ -68,32 +69,29 @@ __global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Argum
   const int group = heads / a.state_heads;
   const int steps = start < end ? static_cast<int>((end - start + kChunk - 1) / kChunk) * group : 0;
   const StatePlace place{(piece * a.states + state_number) * a.state_heads + state_head,
-                         static_cast<int>(a.left.K), static_cast<int>(a.right.K), first};
-
+                         a.source.features(), static_cast<int>(a.right.K), first};
+  const FeatureSource source = a.source.of_row(part.row * a.left.T * heads);
+  const auto left_from = [&](int step) {
+    return ReadPlace{
+        left, mask, 0, start + int64_t{step / group} * kChunk, state_head * group + step % group,
+        0};
+  };
   AsyncCopies copies;
   uint32_t counts = 0;
-  float factors[Part::kCount];  // 1 / D of this thread's parts
-  float correction = 0;         // c of token number `thread` of the chunk
+  float correction = 0;  // c of token number `thread` of the chunk
   const auto begin = [&](int step) {
     const int64_t token = start + int64_t{step / group} * kChunk;
     const int head = state_head * group + step % group;
-    counts = begin_copy<M>(copies, shared.left + step % 2 * kChunk * kStride,
-                           {left, mask, 0, token, head, 0});
-    begin_copy<N>(copies, shared.right + step % 2 * kChunk * (N + kPadding),
-                  {right, mask, 0, token, head, first});
+    counts = begin_features<M, FourWarps, 1>(copies, shared.left + step % 2 * kChunk * kStride,
+                                             left_from(step), source);
+    begin_copy<N, FourWarps, 1>(copies, shared.right + step % 2 * kChunk * (N + kPadding),
+                                {right, mask, 0, token, head, first});
     copies.commit();
     if (a.denominators == nullptr) return;
     const int64_t at = (part.row * a.left.T + token) * heads + head;
-#pragma unroll
-    for (int i = 0; i < Part::kCount; ++i) {
-      const bool inside = (counts >> i & 1) != 0;
-      factors[i] = inside ? a.denominators[at + Part::row(i) * heads] : 1.0f;
-    }
     const bool inside = thread < kChunk && token + thread < part.end;
+    if (inside) prefetch(a.denominators + at + thread * heads);
     correction = inside ? a.corrections[at + thread * heads] : 0.0f;
-  };
-  const auto factor = [&](int i) {
-    return a.denominators == nullptr ? 1.0f : reciprocal(a.division.divisor(factors[i]));
   };
 
   StateTile<M, N> state;
@@ -104,7 +102,12 @@ __global__ __launch_bounds__(kTileThreads) void linear_attention_fast_sums(Argum
     kernel_bf16* features = shared.left + step % 2 * kChunk * kStride;
     float* corrections = shared.corrections + step % 2 * kChunk;
     copies.wait<0>();
-    map_features<M>(features, counts, a.map, a.scale, factor);
+    const int64_t at = (part.row * a.left.T + left_from(step).begin) * heads + left_from(step).head;
+    const auto factor = [&](int i) {  // 1 / D
+      if (a.denominators == nullptr) return 1.0f;
+      return reciprocal(a.division.divisor(a.denominators[at + Part::row(i) * heads]));
+    };
+    map_features<M, FourWarps, 1>(features, counts, source, left_from(step), factor);
     if (thread < kChunk) corrections[thread] = correction;
     __syncthreads();  // this chunk is there; the other stage is free
     if (step + 1 < steps) begin(step + 1);
@@ -136,8 +139,7 @@ Arguments sums_of_keys(const Forward& call) {
   a.left = call.k;
   a.right = call.v;
   a.mask = call.key_mask;
-  a.map = call.options.feature_map;
-  a.scale = 1;
+  a.source = key_source(call);
   a.spans = call.spans.table;
   a.states = call.spans.states(call.k.B);
   a.state_heads = static_cast<int>(call.k.H);
@@ -149,8 +151,7 @@ Arguments sums_of_gradients(const Backward& call) {
   a.left = call.q;
   a.right = call.dy;
   a.mask = call.query_mask;
-  a.map = call.options.feature_map;
-  a.scale = static_cast<float>(call.options.query_scale);
+  a.source = query_source(call);
   a.of_gradients = true;
   a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
   a.corrections = call.corrections;
@@ -165,7 +166,7 @@ void sum_pieces(Arguments a, const Cut& cut, int64_t pieces,
                 const LinearAttentionState<float>& out) {
   a.piece_tokens = cut.tokens;
   a.out = {out.memory, out.mass};
-  for_width(a.left.K, [&](auto width) { run<width>(a, pieces); });
+  for_width(a.source.features(), [&](auto width) { run<width>(a, pieces); });
 }
 
 // From the sum of each piece to that of all pieces before it, or after it, and what is carried to
@@ -190,8 +191,9 @@ Pieces make_pieces(Arguments a, const Cut& cut, const LinearAttentionState<const
   pieces.cut = cut;
   if (cut.count == 1) return pieces;
   const int64_t states = cut.count * a.states;
-  pieces.memory = Tensor::empty({states, a.state_heads, a.left.K, a.right.K}, DType::f32, device);
-  pieces.mass = Tensor::empty({states, a.state_heads, a.left.K}, DType::f32, device);
+  const int64_t features = a.source.features();
+  pieces.memory = Tensor::empty({states, a.state_heads, features, a.right.K}, DType::f32, device);
+  pieces.mass = Tensor::empty({states, a.state_heads, features}, DType::f32, device);
   // The sum of the last piece, or of the first one, is nobody's start.
   a.first_piece = a.of_gradients ? 1 : 0;
   sum_pieces(a, cut, cut.count - 1, {pointer<float>(pieces.memory), pointer<float>(pieces.mass)});
@@ -262,6 +264,7 @@ Pieces pieces_of(const Backward& call, int64_t blocks) {
   same.k = call.k;
   same.v = call.v;
   same.key_mask = call.key_mask;
+  same.key_proportions = call.key_proportions;
   same.segments = call.segments;
   same.state_in = call.state_in;
   return pieces_of(same, blocks);
@@ -273,10 +276,28 @@ Pieces gradient_pieces_of(const Backward& call, int64_t blocks) {
 }
 
 void memory_forward(const Forward& call) {
+  const bool reweighted = call.key_proportions != nullptr;
+  if (needs_parts(call.k.K, reweighted)) {
+    for (const Columns& columns : parts_of(call.k.K)) {
+      const StateRows rows{call.spans.states(call.k.B) * call.k.H,
+                           call.k.K,
+                           reweighted,
+                           columns,
+                           call.v.K,
+                           call.device};
+      const PartState sums = rows.room(call.state_out);
+      Forward part = part_of(call, columns);
+      part.state_out = sums.pointers();
+      memory_forward(part);
+      rows.put(sums, call.state_out);
+    }
+    return;
+  }
   const int64_t tiles = (call.v.K + kChunk - 1) / kChunk;
   const int64_t states = call.spans.states(call.k.B);
   const Cut cut = cut_of(call.spans.most_tokens(call.k.T), states * call.k.H * tiles);
-  const Partials partials(cut.count, {states, call.k.H, call.k.K, call.v.K}, call.device);
+  const int64_t features = key_source(call).features();
+  const Partials partials(cut.count, {states, call.k.H, features, call.v.K}, call.device);
   sum_pieces(sums_of_keys(call), cut, cut.count, partials.place(call.state_out));
   partials.add_to(call.state_out);
 }

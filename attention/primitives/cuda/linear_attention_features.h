@@ -34,6 +34,22 @@ __device__ __forceinline__ float reciprocal(float x) {
 #endif
 }
 
+inline constexpr float kHalfPi = 1.57079632679489662f;
+
+// Cosine and sine of the angle of a proportion in [0,1]; on a GPU to 2^-21, for what is rounded to
+// bf16.
+struct Turn {
+  float cosine, sine;
+};
+__device__ __forceinline__ Turn turn_of(float proportion) {
+  const float angle = kHalfPi * proportion;
+#if defined(__CUDA_ARCH__)
+  return {__cosf(angle), __sinf(angle)};
+#else
+  return {cosf(angle), sinf(angle)};
+#endif
+}
+
 struct Division {
   Normalizer normalizer;
   float epsilon;

@@ -34,6 +34,8 @@ std::string why_plain_linear_attention(const LinearAttentionArrays& in) {
   if (!linear_attention_fast::has_kernels(features, values)) {
     return concat("features of ", features, " and values of ", values);
   }
+  // Copies of 16 bytes take heads in eights.
+  if (reweighted && features % 16 != 0) return concat("re-weighted heads of ", features / 2);
   if (in.q.defined() && in.v.defined()) {
     const std::string lack =
         lack_of_shared_memory(linear_attention_fast::causal_shared_memory(features));

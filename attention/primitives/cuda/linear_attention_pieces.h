@@ -49,11 +49,8 @@ void run(const StateScan& scan);
 // Masked tokens are 0 and never looked at.
 Tensor features(const Tensor& x, const Tensor& proportions, const Tensor& mask, FeatureMap map,
                 double scale);
-// The same of x in bf16, rounded to bf16.
-Tensor rounded_features(const Tensor& x, const Tensor& proportions, const Tensor& mask,
-                        FeatureMap map, double scale);
-// From gradients of features [B,T,H,m], f32 or those of bf16 in bf16, to those of x and of the
-// proportions (undefined: not wanted).
+// From gradients of features [B,T,H,m] to those of x and of the proportions (undefined: not
+// wanted).
 void feature_gradients(const Tensor& x, const Tensor& proportions, const Tensor& mask,
                        FeatureMap map, double scale, const Tensor& gradients, const Tensor& dx,
                        const Tensor& dproportions);

@@ -12,7 +12,6 @@ using namespace linear_attention_detail;
 
 constexpr int kColumns = 32, kParts = 8;
 constexpr int kThreads = kColumns * kParts;
-constexpr float kHalfPi = 1.57079632679489662f;
 
 struct Step {
   StoredNumbers q, k, v;

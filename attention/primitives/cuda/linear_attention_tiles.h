@@ -6,152 +6,10 @@
 // 15; or, where the state is too wide for four, other numbers of both (Team).
 #pragma once
 
-#include <type_traits>
-
-#include "attention/primitives/cuda/linear_attention_features.h"
+#include "attention/primitives/cuda/linear_attention_copies.h"
 #include "attention/primitives/cuda/linear_attention_segments.h"
-#include "core/cuda/async_copy.h"
-#include "core/cuda/mma.h"
 
 namespace linnet::cuda::linear_attention_detail {
-
-inline constexpr int kChunk = 64;
-inline constexpr int kTileThreads = 128;
-inline constexpr int kPadding = 8;  // of a tile's rows, so that they begin on different banks
-
-// The warps of a block and the tokens of its chunks. A warp answers for 16 tokens, and where warps
-// are more than that takes, for its share of the columns of their results.
-template <int warps, int tokens>
-struct Team {
-  static constexpr int kThreads = 32 * warps, kWarps = warps, kTokens = tokens;
-  static constexpr int kShares = warps * 16 / tokens;
-
-  __device__ __forceinline__ static int first_token(int warp) { return warp % (tokens / 16) * 16; }
-  __device__ __forceinline__ static int share(int warp) { return warp / (tokens / 16); }
-};
-using FourWarps = Team<kTileThreads / 32, kChunk>;
-using EightWarps = Team<8, 32>;
-
-// Columns of a tile of values, where a block has some of them only.
-template <int M>
-inline constexpr int kValueColumns = M < 64 ? M : 64;
-
-// Calls body with the width of the tiles that hold so many features, a constant.
-template <typename Body>
-void for_width(int64_t features, const Body& body) {
-  if (features <= 16) return body(std::integral_constant<int, 16>{});
-  if (features <= 32) return body(std::integral_constant<int, 32>{});
-  if (features <= 64) return body(std::integral_constant<int, 64>{});
-  return body(std::integral_constant<int, 128>{});
-}
-
-// 16 bytes of a row.
-struct alignas(16) Eight {
-  uint32_t words[4];
-};
-
-// Where a piece of a sequence is: the tokens of row `row` and head `head` from `begin` on, columns
-// from `column` on. Tokens from `time` on, masked tokens and columns from `width` on count as
-// zeros.
-template <typename T>
-struct TilePlace {
-  SequenceView<T> view;
-  const uint8_t* mask;  // [B,T]; null: all count
-  int64_t row, begin;
-  int head, column;
-
-  __device__ __forceinline__ bool inside(int64_t token, int at) const {
-    return token < view.T && column + at < view.K && valid(mask, row * view.T + token);
-  }
-  __device__ __forceinline__ T* at(int64_t token, int offset) const {
-    return view.data + row * view.batch_stride + token * view.time_stride +
-           head * view.head_stride + column + offset;
-  }
-};
-
-// The part of a thread in a tile [tokens,width]: `kCount` times 8 neighbouring numbers of a row.
-template <int width, typename Team = FourWarps>
-struct TilePart {
-  static constexpr int kCount = Team::kTokens * width / 8 / Team::kThreads;
-  static constexpr int kStride = width + kPadding;
-
-  __device__ __forceinline__ static int row(int i) { return place(i) / (width / 8); }
-  __device__ __forceinline__ static int column(int i) { return place(i) % (width / 8) * 8; }
-
- private:
-  __device__ __forceinline__ static int place(int i) {
-    return i * Team::kThreads + static_cast<int>(threadIdx.x);
-  }
-};
-
-// Begins to copy a chunk to `tile`; bit i of the result says whether part i of this thread counts.
-// Where registers are scarce fewer parts are `unrolled`, whose addresses stay in them.
-template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount>
-__device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16* tile,
-                                               const TilePlace<const kernel_bf16>& from) {
-  using Part = TilePart<width, Team>;
-  uint32_t counts = 0;
-#pragma unroll unrolled
-  for (int i = 0; i < Part::kCount; ++i) {
-    const int row = Part::row(i), column = Part::column(i);
-    const bool inside = from.inside(from.begin + row, column);
-    copies.copy(tile + row * Part::kStride + column,
-                inside ? from.at(from.begin + row, column) : from.view.data, inside);
-    counts |= (inside ? 1u : 0u) << i;
-  }
-  return counts;
-}
-
-// x <- phi(scale x) factor_i in the parts of this thread, rounded once; 0 in those that do not
-// count.
-template <int width, typename Team = FourWarps, typename Factor>
-__device__ __forceinline__ void map_features(kernel_bf16* tile, uint32_t counts, FeatureMap map,
-                                             float scale, const Factor& factor) {
-  using Part = TilePart<width, Team>;
-#pragma unroll
-  for (int i = 0; i < Part::kCount; ++i) {
-    auto* at = reinterpret_cast<Eight*>(tile + Part::row(i) * Part::kStride + Part::column(i));
-    Eight numbers = *at;
-    const bool inside = (counts >> i & 1) != 0;
-#pragma unroll
-    for (int word = 0; word < 4; ++word) {
-      const uint32_t x = numbers.words[word];
-      numbers.words[word] = inside ? pack(feature(map, low_of(x) * scale) * factor(i),
-                                          feature(map, high_of(x) * scale) * factor(i))
-                                   : 0;
-    }
-    *at = numbers;
-  }
-}
-
-// Writes a warp's 16 rows of results, columns 8 j and 8 j + 1 + ... in results[j], to device memory
-// by way of `rows`, the same rows of a tile that no other warp reads any more. Rows that do not
-// count become zeros, those beyond the sequence are left out.
-template <int width>
-__device__ __forceinline__ void store_rows(const ResultFragment (&results)[width / 8],
-                                           kernel_bf16* rows, int stride, int lane,
-                                           const TilePlace<kernel_bf16>& to) {
-  __syncwarp();
-#pragma unroll
-  for (int j = 0; j < width / 8; ++j) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      auto* at =
-          reinterpret_cast<uint32_t*>(rows + (lane / 4 + 8 * half) * stride + 8 * j + lane % 4 * 2);
-      *at = pack(results[j].values[2 * half], results[j].values[2 * half + 1]);
-    }
-  }
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < width / 16; ++i) {
-    const int place = i * 32 + lane, row = place / (width / 8), column = place % (width / 8) * 8;
-    const int64_t token = to.begin + row;
-    if (token >= to.view.T || to.column + column >= to.view.K) continue;
-    Eight numbers = *reinterpret_cast<const Eight*>(rows + row * stride + column);
-    if (!to.inside(token, column)) numbers = {};
-    *reinterpret_cast<Eight*>(to.at(token, column)) = numbers;
-  }
-}
 
 __device__ __forceinline__ ResultFragment& operator+=(ResultFragment& sums,
                                                       const ResultFragment& other) {
@@ -160,12 +18,28 @@ __device__ __forceinline__ ResultFragment& operator+=(ResultFragment& sums,
   return sums;
 }
 
-// Asks for what is read soon.
-__device__ __forceinline__ void prefetch([[maybe_unused]] const float* number) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(number));
-#endif
-}
+// Sums that launches, one after the other, make together: in device memory in the order of
+// registers. Null: one launch makes them alone.
+struct LaunchSums {
+  ResultFragment* numbers = nullptr;
+  bool first = true, last = true;
+  int64_t chunks = 0;  // of a row
+
+  // Adds what the launches before gave to chunk number `chunk` of this block's row. False: more
+  // follow, for which it is left.
+  template <typename Team, int count>
+  __device__ __forceinline__ bool complete(int64_t chunk, ResultFragment (&results)[count]) const {
+    if (numbers == nullptr) return true;
+    ResultFragment* own =
+        numbers + (blockIdx.x * chunks + chunk) * count * Team::kThreads + threadIdx.x;
+#pragma unroll
+    for (int j = 0; j < count; ++j) {
+      if (!first) results[j] += own[j * Team::kThreads];
+      if (!last) own[j * Team::kThreads] = results[j];
+    }
+    return last;
+  }
+};
 
 // A right operand of ones: its product has sums of rows in every column.
 __device__ __forceinline__ RightFragment ones() {

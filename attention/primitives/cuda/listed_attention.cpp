@@ -67,9 +67,9 @@ void fast_backward(const ListedAttentionTensors& in, const ListedAttentionContex
                    const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy, const Tensor& dlse,
                    const ListedAttentionTensors& d) {
   using namespace listed_attention_fast;
-  const Tensor aligned = is_aligned(dy) ? dy : dy.clone();
+  const Tensor readable = aligned(dy);
   listed_attention_fast::backward(call_of(in, context), context,
-                                  {reads(y), reads(aligned), pointer<const float>(log_sum_exp),
+                                  {reads(y), reads(readable), pointer<const float>(log_sum_exp),
                                    pointer_or_null<const float>(dlse), writes(d.q), writes(d.k),
                                    writes(d.v), d.bias, kShareBytes});
 }

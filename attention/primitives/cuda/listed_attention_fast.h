@@ -12,7 +12,6 @@
 
 namespace linnet::cuda::listed_attention_fast {
 
-using block_attention_fast::is_aligned;
 using block_attention_fast::Reads;
 using block_attention_fast::reads;
 using block_attention_fast::Writes;

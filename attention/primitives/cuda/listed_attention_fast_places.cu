@@ -10,12 +10,15 @@
 //
 // Work memory: the shares, (K + V) bf16 a place, lists * length places a head of lists: for as many
 // (row, key head) at a time as kShareBytes hold, at least one.
+#include "attention/primitives/cuda/block_attention_fast_own_keys.h"
 #include "attention/primitives/cuda/listed_attention_fast_tiles.h"
 
 namespace linnet::cuda::listed_attention_fast {
 namespace {
 
 using namespace listed_attention_fast_detail;
+using block_attention_fast_detail::OwnKeys;
+using block_attention_fast_detail::OwnKeysLayout;
 using listed_attention_detail::first_not_below;
 using listed_attention_detail::SortedIndex;
 using listed_attention_detail::SortedPlaces;
@@ -34,43 +37,12 @@ struct PlaceArguments {
   __host__ __device__ int64_t width() const { return call.k.K + call.v.K; }
 };
 
-// The values of the widest heads stay in shared memory, for want of registers.
 template <int D>
-inline constexpr bool kHoldsValues = D < 128;
+using PlaceLayout = OwnKeysLayout<D, ListStages<D>>;
 
+// Of a warp's 16 places.
 template <int D>
-struct PlaceLayout : ListStages<D> {
-  __host__ __device__ explicit PlaceLayout(SharedArena& arena)
-      : ListStages<D>(arena),
-        all(arena.take<float>(size_t{4} * kTileRows)),
-        values(arena.take<kernel_bf16>(kHoldsValues<D> ? 0 : size_t{kTileRows} * this->kStride)) {}
-  // Of the queries of streamed tile n: log-sum-exps in units of log 2, then shifts.
-  __device__ __forceinline__ float* statistics(int n) const { return all + n % 2 * 2 * kTileRows; }
-  // Where the block's own values are copied to.
-  __device__ __forceinline__ kernel_bf16* own_values() const {
-    return kHoldsValues<D> ? this->tile(1, 1) : values;
-  }
-  float* all;
-  kernel_bf16* values;
-};
-
-// A warp's 16 places.
-template <int D>
-struct PlaceGradients {
-  LeftFragment k[D / 16], v[kHoldsValues<D> ? D / 16 : 1];
-  const kernel_bf16* values;  // of the warp
-  ResultFragment dk[D / 8] = {}, dv[D / 8] = {};
-
-  __device__ __forceinline__ void load(const PlaceLayout<D>& shared, int warp, int lane) {
-    load_rows<D>(shared.tile(1, 0), warp, lane, k);
-    values = shared.own_values() + warp * 16 * ListStages<D>::kStride;
-    if constexpr (kHoldsValues<D>) load_rows<D>(shared.own_values(), warp, lane, v);
-  }
-  __device__ __forceinline__ LeftFragment value(int i, int lane) const {
-    if constexpr (kHoldsValues<D>) return v[i];
-    return load_left(values + i * 16, ListStages<D>::kStride, lane);
-  }
-
+struct PlaceGradients : OwnKeys<D> {
   // Adds N queries, whose logits are in x.
   template <int N>
   __device__ __forceinline__ void add(const kernel_bf16* queries, const kernel_bf16* dy,
@@ -78,7 +50,7 @@ struct PlaceGradients {
                                       ResultFragment (&x)[N / 8]) {
     const float* mine = statistics + lane % 4 * 2;
     ResultFragment dlogits[N / 8] = {};
-    multiply_transposed<D, N>([&](int i) { return value(i, lane); }, dy, lane, dlogits);
+    multiply_transposed<D, N>([&](int i) { return this->value(i, lane); }, dy, lane, dlogits);
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) {
       float &weight = x[i / 4].values[i % 4], &dlogit = dlogits[i / 4].values[i % 4];
@@ -86,8 +58,8 @@ struct PlaceGradients {
       weight = exp2f(weight - mine[query]);
       dlogit = weight * (dlogit + mine[kTileRows + query]);
     }
-    add_weighted<D, N>(x, dy, lane, dv);
-    add_weighted<D, N>(dlogits, queries, lane, dk);
+    add_weighted<D, N>(x, dy, lane, this->dv);
+    add_weighted<D, N>(dlogits, queries, lane, this->dk);
   }
 };
 

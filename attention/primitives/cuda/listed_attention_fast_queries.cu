@@ -63,8 +63,11 @@ struct QueryGradients {
       if (row >= tile.count) continue;
       const int64_t number = a.call.problem.query(tile.b, t, tile.h);
       if (counts) {
-        log2_sum[half] = log2_of(a.log_sum_exp[number]);
-        if (a.dlog_sum_exp != nullptr) shift[half] += a.dlog_sum_exp[number];
+        const float log_sum_exp = a.log_sum_exp[number];
+        log2_sum[half] = log2_of(log_sum_exp);
+        // What a query that sees nothing is given, often NaN, would spread by weights of 0.
+        const bool given = a.dlog_sum_exp != nullptr && log_sum_exp != -kInfinity;
+        if (given) shift[half] += a.dlog_sum_exp[number];
       }
       if (lane % 4 == 0) a.shift[number] = shift[half];
     }

@@ -22,11 +22,6 @@ using Writes = SequenceView<kernel_bf16>;
 // Tokens that a block computes at a time, and that share one entry of what forward saves.
 inline constexpr int64_t kChunkTokens = 64;
 
-// Whether a tensor begins on 16 bytes, as copies need it.
-inline bool is_aligned(const Tensor& x) {
-  return reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
-}
-
 // Whether there are kernels for this width of heads and this rank; bytes of shared memory that a
 // block of them takes.
 bool has_kernels(int64_t width, int64_t rank);

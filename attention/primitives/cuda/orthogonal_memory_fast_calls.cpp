@@ -1,5 +1,6 @@
 #include "attention/primitives/cuda/orthogonal_memory_fast_calls.h"
 
+#include "attention/primitives/cuda/fast_views.h"
 #include "attention/primitives/cuda/orthogonal_memory_fast.h"
 #include "attention/primitives/cuda/orthogonal_memory_whole.h"
 #include "core/cuda/elementwise.h"
@@ -10,12 +11,6 @@ namespace {
 
 namespace fast = orthogonal_memory_fast;
 
-fast::Reads reads_of(const Tensor& x) {
-  return {pointer<const kernel_bf16>(x), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
-fast::Writes writes_of(const Tensor& x) {
-  return {pointer<kernel_bf16>(x), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
 int64_t chunks_of(const Tensor& x) {
   return (x.size(1) + fast::kChunkTokens - 1) / fast::kChunkTokens;
 }
@@ -24,8 +19,8 @@ int64_t chunks_of(const Tensor& x) {
 template <typename Call>
 Call call_of(const OrthogonalMemoryContext& context, const OrthogonalMemoryArrays& in) {
   Call call;
-  call.q = reads_of(in.q);
-  call.f = reads_of(in.f);
+  call.q = view_of<const kernel_bf16>(in.q);
+  call.f = view_of<const kernel_bf16>(in.f);
   call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
   call.code_mask = pointer_or_null<const uint8_t>(context.code_mask);
   if (!context.cross) call.segments = pointer_or_null<const int32_t>(context.segments);
@@ -98,7 +93,7 @@ OrthogonalMemorySaved orthogonal_memory_fast_forward(const OrthogonalMemoryConte
                                                      const OrthogonalMemoryArrays& state_out,
                                                      const Tensor& memory_tokens) {
   auto call = call_of<fast::Forward>(context, in);
-  call.y = writes_of(y);
+  call.y = view_of<kernel_bf16>(y);
   call.tokens = pointer<int64_t>(memory_tokens);
   return call.whole ? forward_whole(call, in, state_out, memory_tokens)
                     : forward_causal(call, context, in, state_out, memory_tokens);
@@ -109,7 +104,7 @@ void orthogonal_memory_fast_backward(const OrthogonalMemoryContext& context,
                                      const OrthogonalMemorySaved& saved, const Tensor& given_dy,
                                      const Tensor& dcompleted_out, const Tensor& dpartial_out,
                                      const OrthogonalMemoryArrays& gradients) {
-  const Tensor dy = fast::is_aligned(given_dy) ? given_dy : given_dy.clone();
+  const Tensor dy = aligned(given_dy);
   auto call = call_of<fast::Backward>(context, in);
   const int64_t B = call.q.B, H = call.q.H, basis = in.basis.elements();
   const Device device = in.q.device();
@@ -117,10 +112,10 @@ void orthogonal_memory_fast_backward(const OrthogonalMemoryContext& context,
   const int64_t slots = (call.cut.runs + (call.whole ? 1 : 0)) * B;
   const Tensor dbasis = Tensor::empty({slots, basis}, DType::f32, device);
   call.saved.sums = pointer<float>(saved.sums);
-  call.dy = reads_of(dy);
+  call.dy = view_of<const kernel_bf16>(dy);
   call.tokens = pointer<const int64_t>(saved.tokens);
-  call.dq = writes_of(gradients.q);
-  call.df = writes_of(gradients.f);
+  call.dq = view_of<kernel_bf16>(gradients.q);
+  call.df = view_of<kernel_bf16>(gradients.f);
   call.dbasis = pointer<float>(dbasis);
   if (call.whole) {
     const int64_t chunks = chunks_of(in.f), entries = call.reads_codes() ? chunks : call.cut.runs;

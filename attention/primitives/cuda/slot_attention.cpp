@@ -1,6 +1,7 @@
 // Slot attention on a CUDA device: in which order the steps are taken.
 #include "attention/primitives/cuda/slot_attention.h"
 
+#include "attention/primitives/cuda/fast_views.h"
 #include "attention/primitives/cuda/slot_attention_fast.h"
 #include "attention/primitives/cuda/slot_attention_kernels.h"
 #include "attention/primitives/cuda/slot_attention_path.h"
@@ -66,11 +67,6 @@ Tensor slots_like(const Tensor& sequence, int64_t N) {
 }
 
 template <typename E>
-SequenceView<E> view_of(const Tensor& x) {
-  return {pointer<E>(x), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
-
-template <typename E>
 SlotAttentionState<E> state_of(const SlotTensors& x) {
   return {pointer_or_null<E>(x.keys), pointer_or_null<E>(x.values),
           pointer_or_null<typename SlotAttentionState<E>::Mass>(x.mass)};
@@ -108,7 +104,7 @@ void fast_forward(const SlotAttentionContext& context, const SlotTensors& in,
                   const SlotTensors& end, const Tensor& o, const SlotSequences* spans = nullptr) {
   auto call = fast_call<slot_attention_fast::Forward>(context, in, spans);
   call.state_out = state_of<float>(end);
-  if (o.defined()) call.o = view_of<kernel_bf16>(o);
+  call.o = view_of<kernel_bf16>(o);
   slot_attention_fast::forward(call);
 }
 
@@ -116,23 +112,19 @@ void fast_forward(const SlotAttentionContext& context, const SlotTensors& in,
 void fast_backward(const SlotAttentionContext& context, const SlotTensors& in, const Tensor& d_o,
                    const SlotTensors& dend, const Tensor& dsums, const SlotTensors& d,
                    const SlotSequences* spans = nullptr) {
-  const auto writes = [](const Tensor& x) {
-    return x.defined() ? view_of<kernel_bf16>(x) : slot_attention_fast::Writes();
-  };
   auto call = fast_call<slot_attention_fast::Backward>(context, in, spans);
   call.device = dsums.device();
-  const bool copied = d_o.defined() && !slot_attention_fast::is_aligned(d_o);
-  const Tensor readable = copied ? d_o.clone() : d_o;
+  const Tensor readable = d_o.defined() ? aligned(d_o) : d_o;
   call.d_o = call.v;
   call.d_o.T = 0;
   if (d_o.defined()) call.d_o = view_of<const kernel_bf16>(readable);
   call.dkeys_out = pointer_or_null<const float>(dend.keys);
   call.dvalues_out = pointer_or_null<const float>(dend.values);
   call.dsums = pointer<float>(dsums);
-  call.dq = writes(d.q);
-  call.dk = writes(d.k);
-  call.dv = writes(d.v);
-  call.dlogits = writes(d.logits);
+  call.dq = view_of<kernel_bf16>(d.q);
+  call.dk = view_of<kernel_bf16>(d.k);
+  call.dv = view_of<kernel_bf16>(d.v);
+  call.dlogits = view_of<kernel_bf16>(d.logits);
   call.dkeys_in = pointer_or_null<float>(d.keys);
   call.dvalues_in = pointer_or_null<float>(d.values);
   slot_attention_fast::backward(call);

@@ -19,11 +19,6 @@ namespace linnet::cuda::slot_attention_fast {
 using Reads = SequenceView<const kernel_bf16>;
 using Writes = SequenceView<kernel_bf16>;
 
-// Whether a tensor begins on 16 bytes, as copies need it.
-inline bool is_aligned(const Tensor& x) {
-  return reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
-}
-
 // Whether there are kernels for this many slots and these widths of keys and values.
 bool covers(int64_t slots, int64_t keys, int64_t values);
 // Bytes that a block of the forward pass takes; those of backward take 94 KiB at most, which every

@@ -101,6 +101,17 @@ struct BackwardArguments {
   }
 };
 
+// Begins to copy a chunk's q, k, v and do, of wide ones the first part.
+template <int M, typename Layout>
+__device__ __forceinline__ void begin_sequences(AsyncCopies& copies, const Layout& shared,
+                                                const BackwardArguments& a, const Walk& walk,
+                                                int token) {
+  begin_rows<M>(copies, shared.q, walk, {a.q, a.query_mask, walk.row, token, walk.head, 0});
+  begin_rows<M>(copies, shared.k, walk, {a.k, a.key_mask, walk.row, token, walk.head, 0});
+  begin_rows<M>(copies, shared.v, walk, {a.v, a.key_mask, walk.row, token, walk.head, 0});
+  begin_rows<M>(copies, shared.d_o, walk, {a.d_o, a.query_mask, walk.row, token, walk.head, 0});
+}
+
 // A further part: columns from `first` on of queries and keys, or of do and values.
 struct PartArguments {
   Reads readers, own;

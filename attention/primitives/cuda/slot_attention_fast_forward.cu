@@ -88,10 +88,10 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
   const auto begin = [&](int token) {
     if (thread < kChunk) begins_one = begins_segment(a.segments, walk.row, time, token + thread);
     const Stage<M, N> stage = stage_of(token);
-    begin_rows<M>(copies, stage.q, {a.q, a.query_mask, walk.row, token, walk.head, 0});
-    begin_rows<M>(copies, stage.k, {a.k, a.key_mask, walk.row, token, walk.head, 0});
-    begin_rows<N>(copies, stage.v, {a.v, a.key_mask, walk.row, token, walk.head, first});
-    logit_counts = begin_rows<kSlots>(copies, stage.logits,
+    begin_rows<M>(copies, stage.q, walk, {a.q, a.query_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, stage.k, walk, {a.k, a.key_mask, walk.row, token, walk.head, 0});
+    begin_rows<N>(copies, stage.v, walk, {a.v, a.key_mask, walk.row, token, walk.head, first});
+    logit_counts = begin_rows<kSlots>(copies, stage.logits, walk,
                                       {a.logits, a.key_mask, walk.row, token, walk.head, 0});
     copies.commit();
   };
@@ -102,11 +102,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
   values.load(a.in.values, number, slots, first, static_cast<int>(a.v.K));
   keys.publish(shared.keys);
   values.publish(shared.values);
-  if (thread < kSlots) {
-    const bool given = a.in.mass != nullptr && thread < slots;
-    scales.log_mass[thread] =
-        given ? a.in.mass[number * slots + thread] : static_cast<double>(kNothing);
-  }
+  scales.load_masses(a.in.mass, number, slots);
   begin(walk.begin);
   for (int token = walk.begin; token < walk.end; token += kChunk) {
     const Stage<M, N> stage = stage_of(token);

@@ -90,15 +90,9 @@ __device__ __forceinline__ void logit_gradients(const Layout<M>& shared, const T
   add_products<M>(shared.v, shared.d_o, shared.means, shared.to_values, tile, gradients);
 #pragma unroll 1  // registers
   for (int square = warp; square < tile.end_square(); ++square) {
-    const LeftFragment left = ones_of<true>(square == warp, lane);
-#pragma unroll
-    for (int j = 0; j < kSlots / 16; ++j) {
-      const RightFragments right =
-          load_right(shared.surprises + square * 16 * kSlotStride + j * 16, kSlotStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(left, right.halves[half], gradients.parts[2 * j + half]);
-      }
-    }
+    add_rows<kSlots>(ones_of<true>(square == warp, lane),
+                     shared.surprises + square * 16 * kSlotStride, kSlotStride, lane,
+                     gradients.parts);
   }
 #pragma unroll
   for (int j = 0; j < kSlots / 8; ++j) {
@@ -135,25 +129,18 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
   for (int token = walk.begin + last * kChunk; token >= walk.begin; token -= kChunk) {
     const int64_t chunk = a.chunk_number(walk, time, token);
     const auto tiles = static_cast<uint64_t>(a.chunk_tiles[chunk]);
-    SegmentBits::publish<FourWarps>(
-        scales.begins,
-        thread < kChunk && begins_segment(a.segments, walk.row, time, token + thread));
-    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, walk.row, token, walk.head, 0});
-    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, walk.row, token, walk.head, 0});
-    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, walk.row, token, walk.head, 0});
-    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, walk.row, token, walk.head, 0});
-    TileRows tile{warp, lane, 0, walk.rows(token)};
-    tile.begin = tile.end;
-    for (; tile.end > 0; tile.end = tile.begin) {
-      do {
-        --tile.begin;
-      } while ((tiles >> tile.begin & 1) == 0);
+    scales.mark_begins(a.segments, walk, time, token);
+    begin_sequences<M>(copies, shared, a, walk, token);
+    const int rows = walk.rows(token);
+    TileRows tile{warp, lane, rows, rows};
+    while (tile.begin > 0) {
+      step_back(tile, tiles);
       // A tile leaves nothing of these to the one before it in the chunk.
       const uint32_t logit_counts = begin_rows<kSlots>(
-          copies, shared.weights, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
-      begin_rows<kSlots>(copies, shared.to_keys,
+          copies, shared.weights, walk, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+      begin_rows<kSlots>(copies, shared.to_keys, walk,
                          {a.kept_dreads, nullptr, walk.row, token, walk.head, 0});
-      begin_rows<kSlots>(copies, shared.to_values,
+      begin_rows<kSlots>(copies, shared.to_values, walk,
                          {a.kept_probabilities, nullptr, walk.row, token, walk.head, 0});
       copies.commit();
       if (thread < kChunk) {
@@ -164,13 +151,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
         shared.entropies[thread] = inside ? a.entropies[at] : 0.0f;
       }
       copies.wait<0>();
-      exclude_logits(shared.weights, logit_counts);
-      __syncthreads();  // the tile is there
-      set_references(scales, shared.weights, tile, tiles, a.chunk_masses + chunk * slots, slots);
-      __syncthreads();  // so are references
-      write_weights(shared.weights, shared.weights, scales.reference, tile.begin, tile.end);
-      __syncthreads();  // so are weights
-      leave_totals(shared.weights, scales, tile);
+      make_weights_again(scales, shared.weights, logit_counts, tile, tiles,
+                         a.chunk_masses + chunk * slots, slots);
       if (tile.has_any()) {
         SlotRows masses;
         sum_weights(shared.weights, scales, tile, masses);
@@ -185,20 +167,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
       __syncthreads();  // so are the rests of what later tokens say, which logits cannot do without
       SlotRows dlogits;
       if (tile.has_any()) {
-#pragma unroll
-        for (int j = 0; j < kSlots / 8; ++j) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            dlogits.parts[j].values[i] = shared.carried[slot_of(j, i, lane)];
-          }
-        }
-        if (a.other_dlogits != nullptr) {
-          visit_slots(tile, walk.row * time + token, heads, walk.head, slots,
-                      [&](int j, int half, int64_t at) {
-                        dlogits.parts[j].values[2 * half] += a.other_dlogits[at];
-                        dlogits.parts[j].values[2 * half + 1] += a.other_dlogits[at + 1];
-                      });
-        }
+        spread_slots(shared.carried, lane, dlogits);
+        add_slots(a.other_dlogits, tile, walk.row * time + token, heads, walk.head, slots, dlogits);
         add_memory<M>(shared.k, shared.keys, tile, dlogits);
         add_memory<M>(shared.v, shared.values, tile, dlogits);
       }

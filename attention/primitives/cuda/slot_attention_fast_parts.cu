@@ -23,6 +23,33 @@ struct ReadLayout {
   Walk* walk;
 };
 
+// Begins to copy a chunk of this part.
+template <typename Layout>
+__device__ __forceinline__ void begin_part(AsyncCopies& copies, const Layout& shared,
+                                           const BackwardArguments& a, const PartArguments& part,
+                                           const Walk& walk, int token) {
+  begin_rows<kPart>(copies, shared.readers, walk,
+                    {part.readers, a.query_mask, walk.row, token, walk.head, part.first});
+  begin_rows<kPart>(copies, shared.own, walk,
+                    {part.own, a.key_mask, walk.row, token, walk.head, part.first});
+}
+
+// Adds numbers of a warp's tokens, the first of the chunk being number `first_token`, to those of
+// the parts before.
+__device__ __forceinline__ void add_to_products(const BackwardArguments& a,
+                                                const PartArguments& part, const TileRows& tile,
+                                                int64_t first_token, int head,
+                                                const SlotRows& numbers) {
+  visit_slots(tile, first_token, static_cast<int>(a.q.H), head, a.reading.slots,
+              [&](int j, int half, int64_t at) {
+#pragma unroll
+                for (int odd = 0; odd < 2; ++odd) {
+                  const float before = part.accumulate ? part.products[at + odd] : 0.0f;
+                  part.products[at + odd] = before + numbers.parts[j].values[2 * half + odd];
+                }
+              });
+}
+
 // Adds what the warp's tokens read of this part to the other parts' and leaves the mean of its
 // slots. products as of read_slots, sums as of sum_weights.
 __device__ __forceinline__ void leave_reads(const BackwardArguments& a, const PartArguments& part,
@@ -48,13 +75,7 @@ __device__ __forceinline__ void leave_reads(const BackwardArguments& a, const Pa
     const int64_t token = first_token + tile.warp * 16 + half * 8 + tile.lane / 4;
     part.offsets[token * heads + head] = used > 0 ? total / used : 0.0f;
   }
-  visit_slots(tile, first_token, heads, head, a.reading.slots, [&](int j, int half, int64_t at) {
-#pragma unroll
-    for (int odd = 0; odd < 2; ++odd) {
-      const float before = part.accumulate ? part.products[at + odd] : 0.0f;
-      part.products[at + odd] = before + products.parts[j].values[2 * half + odd];
-    }
-  });
+  add_to_products(a, part, tile, first_token, head, products);
 }
 
 __global__ __launch_bounds__(kTileThreads,
@@ -71,24 +92,15 @@ __global__ __launch_bounds__(kTileThreads,
   MemoryTile<kPart> memory;
   memory.load(part.memory_in, number, slots, part.first, static_cast<int>(part.own.K));
   memory.publish(shared.memory);
-  if (thread < kSlots) {
-    const bool given = a.in.mass != nullptr && thread < slots;
-    scales.log_mass[thread] =
-        given ? a.in.mass[number * slots + thread] : static_cast<double>(kNothing);
-  }
+  scales.load_masses(a.in.mass, number, slots);
   AsyncCopies copies;
   for (int token = walk.begin; token < walk.end; token += kChunk) {
     const int rows = walk.rows(token);
-    begin_rows<kPart>(copies, shared.readers,
-                      {part.readers, a.query_mask, walk.row, token, walk.head, part.first});
-    begin_rows<kPart>(copies, shared.own,
-                      {part.own, a.key_mask, walk.row, token, walk.head, part.first});
+    begin_part(copies, shared, a, part, walk, token);
     const uint32_t logit_counts = begin_rows<kSlots>(
-        copies, shared.logits, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+        copies, shared.logits, walk, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
     copies.commit();
-    SegmentBits::publish<FourWarps>(
-        scales.begins,
-        thread < kChunk && begins_segment(a.segments, walk.row, time, token + thread));
+    scales.mark_begins(a.segments, walk, time, token);
     copies.wait<0>();
     exclude_logits(shared.logits, logit_counts);
     __syncthreads();  // this chunk and the memory are there
@@ -200,22 +212,15 @@ __global__ __launch_bounds__(kTileThreads,
   for (int token = walk.begin + last * kChunk; token >= walk.begin; token -= kChunk) {
     const int64_t chunk = a.chunk_number(walk, time, token);
     const auto tiles = static_cast<uint64_t>(a.chunk_tiles[chunk]);
-    SegmentBits::publish<FourWarps>(
-        scales.begins,
-        thread < kChunk && begins_segment(a.segments, walk.row, time, token + thread));
-    begin_rows<kPart>(copies, shared.readers,
-                      {part.readers, a.query_mask, walk.row, token, walk.head, part.first});
-    begin_rows<kPart>(copies, shared.own,
-                      {part.own, a.key_mask, walk.row, token, walk.head, part.first});
-    TileRows tile{warp, lane, 0, walk.rows(token)};
-    tile.begin = tile.end;
-    for (; tile.end > 0; tile.end = tile.begin) {
-      do {
-        --tile.begin;
-      } while ((tiles >> tile.begin & 1) == 0);
+    scales.mark_begins(a.segments, walk, time, token);
+    begin_part(copies, shared, a, part, walk, token);
+    const int rows = walk.rows(token);
+    TileRows tile{warp, lane, rows, rows};
+    while (tile.begin > 0) {
+      step_back(tile, tiles);
       const uint32_t logit_counts = begin_rows<kSlots>(
-          copies, shared.weights, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
-      begin_rows<kSlots>(copies, shared.passed,
+          copies, shared.weights, walk, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+      begin_rows<kSlots>(copies, shared.passed, walk,
                          {part.passed, nullptr, walk.row, token, walk.head, 0});
       copies.commit();
       if (thread < kChunk) {
@@ -224,13 +229,8 @@ __global__ __launch_bounds__(kTileThreads,
         shared.offsets[thread] = inside ? part.offsets[at] : 0.0f;
       }
       copies.wait<0>();
-      exclude_logits(shared.weights, logit_counts);
-      __syncthreads();  // the tile is there
-      set_references(scales, shared.weights, tile, tiles, a.chunk_masses + chunk * slots, slots);
-      __syncthreads();  // so are references
-      write_weights(shared.weights, shared.weights, scales.reference, tile.begin, tile.end);
-      __syncthreads();  // so are weights
-      leave_totals(shared.weights, scales, tile);
+      make_weights_again(scales, shared.weights, logit_counts, tile, tiles,
+                         a.chunk_masses + chunk * slots, slots);
       if (tile.has_any()) {
         SlotRows masses;
         sum_weights(shared.weights, scales, tile, masses);
@@ -243,13 +243,7 @@ __global__ __launch_bounds__(kTileThreads,
       __syncthreads();  // so is the rest of what later tokens say
       SlotRows dlogits;
       if (tile.has_any()) {
-#pragma unroll
-        for (int j = 0; j < kSlots / 8; ++j) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            dlogits.parts[j].values[i] = shared.carried[slot_of(j, i, lane)];
-          }
-        }
+        spread_slots(shared.carried, lane, dlogits);
         add_memory<kPart>(shared.own, shared.memory, tile, dlogits);
       }
       __syncthreads();  // nobody reads the rest any more
@@ -260,14 +254,7 @@ __global__ __launch_bounds__(kTileThreads,
         add_memory<kPart>(shared.own, shared.memory, tile, dlogits);
         add_products<kPart>(shared.own, shared.readers, shared.offsets, shared.passed, tile,
                             dlogits);
-        visit_slots(tile, walk.row * time + token, heads, walk.head, slots,
-                    [&](int j, int half, int64_t at) {
-#pragma unroll
-                      for (int odd = 0; odd < 2; ++odd) {
-                        const float before = part.accumulate ? part.products[at + odd] : 0.0f;
-                        part.products[at + odd] = before + dlogits.parts[j].values[2 * half + odd];
-                      }
-                    });
+        add_to_products(a, part, tile, walk.row * time + token, walk.head, dlogits);
         LeftFragment weights[kSlots / 16];
         load_weights(shared.weights, tile, weights);
         ResultFragment sums[kPart / 8];

@@ -72,26 +72,17 @@ __global__ __launch_bounds__(kTileThreads,
   values.load(a.in.values, number, slots, 0, static_cast<int>(a.v.K));
   keys.publish(shared.keys);
   values.publish(shared.values);
-  if (thread < kSlots) {
-    const bool given = a.in.mass != nullptr && thread < slots;
-    scales.log_mass[thread] =
-        given ? a.in.mass[number * slots + thread] : static_cast<double>(kNothing);
-  }
+  scales.load_masses(a.in.mass, number, slots);
   AsyncCopies copies;
   for (int token = walk.begin; token < walk.end; token += kChunk) {
     const int64_t chunk = a.chunk_number(walk, time, token);
     const int rows = walk.rows(token);
-    begin_rows<M>(copies, shared.q, {a.q, a.query_mask, walk.row, token, walk.head, 0});
-    begin_rows<M>(copies, shared.k, {a.k, a.key_mask, walk.row, token, walk.head, 0});
-    begin_rows<M>(copies, shared.v, {a.v, a.key_mask, walk.row, token, walk.head, 0});
-    begin_rows<M>(copies, shared.d_o, {a.d_o, a.query_mask, walk.row, token, walk.head, 0});
+    begin_sequences<M>(copies, shared, a, walk, token);
     const uint32_t logit_counts = begin_rows<kSlots>(
-        copies, shared.logits, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+        copies, shared.logits, walk, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
     copies.commit();
     if (thread < slots) a.chunk_masses[chunk * slots + thread] = scales.log_mass[thread];
-    SegmentBits::publish<FourWarps>(
-        scales.begins,
-        thread < kChunk && begins_segment(a.segments, walk.row, time, token + thread));
+    scales.mark_begins(a.segments, walk, time, token);
     copies.wait<0>();
     exclude_logits(shared.logits, logit_counts);
     __syncthreads();  // this chunk and the memories are there
@@ -103,22 +94,15 @@ __global__ __launch_bounds__(kTileThreads,
 
       if (tile.has_any()) {
         SlotRows gradients, reads, sums;
-        const auto add_others = [&](const float* others, SlotRows& own) {
-          if (others == nullptr) return;
-          visit_slots(tile, walk.row * time + token, heads, walk.head, slots,
-                      [&](int j, int half, int64_t at) {
-                        own.parts[j].values[2 * half] += others[at];
-                        own.parts[j].values[2 * half + 1] += others[at + 1];
-                      });
-        };
+        const int64_t first_token = walk.row * time + token;
         read_slots<M>(shared.q, shared.k, shared.keys, shared.weights, scales.start, tile, reads);
-        add_others(a.other_reads, reads);
+        add_slots(a.other_reads, tile, first_token, heads, walk.head, slots, reads);
         sum_weights(shared.weights, scales, tile, sums);
         RowMeans row_means;
         soft_max(a.reading, lane, reads, sums, &row_means);
         read_slots<M>(shared.d_o, shared.v, shared.values, shared.weights, scales.start, tile,
                       gradients);
-        add_others(a.other_dreads, gradients);
+        add_slots(a.other_dreads, tile, first_token, heads, walk.head, slots, gradients);
         float means[2];
         read_gradients(reads, sums, gradients, means);
 #pragma unroll

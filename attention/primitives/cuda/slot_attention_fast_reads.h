@@ -114,15 +114,8 @@ __device__ __forceinline__ void read_slots(const kernel_bf16* readers, const ker
   const kernel_bf16* own = readers + warp * 16 * kStride;
 #pragma unroll 1  // registers
   for (int i = 0; i < M; i += 16) {
-    const LeftFragment left = load_left(own + i, kStride, lane);
-#pragma unroll
-    for (int j = 0; j < kSlots / 16; ++j) {
-      const RightFragments right =
-          load_right_transposed(memory + j * 16 * kStride + i, kStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(left, right.halves[half], products.parts[2 * j + half]);
-      }
-    }
+    add_transposed<kSlots>(load_left(own + i, kStride, lane), memory + i, kStride, lane,
+                           products.parts);
   }
 #pragma unroll
   for (int j = 0; j < kSlots / 8; ++j) {
@@ -134,21 +127,12 @@ __device__ __forceinline__ void read_slots(const kernel_bf16* readers, const ker
     ResultFragment scores[2] = {};
 #pragma unroll
     for (int i = 0; i < M / 16; ++i) {
-      const LeftFragment left = load_left(own + i * 16, kStride, lane);
-      const RightFragments right =
-          load_right_transposed(written + square * 16 * kStride + i * 16, kStride, lane);
-      for (int half = 0; half < 2; ++half) multiply(left, right.halves[half], scores[half]);
+      add_transposed<16>(load_left(own + i * 16, kStride, lane),
+                         written + square * 16 * kStride + i * 16, kStride, lane, scores);
     }
     if (square == warp) cut_triangle<true>(scores, lane);
-    const LeftFragment score = as_left(scores[0], scores[1]);
-#pragma unroll
-    for (int j = 0; j < kSlots / 16; ++j) {
-      const RightFragments right =
-          load_right(weights + square * 16 * kSlotStride + j * 16, kSlotStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(score, right.halves[half], products.parts[2 * j + half]);
-      }
-    }
+    add_rows<kSlots>(as_left(scores[0], scores[1]), weights + square * 16 * kSlotStride,
+                     kSlotStride, lane, products.parts);
   }
 }
 
@@ -177,28 +161,16 @@ __device__ __forceinline__ void gather_slots(SlotRows& passed, const kernel_bf16
     ResultFragment scores[2] = {};
 #pragma unroll
     for (int i = 0; i < kSlots / 16; ++i) {
-      const RightFragments right =
-          load_right_transposed(weights + square * 16 * kSlotStride + i * 16, kSlotStride, lane);
-      for (int half = 0; half < 2; ++half) multiply(left[i], right.halves[half], scores[half]);
+      add_transposed<16>(left[i], weights + square * 16 * kSlotStride + i * 16, kSlotStride, lane,
+                         scores);
     }
     if (square == warp) cut_triangle<true>(scores, lane);
-    const LeftFragment score = as_left(scores[0], scores[1]);
-#pragma unroll
-    for (int j = 0; j < M / 16; ++j) {
-      const RightFragments right =
-          load_right(written + square * 16 * kStride + j * 16, kStride, lane);
-      for (int half = 0; half < 2; ++half) multiply(score, right.halves[half], sums[2 * j + half]);
-    }
+    add_rows<M>(as_left(scores[0], scores[1]), written + square * 16 * kStride, kStride, lane,
+                sums);
   }
 #pragma unroll
   for (int i = 0; i < kSlots / 16; ++i) {
-#pragma unroll
-    for (int j = 0; j < M / 16; ++j) {
-      const RightFragments right = load_right(memory + i * 16 * kStride + j * 16, kStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(to_memory[i], right.halves[half], sums[2 * j + half]);
-      }
-    }
+    add_rows<M>(to_memory[i], memory + i * 16 * kStride, kStride, lane, sums);
   }
 }
 
@@ -218,6 +190,16 @@ __device__ __forceinline__ void visit_slots(const TileRows& tile, int64_t token,
       if (slot < slots) visitor(j, half, (reader * heads + head) * slots + slot);
     }
   }
+}
+
+// Adds numbers of an array as in visit_slots; null: none.
+__device__ __forceinline__ void add_slots(const float* numbers, const TileRows& tile, int64_t token,
+                                          int heads, int head, int slots, SlotRows& sums) {
+  if (numbers == nullptr) return;
+  visit_slots(tile, token, heads, head, slots, [&](int j, int half, int64_t at) {
+    sums.parts[j].values[2 * half] += numbers[at];
+    sums.parts[j].values[2 * half + 1] += numbers[at + 1];
+  });
 }
 
 // How slots are read.

@@ -40,6 +40,29 @@ __device__ __forceinline__ void set_references(const SlotScales& scales, const k
                        load(logits + tile.begin * kSlotStride + slot));
 }
 
+// To the tile before this one, of those that begin where `tiles` has bits.
+__device__ __forceinline__ void step_back(TileRows& tile, uint64_t tiles) {
+  tile.end = tile.begin;
+  do {
+    --tile.begin;
+  } while ((tiles >> tile.begin & 1) == 0);
+}
+
+// A tile's weights, in place of its logits, which each thread waited for in its own parts, and its
+// totals, before which a barrier of the block is missing.
+__device__ __forceinline__ void make_weights_again(const SlotScales& scales, kernel_bf16* weights,
+                                                   uint32_t logit_counts, const TileRows& tile,
+                                                   uint64_t tiles, const double* chunk_masses,
+                                                   int slots) {
+  exclude_logits(weights, logit_counts);
+  __syncthreads();  // the tile is there
+  set_references(scales, weights, tile, tiles, chunk_masses, slots);
+  __syncthreads();  // so are references
+  write_weights(weights, weights, scales.reference, tile.begin, tile.end);
+  __syncthreads();  // so are weights
+  leave_totals(weights, scales, tile);
+}
+
 // What part j of a warp's tokens sums up to, for carry_sums().
 __device__ __forceinline__ void leave_sums(const float (&sums)[2], int j, const TileRows& tile,
                                            float* to) {
@@ -78,15 +101,8 @@ __device__ __forceinline__ void add_memory(const kernel_bf16* own, const kernel_
   const int warp = tile.warp, lane = tile.lane;
 #pragma unroll 1  // registers
   for (int i = 0; i < M; i += 16) {
-    const LeftFragment left = load_left(own + warp * 16 * kStride + i, kStride, lane);
-#pragma unroll
-    for (int j = 0; j < kSlots / 16; ++j) {
-      const RightFragments right =
-          load_right_transposed(memory + j * 16 * kStride + i, kStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(left, right.halves[half], sums.parts[2 * j + half]);
-      }
-    }
+    add_transposed<kSlots>(load_left(own + warp * 16 * kStride + i, kStride, lane), memory + i,
+                           kStride, lane, sums.parts);
   }
 }
 
@@ -112,20 +128,11 @@ __device__ __forceinline__ void add_products(const kernel_bf16* own, const kerne
     }
 #pragma unroll
     for (int i = 0; i < M / 16; ++i) {
-      const RightFragments right =
-          load_right_transposed(readers + square * 16 * kStride + i * 16, kStride, lane);
-      for (int half = 0; half < 2; ++half) multiply(left[i], right.halves[half], scores[half]);
+      add_transposed<16>(left[i], readers + square * 16 * kStride + i * 16, kStride, lane, scores);
     }
     if (square == warp) cut_triangle<false>(scores, lane);
-    const LeftFragment score = as_left(scores[0], scores[1]);
-#pragma unroll
-    for (int j = 0; j < kSlots / 16; ++j) {
-      const RightFragments right =
-          load_right(passed + square * 16 * kSlotStride + j * 16, kSlotStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(score, right.halves[half], sums.parts[2 * j + half]);
-      }
-    }
+    add_rows<kSlots>(as_left(scores[0], scores[1]), passed + square * 16 * kSlotStride, kSlotStride,
+                     lane, sums.parts);
   }
 }
 
@@ -143,31 +150,19 @@ __device__ __forceinline__ void gather_readers(const LeftFragment (&weights)[kSl
   for (int j = 0; j < M / 8; ++j) sums[j] = {};
 #pragma unroll
   for (int i = 0; i < kSlots / 16; ++i) {
-#pragma unroll
-    for (int j = 0; j < M / 16; ++j) {
-      const RightFragments right = load_right(memory + i * 16 * kStride + j * 16, kStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(weights[i], right.halves[half], sums[2 * j + half]);
-      }
-    }
+    add_rows<M>(weights[i], memory + i * 16 * kStride, kStride, lane, sums);
   }
 #pragma unroll 1  // registers
   for (int square = warp; square < tile.end_square(); ++square) {
     ResultFragment scores[2] = {};
 #pragma unroll
     for (int i = 0; i < kSlots / 16; ++i) {
-      const RightFragments right =
-          load_right_transposed(passed + square * 16 * kSlotStride + i * 16, kSlotStride, lane);
-      for (int half = 0; half < 2; ++half) multiply(weights[i], right.halves[half], scores[half]);
+      add_transposed<16>(weights[i], passed + square * 16 * kSlotStride + i * 16, kSlotStride, lane,
+                         scores);
     }
     if (square == warp) cut_triangle<false>(scores, lane);
-    const LeftFragment score = as_left(scores[0], scores[1]);
-#pragma unroll
-    for (int j = 0; j < M / 16; ++j) {
-      const RightFragments right =
-          load_right(readers + square * 16 * kStride + j * 16, kStride, lane);
-      for (int half = 0; half < 2; ++half) multiply(score, right.halves[half], sums[2 * j + half]);
-    }
+    add_rows<M>(as_left(scores[0], scores[1]), readers + square * 16 * kStride, kStride, lane,
+                sums);
   }
 }
 

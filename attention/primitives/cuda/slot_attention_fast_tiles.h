@@ -101,6 +101,21 @@ struct SlotScales {
   float* scratch;
   uint32_t* begins;  // of the chunk's tokens, those that begin segments
 
+  // The masses that a walk begins with, of memory `number` [slots]; null: nothing was written.
+  __device__ __forceinline__ void load_masses(const double* from, int64_t number, int slots) const {
+    const int slot = static_cast<int>(threadIdx.x);
+    if (slot >= kSlots) return;
+    const bool given = from != nullptr && slot < slots;
+    log_mass[slot] = given ? from[number * slots + slot] : static_cast<double>(kNothing);
+  }
+  // For the chunk that begins with `token`.
+  __device__ __forceinline__ void mark_begins(const int32_t* segments, const Walk& walk,
+                                              int64_t time, int token) const {
+    const int row = static_cast<int>(threadIdx.x);
+    SegmentBits::publish<FourWarps>(
+        begins, row < kChunk && begins_segment(segments, walk.row, time, token + row));
+  }
+
   __device__ __forceinline__ float inverse_total(int slot) const {
     const float all = total[slot];
     return all > 0 ? 1 / all : 0.0f;
@@ -118,18 +133,21 @@ struct SlotScales {
   }
 };
 
-// begin_copy() as a loop: unrolled, its addresses would take registers that memories need.
+// begin_copy() of a chunk, tokens beyond the walk are zeros. As a loop: unrolled, its addresses
+// would take registers that memories need.
 template <int width>
 __device__ __forceinline__ uint32_t begin_rows(AsyncCopies& copies, kernel_bf16* tile,
+                                               const Walk& walk,
                                                const TilePlace<const kernel_bf16>& from) {
   using Part = TilePart<width>;
   uint32_t counts = 0;
 #pragma unroll 1
   for (int i = 0; i < Part::kCount; ++i) {
     const int row = Part::row(i), column = Part::column(i);
-    const bool inside = from.inside(from.begin + row, column);
+    const int64_t token = from.begin + row;
+    const bool inside = from.inside(token, column) && token < walk.end;
     copies.copy(tile + row * Part::kStride + column,
-                inside ? from.at(from.begin + row, column) : from.view.data, inside);
+                inside ? from.at(token, column) : from.view.data, inside);
     counts |= (inside ? 1u : 0u) << i;
   }
   return counts;
@@ -202,6 +220,29 @@ __device__ __forceinline__ int begin_tile(const SlotScales& scales, const kernel
   return end;
 }
 
+// sums += left rows, of 16 rows in shared memory.
+template <int columns>
+__device__ __forceinline__ void add_rows(const LeftFragment& left, const kernel_bf16* rows,
+                                         int stride, int lane,
+                                         ResultFragment (&sums)[columns / 8]) {
+#pragma unroll
+  for (int j = 0; j < columns / 16; ++j) {
+    const RightFragments right = load_right(rows + j * 16, stride, lane);
+    for (int half = 0; half < 2; ++half) multiply(left, right.halves[half], sums[2 * j + half]);
+  }
+}
+// sums += left rows^T, of 16 columns of `count` rows.
+template <int count>
+__device__ __forceinline__ void add_transposed(const LeftFragment& left, const kernel_bf16* rows,
+                                               int stride, int lane,
+                                               ResultFragment (&sums)[count / 8]) {
+#pragma unroll
+  for (int j = 0; j < count / 16; ++j) {
+    const RightFragments right = load_right_transposed(rows + j * 16 * stride, stride, lane);
+    for (int half = 0; half < 2; ++half) multiply(left, right.halves[half], sums[2 * j + half]);
+  }
+}
+
 // A left operand of ones; where `triangle`, only those right of the diagonal and on it, or left.
 template <bool right_of_it>
 __device__ __forceinline__ LeftFragment ones_of(bool triangle, int lane) {
@@ -214,26 +255,24 @@ __device__ __forceinline__ LeftFragment ones_of(bool triangle, int lane) {
   return {{edge, right_of_it ? 0 : kBoth, right_of_it ? kBoth : 0, edge}};
 }
 
+// Numbers of slots, the same for each of a warp's tokens.
+__device__ __forceinline__ void spread_slots(const float* numbers, int lane, SlotRows& rows) {
+#pragma unroll
+  for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rows.parts[j].values[i] = numbers[slot_of(j, i, lane)];
+  }
+}
+
 // c of a warp's tokens.
 __device__ __forceinline__ void sum_weights(const kernel_bf16* weights, const SlotScales& scales,
                                             const TileRows& tile, SlotRows& sums) {
   const int lane = tile.lane;
-#pragma unroll
-  for (int j = 0; j < kSlots / 8; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sums.parts[j].values[i] = scales.start[slot_of(j, i, lane)];
-  }
+  spread_slots(scales.start, lane, sums);
 #pragma unroll 1  // registers
   for (int square = tile.first_square(); square <= tile.warp; ++square) {
-    const LeftFragment left = ones_of<false>(square == tile.warp, lane);
-#pragma unroll
-    for (int j = 0; j < kSlots / 16; ++j) {
-      const RightFragments right =
-          load_right(weights + square * 16 * kSlotStride + j * 16, kSlotStride, lane);
-      for (int half = 0; half < 2; ++half) {
-        multiply(left, right.halves[half], sums.parts[2 * j + half]);
-      }
-    }
+    add_rows<kSlots>(ones_of<false>(square == tile.warp, lane), weights + square * 16 * kSlotStride,
+                     kSlotStride, lane, sums.parts);
   }
 }
 

@@ -10,12 +10,15 @@
 #include "core/kernel_choice.h"
 #include "core/log.h"
 #include "tests/attention/cuda/block_attention_problem.h"
+#include "tests/attention/cuda/fused_projection.h"
 
 namespace linnet {
 namespace {
 
 using namespace test::block_attention_problem;
 using test::kGpu;
+using test::part_of;
+using test::part_view;
 using test::random_tensor;
 
 // Both in bf16; what tensor cores do not cover is refused.
@@ -177,22 +180,9 @@ TEST(CudaBlockAttentionFast, RepeatsBitForBitAndLooksAtNothingLater) {
 // One array [B,T,3,H,K] holds q, k and v, another one their gradients: the kernels read and write
 // them where they are.
 TEST(CudaBlockAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
-  constexpr int64_t B = 2, T = 70, H = 2, K = 16, kRow = 3 * H * K;
+  constexpr int64_t B = 2, T = 70, H = 2, K = 16;
   const Tensor fused = random_tensor({B, T, 3, H, K}, "fused").to(DType::bf16).to(kGpu);
   const Tensor dfused = Tensor::empty(fused.shape(), DType::bf16, kGpu);
-  const auto part_of = [](const Tensor& x, int64_t part) {
-    const std::vector<double> numbers = x.to(Device{}).to_vector<double>();
-    std::vector<double> own(static_cast<size_t>(B * T * H * K));
-    for (int64_t i = 0; i < B * T * H * K; ++i) {
-      const int64_t at = i / (H * K) * kRow + part * H * K + i % (H * K);
-      own[static_cast<size_t>(i)] = numbers[static_cast<size_t>(at)];
-    }
-    return Tensor::from(own, {B, T, H, K}).to(DType::bf16);
-  };
-  const auto part_view = [](const Tensor& x, int64_t part) {
-    return cuda::block_attention_fast::Writes(cuda::pointer<cuda::kernel_bf16>(x) + part * H * K, B,
-                                              T, H, K, T * kRow, kRow, K);
-  };
   BlockAttentionContext context;
   context.options.causal = true;
   std::vector<Variable> dense;

@@ -8,7 +8,7 @@
 namespace linnet {
 namespace {
 
-constexpr int64_t B = 2, T = 7, H = 2, N = 5, K = 3;
+constexpr int64_t B = 2, T = 7, H = 2, N = 11, K = 3;
 
 // Values and gradients on the host; tokens 1 and 9 are padding that holds NaN.
 std::vector<Tensor> results(DType dtype, Device device, double scale) {

@@ -7,6 +7,7 @@
 #include "attention/primitives/depthwise_conv.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"
+#include "tests/attention/cuda/fused_projection.h"
 #include "tests/attention/token_setting.h"
 #include "tests/cuda_helpers.h"
 
@@ -158,24 +159,17 @@ TEST(CudaDepthwiseConvFast, RepeatsBitForBitAndCausalFiltersLookAtNothingLater) 
 
 // x is a part of an array [B,T,2,H,V]: the kernels read it where it is.
 TEST(CudaDepthwiseConvFast, ReadsPartsOfFusedProjectionsInPlace) {
-  constexpr int64_t B = 2, T = 70, H = 2, V = 16, kRow = 2 * H * V;
-  const Tensor fused = random_tensor({B, T, 2, H, V}, "fused").to(DType::bf16);
-  const std::vector<double> numbers = fused.to_vector<double>();
-  std::vector<double> own;
-  for (int64_t i = 0; i < B * T * H * V; ++i) {
-    own.push_back(numbers[static_cast<size_t>(i / (H * V) * kRow + H * V + i % (H * V))]);
-  }
-  const Tensor on_device = fused.to(kGpu), dense = Tensor::from(own, {B, T, H, V});
+  constexpr int64_t B = 2, T = 70, H = 2, V = 16;
+  const Tensor fused = random_tensor({B, T, 2, H, V}, "fused").to(DType::bf16).to(kGpu);
+  const Variable dense(test::part_of(fused, 1).to(kGpu));
   for (const int64_t count : {4, 33}) {
     const Tensor taps = random_tensor({H, count}, "taps").to(DType::f32).to(kGpu);
-    const Variable expected =
-        depthwise_conv(Variable(dense.to(DType::bf16).to(kGpu)), {}, Variable(taps), 2, {});
+    const Variable expected = depthwise_conv(dense, {}, Variable(taps), 2, {});
     const Tensor y = Tensor::empty({B, T, H, V}, DType::bf16, kGpu);
     cuda::depthwise_conv_fast::Forward call;
     call.rows.time = T;
     call.filters = {cuda::pointer<float>(taps), 1, count, 2};
-    call.x.now = {
-        cuda::pointer<const cuda::kernel_bf16>(on_device) + H * V, B, T, H, V, T * kRow, kRow, V};
+    call.x.now = test::part_view(fused, 1);
     call.y.now = {cuda::pointer<cuda::kernel_bf16>(y), B, T, H, V};
     cuda::depthwise_conv_fast::run_forward(call);
     EXPECT_TRUE(test::same_bits(y.to(Device{}), expected.value().to(Device{}))) << count;

@@ -78,7 +78,7 @@ TEST(CudaJoint, RowsAndListsAreThoseOfTheCpu) {
   }
 }
 
-// Parts without keys, in the first, in the second, in both.
+// Parts without keys, in the first, in the second, in both; they hold NaN.
 std::vector<Tensor> joined(DType dtype, Device device) {
   const auto leaf = [&](const Tensor& x) { return Variable(x.to(dtype).to(device), true); };
   const Tensor a = test::random_tensor({B, T, H}, "la"), b = test::random_tensor({B, T, H}, "lb");
@@ -86,14 +86,21 @@ std::vector<Tensor> joined(DType dtype, Device device) {
   a.data<double>()[1] = a.data<double>()[2] = b.data<double>()[2] = b.data<double>()[3] = none;
   const Tensor y_a = test::random_tensor({B, T, H, K}, "a"),
                y_b = test::random_tensor({B, T, H, K}, "b");
-  std::fill_n(y_a.data<double>() + K, 2 * K, 0.0);
-  std::fill_n(y_b.data<double>() + 2 * K, 2 * K, 0.0);
+  std::fill_n(y_a.data<double>() + K, 2 * K, std::nan(""));
+  std::fill_n(y_b.data<double>() + 2 * K, 2 * K, std::nan(""));
   const ListedAttentionResult one{leaf(y_a), leaf(a)}, two{leaf(y_b), leaf(b)};
-  const Variable y = joint_softmax(one, two);
-  backward({y}, {test::random_tensor(y.shape(), "dy").to(dtype).to(device)});
-  std::vector<Tensor> out{y.value(), one.y.grad(), one.log_sum_exp.grad(), two.y.grad(),
-                          two.log_sum_exp.grad()};
+  const auto [y, sums] = joint_softmax(one, two);
+  const auto seed = [&](const Shape& shape) {
+    return test::random_tensor(shape, "seed").to(dtype).to(device);
+  };
+  backward({y, sums}, {seed(y.shape()), seed(sums.shape())});
+  std::vector<Tensor> out{y.value(),    one.y.grad(),           one.log_sum_exp.grad(),
+                          two.y.grad(), two.log_sum_exp.grad(), sums.value()};
   for (Tensor& each : out) each = each.to(Device{});
+  const Tensor found = out.back().to(DType::f64);
+  EXPECT_EQ(found.data<double>()[2], none);
+  found.data<double>()[2] = 0;
+  out.back() = found;
   EXPECT_EQ(out[0].to_vector<double>()[static_cast<size_t>(2 * K)], 0);
   return out;
 }

@@ -3,14 +3,13 @@
 #pragma once
 
 #include <cmath>
-#include <limits>
-#include <string>
 #include <vector>
 
 #include "attention/primitives/cuda/linear_attention_fast.h"
 #include "attention/primitives/linear_attention.h"
 #include "core/kernel_choice.h"
-#include "tests/cuda_helpers.h"
+#include "tests/attention/cuda/both_devices.h"
+#include "tests/attention/cuda/fused_projection.h"
 
 namespace linnet::test {
 
@@ -33,16 +32,6 @@ struct FastSetting {
 inline const LinearAttentionOptions kUsual, kScaled{FeatureMap::relu, 0.7, Normalizer::add, 0.3},
     kPlain{FeatureMap::identity, 0.5, Normalizer::none, 0},
     kFloored{FeatureMap::relu, 1, Normalizer::clamp, 40.0};
-
-// Row 0 lacks every fifth token, the last row its end.
-inline std::vector<uint8_t> mask_of(int64_t rows, int64_t length) {
-  std::vector<uint8_t> mask(static_cast<size_t>(rows * length), 1);
-  for (int64_t t = 0; t < length; ++t) {
-    mask[static_cast<size_t>(t)] = t % 5 == 3 ? 0 : 1;
-    mask[static_cast<size_t>((rows - 1) * length + t)] = t < length / 2 ? 1 : 0;
-  }
-  return mask;
-}
 
 // Segments of 5, 59, 1, 35, 128 and 600 tokens by turns, of which a row continues where the one
 // before ended: some begin with a chunk, some are shorter, some longer than one.
@@ -81,14 +70,7 @@ inline std::vector<Tensor> inputs_of(const FastSetting& s) {
   if (!s.proportions) in[5] = in[6] = Tensor();
   for (const size_t i : {0, 1, 2, 5, 6}) {
     if (i < 3) in[i] = in[i].to(DType::bf16).to(DType::f64);
-    if (!s.masks || !in[i].defined()) continue;
-    const int64_t tokens = s.B * in[i].size(1), width = in[i].elements() / tokens;
-    const std::vector<uint8_t> mask = mask_of(s.B, in[i].size(1));
-    for (int64_t j = 0; j < in[i].elements(); ++j) {
-      if (mask[static_cast<size_t>(j / width)] == 0) {
-        in[i].data<double>()[j] = std::numeric_limits<double>::quiet_NaN();
-      }
-    }
+    if (s.masks && in[i].defined()) put_nan_behind(mask_of(s.B, in[i].size(1)), in[i]);
   }
   return in;
 }
@@ -106,11 +88,7 @@ inline std::vector<Tensor> run(const FastSetting& s, const std::vector<Tensor>& 
   if (s.segments) context.segments = segments_of(s.B, s.T, device);
   std::vector<Variable> in;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const DType narrow = i < 3 ? DType::bf16 : DType::f32;
-    const Tensor& x = tensors[i];
-    in.push_back(x.defined()
-                     ? Variable(device == kGpu ? x.to(narrow).to(device) : x.to(device), true)
-                     : Variable());
+    in.push_back(input_on(device, tensors[i], i < 3 ? DType::bf16 : DType::f32));
   }
   const LinearAttentionVariables variables{in[0], in[1], in[2], in[5], in[6]};
   std::vector<Variable> outputs;
@@ -121,19 +99,7 @@ inline std::vector<Tensor> run(const FastSetting& s, const std::vector<Tensor>& 
     const auto memory = linear_attention_memory(variables, context);
     outputs = {linear_attention_read(variables, memory, context), memory.memory, memory.mass};
   }
-  std::vector<Tensor> seeds, found;
-  for (const Variable& output : outputs) {
-    found.push_back(output.value());
-    seeds.push_back(random_tensor(output.shape(), "seed" + std::to_string(seeds.size()))
-                        .to(DType::bf16)
-                        .to(output.dtype())
-                        .to(device));
-  }
-  backward(outputs, seeds);
-  for (const Variable& x : in) {
-    if (x.defined()) found.push_back(x.grad());
-  }
-  return found;
+  return with_gradients(outputs, in);
 }
 
 inline void expect_what_the_cpu_computes(const FastSetting& s, const std::vector<Tensor>& in) {
@@ -147,31 +113,6 @@ inline void expect_what_the_cpu_computes(const FastSetting& s, const std::vector
     SCOPED_TRACE(i);
     EXPECT_CLOSE(got[i], expected[i], 1e-2);
   }
-}
-
-// A part [B,T,H,K] of [B,T,parts,H,K], read or written where it is.
-inline cuda::linear_attention_fast::Writes part_view(const Tensor& x, int64_t part) {
-  const int64_t T = x.size(1), parts = x.size(2), H = x.size(3), K = x.size(4);
-  return {cuda::pointer<cuda::kernel_bf16>(x) + part * H * K,
-          x.size(0),
-          T,
-          H,
-          K,
-          T * parts * H * K,
-          parts * H * K,
-          K};
-}
-// The same as a tensor of its own, on the CPU.
-inline Tensor part_of(const Tensor& x, int64_t part) {
-  const Tensor here = x.to(Device{});
-  const int64_t B = x.size(0), T = x.size(1), parts = x.size(2), width = x.size(3) * x.size(4);
-  const std::vector<double> numbers = here.to_vector<double>();
-  std::vector<double> own(static_cast<size_t>(B * T * width));
-  for (int64_t i = 0; i < B * T * width; ++i) {
-    const int64_t at = (i / width * parts + part) * width + i % width;
-    own[static_cast<size_t>(i)] = numbers[static_cast<size_t>(at)];
-  }
-  return Tensor::from(own, {B, T, x.size(3), x.size(4)}).to(DType::bf16);
 }
 
 }  // namespace linnet::test

@@ -62,17 +62,6 @@ TEST(CudaLinearAttentionFastNoncausal, SegmentsDoNotSeeEachOther) {
   }
 }
 
-// Features that are made before: re-weighted by proportions, and of the map elu.
-TEST(CudaLinearAttentionFastNoncausal, TakesFeaturesOfEveryKind) {
-  const LinearAttentionOptions elu{FeatureMap::elu, 0.8, Normalizer::none, 0};
-  for (const Setting& s : std::vector<Setting>{
-           {"re-weighted", test::kScaled, 2, 70, 2, 1, 8, 16, false, true, kAll, 0, true, true},
-           {"cross", kUsual, 2, 40, 2, 2, 36, 64, false, true, kAll, 70, false, true},
-           {"elu", elu, 2, 66, 2, 1, 16, 16, false, true, kAll}}) {
-    expect_what_the_cpu_computes(s, inputs_of(s));
-  }
-}
-
 // Logits of +-80, features that are all zero, one valid key, and none.
 TEST(CudaLinearAttentionFastNoncausal, ExtremeInputsStayFinite) {
   Setting s{"logits of 80", kUsual, 2, 80, 1, 1, 16, 16, false, false, kAll};
@@ -232,9 +221,9 @@ TEST(CudaLinearAttentionFastNoncausal, WhatItDoesNotCoverIsPlainOrRefused) {
   other.memory = tensor({1, 1, 16, 12}, DType::f32);
   EXPECT_EQ(why(other), "features of 16 and values of 12");
   other = queries;
-  other.q = tensor({1, 16, 1, 72});
+  other.q = tensor({1, 16, 1, 136});
   other.query_proportions = tensor({1, 16, 1}, DType::f32);
-  EXPECT_EQ(why(other), "features of 144 and values of 16");
+  EXPECT_EQ(why(other), "features of 272 and values of 16");
   other = keys;
   other.k = other.v = tensor({1, 15, 1, 16});
   EXPECT_EQ(why(other), "fewer than 16 tokens");

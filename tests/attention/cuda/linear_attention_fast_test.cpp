@@ -62,21 +62,6 @@ TEST(CudaLinearAttentionFast, SegmentsDoNotSeeEachOther) {
   }
 }
 
-// Features that are made before: re-weighted by proportions, and of the map elu, whose slope near
-// -1 does not show in them.
-TEST(CudaLinearAttentionFast, TakesFeaturesOfEveryKind) {
-  constexpr auto kCausal = test::FastKind::causal;
-  const LinearAttentionOptions elu{FeatureMap::elu, 0.8, Normalizer::none, 0};
-  for (const Setting& s : std::vector<Setting>{
-           {"re-weighted", kUsual, 2, 70, 2, 1, 8, 16, true, true, kCausal, 0, false, true},
-           {"wide", kScaled, 1, 40, 1, 1, 64, 64, true, true, kCausal, 0, true, true},
-           {"between the widths of tiles", kScaled, 1, 66, 1, 1, 12, 24, false, false, kCausal, 0,
-            false, true},
-           {"elu", elu, 2, 66, 2, 1, 16, 16, true, true}}) {
-    expect_what_the_cpu_computes(s, inputs_of(s));
-  }
-}
-
 // Few heads: blocks have pieces of the sequence, here of five and of four chunks, three in all;
 // backward too.
 TEST(CudaLinearAttentionFast, PiecesOfALongSequenceContinueEachOther) {
@@ -249,7 +234,8 @@ TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(usual), "");
   EXPECT_EQ(why(arrays_of(40, 128, 256, DType::bf16)), "");
   EXPECT_EQ(why(arrays_of(16, 16, 16, DType::f32)), "numbers of f32");
-  EXPECT_EQ(why(arrays_of(16, 136, 16, DType::bf16)), "features of 136 and values of 16");
+  EXPECT_EQ(why(arrays_of(16, 256, 16, DType::bf16)), "");
+  EXPECT_EQ(why(arrays_of(16, 264, 16, DType::bf16)), "features of 264 and values of 16");
   EXPECT_EQ(why(arrays_of(16, 20, 16, DType::bf16)), "features of 20 and values of 16");
   EXPECT_EQ(why(arrays_of(16, 16, 12, DType::bf16)), "features of 16 and values of 12");
   EXPECT_EQ(why(arrays_of(15, 16, 16, DType::bf16)), "fewer than 16 tokens");
@@ -259,8 +245,12 @@ TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   other = usual;
   other.query_proportions = other.key_proportions = tensor({1, 16, 1}, DType::f32);
   EXPECT_EQ(why(other), "");
-  other.q = other.k = tensor({1, 16, 1, 72});
-  EXPECT_EQ(why(other), "features of 144 and values of 16");
+  other.q = other.k = tensor({1, 16, 1, 136});
+  EXPECT_EQ(why(other), "features of 272 and values of 16");
+  for (const int64_t K : {12, 36}) {
+    other.q = other.k = tensor({1, 16, 1, K});
+    EXPECT_EQ(why(other), concat("re-weighted heads of ", K));
+  }
   other = usual;
   other.q = tensor({16 * 16 + 1}).slice(1, {1, 16, 1, 16});
   EXPECT_EQ(why(other), "tensors that do not begin on 16 bytes");

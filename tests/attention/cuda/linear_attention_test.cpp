@@ -2,9 +2,7 @@
 // gradient, with everything that the contract allows.
 #include "attention/primitives/linear_attention.h"
 
-#include <limits>
-
-#include "tests/cuda_helpers.h"
+#include "tests/attention/cuda/both_devices.h"
 
 namespace linnet {
 namespace {
@@ -62,14 +60,7 @@ std::vector<Tensor> inputs_of(const Setting& s, DType dtype) {
     // Rounded as the device will see them, so that only the arithmetic differs.
     in[i] = in[i].to(i < 3 ? dtype : DType::f32).to(DType::f64);
     if (!s.masks || i == 5 || i == 6) continue;
-    const int64_t length = in[i].size(1);
-    const std::vector<uint8_t> mask = mask_of(s.B, length);
-    const int64_t width = length == 0 ? 0 : in[i].elements() / (s.B * length);
-    for (int64_t j = 0; j < in[i].elements(); ++j) {
-      if (mask[static_cast<size_t>(j / width)] == 0) {
-        in[i].data<double>()[j] = std::numeric_limits<double>::quiet_NaN();
-      }
-    }
+    test::put_nan_behind(mask_of(s.B, in[i].size(1)), in[i]);
   }
   return in;
 }
@@ -100,20 +91,9 @@ std::vector<Tensor> run(const Setting& s, const std::vector<Tensor>& tensors, De
     const auto memory = linear_attention_memory(variables, context);
     outputs = {linear_attention_read(variables, memory, context), memory.memory, memory.mass};
   }
-  std::vector<Tensor> seeds, found;
-  for (const Variable& output : outputs) {
-    EXPECT_EQ(output.value().device(), device);
-    found.push_back(output.value());
-    seeds.push_back(random_tensor(output.shape(), "seed" + std::to_string(seeds.size()))
-                        .to(tensors[0].dtype() == DType::bf16 ? DType::bf16 : DType::f32)
-                        .to(output.dtype())
-                        .to(device));
-  }
-  backward(outputs, seeds);
-  for (const Variable& x : in) {
-    if (x.defined()) found.push_back(x.grad());
-  }
-  return found;
+  for (const Variable& output : outputs) EXPECT_EQ(output.value().device(), device);
+  const bool narrow = tensors[0].dtype() == DType::bf16;
+  return test::with_gradients(outputs, in, narrow ? DType::bf16 : DType::f32);
 }
 
 std::vector<Setting> settings() {

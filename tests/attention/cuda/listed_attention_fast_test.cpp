@@ -3,12 +3,16 @@
 // be.
 #include "attention/primitives/cuda/listed_attention_fast.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 
 #include "attention/primitives/cuda/listed_attention_path.h"
 #include "core/cuda/backend.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"
+#include "tests/attention/cuda/fused_projection.h"
 #include "tests/attention/listed_attention_case.h"
 #include "tests/attention/made_mixer.h"
 #include "tests/cuda_helpers.h"
@@ -19,6 +23,8 @@ namespace {
 using test::kGpu;
 using test::ListedCase;
 using test::ListedSizes;
+using test::part_of;
+using test::part_view;
 using test::random_tensor;
 
 // Both in bf16; what tensor cores do not cover is refused.
@@ -146,6 +152,20 @@ TEST(CudaListedAttentionFast, EmptyListsAndNoKeys) {
   expect_as_on_the_cpu(ListedCase(sizes(20, 0, 16, 5)), "no key");
 }
 
+// Their bias excludes every key of a list that others read; the gradient of a log-sum-exp of
+// -infinity is NaN as a rule.
+TEST(CudaListedAttentionFast, QueriesThatSeeNothingTakeNoGradient) {
+  constexpr int64_t kQueries = 40, kLength = 66, kBlind = 5;
+  ListedCase p(sizes(kQueries, 70, 20, kLength));
+  p.add_bias(1, 2);
+  for (int64_t h = 0; h < 2; ++h) {
+    double* bias = p.bias.data<double>() + (h * kQueries + kBlind) * kLength;
+    std::fill_n(bias, kLength, -std::numeric_limits<double>::infinity());
+    p.dlse.data<double>()[kBlind * 2 + h] = std::nan("");
+  }
+  expect_as_on_the_cpu(p, "one of them");
+}
+
 TEST(CudaListedAttentionFast, RepeatsBitForBit) {
   ListedCase p(sizes(100, 30, 32, 70));
   p.add_bias(1, 1);
@@ -170,22 +190,9 @@ TEST(CudaListedAttentionFast, AnIndexBeyondTheKeysGivesNan) {
 // One array [B,T,3,H,K] holds q, k and v, another one their gradients: the kernels read and write
 // them where they are. Work memory holds the shares of one key head at a time.
 TEST(CudaListedAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
-  constexpr int64_t B = 2, T = 70, H = 2, K = 16, kRow = 3 * H * K;
+  constexpr int64_t B = 2, T = 70, H = 2, K = 16;
   const Tensor fused = random_tensor({B, T, 3, H, K}, "fused").to(DType::bf16).to(kGpu);
   const Tensor dfused = Tensor::empty(fused.shape(), DType::bf16, kGpu);
-  const auto part_of = [](const Tensor& x, int64_t part) {
-    const std::vector<double> numbers = x.to(Device{}).to_vector<double>();
-    std::vector<double> own(static_cast<size_t>(B * T * H * K));
-    for (int64_t i = 0; i < B * T * H * K; ++i) {
-      const int64_t at = i / (H * K) * kRow + part * H * K + i % (H * K);
-      own[static_cast<size_t>(i)] = numbers[static_cast<size_t>(at)];
-    }
-    return Tensor::from(own, {B, T, H, K}).to(DType::bf16);
-  };
-  const auto part_view = [](const Tensor& x, int64_t part) {
-    return cuda::listed_attention_fast::Writes(cuda::pointer<cuda::kernel_bf16>(x) + part * H * K,
-                                               B, T, H, K, T * kRow, kRow, K);
-  };
   ListedSizes s = sizes(T, T, 32, 40);
   s.B = s.G = s.index_rows = 2;
   ListedAttentionContext context = ListedCase(s).context;

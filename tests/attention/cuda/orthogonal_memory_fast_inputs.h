@@ -2,11 +2,9 @@
 // what the CPU computes in double.
 #pragma once
 
-#include <limits>
-
 #include "attention/primitives/orthogonal_memory.h"
 #include "core/kernel_choice.h"
-#include "tests/cuda_helpers.h"
+#include "tests/attention/cuda/both_devices.h"
 
 namespace linnet::test::orthogonal_memory_inputs {
 
@@ -22,16 +20,6 @@ struct Setting {
   int64_t codes() const { return source >= 0 ? source : T; }
 };
 
-// Row 0 lacks every fifth token, the last row its end.
-inline std::vector<uint8_t> mask_of(int64_t rows, int64_t length) {
-  std::vector<uint8_t> mask(static_cast<size_t>(rows * length), 1);
-  for (int64_t t = 0; t < length; ++t) {
-    mask[static_cast<size_t>(t)] = t % 5 == 3 ? 0 : 1;
-    mask[static_cast<size_t>((rows - 1) * length + t)] = t < length / 2 ? 1 : 0;
-  }
-  return mask;
-}
-
 // q, f, basis, completed and partial in f64, as the device will hold them; masked tokens hold NaN.
 // The basis is that of a model in bf16, its rows of about unit length.
 inline std::vector<Tensor> inputs_of(const Setting& s) {
@@ -44,12 +32,7 @@ inline std::vector<Tensor> inputs_of(const Setting& s) {
   for (int64_t i = 0; i < in[2].elements(); ++i) in[2].data<double>()[i] *= shrink;
   for (size_t i = 0; i < 3; ++i) {
     in[i] = in[i].to(DType::bf16).to(DType::f64);
-    const std::vector<uint8_t> mask = mask_of(s.B, in[i].size(1));
-    for (int64_t j = 0; s.masks && i < 2 && j < in[i].elements(); ++j) {
-      if (mask[static_cast<size_t>(j / (s.H * s.d))] == 0) {
-        in[i].data<double>()[j] = std::numeric_limits<double>::quiet_NaN();
-      }
-    }
+    if (s.masks && i < 2) put_nan_behind(mask_of(s.B, in[i].size(1)), in[i]);
   }
   return in;
 }
@@ -88,11 +71,7 @@ struct Outcome {
 inline Outcome run(const Setting& s, const std::vector<Tensor>& tensors, Device device) {
   std::vector<Variable> in;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const DType narrow = i < 2 ? DType::bf16 : DType::f32;
-    const Tensor& x = tensors[i];
-    in.push_back(x.defined()
-                     ? Variable(device == kGpu ? x.to(narrow).to(device) : x.to(device), true)
-                     : Variable());
+    in.push_back(input_on(device, tensors[i], i < 2 ? DType::bf16 : DType::f32));
   }
   OrthogonalMemoryCarry carry{in[3], in[4], {}};
   if (s.state) {
@@ -103,22 +82,8 @@ inline Outcome run(const Setting& s, const std::vector<Tensor>& tensors, Device 
   }
   const OrthogonalMemoryResult result =
       orthogonal_memory(in[0], in[1], in[2], carry, context_of(s, device));
-  const std::vector<Variable> outputs{result.y, result.carry.completed, result.carry.partial};
-  Outcome found{
-      {}, result.carry.counts.to_vector<int64_t>(), result.memory_tokens.to_vector<int64_t>()};
-  std::vector<Tensor> seeds;
-  for (const Variable& output : outputs) {
-    found.values.push_back(output.value());
-    seeds.push_back(random_tensor(output.shape(), "seed" + std::to_string(seeds.size()))
-                        .to(DType::bf16)
-                        .to(output.dtype())
-                        .to(device));
-  }
-  backward(outputs, seeds);
-  for (const Variable& x : in) {
-    if (x.defined()) found.values.push_back(x.grad());
-  }
-  return found;
+  return {with_gradients({result.y, result.carry.completed, result.carry.partial}, in),
+          result.carry.counts.to_vector<int64_t>(), result.memory_tokens.to_vector<int64_t>()};
 }
 
 inline void expect_what_the_cpu_computes(const Setting& s, const std::vector<Tensor>& in) {

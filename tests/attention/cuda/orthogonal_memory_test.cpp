@@ -2,9 +2,7 @@
 // counts and every gradient, with everything that the contract allows.
 #include "attention/primitives/orthogonal_memory.h"
 
-#include <limits>
-
-#include "tests/cuda_helpers.h"
+#include "tests/attention/cuda/both_devices.h"
 
 namespace linnet {
 namespace {
@@ -82,23 +80,8 @@ Outcome run(const Setting& s, bool masks, const std::vector<Tensor>& tensors, De
   const OrthogonalMemoryResult result = orthogonal_memory(in[0], in[1], in[2], carry, context);
   EXPECT_EQ(result.y.value().device(), device);
   EXPECT_EQ(result.y.dtype(), tensors[0].dtype());
-  const std::vector<Variable> outputs{result.y, result.carry.completed, result.carry.partial};
-  Outcome found{
-      {}, result.carry.counts.to_vector<int64_t>(), result.memory_tokens.to_vector<int64_t>()};
-  std::vector<Tensor> seeds;
-  for (const Variable& output : outputs) {
-    found.values.push_back(output.value());
-    // Exact in bf16, so that both sides start from the same numbers.
-    seeds.push_back(random_tensor(output.shape(), "seed" + std::to_string(seeds.size()))
-                        .to(DType::bf16)
-                        .to(output.dtype())
-                        .to(device));
-  }
-  backward(outputs, seeds);
-  for (const Variable& x : in) {
-    if (x.defined()) found.values.push_back(x.grad());
-  }
-  return found;
+  return {test::with_gradients({result.y, result.carry.completed, result.carry.partial}, in),
+          result.carry.counts.to_vector<int64_t>(), result.memory_tokens.to_vector<int64_t>()};
 }
 
 // q, f, basis, completed, partial in double, rounded as the device will see them.
@@ -114,12 +97,7 @@ std::vector<Tensor> inputs_of(const Setting& s, bool shared, bool masks, DType d
     if (!in[i].defined()) continue;
     in[i] = in[i].to(i < 2 ? dtype : DType::f32).to(DType::f64);
     if (!masks || i > 1) continue;
-    const std::vector<uint8_t> mask = mask_of(s.B, in[i].size(1));
-    for (int64_t j = 0; j < in[i].elements(); ++j) {
-      if (mask[static_cast<size_t>(j / (s.H * s.d))] == 0) {
-        in[i].data<double>()[j] = std::numeric_limits<double>::quiet_NaN();
-      }
-    }
+    test::put_nan_behind(mask_of(s.B, in[i].size(1)), in[i]);
   }
   return in;
 }

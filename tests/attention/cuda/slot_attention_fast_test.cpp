@@ -2,13 +2,15 @@
 // tiles and value tiles, for views that are read in place, and for extreme logits.
 #include "attention/primitives/cuda/slot_attention_fast.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
 #include "attention/primitives/slot_attention.h"
 #include "core/kernel_choice.h"
-#include "tests/cuda_helpers.h"
+#include "tests/attention/cuda/both_devices.h"
+#include "tests/attention/cuda/fused_projection.h"
 
 namespace linnet {
 namespace {
@@ -80,12 +82,7 @@ void put_nan_behind(const std::vector<uint8_t>& mask, std::vector<Tensor>& in) {
   for (size_t i = 0; i < 4; ++i) {
     const auto tokens = static_cast<int64_t>(mask.size());
     if (in[i].size(0) * in[i].size(1) != tokens) continue;  // readers from elsewhere
-    const int64_t width = in[i].elements() / tokens;
-    for (int64_t j = 0; j < in[i].elements(); ++j) {
-      if (mask[static_cast<size_t>(j / width)] == 0) {
-        in[i].data<double>()[j] = std::numeric_limits<double>::quiet_NaN();
-      }
-    }
+    test::put_nan_behind(mask, in[i]);
   }
 }
 
@@ -102,11 +99,8 @@ std::vector<Tensor> run(const Setting& s, const std::vector<Tensor>& tensors, De
   }
   std::vector<Variable> in;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const Tensor& x = tensors[i];
-    const DType narrow = i < 4 ? DType::bf16 : i < 6 ? DType::f32 : DType::f64;
-    in.push_back(x.defined()
-                     ? Variable(device == kGpu ? x.to(narrow).to(device) : x.to(device), true)
-                     : Variable());
+    const DType stored = i < 4 ? DType::bf16 : i < 6 ? DType::f32 : DType::f64;
+    in.push_back(test::input_on(device, tensors[i], stored));
   }
   const SlotAttentionVariables variables{in[0], in[1], in[2], in[3]};
   SlotAttentionResult result;
@@ -116,21 +110,8 @@ std::vector<Tensor> run(const Setting& s, const std::vector<Tensor>& tensors, De
     result.state = slot_attention_memory(variables, context);
     result.o = slot_attention_read(variables, result.state, context);
   }
-  const std::vector<Variable> outputs{result.o, result.state.keys, result.state.values,
-                                      result.state.mass};
-  std::vector<Tensor> seeds, found;
-  for (const Variable& output : outputs) {
-    found.push_back(output.value());
-    seeds.push_back(random_tensor(output.shape(), "seed" + std::to_string(seeds.size()))
-                        .to(DType::bf16)
-                        .to(output.dtype())
-                        .to(device));
-  }
-  backward(outputs, seeds);
-  for (const Variable& x : in) {
-    if (x.defined()) found.push_back(x.grad());
-  }
-  return found;
+  return test::with_gradients({result.o, result.state.keys, result.state.values, result.state.mass},
+                              in);
 }
 
 // Infinite masses (empty slots) agree exactly and count as 0 otherwise.
@@ -219,6 +200,31 @@ TEST(CudaSlotAttentionFast, DocumentsSeeOnlyThemselves) {
   }
 }
 
+// Their chunks end where they do: weights of 0 would spread what lies beyond, if that is NaN.
+TEST(CudaSlotAttentionFast, DocumentsBesideOneOfNanAreAsBesideAnyOther) {
+  constexpr int64_t kBegin = 30, kEnd = 70;
+  for (const int64_t width : {16, 72}) {
+    const Setting s{"", 1, 100, 1, 8, width, width, false, false, true, 0.2, 100, {kBegin, kEnd}};
+    const UseKernels use(KernelChoice::tensor_cores, kGpu);
+    std::vector<Tensor> in = inputs_of(s);
+    const std::vector<Tensor> expected = run(s, in, kGpu);
+    std::vector<uint8_t> mask(static_cast<size_t>(s.T), 1);
+    std::fill(mask.begin() + kBegin, mask.begin() + kEnd, uint8_t{0});
+    put_nan_behind(mask, in);
+    const std::vector<Tensor> got = run(s, in, kGpu);
+    for (size_t i = 0; i < got.size(); ++i) {
+      const std::vector<double> before = expected[i].to_vector<double>();
+      const std::vector<double> after = got[i].to_vector<double>();
+      const bool of_documents = i >= 1 && i <= 3;  // memories
+      const size_t places = of_documents ? 3 : mask.size(), each = before.size() / places;
+      for (size_t j = 0; j < before.size(); ++j) {
+        const bool of_nan = of_documents ? j / each == 1 : mask[j / each] == 0;
+        ASSERT_TRUE(of_nan || after[j] == before[j]) << "result " << i << ", number " << j;
+      }
+    }
+  }
+}
+
 // Where logits rise by more than weights may, chunks fall into tiles: at one token, at every token,
 // or in one slot only.
 TEST(CudaSlotAttentionFast, LogitsMayRiseAndFallByAnyAmount) {
@@ -288,32 +294,20 @@ TEST(CudaSlotAttentionFast, RepeatsBitForBitAndLooksAtNothingLater) {
 
 // One array [B,T,3,H,K] holds q, k and v: the kernels read them where they are.
 TEST(CudaSlotAttentionFast, ReadsFusedProjectionsInPlace) {
-  constexpr int64_t B = 2, T = 70, H = 2, K = 16, N = 8, kRow = 3 * H * K;
+  constexpr int64_t B = 2, T = 70, H = 2, K = 16, N = 8;
   const Tensor fused = random_tensor({B, T, 3, H, K}, "fused").to(DType::bf16).to(kGpu);
   const Tensor logits = random_tensor({B, T, H, N}, "logits").to(DType::bf16).to(kGpu);
-  const std::vector<double> numbers = fused.to(Device{}).to_vector<double>();
   std::vector<Variable> dense;
-  for (int64_t part = 0; part < 3; ++part) {
-    std::vector<double> own;
-    for (int64_t i = 0; i < B * T * H * K; ++i) {
-      const int64_t at = i / (H * K) * kRow + part * H * K + i % (H * K);
-      own.push_back(numbers[static_cast<size_t>(at)]);
-    }
-    dense.emplace_back(Tensor::from(own, {B, T, H, K}).to(DType::bf16).to(kGpu));
-  }
+  for (int64_t part = 0; part < 3; ++part) dense.emplace_back(test::part_of(fused, part).to(kGpu));
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const Variable expected =
       slot_attention_causal({dense[0], dense[1], dense[2], Variable(logits)}, {}).o;
 
   const Tensor o = Tensor::empty({B, T, H, K}, DType::bf16, kGpu);
-  const auto view_of = [&](int64_t part) {
-    return cuda::slot_attention_fast::Reads(cuda::pointer<cuda::kernel_bf16>(fused) + part * H * K,
-                                            B, T, H, K, T * kRow, kRow, K);
-  };
   cuda::slot_attention_fast::Forward call;
-  call.q = view_of(0);
-  call.k = view_of(1);
-  call.v = view_of(2);
+  call.q = test::part_view(fused, 0);
+  call.k = test::part_view(fused, 1);
+  call.v = test::part_view(fused, 2);
   call.logits = {cuda::pointer<cuda::kernel_bf16>(logits), B, T, H, N};
   call.o = {cuda::pointer<cuda::kernel_bf16>(o), B, T, H, K};
   cuda::slot_attention_fast::forward(call);

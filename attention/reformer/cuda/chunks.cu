@@ -1,4 +1,6 @@
-#include "attention/reformer/cuda/lists.h"
+#include "attention/reformer/cuda/chunks.h"
+
+#include <limits>
 
 #include "attention/reformer/bucket_rule.h"
 #include "core/cuda/for_each.h"
@@ -44,10 +46,6 @@ void write_buckets(const Tensor& x, const Tensor& rotations, const BucketContext
   });
 }
 
-ListRule rule_of(const ListTensors& lists) {
-  return lists.rule([](const Tensor& x) { return x.raw(); });
-}
-
 }  // namespace
 
 void hash_buckets(const Tensor& x, const Tensor& rotations, const BucketContext& context,
@@ -56,32 +54,32 @@ void hash_buckets(const Tensor& x, const Tensor& rotations, const BucketContext&
 }
 
 void sorting_keys(const Tensor& buckets, const Tensor& spans, const Tensor& keys) {
-  const int64_t T = keys.size(3), lists = keys.size(1) * keys.size(2);
+  const int64_t rounds = keys.size(0), B = keys.size(1), H = keys.size(2), T = keys.size(3);
   const int32_t* from = pointer<int32_t>(buckets);
   const int32_t* begins = pointer_or_null<int32_t>(spans);
   int64_t* to = pointer<int64_t>(keys);
   for_each("sorting_keys", keys.elements(), [=] __device__(int64_t i) {
-    const int64_t token = i / T / lists * T + i % T;
-    to[i] =
-        bucket_order(begins == nullptr ? 0 : begins[token], from[token * lists + i / T % lists]);
+    const int64_t list = i / T, token = list / H % B * T + i % T;
+    const int64_t bucket = (token * H + list % H) * rounds + list / H / B;
+    to[i] = bucket_order(begins == nullptr ? 0 : begins[token], from[bucket]);
   });
 }
 
-void write_places(const ListTensors& lists) {
-  const ListRule rule = rule_of(lists);
-  for_each("list_places", lists.index.elements(), [=] __device__(int64_t i) { rule.place(i); });
-}
-
-void keep_first(const ListTensors& lists, const Tensor& sorted) {
-  const ListRule rule = rule_of(lists);
-  const int32_t* ascending = pointer<int32_t>(sorted);
-  for_each("list_first_places", sorted.elements(),
-           [=] __device__(int64_t i) { rule.keep_first(i, ascending); });
-}
-
-void complete_lists(const ListTensors& lists) {
-  const ListRule rule = rule_of(lists);
-  for_each("complete_lists", lists.queries(), [=] __device__(int64_t i) { rule.complete(i); });
+void fill_chunks(const ChunkTensors& all) {
+  const ChunkRule rule = all.rule();
+  const Chunks& chunks = all.chunks;
+  if (rule.starts != nullptr) {
+    for_each("start_documents", rule.B, [=] __device__(int64_t b) { rule.start_documents(b); });
+  }
+  for_each("place_tokens", chunks.places.elements(), [=] __device__(int64_t i) { rule.place(i); });
+  for_each("list_chunks", chunks.index.elements(), [=] __device__(int64_t i) { rule.list(i); });
+  float* bias = pointer<float>(chunks.bias);
+  for_each("look_at_chunks", chunks.bias.elements(), [=] __device__(int64_t i) {
+    const int64_t query = i / rule.length, t = i % rule.length;
+    const int32_t key = rule.index[query / rule.chunk * rule.length + t];
+    const bool seen = rule.sight(query).sees(key) && !(rule.dedup && rule.met_before(query, t));
+    bias[i] = seen ? 0.0f : -std::numeric_limits<float>::infinity();
+  });
 }
 
 }  // namespace linnet::cuda
