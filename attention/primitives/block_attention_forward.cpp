@@ -170,13 +170,16 @@ void block_attention_forward(const BlockAttentionInputs<T>& in,
     int64_t head, first;
   };
   const std::vector<Piece> pieces = make_pieces(in);
-  const int64_t step = queries_per_tile(options);
+  const int64_t step = queries_per_tile(options), H = in.q.H;
+  // All heads of some tokens after each other, which lie beside each other in memory, unless tiles
+  // of one head have many keys in common.
+  const bool by_token = is_narrow(options, 4 * kKeys);
   std::vector<Item> items;
   for (const Piece& piece : pieces) {
-    for (int64_t head = 0; head < in.q.H; ++head) {
-      for (int64_t first = 0; first < piece.queries; first += step) {
-        items.push_back({&piece, head, first});
-      }
+    const int64_t tiles = (piece.queries + step - 1) / step;
+    for (int64_t i = 0; i < tiles * H; ++i) {
+      const int64_t head = by_token ? i % H : i / tiles, tile = by_token ? i / H : i % tiles;
+      items.push_back({&piece, head, tile * step});
     }
   }
   const int64_t count = static_cast<int64_t>(items.size());

@@ -33,12 +33,17 @@ std::vector<Piece> make_pieces(const BlockAttentionInputs<T>& in) {
   return pieces;
 }
 
-// Queries of a tile: fewer where the pattern is so narrow that a wide tile would mostly be empty.
-inline int64_t queries_per_tile(const BlockAttentionOptions& options) {
+// Whether the pattern shows a query at most so many keys.
+inline bool is_narrow(const BlockAttentionOptions& options, int64_t most) {
   const int64_t width = options.pattern == BlockPattern::band
                             ? options.left + (options.causal ? 0 : options.right) + 1
                             : options.block;
-  return options.pattern == BlockPattern::full || width > 32 ? kQueries : kQueries / 2;
+  return options.pattern != BlockPattern::full && width <= most;
+}
+
+// Queries of a tile: fewer where the pattern is so narrow that a wide tile would mostly be empty.
+inline int64_t queries_per_tile(const BlockAttentionOptions& options) {
+  return is_narrow(options, 32) ? kQueries / 2 : kQueries;
 }
 
 // Grows only, never shrinks: one a thread, cut into aligned arrays by the kernels.

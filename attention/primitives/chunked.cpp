@@ -120,47 +120,23 @@ void lower_product(int64_t n, int64_t depth, const T* a, int64_t a_stride, const
     }
     tile_gemm<T>(rows, columns, depth, T(1), {a + i * a_stride, a_stride}, {b, b_stride}, write,
                  out + i * out_stride, out_stride);
-    // Above the diagonal of the last kBlock columns.
     for (int64_t r = 0; r < rows; ++r) {
-      T* row = out + (i + r) * out_stride + i;
-      for (int64_t c = 0; c < kBlock; c += kLane) {
-        simd::store(row + c, simd::first_lanes<T>(simd::load(row + c), r + 1 - c));
+      T* row = out + (i + r) * out_stride;
+      for (int64_t c = i; c < columns; c += kLane) {
+        simd::store(row + c, simd::first_lanes<T>(simd::load(row + c), i + r + 1 - c));
       }
+      std::fill(row + columns, row + padded(n), T(0));
     }
   }
 }
 
-template <typename T>
-void add_lower_times(int64_t n, int64_t width, const T* lower, int64_t lower_stride, const T* b,
-                     int64_t b_stride, T* out, int64_t out_stride) {
-  for (int64_t i = 0; i < n; i += kBlock) {
-    tile_gemm<T>(std::min(kBlock, n - i), width, std::min(n, i + kBlock), T(1),
-                 {lower + i * lower_stride, lower_stride}, {b, b_stride}, Write::accumulate,
-                 out + i * out_stride, out_stride);
-  }
-}
-
-template <typename T>
-void add_lower_transposed_times(int64_t n, int64_t width, const T* lower, int64_t lower_stride,
-                                const T* b, int64_t b_stride, T* out, int64_t out_stride) {
-  for (int64_t j = 0; j < n; j += kBlock) {
-    tile_gemm<T>(std::min(kBlock, n - j), width, n - j, T(1),
-                 {lower + j * lower_stride + j, lower_stride, true}, {b + j * b_stride, b_stride},
-                 Write::accumulate, out + j * out_stride, out_stride);
-  }
-}
-
-#define LINNET_INSTANTIATE(T)                                                                  \
-  template class Scratch<T>;                                                                   \
-  template void load_rows<T>(const SequenceView<const T>&, const uint8_t*, int64_t, int64_t,   \
-                             int64_t, int64_t, T*, int64_t);                                   \
-  template void transpose<T>(const T*, int64_t, int64_t, int64_t, T*, int64_t);                \
-  template void lower_product<T>(int64_t, int64_t, const T*, int64_t, const T*, int64_t, T*,   \
-                                 int64_t, const T*);                                           \
-  template void add_lower_times<T>(int64_t, int64_t, const T*, int64_t, const T*, int64_t, T*, \
-                                   int64_t);                                                   \
-  template void add_lower_transposed_times<T>(int64_t, int64_t, const T*, int64_t, const T*,   \
-                                              int64_t, T*, int64_t);
+#define LINNET_INSTANTIATE(T)                                                                \
+  template class Scratch<T>;                                                                 \
+  template void load_rows<T>(const SequenceView<const T>&, const uint8_t*, int64_t, int64_t, \
+                             int64_t, int64_t, T*, int64_t);                                 \
+  template void transpose<T>(const T*, int64_t, int64_t, int64_t, T*, int64_t);              \
+  template void lower_product<T>(int64_t, int64_t, const T*, int64_t, const T*, int64_t, T*, \
+                                 int64_t, const T*);
 LINNET_INSTANTIATE(float)
 LINNET_INSTANTIATE(double)
 #undef LINNET_INSTANTIATE

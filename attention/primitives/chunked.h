@@ -91,18 +91,9 @@ void transpose(const T* in, int64_t in_stride, int64_t rows, int64_t columns, T*
                int64_t out_stride);
 
 // out[i, j] = sum_p a[i, p] b[p, j] (+ offsets[i], where given) for j <= i < n, zero above the
-// diagonal. Written are only the first padded(i + 1) columns of row i. a [n, depth], b [depth,
-// padded(n)].
+// diagonal. Written are n rows of padded(n) columns. a [n, depth], b [depth, padded(n)].
 template <typename T>
 void lower_product(int64_t n, int64_t depth, const T* a, int64_t a_stride, const T* b,
                    int64_t b_stride, T* out, int64_t out_stride, const T* offsets = nullptr);
-// out[n, width] += L b, where L is the lower triangle left by lower_product.
-template <typename T>
-void add_lower_times(int64_t n, int64_t width, const T* lower, int64_t lower_stride, const T* b,
-                     int64_t b_stride, T* out, int64_t out_stride);
-// out[n, width] += L^T b.
-template <typename T>
-void add_lower_transposed_times(int64_t n, int64_t width, const T* lower, int64_t lower_stride,
-                                const T* b, int64_t b_stride, T* out, int64_t out_stride);
 
 }  // namespace linnet::chunked

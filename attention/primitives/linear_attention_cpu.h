@@ -9,8 +9,9 @@
 // Shapes: q [B,Tq,H,K], k [B,Tk,Hk,K], v [B,Tk,Hk,V], y [B,Tq,H,V], where Hk divides H and head h
 // reads key head h / (H / Hk). The feature width m is K, or 2K with re-weighting. Arrays in host
 // memory, float or double (sums are made in that type); nothing is kept after a call. Outputs and
-// gradients are overwritten. Bitwise repeatable for a fixed number of threads; memory beyond the
-// arguments does not grow with T.
+// gradients are overwritten. Bitwise repeatable for a fixed number of threads. Causal backward has
+// a state for every 32 tokens of the heads that are being worked on in scratch; everything else is
+// independent of T.
 //
 // Masks are [B,T] with 1 = valid, or null. Masked keys add nothing, masked queries get y = 0, both
 // get zero gradients, and the contents of masked positions are never looked at.

@@ -240,6 +240,25 @@ void Kernel<T>::store_value_gradients(int64_t b, int64_t t, int64_t n, int64_t h
 }
 
 template <typename T>
+void Kernel<T>::sum_denominators(int64_t n, const T* queries, const T* mass, const T* weights,
+                                 T* out) const {
+  for (int64_t first = 0; first < n; first += kLanes<T>) {
+    Vector<T> rows[kLanes<T>] = {};
+    const int64_t count = std::min(kLanes<T>, n - first);
+    for (int64_t r = 0; r < count; ++r) {
+      const T* query = queries + (first + r) * mp;
+      const T* weight = weights + (first + r) * kChunk;
+      for (int64_t c = 0; c < mp; c += kLanes<T>)
+        rows[r] += simd::load(query + c) * simd::load(mass + c);
+      for (int64_t j = 0; j < chunked::padded(first + r + 1); j += kLanes<T>) {
+        rows[r] += simd::load(weight + j);
+      }
+    }
+    simd::store(out + first, simd::row_sums<T>(rows));
+  }
+}
+
+template <typename T>
 void Kernel<T>::store_outputs(int64_t b, int64_t t, int64_t n, int64_t h, const T* numerators,
                               const T* row_denominators, SequenceView<T> y, T* denominators) const {
   for (int64_t i = 0; i < n; ++i) {
@@ -264,16 +283,29 @@ void Kernel<T>::load_output_gradients(int64_t b, int64_t t, int64_t n, int64_t h
   chunked::load_rows(dy, inputs.query_mask, b, t, n, h, G, vp);
   std::fill_n(ddenominators, chunked::padded(n), T(0));
   if (!normalized) return;
-  for (int64_t i = 0; i < n; ++i) {
-    chunked::prefetch(y, b, t + i, h);
-    if (!is_valid(inputs.query_mask, b, t + i, dy.T)) continue;
-    const T x = denominators[(b * dy.T + t + i) * dy.H + h];
-    const T factor = T(1) / denominator(options, x);
-    T* row = G + i * vp;
-    for (int64_t c = 0; c < V; ++c) row[c] *= factor;
-    const bool clamped =
-        options.normalizer == Normalizer::clamp && x < static_cast<T>(options.epsilon);
-    if (!clamped) ddenominators[i] = -dot_row(row, y.at(b, t + i, h), V);
+  const int64_t width = V;
+  for (int64_t first = 0; first < n; first += kLanes<T>) {
+    Vector<T> rows[kLanes<T>] = {};
+    const int64_t count = std::min(kLanes<T>, n - first);
+    for (int64_t r = 0; r < count; ++r) {
+      const int64_t i = first + r;
+      chunked::prefetch(y, b, t + i, h);
+      if (!is_valid(inputs.query_mask, b, t + i, dy.T)) continue;
+      const T x = denominators[(b * dy.T + t + i) * dy.H + h];
+      const T factor = T(1) / denominator(options, x);
+      const bool clamped =
+          options.normalizer == Normalizer::clamp && x < static_cast<T>(options.epsilon);
+      T* row = G + i * vp;
+      const T* output = y.at(b, t + i, h);
+      Vector<T> along = {};
+      for_vectors<T>(width, [&](int64_t c, int64_t lanes) {
+        const Vector<T> gradient = load(row + c, lanes) * factor;
+        store<T>(row + c, gradient, lanes);
+        along -= gradient * load(output + c, lanes);
+      });
+      if (!clamped) rows[r] = along;
+    }
+    simd::store(ddenominators + first, simd::row_sums<T>(rows));
   }
 }
 

@@ -49,6 +49,9 @@ struct Kernel {
   void store_value_gradients(int64_t b, int64_t t, int64_t n, int64_t h, const T* dvalues,
                              SequenceView<T> dv) const;
 
+  // out[i] = queries_i . mass + sum_{j <= i} weights_ij for i < n: what D is taken of. queries [n,
+  // mp], weights as chunked::lower_product leaves them, out [padded(n)].
+  void sum_denominators(int64_t n, const T* queries, const T* mass, const T* weights, T* out) const;
   // y = numerators / D(denominators).
   void store_outputs(int64_t b, int64_t t, int64_t n, int64_t h, const T* numerators,
                      const T* row_denominators, SequenceView<T> y, T* denominators) const;

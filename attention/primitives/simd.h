@@ -119,12 +119,12 @@ inline V shuffle(V a, V b, I lanes) {
 #endif
 }
 
-// The first n lanes, the rest zero; n may be negative or too large.
+// The first n lanes, the others those of `rest`; n may be negative or too large.
 template <typename T>
-inline Vector<T> first_lanes(Vector<T> v, int64_t n) {
+inline Vector<T> first_lanes(Vector<T> v, int64_t n, Vector<T> rest = Vector<T>{}) {
   using I = typename Types<T>::Integer;
   const I lane = lane_numbers<I>(std::make_integer_sequence<int, static_cast<int>(kLanes<T>)>());
-  return lane < static_cast<decltype(lane[0] + 0)>(n) ? v : Vector<T>{};
+  return lane < static_cast<decltype(lane[0] + 0)>(n) ? v : rest;
 }
 
 // Lanes combined pairwise, then pairs, and so on: always in the same order.
@@ -140,6 +140,26 @@ inline T reduce(Vector<T> v, Combine combine) {
 template <typename T>
 inline T sum(Vector<T> v) {
   return reduce<T>(v, [](Vector<T> a, Vector<T> b) { return a + b; });
+}
+// Lane i of the result is sum(rows[i]): adds ever larger blocks of lanes of row pairs, which takes
+// half as many operations as kLanes sums. Overwrites rows; always in the same order.
+template <typename T, int step, int... lane>
+inline void add_row_pairs(Vector<T>* rows, std::integer_sequence<int, lane...> numbers) {
+  using I = typename Types<T>::Integer;
+  constexpr int kN = static_cast<int>(kLanes<T>);
+  // Lanes of the first operand are 0..kN, of the second kN..2 kN.
+  const I own = {((lane & step) != 0 ? kN + lane : lane)...};
+  const I other = {((lane & step) != 0 ? kN + lane - step : lane + step)...};
+#pragma GCC unroll 16
+  for (int i = 0; i < kN; i += 2 * step) {
+    rows[i] = shuffle(rows[i], rows[i + step], own) + shuffle(rows[i], rows[i + step], other);
+  }
+  if constexpr (2 * step < kN) add_row_pairs<T, 2 * step>(rows, numbers);
+}
+template <typename T>
+inline Vector<T> row_sums(Vector<T>* rows) {
+  add_row_pairs<T, 1>(rows, std::make_integer_sequence<int, static_cast<int>(kLanes<T>)>());
+  return rows[0];
 }
 // Largest lane of numbers without NaN.
 template <typename T>
@@ -218,12 +238,13 @@ struct ExpConstants<double> {
 };
 
 #if defined(__AVX512F__)
-// p * 2^n for whole n, rounded once.
+// p * 2^n for whole n, rounded once. (All lanes are chosen: g++ 12 warns of its own header where
+// none are.)
 inline Vector<float> scaled(Vector<float> p, Vector<float> n) {
-  return (Vector<float>)_mm512_scalef_ps((__m512)p, (__m512)n);
+  return (Vector<float>)_mm512_maskz_scalef_ps(__mmask16(-1), (__m512)p, (__m512)n);
 }
 inline Vector<double> scaled(Vector<double> p, Vector<double> n) {
-  return (Vector<double>)_mm512_scalef_pd((__m512d)p, (__m512d)n);
+  return (Vector<double>)_mm512_maskz_scalef_pd(__mmask8(-1), (__m512d)p, (__m512d)n);
 }
 #endif
 

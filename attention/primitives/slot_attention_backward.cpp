@@ -1,5 +1,6 @@
 // Causal slot attention, backward: a forward scan for dq, which keeps per token what readers pass
-// on (3 N numbers), and a reverse scan with the gradient of the memory for dk, dv and the logits.
+// on (3 N numbers) and three rows of products inside its tile, and a reverse scan with the gradient
+// of the memory for dk, dv and the logits.
 #include <algorithm>
 #include <cmath>
 
@@ -27,12 +28,20 @@ using slot_attention_detail::Tile;
 using slot_attention_detail::TileWeights;
 
 // What the forward scan of backward keeps for the reverse scan: the tiles; per token and slot
-// scale F dlogit, F probability, and the gradient of the sum of weights behind F.
+// scale F dlogit, F probability, and the gradient of the sum of weights behind F; and of the tokens
+// of each tile, as lower triangles, q k^T, do v^T and scale F dlogit E^T.
 template <typename T>
 struct Saved {
   std::vector<Tile<T>> tiles;
-  T *to_keys = nullptr, *to_values = nullptr, *to_sums = nullptr;  // [tokens, np] each
+  T *to_keys = nullptr, *to_values = nullptr, *to_sums = nullptr;        // [tokens, np] each
+  T *scores = nullptr, *output_scores = nullptr, *key_shares = nullptr;  // [tokens, kTileTokens]
 };
+
+// Numbers of Saved for every token.
+template <typename T>
+int64_t saved_width(const Kernel<T>& kernel) {
+  return 3 * (kernel.np + kTileTokens);
+}
 
 // dq of a piece; moves memory past it.
 template <typename T>
@@ -51,7 +60,6 @@ void query_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<c
   T* products = scratch.take(kChunk * np);
   T* dprobabilities = scratch.take(kChunk * np);
   T* kept_row = scratch.take(np);
-  T* lower = scratch.take(kChunk * kChunk);
   T* memory_keys = scratch.take(np * kp);
   T* dqueries = scratch.take(kChunk * kp);
   Tile<T> tile;
@@ -73,12 +81,15 @@ void query_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<c
     tile_gemm<T>(n, np, kernel.K, T(1), {queries, kp}, {memory.matrix, np}, Write::overwrite,
                  products, np);
     ask_for_tile(kernel, piece, t + n, d_o);
-    chunked::lower_product(n, kernel.K, queries, kp, keys_turned, kChunk, lower, kChunk);
-    chunked::add_lower_times(n, np, lower, kChunk, weights.keys, np, products, np);
+    const int64_t triangle = (t - piece.begin) * kTileTokens;
+    T* scores = saved.scores + triangle;
+    chunked::lower_product(n, kernel.K, queries, kp, keys_turned, kChunk, scores, kTileTokens);
+    add_triangle_times<T>(n, np, {scores, kTileTokens}, weights.keys, np, products, np);
     tile_gemm<T>(n, np, kernel.V, T(1), {doutputs, vp}, {memory.matrix + kp * np, np},
                  Write::overwrite, dprobabilities, np);
-    chunked::lower_product(n, kernel.V, doutputs, vp, values_turned, kChunk, lower, kChunk);
-    chunked::add_lower_times(n, np, lower, kChunk, weights.values, np, dprobabilities, np);
+    scores = saved.output_scores + triangle;
+    chunked::lower_product(n, kernel.V, doutputs, vp, values_turned, kChunk, scores, kTileTokens);
+    add_triangle_times<T>(n, np, {scores, kTileTokens}, weights.values, np, dprobabilities, np);
 
     const int64_t offset = (t - piece.begin) * np;
     T* to_keys = saved.to_keys + offset;
@@ -99,8 +110,9 @@ void query_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<c
     }
     tile_gemm<T>(n, kp, kernel.N, T(1), {to_keys, np}, {memory_keys, kp}, Write::overwrite,
                  dqueries, kp);
-    chunked::lower_product(n, kernel.N, to_keys, np, turned.keys, kChunk, lower, kChunk);
-    chunked::add_lower_times(n, kp, lower, kChunk, keys, kp, dqueries, kp);
+    T* shares = saved.key_shares + triangle;
+    chunked::lower_product(n, kernel.N, to_keys, np, turned.keys, kChunk, shares, kTileTokens);
+    add_triangle_times<T>(n, kp, {shares, kTileTokens}, keys, kp, dqueries, kp);
     store_rows(dq, kernel.inputs.query_mask, piece, tile, dqueries, kp);
     kernel.accumulate(n, keys, values, weights, memory.matrix);
     if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.exit);
@@ -126,7 +138,8 @@ void pass_tile(const Kernel<T>& kernel, const Saved<T>& saved, int64_t first_tok
                {saved.to_values + offset, np}, Write::accumulate, gradient.matrix + kernel.kp * np,
                np);
   for (int64_t i = 0; i < tile.n; ++i) {
-    axpy_row(np, T(1), saved.to_sums + offset + i * np, gradient.sums.data());
+    const T* to_sums = saved.to_sums + offset + i * np;
+    for (int64_t l = 0; l < np; ++l) gradient.sums[l] += to_sums[l];
   }
   if (kernel.log_space) {
     kernel.scale_columns(gradient.matrix, tile.entry);
@@ -156,60 +169,61 @@ void key_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<con
                    const SlotAttentionGradients<T>& out) {
   const int64_t np = kernel.np, kp = kernel.kp, vp = kernel.vp;
   T* keys = scratch.take(kChunk * kp);
-  T* keys_turned = scratch.take(kp * kChunk);
   T* values = scratch.take(kChunk * vp);
-  T* values_turned = scratch.take(vp * kChunk);
   T* queries = scratch.take(kChunk * kp);
   T* doutputs = scratch.take(kChunk * vp);
   const TileWeights<T> weights = kernel.take_weights(scratch);
-  const TileWeights<T> turned = kernel.take_weights(scratch);
   const TileWeights<T> dweights = kernel.take_weights(scratch);
-  T* lower = scratch.take(kChunk * kChunk);
+  T* weights_turned = scratch.take(np * kChunk);
+  T* value_shares = scratch.take(kTileTokens * kTileTokens);
   T* matrix_turned = scratch.take(np * std::max(kp, vp));
   T* drows = scratch.take(kChunk * std::max(kp, vp));
   const auto& in = kernel.inputs;
   for (size_t number = saved.tiles.size(); number-- > 0;) {
     const Tile<T>& tile = saved.tiles[number];
-    const int64_t n = tile.n;
+    const int64_t n = tile.n, triangle = (tile.t - piece.begin) * kTileTokens;
     load_keys(kernel, piece, tile, keys, values);
     load_queries(kernel, piece, tile, queries);
     chunked::load_rows(d_o, in.query_mask, piece.row, tile.t, n, piece.head, doutputs, vp);
-    chunked::transpose(keys, kp, n, kp, keys_turned, kChunk);
-    chunked::transpose(values, vp, n, vp, values_turned, kChunk);
     kernel.load_weights(piece.row, piece.head, tile, weights);
-    kernel.turn_weights(n, weights, turned);
+    chunked::transpose(weights.values, np, n, np, weights_turned, kChunk);
     pass_tile(kernel, saved, piece.begin, tile, queries, doutputs, gradient, [&](int64_t offset) {
       // One of keys and values: rows of the tile, what readers pass to them, the weights they are
-      // written with and their part of the memory's gradient.
-      const auto part = [&](const T* own, const T* own_turned, const T* reader, int64_t width,
-                            int64_t stride, const T* passed, const T* written,
-                            const T* written_turned, const T* matrix, Write write, T* dwritten,
-                            SequenceView<T> view) {
+      // written with, triangles of the tile and their part of the memory's gradient.
+      const auto part = [&](const T* own, const T* reader, int64_t width, int64_t stride,
+                            const T* passed, const T* written, const T* shares, const T* scores,
+                            const T* matrix, Write write, T* dwritten, SequenceView<T> view) {
         chunked::transpose(matrix, np, stride, np, matrix_turned, stride);
         tile_gemm<T>(n, stride, kernel.N, T(1), {written, np}, {matrix_turned, stride},
                      Write::overwrite, drows, stride);
-        chunked::lower_product(n, kernel.N, passed, np, written_turned, kChunk, lower, kChunk);
-        chunked::add_lower_transposed_times(n, stride, lower, kChunk, reader, stride, drows,
-                                            stride);
+        add_triangle_times<T>(n, stride, {shares, kTileTokens, true}, reader, stride, drows,
+                              stride);
         store_rows(view, in.key_mask, piece, tile, drows, stride);
         tile_gemm<T>(n, np, width, T(1), {own, stride}, {matrix, np}, write, dwritten, np);
-        chunked::lower_product(n, width, reader, stride, own_turned, kChunk, lower, kChunk);
-        chunked::add_lower_transposed_times(n, np, lower, kChunk, passed, np, dwritten, np);
+        add_triangle_times<T>(n, np, {scores, kTileTokens, true}, passed, np, dwritten, np);
       };
       const bool apart = weights.values != weights.keys;
       for (const auto* view : {&out.k, &out.v, &out.logits, &out.value_logits}) {
         ask_to_write(*view, piece, tile);
       }
-      part(keys, keys_turned, queries, kernel.K, kp, saved.to_keys + offset, weights.keys,
-           turned.keys, gradient.matrix, Write::overwrite, dweights.keys, out.k);
+      part(keys, queries, kernel.K, kp, saved.to_keys + offset, weights.keys,
+           saved.key_shares + triangle, saved.scores + triangle, gradient.matrix, Write::overwrite,
+           dweights.keys, out.k);
       ask_for_tile(kernel, piece, tile.t - kTileTokens, d_o);
-      part(values, values_turned, doutputs, kernel.V, vp, saved.to_values + offset, weights.values,
-           turned.values, gradient.matrix + kp * np, apart ? Write::overwrite : Write::accumulate,
-           dweights.values, out.v);
-      std::vector<T> later = gradient.sums;
-      for (int64_t i = n - 1; i >= 0; --i) {
-        axpy_row(np, T(1), saved.to_sums + offset + i * np, later.data());
-        axpy_row(np, T(1), later.data(), dweights.keys + i * np);
+      const T* to_values = saved.to_values + offset;
+      chunked::lower_product(n, kernel.N, to_values, np, weights_turned, kChunk, value_shares,
+                             kTileTokens);
+      part(values, doutputs, kernel.V, vp, to_values, weights.values, value_shares,
+           saved.output_scores + triangle, gradient.matrix + kp * np,
+           apart ? Write::overwrite : Write::accumulate, dweights.values, out.v);
+      const std::vector<T> after(gradient.sums.begin(), gradient.sums.end());
+      for (int64_t l = 0; l < np; l += simd::kLanes<T>) {
+        simd::Vector<T> later = simd::load(&after[l]);
+        for (int64_t i = n - 1; i >= 0; --i) {
+          later += simd::load(saved.to_sums + offset + i * np + l);
+          T* at = dweights.keys + i * np + l;
+          simd::store(at, simd::load(at) + later);
+        }
       }
       const auto store = [&](const T* alpha, const T* dalpha, SequenceView<T> view) {
         if (view) kernel.store_logit_gradients(piece.row, piece.head, tile, alpha, dalpha, view);
@@ -227,10 +241,10 @@ void store_start_gradient(const Kernel<T>& kernel, const MemoryGradient<T>& grad
                           int64_t head, T* turn) {
   Memory<T> out;
   out.matrix = gradient.matrix;
-  out.mass.assign(gradient.sums.begin(), gradient.sums.end());
+  out.mass = gradient.sums;
   if (kernel.log_space) {
-    const std::vector<T> means = slot_products(kernel, carried.matrix, gradient.matrix);
-    for (int64_t l = 0; l < kernel.np; ++l) out.mass[l] += static_cast<double>(means[l]);
+    const std::vector<double> means = slot_products(kernel, carried.matrix, gradient.matrix);
+    for (int64_t l = 0; l < kernel.np; ++l) out.mass[l] += means[l];
   }
   kernel.store_memory(out, dstate, row, head, turn);
 }
@@ -248,10 +262,15 @@ struct Scanned {
 
 template <typename T>
 void assign_saved(const Kernel<T>& kernel, const Piece& piece, T* numbers, Saved<T>& saved) {
-  const int64_t size = (piece.end - piece.begin) * kernel.np;
-  saved.to_keys = numbers;
-  saved.to_values = numbers + size;
-  saved.to_sums = numbers + 2 * size;
+  const int64_t tokens = piece.end - piece.begin;
+  for (T** rows : {&saved.to_keys, &saved.to_values, &saved.to_sums}) {
+    *rows = numbers;
+    numbers += tokens * kernel.np;
+  }
+  for (T** rows : {&saved.scores, &saved.output_scores, &saved.key_shares}) {
+    *rows = numbers;
+    numbers += tokens * kTileTokens;
+  }
 }
 
 template <typename T>
@@ -259,10 +278,11 @@ void scan_task(const Pieces<T>& pieces, int64_t task, SequenceView<const T> d_o,
                SlotAttentionState<const T> dstate_out, SequenceView<T> dq, Scanned<T>& scanned) {
   const Kernel<T>& kernel = pieces.kernel();
   const Piece piece = pieces.piece(task);
-  const int64_t size = (piece.end - piece.begin) * kernel.np, matrix = kernel.matrix_size();
-  scanned.numbers.assign(static_cast<size_t>(3 * size + 2 * matrix), T(0));
+  const int64_t size = (piece.end - piece.begin) * saved_width(kernel);
+  const int64_t matrix = kernel.matrix_size();
+  scanned.numbers.assign(static_cast<size_t>(size + 2 * matrix), T(0));
   assign_saved(kernel, piece, scanned.numbers.data(), scanned.saved);
-  scanned.own.matrix = scanned.numbers.data() + 3 * size;
+  scanned.own.matrix = scanned.numbers.data() + size;
   scanned.end.matrix = scanned.own.matrix + matrix;
   Scratch<T> scratch;
   Memory<T> memory;
@@ -276,7 +296,7 @@ void scan_task(const Pieces<T>& pieces, int64_t task, SequenceView<const T> d_o,
     const bool empty = std::isinf(before[l]) && before[l] < 0;
     scanned.passing[l] = empty ? T(0) : static_cast<T>(std::exp(before[l] - memory.mass[l]));
   }
-  scanned.own.sums.assign(static_cast<size_t>(kernel.np), T(0));
+  scanned.own.sums.assign(static_cast<size_t>(kernel.np), 0);
   memory_gradients(kernel, piece, d_o, scanned.saved, scanned.own, scratch.nested());
   if (!pieces.is_last(task)) return;
   load_end_gradient(kernel,
@@ -343,7 +363,8 @@ void slot_attention_causal_backward(const SlotAttentionOptions& options,
       return;
     }
     Saved<T> saved;
-    assign_saved(kernel, piece, scratch.take(3 * (piece.end - piece.begin) * kernel.np), saved);
+    assign_saved(kernel, piece, scratch.take((piece.end - piece.begin) * saved_width(kernel)),
+                 saved);
     pieces.load_start(task, turn, memory);
     query_gradients(kernel, piece, d_o, memory, scratch.nested(), gradients.q, saved);
     load_end_gradient(kernel,

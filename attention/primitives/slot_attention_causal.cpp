@@ -130,7 +130,7 @@ void forward_piece(const Kernel<T>& kernel, const Piece& piece, bool memory_want
                  products, np);
     ask_for_tile(kernel, piece, t + n, {});
     chunked::lower_product(n, kernel.K, queries, kp, keys_turned, kChunk, lower, kChunk);
-    chunked::add_lower_times(n, np, lower, kChunk, weights.keys, np, products, np);
+    add_triangle_times<T>(n, np, {lower, kChunk}, weights.keys, np, products, np);
     for (int64_t i = 0; i < n; ++i) {
       T* read = reads + i * np;
       kernel.soft_max_row(products + i * np, factors + i * np, products + i * np, read);
@@ -141,7 +141,7 @@ void forward_piece(const Kernel<T>& kernel, const Piece& piece, bool memory_want
     tile_gemm<T>(n, vp, kernel.N, T(1), {reads, np}, {memory_values, vp}, Write::overwrite, outputs,
                  vp);
     chunked::lower_product(n, kernel.N, reads, np, turned.values, kChunk, lower, kChunk);
-    chunked::add_lower_times(n, vp, lower, kChunk, values, vp, outputs, vp);
+    add_triangle_times<T>(n, vp, {lower, kChunk}, values, vp, outputs, vp);
     store_rows(o, kernel.inputs.query_mask, piece, tile, outputs, vp);
     if (!memory_wanted && t + n == piece.end) break;
     kernel.accumulate(n, keys, values, weights, memory.matrix);

@@ -4,9 +4,9 @@
 //
 // Shapes: q, k [B,T,H,K], v [B,T,H,V], logits [B,T,H,N], o [B,Tq,H,V]; float or double in host
 // memory, nothing is kept after a call. Outputs and gradients are overwritten. Bitwise repeatable
-// for a fixed number of threads. Causal backward uses 3 T N numbers of scratch for every head that
-// is being worked on (for all heads where few rows are split among many threads); everything else
-// is independent of T.
+// for a fixed number of threads. Causal backward uses 3 T (N + 32) numbers of scratch for every
+// head that is being worked on (for all heads where few rows are split among many threads);
+// everything else is independent of T.
 //
 // Masks are [B,T] with 1 = valid, or null. Masked keys are not written, masked queries get o = 0,
 // both get zero gradients, and the contents of masked positions are never looked at.

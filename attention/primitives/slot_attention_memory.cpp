@@ -124,7 +124,10 @@ void slot_attention_memory_backward(const SlotAttentionOptions& options,
               static_cast<T>(std::exp(static_cast<double>(tile.reference[l]) - memory.mass[l]));
         }
         kernel.scale_columns(gradient.matrix, correction);
-        for (int64_t l = 0; l < np; ++l) gradient.sums[l] *= correction[l];
+        std::vector<T> dsums(static_cast<size_t>(np));
+        for (int64_t l = 0; l < np; ++l) {
+          dsums[l] = static_cast<T>(gradient.sums[l] * correction[l]);
+        }
         chunked::transpose(gradient.matrix, np, kp, np, key_gradient, kp);
         chunked::transpose(gradient.matrix + kp * np, np, vp, np, value_gradient, vp);
         for (tile.t = segment.begin; tile.t < segment.end; tile.t += tile.n) {
@@ -143,7 +146,7 @@ void slot_attention_memory_backward(const SlotAttentionOptions& options,
           tile_gemm<T>(tile.n, np, kernel.V, T(1), {values, vp}, {gradient.matrix + kp * np, np},
                        Write::accumulate, dweights, np);
           for (int64_t i = 0; i < tile.n; ++i) {
-            axpy_row(np, T(1), gradient.sums.data(), dweights + i * np);
+            axpy_row(np, T(1), dsums.data(), dweights + i * np);
           }
           kernel.store_logit_gradients(piece.row, piece.head, tile, weights.keys, dweights,
                                        gradients.logits);

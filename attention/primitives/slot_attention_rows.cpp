@@ -7,28 +7,49 @@
 #include "attention/primitives/slot_attention_tile.h"
 
 namespace linnet::slot_attention_detail {
+namespace {
+
+using simd::kLanes;
+using simd::load;
+using simd::store;
+using simd::Vector;
+
+template <typename T>
+constexpr T kInfinity = std::numeric_limits<T>::infinity();
+
+}  // namespace
 
 template <typename T>
 void Kernel<T>::soft_max_row(const T* products, const T* factors, T* logits,
                              T* probabilities) const {
   const T scale = static_cast<T>(options.scale);
-  int64_t left_out = 0;
-  for (int64_t l = 0; l < N; ++l) {
-    const bool out = options.mask_empty && factors[l] == 0;
-    logits[l] = out ? -std::numeric_limits<T>::infinity() : scale * factors[l] * products[l];
-    left_out += static_cast<int64_t>(out);
+  const Vector<T> left_out = simd::broadcast(-kInfinity<T>);
+  Vector<T> largest = left_out;
+  for (int64_t l = 0; l < np; l += kLanes<T>) {
+    const Vector<T> factor = load(factors + l);
+    Vector<T> logit = scale * factor * load(products + l);
+    if (options.mask_empty) logit = factor == 0 ? left_out : logit;
+    logit = simd::first_lanes<T>(logit, N - l, left_out);
+    largest = simd::maximum<T>(largest, logit);
+    store(logits + l, logit);
   }
-  std::fill(probabilities + N, probabilities + np, T(0));
-  if (left_out == N) {
-    std::fill_n(probabilities, N, T(0));
-  } else {
-    const T largest = max_row(logits, N);
-    const T inverse = T(1) / exp_row(logits, N, largest, probabilities);
-    for (int64_t l = 0; l < N; ++l) probabilities[l] *= inverse;
+  const T shift = simd::max<T>(largest);
+  if (shift == -kInfinity<T>) {
+    std::fill_n(logits, np, T(0));
+    std::fill_n(probabilities, np, T(0));
+    return;
   }
-  for (int64_t l = 0; l < N; ++l)
-    logits[l] = logits[l] == -std::numeric_limits<T>::infinity() ? T(0) : logits[l];
-  std::fill(logits + N, logits + np, T(0));
+  Vector<T> total = {};
+  for (int64_t l = 0; l < np; l += kLanes<T>) {
+    const Vector<T> logit = load(logits + l), weight = simd::exp<T>(logit - shift);
+    total += weight;
+    store(probabilities + l, weight);
+    store(logits + l, logit == -kInfinity<T> ? Vector<T>{} : logit);
+  }
+  const T inverse = T(1) / simd::sum<T>(total);
+  for (int64_t l = 0; l < np; l += kLanes<T>) {
+    store(probabilities + l, load(probabilities + l) * inverse);
+  }
 }
 
 template <typename T>
@@ -36,18 +57,25 @@ void Kernel<T>::read_gradient_row(const T* factors, const T* kept, T* products, 
                                   T* to_keys, T* to_values, T* to_sums) const {
   const T scale = static_cast<T>(options.scale);
   const bool sums_matter = options.normalizer == SlotNormalizer::read_time;
+  const T clamped = log_space ? kInfinity<T> : T(1) / static_cast<T>(options.floor);
   soft_max_row(products, factors, products, to_values);
-  for (int64_t l = 0; l < np; ++l) dreads[l] *= factors[l];
-  for (int64_t l = 0; kept != nullptr && l < np; ++l) dreads[l] *= kept[l];
-  const T mean = dot_row(to_values, dreads, np);
-  for (int64_t l = 0; l < np; ++l) {
-    const T probability = to_values[l], dlogit = probability * (dreads[l] - mean);
-    const bool flat = !sums_matter || is_clamped(factors[l]);
-    to_sums[l] = flat ? T(0) : -factors[l] * (dlogit * products[l] + probability * dreads[l]);
-    to_keys[l] = scale * factors[l] * dlogit;
-    to_values[l] = factors[l] * probability;
+  Vector<T> along = {};
+  for (int64_t l = 0; l < np; l += kLanes<T>) {
+    Vector<T> gradient = load(dreads + l) * load(factors + l);
+    if (kept != nullptr) gradient *= load(kept + l);
+    store(dreads + l, gradient);
+    along += load(to_values + l) * gradient;
   }
-  for (int64_t l = 0; kept != nullptr && l < np; ++l) to_values[l] *= kept[l];
+  const T mean = simd::sum<T>(along);
+  for (int64_t l = 0; l < np; l += kLanes<T>) {
+    const Vector<T> factor = load(factors + l), probability = load(to_values + l);
+    const Vector<T> gradient = load(dreads + l), dlogit = probability * (gradient - mean);
+    const Vector<T> to_sum = -factor * (probability * gradient + dlogit * load(products + l));
+    store(to_sums + l, sums_matter ? (factor >= clamped ? Vector<T>{} : to_sum) : Vector<T>{});
+    store(to_keys + l, scale * factor * dlogit);
+    const Vector<T> to_value = factor * probability;
+    store(to_values + l, kept != nullptr ? to_value * load(kept + l) : to_value);
+  }
 }
 
 template <typename T>

@@ -200,9 +200,15 @@ void Kernel<T>::cut_tile(int64_t b, int64_t h, int64_t t, int64_t end,
     }
     fresh = false;
   }
-  for (int64_t l = 0; l < np; ++l) {
-    if (reference[l] == -kInfinity<T>) reference[l] = 0;
-    tile.entry[l] = static_cast<T>(std::exp(mass[l] - static_cast<double>(reference[l])));
+  constexpr int64_t kDoubles = kLanes<double>;
+  for (int64_t l = 0; l < np; l += kDoubles) {
+    double excess[kDoubles];
+    for (int64_t i = 0; i < kDoubles; ++i) {
+      if (reference[l + i] == -kInfinity<T>) reference[l + i] = 0;
+      excess[i] = mass[l + i] - static_cast<double>(reference[l + i]);
+    }
+    simd::store(excess, simd::exp<double>(simd::load(excess)));
+    for (int64_t i = 0; i < kDoubles; ++i) tile.entry[l + i] = static_cast<T>(excess[i]);
   }
 }
 
@@ -262,28 +268,35 @@ template <typename T>
 void Kernel<T>::read_factors(Tile<T>& tile, const T* weights, std::vector<double>& mass,
                              T* factors) const {
   const bool plain_sums = options.normalizer == SlotNormalizer::none;
-  T base[kChunk], sum[kChunk];
-  for (int64_t first = 0; first < np; first += kChunk) {
-    const int64_t width = std::min(kChunk, np - first);
-    for (int64_t l = 0; l < width; ++l) {
-      base[l] = log_space ? tile.entry[first + l] : static_cast<T>(mass[first + l]);
-      sum[l] = 0;
+  const T least = log_space ? -kInfinity<T> : static_cast<T>(options.floor);
+  const Vector<T> one = simd::broadcast<T>(1);
+  // As read_factor().
+  const auto factors_of = [&](Vector<T> sum) {
+    const Vector<T> factor = plain_sums ? one : T(1) / (sum < least ? one * least : sum);
+    return sum != 0 ? factor : Vector<T>{};
+  };
+  for (int64_t first = 0; first < np; first += kLanes<T>) {
+    T sums[kLanes<T>];
+    for (int64_t l = 0; l < kLanes<T>; ++l) {
+      sums[l] = log_space ? tile.entry[first + l] : static_cast<T>(mass[first + l]);
     }
+    const Vector<T> base = simd::load(sums);
+    Vector<T> sum = {};
     for (int64_t i = 0; i < tile.n; ++i) {
-      const T* row = weights + i * np + first;
-      T* out = factors + i * np + first;
-      for (int64_t l = 0; l < width; ++l) sum[l] += plain_sums ? std::abs(row[l]) : row[l];
-      for (int64_t l = 0; l < width; ++l) out[l] = read_factor(base[l] + sum[l]);
+      const Vector<T> row = simd::load(weights + i * np + first);
+      sum += plain_sums ? (row < 0 ? -row : row) : row;
+      simd::store(factors + i * np + first, factors_of(base + sum));
     }
-    for (int64_t l = 0; l < width; ++l) {
-      double& total = mass[first + l];
-      if (log_space) {
-        tile.exit[first + l] = read_factor(base[l] + sum[l]);
-        total = static_cast<double>(tile.reference[first + l]) +
-                std::log(static_cast<double>(base[l] + sum[l]));
-      } else {
-        total += static_cast<double>(sum[l]);
-      }
+    if (!log_space) {
+      simd::store(sums, sum);
+      for (int64_t l = 0; l < kLanes<T>; ++l) mass[first + l] += static_cast<double>(sums[l]);
+      continue;
+    }
+    simd::store(sums, base + sum);
+    simd::store(tile.exit.data() + first, factors_of(base + sum));
+    for (int64_t l = 0; l < kLanes<T>; ++l) {
+      mass[first + l] =
+          static_cast<double>(tile.reference[first + l]) + std::log(static_cast<double>(sums[l]));
     }
   }
 }
@@ -326,10 +339,12 @@ void Kernel<T>::accumulate(int64_t n, const T* left, const T* right, const TileW
 }
 
 template <typename T>
-std::vector<T> slot_products(const Kernel<T>& kernel, const T* a, const T* b) {
-  std::vector<T> out(static_cast<size_t>(kernel.np));
+std::vector<double> slot_products(const Kernel<T>& kernel, const T* a, const T* b) {
+  std::vector<double> out(static_cast<size_t>(kernel.np));
   for (int64_t r = 0; r < kernel.kp + kernel.vp; ++r) {
-    for (int64_t l = 0; l < kernel.np; ++l) out[l] += a[r * kernel.np + l] * b[r * kernel.np + l];
+    for (int64_t l = 0; l < kernel.np; ++l) {
+      out[l] += static_cast<double>(a[r * kernel.np + l]) * b[r * kernel.np + l];
+    }
   }
   return out;
 }
@@ -340,13 +355,13 @@ void load_end_gradient(const Kernel<T>& kernel, SlotAttentionState<const T> dsta
   Memory<T> given;
   given.matrix = out.matrix;
   kernel.load_memory(dstate, index, h, turn, given);
-  out.sums.assign(static_cast<size_t>(kernel.np), T(0));
+  out.sums.assign(static_cast<size_t>(kernel.np), 0);
   if (kernel.options.normalizer == SlotNormalizer::none) return;
   for (int64_t l = 0; dstate.mass != nullptr && l < kernel.N; ++l) {
-    out.sums[l] = static_cast<T>(given.mass[l]);
+    out.sums[l] = given.mass[l];
   }
   if (!kernel.log_space) return;
-  const std::vector<T> means = slot_products(kernel, memory.matrix, given.matrix);
+  const std::vector<double> means = slot_products(kernel, memory.matrix, given.matrix);
   for (int64_t l = 0; l < kernel.np; ++l) out.sums[l] -= means[l];
 }
 
@@ -378,7 +393,7 @@ void append_memory(const Kernel<T>& kernel, const Memory<T>& later, Memory<T>& m
 
 #define LINNET_INSTANTIATE(T)                                                                \
   template struct Kernel<T>;                                                                 \
-  template std::vector<T> slot_products<T>(const Kernel<T>&, const T*, const T*);            \
+  template std::vector<double> slot_products<T>(const Kernel<T>&, const T*, const T*);       \
   template void load_end_gradient<T>(const Kernel<T>&, SlotAttentionState<const T>, int64_t, \
                                      int64_t, const Memory<T>&, T*, MemoryGradient<T>&);     \
   template void append_memory<T>(const Kernel<T>&, const Memory<T>&, Memory<T>&);

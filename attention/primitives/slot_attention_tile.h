@@ -111,12 +111,13 @@ struct Kernel {
 template <typename T>
 struct MemoryGradient {
   T* matrix = nullptr;
-  std::vector<T> sums;
+  // In double: what is added up nearly cancels.
+  std::vector<double> sums;
 };
 
 // sum over the K~ and V~ of slot l of a . b, for all slots.
 template <typename T>
-std::vector<T> slot_products(const Kernel<T>& kernel, const T* a, const T* b);
+std::vector<double> slot_products(const Kernel<T>& kernel, const T* a, const T* b);
 
 // The gradient after the last write to a memory, from that of state number `index`.
 template <typename T>

@@ -1,6 +1,7 @@
 // Register-tiled small products and row operations.
 #include "attention/primitives/tile_gemm.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 
@@ -12,8 +13,8 @@ namespace {
 using simd::kLanes;
 using simd::Vector;
 
-// Multiply-adds, in a cache line for each thread (more threads than lines share them), so that
-// threads do not wait for each other.
+// Multiply-adds, in a cache line for each thread (threads beyond their number share the last one),
+// so that threads do not wait for each other.
 struct alignas(64) Count {
   std::atomic<int64_t> value{0};
 };
@@ -54,7 +55,10 @@ void register_tile(int64_t k, T alpha, const T* a, int64_t a_stride, const T* b,
       for (int j = 0; j < kN; ++j) sums[i][j] += value * row[j];
     }
   }
+  // Unrolled, so that the sums stay in registers.
+#pragma GCC unroll 16
   for (int i = 0; i < kM; ++i) {
+#pragma GCC unroll 4
     for (int j = 0; j < kN; ++j) {
       T* out = c + i * c_stride + j * kLanes<T>;
       Vector<T> value = alpha * sums[i][j];
@@ -69,14 +73,21 @@ void register_tile(int64_t k, T alpha, const T* a, int64_t a_stride, const T* b,
   }
 }
 
+// Which of a product's summands there are: all, or those on and beside the diagonal of a lower
+// triangular a (an upper one, where it is transposed).
+enum class Extent : uint8_t { full, triangle };
+
 // All rows of c for one strip of kN vectors.
-template <typename T, int kN, bool kTransposedA, bool kPartial>
+template <typename T, int kN, bool kTransposedA, Extent kExtent, bool kPartial>
 void strip(int64_t m, int64_t k, T alpha, const T* a, int64_t a_stride, const T* b,
            int64_t b_stride, bool accumulate, T* c, int64_t c_stride, int64_t last) {
   const auto rows = [&]<int kM>(int64_t i) {
+    constexpr bool kTriangle = kExtent == Extent::triangle;
+    const int64_t begin = kTriangle && kTransposedA ? i : 0;
+    const int64_t end = kTriangle && !kTransposedA ? i + kM : k;
     register_tile<T, kM, kN, kTransposedA, kPartial>(
-        k, alpha, kTransposedA ? a + i : a + i * a_stride, a_stride, b, b_stride, accumulate,
-        c + i * c_stride, c_stride, last);
+        end - begin, alpha, kTransposedA ? a + begin * a_stride + i : a + i * a_stride + begin,
+        a_stride, b + begin * b_stride, b_stride, accumulate, c + i * c_stride, c_stride, last);
   };
   constexpr int kRows = rows_of(kN);
   int64_t i = 0;
@@ -87,33 +98,33 @@ void strip(int64_t m, int64_t k, T alpha, const T* a, int64_t a_stride, const T*
   if (i < m) rows.template operator()<1>(i);
 }
 
-template <typename T, bool kTransposedA>
+template <typename T, bool kTransposedA, Extent kExtent>
 void product(int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t a_stride, const T* b,
              int64_t b_stride, bool accumulate, T* c, int64_t c_stride) {
   constexpr int64_t kLane = kLanes<T>;
   int64_t j = 0;
   for (; j + kColumns * kLane <= n; j += kColumns * kLane) {
-    strip<T, kColumns, kTransposedA, false>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate,
-                                            c + j, c_stride, 0);
+    strip<T, kColumns, kTransposedA, kExtent, false>(m, k, alpha, a, a_stride, b + j, b_stride,
+                                                     accumulate, c + j, c_stride, 0);
   }
   if (kColumns > 3 && j + 3 * kLane <= n) {
-    strip<T, 3, kTransposedA, false>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate, c + j,
-                                     c_stride, 0);
+    strip<T, 3, kTransposedA, kExtent, false>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate,
+                                              c + j, c_stride, 0);
     j += 3 * kLane;
   }
   if (kColumns > 2 && j + 2 * kLane <= n) {
-    strip<T, 2, kTransposedA, false>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate, c + j,
-                                     c_stride, 0);
+    strip<T, 2, kTransposedA, kExtent, false>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate,
+                                              c + j, c_stride, 0);
     j += 2 * kLane;
   }
   if (j + kLane <= n) {
-    strip<T, 1, kTransposedA, false>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate, c + j,
-                                     c_stride, 0);
+    strip<T, 1, kTransposedA, kExtent, false>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate,
+                                              c + j, c_stride, 0);
     j += kLane;
   }
   if (j < n) {
-    strip<T, 1, kTransposedA, true>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate, c + j,
-                                    c_stride, n - j);
+    strip<T, 1, kTransposedA, kExtent, true>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate,
+                                             c + j, c_stride, n - j);
   }
 }
 
@@ -133,9 +144,11 @@ template <typename T>
 void product_any_a(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, const T* b,
                    int64_t b_stride, bool accumulate, T* c, int64_t c_stride) {
   if (a.transposed) {
-    product<T, true>(m, n, k, alpha, a.data, a.stride, b, b_stride, accumulate, c, c_stride);
+    product<T, true, Extent::full>(m, n, k, alpha, a.data, a.stride, b, b_stride, accumulate, c,
+                                   c_stride);
   } else {
-    product<T, false>(m, n, k, alpha, a.data, a.stride, b, b_stride, accumulate, c, c_stride);
+    product<T, false, Extent::full>(m, n, k, alpha, a.data, a.stride, b, b_stride, accumulate, c,
+                                    c_stride);
   }
 }
 
@@ -143,8 +156,14 @@ void product_any_a(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, c
 
 void count_multiply_adds(int64_t n) {
   static std::atomic<size_t> threads{0};
-  thread_local const size_t line = threads++ % counts.size();
-  counts[line].value.fetch_add(n, std::memory_order_relaxed);
+  thread_local const size_t line = std::min(threads++, counts.size() - 1);
+  std::atomic<int64_t>& value = counts[line].value;
+  if (line + 1 == counts.size()) {
+    value.fetch_add(n, std::memory_order_relaxed);
+  } else {
+    // Nobody else adds to it; an atomic addition would wait for all stores of the product before.
+    value.store(value.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
 }
 
 template <typename T>
@@ -168,6 +187,19 @@ void tile_gemm(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, TileO
       product_any_a(m, width, depth, alpha, a_part, panel, kWidth, accumulate || p > 0, c + j,
                     c_stride);
     }
+  }
+}
+
+template <typename T>
+void add_triangle_times(int64_t m, int64_t n, TileOperand<T> lower, const T* b, int64_t b_stride,
+                        T* c, int64_t c_stride) {
+  count_multiply_adds(m * (m + 1) / 2 * n);
+  if (lower.transposed) {
+    product<T, true, Extent::triangle>(m, n, m, T(1), lower.data, lower.stride, b, b_stride, true,
+                                       c, c_stride);
+  } else {
+    product<T, false, Extent::triangle>(m, n, m, T(1), lower.data, lower.stride, b, b_stride, true,
+                                        c, c_stride);
   }
 }
 
@@ -209,9 +241,7 @@ T max_row(const T* x, int64_t n) {
     for (i = kLanes<T>; i + kLanes<T> <= n; i += kLanes<T>) {
       best = simd::maximum<T>(best, simd::load(x + i));
     }
-    for (int64_t lane = 0; lane < kLanes<T>; ++lane) {
-      largest = best[lane] > largest ? best[lane] : largest;
-    }
+    largest = simd::max<T>(best);
   }
   for (; i < n; ++i) largest = x[i] > largest ? x[i] : largest;
   return largest;
@@ -245,6 +275,8 @@ void axpy_row(int64_t n, T alpha, const T* x, T* y) {
 #define LINNET_INSTANTIATE(T)                                                                     \
   template void tile_gemm<T>(int64_t, int64_t, int64_t, T, TileOperand<T>, TileOperand<T>, Write, \
                              T*, int64_t);                                                        \
+  template void add_triangle_times<T>(int64_t, int64_t, TileOperand<T>, const T*, int64_t, T*,    \
+                                      int64_t);                                                   \
   template int64_t vector_elements<T>();                                                          \
   template T exp_row<T>(const T*, int64_t, T, T*);                                                \
   template T max_row<T>(const T*, int64_t);                                                       \

@@ -28,8 +28,14 @@ template <typename T>
 void tile_gemm(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, TileOperand<T> b,
                Write write, T* c, int64_t c_stride);
 
+// c[m,n] += L b, or L^T b where `lower` is transposed: L [m,m] (its transpose is not stored) is
+// lower triangular, with zeros above the diagonal, most of which are left out of the sums. b [m,n].
+template <typename T>
+void add_triangle_times(int64_t m, int64_t n, TileOperand<T> lower, const T* b, int64_t b_stride,
+                        T* c, int64_t c_stride);
+
 // Multiply-adds of all tile products since the program began, on all threads: what the kernels
-// execute, padding included.
+// execute, padding included, but of a triangle only what it holds.
 double tile_multiply_adds();
 // Adds those of a kernel whose products are not made of tiles.
 void count_multiply_adds(int64_t n);

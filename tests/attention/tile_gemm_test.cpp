@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <thread>
 #include <vector>
 
+#include "attention/primitives/simd.h"
 #include "core/random.h"
 #include "tests/worst.h"
 
@@ -135,6 +137,54 @@ TYPED_TEST(TileGemm, RowsOfAnyLength) {
       EXPECT_NEAR(e[i], std::exp(static_cast<double>(x[i]) - 0.5), tolerance);
       EXPECT_NEAR(z[i], y[i] + 2 * x[i], tolerance);
     }
+  }
+}
+
+TYPED_TEST(TileGemm, TrianglesAgreeWithLoops) {
+  using T = TypeParam;
+  for (const int64_t m : {1, 5, 16, 20, 32, 37}) {
+    for (const int64_t n : {16, 32, 48, 64, 70}) {
+      for (const bool turned : {false, true}) {
+        const int64_t stride = m + 3;
+        std::vector<T> lower = draws<T>(m * stride, 1);
+        for (int64_t i = 0; i < m; ++i) {
+          std::fill(lower.data() + i * stride + i + 1, lower.data() + (i + 1) * stride, T{0});
+        }
+        const std::vector<T> b = draws<T>(m * n, 2), before = draws<T>(m * n, 3);
+        std::vector<T> c = before;
+        const double counted = tile_multiply_adds();
+        add_triangle_times<T>(m, n, {lower.data(), stride, turned}, b.data(), n, c.data(), n);
+        EXPECT_EQ(tile_multiply_adds() - counted, static_cast<double>(m * (m + 1) / 2 * n));
+        double worst = 0;
+        for (int64_t i = 0; i < m; ++i) {
+          for (int64_t j = 0; j < n; ++j) {
+            double expected = before[i * n + j], magnitude = 1 + std::abs(expected);
+            for (int64_t p = 0; p < m; ++p) {
+              const double x = lower[turned ? p * stride + i : i * stride + p], y = b[p * n + j];
+              expected += x * y;
+              magnitude += std::abs(x * y);
+            }
+            test::keep_worst(worst, std::abs(c[i * n + j] - expected) / magnitude);
+          }
+        }
+        EXPECT_TRUE(worst <= 4 * static_cast<double>(std::numeric_limits<T>::epsilon()))
+            << m << "x" << n << (turned ? " turned: " : ": ") << worst;
+      }
+    }
+  }
+}
+
+TYPED_TEST(TileGemm, SumsOfRowsAreTheirLanes) {
+  using T = TypeParam;
+  constexpr int64_t kLanes = simd::kLanes<T>;
+  const std::vector<T> numbers = draws<T>(kLanes * kLanes, 6);
+  simd::Vector<T> rows[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) rows[i] = simd::load(numbers.data() + i * kLanes);
+  const simd::Vector<T> sums = simd::row_sums<T>(rows);
+  for (int64_t i = 0; i < kLanes; ++i) {
+    double expected = 0;
+    for (int64_t lane = 0; lane < kLanes; ++lane) expected += numbers[i * kLanes + lane];
+    EXPECT_NEAR(sums[i], expected, 1e2 * std::numeric_limits<T>::epsilon());
   }
 }
 

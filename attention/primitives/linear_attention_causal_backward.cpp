@@ -1,0 +1,221 @@
+// Causal linear attention by chunks, backward: a forward scan that keeps the state before every
+// chunk, and a reverse scan with R_j = sum_{i >= j} phi(q_i) G_i^T, which makes all gradients of a
+// chunk at once.
+#include "attention/primitives/linear_attention_causal.h"
+
+namespace linnet {
+namespace {
+
+using namespace linear_attention_detail;
+
+// What backward reads besides the inputs.
+template <typename T>
+struct Outputs {
+  SequenceView<const T> y;
+  const T* denominators;
+  SequenceView<const T> dy;
+};
+
+// adjoint += sum over a segment's queries of phi(q_i) G_i^T.
+template <typename T>
+void add_queries(const Kernel<T>& kernel, int64_t row, const Segment& segment, int64_t key_head,
+                 const Outputs<T>& outputs, T* adjoint) {
+  Scratch<T> scratch;
+  T* queries = scratch.take(kChunk * kernel.mp);
+  T* G = scratch.take(kChunk * kernel.vp);
+  T* ddenominators = scratch.take(kChunk);
+  for (int64_t t = segment.begin; t < segment.end; t += kChunk) {
+    const int64_t n = std::min(kChunk, segment.end - t);
+    for (int64_t h = key_head * kernel.group; h < (key_head + 1) * kernel.group; ++h) {
+      kernel.load_features(Side::query, row, t, n, h, queries);
+      kernel.load_output_gradients(row, t, n, h, outputs.y, outputs.denominators, outputs.dy, G,
+                                   ddenominators);
+      kernel.accumulate(n, queries, G, ddenominators, adjoint);
+    }
+  }
+}
+
+// L[i, j] = G_i . v_j + dden_i, j <= i: the gradient of the weights A_ij.
+template <typename T>
+void weight_gradients(const Kernel<T>& kernel, int64_t n, const T* G, const T* ddenominators,
+                      const T* values_turned, T* out) {
+  chunked::lower_product(n, kernel.V, G, kernel.vp, values_turned, kChunk, out, kChunk,
+                         kernel.normalized ? ddenominators : nullptr);
+}
+
+// The part of the log-decay's gradient that is made of one side's features and their gradients:
+// see sum_decay_gradients.
+template <typename T>
+void add_decay_gradients(const Kernel<T>& kernel, int64_t row, int64_t t, int64_t n,
+                         int64_t key_head, T sign, const T* features, const T* dfeatures,
+                         T* gradients) {
+  for (int64_t i = 0; i < n; ++i) {
+    gradients[(row * kernel.inputs.k.T + t + i) * kernel.key_heads + key_head] +=
+        sign * dot_row(features + i * kernel.mp, dfeatures + i * kernel.mp, kernel.mp);
+  }
+}
+
+// Transposed states S^T [vp, mp] with z [mp], before each chunk of a segment; the first is given.
+template <typename T>
+void keep_states(const Kernel<T>& kernel, int64_t row, const Segment& segment, int64_t key_head,
+                 T* states, Scratch<T> scratch) {
+  const int64_t mp = kernel.mp, vp = kernel.vp, size = kernel.state_size();
+  T* keys = scratch.take(kChunk * mp);
+  T* values = scratch.take(kChunk * vp);
+  for (int64_t t = segment.begin; t + kChunk < segment.end; t += kChunk, states += size) {
+    kernel.load_features(Side::key, row, t, kChunk, key_head, keys);
+    kernel.load_values(row, t, kChunk, key_head, values);
+    T* next = states + size;
+    std::copy_n(states, size, next);
+    const ChunkDecay<T> decay(kernel.inputs, row, t, kChunk, key_head);
+    decay.scale_state(next, size);
+    decay.scale_until_end(keys, mp);
+    tile_gemm<T>(kernel.V, mp, kChunk, T(1), {values, vp, true}, {keys, mp}, Write::accumulate,
+                 next, mp);
+    for (int64_t i = 0; i < kChunk; ++i) axpy_row(mp, T(1), keys + i * mp, next + vp * mp);
+  }
+}
+
+// dq, dk and dv of a segment. `states` are those of keep_states; `adjoint` is R [mp, vp] with its
+// mass, after the segment on entry, before it on return.
+template <typename T>
+void chunk_gradients(const Kernel<T>& kernel, int64_t row, const Segment& segment, int64_t key_head,
+                     const Outputs<T>& outputs, const T* states, T* adjoint, Scratch<T> scratch,
+                     const LinearAttentionGradients<T>& gradients) {
+  const int64_t mp = kernel.mp, vp = kernel.vp;
+  const T* adjoint_mass = adjoint + mp * vp;
+  T* adjoint_turned = scratch.take(vp * mp);
+  T* keys = scratch.take(kChunk * mp);
+  T* keys_turned = scratch.take(mp * kChunk);
+  T* values = scratch.take(kChunk * vp);
+  T* values_turned = scratch.take(vp * kChunk);
+  T* queries = scratch.take(kChunk * mp);
+  T* G = scratch.take(kChunk * vp);
+  T* ddenominators = scratch.take(kChunk);
+  T* weights = scratch.take(kChunk * kChunk);
+  T* dqueries = scratch.take(kChunk * mp);
+  T* dkeys = scratch.take(kChunk * mp);
+  T* dvalues = scratch.take(kChunk * vp);
+  const int64_t chunks = (segment.end - segment.begin + kChunk - 1) / kChunk;
+  for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
+    const int64_t t = segment.begin + chunk * kChunk, n = std::min(kChunk, segment.end - t);
+    const T* turned = states + chunk * kernel.state_size();  // S^T, then z
+    kernel.load_features(Side::key, row, t, n, key_head, keys);
+    kernel.load_values(row, t, n, key_head, values);
+    chunked::transpose(keys, mp, n, mp, keys_turned, kChunk);
+    chunked::transpose(values, vp, n, vp, values_turned, kChunk);
+    chunked::transpose(adjoint, vp, mp, vp, adjoint_turned, mp);
+    ask<true>(gradients.k, row, t, key_head);
+    ask<true>(gradients.v, row, t, key_head);
+    tile_gemm<T>(n, mp, kernel.V, T(1), {values, vp}, {adjoint_turned, mp}, Write::overwrite, dkeys,
+                 mp);
+    for (int64_t i = 0; i < n; ++i) axpy_row(mp, T(1), adjoint_mass, dkeys + i * mp);
+    ask<false>(kernel.inputs.k, row, t - kChunk, key_head);
+    ask<false>(kernel.inputs.v, row, t - kChunk, key_head);
+    tile_gemm<T>(n, vp, kernel.m, T(1), {keys, mp}, {adjoint, vp}, Write::overwrite, dvalues, vp);
+    const ChunkDecay<T> decay(kernel.inputs, row, t, n, key_head);
+    decay.scale_until_end(dkeys, mp);
+    decay.scale_until_end(dvalues, vp);
+    decay.scale_state(adjoint, kernel.state_size());
+    for (int64_t h = key_head * kernel.group; h < (key_head + 1) * kernel.group; ++h) {
+      kernel.load_features(Side::query, row, t, n, h, queries);
+      kernel.load_output_gradients(row, t, n, h, outputs.y, outputs.denominators, outputs.dy, G,
+                                   ddenominators);
+      ask<true>(gradients.q, row, t, h);
+      ask<false>(kernel.inputs.q, row, t - kChunk, h);
+      chunked::lower_product(n, kernel.m, queries, mp, keys_turned, kChunk, weights, kChunk);
+      decay.scale_lower(weights);
+      ask<false>(outputs.y, row, t - kChunk, h);
+      ask<false>(outputs.dy, row, t - kChunk, h);
+      add_triangle_times<T>(n, vp, {weights, kChunk, true}, G, vp, dvalues, vp);
+      // From here on the gradients of the weights.
+      weight_gradients(kernel, n, G, ddenominators, values_turned, weights);
+      decay.scale_lower(weights);
+      add_triangle_times<T>(n, mp, {weights, kChunk, true}, queries, mp, dkeys, mp);
+      tile_gemm<T>(n, mp, kernel.V, T(1), {G, vp}, {turned, mp}, Write::overwrite, dqueries, mp);
+      for (int64_t i = 0; kernel.normalized && i < n; ++i) {
+        axpy_row(mp, ddenominators[i], turned + vp * mp, dqueries + i * mp);
+      }
+      decay.scale_since_start(dqueries, mp);
+      add_triangle_times<T>(n, mp, {weights, kChunk}, keys, mp, dqueries, mp);
+      if (gradients.log_decay != nullptr) {
+        add_decay_gradients(kernel, row, t, n, key_head, T(-1), queries, dqueries,
+                            gradients.log_decay);
+      }
+      kernel.store_feature_gradients(Side::query, row, t, n, h, dqueries, gradients.q,
+                                     gradients.query_proportions, queries);
+      decay.scale_since_start(queries, mp);
+      kernel.accumulate(n, queries, G, ddenominators, adjoint);
+    }
+    if (gradients.log_decay != nullptr) {
+      add_decay_gradients(kernel, row, t, n, key_head, T(1), keys, dkeys, gradients.log_decay);
+    }
+    kernel.store_feature_gradients(Side::key, row, t, n, key_head, dkeys, gradients.k,
+                                   gradients.key_proportions, keys);
+    if (gradients.v) kernel.store_value_gradients(row, t, n, key_head, dvalues, gradients.v);
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void linear_attention_causal_backward(
+    const LinearAttentionOptions& options, const LinearAttentionInputs<T>& inputs,
+    const std::vector<Span>& spans, LinearAttentionState<const T> state_in, SequenceView<const T> y,
+    const T* denominators, SequenceView<const T> dy, LinearAttentionState<const T> dstate_out,
+    LinearAttentionGradients<T> gradients, LinearAttentionState<T> dstate_in) {
+  const Causal<T> call(options, inputs, spans);
+  const Kernel<T>& kernel = call.kernel;
+  const std::vector<Segment>& segments = call.segments;
+  const Outputs<T> outputs{y, denominators, dy};
+  Partials<T> before(segments, kernel.key_heads, kernel.state_size());
+  Partials<T> after(segments, kernel.key_heads, kernel.state_size());
+  if (gradients.log_decay != nullptr) {
+    std::fill_n(gradients.log_decay, inputs.k.B * inputs.k.T * kernel.key_heads, T(0));
+  }
+  if (before.needed()) {
+    call.run([&](int64_t s, int64_t head) {
+      const int64_t row = spans[segments[s].span].row;
+      add_keys(kernel, row, segments[s], head, before.at(s, head));
+      add_queries(kernel, row, segments[s], head, outputs, after.at(s, head));
+    });
+  }
+  call.run([&](int64_t s, int64_t head) {
+    const Segment& segment = segments[s];
+    const Span& span = spans[segment.span];
+    Scratch<T> scratch;
+    const int64_t size = kernel.state_size(), mp = kernel.mp, vp = kernel.vp;
+    const int64_t chunks = (segment.end - segment.begin + kChunk - 1) / kChunk;
+    T* state = scratch.take(size);
+    T* states = scratch.take(std::max<int64_t>(chunks, 1) * size);
+    kernel.load_state(span.carries_in ? state_in : LinearAttentionState<const T>{}, span.row, head,
+                      state);
+    if (segment.count > 1) before.add_before(segments, s, head, state);
+    chunked::transpose(state, vp, mp, vp, states, mp);
+    std::copy_n(state + mp * vp, mp, states + mp * vp);
+    keep_states(kernel, span.row, segment, head, states, scratch.nested());
+    T* adjoint = scratch.take(size);
+    kernel.load_state(span.carries_out ? dstate_out : LinearAttentionState<const T>{}, span.row,
+                      head, adjoint);
+    if (segment.count > 1) after.add_after(segments, s, head, adjoint);
+    chunk_gradients(kernel, span.row, segment, head, outputs, states, adjoint, scratch.nested(),
+                    gradients);
+    if (segment.index == 0 && span.carries_in) {
+      kernel.store_state(adjoint, dstate_in, span.row, head);
+    }
+    if (gradients.log_decay == nullptr) return;
+    sum_decay_gradients(span, inputs.key_mask, inputs.k.T, kernel.key_heads, head,
+                        static_cast<double>(dot_row(state, adjoint, size)), gradients.log_decay);
+  });
+}
+
+#define LINNET_INSTANTIATE(T)                                                                   \
+  template void linear_attention_causal_backward<T>(                                            \
+      const LinearAttentionOptions&, const LinearAttentionInputs<T>&, const std::vector<Span>&, \
+      LinearAttentionState<const T>, SequenceView<const T>, const T*, SequenceView<const T>,    \
+      LinearAttentionState<const T>, LinearAttentionGradients<T>, LinearAttentionState<T>);
+LINNET_INSTANTIATE(float)
+LINNET_INSTANTIATE(double)
+#undef LINNET_INSTANTIATE
+
+}  // namespace linnet
