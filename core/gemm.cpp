@@ -109,7 +109,7 @@ void gemm_one(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, cons
                                      double beta) {
   if constexpr (kCudaBackend == CudaBackend::on) {
     if (c.elements() == 0) return;
-    if (shape.k == 0) return scale_into(c, beta);
+    if (shape.k == 0) return beta == 0 ? c.set_zero() : scale_into(c, beta);  // 0 * NaN is NaN
     cuda::gemm(a, ta, b, tb, c, shape, alpha, beta);
   }
 }

@@ -1,7 +1,7 @@
 // cuBLASLt, one plan for each shape and alignment.
 #include <cublasLt.h>
 
-#include <limits>
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <set>
@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "core/cuda/gemm.h"
+#include "core/cuda/relaxed_capture.h"
 #include "core/cuda/runtime.h"
 #include "core/log.h"
 
@@ -16,6 +17,8 @@ namespace linnet::cuda {
 namespace {
 
 constexpr size_t kWorkspace = size_t{32} << 20;
+// In one call: some versions have no algorithm for more, the most blocks of a launch in y and z.
+constexpr int64_t kMostProducts = 65535;
 
 void check(cublasStatus_t status, std::string_view what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -34,11 +37,12 @@ struct Problem {
   bool transpose_a, transpose_b;
   DType in, out;
   cublasLtEpilogue_t epilogue;
-  uint32_t a_alignment, b_alignment, c_alignment, vector_alignment;
+  uint32_t a_alignment, b_alignment, c_alignment, vector_alignment, before_alignment;
 
   auto key() const {
     return std::make_tuple(shape.batch, shape.m, shape.n, shape.k, transpose_a, transpose_b, in,
-                           out, epilogue, a_alignment, b_alignment, c_alignment, vector_alignment);
+                           out, epilogue, a_alignment, b_alignment, c_alignment, vector_alignment,
+                           before_alignment);
   }
 };
 
@@ -75,7 +79,10 @@ std::mutex mutex;
 Library& library() {
   static auto& all = *new std::map<int, Library>;
   Library& here = all[current_device()];
-  if (here.handle == nullptr) check(cublasLtCreate(&here.handle), "cublasLtCreate");
+  if (here.handle == nullptr) {
+    const RelaxedCapture relaxed;  // the first product may be one that a graph records
+    check(cublasLtCreate(&here.handle), "cublasLtCreate");
+  }
   return here;
 }
 
@@ -181,9 +188,11 @@ bool choose(cublasLtHandle_t handle, const Problem& problem, Plan& plan) {
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle, plan.operation, plan.b, plan.a, plan.c, plan.c, preference, 1, &found, &count);
   cublasLtMatmulPreferenceDestroy(preference);
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "choosing an algorithm");
+  // Whatever it dislikes in an epilogue, the product without one and a kernel replace it.
+  const bool replaceable = problem.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+  if (!replaceable && status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "choosing an algorithm");
   plan.algorithm = found.algo;
-  return status == CUBLAS_STATUS_SUCCESS && count > 0;
+  return status == CUBLAS_STATUS_SUCCESS && count > 0 && found.state == CUBLAS_STATUS_SUCCESS;
 }
 
 // cuBLAS is column-major: it computes c^T = op(b)^T op(a)^T, so that operands change places.
@@ -217,9 +226,16 @@ void make_plan(cublasLtHandle_t handle, const Problem& problem, const EpilogueTe
 bool gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
           const Tensor& c, const GemmShape& shape, double alpha, double beta, Epilogue epilogue,
           const Tensor& vector, const Tensor& before) {
-  require(shape.batch <= std::numeric_limits<int32_t>::max(), "cuBLASLt: ", shape.batch,
-          " products are more than the ", std::numeric_limits<int32_t>::max(),
-          " of one call; make the micro-batch smaller");
+  if (shape.batch > kMostProducts) {
+    require(epilogue == Epilogue::none, "cuBLASLt: an epilogue for ", shape.batch,
+            " products; at most ", kMostProducts, " of one call can have one");
+    for (int64_t begin = 0; begin < shape.batch; begin += kMostProducts) {
+      const int64_t end = std::min(begin + kMostProducts, shape.batch);
+      gemm(a.rows(begin, end), transpose_a, b.rows(begin, end), transpose_b, c.rows(begin, end),
+           {end - begin, shape.m, shape.n, shape.k}, alpha, beta);
+    }
+    return true;
+  }
   const EpilogueTensors tensors{vector.defined() ? vector.raw() : nullptr,
                                 before.defined() ? before.raw() : nullptr, shape.n};
   const Problem problem{shape,
@@ -231,7 +247,8 @@ bool gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
                         alignment_of(a.raw()),
                         alignment_of(b.raw()),
                         alignment_of(c.raw()),
-                        alignment_of(tensors.vector)};
+                        alignment_of(tensors.vector),
+                        alignment_of(tensors.before)};
   const std::lock_guard lock(mutex);
   Library& lt = library();
   if (lt.plans.size() >= kMostPlans) lt.plans.clear();

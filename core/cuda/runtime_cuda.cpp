@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/cuda/refusals.h"
+#include "core/cuda/relaxed_capture.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
 
@@ -31,14 +32,21 @@ const char* fix_of(cudaError_t status) {
   }
 }
 
+// What the runtime remembers of a failed call, the next launch must not report again.
+void forget_failure() {
+  cudaGetLastError();
+}
+
 void check(cudaError_t status, std::string_view what) {
   if (status == cudaSuccess) return;
+  forget_failure();
   throw Error(concat("CUDA: ", what, " failed: ", cudaGetErrorString(status), " (",
                      cudaGetErrorName(status), ")", fix_of(status)));
 }
 
 void check_graph(cudaError_t status, std::string_view what) {
   if (status == cudaSuccess) return;
+  forget_failure();
   throw Error(concat("CUDA: ", what, " failed: ", cudaGetErrorString(status), " (",
                      cudaGetErrorName(status), "); train.cuda_graph=false trains without graphs"));
 }
@@ -48,19 +56,6 @@ thread_local bool this_thread_captures = false;
 struct ExecutableGraph {
   cudaGraphExec_t graph = nullptr;
   size_t nodes = 0;
-};
-
-// While alive, this thread may allocate memory outside stream order although it captures: what CUDA
-// refuses unasked, because a graph would not repeat it.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
 constexpr int kMostDevices = 64;
@@ -140,14 +135,14 @@ std::vector<DeviceFacts> devices(std::string* why) {
     found.push_back({properties.name, properties.major, properties.minor, properties.totalGlobalMem,
                      properties.multiProcessorCount});
   }
-  cudaGetLastError();  // a missing driver must not be reported again by the next launch
+  forget_failure();
   return found;
 }
 
 Versions versions() {
   int driver = 0;
   cudaDriverGetVersion(&driver);
-  cudaGetLastError();
+  forget_failure();
   return {driver == 0 ? "none" : version_text(driver), version_text(CUDART_VERSION)};
 }
 
@@ -168,7 +163,7 @@ void* allocate(size_t bytes) {
   void* memory = nullptr;
   const cudaError_t status = cudaMallocAsync(&memory, bytes, here());
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
+    forget_failure();
     return nullptr;
   }
   check(status, "cudaMallocAsync");
@@ -177,7 +172,7 @@ void* allocate(size_t bytes) {
 
 void release(void* memory) noexcept {
   // At the end of a program the driver may be gone already; there is no one to tell.
-  cudaFreeAsync(memory, here());
+  if (cudaFreeAsync(memory, here()) != cudaSuccess) forget_failure();
 }
 
 size_t free_bytes() {
@@ -201,9 +196,10 @@ void copy(void* to, const void* from, size_t bytes) {
 void copy_from_host(void* to, const void* from, size_t bytes) {
   refuse_capture("a copy of host memory to the device");
   if (bytes > StagingRing::kHalf) {
-    // From pageable memory CUDA has staged the data when the call returns.
+    // Where the device reads pageable memory itself (GH200), nothing is staged when the call
+    // returns.
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, here()), "a copy to the device");
-    return;
+    return synchronize();
   }
   // One ring for each device and thread; never released: the driver may be gone before statics are.
   thread_local std::array<StagingRing*, kMostDevices> rings{};
@@ -256,7 +252,7 @@ void abandon_capture() noexcept {
   cudaGraph_t graph = nullptr;
   cudaStreamEndCapture(here(), &graph);
   if (graph != nullptr) cudaGraphDestroy(graph);
-  cudaGetLastError();  // the next launch must not report it again
+  forget_failure();
 }
 
 bool capturing() {
@@ -275,7 +271,7 @@ void launch_graph(void* graph) {
 
 void destroy_graph(void* graph) noexcept {
   auto* executable = static_cast<ExecutableGraph*>(graph);
-  cudaGraphExecDestroy(executable->graph);
+  if (cudaGraphExecDestroy(executable->graph) != cudaSuccess) forget_failure();
   delete executable;
 }
 
@@ -284,7 +280,7 @@ void* allocate_lasting(size_t bytes) {
   void* memory = nullptr;
   const cudaError_t status = cudaMalloc(&memory, bytes);
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();
+    forget_failure();
     return nullptr;
   }
   check(status, "cudaMalloc");
@@ -293,7 +289,7 @@ void* allocate_lasting(size_t bytes) {
 
 void release_lasting(void* memory) noexcept {
   const RelaxedCapture relaxed;
-  cudaFree(memory);
+  if (cudaFree(memory) != cudaSuccess) forget_failure();
 }
 
 void check_launch(const char* kernel) {

@@ -9,22 +9,35 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One grid block for each UpdateBlock: f(i, block) for its elements. Sums nothing, so the order of
-// threads does not matter.
-template <typename F>
-__global__ void for_each_update(const UpdateBlock* blocks, const double* numbers, F f) {
+// One grid block for each UpdateBlock: f(i, prepare(block)) for its elements; what does not depend
+// on the element is prepared once a thread, because the compiler cannot know that the weights
+// written are none of the numbers read. Sums nothing, so the order of threads does not matter.
+template <typename P, typename F>
+__global__ void for_each_update(const UpdateBlock* blocks, const double* numbers, P prepare, F f) {
   if (numbers[kSkip] != 0) return;
   const UpdateBlock block = blocks[blockIdx.x];
-  for (int64_t i = block.begin + threadIdx.x; i < block.end; i += kThreads) f(i, block);
+  const auto prepared = prepare(block);
+  for (int64_t i = block.begin + threadIdx.x; i < block.end; i += kThreads) f(i, prepared);
 }
 
-template <typename F>
-void for_each_weight(const UpdateBuffers& buffers, const F& f) {
+template <typename P, typename F>
+void for_each_weight(const UpdateBuffers& buffers, const P& prepare, const F& f) {
   const auto count = buffers.blocks.elements() / static_cast<int64_t>(sizeof(UpdateBlock));
-  launch({"for_each_update", blocks_for(count, 1), kThreads}, for_each_update<F>,
+  launch({"for_each_update", blocks_for(count, 1), kThreads}, for_each_update<P, F>,
          reinterpret_cast<const UpdateBlock*>(pointer<uint8_t>(buffers.blocks)),
-         pointer<double>(buffers.numbers), f);
+         pointer<double>(buffers.numbers), prepare, f);
 }
+
+// Of one block's update, the same for all its elements.
+struct AdamFactors {
+  float rate, keep, decay, factor, b1, one_minus_b1, b2, one_minus_b2, root_correction2, eps;
+};
+struct SgdFactors {
+  float rate, factor, decay;
+};
+struct NagFactors {
+  float keep, rate, rate_now, look_ahead, carry;
+};
 
 __global__ void prepare_update_numbers(double* numbers, const double* squares, const double* loss,
                                        bool scaled) {
@@ -77,24 +90,30 @@ void adam(const UpdateBuffers& buffers, const Tensor& m_tensor, const Tensor& v_
   float* v = pointer<float>(v_tensor);
   const double* n = pointer<double>(buffers.numbers);
   const int64_t* updates = pointer<int64_t>(buffers.updates);
-  for_each_weight(buffers, [=] __device__(int64_t i, const UpdateBlock& block) {
+  const auto prepare = [=] __device__(const UpdateBlock& block) {
     const double beta1 = isnan(n[kBeta1]) ? options.beta1 : n[kBeta1];
     const auto update = static_cast<double>(*updates + 1);
     const double correction1 = 1 - pow(beta1, update);
     const double correction2 = 1 - pow(options.beta2, update);
     const double lr = n[kLearningRate] * block.lr_scale;
-    const auto rate = static_cast<float>(lr / correction1);
-    const auto keep = static_cast<float>(options.decoupled ? 1 - lr * block.weight_decay : 1);
-    const auto decay = static_cast<float>(options.decoupled ? 0 : block.weight_decay);
-    const auto b1 = static_cast<float>(beta1), one_minus_b1 = static_cast<float>(1 - beta1);
-    const auto b2 = static_cast<float>(options.beta2);
-    const auto one_minus_b2 = static_cast<float>(1 - options.beta2);
-    const auto root_correction2 = static_cast<float>(1 / sqrt(correction2));
-    const float gradient = g[i] * static_cast<float>(n[kFactor]) + decay * w[i];
-    m[i] = b1 * m[i] + one_minus_b1 * gradient;
-    v[i] = b2 * v[i] + one_minus_b2 * gradient * gradient;
-    w[i] = keep * w[i] -
-           rate * m[i] / (sqrtf(v[i]) * root_correction2 + static_cast<float>(options.eps));
+    AdamFactors s{};
+    s.rate = static_cast<float>(lr / correction1);
+    s.keep = static_cast<float>(options.decoupled ? 1 - lr * block.weight_decay : 1);
+    s.decay = static_cast<float>(options.decoupled ? 0 : block.weight_decay);
+    s.factor = static_cast<float>(n[kFactor]);
+    s.b1 = static_cast<float>(beta1);
+    s.one_minus_b1 = static_cast<float>(1 - beta1);
+    s.b2 = static_cast<float>(options.beta2);
+    s.one_minus_b2 = static_cast<float>(1 - options.beta2);
+    s.root_correction2 = static_cast<float>(1 / sqrt(correction2));
+    s.eps = static_cast<float>(options.eps);
+    return s;
+  };
+  for_each_weight(buffers, prepare, [=] __device__(int64_t i, const AdamFactors& s) {
+    const float gradient = g[i] * s.factor + s.decay * w[i];
+    m[i] = s.b1 * m[i] + s.one_minus_b1 * gradient;
+    v[i] = s.b2 * v[i] + s.one_minus_b2 * gradient * gradient;
+    w[i] = s.keep * w[i] - s.rate * m[i] / (sqrtf(v[i]) * s.root_correction2 + s.eps);
   });
 }
 
@@ -104,12 +123,14 @@ void sgd(const UpdateBuffers& buffers, const Tensor& momentum_buffer, double mom
   float* buffer = pointer_or_null<float>(momentum_buffer);
   const double* n = pointer<double>(buffers.numbers);
   const auto mu = static_cast<float>(momentum);
-  for_each_weight(buffers, [=] __device__(int64_t i, const UpdateBlock& block) {
-    const auto rate = static_cast<float>(n[kLearningRate] * block.lr_scale);
-    float step =
-        g[i] * static_cast<float>(n[kFactor]) + static_cast<float>(block.weight_decay) * w[i];
+  const auto prepare = [=] __device__(const UpdateBlock& block) {
+    return SgdFactors{static_cast<float>(n[kLearningRate] * block.lr_scale),
+                      static_cast<float>(n[kFactor]), static_cast<float>(block.weight_decay)};
+  };
+  for_each_weight(buffers, prepare, [=] __device__(int64_t i, const SgdFactors& s) {
+    float step = g[i] * s.factor + s.decay * w[i];
     if (buffer != nullptr) step = buffer[i] = mu * buffer[i] + step;
-    w[i] -= rate * step;
+    w[i] -= s.rate * step;
   });
 }
 
@@ -120,16 +141,20 @@ void nag(const UpdateBuffers& buffers, const Tensor& momentum_buffer, const Tens
   float* buffer = pointer<float>(momentum_buffer);
   const double* n = pointer<double>(buffers.numbers);
   const double* previous = pointer<double>(previous_lr);
-  for_each_weight(buffers, [=] __device__(int64_t i, const UpdateBlock& block) {
+  const auto prepare = [=] __device__(const UpdateBlock& block) {
     const double ratio = *previous == 0 ? 1 : n[kLearningRate] / *previous;
     const double lr = n[kLearningRate] * block.lr_scale;
-    const auto keep = static_cast<float>(1 - lr * block.weight_decay);
-    const auto rate = static_cast<float>(lr * n[kFactor]);
-    const auto rate_now = static_cast<float>((1 + momentum) * lr * n[kFactor]);
-    const auto look_ahead = static_cast<float>(momentum * momentum * ratio);
-    const auto carry = static_cast<float>(momentum * ratio);
-    w[i] = keep * w[i] + look_ahead * buffer[i] - rate_now * g[i];
-    buffer[i] = carry * buffer[i] - rate * g[i];
+    NagFactors s{};
+    s.keep = static_cast<float>(1 - lr * block.weight_decay);
+    s.rate = static_cast<float>(lr * n[kFactor]);
+    s.rate_now = static_cast<float>((1 + momentum) * lr * n[kFactor]);
+    s.look_ahead = static_cast<float>(momentum * momentum * ratio);
+    s.carry = static_cast<float>(momentum * ratio);
+    return s;
+  };
+  for_each_weight(buffers, prepare, [=] __device__(int64_t i, const NagFactors& s) {
+    w[i] = s.keep * w[i] + s.look_ahead * buffer[i] - s.rate_now * g[i];
+    buffer[i] = s.carry * buffer[i] - s.rate * g[i];
   });
 }
 

@@ -20,9 +20,9 @@ using Writes = SequenceView<kernel_bf16>;
 
 // Whether there are kernels for this width of features (twice that of re-weighted heads) and of
 // values. Their tiles are 16, 32, 64 or 128 wide (noncausal: 64 or 128); what lies between is
-// computed as the next wider one, wider values as several.
+// computed as the next wider one, wider features as two parts, wider values as several.
 inline bool has_kernels(int64_t features, int64_t values) {
-  return features > 0 && features <= 128 && features % 8 == 0 && values > 0 && values % 8 == 0;
+  return features > 0 && features <= 256 && features % 8 == 0 && values > 0 && values % 8 == 0;
 }
 // Bytes that a block of causal passes and of the noncausal backward pass takes. (The other kernels
 // take no more than 93 KiB, which every GPU with bf16 has.)

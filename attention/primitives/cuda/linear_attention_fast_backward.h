@@ -37,7 +37,7 @@
 
 #include <algorithm>
 
-#include "attention/primitives/cuda/linear_attention_fast.h"
+#include "attention/primitives/cuda/linear_attention_fast_parts.h"
 #include "attention/primitives/cuda/linear_attention_slopes.h"
 #include "attention/primitives/cuda/linear_attention_tiles.h"
 
@@ -45,30 +45,16 @@ namespace linnet::cuda::linear_attention_fast::backward_detail {
 
 using namespace linear_attention_detail;
 
-// The value columns of a launch, from `first` on; values wider than tiles take several launches,
-// one after the other. Gradients of features are sums over all of them: what the launches before
-// gave is in `sums`, in the order of the registers. Null: one tile has all columns.
+// The value columns of a launch, from `first` on; values wider than tiles take several launches.
+// Gradients of features are sums over all of them.
 struct ValueTile {
   int first = 0;
-  bool last = true;
-  ResultFragment* sums = nullptr;
-  int64_t chunks = 0;  // of a row
-
-  // Adds what the tiles before gave to chunk number `chunk` of this block's row. False: more
-  // follow, for which it is left.
-  template <typename Team, int count>
-  __device__ __forceinline__ bool complete(int64_t chunk, ResultFragment (&results)[count]) const {
-    if (sums == nullptr) return true;
-    ResultFragment* own =
-        sums + (blockIdx.x * chunks + chunk) * count * Team::kThreads + threadIdx.x;
-#pragma unroll
-    for (int j = 0; j < count; ++j) {
-      if (first > 0) results[j] += own[j * Team::kThreads];
-      if (!last) own[j * Team::kThreads] = results[j];
-    }
-    return last;
-  }
+  LaunchSums sums;
 };
+
+// Where two parts of features share a denominator: the first launch of queries leaves Q . G of the
+// first part, the next one adds the second part's and leaves c, the last one takes c.
+enum class FeatureStep : uint8_t { only, leaves_along, adds_along, takes_corrections };
 
 struct BackwardArguments {
   Reads q, k, v, dy;
@@ -92,6 +78,18 @@ struct BackwardArguments {
   int64_t piece_tokens;
   int key_heads;  // noncausal queries
   ValueTile tile;
+  // Of features in parts.
+  bool in_parts;
+  FeatureStep step;
+  float* along;           // Q . G of the first part, [B,T,H]
+  bool adds_proportions;  // gradients of proportions, to those of the part before
+  LaunchSums value_sums;  // dv
+
+  // What M, a constant, leaves of the steps: parts have the widest tiles.
+  template <int M>
+  __device__ __forceinline__ FeatureStep step_of() const {
+    return M == 128 ? step : FeatureStep::only;
+  }
 };
 
 // What both forms take from a call.
@@ -130,24 +128,38 @@ inline constexpr int kOwnColumns = M / TeamOf<M>::kShares;
 inline int64_t tile_width(int64_t features, int64_t values) {
   return std::max(features, std::min<int64_t>(values, 128));
 }
+inline int64_t tile_width(const BackwardArguments& a, int64_t features, int64_t values) {
+  return a.in_parts ? 128 : tile_width(features, values);
+}
 
 // Calls body with the arguments of every tile of M of these value columns, of blocks whose rows
 // have up to `tokens` tokens.
 template <int M, typename Body>
 void for_value_tiles(BackwardArguments a, int64_t values, int64_t blocks, int64_t tokens,
                      Device device, const Body& body) {
+  constexpr int kTokens = TeamOf<M>::kTokens;
+  const int64_t chunks = (tokens + kTokens - 1) / kTokens;
   Tensor sums;
   if (values > M) {
-    constexpr int kTokens = TeamOf<M>::kTokens;
-    a.tile.chunks = (tokens + kTokens - 1) / kTokens;
-    sums = Tensor::empty({blocks, a.tile.chunks, kTokens, M}, DType::f32, device);
-    a.tile.sums = reinterpret_cast<ResultFragment*>(pointer<float>(sums));
+    sums = Tensor::empty({blocks, chunks, kTokens, M}, DType::f32, device);
+    a.tile.sums.numbers = reinterpret_cast<ResultFragment*>(pointer<float>(sums));
   }
+  a.tile.sums.chunks = a.value_sums.chunks = chunks;
   for (int64_t first = 0; first < values; first += M) {
     a.tile.first = static_cast<int>(first);
-    a.tile.last = first + M >= values;
+    a.tile.sums.first = first == 0;
+    a.tile.sums.last = first + M >= values;
     body(a);
+    if (a.value_sums.numbers != nullptr) a.value_sums.numbers += blocks * chunks * kTokens * M / 4;
   }
+}
+
+// Room for the value_sums of so many blocks, whose rows have up to `tokens` tokens.
+inline Tensor value_sums_for(int64_t values, int64_t blocks, int64_t tokens, Device device) {
+  constexpr int kTokens = TeamOf<128>::kTokens;
+  return Tensor::empty(
+      {(values + 127) / 128, blocks, (tokens + kTokens - 1) / kTokens, kTokens, 128}, DType::f32,
+      device);
 }
 
 // A chunk's tiles; two stages of them by turns.
@@ -319,6 +331,45 @@ __device__ __forceinline__ void store_gradients(const GradientPlace& place,
     __syncwarp();
   }
   unmap_rows<M>(place, rows, Team::share(warp) * 32 + lane, Team::kShares * 32);
+}
+
+// The arguments of the two parts of a call, whose dv are added up in `value_sums`.
+inline std::array<BackwardArguments, 2> arguments_of(const std::array<BackwardPart, 2>& parts,
+                                                     const Tensor& along,
+                                                     const Tensor& value_sums) {
+  std::array<BackwardArguments, 2> result;
+  for (size_t i = 0; i < 2; ++i) {
+    BackwardArguments& a = result[i];
+    a = arguments_of(parts[i].call);
+    a.in_parts = true;
+    a.adds_proportions = i > 0;
+    a.along = pointer_or_null<float>(along);
+    if (!value_sums.defined()) continue;
+    a.value_sums.numbers = reinterpret_cast<ResultFragment*>(pointer<float>(value_sums));
+    a.value_sums.first = i == 0;
+    a.value_sums.last = i == 1;
+  }
+  return result;
+}
+
+// Calls visit(i, arguments) for the queries of part i, as often as the steps of FeatureStep are.
+template <typename Visit>
+void visit_queries(const std::array<BackwardArguments, 2>& arguments, const Visit& visit) {
+  BackwardArguments first = arguments[0], second = arguments[1];
+  first.value_sums = second.value_sums = {};  // those of keys
+  if (first.denominators != nullptr) {
+    first.step = FeatureStep::leaves_along;
+    visit(0, first);
+    second.step = FeatureStep::adds_along;
+    second.adds_proportions = false;
+    visit(1, second);
+    first.step = FeatureStep::takes_corrections;
+    first.adds_proportions = true;
+    visit(0, first);
+  } else {
+    visit(0, first);
+    visit(1, second);
+  }
 }
 
 // Of causal passes, each for every width, in so many pieces of `arguments.piece_tokens`.

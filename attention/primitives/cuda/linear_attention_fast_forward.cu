@@ -13,7 +13,7 @@
 // at 370 TFLOP/s, so that memory bounds it. Re-weighted heads of K have 2 K features, made on the
 // chip: 4 K + 4 V + 8 bytes; for that shape predicted 170 us of memory (190) and 205 us of tensor
 // cores, which bound it.
-#include "attention/primitives/cuda/linear_attention_fast.h"
+#include "attention/primitives/cuda/linear_attention_fast_parts.h"
 #include "attention/primitives/cuda/linear_attention_tiles.h"
 
 namespace linnet::cuda::linear_attention_fast {
@@ -30,6 +30,8 @@ struct Arguments {
   StatePointers<const float> in;  // of each piece
   StatePointers<float> out;
   float* denominators;
+  LaunchSums sums;                   // numerators, of features in parts
+  const float* denominators_before;  // of the part before; null: there is none
   FeatureSource queries, keys;
   Division division;
   int64_t piece_tokens;
@@ -168,16 +170,22 @@ __global__ __launch_bounds__(kTileThreads,
     if (a.segments != nullptr) segments.load(shared.begins);
     Rows<M, N> rows;
     read_rows<M, N>(stage, shared, segments, warp, lane, rows);
-    divide_rows(rows.numerators, a.division, rows.x);
+    // Parts of features have the widest tiles.
+    const bool complete =
+        M < 128 || a.sums.template complete<FourWarps>(token / kChunk, rows.numerators);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t reader = token + warp * 16 + half * 8 + lane / 4;
-      if (a.denominators != nullptr && first == 0 && lane % 4 == 0 && reader < time) {
-        a.denominators[(row * time + reader) * heads + head] = rows.x[half];
-      }
+      if (a.denominators == nullptr || reader >= time) continue;
+      const int64_t at = (row * time + reader) * heads + head;
+      if (M == 128 && a.denominators_before != nullptr) rows.x[half] += a.denominators_before[at];
+      if (first == 0 && lane % 4 == 0) a.denominators[at] = rows.x[half];
     }
-    store_rows<N>(rows.numerators, stage.q + warp * 16 * (M + kPadding), M + kPadding, lane,
-                  {a.y, a.query_mask, row, token + warp * 16, head, first});
+    if (complete) {
+      divide_rows(rows.numerators, a.division, rows.x);
+      store_rows<N>(rows.numerators, stage.q + warp * 16 * (M + kPadding), M + kPadding, lane,
+                    {a.y, a.query_mask, row, token + warp * 16, head, first});
+    }
     if (segments.begins != 0) state.clear();
     state.template add<true>(stage.k, stage.v, max(segments.start(kChunk - 1), 0));
     __syncthreads();  // nobody reads the state any more
@@ -198,7 +206,7 @@ size_t bytes() {
 }
 
 template <int M>
-void run(const Forward& call) {
+void run(const Forward& call, const OutputSums& sums = {}) {
   constexpr int N = kValueColumns<M>;
   Arguments a{};
   a.q = call.q;
@@ -214,6 +222,7 @@ void run(const Forward& call) {
   a.keys = key_source(call);
   a.division = division_of(call.options);
   a.tiles = static_cast<int>((call.v.K + N - 1) / N);
+  sums.set(a);
   const int64_t blocks = call.q.B * call.q.H * a.tiles;
   const Pieces pieces = pieces_of(call, blocks);
   const LinearAttentionState<const float> starts = pieces.states(call.state_in);
@@ -234,6 +243,9 @@ size_t causal_shared_memory(int64_t features) {
 }
 
 void causal_forward(const Forward& call) {
+  if (needs_parts(call.k.K, call.key_proportions != nullptr)) {
+    return forward_in_parts(call, call.q.B, call.q.T, call.k.H, run<128>);
+  }
   for_width(key_source(call).features(), [&](auto width) { run<width>(call); });
 }
 

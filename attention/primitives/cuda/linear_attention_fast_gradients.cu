@@ -98,6 +98,7 @@ __global__ __launch_bounds__(
   const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
   const int64_t end = min(part.end, start + a.piece_tokens);
   const bool normalised = a.denominators != nullptr;
+  const FeatureStep step = a.step_of<M>();
   StatePlace place{state_number * a.key_heads + head / group, a.queries.features(),
                    static_cast<int>(a.dy.K), a.tile.first};
   const int64_t numbered = part.row * a.q.T * heads;  // what comes before this row
@@ -138,11 +139,11 @@ __global__ __launch_bounds__(
     }
     kernel_bf16* queries = q + first * kStride + column;
     const bool complete =
-        a.tile.template complete<Team>((token - part.begin) / Team::kTokens, sums);
+        a.tile.sums.template complete<Team>((token - part.begin) / Team::kTokens, sums);
     float factors[2] = {1, 1};  // 1 / D
     if (normalised) {
       float corrections[2] = {}, along[2] = {};
-      if (complete) {
+      if (complete && step != FeatureStep::takes_corrections) {
         sum_products<kColumns>(queries, kStride, lane, sums, along);
         sum_shares<Team>(shared.partials, warp, lane, along);
       }
@@ -153,16 +154,27 @@ __global__ __launch_bounds__(
         const int64_t at = (part.row * a.q.T + reader) * heads + head;
         const float x = reader < part.end ? a.denominators[at] : 1.0f;
         factors[half] = 1 / a.division.divisor(x);
-        if (complete && a.division.passes(x)) corrections[half] = -along[half] * factors[half];
+        const bool inside = complete && reader < part.end;
+        const bool writes = inside && lane % 4 == 0 && column == 0;
+        if (step == FeatureStep::leaves_along) {
+          if (writes) a.along[at] = along[half];
+        } else if (step == FeatureStep::takes_corrections) {
+          if (inside) corrections[half] = a.corrections[at];
+        } else {
+          if (step == FeatureStep::adds_along && inside) along[half] += a.along[at];
+          if (complete && a.division.passes(x)) corrections[half] = -along[half] * factors[half];
+          if (step == FeatureStep::adds_along && writes) a.corrections[at] = corrections[half];
+        }
         if (lane % 4 == 0 && column == 0) shared.corrections[in_chunk] = corrections[half];
       }
       add_rank_one<kColumns>(shared.mass + column, lane, corrections, sums);
     }
-    if (complete) {
+    if (complete && step != FeatureStep::leaves_along) {
       store_gradients<M>({source,
                           queries_of_row,
                           {dq_of_row, mask, 0, token + first, head, 0},
-                          of_row(a.dquery_proportions, numbered)},
+                          of_row(a.dquery_proportions, numbered),
+                          a.adds_proportions},
                          q + first * kStride, shared.gradients + first * kStride, warp, lane,
                          factors, sums);
     }
@@ -178,7 +190,7 @@ __global__ __launch_bounds__(
   }
   place.number += (blockIdx.y * group + head % group) * a.states * a.key_heads;
   state.store(a.out, place);
-  if (a.tile.last && thread < place.features) {
+  if (a.tile.sums.last && a.out.mass != nullptr && thread < place.features) {
     a.out.mass[place.number * place.features + thread] = mass;
   }
 }
@@ -241,22 +253,25 @@ __global__ __launch_bounds__(
       multiply_transposed<M>(values, shared.rest + column * kStride, lane, dkeys);
     }
     if constexpr (Team::kShares > 1) __syncthreads();  // the other warps of these rows read them
-    if (a.tile.template complete<Team>((token - part.begin) / Team::kTokens, dkeys)) {
+    if (a.tile.sums.template complete<Team>((token - part.begin) / Team::kTokens, dkeys)) {
       add_rank_one<kColumns>(shared.mass + column, lane, {1, 1}, dkeys);
       store_gradients<M>({source,
                           k_of_row,
                           {dk_of_row, mask, 0, token + first, head, 0},
-                          of_row(a.dkey_proportions, numbered)},
+                          of_row(a.dkey_proportions, numbered),
+                          a.adds_proportions},
                          k, k, warp, lane, {1, 1}, dkeys);
     }
-    store_rows<kColumns>(dvalues, v + column, kStride, lane,
-                         {dv_of_row, mask, 0, token + first, head, a.tile.first + column});
+    if (M < 128 ||
+        a.value_sums.template complete<Team>((token - part.begin) / Team::kTokens, dvalues)) {
+      store_rows<kColumns>(dvalues, v + column, kStride, lane,
+                           {dv_of_row, mask, 0, token + first, head, a.tile.first + column});
+    }
   }
 }
 
 template <int M>
-void run_read(const Backward& call) {
-  BackwardArguments a = arguments_of(call);
+void run_read(const Backward& call, BackwardArguments a) {
   a.in = {call.state_in.memory, call.state_in.mass};
   a.spans = call.spans.table;
   a.states = call.spans.states(call.q.B);
@@ -264,8 +279,9 @@ void run_read(const Backward& call) {
   const Cut cut = cut_of(call.spans.most_tokens(call.q.T), blocks);
   const Partials partials(cut.count * call.q.H / call.key_heads,
                           {a.states, call.key_heads, a.queries.features(), call.dy.K}, call.device);
+  const bool leaves_sums = a.step != FeatureStep::leaves_along;
   const LinearAttentionState<float> out = partials.place(call.dstate_in);
-  a.out = {out.memory, out.mass};
+  if (leaves_sums) a.out = {out.memory, out.mass};
   a.piece_tokens = cut.tokens;
   const auto run_tile = [&](const BackwardArguments& of_tile) {
     launch({"linear_attention_fast_read_gradients",
@@ -274,12 +290,11 @@ void run_read(const Backward& call) {
            linear_attention_fast_read_gradients<M>, of_tile);
   };
   for_value_tiles<M>(a, call.dy.K, blocks, call.spans.most_tokens(call.q.T), call.device, run_tile);
-  partials.add_to(call.dstate_in);
+  if (leaves_sums) partials.add_to(call.dstate_in);
 }
 
 template <int M>
-void run_memory(const Backward& call) {
-  BackwardArguments a = arguments_of(call);
+void run_memory(const Backward& call, BackwardArguments a) {
   a.in = {call.dstate_out.memory, call.dstate_out.mass};
   a.spans = call.spans.table;
   const int64_t blocks = call.spans.states(call.k.B) * call.k.H;
@@ -295,6 +310,36 @@ void run_memory(const Backward& call) {
   for_value_tiles<M>(a, call.v.K, blocks, call.spans.most_tokens(call.k.T), call.device, run_tile);
 }
 
+void read_in_parts(const Backward& call) {
+  const auto part = [&](const Columns& columns) {
+    return BackwardPart(call, {call.spans.states(call.q.B) * call.key_heads, call.q.K,
+                               call.query_proportions != nullptr, columns, call.dy.K, call.device});
+  };
+  const std::array<Columns, 2> columns = parts_of(call.q.K);
+  std::array<BackwardPart, 2> parts{part(columns[0]), part(columns[1])};
+  const Shape readers{call.q.B, call.q.T, call.q.H};
+  const Tensor along = Tensor::empty(readers, DType::f32, call.device);
+  const Tensor corrections = Tensor::empty(readers, DType::f32, call.device);
+  for (BackwardPart& each : parts) each.call.corrections = pointer<float>(corrections);
+  visit_queries(arguments_of(parts, along, Tensor()),
+                [&](size_t i, const BackwardArguments& a) { run_read<128>(parts[i].call, a); });
+  for (const BackwardPart& each : parts) each.rows.put(each.dstate_in, call.dstate_in);
+}
+
+void memory_in_parts(const Backward& call) {
+  const int64_t states = call.spans.states(call.k.B) * call.k.H;
+  const auto part = [&](const Columns& columns) {
+    return BackwardPart(
+        call, {states, call.k.K, call.key_proportions != nullptr, columns, call.v.K, call.device});
+  };
+  const std::array<Columns, 2> columns = parts_of(call.k.K);
+  const std::array<BackwardPart, 2> parts{part(columns[0]), part(columns[1])};
+  const Tensor sums =
+      value_sums_for(call.v.K, states, call.spans.most_tokens(call.k.T), call.device);
+  const std::array<BackwardArguments, 2> arguments = arguments_of(parts, Tensor(), sums);
+  for (size_t i = 0; i < 2; ++i) run_memory<128>(parts[i].call, arguments[i]);
+}
+
 }  // namespace
 
 size_t noncausal_backward_shared_memory(int64_t features, int64_t values) {
@@ -303,13 +348,17 @@ size_t noncausal_backward_shared_memory(int64_t features, int64_t values) {
 }
 
 void read_backward(const Backward& call) {
-  if (tile_width(query_source(call).features(), call.dy.K) <= 64) return run_read<64>(call);
-  run_read<128>(call);
+  if (needs_parts(call.q.K, call.query_proportions != nullptr)) return read_in_parts(call);
+  const BackwardArguments a = arguments_of(call);
+  if (tile_width(a.queries.features(), call.dy.K) <= 64) return run_read<64>(call, a);
+  run_read<128>(call, a);
 }
 
 void memory_backward(const Backward& call) {
-  if (tile_width(key_source(call).features(), call.v.K) <= 64) return run_memory<64>(call);
-  run_memory<128>(call);
+  if (needs_parts(call.k.K, call.key_proportions != nullptr)) return memory_in_parts(call);
+  const BackwardArguments a = arguments_of(call);
+  if (tile_width(a.keys.features(), call.v.K) <= 64) return run_memory<64>(call, a);
+  run_memory<128>(call, a);
 }
 
 }  // namespace linnet::cuda::linear_attention_fast

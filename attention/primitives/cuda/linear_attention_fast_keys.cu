@@ -164,14 +164,20 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       const int first = Team::first_token(warp), column = Team::share(warp) * kColumns;
       const int64_t token = first_token(step) + first;
       if constexpr (Team::kShares > 1) __syncthreads();  // the other warps of these rows read them
-      if (a.tile.template complete<Team>((token - first) / Team::kTokens, dkeys)) {
+      if (a.tile.sums.template complete<Team>((token - first) / Team::kTokens, dkeys)) {
         kernel_bf16* rows = stage.k + first * kStride;
-        store_gradients<M>(
-            {a.keys, a.k, {a.dk, a.key_mask, row, token, key_head, 0}, a.dkey_proportions}, rows,
-            rows, warp, lane, {1, 1}, dkeys);
+        store_gradients<M>({a.keys,
+                            a.k,
+                            {a.dk, a.key_mask, row, token, key_head, 0},
+                            a.dkey_proportions,
+                            a.adds_proportions},
+                           rows, rows, warp, lane, {1, 1}, dkeys);
       }
-      store_rows<kColumns>(dvalues, stage.v + first * kStride + column, kStride, lane,
-                           {a.dv, a.key_mask, row, token, key_head, a.tile.first + column});
+      if (M < 128 ||
+          a.value_sums.template complete<Team>((token - first) / Team::kTokens, dvalues)) {
+        store_rows<kColumns>(dvalues, stage.v + first * kStride + column, kStride, lane,
+                             {a.dv, a.key_mask, row, token, key_head, a.tile.first + column});
+      }
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) dkeys[j] = dvalues[j] = {};
     }
@@ -216,7 +222,7 @@ void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
 }  // namespace
 
 void run_keys(const BackwardArguments& arguments, int64_t pieces, Device device) {
-  for_width(tile_width(arguments.keys.features(), arguments.v.K),
+  for_width(tile_width(arguments, arguments.keys.features(), arguments.v.K),
             [&](auto width) { run<width>(arguments, pieces, device); });
 }
 

@@ -92,6 +92,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   const int64_t row = blockIdx.x / heads, time = a.q.T;
   const int64_t start = blockIdx.y * a.piece_tokens, end = min(time, start + a.piece_tokens);
   const bool normalised = a.denominators != nullptr;
+  const FeatureStep step = a.step_of<M>();
 
   const auto queries_from = [&](int64_t token) {
     return ReadPlace{a.q, a.query_mask, row, token, head, 0};
@@ -137,13 +138,15 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     const bool segmented = segments.begins != 0;
     const int starts[2] = {segments.start(first + lane / 4), segments.start(first + lane / 4 + 8)};
     gather_gradients<M>(stage, shared, normalised, segmented, starts, first, column, lane, sums);
-    const bool complete = a.tile.template complete<Team>(token / Team::kTokens, sums);
+    const bool complete = a.tile.sums.template complete<Team>(token / Team::kTokens, sums);
     kernel_bf16* queries = stage.q + first * kStride + column;
     float factors[2] = {1, 1};  // 1 / D
     if (complete && normalised) {
-      float corrections[2], along[2];
-      sum_products<kColumns>(queries, kStride, lane, sums, along);
-      sum_shares<Team>(shared.partials, warp, lane, along);
+      float corrections[2] = {}, along[2] = {};
+      if (step != FeatureStep::takes_corrections) {
+        sum_products<kColumns>(queries, kStride, lane, sums, along);
+        sum_shares<Team>(shared.partials, warp, lane, along);
+      }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int64_t reader = token + first + half * 8 + lane / 4;
@@ -151,17 +154,30 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
         const float x = reader < time ? a.denominators[at] : 1.0f;
         const float factor = 1 / a.division.divisor(x);
         factors[half] = factor;
-        corrections[half] = a.division.passes(x) ? -along[half] * factor : 0.0f;
-        if (reader < time && lane % 4 == 0 && column == 0) a.corrections[at] = corrections[half];
+        const bool inside = reader < time, writes = inside && lane % 4 == 0 && column == 0;
+        if (step == FeatureStep::leaves_along) {
+          if (writes) a.along[at] = along[half];
+        } else if (step == FeatureStep::takes_corrections) {
+          corrections[half] = inside ? a.corrections[at] : 0.0f;
+        } else {
+          if (step == FeatureStep::adds_along && inside) along[half] += a.along[at];
+          corrections[half] = a.division.passes(x) ? -along[half] * factor : 0.0f;
+          if (writes) a.corrections[at] = corrections[half];
+        }
       }
-      add_corrections<M>(stage, shared.mass, segmented, starts, first, column, lane, corrections,
-                         sums);
+      if (step != FeatureStep::leaves_along) {
+        add_corrections<M>(stage, shared.mass, segmented, starts, first, column, lane, corrections,
+                           sums);
+      }
     }
-    if (complete) {
+    if (complete && step != FeatureStep::leaves_along) {
       kernel_bf16* rows = stage.q + first * kStride;
-      store_gradients<M>(
-          {a.queries, a.q, {a.dq, a.query_mask, row, token + first, head, 0}, a.dquery_proportions},
-          rows, rows, warp, lane, factors, sums);
+      store_gradients<M>({a.queries,
+                          a.q,
+                          {a.dq, a.query_mask, row, token + first, head, 0},
+                          a.dquery_proportions,
+                          a.adds_proportions},
+                         rows, rows, warp, lane, factors, sums);
     }
     if (segments.begins != 0) state.clear();
     state.template add<true>(stage.k, stage.v, max(segments.start(Team::kTokens - 1), 0));
@@ -187,7 +203,7 @@ void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
 }  // namespace
 
 void run_queries(const BackwardArguments& arguments, int64_t pieces, Device device) {
-  for_width(tile_width(arguments.keys.features(), arguments.v.K),
+  for_width(tile_width(arguments, arguments.keys.features(), arguments.v.K),
             [&](auto width) { run<width>(arguments, pieces, device); });
 }
 

@@ -10,7 +10,7 @@
 // and 35 us of tensor cores at 370 TFLOP/s, so that memory bounds it; with the sums over the keys
 // (linear_attention_fast_sums.cu) 169 us. Re-weighted heads of K: 4 bytes more, operations 4 K V,
 // predicted 86 us of memory (97) and 70.
-#include "attention/primitives/cuda/linear_attention_fast.h"
+#include "attention/primitives/cuda/linear_attention_fast_parts.h"
 #include "attention/primitives/cuda/linear_attention_tiles.h"
 
 namespace linnet::cuda::linear_attention_fast {
@@ -24,6 +24,8 @@ struct Arguments {
   const uint8_t* query_mask;
   StatePointers<const float> in;
   float* denominators;
+  LaunchSums sums;                   // numerators, of features in parts
+  const float* denominators_before;  // of the part before; null: there is none
   FeatureSource source;
   Division division;
   const int32_t* spans;
@@ -88,20 +90,26 @@ __global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(Ar
     ResultFragment numerators[N / 8] = {};
     float x[2];
     read_state<M, N>(lefts, shared.memory, shared.mass, lane, numerators, x);
-    divide_rows(numerators, a.division, x);
+    // Parts of features have the widest tiles.
+    const bool complete =
+        M < 128 || a.sums.template complete<FourWarps>((token - part.begin) / kChunk, numerators);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t reader = token + warp * 16 + half * 8 + lane / 4;
-      if (a.denominators != nullptr && first == 0 && lane % 4 == 0 && reader < part.end) {
-        a.denominators[(part.row * a.q.T + reader) * heads + head] = x[half];
-      }
+      if (a.denominators == nullptr || reader >= part.end) continue;
+      const int64_t at = (part.row * a.q.T + reader) * heads + head;
+      if (M == 128 && a.denominators_before != nullptr) x[half] += a.denominators_before[at];
+      if (first == 0 && lane % 4 == 0) a.denominators[at] = x[half];
     }
-    store_rows<N>(numerators, rows, kStride, lane, {y, mask, 0, token + warp * 16, head, first});
+    if (complete) {
+      divide_rows(numerators, a.division, x);
+      store_rows<N>(numerators, rows, kStride, lane, {y, mask, 0, token + warp * 16, head, first});
+    }
   }
 }
 
 template <int M>
-void run(const Forward& call) {
+void run(const Forward& call, const OutputSums& sums = {}) {
   constexpr int N = kValueColumns<M>;
   Arguments a{};
   a.q = call.q;
@@ -113,6 +121,7 @@ void run(const Forward& call) {
   a.division = division_of(call.options);
   a.key_heads = static_cast<int>(call.key_heads);
   a.tiles = static_cast<int>((call.y.K + N - 1) / N);
+  sums.set(a);
   const int64_t blocks = call.spans.states(call.q.B) * call.q.H * a.tiles;
   // Nothing has to be added up after these: several pieces for each block that has room.
   const Cut cut = cut_of(call.spans.most_tokens(call.q.T), blocks, 4 * kEnoughBlocks);
@@ -127,6 +136,10 @@ void run(const Forward& call) {
 }  // namespace
 
 void read_forward(const Forward& call) {
+  if (needs_parts(call.q.K, call.query_proportions != nullptr)) {
+    return forward_in_parts(call, call.spans.states(call.q.B), call.spans.most_tokens(call.q.T),
+                            call.key_heads, run<128>);
+  }
   if (query_source(call).features() <= 64) return run<64>(call);
   run<128>(call);
 }

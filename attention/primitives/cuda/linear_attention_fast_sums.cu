@@ -12,7 +12,7 @@
 // heads of K: 4 bytes more, operations 4 K V, predicted 85 us of memory (95) and 70.
 #include <algorithm>
 
-#include "attention/primitives/cuda/linear_attention_fast.h"
+#include "attention/primitives/cuda/linear_attention_fast_parts.h"
 #include "attention/primitives/cuda/linear_attention_tiles.h"
 #include "core/cuda/for_each.h"
 
@@ -276,6 +276,23 @@ Pieces gradient_pieces_of(const Backward& call, int64_t blocks) {
 }
 
 void memory_forward(const Forward& call) {
+  const bool reweighted = call.key_proportions != nullptr;
+  if (needs_parts(call.k.K, reweighted)) {
+    for (const Columns& columns : parts_of(call.k.K)) {
+      const StateRows rows{call.spans.states(call.k.B) * call.k.H,
+                           call.k.K,
+                           reweighted,
+                           columns,
+                           call.v.K,
+                           call.device};
+      const PartState sums = rows.room(call.state_out);
+      Forward part = part_of(call, columns);
+      part.state_out = sums.pointers();
+      memory_forward(part);
+      rows.put(sums, call.state_out);
+    }
+    return;
+  }
   const int64_t tiles = (call.v.K + kChunk - 1) / kChunk;
   const int64_t states = call.spans.states(call.k.B);
   const Cut cut = cut_of(call.spans.most_tokens(call.k.T), states * call.k.H * tiles);

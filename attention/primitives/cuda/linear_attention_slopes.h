@@ -59,6 +59,7 @@ struct GradientPlace {
   SequenceView<const kernel_bf16> x;
   TilePlace<kernel_bf16> dx;
   float* dproportions;  // null: not wanted
+  bool adds;            // to what is there
 };
 
 // Numbers [.,.] from that of a row on.
@@ -113,7 +114,8 @@ __device__ __forceinline__ void unmap_rows(const GradientPlace& place, const ker
     if (row >= 16 || token >= to.view.T) continue;
     if (column < to.view.K) *reinterpret_cast<Eight*>(to.at(token, column)) = numbers;
     if (reweighted && column == 0 && place.dproportions != nullptr) {
-      place.dproportions[to.number(token)] = kHalfPi * turned;
+      float* sum = place.dproportions + to.number(token);
+      *sum = (place.adds ? *sum : 0.0f) + kHalfPi * turned;
     }
   }
 }

@@ -18,6 +18,29 @@ __device__ __forceinline__ ResultFragment& operator+=(ResultFragment& sums,
   return sums;
 }
 
+// Sums that launches, one after the other, make together: in device memory in the order of
+// registers. Null: one launch makes them alone.
+struct LaunchSums {
+  ResultFragment* numbers = nullptr;
+  bool first = true, last = true;
+  int64_t chunks = 0;  // of a row
+
+  // Adds what the launches before gave to chunk number `chunk` of this block's row. False: more
+  // follow, for which it is left.
+  template <typename Team, int count>
+  __device__ __forceinline__ bool complete(int64_t chunk, ResultFragment (&results)[count]) const {
+    if (numbers == nullptr) return true;
+    ResultFragment* own =
+        numbers + (blockIdx.x * chunks + chunk) * count * Team::kThreads + threadIdx.x;
+#pragma unroll
+    for (int j = 0; j < count; ++j) {
+      if (!first) results[j] += own[j * Team::kThreads];
+      if (!last) own[j * Team::kThreads] = results[j];
+    }
+    return last;
+  }
+};
+
 // A right operand of ones: its product has sums of rows in every column.
 __device__ __forceinline__ RightFragment ones() {
   return {{0x3F803F80u, 0x3F803F80u}};

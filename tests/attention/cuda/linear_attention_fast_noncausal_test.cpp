@@ -221,9 +221,9 @@ TEST(CudaLinearAttentionFastNoncausal, WhatItDoesNotCoverIsPlainOrRefused) {
   other.memory = tensor({1, 1, 16, 12}, DType::f32);
   EXPECT_EQ(why(other), "features of 16 and values of 12");
   other = queries;
-  other.q = tensor({1, 16, 1, 72});
+  other.q = tensor({1, 16, 1, 136});
   other.query_proportions = tensor({1, 16, 1}, DType::f32);
-  EXPECT_EQ(why(other), "features of 144 and values of 16");
+  EXPECT_EQ(why(other), "features of 272 and values of 16");
   other = keys;
   other.k = other.v = tensor({1, 15, 1, 16});
   EXPECT_EQ(why(other), "fewer than 16 tokens");

@@ -234,7 +234,8 @@ TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(usual), "");
   EXPECT_EQ(why(arrays_of(40, 128, 256, DType::bf16)), "");
   EXPECT_EQ(why(arrays_of(16, 16, 16, DType::f32)), "numbers of f32");
-  EXPECT_EQ(why(arrays_of(16, 136, 16, DType::bf16)), "features of 136 and values of 16");
+  EXPECT_EQ(why(arrays_of(16, 256, 16, DType::bf16)), "");
+  EXPECT_EQ(why(arrays_of(16, 264, 16, DType::bf16)), "features of 264 and values of 16");
   EXPECT_EQ(why(arrays_of(16, 20, 16, DType::bf16)), "features of 20 and values of 16");
   EXPECT_EQ(why(arrays_of(16, 16, 12, DType::bf16)), "features of 16 and values of 12");
   EXPECT_EQ(why(arrays_of(15, 16, 16, DType::bf16)), "fewer than 16 tokens");
@@ -244,8 +245,8 @@ TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   other = usual;
   other.query_proportions = other.key_proportions = tensor({1, 16, 1}, DType::f32);
   EXPECT_EQ(why(other), "");
-  other.q = other.k = tensor({1, 16, 1, 72});
-  EXPECT_EQ(why(other), "features of 144 and values of 16");
+  other.q = other.k = tensor({1, 16, 1, 136});
+  EXPECT_EQ(why(other), "features of 272 and values of 16");
   for (const int64_t K : {12, 36}) {
     other.q = other.k = tensor({1, 16, 1, K});
     EXPECT_EQ(why(other), concat("re-weighted heads of ", K));

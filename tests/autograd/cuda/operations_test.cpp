@@ -3,6 +3,7 @@
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
 #include "autograd/pooling.h"
+#include "core/cuda/backend.h"
 #include "core/gemm.h"
 #include "core/kernel_choice.h"
 #include "tests/autograd/op_cases.h"
@@ -63,44 +64,59 @@ TEST(CudaLinear, AgreesWithDouble) {
   }
 }
 
+// Whether a product took in what follows it. Rows of an odd number of elements are hardly aligned:
+// there a GPU's library may have no such algorithm, and a kernel follows the product.
+bool must_fuse(int64_t terms) {
+  return terms % 8 == 0 || kCudaBackend == CudaBackend::emulated;
+}
+
 TEST(CudaLinear, ProductsTakeGeluBeforeTheyRound) {
   const auto on_device = [](const Shape& shape, const char* name) {
     return random_tensor(shape, name, DType::bf16).to(kGpu);
   };
-  const Tensor x = on_device({40, 33}, "x"), weight = on_device({24, 33}, "weight");
-  const Tensor bias = on_device({24}, "bias");
-  const Tensor y = Tensor::empty({40, 24}, DType::bf16, kGpu), before = y.clone();
   const auto host = [](const Tensor& t) { return t.to(Device{}).to(DType::f64); };
-  const Tensor sums = Tensor::empty({40, 24}, DType::f64), exact = sums.clone();
-  gemm_bias(host(x), Transpose::no, host(weight), Transpose::yes, sums, host(bias));
-  activation_forward(sums, Activation::gelu_tanh, exact);
-  for (const bool keeps : {true, false}) {
-    ASSERT_TRUE(gemm_gelu_tanh(x, Transpose::no, weight, Transpose::yes, y, bias,
-                               keeps ? before : Tensor()));
-    // One rounding to bf16, not that of the sums besides.
-    EXPECT_TRUE(test::close(host(y), exact, 1e-5, 0x1p-8)) << keeps;
+  for (const int64_t terms : {32, 33}) {
+    const Tensor x = on_device({40, terms}, "x"), weight = on_device({24, terms}, "weight");
+    const Tensor bias = on_device({24}, "bias");
+    const Tensor y = Tensor::empty({40, 24}, DType::bf16, kGpu), before = y.clone();
+    const Tensor sums = Tensor::empty({40, 24}, DType::f64), exact = sums.clone();
+    gemm_bias(host(x), Transpose::no, host(weight), Transpose::yes, sums, host(bias));
+    activation_forward(sums, Activation::gelu_tanh, exact);
+    bool kept = false;
+    for (const bool keeps : {false, true}) {
+      const bool fused = gemm_gelu_tanh(x, Transpose::no, weight, Transpose::yes, y, bias,
+                                        keeps ? before : Tensor());
+      EXPECT_TRUE(fused || !must_fuse(terms)) << terms;
+      if (!fused) continue;
+      kept = keeps;
+      // One rounding to bf16, not that of the sums besides.
+      EXPECT_TRUE(test::close(host(y), exact, 1e-5, 0x1p-8)) << terms << " " << keeps;
+    }
+    EXPECT_TRUE(!kept || test::close(host(before), sums, 1e-5, 0x1p-8)) << terms;
+    EXPECT_FALSE(gemm_gelu_tanh(x.to(Device{}), Transpose::no, weight.to(Device{}), Transpose::yes,
+                                y.to(Device{}), bias.to(Device{}), {}));
   }
-  EXPECT_TRUE(test::close(host(before), sums, 1e-5, 0x1p-8));
-  EXPECT_FALSE(gemm_gelu_tanh(x.to(Device{}), Transpose::no, weight.to(Device{}), Transpose::yes,
-                              y.to(Device{}), bias.to(Device{}), {}));
 }
 
 TEST(CudaLinear, ProductsTakeTheDerivativeOfGeluBeforeTheyRound) {
   const auto on_device = [](const Shape& shape, const char* name) {
     return random_tensor(shape, name, DType::bf16).to(kGpu);
   };
-  const Tensor dy = on_device({40, 33}, "dy"), weight = on_device({33, 24}, "weight");
-  const Tensor before = on_device({40, 24}, "before"), d = before.clone();
   const auto host = [](const Tensor& t) { return t.to(Device{}).to(DType::f64); };
-  const Tensor exact = Tensor::empty({40, 24}, DType::f64);
-  gemm(host(dy), Transpose::no, host(weight), Transpose::no, exact);
-  activation_backward(host(before), exact, Activation::gelu_tanh, exact);
-  ASSERT_TRUE(gemm_gelu_tanh_backward(dy, Transpose::no, weight, Transpose::no, d, before));
-  // One rounding to bf16, not that of the product besides.
-  EXPECT_TRUE(test::close(host(d), exact, 1e-5, 0x1p-8));
-  EXPECT_FALSE(gemm_gelu_tanh_backward(dy.to(Device{}), Transpose::no, weight.to(Device{}),
-                                       Transpose::no, d.to(Device{}), before.to(Device{})));
-  EXPECT_THROW(gemm_gelu_tanh_backward(dy, Transpose::no, weight, Transpose::no, d, dy), Error);
+  for (const int64_t terms : {32, 33}) {
+    const Tensor dy = on_device({40, terms}, "dy"), weight = on_device({terms, 24}, "weight");
+    const Tensor before = on_device({40, 24}, "before"), d = before.clone();
+    const Tensor exact = Tensor::empty({40, 24}, DType::f64);
+    gemm(host(dy), Transpose::no, host(weight), Transpose::no, exact);
+    activation_backward(host(before), exact, Activation::gelu_tanh, exact);
+    const bool fused = gemm_gelu_tanh_backward(dy, Transpose::no, weight, Transpose::no, d, before);
+    EXPECT_TRUE(fused || !must_fuse(terms)) << terms;
+    // One rounding to bf16, not that of the product besides.
+    EXPECT_TRUE(!fused || test::close(host(d), exact, 1e-5, 0x1p-8)) << terms;
+    EXPECT_FALSE(gemm_gelu_tanh_backward(dy.to(Device{}), Transpose::no, weight.to(Device{}),
+                                         Transpose::no, d.to(Device{}), before.to(Device{})));
+    EXPECT_THROW(gemm_gelu_tanh_backward(dy, Transpose::no, weight, Transpose::no, d, dy), Error);
+  }
 }
 
 TEST(CudaLinear, FeedForwardLayersAgreeWithDouble) {

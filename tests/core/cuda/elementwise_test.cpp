@@ -1,6 +1,8 @@
 // Element-wise operations and sums on the device are those of the CPU.
 #include "core/elementwise.h"
 
+#include <limits>
+
 #include "core/cuda/elementwise.h"
 #include "core/gemm.h"
 #include "tests/cuda_helpers.h"
@@ -131,6 +133,40 @@ TEST(CudaElementwise, ProductsTakeViewsThatAreHardlyAligned) {
     gemm(device.slice(1, {7, 9}), Transpose::no, device.slice(101, {9, 8}), Transpose::no, got);
     EXPECT_CLOSE(got, expected, test::tolerance_of(dtype));
   }
+}
+
+// Without terms a product is 0, whatever was in the memory that it is written to.
+TEST(CudaElementwise, ProductsWithoutTermsClearWhatTheyDoNotKeep) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const Device device : {Device{}, kGpu}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const Tensor a = Tensor::empty({2, 3, 0}, dtype, device);
+      const Tensor b = Tensor::empty({2, 4, 0}, dtype, device);
+      const Tensor c = Tensor::full({2, 3, 4}, nan, dtype, device);
+      batched_gemm(a, Transpose::no, b, Transpose::yes, c);
+      EXPECT_EQ(c.to_vector<double>(), std::vector<double>(24)) << name_of(device);
+      const Tensor one = Tensor::full({3, 4}, nan, dtype, device);
+      const Tensor left = a.rows(0, 1).reshape({3, 0}), right = b.rows(0, 1).reshape({4, 0});
+      gemm(left, Transpose::no, right, Transpose::yes, one);
+      EXPECT_EQ(one.to_vector<double>(), std::vector<double>(12)) << name_of(device);
+      const Tensor kept = Tensor::full({3, 4}, 2, dtype, device);
+      gemm(left, Transpose::no, right, Transpose::yes, kept, 1, 1);
+      EXPECT_EQ(kept.to_vector<double>(), std::vector<double>(12, 2)) << name_of(device);
+    }
+  }
+}
+
+// More than the 65535 that a GPU's library takes in a call.
+TEST(CudaElementwise, ManyProductsAtOnce) {
+  const int64_t count = 65535 + 3;
+  const Tensor a = random_tensor({count, 1, 2}, "a", DType::f32);
+  const Tensor b = random_tensor({count, 2, 1}, "b", DType::f32);
+  const Tensor got = Tensor::empty({count, 1, 1}, DType::f32, kGpu);
+  batched_gemm(a.to(kGpu), Transpose::no, b.to(kGpu), Transpose::no, got);
+  const std::vector<float> x = a.to_vector<float>(), y = b.to_vector<float>();
+  std::vector<float> expected;
+  for (size_t i = 0; i < x.size(); i += 2) expected.push_back(x[i] * y[i] + x[i + 1] * y[i + 1]);
+  EXPECT_CLOSE(got, Tensor::from(expected, {count, 1, 1}), test::tolerance_of(DType::f32));
 }
 
 TEST(CudaTensor, HostCodeCannotReachDeviceMemory) {
