@@ -68,6 +68,9 @@ void keep_states(const Kernel<T>& kernel, int64_t row, const Segment& segment, i
     kernel.load_values(row, t, kChunk, key_head, values);
     T* next = states + size;
     std::copy_n(states, size, next);
+    ask<false>(kernel.inputs.k, row, t + kChunk, key_head);
+    ask<false>(kernel.inputs.v, row, t + kChunk, key_head);
+    if (t + 2 * kChunk < segment.end) chunked::prefetch_numbers<true>(next + size, size);
     const ChunkDecay<T> decay(kernel.inputs, row, t, kChunk, key_head);
     decay.scale_state(next, size);
     decay.scale_until_end(keys, mp);
@@ -108,6 +111,7 @@ void chunk_gradients(const Kernel<T>& kernel, int64_t row, const Segment& segmen
     chunked::transpose(adjoint, vp, mp, vp, adjoint_turned, mp);
     ask<true>(gradients.k, row, t, key_head);
     ask<true>(gradients.v, row, t, key_head);
+    chunked::prefetch_numbers<false>(turned, kernel.state_size());
     tile_gemm<T>(n, mp, kernel.V, T(1), {values, vp}, {adjoint_turned, mp}, Write::overwrite, dkeys,
                  mp);
     for (int64_t i = 0; i < n; ++i) axpy_row(mp, T(1), adjoint_mass, dkeys + i * mp);
