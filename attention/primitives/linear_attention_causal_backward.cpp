@@ -2,6 +2,7 @@
 // chunk, and a reverse scan with R_j = sum_{i >= j} phi(q_i) G_i^T, which makes all gradients of a
 // chunk at once.
 #include "attention/primitives/linear_attention_causal.h"
+#include "core/tensor.h"
 
 namespace linnet {
 namespace {
@@ -191,7 +192,9 @@ void linear_attention_causal_backward(
     const int64_t size = kernel.state_size(), mp = kernel.mp, vp = kernel.vp;
     const int64_t chunks = (segment.end - segment.begin + kChunk - 1) / kChunk;
     T* state = scratch.take(size);
-    T* states = scratch.take(std::max<int64_t>(chunks, 1) * size);
+    // They grow with T, which scratch does not.
+    const Tensor kept = Tensor::empty({std::max<int64_t>(chunks, 1) * size}, DTypeOf<T>::value);
+    T* states = kept.data<T>();
     kernel.load_state(span.carries_in ? state_in : LinearAttentionState<const T>{}, span.row, head,
                       state);
     if (segment.count > 1) before.add_before(segments, s, head, state);
