@@ -4,12 +4,38 @@
 #include "attention/mixer_support.h"
 
 namespace linnet {
+namespace {
+
+// q and k of a mixer that makes features in f32 of activations in bf16 are rounded where tensor
+// cores then compute, as are the features that kernels there make. Not where the mixer divides
+// itself: the gradients of numerators and of denominators nearly cancel, which one call sees to
+// before anything is rounded.
+MixInput rounded_features(const LinearAttentionOptions& attention, const MixerOptions& options,
+                          const MixInput& input) {
+  const Variable& activations = input.x.defined() ? input.x : input.v;
+  MixInput result = input;
+  if (!activations.defined() || activations.dtype() != DType::bf16 ||
+      attention.normalizer == Normalizer::none) {
+    return result;
+  }
+  for (Variable* x : {&result.q, &result.k}) {
+    if (x->defined() && x->dtype() == DType::f32 &&
+        linear_attention_takes_rounded(x->value(), options.head_width(),
+                                       options.form == Form::causal)) {
+      *x = as_dtype(*x, DType::bf16);
+    }
+  }
+  return result;
+}
+
+}  // namespace
 
 AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attention,
-                                          const MixerOptions& options, const MixInput& input,
+                                          const MixerOptions& options, const MixInput& given,
                                           const Proportions& proportions,
                                           const MixerContext& context, const MixerState& state,
                                           const Variable& log_decay) {
+  const MixInput input = log_decay.defined() ? given : rounded_features(attention, options, given);
   const LinearAttentionVariables variables{input.q,           input.k,         input.v,
                                            proportions.query, proportions.key, log_decay};
   LinearAttentionContext at;

@@ -45,12 +45,13 @@ DeadRowCount* DeadRowCount::current() {
 void DeadRowCount::add_outputs(int64_t layer, const Tensor& y, const Tensor& mask) {
   const DeadRows found = rows_within(y, 0, mask);
   layers_[layer].rows += found.rows;
-  layers_[layer].dead += found.dead;
+  if (!by_features_.contains(layer)) layers_[layer].dead += found.dead;
 }
 
 void DeadRowCount::add_features(int64_t layer, const Tensor& features, double bound,
                                 const Tensor& mask) {
   layers_[layer].dead += rows_within(features, bound, mask).dead;
+  by_features_.insert(layer);
 }
 
 }  // namespace linnet

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 
 #include "core/tensor.h"
 
@@ -27,9 +28,10 @@ class DeadRowCount {
   // The newest one of this thread; null: nobody asks.
   static DeadRowCount* current();
 
-  // Outputs [B,T,H,V]: every row, and as dead those of zeros. The mask, u8 [B,T], may be undefined.
+  // Outputs [B,T,H,V]: every row, and as dead those of zeros, unless the layer's features said
+  // which are. The mask, u8 [B,T], may be undefined.
   void add_outputs(int64_t layer, const Tensor& y, const Tensor& mask);
-  // As dead, features [B,T,H,m] none of which is above `bound`.
+  // As dead, features [B,T,H,m] none of which is above `bound`; before the outputs that they make.
   void add_features(int64_t layer, const Tensor& features, double bound, const Tensor& mask);
 
   const std::map<int64_t, DeadRows>& layers() const { return layers_; }
@@ -37,6 +39,7 @@ class DeadRowCount {
  private:
   DeadRowCount* before_;
   std::map<int64_t, DeadRows> layers_;
+  std::set<int64_t> by_features_;
 };
 
 }  // namespace linnet

@@ -332,8 +332,10 @@ Mechanism leapformer_mechanism() {
   facts.equation =
       "y_i = sum_j A_ij v_j / max(sum_j A_ij, floor),\n"
       "A_ij = relu(scale q_i) . relu(k_j) cos(pi/2 (P_i - P'_j)),\n"
-      "P_i = sigmoid(w2 . relu(W1 relu(scale q_i) + b1) + b2), P'_j likewise from k_j";
-  facts.complexity = "time B H T K (4 V + 2 r), memory of decoding 2 B H K (V + 1)";
+      "P_i = sigmoid(w2 . relu(W1 relu(scale q_i) + b1) + b2), P'_j likewise from k_j;\n"
+      "cross, with wait: j < (wait + i) read";
+  facts.complexity =
+      "time B H T K (4 V + 2 r), memory of decoding 2 B H K (V + 1), with wait 2 B S H K";
   facts.sources =
       "LeaPformer: Enabling Linear Transformers for Autoregressive and Simultaneous "
       "Tasks via Learned Proportions";

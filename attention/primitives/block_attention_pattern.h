@@ -119,7 +119,11 @@ struct DropoutDraws {
         keep_scale(1.0 / (1.0 - options.dropout)),
         key(options.dropout_key),
         example(static_cast<uint64_t>(example_id)) {
-    key.site += 0x9E3779B97F4A7C15u * static_cast<uint64_t>(head + 1);
+    key.site = site_of(options.dropout_key, head);
+  }
+  // Where the draws of a head are.
+  static constexpr uint64_t site_of(const RandomKey& key, int64_t head) {
+    return key.site + 0x9E3779B97F4A7C15u * static_cast<uint64_t>(head + 1);
   }
   constexpr uint64_t element(int64_t query_time, int64_t key_time) const {
     return (example << 40) + (static_cast<uint64_t>(query_time) << 20) +

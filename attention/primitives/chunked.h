@@ -79,6 +79,14 @@ inline void prefetch_rows(const SequenceView<E>& view, int64_t b, int64_t begin,
   }
 }
 
+// The same for `count` numbers that lie side by side.
+template <bool kWrite, typename T>
+inline void prefetch_numbers(const T* from, int64_t count) {
+  asm volatile("");
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(from + i, kWrite ? 1 : 0, 2);
+}
+
 // out[padded(n), stride] = rows t .. t+n-1 of head h; padding and masked tokens (mask [B,T], null:
 // none) are zero, their contents never looked at. stride >= view.K.
 template <typename T>

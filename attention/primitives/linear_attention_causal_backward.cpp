@@ -2,6 +2,7 @@
 // chunk, and a reverse scan with R_j = sum_{i >= j} phi(q_i) G_i^T, which makes all gradients of a
 // chunk at once.
 #include "attention/primitives/linear_attention_causal.h"
+#include "core/tensor.h"
 
 namespace linnet {
 namespace {
@@ -67,6 +68,9 @@ void keep_states(const Kernel<T>& kernel, int64_t row, const Segment& segment, i
     kernel.load_values(row, t, kChunk, key_head, values);
     T* next = states + size;
     std::copy_n(states, size, next);
+    ask<false>(kernel.inputs.k, row, t + kChunk, key_head);
+    ask<false>(kernel.inputs.v, row, t + kChunk, key_head);
+    if (t + 2 * kChunk < segment.end) chunked::prefetch_numbers<true>(next + size, size);
     const ChunkDecay<T> decay(kernel.inputs, row, t, kChunk, key_head);
     decay.scale_state(next, size);
     decay.scale_until_end(keys, mp);
@@ -107,6 +111,7 @@ void chunk_gradients(const Kernel<T>& kernel, int64_t row, const Segment& segmen
     chunked::transpose(adjoint, vp, mp, vp, adjoint_turned, mp);
     ask<true>(gradients.k, row, t, key_head);
     ask<true>(gradients.v, row, t, key_head);
+    chunked::prefetch_numbers<false>(turned, kernel.state_size());
     tile_gemm<T>(n, mp, kernel.V, T(1), {values, vp}, {adjoint_turned, mp}, Write::overwrite, dkeys,
                  mp);
     for (int64_t i = 0; i < n; ++i) axpy_row(mp, T(1), adjoint_mass, dkeys + i * mp);
@@ -187,7 +192,9 @@ void linear_attention_causal_backward(
     const int64_t size = kernel.state_size(), mp = kernel.mp, vp = kernel.vp;
     const int64_t chunks = (segment.end - segment.begin + kChunk - 1) / kChunk;
     T* state = scratch.take(size);
-    T* states = scratch.take(std::max<int64_t>(chunks, 1) * size);
+    // They grow with T, which scratch does not.
+    const Tensor kept = Tensor::empty({std::max<int64_t>(chunks, 1) * size}, DTypeOf<T>::value);
+    T* states = kept.data<T>();
     kernel.load_state(span.carries_in ? state_in : LinearAttentionState<const T>{}, span.row, head,
                       state);
     if (segment.count > 1) before.add_before(segments, s, head, state);

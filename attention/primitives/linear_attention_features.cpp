@@ -3,6 +3,7 @@
 
 #include "attention/primitives/binding.h"
 #include "attention/primitives/cuda/linear_attention.h"
+#include "attention/primitives/cuda/linear_attention_path.h"
 #include "attention/primitives/linear_attention.h"
 #include "attention/primitives/linear_attention_tile.h"
 #include "core/cuda/backend.h"
@@ -100,6 +101,13 @@ Variable linear_attention_features(const Variable& x, FeatureMap map, double sca
     });
     gradients.add(0, dx);
   });
+}
+
+bool linear_attention_takes_rounded(const Tensor& features, int64_t values, bool causal) {
+  if constexpr (kCuda) {
+    return on_cuda(features) && cuda::linear_attention_takes_rounded(features, values, causal);
+  }
+  return false;
 }
 
 }  // namespace linnet

@@ -12,7 +12,8 @@ namespace {
 
 using chunked::kChunk;
 using chunked::Scratch;
-using slot_attention_detail::ask_for_tile;
+using slot_attention_detail::ask_for_keys;
+using slot_attention_detail::ask_for_queries;
 using slot_attention_detail::ask_to_write;
 using slot_attention_detail::Kernel;
 using slot_attention_detail::kTileTokens;
@@ -80,13 +81,14 @@ void query_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<c
     ask_to_write(dq, piece, tile);
     tile_gemm<T>(n, np, kernel.K, T(1), {queries, kp}, {memory.matrix, np}, Write::overwrite,
                  products, np);
-    ask_for_tile(kernel, piece, t + n, d_o);
+    ask_for_keys(kernel, piece, t + n);
     const int64_t triangle = (t - piece.begin) * kTileTokens;
     T* scores = saved.scores + triangle;
     chunked::lower_product(n, kernel.K, queries, kp, keys_turned, kChunk, scores, kTileTokens);
     add_triangle_times<T>(n, np, {scores, kTileTokens}, weights.keys, np, products, np);
     tile_gemm<T>(n, np, kernel.V, T(1), {doutputs, vp}, {memory.matrix + kp * np, np},
                  Write::overwrite, dprobabilities, np);
+    ask_for_queries(kernel, piece, t + n, d_o);
     scores = saved.output_scores + triangle;
     chunked::lower_product(n, kernel.V, doutputs, vp, values_turned, kChunk, scores, kTileTokens);
     add_triangle_times<T>(n, np, {scores, kTileTokens}, weights.values, np, dprobabilities, np);
@@ -203,16 +205,18 @@ void key_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<con
         add_triangle_times<T>(n, np, {scores, kTileTokens, true}, passed, np, dwritten, np);
       };
       const bool apart = weights.values != weights.keys;
-      for (const auto* view : {&out.k, &out.v, &out.logits, &out.value_logits}) {
-        ask_to_write(*view, piece, tile);
-      }
+      ask_to_write(out.k, piece, tile);
       part(keys, queries, kernel.K, kp, saved.to_keys + offset, weights.keys,
            saved.key_shares + triangle, saved.scores + triangle, gradient.matrix, Write::overwrite,
            dweights.keys, out.k);
-      ask_for_tile(kernel, piece, tile.t - kTileTokens, d_o);
+      ask_to_write(out.v, piece, tile);
+      ask_for_keys(kernel, piece, tile.t - kTileTokens);
       const T* to_values = saved.to_values + offset;
       chunked::lower_product(n, kernel.N, to_values, np, weights_turned, kChunk, value_shares,
                              kTileTokens);
+      ask_for_queries(kernel, piece, tile.t - kTileTokens, d_o);
+      ask_to_write(out.logits, piece, tile);
+      ask_to_write(out.value_logits, piece, tile);
       part(values, doutputs, kernel.V, vp, to_values, weights.values, value_shares,
            saved.output_scores + triangle, gradient.matrix + kp * np,
            apart ? Write::overwrite : Write::accumulate, dweights.values, out.v);

@@ -83,7 +83,8 @@ template class Pieces<double>;
 
 namespace {
 
-using slot_attention_detail::ask_for_tile;
+using slot_attention_detail::ask_for_keys;
+using slot_attention_detail::ask_for_queries;
 using slot_attention_detail::ask_to_write;
 using slot_attention_detail::Kernel;
 using slot_attention_detail::load_keys;
@@ -128,7 +129,7 @@ void forward_piece(const Kernel<T>& kernel, const Piece& piece, bool memory_want
     ask_to_write(o, piece, tile);
     tile_gemm<T>(n, np, kernel.K, T(1), {queries, kp}, {memory.matrix, np}, Write::overwrite,
                  products, np);
-    ask_for_tile(kernel, piece, t + n, {});
+    ask_for_keys(kernel, piece, t + n);
     chunked::lower_product(n, kernel.K, queries, kp, keys_turned, kChunk, lower, kChunk);
     add_triangle_times<T>(n, np, {lower, kChunk}, weights.keys, np, products, np);
     for (int64_t i = 0; i < n; ++i) {
@@ -138,6 +139,7 @@ void forward_piece(const Kernel<T>& kernel, const Piece& piece, bool memory_want
       const T* kept = kernel.kept_row(piece.row, t + i, piece.head, kept_row);
       for (int64_t l = 0; kept != nullptr && l < np; ++l) read[l] *= kept[l];
     }
+    ask_for_queries(kernel, piece, t + n, {});
     tile_gemm<T>(n, vp, kernel.N, T(1), {reads, np}, {memory_values, vp}, Write::overwrite, outputs,
                  vp);
     chunked::lower_product(n, kernel.N, reads, np, turned.values, kChunk, lower, kChunk);

@@ -43,13 +43,19 @@ void store_rows(SequenceView<T> view, const uint8_t* mask, const Piece& piece, c
   }
 }
 
-// Asks for what a head's tile that begins with token t is made of (d_o: null forward) while
-// products of another one are made.
+// Ask for what a head's tile that begins with token t is made of (d_o: null forward) while products
+// of another one are made: in two parts, because few rows at a time are on their way.
 template <typename T>
-void ask_for_tile(const Kernel<T>& kernel, const Piece& piece, int64_t t,
-                  const SequenceView<const T>& d_o) {
+void ask_for_keys(const Kernel<T>& kernel, const Piece& piece, int64_t t) {
   const auto& in = kernel.inputs;
-  for (const auto* view : {&in.logits, &in.value_logits, &in.k, &in.v, &in.q, &d_o}) {
+  for (const auto* view : {&in.logits, &in.value_logits, &in.k, &in.v}) {
+    chunked::prefetch_rows<false>(*view, piece.row, t, t + kTileTokens, piece.head);
+  }
+}
+template <typename T>
+void ask_for_queries(const Kernel<T>& kernel, const Piece& piece, int64_t t,
+                     const SequenceView<const T>& d_o) {
+  for (const auto* view : {&kernel.inputs.q, &d_o}) {
     chunked::prefetch_rows<false>(*view, piece.row, t, t + kTileTokens, piece.head);
   }
 }

@@ -34,7 +34,9 @@ void Kernel<T>::soft_max_row(const T* products, const T* factors, T* logits,
     store(logits + l, logit);
   }
   const T shift = simd::max<T>(largest);
-  if (shift == -kInfinity<T>) {
+  // Logits of NaN are no maximum either, but they are not nothing.
+  if (shift == -kInfinity<T> &&
+      std::all_of(logits, logits + N, [](T logit) { return logit == -kInfinity<T>; })) {
     std::fill_n(logits, np, T(0));
     std::fill_n(probabilities, np, T(0));
     return;

@@ -135,6 +135,9 @@ void require_sizes(const AttentionBenchOptions& options) {
   positive("--head-width", options.head_width);
   positive("--runs", options.runs);
   for (const int64_t length : options.lengths) positive("a length", length);
+  require_usage(!options.cold || options.device.kind == DeviceKind::cpu,
+                "bench: --cold is for a CPU; on ", name_of(options.device),
+                " runs take inputs by turns that its cache does not hold anyway");
   require_usage(options.dtype == DType::f32 || options.dtype == DType::bf16,
                 "bench: --dtype is f32 or bf16, got ", name_of(options.dtype));
 }
@@ -144,8 +147,7 @@ void require_sizes(const AttentionBenchOptions& options) {
 void measure(AttentionBench& result, const AttentionBenchOptions& options,
              const std::function<Variable()>& run, const Tensor& seed) {
   const Device device = options.device;
-  const std::function<void()> prepare =
-      options.cold && device.kind == DeviceKind::cpu ? empty_caches : std::function<void()>();
+  const std::function<void()> prepare = options.cold ? empty_caches : std::function<void()>();
   const auto forward = [&] {
     const NoGrad off;
     run();

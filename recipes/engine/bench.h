@@ -66,8 +66,8 @@ struct AttentionBenchOptions {
   std::vector<int64_t> lengths{4096};
   int64_t batch = 1, heads = 4, head_width = 64;
   int64_t runs = 5;
-  // Each run on a CPU begins with empty caches: short sequences too come from memory then, as long
-  // ones do, and growth is that of the work.
+  // Each run begins with empty caches of the calling thread: short sequences too come from memory
+  // then, as long ones do, and growth is that of the work. On a CPU.
   bool cold = false;
   DType dtype = DType::f32;  // of activations and parameters; or bf16
   Device device;

@@ -77,5 +77,13 @@ TEST(DeadRows, ArePerformerQueriesOfWhichOnlyEpsilonIsLeft) {
   EXPECT_EQ(count.layers().at(3).dead, 3);
 }
 
+TEST(DeadRows, AreCountedOnceWhereFeaturesSayWhichTheyAre) {
+  DeadRowCount count;
+  count.add_features(0, Tensor::zeros({1, 2, 2, 3}), 0, {});
+  count.add_outputs(0, Tensor::zeros({1, 2, 2, 4}), {});
+  EXPECT_EQ(count.layers().at(0).rows, 4);
+  EXPECT_EQ(count.layers().at(0).dead, 4);
+}
+
 }  // namespace
 }  // namespace linnet

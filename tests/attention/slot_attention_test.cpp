@@ -283,6 +283,24 @@ TEST(SlotAttention, LogitsOfAnySizeAreExact) {
   }
 }
 
+TEST(SlotAttention, NanOfAQueryIsNotHidden) {
+  constexpr int64_t kToken = 3, kWidth = 4;
+  for (const int64_t slots : {5, 16, 21}) {
+    for (const bool mask_empty : {false, true}) {
+      Problem p = make_problem({1, 40, 40, 1, slots, kWidth, kWidth}, SlotControl::exp,
+                               SlotNormalizer::read_time, true, false);
+      p.context.options.mask_empty = mask_empty;
+      std::fill_n(p.q.data<double>() + kToken * kWidth, kWidth, std::nan(""));
+      for (const DType dtype : {DType::f32, DType::f64}) {
+        const std::vector<double> o = run(p, dtype);
+        for (size_t i = 0; i < o.size(); ++i) {
+          ASSERT_EQ(std::isnan(o[i]), i / kWidth == kToken) << slots << ": " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST(SlotAttention, SplittingAmongThreadsChangesOnlyRounding) {
   const int before = thread_count();
   for (const auto& [control, normalizer, write_time] : kKinds) {

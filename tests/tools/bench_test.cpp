@@ -35,6 +35,7 @@ TEST_F(BenchCli, AllMechanismsAreMeasuredInAFormThatTheyHave) {
     EXPECT_GT(point.at("peak_bytes").integer(), 0);
   }
   EXPECT_EQ(result.at("growth").size(), 0U);
+  EXPECT_FALSE(result.at("cold").boolean());
   expect_error({"bench", "attention", "--all", "linear"}, 2, "name none beside it");
 }
 
@@ -91,6 +92,13 @@ TEST_F(BenchCli, AttentionIsMeasuredInTheAskedPrecision) {
   };
   EXPECT_NE(peak("f32"), peak("bf16"));
   expect_error({"bench", "attention", "linear", "--dtype", "f64"}, 2, "f32 or bf16, got f64");
+}
+
+TEST_F(BenchCli, WhatWasMeasuredColdSaysSo) {
+  const Outcome outcome = linnet({"bench", "attention", "linear", "--lengths", "16", "--runs", "1",
+                                  "--threads", "1", "--device", "cpu", "--cold", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_TRUE(parse_json(outcome.out, "stdout").at("cold").boolean());
 }
 
 TEST_F(BenchCli, ParametersAreThoseOfOneMechanism) {

@@ -146,6 +146,7 @@ JsonValue report_json(const AttentionBenchOptions& options,
   return JsonValue::object()
       .set("device", name_of(options.device))
       .set("threads", thread_count())
+      .set("cold", options.cold)
       .set("points", points);
 }
 

@@ -4,8 +4,8 @@
 //
 // Sequences are bf16 views whose rows begin on 16 bytes; weights and gradients of logits are
 // rounded to bf16 for the products, all sums, soft-max's maxima and normalisers are f32. Patterns,
-// carried keys, segments, masks and the bias as for the plain kernels; weights soft-max and relu
-// squared.
+// carried keys, segments, masks, the bias and dropout as for the plain kernels; weights soft-max
+// and relu squared.
 #pragma once
 
 #include "attention/primitives/cuda/block_attention_problem.h"

@@ -40,10 +40,12 @@ __global__ __launch_bounds__(kTileThreads,
                 first);
   copies.commit();
   if (threadIdx.x < kTileRows) shared.set_range(keys_of(p, b, first + threadIdx.x));
+  shared.set_draws(p, b, h);
   __syncthreads();
-  const Sight sight(shared.begins, shared.ends, warp, lane);
-  const Logits logits(p);
-  const BiasRow bias(p, h, logits.unit());
+  Sight sight(shared.begins, shared.ends, warp, lane);
+  if (p.drops()) sight.align(shared.draws->key_time);
+  const Logits logits{p};
+  const BiasRow bias(p, h);
   KeyStream<D> keys{a, shared, sight, bias, copies, b, g, first, sight.tiles(), value, lane};
   keys.begin(0);
   keys.store_bias(0);
@@ -60,6 +62,8 @@ __global__ __launch_bounds__(kTileThreads,
     keys.begin(n + 1);
     const int key = keys.key(n);
     if (sight.reaches(key, kTileRows)) {
+      const uint32_t kept =
+          p.drops() ? kept_of_queries(*shared.draws, first + warp * 16, key, lane) : 0;
       ResultFragment x[kTileRows / 8] = {};
       multiply_transposed<D, kTileRows>([&](int i) { return queries[i]; }, shared.tile(n, 0), lane,
                                         x);
@@ -73,6 +77,7 @@ __global__ __launch_bounds__(kTileThreads,
           value = logits.weight(logits.root(value, 0));
         }
       }
+      if (p.drops()) drop<kTileRows>(kept, 0, 1.0f, x);
       add_weighted<D, kTileRows>(x, shared.tile(n, 1), lane, reader.y);
     }
     keys.store_bias(n + 1);
@@ -83,7 +88,7 @@ __global__ __launch_bounds__(kTileThreads,
     const int t = first + warp * 16 + half * 8 + lane / 4;
     if (value == 0 && lane % 4 == 0 && t < p.Tq) log_sum_exp[p.query(b, t, h)] = found;
   }
-  store_rows<D>(reader.y, 1.0f, shared.tile(keys.count, 0),
+  store_rows<D>(reader.y, p.keep_scale, shared.tile(keys.count, 0),
                 QueryRows<kernel_bf16>{y, nullptr, b, h, value}, first, warp, lane);
 }
 

@@ -22,14 +22,24 @@ struct KeyArguments {
 template <int D>
 using KeyLayout = OwnKeysLayout<D, Stages<D>>;
 
+// Tiles of a row's keys. Where there is dropout the first may begin up to three keys early, so that
+// all begin with a key whose time is a multiple of four.
+__host__ __device__ __forceinline__ int64_t key_tiles(const Problem& p) {
+  const int64_t keys = p.P + p.Tk;
+  return tiles_of(keys + (keys > 0 && p.drops() ? 3 : 0));
+}
+__device__ __forceinline__ int keys_before(const Problem& p, int64_t b) {
+  return p.drops() ? static_cast<int>(key_time(p, b) & 3) : 0;
+}
+
 // A warp's 16 keys.
 template <int D>
 struct Source : OwnKeys<D> {
-  // Adds N queries, whose logits are in x.
+  // Adds N queries from `column` of a tile on, whose logits are in x.
   template <int N>
   __device__ __forceinline__ void add(const Logits& logits, const kernel_bf16* queries,
-                                      const kernel_bf16* dy, const float* statistics, int lane,
-                                      ResultFragment (&x)[N / 8]) {
+                                      const kernel_bf16* dy, const float* statistics, uint32_t kept,
+                                      int column, int lane, ResultFragment (&x)[N / 8]) {
     const float* mine = statistics + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) {
@@ -38,12 +48,14 @@ struct Source : OwnKeys<D> {
     }
     ResultFragment dlogits[N / 8] = {};
     multiply_transposed<D, N>([&](int i) { return this->value(i, lane); }, dy, lane, dlogits);
+    if (logits.p.drops()) drop<N>(kept, column, logits.p.keep_scale, dlogits);
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) {
       float &value = x[i / 4].values[i % 4], &dlogit = dlogits[i / 4].values[i % 4];
       dlogit = logits.gradient(value, dlogit, mine[kTileRows + i / 4 * 8 + i % 2]);
       value = logits.weight(value);
     }
+    if (logits.p.drops()) drop<N>(kept, column, 1.0f, x);
     add_weighted<D, N>(x, dy, lane, this->dv);
     add_weighted<D, N>(dlogits, queries, lane, this->dk);
   }
@@ -73,7 +85,7 @@ struct QueryStream {
                     QueryRows<const kernel_bf16>{a.call.q, p.query_mask, b, reader}, from);
       begin_copy<D>(copies, shared.tile(n, 1),
                     QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, reader, value}, from);
-      entry = BiasRow(p, reader, Logits(p).unit()).entry(first, from);
+      entry = BiasRow(p, reader).entry(first, from);
       const int t = from + static_cast<int>(threadIdx.x) % kTileRows;
       statistic = 0;
       if (p.normalised() && t < p.Tq) {
@@ -100,17 +112,18 @@ __global__ __launch_bounds__(kTileThreads,
   SharedArena arena;
   const KeyLayout<D> shared(arena);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int tiles = static_cast<int>(tiles_of(p.P + p.Tk)), groups = static_cast<int>(p.G);
+  const int tiles = static_cast<int>(key_tiles(p)), groups = static_cast<int>(p.G);
   const int heads = static_cast<int>(p.H / p.G), past = static_cast<int>(p.P);
 
   AsyncCopies copies;
-  const Logits logits(p);
+  const Logits logits{p};
   Source<D> source;
   // Gradients of logits are sums over values: each tile of values adds its share.
   for (int value = 0; value < values_of<D>(call); value += D) {
     // Blocks that run together share queries; of a causal sequence the longest come first.
-    const int block = made_again(static_cast<int>(blockIdx.x)), first = block % tiles * kTileRows;
+    const int block = made_again(static_cast<int>(blockIdx.x));
     const int g = block / tiles % groups, b = block / tiles / groups;
+    const int first = block % tiles * kTileRows - keys_before(p, b);
     using Rows = KeyRows<const kernel_bf16>;
     __syncthreads();  // nobody reads what was there before
     begin_copy<D>(copies, shared.tile(1, 0),
@@ -118,7 +131,10 @@ __global__ __launch_bounds__(kTileThreads,
     begin_copy<D>(copies, shared.own_values(),
                   Rows{call.v, call.past_v, p.key_mask, p.past_mask, past, b, g, value}, first);
     copies.commit();
-    if (threadIdx.x < kTileRows) shared.set_range(queries_of(p, b, first + threadIdx.x));
+    if (threadIdx.x < kTileRows) {
+      shared.set_range(queries_of(p, b, first + static_cast<int>(threadIdx.x)));
+    }
+    shared.set_draws(p, b, g * heads);
     __syncthreads();
     const Sight sight(shared.begins, shared.ends, warp, lane);
     const int each = sight.tiles(), count = each * heads;
@@ -133,6 +149,11 @@ __global__ __launch_bounds__(kTileThreads,
       __syncthreads();  // tile n is there; the other stage is free
       stream.begin(n + 1);
       const int query = stream.query(n);
+      uint32_t kept = 0;
+      if (p.drops() && sight.reaches(query, kTileRows)) {
+        const uint64_t site = DropoutDraws::site_of(p.options.dropout_key, g * heads + n / each);
+        kept = kept_of_keys(*shared.draws, site, first + warp * 16, query, lane);
+      }
 #pragma unroll 1  // registers
       for (int column = 0; column < kTileRows; column += N) {
         if (!sight.reaches(query + column, N)) continue;
@@ -142,11 +163,11 @@ __global__ __launch_bounds__(kTileThreads,
         // Queries that do not count have a log-sum-exp of infinity, or dy of zeros.
         logits.make<true, N>(x, shared.bias(n), sight, query, column, ~uint64_t{0}, warp, lane);
         source.template add<N>(logits, queries, shared.tile(n, 1) + column * kStride,
-                               shared.statistics(n) + column, lane, x);
+                               shared.statistics(n) + column, kept, column, lane, x);
       }
       stream.store_numbers(n + 1);
     }
-    store_rows<D>(source.dv, 1.0f, shared.tile(count, 1),
+    store_rows<D>(source.dv, p.keep_scale, shared.tile(count, 1),
                   KeyRows<kernel_bf16>{a.dv, a.dpast_v, nullptr, nullptr, past, b, g, value}, first,
                   warp, lane);
 #pragma unroll
@@ -161,8 +182,8 @@ __global__ __launch_bounds__(kTileThreads,
 template <int D>
 void run(const KeyArguments& a) {
   const Problem& p = a.call.problem;
-  launch({"block_attention_fast_keys", blocks_for(p.B * p.G * tiles_of(p.P + p.Tk), 1),
-          kTileThreads, shared_bytes<KeyLayout<D>>()},
+  launch({"block_attention_fast_keys", blocks_for(p.B * p.G * key_tiles(p), 1), kTileThreads,
+          shared_bytes<KeyLayout<D>>()},
          block_attention_fast_keys<D>, a);
 }
 

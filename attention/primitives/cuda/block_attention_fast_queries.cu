@@ -77,11 +77,11 @@ struct Reader {
     }
   }
 
-  // Adds N keys: makes x, their logits, the gradients of those.
+  // Adds N keys from `column` of a tile on: makes x, their logits, the gradients of those.
   template <int N>
   __device__ __forceinline__ void add(const Logits& logits, const kernel_bf16* keys,
-                                      const kernel_bf16* values, int lane,
-                                      ResultFragment (&x)[N / 8]) {
+                                      const kernel_bf16* values, uint32_t kept, int column,
+                                      int lane, ResultFragment (&x)[N / 8]) {
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) {
       float& value = x[i / 4].values[i % 4];
@@ -89,6 +89,7 @@ struct Reader {
     }
     ResultFragment products[N / 8] = {};
     multiply_transposed<D, N>([&](int i) { return dy[i]; }, values, lane, products);
+    if (logits.p.drops()) drop<N>(kept, column, logits.p.keep_scale, products);
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) {
       float& value = x[i / 4].values[i % 4];
@@ -134,6 +135,10 @@ __device__ __forceinline__ void add_tile(const QueryArguments& a, const QueryLay
   const uint64_t valid = stream.valid;
   stream.begin(n + 1);
   const int key = stream.key(n), lane = stream.lane;
+  uint32_t kept = 0;
+  if (logits.p.drops() && stream.sight.reaches(key, kTileRows)) {
+    kept = kept_of_queries(*shared.draws, stream.first + warp * 16, key, lane);
+  }
 #pragma unroll 1  // registers
   for (int column = 0; column < kTileRows; column += N) {
     ResultFragment x[N / 8] = {};
@@ -141,10 +146,18 @@ __device__ __forceinline__ void add_tile(const QueryArguments& a, const QueryLay
       const kernel_bf16* keys = shared.tile(n, 0) + column * kStride;
       multiply_transposed<D, N>([&](int i) { return reader.q[i]; }, keys, lane, x);
       logits.make<false, N>(x, shared.bias(n), stream.sight, key, column, valid, warp, lane);
-      reader.template add<N>(logits, keys, shared.tile(n, 1) + column * kStride, lane, x);
+      reader.template add<N>(logits, keys, shared.tile(n, 1) + column * kStride, kept, column, lane,
+                             x);
     }
     if (a.partial != nullptr) store_pairs<N>(x, shared.pairs, column, warp, lane);
   }
+}
+
+// Where the tiles of this block end; found each time: registers.
+__device__ __forceinline__ int items_end(const QueryArguments& a) {
+  const int chunk = made_again(static_cast<int>(blockIdx.x)) % a.chunks;
+  return min(static_cast<int>(a.call.problem.B * tiles_of(a.call.problem.Tq)),
+             (chunk + 1) * a.tiles_each);
 }
 
 template <int D>
@@ -157,11 +170,10 @@ __global__ __launch_bounds__(kTileThreads,
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int tiles = static_cast<int>(tiles_of(p.Tq)), block = static_cast<int>(blockIdx.x);
   const int h = block / a.chunks, chunk = block % a.chunks, g = static_cast<int>(p.group(h));
-  const int last = min(static_cast<int>(p.B) * tiles, (chunk + 1) * a.tiles_each);
-  const Logits logits(p);
-  const BiasRow bias(p, h, logits.unit());
+  const Logits logits{p};
+  const BiasRow bias(p, h);
   AsyncCopies copies;
-  for (int item = chunk * a.tiles_each; item < last; ++item) {
+  for (int item = chunk * a.tiles_each; item < items_end(a); ++item) {
     Reader<D> reader;
     // Gradients of logits are sums over values: each tile of values adds its share.
     for (int value = 0; value < values_of<D>(call); value += D) {
@@ -173,8 +185,10 @@ __global__ __launch_bounds__(kTileThreads,
                     QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, h, value}, first);
       copies.commit();
       if (threadIdx.x < kTileRows) shared.set_range(keys_of(p, b, first + threadIdx.x));
+      shared.set_draws(p, b, h);
       __syncthreads();
-      const Sight sight(shared.begins, shared.ends, warp, lane);
+      Sight sight(shared.begins, shared.ends, warp, made_again(lane));
+      if (p.drops()) sight.align(shared.draws->key_time);
       KeyStream<D> stream{call, shared, sight,         bias,  copies, b,
                           g,    first,  sight.tiles(), value, lane};
       stream.begin(0);

@@ -15,7 +15,9 @@ using block_attention_detail::Piece;
 using Problem = block_attention_detail::BlockProblem;
 
 inline constexpr int kTileRows = 64;
-inline constexpr int kLargest = std::numeric_limits<int>::max();
+// Larger than any number of a row's token; from it a tile's first column, which may be negative, is
+// subtracted.
+inline constexpr int kLargest = std::numeric_limits<int>::max() - kTileRows;
 
 __host__ __device__ constexpr int64_t tiles_of(int64_t count) {
   return (count + kTileRows - 1) / kTileRows;
@@ -26,8 +28,13 @@ struct Range {
 };
 
 __device__ __forceinline__ bool key_valid(const Problem& p, int64_t b, int64_t number) {
+  if (number < 0) return false;
   if (number < p.P) return is_set(p.past_mask, b * p.P + number);
   return number < p.P + p.Tk && is_set(p.key_mask, b * p.Tk + number - p.P);
+}
+// The time of key number 0 of a row, for draws.
+__device__ __forceinline__ int64_t key_time(const Problem& p, int64_t b) {
+  return (p.cross ? 0 : p.row_time(b)) - p.P;
 }
 // The number of a piece's first key.
 __device__ __forceinline__ int64_t first_key(const Problem& p, const Piece& piece) {
@@ -82,6 +89,10 @@ struct Sight {
     warp_any.end = warp_combine<Most>(ends[row], Caller{});
     block.begin = warp_combine<Least>(min(begins[lane], begins[lane + 32]), Caller{});
     block.end = warp_combine<Most>(max(ends[lane], ends[lane + 32]), Caller{});
+  }
+  // Lets tiles begin with a key whose time is a multiple of four, `time` being that of key 0.
+  __device__ __forceinline__ void align(int64_t time) {
+    if (block.begin < block.end) block.begin -= static_cast<int>((block.begin + time) & 3);
   }
   __device__ __forceinline__ int tiles() const {
     return block.begin < block.end ? static_cast<int>(tiles_of(block.end - block.begin)) : 0;

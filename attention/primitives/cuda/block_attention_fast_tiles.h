@@ -5,6 +5,7 @@
 #pragma once
 
 #include "attention/primitives/cuda/block_attention_fast.h"
+#include "attention/primitives/cuda/block_attention_fast_dropout.h"
 #include "attention/primitives/cuda/block_attention_fast_ranges.h"
 #include "attention/primitives/cuda/linear_attention_tiles.h"
 
@@ -37,15 +38,6 @@ int value_tiles(const Call& call) {
   return (values_of<D>(call) + D - 1) / D;
 }
 
-// x, of which the compiler knows nothing: what follows from it in a loop is not kept in registers
-// from one round to the next.
-__device__ __forceinline__ int made_again(int x) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("" : "+r"(x));
-#endif
-  return x;
-}
-
 // Registers bound how many blocks share a multiprocessor.
 template <int D>
 inline constexpr int kBlocks = D < 128 ? 3 : 2;
@@ -62,7 +54,8 @@ struct Stages {
       : tiles(arena.take<kernel_bf16>(size_t{4} * kTileRows * kStride)),
         biases(arena.take<float>(size_t{2} * kDistances)),
         begins(arena.take<int>(kTileRows)),
-        ends(arena.take<int>(kTileRows)) {}
+        ends(arena.take<int>(kTileRows)),
+        draws(arena.take<BlockDraws>(1)) {}
 
   // Of streamed tile n, in stages by turns, array 0 or 1.
   __device__ __forceinline__ kernel_bf16* tile(int n, int array) const {
@@ -73,10 +66,15 @@ struct Stages {
     begins[threadIdx.x] = range.begin;
     ends[threadIdx.x] = range.end;
   }
+  // Where there is dropout: of head h of row b.
+  __device__ __forceinline__ void set_draws(const Problem& p, int b, int h) const {
+    if (p.drops() && threadIdx.x == 0) *draws = {p.draws(b, h), p.row_time(b), key_time(p, b)};
+  }
 
   kernel_bf16* tiles;
   float* biases;
   int *begins, *ends;  // columns that the block's rows see
+  BlockDraws* draws;
 };
 
 // Where rows of one head of one row of the batch are, from a column on; at(n) is null where nothing
@@ -88,7 +86,7 @@ __device__ __forceinline__ T* row_of(const SequenceView<T>& view, int64_t b, int
 template <typename T>
 __device__ __forceinline__ T* row_or_null(const SequenceView<T>& view, const uint8_t* mask, int b,
                                           int n, int h, int column) {
-  if (view.data == nullptr || n >= view.T || !is_set(mask, b * view.T + n)) return nullptr;
+  if (view.data == nullptr || n < 0 || n >= view.T || !is_set(mask, b * view.T + n)) return nullptr;
   return row_of(view, b, n, h) + column;
 }
 template <typename T>
@@ -178,34 +176,26 @@ __device__ __forceinline__ void add_weighted(const ResultFragment (&weights)[N /
 // The row of the bias table that a head reads, times what logits are multiplied by. Entry i of a
 // tile is that of distance: first key - first query - 63 + i.
 struct BiasRow {
+  const Problem& p;
   const float* table;
-  int64_t count, offset;
-  float unit;
 
-  __device__ __forceinline__ BiasRow(const Problem& p, int64_t h, float logit_unit)
-      : table(p.bias == nullptr ? nullptr : p.bias + (p.bias_heads == 1 ? 0 : h) * p.bias_count),
-        count(p.bias_count),
-        offset(p.bias_origin - p.P - (kTileRows - 1)),
-        unit(logit_unit) {}
+  __device__ __forceinline__ BiasRow(const Problem& problem, int64_t h)
+      : p(problem),
+        table(p.bias == nullptr ? nullptr : p.bias + (p.bias_heads == 1 ? 0 : h) * p.bias_count) {}
   // Where entry 0 is in the table.
   __device__ __forceinline__ int64_t place(int64_t key, int64_t query) const {
-    return key - query + offset;
+    return key - query + p.bias_origin - p.P - (kTileRows - 1);
   }
   // This thread's entry; no pair that is seen has a distance beyond the table.
   __device__ __forceinline__ float entry(int64_t key, int64_t query) const {
     const int64_t i = place(key, query) + threadIdx.x;
-    return table != nullptr && i >= 0 && i < count ? table[i] * unit : 0.0f;
+    return table != nullptr && i >= 0 && i < p.bias_count ? table[i] * p.logit_unit : 0.0f;
   }
 };
 
 // What makes logits of products q . k: those of soft-max are in units of log 2, for exp2.
 struct Logits {
   const Problem& p;
-  float scale;
-
-  __device__ __forceinline__ explicit Logits(const Problem& problem)
-      : p(problem), scale(static_cast<float>(p.options.scale) * unit()) {}
-  __device__ __forceinline__ float unit() const { return p.normalised() ? kLog2E : 1.0f; }
 
   // Logits of the columns first + column to first + column + N of a tile that begins at `first`;
   // -infinity where a pair is not seen. Bit c of `valid` says whether column c of the tile counts.
@@ -219,7 +209,7 @@ struct Logits {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int row = own + i / 2 * 8, at = from + 8 * j + i % 2;
-        x[j].values[i] *= scale;
+        x[j].values[i] *= p.logit_scale;
         if (p.bias != nullptr)
           x[j].values[i] += bias[(rows_are_keys ? row - at : at - row) + kTileRows - 1];
       }

@@ -41,7 +41,6 @@ std::string why_plain_block_attention(const BlockAttentionContext& context,
   if (const std::string_view weights = plain_weights(context.options.weights); !weights.empty()) {
     return std::string(weights);
   }
-  if (context.options.dropout > 0) return "dropout of weights";
   const int64_t keys = in.k.size(3), values = in.v.size(3);
   if (!block_attention_fast::has_kernels(keys, values)) {
     return concat("keys of ", keys, " and values of ", values, " numbers a head");

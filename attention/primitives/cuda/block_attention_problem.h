@@ -26,13 +26,20 @@ struct BlockProblem {
   int64_t bias_heads, bias_count, bias_origin, time_offset;
   bool cross;
   BlockAttentionOptions options;
+  DropoutDraws first_draws{{}, 0, 0};  // of example 0 and head 0: divided and rounded on the host
+  float keep_scale;                    // of the weights that dropout keeps
+  // On tensor cores: what logits are multiplied by, log 2 e for exp2 instead of exp; and what
+  // products q . k are.
+  float logit_unit, logit_scale;
 
+  __host__ __device__ bool drops() const { return options.dropout > 0; }
   __device__ bool normalised() const { return options.weights == BlockWeights::softmax; }
   __device__ int64_t group(int64_t h) const { return h / (H / G); }
+  // The time of query 0 of row b.
+  __device__ int64_t row_time(int64_t b) const { return times != nullptr ? times[b] : time_offset; }
   // The piece that token t of row b belongs to (t = 0 where there are no tokens).
   __device__ Piece piece(int64_t b, int64_t t) const {
-    const int64_t row_time = times != nullptr ? times[b] : time_offset;
-    if (cross) return {b, 0, Tq, 0, Tk, 0, 0, row_time, 0};
+    if (cross) return {b, 0, Tq, 0, Tk, 0, 0, row_time(b), 0};
     const bool cut = span_begins != nullptr && Tq > 0;
     const int64_t begin = cut ? span_begins[b * Tq + t] : 0;
     const int64_t end = cut ? span_ends[b * Tq + t] : Tq;
@@ -41,7 +48,7 @@ struct BlockProblem {
       start = positions != nullptr && Tq > 0 ? positions[b * Tq] : time_offset;
       past = P;
     }
-    const int64_t time = row_time + begin;
+    const int64_t time = row_time(b) + begin;
     return {b, begin, end - begin, begin, end - begin, past, start, time, time - past};
   }
   __device__ bool query_valid(int64_t b, int64_t t) const { return is_set(query_mask, b * Tq + t); }
@@ -58,8 +65,10 @@ struct BlockProblem {
   // The number of (b, t, h) among the queries.
   __device__ int64_t query(int64_t b, int64_t t, int64_t h) const { return (b * Tq + t) * H + h; }
   __device__ DropoutDraws draws(int64_t b, int64_t h) const {
-    DropoutDraws draws(options, examples != nullptr ? examples[b] : b, h);
-    draws.key = key_of_step(draws.key);
+    DropoutDraws draws = first_draws;
+    draws.example = static_cast<uint64_t>(examples != nullptr ? examples[b] : b);
+    draws.key = key_of_step(options.dropout_key);
+    draws.key.site = DropoutDraws::site_of(options.dropout_key, h);
     return draws;
   }
   // The logit of query r and key u from q . k.
@@ -71,7 +80,7 @@ struct BlockProblem {
   }
   // What dropout multiplies a weight by.
   __device__ float kept(const DropoutDraws& draws, const Piece& piece, int64_t r, int64_t u) const {
-    if (!(options.dropout > 0)) return 1.0f;
+    if (!drops()) return 1.0f;
     return draws.keeps(piece.query_time + r, piece.key_time + u)
                ? static_cast<float>(draws.keep_scale)
                : 0.0f;
@@ -120,6 +129,10 @@ inline BlockProblem problem_of(const BlockAttentionTensors& in,
   p.cross = context.cross;
   p.time_offset = context.place.time_offset;
   p.options = context.options;
+  p.first_draws = {context.options, 0, 0};
+  p.keep_scale = static_cast<float>(p.first_draws.keep_scale);
+  p.logit_unit = p.options.weights == BlockWeights::softmax ? std::numbers::log2e_v<float> : 1.0f;
+  p.logit_scale = static_cast<float>(p.options.scale) * p.logit_unit;
   p.examples = pointer_or_null<int64_t>(context.place.examples);
   p.times = pointer_or_null<int64_t>(context.times);
   if (in.bias.defined()) {

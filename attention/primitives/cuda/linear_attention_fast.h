@@ -18,11 +18,6 @@ namespace linnet::cuda::linear_attention_fast {
 using Reads = SequenceView<const kernel_bf16>;
 using Writes = SequenceView<kernel_bf16>;
 
-// Whether a tensor begins on 16 bytes, as copies need it.
-inline bool is_aligned(const Tensor& x) {
-  return reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
-}
-
 // Whether there are kernels for this width of features (twice that of re-weighted heads) and of
 // values. Their tiles are 16, 32, 64 or 128 wide (noncausal: 64 or 128); what lies between is
 // computed as the next wider one, wider features as two parts, wider values as several.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "attention/primitives/cuda/fast_views.h"
 #include "attention/primitives/cuda/linear_attention_fast.h"
 #include "attention/primitives/cuda/linear_attention_pieces.h"
 
@@ -12,13 +13,6 @@ namespace {
 using namespace linear_attention_detail;
 using linear_attention_fast::Backward;
 using linear_attention_fast::Forward;
-
-// A dense [B,T,H,K] in bf16; undefined: an empty view.
-template <typename E>
-SequenceView<E> view_of(const Tensor& x) {
-  if (!x.defined()) return {};
-  return {pointer<E>(x), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
 
 // A call as the kernels take it, and what lives as long.
 struct Call {
@@ -75,7 +69,7 @@ struct Call {
 
   // dy as copies of 16 bytes read it.
   SequenceView<const kernel_bf16> readable(const Tensor& gradient) {
-    dy = linear_attention_fast::is_aligned(gradient) ? gradient : gradient.clone();
+    dy = aligned(gradient);
     return view_of<const kernel_bf16>(dy);
   }
 

@@ -19,6 +19,16 @@ const Tensor& first_of(const LinearAttentionArrays& in) {
   return in.q.defined() ? in.q : in.k;
 }
 
+std::string lack_of_widths(int64_t features, int64_t values, bool causal) {
+  if (!linear_attention_fast::has_kernels(features, values)) {
+    return concat("features of ", features, " and values of ", values);
+  }
+  if (!causal) return {};
+  const std::string lack =
+      lack_of_shared_memory(linear_attention_fast::causal_shared_memory(features));
+  return lack.empty() ? lack : concat("features of ", features, " ", lack);
+}
+
 }  // namespace
 
 std::string why_plain_linear_attention(const LinearAttentionArrays& in) {
@@ -31,16 +41,11 @@ std::string why_plain_linear_attention(const LinearAttentionArrays& in) {
   const bool reweighted = in.query_proportions.defined() || in.key_proportions.defined();
   const int64_t features = first_of(in).size(3) * (reweighted ? 2 : 1);
   const int64_t values = in.v.defined() ? in.v.size(3) : in.memory.size(3);
-  if (!linear_attention_fast::has_kernels(features, values)) {
-    return concat("features of ", features, " and values of ", values);
-  }
+  const bool causal = in.q.defined() && in.v.defined();
+  const std::string lack = lack_of_widths(features, values, causal);
+  if (!lack.empty()) return lack;
   // Copies of 16 bytes take heads in eights.
   if (reweighted && features % 16 != 0) return concat("re-weighted heads of ", features / 2);
-  if (in.q.defined() && in.v.defined()) {
-    const std::string lack =
-        lack_of_shared_memory(linear_attention_fast::causal_shared_memory(features));
-    if (!lack.empty()) return concat("features of ", features, " ", lack);
-  }
   if (first_of(in).size(1) < kFewestTensorCoreTokens) {
     return concat("fewer than ", kFewestTensorCoreTokens, " tokens");
   }
@@ -50,6 +55,16 @@ std::string why_plain_linear_attention(const LinearAttentionArrays& in) {
 bool linear_attention_is_fast(const LinearAttentionArrays& in) {
   return takes_fast_kernels(kOperation, first_of(in),
                             [&] { return why_plain_linear_attention(in); });
+}
+
+bool linear_attention_takes_rounded(const Tensor& features, int64_t values, bool causal) {
+  if (kernel_choice() == KernelChoice::plain || features.size(1) < kFewestTensorCoreTokens) {
+    return false;
+  }
+  const std::string lack = lack_of_widths(features.size(3), values, causal);
+  if (lack.empty()) return true;
+  use_plain_kernels(kOperation, lack);
+  return false;
 }
 
 bool linear_attention_backward_is_fast(int64_t features, int64_t values, bool causal) {

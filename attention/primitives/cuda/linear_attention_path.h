@@ -17,6 +17,8 @@ std::string why_plain_linear_attention(const LinearAttentionArrays& in);
 // q) or what queries read from them (without k and v). Throws UsageError where they were asked for
 // and cannot, except for calls of few tokens.
 bool linear_attention_is_fast(const LinearAttentionArrays& in);
+// The same of features [B,T,H,m] in f32 that would be rounded for it.
+bool linear_attention_takes_rounded(const Tensor& features, int64_t values, bool causal);
 // The same of the backward pass of a call that went there.
 bool linear_attention_backward_is_fast(int64_t features, int64_t values, bool causal);
 

@@ -4,7 +4,7 @@
 //
 // Sequences are bf16 views whose rows begin on 16 bytes; weights, gradients of logits and the
 // shares that lists have in dk and dv are rounded to bf16, all sums, soft-max's maxima and
-// normalisers are f32. Lists, masks and the bias as for the plain kernels; no dropout.
+// normalisers are f32. Lists, masks, the bias and dropout as for the plain kernels.
 #pragma once
 
 #include "attention/primitives/cuda/block_attention_fast.h"

@@ -46,6 +46,7 @@ __global__ __launch_bounds__(kTileThreads,
                      b,
                      static_cast<int>(p.group(h)),
                      static_cast<int>(tiles_of(p.length))};
+  shared.set_draws(p, b, h);
   keys.start();
   copies.wait<1>();
   __syncthreads();
@@ -59,11 +60,14 @@ __global__ __launch_bounds__(kTileThreads,
     const Seen seen(shared.places(n), lane);
     beyond = beyond || seen.beyond;
     if (seen.keys == 0) return;
+    const uint32_t kept =
+        p.drops() ? kept_of_queries(*shared.draws, first + warp * 16, n * kTileRows, lane) : 0;
     ResultFragment x[kTileRows / 8] = {};
     multiply_transposed<D, kTileRows>([&](int i) { return queries[i]; }, shared.tile(n, 0), lane,
                                       x);
     logits.make<kTileRows>(x, n * kTileRows, seen.keys, lane);
     reader.soften(x);
+    if (p.drops()) drop<kTileRows>(kept, 0, 1.0f, x);
     add_weighted<D, kTileRows>(x, shared.tile(n, 1), lane, reader.y);
   });
 #pragma unroll
@@ -74,7 +78,7 @@ __global__ __launch_bounds__(kTileThreads,
     if (lane % 4 != 0 || row >= count) continue;
     log_sum_exp[p.query(b, first + row, h)] = found == kInfinity ? -kInfinity : found;
   }
-  store_rows<D>(reader.y, 1.0f, shared.tile(keys.count, 0),
+  store_rows<D>(reader.y, p.keep_scale, shared.tile(keys.count, 0),
                 QueryRows<kernel_bf16>{y, nullptr, b, h, first, count}, 0, warp, lane);
 }
 

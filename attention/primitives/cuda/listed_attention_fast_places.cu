@@ -43,14 +43,15 @@ using PlaceLayout = OwnKeysLayout<D, ListStages<D>>;
 // Of a warp's 16 places.
 template <int D>
 struct PlaceGradients : OwnKeys<D> {
-  // Adds N queries, whose logits are in x.
+  // Adds N queries from `column` of a tile on, whose logits are in x.
   template <int N>
-  __device__ __forceinline__ void add(const kernel_bf16* queries, const kernel_bf16* dy,
-                                      const float* statistics, int lane,
-                                      ResultFragment (&x)[N / 8]) {
+  __device__ __forceinline__ void add(const Problem& p, const kernel_bf16* queries,
+                                      const kernel_bf16* dy, const float* statistics, uint32_t kept,
+                                      int column, int lane, ResultFragment (&x)[N / 8]) {
     const float* mine = statistics + lane % 4 * 2;
     ResultFragment dlogits[N / 8] = {};
     multiply_transposed<D, N>([&](int i) { return this->value(i, lane); }, dy, lane, dlogits);
+    if (p.drops()) drop<N>(kept, column, p.keep_scale, dlogits);
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) {
       float &weight = x[i / 4].values[i % 4], &dlogit = dlogits[i / 4].values[i % 4];
@@ -58,6 +59,7 @@ struct PlaceGradients : OwnKeys<D> {
       weight = exp2f(weight - mine[query]);
       dlogit = weight * (dlogit + mine[kTileRows + query]);
     }
+    if (p.drops()) drop<N>(kept, column, 1.0f, x);
     add_weighted<D, N>(x, dy, lane, this->dv);
     add_weighted<D, N>(dlogits, queries, lane, this->dk);
   }
@@ -89,7 +91,7 @@ struct QueryStream {
       begin_copy<D>(copies, shared.tile(n, 1),
                     QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, at.h, at.first, at.count},
                     kTileRows);
-      const int row = static_cast<int>(threadIdx.x) % kTileRows;
+      const int row = made_again(static_cast<int>(threadIdx.x)) % kTileRows;
       const bool of_sums = threadIdx.x < kTileRows;
       statistic = of_sums ? kInfinity : 0.0f;
       if (row < at.count) {
@@ -112,17 +114,16 @@ template <int N>
 __device__ __forceinline__ void make_logits(ResultFragment (&x)[N / 8], const Problem& p,
                                             const QueryTile& tile, int column, int first_place,
                                             const int* keys, int warp, int lane) {
-  const float scale = static_cast<float>(p.options.scale) * kLog2E;
   const int row = warp * 16 + lane / 4;
   const bool holds[2] = {keys[row] >= 0, keys[row + 8] >= 0};
 #pragma unroll
   for (int i = 0; i < N / 2; ++i) {
     float& value = x[i / 4].values[i % 4];
-    value = holds[i % 4 / 2] ? value * scale : -kInfinity;
+    value = holds[i % 4 / 2] ? value * p.logit_scale : -kInfinity;
   }
   if (p.bias == nullptr) return;
   const int own = first_place + row, query = column + lane % 4 * 2;
-  const float* bias = bias_row(p, tile.b, tile.h, tile.first + query) + own;
+  const float* bias = bias_row(p, made_again(tile.b), tile.h, tile.first + query) + own;
 #pragma unroll
   for (int j = 0; j < N / 4; ++j) {
     const int next = j / 2 * 8 + j % 2;
@@ -180,6 +181,7 @@ __global__ __launch_bounds__(kTileThreads,
     const int l = place + static_cast<int>(threadIdx.x);
     shared.places(0)[threadIdx.x] = key_in(p, keys, b, l);
   }
+  shared.set_draws(p, b, h);
   __syncthreads();
   if (Seen(shared.places(0), lane).keys == 0) return;  // shares of no key are not read
   begin_copy<D>(copies, shared.tile(1, 0), GatheredRows{call.k, shared.places(0), b, g}, kTileRows);
@@ -199,14 +201,19 @@ __global__ __launch_bounds__(kTileThreads,
     __syncthreads();  // tile n is there; the other stage is free
     stream.begin(n + 1);
     const QueryTile tile = stream.tile(n);
+    uint32_t kept = 0;
+    if (p.drops()) {
+      const uint64_t site = DropoutDraws::site_of(p.options.dropout_key, tile.h);
+      kept = kept_of_keys(*shared.draws, site, place + warp * 16, tile.first, lane);
+    }
 #pragma unroll 1  // registers
     for (int column = 0; column < tile.count; column += N) {
       const kernel_bf16* rows = shared.tile(n, 0) + column * kStride;
       ResultFragment x[N / 8] = {};
       multiply_transposed<D, N>([&](int i) { return own.k[i]; }, rows, lane, x);
       make_logits<N>(x, p, tile, column, place, shared.places(0), warp, lane);
-      own.template add<N>(rows, shared.tile(n, 1) + column * kStride, shared.statistics(n) + column,
-                          lane, x);
+      own.template add<N>(p, rows, shared.tile(n, 1) + column * kStride,
+                          shared.statistics(n) + column, kept, column, lane, x);
     }
     stream.store(n + 1);
   }
@@ -217,7 +224,7 @@ __global__ __launch_bounds__(kTileThreads,
   const int inside = static_cast<int>(min(int64_t{kTileRows}, p.length - block.place));
   store_rows<D>(own.dk, static_cast<float>(p.options.scale), shared.tile(count, 0),
                 ShareRows{shares, a.width(), call.k.K, inside}, 0, warp, lane);
-  store_rows<D>(own.dv, 1.0f, shared.tile(count, 1),
+  store_rows<D>(own.dv, p.keep_scale, shared.tile(count, 1),
                 ShareRows{shares + call.k.K, a.width(), call.v.K, inside}, 0, warp, lane);
 }
 

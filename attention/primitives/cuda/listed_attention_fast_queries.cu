@@ -73,12 +73,14 @@ struct QueryGradients {
     }
   }
 
-  // Adds N keys, whose logits x become their gradients.
+  // Adds N keys from `column` of a tile on, whose logits x become their gradients.
   template <int N>
-  __device__ __forceinline__ void add(const kernel_bf16* keys, const kernel_bf16* values, int lane,
-                                      ResultFragment (&x)[N / 8]) {
+  __device__ __forceinline__ void add(const Problem& p, const kernel_bf16* keys,
+                                      const kernel_bf16* values, uint32_t kept, int column,
+                                      int lane, ResultFragment (&x)[N / 8]) {
     ResultFragment products[N / 8] = {};
     multiply_transposed<D, N>([&](int i) { return dy[i]; }, values, lane, products);
+    if (p.drops()) drop<N>(kept, column, p.keep_scale, products);
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) {
       float& value = x[i / 4].values[i % 4];
@@ -134,6 +136,7 @@ __global__ __launch_bounds__(kTileThreads,
                      b,
                      static_cast<int>(p.group(h)),
                      static_cast<int>(tiles_of(p.length))};
+  shared.set_draws(p, b, h);
   keys.start();
   copies.wait<1>();
   __syncthreads();
@@ -145,13 +148,16 @@ __global__ __launch_bounds__(kTileThreads,
   keys.for_tiles([&](int n) {
     const Seen seen(shared.places(n), lane);
     if (seen.keys == 0) return;
+    const uint32_t kept =
+        p.drops() ? kept_of_queries(*shared.draws, first + warp * 16, n * kTileRows, lane) : 0;
 #pragma unroll 1  // registers
     for (int column = 0; column < kTileRows; column += N) {
       const kernel_bf16* tile_keys = shared.tile(n, 0) + column * kStride;
       ResultFragment x[N / 8] = {};
       multiply_transposed<D, N>([&](int i) { return own.q[i]; }, tile_keys, lane, x);
       logits.make<N>(x, n * kTileRows + column, seen.keys >> column, lane);
-      own.template add<N>(tile_keys, shared.tile(n, 1) + column * kStride, lane, x);
+      own.template add<N>(p, tile_keys, shared.tile(n, 1) + column * kStride, kept, column, lane,
+                          x);
       if (a.dlogits == nullptr) continue;
       store_dlogits<N>(a, tile, x, n * kTileRows + column, warp, lane);
     }

@@ -12,7 +12,12 @@
 namespace linnet::cuda::listed_attention_fast_detail {
 
 using block_attention_fast_detail::add_weighted;
+using block_attention_fast_detail::BlockDraws;
+using block_attention_fast_detail::drop;
+using block_attention_fast_detail::DropoutDraws;
 using block_attention_fast_detail::kBlocks;
+using block_attention_fast_detail::kept_of_keys;
+using block_attention_fast_detail::kept_of_queries;
 using block_attention_fast_detail::kLog2E;
 using block_attention_fast_detail::kPadding;
 using block_attention_fast_detail::kStep;
@@ -48,7 +53,8 @@ struct ListStages {
 
   __host__ __device__ explicit ListStages(SharedArena& arena)
       : tiles(arena.take<kernel_bf16>(size_t{4} * kTileRows * kStride)),
-        keys(arena.take<int>(size_t{3} * kTileRows)) {}
+        keys(arena.take<int>(size_t{3} * kTileRows)),
+        draws(arena.take<BlockDraws>(1)) {}
 
   // Of streamed tile n, in stages by turns, array 0 or 1.
   __device__ __forceinline__ kernel_bf16* tile(int n, int array) const {
@@ -56,9 +62,14 @@ struct ListStages {
   }
   // What tile n of the places holds: one is computed, one copied, one looked up.
   __device__ __forceinline__ int* places(int n) const { return keys + n % 3 * kTileRows; }
+  // Where there is dropout: of head h of row b; places take the place of keys and their times.
+  __device__ __forceinline__ void set_draws(const Problem& p, int b, int h) const {
+    if (p.drops() && threadIdx.x == 0) *draws = {p.draws(b, h), p.time_offset, 0};
+  }
 
   kernel_bf16* tiles;
   int* keys;
+  BlockDraws* draws;
 };
 
 // Rows of a tile; at(n) is null where nothing is to be read or written. Those of keys that places

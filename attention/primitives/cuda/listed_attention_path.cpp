@@ -15,7 +15,6 @@ std::string why_plain_listed_attention(const ListedAttentionContext& context,
     return concat("lists that fewer than ", listed_attention_fast::kFewestQueries,
                   " queries share");
   }
-  if (context.options.dropout > 0) return "dropout of weights";
   const int64_t keys = in.k.size(3), values = in.v.size(3);
   if (!listed_attention_fast::has_kernels(keys, values)) {
     return concat("keys of ", keys, " and values of ", values, " numbers a head");

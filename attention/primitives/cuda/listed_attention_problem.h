@@ -23,7 +23,11 @@ struct ListedProblem {
   int64_t B, Tq, Tk, H, G, K, V;
   int64_t index_rows, index_heads, lists, length, bias_rows, bias_heads, time_offset;
   ListedAttentionOptions options;
+  DropoutDraws first_draws{{}, 0, 0};  // of example 0 and head 0: divided and rounded on the host
+  float keep_scale;                    // of the weights that dropout keeps
+  float logit_scale;  // on tensor cores: of q . k, times log 2 e for exp2 instead of exp
 
+  __host__ __device__ bool drops() const { return options.dropout > 0; }
   __device__ int64_t group(int64_t h) const { return h / (H / G); }
   // The numbers of (b, t, h) among the queries, and of (b, j, g) among the keys.
   __device__ int64_t query(int64_t b, int64_t t, int64_t h) const { return (b * Tq + t) * H + h; }
@@ -40,8 +44,10 @@ struct ListedProblem {
     return j >= 0 && j < Tk && is_set(key_mask, b * Tk + j);
   }
   __device__ DropoutDraws draws(int64_t b, int64_t h) const {
-    DropoutDraws draws = draws_of(options, examples != nullptr ? examples[b] : b, h);
-    draws.key = key_of_step(draws.key);
+    DropoutDraws draws = first_draws;
+    draws.example = static_cast<uint64_t>(examples != nullptr ? examples[b] : b);
+    draws.key = key_of_step(options.dropout_key);
+    draws.key.site = DropoutDraws::site_of(options.dropout_key, h);
     return draws;
   }
   // The logit of a query and place l of its list from q . k.
@@ -53,7 +59,7 @@ struct ListedProblem {
   }
   // What dropout multiplies a weight by.
   __device__ float kept(const DropoutDraws& draws, int64_t t, int64_t l) const {
-    if (!(options.dropout > 0)) return 1.0f;
+    if (!drops()) return 1.0f;
     return draws.keeps(time_offset + t, l) ? static_cast<float>(draws.keep_scale) : 0.0f;
   }
 };
@@ -85,6 +91,9 @@ ListedProblem<T> problem_of(const ListedAttentionTensors& in,
   p.bias_heads = in.bias.defined() ? in.bias.size(1) : 1;
   p.time_offset = context.place.time_offset;
   p.options = context.options;
+  p.first_draws = draws_of(context.options, 0, 0);
+  p.keep_scale = static_cast<float>(p.first_draws.keep_scale);
+  p.logit_scale = static_cast<float>(p.options.scale) * std::numbers::log2e_v<float>;
   return p;
 }
 

@@ -92,6 +92,87 @@ TEST(CudaBlockAttentionFast, CarriedKeysWithBias) {
   }
 }
 
+// By the same draws as the CPU and the plain kernels, wherever time and carried keys put the fours
+// that are drawn together. A band is narrow, so that each draw weighs.
+TEST(CudaBlockAttentionFast, DropsWhatTheCpuDrops) {
+  for (const int64_t offset : {0, 1, 7, 8}) {
+    Problem p(tokens(70, 16, 16, offset < 2 ? 0 : 5));
+    p.band(offset != 1, 7, 4);
+    p.context.options.weights = offset == 7 ? BlockWeights::relu_squared : BlockWeights::softmax;
+    p.drop(0.3);
+    p.context.place.time_offset = offset;
+    const std::string what = "from time " + std::to_string(offset);
+    expect_as_on_the_cpu(p, what);
+    p.add_bias(2, 7, 4);
+    p.cut(static_cast<int32_t>(std::min<int64_t>(offset, 4)));
+    p.mask();
+    expect_as_on_the_cpu(p, what + ", bias, documents, masks");
+    const auto run = [&](KernelChoice choice) {
+      const UseKernels use(choice, kGpu);
+      return results(p, DType::bf16, DType::bf16, kGpu);
+    };
+    const std::vector<Tensor> fast = run(KernelChoice::tensor_cores),
+                              again = run(KernelChoice::tensor_cores),
+                              plain = run(KernelChoice::plain);
+    for (size_t i = 0; i < fast.size(); ++i) {
+      SCOPED_TRACE(what + ", plain, result " + std::to_string(i));
+      EXPECT_CLOSE(fast[i], plain[i], 1e-2);
+      EXPECT_TRUE(test::same_bits(fast[i], again[i]));
+    }
+  }
+}
+
+TEST(CudaBlockAttentionFast, DropsAtEveryWidth) {
+  for (const int64_t V : {32, 64, 128, 272}) {
+    Problem p(tokens(70, V == 32 ? 24 : 64, V));
+    p.band(V != 64, 6, 9);
+    p.context.options.scale = 0.2;
+    p.drop(0.4);
+    p.mask();
+    expect_as_on_the_cpu(p, "values of " + std::to_string(V));
+  }
+}
+
+TEST(CudaBlockAttentionFast, DropsInOtherPatternsAndRows) {
+  Problem blocks({.B = 2, .Tq = 70, .Tk = 70, .H = 2, .G = 2, .K = 8, .V = 8});
+  blocks.blocks(false, 9);
+  blocks.drop(0.3);
+  blocks.context.place.examples = Tensor::from(std::vector<int64_t>{17, 3}, {2});
+  blocks.context.times = Tensor::from(std::vector<int64_t>{6, 1025}, {2});
+  expect_as_on_the_cpu(blocks, "blocks");
+  blocks.cut(0);
+  blocks.context.options.pattern = BlockPattern::full;
+  expect_as_on_the_cpu(blocks, "full, documents");
+  Problem cross({.B = 2, .Tq = 17, .Tk = 80, .H = 2, .G = 1, .K = 16, .V = 16});
+  cross.context.cross = true;
+  cross.drop(0.3);
+  cross.context.place.time_offset = 3;
+  cross.mask();
+  expect_as_on_the_cpu(cross, "cross");
+  Problem nothing({.B = 1, .Tq = 16, .Tk = 0, .H = 1, .G = 1, .K = 16, .V = 16});
+  nothing.context.cross = true;
+  nothing.drop(0.3);
+  expect_as_on_the_cpu(nothing, "no keys");
+}
+
+// Values of one channel each show every draw, also of keys beyond the first tile; a captured graph
+// is replayed with another step, which the kernels find in device memory.
+TEST(CudaBlockAttentionFast, DropsBitForBitByTheStepOnTheDevice) {
+  Problem p(tokens(104, 16, 104));
+  p.context.options.causal = true;
+  p.drop(0.5);
+  p.context.options.dropout_key.step = 8;
+  for (int64_t i = 0; i < 104 * 104; ++i) p.v.data<double>()[i] = i % 105 == 0 ? 1 : 0;
+  const std::vector<double> expected =
+      results(p, DType::bf16, DType::f32, Device{})[0].to_vector<double>();
+  const Tensor step = Tensor::full({}, 8, DType::i64, kGpu);
+  p.context.options.dropout_key.step = 0;
+  p.context.options.dropout_key.device_step = static_cast<const uint64_t*>(step.raw());
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  const std::vector<double> got = results(p, DType::bf16, DType::bf16, kGpu)[0].to_vector<double>();
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i] == 0, expected[i] == 0) << i;
+}
+
 // As in gated units, with one head.
 TEST(CudaBlockAttentionFast, WideValuesAreReadTileByTile) {
   for (const BlockWeights weights : {BlockWeights::softmax, BlockWeights::relu_squared}) {
@@ -244,7 +325,7 @@ TEST(CudaBlockAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(other), "tensors that do not begin on 16 bytes");
   BlockAttentionContext context;
   context.options.dropout = 0.1;
-  EXPECT_EQ(why(usual, context), "dropout of weights");
+  EXPECT_EQ(why(usual, context), "");
   context = {};
   context.options.weights = BlockWeights::relu_squared;
   EXPECT_EQ(why(usual, context), "");

@@ -108,9 +108,10 @@ TEST_F(CudaTraining, BackendChoosesTheKernels) {
   }
   EXPECT_EQ(series("tensor_cores", "loss"), series("auto", "loss"));
   EXPECT_NE(series("plain", "loss"), series("auto", "loss"));  // rounds elsewhere
-  const std::string refused = test::message_of<UsageError>(
-      [&] { run(with("tensor_cores", "{name: softmax, dropout: 0.1}"), "softmax", "auto", kGpu); });
-  EXPECT_THAT(refused, ::testing::HasSubstr("do not cover dropout of weights"));
+  const std::string refused = test::message_of<UsageError>([&] {
+    run(with("tensor_cores", "{name: transnormer_diag, weights: relu}"), "relu", "auto", kGpu);
+  });
+  EXPECT_THAT(refused, ::testing::HasSubstr("do not cover weights relu"));
   EXPECT_THAT(test::message_of<UsageError>(
                   [&] { run(with("tensor_cores", "{name: linear}"), "cpu", "auto", Device{}); }),
               ::testing::HasSubstr("needs a CUDA device, and this runs on cpu"));
