@@ -10,8 +10,8 @@
 
 namespace linnet {
 
-// `automatic` takes tensor cores where they cover a call, and says once for each reason where they
-// do not; `tensor_cores` refuses such a call.
+// `automatic` takes tensor cores where they cover a call, and says once for each reason why they do
+// not cover one in bf16; `tensor_cores` refuses such a call.
 enum class KernelChoice : uint8_t { automatic, plain, tensor_cores };
 
 // Throws UsageError that lists the names: auto, plain, tensor_cores.
