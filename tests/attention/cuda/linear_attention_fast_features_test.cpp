@@ -81,6 +81,15 @@ TEST(CudaLinearAttentionFastFeatures, ProportionsAtTheEnds) {
   }
 }
 
+TEST(CudaLinearAttentionFastFeatures, ExtremeInputsStayFinite) {
+  for (const test::FastKind kind : {kCausal, kAll}) {
+    test::expect_extremes_as_on_the_cpu(
+        {"", kUsual, 1, 80, 1, 1, 24, 16, false, false, kind, 0, false, true});
+  }
+  test::expect_the_value_of_one_key(
+      {"", kUsual, 1, 40, 1, 1, 24, 16, false, false, kAll, 0, false, true});
+}
+
 // What lies behind masks, NaN here, has no gradient.
 TEST(CudaLinearAttentionFastFeatures, MaskedTokensHaveNoGradient) {
   Setting s{"", kScaled, 2, 70, 1, 1, 24, 16, false, true, kCausal, 0, false, true};

@@ -115,4 +115,38 @@ inline void expect_what_the_cpu_computes(const FastSetting& s, const std::vector
   }
 }
 
+// Logits of +-80, and features that are almost zero or zero.
+inline void expect_extremes_as_on_the_cpu(FastSetting s) {
+  std::vector<Tensor> in = inputs_of(s);
+  s.name = "logits of 80";
+  for (size_t i = 0; i < 2; ++i) {
+    for (int64_t j = 0; j < in[i].elements(); ++j) {
+      double& x = in[i].data<double>()[j];
+      x = x > 0 ? 80 : -80;
+    }
+  }
+  expect_what_the_cpu_computes(s, in);
+  s.name = "features of almost zero, or zero";
+  for (const LinearAttentionOptions& options : {kUsual, kScaled}) {
+    s.options = options;
+    for (size_t i = 0; i < 2; ++i) in[i].fill(-80);
+    expect_what_the_cpu_computes(s, in);
+  }
+}
+
+// Of one key every query reads its value, whatever its weight, and gradients of weights are nothing
+// but rounding.
+inline void expect_the_value_of_one_key(FastSetting s) {
+  SCOPED_TRACE("one key");
+  s.kind = FastKind::noncausal;
+  s.keys = 1;
+  const std::vector<Tensor> in = inputs_of(s);
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  const std::vector<Tensor> expected = run(s, in, Device{}), got = run(s, in, kGpu);
+  EXPECT_CLOSE(got[0], expected[0], 1e-2);
+  for (const Tensor& each : got) {
+    for (const double x : each.to(Device{}).to_vector<double>()) ASSERT_TRUE(std::isfinite(x));
+  }
+}
+
 }  // namespace linnet::test

@@ -53,6 +53,16 @@ TEST(CudaLinearAttentionFastWide, Reweighted) {
   }
 }
 
+// Logits of +-80, features that are all zero, one valid key.
+TEST(CudaLinearAttentionFastWide, ExtremeInputsStayFinite) {
+  for (const test::FastKind kind : {kCausal, kAll}) {
+    test::expect_extremes_as_on_the_cpu({"", kUsual, 1, 40, 1, 1, 136, 16, false, false, kind});
+    test::expect_extremes_as_on_the_cpu(
+        {"", kUsual, 1, 40, 1, 1, 72, 16, false, false, kind, 0, false, true});
+  }
+  test::expect_the_value_of_one_key({"", kUsual, 1, 40, 1, 1, 136, 16});
+}
+
 // As in narrower heads, differences of large sums do not drown, here of sums over both parts.
 TEST(CudaLinearAttentionFastWide, GradientsOfQueriesSurviveValuesWithAMean) {
   const Setting s{"", kUsual, 1, 64, 1, 1, 136, 16, true};
