@@ -225,16 +225,18 @@ TEST(CudaLavoPass, ExtremeInputsStayFinite) {
 // Values of zero give codes, sums and most gradients of exactly zero; keys or queries of zero give
 // windows and memories that weigh everything alike; zeros everywhere leave nothing.
 TEST(CudaLavoPass, ZerosGiveWhatPrimitivesCompute) {
-  const Setting s{"", 7, 1, 80, 1, 8, 16, 1};
-  for (const size_t zero : {0, 1, 2, 3}) {
-    SCOPED_TRACE(zero);
+  for (const int64_t width : {16, 72}) {
+    const Setting s{"", 7, 1, width == 16 ? 80 : 33, 1, 8, width, 1};
+    for (const size_t zero : {0, 1, 2, 3}) {
+      SCOPED_TRACE(zero);
+      std::vector<Tensor> in = inputs_of(s);
+      in[zero].fill(0);
+      expect_what_primitives_compute(s, in);
+    }
     std::vector<Tensor> in = inputs_of(s);
-    in[zero].fill(0);
+    for (Tensor& x : in) x.fill(0);
     expect_what_primitives_compute(s, in);
   }
-  std::vector<Tensor> in = inputs_of(s);
-  for (Tensor& x : in) x.fill(0);
-  expect_what_primitives_compute(s, in);
 }
 
 // Biases of +-80, values of thousands, values far below one, documents of one token.
