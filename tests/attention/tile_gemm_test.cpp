@@ -154,7 +154,8 @@ TYPED_TEST(TileGemm, TrianglesAgreeWithLoops) {
         std::vector<T> c = before;
         const double counted = tile_multiply_adds();
         add_triangle_times<T>(m, n, {lower.data(), stride, turned}, b.data(), n, c.data(), n);
-        EXPECT_EQ(tile_multiply_adds() - counted, static_cast<double>(m * (m + 1) / 2 * n));
+        const int64_t pairs = m * (m + 1) / 2;
+        EXPECT_EQ(tile_multiply_adds() - counted, static_cast<double>(pairs * n));
         double worst = 0;
         for (int64_t i = 0; i < m; ++i) {
           for (int64_t j = 0; j < n; ++j) {
