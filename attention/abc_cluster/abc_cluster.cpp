@@ -102,7 +102,7 @@ Mechanism abc_cluster_mechanism() {
   facts.presets = kPresets;
   facts.cost_cases = {"{slots: 256}"};
   facts.variants = {"{slots: 7, bits: 63, iterations: 2, scale: 1}",
-                    "{slots: 40, bits: 5, mask_empty: false}"};
+                    "{slots: 20, bits: 4, mask_empty: false}"};
   const std::vector<Form> all = {Form::noncausal, Form::causal, Form::cross};
   facts.limits = {
       {"a cluster for every key gives soft-max attention",
