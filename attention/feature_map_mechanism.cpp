@@ -11,7 +11,7 @@ namespace {
 // itself: the gradients of numerators and of denominators nearly cancel, which one call sees to
 // before anything is rounded.
 MixInput rounded_features(const LinearAttentionOptions& attention, const MixerOptions& options,
-                          const MixInput& input) {
+                          const MixInput& input, bool decays) {
   const Variable& activations = input.x.defined() ? input.x : input.v;
   MixInput result = input;
   if (!activations.defined() || activations.dtype() != DType::bf16 ||
@@ -21,7 +21,7 @@ MixInput rounded_features(const LinearAttentionOptions& attention, const MixerOp
   for (Variable* x : {&result.q, &result.k}) {
     if (x->defined() && x->dtype() == DType::f32 &&
         linear_attention_takes_rounded(x->value(), options.head_width(),
-                                       options.form == Form::causal)) {
+                                       options.form == Form::causal, decays)) {
       *x = as_dtype(*x, DType::bf16);
     }
   }
@@ -35,7 +35,7 @@ AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attentio
                                           const Proportions& proportions,
                                           const MixerContext& context, const MixerState& state,
                                           const Variable& log_decay) {
-  const MixInput input = log_decay.defined() ? given : rounded_features(attention, options, given);
+  const MixInput input = rounded_features(attention, options, given, log_decay.defined());
   const LinearAttentionVariables variables{input.q,           input.k,         input.v,
                                            proportions.query, proportions.key, log_decay};
   LinearAttentionContext at;

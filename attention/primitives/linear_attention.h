@@ -66,8 +66,9 @@ Variable linear_attention_features(const Variable& x, FeatureMap map, double sca
                                    const Tensor& mask);
 
 // Whether tensor cores would compute with features [B,T,H,m] that a mechanism makes itself in f32,
-// for values of so many numbers and without a decay, if they were given rounded to bf16, as the
-// kernels there round the features that they make.
-bool linear_attention_takes_rounded(const Tensor& features, int64_t values, bool causal);
+// for values of so many numbers and a state that decays or not, if they were given rounded to bf16,
+// as the kernels there round the features that they make.
+bool linear_attention_takes_rounded(const Tensor& features, int64_t values, bool causal,
+                                    bool decays);
 
 }  // namespace linnet

@@ -103,9 +103,11 @@ Variable linear_attention_features(const Variable& x, FeatureMap map, double sca
   });
 }
 
-bool linear_attention_takes_rounded(const Tensor& features, int64_t values, bool causal) {
+bool linear_attention_takes_rounded(const Tensor& features, int64_t values, bool causal,
+                                    bool decays) {
   if constexpr (kCuda) {
-    return on_cuda(features) && cuda::linear_attention_takes_rounded(features, values, causal);
+    return on_cuda(features) &&
+           cuda::linear_attention_takes_rounded(features, values, causal, decays);
   }
   return false;
 }

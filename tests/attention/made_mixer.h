@@ -36,8 +36,9 @@ class MadeMixer {
     return set_.find("own." + name).variable.value().to_vector<double>();
   }
   AttentionMixer::MixResult mix(const Variable& q, const Variable& k, const Variable& v,
-                                const MixerContext& context, const MixerState& state = {}) const {
-    return dynamic_cast<const AttentionMixer&>(*mixer_).mix({q, k, v, {}, {}}, context, state);
+                                const MixerContext& context, const MixerState& state = {},
+                                const Variable& x = {}) const {
+    return dynamic_cast<const AttentionMixer&>(*mixer_).mix({q, k, v, x, {}}, context, state);
   }
 
  private:

@@ -30,6 +30,8 @@ struct Sums {
   const float *memory, *mass, *dmemory, *dmass;
   const int32_t* segments;
   const uint8_t* mask;
+  const float* anchors;
+  int64_t anchor_tokens;
 };
 
 __device__ float inner(const float* a, const float* b, int64_t number, int64_t size) {
@@ -41,7 +43,7 @@ __device__ float inner(const float* a, const float* b, int64_t number, int64_t s
 }
 
 // One warp a row and key head. The gradient at t is the sum of what comes before t in its segment,
-// beginning with the inner product of the carried state and its gradient.
+// beginning with the inner product of the carried state and its gradient, or at the last anchor.
 __global__ void linear_attention_decay_sums(Sums s, const float* entries, float* out) {
   const int64_t number = blockIdx.x, row = number / s.heads, head = number % s.heads;
   const int lane = static_cast<int>(threadIdx.x);
@@ -51,6 +53,9 @@ __global__ void linear_attention_decay_sums(Sums s, const float* entries, float*
   for (int64_t base = 0; base < s.time; base += 32) {
     const int64_t t = base + lane, token = row * s.time + t;
     const bool inside = t < s.time;
+    if (s.anchors != nullptr && base > 0 && base % s.anchor_tokens == 0) {
+      sum = static_cast<double>(s.anchors[(base / s.anchor_tokens - 1) * gridDim.x + number]);
+    }
     const float entry = inside ? entries[token * s.heads + head] : 0.0f;
     const int begins =
         inside && t > 0 && s.segments != nullptr && s.segments[token] != s.segments[token - 1] ? 1
@@ -82,6 +87,11 @@ void run(const DecayGradients& g) {
          pointer<const float>(g.dqueries), pointer<const float>(g.keys),
          pointer<const float>(g.dkeys), rows, g.queries.size(2) / heads, g.keys.size(3),
          pointer<float>(entries));
+  run(DecaySums{entries, Tensor(), 0, g.state, g.dstate, g.segments, g.mask, g.out});
+}
+
+void run(const DecaySums& g) {
+  const int64_t B = g.terms.size(0), T = g.terms.size(1), heads = g.terms.size(2);
   const Sums sums{T,
                   heads,
                   state_size(g.state.memory),
@@ -91,9 +101,11 @@ void run(const DecayGradients& g) {
                   pointer_or_null<const float>(g.dstate.memory),
                   pointer_or_null<const float>(g.dstate.mass),
                   pointer_or_null<const int32_t>(g.segments),
-                  pointer_or_null<const uint8_t>(g.mask)};
+                  pointer_or_null<const uint8_t>(g.mask),
+                  pointer_or_null<const float>(g.anchors),
+                  g.anchor_tokens};
   launch({"linear_attention_decay_sums", blocks_for(B * heads, 1), 32}, linear_attention_decay_sums,
-         sums, pointer<const float>(entries), pointer<float>(g.out));
+         sums, pointer<const float>(g.terms), pointer<float>(g.out));
 }
 
 }  // namespace linnet::cuda::linear_attention_detail

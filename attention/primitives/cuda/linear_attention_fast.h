@@ -24,6 +24,7 @@ using Writes = SequenceView<kernel_bf16>;
 inline bool has_kernels(int64_t features, int64_t values) {
   return features > 0 && features <= 256 && features % 8 == 0 && values > 0 && values % 8 == 0;
 }
+inline constexpr int64_t kMostDecayingFeatures = 128;
 // Bytes that a block of causal passes and of the noncausal backward pass takes. (The other kernels
 // take no more than 93 KiB, which every GPU with bf16 has.)
 size_t causal_shared_memory(int64_t features);
@@ -49,6 +50,7 @@ struct Forward {
   const int32_t* segments = nullptr;         // [B,T], causal; a sequence that has them is not cut
   const float* query_proportions = nullptr;  // [B,T,H]
   const float* key_proportions = nullptr;
+  const float* log_decay = nullptr;  // [B,T,G], causal, up to 128 features; not cut either
   LinearAttentionState<const float> state_in;
   LinearAttentionState<float> state_out;
   Writes y;
@@ -97,6 +99,21 @@ class Partials {
   Tensor memory_, mass_;
 };
 
+// What the backward passes leave of which gradients of log-decays are made; null: not wanted. The
+// gradient of g_t is the sum of weights times their gradients over all pairs of a query from t on
+// and a key before t. With a term of each token s, what its key says to later queries less what its
+// query hears from earlier keys, it is that of an earlier token plus the terms between. Pairs
+// inside a chunk are weighed once and in f32 for both, so that what cancels does; rounding remains
+// of pairs of different chunks, 2^-9 of each, and anchors end its sum: every 512 tokens the
+// gradient is S . dS + z . dz itself.
+inline constexpr int64_t kDecayAnchorTokens = 512;
+struct DecayWrites {
+  float* terms = nullptr;    // [B,T,G]
+  float* anchors = nullptr;  // [anchors of T tokens,B,G], of tokens 512, 1024, ...
+  float* read = nullptr;     // scratch [B,T,H]: what queries hear from chunks before their own
+  LinearAttentionState<float> states;  // scratch [anchors * B,G,m,V]: S and z there
+};
+
 // Gradients of what the forward passes compute, with the denominators that they wrote; y is not
 // needed.
 struct Backward {
@@ -108,6 +125,8 @@ struct Backward {
   const int32_t* segments = nullptr;         // [B,T], causal; a sequence that has them is not cut
   const float* query_proportions = nullptr;  // [B,T,H]
   const float* key_proportions = nullptr;
+  const float* log_decay = nullptr;  // as in Forward; its gradients follow from the next
+  DecayWrites decay_writes;
   LinearAttentionState<const float> state_in, dstate_out;
   const float* denominators = nullptr;
   float* corrections = nullptr;  // [B,T,H], scratch of causal_backward

@@ -24,6 +24,10 @@
 // where the map is elu). Tiles of 128 for K = V = 64: for the shape above predicted 474 us of
 // memory (530) and 1250 us of tensor cores, which bound it.
 //
+// Where states decay (linear_attention_fast_decay.h) every product of two tokens is multiplied by
+// what is left between them, S and dS by what a chunk leaves of them, and both walks leave what
+// gradients of log-decays are made of (DecayWrites).
+//
 // Where heads are few both walk along pieces side by side, for which k and v, and q and dy, are
 // read once more: 2 K + 2 V bytes each (linear_attention_fast_sums.cu). Values wider than 128 are
 // walked tile by tile; each further tile reads q and k again, 4 K bytes, and writes and reads sums
@@ -81,9 +85,11 @@ struct BackwardArguments {
   // Of features in parts.
   bool in_parts;
   FeatureStep step;
-  float* along;           // Q . G of the first part, [B,T,H]
-  bool adds_proportions;  // gradients of proportions, to those of the part before
-  LaunchSums value_sums;  // dv
+  float* along;            // Q . G of the first part, [B,T,H]
+  bool adds_proportions;   // gradients of proportions, to those of the part before
+  LaunchSums value_sums;   // dv
+  const float* log_decay;  // [B,T,G], where states decay
+  DecayWrites decay_writes;
 
   // What M, a constant, leaves of the steps: parts have the widest tiles.
   template <int M>
@@ -113,6 +119,8 @@ inline BackwardArguments arguments_of(const Backward& call) {
   a.dkey_proportions = call.dkey_proportions;
   a.division = division_of(call.options);
   a.key_heads = static_cast<int>(call.key_heads);
+  a.log_decay = call.log_decay;
+  a.decay_writes = call.decay_writes;
   return a;
 }
 
@@ -174,7 +182,7 @@ struct Stage {
   }
 };
 
-template <int M>
+template <int M, bool decays = false>
 struct Layout {
   static constexpr size_t kTiles = size_t{2} * TeamOf<M>::kTokens * Stage<M>::kStride;
   __host__ __device__ explicit Layout(SharedArena& arena)
@@ -183,19 +191,21 @@ struct Layout {
         memory(arena.take<kernel_bf16>(size_t{M} * Stage<M>::kStride)),
         mass(arena.take<float>(M)),
         corrections(arena.take<float>(TeamOf<M>::kTokens)),
-        begins(arena.take<uint32_t>(SegmentBits::kWords)) {}
+        begins(arena.take<uint32_t>(SegmentBits::kWords)),
+        decay(arena) {}
   Stage<M> stages;
   kernel_bf16* memory;  // S or dS as the chunk finds it
   float* mass;          // z or dz
   float* corrections;   // c of the chunk
   uint32_t* begins;     // of segments
+  ChunkDecay<TeamOf<M>, decays> decay;
 };
 
 // With S in two parts: its products and c z nearly cancel.
-template <int M>
-struct QueriesLayout : Layout<M> {
+template <int M, bool decays = false>
+struct QueriesLayout : Layout<M, decays> {
   __host__ __device__ explicit QueriesLayout(SharedArena& arena)
-      : Layout<M>(arena),
+      : Layout<M, decays>(arena),
         rest(arena.take<kernel_bf16>(size_t{M} * Stage<M>::kStride)),
         partials(arena.take<float>(size_t{TeamOf<M>::kShares} * TeamOf<M>::kTokens)) {}
   kernel_bf16* rest;  // what rounding took from the memory

@@ -35,6 +35,7 @@ struct Call {
     call.segments = pointer_or_null<const int32_t>(context.segments);
     call.query_proportions = pointer_or_null<const float>(in.query_proportions);
     call.key_proportions = pointer_or_null<const float>(in.key_proportions);
+    call.log_decay = pointer_or_null<const float>(in.log_decay);
     call.state_in = {pointer_or_null<const float>(in.memory),
                      pointer_or_null<const float>(in.mass)};
     call.key_heads = in.memory.defined() ? in.memory.size(1) : 0;
@@ -55,6 +56,7 @@ struct Call {
     call.segments = same.segments;
     call.query_proportions = same.query_proportions;
     call.key_proportions = same.key_proportions;
+    call.log_decay = same.log_decay;
     call.state_in = same.state_in;
     call.key_heads = same.key_heads;
     call.dq = view_of<kernel_bf16>(gradients.q);
@@ -83,6 +85,32 @@ struct Call {
   }
 };
 
+// What the gradients of log-decays are made of.
+struct DecayTensors {
+  Tensor terms, anchors, read, memories, masses;
+
+  explicit DecayTensors(const LinearAttentionArrays& in) {
+    const int64_t B = in.k.size(0), T = in.k.size(1), G = in.k.size(2);
+    const int64_t features = in.k.size(3) * (in.key_proportions.defined() ? 2 : 1);
+    const int64_t count = (T - 1) / linear_attention_fast::kDecayAnchorTokens;
+    const auto numbers = [device = in.k.device()](const Shape& shape) {
+      return Tensor::empty(shape, DType::f32, device);
+    };
+    terms = numbers({B, T, G});
+    read = numbers({B, T, in.q.size(2)});
+    if (count == 0) return;
+    anchors = numbers({count, B, G});
+    memories = numbers({count * B, G, features, in.v.size(3)});
+    masses = numbers({count * B, G, features});
+  }
+  linear_attention_fast::DecayWrites writes() const {
+    return {pointer<float>(terms),
+            pointer_or_null<float>(anchors),
+            pointer<float>(read),
+            {pointer_or_null<float>(memories), pointer_or_null<float>(masses)}};
+  }
+};
+
 }  // namespace
 
 void fast_causal_forward(const LinearAttentionContext& context, const LinearAttentionArrays& in,
@@ -107,7 +135,18 @@ void fast_causal_backward(const LinearAttentionContext& context, const LinearAtt
                          pointer_or_null<const float>(dmass)};
   backward.denominators = pointer<const float>(denominators);
   backward.corrections = pointer<float>(corrections);
+  if (!gradients.log_decay.defined()) return linear_attention_fast::causal_backward(backward);
+  const DecayTensors decay(in);
+  backward.decay_writes = decay.writes();
   linear_attention_fast::causal_backward(backward);
+  run(DecaySums{decay.terms,
+                decay.anchors,
+                linear_attention_fast::kDecayAnchorTokens,
+                {in.memory, in.mass},
+                {gradients.memory, gradients.mass},
+                context.segments,
+                context.key_mask,
+                gradients.log_decay});
 }
 
 void fast_memory_forward(const LinearAttentionContext& context, const LinearAttentionArrays& in,

@@ -3,7 +3,8 @@
 // A block walks along the chunks of one head and one tile of N value columns. Of a chunk it makes
 //   y = (tril(Q K^T) V + Q S) / D(tril(Q K^T) 1 + Q z),   S += K^T V,   z += K^T 1
 // with the features Q, K in shared memory. The next chunk's q, k, v are copied meanwhile. Where
-// heads and tiles are few, blocks have pieces of the sequence (linear_attention_fast_sums.cu).
+// heads and tiles are few, blocks have pieces of the sequence (linear_attention_fast_sums.cu). What
+// changes where S and z decay is in linear_attention_fast_decay.h.
 //
 // Bytes a token and head, K features and V values: 4 K + 4 V (+ 4 for a denominator), q and k once
 // more for every further value tile, from L2 where the tiles' blocks run side by side. Operations:
@@ -32,6 +33,7 @@ struct Arguments {
   float* denominators;
   LaunchSums sums;                   // numerators, of features in parts
   const float* denominators_before;  // of the part before; null: there is none
+  const float* log_decay;            // [B,T,G], where states decay
   FeatureSource queries, keys;
   Division division;
   int64_t piece_tokens;
@@ -49,7 +51,7 @@ struct Stage {
   }
 };
 
-template <int M, int N>
+template <int M, int N, bool decays>
 struct Layout {
   __host__ __device__ explicit Layout(SharedArena& arena)
       : stages{arena.take<kernel_bf16>(size_t{2} * kChunk * (M + kPadding)),
@@ -57,11 +59,13 @@ struct Layout {
                arena.take<kernel_bf16>(size_t{2} * kChunk * (N + kPadding))},
         memory(arena.take<kernel_bf16>(size_t{M} * (N + kPadding))),
         mass(arena.take<float>(M)),
-        begins(arena.take<uint32_t>(SegmentBits::kWords)) {}
+        begins(arena.take<uint32_t>(SegmentBits::kWords)),
+        decay(arena) {}
   Stage<M, N> stages;
   kernel_bf16* memory;  // S as the chunk finds it
   float* mass;          // z
   uint32_t* begins;     // of segments
+  ChunkDecay<FourWarps, decays> decay;
 };
 
 // Numerators of a warp's 16 tokens, and their denominators: x of row lane / 4 and of the row 8
@@ -73,8 +77,9 @@ struct Rows {
   float x[2] = {};
 };
 
-template <int M, int N>
-__device__ __forceinline__ void read_rows(const Stage<M, N>& stage, const Layout<M, N>& shared,
+template <int M, int N, bool decays>
+__device__ __forceinline__ void read_rows(const Stage<M, N>& stage,
+                                          const Layout<M, N, decays>& shared,
                                           const SegmentBits& segments, int warp, int lane,
                                           Rows<M, N>& rows) {
   constexpr int kFeatureStride = M + kPadding, kValueStride = N + kPadding;
@@ -85,6 +90,15 @@ __device__ __forceinline__ void read_rows(const Stage<M, N>& stage, const Layout
   for (int i = 0; i < M / 16; ++i) {
     queries[i] = load_left(stage.q + warp * 16 * kFeatureStride + i * 16, kFeatureStride, lane);
   }
+  [[maybe_unused]] float before[2];  // q z
+  if constexpr (decays) {
+    // The state first, while results are nothing else: then they are scaled, and stay unrounded.
+    read_state<M, N>(queries, shared.memory, shared.mass, lane, rows.numerators, before);
+    const float left[2] = {starts[0] < 0 ? shared.decay.since[first] : 0.0f,
+                           starts[1] < 0 ? shared.decay.since[first + 8] : 0.0f};
+    scale_rows(rows.numerators, left);
+    for (int half = 0; half < 2; ++half) before[half] *= left[half];
+  }
 #pragma unroll 1  // registers
   for (int square = 0; square <= warp; ++square) {
     ResultFragment weights[2] = {};
@@ -94,6 +108,7 @@ __device__ __forceinline__ void read_rows(const Stage<M, N>& stage, const Layout
           stage.k + square * 16 * kFeatureStride + i * 16, kFeatureStride, lane);
       for (int half = 0; half < 2; ++half) multiply(queries[i], keys.halves[half], weights[half]);
     }
+    if constexpr (decays) shared.decay.scale_weights(warp * 16, square * 16, lane, weights);
     if (square == warp) cut_triangle<true>(weights, lane);
     if (segments.begins != 0) keep_between(weights, square * 16, starts, {kChunk, kChunk}, lane);
     const LeftFragment left = as_left(weights[0], weights[1]);
@@ -107,19 +122,20 @@ __device__ __forceinline__ void read_rows(const Stage<M, N>& stage, const Layout
       }
     }
   }
-  if (segments.begins != 0) keep_rows(queries, {starts[0] < 0, starts[1] < 0});
-  float before[2];  // q z
-  read_state<M, N>(queries, shared.memory, shared.mass, lane, rows.numerators, before);
+  if constexpr (!decays) {
+    if (segments.begins != 0) keep_rows(queries, {starts[0] < 0, starts[1] < 0});
+    read_state<M, N>(queries, shared.memory, shared.mass, lane, rows.numerators, before);
+  }
   for (int half = 0; half < 2; ++half) {
     rows.x[half] = rows.weights.values[2 * half] + before[half];
   }
 }
 
-template <int M, int N>
+template <int M, int N, bool decays>
 __global__ __launch_bounds__(kTileThreads,
                              M < 128 ? 3 : 2) void linear_attention_fast_forward(Arguments a) {
   SharedArena arena;
-  const Layout<M, N> shared(arena);
+  const Layout<M, N, decays> shared(arena);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int heads = static_cast<int>(a.q.H), key_heads = static_cast<int>(a.k.H);
   const int first = static_cast<int>(blockIdx.x % a.tiles) * N;
@@ -137,6 +153,7 @@ __global__ __launch_bounds__(kTileThreads,
   AsyncCopies copies;
   uint32_t query_counts = 0, key_counts = 0;
   bool begins_one = false;  // token number `thread` of the chunk a segment
+  [[maybe_unused]] float log_decays[2];
   const auto begin = [&](int64_t token) {
     if (threadIdx.x < kChunk) {
       begins_one = begins_segment(a.segments, row, time, token + threadIdx.x);
@@ -147,6 +164,9 @@ __global__ __launch_bounds__(kTileThreads,
     begin_copy<N, FourWarps, 1>(copies, stage.v,
                                 {a.v, a.key_mask, row, token, head / group, first});
     copies.commit();
+    if constexpr (decays) {
+      shared.decay.read(a.log_decay, keys_from(token), log_decays);
+    }
   };
   const auto one = [](int) { return 1.0f; };
 
@@ -163,13 +183,14 @@ __global__ __launch_bounds__(kTileThreads,
     map_features<M, FourWarps, 1>(stage.q, query_counts, a.queries, queries_from(token), one);
     map_features<M, FourWarps, 1>(stage.k, key_counts, a.keys, keys_from(token), one);
     if (a.segments != nullptr) SegmentBits::publish<FourWarps>(shared.begins, begins_one);
+    if constexpr (decays) shared.decay.publish(log_decays);
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (token + kChunk < end) begin(token + kChunk);
 
     SegmentBits segments;
     if (a.segments != nullptr) segments.load(shared.begins);
     Rows<M, N> rows;
-    read_rows<M, N>(stage, shared, segments, warp, lane, rows);
+    read_rows<M, N, decays>(stage, shared, segments, warp, lane, rows);
     // Parts of features have the widest tiles.
     const bool complete =
         M < 128 || a.sums.template complete<FourWarps>(token / kChunk, rows.numerators);
@@ -187,7 +208,9 @@ __global__ __launch_bounds__(kTileThreads,
                     {a.y, a.query_mask, row, token + warp * 16, head, first});
     }
     if (segments.begins != 0) state.clear();
-    state.template add<true>(stage.k, stage.v, max(segments.start(kChunk - 1), 0));
+    if constexpr (decays) state.scale(shared.decay.whole());
+    state.template add<true, decays>(stage.k, stage.v, max(segments.start(kChunk - 1), 0), kChunk,
+                                     shared.decay.until);
     __syncthreads();  // nobody reads the state any more
     state.publish(shared.memory);
     state.store_mass(shared.mass);
@@ -200,12 +223,12 @@ __global__ __launch_bounds__(kTileThreads,
   }
 }
 
-template <int M>
+template <int M, bool decays = false>
 size_t bytes() {
-  return shared_bytes<Layout<M, kValueColumns<M>>>();
+  return shared_bytes<Layout<M, kValueColumns<M>, decays>>();
 }
 
-template <int M>
+template <int M, bool decays = false>
 void run(const Forward& call, const OutputSums& sums = {}) {
   constexpr int N = kValueColumns<M>;
   Arguments a{};
@@ -216,6 +239,7 @@ void run(const Forward& call, const OutputSums& sums = {}) {
   a.query_mask = call.query_mask;
   a.key_mask = call.key_mask;
   a.segments = call.segments;
+  a.log_decay = call.log_decay;
   a.out = {call.state_out.memory, call.state_out.mass};
   a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
   a.queries = query_source(call);
@@ -230,8 +254,8 @@ void run(const Forward& call, const OutputSums& sums = {}) {
   a.piece_tokens = pieces.cut.tokens;
   launch({"linear_attention_fast_forward",
           dim3(blocks_for(blocks, 1), static_cast<unsigned>(pieces.cut.count)), kTileThreads,
-          bytes<M>()},
-         linear_attention_fast_forward<M, N>, a);
+          bytes<M, decays>()},
+         linear_attention_fast_forward<M, N, decays>, a);
 }
 
 }  // namespace
@@ -246,7 +270,9 @@ void causal_forward(const Forward& call) {
   if (needs_parts(call.k.K, call.key_proportions != nullptr)) {
     return forward_in_parts(call, call.q.B, call.q.T, call.k.H, run<128>);
   }
-  for_width(key_source(call).features(), [&](auto width) { run<width>(call); });
+  for_width(key_source(call).features(), [&](auto width) {
+    call.log_decay == nullptr ? run<width>(call) : run<width, true>(call);
+  });
 }
 
 }  // namespace linnet::cuda::linear_attention_fast

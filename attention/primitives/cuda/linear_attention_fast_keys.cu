@@ -1,16 +1,81 @@
 // The gradients of keys, values and the carried state, backward in time; see
 // linear_attention_fast_backward.h.
 #include "attention/primitives/cuda/linear_attention_fast_backward.h"
+#include "core/cuda/block_reduce.h"
 
 namespace linnet::cuda::linear_attention_fast::backward_detail {
 namespace {
 
+// With the sums of which gradients of log-decays are made, see DecayWrites.
+template <int M, bool decays>
+struct KeysLayout : Layout<M, decays> {
+  using Team = TeamOf<M>;
+  __host__ __device__ explicit KeysLayout(SharedArena& arena) : Layout<M, decays>(arena) {
+    if constexpr (decays) {
+      by_key = arena.take<float>(size_t{Team::kShares} * Team::kTokens);
+      by_query = arena.take<float>(size_t{Team::kTokens} / 16 * Team::kTokens);
+      products = arena.take<float>(Team::kWarps);
+    }
+  }
+  float* by_key = nullptr;    // [shares][tokens]
+  float* by_query = nullptr;  // [16 keys][tokens]
+  float* products = nullptr;  // of warps
+};
+
+// Begins the sums of weights times their gradients of a chunk: what later chunks, of which `dkeys`
+// come, say to a warp's keys, its share of columns, and nothing yet of its queries.
+template <int M, bool decays>
+__device__ __forceinline__ void begin_sums(const Stage<M>& stage,
+                                           const KeysLayout<M, decays>& shared, int first,
+                                           int column, int warp, int lane,
+                                           const ResultFragment (&dkeys)[kOwnColumns<M> / 8]) {
+  using Team = TeamOf<M>;
+  float sums[2];
+  sum_products<kOwnColumns<M>>(stage.k + first * Stage<M>::kStride + column, Stage<M>::kStride,
+                               lane, dkeys, sums);
+  for (int half = 0; half < 2; ++half) {
+    const int token = first + lane / 4 + 8 * half;
+    if (lane % 4 == 0) shared.by_key[Team::share(warp) * Team::kTokens + token] = sums[half];
+  }
+  if (column > 0) return;
+  for (int token = lane; token < Team::kTokens; token += 32) {
+    shared.by_query[first / 16 * Team::kTokens + token] = 0;
+  }
+  __syncwarp();
+}
+
+// Adds those of a square of 16 keys and queries, of which a lane has sums of its part of two rows
+// and of four columns.
+template <int M, bool decays>
+__device__ __forceinline__ void add_sums(const KeysLayout<M, decays>& shared, int first, int square,
+                                         int lane, const float (&rows)[2],
+                                         const float (&columns)[2][2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float sum = rows[half];
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    if (lane % 4 == 0) shared.by_key[first + lane / 4 + 8 * half] += sum;
+  }
+  float* queries = shared.by_query + first / 16 * TeamOf<M>::kTokens + square;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float sum = columns[i / 2][i % 2];
+    for (int distance = 4; distance < 32; distance *= 2) {
+      sum += __shfl_xor_sync(~0u, sum, distance);
+    }
+    if (lane < 4) queries[i / 2 * 8 + lane * 2 + i % 2] += sum;
+  }
+}
+
 // What a chunk's own queries, and where `opens` all later ones, say to a warp's 16 keys and values.
-// Keys whose segment ends inside the chunk see no later ones.
-template <int M>
-__device__ __forceinline__ void add_key_gradients(const Stage<M>& stage, const Layout<M>& shared,
-                                                  const SegmentBits& segments, bool opens, int warp,
-                                                  int lane,
+// Keys whose segment ends inside the chunk see no later ones. Where the state decays and a.terms
+// are wanted, the sums of weights times their gradients go to shared.by_key and by_query.
+template <int M, bool decays>
+__device__ __forceinline__ void add_key_gradients(const Stage<M>& stage,
+                                                  const KeysLayout<M, decays>& shared,
+                                                  const SegmentBits& segments, bool opens,
+                                                  [[maybe_unused]] bool weighs, int warp, int lane,
                                                   ResultFragment (&dkeys)[kOwnColumns<M> / 8],
                                                   ResultFragment (&dvalues)[kOwnColumns<M> / 8]) {
   using Team = TeamOf<M>;
@@ -18,8 +83,25 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage, const L
   const int first = Team::first_token(warp), column = Team::share(warp) * kOwnColumns<M>;
   const int ends[2] = {segments.end(first + lane / 4), segments.end(first + lane / 4 + 8)};
   LeftFragment keys[M / 16], values[M / 16];
-  load_rows<M>(stage.k + first * kStride, lane, keys);
-  load_rows<M>(stage.v + first * kStride, lane, values);
+  if (!decays || opens) {
+    load_rows<M>(stage.k + first * kStride, lane, keys);
+    load_rows<M>(stage.v + first * kStride, lane, values);
+  }
+  const bool sees_later[2] = {ends[0] == 64, ends[1] == 64};
+  if constexpr (decays) {
+    if (opens) {
+      // Later chunks first, while results are nothing else: then they are scaled, and stay
+      // unrounded.
+      multiply_memory<M>(keys, shared.memory + column, lane, dvalues);
+      multiply_transposed<M>(values, shared.memory + column * kStride, lane, dkeys);
+      add_rank_one<kOwnColumns<M>>(shared.mass + column, lane, {1, 1}, dkeys);
+      const float* until = shared.decay.until + first + lane / 4;
+      const float left[2] = {sees_later[0] ? until[0] : 0.0f, sees_later[1] ? until[8] : 0.0f};
+      scale_rows(dkeys, left);
+      scale_rows(dvalues, left);
+      if (weighs) begin_sums<M>(stage, shared, first, column, warp, lane, dkeys);
+    }
+  }
 #pragma unroll 1  // registers
   for (int square = first; square < Team::kTokens; square += 16) {
     const kernel_bf16* q = stage.q + square * kStride;
@@ -34,6 +116,10 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage, const L
     for (int i = 0; i < M / 16; ++i) {
       const RightFragments queries = load_right_transposed(q + i * 16, kStride, lane);
       const RightFragments readers = load_right_transposed(dy + i * 16, kStride, lane);
+      if constexpr (decays) {  // again, for the sake of registers
+        keys[i] = load_left(stage.k + first * kStride + i * 16, kStride, lane);
+        values[i] = load_left(stage.v + first * kStride + i * 16, kStride, lane);
+      }
       for (int half = 0; half < 2; ++half) {
         multiply(keys[i], queries.halves[half], weights[half]);
         multiply(values[i], readers.halves[half], gradients[half]);
@@ -47,6 +133,18 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage, const L
       keep_between(weights, square, {0, 0}, ends, lane);
       keep_between(gradients, square, {0, 0}, ends, lane);
     }
+    if constexpr (decays) {
+      float rows[2] = {}, columns[2][2] = {};  // sums of weights times their gradients
+      shared.decay.template visit_square<false>(first, square, lane, [&](int i, int j, float left) {
+        float& weight = weights[i].values[j];
+        float& gradient = gradients[i].values[j];
+        weight *= left;
+        rows[j / 2] += weight * gradient;
+        columns[i][j % 2] += weight * gradient;
+        gradient *= left;
+      });
+      if (weighs && column == 0) add_sums(shared, first, square, lane, rows, columns);
+    }
     const LeftFragment weight = as_left(weights[0], weights[1]);
     const LeftFragment gradient = as_left(gradients[0], gradients[1]);
 #pragma unroll
@@ -59,8 +157,7 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage, const L
       }
     }
   }
-  if (!opens) return;
-  const bool sees_later[2] = {ends[0] == 64, ends[1] == 64};
+  if (decays || !opens) return;
   if (segments.begins != 0) {
     keep_rows(keys, sees_later);
     keep_rows(values, sees_later);
@@ -71,16 +168,49 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage, const L
                                {sees_later[0] ? 1.0f : 0.0f, sees_later[1] ? 1.0f : 0.0f}, dkeys);
 }
 
+// What the gradients of log-decays need of a chunk that begins at `token`, see DecayWrites;
+// `anchor` is negative where there is none.
+template <int M, bool decays>
+__device__ __forceinline__ void write_decay_terms(const BackwardArguments& a,
+                                                  const KeysLayout<M, decays>& shared, int64_t row,
+                                                  int key_head, int64_t token, int64_t anchor) {
+  using Team = TeamOf<M>;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t heads = a.q.H, key_heads = a.k.H, group = heads / key_heads;
+  const auto put = [&a](float* at, float sum) { *at = a.tile.first == 0 ? sum : *at + sum; };
+  if (thread < Team::kTokens && token + thread < a.q.T) {
+    float sum = 0;
+    for (int share = 0; share < Team::kShares; ++share) {
+      sum += shared.by_key[share * Team::kTokens + thread];
+    }
+    // Queries see the keys of their own sixteen tokens and of those before.
+    for (int keys = 0; keys <= thread / 16; ++keys) {
+      sum -= shared.by_query[keys * Team::kTokens + thread];
+    }
+    const int64_t number = row * a.q.T + token + thread;
+    for (int64_t head = key_head * group; a.tile.first == 0 && head < (key_head + 1) * group;
+         ++head) {
+      sum -= a.decay_writes.read[number * heads + head];
+    }
+    put(a.decay_writes.terms + number * key_heads + key_head, sum);
+  }
+  if (anchor >= 0 && thread == 0) {
+    float sum = 0;
+    for (int warp = 0; warp < Team::kWarps; ++warp) sum += shared.products[warp];
+    put(a.decay_writes.anchors + (anchor * a.q.B + row) * key_heads + key_head, sum);
+  }
+}
+
 // The gradients of keys, values and the carried state, backward in time. A block has one key head
 // and visits its query heads in turn, chunk by chunk.
-template <int M>
+template <int M, bool decays>
 __global__ __launch_bounds__(TeamOf<M>::kThreads,
                              M < 128 ? 2 : 1) void linear_attention_fast_keys(BackwardArguments a) {
   using Team = TeamOf<M>;
   using Part = TilePart<M, Team>;
   constexpr int kStride = Stage<M>::kStride, kColumns = kOwnColumns<M>;
   SharedArena arena;
-  const Layout<M> shared(arena);
+  const KeysLayout<M, decays> shared(arena);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), key_heads = static_cast<int>(a.k.H);
   const int key_head = static_cast<int>(blockIdx.x % key_heads), group = heads / key_heads;
@@ -106,6 +236,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     return start + int64_t{(steps - 1 - step) / group} * Team::kTokens;
   };
   bool begins_one = false;  // token number `thread` of the chunk a segment
+  [[maybe_unused]] float log_decays[2];
   const auto begin = [&](int step) {
     const Stage<M> stage = shared.stages.turn(step);
     const int64_t token = first_token(step);
@@ -119,6 +250,9 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     begin_copy<M, Team, 1>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, a.tile.first});
     begin_copy<M, Team, 1>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, a.tile.first});
     copies.commit();
+    if constexpr (decays) {
+      if (step % group == 0) shared.decay.read(a.log_decay, keys_from(token), log_decays);
+    }
     if (a.denominators == nullptr) return;
     const int64_t first = (row * time + token) * heads + head;
     const bool inside = thread < Team::kTokens && token + thread < time;
@@ -138,6 +272,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     shared.mass[thread] = mass;
   }
   ResultFragment dkeys[kColumns / 8] = {}, dvalues[kColumns / 8] = {};
+  const bool weighs = decays && a.decay_writes.terms != nullptr;
   if (steps > 0) begin(0);
   for (int step = 0; step < steps; ++step) {
     const Stage<M> stage = shared.stages.turn(step);
@@ -154,12 +289,16 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
                              [](int) { return 1.0f; });
     if (thread < Team::kTokens) shared.corrections[thread] = correction;
     if (a.segments != nullptr) SegmentBits::publish<Team>(shared.begins, begins_one);
+    if constexpr (decays) {
+      if (opens) shared.decay.publish(log_decays);
+    }
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (step + 1 < steps) begin(step + 1);
 
     SegmentBits segments;
     if (a.segments != nullptr) segments.load(shared.begins);
-    add_key_gradients<M>(stage, shared, segments, opens, warp, lane, dkeys, dvalues);
+    add_key_gradients<M, decays>(stage, shared, segments, opens, weighs, warp, lane, dkeys,
+                                 dvalues);
     if (ends) {
       const int first = Team::first_token(warp), column = Team::share(warp) * kColumns;
       const int64_t token = first_token(step) + first;
@@ -187,16 +326,39 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       state.clear();
       mass = 0;
     }
-    state.template add<false>(stage.q, stage.dy, 0, until);
+    if constexpr (decays) {
+      if (opens) {
+        state.scale(shared.decay.whole());
+        mass *= shared.decay.whole();
+      }
+    }
+    state.template add<false, decays>(stage.q, stage.dy, 0, until, shared.decay.since);
     if (a.denominators != nullptr && thread < M) {
       for (int token = 0; token < until; ++token) {
-        mass += shared.corrections[token] * load(stage.q + token * kStride + thread);
+        float correction_there = shared.corrections[token];
+        if constexpr (decays) correction_there *= shared.decay.since[token];
+        mass += correction_there * load(stage.q + token * kStride + thread);
       }
+    }
+    const int64_t token = first_token(step);
+    const int64_t anchor = token % kDecayAnchorTokens == 0 ? token / kDecayAnchorTokens - 1 : -1;
+    if (weighs && ends && anchor >= 0) {
+      const StatePlace at = place_of((anchor * a.q.B + row) * key_heads + key_head);
+      const LinearAttentionState<float>& anchors = a.decay_writes.states;
+      float product = state.inner_product(anchors.memory, at);
+      if (a.tile.first == 0 && thread < at.features) {
+        product += mass * anchors.mass[at.number * at.features + thread];
+      }
+      product = warp_sum(product);
+      if (lane == 0) shared.products[warp] = product;
     }
     __syncthreads();  // nobody reads the state any more
     if (ends) {
       state.publish(shared.memory);
       if (thread < M) shared.mass[thread] = mass;
+    }
+    if (weighs && ends) {
+      write_decay_terms<M, decays>(a, shared, row, key_head, token, anchor);
     }
   }
   if (blockIdx.y > 0) return;
@@ -207,14 +369,14 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   }
 }
 
-template <int M>
+template <int M, bool decays>
 void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
   const int64_t blocks = arguments.q.B * arguments.k.H;
   const auto run_tile = [&](const BackwardArguments& a) {
     launch(
         {"linear_attention_fast_keys", dim3(blocks_for(blocks, 1), static_cast<unsigned>(pieces)),
-         TeamOf<M>::kThreads, shared_bytes<Layout<M>>()},
-        linear_attention_fast_keys<M>, a);
+         TeamOf<M>::kThreads, shared_bytes<KeysLayout<M, decays>>()},
+        linear_attention_fast_keys<M, decays>, a);
   };
   for_value_tiles<M>(arguments, arguments.v.K, blocks, arguments.q.T, device, run_tile);
 }
@@ -222,8 +384,10 @@ void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
 }  // namespace
 
 void run_keys(const BackwardArguments& arguments, int64_t pieces, Device device) {
-  for_width(tile_width(arguments, arguments.keys.features(), arguments.v.K),
-            [&](auto width) { run<width>(arguments, pieces, device); });
+  for_width(tile_width(arguments, arguments.keys.features(), arguments.v.K), [&](auto width) {
+    arguments.log_decay == nullptr ? run<width, false>(arguments, pieces, device)
+                                   : run<width, true>(arguments, pieces, device);
+  });
 }
 
 }  // namespace linnet::cuda::linear_attention_fast::backward_detail

@@ -13,16 +13,34 @@ __device__ __forceinline__ LeftFragment ones_until(bool triangle, int lane) {
   return {{edge, kBoth, 0, edge}};
 }
 
-// G of a warp's 16 tokens, the memory in one part or in two.
-template <int M>
-__device__ __forceinline__ void gather_gradients(const Stage<M>& stage,
-                                                 const QueriesLayout<M>& shared, bool two_parts,
-                                                 bool segmented, const int (&starts)[2], int first,
-                                                 int column, int lane,
-                                                 ResultFragment (&sums)[kOwnColumns<M> / 8]) {
+// What is left of the state before the chunk in rows lane / 4 and 8 after.
+template <typename Decay>
+__device__ __forceinline__ void left_of_state(const Decay& decay, const int (&starts)[2], int first,
+                                              int lane, float (&left)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    left[half] = starts[half] < 0 ? decay.since[first + lane / 4 + 8 * half] : 0.0f;
+  }
+}
+
+// G of a warp's 16 tokens, the memory in one part or in two. Where the state decays `read` is what
+// the warp's columns of G add to q . G by way of the state before the chunk.
+template <int M, bool decays>
+__device__ __forceinline__ void gather_gradients(
+    const Stage<M>& stage, const QueriesLayout<M, decays>& shared, bool two_parts, bool segmented,
+    const int (&starts)[2], int first, int column, int lane,
+    ResultFragment (&sums)[kOwnColumns<M> / 8], [[maybe_unused]] float (&read)[2]) {
   constexpr int kStride = Stage<M>::kStride;
   LeftFragment readers[M / 16];
   load_rows<M>(stage.dy + first * kStride, lane, readers);
+  if constexpr (decays) {
+    multiply_transposed<M>(readers, shared.memory + column * kStride, lane, sums);
+    if (two_parts) multiply_transposed<M>(readers, shared.rest + column * kStride, lane, sums);
+    float left[2];
+    left_of_state(shared.decay, starts, first, lane, left);
+    scale_rows(sums, left);
+    sum_products<kOwnColumns<M>>(stage.q + first * kStride + column, kStride, lane, sums, read);
+  }
 #pragma unroll 1  // registers
   for (int square = 0; square <= first; square += 16) {
     ResultFragment weights[2] = {};
@@ -32,6 +50,7 @@ __device__ __forceinline__ void gather_gradients(const Stage<M>& stage,
           load_right_transposed(stage.v + square * kStride + i * 16, kStride, lane);
       for (int half = 0; half < 2; ++half) multiply(readers[i], values.halves[half], weights[half]);
     }
+    if constexpr (decays) shared.decay.scale_weights(first, square, lane, weights);
     if (square == first) cut_triangle<true>(weights, lane);
     if (segmented) keep_between(weights, square, starts, {kChunk, kChunk}, lane);
     const LeftFragment left = as_left(weights[0], weights[1]);
@@ -42,9 +61,25 @@ __device__ __forceinline__ void gather_gradients(const Stage<M>& stage,
       for (int half = 0; half < 2; ++half) multiply(left, keys.halves[half], sums[2 * j + half]);
     }
   }
-  if (segmented) keep_rows(readers, {starts[0] < 0, starts[1] < 0});
-  multiply_transposed<M>(readers, shared.memory + column * kStride, lane, sums);
-  if (two_parts) multiply_transposed<M>(readers, shared.rest + column * kStride, lane, sums);
+  if constexpr (!decays) {
+    if (segmented) keep_rows(readers, {starts[0] < 0, starts[1] < 0});
+    multiply_transposed<M>(readers, shared.memory + column * kStride, lane, sums);
+    if (two_parts) multiply_transposed<M>(readers, shared.rest + column * kStride, lane, sums);
+  }
+}
+
+// q z of the state before the chunk, the columns of this warp.
+template <int M, bool decays>
+__device__ __forceinline__ void read_mass(const Stage<M>& stage,
+                                          const QueriesLayout<M, decays>& shared,
+                                          const int (&starts)[2], int first, int column, int lane,
+                                          float (&read)[2]) {
+  ResultFragment mass[kOwnColumns<M> / 8] = {};
+  float left[2];
+  left_of_state(shared.decay, starts, first, lane, left);
+  add_rank_one<kOwnColumns<M>>(shared.mass + column, lane, left, mass);
+  sum_products<kOwnColumns<M>>(stage.q + first * Stage<M>::kStride + column, Stage<M>::kStride,
+                               lane, mass, read);
 }
 
 // G <- G + c z, with z the sum of all keys that the token sees.
@@ -76,15 +111,53 @@ __device__ __forceinline__ void add_corrections(const Stage<M>& stage, const flo
   }
 }
 
+// The same where the state decays: c is part of the weights of keys, in two bf16 parts.
+template <int M, bool decays>
+__device__ __forceinline__ void add_decayed_corrections(
+    const Stage<M>& stage, const QueriesLayout<M, decays>& shared, bool segmented,
+    const int (&starts)[2], int first, int column, int lane, const float (&corrections)[2],
+    ResultFragment (&sums)[kOwnColumns<M> / 8]) {
+  constexpr int kStride = Stage<M>::kStride;
+#pragma unroll 1
+  for (int square = 0; square <= first; square += 16) {
+    ResultFragment weights[2];
+    shared.decay.template visit_square<true>(first, square, lane, [&](int i, int j, float factor) {
+      weights[i].values[j] = factor * corrections[j / 2];
+    });
+    if (square == first) cut_triangle<true>(weights, lane);
+    if (segmented) keep_between(weights, square, starts, {kChunk, kChunk}, lane);
+    const LeftFragment left = as_left(weights[0], weights[1]);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float& weight = weights[i / 4].values[i % 4];
+      weight -= low_of(pack(weight, 0));
+    }
+    const LeftFragment rest = as_left(weights[0], weights[1]);
+#pragma unroll
+    for (int j = 0; j < kOwnColumns<M> / 16; ++j) {
+      const RightFragments keys =
+          load_right(stage.k + square * kStride + column + j * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(left, keys.halves[half], sums[2 * j + half]);
+        multiply(rest, keys.halves[half], sums[2 * j + half]);
+      }
+    }
+  }
+  float factors[2];
+  left_of_state(shared.decay, starts, first, lane, factors);
+  for (int half = 0; half < 2; ++half) factors[half] *= corrections[half];
+  add_rank_one<kOwnColumns<M>>(shared.mass + column, lane, factors, sums);
+}
+
 // The gradient of queries, forward in time; writes the corrections that the keys need.
-template <int M>
+template <int M, bool decays>
 __global__ __launch_bounds__(TeamOf<M>::kThreads,
                              M < 128 ? 2
                                      : 1) void linear_attention_fast_queries(BackwardArguments a) {
   using Team = TeamOf<M>;
   constexpr int kStride = Stage<M>::kStride, kColumns = kOwnColumns<M>;
   SharedArena arena;
-  const QueriesLayout<M> shared(arena);
+  const QueriesLayout<M, decays> shared(arena);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int first = Team::first_token(warp), column = Team::share(warp) * kColumns;
   const int heads = static_cast<int>(a.q.H), key_heads = static_cast<int>(a.k.H);
@@ -103,6 +176,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   AsyncCopies copies;
   uint32_t query_counts = 0, key_counts = 0;
   bool begins_one = false;  // token number `thread` of the chunk a segment
+  [[maybe_unused]] float log_decays[2];
   const auto begin = [&](int64_t token) {
     if (threadIdx.x < Team::kTokens) {
       begins_one = begins_segment(a.segments, row, time, token + threadIdx.x);
@@ -113,6 +187,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     begin_copy<M, Team>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, a.tile.first});
     begin_copy<M, Team>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, a.tile.first});
     copies.commit();
+    if constexpr (decays) shared.decay.read(a.log_decay, keys_from(token), log_decays);
   };
   const auto one = [](int) { return 1.0f; };
 
@@ -129,6 +204,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     map_features<M, Team>(stage.q, query_counts, a.queries, queries_from(token), one);
     map_features<M, Team>(stage.k, key_counts, a.keys, keys_from(token), one);
     if (a.segments != nullptr) SegmentBits::publish<Team>(shared.begins, begins_one);
+    if constexpr (decays) shared.decay.publish(log_decays);
     __syncthreads();  // this chunk and the state are there; the other stage is free
     if (token + Team::kTokens < end) begin(token + Team::kTokens);
 
@@ -137,7 +213,9 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     if (a.segments != nullptr) segments.load(shared.begins);
     const bool segmented = segments.begins != 0;
     const int starts[2] = {segments.start(first + lane / 4), segments.start(first + lane / 4 + 8)};
-    gather_gradients<M>(stage, shared, normalised, segmented, starts, first, column, lane, sums);
+    [[maybe_unused]] float read[2];  // of the state before the chunk
+    gather_gradients<M, decays>(stage, shared, normalised, segmented, starts, first, column, lane,
+                                sums, read);
     const bool complete = a.tile.sums.template complete<Team>(token / Team::kTokens, sums);
     kernel_bf16* queries = stage.q + first * kStride + column;
     float factors[2] = {1, 1};  // 1 / D
@@ -165,9 +243,39 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
           if (writes) a.corrections[at] = corrections[half];
         }
       }
-      if (step != FeatureStep::leaves_along) {
+      if constexpr (decays) {
+        add_decayed_corrections<M>(stage, shared, segmented, starts, first, column, lane,
+                                   corrections, sums);
+        if (a.decay_writes.terms != nullptr) {
+          float masses[2];
+          read_mass<M>(stage, shared, starts, first, column, lane, masses);
+          for (int half = 0; half < 2; ++half) read[half] += corrections[half] * masses[half];
+        }
+      } else if (step != FeatureStep::leaves_along) {
         add_corrections<M>(stage, shared.mass, segmented, starts, first, column, lane, corrections,
                            sums);
+      }
+    }
+    if constexpr (decays) {
+      if (a.decay_writes.terms != nullptr) {
+        sum_shares<Team>(shared.partials, warp, lane, read);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int64_t reader = token + first + half * 8 + lane / 4;
+          if (reader >= time || lane % 4 != 0 || column != 0) continue;
+          float* at = a.decay_writes.read + (row * time + reader) * heads + head;
+          *at = (a.tile.first == 0 ? read[half] : *at + read[half]) * factors[half];
+        }
+        const int64_t anchor = token / kDecayAnchorTokens - 1;
+        if (token % kDecayAnchorTokens == 0 && anchor >= 0 && head % (heads / key_heads) == 0) {
+          const int64_t number = (anchor * a.q.B + row) * key_heads + key_head;
+          const LinearAttentionState<float>& anchors = a.decay_writes.states;
+          state.store({anchors.memory, nullptr},
+                      {number, a.keys.features(), static_cast<int>(a.v.K), a.tile.first});
+          if (a.tile.first == 0) {
+            state.store_mass(anchors.mass + number * a.keys.features(), a.keys.features());
+          }
+        }
       }
     }
     if (complete && step != FeatureStep::leaves_along) {
@@ -180,7 +288,9 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
                          rows, rows, warp, lane, factors, sums);
     }
     if (segments.begins != 0) state.clear();
-    state.template add<true>(stage.k, stage.v, max(segments.start(Team::kTokens - 1), 0));
+    if constexpr (decays) state.scale(shared.decay.whole());
+    state.template add<true, decays>(stage.k, stage.v, max(segments.start(Team::kTokens - 1), 0),
+                                     Team::kTokens, shared.decay.until);
     __syncthreads();  // nobody reads the state any more
     state.publish(shared.memory);
     if (normalised) state.publish_rest(shared.rest);
@@ -188,14 +298,14 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   }
 }
 
-template <int M>
+template <int M, bool decays>
 void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
   const int64_t blocks = arguments.q.B * arguments.q.H;
   const auto run_tile = [&](const BackwardArguments& a) {
     launch({"linear_attention_fast_queries",
             dim3(blocks_for(blocks, 1), static_cast<unsigned>(pieces)), TeamOf<M>::kThreads,
-            shared_bytes<QueriesLayout<M>>()},
-           linear_attention_fast_queries<M>, a);
+            shared_bytes<QueriesLayout<M, decays>>()},
+           linear_attention_fast_queries<M, decays>, a);
   };
   for_value_tiles<M>(arguments, arguments.v.K, blocks, arguments.q.T, device, run_tile);
 }
@@ -203,8 +313,10 @@ void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
 }  // namespace
 
 void run_queries(const BackwardArguments& arguments, int64_t pieces, Device device) {
-  for_width(tile_width(arguments, arguments.keys.features(), arguments.v.K),
-            [&](auto width) { run<width>(arguments, pieces, device); });
+  for_width(tile_width(arguments, arguments.keys.features(), arguments.v.K), [&](auto width) {
+    arguments.log_decay == nullptr ? run<width, false>(arguments, pieces, device)
+                                   : run<width, true>(arguments, pieces, device);
+  });
 }
 
 }  // namespace linnet::cuda::linear_attention_fast::backward_detail

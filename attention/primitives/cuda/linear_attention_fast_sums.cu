@@ -202,10 +202,11 @@ Pieces make_pieces(Arguments a, const Cut& cut, const LinearAttentionState<const
   return pieces;
 }
 
-// Segments forget what pieces before them had.
+// Segments and decaying states forget what pieces before them had.
 template <typename Call>
 Cut causal_cut_of(const Call& call, int64_t blocks) {
-  return call.segments == nullptr ? cut_of(call.k.T, blocks) : Cut{1, call.k.T};
+  const bool cut = call.segments == nullptr && call.log_decay == nullptr;
+  return cut ? cut_of(call.k.T, blocks) : Cut{1, call.k.T};
 }
 
 // to = the sum of `count` arrays like it, in order.
@@ -266,6 +267,7 @@ Pieces pieces_of(const Backward& call, int64_t blocks) {
   same.key_mask = call.key_mask;
   same.key_proportions = call.key_proportions;
   same.segments = call.segments;
+  same.log_decay = call.log_decay;
   same.state_in = call.state_in;
   return pieces_of(same, blocks);
 }

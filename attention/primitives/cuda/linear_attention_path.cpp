@@ -19,9 +19,12 @@ const Tensor& first_of(const LinearAttentionArrays& in) {
   return in.q.defined() ? in.q : in.k;
 }
 
-std::string lack_of_widths(int64_t features, int64_t values, bool causal) {
+std::string lack_of_widths(int64_t features, int64_t values, bool causal, bool decays) {
   if (!linear_attention_fast::has_kernels(features, values)) {
     return concat("features of ", features, " and values of ", values);
+  }
+  if (decays && features > linear_attention_fast::kMostDecayingFeatures) {
+    return concat("a decaying state of ", features, " features");
   }
   if (!causal) return {};
   const std::string lack =
@@ -37,12 +40,11 @@ std::string why_plain_linear_attention(const LinearAttentionArrays& in) {
     if (x->defined() && x->dtype() != DType::bf16)
       return concat("numbers of ", name_of(x->dtype()));
   }
-  if (in.log_decay.defined()) return "a decaying state";
   const bool reweighted = in.query_proportions.defined() || in.key_proportions.defined();
   const int64_t features = first_of(in).size(3) * (reweighted ? 2 : 1);
   const int64_t values = in.v.defined() ? in.v.size(3) : in.memory.size(3);
   const bool causal = in.q.defined() && in.v.defined();
-  const std::string lack = lack_of_widths(features, values, causal);
+  const std::string lack = lack_of_widths(features, values, causal, in.log_decay.defined());
   if (!lack.empty()) return lack;
   // Copies of 16 bytes take heads in eights.
   if (reweighted && features % 16 != 0) return concat("re-weighted heads of ", features / 2);
@@ -57,11 +59,12 @@ bool linear_attention_is_fast(const LinearAttentionArrays& in) {
                             [&] { return why_plain_linear_attention(in); });
 }
 
-bool linear_attention_takes_rounded(const Tensor& features, int64_t values, bool causal) {
+bool linear_attention_takes_rounded(const Tensor& features, int64_t values, bool causal,
+                                    bool decays) {
   if (kernel_choice() == KernelChoice::plain || features.size(1) < kFewestTensorCoreTokens) {
     return false;
   }
-  const std::string lack = lack_of_widths(features.size(3), values, causal);
+  const std::string lack = lack_of_widths(features.size(3), values, causal, decays);
   if (lack.empty()) return true;
   use_plain_kernels(kOperation, lack);
   return false;

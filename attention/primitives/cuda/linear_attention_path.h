@@ -18,7 +18,8 @@ std::string why_plain_linear_attention(const LinearAttentionArrays& in);
 // and cannot, except for calls of few tokens.
 bool linear_attention_is_fast(const LinearAttentionArrays& in);
 // The same of features [B,T,H,m] in f32 that would be rounded for it.
-bool linear_attention_takes_rounded(const Tensor& features, int64_t values, bool causal);
+bool linear_attention_takes_rounded(const Tensor& features, int64_t values, bool causal,
+                                    bool decays);
 // The same of the backward pass of a call that went there.
 bool linear_attention_backward_is_fast(int64_t features, int64_t values, bool causal);
 

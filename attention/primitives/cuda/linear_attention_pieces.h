@@ -81,4 +81,16 @@ struct DecayGradients {
 };
 void run(const DecayGradients& gradients);
 
+// The same from terms [B,T,G] of which the gradients are sums over earlier tokens, to which
+// `anchors` [N,B,G] are the sums at every token that is a multiple of `anchor_tokens`, a multiple
+// of 32. Undefined: none.
+struct DecaySums {
+  Tensor terms, anchors;
+  int64_t anchor_tokens = 0;
+  StateTensors state, dstate;
+  Tensor segments, mask;
+  Tensor out;
+};
+void run(const DecaySums& sums);
+
 }  // namespace linnet::cuda::linear_attention_detail

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "attention/primitives/cuda/linear_attention_copies.h"
+#include "attention/primitives/cuda/linear_attention_fast_decay.h"
 #include "attention/primitives/cuda/linear_attention_segments.h"
 
 namespace linnet::cuda::linear_attention_detail {
@@ -208,13 +209,38 @@ struct StateTile {
     }
   }
 
+  __device__ __forceinline__ void scale(float factor) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int value = 0; value < 4; ++value) mass[i].values[value] *= factor;
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+        for (int value = 0; value < 4; ++value) memory[i][j].values[value] *= factor;
+      }
+    }
+  }
+
+  // This lane's part of the inner product with state `at.number` of `other`, masses left out.
+  __device__ __forceinline__ float inner_product(const float* other, const StatePlace& at) const {
+    float sum = 0;
+    if (!has_part()) return sum;
+    visit([&](int i, int j, int half, int odd, int at_row, int at_column) {
+      if (!at.inside(at_row, at_column)) return;
+      sum += memory[i][j].values[half * 2 + odd] * other[at.offset(at_row, at_column)];
+    });
+    return sum;
+  }
+
   // Adds tokens [from, to) of a chunk: left [tokens][M + padding], right [tokens][N + padding] in
-  // shared memory. Products cut their sums off where additions round them, so that in a long
-  // sequence all errors would have one sign: sums over 32 tokens begin at 0 and are added as
-  // floats.
-  template <bool with_mass>
+  // shared memory; where `scaled` token t of the left counts factors[t] times. Products cut their
+  // sums off where additions round them, so that in a long sequence all errors would have one sign:
+  // sums over 32 tokens begin at 0 and are added as floats.
+  template <bool with_mass, bool scaled = false>
   __device__ __forceinline__ void add(const kernel_bf16* left, const kernel_bf16* right,
-                                      int from = 0, int to = Team::kTokens) {
+                                      int from = 0, int to = Team::kTokens,
+                                      [[maybe_unused]] const float* factors = nullptr) {
     if (!has_part()) return;
     constexpr int kLeftStride = M + kPadding, kRightStride = N + kPadding;
     const kernel_bf16* first = left + warp % kWarpRows * kRows * 16;
@@ -232,6 +258,7 @@ struct StateTile {
           if (token < from || token + 16 > to) {
             keep_between(lefts[half], token, {from, from}, {to, to}, lane);
           }
+          if constexpr (scaled) scale_columns(lefts[half], factors + token, lane);
         }
 #pragma unroll
         for (int j = 0; j < kColumns / 2; ++j) {

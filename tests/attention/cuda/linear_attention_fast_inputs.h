@@ -24,6 +24,7 @@ struct FastSetting {
   FastKind kind = FastKind::causal;
   int64_t keys = 0;
   bool segments = false, proportions = false;
+  double decay = 0;  // the largest; 0: nothing decays
 
   int64_t features() const { return proportions ? 2 * K : K; }
   int64_t key_tokens() const { return keys == 0 ? T : keys; }
@@ -45,8 +46,8 @@ inline Tensor segments_of(int64_t rows, int64_t length, Device device) {
   return Tensor::from(ids, {rows, length}, device);
 }
 
-// q, k, v, memory, mass and the proportions of queries and keys in f64, as bf16 and f32 hold them;
-// masked tokens hold NaN.
+// q, k, v, memory, mass, the proportions of queries and keys and log-decays in f64, as bf16 and f32
+// hold them; masked tokens hold NaN.
 inline std::vector<Tensor> inputs_of(const FastSetting& s) {
   const int64_t keys = s.key_tokens();
   std::vector<Tensor> in{random_tensor({s.B, s.T, s.H, s.K}, "q"),
@@ -55,20 +56,22 @@ inline std::vector<Tensor> inputs_of(const FastSetting& s) {
                          random_tensor({s.B, s.G, s.features(), s.V}, "memory"),
                          random_tensor({s.B, s.G, s.features()}, "mass"),
                          random_tensor({s.B, s.T, s.H}, "p"),
-                         random_tensor({s.B, keys, s.G}, "r")};
+                         random_tensor({s.B, keys, s.G}, "r"),
+                         random_tensor({s.B, keys, s.G}, "log_decay")};
   for (int64_t i = 0; i < in[4].elements(); ++i) {
     in[4].data<double>()[i] = 1 + std::abs(in[4].data<double>()[i]);
   }
-  for (size_t i = 5; i < 7; ++i) {
+  for (size_t i = 5; i < 8; ++i) {
     for (int64_t j = 0; j < in[i].elements(); ++j) {
       double& x = in[i].data<double>()[j];
-      x = 1 / (1 + std::exp(-x));
+      x = (i == 7 ? -s.decay : 1) / (1 + std::exp(-x));
     }
     in[i] = in[i].to(DType::f32).to(DType::f64);
   }
   if (!s.state) in[3] = in[4] = Tensor();
   if (!s.proportions) in[5] = in[6] = Tensor();
-  for (const size_t i : {0, 1, 2, 5, 6}) {
+  if (s.decay == 0) in[7] = Tensor();
+  for (const size_t i : {0, 1, 2, 5, 6, 7}) {
     if (i < 3) in[i] = in[i].to(DType::bf16).to(DType::f64);
     if (s.masks && in[i].defined()) put_nan_behind(mask_of(s.B, in[i].size(1)), in[i]);
   }
@@ -90,7 +93,7 @@ inline std::vector<Tensor> run(const FastSetting& s, const std::vector<Tensor>& 
   for (size_t i = 0; i < tensors.size(); ++i) {
     in.push_back(input_on(device, tensors[i], i < 3 ? DType::bf16 : DType::f32));
   }
-  const LinearAttentionVariables variables{in[0], in[1], in[2], in[5], in[6]};
+  const LinearAttentionVariables variables{in[0], in[1], in[2], in[5], in[6], in[7]};
   std::vector<Variable> outputs;
   if (s.kind == FastKind::causal) {
     const auto result = linear_attention_causal(variables, context, {in[3], in[4]});

@@ -228,7 +228,9 @@ TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(arrays_of(15, 16, 16, DType::bf16)), "fewer than 16 tokens");
   cuda::LinearAttentionArrays other = usual;
   other.log_decay = tensor({1, 16, 1}, DType::f32);
-  EXPECT_EQ(why(other), "a decaying state");
+  EXPECT_EQ(why(other), "");
+  other.q = other.k = tensor({1, 16, 1, 136});
+  EXPECT_EQ(why(other), "a decaying state of 136 features");
   other = usual;
   other.query_proportions = other.key_proportions = tensor({1, 16, 1}, DType::f32);
   EXPECT_EQ(why(other), "");
@@ -241,7 +243,7 @@ TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   other = usual;
   other.q = tensor({16 * 16 + 1}).slice(1, {1, 16, 1, 16});
   EXPECT_EQ(why(other), "tensors that do not begin on 16 bytes");
-  other = usual;
+  other = arrays_of(16, 136, 16, DType::bf16);
   other.log_decay = tensor({1, 16, 1}, DType::f32);
   EXPECT_TRUE(cuda::linear_attention_is_fast(usual));
   EXPECT_FALSE(cuda::linear_attention_is_fast(other));

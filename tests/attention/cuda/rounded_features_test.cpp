@@ -15,7 +15,7 @@ struct Setting {
   Form form;
 };
 
-// y and the gradients of q, k and v.
+// y and the gradients of q, k, v and the layer's input, of which gates are made.
 std::vector<Tensor> run(const Setting& s, KernelChoice choice) {
   constexpr int64_t B = 2, T = 70, H = 2, K = 16;
   const UseKernels use(choice, kGpu);
@@ -28,24 +28,30 @@ std::vector<Tensor> run(const Setting& s, KernelChoice choice) {
   for (const char* name : {"q", "k", "v"}) {
     in.emplace_back(random_tensor({B, T, H, K}, name).to(DType::bf16).to(kGpu), true);
   }
+  const Variable x(random_tensor({B, T, H * K}, "x").to(DType::bf16).to(kGpu), true);
   MixerContext context;
   std::vector<uint8_t> mask(B * T, 1);
   for (size_t i = 0; i < mask.size(); i += 7) mask[i] = 0;
   context.key_mask = Tensor::from(mask, {B, T}, kGpu);
   if (s.form == Form::cross) context.source_mask = context.key_mask;
-  const Variable y = mixer.mix(in[0], in[1], in[2], context).y;
+  const Variable y = mixer.mix(in[0], in[1], in[2], context, {}, x).y;
   backward({y}, {random_tensor(y.shape(), "dy").to(DType::bf16).to(kGpu)});
-  return {y.value(), in[0].grad(), in[1].grad(), in[2].grad()};
+  std::vector<Tensor> found{y.value(), in[0].grad(), in[1].grad(), in[2].grad()};
+  if (x.grad().defined()) found.push_back(x.grad());
+  return found;
 }
 
 TEST(CudaRoundedFeatures, GiveWhatPlainKernelsMakeOfThemInFull) {
   const char* kRelu = "{kernel: relu, features: 24, redraw_steps: 0}";
   const char* kExponential = "{features: 32, redraw_steps: 0}";
   const char* kWaves = "{features: 12, redraw_steps: 0}";
+  const char* kGated = "{features: 12, gate: true, redraw_steps: 0}";
   for (const Setting& s : std::vector<Setting>{{"performer", kRelu, Form::causal},
                                                {"performer", kExponential, Form::noncausal},
                                                {"performer", kExponential, Form::cross},
+                                               {"performer", kExponential, Form::causal},
                                                {"rfa", kWaves, Form::causal},
+                                               {"rfa", kGated, Form::causal},
                                                {"rfa", kWaves, Form::noncausal}}) {
     SCOPED_TRACE(s.mechanism);
     const std::vector<Tensor> expected = run(s, KernelChoice::plain);
@@ -58,7 +64,8 @@ TEST(CudaRoundedFeatures, GiveWhatPlainKernelsMakeOfThemInFull) {
   }
 }
 
-// A running maximum decays the state, and tiles have features in eights.
+// Tiles have features in eights, and decaying states one tile of them; the running maximum is a
+// decay.
 TEST(CudaRoundedFeatures, AreRefusedWhereTensorCoresDoNotCoverThem) {
   const auto refusal = [](const Setting& s) {
     return test::message_of<UsageError>([&] { run(s, KernelChoice::tensor_cores); });
@@ -66,7 +73,8 @@ TEST(CudaRoundedFeatures, AreRefusedWhereTensorCoresDoNotCoverThem) {
   EXPECT_NE(refusal({"performer", "{features: 20}", Form::noncausal})
                 .find("do not cover features of 20 and values of 16"),
             std::string::npos);
-  EXPECT_NE(refusal({"performer", "{features: 24}", Form::causal}).find("do not cover"),
+  EXPECT_NE(refusal({"performer", "{features: 136}", Form::causal})
+                .find("do not cover a decaying state of 136 features"),
             std::string::npos);
 }
 
