@@ -112,15 +112,9 @@ TEST(CudaLinearAttentionFastFeatures, MaskedTokensHaveNoGradient) {
 }
 
 TEST(CudaLinearAttentionFastFeatures, RepeatBitForBit) {
-  Setting s{"", kScaled, 1, 521, 2, 1, 8, 16, false, true, kCausal, 0, false, true};
-  const UseKernels use(KernelChoice::tensor_cores, kGpu);
   for (const test::FastKind kind : {kCausal, kAll}) {
-    s.kind = kind;
-    const std::vector<Tensor> in = inputs_of(s);
-    const std::vector<Tensor> once = run(s, in, kGpu), again = run(s, in, kGpu);
-    for (size_t i = 0; i < once.size(); ++i) {
-      EXPECT_TRUE(test::same_bits(once[i].to(Device{}), again[i].to(Device{}))) << i;
-    }
+    test::expect_the_same_bits_again(
+        {"", kScaled, 1, 521, 2, 1, 8, 16, false, true, kind, 0, false, true});
   }
 }
 
