@@ -94,8 +94,8 @@ struct MemoryTile {
     for (int j = 0; j < M / 8; ++j) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        *word_at(to + warp * 16 * kStride, kStride, lane, half, j) =
-            pack(part(memory[j].values[2 * half]), part(memory[j].values[2 * half + 1]));
+        auto* at = reinterpret_cast<uint32_t*>(to + slot(2 * half) * kStride + column(j, 0));
+        *at = pack(part(memory[j].values[2 * half]), part(memory[j].values[2 * half + 1]));
       }
     }
   }
