@@ -13,11 +13,13 @@ using test::random_tensor;
 struct Setting {
   const char *mechanism, *parameters;
   Form form;
+  int64_t B = 2, T = 70, H = 2;
 };
 
 // y and the gradients of q, k, v and the layer's input, of which gates are made.
 std::vector<Tensor> run(const Setting& s, KernelChoice choice) {
-  constexpr int64_t B = 2, T = 70, H = 2, K = 16;
+  constexpr int64_t K = 16;
+  const int64_t B = s.B, T = s.T, H = s.H;
   const UseKernels use(choice, kGpu);
   MixerOptions options;
   options.width = H * K;
@@ -30,7 +32,7 @@ std::vector<Tensor> run(const Setting& s, KernelChoice choice) {
   }
   const Variable x(random_tensor({B, T, H * K}, "x").to(DType::bf16).to(kGpu), true);
   MixerContext context;
-  std::vector<uint8_t> mask(B * T, 1);
+  std::vector<uint8_t> mask(static_cast<size_t>(B * T), 1);
   for (size_t i = 0; i < mask.size(); i += 7) mask[i] = 0;
   context.key_mask = Tensor::from(mask, {B, T}, kGpu);
   if (s.form == Form::cross) context.source_mask = context.key_mask;
@@ -39,6 +41,17 @@ std::vector<Tensor> run(const Setting& s, KernelChoice choice) {
   std::vector<Tensor> found{y.value(), in[0].grad(), in[1].grad(), in[2].grad()};
   if (x.grad().defined()) found.push_back(x.grad());
   return found;
+}
+
+void expect_what_plain_kernels_compute(const Setting& s) {
+  SCOPED_TRACE(s.mechanism);
+  const std::vector<Tensor> expected = run(s, KernelChoice::plain);
+  const std::vector<Tensor> got = run(s, KernelChoice::tensor_cores);
+  for (size_t i = 0; i < got.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_CLOSE(got[i], expected[i], 1e-2);
+    EXPECT_FALSE(test::same_bits(got[i].to(Device{}), expected[i].to(Device{})));
+  }
 }
 
 TEST(CudaRoundedFeatures, GiveWhatPlainKernelsMakeOfThemInFull) {
@@ -53,15 +66,16 @@ TEST(CudaRoundedFeatures, GiveWhatPlainKernelsMakeOfThemInFull) {
                                                {"rfa", kWaves, Form::causal},
                                                {"rfa", kGated, Form::causal},
                                                {"rfa", kWaves, Form::noncausal}}) {
-    SCOPED_TRACE(s.mechanism);
-    const std::vector<Tensor> expected = run(s, KernelChoice::plain);
-    const std::vector<Tensor> got = run(s, KernelChoice::tensor_cores);
-    for (size_t i = 0; i < got.size(); ++i) {
-      SCOPED_TRACE(i);
-      EXPECT_CLOSE(got[i], expected[i], 1e-2);
-      EXPECT_FALSE(test::same_bits(got[i].to(Device{}), expected[i].to(Device{})));
-    }
+    expect_what_plain_kernels_compute(s);
   }
+}
+
+// More than a tile has are computed as two parts of columns.
+TEST(CudaRoundedFeatures, TwoPartsGiveWhatPlainKernelsMakeOfThemInFull) {
+  expect_what_plain_kernels_compute(
+      {"performer", "{kernel: relu, features: 256, redraw_steps: 0}", Form::causal, 1, 40, 1});
+  expect_what_plain_kernels_compute(
+      {"performer", "{features: 256, redraw_steps: 0}", Form::noncausal, 1, 40, 1});
 }
 
 // Tiles have features in eights, and decaying states one tile of them; the running maximum is a
