@@ -22,50 +22,30 @@ struct KeysLayout : Layout<M, decays> {
   float* products = nullptr;  // of warps
 };
 
-// Begins the sums of weights times their gradients of a chunk: what later chunks, of which `dkeys`
-// come, say to a warp's keys, its share of columns, and nothing yet of its queries.
-template <int M, bool decays>
-__device__ __forceinline__ void begin_sums(const Stage<M>& stage,
-                                           const KeysLayout<M, decays>& shared, int first,
-                                           int column, int warp, int lane,
-                                           const ResultFragment (&dkeys)[kOwnColumns<M> / 8]) {
-  using Team = TeamOf<M>;
-  float sums[2];
-  sum_products<kOwnColumns<M>>(stage.k + first * Stage<M>::kStride + column, Stage<M>::kStride,
-                               lane, dkeys, sums);
-  for (int half = 0; half < 2; ++half) {
-    const int token = first + lane / 4 + 8 * half;
-    if (lane % 4 == 0) shared.by_key[Team::share(warp) * Team::kTokens + token] = sums[half];
-  }
-  if (column > 0) return;
-  for (int token = lane; token < Team::kTokens; token += 32) {
-    shared.by_query[first / 16 * Team::kTokens + token] = 0;
-  }
-  __syncwarp();
-}
-
-// Adds those of a square of 16 keys and queries, of which a lane has sums of its part of two rows
-// and of four columns.
-template <int M, bool decays>
-__device__ __forceinline__ void add_sums(const KeysLayout<M, decays>& shared, int first, int square,
-                                         int lane, const float (&rows)[2],
-                                         const float (&columns)[2][2]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float sum = rows[half];
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    if (lane % 4 == 0) shared.by_key[first + lane / 4 + 8 * half] += sum;
-  }
-  float* queries = shared.by_query + first / 16 * TeamOf<M>::kTokens + square;
+// Adds the sums of weights times their gradients in a square: of each row, of which a lane has its
+// own columns, and of each column.
+__device__ __forceinline__ void weigh_square(const ResultFragment (&weights)[2],
+                                             const ResultFragment (&gradients)[2], float* by_column,
+                                             int lane, float (&by_row)[2]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    float sum = columns[i / 2][i % 2];
+    const int half = i / 2, odd = i % 2;
+    const float upper = weights[half].values[odd] * gradients[half].values[odd];
+    const float lower = weights[half].values[2 + odd] * gradients[half].values[2 + odd];
+    by_row[0] += upper;
+    by_row[1] += lower;
+    float sum = upper + lower;
     for (int distance = 4; distance < 32; distance *= 2) {
       sum += __shfl_xor_sync(~0u, sum, distance);
     }
-    if (lane < 4) queries[i / 2 * 8 + lane * 2 + i % 2] += sum;
+    if (lane < 4) by_column[half * 8 + lane * 2 + odd] += sum;
   }
+}
+
+__device__ __forceinline__ void scale_square(ResultFragment (&square)[2],
+                                             const ResultFragment (&factors)[2]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) square[i / 4].values[i % 4] *= factors[i / 4].values[i % 4];
 }
 
 // What a chunk's own queries, and where `opens` all later ones, say to a warp's 16 keys and values.
@@ -77,18 +57,23 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage,
                                                   const SegmentBits& segments, bool opens,
                                                   [[maybe_unused]] bool weighs, int warp, int lane,
                                                   ResultFragment (&dkeys)[kOwnColumns<M> / 8],
-                                                  ResultFragment (&dvalues)[kOwnColumns<M> / 8]) {
+                                                  ResultFragment (&dvalues)[kOwnColumns<M> / 8],
+                                                  [[maybe_unused]] float (&weighed)[2]) {
   using Team = TeamOf<M>;
   constexpr int kStride = Stage<M>::kStride;
   const int first = Team::first_token(warp), column = Team::share(warp) * kOwnColumns<M>;
   const int ends[2] = {segments.end(first + lane / 4), segments.end(first + lane / 4 + 8)};
   LeftFragment keys[M / 16], values[M / 16];
-  if (!decays || opens) {
-    load_rows<M>(stage.k + first * kStride, lane, keys);
-    load_rows<M>(stage.v + first * kStride, lane, values);
-  }
+  load_rows<M>(stage.k + first * kStride, lane, keys);
+  load_rows<M>(stage.v + first * kStride, lane, values);
   const bool sees_later[2] = {ends[0] == 64, ends[1] == 64};
+  [[maybe_unused]] float by_row[2] = {};
+  [[maybe_unused]] float* by_query = shared.by_query + first / 16 * Team::kTokens;
   if constexpr (decays) {
+    if (opens && weighs && column == 0) {
+      for (int token = lane; token < Team::kTokens; token += 32) by_query[token] = 0;
+      __syncwarp();
+    }
     if (opens) {
       // Later chunks first, while results are nothing else: then they are scaled, and stay
       // unrounded.
@@ -99,7 +84,10 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage,
       const float left[2] = {sees_later[0] ? until[0] : 0.0f, sees_later[1] ? until[8] : 0.0f};
       scale_rows(dkeys, left);
       scale_rows(dvalues, left);
-      if (weighs) begin_sums<M>(stage, shared, first, column, warp, lane, dkeys);
+      if (weighs) {
+        sum_products<kOwnColumns<M>>(stage.k + first * kStride + column, kStride, lane, dkeys,
+                                     weighed);
+      }
     }
   }
 #pragma unroll 1  // registers
@@ -116,7 +104,7 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage,
     for (int i = 0; i < M / 16; ++i) {
       const RightFragments queries = load_right_transposed(q + i * 16, kStride, lane);
       const RightFragments readers = load_right_transposed(dy + i * 16, kStride, lane);
-      if constexpr (decays) {  // again, for the sake of registers
+      if constexpr (decays && M == 128) {  // again, for the sake of registers
         keys[i] = load_left(stage.k + first * kStride + i * 16, kStride, lane);
         values[i] = load_left(stage.v + first * kStride + i * 16, kStride, lane);
       }
@@ -134,16 +122,12 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage,
       keep_between(gradients, square, {0, 0}, ends, lane);
     }
     if constexpr (decays) {
-      float rows[2] = {}, columns[2][2] = {};  // sums of weights times their gradients
-      shared.decay.template visit_square<false>(first, square, lane, [&](int i, int j, float left) {
-        float& weight = weights[i].values[j];
-        float& gradient = gradients[i].values[j];
-        weight *= left;
-        rows[j / 2] += weight * gradient;
-        columns[i][j % 2] += weight * gradient;
-        gradient *= left;
-      });
-      if (weighs && column == 0) add_sums(shared, first, square, lane, rows, columns);
+      ResultFragment left[2];
+      shared.decay.template visit_square<false>(
+          first, square, lane, [&](int i, int j, float factor) { left[i].values[j] = factor; });
+      scale_square(weights, left);
+      if (weighs && column == 0) weigh_square(weights, gradients, by_query + square, lane, by_row);
+      scale_square(gradients, left);
     }
     const LeftFragment weight = as_left(weights[0], weights[1]);
     const LeftFragment gradient = as_left(gradients[0], gradients[1]);
@@ -157,7 +141,14 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage,
       }
     }
   }
-  if (decays || !opens) return;
+  if constexpr (decays) {
+    for (int half = 0; half < 2; ++half) {
+      by_row[half] += __shfl_xor_sync(~0u, by_row[half], 1);
+      weighed[half] += by_row[half] + __shfl_xor_sync(~0u, by_row[half], 2);
+    }
+    return;
+  }
+  if (!opens) return;
   if (segments.begins != 0) {
     keep_rows(keys, sees_later);
     keep_rows(values, sees_later);
@@ -273,6 +264,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   }
   ResultFragment dkeys[kColumns / 8] = {}, dvalues[kColumns / 8] = {};
   const bool weighs = decays && a.decay_writes.terms != nullptr;
+  [[maybe_unused]] float weighed[2] = {};
   if (steps > 0) begin(0);
   for (int step = 0; step < steps; ++step) {
     const Stage<M> stage = shared.stages.turn(step);
@@ -297,8 +289,8 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
 
     SegmentBits segments;
     if (a.segments != nullptr) segments.load(shared.begins);
-    add_key_gradients<M, decays>(stage, shared, segments, opens, weighs, warp, lane, dkeys,
-                                 dvalues);
+    add_key_gradients<M, decays>(stage, shared, segments, opens, weighs, warp, lane, dkeys, dvalues,
+                                 weighed);
     if (ends) {
       const int first = Team::first_token(warp), column = Team::share(warp) * kColumns;
       const int64_t token = first_token(step) + first;
@@ -319,6 +311,13 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       }
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) dkeys[j] = dvalues[j] = {};
+      if constexpr (decays) {
+        for (int half = 0; half < 2; ++half) {
+          const int place = Team::share(warp) * Team::kTokens + first + lane / 4 + 8 * half;
+          if (lane % 4 == 0) shared.by_key[place] = weighed[half];
+          weighed[half] = 0;
+        }
+      }
     }
     // Only queries of the segment that began before the chunk speak to keys before it.
     const int until = min(lowest_bit(segments.begins), Team::kTokens);
