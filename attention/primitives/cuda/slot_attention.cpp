@@ -85,6 +85,8 @@ Call fast_call(const SlotAttentionContext& context, const SlotTensors& in,
   };
   Call call;
   call.options = context.options;
+  call.examples = pointer_or_null<const int64_t>(context.place.examples);
+  call.time_offset = context.place.time_offset;
   call.q = view(in.q, some.size(3));
   call.k = view(in.k, some.size(3));
   call.v = in.v.defined() ? view(in.v, 0) : view({}, in.values.size(3));

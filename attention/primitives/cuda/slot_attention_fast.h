@@ -36,6 +36,8 @@ struct Spans {
 
 struct Forward {
   SlotAttentionOptions options;
+  const int64_t* examples = nullptr;  // of dropout, as in SlotAttentionInputs
+  int64_t time_offset = 0;
   Reads q, k, v, logits;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;
@@ -51,6 +53,8 @@ void forward(const Forward& call);
 struct Backward {
   Device device;  // of the arrays
   SlotAttentionOptions options;
+  const int64_t* examples = nullptr;
+  int64_t time_offset = 0;
   Reads q, k, v, logits, d_o;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;

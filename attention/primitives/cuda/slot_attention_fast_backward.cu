@@ -84,6 +84,7 @@ void backward(const Backward& call) {
   a.dsums = call.dsums;
   a.reading = {static_cast<float>(call.options.scale), static_cast<int>(N),
                call.options.mask_empty};
+  a.dropout = Dropout::of(call);
   a.probabilities = {pointer<kernel_bf16>(probabilities), B, T, H, N};
   a.dreads = {pointer<kernel_bf16>(dreads), B, T, H, N};
   a.kept_probabilities = a.probabilities;
@@ -117,7 +118,8 @@ void backward(const Backward& call) {
   keys.part.passed = a.kept_dreads;
   values.part.passed = a.kept_probabilities;
   keys.part.factor = a.reading.scale;
-  values.part.factor = 1;
+  values.part.factor = a.dropout.row.keep;
+  values.part.of_values = true;
   keys.part.gathered = call.dk;
   values.part.gathered = call.dv;
   keys.part.dmemory_out = call.dkeys_out;

@@ -15,6 +15,7 @@
 // tokens, width 64 on an H200, 210 us at 4.8 TB/s (234 us at the 4.3 that a copy reaches) and
 // 249 us of tensor cores at 370 TFLOP/s, so that memory and tensor cores are in balance.
 #include "attention/primitives/cuda/slot_attention_fast.h"
+#include "attention/primitives/cuda/slot_attention_fast_dropout.h"
 #include "attention/primitives/cuda/slot_attention_fast_reads.h"
 
 namespace linnet::cuda::slot_attention_fast {
@@ -32,6 +33,7 @@ struct Arguments {
   SlotAttentionState<const float> in;
   SlotAttentionState<float> out;
   SlotReading reading;
+  Dropout dropout;
   int tiles;  // of value columns
 };
 
@@ -58,12 +60,14 @@ struct Layout {
         keys(arena.take<kernel_bf16>(size_t{kSlots} * (M + kPadding))),
         values(arena.take<kernel_bf16>(size_t{kSlots} * (N + kPadding))),
         scales(arena),
-        walk(arena.take<Walk>(1)) {}
+        walk(arena.take<Walk>(1)),
+        draws(arena.take<WalkDraws>(1)) {}
   Stage<M, N> stages;
   kernel_bf16* weights;
   kernel_bf16 *keys, *values;  // the memories as the tile finds them
   SlotScales scales;
   Walk* walk;
+  WalkDraws* draws;
 };
 
 template <int M, int N>
@@ -78,22 +82,27 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
   const int64_t number = blockIdx.x / a.tiles;
   const Walk& walk = begin_walk(shared.walk, a.spans, blockIdx.x / a.tiles, heads, time);
   const bool reads_it = a.o.data != nullptr;
+  begin_draws(shared.draws, a.dropout, walk, slots);
 
   AsyncCopies copies;
-  uint32_t logit_counts = 0;
   bool begins_one = false;  // token number `thread` of the chunk a segment
   const auto stage_of = [&](int token) {
     return shared.stages.turn((token - walk.begin) / kChunk);
   };
-  const auto begin = [&](int token) {
-    if (thread < kChunk) begins_one = begins_segment(a.segments, walk.row, time, token + thread);
+  // Returns which logits count.
+  const auto begin = [&](int token, const Piece& piece) {
     const Stage<M, N> stage = stage_of(token);
-    begin_rows<M>(copies, stage.q, walk, {a.q, a.query_mask, walk.row, token, walk.head, 0});
-    begin_rows<M>(copies, stage.k, walk, {a.k, a.key_mask, walk.row, token, walk.head, 0});
-    begin_rows<N>(copies, stage.v, walk, {a.v, a.key_mask, walk.row, token, walk.head, first});
-    logit_counts = begin_rows<kSlots>(copies, stage.logits, walk,
-                                      {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, stage.q, piece, {a.q, a.query_mask, walk.row, token, walk.head, 0});
+    begin_rows<M>(copies, stage.k, piece, {a.k, a.key_mask, walk.row, token, walk.head, 0});
+    begin_rows<N>(copies, stage.v, piece, {a.v, a.key_mask, walk.row, token, walk.head, first});
+    const uint32_t counts = begin_rows<kSlots>(
+        copies, stage.logits, piece, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
     copies.commit();
+    return counts;
+  };
+  const auto begin_chunk = [&](int token) {
+    if (thread < kChunk) begins_one = begins_segment(a.segments, walk.row, time, token + thread);
+    return begin(token, {0, walk.rows(token), false});
   };
 
   MemoryTile<M> keys;
@@ -103,7 +112,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
   keys.publish(shared.keys);
   values.publish(shared.values);
   scales.load_masses(a.in.mass, number, slots);
-  begin(walk.begin);
+  uint32_t logit_counts = begin_chunk(walk.begin);
   for (int token = walk.begin; token < walk.end; token += kChunk) {
     const Stage<M, N> stage = stage_of(token);
     const int rows = walk.rows(token);
@@ -111,16 +120,35 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
     exclude_logits(stage.logits, logit_counts);
     SegmentBits::publish<FourWarps>(scales.begins, begins_one);
     __syncthreads();  // this chunk is there; the other stage is free
-    if (token + kChunk < walk.end) begin(token + kChunk);
+    if (token + kChunk < walk.end) logit_counts = begin_chunk(token + kChunk);
+    Piece piece{};
     TileRows tile{warp, lane, 0, 0};
     for (; tile.begin < rows; tile.begin = tile.end) {
-      tile.end = begin_tile(scales, stage.logits, shared.weights, tile.begin, rows);
+      if (tile.begin == piece.end) {
+        piece = scales.piece_from(tile.begin, rows);
+        if (piece.end - piece.begin < rows) {
+          const uint32_t counts = begin(token, piece);
+          copies.wait<0>();
+          exclude_logits(stage.logits, counts);
+          __syncthreads();  // its rows are there, and zeros
+        }
+        if (piece.fresh) {
+          keys.clear();
+          values.clear();
+          keys.publish(shared.keys);
+          values.publish(shared.values);
+          scales.forget_masses();
+        }
+      }
+      tile.end = begin_tile(scales, stage.logits, shared.weights, tile.begin, piece.end);
 
       if (reads_it && tile.has_any()) {
         SlotRows reads, sums;
+        const uint32_t kept = a.dropout.drops ? kept_slots(*shared.draws, tile, token) : 0;
         read_slots<M>(stage.q, stage.k, shared.keys, shared.weights, scales.start, tile, reads);
         sum_weights(shared.weights, scales, tile, sums);
         soft_max(a.reading, lane, reads, sums, nullptr);
+        if (a.dropout.drops) drop<kSlots>(kept, 0, a.dropout.row.keep, reads.parts);
 #pragma unroll
         for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
@@ -179,6 +207,7 @@ void run(const Forward& call) {
   a.out = call.state_out;
   a.reading = {static_cast<float>(call.options.scale), static_cast<int>(call.logits.K),
                call.options.mask_empty};
+  a.dropout = Dropout::of(call);
   a.tiles = static_cast<int>((call.v.K + N - 1) / N);
   launch({"slot_attention_fast_forward",
           blocks_for(call.spans.memories(call.q.B) * call.q.H * a.tiles, 1), kTileThreads,

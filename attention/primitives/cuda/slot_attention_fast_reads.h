@@ -46,6 +46,10 @@ struct MemoryTile {
     }
   }
 
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int j = 0; j < M / 8; ++j) memory[j] = {};
+  }
   // Multiplies every slot by factor(slot).
   template <typename Factor>
   __device__ __forceinline__ void scale(const Factor& factor) {
