@@ -9,7 +9,7 @@
 #pragma once
 
 #include "attention/primitives/cuda/lane_draws.h"
-#include "attention/primitives/cuda/slot_attention_fast_tiles.h"
+#include "attention/primitives/cuda/slot_attention_fast_reads.h"
 #include "attention/primitives/row_dropout.h"
 #include "core/cuda/random.h"
 
@@ -49,10 +49,10 @@ struct WalkDraws {
 
 // By one thread; a barrier must follow.
 __device__ __forceinline__ void begin_draws(WalkDraws* shared, const Dropout& dropout,
-                                            const Walk& walk, int slots) {
+                                            const Walk& walk, const SlotReading& reading) {
   if (threadIdx.x != 0 || !dropout.drops) return;
   *shared = {dropout.row, dropout.examples != nullptr ? dropout.examples[walk.row] : walk.row,
-             dropout.time_offset, int64_t{walk.head} * slots};
+             dropout.time_offset, reading.place(walk.head)};
   shared->row.key = key_of_step(dropout.row.key);
 }
 

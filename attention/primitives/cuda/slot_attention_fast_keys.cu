@@ -122,15 +122,13 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
   const SlotScales& scales = shared.scales;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int64_t time = max(a.q.T, a.k.T), number = blockIdx.x;
+  const int64_t time = max(a.q.T, a.k.T), place = a.reading.place(blockIdx.x);
   const Walk& walk = begin_walk(shared.walk, a.spans, blockIdx.x, heads, time);
 
   MemoryTile<M> keys, values;  // GK and GV
-  keys.load(a.dkeys_out, number, slots, 0, static_cast<int>(a.k.K));
-  values.load(a.dvalues_out, number, slots, 0, static_cast<int>(a.v.K));
-  if (thread < kSlots) {
-    shared.carried[thread] = thread < slots ? a.dsums[number * slots + thread] : 0.0f;
-  }
+  keys.load(a.dkeys_out, place, slots, 0, static_cast<int>(a.k.K));
+  values.load(a.dvalues_out, place, slots, 0, static_cast<int>(a.v.K));
+  if (thread < kSlots) shared.carried[thread] = thread < slots ? a.dsums[place + thread] : 0.0f;
   const auto start = [&](int slot) { return scales.start[slot]; };
   const auto inverse = [&](int slot) { return scales.inverse_total(slot); };
   AsyncCopies copies;
@@ -202,11 +200,13 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
         // Of the tile, a warp alone reads its keys and values.
         ResultFragment sums[M / 8];
         gather_readers<M>(weights, shared.to_values, shared.d_o, shared.values, tile, sums);
-        store_tile_rows<M>(sums, shared.v, M + kPadding, tile,
-                           {a.dv, a.key_mask, walk.row, token, walk.head, 0});
+        const TilePlace<kernel_bf16> dv{a.dv, a.key_mask, walk.row, token, walk.head, 0};
+        if (a.adds) add_stored_rows<M>(dv, tile, {1, 1}, sums);
+        store_tile_rows<M>(sums, shared.v, M + kPadding, tile, dv);
         gather_readers<M>(weights, shared.to_keys, shared.q, shared.keys, tile, sums);
-        store_tile_rows<M>(sums, shared.k, M + kPadding, tile,
-                           {a.dk, a.key_mask, walk.row, token, walk.head, 0});
+        const TilePlace<kernel_bf16> dk{a.dk, a.key_mask, walk.row, token, walk.head, 0};
+        if (a.adds) add_stored_rows<M>(dk, tile, {1, 1}, sums);
+        store_tile_rows<M>(sums, shared.k, M + kPadding, tile, dk);
       }
       keys.add(shared.to_keys, shared.q, tile);
       keys.scale(start);
@@ -221,11 +221,12 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
       }
     }
   }
-  keys.store(a.dkeys_in, number, slots, 0, static_cast<int>(a.k.K));
-  values.store(a.dvalues_in, number, slots, 0, static_cast<int>(a.v.K));
+  keys.store(a.dkeys_in, place, slots, 0, static_cast<int>(a.k.K));
+  values.store(a.dvalues_in, place, slots, 0, static_cast<int>(a.v.K));
   if (thread < slots) {
-    const int64_t at = number * slots + thread;
-    a.dsums[at] = shared.carried[thread] + (a.other_sums != nullptr ? a.other_sums[at] : 0.0f);
+    const int64_t other = int64_t{blockIdx.x} * slots + thread;
+    a.dsums[place + thread] =
+        shared.carried[thread] + (a.other_sums != nullptr ? a.other_sums[other] : 0.0f);
   }
 }
 

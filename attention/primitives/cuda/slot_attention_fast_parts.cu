@@ -86,13 +86,13 @@ __global__ __launch_bounds__(kTileThreads,
   const SlotScales& scales = shared.scales;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int64_t time = max(a.q.T, a.k.T), number = blockIdx.x;
+  const int64_t time = max(a.q.T, a.k.T), place = a.reading.place(blockIdx.x);
   const Walk& walk = begin_walk(shared.walk, a.spans, blockIdx.x, heads, time);
 
   MemoryTile<kPart> memory;
-  memory.load(part.memory_in, number, slots, part.first, static_cast<int>(part.own.K));
+  memory.load(part.memory_in, place, slots, part.first, static_cast<int>(part.own.K));
   memory.publish(shared.memory);
-  scales.load_masses(a.in.mass, number, slots);
+  scales.load_masses(a.in.mass, place, slots);
   AsyncCopies copies;
   for (int token = walk.begin; token < walk.end; token += kChunk) {
     const int rows = walk.rows(token);
@@ -137,10 +137,11 @@ __global__ __launch_bounds__(kTileThreads,
           ResultFragment dq[kPart / 8] = {};
           gather_slots<kPart>(reads, shared.own, shared.memory, shared.weights, scales.start, tile,
                               dq);
+          const TilePlace<kernel_bf16> to{part.gathered, a.query_mask, walk.row,
+                                          token,         walk.head,    part.first};
+          if (a.adds) add_stored_rows<kPart>(to, tile, {1, 1}, dq);
           // The tile's logits are weights by now; those of later tiles stay.
-          store_tile_rows<kPart>(
-              dq, shared.logits, kSlotStride, tile,
-              {part.gathered, a.query_mask, walk.row, token, walk.head, part.first});
+          store_tile_rows<kPart>(dq, shared.logits, kSlotStride, tile, to);
         }
       }
       leave_totals(shared.weights, scales, tile);
@@ -212,11 +213,11 @@ __global__ __launch_bounds__(kTileThreads,
   const SlotScales& scales = shared.scales;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int64_t time = max(a.q.T, a.k.T), number = blockIdx.x;
+  const int64_t time = max(a.q.T, a.k.T), place = a.reading.place(blockIdx.x);
   const Walk& walk = begin_walk(shared.walk, a.spans, blockIdx.x, heads, time);
 
   MemoryTile<kPart> memory;
-  memory.load(part.dmemory_out, number, slots, part.first, static_cast<int>(part.own.K));
+  memory.load(part.dmemory_out, place, slots, part.first, static_cast<int>(part.own.K));
   if (thread < kSlots) shared.carried[thread] = 0;
   AsyncCopies copies;
   const int last = (walk.end - walk.begin + kChunk - 1) / kChunk - 1;
@@ -275,9 +276,11 @@ __global__ __launch_bounds__(kTileThreads,
         load_weights(shared.weights, tile, weights);
         ResultFragment sums[kPart / 8];
         gather_readers<kPart>(weights, shared.passed, shared.readers, shared.memory, tile, sums);
+        const TilePlace<kernel_bf16> to{part.gathered, a.key_mask, walk.row,
+                                        token,         walk.head,  part.first};
+        if (a.adds) add_stored_rows<kPart>(to, tile, {1, 1}, sums);
         // Of the tile, a warp alone reads what it writes itself.
-        store_tile_rows<kPart>(sums, shared.own, kPart + kPadding, tile,
-                               {part.gathered, a.key_mask, walk.row, token, walk.head, part.first});
+        store_tile_rows<kPart>(sums, shared.own, kPart + kPadding, tile, to);
       }
       memory.add(shared.passed, shared.readers, tile);
       memory.scale([&](int slot) { return scales.start[slot]; });
@@ -289,9 +292,9 @@ __global__ __launch_bounds__(kTileThreads,
       }
     }
   }
-  memory.store(part.dmemory_in, number, slots, part.first, static_cast<int>(part.own.K));
+  memory.store(part.dmemory_in, place, slots, part.first, static_cast<int>(part.own.K));
   if (thread >= slots) return;
-  float* sum = part.sums + number * slots + thread;
+  float* sum = part.sums + int64_t{blockIdx.x} * slots + thread;
   *sum = (part.accumulate ? *sum : 0.0f) + shared.carried[thread];
 }
 

@@ -75,16 +75,16 @@ __global__ __launch_bounds__(kTileThreads,
   const SlotScales& scales = shared.scales;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int64_t time = max(a.q.T, a.k.T), number = blockIdx.x;
+  const int64_t time = max(a.q.T, a.k.T), place = a.reading.place(blockIdx.x);
   const Walk& walk = begin_walk(shared.walk, a.spans, blockIdx.x, heads, time);
-  begin_draws(shared.draws, a.dropout, walk, slots);
+  begin_draws(shared.draws, a.dropout, walk, a.reading);
 
   MemoryTile<M> keys, values;
-  keys.load(a.in.keys, number, slots, 0, static_cast<int>(a.k.K));
-  values.load(a.in.values, number, slots, 0, static_cast<int>(a.v.K));
+  keys.load(a.in.keys, place, slots, 0, static_cast<int>(a.k.K));
+  values.load(a.in.values, place, slots, 0, static_cast<int>(a.v.K));
   keys.publish(shared.keys);
   values.publish(shared.values);
-  scales.load_masses(a.in.mass, number, slots);
+  scales.load_masses(a.in.mass, place, slots);
   AsyncCopies copies;
   for (int token = walk.begin; token < walk.end; token += kChunk) {
     const int64_t chunk = a.chunk_number(walk, time, token);
@@ -123,8 +123,9 @@ __global__ __launch_bounds__(kTileThreads,
         read_slots<M>(shared.q, shared.k, shared.keys, shared.weights, scales.start, tile, reads);
         add_slots(a.other_reads, tile, first_token, heads, walk.head, slots, reads);
         sum_weights(shared.weights, scales, tile, sums);
+        float log_sums[2];
         RowMeans row_means;
-        soft_max(a.reading, lane, reads, sums, &row_means);
+        soft_max(a.reading, lane, reads, sums, log_sums, &row_means);
         read_slots<M>(shared.d_o, shared.v, shared.values, shared.weights, scales.start, tile,
                       gradients);
         add_slots(a.other_dreads, tile, first_token, heads, walk.head, slots, gradients);
@@ -146,19 +147,21 @@ __global__ __launch_bounds__(kTileThreads,
                                 {a.probabilities, nullptr, walk.row, token, walk.head, 0});
         store_tile_rows<kSlots>(gradients.parts, shared.logits, kSlotStride, tile,
                                 {a.dreads, nullptr, walk.row, token, walk.head, 0});
+        if (a.dq.data != nullptr) {
 #pragma unroll
-        for (int j = 0; j < kSlots / 8; ++j) {
+          for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            float& passed = gradients.parts[j].values[i];
-            const float factor = a.reading.scale * sums.parts[j].values[i];
-            passed = tile.has(i / 2) ? passed * factor : 0.0f;
+            for (int i = 0; i < 4; ++i) {
+              float& passed = gradients.parts[j].values[i];
+              const float factor = a.reading.scale * sums.parts[j].values[i];
+              passed = tile.has(i / 2) ? passed * factor : 0.0f;
+            }
           }
+          ResultFragment dq[M / 8] = {};
+          gather_slots<M>(gradients, shared.k, shared.keys, shared.weights, scales.start, tile, dq);
+          store_tile_rows<M>(dq, shared.logits, kSlotStride, tile,
+                             {a.dq, a.query_mask, walk.row, token, walk.head, 0});
         }
-        ResultFragment dq[M / 8] = {};
-        gather_slots<M>(gradients, shared.k, shared.keys, shared.weights, scales.start, tile, dq);
-        store_tile_rows<M>(dq, shared.logits, kSlotStride, tile,
-                           {a.dq, a.query_mask, walk.row, token, walk.head, 0});
       }
       leave_totals(shared.weights, scales, tile);
       const auto start = [&](int slot) { return scales.start[slot]; };

@@ -24,7 +24,7 @@ namespace linnet::cuda::slot_attention_fast::detail {
 
 using namespace linear_attention_detail;
 
-inline constexpr int kSlots = 64;  // those beyond a call's own are never written
+inline constexpr int kSlots = 64;  // of a launch; those beyond a call's own are never written
 inline constexpr int kSlotStride = kSlots + kPadding;
 inline constexpr float kMostRise = 40;
 inline constexpr float kNothing = -std::numeric_limits<float>::infinity();  // a log of 0
@@ -111,12 +111,12 @@ struct SlotScales {
   float* scratch;
   uint32_t* begins;  // of the chunk's tokens, those that begin segments
 
-  // The masses that a walk begins with, of memory `number` [slots]; null: nothing was written.
-  __device__ __forceinline__ void load_masses(const double* from, int64_t number, int slots) const {
+  // The masses that a walk begins with, from number `place` on; null: nothing was written.
+  __device__ __forceinline__ void load_masses(const double* from, int64_t place, int slots) const {
     const int slot = static_cast<int>(threadIdx.x);
     if (slot >= kSlots) return;
     const bool given = from != nullptr && slot < slots;
-    log_mass[slot] = given ? from[number * slots + slot] : static_cast<double>(kNothing);
+    log_mass[slot] = given ? from[place + slot] : static_cast<double>(kNothing);
   }
   // Nothing was written by the segment that begins.
   __device__ __forceinline__ void forget_masses() const { load_masses(nullptr, 0, 0); }
@@ -344,6 +344,27 @@ __device__ __forceinline__ void store_tile_rows(const ResultFragment (&results)[
     Eight numbers = *reinterpret_cast<const Eight*>(rows + row * stride + column);
     if (!to.inside(token, column)) numbers = {};
     *reinterpret_cast<Eight*>(to.at(token, column)) = numbers;
+  }
+}
+
+// results += what device memory holds for them, in those of a warp's rows that the tile has, times
+// the factor of rows lane / 4 and lane / 4 + 8.
+template <int width>
+__device__ __forceinline__ void add_stored_rows(const TilePlace<kernel_bf16>& from,
+                                                const TileRows& tile, const float (&factors)[2],
+                                                ResultFragment (&results)[width / 8]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int64_t token = from.begin + tile.warp * 16 + half * 8 + tile.lane / 4;
+    if (!tile.has(half) || token >= from.view.T) continue;
+#pragma unroll
+    for (int j = 0; j < width / 8; ++j) {
+      const int column = 8 * j + tile.lane % 4 * 2;
+      if (from.column + column >= from.view.K) continue;
+      const auto pair = *reinterpret_cast<const uint32_t*>(from.at(token, column));
+      results[j].values[2 * half] += factors[half] * low_of(pair);
+      results[j].values[2 * half + 1] += factors[half] * high_of(pair);
+    }
   }
 }
 

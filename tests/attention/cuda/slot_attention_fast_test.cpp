@@ -187,6 +187,40 @@ TEST(CudaSlotAttentionFast, FinishedMemoriesAreWrittenAndRead) {
   }
 }
 
+// By several launches, whose soft-maxes are joined.
+TEST(CudaSlotAttentionFast, ManySlots) {
+  const std::vector<Setting> settings{
+      {"a part more", 2, 20, 2, 72, 16, 16, true, true, true, 0.6},
+      {"three parts", 1, 66, 1, 136, 32, 24, false, false, true, 0.3},
+      {"wide, with dropout", 1, 20, 2, 128, 72, 72, true, false, false, 0.1, 0, {}, 0.2},
+      {"documents", 1, 40, 1, 128, 16, 16, false, false, true, 0.4, 0, {16, 21}},
+      {"cross", 2, 20, 1, 72, 16, 40, false, true, true, 0.3, 18, {}, 0.3},
+  };
+  for (const Setting& s : settings) {
+    const std::vector<uint8_t> mask = s.masks ? mask_of(s.B, s.T) : std::vector<uint8_t>();
+    expect_what_the_cpu_computes(s, inputs_of(s), mask);
+  }
+}
+
+// Slots of one part have what one query asks for; or all of another part are empty.
+TEST(CudaSlotAttentionFast, PartsOfSlotsMayCountForNothing) {
+  const Setting s{"", 1, 24, 1, 136, 16, 16, false, false, true, 0.4};
+  for (const int64_t largest : {10, 70, 130}) {
+    SCOPED_TRACE(largest);
+    std::vector<Tensor> in = inputs_of(s);
+    for (int64_t i = 0; i < in[3].elements(); ++i) {
+      const int64_t slot = i % s.N, token = i / s.N;
+      double& logit = in[3].data<double>()[i];
+      // Only the first token is in some slots, whose keys are those of the queries.
+      if (slot / 64 == largest / 64) logit += token == 0 ? 30 : 0;
+      if (largest == 70 && slot < 64) logit = -std::numeric_limits<double>::infinity();
+    }
+    for (int64_t c = 0; c < s.K; ++c) in[1].data<double>()[c] = in[0].data<double>()[20 * s.K + c];
+    for (const size_t i : {size_t{1}, size_t{3}}) in[i] = in[i].to(DType::bf16).to(DType::f64);
+    expect_what_the_cpu_computes(s, in);
+  }
+}
+
 // The same draws: one that differs would be off by more than any rounding.
 TEST(CudaSlotAttentionFast, DropsWhatTheCpuDrops) {
   const std::vector<Setting> settings{

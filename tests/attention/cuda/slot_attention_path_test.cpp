@@ -35,7 +35,8 @@ TEST(CudaSlotAttentionPath, WhatItDoesNotCoverGoesToThePlainKernels) {
   cuda::SlotTensors mixed = usual;
   mixed.logits = mixed.logits.to(DType::f32);
   EXPECT_EQ(why(mixed, {}), "numbers of f32");
-  EXPECT_EQ(why(tensors_of(16, 72, 16, 16), {}), "72 slots with keys of 16 and values of 16");
+  EXPECT_EQ(why(tensors_of(16, 512, 16, 16), {}), "");
+  EXPECT_EQ(why(tensors_of(16, 520, 16, 16), {}), "520 slots with keys of 16 and values of 16");
   EXPECT_EQ(why(tensors_of(16, 8, 20, 16), {}), "8 slots with keys of 20 and values of 16");
   EXPECT_EQ(why(tensors_of(16, 8, 16, 12), {}), "8 slots with keys of 16 and values of 12");
   EXPECT_EQ(why(tensors_of(15, 8, 16, 16), {}), "fewer than 16 tokens");
