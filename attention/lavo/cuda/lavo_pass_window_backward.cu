@@ -5,6 +5,8 @@
 // exp), dP = dF V^T and dS = P (dP - dF . f), a warp makes, from logits computed twice,
 //   of its 16 queries  dQ += dS K,
 //   of its 16 keys     dV = P^T dF,   dK = dS^T Q.
+// What dropout multiplies P by goes to dP and, for dV, to P (lavo_pass_dropout.h has the time of
+// draws, which are made as often as logits).
 // Queries of the chunk after also see a chunk's keys: their part of dK and dV is made when that
 // chunk is at hand, and stays in the warp's registers until the next one is. A run begins with that
 // part of the chunk after it, so that runs share no sums. Gradients of the bias are summed in
@@ -123,15 +125,15 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     }
     __syncthreads();  // the tokens' numbers are there
 
+    const WindowDraws draws{call.dropout, a, row, token, head};
     const auto add_to_keys = [&](int shift) {
       if constexpr (!kTwoTeams<D>) {
-        through_keys<D, true, true>(shared, places, shift, chunk, sight, a.scale, warp, lane, dk,
-                                    dv);
+        through_keys<D, true, true>(shared, places, shift, chunk, sight, draws, warp, lane, dk, dv);
       } else if (has_dv) {
-        through_keys<D, false, true>(shared, places, shift, chunk, sight, a.scale, warp, lane, dk,
+        through_keys<D, false, true>(shared, places, shift, chunk, sight, draws, warp, lane, dk,
                                      dv);
       } else {
-        through_keys<D, true, false>(shared, places, shift, chunk, sight, a.scale, warp, lane, dk,
+        through_keys<D, true, false>(shared, places, shift, chunk, sight, draws, warp, lane, dk,
                                      dv);
       }
     };
@@ -151,7 +153,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
       }
       if (has_dv) {
         ResultFragment dq[D / 8] = {};
-        through_queries<D>(shared, places, chunk, sight, a.scale, warp, lane, dq);
+        through_queries<D>(shared, places, chunk, sight, draws, warp, lane, dq);
         copies.wait<1>();
         __syncwarp();  // what the memory gives them is there
 #pragma unroll

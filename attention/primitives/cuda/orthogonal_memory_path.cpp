@@ -28,7 +28,6 @@ std::string why_plain_orthogonal_memory(const OrthogonalMemoryContext& context,
     if (x->dtype() != DType::bf16) return concat("numbers of ", name_of(x->dtype()));
   }
   if (context.options.shared) return "one memory for all heads";
-  if (context.options.dropout > 0) return "dropout";
   if (context.options.window > std::numeric_limits<int32_t>::max() / 2) {
     return concat("windows of ", context.options.window, " positions");
   }
