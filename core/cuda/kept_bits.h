@@ -5,6 +5,15 @@
 
 namespace linnet::cuda {
 
+// x, of which the compiler knows nothing: what follows from it in a loop is not kept in registers
+// from one round to the next.
+__device__ __forceinline__ int made_again(int x) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
+}
+
 // Bit i: the weight at place first + i stays, of `count` (at most 32). words(place) are the four
 // words of that place, a multiple of four, and of the three after; below `limit` a weight is
 // dropped.

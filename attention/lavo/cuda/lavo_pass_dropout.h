@@ -63,12 +63,12 @@ struct WindowDraws {
     }
     return kept;
   }
-  // What stays of a square is multiplied, what does not becomes 0.
-  __device__ __forceinline__ void drop(uint32_t kept, ResultFragment (&x)[2]) const {
+  // What stays of a square is multiplied by `factor`, what does not becomes 0.
+  __device__ __forceinline__ static void drop(uint32_t kept, float factor, ResultFragment (&x)[2]) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       float& value = x[i / 4].values[i % 4];
-      value = (kept >> (i % 4 / 2 * 4 + i / 4 * 2 + i % 2) & 1) != 0 ? value * dropout.keep : 0.0f;
+      value = (kept >> (i % 4 / 2 * 4 + i / 4 * 2 + i % 2) & 1) != 0 ? value * factor : 0.0f;
     }
   }
 

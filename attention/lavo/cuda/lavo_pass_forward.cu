@@ -120,7 +120,7 @@ __device__ __forceinline__ void attend(const TokenRows<D>& queries, const Layout
         f[j].values[2 * half + 1] *= keep;
       }
     }
-    if (draws.in.drops) draws.drop(kept, logits);
+    if (draws.in.drops) WindowDraws::drop(kept, 1.0f, logits);
     const LeftFragment weights = as_left(logits[0], logits[1]);
 #pragma unroll
     for (int j = 0; j < D / 16; ++j) {
@@ -132,7 +132,7 @@ __device__ __forceinline__ void attend(const TokenRows<D>& queries, const Layout
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const bool counts = sight.counts(chunk, t[half]);  // then it sees itself
-    const float norm = counts ? 1 / streaming.total[half] : 0.0f;
+    const float norm = counts ? draws.dropout.keep / streaming.total[half] : 0.0f;
     log_sum_exp[half] = counts ? streaming.largest[half] + logf(streaming.total[half]) : -kNothing;
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {

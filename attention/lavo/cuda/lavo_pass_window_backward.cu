@@ -140,11 +140,14 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     if (number < to) {  // keys first: their sums leave the registers
       add_to_keys(0);
       kernel_bf16* out = shared.out + thread / 32 * 16 * Layout<D>::kOutStride;
-      const float factor = has_dk ? a.scale : 1.0f;
+      const float factor = has_dk ? a.scale : call.dropout.keep;
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) dk[j].values[i] *= factor;
+        for (int i = 0; i < 4; ++i) {
+          dk[j].values[i] *= factor;
+          if constexpr (!kTwoTeams<D>) dv[j].values[i] *= call.dropout.keep;
+        }
       }
       store_keys<D>(dk, out, lane,
                     {has_dk ? call.dk : call.dv, a.query_mask, row, first(), head, 0});

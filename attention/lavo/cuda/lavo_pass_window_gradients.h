@@ -111,7 +111,7 @@ __device__ __forceinline__ void through_queries(const Layout<D>& shared, const P
         multiply(outputs.parts[i], values.halves[half], dx[half]);
       }
     }
-    if (draws.in.drops) draws.drop(kept, dx);
+    if (draws.in.drops) WindowDraws::drop(kept, draws.dropout.keep, dx);
     through_soft_max<D>(
         shared, chunk, sight, draws.in.scale,
         [&](int i, int& t, int& key) {
@@ -133,7 +133,7 @@ __device__ __forceinline__ void through_queries(const Layout<D>& shared, const P
   }
 }
 
-// Adds to dK (not yet scaled) and dV of a warp's keys, those of the chunk or of the one before it
+// Adds to dK and dV (not yet scaled) of a warp's keys, those of the chunk or of the one before it
 // (shift 0 or -64), what the chunk's queries give them. Where only one of the two is made, the
 // other is not looked at.
 template <int D, bool has_dk, bool has_dv>
@@ -171,7 +171,7 @@ __device__ __forceinline__ void through_keys(const Layout<D>& shared, const Plac
         }
       }
     }
-    if (has_dk && draws.in.drops) draws.drop(kept, dx);
+    if (has_dk && draws.in.drops) WindowDraws::drop(kept, draws.dropout.keep, dx);
     through_soft_max<D>(
         shared, chunk, sight, draws.in.scale,
         [&](int i, int& t, int& key) {
@@ -179,7 +179,7 @@ __device__ __forceinline__ void through_keys(const Layout<D>& shared, const Plac
           key = first + i % 4 / 2 * 8 + lane / 4;
         },
         x, dx);
-    if (has_dv && draws.in.drops) draws.drop(kept, x);
+    if (has_dv && draws.in.drops) WindowDraws::drop(kept, 1.0f, x);
     [[maybe_unused]] const LeftFragment weights = as_left(x[0], x[1]);
     [[maybe_unused]] const LeftFragment gradients = as_left(dx[0], dx[1]);
 #pragma unroll

@@ -26,6 +26,7 @@ class KeptWeights {
   // The four lanes of a row of a tile ask for the same token.
   __device__ __forceinline__ void draw(const Inputs& in, int64_t row, int64_t token, int head,
                                        int lane) {
+    lane = made_again(lane);
     RowDropout draws = in.dropout;
     draws.key = key_of_step(draws.key);
     const int64_t example = in.examples != nullptr ? in.examples[row] : row;
@@ -38,6 +39,13 @@ class KeptWeights {
       const uint32_t word = __shfl_sync(~0u, mine, (lane & ~3) | from);
       kept_ |= (word >> lane % 4 * 2 & 0x03030303u) << 2 * from;
     }
+  }
+  // To and from a word elsewhere.
+  __device__ __forceinline__ uint32_t word() const {
+    return kept_;
+  }
+  __device__ __forceinline__ void set(uint32_t word) {
+    kept_ = word;
   }
   __device__ __forceinline__ bool stays(int j, int odd) const {
     return (kept_ >> (j % kBytes * 8 + j / kBytes * 2 + odd) & 1) != 0;

@@ -132,15 +132,15 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
       const int half = projections.half_of(i);
       const int64_t seen = seen_by(half);
       float share = a.share;
-      KeptWeights<D> kept;
       if (a.drops) {
+        KeptWeights<D> kept;
         kept.draw(a, row, token + warp * 16 + half * 8 + lane / 4, head, lane);
         projections.drop_outputs(i, kept);
         share *= a.dropout.keep;
       }
       read_gradients<D>(shared, warp, lane, i, seen > 0 ? 1 / static_cast<float>(seen) : 0.0f,
                         share, a, projections);
-      if (a.drops) projections.drop_weights(i, kept);
+      if (a.drops) projections.drop_weights(i);
     }
     __syncthreads();  // dm, p * m and dP are there
     if (has_number && !a.whole) running.walk(chunk, shared.sums + thread, kStride);

@@ -94,8 +94,10 @@ struct Projections {
       return outputs[i][j];
     }
   }
-  // Of row i of those that are kept, U of the weights that dropout does not keep becomes 0.
+  // Of row i of those that are kept, U of the weights that dropout does not keep becomes 0. Which
+  // these are waits in the padding of the row of `weights`: registers.
   __device__ __forceinline__ void drop_outputs(int i, const KeptWeights<D>& kept) {
+    word_at(weights + place(half_of(i), D / 8)) = kept.word();
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
 #pragma unroll
@@ -110,11 +112,13 @@ struct Projections {
     }
   }
   // The same of p * m, which read_gradients() left.
-  __device__ __forceinline__ void drop_weights(int i, const KeptWeights<D>& kept) const {
+  __device__ __forceinline__ void drop_weights(int i) const {
+    KeptWeights<D> kept;
+    kept.set(word_at(weights + place(half_of(i), D / 8)));
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
-      auto& pair = *reinterpret_cast<uint32_t*>(weights + place(half_of(i), j));
-      pair &= (kept.stays(j, 0) ? 0xFFFFu : 0u) | (kept.stays(j, 1) ? 0xFFFF0000u : 0u);
+      word_at(weights + place(half_of(i), j)) &=
+          (kept.stays(j, 0) ? 0xFFFFu : 0u) | (kept.stays(j, 1) ? 0xFFFF0000u : 0u);
     }
   }
 
@@ -123,7 +127,10 @@ struct Projections {
   static __device__ __forceinline__ void keep(kernel_bf16* at, float x) {
     uint32_t word;
     memcpy(&word, &x, sizeof(word));
-    *reinterpret_cast<uint32_t*>(at) = word;
+    word_at(at) = word;
+  }
+  static __device__ __forceinline__ uint32_t& word_at(kernel_bf16* at) {
+    return *reinterpret_cast<uint32_t*>(at);
   }
   static __device__ __forceinline__ float kept(const kernel_bf16* at) {
     const uint32_t word = *reinterpret_cast<const uint32_t*>(at);

@@ -1,10 +1,9 @@
 // LAVO in one pass on tensor cores drops the weights that primitives drop on the CPU, of the window
 // and of the memory, wherever squares and chunks are cut, and by the step that the device holds.
-#include "attention/lavo/cuda/lavo_pass_dropout.h"
+#include "attention/lavo/cuda/lavo_pass.h"
 
 #include <cstdlib>
 
-#include "attention/lavo/cuda/lavo_pass.h"
 #include "core/cuda/backend.h"
 #include "core/kernel_choice.h"
 #include "tests/attention/cuda/lavo_pass_inputs.h"
