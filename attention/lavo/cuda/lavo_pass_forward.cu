@@ -158,9 +158,14 @@ __device__ __forceinline__ void combine(const TokenRows<D>& f, const float (&sha
   }
 }
 
+// Of a multiprocessor: what registers are bounded for.
 template <int D>
-__global__ __launch_bounds__(kTileThreads,
-                             D < 128 ? 2 : 1) void lavo_pass_forward(LavoForward call) {
+constexpr int kBlocks = D < 64    ? 4
+                        : D < 128 ? 2
+                                  : 1;
+
+template <int D>
+__global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(LavoForward call) {
   constexpr int kStride = Layout<D>::kStride;
   SharedArena arena;
   const Layout<D> shared(arena);

@@ -38,10 +38,16 @@ namespace {
 constexpr int64_t kMultiprocessors = 132;  // of an H200
 constexpr int64_t kFewestChunks = 4;       // of a run
 
+// Of a multiprocessor: what registers are bounded for.
+template <int D>
+constexpr int kBlocks = D < 64    ? 3
+                        : D < 128 ? 2
+                                  : 1;
+
 template <int D>
 __global__ __launch_bounds__(Warps<D>::kThreads,
-                             D < 128 ? 2 : 1) void lavo_pass_window_backward(WindowBackward call,
-                                                                             int stages) {
+                             kBlocks<D>) void lavo_pass_window_backward(WindowBackward call,
+                                                                        int stages) {
   constexpr int kStride = Layout<D>::kStride;
   if constexpr (!kTwoTeams<D>) stages = 1;
   const Inputs& a = call.memory;

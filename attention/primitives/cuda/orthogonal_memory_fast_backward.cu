@@ -31,10 +31,16 @@
 namespace linnet::cuda::orthogonal_memory_fast {
 namespace {
 
+// Of a multiprocessor: what registers are bounded for.
+template <int D>
+constexpr int kBlocks = D < 64    ? 4
+                        : D < 128 ? 2
+                                  : 1;
+
 template <int D>
 __global__ __launch_bounds__(Warps<D>::kThreads,
-                             D < 128 ? 2 : 1) void orthogonal_memory_fast_backward(Backward a,
-                                                                                   int stages) {
+                             kBlocks<D>) void orthogonal_memory_fast_backward(Backward a,
+                                                                              int stages) {
   constexpr int kStride = Layout<D>::kStride;
   if constexpr (!kTwoTeams<D>) stages = 2;
   SharedArena arena;

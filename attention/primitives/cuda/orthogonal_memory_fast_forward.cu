@@ -44,9 +44,15 @@ struct Layout {
   uint32_t* flags;     // two chunks by turns
 };
 
+// Of a multiprocessor: what registers are bounded for.
+template <int D>
+constexpr int kBlocks = D < 64    ? 4
+                        : D < 128 ? 3
+                                  : 1;
+
 template <int D>
 __global__ __launch_bounds__(kTileThreads,
-                             D < 128 ? 3 : 1) void orthogonal_memory_fast_forward(Forward a) {
+                             kBlocks<D>) void orthogonal_memory_fast_forward(Forward a) {
   constexpr int kStride = Layout<D>::kStride;
   SharedArena arena;
   const Layout<D> shared(arena);
