@@ -2,18 +2,10 @@
 // hold the numbers one draw decides on. Internal to attention/primitives/cuda.
 #pragma once
 
+#include "core/cuda/kept_bits.h"
 #include "core/cuda/mma.h"
 
 namespace linnet::cuda {
-
-// x, of which the compiler knows nothing: what follows from it in a loop is not kept in registers
-// from one round to the next.
-__device__ __forceinline__ int made_again(int x) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("" : "+r"(x));
-#endif
-  return x;
-}
 
 // Which of a lane's numbers of 16 rows and 64 columns stay: bit 4 j + i is that of values[i] of
 // fragment j. One draw decides on four neighbouring columns of a row: draw(row, column) has their
