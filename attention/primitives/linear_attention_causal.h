@@ -15,7 +15,11 @@ namespace linnet::linear_attention_detail {
 using chunked::Scratch;
 using chunked::Segment;
 
-// One call; its tasks are (segment, key head).
+// Tokens of a block: forward keeps the state between blocks of a span, backward makes those between
+// the chunks of a block again, as many as the cache of a core holds.
+inline constexpr int64_t kBlockTokens = 8 * kChunk;
+
+// One call; its tasks are (segment, key head). Segments begin where blocks do.
 template <typename T>
 struct Causal {
   Causal(const LinearAttentionOptions& options, const LinearAttentionInputs<T>& inputs,
@@ -24,16 +28,32 @@ struct Causal {
         spans(spans_in),
         // Pieces of a span add up only where nothing decays.
         segments(chunked::split_spans(spans, kernel.key_heads,
-                                      inputs.log_decay == nullptr ? thread_count() : 1)),
+                                      inputs.log_decay == nullptr ? thread_count() : 1,
+                                      kBlockTokens)),
         tasks(static_cast<int64_t>(segments.size()) * kernel.key_heads) {
     require(inputs.q.T == inputs.k.T, "linear_attention: causal attention of ", inputs.q.T,
             " queries over ", inputs.k.T, " keys; expected as many");
+    for (const Span& span : spans) {
+      first_kept.push_back(kept_states);
+      kept_states += std::max<int64_t>(0, span.end - span.begin - 1) / kBlockTokens;
+    }
   }
 
   Kernel<T> kernel;
   const std::vector<Span>& spans;
   std::vector<Segment> segments;
   int64_t tasks;
+  // Between blocks of all spans and before those of each, of one head.
+  int64_t kept_states = 0;
+  std::vector<int64_t> first_kept;
+
+  // The state before token t of a span among all kept ones; t is on the edge of two blocks.
+  template <typename E>
+  E* kept_at(E* kept, int64_t span, int64_t t, int64_t key_head) const {
+    const int64_t block = (t - spans[span].begin) / kBlockTokens;
+    return kept +
+           ((first_kept[span] + block - 1) * kernel.key_heads + key_head) * kernel.state_size();
+  }
 
   template <typename Body>
   void run(const Body& body) const {

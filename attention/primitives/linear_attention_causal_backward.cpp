@@ -1,8 +1,7 @@
-// Causal linear attention by chunks, backward: a forward scan that keeps the state before every
-// chunk, and a reverse scan with R_j = sum_{i >= j} phi(q_i) G_i^T, which makes all gradients of a
-// chunk at once.
+// Causal linear attention by chunks, backward: a reverse scan with R_j = sum_{i >= j} phi(q_i)
+// G_i^T, which makes all gradients of a chunk at once. Block by block, a forward scan makes the
+// state before every chunk again from the one that forward kept.
 #include "attention/primitives/linear_attention_causal.h"
-#include "core/tensor.h"
 
 namespace linnet {
 namespace {
@@ -56,42 +55,61 @@ void add_decay_gradients(const Kernel<T>& kernel, int64_t row, int64_t t, int64_
   }
 }
 
-// Transposed states S^T [vp, mp] with z [mp], before each chunk of a segment; the first is given.
+// What the reverse scan reads of a block's keys.
 template <typename T>
-void keep_states(const Kernel<T>& kernel, int64_t row, const Segment& segment, int64_t key_head,
-                 T* states, Scratch<T> scratch) {
+struct BlockTiles {
+  BlockTiles(const Kernel<T>& kernel, Scratch<T>& scratch)
+      : states(scratch.take(kBlockTokens / kChunk * kernel.state_size())),
+        keys(scratch.take(kBlockTokens * kernel.mp)),
+        values(scratch.take(kBlockTokens * kernel.vp)) {}
+  T* states;  // S^T [vp, mp] and z [mp] before each chunk
+  T* keys;    // features [kBlockTokens, mp]
+  T* values;  // [kBlockTokens, vp]
+};
+
+// Fills `tiles` for tokens begin ... end - 1; the state before the first chunk is there already.
+template <typename T>
+void make_block(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_t end, int64_t key_head,
+                const BlockTiles<T>& tiles, Scratch<T> scratch) {
   const int64_t mp = kernel.mp, vp = kernel.vp, size = kernel.state_size();
-  T* keys = scratch.take(kChunk * mp);
-  T* values = scratch.take(kChunk * vp);
-  for (int64_t t = segment.begin; t + kChunk < segment.end; t += kChunk, states += size) {
-    kernel.load_features(Side::key, row, t, kChunk, key_head, keys);
-    kernel.load_values(row, t, kChunk, key_head, values);
-    T* next = states + size;
-    std::copy_n(states, size, next);
+  T* decayed_keys = scratch.take(kChunk * mp);
+  T* decayed_state = scratch.take(size);
+  T* state = tiles.states;
+  for (int64_t t = begin; t < end; t += kChunk, state += size) {
+    const int64_t n = std::min(kChunk, end - t);
+    T* keys = tiles.keys + (t - begin) * mp;
+    T* values = tiles.values + (t - begin) * vp;
+    kernel.load_features(Side::key, row, t, n, key_head, keys);
+    kernel.load_values(row, t, n, key_head, values);
+    if (t + n == end) return;
     ask<false>(kernel.inputs.k, row, t + kChunk, key_head);
     ask<false>(kernel.inputs.v, row, t + kChunk, key_head);
-    if (t + 2 * kChunk < segment.end) chunked::prefetch_numbers<true>(next + size, size);
-    const ChunkDecay<T> decay(kernel.inputs, row, t, kChunk, key_head);
-    decay.scale_state(next, size);
-    decay.scale_until_end(keys, mp);
-    tile_gemm<T>(kernel.V, mp, kChunk, T(1), {values, vp, true}, {keys, mp}, Write::accumulate,
-                 next, mp);
-    for (int64_t i = 0; i < kChunk; ++i) axpy_row(mp, T(1), keys + i * mp, next + vp * mp);
+    const T* from = state;
+    if (kernel.inputs.log_decay != nullptr) {
+      const ChunkDecay<T> decay(kernel.inputs, row, t, n, key_head);
+      from = std::copy_n(state, size, decayed_state) - size;
+      keys = std::copy_n(keys, n * mp, decayed_keys) - n * mp;
+      decay.scale_state(decayed_state, size);
+      decay.scale_until_end(decayed_keys, mp);
+    }
+    T* next = state + size;
+    add_product<T>(kernel.V, mp, n, {values, vp, true}, keys, mp, from, next, mp);
+    // Rows of padded values, if any, stay zero.
+    std::copy_n(from + kernel.V * mp, size - kernel.V * mp, next + kernel.V * mp);
+    for (int64_t i = 0; i < n; ++i) axpy_row(mp, T(1), keys + i * mp, next + vp * mp);
   }
 }
 
-// dq, dk and dv of a segment. `states` are those of keep_states; `adjoint` is R [mp, vp] with its
-// mass, after the segment on entry, before it on return.
+// dq, dk and dv of a block. `adjoint` is R [mp, vp] with its mass, after the block on entry, before
+// it on return.
 template <typename T>
-void chunk_gradients(const Kernel<T>& kernel, int64_t row, const Segment& segment, int64_t key_head,
-                     const Outputs<T>& outputs, const T* states, T* adjoint, Scratch<T> scratch,
-                     const LinearAttentionGradients<T>& gradients) {
+void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_t end,
+                     int64_t key_head, const Outputs<T>& outputs, const BlockTiles<T>& tiles,
+                     T* adjoint, Scratch<T> scratch, const LinearAttentionGradients<T>& gradients) {
   const int64_t mp = kernel.mp, vp = kernel.vp;
   const T* adjoint_mass = adjoint + mp * vp;
   T* adjoint_turned = scratch.take(vp * mp);
-  T* keys = scratch.take(kChunk * mp);
   T* keys_turned = scratch.take(mp * kChunk);
-  T* values = scratch.take(kChunk * vp);
   T* values_turned = scratch.take(vp * kChunk);
   T* queries = scratch.take(kChunk * mp);
   T* G = scratch.take(kChunk * vp);
@@ -100,23 +118,24 @@ void chunk_gradients(const Kernel<T>& kernel, int64_t row, const Segment& segmen
   T* dqueries = scratch.take(kChunk * mp);
   T* dkeys = scratch.take(kChunk * mp);
   T* dvalues = scratch.take(kChunk * vp);
-  const int64_t chunks = (segment.end - segment.begin + kChunk - 1) / kChunk;
+  const int64_t chunks = (end - begin + kChunk - 1) / kChunk;
   for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
-    const int64_t t = segment.begin + chunk * kChunk, n = std::min(kChunk, segment.end - t);
-    const T* turned = states + chunk * kernel.state_size();  // S^T, then z
-    kernel.load_features(Side::key, row, t, n, key_head, keys);
-    kernel.load_values(row, t, n, key_head, values);
+    const int64_t t = begin + chunk * kChunk, n = std::min(kChunk, end - t);
+    const T* turned = tiles.states + chunk * kernel.state_size();  // S^T, then z
+    const T* keys = tiles.keys + chunk * kChunk * mp;
+    const T* values = tiles.values + chunk * kChunk * vp;
     chunked::transpose(keys, mp, n, mp, keys_turned, kChunk);
     chunked::transpose(values, vp, n, vp, values_turned, kChunk);
     chunked::transpose(adjoint, vp, mp, vp, adjoint_turned, mp);
     ask<true>(gradients.k, row, t, key_head);
     ask<true>(gradients.v, row, t, key_head);
-    chunked::prefetch_numbers<false>(turned, kernel.state_size());
     tile_gemm<T>(n, mp, kernel.V, T(1), {values, vp}, {adjoint_turned, mp}, Write::overwrite, dkeys,
                  mp);
     for (int64_t i = 0; i < n; ++i) axpy_row(mp, T(1), adjoint_mass, dkeys + i * mp);
-    ask<false>(kernel.inputs.k, row, t - kChunk, key_head);
-    ask<false>(kernel.inputs.v, row, t - kChunk, key_head);
+    if (chunk == 0) {
+      ask<false>(kernel.inputs.k, row, t - kBlockTokens, key_head);
+      ask<false>(kernel.inputs.v, row, t - kBlockTokens, key_head);
+    }
     tile_gemm<T>(n, vp, kernel.m, T(1), {keys, mp}, {adjoint, vp}, Write::overwrite, dvalues, vp);
     const ChunkDecay<T> decay(kernel.inputs, row, t, n, key_head);
     decay.scale_until_end(dkeys, mp);
@@ -167,22 +186,22 @@ template <typename T>
 void linear_attention_causal_backward(
     const LinearAttentionOptions& options, const LinearAttentionInputs<T>& inputs,
     const std::vector<Span>& spans, LinearAttentionState<const T> state_in, SequenceView<const T> y,
-    const T* denominators, SequenceView<const T> dy, LinearAttentionState<const T> dstate_out,
-    LinearAttentionGradients<T> gradients, LinearAttentionState<T> dstate_in) {
+    const T* denominators, const T* kept, SequenceView<const T> dy,
+    LinearAttentionState<const T> dstate_out, LinearAttentionGradients<T> gradients,
+    LinearAttentionState<T> dstate_in) {
   const Causal<T> call(options, inputs, spans);
   const Kernel<T>& kernel = call.kernel;
   const std::vector<Segment>& segments = call.segments;
   const Outputs<T> outputs{y, denominators, dy};
-  Partials<T> before(segments, kernel.key_heads, kernel.state_size());
   Partials<T> after(segments, kernel.key_heads, kernel.state_size());
   if (gradients.log_decay != nullptr) {
     std::fill_n(gradients.log_decay, inputs.k.B * inputs.k.T * kernel.key_heads, T(0));
   }
-  if (before.needed()) {
+  if (after.needed()) {
     call.run([&](int64_t s, int64_t head) {
-      const int64_t row = spans[segments[s].span].row;
-      add_keys(kernel, row, segments[s], head, before.at(s, head));
-      add_queries(kernel, row, segments[s], head, outputs, after.at(s, head));
+      if (segments[s].index == 0) return;
+      add_queries(kernel, spans[segments[s].span].row, segments[s], head, outputs,
+                  after.at(s, head));
     });
   }
   call.run([&](int64_t s, int64_t head) {
@@ -190,23 +209,25 @@ void linear_attention_causal_backward(
     const Span& span = spans[segment.span];
     Scratch<T> scratch;
     const int64_t size = kernel.state_size(), mp = kernel.mp, vp = kernel.vp;
-    const int64_t chunks = (segment.end - segment.begin + kChunk - 1) / kChunk;
+    const BlockTiles<T> tiles(kernel, scratch);
     T* state = scratch.take(size);
-    // They grow with T, which scratch does not.
-    const Tensor kept = Tensor::empty({std::max<int64_t>(chunks, 1) * size}, DTypeOf<T>::value);
-    T* states = kept.data<T>();
-    kernel.load_state(span.carries_in ? state_in : LinearAttentionState<const T>{}, span.row, head,
-                      state);
-    if (segment.count > 1) before.add_before(segments, s, head, state);
-    chunked::transpose(state, vp, mp, vp, states, mp);
-    std::copy_n(state + mp * vp, mp, states + mp * vp);
-    keep_states(kernel, span.row, segment, head, states, scratch.nested());
     T* adjoint = scratch.take(size);
     kernel.load_state(span.carries_out ? dstate_out : LinearAttentionState<const T>{}, span.row,
                       head, adjoint);
     if (segment.count > 1) after.add_after(segments, s, head, adjoint);
-    chunk_gradients(kernel, span.row, segment, head, outputs, states, adjoint, scratch.nested(),
-                    gradients);
+    kernel.load_state(span.carries_in ? state_in : LinearAttentionState<const T>{}, span.row, head,
+                      state);
+    const int64_t blocks = (segment.end - segment.begin + kBlockTokens - 1) / kBlockTokens;
+    for (int64_t block = blocks - 1; block >= 0; --block) {
+      const int64_t begin = segment.begin + block * kBlockTokens;
+      const int64_t end = std::min(segment.end, begin + kBlockTokens);
+      const T* first = begin == span.begin ? state : call.kept_at(kept, segment.span, begin, head);
+      chunked::transpose(first, vp, mp, vp, tiles.states, mp);
+      std::copy_n(first + mp * vp, mp, tiles.states + mp * vp);
+      make_block(kernel, span.row, begin, end, head, tiles, scratch.nested());
+      block_gradients(kernel, span.row, begin, end, head, outputs, tiles, adjoint, scratch.nested(),
+                      gradients);
+    }
     if (segment.index == 0 && span.carries_in) {
       kernel.store_state(adjoint, dstate_in, span.row, head);
     }
@@ -219,8 +240,9 @@ void linear_attention_causal_backward(
 #define LINNET_INSTANTIATE(T)                                                                   \
   template void linear_attention_causal_backward<T>(                                            \
       const LinearAttentionOptions&, const LinearAttentionInputs<T>&, const std::vector<Span>&, \
-      LinearAttentionState<const T>, SequenceView<const T>, const T*, SequenceView<const T>,    \
-      LinearAttentionState<const T>, LinearAttentionGradients<T>, LinearAttentionState<T>);
+      LinearAttentionState<const T>, SequenceView<const T>, const T*, const T*,                 \
+      SequenceView<const T>, LinearAttentionState<const T>, LinearAttentionGradients<T>,        \
+      LinearAttentionState<T>);
 LINNET_INSTANTIATE(float)
 LINNET_INSTANTIATE(double)
 #undef LINNET_INSTANTIATE
