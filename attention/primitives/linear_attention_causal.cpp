@@ -16,10 +16,10 @@ void forward_segment(const Causal<T>& call, const Segment& segment, int64_t key_
   const int64_t row = span.row;
   const int64_t mp = kernel.mp, vp = kernel.vp;
   const T* mass = state + mp * vp;
-  T* keys = scratch.take(kChunk * mp);
-  T* keys_turned = scratch.take(mp * kChunk);
+  const FeatureTile<T> keys = kernel.take_features(scratch);
+  T* keys_turned = scratch.take(kernel.kp * kChunk);
   T* values = scratch.take(kChunk * vp);
-  T* queries = scratch.take(kChunk * mp);
+  const FeatureTile<T> queries = kernel.take_features(scratch);
   T* weights = scratch.take(kChunk * kChunk);
   T* numerators = scratch.take(kChunk * vp);
   T* row_denominators = scratch.take(kChunk);
@@ -30,20 +30,21 @@ void forward_segment(const Causal<T>& call, const Segment& segment, int64_t key_
     }
     kernel.load_features(Side::key, row, t, n, key_head, keys);
     kernel.load_values(row, t, n, key_head, values);
-    chunked::transpose(keys, mp, n, mp, keys_turned, kChunk);
+    turn_keys(kernel, n, keys, keys_turned);
     const ChunkDecay<T> decay(kernel.inputs, row, t, n, key_head);
     for (int64_t h = key_head * kernel.group; h < (key_head + 1) * kernel.group; ++h) {
       kernel.load_features(Side::query, row, t, n, h, queries);
       ask<true>(y, row, t, h);
-      chunked::lower_product(n, kernel.m, queries, mp, keys_turned, kChunk, weights, kChunk);
+      lower_weights(kernel, n, queries, keys_turned, weights);
+      scale_by_angles(kernel, n, queries, keys, weights);
       decay.scale_lower(weights);
-      decay.scale_since_start(queries, mp);
+      decay.scale_since_start(queries.features, mp);
       ask<false>(kernel.inputs.q, row, t + kChunk, h);
-      tile_gemm<T>(n, vp, kernel.m, T(1), {queries, mp}, {state, vp}, Write::overwrite, numerators,
-                   vp);
+      tile_gemm<T>(n, vp, kernel.m, T(1), {queries.features, mp}, {state, vp}, Write::overwrite,
+                   numerators, vp);
       add_triangle_times<T>(n, vp, {weights, kChunk}, values, vp, numerators, vp);
       if (kernel.normalized) {
-        kernel.sum_denominators(n, queries, mass, weights, row_denominators);
+        kernel.sum_denominators(n, queries.features, mass, weights, row_denominators);
       }
       kernel.store_outputs(row, t, n, h, numerators, row_denominators, y, denominators);
     }
@@ -51,8 +52,8 @@ void forward_segment(const Causal<T>& call, const Segment& segment, int64_t key_
     ask<false>(kernel.inputs.k, row, t + kChunk, key_head);
     ask<false>(kernel.inputs.v, row, t + kChunk, key_head);
     decay.scale_state(state, kernel.state_size());
-    decay.scale_until_end(keys, mp);
-    kernel.accumulate(n, keys, values, nullptr, state);
+    decay.scale_until_end(keys.features, mp);
+    kernel.accumulate(n, keys.features, values, nullptr, state);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "attention/primitives/linear_attention_decay.h"
 #include "attention/primitives/linear_attention_tile.h"
+#include "attention/primitives/simd.h"
 #include "core/error.h"
 #include "core/threads.h"
 
@@ -68,13 +69,43 @@ template <typename T>
 void add_keys(const Kernel<T>& kernel, int64_t row, const Segment& segment, int64_t key_head,
               T* state) {
   Scratch<T> scratch;
-  T* keys = scratch.take(kChunk * kernel.mp);
+  const FeatureTile<T> keys = kernel.take_features(scratch);
   T* values = scratch.take(kChunk * kernel.vp);
   for (int64_t t = segment.begin; t < segment.end; t += kChunk) {
     const int64_t n = std::min(kChunk, segment.end - t);
     kernel.load_features(Side::key, row, t, n, key_head, keys);
     kernel.load_values(row, t, n, key_head, values);
-    kernel.accumulate(n, keys, values, nullptr, state);
+    kernel.accumulate(n, keys.features, values, nullptr, state);
+  }
+}
+
+// out[j, i] = phi(k_i)_j, [kp, kChunk].
+template <typename T>
+void turn_keys(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& keys, T* out) {
+  chunked::transpose(keys.plain, kernel.kp, n, kernel.kp, out, kChunk);
+}
+
+// weights[i, j] = phi(q_i) . phi(k_j) for j <= i, as chunked::lower_product leaves them: half as
+// deep as the product of re-weighted features, which scale_by_angles makes of it.
+template <typename T>
+void lower_weights(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& queries,
+                   const T* keys_turned, T* weights) {
+  chunked::lower_product(n, kernel.K, queries.plain, kernel.kp, keys_turned, kChunk, weights,
+                         kChunk);
+}
+
+// Where re-weighted: weights[i, j] *= cos(theta_i - theta_j).
+template <typename T>
+void scale_by_angles(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& queries,
+                     const FeatureTile<T>& keys, T* weights) {
+  if (!kernel.reweighted) return;
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j <= i; j += simd::kLanes<T>) {
+      T* part = weights + i * kChunk + j;
+      const simd::Vector<T> cosine = queries.cosines[i] * simd::load(keys.cosines + j) +
+                                     queries.sines[i] * simd::load(keys.sines + j);
+      simd::store(part, simd::load(part) * cosine);
+    }
   }
 }
 

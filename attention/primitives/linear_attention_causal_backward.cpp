@@ -21,7 +21,7 @@ template <typename T>
 void add_queries(const Kernel<T>& kernel, int64_t row, const Segment& segment, int64_t key_head,
                  const Outputs<T>& outputs, T* adjoint) {
   Scratch<T> scratch;
-  T* queries = scratch.take(kChunk * kernel.mp);
+  const FeatureTile<T> queries = kernel.take_features(scratch);
   T* G = scratch.take(kChunk * kernel.vp);
   T* ddenominators = scratch.take(kChunk);
   for (int64_t t = segment.begin; t < segment.end; t += kChunk) {
@@ -30,7 +30,7 @@ void add_queries(const Kernel<T>& kernel, int64_t row, const Segment& segment, i
       kernel.load_features(Side::query, row, t, n, h, queries);
       kernel.load_output_gradients(row, t, n, h, outputs.y, outputs.denominators, outputs.dy, G,
                                    ddenominators);
-      kernel.accumulate(n, queries, G, ddenominators, adjoint);
+      kernel.accumulate(n, queries.features, G, ddenominators, adjoint);
     }
   }
 }
@@ -43,6 +43,26 @@ void weight_gradients(const Kernel<T>& kernel, int64_t n, const T* G, const T* d
                          kernel.normalized ? ddenominators : nullptr);
 }
 
+// Adds to the gradients of the angles of queries and keys what reaches them through the cosines of
+// their differences: weights [n, kChunk] before, dweights after decay, neither scaled by cosines.
+template <typename T>
+void add_angle_gradients(int64_t n, const FeatureTile<T>& queries, const FeatureTile<T>& keys,
+                         const T* weights, const T* dweights, T* dquery_angles, T* dkey_angles) {
+  for (int64_t i = 0; i < n; ++i) {
+    simd::Vector<T> total = {};
+    for (int64_t j = 0; j <= i; j += simd::kLanes<T>) {
+      const int64_t at = i * kChunk + j;
+      // The derivative of cos(theta_i - theta_j) by theta_i.
+      const simd::Vector<T> slope = queries.cosines[i] * simd::load(keys.sines + j) -
+                                    queries.sines[i] * simd::load(keys.cosines + j);
+      const simd::Vector<T> share = simd::load(weights + at) * simd::load(dweights + at) * slope;
+      total += share;
+      simd::store(dkey_angles + j, simd::load(dkey_angles + j) - share);
+    }
+    dquery_angles[i] += simd::sum<T>(total);
+  }
+}
+
 // The part of the log-decay's gradient that is made of one side's features and their gradients:
 // see sum_decay_gradients.
 template <typename T>
@@ -51,7 +71,7 @@ void add_decay_gradients(const Kernel<T>& kernel, int64_t row, int64_t t, int64_
                          T* gradients) {
   for (int64_t i = 0; i < n; ++i) {
     gradients[(row * kernel.inputs.k.T + t + i) * kernel.key_heads + key_head] +=
-        sign * dot_row(features + i * kernel.mp, dfeatures + i * kernel.mp, kernel.mp);
+        sign * dot_row(features + i * kernel.kp, dfeatures + i * kernel.kp, kernel.kp);
   }
 }
 
@@ -60,10 +80,10 @@ template <typename T>
 struct BlockTiles {
   BlockTiles(const Kernel<T>& kernel, Scratch<T>& scratch)
       : states(scratch.take(kBlockTokens / kChunk * kernel.state_size())),
-        keys(scratch.take(kBlockTokens * kernel.mp)),
+        keys(kernel.take_features(scratch, kBlockTokens)),
         values(scratch.take(kBlockTokens * kernel.vp)) {}
   T* states;  // S^T [vp, mp] and z [mp] before each chunk
-  T* keys;    // features [kBlockTokens, mp]
+  FeatureTile<T> keys;
   T* values;  // [kBlockTokens, vp]
 };
 
@@ -77,9 +97,10 @@ void make_block(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_t end
   T* state = tiles.states;
   for (int64_t t = begin; t < end; t += kChunk, state += size) {
     const int64_t n = std::min(kChunk, end - t);
-    T* keys = tiles.keys + (t - begin) * mp;
+    const FeatureTile<T> tile = kernel.from_token(tiles.keys, t - begin);
+    const T* keys = tile.features;
     T* values = tiles.values + (t - begin) * vp;
-    kernel.load_features(Side::key, row, t, n, key_head, keys);
+    kernel.load_features(Side::key, row, t, n, key_head, tile);
     kernel.load_values(row, t, n, key_head, values);
     if (t + n == end) return;
     ask<false>(kernel.inputs.k, row, t + kChunk, key_head);
@@ -96,7 +117,7 @@ void make_block(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_t end
     add_product<T>(kernel.V, mp, n, {values, vp, true}, keys, mp, from, next, mp);
     // Rows of padded values, if any, stay zero.
     std::copy_n(from + kernel.V * mp, size - kernel.V * mp, next + kernel.V * mp);
-    for (int64_t i = 0; i < n; ++i) axpy_row(mp, T(1), keys + i * mp, next + vp * mp);
+    kernel.add_rows(n, keys, nullptr, next + vp * mp);
   }
 }
 
@@ -106,25 +127,30 @@ template <typename T>
 void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_t end,
                      int64_t key_head, const Outputs<T>& outputs, const BlockTiles<T>& tiles,
                      T* adjoint, Scratch<T> scratch, const LinearAttentionGradients<T>& gradients) {
-  const int64_t mp = kernel.mp, vp = kernel.vp;
+  const int64_t kp = kernel.kp, mp = kernel.mp, vp = kernel.vp;
   const T* adjoint_mass = adjoint + mp * vp;
   T* adjoint_turned = scratch.take(vp * mp);
-  T* keys_turned = scratch.take(mp * kChunk);
+  T* keys_turned = scratch.take(kernel.kp * kChunk);
   T* values_turned = scratch.take(vp * kChunk);
-  T* queries = scratch.take(kChunk * mp);
+  const FeatureTile<T> queries = kernel.take_features(scratch);
   T* G = scratch.take(kChunk * vp);
   T* ddenominators = scratch.take(kChunk);
   T* weights = scratch.take(kChunk * kChunk);
+  T* dweights = scratch.take(kChunk * kChunk);
   T* dqueries = scratch.take(kChunk * mp);
   T* dkeys = scratch.take(kChunk * mp);
   T* dvalues = scratch.take(kChunk * vp);
+  const bool turning =
+      gradients.query_proportions != nullptr || gradients.key_proportions != nullptr;
+  T* dquery_angles = turning ? scratch.take(kChunk) : nullptr;
+  T* dkey_angles = turning ? scratch.take(kChunk) : nullptr;
   const int64_t chunks = (end - begin + kChunk - 1) / kChunk;
   for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
     const int64_t t = begin + chunk * kChunk, n = std::min(kChunk, end - t);
     const T* turned = tiles.states + chunk * kernel.state_size();  // S^T, then z
-    const T* keys = tiles.keys + chunk * kChunk * mp;
+    const FeatureTile<T> keys = kernel.from_token(tiles.keys, chunk * kChunk);
     const T* values = tiles.values + chunk * kChunk * vp;
-    chunked::transpose(keys, mp, n, mp, keys_turned, kChunk);
+    turn_keys(kernel, n, keys, keys_turned);
     chunked::transpose(values, vp, n, vp, values_turned, kChunk);
     chunked::transpose(adjoint, vp, mp, vp, adjoint_turned, mp);
     ask<true>(gradients.k, row, t, key_head);
@@ -136,46 +162,58 @@ void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_
       ask<false>(kernel.inputs.k, row, t - kBlockTokens, key_head);
       ask<false>(kernel.inputs.v, row, t - kBlockTokens, key_head);
     }
-    tile_gemm<T>(n, vp, kernel.m, T(1), {keys, mp}, {adjoint, vp}, Write::overwrite, dvalues, vp);
+    tile_gemm<T>(n, vp, kernel.m, T(1), {keys.features, mp}, {adjoint, vp}, Write::overwrite,
+                 dvalues, vp);
     const ChunkDecay<T> decay(kernel.inputs, row, t, n, key_head);
     decay.scale_until_end(dkeys, mp);
     decay.scale_until_end(dvalues, vp);
     decay.scale_state(adjoint, kernel.state_size());
+    if (turning) std::fill_n(dkey_angles, kChunk, T(0));
+    kernel.fold_gradients(n, keys, dkeys, dkey_angles);
     for (int64_t h = key_head * kernel.group; h < (key_head + 1) * kernel.group; ++h) {
       kernel.load_features(Side::query, row, t, n, h, queries);
       kernel.load_output_gradients(row, t, n, h, outputs.y, outputs.denominators, outputs.dy, G,
                                    ddenominators);
       ask<true>(gradients.q, row, t, h);
       ask<false>(kernel.inputs.q, row, t - kChunk, h);
-      chunked::lower_product(n, kernel.m, queries, mp, keys_turned, kChunk, weights, kChunk);
+      lower_weights(kernel, n, queries, keys_turned, weights);
+      weight_gradients(kernel, n, G, ddenominators, values_turned, dweights);
+      decay.scale_lower(dweights);
+      if (turning) {
+        std::fill_n(dquery_angles, kChunk, T(0));
+        add_angle_gradients(n, queries, keys, weights, dweights, dquery_angles, dkey_angles);
+      }
+      scale_by_angles(kernel, n, queries, keys, weights);
+      scale_by_angles(kernel, n, queries, keys, dweights);
       decay.scale_lower(weights);
       ask<false>(outputs.y, row, t - kChunk, h);
       ask<false>(outputs.dy, row, t - kChunk, h);
       add_triangle_times<T>(n, vp, {weights, kChunk, true}, G, vp, dvalues, vp);
-      // From here on the gradients of the weights.
-      weight_gradients(kernel, n, G, ddenominators, values_turned, weights);
-      decay.scale_lower(weights);
-      add_triangle_times<T>(n, mp, {weights, kChunk, true}, queries, mp, dkeys, mp);
+      add_triangle_times<T>(n, kp, {dweights, kChunk, true}, queries.plain, kp, dkeys, kp);
       tile_gemm<T>(n, mp, kernel.V, T(1), {G, vp}, {turned, mp}, Write::overwrite, dqueries, mp);
       for (int64_t i = 0; kernel.normalized && i < n; ++i) {
         axpy_row(mp, ddenominators[i], turned + vp * mp, dqueries + i * mp);
       }
       decay.scale_since_start(dqueries, mp);
-      add_triangle_times<T>(n, mp, {weights, kChunk}, keys, mp, dqueries, mp);
+      kernel.fold_gradients(n, queries, dqueries, dquery_angles);
+      add_triangle_times<T>(n, kp, {dweights, kChunk}, keys.plain, kp, dqueries, kp);
       if (gradients.log_decay != nullptr) {
-        add_decay_gradients(kernel, row, t, n, key_head, T(-1), queries, dqueries,
+        add_decay_gradients(kernel, row, t, n, key_head, T(-1), queries.plain, dqueries,
                             gradients.log_decay);
       }
-      kernel.store_feature_gradients(Side::query, row, t, n, h, dqueries, gradients.q,
-                                     gradients.query_proportions, queries);
-      decay.scale_since_start(queries, mp);
-      kernel.accumulate(n, queries, G, ddenominators, adjoint);
+      kernel.store_feature_gradients(Side::query, row, t, n, h, queries, dqueries, gradients.q);
+      kernel.store_proportion_gradients(Side::query, row, t, n, h, dquery_angles,
+                                        gradients.query_proportions);
+      decay.scale_since_start(queries.features, mp);
+      kernel.accumulate(n, queries.features, G, ddenominators, adjoint);
     }
     if (gradients.log_decay != nullptr) {
-      add_decay_gradients(kernel, row, t, n, key_head, T(1), keys, dkeys, gradients.log_decay);
+      add_decay_gradients(kernel, row, t, n, key_head, T(1), keys.plain, dkeys,
+                          gradients.log_decay);
     }
-    kernel.store_feature_gradients(Side::key, row, t, n, key_head, dkeys, gradients.k,
-                                   gradients.key_proportions, keys);
+    kernel.store_feature_gradients(Side::key, row, t, n, key_head, keys, dkeys, gradients.k);
+    kernel.store_proportion_gradients(Side::key, row, t, n, key_head, dkey_angles,
+                                      gradients.key_proportions);
     if (gradients.v) kernel.store_value_gradients(row, t, n, key_head, dvalues, gradients.v);
   }
 }
