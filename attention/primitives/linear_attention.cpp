@@ -225,14 +225,21 @@ LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& in
       causal_forward(context, arrays, y, memory, mass, denominators, needs_grad(recorded));
   const auto back = [arrays, context, y, denominators, kept, dtype](Gradients& gradients) {
     InputGradients to(gradients);
+    // Left out where nobody wants them: those of the log-decay, and of proportions on the CPU.
+    const auto if_wanted = [&](size_t input, const Tensor& like) {
+      return gradients.wanted(input) ? to.tensor(input, like) : Tensor();
+    };
+    const auto proportions = [&](size_t input, const Tensor& like) {
+      return on_cuda(y) ? to.tensor(input, like) : if_wanted(input, like);
+    };
     const Arrays d{to.tensor(0, arrays.q),
                    to.tensor(1, arrays.k),
                    to.tensor(2, arrays.v),
-                   to.tensor(3, arrays.query_proportions),
-                   to.tensor(4, arrays.key_proportions),
+                   proportions(3, arrays.query_proportions),
+                   proportions(4, arrays.key_proportions),
                    to.tensor(5, arrays.memory),
                    to.tensor(6, arrays.mass),
-                   gradients.wanted(7) ? to.tensor(7, arrays.log_decay) : Tensor()};
+                   if_wanted(7, arrays.log_decay)};
     const Tensor dy = output_gradient(gradients, dtype);
     const Tensor dmemory = output_or_none(gradients, 1);
     const Tensor dmass = output_or_none(gradients, 2);

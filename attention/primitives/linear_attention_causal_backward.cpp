@@ -75,6 +75,14 @@ void add_decay_gradients(const Kernel<T>& kernel, int64_t row, int64_t t, int64_
   }
 }
 
+// S^T [vp, mp] and z of S [mp, vp] and z.
+template <typename T>
+void turn_state(const Kernel<T>& kernel, const T* state, T* out) {
+  const int64_t mp = kernel.mp, vp = kernel.vp;
+  chunked::transpose(state, vp, mp, vp, out, mp);
+  std::copy_n(state + mp * vp, mp, out + vp * mp);
+}
+
 // What the reverse scan reads of a block's keys.
 template <typename T>
 struct BlockTiles {
@@ -121,16 +129,33 @@ void make_block(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_t end
   }
 }
 
-// dq, dk and dv of a block. `adjoint` is R [mp, vp] with its mass, after the block on entry, before
-// it on return.
+// out[c, j] = feature c of key j [mp, kChunk], made of keys_turned = phi(k)^T [kp, kChunk]; returns
+// out, or keys_turned where features are phi(k).
+template <typename T>
+const T* turn_features(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& keys,
+                       const T* keys_turned, T* out) {
+  if (!kernel.reweighted) return keys_turned;
+  for (int64_t j = 0; j < n; j += simd::kLanes<T>) {
+    const simd::Vector<T> cosine = simd::load(keys.cosines + j), sine = simd::load(keys.sines + j);
+    for (int64_t c = 0; c < kernel.kp; ++c) {
+      const simd::Vector<T> values = simd::load(keys_turned + c * kChunk + j);
+      simd::store(out + c * kChunk + j, values * cosine);
+      simd::store(out + (kernel.kp + c) * kChunk + j, values * sine);
+    }
+  }
+  return out;
+}
+
+// dq, dk and dv of a block. `adjoint` is R^T [vp, mp] with its mass, after the block on entry,
+// before it on return.
 template <typename T>
 void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_t end,
                      int64_t key_head, const Outputs<T>& outputs, const BlockTiles<T>& tiles,
                      T* adjoint, Scratch<T> scratch, const LinearAttentionGradients<T>& gradients) {
   const int64_t kp = kernel.kp, mp = kernel.mp, vp = kernel.vp;
-  const T* adjoint_mass = adjoint + mp * vp;
-  T* adjoint_turned = scratch.take(vp * mp);
-  T* keys_turned = scratch.take(kernel.kp * kChunk);
+  T* adjoint_mass = adjoint + vp * mp;
+  T* keys_turned = scratch.take(kp * kChunk);
+  T* features_turned = scratch.take(mp * kChunk);
   T* values_turned = scratch.take(vp * kChunk);
   const FeatureTile<T> queries = kernel.take_features(scratch);
   T* G = scratch.take(kChunk * vp);
@@ -140,6 +165,7 @@ void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_
   T* dqueries = scratch.take(kChunk * mp);
   T* dkeys = scratch.take(kChunk * mp);
   T* dvalues = scratch.take(kChunk * vp);
+  T* dvalues_turned = scratch.take(vp * kChunk);
   const bool turning =
       gradients.query_proportions != nullptr || gradients.key_proportions != nullptr;
   T* dquery_angles = turning ? scratch.take(kChunk) : nullptr;
@@ -152,18 +178,19 @@ void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_
     const T* values = tiles.values + chunk * kChunk * vp;
     turn_keys(kernel, n, keys, keys_turned);
     chunked::transpose(values, vp, n, vp, values_turned, kChunk);
-    chunked::transpose(adjoint, vp, mp, vp, adjoint_turned, mp);
     ask<true>(gradients.k, row, t, key_head);
     ask<true>(gradients.v, row, t, key_head);
-    tile_gemm<T>(n, mp, kernel.V, T(1), {values, vp}, {adjoint_turned, mp}, Write::overwrite, dkeys,
-                 mp);
+    tile_gemm<T>(n, mp, kernel.V, T(1), {values, vp}, {adjoint, mp}, Write::overwrite, dkeys, mp);
     for (int64_t i = 0; i < n; ++i) axpy_row(mp, T(1), adjoint_mass, dkeys + i * mp);
     if (chunk == 0) {
       ask<false>(kernel.inputs.k, row, t - kBlockTokens, key_head);
       ask<false>(kernel.inputs.v, row, t - kBlockTokens, key_head);
     }
-    tile_gemm<T>(n, vp, kernel.m, T(1), {keys.features, mp}, {adjoint, vp}, Write::overwrite,
-                 dvalues, vp);
+    // (K R)^T = R^T K^T: turning its few rows is less than turning R.
+    const T* features = turn_features(kernel, n, keys, keys_turned, features_turned);
+    tile_gemm<T>(vp, chunked::padded(n), kernel.m, T(1), {adjoint, mp}, {features, kChunk},
+                 Write::overwrite, dvalues_turned, kChunk);
+    chunked::transpose(dvalues_turned, kChunk, vp, n, dvalues, vp);
     const ChunkDecay<T> decay(kernel.inputs, row, t, n, key_head);
     decay.scale_until_end(dkeys, mp);
     decay.scale_until_end(dvalues, vp);
@@ -205,7 +232,9 @@ void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_
       kernel.store_proportion_gradients(Side::query, row, t, n, h, dquery_angles,
                                         gradients.query_proportions);
       decay.scale_since_start(queries.features, mp);
-      kernel.accumulate(n, queries.features, G, ddenominators, adjoint);
+      tile_gemm<T>(kernel.V, mp, n, T(1), {G, vp, true}, {queries.features, mp}, Write::accumulate,
+                   adjoint, mp);
+      kernel.add_rows(n, queries.features, ddenominators, adjoint_mass);
     }
     if (gradients.log_decay != nullptr) {
       add_decay_gradients(kernel, row, t, n, key_head, T(1), keys.plain, dkeys,
@@ -249,10 +278,12 @@ void linear_attention_causal_backward(
     const int64_t size = kernel.state_size(), mp = kernel.mp, vp = kernel.vp;
     const BlockTiles<T> tiles(kernel, scratch);
     T* state = scratch.take(size);
+    T* dstate = scratch.take(size);
     T* adjoint = scratch.take(size);
     kernel.load_state(span.carries_out ? dstate_out : LinearAttentionState<const T>{}, span.row,
-                      head, adjoint);
-    if (segment.count > 1) after.add_after(segments, s, head, adjoint);
+                      head, dstate);
+    if (segment.count > 1) after.add_after(segments, s, head, dstate);
+    turn_state(kernel, dstate, adjoint);
     kernel.load_state(span.carries_in ? state_in : LinearAttentionState<const T>{}, span.row, head,
                       state);
     const int64_t blocks = (segment.end - segment.begin + kBlockTokens - 1) / kBlockTokens;
@@ -260,18 +291,18 @@ void linear_attention_causal_backward(
       const int64_t begin = segment.begin + block * kBlockTokens;
       const int64_t end = std::min(segment.end, begin + kBlockTokens);
       const T* first = begin == span.begin ? state : call.kept_at(kept, segment.span, begin, head);
-      chunked::transpose(first, vp, mp, vp, tiles.states, mp);
-      std::copy_n(first + mp * vp, mp, tiles.states + mp * vp);
+      turn_state(kernel, first, tiles.states);
       make_block(kernel, span.row, begin, end, head, tiles, scratch.nested());
       block_gradients(kernel, span.row, begin, end, head, outputs, tiles, adjoint, scratch.nested(),
                       gradients);
     }
-    if (segment.index == 0 && span.carries_in) {
-      kernel.store_state(adjoint, dstate_in, span.row, head);
-    }
+    if (segment.index > 0) return;
+    chunked::transpose(adjoint, mp, vp, mp, dstate, vp);
+    std::copy_n(adjoint + vp * mp, mp, dstate + mp * vp);
+    if (span.carries_in) kernel.store_state(dstate, dstate_in, span.row, head);
     if (gradients.log_decay == nullptr) return;
     sum_decay_gradients(span, inputs.key_mask, inputs.k.T, kernel.key_heads, head,
-                        static_cast<double>(dot_row(state, adjoint, size)), gradients.log_decay);
+                        static_cast<double>(dot_row(state, dstate, size)), gradients.log_decay);
   });
 }
 
