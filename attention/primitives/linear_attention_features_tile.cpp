@@ -150,6 +150,10 @@ void Kernel<T>::fill_features(Side side, int64_t b, int64_t t, int64_t n, int64_
         simd::store(weighted + c, value * cosine);
         simd::store(weighted + stride + c, value * sine);
       });
+      const int64_t written = simd::round_up<T>(width);
+      for (T* part : {row, weighted, weighted + stride}) {
+        std::fill(part + written, part + stride, T(0));
+      }
     } else {
       for_vectors<T>(width, [&](int64_t c, int64_t lanes) {
         store<T>(row + c, feature<T>(map, load(from + c, lanes) * scale), lanes);
