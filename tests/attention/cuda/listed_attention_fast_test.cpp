@@ -290,15 +290,22 @@ TEST(CudaListedAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
 TEST(CudaListedAttentionFast, MechanismsTakeIt) {
   constexpr int64_t T = 100, H = 2, K = 16;
   MixerOptions options;
-  options.form = Form::noncausal;
   options.width = H * K;
   options.heads = H;
   options.max_length = T;
   std::vector<uint8_t> valid(T, 1);
   valid[3] = valid[T - 1] = 0;
-  for (const auto& [mechanism, parameters] : {std::pair{"bigbird", "{block: 16, random: 0}"},
-                                              std::pair{"sparse_fixed", "{block: 9, columns: 2}"},
-                                              std::pair{"reformer", "{chunk: 16}"}}) {
+  struct Taker {
+    const char *mechanism, *parameters;
+    Form form = Form::noncausal;
+  };
+  for (const auto& [mechanism, parameters, form] :
+       {Taker{"bigbird", "{block: 16, random: 0}"}, Taker{"sparse_fixed", "{block: 9, columns: 2}"},
+        Taker{"sparse_fixed", "{block: 32, columns: 2, dup_own_block: true}", Form::causal},
+        Taker{"longformer", "{window: 40, global_tokens: 3}"},
+        Taker{"longformer", "{window: 24, global_tokens: 3}", Form::causal},
+        Taker{"reformer", "{chunk: 16}"}}) {
+    options.form = form;
     const auto run = [&, mechanism = mechanism, parameters = parameters](DType dtype,
                                                                          Device device) {
       const test::MadeMixer mixer(mechanism, parameters, options, dtype, device);
