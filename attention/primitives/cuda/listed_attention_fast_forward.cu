@@ -15,9 +15,9 @@
 // values gathers the keys and makes the logits again: 2 D L operations and 2 D L / g bytes.
 //
 // A bias adds 4 L bytes, which heads and rows share as a rule. So windows are read: w = 128 keys of
-// each query, g = 64, are lists of 193 keys in 4 tiles, of which the bias excludes what a query
-// does not see: 65,500 operations, 260 bytes, 772 gathered and 772 of the bias out of L2.
-// Predicted: 278 us of tensor cores, 441 us at 5.5 TB/s of L2; a list of each query's own would
+// each query, g = 32, are lists of 161 keys in 3 tiles, of which the bias excludes what a query
+// does not see: 49,200 operations, 260 bytes, 1,288 gathered and 644 of the bias out of L2.
+// Predicted: 209 us of tensor cores, 552 us at 5.5 TB/s of L2; a list of each query's own would
 // gather 33,000 bytes.
 #include "attention/primitives/cuda/block_attention_fast_reader.h"
 #include "attention/primitives/cuda/listed_attention_fast_tiles.h"

@@ -112,12 +112,12 @@ struct QueryStream {
     }
     copies.commit();
   }
-  // A barrier of the block: tile n, which was begun last, is there, and the other stage is free.
+  // Barriers of the block: tile n, which was begun last, is there, and the other stage is free.
   // What queries that see nothing are given, often NaN, becomes zeros: weights of 0 would spread
   // it.
   __device__ __forceinline__ void arrive(int n) const {
+    __syncthreads();
     const bool blind = threadIdx.x < kTileRows && statistic == kInfinity;
-    if (__syncthreads_or(blind) == 0) return;
     kernel_bf16* dy =
         shared.tile(n, 1) + made_again(static_cast<int>(threadIdx.x)) * shared.kStride;
 #pragma unroll 1
