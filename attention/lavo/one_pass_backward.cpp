@@ -22,17 +22,18 @@ class Backward {
         dy_(dy),
         out_(out),
         head_(in, options),
+        kept_(plan, in.q.H, head_.reach),
         dtable_(head_.table.size()) {
     const Head<T>& h = head_;
     for (T** rows : {&keys_, &values_, &queries_, &doutputs_})
       *rows = scratch_.take(rows_of_tile());
-    for (T** rows : {&turned_, &dturned_, &dqueries_, &dcodes_}) {
+    for (T** rows : {&dturned_, &dqueries_, &dcodes_}) {
       *rows = scratch_.take(kTokens * h.dp);
     }
-    for (T** rows : {&projected_, &reads_, &dprojected_, &dread_, &dwritten_}) {
+    for (T** rows : {&dprojected_, &reads_, &dreads_, &dread_, &dwritten_}) {
       *rows = scratch_.take(kTokens * h.rp);
     }
-    for (T** slots : {&weights_, &dweights_}) *slots = scratch_.take(all_slots());
+    dweights_ = scratch_.take(all_slots());
     for (T** rows : {&dkeys_, &dvalues_}) *rows = scratch_.take(kBlock * h.dp);
     mean_.assign(static_cast<size_t>(h.rp), T{0});
     dcompleted_ = dpartial_ = dopen_ = mean_;
@@ -53,7 +54,7 @@ class Backward {
       seed(dpartial, dpartial_);
       seed(nullptr, dopen_);
       for (T* rows : {queries_, doutputs_}) std::fill_n(rows, rows_of_tile(), T{0});
-      for (T* slots : {weights_, dweights_}) std::fill_n(slots, all_slots(), T{0});
+      std::fill_n(dweights_, all_slots(), T{0});
       const int64_t tiles = (s.queries + kTokens - 1) / kTokens;
       for (int64_t begin = (tiles - 1) * kTokens; begin >= 0; begin -= kTokens) {
         const Tile tile(s, begin);
@@ -78,7 +79,7 @@ class Backward {
     return (s.first_group + group) * in_.q.H + head;
   }
   int64_t rows_of_tile() const { return (head_.reach + kTokens) * head_.dp; }
-  int64_t all_slots() const { return (kBlocks + head_.reach / kBlock) * head_.slots(); }
+  int64_t all_slots() const { return (kTokens + head_.reach) * head_.reach; }
 
   const LavoPassInputs<T>& in_;
   const LavoPassOptions& options_;
@@ -87,15 +88,16 @@ class Backward {
   SequenceView<const T> dy_;
   const LavoPassGradients<T>& out_;
   Head<T> head_;
+  Kept kept_;
   int64_t loaded_ = -1;
   chunked::Scratch<T> scratch_;
   // [reach + kTokens, dp]: keys before the tile, then its own; queries, and gradients of outputs,
   // of the tile, then those after it. Likewise weights, by blocks.
   T *keys_, *values_, *queries_, *doutputs_;
-  T *weights_, *dweights_;
-  T *turned_, *dturned_, *dqueries_, *dcodes_, *dkeys_, *dvalues_;
-  // B q (then its gradient), p * m, B dy; by window: gradients of what is read and written.
-  T *projected_, *reads_, *dprojected_, *dread_, *dwritten_;
+  T* dweights_;
+  T *dturned_, *dqueries_, *dcodes_, *dkeys_, *dvalues_;
+  // The gradient of B q, p * m, B dy; by window: gradients of what is read and written.
+  T *dprojected_, *reads_, *dreads_, *dread_, *dwritten_;
   std::vector<T> mean_, dtable_;
   // Gradients of all windows completed so far and of the row's open one; of what is read by those
   // tokens of the tile's last window that lie after it.
@@ -116,16 +118,13 @@ void Backward<T>::load(const Sequence& s, const Tile& tile, int64_t head) {
     simd::copy(rows, reach, rows + whole);
     load_tokens(view, s, tile.begin, end, head, rows, h.dp);
   }
-  for (T* slots : {weights_, dweights_}) {
-    simd::copy(slots, h.reach / kBlock * h.slots(), slots + kBlocks * h.slots());
-  }
+  simd::copy(dweights_, h.reach * h.reach, dweights_ + kTokens * h.reach);
   for (int64_t k = tile.first; k < tile.end; ++k) {
     const bool alone = options_.local_only && plan_.seen[s.first_group + k] == 0;
     const T share = alone ? T{1} : T(0.5);
     T* rows = doutputs_ + tile.from(s, k) * h.dp;
     for (int64_t i = 0; i < (tile.to(s, k) - tile.from(s, k)) * h.dp; ++i) rows[i] *= share;
   }
-  chunked::transpose(queries_, h.dp, chunked::padded(tile.count), h.dp, turned_, kTokens);
 }
 
 // With a = scale * m * y and u = B dy, per token: dp = m * u, da = p * (dp - p . dp),
@@ -137,11 +136,12 @@ void Backward<T>::through_weights(const Sequence& s, const Tile& tile, int64_t h
   using simd::store;
   using simd::Vector;
   const Head<T>& h = head_;
+  const T* kept = sums_.projections + token_of(in_, s, head, tile.begin) * h.rp;
   std::fill_n(dread_, (tile.end - tile.first) * h.rp, T{0});
   for (int64_t k = tile.first; k < tile.end; ++k) {
     const int64_t from = tile.from(s, k), to = tile.to(s, k), seen = plan_.seen[s.first_group + k];
     if (seen == 0) {
-      for (T* rows : {projected_, reads_}) std::fill(rows + from * h.rp, rows + to * h.rp, T{0});
+      for (T* rows : {dprojected_, reads_}) std::fill(rows + from * h.rp, rows + to * h.rp, T{0});
       continue;
     }
     const T* sum = sums_.before + place(s, k, head) * h.r;
@@ -149,9 +149,10 @@ void Backward<T>::through_weights(const Sequence& s, const Tile& tile, int64_t h
     for (int64_t l = 0; l < h.r; ++l) mean_[l] = sum[l] * factor;
     T* dsum = dread_ + (k - tile.first) * h.rp;
     for (int64_t at = from * h.rp; at < to * h.rp; at += h.rp) {
-      T* y = projected_ + at;
+      const T* y = kept + at;
+      T* dy = dprojected_ + at;
       T* p = reads_ + at;
-      const T* u = dprojected_ + at;
+      const T* u = dreads_ + at;
       simd::copy(y, h.rp, p);
       memory_weights(h.r, h.rp, h.scale, mean_.data(), p);
       Vector<T> along = {};
@@ -164,7 +165,7 @@ void Backward<T>::through_weights(const Sequence& s, const Tile& tile, int64_t h
         const Vector<T> da = weight * (mean * load(u + l) - dot);
         store(dsum + l,
               load(dsum + l) + factor * (weight * load(u + l) + h.scale * load(y + l) * da));
-        store(y + l, h.scale * mean * da);
+        store(dy + l, h.scale * mean * da);
         store(p + l, weight * mean);
       }
     }
@@ -180,20 +181,18 @@ void Backward<T>::through_reads(const Sequence& s, const Tile& tile, int64_t hea
     prefetch_block<false>(in_.k, s, tile.begin - h.reach - kTokens + block * kBlock, head);
   };
   prefetch_keys(0);
-  tile_gemm<T>(tile.count, h.rp, h.d, T{1}, {queries_, h.dp}, columns, Write::overwrite, projected_,
-               h.rp);
   prefetch_keys(1);
-  tile_gemm<T>(tile.count, h.rp, h.d, T{1}, {doutputs_, h.dp}, columns, Write::overwrite,
-               dprojected_, h.rp);
+  tile_gemm<T>(tile.count, h.rp, h.d, T{1}, {doutputs_, h.dp}, columns, Write::overwrite, dreads_,
+               h.rp);
   prefetch_keys(2);
   through_weights(s, tile, head);
   prefetch_keys(3);
-  tile_gemm<T>(tile.count, h.d, h.r, T{1}, {projected_, h.rp}, {h.basis.rows.data(), h.d},
+  tile_gemm<T>(tile.count, h.d, h.r, T{1}, {dprojected_, h.rp}, {h.basis.rows.data(), h.d},
                Write::overwrite, dqueries_, h.dp);
   if (dbasis == nullptr) return;
   tile_gemm<T>(h.r, h.d, tile.count, T{1}, {reads_, h.rp, true}, {doutputs_, h.dp},
                Write::accumulate, dbasis, h.d);
-  tile_gemm<T>(h.r, h.d, tile.count, T{1}, {projected_, h.rp, true}, {queries_, h.dp},
+  tile_gemm<T>(h.r, h.d, tile.count, T{1}, {dprojected_, h.rp, true}, {queries_, h.dp},
                Write::accumulate, dbasis, h.d);
 }
 
@@ -238,10 +237,12 @@ void Backward<T>::through_window(const Sequence& s, const Tile& tile, int64_t he
   const Head<T>& h = head_;
   for (int64_t block = chunked::padded(tile.count) - kBlock; block >= 0; block -= kBlock) {
     const int64_t rows = block * h.dp, begin = tile.begin + block;
-    T* weights = weights_ + block * h.reach;
+    const T* weights = sums_.weights + kept_.token(plan_, s, head, begin) * h.reach;
     T* dweights = dweights_ + block * h.reach;
     prefetch_block<false>(in_.q, s, begin - kTokens, head);
-    h.weigh(begin, keys_ + rows, turned_ + block, weights);
+    if (tile.begin > 0) {
+      chunked::prefetch_numbers<false>(weights - kTokens * h.reach, h.slots());
+    }
     prefetch_block<false>(dy_, s, begin - kTokens, head);
     band_products<T>(h.reach, h.dp, T{1}, values_ + rows, h.dp, dturned_ + block, kTokens,
                      Write::overwrite, dweights);

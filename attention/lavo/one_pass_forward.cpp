@@ -36,7 +36,13 @@ class Forward {
  public:
   Forward(const LavoPassInputs<T>& in, const LavoPassOptions& options, const Plan& plan,
           SequenceView<T> y, const LavoPassSums<T>& sums)
-      : in_(in), options_(options), plan_(plan), y_(y), sums_(sums), head_(in, options) {
+      : in_(in),
+        options_(options),
+        plan_(plan),
+        y_(y),
+        sums_(sums),
+        head_(in, options),
+        kept_(plan, in.q.H, head_.reach) {
     const Head<T>& h = head_;
     for (T** rows : {&keys_, &values_}) *rows = scratch_.take((h.reach + kTokens) * h.dp);
     for (T** rows : {&queries_, &turned_, &local_}) *rows = scratch_.take(kTokens * h.dp);
@@ -48,6 +54,7 @@ class Forward {
 
   // One head of one sequence; leaves completed() and partial() sums of B f.
   void run(const Sequence& s, int64_t head) {
+    const Head<T>& h = head_;
     if (head != loaded_) head_.load(in_, loaded_ = head);
     std::fill(completed_.begin(), completed_.end(), T{0});
     std::fill(partial_.begin(), partial_.end(), T{0});
@@ -58,11 +65,17 @@ class Forward {
       write_memory(s, tile, head);
       read_memory(s, tile, head);
     }
+    if (sums_.weights != nullptr) {
+      std::fill_n(kept_weights(s, head, chunked::padded(s.queries)), h.reach * h.reach, T{0});
+    }
   }
   const std::vector<T>& completed() const { return completed_; }
   const std::vector<T>& partial() const { return partial_; }
 
  private:
+  T* kept_weights(const Sequence& s, int64_t head, int64_t t) const {
+    return sums_.weights + kept_.token(plan_, s, head, t) * head_.reach;
+  }
   void load(const Sequence& s, const Tile& tile, int64_t head);
   void attend(const Sequence& s, const Tile& tile, int64_t head);
   void write_memory(const Sequence& s, const Tile& tile, int64_t head);
@@ -78,6 +91,7 @@ class Forward {
   SequenceView<T> y_;
   LavoPassSums<T> sums_;
   Head<T> head_;
+  Kept kept_;
   int64_t loaded_ = -1;
   chunked::Scratch<T> scratch_;
   T *keys_, *values_;  // [reach + kTokens, dp]: those before the tile, then its own
@@ -108,10 +122,15 @@ void Forward<T>::attend(const Sequence& s, const Tile& tile, int64_t head) {
     const int64_t next = tile.begin + kTokens + block;
     prefetch_block<false>(in_.k, s, next, head);
     prefetch_block<false>(in_.q, s, next, head);
-    h.weigh(tile.begin + block, keys_ + block * h.dp, turned_ + block, weights_);
+    T* weights = weights_;
+    if (sums_.weights != nullptr) {
+      weights = kept_weights(s, head, tile.begin + block);
+      chunked::prefetch_numbers<true>(weights + h.slots(), h.slots());
+    }
+    h.weigh(tile.begin + block, keys_ + block * h.dp, turned_ + block, weights);
     prefetch_block<false>(in_.v, s, next, head);
     prefetch_block<true>(y_, s, tile.begin + block, head);
-    band_gather<T>(h.reach, h.dp, T{1}, weights_, values_ + block * h.dp, h.dp, Write::overwrite,
+    band_gather<T>(h.reach, h.dp, T{1}, weights, values_ + block * h.dp, h.dp, Write::overwrite,
                    local_ + block * h.dp, h.dp);
   }
 }
@@ -166,6 +185,10 @@ void Forward<T>::read_memory(const Sequence& s, const Tile& tile, int64_t head) 
   const Head<T>& h = head_;
   tile_gemm<T>(tile.count, h.rp, h.d, T{1}, {queries_, h.dp}, {h.basis.columns.data(), h.rp},
                Write::overwrite, reads_, h.rp);
+  if (sums_.projections != nullptr) {
+    simd::copy(reads_, tile.count * h.rp,
+               sums_.projections + token_of(in_, s, head, tile.begin) * h.rp);
+  }
   weigh_memory(s, tile, head);
   tile_gemm<T>(tile.count, h.d, h.r, T{1}, {reads_, h.rp}, {h.basis.rows.data(), h.d},
                Write::accumulate, local_, h.dp);
@@ -182,8 +205,12 @@ void Forward<T>::read_memory(const Sequence& s, const Tile& tile, int64_t head) 
 }  // namespace
 
 template <typename T>
-int64_t lavo_pass_windows(const LavoPassInputs<T>& in, const LavoPassOptions& options) {
-  return static_cast<int64_t>(make_pass_plan(in, options).seen.size());
+LavoPassSizes lavo_pass_sizes(const LavoPassInputs<T>& in, const LavoPassOptions& options) {
+  const Plan plan = make_pass_plan(in, options);
+  const Head<T> head(in, options);
+  return {static_cast<int64_t>(plan.seen.size()),
+          Kept(plan, in.q.H, head.reach).tokens * in.q.H * head.reach,
+          in.q.B * in.q.T * in.q.H * head.rp};
 }
 
 template <typename T>
@@ -213,10 +240,10 @@ void lavo_pass_forward(const LavoPassInputs<T>& in, const LavoPassOptions& optio
   }
 }
 
-#define LINNET_INSTANTIATE(T)                                                              \
-  template int64_t lavo_pass_windows<T>(const LavoPassInputs<T>&, const LavoPassOptions&); \
-  template void lavo_pass_forward<T>(const LavoPassInputs<T>&, const LavoPassOptions&,     \
-                                     SequenceView<T>, const LavoPassSums<T>&,              \
+#define LINNET_INSTANTIATE(T)                                                                  \
+  template LavoPassSizes lavo_pass_sizes<T>(const LavoPassInputs<T>&, const LavoPassOptions&); \
+  template void lavo_pass_forward<T>(const LavoPassInputs<T>&, const LavoPassOptions&,         \
+                                     SequenceView<T>, const LavoPassSums<T>&,                  \
                                      const OrthogonalMemoryState<T, int64_t>&);
 LINNET_INSTANTIATE(float)
 LINNET_INSTANTIATE(double)

@@ -40,6 +40,31 @@ OrthogonalMemoryInputs<T> memory_inputs(const LavoPassInputs<T>& in) {
 template <typename T>
 Plan make_pass_plan(const LavoPassInputs<T>& in, const LavoPassOptions& options);
 
+// The number of token t of a sequence in an array [B,H,T,.].
+template <typename T>
+inline int64_t token_of(const LavoPassInputs<T>& in, const Sequence& s, int64_t head, int64_t t) {
+  return (s.row * in.q.H + head) * in.q.T + s.query_begin + t;
+}
+
+// Where the weights of windows are kept: sequences one after the other, of each one head after the
+// other, its tokens in whole blocks and then room for zeros, as far as a window reaches.
+struct Kept {
+  std::vector<int64_t> starts;  // of every sequence, one head
+  int64_t heads, tokens = 0;    // of all sequences, one head
+
+  Kept(const Plan& plan, int64_t heads, int64_t reach) : heads(heads) {
+    for (const Sequence& s : plan.sequences) {
+      starts.push_back(tokens);
+      tokens += chunked::padded(s.queries) + reach;
+    }
+    starts.push_back(tokens);
+  }
+  int64_t token(const Plan& plan, const Sequence& s, int64_t head, int64_t t) const {
+    const auto number = static_cast<size_t>(&s - plan.sequences.data());
+    return starts[number] * heads + (starts[number + 1] - starts[number]) * head + t;
+  }
+};
+
 // Tokens [begin, begin + count) of a sequence. Windows [first, end) have tokens in it; the first
 // and the last may have others in the tiles beside it.
 struct Tile {
