@@ -185,7 +185,8 @@ void slot_attention_read_forward(const SlotAttentionOptions& options,
                    products, np);
       for (int64_t i = 0; i < tile.n; ++i) {
         T* read = reads + i * np;
-        kernel.soft_max_row(products + i * np, factors.data(), products + i * np, read);
+        kernel.products_to_logits(factors.data(), products + i * np);
+        kernel.soft_max_row(factors.data(), products + i * np, read);
         for (int64_t l = 0; l < np; ++l) read[l] *= factors[l];
         const T* kept = kernel.kept_row(piece.row, tile.t + i, piece.head, kept_row);
         for (int64_t l = 0; kept != nullptr && l < np; ++l) read[l] *= kept[l];
@@ -246,6 +247,7 @@ void slot_attention_read_backward(const SlotAttentionOptions& options,
                    Write::overwrite, dreads, np);
       for (int64_t i = 0; i < n; ++i) {
         const T* kept = kernel.kept_row(piece.row, tile.t + i, piece.head, kept_row);
+        kernel.products_to_logits(factors.data(), products + i * np);
         kernel.read_gradient_row(factors.data(), kept, products + i * np, dreads + i * np,
                                  to_keys + i * np, to_values + i * np, to_sums);
         // Means in log space do not depend on the mass. Masked queries pass zeros: do is zero.

@@ -7,6 +7,7 @@
 
 #include "attention/primitives/simd.h"
 #include "attention/primitives/slot_attention_tile.h"
+#include "attention/primitives/state_scan.h"
 
 namespace linnet::slot_attention_detail {
 
@@ -27,6 +28,18 @@ template <typename T>
 void load_queries(const Kernel<T>& kernel, const Piece& piece, const Tile<T>& tile, T* queries) {
   chunked::load_rows(kernel.inputs.q, kernel.inputs.query_mask, piece.row, tile.t, tile.n,
                      piece.head, queries, kernel.kp);
+}
+
+// Rows of a tile [n, stride] to be read: where they lie if they are as wide and nothing is masked,
+// else in `room`, with zeros.
+template <typename T>
+TileRows<T> tile_rows(const SequenceView<const T>& view, const uint8_t* mask, const Piece& piece,
+                      const Tile<T>& tile, T* room, int64_t stride) {
+  if (mask == nullptr && view.K == stride) {
+    return {view.at(piece.row, tile.t, piece.head), view.time_stride};
+  }
+  chunked::load_rows(view, mask, piece.row, tile.t, tile.n, piece.head, room, stride);
+  return {room, stride};
 }
 
 // Rows of a result, zero where masked; nothing if the view is null.

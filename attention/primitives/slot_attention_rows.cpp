@@ -20,15 +20,20 @@ constexpr T kInfinity = std::numeric_limits<T>::infinity();
 }  // namespace
 
 template <typename T>
-void Kernel<T>::soft_max_row(const T* products, const T* factors, T* logits,
-                             T* probabilities) const {
+void Kernel<T>::products_to_logits(const T* factors, T* products) const {
   const T scale = static_cast<T>(options.scale);
+  for (int64_t l = 0; l < np; l += kLanes<T>) {
+    store(products + l, scale * load(factors + l) * load(products + l));
+  }
+}
+
+template <typename T>
+void Kernel<T>::soft_max_row(const T* factors, T* logits, T* probabilities) const {
   const Vector<T> left_out = simd::broadcast(-kInfinity<T>);
   Vector<T> largest = left_out;
   for (int64_t l = 0; l < np; l += kLanes<T>) {
-    const Vector<T> factor = load(factors + l);
-    Vector<T> logit = scale * factor * load(products + l);
-    if (options.mask_empty) logit = factor == 0 ? left_out : logit;
+    Vector<T> logit = load(logits + l);
+    if (options.mask_empty) logit = load(factors + l) == 0 ? left_out : logit;
     logit = simd::first_lanes<T>(logit, N - l, left_out);
     largest = simd::maximum<T>(largest, logit);
     store(logits + l, logit);
@@ -55,12 +60,12 @@ void Kernel<T>::soft_max_row(const T* products, const T* factors, T* logits,
 }
 
 template <typename T>
-void Kernel<T>::read_gradient_row(const T* factors, const T* kept, T* products, T* dreads,
-                                  T* to_keys, T* to_values, T* to_sums) const {
+void Kernel<T>::read_gradient_row(const T* factors, const T* kept, T* logits, T* dreads, T* to_keys,
+                                  T* to_values, T* to_sums) const {
   const T scale = static_cast<T>(options.scale);
   const bool sums_matter = options.normalizer == SlotNormalizer::read_time;
   const T clamped = log_space ? kInfinity<T> : T(1) / static_cast<T>(options.floor);
-  soft_max_row(products, factors, products, to_values);
+  soft_max_row(factors, logits, to_values);
   Vector<T> along = {};
   for (int64_t l = 0; l < np; l += kLanes<T>) {
     Vector<T> gradient = load(dreads + l) * load(factors + l);
@@ -72,7 +77,7 @@ void Kernel<T>::read_gradient_row(const T* factors, const T* kept, T* products, 
   for (int64_t l = 0; l < np; l += kLanes<T>) {
     const Vector<T> factor = load(factors + l), probability = load(to_values + l);
     const Vector<T> gradient = load(dreads + l), dlogit = probability * (gradient - mean);
-    const Vector<T> to_sum = -factor * (probability * gradient + dlogit * load(products + l));
+    const Vector<T> to_sum = -factor * (probability * gradient + dlogit * load(logits + l));
     store(to_sums + l, sums_matter ? (factor >= clamped ? Vector<T>{} : to_sum) : Vector<T>{});
     store(to_keys + l, scale * factor * dlogit);
     const Vector<T> to_value = factor * probability;
@@ -90,7 +95,8 @@ const T* Kernel<T>::kept_row(int64_t b, int64_t t, int64_t h, T* out) const {
 }
 
 #define LINNET_INSTANTIATE(T)                                                               \
-  template void Kernel<T>::soft_max_row(const T*, const T*, T*, T*) const;                  \
+  template void Kernel<T>::products_to_logits(const T*, T*) const;                          \
+  template void Kernel<T>::soft_max_row(const T*, T*, T*) const;                            \
   template void Kernel<T>::read_gradient_row(const T*, const T*, T*, T*, T*, T*, T*) const; \
   template const T* Kernel<T>::kept_row(int64_t, int64_t, int64_t, T*) const;
 LINNET_INSTANTIATE(float)

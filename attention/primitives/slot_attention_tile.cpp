@@ -244,14 +244,6 @@ void Kernel<T>::load_weights(int64_t b, int64_t h, const Tile<T>& tile,
 }
 
 template <typename T>
-void Kernel<T>::turn_weights(int64_t n, const TileWeights<T>& weights,
-                             const TileWeights<T>& turned) const {
-  chunked::transpose(weights.keys, np, n, np, turned.keys, kChunk);
-  if (weights.values == weights.keys) return;
-  chunked::transpose(weights.values, np, n, np, turned.values, kChunk);
-}
-
-template <typename T>
 T Kernel<T>::read_factor(T sum) const {
   if (!(sum != 0)) return 0;
   if (options.normalizer == SlotNormalizer::none) return 1;

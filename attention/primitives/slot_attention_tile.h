@@ -68,11 +68,10 @@ struct Kernel {
   // can be written relative to one reference, a function of `mass` and of these tokens alone.
   void cut_tile(int64_t b, int64_t h, int64_t t, int64_t end, const std::vector<double>& mass,
                 Tile<T>& tile) const;
-  // Scratch for the weights of a tile, or for them transposed.
+  // Scratch for the weights of a tile.
   TileWeights<T> take_weights(chunked::Scratch<T>& scratch) const;
   // E, zero where masked or padded.
   void load_weights(int64_t b, int64_t h, const Tile<T>& tile, const TileWeights<T>& weights) const;
-  void turn_weights(int64_t n, const TileWeights<T>& weights, const TileWeights<T>& turned) const;
   // F [n, np], by which token i multiplies sums to read them (0: slot is empty), given the mass
   // before the tile; sets tile.entry and tile.exit and moves mass past the tile.
   void read_factors(Tile<T>& tile, const T* weights, std::vector<double>& mass, T* factors) const;
@@ -84,15 +83,16 @@ struct Kernel {
   void store_logit_gradients(int64_t b, int64_t h, const Tile<T>& tile, const T* weights,
                              const T* dweights, SequenceView<T> dlogits) const;
 
-  // One row: from q . sums (products, [np]) and F to the logits scale F products and their soft-max
-  // over the slots in use. Logits of slots that are left out become 0.
-  void soft_max_row(const T* products, const T* factors, T* logits, T* probabilities) const;
+  // One row: from q . sums (products, [np]) to the logits scale F products.
+  void products_to_logits(const T* factors, T* products) const;
+  // Soft-max of logits over the slots in use. Logits of slots that are left out become 0.
+  void soft_max_row(const T* factors, T* logits, T* probabilities) const;
 
-  // The gradients of that row. In: F, products, and `dreads`, the products of do with the sums of
+  // The gradients of that row. In: F, logits, and `dreads`, the products of do with the sums of
   // values, and what dropout multiplies probabilities by (`kept`, null: nothing). Out: scale F
   // dlogit, F probability kept, and the gradient of the sum of weights behind F. Overwrites
-  // products and dreads.
-  void read_gradient_row(const T* factors, const T* kept, T* products, T* dreads, T* to_keys,
+  // logits and dreads.
+  void read_gradient_row(const T* factors, const T* kept, T* logits, T* dreads, T* to_keys,
                          T* to_values, T* to_sums) const;
 
   // What dropout multiplies the probabilities of one token's head by, in `out` [np]; null where
