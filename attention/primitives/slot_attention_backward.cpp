@@ -11,9 +11,9 @@ namespace {
 
 using chunked::kChunk;
 using chunked::Scratch;
-using slot_attention_detail::ask_for_keys;
-using slot_attention_detail::ask_for_queries;
+using slot_attention_detail::ask_for_logits;
 using slot_attention_detail::ask_to_write;
+using slot_attention_detail::finish_rows;
 using slot_attention_detail::Kernel;
 using slot_attention_detail::kTileTokens;
 using slot_attention_detail::load_end_gradient;
@@ -22,16 +22,19 @@ using slot_attention_detail::Memory;
 using slot_attention_detail::MemoryGradient;
 using slot_attention_detail::Piece;
 using slot_attention_detail::Pieces;
-using slot_attention_detail::store_rows;
+using slot_attention_detail::result_rows;
+using slot_attention_detail::RunningMass;
 using slot_attention_detail::Tile;
 using slot_attention_detail::tile_rows;
 using slot_attention_detail::TileWeights;
 
-// What the forward scan of backward keeps for the reverse scan: the tiles; per token and slot
-// scale F dlogit, F probability, and the gradient of the sum of weights behind F.
+// What the forward scan of backward keeps for the reverse scan: the tiles, by what their sums
+// become means after the last one; per token and slot scale F dlogit, F probability, and the
+// gradient of the sum of weights behind F.
 template <typename T>
 struct Saved {
   std::vector<Tile<T>> tiles;
+  std::vector<T> end_factors;
   T *to_keys = nullptr, *to_values = nullptr, *to_sums = nullptr;  // [tokens, np] each
 };
 
@@ -54,51 +57,47 @@ void query_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<c
   const TileWeights<T> weights = kernel.take_weights(scratch);
   T* factors = scratch.take(kChunk * np);
   T* logits = scratch.take(kChunk * np);
-  T* dprobabilities = scratch.take(kChunk * np);
-  T* kept_row = scratch.take(np);
+  T* dreads = scratch.take(kChunk * np);
+  T* kept_rows = scratch.take(kChunk * np);
   T* memory_keys = scratch.take(np * kp);
-  T* dqueries = scratch.take(kChunk * kp);
+  T* dqueries_room = scratch.take(kChunk * kp);
   chunked::transpose(memory.matrix, np, kp, np, memory_keys, kp);
+  RunningMass mass = kernel.begin_mass(memory.mass);
   Tile<T> tile;
   for (int64_t t = piece.begin; t < piece.end; t += tile.n) {
-    kernel.cut_tile(piece.row, piece.head, t, piece.end, memory.mass, tile);
-    const int64_t n = tile.n;
-    const TileRows<T> keys = tile_rows(in.k, in.key_mask, piece, tile, keys_room, kp);
-    const TileRows<T> values = tile_rows(in.v, in.key_mask, piece, tile, values_room, vp);
-    const TileRows<T> doutputs = tile_rows(d_o, in.query_mask, piece, tile, doutputs_room, vp);
+    kernel.cut_tile(piece.row, piece.head, t, piece.end, mass, tile);
+    const int64_t n = tile.n, offset = (t - piece.begin) * np;
+    const TileRows<const T> keys = tile_rows(in.k, in.key_mask, piece, tile, keys_room, kp);
+    const TileRows<const T> values = tile_rows(in.v, in.key_mask, piece, tile, values_room, vp);
+    const TileRows<const T> doutputs =
+        tile_rows(d_o, in.query_mask, piece, tile, doutputs_room, vp);
     chunked::load_rows(read_logits, in.query_mask, piece.row, t, n, piece.head, logits, np);
     kernel.load_weights(piece.row, piece.head, tile, weights);
-    kernel.read_factors(tile, weights.keys, memory.mass, factors);
-    ask_to_write(dq, piece, tile);
-    ask_for_keys(kernel, piece, t + n);
+    kernel.read_factors(tile, weights.keys, mass, factors);
+    kernel.scale_columns(memory.matrix, tile.entry);
+    kernel.scale_rows(memory_keys, kp, tile.entry);
+    ask_for_logits(kernel, piece, t + n);
+    chunked::prefetch_rows<false>(read_logits, piece.row, t + n, t + n + kTileTokens, piece.head);
     state_scan<T>(ScanOrder::forward, n, vp, np, values, {weights.values, np}, doutputs,
-                  {tile.entry.data(), tile.exit.data(), false}, memory.matrix + kp * np,
-                  Write::overwrite, dprobabilities, np);
-    const int64_t offset = (t - piece.begin) * np;
-    T* to_keys = saved.to_keys + offset;
-    for (int64_t i = 0; i < n; ++i) {
-      const T* factor = factors + i * np;
-      T* key_row = to_keys + i * np;
-      T* value_row = saved.to_values + offset + i * np;
-      T* sum_row = saved.to_sums + offset + i * np;
-      if (!is_valid(in.query_mask, piece.row, t + i, d_o.T)) {
-        std::fill_n(key_row, np, T(0));
-        std::fill_n(value_row, np, T(0));
-        std::fill_n(sum_row, np, T(0));
-        continue;
-      }
-      const T* kept = kernel.kept_row(piece.row, t + i, piece.head, kept_row);
-      kernel.read_gradient_row(factor, kept, logits + i * np, dprobabilities + i * np, key_row,
-                               value_row, sum_row);
-    }
-    ask_for_queries(kernel, piece, t + n, d_o);
-    state_scan<T>(ScanOrder::forward, n, np, kp, {weights.keys, np}, keys, {to_keys, np},
-                  {tile.entry.data(), tile.exit.data(), true}, memory_keys, Write::overwrite,
-                  dqueries, kp);
-    store_rows(dq, in.query_mask, piece, tile, dqueries, kp);
+                  memory.matrix + kp * np, Write::overwrite, {dreads, np});
+    // Masked queries pass zeros on: do is zero.
+    kernel.read_gradient_rows(
+        n, {factors, np}, kernel.kept_rows(piece.row, t, n, piece.head, kept_rows), logits, dreads,
+        saved.to_keys + offset, saved.to_values + offset, saved.to_sums + offset);
+    const TileRows<T> dqueries = result_rows(dq, in.query_mask, piece, tile, dqueries_room, kp);
+    state_scan<T>(ScanOrder::forward, n, np, kp, {weights.keys, np}, keys,
+                  {saved.to_keys + offset, np}, memory_keys, Write::overwrite, dqueries);
+    finish_rows(dq, in.query_mask, piece, tile, dqueries, dqueries_room);
     saved.tiles.push_back(tile);
   }
   chunked::transpose(memory_keys, kp, np, kp, memory.matrix, np);
+  saved.end_factors = kernel.end_factors(mass);
+  kernel.end_walk(mass, memory);
+}
+
+template <typename T>
+void scale_sums(std::vector<double>& sums, const std::vector<T>& factors) {
+  for (size_t l = 0; l < factors.size(); ++l) sums[l] *= static_cast<double>(factors[l]);
 }
 
 // Takes the gradient of the sums of weights from after a tile to before it; `inside` gets its part
@@ -108,21 +107,18 @@ void pass_sums(const Kernel<T>& kernel, const Tile<T>& tile, const T* to_sums,
                std::vector<double>& sums, const Inside& inside) {
   const int64_t np = kernel.np;
   for (int64_t first = 0; first < np; first += simd::kLanes<T>) {
-    T after[simd::kLanes<T>];
-    for (int64_t l = 0; l < simd::kLanes<T>; ++l) {
-      sums[first + l] *= static_cast<double>(tile.exit[first + l]);
-      after[l] = static_cast<T>(sums[first + l]);
-    }
-    simd::Vector<T> later = simd::load(after);
+    T lanes[simd::kLanes<T>];
+    for (int64_t l = 0; l < simd::kLanes<T>; ++l) lanes[l] = static_cast<T>(sums[first + l]);
+    const simd::Vector<T> after = simd::load(lanes);
+    simd::Vector<T> own = {};
     for (int64_t i = tile.n - 1; i >= 0; --i) {
-      later += simd::load(to_sums + i * np + first);
-      inside(i * np + first, later);
+      own += simd::load(to_sums + i * np + first);
+      inside(i * np + first, after + own);
     }
+    simd::store(lanes, own);
+    for (int64_t l = 0; l < simd::kLanes<T>; ++l) sums[first + l] += static_cast<double>(lanes[l]);
   }
-  for (int64_t i = 0; i < tile.n; ++i) {
-    for (int64_t l = 0; l < np; ++l) sums[l] += static_cast<double>(to_sums[i * np + l]);
-  }
-  for (int64_t l = 0; l < np; ++l) sums[l] *= static_cast<double>(tile.entry[l]);
+  scale_sums(sums, tile.entry);
 }
 
 // Takes a gradient from after a piece to before it, only for the memory.
@@ -132,13 +128,14 @@ void memory_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<
   const int64_t np = kernel.np;
   T* queries = scratch.take(kChunk * kernel.kp);
   T* doutputs = scratch.take(kChunk * kernel.vp);
+  kernel.scale_columns(gradient.matrix, saved.end_factors);
+  scale_sums(gradient.sums, saved.end_factors);
   for (size_t number = saved.tiles.size(); number-- > 0;) {
     const Tile<T>& tile = saved.tiles[number];
     const int64_t offset = (tile.t - piece.begin) * np;
     load_queries(kernel, piece, tile, queries);
     chunked::load_rows(d_o, kernel.inputs.query_mask, piece.row, tile.t, tile.n, piece.head,
                        doutputs, kernel.vp);
-    kernel.scale_columns(gradient.matrix, tile.exit);
     kernel.accumulate(tile.n, queries, doutputs, {saved.to_keys + offset, saved.to_values + offset},
                       gradient.matrix);
     kernel.scale_columns(gradient.matrix, tile.entry);
@@ -158,7 +155,9 @@ void key_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<con
   T* doutputs_room = scratch.take(kChunk * vp);
   const TileWeights<T> weights = kernel.take_weights(scratch);
   const TileWeights<T> dweights = kernel.take_weights(scratch);
-  T* drows = scratch.take(kChunk * std::max(kp, vp));
+  T* drows_room = scratch.take(kChunk * std::max(kp, vp));
+  kernel.scale_columns(gradient.matrix, saved.end_factors);
+  scale_sums(gradient.sums, saved.end_factors);
   // The gradient once more, its rows slots.
   T* keys_gradient = scratch.take(np * kp);
   T* values_gradient = scratch.take(np * vp);
@@ -172,24 +171,23 @@ void key_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<con
     kernel.load_weights(piece.row, piece.head, tile, weights);
     // One of keys and values: rows of the tile, those of its readers, what these pass on, the
     // weights they are written with and the memory's gradient, its rows channels and slots.
-    const auto part = [&](TileRows<T> own, TileRows<T> readers, int64_t width, const T* passed,
-                          const T* written, T* channels, T* slots, Write write, T* dwritten,
-                          SequenceView<T> view) {
+    const auto part = [&](TileRows<const T> own, TileRows<const T> readers, int64_t width,
+                          const T* passed, const T* written, T* channels, T* slots, Write write,
+                          T* dwritten, SequenceView<T> view) {
       if (view) {
-        ask_to_write(view, piece, tile);
+        const TileRows<T> drows = result_rows(view, in.key_mask, piece, tile, drows_room, width);
         state_scan<T>(ScanOrder::backward, n, np, width, {passed, np}, readers, {written, np},
-                      {tile.exit.data(), tile.entry.data(), true}, slots, Write::overwrite, drows,
-                      width);
-        store_rows(view, in.key_mask, piece, tile, drows, width);
+                      slots, Write::overwrite, drows);
+        finish_rows(view, in.key_mask, piece, tile, drows, drows_room);
+        kernel.scale_rows(slots, width, tile.entry);
       }
-      state_scan<T>(ScanOrder::backward, n, width, np, readers, {passed, np}, own,
-                    {tile.exit.data(), tile.entry.data(), false}, channels, write, dwritten, np);
+      state_scan<T>(ScanOrder::backward, n, width, np, readers, {passed, np}, own, channels, write,
+                    {dwritten, np});
     };
     part(tile_rows(in.k, in.key_mask, piece, tile, keys_room, kp),
          tile_rows(in.q, in.query_mask, piece, tile, queries_room, kp), kp, saved.to_keys + offset,
          weights.keys, gradient.matrix, keys_gradient, Write::overwrite, dweights.keys, out.k);
-    ask_for_keys(kernel, piece, tile.t - kTileTokens);
-    ask_for_queries(kernel, piece, tile.t - kTileTokens, d_o);
+    ask_for_logits(kernel, piece, tile.t - kTileTokens);
     ask_to_write(out.logits, piece, tile);
     ask_to_write(out.value_logits, piece, tile);
     part(tile_rows(in.v, in.key_mask, piece, tile, values_room, vp),
@@ -201,6 +199,7 @@ void key_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<con
                 T* at = dweights.keys + place;
                 simd::store(at, simd::load(at) + later);
               });
+    kernel.scale_columns(gradient.matrix, tile.entry);
     const auto store = [&](const T* alpha, const T* dalpha, SequenceView<T> view) {
       if (view) kernel.store_logit_gradients(piece.row, piece.head, tile, alpha, dalpha, view);
     };

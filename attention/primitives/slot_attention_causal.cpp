@@ -21,16 +21,17 @@ void write_only(const Kernel<T>& kernel, const Piece& piece, Memory<T>& memory,
   T* values = scratch.take(kChunk * kernel.vp);
   const TileWeights<T> weights = kernel.take_weights(scratch);
   T* factors = scratch.take(kChunk * kernel.np);
+  RunningMass mass = kernel.begin_mass(memory.mass);
   Tile<T> tile;
   for (int64_t t = piece.begin; t < piece.end; t += tile.n) {
-    kernel.cut_tile(piece.row, piece.head, t, piece.end, memory.mass, tile);
+    kernel.cut_tile(piece.row, piece.head, t, piece.end, mass, tile);
     load_keys(kernel, piece, tile, keys, values);
     kernel.load_weights(piece.row, piece.head, tile, weights);
-    kernel.read_factors(tile, weights.keys, memory.mass, factors);
-    if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.entry);
+    kernel.read_factors(tile, weights.keys, mass, factors);
+    kernel.scale_columns(memory.matrix, tile.entry);
     kernel.accumulate(tile.n, keys, values, weights, memory.matrix);
-    if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.exit);
   }
+  kernel.end_walk(mass, memory);
 }
 
 template <typename T>
@@ -83,13 +84,15 @@ template class Pieces<double>;
 
 namespace {
 
-using slot_attention_detail::ask_for_keys;
-using slot_attention_detail::ask_for_queries;
+using slot_attention_detail::ask_for_logits;
 using slot_attention_detail::ask_to_write;
+using slot_attention_detail::finish_rows;
 using slot_attention_detail::Kernel;
 using slot_attention_detail::Memory;
 using slot_attention_detail::Piece;
 using slot_attention_detail::Pieces;
+using slot_attention_detail::result_rows;
+using slot_attention_detail::RunningMass;
 using slot_attention_detail::store_rows;
 using slot_attention_detail::Tile;
 using slot_attention_detail::tile_rows;
@@ -98,7 +101,7 @@ using slot_attention_detail::TileWeights;
 template <typename T>
 void forward_piece(const Kernel<T>& kernel, const Piece& piece, bool memory_wanted,
                    Memory<T>& memory, Scratch<T>& scratch, SequenceView<T> o,
-                   SequenceView<T> logits) {
+                   SequenceView<T> read_logits) {
   const int64_t np = kernel.np, kp = kernel.kp, vp = kernel.vp;
   const auto& in = kernel.inputs;
   T* keys_room = scratch.take(kChunk * kp);
@@ -108,40 +111,38 @@ void forward_piece(const Kernel<T>& kernel, const Piece& piece, bool memory_want
   T* factors = scratch.take(kChunk * np);
   T* products = scratch.take(kChunk * np);
   T* reads = scratch.take(kChunk * np);
-  T* kept_row = scratch.take(np);
+  T* kept_rows = scratch.take(kChunk * np);
   T* memory_values = scratch.take(np * vp);
-  T* outputs = scratch.take(kChunk * vp);
+  T* outputs_room = scratch.take(kChunk * vp);
   chunked::transpose(memory.matrix + kp * np, np, vp, np, memory_values, vp);
+  RunningMass mass = kernel.begin_mass(memory.mass);
   Tile<T> tile;
   for (int64_t t = piece.begin; t < piece.end; t += tile.n) {
-    kernel.cut_tile(piece.row, piece.head, t, piece.end, memory.mass, tile);
+    kernel.cut_tile(piece.row, piece.head, t, piece.end, mass, tile);
     const int64_t n = tile.n;
-    const TileRows<T> keys = tile_rows(in.k, in.key_mask, piece, tile, keys_room, kp);
-    const TileRows<T> values = tile_rows(in.v, in.key_mask, piece, tile, values_room, vp);
-    const TileRows<T> queries = tile_rows(in.q, in.query_mask, piece, tile, queries_room, kp);
+    const TileRows<const T> keys = tile_rows(in.k, in.key_mask, piece, tile, keys_room, kp);
+    const TileRows<const T> values = tile_rows(in.v, in.key_mask, piece, tile, values_room, vp);
+    const TileRows<const T> queries = tile_rows(in.q, in.query_mask, piece, tile, queries_room, kp);
     kernel.load_weights(piece.row, piece.head, tile, weights);
-    kernel.read_factors(tile, weights.keys, memory.mass, factors);
-    ask_to_write(o, piece, tile);
-    ask_for_keys(kernel, piece, t + n);
-    state_scan<T>(ScanOrder::forward, n, kp, np, keys, {weights.keys, np}, queries,
-                  {tile.entry.data(), tile.exit.data(), false}, memory.matrix, Write::overwrite,
-                  products, np);
-    for (int64_t i = 0; i < n; ++i) {
-      T *row = products + i * np, *read = reads + i * np;
-      kernel.products_to_logits(factors + i * np, row);
-      if (logits) simd::copy(row, kernel.N, logits.at(piece.row, t + i, piece.head));
-      kernel.soft_max_row(factors + i * np, row, read);
-      for (int64_t l = 0; l < np; ++l) read[l] *= factors[i * np + l];
-      const T* kept = kernel.kept_row(piece.row, t + i, piece.head, kept_row);
-      for (int64_t l = 0; kept != nullptr && l < np; ++l) read[l] *= kept[l];
-    }
-    ask_for_queries(kernel, piece, t + n, {});
+    kernel.read_factors(tile, weights.keys, mass, factors);
+    kernel.scale_columns(memory.matrix, tile.entry);
+    kernel.scale_rows(memory_values, vp, tile.entry);
+    ask_for_logits(kernel, piece, t + n);
+    ask_to_write(read_logits, piece, tile);
+    state_scan<T>(ScanOrder::forward, n, kp, np, keys, {weights.keys, np}, queries, memory.matrix,
+                  Write::overwrite, {products, np});
+    kernel.products_to_logits(n, {factors, np}, products);
+    if (read_logits) store_rows(read_logits, nullptr, piece, tile, products, np);
+    kernel.read_rows(n, {factors, np}, kernel.kept_rows(piece.row, t, n, piece.head, kept_rows),
+                     products, reads);
+    const TileRows<T> outputs = result_rows(o, in.query_mask, piece, tile, outputs_room, vp);
     state_scan<T>(ScanOrder::forward, n, np, vp, {weights.values, np}, values, {reads, np},
-                  {tile.entry.data(), tile.exit.data(), true}, memory_values, Write::overwrite,
-                  outputs, vp);
-    store_rows(o, in.query_mask, piece, tile, outputs, vp);
+                  memory_values, Write::overwrite, outputs);
+    finish_rows(o, in.query_mask, piece, tile, outputs, outputs_room);
   }
-  if (memory_wanted) chunked::transpose(memory_values, vp, np, vp, memory.matrix + kp * np, np);
+  if (!memory_wanted) return;
+  chunked::transpose(memory_values, vp, np, vp, memory.matrix + kp * np, np);
+  kernel.end_walk(mass, memory);
 }
 
 }  // namespace

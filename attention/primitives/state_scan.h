@@ -10,32 +10,24 @@
 
 namespace linnet {
 
-// Row t of a tile at data + t * stride.
-template <typename T>
+// Row t of a tile at data + t * stride. The scan asks memory for row t + ahead while it uses row t
+// (0: nothing to ask for); rows that do not exist may be asked for.
+template <typename E>
 struct TileRows {
-  const T* data;
+  E* data;
   int64_t stride;
+  int64_t ahead = 0;
 };
 
 // In which order a scan takes the tokens of its tile.
 enum class ScanOrder : uint8_t { forward, backward };
-
-// What the state is multiplied by before the first token and after the last one: a factor for every
-// row of it, or for every column.
-template <typename T>
-struct ScanFactors {
-  const T* before;
-  const T* after;
-  bool of_rows;
-};
 
 // For the n tokens t in that order: state += x_t y_t^T, then out_t = z_t^T state, added to what out
 // held where `write` says so. state [rows, columns] dense, x and z [n, rows], y and out
 // [n, columns]; rows and columns are multiples of chunked::kBlock. Every sum is made in the same
 // order whatever n is.
 template <typename T>
-void state_scan(ScanOrder order, int64_t n, int64_t rows, int64_t columns, TileRows<T> x,
-                TileRows<T> y, TileRows<T> z, ScanFactors<T> factors, T* state, Write write, T* out,
-                int64_t out_stride);
+void state_scan(ScanOrder order, int64_t n, int64_t rows, int64_t columns, TileRows<const T> x,
+                TileRows<const T> y, TileRows<const T> z, T* state, Write write, TileRows<T> out);
 
 }  // namespace linnet
