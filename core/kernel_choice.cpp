@@ -10,6 +10,7 @@ namespace linnet {
 namespace {
 
 thread_local KernelChoice chosen = KernelChoice::automatic;
+thread_local DType activations = DType::f32;
 
 }  // namespace
 
@@ -37,6 +38,18 @@ UseKernels::UseKernels(KernelChoice choice, Device device) : before_(chosen) {
 
 UseKernels::~UseKernels() {
   chosen = before_;
+}
+
+DType activation_dtype() {
+  return activations;
+}
+
+ActivationsIn::ActivationsIn(DType dtype) : before_(activations) {
+  activations = dtype;
+}
+
+ActivationsIn::~ActivationsIn() {
+  activations = before_;
 }
 
 void require_plain_allowed(std::string_view operation, const Tensor& x) {

@@ -11,7 +11,7 @@
 namespace linnet {
 
 // `automatic` takes tensor cores where they cover a call, and says once for each reason why they do
-// not cover one in bf16; `tensor_cores` refuses such a call.
+// not cover one in bf16 or of a model in bf16; `tensor_cores` refuses such a call.
 enum class KernelChoice : uint8_t { automatic, plain, tensor_cores };
 
 // Throws UsageError that lists the names: auto, plain, tensor_cores.
@@ -31,6 +31,23 @@ class UseKernels {
 
  private:
   KernelChoice before_;
+};
+
+// What the activations of the model are in that this thread computes: f32 until ActivationsIn says
+// otherwise.
+DType activation_dtype();
+
+// While this lives, this thread computes a model in bf16, or in f32: numbers of f32 that mechanisms
+// make of those in bf16 may then be expected on tensor cores.
+class ActivationsIn {
+ public:
+  explicit ActivationsIn(DType dtype);
+  ~ActivationsIn();
+  ActivationsIn(const ActivationsIn&) = delete;
+  ActivationsIn& operator=(const ActivationsIn&) = delete;
+
+ private:
+  DType before_;
 };
 
 // Of shorter pieces (decoding token by token), chunks on tensor cores would be mostly empty: the

@@ -1,6 +1,7 @@
 #include "layers/block.h"
 
 #include "autograd/linear.h"
+#include "core/kernel_choice.h"
 
 namespace linnet {
 
@@ -73,6 +74,7 @@ BlockResult Block::operator()(const Variable& x, const MixerContext& context,
                               const MixerState& state) const {
   const DropoutSpec first = dropout_spec(dropout_, site_ + ".attention_residual", context);
   const DropoutSpec second = dropout_spec(dropout_, site_ + ".feed_forward_residual", context);
+  const ActivationsIn activations(x.dtype());
   MixerResult mixed = mixer_->forward(pre_ ? mixer_norm_(x) : x, context, state);
   const auto with = [&](const Variable& y) {
     return BlockResult{y, std::move(mixed.state), std::move(mixed.streams)};

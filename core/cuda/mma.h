@@ -32,6 +32,17 @@ struct ResultFragment {
   float values[4];
 };
 
+// Where a lane's two neighbouring numbers of row g + 8 half of the j-th of the results side by side
+// lie in a tile.
+__device__ __forceinline__ uint32_t* word_at(kernel_bf16* tile, int stride, int lane, int half,
+                                             int j) {
+  return reinterpret_cast<uint32_t*>(tile + (lane / 4 + 8 * half) * stride + 8 * j + lane % 4 * 2);
+}
+__device__ __forceinline__ const uint32_t* word_at(const kernel_bf16* tile, int stride, int lane,
+                                                   int half, int j) {
+  return word_at(const_cast<kernel_bf16*>(tile), stride, lane, half, j);
+}
+
 // Where errors of the emulator say that something happened; nothing on a GPU.
 #if defined(__CUDACC__)
 struct MatrixSite {};

@@ -13,6 +13,7 @@
 #include "core/cuda/cudnn.h"
 #include "core/device.h"
 #include "core/gemm.h"
+#include "core/kernel_choice.h"
 #include "recipes/engine/bench_timing.h"
 #include "recipes/engine/cuda/bench_cudnn.h"
 #include "recipes/engine/recipe_merge.h"
@@ -195,6 +196,7 @@ AttentionBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   AttentionBench result{mechanism.name, form,          options.batch,
                         length,         options.heads, options.head_width};
   result.growth = stated_growth(mechanism.traits_of(values), form);
+  const ActivationsIn activations(dtype);
   size_t turn = 0;
   const auto run = [&] {
     const std::array<Tensor, 4>& x = inputs[turn++ % inputs.size()];

@@ -37,6 +37,18 @@ TEST(KernelChoices, AreOfTheThreadUntilTheirScopeEnds) {
   EXPECT_EQ(kernel_choice(), KernelChoice::automatic);
 }
 
+TEST(KernelChoices, TellWhatTheModelComputesIn) {
+  EXPECT_EQ(activation_dtype(), DType::f32);
+  {
+    const ActivationsIn bf16(DType::bf16);
+    EXPECT_EQ(activation_dtype(), DType::bf16);
+    DType elsewhere = DType::bf16;
+    std::thread([&] { elsewhere = activation_dtype(); }).join();
+    EXPECT_EQ(elsewhere, DType::f32);
+  }
+  EXPECT_EQ(activation_dtype(), DType::f32);
+}
+
 TEST(KernelChoices, TensorCoresNeedAGpu) {
   EXPECT_EQ(test::message_of<UsageError>(
                 [] { const UseKernels use(KernelChoice::tensor_cores, Device{}); }),

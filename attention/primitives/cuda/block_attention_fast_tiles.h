@@ -297,9 +297,8 @@ __device__ __forceinline__ void store_rows(const ResultFragment (&results)[D / 8
   for (int j = 0; j < D / 8; ++j) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      auto* to = reinterpret_cast<uint32_t*>(mine + (lane / 4 + 8 * half) * kStride + 8 * j +
-                                             lane % 4 * 2);
-      *to = pack(results[j].values[2 * half] * factor, results[j].values[2 * half + 1] * factor);
+      *word_at(mine, kStride, lane, half, j) =
+          pack(results[j].values[2 * half] * factor, results[j].values[2 * half + 1] * factor);
     }
   }
   __syncwarp();

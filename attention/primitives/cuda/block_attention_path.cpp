@@ -37,7 +37,7 @@ std::string_view plain_weights(BlockWeights weights) {
 
 std::string why_plain_block_attention(const BlockAttentionContext& context,
                                       const BlockAttentionTensors& in) {
-  if (in.q.dtype() != DType::bf16) return concat("numbers of ", name_of(in.q.dtype()));
+  if (std::string lack = lack_of_bf16({&in.q}); !lack.empty()) return lack;
   if (const std::string_view weights = plain_weights(context.options.weights); !weights.empty()) {
     return std::string(weights);
   }

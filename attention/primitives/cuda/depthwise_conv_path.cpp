@@ -9,7 +9,7 @@
 namespace linnet::cuda {
 
 std::string why_plain_depthwise_conv(const Tensor& x, const Tensor& past, const Tensor& taps) {
-  if (x.dtype() != DType::bf16) return concat("numbers of ", name_of(x.dtype()));
+  if (std::string lack = lack_of_bf16({&x}); !lack.empty()) return lack;
   const int64_t count = taps.size(-1);
   const bool is_short = count <= depthwise_conv_fast::kShortTaps;
   if (count > depthwise_conv_fast::kMostTaps) return concat("filters of ", count, " taps");

@@ -171,9 +171,8 @@ __device__ __forceinline__ void write(const ResultFragment (&results)[kColumns /
   for (int j = 0; j < kColumns / 8; ++j) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      auto* at = reinterpret_cast<uint32_t*>(rows + (lane / 4 + 8 * half) * kStride + 8 * j +
-                                             lane % 4 * 2);
-      *at = pack(results[j].values[2 * half], results[j].values[2 * half + 1]);
+      *word_at(rows, kStride, lane, half, j) =
+          pack(results[j].values[2 * half], results[j].values[2 * half + 1]);
     }
   }
   __syncwarp();

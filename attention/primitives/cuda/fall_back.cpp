@@ -30,11 +30,21 @@ bool takes_fast_kernels(const std::string& operation, const Tensor& x,
   if (kernel_choice() == KernelChoice::plain || is_short) return false;
   const std::string lack = why();
   if (lack.empty()) return true;
-  const bool expected = x.dtype() == DType::bf16;
+  const bool expected = x.dtype() == DType::bf16 || activation_dtype() == DType::bf16;
   if (expected || kernel_choice() == KernelChoice::tensor_cores) {
     use_plain_kernels(operation, lack, which);
   }
   return false;
+}
+
+std::string lack_of_bf16(std::initializer_list<const Tensor*> tensors) {
+  for (const Tensor* x : tensors) {
+    if (!x->defined() || x->dtype() == DType::bf16) continue;
+    const bool widened = activation_dtype() == DType::bf16;
+    return concat("numbers of ", name_of(x->dtype()),
+                  widened ? ", which the mechanism makes of activations in bf16" : "");
+  }
+  return {};
 }
 
 std::string lack_of_alignment(std::initializer_list<const Tensor*> tensors) {

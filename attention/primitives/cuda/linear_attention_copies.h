@@ -214,9 +214,8 @@ __device__ __forceinline__ void store_rows(const ResultFragment (&results)[width
   for (int j = 0; j < width / 8; ++j) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      auto* at =
-          reinterpret_cast<uint32_t*>(rows + (lane / 4 + 8 * half) * stride + 8 * j + lane % 4 * 2);
-      *at = pack(results[j].values[2 * half], results[j].values[2 * half + 1]);
+      *word_at(rows, stride, lane, half, j) =
+          pack(results[j].values[2 * half], results[j].values[2 * half + 1]);
     }
   }
   __syncwarp();

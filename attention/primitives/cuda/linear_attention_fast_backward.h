@@ -213,7 +213,7 @@ __device__ __forceinline__ void sum_products(const kernel_bf16* rows, int stride
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < columns / 8; ++j) {
-      const uint32_t pair = pair_at(rows, stride, lane, half, j);
+      const uint32_t pair = *word_at(rows, stride, lane, half, j);
       sum += low_of(pair) * results[j].values[2 * half] +
              high_of(pair) * results[j].values[2 * half + 1];
     }

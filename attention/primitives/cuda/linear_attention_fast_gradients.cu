@@ -70,10 +70,8 @@ __device__ __forceinline__ void scale_rows(kernel_bf16* rows, int stride, int la
   for (int j = 0; j < columns / 8; ++j) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const uint32_t pair = pair_at(rows, stride, lane, half, j);
-      auto* at =
-          reinterpret_cast<uint32_t*>(rows + (lane / 4 + 8 * half) * stride + 8 * j + lane % 4 * 2);
-      *at = pack(low_of(pair) * factors[half], high_of(pair) * factors[half]);
+      uint32_t& pair = *word_at(rows, stride, lane, half, j);
+      pair = pack(low_of(pair) * factors[half], high_of(pair) * factors[half]);
     }
   }
 }

@@ -1,7 +1,6 @@
 // The one place that chooses between the kernels of linear attention.
 #include "attention/primitives/cuda/linear_attention_path.h"
 
-#include <array>
 #include <string>
 
 #include "attention/primitives/cuda/fall_back.h"
@@ -32,11 +31,6 @@ std::string lack_of_widths(int64_t features, int64_t values, bool causal) {
 }  // namespace
 
 std::string why_plain_linear_attention(const LinearAttentionArrays& in) {
-  const std::array<const Tensor*, 3> sequences{&in.q, &in.k, &in.v};
-  for (const Tensor* x : sequences) {
-    if (x->defined() && x->dtype() != DType::bf16)
-      return concat("numbers of ", name_of(x->dtype()));
-  }
   if (in.log_decay.defined()) return "a decaying state";
   const bool reweighted = in.query_proportions.defined() || in.key_proportions.defined();
   const int64_t features = first_of(in).size(3) * (reweighted ? 2 : 1);
@@ -46,6 +40,9 @@ std::string why_plain_linear_attention(const LinearAttentionArrays& in) {
   if (!lack.empty()) return lack;
   // Copies of 16 bytes take heads in eights.
   if (reweighted && features % 16 != 0) return concat("re-weighted heads of ", features / 2);
+  // Last: features that a mechanism leaves in f32 because tensor cores lack something are not asked
+  // why they are.
+  if (std::string lack = lack_of_bf16({&in.q, &in.k, &in.v}); !lack.empty()) return lack;
   if (first_of(in).size(1) < kFewestTensorCoreTokens) {
     return concat("fewer than ", kFewestTensorCoreTokens, " tokens");
   }

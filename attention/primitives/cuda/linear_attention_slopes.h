@@ -6,13 +6,6 @@
 
 namespace linnet::cuda::linear_attention_detail {
 
-// Two neighbouring numbers of row lane / 4 + 8 half of a warp's rows, as results have them.
-__device__ __forceinline__ uint32_t pair_at(const kernel_bf16* rows, int stride, int lane, int half,
-                                            int j) {
-  return *reinterpret_cast<const uint32_t*>(rows + (lane / 4 + 8 * half) * stride + 8 * j +
-                                            lane % 4 * 2);
-}
-
 // Puts results times the factors of their rows into the same columns of `rows`.
 template <int columns>
 __device__ __forceinline__ void write_rows(const ResultFragment (&results)[columns / 8],
@@ -22,10 +15,8 @@ __device__ __forceinline__ void write_rows(const ResultFragment (&results)[colum
   for (int j = 0; j < columns / 8; ++j) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      auto* at =
-          reinterpret_cast<uint32_t*>(rows + (lane / 4 + 8 * half) * stride + 8 * j + lane % 4 * 2);
-      *at = pack(results[j].values[2 * half] * factors[half],
-                 results[j].values[2 * half + 1] * factors[half]);
+      *word_at(rows, stride, lane, half, j) = pack(results[j].values[2 * half] * factors[half],
+                                                   results[j].values[2 * half + 1] * factors[half]);
     }
   }
 }
@@ -46,7 +37,7 @@ __device__ __forceinline__ void apply_slopes(FeatureMap map, const kernel_bf16* 
   for (int j = 0; j < columns / 8; ++j) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const uint32_t pair = pair_at(rows, stride, lane, half, j);
+      const uint32_t pair = *word_at(rows, stride, lane, half, j);
       results[j].values[2 * half] *= slope_of(map, low_of(pair)) * factors[half];
       results[j].values[2 * half + 1] *= slope_of(map, high_of(pair)) * factors[half];
     }

@@ -10,7 +10,7 @@ namespace linnet::cuda {
 
 std::string why_plain_listed_attention(const ListedAttentionContext& context,
                                        const ListedAttentionTensors& in) {
-  if (in.q.dtype() != DType::bf16) return concat("numbers of ", name_of(in.q.dtype()));
+  if (std::string lack = lack_of_bf16({&in.q}); !lack.empty()) return lack;
   if (context.options.group < listed_attention_fast::kFewestQueries) {
     return concat("lists that fewer than ", listed_attention_fast::kFewestQueries,
                   " queries share");

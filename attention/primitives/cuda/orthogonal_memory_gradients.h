@@ -236,8 +236,7 @@ __device__ __forceinline__ void expand_gradients(const Layout<D>& shared, int on
       const Pair pair = *results_at<D>(shared.sums, warp, lane, half, j);
       const uint32_t packed = pack(pair.values[0], pair.values[1]);
       code_rows.parts[i].words[word] = packed;
-      *reinterpret_cast<uint32_t*>(shared.weights + first + (half * 8 + lane / 4) * kStride +
-                                   8 * j + lane % 4 * 2) = packed;
+      *word_at(shared.weights + first, kStride, lane, half, j) = packed;
     }
   }
   const kernel_bf16* dy = shared.dy + on + first;

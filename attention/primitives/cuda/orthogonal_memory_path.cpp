@@ -24,9 +24,7 @@ std::string why_too_small(int64_t width, size_t asked) {
 
 std::string why_plain_orthogonal_memory(const OrthogonalMemoryContext& context,
                                         const OrthogonalMemoryArrays& in) {
-  for (const Tensor* x : {&in.q, &in.f}) {
-    if (x->dtype() != DType::bf16) return concat("numbers of ", name_of(x->dtype()));
-  }
+  if (std::string lack = lack_of_bf16({&in.q, &in.f}); !lack.empty()) return lack;
   if (context.options.shared) return "one memory for all heads";
   if (context.options.dropout > 0) return "dropout";
   if (context.options.window > std::numeric_limits<int32_t>::max() / 2) {

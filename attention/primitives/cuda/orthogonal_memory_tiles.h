@@ -175,8 +175,7 @@ __device__ __forceinline__ Pair* results_at(float* rows, int warp, int lane, int
 // The same two numbers of a warp's rows in a tile of bf16.
 template <int D>
 __device__ __forceinline__ uint32_t packed_at(const kernel_bf16* rows, int lane, int half, int j) {
-  return *reinterpret_cast<const uint32_t*>(rows + (half * 8 + lane / 4) * (D + kPadding) + 8 * j +
-                                            lane % 4 * 2);
+  return *word_at(rows, D + kPadding, lane, half, j);
 }
 
 // begin_copy(), which goes through its parts in a loop: unrolled, their addresses would take

@@ -26,10 +26,7 @@ struct Sizes {
 
 std::string why_plain_slot_attention(const SlotAttentionContext& context, const SlotTensors& in) {
   const std::initializer_list<const Tensor*> sequences{&in.q, &in.k, &in.v, &in.logits};
-  for (const Tensor* x : sequences) {
-    if (x->defined() && x->dtype() != DType::bf16)
-      return concat("numbers of ", name_of(x->dtype()));
-  }
+  if (std::string lack = lack_of_bf16(sequences); !lack.empty()) return lack;
   const SlotAttentionOptions& options = context.options;
   if (options.control != SlotControl::exp) return "weights other than the exponential of logits";
   if (options.scale == 0) return "a scale of 0";

@@ -134,6 +134,35 @@ inline void expect_extremes_as_on_the_cpu(FastSetting s) {
   }
 }
 
+// Where values have a mean and many tokens came before, the gradient of a query is a small
+// difference of large sums: it must not drown in the rounding of the state.
+inline void expect_small_differences_of_large_sums(FastSetting s) {
+  s.state = true;
+  std::vector<Tensor> in = inputs_of(s);
+  const auto shift = [](const Tensor& x, double factor, double offset) {
+    for (int64_t i = 0; i < x.elements(); ++i) {
+      x.data<double>()[i] = x.data<double>()[i] * factor + offset;
+    }
+  };
+  shift(in[2], 1, 2);
+  in[2] = in[2].to(DType::bf16).to(DType::f64);
+  shift(in[3], 64, 2 * 4096);  // of 4096 tokens before
+  shift(in[4], 0, 4096);
+  expect_what_the_cpu_computes(s, in);
+}
+
+// Returns what both runs gave.
+inline std::vector<Tensor> expect_the_same_bits_again(const FastSetting& s) {
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  const std::vector<Tensor> in = inputs_of(s);
+  std::vector<Tensor> once = run(s, in, kGpu);
+  const std::vector<Tensor> again = run(s, in, kGpu);
+  for (size_t i = 0; i < once.size(); ++i) {
+    EXPECT_TRUE(same_bits(once[i].to(Device{}), again[i].to(Device{}))) << s.name << " " << i;
+  }
+  return once;
+}
+
 // Of one key every query reads its value, whatever its weight, and gradients of weights are nothing
 // but rounding.
 inline void expect_the_value_of_one_key(FastSetting s) {

@@ -120,13 +120,7 @@ TEST(CudaLinearAttentionFastNoncausal, GradientsOfQueriesSurviveValuesWithAMean)
 }
 
 TEST(CudaLinearAttentionFastNoncausal, RepeatsBitForBit) {
-  const Setting s{"", test::kScaled, 1, 520, 2, 1, 16, 16, false, true, kAll};
-  const UseKernels use(KernelChoice::tensor_cores, kGpu);
-  const std::vector<Tensor> in = inputs_of(s);
-  const std::vector<Tensor> once = run(s, in, kGpu), again = run(s, in, kGpu);
-  for (size_t i = 0; i < once.size(); ++i) {
-    EXPECT_TRUE(test::same_bits(once[i].to(Device{}), again[i].to(Device{})));
-  }
+  test::expect_the_same_bits_again({"", test::kScaled, 1, 520, 2, 1, 16, 16, false, true, kAll});
 }
 
 // One array [B,T,3,H,K] holds q, k and v, another one their gradients: the kernels read and write

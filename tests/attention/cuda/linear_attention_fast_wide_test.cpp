@@ -9,7 +9,6 @@ using Setting = test::FastSetting;
 using test::expect_what_the_cpu_computes;
 using test::inputs_of;
 using test::kFloored;
-using test::kGpu;
 using test::kPlain;
 using test::kScaled;
 using test::kUsual;
@@ -65,30 +64,13 @@ TEST(CudaLinearAttentionFastWide, ExtremeInputsStayFinite) {
 
 // As in narrower heads, differences of large sums do not drown, here of sums over both parts.
 TEST(CudaLinearAttentionFastWide, GradientsOfQueriesSurviveValuesWithAMean) {
-  const Setting s{"", kUsual, 1, 64, 1, 1, 136, 16, true};
-  std::vector<Tensor> in = inputs_of(s);
-  const auto shift = [](const Tensor& x, double factor, double offset) {
-    for (int64_t i = 0; i < x.elements(); ++i) {
-      x.data<double>()[i] = x.data<double>()[i] * factor + offset;
-    }
-  };
-  shift(in[2], 1, 2);
-  in[2] = in[2].to(DType::bf16).to(DType::f64);
-  shift(in[3], 64, 2 * 4096);  // of 4096 tokens before
-  shift(in[4], 0, 4096);
-  expect_what_the_cpu_computes(s, in);
+  test::expect_small_differences_of_large_sums({"", kUsual, 1, 64, 1, 1, 136, 16});
 }
 
 TEST(CudaLinearAttentionFastWide, RepeatsBitForBit) {
-  Setting s{"", kScaled, 1, 66, 2, 1, 72, 16, false, true, kCausal, 0, false, true};
-  const UseKernels use(KernelChoice::tensor_cores, kGpu);
   for (const test::FastKind kind : {kCausal, kAll}) {
-    s.kind = kind;
-    const std::vector<Tensor> in = inputs_of(s);
-    const std::vector<Tensor> once = run(s, in, kGpu), again = run(s, in, kGpu);
-    for (size_t i = 0; i < once.size(); ++i) {
-      EXPECT_TRUE(test::same_bits(once[i].to(Device{}), again[i].to(Device{}))) << i;
-    }
+    test::expect_the_same_bits_again(
+        {"", kScaled, 1, 66, 2, 1, 72, 16, false, true, kind, 0, false, true});
   }
 }
 

@@ -49,19 +49,23 @@ TEST(CudaOrthogonalMemoryFast, GivesWhatTheCpuComputesInDouble) {
 
 // Logits of +-80 and more, means of nothing but zeros, one code that counts.
 TEST(CudaOrthogonalMemoryFast, ExtremeInputsStayFinite) {
-  Setting s{"large logits", kWindows, 16, 2, 80, 1, 16, 16};
-  std::vector<Tensor> in = inputs_of(s);
-  for (int64_t i = 0; i < in[0].elements(); ++i) {
-    in[0].data<double>()[i] *= 64;
-    in[1].data<double>()[i] = 4 + in[1].data<double>()[i];
+  std::vector<Tensor> in;
+  for (const MemoryScope scope : {kPrefix, kWindows}) {
+    Setting s{"large logits", scope, scope == kPrefix ? 0 : 16, 2, 80, 1, 16, 16};
+    in = inputs_of(s);
+    for (int64_t i = 0; i < in[0].elements(); ++i) {
+      in[0].data<double>()[i] *= 64;
+      in[1].data<double>()[i] = 4 + in[1].data<double>()[i];
+    }
+    in[1] = in[1].to(DType::bf16).to(DType::f64);
+    expect_what_the_cpu_computes(s, in);
+    s.name = "codes of zero";
+    in = inputs_of(s);
+    in[1].fill(0);
+    expect_what_the_cpu_computes(s, in);
   }
-  in[1] = in[1].to(DType::bf16).to(DType::f64);
-  expect_what_the_cpu_computes(s, in);
-  s.name = "codes of zero";
-  in = inputs_of(s);
-  in[1].fill(0);
-  expect_what_the_cpu_computes(s, in);
 
+  const Setting s{"", kWindows, 16, 2, 80, 1, 16, 16};
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   OrthogonalMemoryContext context = context_of(s, kGpu);
   std::vector<uint8_t> one(160, 0);

@@ -252,6 +252,26 @@ TEST(CudaSlotAttentionFast, LogitsMayRiseAndFallByAnyAmount) {
                                }));
 }
 
+// Slots have keys of +-1, each its own, so that logits of +-80 are the same in bf16; keys or
+// queries of zero weigh all slots alike.
+TEST(CudaSlotAttentionFast, ReadsMayBeOfAnySizeOrZero) {
+  const Setting s{"reads of 80", 1, 70, 1, 8, 16, 16, false, false, true, 80.0 / 16};
+  std::vector<Tensor> in = inputs_of(s);
+  for (int64_t i = 0; i < 70 * 16; ++i) {
+    double &query = in[0].data<double>()[i], &key = in[1].data<double>()[i];
+    query = query > 0 ? 1 : -1;
+    key = i < 8 * 16 ? (key > 0 ? 1 : -1) : in[1].data<double>()[i - 8 * 16];
+  }
+  for (int64_t i = 0; i < 70 * 8; ++i) in[3].data<double>()[i] = i / 8 % 8 == i % 8 ? 40 : -40;
+  expect_what_the_cpu_computes(s, in);
+  for (const size_t zero : {0, 1}) {
+    const Setting none{zero == 0 ? "queries of zero" : "keys of zero", 1, 70, 1, 8, 16, 16};
+    in = inputs_of(none);
+    in[zero].fill(0);
+    expect_what_the_cpu_computes(none, in);
+  }
+}
+
 TEST(CudaSlotAttentionFast, OneValidToken) {
   const Setting s{"one valid token", 2, 80, 1, 8, 16, 16, false, true};
   std::vector<uint8_t> mask(160, 0);

@@ -134,6 +134,14 @@ Problem rounded(Problem p, DType dtype) {
   return p;
 }
 
+// x is that far from 0 everywhere.
+void make_extreme(const Tensor& x, double size) {
+  for (int64_t i = 0; i < x.elements(); ++i) {
+    double& number = x.data<double>()[i];
+    number = number > 0 ? size : -size;
+  }
+}
+
 void expect_that_of_the_sequence(const std::string& name, const Problem& problem,
                                  const Call& call) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -211,6 +219,10 @@ TEST(CudaStep, LinearAttention) {
   p = linear_problem(1, 1, 40, 3, false, false);
   p.state.clear();
   expect_that_of_the_sequence("from the start", p, linear_call({}));
+  for (size_t i = 0; i < 2; ++i) make_extreme(p.sequences[i], 80);
+  expect_that_of_the_sequence("logits of 80", p, linear_call({}));
+  for (size_t i = 0; i < 2; ++i) p.sequences[i].fill(-80);
+  expect_that_of_the_sequence("features of almost zero", p, linear_call({}));
 }
 
 Call slot_call(const SlotAttentionOptions& options) {
@@ -246,6 +258,9 @@ TEST(CudaStep, SlotAttention) {
   options.floor = 0.3;
   expect_that_of_the_sequence("exp, from the start", problem(false, true), slot_call(options));
   expect_that_of_the_sequence("exp", problem(true, false), slot_call(options));
+  const Problem extreme = problem(true, true);
+  make_extreme(extreme.sequences[3], 80);
+  expect_that_of_the_sequence("logits of 80", extreme, slot_call(options));
   options.control = SlotControl::sigmoid;
   expect_that_of_the_sequence("sigmoid", problem(true, true), slot_call(options));
   options.control = SlotControl::relu;
@@ -301,6 +316,9 @@ TEST(CudaStep, OrthogonalMemory) {
   expect_that_of_the_sequence("windows from the start", problem(false, false),
                               memory_call(windows, false));
   expect_that_of_the_sequence("prefix", problem(true, true), memory_call(prefix, true));
+  const Problem empty = problem(false, true);
+  empty.sequences[1].fill(0);
+  expect_that_of_the_sequence("codes of zero", empty, memory_call(prefix, false));
 }
 
 // Keys and values are carried with their mask, which has no gradient.
@@ -358,6 +376,13 @@ TEST(CudaStep, BlockAttention) {
   expect_that_of_the_sequence("a window", problem(45, false), attention_call(options, 1));
   options.weights = BlockWeights::relu_squared;
   expect_that_of_the_sequence("not normalised", problem(45, true), attention_call(options, 0));
+  const Problem extreme = problem(45, true);
+  for (const Tensor& x : {extreme.sequences[0], extreme.sequences[1], extreme.state[0]}) {
+    make_extreme(x, 1);
+  }
+  options.weights = BlockWeights::softmax;
+  options.scale = 16;  // times -6, -4, ... or 6
+  expect_that_of_the_sequence("logits of 96", extreme, attention_call(options, 0));
 }
 
 }  // namespace
