@@ -174,14 +174,15 @@ void key_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<con
     const auto part = [&](TileRows<const T> own, TileRows<const T> readers, int64_t width,
                           const T* passed, const T* written, T* channels, T* slots, Write write,
                           T* dwritten, SequenceView<T> view) {
+      const TileRows<const T> passed_rows{passed, np, kTileTokens};
       if (view) {
         const TileRows<T> drows = result_rows(view, in.key_mask, piece, tile, drows_room, width);
-        state_scan<T>(ScanOrder::backward, n, np, width, {passed, np}, readers, {written, np},
-                      slots, Write::overwrite, drows);
+        state_scan<T>(ScanOrder::backward, n, np, width, passed_rows, readers, {written, np}, slots,
+                      Write::overwrite, drows);
         finish_rows(view, in.key_mask, piece, tile, drows, drows_room);
         kernel.scale_rows(slots, width, tile.entry);
       }
-      state_scan<T>(ScanOrder::backward, n, width, np, readers, {passed, np}, own, channels, write,
+      state_scan<T>(ScanOrder::backward, n, width, np, readers, passed_rows, own, channels, write,
                     {dwritten, np});
     };
     part(tile_rows(in.k, in.key_mask, piece, tile, keys_room, kp),

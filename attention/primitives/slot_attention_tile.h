@@ -12,9 +12,9 @@
 
 namespace linnet::slot_attention_detail {
 
-// At most so many tokens in a tile of the causal kernels: what a scan reads of them stays in the
-// nearest cache. Tiles have room for chunked::kChunk, which the memory kernels use.
-inline constexpr int64_t kTileTokens = 32;
+// At most so many tokens in a tile of the causal kernels: what a scan reads of them for one block
+// of the memory stays in the nearest cache.
+inline constexpr int64_t kTileTokens = chunked::kChunk;
 
 // A run of tokens of one head that is processed at once. Weights inside are alpha relative to
 // `reference` (log space, exp control only): E = exp(a - reference) <= exp(kReach).
