@@ -158,10 +158,9 @@ class LavoMixer : public AttentionMixer {
   // The causal form as the paper has it, trained or read from the start.
   bool takes_one_pass(const MixInput& input, const MixerContext& context,
                       const MixerState& state) const {
-    const double dropout = context.training ? params_.dropout.value_or(options().dropout) : 0;
     return options().form == Form::causal && state.empty() &&
            params_.code_of(Form::causal) == "f_local" && params_.pre_agg == "reuse" &&
-           params_.global_scope == "completed" && dropout == 0 &&
+           params_.global_scope == "completed" &&
            lavo_pass_fits(pass_inputs(input), pass_context(context));
   }
   MixResult one_pass(const MixInput& input, const MixerContext& context,
@@ -175,10 +174,11 @@ class LavoMixer : public AttentionMixer {
     return {input.q, input.k, input.v, basis(input.q.dtype()), epe_};
   }
   LavoPassContext pass_context(const MixerContext& context) const {
-    return {{params_.window, scale(), params_.empty_memory == "local_only"},
+    return {{params_.window, scale(), params_.empty_memory == "local_only", dropout(context),
+             draw_key(context), memory_key(context)},
             context.segments,
             context.positions,
-            context.place.time_offset,
+            context.place,
             context.key_mask};
   }
 
@@ -234,12 +234,14 @@ class LavoMixer : public AttentionMixer {
     memory.options.scale = scale();
     memory.query_mask = context.key_mask;
     memory.place = context.place;
-    if (context.training) {
-      memory.options.dropout = params_.dropout.value_or(options().dropout);
-      memory.options.dropout_key = draw_key(context).at("memory");
-    }
+    memory.options.dropout = dropout(context);
+    memory.options.dropout_key = memory_key(context);
     return memory;
   }
+  double dropout(const MixerContext& context) const {
+    return context.training ? params_.dropout.value_or(options().dropout) : 0;
+  }
+  RandomKey memory_key(const MixerContext& context) const { return draw_key(context).at("memory"); }
 
   // The mean of both parts; with `local_only`, the window alone where the memory is empty.
   Variable combine(const Variable& local, const OrthogonalMemoryResult& global) const {

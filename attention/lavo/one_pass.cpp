@@ -29,7 +29,7 @@ LavoPassInputs<T> bind(const Arrays& arrays, const LavoPassContext& context) {
   in.bias = pointer<T>(arrays.bias);
   in.bias_heads = arrays.bias.defined() ? arrays.bias.size(0) : 0;
   const int64_t B = in.q.B, length = in.q.T;
-  std::vector<int64_t> starts(static_cast<size_t>(B), context.time_offset);
+  std::vector<int64_t> starts(static_cast<size_t>(B), context.place.time_offset);
   for (int64_t b = 0; context.positions.defined() && length > 0 && b < B; ++b) {
     starts[b] = context.positions.data<int32_t>()[b * length];
   }
@@ -84,9 +84,10 @@ bool lavo_pass_fits(const LavoPassVariables& inputs, const LavoPassContext& cont
     if (on_cuda(inputs.q.value())) return cuda::lavo_pass_fits(inputs, context);
   }
   const Shape& shape = inputs.q.shape();
-  return !on_cuda(inputs.q.value()) && !context.mask.defined() && inputs.k.shape() == shape &&
-         inputs.v.shape() == shape && inputs.basis.shape().rank() == 3 &&
-         context.options.window <= kLavoPassWindow && shape[0] * shape[2] >= thread_count();
+  return !on_cuda(inputs.q.value()) && !context.mask.defined() && context.options.dropout == 0 &&
+         inputs.k.shape() == shape && inputs.v.shape() == shape &&
+         inputs.basis.shape().rank() == 3 && context.options.window <= kLavoPassWindow &&
+         shape[0] * shape[2] >= thread_count();
 }
 
 LavoPassResult lavo_pass(const LavoPassVariables& inputs, const LavoPassContext& context) {
@@ -94,7 +95,8 @@ LavoPassResult lavo_pass(const LavoPassVariables& inputs, const LavoPassContext&
   if constexpr (kCuda) {
     if (on_cuda(inputs.q.value())) return cuda::lavo_pass(inputs, context);
   }
-  require(!context.mask.defined(), kName, ": a mask is for CUDA devices only");
+  require(!context.mask.defined() && context.options.dropout == 0, kName,
+          ": a mask and dropout are for CUDA devices only");
   const DType dtype = computing_type(inputs.q);
   const auto array = [dtype](const Variable& x) { return converted(x, dtype, kName); };
   Arrays arrays{array(inputs.q),

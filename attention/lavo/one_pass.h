@@ -18,7 +18,7 @@ struct LavoPassContext {
   LavoPassOptions options;
   // As in OrthogonalMemoryContext.
   Tensor segments, positions;
-  int64_t time_offset = 0;
+  DrawPlace place;
   // u8 [B,T], 1 = valid, of queries, keys and what is compressed; undefined: all. On a device only.
   Tensor mask;
 };

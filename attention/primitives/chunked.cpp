@@ -46,7 +46,8 @@ T* Scratch<T>::take(int64_t count) {
   return static_cast<T*>(p.memory.get());
 }
 
-std::vector<Segment> split_spans(const std::vector<Span>& spans, int64_t heads, int threads) {
+std::vector<Segment> split_spans(const std::vector<Span>& spans, int64_t heads, int threads,
+                                 int64_t unit) {
   int64_t total = 0, longest = 0;
   for (const Span& span : spans) {
     total += span.end - span.begin;
@@ -56,7 +57,7 @@ std::vector<Segment> split_spans(const std::vector<Span>& spans, int64_t heads, 
   int64_t limit = std::max<int64_t>(longest, 1);
   const int64_t share = (total * heads + threads - 1) / threads;
   if (threads > 1 && longest > share) {
-    limit = std::max(4 * kChunk, (share / 2 + kChunk - 1) / kChunk * kChunk);
+    limit = (std::max(4 * kChunk, share / 2) + unit - 1) / unit * unit;
   }
   std::vector<Segment> segments;
   for (size_t s = 0; s < spans.size(); ++s) {

@@ -44,9 +44,10 @@ struct Segment {
   int64_t index = 0, count = 1, first = 0;
 };
 
-// Cuts spans, each processed by `heads` independent tasks, at multiples of kChunk. Depends only on
-// its arguments, so that results are repeatable for a fixed number of threads.
-std::vector<Segment> split_spans(const std::vector<Span>& spans, int64_t heads, int threads);
+// Cuts spans, each processed by `heads` independent tasks, at multiples of `unit` tokens. Depends
+// only on its arguments, so that results are repeatable for a fixed number of threads.
+std::vector<Segment> split_spans(const std::vector<Span>& spans, int64_t heads, int threads,
+                                 int64_t unit = kChunk);
 
 // Calls body(task) for every task below count on all threads; `work` is the number of
 // multiply-adds of all tasks together: small jobs stay on the calling thread.

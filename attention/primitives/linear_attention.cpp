@@ -88,25 +88,35 @@ DType output_type(const Arrays& in, DType computing) {
   return computing;
 }
 
-void causal_forward(const LinearAttentionContext& context, const Arrays& in, const Tensor& y,
-                    const Tensor& memory, const Tensor& mass, const Tensor& denominators) {
+// Returns the states that the CPU's kernels keep, where `backward_follows`.
+Tensor causal_forward(const LinearAttentionContext& context, const Arrays& in, const Tensor& y,
+                      const Tensor& memory, const Tensor& mass, const Tensor& denominators,
+                      bool backward_follows) {
   if constexpr (kCuda) {
     if (on_cuda(y)) {
-      return cuda::linear_attention_causal_forward(context, in, y, memory, mass, denominators);
+      cuda::linear_attention_causal_forward(context, in, y, memory, mass, denominators);
+      return Tensor();
     }
   }
   const std::vector<Span> spans = spans_of(context.segments, in.q, in.memory.defined());
+  Tensor kept;
   dispatch(y.dtype(), [&](auto zero) {
     using E = decltype(zero);
+    const LinearAttentionInputs<E> inputs = bind<E>(in, context);
+    if (backward_follows) {
+      kept = Tensor::empty({linear_attention_kept_numbers<E>(context.options, inputs, spans)},
+                           y.dtype());
+    }
     linear_attention_causal_forward<E>(
-        context.options, bind<E>(in, context), spans, state_of<const E>(in.memory, in.mass),
-        state_of<E>(memory, mass), view_of<E>(y), denominators.data<E>());
+        context.options, inputs, spans, state_of<const E>(in.memory, in.mass),
+        state_of<E>(memory, mass), view_of<E>(y), denominators.data<E>(), pointer<E>(kept));
   });
+  return kept;
 }
 
 void causal_backward(const LinearAttentionContext& context, const Arrays& in, const Tensor& y,
-                     const Tensor& denominators, const Tensor& dy, const Tensor& dmemory,
-                     const Tensor& dmass, const Arrays& d) {
+                     const Tensor& denominators, const Tensor& kept, const Tensor& dy,
+                     const Tensor& dmemory, const Tensor& dmass, const Arrays& d) {
   if constexpr (kCuda) {
     if (on_cuda(y)) {
       return cuda::linear_attention_causal_backward(context, in, y, denominators, dy, dmemory,
@@ -118,8 +128,8 @@ void causal_backward(const LinearAttentionContext& context, const Arrays& in, co
     using E = decltype(zero);
     linear_attention_causal_backward<E>(
         context.options, bind<E>(in, context), spans, state_of<const E>(in.memory, in.mass),
-        view_of<E>(y), denominators.data<E>(), view_of<E>(dy), state_of<const E>(dmemory, dmass),
-        gradients_of<E>(d), state_of<E>(d.memory, d.mass));
+        view_of<E>(y), denominators.data<E>(), kept.data<E>(), view_of<E>(dy),
+        state_of<const E>(dmemory, dmass), gradients_of<E>(d), state_of<E>(d.memory, d.mass));
   });
 }
 
@@ -208,28 +218,36 @@ LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& in
   const Tensor memory = Tensor::empty(state_shape, dtype, device);
   const Tensor mass = Tensor::empty({B, state_shape[1], state_shape[2]}, dtype, device);
   const Tensor denominators = Tensor::empty({B, T, H}, dtype, device);
-  causal_forward(context, arrays, y, memory, mass, denominators);
-  const auto back = [arrays, context, y, denominators, dtype](Gradients& gradients) {
+  const std::vector<Variable> recorded{
+      inputs.q,     inputs.k,   inputs.v,        inputs.query_proportions, inputs.key_proportions,
+      state.memory, state.mass, inputs.log_decay};
+  const Tensor kept =
+      causal_forward(context, arrays, y, memory, mass, denominators, needs_grad(recorded));
+  const auto back = [arrays, context, y, denominators, kept, dtype](Gradients& gradients) {
     InputGradients to(gradients);
+    // Left out where nobody wants them: those of the log-decay, and of proportions on the CPU.
+    const auto if_wanted = [&](size_t input, const Tensor& like) {
+      return gradients.wanted(input) ? to.tensor(input, like) : Tensor();
+    };
+    const auto proportions = [&](size_t input, const Tensor& like) {
+      return on_cuda(y) ? to.tensor(input, like) : if_wanted(input, like);
+    };
     const Arrays d{to.tensor(0, arrays.q),
                    to.tensor(1, arrays.k),
                    to.tensor(2, arrays.v),
-                   to.tensor(3, arrays.query_proportions),
-                   to.tensor(4, arrays.key_proportions),
+                   proportions(3, arrays.query_proportions),
+                   proportions(4, arrays.key_proportions),
                    to.tensor(5, arrays.memory),
                    to.tensor(6, arrays.mass),
-                   gradients.wanted(7) ? to.tensor(7, arrays.log_decay) : Tensor()};
+                   if_wanted(7, arrays.log_decay)};
     const Tensor dy = output_gradient(gradients, dtype);
     const Tensor dmemory = output_or_none(gradients, 1);
     const Tensor dmass = output_or_none(gradients, 2);
-    causal_backward(context, arrays, y, denominators, dy, dmemory, dmass, d);
+    causal_backward(context, arrays, y, denominators, kept, dy, dmemory, dmass, d);
     to.finish();
   };
-  std::vector<Variable> outputs =
-      record_many("linear_attention_causal", {y.to(inputs.q.dtype()), memory, mass},
-                  {inputs.q, inputs.k, inputs.v, inputs.query_proportions, inputs.key_proportions,
-                   state.memory, state.mass, inputs.log_decay},
-                  back);
+  std::vector<Variable> outputs = record_many(
+      "linear_attention_causal", {y.to(inputs.q.dtype()), memory, mass}, recorded, back);
   return {outputs[0], {outputs[1], outputs[2]}};
 }
 

@@ -7,6 +7,7 @@
 
 #include "attention/primitives/linear_attention_decay.h"
 #include "attention/primitives/linear_attention_tile.h"
+#include "attention/primitives/simd.h"
 #include "core/error.h"
 #include "core/threads.h"
 
@@ -15,7 +16,11 @@ namespace linnet::linear_attention_detail {
 using chunked::Scratch;
 using chunked::Segment;
 
-// One call; its tasks are (segment, key head).
+// Tokens of a block: forward keeps the state between blocks of a span, backward makes those between
+// the chunks of a block again, as many as the cache of a core holds.
+inline constexpr int64_t kBlockTokens = 8 * kChunk;
+
+// One call; its tasks are (segment, key head). Segments begin where blocks do.
 template <typename T>
 struct Causal {
   Causal(const LinearAttentionOptions& options, const LinearAttentionInputs<T>& inputs,
@@ -24,16 +29,32 @@ struct Causal {
         spans(spans_in),
         // Pieces of a span add up only where nothing decays.
         segments(chunked::split_spans(spans, kernel.key_heads,
-                                      inputs.log_decay == nullptr ? thread_count() : 1)),
+                                      inputs.log_decay == nullptr ? thread_count() : 1,
+                                      kBlockTokens)),
         tasks(static_cast<int64_t>(segments.size()) * kernel.key_heads) {
     require(inputs.q.T == inputs.k.T, "linear_attention: causal attention of ", inputs.q.T,
             " queries over ", inputs.k.T, " keys; expected as many");
+    for (const Span& span : spans) {
+      first_kept.push_back(kept_states);
+      kept_states += std::max<int64_t>(0, span.end - span.begin - 1) / kBlockTokens;
+    }
   }
 
   Kernel<T> kernel;
   const std::vector<Span>& spans;
   std::vector<Segment> segments;
   int64_t tasks;
+  // Between blocks of all spans and before those of each, of one head.
+  int64_t kept_states = 0;
+  std::vector<int64_t> first_kept;
+
+  // The state before token t of a span among all kept ones; t is on the edge of two blocks.
+  template <typename E>
+  E* kept_at(E* kept, int64_t span, int64_t t, int64_t key_head) const {
+    const int64_t block = (t - spans[span].begin) / kBlockTokens;
+    return kept +
+           ((first_kept[span] + block - 1) * kernel.key_heads + key_head) * kernel.state_size();
+  }
 
   template <typename Body>
   void run(const Body& body) const {
@@ -48,13 +69,43 @@ template <typename T>
 void add_keys(const Kernel<T>& kernel, int64_t row, const Segment& segment, int64_t key_head,
               T* state) {
   Scratch<T> scratch;
-  T* keys = scratch.take(kChunk * kernel.mp);
+  const FeatureTile<T> keys = kernel.take_features(scratch);
   T* values = scratch.take(kChunk * kernel.vp);
   for (int64_t t = segment.begin; t < segment.end; t += kChunk) {
     const int64_t n = std::min(kChunk, segment.end - t);
     kernel.load_features(Side::key, row, t, n, key_head, keys);
     kernel.load_values(row, t, n, key_head, values);
-    kernel.accumulate(n, keys, values, nullptr, state);
+    kernel.accumulate(n, keys.features, values, nullptr, state);
+  }
+}
+
+// out[j, i] = phi(k_i)_j, [kp, kChunk].
+template <typename T>
+void turn_keys(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& keys, T* out) {
+  chunked::transpose(keys.plain, kernel.kp, n, kernel.kp, out, kChunk);
+}
+
+// weights[i, j] = phi(q_i) . phi(k_j) for j <= i, as chunked::lower_product leaves them: half as
+// deep as the product of re-weighted features, which scale_by_angles makes of it.
+template <typename T>
+void lower_weights(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& queries,
+                   const T* keys_turned, T* weights) {
+  chunked::lower_product(n, kernel.K, queries.plain, kernel.kp, keys_turned, kChunk, weights,
+                         kChunk);
+}
+
+// Where re-weighted: weights[i, j] *= cos(theta_i - theta_j).
+template <typename T>
+void scale_by_angles(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& queries,
+                     const FeatureTile<T>& keys, T* weights) {
+  if (!kernel.reweighted) return;
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j <= i; j += simd::kLanes<T>) {
+      T* part = weights + i * kChunk + j;
+      const simd::Vector<T> cosine = queries.cosines[i] * simd::load(keys.cosines + j) +
+                                     queries.sines[i] * simd::load(keys.sines + j);
+      simd::store(part, simd::load(part) * cosine);
+    }
   }
 }
 

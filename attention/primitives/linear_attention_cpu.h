@@ -9,9 +9,8 @@
 // Shapes: q [B,Tq,H,K], k [B,Tk,Hk,K], v [B,Tk,Hk,V], y [B,Tq,H,V], where Hk divides H and head h
 // reads key head h / (H / Hk). The feature width m is K, or 2K with re-weighting. Arrays in host
 // memory, float or double (sums are made in that type); nothing is kept after a call. Outputs and
-// gradients are overwritten. Bitwise repeatable for a fixed number of threads. Causal backward has
-// a state for every 32 tokens of the heads that are being worked on in scratch; everything else is
-// independent of T.
+// gradients are overwritten. Bitwise repeatable for a fixed number of threads. Causal forward
+// leaves a state for every 256 tokens to backward, where one follows; scratch is independent of T.
 //
 // Masks are [B,T] with 1 = valid, or null. Masked keys add nothing, masked queries get y = 0, both
 // get zero gradients, and the contents of masked positions are never looked at.
@@ -74,24 +73,29 @@ struct LinearAttentionGradients {
 
 // Causal. Spans cover all rows; spans that carry in continue state_in of their row, spans that
 // carry out write state_out, which does not overlap state_in. Spans whose state decays are not cut
-// among threads. denominators [B,T,H] receives x of
-// D(x), for backward (null unless needed). Throws Error where shapes disagree or epsilon is not
-// positive.
+// among threads. For backward (null unless needed): denominators [B,T,H] receives x of D(x), and
+// `kept`, of linear_attention_kept_numbers, the states inside spans. Throws Error where shapes
+// disagree or epsilon is not positive.
 template <typename T>
 void linear_attention_causal_forward(const LinearAttentionOptions& options,
                                      const LinearAttentionInputs<T>& inputs,
                                      const std::vector<Span>& spans,
                                      LinearAttentionState<const T> state_in,
                                      LinearAttentionState<T> state_out, SequenceView<T> y,
-                                     T* denominators);
-// y and denominators as forward left them; dstate_out may be null (zero). dstate_in is written for
-// rows whose first span carries in.
+                                     T* denominators, T* kept = nullptr);
+// y, denominators and `kept` as forward left them; dstate_out may be null (zero). dstate_in is
+// written for rows whose first span carries in.
 template <typename T>
 void linear_attention_causal_backward(
     const LinearAttentionOptions& options, const LinearAttentionInputs<T>& inputs,
     const std::vector<Span>& spans, LinearAttentionState<const T> state_in, SequenceView<const T> y,
-    const T* denominators, SequenceView<const T> dy, LinearAttentionState<const T> dstate_out,
-    LinearAttentionGradients<T> gradients, LinearAttentionState<T> dstate_in);
+    const T* denominators, const T* kept, SequenceView<const T> dy,
+    LinearAttentionState<const T> dstate_out, LinearAttentionGradients<T> gradients,
+    LinearAttentionState<T> dstate_in);
+template <typename T>
+int64_t linear_attention_kept_numbers(const LinearAttentionOptions& options,
+                                      const LinearAttentionInputs<T>& inputs,
+                                      const std::vector<Span>& spans);
 
 // Noncausal and cross: memory number n is the sum over the keys of span n.
 template <typename T>

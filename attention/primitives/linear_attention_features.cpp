@@ -14,6 +14,7 @@ namespace {
 
 using namespace binding;
 using chunked::kChunk;
+using linear_attention_detail::FeatureTile;
 using linear_attention_detail::Kernel;
 using linear_attention_detail::Side;
 
@@ -27,7 +28,8 @@ LinearAttentionOptions options_of(FeatureMap map, double scale) {
   return options;
 }
 
-// Calls body(kernel, b, first token, tokens, head, tile) for all chunks; tiles are [kChunk, mp].
+// Calls body(kernel, b, first token, tokens, head, features, rows [kChunk, kp] to work on) for all
+// chunks.
 template <typename T, typename Body>
 void for_chunks(const LinearAttentionOptions& options, const Tensor& x, const Tensor& mask,
                 const Body& body) {
@@ -37,10 +39,14 @@ void for_chunks(const LinearAttentionOptions& options, const Tensor& x, const Te
   const Kernel<T> kernel(options, in, in.q.H, in.q.H, 1);
   parallel_for(in.q.B * in.q.H, 1, [&](int64_t begin, int64_t end) {
     chunked::Scratch<T> scratch;
-    T* tile = scratch.take(kChunk * kernel.mp);
+    const FeatureTile<T> tile = kernel.take_features(scratch, kChunk);
+    T* rows = scratch.take(kChunk * kernel.kp);
     for (int64_t task = begin; task < end; ++task) {
+      const int64_t b = task / in.q.H, h = task % in.q.H;
       for (int64_t t = 0; t < in.q.T; t += kChunk) {
-        body(kernel, task / in.q.H, t, std::min(kChunk, in.q.T - t), task % in.q.H, tile);
+        const int64_t n = std::min(kChunk, in.q.T - t);
+        kernel.load_features(Side::query, b, t, n, h, tile);
+        body(kernel, b, t, n, h, tile, rows);
       }
     }
   });
@@ -51,10 +57,10 @@ void forward(const LinearAttentionOptions& options, const Tensor& x, const Tenso
              const Tensor& out) {
   const SequenceView<T> to = view_of<T>(out);
   for_chunks<T>(options, x, mask,
-                [&](const auto& kernel, int64_t b, int64_t t, int64_t n, int64_t h, T* tile) {
-                  kernel.load_features(Side::query, b, t, n, h, tile);
+                [&](const auto& kernel, int64_t b, int64_t t, int64_t n, int64_t h,
+                    const FeatureTile<T>& tile, T*) {
                   for (int64_t i = 0; i < n; ++i) {
-                    std::copy_n(tile + i * kernel.mp, kernel.K, to.at(b, t + i, h));
+                    std::copy_n(tile.plain + i * kernel.kp, kernel.K, to.at(b, t + i, h));
                   }
                 });
 }
@@ -64,12 +70,12 @@ void backward(const LinearAttentionOptions& options, const Tensor& x, const Tens
               const Tensor& dy, const Tensor& dx) {
   const SequenceView<T> from = view_of<T>(dy), to = view_of<T>(dx);
   for_chunks<T>(options, x, mask,
-                [&](const auto& kernel, int64_t b, int64_t t, int64_t n, int64_t h, T* tile) {
+                [&](const auto& kernel, int64_t b, int64_t t, int64_t n, int64_t h,
+                    const FeatureTile<T>& tile, T* rows) {
                   for (int64_t i = 0; i < n; ++i) {
-                    std::fill_n(tile + i * kernel.mp, kernel.mp, T(0));
-                    std::copy_n(from.at(b, t + i, h), kernel.K, tile + i * kernel.mp);
+                    std::copy_n(from.at(b, t + i, h), kernel.K, rows + i * kernel.kp);
                   }
-                  kernel.store_feature_gradients(Side::query, b, t, n, h, tile, to, nullptr);
+                  kernel.store_feature_gradients(Side::query, b, t, n, h, tile, rows, to);
                 });
 }
 

@@ -11,6 +11,7 @@ namespace {
 using chunked::kChunk;
 using chunked::Scratch;
 using chunked::Segment;
+using linear_attention_detail::FeatureTile;
 using linear_attention_detail::Kernel;
 using linear_attention_detail::Partials;
 using linear_attention_detail::Side;
@@ -70,6 +71,17 @@ void for_chunks(const Segment& segment, const Body& body) {
   }
 }
 
+// From gradients of features to those of q or k and of proportions.
+template <typename T>
+void pass_gradients(const Kernel<T>& kernel, Side side, int64_t row, int64_t t, int64_t n,
+                    int64_t h, const FeatureTile<T>& tile, T* dfeatures, const SequenceView<T>& dx,
+                    T* dproportions) {
+  T dangles[kChunk] = {};
+  kernel.fold_gradients(n, tile, dfeatures, dproportions == nullptr ? nullptr : dangles);
+  kernel.store_feature_gradients(side, row, t, n, h, tile, dfeatures, dx);
+  kernel.store_proportion_gradients(side, row, t, n, h, dangles, dproportions);
+}
+
 }  // namespace
 
 template <typename T>
@@ -81,12 +93,12 @@ void linear_attention_memory_forward(const LinearAttentionOptions& options,
   const Pass<T> pass(kernel, key_spans);
   pass.reduce(memory, [&](const Segment& segment, int64_t head, int64_t row, T* state,
                           Scratch<T>& scratch) {
-    T* keys = scratch.take(kChunk * kernel.mp);
+    const FeatureTile<T> keys = kernel.take_features(scratch, kChunk);
     T* values = scratch.take(kChunk * kernel.vp);
     for_chunks(segment, [&](int64_t t, int64_t n) {
       kernel.load_features(Side::key, row, t, n, head, keys);
       kernel.load_values(row, t, n, head, values);
-      kernel.accumulate(n, keys, values, nullptr, state);
+      kernel.accumulate(n, keys.features, values, nullptr, state);
     });
   });
 }
@@ -104,7 +116,7 @@ void linear_attention_memory_backward(const LinearAttentionOptions& options,
     Scratch<T> scratch;
     T* state = scratch.take(kernel.state_size());
     T* turned = scratch.take(vp * mp);
-    T* keys = scratch.take(kChunk * mp);
+    const FeatureTile<T> keys = kernel.take_features(scratch, kChunk);
     T* values = scratch.take(kChunk * vp);
     T* dkeys = scratch.take(kChunk * mp);
     T* dvalues = scratch.take(kChunk * vp);
@@ -115,9 +127,10 @@ void linear_attention_memory_backward(const LinearAttentionOptions& options,
       kernel.load_values(row, t, n, head, values);
       tile_gemm<T>(n, mp, kernel.V, T(1), {values, vp}, {turned, mp}, Write::overwrite, dkeys, mp);
       for (int64_t i = 0; i < n; ++i) axpy_row(mp, T(1), state + mp * vp, dkeys + i * mp);
-      tile_gemm<T>(n, vp, kernel.m, T(1), {keys, mp}, {state, vp}, Write::overwrite, dvalues, vp);
-      kernel.store_feature_gradients(Side::key, row, t, n, head, dkeys, gradients.k,
-                                     gradients.key_proportions);
+      tile_gemm<T>(n, vp, kernel.m, T(1), {keys.features, mp}, {state, vp}, Write::overwrite,
+                   dvalues, vp);
+      pass_gradients(kernel, Side::key, row, t, n, head, keys, dkeys, gradients.k,
+                     gradients.key_proportions);
       if (gradients.v) kernel.store_value_gradients(row, t, n, head, dvalues, gradients.v);
     });
   });
@@ -135,17 +148,17 @@ void linear_attention_read_forward(const LinearAttentionOptions& options,
   pass.run([&](int64_t s, int64_t key_head, int64_t row) {
     Scratch<T> scratch;
     T* state = scratch.take(kernel.state_size());
-    T* queries = scratch.take(kChunk * mp);
+    const FeatureTile<T> queries = kernel.take_features(scratch, kChunk);
     T* numerators = scratch.take(kChunk * vp);
     T* row_denominators = scratch.take(kChunk);
     kernel.load_state(memory, pass.segments[s].span, key_head, state);
     for_chunks(pass.segments[s], [&](int64_t t, int64_t n) {
       for (int64_t h = key_head * kernel.group; h < (key_head + 1) * kernel.group; ++h) {
         kernel.load_features(Side::query, row, t, n, h, queries);
-        tile_gemm<T>(n, vp, kernel.m, T(1), {queries, mp}, {state, vp}, Write::overwrite,
+        tile_gemm<T>(n, vp, kernel.m, T(1), {queries.features, mp}, {state, vp}, Write::overwrite,
                      numerators, vp);
         for (int64_t i = 0; i < n; ++i) {
-          row_denominators[i] = dot_row(queries + i * mp, state + mp * vp, mp);
+          row_denominators[i] = dot_row(queries.features + i * mp, state + mp * vp, mp);
         }
         kernel.store_outputs(row, t, n, h, numerators, row_denominators, y, denominators);
       }
@@ -168,7 +181,7 @@ void linear_attention_read_backward(const LinearAttentionOptions& options,
                            Scratch<T>& scratch) {
     T* state = scratch.take(kernel.state_size());
     T* turned = scratch.take(vp * mp);
-    T* queries = scratch.take(kChunk * mp);
+    const FeatureTile<T> queries = kernel.take_features(scratch, kChunk);
     T* G = scratch.take(kChunk * vp);
     T* ddenominators = scratch.take(kChunk);
     T* dqueries = scratch.take(kChunk * mp);
@@ -182,9 +195,9 @@ void linear_attention_read_backward(const LinearAttentionOptions& options,
         for (int64_t i = 0; kernel.normalized && i < n; ++i) {
           axpy_row(mp, ddenominators[i], state + mp * vp, dqueries + i * mp);
         }
-        kernel.store_feature_gradients(Side::query, row, t, n, h, dqueries, gradients.q,
-                                       gradients.query_proportions);
-        kernel.accumulate(n, queries, G, ddenominators, dstate);
+        pass_gradients(kernel, Side::query, row, t, n, h, queries, dqueries, gradients.q,
+                       gradients.query_proportions);
+        kernel.accumulate(n, queries.features, G, ddenominators, dstate);
       }
     });
   });

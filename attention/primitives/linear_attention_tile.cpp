@@ -1,11 +1,10 @@
-// Feature maps and their gradients, normalisation, states: the element-wise part of linear
+// Normalisation and states: with linear_attention_features_tile.cpp the element-wise part of linear
 // attention.
 #include "attention/primitives/linear_attention_tile.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
 
+#include "attention/primitives/linear_attention_rows.h"
 #include "attention/primitives/simd.h"
 #include "core/error.h"
 
@@ -14,74 +13,6 @@ namespace {
 
 using simd::kLanes;
 using simd::Vector;
-
-// Calls body(std::integral_constant of the map), so that loops over numbers do not choose.
-template <typename Body>
-void with_map(FeatureMap map, const Body& body) {
-  switch (map) {
-    case FeatureMap::elu1:
-      return body(std::integral_constant<FeatureMap, FeatureMap::elu1>());
-    case FeatureMap::relu:
-      return body(std::integral_constant<FeatureMap, FeatureMap::relu>());
-    case FeatureMap::elu:
-      return body(std::integral_constant<FeatureMap, FeatureMap::elu>());
-    case FeatureMap::identity:
-      return body(std::integral_constant<FeatureMap, FeatureMap::identity>());
-  }
-}
-
-template <typename T>
-Vector<T> feature(FeatureMap map, Vector<T> x) {
-  switch (map) {
-    case FeatureMap::elu1:
-      return x > 0 ? x + 1 : simd::exp<T>(x);
-    case FeatureMap::relu:
-      return x > 0 ? x : Vector<T>{};
-    case FeatureMap::elu:
-      return x > 0 ? x : simd::exp<T>(x) - 1;
-    case FeatureMap::identity:
-      break;
-  }
-  return x;
-}
-
-// dphi/dx, given phi(x).
-template <typename T>
-Vector<T> feature_slope(FeatureMap map, Vector<T> value) {
-  const Vector<T> one = simd::broadcast<T>(1);
-  switch (map) {
-    case FeatureMap::elu1:
-      return value > 1 ? one : value;
-    case FeatureMap::relu:
-      return value > 0 ? one : Vector<T>{};
-    case FeatureMap::elu:
-      return value > 0 ? one : value + 1;
-    case FeatureMap::identity:
-      break;
-  }
-  return one;
-}
-
-// Calls body(c, lanes, partial) for every vector of a row.
-template <typename T, typename Body>
-void for_vectors(int64_t width, const Body& body) {
-  int64_t c = 0;
-  for (; c + kLanes<T> <= width; c += kLanes<T>) body(c, kLanes<T>);
-  if (c < width) body(c, width - c);
-}
-template <typename T>
-Vector<T> load(const T* p, int64_t lanes) {
-  return lanes == kLanes<T> ? simd::load(p) : simd::load_partial(p, lanes);
-}
-template <typename T>
-void store(T* p, Vector<T> v, int64_t lanes) {
-  lanes == kLanes<T> ? simd::store(p, v) : simd::store_partial(p, v, lanes);
-}
-
-template <typename T>
-T angle(T proportion) {
-  return static_cast<T>(std::numbers::pi / 2) * proportion;
-}
 
 // D(x); a NaN stays NaN.
 template <typename T>
@@ -104,8 +35,9 @@ Kernel<T>::Kernel(const LinearAttentionOptions& options_in,
       V(value_width),
       reweighted(inputs_in.query_proportions != nullptr || inputs_in.key_proportions != nullptr),
       normalized(options_in.normalizer != Normalizer::none) {
-  m = reweighted ? 2 * K : K;
-  mp = chunked::padded(m);
+  kp = chunked::padded(K);
+  m = reweighted ? 2 * kp : K;
+  mp = reweighted ? 2 * kp : kp;
   vp = chunked::padded(V);
   const auto& [q, k, v, query_proportions, key_proportions, log_decay, query_mask, key_mask] =
       inputs;
@@ -132,107 +64,12 @@ double Kernel<T>::work(const std::vector<Span>& spans) const {
 }
 
 template <typename T>
-void Kernel<T>::load_features(Side side, int64_t b, int64_t t, int64_t n, int64_t h, T* out) const {
-  with_map(options.feature_map, [&](auto map) { fill_features<map()>(side, b, t, n, h, out); });
-}
-
-template <typename T>
-template <FeatureMap map>
-void Kernel<T>::fill_features(Side side, int64_t b, int64_t t, int64_t n, int64_t h, T* out) const {
-  const bool query = side == Side::query;
-  const SequenceView<const T>& x = query ? inputs.q : inputs.k;
-  const uint8_t* mask = query ? inputs.query_mask : inputs.key_mask;
-  const T* proportions = query ? inputs.query_proportions : inputs.key_proportions;
-  const T scale = query ? static_cast<T>(options.query_scale) : T(1);
-  const int64_t width = K, used = m, stride = mp;
-  for (int64_t i = 0; i < n; ++i) {
-    T* row = out + i * stride;
-    chunked::prefetch(x, b, t + i, h);
-    if (!is_valid(mask, b, t + i, x.T)) {
-      std::fill_n(row, stride, T(0));
-      continue;
-    }
-    const T* from = x.at(b, t + i, h);
-    if (reweighted) {
-      const T theta = angle(proportions[(b * x.T + t + i) * x.H + h]);
-      const T cosine = std::cos(theta), sine = std::sin(theta);
-      for_vectors<T>(width, [&](int64_t c, int64_t lanes) {
-        const Vector<T> value = feature<T>(map, load(from + c, lanes) * scale);
-        store<T>(row + c, value * cosine, lanes);
-        store<T>(row + width + c, value * sine, lanes);
-      });
-    } else {
-      for_vectors<T>(width, [&](int64_t c, int64_t lanes) {
-        store<T>(row + c, feature<T>(map, load(from + c, lanes) * scale), lanes);
-      });
-    }
-    std::fill(row + used, row + stride, T(0));
-  }
-  std::fill(out + n * stride, out + chunked::padded(n) * stride, T(0));
-}
-
-template <typename T>
-void Kernel<T>::store_feature_gradients(Side side, int64_t b, int64_t t, int64_t n, int64_t h,
-                                        const T* dphi, SequenceView<T> dx, T* dproportions,
-                                        const T* features) const {
-  with_map(options.feature_map, [&](auto map) {
-    pass_features<map()>(side, b, t, n, h, dphi, dx, dproportions, features);
-  });
-}
-
-template <typename T>
-template <FeatureMap map>
-void Kernel<T>::pass_features(Side side, int64_t b, int64_t t, int64_t n, int64_t h, const T* dphi,
-                              SequenceView<T> dx, T* dproportions, const T* features) const {
-  const bool query = side == Side::query;
-  const SequenceView<const T>& x = query ? inputs.q : inputs.k;
-  const uint8_t* mask = query ? inputs.query_mask : inputs.key_mask;
-  const T* proportions = query ? inputs.query_proportions : inputs.key_proportions;
-  const T scale = query ? static_cast<T>(options.query_scale) : T(1);
-  const int64_t width = K;
-  for (int64_t i = 0; i < n; ++i) {
-    const T* d = dphi + i * mp;
-    const int64_t token = (b * x.T + t + i) * x.H + h;
-    T* to = dx ? dx.at(b, t + i, h) : nullptr;
-    if (!is_valid(mask, b, t + i, x.T)) {
-      if (to != nullptr) std::fill_n(to, width, T(0));
-      if (dproportions != nullptr) dproportions[token] = 0;
-      continue;
-    }
-    const T* from = x.at(b, t + i, h);
-    if (!reweighted) {
-      for_vectors<T>(width, [&](int64_t c, int64_t lanes) {
-        const Vector<T> value = features != nullptr
-                                    ? load(features + i * mp + c, lanes)
-                                    : feature<T>(map, load(from + c, lanes) * scale);
-        if (to == nullptr) return;
-        store<T>(to + c, load(d + c, lanes) * feature_slope<T>(map, value) * scale, lanes);
-      });
-      continue;
-    }
-    const T theta = angle(proportions[token]);
-    const T cosine = std::cos(theta), sine = std::sin(theta);
-    Vector<T> turned = {};
-    for_vectors<T>(width, [&](int64_t c, int64_t lanes) {
-      const Vector<T> value = feature<T>(map, load(from + c, lanes) * scale);
-      const Vector<T> along_cosine = load(d + c, lanes), along_sine = load(d + width + c, lanes);
-      // Lanes beyond the row are zero in both gradients.
-      turned += value * (along_sine * cosine - along_cosine * sine);
-      const Vector<T> gradient = along_cosine * cosine + along_sine * sine;
-      if (to == nullptr) return;
-      store<T>(to + c, gradient * feature_slope<T>(map, value) * scale, lanes);
-    });
-    if (dproportions != nullptr) dproportions[token] = angle(simd::sum<T>(turned));
-  }
-}
-
-template <typename T>
 void Kernel<T>::store_value_gradients(int64_t b, int64_t t, int64_t n, int64_t h, const T* dvalues,
                                       SequenceView<T> dv) const {
   for (int64_t i = 0; i < n; ++i) {
     T* row = dv.at(b, t + i, h);
     if (is_valid(inputs.key_mask, b, t + i, inputs.v.T)) {
-      std::copy_n(dvalues + i * vp, V, row);
+      simd::copy(dvalues + i * vp, V, row);
     } else {
       std::fill_n(row, V, T(0));
     }
@@ -313,32 +150,42 @@ template <typename T>
 void Kernel<T>::load_state(LinearAttentionState<const T> from, int64_t index, int64_t key_head,
                            T* state) const {
   std::fill_n(state, state_size(), T(0));
-  const int64_t number = index * key_heads + key_head;
+  const int64_t number = index * key_heads + key_head, rows = reweighted ? 2 * K : K;
   if (from.memory != nullptr) {
-    const T* memory = from.memory + number * m * V;
-    for (int64_t r = 0; r < m; ++r) std::copy_n(memory + r * V, V, state + r * vp);
+    const T* memory = from.memory + number * rows * V;
+    for (int64_t r = 0; r < rows; ++r) std::copy_n(memory + r * V, V, state + padded_row(r) * vp);
   }
-  if (from.mass != nullptr) std::copy_n(from.mass + number * m, m, state + mp * vp);
+  if (from.mass == nullptr) return;
+  for (int64_t r = 0; r < rows; ++r) state[mp * vp + padded_row(r)] = from.mass[number * rows + r];
 }
 
 template <typename T>
 void Kernel<T>::store_state(const T* state, LinearAttentionState<T> to, int64_t index,
                             int64_t key_head) const {
-  const int64_t number = index * key_heads + key_head;
+  const int64_t number = index * key_heads + key_head, rows = reweighted ? 2 * K : K;
   if (to.memory != nullptr) {
-    T* memory = to.memory + number * m * V;
-    for (int64_t r = 0; r < m; ++r) std::copy_n(state + r * vp, V, memory + r * V);
+    T* memory = to.memory + number * rows * V;
+    for (int64_t r = 0; r < rows; ++r) std::copy_n(state + padded_row(r) * vp, V, memory + r * V);
   }
-  if (to.mass != nullptr) std::copy_n(state + mp * vp, m, to.mass + number * m);
+  if (to.mass == nullptr) return;
+  for (int64_t r = 0; r < rows; ++r) to.mass[number * rows + r] = state[mp * vp + padded_row(r)];
 }
 
 template <typename T>
 void Kernel<T>::accumulate(int64_t n, const T* left, const T* right, const T* weights,
                            T* state) const {
   tile_gemm<T>(m, vp, n, T(1), {left, mp, true}, {right, vp}, Write::accumulate, state, vp);
-  T* mass = state + mp * vp;
-  for (int64_t i = 0; i < n; ++i) {
-    axpy_row(mp, weights == nullptr ? T(1) : weights[i], left + i * mp, mass);
+  add_rows(n, left, weights, state + mp * vp);
+}
+
+template <typename T>
+void Kernel<T>::add_rows(int64_t n, const T* rows, const T* weights, T* mass) const {
+  for (int64_t c = 0; c < mp; c += kLanes<T>) {
+    Vector<T> sum = simd::load(mass + c);
+    for (int64_t i = 0; i < n; ++i) {
+      sum += (weights == nullptr ? T(1) : weights[i]) * simd::load(rows + i * mp + c);
+    }
+    simd::store(mass + c, sum);
   }
 }
 

@@ -11,10 +11,11 @@ namespace linnet {
 
 struct RowDropout {
   RandomKey key;  // on a device: key_of_step() of it
-  uint32_t limit;
-  float keep;
-  int64_t channels;  // weights of a token
+  uint32_t limit = 0;
+  float keep = 1;
+  int64_t channels = 0;  // weights of a token
 
+  RowDropout() = default;  // drops nothing
   RowDropout(double probability, const RandomKey& key, int64_t channels)
       : key(key),
         limit(dropout_limit(probability)),

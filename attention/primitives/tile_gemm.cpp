@@ -41,10 +41,11 @@ Vector<T> load_edge(const T* p, int64_t n) {
   return simd::load(p);
 }
 
-// One register tile of c. The last vector of a row has `last` elements where kPartial.
+// One register tile of c = from + alpha a b (null: nothing to add); `from` has the stride of c. The
+// last vector of a row has `last` elements where kPartial.
 template <typename T, int kM, int kN, bool kTransposedA, bool kPartial>
 void register_tile(int64_t k, T alpha, const T* a, int64_t a_stride, const T* b, int64_t b_stride,
-                   bool accumulate, T* c, int64_t c_stride, int64_t last) {
+                   const T* from, T* c, int64_t c_stride, int64_t last) {
   Vector<T> sums[kM][kN] = {};
   for (int64_t p = 0; p < k; ++p) {
     Vector<T> row[kN];
@@ -60,17 +61,22 @@ void register_tile(int64_t k, T alpha, const T* a, int64_t a_stride, const T* b,
   for (int i = 0; i < kM; ++i) {
 #pragma GCC unroll 4
     for (int j = 0; j < kN; ++j) {
-      T* out = c + i * c_stride + j * kLanes<T>;
+      const int64_t place = i * c_stride + j * kLanes<T>;
       Vector<T> value = alpha * sums[i][j];
       if (kPartial && j == kN - 1) {
-        if (accumulate) value += simd::load_partial(out, last);
-        simd::store_partial(out, value, last);
+        if (from != nullptr) value += simd::load_partial(from + place, last);
+        simd::store_partial(c + place, value, last);
       } else {
-        if (accumulate) value += simd::load(out);
-        simd::store(out, value);
+        if (from != nullptr) value += simd::load(from + place);
+        simd::store(c + place, value);
       }
     }
   }
+}
+
+template <typename T>
+const T* offset(const T* from, int64_t count) {
+  return from == nullptr ? nullptr : from + count;
 }
 
 // Which of a product's summands there are: all, or those on and beside the diagonal of a lower
@@ -80,14 +86,15 @@ enum class Extent : uint8_t { full, triangle };
 // All rows of c for one strip of kN vectors.
 template <typename T, int kN, bool kTransposedA, Extent kExtent, bool kPartial>
 void strip(int64_t m, int64_t k, T alpha, const T* a, int64_t a_stride, const T* b,
-           int64_t b_stride, bool accumulate, T* c, int64_t c_stride, int64_t last) {
+           int64_t b_stride, const T* from, T* c, int64_t c_stride, int64_t last) {
   const auto rows = [&]<int kM>(int64_t i) {
     constexpr bool kTriangle = kExtent == Extent::triangle;
     const int64_t begin = kTriangle && kTransposedA ? i : 0;
     const int64_t end = kTriangle && !kTransposedA ? i + kM : k;
     register_tile<T, kM, kN, kTransposedA, kPartial>(
         end - begin, alpha, kTransposedA ? a + begin * a_stride + i : a + i * a_stride + begin,
-        a_stride, b + begin * b_stride, b_stride, accumulate, c + i * c_stride, c_stride, last);
+        a_stride, b + begin * b_stride, b_stride, offset(from, i * c_stride), c + i * c_stride,
+        c_stride, last);
   };
   constexpr int kRows = rows_of(kN);
   int64_t i = 0;
@@ -100,31 +107,31 @@ void strip(int64_t m, int64_t k, T alpha, const T* a, int64_t a_stride, const T*
 
 template <typename T, bool kTransposedA, Extent kExtent>
 void product(int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t a_stride, const T* b,
-             int64_t b_stride, bool accumulate, T* c, int64_t c_stride) {
+             int64_t b_stride, const T* from, T* c, int64_t c_stride) {
   constexpr int64_t kLane = kLanes<T>;
   int64_t j = 0;
   for (; j + kColumns * kLane <= n; j += kColumns * kLane) {
     strip<T, kColumns, kTransposedA, kExtent, false>(m, k, alpha, a, a_stride, b + j, b_stride,
-                                                     accumulate, c + j, c_stride, 0);
+                                                     offset(from, j), c + j, c_stride, 0);
   }
   if (kColumns > 3 && j + 3 * kLane <= n) {
-    strip<T, 3, kTransposedA, kExtent, false>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate,
-                                              c + j, c_stride, 0);
+    strip<T, 3, kTransposedA, kExtent, false>(m, k, alpha, a, a_stride, b + j, b_stride,
+                                              offset(from, j), c + j, c_stride, 0);
     j += 3 * kLane;
   }
   if (kColumns > 2 && j + 2 * kLane <= n) {
-    strip<T, 2, kTransposedA, kExtent, false>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate,
-                                              c + j, c_stride, 0);
+    strip<T, 2, kTransposedA, kExtent, false>(m, k, alpha, a, a_stride, b + j, b_stride,
+                                              offset(from, j), c + j, c_stride, 0);
     j += 2 * kLane;
   }
   if (j + kLane <= n) {
-    strip<T, 1, kTransposedA, kExtent, false>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate,
-                                              c + j, c_stride, 0);
+    strip<T, 1, kTransposedA, kExtent, false>(m, k, alpha, a, a_stride, b + j, b_stride,
+                                              offset(from, j), c + j, c_stride, 0);
     j += kLane;
   }
   if (j < n) {
-    strip<T, 1, kTransposedA, kExtent, true>(m, k, alpha, a, a_stride, b + j, b_stride, accumulate,
-                                             c + j, c_stride, n - j);
+    strip<T, 1, kTransposedA, kExtent, true>(m, k, alpha, a, a_stride, b + j, b_stride,
+                                             offset(from, j), c + j, c_stride, n - j);
   }
 }
 
@@ -142,12 +149,12 @@ void turn_around(const T* b, int64_t b_stride, int64_t k, int64_t n, T* out, int
 
 template <typename T>
 void product_any_a(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, const T* b,
-                   int64_t b_stride, bool accumulate, T* c, int64_t c_stride) {
+                   int64_t b_stride, const T* from, T* c, int64_t c_stride) {
   if (a.transposed) {
-    product<T, true, Extent::full>(m, n, k, alpha, a.data, a.stride, b, b_stride, accumulate, c,
+    product<T, true, Extent::full>(m, n, k, alpha, a.data, a.stride, b, b_stride, from, c,
                                    c_stride);
   } else {
-    product<T, false, Extent::full>(m, n, k, alpha, a.data, a.stride, b, b_stride, accumulate, c,
+    product<T, false, Extent::full>(m, n, k, alpha, a.data, a.stride, b, b_stride, from, c,
                                     c_stride);
   }
 }
@@ -170,9 +177,9 @@ template <typename T>
 void tile_gemm(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, TileOperand<T> b,
                Write write, T* c, int64_t c_stride) {
   count_multiply_adds(m * n * k);
-  const bool accumulate = write == Write::accumulate;
+  const T* from = write == Write::accumulate ? c : nullptr;
   if (!b.transposed || k == 0) {
-    product_any_a(m, n, k, alpha, a, b.data, b.stride, accumulate, c, c_stride);
+    product_any_a(m, n, k, alpha, a, b.data, b.stride, from, c, c_stride);
     return;
   }
   constexpr int64_t kDepth = 128, kWidth = 64;
@@ -184,10 +191,17 @@ void tile_gemm(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, TileO
     for (int64_t j = 0; j < n; j += kWidth) {
       const int64_t width = n - j < kWidth ? n - j : kWidth;
       turn_around(b.data + j * b.stride + p, b.stride, depth, width, panel, kWidth);
-      product_any_a(m, width, depth, alpha, a_part, panel, kWidth, accumulate || p > 0, c + j,
-                    c_stride);
+      product_any_a(m, width, depth, alpha, a_part, panel, kWidth, p > 0 ? c + j : offset(from, j),
+                    c + j, c_stride);
     }
   }
+}
+
+template <typename T>
+void add_product(int64_t m, int64_t n, int64_t k, TileOperand<T> a, const T* b, int64_t b_stride,
+                 const T* from, T* c, int64_t c_stride) {
+  count_multiply_adds(m * n * k);
+  product_any_a(m, n, k, T(1), a, b, b_stride, from, c, c_stride);
 }
 
 template <typename T>
@@ -195,11 +209,11 @@ void add_triangle_times(int64_t m, int64_t n, TileOperand<T> lower, const T* b, 
                         T* c, int64_t c_stride) {
   count_multiply_adds(m * (m + 1) / 2 * n);
   if (lower.transposed) {
-    product<T, true, Extent::triangle>(m, n, m, T(1), lower.data, lower.stride, b, b_stride, true,
-                                       c, c_stride);
+    product<T, true, Extent::triangle>(m, n, m, T(1), lower.data, lower.stride, b, b_stride, c, c,
+                                       c_stride);
   } else {
-    product<T, false, Extent::triangle>(m, n, m, T(1), lower.data, lower.stride, b, b_stride, true,
-                                        c, c_stride);
+    product<T, false, Extent::triangle>(m, n, m, T(1), lower.data, lower.stride, b, b_stride, c, c,
+                                        c_stride);
   }
 }
 
@@ -275,6 +289,8 @@ void axpy_row(int64_t n, T alpha, const T* x, T* y) {
 #define LINNET_INSTANTIATE(T)                                                                     \
   template void tile_gemm<T>(int64_t, int64_t, int64_t, T, TileOperand<T>, TileOperand<T>, Write, \
                              T*, int64_t);                                                        \
+  template void add_product<T>(int64_t, int64_t, int64_t, TileOperand<T>, const T*, int64_t,      \
+                               const T*, T*, int64_t);                                            \
   template void add_triangle_times<T>(int64_t, int64_t, TileOperand<T>, const T*, int64_t, T*,    \
                                       int64_t);                                                   \
   template int64_t vector_elements<T>();                                                          \

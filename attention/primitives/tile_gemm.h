@@ -28,6 +28,12 @@ template <typename T>
 void tile_gemm(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, TileOperand<T> b,
                Write write, T* c, int64_t c_stride);
 
+// c = from + a b, where `from` [m,n] has the stride of c and is c or does not overlap it: a sum
+// that is kept both before and after. b [k,n].
+template <typename T>
+void add_product(int64_t m, int64_t n, int64_t k, TileOperand<T> a, const T* b, int64_t b_stride,
+                 const T* from, T* c, int64_t c_stride);
+
 // c[m,n] += L b, or L^T b where `lower` is transposed: L [m,m] (its transpose is not stored) is
 // lower triangular, with zeros above the diagonal, most of which are left out of the sums. b [m,n].
 template <typename T>

@@ -18,7 +18,9 @@ inline LavoPassResult lavo_by_primitives(const LavoPassVariables& x,
   block.options.scale = context.options.scale;
   block.query_mask = block.key_mask = context.mask;
   block.segments = context.segments;
-  block.place.time_offset = context.time_offset;
+  block.place = context.place;
+  block.options.dropout = context.options.dropout;
+  block.options.dropout_key = context.options.window_key;
   block.bias_origin = context.options.window - 1;
   const Variable local = block_attention({x.q, x.k, x.v, {}, {}, x.bias}, block);
   OrthogonalMemoryContext memory;
@@ -27,7 +29,9 @@ inline LavoPassResult lavo_by_primitives(const LavoPassVariables& x,
   memory.query_mask = memory.code_mask = context.mask;
   memory.segments = context.segments;
   memory.positions = context.positions;
-  memory.place.time_offset = context.time_offset;
+  memory.place = context.place;
+  memory.options.dropout = context.options.dropout;
+  memory.options.dropout_key = context.options.memory_key;
   const OrthogonalMemoryResult global = orthogonal_memory(x.q, local, x.basis, {}, memory);
   const Variable weighted =
       context.options.local_only

@@ -61,7 +61,7 @@ LavoPassContext pass_context(const Setting& s) {
   LavoPassContext context;
   context.options = {s.window, 0.6, s.local_only};
   if (!s.segments.empty()) context.segments = Tensor::from(s.segments, {s.B, s.T});
-  context.time_offset = s.time_offset;
+  context.place.time_offset = s.time_offset;
   return context;
 }
 
@@ -146,6 +146,11 @@ TEST(OnePassOfLavo, RefusesWhatItCannotDo) {
   EXPECT_TRUE(fits({"", 64, 1, 1, 2, 3, 5}));
   EXPECT_FALSE(fits({"", 65, 1, 1, 2, 3, 5}));
   EXPECT_FALSE(fits({"", 64, 1, 1, 1, 3, 5}));
+  LavoPassContext drops = pass_context(s);
+  drops.options.dropout = 0.1;
+  EXPECT_TRUE(lavo_pass_fits(make_inputs(s, DType::f32), pass_context(s)));
+  EXPECT_FALSE(lavo_pass_fits(make_inputs(s, DType::f32), drops));
+  EXPECT_THROW(lavo_pass(make_inputs(s, DType::f32), drops), Error);
   set_thread_count(before);
   s.window = 65;
   EXPECT_THROW(lavo_pass(make_inputs(s, DType::f32), pass_context(s)), Error);

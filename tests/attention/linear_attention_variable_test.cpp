@@ -83,6 +83,56 @@ TEST(LinearAttentionVariable, LongSequencesSplitAmongThreadsHaveTheSameGradients
   set_thread_count(before);
 }
 
+// Backward goes from block to block of 256 tokens, beginning with states that forward kept.
+TEST(LinearAttentionVariable, GradientsAcrossBlocksMatchADifferenceAlongADirection) {
+  constexpr int64_t T = 600;
+  std::vector<int32_t> segments(2 * T);
+  for (int64_t t = 0; t < T; ++t) segments[T + t] = t < 300 ? 0 : 1;
+  LinearAttentionContext context;
+  context.segments = Tensor::from(segments, {2, T});
+  const int before = thread_count();
+  for (const bool decaying : {false, true}) {
+    std::vector<Tensor> in = inputs_for(T, T, true, true);
+    if (decaying) in.push_back(draw_decay({2, T, 1}));
+    std::vector<Tensor> direction;
+    for (size_t i = 0; i < in.size(); ++i) direction.push_back(draw(in[i].shape(), 50 + i));
+    // The loss of gradients_of, `step` along the direction.
+    const auto loss = [&](double step) {
+      std::vector<Tensor> moved;
+      for (size_t i = 0; i < in.size(); ++i) {
+        moved.push_back(in[i].clone());
+        for (int64_t c = 0; c < in[i].elements(); ++c) {
+          moved[i].data<double>()[c] += step * direction[i].data<double>()[c];
+        }
+      }
+      const std::vector<Tensor> found = gradients_of(moved, context, true);
+      double sum = 0;
+      for (size_t i = 0; i < 3; ++i) {
+        const Tensor seed = draw(found[i].shape(), 20 + i);
+        for (int64_t c = 0; c < seed.elements(); ++c) {
+          sum += seed.data<double>()[c] * found[i].data<double>()[c];
+        }
+      }
+      return sum;
+    };
+    const double expected = (loss(1e-6) - loss(-1e-6)) / 2e-6;
+    for (const int threads : {1, 16}) {
+      set_thread_count(threads);
+      const std::vector<Tensor> found = gradients_of(in, context, true);
+      double got = 0, squares = 0;
+      for (size_t i = 0; i < in.size(); ++i) {
+        for (int64_t c = 0; c < in[i].elements(); ++c) {
+          const double term = found[3 + i].data<double>()[c] * direction[i].data<double>()[c];
+          got += term;
+          squares += term * term;
+        }
+      }
+      EXPECT_LE(std::abs(got - expected), 1e-6 * std::sqrt(squares)) << threads;
+    }
+    set_thread_count(before);
+  }
+}
+
 TEST(LinearAttentionVariable, SinglePrecisionGradientsStayClose) {
   LinearAttentionContext context;
   const std::vector<Tensor> in = inputs_for(150, 150, true, true);

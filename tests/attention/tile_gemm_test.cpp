@@ -65,6 +65,22 @@ TYPED_TEST(TileGemm, AgreesWithLoopsForEveryFormAndTail) {
   }
 }
 
+TYPED_TEST(TileGemm, AddsToWhatLiesElsewhere) {
+  using T = TypeParam;
+  const int64_t sizes[][3] = {{64, 80, 32}, {7, 33, 5}, {3, 2, 0}};
+  for (const auto& [m, n, k] : sizes) {
+    for (const bool turned : {false, true}) {
+      const std::vector<T> a = draws<T>(m * k, 1), b = draws<T>(k * n, 2),
+                           from = draws<T>(m * n, 3);
+      std::vector<T> sum(from.size()), expected = from;
+      const TileOperand<T> left{a.data(), turned ? m : k, turned};
+      add_product<T>(m, n, k, left, b.data(), n, from.data(), sum.data(), n);
+      tile_gemm<T>(m, n, k, T{1}, left, {b.data(), n}, Write::accumulate, expected.data(), n);
+      EXPECT_EQ(sum, expected) << m << "x" << n << "x" << k;
+    }
+  }
+}
+
 TYPED_TEST(TileGemm, OverwriteIgnoresWhatTheOutputHeld) {
   using T = TypeParam;
   const std::vector<T> a = draws<T>(6, 1), b = draws<T>(6, 2);

@@ -41,8 +41,20 @@ Call memory_call(const Arrays& arrays, const LavoPassContext& context) {
   call.rank = static_cast<int>(arrays.basis.size(1));
   call.window = static_cast<int>(context.options.window);
   call.scale = static_cast<float>(context.options.scale);
+  call.drops = context.options.dropout > 0;
+  call.dropout =
+      RowDropout(context.options.dropout, context.options.memory_key, call.q.H * call.rank);
+  call.examples = pointer_or_null<const int64_t>(context.place.examples);
+  call.time_offset = context.place.time_offset;
   call.saved = {pointer<float>(arrays.sums), pointer<int32_t>(arrays.phases)};
   return call;
+}
+
+lavo_pass_fast::WindowDropout window_dropout(const LavoPassOptions& options) {
+  BlockAttentionOptions block;
+  block.dropout = options.dropout;
+  return {options.window_key, block_attention_detail::DropoutDraws(block, 0, 0),
+          dropout_scale(options.dropout)};
 }
 
 void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradients& gradients) {
@@ -82,6 +94,7 @@ void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradient
   window.df = view_of<const kernel_bf16>(df);
   window.bias = pointer_or_null<const float>(arrays.bias);
   window.bias_heads = arrays.bias.defined() ? static_cast<int>(arrays.bias.size(0)) : 0;
+  window.dropout = window_dropout(context.options);
   window.log_sum_exp = pointer<const float>(arrays.log_sum_exp);
   window.df_dot_f = call.df_dot_f;
   window.memory_dq = view_of<const kernel_bf16>(dq);
@@ -150,7 +163,6 @@ LavoPassResult lavo_pass(const LavoPassVariables& inputs, const LavoPassContext&
   lavo_pass_fast::Forward call;
   call.memory = memory_call<orthogonal_memory_fast::Forward>(arrays, context);
   call.memory.positions = pointer_or_null<const int32_t>(context.positions);
-  call.memory.time_offset = context.time_offset;
   call.memory.y = view_of<kernel_bf16>(y);
   call.memory.completed_out = pointer<float>(completed);
   call.memory.partial_out = pointer<float>(partial);
@@ -160,6 +172,7 @@ LavoPassResult lavo_pass(const LavoPassVariables& inputs, const LavoPassContext&
   call.v = view_of<const kernel_bf16>(arrays.v);
   call.bias = pointer_or_null<const float>(arrays.bias);
   call.bias_heads = arrays.bias.defined() ? static_cast<int>(arrays.bias.size(0)) : 0;
+  call.dropout = window_dropout(context.options);
   call.local_only = context.options.local_only;
   if (arrays.local.defined()) {
     call.local = view_of<kernel_bf16>(arrays.local);

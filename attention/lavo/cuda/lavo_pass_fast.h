@@ -3,6 +3,7 @@
 // then the window's in one more kernel. Internal to attention/lavo/cuda.
 #pragma once
 
+#include "attention/primitives/block_attention_pattern.h"
 #include "attention/primitives/cuda/orthogonal_memory_fast.h"
 
 namespace linnet::cuda::lavo_pass_fast {
@@ -13,6 +14,13 @@ inline constexpr int64_t kWidestWindow = orthogonal_memory_fast::kChunkTokens;
 // Bytes of shared memory that a block takes.
 size_t shared_memory(int64_t width);
 
+// Dropout of the window's weights where the memory `drops`, with the examples and times of that.
+struct WindowDropout {
+  RandomKey key;                                         // of all heads
+  block_attention_detail::DropoutDraws draws{{}, 0, 0};  // of example 0
+  float keep = 1;
+};
+
 struct Forward {
   // Of the memory: f is not read (its view has the shape of q), one mask serves for both, nothing
   // is carried in.
@@ -22,6 +30,7 @@ struct Forward {
   // bias[h, j - i + window - 1]. Null: none.
   const float* bias = nullptr;
   int bias_heads = 0;
+  WindowDropout dropout;
   bool local_only = false;  // y is all of the window's output where the memory is empty, not half
   // For backward, null where it is not wanted: the window's output and the log-sum-exp of its
   // logits [B,T,H], +infinity for masked queries.
@@ -36,6 +45,7 @@ struct WindowBackward {
   orthogonal_memory_fast::Reads k, v, df;
   const float* bias = nullptr;
   int bias_heads = 0;
+  WindowDropout dropout;
   const float* log_sum_exp = nullptr;       // as forward left it
   const float* df_dot_f = nullptr;          // [B,T,H]
   orthogonal_memory_fast::Reads memory_dq;  // what the memory gives q: part of dq, may be dq

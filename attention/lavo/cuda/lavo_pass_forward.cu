@@ -7,6 +7,9 @@
 // read from the memory is made as in orthogonal_memory_fast_forward.cu. While a chunk's memory is
 // computed, the next chunk's keys and values take the place of the chunk's before.
 //
+// Dropout acts on the window's weights (lavo_pass_dropout.h) and on those with which the memory is
+// read (orthogonal_memory_dropout.h); these have the times of draws.
+//
 // What leaves for device memory goes by way of the warp's own rows of the sums, so that queries
 // need one stage. At 128 columns a block takes 153 KiB: one fills a multiprocessor, also where it
 // may have 163 KiB (sm_80).
@@ -21,7 +24,9 @@
 // read three times by every warp, is 384. For 6 heads of those tokens 170 us (213 us), 244 us of
 // tensor cores and 307 us (320 us) of shared memory, which bounds it; these are 96 blocks, for
 // which a quarter of the multiprocessors is not used: 422 us (441 us).
+#include "attention/lavo/cuda/lavo_pass_dropout.h"
 #include "attention/lavo/cuda/lavo_pass_tiles.h"
+#include "attention/primitives/cuda/orthogonal_memory_dropout.h"
 
 namespace linnet::cuda::lavo_pass_fast {
 namespace {
@@ -78,8 +83,9 @@ struct Streaming {
 template <int D>
 __device__ __forceinline__ void attend(const TokenRows<D>& queries, const Layout<D>& shared,
                                        int64_t on, int64_t before, const Chunk& chunk,
-                                       const Sight& sight, float scale, int warp, int lane,
-                                       ResultFragment (&f)[D / 8], float (&log_sum_exp)[2]) {
+                                       const Sight& sight, const WindowDraws& draws, int warp,
+                                       int lane, ResultFragment (&f)[D / 8],
+                                       float (&log_sum_exp)[2]) {
   constexpr int kStride = Layout<D>::kStride;
   Streaming streaming;
   const int t[2] = {warp * 16 + lane / 4, warp * 16 + lane / 4 + 8};
@@ -88,6 +94,7 @@ __device__ __forceinline__ void attend(const TokenRows<D>& queries, const Layout
 #pragma unroll 1
   for (int square = begin; square <= warp; ++square) {
     const int64_t rows = (square < 0 ? before : on) + (square & 3) * 16 * kStride;
+    const uint32_t kept = draws.in.drops ? draws.of_queries(warp * 16, square * 16, lane) : 0;
     ResultFragment logits[2] = {};
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
@@ -102,7 +109,7 @@ __device__ __forceinline__ void attend(const TokenRows<D>& queries, const Layout
       const int half = i % 4 / 2, key = square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
       float& logit = logits[i / 4].values[i % 4];
       const bool seen = key <= t[half] && key >= first[half] && sight.counts(chunk, key);
-      logit = seen ? scale * logit + shared.bias[t[half] - key] : kNothing;
+      logit = seen ? draws.in.scale * logit + shared.bias[t[half] - key] : kNothing;
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -113,6 +120,7 @@ __device__ __forceinline__ void attend(const TokenRows<D>& queries, const Layout
         f[j].values[2 * half + 1] *= keep;
       }
     }
+    if (draws.in.drops) WindowDraws::drop(kept, 1.0f, logits);
     const LeftFragment weights = as_left(logits[0], logits[1]);
 #pragma unroll
     for (int j = 0; j < D / 16; ++j) {
@@ -124,7 +132,7 @@ __device__ __forceinline__ void attend(const TokenRows<D>& queries, const Layout
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const bool counts = sight.counts(chunk, t[half]);  // then it sees itself
-    const float norm = counts ? 1 / streaming.total[half] : 0.0f;
+    const float norm = counts ? draws.dropout.keep / streaming.total[half] : 0.0f;
     log_sum_exp[half] = counts ? streaming.largest[half] + logf(streaming.total[half]) : -kNothing;
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
@@ -150,9 +158,14 @@ __device__ __forceinline__ void combine(const TokenRows<D>& f, const float (&sha
   }
 }
 
+// Of a multiprocessor: what registers are bounded for.
 template <int D>
-__global__ __launch_bounds__(kTileThreads,
-                             D < 128 ? 2 : 1) void lavo_pass_forward(LavoForward call) {
+constexpr int kBlocks = D < 64    ? 4
+                        : D < 128 ? 2
+                                  : 1;
+
+template <int D>
+__global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(LavoForward call) {
   constexpr int kStride = Layout<D>::kStride;
   SharedArena arena;
   const Layout<D> shared(arena);
@@ -200,8 +213,8 @@ __global__ __launch_bounds__(kTileThreads,
       ResultFragment f[D / 8] = {};
       float log_sum_exp[2];
       query_rows.load(shared.q, warp, lane);
-      attend<D>(query_rows, shared, on, kChunk * kStride - on, chunk, sight, a.scale, warp, lane, f,
-                log_sum_exp);
+      attend<D>(query_rows, shared, on, kChunk * kStride - on, chunk, sight,
+                {call.dropout, a, row, token, head}, warp, lane, f, log_sum_exp);
 #pragma unroll
       for (int i = 0; i < D / 16; ++i) local.parts[i] = as_left(f[2 * i], f[2 * i + 1]);
       if (call.log_sum_exp != nullptr) {
@@ -239,10 +252,12 @@ __global__ __launch_bounds__(kTileThreads,
     float shares[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int64_t seen = counts.seen_by(chunk, warp * 16 + half * 8 + lane / 4);
+      const int t = warp * 16 + half * 8 + lane / 4;
+      const int64_t seen = counts.seen_by(chunk, t);
       shares[half] = seen == 0 && call.local_only ? 1.0f : 0.5f;
       weigh<D>(shared.sums, warp, lane, half, a.rank,
                seen > 0 ? 1 / static_cast<float>(seen) : 0.0f, a.scale, queries);
+      if (a.drops) drop<D>(a, row, token + t, head, lane, half, queries);
     }
     ResultFragment y[D / 8] = {};
     expand<D>(queries, shared.basis, lane, y);

@@ -5,6 +5,8 @@
 // exp), dP = dF V^T and dS = P (dP - dF . f), a warp makes, from logits computed twice,
 //   of its 16 queries  dQ += dS K,
 //   of its 16 keys     dV = P^T dF,   dK = dS^T Q.
+// What dropout multiplies P by goes to dP and, for dV, to P (lavo_pass_dropout.h has the time of
+// draws, which are made as often as logits).
 // Queries of the chunk after also see a chunk's keys: their part of dK and dV is made when that
 // chunk is at hand, and stays in the warp's registers until the next one is. A run begins with that
 // part of the chunk after it, so that runs share no sums. Gradients of the bias are summed in
@@ -36,10 +38,16 @@ namespace {
 constexpr int64_t kMultiprocessors = 132;  // of an H200
 constexpr int64_t kFewestChunks = 4;       // of a run
 
+// Of a multiprocessor: what registers are bounded for.
+template <int D>
+constexpr int kBlocks = D < 64    ? 3
+                        : D < 128 ? 2
+                                  : 1;
+
 template <int D>
 __global__ __launch_bounds__(Warps<D>::kThreads,
-                             D < 128 ? 2 : 1) void lavo_pass_window_backward(WindowBackward call,
-                                                                             int stages) {
+                             kBlocks<D>) void lavo_pass_window_backward(WindowBackward call,
+                                                                        int stages) {
   constexpr int kStride = Layout<D>::kStride;
   if constexpr (!kTwoTeams<D>) stages = 1;
   const Inputs& a = call.memory;
@@ -123,26 +131,29 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     }
     __syncthreads();  // the tokens' numbers are there
 
+    const WindowDraws draws{call.dropout, a, row, token, head};
     const auto add_to_keys = [&](int shift) {
       if constexpr (!kTwoTeams<D>) {
-        through_keys<D, true, true>(shared, places, shift, chunk, sight, a.scale, warp, lane, dk,
-                                    dv);
+        through_keys<D, true, true>(shared, places, shift, chunk, sight, draws, warp, lane, dk, dv);
       } else if (has_dv) {
-        through_keys<D, false, true>(shared, places, shift, chunk, sight, a.scale, warp, lane, dk,
+        through_keys<D, false, true>(shared, places, shift, chunk, sight, draws, warp, lane, dk,
                                      dv);
       } else {
-        through_keys<D, true, false>(shared, places, shift, chunk, sight, a.scale, warp, lane, dk,
+        through_keys<D, true, false>(shared, places, shift, chunk, sight, draws, warp, lane, dk,
                                      dv);
       }
     };
     if (number < to) {  // keys first: their sums leave the registers
       add_to_keys(0);
       kernel_bf16* out = shared.out + thread / 32 * 16 * Layout<D>::kOutStride;
-      const float factor = has_dk ? a.scale : 1.0f;
+      const float factor = has_dk ? a.scale : call.dropout.keep;
 #pragma unroll
       for (int j = 0; j < D / 8; ++j) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) dk[j].values[i] *= factor;
+        for (int i = 0; i < 4; ++i) {
+          dk[j].values[i] *= factor;
+          if constexpr (!kTwoTeams<D>) dv[j].values[i] *= call.dropout.keep;
+        }
       }
       store_keys<D>(dk, out, lane,
                     {has_dk ? call.dk : call.dv, a.query_mask, row, first(), head, 0});
@@ -151,7 +162,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
       }
       if (has_dv) {
         ResultFragment dq[D / 8] = {};
-        through_queries<D>(shared, places, chunk, sight, a.scale, warp, lane, dq);
+        through_queries<D>(shared, places, chunk, sight, draws, warp, lane, dq);
         copies.wait<1>();
         __syncwarp();  // what the memory gives them is there
 #pragma unroll

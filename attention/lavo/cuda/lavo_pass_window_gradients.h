@@ -2,6 +2,7 @@
 // dK and dV of keys, and the gradients of the bias. Internal to attention/lavo/cuda.
 #pragma once
 
+#include "attention/lavo/cuda/lavo_pass_dropout.h"
 #include "attention/lavo/cuda/lavo_pass_tiles.h"
 
 namespace linnet::cuda::lavo_pass_fast {
@@ -86,8 +87,9 @@ struct Places {
 // dQ of a warp's queries, and what the bias gets from them.
 template <int D>
 __device__ __forceinline__ void through_queries(const Layout<D>& shared, const Places& places,
-                                                const Chunk& chunk, const Sight& sight, float scale,
-                                                int warp, int lane, ResultFragment (&dq)[D / 8]) {
+                                                const Chunk& chunk, const Sight& sight,
+                                                const WindowDraws& draws, int warp, int lane,
+                                                ResultFragment (&dq)[D / 8]) {
   constexpr int kStride = Layout<D>::kStride;
   TokenRows<D> queries, outputs;
   queries.load(shared.q + places.queries, warp, lane);
@@ -97,6 +99,7 @@ __device__ __forceinline__ void through_queries(const Layout<D>& shared, const P
   for (int square = max(sight.history, warp * 16 - chunk.window + 1) >> 4; square <= warp;
        ++square) {
     const int rows = (square < 0 ? places.before : places.keys) + (square & 3) * 16 * kStride;
+    const uint32_t kept = draws.in.drops ? draws.of_queries(warp * 16, square * 16, lane) : 0;
     ResultFragment x[2] = {}, dx[2] = {};
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
@@ -108,8 +111,9 @@ __device__ __forceinline__ void through_queries(const Layout<D>& shared, const P
         multiply(outputs.parts[i], values.halves[half], dx[half]);
       }
     }
+    if (draws.in.drops) WindowDraws::drop(kept, draws.dropout.keep, dx);
     through_soft_max<D>(
-        shared, chunk, sight, scale,
+        shared, chunk, sight, draws.in.scale,
         [&](int i, int& t, int& key) {
           t = warp * 16 + i % 4 / 2 * 8 + lane / 4;
           key = square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -129,13 +133,13 @@ __device__ __forceinline__ void through_queries(const Layout<D>& shared, const P
   }
 }
 
-// Adds to dK (not yet scaled) and dV of a warp's keys, those of the chunk or of the one before it
+// Adds to dK and dV (not yet scaled) of a warp's keys, those of the chunk or of the one before it
 // (shift 0 or -64), what the chunk's queries give them. Where only one of the two is made, the
 // other is not looked at.
 template <int D, bool has_dk, bool has_dv>
 __device__ __forceinline__ void through_keys(const Layout<D>& shared, const Places& places,
                                              int shift, const Chunk& chunk, const Sight& sight,
-                                             float scale, int warp, int lane,
+                                             const WindowDraws& draws, int warp, int lane,
                                              [[maybe_unused]] ResultFragment (&dk)[D / 8],
                                              [[maybe_unused]] ResultFragment (&dv)[D / 8]) {
   constexpr int kStride = Layout<D>::kStride;
@@ -149,6 +153,7 @@ __device__ __forceinline__ void through_keys(const Layout<D>& shared, const Plac
 #pragma unroll 1
   for (int square = max(first, 0) / 16; square * 16 <= last; ++square) {
     const int rows = places.queries + square * 16 * kStride;
+    const uint32_t kept = draws.in.drops ? draws.of_keys(first, square * 16, lane) : 0;
     ResultFragment x[2] = {}, dx[2] = {};
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
@@ -166,13 +171,15 @@ __device__ __forceinline__ void through_keys(const Layout<D>& shared, const Plac
         }
       }
     }
+    if (has_dk && draws.in.drops) WindowDraws::drop(kept, draws.dropout.keep, dx);
     through_soft_max<D>(
-        shared, chunk, sight, scale,
+        shared, chunk, sight, draws.in.scale,
         [&](int i, int& t, int& key) {
           t = square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
           key = first + i % 4 / 2 * 8 + lane / 4;
         },
         x, dx);
+    if (has_dv && draws.in.drops) WindowDraws::drop(kept, 1.0f, x);
     [[maybe_unused]] const LeftFragment weights = as_left(x[0], x[1]);
     [[maybe_unused]] const LeftFragment gradients = as_left(dx[0], dx[1]);
 #pragma unroll

@@ -18,20 +18,11 @@
 #pragma once
 
 #include "attention/primitives/block_attention_pattern.h"
-#include "core/cuda/mma.h"
+#include "attention/primitives/cuda/lane_draws.h"
 
 namespace linnet::cuda::block_attention_fast_detail {
 
 using linnet::block_attention_detail::DropoutDraws;
-
-// x, of which the compiler knows nothing: what follows from it in a loop is not kept in registers
-// from one round to the next.
-__device__ __forceinline__ int made_again(int x) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("" : "+r"(x));
-#endif
-  return x;
-}
 
 // What the draws of a block have in common; in shared memory, for want of registers.
 struct BlockDraws {
@@ -53,17 +44,9 @@ struct BlockDraws {
 // Rows are 16 queries from `query` on, columns keys from `key` on.
 __device__ __forceinline__ uint32_t kept_of_queries(const BlockDraws& block, int query, int key,
                                                     int lane) {
-  lane = made_again(lane);
-  // Of the two lanes that hold a four, the first draws for row lane / 4, the second 8 rows later.
-  const int second = lane % 2, row = query + lane / 4 + 8 * second, four = key + lane % 4 / 2 * 4;
   const RandomKey site = block.draws.key;
-  uint32_t mine = 0;
-#pragma unroll 2  // registers
-  for (int j = 0; j < 8; ++j) mine |= block.four(site, row, four + 8 * j) << 4 * j;
-  const uint32_t other = __shfl_xor_sync(~0u, mine, 1);
-  const uint32_t low = second != 0 ? other : mine, high = second != 0 ? mine : other;
-  constexpr uint32_t kPairs = 0x33333333u;
-  return (low >> 2 * second & kPairs) | (high >> 2 * second & kPairs) << 2;
+  return kept_of_rows(
+      lane, [&](int row, int column) { return block.four(site, query + row, key + column); });
 }
 
 // The same where rows are 16 keys from `key` on, columns queries from `query` on, of a head whose
@@ -87,19 +70,6 @@ __device__ __forceinline__ uint32_t kept_of_keys(const BlockDraws& block, uint64
     kept |= (word >> i & kEach) << from;
   }
   return kept;
-}
-
-// Of N columns of a tile from `column` on: what stays is multiplied by `factor`, what does not
-// becomes 0.
-template <int N>
-__device__ __forceinline__ void drop(uint32_t kept, int column, float factor,
-                                     ResultFragment (&x)[N / 8]) {
-  const uint32_t mine = kept >> column / 2;
-#pragma unroll
-  for (int i = 0; i < N / 2; ++i) {
-    float& value = x[i / 4].values[i % 4];
-    value = (mine >> i & 1) != 0 ? value * factor : 0.0f;
-  }
 }
 
 }  // namespace linnet::cuda::block_attention_fast_detail

@@ -13,7 +13,6 @@ namespace linnet::cuda::listed_attention_fast_detail {
 
 using block_attention_fast_detail::add_weighted;
 using block_attention_fast_detail::BlockDraws;
-using block_attention_fast_detail::drop;
 using block_attention_fast_detail::DropoutDraws;
 using block_attention_fast_detail::kBlocks;
 using block_attention_fast_detail::kept_of_keys;
@@ -24,7 +23,6 @@ using block_attention_fast_detail::kStep;
 using block_attention_fast_detail::kTileRows;
 using block_attention_fast_detail::kTileThreads;
 using block_attention_fast_detail::load_rows;
-using block_attention_fast_detail::made_again;
 using block_attention_fast_detail::multiply_transposed;
 using block_attention_fast_detail::row_of;
 using block_attention_fast_detail::row_sum;

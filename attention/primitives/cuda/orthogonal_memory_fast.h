@@ -11,6 +11,7 @@
 
 #include <limits>
 
+#include "attention/primitives/row_dropout.h"
 #include "attention/primitives/views.h"
 #include "core/cuda/kernel.h"
 
@@ -51,6 +52,12 @@ struct Inputs {
   bool whole = false;
   Cut cut;
   float scale = 1;
+  // Dropout of the weights with which the memory is read: names of its draws, of which those of the
+  // rows' examples [B] may be null (the row number); time_offset is the time of query 0.
+  bool drops = false;
+  RowDropout dropout{0, {}, 0};
+  const int64_t* examples = nullptr;
+  int64_t time_offset = 0;
 
   // Whether the passes look at single codes: not where all tokens of a row have the same memory.
   __host__ __device__ bool reads_codes() const { return !whole || segments != nullptr; }
@@ -73,8 +80,7 @@ struct Saved {
 struct Forward : Inputs {
   // These of the state and its results: causal alone.
   const int32_t* positions = nullptr;  // [B,T], of which the first is read; null: time_offset
-  int64_t time_offset = 0;
-  const float* completed = nullptr;  // [B,H,r]; these three null: nothing is carried in
+  const float* completed = nullptr;    // [B,H,r]; these three null: nothing is carried in
   const float* partial = nullptr;
   const int64_t* counts = nullptr;  // [B,2]
   float* completed_out = nullptr;

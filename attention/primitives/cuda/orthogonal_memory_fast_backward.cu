@@ -7,7 +7,8 @@
 // what codes get, dC, is the sum of dm over the tokens that read them (a thread for every number
 // walks back along the chunk), and
 //   dQ = dP B,   dF = dC B,   dB = sum of (p * m)^T dY + dP^T Q + dC^T F,
-// dB in registers from the first chunk to the last; rows of a batch are added up afterwards.
+// dB in registers from the first chunk to the last; rows of a batch are added up afterwards. What
+// dropout multiplies p by in y goes to U and, for dB, to p * m (orthogonal_memory_dropout.h).
 // Whole: dC is known where a segment lies in a chunk. Sums of dm over others, or over all of a row
 // without segments, are left to orthogonal_memory_whole.h, which makes their dF.
 //
@@ -30,10 +31,16 @@
 namespace linnet::cuda::orthogonal_memory_fast {
 namespace {
 
+// Of a multiprocessor: what registers are bounded for.
+template <int D>
+constexpr int kBlocks = D < 64    ? 4
+                        : D < 128 ? 2
+                                  : 1;
+
 template <int D>
 __global__ __launch_bounds__(Warps<D>::kThreads,
-                             D < 128 ? 2 : 1) void orthogonal_memory_fast_backward(Backward a,
-                                                                                   int stages) {
+                             kBlocks<D>) void orthogonal_memory_fast_backward(Backward a,
+                                                                              int stages) {
   constexpr int kStride = Layout<D>::kStride;
   if constexpr (!kTwoTeams<D>) stages = 2;
   SharedArena arena;
@@ -128,9 +135,18 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     };
 #pragma unroll
     for (int i = 0; i < projections.kRows; ++i) {
-      const int64_t seen = seen_by(projections.half_of(i));
-      read_gradients<D>(shared, warp, lane, i, seen > 0 ? 1 / static_cast<float>(seen) : 0.0f, a,
-                        projections);
+      const int half = projections.half_of(i);
+      const int64_t seen = seen_by(half);
+      float share = a.share;
+      if (a.drops) {
+        KeptWeights<D> kept;
+        kept.draw(a, row, token + warp * 16 + half * 8 + lane / 4, head, lane);
+        projections.drop_outputs(i, kept);
+        share *= a.dropout.keep;
+      }
+      read_gradients<D>(shared, warp, lane, i, seen > 0 ? 1 / static_cast<float>(seen) : 0.0f,
+                        share, a, projections);
+      if (a.drops) projections.drop_weights(i);
     }
     __syncthreads();  // dm, p * m and dP are there
     if (has_number && !a.whole) running.walk(chunk, shared.sums + thread, kStride);

@@ -32,6 +32,11 @@ Call call_of(const OrthogonalMemoryContext& context, const OrthogonalMemoryArray
     call.window = static_cast<int>(context.options.window);
   }
   call.scale = static_cast<float>(context.options.scale);
+  call.drops = context.options.dropout > 0;
+  call.dropout =
+      RowDropout(context.options.dropout, context.options.dropout_key, call.q.H * call.rank);
+  call.examples = pointer_or_null<const int64_t>(context.place.examples);
+  call.time_offset = context.place.time_offset;
   if (call.whole) call.cut = fast::cut_of(call.q.B * call.q.H, call.q.T);
   return call;
 }
@@ -74,7 +79,6 @@ OrthogonalMemorySaved forward_causal(fast::Forward call, const OrthogonalMemoryC
   call.saved.sums = pointer<float>(saved.sums);
   call.saved.phases = pointer<int32_t>(saved.phases);
   call.positions = pointer_or_null<const int32_t>(context.positions);
-  call.time_offset = context.place.time_offset;
   call.completed = pointer_or_null<const float>(in.completed);
   call.partial = pointer_or_null<const float>(in.partial);
   call.counts = pointer_or_null<const int64_t>(in.counts);

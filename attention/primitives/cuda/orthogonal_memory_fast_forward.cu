@@ -4,10 +4,11 @@
 // A block walks along the chunks of one head. Of a chunk it makes the projections P = Q B^T and
 // C = F B^T in one reading of the basis, sums C along the chunk (a thread for every number), and
 //   p = softmax(scale m * P),   Y = (p * m) B
-// in the registers of the warp that has the tokens. The next chunk's q and f are copied meanwhile.
-// What is carried from chunk to chunk is 2 r numbers, which also go to device memory for backward.
-// Whole: those numbers are given. Where a row has segments, C is made for those that lie inside a
-// chunk; where it has none, f is not looked at and the chunks are shared among blocks.
+// in the registers of the warp that has the tokens, where p also loses what dropout does not keep
+// (orthogonal_memory_dropout.h, which has the time of draws). The next chunk's q and f are copied
+// meanwhile. What is carried from chunk to chunk is 2 r numbers, which also go to device memory for
+// backward. Whole: those numbers are given. Where a row has segments, C is made for those that lie
+// inside a chunk; where it has none, f is not looked at and the chunks are shared among blocks.
 //
 // Bytes a token and head, of width d and rank r: 6 d for q, f and y, 8 r / 64 for the sums;
 // operations 6 d r. d = r = 64: 392 bytes, 24,600 operations, and some 190 KiB of a chunk through
@@ -20,7 +21,7 @@
 // besides the sums.
 #include <algorithm>
 
-#include "attention/primitives/cuda/orthogonal_memory_tiles.h"
+#include "attention/primitives/cuda/orthogonal_memory_dropout.h"
 
 namespace linnet::cuda::orthogonal_memory_fast {
 namespace {
@@ -43,9 +44,15 @@ struct Layout {
   uint32_t* flags;     // two chunks by turns
 };
 
+// Of a multiprocessor: what registers are bounded for.
+template <int D>
+constexpr int kBlocks = D < 64    ? 4
+                        : D < 128 ? 3
+                                  : 1;
+
 template <int D>
 __global__ __launch_bounds__(kTileThreads,
-                             D < 128 ? 3 : 1) void orthogonal_memory_fast_forward(Forward a) {
+                             kBlocks<D>) void orthogonal_memory_fast_forward(Forward a) {
   constexpr int kStride = Layout<D>::kStride;
   SharedArena arena;
   const Layout<D> shared(arena);
@@ -146,6 +153,7 @@ __global__ __launch_bounds__(kTileThreads,
       if (head == 0 && lane % 4 == 0 && t < chunk.length) a.tokens[row * time + token + t] = seen;
       weigh<D>(shared.sums, warp, lane, half, a.rank,
                seen > 0 ? 1 / static_cast<float>(seen) : 0.0f, a.scale, queries);
+      if (a.drops) drop<D>(a, row, token + t, head, lane, half, queries);
     }
     ResultFragment y[D / 8] = {};
     expand<D>(queries, shared.basis, lane, y);

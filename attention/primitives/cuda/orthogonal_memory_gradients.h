@@ -2,7 +2,7 @@
 // gradients of reads, of sums along a chunk, and dQ and dF. Internal to attention/primitives/cuda.
 #pragma once
 
-#include "attention/primitives/cuda/orthogonal_memory_tiles.h"
+#include "attention/primitives/cuda/orthogonal_memory_dropout.h"
 
 namespace linnet::cuda::orthogonal_memory_fast {
 
@@ -94,13 +94,43 @@ struct Projections {
       return outputs[i][j];
     }
   }
+  // Of row i of those that are kept, U of the weights that dropout does not keep becomes 0. Which
+  // these are waits in the padding of the row of `weights`: registers.
+  __device__ __forceinline__ void drop_outputs(int i, const KeptWeights<D>& kept) {
+    word_at(weights + place(half_of(i), D / 8)) = kept.word();
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        if (kept.stays(j, odd)) continue;
+        if constexpr (kTwoTeams<D>) {
+          keep((odd == 0 ? weights : gradients) + place(team, j), 0);
+        } else {
+          outputs[i][j].values[odd] = 0;
+        }
+      }
+    }
+  }
+  // The same of p * m, which read_gradients() left.
+  __device__ __forceinline__ void drop_weights(int i) const {
+    KeptWeights<D> kept;
+    kept.set(word_at(weights + place(half_of(i), D / 8)));
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+      word_at(weights + place(half_of(i), j)) &=
+          (kept.stays(j, 0) ? 0xFFFFu : 0u) | (kept.stays(j, 1) ? 0xFFFF0000u : 0u);
+    }
+  }
 
  private:
   // A number in the place of the pair that is stored there later, as a word like that one.
   static __device__ __forceinline__ void keep(kernel_bf16* at, float x) {
     uint32_t word;
     memcpy(&word, &x, sizeof(word));
-    *reinterpret_cast<uint32_t*>(at) = word;
+    word_at(at) = word;
+  }
+  static __device__ __forceinline__ uint32_t& word_at(kernel_bf16* at) {
+    return *reinterpret_cast<uint32_t*>(at);
   }
   static __device__ __forceinline__ float kept(const kernel_bf16* at) {
     const uint32_t word = *reinterpret_cast<const uint32_t*>(at);
@@ -115,10 +145,10 @@ struct Projections {
 };
 
 // Through the reads of a kept row's token: p * m and dP to their tiles, dm in the place of the
-// sums. factor is 1 / n, 0 where the memory is empty.
+// sums. factor is 1 / n, 0 where the memory is empty; share, how much of what was read is in y.
 template <int D>
 __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp, int lane, int row,
-                                               float factor, const Backward& a,
+                                               float factor, float share, const Backward& a,
                                                const Projections<D>& projections) {
   const int half = projections.half_of(row);
   const auto query = [&](int j, int odd) { return projections.queries[row][j].values[odd]; };
@@ -136,7 +166,7 @@ __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp
     }
   }
   const float norm = 1 / sum_of_row(total);
-  along = sum_of_row(along) * norm * a.share;
+  along = sum_of_row(along) * norm * share;
   __syncwarp();  // sums are read again, not kept: registers
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
@@ -146,10 +176,10 @@ __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
       const float mean = factor * sum.values[odd];
-      const float u = a.share * output.values[odd];
+      const float u = share * output.values[odd];
       const float p = norm * soft_max.weight(sum.values[odd], query(j, odd), j, odd);
       const float da = p * (mean * u - along);
-      weights[odd] = a.share * p * mean;
+      weights[odd] = share * p * mean;
       gradients[odd] = a.scale * mean * da;
       sum.values[odd] = factor * (p * u + a.scale * query(j, odd) * da);
     }

@@ -26,7 +26,6 @@ std::string why_plain_orthogonal_memory(const OrthogonalMemoryContext& context,
                                         const OrthogonalMemoryArrays& in) {
   if (std::string lack = lack_of_bf16({&in.q, &in.f}); !lack.empty()) return lack;
   if (context.options.shared) return "one memory for all heads";
-  if (context.options.dropout > 0) return "dropout";
   if (context.options.window > std::numeric_limits<int32_t>::max() / 2) {
     return concat("windows of ", context.options.window, " positions");
   }

@@ -84,7 +84,10 @@ Call fast_call(const SlotAttentionContext& context, const SlotTensors& in,
                                       some.size(2), width);
   };
   Call call;
+  call.device = some.device();
   call.options = context.options;
+  call.examples = pointer_or_null<const int64_t>(context.place.examples);
+  call.time_offset = context.place.time_offset;
   call.q = view(in.q, some.size(3));
   call.k = view(in.k, some.size(3));
   call.v = in.v.defined() ? view(in.v, 0) : view({}, in.values.size(3));
@@ -113,7 +116,6 @@ void fast_backward(const SlotAttentionContext& context, const SlotTensors& in, c
                    const SlotTensors& dend, const Tensor& dsums, const SlotTensors& d,
                    const SlotSequences* spans = nullptr) {
   auto call = fast_call<slot_attention_fast::Backward>(context, in, spans);
-  call.device = dsums.device();
   const Tensor readable = d_o.defined() ? aligned(d_o) : d_o;
   call.d_o = call.v;
   call.d_o.T = 0;

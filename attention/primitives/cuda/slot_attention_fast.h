@@ -2,6 +2,8 @@
 // o, two for the gradients; memories stay in registers and shared memory. Internal to
 // attention/primitives/cuda; which calls come here is decided in slot_attention_path.h.
 //
+// More than 64 slots take launches of 64 each, which join what their tokens read.
+//
 // Causal, as a rule. Without queries (views of no tokens, o null) the passes write a memory and
 // make its gradients, without keys they read one: the noncausal and the cross form.
 //
@@ -35,7 +37,10 @@ struct Spans {
 };
 
 struct Forward {
+  Device device;  // of the arrays
   SlotAttentionOptions options;
+  const int64_t* examples = nullptr;  // of dropout, as in SlotAttentionInputs
+  int64_t time_offset = 0;
   Reads q, k, v, logits;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;
@@ -49,8 +54,10 @@ void forward(const Forward& call);
 
 // Gradients of what forward computes; of that, nothing is needed.
 struct Backward {
-  Device device;  // of the arrays
+  Device device;
   SlotAttentionOptions options;
+  const int64_t* examples = nullptr;
+  int64_t time_offset = 0;
   Reads q, k, v, logits, d_o;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;

@@ -3,21 +3,25 @@
 // slot_attention_fast_tiles.h, with r_tl = scale q_t . K~_tl, p its soft-max, u_tl = do_t . V~_tl:
 //
 //   queries, forward in time: the memories are made again;
-//   dr_tl = p_tl (u_tl - m_t), m_t = sum_l p_tl u_tl,   dq_t = scale sum_l dr_tl K~_tl
+//   dr_tl = p_tl (d_tl u_tl - m_t), m_t = sum_l p_tl d_tl u_tl,   dq_t = scale sum_l dr_tl K~_tl
 //
-//   keys, backward in time: with X = scale dr / c, Y = p / c of a tile's tokens and, of what comes
-//   after the tile, GK = sum X q, GV = sum Y do of every slot,
-//   dv_j = sum_l w_jl (sum_{t >= j} Y_tl do_t + GV_l),   dk_j likewise of X, q and GK,
-//   da_jl = w_jl sum_{t >= j} (X_tl q_t . k_j + Y_tl do_t . v_j - (dr_tl r_tl + p_tl u_tl) / c_tl)
+//   with d of dropout: 0, or 1 / (1 - its probability); without it 1.
+//
+//   keys, backward in time: with X = scale dr / c, Y = p d / c of a tile's tokens and, of what
+//   comes after the tile, GK = sum X q, GV = sum Y do of every slot, dv_j = sum_l w_jl (sum_{t >=
+//   j} Y_tl do_t + GV_l),   dk_j likewise of X, q and GK, da_jl = w_jl sum_{t >= j} (X_tl q_t . k_j
+//   + Y_tl do_t . v_j - (dr_tl r_tl + p_tl d_tl u_tl) /
+//                              c_tl)
 //
 // In the last sum, with r'_t = sum_l p_tl r_tl and h_t the entropy of p_t, r_tl = log p_tl + h_t +
-// r'_t and p_tl u_tl = dr_tl + p_tl m_t, so that it is
+// r'_t and p_tl d_tl u_tl = dr_tl + p_tl m_t, so that it is
 //   sum X_tl (q_t . k_j - r'_t / scale) + sum Y_tl (do_t . v_j - m_t)
-//     - sum dr_tl (log p_tl + h_t + 1) / c_tl:
+//     - sum (dr_tl (log p_tl + h_t + 1) + p_tl m_t (1 - d_tl)) / c_tl:
 // what all keys or all values have in common is taken away before anything is rounded (of later
 // tiles it is taken away after, so that their GK and GV count in two bf16 parts here), and of the
-// first walk p and dr (bf16) and three numbers a token are kept, beside the masses at the beginning
-// of every chunk, from which the second walk makes tiles as the first did.
+// first walk p (negative where d = 0) and dr, in bf16, and three numbers a token are kept, beside
+// the masses at the beginning of every chunk, from which the second walk makes tiles as the first
+// did.
 //
 // Bytes a token and head, N slots, widths K and V: queries 6 K + 4 V + 6 N, keys 6 K + 6 V + 8 N,
 // and 12 + N / 8 each for what is kept in f32 and f64. Operations: queries 2 * 64 * (2 K + V +
@@ -26,8 +30,9 @@
 // 12 heads, 8192 tokens, width 64 on an H200, 0.77 ms at 4.8 TB/s (0.86 ms at the 4.3 that a copy
 // reaches) and 0.82 ms of tensor cores at 370 TFLOP/s. A chunk is not copied ahead of time, but
 // while the other block of the multiprocessor computes, so that the time is between the larger of
-// both and their sum, 1.7 ms. A document that begins inside a chunk is a tile more: its operations
-// are those of the squares and warps that it has tokens in, beside a chunk's sums over memories.
+// both and their sum, 1.7 ms. A document that begins inside a chunk is a tile more, and a copy
+// that is waited for: its operations are those of the squares and warps that it has tokens in,
+// beside a chunk's sums over memories.
 //
 // Heads wider than 64: q . K~ and do . V~ are sums over parts of 64 columns, as is what logits get.
 // The two kernels have the first part of keys and of values; of each further part, run_part_reads
@@ -39,9 +44,19 @@
 // the first kernel's and 4 N in the second's; operations 32,000, 32,000 and 58,000. N = 64, K = V =
 // 128: 6,950 bytes and 405,000 operations, at the shape above predicted 2.3 ms at 4.8 TB/s and 1.7
 // ms of tensor cores.
+//
+// More than 64 slots: both walks are launched for each 64. The first walks have soft-maxes of their
+// own slots, p' and dr', whose sums' logarithms are r' + h. Their shares pi of the whole soft-max
+// make p = pi p', m = sum pi m', dr = pi (dr' + p' (m' - m)) (run_join), after which
+// run_part_reads leaves dq also of the first part. Launches after the first add to the gradients of
+// q, k and v that those before left, in bf16. Bytes more for each 64 slots: everything, with dq 4 *
+// 64
+// + 4 * 64, 8 * 64 + 24 for the join and 6 * 64 for sums. N = 128, K = V = 64: 7,200 bytes and
+// 452,000 operations, at the shape above predicted 2.4 ms at 4.8 TB/s and 1.9 ms of tensor cores.
 #pragma once
 
 #include "attention/primitives/cuda/slot_attention_fast.h"
+#include "attention/primitives/cuda/slot_attention_fast_dropout.h"
 #include "attention/primitives/cuda/slot_attention_fast_reads.h"
 
 namespace linnet::cuda::slot_attention_fast::backward_detail {
@@ -76,6 +91,8 @@ struct BackwardArguments {
   const float *dkeys_out, *dvalues_out;
   float *dkeys_in, *dvalues_in, *dsums;
   SlotReading reading;
+  Dropout dropout;
+  bool adds;  // to the gradients of q, k and v that launches for other slots left
   // What the first walk leaves for the second: p and dr [B,T,H,N], r' / scale, m and h [B,T,H];
   // of every chunk [H,chunks] the log masses before it [.,N] and the rows on which tiles begin,
   // a bit each.
@@ -101,16 +118,27 @@ struct BackwardArguments {
   }
 };
 
-// Begins to copy a chunk's q, k, v and do, of wide ones the first part.
+// Begins to copy q, k, v and do of a piece, of wide ones the first part.
 template <int M, typename Layout>
 __device__ __forceinline__ void begin_sequences(AsyncCopies& copies, const Layout& shared,
                                                 const BackwardArguments& a, const Walk& walk,
-                                                int token) {
-  begin_rows<M>(copies, shared.q, walk, {a.q, a.query_mask, walk.row, token, walk.head, 0});
-  begin_rows<M>(copies, shared.k, walk, {a.k, a.key_mask, walk.row, token, walk.head, 0});
-  begin_rows<M>(copies, shared.v, walk, {a.v, a.key_mask, walk.row, token, walk.head, 0});
-  begin_rows<M>(copies, shared.d_o, walk, {a.d_o, a.query_mask, walk.row, token, walk.head, 0});
+                                                int token, const Piece& piece) {
+  begin_rows<M>(copies, shared.q, piece, {a.q, a.query_mask, walk.row, token, walk.head, 0});
+  begin_rows<M>(copies, shared.k, piece, {a.k, a.key_mask, walk.row, token, walk.head, 0});
+  begin_rows<M>(copies, shared.v, piece, {a.v, a.key_mask, walk.row, token, walk.head, 0});
+  begin_rows<M>(copies, shared.d_o, piece, {a.d_o, a.query_mask, walk.row, token, walk.head, 0});
 }
+
+// What first walks over `count` times kSlots slots left, one after the other.
+struct Joined {
+  int64_t rows;  // B T H
+  int count, slots;
+  float scale;
+  kernel_bf16 *probabilities, *dreads;  // [count,rows,kSlots], dense in the slots that there are
+  float *shifts, *means, *entropies;    // [count,rows]; of all slots, in place of the first ones'
+};
+// Those of parts of a soft-max -> of the whole.
+void run_join(const Joined& joined);
 
 // A further part: columns from `first` on of queries and keys, or of do and values.
 struct PartArguments {
@@ -122,9 +150,10 @@ struct PartArguments {
   Writes gathered;  // dq (null while reads are summed), or dk or dv
   // Of reads.
   const float* memory_in;
-  // Of gradients: dr or p, and by what it is X or Y.
+  // Of gradients: dr or p, and by what it is X or Y; of p, those that are dropped are negative.
   Reads passed;
   float factor;
+  bool of_values;
   const float* dmemory_out;
   float *dmemory_in, *sums;
 };

@@ -23,14 +23,14 @@ struct ReadLayout {
   Walk* walk;
 };
 
-// Begins to copy a chunk of this part.
+// Begins to copy a piece of this part.
 template <typename Layout>
 __device__ __forceinline__ void begin_part(AsyncCopies& copies, const Layout& shared,
                                            const BackwardArguments& a, const PartArguments& part,
-                                           const Walk& walk, int token) {
-  begin_rows<kPart>(copies, shared.readers, walk,
+                                           const Walk& walk, int token, const Piece& piece) {
+  begin_rows<kPart>(copies, shared.readers, piece,
                     {part.readers, a.query_mask, walk.row, token, walk.head, part.first});
-  begin_rows<kPart>(copies, shared.own, walk,
+  begin_rows<kPart>(copies, shared.own, piece,
                     {part.own, a.key_mask, walk.row, token, walk.head, part.first});
 }
 
@@ -86,27 +86,37 @@ __global__ __launch_bounds__(kTileThreads,
   const SlotScales& scales = shared.scales;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int64_t time = max(a.q.T, a.k.T), number = blockIdx.x;
+  const int64_t time = max(a.q.T, a.k.T), place = a.reading.place(blockIdx.x);
   const Walk& walk = begin_walk(shared.walk, a.spans, blockIdx.x, heads, time);
 
   MemoryTile<kPart> memory;
-  memory.load(part.memory_in, number, slots, part.first, static_cast<int>(part.own.K));
+  memory.load(part.memory_in, place, slots, part.first, static_cast<int>(part.own.K));
   memory.publish(shared.memory);
-  scales.load_masses(a.in.mass, number, slots);
+  scales.load_masses(a.in.mass, place, slots);
   AsyncCopies copies;
   for (int token = walk.begin; token < walk.end; token += kChunk) {
     const int rows = walk.rows(token);
-    begin_part(copies, shared, a, part, walk, token);
-    const uint32_t logit_counts = begin_rows<kSlots>(
-        copies, shared.logits, walk, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
-    copies.commit();
     scales.mark_begins(a.segments, walk, time, token);
-    copies.wait<0>();
-    exclude_logits(shared.logits, logit_counts);
-    __syncthreads();  // this chunk and the memory are there
+    __syncthreads();  // where segments begin is there
+    Piece piece{};
     TileRows tile{warp, lane, 0, 0};
     for (; tile.begin < rows; tile.begin = tile.end) {
-      tile.end = begin_tile(scales, shared.logits, shared.weights, tile.begin, rows);
+      if (tile.begin == piece.end) {
+        piece = scales.piece_from(tile.begin, rows);
+        begin_part(copies, shared, a, part, walk, token, piece);
+        const uint32_t logit_counts = begin_rows<kSlots>(
+            copies, shared.logits, piece, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+        copies.commit();
+        if (piece.fresh) {
+          memory.clear();
+          memory.publish(shared.memory);
+          scales.forget_masses();
+        }
+        copies.wait<0>();
+        exclude_logits(shared.logits, logit_counts);
+        __syncthreads();  // the piece and the memory are there
+      }
+      tile.end = begin_tile(scales, shared.logits, shared.weights, tile.begin, piece.end);
       if (tile.has_any()) {
         const int64_t first_token = walk.row * time + token;
         SlotRows reads = {}, sums;
@@ -127,10 +137,11 @@ __global__ __launch_bounds__(kTileThreads,
           ResultFragment dq[kPart / 8] = {};
           gather_slots<kPart>(reads, shared.own, shared.memory, shared.weights, scales.start, tile,
                               dq);
+          const TilePlace<kernel_bf16> to{part.gathered, a.query_mask, walk.row,
+                                          token,         walk.head,    part.first};
+          if (a.adds) add_stored_rows<kPart>(to, tile, {1, 1}, dq);
           // The tile's logits are weights by now; those of later tiles stay.
-          store_tile_rows<kPart>(
-              dq, shared.logits, kSlotStride, tile,
-              {part.gathered, a.query_mask, walk.row, token, walk.head, part.first});
+          store_tile_rows<kPart>(dq, shared.logits, kSlotStride, tile, to);
         }
       }
       leave_totals(shared.weights, scales, tile);
@@ -168,9 +179,10 @@ struct GradientLayout {
 };
 
 // dr or p of a warp's tokens -> X or Y, 0 outside the tile; their sums beside them.
-__device__ __forceinline__ void pass_part(const GradientLayout& shared, const TileRows& tile,
-                                          float factor, const SlotRows& masses) {
+__device__ __forceinline__ void pass_part(const GradientLayout& shared, const PartArguments& part,
+                                          const TileRows& tile, const SlotRows& masses) {
   const int lane = tile.lane;
+  const auto kept = [&](float x) { return part.of_values && x < 0 ? 0.0f : x; };
 #pragma unroll
   for (int j = 0; j < kSlots / 8; ++j) {
     float sums[2] = {};
@@ -183,9 +195,9 @@ __device__ __forceinline__ void pass_part(const GradientLayout& shared, const Ti
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
         const float mass = masses.parts[j].values[2 * half + odd];
-        inverses[odd] = tile.has(half) && mass > 0 ? factor / mass : 0.0f;
+        inverses[odd] = tile.has(half) && mass > 0 ? part.factor / mass : 0.0f;
       }
-      *x = pack(low_of(*x) * inverses[0], high_of(*x) * inverses[1]);
+      *x = pack(kept(low_of(*x)) * inverses[0], kept(high_of(*x)) * inverses[1]);
       sums[0] += low_of(*x) * shared.offsets[row];
       sums[1] += high_of(*x) * shared.offsets[row];
     }
@@ -201,11 +213,11 @@ __global__ __launch_bounds__(kTileThreads,
   const SlotScales& scales = shared.scales;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int64_t time = max(a.q.T, a.k.T), number = blockIdx.x;
+  const int64_t time = max(a.q.T, a.k.T), place = a.reading.place(blockIdx.x);
   const Walk& walk = begin_walk(shared.walk, a.spans, blockIdx.x, heads, time);
 
   MemoryTile<kPart> memory;
-  memory.load(part.dmemory_out, number, slots, part.first, static_cast<int>(part.own.K));
+  memory.load(part.dmemory_out, place, slots, part.first, static_cast<int>(part.own.K));
   if (thread < kSlots) shared.carried[thread] = 0;
   AsyncCopies copies;
   const int last = (walk.end - walk.begin + kChunk - 1) / kChunk - 1;
@@ -213,14 +225,19 @@ __global__ __launch_bounds__(kTileThreads,
     const int64_t chunk = a.chunk_number(walk, time, token);
     const auto tiles = static_cast<uint64_t>(a.chunk_tiles[chunk]);
     scales.mark_begins(a.segments, walk, time, token);
-    begin_part(copies, shared, a, part, walk, token);
+    __syncthreads();  // where segments begin is there
     const int rows = walk.rows(token);
+    Piece piece{rows, rows, false};
     TileRows tile{warp, lane, rows, rows};
     while (tile.begin > 0) {
+      if (tile.begin == piece.begin) {
+        piece = scales.piece_to(tile.begin);
+        begin_part(copies, shared, a, part, walk, token, piece);
+      }
       step_back(tile, tiles);
       const uint32_t logit_counts = begin_rows<kSlots>(
-          copies, shared.weights, walk, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
-      begin_rows<kSlots>(copies, shared.passed, walk,
+          copies, shared.weights, piece, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+      begin_rows<kSlots>(copies, shared.passed, piece,
                          {part.passed, nullptr, walk.row, token, walk.head, 0});
       copies.commit();
       if (thread < kChunk) {
@@ -229,12 +246,12 @@ __global__ __launch_bounds__(kTileThreads,
         shared.offsets[thread] = inside ? part.offsets[at] : 0.0f;
       }
       copies.wait<0>();
-      make_weights_again(scales, shared.weights, logit_counts, tile, tiles,
+      make_weights_again(scales, shared.weights, logit_counts, tile, piece, tiles,
                          a.chunk_masses + chunk * slots, slots);
       if (tile.has_any()) {
         SlotRows masses;
         sum_weights(shared.weights, scales, tile, masses);
-        pass_part(shared, tile, part.factor, masses);
+        pass_part(shared, part, tile, masses);
       }
       __syncthreads();  // so are totals, X or Y
       memory.scale([&](int slot) { return scales.inverse_total(slot); });
@@ -259,19 +276,25 @@ __global__ __launch_bounds__(kTileThreads,
         load_weights(shared.weights, tile, weights);
         ResultFragment sums[kPart / 8];
         gather_readers<kPart>(weights, shared.passed, shared.readers, shared.memory, tile, sums);
+        const TilePlace<kernel_bf16> to{part.gathered, a.key_mask, walk.row,
+                                        token,         walk.head,  part.first};
+        if (a.adds) add_stored_rows<kPart>(to, tile, {1, 1}, sums);
         // Of the tile, a warp alone reads what it writes itself.
-        store_tile_rows<kPart>(sums, shared.own, kPart + kPadding, tile,
-                               {part.gathered, a.key_mask, walk.row, token, walk.head, part.first});
+        store_tile_rows<kPart>(sums, shared.own, kPart + kPadding, tile, to);
       }
       memory.add(shared.passed, shared.readers, tile);
       memory.scale([&](int slot) { return scales.start[slot]; });
       __syncthreads();  // nobody reads the tile any more
       if (thread < kSlots) carry_sums(shared.carried, shared.sums, scales, tile);
+      if (piece.fresh && tile.begin == piece.begin) {
+        memory.clear();
+        if (thread < kSlots) shared.carried[thread] = 0;
+      }
     }
   }
-  memory.store(part.dmemory_in, number, slots, part.first, static_cast<int>(part.own.K));
+  memory.store(part.dmemory_in, place, slots, part.first, static_cast<int>(part.own.K));
   if (thread >= slots) return;
-  float* sum = part.sums + number * slots + thread;
+  float* sum = part.sums + int64_t{blockIdx.x} * slots + thread;
   *sum = (part.accumulate ? *sum : 0.0f) + shared.carried[thread];
 }
 

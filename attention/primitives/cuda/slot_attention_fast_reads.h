@@ -3,7 +3,10 @@
 // slot_attention_fast_tiles.h.
 #pragma once
 
+#include <algorithm>
+
 #include "attention/primitives/cuda/slot_attention_fast_tiles.h"
+#include "attention/primitives/slot_attention_cpu.h"
 
 namespace linnet::cuda::slot_attention_fast::detail {
 
@@ -18,8 +21,9 @@ struct MemoryTile {
   __device__ __forceinline__ int slot(int i) const { return warp * 16 + i / 2 * 8 + lane / 4; }
   __device__ __forceinline__ int column(int j, int i) const { return j * 8 + lane % 4 * 2 + i % 2; }
 
-  // Columns from `first` on of memory `number` [slots,width] in device memory; null: zeros.
-  __device__ __forceinline__ void load(const float* from, int64_t number, int slots, int first,
+  // Columns from `first` on of slots from number `place` on, `width` each, in device memory; null:
+  // zeros.
+  __device__ __forceinline__ void load(const float* from, int64_t place, int slots, int first,
                                        int width) {
     warp = static_cast<int>(threadIdx.x) / 32;
     lane = static_cast<int>(threadIdx.x) % 32;
@@ -28,12 +32,11 @@ struct MemoryTile {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const bool given = from != nullptr && slot(i) < slots && first + column(j, i) < width;
-        memory[j].values[i] =
-            given ? from[(number * slots + slot(i)) * width + first + column(j, i)] : 0.0f;
+        memory[j].values[i] = given ? from[(place + slot(i)) * width + first + column(j, i)] : 0.0f;
       }
     }
   }
-  __device__ __forceinline__ void store(float* to, int64_t number, int slots, int first,
+  __device__ __forceinline__ void store(float* to, int64_t place, int slots, int first,
                                         int width) const {
     if (to == nullptr) return;
 #pragma unroll
@@ -41,11 +44,15 @@ struct MemoryTile {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         if (slot(i) >= slots || first + column(j, i) >= width) continue;
-        to[(number * slots + slot(i)) * width + first + column(j, i)] = memory[j].values[i];
+        to[(place + slot(i)) * width + first + column(j, i)] = memory[j].values[i];
       }
     }
   }
 
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int j = 0; j < M / 8; ++j) memory[j] = {};
+  }
   // Multiplies every slot by factor(slot).
   template <typename Factor>
   __device__ __forceinline__ void scale(const Factor& factor) {
@@ -202,22 +209,42 @@ __device__ __forceinline__ void add_slots(const float* numbers, const TileRows& 
   });
 }
 
-// How slots are read.
+// How slots are read, and which of them a launch has: so many from number `first` on of all.
 struct SlotReading {
   float scale;
-  int slots;
   bool mask_empty;
-};
+  int slots, first, all;
 
-// Of each row, the mean of its logits by its probabilities, and the entropy of these.
+  // The number of its first slot in memory `number`, counted over all memories.
+  __device__ __forceinline__ int64_t place(int64_t number) const { return number * all + first; }
+  // A view of all slots -> of these.
+  template <typename T>
+  SequenceView<T> of(SequenceView<T> view) const {
+    if (view.T > 0) view.data += first;
+    view.K = slots;
+    return view;
+  }
+};
+// Calls body with what each launch reads.
+template <typename Body>
+void for_slots(const SlotAttentionOptions& options, int64_t slots, const Body& body) {
+  for (int64_t first = 0; first < slots; first += kSlots) {
+    body(SlotReading{static_cast<float>(options.scale), options.mask_empty,
+                     static_cast<int>(std::min<int64_t>(slots - first, kSlots)),
+                     static_cast<int>(first), static_cast<int>(slots)});
+  }
+}
+
+// Of each row, the mean of its logits by its probabilities, and the entropy of these (kNothing: no
+// slot is in use), which together are the log of the sum of the exponentials.
 struct RowMeans {
   float logits[2], entropies[2];
 };
 
 // products (of read_slots) -> probabilities, 0 of slots that are not in use; sums -> 1 / c, 0 of
-// empty slots. means: null where not wanted.
+// empty slots. log_sums: the log of each row's sum of exponentials. means: null where not wanted.
 __device__ __forceinline__ void soft_max(const SlotReading& how, int lane, SlotRows& products,
-                                         SlotRows& sums, RowMeans* means) {
+                                         SlotRows& sums, float (&log_sums)[2], RowMeans* means) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float largest = kNothing, sum = 0, below = 0;
@@ -249,10 +276,11 @@ __device__ __forceinline__ void soft_max(const SlotReading& how, int lane, SlotR
     }
     sum = row_sum(sum);
     const float inverse = sum > 0 ? 1 / sum : 0.0f;
+    log_sums[half] = sum > 0 ? largest + logf(sum) : kNothing;
     if (means != nullptr) {
       below = row_sum(below) * inverse;
       means->logits[half] = largest + below;
-      means->entropies[half] = sum > 0 ? logf(sum) - below : 0.0f;
+      means->entropies[half] = sum > 0 ? logf(sum) - below : kNothing;
     }
 #pragma unroll
     for (int j = 0; j < kSlots / 8; ++j) {

@@ -7,13 +7,11 @@
 
 namespace linnet::cuda::slot_attention_fast::detail {
 
-// The log mass that the tile which begins with row `until` of a chunk finds, from that before the
-// chunk.
+// The log mass that the tile which begins with row `until` of a piece finds, from that before the
+// piece.
 __device__ __forceinline__ double mass_before(int until, const kernel_bf16* logits, uint64_t tiles,
-                                              const SegmentBits& segments, double mass) {
-  const int start = segments.start(until);
-  if (start >= 0) mass = static_cast<double>(kNothing);
-  for (int row = max(start, 0); row < until;) {
+                                              const Piece& piece, double mass) {
+  for (int row = piece.begin; row < until;) {
     const float reference = fmaxf(static_cast<float>(mass), load(logits + row * kSlotStride));
     float total = mass == static_cast<double>(kNothing)
                       ? 0.0f
@@ -29,14 +27,14 @@ __device__ __forceinline__ double mass_before(int until, const kernel_bf16* logi
 
 // For threads 0 to 63: what a tile's weights are relative to, from the masses before the chunk.
 __device__ __forceinline__ void set_references(const SlotScales& scales, const kernel_bf16* logits,
-                                               const TileRows& tile, uint64_t tiles,
-                                               const double* chunk_masses, int slots) {
+                                               const TileRows& tile, const Piece& piece,
+                                               uint64_t tiles, const double* chunk_masses,
+                                               int slots) {
   const int slot = static_cast<int>(threadIdx.x);
   if (slot >= kSlots) return;
-  SegmentBits segments;
-  segments.load(scales.begins);
-  const double mass = slot < slots ? chunk_masses[slot] : static_cast<double>(kNothing);
-  scales.set_reference(slot, mass_before(tile.begin, logits + slot, tiles, segments, mass),
+  const bool written = slot < slots && !piece.fresh;
+  const double mass = written ? chunk_masses[slot] : static_cast<double>(kNothing);
+  scales.set_reference(slot, mass_before(tile.begin, logits + slot, tiles, piece, mass),
                        load(logits + tile.begin * kSlotStride + slot));
 }
 
@@ -52,11 +50,11 @@ __device__ __forceinline__ void step_back(TileRows& tile, uint64_t tiles) {
 // totals, before which a barrier of the block is missing.
 __device__ __forceinline__ void make_weights_again(const SlotScales& scales, kernel_bf16* weights,
                                                    uint32_t logit_counts, const TileRows& tile,
-                                                   uint64_t tiles, const double* chunk_masses,
-                                                   int slots) {
+                                                   const Piece& piece, uint64_t tiles,
+                                                   const double* chunk_masses, int slots) {
   exclude_logits(weights, logit_counts);
   __syncthreads();  // the tile is there
-  set_references(scales, weights, tile, tiles, chunk_masses, slots);
+  set_references(scales, weights, tile, piece, tiles, chunk_masses, slots);
   __syncthreads();  // so are references
   write_weights(weights, weights, scales.reference, tile.begin, tile.end);
   __syncthreads();  // so are weights

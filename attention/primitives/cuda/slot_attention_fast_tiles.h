@@ -8,11 +8,13 @@
 //
 // so that no weight exceeds exp(kMostRise): a tile ends before a logit that would, and the chunk's
 // next tile begins there. A reference never looks ahead, and what was written before counts
-// start = exp(log mass - r) <= 1. A tile also ends before a token that begins a segment, and before
-// the next tile nothing was written: start = 0. With c_t = start + sum_{begin <= j <= t} w_j a
-// token reads
+// start = exp(log mass - r) <= 1. With c_t = start + sum_{begin <= j <= t} w_j a token reads
 //
 //   K~_t = (start K~ + sum_{begin <= j <= t} w_j k_j) / c_t,   V~_t likewise.
+//
+// A chunk in which segments begin is copied segment by segment, each time with zeros for the tokens
+// of others (Piece), and memories are cleared between: of a segment nothing reaches the next one,
+// whatever it holds.
 #pragma once
 
 #include "attention/primitives/cuda/linear_attention_tiles.h"
@@ -22,7 +24,7 @@ namespace linnet::cuda::slot_attention_fast::detail {
 
 using namespace linear_attention_detail;
 
-inline constexpr int kSlots = 64;  // those beyond a call's own are never written
+inline constexpr int kSlots = 64;  // of a launch; those beyond a call's own are never written
 inline constexpr int kSlotStride = kSlots + kPadding;
 inline constexpr float kMostRise = 40;
 inline constexpr float kNothing = -std::numeric_limits<float>::infinity();  // a log of 0
@@ -63,6 +65,14 @@ struct TileRows {
   }
 };
 
+// Rows [begin, end) of a chunk, of one segment.
+struct Piece {
+  int begin, end;
+  bool fresh;  // they begin their segment
+
+  __device__ __forceinline__ bool has(int row) const { return begin <= row && row < end; }
+};
+
 // What a block walks along: head `head` of sequence `number`, of spans, or of rows where there are
 // none.
 struct Walk {
@@ -94,26 +104,40 @@ struct SlotScales {
         total(arena.take<float>(kSlots)),
         scratch(arena.take<float>(33)),
         begins(arena.take<uint32_t>(SegmentBits::kWords)) {}
-  double* log_mass;  // before the tile, wherever segments begin
+  double* log_mass;  // before the tile
   float* reference;  // r
   float* start;
   float* total;  // c of the last token
   float* scratch;
   uint32_t* begins;  // of the chunk's tokens, those that begin segments
 
-  // The masses that a walk begins with, of memory `number` [slots]; null: nothing was written.
-  __device__ __forceinline__ void load_masses(const double* from, int64_t number, int slots) const {
+  // The masses that a walk begins with, from number `place` on; null: nothing was written.
+  __device__ __forceinline__ void load_masses(const double* from, int64_t place, int slots) const {
     const int slot = static_cast<int>(threadIdx.x);
     if (slot >= kSlots) return;
     const bool given = from != nullptr && slot < slots;
-    log_mass[slot] = given ? from[number * slots + slot] : static_cast<double>(kNothing);
+    log_mass[slot] = given ? from[place + slot] : static_cast<double>(kNothing);
   }
+  // Nothing was written by the segment that begins.
+  __device__ __forceinline__ void forget_masses() const { load_masses(nullptr, 0, 0); }
   // For the chunk that begins with `token`.
   __device__ __forceinline__ void mark_begins(const int32_t* segments, const Walk& walk,
                                               int64_t time, int token) const {
     const int row = static_cast<int>(threadIdx.x);
     SegmentBits::publish<FourWarps>(
         begins, row < kChunk && begins_segment(segments, walk.row, time, token + row));
+  }
+  // The chunk's piece that begins with a row, or ends with one; of so many rows.
+  __device__ __forceinline__ Piece piece_from(int row, int rows) const {
+    SegmentBits segments;
+    segments.load(begins);
+    return {row, min(rows, segments.end(row)), segments.start(row) == row};
+  }
+  __device__ __forceinline__ Piece piece_to(int end) const {
+    SegmentBits segments;
+    segments.load(begins);
+    const int start = segments.start(end - 1);
+    return {max(start, 0), end, start >= 0};
   }
 
   __device__ __forceinline__ float inverse_total(int slot) const {
@@ -133,11 +157,11 @@ struct SlotScales {
   }
 };
 
-// begin_copy() of a chunk, tokens beyond the walk are zeros. As a loop: unrolled, its addresses
+// begin_copy() of a chunk, rows beyond the piece are zeros. As a loop: unrolled, its addresses
 // would take registers that memories need.
 template <int width>
 __device__ __forceinline__ uint32_t begin_rows(AsyncCopies& copies, kernel_bf16* tile,
-                                               const Walk& walk,
+                                               const Piece& piece,
                                                const TilePlace<const kernel_bf16>& from) {
   using Part = TilePart<width>;
   uint32_t counts = 0;
@@ -145,7 +169,7 @@ __device__ __forceinline__ uint32_t begin_rows(AsyncCopies& copies, kernel_bf16*
   for (int i = 0; i < Part::kCount; ++i) {
     const int row = Part::row(i), column = Part::column(i);
     const int64_t token = from.begin + row;
-    const bool inside = from.inside(token, column) && token < walk.end;
+    const bool inside = from.inside(token, column) && piece.has(row);
     copies.copy(tile + row * Part::kStride + column,
                 inside ? from.at(token, column) : from.view.data, inside);
     counts |= (inside ? 1u : 0u) << i;
@@ -197,19 +221,14 @@ __device__ __forceinline__ int write_weights(const kernel_bf16* logits, kernel_b
   return high;
 }
 
-// The tile that begins at row `begin` of a chunk of `rows` tokens whose logits are there: sets its
-// references and writes its weights; returns its end. All threads of the block; a barrier comes
-// last.
+// The tile that begins at row `begin` of a piece that ends with row `most` and whose logits are
+// there: sets its references and writes its weights; returns its end. All threads of the block; a
+// barrier comes last.
 __device__ __forceinline__ int begin_tile(const SlotScales& scales, const kernel_bf16* logits,
-                                          kernel_bf16* weights, int begin, int rows) {
+                                          kernel_bf16* weights, int begin, int most) {
   const int slot = static_cast<int>(threadIdx.x);
-  SegmentBits segments;
-  segments.load(scales.begins);
-  const int most = min(rows, segments.end(begin));
   if (slot < kSlots) {
-    const double mass =
-        segments.start(begin) == begin ? static_cast<double>(kNothing) : scales.log_mass[slot];
-    scales.set_reference(slot, mass, load(logits + begin * kSlotStride + slot));
+    scales.set_reference(slot, scales.log_mass[slot], load(logits + begin * kSlotStride + slot));
   }
   __syncthreads();
   const int high = write_weights(logits, weights, scales.reference, begin, most);
@@ -324,6 +343,27 @@ __device__ __forceinline__ void store_tile_rows(const ResultFragment (&results)[
     Eight numbers = *reinterpret_cast<const Eight*>(rows + row * stride + column);
     if (!to.inside(token, column)) numbers = {};
     *reinterpret_cast<Eight*>(to.at(token, column)) = numbers;
+  }
+}
+
+// results += what device memory holds for them, in those of a warp's rows that the tile has, times
+// the factor of rows lane / 4 and lane / 4 + 8.
+template <int width>
+__device__ __forceinline__ void add_stored_rows(const TilePlace<kernel_bf16>& from,
+                                                const TileRows& tile, const float (&factors)[2],
+                                                ResultFragment (&results)[width / 8]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int64_t token = from.begin + tile.warp * 16 + half * 8 + tile.lane / 4;
+    if (!tile.has(half) || token >= from.view.T) continue;
+#pragma unroll
+    for (int j = 0; j < width / 8; ++j) {
+      const int column = 8 * j + tile.lane % 4 * 2;
+      if (from.column + column >= from.view.K) continue;
+      const auto pair = *reinterpret_cast<const uint32_t*>(from.at(token, column));
+      results[j].values[2 * half] += factors[half] * low_of(pair);
+      results[j].values[2 * half + 1] += factors[half] * high_of(pair);
+    }
   }
 }
 

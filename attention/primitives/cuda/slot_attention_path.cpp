@@ -30,7 +30,6 @@ std::string why_plain_slot_attention(const SlotAttentionContext& context, const 
   const SlotAttentionOptions& options = context.options;
   if (options.control != SlotControl::exp) return "weights other than the exponential of logits";
   if (options.scale == 0) return "a scale of 0";
-  if (options.dropout > 0) return "dropout of slots";
   const Sizes sizes(in);
   if (!slot_attention_fast::covers(sizes.slots, sizes.keys, sizes.values)) {
     return concat(sizes.slots, " slots with keys of ", sizes.keys, " and values of ", sizes.values);

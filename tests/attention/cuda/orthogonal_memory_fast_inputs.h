@@ -16,6 +16,7 @@ struct Setting {
   std::vector<int32_t> starts = {};  // positions of the first tokens
   int64_t source = -1;               // codes of cross-attention
   int32_t segment_tokens = 37;
+  double dropout = 0;
 
   int64_t codes() const { return source >= 0 ? source : T; }
 };
@@ -42,6 +43,13 @@ inline OrthogonalMemoryContext context_of(const Setting& s, Device device) {
   context.options = {s.scope, s.window, 0.8, false};
   context.cross = s.source >= 0;
   context.place.time_offset = 3;
+  if (s.dropout > 0) {
+    context.options.dropout = s.dropout;
+    context.options.dropout_key = RandomKey{3, 8, 5};
+    std::vector<int64_t> examples;
+    for (int64_t b = 0; b < s.B; ++b) examples.push_back(90 - b);
+    context.place.examples = Tensor::from(examples, {s.B}, device);
+  }
   if (s.masks) {
     context.query_mask = Tensor::from(mask_of(s.B, s.T), {s.B, s.T}, device);
     context.code_mask = Tensor::from(mask_of(s.B, s.codes()), {s.B, s.codes()}, device);
@@ -68,7 +76,8 @@ struct Outcome {
   std::vector<int64_t> counts, memory_tokens;
 };
 
-inline Outcome run(const Setting& s, const std::vector<Tensor>& tensors, Device device) {
+inline Outcome run(const Setting& s, const std::vector<Tensor>& tensors, Device device,
+                   const OrthogonalMemoryContext& context) {
   std::vector<Variable> in;
   for (size_t i = 0; i < tensors.size(); ++i) {
     in.push_back(input_on(device, tensors[i], i < 2 ? DType::bf16 : DType::f32));
@@ -80,10 +89,13 @@ inline Outcome run(const Setting& s, const std::vector<Tensor>& tensors, Device 
       counts.insert(counts.end(), {b == 1 ? 0 : 40, b == 0 ? 2 : 0});
     carry.counts = Tensor::from(counts, {s.B, 2}, device);
   }
-  const OrthogonalMemoryResult result =
-      orthogonal_memory(in[0], in[1], in[2], carry, context_of(s, device));
+  const OrthogonalMemoryResult result = orthogonal_memory(in[0], in[1], in[2], carry, context);
   return {with_gradients({result.y, result.carry.completed, result.carry.partial}, in),
           result.carry.counts.to_vector<int64_t>(), result.memory_tokens.to_vector<int64_t>()};
+}
+
+inline Outcome run(const Setting& s, const std::vector<Tensor>& tensors, Device device) {
+  return run(s, tensors, device, context_of(s, device));
 }
 
 inline void expect_what_the_cpu_computes(const Setting& s, const std::vector<Tensor>& in) {

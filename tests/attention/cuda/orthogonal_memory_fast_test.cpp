@@ -137,7 +137,7 @@ TEST(CudaOrthogonalMemoryFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   };
   EXPECT_EQ(why_of([](auto& c) { c.options.scope = MemoryScope::whole; }), "");
   EXPECT_EQ(why_of([](auto& c) { c.options.shared = true; }), "one memory for all heads");
-  EXPECT_EQ(why_of([](auto& c) { c.options.dropout = 0.1; }), "dropout");
+  EXPECT_EQ(why_of([](auto& c) { c.options.dropout = 0.1; }), "");
   EXPECT_EQ(why_of([](auto& c) { c.options.window = int64_t{1} << 31; }),
             "windows of 2147483648 positions");
 

@@ -35,7 +35,8 @@ TEST(CudaSlotAttentionPath, WhatItDoesNotCoverGoesToThePlainKernels) {
   cuda::SlotTensors mixed = usual;
   mixed.logits = mixed.logits.to(DType::f32);
   EXPECT_EQ(why(mixed, {}), "numbers of f32");
-  EXPECT_EQ(why(tensors_of(16, 72, 16, 16), {}), "72 slots with keys of 16 and values of 16");
+  EXPECT_EQ(why(tensors_of(16, 512, 16, 16), {}), "");
+  EXPECT_EQ(why(tensors_of(16, 520, 16, 16), {}), "520 slots with keys of 16 and values of 16");
   EXPECT_EQ(why(tensors_of(16, 8, 20, 16), {}), "8 slots with keys of 20 and values of 16");
   EXPECT_EQ(why(tensors_of(16, 8, 16, 12), {}), "8 slots with keys of 16 and values of 12");
   EXPECT_EQ(why(tensors_of(15, 8, 16, 16), {}), "fewer than 16 tokens");
@@ -48,9 +49,10 @@ TEST(CudaSlotAttentionPath, WhatItDoesNotCoverGoesToThePlainKernels) {
   context = {};
   context.options.scale = 0;
   EXPECT_EQ(why(usual, context), "a scale of 0");
-  context = {};
+  context.options.scale = 1;
   context.options.dropout = 0.1;
-  EXPECT_EQ(why(usual, context), "dropout of slots");
+  EXPECT_EQ(why(usual, context), "");
+  context.options.control = SlotControl::relu;
   EXPECT_TRUE(cuda::slot_attention_is_fast({}, usual));
   EXPECT_FALSE(cuda::slot_attention_is_fast(context, usual));
   EXPECT_FALSE(cuda::slot_attention_is_fast({}, tensors_of(15, 8, 16, 16)));
@@ -75,9 +77,9 @@ TEST(CudaSlotAttentionPath, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
   EXPECT_NE(refusal([&] {
               const Variable x(tensors_of(16, 8, 16, 16).q);
               SlotAttentionContext context;
-              context.options.dropout = 0.1;
+              context.options.control = SlotControl::sigmoid;
               slot_attention_memory({{}, x, x, x}, context);
-            }).find("do not cover dropout of slots"),
+            }).find("do not cover weights other than the exponential of logits"),
             std::string::npos);
   EXPECT_EQ(causal(1, 16).size(1), 1);
   EXPECT_EQ(causal(15, 19, DType::f32).size(1), 15);

@@ -167,6 +167,23 @@ TEST_F(CudaGraphTraining, FreshDrawsAreMadeBeforeReplays) {
   }
 }
 
+// Draws inside kernels on tensor cores are those of the step that is replayed.
+TEST_F(CudaGraphTraining, TensorCoresDropByTheStepOfTheReplay) {
+  const std::vector<std::string> small = {
+      "model.layers=1",    "model.width=16",       "model.attention_dropout=0.2",
+      "train.max_steps=4", "train.precision=bf16", "train.backend=tensor_cores"};
+  std::vector<std::string> overrides = small;
+  overrides.insert(overrides.end(), {"train.tokens_per_update=48", "train.micro_batch=3",
+                                     "model.attention={name: lavo, rank: 8, window: 4}"});
+  std::string log = expect_same(recipe(overrides), "one-pass");
+  EXPECT_THAT(log, ContainsRegex(kReplayed));
+  overrides = small;
+  overrides.insert(overrides.end(), {"train.examples_per_update=3",
+                                     "model.attention={name: lavo, rank: 8, window: 4}"});
+  log = expect_same(classifier(overrides), "whole-memory");
+  EXPECT_THAT(log, ContainsRegex(kReplayed));
+}
+
 TEST_F(CudaGraphTraining, WeightsThatMixersCorrectAreCorrectedByTheHost) {
   const std::string log =
       expect_same(recipe({"model.attention={name: lavo, rank: 3, window: 4, basis_train: qr}",
