@@ -292,9 +292,9 @@ TEST(SlotAttention, ReferencesAreKeptAsLongAsTheyReach) {
       Problem p = make_problem({1, kTokens, kTokens, 1, kSlots, 4, 4}, SlotControl::exp,
                                SlotNormalizer::read_time, true, false);
       for (int64_t i = 0; i < p.logits.elements(); ++i) {
-        const auto steps = static_cast<double>(i / kSlots / period);
+        const int64_t steps = i / kSlots / period;
         double& logit = p.logits.data<double>()[i];
-        logit = static_cast<float>(logit + steps * rise);
+        logit = static_cast<float>(logit + static_cast<double>(steps) * rise);
       }
       EXPECT_LE(worst_error(p, DType::f64), 1e-11) << rise << " " << period;
       EXPECT_LE(worst_error(p, DType::f32), kSingle) << rise << " " << period;

@@ -72,7 +72,7 @@ TYPED_TEST(StateScan, ATileInTwoPartsIsTheSame) {
   constexpr int64_t kTokens = 9, kFirst = 4, kRows = 32, kColumns = 16;
   const std::vector<T> x = draws<T>(kTokens * kRows, 1), z = draws<T>(kTokens * kRows, 2);
   const std::vector<T> y = draws<T>(kTokens * kColumns, 3);
-  const auto scan = [&](std::vector<int64_t> counts) {
+  const auto scan = [&](const std::vector<int64_t>& counts) {
     std::vector<T> state = draws<T>(kRows * kColumns, 4), out(kTokens * kColumns);
     int64_t t = 0;
     for (const int64_t count : counts) {
