@@ -15,7 +15,7 @@ constexpr const char* kName = "lavo in one pass";
 
 // Inputs in the computing type; sums as forward leaves them.
 struct Arrays {
-  Tensor q, k, v, basis, bias, before, codes;
+  Tensor q, k, v, basis, bias, before, codes, weights, projections;
 };
 
 template <typename T>
@@ -65,12 +65,15 @@ void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradient
                  gradients.wanted(3) ? to.tensor(3, arrays.basis) : Tensor(),
                  to.tensor(4, arrays.bias),
                  {},
+                 {},
+                 {},
                  {}};
   dispatch(dtype, [&](auto zero) {
     using T = decltype(zero);
     lavo_pass_backward<T>(bind<T>(arrays, context), context.options,
-                          {arrays.before.data<T>(), arrays.codes.data<T>()}, view_of<T>(dy),
-                          pointer<T>(dcompleted), pointer<T>(dpartial),
+                          {arrays.before.data<T>(), arrays.codes.data<T>(),
+                           arrays.weights.data<T>(), arrays.projections.data<T>()},
+                          view_of<T>(dy), pointer<T>(dcompleted), pointer<T>(dpartial),
                           {view_of<T>(d.q), view_of<T>(d.k), view_of<T>(d.v), pointer<T>(d.basis),
                            pointer<T>(d.bias)});
   });
@@ -105,25 +108,33 @@ LavoPassResult lavo_pass(const LavoPassVariables& inputs, const LavoPassContext&
                 array(inputs.basis),
                 array(inputs.bias),
                 {},
+                {},
+                {},
                 {}};
   const int64_t B = arrays.q.size(0), H = arrays.q.size(2), rank = arrays.basis.size(1);
   const Tensor y = Tensor::empty(arrays.q.shape(), dtype);
   const Tensor completed = Tensor::empty({B, H, rank}, dtype);
   const Tensor partial = Tensor::empty({B, H, rank}, dtype);
   const Tensor counts = Tensor::empty({B, 2}, DType::i64);
+  const std::vector<Variable> differentiable = {inputs.q, inputs.k, inputs.v, inputs.basis,
+                                                inputs.bias};
   dispatch(dtype, [&](auto zero) {
     using T = decltype(zero);
     const LavoPassInputs<T> in = bind<T>(arrays, context);
-    const int64_t windows = lavo_pass_windows(in, context.options);
-    arrays.before = Tensor::empty({windows, H, rank}, dtype);
-    arrays.codes = Tensor::empty({windows, H, arrays.q.size(3)}, dtype);
+    const LavoPassSizes sizes = lavo_pass_sizes(in, context.options);
+    arrays.before = Tensor::empty({sizes.windows, H, rank}, dtype);
+    arrays.codes = Tensor::empty({sizes.windows, H, arrays.q.size(3)}, dtype);
+    if (needs_grad(differentiable)) {
+      arrays.weights = Tensor::empty({sizes.weights}, dtype);
+      arrays.projections = Tensor::empty({sizes.projections}, dtype);
+    }
     lavo_pass_forward<T>(in, context.options, view_of<T>(y),
-                         {arrays.before.data<T>(), arrays.codes.data<T>()},
+                         {arrays.before.data<T>(), arrays.codes.data<T>(),
+                          pointer<T>(arrays.weights), pointer<T>(arrays.projections)},
                          {completed.data<T>(), partial.data<T>(), counts.data<int64_t>()});
   });
   const std::vector<Variable> outputs = record_many(
-      "lavo_pass", {y.to(inputs.q.dtype()), completed, partial},
-      {inputs.q, inputs.k, inputs.v, inputs.basis, inputs.bias},
+      "lavo_pass", {y.to(inputs.q.dtype()), completed, partial}, differentiable,
       [arrays, context](Gradients& gradients) { run_backward(arrays, context, gradients); });
   return {outputs[0], {outputs[1], outputs[2], counts}};
 }

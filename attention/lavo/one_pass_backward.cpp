@@ -22,19 +22,21 @@ class Backward {
         dy_(dy),
         out_(out),
         head_(in, options),
+        kept_(plan, in.q.H, head_.reach),
         dtable_(head_.table.size()) {
     const Head<T>& h = head_;
-    const int64_t key_size = h.key_rows() * h.dp, size = kTokens * h.dp, reads = kTokens * h.rp;
-    for (T** rows : {&keys_, &values_, &dkeys_, &dvalues_}) *rows = scratch_.take(key_size);
-    for (T** rows : {&queries_, &turned_, &doutputs_, &dturned_, &dqueries_, &dcodes_}) {
-      *rows = scratch_.take(size);
+    for (T** rows : {&keys_, &values_, &queries_, &doutputs_})
+      *rows = scratch_.take(rows_of_tile());
+    for (T** rows : {&dturned_, &dqueries_, &dcodes_}) {
+      *rows = scratch_.take(kTokens * h.dp);
     }
-    for (T** rows : {&weights_, &dweights_}) *rows = scratch_.take(h.keys * kBlock);
-    for (T** rows : {&projected_, &reads_, &dprojected_, &dread_, &dwritten_}) {
-      *rows = scratch_.take(reads);
+    for (T** rows : {&dprojected_, &reads_, &dreads_, &dread_, &dwritten_}) {
+      *rows = scratch_.take(kTokens * h.rp);
     }
+    dweights_ = scratch_.take(all_slots());
+    for (T** rows : {&dkeys_, &dvalues_}) *rows = scratch_.take(kBlock * h.dp);
     mean_.assign(static_cast<size_t>(h.rp), T{0});
-    dcompleted_ = dpartial_ = mean_;
+    dcompleted_ = dpartial_ = dopen_ = mean_;
   }
 
   // All sequences of a row, for one head; adds to dbasis [r,d] and dbias [2 window - 1] (or null).
@@ -50,32 +52,34 @@ class Backward {
       };
       seed(dcompleted, dcompleted_);
       seed(dpartial, dpartial_);
-      std::fill_n(dkeys_, head_.history * head_.dp, T{0});
-      std::fill_n(dvalues_, head_.history * head_.dp, T{0});
-      const int64_t step = kTokens / s.width, tiles = (s.groups + step - 1) / step;
-      for (int64_t number = tiles - 1; number >= 0; --number) {
-        const TileRange tile(s, number * step);
+      seed(nullptr, dopen_);
+      for (T* rows : {queries_, doutputs_}) std::fill_n(rows, rows_of_tile(), T{0});
+      std::fill_n(dweights_, all_slots(), T{0});
+      const int64_t tiles = (s.queries + kTokens - 1) / kTokens;
+      for (int64_t begin = (tiles - 1) * kTokens; begin >= 0; begin -= kTokens) {
+        const Tile tile(s, begin);
         load(s, tile, head);
         through_reads(s, tile, head, dbasis);
         through_memory(s, tile, head, dbasis);
         through_window(s, tile, head);
-        store(s, tile, head);
       }
     }
     if (dbias != nullptr) fold_table(dbias);
   }
 
  private:
-  void load(const Sequence& s, const TileRange& tile, int64_t head);
-  void through_reads(const Sequence& s, const TileRange& tile, int64_t head, T* dbasis);
-  void through_memory(const Sequence& s, const TileRange& tile, int64_t head, T* dbasis);
-  void through_window(const Sequence& s, const TileRange& tile, int64_t head);
-  void score_gradients();
-  void store(const Sequence& s, const TileRange& tile, int64_t head);
+  void load(const Sequence& s, const Tile& tile, int64_t head);
+  void through_reads(const Sequence& s, const Tile& tile, int64_t head, T* dbasis);
+  void through_weights(const Sequence& s, const Tile& tile, int64_t head);
+  void through_memory(const Sequence& s, const Tile& tile, int64_t head, T* dbasis);
+  void through_window(const Sequence& s, const Tile& tile, int64_t head);
+  void score_gradients(const T* weights, T* dweights);
   void fold_table(T* dbias) const;
   int64_t place(const Sequence& s, int64_t group, int64_t head) const {
     return (s.first_group + group) * in_.q.H + head;
   }
+  int64_t rows_of_tile() const { return (head_.reach + kTokens) * head_.dp; }
+  int64_t all_slots() const { return (kTokens + head_.reach) * head_.reach; }
 
   const LavoPassInputs<T>& in_;
   const LavoPassOptions& options_;
@@ -84,191 +88,211 @@ class Backward {
   SequenceView<const T> dy_;
   const LavoPassGradients<T>& out_;
   Head<T> head_;
+  Kept kept_;
   int64_t loaded_ = -1;
   chunked::Scratch<T> scratch_;
-  // Rows of a tile. Gradients of keys and values begin with the rows of the history, to which the
-  // tile before adds its own.
-  T *keys_, *values_, *dkeys_, *dvalues_;
-  T *queries_, *turned_, *doutputs_, *dturned_, *dqueries_, *dcodes_;
-  T *weights_, *dweights_;  // of a block, [keys, kBlock]
-  // B q (then its gradient), p * m, B dy; by window: gradients of what is read and written.
-  T *projected_, *reads_, *dprojected_, *dread_, *dwritten_;
+  // [reach + kTokens, dp]: keys before the tile, then its own; queries, and gradients of outputs,
+  // of the tile, then those after it. Likewise weights, by blocks.
+  T *keys_, *values_, *queries_, *doutputs_;
+  T* dweights_;
+  T *dturned_, *dqueries_, *dcodes_, *dkeys_, *dvalues_;
+  // The gradient of B q, p * m, B dy; by window: gradients of what is read and written.
+  T *dprojected_, *reads_, *dreads_, *dread_, *dwritten_;
   std::vector<T> mean_, dtable_;
-  // Gradients of all windows completed so far, and of the open one.
-  std::vector<T> dcompleted_, dpartial_;
+  // Gradients of all windows completed so far and of the row's open one; of what is read by those
+  // tokens of the tile's last window that lie after it.
+  std::vector<T> dcompleted_, dpartial_, dopen_;
 };
 
 // The rows of a tile; dy already multiplied by the share that either part has of y.
 template <typename T>
-void Backward<T>::load(const Sequence& s, const TileRange& tile, int64_t head) {
+void Backward<T>::load(const Sequence& s, const Tile& tile, int64_t head) {
   const Head<T>& h = head_;
-  const int64_t t = s.query_begin + tile.begin;
-  h.load_keys(in_.k, s, tile, head, keys_);
-  h.load_keys(in_.v, s, tile, head, values_);
-  chunked::load_rows(in_.q, nullptr, s.row, t, tile.count, head, queries_, h.dp);
-  chunked::load_rows(dy_, nullptr, s.row, t, tile.count, head, doutputs_, h.dp);
-  for (int64_t j = 0; j < tile.count; ++j) {
-    const bool empty = plan_.seen[s.first_group + s.group_of(tile.begin + j)] == 0;
-    const T share = empty && options_.local_only ? T{1} : T(0.5);
-    for (int64_t c = 0; c < h.dp; ++c) doutputs_[j * h.dp + c] *= share;
+  const int64_t end = tile.begin + tile.count, whole = kTokens * h.dp, reach = h.reach * h.dp;
+  const bool last = end == s.queries;
+  for (const auto& [view, rows] : {std::pair(in_.k, keys_), std::pair(in_.v, values_)}) {
+    if (!last) simd::copy(rows, reach, rows + whole);
+    load_tokens(view, s, tile.begin - h.reach, last ? end : end - h.reach, head, rows, h.dp);
   }
-  chunked::transpose(queries_, h.dp, chunked::padded(tile.count), h.dp, turned_, kTokens);
-  for (T* rows : {dkeys_, dvalues_}) {
-    std::copy_backward(rows, rows + h.history * h.dp, rows + (tile.count + h.history) * h.dp);
-    std::fill_n(rows, tile.count * h.dp, T{0});
-    std::fill(rows + (tile.count + h.history) * h.dp, rows + h.key_rows() * h.dp, T{0});
+  for (const auto& [view, rows] : {std::pair(in_.q, queries_), std::pair(dy_, doutputs_)}) {
+    simd::copy(rows, reach, rows + whole);
+    load_tokens(view, s, tile.begin, end, head, rows, h.dp);
+  }
+  simd::copy(dweights_, h.reach * h.reach, dweights_ + kTokens * h.reach);
+  for (int64_t k = tile.first; k < tile.end; ++k) {
+    const bool alone = options_.local_only && plan_.seen[s.first_group + k] == 0;
+    const T share = alone ? T{1} : T(0.5);
+    T* rows = doutputs_ + tile.from(s, k) * h.dp;
+    for (int64_t i = 0; i < (tile.to(s, k) - tile.from(s, k)) * h.dp; ++i) rows[i] *= share;
   }
 }
 
 // With a = scale * m * y and u = B dy, per token: dp = m * u, da = p * (dp - p . dp),
-// dm = p * u + scale * y * da, dy = scale * m * da (y = B q here).
+// dm = p * u + scale * y * da, dy = scale * m * da (y = B q here). Leaves p * m, dy and, summed by
+// window, dm.
 template <typename T>
-void Backward<T>::through_reads(const Sequence& s, const TileRange& tile, int64_t head, T* dbasis) {
+void Backward<T>::through_weights(const Sequence& s, const Tile& tile, int64_t head) {
   using simd::load;
   using simd::store;
   using simd::Vector;
   const Head<T>& h = head_;
-  const int64_t rows = chunked::padded(tile.count);
-  const TileOperand<T> columns{h.basis.columns.data(), h.rp};
-  tile_gemm<T>(tile.count, h.rp, h.d, T{1}, {queries_, h.dp}, columns, Write::overwrite, projected_,
-               h.rp);
-  tile_gemm<T>(tile.count, h.rp, h.d, T{1}, {doutputs_, h.dp}, columns, Write::overwrite,
-               dprojected_, h.rp);
+  const T* kept = sums_.projections + token_of(in_, s, head, tile.begin) * h.rp;
   std::fill_n(dread_, (tile.end - tile.first) * h.rp, T{0});
-  int64_t group = -1;
-  T factor = 0;
-  for (int64_t j = 0; j < rows; ++j) {
-    const int64_t k = s.group_of(tile.begin + std::min(j, tile.count - 1));
-    const int64_t seen = plan_.seen[s.first_group + k];
-    T* y = projected_ + j * h.rp;
-    T* p = reads_ + j * h.rp;
-    const T* u = dprojected_ + j * h.rp;
-    if (seen == 0 || j >= tile.count) {
-      std::fill_n(y, h.rp, T{0});
-      std::fill_n(p, h.rp, T{0});
+  for (int64_t k = tile.first; k < tile.end; ++k) {
+    const int64_t from = tile.from(s, k), to = tile.to(s, k), seen = plan_.seen[s.first_group + k];
+    if (seen == 0) {
+      for (T* rows : {dprojected_, reads_}) std::fill(rows + from * h.rp, rows + to * h.rp, T{0});
       continue;
     }
-    if (k != group) {
-      const T* sum = sums_.before + place(s, k, head) * h.r;
-      factor = T{1} / static_cast<T>(seen);
-      for (int64_t l = 0; l < h.r; ++l) mean_[l] = sum[l] * factor;
-      group = k;
-    }
-    std::copy_n(y, h.rp, p);
-    memory_weights(h.r, h.rp, h.scale, mean_.data(), p);
-    Vector<T> along = {};
-    for (int64_t l = 0; l < h.rp; l += simd::kLanes<T>) {
-      along += load(p + l) * load(&mean_[l]) * load(u + l);
-    }
-    const T dot = simd::sum<T>(along);
+    const T* sum = sums_.before + place(s, k, head) * h.r;
+    const T factor = T{1} / static_cast<T>(seen);
+    for (int64_t l = 0; l < h.r; ++l) mean_[l] = sum[l] * factor;
     T* dsum = dread_ + (k - tile.first) * h.rp;
-    for (int64_t l = 0; l < h.rp; l += simd::kLanes<T>) {
-      const Vector<T> weight = load(p + l), mean = load(&mean_[l]);
-      const Vector<T> da = weight * (mean * load(u + l) - dot);
-      store(dsum + l,
-            load(dsum + l) + factor * (weight * load(u + l) + h.scale * load(y + l) * da));
-      store(y + l, h.scale * mean * da);
-      store(p + l, weight * mean);
+    for (int64_t at = from * h.rp; at < to * h.rp; at += h.rp) {
+      const T* y = kept + at;
+      T* dy = dprojected_ + at;
+      T* p = reads_ + at;
+      const T* u = dreads_ + at;
+      simd::copy(y, h.rp, p);
+      memory_weights(h.r, h.rp, h.scale, mean_.data(), p);
+      Vector<T> along = {};
+      for (int64_t l = 0; l < h.rp; l += simd::kLanes<T>) {
+        along += load(p + l) * load(&mean_[l]) * load(u + l);
+      }
+      const T dot = simd::sum<T>(along);
+      for (int64_t l = 0; l < h.rp; l += simd::kLanes<T>) {
+        const Vector<T> weight = load(p + l), mean = load(&mean_[l]);
+        const Vector<T> da = weight * (mean * load(u + l) - dot);
+        store(dsum + l,
+              load(dsum + l) + factor * (weight * load(u + l) + h.scale * load(y + l) * da));
+        store(dy + l, h.scale * mean * da);
+        store(p + l, weight * mean);
+      }
     }
   }
-  tile_gemm<T>(rows, h.d, h.r, T{1}, {projected_, h.rp}, {h.basis.rows.data(), h.d},
+}
+
+// Gradients of queries and of the basis by what the tile reads.
+template <typename T>
+void Backward<T>::through_reads(const Sequence& s, const Tile& tile, int64_t head, T* dbasis) {
+  const Head<T>& h = head_;
+  const TileOperand<T> columns{h.basis.columns.data(), h.rp};
+  const auto prefetch_keys = [&](int64_t block) {
+    prefetch_block<false>(in_.k, s, tile.begin - h.reach - kTokens + block * kBlock, head);
+  };
+  prefetch_keys(0);
+  prefetch_keys(1);
+  tile_gemm<T>(tile.count, h.rp, h.d, T{1}, {doutputs_, h.dp}, columns, Write::overwrite, dreads_,
+               h.rp);
+  prefetch_keys(2);
+  through_weights(s, tile, head);
+  prefetch_keys(3);
+  tile_gemm<T>(tile.count, h.d, h.r, T{1}, {dprojected_, h.rp}, {h.basis.rows.data(), h.d},
                Write::overwrite, dqueries_, h.dp);
   if (dbasis == nullptr) return;
   tile_gemm<T>(h.r, h.d, tile.count, T{1}, {reads_, h.rp, true}, {doutputs_, h.dp},
                Write::accumulate, dbasis, h.d);
-  tile_gemm<T>(h.r, h.d, tile.count, T{1}, {projected_, h.rp, true}, {queries_, h.dp},
+  tile_gemm<T>(h.r, h.d, tile.count, T{1}, {dprojected_, h.rp, true}, {queries_, h.dp},
                Write::accumulate, dbasis, h.d);
 }
 
 // Adds to the gradients of the tile's outputs what later windows pass through the memory.
 template <typename T>
-void Backward<T>::through_memory(const Sequence& s, const TileRange& tile, int64_t head,
-                                 T* dbasis) {
+void Backward<T>::through_memory(const Sequence& s, const Tile& tile, int64_t head, T* dbasis) {
   const Head<T>& h = head_;
-  const int64_t windows = tile.end - tile.first;
+  axpy_row(h.rp, T{1}, dopen_.data(), dread_ + (tile.end - 1 - tile.first) * h.rp);
   for (int64_t k = tile.end - 1; k >= tile.first; --k) {
     const bool open = k + 1 == s.groups && s.last_is_partial();
+    const T* dread = dread_ + (k - tile.first) * h.rp;
     std::copy_n(open ? dpartial_.data() : dcompleted_.data(), h.rp,
                 dwritten_ + (k - tile.first) * h.rp);
-    axpy_row(h.rp, T{1}, dread_ + (k - tile.first) * h.rp, dcompleted_.data());
+    // What a window reads is known when its first token is reached.
+    const bool known = tile.begins(s, k);
+    if (known) axpy_row(h.rp, T{1}, dread, dcompleted_.data());
+    if (k == tile.first && known) std::fill_n(dopen_.data(), h.rp, T{0});
+    if (k == tile.first && !known) std::copy_n(dread, h.rp, dopen_.data());
   }
+  const int64_t windows = tile.end - tile.first;
   tile_gemm<T>(windows, h.d, h.r, T{1}, {dwritten_, h.rp}, {h.basis.rows.data(), h.d},
                Write::overwrite, dcodes_, h.dp);
+  // Those that begin here, so that each is counted once.
+  const int64_t skipped = tile.begins(s, tile.first) ? 0 : 1;
   if (dbasis != nullptr) {
-    tile_gemm<T>(h.r, h.d, windows, T{1}, {dwritten_, h.rp, true},
-                 {sums_.codes + place(s, tile.first, head) * h.d, in_.q.H * h.d}, Write::accumulate,
-                 dbasis, h.d);
+    tile_gemm<T>(h.r, h.d, windows - skipped, T{1}, {dwritten_ + skipped * h.rp, h.rp, true},
+                 {sums_.codes + place(s, tile.first + skipped, head) * h.d, in_.q.H * h.d},
+                 Write::accumulate, dbasis, h.d);
   }
-  for (int64_t j = 0; j < tile.count; ++j) {
-    const int64_t k = s.group_of(tile.begin + j) - tile.first;
-    axpy_row(h.d, T{1}, dcodes_ + k * h.dp, doutputs_ + j * h.dp);
+  for (int64_t k = tile.first; k < tile.end; ++k) {
+    for (int64_t j = tile.from(s, k); j < tile.to(s, k); ++j) {
+      axpy_row(h.d, T{1}, dcodes_ + (k - tile.first) * h.dp, doutputs_ + j * h.dp);
+    }
   }
   chunked::transpose(doutputs_, h.dp, chunked::padded(tile.count), h.dp, dturned_, kTokens);
 }
 
+// Of each block the gradients of its queries, keys and values; those of keys and values are whole,
+// since queries after the block have left their weights.
 template <typename T>
-void Backward<T>::through_window(const Sequence& s, const TileRange& tile, int64_t head) {
+void Backward<T>::through_window(const Sequence& s, const Tile& tile, int64_t head) {
   const Head<T>& h = head_;
-  for (int64_t block = 0; block < tile.count; block += kBlock) {
-    const int64_t rows = block * h.dp;
-    for (const auto& view : {in_.q, in_.k, in_.v, dy_}) {
-      prefetch_rows<false>(view, s, tile.begin - kTokens + block, kBlock, head);
+  for (int64_t block = chunked::padded(tile.count) - kBlock; block >= 0; block -= kBlock) {
+    const int64_t rows = block * h.dp, begin = tile.begin + block;
+    const T* weights = sums_.weights + kept_.token(plan_, s, head, begin) * h.reach;
+    T* dweights = dweights_ + block * h.reach;
+    prefetch_block<false>(in_.q, s, begin - kTokens, head);
+    if (tile.begin > 0) {
+      chunked::prefetch_numbers<false>(weights - kTokens * h.reach, h.slots());
     }
-    for (const auto& view : {out_.dq, out_.dk, out_.dv}) {
-      prefetch_rows<true>(view, s, tile.begin + block, kBlock, head);
+    prefetch_block<false>(dy_, s, begin - kTokens, head);
+    band_products<T>(h.reach, h.dp, T{1}, values_ + rows, h.dp, dturned_ + block, kTokens,
+                     Write::overwrite, dweights);
+    prefetch_block<false>(in_.v, s, begin - h.reach - kTokens, head);
+    score_gradients(weights, dweights);
+    prefetch_block<true>(out_.dq, s, begin, head);
+    band_gather<T>(h.reach, h.dp, h.scale, dweights, keys_ + rows, h.dp, Write::accumulate,
+                   dqueries_ + rows, h.dp);
+    prefetch_block<true>(out_.dk, s, begin, head);
+    band_spread<T>(h.reach, h.dp, h.scale, dweights, queries_ + rows, h.dp, dkeys_, h.dp);
+    prefetch_block<true>(out_.dv, s, begin, head);
+    band_spread<T>(h.reach, h.dp, T{1}, weights, doutputs_ + rows, h.dp, dvalues_, h.dp);
+    for (int64_t j = 0; j < std::min(kBlock, tile.count - block); ++j) {
+      const int64_t t = s.query_begin + begin + j;
+      simd::copy(dqueries_ + rows + j * h.dp, h.d, out_.dq.at(s.row, t, head));
+      simd::copy(dkeys_ + j * h.dp, h.d, out_.dk.at(s.row, t, head));
+      simd::copy(dvalues_ + j * h.dp, h.d, out_.dv.at(s.row, t, head));
     }
-    h.weigh(tile, block, keys_, turned_, weights_);
-    tile_gemm<T>(h.keys, kBlock, h.d, T{1}, {values_ + rows, h.dp}, {dturned_ + block, kTokens},
-                 Write::overwrite, dweights_, kBlock);
-    score_gradients();
-    tile_gemm<T>(h.keys, h.dp, kBlock, T{1}, {weights_, kBlock}, {doutputs_ + rows, h.dp},
-                 Write::accumulate, dvalues_ + rows, h.dp);
-    tile_gemm<T>(h.keys, h.dp, kBlock, h.scale, {dweights_, kBlock}, {queries_ + rows, h.dp},
-                 Write::accumulate, dkeys_ + rows, h.dp);
-    tile_gemm<T>(kBlock, h.d, h.keys, h.scale, {dweights_, kBlock, true}, {keys_ + rows, h.dp},
-                 Write::accumulate, dqueries_ + rows, h.dp);
   }
 }
 
-// dweights_ from gradients of weights to those of logits.
+// From gradients of a block's weights to those of its logits.
 template <typename T>
-void Backward<T>::score_gradients() {
+void Backward<T>::score_gradients(const T* weights, T* dweights) {
   using simd::load;
   using simd::Vector;
   for (int64_t lane = 0; lane < kBlock; lane += simd::kLanes<T>) {
     // What the normalising sum takes from every weight's gradient, in two chains.
     Vector<T> even = {}, odd = {};
-    for (int64_t at = lane; at < head_.keys * kBlock; at += 2 * kBlock) {
-      even += load(weights_ + at) * load(dweights_ + at);
-      odd += load(weights_ + at + kBlock) * load(dweights_ + at + kBlock);
+    for (int64_t at = lane; at < head_.slots(); at += 2 * kBlock) {
+      even += load(weights + at) * load(dweights + at);
+      odd += load(weights + at + kBlock) * load(dweights + at + kBlock);
     }
     const Vector<T> mean = even + odd;
-    for (int64_t at = lane; at < head_.keys * kBlock; at += kBlock) {
-      const Vector<T> dlogit = load(weights_ + at) * (load(dweights_ + at) - mean);
-      simd::store(dweights_ + at, dlogit);
+    for (int64_t at = lane; at < head_.slots(); at += kBlock) {
+      const Vector<T> dlogit = load(weights + at) * (load(dweights + at) - mean);
+      simd::store(dweights + at, dlogit);
       simd::store(&dtable_[at], load(&dtable_[at]) + dlogit);
     }
   }
 }
 
 template <typename T>
-void Backward<T>::store(const Sequence& s, const TileRange& tile, int64_t head) {
-  const Head<T>& h = head_;
-  for (int64_t j = 0; j < tile.count; ++j) {
-    const int64_t t = s.query_begin + tile.begin + j;
-    std::copy_n(dqueries_ + j * h.dp, h.d, out_.dq.at(s.row, t, head));
-    std::copy_n(dkeys_ + (h.history + j) * h.dp, h.d, out_.dk.at(s.row, t, head));
-    std::copy_n(dvalues_ + (h.history + j) * h.dp, h.d, out_.dv.at(s.row, t, head));
-  }
-}
-
-template <typename T>
 void Backward<T>::fold_table(T* dbias) const {
-  for (int64_t j = 0; j < head_.keys; ++j) {
+  for (int64_t slot = 0; slot < head_.reach; ++slot) {
     for (int64_t lane = 0; lane < kBlock; ++lane) {
-      const int64_t distance = lane + head_.history - j;
-      if (distance < 0 || distance >= head_.window) continue;
-      dbias[head_.window - 1 - distance] += dtable_[j * kBlock + lane];
+      const int64_t before = head_.distance(slot, lane);
+      if (before < head_.window) {
+        dbias[head_.window - 1 - before] += dtable_[slot * kBlock + lane];
+      }
     }
   }
 }

@@ -3,11 +3,12 @@
 // q, k, v and y move through memory once forward, and they and their gradients once backward. The
 // plain path is block_attention, orthogonal_memory and a weighted sum.
 //
-// A head of a row is one task, scanned by windows of positions. Forward keeps B f and f of every
-// window (2 d T / window numbers a head); backward makes the soft-max again and scans in reverse,
-// where the gradient of the memory is known when a window's outputs are reached. Multiply-adds per
-// token and head, for windows of up to 17 and d = r = 64: 4,096 + 8,192 forward, 10,240 + 20,480
-// backward (window + memory).
+// A head of a row is one task, scanned in tiles of 64 tokens. Forward keeps B f and f of every
+// window (2 d / window numbers a token and head) and, for backward, the soft-max weights and B q of
+// every token (the window in whole blocks of 16, and r). Backward scans in reverse, where the
+// gradient of the memory is known when a window's outputs are reached, and those of keys and values
+// when the queries that see them have been. Multiply-adds per token and head, for windows of up to
+// 16 and d = r = 64: 2,048 + 8,192 forward, 4,096 + 16,384 backward (window + memory).
 #pragma once
 
 #include <cstdint>
@@ -45,12 +46,21 @@ struct LavoPassInputs {
   std::vector<Span> spans;
 };
 
-// Of every window of every span, in their order: what B f of all windows before it adds up to
-// [windows,H,r], and the sum of its own f [windows,H,d].
+// What forward leaves for backward. Of every window of every span, in their order: what B f of all
+// windows before it adds up to [windows,H,r], and the sum of its own f [windows,H,d]. Of every
+// token, where wanted (else null), the weights of its window, as one_pass_tile.h lays them out, and
+// B q [B,H,T,r in whole vectors].
 template <typename T>
 struct LavoPassSums {
   T* before = nullptr;
   T* codes = nullptr;
+  T* weights = nullptr;
+  T* projections = nullptr;
+};
+
+// How many windows all spans together have, and how many numbers the last two arrays.
+struct LavoPassSizes {
+  int64_t windows, weights, projections;
 };
 
 // Gradients, overwritten, with the shapes of the inputs; dbias is there where bias is.
@@ -61,9 +71,9 @@ struct LavoPassGradients {
   T* dbias = nullptr;
 };
 
-// How many windows all spans together have. Throws Error on inputs that do not fit.
+// Throws Error on inputs that do not fit.
 template <typename T>
-int64_t lavo_pass_windows(const LavoPassInputs<T>& in, const LavoPassOptions& options);
+LavoPassSizes lavo_pass_sizes(const LavoPassInputs<T>& in, const LavoPassOptions& options);
 
 // y [B,T,H,d], the sums, and the state after the last span of every row, as orthogonal_memory
 // carries it. Bitwise the same for any number of threads.
@@ -73,8 +83,8 @@ void lavo_pass_forward(const LavoPassInputs<T>& in, const LavoPassOptions& optio
                        const OrthogonalMemoryState<T, int64_t>& state_out);
 
 // The gradients of sum(y * dy) + sum(completed * dcompleted) + sum(partial * dpartial) of the
-// state; dcompleted and dpartial may be null. `sums` as forward left them. Bitwise the same for any
-// number of threads.
+// state; dcompleted and dpartial may be null. `sums` as forward left them, all four. Bitwise the
+// same for any number of threads.
 template <typename T>
 void lavo_pass_backward(const LavoPassInputs<T>& in, const LavoPassOptions& options,
                         const LavoPassSums<const T>& sums, SequenceView<const T> dy,

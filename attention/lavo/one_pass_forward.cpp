@@ -36,40 +36,51 @@ class Forward {
  public:
   Forward(const LavoPassInputs<T>& in, const LavoPassOptions& options, const Plan& plan,
           SequenceView<T> y, const LavoPassSums<T>& sums)
-      : in_(in), options_(options), plan_(plan), y_(y), sums_(sums), head_(in, options) {
+      : in_(in),
+        options_(options),
+        plan_(plan),
+        y_(y),
+        sums_(sums),
+        head_(in, options),
+        kept_(plan, in.q.H, head_.reach) {
     const Head<T>& h = head_;
-    keys_ = scratch_.take(h.key_rows() * h.dp);
-    values_ = scratch_.take(h.key_rows() * h.dp);
-    queries_ = scratch_.take(kTokens * h.dp);
-    queries_turned_ = scratch_.take(h.dp * kTokens);
-    weights_ = scratch_.take(h.keys * kBlock);
-    local_ = scratch_.take(kTokens * h.dp);
-    reads_ = scratch_.take(kTokens * h.rp);
-    written_ = scratch_.take(kTokens * h.rp);
+    for (T** rows : {&keys_, &values_}) *rows = scratch_.take((h.reach + kTokens) * h.dp);
+    for (T** rows : {&queries_, &turned_, &local_}) *rows = scratch_.take(kTokens * h.dp);
+    for (T** rows : {&reads_, &written_}) *rows = scratch_.take(kTokens * h.rp);
+    weights_ = scratch_.take(h.slots());
     mean_.assign(static_cast<size_t>(h.rp), T{0});
     completed_ = partial_ = mean_;
   }
 
   // One head of one sequence; leaves completed() and partial() sums of B f.
   void run(const Sequence& s, int64_t head) {
+    const Head<T>& h = head_;
     if (head != loaded_) head_.load(in_, loaded_ = head);
     std::fill(completed_.begin(), completed_.end(), T{0});
     std::fill(partial_.begin(), partial_.end(), T{0});
-    for (int64_t group = 0; group < s.groups;) {
-      const TileRange tile(s, group);
+    for (int64_t begin = 0; begin < s.queries; begin += kTokens) {
+      const Tile tile(s, begin);
+      load(s, tile, head);
       attend(s, tile, head);
       write_memory(s, tile, head);
       read_memory(s, tile, head);
-      group = tile.end;
+    }
+    if (sums_.weights != nullptr) {
+      std::fill_n(kept_weights(s, head, chunked::padded(s.queries)), h.reach * h.reach, T{0});
     }
   }
   const std::vector<T>& completed() const { return completed_; }
   const std::vector<T>& partial() const { return partial_; }
 
  private:
-  void attend(const Sequence& s, const TileRange& tile, int64_t head);
-  void write_memory(const Sequence& s, const TileRange& tile, int64_t head);
-  void read_memory(const Sequence& s, const TileRange& tile, int64_t head);
+  T* kept_weights(const Sequence& s, int64_t head, int64_t t) const {
+    return sums_.weights + kept_.token(plan_, s, head, t) * head_.reach;
+  }
+  void load(const Sequence& s, const Tile& tile, int64_t head);
+  void attend(const Sequence& s, const Tile& tile, int64_t head);
+  void write_memory(const Sequence& s, const Tile& tile, int64_t head);
+  void read_memory(const Sequence& s, const Tile& tile, int64_t head);
+  void weigh_memory(const Sequence& s, const Tile& tile, int64_t head);
   int64_t place(const Sequence& s, int64_t group, int64_t head) const {
     return (s.first_group + group) * in_.q.H + head;
   }
@@ -80,43 +91,60 @@ class Forward {
   SequenceView<T> y_;
   LavoPassSums<T> sums_;
   Head<T> head_;
+  Kept kept_;
   int64_t loaded_ = -1;
   chunked::Scratch<T> scratch_;
-  T *keys_, *values_, *queries_, *queries_turned_, *weights_, *local_, *reads_, *written_;
+  T *keys_, *values_;  // [reach + kTokens, dp]: those before the tile, then its own
+  T *queries_, *turned_, *local_, *reads_, *written_, *weights_;
   std::vector<T> mean_, completed_, partial_;
 };
 
+template <typename T>
+void Forward<T>::load(const Sequence& s, const Tile& tile, int64_t head) {
+  const Head<T>& h = head_;
+  for (const auto& [view, rows] : {std::pair(in_.k, keys_), std::pair(in_.v, values_)}) {
+    if (tile.begin == 0) {
+      std::fill_n(rows, h.reach * h.dp, T{0});
+    } else {
+      simd::copy(rows + kTokens * h.dp, h.reach * h.dp, rows);
+    }
+    load_tokens(view, s, tile.begin, tile.begin + tile.count, head, rows + h.reach * h.dp, h.dp);
+  }
+  load_tokens(in_.q, s, tile.begin, tile.begin + tile.count, head, queries_, h.dp);
+  chunked::transpose(queries_, h.dp, chunked::padded(tile.count), h.dp, turned_, kTokens);
+}
+
 // The window's output f of every token, in local_.
 template <typename T>
-void Forward<T>::attend(const Sequence& s, const TileRange& tile, int64_t head) {
+void Forward<T>::attend(const Sequence& s, const Tile& tile, int64_t head) {
   const Head<T>& h = head_;
-  h.load_keys(in_.k, s, tile, head, keys_);
-  h.load_keys(in_.v, s, tile, head, values_);
-  chunked::load_rows(in_.q, nullptr, s.row, s.query_begin + tile.begin, tile.count, head, queries_,
-                     h.dp);
-  chunked::transpose(queries_, h.dp, chunked::padded(tile.count), h.dp, queries_turned_, kTokens);
   for (int64_t block = 0; block < tile.count; block += kBlock) {
-    const int64_t next = tile.begin + tile.count + block;
-    for (const auto& view : {in_.q, in_.k, in_.v}) {
-      prefetch_rows<false>(view, s, next, kBlock, head);
+    const int64_t next = tile.begin + kTokens + block;
+    prefetch_block<false>(in_.k, s, next, head);
+    prefetch_block<false>(in_.q, s, next, head);
+    T* weights = weights_;
+    if (sums_.weights != nullptr) {
+      weights = kept_weights(s, head, tile.begin + block);
+      chunked::prefetch_numbers<true>(weights + h.slots(), h.slots());
     }
-    prefetch_rows<true>(y_, s, tile.begin + block, kBlock, head);
-    h.weigh(tile, block, keys_, queries_turned_, weights_);
-    tile_gemm<T>(kBlock, h.dp, h.keys, T{1}, {weights_, kBlock, true},
-                 {values_ + block * h.dp, h.dp}, Write::overwrite, local_ + block * h.dp, h.dp);
+    h.weigh(tile.begin + block, keys_ + block * h.dp, turned_ + block, weights);
+    prefetch_block<false>(in_.v, s, next, head);
+    prefetch_block<true>(y_, s, tile.begin + block, head);
+    band_gather<T>(h.reach, h.dp, T{1}, weights, values_ + block * h.dp, h.dp, Write::overwrite,
+                   local_ + block * h.dp, h.dp);
   }
 }
 
 // Sums of the tile's windows, and what is before each of them.
 template <typename T>
-void Forward<T>::write_memory(const Sequence& s, const TileRange& tile, int64_t head) {
+void Forward<T>::write_memory(const Sequence& s, const Tile& tile, int64_t head) {
   const Head<T>& h = head_;
   T* codes = sums_.codes + place(s, tile.first, head) * h.d;
   const int64_t stride = in_.q.H * h.d;
   for (int64_t k = tile.first; k < tile.end; ++k) {
     T* sum = codes + (k - tile.first) * stride;
-    std::fill_n(sum, h.d, T{0});
-    for (int64_t j = s.code_from(k) - tile.begin; j < s.code_from(k + 1) - tile.begin; ++j) {
+    if (tile.begins(s, k)) std::fill_n(sum, h.d, T{0});
+    for (int64_t j = tile.from(s, k); j < tile.to(s, k); ++j) {
       axpy_row(h.d, T{1}, local_ + j * h.dp, sum);
     }
   }
@@ -124,47 +152,65 @@ void Forward<T>::write_memory(const Sequence& s, const TileRange& tile, int64_t 
                {h.basis.columns.data(), h.rp}, Write::overwrite, written_, h.rp);
   for (int64_t k = tile.first; k < tile.end; ++k) {
     std::copy_n(completed_.data(), h.r, sums_.before + place(s, k, head) * h.r);
+    if (!tile.ends(s, k)) continue;
     const bool open = k + 1 == s.groups && s.last_is_partial();
     axpy_row(h.r, T{1}, written_ + (k - tile.first) * h.rp,
              open ? partial_.data() : completed_.data());
   }
 }
 
+// p * m of every token, from its projections, in reads_.
+template <typename T>
+void Forward<T>::weigh_memory(const Sequence& s, const Tile& tile, int64_t head) {
+  const Head<T>& h = head_;
+  for (int64_t k = tile.first; k < tile.end; ++k) {
+    const int64_t from = tile.from(s, k), to = tile.to(s, k), seen = plan_.seen[s.first_group + k];
+    if (seen == 0) {
+      std::fill(reads_ + from * h.rp, reads_ + to * h.rp, T{0});
+      continue;
+    }
+    const T* sum = sums_.before + place(s, k, head) * h.r;
+    const T factor = T{1} / static_cast<T>(seen);
+    for (int64_t l = 0; l < h.r; ++l) mean_[l] = sum[l] * factor;
+    for (T* read = reads_ + from * h.rp; read < reads_ + to * h.rp; read += h.rp) {
+      memory_weights(h.r, h.rp, h.scale, mean_.data(), read);
+      for (int64_t l = 0; l < h.rp; ++l) read[l] *= mean_[l];
+    }
+  }
+}
+
 // y, from f and from what the queries read.
 template <typename T>
-void Forward<T>::read_memory(const Sequence& s, const TileRange& tile, int64_t head) {
+void Forward<T>::read_memory(const Sequence& s, const Tile& tile, int64_t head) {
   const Head<T>& h = head_;
   tile_gemm<T>(tile.count, h.rp, h.d, T{1}, {queries_, h.dp}, {h.basis.columns.data(), h.rp},
                Write::overwrite, reads_, h.rp);
-  int64_t group = -1;
-  for (int64_t j = 0; j < tile.count; ++j) {
-    const int64_t k = s.group_of(tile.begin + j), seen = plan_.seen[s.first_group + k];
-    const T share = seen == 0 && options_.local_only ? T{1} : T(0.5);
-    T* y = y_.at(s.row, s.query_begin + tile.begin + j, head);
-    for (int64_t c = 0; c < h.d; ++c) y[c] = share * local_[j * h.dp + c];
-    T* read = reads_ + j * h.rp;
-    if (seen == 0) {
-      std::fill_n(read, h.rp, T{0});
-      continue;
-    }
-    if (k != group) {
-      const T* sum = sums_.before + place(s, k, head) * h.r;
-      const T factor = T{1} / static_cast<T>(seen);
-      for (int64_t l = 0; l < h.r; ++l) mean_[l] = sum[l] * factor;
-      group = k;
-    }
-    memory_weights(h.r, h.rp, h.scale, mean_.data(), read);
-    for (int64_t l = 0; l < h.rp; ++l) read[l] *= mean_[l];
+  if (sums_.projections != nullptr) {
+    simd::copy(reads_, tile.count * h.rp,
+               sums_.projections + token_of(in_, s, head, tile.begin) * h.rp);
   }
-  tile_gemm<T>(tile.count, h.d, h.r, T(0.5), {reads_, h.rp}, {h.basis.rows.data(), h.d},
-               Write::accumulate, y_.at(s.row, s.query_begin + tile.begin, head), y_.time_stride);
+  weigh_memory(s, tile, head);
+  tile_gemm<T>(tile.count, h.d, h.r, T{1}, {reads_, h.rp}, {h.basis.rows.data(), h.d},
+               Write::accumulate, local_, h.dp);
+  for (int64_t k = tile.first; k < tile.end; ++k) {
+    const bool alone = options_.local_only && plan_.seen[s.first_group + k] == 0;
+    const T share = alone ? T{1} : T(0.5);
+    for (int64_t j = tile.from(s, k); j < tile.to(s, k); ++j) {
+      T* y = y_.at(s.row, s.query_begin + tile.begin + j, head);
+      for (int64_t c = 0; c < h.d; ++c) y[c] = share * local_[j * h.dp + c];
+    }
+  }
 }
 
 }  // namespace
 
 template <typename T>
-int64_t lavo_pass_windows(const LavoPassInputs<T>& in, const LavoPassOptions& options) {
-  return static_cast<int64_t>(make_pass_plan(in, options).seen.size());
+LavoPassSizes lavo_pass_sizes(const LavoPassInputs<T>& in, const LavoPassOptions& options) {
+  const Plan plan = make_pass_plan(in, options);
+  const Head<T> head(in, options);
+  return {static_cast<int64_t>(plan.seen.size()),
+          Kept(plan, in.q.H, head.reach).tokens * in.q.H * head.reach,
+          in.q.B * in.q.T * in.q.H * head.rp};
 }
 
 template <typename T>
@@ -194,10 +240,10 @@ void lavo_pass_forward(const LavoPassInputs<T>& in, const LavoPassOptions& optio
   }
 }
 
-#define LINNET_INSTANTIATE(T)                                                              \
-  template int64_t lavo_pass_windows<T>(const LavoPassInputs<T>&, const LavoPassOptions&); \
-  template void lavo_pass_forward<T>(const LavoPassInputs<T>&, const LavoPassOptions&,     \
-                                     SequenceView<T>, const LavoPassSums<T>&,              \
+#define LINNET_INSTANTIATE(T)                                                                  \
+  template LavoPassSizes lavo_pass_sizes<T>(const LavoPassInputs<T>&, const LavoPassOptions&); \
+  template void lavo_pass_forward<T>(const LavoPassInputs<T>&, const LavoPassOptions&,         \
+                                     SequenceView<T>, const LavoPassSums<T>&,                  \
                                      const OrthogonalMemoryState<T, int64_t>&);
 LINNET_INSTANTIATE(float)
 LINNET_INSTANTIATE(double)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "attention/lavo/one_pass_band.h"
 #include "attention/lavo/one_pass_cpu.h"
 #include "attention/primitives/chunked.h"
 #include "attention/primitives/orthogonal_memory_plan.h"
@@ -18,10 +19,9 @@ using orthogonal_memory_detail::memory_weights;
 using orthogonal_memory_detail::Plan;
 using orthogonal_memory_detail::Sequence;
 
-// Queries whose logits are made together, one a lane.
-inline constexpr int64_t kBlock = chunked::kBlock;
-// At most so many tokens in a tile.
+// Tokens of a tile; the last one of a sequence has fewer.
 inline constexpr int64_t kTokens = chunked::kChunk;
+inline constexpr int64_t kBlocks = kTokens / kBlock;
 static_assert(kLavoPassWindow <= kTokens);
 
 template <typename T>
@@ -40,36 +40,84 @@ OrthogonalMemoryInputs<T> memory_inputs(const LavoPassInputs<T>& in) {
 template <typename T>
 Plan make_pass_plan(const LavoPassInputs<T>& in, const LavoPassOptions& options);
 
-// Whole windows of a sequence: groups [first, end), tokens [begin, begin + count) of it.
-struct TileRange {
-  int64_t first, end, begin, count;
-
-  TileRange(const Sequence& s, int64_t first_group)
-      : first(first_group),
-        end(std::min(s.groups, first_group + kTokens / s.width)),
-        begin(s.code_from(first)),
-        count(s.code_from(end) - begin) {}
-};
-
-// Asks for tokens [begin, begin + count) of a sequence, as far as they exist.
-template <bool kWrite, typename E>
-inline void prefetch_rows(const SequenceView<E>& view, const Sequence& s, int64_t begin,
-                          int64_t count, int64_t head) {
-  chunked::prefetch_rows<kWrite>(view, s.row, s.query_begin + std::max<int64_t>(begin, 0),
-                                 s.query_begin + std::min(begin + count, s.queries), head);
+// The number of token t of a sequence in an array [B,H,T,.].
+template <typename T>
+inline int64_t token_of(const LavoPassInputs<T>& in, const Sequence& s, int64_t head, int64_t t) {
+  return (s.row * in.q.H + head) * in.q.T + s.query_begin + t;
 }
 
-// Sizes of a call, and of the head at hand its basis and its table of logits: entry (j, lane) is
-// what the logit of query `lane` of a block and of key j - history gains, counted from the block's
-// first query; -infinity where the query does not see the key.
+// Where the weights of windows are kept: sequences one after the other, of each one head after the
+// other, its tokens in whole blocks and then room for zeros, as far as a window reaches.
+struct Kept {
+  std::vector<int64_t> starts;  // of every sequence, one head
+  int64_t heads, tokens = 0;    // of all sequences, one head
+
+  Kept(const Plan& plan, int64_t heads, int64_t reach) : heads(heads) {
+    for (const Sequence& s : plan.sequences) {
+      starts.push_back(tokens);
+      tokens += chunked::padded(s.queries) + reach;
+    }
+    starts.push_back(tokens);
+  }
+  int64_t token(const Plan& plan, const Sequence& s, int64_t head, int64_t t) const {
+    const auto number = static_cast<size_t>(&s - plan.sequences.data());
+    return starts[number] * heads + (starts[number + 1] - starts[number]) * head + t;
+  }
+};
+
+// Tokens [begin, begin + count) of a sequence. Windows [first, end) have tokens in it; the first
+// and the last may have others in the tiles beside it.
+struct Tile {
+  int64_t begin, count, first, end;
+
+  Tile(const Sequence& s, int64_t begin_token)
+      : begin(begin_token),
+        count(std::min(kTokens, s.queries - begin)),
+        first(s.group_of(begin)),
+        end(s.group_of(begin + count - 1) + 1) {}
+
+  // The tokens of window k, counted from the tile's first.
+  int64_t from(const Sequence& s, int64_t k) const {
+    return std::max<int64_t>(s.code_from(k) - begin, 0);
+  }
+  int64_t to(const Sequence& s, int64_t k) const {
+    return std::min(s.code_from(k + 1) - begin, count);
+  }
+  // Whether window k has its first, its last token here.
+  bool begins(const Sequence& s, int64_t k) const { return s.code_from(k) >= begin; }
+  bool ends(const Sequence& s, int64_t k) const { return s.code_from(k + 1) <= begin + count; }
+};
+
+// Asks for tokens [begin, begin + kBlock) of a sequence, as far as they exist: a block at a time
+// before a product, so that what was asked for never holds up the processor's own loads.
+template <bool kWrite, typename E>
+inline void prefetch_block(const SequenceView<E>& view, const Sequence& s, int64_t begin,
+                           int64_t head) {
+  chunked::prefetch_rows<kWrite>(view, s.row, s.query_begin + std::max<int64_t>(begin, 0),
+                                 s.query_begin + std::min(begin + kBlock, s.queries), head);
+}
+
+// Rows of tokens [begin, end) of a sequence, those before its first token zero: out [end - begin,
+// stride].
+template <typename T>
+void load_tokens(const SequenceView<const T>& from, const Sequence& s, int64_t begin, int64_t end,
+                 int64_t head, T* out, int64_t stride) {
+  const int64_t missing = std::clamp<int64_t>(-begin, 0, end - begin);
+  std::fill_n(out, missing * stride, T{0});
+  chunked::load_rows(from, nullptr, s.row, s.query_begin + begin + missing, end - begin - missing,
+                     head, out + missing * stride, stride);
+}
+
+// Sizes of a call, and of the head at hand its basis and its table of logits: entry (slot, lane) is
+// what the logit of a block's query `lane` gains there, -infinity where the query does not see the
+// key.
 template <typename T>
 struct Head {
-  int64_t d, r, dp, rp;     // widths, and padded ones
-  int64_t window, history;  // keys before a block that are in reach, in whole blocks
-  int64_t keys;             // of a block
+  int64_t d, r, dp, rp;   // widths, and padded ones
+  int64_t window, reach;  // reach: in whole blocks
   T scale;
   Basis<T> basis;
-  std::vector<T> table;  // [keys, kBlock]
+  std::vector<T> table;  // [reach, kBlock]
 
   Head(const LavoPassInputs<T>& in, const LavoPassOptions& options)
       : d(in.q.K),
@@ -77,50 +125,39 @@ struct Head {
         dp(chunked::padded(d)),
         rp(simd::round_up<T>(r)),
         window(options.window),
-        history(chunked::padded(window - 1)),
-        keys(history + kBlock),
+        reach(chunked::padded(window)),
         scale(static_cast<T>(options.scale)),
-        table(static_cast<size_t>(keys * kBlock)) {}
+        table(static_cast<size_t>(slots())) {}
+
+  // Weights of a block.
+  int64_t slots() const { return reach * kBlock; }
+  // How far before the query of that lane the key of a slot is.
+  int64_t distance(int64_t slot, int64_t lane) const {
+    return lane - slot + (lane < slot ? reach : 0);
+  }
 
   void load(const LavoPassInputs<T>& in, int64_t head) {
     basis.load(memory_inputs(in), head);
     const T* bias =
         in.bias ? in.bias + (in.bias_heads == 1 ? 0 : head) * (2 * window - 1) : nullptr;
-    for (int64_t j = 0; j < keys; ++j) {
+    for (int64_t slot = 0; slot < reach; ++slot) {
       for (int64_t lane = 0; lane < kBlock; ++lane) {
-        const int64_t distance = lane + history - j;
-        const bool seen = distance >= 0 && distance < window;
-        table[j * kBlock + lane] = !seen  ? -std::numeric_limits<T>::infinity()
-                                   : bias ? bias[window - 1 - distance]
-                                          : T{0};
+        const int64_t before = distance(slot, lane);
+        table[slot * kBlock + lane] = before >= window ? -std::numeric_limits<T>::infinity()
+                                      : bias           ? bias[window - 1 - before]
+                                                       : T{0};
       }
     }
   }
 
-  // Rows of a tile of keys, those of the history before it included, and room for padding.
-  int64_t key_rows() const { return history + kTokens + kBlock; }
-
-  // Rows of k or v for a tile: [history + padded(count), dp]; those before the sequence are zero.
-  void load_keys(const SequenceView<const T>& from, const Sequence& s, const TileRange& tile,
-                 int64_t head, T* rows) const {
-    const int64_t before = std::min(history, tile.begin), missing = history - before;
-    std::fill_n(rows, missing * dp, T{0});
-    const int64_t first = s.query_begin + tile.begin - before;
-    chunked::load_rows(from, nullptr, s.row, first, before + tile.count, head, rows + missing * dp,
-                       dp);
-    std::fill(rows + (history + tile.count) * dp,
-              rows + (history + chunked::padded(tile.count)) * dp, T{0});
-  }
-
-  // Soft-max weights of the queries [block, block + kBlock) of a tile over the keys of which the
-  // first stands in row `block`: out [keys, kBlock].
-  void weigh(const TileRange& tile, int64_t block, const T* key_rows, const T* queries_turned,
-             T* out) const {
-    std::copy(table.begin(), table.end(), out);
-    const int64_t missing = std::max<int64_t>(0, history - tile.begin - block);
-    std::fill_n(out, missing * kBlock, -std::numeric_limits<T>::infinity());
-    tile_gemm<T>(keys, kBlock, d, scale, {key_rows + block * dp, dp},
-                 {queries_turned + block, kTokens}, Write::accumulate, out, kBlock);
+  // Soft-max weights of the queries [begin, begin + kBlock) of a sequence over the keys of `rows`,
+  // of which the first is reach tokens before: out [reach, kBlock].
+  void weigh(int64_t begin, const T* rows, const T* turned, T* out) const {
+    simd::copy(table.data(), slots(), out);
+    for (int64_t slot = 0; slot < reach - begin; ++slot) {
+      std::fill_n(out + slot * kBlock, std::min(slot, kBlock), -std::numeric_limits<T>::infinity());
+    }
+    band_products<T>(reach, dp, scale, rows, dp, turned, kTokens, Write::accumulate, out);
     for (int64_t lane = 0; lane < kBlock; lane += simd::kLanes<T>) soft_max(out + lane);
   }
 
@@ -134,14 +171,14 @@ struct Head {
       largest[c] = simd::load(column + c * kBlock);
       total[c] = Vector<T>{};
     }
-    for (int64_t j = kChains; j < keys; j += kChains) {
+    for (int64_t j = kChains; j < reach; j += kChains) {
       for (int64_t c = 0; c < kChains; ++c) {
         largest[c] = simd::maximum<T>(largest[c], simd::load(column + (j + c) * kBlock));
       }
     }
     const Vector<T> shift = simd::maximum<T>(simd::maximum<T>(largest[0], largest[1]),
                                              simd::maximum<T>(largest[2], largest[3]));
-    for (int64_t j = 0; j < keys; j += kChains) {
+    for (int64_t j = 0; j < reach; j += kChains) {
       for (int64_t c = 0; c < kChains; ++c) {
         const Vector<T> weight = simd::exp<T>(simd::load(column + (j + c) * kBlock) - shift);
         total[c] += weight;
@@ -149,7 +186,7 @@ struct Head {
       }
     }
     const Vector<T> inverse = T{1} / ((total[0] + total[1]) + (total[2] + total[3]));
-    for (int64_t j = 0; j < keys; ++j) {
+    for (int64_t j = 0; j < reach; ++j) {
       simd::store(column + j * kBlock, inverse * simd::load(column + j * kBlock));
     }
   }

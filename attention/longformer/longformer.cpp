@@ -120,16 +120,19 @@ class LongformerMixer : public AttentionMixer {
 
   // Queries over lists of keys, with what `block` says besides.
   static Variable listed(const Variable& q, const Variable& k, const Variable& v,
-                         const BlockAttentionContext& block, const Tensor& index) {
+                         const BlockAttentionContext& block, const ListsWithBias& lists,
+                         int64_t group) {
     ListedAttentionContext at;
+    at.options.group = group;
     at.options.scale = block.options.scale;
     at.options.dropout = block.options.dropout;
     at.options.dropout_key = block.options.dropout_key;
-    at.index = index;
+    at.index = lists.index;
     at.query_mask = block.query_mask;
     at.key_mask = block.key_mask;
     at.place = block.place;
-    return listed_attention({q, k, v, {}}, at).y;
+    return listed_attention({q, k, v, lists.bias.defined() ? Variable(lists.bias) : Variable()}, at)
+        .y;
   }
 
   Variable mix_noncausal(const MixInput& input, const MixerContext& context,
@@ -150,11 +153,12 @@ class LongformerMixer : public AttentionMixer {
     all.query_mask = tokens_of(context.key_mask, 0, globals);
     const Variable of_globals = block_attention({q, k, v, {}, {}, {}}, all);
     if (globals == T) return of_globals;
-    const WindowLists lists{T, globals, std::min(window_ / 2, T - 1)};
+    const int64_t group = std::min(queries_of_list(window_), T - globals);
+    const WindowLists lists{T, globals, std::min(window_ / 2, T - 1), group};
     block.query_mask = tokens_of(context.key_mask, globals, T);
     block.place.time_offset += globals;
     const Variable others = listed(tokens_of(input.q, globals, T), input.k, input.v, block,
-                                   index_of(lists, input.q.value().device()));
+                                   made(lists, input.q.value().device()), group);
     return join_tokens({of_globals, others});
   }
 
@@ -167,9 +171,14 @@ class LongformerMixer : public AttentionMixer {
     const Variable window_k = carried(state, "k", dtype), window_v = carried(state, "v", dtype);
     const auto tokens = [](const Variable& x) { return x.defined() ? x.size(1) : 0; };
     const int64_t B = input.q.size(0), T = input.q.size(1);
-    const CausalLists lists{T, globals_,
+    // With dropout, draws must not depend on where calls are cut: every query has its own list.
+    const int64_t group = block.options.dropout > 0 ? 1 : std::min(queries_of_list(window_), T);
+    const CausalLists lists{T,
+                            globals_,
                             std::min(window_, std::max<int64_t>(1, tokens(window_k) + T)),
-                            tokens(global_k), tokens(window_k)};
+                            tokens(global_k),
+                            tokens(window_k),
+                            group};
     const int64_t added = lists.new_globals(), past_globals = lists.past_globals;
     const Device device = input.q.value().device();
     const auto all = [](const Variable& globals, const Variable& window, const Variable& current) {
@@ -184,7 +193,7 @@ class LongformerMixer : public AttentionMixer {
                                 past_globals + lists.past_window, T, kKeepAll, device);
     MixResult result;
     result.y = listed(input.q, all(global_k, window_k, input.k), all(global_v, window_v, input.v),
-                      block, index_of(lists, device));
+                      block, made(lists, device), group);
     const Tensor global_part = tokens_of(context.key_mask, 0, added);
     const Tensor window_part = tokens_of(context.key_mask, added, T);
     const auto keep = [&](const std::string& name, const Variable& globals, const Variable& window,

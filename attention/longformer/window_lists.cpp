@@ -8,31 +8,32 @@ namespace linnet {
 namespace {
 
 template <typename Lists>
-Tensor make_index(const Lists& lists, Device device) {
-  const int64_t length = lists.length();
-  const Tensor index = Tensor::empty({1, 1, lists.queries(), length}, DType::i32, device);
+ListsWithBias make(const Lists& lists, Device device) {
+  const int64_t length = lists.length(), queries = lists.queries(), group = lists.group;
+  ListsWithBias to;
+  to.index = Tensor::empty({1, 1, (queries + group - 1) / group, length}, DType::i32, device);
+  if (group > 1) to.bias = Tensor::empty({1, 1, queries, length}, DType::f32, device);
   if constexpr (kCuda) {
-    if (on_cuda(index)) {
-      cuda::fill_index(lists, index);
-      return index;
+    if (on_cuda(to.index)) {
+      cuda::fill(lists, to);
+      return to;
     }
   }
-  int32_t* to = index.data<int32_t>();
-  parallel_for(lists.queries(), 64, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      for (int64_t l = 0; l < length; ++l) to[i * length + l] = lists.key(i, l);
-    }
+  int32_t* index = to.index.data<int32_t>();
+  float* bias = group > 1 ? to.bias.data<float>() : nullptr;
+  parallel_for(queries * length, 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) fill_place(lists, i, index, bias);
   });
-  return index;
+  return to;
 }
 
 }  // namespace
 
-Tensor index_of(const WindowLists& lists, Device device) {
-  return make_index(lists, device);
+ListsWithBias made(const WindowLists& lists, Device device) {
+  return make(lists, device);
 }
-Tensor index_of(const CausalLists& lists, Device device) {
-  return make_index(lists, device);
+ListsWithBias made(const CausalLists& lists, Device device) {
+  return make(lists, device);
 }
 
 }  // namespace linnet

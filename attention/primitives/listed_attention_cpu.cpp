@@ -103,6 +103,8 @@ void differentiate_logits(ListTile<T>& tile, int64_t b, int64_t h,
     T* dweight = tile.dweights + r * length;
     const T log_sum_exp = arrays.log_sum_exp[number];
     if (log_sum_exp == -std::numeric_limits<T>::infinity()) {
+      // What it is given, NaN perhaps, would be spread by weights of 0.
+      std::fill_n(tile.dy + r * tile.v_stride, tile.v_stride, T{0});
       std::fill_n(weight, count, T{0});
       std::fill_n(dweight, count, T{0});
       continue;

@@ -141,10 +141,11 @@ template <typename T>
 inline T sum(Vector<T> v) {
   return reduce<T>(v, [](Vector<T> a, Vector<T> b) { return a + b; });
 }
-// Lane i of the result is sum(rows[i]): adds ever larger blocks of lanes of row pairs, which takes
-// half as many operations as kLanes sums. Overwrites rows; always in the same order.
-template <typename T, int step, int... lane>
-inline void add_row_pairs(Vector<T>* rows, std::integer_sequence<int, lane...> numbers) {
+// Combines ever larger blocks of lanes of row pairs, which takes half as many operations as
+// reducing kLanes rows. Overwrites rows; always in the same order.
+template <typename T, int step, typename Combine, int... lane>
+inline void combine_row_pairs(Vector<T>* rows, Combine combine,
+                              std::integer_sequence<int, lane...> numbers) {
   using I = typename Types<T>::Integer;
   constexpr int kN = static_cast<int>(kLanes<T>);
   // Lanes of the first operand are 0..kN, of the second kN..2 kN.
@@ -152,13 +153,23 @@ inline void add_row_pairs(Vector<T>* rows, std::integer_sequence<int, lane...> n
   const I other = {((lane & step) != 0 ? kN + lane - step : lane + step)...};
 #pragma GCC unroll 16
   for (int i = 0; i < kN; i += 2 * step) {
-    rows[i] = shuffle(rows[i], rows[i + step], own) + shuffle(rows[i], rows[i + step], other);
+    rows[i] =
+        combine(shuffle(rows[i], rows[i + step], own), shuffle(rows[i], rows[i + step], other));
   }
-  if constexpr (2 * step < kN) add_row_pairs<T, 2 * step>(rows, numbers);
+  if constexpr (2 * step < kN) combine_row_pairs<T, 2 * step>(rows, combine, numbers);
 }
+// Lane i of the result is sum(rows[i]), or max(rows[i]). Overwrite rows.
 template <typename T>
 inline Vector<T> row_sums(Vector<T>* rows) {
-  add_row_pairs<T, 1>(rows, std::make_integer_sequence<int, static_cast<int>(kLanes<T>)>());
+  combine_row_pairs<T, 1>(
+      rows, [](Vector<T> a, Vector<T> b) { return a + b; },
+      std::make_integer_sequence<int, static_cast<int>(kLanes<T>)>());
+  return rows[0];
+}
+template <typename T>
+inline Vector<T> row_maxima(Vector<T>* rows) {
+  combine_row_pairs<T, 1>(rows, maximum<T>,
+                          std::make_integer_sequence<int, static_cast<int>(kLanes<T>)>());
   return rows[0];
 }
 // Largest lane of numbers without NaN.

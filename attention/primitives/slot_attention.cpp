@@ -275,14 +275,21 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
       });
     }
   }
+  // Kept for backward.
+  Tensor read_logits;
+  if (needs_grad({inputs.q, inputs.k, inputs.v, inputs.logits, state.keys, state.values, state.mass,
+                  inputs.value_logits})) {
+    read_logits = Tensor::empty({B, T, H, N}, dtype, device);
+  }
   const std::vector<Span> spans = spans_of(context.segments, arrays.q, arrays.keys.defined());
   dispatch(dtype, [&](auto zero) {
     using E = decltype(zero);
     slot_attention_causal_forward<E>(context.options, bind<E>(arrays, context), spans,
                                      state_of<const E>(arrays.keys, arrays.values, arrays.mass),
-                                     state_of<E>(end.keys, end.values, end.mass), view_of<E>(o));
+                                     state_of<E>(end.keys, end.values, end.mass), view_of<E>(o),
+                                     view_of<E>(read_logits));
   });
-  return recorded([arrays, context, spans, dtype](Gradients& gradients) {
+  return recorded([arrays, context, spans, dtype, read_logits](Gradients& gradients) {
     InputGradients to(gradients);
     const Arrays d{to.tensor(0, arrays.q),    to.tensor(1, arrays.k),
                    to.tensor(2, arrays.v),    to.tensor(3, arrays.logits),
@@ -295,7 +302,8 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
       using E = decltype(zero);
       slot_attention_causal_backward<E>(context.options, bind<E>(arrays, context), spans,
                                         state_of<const E>(arrays.keys, arrays.values, arrays.mass),
-                                        view_of<E>(d_o), state_of<const E>(dkeys, dvalues, dmass),
+                                        view_of<E>(d_o), view_of<E>(read_logits),
+                                        state_of<const E>(dkeys, dvalues, dmass),
                                         gradients_of<E>(d), state_of<E>(d.keys, d.values, d.mass));
     });
     to.finish();

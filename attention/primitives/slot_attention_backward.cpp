@@ -1,6 +1,5 @@
 // Causal slot attention, backward: a forward scan for dq, which keeps per token what readers pass
-// on (3 N numbers) and three rows of products inside its tile, and a reverse scan with the gradient
-// of the memory for dk, dv and the logits.
+// on (3 N numbers), and a reverse scan with the gradient of the memory for dk, dv and the logits.
 #include <algorithm>
 #include <cmath>
 
@@ -12,155 +11,135 @@ namespace {
 
 using chunked::kChunk;
 using chunked::Scratch;
-using slot_attention_detail::ask_for_keys;
-using slot_attention_detail::ask_for_queries;
+using slot_attention_detail::ask_for_logits;
 using slot_attention_detail::ask_to_write;
+using slot_attention_detail::finish_rows;
 using slot_attention_detail::Kernel;
 using slot_attention_detail::kTileTokens;
 using slot_attention_detail::load_end_gradient;
-using slot_attention_detail::load_keys;
 using slot_attention_detail::load_queries;
 using slot_attention_detail::Memory;
 using slot_attention_detail::MemoryGradient;
 using slot_attention_detail::Piece;
 using slot_attention_detail::Pieces;
-using slot_attention_detail::store_rows;
+using slot_attention_detail::result_rows;
+using slot_attention_detail::RunningMass;
 using slot_attention_detail::Tile;
+using slot_attention_detail::tile_rows;
 using slot_attention_detail::TileWeights;
 
-// What the forward scan of backward keeps for the reverse scan: the tiles; per token and slot
-// scale F dlogit, F probability, and the gradient of the sum of weights behind F; and of the tokens
-// of each tile, as lower triangles, q k^T, do v^T and scale F dlogit E^T.
+// What the forward scan of backward keeps for the reverse scan: the tiles, by what their sums
+// become means after the last one; per token and slot scale F dlogit, F probability, and the
+// gradient of the sum of weights behind F.
 template <typename T>
 struct Saved {
   std::vector<Tile<T>> tiles;
-  T *to_keys = nullptr, *to_values = nullptr, *to_sums = nullptr;        // [tokens, np] each
-  T *scores = nullptr, *output_scores = nullptr, *key_shares = nullptr;  // [tokens, kTileTokens]
+  std::vector<T> end_factors;
+  T *to_keys = nullptr, *to_values = nullptr, *to_sums = nullptr;  // [tokens, np] each
 };
 
 // Numbers of Saved for every token.
 template <typename T>
 int64_t saved_width(const Kernel<T>& kernel) {
-  return 3 * (kernel.np + kTileTokens);
+  return 3 * kernel.np;
 }
 
-// dq of a piece; moves memory past it.
+// dq of a piece; moves memory past it. read_logits: as forward left them.
 template <typename T>
 void query_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<const T> d_o,
-                     Memory<T>& memory, Scratch<T> scratch, SequenceView<T> dq, Saved<T>& saved) {
+                     SequenceView<const T> read_logits, Memory<T>& memory, Scratch<T> scratch,
+                     SequenceView<T> dq, Saved<T>& saved) {
   const int64_t np = kernel.np, kp = kernel.kp, vp = kernel.vp;
-  T* keys = scratch.take(kChunk * kp);
-  T* keys_turned = scratch.take(kp * kChunk);
-  T* values = scratch.take(kChunk * vp);
-  T* values_turned = scratch.take(vp * kChunk);
-  T* queries = scratch.take(kChunk * kp);
-  T* doutputs = scratch.take(kChunk * vp);
+  const auto& in = kernel.inputs;
+  T* keys_room = scratch.take(kChunk * kp);
+  T* values_room = scratch.take(kChunk * vp);
+  T* doutputs_room = scratch.take(kChunk * vp);
   const TileWeights<T> weights = kernel.take_weights(scratch);
-  const TileWeights<T> turned = kernel.take_weights(scratch);
   T* factors = scratch.take(kChunk * np);
-  T* products = scratch.take(kChunk * np);
-  T* dprobabilities = scratch.take(kChunk * np);
-  T* kept_row = scratch.take(np);
+  T* logits = scratch.take(kChunk * np);
+  T* dreads = scratch.take(kChunk * np);
+  T* kept_rows = scratch.take(kChunk * np);
   T* memory_keys = scratch.take(np * kp);
-  T* dqueries = scratch.take(kChunk * kp);
+  T* dqueries_room = scratch.take(kChunk * kp);
+  chunked::transpose(memory.matrix, np, kp, np, memory_keys, kp);
+  RunningMass mass = kernel.begin_mass(memory.mass);
   Tile<T> tile;
   for (int64_t t = piece.begin; t < piece.end; t += tile.n) {
-    kernel.cut_tile(piece.row, piece.head, t, piece.end, memory.mass, tile);
-    const int64_t n = tile.n;
-    load_keys(kernel, piece, tile, keys, values);
-    load_queries(kernel, piece, tile, queries);
-    chunked::load_rows(d_o, kernel.inputs.query_mask, piece.row, t, n, piece.head, doutputs, vp);
-    chunked::transpose(keys, kp, n, kp, keys_turned, kChunk);
-    chunked::transpose(values, vp, n, vp, values_turned, kChunk);
+    kernel.cut_tile(piece.row, piece.head, t, piece.end, mass, tile);
+    const int64_t n = tile.n, offset = (t - piece.begin) * np;
+    const TileRows<const T> keys = tile_rows(in.k, in.key_mask, piece, tile, keys_room, kp);
+    const TileRows<const T> values = tile_rows(in.v, in.key_mask, piece, tile, values_room, vp);
+    const TileRows<const T> doutputs =
+        tile_rows(d_o, in.query_mask, piece, tile, doutputs_room, vp);
+    chunked::load_rows(read_logits, in.query_mask, piece.row, t, n, piece.head, logits, np);
     kernel.load_weights(piece.row, piece.head, tile, weights);
-    kernel.turn_weights(n, weights, turned);
-    kernel.read_factors(tile, weights.keys, memory.mass, factors);
-    if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.entry);
-    chunked::transpose(memory.matrix, np, kp, np, memory_keys, kp);
-
-    ask_to_write(dq, piece, tile);
-    tile_gemm<T>(n, np, kernel.K, T(1), {queries, kp}, {memory.matrix, np}, Write::overwrite,
-                 products, np);
-    ask_for_keys(kernel, piece, t + n);
-    const int64_t triangle = (t - piece.begin) * kTileTokens;
-    T* scores = saved.scores + triangle;
-    chunked::lower_product(n, kernel.K, queries, kp, keys_turned, kChunk, scores, kTileTokens);
-    add_triangle_times<T>(n, np, {scores, kTileTokens}, weights.keys, np, products, np);
-    tile_gemm<T>(n, np, kernel.V, T(1), {doutputs, vp}, {memory.matrix + kp * np, np},
-                 Write::overwrite, dprobabilities, np);
-    ask_for_queries(kernel, piece, t + n, d_o);
-    scores = saved.output_scores + triangle;
-    chunked::lower_product(n, kernel.V, doutputs, vp, values_turned, kChunk, scores, kTileTokens);
-    add_triangle_times<T>(n, np, {scores, kTileTokens}, weights.values, np, dprobabilities, np);
-
-    const int64_t offset = (t - piece.begin) * np;
-    T* to_keys = saved.to_keys + offset;
-    for (int64_t i = 0; i < n; ++i) {
-      const T* factor = factors + i * np;
-      T* key_row = to_keys + i * np;
-      T* value_row = saved.to_values + offset + i * np;
-      T* sum_row = saved.to_sums + offset + i * np;
-      if (!is_valid(kernel.inputs.query_mask, piece.row, t + i, d_o.T)) {
-        std::fill_n(key_row, np, T(0));
-        std::fill_n(value_row, np, T(0));
-        std::fill_n(sum_row, np, T(0));
-        continue;
-      }
-      const T* kept = kernel.kept_row(piece.row, t + i, piece.head, kept_row);
-      kernel.read_gradient_row(factor, kept, products + i * np, dprobabilities + i * np, key_row,
-                               value_row, sum_row);
-    }
-    tile_gemm<T>(n, kp, kernel.N, T(1), {to_keys, np}, {memory_keys, kp}, Write::overwrite,
-                 dqueries, kp);
-    T* shares = saved.key_shares + triangle;
-    chunked::lower_product(n, kernel.N, to_keys, np, turned.keys, kChunk, shares, kTileTokens);
-    add_triangle_times<T>(n, kp, {shares, kTileTokens}, keys, kp, dqueries, kp);
-    store_rows(dq, kernel.inputs.query_mask, piece, tile, dqueries, kp);
-    kernel.accumulate(n, keys, values, weights, memory.matrix);
-    if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.exit);
+    kernel.read_factors(tile, weights.keys, mass, factors);
+    kernel.scale_columns(memory.matrix, tile.entry);
+    kernel.scale_rows(memory_keys, kp, tile.entry);
+    ask_for_logits(kernel, piece, t + n);
+    chunked::prefetch_rows<false>(read_logits, piece.row, t + n, t + n + kTileTokens, piece.head);
+    state_scan<T>(ScanOrder::forward, n, vp, np, values, {weights.values, np}, doutputs,
+                  memory.matrix + kp * np, Write::overwrite, {dreads, np});
+    // Masked queries pass zeros on: do is zero.
+    kernel.read_gradient_rows(
+        n, {factors, np}, kernel.kept_rows(piece.row, t, n, piece.head, kept_rows), logits, dreads,
+        saved.to_keys + offset, saved.to_values + offset, saved.to_sums + offset);
+    const TileRows<T> dqueries = result_rows(dq, in.query_mask, piece, tile, dqueries_room, kp);
+    state_scan<T>(ScanOrder::forward, n, np, kp, {weights.keys, np}, keys,
+                  {saved.to_keys + offset, np}, memory_keys, Write::overwrite, dqueries);
+    finish_rows(dq, in.query_mask, piece, tile, dqueries, dqueries_room);
     saved.tiles.push_back(tile);
   }
+  chunked::transpose(memory_keys, kp, np, kp, memory.matrix, np);
+  saved.end_factors = kernel.end_factors(mass);
+  kernel.end_walk(mass, memory);
 }
 
-// Takes a gradient from after a tile to before it; the middle, where the gradient is that of the
-// tile's own sums, is given to `inside`.
+template <typename T>
+void scale_sums(std::vector<double>& sums, const std::vector<T>& factors) {
+  for (size_t l = 0; l < factors.size(); ++l) sums[l] *= static_cast<double>(factors[l]);
+}
+
+// Takes the gradient of the sums of weights from after a tile to before it; `inside` gets its part
+// in the gradient of the weights of every token and slot, a vector at place i np + l.
 template <typename T, typename Inside>
-void pass_tile(const Kernel<T>& kernel, const Saved<T>& saved, int64_t first_token,
-               const Tile<T>& tile, const T* queries, const T* doutputs,
-               MemoryGradient<T>& gradient, const Inside& inside) {
-  const int64_t np = kernel.np, offset = (tile.t - first_token) * np;
-  if (kernel.log_space) {
-    kernel.scale_columns(gradient.matrix, tile.exit);
-    for (int64_t l = 0; l < np; ++l) gradient.sums[l] *= tile.exit[l];
+void pass_sums(const Kernel<T>& kernel, const Tile<T>& tile, const T* to_sums,
+               std::vector<double>& sums, const Inside& inside) {
+  const int64_t np = kernel.np;
+  for (int64_t first = 0; first < np; first += simd::kLanes<T>) {
+    T lanes[simd::kLanes<T>];
+    for (int64_t l = 0; l < simd::kLanes<T>; ++l) lanes[l] = static_cast<T>(sums[first + l]);
+    const simd::Vector<T> after = simd::load(lanes);
+    simd::Vector<T> own = {};
+    for (int64_t i = tile.n - 1; i >= 0; --i) {
+      own += simd::load(to_sums + i * np + first);
+      inside(i * np + first, after + own);
+    }
+    simd::store(lanes, own);
+    for (int64_t l = 0; l < simd::kLanes<T>; ++l) sums[first + l] += static_cast<double>(lanes[l]);
   }
-  inside(offset);
-  tile_gemm<T>(kernel.K, np, tile.n, T(1), {queries, kernel.kp, true}, {saved.to_keys + offset, np},
-               Write::accumulate, gradient.matrix, np);
-  tile_gemm<T>(kernel.V, np, tile.n, T(1), {doutputs, kernel.vp, true},
-               {saved.to_values + offset, np}, Write::accumulate, gradient.matrix + kernel.kp * np,
-               np);
-  for (int64_t i = 0; i < tile.n; ++i) {
-    const T* to_sums = saved.to_sums + offset + i * np;
-    for (int64_t l = 0; l < np; ++l) gradient.sums[l] += to_sums[l];
-  }
-  if (kernel.log_space) {
-    kernel.scale_columns(gradient.matrix, tile.entry);
-    for (int64_t l = 0; l < np; ++l) gradient.sums[l] *= tile.entry[l];
-  }
+  scale_sums(sums, tile.entry);
 }
 
 // Takes a gradient from after a piece to before it, only for the memory.
 template <typename T>
 void memory_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<const T> d_o,
                       const Saved<T>& saved, MemoryGradient<T>& gradient, Scratch<T> scratch) {
+  const int64_t np = kernel.np;
   T* queries = scratch.take(kChunk * kernel.kp);
   T* doutputs = scratch.take(kChunk * kernel.vp);
+  kernel.scale_columns(gradient.matrix, saved.end_factors);
+  scale_sums(gradient.sums, saved.end_factors);
   for (size_t number = saved.tiles.size(); number-- > 0;) {
     const Tile<T>& tile = saved.tiles[number];
+    const int64_t offset = (tile.t - piece.begin) * np;
     load_queries(kernel, piece, tile, queries);
     chunked::load_rows(d_o, kernel.inputs.query_mask, piece.row, tile.t, tile.n, piece.head,
                        doutputs, kernel.vp);
-    pass_tile(kernel, saved, piece.begin, tile, queries, doutputs, gradient, [](int64_t) {});
+    kernel.accumulate(tile.n, queries, doutputs, {saved.to_keys + offset, saved.to_values + offset},
+                      gradient.matrix);
+    kernel.scale_columns(gradient.matrix, tile.entry);
+    pass_sums(kernel, tile, saved.to_sums + offset, gradient.sums, [](int64_t, auto) {});
   }
 }
 
@@ -170,71 +149,63 @@ void key_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<con
                    const Saved<T>& saved, MemoryGradient<T>& gradient, Scratch<T> scratch,
                    const SlotAttentionGradients<T>& out) {
   const int64_t np = kernel.np, kp = kernel.kp, vp = kernel.vp;
-  T* keys = scratch.take(kChunk * kp);
-  T* values = scratch.take(kChunk * vp);
-  T* queries = scratch.take(kChunk * kp);
-  T* doutputs = scratch.take(kChunk * vp);
+  T* keys_room = scratch.take(kChunk * kp);
+  T* values_room = scratch.take(kChunk * vp);
+  T* queries_room = scratch.take(kChunk * kp);
+  T* doutputs_room = scratch.take(kChunk * vp);
   const TileWeights<T> weights = kernel.take_weights(scratch);
   const TileWeights<T> dweights = kernel.take_weights(scratch);
-  T* weights_turned = scratch.take(np * kChunk);
-  T* value_shares = scratch.take(kTileTokens * kTileTokens);
-  T* matrix_turned = scratch.take(np * std::max(kp, vp));
-  T* drows = scratch.take(kChunk * std::max(kp, vp));
+  T* drows_room = scratch.take(kChunk * std::max(kp, vp));
+  kernel.scale_columns(gradient.matrix, saved.end_factors);
+  scale_sums(gradient.sums, saved.end_factors);
+  // The gradient once more, its rows slots.
+  T* keys_gradient = scratch.take(np * kp);
+  T* values_gradient = scratch.take(np * vp);
+  chunked::transpose(gradient.matrix, np, kp, np, keys_gradient, kp);
+  chunked::transpose(gradient.matrix + kp * np, np, vp, np, values_gradient, vp);
   const auto& in = kernel.inputs;
+  const bool apart = weights.values != weights.keys;
   for (size_t number = saved.tiles.size(); number-- > 0;) {
     const Tile<T>& tile = saved.tiles[number];
-    const int64_t n = tile.n, triangle = (tile.t - piece.begin) * kTileTokens;
-    load_keys(kernel, piece, tile, keys, values);
-    load_queries(kernel, piece, tile, queries);
-    chunked::load_rows(d_o, in.query_mask, piece.row, tile.t, n, piece.head, doutputs, vp);
+    const int64_t n = tile.n, offset = (tile.t - piece.begin) * np;
     kernel.load_weights(piece.row, piece.head, tile, weights);
-    chunked::transpose(weights.values, np, n, np, weights_turned, kChunk);
-    pass_tile(kernel, saved, piece.begin, tile, queries, doutputs, gradient, [&](int64_t offset) {
-      // One of keys and values: rows of the tile, what readers pass to them, the weights they are
-      // written with, triangles of the tile and their part of the memory's gradient.
-      const auto part = [&](const T* own, const T* reader, int64_t width, int64_t stride,
-                            const T* passed, const T* written, const T* shares, const T* scores,
-                            const T* matrix, Write write, T* dwritten, SequenceView<T> view) {
-        chunked::transpose(matrix, np, stride, np, matrix_turned, stride);
-        tile_gemm<T>(n, stride, kernel.N, T(1), {written, np}, {matrix_turned, stride},
-                     Write::overwrite, drows, stride);
-        add_triangle_times<T>(n, stride, {shares, kTileTokens, true}, reader, stride, drows,
-                              stride);
-        store_rows(view, in.key_mask, piece, tile, drows, stride);
-        tile_gemm<T>(n, np, width, T(1), {own, stride}, {matrix, np}, write, dwritten, np);
-        add_triangle_times<T>(n, np, {scores, kTileTokens, true}, passed, np, dwritten, np);
-      };
-      const bool apart = weights.values != weights.keys;
-      ask_to_write(out.k, piece, tile);
-      part(keys, queries, kernel.K, kp, saved.to_keys + offset, weights.keys,
-           saved.key_shares + triangle, saved.scores + triangle, gradient.matrix, Write::overwrite,
-           dweights.keys, out.k);
-      ask_to_write(out.v, piece, tile);
-      ask_for_keys(kernel, piece, tile.t - kTileTokens);
-      const T* to_values = saved.to_values + offset;
-      chunked::lower_product(n, kernel.N, to_values, np, weights_turned, kChunk, value_shares,
-                             kTileTokens);
-      ask_for_queries(kernel, piece, tile.t - kTileTokens, d_o);
-      ask_to_write(out.logits, piece, tile);
-      ask_to_write(out.value_logits, piece, tile);
-      part(values, doutputs, kernel.V, vp, to_values, weights.values, value_shares,
-           saved.output_scores + triangle, gradient.matrix + kp * np,
-           apart ? Write::overwrite : Write::accumulate, dweights.values, out.v);
-      const std::vector<T> after(gradient.sums.begin(), gradient.sums.end());
-      for (int64_t l = 0; l < np; l += simd::kLanes<T>) {
-        simd::Vector<T> later = simd::load(&after[l]);
-        for (int64_t i = n - 1; i >= 0; --i) {
-          later += simd::load(saved.to_sums + offset + i * np + l);
-          T* at = dweights.keys + i * np + l;
-          simd::store(at, simd::load(at) + later);
-        }
+    // One of keys and values: rows of the tile, those of its readers, what these pass on, the
+    // weights they are written with and the memory's gradient, its rows channels and slots.
+    const auto part = [&](TileRows<const T> own, TileRows<const T> readers, int64_t width,
+                          const T* passed, const T* written, T* channels, T* slots, Write write,
+                          T* dwritten, SequenceView<T> view) {
+      const TileRows<const T> passed_rows{passed, np, kTileTokens};
+      if (view) {
+        const TileRows<T> drows = result_rows(view, in.key_mask, piece, tile, drows_room, width);
+        state_scan<T>(ScanOrder::backward, n, np, width, passed_rows, readers, {written, np}, slots,
+                      Write::overwrite, drows);
+        finish_rows(view, in.key_mask, piece, tile, drows, drows_room);
+        kernel.scale_rows(slots, width, tile.entry);
       }
-      const auto store = [&](const T* alpha, const T* dalpha, SequenceView<T> view) {
-        if (view) kernel.store_logit_gradients(piece.row, piece.head, tile, alpha, dalpha, view);
-      };
-      store(weights.keys, dweights.keys, out.logits);
-      if (apart) store(weights.values, dweights.values, out.value_logits);
-    });
+      state_scan<T>(ScanOrder::backward, n, width, np, readers, passed_rows, own, channels, write,
+                    {dwritten, np});
+    };
+    part(tile_rows(in.k, in.key_mask, piece, tile, keys_room, kp),
+         tile_rows(in.q, in.query_mask, piece, tile, queries_room, kp), kp, saved.to_keys + offset,
+         weights.keys, gradient.matrix, keys_gradient, Write::overwrite, dweights.keys, out.k);
+    ask_for_logits(kernel, piece, tile.t - kTileTokens);
+    ask_to_write(out.logits, piece, tile);
+    ask_to_write(out.value_logits, piece, tile);
+    part(tile_rows(in.v, in.key_mask, piece, tile, values_room, vp),
+         tile_rows(d_o, in.query_mask, piece, tile, doutputs_room, vp), vp,
+         saved.to_values + offset, weights.values, gradient.matrix + kp * np, values_gradient,
+         apart ? Write::overwrite : Write::accumulate, dweights.values, out.v);
+    pass_sums(kernel, tile, saved.to_sums + offset, gradient.sums,
+              [&](int64_t place, simd::Vector<T> later) {
+                T* at = dweights.keys + place;
+                simd::store(at, simd::load(at) + later);
+              });
+    kernel.scale_columns(gradient.matrix, tile.entry);
+    const auto store = [&](const T* alpha, const T* dalpha, SequenceView<T> view) {
+      if (view) kernel.store_logit_gradients(piece.row, piece.head, tile, alpha, dalpha, view);
+    };
+    store(weights.keys, dweights.keys, out.logits);
+    if (apart) store(weights.values, dweights.values, out.value_logits);
   }
 }
 
@@ -271,15 +242,12 @@ void assign_saved(const Kernel<T>& kernel, const Piece& piece, T* numbers, Saved
     *rows = numbers;
     numbers += tokens * kernel.np;
   }
-  for (T** rows : {&saved.scores, &saved.output_scores, &saved.key_shares}) {
-    *rows = numbers;
-    numbers += tokens * kTileTokens;
-  }
 }
 
 template <typename T>
 void scan_task(const Pieces<T>& pieces, int64_t task, SequenceView<const T> d_o,
-               SlotAttentionState<const T> dstate_out, SequenceView<T> dq, Scanned<T>& scanned) {
+               SequenceView<const T> read_logits, SlotAttentionState<const T> dstate_out,
+               SequenceView<T> dq, Scanned<T>& scanned) {
   const Kernel<T>& kernel = pieces.kernel();
   const Piece piece = pieces.piece(task);
   const int64_t size = (piece.end - piece.begin) * saved_width(kernel);
@@ -294,7 +262,7 @@ void scan_task(const Pieces<T>& pieces, int64_t task, SequenceView<const T> d_o,
   T* turn = scratch.take(kernel.turn_size());
   pieces.load_start(task, turn, memory);
   const std::vector<double> before = memory.mass;
-  query_gradients(kernel, piece, d_o, memory, scratch.nested(), dq, scanned.saved);
+  query_gradients(kernel, piece, d_o, read_logits, memory, scratch.nested(), dq, scanned.saved);
   scanned.passing.assign(static_cast<size_t>(kernel.np), T(1));
   for (int64_t l = 0; kernel.log_space && l < kernel.np; ++l) {
     const bool empty = std::isinf(before[l]) && before[l] < 0;
@@ -330,13 +298,11 @@ void load_gradient_after(const Pieces<T>& pieces, int64_t task,
 }  // namespace
 
 template <typename T>
-void slot_attention_causal_backward(const SlotAttentionOptions& options,
-                                    const SlotAttentionInputs<T>& inputs,
-                                    const std::vector<Span>& spans,
-                                    SlotAttentionState<const T> state_in, SequenceView<const T> d_o,
-                                    SlotAttentionState<const T> dstate_out,
-                                    SlotAttentionGradients<T> gradients,
-                                    SlotAttentionState<T> dstate_in) {
+void slot_attention_causal_backward(
+    const SlotAttentionOptions& options, const SlotAttentionInputs<T>& inputs,
+    const std::vector<Span>& spans, SlotAttentionState<const T> state_in, SequenceView<const T> d_o,
+    SequenceView<const T> read_logits, SlotAttentionState<const T> dstate_out,
+    SlotAttentionGradients<T> gradients, SlotAttentionState<T> dstate_in) {
   const Pieces<T> pieces(options, inputs, spans, state_in);
   const Kernel<T>& kernel = pieces.kernel();
   const auto finish = [&](int64_t task, const Saved<T>& saved, MemoryGradient<T>& gradient,
@@ -350,7 +316,7 @@ void slot_attention_causal_backward(const SlotAttentionOptions& options,
   std::vector<Scanned<T>> scanned(pieces.split() ? static_cast<size_t>(pieces.count()) : 0);
   if (pieces.split()) {
     pieces.run([&](int64_t task) {
-      scan_task(pieces, task, d_o, dstate_out, gradients.q, scanned[task]);
+      scan_task(pieces, task, d_o, read_logits, dstate_out, gradients.q, scanned[task]);
     });
   }
   pieces.run([&](int64_t task) {
@@ -370,7 +336,7 @@ void slot_attention_causal_backward(const SlotAttentionOptions& options,
     assign_saved(kernel, piece, scratch.take((piece.end - piece.begin) * saved_width(kernel)),
                  saved);
     pieces.load_start(task, turn, memory);
-    query_gradients(kernel, piece, d_o, memory, scratch.nested(), gradients.q, saved);
+    query_gradients(kernel, piece, d_o, read_logits, memory, scratch.nested(), gradients.q, saved);
     load_end_gradient(kernel,
                       pieces.span(task).carries_out ? dstate_out : SlotAttentionState<const T>{},
                       piece.row, piece.head, memory, turn, gradient);
@@ -381,8 +347,8 @@ void slot_attention_causal_backward(const SlotAttentionOptions& options,
 #define LINNET_INSTANTIATE(T)                                                               \
   template void slot_attention_causal_backward<T>(                                          \
       const SlotAttentionOptions&, const SlotAttentionInputs<T>&, const std::vector<Span>&, \
-      SlotAttentionState<const T>, SequenceView<const T>, SlotAttentionState<const T>,      \
-      SlotAttentionGradients<T>, SlotAttentionState<T>);
+      SlotAttentionState<const T>, SequenceView<const T>, SequenceView<const T>,            \
+      SlotAttentionState<const T>, SlotAttentionGradients<T>, SlotAttentionState<T>);
 LINNET_INSTANTIATE(float)
 LINNET_INSTANTIATE(double)
 #undef LINNET_INSTANTIATE

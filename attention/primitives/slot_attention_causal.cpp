@@ -1,5 +1,5 @@
-// Causal slot attention, forward. The memory is carried from tile to tile; inside a tile the
-// weights E and read factors F turn the n x N memories of its tokens into triangular products.
+// Causal slot attention, forward. The memory, relative to the tile's reference, is walked along the
+// tokens: weights E add to it, read factors F make means of it.
 #include <algorithm>
 
 #include "attention/primitives/slot_attention_pieces.h"
@@ -21,16 +21,17 @@ void write_only(const Kernel<T>& kernel, const Piece& piece, Memory<T>& memory,
   T* values = scratch.take(kChunk * kernel.vp);
   const TileWeights<T> weights = kernel.take_weights(scratch);
   T* factors = scratch.take(kChunk * kernel.np);
+  RunningMass mass = kernel.begin_mass(memory.mass);
   Tile<T> tile;
   for (int64_t t = piece.begin; t < piece.end; t += tile.n) {
-    kernel.cut_tile(piece.row, piece.head, t, piece.end, memory.mass, tile);
+    kernel.cut_tile(piece.row, piece.head, t, piece.end, mass, tile);
     load_keys(kernel, piece, tile, keys, values);
     kernel.load_weights(piece.row, piece.head, tile, weights);
-    kernel.read_factors(tile, weights.keys, memory.mass, factors);
-    if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.entry);
+    kernel.read_factors(tile, weights.keys, mass, factors);
+    kernel.scale_columns(memory.matrix, tile.entry);
     kernel.accumulate(tile.n, keys, values, weights, memory.matrix);
-    if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.exit);
   }
+  kernel.end_walk(mass, memory);
 }
 
 template <typename T>
@@ -83,72 +84,65 @@ template class Pieces<double>;
 
 namespace {
 
-using slot_attention_detail::ask_for_keys;
-using slot_attention_detail::ask_for_queries;
+using slot_attention_detail::ask_for_logits;
 using slot_attention_detail::ask_to_write;
+using slot_attention_detail::finish_rows;
 using slot_attention_detail::Kernel;
-using slot_attention_detail::load_keys;
-using slot_attention_detail::load_queries;
 using slot_attention_detail::Memory;
 using slot_attention_detail::Piece;
 using slot_attention_detail::Pieces;
+using slot_attention_detail::result_rows;
+using slot_attention_detail::RunningMass;
 using slot_attention_detail::store_rows;
 using slot_attention_detail::Tile;
+using slot_attention_detail::tile_rows;
 using slot_attention_detail::TileWeights;
 
 template <typename T>
 void forward_piece(const Kernel<T>& kernel, const Piece& piece, bool memory_wanted,
-                   Memory<T>& memory, Scratch<T>& scratch, SequenceView<T> o) {
+                   Memory<T>& memory, Scratch<T>& scratch, SequenceView<T> o,
+                   SequenceView<T> read_logits) {
   const int64_t np = kernel.np, kp = kernel.kp, vp = kernel.vp;
-  T* keys = scratch.take(kChunk * kp);
-  T* keys_turned = scratch.take(kp * kChunk);
-  T* values = scratch.take(kChunk * vp);
-  T* queries = scratch.take(kChunk * kp);
+  const auto& in = kernel.inputs;
+  T* keys_room = scratch.take(kChunk * kp);
+  T* values_room = scratch.take(kChunk * vp);
+  T* queries_room = scratch.take(kChunk * kp);
   const TileWeights<T> weights = kernel.take_weights(scratch);
-  const TileWeights<T> turned = kernel.take_weights(scratch);
   T* factors = scratch.take(kChunk * np);
   T* products = scratch.take(kChunk * np);
   T* reads = scratch.take(kChunk * np);
-  T* kept_row = scratch.take(np);
-  T* lower = scratch.take(kChunk * kChunk);
+  T* kept_rows = scratch.take(kChunk * np);
   T* memory_values = scratch.take(np * vp);
-  T* outputs = scratch.take(kChunk * vp);
+  T* outputs_room = scratch.take(kChunk * vp);
+  chunked::transpose(memory.matrix + kp * np, np, vp, np, memory_values, vp);
+  RunningMass mass = kernel.begin_mass(memory.mass);
   Tile<T> tile;
   for (int64_t t = piece.begin; t < piece.end; t += tile.n) {
-    kernel.cut_tile(piece.row, piece.head, t, piece.end, memory.mass, tile);
+    kernel.cut_tile(piece.row, piece.head, t, piece.end, mass, tile);
     const int64_t n = tile.n;
-    load_keys(kernel, piece, tile, keys, values);
-    load_queries(kernel, piece, tile, queries);
-    chunked::transpose(keys, kp, n, kp, keys_turned, kChunk);
+    const TileRows<const T> keys = tile_rows(in.k, in.key_mask, piece, tile, keys_room, kp);
+    const TileRows<const T> values = tile_rows(in.v, in.key_mask, piece, tile, values_room, vp);
+    const TileRows<const T> queries = tile_rows(in.q, in.query_mask, piece, tile, queries_room, kp);
     kernel.load_weights(piece.row, piece.head, tile, weights);
-    kernel.turn_weights(n, weights, turned);
-    kernel.read_factors(tile, weights.keys, memory.mass, factors);
-    if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.entry);
-    chunked::transpose(memory.matrix + kp * np, np, vp, np, memory_values, vp);
-    // q . (sums after token t) = q . (sums before the tile) + sum_j (q . k_j) E_j.
-    ask_to_write(o, piece, tile);
-    tile_gemm<T>(n, np, kernel.K, T(1), {queries, kp}, {memory.matrix, np}, Write::overwrite,
-                 products, np);
-    ask_for_keys(kernel, piece, t + n);
-    chunked::lower_product(n, kernel.K, queries, kp, keys_turned, kChunk, lower, kChunk);
-    add_triangle_times<T>(n, np, {lower, kChunk}, weights.keys, np, products, np);
-    for (int64_t i = 0; i < n; ++i) {
-      T* read = reads + i * np;
-      kernel.soft_max_row(products + i * np, factors + i * np, products + i * np, read);
-      for (int64_t l = 0; l < np; ++l) read[l] *= factors[i * np + l];
-      const T* kept = kernel.kept_row(piece.row, t + i, piece.head, kept_row);
-      for (int64_t l = 0; kept != nullptr && l < np; ++l) read[l] *= kept[l];
-    }
-    ask_for_queries(kernel, piece, t + n, {});
-    tile_gemm<T>(n, vp, kernel.N, T(1), {reads, np}, {memory_values, vp}, Write::overwrite, outputs,
-                 vp);
-    chunked::lower_product(n, kernel.N, reads, np, turned.values, kChunk, lower, kChunk);
-    add_triangle_times<T>(n, vp, {lower, kChunk}, values, vp, outputs, vp);
-    store_rows(o, kernel.inputs.query_mask, piece, tile, outputs, vp);
-    if (!memory_wanted && t + n == piece.end) break;
-    kernel.accumulate(n, keys, values, weights, memory.matrix);
-    if (kernel.log_space) kernel.scale_columns(memory.matrix, tile.exit);
+    kernel.read_factors(tile, weights.keys, mass, factors);
+    kernel.scale_columns(memory.matrix, tile.entry);
+    kernel.scale_rows(memory_values, vp, tile.entry);
+    ask_for_logits(kernel, piece, t + n);
+    ask_to_write(read_logits, piece, tile);
+    state_scan<T>(ScanOrder::forward, n, kp, np, keys, {weights.keys, np}, queries, memory.matrix,
+                  Write::overwrite, {products, np});
+    kernel.products_to_logits(n, {factors, np}, products);
+    if (read_logits) store_rows(read_logits, nullptr, piece, tile, products, np);
+    kernel.read_rows(n, {factors, np}, kernel.kept_rows(piece.row, t, n, piece.head, kept_rows),
+                     products, reads);
+    const TileRows<T> outputs = result_rows(o, in.query_mask, piece, tile, outputs_room, vp);
+    state_scan<T>(ScanOrder::forward, n, np, vp, {weights.values, np}, values, {reads, np},
+                  memory_values, Write::overwrite, outputs);
+    finish_rows(o, in.query_mask, piece, tile, outputs, outputs_room);
   }
+  if (!memory_wanted) return;
+  chunked::transpose(memory_values, vp, np, vp, memory.matrix + kp * np, np);
+  kernel.end_walk(mass, memory);
 }
 
 }  // namespace
@@ -158,7 +152,8 @@ void slot_attention_causal_forward(const SlotAttentionOptions& options,
                                    const SlotAttentionInputs<T>& inputs,
                                    const std::vector<Span>& spans,
                                    SlotAttentionState<const T> state_in,
-                                   SlotAttentionState<T> state_out, SequenceView<T> o) {
+                                   SlotAttentionState<T> state_out, SequenceView<T> o,
+                                   SequenceView<T> read_logits) {
   const Pieces<T> pieces(options, inputs, spans, state_in);
   const Kernel<T>& kernel = pieces.kernel();
   const bool any_state =
@@ -171,7 +166,7 @@ void slot_attention_causal_forward(const SlotAttentionOptions& options,
     pieces.load_start(task, turn, memory);
     const bool wanted = any_state && pieces.is_last(task) && pieces.span(task).carries_out;
     const Piece piece = pieces.piece(task);
-    forward_piece(kernel, piece, wanted, memory, scratch, o);
+    forward_piece(kernel, piece, wanted, memory, scratch, o, read_logits);
     if (wanted) kernel.store_memory(memory, state_out, piece.row, piece.head, turn);
   });
 }
@@ -179,7 +174,7 @@ void slot_attention_causal_forward(const SlotAttentionOptions& options,
 #define LINNET_INSTANTIATE(T)                                                               \
   template void slot_attention_causal_forward<T>(                                           \
       const SlotAttentionOptions&, const SlotAttentionInputs<T>&, const std::vector<Span>&, \
-      SlotAttentionState<const T>, SlotAttentionState<T>, SequenceView<T>);
+      SlotAttentionState<const T>, SlotAttentionState<T>, SequenceView<T>, SequenceView<T>);
 LINNET_INSTANTIATE(float)
 LINNET_INSTANTIATE(double)
 #undef LINNET_INSTANTIATE

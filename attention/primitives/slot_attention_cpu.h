@@ -4,7 +4,7 @@
 //
 // Shapes: q, k [B,T,H,K], v [B,T,H,V], logits [B,T,H,N], o [B,Tq,H,V]; float or double in host
 // memory, nothing is kept after a call. Outputs and gradients are overwritten. Bitwise repeatable
-// for a fixed number of threads. Causal backward uses 3 T (N + 32) numbers of scratch for every
+// for a fixed number of threads. Causal backward uses 3 T N numbers of scratch for every
 // head that is being worked on (for all heads where few rows are split among many threads);
 // everything else is independent of T.
 //
@@ -81,23 +81,23 @@ struct SlotAttentionGradients {
 
 // Causal: token t reads what tokens <= t of its span wrote. Spans that carry in continue state_in
 // of their row, spans that carry out write state_out (which does not overlap state_in). Throws
-// Error where shapes or options do not fit.
+// Error where shapes or options do not fit. read_logits [B,T,H,N] (null: not wanted): what backward
+// asks for, scale q . K~ of every token's read.
 template <typename T>
 void slot_attention_causal_forward(const SlotAttentionOptions& options,
                                    const SlotAttentionInputs<T>& inputs,
                                    const std::vector<Span>& spans,
                                    SlotAttentionState<const T> state_in,
-                                   SlotAttentionState<T> state_out, SequenceView<T> o);
+                                   SlotAttentionState<T> state_out, SequenceView<T> o,
+                                   SequenceView<T> read_logits);
 // dstate_out may be null (zero); dstate_in is written for rows whose first span carries in. With
 // normalizer none, mass has no gradient.
 template <typename T>
-void slot_attention_causal_backward(const SlotAttentionOptions& options,
-                                    const SlotAttentionInputs<T>& inputs,
-                                    const std::vector<Span>& spans,
-                                    SlotAttentionState<const T> state_in, SequenceView<const T> d_o,
-                                    SlotAttentionState<const T> dstate_out,
-                                    SlotAttentionGradients<T> gradients,
-                                    SlotAttentionState<T> dstate_in);
+void slot_attention_causal_backward(
+    const SlotAttentionOptions& options, const SlotAttentionInputs<T>& inputs,
+    const std::vector<Span>& spans, SlotAttentionState<const T> state_in, SequenceView<const T> d_o,
+    SequenceView<const T> read_logits, SlotAttentionState<const T> dstate_out,
+    SlotAttentionGradients<T> gradients, SlotAttentionState<T> dstate_in);
 
 // Noncausal and cross: memory number n holds what the keys of span n wrote.
 template <typename T>

@@ -172,7 +172,7 @@ void slot_attention_read_forward(const SlotAttentionOptions& options,
     T* queries = scratch.take(kChunk * kp);
     T* products = scratch.take(kChunk * np);
     T* reads = scratch.take(kChunk * np);
-    T* kept_row = scratch.take(np);
+    T* kept_rows = scratch.take(kChunk * np);
     T* outputs = scratch.take(kChunk * vp);
     kernel.load_memory(memory_in, reads_of.segment(task).span, piece.head, turn, memory);
     chunked::transpose(memory.matrix + kp * np, np, vp, np, memory_values, vp);
@@ -183,13 +183,10 @@ void slot_attention_read_forward(const SlotAttentionOptions& options,
       load_queries(kernel, piece, tile, queries);
       tile_gemm<T>(tile.n, np, kernel.K, T(1), {queries, kp}, {memory.matrix, np}, Write::overwrite,
                    products, np);
-      for (int64_t i = 0; i < tile.n; ++i) {
-        T* read = reads + i * np;
-        kernel.soft_max_row(products + i * np, factors.data(), products + i * np, read);
-        for (int64_t l = 0; l < np; ++l) read[l] *= factors[l];
-        const T* kept = kernel.kept_row(piece.row, tile.t + i, piece.head, kept_row);
-        for (int64_t l = 0; kept != nullptr && l < np; ++l) read[l] *= kept[l];
-      }
+      kernel.products_to_logits(tile.n, {factors.data(), 0}, products);
+      kernel.read_rows(tile.n, {factors.data(), 0},
+                       kernel.kept_rows(piece.row, tile.t, tile.n, piece.head, kept_rows), products,
+                       reads);
       tile_gemm<T>(tile.n, vp, kernel.N, T(1), {reads, np}, {memory_values, vp}, Write::overwrite,
                    outputs, vp);
       store_rows(o, inputs.query_mask, piece, tile, outputs, vp);
@@ -227,8 +224,8 @@ void slot_attention_read_backward(const SlotAttentionOptions& options,
     T* dreads = scratch.take(kChunk * np);
     T* to_keys = scratch.take(kChunk * np);
     T* to_values = scratch.take(kChunk * np);
-    T* to_sums = scratch.take(np);
-    T* kept_row = scratch.take(np);
+    T* to_sums = scratch.take(kChunk * np);
+    T* kept_rows = scratch.take(kChunk * np);
     T* dqueries = scratch.take(kChunk * kp);
     kernel.load_memory({}, 0, 0, turn, gradient);
     gradient.mass.assign(static_cast<size_t>(np), 0);
@@ -244,13 +241,12 @@ void slot_attention_read_backward(const SlotAttentionOptions& options,
                    products, np);
       tile_gemm<T>(n, np, kernel.V, T(1), {doutputs, vp}, {memory.matrix + kp * np, np},
                    Write::overwrite, dreads, np);
-      for (int64_t i = 0; i < n; ++i) {
-        const T* kept = kernel.kept_row(piece.row, tile.t + i, piece.head, kept_row);
-        kernel.read_gradient_row(factors.data(), kept, products + i * np, dreads + i * np,
-                                 to_keys + i * np, to_values + i * np, to_sums);
-        // Means in log space do not depend on the mass. Masked queries pass zeros: do is zero.
-        for (int64_t l = 0; !kernel.log_space && l < np; ++l) gradient.mass[l] += to_sums[l];
-      }
+      kernel.products_to_logits(n, {factors.data(), 0}, products);
+      kernel.read_gradient_rows(n, {factors.data(), 0},
+                                kernel.kept_rows(piece.row, tile.t, n, piece.head, kept_rows),
+                                products, dreads, to_keys, to_values, to_sums);
+      // Means in log space do not depend on the mass. Masked queries pass zeros: do is zero.
+      for (int64_t i = 0; !kernel.log_space && i < n * np; ++i) gradient.mass[i % np] += to_sums[i];
       tile_gemm<T>(n, kp, kernel.N, T(1), {to_keys, np}, {memory_keys, kp}, Write::overwrite,
                    dqueries, kp);
       store_rows(gradients.q, inputs.query_mask, piece, tile, dqueries, kp);

@@ -29,6 +29,18 @@ void load_queries(const Kernel<T>& kernel, const Piece& piece, const Tile<T>& ti
                      piece.head, queries, kernel.kp);
 }
 
+// Rows of a tile [n, stride] to be read: where they lie if they are as wide and nothing is masked,
+// else in `room`, with zeros. In place, the rows of the next tile are asked for meanwhile.
+template <typename T>
+TileRows<const T> tile_rows(const SequenceView<const T>& view, const uint8_t* mask,
+                            const Piece& piece, const Tile<T>& tile, T* room, int64_t stride) {
+  if (mask == nullptr && view.K == stride) {
+    return {view.at(piece.row, tile.t, piece.head), view.time_stride, kTileTokens};
+  }
+  chunked::load_rows(view, mask, piece.row, tile.t, tile.n, piece.head, room, stride);
+  return {room, stride};
+}
+
 // Rows of a result, zero where masked; nothing if the view is null.
 template <typename T>
 void store_rows(SequenceView<T> view, const uint8_t* mask, const Piece& piece, const Tile<T>& tile,
@@ -43,25 +55,30 @@ void store_rows(SequenceView<T> view, const uint8_t* mask, const Piece& piece, c
   }
 }
 
-// Ask for what a head's tile that begins with token t is made of (d_o: null forward) while products
-// of another one are made: in two parts, because few rows at a time are on their way.
+// Ask for the logits of a head's tile that begins with token t while another one is computed.
 template <typename T>
-void ask_for_keys(const Kernel<T>& kernel, const Piece& piece, int64_t t) {
-  const auto& in = kernel.inputs;
-  for (const auto* view : {&in.logits, &in.value_logits, &in.k, &in.v}) {
-    chunked::prefetch_rows<false>(*view, piece.row, t, t + kTileTokens, piece.head);
-  }
-}
-template <typename T>
-void ask_for_queries(const Kernel<T>& kernel, const Piece& piece, int64_t t,
-                     const SequenceView<const T>& d_o) {
-  for (const auto* view : {&kernel.inputs.q, &d_o}) {
+void ask_for_logits(const Kernel<T>& kernel, const Piece& piece, int64_t t) {
+  for (const auto* view : {&kernel.inputs.logits, &kernel.inputs.value_logits}) {
     chunked::prefetch_rows<false>(*view, piece.row, t, t + kTileTokens, piece.head);
   }
 }
 template <typename T>
 void ask_to_write(const SequenceView<T>& view, const Piece& piece, const Tile<T>& tile) {
   chunked::prefetch_rows<true>(view, piece.row, tile.t, tile.t + tile.n, piece.head);
+}
+
+// Where the rows of a result [n, stride] are made: in the view, where tile_rows() would read them
+// there, else in `room`, from which finish_rows() stores them.
+template <typename T>
+TileRows<T> result_rows(SequenceView<T> view, const uint8_t* mask, const Piece& piece,
+                        const Tile<T>& tile, T* room, int64_t stride) {
+  if (!view || mask != nullptr || view.K != stride) return {room, stride};
+  return {view.at(piece.row, tile.t, piece.head), view.time_stride, kTileTokens};
+}
+template <typename T>
+void finish_rows(SequenceView<T> view, const uint8_t* mask, const Piece& piece, const Tile<T>& tile,
+                 TileRows<T> rows, const T* room) {
+  if (rows.data == room) store_rows(view, mask, piece, tile, room, rows.stride);
 }
 
 // Moves memory past a piece without reading it.

@@ -1,4 +1,4 @@
-// Weights, read factors, soft-max over slots and states of slot attention: its element-wise part.
+// Weights, read factors and states of slot attention.
 #include "attention/primitives/slot_attention_tile.h"
 
 #include <algorithm>
@@ -57,10 +57,6 @@ using chunked::kChunk;
 using chunked::padded;
 using simd::kLanes;
 using simd::Vector;
-
-// How far (in log) weights of a tile may exceed its reference: exp(40) times 64 tokens times values
-// stays far from the largest float, and 1 / that from the smallest.
-constexpr double kReach = 40;
 
 template <typename T>
 constexpr T kInfinity = std::numeric_limits<T>::infinity();
@@ -168,51 +164,6 @@ void Kernel<T>::store_memory(const Memory<T>& memory, SlotAttentionState<T> to, 
 }
 
 template <typename T>
-void Kernel<T>::cut_tile(int64_t b, int64_t h, int64_t t, int64_t end,
-                         const std::vector<double>& mass, Tile<T>& tile) const {
-  tile.t = t;
-  tile.n = std::min(kTileTokens, end - t);
-  tile.reference.assign(static_cast<size_t>(np), T(0));
-  tile.entry.assign(static_cast<size_t>(np), T(1));
-  tile.exit.assign(static_cast<size_t>(np), T(1));
-  if (!log_space) return;
-  // A slot takes its reference from what it holds and from the first token; later tokens only where
-  // it is still empty.
-  T* reference = tile.reference.data();
-  for (int64_t l = 0; l < np; ++l) reference[l] = static_cast<T>(mass[l]);
-  bool fresh = true;
-  for (int64_t i = 0; i < tile.n; ++i) {
-    if (!is_valid(inputs.key_mask, b, t + i, inputs.logits.T)) continue;
-    chunked::prefetch(inputs.logits, b, t + i, h);
-    const T* logit = inputs.logits.at(b, t + i, h);
-    int too_far = 0;
-    for (int64_t l = 0; l < N && !fresh; ++l) {
-      too_far |= static_cast<int>(logit[l] - reference[l] > static_cast<T>(kReach)) &
-                 static_cast<int>(reference[l] != -kInfinity<T>);
-    }
-    if (too_far != 0) {
-      tile.n = i;
-      break;
-    }
-    for (int64_t l = 0; l < N; ++l) {
-      const bool take = fresh ? logit[l] > reference[l] : reference[l] == -kInfinity<T>;
-      reference[l] = take ? logit[l] : reference[l];
-    }
-    fresh = false;
-  }
-  constexpr int64_t kDoubles = kLanes<double>;
-  for (int64_t l = 0; l < np; l += kDoubles) {
-    double excess[kDoubles];
-    for (int64_t i = 0; i < kDoubles; ++i) {
-      if (reference[l + i] == -kInfinity<T>) reference[l + i] = 0;
-      excess[i] = mass[l + i] - static_cast<double>(reference[l + i]);
-    }
-    simd::store(excess, simd::exp<double>(simd::load(excess)));
-    for (int64_t i = 0; i < kDoubles; ++i) tile.entry[l + i] = static_cast<T>(excess[i]);
-  }
-}
-
-template <typename T>
 TileWeights<T> Kernel<T>::take_weights(chunked::Scratch<T>& scratch) const {
   TileWeights<T> out;
   out.keys = out.values = scratch.take(kChunk * np);
@@ -244,14 +195,6 @@ void Kernel<T>::load_weights(int64_t b, int64_t h, const Tile<T>& tile,
 }
 
 template <typename T>
-void Kernel<T>::turn_weights(int64_t n, const TileWeights<T>& weights,
-                             const TileWeights<T>& turned) const {
-  chunked::transpose(weights.keys, np, n, np, turned.keys, kChunk);
-  if (weights.values == weights.keys) return;
-  chunked::transpose(weights.values, np, n, np, turned.values, kChunk);
-}
-
-template <typename T>
 T Kernel<T>::read_factor(T sum) const {
   if (!(sum != 0)) return 0;
   if (options.normalizer == SlotNormalizer::none) return 1;
@@ -265,7 +208,7 @@ bool Kernel<T>::is_clamped(T factor) const {
 }
 
 template <typename T>
-void Kernel<T>::read_factors(Tile<T>& tile, const T* weights, std::vector<double>& mass,
+void Kernel<T>::read_factors(const Tile<T>& tile, const T* weights, RunningMass& mass,
                              T* factors) const {
   const bool plain_sums = options.normalizer == SlotNormalizer::none;
   const T least = log_space ? -kInfinity<T> : static_cast<T>(options.floor);
@@ -277,9 +220,7 @@ void Kernel<T>::read_factors(Tile<T>& tile, const T* weights, std::vector<double
   };
   for (int64_t first = 0; first < np; first += kLanes<T>) {
     T sums[kLanes<T>];
-    for (int64_t l = 0; l < kLanes<T>; ++l) {
-      sums[l] = log_space ? tile.entry[first + l] : static_cast<T>(mass[first + l]);
-    }
+    for (int64_t l = 0; l < kLanes<T>; ++l) sums[l] = static_cast<T>(mass.sums[first + l]);
     const Vector<T> base = simd::load(sums);
     Vector<T> sum = {};
     for (int64_t i = 0; i < tile.n; ++i) {
@@ -287,17 +228,8 @@ void Kernel<T>::read_factors(Tile<T>& tile, const T* weights, std::vector<double
       sum += plain_sums ? (row < 0 ? -row : row) : row;
       simd::store(factors + i * np + first, factors_of(base + sum));
     }
-    if (!log_space) {
-      simd::store(sums, sum);
-      for (int64_t l = 0; l < kLanes<T>; ++l) mass[first + l] += static_cast<double>(sums[l]);
-      continue;
-    }
-    simd::store(sums, base + sum);
-    simd::store(tile.exit.data() + first, factors_of(base + sum));
-    for (int64_t l = 0; l < kLanes<T>; ++l) {
-      mass[first + l] =
-          static_cast<double>(tile.reference[first + l]) + std::log(static_cast<double>(sums[l]));
-    }
+    simd::store(sums, sum);
+    for (int64_t l = 0; l < kLanes<T>; ++l) mass.sums[first + l] += static_cast<double>(sums[l]);
   }
 }
 
@@ -324,7 +256,15 @@ void Kernel<T>::store_logit_gradients(int64_t b, int64_t h, const Tile<T>& tile,
 }
 
 template <typename T>
+void Kernel<T>::scale_rows(T* matrix, int64_t width, const std::vector<T>& factors) const {
+  for (int64_t l = 0; l < static_cast<int64_t>(factors.size()); ++l) {
+    for (int64_t c = 0; c < width; ++c) matrix[l * width + c] *= factors[l];
+  }
+}
+
+template <typename T>
 void Kernel<T>::scale_columns(T* matrix, const std::vector<T>& factors) const {
+  if (factors.empty()) return;
   for (int64_t r = 0; r < kp + vp; ++r) {
     for (int64_t l = 0; l < np; ++l) matrix[r * np + l] *= factors[l];
   }

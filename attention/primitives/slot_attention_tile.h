@@ -6,14 +6,15 @@
 #include <vector>
 
 #include "attention/primitives/chunked.h"
+#include "attention/primitives/simd.h"
 #include "attention/primitives/slot_attention_cpu.h"
+#include "attention/primitives/state_scan.h"
 
 namespace linnet::slot_attention_detail {
 
-// At most so many tokens in a tile of the causal kernels: the triangular products inside a tile
-// grow with it, moving the memory past a tile costs the same for every tile. Tiles have room for
-// chunked::kChunk, which the memory kernels use.
-inline constexpr int64_t kTileTokens = 32;
+// At most so many tokens in a tile of the causal kernels: what a scan reads of them for one block
+// of the memory stays in the nearest cache.
+inline constexpr int64_t kTileTokens = chunked::kChunk;
 
 // A run of tokens of one head that is processed at once. Weights inside are alpha relative to
 // `reference` (log space, exp control only): E = exp(a - reference) <= exp(kReach).
@@ -21,8 +22,17 @@ template <typename T>
 struct Tile {
   int64_t t = 0, n = 0;
   std::vector<T> reference;  // [np]
-  // What multiplies the carried state on entry and the accumulated state on exit.
-  std::vector<T> entry, exit;  // [np]
+  // What sums from before the tile are multiplied by, because its reference is a new one; empty
+  // where it is that of the tile before.
+  std::vector<T> entry;  // [np]
+};
+
+// How much was written to the slots on a walk along tiles: sums of alpha, in log space sums
+// exp(unit). Memories are means when a walk in log space begins and ends, inside it sums relative
+// to `unit`.
+struct RunningMass {
+  std::vector<double> sums, unit;  // [np]
+  bool begins = true;              // no tile was cut yet
 };
 
 // A memory in scratch: matrix [kp + vp, np], rows of K~^T, then of V~^T; mass [np].
@@ -64,18 +74,25 @@ struct Kernel {
   // Scratch for the two above.
   int64_t turn_size() const { return np * (kp > vp ? kp : vp); }
 
+  // From the mass before a walk, and to that after it.
+  RunningMass begin_mass(const std::vector<double>& mass) const;
+  std::vector<double> end_mass(const RunningMass& mass) const;
+  // What makes means of sums at the end of a walk in log space; otherwise nothing.
+  std::vector<T> end_factors(const RunningMass& mass) const;
+  void end_walk(const RunningMass& mass, Memory<T>& memory) const;
+
   // Chooses the longest tile from token t on (at most kTileTokens, before `end`) whose weights
-  // can be written relative to one reference, a function of `mass` and of these tokens alone.
-  void cut_tile(int64_t b, int64_t h, int64_t t, int64_t end, const std::vector<double>& mass,
+  // can be written relative to one reference, a function of `mass` and of these tokens alone. The
+  // reference is that of the tile before as long as sums stay in its reach.
+  void cut_tile(int64_t b, int64_t h, int64_t t, int64_t end, RunningMass& mass,
                 Tile<T>& tile) const;
-  // Scratch for the weights of a tile, or for them transposed.
+  // Scratch for the weights of a tile.
   TileWeights<T> take_weights(chunked::Scratch<T>& scratch) const;
   // E, zero where masked or padded.
   void load_weights(int64_t b, int64_t h, const Tile<T>& tile, const TileWeights<T>& weights) const;
-  void turn_weights(int64_t n, const TileWeights<T>& weights, const TileWeights<T>& turned) const;
   // F [n, np], by which token i multiplies sums to read them (0: slot is empty), given the mass
-  // before the tile; sets tile.entry and tile.exit and moves mass past the tile.
-  void read_factors(Tile<T>& tile, const T* weights, std::vector<double>& mass, T* factors) const;
+  // before the tile; moves mass past the tile.
+  void read_factors(const Tile<T>& tile, const T* weights, RunningMass& mass, T* factors) const;
   // F of a slot whose sum of weights (relative ones in log space) is `sum`.
   T read_factor(T sum) const;
   // Whether the sum behind F is below the floor, where F has no slope.
@@ -84,26 +101,37 @@ struct Kernel {
   void store_logit_gradients(int64_t b, int64_t h, const Tile<T>& tile, const T* weights,
                              const T* dweights, SequenceView<T> dlogits) const;
 
-  // One row: from q . sums (products, [np]) and F to the logits scale F products and their soft-max
-  // over the slots in use. Logits of slots that are left out become 0.
-  void soft_max_row(const T* products, const T* factors, T* logits, T* probabilities) const;
+  // Rows of n tokens, [n, np]; F may be one row for all (of stride 0).
+  // From q . sums (products) to the logits scale F products.
+  void products_to_logits(int64_t n, TileRows<const T> factors, T* products) const;
+  // Soft-max of logits over the slots in use, times F and what dropout multiplies it by (`kept`,
+  // null: nothing). Logits of slots that are left out become 0.
+  void read_rows(int64_t n, TileRows<const T> factors, const T* kept, T* logits, T* reads) const;
+  // The gradients of that. In: F, kept, logits, and `dreads`, the products of do with the sums of
+  // values. Out: scale F dlogit, F probability kept, and the gradient of the sum of weights behind
+  // F. Overwrites logits and dreads.
+  void read_gradient_rows(int64_t n, TileRows<const T> factors, const T* kept, T* logits, T* dreads,
+                          T* to_keys, T* to_values, T* to_sums) const;
+  // What dropout multiplies the probabilities of a head by, in `out` [n, np]; null where nothing is
+  // dropped.
+  const T* kept_rows(int64_t b, int64_t t, int64_t n, int64_t h, T* out) const;
 
-  // The gradients of that row. In: F, products, and `dreads`, the products of do with the sums of
-  // values, and what dropout multiplies probabilities by (`kept`, null: nothing). Out: scale F
-  // dlogit, F probability kept, and the gradient of the sum of weights behind F. Overwrites
-  // products and dreads.
-  void read_gradient_row(const T* factors, const T* kept, T* products, T* dreads, T* to_keys,
-                         T* to_values, T* to_sums) const;
-
-  // What dropout multiplies the probabilities of one token's head by, in `out` [np]; null where
-  // nothing is dropped.
-  const T* kept_row(int64_t b, int64_t t, int64_t h, T* out) const;
-
-  // Multiplies column l of the matrix by factors[l].
+  // Multiplies column l of the matrix, or row l of one [np, width], by factors[l], if there are
+  // any.
   void scale_columns(T* matrix, const std::vector<T>& factors) const;
+  void scale_rows(T* matrix, int64_t width, const std::vector<T>& factors) const;
   // matrix += [left^T weights.keys ; right^T weights.values]: left [n, kp], right [n, vp].
   void accumulate(int64_t n, const T* left, const T* right, const TileWeights<T>& weights,
                   T* matrix) const;
+
+ private:
+  // The first token of the tile that writes (n: none), and how many of its tokens may be written
+  // relative to its reference.
+  int64_t first_written(int64_t b, const Tile<T>& tile) const;
+  int64_t tokens_in_reach(int64_t b, int64_t h, const Tile<T>& tile) const;
+  // Gives the tile a reference of its own, and cuts it where that does not reach.
+  void renew_reference(int64_t b, int64_t h, RunningMass& mass, Tile<T>& tile) const;
+  simd::Vector<T> exponentials(int64_t rows, TileRows<const T> factors, T* logits, T* out) const;
 };
 
 // The gradient of a memory: matrix [kp + vp, np] like the memory's, and per slot that of the sum of

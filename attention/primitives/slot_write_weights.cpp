@@ -11,6 +11,7 @@ namespace {
 using chunked::kChunk;
 using chunked::Scratch;
 using slot_attention_detail::Kernel;
+using slot_attention_detail::RunningMass;
 using slot_attention_detail::Tile;
 
 SlotAttentionOptions checked(SlotAttentionOptions options) {
@@ -42,13 +43,15 @@ void for_tiles(const Kernel<T>& kernel, const Span& span, int64_t h, std::vector
                Scratch<T> scratch, const Body& body) {
   T* weights = scratch.take(kChunk * kernel.np);
   T* factors = scratch.take(kChunk * kernel.np);
+  RunningMass running = kernel.begin_mass(mass);
   Tile<T> tile;
   for (int64_t t = span.begin; t < span.end; t += tile.n) {
-    kernel.cut_tile(span.row, h, t, span.end, mass, tile);
+    kernel.cut_tile(span.row, h, t, span.end, running, tile);
     kernel.load_weights(span.row, h, tile, {weights, weights});
-    kernel.read_factors(tile, weights, mass, factors);
+    kernel.read_factors(tile, weights, running, factors);
     body(tile, weights, factors);
   }
+  mass = kernel.end_mass(running);
 }
 
 template <typename T>

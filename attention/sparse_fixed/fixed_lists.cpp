@@ -22,6 +22,22 @@ Tensor index_of(const BlockwiseLists& lists, int64_t heads, Device device) {
   return index;
 }
 
+Tensor bias_of(const BlockwiseLists& lists, int64_t heads, Device device) {
+  const int64_t tokens = lists.tokens, length = lists.length();
+  const Tensor bias = Tensor::empty({1, heads, tokens, length}, DType::f32, device);
+  if constexpr (kCuda) {
+    if (on_cuda(bias)) {
+      cuda::fill_bias(lists, bias);
+      return bias;
+    }
+  }
+  float* to = bias.data<float>();
+  parallel_for(bias.elements(), 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) to[i] = lists.bias(i);
+  });
+  return bias;
+}
+
 Tensor index_of(const DocumentLists& lists, int64_t heads, const Tensor& positions, Device device) {
   const int64_t rows = positions.defined() ? positions.size(0) : 1;
   const int64_t tokens = lists.tokens, length = lists.length();

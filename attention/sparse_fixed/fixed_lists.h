@@ -2,6 +2,9 @@
 // the query's own block, the others the global columns in order.
 #pragma once
 
+#include <algorithm>
+#include <limits>
+
 #include "core/tensor.h"
 
 namespace linnet {
@@ -35,17 +38,30 @@ struct Columns {
   }
 };
 
-// Noncausal, for rows that are one document: a list for every block.
+// For rows that are one document, from its begin on: a list for `group` queries of one block.
 struct BlockwiseLists {
   Columns columns;
   int64_t tokens = 0;
   bool twice = false;  // columns in the query's own block are listed in both parts
+  bool causal = false;
+  int64_t group = columns.block;  // divides it
 
-  constexpr int64_t lists() const { return (tokens + columns.block - 1) / columns.block; }
+  constexpr int64_t lists() const { return (tokens + group - 1) / group; }
   constexpr int64_t length() const { return columns.block + columns.in_first(tokens); }
+  // -1 also for what no query of the list sees.
   constexpr int32_t key(int64_t head, int64_t list, int64_t place) const {
-    const int64_t j = columns.of_head(head).listed(list, place, twice);
-    return j < tokens ? static_cast<int32_t>(j) : -1;
+    const int64_t j = columns.of_head(head).listed(list * group / columns.block, place, twice);
+    const int64_t end = causal ? std::min(tokens, (list + 1) * group) : tokens;
+    return j < end ? static_cast<int32_t>(j) : -1;
+  }
+  // Causal: 0 where a query sees what its list names in a place, else -infinity.
+  constexpr float bias(int64_t head, int64_t query, int64_t place) const {
+    const bool sees = key(head, query / group, place) <= query;
+    return sees ? 0.0f : -std::numeric_limits<float>::infinity();
+  }
+  // Number i of the biases [heads, tokens, length].
+  constexpr float bias(int64_t i) const {
+    return bias(i / length() / tokens, i / length() % tokens, i % length());
   }
 };
 
@@ -73,6 +89,8 @@ struct DocumentLists {
 
 // i32 [1, heads, lists, length] on the device; 1 head serves all where there is one set of columns.
 Tensor index_of(const BlockwiseLists& lists, int64_t heads, Device device);
+// f32 [1, heads, tokens, length]: 0 for what a query sees, else -infinity.
+Tensor bias_of(const BlockwiseLists& lists, int64_t heads, Device device);
 // i32 [B, heads, tokens, length] beside positions i32 [B,tokens]; where these are undefined
 // [1, heads, tokens, length] on the device.
 Tensor index_of(const DocumentLists& lists, int64_t heads, const Tensor& positions, Device device);

@@ -1,6 +1,8 @@
 // Sparse transformer, fixed pattern: parameters, mixer, literal definition, registry entry.
 #include "attention/sparse_fixed/sparse_fixed.h"
 
+#include <numeric>
+
 #include "attention/define.h"
 #include "attention/mixer_support.h"
 #include "attention/primitives/listed_attention.h"
@@ -16,6 +18,9 @@ const std::vector<Preset> kPresets = {
     {"original",
      "Child et al. 2019, causal: the last columns of each block",
      {{"layout", "original"}, {"block", "128"}, {"columns", "8"}}}};
+
+// Queries of a causal block that share a list, at most; those of fewer than half have their own.
+constexpr int64_t kCausalGroup = 16;
 
 class SparseFixedMixer : public AttentionMixer {
  public:
@@ -42,25 +47,30 @@ class SparseFixedMixer : public AttentionMixer {
     at.place = context.place;
     const int64_t T = input.q.size(1), heads = columns_.sets > 1 ? options().heads : 1;
     const Device device = input.q.value().device();
-    Variable k = input.k, v = input.v;
+    const bool causal = options().form == Form::causal;
+    Variable k = input.k, v = input.v, bias;
     MixResult result;
-    if (options().form == Form::causal) {
+    int64_t past = 0;
+    if (causal) {
       result.state = carry_keys(input, context, state, kKeepAll);
       k = as_dtype(result.state.at("k"), input.k.dtype());
       v = as_dtype(result.state.at("v"), input.v.dtype());
-      const int64_t past = k.size(1) - T;
+      past = k.size(1) - T;
       at.key_mask = carry_mask(mask_from_state(state, "valid"), context.key_mask, {}, k.size(0),
                                past, T, kKeepAll, device);
-      const DocumentLists lists{columns_, past, T, true, params_.dup_own_block};
-      at.index = index_of(lists, heads, context.positions, device);
-    } else if (context.segments.defined()) {
-      const DocumentLists lists{columns_, 0, T, false, params_.dup_own_block};
+    }
+    // Causal blocks are cut, so that lists are little longer than what a query sees.
+    const int64_t group = causal ? std::gcd(columns_.block, kCausalGroup) : columns_.block;
+    if (context.segments.defined() || past > 0 || (causal && group < kCausalGroup / 2)) {
+      const DocumentLists lists{columns_, past, T, causal, params_.dup_own_block};
       at.index = index_of(lists, heads, context.positions, device);
     } else {
-      at.options.group = columns_.block;
-      at.index = index_of(BlockwiseLists{columns_, T, params_.dup_own_block}, heads, device);
+      const BlockwiseLists lists{columns_, T, params_.dup_own_block, causal, group};
+      at.options.group = group;
+      at.index = index_of(lists, heads, device);
+      if (causal) bias = Variable(bias_of(lists, heads, device));
     }
-    result.y = listed_attention({input.q, k, v, {}}, at).y;
+    result.y = listed_attention({input.q, k, v, bias}, at).y;
     return result;
   }
 

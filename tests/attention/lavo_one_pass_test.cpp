@@ -26,6 +26,14 @@ struct Setting {
   int64_t time_offset = 0;
 };
 
+// Documents of 70, 5 and 85 tokens.
+std::vector<int32_t> three_documents() {
+  std::vector<int32_t> segments(160, 2);
+  std::fill_n(segments.begin(), 70, 0);
+  std::fill_n(segments.begin() + 70, 5, 1);
+  return segments;
+}
+
 const std::vector<Setting> kSettings = {
     {"whole tiles", 16, 1, 192, 2, 64, 64, 2},
     {"one token", 16, 1, 1, 2, 3, 5, 2},
@@ -36,6 +44,7 @@ const std::vector<Setting> kSettings = {
     {"widest window", 64, 1, 201, 1, 4, 8, 1},
     {"no bias, a window already begun", 16, 2, 90, 2, 20, 24, 0, true, {}, 13},
     {"a window that ends at once", 64, 1, 140, 1, 4, 8, 1, false, {}, 63},
+    {"documents longer than a tile", 20, 1, 160, 2, 8, 16, 2, false, three_documents()},
     {"documents",
      4,
      2,
@@ -134,6 +143,16 @@ TEST(OnePassOfLavo, SameBitsForAnyNumberOfThreads) {
                          x.v.grad(),       x.basis.grad(), x.bias.grad()};
   }
   for (size_t i = 0; i < bits[0].size(); ++i) EXPECT_TRUE(test::same_bits(bits[0][i], bits[1][i]));
+}
+
+TEST(OnePassOfLavo, SameBitsWithoutGradients) {
+  for (const Setting& s : kSettings) {
+    const LavoPassVariables x = make_inputs(s, DType::f32);
+    const LavoPassResult recorded = lavo_pass(x, pass_context(s));
+    const NoGrad off;
+    const LavoPassResult result = lavo_pass(x, pass_context(s));
+    EXPECT_TRUE(test::same_bits(result.y.value(), recorded.y.value())) << s.name;
+  }
 }
 
 TEST(OnePassOfLavo, RefusesWhatItCannotDo) {

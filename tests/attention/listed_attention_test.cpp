@@ -238,6 +238,22 @@ TEST(ListedAttention, ManyThreadsFewHeadsGiveTheSameGradients) {
   }
 }
 
+// Their bias excludes every key of a list that others read: whatever they are given reaches
+// nothing.
+TEST(ListedAttention, QueriesThatSeeNothingTakeNoGradient) {
+  ListedCase p(ListedSizes{.B = 1, .group = 6, .index_rows = 1});
+  constexpr int64_t kBlind = 3;
+  p.add_bias(1, 1);
+  std::fill_n(p.bias.data<double>() + kBlind * p.s.length, p.s.length, -kInfinity);
+  const auto with = [&](double given) {
+    std::fill_n(p.dy.data<double>() + kBlind * p.s.H * p.s.V, p.s.H * p.s.V, given);
+    std::fill_n(p.dlse.data<double>() + kBlind * p.s.H, p.s.H, given);
+    return p.results(DType::f64, DType::f64);
+  };
+  const std::vector<Tensor> clean = with(0), poisoned = with(std::nan(""));
+  for (size_t i = 0; i < clean.size(); ++i) EXPECT_TRUE(same_bits(poisoned[i], clean[i])) << i;
+}
+
 TEST(ListedAttention, NanOfAQueryIsNotHidden) {
   const ListedCase p;
   std::fill_n(p.q.data<double>(), p.s.K, std::nan(""));  // token 0, head 0

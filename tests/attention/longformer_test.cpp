@@ -1,5 +1,9 @@
 // Longformer: presets, parameters of the global tokens, what is refused; pieces along time.
 #include "attention/longformer/longformer.h"
+
+#include <algorithm>
+#include <set>
+
 #include "attention/conformance_subject.h"
 #include "attention/define.h"
 #include "attention/longformer/window_lists.h"
@@ -108,6 +112,36 @@ TEST(Longformer, CausalListsDoNotDependOnTheCuts) {
                                                  : cut + key - past;
         EXPECT_EQ(token, expected) << "cut " << cut << ", query " << t << ", place " << place;
       }
+    }
+  }
+}
+
+// Queries that share a list see what each has in a list of its own.
+TEST(Longformer, SharedListsHoldWhatTheirQueriesSee) {
+  const int64_t T = 23, globals = 3;
+  const auto seen = [&](const auto& lists, int64_t query) {
+    std::multiset<int32_t> keys;
+    for (int64_t place = 0; place < lists.length(); ++place) {
+      const int32_t key = lists.key(query / lists.group, place);
+      if (key >= 0 && lists.sees(query, place)) keys.insert(key);
+    }
+    return keys;
+  };
+  for (const int64_t group : {1, 4, 20}) {
+    const WindowLists around{T, globals, 2, group};
+    for (int64_t i = 0; i < T - globals; ++i) {
+      std::multiset<int32_t> expected{0, 1, 2};
+      for (int64_t j = std::max<int64_t>(i - 2, 0); j <= std::min(i + 2, T - globals - 1); ++j) {
+        expected.insert(static_cast<int32_t>(globals + j));
+      }
+      EXPECT_EQ(seen(around, i), expected) << group << " " << i;
+    }
+    for (int64_t past = 0; past <= globals + 1; ++past) {
+      CausalLists each{T, globals, 5, std::min(past, globals), past > globals ? 4 : 0};
+      CausalLists shared = each;
+      shared.group = group;
+      for (int64_t i = 0; i < T; ++i)
+        EXPECT_EQ(seen(shared, i), seen(each, i)) << group << " " << i;
     }
   }
 }

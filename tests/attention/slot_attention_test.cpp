@@ -283,6 +283,25 @@ TEST(SlotAttention, LogitsOfAnySizeAreExact) {
   }
 }
 
+TEST(SlotAttention, ReferencesAreKeptAsLongAsTheyReach) {
+  // Logits that stay (a reference is kept), whose sums leave its reach by and by, that rise beyond
+  // it inside a tile or with its first token, and that fall.
+  constexpr int64_t kTokens = 200, kSlots = 3;
+  for (const double rise : {0.0, 0.3, 3.0, 50.0, -3.0}) {
+    for (const int64_t period : {1, 32}) {
+      Problem p = make_problem({1, kTokens, kTokens, 1, kSlots, 4, 4}, SlotControl::exp,
+                               SlotNormalizer::read_time, true, false);
+      for (int64_t i = 0; i < p.logits.elements(); ++i) {
+        const int64_t steps = i / kSlots / period;
+        double& logit = p.logits.data<double>()[i];
+        logit = static_cast<float>(logit + static_cast<double>(steps) * rise);
+      }
+      EXPECT_LE(worst_error(p, DType::f64), 1e-11) << rise << " " << period;
+      EXPECT_LE(worst_error(p, DType::f32), kSingle) << rise << " " << period;
+    }
+  }
+}
+
 TEST(SlotAttention, NanOfAQueryIsNotHidden) {
   constexpr int64_t kToken = 3, kWidth = 4;
   for (const int64_t slots : {5, 16, 21}) {

@@ -75,6 +75,14 @@ TEST(SparseFixed, ListsHoldTheBlockAndTheColumns) {
           check(head, i, false, blocks.length(),
                 [&](int64_t place) { return blocks.key(head, i / block, place); });
         }
+        for (const int64_t group : {block, int64_t{1}}) {
+          const BlockwiseLists causal{columns, T, twice, true, group};
+          for (int64_t i = 0; i < T; ++i) {
+            check(head, i, true, causal.length(), [&](int64_t place) {
+              return causal.bias(head, i, place) == 0 ? causal.key(head, i / group, place) : -1;
+            });
+          }
+        }
         // The last eight queries, as after carried keys.
         const DocumentLists causal{columns, T - 8, 8, true, twice};
         for (int64_t t = 0; t < 8; ++t) {

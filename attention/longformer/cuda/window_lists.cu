@@ -6,20 +6,20 @@ namespace linnet::cuda {
 namespace {
 
 template <typename Lists>
-void fill(const Lists& lists, const Tensor& index) {
-  int32_t* to = pointer<int32_t>(index);
-  const int64_t length = lists.length();
-  for_each("longformer_lists", index.elements(),
-           [=] __device__(int64_t i) { to[i] = lists.key(i / length, i % length); });
+void fill_typed(const Lists& lists, const ListsWithBias& to) {
+  int32_t* index = pointer<int32_t>(to.index);
+  float* bias = pointer_or_null<float>(to.bias);
+  for_each("longformer_lists", lists.queries() * lists.length(),
+           [=] __device__(int64_t i) { fill_place(lists, i, index, bias); });
 }
 
 }  // namespace
 
-void fill_index(const WindowLists& lists, const Tensor& index) {
-  fill(lists, index);
+void fill(const WindowLists& lists, const ListsWithBias& to) {
+  fill_typed(lists, to);
 }
-void fill_index(const CausalLists& lists, const Tensor& index) {
-  fill(lists, index);
+void fill(const CausalLists& lists, const ListsWithBias& to) {
+  fill_typed(lists, to);
 }
 
 }  // namespace linnet::cuda

@@ -29,11 +29,11 @@ void with_width(const Call& call, const Body& body) {
   linear_attention_detail::for_width(std::max(call.q.K, call.v.K), body);
 }
 // Where values end for kernels that walk over tiles of them; narrow tiles hold them all.
-template <int D>
+template <int D, typename Call>
 __host__ __device__ __forceinline__ int values_of(const Call& call) {
   return D < 128 ? D : static_cast<int>(call.v.K);
 }
-template <int D>
+template <int D, typename Call>
 int value_tiles(const Call& call) {
   return (values_of<D>(call) + D - 1) / D;
 }

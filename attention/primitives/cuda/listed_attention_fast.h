@@ -19,8 +19,8 @@ using block_attention_fast::writes;
 
 // Queries of a list below which products would be mostly empty.
 inline constexpr int64_t kFewestQueries = 8;
-// Whether there are kernels for heads whose keys and values have these widths: in eights, up to
-// 128. No block takes more than 90 KiB of shared memory, which every GPU with bf16 has.
+// Whether there are kernels for heads whose keys and values have these widths: in eights, keys up
+// to 128. No block takes more than 90 KiB of shared memory, which every GPU with bf16 has.
 bool has_kernels(int64_t keys, int64_t values);
 
 // One call. Sequences are read through the views, which may lie in a fused projection, not through
@@ -53,8 +53,8 @@ struct Backward {
 void backward(const Call& call, const ListedAttentionContext& context, const Backward& arrays);
 
 // The two halves of backward: dq, with the gradients of logits [B,H,Tq,length] (zeros before; may
-// be null), and dk with dv. What is added to every weight's gradient, `shift` [B,Tq,H], goes from
-// the first to the second.
+// be null), and dk with dv. What is added to every weight's gradient, `shift` [tiles,B,Tq,H] of
+// each tile of values, goes from the first to the second.
 void query_gradients(const Call& call, const Backward& arrays, float* shift, float* dlogits);
 void key_gradients(const Call& call, const ListedAttentionContext& context, const Backward& arrays,
                    const float* shift);

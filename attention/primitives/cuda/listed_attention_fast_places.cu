@@ -8,8 +8,11 @@
 // and writes them as the share that this list has in the gradients of these keys. Then the places
 // are sorted by key, and a warp for each key adds its shares up in the order of the lists.
 //
-// Work memory: the shares, (K + V) bf16 a place, lists * length places a head of lists: for as many
-// (row, key head) at a time as kShareBytes hold, at least one.
+// Of values wider than 128 each tile has blocks of its own, and ds is a sum over them: dk has a
+// share of each.
+//
+// Work memory: the shares, (tiles K + V) bf16 a place, lists * length places a head of lists: for
+// as many (row, key head) at a time as kShareBytes hold, at least one.
 #include "attention/primitives/cuda/block_attention_fast_own_keys.h"
 #include "attention/primitives/cuda/listed_attention_fast_tiles.h"
 
@@ -29,12 +32,12 @@ struct PlaceArguments {
   Call call;
   Reads dy;
   const float *log_sum_exp, *shift;
-  kernel_bf16* shares;  // [pairs, units, lists, length, K + V]
+  kernel_bf16* shares;  // [pairs, units, lists, length, tiles K + V]
   int64_t first_pair;
-  int units, heads;
+  int units, heads, tiles;
 
   __host__ __device__ int64_t places() const { return call.problem.lists * call.problem.length; }
-  __host__ __device__ int64_t width() const { return call.k.K + call.v.K; }
+  __host__ __device__ int64_t width() const { return tiles * call.k.K + call.v.K; }
 };
 
 template <int D>
@@ -65,6 +68,12 @@ struct PlaceGradients : OwnKeys<D> {
   }
 };
 
+// Which tile of values is this block's; narrow tiles hold them all.
+template <int D>
+__device__ __forceinline__ int value_tile() {
+  return D < 128 ? 0 : static_cast<int>(blockIdx.y);
+}
+
 // The tiles of queries of a list: `each` for one query head after another, from h on. `first` is
 // the first query.
 template <int D>
@@ -89,17 +98,33 @@ struct QueryStream {
           QueryRows<const kernel_bf16>{a.call.q, p.query_mask, b, at.h, at.first, at.count},
           kTileRows);
       begin_copy<D>(copies, shared.tile(n, 1),
-                    QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, at.h, at.first, at.count},
+                    QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, at.h, at.first, at.count,
+                                                 value_tile<D>() * D},
                     kTileRows);
       const int row = made_again(static_cast<int>(threadIdx.x)) % kTileRows;
       const bool of_sums = threadIdx.x < kTileRows;
-      statistic = of_sums ? kInfinity : 0.0f;
+      statistic = 0;
       if (row < at.count) {
-        const int64_t number = p.query(b, at.first + row, at.h);
-        statistic = of_sums ? log2_of(a.log_sum_exp[number]) : a.shift[number];
+        const int64_t number = p.query(b, at.first + row, at.h), all = p.B * p.Tq * p.H;
+        statistic =
+            of_sums ? log2_of(a.log_sum_exp[number]) : a.shift[value_tile<D>() * all + number];
       }
     }
     copies.commit();
+  }
+  // Barriers of the block: tile n, which was begun last, is there, and the other stage is free.
+  // What queries that see nothing are given, often NaN, becomes zeros: weights of 0 would spread
+  // it.
+  __device__ __forceinline__ void arrive(int n) const {
+    __syncthreads();
+    const bool blind = threadIdx.x < kTileRows && statistic == kInfinity;
+    kernel_bf16* dy =
+        shared.tile(n, 1) + made_again(static_cast<int>(threadIdx.x)) * shared.kStride;
+#pragma unroll 1
+    for (int column = 0; blind && column < D; column += 8) {
+      *reinterpret_cast<Eight*>(dy + column) = {};
+    }
+    __syncthreads();
   }
   // Stores the numbers of tile n, which was begun last: only now are they waited for.
   __device__ __forceinline__ void store(int n) const {
@@ -185,8 +210,8 @@ __global__ __launch_bounds__(kTileThreads,
   __syncthreads();
   if (Seen(shared.places(0), lane).keys == 0) return;  // shares of no key are not read
   begin_copy<D>(copies, shared.tile(1, 0), GatheredRows{call.k, shared.places(0), b, g}, kTileRows);
-  begin_copy<D>(copies, shared.own_values(), GatheredRows{call.v, shared.places(0), b, g},
-                kTileRows);
+  begin_copy<D>(copies, shared.own_values(),
+                GatheredRows{call.v, shared.places(0), b, g, value_tile<D>() * D}, kTileRows);
   copies.commit();
   const int count = each * a.heads;
   QueryStream<D> stream{a, shared, copies, b, h, first, queries, each, count};
@@ -198,7 +223,7 @@ __global__ __launch_bounds__(kTileThreads,
   own.load(shared, warp, lane);
   for (int n = 0; n < count; ++n) {
     copies.wait<0>();
-    __syncthreads();  // tile n is there; the other stage is free
+    stream.arrive(n);
     stream.begin(n + 1);
     const QueryTile tile = stream.tile(n);
     uint32_t kept = 0;
@@ -223,12 +248,18 @@ __global__ __launch_bounds__(kTileThreads,
   kernel_bf16* shares = a.shares + number * a.width();
   const int inside = static_cast<int>(min(int64_t{kTileRows}, p.length - block.place));
   store_rows<D>(own.dk, static_cast<float>(p.options.scale), shared.tile(count, 0),
-                ShareRows{shares, a.width(), call.k.K, inside}, 0, warp, lane);
+                ShareRows{shares + value_tile<D>() * call.k.K, a.width(), call.k.K, inside}, 0,
+                warp, lane);
+  const int64_t value = value_tile<D>() * D;
   store_rows<D>(own.dv, p.keep_scale, shared.tile(count, 1),
-                ShareRows{shares + call.k.K, a.width(), call.v.K, inside}, 0, warp, lane);
+                ShareRows{shares + a.tiles * call.k.K + value, a.width(), call.v.K - value, inside},
+                0, warp, lane);
 }
 
-// A warp for each key of each (row, key head); lanes are pairs of columns of dk, then dv.
+// Columns of dk, then dv, that a warp sums up: pairs of them in four rounds of lanes.
+constexpr int kSummed = 4 * 2 * kLanes;
+
+// A warp for kSummed columns of each key of each (row, key head).
 __global__ void listed_attention_fast_sums(PlaceArguments a, SortedPlaces sorted, Writes dk,
                                            Writes dv, int64_t pairs) {
   const Problem& p = a.call.problem;
@@ -236,7 +267,7 @@ __global__ void listed_attention_fast_sums(PlaceArguments a, SortedPlaces sorted
   if (item >= pairs * p.Tk) return;
   const int64_t j = item % p.Tk, own = item / p.Tk, pair = a.first_pair + own;
   const int64_t g = pair % p.G, b = pair / p.G, all = a.places(), width = a.width();
-  const int lane = warp_lane();
+  const int own_column = static_cast<int>(blockIdx.y) * kSummed + warp_lane() * 2;
   float sums[4][2] = {};
   for (int unit = 0; p.key_valid(b, j) && unit < a.units; ++unit) {
     const int64_t row = p.index_row(b, (g * a.units + unit) * a.heads) * all;
@@ -244,23 +275,28 @@ __global__ void listed_attention_fast_sums(PlaceArguments a, SortedPlaces sorted
     const int64_t begin = first_not_below(keys, all, j);
     const int64_t end = begin + first_not_below(keys + begin, all - begin, j + 1);
     const kernel_bf16* shares = a.shares + (own * a.units + unit) * all * width;
+    for (int tile = 0; tile < a.tiles; ++tile) {
+      // The first shares of dk, and dv behind the last; then the other shares of dk.
+      const int64_t columns = tile == 0 ? dk.K + dv.K : dk.K, behind = (a.tiles - 1) * dk.K;
 #pragma unroll 4
-    for (int64_t n = begin; n < end; ++n) {
-      const kernel_bf16* share = shares + sorted.order[row + n] * width;
+      for (int64_t n = begin; n < end; ++n) {
+        const kernel_bf16* share = shares + sorted.order[row + n] * width + tile * dk.K;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int column = (i * kLanes + lane) * 2;
-        if (column >= width) continue;
-        const uint32_t two = *reinterpret_cast<const uint32_t*>(share + column);
-        sums[i][0] += low_of(two);
-        sums[i][1] += high_of(two);
+        for (int i = 0; i < 4; ++i) {
+          const int column = own_column + i * 2 * kLanes;
+          if (column >= columns) continue;
+          const kernel_bf16* from = share + column + (column < dk.K ? 0 : behind);
+          const uint32_t two = *reinterpret_cast<const uint32_t*>(from);
+          sums[i][0] += low_of(two);
+          sums[i][1] += high_of(two);
+        }
       }
     }
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int64_t column = (i * kLanes + lane) * 2;
-    if (column >= width) continue;
+    const int64_t column = own_column + i * 2 * kLanes;
+    if (column >= dk.K + dv.K) continue;
     kernel_bf16* to =
         column < dk.K ? row_of(dk, b, j, g) + column : row_of(dv, b, j, g) + column - dk.K;
     *reinterpret_cast<uint32_t*>(to) = pack(sums[i][0], sums[i][1]);
@@ -271,8 +307,9 @@ template <int D>
 void run(const PlaceArguments& a, int64_t pairs) {
   const Problem& p = a.call.problem;
   launch({"listed_attention_fast_places",
-          blocks_for(pairs * a.units * p.lists * tiles_of(p.length), 1), kTileThreads,
-          shared_bytes<PlaceLayout<D>>()},
+          dim3(blocks_for(pairs * a.units * p.lists * tiles_of(p.length), 1),
+               static_cast<unsigned>(a.tiles)),
+          kTileThreads, shared_bytes<PlaceLayout<D>>()},
          listed_attention_fast_places<D>, a);
 }
 
@@ -283,8 +320,15 @@ void key_gradients(const Call& call, const ListedAttentionContext& context, cons
   const Problem& p = call.problem;
   const int heads = static_cast<int>(p.H / p.G);
   const bool shared_lists = p.index_heads == 1;
-  PlaceArguments a{call,    arrays.dy, arrays.log_sum_exp,       shift,
-                   nullptr, 0,         shared_lists ? 1 : heads, shared_lists ? heads : 1};
+  PlaceArguments a{call,
+                   arrays.dy,
+                   arrays.log_sum_exp,
+                   shift,
+                   nullptr,
+                   0,
+                   shared_lists ? 1 : heads,
+                   shared_lists ? heads : 1,
+                   tiles_of_values(call)};
   const int64_t of_pair = a.units * a.places() * a.width(), all = p.B * p.G;
   const int64_t bytes = std::max<int64_t>(1, of_pair * static_cast<int64_t>(sizeof(kernel_bf16)));
   const int64_t most =
@@ -295,7 +339,9 @@ void key_gradients(const Call& call, const ListedAttentionContext& context, cons
   for (; a.first_pair < all; a.first_pair += most) {
     const int64_t pairs = std::min(most, all - a.first_pair);
     with_width(call, [&](auto width) { run<decltype(width)::value>(a, pairs); });
-    launch({"listed_attention_fast_sums", blocks_for(pairs * p.Tk, kWarps), kWarps * kLanes},
+    launch({"listed_attention_fast_sums",
+            dim3(blocks_for(pairs * p.Tk, kWarps), blocks_for(call.k.K + call.v.K, kSummed)),
+            kWarps * kLanes},
            listed_attention_fast_sums, a, sorted.places(), arrays.dk, arrays.dv, pairs);
   }
 }
@@ -303,7 +349,7 @@ void key_gradients(const Call& call, const ListedAttentionContext& context, cons
 void backward(const Call& call, const ListedAttentionContext& context, const Backward& arrays) {
   const Problem& p = call.problem;
   const Device device = context.index.device();
-  const Tensor shift = Tensor::empty({p.B, p.Tq, p.H}, DType::f32, device);
+  const Tensor shift = Tensor::empty({tiles_of_values(call), p.B, p.Tq, p.H}, DType::f32, device);
   Tensor dlogits;
   if (arrays.dbias.defined()) {
     dlogits = Tensor::zeros({p.B, p.H, p.Tq, p.length}, DType::f32, device);

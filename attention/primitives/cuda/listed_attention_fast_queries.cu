@@ -5,7 +5,8 @@
 // in the forward pass. Of a tile a warp makes, for its 16 queries, with p from the saved
 // log-sum-exp L,
 //   ds = p (dy v^T + dL - y . dy),   dq += scale ds k
-// dL - y . dy is left behind for the kernel of places.
+// dL - y . dy is left behind for the kernel of places. Of values wider than 128, ds is a sum over
+// tiles of them: the block goes once along the list for each, with that tile's share of y . dy.
 //
 // Bytes a token and head, lists of L keys for groups of g queries: q, y, dy, dq: 8 D + 12, and
 // L / g gathered keys and values of 4 D; the kernels of places (listed_attention_fast_places.cu)
@@ -38,38 +39,36 @@ struct QueryGradients {
   float log2_sum[2], shift[2];
   ResultFragment dq[D / 8] = {};
 
-  // Reads y where this lane has dy.
+  // Reads y where this lane has dy, whose columns are those from `value` on. Of a query that sees
+  // nothing, what it is given, often NaN, is as zeros: weights of 0 would spread it.
   __device__ __forceinline__ void load_statistics(const QueryArguments& a, const QueryTile& tile,
-                                                  const QueryLogits& logits, int warp, int lane) {
+                                                  const QueryLogits& logits, int value, int warp,
+                                                  int lane) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = warp * 16 + half * 8 + lane / 4, t = tile.first + row;
-      const bool counts = logits.counts[half];
+      const int64_t number = a.call.problem.query(tile.b, t, tile.h);
+      const float log_sum_exp = logits.counts[half] ? a.log_sum_exp[number] : -kInfinity;
+      const bool sees = log_sum_exp != -kInfinity;
       float sum = 0;
 #pragma unroll
       for (int i = 0; i < D / 16; ++i) {
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
-          const int column = i * 16 + side * 8 + lane % 4 * 2;
-          if (!counts || column >= a.y.K) continue;
+          uint32_t& mine = dy[i].words[2 * side + half];
+          if (!sees) mine = 0;
+          const int column = value + i * 16 + side * 8 + lane % 4 * 2;
+          if (!sees || column >= a.y.K) continue;
           const uint32_t pair =
               *reinterpret_cast<const uint32_t*>(row_of(a.y, tile.b, t, tile.h) + column);
-          const uint32_t mine = dy[i].words[2 * side + half];
           sum += low_of(pair) * low_of(mine) + high_of(pair) * high_of(mine);
         }
       }
       shift[half] = -row_sum(sum);
-      log2_sum[half] = kInfinity;
-      if (row >= tile.count) continue;
-      const int64_t number = a.call.problem.query(tile.b, t, tile.h);
-      if (counts) {
-        const float log_sum_exp = a.log_sum_exp[number];
-        log2_sum[half] = log2_of(log_sum_exp);
-        // What a query that sees nothing is given, often NaN, would spread by weights of 0.
-        const bool given = a.dlog_sum_exp != nullptr && log_sum_exp != -kInfinity;
-        if (given) shift[half] += a.dlog_sum_exp[number];
-      }
-      if (lane % 4 == 0) a.shift[number] = shift[half];
+      log2_sum[half] = log2_of(log_sum_exp);
+      if (value == 0 && sees && a.dlog_sum_exp != nullptr) shift[half] += a.dlog_sum_exp[number];
+      const int64_t all = a.y.B * a.y.T * a.y.H;
+      if (lane % 4 == 0 && row < tile.count) a.shift[value / D * all + number] = shift[half];
     }
   }
 
@@ -91,11 +90,11 @@ struct QueryGradients {
   }
 };
 
-// Writes the gradients of N places from `first` on.
+// Adds to the gradients of N places from `first` on.
 template <int N>
-__device__ __forceinline__ void store_dlogits(const QueryArguments& a, const QueryTile& tile,
-                                              const ResultFragment (&x)[N / 8], int first, int warp,
-                                              int lane) {
+__device__ __forceinline__ void add_dlogits(const QueryArguments& a, const QueryTile& tile,
+                                            const ResultFragment (&x)[N / 8], int first, int warp,
+                                            int lane) {
   const Problem& p = a.call.problem;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -105,7 +104,7 @@ __device__ __forceinline__ void store_dlogits(const QueryArguments& a, const Que
 #pragma unroll
     for (int i = 0; i < N / 4; ++i) {
       const int l = first + i / 2 * 8 + lane % 4 * 2 + i % 2;
-      if (l < p.length) a.dlogits[query * p.length + l] = x[i / 2].values[2 * half + i % 2];
+      if (l < p.length) a.dlogits[query * p.length + l] += x[i / 2].values[2 * half + i % 2];
     }
   }
 }
@@ -118,52 +117,53 @@ __global__ __launch_bounds__(kTileThreads,
   SharedArena arena;
   const ListStages<D> shared(arena);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const QueryTile tile = tile_of_block(p, a.tiles);
-  if (tile.count <= 0) return;
-  const auto [b, h, first, count] = tile;
-
   AsyncCopies copies;
   const int rows = static_cast<int>(blockDim.x) / 2;
-  begin_copy<D>(copies, shared.tile(1, 0),
-                QueryRows<const kernel_bf16>{a.call.q, p.query_mask, b, h, first, count}, rows);
-  begin_copy<D>(copies, shared.tile(1, 1),
-                QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, h, first, count}, rows);
-  copies.commit();
-  ListStream<D> keys{a.call,
-                     shared,
-                     copies,
-                     p.list(b, h, first),
-                     b,
-                     static_cast<int>(p.group(h)),
-                     static_cast<int>(tiles_of(p.length))};
-  shared.set_draws(p, b, h);
-  keys.start();
-  copies.wait<1>();
-  __syncthreads();
-  const QueryLogits logits(p, tile, warp, lane);
   QueryGradients<D> own;
-  load_rows<D>(shared.tile(1, 0), warp, lane, own.q);
-  load_rows<D>(shared.tile(1, 1), warp, lane, own.dy);
-  own.load_statistics(a, tile, logits, warp, lane);
-  keys.for_tiles([&](int n) {
-    const Seen seen(shared.places(n), lane);
-    if (seen.keys == 0) return;
-    const uint32_t kept =
-        p.drops() ? kept_of_queries(*shared.draws, first + warp * 16, n * kTileRows, lane) : 0;
+  for (int value = 0; value < values_of<D>(a.call); value += D) {
+    const QueryTile tile = tile_of_block(p, made_again(a.tiles));
+    if (tile.count <= 0) return;
+    const auto [b, h, first, count] = tile;
+    __syncthreads();  // nobody reads what was there before
+    begin_copy<D>(copies, shared.tile(1, 0),
+                  QueryRows<const kernel_bf16>{a.call.q, p.query_mask, b, h, first, count}, rows);
+    begin_copy<D>(copies, shared.tile(1, 1),
+                  QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, h, first, count, value},
+                  rows);
+    copies.commit();
+    ListStream<D> keys{a.call, shared,
+                       copies, p.list(b, h, first),
+                       b,      static_cast<int>(p.group(h)),
+                       value,  static_cast<int>(tiles_of(p.length))};
+    shared.set_draws(p, b, h);
+    keys.start();
+    copies.wait<1>();
+    __syncthreads();
+    const QueryLogits logits(p, tile, warp, lane);
+    load_rows<D>(shared.tile(1, 0), warp, lane, own.q);
+    load_rows<D>(shared.tile(1, 1), warp, lane, own.dy);
+    own.load_statistics(a, tile, logits, value, warp, lane);
+    keys.for_tiles([&](int n) {
+      const Seen seen(shared.places(n), lane);
+      if (seen.keys == 0) return;
+      const uint32_t kept =
+          p.drops() ? kept_of_queries(*shared.draws, first + warp * 16, n * kTileRows, lane) : 0;
 #pragma unroll 1  // registers
-    for (int column = 0; column < kTileRows; column += N) {
-      const kernel_bf16* tile_keys = shared.tile(n, 0) + column * kStride;
-      ResultFragment x[N / 8] = {};
-      multiply_transposed<D, N>([&](int i) { return own.q[i]; }, tile_keys, lane, x);
-      logits.make<N>(x, n * kTileRows + column, seen.keys >> column, lane);
-      own.template add<N>(p, tile_keys, shared.tile(n, 1) + column * kStride, kept, column, lane,
-                          x);
-      if (a.dlogits == nullptr) continue;
-      store_dlogits<N>(a, tile, x, n * kTileRows + column, warp, lane);
-    }
-  });
-  store_rows<D>(own.dq, static_cast<float>(p.options.scale), shared.tile(keys.count, 0),
-                QueryRows<kernel_bf16>{a.dq, nullptr, b, h, first, count}, 0, warp, lane);
+      for (int column = 0; column < kTileRows; column += N) {
+        const kernel_bf16* tile_keys = shared.tile(n, 0) + column * kStride;
+        ResultFragment x[N / 8] = {};
+        multiply_transposed<D, N>([&](int i) { return own.q[i]; }, tile_keys, lane, x);
+        logits.make<N>(x, n * kTileRows + column, seen.keys >> column, lane);
+        own.template add<N>(p, tile_keys, shared.tile(n, 1) + column * kStride, kept, column, lane,
+                            x);
+        if (a.dlogits == nullptr) continue;
+        add_dlogits<N>(a, tile, x, n * kTileRows + column, warp, lane);
+      }
+    });
+    if (value + D < values_of<D>(a.call)) continue;
+    store_rows<D>(own.dq, static_cast<float>(p.options.scale), shared.tile(keys.count, 0),
+                  QueryRows<kernel_bf16>{a.dq, nullptr, b, h, first, count}, 0, warp, lane);
+  }
 }
 
 template <int D>

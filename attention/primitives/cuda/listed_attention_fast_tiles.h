@@ -14,6 +14,7 @@ namespace linnet::cuda::listed_attention_fast_detail {
 using block_attention_fast_detail::add_weighted;
 using block_attention_fast_detail::BlockDraws;
 using block_attention_fast_detail::DropoutDraws;
+using block_attention_fast_detail::Eight;
 using block_attention_fast_detail::kBlocks;
 using block_attention_fast_detail::kept_of_keys;
 using block_attention_fast_detail::kept_of_queries;
@@ -28,17 +29,25 @@ using block_attention_fast_detail::row_of;
 using block_attention_fast_detail::row_sum;
 using block_attention_fast_detail::store_rows;
 using block_attention_fast_detail::tiles_of;
+using block_attention_fast_detail::value_tiles;
+using block_attention_fast_detail::values_of;
 using listed_attention_fast::Backward;
 using listed_attention_fast::Call;
 using listed_attention_fast::Reads;
 using listed_attention_fast::Writes;
 using Problem = listed_attention_detail::ListedProblem<kernel_bf16>;
 
-// Calls body with the width of the call's tiles, a constant.
+// Calls body with the width of the call's tiles, a constant; values may take several.
 template <typename Body>
 void with_width(const Call& call, const Body& body) {
   if (std::max(call.q.K, call.v.K) <= 64) return body(std::integral_constant<int, 64>{});
   return body(std::integral_constant<int, 128>{});
+}
+
+inline int tiles_of_values(const Call& call) {
+  int tiles = 1;
+  with_width(call, [&](auto width) { tiles = value_tiles<decltype(width)::value>(call); });
+  return tiles;
 }
 
 // Instead of a key in a place: nothing is there to be seen; a number beyond the keys.
@@ -70,17 +79,17 @@ struct ListStages {
   BlockDraws* draws;
 };
 
-// Rows of a tile; at(n) is null where nothing is to be read or written. Those of keys that places
-// name:
+// Rows of a tile, from a column on; at(n) is null where nothing is to be read or written. Those of
+// keys that places name:
 struct GatheredRows {
   const Reads& view;
   const int* keys;
-  int b, g;
+  int b, g, column = 0;
 
-  __device__ __forceinline__ int64_t width() const { return view.K; }
+  __device__ __forceinline__ int64_t width() const { return view.K - column; }
   __device__ __forceinline__ const kernel_bf16* somewhere() const { return view.data; }
   __device__ __forceinline__ const kernel_bf16* at(int n) const {
-    return keys[n] < 0 ? nullptr : row_of(view, b, keys[n], g);
+    return keys[n] < 0 ? nullptr : row_of(view, b, keys[n], g) + column;
   }
 };
 // Of `count` queries from `first` on:
@@ -88,13 +97,13 @@ template <typename T>
 struct QueryRows {
   const SequenceView<T>& view;
   const uint8_t* mask;
-  int b, h, first, count;
+  int b, h, first, count, column = 0;
 
-  __device__ __forceinline__ int64_t width() const { return view.K; }
+  __device__ __forceinline__ int64_t width() const { return view.K - column; }
   __device__ __forceinline__ T* somewhere() const { return view.data; }
   __device__ __forceinline__ T* at(int n) const {
     if (n >= count || !is_set(mask, b * view.T + first + n)) return nullptr;
-    return row_of(view, b, first + n, h);
+    return row_of(view, b, first + n, h) + column;
   }
 };
 
@@ -160,14 +169,15 @@ struct Seen {
   }
 };
 
-// The tiles of keys and values of a list, one after another, for head g of row b.
+// The tiles of keys and values of a list, one after another, for head g of row b; of values the
+// columns from `value` on.
 template <int D>
 struct ListStream {
   const Call& call;
   const ListStages<D>& shared;
   AsyncCopies& copies;
   const int32_t* list;
-  int b, g, count;
+  int b, g, value, count;
   int found[2] = {};  // what the first warp looked up last
 
   __device__ __forceinline__ void look_up(int n) {
@@ -187,7 +197,7 @@ struct ListStream {
     if (n < count) {
       begin_copy<D>(copies, shared.tile(n, 0), GatheredRows{call.k, shared.places(n), b, g},
                     kTileRows);
-      begin_copy<D>(copies, shared.tile(n, 1), GatheredRows{call.v, shared.places(n), b, g},
+      begin_copy<D>(copies, shared.tile(n, 1), GatheredRows{call.v, shared.places(n), b, g, value},
                     kTileRows);
     }
     copies.commit();

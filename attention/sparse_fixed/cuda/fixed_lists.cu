@@ -12,6 +12,12 @@ void fill_index(const BlockwiseLists& lists, const Tensor& index) {
   });
 }
 
+void fill_bias(const BlockwiseLists& lists, const Tensor& bias) {
+  float* to = pointer<float>(bias);
+  for_each("sparse_fixed_biases", bias.elements(),
+           [=] __device__(int64_t i) { to[i] = lists.bias(i); });
+}
+
 void fill_index(const DocumentLists& lists, const Tensor& positions, const Tensor& index) {
   const int32_t* position = pointer_or_null<int32_t>(positions);
   int32_t* to = pointer<int32_t>(index);

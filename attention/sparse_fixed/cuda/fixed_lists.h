@@ -1,4 +1,4 @@
-// index_of (attention/sparse_fixed/fixed_lists.h) on a CUDA device.
+// index_of and bias_of (attention/sparse_fixed/fixed_lists.h) on a CUDA device.
 #pragma once
 
 #include "attention/sparse_fixed/fixed_lists.h"
@@ -6,6 +6,7 @@
 namespace linnet::cuda {
 
 void fill_index(const BlockwiseLists& lists, const Tensor& index);
+void fill_bias(const BlockwiseLists& lists, const Tensor& bias);
 // positions may be undefined.
 void fill_index(const DocumentLists& lists, const Tensor& positions, const Tensor& index);
 

@@ -86,6 +86,26 @@ TEST(CudaListedAttentionFast, Widths) {
   }
 }
 
+// The last tile is mostly empty; with a gradient of the bias, which is a sum over tiles.
+TEST(CudaListedAttentionFast, ValuesOfSeveralTiles) {
+  for (const auto& [K, V] : {std::array<int64_t, 2>{16, 136}, {128, 392}}) {
+    for (const int64_t index_heads : {1, 2}) {
+      ListedSizes wide = sizes(70, 33, 40, 70);
+      wide.K = K;
+      wide.V = V;
+      wide.index_heads = index_heads;
+      ListedCase p(wide);
+      p.context.options.scale = 0.2;
+      const std::string what = "values of " + std::to_string(V);
+      expect_as_on_the_cpu(p, what);
+      p.mask();
+      p.add_bias(1, 2);
+      p.drop(0.3);
+      expect_as_on_the_cpu(p, what + ", masks, bias, dropout");
+    }
+  }
+}
+
 // By the same draws as the CPU and the plain kernels. Few places hold keys, so that each draw
 // weighs.
 TEST(CudaListedAttentionFast, DropsWhatTheCpuDrops) {
@@ -185,17 +205,23 @@ TEST(CudaListedAttentionFast, EmptyListsAndNoKeys) {
 }
 
 // Their bias excludes every key of a list that others read; the gradient of a log-sum-exp of
-// -infinity is NaN as a rule.
+// -infinity is NaN as a rule, that of y, which is not read, may be.
 TEST(CudaListedAttentionFast, QueriesThatSeeNothingTakeNoGradient) {
   constexpr int64_t kQueries = 40, kLength = 66, kBlind = 5;
-  ListedCase p(sizes(kQueries, 70, 20, kLength));
-  p.add_bias(1, 2);
-  for (int64_t h = 0; h < 2; ++h) {
-    double* bias = p.bias.data<double>() + (h * kQueries + kBlind) * kLength;
-    std::fill_n(bias, kLength, -std::numeric_limits<double>::infinity());
-    p.dlse.data<double>()[kBlind * 2 + h] = std::nan("");
+  for (const int64_t V : {16, 136}) {
+    ListedSizes s = sizes(kQueries, 70, 20, kLength);
+    s.V = V;
+    ListedCase p(s);
+    p.add_bias(1, 2);
+    for (int64_t h = 0; h < 2; ++h) {
+      double* bias = p.bias.data<double>() + (h * kQueries + kBlind) * kLength;
+      std::fill_n(bias, kLength, -std::numeric_limits<double>::infinity());
+      p.dlse.data<double>()[kBlind * 2 + h] = std::nan("");
+    }
+    expect_as_on_the_cpu(p, "one of them");
+    std::fill_n(p.dy.data<double>() + kBlind * 2 * V, 2 * V, std::nan(""));
+    expect_as_on_the_cpu(p, "dy too");
   }
-  expect_as_on_the_cpu(p, "one of them");
 }
 
 TEST(CudaListedAttentionFast, RepeatsBitForBit) {
@@ -264,15 +290,22 @@ TEST(CudaListedAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
 TEST(CudaListedAttentionFast, MechanismsTakeIt) {
   constexpr int64_t T = 100, H = 2, K = 16;
   MixerOptions options;
-  options.form = Form::noncausal;
   options.width = H * K;
   options.heads = H;
   options.max_length = T;
   std::vector<uint8_t> valid(T, 1);
   valid[3] = valid[T - 1] = 0;
-  for (const auto& [mechanism, parameters] : {std::pair{"bigbird", "{block: 16, random: 0}"},
-                                              std::pair{"sparse_fixed", "{block: 9, columns: 2}"},
-                                              std::pair{"reformer", "{chunk: 16}"}}) {
+  struct Taker {
+    const char *mechanism, *parameters;
+    Form form = Form::noncausal;
+  };
+  for (const auto& [mechanism, parameters, form] :
+       {Taker{"bigbird", "{block: 16, random: 0}"}, Taker{"sparse_fixed", "{block: 9, columns: 2}"},
+        Taker{"sparse_fixed", "{block: 32, columns: 2, dup_own_block: true}", Form::causal},
+        Taker{"longformer", "{window: 40, global_tokens: 3}"},
+        Taker{"longformer", "{window: 24, global_tokens: 3}", Form::causal},
+        Taker{"reformer", "{chunk: 16}"}}) {
+    options.form = form;
     const auto run = [&, mechanism = mechanism, parameters = parameters](DType dtype,
                                                                          Device device) {
       const test::MadeMixer mixer(mechanism, parameters, options, dtype, device);
@@ -328,7 +361,8 @@ TEST(CudaListedAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(usual, 7), "lists that fewer than 8 queries share");
   EXPECT_EQ(why(usual, 16, 0.1), "");
   EXPECT_EQ(why(zeros(16, 12, 16)), "keys of 12 and values of 16 numbers a head");
-  EXPECT_EQ(why(zeros(16, 16, 136)), "keys of 16 and values of 136 numbers a head");
+  EXPECT_EQ(why(zeros(16, 16, 136)), "");
+  EXPECT_EQ(why(zeros(16, 136, 16)), "keys of 136 and values of 16 numbers a head");
   EXPECT_EQ(why(zeros(15, 16, 16)), "fewer than 16 queries");
   cuda::ListedAttentionTensors other = usual;
   other.q = Tensor::zeros({16 * 16 + 1}, DType::bf16, kGpu).slice(1, {1, 16, 1, 16});

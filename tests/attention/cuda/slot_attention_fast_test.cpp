@@ -370,8 +370,13 @@ TEST(CudaSlotAttentionFast, OneValidToken) {
 // What all keys and values have in common says nothing to logits, which get the gradients of small
 // differences.
 TEST(CudaSlotAttentionFast, GradientsOfLogitsSurviveKeysAndValuesWithAMean) {
-  for (const Setting& s : {Setting{"a mean", 1, 130, 1, 16, 16, 16, false, false, true, 0.25},
-                           Setting{"wide", 1, 70, 1, 8, 72, 136, false, false, true, 0.1}}) {
+  const std::vector<Setting> settings{
+      {"a mean", 1, 130, 1, 16, 16, 16, false, false, true, 0.25},
+      {"wide", 1, 70, 1, 8, 72, 136, false, false, true, 0.1},
+      {"many slots", 1, 70, 1, 72, 16, 16, false, false, true, 0.25},
+      {"dropout", 1, 70, 1, 16, 16, 16, false, false, true, 0.25, 0, {}, 0.3},
+  };
+  for (const Setting& s : settings) {
     std::vector<Tensor> in = inputs_of(s);
     for (const size_t i : {size_t{1}, size_t{2}}) {
       for (int64_t j = 0; j < in[i].elements(); ++j) in[i].data<double>()[j] += 2;

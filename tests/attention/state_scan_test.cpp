@@ -1,0 +1,91 @@
+// Scans of a state along the tokens of a tile against plain loops.
+#include "attention/primitives/state_scan.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/random.h"
+
+namespace linnet {
+namespace {
+
+template <typename T>
+class StateScan : public testing::Test {};
+using Types = testing::Types<float, double>;
+TYPED_TEST_SUITE(StateScan, Types);
+
+template <typename T>
+std::vector<T> draws(int64_t n, uint64_t site) {
+  std::vector<T> values(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) values[i] = static_cast<T>(RandomKey{1, 0, site}.normal(i));
+  return values;
+}
+
+TYPED_TEST(StateScan, AgreesWithLoopsInBothOrders) {
+  using T = TypeParam;
+  const int64_t sizes[][3] = {{1, 16, 16}, {7, 64, 32}, {33, 16, 80}, {4, 0, 16}, {0, 16, 16}};
+  for (const auto& [n, rows, columns] : sizes) {
+    for (const bool backward : {false, true}) {
+      for (const bool accumulate : {false, true}) {
+        // Strides beyond the widths, as rows of a sequence of several heads have them.
+        const int64_t high = rows + 3, wide = columns + 5;
+        const std::vector<T> x = draws<T>(n * high, 1), z = draws<T>(n * high, 2);
+        const std::vector<T> y = draws<T>(n * wide, 3);
+        std::vector<T> state = draws<T>(rows * columns, 4), out = draws<T>(n * wide, 5);
+        std::vector<double> expected_state(state.begin(), state.end());
+        std::vector<double> expected(out.begin(), out.end());
+        state_scan<T>(backward ? ScanOrder::backward : ScanOrder::forward, n, rows, columns,
+                      {x.data(), high}, {y.data(), wide}, {z.data(), high}, state.data(),
+                      accumulate ? Write::accumulate : Write::overwrite, {out.data(), wide});
+        for (int64_t step = 0; step < n; ++step) {
+          const int64_t t = backward ? n - 1 - step : step;
+          for (int64_t c = 0; c < columns; ++c) {
+            double read = 0;
+            for (int64_t r = 0; r < rows; ++r) {
+              double& held = expected_state[r * columns + c];
+              held += static_cast<double>(x[t * high + r]) * y[t * wide + c];
+              read += z[t * high + r] * held;
+            }
+            expected[t * wide + c] = read + (accumulate ? expected[t * wide + c] : 0);
+          }
+        }
+        const double tolerance = 2000 * std::numeric_limits<T>::epsilon();
+        for (size_t i = 0; i < state.size(); ++i) {
+          const double error = std::abs(state[i] - expected_state[i]);
+          ASSERT_TRUE(error <= tolerance) << n << " " << rows << " " << columns << ": " << error;
+        }
+        for (size_t i = 0; i < out.size(); ++i) {
+          const double error = std::abs(out[i] - expected[i]);
+          ASSERT_TRUE(error <= tolerance) << n << " " << rows << " " << columns << ": " << error;
+        }
+      }
+    }
+  }
+}
+
+// What a token reads does not depend on how many follow it, to the bit.
+TYPED_TEST(StateScan, ATileInTwoPartsIsTheSame) {
+  using T = TypeParam;
+  constexpr int64_t kTokens = 9, kFirst = 4, kRows = 32, kColumns = 16;
+  const std::vector<T> x = draws<T>(kTokens * kRows, 1), z = draws<T>(kTokens * kRows, 2);
+  const std::vector<T> y = draws<T>(kTokens * kColumns, 3);
+  const auto scan = [&](const std::vector<int64_t>& counts) {
+    std::vector<T> state = draws<T>(kRows * kColumns, 4), out(kTokens * kColumns);
+    int64_t t = 0;
+    for (const int64_t count : counts) {
+      state_scan<T>(ScanOrder::forward, count, kRows, kColumns, {x.data() + t * kRows, kRows},
+                    {y.data() + t * kColumns, kColumns}, {z.data() + t * kRows, kRows},
+                    state.data(), Write::overwrite, {out.data() + t * kColumns, kColumns});
+      t += count;
+    }
+    out.insert(out.end(), state.begin(), state.end());
+    return out;
+  };
+  EXPECT_EQ(scan({kFirst, kTokens - kFirst}), scan({kTokens}));
+}
+
+}  // namespace
+}  // namespace linnet
