@@ -68,7 +68,8 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage,
   load_rows<M>(stage.v + first * kStride, lane, values);
   const bool sees_later[2] = {ends[0] == 64, ends[1] == 64};
   [[maybe_unused]] float by_row[2] = {};
-  [[maybe_unused]] float* by_query = shared.by_query + first / 16 * Team::kTokens;
+  [[maybe_unused]] float* by_query =
+      decays ? shared.by_query + first / 16 * Team::kTokens : nullptr;
   if constexpr (decays) {
     if (opens && weighs && column == 0) {
       for (int token = lane; token < Team::kTokens; token += 32) by_query[token] = 0;
