@@ -207,9 +207,10 @@ struct QueriesLayout : Layout<M, decays> {
   __host__ __device__ explicit QueriesLayout(SharedArena& arena)
       : Layout<M, decays>(arena),
         rest(arena.take<kernel_bf16>(size_t{M} * Stage<M>::kStride)),
-        partials(arena.take<float>(size_t{TeamOf<M>::kShares} * TeamOf<M>::kTokens)) {}
+        partials(arena.take<float>((decays ? 2 : 1) * kPartials)) {}
+  static constexpr size_t kPartials = size_t{TeamOf<M>::kShares} * TeamOf<M>::kTokens;
   kernel_bf16* rest;  // what rounding took from the memory
-  float* partials;    // of sum_shares
+  float* partials;    // of sum_shares; where states decay, of two sums
 };
 
 // Sums over the columns that a warp has of features times results, of row lane / 4 and the row 8

@@ -258,7 +258,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     }
     if constexpr (decays) {
       if (a.decay_writes.terms != nullptr) {
-        sum_shares<Team>(shared.partials, warp, lane, read);
+        sum_shares<Team>(shared.partials + shared.kPartials, warp, lane, read);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int64_t reader = token + first + half * 8 + lane / 4;
