@@ -135,7 +135,7 @@ template <typename T>
 const T* turn_features(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& keys,
                        const T* keys_turned, T* out) {
   if (!kernel.reweighted) return keys_turned;
-  for (int64_t j = 0; j < n; j += simd::kLanes<T>) {
+  for (int64_t j = 0; j < chunked::padded(n); j += simd::kLanes<T>) {
     const simd::Vector<T> cosine = simd::load(keys.cosines + j), sine = simd::load(keys.sines + j);
     for (int64_t c = 0; c < kernel.kp; ++c) {
       const simd::Vector<T> values = simd::load(keys_turned + c * kChunk + j);

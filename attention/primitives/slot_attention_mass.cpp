@@ -148,7 +148,9 @@ void Kernel<T>::renew_reference(int64_t b, int64_t h, RunningMass& mass, Tile<T>
   tile.entry.assign(static_cast<size_t>(np), T(0));
   for (int64_t l = 0; l < np; ++l) {
     if (reference[l] == -kInfinity<T>) reference[l] = 0;
-    const double entry = std::exp(mass.unit[l] - static_cast<double>(reference[l]));
+    // What an empty slot holds is 0 by any reference; its unit may be as far from it as logits go.
+    const double entry =
+        mass.sums[l] != 0 ? std::exp(mass.unit[l] - static_cast<double>(reference[l])) : 0;
     tile.entry[l] = static_cast<T>(entry);
     mass.sums[l] *= entry;
     mass.unit[l] = static_cast<double>(reference[l]);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #include "attention/primitives/slot_attention.h"
 #include "autograd/grad_check.h"
@@ -214,6 +215,40 @@ TEST(SlotAttentionVariable, SinglePrecisionGradientsStayCloseForExtremeLogits) {
       if (!causal) continue;
       in.resize(4);
       narrow.resize(4);
+    }
+  }
+}
+
+// Moving all logits of a slot changes nothing, also where it was empty for whole tiles before.
+TEST(SlotAttentionVariable, SlotsThatWereEmptyBeginWithAnyLogit) {
+  constexpr int64_t kTokens = 150, kEmpty = 100, kSlots = 3;
+  for (const bool masked : {false, true}) {
+    SlotAttentionContext context;
+    std::vector<uint8_t> valid(2 * kTokens, 1);
+    for (int64_t i = 0; masked && i < 2 * kTokens; ++i) valid[i] = i % kTokens >= kEmpty;
+    context.key_mask = Tensor::from(valid, {2, kTokens});
+    const auto moved = [&](double by, DType dtype, bool causal) {
+      std::vector<Tensor> in = inputs_for(kTokens, kTokens, SlotControl::exp, false);
+      double* logits = in[3].data<double>();
+      for (int64_t i = 1; i < in[3].elements(); i += kSlots) {
+        const bool empty = i / kSlots % kTokens < kEmpty;
+        // Numbers that f32 has, also when they are moved.
+        logits[i] = empty ? -std::numeric_limits<double>::infinity()
+                          : std::round(logits[i] * 512) / 512 + by;
+      }
+      for (Tensor& tensor : in) tensor = tensor.to(dtype);
+      std::vector<Tensor> found = results(in, context, causal);
+      found.erase(found.begin() + 3);  // the log mass moves too
+      return found;
+    };
+    for (const double by : {-1e4, -100.0, 100.0}) {
+      for (const bool causal : {true, false}) {
+        for (const auto& [dtype, tolerance] : {std::pair(DType::f64, 1e-10), {DType::f32, 2e-4}}) {
+          EXPECT_LE(largest_difference(moved(by, dtype, causal), moved(0, dtype, causal)),
+                    tolerance)
+              << by << causal << masked;
+        }
+      }
     }
   }
 }
