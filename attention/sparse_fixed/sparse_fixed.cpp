@@ -61,7 +61,8 @@ class SparseFixedMixer : public AttentionMixer {
     }
     // Causal blocks are cut, so that lists are little longer than what a query sees.
     const int64_t group = causal ? std::gcd(columns_.block, kCausalGroup) : columns_.block;
-    if (context.segments.defined() || past > 0 || (causal && group < kCausalGroup / 2)) {
+    const bool inside = causal && context.place.time_offset > 0;  // the row begins in its document
+    if (context.segments.defined() || past > 0 || inside || (causal && group < kCausalGroup / 2)) {
       const DocumentLists lists{columns_, past, T, causal, params_.dup_own_block};
       at.index = index_of(lists, heads, context.positions, device);
     } else {

@@ -2,9 +2,16 @@
 #include "attention/sparse_fixed/sparse_fixed.h"
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
 #include "attention/define.h"
 #include "attention/sparse_fixed/fixed_lists.h"
+#include "attention/time_slices.h"
 #include "core/yaml.h"
+#include "tests/attention/made_mixer.h"
+#include "tests/worst.h"
 
 namespace linnet {
 namespace {
@@ -92,6 +99,41 @@ TEST(SparseFixed, ListsHoldTheBlockAndTheColumns) {
       }
     }
   }
+}
+
+// Blocks are those of the document where a row begins inside it and nothing is carried: as in the
+// whole document with what lies before masked.
+TEST(SparseFixed, RowsThatBeginInsideADocumentKeepItsBlocks) {
+  constexpr int64_t kBefore = 13, kTokens = 60;
+  MixerOptions options;
+  options.width = 8;
+  options.heads = 1;
+  options.form = Form::causal;
+  options.max_length = kTokens;
+  const test::MadeMixer mixer("sparse_fixed", "{block: 32, columns: 2}", options);
+  std::vector<Tensor> x;
+  for (const char* name : {"q", "k", "v"})
+    x.push_back(test::random_tensor({1, kTokens, 1, 8}, name));
+  const auto mixed = [&](int64_t from, const MixerContext& context) {
+    std::vector<Variable> part;
+    for (const Tensor& tensor : x) part.emplace_back(slice_time(tensor, from, kTokens));
+    return mixer.mix(part[0], part[1], part[2], context).y.value();
+  };
+  std::vector<uint8_t> valid(kTokens, 1);
+  std::fill_n(valid.begin(), kBefore, 0);
+  std::vector<int32_t> positions(kTokens - kBefore);
+  std::iota(positions.begin(), positions.end(), kBefore);
+  MixerContext whole, inside;
+  whole.key_mask = Tensor::from(valid, {1, kTokens});
+  inside.positions = Tensor::from(positions, {1, kTokens - kBefore});
+  inside.place.time_offset = kBefore;
+  const auto got = mixed(kBefore, inside).to_vector<double>();
+  const auto expected = slice_time(mixed(0, whole), kBefore, kTokens).to_vector<double>();
+  double worst = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    test::keep_worst(worst, std::abs(got[i] - expected[i]));
+  }
+  EXPECT_LE(worst, 1e-12);
 }
 
 }  // namespace
