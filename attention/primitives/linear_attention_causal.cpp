@@ -1,5 +1,5 @@
-// Causal linear attention by chunks, forward: inside a chunk a triangular product, across chunks
-// the state.
+// Causal linear attention, forward: by scans, or by chunks, inside a chunk a triangular product,
+// across chunks the state.
 #include "attention/primitives/linear_attention_causal.h"
 
 namespace linnet {
@@ -7,6 +7,7 @@ namespace {
 
 using namespace linear_attention_detail;
 
+// y of a segment by chunks.
 template <typename T>
 void forward_segment(const Causal<T>& call, const Segment& segment, int64_t key_head,
                      bool state_wanted, T* state, Scratch<T>& scratch, SequenceView<T> y,
@@ -86,7 +87,11 @@ void linear_attention_causal_forward(const LinearAttentionOptions& options,
     if (segment.count > 1) sums.add_before(segments, s, head, state);
     const bool last = segment.index + 1 == segment.count && span.carries_out;
     const bool state_wanted = last && (state_out.memory != nullptr || state_out.mass != nullptr);
-    forward_segment(call, segment, head, state_wanted, state, scratch, y, denominators, kept);
+    if (walks(kernel)) {
+      scan_outputs(call, segment, head, state, scratch.nested(), y, denominators, kept);
+    } else {
+      forward_segment(call, segment, head, state_wanted, state, scratch, y, denominators, kept);
+    }
     if (state_wanted) kernel.store_state(state, state_out, span.row, head);
   });
 }

@@ -109,6 +109,33 @@ void scale_by_angles(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& q
   }
 }
 
+// What backward reads besides the inputs.
+template <typename T>
+struct Outputs {
+  SequenceView<const T> y;
+  const T* denominators;
+  SequenceView<const T> dy;
+};
+
+// Whether a call walks along the tokens with the state in registers (linear_attention_scan.cpp), or
+// goes from chunk to chunk: then a decay is one of tiles, and query heads that share a key head
+// share its sums, too.
+template <typename T>
+bool walks(const Kernel<T>& kernel) {
+  return kernel.inputs.log_decay == nullptr && kernel.group == 1;
+}
+// Such a segment forward: y, and where not null denominators and the states between blocks. `state`
+// is the one before the segment on entry, after it on return.
+template <typename T>
+void scan_outputs(const Causal<T>& call, const Segment& segment, int64_t head, T* state,
+                  Scratch<T> scratch, SequenceView<T> y, T* denominators, T* kept);
+// And backward: dq, dk and dv. `state` is the one before the span, dstate the gradient of the one
+// after the segment on entry, of the one before it on return.
+template <typename T>
+void scan_gradients(const Causal<T>& call, const Segment& segment, int64_t head, const T* state,
+                    const Outputs<T>& outputs, const T* kept, T* dstate, Scratch<T> scratch,
+                    const LinearAttentionGradients<T>& gradients);
+
 // Asks for the rows of a head in the chunk that begins with token t, while products are made.
 template <bool kWrite, typename E>
 void ask(const SequenceView<E>& view, int64_t row, int64_t t, int64_t head) {

@@ -1,20 +1,12 @@
-// Causal linear attention by chunks, backward: a reverse scan with R_j = sum_{i >= j} phi(q_i)
-// G_i^T, which makes all gradients of a chunk at once. Block by block, a forward scan makes the
-// state before every chunk again from the one that forward kept.
+// Causal linear attention, backward: by scans, or by chunks, last to first, with R_j = sum_{i >= j}
+// phi(q_i) G_i^T, which make all gradients of a chunk at once. Block by block, the state before
+// every chunk is made again from the one that forward kept.
 #include "attention/primitives/linear_attention_causal.h"
 
 namespace linnet {
 namespace {
 
 using namespace linear_attention_detail;
-
-// What backward reads besides the inputs.
-template <typename T>
-struct Outputs {
-  SequenceView<const T> y;
-  const T* denominators;
-  SequenceView<const T> dy;
-};
 
 // adjoint += sum over a segment's queries of phi(q_i) G_i^T.
 template <typename T>
@@ -247,6 +239,32 @@ void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_
   }
 }
 
+// As scan_gradients.
+template <typename T>
+void chunk_gradients(const Causal<T>& call, const Segment& segment, int64_t key_head,
+                     const T* state, const Outputs<T>& outputs, const T* kept, T* dstate,
+                     Scratch<T> scratch, const LinearAttentionGradients<T>& gradients) {
+  const Kernel<T>& kernel = call.kernel;
+  const Span& span = call.spans[segment.span];
+  const int64_t mp = kernel.mp, vp = kernel.vp;
+  const BlockTiles<T> tiles(kernel, scratch);
+  T* adjoint = scratch.take(kernel.state_size());
+  turn_state(kernel, dstate, adjoint);
+  const int64_t blocks = (segment.end - segment.begin + kBlockTokens - 1) / kBlockTokens;
+  for (int64_t block = blocks - 1; block >= 0; --block) {
+    const int64_t begin = segment.begin + block * kBlockTokens;
+    const int64_t end = std::min(segment.end, begin + kBlockTokens);
+    const T* first =
+        begin == span.begin ? state : call.kept_at(kept, segment.span, begin, key_head);
+    turn_state(kernel, first, tiles.states);
+    make_block(kernel, span.row, begin, end, key_head, tiles, scratch.nested());
+    block_gradients(kernel, span.row, begin, end, key_head, outputs, tiles, adjoint,
+                    scratch.nested(), gradients);
+  }
+  chunked::transpose(adjoint, mp, vp, mp, dstate, vp);
+  std::copy_n(adjoint + vp * mp, mp, dstate + mp * vp);
+}
+
 }  // namespace
 
 template <typename T>
@@ -275,34 +293,21 @@ void linear_attention_causal_backward(
     const Segment& segment = segments[s];
     const Span& span = spans[segment.span];
     Scratch<T> scratch;
-    const int64_t size = kernel.state_size(), mp = kernel.mp, vp = kernel.vp;
-    const BlockTiles<T> tiles(kernel, scratch);
-    T* state = scratch.take(size);
-    T* dstate = scratch.take(size);
-    T* adjoint = scratch.take(size);
+    T* state = scratch.take(kernel.state_size());
+    T* dstate = scratch.take(kernel.state_size());
     kernel.load_state(span.carries_out ? dstate_out : LinearAttentionState<const T>{}, span.row,
                       head, dstate);
     if (segment.count > 1) after.add_after(segments, s, head, dstate);
-    turn_state(kernel, dstate, adjoint);
     kernel.load_state(span.carries_in ? state_in : LinearAttentionState<const T>{}, span.row, head,
                       state);
-    const int64_t blocks = (segment.end - segment.begin + kBlockTokens - 1) / kBlockTokens;
-    for (int64_t block = blocks - 1; block >= 0; --block) {
-      const int64_t begin = segment.begin + block * kBlockTokens;
-      const int64_t end = std::min(segment.end, begin + kBlockTokens);
-      const T* first = begin == span.begin ? state : call.kept_at(kept, segment.span, begin, head);
-      turn_state(kernel, first, tiles.states);
-      make_block(kernel, span.row, begin, end, head, tiles, scratch.nested());
-      block_gradients(kernel, span.row, begin, end, head, outputs, tiles, adjoint, scratch.nested(),
-                      gradients);
-    }
+    const auto pass = walks(kernel) ? scan_gradients<T> : chunk_gradients<T>;
+    pass(call, segment, head, state, outputs, kept, dstate, scratch.nested(), gradients);
     if (segment.index > 0) return;
-    chunked::transpose(adjoint, mp, vp, mp, dstate, vp);
-    std::copy_n(adjoint + vp * mp, mp, dstate + mp * vp);
     if (span.carries_in) kernel.store_state(dstate, dstate_in, span.row, head);
     if (gradients.log_decay == nullptr) return;
     sum_decay_gradients(span, inputs.key_mask, inputs.k.T, kernel.key_heads, head,
-                        static_cast<double>(dot_row(state, dstate, size)), gradients.log_decay);
+                        static_cast<double>(dot_row(state, dstate, kernel.state_size())),
+                        gradients.log_decay);
   });
 }
 

@@ -181,11 +181,12 @@ void Kernel<T>::accumulate(int64_t n, const T* left, const T* right, const T* we
 template <typename T>
 void Kernel<T>::add_rows(int64_t n, const T* rows, const T* weights, T* mass) const {
   for (int64_t c = 0; c < mp; c += kLanes<T>) {
-    Vector<T> sum = simd::load(mass + c);
+    // By themselves first: so a long sum loses fewer digits.
+    Vector<T> sum = {};
     for (int64_t i = 0; i < n; ++i) {
       sum += (weights == nullptr ? T(1) : weights[i]) * simd::load(rows + i * mp + c);
     }
-    simd::store(mass + c, sum);
+    simd::store(mass + c, simd::load(mass + c) + sum);
   }
 }
 

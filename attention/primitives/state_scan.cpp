@@ -2,6 +2,7 @@
 #include "attention/primitives/state_scan.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "attention/primitives/simd.h"
 
@@ -19,58 +20,84 @@ constexpr int kRows = 16;
 constexpr int kRows = 8;
 #endif
 
-// Asks for what lies `ahead` numbers behind a row.
-template <bool kWrite, typename T>
-void ask(const T* row, int64_t ahead) {
-  __builtin_prefetch(row + ahead, kWrite ? 1 : 0, 2);
+// Rows of a tile from one of their columns on.
+template <typename E>
+class Walk {
+ public:
+  Walk(const TileRows<E>& rows, int64_t column)
+      : data_(rows.data + column),
+        asked_(rows.asked == nullptr ? data_ : rows.asked + column),
+        stride_(rows.stride),
+        asked_stride_(rows.asked == nullptr ? rows.stride : rows.asked_stride) {}
+  // Row t, while the one that it stands for is asked for.
+  E* at(int64_t t) const {
+    __builtin_prefetch(asked_ + t * asked_stride_, std::is_const_v<E> ? 0 : 1, 2);
+    return data_ + t * stride_;
+  }
+
+ private:
+  E* data_;
+  const E* asked_;
+  int64_t stride_, asked_stride_;
+};
+
+// The scan of the block of a state that begins with row r0 and column c0.
+template <typename T, bool kAdd, ScanSums kSums>
+void scan_block(int64_t n, int64_t r0, int64_t c0, const TileRows<const T>& x,
+                const TileRows<const T>& y, const TileRows<const T>& z, T* block, int64_t stride,
+                const TileRows<T>& out) {
+  const Walk<const T> xs(x, r0), ys(y, c0), zs(z, r0);
+  const Walk<T> outs(out, c0);
+  constexpr bool kApart = kSums == ScanSums::of_tile;
+  // What a row holds is sums, or where apart before + sums.
+  Vector<T> before[kRows], sums[kRows];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    before[r] = simd::load(block + r * stride);
+    sums[r] = kApart ? Vector<T>{} : before[r];
+  }
+  for (int64_t t = 0; t < n; ++t) {
+    const Vector<T> row = simd::load(ys.at(t));
+    const T* written = xs.at(t);
+    const T* read = zs.at(t);
+    T* to = outs.at(t);
+    Vector<T> parts[2];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      sums[r] += written[r] * row;
+      const Vector<T> held = kApart ? before[r] + sums[r] : sums[r];
+      parts[r % 2] = r < 2 ? read[r] * held : parts[r % 2] + read[r] * held;
+    }
+    const Vector<T> all = parts[0] + parts[1];
+    simd::store(to, kAdd ? simd::load(to) + all : all);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    T* held = block + r * stride;
+    // Loaded again: with what the last token read g++ would keep all that in registers.
+    simd::store(held, kApart ? simd::load(held) + sums[r] : sums[r]);
+  }
 }
 
 template <typename T, bool kAdd>
-void scan_block(int64_t n, TileRows<const T> x, TileRows<const T> y, TileRows<const T> z, T* block,
-                int64_t stride, TileRows<T> out) {
-  const int64_t x_ahead = x.ahead * x.stride, y_ahead = y.ahead * y.stride,
-                z_ahead = z.ahead * z.stride, out_ahead = out.ahead * out.stride;
-  Vector<T> state[kRows];
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) state[r] = simd::load(block + r * stride);
-  for (int64_t t = 0; t < n; ++t) {
-    const Vector<T> row = simd::load(y.data + t * y.stride);
-    const T* written = x.data + t * x.stride;
-    const T* read = z.data + t * z.stride;
-    T* to = out.data + t * out.stride;
-    ask<false>(written, x_ahead);
-    ask<false>(y.data + t * y.stride, y_ahead);
-    ask<false>(read, z_ahead);
-    ask<true>(to, out_ahead);
-    Vector<T> sums[2];
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      state[r] += written[r] * row;
-      sums[r % 2] = r < 2 ? read[r] * state[r] : sums[r % 2] + read[r] * state[r];
-    }
-    const Vector<T> sum = sums[0] + sums[1];
-    simd::store(to, kAdd ? simd::load(to) + sum : sum);
-  }
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) simd::store(block + r * stride, state[r]);
+constexpr auto choose(ScanSums sums) {
+  return sums == ScanSums::running ? scan_block<T, kAdd, ScanSums::running>
+                                   : scan_block<T, kAdd, ScanSums::of_tile>;
 }
 
 // The same rows from the last one to the first.
 template <typename E>
-TileRows<E> reversed(TileRows<E> rows, int64_t n) {
-  return {rows.data + (n - 1) * rows.stride, -rows.stride, rows.ahead};
-}
-// Those from one of their columns on.
-template <typename E>
-TileRows<E> from(TileRows<E> rows, int64_t column) {
-  return {rows.data + column, rows.stride, rows.ahead};
+TileRows<E> reversed(const TileRows<E>& rows, int64_t n) {
+  const E* asked = rows.asked == nullptr ? nullptr : rows.asked + (n - 1) * rows.asked_stride;
+  return {rows.data + (n - 1) * rows.stride, -rows.stride, asked, -rows.asked_stride};
 }
 
 }  // namespace
 
 template <typename T>
 void state_scan(ScanOrder order, int64_t n, int64_t rows, int64_t columns, TileRows<const T> x,
-                TileRows<const T> y, TileRows<const T> z, T* state, Write write, TileRows<T> out) {
+                TileRows<const T> y, TileRows<const T> z, T* state, Write write, TileRows<T> out,
+                ScanSums sums) {
   if (n == 0) return;
   count_multiply_adds(2 * n * rows * columns);
   if (order == ScanOrder::backward) {
@@ -84,16 +111,17 @@ void state_scan(ScanOrder order, int64_t n, int64_t rows, int64_t columns, TileR
   }
   for (int64_t r = 0; r < rows; r += kRows) {
     const bool add = r > 0 || write == Write::accumulate;
-    const auto scan = add ? scan_block<T, true> : scan_block<T, false>;
+    const auto scan = add ? choose<T, true>(sums) : choose<T, false>(sums);
     for (int64_t c = 0; c < columns; c += kLanes<T>) {
-      scan(n, from(x, r), from(y, c), from(z, r), state + r * columns + c, columns, from(out, c));
+      scan(n, r, c, x, y, z, state + r * columns + c, columns, out);
     }
   }
 }
 
-#define LINNET_INSTANTIATE(T)                                                          \
-  template void state_scan<T>(ScanOrder, int64_t, int64_t, int64_t, TileRows<const T>, \
-                              TileRows<const T>, TileRows<const T>, T*, Write, TileRows<T>);
+#define LINNET_INSTANTIATE(T)                                                               \
+  template void state_scan<T>(ScanOrder, int64_t, int64_t, int64_t, TileRows<const T>,      \
+                              TileRows<const T>, TileRows<const T>, T*, Write, TileRows<T>, \
+                              ScanSums);
 LINNET_INSTANTIATE(float)
 LINNET_INSTANTIATE(double)
 #undef LINNET_INSTANTIATE
