@@ -174,7 +174,7 @@ void key_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<con
     const auto part = [&](TileRows<const T> own, TileRows<const T> readers, int64_t width,
                           const T* passed, const T* written, T* channels, T* slots, Write write,
                           T* dwritten, SequenceView<T> view) {
-      const TileRows<const T> passed_rows = asking_ahead(passed, np, kTileTokens);
+      const TileRows<const T> passed_rows{passed, np, kTileTokens};
       if (view) {
         const TileRows<T> drows = result_rows(view, in.key_mask, piece, tile, drows_room, width);
         state_scan<T>(ScanOrder::backward, n, np, width, passed_rows, readers, {written, np}, slots,

@@ -35,7 +35,7 @@ template <typename T>
 TileRows<const T> tile_rows(const SequenceView<const T>& view, const uint8_t* mask,
                             const Piece& piece, const Tile<T>& tile, T* room, int64_t stride) {
   if (mask == nullptr && view.K == stride) {
-    return asking_ahead(view.at(piece.row, tile.t, piece.head), view.time_stride, kTileTokens);
+    return {view.at(piece.row, tile.t, piece.head), view.time_stride, kTileTokens};
   }
   chunked::load_rows(view, mask, piece.row, tile.t, tile.n, piece.head, room, stride);
   return {room, stride};
@@ -73,7 +73,7 @@ template <typename T>
 TileRows<T> result_rows(SequenceView<T> view, const uint8_t* mask, const Piece& piece,
                         const Tile<T>& tile, T* room, int64_t stride) {
   if (!view || mask != nullptr || view.K != stride) return {room, stride};
-  return asking_ahead(view.at(piece.row, tile.t, piece.head), view.time_stride, kTileTokens);
+  return {view.at(piece.row, tile.t, piece.head), view.time_stride, kTileTokens};
 }
 template <typename T>
 void finish_rows(SequenceView<T> view, const uint8_t* mask, const Piece& piece, const Tile<T>& tile,

@@ -20,34 +20,39 @@ constexpr int kRows = 16;
 constexpr int kRows = 8;
 #endif
 
-// Rows of a tile from one of their columns on.
-template <typename E>
+// Rows of a tile from one of their columns on. Without kElsewhere `asked` is null: what is asked
+// for then takes no registers of its own, which else are too few.
+template <typename E, bool kElsewhere>
 class Walk {
  public:
   Walk(const TileRows<E>& rows, int64_t column)
       : data_(rows.data + column),
-        asked_(rows.asked == nullptr ? data_ : rows.asked + column),
         stride_(rows.stride),
-        asked_stride_(rows.asked == nullptr ? rows.stride : rows.asked_stride) {}
-  // Row t, while the one that it stands for is asked for.
+        asked_(rows.asked == nullptr ? data_ : rows.asked + column),
+        asked_stride_(rows.asked == nullptr ? stride_ : rows.asked_stride),
+        ahead_(rows.ahead * rows.stride) {}
+  // Row t, and asks for what goes with it.
   E* at(int64_t t) const {
-    __builtin_prefetch(asked_ + t * asked_stride_, std::is_const_v<E> ? 0 : 1, 2);
-    return data_ + t * stride_;
+    E* row = data_ + t * stride_;
+    constexpr int kWrite = std::is_const_v<E> ? 0 : 1;
+    __builtin_prefetch(kElsewhere ? asked_ + t * asked_stride_ : row + ahead_, kWrite, 2);
+    return row;
   }
 
  private:
   E* data_;
+  int64_t stride_;
   const E* asked_;
-  int64_t stride_, asked_stride_;
+  int64_t asked_stride_, ahead_;
 };
 
 // The scan of the block of a state that begins with row r0 and column c0.
-template <typename T, bool kAdd, ScanSums kSums>
+template <typename T, bool kAdd, ScanSums kSums, bool kElsewhere>
 void scan_block(int64_t n, int64_t r0, int64_t c0, const TileRows<const T>& x,
                 const TileRows<const T>& y, const TileRows<const T>& z, T* block, int64_t stride,
                 const TileRows<T>& out) {
-  const Walk<const T> xs(x, r0), ys(y, c0), zs(z, r0);
-  const Walk<T> outs(out, c0);
+  const Walk<const T, kElsewhere> xs(x, r0), ys(y, c0), zs(z, r0);
+  const Walk<T, kElsewhere> outs(out, c0);
   constexpr bool kApart = kSums == ScanSums::of_tile;
   // What a row holds is sums, or where apart before + sums.
   Vector<T> before[kRows], sums[kRows];
@@ -79,17 +84,21 @@ void scan_block(int64_t n, int64_t r0, int64_t c0, const TileRows<const T>& x,
   }
 }
 
+template <typename T, bool kAdd, ScanSums kSums>
+auto choose(bool elsewhere) {
+  return elsewhere ? scan_block<T, kAdd, kSums, true> : scan_block<T, kAdd, kSums, false>;
+}
 template <typename T, bool kAdd>
-constexpr auto choose(ScanSums sums) {
-  return sums == ScanSums::running ? scan_block<T, kAdd, ScanSums::running>
-                                   : scan_block<T, kAdd, ScanSums::of_tile>;
+auto choose(ScanSums sums, bool elsewhere) {
+  return sums == ScanSums::running ? choose<T, kAdd, ScanSums::running>(elsewhere)
+                                   : choose<T, kAdd, ScanSums::of_tile>(elsewhere);
 }
 
 // The same rows from the last one to the first.
 template <typename E>
 TileRows<E> reversed(const TileRows<E>& rows, int64_t n) {
   const E* asked = rows.asked == nullptr ? nullptr : rows.asked + (n - 1) * rows.asked_stride;
-  return {rows.data + (n - 1) * rows.stride, -rows.stride, asked, -rows.asked_stride};
+  return {rows.data + (n - 1) * rows.stride, -rows.stride, rows.ahead, asked, -rows.asked_stride};
 }
 
 }  // namespace
@@ -109,9 +118,11 @@ void state_scan(ScanOrder order, int64_t n, int64_t rows, int64_t columns, TileR
   for (int64_t t = 0; t < n && rows == 0 && write == Write::overwrite; ++t) {
     std::fill_n(out.data + t * out.stride, columns, T(0));
   }
+  const bool elsewhere =
+      x.asked != nullptr || y.asked != nullptr || z.asked != nullptr || out.asked != nullptr;
   for (int64_t r = 0; r < rows; r += kRows) {
     const bool add = r > 0 || write == Write::accumulate;
-    const auto scan = add ? choose<T, true>(sums) : choose<T, false>(sums);
+    const auto scan = add ? choose<T, true>(sums, elsewhere) : choose<T, false>(sums, elsewhere);
     for (int64_t c = 0; c < columns; c += kLanes<T>) {
       scan(n, r, c, x, y, z, state + r * columns + c, columns, out);
     }

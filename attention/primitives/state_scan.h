@@ -10,20 +10,17 @@
 
 namespace linnet {
 
-// Row t of a tile at data + t * stride. While it uses row t, the scan asks memory for the row of
-// the same width at asked + t * asked_stride (null: nothing), which need not exist.
+// Row t of a tile at data + t * stride. While it uses row t, the scan asks memory for row t + ahead
+// (0: nothing to ask for), or where the tile is not where rows are from or go to, `asked` not being
+// null, for as much at asked + t * asked_stride. What does not exist may be asked for.
 template <typename E>
 struct TileRows {
   E* data;
   int64_t stride;
+  int64_t ahead = 0;
   const E* asked = nullptr;
   int64_t asked_stride = 0;
 };
-// Rows that ask for those `ahead` tokens later.
-template <typename E>
-TileRows<E> asking_ahead(E* data, int64_t stride, int64_t ahead) {
-  return {data, stride, data + ahead * stride, stride};
-}
 
 // In which order a scan takes the tokens of its tile.
 enum class ScanOrder : uint8_t { forward, backward };

@@ -26,8 +26,10 @@ inline LinearAttentionVariables variables_of(const std::vector<Variable>& in) {
   return {in[0], in[1], in[2], in[3], in[4]};
 }
 
-inline std::vector<Tensor> inputs_for(int64_t Tq, int64_t Tk, bool reweighted, bool with_state) {
-  const int64_t B = 2, H = 2, G = 1, K = 3, V = 2, m = reweighted ? 2 * K : K;
+// Two query heads, which share a key head or (G = 2) have one each: on the CPU other kernels.
+inline std::vector<Tensor> inputs_for(int64_t Tq, int64_t Tk, bool reweighted, bool with_state,
+                                      int64_t G = 1) {
+  const int64_t B = 2, H = 2, K = 3, V = 2, m = reweighted ? 2 * K : K;
   return {draw({B, Tq, H, K}, 1),
           draw({B, Tk, G, K}, 2),
           draw({B, Tk, G, V}, 3),

@@ -193,11 +193,9 @@ TEST_P(LinearAttentionForms, AgreeWithTheDefinition) {
   std::tie(options.feature_map, options.normalizer) = kinds;
   options.query_scale = 0.5;
   options.epsilon = 0.1;
-  const Sizes sizes[] = {{2, 1, 1, 1, 1, 1, 1},
-                         {1, 7, 7, 2, 2, 5, 3},
-                         {2, 64, 64, 2, 1, 16, 16},
-                         {1, 65, 65, 4, 2, 8, 33},
-                         {2, 131, 131, 3, 3, 17, 20}};
+  const Sizes sizes[] = {{2, 1, 1, 1, 1, 1, 1},       {1, 7, 7, 2, 2, 5, 3},
+                         {2, 64, 64, 2, 1, 16, 16},   {1, 65, 65, 4, 2, 8, 33},
+                         {2, 131, 131, 3, 3, 17, 20}, {1, 515, 515, 1, 1, 18, 33}};
   for (Sizes s : sizes) {
     if (!causal) s.Tq = s.Tq / 2 + 1;
     for (const bool with_state : {false, true}) {
@@ -255,16 +253,39 @@ TEST(LinearAttention, DecayingStatesAgreeWithTheDefinition) {
 TEST(LinearAttention, SplittingAmongThreadsChangesOnlyRounding) {
   const int before = thread_count();
   for (const bool causal : {true, false}) {
-    Problem p = make_problem({1, 600, 600, 2, 1, 8, 8}, {}, true, causal, causal);
-    for (const int threads : {1, 2, 64}) {
-      set_thread_count(threads);
-      EXPECT_LE(worst_error<double>(p), tolerance<double>(p.s.Tk * p.s.K)) << threads;
-      if (!causal || threads < 64) continue;
-      make_decay(p, 0.01);
-      EXPECT_LE(worst_error<double>(p), tolerance<double>(p.s.Tk * p.s.K)) << "decaying";
+    for (const int64_t key_heads : {1, 2}) {
+      Problem p = make_problem({1, 600, 600, 2, key_heads, 8, 8}, {}, true, causal, causal);
+      for (const int threads : {1, 2, 64}) {
+        set_thread_count(threads);
+        EXPECT_LE(worst_error<double>(p), tolerance<double>(p.s.Tk * p.s.K)) << threads;
+        if (!causal || threads < 64) continue;
+        make_decay(p, 0.01);
+        EXPECT_LE(worst_error<double>(p), tolerance<double>(p.s.Tk * p.s.K)) << "decaying";
+      }
     }
   }
   set_thread_count(before);
+}
+
+// No tokens: states and their gradients pass through.
+TEST(LinearAttention, SpansMayBeEmpty) {
+  for (const int64_t heads : {2, 4}) {
+    const int64_t G = 2, K = 3, V = 5;
+    const std::vector<double> memory = draws(G * K * V, 1), mass = draws(G * K, 2);
+    LinearAttentionInputs<double> in;
+    in.q = SequenceView<const double>(memory.data(), 1, 0, heads, K);
+    in.k = SequenceView<const double>(memory.data(), 1, 0, G, K);
+    in.v = SequenceView<const double>(memory.data(), 1, 0, G, V);
+    const std::vector<Span> spans = {{0, 0, 0, true, true}};
+    std::vector<double> memory_out(memory.size()), mass_out(mass.size());
+    linear_attention_causal_forward<double>({}, in, spans, {memory.data(), mass.data()},
+                                            {memory_out.data(), mass_out.data()}, {}, nullptr);
+    EXPECT_EQ(memory_out, memory);
+    EXPECT_EQ(mass_out, mass);
+    linear_attention_causal_backward<double>(
+        {}, in, spans, {memory.data(), mass.data()}, {}, nullptr, nullptr, {},
+        {mass_out.data(), mass_out.data()}, {}, {memory_out.data(), mass_out.data()});
+  }
 }
 
 TEST(LinearAttention, RefusesWhatDoesNotFit) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/random.h"
+#include "tests/worst.h"
 
 namespace linnet {
 namespace {
@@ -28,45 +29,74 @@ TYPED_TEST(StateScan, AgreesWithLoopsInBothOrders) {
   using T = TypeParam;
   const int64_t sizes[][3] = {{1, 16, 16}, {7, 64, 32}, {33, 16, 80}, {4, 0, 16}, {0, 16, 16}};
   for (const auto& [n, rows, columns] : sizes) {
-    for (const bool backward : {false, true}) {
-      for (const bool accumulate : {false, true}) {
-        // Strides beyond the widths, as rows of a sequence of several heads have them.
-        const int64_t high = rows + 3, wide = columns + 5;
-        const std::vector<T> x = draws<T>(n * high, 1), z = draws<T>(n * high, 2);
-        const std::vector<T> y = draws<T>(n * wide, 3);
-        std::vector<T> state = draws<T>(rows * columns, 4), out = draws<T>(n * wide, 5);
-        std::vector<double> expected_state(state.begin(), state.end());
-        std::vector<double> expected(out.begin(), out.end());
-        state_scan<T>(backward ? ScanOrder::backward : ScanOrder::forward, n, rows, columns,
-                      {x.data(), high}, {y.data(), wide}, {z.data(), high}, state.data(),
-                      accumulate ? Write::accumulate : Write::overwrite, {out.data(), wide});
-        for (int64_t step = 0; step < n; ++step) {
-          const int64_t t = backward ? n - 1 - step : step;
-          for (int64_t c = 0; c < columns; ++c) {
-            double read = 0;
-            for (int64_t r = 0; r < rows; ++r) {
-              double& held = expected_state[r * columns + c];
-              held += static_cast<double>(x[t * high + r]) * y[t * wide + c];
-              read += z[t * high + r] * held;
-            }
-            expected[t * wide + c] = read + (accumulate ? expected[t * wide + c] : 0);
+    for (int kind = 0; kind < 16; ++kind) {
+      const bool backward = (kind & 1) != 0, accumulate = (kind & 2) != 0;
+      const ScanSums sums = (kind & 4) != 0 ? ScanSums::of_tile : ScanSums::running;
+      // Strides beyond the widths, as rows of a sequence of several heads have them.
+      const int64_t high = rows + 3, wide = columns + 5;
+      const std::vector<T> x = draws<T>(n * high, 1), z = draws<T>(n * high, 2);
+      const std::vector<T> y = draws<T>(n * wide, 3);
+      std::vector<T> state = draws<T>(rows * columns, 4), out = draws<T>(n * wide, 5);
+      std::vector<double> expected_state(state.begin(), state.end());
+      std::vector<double> expected(out.begin(), out.end());
+      TileRows<const T> written{x.data(), high, 2};
+      if ((kind & 8) != 0) written = {x.data(), high, 0, y.data(), wide};
+      state_scan<T>(backward ? ScanOrder::backward : ScanOrder::forward, n, rows, columns, written,
+                    {y.data(), wide}, {z.data(), high}, state.data(),
+                    accumulate ? Write::accumulate : Write::overwrite, {out.data(), wide}, sums);
+      for (int64_t step = 0; step < n; ++step) {
+        const int64_t t = backward ? n - 1 - step : step;
+        for (int64_t c = 0; c < columns; ++c) {
+          double read = 0;
+          for (int64_t r = 0; r < rows; ++r) {
+            double& held = expected_state[r * columns + c];
+            held += static_cast<double>(x[t * high + r]) * y[t * wide + c];
+            read += z[t * high + r] * held;
           }
+          expected[t * wide + c] = read + (accumulate ? expected[t * wide + c] : 0);
         }
-        const double tolerance = 2000 * std::numeric_limits<T>::epsilon();
-        for (size_t i = 0; i < state.size(); ++i) {
-          const double error = std::abs(state[i] - expected_state[i]);
-          ASSERT_TRUE(error <= tolerance) << n << " " << rows << " " << columns << ": " << error;
-        }
-        for (size_t i = 0; i < out.size(); ++i) {
-          const double error = std::abs(out[i] - expected[i]);
-          ASSERT_TRUE(error <= tolerance) << n << " " << rows << " " << columns << ": " << error;
-        }
+      }
+      const double tolerance = 2000 * std::numeric_limits<T>::epsilon();
+      for (size_t i = 0; i < state.size(); ++i) {
+        const double error = std::abs(state[i] - expected_state[i]);
+        ASSERT_TRUE(error <= tolerance) << n << " " << rows << " " << columns << ": " << error;
+      }
+      for (size_t i = 0; i < out.size(); ++i) {
+        const double error = std::abs(out[i] - expected[i]);
+        ASSERT_TRUE(error <= tolerance) << n << " " << rows << " " << columns << ": " << error;
       }
     }
   }
 }
 
-// What a token reads does not depend on how many follow it, to the bit.
+// Numbers of one sign: a running sum rounds each to what is left of it beside a large state.
+TYPED_TEST(StateScan, SumsOfTilesKeepTheirDigits) {
+  using T = TypeParam;
+  constexpr int64_t kTokens = 64, kTiles = 1000, kWidth = 16;
+  std::vector<T> x = draws<T>(kTokens * kWidth, 1), y(kTokens * kWidth, T(1)), out(y.size());
+  for (T& value : x) value = std::abs(value);
+  std::vector<double> exact(kWidth);
+  for (int64_t i = 0; i < kTokens * kWidth; ++i) exact[i % kWidth] += kTiles * double(x[i]);
+  const auto worst = [&](ScanSums sums) {
+    std::vector<T> state(kWidth * kWidth);
+    for (int64_t tile = 0; tile < kTiles; ++tile) {
+      state_scan<T>(ScanOrder::forward, kTokens, kWidth, kWidth, {x.data(), kWidth},
+                    {y.data(), kWidth}, {x.data(), kWidth}, state.data(), Write::overwrite,
+                    {out.data(), kWidth}, sums);
+    }
+    double error = 0;
+    for (int64_t i = 0; i < kWidth * kWidth; ++i) {
+      test::keep_worst(error, std::abs(state[i] / exact[i / kWidth] - 1));
+    }
+    return error / std::numeric_limits<T>::epsilon();
+  };
+  // An addition to a state that is half as large in the mean rounds by half an epsilon of it.
+  const double bound = kTiles / 4, apart = worst(ScanSums::of_tile);
+  EXPECT_TRUE(apart <= bound) << apart;
+  EXPECT_GT(worst(ScanSums::running), bound);
+}
+
+// What a token reads of running sums does not depend on how many follow it, to the bit.
 TYPED_TEST(StateScan, ATileInTwoPartsIsTheSame) {
   using T = TypeParam;
   constexpr int64_t kTokens = 9, kFirst = 4, kRows = 32, kColumns = 16;
