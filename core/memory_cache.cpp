@@ -23,6 +23,11 @@ constexpr size_t kSmallestKept = size_t{64} << 10;
 // strides that touch a page every few tokens, more pages than the processor keeps addresses of.
 constexpr size_t kHugePage = size_t{2} << 20;
 
+// A step whose sizes are not all in use at once needs more blocks than bytes: with 6 MiB freed as
+// three blocks of 2 MiB, one of 4 MiB would have to be a fresh one in every step. So a quarter more
+// than the most that was in use may be held, but no more than this.
+constexpr size_t kMostSpare = size_t{256} << 20;
+
 constexpr bool kKeep = !kAddressSanitizer && !kThreadSanitizer;
 
 // The size class: eight steps a doubling for large blocks, whole alignments for small ones. 0 when
@@ -59,7 +64,8 @@ void MemoryCache::drop_oldest() {
   waiting_.erase(waiting_.begin());
 }
 
-void MemoryCache::drop_beyond(size_t most, size_t more) {
+void MemoryCache::drop_beyond(size_t more) {
+  const size_t most = most_asked_bytes_ + std::min(most_asked_bytes_ / 4, kMostSpare);
   while (!waiting_.empty() && used_bytes_ + more + waiting_bytes_ > most) drop_oldest();
 }
 
@@ -102,7 +108,7 @@ void* MemoryCache::allocate(size_t bytes) {
   } else {
     // Room for the block within the most ever asked for; more is dropped only when the system
     // refuses.
-    drop_beyond(most_asked_bytes_, asked);
+    drop_beyond(asked);
     memory = from_system(asked);
     while (memory == nullptr && !waiting_.empty()) {
       drop_oldest();
@@ -136,7 +142,7 @@ void MemoryCache::release(void* memory, size_t bytes) noexcept {
   } catch (...) {  // no memory for the list itself
     std::free(memory);
   }
-  drop_beyond(most_asked_bytes_, 0);
+  drop_beyond(0);
 }
 
 size_t MemoryCache::waiting_bytes() const {

@@ -11,9 +11,9 @@ namespace linnet {
 
 // Aligned blocks; freed ones wait for the next request of their size class, large ones also for
 // one of at least half their size where none of its class waits. Blocks wait only while they and
-// those in use are within the most that was ever asked for at once, counted in size classes, which
-// are up to an eighth larger than requests. Thread safe. Under sanitizers nothing is kept, so that
-// use after free is seen.
+// those in use are within the most that was ever asked for at once and a quarter of it (at most
+// 256 MiB), counted in size classes, which are up to an eighth larger than requests. Thread safe.
+// Under sanitizers nothing is kept, so that use after free is seen.
 class MemoryCache {
  public:
   MemoryCache() = default;
@@ -34,8 +34,8 @@ class MemoryCache {
     size_t bytes;
   };
   void drop_oldest();
-  // Drops blocks until `more` bytes, with what is held, are at most `most`, or none waits.
-  void drop_beyond(size_t most, size_t more);
+  // Drops blocks until `more` bytes, with what is held, are at most what may be, or none waits.
+  void drop_beyond(size_t more);
   // The block that waits and suits best, of those the newest; waiting_.end() where none does.
   std::vector<Block>::iterator best_waiting(size_t size);
   // False where there is no memory for it.

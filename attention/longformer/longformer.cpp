@@ -172,7 +172,8 @@ class LongformerMixer : public AttentionMixer {
     const auto tokens = [](const Variable& x) { return x.defined() ? x.size(1) : 0; };
     const int64_t B = input.q.size(0), T = input.q.size(1);
     // With dropout, draws must not depend on where calls are cut: every query has its own list.
-    const int64_t group = block.options.dropout > 0 ? 1 : std::min(queries_of_list(window_), T);
+    const int64_t group =
+        block.options.dropout > 0 ? 1 : std::clamp<int64_t>(T, 1, queries_of_list(window_));
     const CausalLists lists{T,
                             globals_,
                             std::min(window_, std::max<int64_t>(1, tokens(window_k) + T)),

@@ -49,8 +49,7 @@ LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& in
                                               const LinearAttentionSums& state = {});
 
 // The sums over all keys of every segment (k, v, key_proportions; q is not looked at, a log_decay
-// refused). Their number
-// is a shape: segments on a device are copied to the host.
+// refused). Their number is a shape: segments on a device are copied to the host.
 LinearAttentionSums linear_attention_memory(const LinearAttentionVariables& inputs,
                                             const LinearAttentionContext& context);
 // What the queries read from it (q, query_proportions): y [B,Tq,H,V]. In cross-attention segments

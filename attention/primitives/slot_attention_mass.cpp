@@ -55,6 +55,8 @@ std::vector<T> Kernel<T>::end_factors(const RunningMass& mass) const {
   for (size_t l = 0; l < out.size(); ++l) {
     out[l] = mass.sums[l] != 0 ? static_cast<T>(1 / mass.sums[l]) : T(0);
   }
+  // A walk without a tile leaves all as it was, empty slots too.
+  if (mass.begins) std::fill(out.begin(), out.end(), T(1));
   return out;
 }
 

@@ -7,6 +7,7 @@
 #include "attention/mixer_support.h"
 #include "attention/primitives/listed_attention.h"
 #include "attention/sparse_fixed/fixed_lists.h"
+#include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
@@ -21,6 +22,19 @@ const std::vector<Preset> kPresets = {
 
 // Queries of a causal block that share a list, at most; those of fewer than half have their own.
 constexpr int64_t kCausalGroup = 16;
+
+// Whether rows begin inside their documents. Positions on a device, which must not be waited for,
+// are taken to begin with the time of the call.
+bool begins_inside(const MixerContext& context) {
+  if (context.place.time_offset > 0) return true;
+  const Tensor& positions = context.positions;
+  if (!positions.defined() || on_cuda(positions) || positions.elements() == 0) return false;
+  const int64_t rows = positions.size(0), tokens = positions.size(1);
+  for (int64_t b = 0; b < rows; ++b) {
+    if (positions.data<int32_t>()[b * tokens] > 0) return true;
+  }
+  return false;
+}
 
 class SparseFixedMixer : public AttentionMixer {
  public:
@@ -61,8 +75,8 @@ class SparseFixedMixer : public AttentionMixer {
     }
     // Causal blocks are cut, so that lists are little longer than what a query sees.
     const int64_t group = causal ? std::gcd(columns_.block, kCausalGroup) : columns_.block;
-    const bool inside = causal && context.place.time_offset > 0;  // the row begins in its document
-    if (context.segments.defined() || past > 0 || inside || (causal && group < kCausalGroup / 2)) {
+    if (context.segments.defined() || past > 0 || (causal && group < kCausalGroup / 2) ||
+        (causal && begins_inside(context))) {
       const DocumentLists lists{columns_, past, T, causal, params_.dup_own_block};
       at.index = index_of(lists, heads, context.positions, device);
     } else {

@@ -10,6 +10,7 @@
 #include "attention/token_pieces.h"
 #include "autograd/grad_check.h"
 #include "core/yaml.h"
+#include "tests/attention/made_mixer.h"
 #include "tests/tensor_helpers.h"
 
 namespace linnet {
@@ -142,6 +143,27 @@ TEST(Longformer, SharedListsHoldWhatTheirQueriesSee) {
       shared.group = group;
       for (int64_t i = 0; i < T; ++i)
         EXPECT_EQ(seen(shared, i), seen(each, i)) << group << " " << i;
+    }
+  }
+}
+
+TEST(Longformer, CallsOfNoTokensLeaveTheStateAsItIs) {
+  MixerOptions options;
+  options.width = 8;
+  options.heads = 1;
+  options.form = Form::causal;
+  options.max_length = 8;
+  const test::MadeMixer mixer("longformer", "{window: 4, global_tokens: 2}", options);
+  const auto mixed = [&](int64_t tokens, const MixerState& state) {
+    const Variable x(random_tensor({1, tokens, 1, 8}, "x"));
+    return mixer.mix(x, x, x, {}, state);
+  };
+  for (const int64_t before : {0, 1, 5}) {
+    const MixerState state = mixed(before, {}).state;
+    const auto result = mixed(0, state);
+    EXPECT_EQ(result.y.shape(), Shape({1, 0, 1, 8}));
+    for (const auto& [name, value] : state) {
+      EXPECT_TRUE(close(result.state.at(name).value(), value.value(), 0)) << name << before;
     }
   }
 }

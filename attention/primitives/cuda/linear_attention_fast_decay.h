@@ -49,7 +49,8 @@ struct ChunkDecay {
     for (int n = 0; n < 2; ++n) {
       const int at = static_cast<int>(threadIdx.x) * 2 + n;
       const bool counts = at < kTokens && keys.inside(keys.begin + at, 0);
-      own[n] = counts ? fmaxf(log_decays[keys.number(keys.begin + at)] * kPerLog, kLeast) : 0.0f;
+      const float log = counts ? log_decays[keys.number(keys.begin + at)] * kPerLog : 0.0f;
+      own[n] = log < kLeast ? kLeast : log;  // NaN stays
     }
   }
   // Of what all threads read; a barrier must follow.

@@ -133,8 +133,8 @@ struct QueryStream {
 };
 
 // Logits, in units of log 2, of products of a warp's 16 places with N queries of a tile from
-// `column` on; -infinity where a place holds no key. Queries that do not count
-// have a log-sum-exp of infinity.
+// `column` on; -infinity where a place holds no key. Queries that do not count have a log-sum-exp
+// of infinity.
 template <int N>
 __device__ __forceinline__ void make_logits(ResultFragment (&x)[N / 8], const Problem& p,
                                             const QueryTile& tile, int column, int first_place,

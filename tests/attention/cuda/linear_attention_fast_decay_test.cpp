@@ -58,9 +58,22 @@ TEST(CudaLinearAttentionFastDecay, GradientsOfLongDecayStayClose) {
            decaying({"slow", kScaled, 1, 1100, 2, 1, 16, 16, true, true}, 0.004),
            decaying({"of a few tokens", kUsual, 1, 1030, 1, 1, 16, 8}, 2),
            decaying({"segments", kPlain, 1, 1025, 1, 1, 8, 16, true, false, kCausal, 0, true},
-                    0.02)}) {
+                    0.02),
+           decaying({"wide, with tiles of values", kUsual, 1, 530, 1, 1, 128, 136, true}, 0.01)}) {
     expect_what_the_cpu_computes(s, inputs_of(s));
   }
+}
+
+// A decay that is no number leaves none from its token on: a broken gate does not pass for one that
+// forgets.
+TEST(CudaLinearAttentionFastDecay, NanReachesAllThatFollows) {
+  const Setting s = decaying({"", kUsual, 1, 100, 1, 1, 16, 16}, 0.2);
+  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  std::vector<Tensor> in = inputs_of(s);
+  in[7].data<double>()[70] = std::nan("");
+  const std::vector<float> y = test::run(s, in, kGpu)[0].to_vector<float>();
+  for (size_t i = 0; i < 64 * 16; ++i) ASSERT_TRUE(std::isfinite(y[i])) << i;
+  for (size_t i = 70 * 16; i < 100 * 16; ++i) ASSERT_TRUE(std::isnan(y[i])) << i;
 }
 
 // Tokens that leave everything, or nothing: the weights between others keep their digits.
