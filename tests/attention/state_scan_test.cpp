@@ -91,7 +91,7 @@ TYPED_TEST(StateScan, SumsOfTilesKeepTheirDigits) {
     return error / std::numeric_limits<T>::epsilon();
   };
   // An addition to a state that is half as large in the mean rounds by half an epsilon of it.
-  const double bound = kTiles / 4, apart = worst(ScanSums::of_tile);
+  const double bound = 0.25 * kTiles, apart = worst(ScanSums::of_tile);
   EXPECT_TRUE(apart <= bound) << apart;
   EXPECT_GT(worst(ScanSums::running), bound);
 }
