@@ -11,8 +11,7 @@ namespace {
 
 using chunked::kChunk;
 using chunked::Scratch;
-using slot_attention_detail::ask_for_logits;
-using slot_attention_detail::ask_to_write;
+using slot_attention_detail::asking_for;
 using slot_attention_detail::finish_rows;
 using slot_attention_detail::Kernel;
 using slot_attention_detail::kTileTokens;
@@ -76,17 +75,18 @@ void query_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<c
     kernel.read_factors(tile, weights.keys, mass, factors);
     kernel.scale_columns(memory.matrix, tile.entry);
     kernel.scale_rows(memory_keys, kp, tile.entry);
-    ask_for_logits(kernel, piece, t + n);
-    chunked::prefetch_rows<false>(read_logits, piece.row, t + n, t + n + kTileTokens, piece.head);
-    state_scan<T>(ScanOrder::forward, n, vp, np, values, {weights.values, np}, doutputs,
+    state_scan<T>(ScanOrder::forward, n, vp, np, values,
+                  asking_for<const T>({weights.values, np}, in.logits, piece, t + n), doutputs,
                   memory.matrix + kp * np, Write::overwrite, {dreads, np});
     // Masked queries pass zeros on: do is zero.
     kernel.read_gradient_rows(
         n, {factors, np}, kernel.kept_rows(piece.row, t, n, piece.head, kept_rows), logits, dreads,
         saved.to_keys + offset, saved.to_values + offset, saved.to_sums + offset);
     const TileRows<T> dqueries = result_rows(dq, in.query_mask, piece, tile, dqueries_room, kp);
-    state_scan<T>(ScanOrder::forward, n, np, kp, {weights.keys, np}, keys,
-                  {saved.to_keys + offset, np}, memory_keys, Write::overwrite, dqueries);
+    state_scan<T>(ScanOrder::forward, n, np, kp,
+                  asking_for<const T>({weights.keys, np}, read_logits, piece, t + n), keys,
+                  asking_for<const T>({saved.to_keys + offset, np}, in.value_logits, piece, t + n),
+                  memory_keys, Write::overwrite, dqueries);
     finish_rows(dq, in.query_mask, piece, tile, dqueries, dqueries_room);
     saved.tiles.push_back(tile);
   }
@@ -173,28 +173,29 @@ void key_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<con
     // weights they are written with and the memory's gradient, its rows channels and slots.
     const auto part = [&](TileRows<const T> own, TileRows<const T> readers, int64_t width,
                           const T* passed, const T* written, T* channels, T* slots, Write write,
-                          T* dwritten, SequenceView<T> view) {
+                          T* dwritten, SequenceView<T> view, SequenceView<const T> logits,
+                          SequenceView<T> dlogits) {
       const TileRows<const T> passed_rows{passed, np, kTileTokens};
       if (view) {
         const TileRows<T> drows = result_rows(view, in.key_mask, piece, tile, drows_room, width);
-        state_scan<T>(ScanOrder::backward, n, np, width, passed_rows, readers, {written, np}, slots,
-                      Write::overwrite, drows);
+        state_scan<T>(ScanOrder::backward, n, np, width, passed_rows, readers,
+                      asking_for<const T>({written, np}, logits, piece, tile.t - kTileTokens),
+                      slots, Write::overwrite, drows);
         finish_rows(view, in.key_mask, piece, tile, drows, drows_room);
         kernel.scale_rows(slots, width, tile.entry);
       }
       state_scan<T>(ScanOrder::backward, n, width, np, readers, passed_rows, own, channels, write,
-                    {dwritten, np});
+                    asking_for<T>({dwritten, np}, dlogits, piece, tile.t));
     };
     part(tile_rows(in.k, in.key_mask, piece, tile, keys_room, kp),
          tile_rows(in.q, in.query_mask, piece, tile, queries_room, kp), kp, saved.to_keys + offset,
-         weights.keys, gradient.matrix, keys_gradient, Write::overwrite, dweights.keys, out.k);
-    ask_for_logits(kernel, piece, tile.t - kTileTokens);
-    ask_to_write(out.logits, piece, tile);
-    ask_to_write(out.value_logits, piece, tile);
+         weights.keys, gradient.matrix, keys_gradient, Write::overwrite, dweights.keys, out.k,
+         in.logits, out.logits);
     part(tile_rows(in.v, in.key_mask, piece, tile, values_room, vp),
          tile_rows(d_o, in.query_mask, piece, tile, doutputs_room, vp), vp,
          saved.to_values + offset, weights.values, gradient.matrix + kp * np, values_gradient,
-         apart ? Write::overwrite : Write::accumulate, dweights.values, out.v);
+         apart ? Write::overwrite : Write::accumulate, dweights.values, out.v, in.value_logits,
+         out.value_logits);
     pass_sums(kernel, tile, saved.to_sums + offset, gradient.sums,
               [&](int64_t place, simd::Vector<T> later) {
                 T* at = dweights.keys + place;

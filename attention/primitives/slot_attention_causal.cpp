@@ -84,8 +84,7 @@ template class Pieces<double>;
 
 namespace {
 
-using slot_attention_detail::ask_for_logits;
-using slot_attention_detail::ask_to_write;
+using slot_attention_detail::asking_for;
 using slot_attention_detail::finish_rows;
 using slot_attention_detail::Kernel;
 using slot_attention_detail::Memory;
@@ -127,17 +126,18 @@ void forward_piece(const Kernel<T>& kernel, const Piece& piece, bool memory_want
     kernel.read_factors(tile, weights.keys, mass, factors);
     kernel.scale_columns(memory.matrix, tile.entry);
     kernel.scale_rows(memory_values, vp, tile.entry);
-    ask_for_logits(kernel, piece, t + n);
-    ask_to_write(read_logits, piece, tile);
-    state_scan<T>(ScanOrder::forward, n, kp, np, keys, {weights.keys, np}, queries, memory.matrix,
-                  Write::overwrite, {products, np});
+    state_scan<T>(ScanOrder::forward, n, kp, np, keys,
+                  asking_for<const T>({weights.keys, np}, in.logits, piece, t + n), queries,
+                  memory.matrix, Write::overwrite,
+                  asking_for<T>({products, np}, read_logits, piece, t));
     kernel.products_to_logits(n, {factors, np}, products);
     if (read_logits) store_rows(read_logits, nullptr, piece, tile, products, np);
     kernel.read_rows(n, {factors, np}, kernel.kept_rows(piece.row, t, n, piece.head, kept_rows),
                      products, reads);
     const TileRows<T> outputs = result_rows(o, in.query_mask, piece, tile, outputs_room, vp);
-    state_scan<T>(ScanOrder::forward, n, np, vp, {weights.values, np}, values, {reads, np},
-                  memory_values, Write::overwrite, outputs);
+    state_scan<T>(ScanOrder::forward, n, np, vp,
+                  asking_for<const T>({weights.values, np}, in.value_logits, piece, t + n), values,
+                  {reads, np}, memory_values, Write::overwrite, outputs);
     finish_rows(o, in.query_mask, piece, tile, outputs, outputs_room);
   }
   if (!memory_wanted) return;

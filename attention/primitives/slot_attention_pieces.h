@@ -55,16 +55,12 @@ void store_rows(SequenceView<T> view, const uint8_t* mask, const Piece& piece, c
   }
 }
 
-// Ask for the logits of a head's tile that begins with token t while another one is computed.
-template <typename T>
-void ask_for_logits(const Kernel<T>& kernel, const Piece& piece, int64_t t) {
-  for (const auto* view : {&kernel.inputs.logits, &kernel.inputs.value_logits}) {
-    chunked::prefetch_rows<false>(*view, piece.row, t, t + kTileTokens, piece.head);
-  }
-}
-template <typename T>
-void ask_to_write(const SequenceView<T>& view, const Piece& piece, const Tile<T>& tile) {
-  chunked::prefetch_rows<true>(view, piece.row, tile.t, tile.t + tile.n, piece.head);
+// Rows in scratch; while they are used, those of a view from token t on are asked for (none where
+// it is null). Asked for in one go they would hold up what else comes from memory.
+template <typename E, typename View>
+TileRows<E> asking_for(TileRows<E> rows, const View& view, const Piece& piece, int64_t t) {
+  if (!view) return rows;
+  return {rows.data, rows.stride, 0, view.at(piece.row, t, piece.head), view.time_stride};
 }
 
 // Where the rows of a result [n, stride] are made: in the view, where tile_rows() would read them

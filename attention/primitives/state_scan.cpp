@@ -28,9 +28,9 @@ class Walk {
   Walk(const TileRows<E>& rows, int64_t column)
       : data_(rows.data + column),
         stride_(rows.stride),
-        asked_(rows.asked == nullptr ? data_ : rows.asked + column),
-        asked_stride_(rows.asked == nullptr ? stride_ : rows.asked_stride),
-        ahead_(rows.ahead * rows.stride) {}
+        ahead_(rows.ahead * rows.stride),
+        asked_(rows.asked == nullptr ? data_ + ahead_ : rows.asked + column),
+        asked_stride_(rows.asked == nullptr ? stride_ : rows.asked_stride) {}
   // Row t, and asks for what goes with it.
   E* at(int64_t t) const {
     E* row = data_ + t * stride_;
@@ -41,9 +41,9 @@ class Walk {
 
  private:
   E* data_;
-  int64_t stride_;
+  int64_t stride_, ahead_;
   const E* asked_;
-  int64_t asked_stride_, ahead_;
+  int64_t asked_stride_;
 };
 
 // The scan of the block of a state that begins with row r0 and column c0.
