@@ -172,30 +172,31 @@ void key_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<con
     // One of keys and values: rows of the tile, those of its readers, what these pass on, the
     // weights they are written with and the memory's gradient, its rows channels and slots.
     const auto part = [&](TileRows<const T> own, TileRows<const T> readers, int64_t width,
-                          const T* passed, const T* written, T* channels, T* slots, Write write,
-                          T* dwritten, SequenceView<T> view, SequenceView<const T> logits,
-                          SequenceView<T> dlogits) {
+                          const T* passed, TileRows<const T> written, T* channels, T* slots,
+                          Write write, TileRows<T> dwritten, SequenceView<T> view) {
       const TileRows<const T> passed_rows{passed, np, kTileTokens};
       if (view) {
         const TileRows<T> drows = result_rows(view, in.key_mask, piece, tile, drows_room, width);
-        state_scan<T>(ScanOrder::backward, n, np, width, passed_rows, readers,
-                      asking_for<const T>({written, np}, logits, piece, tile.t - kTileTokens),
-                      slots, Write::overwrite, drows);
+        state_scan<T>(ScanOrder::backward, n, np, width, passed_rows, readers, written, slots,
+                      Write::overwrite, drows);
         finish_rows(view, in.key_mask, piece, tile, drows, drows_room);
         kernel.scale_rows(slots, width, tile.entry);
       }
       state_scan<T>(ScanOrder::backward, n, width, np, readers, passed_rows, own, channels, write,
-                    asking_for<T>({dwritten, np}, dlogits, piece, tile.t));
+                    dwritten);
     };
+    const int64_t before = tile.t - kTileTokens;
     part(tile_rows(in.k, in.key_mask, piece, tile, keys_room, kp),
          tile_rows(in.q, in.query_mask, piece, tile, queries_room, kp), kp, saved.to_keys + offset,
-         weights.keys, gradient.matrix, keys_gradient, Write::overwrite, dweights.keys, out.k,
-         in.logits, out.logits);
+         asking_for<const T>({weights.keys, np}, in.logits, piece, before), gradient.matrix,
+         keys_gradient, Write::overwrite,
+         asking_for<T>({dweights.keys, np}, out.logits, piece, tile.t), out.k);
+    const TileRows<const T> with_sums{weights.values, np, 0, saved.to_sums + offset, np};
     part(tile_rows(in.v, in.key_mask, piece, tile, values_room, vp),
          tile_rows(d_o, in.query_mask, piece, tile, doutputs_room, vp), vp,
-         saved.to_values + offset, weights.values, gradient.matrix + kp * np, values_gradient,
-         apart ? Write::overwrite : Write::accumulate, dweights.values, out.v, in.value_logits,
-         out.value_logits);
+         saved.to_values + offset, asking_for(with_sums, in.value_logits, piece, before),
+         gradient.matrix + kp * np, values_gradient, apart ? Write::overwrite : Write::accumulate,
+         asking_for<T>({dweights.values, np}, out.value_logits, piece, tile.t), out.v);
     pass_sums(kernel, tile, saved.to_sums + offset, gradient.sums,
               [&](int64_t place, simd::Vector<T> later) {
                 T* at = dweights.keys + place;
