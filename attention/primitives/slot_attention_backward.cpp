@@ -9,7 +9,6 @@
 namespace linnet {
 namespace {
 
-using chunked::kChunk;
 using chunked::Scratch;
 using slot_attention_detail::asking_for;
 using slot_attention_detail::finish_rows;
@@ -50,16 +49,16 @@ void query_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<c
                      SequenceView<T> dq, Saved<T>& saved) {
   const int64_t np = kernel.np, kp = kernel.kp, vp = kernel.vp;
   const auto& in = kernel.inputs;
-  T* keys_room = scratch.take(kChunk * kp);
-  T* values_room = scratch.take(kChunk * vp);
-  T* doutputs_room = scratch.take(kChunk * vp);
+  T* keys_room = scratch.take(kTileTokens * kp);
+  T* values_room = scratch.take(kTileTokens * vp);
+  T* doutputs_room = scratch.take(kTileTokens * vp);
   const TileWeights<T> weights = kernel.take_weights(scratch);
-  T* factors = scratch.take(kChunk * np);
-  T* logits = scratch.take(kChunk * np);
-  T* dreads = scratch.take(kChunk * np);
-  T* kept_rows = scratch.take(kChunk * np);
+  T* factors = scratch.take(kTileTokens * np);
+  T* logits = scratch.take(kTileTokens * np);
+  T* dreads = scratch.take(kTileTokens * np);
+  T* kept_rows = scratch.take(kTileTokens * np);
   T* memory_keys = scratch.take(np * kp);
-  T* dqueries_room = scratch.take(kChunk * kp);
+  T* dqueries_room = scratch.take(kTileTokens * kp);
   chunked::transpose(memory.matrix, np, kp, np, memory_keys, kp);
   RunningMass mass = kernel.begin_mass(memory.mass);
   Tile<T> tile;
@@ -126,8 +125,8 @@ template <typename T>
 void memory_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<const T> d_o,
                       const Saved<T>& saved, MemoryGradient<T>& gradient, Scratch<T> scratch) {
   const int64_t np = kernel.np;
-  T* queries = scratch.take(kChunk * kernel.kp);
-  T* doutputs = scratch.take(kChunk * kernel.vp);
+  T* queries = scratch.take(kTileTokens * kernel.kp);
+  T* doutputs = scratch.take(kTileTokens * kernel.vp);
   kernel.scale_columns(gradient.matrix, saved.end_factors);
   scale_sums(gradient.sums, saved.end_factors);
   for (size_t number = saved.tiles.size(); number-- > 0;) {
@@ -149,13 +148,13 @@ void key_gradients(const Kernel<T>& kernel, const Piece& piece, SequenceView<con
                    const Saved<T>& saved, MemoryGradient<T>& gradient, Scratch<T> scratch,
                    const SlotAttentionGradients<T>& out) {
   const int64_t np = kernel.np, kp = kernel.kp, vp = kernel.vp;
-  T* keys_room = scratch.take(kChunk * kp);
-  T* values_room = scratch.take(kChunk * vp);
-  T* queries_room = scratch.take(kChunk * kp);
-  T* doutputs_room = scratch.take(kChunk * vp);
+  T* keys_room = scratch.take(kTileTokens * kp);
+  T* values_room = scratch.take(kTileTokens * vp);
+  T* queries_room = scratch.take(kTileTokens * kp);
+  T* doutputs_room = scratch.take(kTileTokens * vp);
   const TileWeights<T> weights = kernel.take_weights(scratch);
   const TileWeights<T> dweights = kernel.take_weights(scratch);
-  T* drows_room = scratch.take(kChunk * std::max(kp, vp));
+  T* drows_room = scratch.take(kTileTokens * std::max(kp, vp));
   kernel.scale_columns(gradient.matrix, saved.end_factors);
   scale_sums(gradient.sums, saved.end_factors);
   // The gradient once more, its rows slots.

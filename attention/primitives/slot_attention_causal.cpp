@@ -8,7 +8,6 @@
 
 namespace linnet {
 
-using chunked::kChunk;
 using chunked::Scratch;
 
 namespace slot_attention_detail {
@@ -17,10 +16,10 @@ namespace slot_attention_detail {
 template <typename T>
 void write_only(const Kernel<T>& kernel, const Piece& piece, Memory<T>& memory,
                 Scratch<T> scratch) {
-  T* keys = scratch.take(kChunk * kernel.kp);
-  T* values = scratch.take(kChunk * kernel.vp);
+  T* keys = scratch.take(kTileTokens * kernel.kp);
+  T* values = scratch.take(kTileTokens * kernel.vp);
   const TileWeights<T> weights = kernel.take_weights(scratch);
-  T* factors = scratch.take(kChunk * kernel.np);
+  T* factors = scratch.take(kTileTokens * kernel.np);
   RunningMass mass = kernel.begin_mass(memory.mass);
   Tile<T> tile;
   for (int64_t t = piece.begin; t < piece.end; t += tile.n) {
@@ -87,6 +86,7 @@ namespace {
 using slot_attention_detail::asking_for;
 using slot_attention_detail::finish_rows;
 using slot_attention_detail::Kernel;
+using slot_attention_detail::kTileTokens;
 using slot_attention_detail::Memory;
 using slot_attention_detail::Piece;
 using slot_attention_detail::Pieces;
@@ -103,16 +103,16 @@ void forward_piece(const Kernel<T>& kernel, const Piece& piece, bool memory_want
                    SequenceView<T> read_logits) {
   const int64_t np = kernel.np, kp = kernel.kp, vp = kernel.vp;
   const auto& in = kernel.inputs;
-  T* keys_room = scratch.take(kChunk * kp);
-  T* values_room = scratch.take(kChunk * vp);
-  T* queries_room = scratch.take(kChunk * kp);
+  T* keys_room = scratch.take(kTileTokens * kp);
+  T* values_room = scratch.take(kTileTokens * vp);
+  T* queries_room = scratch.take(kTileTokens * kp);
   const TileWeights<T> weights = kernel.take_weights(scratch);
-  T* factors = scratch.take(kChunk * np);
-  T* products = scratch.take(kChunk * np);
-  T* reads = scratch.take(kChunk * np);
-  T* kept_rows = scratch.take(kChunk * np);
+  T* factors = scratch.take(kTileTokens * np);
+  T* products = scratch.take(kTileTokens * np);
+  T* reads = scratch.take(kTileTokens * np);
+  T* kept_rows = scratch.take(kTileTokens * np);
   T* memory_values = scratch.take(np * vp);
-  T* outputs_room = scratch.take(kChunk * vp);
+  T* outputs_room = scratch.take(kTileTokens * vp);
   chunked::transpose(memory.matrix + kp * np, np, vp, np, memory_values, vp);
   RunningMass mass = kernel.begin_mass(memory.mass);
   Tile<T> tile;

@@ -12,8 +12,8 @@ namespace {
 using simd::kLanes;
 using simd::Vector;
 
-// How far (in log) weights of a tile may exceed its reference: exp(40) times 64 tokens times values
-// stays far from the largest float, and 1 / that from the smallest.
+// How far (in log) weights of a tile may exceed its reference: exp(40) times 128 tokens times
+// values stays far from the largest float, and 1 / that from the smallest.
 constexpr double kReach = 40;
 // Sums of weights up to which a reference is kept: exp(20).
 constexpr double kLargestSum = 4.9e8;

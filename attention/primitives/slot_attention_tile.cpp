@@ -166,8 +166,8 @@ void Kernel<T>::store_memory(const Memory<T>& memory, SlotAttentionState<T> to, 
 template <typename T>
 TileWeights<T> Kernel<T>::take_weights(chunked::Scratch<T>& scratch) const {
   TileWeights<T> out;
-  out.keys = out.values = scratch.take(kChunk * np);
-  if (inputs.value_logits) out.values = scratch.take(kChunk * np);
+  out.keys = out.values = scratch.take(kTileTokens * np);
+  if (inputs.value_logits) out.values = scratch.take(kTileTokens * np);
   return out;
 }
 
@@ -218,18 +218,23 @@ void Kernel<T>::read_factors(const Tile<T>& tile, const T* weights, RunningMass&
     const Vector<T> factor = plain_sums ? one : T(1) / (sum < least ? one * least : sum);
     return sum != 0 ? factor : Vector<T>{};
   };
-  for (int64_t first = 0; first < np; first += kLanes<T>) {
+  // More weights than a chunk's are not added up before they join the mass, in double.
+  const auto add_chunk = [&](int64_t begin, int64_t end, int64_t first) {
     T sums[kLanes<T>];
     for (int64_t l = 0; l < kLanes<T>; ++l) sums[l] = static_cast<T>(mass.sums[first + l]);
     const Vector<T> base = simd::load(sums);
     Vector<T> sum = {};
-    for (int64_t i = 0; i < tile.n; ++i) {
+    for (int64_t i = begin; i < end; ++i) {
       const Vector<T> row = simd::load(weights + i * np + first);
       sum += plain_sums ? (row < 0 ? -row : row) : row;
       simd::store(factors + i * np + first, factors_of(base + sum));
     }
     simd::store(sums, sum);
     for (int64_t l = 0; l < kLanes<T>; ++l) mass.sums[first + l] += static_cast<double>(sums[l]);
+  };
+  for (int64_t begin = 0; begin < tile.n; begin += kChunk) {
+    const int64_t end = std::min(tile.n, begin + kChunk);
+    for (int64_t first = 0; first < np; first += kLanes<T>) add_chunk(begin, end, first);
   }
 }
 

@@ -11,6 +11,7 @@ namespace {
 using chunked::kChunk;
 using chunked::Scratch;
 using slot_attention_detail::Kernel;
+using slot_attention_detail::kTileTokens;
 using slot_attention_detail::RunningMass;
 using slot_attention_detail::Tile;
 
@@ -41,8 +42,8 @@ void run(const Kernel<T>& kernel, const std::vector<Span>& spans, const Body& bo
 template <typename T, typename Body>
 void for_tiles(const Kernel<T>& kernel, const Span& span, int64_t h, std::vector<double>& mass,
                Scratch<T> scratch, const Body& body) {
-  T* weights = scratch.take(kChunk * kernel.np);
-  T* factors = scratch.take(kChunk * kernel.np);
+  T* weights = scratch.take(kTileTokens * kernel.np);
+  T* factors = scratch.take(kTileTokens * kernel.np);
   RunningMass running = kernel.begin_mass(mass);
   Tile<T> tile;
   for (int64_t t = span.begin; t < span.end; t += tile.n) {

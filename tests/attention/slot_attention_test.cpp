@@ -181,7 +181,7 @@ class SlotAttentionForms : public testing::TestWithParam<std::tuple<Kinds, bool,
 TEST_P(SlotAttentionForms, AgreeWithTheDefinition) {
   const auto& [kinds, causal, mask_empty] = GetParam();
   const auto& [control, normalizer, write_time] = kinds;
-  const Sizes sizes[] = {{2, 1, 1, 1, 1, 1, 1}, {1, 7, 7, 2, 5, 4, 3}, {2, 70, 70, 2, 18, 9, 17}};
+  const Sizes sizes[] = {{2, 1, 1, 1, 1, 1, 1}, {1, 7, 7, 2, 5, 4, 3}, {2, 130, 130, 2, 18, 9, 17}};
   for (Sizes s : sizes) {
     if (!causal) s.Tq = s.Tq / 2 + 1;
     for (const bool with_state : {false, true}) {
@@ -205,7 +205,7 @@ INSTANTIATE_TEST_SUITE_P(All, SlotAttentionForms,
 
 TEST(SlotAttention, ValuesCanHaveLogitsOfTheirOwn) {
   for (const bool with_state : {false, true}) {
-    Problem p = make_problem({2, 70, 70, 2, 18, 9, 17}, SlotControl::given, SlotNormalizer::none,
+    Problem p = make_problem({2, 130, 130, 2, 18, 9, 17}, SlotControl::given, SlotNormalizer::none,
                              true, with_state);
     p.value_logits = draw(p.logits.shape(), 8);
     EXPECT_LE(worst_error(p, DType::f64), kDouble) << with_state;

@@ -274,12 +274,12 @@ TEST(SlotAttentionVariable, WholeIsTheSameAsPieces) {
     context.options.normalizer = normalizer;
     context.options.dropout = 0.3;
     context.write_time = write_time;
-    const std::vector<Tensor> in = inputs_for(70, 70, control, false);
+    const std::vector<Tensor> in = inputs_for(140, 140, control, false);
     const auto whole = slot_attention_causal(
         {Variable(in[0]), Variable(in[1]), Variable(in[2]), Variable(in[3])}, context);
     SlotMemory state;
-    for (int64_t begin = 0; begin < 70;) {
-      const int64_t end = begin < 64 ? begin + 16 : begin + 1;
+    for (int64_t begin = 0; begin < 140;) {
+      const int64_t end = begin < 128 ? begin + 16 : begin + 1;
       const auto piece = [&](int i) { return Variable(part(in[i], begin, end)); };
       context.place.time_offset = begin;
       const auto result =
@@ -301,7 +301,7 @@ TEST(SlotAttentionVariable, LaterTokensDoNotTouchEarlierOutputs) {
     context.options.control = control;
     context.options.normalizer = normalizer;
     context.write_time = write_time;
-    std::vector<Tensor> in = inputs_for(100, 100, control, false);
+    std::vector<Tensor> in = inputs_for(160, 160, control, false);
     for (Tensor& tensor : in) tensor = tensor.to(DType::f32);
     const auto run = [&] {
       return slot_attention_causal({Variable(in[0].clone()), Variable(in[1].clone()),
@@ -312,8 +312,8 @@ TEST(SlotAttentionVariable, LaterTokensDoNotTouchEarlierOutputs) {
     };
     const std::vector<float> before = run();
     for (const Tensor& x : in) {
-      const int64_t width = x.elements() / 200;
-      for (int64_t c = 37 * width; c < 100 * width; ++c) x.data<float>()[c] *= 40;
+      const int64_t width = x.elements() / 320;
+      for (int64_t c = 37 * width; c < 160 * width; ++c) x.data<float>()[c] *= 40;
     }
     const std::vector<float> after = run();
     for (int64_t i = 0; i < 37 * 2; ++i) EXPECT_EQ(before[i], after[i]);
