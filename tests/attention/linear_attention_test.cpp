@@ -282,9 +282,12 @@ TEST(LinearAttention, SpansMayBeEmpty) {
                                             {memory_out.data(), mass_out.data()}, {}, nullptr);
     EXPECT_EQ(memory_out, memory);
     EXPECT_EQ(mass_out, mass);
-    linear_attention_causal_backward<double>(
-        {}, in, spans, {memory.data(), mass.data()}, {}, nullptr, nullptr, {},
-        {mass_out.data(), mass_out.data()}, {}, {memory_out.data(), mass_out.data()});
+    const std::vector<double> dmemory = draws(G * K * V, 3), dmass = draws(G * K, 4);
+    linear_attention_causal_backward<double>({}, in, spans, {memory.data(), mass.data()}, {},
+                                             nullptr, nullptr, {}, {dmemory.data(), dmass.data()},
+                                             {}, {memory_out.data(), mass_out.data()});
+    EXPECT_EQ(memory_out, dmemory);
+    EXPECT_EQ(mass_out, dmass);
   }
 }
 
