@@ -221,7 +221,7 @@ TEST(SlotAttentionVariable, SinglePrecisionGradientsStayCloseForExtremeLogits) {
 
 // Moving all logits of a slot changes nothing, also where it was empty for whole tiles before.
 TEST(SlotAttentionVariable, SlotsThatWereEmptyBeginWithAnyLogit) {
-  constexpr int64_t kTokens = 150, kEmpty = 100, kSlots = 3;
+  constexpr int64_t kTokens = 210, kEmpty = 140, kSlots = 3;
   for (const bool masked : {false, true}) {
     SlotAttentionContext context;
     std::vector<uint8_t> valid(2 * kTokens, 1);
