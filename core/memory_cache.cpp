@@ -106,7 +106,7 @@ void* MemoryCache::allocate(size_t bytes) {
     waiting_.erase(found);
     waiting_bytes_ -= size;
   } else {
-    // Room for the block within the most ever asked for; more is dropped only when the system
+    // Room for the block within what may be held so far; more is dropped only when the system
     // refuses.
     drop_beyond(asked);
     memory = from_system(asked);

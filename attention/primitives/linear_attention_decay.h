@@ -19,13 +19,12 @@ class ChunkDecay {
 
   // weights[i, j] *= exp(g_{j+1} + ... + g_i): a triangle that chunked::lower_product left.
   void scale_lower(T* weights) const;
-  // What is left at token i of a state that entered the chunk: exp(g_0 + ... + g_i).
-  T since_start(int64_t i) const { return active_ ? since_start_[i] : T(1); }
-  // rows[i] *= since_start(i); rows [n, width] with that stride.
+  // rows[i] *= exp(g_0 + ... + g_i), what is left at token i of a state that entered the chunk;
+  // rows [n, stride].
   void scale_since_start(T* rows, int64_t stride) const { scale_rows(since_start_, rows, stride); }
   // rows[j] *= exp(g_{j+1} + ... + g_{n-1}): what of token j is left after the chunk.
   void scale_until_end(T* rows, int64_t stride) const { scale_rows(until_end_, rows, stride); }
-  // numbers *= since_start(n - 1): a state that passes through the chunk.
+  // numbers *= exp(g_0 + ... + g_{n-1}): a state that passes through the chunk.
   void scale_state(T* numbers, int64_t count) const;
 
  private:

@@ -1,4 +1,4 @@
-// Host memory kept for reuse: the same block again, never more than the peak, from several threads.
+// Host memory kept for reuse: the same block again, little more than the peak, several threads.
 #include "core/memory_cache.h"
 
 #include <gtest/gtest.h>
