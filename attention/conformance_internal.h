@@ -28,7 +28,8 @@ struct Setup {
   // Fewer places to cut or change a sequence: emulated kernels are slow, and what a place does is
   // the same for all of them on the CPU.
   bool brief() const { return !on_cpu(); }
-  // Off and past the chunks of 64 of the CPU's kernels, the tiles of 32 of a device's.
+  // Off and past the chunks of 64 of the CPU's kernels (not slot attention's of 128), the tiles of
+  // 32 of a device's.
   int64_t length() const { return brief() ? 45 : 70; }
   // The most exact arithmetic of the device.
   DType widest() const { return on_cpu() ? DType::f64 : DType::f32; }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "attention/primitives/slot_attention.h"
+#include "attention/primitives/tile_gemm.h"
 #include "autograd/grad_check.h"
 #include "core/random.h"
 #include "core/threads.h"
@@ -197,6 +198,56 @@ TEST(SlotAttentionVariable, LongSequencesSplitAmongThreadsHaveTheSameGradients) 
     }
   }
   set_thread_count(before);
+}
+
+// Backward goes from tile to tile of 128 tokens, and from piece to piece.
+TEST(SlotAttentionVariable, GradientsAcrossTilesMatchADifferenceAlongADirection) {
+  constexpr int64_t kTokens = 300;
+  std::vector<int32_t> segments(2 * kTokens);
+  for (int64_t t = 140; t < kTokens; ++t) segments[kTokens + t] = 1;
+  const int before = thread_count();
+  for (const auto& [control, normalizer, write_time] : kKinds) {
+    SlotAttentionContext context;
+    context.options.control = control;
+    context.options.normalizer = normalizer;
+    context.write_time = write_time;
+    context.segments = Tensor::from(segments, {2, kTokens});
+    // With `none` the mass, the last output, has no gradient.
+    const bool with_mass = normalizer == SlotNormalizer::read_time;
+    const std::vector<Tensor> in = inputs_for(kTokens, kTokens, control, with_mass);
+    // The loss of results(), `step` along a direction.
+    const auto loss = [&](double step) {
+      std::vector<Tensor> moved;
+      for (size_t i = 0; i < in.size(); ++i) {
+        const Tensor direction = draw(in[i].shape(), 50 + i);
+        moved.push_back(in[i].clone());
+        axpy_row(in[i].elements(), step, direction.data<double>(), moved[i].data<double>());
+      }
+      const std::vector<Tensor> found = results(moved, context, true);
+      double sum = 0;
+      for (size_t i = 0; i < (with_mass ? 4 : 3); ++i) {
+        const Tensor seed = draw(found[i].shape(), 20 + i);
+        sum += dot_row(seed.data<double>(), found[i].data<double>(), seed.elements());
+      }
+      return sum;
+    };
+    const double expected = (loss(1e-6) - loss(-1e-6)) / 2e-6;
+    for (const int threads : {1, 16}) {
+      set_thread_count(threads);
+      const std::vector<Tensor> found = results(in, context, true);
+      double got = 0, squares = 0;
+      for (size_t i = 0; i < in.size(); ++i) {
+        const Tensor direction = draw(in[i].shape(), 50 + i);
+        for (int64_t c = 0; c < in[i].elements(); ++c) {
+          const double term = found[4 + i].data<double>()[c] * direction.data<double>()[c];
+          got += term;
+          squares += term * term;
+        }
+      }
+      EXPECT_LE(std::abs(got - expected), 1e-6 * std::sqrt(squares)) << threads;
+    }
+    set_thread_count(before);
+  }
 }
 
 TEST(SlotAttentionVariable, SinglePrecisionGradientsStayCloseForExtremeLogits) {
