@@ -83,21 +83,13 @@ void Kernel<T>::cut_tile(int64_t b, int64_t h, int64_t t, int64_t end, RunningMa
   }
   if (renewed == 0) {
     const int64_t near = tokens_in_reach(b, h, tile);
-    const bool first_is_far = near < tile.n && near == first_written(b, tile);
-    if (!first_is_far) {
+    if (near > 0) {
       tile.n = near;
       return;
     }
   }
   renew_reference(b, h, mass, tile);
   mass.begins = false;
-}
-
-template <typename T>
-int64_t Kernel<T>::first_written(int64_t b, const Tile<T>& tile) const {
-  int64_t i = 0;
-  while (i < tile.n && !is_valid(inputs.key_mask, b, tile.t + i, inputs.logits.T)) ++i;
-  return i;
 }
 
 template <typename T>
@@ -124,16 +116,15 @@ int64_t Kernel<T>::tokens_in_reach(int64_t b, int64_t h, const Tile<T>& tile) co
 template <typename T>
 void Kernel<T>::renew_reference(int64_t b, int64_t h, RunningMass& mass, Tile<T>& tile) const {
   const std::vector<double> held = end_mass(mass);
-  // A slot takes its reference from what it holds and from the first token; later tokens only where
-  // it is still empty.
+  // A slot takes its reference from what it holds and from the tile's first token, from later ones,
+  // which others read it before, only where it is still empty.
   T* reference = tile.reference.data();
   for (int64_t l = 0; l < np; ++l) reference[l] = static_cast<T>(held[l]);
-  bool fresh = true;
   for (int64_t i = 0; i < tile.n; ++i) {
     if (!is_valid(inputs.key_mask, b, tile.t + i, inputs.logits.T)) continue;
     const T* logit = inputs.logits.at(b, tile.t + i, h);
     int too_far = 0;
-    for (int64_t l = 0; l < N && !fresh; ++l) {
+    for (int64_t l = 0; l < N && i > 0; ++l) {
       too_far |= static_cast<int>(logit[l] - reference[l] > static_cast<T>(kReach)) &
                  static_cast<int>(reference[l] != -kInfinity<T>);
     }
@@ -142,10 +133,9 @@ void Kernel<T>::renew_reference(int64_t b, int64_t h, RunningMass& mass, Tile<T>
       break;
     }
     for (int64_t l = 0; l < N; ++l) {
-      const bool take = fresh ? logit[l] > reference[l] : reference[l] == -kInfinity<T>;
+      const bool take = i == 0 ? logit[l] > reference[l] : reference[l] == -kInfinity<T>;
       reference[l] = take ? logit[l] : reference[l];
     }
-    fresh = false;
   }
   tile.entry.assign(static_cast<size_t>(np), T(0));
   for (int64_t l = 0; l < np; ++l) {

@@ -126,9 +126,7 @@ struct Kernel {
                   T* matrix) const;
 
  private:
-  // The first token of the tile that writes (n: none), and how many of its tokens may be written
-  // relative to its reference.
-  int64_t first_written(int64_t b, const Tile<T>& tile) const;
+  // How many tokens of the tile may be written relative to its reference.
   int64_t tokens_in_reach(int64_t b, int64_t h, const Tile<T>& tile) const;
   // Gives the tile a reference of its own, and cuts it where that does not reach.
   void renew_reference(int64_t b, int64_t h, RunningMass& mass, Tile<T>& tile) const;

@@ -302,6 +302,21 @@ TEST(SlotAttention, ReferencesAreKeptAsLongAsTheyReach) {
   }
 }
 
+// Tokens before the first that writes read what is carried, however far that one's logits are.
+TEST(SlotAttention, ReadersBeforeTheFirstWriterSeeWhatWasCarried) {
+  constexpr int64_t kTokens = 140, kFirst = 5, kSlots = 3;
+  std::vector<uint8_t> valid(kTokens, 1);
+  std::fill_n(valid.begin(), kFirst, 0);
+  for (const double rise : {0.0, 60.0, 95.0, 1000.0}) {
+    Problem p = make_problem({1, kTokens, kTokens, 1, kSlots, 4, 4}, SlotControl::exp,
+                             SlotNormalizer::read_time, true, true);
+    p.context.key_mask = Tensor::from(valid, {1, kTokens});
+    for (int64_t i = 0; i < p.logits.elements(); ++i) p.logits.data<double>()[i] += rise;
+    EXPECT_LE(worst_error(p, DType::f64), 1e-11) << rise;
+    EXPECT_LE(worst_error(p, DType::f32), kSingle) << rise;
+  }
+}
+
 TEST(SlotAttention, NanOfAQueryIsNotHidden) {
   constexpr int64_t kToken = 3, kWidth = 4;
   for (const int64_t slots : {5, 16, 21}) {

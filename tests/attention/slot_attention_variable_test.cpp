@@ -251,21 +251,29 @@ TEST(SlotAttentionVariable, GradientsAcrossTilesMatchADifferenceAlongADirection)
 }
 
 TEST(SlotAttentionVariable, SinglePrecisionGradientsStayCloseForExtremeLogits) {
-  SlotAttentionContext context;
-  for (const double range : {1.0, 30.0, 200.0}) {
-    std::vector<Tensor> in = inputs_for(150, 150, SlotControl::exp, true);
-    for (int64_t i = 0; i < in[3].elements(); ++i) in[3].data<double>()[i] *= range;
-    std::vector<Tensor> narrow;
-    for (Tensor& tensor : in) {
-      narrow.push_back(tensor.to(DType::f32));
-      tensor = narrow.back().to(DType::f64);
-    }
-    for (const bool causal : {true, false}) {
-      const std::vector<Tensor> wide = results(in, context, causal);
-      EXPECT_LE(largest_difference(results(narrow, context, causal), wide), 2e-4) << range;
-      if (!causal) continue;
-      in.resize(4);
-      narrow.resize(4);
+  std::vector<uint8_t> valid(2 * 150, 1);
+  for (int64_t i = 0; i < 2 * 150; ++i) valid[i] = i % 150 >= 5;
+  for (const bool masked : {false, true}) {
+    SlotAttentionContext context;
+    if (masked) context.key_mask = context.query_mask = Tensor::from(valid, {2, 150});
+    for (const double range : {1.0, 30.0, 200.0}) {
+      std::vector<Tensor> in = inputs_for(150, 150, SlotControl::exp, true);
+      for (int64_t i = 0; i < in[3].elements(); ++i) in[3].data<double>()[i] *= range;
+      std::vector<Tensor> narrow;
+      for (Tensor& tensor : in) {
+        narrow.push_back(tensor.to(DType::f32));
+        tensor = narrow.back().to(DType::f64);
+      }
+      for (const bool causal : {true, false}) {
+        const std::vector<Tensor> wide = results(in, context, causal);
+        // Behind masked tokens the gradient of the carried mass, of which little is left, is of
+        // f32's rounding: 2.6e-4.
+        EXPECT_LE(largest_difference(results(narrow, context, causal), wide), masked ? 4e-4 : 2e-4)
+            << range << masked;
+        if (!causal) continue;
+        in.resize(4);
+        narrow.resize(4);
+      }
     }
   }
 }
