@@ -83,6 +83,19 @@ TEST(Scripts, ComparingWithPyTorchNeedsIt) {
   EXPECT_THAT(without.output, ::testing::Not(::testing::HasSubstr("round 1")));
 }
 
+TEST(Scripts, ComparingWithPyTorchRefusesWhatItCannotRun) {
+  if (run("command -v python3").code != 0) GTEST_SKIP() << "python3 is not installed";
+  const Outcome missing = run("tools/bench/compare /nonexistent/python");
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_EQ(missing.output, "compare: /nonexistent/python: No such file or directory\n");
+  for (const std::string option : {"--rounds", "--steps", "--runs", "--threads"}) {
+    const Outcome none = run("tools/bench/compare " + option + " 0");
+    EXPECT_EQ(none.code, 2);
+    EXPECT_THAT(none.output, ::testing::HasSubstr("compare: error: argument " + option +
+                                                  ": must be 1 or more, found 0\n"));
+  }
+}
+
 // A machine without apt-get is told what to install; LINNET_SKIP_INSTALL lets it go on.
 TEST(Scripts, SetupWithoutAptNamesThePackages) {
   const std::string bare = "PATH=/nonexistent /bin/bash tools/setup_packages";
@@ -291,6 +304,13 @@ TEST(Scripts, GpuBenchRecordsEveryCase) {
         "| linear | 1234 | - | - |\n"}) {
     EXPECT_THAT(outcome.output, ::testing::HasSubstr(expected));
   }
+}
+
+TEST(Scripts, GpuBenchNamesItsCases) {
+  if (run("command -v python3").code != 0) GTEST_SKIP() << "python3 is not installed";
+  const Outcome help = run("tools/bench/gpu_bench --help");
+  EXPECT_EQ(help.code, 0) << help.output;
+  EXPECT_THAT(help.output, ::testing::HasSubstr("Cases: linear unnormalized, linear, abc_mlp, "));
 }
 
 TEST(Scripts, GpuBenchHasCudnnBesideSoftmax) {

@@ -349,6 +349,8 @@ def parse_arguments():
 
 def main():
     args = parse_arguments()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("attention.py: PyTorch finds no CUDA device that it can use; see --device")
     answer(
         outcome="began",
         torch=torch.__version__,
