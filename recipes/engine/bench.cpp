@@ -127,6 +127,15 @@ void require_cudnn(const AttentionBenchOptions& options) {
   }
 }
 
+// Twice in one table would also count twice in the growth.
+template <typename T>
+void require_different(const char* what, const std::vector<T>& values) {
+  for (auto at = values.begin(); at != values.end(); ++at) {
+    require_usage(std::find(values.begin(), at, *at) == at, "bench: ", what, " ", *at,
+                  " is named twice");
+  }
+}
+
 void require_sizes(const AttentionBenchOptions& options) {
   const auto positive = [](const char* what, int64_t value) {
     require_usage(value >= 1, "bench: ", what, " must be at least 1, got ", value);
@@ -136,11 +145,10 @@ void require_sizes(const AttentionBenchOptions& options) {
   positive("--head-width", options.head_width);
   positive("--runs", options.runs);
   for (const int64_t length : options.lengths) positive("a length", length);
+  require_different("the length", options.lengths);
   require_usage(!options.cold || options.device.kind == DeviceKind::cpu,
                 "bench: --cold is for a CPU; on ", name_of(options.device),
                 " runs take inputs by turns that its cache does not hold anyway");
-  require_usage(options.dtype == DType::f32 || options.dtype == DType::bf16,
-                "bench: --dtype is f32 or bf16, got ", name_of(options.dtype));
 }
 
 // Sets times and memory: of `run`, which takes the inputs by turns, and of its backward pass from
@@ -272,6 +280,7 @@ std::vector<AttentionBench> bench_attention(
   require_usage(options.form != Form::cross, "bench attention: the form is causal or noncausal");
   require_sizes(options);
   if (options.cudnn) require_cudnn(options);
+  require_different("mechanism", options.mechanisms);
   for (const std::string& name : options.mechanisms) {
     require_form(name, find_mechanism(name).traits, options.form);
   }
@@ -302,6 +311,7 @@ std::vector<AttentionBench> bench_convolutions(
   for (const int64_t count : taps) {
     require_usage(count >= 1, "bench: --taps must be at least 1, got ", count);
   }
+  require_different("the number of taps", taps);
   std::vector<AttentionBench> results;
   for (const int64_t count : taps) {
     for (const int64_t length : options.lengths) {

@@ -78,15 +78,17 @@ struct AttentionBenchOptions {
 // Calls on_point for each as it is measured. At most options.runs are timed; a run that takes more
 // than 8 seconds is not repeated. On a CUDA device runs take inputs by turns that together do not
 // fit its cache. Gradients of inputs are written, not added. Throws UsageError for sizes below 1,
-// the cross form, parameters without one mechanism, a named mechanism that lacks the form, and
-// `cudnn` on a CPU, in f32 or where cuDNN is missing; Error where cuDNN's results are wrong.
+// a mechanism or a length named twice, the cross form, parameters without one mechanism, a named
+// mechanism that lacks the form, and `cudnn` on a CPU, in f32 or where cuDNN is missing; Error
+// where cuDNN's results are wrong.
 std::vector<AttentionBench> bench_attention(
     const AttentionBenchOptions& options,
     const std::function<void(const AttentionBench&)>& on_point = {});
 
 // The primitive depthwise_conv alone, causal, one filter of so many taps a head: measured as
 // mechanisms are, for each number of taps each length, and named "conv, 63 taps". What the options
-// say of mechanisms and forms is not looked at. Throws UsageError for sizes below 1.
+// say of mechanisms and forms is not looked at. Throws UsageError for sizes below 1, and for a
+// number of taps or a length named twice.
 std::vector<AttentionBench> bench_convolutions(
     const std::vector<int64_t>& taps, const AttentionBenchOptions& options,
     const std::function<void(const AttentionBench&)>& on_point = {});
@@ -95,7 +97,7 @@ std::vector<AttentionBench> bench_convolutions(
 bool declares_linear_work(const AttentionBenchOptions& options);
 
 // With which power of the length T a mechanism's figures grow: the slope of the line through their
-// logarithms, by least squares; of times through the least ones.
+// logarithms, by least squares; of times through the least ones (RunTime).
 struct AttentionGrowth {
   std::string mechanism;
   Form form = Form::causal;

@@ -15,13 +15,14 @@ double median(std::vector<double> values);
 // Milliseconds of one run among several.
 struct RunTime {
   double median = 0;  // from before the call until the device is done
-  // What the work itself takes, whatever else the machine does meanwhile: of a CPU the least time
-  // for which the calling thread had a processor, of a GPU the least of all.
+  // The least. Of one CPU thread it is of the times for which that thread had a processor: what the
+  // work itself takes, whatever else the machine does meanwhile. Of several threads, of which the
+  // calling one may do next to nothing, and of a GPU it is of the times that `median` is of.
   double least = 0;
 };
 // Of at most `runs`, after one that warms up (which is nothing beside a run of more than 8 seconds,
-// on a CPU of the calling thread: that is not repeated). `prepare`, if any, comes before each run
-// and is not timed.
+// counted as for `least`: that is not repeated). `prepare`, if any, comes before each run and is
+// not timed.
 RunTime time_runs(Device device, int64_t runs, const std::function<void()>& body,
                   const std::function<void()>& prepare = {});
 // Fills the calling thread's caches with memory that nothing else uses.

@@ -76,10 +76,46 @@ TEST_F(BenchCli, GrowthIsPrintedAndLimited) {
   EXPECT_EQ(beyond.code, 1);
   EXPECT_THAT(beyond.err, HasSubstr("grows faster than T to the 0.001: linear"));
   expect_error({"bench", "attention", "linear", "--max-growth", "1.1"}, 2, "two lengths or more");
-  expect_error({"bench", "attention", "linear", "--lengths", "16,16", "--max-growth", "1.1"}, 2,
-               "two lengths or more");
+  for (const char* limit : {"0", "-1", "nan", "inf"}) {
+    arguments.back() = limit;
+    expect_error(arguments, 2, "--max-growth must be a power above 0, e.g. 1.1, got ");
+  }
   expect_error({"bench", "attention", "softmax", "--lengths", "16,32", "--max-growth", "3"}, 2,
                "none of these mechanisms declares linear work");
+}
+
+TEST_F(BenchCli, WhatIsNamedTwiceIsRefused) {
+  expect_error({"bench", "attention", "linear", "--lengths", "16,32,16"}, 2,
+               "the length 16 is named twice");
+  expect_error({"bench", "attention", "linear", "local", "linear", "--lengths", "16"}, 2,
+               "mechanism linear is named twice");
+  expect_error({"bench", "conv", "--lengths", "16,16"}, 2, "the length 16 is named twice");
+  expect_error({"bench", "conv", "--taps", "3,3"}, 2, "the number of taps 3 is named twice");
+}
+
+TEST_F(BenchCli, FiguresComeWithTheirConditions) {
+  std::vector<std::string> arguments = {
+      "bench",     "attention", "linear",   "--lengths", "16",      "--runs", "1",
+      "--threads", "2",         "--device", "cpu",       "--dtype", "bf16",   "--batch",
+      "3",         "--heads",   "2",        "--backend", "plain"};
+  EXPECT_THAT(linnet(arguments).out,
+              testing::StartsWith("cpu, 2 threads, bf16, backend plain, batch 3, 2 heads of width "
+                                  "64\nmechanism "));
+  arguments.emplace_back("--json");
+  const JsonValue result = parse_json(linnet(arguments).out, "stdout");
+  EXPECT_EQ(result.at("threads").integer(), 2);
+  EXPECT_EQ(result.at("dtype").text(), "bf16");
+  EXPECT_EQ(result.at("backend").text(), "plain");
+  EXPECT_THAT(
+      linnet({"bench", "conv", "--taps", "3", "--lengths", "16", "--threads", "1", "--device",
+              "cpu", "--heads", "1"})
+          .out,
+      testing::StartsWith("cpu, 1 thread, f32, backend auto, batch 1, 1 head of width 64\n"));
+}
+
+TEST_F(BenchCli, HelpSaysWhereGrowthIsPrinted) {
+  EXPECT_THAT(linnet({"bench", "attention", "--help"}).out, HasSubstr("growth is printed too"));
+  EXPECT_THAT(linnet({"bench", "conv", "--help"}).out, testing::Not(HasSubstr("growth")));
 }
 
 TEST_F(BenchCli, AttentionIsMeasuredInTheAskedPrecision) {
@@ -91,7 +127,10 @@ TEST_F(BenchCli, AttentionIsMeasuredInTheAskedPrecision) {
     return parse_json(outcome.out, "stdout").at("points").elements()[0].at("peak_bytes").integer();
   };
   EXPECT_NE(peak("f32"), peak("bf16"));
-  expect_error({"bench", "attention", "linear", "--dtype", "f64"}, 2, "f32 or bf16, got f64");
+  for (const std::string dtype : {"f64", "fp16"}) {
+    expect_error({"bench", "attention", "linear", "--dtype", dtype}, 2,
+                 "--dtype is f32 or bf16, got " + dtype);
+  }
 }
 
 TEST_F(BenchCli, WhatWasMeasuredColdSaysSo) {

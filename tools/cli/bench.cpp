@@ -2,10 +2,10 @@
 #include "recipes/engine/bench.h"
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <iomanip>
 #include <iostream>
 #include <optional>
-#include <set>
 
 #include "core/gemm.h"
 #include "core/kernel_choice.h"
@@ -71,6 +71,11 @@ int bench_train_command(const std::string& path, const std::vector<std::string>&
   return 0;
 }
 
+// What the command line says of single operations, in words.
+struct Words {
+  std::string form = "causal", dtype = "f32", backend = "auto", device = "auto";
+};
+
 JsonValue point_json(const AttentionBench& point) {
   return JsonValue::object()
       .set("mechanism", point.mechanism)
@@ -98,8 +103,16 @@ JsonValue growth_json(const AttentionGrowth& growth) {
       .set("declared", growth.declared);
 }
 
-void print_heading() {
-  std::cout << std::left << std::setw(18) << "mechanism" << std::setw(11) << "form" << std::right
+// What all points have in common, and the table's heading.
+void print_heading(const AttentionBenchOptions& options, const Words& words) {
+  const bool cpu = options.device.kind == DeviceKind::cpu;
+  std::cout << name_of(options.device) << ", "
+            << (cpu ? concat(thread_count(), thread_count() == 1 ? " thread" : " threads")
+                    : device_interface(options.device).description())
+            << ", " << words.dtype << ", backend " << words.backend << ", batch " << options.batch
+            << ", " << options.heads << (options.heads == 1 ? " head" : " heads") << " of width "
+            << options.head_width << (options.cold ? ", empty caches before each run" : "") << "\n"
+            << std::left << std::setw(18) << "mechanism" << std::setw(11) << "form" << std::right
             << std::setw(8) << "length" << std::setw(14) << "forward ms" << std::setw(10)
             << "GFLOP/s" << std::setw(14) << "fwd+bwd ms" << std::setw(12) << "peak MiB"
             << "\n";
@@ -130,50 +143,56 @@ void print_growth(const std::vector<AttentionGrowth>& growth) {
 }
 
 // Prints points as they are measured, unless `json`.
-std::function<void(const AttentionBench&)> printed_at_once(bool json) {
+std::function<void(const AttentionBench&)> printed_at_once(const AttentionBenchOptions& options,
+                                                           const Words& words, bool json) {
   if (json) return {};
-  return [headed = false](const AttentionBench& point) mutable {
-    if (!headed) print_heading();
+  return [&, headed = false](const AttentionBench& point) mutable {
+    if (!headed) print_heading(options, words);
     headed = true;
     print_point(point);
   };
 }
 
-JsonValue report_json(const AttentionBenchOptions& options,
+JsonValue report_json(const AttentionBenchOptions& options, const Words& words,
                       const std::vector<AttentionBench>& results) {
   JsonValue points = JsonValue::array();
   for (const AttentionBench& point : results) points.push(point_json(point));
   return JsonValue::object()
       .set("device", name_of(options.device))
       .set("threads", thread_count())
+      .set("dtype", words.dtype)
+      .set("backend", words.backend)
       .set("cold", options.cold)
       .set("points", points);
 }
 
-int bench_conv_command(const AttentionBenchOptions& options, const std::vector<int64_t>& taps,
-                       bool json) {
+int bench_conv_command(const AttentionBenchOptions& options, const Words& words,
+                       const std::vector<int64_t>& taps, bool json) {
   const std::vector<AttentionBench> results =
-      bench_convolutions(taps, options, printed_at_once(json));
-  if (json) std::cout << report_json(options, results).dump() << "\n";
+      bench_convolutions(taps, options, printed_at_once(options, words, json));
+  if (json) std::cout << report_json(options, words, results).dump() << "\n";
   return 0;
 }
 
-int bench_attention_command(const AttentionBenchOptions& options,
+int bench_attention_command(const AttentionBenchOptions& options, const Words& words,
                             const std::optional<double>& max_growth, bool json) {
   require_usage(!(options.all || options.linear) || options.mechanisms.empty(),
                 options.linear ? "--linear measures those that declare linear work"
                                : "--all measures every mechanism",
                 "; name none beside it");
-  require_usage(!max_growth || std::set(options.lengths.begin(), options.lengths.end()).size() > 1,
+  require_usage(!max_growth || (std::isfinite(*max_growth) && *max_growth > 0),
+                "--max-growth must be a power above 0, e.g. 1.1, got ", max_growth.value_or(0));
+  require_usage(!max_growth || options.lengths.size() > 1,
                 "--max-growth needs two lengths or more, e.g. --lengths 2048,32768");
   require_usage(!max_growth || declares_linear_work(options),
                 "--max-growth: none of these mechanisms declares linear work in this form");
-  const std::vector<AttentionBench> results = bench_attention(options, printed_at_once(json));
+  const std::vector<AttentionBench> results =
+      bench_attention(options, printed_at_once(options, words, json));
   const std::vector<AttentionGrowth> growth = attention_growth(results);
   if (json) {
     JsonValue grows = JsonValue::array();
     for (const AttentionGrowth& each : growth) grows.push(growth_json(each));
-    std::cout << report_json(options, results).set("growth", grows).dump() << "\n";
+    std::cout << report_json(options, words, results).set("growth", grows).dump() << "\n";
   } else {
     std::cout << "GFLOP/s: the forward pass's products as its equation counts them.\n";
     print_growth(growth);
@@ -182,18 +201,10 @@ int bench_attention_command(const AttentionBenchOptions& options,
   return 0;
 }
 
-// What the command line says of single operations, in words.
-struct Words {
-  std::string form = "causal", dtype = "f32", backend = "auto", device = "auto";
-};
-
 // The options that mechanisms and convolutions have in common.
-void add_operation_options(CLI::App& command, AttentionBenchOptions& options, Words& words) {
-  command
-      .add_option("--lengths", options.lengths,
-                  "e.g. 512,1024,4096; with several mechanisms' growth is printed")
-      ->delimiter(',')
-      ->capture_default_str();
+void add_operation_options(CLI::App& command, AttentionBenchOptions& options, Words& words,
+                           const char* lengths) {
+  command.add_option("--lengths", options.lengths, lengths)->delimiter(',')->capture_default_str();
   command.add_option("--batch", options.batch, "sequences")->capture_default_str();
   command.add_option("--heads", options.heads, "heads")->capture_default_str();
   command.add_option("--head-width", options.head_width, "channels of a head")
@@ -215,6 +226,8 @@ void add_operation_options(CLI::App& command, AttentionBenchOptions& options, Wo
 void read(const Words& words, AttentionBenchOptions& options) {
   options.device = use_device(words.device);
   options.form = form_from_name(words.form);
+  require_usage(words.dtype == "f32" || words.dtype == "bf16",
+                "bench: --dtype is f32 or bf16, got ", words.dtype);
   options.dtype = dtype_from_name(words.dtype);
 }
 
@@ -261,7 +274,8 @@ void add_bench(CLI::App& app, Command& chosen) {
                       "also soft-max attention by cuDNN, after comparing it with linnet's: for a "
                       "CUDA device and bf16");
   attention->add_option("--form", words->form, "causal or noncausal")->capture_default_str();
-  add_operation_options(*attention, *options, *words);
+  add_operation_options(*attention, *options, *words,
+                        "e.g. 512,1024,4096; with two or more, growth is printed too");
   attention
       ->add_option("--set", options->parameters,
                    "a parameter of the one mechanism, e.g. slots=64; may be given several times")
@@ -272,8 +286,10 @@ void add_bench(CLI::App& app, Command& chosen) {
       "fail when a mechanism that declares linear work takes time that grows with "
       "a larger power of the length, e.g. 1.1 (work of T ln T: by 0.1 more than that)");
   attention->footer(
-      "Growth is that of the least times: on a CPU, of those for which one thread computed, which\n"
-      "other programs change little. Whether linear mechanisms are linear:\n"
+      "Growth is that of the least times: of one CPU thread, of those for which it computed, "
+      "which\n"
+      "other programs change little; of several threads and of a GPU, of those by the clock.\n"
+      "Whether linear mechanisms are linear:\n"
       "  linnet bench attention --linear --device cpu --threads 1 --runs 7 --cold \\\n"
       "    --lengths 2048,4096,8192,16384,32768 --max-growth 1.1");
   attention->add_flag("--json", *json, "one JSON object on stdout");
@@ -282,7 +298,7 @@ void add_bench(CLI::App& app, Command& chosen) {
     chosen = [=] {
       read(*words, *options);
       const UseKernels kernels(kernel_choice_from_name(words->backend), options->device);
-      return bench_attention_command(*options, *max_growth, *json);
+      return bench_attention_command(*options, *words, *max_growth, *json);
     };
   });
 
@@ -291,13 +307,13 @@ void add_bench(CLI::App& app, Command& chosen) {
   conv->add_option("--taps", *taps, "of the filter that each head has, e.g. 63,4")
       ->delimiter(',')
       ->capture_default_str();
-  add_operation_options(*conv, *options, *words);
+  add_operation_options(*conv, *options, *words, "e.g. 512,1024,4096");
   conv->add_flag("--json", *json, "one JSON object on stdout");
   conv->callback([=, &chosen] {
     chosen = [=] {
       read(*words, *options);
       const UseKernels kernels(kernel_choice_from_name(words->backend), options->device);
-      return bench_conv_command(*options, *taps, *json);
+      return bench_conv_command(*options, *words, *taps, *json);
     };
   });
 }
