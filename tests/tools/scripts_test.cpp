@@ -250,6 +250,21 @@ TEST(Scripts, GpuCheckSanitizesTheKernelSuites) {
   EXPECT_THAT(outcome.output, ::testing::HasSubstr("4 cases in "));
 }
 
+// Before anything is built, too: nobody should build all of it to be told so.
+TEST(Scripts, GpuCheckSaysWhatIsLacking) {
+  const std::string begin = "bin=$(mktemp -d); printf '#!/bin/sh\\nexit ";
+  const std::string end =
+      "\\n' > $bin/nvidia-smi; cp $bin/nvidia-smi $bin/linnet; chmod +x $bin/*; "
+      "PATH=$bin:$PATH tools/gpu_check bench --build $bin; code=$?; rm -rf $bin; exit $code";
+  const Outcome without = run(begin + "9" + end), with = run(begin + "0" + end);
+  EXPECT_EQ(without.code, 2);
+  EXPECT_THAT(without.output, ::testing::HasSubstr("no GPU to check on (nvidia-smi"));
+  EXPECT_THAT(without.output, ::testing::HasSubstr(" lacks test_cuda, which"));
+  EXPECT_EQ(with.code, 2);
+  EXPECT_THAT(with.output, ::testing::Not(::testing::HasSubstr("no GPU")));
+  EXPECT_THAT(with.output, ::testing::HasSubstr(" lacks test_cuda, which"));
+}
+
 TEST(Scripts, GpuCheckNeedsAGpu) {
   const Outcome outcome = gpu_check("correctness", "cannot be used: there is no NVIDIA driver");
   EXPECT_EQ(outcome.code, 2);

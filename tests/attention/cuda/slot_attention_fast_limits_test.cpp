@@ -111,6 +111,23 @@ TEST(CudaSlotAttentionFastLimits, ReadsMayBeOfAnySizeOrZero) {
   }
 }
 
+// What is carried does not vanish before them, and its gradients are numbers.
+TEST(CudaSlotAttentionFastLimits, FirstWritersAfterMaskedTokensMayExceedWhatIsCarried) {
+  const Setting s{"after masked tokens", 1, 80, 1, 8, 16, 16, true, true};
+  for (const int64_t masked : {1, 5, 16, 20}) {
+    SCOPED_TRACE(masked);
+    std::vector<uint8_t> mask(80, 1);
+    for (const int64_t begin : {0, 48}) std::fill_n(mask.begin() + begin, masked, uint8_t{0});
+    std::vector<Tensor> in = inputs_of(s);
+    for (const int64_t begin : {0, 48}) {
+      for (int64_t slot = 0; slot < 8; ++slot) {
+        in[3].data<double>()[(begin + masked) * 8 + slot] = begin == 0 ? 100 : 250;
+      }
+    }
+    expect_what_the_cpu_computes(s, in, mask);
+  }
+}
+
 TEST(CudaSlotAttentionFastLimits, OneValidToken) {
   const Setting s{"one valid token", 2, 80, 1, 8, 16, 16, false, true};
   std::vector<uint8_t> mask(160, 0);
