@@ -65,20 +65,22 @@ const Kinds kKinds[] = {{SlotControl::exp, SlotNormalizer::read_time, false},
                         {SlotControl::relu, SlotNormalizer::none, false},
                         {SlotControl::given, SlotNormalizer::none, false}};
 
+SlotAttentionContext context_of(const Kinds& kinds) {
+  SlotAttentionContext context;
+  std::tie(context.options.control, context.options.normalizer, context.write_time) = kinds;
+  return context;
+}
+
 class SlotAttentionGradient : public testing::TestWithParam<Kinds> {};
 
 TEST_P(SlotAttentionGradient, MatchesFiniteDifferences) {
-  const auto& [control, normalizer, write_time] = GetParam();
-  SlotAttentionContext context;
-  context.options.control = control;
-  context.options.normalizer = normalizer;
+  SlotAttentionContext context = context_of(GetParam());
   context.options.scale = 0.8;
   context.options.floor = 0.2;
-  context.write_time = write_time;
   context.query_mask = Tensor::from(std::vector<uint8_t>{1, 1, 0, 1, 1, 1, 1, 1, 1, 0}, {2, 5});
   context.key_mask = context.query_mask;
   // Where weights are not divided by their sum, mass has no gradient (it marks used slots).
-  const bool mass_matters = normalizer == SlotNormalizer::read_time;
+  const bool mass_matters = context.options.normalizer == SlotNormalizer::read_time;
   const auto check = [&](bool causal, std::vector<Tensor> in) {
     const Tensor fixed = in.size() > 4 && !mass_matters ? in.back() : Tensor();
     if (fixed.defined()) in.pop_back();
@@ -99,14 +101,14 @@ TEST_P(SlotAttentionGradient, MatchesFiniteDifferences) {
       if (segmented) {
         context.segments = Tensor::from(std::vector<int32_t>{0, 0, 1, 1, 1, 4, 5, 5, 5, 5}, {2, 5});
       }
-      check(true, inputs_for(5, 5, control, false));
-      check(true, inputs_for(5, 5, control, true));
-      check(false, inputs_for(5, 5, control, false));
+      check(true, inputs_for(5, 5, context.options.control, false));
+      check(true, inputs_for(5, 5, context.options.control, true));
+      check(false, inputs_for(5, 5, context.options.control, false));
     }
   }
   context.segments = Tensor();
   context.query_mask = Tensor::from(std::vector<uint8_t>{1, 1, 0, 1, 1, 1}, {2, 3});
-  check(false, inputs_for(3, 5, control, false));
+  check(false, inputs_for(3, 5, context.options.control, false));
 }
 INSTANTIATE_TEST_SUITE_P(All, SlotAttentionGradient, testing::ValuesIn(kKinds));
 
@@ -182,13 +184,10 @@ double largest_difference(const std::vector<Tensor>& a, const std::vector<Tensor
 
 TEST(SlotAttentionVariable, LongSequencesSplitAmongThreadsHaveTheSameGradients) {
   const int before = thread_count();
-  for (const auto& [control, normalizer, write_time] : kKinds) {
-    SlotAttentionContext context;
-    context.options.control = control;
-    context.options.normalizer = normalizer;
-    context.write_time = write_time;
+  for (const Kinds& kinds : kKinds) {
+    SlotAttentionContext context = context_of(kinds);
     for (const bool causal : {true, false}) {
-      const std::vector<Tensor> in = inputs_for(600, 600, control, causal);
+      const std::vector<Tensor> in = inputs_for(600, 600, context.options.control, causal);
       set_thread_count(1);
       const std::vector<Tensor> whole = results(in, context, causal);
       set_thread_count(16);
@@ -206,15 +205,12 @@ TEST(SlotAttentionVariable, GradientsAcrossTilesMatchADifferenceAlongADirection)
   std::vector<int32_t> segments(2 * kTokens);
   for (int64_t t = 140; t < kTokens; ++t) segments[kTokens + t] = 1;
   const int before = thread_count();
-  for (const auto& [control, normalizer, write_time] : kKinds) {
-    SlotAttentionContext context;
-    context.options.control = control;
-    context.options.normalizer = normalizer;
-    context.write_time = write_time;
+  for (const Kinds& kinds : kKinds) {
+    SlotAttentionContext context = context_of(kinds);
     context.segments = Tensor::from(segments, {2, kTokens});
     // With `none` the mass, the last output, has no gradient.
-    const bool with_mass = normalizer == SlotNormalizer::read_time;
-    const std::vector<Tensor> in = inputs_for(kTokens, kTokens, control, with_mass);
+    const bool with_mass = context.options.normalizer == SlotNormalizer::read_time;
+    const std::vector<Tensor> in = inputs_for(kTokens, kTokens, context.options.control, with_mass);
     // The loss of results(), `step` along a direction.
     const auto loss = [&](double step) {
       std::vector<Tensor> moved;
@@ -327,13 +323,10 @@ Tensor part(const Tensor& x, int64_t begin, int64_t end) {
 }
 
 TEST(SlotAttentionVariable, WholeIsTheSameAsPieces) {
-  for (const auto& [control, normalizer, write_time] : kKinds) {
-    SlotAttentionContext context;
-    context.options.control = control;
-    context.options.normalizer = normalizer;
+  for (const Kinds& kinds : kKinds) {
+    SlotAttentionContext context = context_of(kinds);
     context.options.dropout = 0.3;
-    context.write_time = write_time;
-    const std::vector<Tensor> in = inputs_for(140, 140, control, false);
+    const std::vector<Tensor> in = inputs_for(140, 140, context.options.control, false);
     const auto whole = slot_attention_causal(
         {Variable(in[0]), Variable(in[1]), Variable(in[2]), Variable(in[3])}, context);
     SlotMemory state;
@@ -355,12 +348,9 @@ TEST(SlotAttentionVariable, WholeIsTheSameAsPieces) {
 }
 
 TEST(SlotAttentionVariable, LaterTokensDoNotTouchEarlierOutputs) {
-  for (const auto& [control, normalizer, write_time] : kKinds) {
-    SlotAttentionContext context;
-    context.options.control = control;
-    context.options.normalizer = normalizer;
-    context.write_time = write_time;
-    std::vector<Tensor> in = inputs_for(160, 160, control, false);
+  for (const Kinds& kinds : kKinds) {
+    SlotAttentionContext context = context_of(kinds);
+    std::vector<Tensor> in = inputs_for(160, 160, context.options.control, false);
     for (Tensor& tensor : in) tensor = tensor.to(DType::f32);
     const auto run = [&] {
       return slot_attention_causal({Variable(in[0].clone()), Variable(in[1].clone()),
@@ -382,14 +372,11 @@ TEST(SlotAttentionVariable, LaterTokensDoNotTouchEarlierOutputs) {
 
 TEST(SlotAttentionVariable, PaddingHoldsAnythingAndHasNoGradient) {
   const std::vector<uint8_t> valid{1, 0, 1, 1, 0, 0, 0, 0, 0, 0};
-  for (const auto& [control, normalizer, write_time] : kKinds) {
-    SlotAttentionContext context;
-    context.options.control = control;
-    context.options.normalizer = normalizer;
-    context.write_time = write_time;
+  for (const Kinds& kinds : kKinds) {
+    SlotAttentionContext context = context_of(kinds);
     context.query_mask = context.key_mask = Tensor::from(valid, {2, 5});
     for (const bool causal : {true, false}) {
-      std::vector<Tensor> in = inputs_for(5, 5, control, false);
+      std::vector<Tensor> in = inputs_for(5, 5, context.options.control, false);
       const std::vector<Tensor> clean = results(in, context, causal);
       for (const Tensor& x : in) {
         const int64_t width = x.elements() / 10;
