@@ -13,7 +13,7 @@ namespace linnet::conformance {
 namespace {
 
 // What corner tiles and padding may add where a mechanism's cost cases make them small.
-constexpr double kLargestExcess = 0.35;
+constexpr double kMaxExcess = 0.35;
 constexpr int64_t kCostLength = 384;
 
 // Kernels that share a span among threads read it twice: operations are counted on one thread.
@@ -120,8 +120,8 @@ std::string check_cost(const Setup& setup) {
     const Batch batch =
         random_batch(setup.form, 2, kCostLength, kCostLength / 2, at.options.width, 1);
     const double ratio = compare(at, batch, DType::f32);
-    require(ratio <= 1 + kLargestExcess, "with ", text, " the kernels execute ", ratio,
-            " times the declared multiply-adds, allowed ", 1 + kLargestExcess);
+    require(ratio <= 1 + kMaxExcess, "with ", text, " the kernels execute ", ratio,
+            " times the declared multiply-adds, allowed ", 1 + kMaxExcess);
     largest = std::max(largest, ratio);
   }
   return concat("exact; grows as T^", exponent, "; kernels execute ", largest, " times it");

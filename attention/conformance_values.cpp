@@ -171,7 +171,7 @@ void compare_gradients(const Setup& setup, DType dtype, double allowed) {
       difference.data<double>()[i] -= gradient.data<double>()[i];
     }
     // Relative to the gradient, but never below 1. One that is zero in exact arithmetic (of k.bias
-    // under a soft-max) is a sum of rounded terms as large as those of its like.
+    // under a softmax) is a sum of rounded terms as large as those of its like.
     const double own = std::sqrt(inner(gradient, gradient));
     const double ordinary = ordinary_norm(expected, gradient.shape());
     const double norm = std::max(own > 1e-9 * ordinary ? own : ordinary, 1.0);

@@ -1,4 +1,4 @@
-// What the mixers of the form phi(q) (sum phi(k) v^T) share: soft-max-free attention whose state
+// What the mixers of the form phi(q) (sum phi(k) v^T) share: softmax-free attention whose state
 // has a constant size.
 #pragma once
 

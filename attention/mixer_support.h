@@ -26,7 +26,7 @@ void describe_scale(ConfigDescription<Params>& d, const std::string& help) {
 template <typename Params>
 void describe_dropout(ConfigDescription<Params>& d) {
   d.field("dropout", &Params::dropout,
-          "probability of dropping a soft-max weight; null: the model's attention_dropout")
+          "probability of dropping a softmax weight; null: the model's attention_dropout")
       .at_least(0)
       .below(1);
 }
@@ -65,7 +65,7 @@ AttentionMixer::MixResult causal_with_cache(const MixInput& input, const MixerCo
 MixerState carry_keys(const MixInput& input, const MixerContext& context, const MixerState& state,
                       int64_t keep);
 
-// The keys and values of a source and their mask, as cross-attention by soft-max keeps them.
+// The keys and values of a source and their mask, as cross-attention by softmax keeps them.
 MixerState encoded_source(const MixInput& input, const MixerContext& context);
 
 // An entry of a state in that dtype; undefined where there is none.

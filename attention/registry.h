@@ -25,7 +25,7 @@ struct Preset {
 // A statement of the mechanism's specification that the conformance suite verifies: with these
 // parameters the mechanism equals something simpler.
 struct LimitingCase {
-  std::string statement;   // "window >= T equals soft-max"
+  std::string statement;   // "window >= T equals softmax"
   std::string parameters;  // YAML flow text
   std::vector<Form> forms;
   // Changes a parameter tensor (by its own name) or the sequence's k before both sides run; may be

@@ -16,7 +16,7 @@ struct SegmentScan {
   ScanReach reach = ScanReach::prefix;
   Tensor mask;         // u8 [B,T], 1 = valid; undefined: all
   Tensor result_mask;  // u8 [B,T]: results of other tokens are 0; undefined: all have results
-  Tensor segments;     // i32 [B,T]: a scan begins anew where the id changes; undefined: one a row
+  Tensor segments;     // i32 [B,T]: a scan restarts where the id changes; undefined: one a row
   // [B,C]: what the first segment of a row begins with (suffix: what the last one ends with).
   // Undefined: nothing.
   Tensor carried;

@@ -103,7 +103,7 @@ MixerCost slot_mix_cost(const MixerOptions& options, int64_t slots, const MixerS
   return cost;
 }
 
-std::vector<double> soft_max_of_tokens(const ReferenceSequence<double>& s) {
+std::vector<double> softmax_of_tokens(const ReferenceSequence<double>& s) {
   return softmax_attention_reference(
       s, 1 / std::sqrt(static_cast<double>(s.K)), [](int64_t, int64_t) { return true; },
       [](int64_t, int64_t, int64_t) { return 0.0; });

@@ -21,7 +21,7 @@ struct SlotMixing {
 template <typename Params>
 void describe_slot_read(ConfigDescription<Params>& d, const std::string& empty) {
   d.field("mask_empty", &Params::mask_empty,
-          empty + " are left out; otherwise they are zeros that take soft-max mass");
+          empty + " are left out; otherwise they are zeros that take softmax mass");
   describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
   describe_dropout(d);
 }
@@ -163,9 +163,9 @@ std::vector<Number> slot_definition(const ReferenceSequence<Number>& s, const Sl
   return slot_definition(s, d, alpha, alpha);
 }
 
-// Limiting cases: soft-max attention with the usual scale, and the mean of the values, of all
+// Limiting cases: softmax attention with the usual scale, and the mean of the values, of all
 // tokens that are seen.
-std::vector<double> soft_max_of_tokens(const ReferenceSequence<double>& s);
+std::vector<double> softmax_of_tokens(const ReferenceSequence<double>& s);
 std::vector<double> mean_of_values(const ReferenceSequence<double>& s);
 
 // To which slot each head wrote each token [S,H], as the mixer recorded it for a definition.

@@ -1,4 +1,4 @@
-// Soft-max cross-entropy. The language-model form never stores the logits of the whole batch.
+// Softmax cross-entropy. The language-model form never stores the logits of the whole batch.
 #pragma once
 
 #include "autograd/variable.h"

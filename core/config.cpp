@@ -120,13 +120,13 @@ void ConfigErrors::add(const UsageError& error) {
 
 void ConfigErrors::throw_if_any() const {
   if (messages_.empty()) return;
-  constexpr size_t kMost = 20;
+  constexpr size_t kMax = 20;
   std::string text;
-  for (size_t i = 0; i < messages_.size() && i < kMost; ++i) {
+  for (size_t i = 0; i < messages_.size() && i < kMax; ++i) {
     text += (i == 0 ? "" : "\n") + messages_[i];
   }
-  if (messages_.size() > kMost) {
-    text += "\nand " + std::to_string(messages_.size() - kMost) + " more";
+  if (messages_.size() > kMax) {
+    text += "\nand " + std::to_string(messages_.size() - kMax) + " more";
   }
   throw UsageError(text);
 }
@@ -219,9 +219,8 @@ void remind_of_lost_keys(const ConfigNode& node, const std::string& section, Con
   std::vector<std::string> lost = node.lost_keys();
   if (lost.empty()) return;
   for (std::string& key : lost) key = concat(section, ".", key);
-  errors.add(node.location(),
-             concat("a new kind starts '", section,
-                    "' anew; give with it what should still hold of ", join(lost)));
+  errors.add(node.location(), concat("a new kind resets '", section,
+                                     "'; give with it what should still hold of ", join(lost)));
 }
 
 ConfigNode write_fields(const FieldList& fields) {

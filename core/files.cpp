@@ -19,7 +19,7 @@ namespace linnet {
 namespace {
 
 // Largest single read or write: Linux transfers at most 0x7ffff000 bytes at once.
-constexpr size_t kLargestTransfer = size_t{1} << 30;
+constexpr size_t kMaxTransfer = size_t{1} << 30;
 
 FileSystem& real_file_system() {
   static FileSystem instance;
@@ -74,7 +74,7 @@ int FileSystem::open(const std::string& path, OpenMode mode) {
 size_t FileSystem::read_some(int descriptor, std::span<char> into, const std::string& path) {
   ssize_t count = 0;
   do {
-    count = ::read(descriptor, into.data(), std::min(into.size(), kLargestTransfer));
+    count = ::read(descriptor, into.data(), std::min(into.size(), kMaxTransfer));
   } while (count < 0 && errno == EINTR);
   check(count >= 0, "read", path);
   return static_cast<size_t>(count);
@@ -83,7 +83,7 @@ size_t FileSystem::read_some(int descriptor, std::span<char> into, const std::st
 size_t FileSystem::write_some(int descriptor, std::string_view bytes, const std::string& path) {
   ssize_t count = 0;
   do {
-    count = ::write(descriptor, bytes.data(), std::min(bytes.size(), kLargestTransfer));
+    count = ::write(descriptor, bytes.data(), std::min(bytes.size(), kMaxTransfer));
   } while (count < 0 && errno == EINTR);
   check(count >= 0, "write", path);
   return static_cast<size_t>(count);

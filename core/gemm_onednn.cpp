@@ -57,7 +57,7 @@ Product make_product(const dnnl::memory::desc& a, const dnnl::memory::desc& b,
 }
 
 // Shapes kept: sequences of ever new lengths must not collect primitives for ever.
-constexpr size_t kMostProducts = 512;
+constexpr size_t kMaxProducts = 512;
 
 Product cached_product(const Key& key, const dnnl::memory::desc& a, const dnnl::memory::desc& b,
                        const dnnl::memory::desc& c, bool accumulate) {
@@ -66,7 +66,7 @@ Product cached_product(const Key& key, const dnnl::memory::desc& a, const dnnl::
   const std::lock_guard lock(mutex);
   auto found = products.find(key);
   if (found == products.end()) {
-    if (products.size() >= kMostProducts) products.clear();
+    if (products.size() >= kMaxProducts) products.clear();
     found = products.emplace(key, make_product(a, b, c, accumulate)).first;
   }
   return found->second;

@@ -15,7 +15,7 @@ using hdf5::Lock;
 namespace {
 
 // Deflate expands at most about 1032 times: a dataset that claims more is damaged or hostile.
-constexpr uint64_t kLargestExpansion = 1100;
+constexpr uint64_t kMaxExpansion = 1100;
 
 // Trailing NULs are padding.
 std::string without_padding(std::string text) {
@@ -143,7 +143,7 @@ struct Hdf5Reader::Impl {
                         (layout == H5D_CONTIGUOUS && H5Pget_external_count(creation.get()) == 0);
     if (!inside) fail("the contents of '", name, "' are stored outside the file; this is refused");
     const uint64_t stored = H5Dget_storage_size(dataset);
-    const uint64_t most = layout == H5D_CHUNKED ? kLargestExpansion * stored : stored;
+    const uint64_t most = layout == H5D_CHUNKED ? kMaxExpansion * stored : stored;
     if (bytes > most || stored > image_bytes)
       fail("'", name, "' should have ", bytes, " bytes but the file holds only ", stored);
   }
@@ -240,11 +240,11 @@ std::vector<std::string> Hdf5Reader::list(const std::string& group) const {
 
 std::vector<std::string> Hdf5Reader::list_datasets(const std::string& group) const {
   // A damaged file can contain a cycle of groups.
-  constexpr size_t kLargestDepth = 64;
+  constexpr size_t kMaxDepth = 64;
   std::vector<std::string> found;
   const auto walk = [&](auto&& self, const std::string& path, const std::string& relative,
                         size_t depth) -> void {
-    if (depth > kLargestDepth) impl_->fail("groups are nested deeper than ", kLargestDepth);
+    if (depth > kMaxDepth) impl_->fail("groups are nested deeper than ", kMaxDepth);
     for (const std::string& name : list(path)) {
       const std::string child = concat(path, path.back() == '/' ? "" : "/", name);
       const std::string child_relative = relative.empty() ? name : concat(relative, "/", name);

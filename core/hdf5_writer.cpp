@@ -13,7 +13,7 @@ using hdf5::Lock;
 namespace {
 
 // Attributes live in object headers, which hold at most 64 KiB.
-constexpr size_t kLargestAttribute = 60'000;
+constexpr size_t kMaxAttribute = 60'000;
 // The image grows in steps of this many bytes.
 constexpr size_t kGrowth = size_t{1} << 20;
 
@@ -125,8 +125,8 @@ void Hdf5Writer::set_attribute(const std::string& object, const std::string& nam
 void Hdf5Writer::set_attribute(const std::string& object, const std::string& name,
                                std::string_view text) {
   check_text(name, text);
-  require(text.size() <= kLargestAttribute, "the HDF5 attribute '", name, "' has ", text.size(),
-          " bytes; at most ", kLargestAttribute, " fit, use write_text");
+  require(text.size() <= kMaxAttribute, "the HDF5 attribute '", name, "' has ", text.size(),
+          " bytes; at most ", kMaxAttribute, " fit, use write_text");
   const Lock lock;
   const Handle type = text_type(text);
   const std::string copy(text);

@@ -52,7 +52,7 @@ class ActivationsIn {
 
 // Of shorter pieces (decoding token by token), chunks on tensor cores would be mostly empty: the
 // plain kernels take them, whatever was chosen.
-inline constexpr int64_t kFewestTensorCoreTokens = 16;
+inline constexpr int64_t kMinTensorCoreTokens = 16;
 
 // For an operation on x that has plain kernels alone, x a tensor [B,T,...]: throws UsageError where
 // tensor cores are demanded of a device.

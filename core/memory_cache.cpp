@@ -26,7 +26,7 @@ constexpr size_t kHugePage = size_t{2} << 20;
 // A step whose sizes are not all in use at once needs more blocks than bytes: with 6 MiB freed as
 // three blocks of 2 MiB, one of 4 MiB would have to be a fresh one in every step. So a quarter more
 // than the most that was in use may be held, but no more than this.
-constexpr size_t kMostSpare = size_t{256} << 20;
+constexpr size_t kMaxSpare = size_t{256} << 20;
 
 constexpr bool kKeep = !kAddressSanitizer && !kThreadSanitizer;
 
@@ -65,7 +65,7 @@ void MemoryCache::drop_oldest() {
 }
 
 void MemoryCache::drop_beyond(size_t more) {
-  const size_t most = most_asked_bytes_ + std::min(most_asked_bytes_ / 4, kMostSpare);
+  const size_t most = most_asked_bytes_ + std::min(most_asked_bytes_ / 4, kMaxSpare);
   while (!waiting_.empty() && used_bytes_ + more + waiting_bytes_ > most) drop_oldest();
 }
 

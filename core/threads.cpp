@@ -13,7 +13,7 @@ namespace linnet {
 namespace {
 
 // More than any machine has; OpenMP crashes when asked for what the system cannot start.
-constexpr int kMostThreads = 1024;
+constexpr int kMaxThreads = 1024;
 
 thread_local bool in_team = false;
 
@@ -48,8 +48,8 @@ int thread_count() {
 }
 
 void set_thread_count(int count) {
-  require_usage(count >= 1 && count <= kMostThreads, "threads must be 1 to ", kMostThreads,
-                ", got ", count);
+  require_usage(count >= 1 && count <= kMaxThreads, "threads must be 1 to ", kMaxThreads, ", got ",
+                count);
   omp_set_num_threads(count);
 }
 

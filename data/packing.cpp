@@ -74,8 +74,8 @@ void append_windows(int64_t begin, int64_t end, const EvaluationOptions& options
 }  // namespace
 
 void require_positions(int64_t tokens) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  require_usage(tokens <= kMost, "a sequence of ", tokens, " tokens is longer than the ", kMost,
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  require_usage(tokens <= kMax, "a sequence of ", tokens, " tokens is longer than the ", kMax,
                 " that positions of 32 bits count; make the context shorter, or score windows "
                 "without carried state");
 }

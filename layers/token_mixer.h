@@ -26,7 +26,7 @@ Form form_from_name(std::string_view name);
 // with the batch first. Differentiable. Empty: the beginning of a sequence.
 using MixerState = std::map<std::string, Variable>;
 
-// What mixers draw or choose anew in a call (buffers are drawn once instead), by name.
+// What mixers draw or choose in each call (buffers are drawn once instead), by name.
 struct CallDraws {
   // In the place of fresh ones; on the host, f64 and i64.
   std::map<std::string, Tensor> given_draws, given_choices;
@@ -49,7 +49,7 @@ struct MixerContext {
   // Tensors that pass from layer to layer beside x, as the layer before left them, by a name that
   // the mechanism chooses: scope.tied's prefix and its own. Absent in the first layer that has it.
   MixerState streams;
-  CallDraws* record = nullptr;  // null: draws and choices are made anew and not noted
+  CallDraws* record = nullptr;  // null: fresh draws and choices, not recorded
 };
 
 // The random numbers of that name for this call, f64 on the host: those given, else what make()
@@ -75,7 +75,7 @@ struct MixerShape {
   DType dtype = DType::f32;  // of activations and parameters
 };
 
-// What one forward call takes: products only; element-wise work (feature maps, soft-max, masks) is
+// What one forward call takes: products only; element-wise work (feature maps, softmax, masks) is
 // not counted.
 struct MixerCost {
   double projections = 0;  // multiply-adds of tokens with parameters

@@ -14,10 +14,10 @@ namespace linnet {
 struct QueueAttention {
   int64_t queues = 1;
   int64_t slots = 32;  // tokens that a queue holds, the reader's own included
-  // Places never filled are left out; otherwise they are zeros that take soft-max mass.
+  // Places never filled are left out; otherwise they are zeros that take softmax mass.
   bool mask_empty = true;
   double scale = 1;
-  // Of the soft-max weights, in this call.
+  // Of the softmax weights, in this call.
   double dropout = 0;
   RandomKey dropout_key = {};
 };
@@ -53,7 +53,7 @@ struct QueueParams {
         .range(1, 1 << 20)
         .unit("tokens");
     d.field("mask_empty", &QueueParams::mask_empty,
-            "places not yet filled are left out; otherwise they are zeros that take soft-max mass");
+            "places not yet filled are left out; otherwise they are zeros that take softmax mass");
     describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
     describe_dropout(d);
   }

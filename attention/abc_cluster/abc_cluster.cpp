@@ -105,11 +105,11 @@ Mechanism abc_cluster_mechanism() {
                     "{slots: 20, bits: 4, mask_empty: false}"};
   const std::vector<Form> all = {Form::noncausal, Form::causal, Form::cross};
   facts.limits = {
-      {"a cluster for every key gives soft-max attention",
+      {"a cluster for every key gives softmax attention",
        "{slots: 50, bits: 63}",
        all,
        {},
-       soft_max_of_tokens},
+       softmax_of_tokens},
       {"one cluster gives the mean of the values", "{slots: 1}", all, {}, mean_of_values}};
   return define_mechanism<AbcClusterParams, AbcClusterMixer>(
       std::move(facts), [](const AbcClusterParams& params, const auto& sequence) {

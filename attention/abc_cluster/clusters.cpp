@@ -13,7 +13,7 @@
 namespace linnet {
 namespace {
 
-constexpr int64_t kMostBits = 63;
+constexpr int64_t kMaxBits = 63;
 
 template <typename Body>
 void for_all(int64_t count, const Body& body) {
@@ -77,8 +77,8 @@ Tensor hash_clusters(const Tensor& keys, const Tensor& planes, const Tensor& mas
                      const Tensor& segments, int64_t slots, int64_t iterations) {
   const int64_t B = keys.size(0), S = keys.size(1), H = keys.size(2), bits = planes.size(0);
   const Device device = keys.device();
-  require(bits > 0 && bits <= kMostBits, "hash_clusters: expected 1 to ", kMostBits,
-          " planes, got ", bits);
+  require(bits > 0 && bits <= kMaxBits, "hash_clusters: expected 1 to ", kMaxBits, " planes, got ",
+          bits);
   const Tensor clusters = Tensor::empty({B, S, H}, DType::i32, device);
   const Tensor codes = Tensor::empty({B, S, H}, DType::i64, device);
   Tensor span_numbers, sequence;

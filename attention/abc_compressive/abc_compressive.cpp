@@ -84,11 +84,11 @@ Mechanism abc_compressive_mechanism() {
   facts.presets = kPresets;
   facts.cost_cases = {"{slots: 256}"};
   facts.variants = {"{slots: 7, divide_by: tokens, scale: 1}", "{slots: 50, mask_empty: false}"};
-  facts.limits = {{"as many slots as tokens give soft-max attention",
+  facts.limits = {{"as many slots as tokens give softmax attention",
                    "{slots: 50, divide_by: tokens}",
                    {Form::noncausal},
                    {},
-                   soft_max_of_tokens},
+                   softmax_of_tokens},
                   {"one slot gives the mean of the values",
                    "{slots: 1}",
                    {Form::noncausal},

@@ -16,11 +16,11 @@ Mechanism abc_dilated_mechanism() {
   facts.title = "Attention with bounded memory, dilated window";
   facts.equation =
       "two memories of N slots, for even and odd t; token t shifts its own by one slot and is\n"
-      "written to the last: y_t = soft-max attention over tokens t - 2 (N - 1), ..., t - 2, t";
+      "written to the last: y_t = softmax attention over tokens t - 2 (N - 1), ..., t - 2, t";
   facts.complexity = "time 2 B H T N (K + V), memory of decoding 2 B H N (K + V)";
   facts.traits.causal = true;
   facts.cost_cases = {"{slots: 192}"};
-  facts.limits = {{"a window that reaches everything gives soft-max over every second token",
+  facts.limits = {{"a window that reaches everything gives softmax over every second token",
                    "{slots: 32}",
                    {Form::causal},
                    {},

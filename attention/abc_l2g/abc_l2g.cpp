@@ -44,7 +44,7 @@ std::vector<Number> definition(const AbcL2gParams& params, const ReferenceSequen
   });
 }
 
-std::vector<double> soft_max_of_even_tokens(const ReferenceSequence<double>& s) {
+std::vector<double> softmax_of_even_tokens(const ReferenceSequence<double>& s) {
   return softmax_attention_reference(
       s, 1 / std::sqrt(static_cast<double>(s.K)), [](int64_t, int64_t j) { return j % 2 == 0; },
       [](int64_t, int64_t, int64_t) { return 0.0; });
@@ -77,11 +77,11 @@ Mechanism abc_l2g_mechanism() {
   facts.presets = kPresets;
   facts.cost_cases = {"{slots: 256}"};
   facts.variants = {"{slots: 7, scale: 1}", "{slots: 12, stride: 3, mask_empty: false}"};
-  facts.limits = {{"as many slots as global tokens give soft-max attention to these",
+  facts.limits = {{"as many slots as global tokens give softmax attention to these",
                    "{slots: 32, stride: 2}",
                    {Form::noncausal, Form::causal, Form::cross},
                    {},
-                   soft_max_of_even_tokens}};
+                   softmax_of_even_tokens}};
   return define_mechanism<AbcL2gParams, AbcL2gMixer>(
       std::move(facts), [](const AbcL2gParams& params, const auto& sequence) {
         return definition(params, sequence);

@@ -185,7 +185,7 @@ std::vector<LimitingCase> limiting_cases() {
          if (name.starts_with("phi")) std::fill(values.begin(), values.end(), 0);
        },
        mean_of_values},
-      {"one slot gives a soft-max over tokens that no query changes",
+      {"one slot gives a softmax over tokens that no query changes",
        "{slots: 1}",
        {Form::noncausal, Form::causal, Form::cross},
        {},

@@ -17,11 +17,11 @@ Mechanism abc_window_mechanism() {
   facts.title = "Attention with bounded memory, sliding window";
   facts.equation =
       "K~_t = U K~_{t-1} + e_N k_t with U the shift by one slot, V~ likewise\n"
-      "y_t = sum_l softmax_l(scale q_t . K~_tl) V~_tl: soft-max over the last N valid tokens";
+      "y_t = sum_l softmax_l(scale q_t . K~_tl) V~_tl: softmax over the last N valid tokens";
   facts.complexity = "time 2 B H T N (K + V), memory of decoding B H N (K + V)";
   facts.traits.causal = facts.traits.cross = true;
   facts.cost_cases = {"{slots: 256}"};
-  facts.limits = {{"a window that reaches everything gives soft-max attention",
+  facts.limits = {{"a window that reaches everything gives softmax attention",
                    "{slots: 64}",
                    {Form::causal, Form::cross},
                    {},

@@ -11,7 +11,7 @@ namespace {
 
 const std::vector<Preset> kPresets = {
     {"survey",
-     "the survey's runs: blocks of K/4, one random, drawn anew (there by every forward pass)",
+     "the survey's runs: blocks of K/4, one random, redrawn (there by every forward pass)",
      {{"rule", "released"}, {"resample", "step"}}},
     {"lavo",
      "LAVO's Long Range Arena baseline, by Skyformer's code (one pattern for all layers there)",
@@ -258,7 +258,7 @@ Mechanism bigbird_mechanism() {
   facts.cost_cases = {"{block: 16, random: 3}"};
   facts.variants = {"{block: 5, random: 3}", "{block: 4, random: 2, rule: released, scale: 1}",
                     "{block: 3, random: 0}"};
-  facts.limits = {{"too few blocks for a pattern give soft-max attention",
+  facts.limits = {{"too few blocks for a pattern give softmax attention",
                    "{block: 10, random: 1}",
                    {Form::noncausal},
                    {},

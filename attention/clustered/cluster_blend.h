@@ -10,7 +10,7 @@ namespace linnet {
 Variable cluster_means(const Variable& x, const ClusterMembers& members);
 
 // y_i = (1 - beta) top_i + beta bottom of the cluster of query i, 0 where it has none; beta =
-// sigmoid(log_bottom - log_top), the share of the keys beside the top ones in a soft-max over all;
+// sigmoid(log_bottom - log_top), the share of the keys beside the top ones in a softmax over all;
 // 0 where log_bottom is -infinity.
 struct ClusterBlendInputs {
   Variable top;                  // [B,T,H,V]; undefined: y_i = bottom

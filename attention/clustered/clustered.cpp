@@ -149,7 +149,7 @@ void ClusteredParams::describe(ConfigDescription<ClusteredParams>& d) {
   d.field("top_keys", &ClusteredParams::top_keys, "improved: best keys of a cluster")
       .range(1, 4096);
   d.field("bits", &ClusteredParams::bits, "random planes that hash a query")
-      .range(1, kMostClusterBits);
+      .range(1, kMaxClusterBits);
   d.field("iterations", &ClusteredParams::iterations, "steps of k-means").range(1, 1000);
   d.field("redraw_steps", &ClusteredParams::redraw_steps,
           "training draws other numbers for the search after so many updates; 0: never")
@@ -187,12 +187,12 @@ Mechanism clustered_mechanism() {
         s, 1 / std::sqrt(static_cast<double>(s.K)), [](int64_t, int64_t) { return true; },
         [](int64_t, int64_t, int64_t) { return 0.0; });
   };
-  facts.limits = {{"all keys among the best give soft-max attention",
+  facts.limits = {{"all keys among the best give softmax attention",
                    "{clusters: 3, top_keys: 50}",
                    {Form::noncausal},
                    {},
                    softmax},
-                  {"a cluster for every query gives soft-max attention",
+                  {"a cluster for every query gives softmax attention",
                    "{kind: plain, clusters: 50, bits: 63}",
                    {Form::noncausal},
                    {},

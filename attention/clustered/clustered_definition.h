@@ -1,4 +1,4 @@
-// Clustered attention's literal definition: k-means by plain searches, a soft-max of every
+// Clustered attention's literal definition: k-means by plain searches, a softmax of every
 // cluster's mean over all keys, and one of every query over its cluster's best keys.
 #pragma once
 

@@ -35,10 +35,10 @@ void hash_vectors(const Tensor& x, const Tensor& planes, const Tensor& mask, con
 Tensor hamming_clusters(const Tensor& x, const Tensor& mask, const ClusterDraws& draws,
                         int64_t clusters, int64_t iterations) {
   const int64_t B = x.size(0), T = x.size(1), H = x.size(2), bits = draws.planes.size(0);
-  require(bits > 0 && bits <= kMostClusterBits && draws.planes.size(1) == x.size(3) + 1 &&
+  require(bits > 0 && bits <= kMaxClusterBits && draws.planes.size(1) == x.size(3) + 1 &&
               draws.starts.elements() >= clusters && draws.spares.size(0) >= clusters &&
               draws.spares.size(1) == bits && iterations > 0,
-          "hamming_clusters: expected x [B,T,H,K], planes [1 to ", kMostClusterBits,
+          "hamming_clusters: expected x [B,T,H,K], planes [1 to ", kMaxClusterBits,
           ", K + 1], starts and spares for ", clusters, " clusters, got ", x.shape(), ", ",
           draws.planes.shape(), ", ", draws.starts.shape(), " and ", draws.spares.shape());
   const auto empty = [&](const Shape& shape, DType dtype) {

@@ -5,7 +5,7 @@
 
 namespace linnet {
 
-inline constexpr int64_t kMostClusterBits = 63;
+inline constexpr int64_t kMaxClusterBits = 63;
 
 // Numbers that are drawn for a search; the first rows are used where there are fewer clusters.
 struct ClusterDraws {

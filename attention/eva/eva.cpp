@@ -45,7 +45,7 @@ void EvaParams::describe(ConfigDescription<EvaParams>& d) {
           "logits in the window gain a number for each T5 bucket of distances, times the scale");
   d.field("compat", &EvaParams::compat,
           "means are divided by the length of the chunk, padded tokens included, chunks of padding "
-          "stay in the soft-max, and distances are counted from the window's extension, as in the "
+          "stay in the softmax, and distances are counted from the window's extension, as in the "
           "released code");
   describe_scale(d, "factor of q . k and of the proposals' logits; null: 1/sqrt(K)");
   describe_dropout(d);
@@ -65,12 +65,12 @@ MixerTraits EvaParams::traits(MixerTraits traits) const {
 Mechanism eva_mechanism() {
   Mechanism facts;
   facts.name = "eva";
-  facts.title = "EVA: a window of tokens and summaries of chunks in one soft-max";
+  facts.title = "EVA: a window of tokens and summaries of chunks in one softmax";
   facts.equation =
       "K_c = LN(W mean k), Q_c = LN(W' mean q) over chunk c, w_c = (Q_c + K_c) / 2 (causal: Q_c + "
       "K_c; training: + noise)\n"
       "b_c = sum_j softmax_j(s (w_c . k_j - |k_j|^2 / 2)) v_j over the tokens of chunk c\n"
-      "y_i = sum p v_j + sum p b_c, p one soft-max over s q_i . k_j of the block that holds i "
+      "y_i = sum p v_j + sum p b_c, p one softmax over s q_i . k_j of the block that holds i "
       "(causal: j <= i)\n"
       "and s q_i . K_c of all chunks (causal: those before that of i)";
   facts.complexity = "time 2 B H T (w + T / l) K, memory of decoding 2 B H (w + T / l) K";
@@ -93,7 +93,7 @@ Mechanism eva_mechanism() {
     for (size_t i = 0; i < width; ++i) values[i * (width + 1)] = 1;
   };
   facts.limits = {{"chunks and windows of one token without a norm and with maps that change "
-                   "nothing give soft-max attention",
+                   "nothing give softmax attention",
                    "{window: 1, chunk: 1, norm: false}",
                    {Form::causal},
                    identity,

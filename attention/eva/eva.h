@@ -1,4 +1,4 @@
-// EVA: attention to a window of tokens and to summaries of chunks, in one soft-max (Zheng et al.
+// EVA: attention to a window of tokens and to summaries of chunks, in one softmax (Zheng et al.
 // 2023, Efficient Attention via Control Variates).
 #pragma once
 

@@ -72,7 +72,7 @@ void describe_gated_weights(ConfigDescription<Params>& d, bool softmax = false) 
              {{"relu_squared", BlockWeights::relu_squared},
               {"laplace", BlockWeights::laplace},
               {"softmax", BlockWeights::softmax}},
-             help + ", or the soft-max of the logits over the keys");
+             help + ", or the softmax of the logits over the keys");
   } else {
     d.choice("weights", member,
              {{"relu_squared", BlockWeights::relu_squared}, {"laplace", BlockWeights::laplace}},

@@ -120,7 +120,7 @@ Mechanism flash_local_mechanism() {
       "{group: 7}",
       "{group: 6, kappa: flash, values: unit, relative_bias: true, output_norm: true}",
       "{group: 7, key_width: 8, preset: paper}"};
-  facts.limits = {{"softmax in a group that holds everything is soft-max attention",
+  facts.limits = {{"softmax in a group that holds everything is softmax attention",
                    "{kappa: softmax}",
                    {Form::noncausal, Form::causal},
                    {},

@@ -30,7 +30,7 @@ const std::vector<Preset> kPresets = {
      "as its FLASH models train: the Laplace weights, token shift",
      {{"weights", "laplace"}, {"token_shift", "true"}}},
     {"linearized_llm_softmax",
-     "the soft-max mode of that code, which its text calls the original attention",
+     "the softmax mode of that code, which its text calls the original attention",
      {{"weights", "softmax"}, {"token_shift", "true"}}},
     {"linearized_llm_square",
      "the squared mode of that code, which its script runs under that name: divides by N twice",

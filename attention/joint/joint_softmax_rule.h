@@ -1,4 +1,4 @@
-// Shares of two parts in one soft-max, as functions that the CPU and the device share.
+// Shares of two parts in one softmax, as functions that the CPU and the device share.
 #pragma once
 
 #include <cmath>

@@ -47,7 +47,7 @@ std::vector<Number> definition(const ReferenceSequence<Number>& s) {
       [](Number) { return Number{1}; });
 }
 
-// The other form of the paper: soft-max's weights, divided by what queries and keys weigh
+// The other form of the paper: softmax's weights, divided by what queries and keys weigh
 // themselves. D_Q^(-1/2) exp(Q K^T / sqrt(K)) D_K^(-1/2) V.
 std::vector<double> symmetrised_softmax(const ReferenceSequence<double>& s) {
   const double scale = 1 / std::sqrt(static_cast<double>(s.K));

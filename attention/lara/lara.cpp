@@ -171,7 +171,7 @@ Mechanism lara_mechanism() {
   facts.variants = {"{landmarks: 6, weighting: balance, exact: true, learned: true}",
                     "{landmarks: 4, weighting: optimal, noise: false}"};
   facts.cost_cases = {"{landmarks: 128}"};
-  facts.limits = {{"one landmark gives a soft-max over tokens that no query changes",
+  facts.limits = {{"one landmark gives a softmax over tokens that no query changes",
                    "{landmarks: 1}",
                    {Form::noncausal},
                    {},

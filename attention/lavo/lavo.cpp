@@ -182,7 +182,7 @@ class LavoMixer : public AttentionMixer {
             context.key_mask};
   }
 
-  // Soft-max attention in the window, with the embedded position encoding.
+  // Softmax attention in the window, with the embedded position encoding.
   MixResult window(const MixInput& input, const MixerContext& context,
                    const MixerState& state) const {
     BlockAttentionContext block = block_context(options(), context);

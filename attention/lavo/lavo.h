@@ -1,4 +1,4 @@
-// LAVO: linear attention via orthogonal memory, with a window of soft-max attention ("Linear
+// LAVO: linear attention via orthogonal memory, with a window of softmax attention ("Linear
 // Attention via Orthogonal Memory").
 #pragma once
 

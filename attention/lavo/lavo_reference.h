@@ -10,7 +10,7 @@ Number lavo_scale(const LavoParams& params, const ReferenceSequence<Number>& s) 
   return static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
 }
 
-// [T,H,V]: soft-max attention over the keys that allowed(i, j) admits, with position encoding.
+// [T,H,V]: softmax attention over the keys that allowed(i, j) admits, with position encoding.
 template <typename Number, typename Allowed>
 std::vector<Number> lavo_attention_reference(const LavoParams& params,
                                              const ReferenceSequence<Number>& s,

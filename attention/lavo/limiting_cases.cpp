@@ -50,7 +50,7 @@ std::vector<LimitingCase> lavo_limiting_cases() {
       return y;
     };
   };
-  return {{"a window that reaches everything, without positions, gives half of causal soft-max",
+  return {{"a window that reaches everything, without positions, gives half of causal softmax",
            "{rank: 8, window: 64, epe: off}",
            {Form::causal},
            {},

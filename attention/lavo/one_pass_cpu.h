@@ -1,10 +1,10 @@
-// Causal LAVO in one pass over the tokens, on plain arrays: the window of soft-max attention, the
+// Causal LAVO in one pass over the tokens, on plain arrays: the window of softmax attention, the
 // memory of its outputs and their mean are made while a tile of tokens lies in the cache, so that
 // q, k, v and y move through memory once forward, and they and their gradients once backward. The
 // plain path is block_attention, orthogonal_memory and a weighted sum.
 //
 // A head of a row is one task, scanned in tiles of 64 tokens. Forward keeps B f and f of every
-// window (2 d / window numbers a token and head) and, for backward, the soft-max weights and B q of
+// window (2 d / window numbers a token and head) and, for backward, the softmax weights and B q of
 // every token (the window in whole blocks of 16, and r). Backward scans in reverse, where the
 // gradient of the memory is known when a window's outputs are reached, and those of keys and values
 // when the queries that see them have been. Multiply-adds per token and head, for windows of up to

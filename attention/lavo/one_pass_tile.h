@@ -1,5 +1,5 @@
 // What the forward and backward scans of LAVO's one pass share: the head at hand, a tile of its
-// tokens in the cache, and the soft-max of the window.
+// tokens in the cache, and the softmax of the window.
 #pragma once
 
 #include <algorithm>
@@ -150,7 +150,7 @@ struct Head {
     }
   }
 
-  // Soft-max weights of the queries [begin, begin + kBlock) of a sequence over the keys of `rows`,
+  // Softmax weights of the queries [begin, begin + kBlock) of a sequence over the keys of `rows`,
   // of which the first is reach tokens before: out [reach, kBlock].
   void weigh(int64_t begin, const T* rows, const T* turned, T* out) const {
     simd::copy(table.data(), slots(), out);
@@ -158,12 +158,12 @@ struct Head {
       std::fill_n(out + slot * kBlock, std::min(slot, kBlock), -std::numeric_limits<T>::infinity());
     }
     band_products<T>(reach, dp, scale, rows, dp, turned, kTokens, Write::accumulate, out);
-    for (int64_t lane = 0; lane < kBlock; lane += simd::kLanes<T>) soft_max(out + lane);
+    for (int64_t lane = 0; lane < kBlock; lane += simd::kLanes<T>) softmax(out + lane);
   }
 
  private:
   // Of one vector of queries, over rows; four chains of operations at a time.
-  void soft_max(T* column) const {
+  void softmax(T* column) const {
     using simd::Vector;
     constexpr int64_t kChains = 4;
     Vector<T> largest[kChains], total[kChains];

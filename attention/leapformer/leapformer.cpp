@@ -64,7 +64,7 @@ class Leap {
   Variable hidden_weight_, hidden_bias_, out_weight_, out_bias_;
 };
 
-// Left by training with soft-max, which keeps no sums to go on from.
+// Left by training with softmax, which keeps no sums to go on from.
 constexpr const char* kNoSums = "softmax_training";
 
 // The layout of waiting queries is the host's: it counts their positions from the batch's first.
@@ -178,7 +178,7 @@ class LeapformerMixer : public AttentionMixer {
         });
   }
 
-  // The soft-max of the energies A_ij over the keys, in the place of dividing by their sum.
+  // The softmax of the energies A_ij over the keys, in the place of dividing by their sum.
   MixResult train(const MixInput& input, const Proportions& p, const MixerContext& context) const {
     BlockAttentionContext block = block_context(options(), context);
     block.options.scale = 1;
@@ -304,7 +304,7 @@ void LeapformerParams::describe(ConfigDescription<LeapformerParams>& d) {
   d.choice("input", &LeapformerParams::input, {"relu", "raw"},
            "what LeaP reads: the feature-mapped q and k (as the authors' code), or q and k");
   d.choice("training", &LeapformerParams::training, {"linear", "softmax"},
-           "while training: the linear form, or the soft-max of the re-weighted energies over all "
+           "while training: the linear form, or the softmax of the re-weighted energies over all "
            "keys, quadratic in the length (as the authors' translation code)");
   describe_scale(d, "factor of q before the feature map; null: 1/sqrt(K)");
   describe_normalizer(d);

@@ -141,22 +141,22 @@ std::vector<Number> definition(const LinformerParams& params, const ReferenceSeq
 
 std::vector<LimitingCase> limiting_cases() {
   const auto is_projection = [](const std::string& name) { return name == "E" || name == "F"; };
-  return {{"E = F = I over the whole length gives soft-max attention",
+  return {{"E = F = I over the whole length gives softmax attention",
            "{slots: 160, sharing: headwise}",
            {Form::noncausal, Form::cross},
            [is_projection](const std::string& name, std::vector<double>& values) {
              if (!is_projection(name)) return;
              for (size_t i = 0; i < values.size(); ++i) values[i] = i % 161 == 0 ? 1 : 0;
            },
-           soft_max_of_tokens},
-          {"E = I gives causal soft-max attention",
+           softmax_of_tokens},
+          {"E = I gives causal softmax attention",
            "{slots: 160}",
            {Form::causal},
            [is_projection](const std::string& name, std::vector<double>& values) {
              if (!is_projection(name)) return;
              for (size_t i = 0; i < values.size(); ++i) values[i] = i % 161 == 0 ? 1 : 0;
            },
-           soft_max_of_tokens},
+           softmax_of_tokens},
           {"one row of 1/n gives the mean of the values",
            "{slots: 1, max_length: 50}",
            {Form::noncausal},

@@ -92,7 +92,7 @@ int64_t LocalParams::right(Form form) const {
 Mechanism local_mechanism() {
   Mechanism facts;
   facts.name = "local";
-  facts.title = "Local soft-max attention";
+  facts.title = "Local softmax attention";
   facts.equation =
       "y_i = sum_j softmax_j(scale q_i . k_j) v_j over i-w < j <= i (causal), |i-j| <= w\n"
       "(noncausal), or the block of w tokens that holds i";
@@ -106,7 +106,7 @@ Mechanism local_mechanism() {
                       "{window: 256, sides: centred}"};
   facts.variants = {"{window: 1}", "{pattern: block, window: 7, scale: 1}",
                     "{window: 6, sides: centred}"};
-  facts.limits = {{"a window that reaches everything gives soft-max attention",
+  facts.limits = {{"a window that reaches everything gives softmax attention",
                    "{window: 64}",
                    {Form::noncausal, Form::causal},
                    {},

@@ -1,4 +1,4 @@
-// Local attention: soft-max over a band or a block of neighbours.
+// Local attention: softmax over a band or a block of neighbours.
 #pragma once
 
 #include "attention/registry.h"

@@ -311,21 +311,21 @@ Mechanism longformer_mechanism() {
   facts.cost_cases = {"{window: 256}", "{window: 64, global_tokens: 9}"};
   facts.variants = {"{window: 6, global_tokens: 0, scale: 1}", "{window: 8, global_tokens: 3}",
                     "{window: 4, global_tokens: 2, global_proj: separate}"};
-  const auto soft_max = [](const ReferenceSequence<double>& s) {
+  const auto softmax = [](const ReferenceSequence<double>& s) {
     return softmax_attention_reference(
         s, 1 / std::sqrt(static_cast<double>(s.K)), [](int64_t, int64_t) { return true; },
         [](int64_t, int64_t, int64_t) { return 0.0; });
   };
-  facts.limits = {{"a window that reaches everything gives soft-max attention",
+  facts.limits = {{"a window that reaches everything gives softmax attention",
                    "{window: 128, global_tokens: 0}",
                    {Form::noncausal, Form::causal},
                    {},
-                   soft_max},
+                   softmax},
                   {"so do global tokens only",
                    "{window: 2, global_tokens: 64}",
                    {Form::noncausal, Form::causal},
                    {},
-                   soft_max}};
+                   softmax}};
   return define_mechanism<LongformerParams, LongformerMixer>(
       std::move(facts), [](const LongformerParams& params, const auto& sequence) {
         return definition(params, sequence);

@@ -1,4 +1,4 @@
-// Longformer: soft-max over a sliding window and a few global tokens (Beltagy et al. 2020).
+// Longformer: softmax over a sliding window and a few global tokens (Beltagy et al. 2020).
 #pragma once
 
 #include "attention/registry.h"

@@ -52,11 +52,11 @@ MixerTraits LongshortParams::traits(MixerTraits traits) const {
 Mechanism longshort_mechanism() {
   Mechanism facts;
   facts.name = "longshort";
-  facts.title = "Long-short attention: a window of tokens and compressed tokens in one soft-max";
+  facts.title = "Long-short attention: a window of tokens and compressed tokens in one softmax";
   facts.equation =
       "K_r = LN_S(sum_j P_jr k_j), V_r likewise, P = softmax_j((W_P x_j + b)_r) over all tokens "
       "(causal: over those of a chunk)\n"
-      "y_i = sum_j p_ij v_j + sum_r p_ir V_r, p one soft-max over the logits of the window (its "
+      "y_i = sum_j p_ij v_j + sum_r p_ir V_r, p one softmax over the logits of the window (its "
       "keys and values LN_L(k), LN_L(v))\n"
       "and of all compressed vectors (causal: of earlier chunks); logits are s q . k, causal: "
       "window (s q + u_w) . k + (s q + u_r) . R_(i-j),\n"
@@ -75,7 +75,7 @@ Mechanism longshort_mechanism() {
                     "{window: 6, landmarks: 3, chunk: 5, norm: false, relative: false, scale: 1}"};
   facts.cost_cases = {"{window: 96, landmarks: 64, chunk: 64, rank: 16}"};
   facts.limits = {
-      {"without compressed vectors and norms, soft-max attention to the window",
+      {"without compressed vectors and norms, softmax attention to the window",
        "{window: 6, landmarks: 0, norm: false}",
        {Form::noncausal},
        {},
@@ -85,7 +85,7 @@ Mechanism longshort_mechanism() {
              [](int64_t i, int64_t j) { return j >= i / 6 * 6 - 3 && j < i / 6 * 6 + 9; },
              [](int64_t, int64_t, int64_t) { return 0.0; });
        }},
-      {"chunks of one token without norms and distances: soft-max attention in which earlier "
+      {"chunks of one token without norms and distances: softmax attention in which earlier "
        "tokens of the window count twice",
        "{window: 4, chunk: 1, norm: false, relative: false}",
        {Form::causal},

@@ -1,5 +1,5 @@
 // Long-short attention (Transformer-LS, Zhu et al. 2021): a window of tokens and compressed tokens
-// in one soft-max.
+// in one softmax.
 #pragma once
 
 #include <optional>

@@ -147,7 +147,7 @@ void NystromformerParams::describe(ConfigDescription<NystromformerParams>& d) {
       "landmarks cut the valid tokens; or the row, as means of their valid tokens; or the row, "
       "with padding as zeros (the authors' code)");
   d.field("exact", &NystromformerParams::exact,
-          "rows of at most p tokens, padding included, have soft-max attention itself, as the "
+          "rows of at most p tokens, padding included, have softmax attention itself, as the "
           "authors' code where there are p");
   d.field("conv", &NystromformerParams::conv,
           "taps of a filter of the values, one a head, that is added; odd; 0: none")
@@ -177,7 +177,7 @@ MixerTraits NystromformerParams::traits(MixerTraits traits) const {
 Mechanism nystromformer_mechanism() {
   Mechanism facts;
   facts.name = "nystromformer";
-  facts.title = "Nystroemformer: soft-max attention by the Nystroem method";
+  facts.title = "Nystroemformer: softmax attention by the Nystroem method";
   facts.equation =
       "q~_c, k~_c = means of q and k over landmark c; s = 1/sqrt(K)\n"
       "F = softmax(s Q K~^T), A = softmax(s Q~ K~^T), B = softmax(s Q~ K^T)\n"
@@ -194,16 +194,16 @@ Mechanism nystromformer_mechanism() {
   facts.variants = {"{landmarks: 7, steps: 3, conv: 5}", "{landmarks: 6, padding: row, conv: 0}",
                     "{landmarks: 37, padding: row_of_zeros, exact: true, conv: 0}"};
   facts.cost_cases = {"{landmarks: 64}"};
-  facts.limits = {{"a converged inverse, with a landmark for every token, gives soft-max attention",
+  facts.limits = {{"a converged inverse, with a landmark for every token, gives softmax attention",
                    "{landmarks: 50, steps: 40, conv: 0}",
                    {Form::noncausal},
                    {},
-                   soft_max_of_all},
+                   softmax_of_all},
                   {"so do rows that are no longer than the landmarks, where that is asked for",
                    "{landmarks: 50, exact: true, conv: 0}",
                    {Form::noncausal},
                    {},
-                   soft_max_of_all},
+                   softmax_of_all},
                   {"equal values are returned as they are where the inverse has converged",
                    "{landmarks: 6, steps: 40, conv: 0}",
                    {Form::noncausal},

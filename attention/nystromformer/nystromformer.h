@@ -1,4 +1,4 @@
-// Nystroemformer: soft-max attention by the Nystroem method (Xiong et al. 2021).
+// Nystroemformer: softmax attention by the Nystroem method (Xiong et al. 2021).
 #pragma once
 
 #include <string>

@@ -8,7 +8,7 @@
 
 namespace linnet {
 
-inline std::vector<double> soft_max_of_all(const ReferenceSequence<double>& s) {
+inline std::vector<double> softmax_of_all(const ReferenceSequence<double>& s) {
   return softmax_attention_reference(
       s, 1 / std::sqrt(static_cast<double>(s.K)), [](int64_t, int64_t) { return true; },
       [](int64_t, int64_t, int64_t) { return 0.0; });

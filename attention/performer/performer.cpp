@@ -274,7 +274,7 @@ void PerformerParams::describe(ConfigDescription<PerformerParams>& d) {
       .range(1, 4096);
   d.choice("kernel", &PerformerParams::kernel,
            {{"exp", PerformerKernel::exp}, {"relu", PerformerKernel::relu}},
-           "features that estimate soft-max, or generalised relu");
+           "features that estimate softmax, or generalised relu");
   d.field("feature_epsilon", &PerformerParams::feature_epsilon,
           "added to every feature (not to exp in the causal form); null: 1e-4, relu 1e-3")
       .at_least(0);
@@ -288,7 +288,7 @@ void PerformerParams::describe(ConfigDescription<PerformerParams>& d) {
   d.choice("redrawn", &PerformerParams::redrawn, {"same", "gaussian"},
            "how training redraws it: like the stored one, or with independent rows");
   d.field("redraw_steps", &PerformerParams::redraw_steps,
-          "training draws the matrix anew after so many updates; 0: never")
+          "training redraws the matrix after so many updates; 0: never")
       .range(0, 1e9)
       .unit("updates");
   d.field("legacy_scale", &PerformerParams::legacy_scale,

@@ -1,4 +1,4 @@
-// Attention over a pattern of keys, by soft-max or unnormalised, on Variables; and the keys and
+// Attention over a pattern of keys, by softmax or unnormalised, on Variables; and the keys and
 // values that a sequence carries from one call to the next.
 #pragma once
 

@@ -199,7 +199,7 @@ void Backward<T>::load_queries(const Piece& piece, int64_t head, BackwardTile<T>
 }
 
 // From logits and dL/dweight (before dropout's factor), in place: weights as they multiplied the
-// values, and dL/dlogit = slope * (dweight - y . dy), where the slope of a soft-max is its weight
+// values, and dL/dlogit = slope * (dweight - y . dy), where the slope of a softmax is its weight
 // and weights that are not normalised have no y . dy.
 template <typename T>
 void Backward<T>::weights_and_gradients(const Piece& piece, DropoutMask& mask,

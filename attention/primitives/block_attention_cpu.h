@@ -1,4 +1,4 @@
-// Attention over a pattern of keys, by soft-max or unnormalised, on plain arrays: options, the
+// Attention over a pattern of keys, by softmax or unnormalised, on plain arrays: options, the
 // reference, and the CPU kernels with their backward. attention/primitives/block_attention.h has it
 // on Variables.
 #pragma once

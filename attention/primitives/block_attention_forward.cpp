@@ -1,5 +1,5 @@
-// Block attention, forward: streaming soft-max, or plain sums, over tiles of keys. Logits are kept
-// transposed (keys in rows, queries in vector lanes), so that the soft-max runs along vectors
+// Block attention, forward: streaming softmax, or plain sums, over tiles of keys. Logits are kept
+// transposed (keys in rows, queries in vector lanes), so that the softmax runs along vectors
 // without shuffles.
 #include <cmath>
 

@@ -29,7 +29,7 @@ class Scratch {
  public:
   Scratch() = default;
   T* take(int64_t count);
-  // Takes further pieces until its end of life, then they may be taken anew.
+  // Takes further pieces until its end of life, then they may be reused.
   Scratch nested() const { return Scratch(next_); }
 
  private:

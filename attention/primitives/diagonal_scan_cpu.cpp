@@ -11,7 +11,7 @@
 namespace linnet::diagonal {
 namespace {
 
-constexpr int64_t kSteps = 64;  // between the states from which backward begins anew
+constexpr int64_t kSteps = 64;  // between the states from which backward restarts
 
 // The state of one vector of channels, or what goes with each of its modes: [M] pairs of real and
 // imaginary vectors.

@@ -1,6 +1,6 @@
 // Causal linear attention, backward: by scans, or by chunks, last to first, with R_j = sum_{i >= j}
 // phi(q_i) G_i^T, which make all gradients of a chunk at once. Block by block, the state before
-// every chunk is made again from the one that forward kept.
+// every chunk is recomputed from the one that forward kept.
 #include "attention/primitives/linear_attention_causal.h"
 
 namespace linnet {

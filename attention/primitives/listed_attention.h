@@ -1,6 +1,6 @@
-// Soft-max attention in which every query, or group of queries, has a list of the keys that it
+// Softmax attention in which every query, or group of queries, has a list of the keys that it
 // sees, on Variables: what block-sparse, hashed and clustered attention are made of, and those that
-// put a window and summaries into one soft-max (summaries are keys like others, behind the
+// put a window and summaries into one softmax (summaries are keys like others, behind the
 // tokens').
 #pragma once
 

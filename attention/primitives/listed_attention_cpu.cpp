@@ -13,7 +13,7 @@ namespace {
 
 using namespace listed_attention_detail;
 
-// Soft-max over the pieces of a list: of each query the largest logit so far, and relative to it
+// Softmax over the pieces of a list: of each query the largest logit so far, and relative to it
 // the sum of weights and, in tile.y, that of weighted values.
 template <typename T>
 struct RunningSums {
@@ -210,11 +210,10 @@ void backward_keys(ListTile<T>& tile, int64_t b, int64_t g, int64_t first, int64
 // Into how many ranges the keys of a head are cut, so that every thread has one. Lists are then
 // gathered and weighed twice, for queries and for keys: up to twice the work.
 int64_t ranges_of_keys(int64_t heads, int64_t keys) {
-  constexpr int64_t kFewest = 32;
+  constexpr int64_t kMin = 32;
   const int64_t threads = thread_count();
   if (threads <= 2 * heads) return 1;
-  return std::clamp((threads + heads - 1) / heads, int64_t{1},
-                    std::max(keys / kFewest, int64_t{1}));
+  return std::clamp((threads + heads - 1) / heads, int64_t{1}, std::max(keys / kMin, int64_t{1}));
 }
 
 // dbias from dlogits [B,H,n]: sums over the rows and heads that share it, in order.

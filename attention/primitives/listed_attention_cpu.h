@@ -1,4 +1,4 @@
-// Soft-max attention over listed keys, on plain arrays: options, the reference, and the CPU kernels
+// Softmax attention over listed keys, on plain arrays: options, the reference, and the CPU kernels
 // with their backward. attention/primitives/listed_attention.h has it on Variables.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The orthogonal memory, backward. Sums are made again (they cost 1/window of the reads); gradients
+// The orthogonal memory, backward. Sums are recomputed (they cost 1/window of the reads); gradients
 // of sums and of the basis are made by fixed runs of tokens and added up in order.
 #include "attention/primitives/orthogonal_memory_plan.h"
 #include "attention/primitives/tile_gemm.h"

@@ -81,7 +81,7 @@ struct Basis {
   }
 };
 
-// One token's soft-max weights p over the rank, in place of its projections B q; `mean` is padded
+// One token's softmax weights p over the rank, in place of its projections B q; `mean` is padded
 // with zeros. weights[l] = 0 beyond the rank.
 template <typename T>
 inline void memory_weights(int64_t rank, int64_t padded, T scale, const T* mean, T* weights) {

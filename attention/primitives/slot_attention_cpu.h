@@ -35,7 +35,7 @@ struct SlotAttentionOptions {
   // Multiplies q . K~.
   double scale = 1;
   // Slots never written (their weights all zero) are left out of the read; otherwise they are a
-  // zero key and value that takes soft-max mass.
+  // zero key and value that takes softmax mass.
   bool mask_empty = true;
   // Sums of sigmoid and relu weights are divided by at least this; no gradient passes then.
   double floor = 1e-6;

@@ -16,7 +16,7 @@ using simd::Vector;
 // values stays far from the largest float, and 1 / that from the smallest.
 constexpr double kReach = 40;
 // Sums of weights up to which a reference is kept: exp(20).
-constexpr double kLargestSum = 4.9e8;
+constexpr double kMaxSum = 4.9e8;
 
 template <typename T>
 constexpr T kInfinity = std::numeric_limits<T>::infinity();
@@ -79,7 +79,7 @@ void Kernel<T>::cut_tile(int64_t b, int64_t h, int64_t t, int64_t end, RunningMa
   }
   int renewed = static_cast<int>(mass.begins);
   for (int64_t l = 0; l < N; ++l) {
-    renewed |= static_cast<int>(mass.sums[l] > kLargestSum) | static_cast<int>(mass.sums[l] == 0);
+    renewed |= static_cast<int>(mass.sums[l] > kMaxSum) | static_cast<int>(mass.sums[l] == 0);
   }
   if (renewed == 0) {
     const int64_t near = tokens_in_reach(b, h, tile);

@@ -1,4 +1,4 @@
-// What a token reads from the slots of a head: soft-max, dropout, and their gradient.
+// What a token reads from the slots of a head: softmax, dropout, and their gradient.
 #include <algorithm>
 #include <limits>
 

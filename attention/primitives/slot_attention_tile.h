@@ -1,5 +1,5 @@
 // What the causal and the memory kernels of slot attention share: sizes, tiles of tokens and their
-// weights, soft-max reads, states in scratch. Internal to slot_attention*.cpp.
+// weights, softmax reads, states in scratch. Internal to slot_attention*.cpp.
 #pragma once
 
 #include <cstdint>
@@ -105,7 +105,7 @@ struct Kernel {
   // Rows of n tokens, [n, np]; F may be one row for all (of stride 0).
   // From q . sums (products) to the logits scale F products.
   void products_to_logits(int64_t n, TileRows<const T> factors, T* products) const;
-  // Soft-max of logits over the slots in use, times F and what dropout multiplies it by (`kept`,
+  // Softmax of logits over the slots in use, times F and what dropout multiplies it by (`kept`,
   // null: nothing). Logits of slots that are left out become 0.
   void read_rows(int64_t n, TileRows<const T> factors, const T* kept, T* logits, T* reads) const;
   // The gradients of that. In: F, kept, logits, and `dreads`, the products of do with the sums of

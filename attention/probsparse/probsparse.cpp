@@ -124,7 +124,7 @@ std::vector<Number> definition(const ProbsparseParams& params, const ReferenceSe
   const double wanted =
       static_cast<double>(params.factor_at(s.options.max_length)) * std::ceil(std::log(n));
   const auto count = static_cast<size_t>(std::clamp(wanted, 1.0, n));
-  // Rows of the queries in `queries`, by a soft-max over all valid keys of these logits.
+  // Rows of the queries in `queries`, by a softmax over all valid keys of these logits.
   const auto answer = [&](int64_t i, int64_t h, bool exact) {
     std::vector<Number> logits;
     const auto scale =
@@ -195,7 +195,7 @@ Mechanism probsparse_mechanism() {
   facts.variants = {"{factor: 2, scale: 1}", "{budget: 12}"};
   facts.cost_cases = {"{factor: 16}"};
   facts.limits = {
-      {"where every query is exact, soft-max attention",
+      {"where every query is exact, softmax attention",
        "{factor: 64}",
        {Form::noncausal},
        {},

@@ -147,7 +147,7 @@ void ReformerParams::describe(ConfigDescription<ReformerParams>& d) {
   d.field("redraw_steps", &ReformerParams::redraw_steps,
           "training draws other rotations after so many updates; 0: never")
       .at_least(0);
-  d.field("dropout", &ReformerParams::dropout, "probability of dropping a soft-max weight")
+  d.field("dropout", &ReformerParams::dropout, "probability of dropping a softmax weight")
       .at_least(0)
       .below(1);
 }
@@ -165,7 +165,7 @@ BucketRule ReformerParams::bucket_rule(int64_t longest) const {
 Mechanism reformer_mechanism() {
   Mechanism facts;
   facts.name = "reformer";
-  facts.title = "Reformer: soft-max attention inside chunks of tokens sorted by hashes";
+  facts.title = "Reformer: softmax attention inside chunks of tokens sorted by hashes";
   facts.equation =
       "x = W_qk h, k_j = x_j / sqrt(mean x_j^2 + 1e-6), z_ij = x_i . k_j / sqrt(K), z_ii = -1e5\n"
       "bucket = argmax([x R; -x R]) in each of l rounds; all rounds' tokens in the order (round, "

@@ -1,4 +1,4 @@
-// Reformer: soft-max attention inside chunks of tokens sorted by hashes (Kitaev et al. 2020).
+// Reformer: softmax attention inside chunks of tokens sorted by hashes (Kitaev et al. 2020).
 #pragma once
 
 #include <optional>

@@ -239,13 +239,13 @@ void RfaParams::describe(ConfigDescription<RfaParams>& d) {
       .above(0);
   d.field("temperature", &RfaParams::temperature, "divides what is projected").above(0);
   d.field("redraw_steps", &RfaParams::redraw_steps,
-          "training draws the projection anew after so many updates; 0: never")
+          "training redraws the projection after so many updates; 0: never")
       .range(0, 1e9)
       .unit("updates");
   d.field(
        "pool", &RfaParams::pool,
        "training takes its projections from so many, different ones in every layer and head, and "
-       "evaluation the first ones in every layer; 0: no pool, all are drawn anew")
+       "evaluation the first ones in every layer; 0: no pool, all are redrawn")
       .range(0, 1e6)
       .unit("matrices");
   d.field("floor", &RfaParams::floor, "epsilon of the denominator; null: 0.01, with a gate 0.001")

@@ -1,4 +1,4 @@
-// Soft-max attention over all keys: parameters, mixer, registry entry.
+// Softmax attention over all keys: parameters, mixer, registry entry.
 #include "attention/softmax/softmax.h"
 
 #include <algorithm>
@@ -92,7 +92,7 @@ void SoftmaxParams::describe(ConfigDescription<SoftmaxParams>& d) {
 Mechanism softmax_mechanism() {
   Mechanism facts;
   facts.name = "softmax";
-  facts.title = "Soft-max attention";
+  facts.title = "Softmax attention";
   facts.equation = "y_i = sum_j softmax_j(scale q_i . k_j + b_{j-i}) v_j, b = 0 unless bias: t5";
   facts.complexity = "time 2 B H T^2 K, memory of decoding 2 B T H K";
   facts.sources = "Vaswani et al. 2017, Attention Is All You Need";

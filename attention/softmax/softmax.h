@@ -1,4 +1,4 @@
-// Soft-max attention: the baseline (Vaswani et al. 2017).
+// Softmax attention: the baseline (Vaswani et al. 2017).
 #pragma once
 
 #include "attention/registry.h"

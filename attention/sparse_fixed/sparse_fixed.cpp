@@ -226,21 +226,21 @@ Mechanism sparse_fixed_mechanism() {
   facts.variants = {"{block: 7, columns: 3}",
                     "{block: 8, columns: 2, layout: original, column_sets: 3, scale: 1}",
                     "{block: 5, columns: 2, dup_own_block: true}"};
-  const auto soft_max = [](const ReferenceSequence<double>& s) {
+  const auto softmax = [](const ReferenceSequence<double>& s) {
     return softmax_attention_reference(
         s, 1 / std::sqrt(static_cast<double>(s.K)), [](int64_t, int64_t) { return true; },
         [](int64_t, int64_t, int64_t) { return 0.0; });
   };
-  facts.limits = {{"a block that holds everything gives soft-max attention",
+  facts.limits = {{"a block that holds everything gives softmax attention",
                    "{block: 64, columns: 2}",
                    {Form::noncausal, Form::causal},
                    {},
-                   soft_max},
+                   softmax},
                   {"so do columns everywhere",
                    "{block: 6, columns: 6}",
                    {Form::noncausal, Form::causal},
                    {},
-                   soft_max}};
+                   softmax}};
   return define_mechanism<SparseFixedParams, SparseFixedMixer>(
       std::move(facts), [](const SparseFixedParams& params, const auto& sequence) {
         return definition(params, sequence);

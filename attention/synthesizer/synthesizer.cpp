@@ -330,7 +330,7 @@ void SynthesizerParams::describe(ConfigDescription<SynthesizerParams>& d) {
 Mechanism synthesizer_mechanism() {
   Mechanism facts;
   facts.name = "synthesizer";
-  facts.title = "Synthesizer: soft-max of logits that do not compare tokens";
+  facts.title = "Synthesizer: softmax of logits that do not compare tokens";
   facts.equation =
       "y_i = sum_j softmax_j(b_ij) v_j    at positions i and j\n"
       "factorized: b_ij = R_1,i . R_2,j; random: b_ij = R_ij; dense: b_ij = W_2,j . relu(W_1 x_i + "

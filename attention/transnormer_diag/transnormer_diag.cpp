@@ -116,7 +116,7 @@ void TransnormerDiagParams::describe(ConfigDescription<TransnormerDiagParams>& d
       .range(1, 1 << 20)
       .unit("tokens");
   d.choice("weights", &TransnormerDiagParams::weights, {"softmax", "relu"},
-           "T2: soft-max in the block; T1: relu, and RMSNorm of the result");
+           "T2: softmax in the block; T1: relu, and RMSNorm of the result");
   d.choice("norm_axis", &TransnormerDiagParams::norm_axis, {"model", "head"},
            "T1: the norm is over all heads of a token, or over each head");
   describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
@@ -146,7 +146,7 @@ Mechanism transnormer_diag_mechanism() {
   facts.variants = {"{weights: relu, window: 7}",
                     "{weights: relu, norm_axis: head, window: 12, scale: 1}",
                     "{window: 6, scale: 1}"};
-  facts.limits = {{"a block that holds everything gives soft-max attention",
+  facts.limits = {{"a block that holds everything gives softmax attention",
                    "{window: 64}",
                    {Form::noncausal, Form::causal},
                    {},

@@ -188,10 +188,10 @@ void read_weighed_buckets(const Sides& sides, const Tensor& g, const Tensor& v, 
 
 Tensor hash_codes(const Tensor& x, const Tensor& planes, const Tensor& mask, int64_t bits) {
   require(x.shape().rank() == 4 && planes.shape().rank() == 3 && planes.size(0) == x.size(2) &&
-              planes.size(2) == x.size(3) && bits > 0 && bits <= kMostHashBits &&
+              planes.size(2) == x.size(3) && bits > 0 && bits <= kMaxHashBits &&
               planes.size(1) % bits == 0,
           "hash codes: expected x [B,T,H,K] and planes [H, hashes * ", bits, ", K] with 1 to ",
-          kMostHashBits, " bits, got ", x.shape(), " and ", planes.shape());
+          kMaxHashBits, " bits, got ", x.shape(), " and ", planes.shape());
   const int64_t B = x.size(0), T = x.size(1), H = x.size(2), K = x.size(3), rows = planes.size(1);
   const Tensor codes = Tensor::empty({B, T, H, rows / bits}, DType::i32, x.device());
   if constexpr (kCuda) {

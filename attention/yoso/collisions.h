@@ -7,7 +7,7 @@
 namespace linnet {
 
 // Codes are i32 and not negative.
-inline constexpr int64_t kMostHashBits = 30;
+inline constexpr int64_t kMaxHashBits = 30;
 
 // i32 [B,T,H,hashes]: bit b of code n of a vector of x [B,T,H,K] says whether its product with
 // planes[h, n * bits + b] (planes [H, hashes * bits, K]) is positive; -1 where masked (u8 [B,T] or

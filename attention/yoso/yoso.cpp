@@ -276,9 +276,9 @@ void YosoParams::validate(const ConfigNode& at) const {
                         "estimate: sampled counts collisions, which have no cosine to change and "
                         "the surrogate's gradient alone; remove cosine and gradient");
   }
-  if (bits > kMostHashBits) {
+  if (bits > kMaxHashBits) {
     throw located_error(at.location_of("bits"), "hashes that are sampled have at most ",
-                        kMostHashBits, " bits, found ", bits, "; take fewer");
+                        kMaxHashBits, " bits, found ", bits, "; take fewer");
   }
   if (dropout) {
     throw located_error(at.location_of("dropout"),

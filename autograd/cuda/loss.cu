@@ -1,4 +1,4 @@
-// Soft-max cross-entropy: a block for each row of logits.
+// Softmax cross-entropy: a block for each row of logits.
 #include "autograd/cuda/loss.h"
 
 #include "core/cuda/block_reduce.h"

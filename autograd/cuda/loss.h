@@ -1,4 +1,4 @@
-// Soft-max cross-entropy on a CUDA device; autograd/loss.h calls it.
+// Softmax cross-entropy on a CUDA device; autograd/loss.h calls it.
 #pragma once
 
 #include "core/tensor.h"

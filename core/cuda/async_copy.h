@@ -25,7 +25,7 @@ class AsyncCopies {
         0) {
       emulation::fail("an asynchronous copy that does not begin on 16 bytes");
     }
-    if (count_ == kMost) emulation::fail("more than %d asynchronous copies under way", kMost);
+    if (count_ == kMax) emulation::fail("more than %d asynchronous copies under way", kMax);
     std::memset(to, 0xFF, 16);
     pending_[count_++] = {to, from, read, group_};
 #endif
@@ -61,14 +61,14 @@ class AsyncCopies {
 
  private:
 #if !defined(__CUDACC__)
-  static constexpr int kMost = 128;
+  static constexpr int kMax = 128;
   struct Pending {
     void* to;
     const void* from;
     bool read;
     int group;
   };
-  Pending pending_[kMost];
+  Pending pending_[kMax];
   int count_ = 0, group_ = 0;
 #endif
 };

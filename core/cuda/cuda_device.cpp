@@ -49,7 +49,8 @@ class CudaDevice final : public DeviceInterface {
     const OnDevice here(index_);
     const std::lock_guard lock(mutex_);
     void* memory = allocate_from ? allocate_from->allocate(bytes) : cuda::allocate(bytes);
-    if (memory == nullptr) throw OutOfMemory(shortage(bytes), bytes, free_bytes(), bytes_);
+    if (memory == nullptr)
+      throw OutOfMemory(out_of_memory_text(bytes), bytes, free_bytes(), bytes_);
     if (allocate_from) {
       in_graph_memory_[memory] = allocate_from;
     } else {
@@ -139,7 +140,7 @@ class CudaDevice final : public DeviceInterface {
     bytes_ -= bytes;
     give(memory);
   }
-  std::string shortage(size_t asked) const {
+  std::string out_of_memory_text(size_t asked) const {
     std::vector<std::pair<size_t, std::string>> users;
     for (const auto& [user, held] : by_user_) users.emplace_back(held, user);
     std::sort(users.rbegin(), users.rend());

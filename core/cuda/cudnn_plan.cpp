@@ -276,14 +276,14 @@ std::vector<Descriptor> engines(const Descriptor& graph, const Descriptor& devic
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, device);
   std::vector<Descriptor> found;
   if (heuristics.try_to_finalize() != CUDNN_STATUS_SUCCESS) return found;
-  constexpr int64_t kMost = 16;
+  constexpr int64_t kMax = 16;
   std::vector<cudnnBackendDescriptor_t> places;
-  for (int64_t i = 0; i < kMost; ++i) {
+  for (int64_t i = 0; i < kMax; ++i) {
     places.push_back(found.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
   }
   int64_t count = 0;
   check(library().get_attribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                CUDNN_TYPE_BACKEND_DESCRIPTOR, kMost, &count, places.data()),
+                                CUDNN_TYPE_BACKEND_DESCRIPTOR, kMax, &count, places.data()),
         "ranking engines");
   while (std::ssize(found) > count) found.pop_back();
   return found;

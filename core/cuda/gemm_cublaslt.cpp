@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kWorkspace = size_t{32} << 20;
 // In one call: some versions have no algorithm for more, the most blocks of a launch in y and z.
-constexpr int64_t kMostProducts = 65535;
+constexpr int64_t kMaxProducts = 65535;
 
 void check(cublasStatus_t status, std::string_view what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -64,7 +64,7 @@ struct Plan {
 };
 
 // Plans kept: sequences of ever new lengths must not collect them for ever.
-constexpr size_t kMostPlans = 2048;
+constexpr size_t kMaxPlans = 2048;
 
 // Of one device: a handle belongs to the device that was the current one when it was made.
 struct Library {
@@ -226,11 +226,11 @@ void make_plan(cublasLtHandle_t handle, const Problem& problem, const EpilogueTe
 bool gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
           const Tensor& c, const GemmShape& shape, double alpha, double beta, Epilogue epilogue,
           const Tensor& vector, const Tensor& before) {
-  if (shape.batch > kMostProducts) {
+  if (shape.batch > kMaxProducts) {
     require(epilogue == Epilogue::none, "cuBLASLt: an epilogue for ", shape.batch,
-            " products; at most ", kMostProducts, " of one call can have one");
-    for (int64_t begin = 0; begin < shape.batch; begin += kMostProducts) {
-      const int64_t end = std::min(begin + kMostProducts, shape.batch);
+            " products; at most ", kMaxProducts, " of one call can have one");
+    for (int64_t begin = 0; begin < shape.batch; begin += kMaxProducts) {
+      const int64_t end = std::min(begin + kMaxProducts, shape.batch);
       gemm(a.rows(begin, end), transpose_a, b.rows(begin, end), transpose_b, c.rows(begin, end),
            {end - begin, shape.m, shape.n, shape.k}, alpha, beta);
     }
@@ -251,7 +251,7 @@ bool gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
                         alignment_of(tensors.before)};
   const std::lock_guard lock(mutex);
   Library& lt = library();
-  if (lt.plans.size() >= kMostPlans) lt.plans.clear();
+  if (lt.plans.size() >= kMaxPlans) lt.plans.clear();
   const auto [found, is_new] = lt.plans.try_emplace(problem.key());
   Plan& plan = found->second;
   if (is_new) {

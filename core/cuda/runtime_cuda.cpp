@@ -58,13 +58,13 @@ struct ExecutableGraph {
   size_t nodes = 0;
 };
 
-constexpr int kMostDevices = 64;
+constexpr int kMaxDevices = 64;
 
 // One stream per device; its memory pool keeps what is freed, so that a training step allocates
 // nothing from the system after the first.
 cudaStream_t stream_of(int device) {
   static std::mutex mutex;
-  static std::array<cudaStream_t, kMostDevices> streams{};
+  static std::array<cudaStream_t, kMaxDevices> streams{};
   const std::lock_guard lock(mutex);
   cudaStream_t& found = streams.at(static_cast<size_t>(device));
   if (found == nullptr) {
@@ -202,7 +202,7 @@ void copy_from_host(void* to, const void* from, size_t bytes) {
     return synchronize();
   }
   // One ring for each device and thread; never released: the driver may be gone before statics are.
-  thread_local std::array<StagingRing*, kMostDevices> rings{};
+  thread_local std::array<StagingRing*, kMaxDevices> rings{};
   StagingRing*& ring = rings.at(static_cast<size_t>(this_device));
   if (ring == nullptr) ring = new StagingRing;
   ring->copy(to, from, bytes, here());

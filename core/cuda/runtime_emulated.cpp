@@ -18,8 +18,8 @@
 namespace linnet::cuda {
 namespace {
 
-constexpr size_t kMostDevices = 8;
-std::array<std::atomic<size_t>, kMostDevices> held{};  // bytes of each
+constexpr size_t kMaxDevices = 8;
+std::array<std::atomic<size_t>, kMaxDevices> held{};  // bytes of each
 thread_local int this_device = 0;
 
 std::atomic<size_t>& held_here() {
@@ -54,7 +54,7 @@ std::vector<DeviceFacts> devices(std::string* why) {
   if (why != nullptr) *why = problem;
   if (!problem.empty()) return {};
   return std::vector<DeviceFacts>(
-      std::min(count, kMostDevices),
+      std::min(count, kMaxDevices),
       {"emulated CUDA device on the CPU", capability / 10, capability % 10, memory(), 1});
 }
 

@@ -38,7 +38,7 @@ std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps
 // of a product, on a CPU one whose operands stay in cache.
 double measure_gemm_peak(DType dtype = DType::f32, Device device = {});
 
-// The name under which soft-max attention by cuDNN is measured.
+// The name under which softmax attention by cuDNN is measured.
 inline constexpr const char* kCudnnSoftmax = "softmax, cuDNN";
 
 // One mechanism alone: projections excluded, except for mechanisms without the usual four, which
@@ -62,7 +62,7 @@ struct AttentionBenchOptions {
   // Of those that declare work of T or T ln T: in the form where they do so there, else in the
   // other.
   bool linear = false;
-  bool cudnn = false;  // also soft-max attention by cuDNN, after the mechanisms
+  bool cudnn = false;  // also softmax attention by cuDNN, after the mechanisms
   std::vector<int64_t> lengths{4096};
   int64_t batch = 1, heads = 4, head_width = 64;
   int64_t runs = 5;

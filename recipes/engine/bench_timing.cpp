@@ -75,9 +75,9 @@ void empty_caches() {
 }
 
 int64_t inputs_by_turns(size_t bytes, Device device) {
-  constexpr size_t kMost = 64;
+  constexpr size_t kMax = 64;
   if (device.kind == DeviceKind::cpu) return 1;
-  return static_cast<int64_t>(std::min(kMost, kBeyondAnyCache / std::max<size_t>(bytes, 1) + 1));
+  return static_cast<int64_t>(std::min(kMax, kBeyondAnyCache / std::max<size_t>(bytes, 1) + 1));
 }
 
 double worst_error(const Tensor& got, const Tensor& expected) {

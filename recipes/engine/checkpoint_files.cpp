@@ -12,7 +12,7 @@ constexpr const char* kManifest = "manifest.json";
 constexpr const char* kManifestHash = "manifest.xxh3";
 constexpr const char* kFormat = "linnet-checkpoint";
 constexpr int64_t kFormatVersion = 1;
-constexpr uint64_t kLargestManifest = uint64_t{16} << 20;
+constexpr uint64_t kMaxManifest = uint64_t{16} << 20;
 
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name != kManifest &&
@@ -59,10 +59,10 @@ Manifest parse_manifest(const std::string& path, const std::string& text) {
 
 Manifest read_manifest(const std::string& directory) {
   const std::string path = join_path(directory, kManifest);
-  const std::string text = read_file(path, kLargestManifest);
+  const std::string text = read_file(path, kMaxManifest);
   const std::string hash_path = join_path(directory, kManifestHash);
-  require(read_file(hash_path, kLargestManifest) == hash128_hex(text) + "\n", path, " or ",
-          hash_path, " is damaged: they do not agree");
+  require(read_file(hash_path, kMaxManifest) == hash128_hex(text) + "\n", path, " or ", hash_path,
+          " is damaged: they do not agree");
   try {
     return parse_manifest(path, text);
   } catch (const Error& error) {

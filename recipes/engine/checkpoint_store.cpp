@@ -16,7 +16,7 @@ constexpr const char* kStep = "step-";
 constexpr const char* kReplaced = "replaced-step-";
 constexpr const char* kAbandoned = "abandoned-step-";
 constexpr const char* kBest = "best.json";
-constexpr uint64_t kLargestBest = 65536;
+constexpr uint64_t kMaxBest = 65536;
 // Room for the manifest, directory entries and rounding to blocks.
 constexpr uint64_t kSlackBytes = uint64_t{1} << 20;
 
@@ -168,7 +168,7 @@ std::optional<BestCheckpoint> CheckpointStore::best() const {
   const std::string path = join_path(folder_, kBest);
   if (!exists(path)) return std::nullopt;
   try {
-    const JsonValue json = parse_json(read_file(path, kLargestBest), path);
+    const JsonValue json = parse_json(read_file(path, kMaxBest), path);
     BestCheckpoint best;
     best.step = json.at("step").integer();
     best.metric = json.at("metric").text();

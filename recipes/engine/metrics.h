@@ -39,7 +39,7 @@ JsonValue to_json(const TrainMetrics& metrics);
 JsonValue to_json(const EvaluationMetrics& metrics);
 
 // Appends to metrics.jsonl (one object a line) and tensorboard/ in a run directory. A run taken up
-// again after step S keeps the lines up to step S and writes those after it anew, so that none is
+// again after step S keeps the lines up to step S and rewrites those after it, so that none is
 // lost or twice there. For this the caller writes everything about step S, calls sync(), and only
 // then saves the checkpoint of S. All functions throw Error when the disk refuses.
 class MetricsLog {

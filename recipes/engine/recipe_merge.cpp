@@ -173,7 +173,7 @@ std::vector<std::string> restart_notes(const ConfigNode& root,
     for (const std::string& key : section->lost_keys()) lost += (lost.empty() ? "" : ", ") + key;
     if (lost.empty()) continue;
     notes.push_back(concat(change.value.location().text(), ": a new ", change.path.back(),
-                           " starts '", name, "' anew, without its former ", lost));
+                           " resets '", name, "', without its former ", lost));
   }
   return notes;
 }

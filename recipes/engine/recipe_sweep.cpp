@@ -6,7 +6,7 @@
 namespace linnet {
 namespace {
 
-constexpr size_t kMostPoints = 1000;
+constexpr size_t kMaxPoints = 1000;
 
 // A section's name or kind; nothing when it has none.
 std::string name_label(const ConfigNode& value) {
@@ -68,8 +68,8 @@ std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
   std::vector<SweepPoint> points(1);
   for (const ConfigEntry& entry : sweep.entries()) {
     const std::vector<Choice> choices = choices_of(entry);
-    if (points.size() * choices.size() > kMostPoints) {
-      throw located_error(sweep.location(), "'sweep' has more than ", kMostPoints, " combinations");
+    if (points.size() * choices.size() > kMaxPoints) {
+      throw located_error(sweep.location(), "'sweep' has more than ", kMaxPoints, " combinations");
     }
     std::vector<SweepPoint> longer;
     for (const SweepPoint& point : points) {

@@ -9,8 +9,8 @@ namespace linnet {
 namespace {
 
 constexpr const char* kMetrics = "metrics.jsonl";
-constexpr uint64_t kLargestMetrics = uint64_t{2} << 30;
-constexpr uint64_t kLargestText = uint64_t{4} << 20;
+constexpr uint64_t kMaxMetrics = uint64_t{2} << 30;
+constexpr uint64_t kMaxText = uint64_t{4} << 20;
 constexpr size_t kLongestLine = size_t{1} << 20;
 constexpr int kDepth = 3;
 
@@ -51,7 +51,7 @@ void read_line(RunData& run, std::string_view text) {
 std::string read_optional(RunData& run, const char* name) {
   const std::string path = join_path(run.path, name);
   try {
-    return exists(path) ? read_file(path, kLargestText) : "";
+    return exists(path) ? read_file(path, kMaxText) : "";
   } catch (const Error& error) {
     run.problems.emplace_back(error.what());
     return "";
@@ -96,7 +96,7 @@ RunData read_run(const std::string& run_directory) {
   RunData run;
   run.path = run_directory;
   run.name = file_name(run_directory);
-  const std::string text = read_file(join_path(run_directory, kMetrics), kLargestMetrics);
+  const std::string text = read_file(join_path(run_directory, kMetrics), kMaxMetrics);
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());

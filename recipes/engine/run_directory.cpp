@@ -69,7 +69,7 @@ std::optional<std::string> newest(const std::string& directory) {
     log_warning("checkpoint ", skipped.path, " is skipped: ", skipped.reason);
   }
   require(found.path.has_value() || found.skipped.empty(), "no checkpoint in ", directory,
-          " is valid, so its run cannot continue; start anew with another --out, or delete ",
+          " is valid, so its run cannot continue; restart with another --out, or delete ",
           join_path(directory, "checkpoints"));
   return found.path;
 }

@@ -18,10 +18,10 @@ int64_t tokens_of(const Batch& batch) {
 
 // What to change when a micro-batch of `examples` did not fit; `held` is what was held before it.
 // Memory grows with the examples, so that the share that fitted says how many would.
-std::string remedy(const OutOfMemory& shortage, int64_t examples, size_t held) {
-  const auto used = static_cast<double>(shortage.held - std::min(held, shortage.held));
+std::string remedy(const OutOfMemory& error, int64_t examples, size_t held) {
+  const auto used = static_cast<double>(error.held - std::min(held, error.held));
   const double share =
-      (used + static_cast<double>(shortage.free)) / (used + static_cast<double>(shortage.asked));
+      (used + static_cast<double>(error.free)) / (used + static_cast<double>(error.asked));
   const int64_t fitting =
       std::min(examples - 1, static_cast<int64_t>(share * static_cast<double>(examples)));
   if (fitting < 1) {
@@ -85,8 +85,8 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
     const Batch batch = take(next_batch);
     try {
       work_->add(batch);
-    } catch (const OutOfMemory& shortage) {
-      throw Error(shortage.what() + remedy(shortage, batch.B, held));
+    } catch (const OutOfMemory& error) {
+      throw Error(error.what() + remedy(error, batch.B, held));
     }
     result.targets += batch.target_count;
     result.tokens += tokens_of(batch);
@@ -99,7 +99,7 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
   work_->finish(result);
   if (result.skipped) {
     const Tensor gradients = model_.parameters().gradients().to(Device{});
-    result.culprit = first_non_finite(gradients, updater_.layout);
+    result.non_finite_parameter = first_non_finite(gradients, updater_.layout);
     ++progress.skipped;
     ++progress.skipped_in_a_row;
   } else {

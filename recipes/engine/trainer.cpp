@@ -173,7 +173,8 @@ void Run::log_step(const UpdateResult& result, double step_seconds) {
   window_tokens_ += result.tokens;
   if (result.skipped) {
     log_warning("step ", progress_.step, ": update skipped, the gradient of ",
-                result.culprit.empty() ? "the loss" : result.culprit, " is not finite");
+                result.non_finite_parameter.empty() ? "the loss" : result.offending,
+                " is not finite");
   }
   if (progress_.step % recipe_.train.log_every_steps != 0 && !finished()) return;
   TrainMetrics metrics;
@@ -328,7 +329,7 @@ void Run::update(PrefetchingLoader& loader) {
   const std::vector<int64_t> saved = store_->steps();
   throw Error(concat("training diverged: ", progress_.skipped_in_a_row,
                      " updates in a row had a gradient that is not finite (the last in ",
-                     result.culprit.empty() ? "the loss" : result.culprit, "); ",
+                     result.non_finite_parameter.empty() ? "the loss" : result.offending, "); ",
                      saved.empty() ? "nothing was saved before"
                                    : concat("the checkpoint of step ", saved.back(), " is kept"),
                      "; lower optim.lr, or lengthen the warm-up, or clip gradients"));
@@ -362,7 +363,7 @@ TrainOutcome Run::dry_run() {
     log_info("dry run: one update of fresh weights took ",
              std::round(100 * seconds_since(start)) / 100, " s: loss ", result.loss,
              ", gradient norm ", result.gradient_norm,
-             result.skipped ? concat(", not finite in ", result.culprit) : "");
+             result.skipped ? concat(", not finite in ", result.non_finite_parameter) : "");
   }
   const std::string checkpoint = plan_.checkpoint ? file_name(*plan_.checkpoint) : "";
   log_info("dry run: no run directory was touched; without --dry-run this would ",

@@ -38,9 +38,9 @@ struct UpdateResult {
   double lr = 0;
   std::optional<double> beta1;  // where the schedule cycles it
   int64_t targets = 0;
-  int64_t tokens = 0;    // targets, or a classifier's tokens without padding
-  bool skipped = false;  // a gradient was not finite: weights unchanged
-  std::string culprit;   // the first parameter with such a gradient
+  int64_t tokens = 0;                // targets, or a classifier's tokens without padding
+  bool skipped = false;              // a gradient was not finite: weights unchanged
+  std::string non_finite_parameter;  // the first parameter with such a gradient
 };
 
 // Loss and gradients of one update are sums over micro-batches divided by all targets together, so

@@ -20,7 +20,7 @@ TEST(AbcCluster, LaterKeysJoinTheNearestMean) {
   EXPECT_EQ(clusters({0, 10, 4, 5, 6, 8}, 2), Numbers({0, 1, 0, 0, 0, 1}));
   // In the middle the first one wins.
   EXPECT_EQ(clusters({0, 10, 5}, 2), Numbers({0, 1, 0}));
-  // Padding is skipped; a document begins anew.
+  // Padding is skipped; a document restarts.
   const Tensor mask = Tensor::from(std::vector<uint8_t>{1, 0, 1, 1}, {1, 4});
   EXPECT_EQ(clusters({0, 7, 10, 9}, 2, mask), Numbers({0, -1, 1, 1}));
   EXPECT_EQ(clusters({0, 10, 9, 8}, 2, {}, test::ids({0, 0, 1, 1}, {1, 4})), Numbers({0, 1, 0, 1}));

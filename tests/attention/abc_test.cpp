@@ -125,7 +125,7 @@ TEST(SlotChoices, DrawsFollowExampleAndPositionAlone) {
 }
 
 // One slot has the weight 1: a token's value is dropped or doubled.
-TEST(AbcWindow, DropsSoftMaxWeightsInTraining) {
+TEST(AbcWindow, DropsSoftmaxWeightsInTraining) {
   for (const auto& [name, form] : {std::pair{"abc_window", Form::causal},
                                    {"abc_dilated", Form::causal},
                                    {"abc_window", Form::cross}}) {

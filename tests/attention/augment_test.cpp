@@ -70,7 +70,7 @@ TEST(Augment, GroupsNeedQueriesAndKeys) {
       std::string::npos);
 }
 
-// Parameters beyond those of soft-max attention.
+// Parameters beyond those of softmax attention.
 int64_t added(const std::string& attention, Form form) {
   const auto count = [&](const std::string& text) {
     ParameterSet set;

@@ -136,7 +136,7 @@ std::vector<Setting> long_settings() {
   return with_all_weights(std::move(all));
 }
 
-// What rounding is relative to: soft-max weights keep results near 1, sums of others grow.
+// What rounding is relative to: softmax weights keep results near 1, sums of others grow.
 double size_of_results(const Setting& setting, const std::vector<double>& expected) {
   double largest = 1;
   if (setting.weights == BlockWeights::softmax) return largest;

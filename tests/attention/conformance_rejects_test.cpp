@@ -7,7 +7,7 @@
 namespace linnet {
 namespace {
 
-// Changes what soft-max attention is given, or what it returns.
+// Changes what softmax attention is given, or what it returns.
 class Wrapped : public TokenMixer {
  public:
   explicit Wrapped(std::unique_ptr<TokenMixer> inner) : inner_(std::move(inner)) {}

@@ -162,7 +162,7 @@ TEST(DiagonalScan, GradientsAgreeWithFiniteDifferencesInEveryDirection) {
   }
 }
 
-// Backward begins anew every 64 tokens: its states are those of the whole row.
+// Backward restarts every 64 tokens: its states are those of the whole row.
 TEST(DiagonalScan, GradientsOfARowAreThoseOfItsPieces) {
   const Problem p({1, 150, 4, false, true, 0}, {Discretization::zoh, false, false, 19, 3, 2});
   const auto gradients = [&](std::vector<int64_t> cuts) {

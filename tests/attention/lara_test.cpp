@@ -23,7 +23,7 @@ std::unique_ptr<TokenMixer> mixer_of(ParameterSet& set, const std::string& param
   return mixer;
 }
 
-// Root mean square of the difference to soft-max attention in training, a landmark for each of T
+// Root mean square of the difference to softmax attention in training, a landmark for each of T
 // tokens.
 double distance_to_softmax(int64_t T, const std::string& options) {
   ParameterSet set;

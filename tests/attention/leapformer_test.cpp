@@ -1,4 +1,4 @@
-// LeaPformer: what the conformance suite cannot know: training by soft-max, cosFormer as a special
+// LeaPformer: what the conformance suite cannot know: training by softmax, cosFormer as a special
 // case, and one pair of LeaP modules for all heads.
 #include <gtest/gtest.h>
 
@@ -65,7 +65,7 @@ double proportion(const MadeMixer& mixer, const std::string& leap, const double*
   return 1 / (1 + std::exp(-logit));
 }
 
-TEST(Leapformer, TrainsByTheSoftMaxOfItsEnergies) {
+TEST(Leapformer, TrainsByTheSoftmaxOfItsEnergies) {
   for (const Form form : {Form::noncausal, Form::causal, Form::cross}) {
     SCOPED_TRACE(name_of(form));
     const bool cross = form == Form::cross;

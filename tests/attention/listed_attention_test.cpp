@@ -144,7 +144,7 @@ TEST(ListedAttention, GradientsOfEveryElement) {
   }
 }
 
-// With all keys in every list: soft-max attention. A key listed n times counts n times, as a bias
+// With all keys in every list: softmax attention. A key listed n times counts n times, as a bias
 // of log n does.
 TEST(ListedAttention, AllKeysAreFullAttentionAndMultiplicitiesCount) {
   const ListedSizes sizes{

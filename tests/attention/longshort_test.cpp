@@ -28,7 +28,7 @@ struct Published {
   const char* parameters;
   Form form;
   int64_t layers, width, heads;
-  double without, with;  // millions of the model with soft-max attention, and with this one
+  double without, with;  // millions of the model with softmax attention, and with this one
 };
 
 TEST(Longshort, HasTheParametersOfThePublishedModels) {

@@ -9,7 +9,7 @@
 namespace linnet {
 namespace {
 
-// Soft-max-like matrices: positive, rows that sum to 1, the diagonal about `weight` of it.
+// Softmax-like matrices: positive, rows that sum to 1, the diagonal about `weight` of it.
 Tensor stochastic(int64_t G, int64_t p, double weight) {
   const Tensor a = test::random_tensor({G, p, p}, "a");
   double* at = a.data<double>();

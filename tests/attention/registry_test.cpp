@@ -135,7 +135,7 @@ TEST(Registry, LavoRefusesASeparateAttentionThatNothingWouldRead) {
   }
 }
 
-// What one layer has beyond soft-max attention's.
+// What one layer has beyond softmax attention's.
 int64_t added(const ConfigNode& config, int64_t width, int64_t heads, Form form = Form::causal) {
   MixerOptions options;
   options.width = width;

@@ -90,7 +90,7 @@ TEST(S4d, ParametersAreAsManyAsInLavosTables) {
     EXPECT_EQ(count(concat("{preset: ", preset, "}"), H),
               c * H * N + c * H + H + N + c * H * H + H);
   }
-  // Millions beyond soft-max attention in the layers of its language models (122.32 before, 155.41
+  // Millions beyond softmax attention in the layers of its language models (122.32 before, 155.41
   // stated), speech synthesis (54.40, 55.20) and summarization (123.70, 131.59).
   const auto extra = [&](const std::string& preset, int64_t width, int64_t layers) {
     return 1e-6 *

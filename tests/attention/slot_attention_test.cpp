@@ -160,7 +160,7 @@ double worst_error(const Problem& p, DType dtype) {
   return worst;
 }
 
-// Errors of the read logits, about sqrt(T) units of sums of T terms, are amplified by the soft-max
+// Errors of the read logits, about sqrt(T) units of sums of T terms, are amplified by the softmax
 // up to their magnitude.
 constexpr double kDouble = 2e-12, kSingle = 2e-4;
 
@@ -349,7 +349,7 @@ TEST(SlotAttention, SplittingAmongThreadsChangesOnlyRounding) {
   set_thread_count(before);
 }
 
-TEST(SlotAttention, OneSlotPerTokenIsSoftMaxAttention) {
+TEST(SlotAttention, OneSlotPerTokenIsSoftmaxAttention) {
   const int64_t T = 12;
   Problem p =
       make_problem({1, T, T, 1, T, 4, 3}, SlotControl::given, SlotNormalizer::none, true, false);

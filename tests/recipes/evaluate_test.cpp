@@ -76,7 +76,7 @@ TEST_F(Evaluate, DeadRowsAreNamed) {
       score(trained("relu", classifier({"model.attention={name: relu}", "model.heads=8"})), whole);
   EXPECT_GT(relu.dead_share(), 0);
   EXPECT_THAT(relu.text(), HasSubstr("dead"));
-  // Soft-max never has any, and says nothing.
+  // Softmax never has any, and says nothing.
   const Score softmax = score(trained("softmax", classifier()), whole);
   EXPECT_GT(softmax.dead_rows.at(0).rows, 0);
   EXPECT_EQ(to_json(softmax.metrics(1)).find("dead_rows"), nullptr);
@@ -145,7 +145,7 @@ TEST_F(Evaluate, CarriedStateNeedsTheSameMemoryForAnyLength) {
   const auto [long_peak, long_state] = peak(linear, "long.txt");
   EXPECT_EQ(short_state, long_state);
   EXPECT_LE(long_peak, 1.02 * short_peak);
-  // The measurement sees memory that grows: soft-max keeps all keys.
+  // The measurement sees memory that grows: softmax keeps all keys.
   const std::string softmax = trained("softmax", recipe({"model.attention={name: softmax}"}));
   EXPECT_GT(peak(softmax, "long.txt").first, 2 * peak(softmax, "short.txt").first);
 }

@@ -217,24 +217,24 @@ TEST_F(RecipeTest, ANewKindSaysThatItRestartsItsSection) {
   const std::string path = put("a.yaml", kRecipe);
   EXPECT_EQ(refusal(path, {"optim.kind=sgd"}),
             "command line: optim.kind: the key 'lr' is missing in 'optim'; add it\n"
-            "command line: optim.kind: a new kind starts 'optim' anew; give with it what should "
+            "command line: optim.kind: a new kind resets 'optim'; give with it what should "
             "still hold of optim.lr, optim.betas");
   EXPECT_EQ(refusal(path, {"model.kind=encoder"}),
             "command line: model.kind: the key 'attention' is missing in 'model'; add it\n"
-            "command line: model.kind: a new kind starts 'model' anew; give with it what should "
+            "command line: model.kind: a new kind resets 'model'; give with it what should "
             "still hold of model.layers, model.attention");
   EXPECT_EQ(refusal(path, {"data.kind=pg19"}),
             "command line: data.kind: kind pg19 needs data.path\n"
-            "command line: data.kind: a new kind starts 'data' anew; give with it what should "
+            "command line: data.kind: a new kind resets 'data'; give with it what should "
             "still hold of data.path, data.context");
   EXPECT_EQ(refusal(put("b.yaml", "extends: a.yaml\noptim: {kind: nag, betas: [0.9, 0.9]}\n")),
             "b.yaml:2:8: the key 'lr' is missing in 'optim'; add it\n"
-            "b.yaml:2:8: a new kind starts 'optim' anew; give with it what should still hold of "
+            "b.yaml:2:8: a new kind resets 'optim'; give with it what should still hold of "
             "optim.lr");
   // What is given again is not asked for, and another mechanism has keys of its own.
   EXPECT_EQ(refusal(path, {"optim.kind=sgd", "optim.lr=0"}),
             "command line: 'optim.lr' must be above 0, found 0\n"
-            "command line: optim.kind: a new kind starts 'optim' anew; give with it what should "
+            "command line: optim.kind: a new kind resets 'optim'; give with it what should "
             "still hold of optim.betas");
   EXPECT_EQ(refusal(path, {"model.attention.name=lavo", "model.attention.rank=x"}),
             "command line: model.attention.rank: 'rank' must be a whole number, found 'x'");
@@ -247,10 +247,10 @@ TEST_F(RecipeTest, KeysLostToANewKindAreNamed) {
   };
   using Notes = std::vector<std::string>;
   EXPECT_EQ(notes({"optim.lr=1", "optim.kind=sgd"}),
-            Notes{"command line: optim.kind: a new kind starts 'optim' anew, without its former "
+            Notes{"command line: optim.kind: a new kind resets 'optim', without its former "
                   "betas"});
   EXPECT_EQ(notes({"model.attention.name=lavo"}),
-            Notes{"command line: model.attention.name: a new name starts 'model.attention' anew, "
+            Notes{"command line: model.attention.name: a new name resets 'model.attention', "
                   "without its former scale"});
   EXPECT_EQ(notes({"optim.kind=adamw"}), Notes{});
   EXPECT_EQ(notes({"optim={kind: sgd, lr: 1}"}), Notes{});

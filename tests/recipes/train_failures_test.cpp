@@ -108,7 +108,7 @@ TEST_F(TrainFailures, ADamagedCheckpointIsNamedAndSkipped) {
   }
 }
 
-TEST_F(TrainFailures, WithoutAnyValidCheckpointARunIsNotStartedAnewInItsDirectory) {
+TEST_F(TrainFailures, WithoutAnyValidCheckpointARunIsNotRestartedInItsDirectory) {
   run(saving(), "run");
   const std::string metrics = read_file(join_path(out("run"), "metrics.jsonl"));
   for (const int64_t step : {2, 4}) {

@@ -146,7 +146,7 @@ TEST_F(TrainStepTest, DivergenceSkipsThenStopsAndKeepsTheCheckpoint) {
   const Left after = left("run");
   EXPECT_GE(after.step, 3);
   EXPECT_THAT(after.metrics.back(), HasSubstr("\"skipped\": 3"));
-  // Continuing stops at once for the same reason rather than count anew.
+  // Continuing stops at once for the same reason rather than count again.
   EXPECT_THAT(test::message_of([&] { run(absurd, "run"); }), HasSubstr("updates in a row"));
   EXPECT_LE(left("run").step, after.step + 1);
   load_model(out("run"));
@@ -157,7 +157,7 @@ TEST_F(TrainStepTest, SkippedUpdatesLeaveTheWeightsAlone) {
   const Updates two = updates(absurd, 2);
   EXPECT_FALSE(two.results[0].skipped);
   EXPECT_TRUE(two.results[1].skipped);
-  EXPECT_EQ(two.results[1].culprit, "embedding.weight");
+  EXPECT_EQ(two.results[1].non_finite_parameter, "embedding.weight");
   const Updates three = updates(absurd, 3);
   EXPECT_TRUE(three.weights == two.weights);
   EXPECT_EQ(three.progress.skipped, 2);

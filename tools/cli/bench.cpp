@@ -271,7 +271,7 @@ void add_bench(CLI::App& app, Command& chosen) {
                       "on a CPU: empty the caches before each run, as the inputs of long sequences "
                       "find them anyway");
   attention->add_flag("--cudnn", options->cudnn,
-                      "also soft-max attention by cuDNN, after comparing it with linnet's: for a "
+                      "also softmax attention by cuDNN, after comparing it with linnet's: for a "
                       "CUDA device and bf16");
   attention->add_option("--form", words->form, "causal or noncausal")->capture_default_str();
   add_operation_options(*attention, *options, *words,

@@ -20,7 +20,7 @@ void add_train(CLI::App& app, Command& chosen) {
   command->add_option(
       "OVERRIDES", arguments->overrides,
       "key.path=value ..., e.g. model.attention='{name: lavo}' train.max_steps=100; a new kind or "
-      "name starts its section anew; 'linnet recipe schema' lists the keys");
+      "name resets its section; 'linnet recipe schema' lists the keys");
   add_device_option(*command, arguments->device);
   command->add_option("--out", arguments->options.out, "run directory (default runs/<recipe>)");
   command

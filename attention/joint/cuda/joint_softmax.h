@@ -5,7 +5,7 @@
 
 namespace linnet {
 
-// Two parts of a soft-max, y [B,T,H,V] and log-sum-exp [B,T,H] each, or their gradients.
+// Two parts of a softmax, y [B,T,H,V] and log-sum-exp [B,T,H] each, or their gradients.
 struct JointParts {
   Tensor a, sums_a, b, sums_b;
 };

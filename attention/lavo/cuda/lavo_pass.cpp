@@ -128,7 +128,7 @@ bool lavo_pass_fits(const LavoPassVariables& inputs, const LavoPassContext& cont
   }
   const int64_t width = shape[3], window = context.options.window;
   return inputs.basis.shape().rank() == 3 && window >= 1 &&
-         window <= lavo_pass_fast::kWidestWindow && shape[1] >= kFewestTensorCoreTokens &&
+         window <= lavo_pass_fast::kWidestWindow && shape[1] >= kMinTensorCoreTokens &&
          orthogonal_memory_fast::has_kernels(width, inputs.basis.size(1)) &&
          std::max({lavo_pass_fast::shared_memory(width),
                    lavo_pass_fast::window_backward_shared_memory(width, window),

@@ -2,7 +2,7 @@
 //
 // A block walks along the chunks of 64 tokens of one head. The chunk's keys and values and those of
 // the chunk before lie in shared memory: windows reach no further. A warp has 16 tokens. It makes
-// the window's output f in registers, square by square of 16 keys (streaming soft-max), and f goes
+// the window's output f in registers, square by square of 16 keys (streaming softmax), and f goes
 // on from there: projected on the basis it enters the memory, and half of it is half of y. What is
 // read from the memory is made as in orthogonal_memory_fast_forward.cu. While a chunk's memory is
 // computed, the next chunk's keys and values take the place of the chunk's before.
@@ -52,7 +52,7 @@ struct Layout {
   uint32_t* flags;     // two chunks by turns
 };
 
-// Soft-max over the keys seen so far, of row lane / 4 and of the row 8 after.
+// Softmax over the keys seen so far, of row lane / 4 and of the row 8 after.
 struct Streaming {
   float largest[2] = {kNothing, kNothing}, total[2] = {0, 0};
 

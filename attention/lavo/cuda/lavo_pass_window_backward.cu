@@ -36,7 +36,7 @@ namespace linnet::cuda::lavo_pass_fast {
 namespace {
 
 constexpr int64_t kMultiprocessors = 132;  // of an H200
-constexpr int64_t kFewestChunks = 4;       // of a run
+constexpr int64_t kMinChunks = 4;          // of a run
 
 // Of a multiprocessor: what registers are bounded for.
 template <int D>
@@ -210,7 +210,7 @@ void cut(WindowBackward& call) {
   const int64_t blocks = std::max<int64_t>(1, call.memory.q.B * call.memory.q.H);
   const int64_t enough = (call.memory.q.K > 64 ? 1 : 2) * kMultiprocessors;
   const int64_t wanted =
-      std::clamp<int64_t>(enough / blocks, 1, std::max<int64_t>(1, chunks / kFewestChunks));
+      std::clamp<int64_t>(enough / blocks, 1, std::max<int64_t>(1, chunks / kMinChunks));
   call.run_chunks = static_cast<int>((chunks + wanted - 1) / wanted);
   call.runs = static_cast<int>((chunks + call.run_chunks - 1) / call.run_chunks);
 }

@@ -63,10 +63,9 @@ __device__ __forceinline__ void begin_own_rows(AsyncCopies& copies, kernel_bf16*
 // A square of 16 rows and 16 columns, of which one side is queries and the other keys: logits x
 // become P, their gradients dP become dS. place(i) is the chunk's query and key of number i.
 template <int D, typename Place>
-__device__ __forceinline__ void through_soft_max(const Layout<D>& shared, const Chunk& chunk,
-                                                 const Sight& sight, float scale,
-                                                 const Place& place, ResultFragment (&x)[2],
-                                                 ResultFragment (&dx)[2]) {
+__device__ __forceinline__ void through_softmax(const Layout<D>& shared, const Chunk& chunk,
+                                                const Sight& sight, float scale, const Place& place,
+                                                ResultFragment (&x)[2], ResultFragment (&dx)[2]) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     int t, key;
@@ -112,7 +111,7 @@ __device__ __forceinline__ void through_queries(const Layout<D>& shared, const P
       }
     }
     if (draws.in.drops) WindowDraws::drop(kept, draws.dropout.keep, dx);
-    through_soft_max<D>(
+    through_softmax<D>(
         shared, chunk, sight, draws.in.scale,
         [&](int i, int& t, int& key) {
           t = warp * 16 + i % 4 / 2 * 8 + lane / 4;
@@ -172,7 +171,7 @@ __device__ __forceinline__ void through_keys(const Layout<D>& shared, const Plac
       }
     }
     if (has_dk && draws.in.drops) WindowDraws::drop(kept, draws.dropout.keep, dx);
-    through_soft_max<D>(
+    through_softmax<D>(
         shared, chunk, sight, draws.in.scale,
         [&](int i, int& t, int& key) {
           t = square * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;

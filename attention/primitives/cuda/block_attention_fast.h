@@ -3,8 +3,8 @@
 // decided in block_attention_path.h.
 //
 // Sequences are bf16 views whose rows begin on 16 bytes; weights and gradients of logits are
-// rounded to bf16 for the products, all sums, soft-max's maxima and normalisers are f32. Patterns,
-// carried keys, segments, masks, the bias and dropout as for the plain kernels; weights soft-max
+// rounded to bf16 for the products, all sums, softmax's maxima and normalisers are f32. Patterns,
+// carried keys, segments, masks, the bias and dropout as for the plain kernels; weights softmax
 // and relu squared.
 #pragma once
 
@@ -17,7 +17,7 @@ using Reads = SequenceView<const kernel_bf16>;
 using Writes = SequenceView<kernel_bf16>;
 
 // Whether there are kernels for heads whose keys and values have these widths, in eights: keys up
-// to 128, values of any width (logits are made again for every 128). No block takes more than 88
+// to 128, values of any width (logits are recomputed for every 128). No block takes more than 88
 // KiB of shared memory, which every GPU with bf16 has.
 bool has_kernels(int64_t keys, int64_t values);
 

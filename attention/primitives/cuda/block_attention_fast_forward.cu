@@ -1,4 +1,4 @@
-// The forward pass of block attention on tensor cores: one kernel, streaming soft-max or plain
+// The forward pass of block attention on tensor cores: one kernel, streaming softmax or plain
 // sums.
 //
 // A block has 64 queries of one head, and all values or a tile of 128, and streams the tiles of 64

@@ -17,14 +17,14 @@ using Problem = block_attention_detail::BlockProblem;
 inline constexpr int kTileRows = 64;
 // Larger than any number of a row's token; from it a tile's first column, which may be negative, is
 // subtracted.
-inline constexpr int kLargest = std::numeric_limits<int>::max() - kTileRows;
+inline constexpr int kMax = std::numeric_limits<int>::max() - kTileRows;
 
 __host__ __device__ constexpr int64_t tiles_of(int64_t count) {
   return (count + kTileRows - 1) / kTileRows;
 }
 
 struct Range {
-  int begin = kLargest, end = 0;
+  int begin = kMax, end = 0;
 };
 
 __device__ __forceinline__ bool key_valid(const Problem& p, int64_t b, int64_t number) {

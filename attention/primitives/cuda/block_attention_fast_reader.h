@@ -1,4 +1,4 @@
-// The streaming soft-max of the tensor-core kernels of block attention and of listed attention.
+// The streaming softmax of the tensor-core kernels of block attention and of listed attention.
 // Internal to attention/primitives/cuda.
 #pragma once
 

@@ -193,7 +193,7 @@ struct BiasRow {
   }
 };
 
-// What makes logits of products q . k: those of soft-max are in units of log 2, for exp2.
+// What makes logits of products q . k: those of softmax are in units of log 2, for exp2.
 struct Logits {
   const Problem& p;
 

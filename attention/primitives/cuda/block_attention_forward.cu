@@ -1,4 +1,4 @@
-// Block attention, forward: streaming soft-max, or plain sums, 32 keys at a time.
+// Block attention, forward: streaming softmax, or plain sums, 32 keys at a time.
 #include "attention/primitives/cuda/block_attention_problem.h"
 #include "attention/primitives/cuda/block_attention_step.h"
 

@@ -37,7 +37,7 @@ std::string_view plain_weights(BlockWeights weights) {
 
 std::string why_plain_block_attention(const BlockAttentionContext& context,
                                       const BlockAttentionTensors& in) {
-  if (std::string lack = lack_of_bf16({&in.q}); !lack.empty()) return lack;
+  if (std::string reason = unsupported_dtype({&in.q}); !reason.empty()) return reason;
   if (const std::string_view weights = plain_weights(context.options.weights); !weights.empty()) {
     return std::string(weights);
   }
@@ -45,10 +45,10 @@ std::string why_plain_block_attention(const BlockAttentionContext& context,
   if (!block_attention_fast::has_kernels(keys, values)) {
     return concat("keys of ", keys, " and values of ", values, " numbers a head");
   }
-  if (in.q.size(1) < kFewestTensorCoreTokens) {
-    return concat("fewer than ", kFewestTensorCoreTokens, " queries");
+  if (in.q.size(1) < kMinTensorCoreTokens) {
+    return concat("fewer than ", kMinTensorCoreTokens, " queries");
   }
-  return lack_of_alignment({&in.q, &in.k, &in.v, &in.past_k, &in.past_v});
+  return unsupported_alignment({&in.q, &in.k, &in.v, &in.past_k, &in.past_v});
 }
 
 bool block_attention_is_fast(const BlockAttentionContext& context,

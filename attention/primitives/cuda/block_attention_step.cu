@@ -1,5 +1,5 @@
 // One query of block attention: a block has a row's head. Its warps take 32 keys by turns, each
-// with a streaming soft-max of its own, and put them together at the end. Lanes are channels, of
+// with a streaming softmax of its own, and put them together at the end. Lanes are channels, of
 // keys and of values, so that a row of either is read in one piece.
 #include "attention/primitives/cuda/block_attention_step.h"
 

@@ -15,7 +15,7 @@
 
 namespace linnet::cuda::depthwise_conv_fast {
 
-inline constexpr int kShortTaps = 8, kMostTaps = 65;
+inline constexpr int kShortTaps = 8, kMaxTaps = 65;
 
 // Tokens 0 to T - 1 of each row, and the P tokens before them, which are -P to -1 and may be
 // missing. Masks (u8 [B,T], [B,P]; 1: counts) may be null.

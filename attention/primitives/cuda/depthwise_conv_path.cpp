@@ -9,10 +9,10 @@
 namespace linnet::cuda {
 
 std::string why_plain_depthwise_conv(const Tensor& x, const Tensor& past, const Tensor& taps) {
-  if (std::string lack = lack_of_bf16({&x}); !lack.empty()) return lack;
+  if (std::string reason = unsupported_dtype({&x}); !reason.empty()) return reason;
   const int64_t count = taps.size(-1);
   const bool is_short = count <= depthwise_conv_fast::kShortTaps;
-  if (count > depthwise_conv_fast::kMostTaps) return concat("filters of ", count, " taps");
+  if (count > depthwise_conv_fast::kMaxTaps) return concat("filters of ", count, " taps");
   if (!is_short && taps.shape().rank() == 3) {
     return concat("filters of ", count, " taps for each channel");
   }
@@ -20,7 +20,7 @@ std::string why_plain_depthwise_conv(const Tensor& x, const Tensor& past, const 
   if (x.size(3) == 0 || x.size(3) % multiple != 0) {
     return concat(count, " taps of values of ", x.size(3), ", which is no multiple of ", multiple);
   }
-  return lack_of_alignment({&x, &past});
+  return unsupported_alignment({&x, &past});
 }
 
 bool depthwise_conv_is_fast(const Tensor& x, const Tensor& past, const Tensor& taps) {

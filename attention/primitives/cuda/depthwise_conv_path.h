@@ -9,8 +9,8 @@
 
 namespace linnet::cuda {
 
-// What the fast kernels lack for x and past [B,.,H,V] and taps [H,count] or [H,V,count], in words;
-// empty: nothing, they compute it. past may be undefined. The table is in
+// Why the fast kernels cannot compute x and past [B,.,H,V] and taps [H,count] or [H,V,count], in
+// words; empty: they can. past may be undefined. The table is in
 // attention/primitives/README.md.
 std::string why_plain_depthwise_conv(const Tensor& x, const Tensor& past, const Tensor& taps);
 

@@ -296,10 +296,10 @@ int64_t toeplitz_width(const Pass& pass) {
 
 int64_t toeplitz_run(const Pass& pass) {
   // 1024 blocks fill the largest GPUs; shorter runs read the tokens between them too often.
-  constexpr int64_t kBlocks = 1024, kShortest = 256, kMostRuns = 65535;
+  constexpr int64_t kBlocks = 1024, kShortest = 256, kMaxRuns = 65535;
   const int64_t blocks =
       std::max<int64_t>(1, pass.source.now.B * pass.source.now.H * toeplitz_width(pass));
-  const int64_t runs = std::min((kBlocks + blocks - 1) / blocks, kMostRuns);
+  const int64_t runs = std::min((kBlocks + blocks - 1) / blocks, kMaxRuns);
   const int64_t wanted = std::max((pass.tokens() + runs - 1) / runs, kShortest);
   return (wanted + kTile - 1) / kTile * kTile;
 }

@@ -122,10 +122,10 @@ int64_t blocks_of(const Pass& pass) {
 int64_t window_run(const Pass& pass) {
   // 2048 blocks fill the largest GPUs; a run that is not much longer than a filter reads the tokens
   // between runs too often, and a grid has at most 65,535 of them.
-  constexpr int64_t kBlocks = 2048, kShortest = 32, kLongest = 256, kMostRuns = 65535;
+  constexpr int64_t kBlocks = 2048, kShortest = 32, kLongest = 256, kMaxRuns = 65535;
   const int64_t wanted = pass.tokens() * pass.source.now.B * blocks_of(pass) / kBlocks;
   const int64_t run = std::min(std::max(wanted, kShortest), kLongest) / kBatch * kBatch;
-  return std::max(run, (pass.tokens() + kMostRuns - 1) / kMostRuns);
+  return std::max(run, (pass.tokens() + kMaxRuns - 1) / kMaxRuns);
 }
 
 void run_window(const Pass& pass, bool backward) {

@@ -26,18 +26,18 @@ void use_plain_kernels(const std::string& operation, const std::string& why,
 
 bool takes_fast_kernels(const std::string& operation, const Tensor& x,
                         const std::function<std::string()>& why, const std::string& which) {
-  const bool is_short = x.size(1) < kFewestTensorCoreTokens;
+  const bool is_short = x.size(1) < kMinTensorCoreTokens;
   if (kernel_choice() == KernelChoice::plain || is_short) return false;
-  const std::string lack = why();
-  if (lack.empty()) return true;
+  const std::string reason = why();
+  if (reason.empty()) return true;
   const bool expected = x.dtype() == DType::bf16 || activation_dtype() == DType::bf16;
   if (expected || kernel_choice() == KernelChoice::tensor_cores) {
-    use_plain_kernels(operation, lack, which);
+    use_plain_kernels(operation, reason, which);
   }
   return false;
 }
 
-std::string lack_of_bf16(std::initializer_list<const Tensor*> tensors) {
+std::string unsupported_dtype(std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* x : tensors) {
     if (!x->defined() || x->dtype() == DType::bf16) continue;
     const bool widened = activation_dtype() == DType::bf16;
@@ -47,7 +47,7 @@ std::string lack_of_bf16(std::initializer_list<const Tensor*> tensors) {
   return {};
 }
 
-std::string lack_of_alignment(std::initializer_list<const Tensor*> tensors) {
+std::string unsupported_alignment(std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* x : tensors) {
     if (x->defined() && !is_aligned(*x)) {
       return "tensors that do not begin on 16 bytes";
@@ -56,7 +56,7 @@ std::string lack_of_alignment(std::initializer_list<const Tensor*> tensors) {
   return {};
 }
 
-std::string lack_of_shared_memory(size_t asked) {
+std::string unsupported_shared_memory(size_t asked) {
   const size_t available = shared_memory_limit();
   if (asked <= available) return {};
   return concat("on a GPU with ", available / 1024, " KiB of shared memory a block (they take ",

@@ -1,5 +1,5 @@
-// What the functions that choose between kernels share: whether a call goes to the fast ones, what
-// they lack, and what happens where they cannot compute it.
+// What the functions that choose between kernels share: whether a call goes to the fast ones, why
+// it cannot, and what happens then.
 #pragma once
 
 #include <functional>
@@ -15,19 +15,19 @@ namespace linnet::cuda {
 void use_plain_kernels(const std::string& operation, const std::string& why,
                        const std::string& which = "kernels on tensor cores");
 
-// Whether a call about x [B,T,...] goes to the fast kernels; `why` says what they lack for it,
-// empty where they compute it. Never where plain kernels were asked for, nor for few tokens; where
-// they lack something, as use_plain_kernels, but nobody expects fast kernels of a model in f32, so
-// that nothing is said then.
+// Whether a call about x [B,T,...] goes to the fast kernels; `why` is the reason why they cannot
+// compute it, empty where they can. Never where plain kernels were asked for, nor for few tokens;
+// where there is a reason, as use_plain_kernels, but nobody expects fast kernels of a model in f32,
+// so that nothing is said then.
 bool takes_fast_kernels(const std::string& operation, const Tensor& x,
                         const std::function<std::string()>& why,
                         const std::string& which = "kernels on tensor cores");
 
-// In words, what these tensors lack for products in bf16, or for copies of 16 bytes, or this
-// thread's GPU for blocks of so many bytes of shared memory; empty: nothing. Undefined tensors lack
-// nothing.
-std::string lack_of_bf16(std::initializer_list<const Tensor*> tensors);
-std::string lack_of_alignment(std::initializer_list<const Tensor*> tensors);
-std::string lack_of_shared_memory(size_t asked);
+// Why these tensors cannot enter bf16 products or copies of 16 bytes, or why this thread's GPU
+// cannot give a block so many bytes of shared memory, in words; empty: they can. Undefined tensors
+// always can.
+std::string unsupported_dtype(std::initializer_list<const Tensor*> tensors);
+std::string unsupported_alignment(std::initializer_list<const Tensor*> tensors);
+std::string unsupported_shared_memory(size_t asked);
 
 }  // namespace linnet::cuda

@@ -75,7 +75,7 @@ StateScan transposed_scan_of(int64_t features, int64_t values, int64_t state_hea
   return scan;
 }
 
-// Where the state begins anew, and how it decays.
+// Where the state restarts, and how it decays.
 void set_order(const LinearAttentionContext& context, const LinearAttentionArrays& in,
                StateScan& scan) {
   scan.segments = context.segments;

@@ -24,7 +24,7 @@ using Writes = SequenceView<kernel_bf16>;
 inline bool has_kernels(int64_t features, int64_t values) {
   return features > 0 && features <= 256 && features % 8 == 0 && values > 0 && values % 8 == 0;
 }
-inline constexpr int64_t kMostDecayingFeatures = 128;
+inline constexpr int64_t kMaxDecayingFeatures = 128;
 // Bytes that a block of causal passes and of the noncausal backward pass takes. (The other kernels
 // take no more than 93 KiB, which every GPU with bf16 has.)
 size_t causal_shared_memory(int64_t features);

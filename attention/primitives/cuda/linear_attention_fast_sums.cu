@@ -21,7 +21,7 @@ namespace {
 
 using namespace linear_attention_detail;
 
-constexpr int64_t kFewestChunks = 4;  // of a piece
+constexpr int64_t kMinChunks = 4;  // of a piece
 
 struct Arguments {
   Reads left, right;  // k and v; of gradients q and dy
@@ -224,8 +224,8 @@ void add_all(const Tensor& arrays, int64_t count, float* to) {
 
 Cut cut_of(int64_t tokens, int64_t blocks, int64_t enough) {
   const int64_t chunks = (tokens + kChunk - 1) / kChunk;
-  if (blocks == 0 || blocks >= enough || chunks < 2 * kFewestChunks) return {1, tokens};
-  const int64_t wanted = std::min((enough + blocks - 1) / blocks, chunks / kFewestChunks);
+  if (blocks == 0 || blocks >= enough || chunks < 2 * kMinChunks) return {1, tokens};
+  const int64_t wanted = std::min((enough + blocks - 1) / blocks, chunks / kMinChunks);
   const int64_t chunks_each = (chunks + wanted - 1) / wanted;
   return {(chunks + chunks_each - 1) / chunks_each, chunks_each * kChunk};
 }

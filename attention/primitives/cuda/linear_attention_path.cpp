@@ -18,17 +18,17 @@ const Tensor& first_of(const LinearAttentionArrays& in) {
   return in.q.defined() ? in.q : in.k;
 }
 
-std::string lack_of_widths(int64_t features, int64_t values, bool causal, bool decays) {
+std::string unsupported_widths(int64_t features, int64_t values, bool causal, bool decays) {
   if (!linear_attention_fast::has_kernels(features, values)) {
     return concat("features of ", features, " and values of ", values);
   }
-  if (decays && features > linear_attention_fast::kMostDecayingFeatures) {
+  if (decays && features > linear_attention_fast::kMaxDecayingFeatures) {
     return concat("a decaying state of ", features, " features");
   }
   if (!causal) return {};
-  const std::string lack =
-      lack_of_shared_memory(linear_attention_fast::causal_shared_memory(features));
-  return lack.empty() ? lack : concat("features of ", features, " ", lack);
+  const std::string reason =
+      unsupported_shared_memory(linear_attention_fast::causal_shared_memory(features));
+  return reason.empty() ? reason : concat("features of ", features, " ", reason);
 }
 
 }  // namespace
@@ -38,17 +38,17 @@ std::string why_plain_linear_attention(const LinearAttentionArrays& in) {
   const int64_t features = first_of(in).size(3) * (reweighted ? 2 : 1);
   const int64_t values = in.v.defined() ? in.v.size(3) : in.memory.size(3);
   const bool causal = in.q.defined() && in.v.defined();
-  const std::string lack = lack_of_widths(features, values, causal, in.log_decay.defined());
-  if (!lack.empty()) return lack;
+  const std::string reason = unsupported_widths(features, values, causal, in.log_decay.defined());
+  if (!reason.empty()) return reason;
   // Copies of 16 bytes take heads in eights.
   if (reweighted && features % 16 != 0) return concat("re-weighted heads of ", features / 2);
   // Last: features that a mechanism leaves in f32 because tensor cores lack something are not asked
   // why they are.
-  if (std::string lack = lack_of_bf16({&in.q, &in.k, &in.v}); !lack.empty()) return lack;
-  if (first_of(in).size(1) < kFewestTensorCoreTokens) {
-    return concat("fewer than ", kFewestTensorCoreTokens, " tokens");
+  if (std::string reason = unsupported_dtype({&in.q, &in.k, &in.v}); !reason.empty()) return reason;
+  if (first_of(in).size(1) < kMinTensorCoreTokens) {
+    return concat("fewer than ", kMinTensorCoreTokens, " tokens");
   }
-  return lack_of_alignment({&in.q, &in.k, &in.v});
+  return unsupported_alignment({&in.q, &in.k, &in.v});
 }
 
 bool linear_attention_is_fast(const LinearAttentionArrays& in) {
@@ -58,22 +58,22 @@ bool linear_attention_is_fast(const LinearAttentionArrays& in) {
 
 bool linear_attention_takes_rounded(const Tensor& features, int64_t values, bool causal,
                                     bool decays) {
-  if (kernel_choice() == KernelChoice::plain || features.size(1) < kFewestTensorCoreTokens) {
+  if (kernel_choice() == KernelChoice::plain || features.size(1) < kMinTensorCoreTokens) {
     return false;
   }
-  const std::string lack = lack_of_widths(features.size(3), values, causal, decays);
-  if (lack.empty()) return true;
-  use_plain_kernels(kOperation, lack);
+  const std::string reason = unsupported_widths(features.size(3), values, causal, decays);
+  if (reason.empty()) return true;
+  use_plain_kernels(kOperation, reason);
   return false;
 }
 
 bool linear_attention_backward_is_fast(int64_t features, int64_t values, bool causal) {
-  const std::string lack = lack_of_shared_memory(
+  const std::string reason = unsupported_shared_memory(
       causal ? linear_attention_fast::causal_backward_shared_memory(features, values)
              : linear_attention_fast::noncausal_backward_shared_memory(features, values));
-  if (lack.empty()) return true;
+  if (reason.empty()) return true;
   use_plain_kernels(kOperation, concat("the backward pass of features of ", features,
-                                       " and values of ", values, " ", lack));
+                                       " and values of ", values, " ", reason));
   return false;
 }
 

@@ -33,7 +33,7 @@ struct StateScan {
   int64_t state_heads = 0;           // G
   bool transposed = false;
   bool reverse = false;
-  // i32 [B,T]: the state begins anew where the id changes.
+  // i32 [B,T]: the state restarts where the id changes.
   Tensor segments;
   // [B,T,G], and whose entries count: u8 [B,T]. Undefined: factors of 1; all.
   Tensor log_decay, decay_mask;

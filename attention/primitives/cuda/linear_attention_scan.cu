@@ -8,11 +8,11 @@
 namespace linnet::cuda::linear_attention_detail {
 namespace {
 
-constexpr int kParts = 8;               // threads that share a column of the state
-constexpr int kBatch = 8;               // updates that are loaded together
-constexpr int kWidestTile = 40;         // columns of a block
-constexpr int64_t kReadTokens = 256;    // of a block at least, where the state stays as it is
-constexpr int64_t kMostBlocks = 65535;  // along a grid's y
+constexpr int kParts = 8;              // threads that share a column of the state
+constexpr int kBatch = 8;              // updates that are loaded together
+constexpr int kWidestTile = 40;        // columns of a block
+constexpr int64_t kReadTokens = 256;   // of a block at least, where the state stays as it is
+constexpr int64_t kMaxBlocks = 65535;  // along a grid's y
 
 struct Arguments {
   const float* left;
@@ -209,7 +209,7 @@ void run(const StateScan& scan) {
   a.probe = pointer_or_null<const float>(scan.probe);
   a.out = pointer_or_null<float>(scan.out);
   a.time = tokens.size(1);
-  a.block_tokens = fixed ? std::max(kReadTokens, (a.time + kMostBlocks - 1) / kMostBlocks)
+  a.block_tokens = fixed ? std::max(kReadTokens, (a.time + kMaxBlocks - 1) / kMaxBlocks)
                          : std::max<int64_t>(a.time, 1);
   a.all_rows = static_cast<int>(scan.transposed ? scan.values + 1 : scan.features);
   a.columns = static_cast<int>(scan.columns);
@@ -233,9 +233,9 @@ void run(const StateScan& scan) {
   a.reverse = scan.reverse;
   const int64_t states = scan.spans.defined() ? scan.spans.size(0) : tokens.size(0);
   const int64_t cuts = fixed ? (a.time + a.block_tokens - 1) / a.block_tokens : 1;
-  constexpr int kMostRows = static_cast<int>(kWidestState) + 1;
-  for (a.first_row = 0; a.first_row < a.all_rows; a.first_row += kMostRows) {
-    a.rows = std::min(kMostRows, a.all_rows - a.first_row);
+  constexpr int kMaxRows = static_cast<int>(kWidestState) + 1;
+  for (a.first_row = 0; a.first_row < a.all_rows; a.first_row += kMaxRows) {
+    a.rows = std::min(kMaxRows, a.all_rows - a.first_row);
     launch({"linear_attention_scan",
             dim3(blocks_for(states * a.heads * a.tiles, 1), static_cast<unsigned>(cuts)),
             dim3(static_cast<unsigned>(a.tile), kParts), shared_bytes<Layout>(a.rows, a.tile)},

@@ -1,4 +1,4 @@
-// Soft-max attention over listed keys on a CUDA device; listed_attention.cpp calls it. The
+// Softmax attention over listed keys on a CUDA device; listed_attention.cpp calls it. The
 // kernels on tensor cores are in listed_attention_fast.h. Of the plain ones, a warp for every (row,
 // head, query) forward and for dq. For dk and dv the places of the lists are sorted by key, and a
 // warp for every (row, key head, key) visits those that name it; weights are recomputed from the

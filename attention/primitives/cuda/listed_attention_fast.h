@@ -3,7 +3,7 @@
 // attention/primitives/cuda; which calls come here is decided in listed_attention_path.h.
 //
 // Sequences are bf16 views whose rows begin on 16 bytes; weights, gradients of logits and the
-// shares that lists have in dk and dv are rounded to bf16, all sums, soft-max's maxima and
+// shares that lists have in dk and dv are rounded to bf16, all sums, softmax's maxima and
 // normalisers are f32. Lists, masks, the bias and dropout as for the plain kernels.
 #pragma once
 
@@ -18,7 +18,7 @@ using block_attention_fast::Writes;
 using block_attention_fast::writes;
 
 // Queries of a list below which products would be mostly empty.
-inline constexpr int64_t kFewestQueries = 8;
+inline constexpr int64_t kMinQueries = 8;
 // Whether there are kernels for heads whose keys and values have these widths: in eights, keys up
 // to 128. No block takes more than 90 KiB of shared memory, which every GPU with bf16 has.
 bool has_kernels(int64_t keys, int64_t values);

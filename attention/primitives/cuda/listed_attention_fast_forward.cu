@@ -1,4 +1,4 @@
-// The forward pass of listed attention on tensor cores: one kernel, streaming soft-max.
+// The forward pass of listed attention on tensor cores: one kernel, streaming softmax.
 //
 // A block has up to 64 queries of one list of one head, 16 a warp and as many warps as that needs,
 // and all values or a tile of 128, and streams the tiles of 64 keys and values that the list names.

@@ -1,4 +1,4 @@
-// Listed attention, forward: streaming soft-max, 32 places of a list at a time.
+// Listed attention, forward: streaming softmax, 32 places of a list at a time.
 #include "attention/primitives/cuda/listed_attention_problem.h"
 
 namespace linnet::cuda {

@@ -10,19 +10,18 @@ namespace linnet::cuda {
 
 std::string why_plain_listed_attention(const ListedAttentionContext& context,
                                        const ListedAttentionTensors& in) {
-  if (std::string lack = lack_of_bf16({&in.q}); !lack.empty()) return lack;
-  if (context.options.group < listed_attention_fast::kFewestQueries) {
-    return concat("lists that fewer than ", listed_attention_fast::kFewestQueries,
-                  " queries share");
+  if (std::string reason = unsupported_dtype({&in.q}); !reason.empty()) return reason;
+  if (context.options.group < listed_attention_fast::kMinQueries) {
+    return concat("lists that fewer than ", listed_attention_fast::kMinQueries, " queries share");
   }
   const int64_t keys = in.k.size(3), values = in.v.size(3);
   if (!listed_attention_fast::has_kernels(keys, values)) {
     return concat("keys of ", keys, " and values of ", values, " numbers a head");
   }
-  if (in.q.size(1) < kFewestTensorCoreTokens) {
-    return concat("fewer than ", kFewestTensorCoreTokens, " queries");
+  if (in.q.size(1) < kMinTensorCoreTokens) {
+    return concat("fewer than ", kMinTensorCoreTokens, " queries");
   }
-  return lack_of_alignment({&in.q, &in.k, &in.v});
+  return unsupported_alignment({&in.q, &in.k, &in.v});
 }
 
 bool listed_attention_is_fast(const ListedAttentionContext& context,

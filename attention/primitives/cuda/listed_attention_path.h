@@ -9,7 +9,7 @@
 
 namespace linnet::cuda {
 
-// What the kernels on tensor cores lack for this call, in words; empty: nothing, they compute it.
+// Why the tensor-core kernels cannot compute this call, in words; empty: they can.
 // The table is in attention/primitives/README.md.
 std::string why_plain_listed_attention(const ListedAttentionContext& context,
                                        const ListedAttentionTensors& in);

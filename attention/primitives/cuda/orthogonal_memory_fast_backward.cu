@@ -1,8 +1,8 @@
 // The backward pass of the orthogonal memory on tensor cores: one kernel, one pass backward in
 // time, no sums across blocks.
 //
-// Means are made again from the sums that forward left for each chunk. With P = Q B^T, U = dY B^T,
-// p the soft-max of the logits scale m * P and n the number of tokens in the memory, per token
+// Means are recomputed from the sums that forward left for each chunk. With P = Q B^T, U = dY B^T,
+// p the softmax of the logits scale m * P and n the number of tokens in the memory, per token
 //   da = p * (m * U - p . (m * U)),   dm = (p * U + scale P * da) / n,   dP = scale m * da,
 // what codes get, dC, is the sum of dm over the tokens that read them (a thread for every number
 // walks back along the chunk), and

@@ -27,7 +27,7 @@ namespace linnet::cuda::orthogonal_memory_fast {
 namespace {
 
 constexpr int64_t kEnoughBlocks = 264;  // two for each multiprocessor of an H200
-constexpr int64_t kFewestChunks = 4;    // of a run
+constexpr int64_t kMinChunks = 4;       // of a run
 
 template <int D>
 struct Layout {
@@ -106,7 +106,7 @@ __global__ __launch_bounds__(kTileThreads,
     const int on = number % 2 * kChunk * kStride;
     if (a.whole && reads_codes) load_totals(number);
     uint32_t* words = shared.flags + number % 2 * kFlagWords;
-    // As `first`, but computed again: registers.
+    // As `first`, but recomputed: registers.
     if (number == static_cast<int>(blockIdx.y) * a.cut.chunks) begin(number);
     copies.wait<0>();
     if (thread < kChunk) flags.publish(words, warp, lane);
@@ -188,7 +188,7 @@ size_t forward_shared_memory(int64_t width) {
 Cut cut_of(int64_t blocks, int64_t tokens) {
   const int64_t chunks = (tokens + kChunk - 1) / kChunk;
   const int64_t wanted = std::clamp<int64_t>(kEnoughBlocks / std::max<int64_t>(1, blocks), 1,
-                                             std::max<int64_t>(1, chunks / kFewestChunks));
+                                             std::max<int64_t>(1, chunks / kMinChunks));
   const int64_t run = std::max<int64_t>(1, (chunks + wanted - 1) / wanted);
   return {static_cast<int>((chunks + run - 1) / run), static_cast<int>(run)};
 }

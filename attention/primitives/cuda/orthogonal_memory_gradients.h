@@ -152,7 +152,7 @@ __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp
                                                const Projections<D>& projections) {
   const int half = projections.half_of(row);
   const auto query = [&](int j, int odd) { return projections.queries[row][j].values[odd]; };
-  const SoftMax<D> soft_max(shared.sums, warp, lane, half, a.rank, a.scale * factor, query);
+  const Softmax<D> softmax(shared.sums, warp, lane, half, a.rank, a.scale * factor, query);
   float total = 0, along = 0;
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
@@ -160,7 +160,7 @@ __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp
     const Pair output = projections.output(row, j);
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
-      const float weight = soft_max.weight(sum.values[odd], query(j, odd), j, odd);
+      const float weight = softmax.weight(sum.values[odd], query(j, odd), j, odd);
       total += weight;
       along += weight * (factor * sum.values[odd]) * output.values[odd];
     }
@@ -177,7 +177,7 @@ __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp
     for (int odd = 0; odd < 2; ++odd) {
       const float mean = factor * sum.values[odd];
       const float u = share * output.values[odd];
-      const float p = norm * soft_max.weight(sum.values[odd], query(j, odd), j, odd);
+      const float p = norm * softmax.weight(sum.values[odd], query(j, odd), j, odd);
       const float da = p * (mean * u - along);
       weights[odd] = share * p * mean;
       gradients[odd] = a.scale * mean * da;

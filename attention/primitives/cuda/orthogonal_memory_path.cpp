@@ -16,15 +16,15 @@ constexpr const char* kOperation = "orthogonal memory";
 
 // Nothing, or why a block of the kernels for this width does not fit this thread's device.
 std::string why_too_small(int64_t width, size_t asked) {
-  const std::string lack = lack_of_shared_memory(asked);
-  return lack.empty() ? lack : concat("heads of ", width, " ", lack);
+  const std::string reason = unsupported_shared_memory(asked);
+  return reason.empty() ? reason : concat("heads of ", width, " ", reason);
 }
 
 }  // namespace
 
 std::string why_plain_orthogonal_memory(const OrthogonalMemoryContext& context,
                                         const OrthogonalMemoryArrays& in) {
-  if (std::string lack = lack_of_bf16({&in.q, &in.f}); !lack.empty()) return lack;
+  if (std::string reason = unsupported_dtype({&in.q, &in.f}); !reason.empty()) return reason;
   if (context.options.shared) return "one memory for all heads";
   if (context.options.window > std::numeric_limits<int32_t>::max() / 2) {
     return concat("windows of ", context.options.window, " positions");
@@ -35,10 +35,10 @@ std::string why_plain_orthogonal_memory(const OrthogonalMemoryContext& context,
   }
   std::string small = why_too_small(width, orthogonal_memory_fast::forward_shared_memory(width));
   if (!small.empty()) return small;
-  if (in.q.size(1) < kFewestTensorCoreTokens) {
-    return concat("fewer than ", kFewestTensorCoreTokens, " tokens");
+  if (in.q.size(1) < kMinTensorCoreTokens) {
+    return concat("fewer than ", kMinTensorCoreTokens, " tokens");
   }
-  return lack_of_alignment({&in.q, &in.f});
+  return unsupported_alignment({&in.q, &in.f});
 }
 
 bool orthogonal_memory_is_fast(const OrthogonalMemoryContext& context,

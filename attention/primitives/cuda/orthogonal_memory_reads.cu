@@ -88,7 +88,7 @@ __global__ void orthogonal_memory_read(Reads reads, int64_t rows) {
   }
 }
 
-// With a = scale m y (y the projected query), p the soft-max of a and u = B dy: dp = m u,
+// With a = scale m y (y the projected query), p the softmax of a and u = B dy: dp = m u,
 // da = p (dp - p . dp), dm = p u + scale y da, dy = scale m da. What dropout multiplies p by goes
 // to u.
 __global__ void orthogonal_memory_read_gradients(Reads reads, int64_t rows, float* dprojected,

@@ -35,7 +35,7 @@ struct Layout {
         sums(arena.take<float>(kThreads)),
         scratch(arena.take<float>(33)) {}
   float *query, *code;
-  float *means, *logits;  // m; scale m (B q), then the soft-max of it times m
+  float *means, *logits;  // m; scale m (B q), then the softmax of it times m
   float *sums, *scratch;
 };
 

@@ -316,15 +316,15 @@ __device__ __forceinline__ float largest_of_row(float value) {
   return fmaxf(value, __shfl_xor_sync(~0u, value, 2));
 }
 
-// The soft-max over the rank of a row's logits factor * sum * projection, before it is normalised.
+// The softmax over the rank of a row's logits factor * sum * projection, before it is normalised.
 template <int D>
-struct SoftMax {
+struct Softmax {
   float factor, shift = -std::numeric_limits<float>::infinity();
   int lane, rank;
 
   // projection(j, odd) is that of number 8 j + lane % 4 * 2 + odd.
   template <typename Projection>
-  __device__ __forceinline__ SoftMax(float* sums, int warp, int lane, int half, int rank,
+  __device__ __forceinline__ Softmax(float* sums, int warp, int lane, int half, int rank,
                                      float factor, const Projection& projection)
       : factor(factor), lane(lane), rank(rank) {
 #pragma unroll
@@ -353,8 +353,8 @@ struct SoftMax {
 template <int D>
 __device__ __forceinline__ void weigh(float* sums, int warp, int lane, int half, int rank,
                                       float factor, float scale, ResultFragment (&queries)[D / 8]) {
-  const SoftMax<D> soft_max(sums, warp, lane, half, rank, scale * factor,
-                            [&](int j, int odd) { return queries[j].values[2 * half + odd]; });
+  const Softmax<D> softmax(sums, warp, lane, half, rank, scale * factor,
+                           [&](int j, int odd) { return queries[j].values[2 * half + odd]; });
   float total = 0;
 #pragma unroll
   for (int j = 0; j < D / 8; ++j) {
@@ -362,7 +362,7 @@ __device__ __forceinline__ void weigh(float* sums, int warp, int lane, int half,
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
       float& weight = queries[j].values[2 * half + odd];
-      weight = soft_max.weight(sum.values[odd], weight, j, odd);
+      weight = softmax.weight(sum.values[odd], weight, j, odd);
       total += weight;
       weight *= factor * sum.values[odd];
     }

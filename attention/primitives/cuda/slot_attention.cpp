@@ -148,7 +148,7 @@ void slot_attention_causal_forward(const SlotAttentionContext& context, const Sl
   keys.after = end.keys;
   const Tensor reads = slots_like(in.q, N);
   scan_slots(keys, reads);
-  slot_soft_max(context, weights.factors, reads);
+  slot_softmax(context, weights.factors, reads);
   SlotScan values =
       scan_of(rows, in.v, context.key_mask, value_weights(context, rows, in, weights));
   values.reader_mask = context.query_mask;
@@ -254,7 +254,7 @@ void slot_attention_read_forward(const SlotAttentionContext& context, const Slot
   SlotScan keys = read_of(sequences, in.q, context.query_mask);
   keys.before = in.keys;
   scan_slots(keys, reads);
-  slot_soft_max(context, factors, reads);
+  slot_softmax(context, factors, reads);
   SlotScan values = read_of(sequences, o, context.query_mask);
   values.before = in.values;
   scan_channels(values, reads, o);

@@ -9,7 +9,7 @@
 //
 // q, k, v, logits, do and gradients are bf16 views whose rows begin on 16 bytes. Rounded to bf16
 // for products: weights, scores inside a chunk, what is passed between slots and tokens, the copies
-// of memories that queries read. In f32: every sum, the memories, soft-maxes; masses are f64. Masks
+// of memories that queries read. In f32: every sum, the memories, softmaxes; masses are f64. Masks
 // and states as in slot_attention_cpu.h; pointers may be null.
 #pragma once
 

@@ -1,8 +1,8 @@
 // The causal backward pass of slot attention on tensor cores: two kernels, each one pass, no sums
 // across blocks (slot_attention_fast_queries.cu and slot_attention_fast_keys.cu). In the terms of
-// slot_attention_fast_tiles.h, with r_tl = scale q_t . K~_tl, p its soft-max, u_tl = do_t . V~_tl:
+// slot_attention_fast_tiles.h, with r_tl = scale q_t . K~_tl, p its softmax, u_tl = do_t . V~_tl:
 //
-//   queries, forward in time: the memories are made again;
+//   queries, forward in time: the memories are recomputed;
 //   dr_tl = p_tl (d_tl u_tl - m_t), m_t = sum_l p_tl d_tl u_tl,   dq_t = scale sum_l dr_tl K~_tl
 //
 //   with d of dropout: 0, or 1 / (1 - its probability); without it 1.
@@ -45,8 +45,8 @@
 // 128: 6,950 bytes and 405,000 operations, at the shape above predicted 2.3 ms at 4.8 TB/s and 1.7
 // ms of tensor cores.
 //
-// More than 64 slots: both walks are launched for each 64. The first walks have soft-maxes of their
-// own slots, p' and dr', whose sums' logarithms are r' + h. Their shares pi of the whole soft-max
+// More than 64 slots: both walks are launched for each 64. The first walks have softmaxes of their
+// own slots, p' and dr', whose sums' logarithms are r' + h. Their shares pi of the whole softmax
 // make p = pi p', m = sum pi m', dr = pi (dr' + p' (m' - m)) (run_join), after which
 // run_part_reads leaves dq also of the first part. Launches after the first add to the gradients of
 // q, k and v that those before left, in bf16. Bytes more for each 64 slots: everything, with dq
@@ -136,7 +136,7 @@ struct Joined {
   kernel_bf16 *probabilities, *dreads;  // [count,rows,kSlots], dense in the slots that there are
   float *shifts, *means, *entropies;    // [count,rows]; of all slots, in place of the first ones'
 };
-// Those of parts of a soft-max -> of the whole.
+// Those of parts of a softmax -> of the whole.
 void run_join(const Joined& joined);
 
 // A further part: columns from `first` on of queries and keys, or of do and values.

@@ -1,9 +1,9 @@
 // The causal forward pass of slot attention on tensor cores: both passes in one kernel, memories
-// and soft-max on the chip.
+// and softmax on the chip.
 //
 // A block walks along the chunks of one head and one tile of N value columns. Of a tile of tokens
 // (slot_attention_fast_tiles.h) it makes, with weights W,
-//   C = start + tril(1) W,   R = (tril(Q K^T) W + start Q K~^T) / C,   P = soft-max(scale R) / C,
+//   C = start + tril(1) W,   R = (tril(Q K^T) W + start Q K~^T) / C,   P = softmax(scale R) / C,
 //   O = tril(P W^T) V + (start P) V~,
 //   K~ <- (start K~ + W^T K) / C_end,   V~ <- (start V~ + W^T V) / C_end.
 // The next chunk's rows are copied meanwhile.
@@ -16,7 +16,7 @@
 // 249 us of tensor cores at 370 TFLOP/s, so that memory and tensor cores are in balance.
 //
 // More than 64 slots: a launch for each 64, of which those after the first read o and the log of
-// the soft-max's sum over the slots before (f32), and write both for all so far: all bytes again
+// the softmax's sum over the slots before (f32), and write both for all so far: all bytes again
 // and 2 V + 8 more. N = 128: 1,420 bytes and 116,000 operations, 10,000 of them for products of
 // tokens that are made twice; at the shape above predicted 465 us at 4.8 TB/s, 498 us of tensor
 // cores.
@@ -43,7 +43,7 @@ struct Arguments {
   SlotReading reading;
   Dropout dropout;
   int tiles;  // of value columns
-  // Of calls with more slots, [B,T,H]: the log of the soft-max's sum over slots of launches before
+  // Of calls with more slots, [B,T,H]: the log of the softmax's sum over slots of launches before
   // (null: none), and with these (null: they are all).
   const float* log_sums_in;
   float* log_sums_out;
@@ -185,7 +185,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
         read_slots<M>(stage.q, stage.k, shared.keys, shared.weights, scales.start, tile, reads);
         sum_weights(shared.weights, scales, tile, sums);
         float log_sums[2];
-        soft_max(a.reading, lane, reads, sums, log_sums, nullptr);
+        softmax(a.reading, lane, reads, sums, log_sums, nullptr);
         Shares shares;
         if (a.log_sums_out != nullptr) {
           shares = share_slots(a, walk, time, token, tile, log_sums);
@@ -271,11 +271,11 @@ void run(const Forward& call) {
 }  // namespace
 
 // A launch for each kSlots of them, which each read all keys and values.
-constexpr int64_t kMostSlots = 512;
+constexpr int64_t kMaxSlots = 512;
 
 bool covers(int64_t slots, int64_t keys, int64_t values) {
   const auto fits = [](int64_t width) { return width > 0 && width % 8 == 0; };
-  return fits(slots) && slots <= kMostSlots && fits(keys) && keys <= 128 && fits(values);
+  return fits(slots) && slots <= kMaxSlots && fits(keys) && keys <= 128 && fits(values);
 }
 
 size_t forward_shared_memory(int64_t keys) {

@@ -1,4 +1,4 @@
-// Parts of a soft-max over slots, 64 of them each, as the first walks of backward left them -> the
+// Parts of a softmax over slots, 64 of them each, as the first walks of backward left them -> the
 // whole; see slot_attention_fast_backward.h. A warp for every head of a token, two slots a lane.
 #include "attention/primitives/cuda/slot_attention_fast_backward.h"
 #include "attention/primitives/cuda/warp_items.h"

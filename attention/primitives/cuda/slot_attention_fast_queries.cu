@@ -125,7 +125,7 @@ __global__ __launch_bounds__(kTileThreads,
         sum_weights(shared.weights, scales, tile, sums);
         float log_sums[2];
         RowMeans row_means;
-        soft_max(a.reading, lane, reads, sums, log_sums, &row_means);
+        softmax(a.reading, lane, reads, sums, log_sums, &row_means);
         read_slots<M>(shared.d_o, shared.v, shared.values, shared.weights, scales.start, tile,
                       gradients);
         add_slots(a.other_dreads, tile, first_token, heads, walk.head, slots, gradients);

@@ -243,8 +243,8 @@ struct RowMeans {
 
 // products (of read_slots) -> probabilities, 0 of slots that are not in use; sums -> 1 / c, 0 of
 // empty slots. log_sums: the log of each row's sum of exponentials. means: null where not wanted.
-__device__ __forceinline__ void soft_max(const SlotReading& how, int lane, SlotRows& products,
-                                         SlotRows& sums, float (&log_sums)[2], RowMeans* means) {
+__device__ __forceinline__ void softmax(const SlotReading& how, int lane, SlotRows& products,
+                                        SlotRows& sums, float (&log_sums)[2], RowMeans* means) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float largest = kNothing, sum = 0, below = 0;

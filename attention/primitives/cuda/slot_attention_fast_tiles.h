@@ -6,7 +6,7 @@
 //
 //   w_j = exp(a_j - r),  r = max(log mass before the tile, a_begin),
 //
-// so that no weight exceeds exp(kMostRise): a tile ends before a logit that would, and the chunk's
+// so that no weight exceeds exp(kMaxRise): a tile ends before a logit that would, and the chunk's
 // next tile begins there. A reference never looks ahead, and what was written before counts
 // start = exp(log mass - r) <= 1. With c_t = start + sum_{begin <= j <= t} w_j a token reads
 //
@@ -26,7 +26,7 @@ using namespace linear_attention_detail;
 
 inline constexpr int kSlots = 64;  // of a launch; those beyond a call's own are never written
 inline constexpr int kSlotStride = kSlots + kPadding;
-inline constexpr float kMostRise = 40;
+inline constexpr float kMaxRise = 40;
 inline constexpr float kNothing = -std::numeric_limits<float>::infinity();  // a log of 0
 
 // Of a warp's 16 tokens (rows lane / 4 and lane / 4 + 8), a number for every slot.
@@ -209,7 +209,7 @@ __device__ __forceinline__ int write_weights(const kernel_bf16* logits, kernel_b
       for (int word = 0; word < 4; ++word) {
         const float* references = reference + Part::column(i) + 2 * word;
         const float low = low_of(numbers.words[word]), high_one = high_of(numbers.words[word]);
-        if (low > references[0] + kMostRise || high_one > references[1] + kMostRise) {
+        if (low > references[0] + kMaxRise || high_one > references[1] + kMaxRise) {
           high = min(high, row);
         }
         numbers.words[word] =

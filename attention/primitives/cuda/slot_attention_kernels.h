@@ -51,10 +51,10 @@ void reverse_scan_channels(const SlotScan& scan, const Tensor& passed, const Ten
 void reverse_scan_slots(const SlotScan& scan, const Tensor& passed, const Tensor& dweights,
                         bool accumulate);
 
-// products -> factor times the soft-max of scale factor products, with dropout; 0 where queries are
+// products -> factor times the softmax of scale factor products, with dropout; 0 where queries are
 // masked.
-void slot_soft_max(const SlotAttentionContext& context, const Tensor& factors,
-                   const Tensor& products);
+void slot_softmax(const SlotAttentionContext& context, const Tensor& factors,
+                  const Tensor& products);
 // The gradients of a read. products -> scale factor dlogit; dreads (do . sums of values) -> factor
 // probability, with dropout; returns the gradient of the sum of weights behind the factor.
 Tensor slot_read_gradients(const SlotAttentionContext& context, const Tensor& factors,

@@ -26,7 +26,7 @@ struct Sizes {
 
 std::string why_plain_slot_attention(const SlotAttentionContext& context, const SlotTensors& in) {
   const std::initializer_list<const Tensor*> sequences{&in.q, &in.k, &in.v, &in.logits};
-  if (std::string lack = lack_of_bf16(sequences); !lack.empty()) return lack;
+  if (std::string reason = unsupported_dtype(sequences); !reason.empty()) return reason;
   const SlotAttentionOptions& options = context.options;
   if (options.control != SlotControl::exp) return "weights other than the exponential of logits";
   if (options.scale == 0) return "a scale of 0";
@@ -35,12 +35,12 @@ std::string why_plain_slot_attention(const SlotAttentionContext& context, const 
     return concat(sizes.slots, " slots with keys of ", sizes.keys, " and values of ", sizes.values);
   }
   const std::string small =
-      lack_of_shared_memory(slot_attention_fast::forward_shared_memory(sizes.keys));
+      unsupported_shared_memory(slot_attention_fast::forward_shared_memory(sizes.keys));
   if (!small.empty()) return concat("keys of ", sizes.keys, " ", small);
-  if (sizes.tokens < kFewestTensorCoreTokens) {
-    return concat("fewer than ", kFewestTensorCoreTokens, " tokens");
+  if (sizes.tokens < kMinTensorCoreTokens) {
+    return concat("fewer than ", kMinTensorCoreTokens, " tokens");
   }
-  return lack_of_alignment(sequences);
+  return unsupported_alignment(sequences);
 }
 
 bool slot_attention_is_fast(const SlotAttentionContext& context, const SlotTensors& in) {

@@ -1,4 +1,4 @@
-// Slot attention: the soft-max over the slots that a token reads, and its gradient. A warp for
+// Slot attention: the softmax over the slots that a token reads, and its gradient. A warp for
 // every head of a token.
 #include "attention/primitives/cuda/slot_sequence.h"
 #include "attention/primitives/cuda/warp_items.h"
@@ -50,10 +50,10 @@ Rows rows_of(const SlotAttentionContext& context, const Tensor& factors) {
 }
 
 // exp(logit - shift) * inverse is the probability of a slot; inverse 0: no slot is in use.
-struct SoftMax {
+struct Softmax {
   float shift, inverse;
 };
-__device__ SoftMax soft_max_of(const Rows& rows, const float* factors, const float* products) {
+__device__ Softmax softmax_of(const Rows& rows, const float* factors, const float* products) {
   float largest = -kInfinity, sum = 0;
   bool any = false;
   for (int64_t l = warp_lane(); l < rows.N; l += kLanes) {
@@ -70,10 +70,10 @@ __device__ SoftMax soft_max_of(const Rows& rows, const float* factors, const flo
   return {largest, __any_sync(~0u, any) != 0 ? 1 / sum : 0.0f};
 }
 
-__device__ float probability(const Rows& rows, const SoftMax& soft_max, float factor,
+__device__ float probability(const Rows& rows, const Softmax& softmax, float factor,
                              float product) {
   if (!rows.used(factor)) return 0;
-  return expf(rows.logit(factor, product) - soft_max.shift) * soft_max.inverse;
+  return expf(rows.logit(factor, product) - softmax.shift) * softmax.inverse;
 }
 
 __global__ void slot_probabilities(Rows rows, float* all_products) {
@@ -85,10 +85,10 @@ __global__ void slot_probabilities(Rows rows, float* all_products) {
     for (int64_t l = warp_lane(); l < rows.N; l += kLanes) products[l] = 0;
     return;
   }
-  const SoftMax soft_max = soft_max_of(rows, factors, products);
+  const Softmax softmax = softmax_of(rows, factors, products);
   for (int64_t l = warp_lane(); l < rows.N; l += kLanes) {
     products[l] =
-        factors[l] * rows.kept(row, l) * probability(rows, soft_max, factors[l], products[l]);
+        factors[l] * rows.kept(row, l) * probability(rows, softmax, factors[l], products[l]);
   }
 }
 
@@ -106,18 +106,18 @@ __global__ void slot_probability_gradients(Rows rows, float* all_products, float
     }
     return;
   }
-  const SoftMax soft_max = soft_max_of(rows, factors, products);
+  const Softmax softmax = softmax_of(rows, factors, products);
   float mean = 0;
   for (int64_t l = warp_lane(); l < rows.N; l += kLanes) {
     const float weight = rows.kept(row, l) * factors[l];
-    mean += probability(rows, soft_max, factors[l], products[l]) * weight * dreads[l];
+    mean += probability(rows, softmax, factors[l], products[l]) * weight * dreads[l];
   }
   mean = warp_sum(mean);
   const bool sums_matter = rows.options.normalizer == SlotNormalizer::read_time;
   for (int64_t l = warp_lane(); l < rows.N; l += kLanes) {
     const float factor = factors[l], kept = rows.kept(row, l);
     const float logit = rows.used(factor) ? rows.logit(factor, products[l]) : 0;
-    const float p = probability(rows, soft_max, factor, products[l]);
+    const float p = probability(rows, softmax, factor, products[l]);
     const float dread = kept * factor * dreads[l];
     const float dlogit = p * (dread - mean);
     const bool flat = !sums_matter || is_clamped(rows.options, factor);
@@ -129,8 +129,8 @@ __global__ void slot_probability_gradients(Rows rows, float* all_products, float
 
 }  // namespace
 
-void slot_soft_max(const SlotAttentionContext& context, const Tensor& factors,
-                   const Tensor& products) {
+void slot_softmax(const SlotAttentionContext& context, const Tensor& factors,
+                  const Tensor& products) {
   const Rows rows = rows_of(context, factors);
   launch(warps("slot_probabilities", rows.count, 0), slot_probabilities, rows,
          pointer<float>(products));

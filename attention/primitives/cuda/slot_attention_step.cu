@@ -54,7 +54,7 @@ __device__ __forceinline__ void write_slot(const Step& a, const Layout& shared, 
   a.mass_out[head * a.N + l] = mass;
 }
 
-// reads <- factor times the soft-max over the slots in use.
+// reads <- factor times the softmax over the slots in use.
 __device__ __forceinline__ void weigh_slots(const Step& a, const Layout& shared, bool reads) {
   const int thread = static_cast<int>(threadIdx.x);
   const auto used = [&](int l) { return !a.options.mask_empty || shared.factors[l] != 0; };

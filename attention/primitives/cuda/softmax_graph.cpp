@@ -107,7 +107,7 @@ SoftmaxBackwardGraph softmax_backward_graph(const SoftmaxSizes& sizes) {
   result.dy = g.add(sequence);
   result.log_sum_exp = g.add(Builder::in_memory(build.per_row()));
   const int scale = build.scale();
-  // y . dy of each row, which is what the soft-max's sum takes off.
+  // y . dy of each row, which is what the softmax's sum takes off.
   const int products = g.apply(GraphKind::multiply, {result.dy, result.y},
                                Builder::inside(sequence, GraphType::f32));
   const int dots = g.apply(GraphKind::row_sum, {products}, build.per_row());

@@ -1,5 +1,5 @@
-// Soft-max attention as graphs of operations, in the form that cuDNN fuses: y = P v with P the
-// soft-max of q k^T / sqrt(K) over the keys (causal: over those at or before the query), and its
+// Softmax attention as graphs of operations, in the form that cuDNN fuses: y = P v with P the
+// softmax of q k^T / sqrt(K) over the keys (causal: over those at or before the query), and its
 // gradients from y, dy and the log-sum-exp of the logits (Dao 2023, FlashAttention-2).
 #pragma once
 

@@ -353,7 +353,7 @@ void exchange_lanes(Site site, const void* in, size_t in_bytes, void* out, size_
     const Request& first = lanes[0]->request;
     if (arrived != ~0u) fail("an exchange of a warp in which only lanes %08x take part", arrived);
     const size_t in_words = first.bytes / 4, out_words = first.out_bytes / 4;
-    alignas(16) uint32_t all_in[32 * kMostExchanged / 4], all_out[32 * kMostExchanged / 4];
+    alignas(16) uint32_t all_in[32 * kMaxExchanged / 4], all_out[32 * kMaxExchanged / 4];
     // volatile: no memcpy, which TSan would see.
     for (size_t l = 0; l < 32; ++l) {
       const auto* from = static_cast<const volatile uint32_t*>(lanes[l]->request.in);

@@ -9,7 +9,7 @@
 namespace linnet::emulation {
 
 // Bytes that a lane brings or gets at most; whole words of 4.
-inline constexpr size_t kMostExchanged = 64;
+inline constexpr size_t kMaxExchanged = 64;
 
 // Gathers what the 32 lanes of a whole warp bring, calls exchange(in, out) once on all of it, lane
 // after lane, and gives every lane its part of `out`. Orders no memory.

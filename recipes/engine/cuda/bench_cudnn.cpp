@@ -39,7 +39,7 @@ void require_agreement(const CudnnSoftmax& attention, const Inputs& inputs,
   const std::array<Tensor, 4> expected = own_results(inputs, sizes);
   const auto compare = [&](const char* what, const Tensor& got, const Tensor& wanted) {
     const double error = worst_error(got, wanted);
-    require(error <= kTolerance, "soft-max attention by cuDNN is not timed: its ", what,
+    require(error <= kTolerance, "softmax attention by cuDNN is not timed: its ", what,
             " differs from linnet's by ", error, " of the largest number, more than ", kTolerance);
   };
   compare("result", result.y, expected[0]);

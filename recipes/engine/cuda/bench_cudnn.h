@@ -1,4 +1,4 @@
-// Soft-max attention by cuDNN as one more line of `linnet bench attention`.
+// Softmax attention by cuDNN as one more line of `linnet bench attention`.
 #pragma once
 
 #include "recipes/engine/bench.h"

@@ -168,10 +168,9 @@ class DeviceUpdate final : public UpdateWork {
       capture = false;
       log_info("the ", name, " runs without a CUDA graph: ", reason.what());
       return job();
-    } catch (const OutOfMemory& shortage) {
+    } catch (const OutOfMemory& error) {
       forget_graphs();
-      log_warning("training goes on without CUDA graphs, whose memory did not fit: ",
-                  shortage.what());
+      log_warning("training goes on without CUDA graphs, whose memory did not fit: ", error.what());
       return job();
     }
     log_info("the ", name, " is a CUDA graph of ", work.graph.operations(), " operations");

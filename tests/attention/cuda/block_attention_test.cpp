@@ -42,7 +42,7 @@ TEST(CudaBlockAttention, EveryPattern) {
 }
 
 TEST(CudaBlockAttention, WeightsThatAreNotNormalised) {
-  const char* const kNames[] = {"soft-max",  "relu",  "relu squared", "laplace",
+  const char* const kNames[] = {"softmax",   "relu",  "relu squared", "laplace",
                                 "collision", "exact", "identity",     "exponential"};
   for (const BlockWeights weights :
        {BlockWeights::relu, BlockWeights::relu_squared, BlockWeights::laplace,

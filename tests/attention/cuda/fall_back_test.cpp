@@ -19,7 +19,7 @@ std::string said_of(const std::string& operation, DType dtype, int64_t tokens = 
   set_log_level(LogLevel::info);
   testing::internal::CaptureStderr();
   for (int i = 0; i < 2; ++i) {
-    cuda::takes_fast_kernels(operation, x, [&] { return cuda::lack_of_bf16({&x}); });
+    cuda::takes_fast_kernels(operation, x, [&] { return cuda::unsupported_dtype({&x}); });
   }
   return testing::internal::GetCapturedStderr();
 }

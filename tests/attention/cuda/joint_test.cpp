@@ -105,7 +105,7 @@ std::vector<Tensor> joined(DType dtype, Device device) {
   return out;
 }
 
-TEST(CudaJoint, TwoPartsOfASoftMaxAreThoseOfTheCpu) {
+TEST(CudaJoint, TwoPartsOfASoftmaxAreThoseOfTheCpu) {
   const std::vector<Tensor> expected = joined(DType::f64, Device{});
   const std::vector<Tensor> got = joined(DType::f32, test::kGpu);
   for (size_t i = 0; i < got.size(); ++i) {

@@ -28,7 +28,7 @@ TEST(CudaCosformer, PositionsBeyondTheLengthAreNaN) {
   EXPECT_TRUE(std::isnan(got[1]) && std::isnan(got[2]));
 }
 
-TEST(CudaLeapformer, TrainsBySoftMaxAsOnTheCpu) {
+TEST(CudaLeapformer, TrainsBySoftmaxAsOnTheCpu) {
   MixerOptions options;
   options.width = 12;
   options.heads = 2;

@@ -48,7 +48,7 @@ TEST(CudaSlotAttentionFast, FinishedMemoriesAreWrittenAndRead) {
   }
 }
 
-// By several launches, whose soft-maxes are joined.
+// By several launches, whose softmaxes are joined.
 TEST(CudaSlotAttentionFast, ManySlots) {
   const std::vector<Setting> settings{
       {"a part more", 2, 20, 2, 72, 16, 16, true, true, true, 0.6},

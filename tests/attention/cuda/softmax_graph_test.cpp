@@ -1,5 +1,5 @@
 // The graphs of operations that cuDNN is asked for, computed one operation after the other in
-// double: result, log-sum-exp and gradients are those of soft-max attention, and the strides say
+// double: result, log-sum-exp and gradients are those of softmax attention, and the strides say
 // where [B,T,H,K] has them.
 #include "attention/primitives/cuda/softmax_graph.h"
 

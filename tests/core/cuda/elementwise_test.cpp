@@ -209,8 +209,8 @@ TEST(CudaTensor, SaysWhoHoldsTheMemoryWhenNoneIsLeft) {
   try {
     Tensor::empty({int64_t{1} << 40}, DType::f32, kGpu);
     FAIL() << "4 TiB were allocated";
-  } catch (const OutOfMemory& shortage) {
-    const std::string text = shortage.what();
+  } catch (const OutOfMemory& error) {
+    const std::string text = error.what();
     EXPECT_NE(text.find("4194304 MiB asked for by a test"), std::string::npos) << text;
     EXPECT_NE(text.find("the largest users are a test (4 MiB)"), std::string::npos) << text;
   }

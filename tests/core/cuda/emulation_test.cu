@@ -177,9 +177,9 @@ TEST(CudaEmulation, MisuseOfTensorCoresAndCopiesIsAnError) {
 }
 
 TEST(CudaLaunch, MoreBlocksThanAGridHasAreRefused) {
-  constexpr int64_t kMost = 2'147'483'647;
-  EXPECT_EQ(blocks_for(kMost * 256, 256), kMost);
-  EXPECT_THAT(test::message_of<Error>([] { blocks_for(kMost * 256 + 1, 256); }),
+  constexpr int64_t kMax = 2'147'483'647;
+  EXPECT_EQ(blocks_for(kMax * 256, 256), kMax);
+  EXPECT_THAT(test::message_of<Error>([] { blocks_for(kMax * 256 + 1, 256); }),
               HasSubstr("make the micro-batch or the context smaller"));
 }
 

@@ -96,7 +96,7 @@ int replay_anew(const Mechanism& mechanism, Form form) {
   return captured;
 }
 
-TEST(CudaCapture, ReplaysReadMasksSegmentsAndPositionsAnew) {
+TEST(CudaCapture, ReplaysReadMasksSegmentsAndPositionsAgain) {
   int captured = 0;
   for (const Mechanism& mechanism : mechanisms()) {
     const MixerTraits traits = test::small_traits(mechanism);
@@ -106,7 +106,7 @@ TEST(CudaCapture, ReplaysReadMasksSegmentsAndPositionsAnew) {
   EXPECT_GE(captured, 20);
 }
 
-TEST(CudaCapture, RefusesWhatTheHostDecidesAnew) {
+TEST(CudaCapture, RefusesWhatTheHostDecidesAgain) {
   const auto memory = cuda::make_graph_memory(0);
   const auto draw = [] {
     drawn({}, "numbers", {1}, [] { return Tensor::zeros({1}, DType::f64); });

@@ -1,4 +1,4 @@
-// Soft-max attention by cuDNN in `linnet bench attention`: refused by name where it cannot be; on a
+// Softmax attention by cuDNN in `linnet bench attention`: refused by name where it cannot be; on a
 // GPU it agrees with linnet's own, without which it is not timed.
 #include <gtest/gtest.h>
 

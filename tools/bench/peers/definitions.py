@@ -68,7 +68,7 @@ def abc_mlp(q, k, v, extra):
 
 
 def lavo(q, k, v, extra):
-    """The mean of a window's soft-max and of the memory diag(m) `basis` [H, r, K]."""
+    """The mean of a window's softmax and of the memory diag(m) `basis` [H, r, K]."""
     basis, window, scale = extra["basis"], extra["window"], q.shape[-1] ** -0.5
     near = local(q, k, v, extra)
     rows = []

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The peer of `linnet bench train`: the same decoder language model, sizes and threads in PyTorch.
 
-Trains on random bytes and prints tokens/s for soft-max, linear (elu+1) and LAVO attention, and times
+Trains on random bytes and prints tokens/s for softmax, linear (elu+1) and LAVO attention, and times
 the attention operation alone. Runs with Debian's python3-torch (1.13) and with any later build; says
 which build, BLAS and CPU libraries it used. --json prints one JSON object and nothing else on stdout.
 """
@@ -102,7 +102,7 @@ def abc_attention(q, k, v, extra):
 
 
 def lavo_attention(q, k, v, extra):
-    """Banded soft-max of the last w tokens, and orthogonal memory read in its factored form."""
+    """Banded softmax of the last w tokens, and orthogonal memory read in its factored form."""
     basis, bias = extra["basis"], extra["bias"]  # [H, r, K], [H, 2w-1]
     width = (bias.shape[-1] + 1) // 2
     scale = q.shape[-1] ** -0.5
