@@ -22,7 +22,7 @@
 // a multiprocessor, so that fewer heads of rows than there are multiprocessors leave some idle.
 #include "attention/lavo/cuda/lavo_pass_dropout.h"
 #include "attention/lavo/cuda/lavo_pass_tiles.h"
-#include "attention/primitives/cuda/orthogonal_memory_dropout.h"
+#include "attention/primitives/orthogonal_memory/cuda/dropout.h"
 
 namespace linnet::cuda::lavo_pass_fast {
 namespace {
