@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "attention/define.h"
-#include "attention/primitives/depthwise_conv.h"
+#include "attention/primitives/depthwise_conv/depthwise_conv.h"
 #include "attention/registry.h"
 #include "core/cuda/backend.h"
 #include "core/cuda/cudnn.h"
