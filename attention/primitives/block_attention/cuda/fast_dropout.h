@@ -10,11 +10,7 @@
 //
 // Operations: a draw is 20 products 32 x 32 -> 64 bits and about 60 other integer instructions
 // (counted in sm_90's code), so 5 and 15 a weight of the tiles in each of the three kernels.
-// Predicted, never measured: at 64 a clock and multiprocessor (H200, 132 at 1.7 GHz) the others
-// bound it, 1.05 ps a weight; for batch 16, 12 heads, 8192 tokens, causal with a band of 128 keys,
-// 315 us a kernel. At width 64 tensor cores take 209 us forward and 731 us backward, in other
-// pipes: forward takes at most 2.5 times as long as without, backward 1.9 times, if nothing
-// overlaps; bytes are the same.
+// They run in other pipes than tensor cores. Bytes are the same.
 #pragma once
 
 #include "attention/primitives/block_attention/pattern.h"

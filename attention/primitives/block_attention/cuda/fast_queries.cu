@@ -12,9 +12,7 @@
 // Bytes a token and head, width D: q, k, v, y, dy, dq: 12 D + 8, and 12 D + 8 more for the kernel
 // of keys (block_attention_fast_keys.cu): q, k, v, dy, dk, dv. Operations: 6 D here and 8 D there
 // for every pair of the tiles; causal with a band of w keys 14 D (w + 64) in all. D = 64: 1552
-// bytes; w = 128: 172,000 operations. Predicted, never measured: for batch 16, 12 heads, 8192
-// tokens, width 64 on an H200, w = 128: 509 us at 4.8 TB/s (568 us at the 4.3 that a copy reaches)
-// against 731 us of tensor cores at 370 TFLOP/s, which bound it.
+// bytes; w = 128: 172,000 operations.
 #include "attention/primitives/block_attention/cuda/fast_tiles.h"
 
 namespace linnet::cuda::block_attention_fast {

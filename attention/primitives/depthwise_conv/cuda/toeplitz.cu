@@ -15,10 +15,7 @@
 // end.
 //
 // Bytes a token and channel: 4 forward, 6 backward, and 64 tokens of the source more a run, which
-// has at least 256. Operations: 160 forward, 320 backward. Predicted, never measured: for batch 16,
-// 12 heads, 8192 tokens, width 64 on an H200 (runs of 1408), 86 us forward and 128 us backward at
-// 4.8 TB/s (96 and 143 us at the 4.3 that a copy reaches); 44 and 87 us of tensor cores at 370
-// TFLOP/s, so that memory bounds both.
+// has at least 256. Operations: 160 forward, 320 backward.
 #include "attention/primitives/depthwise_conv/cuda/fast.h"
 #include "core/cuda/async_copy.h"
 #include "core/cuda/mma.h"

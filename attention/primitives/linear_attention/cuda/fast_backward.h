@@ -15,14 +15,11 @@
 // Bytes a token and head, K features and V values: queries 6 K + 4 V, keys 6 K + 6 V, denominators
 // and c 16 more; together 12 K + 10 V. Operations: 2 * 64 * (3 K + 3 V) * 10/16 + 10 K V; where
 // there are denominators, 2 * 64 K * 10/16 for prefix sums of keys and 2 K V for the second part of
-// S more. K = V = 64: 1424 bytes and 85,000 operations. Predicted, never measured: for batch 16, 12
-// heads, 8192 tokens, width 64 on an H200, 466 us at 4.8 TB/s (520 us at the 4.3 that a copy
-// reaches) and 361 us of tensor cores at 370 TFLOP/s, so that memory bounds it.
+// S more. K = V = 64: 1424 bytes and 85,000 operations.
 //
 // Re-weighted heads of K have 2 K features, made on the chip: 12 K + 10 V + 40 bytes, and q and k
 // once more for their gradients, 4 K, from L2, where the copies of the same chunk left them (also
-// where the map is elu). Tiles of 128 for K = V = 64: for the shape above predicted 474 us of
-// memory (530) and 1250 us of tensor cores, which bound it.
+// where the map is elu). K = V = 64 then takes tiles of 128.
 //
 // Where states decay (linear_attention_fast_decay.h) every product of two tokens is multiplied by
 // what is left between them, S and dS by what a chunk leaves of them, and both walks leave what
@@ -34,9 +31,7 @@
 // of dq or dk in f32, 8 bytes for each of 128 columns.
 //
 // K = V = 128: chunks have 32 tokens, and each of the four warps that share a row makes all of its
-// weights: 2 * 32 * (4 * 3 + 4) * 128 * 3/4 + 12 K V = 295,000 operations, 2832 bytes. Predicted
-// for half as many heads of that width: 464 us of memory (518) and 627 us of tensor cores, which
-// bound it.
+// weights: 2 * 32 * (4 * 3 + 4) * 128 * 3/4 + 12 K V = 295,000 operations, 2832 bytes.
 #pragma once
 
 #include <algorithm>

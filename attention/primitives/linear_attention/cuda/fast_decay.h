@@ -9,12 +9,8 @@
 //
 // Beside what the undecayed kernels take (linear_attention_fast_forward.cu and _backward.h), bytes
 // a token and head: 4 forward, 8 backward, and for the gradients of log-decays 20 and K V / 64 for
-// anchors. 40 exponentials forward, 120 backward (80 where nothing is normalised). Predicted, never
-// measured: for batch 16, 12 heads, 8192 tokens on an H200, K = V = 64: 170 us of memory at 4.8
-// TB/s, 18 us of exponentials (16 a clock and multiprocessor) forward, 500 us and 53 us backward.
-// K = 128 features and V = 64, as random feature attention has them: 254 us of memory and 205 us of
-// tensor cores at 370 TFLOP/s forward; 770 us and 1250 us backward, bound by tensor cores, whose
-// tiles of 128 values are half empty.
+// anchors. 40 exponentials forward, 120 backward (80 where nothing is normalised). With K = 128
+// features and V = 64, as random feature attention has them, half of a tile of 128 values is empty.
 #pragma once
 
 #include "attention/primitives/linear_attention/cuda/feature_copies.h"

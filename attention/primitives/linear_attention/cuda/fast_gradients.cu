@@ -11,11 +11,8 @@
 //
 // Bytes a token and head, K features and V values: queries 4 K + 2 V (+ 4 for a denominator), keys
 // 4 K + 4 V; together 8 K + 6 V. Operations: 6 K V and 6 K V. K = V = 64: 900 bytes and 49,000
-// operations. Predicted, never measured: for batch 16, 12 heads, 8192 tokens, width 64 on an H200,
-// 295 us at 4.8 TB/s (329 us at the 4.3 that a copy reaches) and 209 us of tensor cores at
-// 370 TFLOP/s, so that memory bounds it. Re-weighted heads of K have 2 K features: 8 K + 6 V + 20
-// bytes, q and k once more from L2; tiles of 128 for K = V = 64, predicted 300 us of memory (335)
-// and 840 us of tensor cores, which bound it.
+// operations. Re-weighted heads of K have 2 K features: 8 K + 6 V + 20 bytes, q and k once more
+// from L2; tiles of 128 for K = V = 64.
 #include "attention/primitives/linear_attention/cuda/fast_backward.h"
 
 namespace linnet::cuda::linear_attention_fast {

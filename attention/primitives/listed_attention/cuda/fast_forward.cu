@@ -10,15 +10,13 @@
 // and L / g gathered keys and values of 4 D (of groups beyond 64: L / 64), mostly out of L2: the
 // keys and values of a head are 4 D T bytes. Operations: 4 D L. D = 64, g = 64, L = 512 (blocks
 // with their neighbours, two global and three random ones): 260 and 2,048 bytes, 131,000
-// operations. Predicted, never measured: for batch 16, 12 heads, 8192 tokens on an H200, 557 us of
-// tensor cores at 370 TFLOP/s, against 756 us at 4.8 TB/s if L2 kept nothing. Each further tile of
-// values gathers the keys and makes the logits again: 2 D L operations and 2 D L / g bytes.
+// operations. Each further tile of values gathers the keys and makes the logits again: 2 D L
+// operations and 2 D L / g bytes.
 //
 // A bias adds 4 L bytes, which heads and rows share as a rule. So windows are read: w = 128 keys of
 // each query, g = 32, are lists of 161 keys in 3 tiles, of which the bias excludes what a query
 // does not see: 49,200 operations, 260 bytes, 1,288 gathered and 644 of the bias out of L2.
-// Predicted: 209 us of tensor cores, 552 us at 5.5 TB/s of L2; a list of each query's own would
-// gather 33,000 bytes.
+// A list of each query's own would gather 33,000 bytes.
 #include "attention/primitives/block_attention/cuda/fast_reader.h"
 #include "attention/primitives/listed_attention/cuda/fast_tiles.h"
 

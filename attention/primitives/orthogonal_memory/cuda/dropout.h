@@ -8,9 +8,8 @@
 // (ranks that are not a multiple of four) a lane draws once more.
 //
 // Operations: a draw is 20 products 32 x 32 -> 64 bits and about 60 other integer instructions, so
-// 5 and 15 a weight. Predicted, never measured: at 64 a clock and multiprocessor (H200, 132 at 1.7
-// GHz) the others bound it, 1.05 ps a weight; for batch 16, 12 heads, 8192 tokens and r = 64, 106
-// us a pass, in other pipes than tensor cores and shared memory; bytes are the same.
+// 5 and 15 a weight. These run in other pipes than tensor cores and shared memory; bytes are the
+// same.
 #pragma once
 
 #include "attention/primitives/orthogonal_memory/cuda/tiles.h"

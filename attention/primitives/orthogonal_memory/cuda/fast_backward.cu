@@ -19,13 +19,8 @@
 //
 // Bytes a token and head: 10 d for q, f, dy, dq and df, 8 r / 64 for the sums; operations 16 d r.
 // d = r = 64: 648 bytes, 65,500 operations, and some 490 KiB of a chunk through shared memory.
-// Predicted, never measured: for batch 16, 12 heads, 8192 tokens on an H200, 212 us at 4.8 TB/s
-// (237 us at the 4.3 that a copy reaches), 279 us of tensor cores at 370 TFLOP/s, and 420 us of
-// shared memory at 128 bytes a clock, which bounds it. Whole, without segments: 6 d bytes, 10 d r
-// operations, some 330 KiB of a chunk: 126 us at 4.8 TB/s, 174 us of tensor cores, 283 us of shared
-// memory, besides the sums and dF.
-// Heads of 128, r = 128: 1296 bytes, 328,000 operations and some 1.6 MiB: for 6 heads of those
-// tokens 212 us at 4.8 TB/s, 697 us of tensor cores, 700 us of shared memory.
+// Whole, without segments: 6 d bytes, 10 d r operations, some 330 KiB of a chunk, besides the sums
+// and dF. Heads of 128, r = 128: 1296 bytes, 328,000 operations and some 1.6 MiB.
 #include "attention/primitives/orthogonal_memory/cuda/gradients.h"
 
 namespace linnet::cuda::orthogonal_memory_fast {

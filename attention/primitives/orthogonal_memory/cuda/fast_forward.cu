@@ -5,20 +5,16 @@
 // C = F B^T in one reading of the basis, sums C along the chunk (a thread for every number), and
 //   p = softmax(scale m * P),   Y = (p * m) B
 // in the registers of the warp that has the tokens, where p also loses what dropout does not keep
-// (orthogonal_memory_dropout.h, which has the time of draws). The next chunk's q and f are copied
-// meanwhile. What is carried from chunk to chunk is 2 r numbers, which also go to device memory for
-// backward. Whole: those numbers are given. Where a row has segments, C is made for those that lie
-// inside a chunk; where it has none, f is not looked at and the chunks are shared among blocks.
+// (orthogonal_memory_dropout.h). The next chunk's q and f are copied meanwhile. What is carried
+// from chunk to chunk is 2 r numbers, which also go to device memory for backward. Whole: those
+// numbers are given. Where a row has segments, C is made for those that lie inside a chunk; where
+// it has none, f is not looked at and the chunks are shared among blocks.
 //
 // Bytes a token and head, of width d and rank r: 6 d for q, f and y, 8 r / 64 for the sums;
 // operations 6 d r. d = r = 64: 392 bytes, 24,600 operations, and some 190 KiB of a chunk through
-// shared memory. Predicted, never measured: for batch 16, 12 heads, 8192 tokens on an H200, 128 us
-// at 4.8 TB/s (143 us at the 4.3 that a copy reaches), 105 us of tensor cores at 370 TFLOP/s, and
-// 162 us of shared memory at 128 bytes a clock, which bounds it. Heads narrower than a tile (32,
-// 64, 128) cost the operations of the tile. Causal sequences are not cut: fewer heads of rows than
-// a GPU has room for leave it idle in part. Whole, without segments: 4 d bytes, 4 d r operations,
-// some 125 KiB of a chunk: 84 us at 4.8 TB/s, 70 us of tensor cores, 106 us of shared memory,
-// besides the sums.
+// shared memory. Heads narrower than a tile (32, 64, 128) cost the operations of the tile. Causal
+// sequences are not cut: fewer heads of rows than a GPU has room for leave it idle in part. Whole,
+// without segments: 4 d bytes, 4 d r operations, some 125 KiB of a chunk, besides the sums.
 #include <algorithm>
 
 #include "attention/primitives/orthogonal_memory/cuda/dropout.h"

@@ -26,13 +26,11 @@
 // Bytes a token and head, N slots, widths K and V: queries 6 K + 4 V + 6 N, keys 6 K + 6 V + 8 N,
 // and 12 + N / 8 each for what is kept in f32 and f64. Operations: queries 2 * 64 * (2 K + V +
 // 4 * 64) * 10/16 + 2 * 64 (3 K + 2 V), keys 2 * 64 * (2 K + 2 V + 6 * 64) * 10/16 + 8 * 64 (K +
-// V). N = K = V = 64: 2344 bytes and 194,000 operations. Predicted, never measured: for batch 16,
-// 12 heads, 8192 tokens, width 64 on an H200, 0.77 ms at 4.8 TB/s (0.86 ms at the 4.3 that a copy
-// reaches) and 0.82 ms of tensor cores at 370 TFLOP/s. A chunk is not copied ahead of time, but
-// while the other block of the multiprocessor computes, so that the time is between the larger of
-// both and their sum, 1.7 ms. A document that begins inside a chunk is a tile more, and a copy
-// that is waited for: its operations are those of the squares and warps that it has tokens in,
-// beside a chunk's sums over memories.
+// V). N = K = V = 64: 2344 bytes and 194,000 operations. A chunk is not copied ahead of time, but
+// while the other block of the multiprocessor computes, so that copies and products overlap in
+// part. A document that begins inside a chunk is a tile more, and a copy that is waited for: its
+// operations are those of the squares and warps that it has tokens in, beside a chunk's sums over
+// memories.
 //
 // Heads wider than 64: q . K~ and do . V~ are sums over parts of 64 columns, as is what logits get.
 // The two kernels have the first part of keys and of values; of each further part, run_part_reads
@@ -42,8 +40,7 @@
 // values have. Bytes more for each further part: reads 4 * 64 + 6 N (from the second on of a side
 // 4 N more), dq 4 * 64 + 4 N, gradients 6 * 64 + 8 N (but for the first, 4 N more), and 8 N once in
 // the first kernel's and 4 N in the second's; operations 32,000, 32,000 and 58,000. N = 64, K = V =
-// 128: 6,950 bytes and 405,000 operations, at the shape above predicted 2.3 ms at 4.8 TB/s and 1.7
-// ms of tensor cores.
+// 128: 6,950 bytes and 405,000 operations.
 //
 // More than 64 slots: both walks are launched for each 64. The first walks have softmaxes of their
 // own slots, p' and dr', whose sums' logarithms are r' + h. Their shares pi of the whole softmax
@@ -51,7 +48,7 @@
 // run_part_reads leaves dq also of the first part. Launches after the first add to the gradients of
 // q, k and v that those before left, in bf16. Bytes more for each 64 slots: everything, with dq
 // 8 * 64, 8 * 64 + 24 for the join and 6 * 64 for sums. N = 128, K = V = 64: 7,200 bytes and
-// 452,000 operations, at the shape above predicted 2.4 ms at 4.8 TB/s and 1.9 ms of tensor cores.
+// 452,000 operations.
 #pragma once
 
 #include "attention/primitives/slot_attention/cuda/fast.h"

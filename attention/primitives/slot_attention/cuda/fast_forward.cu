@@ -11,15 +11,12 @@
 // Bytes a token and head, N slots, K and V: 4 K + 4 V + 2 N; q, k and logits once more for every
 // further value tile, from L2 where the tiles' blocks run side by side. Operations: 2 * 64 *
 // (K + V + 3 * 64) * 10/16 (only squares on and below the diagonal) + 4 * 64 (K + V). N = K = V =
-// 64: 640 bytes and 58,000 operations. Predicted, never measured: for batch 16, 12 heads, 8192
-// tokens, width 64 on an H200, 210 us at 4.8 TB/s (234 us at the 4.3 that a copy reaches) and
-// 249 us of tensor cores at 370 TFLOP/s, so that memory and tensor cores are in balance.
+// 64: 640 bytes and 58,000 operations.
 //
 // More than 64 slots: a launch for each 64, of which those after the first read o and the log of
 // the softmax's sum over the slots before (f32), and write both for all so far: all bytes again
 // and 2 V + 8 more. N = 128: 1,420 bytes and 116,000 operations, 10,000 of them for products of
-// tokens that are made twice; at the shape above predicted 465 us at 4.8 TB/s, 498 us of tensor
-// cores.
+// tokens that are made twice.
 #include <utility>
 
 #include "attention/primitives/slot_attention/cuda/fast.h"

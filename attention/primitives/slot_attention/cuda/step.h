@@ -10,8 +10,7 @@ namespace linnet::cuda {
 bool is_slot_attention_step(const SlotAttentionContext& context, const SlotTensors& in);
 
 // slot_attention_causal_forward of such a call. It reads the carried memory once and writes the one
-// after the token: bytes a head 8 N (K + V) + 16 N, operations 4 N (K + V). Predicted, never
-// measured: for 64 rows, 12 heads, N = K = V = 64 on an H200, 10.7 us at 4.8 TB/s.
+// after the token: bytes a head 8 N (K + V) + 16 N, operations 4 N (K + V).
 void slot_attention_step(const SlotAttentionContext& context, const SlotTensors& in,
                          const SlotTensors& end, const Tensor& o);
 
