@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "core/cuda/async_copy.h"
-#include "core/cuda/kernel.h"
+#include "core/cuda/mask.h"
 #include "core/cuda/mma.h"
 #include "core/sequence_view.h"
 
@@ -48,11 +48,6 @@ __device__ __forceinline__ void prefetch([[maybe_unused]] const float* number) {
 #endif
 }
 
-// Whether token (b, t), entry b T + t of a mask [B,T], counts; null: all do.
-__device__ __forceinline__ bool valid(const uint8_t* mask, int64_t token) {
-  return mask == nullptr || mask[token] != 0;
-}
-
 // 16 bytes of a row.
 struct alignas(16) Eight {
   uint32_t words[4];
@@ -69,7 +64,7 @@ struct TilePlace {
   int head, column;
 
   __device__ __forceinline__ bool inside(int64_t token, int at) const {
-    return token < view.T && column + at < view.K && valid(mask, row * view.T + token);
+    return token < view.T && column + at < view.K && is_set(mask, row * view.T + token);
   }
   __device__ __forceinline__ T* at(int64_t token, int offset) const {
     return view.data + row * view.batch_stride + token * view.time_stride +

@@ -11,7 +11,10 @@
 namespace linnet {
 namespace {
 
-using namespace block_attention_detail;
+using block_attention_detail::KeyRange;
+using block_attention_detail::make_pieces;
+using block_attention_detail::Piece;
+using block_attention_detail::visible_keys;
 
 template <typename T>
 void check(const BlockAttentionInputs<T>& in, const ConvTaps<const T>& taps) {

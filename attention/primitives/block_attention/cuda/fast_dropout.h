@@ -19,6 +19,8 @@
 namespace linnet::cuda::block_attention_fast_detail {
 
 using linnet::block_attention_detail::DropoutDraws;
+using tensor_core::drop;
+using tensor_core::kept_of_rows;
 
 // What the draws of a block have in common; in shared memory, for want of registers.
 struct BlockDraws {

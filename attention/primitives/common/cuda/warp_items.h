@@ -4,6 +4,7 @@
 
 #include "core/cuda/block_reduce.h"
 #include "core/cuda/kernel.h"
+#include "core/cuda/mask.h"
 
 namespace linnet::cuda {
 
@@ -31,11 +32,6 @@ __device__ __forceinline__ int warp_lane() {
 // A launch of `count` warps with so many floats each.
 inline Launch warps(const char* name, int64_t count, int64_t floats) {
   return {name, blocks_for(count, kWarps), kWarps * kLanes, shared_bytes<WarpFloats>(floats)};
-}
-
-// Whether entry i of a mask is set; null: all are.
-__device__ __forceinline__ bool is_set(const uint8_t* mask, int64_t i) {
-  return mask == nullptr || mask[i] != 0;
 }
 
 template <typename A, typename B>

@@ -11,7 +11,12 @@
 namespace linnet::cuda {
 namespace {
 
-using namespace block_attention_detail;
+using block_attention_detail::BlockProblem;
+using block_attention_detail::KeyRange;
+using block_attention_detail::Piece;
+using block_attention_detail::problem_of;
+using linnet::block_attention_detail::visible_keys;
+using linnet::block_attention_detail::visible_queries;
 
 // Filters [H, channels, count] in float.
 struct Taps {

@@ -42,7 +42,7 @@ Tensor features_typed(const Tensor& x, const FeatureInput<T>& in) {
   float* out = pointer<float>(result);
   for_each("linear_attention_features", in.rows * in.width, [in, out] __device__(int64_t i) {
     const int64_t row = i / in.width, c = i % in.width;
-    const bool read = valid(in.mask, row / in.heads);
+    const bool read = is_set(in.mask, row / in.heads);
     const float value = read ? feature(in.map, load(in.x + i) * in.scale) : 0.0f;
     if (in.proportions == nullptr) {
       out[i] = value;
@@ -62,7 +62,7 @@ __global__ void linear_attention_feature_gradients(FeatureInput<T> in, const flo
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
   if (row >= in.rows) return;
   const int lane = static_cast<int>(threadIdx.x);
-  const bool read = valid(in.mask, row / in.heads), reweighted = in.proportions != nullptr;
+  const bool read = is_set(in.mask, row / in.heads), reweighted = in.proportions != nullptr;
   const float angle = read && reweighted ? kHalfPi * in.proportions[row] : 0.0f;
   const float cosine = cosf(angle), sine = sinf(angle);
   const float* d = gradients + row * in.width * (reweighted ? 2 : 1);
@@ -97,7 +97,7 @@ Tensor values_with_mass_typed(const Tensor& v, const Tensor& mask) {
   for_each("linear_attention_values", result.elements(), [=] __device__(int64_t i) {
     const int64_t row = i / (width + 1), c = i % (width + 1);
     float value = 0;
-    if (valid(seen, row / heads)) value = c == width ? 1.0f : load(in + row * width + c);
+    if (is_set(seen, row / heads)) value = c == width ? 1.0f : load(in + row * width + c);
     out[i] = value;
   });
   return result;
@@ -110,7 +110,7 @@ void value_gradients_typed(const Tensor& gradients, const Tensor& mask, const Te
   const auto* seen = pointer_or_null<const uint8_t>(mask);
   T* out = pointer<T>(dv);
   for_each("linear_attention_value_gradients", dv.elements(),
-           [=] __device__(int64_t i) { store(out + i, valid(seen, i / row) ? in[i] : 0.0f); });
+           [=] __device__(int64_t i) { store(out + i, is_set(seen, i / row) ? in[i] : 0.0f); });
 }
 
 // One warp a row.
@@ -122,7 +122,7 @@ __global__ void linear_attention_output_gradients(const float* y, const T* dy,
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
   if (row >= rows) return;
   const int lane = static_cast<int>(threadIdx.x);
-  const bool read = valid(mask, row / heads);
+  const bool read = is_set(mask, row / heads);
   const float x = denominators[row], divisor = division.divisor(x);
   float along = 0;
   for (int64_t c = lane; c < width; c += 32) {
@@ -190,7 +190,7 @@ void normalize(const Tensor& sums, const Tensor& mask, const LinearAttentionOpti
   float* kept = pointer<float>(denominators);
   for_each("linear_attention_normalize", y.elements(), [=] __device__(int64_t i) {
     const int64_t row = i / width, c = i % width;
-    const bool read = valid(seen, row / heads);
+    const bool read = is_set(seen, row / heads);
     const float x = in[row * (width + 1) + width];
     out[i] = read ? in[row * (width + 1) + c] / division.divisor(x) : 0.0f;
     if (c == 0) kept[row] = read ? x : 0.0f;

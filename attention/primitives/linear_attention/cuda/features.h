@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention/primitives/linear_attention/cpu.h"
-#include "core/cuda/kernel.h"
+#include "core/cuda/mask.h"
 
 namespace linnet::cuda::linear_attention_detail {
 

@@ -56,7 +56,7 @@ __global__ void linear_attention_one_token(Step a) {
   const int64_t reader = blockIdx.x / a.tiles, row = reader / a.heads;
   const int group = a.heads / a.key_heads, head = static_cast<int>(reader % a.heads);
   const int64_t number = row * a.key_heads + head / group;
-  const bool reads = valid(a.query_mask, row), writes = valid(a.key_mask, row);
+  const bool reads = is_set(a.query_mask, row), writes = is_set(a.key_mask, row);
   const bool keeps = head % group == 0;
   float left = 1;
   if (writes && a.log_decay != nullptr) left = expf(a.log_decay[number]);

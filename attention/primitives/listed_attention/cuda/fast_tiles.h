@@ -13,6 +13,7 @@ namespace linnet::cuda::listed_attention_fast_detail {
 
 using block_attention_fast_detail::add_weighted;
 using block_attention_fast_detail::BlockDraws;
+using block_attention_fast_detail::drop;
 using block_attention_fast_detail::DropoutDraws;
 using block_attention_fast_detail::Eight;
 using block_attention_fast_detail::kBlocks;

@@ -24,7 +24,7 @@ struct TokenFlags {
     if (token >= in.f.T) return;
     const int64_t at = row * in.f.T + token;
     first = token > 0 && in.segments != nullptr && in.segments[at] != in.segments[at - 1];
-    counted = valid(in.code_mask, at);
+    counted = is_set(in.code_mask, at);
   }
   // By all lanes of warps 0 and 1: words 2 warp and 2 warp + 1 of `to`.
   __device__ __forceinline__ void publish(uint32_t* to, int warp, int lane) const {
