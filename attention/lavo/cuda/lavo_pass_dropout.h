@@ -1,6 +1,6 @@
 // Dropout inside the window of LAVO's pass on tensor cores: each kernel makes the draws of its
 // weights again, those of block attention; no mask is stored. The memory's are those of
-// orthogonal_memory_dropout.h. Internal to attention/lavo/cuda.
+// orthogonal_memory/cuda/dropout.h. Internal to attention/lavo/cuda.
 //
 // A draw (Philox, ten rounds) decides on a query's weights of four keys, whose times differ in
 // their last two bits. Of a square of 16 queries and 16 keys, of which a lane holds eight weights,

@@ -1,6 +1,7 @@
 // Causal LAVO on tensor cores. Forward: the window of softmax attention, the memory of its outputs
-// and their mean in one kernel. Backward: the memory's reverse scan (orthogonal_memory_fast.h), and
-// then the window's in one more kernel. Internal to attention/lavo/cuda.
+// and their mean in one kernel. Backward: the memory's reverse scan
+// (orthogonal_memory/cuda/fast.h), and then the window's in one more kernel. Internal to
+// attention/lavo/cuda.
 #pragma once
 
 #include "attention/primitives/block_attention/pattern.h"

@@ -4,11 +4,11 @@
 // the chunk before lie in shared memory: windows reach no further. A warp has 16 tokens. It makes
 // the window's output f in registers, square by square of 16 keys (streaming softmax), and f goes
 // on from there: projected on the basis it enters the memory, and half of it is half of y. What is
-// read from the memory is made as in orthogonal_memory_fast_forward.cu. While a chunk's memory is
-// computed, the next chunk's keys and values take the place of the chunk's before.
+// read from the memory is made as in orthogonal_memory/cuda/fast_forward.cu. While a chunk's memory
+// is computed, the next chunk's keys and values take the place of the chunk's before.
 //
 // Dropout acts on the window's weights (lavo_pass_dropout.h) and on those with which the memory is
-// read (orthogonal_memory_dropout.h).
+// read (orthogonal_memory/cuda/dropout.h).
 //
 // What leaves for device memory goes by way of the warp's own rows of the sums, so that queries
 // need one stage. At 128 columns a block takes 153 KiB: one fills a multiprocessor, also where it

@@ -1,4 +1,4 @@
-// Depthwise convolutions along time, on Variables. The mathematics is in depthwise_conv_cpu.h.
+// Depthwise convolutions along time, on Variables. The mathematics is in cpu.h.
 #pragma once
 
 #include "attention/primitives/block_attention/block_attention.h"

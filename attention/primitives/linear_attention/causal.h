@@ -117,9 +117,9 @@ struct Outputs {
   SequenceView<const T> dy;
 };
 
-// Whether a call walks along the tokens with the state in registers (linear_attention_scan.cpp).
-// Otherwise it goes from chunk to chunk: so decays act on whole tiles, and query heads that share a
-// key head share its state.
+// Whether a call walks along the tokens with the state in registers (scan.cpp). Otherwise it goes
+// from chunk to chunk: so decays act on whole tiles, and query heads that share a key head share
+// its state.
 template <typename T>
 bool walks(const Kernel<T>& kernel) {
   return kernel.inputs.log_decay == nullptr && kernel.group == 1;

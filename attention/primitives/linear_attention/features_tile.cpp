@@ -225,7 +225,7 @@ void Kernel<T>::store_proportion_gradients(Side side, int64_t b, int64_t t, int6
   }
 }
 
-// linear_attention_tile.cpp instantiates the rest of Kernel.
+// tile.cpp instantiates the rest of Kernel.
 #define LINNET_INSTANTIATE(T)                                                                     \
   template FeatureTile<T> Kernel<T>::take_features(chunked::Scratch<T>&, int64_t) const;          \
   template FeatureTile<T> Kernel<T>::from_token(const FeatureTile<T>&, int64_t) const;            \

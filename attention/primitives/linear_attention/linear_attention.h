@@ -1,5 +1,5 @@
 // Linear attention on Variables: causal with a carried state, and noncausal or cross through a
-// memory that is computed once. The mathematics is in linear_attention_cpu.h.
+// memory that is computed once. The mathematics is in cpu.h.
 #pragma once
 
 #include "attention/primitives/linear_attention/cpu.h"
@@ -42,8 +42,7 @@ struct LinearAttentionResult {
 // ways. f64 is computed in f64, f32 and bf16 in f32 (saved for backward: the inputs in that type,
 // y, and B T H numbers). Masked queries give 0; what masked positions hold changes nothing. On a
 // CUDA device f32 and bf16 with m up to 256; bf16 on tensor cores, with features rounded to bf16
-// and sums in f32, where cuda/linear_attention_path.h can. Throws Error on shapes that do not
-// fit.
+// and sums in f32, where cuda/path.h can. Throws Error on shapes that do not fit.
 LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& inputs,
                                               const LinearAttentionContext& context,
                                               const LinearAttentionSums& state = {});

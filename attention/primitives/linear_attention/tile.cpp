@@ -1,5 +1,4 @@
-// Normalisation and states: with linear_attention_features_tile.cpp the element-wise part of linear
-// attention.
+// Normalisation and states: with features_tile.cpp the element-wise part of linear attention.
 #include "attention/primitives/linear_attention/tile.h"
 
 #include <algorithm>

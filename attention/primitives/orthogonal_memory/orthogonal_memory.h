@@ -1,4 +1,4 @@
-// The read-out of LAVO on Variables: see orthogonal_memory_cpu.h for the equation.
+// The read-out of LAVO on Variables: see cpu.h for the equation.
 #pragma once
 
 #include "attention/primitives/orthogonal_memory/cpu.h"

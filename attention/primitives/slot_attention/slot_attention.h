@@ -1,5 +1,5 @@
 // Slot attention (ABC) on Variables: causal with a carried memory, and noncausal or cross through a
-// memory that is written once. The mathematics is in slot_attention_cpu.h.
+// memory that is written once. The mathematics is in cpu.h.
 #pragma once
 
 #include "attention/primitives/slot_attention/cpu.h"

@@ -1,6 +1,6 @@
 // Block attention on tensor cores: one pass over the keys for y, two passes for the gradients;
-// weights stay in registers. Internal to attention/primitives/cuda; which calls come here is
-// decided in block_attention_path.h.
+// weights stay in registers. Internal to this folder and that of listed_attention; which calls come
+// here is decided in path.h.
 //
 // Sequences are bf16 views whose rows begin on 16 bytes; weights and gradients of logits are
 // rounded to bf16 for the products, all sums, softmax's maxima and normalisers are f32. Patterns,

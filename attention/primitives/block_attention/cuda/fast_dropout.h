@@ -1,6 +1,6 @@
 // Dropout inside the tensor-core kernels of block attention and of listed attention: each kernel
 // that makes weights again makes their draws again, those of the CPU; no mask is stored. Internal
-// to attention/primitives/cuda.
+// to this folder.
 //
 // One draw (Philox, ten rounds) decides on the weights of one query for a four: keys whose times
 // differ in their last two bits. Tiles begin with a four, so that no warp draws twice. Of a

@@ -1,5 +1,5 @@
 // Backward of block attention on tensor cores: the gradients of keys and values; its bytes and
-// operations are in block_attention_fast_queries.cu, whose y . dy it reads.
+// operations are in fast_queries.cu, whose y . dy it reads.
 //
 // A block has 64 keys of one key head; past them stream, one query head after another, the queries
 // that see one of them, with their dy. Of a tile a warp makes, for its 16 keys, the transposes

@@ -1,6 +1,6 @@
 // The keys and values that a block of block or listed attention's backward pass answers for, 64 of
 // them, and the gradients of both, while queries stream past them. Internal to
-// attention/primitives/cuda.
+// this folder and that of listed_attention.
 #pragma once
 
 #include "attention/primitives/block_attention/cuda/fast_tiles.h"

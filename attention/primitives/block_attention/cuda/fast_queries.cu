@@ -10,9 +10,9 @@
 // sums of their own, at most 64 rows a head; a second stage adds the rows in order.
 //
 // Bytes a token and head, width D: q, k, v, y, dy, dq: 12 D + 8, and 12 D + 8 more for the kernel
-// of keys (block_attention_fast_keys.cu): q, k, v, dy, dk, dv. Operations: 6 D here and 8 D there
-// for every pair of the tiles; causal with a band of w keys 14 D (w + 64) in all. D = 64: 1552
-// bytes; w = 128: 172,000 operations.
+// of keys (fast_keys.cu): q, k, v, dy, dk, dv. Operations: 6 D here and 8 D there for every pair of
+// the tiles; causal with a band of w keys 14 D (w + 64) in all. D = 64: 1552 bytes; w = 128:
+// 172,000 operations.
 #include "attention/primitives/block_attention/cuda/fast_tiles.h"
 
 namespace linnet::cuda::block_attention_fast {

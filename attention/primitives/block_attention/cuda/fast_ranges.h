@@ -1,5 +1,5 @@
 // Which pairs of queries and keys the tensor-core kernels of block attention look at. Internal to
-// attention/primitives/cuda.
+// this folder.
 //
 // Keys are numbered past ones first, P + i being current key i of the row. So numbered, the keys
 // that a query sees are one range, and so are the queries that see a key, whatever the pattern and

@@ -1,5 +1,5 @@
 // The streaming softmax of the tensor-core kernels of block attention and of listed attention.
-// Internal to attention/primitives/cuda.
+// Internal to this folder and that of listed_attention.
 #pragma once
 
 #include "attention/primitives/block_attention/cuda/fast_tiles.h"

@@ -1,6 +1,5 @@
-// Which kernels compute block attention on a device: those on tensor cores (block_attention_fast.h)
-// or the plain ones (block_attention_problem.h), which cover everything. core/kernel_choice.h says
-// what was asked for.
+// Which kernels compute block attention on a device: those on tensor cores (fast.h) or the plain
+// ones (problem.h), which cover everything. core/kernel_choice.h says what was asked for.
 #pragma once
 
 #include <string>
@@ -10,7 +9,7 @@
 namespace linnet::cuda {
 
 // Why the tensor-core kernels cannot compute this call, in words; empty: they can.
-// The table is in attention/primitives/README.md.
+// The table is in attention/primitives/block_attention/README.md.
 std::string why_plain_block_attention(const BlockAttentionContext& context,
                                       const BlockAttentionTensors& in);
 

@@ -1,5 +1,5 @@
 // One query a row of attention over a pattern of keys, in one launch: what decoding token by token
-// calls. Internal to attention/primitives/cuda.
+// calls. Internal to this folder.
 #pragma once
 
 #include "attention/primitives/block_attention/cuda/block_attention.h"

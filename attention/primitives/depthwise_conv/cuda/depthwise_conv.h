@@ -1,7 +1,6 @@
 // Depthwise convolutions on a CUDA device. Plain kernels, which cover everything: a thread for
 // every number of y and of the gradient of x, warps for those of the taps. Fast ones in bf16:
-// depthwise_conv_fast.h, where depthwise_conv_path.h says so. Masks, segments and positions are
-// read by the kernels.
+// fast.h, where path.h says so. Masks, segments and positions are read by the kernels.
 #pragma once
 
 #include "attention/primitives/depthwise_conv/depthwise_conv.h"

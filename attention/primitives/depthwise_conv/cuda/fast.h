@@ -1,11 +1,10 @@
 // Depthwise convolutions in bf16 that read every number once: filters of up to 8 taps in the
-// registers of a thread (depthwise_conv_window.cu), one filter a head of up to 65 taps on tensor
-// cores (depthwise_conv_toeplitz.cu). Internal to attention/primitives/cuda; which calls come here
-// is decided in depthwise_conv_path.h.
+// registers of a thread (window.cu), one filter a head of up to 65 taps on tensor cores
+// (toeplitz.cu). Internal to this folder; which calls come here is decided in path.h.
 //
 // Both convolve a source with a window of taps: the input with the taps for y, dy with the taps
 // from the last to the first for dx. The backward pass makes the gradients of the taps meanwhile,
-// in sums of runs of tokens, which a last kernel (depthwise_conv_tap_sums.cu) adds in order.
+// in sums of runs of tokens, which a last kernel (tap_sums.cu) adds in order.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,5 @@
-// Which kernels compute depthwise convolutions on a device: the fast ones (depthwise_conv_fast.h),
-// or the plain ones (depthwise_conv.cu), which cover everything. core/kernel_choice.h says what was
-// asked for.
+// Which kernels compute depthwise convolutions on a device: the fast ones (fast.h), or the plain
+// ones (depthwise_conv.cu), which cover everything. core/kernel_choice.h says what was asked for.
 #pragma once
 
 #include <string>
@@ -11,7 +10,7 @@ namespace linnet::cuda {
 
 // Why the fast kernels cannot compute x and past [B,.,H,V] and taps [H,count] or [H,V,count], in
 // words; empty: they can. past may be undefined. The table is in
-// attention/primitives/README.md.
+// attention/primitives/depthwise_conv/README.md.
 std::string why_plain_depthwise_conv(const Tensor& x, const Tensor& past, const Tensor& taps);
 
 // Whether a call goes to the fast kernels, which for filters of up to 8 taps use no tensor cores:

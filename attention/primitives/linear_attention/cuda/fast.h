@@ -1,13 +1,12 @@
 // Linear attention on tensor cores: one pass along time for y, two for the gradients; states stay
 // in registers and shared memory. Noncausal: a pass that sums over keys, one that reads, and one
-// for the gradients of each. Internal to attention/primitives/cuda; which calls come here is
-// decided in linear_attention_path.h.
+// for the gradients of each. Internal to this folder; which calls come here is decided in path.h.
 //
 // q, k, v, dy and gradients are bf16 views, whose rows begin on 16 bytes; features, which are made
 // from q, k and proportions on the chip, and weights inside a chunk are rounded to bf16 for the
 // products, as is the copy of the state that queries read; all sums, the state itself, its mass,
 // the denominators and the gradients of proportions are f32. Masks and states as in
-// linear_attention_cpu.h, [B,T], S [B,G,m,V] and z [B,G,m]; pointers may be null.
+// ../cpu.h, [B,T], S [B,G,m,V] and z [B,G,m]; pointers may be null.
 #pragma once
 
 #include "attention/primitives/linear_attention/cpu.h"

@@ -1,6 +1,6 @@
 // The causal backward passes of linear attention on tensor cores: two kernels, each one pass, no
-// sums across blocks (linear_attention_fast_queries.cu and linear_attention_fast_keys.cu). With Q,
-// K the features, D the divisors, Q' = Q / D:
+// sums across blocks (fast_queries.cu and fast_keys.cu). With Q, K the features, D the divisors, Q'
+// = Q / D:
 //
 //   queries, forward in time: G = tril(dY V^T) K + dY S^T, c = -D' (Q . G) / D, dQ = (G + c z) / D
 //
@@ -21,14 +21,14 @@
 // once more for their gradients, 4 K, from L2, where the copies of the same chunk left them (also
 // where the map is elu). K = V = 64 then takes tiles of 128.
 //
-// Where states decay (linear_attention_fast_decay.h) every product of two tokens is multiplied by
-// what is left between them, S and dS by what a chunk leaves of them, and both walks leave what
-// gradients of log-decays are made of (DecayWrites).
+// Where states decay (fast_decay.h) every product of two tokens is multiplied by what is left
+// between them, S and dS by what a chunk leaves of them, and both walks leave what gradients of
+// log-decays are made of (DecayWrites).
 //
 // Where heads are few both walk along pieces side by side, for which k and v, and q and dy, are
-// read once more: 2 K + 2 V bytes each (linear_attention_fast_sums.cu). Values wider than 128 are
-// walked tile by tile; each further tile reads q and k again, 4 K bytes, and writes and reads sums
-// of dq or dk in f32, 8 bytes for each of 128 columns.
+// read once more: 2 K + 2 V bytes each (fast_sums.cu). Values wider than 128 are walked tile by
+// tile; each further tile reads q and k again, 4 K bytes, and writes and reads sums of dq or dk in
+// f32, 8 bytes for each of 128 columns.
 //
 // K = V = 128: chunks have 32 tokens, and each of the four warps that share a row makes all of its
 // weights: 2 * 32 * (4 * 3 + 4) * 128 * 3/4 + 12 K V = 295,000 operations, 2832 bytes.

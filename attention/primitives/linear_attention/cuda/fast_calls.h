@@ -1,5 +1,5 @@
 // The functions of linear_attention.h by the kernels on tensor cores, for calls that
-// linear_attention_path.h sends there; y is bf16. Internal to attention/primitives/cuda.
+// path.h sends there; y is bf16. Internal to this folder.
 #pragma once
 
 #include <vector>

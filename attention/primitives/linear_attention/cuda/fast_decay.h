@@ -1,5 +1,5 @@
 // What decay leaves of tokens and states inside a chunk, for kernels on tensor cores. Internal to
-// attention/primitives/cuda.
+// this folder.
 //
 // With b_i the sum of the log-decays of a chunk's tokens up to i, a query i sees a key j of its
 // chunk times exp(b_i - b_j) and the state before the chunk times exp(b_i); the chunk leaves
@@ -7,10 +7,10 @@
 // in double and kept in f32: the difference of two that are large (there are tokens that leave
 // almost nothing) is off by 2^-11 at most, because what is below 2^-127 counts as that.
 //
-// Beside what the undecayed kernels take (linear_attention_fast_forward.cu and _backward.h), bytes
-// a token and head: 4 forward, 8 backward, and for the gradients of log-decays 20 and K V / 64 for
-// anchors. 40 exponentials forward, 120 backward (80 where nothing is normalised). With K = 128
-// features and V = 64, as random feature attention has them, half of a tile of 128 values is empty.
+// Beside what the undecayed kernels take (fast_forward.cu and _backward.h), bytes a token and head:
+// 4 forward, 8 backward, and for the gradients of log-decays 20 and K V / 64 for anchors. 40
+// exponentials forward, 120 backward (80 where nothing is normalised). With K = 128 features and V
+// = 64, as random feature attention has them, half of a tile of 128 values is empty.
 #pragma once
 
 #include "attention/primitives/linear_attention/cuda/feature_copies.h"

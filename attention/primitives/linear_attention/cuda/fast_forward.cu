@@ -3,8 +3,8 @@
 // A block walks along the chunks of one head and one tile of N value columns. Of a chunk it makes
 //   y = (tril(Q K^T) V + Q S) / D(tril(Q K^T) 1 + Q z),   S += K^T V,   z += K^T 1
 // with the features Q, K in shared memory. The next chunk's q, k, v are copied meanwhile. Where
-// heads and tiles are few, blocks have pieces of the sequence (linear_attention_fast_sums.cu). What
-// changes where S and z decay is in linear_attention_fast_decay.h.
+// heads and tiles are few, blocks have pieces of the sequence (fast_sums.cu). What changes where S
+// and z decay is in fast_decay.h.
 //
 // Bytes a token and head, K features and V values: 4 K + 4 V (+ 4 for a denominator), q and k once
 // more for every further value tile, from L2 where the tiles' blocks run side by side. Operations:

@@ -1,5 +1,5 @@
 // The gradients of keys, values and the carried state, backward in time; see
-// linear_attention_fast_backward.h.
+// fast_backward.h.
 #include "attention/primitives/linear_attention/cuda/fast_backward.h"
 #include "core/cuda/block_reduce.h"
 

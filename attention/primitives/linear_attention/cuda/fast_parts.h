@@ -2,7 +2,7 @@
 // a call of its own with the rows of S and z that belong to it. y and dv are sums over parts, in
 // f32 and in order (LaunchSums); so are denominators and gradients of proportions. dq, dk and
 // states are each part's own, but the gradient of a denominator needs Q . G of both parts: the
-// queries of the first one are visited twice (FeatureStep). Internal to attention/primitives/cuda.
+// queries of the first one are visited twice (FeatureStep). Internal to this folder.
 //
 // Bytes a token and head, K features and V values: forward 4 K + 14 V + 12, of which 8 V are sums
 // in f32. Backward 14 K + 22 V + 40 and 1024 for each 128 values for sums of dv; without

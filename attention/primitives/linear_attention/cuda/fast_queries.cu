@@ -1,4 +1,4 @@
-// The gradient of queries, forward in time; see linear_attention_fast_backward.h.
+// The gradient of queries, forward in time; see fast_backward.h.
 #include "attention/primitives/linear_attention/cuda/fast_backward.h"
 
 namespace linnet::cuda::linear_attention_fast::backward_detail {

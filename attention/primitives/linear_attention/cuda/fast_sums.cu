@@ -1,7 +1,7 @@
 // Sums S and z over keys on tensor cores, of all keys or before each piece of a sequence, so that
 // pieces can be computed side by side where there are fewer heads than a GPU has room for; and, for
 // gradients, sums over queries after each piece: dS = sum Q'^T dY and dz = sum Q'^T c, of
-// linear_attention_fast_backward.h.
+// fast_backward.h.
 //
 // A block sums over the tokens of one piece of a row, or of a span of it, one key head and one tile
 // of N value columns; the sums are then added up along the pieces, in order. Bytes a token and key

@@ -2,9 +2,8 @@
 // attention/primitives/linear_attention/linear_attention.h. q, k, v, dy and their gradients are f32
 // or bf16; y (kept whole for backward: gradients of queries are differences that its rounding to
 // bf16 would drown), proportions, states and denominators are f32. y is bf16 where
-// linear_attention_is_fast (linear_attention_path.h): the kernels on tensor cores write it so.
-// Shapes, masks and options are those of linear_attention_cpu.h; contexts hold tensors on the
-// device.
+// linear_attention_is_fast (path.h): the kernels on tensor cores write it so. Shapes, masks and
+// options are those of ../cpu.h; contexts hold tensors on the device.
 //
 // Nothing is read back to the host; only memories of segments (noncausal) need their spans there,
 // because their number is a shape. Up to 256 features (Error beyond), values of any width.

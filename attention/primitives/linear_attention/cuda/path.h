@@ -1,6 +1,6 @@
 // Which kernels compute linear attention on a device: those on tensor cores
-// (linear_attention_fast.h) or the plain ones (linear_attention_pieces.h), which cover everything.
-// core/kernel_choice.h says what was asked for.
+// (fast.h) or the plain ones (pieces.h), which cover everything. core/kernel_choice.h says what was
+// asked for.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace linnet::cuda {
 
 // Why the tensor-core kernels cannot compute this call, in words; empty: they can.
-// The table is in attention/primitives/README.md.
+// The table is in attention/primitives/linear_attention/README.md.
 std::string why_plain_linear_attention(const LinearAttentionArrays& in);
 
 // Whether a call goes to the kernels on tensor cores: a causal one, the sums over all keys (without

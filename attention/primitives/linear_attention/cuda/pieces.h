@@ -1,5 +1,5 @@
 // Of what linear attention on a device is made: one scan of a state along time, and the
-// element-wise steps before and after it. Internal to attention/primitives/cuda.
+// element-wise steps before and after it. Internal to this folder.
 //
 // A value carries one more number, 1 (0 where masked), so that the state [m, V + 1] holds the
 // memory S and, in its last column, the mass z; outputs then hold the numerators and, last, the

@@ -1,5 +1,5 @@
 // Gradients of features on tensor cores, as warps have them in registers, become gradients of what
-// features are made of. Internal to attention/primitives/cuda.
+// features are made of. Internal to this folder.
 #pragma once
 
 #include "attention/primitives/linear_attention/cuda/feature_copies.h"

@@ -1,5 +1,5 @@
 // One token of causal linear attention for every row of a batch, in one launch: what decoding token
-// by token calls. Internal to attention/primitives/cuda.
+// by token calls. Internal to this folder.
 #pragma once
 
 #include "attention/primitives/linear_attention/cuda/linear_attention.h"

@@ -1,6 +1,6 @@
 // Listed attention on tensor cores: the keys and values of a list are gathered tile by tile, for up
 // to 64 of the queries that share it; weights stay in registers. Internal to
-// attention/primitives/cuda; which calls come here is decided in listed_attention_path.h.
+// this folder; which calls come here is decided in path.h.
 //
 // Sequences are bf16 views whose rows begin on 16 bytes; weights, gradients of logits and the
 // shares that lists have in dk and dv are rounded to bf16, all sums, softmax's maxima and

@@ -1,5 +1,5 @@
 // Backward of listed attention on tensor cores: the gradients of keys and values; its bytes and
-// operations are in listed_attention_fast_queries.cu, whose sums of weights' gradients it reads.
+// operations are in fast_queries.cu, whose sums of weights' gradients it reads.
 //
 // A block has 64 places of one list; past them stream the queries of the list, one after another
 // for each query head that shares it and the key head. Of a tile a warp makes, for the keys in its

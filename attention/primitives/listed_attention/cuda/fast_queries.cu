@@ -9,10 +9,10 @@
 // tiles of them: the block goes once along the list for each, with that tile's share of y . dy.
 //
 // Bytes a token and head, lists of L keys for groups of g queries: q, y, dy, dq: 8 D + 12, and
-// L / g gathered keys and values of 4 D; the kernels of places (listed_attention_fast_places.cu)
-// gather those and q, dy again, L / g times 8 D, and write and read L / g shares of 4 D, besides dk
-// and dv. Operations: 6 D L here, 8 D L there. D = 64, g = 64, L = 512: 524 + 2,048 bytes here,
-// 4,096 + 4,096 + 256 there, 459,000 operations.
+// L / g gathered keys and values of 4 D; the kernels of places (fast_places.cu) gather those and q,
+// dy again, L / g times 8 D, and write and read L / g shares of 4 D, besides dk and dv. Operations:
+// 6 D L here, 8 D L there. D = 64, g = 64, L = 512: 524 + 2,048 bytes here, 4,096 + 4,096 + 256
+// there, 459,000 operations.
 #include "attention/primitives/listed_attention/cuda/fast_tiles.h"
 
 namespace linnet::cuda::listed_attention_fast {

@@ -1,5 +1,5 @@
 // What the tensor-core kernels of listed attention are made of, besides the fragments of block
-// attention's. Internal to attention/primitives/cuda.
+// attention's. Internal to this folder.
 //
 // A warp has 16 rows of its own, queries of one list or places of it. Places are looked up (list,
 // then mask) two tiles of 64 before they are computed and lie in shared memory as numbers of keys,

@@ -1,6 +1,6 @@
 // Which kernels compute listed attention on a device: those on tensor cores
-// (listed_attention_fast.h) or the plain ones (listed_attention_problem.h), which cover everything.
-// core/kernel_choice.h says what was asked for.
+// (fast.h) or the plain ones (problem.h), which cover everything. core/kernel_choice.h says what
+// was asked for.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace linnet::cuda {
 
 // Why the tensor-core kernels cannot compute this call, in words; empty: they can.
-// The table is in attention/primitives/README.md.
+// The table is in attention/primitives/listed_attention/README.md.
 std::string why_plain_listed_attention(const ListedAttentionContext& context,
                                        const ListedAttentionTensors& in);
 

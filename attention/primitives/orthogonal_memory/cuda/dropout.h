@@ -1,5 +1,5 @@
 // Dropout inside the passes of the orthogonal memory on tensor cores: each pass makes the draws of
-// its weights again, those of the CPU; no mask is stored. Internal to attention/primitives/cuda and
+// its weights again, those of the CPU; no mask is stored. Internal to this folder and
 // attention/lavo/cuda.
 //
 // A draw (Philox, ten rounds) decides on four neighbouring rows of the basis. A token's weights lie

@@ -1,7 +1,7 @@
 // Orthogonal memory on tensor cores: causal in one pass along time for y, one back for the
 // gradients; of whole segments (noncausal, cross-attention) the same passes around sums over all
-// codes (orthogonal_memory_whole.h). Projections, means and weights stay on the chip. Internal to
-// attention/primitives/cuda; which calls come here is decided in orthogonal_memory_path.h.
+// codes (whole.h). Projections, means and weights stay on the chip. Internal to this folder and
+// that of lavo; which calls come here is decided in path.h.
 //
 // q, f, y, dy, dq and df are bf16 views whose rows begin on 16 bytes. The basis, and weights and
 // gradients of projections where they meet it, are rounded to bf16 for the products; projections

@@ -8,9 +8,9 @@
 // walks back along the chunk), and
 //   dQ = dP B,   dF = dC B,   dB = sum of (p * m)^T dY + dP^T Q + dC^T F,
 // dB in registers from the first chunk to the last; rows of a batch are added up afterwards. What
-// dropout multiplies p by in y goes to U and, for dB, to p * m (orthogonal_memory_dropout.h).
-// Whole: dC is known where a segment lies in a chunk. Sums of dm over others, or over all of a row
-// without segments, are left to orthogonal_memory_whole.h, which makes their dF.
+// dropout multiplies p by in y goes to U and, for dB, to p * m (dropout.h). Whole: dC is known
+// where a segment lies in a chunk. Sums of dm over others, or over all of a row without segments,
+// are left to whole.h, which makes their dF.
 //
 // At 128 columns a block has eight warps, two teams that share dB. Both make P and U, of which a
 // lane keeps one of its two rows; one team makes dQ, the other the codes and dF. Two stages of

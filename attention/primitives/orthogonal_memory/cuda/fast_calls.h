@@ -1,6 +1,6 @@
 // Calls of the kernels of the orthogonal memory on tensor cores: what they allocate, in which order
-// they run. Arguments are those of orthogonal_memory.h, of calls that orthogonal_memory_path.h
-// sends here. Internal to attention/primitives/cuda.
+// they run. Arguments are those of orthogonal_memory.h, of calls that path.h sends here. Internal
+// to this folder.
 #pragma once
 
 #include "attention/primitives/orthogonal_memory/cuda/orthogonal_memory.h"

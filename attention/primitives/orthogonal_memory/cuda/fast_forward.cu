@@ -1,14 +1,14 @@
 // The forward pass of the orthogonal memory on tensor cores: one kernel, one pass over q, f; of
-// whole segments the read alone, whose sums orthogonal_memory_whole.h makes before.
+// whole segments the read alone, whose sums whole.h makes before.
 //
 // A block walks along the chunks of one head. Of a chunk it makes the projections P = Q B^T and
 // C = F B^T in one reading of the basis, sums C along the chunk (a thread for every number), and
 //   p = softmax(scale m * P),   Y = (p * m) B
 // in the registers of the warp that has the tokens, where p also loses what dropout does not keep
-// (orthogonal_memory_dropout.h). The next chunk's q and f are copied meanwhile. What is carried
-// from chunk to chunk is 2 r numbers, which also go to device memory for backward. Whole: those
-// numbers are given. Where a row has segments, C is made for those that lie inside a chunk; where
-// it has none, f is not looked at and the chunks are shared among blocks.
+// (dropout.h). The next chunk's q and f are copied meanwhile. What is carried from chunk to chunk
+// is 2 r numbers, which also go to device memory for backward. Whole: those numbers are given.
+// Where a row has segments, C is made for those that lie inside a chunk; where it has none, f is
+// not looked at and the chunks are shared among blocks.
 //
 // Bytes a token and head, of width d and rank r: 6 d for q, f and y, 8 r / 64 for the sums;
 // operations 6 d r. d = r = 64: 392 bytes, 24,600 operations, and some 190 KiB of a chunk through

@@ -1,5 +1,5 @@
-// What the backward pass of the orthogonal memory is made of (orthogonal_memory_fast_backward.cu):
-// gradients of reads, of sums along a chunk, and dQ and dF. Internal to attention/primitives/cuda.
+// What the backward pass of the orthogonal memory is made of (fast_backward.cu): gradients of
+// reads, of sums along a chunk, and dQ and dF. Internal to this folder.
 #pragma once
 
 #include "attention/primitives/orthogonal_memory/cuda/dropout.h"

@@ -21,8 +21,7 @@ struct OrthogonalMemorySaved {
 };
 
 // y, the state after the last token, and how many valid tokens each token's memory holds. Which
-// kernels compute is decided in orthogonal_memory_path.h. Throws Error on shapes or options that do
-// not fit.
+// kernels compute is decided in path.h. Throws Error on shapes or options that do not fit.
 OrthogonalMemorySaved orthogonal_memory_forward(const OrthogonalMemoryContext& context,
                                                 const OrthogonalMemoryArrays& in, const Tensor& y,
                                                 const OrthogonalMemoryArrays& state_out,

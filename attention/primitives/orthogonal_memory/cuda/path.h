@@ -1,6 +1,6 @@
 // Which kernels compute the orthogonal memory on a device: those on tensor cores
-// (orthogonal_memory_fast.h) or the plain ones (orthogonal_memory_pieces.h), which cover
-// everything. core/kernel_choice.h says what was asked for.
+// (fast.h) or the plain ones (pieces.h), which cover everything. core/kernel_choice.h says what was
+// asked for.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace linnet::cuda {
 
 // Why the tensor-core kernels cannot compute this call, in words; empty: they can.
-// The table is in attention/primitives/README.md.
+// The table is in attention/primitives/orthogonal_memory/README.md.
 std::string why_plain_orthogonal_memory(const OrthogonalMemoryContext& context,
                                         const OrthogonalMemoryArrays& in);
 

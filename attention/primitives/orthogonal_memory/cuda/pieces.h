@@ -1,6 +1,6 @@
 // Of what the orthogonal memory on a device is made. Codes are projected on the basis token by
 // token, summed along time, and read by one warp a token and head. Internal to
-// attention/primitives/cuda.
+// this folder.
 #pragma once
 
 #include "attention/primitives/orthogonal_memory/orthogonal_memory.h"

@@ -1,5 +1,5 @@
 // One token of the causal orthogonal memory for every row of a batch, in one launch: what decoding
-// token by token calls. Internal to attention/primitives/cuda.
+// token by token calls. Internal to this folder.
 #pragma once
 
 #include "attention/primitives/orthogonal_memory/cuda/orthogonal_memory.h"

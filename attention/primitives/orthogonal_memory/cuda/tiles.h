@@ -1,6 +1,6 @@
 // What the tensor-core kernels of the orthogonal memory are made of: which tokens of a chunk are in
 // whose memory, the walks of sums along a chunk, and the basis in shared memory. Internal to
-// attention/primitives/cuda.
+// this folder and that of lavo.
 //
 // A block has four warps and one head of a row (backward of wide heads: eight). A chunk has 64
 // tokens; warp w answers for its tokens 16 w to 16 w + 15, thread l for number l of every sum. D is

@@ -1,6 +1,6 @@
 // The orthogonal memory of whole segments (noncausal, cross-attention) on tensor cores: sums over
-// all codes before the pass of orthogonal_memory_fast.h, and what codes get from its gradients
-// after it. Internal to attention/primitives/cuda.
+// all codes before the pass of fast.h, and what codes get from its gradients after it. Internal to
+// this folder.
 //
 //   forward:  piece_sums, whole_totals, forward
 //   backward: backward, whole_gradients, spread_gradients

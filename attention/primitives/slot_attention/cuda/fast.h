@@ -1,6 +1,6 @@
 // Slot attention on tensor cores, weights exp(logits) normalised when read: one pass along time for
 // o, two for the gradients; memories stay in registers and shared memory. Internal to
-// attention/primitives/cuda; which calls come here is decided in slot_attention_path.h.
+// this folder; which calls come here is decided in path.h.
 //
 // More than 64 slots take launches of 64 each, which join what their tokens read.
 //
@@ -10,7 +10,7 @@
 // q, k, v, logits, do and gradients are bf16 views whose rows begin on 16 bytes. Rounded to bf16
 // for products: weights, scores inside a chunk, what is passed between slots and tokens, the copies
 // of memories that queries read. In f32: every sum, the memories, softmaxes; masses are f64. Masks
-// and states as in slot_attention_cpu.h; pointers may be null.
+// and states as in ../cpu.h; pointers may be null.
 #pragma once
 
 #include "attention/primitives/slot_attention/cpu.h"

@@ -1,6 +1,6 @@
 // The causal backward pass of slot attention on tensor cores: two kernels, each one pass, no sums
-// across blocks (slot_attention_fast_queries.cu and slot_attention_fast_keys.cu). In the terms of
-// slot_attention_fast_tiles.h, with r_tl = scale q_t . K~_tl, p its softmax, u_tl = do_t . V~_tl:
+// across blocks (fast_queries.cu and fast_keys.cu). In the terms of fast_tiles.h, with r_tl = scale
+// q_t . K~_tl, p its softmax, u_tl = do_t . V~_tl:
 //
 //   queries, forward in time: the memories are recomputed;
 //   dr_tl = p_tl (d_tl u_tl - m_t), m_t = sum_l p_tl d_tl u_tl,   dq_t = scale sum_l dr_tl K~_tl

@@ -2,7 +2,7 @@
 // and softmax on the chip.
 //
 // A block walks along the chunks of one head and one tile of N value columns. Of a tile of tokens
-// (slot_attention_fast_tiles.h) it makes, with weights W,
+// (fast_tiles.h) it makes, with weights W,
 //   C = start + tril(1) W,   R = (tril(Q K^T) W + start Q K~^T) / C,   P = softmax(scale R) / C,
 //   O = tril(P W^T) V + (start P) V~,
 //   K~ <- (start K~ + W^T K) / C_end,   V~ <- (start V~ + W^T V) / C_end.

@@ -1,5 +1,5 @@
 // The gradients of keys, values, logits and the carried memory, backward in time; see
-// slot_attention_fast_backward.h.
+// fast_backward.h.
 #include <algorithm>
 
 #include "attention/primitives/slot_attention/cuda/fast_backward.h"

@@ -1,5 +1,5 @@
 // Parts of wide heads in the backward pass of slot attention: what 64 columns of keys or of values
-// beyond the first ones add to reads, and their own gradients; see slot_attention_fast_backward.h.
+// beyond the first ones add to reads, and their own gradients; see fast_backward.h.
 #include "attention/primitives/slot_attention/cuda/fast_backward.h"
 #include "attention/primitives/slot_attention/cuda/fast_sums.h"
 

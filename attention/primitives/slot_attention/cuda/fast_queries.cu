@@ -1,5 +1,5 @@
 // The gradient of queries, forward in time, and what the walk backward in time needs; see
-// slot_attention_fast_backward.h.
+// fast_backward.h.
 #include <algorithm>
 
 #include "attention/primitives/slot_attention/cuda/fast_backward.h"

@@ -19,7 +19,7 @@ struct SlotTensors {
   Tensor value_logits = {};
 };
 
-// As the functions of slot_attention_cpu.h; shapes have been checked.
+// As the functions of ../cpu.h; shapes have been checked.
 void slot_write_weights_forward(const SlotAttentionContext& context, const Tensor& logits,
                                 const Tensor& mass_in, const Tensor& mass_out,
                                 const Tensor& weights);

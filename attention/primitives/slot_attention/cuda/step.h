@@ -1,5 +1,5 @@
 // One token of causal slot attention for every row of a batch, in one launch: what decoding token
-// by token calls. Internal to attention/primitives/cuda.
+// by token calls. Internal to this folder.
 #pragma once
 
 #include "attention/primitives/slot_attention/cuda/slot_attention.h"
