@@ -1,5 +1,5 @@
 // What forward and backward of causal linear attention share: the tasks of a call, sums of keys.
-// Internal to linear_attention*.cpp.
+// Internal to this folder.
 #pragma once
 
 #include <algorithm>

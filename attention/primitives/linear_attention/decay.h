@@ -1,4 +1,4 @@
-// Decaying states inside chunks of causal linear attention. Internal to linear_attention*.cpp.
+// Decaying states inside chunks of causal linear attention. Internal to this folder.
 #pragma once
 
 #include <cstdint>

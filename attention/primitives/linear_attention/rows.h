@@ -1,4 +1,4 @@
-// Rows of any width as vectors. Internal to linear_attention*.cpp.
+// Rows of any width as vectors. Internal to this folder.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // What the causal and the memory kernels of linear attention share: sizes, feature tiles and their
-// gradients, normalised rows, states in scratch. Internal to linear_attention*.cpp.
+// gradients, normalised rows, states in scratch. Internal to this folder.
 #pragma once
 
 #include <cstdint>

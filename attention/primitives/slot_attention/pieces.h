@@ -1,5 +1,5 @@
 // Pieces of spans in causal slot attention: loading their tiles, and the memory with which each
-// starts. Internal to slot_attention*.cpp.
+// starts. Internal to this folder.
 #pragma once
 
 #include <algorithm>

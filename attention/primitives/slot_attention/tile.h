@@ -1,5 +1,5 @@
 // What the causal and the memory kernels of slot attention share: sizes, tiles of tokens and their
-// weights, softmax reads, states in scratch. Internal to slot_attention*.cpp.
+// weights, softmax reads, states in scratch. Internal to this folder.
 #pragma once
 
 #include <cstdint>

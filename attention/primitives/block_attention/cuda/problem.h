@@ -1,5 +1,5 @@
 // What the kernels of block attention share: one call's arrays, what a query sees, the weight of a
-// pair. Internal to block_attention_*.cu.
+// pair. Internal to this folder and that of depthwise_conv.
 #pragma once
 
 #include "attention/primitives/block_attention/cuda/block_attention.h"

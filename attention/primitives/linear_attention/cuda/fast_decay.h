@@ -7,8 +7,8 @@
 // in double and kept in f32: the difference of two that are large (there are tokens that leave
 // almost nothing) is off by 2^-11 at most, because what is below 2^-127 counts as that.
 //
-// Beside what the undecayed kernels take (fast_forward.cu and _backward.h), bytes a token and head:
-// 4 forward, 8 backward, and for the gradients of log-decays 20 and K V / 64 for anchors. 40
+// Beside what the undecayed kernels take (fast_forward.cu and fast_backward.h), bytes a token and
+// head: 4 forward, 8 backward, and for the gradients of log-decays 20 and K V / 64 for anchors. 40
 // exponentials forward, 120 backward (80 where nothing is normalised). With K = 128 features and V
 // = 64, as random feature attention has them, half of a tile of 128 values is empty.
 #pragma once

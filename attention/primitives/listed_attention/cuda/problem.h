@@ -1,5 +1,5 @@
 // What the kernels of listed attention share: one call's arrays, and what a query sees in a place
-// of its list. Internal to listed_attention_*.cu.
+// of its list. Internal to this folder.
 #pragma once
 
 #include "attention/primitives/common/cuda/warp_items.h"

@@ -1,6 +1,6 @@
 // Dropout of what tokens read of slots, on tensor cores: the draws are those of the CPU, made once
 // forward and once backward, where the first walk leaves what is dropped as a negative p. Internal
-// to slot_attention_fast_*.cu.
+// to this folder.
 //
 // Operations: 5 products 32 x 32 -> 64 bits and 15 other integer instructions a weight, so for N =
 // 64 1,280 a token and head. They run in other pipes than tensor cores; no bytes.

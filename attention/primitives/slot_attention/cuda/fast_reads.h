@@ -1,6 +1,5 @@
 // Memories of slots on tensor cores, in the registers of a block, and what a tile's tokens read
-// from them. Internal to slot_attention_fast_*.cu; the equations are in
-// fast_tiles.h.
+// from them. Internal to this folder; the equations are in fast_tiles.h.
 #pragma once
 
 #include <algorithm>

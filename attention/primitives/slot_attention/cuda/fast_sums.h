@@ -1,6 +1,6 @@
 // What the walks backward in time of slot attention are made of: sums over the readers at or after
-// a token, and what is known of later tiles. Internal to slot_attention_fast_*.cu; the equations
-// are in fast_backward.h.
+// a token, and what is known of later tiles. Internal to this folder; the equations are in
+// fast_backward.h.
 #pragma once
 
 #include "attention/primitives/slot_attention/cuda/fast_reads.h"

@@ -1,5 +1,5 @@
 // Tiles of tokens, of which the tensor-core kernels of slot attention are made: their weights, and
-// rows from and to device memory. Internal to slot_attention_fast_*.cu.
+// rows from and to device memory. Internal to this folder.
 //
 // A block has four warps and walks along chunks of 64 tokens of one head. A chunk is one tile, as a
 // rule: tokens [begin, end) whose weights are relative to one reference a slot,

@@ -1,5 +1,4 @@
-// The steps of which slot attention on a device is made, on tensors. Internal to slot_*.cu and
-// slot_attention.cpp of this folder.
+// The steps of which slot attention on a device is made, on tensors. Internal to this folder.
 //
 // A slot's memory S (K~ and V~, or the sums they are made of) goes from token to token as
 // S <- decay S + weight x. What a step needs of all slots or all channels is kept per token in

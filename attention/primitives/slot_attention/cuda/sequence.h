@@ -1,5 +1,5 @@
 // What the kernels of slot attention share: the tokens of a sequence, masks, read factors.
-// Internal to slot_*.cu.
+// Internal to this folder.
 #pragma once
 
 #include "attention/primitives/slot_attention/cuda/kernels.h"
