@@ -87,18 +87,18 @@ class AbcMlpMixer : public AttentionMixer {
     const auto tokens = static_cast<double>(shape.batch * shape.keys);
     const bool causal = options().form == Form::causal, apart = params_.reads_keys_and_values();
     MixerCost cost = slot_mix_cost(options(), N, shape);
-    const double masses = static_cast<double>(shape.batch * H * N) * sizeof(double);
+    const double normalizers = static_cast<double>(shape.batch * H * N) * sizeof(double);
     if (causal && params_.cab_causal_compat) {
-      cost = {.mixing = tokens * static_cast<double>(H * 2 * (K + N)), .bytes = masses};
+      cost = {.mixing = tokens * static_cast<double>(H * 2 * (K + N)), .bytes = normalizers};
     }
-    if (causal && apart) cost.bytes += masses;
-    // Numbers of the weights, and multiply-adds with them. A head's own slice of x is read by a
+    if (causal && apart) cost.bytes += normalizers;
+    // Elements of the weights, and multiply-adds with them. A head's own slice of x is read by a
     // product that has zeros in the other heads' places.
-    const int64_t numbers = apart                      ? 2 * N * K
-                            : params_.phi_input == "x" ? H * N * options().width
-                                                       : H * N * K;
+    const int64_t elements = apart                      ? 2 * N * K
+                             : params_.phi_input == "x" ? H * N * options().width
+                                                        : H * N * K;
     cost.projections = tokens * static_cast<double>(H * N * (apart ? 2 * K : options().width));
-    cost.bytes += static_cast<double>(numbers) * size_of(shape.dtype);
+    cost.bytes += static_cast<double>(elements) * size_of(shape.dtype);
     return cost;
   }
 

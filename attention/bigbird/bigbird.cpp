@@ -2,7 +2,7 @@
 #include "attention/bigbird/bigbird.h"
 
 #include "attention/common/mixer_support.h"
-#include "attention/common/token_pieces.h"
+#include "attention/common/token_slices.h"
 #include "attention/define.h"
 #include "attention/primitives/listed_attention/listed_attention.h"
 
@@ -26,11 +26,11 @@ const std::vector<Preset> kPresets = {
 Initializer init_unit_interval() {
   return [](const Tensor& values, const RandomKey& key) {
     const Shape& shape = values.shape();
-    std::vector<double> numbers(static_cast<size_t>(values.elements()));
+    std::vector<double> draws(static_cast<size_t>(values.elements()));
     for (int64_t i = 0; i < values.elements(); ++i) {
-      numbers[static_cast<size_t>(i)] = block_number(key, shape[1], shape[2], i);
+      draws[static_cast<size_t>(i)] = block_draw(key, shape[1], shape[2], i);
     }
-    values.copy_from(Tensor::from(numbers, shape));
+    values.copy_from(Tensor::from(draws, shape));
   };
 }
 
@@ -43,7 +43,7 @@ class BigbirdMixer : public AttentionMixer {
         rows_(params.rows(options)),
         length_(params.length(options)) {
     if (params.random == 0) return;
-    numbers_ =
+    draws_ =
         scope.own.buffer("numbers", {options.heads, rows_, params.random}, init_unit_interval());
   }
 
@@ -119,7 +119,7 @@ class BigbirdMixer : public AttentionMixer {
                     " tokens; lower random or block, or use rule: uniform");
     }
     const Tensor chosen_blocks = chosen(context, "blocks", shape, device, [&] {
-      return choose_blocks(choice, numbers(shape, context, device));
+      return choose_blocks(choice, draws(shape, context, device));
     });
     if (context.record != nullptr && context.record->given_choices.contains("blocks")) {
       for (const int32_t block : chosen_blocks.to_vector<int32_t>()) {
@@ -131,19 +131,19 @@ class BigbirdMixer : public AttentionMixer {
   }
 
   // Those stored, or, in training with resample: step, those of the update.
-  Tensor numbers(const Shape& shape, const MixerContext& context, Device device) const {
-    if (params_.resample == "never" || !context.training) return numbers_.value();
+  Tensor draws(const Shape& shape, const MixerContext& context, Device device) const {
+    if (params_.resample == "never" || !context.training) return draws_.value();
     const RandomKey key = draw_key(context).at("blocks");
     // Draws that are given or noted pass through the host, others are made where they are needed.
-    if (context.record == nullptr) return block_numbers(key, shape, device);
-    return drawn(context, "numbers", shape, [&] { return block_numbers(key, shape, Device{}); })
+    if (context.record == nullptr) return block_draws(key, shape, device);
+    return drawn(context, "numbers", shape, [&] { return block_draws(key, shape, Device{}); })
         .to(DType::f32)
         .to(device);
   }
 
   BigbirdParams params_;
   int64_t block_, rows_, length_;
-  Variable numbers_;
+  Variable draws_;
 };
 
 // How often query i of a head sees key j; `chosen`: the head's random blocks, row by row.
@@ -170,7 +170,7 @@ std::vector<Number> definition(const BigbirdParams& params, const ReferenceSeque
   if (s.choices.contains("blocks")) {
     chosen = s.choices.at("blocks").template to_vector<int32_t>();
   } else if (!choice.everything() && params.random > 0) {
-    const std::vector<Number>& numbers = s.parameter("numbers");
+    const std::vector<Number>& draws = s.parameter("numbers");
     const int64_t stored = params.rows(s.options);
     for (int64_t h = 0; h < s.H; ++h) {
       for (int64_t row = 1; row <= choice.rows(); ++row) {
@@ -185,7 +185,7 @@ std::vector<Number> definition(const BigbirdParams& params, const ReferenceSeque
         for (int64_t r = 0; r < params.random; ++r) {
           const auto at = static_cast<size_t>((h * stored + row - 1) * params.random + r);
           const auto size = static_cast<double>(left.size());
-          const double place = std::clamp(static_cast<double>(numbers[at]) * size, 0.0, size - 1);
+          const double place = std::clamp(static_cast<double>(draws[at]) * size, 0.0, size - 1);
           const auto taken = left.begin() + static_cast<int64_t>(place);
           chosen.push_back(*taken);
           left.erase(taken);

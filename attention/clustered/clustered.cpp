@@ -33,9 +33,9 @@ class ClusteredMixer : public AttentionMixer {
     planes_ = normals("planes", params.bits, options.head_width() + 1);
     spares_ = normals("spares", params.clusters, params.bits);
     const auto uniform = [count = params.clusters](const RandomKey& key) {
-      std::vector<double> numbers;
-      for (int64_t i = 0; i < count; ++i) numbers.push_back(key.uniform(static_cast<uint64_t>(i)));
-      return numbers;
+      std::vector<double> uniform;
+      for (int64_t i = 0; i < count; ++i) uniform.push_back(key.uniform(static_cast<uint64_t>(i)));
+      return uniform;
     };
     starts_ =
         RandomMatrix(scope.own, "starts", {params.clusters}, uniform, uniform, params.redraw_steps);
@@ -89,10 +89,10 @@ class ClusteredMixer : public AttentionMixer {
     if (params_.improved()) products += C * T + 2 * T * count;
     MixerCost cost;
     cost.mixing = rows * width * static_cast<double>(products);
-    const int64_t numbers =
+    const int64_t elements =
         params_.bits * (options().head_width() + 1) + params_.clusters * (params_.bits + 1);
     cost.bytes =
-        static_cast<double>(numbers) * static_cast<double>(size_of(sum_dtype(shape.dtype)));
+        static_cast<double>(elements) * static_cast<double>(size_of(sum_dtype(shape.dtype)));
     return cost;
   }
 

@@ -7,12 +7,12 @@ namespace linnet {
 
 constexpr int64_t kDistanceBuckets = 32;
 
-// Of a key at that distance (key - query): exact near by, logarithmic up to 128. Causal: distances
-// above 0 are in the bucket of 0. Otherwise either side has half of the buckets.
+// The bucket of a key at that distance (key - query): exact near by, logarithmic up to 128. Causal:
+// distances above 0 are in the bucket of 0. Otherwise either side has half of the buckets.
 int64_t distance_bucket(int64_t distance, bool causal);
 
 // distance_bucket of first, first + 1, ..., plus kDistanceBuckets for every head before: i32
-// [heads,count], made where it is needed.
+// [heads,count], on `device`.
 Tensor distance_ids(int64_t first, int64_t count, bool causal, Device device, int64_t heads = 1);
 
 // The buckets in a form that kernels share.

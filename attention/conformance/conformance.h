@@ -1,4 +1,4 @@
-// The conformance suite: what every registered mechanism has to satisfy in every form it declares.
+// The conformance suite: checks that every registered mechanism passes in every form it declares.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct CheckResult {
   // Not run: the mechanism's traits exempt it (the message gives their reason), or the check does
   // not apply to this form.
   bool exempt = false;
-  std::string message;  // what was measured, or how it failed
+  std::string message;  // the measured value, or how the check failed
 };
 
 // Names of all checks with one line each, in the order in which they run:
@@ -44,7 +44,7 @@ std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form,
 // and projections without bias.
 std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form, Device device = {});
 
-// A line per check, failures spelled out; the last one counts passed, failed and exempt.
+// One line per check, failures spelled out; the last line counts passed, failed and exempt checks.
 std::string format_results(const std::vector<CheckResult>& results);
 
 }  // namespace linnet

@@ -93,16 +93,16 @@ std::string check_padding(const Setup& setup) {
     return filled;
   };
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  const Batch zeros = with(0), numbers = with(30), nans = with(nan);
+  const Batch zeros = with(0), finite = with(30), nans = with(nan);
   const Result expected = subject.run(zeros);
   const Tensor valid = valid_part(expected.y, batch.mask);
   require(std::isfinite(largest_magnitude(valid)), "outputs of valid tokens are not finite");
   require_empty_rows(setup, expected, "zeros in padded positions");
   const Batch next = next_batch(batch, setup.form, 9, length, 15);
   const Tensor continued = expected.state.empty() ? Tensor() : subject.run(next, expected.state).y;
-  for (const Batch* other : {&numbers, &nans}) {
+  for (const Batch* other : {&finite, &nans}) {
     // On a device, which is slow to emulate, numbers are left to training below.
-    if (setup.brief() && other == &numbers) continue;
+    if (setup.brief() && other == &finite) continue;
     const char* what = other == &nans ? "NaN in padded positions" : "contents of padded positions";
     const Result found = subject.run(*other);
     // A unit's gate, which is the token's own, may bring the NaN of its padding back to its place.
@@ -112,7 +112,7 @@ std::string check_padding(const Setup& setup) {
     require_same_bits(subject.run(next, found.state).y, continued,
                       concat(what, ", seen through the state"));
   }
-  require_same(train_once(subject, numbers), train_once(subject, zeros),
+  require_same(train_once(subject, finite), train_once(subject, zeros),
                "training, contents of padded positions");
   return "bit-equal";
 }

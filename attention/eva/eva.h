@@ -26,7 +26,7 @@ struct EvaParams {
   // Keys before and behind a block of queries.
   int64_t before(Form form) const;
   int64_t behind(Form form) const;
-  // Of a key at that distance (key - query), and how many there are.
+  // The bucket of a key at that distance (key - query), and the number of buckets.
   int64_t bucket(Form form, int64_t distance) const;
   int64_t buckets(Form form) const;
 };

@@ -1,4 +1,4 @@
-// The literal definition of what gated attention units share, in plain loops.
+// The literal definition of the shared steps of gated attention units, in plain loops.
 #pragma once
 
 #include "attention/common/distance_bias.h"
@@ -109,12 +109,12 @@ Number reference_bias(const GatedUnitOptions& params, const ReferenceSequence<Nu
                       int64_t distance, Number factor, int64_t reach) {
   if (params.bias == "none") return 0;
   if (params.bias == "rope") return reference_rotary_bias(s, distance, factor);
-  const std::vector<Number>& numbers = s.parameter("distance_bias");
+  const std::vector<Number>& bias = s.parameter("distance_bias");
   if (params.bias == "toeplitz") {
-    return s.stored(factor * numbers[static_cast<size_t>(distance + reach - 1)]);
+    return s.stored(factor * bias[static_cast<size_t>(distance + reach - 1)]);
   }
   return s.stored(factor * std::sqrt(static_cast<Number>(params.key_width)) *
-                  numbers[reference_distance_bucket(distance, s.form == Form::causal)]);
+                  bias[reference_distance_bucket(distance, s.form == Form::causal)]);
 }
 
 // N.

@@ -26,7 +26,7 @@ void describe_kind(ConfigDescription<Params>& d) {
 void refuse_options(const ConfigNode& at, const ConfigNode& defaults, const std::string& kind,
                     const std::vector<std::string>& names);
 
-// `mechanism`, which is one on heads, with the unit that its Params ask for instead by
+// `mechanism`, which works on heads, or instead the gated unit that its Params request by
 // `std::optional<FlashParams> unit() const`.
 template <typename Params>
 Mechanism or_flash_unit(Mechanism mechanism) {

@@ -74,7 +74,7 @@ class LaraMixer : public AttentionMixer {
       return read(with_one(q, context.key_mask),
                   landmark_keys(center, proposal, written.mass, logit_scale));
     }
-    const Variable relative = relative_mass(written.mass, proposal, center, logit_scale);
+    const Variable relative = relative_log_normalizer(written.mass, proposal, center, logit_scale);
     if (params_.weighting == LandmarkWeighting::balance) {
       // No part of the mean itself.
       const Variable none(Tensor::zeros(center.shape(), dtype, q.value().device()));

@@ -2,7 +2,7 @@
 #include "attention/longformer/longformer.h"
 
 #include "attention/common/mixer_support.h"
-#include "attention/common/token_pieces.h"
+#include "attention/common/token_slices.h"
 #include "attention/define.h"
 #include "attention/longformer/window_lists.h"
 #include "attention/primitives/listed_attention/listed_attention.h"
@@ -253,8 +253,8 @@ std::vector<Number> definition(const LongformerParams& params, const ReferenceSe
   own.k = projected(s, "k_global");
   own.v = projected(s, "v_global");
   const std::vector<Number> of_globals = attention(own);
-  const int64_t numbers = std::min(globals, s.T) * s.H * s.V;
-  std::copy(of_globals.begin(), of_globals.begin() + numbers, y.begin());
+  const int64_t elements = std::min(globals, s.T) * s.H * s.V;
+  std::copy(of_globals.begin(), of_globals.begin() + elements, y.begin());
   return y;
 }
 

@@ -1,4 +1,4 @@
-// Reformer's hashes: how many buckets there are, and which one a vector falls into.
+// Reformer's hashes: the number of buckets, and the bucket of a vector.
 #pragma once
 
 #include "core/tensor.h"
@@ -16,8 +16,9 @@ struct BucketFactors {
 
 // How many buckets a sequence has.
 struct BucketRule {
-  int64_t chunk = 64;   // tokens of a chunk
-  int64_t longest = 0;  // what the mixer is made for: longer sequences have as many; 0: no limit
+  int64_t chunk = 64;  // tokens of a chunk
+  int64_t longest =
+      0;  // length that the mixer is made for: longer sequences have as many; 0: no limit
   int64_t fixed = 0;    // buckets, a power of two; 0: from the length
   int64_t limit = 128;  // more buckets than that are factored
 
@@ -46,7 +47,7 @@ struct BucketRule {
 // after the last, of segments i32 [B,T]; undefined where these are.
 Tensor document_spans(const Tensor& segments);
 
-// What hashing needs besides vectors and directions.
+// Inputs of hashing besides vectors and directions.
 struct BucketContext {
   BucketRule rule;
   int64_t rounds = 1;

@@ -1,5 +1,5 @@
-// Where tokens stand in chunks, and what the queries of a chunk see: one item at a time, the same
-// on the host and in kernels.
+// Places of tokens in chunks, and the keys that the queries of a chunk see: one item at a time, the
+// same on the host and in kernels.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct ChunkRule {
   int32_t* index = nullptr;         // [rounds,B,H,chunks,length]
 
   // Row b: each document in the chunk in which the one before ends, if all of it fits there, else
-  // from the next one on. At most T places stay empty: as many tokens did not fit into them.
+  // from the next one on. At most T places stay empty, since as many tokens did not fit into them.
   constexpr void start_documents(int64_t b) const {
     int64_t used = 0;
     for (int64_t t = b * T; t < (b + 1) * T;) {
@@ -50,7 +50,7 @@ struct ChunkRule {
     index[item] = first < 0 ? -1 : order[t < 0 ? first + chunk + t : first + t];
   }
 
-  // The keys that a query looks at, those of [begin, end) but itself.
+  // The keys that a query sees: [begin, end) without the query itself.
   struct Sight {
     int32_t begin = 0, end = 0, own = -1;
     constexpr bool sees(int32_t key) const { return key >= begin && key < end && key != own; }
@@ -81,7 +81,7 @@ struct ChunkRule {
     int64_t begin, end, start;  // its tokens, and the place of the first in every round
   };
   constexpr int64_t row(int64_t list) const { return list / H % B * T; }
-  // That of a token.
+  // The document of a token.
   constexpr Document document(int64_t list, int64_t token) const {
     if (spans == nullptr) return {0, T, 0};
     const int64_t begin = spans[row(list) + token];
@@ -107,7 +107,7 @@ struct ChunkRule {
   }
 };
 
-// What a token is sorted by: its document, then its bucket.
+// Sort key of a token: its document, then its bucket.
 constexpr int64_t bucket_order(int32_t document, int32_t bucket) {
   return static_cast<int64_t>(document) << 32 | static_cast<uint32_t>(bucket);
 }

@@ -31,14 +31,14 @@ std::vector<double> pooled_rows(int64_t n, int64_t rows, int64_t width, uint64_t
 std::vector<int64_t> taken_from_pool(int64_t pool, const MixerOptions& options, uint64_t seed,
                                      uint64_t step) {
   const RandomKey key = RandomKey{seed, step, 0}.at("rfa.pool").at(name_of(options.form));
-  std::vector<int64_t> numbers(static_cast<size_t>(pool));
-  std::iota(numbers.begin(), numbers.end(), 0);
+  std::vector<int64_t> indices(static_cast<size_t>(pool));
+  std::iota(indices.begin(), indices.end(), 0);
   const int64_t begin = options.layer * options.heads, end = begin + options.heads;
   for (int64_t i = 0; i < end; ++i) {
     const uint64_t later = key.below(static_cast<uint64_t>(i), static_cast<uint64_t>(pool - i));
-    std::swap(numbers[static_cast<size_t>(i)], numbers[static_cast<size_t>(i) + later]);
+    std::swap(indices[static_cast<size_t>(i)], indices[static_cast<size_t>(i) + later]);
   }
-  return {numbers.begin() + begin, numbers.begin() + end};
+  return {indices.begin() + begin, indices.begin() + end};
 }
 
 class RfaMixer : public AttentionMixer {

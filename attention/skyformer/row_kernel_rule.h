@@ -28,7 +28,7 @@ constexpr T pair_gradient(int64_t r, T scale, const T* kernel, const T* dkernel,
   const int64_t row = i / r, first = row / r * r, turned = (first + i % r) * r + (row - first);
   return scale * (kernel[i] * dkernel[i] + kernel[turned] * dkernel[turned]);
 }
-// What the diagonal of W loses.
+// Subtracted from the diagonal of W.
 template <typename T>
 constexpr T row_sum(int64_t r, const T* pairs, int64_t row) {
   T sum = 0;

@@ -31,13 +31,13 @@ class TransnormerNormMixer : public AttentionMixer {
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
     // There is no denominator: the sum of features is not carried.
-    MixerState with_mass = state;
+    MixerState with_normalizer = state;
     if (!state.empty()) {
       const Tensor& S = state.at("S").value();
-      with_mass["z"] =
+      with_normalizer["z"] =
           Variable(Tensor::zeros({S.size(0), S.size(1), S.size(2)}, S.dtype(), S.device()));
     }
-    MixResult result = feature_map_mix(attention_, options(), input, {}, context, with_mass);
+    MixResult result = feature_map_mix(attention_, options(), input, {}, context, with_normalizer);
     result.state.erase("z");
     result.y = normalised(result.y);
     return result;

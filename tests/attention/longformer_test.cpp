@@ -1,11 +1,11 @@
-// Longformer: presets, parameters of the global tokens, what is refused; pieces along time.
+// Longformer: presets, parameters of the global tokens, what is refused; slices along time.
 #include "attention/longformer/longformer.h"
 #include "attention/registry.h"
 
 #include <algorithm>
 #include <set>
 
-#include "attention/common/token_pieces.h"
+#include "attention/common/token_slices.h"
 #include "attention/conformance/subject.h"
 #include "attention/define.h"
 #include "attention/longformer/window_lists.h"
@@ -169,7 +169,7 @@ TEST(Longformer, CallsOfNoTokensLeaveTheStateAsItIs) {
   }
 }
 
-TEST(TokenPieces, CutAndJoinWithTheirGradients) {
+TEST(TokenSlices, SplitAndJoinWithTheirGradients) {
   const Tensor x = random_tensor({2, 5, 3}, "x"), y = random_tensor({2, 2, 3}, "y");
   const auto parts = [](const std::vector<Variable>& in) {
     return std::vector<Variable>{

@@ -14,7 +14,7 @@ namespace linnet {
 struct QueueAttention {
   int64_t queues = 1;
   int64_t slots = 32;  // tokens that a queue holds, the reader's own included
-  // Places never filled are left out; otherwise they are zeros that take softmax mass.
+  // Places never filled are left out; otherwise they are zeros that take softmax weight.
   bool mask_empty = true;
   double scale = 1;
   // Of the softmax weights, in this call.
@@ -23,11 +23,11 @@ struct QueueAttention {
 };
 
 // Causal: token t reads the queue to which it is pushed. Cross (one queue): all queries read the
-// last valid tokens of the source. Padded tokens are not pushed. Leaves the state k, v
-// [B, queues * places, H, .] and their mask `valid`; causal also how many tokens were `pushed`
-// [B, queues], by which draws of dropout are named, and with several queues the number `phase` [B]
-// of that of the next token. Throws UsageError for packed documents without mask_empty: only a
-// row's beginning has places to fill.
+// last valid tokens of the source. Padded tokens are not pushed. Leaves the state k, v [B, queues *
+// places, H, .] and their mask `valid`; causal also `pushed` [B, queues], the number of tokens
+// pushed, which names the draws of dropout, and with several queues `phase` [B], the queue of the
+// next token. Throws UsageError for packed documents without mask_empty: only a row's beginning has
+// places to fill.
 AttentionMixer::MixResult queue_attention(const QueueAttention& attention,
                                           const MixerOptions& options, const MixInput& input,
                                           const MixerContext& context, const MixerState& state);
@@ -52,8 +52,9 @@ struct QueueParams {
                          : "memory slots N of each queue: every second token, itself included")
         .range(1, 1 << 20)
         .unit("tokens");
-    d.field("mask_empty", &QueueParams::mask_empty,
-            "places not yet filled are left out; otherwise they are zeros that take softmax mass");
+    d.field(
+        "mask_empty", &QueueParams::mask_empty,
+        "places not yet filled are left out; otherwise they are zeros that take softmax weight");
     describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
     describe_dropout(d);
   }

@@ -16,7 +16,7 @@ void describe_alpha(ConfigDescription<Params>& d) {
            "factor of the earlier groups: a number of the layer that begins at 0, or 1");
 }
 
-// What the study's T5 does besides, as options `values`, `bias`, `output_norm`.
+// Further choices of the study's T5, as options `values`, `bias`, `output_norm`.
 template <typename Params>
 void describe_group_values(ConfigDescription<Params>& d) {
   d.choice("values", &Params::values, {"raw", "unit"},
@@ -53,7 +53,7 @@ GroupedSetting grouped_setting(const Params& params) {
           .relative_bias = params.bias == "t5",
           .output_norm = params.output_norm};
 }
-// Throws where the options contradict each other; `bias` names that of the relative bias.
+// Throws where the options contradict each other; `bias` names the option of the relative bias.
 void check_grouped(const GroupedSetting& setting, const ConfigNode& at,
                    const std::string& bias = "bias");
 
