@@ -1,5 +1,5 @@
 // Augmentation: options, branches, and how a registry entry comes to know them.
-#include "attention/common/augment.h"
+#include "attention/augment.h"
 
 #include "attention/common/conv_branch.h"
 #include "attention/common/grouped/branches.h"
