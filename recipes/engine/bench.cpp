@@ -16,8 +16,9 @@
 #include "core/kernel_choice.h"
 #include "recipes/engine/bench_timing.h"
 #include "recipes/engine/cuda/bench_cudnn.h"
+#include "recipes/engine/make_task.h"
 #include "recipes/engine/recipe_merge.h"
-#include "recipes/engine/trainer.h"
+#include "recipes/engine/train_step.h"
 
 namespace linnet {
 namespace {

@@ -12,12 +12,14 @@
 #include "recipes/engine/checkpoint_store.h"
 #include "recipes/engine/environment.h"
 #include "recipes/engine/generator.h"
+#include "recipes/engine/make_task.h"
 #include "recipes/engine/metrics.h"
 #include "recipes/engine/plugin_record.h"
 #include "recipes/engine/report.h"
 #include "recipes/engine/run_directory.h"
 #include "recipes/engine/run_summary.h"
 #include "recipes/engine/signals.h"
+#include "recipes/engine/train_step.h"
 
 namespace linnet {
 namespace {

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "recipes/engine/make_task.h"
+#include "recipes/engine/train_step.h"
 #include "tests/recipes/tiny_run.h"
 
 namespace linnet {
