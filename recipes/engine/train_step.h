@@ -33,6 +33,10 @@ struct UpdateResult {
   int64_t tokens = 0;                // targets, or a classifier's tokens without padding
   bool skipped = false;              // a gradient was not finite: weights unchanged
   std::string non_finite_parameter;  // the first parameter with such a gradient
+  // In words: that parameter or, when none has such a gradient, the loss.
+  std::string non_finite_place() const {
+    return non_finite_parameter.empty() ? "the loss" : non_finite_parameter;
+  }
 };
 
 // Loss and gradients of one update are sums over micro-batches divided by all targets together, so
