@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "recipes/engine/bench.h"
 #include "recipes/engine/generator.h"
 #include "recipes/engine/report_data.h"
 #include "tests/recipes/tiny_run.h"

@@ -1,4 +1,4 @@
-#include "recipes/engine/cuda/bench_cudnn.h"
+#include "recipes/engine/bench/cuda/bench_cudnn.h"
 
 #include <array>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "attention/primitives/block_attention.h"
 #include "attention/primitives/cuda/cudnn_softmax.h"
 #include "core/kernel_choice.h"
-#include "recipes/engine/bench_timing.h"
+#include "recipes/engine/bench/timing.h"
 
 namespace linnet::cuda {
 namespace {
@@ -50,7 +50,7 @@ void require_agreement(const CudnnSoftmax& attention, const Inputs& inputs,
 
 }  // namespace
 
-AttentionBench bench_cudnn_softmax(const AttentionBenchOptions& options, int64_t length) {
+OperationBench bench_cudnn_softmax(const AttentionBenchOptions& options, int64_t length) {
   const Device device = options.device;
   const SoftmaxSizes sizes{options.batch, length, options.heads, options.head_width,
                            options.form == Form::causal};
@@ -63,7 +63,7 @@ AttentionBench bench_cudnn_softmax(const AttentionBenchOptions& options, int64_t
   }
   const CudnnSoftmax attention(sizes);
   require_agreement(attention, inputs.front(), sizes);
-  AttentionBench result{kCudnnSoftmax, options.form,  options.batch,
+  OperationBench result{kCudnnSoftmax, options.form,  options.batch,
                         length,        options.heads, options.head_width};
   result.growth.power = 2;
   MixerOptions mixer;
