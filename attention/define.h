@@ -6,16 +6,9 @@
 #include <memory>
 #include <utility>
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
-
-// `parameters` with the options of its `preset` where it does not set them itself. Throws
-// UsageError with suggestions for an unknown preset.
-ConfigNode apply_preset(const ConfigNode& parameters, const std::vector<Preset>& presets);
-
-// Throws UsageError, saying which forms are defined, unless the mechanism has this one.
-void require_form(const std::string& mechanism, const MixerTraits& traits, Form form);
 
 // Params: a described struct, with a member `std::string preset` if there are presets. It may say
 // `MixerTraits traits(MixerTraits) const` where options change what the mechanism promises. Mixer:

@@ -3,7 +3,8 @@
 
 #include <cmath>
 
-#include "attention/augment.h"
+#include "attention/common/augment.h"
+#include "attention/registry.h"
 
 namespace linnet {
 namespace {

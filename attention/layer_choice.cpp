@@ -5,6 +5,8 @@
 #include <charconv>
 #include <optional>
 
+#include "attention/registry.h"
+
 namespace linnet {
 namespace {
 

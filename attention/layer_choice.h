@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

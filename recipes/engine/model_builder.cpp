@@ -1,6 +1,7 @@
 #include "recipes/engine/model_builder.h"
 
 #include "attention/layer_choice.h"
+#include "attention/registry.h"
 #include "core/device.h"
 
 namespace linnet {

@@ -1,7 +1,8 @@
 // Mixers that are wrong on purpose: the conformance suite must name what is wrong with each.
 #include <gtest/gtest.h>
 
-#include "attention/conformance.h"
+#include "attention/conformance/conformance.h"
+#include "attention/registry.h"
 #include "autograd/arithmetic.h"
 
 namespace linnet {

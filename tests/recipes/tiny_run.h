@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/random.h"

@@ -1,6 +1,7 @@
 // Mechanisms from outside: what --plugin loads, what it refuses, and what becomes of a run. CTest
 // builds the plugins first (Plugin.BuildsApartFromTheTree).
 #include "attention/plugin.h"
+#include "attention/registry.h"
 
 #include "core/json.h"
 #include "tests/tools/cli.h"

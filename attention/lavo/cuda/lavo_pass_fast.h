@@ -3,8 +3,8 @@
 // then the window's in one more kernel. Internal to attention/lavo/cuda.
 #pragma once
 
-#include "attention/primitives/block_attention_pattern.h"
-#include "attention/primitives/cuda/orthogonal_memory_fast.h"
+#include "attention/primitives/block_attention/pattern.h"
+#include "attention/primitives/orthogonal_memory/cuda/fast.h"
 
 namespace linnet::cuda::lavo_pass_fast {
 

@@ -26,7 +26,7 @@
 // which a quarter of the multiprocessors is not used: 422 us (441 us).
 #include "attention/lavo/cuda/lavo_pass_dropout.h"
 #include "attention/lavo/cuda/lavo_pass_tiles.h"
-#include "attention/primitives/cuda/orthogonal_memory_dropout.h"
+#include "attention/primitives/orthogonal_memory/cuda/dropout.h"
 
 namespace linnet::cuda::lavo_pass_fast {
 namespace {

@@ -1,6 +1,6 @@
 #include "recipes/engine/bench/conv.h"
 
-#include "attention/primitives/depthwise_conv.h"
+#include "attention/primitives/depthwise_conv/depthwise_conv.h"
 
 namespace linnet {
 namespace {

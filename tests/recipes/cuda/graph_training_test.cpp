@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "attention/registry.h"
 #include "core/cuda/backend.h"
 #include "core/files.h"
 #include "recipes/engine/make_task.h"

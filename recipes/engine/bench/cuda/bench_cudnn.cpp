@@ -3,9 +3,9 @@
 #include <array>
 #include <cmath>
 
-#include "attention/mixer_support.h"
-#include "attention/primitives/block_attention.h"
-#include "attention/primitives/cuda/cudnn_softmax.h"
+#include "attention/common/mixer_support.h"
+#include "attention/primitives/block_attention/block_attention.h"
+#include "attention/primitives/cudnn_softmax/cuda/cudnn_softmax.h"
 #include "core/kernel_choice.h"
 #include "recipes/engine/bench/timing.h"
 

@@ -1,0 +1,154 @@
+// Augmentation: options, branches, and how a registry entry comes to know them.
+#include "attention/common/augment.h"
+
+#include "attention/common/conv_branch.h"
+#include "attention/common/grouped/branches.h"
+#include "autograd/arithmetic.h"
+
+namespace linnet {
+namespace {
+
+constexpr const char* kOption = "augment";
+constexpr const char* kStates = "augment.";
+
+struct AugmentParams {
+  int64_t conv = 63;
+  std::optional<int64_t> local;
+  GroupKernel kappa = GroupKernel::relu2_l2;
+  std::string conv_init = "zero";
+
+  static void describe(ConfigDescription<AugmentParams>& d) {
+    d.field(
+         "conv", &AugmentParams::conv,
+         "taps of a centred filter of the values, of which a causal layer has those of the token "
+         "and before it; 0: no convolution")
+        .range(0, 4095)
+        .unit("tokens");
+    d.field("local", &AugmentParams::local,
+            "tokens of a group for attention inside groups; null: none")
+        .range(1, 1 << 20)
+        .unit("tokens");
+    describe_group_kernel(d);
+    describe_conv_init(d);
+  }
+};
+
+class Augmentation : public MixBranches {
+ public:
+  Augmentation(const AugmentParams& params, const MixerOptions& options,
+               const ParameterScope& own) {
+    if (params.conv > 0) conv_.emplace(params.conv, params.conv_init, options, own.child(kOption));
+    if (params.local) local_.emplace(params.kappa, *params.local, options);
+  }
+
+  AttentionMixer::MixResult mix(const MixInput& input, const MixerContext& context,
+                                const MixerState& state) const override {
+    refuse_key_positions(context, kOption);
+    require_usage(
+        !local_ || (input.q.defined() && input.k.defined()),
+        "augment: attention inside groups reads queries and keys, of which this mechanism "
+        "has not both; leave out local");
+    if (!conv_) return local_->mix(input, context, state, kStates);
+    AttentionMixer::MixResult result = conv_->mix(input.v, context, state, kStates);
+    if (!local_) return result;
+    AttentionMixer::MixResult local = local_->mix(input, context, state, kStates);
+    result.y = add(result.y, local.y);
+    result.state.merge(local.state);
+    return result;
+  }
+
+  MixerCost cost(const MixerShape& shape) const override {
+    MixerCost cost = conv_ ? conv_->cost(shape) : MixerCost();
+    if (!local_) return cost;
+    const MixerCost local = local_->cost(shape);
+    cost.mixing += local.mixing;
+    cost.bytes += local.bytes;
+    return cost;
+  }
+
+ private:
+  std::optional<ConvBranch> conv_;
+  std::optional<GroupBranch> local_;
+};
+
+// A mechanism's own parameters, and the augmentation if there is one.
+struct Split {
+  ConfigNode own;
+  std::optional<AugmentParams> augment;
+
+  explicit Split(const ConfigNode& parameters) : own(parameters) {
+    const ConfigNode* node = parameters.is_map() ? parameters.find(kOption) : nullptr;
+    if (node == nullptr) return;
+    if (!node->is_null()) {
+      augment = parse_config<AugmentParams>(*node);
+      if (augment->conv == 0 && !augment->local) {
+        throw located_error(node->location(),
+                            "augment adds nothing: give conv taps, or local a size");
+      }
+    }
+    own.erase(kOption);
+  }
+};
+
+template <typename Number>
+std::vector<Number> augmented(std::vector<Number> y, const std::optional<AugmentParams>& augment,
+                              const ReferenceSequence<Number>& s) {
+  if (!augment || s.form == Form::cross) return y;
+  if (augment->conv > 0) add_conv_definition(s, augment->conv, "augment.conv", y);
+  if (augment->local) add_group_definition(s, augment->kappa, *augment->local, y);
+  return y;
+}
+
+}  // namespace
+
+ConfigSchema augmentation_schema() {
+  return schema_of<AugmentParams>();
+}
+
+bool takes_augmentation(const TokenMixer& mixer, Form form) {
+  return form != Form::cross && dynamic_cast<const AttentionMixer*>(&mixer) != nullptr;
+}
+
+Mechanism augmentable(Mechanism host) {
+  host.traits_of = [traits_of = std::move(host.traits_of)](const ConfigNode& parameters) {
+    return traits_of(Split(parameters).own);
+  };
+  host.resolve = [resolve = std::move(host.resolve)](const ConfigNode& parameters) {
+    const Split split(parameters);
+    ConfigNode resolved = resolve(split.own);
+    if (split.augment) resolved.set(kOption, to_config_node(*split.augment));
+    return resolved;
+  };
+  host.make = [make = std::move(host.make), name = host.name](const ConfigNode& parameters,
+                                                              const MixerOptions& options,
+                                                              const MixerScope& scope) {
+    const Split split(parameters);
+    std::unique_ptr<TokenMixer> mixer = make(split.own, options, scope);
+    if (!split.augment) return mixer;
+    auto* attention = dynamic_cast<AttentionMixer*>(mixer.get());
+    require_usage(
+        attention != nullptr, "augment: '", name,
+        "' has no queries, keys and values of heads to put branches beside; remove augment");
+    if (takes_augmentation(*mixer, options.form)) {
+      attention->augment(std::make_shared<Augmentation>(*split.augment, options, scope.own));
+    }
+    return mixer;
+  };
+  if (host.reference) {
+    host.reference = [reference = std::move(host.reference)](const ConfigNode& parameters,
+                                                             const ReferenceSequence<double>& s) {
+      const Split split(parameters);
+      return augmented(reference(split.own, s), split.augment, s);
+    };
+  }
+  if (host.reference_f32) {
+    host.reference_f32 = [reference = std::move(host.reference_f32)](
+                             const ConfigNode& parameters, const ReferenceSequence<float>& s) {
+      const Split split(parameters);
+      return augmented(reference(split.own, s), split.augment, s);
+    };
+  }
+  return host;
+}
+
+}  // namespace linnet

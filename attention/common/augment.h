@@ -1,0 +1,21 @@
+// Augmentation: a convolution of the values and attention inside groups beside any mechanism that
+// works between the usual four projections.
+#pragma once
+
+#include "attention/mechanism.h"
+
+namespace linnet {
+
+// The mechanism, which now takes the option `augment: {conv: 63, local: 64, ...}`: the self forms
+// gain these branches with factor 1 (You et al. 2024, table 16: our reading, only results are
+// given); the cross form ignores it. Its parameters are called augment.conv, its states augment.*.
+Mechanism augmentable(Mechanism host);
+
+// The options of `augment`, with their defaults.
+ConfigSchema augmentation_schema();
+
+// Whether the option is possible: false for a mixer without queries, keys and values of heads, and
+// for the cross form.
+bool takes_augmentation(const TokenMixer& mixer, Form form);
+
+}  // namespace linnet
