@@ -82,6 +82,11 @@ class Layers : public test::TinyRun {
   }
 };
 
+TEST_F(Layers, ANumberOfLayersOutOfRangeIsRefusedByItsKey) {
+  EXPECT_THAT(refusal([&] { recipe({"model.layers=-3"}); }),
+              HasSubstr("'model.layers' must be 1 to 1000, found -3"));
+}
+
 TEST_F(Layers, ResolvedRecipeHasEveryParameterAndReadsBack) {
   const Recipe first = mixed();
   const ConfigNode& attention = *first.resolved.find("model")->find("attention");
