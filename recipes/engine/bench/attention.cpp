@@ -138,7 +138,8 @@ std::vector<OperationBench> bench_attention(const AttentionBenchOptions& options
   }
   if constexpr (kCuda) {
     if (options.cudnn) {
-      for (const int64_t length : options.lengths) keep(cuda::bench_cudnn_softmax(options, length));
+      for (const int64_t length : options.lengths)
+        keep(cuda::bench_cudnn_softmax(options, options.form, length));
     }
   }
   return results;

@@ -8,9 +8,6 @@
 
 namespace linnet {
 
-// The name under which softmax attention by cuDNN is measured.
-inline constexpr const char* kCudnnSoftmax = "softmax, cuDNN";
-
 struct AttentionBenchOptions : OperationOptions {
   std::vector<std::string> mechanisms;  // empty: those that have the form
   Form form = Form::causal;

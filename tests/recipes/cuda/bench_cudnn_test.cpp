@@ -5,6 +5,7 @@
 #include "core/cuda/backend.h"
 #include "core/cuda/cudnn.h"
 #include "recipes/engine/bench/attention.h"
+#include "recipes/engine/bench/cuda/bench_cudnn.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {
