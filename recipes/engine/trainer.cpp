@@ -173,7 +173,7 @@ void Run::log_step(const UpdateResult& result, double step_seconds) {
   window_tokens_ += result.tokens;
   if (result.skipped) {
     log_warning("step ", progress_.step, ": update skipped, the gradient of ",
-                result.non_finite_parameter.empty() ? "the loss" : result.offending,
+                result.non_finite_parameter.empty() ? "the loss" : result.non_finite_parameter,
                 " is not finite");
   }
   if (progress_.step % recipe_.train.log_every_steps != 0 && !finished()) return;
@@ -329,7 +329,8 @@ void Run::update(PrefetchingLoader& loader) {
   const std::vector<int64_t> saved = store_->steps();
   throw Error(concat("training diverged: ", progress_.skipped_in_a_row,
                      " updates in a row had a gradient that is not finite (the last in ",
-                     result.non_finite_parameter.empty() ? "the loss" : result.offending, "); ",
+                     result.non_finite_parameter.empty() ? "the loss" : result.non_finite_parameter,
+                     "); ",
                      saved.empty() ? "nothing was saved before"
                                    : concat("the checkpoint of step ", saved.back(), " is kept"),
                      "; lower optim.lr, or lengthen the warm-up, or clip gradients"));
