@@ -1,4 +1,7 @@
-// JSON: values and printing by hand, parsing through nlohmann-json's event parser.
+// JSON: values, printing, and parsing through nlohmann-json's event parser. Its printer would
+// change the bytes of metrics and of hashed manifests: it writes 100000.0 for 1e+05, 0.0001 for
+// 1e-04, null for NaN, \t for \u0009, one U+FFFD for several ill-formed bytes, and no space after a
+// comma.
 #include "core/json.h"
 
 #include <charconv>
@@ -6,6 +9,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
+
+#include "core/utf8.h"
 
 namespace linnet {
 namespace {
@@ -22,30 +27,10 @@ Value& expect(Value* value, JsonValue::Kind found, const char* expected) {
   return *value;
 }
 
-// Length of the valid UTF-8 sequence that starts `text`, 0 when there is none.
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  const bool overlong = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xf0 && byte(1) < 0x90);
-  const bool surrogate = first == 0xed && byte(1) > 0x9f;
-  const bool too_large = first == 0xf4 && byte(1) > 0x8f;
-  return overlong || surrogate || too_large ? 0 : length;
-}
-
 void dump_text(std::string& out, std::string_view text) {
   out += '"';
-  while (!text.empty()) {
-    const char c = text[0];
-    const size_t length = utf8_length(text);
-    if (length == 0) {
-      out += "\xEF\xBF\xBD";
-    } else if (c == '"' || c == '\\') {
+  for (const char c : replace_invalid_utf8(text)) {
+    if (c == '"' || c == '\\') {
       out += '\\';
       out += c;
     } else if (c == '\n') {
@@ -55,9 +40,8 @@ void dump_text(std::string& out, std::string_view text) {
       out += "0123456789abcdef"[c >> 4];
       out += "0123456789abcdef"[c & 15];
     } else {
-      out += text.substr(0, length);
+      out += c;
     }
-    text.remove_prefix(std::max<size_t>(length, 1));
   }
   out += '"';
 }

@@ -15,8 +15,8 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/hash.h"
+#include "core/utf8.h"
 #include "data/bpe_merges.h"
-#include "data/utf8.h"
 
 namespace linnet {
 namespace {

@@ -1,5 +1,6 @@
 // ListOps expressions: values, spellings, files.
 #include "data/listops.h"
+#include "data/words.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +8,6 @@
 
 #include "core/error.h"
 #include "core/files.h"
-#include "data/utf8.h"
 
 namespace linnet {
 namespace {

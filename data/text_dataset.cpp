@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "core/error.h"
-#include "data/utf8.h"
 #include "data/wikitext.h"
 #include "data/word_tokenizer.h"
+#include "data/words.h"
 
 namespace linnet {
 namespace {

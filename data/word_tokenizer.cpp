@@ -1,11 +1,12 @@
 // The word tokenizer and its vocabulary.
 #include "data/word_tokenizer.h"
+#include "data/words.h"
 
 #include <algorithm>
 
 #include "core/error.h"
 #include "core/files.h"
-#include "data/utf8.h"
+#include "core/utf8.h"
 
 namespace linnet {
 namespace {

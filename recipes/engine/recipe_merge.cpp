@@ -119,11 +119,9 @@ Override make_override(const std::string& path, ConfigNode value, const std::str
 }
 
 Override parse_override(const std::string& argument, const std::string& origin) {
-  for (size_t i = 0; i < argument.size();) {
-    const size_t bytes = utf8_character_bytes(argument, i);
-    require_usage(bytes > 0, origin, ": an override is not valid UTF-8 at its byte ", i);
-    i += bytes;
-  }
+  const size_t invalid = find_invalid_utf8(argument);
+  require_usage(invalid == std::string::npos, origin,
+                ": an override is not valid UTF-8 at its byte ", invalid);
   const size_t equals = argument.find('=');
   require_usage(equals != std::string::npos && equals > 0, origin, ": '", argument,
                 "' is not an override; write key.path=value");

@@ -6,7 +6,7 @@
 #include "core/json.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"
-#include "data/utf8.h"
+#include "core/utf8.h"
 #include "recipes/engine/generator.h"
 #include "recipes/engine/run_state.h"
 #include "tools/cli/commands.h"
