@@ -23,7 +23,8 @@ const char* name_of(JsonValue::Kind kind) {
 
 template <typename Value>
 Value& expect(Value* value, JsonValue::Kind found, const char* expected) {
-  require(value != nullptr, "JSON: expected ", expected, ", found ", name_of(found));
+  require(value != nullptr, Cause{ErrorCode::wrong_type}, "JSON: expected ", expected, ", found ",
+          name_of(found));
   return *value;
 }
 
@@ -71,13 +72,13 @@ class Builder {
   bool number_integer(int64_t value) { return add(value); }
   bool number_unsigned(uint64_t value) {
     if (value > uint64_t{INT64_MAX})
-      throw Error(concat(label_, ": the integer ", value, " exceeds 64 bits with a sign"));
+      fail(ErrorCode::out_of_range, "the integer ", value, " exceeds 64 bits with a sign");
     return add(static_cast<int64_t>(value));
   }
   bool number_float(double value, const std::string& text) {
     // The parser hands integers beyond 64 bits over as rounded numbers.
     if (text.find_first_of(".eE") == std::string::npos)
-      throw Error(concat(label_, ": the integer ", text, " exceeds 64 bits with a sign"));
+      fail(ErrorCode::out_of_range, "the integer ", text, " exceeds 64 bits with a sign");
     return add(value);
   }
   bool string(std::string& text) { return add(std::move(text)); }
@@ -88,15 +89,16 @@ class Builder {
   bool end_array() { return end(); }
   bool key(std::string& key) {
     if (!open_.back().keys.insert(key).second)
-      throw Error(concat(label_, ": the key '", key, "' is there twice"));
+      throw Error({ErrorCode::repeated, key, label_},
+                  concat(label_, ": the key '", key, "' is there twice"));
     open_.back().key = std::move(key);
     return true;
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& error) {
     const std::string what = error.what();
     const size_t colon = what.rfind("; ");
-    throw Error(concat(label_, ": not valid JSON at byte ", position, ": ",
-                       colon == std::string::npos ? what : what.substr(colon + 2)));
+    fail(ErrorCode::malformed, "not valid JSON at byte ", position, ": ",
+         colon == std::string::npos ? what : what.substr(colon + 2));
   }
 
  private:
@@ -105,6 +107,10 @@ class Builder {
     std::string key;                       // of the member being read
     std::unordered_set<std::string> keys;  // of all members so far
   };
+  template <typename... Parts>
+  [[noreturn]] void fail(ErrorCode code, const Parts&... parts) const {
+    throw Error({code, "", label_}, concat(label_, ": ", parts...));
+  }
   bool add(JsonValue value) {
     if (open_.empty())
       result = std::move(value);
@@ -116,7 +122,7 @@ class Builder {
   }
   bool start(JsonValue container) {
     if (static_cast<int>(open_.size()) >= largest_depth_)
-      throw Error(concat(label_, ": nested deeper than ", largest_depth_, " levels"));
+      fail(ErrorCode::out_of_range, "nested deeper than ", largest_depth_, " levels");
     open_.push_back({std::move(container), {}, {}});
     return true;
   }
@@ -223,7 +229,8 @@ const JsonValue* JsonValue::find(std::string_view key) const {
 
 const JsonValue& JsonValue::at(std::string_view key) const {
   const JsonValue* found = find(key);
-  require(found != nullptr, "JSON: there is no member '", key, "'");
+  require(found != nullptr, Cause{ErrorCode::missing_key, key}, "JSON: there is no member '", key,
+          "'");
   return *found;
 }
 
@@ -279,10 +286,11 @@ void JsonValue::dump_to(std::string& out, int indent, int depth) const {
 }
 
 JsonValue parse_json(std::string_view text, const std::string& label, JsonLimits limits) {
-  require(text.size() <= limits.bytes, label, ": has ", text.size(),
-          " bytes, more than the limit of ", limits.bytes);
+  require(text.size() <= limits.bytes, Cause{ErrorCode::out_of_range, "", label}, label, ": has ",
+          text.size(), " bytes, more than the limit of ", limits.bytes);
   Builder builder(label, limits.depth);
-  require(nlohmann::json::sax_parse(text.begin(), text.end(), &builder), label, ": not valid JSON");
+  require(nlohmann::json::sax_parse(text.begin(), text.end(), &builder),
+          Cause{ErrorCode::malformed, "", label}, label, ": not valid JSON");
   return std::move(builder.result);
 }
 

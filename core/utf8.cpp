@@ -49,7 +49,8 @@ void require_utf8(std::string_view text, std::string_view what) {
   if (at == std::string_view::npos) return;
   constexpr std::string_view kDigits = "0123456789abcdef";
   const auto byte = static_cast<unsigned char>(text[at]);
-  throw Error(concat(what, ": expected UTF-8 text, found the invalid byte 0x", kDigits[byte >> 4],
+  throw Error({ErrorCode::malformed, "", what},
+              concat(what, ": expected UTF-8 text, found the invalid byte 0x", kDigits[byte >> 4],
                      kDigits[byte & 15], " at byte offset ", at,
                      "; convert it to UTF-8 (for example with iconv)"));
 }
