@@ -98,7 +98,8 @@ DeviceInterface& device_interface(Device device) {
   if constexpr (kCuda) {
     return cuda::device(device.index);
   } else {
-    throw UsageError(concat("device ", name_of(device),
+    throw UsageError({ErrorCode::conflict, "device"},
+                     concat("device ", name_of(device),
                             " was asked for, but this build of linnet has no CUDA backend; use "
                             "--device cpu, or build the preset cuda"));
   }
@@ -133,7 +134,8 @@ Device device_from_name(std::string_view name) {
     device_interface(device);
     return device;
   }
-  throw UsageError(concat("unknown device '", name, "'; expected auto, cpu, cuda or cuda:N"));
+  throw UsageError({ErrorCode::unknown_name, "device"},
+                   concat("unknown device '", name, "'; expected auto, cpu, cuda or cuda:N"));
 }
 
 size_t allocated_bytes(Device device) {

@@ -43,8 +43,9 @@ TrainStep::TrainStep(const Recipe& recipe, const Task& task, const Transformer& 
   if (config.tokens_per_update) {
     const int64_t per_example = task.tokens_per_example();
     const int64_t tokens = *config.tokens_per_update;
-    require_usage(tokens % per_example == 0, "train.tokens_per_update ", tokens,
-                  " must be a multiple of the ", per_example, " tokens of one example; use ",
+    require_usage(tokens % per_example == 0, Cause{ErrorCode::conflict, "train.tokens_per_update"},
+                  "train.tokens_per_update ", tokens, " must be a multiple of the ", per_example,
+                  " tokens of one example; use ",
                   std::max<int64_t>(1, tokens / per_example) * per_example);
     examples_per_update_ = tokens / per_example;
   } else {
