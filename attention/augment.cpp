@@ -1,4 +1,4 @@
-// Augmentation: options, branches, and how a registry entry comes to know them.
+// Augmentation: options, branches, and their addition to a registry entry.
 #include "attention/augment.h"
 
 #include "attention/common/conv_branch.h"

@@ -99,7 +99,7 @@ class Run {
     calls_.push_back(std::move(current));
   }
 
-  // Whether a draw or choice has one entry a token, [B,T,...], of which each call takes its own.
+  // Whether a draw or choice has one entry per token, [B,T,...]; then each call takes its slice.
   bool is_of_tokens(const std::string& name) const {
     return name.starts_with("token_query_") || (!c_.cross() && name.starts_with("token_"));
   }
@@ -110,8 +110,8 @@ class Run {
     return slice_time(tensor, begin, end);
   }
 
-  // Adds what a call used to what was used before. One name, one tensor: others than those of
-  // tokens must not differ from call to call.
+  // Adds the draws or choices of a call to those of the calls before. One name, one tensor: unless
+  // it has one entry per token, it must not differ from call to call.
   void note(std::map<std::string, Tensor>& all, const std::map<std::string, Tensor>& call,
             const char* group) const {
     for (const auto& [name, tensor] : call) {

@@ -147,7 +147,7 @@ BlockResult Transformer::run_block(size_t layer, const Variable& x, const MixerC
   std::vector<Variable> inputs{x};
   const std::vector<std::string> state_names = append(state, inputs);
   const std::vector<std::string> stream_names = append(context.streams, inputs);
-  // Names of what comes out, which the body fills in.
+  // Names of the outputs, which the body fills in.
   struct Names {
     std::vector<std::string> states, streams;
   };

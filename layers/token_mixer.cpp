@@ -101,7 +101,7 @@ AttentionMixer::AttentionMixer(const MixerOptions& options, const MixerScope& sc
         std::string(name) + ".bias", {width},
         uniform ? init_uniform(1.0 / std::sqrt(static_cast<double>(width))) : init_constant(0));
   };
-  // The three input projections lie next to each other, so that one product can serve them.
+  // The three input projections are contiguous, so that one product can serve them.
   if (projections.q) q_weight_ = weight("q", 1 / std::numbers::sqrt2);
   if (projections.k) k_weight_ = weight("k", 1 / std::numbers::sqrt2);
   if (projections.v) v_weight_ = weight("v", 1 / std::numbers::sqrt2);

@@ -142,7 +142,7 @@ std::vector<Number> controls(const AbcMlpParams& params, const ReferenceSequence
   for (int64_t j = 0; j < s.S; ++j) {
     for (int64_t row = 0; row < s.H * params.slots; ++row) {
       const int64_t h = row / params.slots;
-      // What is read, and which row of the weight reads it.
+      // The input of the control, and the row of the weight that it is multiplied with.
       const Number* from = params.phi_input == "x" ? &x[static_cast<size_t>(j * s.E)]
                            : control == "phi"      ? &x[static_cast<size_t>(j * s.E + h * s.K)]
                            : control == "phi_key"  ? s.key(j, h)

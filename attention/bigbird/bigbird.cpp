@@ -108,7 +108,7 @@ class BigbirdMixer : public AttentionMixer {
     return {params_.rule, tokens, block_, params_.random};
   }
 
-  // Of every head and row, i32 [H, rows, random].
+  // The random blocks of every head and row, i32 [H, rows, random].
   Tensor blocks(const BlockChoice& choice, const MixerContext& context, Device device) const {
     const Shape shape{options().heads, choice.rows(), params_.random};
     if (params_.random == 0) return Tensor::empty(shape, DType::i32, device);
@@ -130,11 +130,11 @@ class BigbirdMixer : public AttentionMixer {
     return chosen_blocks;
   }
 
-  // Those stored, or, in training with resample: step, those of the update.
+  // The stored draws, or, in training with resample: step, the draws of the update.
   Tensor draws(const Shape& shape, const MixerContext& context, Device device) const {
     if (params_.resample == "never" || !context.training) return draws_.value();
     const RandomKey key = draw_key(context).at("blocks");
-    // Draws that are given or noted pass through the host, others are made where they are needed.
+    // Draws that are given or noted pass through the host; others are made on `device`.
     if (context.record == nullptr) return block_draws(key, shape, device);
     return drawn(context, "numbers", shape, [&] { return block_draws(key, shape, Device{}); })
         .to(DType::f32)
@@ -165,7 +165,7 @@ std::vector<Number> definition(const BigbirdParams& params, const ReferenceSeque
       static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
   const BlockChoice choice{params.rule, s.padded_length, params.block_size(s.options),
                            params.random};
-  // The choices that were made; else its own, by drawing from a list of what is left.
+  // The recorded choices; else its own, drawn from a list of the remaining blocks.
   std::vector<int32_t> chosen;
   if (s.choices.contains("blocks")) {
     chosen = s.choices.at("blocks").template to_vector<int32_t>();

@@ -70,7 +70,7 @@ class ClusteredMixer : public AttentionMixer {
         attend(means, input, keys, top_keys_hidden(top, T), context, {}, "bottom");
     read.bottom = others.y;
     read.log_bottom = others.log_sum_exp;
-    // Of this only the sum is read.
+    // Only the log-sum-exp of this call is used.
     read.log_top = attend(means, input, top, {}, context, {}, "sum").log_sum_exp;
     read.top = attend(input.q, input, top_keys_of_queries(top, members.clusters), {}, context,
                       context.key_mask, "top")
@@ -83,8 +83,8 @@ class ClusteredMixer : public AttentionMixer {
                width = static_cast<double>(options().width);
     const int64_t T = shape.queries, C = clusters(T);
     const int64_t count = params_.improved() ? std::min(params_.top_keys, T) : 0;
-    // Hashes and both products of the means with all keys and values; then which keys are best,
-    // and both products of the queries with these.
+    // Hashes, and both products of the means with all keys and values; then the search for the top
+    // keys, and both products of the queries with them.
     int64_t products = T * params_.bits + 2 * C * T;
     if (params_.improved()) products += C * T + 2 * T * count;
     MixerCost cost;
@@ -97,7 +97,7 @@ class ClusteredMixer : public AttentionMixer {
   }
 
  private:
-  // No more than there are tokens.
+  // At most as many clusters as tokens.
   int64_t clusters(int64_t T) const { return std::min(params_.clusters, T); }
 
   Tensor search(const Tensor& q, const MixerContext& context) const {

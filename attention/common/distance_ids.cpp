@@ -9,7 +9,7 @@
 namespace linnet {
 namespace {
 
-// Of `count` buckets for one side: the first half for a distance each.
+// The bucket among `count` of one side: the first half has one bucket per distance.
 int64_t bucket_of(int64_t far, int64_t count) {
   const int64_t exact = count / 2;
   if (far < exact) return far;

@@ -1,4 +1,4 @@
-// Masks, dropout and carried keys that several mixers share.
+// Masks, dropout and the KV cache of several mixers.
 #include "attention/common/mixer_support.h"
 
 #include <cmath>
@@ -62,7 +62,7 @@ MixerCost block_attention_cost(const MixerOptions& options, const BlockAttention
                                int64_t keep, const MixerShape& shape) {
   const auto rows = static_cast<double>(shape.batch), width = static_cast<double>(options.width);
   MixerCost cost;
-  // Both products of all heads: K + V multiply-adds a pair and head.
+  // Both products of all heads: K + V multiply-adds per pair and head.
   cost.mixing = rows * visible_pairs(pattern, shape.queries) * 2 * width;
   if (!pattern.causal) return cost;
   cost.bytes = carried_keys_bytes(options, keep, shape);

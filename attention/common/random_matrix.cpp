@@ -43,8 +43,8 @@ struct RandomMatrix::Latest {
   std::mutex mutex;
   RandomKey key;
   std::vector<double> values;
-  // What CUDA graphs read, on the device, and the key of what it holds; made before the first
-  // capture, because tensors of a capture live in the graph's memory.
+  // The device tensor that CUDA graphs read, and the key of its contents; allocated before the
+  // first capture, because tensors of a capture live in the graph's memory.
   Tensor in_graphs;
   std::optional<RandomKey> in_graphs_key;
 };

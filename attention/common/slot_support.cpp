@@ -1,4 +1,4 @@
-// The mixers over slots: which primitive runs in which form, and what is carried.
+// The mixers over slots: the primitive of each form, and the decode state.
 #include "attention/common/slot_support.h"
 
 #include "autograd/embedding.h"
@@ -6,8 +6,8 @@
 namespace linnet {
 namespace {
 
-// How a state names the normalizer, and whether it has a gradient: where the control is given, it
-// is the number of tokens, or, where nothing is divided by it, only says which slots are used.
+// Name of the normalizer in a state, and whether it has a gradient. With a given control it is the
+// number of tokens or, where nothing is divided by it, a flag of the slots in use.
 struct NormalizerEntry {
   const char* name;
   bool differentiable;

@@ -1,4 +1,4 @@
-// The list of checks, their exemptions, and how results are gathered and printed.
+// The list of checks, their exemptions, and the collection and printing of results.
 #include "attention/conformance/conformance.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ std::string flow_text(const ConfigNode& parameters) {
   return "{" + text + "}";
 }
 
-// Parameters, and how the mixer around them differs from the usual.
+// Parameters, and differences of the mixer's options from the defaults.
 std::string label_of(const Setup& setup) {
   std::string label = flow_text(setup.parameters);
   if (setup.options.rotary_width > 0) label += " with rotary positions";
@@ -100,7 +100,7 @@ std::vector<CheckResult> run_at(const Mechanism& mechanism, const ConfigNode& pa
   return results;
 }
 
-// Whether a mixer can be built like that: some refuse rotary positions.
+// Whether a mixer can be built with these options: some refuse rotary positions.
 bool can_be_made(const Mechanism& mechanism, const ConfigNode& parameters,
                  const MixerOptions& options) {
   ParameterSet set;
@@ -145,7 +145,7 @@ std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form, 
   if (defaults) rotary.width = rotary.heads * mechanism.check_head_width;
   const ConfigNode parameters =
       defaults ? ConfigNode::map() : parse_yaml(mechanism.variants[0], mechanism.name);
-  // The layer turns queries and keys of one sequence only.
+  // The layer rotates queries and keys of one sequence only.
   if (form != Form::cross) rotary.rotary_width = rotary.head_width() / 2;
   if (!can_be_made(mechanism, parameters, rotary)) rotary.rotary_width = 0;
   run(parameters, rotary);

@@ -123,7 +123,7 @@ std::string check_chunks(const Setup& setup) {
   const Result masked = subject.run(batch);
   require_close(run_in_calls(subject, batch, {5, 22, 23, 40, late}).y, masked.y, setup.rounding(),
                 "cut with padding");
-  // Dropout is a function of places, which do not depend on the cuts.
+  // Dropout is a function of places, which do not depend on the split into calls.
   Setup with_dropout = setup;
   with_dropout.options.dropout = 0.3;
   const Subject dropping = with_dropout.subject(setup.widest());

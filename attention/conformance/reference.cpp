@@ -50,7 +50,7 @@ std::vector<Number> project(const std::vector<Number>& x, int64_t in, const Weig
   return stored<Number>(widened(y), round_to_bf16);
 }
 
-// Rotary positions as their paper defines them: channel pair i of every head turned by the angle
+// Rotary positions as their paper defines them: channel pair i of every head rotated by the angle
 // position * 10000^(-2 i / width).
 template <typename Number>
 void rotate(std::vector<Number>& x, const MixerOptions& options, const Tensor& positions,

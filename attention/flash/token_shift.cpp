@@ -8,7 +8,7 @@
 namespace linnet {
 namespace {
 
-// y of x and past, or, turned around, the gradients of both.
+// y from x and past, or, in reverse, the gradients of both.
 void shift(const Tensor& from, const Tensor& past, const TokenShift& rule, const Tensor& to) {
   dispatch_floating(to.dtype(), [&](auto zero) {
     using T = decltype(zero);

@@ -135,7 +135,7 @@ void Forward<T>::attend(const Sequence& s, const Tile& tile, int64_t head) {
   }
 }
 
-// Sums of the tile's windows, and what is before each of them.
+// Sums of the tile's windows, and the prefix sums before each of them.
 template <typename T>
 void Forward<T>::write_memory(const Sequence& s, const Tile& tile, int64_t head) {
   const Head<T>& h = head_;
@@ -179,7 +179,7 @@ void Forward<T>::weigh_memory(const Sequence& s, const Tile& tile, int64_t head)
   }
 }
 
-// y, from f and from what the queries read.
+// y, from f and from the queries' reads of the memory.
 template <typename T>
 void Forward<T>::read_memory(const Sequence& s, const Tile& tile, int64_t head) {
   const Head<T>& h = head_;

@@ -10,7 +10,7 @@ Variable zeros_like(const Variable& x, int64_t rows, int64_t tokens, int64_t wid
   return Variable(Tensor::zeros({rows, tokens, width}, x.dtype(), x.value().device()));
 }
 
-// x [B,T,...] with other sizes in the place of B and T.
+// x [B,T,...] with other sizes instead of B and T.
 Shape resized(const Variable& x, int64_t rows, int64_t tokens) {
   std::vector<int64_t> sizes = x.shape().sizes();
   sizes[0] = rows;

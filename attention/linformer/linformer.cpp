@@ -98,7 +98,7 @@ class LinformerMixer : public AttentionMixer {
     return scope.own.buffer(name, shape, initial);
   }
 
-  // Positions of what is written, i32 [B,S]; a device turns those beyond N into NaN.
+  // Positions of the written tokens, i32 [B,S]; on a device positions beyond N give NaN.
   Tensor key_positions(const MixInput& input, const MixerContext& context) const {
     const Tensor positions = written_positions(options(), input, context);
     if (options().form == Form::cross && !context.key_positions.defined()) {

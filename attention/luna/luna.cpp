@@ -103,7 +103,7 @@ class LunaMixer : public TokenMixer {
     const double keys = cross ? static_cast<double>(shape.keys) : queries;
     const auto element = static_cast<double>(size_of(shape.dtype));
     MixerCost cost;
-    // Causal: the memory is projected once, and how much is written are element-wise sums.
+    // Causal: the memory is projected once; the weights of writes are element-wise sums.
     cost.projections =
         width * width *
         (causal ? rows * 4 * queries + slots : rows * (2 * queries + keys + 2 * slots));
@@ -120,7 +120,7 @@ class LunaMixer : public TokenMixer {
 
  private:
   struct Packed {
-    Variable read;    // Y_P [B,l,E], what the tokens wrote
+    Variable read;    // Y_P [B,l,E], written by the tokens
     Tensor valid;     // u8 [B,l]: 0 in rows without a valid token
     Variable memory;  // for the next layer
   };
@@ -164,8 +164,8 @@ class LunaMixer : public TokenMixer {
                              context.place};
       writes = reshape(dropout(reshape(writes, {B, T, H * l}), spec), writes.shape());
     }
-    // Sums over the tokens that count so far, divided by how many these are. Their number divides
-    // queries and results instead of the sums.
+    // Means over the valid tokens so far. Their number divides queries and results instead of the
+    // sums.
     const Variable ones(Tensor::full({B, T, 1}, 1, dtype, device));
     const Variable carried_count =
         state.empty() ? Variable() : Variable(state.at("count").value().to(dtype));

@@ -76,8 +76,8 @@ class NystromformerMixer : public AttentionMixer {
       return cost;
     }
     const double p = std::min(static_cast<double>(params_.landmarks), T);
-    // What tokens write to landmarks and read of them; the weights between landmarks, made by
-    // attention to unit vectors; what they do with the values; the iterations.
+    // Writes of tokens to landmarks and reads from them; the weights between landmarks, by
+    // attention to unit vectors; their products with the values; the iterations.
     const auto H = static_cast<double>(options().heads);
     cost.mixing += B * p * (4 * T * width + p * width + H * p * p + p * width);
     cost.mixing += B * H * 4 * static_cast<double>(params_.steps) * p * p * p;
@@ -189,7 +189,7 @@ Mechanism nystromformer_mechanism() {
   facts.traits.growth = std::string("T p");
   facts.traits.exempt["packing"] = "a row has one set of landmarks: packed documents are refused";
   facts.presets = kPresets;
-  // Wider heads than those of small models, which take the first variant.
+  // Wider heads than those of small models, which run the first variant.
   facts.check_head_width = 10;
   facts.variants = {"{landmarks: 7, steps: 3, conv: 5}", "{landmarks: 6, padding: row, conv: 0}",
                     "{landmarks: 37, padding: row_of_zeros, exact: true, conv: 0}"};

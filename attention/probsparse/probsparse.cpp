@@ -46,7 +46,7 @@ class ProbsparseMixer : public AttentionMixer {
             {}};
   }
 
-  // The search for queries, which makes choices and no numbers, is not counted.
+  // The search for queries is not counted: its results are choices, not values.
   MixerCost mix_cost(const MixerShape& shape) const override {
     const int64_t exact = probsparse_count(shape.queries, factor_);
     MixerCost cost;
@@ -65,7 +65,7 @@ class ProbsparseMixer : public AttentionMixer {
       key.device_step = nullptr;
     }
     const int64_t count = probsparse_count(T, factor_);
-    // Draws that are given or noted pass through the host, others are made where they are needed.
+    // Draws that are given or noted pass through the host; others are made on the device.
     Tensor draws;
     if (context.record != nullptr) {
       draws = drawn(context, "samples", {T, count}, [&] {

@@ -74,7 +74,7 @@ class ReformerMixer : public AttentionMixer {
   }
 
  private:
-  // What tokens read in one round; 0 and logit 0 where they are masked.
+  // Outputs and log-sum-exps of tokens in one round; 0 where they are masked.
   ListedAttentionResult attend(ListedAttentionVariables in, const Chunks& chunks, int64_t round,
                                const MixerContext& context) const {
     const Chunks own = chunks.of(round);
@@ -99,8 +99,8 @@ class ReformerMixer : public AttentionMixer {
     return {as_dtype(by_time(found.y), sums.dtype()), reshape(sums, {B, T, H})};
   }
 
-  // Pairs of a query and a key of the two chunks that it meets in every round; those that it does
-  // not look at, itself and what is behind it, are computed too.
+  // Pairs of a query and a key of its two chunks in every round. Pairs that a query does not see
+  // (itself and later keys) are computed too.
   double met_pairs(int64_t T) const {
     const int64_t c = params_.chunk;
     return static_cast<double>(T > c ? params_.hashes * T * 2 * c : T * T);

@@ -27,7 +27,7 @@ std::vector<double> pooled_rows(int64_t n, int64_t rows, int64_t width, uint64_t
   return gaussian_rows(rows, width, RandomKey{seed, 0, 0}.at("rfa.pool").at(std::to_string(n)));
 }
 
-// Which matrices the heads of a layer take in a step: those of all layers are distinct.
+// Matrices of the heads of a layer in a step; those of all layers are distinct.
 std::vector<int64_t> taken_from_pool(int64_t pool, const MixerOptions& options, uint64_t seed,
                                      uint64_t step) {
   const RandomKey key = RandomKey{seed, step, 0}.at("rfa.pool").at(name_of(options.form));
@@ -49,7 +49,7 @@ class RfaMixer : public AttentionMixer {
     require_usage(params.pool == 0 || params.pool >= (options.layer + 1) * H, "rfa: layer ",
                   options.layer, " and those before it need ", (options.layer + 1) * H,
                   " different projections, but the pool has ", params.pool, "; raise pool");
-    // The matrices of all heads, the one of head h as `draw` says.
+    // The matrices of all heads; draw(h) gives that of head h.
     const auto heads = [H](const auto& draw) {
       return [H, draw](const RandomKey& key) {
         std::vector<double> all;

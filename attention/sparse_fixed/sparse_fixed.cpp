@@ -23,8 +23,8 @@ const std::vector<Preset> kPresets = {
 // Queries of a causal block that share a list, at most; those of fewer than half have their own.
 constexpr int64_t kCausalGroup = 16;
 
-// Whether rows begin inside their documents. Positions on a device, which must not be waited for,
-// are taken to begin with the time of the call.
+// Whether rows begin inside their documents. Positions on a device, which would need a
+// synchronization, are taken to begin with the time of the call.
 bool begins_inside(const MixerContext& context) {
   if (context.place.time_offset > 0) return true;
   const Tensor& positions = context.positions;
@@ -73,7 +73,7 @@ class SparseFixedMixer : public AttentionMixer {
       at.key_mask = carry_mask(mask_from_state(state, "valid"), context.key_mask, {}, k.size(0),
                                past, T, kKeepAll, device);
     }
-    // Causal blocks are cut, so that lists are little longer than what a query sees.
+    // Causal blocks are split, so that lists are little longer than the keys that a query sees.
     const int64_t group = causal ? std::gcd(columns_.block, kCausalGroup) : columns_.block;
     if (context.segments.defined() || past > 0 || (causal && group < kCausalGroup / 2) ||
         (causal && begins_inside(context))) {

@@ -92,7 +92,7 @@ class SynthesizerMixer : public AttentionMixer {
     const Variable table = key_table(dtype);
     in.k = keys(table, own, dtype);
     if (options().form == Form::noncausal) return {block_attention(in, block), {}};
-    // Keys are parameters: only what they are keys of is carried.
+    // Keys are parameters: the state has values only.
     Variable past_positions;
     if (!state.empty()) {
       past_positions = state.at("position");
@@ -150,8 +150,8 @@ class SynthesizerMixer : public AttentionMixer {
     return reshape(rows, {positions.size(0), positions.size(1), table.size(1), table.size(2)});
   }
 
-  // What is multiplied by keys, [B,T,H,C]: of the dense part relu(W1 x + b1) and 1, then the random
-  // part's.
+  // The queries, [B,T,H,C]: for the dense part relu(W1 x + b1) and 1, then those of the random
+  // part.
   Variable queries(const Variable& x, const Tensor& positions, DType dtype) const {
     const int64_t B = x.size(0), T = x.size(1), H = options().heads;
     Variable all;
@@ -167,7 +167,8 @@ class SynthesizerMixer : public AttentionMixer {
     return all;
   }
 
-  // The keys of all positions [n,H,C], but for those of full random logits; undefined: none else.
+  // The keys of all positions [n,H,C], without those of full random logits; undefined: there are no
+  // others.
   Variable key_table(DType dtype) const {
     Variable all;
     if (params_.dense()) {
@@ -183,14 +184,14 @@ class SynthesizerMixer : public AttentionMixer {
   Variable keys(const Variable& table, const Tensor& positions, DType dtype) const {
     Variable all;
     if (table.defined()) all = rows_at(table, positions);
-    // Picks the number of a query that belongs to the position.
+    // Selects the element of a query that belongs to the position.
     if (params_.random()) {
       all = joined(all, Variable(one_hot_positions(positions, options().heads, length_, dtype)));
     }
     return all;
   }
 
-  // A device turns rows beyond the tables into NaN.
+  // On a device rows beyond the tables give NaN.
   void require_within(const Tensor& positions) const {
     if constexpr (kCuda) {
       if (on_cuda(positions)) return;

@@ -6,7 +6,7 @@
 namespace linnet {
 namespace {
 
-// In the statistics' own precision: 1e-8 would vanish in bf16.
+// In the precision of the statistics: 1e-8 would vanish in bf16.
 constexpr double kRmsFloor = 1e-8, kLayerEpsilon = 1e-5;
 
 const std::vector<Preset> kPresets = {
@@ -68,7 +68,7 @@ class TransnormerNormMixer : public AttentionMixer {
   LinearAttentionOptions attention_;
 };
 
-// `count` numbers divided by their root mean square, or normalised to mean 0 and variance 1.
+// `count` elements divided by their root mean square, or normalised to mean 0 and variance 1.
 template <typename Number>
 void normalise(NormKind kind, Number gain, int64_t count, Number* x) {
   Number mean = 0, square = 0;

@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kName = "sampled collisions";
 constexpr int64_t kSerialWork = 1 << 17;  // multiply-adds that are not worth another thread
 
-// Tasks of that many multiply-adds that one thread takes at least.
+// Minimum number of tasks per thread, with that many multiply-adds each.
 int64_t few_tasks(int64_t work) {
   return std::max<int64_t>(kSerialWork / std::max<int64_t>(work, 1), 1);
 }
@@ -53,7 +53,7 @@ SortedCodes sorted_codes(const Tensor& codes, const Tensor& segments) {
 struct Sides {
   SortedCodes queries, keys;
 
-  // What the lists look like from the keys.
+  // The lists that follow from the keys.
   Sides turned() const { return {keys, queries}; }
   BucketLists lists() const {
     BucketLists lists;

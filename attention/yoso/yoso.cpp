@@ -14,7 +14,7 @@
 namespace linnet {
 namespace {
 
-// Least length that a vector is divided by.
+// Minimum length that a vector is divided by.
 constexpr double kFloor = 1e-12;
 
 const std::vector<Preset> kPresets = {
@@ -158,7 +158,7 @@ std::vector<Number> direction_of(const ReferenceSequence<Number>& s, const Numbe
   return result;
 }
 
-// The codes [tokens,H,hashes] of queries or keys: those recorded, else the signs of products.
+// The codes [tokens,H,hashes] of queries or keys: the recorded ones, else the signs of products.
 template <typename Number>
 std::vector<int32_t> codes_of(const YosoParams& params, const ReferenceSequence<Number>& s,
                               bool keys) {

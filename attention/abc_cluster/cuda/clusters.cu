@@ -48,8 +48,8 @@ struct NearestArrays {
   int32_t* clusters;
 };
 
-// A warp for every row and head: its lanes share the slots when they look for the nearest, and the
-// channels when they add a key.
+// A warp for every row and head: its lanes split the slots in the search for the nearest, and the
+// channels in the sum of keys.
 __global__ void find_nearest_clusters(NearestArrays a) {
   SharedArena arena;
   const Candidates shared(arena);

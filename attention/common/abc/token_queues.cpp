@@ -11,7 +11,7 @@
 namespace linnet {
 namespace {
 
-// What one queue of a row holds and hands on.
+// The tokens that one queue of a row holds and passes on.
 void fill_queue(const TokenQueueInputs& in, int64_t b, int64_t queue, const TokenQueues& out) {
   const int64_t T = in.T, Q = in.queues, r = b * Q + queue, n = out.order.size(1);
   const int64_t P = out.past_mask.size(1), kept = out.carry_order.size(1);

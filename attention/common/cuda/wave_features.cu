@@ -74,7 +74,7 @@ __global__ void scaled_direction_rows_backward(Directions in, const float* dy, f
   }
 }
 
-// One warp a row.
+// One warp per row.
 __global__ void wave_feature_rows_backward(const float* p, float amplitude, const float* factors,
                                            const float* dy, int64_t rows, int64_t width, float* dp,
                                            float* dfactors) {
@@ -135,7 +135,7 @@ void sigmoid_gate(const Tensor& logits, const Tensor& log_open, const Tensor& cl
   const auto* x = pointer<const float>(logits);
   float *log_gate = pointer<float>(log_open), *rest = pointer<float>(closed);
   for_each("sigmoid_gate", logits.elements(), [=] __device__(int64_t i) {
-    const float small = expf(-fabsf(x[i]));  // never exp of a positive number
+    const float small = expf(-fabsf(x[i]));  // the argument of exp is never positive
     log_gate[i] = fminf(x[i], 0.0f) - log1pf(small);
     rest[i] = (x[i] > 0 ? small : 1.0f) / (1 + small);
   });

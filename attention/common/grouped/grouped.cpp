@@ -6,7 +6,7 @@
 namespace linnet {
 namespace {
 
-// What is added to the length that outputs are divided by.
+// Added to the length that outputs are divided by.
 constexpr double kOutputFloor = 1e-4;
 
 // y / (kOutputFloor + |y|) with the length over all heads of a token.

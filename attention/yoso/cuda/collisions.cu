@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 64;
 
-// Goes through the buckets of one row and head that have queries: column.clear() for each,
+// Loops over the buckets of one row and head that have queries: column.clear() for each,
 // column.add(key token) for its keys, then column.read(query token) for its queries.
 template <typename Column>
 __device__ void walk(const BucketLists& lists, int64_t list, const Column& column) {

@@ -16,7 +16,7 @@ struct QueueArrays {
   int64_t *phase, *pushed, *examples;
 };
 
-// One thread goes through the tokens of its queue's row, as the CPU does.
+// One thread loops over the tokens of its queue's row, as on the CPU.
 __device__ void fill_queue(const QueueArrays& a, int64_t r) {
   const int64_t b = r / a.queues, queue = r % a.queues;
   const int64_t phase = a.phase_in != nullptr ? a.phase_in[b] : 0;

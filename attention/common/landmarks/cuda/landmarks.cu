@@ -35,7 +35,7 @@ void landmark_members(const Tensor& mask, const Tensor& members) {
   const int64_t T = members.size(1), H = members.size(2), C = members.size(3);
   const uint8_t* valid = bytes_of(mask);
   float* to = pointer<float>(members);
-  // A thread goes along a row: ranks are sums over it.
+  // A thread scans a row: the rank of a token is a prefix sum of the mask.
   for_each("landmark_members", members.size(0), [=] __device__(int64_t b) {
     int64_t count = 0, rank = 0;
     for (int64_t t = 0; t < T; ++t) count += valid == nullptr || valid[b * T + t] != 0 ? 1 : 0;
