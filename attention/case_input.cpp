@@ -142,8 +142,8 @@ void read_draws(const Hdf5Reader& reader, Case& c) {
     c.given.given_draws.erase(c.own_name(buffer.name));
   }
   for (const auto& [name, choice] : c.given.given_choices) {
-    require_usage(choice.dtype() == DType::i64, c.label, ": expected whole numbers in choices/",
-                  name, ", got ", name_of(choice.dtype()));
+    require_usage(choice.dtype() == DType::i64, c.label, ": expected integers in choices/", name,
+                  ", got ", name_of(choice.dtype()));
   }
 }
 

@@ -273,7 +273,7 @@ std::string format_explanation(const JsonValue& e) {
     const auto rounded = [&](const char* key) {
       return static_cast<int64_t>(std::llround(cost.at(key).number()));
     };
-    text += concat("\n    cost a token at T = ", cost.at("length").integer(),
+    text += concat("\n    cost per token at T = ", cost.at("length").integer(),
                    "  multiply-adds: ", rounded("projections_per_token"), " projections, ",
                    rounded("mixing_per_token"), " mixing; ", rounded("bytes_per_token"),
                    " bytes in f32\n");

@@ -187,8 +187,7 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
   const RandomKey skip_key = context.random.at("layer_dropout");
   if constexpr (kCuda) {
     if (input.training && config_.layer_dropout > 0) {
-      cuda::refuse_capture(
-          "model.layer_dropout, by which the host chooses layers again each step,");
+      cuda::refuse_capture("model.layer_dropout, by which the host redraws layers each step,");
     }
   }
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {

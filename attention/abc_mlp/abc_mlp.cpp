@@ -210,7 +210,7 @@ void AbcMlpParams::describe(ConfigDescription<AbcMlpParams>& d) {
            "the sum up to the writer (footnote 5)");
   d.choice("phi_input", &AbcMlpParams::phi_input, {"x", "head", "key_value"},
            "the control reads the whole token, or the head's own slice of it; or keys and values "
-           "have one each, shared by heads, that reads them (CAB's code)");
+           "have one each, shared by heads, computed from them (CAB's code)");
   d.choice(
       "activation", &AbcMlpParams::activation,
       {{"exp", SlotControl::exp}, {"sigmoid", SlotControl::sigmoid}, {"relu", SlotControl::relu}},
@@ -220,7 +220,7 @@ void AbcMlpParams::describe(ConfigDescription<AbcMlpParams>& d) {
   d.field("floor", &AbcMlpParams::floor, "least divisor of sigmoid and relu controls").above(0);
   d.field("cab_causal_compat", &AbcMlpParams::cab_causal_compat,
           "causal, normalised at writing: a token reads only what it writes itself, as CAB's "
-          "released code does by mistake; to reproduce its numbers");
+          "released code does by mistake; to reproduce its results");
 }
 
 std::string AbcMlpParams::weight_name(const std::string& control, Form form) const {

@@ -217,7 +217,7 @@ void BigbirdParams::describe(ConfigDescription<BigbirdParams>& d) {
            "keep the blocks that were drawn with the model, or draw others for every update "
            "(evaluation keeps them)");
   d.field("max_length", &BigbirdParams::max_length,
-          "longest sequence that random blocks are drawn for; 0: the training context")
+          "longest sequence with random blocks; 0: the training context")
       .range(0, 1e9)
       .unit("tokens");
   describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
@@ -246,7 +246,7 @@ Mechanism bigbird_mechanism() {
   facts.title = "BigBird: blocks with neighbours, global and random blocks";
   facts.equation =
       "y_i = sum_j softmax_j(scale q_i . k_j) v_j over the blocks {0, c-1, c, c+1, last} of i's\n"
-      "block c and r random ones; the first and the last block read everything";
+      "block c and r random ones; the first and the last block read all tokens";
   facts.complexity = "time B H T (7 + r) b (K + V), memory B H T (K + V)";
   facts.sources = "Zaheer et al. 2020, Big Bird; its released code (rule: released)";
   facts.traits.noncausal = true;

@@ -143,8 +143,8 @@ class ClusteredMixer : public AttentionMixer {
 void ClusteredParams::describe(ConfigDescription<ClusteredParams>& d) {
   describe_preset(d, kPresets);
   d.choice("kind", &ClusteredParams::kind, {"improved", "plain"},
-           "queries weigh the best keys of their cluster themselves, or all that they read is what "
-           "their cluster's mean reads");
+           "improved: queries weigh the best keys of their cluster themselves; plain: they share "
+           "the read of their cluster's mean");
   d.field("clusters", &ClusteredParams::clusters, "clusters of queries C").range(1, 4096);
   d.field("top_keys", &ClusteredParams::top_keys, "improved: best keys of a cluster")
       .range(1, 4096);
@@ -152,7 +152,7 @@ void ClusteredParams::describe(ConfigDescription<ClusteredParams>& d) {
       .range(1, kMaxClusterBits);
   d.field("iterations", &ClusteredParams::iterations, "steps of k-means").range(1, 1000);
   d.field("redraw_steps", &ClusteredParams::redraw_steps,
-          "training draws other numbers for the search after so many updates; 0: never")
+          "training redraws the search's random values after so many updates; 0: never")
       .at_least(0);
   d.choice("compat", &ClusteredParams::compat, {"none", "detached_beta"},
            "detached_beta: the share of the best keys is a constant in backward, as in the "
@@ -163,7 +163,7 @@ void ClusteredParams::describe(ConfigDescription<ClusteredParams>& d) {
 Mechanism clustered_mechanism() {
   Mechanism facts;
   facts.name = "clustered";
-  facts.title = "Clustered attention: queries of a cluster share what their mean reads";
+  facts.title = "Clustered attention: queries of a cluster share the read of their mean";
   facts.equation =
       "m_c = mean q over cluster c, A_cj = softmax_j(m_c . k_j / sqrt(K)), T_c = the k keys of "
       "largest A_cj\n"

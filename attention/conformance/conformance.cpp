@@ -25,7 +25,7 @@ constexpr NamedCheck kChecks[] = {
     {"gradients", "finite differences in double: inputs, parameters, carried state",
      check_gradients},
     {"causality", "later tokens leave earlier outputs bit-equal", check_causality},
-    {"chunks", "whole = cut at every point = token by token", check_chunks},
+    {"chunks", "whole = split at every token = token by token", check_chunks},
     {"padding", "contents of padded positions, NaN included, change nothing", check_padding},
     {"packing", "packed documents equal separate ones", check_packing},
     {"rows", "batch rows do not see each other", check_rows},

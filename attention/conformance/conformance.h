@@ -23,7 +23,7 @@ struct CheckResult {
 //   f32, bf16    outputs and gradients are as near to double as plain arithmetic in that precision
 //   gradients    directional finite differences in double: inputs, parameters, carried state
 //   causality    changing later tokens leaves earlier outputs bit-equal
-//   chunks       whole = cut at every point = token by token
+//   chunks       whole = split at every token = token by token
 //   padding      contents of padded positions, NaN included, change nothing
 //   packing      packed documents = separate documents
 //   rows, heads  batch rows are independent, and heads unless the traits say that they are coupled

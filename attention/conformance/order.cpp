@@ -99,7 +99,7 @@ std::string check_causality(const Setup& setup) {
 }
 
 std::string check_chunks(const Setup& setup) {
-  if (setup.form == Form::noncausal) throw NotApplicable{"a noncausal form carries no state"};
+  if (setup.form == Form::noncausal) throw NotApplicable{"a noncausal form has no decode state"};
   const Subject subject = setup.subject(setup.widest());
   const int64_t length = setup.length();
   Batch batch = setup.batch(2, length, 6);
@@ -193,7 +193,7 @@ std::string check_state_size(const Setup& setup) {
   }
   require((tensors > 0) == setup.traits.decode_state, "the traits say ",
           setup.traits.decode_state ? "that there is a decode state" : "that there is none",
-          ", but ", tensors, " tensors are carried");
+          ", but ", tensors, " state tensors are left");
   if (tensors == 0) return "no state";
   require((early == late) == setup.traits.constant_state, "the traits say that the state ",
           setup.traits.constant_state ? "is constant" : "grows", ", but it has ", early,

@@ -164,7 +164,7 @@ Expected expected_by(const Setup& setup, const Weights& weights, const Batch& ba
       context.resize(static_cast<size_t>(batch.rows() * T * C));
     }
     require(static_cast<int64_t>(y.size()) == s.T * C, "the definition gave ", y.size(),
-            " numbers for ", s.T, " tokens of width ", C);
+            " values for ", s.T, " tokens of width ", C);
     for (int64_t i = 0; i < s.T; ++i) {
       if (batch.mask.defined() && batch.mask.data<uint8_t>()[from + i] == 0) continue;
       std::copy_n(&y[static_cast<size_t>(i * C)], C, &context[static_cast<size_t>((from + i) * C)]);

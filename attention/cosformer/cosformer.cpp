@@ -118,7 +118,7 @@ std::vector<Number> definition(const CosformerParams& params, const ReferenceSeq
 void CosformerParams::describe(ConfigDescription<CosformerParams>& d) {
   describe_preset(d, kPresets);
   d.field("max_length", &CosformerParams::max_length,
-          "length M that positions are divided by; 0: the training context, in the noncausal form "
+          "divisor M of positions; 0: the training context, in the noncausal form "
           "the padded length of the batch")
       .range(0, 1e9)
       .unit("tokens");

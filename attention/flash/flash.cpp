@@ -12,8 +12,8 @@ namespace {
 
 const std::vector<Preset> kPresets = {
     {"paper",
-     "rotary positions on all channels, a number for each distance, and the mean over earlier "
-     "groups, as its pseudo-code",
+     "rotary positions on all channels, a bias for each distance, and the mean over earlier "
+     "groups, as in its pseudo-code",
      {{"rope", "whole"}, {"bias", "toeplitz"}, {"mean", "true"}}},
     {"lucidrains", "FLASH-pytorch: 32 buckets, the sum over earlier groups", {{"bias", "t5"}}},
     {"linearized_llm",

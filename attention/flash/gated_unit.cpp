@@ -19,11 +19,11 @@ constexpr double kDeviation = 0.02;  // of gamma
 void GatedUnitOptions::check(const ConfigNode& at) const {
   if (rotary_width() % 2 != 0) {
     throw located_error(at.location_of("key_width"),
-                        "rotary positions turn channels in pairs: ", "key_width ", key_width,
+                        "rotary positions rotate channels in pairs: ", "key_width ", key_width,
                         " must be even, or rope: none");
   }
   if (bias == "rope" && key_width % 2 != 0) {
-    throw located_error(at.location_of("bias"), "bias: rope turns channels in pairs: key_width ",
+    throw located_error(at.location_of("bias"), "bias: rope rotates channels in pairs: key_width ",
                         key_width, " must be even");
   }
 }

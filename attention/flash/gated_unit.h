@@ -59,7 +59,7 @@ void describe_gated_maps(ConfigDescription<Params>& d, const std::vector<Preset>
 template <typename Params>
 void describe_gated_length(ConfigDescription<Params>& d) {
   d.choice("length", own_member<Params>(&GatedUnitOptions::length), {"context", "padded"},
-           "N that sums over a whole sequence are divided by: the training context, or the padded "
+           "divisor N of sums over a whole sequence: the training context, or the padded "
            "length of the call (noncausal only)");
 }
 // Describes the options of the weights of pairs; `softmax`: whether they may be normalised over all
@@ -79,10 +79,9 @@ void describe_gated_weights(ConfigDescription<Params>& d, bool softmax = false) 
              {{"relu_squared", BlockWeights::relu_squared}, {"laplace", BlockWeights::laplace}},
              help);
   }
-  d.choice(
-      "bias", own_member<Params>(&GatedUnitOptions::bias), {"none", "t5", "toeplitz", "rope"},
-      "of a distance: none, 32 buckets times sqrt(s), a number for each of the context, or the "
-      "product of two learned vectors with rotary positions, for any length");
+  d.choice("bias", own_member<Params>(&GatedUnitOptions::bias), {"none", "t5", "toeplitz", "rope"},
+           "bias of a distance: none, 32 buckets times sqrt(s), one value per distance of the "
+           "context, or the product of two learned vectors with rotary positions, for any length");
   d.field("dropout", own_member<Params>(&GatedUnitOptions::dropout),
           "probability of dropping a weight; null: the model's attention_dropout")
       .at_least(0)

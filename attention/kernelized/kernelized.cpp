@@ -10,7 +10,7 @@ namespace {
 
 const std::vector<Preset> kPresets = {
     {"skyformer", "Skyformer's baseline: the defaults", {}},
-    {"lavo", "LAVO's table 11, which repeats Skyformer's numbers: the defaults", {}}};
+    {"lavo", "LAVO's table 11, which repeats Skyformer's results: the defaults", {}}};
 
 class KernelizedMixer : public AttentionMixer {
  public:

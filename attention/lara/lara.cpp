@@ -132,16 +132,15 @@ class LaraMixer : public AttentionMixer {
 void LaraParams::describe(ConfigDescription<LaraParams>& d) {
   describe_preset(d, kPresets);
   d.field("landmarks", &LaraParams::landmarks, "proposals C").range(1, 4096);
-  d.choice(
-      "weighting", &LaraParams::weighting,
-      {{"cab", LandmarkWeighting::cab},
-       {"balance", LandmarkWeighting::balance},
-       {"optimal", LandmarkWeighting::optimal}},
-      "of proposals: by the product of their means with the query, as CAB; alike, over the "
-      "density of all of them (balance heuristic); or that, corrected by how near the query is "
-      "to their means (the authors' code)");
+  d.choice("weighting", &LaraParams::weighting,
+           {{"cab", LandmarkWeighting::cab},
+            {"balance", LandmarkWeighting::balance},
+            {"optimal", LandmarkWeighting::optimal}},
+           "weights of proposals. cab: by the product of their means with the query, as CAB; "
+           "balance: equal, divided by the density of all (balance heuristic); optimal: balance, "
+           "corrected by the distance of the query from their means (the authors' code)");
   d.field("exact", &LaraParams::exact,
-          "K^-1/4 on queries and keys, as the theory has it; otherwise 1/sqrt(K) on logits, as the "
+          "K^-1/4 on queries and keys, as in the theory; otherwise 1/sqrt(K) on logits, as in the "
           "code");
   d.field("learned", &LaraParams::learned,
           "landmarks are means of a linear map and norm of the vectors, not of the vectors");

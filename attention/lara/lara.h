@@ -15,7 +15,7 @@ struct LaraParams {
   std::string preset = "none";
   int64_t landmarks = 64;
   LandmarkWeighting weighting = LandmarkWeighting::cab;
-  bool exact = false;    // K^-1/4 on queries and keys, as the theory has it
+  bool exact = false;    // K^-1/4 on queries and keys, as in the theory
   bool learned = false;  // means of a learned map of queries and keys
   bool noise = true;
 

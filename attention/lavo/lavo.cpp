@@ -285,12 +285,12 @@ void LavoParams::describe(ConfigDescription<LavoParams>& d) {
       .range(1, 65536)
       .unit("tokens");
   d.choice("basis", &LavoParams::basis, {"head", "model"},
-           "one basis a head, or one over the whole width whose code all heads share");
+           "one basis per head, or one over the whole width whose code all heads share");
   d.choice("basis_train", &LavoParams::basis_train, {"free", "frozen", "qr"},
            "train the basis; keep a drawn orthonormal one that is no parameter; or train it and "
-           "make it orthonormal again after every update");
+           "orthonormalise it after every update");
   d.choice("code_input", &LavoParams::code_input, {"auto", "f_local", "x", "v", "k"},
-           "what is compressed; auto: the window's output (cross: the source)");
+           "input of the compression; auto: the window's output (cross: the source)");
   d.choice("pre_agg", &LavoParams::pre_agg, {"reuse", "separate"},
            "f_local: compress the window's output, or attention inside the own block of w tokens");
   d.choice("global_scope", &LavoParams::global_scope, {"completed", "all"},
@@ -307,8 +307,9 @@ void LavoParams::describe(ConfigDescription<LavoParams>& d) {
 
 void LavoParams::validate(const ConfigNode& at) const {
   if (pre_agg == "separate" && code_of(Form::causal) != "f_local") {
-    throw located_error(at.location_of("pre_agg"), "lavo: pre_agg 'separate' says how what is ",
-                        "compressed is attended to, but code_input '", code_input,
+    throw located_error(at.location_of("pre_agg"),
+                        "lavo: pre_agg 'separate' chooses the attention whose ",
+                        "output is compressed, but code_input '", code_input,
                         "' compresses no attention output; use code_input f_local or pre_agg "
                         "reuse");
   }

@@ -26,7 +26,7 @@ const std::vector<Preset> kPresets = {
      {{"downsample", "4"}, {"scale", "null"}, {"floor", "0.1"}}},
     {"simulst",
      "simultaneous speech translation: heads of 32, otherwise as lm; cross-attention trains with "
-     "wait 5 (the paper tests 3), 9 source tokens a read",
+     "wait 5 (the paper tests 3), 9 source tokens per read",
      {{"downsample", "4"}, {"scale", "null"}, {"floor", "0.1"}, {"wait", "5"}, {"read", "9"}}}};
 
 // LeaP(x) = sigmoid(w2 . relu(W1 x + b1) + b2), shared by all heads.
@@ -141,8 +141,8 @@ class LeapformerMixer : public AttentionMixer {
     if (input.k.defined()) p.key = leap_k_(raw_ ? input.k : activate(input.k, Activation::relu));
     if (softmax_training_) {
       require_usage(context.training ? state.empty() : !state.contains(kNoSums),
-                    "leapformer: with training: softmax a sequence cannot go on from a state in "
-                    "training; give it whole, or take training: linear");
+                    "leapformer: with training: softmax a sequence cannot continue from a state in "
+                    "training; give it whole, or set training: linear");
       if (context.training) return train(input, p, context);
     }
     if (policy_.wait > 0) return {read_arriving(input, p, context), {}};
@@ -304,10 +304,10 @@ void LeapformerParams::describe(ConfigDescription<LeapformerParams>& d) {
           "factor from head width to hidden units, where `hidden` is 0")
       .range(1, 4096);
   d.choice("input", &LeapformerParams::input, {"relu", "raw"},
-           "what LeaP reads: the feature-mapped q and k (as the authors' code), or q and k");
+           "input of LeaP: the feature-mapped q and k (as in the authors' code), or q and k");
   d.choice("training", &LeapformerParams::training, {"linear", "softmax"},
            "while training: the linear form, or the softmax of the re-weighted energies over all "
-           "keys, quadratic in the length (as the authors' translation code)");
+           "keys, quadratic in the length (as in the authors' translation code)");
   describe_scale(d, "factor of q before the feature map; null: 1/sqrt(K)");
   describe_normalizer(d);
   d.field(

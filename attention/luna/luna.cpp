@@ -275,7 +275,7 @@ std::vector<LimitingCase> limiting_cases() {
              for (int64_t i = 0; i < s.T; ++i) y.insert(y.end(), row.begin(), row.end());
              return y;
            }},
-          {"a memory that asks for nothing gives the mean of the tokens so far",
+          {"memory queries of zeros give the mean of the tokens so far",
            "{slots: 3}",
            {Form::causal},
            [](const std::string& name, std::vector<double>& values) {
@@ -312,7 +312,7 @@ Mechanism luna_mechanism() {
   facts.name = "luna";
   facts.title = "Luna: attention through a side memory that passes from layer to layer";
   facts.equation =
-      "Y_P = softmax(scale (P W_pq) (X W_pc)^T) (X W_pc)   a head at a time\n"
+      "Y_P = softmax(scale (P W_pq) (X W_pc)^T) (X W_pc)   one head at a time\n"
       "y   = softmax(scale (X W_q) (Y_P W_c)^T) (Y_P W_c), P of the next layer = norm(P + Y_P)\n"
       "causal: w_jl = log2(1 + 2^(scale P_l W_pq . x_j W_pc)), Y_t = (1/t) sum_{j<=t} w_j x_j W_c\n"
       "        y_t = softmax(scale (x_t W_q) Y_t^T) Y_t, P the same in every layer";

@@ -286,7 +286,7 @@ void PerformerParams::describe(ConfigDescription<PerformerParams>& d) {
   d.choice("per", &PerformerParams::per, {"model", "head"},
            "one random matrix for all heads of a layer, or one for each");
   d.choice("redrawn", &PerformerParams::redrawn, {"same", "gaussian"},
-           "how training redraws it: like the stored one, or with independent rows");
+           "distribution of redrawn matrices: that of the stored one, or independent rows");
   d.field("redraw_steps", &PerformerParams::redraw_steps,
           "training redraws the matrix after so many updates; 0: never")
       .range(0, 1e9)

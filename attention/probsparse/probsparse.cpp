@@ -159,8 +159,9 @@ std::vector<Number> definition(const ProbsparseParams& params, const ReferenceSe
 
 int64_t ProbsparseParams::factor_at(int64_t max_length) const {
   if (!budget) return factor;
-  require_usage(max_length >= 2, "probsparse: budget ", *budget, " is shared out over the longest ",
-                "sequence of the model, found a length of ", max_length, "; set factor instead");
+  require_usage(max_length >= 2, "probsparse: budget ", *budget,
+                " is divided by ln of the longest ", "sequence of the model, found a length of ",
+                max_length, "; set factor instead");
   return static_cast<int64_t>(
       std::ceil(static_cast<double>(*budget) / std::log(static_cast<double>(max_length))));
 }

@@ -237,7 +237,8 @@ void RfaParams::describe(ConfigDescription<RfaParams>& d) {
   d.field("gate_bias", &RfaParams::gate_bias, "initial bias of the gate");
   d.field("amplitude", &RfaParams::amplitude, "factor a of sine and cosine; null: 1/sqrt(D)")
       .above(0);
-  d.field("temperature", &RfaParams::temperature, "divides what is projected").above(0);
+  d.field("temperature", &RfaParams::temperature, "divisor of the input of the projection")
+      .above(0);
   d.field("redraw_steps", &RfaParams::redraw_steps,
           "training redraws the projection after so many updates; 0: never")
       .range(0, 1e9)

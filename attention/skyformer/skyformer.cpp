@@ -18,7 +18,7 @@ const std::vector<Preset> kPresets = {
     {"skyformer", "the authors' code", {{"rows", "128"}, {"draws", "shared"}}},
     {"leapformer", "LeaPformer's tables, by the same code", {{"rows", "128"}, {"draws", "shared"}}},
     {"lavo",
-     "LAVO's table 11, which repeats the authors' numbers",
+     "LAVO's table 11, which repeats the authors' results",
      {{"rows", "128"}, {"draws", "shared"}}}};
 
 class SkyformerMixer : public AttentionMixer {
@@ -157,8 +157,7 @@ void SkyformerParams::describe(ConfigDescription<SkyformerParams>& d) {
   d.field("steps", &SkyformerParams::steps, "iterations that approximate the inverse").range(1, 64);
   d.choice(
       "draws", &SkyformerParams::draws, {"per_example", "shared"},
-      "rows are drawn for each example, or the same numbers serve all of a batch (the authors' "
-      "code)");
+      "rows are drawn for each example, or the whole batch shares the draws (the authors' code)");
 }
 
 void SkyformerParams::validate(const ConfigNode& at) const {

@@ -162,14 +162,14 @@ void SparseFixedParams::describe(ConfigDescription<SparseFixedParams>& d) {
       .range(1, 1 << 20)
       .unit("tokens");
   d.field("columns", &SparseFixedParams::columns,
-          "global columns g of every block; null: as many as keep to 2 K keys a query at the "
+          "global columns g of every block; null: as many as give 2 K keys per query at the "
           "model's length")
       .range(0, 1 << 20);
   d.choice("layout", &SparseFixedParams::layout, {"survey", "original"},
            "columns are the first token of a block and its last g - 1, or its last g");
   d.field("column_sets", &SparseFixedParams::column_sets,
-          "layout original: heads by turns take the last g tokens of a block, the g before them, "
-          "..., n sets in all")
+          "layout original: heads alternate between n sets: the last g tokens of a block, the g "
+          "before them, ...")
       .range(1, 1 << 10);
   d.field("dup_own_block", &SparseFixedParams::dup_own_block,
           "columns in the query's own block count twice, as in the survey's code");
@@ -189,7 +189,7 @@ SparseFixedParams::Sizes SparseFixedParams::sizes(const MixerOptions& options) c
     sizes.columns = *columns;
   } else {
     require_usage(n > 0,
-                  "sparse_fixed: how many columns keep to the budget depends on the length; "
+                  "sparse_fixed: the number of columns within the budget depends on the length; "
                   "set columns (or the training context)");
     const int64_t others = (n + sizes.block - 1) / sizes.block - 1;
     if (others > 0) {

@@ -45,9 +45,10 @@ class SynthesizerMixer : public AttentionMixer {
       : AttentionMixer(options, scope, {.q = false, .k = false}),
         params_(params),
         length_(params.length(options)) {
-    require_usage(options.rotary_width == 0,
-                  "synthesizer has no queries and keys to turn; use positions: sinusoidal, learned "
-                  "or none instead of rotary");
+    require_usage(
+        options.rotary_width == 0,
+        "synthesizer has no queries and keys to rotate; use positions: sinusoidal, learned "
+        "or none instead of rotary");
     const int64_t n = length_, H = options.heads, E = options.width, d = options.head_width();
     const auto table = [&](const std::string& name, int64_t columns) {
       const Shape shape{n, H, columns};
@@ -317,11 +318,10 @@ void SynthesizerParams::describe(ConfigDescription<SynthesizerParams>& d) {
            "or the sum of both");
   d.field("rank", &SynthesizerParams::rank, "columns k of the two factors").range(1, 4096);
   d.field("shared", &SynthesizerParams::shared, "dense: the same second map for all heads");
-  d.field(
-      "trainable", &SynthesizerParams::trainable,
-      "random: train the drawn logits, else keep them as they are, which are no parameter then");
+  d.field("trainable", &SynthesizerParams::trainable,
+          "random: train the drawn logits; else they stay as drawn and are no parameter");
   d.field("max_length", &SynthesizerParams::max_length,
-          "length n that the logits are made for; 0: the training context. Longer inputs are "
+          "length n of the logits; 0: the training context. Longer inputs are "
           "refused")
       .range(0, 1e9)
       .unit("tokens");

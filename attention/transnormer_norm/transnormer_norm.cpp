@@ -149,7 +149,7 @@ void TransnormerNormParams::describe(ConfigDescription<TransnormerNormParams>& d
            {{"rms", NormKind::scale}, {"layer", NormKind::layer}},
            "division by the root mean square, or mean 0 and variance 1");
   d.choice("norm_axis", &TransnormerNormParams::norm_axis, {"model", "head"},
-           "what is normalised: all heads together, or each by itself");
+           "axis of the norm: all heads together, or each head alone");
   d.choice("gain", &TransnormerNormParams::gain, {"one", "sqrt_heads"},
            "constant factor after the norm");
 }

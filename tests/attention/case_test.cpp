@@ -232,7 +232,7 @@ TEST(AttentionCase, DrawsFollowTheSeedUnlessTheyAreGiven) {
   EXPECT_NE(refusal(given).find("did you mean 'basis'"), std::string::npos);
   given.tensors.erase("draws/bases");
   given.tensors["choices/top"] = draw({2}, "x");
-  EXPECT_NE(refusal(given).find("expected whole numbers in choices/top"), std::string::npos);
+  EXPECT_NE(refusal(given).find("expected integers in choices/top"), std::string::npos);
   given.tensors["choices/top"] = Tensor::zeros({2}, DType::i64);
   EXPECT_NE(refusal(given).find("'lavo' with this config makes no choices"), std::string::npos);
 }
@@ -357,7 +357,7 @@ TEST(AttentionShow, ListsParametersStateAndOptionsOfEveryMechanism) {
     }
     const std::string text = format_explanation(shown);
     EXPECT_NE(text.find(mechanism.sources), std::string::npos);
-    EXPECT_NE(text.find("cost a token at T = 1024  multiply-adds: "), std::string::npos);
+    EXPECT_NE(text.find("cost per token at T = 1024  multiply-adds: "), std::string::npos);
   }
 }
 

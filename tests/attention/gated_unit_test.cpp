@@ -118,9 +118,9 @@ TEST(GatedUnit, BranchesOfFlashTakeTheOptionsOfTheirKindOnly) {
   }
   EXPECT_THAT(refusal("{kind: gau, kappa: flash}", options, "flash_local"),
               testing::HasSubstr("set kind: heads"));
-  EXPECT_THAT(refusal("{kappa: softmax, relative_bias: true}", options, "flash_local"),
-              testing::HasSubstr("relative_bias: the relative bias is added to weights that "
-                                 "nothing normalises"));
+  EXPECT_THAT(
+      refusal("{kappa: softmax, relative_bias: true}", options, "flash_local"),
+      testing::HasSubstr("relative_bias: the relative bias is added to unnormalised weights"));
   options.form = Form::cross;
   EXPECT_EQ(refusal("{}", options, "flash_global"), "");
   EXPECT_THAT(refusal("{kind: gau}", options, "flash_global"), testing::HasSubstr("no cross form"));
