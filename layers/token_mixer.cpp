@@ -176,12 +176,12 @@ MixerResult AttentionMixer::forward(const Variable& x, const MixerContext& conte
                  x,
                  {}};
   if (options_.rotary_width > 0) {
-    const auto turn = [this](Variable& x, const Tensor& positions) {
+    const auto rotate = [this](Variable& x, const Tensor& positions) {
       if (x.defined()) x = rotary(x, positions, options_.rotary_width);
     };
-    turn(input.q, context.positions);
+    rotate(input.q, context.positions);
     const bool own = context.key_positions.defined();
-    turn(input.k, own ? context.key_positions : context.positions);
+    rotate(input.k, own ? context.key_positions : context.positions);
   }
   return finish(input, context, state);
 }

@@ -83,9 +83,9 @@ void directions_backward(const Tensor& x, const Tensor& sigma, const Tensor& mas
     const T* scale = in.sigma + r % in.H * in.K;
     T along = 0;
     for (int64_t c = 0; c < in.K; ++c) along += in.x[at + c] * scale[c] * from[at + c];
-    const T turn = length > 0 ? along * factor * factor / length : T(0);
+    const T radial = length > 0 ? along * factor * factor / length : T(0);
     for (int64_t c = 0; c < in.K; ++c) {
-      to[at + c] = factor * scale[c] * from[at + c] - turn * in.x[at + c];
+      to[at + c] = factor * scale[c] * from[at + c] - radial * in.x[at + c];
       row_shares[at + c] = factor * in.x[at + c] * from[at + c];
     }
   });

@@ -7,13 +7,13 @@ namespace linnet::conformance {
 namespace {
 
 // y of a batch split into consecutive calls at the given tokens.
-Result run_in_calls(const Subject& subject, const Batch& batch, std::vector<int64_t> cuts,
+Result run_in_calls(const Subject& subject, const Batch& batch, std::vector<int64_t> ends,
                     bool training = false) {
-  cuts.push_back(batch.length());
+  ends.push_back(batch.length());
   Result result;
   std::vector<Tensor> outputs;
   int64_t begin = 0;
-  for (const int64_t end : cuts) {
+  for (const int64_t end : ends) {
     Result call = subject.run(slice_time(batch, begin, end), result.state, training);
     result.state = std::move(call.state);
     outputs.push_back(call.y);
@@ -24,9 +24,9 @@ Result run_in_calls(const Subject& subject, const Batch& batch, std::vector<int6
 }
 
 std::vector<int64_t> every_token(int64_t length) {
-  std::vector<int64_t> cuts;
-  for (int64_t t = 1; t < length; ++t) cuts.push_back(t);
-  return cuts;
+  std::vector<int64_t> ends;
+  for (int64_t t = 1; t < length; ++t) ends.push_back(t);
+  return ends;
 }
 
 void require_same_state(const Setup& setup, const MixerState& a, const MixerState& b,
@@ -106,10 +106,10 @@ std::string check_chunks(const Setup& setup) {
   const Result whole = subject.run(batch);
   // Wide models, which cost more, at every fourth point.
   const int64_t stride = setup.brief() ? 32 : setup.options.width > 32 ? 4 : 1;
-  for (int64_t cut = 1; cut < length; cut += stride) {
-    const Result two_calls = run_in_calls(subject, batch, {cut});
-    require_close(two_calls.y, whole.y, setup.rounding(), concat("cut at ", cut));
-    require_same_state(setup, two_calls.state, whole.state, concat("cut at ", cut));
+  for (int64_t at = 1; at < length; at += stride) {
+    const Result two_calls = run_in_calls(subject, batch, {at});
+    require_close(two_calls.y, whole.y, setup.rounding(), concat("split at ", at));
+    require_same_state(setup, two_calls.state, whole.state, concat("split at ", at));
   }
   // The first tokens one by one; where it is brief, the rest at once.
   const Result tokens = run_in_calls(subject, batch, every_token(setup.brief() ? 10 : length));
@@ -122,13 +122,14 @@ std::string check_chunks(const Setup& setup) {
   pad_row(batch.mask, 1, length - 10, length);
   const Result masked = subject.run(batch);
   require_close(run_in_calls(subject, batch, {5, 22, 23, 40, late}).y, masked.y, setup.rounding(),
-                "cut with padding");
+                "split with padding");
   // Dropout is a function of places, which do not depend on the split into calls.
   Setup with_dropout = setup;
   with_dropout.options.dropout = 0.3;
   const Subject dropping = with_dropout.subject(setup.widest());
   require_close(run_in_calls(dropping, batch, {5, 22, late}, true).y,
-                dropping.run(batch, {}, true).y, setup.rounding(), "cut in training with dropout");
+                dropping.run(batch, {}, true).y, setup.rounding(),
+                "split in training with dropout");
   return concat("token by token differs by ", worst);
 }
 

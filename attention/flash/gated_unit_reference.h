@@ -56,7 +56,7 @@ ReferenceUnit<Number> reference_unit(const GatedUnitOptions& params,
   unit.gate = reference_silu(s, x, "gate");
   unit.values = reference_silu(s, x, "value");
   const std::vector<Number> shared = reference_silu(s, x, "shared");
-  const int64_t turned = params.rotary_width();
+  const int64_t rotated = params.rotary_width();
   for (const std::string& name : copies) {
     const std::vector<Number>&gamma = s.parameter(name + ".gamma"),
           &beta = s.parameter(name + ".beta");
@@ -66,10 +66,10 @@ ReferenceUnit<Number> reference_unit(const GatedUnitOptions& params,
       copy.push_back(s.stored(gamma[c] * shared[i] + beta[c]));
     }
     for (int64_t i = 0; i < s.T; ++i) {
-      for (int64_t c = 0; c < turned; c += 2) {
+      for (int64_t c = 0; c < rotated; c += 2) {
         const Number angle =
             static_cast<Number>(s.positions[static_cast<size_t>(i)]) *
-            std::pow(Number{10000}, -static_cast<Number>(c) / static_cast<Number>(turned));
+            std::pow(Number{10000}, -static_cast<Number>(c) / static_cast<Number>(rotated));
         Number* pair = &copy[static_cast<size_t>(i * unit.s + c)];
         const Number left = pair[0], right = pair[1];
         pair[0] = s.stored(left * std::cos(angle) - right * std::sin(angle));

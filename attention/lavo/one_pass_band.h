@@ -67,14 +67,15 @@ void for_strips(int64_t columns, const Compute& compute) {
 inline constexpr int64_t kSlots = 8;
 template <typename T>
 void paired_slots(int64_t s, int64_t lane, int64_t reach, int64_t depth, T scale, const T* rows,
-                  int64_t stride, const T* turned, int64_t turned_stride, Write write, T* out) {
+                  int64_t stride, const T* transposed, int64_t transposed_stride, Write write,
+                  T* out) {
   using simd::broadcast;
   using simd::Vector;
   const T* older = rows + s * stride;
   const T* newer = older + reach * stride;
   Vector<T> sums[kSlots] = {};
   for (int64_t c = 0; c < depth; ++c) {
-    const Vector<T> query = simd::load(turned + c * turned_stride + lane);
+    const Vector<T> query = simd::load(transposed + c * transposed_stride + lane);
 #pragma GCC unroll 8
     for (int64_t m = 0; m < kSlots; ++m) {
       const int64_t at = m * stride + c;
@@ -96,16 +97,16 @@ void paired_slots(int64_t s, int64_t lane, int64_t reach, int64_t depth, T scale
 // depth], transposed [depth, kBlock], depth padded.
 template <typename T>
 void band_products(int64_t reach, int64_t depth, T scale, const T* rows, int64_t stride,
-                   const T* turned, int64_t turned_stride, Write write, T* out) {
+                   const T* transposed, int64_t transposed_stride, Write write, T* out) {
   for (int64_t lane = 0; lane < kBlock; lane += simd::kLanes<T>) {
     for (int64_t s = 0; s < kBlock; s += band::kSlots) {
-      band::paired_slots(s, lane, reach, depth, scale, rows, stride, turned, turned_stride, write,
-                         out);
+      band::paired_slots(s, lane, reach, depth, scale, rows, stride, transposed, transposed_stride,
+                         write, out);
     }
   }
   count_multiply_adds(kBlock * kBlock * depth);
   tile_gemm<T>(reach - kBlock, kBlock, depth, scale, {rows + kBlock * stride, stride},
-               {turned, turned_stride}, write, out + kBlock * kBlock, kBlock);
+               {transposed, transposed_stride}, write, out + kBlock * kBlock, kBlock);
 }
 
 // For every query i of a block: out[i] (+)= scale * sum of its weights times rows. rows [reach +

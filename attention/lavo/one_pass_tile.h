@@ -151,12 +151,12 @@ struct Head {
 
   // Softmax weights of the queries [begin, begin + kBlock) of a sequence over the keys of `rows`,
   // the first of which is reach tokens before: out [reach, kBlock].
-  void weigh(int64_t begin, const T* rows, const T* turned, T* out) const {
+  void weigh(int64_t begin, const T* rows, const T* transposed, T* out) const {
     simd::copy(table.data(), slots(), out);
     for (int64_t slot = 0; slot < reach - begin; ++slot) {
       std::fill_n(out + slot * kBlock, std::min(slot, kBlock), -std::numeric_limits<T>::infinity());
     }
-    band_products<T>(reach, dp, scale, rows, dp, turned, kTokens, Write::accumulate, out);
+    band_products<T>(reach, dp, scale, rows, dp, transposed, kTokens, Write::accumulate, out);
     for (int64_t lane = 0; lane < kBlock; lane += simd::kLanes<T>) softmax(out + lane);
   }
 

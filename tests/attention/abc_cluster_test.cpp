@@ -24,14 +24,14 @@ TEST(AbcCluster, LaterKeysJoinTheNearestMean) {
   const Tensor mask = Tensor::from(std::vector<uint8_t>{1, 0, 1, 1}, {1, 4});
   EXPECT_EQ(clusters({0, 7, 10, 9}, 2, mask), Indices({0, -1, 1, 1}));
   EXPECT_EQ(clusters({0, 10, 9, 8}, 2, {}, test::ids({0, 0, 1, 1}, {1, 4})), Indices({0, 1, 0, 1}));
-  // Means 2 (of two keys) and 10 are carried in.
+  // The decode state holds means 2 (of two keys) and 10.
   const Tensor sums = Tensor::from(std::vector<double>{4, 10}, {1, 1, 2, 1});
   const Tensor counts = Tensor::from(std::vector<double>{2, 1}, {1, 1, 2});
   EXPECT_EQ(clusters({5, 7, 6}, 2, {}, {}, sums, counts), Indices({0, 1, 1}));
 }
 
 TEST(AbcCluster, HashesOfOneSideStayTogether) {
-  // Codes 11, 00, 11, 10, 00 of one key a token, seeded by tokens 0 and 2 of the five: both 11.
+  // Codes 11, 00, 11, 10, 00 of one key per token, seeded by tokens 0 and 2 of the five: both 11.
   const Tensor keys =
       Tensor::from(std::vector<double>{1, 1, -1, -1, 2, 3, 1, -1, -2, -1}, {1, 5, 1, 2});
   const Tensor planes = Tensor::from(std::vector<double>{1, 0, 0, 1}, {2, 2});
@@ -39,7 +39,8 @@ TEST(AbcCluster, HashesOfOneSideStayTogether) {
     return hash_clusters(keys, planes, mask, segments, 2, iterations).to_vector<int32_t>();
   };
   using Indices = std::vector<int32_t>;
-  // Equal centroids: all go to the first, which moves to 10; the second then takes what is at 11.
+  // Equal centroids: all keys go to the first, which moves to 10; the second then takes the keys at
+  // 11.
   EXPECT_EQ(clusters(0, {}, {}), Indices({0, 0, 0, 0, 0}));
   EXPECT_EQ(clusters(1, {}, {}), Indices({1, 0, 1, 0, 0}));
   // Without token 0 the seeds are those of tokens 1 and 3, 00 and 10.

@@ -1,4 +1,4 @@
-// What the ABC family shares: queues of tokens, choices of slots, what is refused.
+// Shared code of the ABC family: queues of tokens, choices of slots, refused calls.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -74,7 +74,7 @@ TEST(TokenQueues, CarryWhatIsLeftOfThePastWhereTheDocumentGoesOn) {
   in.segments = Tensor::from(Indices{4, 4, 4, 5, 4, 5}, {3, 2});
   in.mask = mask_of({1, 0, 1, 1, 0, 1}, {3, 2});
   const TokenQueues queues = token_queues(in);
-  // Of [past ; places], five numbers a row.
+  // Indices into [past ; places], five per row.
   EXPECT_EQ(queues.carry_order.to_vector<int32_t>(), Indices({1, 2, 3, -1, -1, 9, -1, -1, 13}));
   EXPECT_EQ(queues.past_mask.to_vector<int32_t>(), Indices({0, 1, 1, 1, 1, 1, 0, 0, 0}));
   EXPECT_EQ(queues.segments.to_vector<int32_t>(), Indices({0, 0, 0, 1, 1, 1}));

@@ -1,4 +1,4 @@
-// BigBird: which blocks may be chosen, patterns of all blocks, what is stored and what is redrawn.
+// BigBird: candidates of random blocks, patterns of all blocks, stored and redrawn choices.
 #include <set>
 
 #include "attention/bigbird/bigbird.h"

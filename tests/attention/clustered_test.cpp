@@ -39,7 +39,7 @@ TEST(Clustered, QueriesOfOneSideStayTogether) {
   EXPECT_EQ(clusters(1), Indices({0, 1, 0, 0, 1}));
   const Tensor mask = Tensor::from(std::vector<uint8_t>{0, 1, 1, 1, 0}, {1, 5});
   EXPECT_EQ(clusters(1, mask), Indices({-1, 0, 1, 1, -1}));  // tokens 1, and 3 of 2 3
-  // A cluster for each, and none for those that are left over.
+  // A cluster for each token, and no token for the other clusters.
   const Tensor one = Tensor::from(std::vector<uint8_t>{0, 0, 0, 1, 0}, {1, 5});
   EXPECT_EQ(clusters(3, one), Indices({-1, -1, -1, 0, -1}));
 }

@@ -25,7 +25,7 @@ TEST_P(Conformance, Holds) {
   }
 }
 
-// A NaN that finite numbers follow must not be forgotten.
+// A NaN must not be forgotten when finite values follow it.
 TEST(LargestError, KeepsNan) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Tensor values = Tensor::from(std::vector<double>{1, nan, 2}, {3});

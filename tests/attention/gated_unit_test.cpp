@@ -1,5 +1,5 @@
-// Gated attention units: what the conformance suite cannot know: numbers of parameters, buckets of
-// distances, models of nothing but units.
+// Gated attention units beside the conformance suite: numbers of parameters, buckets of distances,
+// models of nothing but units.
 #include "attention/flash/gated_unit.h"
 #include "attention/registry.h"
 
@@ -109,7 +109,7 @@ TEST(GatedUnit, BranchesOfFlashTakeTheOptionsOfTheirKindOnly) {
     EXPECT_EQ(refusal("{preset: t5}", options, name), "");
     EXPECT_THAT(refusal("{preset: t5, kind: gau}", options, name),
                 testing::HasSubstr("values has no effect with kind: gau"));
-    // What is resolved is read again.
+    // A resolved configuration resolves to itself.
     for (const char* text : {"{}", "{preset: paper}"}) {
       const Mechanism& mechanism = find_mechanism(name);
       const ConfigNode resolved = mechanism.resolve(parse_yaml(text, "r"));

@@ -1,4 +1,4 @@
-// Luna: what the conformance suite cannot know: the memory that goes to the next layer.
+// Luna beside the conformance suite: the memory that passes to the next layer.
 #include "attention/luna/luna.h"
 #include "attention/registry.h"
 
@@ -128,7 +128,7 @@ TEST(LunaCausal, PackedDocumentsAreSeparateOnesAndPaddingDoesNotCount) {
   const MixerResult last = layer.mixer->forward(Variable(second), {}, {});
   expect_at(last, 0, 3, 1);
   expect_at(last, 1, 5, 2);
-  // What is carried is the last document's.
+  // The decode state is the last document's.
   EXPECT_EQ(whole.state.at("count").value().to_vector<int64_t>(), std::vector<int64_t>{3});
   EXPECT_EQ(whole.state.at("sums").shape(), Shape({1, 2, kSlots, kWidth / 2}));
 }

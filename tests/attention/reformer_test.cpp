@@ -102,7 +102,7 @@ TEST(Reformer, KeysCountAsOftenAsTheyAreMetUnlessToldOtherwise) {
   EXPECT_EQ(keys_of(chunks_of(others, at), 0), Indices({1, 2, 3}));
 }
 
-// Small documents share chunks, those of more tokens have their own and meet in none.
+// Small documents share chunks; larger ones have chunks of their own and never meet.
 TEST(Reformer, DocumentsAreSequencesOfTheirOwn) {
   ChunkContext at;
   at.chunk = 3;
@@ -182,7 +182,7 @@ TEST(Reformer, ManyRoundsComeToAttentionOfAllToAll) {
 TEST(Reformer, HasOneMapForQueriesAndKeysAndABiasOnTheOutputAlone) {
   Call call("{preset: survey}", Form::noncausal, 4);
   EXPECT_EQ(call.set.count(), 3 * 8 * 8 + 8);
-  // The survey's budget: 2 l c keys a query, l c = d.
+  // The survey's budget: 2 l c keys per query, l c = d.
   for (const auto& [preset, width] : {std::pair("survey", 64), std::pair("survey_image", 32)}) {
     const auto options = parse_yaml(concat("{preset: ", preset, "}"), "test");
     const ConfigNode resolved = find_mechanism("reformer").resolve(options);

@@ -1,4 +1,4 @@
-// Random feature attention: gradients of its steps, and what its features estimate.
+// Random feature attention: gradients of its steps, and the estimates of its features.
 #include <gtest/gtest.h>
 
 #include <cmath>

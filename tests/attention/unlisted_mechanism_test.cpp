@@ -1,5 +1,5 @@
-// A mechanism from outside the list that draws and chooses in every call: what it used is written,
-// what is given is taken, in `attention run` and in the conformance suite.
+// A mechanism from outside the list that draws and chooses in every call: its draws and choices are
+// written, and given ones are used, in `attention run` and in the conformance suite.
 #include <gtest/gtest.h>
 
 #include "attention/case.h"

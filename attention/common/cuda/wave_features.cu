@@ -67,9 +67,9 @@ __global__ void scaled_direction_rows_backward(Directions in, const float* dy, f
     along += in.x[at + c] * sigma[c] * dy[at + c];
   }
   along = warp_sum(along);
-  const float turn = length > 0 ? along * factor * factor / length : 0.0f;
+  const float radial = length > 0 ? along * factor * factor / length : 0.0f;
   for (int64_t c = threadIdx.x; c < in.width; c += 32) {
-    dx[at + c] = read ? factor * sigma[c] * dy[at + c] - turn * in.x[at + c] : 0.0f;
+    dx[at + c] = read ? factor * sigma[c] * dy[at + c] - radial * in.x[at + c] : 0.0f;
     dsigma_rows[at + c] = read ? factor * in.x[at + c] * dy[at + c] : 0.0f;
   }
 }
