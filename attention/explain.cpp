@@ -71,7 +71,7 @@ MixerResult call(const TokenMixer& mixer, const MixerOptions& options, int64_t l
                                      : mixer.forward(x, context, {});
 }
 
-// Adds the state that one token leaves, and the draws and choices of a call for it behind the
+// Adds the state that one token leaves, and the draws and choices of a call for it after the
 // buffers in `draws`.
 void add_call(JsonValue& entry, JsonValue draws, const TokenMixer& mixer,
               const MixerOptions& options) {

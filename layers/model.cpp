@@ -13,7 +13,7 @@
 namespace linnet {
 namespace {
 
-// Puts the variables behind `list` and returns their names.
+// Appends the variables to `list` and returns their names.
 std::vector<std::string> append(const MixerState& named, std::vector<Variable>& list) {
   std::vector<std::string> names;
   for (const auto& [name, variable] : named) {

@@ -42,7 +42,7 @@ struct MixerContext {
   // ...).
   Tensor key_positions;
   Tensor key_mask;     // u8 [B,T], 1 = valid; undefined: all valid
-  Tensor segments;     // i32 [B,T]: tokens see only their own segment; undefined: one a row
+  Tensor segments;     // i32 [B,T]: tokens see only their own segment; undefined: one per row
   Tensor source_mask;  // u8 [B,S], cross only
   DrawPlace place;     // keys of random draws
   RandomKey random;    // seed and step; a mixer adds its own site
@@ -224,7 +224,7 @@ class AttentionMixer : public TokenMixer {
   std::shared_ptr<const MixBranches> branches_;
 };
 
-// Branches on the q, k and v of any AttentionMixer, added to what it computes.
+// Branches on the q, k and v of any AttentionMixer, added to its output.
 class MixBranches {
  public:
   virtual ~MixBranches() = default;

@@ -17,15 +17,15 @@ Tensor distance_ids(int64_t first, int64_t count, bool causal, Device device, in
 
 // The buckets in a form that kernels share.
 struct DistanceBuckets {
-  static constexpr int64_t kFarthest = 128;
-  uint8_t near[kFarthest] = {};  // by distance, without its side
+  static constexpr int64_t kMaxDistance = 128;
+  uint8_t near[kMaxDistance] = {};  // by distance, without its side
   int32_t last = 0, other_side = 0;
   bool causal = false;
 
   constexpr int32_t of(int64_t distance) const {
     const int64_t far = distance < 0 ? -distance : causal ? 0 : distance;
     const int32_t side = !causal && distance > 0 ? other_side : 0;
-    return side + (far < kFarthest ? int32_t{near[far]} : last);
+    return side + (far < kMaxDistance ? int32_t{near[far]} : last);
   }
   constexpr int32_t of_head(int64_t head, int64_t distance) const {
     return static_cast<int32_t>(head * kDistanceBuckets) + of(distance);

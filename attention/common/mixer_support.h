@@ -51,7 +51,7 @@ MixerCost block_attention_cost(const MixerOptions& options, const BlockAttention
 // Cost of attention to all keys in any form, with the bytes of the KV cache unless noncausal.
 MixerCost full_attention_cost(const MixerOptions& options, const MixerShape& shape);
 // Bytes of the keys and values that carry_keys leaves after that many tokens.
-double carried_keys_bytes(const MixerOptions& options, int64_t keep, const MixerShape& shape);
+double kv_cache_bytes(const MixerOptions& options, int64_t keep, const MixerShape& shape);
 
 inline constexpr int64_t kKeepAll = -1;
 // Causal block attention continuing from the keys and values in `state` (k, v [B,P,H,.] and their
@@ -72,8 +72,9 @@ MixerState encoded_source(const MixInput& input, const MixerContext& context);
 Variable carried(const MixerState& state, const std::string& name, DType dtype);
 // The mask of the last `keep` of `past` cached tokens, whose own mask is `name` in the state, and
 // those of `current` [B,T,...].
-Variable carried_mask(const MixerContext& context, const MixerState& state, const std::string& name,
-                      const Variable& current, int64_t past, int64_t keep);
+Variable kv_cache_mask(const MixerContext& context, const MixerState& state,
+                       const std::string& name, const Variable& current, int64_t past,
+                       int64_t keep);
 
 // x in that dtype: states come back from files as f32.
 Variable as_dtype(const Variable& x, DType dtype);

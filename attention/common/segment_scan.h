@@ -17,7 +17,7 @@ struct SegmentScan {
   ScanReach reach = ScanReach::prefix;
   Tensor mask;         // u8 [B,T], 1 = valid; undefined: all
   Tensor result_mask;  // u8 [B,T]: results of other tokens are 0; undefined: all have results
-  Tensor segments;     // i32 [B,T]: a scan restarts where the id changes; undefined: one a row
+  Tensor segments;     // i32 [B,T]: a scan restarts where the id changes; undefined: one per row
   // [B,C]: the initial value of the first segment of a row (suffix: of the last segment).
   // Undefined: none.
   Tensor carried;

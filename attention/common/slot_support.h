@@ -81,7 +81,7 @@ struct SlotDefinition {
   enum class Divisor : uint8_t { read, write, none } divisor = Divisor::read;
   double floor = 0;  // of the divisor
   bool mask_empty = true;
-  bool accumulate = true;  // false: reader i reads what token i writes
+  bool accumulate = true;  // false: reader i reads only the write of token i
 };
 
 // The definition's part of slot_mixing().

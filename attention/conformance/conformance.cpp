@@ -22,7 +22,7 @@ constexpr NamedCheck kChecks[] = {
      check_reference},
     {"f32", "outputs and gradients are as exact as plain fp32 arithmetic", check_f32},
     {"bf16", "outputs are as exact as plain arithmetic on bf16 values", check_bf16},
-    {"gradients", "finite differences in double: inputs, parameters, carried state",
+    {"gradients", "finite differences in double: inputs, parameters, decode state",
      check_gradients},
     {"causality", "later tokens leave earlier outputs bit-equal", check_causality},
     {"chunks", "whole = split at every token = token by token", check_chunks},

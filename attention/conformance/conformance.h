@@ -21,7 +21,7 @@ struct CheckResult {
 // Names of all checks with one line each, in the order in which they run:
 //   reference    outputs equal the literal definition in double, at lengths 1, off and on chunks
 //   f32, bf16    outputs and gradients are as near to double as plain arithmetic in that precision
-//   gradients    directional finite differences in double: inputs, parameters, carried state
+//   gradients    directional finite differences in double: inputs, parameters, decode state
 //   causality    changing later tokens leaves earlier outputs bit-equal
 //   chunks       whole = split at every token = token by token
 //   padding      contents of padded positions, NaN included, change nothing
@@ -36,8 +36,8 @@ const std::vector<std::pair<std::string, std::string>>& conformance_checks();
 
 // Runs all checks for one parameter set (without `name`) on a device. Never throws for a failing
 // mechanism: an exception inside a check is that check's failure. On a CUDA device kernels compute
-// in f32: checks that need double are left to the CPU, whose double precision is what the device's
-// outputs and gradients are then compared with.
+// in f32: checks that need double are left to the CPU, and the device's outputs and gradients are
+// compared with the CPU's in double.
 std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form,
                                          const ConfigNode& parameters, Device device = {});
 // The same for the defaults, every entry of `variants`, and once with rotary positions (self forms)

@@ -20,7 +20,7 @@ struct Setup {
   Subject subject(DType dtype, uint64_t seed = 1) const {
     return Subject(mechanism, parameters, options, dtype, seed, device);
   }
-  // The same in double, on the CPU: what a device is compared with.
+  // The same in double, on the CPU: the reference of a device.
   Subject subject_in_double() const {
     return Subject(mechanism, parameters, options, DType::f64, 1, {});
   }
@@ -46,8 +46,8 @@ struct Setup {
   static constexpr int64_t kSourceLength = 21;
 };
 
-// A check returns what it measured, throws Error when the mechanism fails it, and NotApplicable
-// when it has no meaning here.
+// A check returns its measurement as text. It throws Error when the mechanism fails it, and
+// NotApplicable when it has no meaning here.
 struct NotApplicable {
   std::string reason;
 };

@@ -15,7 +15,7 @@ inline constexpr int64_t kHostGroup = 64, kUnitGroup = 256;
 template <typename Params>
 void describe_kind(ConfigDescription<Params>& d) {
   d.choice("kind", &Params::kind, {"heads", "gau"},
-           "the branch on the heads of a host, or FLASH's gated unit, which stands for attention "
+           "the branch on the heads of a host, or FLASH's gated unit, which replaces attention "
            "and feed-forward");
   d.field("group", &Params::group, "tokens C of a group; null: 64, of a gated unit 256")
       .range(1, 1 << 20)

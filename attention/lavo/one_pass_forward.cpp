@@ -16,7 +16,7 @@ Plan make_pass_plan(const LavoPassInputs<T>& in, const LavoPassOptions& options)
           "lavo in one pass: expected a window of 1 to ", kLavoPassWindow, ", got ",
           options.window);
   for (const Span& span : in.spans) {
-    require(!span.carries_in, "lavo in one pass: it cannot continue a carried state");
+    require(!span.carries_in, "lavo in one pass: it cannot continue a decode state");
   }
   OrthogonalMemoryOptions memory;
   memory.window = options.window;

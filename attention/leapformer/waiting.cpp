@@ -32,7 +32,7 @@ WaitingQueries::WaitingQueries(const WaitPolicy& policy, int64_t first, int64_t 
 Variable WaitingQueries::spread(const Variable& x) const {
   if (!x.defined()) return x;
   const int64_t B = x.size(0), width = x.shape().elements() / std::max<int64_t>(B * count_, 1);
-  // Every query behind the tokens that arrive for it.
+  // Every query after the tokens that arrive for it.
   const Variable queries = reshape(tokens_of(x, 0, early_), {B * early_, 1, width});
   const Variable steps = join_tokens({zeros_like(x, B * early_, step_ - 1, width), queries});
   const Variable laid =

@@ -95,9 +95,9 @@ class LongformerMixer : public AttentionMixer {
     if (causal) {
       MixerShape rest = shape;
       rest.queries = others;
-      cost.bytes = carried_keys_bytes(options(), window_ - 1, rest);
+      cost.bytes = kv_cache_bytes(options(), window_ - 1, rest);
       rest.queries = globals;
-      cost.bytes += carried_keys_bytes(options(), kKeepAll, rest);
+      cost.bytes += kv_cache_bytes(options(), kKeepAll, rest);
     }
     if (separate()) {
       cost.projections = B * static_cast<double>(globals + 2 * T) * E * E;

@@ -25,7 +25,7 @@ std::vector<LandmarkTokens> landmark_tokens(const NystromformerParams& params,
                                             const ReferenceSequence<Number>& s) {
   const bool skips = params.padding == LandmarkPadding::valid;
   std::vector<int64_t> all;
-  // Rows that are split with their padding, which lies behind the sequence.
+  // Rows that are split with their padding, which follows the sequence.
   for (int64_t t = 0; t < (skips ? s.T : s.padded_length); ++t) {
     if (!skips || s.key_valid[static_cast<size_t>(t)] != 0) all.push_back(t);
   }

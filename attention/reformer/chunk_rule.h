@@ -35,7 +35,7 @@ struct ChunkRule {
   // Token number p of a round in its order, item (round, b, h, p).
   constexpr void place(int64_t item) const {
     const int64_t p = item % T, list = item / T;
-    // A document's tokens stand where they stood before, in another order.
+    // A document's tokens keep their set of places, in another order.
     const Document of = document(list, p);
     const int64_t token = sorted == nullptr ? p : sorted[item], to = of.start + p - of.begin;
     const bool seen = valid == nullptr || valid[row(list) + token] != 0;
@@ -87,10 +87,10 @@ struct ChunkRule {
     const int64_t begin = spans[row(list) + token];
     return {begin, spans[B * T + row(list) + token], starts[row(list) + begin]};
   }
-  // Of the chunk that begins at item (round, b, h, place), the one before: a document's first chunk
-  // follows its last one of the round before. -1: none.
+  // The chunk before the one that begins at item (round, b, h, place): a document's first chunk
+  // follows its last chunk of the round before. -1: none.
   constexpr int64_t chunk_before(int64_t first) const {
-    // Masked tokens are behind all others.
+    // Masked tokens come after all others.
     if (order[first] < 0) return -1;
     const int64_t list = first / places;
     const Document of = document(list, order[first]);
@@ -100,7 +100,7 @@ struct ChunkRule {
     const int64_t lists = rounds * B * H, earlier = (list + lists - B * H) % lists;
     return earlier * places + (of.start + tokens - 1) / chunk * chunk;
   }
-  // Whether a token stands in the chunk that begins there.
+  // Whether a token is in the chunk that begins there.
   constexpr bool stands_in(int32_t token, int64_t first) const {
     if (first < 0) return false;
     return placed[first / places * T + token] / chunk == first % places / chunk;

@@ -8,7 +8,7 @@ namespace linnet {
 
 struct ChunkContext {
   int64_t chunk = 64;   // tokens c of a chunk
-  bool causal = false;  // keys behind the query are left out
+  bool causal = false;  // keys after the query are left out
   bool dedup = false;   // a key that is met several times counts once
   Tensor mask;          // u8 [B,T], or undefined
   Tensor spans;         // document_spans, or undefined

@@ -102,7 +102,7 @@ class SparseFixedMixer : public AttentionMixer {
     MixerCost cost;
     cost.mixing =
         static_cast<double>(shape.batch) * pairs * 2 * static_cast<double>(options().head_width());
-    if (causal) cost.bytes = carried_keys_bytes(options(), kKeepAll, shape);
+    if (causal) cost.bytes = kv_cache_bytes(options(), kKeepAll, shape);
     return cost;
   }
 

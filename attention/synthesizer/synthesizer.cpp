@@ -104,8 +104,8 @@ class SynthesizerMixer : public AttentionMixer {
     MixerState after;
     after["position"] = carry_tokens(past_positions, Variable(own.to(DType::i64)), -1);
     after["v"] = carry_tokens(in.past_v, input.v, -1);
-    after["valid"] = carried_mask(context, state, "valid", input.v,
-                                  past_positions.defined() ? past_positions.size(1) : 0, -1);
+    after["valid"] = kv_cache_mask(context, state, "valid", input.v,
+                                   past_positions.defined() ? past_positions.size(1) : 0, -1);
     return {block_attention(in, block), std::move(after)};
   }
 

@@ -25,8 +25,8 @@ TEST(Reformer, NumbersOfBucketsAreThoseOfTheSpecification) {
     EXPECT_EQ(factors.first, row.first) << row.tokens << " " << row.chunk;
     EXPECT_EQ(factors.second, row.second) << row.tokens << " " << row.chunk;
   }
-  // A sequence of no whole number of chunks is filled up; a longer one than the mixer is made for
-  // has the buckets of the longest.
+  // A sequence whose length is no multiple of the chunk is padded; a longer one than the mixer is
+  // made for has the buckets of the longest.
   EXPECT_EQ(BucketRule(32, 4096, 0).factors(481).count(), 32);
   EXPECT_EQ(BucketRule(32, 512, 0).factors(1 << 20).count(), 32);
   EXPECT_EQ(BucketRule(32, 512, 256).factors(64).count(), 256);

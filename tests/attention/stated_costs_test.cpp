@@ -1,5 +1,5 @@
 // Multiply-adds, parameters and messages that papers and specifications state for single
-// mechanisms, beyond what the conformance suite compares.
+// mechanisms, beyond the comparisons of the conformance suite.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

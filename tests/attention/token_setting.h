@@ -46,8 +46,7 @@ inline std::vector<TokenSetting> token_settings() {
   std::vector<TokenSetting> all;
   for (const bool loaded : {false, true}) {
     all.push_back({2, 23, 0, loaded, loaded, 0});
-    all.push_back(
-        {2, 23, 4, loaded, loaded, 8});  // three of the four cached tokens are of the group
+    all.push_back({2, 23, 4, loaded, loaded, 8});   // three of the cached four are of the group
     all.push_back({2, 23, 4, loaded, loaded, 10});  // a group begins with the call
     all.push_back({2, 2, 4, false, loaded, 6});     // no group ends in the call
     all.push_back({1, 1, 4, false, loaded, 9});     // one token, which ends a group

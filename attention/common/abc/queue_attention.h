@@ -1,5 +1,5 @@
 // Attention over the last tokens that were pushed to a queue: ABC's sliding window (one queue) and
-// dilated window (two queues in turn), whose memories shift.
+// dilated window (two alternating queues), whose memories shift.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct QueueAttention {
   // Places never filled are left out; otherwise they are zeros that take softmax weight.
   bool mask_empty = true;
   double scale = 1;
-  // Of the softmax weights, in this call.
+  // Dropout of the softmax weights in this call.
   double dropout = 0;
   RandomKey dropout_key = {};
 };
@@ -124,7 +124,7 @@ std::vector<Number> queue_definition(const QueueParams<kQueues>& params,
   return y;
 }
 
-// The entry of a mechanism, with what both have in common.
+// The entry of a mechanism, with the facts common to both.
 template <int64_t kQueues>
 Mechanism define_queue(Mechanism facts) {
   facts.sources = "Peng et al. 2022, ABC";

@@ -13,7 +13,7 @@ struct TokenQueues {
   Tensor order;        // i32 [B*Q,n]: number of the token in a place among all B*T; -1: none
   Tensor place;        // i32 [B,T]: the inverse; -1: padded
   Tensor mask;         // u8 [B*Q,n]: places that hold a token; they come first
-  Tensor segments;     // i32 [B*Q,n]: how often the segment changed before; undefined: one a row
+  Tensor segments;     // i32 [B*Q,n]: how often the segment changed before; undefined: one per row
   Tensor past_mask;    // u8 [B*Q,P]: carried tokens that the queue's first token continues
   Tensor carry_order;  // i32 [B*Q,keep]: indices into [past ; places], [B*Q,P+n]; -1: none
   Tensor carry_mask;   // u8 [B*Q,keep]: tokens that are carried on; they come last

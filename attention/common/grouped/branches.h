@@ -7,7 +7,7 @@
 namespace linnet {
 
 // The weight of a key in its query's own group. q^ and k^ are divided by their length:
-//   relu2_l2  max(q^ . k^, 0)^2     what the released checkpoints use
+//   relu2_l2  max(q^ . k^, 0)^2     as in the released checkpoints
 //   softmax   softmax(q . k / sqrt(K))
 //   flash     max(q . k / C, 0)^2   C: tokens of a group
 enum class GroupKernel : uint8_t { relu2_l2, softmax, flash };

@@ -9,7 +9,7 @@
 
 namespace linnet {
 
-// The option `alpha` and the parameter behind it.
+// The option `alpha` and its parameter.
 template <typename Params>
 void describe_alpha(ConfigDescription<Params>& d) {
   d.choice("alpha", &Params::alpha, {"learned", "one"},
