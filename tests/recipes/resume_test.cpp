@@ -178,6 +178,22 @@ TEST_F(Resume, StopsByTokensAndEpochs) {
             7);
 }
 
+// A version with further keys goes on with the runs of an older one.
+TEST_F(Resume, AKeyThatTheCheckpointDoesNotKnowHasItsDefault) {
+  run(recipe(), "straight");
+  run(recipe({"train.max_steps=3"}), "older");
+  CheckpointStore store(out("older"));
+  Checkpoint checkpoint = load_checkpoint(store.path_of(3));
+  std::string& text = checkpoint.files.at("recipe.yaml");
+  const size_t key = text.find("cuda_graph:");
+  ASSERT_NE(key, std::string::npos);
+  const size_t line = text.rfind('\n', key) + 1;
+  text.erase(line, text.find('\n', key) + 1 - line);
+  store.save(3, checkpoint.files, checkpoint.metadata);
+  run(recipe(), "older");
+  expect_equal(left("older"), left("straight"), "an older checkpoint");
+}
+
 TEST_F(Resume, RefusesAnotherRecipeInTheSameDirectory) {
   run(recipe(), "run");
   const std::string before = read_file(join_path(out("run"), "metrics.jsonl"));
