@@ -7,7 +7,7 @@ namespace linnet::cuda {
 
 // x, of which the compiler knows nothing: what follows from it in a loop is not kept in registers
 // from one round to the next.
-__device__ __forceinline__ int made_again(int x) {
+__device__ __forceinline__ int recomputed(int x) {
 #if defined(__CUDA_ARCH__)
   asm volatile("" : "+r"(x));
 #endif
