@@ -20,6 +20,7 @@ namespace {
 std::atomic<size_t> cpu_bytes{0};
 std::atomic<size_t> cpu_peak{0};
 
+// Ambient because it only labels allocations for the message of OutOfMemory.
 thread_local const char* current_user = "activations";
 
 // Bytes below which a second thread does not pay for filling or copying.
@@ -97,7 +98,8 @@ DeviceInterface& device_interface(Device device) {
   if constexpr (kCuda) {
     return cuda::device(device.index);
   } else {
-    throw UsageError(concat("device ", name_of(device),
+    throw UsageError({ErrorCode::conflict, "device"},
+                     concat("device ", name_of(device),
                             " was asked for, but this build of linnet has no CUDA backend; use "
                             "--device cpu, or build the preset cuda"));
   }
@@ -132,7 +134,8 @@ Device device_from_name(std::string_view name) {
     device_interface(device);
     return device;
   }
-  throw UsageError(concat("unknown device '", name, "'; expected auto, cpu, cuda or cuda:N"));
+  throw UsageError({ErrorCode::unknown_name, "device"},
+                   concat("unknown device '", name, "'; expected auto, cpu, cuda or cuda:N"));
 }
 
 size_t allocated_bytes(Device device) {

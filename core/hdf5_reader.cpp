@@ -37,7 +37,7 @@ struct Hdf5Reader::Impl {
 
   template <typename... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
-    throw Error(concat(label, ": ", parts...));
+    throw Error({ErrorCode::malformed, "", label}, concat(label, ": ", parts...));
   }
 
   // Whether the path leads to an object inside the file; throws when it leads through a link that
@@ -60,7 +60,8 @@ struct Hdf5Reader::Impl {
   }
 
   Handle open(const std::string& name) const {
-    if (!contains(name)) fail("there is no '", name, "'");
+    require(contains(name), Cause{ErrorCode::not_found, name, label}, label, ": there is no '",
+            name, "'");
     return Handle(H5Oopen(file.get(), name.c_str(), H5P_DEFAULT), label, ": HDF5 cannot open '",
                   name, "'");
   }

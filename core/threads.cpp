@@ -48,8 +48,8 @@ int thread_count() {
 }
 
 void set_thread_count(int count) {
-  require_usage(count >= 1 && count <= kMaxThreads, "threads must be 1 to ", kMaxThreads, ", got ",
-                count);
+  require_usage(count >= 1 && count <= kMaxThreads, Cause{ErrorCode::out_of_range, "threads"},
+                "threads must be 1 to ", kMaxThreads, ", got ", count);
   omp_set_num_threads(count);
 }
 
