@@ -21,8 +21,8 @@ struct Device {
 // "cpu" or "cuda:0".
 std::string name_of(Device device);
 
-// What a device must offer for tensors to live on it. One object per device, never destroyed.
-// All functions throw Error naming the size asked for when they fail.
+// The functions that a device offers for tensors to live on it. One object per device, never
+// destroyed. All functions throw Error naming the requested size when they fail.
 class DeviceInterface {
  public:
   virtual ~DeviceInterface() = default;
@@ -39,8 +39,8 @@ class DeviceInterface {
   virtual std::string description() const = 0;
 };
 
-// A device has no memory left. The message says what was asked for, what is free and who holds
-// most.
+// A device has no memory left. The message names the requested size, the free memory and the
+// largest users.
 class OutOfMemory : public Error {
  public:
   OutOfMemory(const std::string& message, size_t asked, size_t free, size_t held)

@@ -130,7 +130,7 @@ bool fused_on_device(const Tensor& a, Transpose ta, const Tensor& b, Transpose t
   return false;
 }
 
-// As a GPU's library: sums in f32, of which GELU is taken before they are rounded.
+// As a GPU's library: GELU of the f32 sums, before they are rounded.
 [[maybe_unused]] void gelu_tanh_emulated(const Tensor& a, Transpose ta, const Tensor& b,
                                          Transpose tb, const Tensor& c, const Tensor& bias,
                                          const Tensor& before) {
@@ -148,7 +148,7 @@ bool fused_on_device(const Tensor& a, Transpose ta, const Tensor& b, Transpose t
       });
 }
 
-// The same of its derivative.
+// The same for its derivative.
 [[maybe_unused]] void gelu_tanh_backward_emulated(const Tensor& a, Transpose ta, const Tensor& b,
                                                   Transpose tb, const Tensor& c,
                                                   const Tensor& before) {

@@ -64,7 +64,7 @@ T typed_value(double value) {
   return convert<T>(std::is_same_v<T, bf16> ? static_cast<float>(value) : value);
 }
 
-// What set_fill_uninitialized writes.
+// The bytes that set_fill_uninitialized writes.
 template <typename T>
 T uninitialized_value() {
   if constexpr (kCountable<T>) return std::numeric_limits<T>::max();

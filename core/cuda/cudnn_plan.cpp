@@ -1,7 +1,7 @@
 // Plans by cuDNN's backend interface. Descriptors of tensors and operations make an operation
 // graph; heuristics rank engines for it; the first that can be finalized becomes the plan. All of
-// that is done for a description of the device, the present one's or another's, so that what is
-// tried without a GPU is what runs on one.
+// that is done for a description of the device, the present one's or another's, so that tests
+// without a GPU make the plans that run on one.
 #include <cudnn_graph.h>
 #include <dlfcn.h>
 
@@ -311,7 +311,7 @@ std::string cudnn_version() {
 
 struct GraphPlan::State {
   OperationGraph graph;
-  std::vector<Descriptor> descriptors;  // of tensors, then of operations and what is made of them
+  std::vector<Descriptor> descriptors;  // of tensors, then of operations and their graph
   std::optional<Descriptor> plan;
   int64_t workspace = 0;  // bytes of device memory that a run takes besides
 };

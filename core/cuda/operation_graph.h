@@ -1,4 +1,4 @@
-// Operations on tensors as data: what core/cuda/cudnn.h asks cuDNN to fuse into one kernel.
+// Operations on tensors as data: a graph that cuDNN fuses into one kernel (core/cuda/cudnn.h).
 #pragma once
 
 #include <array>
@@ -15,13 +15,13 @@ struct GraphTensor {
   std::array<int64_t, 4> sizes{}, strides{};  // in elements
   GraphType type = GraphType::f32;
   bool in_memory = false;      // else it exists inside the kernel alone
-  std::optional<float> value;  // a single number, which the host passes
+  std::optional<float> value;  // a scalar, which the host passes
 };
 
-// Of the last two dimensions: product (of matrices), transposed, row_sum and row_maximum (over the
-// last one). Element by element, with sizes of 1 repeated: the others, of which identity changes
-// the type or the place, row_number and column_number count in the third and the last dimension of
-// their input, at_least is first >= second, and select is third ? first : second.
+// product (of matrices), transposed, row_sum and row_maximum (over the last dimension) concern the
+// last two dimensions. The other kinds are element-wise, with sizes of 1 repeated: identity changes
+// the type or the place, row_number and column_number are the index in the third and the last
+// dimension of their input, at_least is first >= second, select is third ? first : second.
 enum class GraphKind : uint8_t {
   product,
   transposed,
@@ -42,7 +42,7 @@ enum class GraphKind : uint8_t {
 
 struct GraphOperation {
   GraphKind kind;
-  std::vector<int> inputs;  // numbers of tensors
+  std::vector<int> inputs;  // indices of tensors
   int output;
 };
 
@@ -51,7 +51,7 @@ struct OperationGraph {
   std::vector<GraphTensor> tensors;
   std::vector<GraphOperation> operations;
 
-  // Both return the tensor's number.
+  // Both return the tensor's index.
   int add(const GraphTensor& tensor) {
     tensors.push_back(tensor);
     return static_cast<int>(tensors.size()) - 1;

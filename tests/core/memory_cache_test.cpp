@@ -130,7 +130,7 @@ TEST(MemoryCache, LargeBlocksServeRequestsOfAtLeastHalfTheirSize) {
   cache.release(small, 7 * kMiB);
 }
 
-// Half of each block is room that nobody asked for.
+// Half of each block is room that nobody requested.
 TEST(MemoryCache, RoomInsideBlocksDoesNotRaiseWhatIsKept) {
   MemoryCache cache;
   std::vector<void*> blocks;

@@ -170,7 +170,7 @@ void thread_exits() {
   if (live > 0 && at_barrier == live) complete_barrier();
 }
 
-// What every fiber does for ever.
+// The endless loop of every fiber.
 void run_threads() {
   for (;; run_next()) {
     order_acquire(start_token);
@@ -286,7 +286,7 @@ int barrier(bool predicate, Site site) {
   }
   barrier_site = site;
   true_count += predicate ? 1 : 0;
-  // Two tokens by turns: with one, a thread already at the next barrier would hide its races.
+  // Two alternating tokens: with one, a thread already at the next barrier would hide its races.
   void* token = order_token(barriers % 2);
   order_release(token);
   if (++at_barrier == live) {

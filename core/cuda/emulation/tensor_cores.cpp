@@ -1,4 +1,4 @@
-// The arithmetic of emulated tensor cores on what a whole warp brought together.
+// The arithmetic of emulated tensor cores, on the operands of a whole warp.
 #include "core/cuda/emulation/tensor_cores.h"
 
 #include <bit>
@@ -25,8 +25,8 @@ float number(uint32_t pair, int which) {
   return std::bit_cast<float>(which == 0 ? pair << 16 : pair & 0xFFFF0000u);
 }
 
-// Tensor cores do not round their sums but cut them off, as measured by Fasi et al. 2021, Numerical
-// behavior of NVIDIA tensor cores: errors of many sums add up.
+// Tensor cores truncate their sums instead of rounding them, as measured by Fasi et al. 2021,
+// Numerical behavior of NVIDIA tensor cores: errors of many sums add up.
 float truncated(double sum) {
   const auto nearest = static_cast<float>(sum);
   return std::abs(static_cast<double>(nearest)) > std::abs(sum) ? std::nextafter(nearest, 0.0f)
