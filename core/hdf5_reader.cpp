@@ -144,8 +144,8 @@ struct Hdf5Reader::Impl {
                         (layout == H5D_CONTIGUOUS && H5Pget_external_count(creation.get()) == 0);
     if (!inside) fail("the contents of '", name, "' are stored outside the file; this is refused");
     const uint64_t stored = H5Dget_storage_size(dataset);
-    const uint64_t most = layout == H5D_CHUNKED ? kMaxExpansion * stored : stored;
-    if (bytes > most || stored > image_bytes)
+    const uint64_t max_bytes = layout == H5D_CHUNKED ? kMaxExpansion * stored : stored;
+    if (bytes > max_bytes || stored > image_bytes)
       fail("'", name, "' should have ", bytes, " bytes but the file holds only ", stored);
   }
 

@@ -24,14 +24,14 @@ constexpr size_t kSmallestKept = size_t{64} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
 
 // A step whose sizes are not all in use at once needs more blocks than bytes: with 6 MiB freed as
-// three blocks of 2 MiB, one of 4 MiB would have to be a fresh one in every step. So a quarter more
-// than the most that was in use may be held, but no more than this.
+// three blocks of 2 MiB, one of 4 MiB would have to be a new one in every step. So a quarter more
+// than the peak of requests may be held, but no more than this.
 constexpr size_t kMaxSpare = size_t{256} << 20;
 
 constexpr bool kKeep = !kAddressSanitizer && !kThreadSanitizer;
 
-// The size class: eight steps a doubling for large blocks, whole alignments for small ones. 0 when
-// it would overflow.
+// The size class: eight steps per doubling for large blocks, whole alignments for small ones. 0
+// when it would overflow.
 size_t rounded(size_t bytes) {
   const size_t step =
       std::max(kAlignment, bytes < kSmallestKept ? kAlignment : std::bit_floor(bytes) / 8);
@@ -65,8 +65,8 @@ void MemoryCache::drop_oldest() {
 }
 
 void MemoryCache::drop_beyond(size_t more) {
-  const size_t most = max_requested_bytes_ + std::min(max_requested_bytes_ / 4, kMaxSpare);
-  while (!waiting_.empty() && used_bytes_ + more + waiting_bytes_ > most) drop_oldest();
+  const size_t limit = max_requested_bytes_ + std::min(max_requested_bytes_ / 4, kMaxSpare);
+  while (!waiting_.empty() && used_bytes_ + more + waiting_bytes_ > limit) drop_oldest();
 }
 
 std::vector<MemoryCache::Block>::iterator MemoryCache::best_waiting(size_t size) {
@@ -106,8 +106,7 @@ void* MemoryCache::allocate(size_t bytes) {
     waiting_.erase(found);
     waiting_bytes_ -= size;
   } else {
-    // Room for the block within what may be held so far; more is dropped only when the system
-    // refuses.
+    // Make room for the block within the limit; drop more only when the system refuses.
     drop_beyond(requested);
     memory = from_system(requested);
     while (memory == nullptr && !waiting_.empty()) {

@@ -93,7 +93,7 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-// A column-major layout of what is a row-major matrix of `columns` columns: its transpose.
+// The column-major layout of a row-major matrix of `columns` columns: its transpose.
 cublasLtMatrixLayout_t layout(DType dtype, int64_t rows, int64_t columns, int64_t batch) {
   cublasLtMatrixLayout_t result = nullptr;
   check(cublasLtMatrixLayoutCreate(&result, type_of(dtype), static_cast<uint64_t>(columns),

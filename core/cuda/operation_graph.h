@@ -20,7 +20,7 @@ struct GraphTensor {
 
 // product (of matrices), transposed, row_sum and row_maximum (over the last dimension) concern the
 // last two dimensions. The other kinds are element-wise, with sizes of 1 repeated: identity changes
-// the type or the place, row_number and column_number are the index in the third and the last
+// the type or the place, row_index and column_index are the index in the third and the last
 // dimension of their input, at_least is first >= second, select is third ? first : second.
 enum class GraphKind : uint8_t {
   product,
@@ -34,8 +34,8 @@ enum class GraphKind : uint8_t {
   exponential,
   logarithm,
   identity,
-  row_number,
-  column_number,
+  row_index,
+  column_index,
   at_least,
   select
 };
@@ -57,9 +57,9 @@ struct OperationGraph {
     return static_cast<int>(tensors.size()) - 1;
   }
   int apply(GraphKind kind, std::vector<int> inputs, const GraphTensor& output) {
-    const int number = add(output);
-    operations.push_back({kind, std::move(inputs), number});
-    return number;
+    const int index = add(output);
+    operations.push_back({kind, std::move(inputs), index});
+    return index;
   }
 };
 

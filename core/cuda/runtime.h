@@ -40,7 +40,7 @@ void require_current(int index);
 // memory is reused by later work only. allocate returns nullptr when there is none left.
 void* allocate(size_t bytes);
 void release(void* memory) noexcept;
-// Bytes the device has left, counting what its pool keeps for reuse.
+// Free bytes of the device, memory included that its pool keeps for reuse.
 size_t free_bytes();
 
 // Submitted on the current stream. to_host waits until the data are there; from_host returns when

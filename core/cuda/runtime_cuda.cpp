@@ -60,7 +60,7 @@ struct ExecutableGraph {
 
 constexpr int kMaxDevices = 64;
 
-// One stream per device; its memory pool keeps what is freed, so that a training step allocates
+// One stream per device; its memory pool keeps freed memory, so that a training step allocates
 // nothing from the system after the first.
 cudaStream_t stream_of(int device) {
   static std::mutex mutex;

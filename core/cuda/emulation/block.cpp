@@ -1,5 +1,6 @@
 // The scheduler: runs the blocks of a launch one after another, the threads of a block in the order
-// that LINNET_EMULATION_ORDER names (fifo, lifo, random:SEED), and combines what warps exchange.
+// that LINNET_EMULATION_ORDER names (fifo, lifo, random:SEED), and combines the values that warps
+// exchange.
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>

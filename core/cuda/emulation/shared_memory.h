@@ -12,6 +12,6 @@ void renew_shared(size_t bytes);
 // kOrderTokens) to ThreadSanitizer. In the block's memory, so that the order of one block orders no
 // other.
 inline constexpr size_t kOrderTokens = 1024;
-void* order_token(size_t number);
+void* order_token(size_t index);
 
 }  // namespace linnet::emulation

@@ -21,7 +21,7 @@ struct Dealt {
   uint16_t values[4][2];  // of each matrix
 };
 
-float number(uint32_t pair, int which) {
+float element(uint32_t pair, int which) {
   return std::bit_cast<float>(which == 0 ? pair << 16 : pair & 0xFFFF0000u);
 }
 
@@ -41,11 +41,11 @@ void multiply(const void* in, void* out) {
   for (int l = 0; l < 32; ++l) {
     const int group = l / 4, pair = l % 4 * 2;
     for (int i = 0; i < 2; ++i) {
-      for (int piece = 0; piece < 4; ++piece) {
-        a[group + piece % 2 * 8][pair + piece / 2 * 8 + i] = number(lanes[l].a[piece], i);
+      for (int word = 0; word < 4; ++word) {
+        a[group + word % 2 * 8][pair + word / 2 * 8 + i] = element(lanes[l].a[word], i);
       }
       for (int half = 0; half < 2; ++half) {
-        b[pair + half * 8 + i][group] = number(lanes[l].b[half], i);
+        b[pair + half * 8 + i][group] = element(lanes[l].b[half], i);
         d[group + half * 8][pair + i] = lanes[l].d[half * 2 + i];
       }
     }
