@@ -114,7 +114,7 @@ void gemm_one(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, cons
   }
 }
 
-// Whether the device's library did the product with its epilogue; if not, nothing is done yet.
+// Whether the device's library computed the product with its epilogue; if not, nothing is done yet.
 bool fused_on_device(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
                      double beta, cuda::Epilogue epilogue, const Tensor& vector,
                      const Tensor& before = {}) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 // Smaller blocks are left to malloc, which is fast for them.
-constexpr size_t kSmallestKept = size_t{64} << 10;
+constexpr size_t kMinKept = size_t{64} << 10;
 
 // Blocks of at least this size are offered to the system for huge pages: kernels read sequences in
 // strides that touch a page every few tokens, more pages than the processor's TLB holds.
@@ -34,7 +34,7 @@ constexpr bool kKeep = !kAddressSanitizer && !kThreadSanitizer;
 // when it would overflow.
 size_t rounded(size_t bytes) {
   const size_t step =
-      std::max(kAlignment, bytes < kSmallestKept ? kAlignment : std::bit_floor(bytes) / 8);
+      std::max(kAlignment, bytes < kMinKept ? kAlignment : std::bit_floor(bytes) / 8);
   return bytes > SIZE_MAX - step ? 0 : (bytes + step - 1) / step * step;
 }
 
@@ -93,7 +93,7 @@ bool MemoryCache::note_larger(const Block& block) noexcept {
 void* MemoryCache::allocate(size_t bytes) {
   const size_t requested = rounded(bytes);
   if (requested == 0) return nullptr;
-  if (!kKeep || requested < kSmallestKept) return std::aligned_alloc(kAlignment, requested);
+  if (!kKeep || requested < kMinKept) return std::aligned_alloc(kAlignment, requested);
   const std::lock_guard lock(mutex_);
   const auto found = best_waiting(requested);
   void* memory = nullptr;
@@ -123,7 +123,7 @@ void* MemoryCache::allocate(size_t bytes) {
 
 void MemoryCache::release(void* memory, size_t bytes) noexcept {
   const size_t requested = rounded(bytes);
-  if (!kKeep || requested < kSmallestKept) {
+  if (!kKeep || requested < kMinKept) {
     std::free(memory);
     return;
   }

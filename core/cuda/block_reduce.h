@@ -45,7 +45,7 @@ struct Sum {
     return a + b;
   }
 };
-struct Largest {
+struct Maximum {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
@@ -54,7 +54,7 @@ __device__ __forceinline__ T warp_sum(T value, Caller caller = LINNET_CALLER) {
   return warp_combine<Sum>(value, caller);
 }
 __device__ __forceinline__ float warp_max(float value, Caller caller = LINNET_CALLER) {
-  return warp_combine<Largest>(value, caller);
+  return warp_combine<Maximum>(value, caller);
 }
 
 // The sum over a block of a multiple of 32 threads, in every thread. `scratch` holds 33 values;

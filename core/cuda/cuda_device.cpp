@@ -32,7 +32,7 @@ class OnDevice {
   int before_;
 };
 
-// Where this thread's tensors go while it captures a graph.
+// The memory of this thread's new tensors while it captures a graph.
 thread_local std::shared_ptr<GraphMemory> allocate_from;
 
 std::string mebibytes(size_t bytes) {

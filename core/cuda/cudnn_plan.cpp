@@ -88,7 +88,7 @@ void check(cudnnStatus_t status, const char* what) {
   throw Error(concat("cuDNN: ", what, " failed: ", reason_of(status)));
 }
 
-// The family of "not supported": another engine may be.
+// The statuses "not supported": another engine may support the graph.
 bool is_unsupported(cudnnStatus_t status) {
   return status >= CUDNN_STATUS_NOT_SUPPORTED && status < CUDNN_STATUS_INTERNAL_ERROR;
 }
@@ -313,7 +313,7 @@ struct GraphPlan::State {
   OperationGraph graph;
   std::vector<Descriptor> descriptors;  // of tensors, then of operations and their graph
   std::optional<Descriptor> plan;
-  int64_t workspace = 0;  // bytes of device memory that a run takes besides
+  int64_t workspace = 0;  // bytes of device memory that a run needs besides the tensors
 };
 
 GraphPlan::GraphPlan(const OperationGraph& graph, const std::string& device)

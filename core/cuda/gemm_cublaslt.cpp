@@ -31,7 +31,7 @@ uint32_t alignment_of(const void* memory) {
   return static_cast<uint32_t>(bits & (~bits + 1));
 }
 
-// An algorithm is chosen for each of these.
+// The key of a plan: an algorithm is chosen once for each.
 struct Problem {
   GemmShape shape;
   bool transpose_a, transpose_b;
@@ -63,7 +63,7 @@ struct Plan {
   bool exists = false;  // whether there is an algorithm
 };
 
-// Plans kept: sequences of ever new lengths must not collect them for ever.
+// Limit of cached plans: sequences of ever new lengths must not collect them without end.
 constexpr size_t kMaxPlans = 2048;
 
 // The library of one device: a handle belongs to the device that was current when it was created.
