@@ -107,8 +107,8 @@ void Run::make_data() {
   const EvaluateConfig& scoring = recipe_.evaluate;
   if (scoring.every_steps > 0 || scoring.at_end) splits.push_back(split_from_name(scoring.split));
   const std::string changed = changed_splits(*record, *task_, splits);
-  require_usage(changed.empty(), changed, " of the data", in_place(recipe_.data),
-                " changed since the run in ", plan_.directory,
+  require_usage(changed.empty(), Cause{ErrorCode::conflict, "data"}, changed, " of the data",
+                in_place(recipe_.data), " changed since the run in ", plan_.directory,
                 " was trained on it: restore the files, or start a new run with another --out");
 }
 
@@ -117,6 +117,7 @@ void Run::make_data() {
 void Run::check() const {
   const bool classifier = task_->tokenizer() == nullptr;
   require_usage(recipe_.checkpoint.best != "accuracy" || classifier,
+                Cause{ErrorCode::conflict, "checkpoint.best"},
                 "checkpoint.best 'accuracy' is for classifiers; a language model has 'nll'");
   if (recipe_.evaluate.every_steps > 0 || recipe_.evaluate.at_end) {
     task_->check(*model_, score_options());
