@@ -2,7 +2,7 @@
 // works between the usual four projections.
 #pragma once
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

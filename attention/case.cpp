@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "attention/case_input.h"
-#include "attention/time_slices.h"
+#include "attention/common/time_slices.h"
 #include "autograd/arithmetic.h"
 #include "core/hdf5.h"
 

@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "attention/registry.h"
 #include "core/suggest.h"
 #include "core/yaml.h"
 

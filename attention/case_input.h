@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 #include "core/hdf5.h"
 
 namespace linnet::case_detail {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "attention/augment.h"
+#include "attention/registry.h"
 
 namespace linnet {
 namespace {

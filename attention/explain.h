@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 #include "core/json.h"
 
 namespace linnet {

@@ -6,7 +6,7 @@
 #include <version>
 
 // Raised with every change of the classes and functions that plugins compile against.
-#define LINNET_PLUGIN_INTERFACE 3
+#define LINNET_PLUGIN_INTERFACE 4
 
 #define LINNET_PLUGIN_TEXT_(x) #x
 #define LINNET_PLUGIN_TEXT(x) LINNET_PLUGIN_TEXT_(x)
@@ -31,7 +31,7 @@
 #define LINNET_PLUGIN_VECTORS "no AVX2"
 #endif
 
-// "2 (g++ 12, libstdc++ CXX11 ABI 1, AVX-512)". Literals only: an inline function would be that of
+// "4 (g++ 12, libstdc++ CXX11 ABI 1, AVX-512)". Literals only: an inline function would be that of
 // the program, whoever compiled it.
 #define LINNET_PLUGIN_ABI                     \
   LINNET_PLUGIN_TEXT(LINNET_PLUGIN_INTERFACE) \

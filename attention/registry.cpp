@@ -56,7 +56,7 @@ void add_to(std::vector<Mechanism>& list, Mechanism mechanism) {
     require_usage(known.name != mechanism.name, "attention mechanism '", mechanism.name,
                   "' is registered twice; choose another name");
   }
-  require_usage(mechanism.make && mechanism.schema && mechanism.resolve && mechanism.traits_of,
+  require_usage(mechanism.bind && mechanism.schema && mechanism.resolve && mechanism.traits_of,
                 "attention mechanism '", mechanism.name,
                 "' is incomplete; build its entry with define_mechanism");
   list.push_back(augmentable(std::move(mechanism)));
@@ -139,47 +139,13 @@ MixerFactory make_mixer_factory(const ConfigNode& attention, Form form) {
   const Mechanism& mechanism = find_mechanism(read_kind(attention, "name", names));
   ConfigNode parameters = attention;
   parameters.erase("name");
-  const ConfigNode resolved = mechanism.resolve(parameters);
+  MixerFactory make = mechanism.bind(parameters);
   try {
     require_form(mechanism.name, mechanism.traits_of(parameters), form);
   } catch (const UsageError& error) {
     throw located_error(attention.location_of("name"), error.what());
   }
-  return [make = mechanism.make, resolved](const MixerOptions& options, const MixerScope& scope) {
-    return make(resolved, options, scope);
-  };
-}
-
-void require_form(const std::string& mechanism, const MixerTraits& traits, Form form) {
-  if (traits.has(form)) return;
-  std::string defined;
-  for (const Form other : {Form::noncausal, Form::causal, Form::cross}) {
-    if (traits.has(other)) defined += concat(defined.empty() ? "" : ", ", name_of(other));
-  }
-  throw UsageError(concat("the literature defines no ", name_of(form), " form of '", mechanism,
-                          "' with these options; it exists as: ", defined));
-}
-
-ConfigNode apply_preset(const ConfigNode& parameters, const std::vector<Preset>& presets) {
-  const ConfigNode* chosen = parameters.is_map() ? parameters.find("preset") : nullptr;
-  if (chosen == nullptr || presets.empty()) return parameters;
-  const std::string name = read_text(*chosen, "preset");
-  if (name == "none") return parameters;
-  std::vector<std::string> names{"none"};
-  for (const Preset& preset : presets) {
-    names.push_back(preset.name);
-    if (preset.name != name) continue;
-    ConfigNode merged = parameters;
-    for (const auto& [key, text] : preset.options) {
-      if (merged.contains(key)) continue;
-      ConfigNode value = text == "null" ? ConfigNode() : ConfigNode::scalar(text);
-      value.set_location(chosen->location());
-      merged.set(key, std::move(value));
-    }
-    return merged;
-  }
-  throw located_error(chosen->location(), "there is no preset '", name,
-                      "': ", suggestion(name, names));
+  return make;
 }
 
 }  // namespace linnet

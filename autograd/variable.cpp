@@ -13,6 +13,8 @@
 namespace linnet {
 namespace {
 
+// Ambient as in every define-by-run tape: whether operations record is a property of the scope in
+// which a thread computes, not of a tensor.
 thread_local bool recording = true;
 // Depth of backward() calls on this thread: a recomputed block runs one inside another.
 thread_local int backward_depth = 0;

@@ -20,6 +20,7 @@ namespace {
 std::atomic<size_t> cpu_bytes{0};
 std::atomic<size_t> cpu_peak{0};
 
+// Ambient because it only labels allocations for the message of OutOfMemory.
 thread_local const char* current_user = "activations";
 
 // Bytes below which a second thread does not pay for filling or copying.

@@ -9,6 +9,9 @@
 namespace linnet {
 namespace {
 
+// Ambient because they belong to a run, not to a call: as parameters they would pass unread through
+// every layer and mechanism, plugins included, down to the functions that choose a path. They are
+// scoped, and threads differ in them: bench times two backends, tests compare them side by side.
 thread_local KernelChoice chosen = KernelChoice::automatic;
 thread_local DType activations = DType::f32;
 

@@ -1,11 +1,11 @@
 // ABC with clusters as control: parameters, mixer, literal definition, registry entry.
 #include "attention/abc_cluster/abc_cluster.h"
 
-#include "attention/abc/slot_choices.h"
 #include "attention/abc_cluster/clusters.h"
 #include "attention/abc_cluster/plain_clusters.h"
+#include "attention/common/abc/slot_choices.h"
+#include "attention/common/slot_support.h"
 #include "attention/define.h"
-#include "attention/slot_support.h"
 
 namespace linnet {
 namespace {

@@ -1,7 +1,7 @@
 // ABC with clusters of keys as control (Peng et al. 2022, after Vyas et al. 2020).
 #pragma once
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

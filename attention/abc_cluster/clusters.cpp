@@ -6,7 +6,7 @@
 
 #include "attention/abc_cluster/cuda/clusters.h"
 #include "attention/abc_cluster/hash_clustering.h"
-#include "attention/primitives/binding.h"
+#include "attention/primitives/common/binding.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
 

@@ -1,7 +1,7 @@
 // ABC, compressive: a memory of pooled runs of tokens (Peng et al. 2022, equation 8).
 #pragma once
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

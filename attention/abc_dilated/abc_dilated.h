@@ -1,7 +1,7 @@
 // ABC with a dilated window: two memories that shift in turn.
 #pragma once
 
-#include "attention/abc/queue_attention.h"
+#include "attention/common/abc/queue_attention.h"
 
 namespace linnet {
 

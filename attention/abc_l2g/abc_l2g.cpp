@@ -1,9 +1,9 @@
 // ABC, local to global: parameters, mixer, literal definition, registry entry.
 #include "attention/abc_l2g/abc_l2g.h"
 
-#include "attention/abc/slot_choices.h"
+#include "attention/common/abc/slot_choices.h"
+#include "attention/common/slot_support.h"
 #include "attention/define.h"
-#include "attention/slot_support.h"
 
 namespace linnet {
 namespace {

@@ -1,7 +1,7 @@
 // ABC, local to global: a memory of a few global tokens (Peng et al. 2022).
 #pragma once
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

@@ -3,9 +3,9 @@
 
 #include <numbers>
 
-#include "attention/block_diagonal.h"
+#include "attention/common/block_diagonal.h"
+#include "attention/common/slot_support.h"
 #include "attention/define.h"
-#include "attention/slot_support.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
 

@@ -1,8 +1,8 @@
 // ABC_MLP: attention with bounded memory, control by a learned map of the token (Peng et al. 2022).
 #pragma once
 
-#include "attention/primitives/slot_attention.h"
-#include "attention/registry.h"
+#include "attention/mechanism.h"
+#include "attention/primitives/slot_attention/slot_attention.h"
 
 namespace linnet {
 

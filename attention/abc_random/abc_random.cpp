@@ -1,9 +1,9 @@
 // ABC with random control: parameters, mixer, literal definition, registry entry.
 #include "attention/abc_random/abc_random.h"
 
-#include "attention/abc/slot_choices.h"
+#include "attention/common/abc/slot_choices.h"
+#include "attention/common/slot_support.h"
 #include "attention/define.h"
-#include "attention/slot_support.h"
 
 namespace linnet {
 namespace {

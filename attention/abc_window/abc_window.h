@@ -1,7 +1,7 @@
 // ABC with a sliding window: a memory whose slots shift with every token.
 #pragma once
 
-#include "attention/abc/queue_attention.h"
+#include "attention/common/abc/queue_attention.h"
 
 namespace linnet {
 

@@ -1,9 +1,9 @@
 // Augmented linear attention: parameters, mixer, literal definition, registry entry.
 #include "attention/augmented_linear/augmented_linear.h"
 
-#include "attention/augmented_linear/conv_branch.h"
+#include "attention/common/conv_branch.h"
+#include "attention/common/grouped/grouped.h"
 #include "attention/define.h"
-#include "attention/grouped_linear/grouped_linear.h"
 #include "autograd/arithmetic.h"
 
 namespace linnet {

@@ -1,7 +1,7 @@
 // Augmented linear attention: grouped linear attention plus a convolution of the values.
 #pragma once
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

@@ -1,10 +1,10 @@
 // BigBird: parameters, mixer, literal definition, registry entry.
 #include "attention/bigbird/bigbird.h"
 
+#include "attention/common/mixer_support.h"
+#include "attention/common/token_pieces.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
-#include "attention/primitives/listed_attention.h"
-#include "attention/token_pieces.h"
+#include "attention/primitives/listed_attention/listed_attention.h"
 
 namespace linnet {
 namespace {

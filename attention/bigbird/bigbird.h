@@ -3,7 +3,7 @@
 #pragma once
 
 #include "attention/bigbird/block_choice.h"
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

@@ -5,7 +5,7 @@
 
 #include "attention/clustered/blend_rule.h"
 #include "attention/clustered/cuda/blend.h"
-#include "attention/primitives/binding.h"
+#include "attention/primitives/common/binding.h"
 #include "core/cuda/backend.h"
 #include "core/elementwise.h"
 #include "core/threads.h"

@@ -8,7 +8,7 @@
 
 #include "attention/clustered/cuda/clusters.h"
 #include "attention/clustered/list_rule.h"
-#include "attention/primitives/tile_gemm.h"
+#include "attention/primitives/common/tile_gemm.h"
 #include "core/cuda/backend.h"
 #include "core/sort.h"
 #include "core/threads.h"

@@ -4,10 +4,10 @@
 #include "attention/clustered/cluster_blend.h"
 #include "attention/clustered/clustered_definition.h"
 #include "attention/clustered/hamming_clusters.h"
+#include "attention/common/mixer_support.h"
+#include "attention/common/random_matrix.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
-#include "attention/primitives/listed_attention.h"
-#include "attention/random_matrix.h"
+#include "attention/primitives/listed_attention/listed_attention.h"
 #include "autograd/embedding.h"
 
 namespace linnet {

@@ -4,8 +4,8 @@
 
 #include "attention/clustered/cuda/clusters.h"
 #include "attention/clustered/hamming_rule.h"
-#include "attention/primitives/binding.h"
-#include "attention/primitives/tile_gemm.h"
+#include "attention/primitives/common/binding.h"
+#include "attention/primitives/common/tile_gemm.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
 

@@ -3,10 +3,10 @@
 
 #include <numbers>
 
+#include "attention/common/feature_map_mechanism.h"
+#include "attention/common/mixer_support.h"
 #include "attention/cosformer/proportions.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
-#include "attention/relu/relu.h"
 #include "autograd/embedding.h"
 
 namespace linnet {
@@ -166,12 +166,13 @@ Mechanism cosformer_mechanism() {
   facts.variants = {"{max_length: 140, activation: elu1, scale: null, normalizer: add}",
                     "{max_length: 24, beyond_max: clamp, cross_length: common, floor: 0.1}",
                     "{cross_length: common}"};
-  facts.limits = {
-      {"a huge M gives relu linear attention",
-       "{max_length: 1000000000}",
-       {Form::noncausal, Form::causal},
-       {},
-       [](const ReferenceSequence<double>& s) { return feature_map_definition(ReluParams(), s); }}};
+  facts.limits = {{"a huge M gives relu linear attention",
+                   "{max_length: 1000000000}",
+                   {Form::noncausal, Form::causal},
+                   {},
+                   [](const ReferenceSequence<double>& s) {
+                     return feature_map_definition(FeatureMapParams<FeatureMap::relu>(), s);
+                   }}};
   return define_mechanism<CosformerParams, CosformerMixer>(
       std::move(facts), [](const CosformerParams& params, const auto& sequence) {
         return definition(params, sequence);

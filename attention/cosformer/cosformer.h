@@ -1,7 +1,7 @@
 // cosFormer: linear attention re-weighted by the cosine of distance (Qin et al. 2022).
 #pragma once
 
-#include "attention/feature_map_mechanism.h"
+#include "attention/common/feature_map_mechanism.h"
 
 namespace linnet {
 

@@ -5,15 +5,15 @@
 #include <mutex>
 #include <numbers>
 
+#include "attention/common/head_map.h"
+#include "attention/common/joint/block_bias.h"
+#include "attention/common/joint/joint_softmax.h"
+#include "attention/common/joint/packed_chunks.h"
+#include "attention/common/landmarks/landmarks.h"
+#include "attention/common/landmarks/noise.h"
+#include "attention/common/mixer_support.h"
 #include "attention/eva/eva.h"
-#include "attention/head_map.h"
-#include "attention/joint/block_bias.h"
-#include "attention/joint/joint_softmax.h"
-#include "attention/joint/packed_chunks.h"
-#include "attention/lara/landmarks.h"
-#include "attention/lara/noise.h"
-#include "attention/mixer_support.h"
-#include "attention/primitives/slot_attention.h"
+#include "attention/primitives/slot_attention/slot_attention.h"
 #include "autograd/embedding.h"
 #include "autograd/pooling.h"
 

@@ -1,10 +1,10 @@
 // FLASH: parameters, mixer, literal definition, registry entry.
 #include "attention/flash/flash.h"
 
-#include "attention/augmented_linear/conv_branch.h"
+#include "attention/common/conv_branch.h"
+#include "attention/common/group_support.h"
 #include "attention/define.h"
 #include "attention/flash/gated_unit_reference.h"
-#include "attention/group_support.h"
 #include "autograd/arithmetic.h"
 
 namespace linnet {
@@ -147,7 +147,7 @@ class FlashMixer : public TokenMixer {
                             context, state, after);
   }
 
-  const char* mechanism_;
+  std::string mechanism_;
   FlashParams params_;
   GatedUnit unit_;
   std::optional<ConvBranch> conv_;

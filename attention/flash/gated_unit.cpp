@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "attention/block_diagonal.h"
-#include "attention/flash/distance_ids.h"
+#include "attention/common/block_diagonal.h"
+#include "attention/common/distance_ids.h"
 #include "attention/flash/token_shift.h"
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"

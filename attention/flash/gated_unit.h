@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/mixer_support.h"
+#include "attention/common/mixer_support.h"
 
 namespace linnet {
 

@@ -1,7 +1,7 @@
 // The literal definition of what gated attention units share, in plain loops.
 #pragma once
 
-#include "attention/distance_bias.h"
+#include "attention/common/distance_bias.h"
 #include "attention/flash/gated_unit.h"
 
 namespace linnet {

@@ -1,8 +1,8 @@
 #include "attention/flash/token_shift.h"
 
+#include "attention/common/mixer_support.h"
 #include "attention/flash/cuda/token_shift.h"
 #include "attention/flash/token_shift_rule.h"
-#include "attention/mixer_support.h"
 #include "core/cuda/backend.h"
 
 namespace linnet {

@@ -4,8 +4,8 @@
 
 #include <optional>
 
+#include "attention/common/grouped/grouped.h"
 #include "attention/flash/flash.h"
-#include "attention/grouped_linear/grouped_linear.h"
 
 namespace linnet {
 

@@ -3,8 +3,8 @@
 
 #include <optional>
 
+#include "attention/common/grouped/grouped.h"
 #include "attention/flash/flash.h"
-#include "attention/grouped_linear/grouped_linear.h"
 
 namespace linnet {
 

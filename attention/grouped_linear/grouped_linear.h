@@ -1,10 +1,8 @@
 // Grouped linear attention: attention inside groups plus linear attention over the groups before.
 #pragma once
 
-#include <optional>
-
-#include "attention/grouped_linear/branches.h"
-#include "attention/grouped_linear/relative_branch.h"
+#include "attention/common/grouped/grouped.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 
@@ -21,85 +19,6 @@ struct GroupedLinearParams {
   void validate(const ConfigNode& at) const;
   MixerTraits traits(MixerTraits traits) const;
 };
-
-// The option `alpha` and the parameter behind it.
-template <typename Params>
-void describe_alpha(ConfigDescription<Params>& d) {
-  d.choice("alpha", &Params::alpha, {"learned", "one"},
-           "factor of the earlier groups: a number of the layer that begins at 0, or 1");
-}
-
-// What the study's T5 does besides, as options `values`, `bias`, `output_norm`.
-template <typename Params>
-void describe_group_values(ConfigDescription<Params>& d) {
-  d.choice("values", &Params::values, {"raw", "unit"},
-           "what groups sum: the values, or each divided by its length");
-}
-template <typename Params>
-void describe_output_norm(ConfigDescription<Params>& d) {
-  d.field("output_norm", &Params::output_norm,
-          "divide what a token's groups give by 1e-4 + its length over all heads");
-}
-template <typename Params>
-void describe_t5_options(ConfigDescription<Params>& d) {
-  describe_group_values(d);
-  d.choice("bias", &Params::bias, {"none", "t5"},
-           "what weights in a group gain after kappa: nothing, or a number for each of 32 buckets "
-           "of distances and each head, one table for all layers");
-  describe_output_norm(d);
-}
-
-// The options of GroupedBranches.
-struct GroupedSetting {
-  int64_t group = 64;
-  GroupKernel kernel = GroupKernel::relu2_l2;
-  bool learned_alpha = false, unit_values = false, relative_bias = false, output_norm = false;
-  // Which branches the self forms have, and whether earlier groups are averaged.
-  bool inside = true, earlier = true, mean = false;
-};
-template <typename Params>
-GroupedSetting grouped_setting(const Params& params) {
-  return {.group = params.group,
-          .kernel = params.kappa,
-          .learned_alpha = params.alpha == "learned",
-          .unit_values = params.values == "unit",
-          .relative_bias = params.bias == "t5",
-          .output_norm = params.output_norm};
-}
-// Throws where the options contradict each other; `bias` names that of the relative bias.
-void check_grouped(const GroupedSetting& setting, const ConfigNode& at,
-                   const std::string& bias = "bias");
-
-// The branches of the self forms, y = local + alpha * earlier groups; in the cross form the latter
-// alone, with factor 1.
-class GroupedBranches {
- public:
-  // Declares alpha [1] in the layer's scope where it is learned and there are two branches, and the
-  // relative bias in the tied one.
-  GroupedBranches(const GroupedSetting& setting, const MixerOptions& options,
-                  const MixerScope& scope);
-  AttentionMixer::MixResult mix(const MixInput& input, const MixerContext& context,
-                                const MixerState& state) const;
-  MixerCost cost(const MixerShape& shape) const;
-
- private:
-  AttentionMixer::MixResult sum_of_branches(const MixInput& input, const MixerContext& context,
-                                            const MixerState& state) const;
-  // Whether there are sums inside groups, and over others.
-  bool inside() const { return setting_.inside && options_.form != Form::cross; }
-  bool earlier() const { return setting_.earlier || options_.form == Form::cross; }
-  GroupedSetting setting_;
-  MixerOptions options_;
-  GroupBranch local_;
-  GroupMemoryBranch memory_;
-  std::optional<RelativeBranch> relative_;
-  Variable alpha_;
-};
-
-// Its literal definition.
-template <typename Number>
-std::vector<Number> grouped_definition(const ReferenceSequence<Number>& s,
-                                       const GroupedSetting& setting);
 
 Mechanism grouped_linear_mechanism();
 

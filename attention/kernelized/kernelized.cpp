@@ -1,9 +1,9 @@
 // Kernelized attention: parameters, mixer, literal definition, registry entry.
 #include "attention/kernelized/kernelized.h"
 
+#include "attention/common/gaussian_kernel.h"
+#include "attention/common/mixer_support.h"
 #include "attention/define.h"
-#include "attention/gaussian_kernel.h"
-#include "attention/mixer_support.h"
 
 namespace linnet {
 namespace {

@@ -1,15 +1,15 @@
 // LARA: parameters, mixer, literal definition, registry entry.
 #include "attention/lara/lara.h"
 
+#include "attention/common/head_map.h"
+#include "attention/common/landmarks/landmarks.h"
+#include "attention/common/landmarks/noise.h"
+#include "attention/common/mixer_support.h"
 #include "attention/define.h"
-#include "attention/head_map.h"
-#include "attention/lara/landmarks.h"
 #include "attention/lara/lara_definition.h"
-#include "attention/lara/noise.h"
 #include "attention/lara/optimal.h"
 #include "attention/lara/proposals.h"
-#include "attention/mixer_support.h"
-#include "attention/primitives/slot_attention.h"
+#include "attention/primitives/slot_attention/slot_attention.h"
 #include "autograd/arithmetic.h"
 
 namespace linnet {

@@ -1,7 +1,7 @@
 // LARA: linear randomized attention with landmarks as proposals (Zheng et al. 2022).
 #pragma once
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

@@ -4,7 +4,7 @@
 
 #include "attention/lara/cuda/optimal.h"
 #include "attention/lara/optimal_rule.h"
-#include "attention/primitives/binding.h"
+#include "attention/primitives/common/binding.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
 

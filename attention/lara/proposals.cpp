@@ -5,7 +5,7 @@
 
 #include "attention/lara/cuda/proposals.h"
 #include "attention/lara/proposals_rule.h"
-#include "attention/primitives/binding.h"
+#include "attention/primitives/common/binding.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
 

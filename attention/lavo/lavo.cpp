@@ -3,14 +3,14 @@
 
 #include <cmath>
 
+#include "attention/common/mixer_support.h"
+#include "attention/common/orthonormal.h"
 #include "attention/define.h"
 #include "attention/lavo/lavo_reference.h"
 #include "attention/lavo/limiting_cases.h"
 #include "attention/lavo/local_weight.h"
 #include "attention/lavo/one_pass.h"
-#include "attention/lavo/orthonormal.h"
-#include "attention/mixer_support.h"
-#include "attention/primitives/orthogonal_memory.h"
+#include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
 #include "autograd/arithmetic.h"
 
 namespace linnet {

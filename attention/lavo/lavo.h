@@ -2,7 +2,7 @@
 // Attention via Orthogonal Memory").
 #pragma once
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

@@ -1,7 +1,7 @@
 // The limiting cases of LAVO's specification, for heads of 8.
 #pragma once
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

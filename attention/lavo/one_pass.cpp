@@ -2,7 +2,7 @@
 #include "attention/lavo/one_pass.h"
 
 #include "attention/lavo/cuda/lavo_pass.h"
-#include "attention/primitives/binding.h"
+#include "attention/primitives/common/binding.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
 

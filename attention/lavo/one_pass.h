@@ -3,7 +3,7 @@
 #pragma once
 
 #include "attention/lavo/one_pass_cpu.h"
-#include "attention/primitives/orthogonal_memory.h"
+#include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
 #include "autograd/variable.h"
 
 namespace linnet {

@@ -7,8 +7,8 @@
 // row s for all lanes. So nothing is stored or computed that no query sees.
 #pragma once
 
-#include "attention/primitives/chunked.h"
-#include "attention/primitives/simd.h"
+#include "attention/primitives/common/chunked.h"
+#include "attention/primitives/common/simd.h"
 
 namespace linnet::lavo_pass_detail {
 

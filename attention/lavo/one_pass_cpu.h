@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "attention/primitives/orthogonal_memory_cpu.h"
-#include "attention/primitives/views.h"
+#include "attention/primitives/orthogonal_memory/cpu.h"
+#include "core/sequence_view.h"
 
 namespace linnet {
 

@@ -7,9 +7,9 @@
 
 #include "attention/lavo/one_pass_band.h"
 #include "attention/lavo/one_pass_cpu.h"
-#include "attention/primitives/chunked.h"
-#include "attention/primitives/orthogonal_memory_plan.h"
-#include "attention/primitives/simd.h"
+#include "attention/primitives/common/chunked.h"
+#include "attention/primitives/common/simd.h"
+#include "attention/primitives/orthogonal_memory/plan.h"
 
 namespace linnet::lavo_pass_detail {
 

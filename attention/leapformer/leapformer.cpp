@@ -3,10 +3,10 @@
 
 #include <numbers>
 
+#include "attention/common/feature_map_mechanism.h"
+#include "attention/common/mixer_support.h"
+#include "attention/common/wave_features.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
-#include "attention/relu/relu.h"
-#include "attention/rfa/wave_features.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
 #include "core/cuda/backend.h"
@@ -345,16 +345,17 @@ Mechanism leapformer_mechanism() {
   facts.presets = kPresets;
   facts.variants = {"{hidden: 1, input: raw}",
                     "{preset: lm, normalizer: add, hidden: 3, wait: 2, read: 3}"};
-  facts.limits = {
-      {"LeaP modules of zero output give relu linear attention",
-       "{}",
-       {Form::noncausal, Form::causal, Form::cross},
-       [](const std::string& name, std::vector<double>& values) {
-         if (name.starts_with("leap_") && name.find(".out.") != std::string::npos) {
-           std::fill(values.begin(), values.end(), 0);
-         }
-       },
-       [](const ReferenceSequence<double>& s) { return feature_map_definition(ReluParams(), s); }}};
+  facts.limits = {{"LeaP modules of zero output give relu linear attention",
+                   "{}",
+                   {Form::noncausal, Form::causal, Form::cross},
+                   [](const std::string& name, std::vector<double>& values) {
+                     if (name.starts_with("leap_") && name.find(".out.") != std::string::npos) {
+                       std::fill(values.begin(), values.end(), 0);
+                     }
+                   },
+                   [](const ReferenceSequence<double>& s) {
+                     return feature_map_definition(FeatureMapParams<FeatureMap::relu>(), s);
+                   }}};
   return define_mechanism<LeapformerParams, LeapformerMixer>(
       std::move(facts), [](const LeapformerParams& params, const auto& sequence) {
         return definition(params, sequence);

@@ -1,7 +1,7 @@
 // LeaPformer: linear attention re-weighted by learned proportions.
 #pragma once
 
-#include "attention/feature_map_mechanism.h"
+#include "attention/common/feature_map_mechanism.h"
 #include "attention/leapformer/waiting.h"
 
 namespace linnet {

@@ -1,6 +1,6 @@
 #include "attention/leapformer/waiting.h"
 
-#include "attention/token_pieces.h"
+#include "attention/common/token_pieces.h"
 #include "autograd/arithmetic.h"
 
 namespace linnet {

@@ -1,7 +1,7 @@
 // Linear attention with the feature map elu + 1 (Katharopoulos et al. 2020).
 #pragma once
 
-#include "attention/feature_map_mechanism.h"
+#include "attention/common/feature_map_mechanism.h"
 
 namespace linnet {
 

@@ -3,9 +3,9 @@
 
 #include <numbers>
 
+#include "attention/common/slot_support.h"
 #include "attention/define.h"
 #include "attention/linformer/position_table.h"
-#include "attention/slot_support.h"
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
 #include "core/cuda/backend.h"

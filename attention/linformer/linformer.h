@@ -1,7 +1,7 @@
 // Linformer: keys and values projected along time onto a few rows (Wang et al. 2020).
 #pragma once
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

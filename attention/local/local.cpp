@@ -1,8 +1,8 @@
 // Local attention: parameters, mixer, literal definition, registry entry.
 #include "attention/local/local.h"
 
+#include "attention/common/mixer_support.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
 
 namespace linnet {
 namespace {

@@ -1,7 +1,7 @@
 // Local attention: softmax over a band or a block of neighbours.
 #pragma once
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

@@ -1,11 +1,11 @@
 // Longformer: parameters, mixer, literal definition, registry entry.
 #include "attention/longformer/longformer.h"
 
+#include "attention/common/mixer_support.h"
+#include "attention/common/token_pieces.h"
 #include "attention/define.h"
 #include "attention/longformer/window_lists.h"
-#include "attention/mixer_support.h"
-#include "attention/primitives/listed_attention.h"
-#include "attention/token_pieces.h"
+#include "attention/primitives/listed_attention/listed_attention.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
 

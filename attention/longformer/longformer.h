@@ -1,7 +1,7 @@
 // Longformer: softmax over a sliding window and a few global tokens (Beltagy et al. 2020).
 #pragma once
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

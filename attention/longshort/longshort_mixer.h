@@ -1,13 +1,13 @@
 // Long-short attention's mixer. For longshort.cpp only.
 #pragma once
 
-#include "attention/joint/joint_softmax.h"
-#include "attention/joint/packed_chunks.h"
-#include "attention/joint/position_logits.h"
+#include "attention/common/joint/joint_softmax.h"
+#include "attention/common/joint/packed_chunks.h"
+#include "attention/common/joint/position_logits.h"
+#include "attention/common/mixer_support.h"
 #include "attention/longshort/longshort.h"
 #include "attention/longshort/wide_maps.h"
-#include "attention/mixer_support.h"
-#include "attention/primitives/slot_attention.h"
+#include "attention/primitives/slot_attention/slot_attention.h"
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
 

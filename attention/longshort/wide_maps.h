@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "attention/mixer_support.h"
+#include "attention/common/mixer_support.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
 #include "autograd/norms.h"

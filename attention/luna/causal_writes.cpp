@@ -7,7 +7,7 @@
 
 #include "attention/luna/causal_writes_rule.h"
 #include "attention/luna/cuda/causal_writes.h"
-#include "attention/primitives/binding.h"
+#include "attention/primitives/common/binding.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
 

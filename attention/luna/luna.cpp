@@ -3,13 +3,13 @@
 
 #include <numbers>
 
+#include "attention/common/mixer_support.h"
+#include "attention/common/product_division.h"
+#include "attention/common/segment_scan.h"
 #include "attention/define.h"
 #include "attention/luna/causal_writes.h"
 #include "attention/luna/luna_definition.h"
-#include "attention/mixer_support.h"
-#include "attention/primitives/slot_attention.h"
-#include "attention/rope_linear/division.h"
-#include "attention/segment_scan.h"
+#include "attention/primitives/slot_attention/slot_attention.h"
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
 #include "autograd/linear.h"

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

@@ -4,7 +4,7 @@
 
 #include "attention/nystromformer/cuda/landmark_means.h"
 #include "attention/nystromformer/landmark_means_rule.h"
-#include "attention/primitives/binding.h"
+#include "attention/primitives/common/binding.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
 

@@ -2,7 +2,7 @@
 // the device share.
 #pragma once
 
-#include "attention/landmark_runs.h"
+#include "attention/common/landmark_runs.h"
 #include "attention/nystromformer/landmark_means.h"
 
 namespace linnet::landmark_means_rule {

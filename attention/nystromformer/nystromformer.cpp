@@ -3,9 +3,9 @@
 
 #include <optional>
 
-#include "attention/augmented_linear/conv_branch.h"
+#include "attention/common/conv_branch.h"
+#include "attention/common/mixer_support.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
 #include "attention/nystromformer/nystromformer_definition.h"
 #include "autograd/arithmetic.h"
 

@@ -3,9 +3,9 @@
 
 #include <string>
 
+#include "attention/mechanism.h"
 #include "attention/nystromformer/landmark_means.h"
-#include "attention/primitives/matrices.h"
-#include "attention/registry.h"
+#include "attention/primitives/matrices/matrices.h"
 
 namespace linnet {
 

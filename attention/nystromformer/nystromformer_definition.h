@@ -1,8 +1,8 @@
 // Nystroemformer by plain loops: its literal definition.
 #pragma once
 
-#include "attention/augmented_linear/conv_branch.h"
-#include "attention/iterated_inverse_definition.h"
+#include "attention/common/conv_branch.h"
+#include "attention/common/iterated_inverse_definition.h"
 #include "attention/nystromformer/nystromformer.h"
 #include "attention/reference.h"
 

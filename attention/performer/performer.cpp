@@ -1,8 +1,8 @@
 // Performer: parameters, mixer, literal definition, registry entry.
 #include "attention/performer/performer.h"
 
-#include "attention/block_diagonal.h"
-#include "attention/segment_scan.h"
+#include "attention/common/block_diagonal.h"
+#include "attention/common/segment_scan.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
 #include "layers/dead_rows.h"

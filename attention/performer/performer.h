@@ -1,9 +1,9 @@
 // Performer (FAVOR+): attention by positive random features (Choromanski et al. 2021).
 #pragma once
 
-#include "attention/feature_map_mechanism.h"
+#include "attention/common/feature_map_mechanism.h"
+#include "attention/common/random_matrix.h"
 #include "attention/performer/positive_features.h"
-#include "attention/random_matrix.h"
 
 namespace linnet {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "attention/performer/cuda/positive_features.h"
-#include "attention/primitives/tile_gemm.h"
+#include "attention/primitives/common/tile_gemm.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
 

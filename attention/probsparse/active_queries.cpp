@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "attention/primitives/binding.h"
+#include "attention/primitives/common/binding.h"
 #include "attention/probsparse/active_queries_rule.h"
 #include "attention/probsparse/cuda/active_queries.h"
 #include "core/cuda/backend.h"

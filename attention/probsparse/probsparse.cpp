@@ -3,10 +3,10 @@
 
 #include <cmath>
 
+#include "attention/common/mixer_support.h"
+#include "attention/common/query_rows.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
 #include "attention/probsparse/active_queries.h"
-#include "attention/probsparse/query_rows.h"
 #include "autograd/arithmetic.h"
 #include "autograd/pooling.h"
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/primitives/binding.h"
-#include "attention/primitives/cuda/token_spans.h"
-#include "attention/primitives/tile_gemm.h"
+#include "attention/primitives/common/binding.h"
+#include "attention/primitives/common/cuda/token_spans.h"
+#include "attention/primitives/common/tile_gemm.h"
 #include "attention/reformer/bucket_rule.h"
 #include "attention/reformer/cuda/chunks.h"
 #include "core/cuda/backend.h"

@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "attention/primitives/binding.h"
+#include "attention/primitives/common/binding.h"
 #include "attention/reformer/cuda/chunks.h"
 #include "core/cuda/backend.h"
 #include "core/sort.h"

@@ -3,11 +3,11 @@
 
 #include <bit>
 
+#include "attention/common/joint/joint_softmax.h"
+#include "attention/common/mixer_support.h"
+#include "attention/common/query_rows.h"
+#include "attention/common/random_matrix.h"
 #include "attention/define.h"
-#include "attention/joint/joint_softmax.h"
-#include "attention/mixer_support.h"
-#include "attention/probsparse/query_rows.h"
-#include "attention/random_matrix.h"
 #include "attention/reformer/chunks.h"
 #include "attention/reformer/reformer_definition.h"
 #include "autograd/arithmetic.h"

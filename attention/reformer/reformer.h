@@ -3,8 +3,8 @@
 
 #include <optional>
 
+#include "attention/mechanism.h"
 #include "attention/reformer/buckets.h"
-#include "attention/registry.h"
 
 namespace linnet {
 

@@ -1,7 +1,7 @@
 // Linear attention with the feature map relu (Cai et al. 2023, EfficientViT).
 #pragma once
 
-#include "attention/feature_map_mechanism.h"
+#include "attention/common/feature_map_mechanism.h"
 
 namespace linnet {
 

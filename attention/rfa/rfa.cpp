@@ -3,9 +3,9 @@
 
 #include <numeric>
 
-#include "attention/block_diagonal.h"
-#include "attention/random_matrix.h"
-#include "attention/rfa/wave_features.h"
+#include "attention/common/block_diagonal.h"
+#include "attention/common/random_matrix.h"
+#include "attention/common/wave_features.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
 

@@ -1,7 +1,7 @@
 // Random feature attention (Peng et al. 2021), with and without its gate.
 #pragma once
 
-#include "attention/feature_map_mechanism.h"
+#include "attention/common/feature_map_mechanism.h"
 
 namespace linnet {
 

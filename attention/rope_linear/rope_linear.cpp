@@ -1,9 +1,9 @@
 // RoPE linear attention: parameters, mixer, literal definition, registry entry.
 #include "attention/rope_linear/rope_linear.h"
 
-#include "attention/linear/linear.h"
-#include "attention/rope_linear/division.h"
-#include "attention/segment_scan.h"
+#include "attention/common/feature_map_mechanism.h"
+#include "attention/common/product_division.h"
+#include "attention/common/segment_scan.h"
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
 
@@ -123,7 +123,7 @@ std::vector<LimitingCase> limiting_cases() {
            {Form::noncausal, Form::causal},
            {},
            [](const ReferenceSequence<double>& s) {
-             LinearParams params;
+             FeatureMapParams<FeatureMap::elu1> params;
              params.scale.reset();
              return feature_map_definition(params, s);
            }},

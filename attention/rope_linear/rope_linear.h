@@ -1,7 +1,7 @@
 // Linear attention whose numerator sees rotary positions (Su et al. 2021, section 3.3).
 #pragma once
 
-#include "attention/feature_map_mechanism.h"
+#include "attention/common/feature_map_mechanism.h"
 
 namespace linnet {
 

@@ -1,9 +1,9 @@
 // S4D: parameters, mixer, registry entry.
 #include "attention/s4d/s4d.h"
 
+#include "attention/common/mixer_support.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
-#include "attention/primitives/diagonal_scan.h"
+#include "attention/primitives/diagonal_scan/diagonal_scan.h"
 #include "attention/s4d/s4d_definition.h"
 #include "attention/s4d/s4d_init.h"
 #include "autograd/activation.h"

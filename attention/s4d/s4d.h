@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

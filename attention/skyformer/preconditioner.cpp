@@ -1,6 +1,6 @@
 #include "attention/skyformer/preconditioner.h"
 
-#include "attention/primitives/binding.h"
+#include "attention/primitives/common/binding.h"
 #include "attention/skyformer/cuda/preconditioner.h"
 #include "attention/skyformer/preconditioner_rule.h"
 #include "core/cuda/backend.h"

@@ -1,7 +1,7 @@
 #include "attention/skyformer/row_kernel.h"
 
-#include "attention/primitives/binding.h"
-#include "attention/primitives/matrices.h"
+#include "attention/primitives/common/binding.h"
+#include "attention/primitives/matrices/matrices.h"
 #include "attention/skyformer/cuda/row_kernel.h"
 #include "attention/skyformer/row_kernel_rule.h"
 #include "core/cuda/backend.h"

@@ -1,6 +1,6 @@
 #include "attention/skyformer/sampled_rows.h"
 
-#include "attention/primitives/binding.h"
+#include "attention/primitives/common/binding.h"
 #include "attention/skyformer/cuda/sampled_rows.h"
 #include "attention/skyformer/sampled_rows_rule.h"
 #include "core/cuda/backend.h"

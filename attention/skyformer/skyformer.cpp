@@ -1,11 +1,11 @@
 // Skyformer: parameters, mixer, literal definition, registry entry.
 #include "attention/skyformer/skyformer.h"
 
+#include "attention/common/gaussian_kernel.h"
+#include "attention/common/iterated_inverse_definition.h"
+#include "attention/common/mixer_support.h"
 #include "attention/define.h"
-#include "attention/gaussian_kernel.h"
-#include "attention/iterated_inverse_definition.h"
-#include "attention/mixer_support.h"
-#include "attention/primitives/matrices.h"
+#include "attention/primitives/matrices/matrices.h"
 #include "attention/skyformer/preconditioner.h"
 #include "attention/skyformer/row_kernel.h"
 #include "attention/skyformer/sampled_rows.h"

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
+#include "attention/common/distance_bias.h"
+#include "attention/common/mixer_support.h"
 #include "attention/define.h"
-#include "attention/distance_bias.h"
-#include "attention/mixer_support.h"
-#include "attention/primitives/block_attention.h"
+#include "attention/primitives/block_attention/block_attention.h"
 
 namespace linnet {
 

@@ -1,7 +1,7 @@
 // Softmax attention: the baseline (Vaswani et al. 2017).
 #pragma once
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

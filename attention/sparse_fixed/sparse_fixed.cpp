@@ -3,9 +3,9 @@
 
 #include <numeric>
 
+#include "attention/common/mixer_support.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
-#include "attention/primitives/listed_attention.h"
+#include "attention/primitives/listed_attention/listed_attention.h"
 #include "attention/sparse_fixed/fixed_lists.h"
 #include "core/cuda/backend.h"
 

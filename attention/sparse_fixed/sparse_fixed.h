@@ -1,7 +1,7 @@
 // Sparse transformer, fixed pattern: the block of a token and global columns (Child et al. 2019).
 #pragma once
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

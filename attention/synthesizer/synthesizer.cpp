@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "attention/common/mixer_support.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
 #include "attention/synthesizer/one_hot.h"
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"

@@ -1,8 +1,8 @@
 // T2R: parameters, mixer, literal definition, registry entry.
 #include "attention/t2r/t2r.h"
 
-#include "attention/block_diagonal.h"
-#include "attention/relu/relu.h"
+#include "attention/common/block_diagonal.h"
+#include "attention/common/feature_map_mechanism.h"
 #include "autograd/activation.h"
 #include "autograd/arithmetic.h"
 
@@ -143,7 +143,7 @@ std::vector<LimitingCase> limiting_cases() {
              }
            },
            [](const ReferenceSequence<double>& s) {
-             ReluParams params;
+             FeatureMapParams<FeatureMap::relu> params;
              params.scale.reset();
              params.floor = 1e-2;
              return feature_map_definition(params, s);

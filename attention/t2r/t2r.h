@@ -1,7 +1,7 @@
 // T2R: linear attention with a learned feature map (Kasai et al. 2021).
 #pragma once
 
-#include "attention/feature_map_mechanism.h"
+#include "attention/common/feature_map_mechanism.h"
 
 namespace linnet {
 

@@ -1,8 +1,8 @@
 // TransNormer's DiagAttention: parameters, mixer, literal definition, registry entry.
 #include "attention/transnormer_diag/transnormer_diag.h"
 
+#include "attention/common/mixer_support.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
 #include "autograd/arithmetic.h"
 #include "autograd/norms.h"
 

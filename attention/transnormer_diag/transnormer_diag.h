@@ -1,7 +1,7 @@
 // TransNormer's DiagAttention: attention inside blocks of neighbours.
 #pragma once
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 
 namespace linnet {
 

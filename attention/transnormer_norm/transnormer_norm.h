@@ -2,7 +2,7 @@
 // 2022).
 #pragma once
 
-#include "attention/feature_map_mechanism.h"
+#include "attention/common/feature_map_mechanism.h"
 #include "autograd/norms.h"
 
 namespace linnet {

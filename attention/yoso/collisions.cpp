@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "attention/primitives/binding.h"
-#include "attention/primitives/tile_gemm.h"
+#include "attention/primitives/common/binding.h"
+#include "attention/primitives/common/tile_gemm.h"
 #include "attention/yoso/bucket_lists.h"
 #include "attention/yoso/cuda/collisions.h"
 #include "core/cuda/backend.h"

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <numbers>
 
+#include "attention/common/mixer_support.h"
+#include "attention/common/random_matrix.h"
 #include "attention/define.h"
-#include "attention/mixer_support.h"
-#include "attention/random_matrix.h"
 #include "attention/yoso/collisions.h"
 #include "autograd/arithmetic.h"
 #include "autograd/norms.h"

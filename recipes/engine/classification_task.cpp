@@ -1,17 +1,18 @@
-// Classification of labelled sequences, scored by accuracy.
+#include "recipes/engine/classification_task.h"
+
 #include <algorithm>
 #include <chrono>
 #include <map>
 
 #include "autograd/loss.h"
 #include "data/classification.h"
-#include "recipes/engine/task.h"
 
 namespace linnet {
 namespace {
 
 class ClassificationTask final : public Task {
  public:
+  // `cls`: a CLS token goes before each example, and its vector is what the model classifies.
   ClassificationTask(const DataConfig& config, bool cls, uint64_t seed)
       : data_(load_classification(config)), length_(config.context) {
     for (const Split split : kSplits) {
@@ -109,8 +110,10 @@ std::vector<Score> ClassificationTask::score(const Transformer& model,
 
 }  // namespace
 
-std::unique_ptr<Task> make_classification_task(const DataConfig& config, bool cls, uint64_t seed) {
-  return std::make_unique<ClassificationTask>(config, cls, seed);
+std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
+                                               std::shared_ptr<const Tokenizer>) {
+  return std::make_unique<ClassificationTask>(recipe.data, recipe.model.pooling == "cls",
+                                              static_cast<uint64_t>(recipe.seed));
 }
 
 }  // namespace linnet

@@ -6,6 +6,7 @@
 
 #include "core/log.h"
 #include "data/ngram.h"
+#include "recipes/engine/make_task.h"
 #include "recipes/engine/run_state.h"
 
 namespace linnet {

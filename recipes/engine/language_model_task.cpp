@@ -1,11 +1,10 @@
-// Language modeling: windows of a tokenized corpus, scored by perplexity.
+#include "recipes/engine/language_model_task.h"
+
 #include <chrono>
 
 #include "autograd/loss.h"
-#include "core/files.h"
 #include "data/packing.h"
 #include "data/text_dataset.h"
-#include "recipes/engine/task.h"
 
 namespace linnet {
 namespace {
@@ -169,25 +168,10 @@ std::string LanguageModelTask::describe() const {
 
 }  // namespace
 
-std::unique_ptr<Task> make_language_model_task(const DataConfig& config, uint64_t seed,
+std::unique_ptr<Task> make_language_model_task(const Recipe& recipe,
                                                std::shared_ptr<const Tokenizer> tokenizer) {
-  return std::make_unique<LanguageModelTask>(config, seed, std::move(tokenizer));
-}
-
-std::unique_ptr<Task> make_task(const Recipe& recipe, std::shared_ptr<const Tokenizer> tokenizer) {
-  const DataConfig& data = recipe.data;
-  const bool pattern = data.path.find_first_of("*?") != std::string::npos;
-  require(
-      data.path.empty() || pattern || exists(data.path), "there are no data at '", data.path,
-      "' (data.path); say where they are with data.path=DIR, evaluating with --set data.path=DIR");
-  const ModelConfig& model = recipe.model;
-  const bool labelled = data.kind == "listops";
-  require_usage(labelled == (model.kind == "encoder"), "data of kind ", data.kind,
-                " needs model.kind ", labelled ? "encoder" : "decoder", ", the recipe has ",
-                model.kind);
-  const auto seed = static_cast<uint64_t>(recipe.seed);
-  return labelled ? make_classification_task(data, model.pooling == "cls", seed)
-                  : make_language_model_task(data, seed, std::move(tokenizer));
+  return std::make_unique<LanguageModelTask>(recipe.data, static_cast<uint64_t>(recipe.seed),
+                                             std::move(tokenizer));
 }
 
 }  // namespace linnet

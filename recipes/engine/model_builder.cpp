@@ -1,6 +1,7 @@
 #include "recipes/engine/model_builder.h"
 
 #include "attention/layer_choice.h"
+#include "attention/registry.h"
 #include "core/device.h"
 
 namespace linnet {
@@ -9,14 +10,13 @@ std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes&
                                          Device device) {
   const ModelConfig& config = recipe.model;
   const bool decoder = config.kind == "decoder";
-  const MixerFactory factory =
-      make_layer_mixers(config.attention, decoder ? Form::causal : Form::noncausal, config.layers);
+  require(recipe.mixer != nullptr, "build_model: the recipe is not one of parse_recipe()");
   std::unique_ptr<Transformer> model;
   if (decoder) {
-    model = std::make_unique<DecoderLm>(config, sizes.vocabulary, sizes.length, factory);
+    model = std::make_unique<DecoderLm>(config, sizes.vocabulary, sizes.length, recipe.mixer);
   } else {
     model = std::make_unique<EncoderClassifier>(config, sizes.vocabulary, sizes.length,
-                                                sizes.classes, factory);
+                                                sizes.classes, recipe.mixer);
   }
   const bool bf16_values = recipe.train.precision == Precision::bf16;
   try {

@@ -174,7 +174,7 @@ Recipe parse_recipe(const ConfigNode& node) {
   refuse_misplaced(schema.fields, schema.fields, "", placed, errors);
   Recipe recipe = parse_config<Recipe>(placed, "", {"extends"}, errors);
   // The mechanism's complaints are worth having beside those of other sections.
-  ConfigNode attention;
+  ResolvedAttention attention;
   if (node.is_map() && node.contains("model") && node.find("model")->is_map()) {
     try {
       attention = resolve_attention(recipe.model.attention,
@@ -186,7 +186,8 @@ Recipe parse_recipe(const ConfigNode& node) {
   }
   errors.throw_if_any();
   recipe.resolved = to_config_node(recipe);
-  recipe.resolved.find("model")->set("attention", std::move(attention));
+  recipe.resolved.find("model")->set("attention", std::move(attention.node));
+  recipe.mixer = std::move(attention.mixer);
   for (const char* key : {"sweep", "published"}) {
     if (recipe.resolved.find(key)->is_null()) recipe.resolved.erase(key);
   }

@@ -1,10 +1,12 @@
 // One update: its micro-batches, and what became of it.
+#include "recipes/engine/train_step.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "core/cuda/backend.h"
 #include "optim/clip.h"
-#include "recipes/engine/trainer.h"
+#include "recipes/engine/update_work.h"
 
 namespace linnet {
 namespace {
@@ -52,12 +54,15 @@ TrainStep::TrainStep(const Recipe& recipe, const Task& task, const Transformer& 
   for (int64_t left = examples_per_update_; left > 0; left -= micro_batches_.back()) {
     micro_batches_.push_back(std::min(left, config.micro_batch));
   }
-  const UpdateParts parts{recipe, task, model, updater};
+  const TrainParts parts{recipe, task, model, updater};
   if constexpr (kCuda) {
     if (on_cuda(model.parameters().weights())) work_ = make_device_update(parts);
   }
   if (work_ == nullptr) work_ = make_host_update(parts);
 }
+
+// Where UpdateWork is known.
+TrainStep::~TrainStep() = default;
 
 Batch TrainStep::take(const std::function<Batch()>& next_batch) {
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));

@@ -5,8 +5,8 @@
 #include <numeric>
 #include <set>
 
-#include "attention/abc/slot_choices.h"
-#include "attention/abc/token_queues.h"
+#include "attention/common/abc/slot_choices.h"
+#include "attention/common/abc/token_queues.h"
 #include "attention/registry.h"
 #include "autograd/embedding.h"
 #include "core/yaml.h"

@@ -1,6 +1,7 @@
 // Augmentation of other mechanisms: the conformance suite on augmented hosts, options, parameters.
-#include "attention/conformance.h"
+#include "attention/conformance/conformance.h"
 #include "attention/explain.h"
+#include "attention/registry.h"
 #include "core/yaml.h"
 #include "tests/tensor_helpers.h"
 

@@ -2,8 +2,9 @@
 #include <set>
 
 #include "attention/bigbird/bigbird.h"
-#include "attention/conformance_subject.h"
+#include "attention/conformance/subject.h"
 #include "attention/define.h"
+#include "attention/registry.h"
 #include "core/yaml.h"
 #include "tests/tensor_helpers.h"
 

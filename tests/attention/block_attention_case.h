@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "attention/primitives/block_attention_cpu.h"
+#include "attention/primitives/block_attention/cpu.h"
 #include "core/random.h"
 #include "tests/worst.h"
 

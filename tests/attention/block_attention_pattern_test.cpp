@@ -1,5 +1,5 @@
 // Which queries see a key is which keys a query sees, from the other side.
-#include "attention/primitives/block_attention_pattern.h"
+#include "attention/primitives/block_attention/pattern.h"
 
 #include <gtest/gtest.h>
 

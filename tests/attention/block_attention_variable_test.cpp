@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "attention/primitives/block_attention.h"
+#include "attention/primitives/block_attention/block_attention.h"
 #include "autograd/arithmetic.h"
 #include "autograd/grad_check.h"
 #include "core/error.h"

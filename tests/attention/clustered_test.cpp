@@ -1,6 +1,7 @@
 // Clustered attention in cases that can be followed by hand, its presets, and the released code's
 // backward.
 #include "attention/clustered/clustered.h"
+#include "attention/registry.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,12 @@
 // The conformance suite over the registry: one test per mechanism, form and device.
-#include "attention/conformance.h"
+#include "attention/conformance/conformance.h"
+#include "attention/registry.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "attention/conformance_subject.h"
+#include "attention/conformance/subject.h"
 #include "tests/attention/cases.h"
 #include "tests/worst.h"
 

@@ -1,8 +1,8 @@
 // Depthwise convolutions: the kernel against the literal equation, gradients against finite
 // differences in every direction, carried tokens, masks with NaN behind them.
-#include "attention/primitives/depthwise_conv.h"
+#include "attention/primitives/depthwise_conv/depthwise_conv.h"
 
-#include "attention/primitives/block_attention_binding.h"
+#include "attention/primitives/block_attention/binding.h"
 #include "autograd/grad_check.h"
 #include "core/error.h"
 #include "tests/attention/token_setting.h"

@@ -1,6 +1,6 @@
 // Diagonal recurrences: against the convolution with their kernel, gradients against finite
 // differences in every direction, carried states, masks with NaN behind them.
-#include "attention/primitives/diagonal_scan.h"
+#include "attention/primitives/diagonal_scan/diagonal_scan.h"
 
 #include <complex>
 

@@ -1,5 +1,6 @@
 // EVA: what the conformance suite cannot know: parameter counts, packed rows, draws.
 #include "attention/eva/eva.h"
+#include "attention/registry.h"
 
 #include "attention/eva/eva_definition.h"
 #include "tests/attention/packed_documents.h"

@@ -1,11 +1,12 @@
 // Gated attention units: what the conformance suite cannot know: numbers of parameters, buckets of
 // distances, models of nothing but units.
 #include "attention/flash/gated_unit.h"
+#include "attention/registry.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "attention/flash/distance_ids.h"
+#include "attention/common/distance_ids.h"
 #include "core/config.h"
 #include "core/yaml.h"
 #include "layers/model.h"

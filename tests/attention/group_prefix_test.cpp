@@ -1,6 +1,6 @@
 // Linear attention over groups of tokens: against the literal equation, gradients against finite
 // differences in every direction, carried sums, masks with NaN behind them.
-#include "attention/primitives/group_prefix.h"
+#include "attention/primitives/group_prefix/group_prefix.h"
 
 #include "autograd/grad_check.h"
 #include "core/error.h"

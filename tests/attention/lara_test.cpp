@@ -1,5 +1,6 @@
 // LARA: what the conformance suite cannot know: what it estimates.
 #include "attention/lara/lara.h"
+#include "attention/registry.h"
 
 #include <gtest/gtest.h>
 

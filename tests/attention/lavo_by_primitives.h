@@ -3,8 +3,8 @@
 
 #include "attention/lavo/local_weight.h"
 #include "attention/lavo/one_pass.h"
-#include "attention/primitives/block_attention.h"
-#include "attention/primitives/orthogonal_memory.h"
+#include "attention/primitives/block_attention/block_attention.h"
+#include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
 #include "autograd/arithmetic.h"
 
 namespace linnet::test {

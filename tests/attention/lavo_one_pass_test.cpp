@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 #include "core/error.h"
 #include "tests/attention/lavo_by_primitives.h"
 #include "tests/tensor_helpers.h"

@@ -1,5 +1,5 @@
 // LAVO's orthonormal basis: the decomposition, and what an update leaves of each kind of basis.
-#include "attention/lavo/orthonormal.h"
+#include "attention/common/orthonormal.h"
 #include "attention/registry.h"
 #include "core/yaml.h"
 #include "tests/tensor_helpers.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "attention/time_slices.h"
+#include "attention/common/time_slices.h"
 #include "autograd/grad_check.h"
 #include "tests/attention/made_mixer.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "attention/primitives/linear_attention.h"
+#include "attention/primitives/linear_attention/linear_attention.h"
 #include "core/random.h"
 #include "tests/worst.h"
 

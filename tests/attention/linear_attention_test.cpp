@@ -6,7 +6,7 @@
 #include <limits>
 #include <tuple>
 
-#include "attention/primitives/linear_attention_cpu.h"
+#include "attention/primitives/linear_attention/cpu.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "core/threads.h"

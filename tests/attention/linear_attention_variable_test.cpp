@@ -1,6 +1,6 @@
 // Linear attention on Variables: every gradient by finite differences, carried states, padding,
 // low precision, repeatability.
-#include "attention/primitives/linear_attention.h"
+#include "attention/primitives/linear_attention/linear_attention.h"
 
 #include <gtest/gtest.h>
 

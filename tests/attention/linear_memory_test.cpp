@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "attention/growth.h"
+#include "attention/registry.h"
 #include "core/device.h"
 #include "core/sanitizers.h"
 #include "tests/attention/cases.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/primitives/listed_attention.h"
+#include "attention/primitives/listed_attention/listed_attention.h"
 #include "tests/tensor_helpers.h"
 
 namespace linnet::test {

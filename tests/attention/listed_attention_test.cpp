@@ -2,7 +2,7 @@
 // finite differences, masks, what is refused.
 #include <algorithm>
 
-#include "attention/primitives/block_attention.h"
+#include "attention/primitives/block_attention/block_attention.h"
 #include "autograd/grad_check.h"
 #include "core/error.h"
 #include "tests/attention/listed_attention_case.h"

@@ -1,13 +1,14 @@
 // Longformer: presets, parameters of the global tokens, what is refused; pieces along time.
 #include "attention/longformer/longformer.h"
+#include "attention/registry.h"
 
 #include <algorithm>
 #include <set>
 
-#include "attention/conformance_subject.h"
+#include "attention/common/token_pieces.h"
+#include "attention/conformance/subject.h"
 #include "attention/define.h"
 #include "attention/longformer/window_lists.h"
-#include "attention/token_pieces.h"
 #include "autograd/grad_check.h"
 #include "core/yaml.h"
 #include "tests/attention/made_mixer.h"

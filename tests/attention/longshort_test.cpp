@@ -1,5 +1,6 @@
 // Long-short attention: parameter counts of the specification, packed rows.
 #include "attention/longshort/longshort.h"
+#include "attention/registry.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 // Luna: what the conformance suite cannot know: the memory that goes to the next layer.
 #include "attention/luna/luna.h"
+#include "attention/registry.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // Products of small matrices, and the inverse by iteration: gradients, norms, convergence.
-#include "attention/primitives/matrices.h"
+#include "attention/primitives/matrices/matrices.h"
 
-#include "attention/iterated_inverse_definition.h"
+#include "attention/common/iterated_inverse_definition.h"
 #include "autograd/arithmetic.h"
 #include "autograd/grad_check.h"
 #include "tests/tensor_helpers.h"

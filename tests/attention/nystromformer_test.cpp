@@ -1,5 +1,6 @@
 // Nystroemformer: what the conformance suite cannot know: its presets, a batch-wide norm.
 #include "attention/nystromformer/nystromformer.h"
+#include "attention/registry.h"
 
 #include <gtest/gtest.h>
 

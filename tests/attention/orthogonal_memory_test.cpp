@@ -1,6 +1,6 @@
 // The orthogonal memory: factored kernels against dense memories, gradients against finite
 // differences, masks, threads, limiting cases.
-#include "attention/primitives/orthogonal_memory_cpu.h"
+#include "attention/primitives/orthogonal_memory/cpu.h"
 
 #include <gtest/gtest.h>
 

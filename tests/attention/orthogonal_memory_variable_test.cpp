@@ -1,6 +1,6 @@
 // The orthogonal memory on Variables: gradients of what is carried, sequences cut anywhere, encoded
 // sources, half precision.
-#include "attention/primitives/orthogonal_memory.h"
+#include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "attention/conformance_subject.h"
+#include "attention/conformance/subject.h"
+#include "attention/registry.h"
 #include "core/yaml.h"
 
 namespace linnet::test {

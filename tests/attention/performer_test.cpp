@@ -4,9 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/conformance_subject.h"
+#include "attention/common/random_matrix.h"
+#include "attention/conformance/subject.h"
 #include "attention/performer/positive_features.h"
-#include "attention/random_matrix.h"
+#include "attention/registry.h"
 #include "autograd/grad_check.h"
 #include "core/yaml.h"
 #include "tests/tensor_helpers.h"

@@ -1,6 +1,7 @@
 // ProbSparse attention: what the conformance suite cannot know: how many queries are exact, and
 // which.
 #include "attention/probsparse/probsparse.h"
+#include "attention/registry.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Random projections: distributions, and which matrix training and evaluation see.
-#include "attention/random_matrix.h"
+#include "attention/common/random_matrix.h"
 
 #include <gtest/gtest.h>
 

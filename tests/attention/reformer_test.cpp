@@ -1,6 +1,7 @@
 // Reformer: numbers of buckets, lists that can be followed by hand, presets, and what the
 // conformance suite cannot hold fixed.
 #include "attention/reformer/reformer.h"
+#include "attention/registry.h"
 
 #include <gtest/gtest.h>
 

@@ -5,9 +5,9 @@
 #include <limits>
 #include <set>
 
-#include "attention/random_matrix.h"
+#include "attention/common/random_matrix.h"
+#include "attention/common/wave_features.h"
 #include "attention/registry.h"
-#include "attention/rfa/wave_features.h"
 #include "autograd/grad_check.h"
 #include "core/yaml.h"
 #include "tests/tensor_helpers.h"

@@ -1,5 +1,5 @@
 // The division by products of features and sums that RoPE linear attention ends with.
-#include "attention/rope_linear/division.h"
+#include "attention/common/product_division.h"
 
 #include <gtest/gtest.h>
 

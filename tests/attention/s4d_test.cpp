@@ -1,5 +1,6 @@
 // S4D: what the conformance suite cannot know: first values, presets, counts of parameters.
 #include "attention/s4d/s4d.h"
+#include "attention/registry.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Running sums and maxima against their definition, and their gradients.
-#include "attention/segment_scan.h"
+#include "attention/common/segment_scan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,13 +1,14 @@
 // Skyformer: what the conformance suite cannot know: what it approximates, the spectrum that its
 // inverse relies on, independence of the padded length.
 #include "attention/skyformer/skyformer.h"
+#include "attention/registry.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "attention/gaussian_kernel.h"
-#include "attention/primitives/matrices.h"
+#include "attention/common/gaussian_kernel.h"
+#include "attention/primitives/matrices/matrices.h"
 #include "attention/skyformer/preconditioner.h"
 #include "attention/skyformer/row_kernel.h"
 #include "attention/skyformer/sampled_rows.h"

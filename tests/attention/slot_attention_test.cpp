@@ -1,6 +1,6 @@
 // Slot attention against its definition: controls, normalisations, forms, masks, segments, carried
 // memories, extreme logits, thread counts; and its limiting cases.
-#include "attention/primitives/slot_attention.h"
+#include "attention/primitives/slot_attention/slot_attention.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 #include <tuple>
 #include <utility>
 
-#include "attention/primitives/slot_attention.h"
-#include "attention/primitives/tile_gemm.h"
+#include "attention/primitives/common/tile_gemm.h"
+#include "attention/primitives/slot_attention/slot_attention.h"
 #include "autograd/grad_check.h"
 #include "core/random.h"
 #include "core/threads.h"

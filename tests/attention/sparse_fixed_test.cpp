@@ -1,14 +1,15 @@
 // The fixed sparse pattern: sizes that keep to the survey's budget, lists, what is refused.
 #include "attention/sparse_fixed/sparse_fixed.h"
 #include <gtest/gtest.h>
+#include "attention/registry.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
+#include "attention/common/time_slices.h"
 #include "attention/define.h"
 #include "attention/sparse_fixed/fixed_lists.h"
-#include "attention/time_slices.h"
 #include "core/yaml.h"
 #include "tests/attention/made_mixer.h"
 #include "tests/worst.h"

@@ -1,5 +1,5 @@
 // Scans of a state along the tokens of a tile against plain loops.
-#include "attention/primitives/state_scan.h"
+#include "attention/primitives/common/state_scan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // Synthesizer: what the conformance suite cannot know: that its weights do not depend on the
 // tokens, that full rank is no restriction, what it refuses, counts of parameters.
 #include "attention/synthesizer/synthesizer.h"
+#include "attention/registry.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Tile products against plain loops, vector exponential against the library's in higher precision.
-#include "attention/primitives/tile_gemm.h"
+#include "attention/primitives/common/tile_gemm.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "attention/primitives/simd.h"
+#include "attention/primitives/common/simd.h"
 #include "core/random.h"
 #include "tests/worst.h"
 

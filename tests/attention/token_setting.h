@@ -1,7 +1,7 @@
 // Rows of documents, masks and carried tokens, for sums over groups and for convolutions.
 #pragma once
 
-#include "attention/primitives/block_attention.h"
+#include "attention/primitives/block_attention/block_attention.h"
 #include "tests/tensor_helpers.h"
 
 namespace linnet::test {

@@ -1,7 +1,8 @@
 // What NormAttention's norm makes of its outputs.
 #include <gtest/gtest.h>
 
-#include "attention/conformance_subject.h"
+#include "attention/conformance/subject.h"
+#include "attention/registry.h"
 #include "core/yaml.h"
 
 namespace linnet {

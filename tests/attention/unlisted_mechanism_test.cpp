@@ -3,9 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "attention/case.h"
-#include "attention/conformance.h"
+#include "attention/conformance/conformance.h"
 #include "attention/define.h"
 #include "attention/explain.h"
+#include "attention/registry.h"
 #include "autograd/arithmetic.h"
 #include "core/hdf5.h"
 

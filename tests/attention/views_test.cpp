@@ -1,5 +1,5 @@
 // Spans of packed rows, strided views.
-#include "attention/primitives/views.h"
+#include "core/sequence_view.h"
 
 #include <gtest/gtest.h>
 

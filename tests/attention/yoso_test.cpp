@@ -1,6 +1,7 @@
 // YOSO: its surrogate gradient, in expectation and sampled, against the paper's formula in plain
 // loops.
 #include "attention/yoso/yoso.h"
+#include "attention/registry.h"
 
 #include <gtest/gtest.h>
 

@@ -2,8 +2,9 @@
 // definition, registry entry, and what the shared library exports.
 #include <cmath>
 
-#include "attention/feature_map_mechanism.h"
+#include "attention/common/feature_map_mechanism.h"
 #include "attention/plugin.h"
+#include "attention/registry.h"
 
 namespace {
 

@@ -1,6 +1,7 @@
 // A plugin that is wrong on purpose: it says that it is causal, but every token sees later ones.
 #include "attention/linear/linear.h"
 #include "attention/plugin.h"
+#include "attention/registry.h"
 
 namespace {
 

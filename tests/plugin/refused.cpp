@@ -5,6 +5,11 @@
 extern "C" const char* linnet_plugin_abi() {
   return "0 (another compiler)";
 }
+#elif defined(REFUSED_older_interface)
+// By the same compiler, with the headers of the interface before this one.
+#undef LINNET_PLUGIN_INTERFACE
+#define LINNET_PLUGIN_INTERFACE 3
+LINNET_PLUGIN() {}
 #elif defined(REFUSED_unresolved)
 void defined_nowhere();
 LINNET_PLUGIN() {

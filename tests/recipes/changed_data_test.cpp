@@ -2,33 +2,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "recipes/engine/evaluate.h"
 #include "tests/recipes/tiny_run.h"
 
 namespace linnet {
 namespace {
 
+using test::InFolder;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-
-// Another current folder for as long as it lives.
-class In {
- public:
-  explicit In(const std::string& folder) : before_(std::filesystem::current_path()) {
-    create_directories(folder);
-    std::filesystem::current_path(folder);
-  }
-  ~In() { std::filesystem::current_path(before_); }
-  In(const In&) = delete;
-  In& operator=(const In&) = delete;
-
- private:
-  std::filesystem::path before_;
-};
 
 class ChangedData : public test::TinyRun {
  protected:
@@ -148,7 +132,7 @@ TEST_F(ChangedData, ARelativePathIsFoundFromAnotherFolder) {
   write_books("home", 1);
   write_books("away", 50);
   {
-    const In home(folder_ / "home");
+    const InFolder home(folder_ / "home");
     run(relative(), "straight");
     run(relative({"train.max_steps=3"}), "run");
     run(relative({"train.max_steps=3", "data.path=books/*.txt"}), "pattern");
@@ -158,7 +142,7 @@ TEST_F(ChangedData, ARelativePathIsFoundFromAnotherFolder) {
   }
   // Where there is a folder of that name with other texts, and where there is none.
   for (const char* folder : {"away", "nowhere"}) {
-    const In there(folder_ / folder);
+    const InFolder there(folder_ / folder);
     for (const char* name : {"run", "pattern", "lists"}) {
       EXPECT_EQ(compared(name).data, "unchanged") << folder << " " << name;
     }
@@ -173,18 +157,18 @@ TEST_F(ChangedData, ARelativePathIsFoundFromAnotherFolder) {
     }
   }
   {
-    const In away(folder_ / "away");
+    const InFolder away(folder_ / "away");
     run(relative(), "run");
     expect_equal(left("run"), left("straight"), "from another folder");
   }
   // A run that was moved together with its data goes on from there.
   file_system().rename(folder_ / "home", folder_ / "moved");
   {
-    const In moved(folder_ / "moved");
+    const InFolder moved(folder_ / "moved");
     EXPECT_EQ(compared("run").data, "unchanged");
     EXPECT_EQ(compared("pattern").data, "unchanged");
   }
-  const In nowhere(folder_ / "nowhere");
+  const InFolder nowhere(folder_ / "nowhere");
   EXPECT_THAT(test::message_of([&] { evaluate(out("run"), {}); }),
               AllOf(HasSubstr("/home/books'"), HasSubstr("--set data.path=DIR")));
 }

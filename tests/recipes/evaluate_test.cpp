@@ -1,5 +1,6 @@
 // Scoring a checkpoint: windows, overlap, carried state; memory; what is refused.
 #include "recipes/engine/evaluate.h"
+#include "attention/registry.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

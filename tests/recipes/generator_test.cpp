@@ -1,5 +1,6 @@
 // Text from a decoder: the decode state stands for the prefix; sampling keeps its limits.
 #include "recipes/engine/generator.h"
+#include "attention/registry.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

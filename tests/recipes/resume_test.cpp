@@ -4,6 +4,7 @@
 
 #include <csignal>
 
+#include "attention/registry.h"
 #include "tests/recipes/tiny_run.h"
 
 namespace linnet {

@@ -3,12 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "attention/registry.h"
+#include "attention/mechanism.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/random.h"
@@ -47,6 +48,21 @@ inline MixerTraits small_traits(const Mechanism& mechanism) {
   parameters.erase("name");
   return mechanism.traits_of(parameters);
 }
+
+// Another current folder for as long as it lives.
+class InFolder {
+ public:
+  explicit InFolder(const std::string& folder) : before_(std::filesystem::current_path()) {
+    create_directories(folder);
+    std::filesystem::current_path(folder);
+  }
+  ~InFolder() { std::filesystem::current_path(before_); }
+  InFolder(const InFolder&) = delete;
+  InFolder& operator=(const InFolder&) = delete;
+
+ private:
+  std::filesystem::path before_;
+};
 
 class TinyRun : public ::testing::Test {
  protected:

@@ -4,6 +4,9 @@
 
 #include <cmath>
 
+#include "attention/registry.h"
+#include "recipes/engine/make_task.h"
+#include "recipes/engine/train_step.h"
 #include "tests/recipes/tiny_run.h"
 
 namespace linnet {

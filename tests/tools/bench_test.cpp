@@ -1,6 +1,6 @@
 // linnet bench: every mechanism, the growth of its figures, and the limit on it; convolutions;
 // updates.
-#include "recipes/engine/bench.h"
+#include "recipes/engine/bench/growth.h"
 
 #include <cmath>
 #include <map>
@@ -209,8 +209,8 @@ TEST(StatedGrowth, IsReadFromTheTextOfTheForm) {
   EXPECT_THROW(at("linear", Form::causal), Error);
 }
 
-AttentionBench point_of(const std::string& mechanism, Form form, int64_t length, double ms) {
-  AttentionBench point;
+OperationBench point_of(const std::string& mechanism, Form form, int64_t length, double ms) {
+  OperationBench point;
   point.mechanism = mechanism;
   point.form = form;
   point.length = length;
@@ -223,7 +223,7 @@ AttentionBench point_of(const std::string& mechanism, Form form, int64_t length,
 TEST(AttentionGrowth, IsHeldToWhatTheMechanismStates) {
   // Times that grow as T^power ln(T), of `name`.
   const auto growing = [](const char* name, Form form, double power) {
-    std::vector<AttentionBench> points;
+    std::vector<OperationBench> points;
     for (const int64_t length : {2048, 4096, 8192, 16384, 32768}) {
       const auto T = static_cast<double>(length);
       points.push_back(point_of(name, form, length, std::pow(T, power) * std::log(T)));
@@ -242,11 +242,11 @@ TEST(AttentionGrowth, IsHeldToWhatTheMechanismStates) {
 }
 
 TEST(AttentionGrowth, IsTheSlopeOfTheLogarithms) {
-  std::vector<AttentionBench> points;
+  std::vector<OperationBench> points;
   for (const char* name : {"softmax", "linear"}) {
     for (const int64_t length : {512, 1024, 4096}) {
       const auto T = static_cast<double>(length);
-      AttentionBench& point = points.emplace_back(point_of(name, Form::causal, length, 3 * T));
+      OperationBench& point = points.emplace_back(point_of(name, Form::causal, length, 3 * T));
       point.forward_backward.least = 0.5 * T * T;
       point.peak_bytes = static_cast<size_t>(length * length * length);
     }

@@ -1,6 +1,7 @@
 // Mechanisms from outside: what --plugin loads, what it refuses, and what becomes of a run. CTest
 // builds the plugins first (Plugin.BuildsApartFromTheTree).
 #include "attention/plugin.h"
+#include "attention/registry.h"
 
 #include "core/json.h"
 #include "tests/tools/cli.h"
@@ -105,6 +106,11 @@ TEST_F(PluginCli, WhatCannotBeUsedIsRefused) {
   };
   refused({plugin("other_abi")}, concat("was built for ABI 0 (another compiler), this linnet has ",
                                         LINNET_PLUGIN_ABI, ": build the plugin again"));
+  std::string older = LINNET_PLUGIN_ABI;
+  older.replace(0, older.find(' '), "3");
+  refused({plugin("older_interface")},
+          concat("was built for ABI ", older, ", this linnet has ", LINNET_PLUGIN_ABI,
+                 ": build the plugin again with the headers and the compiler of this linnet"));
   refused({plugin("empty")}, "registers no mechanism; call register_mechanism");
   refused({plugin("unresolved")}, "undefined symbol");
   refused({"none.so"}, "there is no file none.so");

@@ -5,9 +5,10 @@
 #include <iostream>
 
 #include "attention/case.h"
-#include "attention/conformance.h"
+#include "attention/conformance/conformance.h"
 #include "attention/define.h"
 #include "attention/explain.h"
+#include "attention/registry.h"
 #include "core/files.h"
 #include "core/yaml.h"
 #include "tools/cli/commands.h"

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "attention/lavo/cuda/lavo_pass_fast.h"
-#include "attention/primitives/cuda/fast_views.h"
-#include "attention/primitives/cuda/orthogonal_memory_fast.h"
+#include "attention/primitives/orthogonal_memory/cuda/fast.h"
+#include "attention/tensor_core/aligned_views.h"
 #include "core/cuda/elementwise.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"

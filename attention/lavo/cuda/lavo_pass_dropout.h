@@ -1,6 +1,6 @@
 // Dropout inside the window of LAVO's pass on tensor cores: each kernel makes the draws of its
 // weights again, those of block attention; no mask is stored. The memory's are those of
-// orthogonal_memory_dropout.h. Internal to attention/lavo/cuda.
+// orthogonal_memory/cuda/dropout.h. Internal to attention/lavo/cuda.
 //
 // A draw (Philox, ten rounds) decides on a query's weights of four keys, whose times differ in
 // their last two bits. Of a square of 16 queries and 16 keys, of which a lane holds eight weights,
@@ -8,9 +8,7 @@
 // times do not begin with a four.
 //
 // Operations: 5 products and 15 other integer instructions a weight of the squares, forward once,
-// backward twice (at 128 columns three times). Predicted, never measured: at 1.05 ps a weight (see
-// orthogonal_memory_dropout.h), for batch 16, 12 heads, 8192 tokens and windows of 16, two squares
-// a query's row, 53 us forward, with the memory's 158 us; 106 us in the window's backward kernel.
+// backward twice (at 128 columns three times).
 #pragma once
 
 #include "attention/lavo/cuda/lavo_pass_fast.h"

@@ -1,10 +1,11 @@
 // Causal LAVO on tensor cores. Forward: the window of softmax attention, the memory of its outputs
-// and their mean in one kernel. Backward: the memory's reverse scan (orthogonal_memory_fast.h), and
-// then the window's in one more kernel. Internal to attention/lavo/cuda.
+// and their mean in one kernel. Backward: the memory's reverse scan
+// (orthogonal_memory/cuda/fast.h), and then the window's in one more kernel. Internal to
+// attention/lavo/cuda.
 #pragma once
 
-#include "attention/primitives/block_attention_pattern.h"
-#include "attention/primitives/cuda/orthogonal_memory_fast.h"
+#include "attention/primitives/block_attention/pattern.h"
+#include "attention/primitives/orthogonal_memory/cuda/fast.h"
 
 namespace linnet::cuda::lavo_pass_fast {
 

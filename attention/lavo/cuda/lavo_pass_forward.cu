@@ -4,11 +4,11 @@
 // the chunk before lie in shared memory: windows reach no further. A warp has 16 tokens. It makes
 // the window's output f in registers, square by square of 16 keys (streaming softmax), and f goes
 // on from there: projected on the basis it enters the memory, and half of it is half of y. What is
-// read from the memory is made as in orthogonal_memory_fast_forward.cu. While a chunk's memory is
-// computed, the next chunk's keys and values take the place of the chunk's before.
+// read from the memory is made as in orthogonal_memory/cuda/fast_forward.cu. While a chunk's memory
+// is computed, the next chunk's keys and values take the place of the chunk's before.
 //
 // Dropout acts on the window's weights (lavo_pass_dropout.h) and on those with which the memory is
-// read (orthogonal_memory_dropout.h); these have the times of draws.
+// read (orthogonal_memory/cuda/dropout.h).
 //
 // What leaves for device memory goes by way of the warp's own rows of the sums, so that queries
 // need one stage. At 128 columns a block takes 153 KiB: one fills a multiprocessor, also where it
@@ -17,16 +17,12 @@
 // Bytes a token and head of width d and rank r: 8 d for q, k, v and y, 8 r / 64 for the sums; where
 // gradients are wanted 2 d + 4 more. Operations: 4 d times the 16 to 80 keys of the squares that a
 // query's window w touches, and 6 d r. d = r = 64, w = 16: 520 bytes (652), 32,800 operations, and
-// some 250 KiB of a chunk through shared memory. Predicted, never measured: for batch 16, 12 heads,
-// 8192 tokens on an H200, 170 us (214 us) at 4.8 TB/s, 139 us of tensor cores at 370 TFLOP/s, and
-// 213 us of shared memory at 128 bytes a clock.
-// d = r = 128: 1040 bytes (1300), 114,700 operations and some 720 KiB (752), of which the basis,
-// read three times by every warp, is 384. For 6 heads of those tokens 170 us (213 us), 244 us of
-// tensor cores and 307 us (320 us) of shared memory, which bounds it; these are 96 blocks, for
-// which a quarter of the multiprocessors is not used: 422 us (441 us).
+// some 250 KiB of a chunk through shared memory. d = r = 128: 1040 bytes (1300), 114,700 operations
+// and some 720 KiB (752), of which the basis, read three times by every warp, is 384. A block fills
+// a multiprocessor, so that fewer heads of rows than there are multiprocessors leave some idle.
 #include "attention/lavo/cuda/lavo_pass_dropout.h"
 #include "attention/lavo/cuda/lavo_pass_tiles.h"
-#include "attention/primitives/cuda/orthogonal_memory_dropout.h"
+#include "attention/primitives/orthogonal_memory/cuda/dropout.h"
 
 namespace linnet::cuda::lavo_pass_fast {
 namespace {

@@ -3,11 +3,29 @@
 #pragma once
 
 #include "attention/lavo/cuda/lavo_pass_fast.h"
-#include "attention/primitives/cuda/orthogonal_memory_tiles.h"
+#include "attention/primitives/orthogonal_memory/cuda/tiles.h"
 
 namespace linnet::cuda::lavo_pass_fast {
 
-using namespace orthogonal_memory_fast;
+using namespace tensor_core;
+using orthogonal_memory_fast::begin_rows;
+using orthogonal_memory_fast::Chunk;
+using orthogonal_memory_fast::expand;
+using orthogonal_memory_fast::Inputs;
+using orthogonal_memory_fast::kFlagWords;
+using orthogonal_memory_fast::largest_of_row;
+using orthogonal_memory_fast::load_basis;
+using orthogonal_memory_fast::packed_at;
+using orthogonal_memory_fast::project;
+using orthogonal_memory_fast::project_tile;
+using orthogonal_memory_fast::RunningSums;
+using orthogonal_memory_fast::Softmax;
+using orthogonal_memory_fast::sum_of_row;
+using orthogonal_memory_fast::TokenCounts;
+using orthogonal_memory_fast::TokenFlags;
+using orthogonal_memory_fast::TokenRows;
+using orthogonal_memory_fast::weigh;
+using orthogonal_memory_fast::with_tile;
 
 inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
 

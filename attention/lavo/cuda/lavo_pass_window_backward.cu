@@ -5,12 +5,11 @@
 // exp), dP = dF V^T and dS = P (dP - dF . f), a warp makes, from logits computed twice,
 //   of its 16 queries  dQ += dS K,
 //   of its 16 keys     dV = P^T dF,   dK = dS^T Q.
-// What dropout multiplies P by goes to dP and, for dV, to P (lavo_pass_dropout.h has the time of
-// draws, which are made as often as logits).
-// Queries of the chunk after also see a chunk's keys: their part of dK and dV is made when that
-// chunk is at hand, and stays in the warp's registers until the next one is. A run begins with that
-// part of the chunk after it, so that runs share no sums. Gradients of the bias are summed in
-// shared memory by places in squares of 16 x 16, and by distance at the end.
+// What dropout multiplies P by goes to dP and, for dV, to P (lavo_pass_dropout.h); draws are made
+// as often as logits. Queries of the chunk after also see a chunk's keys: their part of dK and dV
+// is made when that chunk is at hand, and stays in the warp's registers until the next one is. A
+// run begins with that part of the chunk after it, so that runs share no sums. Gradients of the
+// bias are summed in shared memory by places in squares of 16 x 16, and by distance at the end.
 //
 // At 128 columns dK and dV together are too many registers. A block has eight warps, two teams: one
 // makes dV, which needs no dP, and dQ, the other dK; logits are computed three times. One such
@@ -21,13 +20,8 @@
 //
 // Bytes a token and head of width d: 16 d + 8 for q, k, v, df and dq, dq, dk, dv, the log-sum-exp
 // and dF . f; operations 14 d (at 128 columns 16 d) times the 16 to 80 keys of the squares that a
-// window touches. d = 64, w = 16: 1032 bytes and 28,700 operations. Predicted, never measured: for
-// batch 16, 12 heads, 8192 tokens on an H200, 338 us at 4.8 TB/s (378 us at the 4.3 that a copy
-// reaches) and 122 us of tensor cores at 370 TFLOP/s, so that memory bounds it.
-// d = 128: 2056 bytes, 65,500 operations and some 600 KiB of a chunk through shared memory. For 6
-// heads of those tokens 337 us at 4.8 TB/s (376 us), 139 us of tensor cores and 256 us of shared
-// memory at 128 bytes a clock. These are 96 blocks, one on a multiprocessor: a quarter of 132, and
-// of shared memory's speed, is not used (351 us).
+// window touches. d = 64, w = 16: 1032 bytes and 28,700 operations. d = 128: 2056 bytes, 65,500
+// operations and some 600 KiB of a chunk through shared memory.
 #include <algorithm>
 
 #include "attention/lavo/cuda/lavo_pass_window_gradients.h"

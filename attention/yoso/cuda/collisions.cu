@@ -1,7 +1,7 @@
 #include "attention/yoso/cuda/collisions.h"
 
-#include "attention/primitives/cuda/token_spans.h"
-#include "attention/primitives/cuda/warp_items.h"
+#include "attention/primitives/common/cuda/token_spans.h"
+#include "attention/primitives/common/cuda/warp_items.h"
 #include "core/cuda/for_each.h"
 #include "core/cuda/stored_numbers.h"
 

@@ -12,7 +12,7 @@
 #include "core/elementwise.h"
 #include "core/log.h"
 #include "optim/cuda/update.h"
-#include "recipes/engine/trainer.h"
+#include "recipes/engine/train_step.h"
 #include "recipes/engine/update_work.h"
 
 namespace linnet {
@@ -43,7 +43,7 @@ struct MicroBatch {
 
 class DeviceUpdate final : public UpdateWork {
  public:
-  explicit DeviceUpdate(const UpdateParts& parts)
+  explicit DeviceUpdate(const TrainParts& parts)
       : parts_(parts),
         device_(parts.model.device()),
         step_(Tensor::zeros({1}, DType::i64, device_)),
@@ -184,7 +184,7 @@ class DeviceUpdate final : public UpdateWork {
     graph_memory_.reset();
   }
 
-  UpdateParts parts_;
+  TrainParts parts_;
   Device device_;
   Tensor step_, loss_, squares_, numbers_;
   int64_t now_ = 0;
@@ -198,7 +198,7 @@ class DeviceUpdate final : public UpdateWork {
 
 }  // namespace
 
-std::unique_ptr<UpdateWork> make_device_update(const UpdateParts& parts) {
+std::unique_ptr<UpdateWork> make_device_update(const TrainParts& parts) {
   return std::make_unique<DeviceUpdate>(parts);
 }
 

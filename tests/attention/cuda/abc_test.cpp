@@ -1,7 +1,7 @@
 // Queues of tokens and choices of slots on the device: what the CPU makes.
-#include "attention/abc/slot_choices.h"
-#include "attention/abc/token_queues.h"
 #include "attention/abc_cluster/clusters.h"
+#include "attention/common/abc/slot_choices.h"
+#include "attention/common/abc/token_queues.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {

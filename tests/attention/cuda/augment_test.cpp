@@ -1,5 +1,6 @@
 // An augmented mechanism on the device.
-#include "attention/conformance.h"
+#include "attention/conformance/conformance.h"
+#include "attention/registry.h"
 #include "core/yaml.h"
 #include "tests/cuda_helpers.h"
 

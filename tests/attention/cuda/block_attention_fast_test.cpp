@@ -1,11 +1,11 @@
 // Block attention on tensor cores gives what the CPU computes in double, for every pattern and
 // option that it covers, at the edges of tiles, for views that are read in place and for extreme
 // inputs; and it is taken where it should be.
-#include "attention/primitives/cuda/block_attention_fast.h"
+#include "attention/primitives/block_attention/cuda/fast.h"
 
 #include <cstdlib>
 
-#include "attention/primitives/cuda/block_attention_path.h"
+#include "attention/primitives/block_attention/cuda/path.h"
 #include "core/cuda/backend.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "attention/primitives/block_attention.h"
+#include "attention/primitives/block_attention/block_attention.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet::test::block_attention_problem {

@@ -1,6 +1,6 @@
 // Block attention on the device against the CPU's in double: every pattern and option, results and
 // all gradients, f32 and bf16; carried tokens and masks.
-#include "attention/primitives/block_attention.h"
+#include "attention/primitives/block_attention/block_attention.h"
 
 #include "tests/attention/cuda/block_attention_problem.h"
 

@@ -1,5 +1,6 @@
 // The conformance suite over the registry on the CUDA device: one test per mechanism and form.
-#include "attention/conformance.h"
+#include "attention/conformance/conformance.h"
+#include "attention/registry.h"
 
 #include "tests/attention/cases.h"
 #include "tests/cuda_helpers.h"

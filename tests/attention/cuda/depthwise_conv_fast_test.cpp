@@ -1,10 +1,10 @@
 // The fast convolutions give what the CPU computes in double: filters in registers and on tensor
 // cores, at the edges of tiles and runs, across documents and carried tokens, with NaN behind
 // masks; and they are taken where they should be.
-#include "attention/primitives/cuda/depthwise_conv_fast.h"
+#include "attention/primitives/depthwise_conv/cuda/fast.h"
 
-#include "attention/primitives/cuda/depthwise_conv_path.h"
-#include "attention/primitives/depthwise_conv.h"
+#include "attention/primitives/depthwise_conv/cuda/path.h"
+#include "attention/primitives/depthwise_conv/depthwise_conv.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"
 #include "tests/attention/cuda/fused_projection.h"

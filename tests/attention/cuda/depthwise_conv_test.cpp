@@ -1,5 +1,5 @@
 // Depthwise convolutions on the device against the CPU's in double, f32 and bf16.
-#include "attention/primitives/depthwise_conv.h"
+#include "attention/primitives/depthwise_conv/depthwise_conv.h"
 
 #include "tests/attention/token_setting.h"
 #include "tests/cuda_helpers.h"

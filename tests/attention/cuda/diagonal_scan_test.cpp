@@ -1,6 +1,6 @@
 // Diagonal recurrences on the CUDA device against the CPU's double precision: result, state and
 // every gradient.
-#include "attention/primitives/diagonal_scan.h"
+#include "attention/primitives/diagonal_scan/diagonal_scan.h"
 
 #include "core/error.h"
 #include "core/kernel_choice.h"

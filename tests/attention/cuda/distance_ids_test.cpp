@@ -1,5 +1,5 @@
 // Buckets of distances are made on the device, the same as on the host.
-#include "attention/flash/distance_ids.h"
+#include "attention/common/distance_ids.h"
 
 #include "tests/cuda_helpers.h"
 

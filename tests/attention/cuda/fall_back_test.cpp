@@ -1,5 +1,5 @@
 // What the log says where calls go to the plain kernels, and when.
-#include "attention/primitives/cuda/fall_back.h"
+#include "attention/primitives/common/cuda/kernel_path.h"
 
 #include "attention/registry.h"
 #include "core/kernel_choice.h"

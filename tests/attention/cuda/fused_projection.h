@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "attention/primitives/views.h"
 #include "core/cuda/kernel.h"
+#include "core/sequence_view.h"
 #include "core/tensor.h"
 
 namespace linnet::test {

@@ -1,6 +1,6 @@
 // Linear attention over groups on the CUDA device against the CPU's double precision: result, state
 // and every gradient.
-#include "attention/primitives/group_prefix.h"
+#include "attention/primitives/group_prefix/group_prefix.h"
 
 #include "tests/attention/token_setting.h"
 #include "tests/cuda_helpers.h"

@@ -1,7 +1,7 @@
 // What EVA and Transformer-LS share, on the CUDA device against the CPU.
-#include "attention/joint/block_bias.h"
-#include "attention/joint/joint_softmax.h"
-#include "attention/joint/packed_chunks.h"
+#include "attention/common/joint/block_bias.h"
+#include "attention/common/joint/joint_softmax.h"
+#include "attention/common/joint/packed_chunks.h"
 #include "tests/attention/packed_documents.h"
 #include "tests/cuda_helpers.h"
 

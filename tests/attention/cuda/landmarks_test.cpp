@@ -1,11 +1,11 @@
 // The pieces of LARA on the CUDA device against the CPU's double precision.
-#include "attention/lara/landmarks.h"
+#include "attention/common/landmarks/landmarks.h"
 #include "attention/lara/optimal.h"
 #include "attention/lara/proposals.h"
 
 #include <cmath>
 
-#include "attention/lara/noise.h"
+#include "attention/common/landmarks/noise.h"
 #include "core/random.h"
 #include "tests/cuda_helpers.h"
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <vector>
 
-#include "attention/primitives/cuda/linear_attention_fast.h"
-#include "attention/primitives/linear_attention.h"
+#include "attention/primitives/linear_attention/cuda/fast.h"
+#include "attention/primitives/linear_attention/linear_attention.h"
 #include "core/kernel_choice.h"
 #include "tests/attention/cuda/both_devices.h"
 #include "tests/attention/cuda/fused_projection.h"

@@ -3,7 +3,7 @@
 // extreme inputs; and it is taken where it should be.
 #include <cstdlib>
 
-#include "attention/primitives/cuda/linear_attention_path.h"
+#include "attention/primitives/linear_attention/cuda/path.h"
 #include "core/cuda/backend.h"
 #include "tests/attention/cuda/linear_attention_fast_inputs.h"
 

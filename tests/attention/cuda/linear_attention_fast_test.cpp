@@ -1,12 +1,12 @@
 // Linear attention on tensor cores gives what the CPU computes in double, at the edges of chunks,
 // value tiles and blocks, for views that are read in place, and for extreme inputs; and it is taken
 // where it should be.
-#include "attention/primitives/cuda/linear_attention_fast.h"
+#include "attention/primitives/linear_attention/cuda/fast.h"
 
 #include <cstdlib>
 
-#include "attention/primitives/cuda/linear_attention_path.h"
-#include "attention/primitives/linear_attention.h"
+#include "attention/primitives/linear_attention/cuda/path.h"
+#include "attention/primitives/linear_attention/linear_attention.h"
 #include "core/cuda/backend.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"

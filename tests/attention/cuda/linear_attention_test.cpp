@@ -1,6 +1,6 @@
 // Linear attention on the device gives what the CPU computes in double: results, states and every
 // gradient, with everything that the contract allows.
-#include "attention/primitives/linear_attention.h"
+#include "attention/primitives/linear_attention/linear_attention.h"
 
 #include "tests/attention/cuda/both_devices.h"
 

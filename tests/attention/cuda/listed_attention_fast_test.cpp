@@ -1,14 +1,14 @@
 // Listed attention on tensor cores gives what the CPU computes in double, at the edges of tiles and
 // groups, for views that are read in place and for extreme inputs; and it is taken where it should
 // be.
-#include "attention/primitives/cuda/listed_attention_fast.h"
+#include "attention/primitives/listed_attention/cuda/fast.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
 
-#include "attention/primitives/cuda/listed_attention_path.h"
+#include "attention/primitives/listed_attention/cuda/path.h"
 #include "core/cuda/backend.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"

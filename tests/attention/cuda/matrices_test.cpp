@@ -1,8 +1,8 @@
 // Small matrices, landmarks, sampled rows and the preconditioner on the CUDA device against the
 // CPU's double precision.
-#include "attention/primitives/matrices.h"
+#include "attention/primitives/matrices/matrices.h"
 
-#include "attention/gaussian_kernel.h"
+#include "attention/common/gaussian_kernel.h"
 #include "attention/nystromformer/landmark_means.h"
 #include "attention/skyformer/preconditioner.h"
 #include "attention/skyformer/row_kernel.h"

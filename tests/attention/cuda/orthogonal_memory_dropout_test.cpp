@@ -1,7 +1,7 @@
 // The orthogonal memory on tensor cores drops the weights that the CPU drops, in every scope, at
 // the edges of chunks, with ranks that cut a draw's four weights among heads, and by the step that
 // the device holds.
-#include "attention/primitives/cuda/orthogonal_memory_fast.h"
+#include "attention/primitives/orthogonal_memory/cuda/fast.h"
 
 #include <cstdlib>
 

@@ -2,7 +2,7 @@
 // what the CPU computes in double.
 #pragma once
 
-#include "attention/primitives/orthogonal_memory.h"
+#include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
 #include "core/kernel_choice.h"
 #include "tests/attention/cuda/both_devices.h"
 

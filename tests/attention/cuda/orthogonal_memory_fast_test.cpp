@@ -1,11 +1,11 @@
 // The causal orthogonal memory on tensor cores gives what the CPU computes in double, at the edges
 // of chunks and windows, with everything that it covers and for extreme inputs; and it is taken
 // where it should be.
-#include "attention/primitives/cuda/orthogonal_memory_fast.h"
+#include "attention/primitives/orthogonal_memory/cuda/fast.h"
 
 #include <cstdlib>
 
-#include "attention/primitives/cuda/orthogonal_memory_path.h"
+#include "attention/primitives/orthogonal_memory/cuda/path.h"
 #include "core/cuda/backend.h"
 #include "core/log.h"
 #include "tests/attention/cuda/orthogonal_memory_fast_inputs.h"

@@ -1,6 +1,6 @@
 // The orthogonal memory on the device gives what the CPU computes in double: reads, carried sums,
 // counts and every gradient, with everything that the contract allows.
-#include "attention/primitives/orthogonal_memory.h"
+#include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
 
 #include "tests/attention/cuda/both_devices.h"
 

@@ -1,7 +1,7 @@
 // The orthogonal memory of whole segments on tensor cores (noncausal, cross-attention) gives what
 // the CPU computes in double: rows cut into runs, segments inside chunks, across them and at their
 // edges, sources of any length, carried sources, masks.
-#include "attention/primitives/cuda/orthogonal_memory_whole.h"
+#include "attention/primitives/orthogonal_memory/cuda/whole.h"
 
 #include "tests/attention/cuda/orthogonal_memory_fast_inputs.h"
 

@@ -1,6 +1,6 @@
 // The pieces of ProbSparse attention on the CUDA device against the CPU.
+#include "attention/common/query_rows.h"
 #include "attention/probsparse/active_queries.h"
-#include "attention/probsparse/query_rows.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {

@@ -1,5 +1,5 @@
 // The steps of random feature attention on the device as on the CPU.
-#include "attention/rfa/wave_features.h"
+#include "attention/common/wave_features.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {

@@ -1,7 +1,7 @@
 // Scans along time, and the division that follows one, on the device as on the CPU.
-#include "attention/segment_scan.h"
+#include "attention/common/segment_scan.h"
 
-#include "attention/rope_linear/division.h"
+#include "attention/common/product_division.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include "attention/primitives/slot_attention.h"
+#include "attention/primitives/slot_attention/slot_attention.h"
 #include "core/kernel_choice.h"
 #include "tests/attention/cuda/both_devices.h"
 

@@ -1,6 +1,6 @@
 // Slot attention on tensor cores gives what the CPU computes in double, at the edges of chunks,
 // tiles and value tiles, and for views that are read in place.
-#include "attention/primitives/cuda/slot_attention_fast.h"
+#include "attention/primitives/slot_attention/cuda/fast.h"
 
 #include "tests/attention/cuda/fused_projection.h"
 #include "tests/attention/cuda/slot_attention_fast_inputs.h"

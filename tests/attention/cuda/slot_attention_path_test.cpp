@@ -1,9 +1,9 @@
 // Slot attention takes the kernels on tensor cores where they cover a call, and says why where not.
-#include "attention/primitives/cuda/slot_attention_path.h"
+#include "attention/primitives/slot_attention/cuda/path.h"
 
 #include <cstdlib>
 
-#include "attention/primitives/slot_attention.h"
+#include "attention/primitives/slot_attention/slot_attention.h"
 #include "core/cuda/backend.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"

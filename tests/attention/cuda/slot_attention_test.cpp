@@ -1,6 +1,6 @@
 // Slot attention on the device against the CPU's in double: controls, normalisations, forms, masks,
 // documents, carried memories; results and all gradients, f32 and bf16.
-#include "attention/primitives/slot_attention.h"
+#include "attention/primitives/slot_attention/slot_attention.h"
 
 #include <tuple>
 

@@ -1,7 +1,7 @@
 // The graphs of operations that cuDNN is asked for, computed one operation after the other in
 // double: result, log-sum-exp and gradients are those of softmax attention, and the strides say
 // where [B,T,H,K] has them.
-#include "attention/primitives/cuda/softmax_graph.h"
+#include "attention/primitives/cudnn_softmax/cuda/softmax_graph.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <cmath>
 #include <map>
 
-#include "attention/primitives/block_attention.h"
+#include "attention/primitives/block_attention/block_attention.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet::cuda {

@@ -2,10 +2,10 @@
 // tokens give what the CPU computes for the whole sequence.
 #include <functional>
 
-#include "attention/primitives/carry.h"
-#include "attention/primitives/linear_attention.h"
-#include "attention/primitives/orthogonal_memory.h"
-#include "attention/primitives/slot_attention.h"
+#include "attention/primitives/block_attention/carry.h"
+#include "attention/primitives/linear_attention/linear_attention.h"
+#include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
+#include "attention/primitives/slot_attention/slot_attention.h"
 #include "core/cuda/cuda_device.h"
 #include "core/cuda/graph.h"
 #include "tests/attention/cuda/step_tokens.h"

@@ -2,11 +2,11 @@
 // sequence, gradients through all steps included.
 #include <functional>
 
-#include "attention/primitives/block_attention.h"
-#include "attention/primitives/carry.h"
-#include "attention/primitives/linear_attention.h"
-#include "attention/primitives/orthogonal_memory.h"
-#include "attention/primitives/slot_attention.h"
+#include "attention/primitives/block_attention/block_attention.h"
+#include "attention/primitives/block_attention/carry.h"
+#include "attention/primitives/linear_attention/linear_attention.h"
+#include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
+#include "attention/primitives/slot_attention/slot_attention.h"
 #include "tests/attention/cuda/step_tokens.h"
 #include "tests/cuda_helpers.h"
 

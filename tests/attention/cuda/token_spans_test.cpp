@@ -1,7 +1,7 @@
 // The spans of packed rows are found on the device as on the host.
-#include "attention/primitives/cuda/token_spans.h"
+#include "attention/primitives/common/cuda/token_spans.h"
 
-#include "attention/primitives/views.h"
+#include "core/sequence_view.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "attention/primitives/cuda/softmax_graph.h"
+#include "attention/primitives/cudnn_softmax/cuda/softmax_graph.h"
 #include "core/cuda/backend.h"
 #include "tests/tensor_helpers.h"
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "attention/registry.h"
 #include "core/cuda/backend.h"
 #include "core/cuda/runtime.h"
 #include "recipes/engine/evaluate.h"

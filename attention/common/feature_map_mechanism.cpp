@@ -1,0 +1,70 @@
+// The calls of linear_attention in each form.
+#include "attention/common/feature_map_mechanism.h"
+
+#include "attention/common/mixer_support.h"
+
+namespace linnet {
+namespace {
+
+// q and k of a mixer that makes features in f32 of activations in bf16 are rounded where tensor
+// cores then compute, as are the features that kernels there make. Not where the mixer divides
+// itself: the gradients of numerators and of denominators nearly cancel, which one call sees to
+// before anything is rounded.
+MixInput rounded_features(const LinearAttentionOptions& attention, const MixerOptions& options,
+                          const MixInput& input, bool decays) {
+  const Variable& activations = input.x.defined() ? input.x : input.v;
+  MixInput result = input;
+  if (!activations.defined() || activations.dtype() != DType::bf16 ||
+      attention.normalizer == Normalizer::none) {
+    return result;
+  }
+  for (Variable* x : {&result.q, &result.k}) {
+    if (x->defined() && x->dtype() == DType::f32 &&
+        linear_attention_takes_rounded(x->value(), options.head_width(),
+                                       options.form == Form::causal, decays)) {
+      *x = as_dtype(*x, DType::bf16);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attention,
+                                          const MixerOptions& options, const MixInput& given,
+                                          const Proportions& proportions,
+                                          const MixerContext& context, const MixerState& state,
+                                          const Variable& log_decay) {
+  const MixInput input = rounded_features(attention, options, given, log_decay.defined());
+  const LinearAttentionVariables variables{input.q,           input.k,         input.v,
+                                           proportions.query, proportions.key, log_decay};
+  LinearAttentionContext at;
+  at.options = attention;
+  at.query_mask = context.key_mask;
+  at.key_mask = options.form == Form::cross ? context.source_mask : context.key_mask;
+  if (options.form != Form::cross) at.segments = context.segments;
+  LinearAttentionSums sums;
+  const DType dtype = sum_dtype(input.q.dtype());
+  if (!state.empty()) sums = {as_dtype(state.at("S"), dtype), as_dtype(state.at("z"), dtype)};
+  if (options.form == Form::causal) {
+    LinearAttentionResult result = linear_attention_causal(variables, at, sums);
+    return {result.y, {{"S", result.state.memory}, {"z", result.state.mass}}};
+  }
+  if (state.empty()) sums = linear_attention_memory(variables, at);
+  const Variable y = linear_attention_read(variables, sums, at);
+  if (options.form == Form::noncausal) return {y, {}};
+  return {y, {{"S", sums.memory}, {"z", sums.mass}}};
+}
+
+MixerCost feature_map_cost(const MixerOptions& options, int64_t features, const MixerShape& shape) {
+  // Every key is added to S [m,V], every query reads it.
+  const auto sums = static_cast<double>(shape.batch * options.heads * features);
+  const auto V = static_cast<double>(options.head_width());
+  MixerCost cost;
+  cost.mixing = sums * V * static_cast<double>(shape.queries + shape.keys);
+  if (options.form == Form::noncausal) return cost;
+  cost.bytes = sums * (V + 1) * static_cast<double>(size_of(sum_dtype(shape.dtype)));
+  return cost;
+}
+
+}  // namespace linnet

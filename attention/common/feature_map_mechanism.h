@@ -1,0 +1,130 @@
+// What the mixers of the form phi(q) (sum phi(k) v^T) share: softmax-free attention whose state
+// has a constant size.
+#pragma once
+
+#include "attention/common/mixer_support.h"
+#include "attention/define.h"
+#include "attention/primitives/linear_attention/linear_attention.h"
+
+namespace linnet {
+
+// The common options of these mechanisms. Params has members `scale`, `floor`, `normalizer`.
+template <typename Params>
+void describe_normalizer(ConfigDescription<Params>& d) {
+  d.field("floor", &Params::floor, "epsilon of the denominator").above(0);
+  d.choice("normalizer", &Params::normalizer,
+           {{"clamp", Normalizer::clamp}, {"add", Normalizer::add}},
+           "denominator max(x, floor) or x + floor");
+}
+
+// Positions re-weighting multiplies: one proportion per token and head, both or neither.
+struct Proportions {
+  Variable query, key;
+};
+
+// phi(q_i) S / D(phi(q_i) . z) in the form of `options`, continuing from and leaving state S
+// [B,H,m,V], z [B,H,m]. With a log-decay [B,T,H] (causal only) a token leaves exp of it of the
+// state before.
+AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attention,
+                                          const MixerOptions& options, const MixInput& input,
+                                          const Proportions& proportions,
+                                          const MixerContext& context, const MixerState& state,
+                                          const Variable& log_decay = {});
+
+// What it takes, with that many features a head, and the state that it leaves.
+MixerCost feature_map_cost(const MixerOptions& options, int64_t features, const MixerShape& shape);
+
+// The denominator of a literal definition.
+template <typename Number>
+Number reference_denominator(Normalizer normalizer, double floor, Number x) {
+  if (normalizer == Normalizer::none) return 1;
+  const auto epsilon = static_cast<Number>(floor);
+  return normalizer == Normalizer::add ? x + epsilon : std::max(x, epsilon);
+}
+
+// The feature map of a literal definition, element by element.
+template <typename Number>
+Number reference_feature(FeatureMap map, Number x) {
+  if (map == FeatureMap::relu) return std::max(x, Number{0});
+  if (map == FeatureMap::elu) return x > 0 ? x : std::expm1(x);
+  return x > 0 ? x + 1 : std::exp(x);
+}
+
+// Mechanisms that are nothing but a feature map (linear, relu): parameters, mixer, definition.
+template <FeatureMap kMap>
+struct FeatureMapParams {
+  std::string preset = "none";
+  std::optional<double> scale = 1.0;  // null: 1/sqrt(K)
+  double floor = 1e-6;
+  Normalizer normalizer = Normalizer::clamp;
+
+  // Each mechanism's own.
+  static const std::vector<Preset>& presets();
+  static void describe(ConfigDescription<FeatureMapParams>& d) {
+    describe_preset(d, presets());
+    describe_scale(d, "factor of q before the feature map; null: 1/sqrt(K)");
+    d.field("floor", &FeatureMapParams::floor, "epsilon of the denominator").above(0);
+    d.choice("normalizer", &FeatureMapParams::normalizer,
+             {{"clamp", Normalizer::clamp}, {"add", Normalizer::add}, {"none", Normalizer::none}},
+             "denominator max(x, floor) or x + floor; none: sums instead of means");
+  }
+};
+
+template <FeatureMap kMap>
+class FeatureMapMixer : public AttentionMixer {
+ public:
+  FeatureMapMixer(const FeatureMapParams<kMap>& params, const MixerOptions& options,
+                  const MixerScope& scope)
+      : AttentionMixer(options, scope) {
+    attention_.feature_map = kMap;
+    attention_.query_scale = params.scale.value_or(default_scale(options));
+    attention_.normalizer = params.normalizer;
+    attention_.epsilon = params.floor;
+  }
+
+  MixResult mix(const MixInput& input, const MixerContext& context,
+                const MixerState& state) const override {
+    return feature_map_mix(attention_, options(), input, {}, context, state);
+  }
+
+  MixerCost mix_cost(const MixerShape& shape) const override {
+    return feature_map_cost(options(), options().head_width(), shape);
+  }
+
+ private:
+  LinearAttentionOptions attention_;
+};
+
+template <FeatureMap kMap, typename Number>
+std::vector<Number> feature_map_definition(const FeatureMapParams<kMap>& params,
+                                           const ReferenceSequence<Number>& s) {
+  const auto scale =
+      static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
+  return linear_attention_definition(
+      s,
+      [&](int64_t h, int64_t i, int64_t j) {
+        Number a = 0;
+        for (int64_t c = 0; c < s.K; ++c) {
+          a += reference_feature(kMap, scale * s.query(i, h)[c]) *
+               reference_feature(kMap, s.key(j, h)[c]);
+        }
+        return a;
+      },
+      [&](Number x) { return reference_denominator(params.normalizer, params.floor, x); });
+}
+
+// Fills in what all of them have in common.
+template <FeatureMap kMap>
+Mechanism define_feature_map(Mechanism facts) {
+  facts.complexity = "time 2 B H T K V, memory of decoding B H K (V + 1)";
+  facts.traits.noncausal = facts.traits.causal = facts.traits.cross = true;
+  facts.traits.decode_state = facts.traits.constant_state = true;
+  facts.traits.growth = std::string("T");
+  facts.presets = FeatureMapParams<kMap>::presets();
+  return define_mechanism<FeatureMapParams<kMap>, FeatureMapMixer<kMap>>(
+      std::move(facts), [](const auto& params, const auto& sequence) {
+        return feature_map_definition(params, sequence);
+      });
+}
+
+}  // namespace linnet

@@ -1,0 +1,166 @@
+// Branches of grouped attention on primitives, and their literal definitions.
+#include "attention/common/grouped/branches.h"
+
+#include "attention/common/feature_map_mechanism.h"
+#include "attention/common/group_support.h"
+#include "autograd/norms.h"
+
+namespace linnet {
+namespace {
+
+// Below this length a vector counts as zero.
+constexpr double kShortest = 1e-12;
+
+// x / max(|x|, kShortest), component by component.
+template <typename Number>
+std::vector<Number> unit_definition(const Number* x, int64_t K) {
+  const Number length = std::max(std::sqrt(dot_product(x, x, K)), static_cast<Number>(kShortest));
+  std::vector<Number> unit(x, x + K);
+  for (Number& a : unit) a /= length;
+  return unit;
+}
+
+template <typename Number>
+Number unit_product(const Number* q, const Number* k, int64_t K) {
+  const std::vector<Number> a = unit_definition(q, K), b = unit_definition(k, K);
+  return dot_product(a.data(), b.data(), K);
+}
+
+}  // namespace
+
+Variable unit_vectors(const Variable& x) {
+  // ScaleNorm divides by max(|x| / sqrt(K), epsilon).
+  const double width = std::sqrt(static_cast<double>(x.size(-1)));
+  return norm(x, {}, {}, {NormKind::scale, kShortest / width});
+}
+
+GroupBranch::GroupBranch(GroupKernel kernel, int64_t group, const MixerOptions& options)
+    : kernel_(kernel), group_(group), options_(options) {}
+
+AttentionMixer::MixResult GroupBranch::mix(const MixInput& input, const MixerContext& context,
+                                           const MixerState& state,
+                                           const std::string& prefix) const {
+  BlockAttentionContext block = block_context(options_, context);
+  block.options = pattern();
+  MixInput used = input;
+  if (uses_unit_vectors()) {
+    used.q = unit_vectors(input.q);
+    used.k = unit_vectors(input.k);
+  }
+  if (options_.form != Form::causal) {
+    return {block_attention({used.q, used.k, used.v, {}, {}, {}}, block), {}};
+  }
+  MixerState own;
+  for (const char* name : {"k", "v", "valid"}) {
+    const auto found = state.find(prefix + name);
+    if (found != state.end()) own[name] = found->second;
+  }
+  AttentionMixer::MixResult result = causal_with_cache(used, context, own, block, group_ - 1);
+  MixerState named;
+  for (auto& [name, value] : result.state) named[prefix + name] = std::move(value);
+  return {result.y, std::move(named)};
+}
+
+MixerCost GroupBranch::cost(const MixerShape& shape) const {
+  return block_attention_cost(options_, pattern(), group_ - 1, shape);
+}
+
+BlockAttentionOptions GroupBranch::pattern() const {
+  BlockAttentionOptions pattern;
+  pattern.pattern = BlockPattern::blocks;
+  pattern.causal = options_.form == Form::causal;
+  pattern.block = group_;
+  pattern.weights =
+      kernel_ == GroupKernel::softmax ? BlockWeights::softmax : BlockWeights::relu_squared;
+  const auto K = static_cast<double>(options_.head_width());
+  pattern.scale = kernel_ == GroupKernel::softmax ? 1 / std::sqrt(K)
+                  : kernel_ == GroupKernel::flash ? 1 / static_cast<double>(group_)
+                                                  : 1 / K;
+  return pattern;
+}
+
+AttentionMixer::MixResult GroupMemoryBranch::mix(const MixInput& input, const MixerContext& context,
+                                                 const MixerState& state) const {
+  MixInput units = input;
+  units.q = unit_vectors(input.q);
+  if (input.k.defined()) units.k = unit_vectors(input.k);
+  const double scale = 1 / static_cast<double>(options_.head_width());
+  if (options_.form != Form::causal) {
+    LinearAttentionOptions linear;
+    linear.feature_map = FeatureMap::identity;
+    linear.normalizer = Normalizer::none;
+    linear.query_scale = scale;
+    return feature_map_mix(linear, options_, units, {}, context, state);
+  }
+  AttentionMixer::MixResult result;
+  result.y = prefix_of_groups(units.q, units.k, units.v, {group_, false, mean_, scale}, context,
+                              state, result.state);
+  return result;
+}
+
+MixerCost GroupMemoryBranch::cost(const MixerShape& shape) const {
+  const int64_t K = options_.head_width();
+  if (options_.form != Form::causal) return feature_map_cost(options_, K, shape);
+  const auto rows = static_cast<double>(shape.batch * options_.heads);
+  MixerCost cost;
+  cost.mixing = rows * 2 * static_cast<double>(shape.queries * K * K);
+  cost.bytes = prefix_bytes(rows, K, K, shape.dtype);
+  return cost;
+}
+
+template <typename Number>
+void add_group_definition(const ReferenceSequence<Number>& s, GroupKernel kernel, int64_t group,
+                          std::vector<Number>& y) {
+  if (kernel == GroupKernel::softmax) {
+    const auto inside = softmax_attention_reference(
+        s, static_cast<Number>(1 / std::sqrt(static_cast<double>(s.K))),
+        [&](int64_t i, int64_t j) { return i / group == j / group; },
+        [](int64_t, int64_t, int64_t) { return Number{0}; });
+    for (size_t i = 0; i < y.size(); ++i) y[i] += inside[i];
+    return;
+  }
+  for (int64_t i = 0; i < s.T; ++i) {
+    for (int64_t h = 0; h < s.H; ++h) {
+      for (int64_t j = 0; j < s.S; ++j) {
+        if (!s.sees(i, j) || i / group != j / group) continue;
+        const Number product =
+            kernel == GroupKernel::flash
+                ? dot_product(s.query(i, h), s.key(j, h), s.K) / static_cast<Number>(group)
+                : unit_product(s.query(i, h), s.key(j, h), s.K);
+        const Number positive = std::max(product, Number{0});
+        for (int64_t c = 0; c < s.V; ++c) {
+          y[static_cast<size_t>((i * s.H + h) * s.V + c)] += positive * positive * s.value(j, h)[c];
+        }
+      }
+    }
+  }
+}
+
+template <typename Number>
+void add_group_memory_definition(const ReferenceSequence<Number>& s, int64_t group, Number factor,
+                                 std::vector<Number>& y, bool mean) {
+  for (int64_t i = 0; i < s.T; ++i) {
+    for (int64_t h = 0; h < s.H; ++h) {
+      for (int64_t j = 0; j < s.S; ++j) {
+        if (!s.sees(i, j) || (s.form == Form::causal && j / group >= i / group)) continue;
+        Number weight = factor * unit_product(s.query(i, h), s.key(j, h), s.K);
+        const int64_t earlier = i / group;
+        if (mean && s.form == Form::causal) weight /= static_cast<Number>(earlier);
+        for (int64_t c = 0; c < s.V; ++c) {
+          y[static_cast<size_t>((i * s.H + h) * s.V + c)] += weight * s.value(j, h)[c];
+        }
+      }
+    }
+  }
+}
+
+#define LINNET_INSTANTIATE(Number)                                                             \
+  template void add_group_definition(const ReferenceSequence<Number>&, GroupKernel, int64_t,   \
+                                     std::vector<Number>&);                                    \
+  template void add_group_memory_definition(const ReferenceSequence<Number>&, int64_t, Number, \
+                                            std::vector<Number>&, bool)
+LINNET_INSTANTIATE(float);
+LINNET_INSTANTIATE(double);
+#undef LINNET_INSTANTIATE
+
+}  // namespace linnet

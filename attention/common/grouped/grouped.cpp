@@ -1,0 +1,116 @@
+#include "attention/common/grouped/grouped.h"
+
+#include "attention/common/wave_features.h"
+#include "autograd/arithmetic.h"
+
+namespace linnet {
+namespace {
+
+// What is added to the length that outputs are divided by.
+constexpr double kOutputFloor = 1e-4;
+
+// y / (kOutputFloor + |y|) with the length over all heads of a token.
+Variable divided_by_length(const Variable& y) {
+  const int64_t B = y.size(0), T = y.size(1), width = y.size(2) * y.size(3);
+  const DType dtype = sum_dtype(y.dtype());
+  const Variable ones(Tensor::full({1, width}, 1, dtype, y.value().device()));
+  // scaled_directions adds kLengthFloor.
+  const Variable rows =
+      scale(reshape(cast(y, dtype), {B, T, 1, width}), kLengthFloor / kOutputFloor);
+  return reshape(cast(scaled_directions(rows, ones, {}), y.dtype()), y.shape());
+}
+
+}  // namespace
+
+void check_grouped(const GroupedSetting& setting, const ConfigNode& at, const std::string& bias) {
+  if (setting.relative_bias && setting.kernel == GroupKernel::softmax) {
+    throw located_error(at.location_of(bias), bias,
+                        ": the relative bias is added to weights that nothing normalises; with "
+                        "kappa: softmax remove it");
+  }
+}
+
+GroupedBranches::GroupedBranches(const GroupedSetting& setting, const MixerOptions& options,
+                                 const MixerScope& scope)
+    : setting_(setting),
+      options_(options),
+      local_(setting.kernel, setting.group, options),
+      memory_(setting.group, options, setting.mean) {
+  if (!inside()) return;
+  if (setting.learned_alpha && setting.earlier)
+    alpha_ = scope.own.parameter("alpha", {1}, init_constant(0));
+  if (setting.relative_bias) relative_.emplace(setting.group, options, scope.tied);
+}
+
+AttentionMixer::MixResult GroupedBranches::mix(const MixInput& input, const MixerContext& context,
+                                               const MixerState& state) const {
+  MixInput used = input;
+  if (setting_.unit_values && input.v.defined()) {
+    used.v =
+        scale(unit_vectors(input.v), 1 / std::sqrt(static_cast<double>(options_.head_width())));
+  }
+  AttentionMixer::MixResult result = sum_of_branches(used, context, state);
+  if (setting_.output_norm) result.y = divided_by_length(result.y);
+  return result;
+}
+
+AttentionMixer::MixResult GroupedBranches::sum_of_branches(const MixInput& input,
+                                                           const MixerContext& context,
+                                                           const MixerState& state) const {
+  if (!inside()) return memory_.mix(input, context, state);
+  AttentionMixer::MixResult local = local_.mix(input, context, state);
+  if (relative_) local.y = add(local.y, relative_->mix(input.v, context, state));
+  if (!earlier()) return local;
+  AttentionMixer::MixResult before = memory_.mix(input, context, state);
+  local.state.merge(before.state);
+  const Variable weighted =
+      alpha_.defined() ? multiply(repeat(alpha_, before.y.shape()), before.y) : before.y;
+  return {add(local.y, weighted), std::move(local.state)};
+}
+
+MixerCost GroupedBranches::cost(const MixerShape& shape) const {
+  MixerCost cost;
+  const auto add_cost = [&](const MixerCost& part) {
+    cost.mixing += part.mixing;
+    cost.bytes += part.bytes;
+  };
+  if (earlier()) add_cost(memory_.cost(shape));
+  if (inside()) add_cost(local_.cost(shape));
+  if (relative_) add_cost(relative_->cost(shape));
+  if (alpha_.defined()) cost.bytes += static_cast<double>(size_of(shape.dtype));
+  return cost;
+}
+
+template <typename Number>
+std::vector<Number> grouped_definition(const ReferenceSequence<Number>& s,
+                                       const GroupedSetting& setting) {
+  ReferenceSequence<Number> used = s;
+  for (auto at = used.v.begin(); setting.unit_values && at != used.v.end(); at += s.V) {
+    const Number length =
+        std::max(std::sqrt(dot_product(&*at, &*at, s.V)), static_cast<Number>(1e-12));
+    std::for_each(at, at + s.V, [&](Number& value) { value = s.stored(value / length); });
+  }
+  std::vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
+  const bool cross = s.form == Form::cross, inside = setting.inside && !cross;
+  if (inside) add_group_definition(used, setting.kernel, setting.group, y);
+  if (inside && setting.relative_bias) add_relative_definition(used, setting.group, y);
+  const bool learned = setting.learned_alpha && inside;
+  const Number factor = learned ? s.parameter("alpha")[0] : Number{1};
+  if (setting.earlier || cross) {
+    add_group_memory_definition(used, setting.group, factor, y, setting.mean);
+  }
+  const int64_t width = s.H * s.V;
+  for (auto at = y.begin(); setting.output_norm && at != y.end(); at += width) {
+    std::for_each(at, at + width, [&](Number& value) { value = s.stored(value); });
+    const Number length = std::sqrt(dot_product(&*at, &*at, width));
+    std::for_each(at, at + width,
+                  [&](Number& value) { value /= static_cast<Number>(kOutputFloor) + length; });
+  }
+  return y;
+}
+template std::vector<float> grouped_definition(const ReferenceSequence<float>&,
+                                               const GroupedSetting&);
+template std::vector<double> grouped_definition(const ReferenceSequence<double>&,
+                                                const GroupedSetting&);
+
+}  // namespace linnet

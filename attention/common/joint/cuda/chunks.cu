@@ -1,0 +1,36 @@
+#include "attention/common/joint/cuda/chunks.h"
+
+#include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
+
+namespace linnet::cuda {
+
+void chunk_masks(const Tensor& mask, int64_t T, const Tensor& tokens, int64_t rank,
+                 const Tensor& chunks) {
+  const int64_t size = tokens.size(1), each = (T + size - 1) / size;
+  const uint8_t* valid = pointer_or_null<uint8_t>(mask);
+  uint8_t* to = pointer<uint8_t>(tokens);
+  for_each("mask_chunk_tokens", tokens.elements(), [=] __device__(int64_t i) {
+    const int64_t row = i / size, b = row / each, t = row % each * size + i % size;
+    to[i] = t < T && (valid == nullptr || valid[b * T + t] != 0) ? 1 : 0;
+  });
+  if (!chunks.defined()) return;
+  uint8_t* any = pointer<uint8_t>(chunks);
+  for_each("mask_chunks", chunks.elements(), [=] __device__(int64_t i) {
+    uint8_t found = 0;
+    for (int64_t t = 0; t < size; ++t) found |= to[i / rank * size + t];
+    any[i] = found;
+  });
+}
+
+void swap_middle(const Tensor& x, const Tensor& y) {
+  const int64_t M = x.size(1), N = x.size(2), K = x.size(3);
+  const StoredNumbers from = stored_numbers(x);
+  const StoredResults to = stored_results(y);
+  for_each("swap_middle", x.elements(), [=] __device__(int64_t i) {
+    const int64_t m = i / K % M, n = i / K / M % N, a = i / K / M / N;
+    to.put(i, from.at(((a * M + m) * N + n) * K + i % K));
+  });
+}
+
+}  // namespace linnet::cuda

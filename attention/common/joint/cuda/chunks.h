@@ -1,0 +1,15 @@
+// The kernels of attention/common/joint/chunks.h on a CUDA device.
+#pragma once
+
+#include "core/tensor.h"
+
+namespace linnet::cuda {
+
+// tokens u8 [B n,size] and, unless undefined, chunks u8 [B,n rank] of a mask u8 [B,T] (undefined:
+// all T tokens are valid).
+void chunk_masks(const Tensor& mask, int64_t T, const Tensor& tokens, int64_t rank,
+                 const Tensor& chunks);
+// y [A,N,M,K] of x [A,M,N,K], f32 or bf16.
+void swap_middle(const Tensor& x, const Tensor& y);
+
+}  // namespace linnet::cuda

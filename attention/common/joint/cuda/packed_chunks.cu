@@ -1,0 +1,70 @@
+#include "attention/common/joint/cuda/packed_chunks.h"
+
+#include "attention/common/joint/packed_chunks_rule.h"
+#include "core/cuda/for_each.h"
+#include "core/cuda/stored_numbers.h"
+
+namespace linnet::cuda {
+
+// A thread goes along a row: chunks are numbered in the order in which they end.
+void plan_packed(const Tensor& segments, const PackedChunks& packed) {
+  const packed_chunks_rule::Plan plan{segments.size(1),
+                                      packed.size,
+                                      packed.slots,
+                                      pointer<int32_t>(segments),
+                                      pointer<int32_t>(packed.begins),
+                                      pointer<int32_t>(packed.places),
+                                      pointer<int32_t>(packed.documents),
+                                      pointer<int32_t>(packed.earlier)};
+  for_each("plan_packed", segments.size(0), [=] __device__(int64_t b) { plan.fill(b); });
+}
+
+void gather_packed(const Tensor& from, const Tensor& to, const PackedChunks& packed,
+                   bool into_chunks) {
+  const int64_t each = to.size(1), m = from.size(1), slots = packed.slots;
+  if (to.elements() == 0) return;
+  const int64_t width = to.elements() / (to.size(0) * each);
+  const int32_t *begins = pointer<int32_t>(packed.begins),
+                *places = pointer<int32_t>(packed.places);
+  const StoredNumbers source = stored_numbers(from);
+  const StoredResults out = stored_results(to);
+  for_each("gather_packed", to.elements(), [=] __device__(int64_t i) {
+    const int64_t token = i / width, row = token / each;
+    const int64_t begin = into_chunks ? begins[row] : 0;
+    const int64_t place = into_chunks ? begin + token % each : places[token];
+    const int64_t b = into_chunks ? row / slots : row;
+    out.put(i, begin >= 0 && place >= 0 ? source.at((b * m + place) * width + i % width) : 0.0f);
+  });
+}
+
+void mask_packed(const Tensor& mask, const PackedChunks& packed, int64_t rank, const Tensor& tokens,
+                 const Tensor& chunks) {
+  const int64_t T = packed.places.size(1), size = packed.size, slots = packed.slots;
+  const uint8_t* valid = pointer_or_null<uint8_t>(mask);
+  const int32_t* begins = pointer<int32_t>(packed.begins);
+  uint8_t *to = pointer<uint8_t>(tokens), *any = pointer<uint8_t>(chunks);
+  for_each("mask_packed_tokens", tokens.elements(), [=] __device__(int64_t i) {
+    const int64_t row = i / size, begin = begins[row];
+    const int64_t token = row / slots * T + begin + i % size;
+    to[i] = begin >= 0 && (valid == nullptr || valid[token] != 0) ? 1 : 0;
+  });
+  for_each("mask_packed_chunks", chunks.elements(), [=] __device__(int64_t i) {
+    uint8_t found = 0;
+    for (int64_t t = 0; t < size; ++t) found |= to[i / rank * size + t];
+    any[i] = found;
+  });
+}
+
+void packed_lists(const KeyLists& rule, const PackedChunks& packed, const Tensor& lists) {
+  const int64_t T = packed.places.size(1);
+  const int32_t* documents = pointer<int32_t>(packed.documents);
+  const int32_t* earlier = pointer<int32_t>(packed.earlier);
+  int32_t* to = pointer<int32_t>(lists);
+  for_each("packed_lists", lists.elements(), [=] __device__(int64_t i) {
+    const int64_t token = i / rule.length;
+    to[i] =
+        packed_chunks_rule::key(rule, token % T, documents[token], earlier[token], i % rule.length);
+  });
+}
+
+}  // namespace linnet::cuda

@@ -1,0 +1,88 @@
+// What several mixers share: descriptions of common options, masks, and keys and values carried
+// over time.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attention/mechanism.h"
+#include "attention/primitives/block_attention/block_attention.h"
+
+namespace linnet {
+
+// The common options. Params has members `preset`, `scale`, `dropout`.
+template <typename Params>
+void describe_preset(ConfigDescription<Params>& d, const std::vector<Preset>& presets) {
+  std::vector<std::string> names{"none"};
+  for (const Preset& preset : presets) names.push_back(preset.name);
+  d.field("preset", &Params::preset, "options as a paper ran it; explicit options win")
+      .choices(std::move(names));
+}
+template <typename Params>
+void describe_scale(ConfigDescription<Params>& d, const std::string& help) {
+  d.field("scale", &Params::scale, help).above(0);
+}
+template <typename Params>
+void describe_dropout(ConfigDescription<Params>& d) {
+  d.field("dropout", &Params::dropout,
+          "probability of dropping a softmax weight; null: the model's attention_dropout")
+      .at_least(0)
+      .below(1);
+}
+
+// 1/sqrt(K).
+double default_scale(const MixerOptions& options);
+
+// Masks, segments, positions and causality of a batch for block_attention.
+BlockAttentionContext block_context(const MixerOptions& options, const MixerContext& context);
+// Throws UsageError where keys have positions of their own: windows are counted in those of the
+// queries, which are the same tokens.
+void refuse_key_positions(const MixerContext& context, std::string_view mechanism);
+// Switches dropout on while training, keyed by this layer's draws.
+void set_dropout(BlockAttentionContext& block, const std::optional<double>& probability,
+                 const MixerOptions& options, const MixerContext& context, const RandomKey& key);
+
+// Pairs of query and key in a sequence of T tokens that the pattern shows.
+double visible_pairs(const BlockAttentionOptions& pattern, int64_t T);
+// What block attention in a self form takes and, if causal, leaves: the last `keep` tokens.
+MixerCost block_attention_cost(const MixerOptions& options, const BlockAttentionOptions& pattern,
+                               int64_t keep, const MixerShape& shape);
+// What attention to all keys takes in any form and, but for the noncausal one, leaves.
+MixerCost full_attention_cost(const MixerOptions& options, const MixerShape& shape);
+// Bytes of the keys and values that carry_keys leaves after that many tokens.
+double carried_keys_bytes(const MixerOptions& options, int64_t keep, const MixerShape& shape);
+
+inline constexpr int64_t kKeepAll = -1;
+// Causal block attention continuing from the keys and values in `state` (k, v [B,P,H,.] and their
+// mask, i64 [B,P], under "valid"), which become the last `keep` of [past ; current].
+AttentionMixer::MixResult causal_with_cache(const MixInput& input, const MixerContext& context,
+                                            const MixerState& state,
+                                            const BlockAttentionContext& block, int64_t keep,
+                                            const Variable& bias = {});
+
+// The state that causal_with_cache leaves, for mechanisms that read carried keys in other ways.
+MixerState carry_keys(const MixInput& input, const MixerContext& context, const MixerState& state,
+                      int64_t keep);
+
+// The keys and values of a source and their mask, as cross-attention by softmax keeps them.
+MixerState encoded_source(const MixInput& input, const MixerContext& context);
+
+// An entry of a state in that dtype; undefined where there is none.
+Variable carried(const MixerState& state, const std::string& name, DType dtype);
+// The mask of the last `keep` of `past` carried tokens, whose own mask is `name` in the state, and
+// those of `current` [B,T,...].
+Variable carried_mask(const MixerContext& context, const MixerState& state, const std::string& name,
+                      const Variable& current, int64_t past, int64_t keep);
+
+// x in that dtype: states come back from files as f32.
+Variable as_dtype(const Variable& x, DType dtype);
+// The dtype of sums over tokens: f64 for f64 inputs, else f32.
+DType sum_dtype(DType inputs);
+
+// Masks travel in states as i64.
+Variable mask_to_state(const Tensor& mask);
+// u8, or undefined when the state has no such entry.
+Tensor mask_from_state(const MixerState& state, const std::string& name);
+
+}  // namespace linnet

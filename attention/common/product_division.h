@@ -1,0 +1,26 @@
+// What normalises attention whose numerator and denominator see different features.
+#pragma once
+
+#include "attention/primitives/linear_attention/linear_attention.h"
+
+namespace linnet {
+
+// What the division reads, and where its gradients go.
+struct ProductDivision {
+  Tensor numerators, queries, sums, query_mask;
+  Normalizer normalizer = Normalizer::clamp;
+  double floor = 0;
+};
+struct ProductDivisionGradients {
+  Tensor numerators, queries, sums;
+};
+
+// y [B,T,H,V] = numerators / D(queries . sums): numerators [B,T,H,V], queries and sums [B,T,H,K],
+// all f32 or all f64. D as Normalizer says (not `none`), with that floor; a clamped denominator
+// passes no gradient. Masked queries (query_mask u8 [B,T], 1 = valid; undefined: all valid) give 0
+// and are never read.
+Variable divide_by_products(const Variable& numerators, const Variable& queries,
+                            const Variable& sums, Normalizer normalizer, double floor,
+                            const Tensor& query_mask);
+
+}  // namespace linnet

@@ -1,0 +1,204 @@
+// Checks of order in time: causality, chunks, packing, the size of the state.
+#include <cmath>
+
+#include "attention/conformance/internal.h"
+
+namespace linnet::conformance {
+namespace {
+
+// y of a batch cut into consecutive calls at the given points.
+Result run_in_pieces(const Subject& subject, const Batch& batch, std::vector<int64_t> cuts,
+                     bool training = false) {
+  cuts.push_back(batch.length());
+  Result result;
+  std::vector<Tensor> pieces;
+  int64_t begin = 0;
+  for (const int64_t end : cuts) {
+    Result piece = subject.run(slice_time(batch, begin, end), result.state, training);
+    result.state = std::move(piece.state);
+    pieces.push_back(piece.y);
+    begin = end;
+  }
+  result.y = join_time(pieces, DType::f64);
+  return result;
+}
+
+std::vector<int64_t> every_token(int64_t length) {
+  std::vector<int64_t> cuts;
+  for (int64_t t = 1; t < length; ++t) cuts.push_back(t);
+  return cuts;
+}
+
+void require_same_state(const Setup& setup, const MixerState& a, const MixerState& b,
+                        const std::string& what) {
+  require(a.size() == b.size(), what, ": expected ", b.size(), " state tensors, got ", a.size());
+  for (const auto& [name, value] : b) {
+    require(a.contains(name), what, ": the state lacks '", name, "'");
+    require_close(a.at(name).value(), value.value(), 10 * setup.rounding(),
+                  what + ", state " + name);
+  }
+}
+
+// Three documents in each row, with positions that restart.
+Batch packed_batch(const Setup& setup, const std::vector<int64_t>& lengths) {
+  int64_t total = 0;
+  for (const int64_t n : lengths) total += n;
+  Batch batch = setup.batch(2, total, 13);
+  batch.segments = Tensor::empty({2, total}, DType::i32);
+  for (int64_t b = 0; b < 2; ++b) {
+    int64_t at = b * total;
+    for (size_t d = 0; d < lengths.size(); ++d) {
+      for (int64_t t = 0; t < lengths[d]; ++t, ++at) {
+        batch.segments.data<int32_t>()[at] = static_cast<int32_t>(d);
+        batch.positions.data<int32_t>()[at] = static_cast<int32_t>(t);
+      }
+    }
+  }
+  return batch;
+}
+
+}  // namespace
+
+std::string check_causality(const Setup& setup) {
+  if (!setup.causal()) throw NotApplicable{"not a causal form"};
+  std::vector<DType> dtypes{DType::f32};
+  if (setup.on_cpu()) dtypes.push_back(DType::f64);
+  const int64_t length = setup.length();
+  std::vector<int64_t> changed{1, 2, 7, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 69};
+  if (setup.brief()) changed = {1, 32, 40};
+  for (const DType dtype : dtypes) {
+    const Subject subject = setup.subject(dtype);
+    Batch batch = setup.batch(2, length, 4);
+    const Result before = subject.run(batch);
+    const Tensor original = batch.x;
+    const int64_t width = original.size(2);
+    for (const int64_t t : changed) {
+      batch.x = original.clone();
+      for (int64_t b = 0; b < 2; ++b) {
+        for (int64_t c = t * width; c < length * width; ++c) {
+          double& value = batch.x.data<double>()[b * length * width + c];
+          value = 4 - 3 * value;
+        }
+      }
+      const Result after = subject.run(batch);
+      require_same_bits(
+          slice_time(after.y, 0, t), slice_time(before.y, 0, t),
+          concat("changing tokens from ", t, " in ", name_of(dtype), " reaches earlier outputs"));
+      // A token that reads nothing (the first group of FLASH's global branch) has no output to
+      // change.
+      const auto reads = [&](const Result& result) {
+        return !result.context.defined() ||
+               largest_magnitude(slice_time(result.context, t, t + 1)) != 0;
+      };
+      require(!same_bits(slice_time(after.y, t, t + 1), slice_time(before.y, t, t + 1)) ||
+                  !(reads(before) || reads(after)),
+              "changing token ", t, " does not change its own output");
+    }
+  }
+  return "bit-equal";
+}
+
+std::string check_chunks(const Setup& setup) {
+  if (setup.form == Form::noncausal) throw NotApplicable{"a noncausal form carries no state"};
+  const Subject subject = setup.subject(setup.widest());
+  const int64_t length = setup.length();
+  Batch batch = setup.batch(2, length, 6);
+  const Result whole = subject.run(batch);
+  // Wide models, which cost more, at every fourth point.
+  const int64_t stride = setup.brief() ? 32 : setup.options.width > 32 ? 4 : 1;
+  for (int64_t cut = 1; cut < length; cut += stride) {
+    const Result cut_in_two = run_in_pieces(subject, batch, {cut});
+    require_close(cut_in_two.y, whole.y, setup.rounding(), concat("cut at ", cut));
+    require_same_state(setup, cut_in_two.state, whole.state, concat("cut at ", cut));
+  }
+  // The first tokens one by one; where it is brief, the rest at once.
+  const Result tokens = run_in_pieces(subject, batch, every_token(setup.brief() ? 10 : length));
+  const double worst = require_close(tokens.y, whole.y, setup.rounding(), "token by token");
+  require_same_state(setup, tokens.state, whole.state, "token by token");
+  // With padding inside, and in several pieces.
+  const int64_t late = setup.brief() ? 44 : 64;
+  batch.mask = full_mask(2, length);
+  pad_row(batch.mask, 0, 20, 26);
+  pad_row(batch.mask, 1, length - 10, length);
+  const Result masked = subject.run(batch);
+  require_close(run_in_pieces(subject, batch, {5, 22, 23, 40, late}).y, masked.y, setup.rounding(),
+                "cut with padding");
+  // Dropout is a function of places, which do not depend on the cuts.
+  Setup with_dropout = setup;
+  with_dropout.options.dropout = 0.3;
+  const Subject dropping = with_dropout.subject(setup.widest());
+  require_close(run_in_pieces(dropping, batch, {5, 22, late}, true).y,
+                dropping.run(batch, {}, true).y, setup.rounding(), "cut in training with dropout");
+  return concat("token by token differs by ", worst);
+}
+
+std::string check_packing(const Setup& setup) {
+  if (setup.cross()) throw NotApplicable{"queries of a row belong to one source"};
+  if (setup.form == Form::noncausal && setup.traits.depends_on_length) {
+    throw NotApplicable{"the output depends on the length of the row"};
+  }
+  // One document longer than a chunk or tile; in all, setup.length().
+  const std::vector<int64_t> lengths =
+      setup.brief() ? std::vector<int64_t>{4, 1, 37, 3} : std::vector<int64_t>{23, 1, 41, 5};
+  const Subject subject = setup.subject(setup.widest());
+  const Batch batch = packed_batch(setup, lengths);
+  const Result packed = subject.run(batch);
+  int64_t begin = 0;
+  double worst = 0;
+  Result alone;
+  for (const int64_t n : lengths) {
+    Batch document = slice_time(batch, begin, begin + n);
+    document.segments = Tensor();
+    alone = subject.run(document);
+    worst = std::max(worst, require_close(slice_time(packed.y, begin, begin + n), alone.y,
+                                          setup.rounding(), concat("document of ", n, " tokens")));
+    begin += n;
+  }
+  if (setup.causal()) {
+    // The state is that of the last document.
+    const Batch more = next_batch(batch, setup.form, 19, lengths.back(), 14);
+    require_close(subject.run(more, packed.state).y, subject.run(more, alone.state).y,
+                  setup.rounding(), "continuing after the last document");
+  }
+  return concat("largest difference ", worst);
+}
+
+std::string check_state_size(const Setup& setup) {
+  const Subject subject = setup.subject(DType::f32);
+  size_t tensors = 0;
+  const auto bytes_after = [&](int64_t length) {
+    size_t total = 0;
+    tensors = 0;
+    for (const auto& [name, value] : subject.run(setup.batch(1, length)).state) {
+      total += value.value().bytes();
+      ++tensors;
+      require(value.size(0) == 1, "state ", name, " has no batch dimension: ", value.shape());
+      require(value.dtype() != DType::bf16, "state ", name, " must be f32 or wider");
+    }
+    return total;
+  };
+  size_t early = bytes_after(64), late = bytes_after(128);
+  // A window of the past is full only later.
+  if (setup.traits.constant_state && setup.causal() && early != late) {
+    early = bytes_after(320);
+    late = bytes_after(384);
+  }
+  if (setup.form == Form::noncausal) {
+    require(late == 0, "a noncausal form must leave no state, got ", late, " bytes");
+    return "no state";
+  }
+  if (setup.cross()) {
+    require(late > 0 && early == late, "the encoded source must be kept, whatever the queries");
+    return concat(late, " bytes for a source of ", Setup::kSourceLength, " tokens");
+  }
+  require((tensors > 0) == setup.traits.decode_state, "the traits say ",
+          setup.traits.decode_state ? "that there is a decode state" : "that there is none",
+          ", but ", tensors, " tensors are carried");
+  if (tensors == 0) return "no state";
+  require((early == late) == setup.traits.constant_state, "the traits say that the state ",
+          setup.traits.constant_state ? "is constant" : "grows", ", but it has ", early,
+          " bytes early and ", late, " after 64 tokens more");
+  return concat(early, " bytes early, ", late, " after 64 tokens more");
+}
+
+}  // namespace linnet::conformance

@@ -1,0 +1,149 @@
+// Block attention on Variables: conversion of dtypes, what backward saves, carried tokens.
+#include "attention/primitives/block_attention/block_attention.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "attention/primitives/block_attention/binding.h"
+#include "attention/primitives/block_attention/cuda/block_attention.h"
+#include "attention/primitives/block_attention/cuda/carry.h"
+#include "core/cuda/backend.h"
+
+namespace linnet {
+namespace {
+
+using namespace binding;
+
+constexpr const char* kName = "block attention";
+
+void check_mask(const Tensor& mask, int64_t B, int64_t T, const char* name) {
+  require(!mask.defined() || mask.shape() == Shape({B, T}), kName, ": expected ", name, " [", B,
+          ", ", T, "], got ", mask.defined() ? mask.shape() : Shape());
+}
+
+const uint8_t* mask_of(const Tensor& mask, int64_t B, int64_t T, const char* name) {
+  check_mask(mask, B, T, name);
+  return pointer<uint8_t>(mask);
+}
+
+void run_backward(const BlockAttentionArrays& arrays, const BlockAttentionContext& context,
+                  const Tensor& y, const Tensor& log_sum_exp, Gradients& gradients) {
+  const Tensor dy = gradients.output().to(y.dtype());
+  const BlockAttentionArrays d = empty_like(arrays);
+  dispatch(y.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    block_attention_backward<T>(bind_block_attention<T>(arrays, context), context.options,
+                                view_of<T>(y), log_sum_exp.data<T>(), view_of<T>(dy),
+                                block_attention_gradients<T>(d));
+  });
+  add_all(gradients, {d.q, d.k, d.v, d.past_k, d.past_v, d.bias});
+}
+
+// `tokens` tokens of every row of `from` [B,.,...], from token from_token on, to those of `to`.
+void copy_tokens(const Tensor& from, int64_t from_token, const Tensor& to, int64_t to_token,
+                 int64_t tokens) {
+  if constexpr (kCuda) {
+    if (on_cuda(to)) return cuda::copy_tokens(from, from_token, to, to_token, tokens);
+  }
+  const int64_t B = to.size(0);
+  if (tokens == 0 || to.elements() == 0) return;
+  const int64_t width = static_cast<int64_t>(to.bytes()) / (B * to.size(1));
+  for (int64_t b = 0; b < B; ++b) {
+    std::memcpy(static_cast<char*>(to.raw()) + (b * to.size(1) + to_token) * width,
+                static_cast<const char*>(from.raw()) + (b * from.size(1) + from_token) * width,
+                static_cast<size_t>(tokens * width));
+  }
+}
+
+}  // namespace
+
+Variable block_attention(const BlockAttentionVariables& inputs,
+                         const BlockAttentionContext& context) {
+  if constexpr (kCuda) {
+    if (on_cuda(inputs.q.value())) return cuda::block_attention(inputs, context);
+  }
+  const DType dtype = computing_type(inputs.q);
+  const BlockAttentionArrays arrays = block_attention_arrays(inputs, dtype, kName);
+  require(arrays.q.shape().rank() == 4 && arrays.v.shape().rank() == 4,
+          "block attention: expected q [B,T,H,K] and v [B,T,G,V], got ", arrays.q.shape(), " and ",
+          arrays.v.shape());
+  const int64_t B = arrays.q.size(0), length = arrays.q.size(1), H = arrays.q.size(2);
+  const Tensor y = Tensor::empty({B, length, H, arrays.v.size(3)}, dtype);
+  const Tensor log_sum_exp = Tensor::empty({B, length, H}, dtype);
+  dispatch(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    block_attention_forward<T>(bind_block_attention<T>(arrays, context), context.options,
+                               view_of<T>(y), log_sum_exp.data<T>());
+  });
+  return record("block_attention", y.to(inputs.q.dtype()),
+                {inputs.q, inputs.k, inputs.v, inputs.past_k, inputs.past_v, inputs.bias},
+                [arrays, context, y, log_sum_exp](Gradients& gradients) {
+                  run_backward(arrays, context, y, log_sum_exp, gradients);
+                });
+}
+
+Variable carry_tokens(const Variable& past, const Variable& current, int64_t keep) {
+  const Shape& shape = current.shape();
+  require(shape.rank() >= 2, "carry_tokens: expected [B,T,...], got ", shape);
+  const int64_t T = shape[1], P = past.defined() ? past.size(1) : 0;
+  const int64_t n = keep < 0 ? P + T : std::min(keep, P + T);
+  const int64_t from_current = std::min(n, T), from_past = n - from_current;
+  std::vector<int64_t> sizes = shape.sizes();
+  sizes[1] = n;
+  if (past.defined()) {
+    std::vector<int64_t> expected = shape.sizes();
+    expected[1] = P;
+    require(past.shape() == Shape(expected) && past.dtype() == current.dtype(),
+            "carry_tokens: past ", past.shape(), " does not continue in ", shape);
+  }
+  const Tensor out = Tensor::empty(Shape(sizes), current.dtype(), current.value().device());
+  if (past.defined()) copy_tokens(past.value(), P - from_past, out, 0, from_past);
+  copy_tokens(current.value(), T - from_current, out, from_past, from_current);
+  const Shape past_shape = past.defined() ? past.shape() : Shape{0};
+  return record("carry_tokens", out, {past, current},
+                [shape, past_shape, P, T, from_past, from_current](Gradients& gradients) {
+                  const Tensor& dout = gradients.output();
+                  if (gradients.wanted(0)) {
+                    const Tensor dpast = Tensor::zeros(past_shape, dout.dtype(), dout.device());
+                    copy_tokens(dout, 0, dpast, P - from_past, from_past);
+                    gradients.add(0, dpast);
+                  }
+                  if (gradients.wanted(1)) {
+                    const Tensor dcurrent = Tensor::zeros(shape, dout.dtype(), dout.device());
+                    copy_tokens(dout, from_past, dcurrent, T - from_current, from_current);
+                    gradients.add(1, dcurrent);
+                  }
+                });
+}
+
+Tensor carry_mask(const Tensor& past_mask, const Tensor& key_mask, const Tensor& segments,
+                  int64_t B, int64_t P, int64_t T, int64_t keep, Device device) {
+  const int64_t n = keep < 0 ? P + T : std::min(keep, P + T);
+  const Tensor out = Tensor::empty({B, n}, DType::u8, device);
+  if constexpr (kCuda) {
+    if (on_cuda(out)) {
+      check_mask(past_mask, B, P, "past_mask");
+      check_mask(key_mask, B, T, "key_mask");
+      check_mask(segments, B, T, "segments");
+      cuda::carry_mask(past_mask, key_mask, segments, P, T, out);
+      return out;
+    }
+  }
+  const uint8_t* past = mask_of(past_mask, B, P, "past_mask");
+  const uint8_t* current = mask_of(key_mask, B, T, "key_mask");
+  const std::vector<Span> spans =
+      make_spans(segments.defined() ? segments.data<int32_t>() : nullptr, B, T, true);
+  for (const Span& span : spans) {
+    if (!span.carries_out) continue;
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t t = T - n + i;
+      const bool belongs = t < 0 ? span.carries_in : t >= span.begin;
+      const bool valid =
+          t < 0 ? is_valid(past, span.row, P + t, P) : is_valid(current, span.row, t, T);
+      out.data<uint8_t>()[span.row * n + i] = belongs && valid ? 1 : 0;
+    }
+  }
+  return out;
+}
+
+}  // namespace linnet

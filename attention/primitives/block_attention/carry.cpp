@@ -1,0 +1,79 @@
+// Carried tokens and their mask: together where that is one launch, else one after the other.
+#include "attention/primitives/block_attention/carry.h"
+
+#include <algorithm>
+
+#include "attention/primitives/block_attention/cuda/carry.h"
+#include "core/cuda/backend.h"
+#include "core/error.h"
+
+namespace linnet {
+namespace {
+
+int64_t tokens_of(const Variable& x) {
+  return x.defined() ? x.size(1) : 0;
+}
+
+// Whether all of it is one launch. What does not fit together is left to carry_tokens, which says
+// so.
+bool is_one_launch(const CarriedTokens& past, const std::vector<Variable>& current,
+                   const Tensor& key_mask, const Tensor& segments) {
+  const Variable& first = current.front();
+  if (!on_cuda(first.value()) || segments.defined() || current.size() > 2) return false;
+  if (size_of(first.dtype()) < 2) return false;
+  if (needs_grad(current) || needs_grad(past.tokens)) return false;
+  const int64_t B = first.size(0), P = tokens_of(past.tokens.front()), T = first.size(1);
+  for (size_t i = 0; i < current.size(); ++i) {
+    const Variable &before = past.tokens[i], &now = current[i];
+    std::vector<int64_t> sizes = now.shape().sizes();
+    if (sizes.size() < 2 || sizes[0] != B || sizes[1] != T || tokens_of(before) != P) return false;
+    sizes[1] = P;
+    if (!before.defined()) continue;
+    if (before.shape() != Shape(sizes) || before.dtype() != now.dtype()) return false;
+  }
+  const auto fits = [B](const Tensor& mask, int64_t tokens, DType dtype) {
+    return !mask.defined() || (mask.shape() == Shape({B, tokens}) && mask.dtype() == dtype);
+  };
+  const Tensor past_mask = past.mask.defined() ? past.mask.value() : Tensor();
+  return fits(past_mask, P, DType::i64) && fits(key_mask, T, DType::u8);
+}
+
+}  // namespace
+
+CarriedTokens carry_with_mask(const CarriedTokens& past, const std::vector<Variable>& current,
+                              const Tensor& key_mask, const Tensor& segments, int64_t keep) {
+  require(!current.empty() && past.tokens.size() == current.size(),
+          "carry_with_mask: expected a past of each of ", current.size(), " sequences, got ",
+          past.tokens.size());
+  const int64_t B = current.front().size(0), T = current.front().size(1);
+  const int64_t P = tokens_of(past.tokens.front()), n = keep < 0 ? P + T : std::min(keep, P + T);
+  const Device device = current.front().value().device();
+  CarriedTokens after;
+  if constexpr (kCuda) {
+    if (is_one_launch(past, current, key_mask, segments)) {
+      std::vector<cuda::CarriedSequence> sequences;
+      for (size_t i = 0; i < current.size(); ++i) {
+        std::vector<int64_t> sizes = current[i].shape().sizes();
+        sizes[1] = n;
+        const Tensor out = Tensor::empty(Shape(sizes), current[i].dtype(), device);
+        const Tensor before = past.tokens[i].defined() ? past.tokens[i].value() : Tensor();
+        sequences.push_back({before, current[i].value(), out});
+        after.tokens.emplace_back(out);
+      }
+      const Tensor mask = Tensor::empty({B, n}, DType::i64, device);
+      cuda::carry_with_mask(sequences, past.mask.defined() ? past.mask.value() : Tensor(), key_mask,
+                            mask);
+      after.mask = Variable(mask);
+      return after;
+    }
+  }
+  for (size_t i = 0; i < current.size(); ++i) {
+    after.tokens.push_back(carry_tokens(past.tokens[i], current[i], keep));
+  }
+  const Tensor past_mask = past.mask.defined() ? past.mask.value().to(DType::u8) : Tensor();
+  after.mask =
+      Variable(carry_mask(past_mask, key_mask, segments, B, P, T, keep, device).to(DType::i64));
+  return after;
+}
+
+}  // namespace linnet

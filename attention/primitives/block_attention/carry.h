@@ -1,0 +1,24 @@
+// Tokens that a sequence carries from one call to the next, together with their mask as states hold
+// it.
+#pragma once
+
+#include <vector>
+
+#include "attention/primitives/block_attention/block_attention.h"
+
+namespace linnet {
+
+// tokens [B,P,...], and which of them are valid: i64 [B,P], 1 = valid; undefined: all.
+struct CarriedTokens {
+  std::vector<Variable> tokens;
+  Variable mask;
+};
+
+// The last `keep` tokens (all: keep < 0) of [past ; current] with their mask: carry_tokens of every
+// sequence and carry_mask, which say the rest. Past tokens may be undefined, all or none. On a CUDA
+// device, where nothing needs gradients and there are no segments, at most two sequences and their
+// mask are one launch. Throws Error on shapes that do not fit.
+CarriedTokens carry_with_mask(const CarriedTokens& past, const std::vector<Variable>& current,
+                              const Tensor& key_mask, const Tensor& segments, int64_t keep);
+
+}  // namespace linnet

@@ -1,0 +1,207 @@
+// Backward of block attention on tensor cores: the gradients of keys and values; its bytes and
+// operations are in fast_queries.cu, whose y . dy it reads.
+//
+// A block has 64 keys of one key head; past them stream, one query head after another, the queries
+// that see one of them, with their dy. Of a tile a warp makes, for its 16 keys, the transposes
+//   p^T and ds^T = p^T (v dy^T - y . dy),   dv += p^T dy,   dk += scale ds^T q
+// so that every number of dk and dv has one warp that adds it up, in a fixed order.
+#include "attention/primitives/block_attention/cuda/fast_own_keys.h"
+
+namespace linnet::cuda::block_attention_fast {
+namespace {
+
+using namespace block_attention_fast_detail;
+
+struct KeyArguments {
+  Call call;
+  Reads dy;
+  const float *log_sum_exp, *y_dot_dy;
+  Writes dk, dv, dpast_k, dpast_v;
+};
+
+template <int D>
+using KeyLayout = OwnKeysLayout<D, Stages<D>>;
+
+// Tiles of a row's keys. Where there is dropout the first may begin up to three keys early, so that
+// all begin with a key whose time is a multiple of four.
+__host__ __device__ __forceinline__ int64_t key_tiles(const Problem& p) {
+  const int64_t keys = p.P + p.Tk;
+  return tiles_of(keys + (keys > 0 && p.drops() ? 3 : 0));
+}
+__device__ __forceinline__ int keys_before(const Problem& p, int64_t b) {
+  return p.drops() ? static_cast<int>(key_time(p, b) & 3) : 0;
+}
+
+// A warp's 16 keys.
+template <int D>
+struct Source : OwnKeys<D> {
+  // Adds N queries from `column` of a tile on, whose logits are in x.
+  template <int N>
+  __device__ __forceinline__ void add(const Logits& logits, const kernel_bf16* queries,
+                                      const kernel_bf16* dy, const float* statistics, uint32_t kept,
+                                      int column, int lane, ResultFragment (&x)[N / 8]) {
+    const float* mine = statistics + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      float& value = x[i / 4].values[i % 4];
+      value = logits.root(value, mine[i / 4 * 8 + i % 2]);
+    }
+    ResultFragment dlogits[N / 8] = {};
+    multiply_transposed<D, N>([&](int i) { return this->value(i, lane); }, dy, lane, dlogits);
+    if (logits.p.drops()) drop<N>(kept, column, logits.p.keep_scale, dlogits);
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      float &value = x[i / 4].values[i % 4], &dlogit = dlogits[i / 4].values[i % 4];
+      dlogit = logits.gradient(value, dlogit, mine[kTileRows + i / 4 * 8 + i % 2]);
+      value = logits.weight(value);
+    }
+    if (logits.p.drops()) drop<N>(kept, column, 1.0f, x);
+    add_weighted<D, N>(x, dy, lane, this->dv);
+    add_weighted<D, N>(dlogits, queries, lane, this->dk);
+  }
+};
+
+// The tiles of queries that see 64 keys of row b, from `first` on: `each` after another for each of
+// the query heads that read them, from h on, `count` in all; of dy the columns from `value` on.
+template <int D>
+struct QueryStream {
+  const KeyArguments& a;
+  const KeyLayout<D>& shared;
+  const Sight& sight;
+  AsyncCopies& copies;
+  int b, h, first, value, each, count;
+  // Of the tile that was begun last: this thread's bias and statistic.
+  float entry = 0, statistic = 0;
+
+  __device__ __forceinline__ int query(int n) const {
+    return sight.block.begin + n % each * kTileRows;
+  }
+  // Begins to copy tile n; an empty group of copies where there is none.
+  __device__ __forceinline__ void begin(int n) {
+    if (n < count) {
+      const Problem& p = a.call.problem;
+      const int reader = h + n / each, from = query(n);
+      begin_copy<D>(copies, shared.tile(n, 0),
+                    QueryRows<const kernel_bf16>{a.call.q, p.query_mask, b, reader}, from);
+      begin_copy<D>(copies, shared.tile(n, 1),
+                    QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, reader, value}, from);
+      entry = BiasRow(p, reader).entry(first, from);
+      const int t = from + static_cast<int>(threadIdx.x) % kTileRows;
+      statistic = 0;
+      if (p.normalised() && t < p.Tq) {
+        const int64_t number = p.query(b, t, reader), all = p.B * p.Tq * p.H;
+        statistic = threadIdx.x < kTileRows ? a.log_sum_exp[number] * kLog2E
+                                            : a.y_dot_dy[value / D * all + number];
+      }
+    }
+    copies.commit();
+  }
+  // Stores the numbers of tile n, which was begun last: only now are they waited for.
+  __device__ __forceinline__ void store_numbers(int n) const {
+    shared.bias(n)[threadIdx.x] = entry;
+    shared.statistics(n)[threadIdx.x] = statistic;
+  }
+};
+
+template <int D>
+__global__ __launch_bounds__(kTileThreads,
+                             kBlocks<D>) void block_attention_fast_keys(KeyArguments a) {
+  constexpr int kStride = Stages<D>::kStride, N = kStep<D>;
+  const Call& call = a.call;
+  const Problem& p = call.problem;
+  SharedArena arena;
+  const KeyLayout<D> shared(arena);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int tiles = static_cast<int>(key_tiles(p)), groups = static_cast<int>(p.G);
+  const int heads = static_cast<int>(p.H / p.G), past = static_cast<int>(p.P);
+
+  AsyncCopies copies;
+  const Logits logits{p};
+  Source<D> source;
+  // Gradients of logits are sums over values: each tile of values adds its share.
+  for (int value = 0; value < values_of<D>(call); value += D) {
+    // Blocks that run together share queries; of a causal sequence the longest come first.
+    const int block = made_again(static_cast<int>(blockIdx.x));
+    const int g = block / tiles % groups, b = block / tiles / groups;
+    const int first = block % tiles * kTileRows - keys_before(p, b);
+    using Rows = KeyRows<const kernel_bf16>;
+    __syncthreads();  // nobody reads what was there before
+    begin_copy<D>(copies, shared.tile(1, 0),
+                  Rows{call.k, call.past_k, p.key_mask, p.past_mask, past, b, g}, first);
+    begin_copy<D>(copies, shared.own_values(),
+                  Rows{call.v, call.past_v, p.key_mask, p.past_mask, past, b, g, value}, first);
+    copies.commit();
+    if (threadIdx.x < kTileRows) {
+      shared.set_range(queries_of(p, b, first + static_cast<int>(threadIdx.x)));
+    }
+    shared.set_draws(p, b, g * heads);
+    __syncthreads();
+    const Sight sight(shared.begins, shared.ends, warp, lane);
+    const int each = sight.tiles(), count = each * heads;
+    QueryStream<D> stream{a, shared, sight, copies, b, g * heads, first, value, each, count};
+    stream.begin(0);
+    stream.store_numbers(0);
+    copies.wait<1>();
+    __syncthreads();
+    source.load(shared, warp, lane);
+    for (int n = 0; n < count; ++n) {
+      copies.wait<0>();
+      __syncthreads();  // tile n is there; the other stage is free
+      stream.begin(n + 1);
+      const int query = stream.query(n);
+      uint32_t kept = 0;
+      if (p.drops() && sight.reaches(query, kTileRows)) {
+        const uint64_t site = DropoutDraws::site_of(p.options.dropout_key, g * heads + n / each);
+        kept = kept_of_keys(*shared.draws, site, first + warp * 16, query, lane);
+      }
+#pragma unroll 1  // registers
+      for (int column = 0; column < kTileRows; column += N) {
+        if (!sight.reaches(query + column, N)) continue;
+        const kernel_bf16* queries = shared.tile(n, 0) + column * kStride;
+        ResultFragment x[N / 8] = {};
+        multiply_transposed<D, N>([&](int i) { return source.k[i]; }, queries, lane, x);
+        // Queries that do not count have a log-sum-exp of infinity, or dy of zeros.
+        logits.make<true, N>(x, shared.bias(n), sight, query, column, ~uint64_t{0}, warp, lane);
+        source.template add<N>(logits, queries, shared.tile(n, 1) + column * kStride,
+                               shared.statistics(n) + column, kept, column, lane, x);
+      }
+      stream.store_numbers(n + 1);
+    }
+    store_rows<D>(source.dv, p.keep_scale, shared.tile(count, 1),
+                  KeyRows<kernel_bf16>{a.dv, a.dpast_v, nullptr, nullptr, past, b, g, value}, first,
+                  warp, lane);
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) source.dv[j] = {};
+    if (value + D < values_of<D>(call)) continue;
+    store_rows<D>(source.dk, static_cast<float>(p.options.scale), shared.tile(count, 0),
+                  KeyRows<kernel_bf16>{a.dk, a.dpast_k, nullptr, nullptr, past, b, g}, first, warp,
+                  lane);
+  }
+}
+
+template <int D>
+void run(const KeyArguments& a) {
+  const Problem& p = a.call.problem;
+  launch({"block_attention_fast_keys", blocks_for(p.B * p.G * key_tiles(p), 1), kTileThreads,
+          shared_bytes<KeyLayout<D>>()},
+         block_attention_fast_keys<D>, a);
+}
+
+}  // namespace
+
+void key_gradients(const Call& call, const Backward& arrays, const float* y_dot_dy) {
+  const KeyArguments a{call,      arrays.dy, arrays.log_sum_exp, y_dot_dy,
+                       arrays.dk, arrays.dv, arrays.dpast_k,     arrays.dpast_v};
+  with_width(call, [&](auto width) { run<decltype(width)::value>(a); });
+}
+
+void backward(const Call& call, const Backward& arrays) {
+  const Problem& p = call.problem;
+  int64_t tiles = 1;
+  with_width(call, [&](auto width) { tiles = value_tiles<decltype(width)::value>(call); });
+  const Tensor y_dot_dy = Tensor::empty({tiles, p.B, p.Tq, p.H}, DType::f32, arrays.device);
+  query_gradients(call, arrays, pointer<float>(y_dot_dy));
+  key_gradients(call, arrays, pointer<float>(y_dot_dy));
+}
+
+}  // namespace linnet::cuda::block_attention_fast

@@ -1,0 +1,20 @@
+// Which kernels compute block attention on a device: those on tensor cores (fast.h) or the plain
+// ones (problem.h), which cover everything. core/kernel_choice.h says what was asked for.
+#pragma once
+
+#include <string>
+
+#include "attention/primitives/block_attention/cuda/block_attention.h"
+
+namespace linnet::cuda {
+
+// Why the tensor-core kernels cannot compute this call, in words; empty: they can.
+// The table is in attention/primitives/block_attention/README.md.
+std::string why_plain_block_attention(const BlockAttentionContext& context,
+                                      const BlockAttentionTensors& in);
+
+// Whether a call goes to the kernels on tensor cores, forward and backward. Throws UsageError where
+// they were asked for and cannot, except for calls of few queries.
+bool block_attention_is_fast(const BlockAttentionContext& context, const BlockAttentionTensors& in);
+
+}  // namespace linnet::cuda

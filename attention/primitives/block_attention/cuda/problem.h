@@ -1,0 +1,156 @@
+// What the kernels of block attention share: one call's arrays, what a query sees, the weight of a
+// pair. Internal to this folder and that of depthwise_conv.
+#pragma once
+
+#include "attention/primitives/block_attention/cuda/block_attention.h"
+#include "attention/primitives/block_attention/pattern.h"
+#include "attention/primitives/common/cuda/warp_items.h"
+#include "core/cuda/random.h"
+#include "core/cuda/stored_numbers.h"
+
+namespace linnet::cuda::block_attention_detail {
+
+using linnet::block_attention_detail::DropoutDraws;
+using linnet::block_attention_detail::KeyRange;
+using linnet::block_attention_detail::Piece;
+using linnet::block_attention_detail::plain_weight;
+
+// Arrays are dense; optional ones may be null.
+struct BlockProblem {
+  StoredNumbers q, k, v, past_k, past_v;
+  const float* bias;
+  const uint8_t *query_mask, *key_mask, *past_mask;
+  const int32_t *span_begins, *span_ends, *positions;
+  const int64_t *examples, *times;
+  int64_t B, Tq, Tk, P, H, G, K, V;
+  int64_t bias_heads, bias_count, bias_origin, time_offset;
+  bool cross;
+  BlockAttentionOptions options;
+  DropoutDraws first_draws{{}, 0, 0};  // of example 0 and head 0: divided and rounded on the host
+  float keep_scale;                    // of the weights that dropout keeps
+  // On tensor cores: what logits are multiplied by, log 2 e for exp2 instead of exp; and what
+  // products q . k are.
+  float logit_unit, logit_scale;
+
+  __host__ __device__ bool drops() const { return options.dropout > 0; }
+  __device__ bool normalised() const { return options.weights == BlockWeights::softmax; }
+  __device__ int64_t group(int64_t h) const { return h / (H / G); }
+  // The time of query 0 of row b.
+  __device__ int64_t row_time(int64_t b) const { return times != nullptr ? times[b] : time_offset; }
+  // The piece that token t of row b belongs to (t = 0 where there are no tokens).
+  __device__ Piece piece(int64_t b, int64_t t) const {
+    if (cross) return {b, 0, Tq, 0, Tk, 0, 0, row_time(b), 0};
+    const bool cut = span_begins != nullptr && Tq > 0;
+    const int64_t begin = cut ? span_begins[b * Tq + t] : 0;
+    const int64_t end = cut ? span_ends[b * Tq + t] : Tq;
+    int64_t start = 0, past = 0;
+    if (begin == 0) {
+      start = positions != nullptr && Tq > 0 ? positions[b * Tq] : time_offset;
+      past = P;
+    }
+    const int64_t time = row_time(b) + begin;
+    return {b, begin, end - begin, begin, end - begin, past, start, time, time - past};
+  }
+  __device__ bool query_valid(int64_t b, int64_t t) const { return is_set(query_mask, b * Tq + t); }
+  __device__ bool key_valid(const Piece& piece, int64_t u) const {
+    if (u < piece.past) return is_set(past_mask, piece.row * P + u);
+    return is_set(key_mask, piece.row * Tk + piece.key_begin + u - piece.past);
+  }
+  __device__ StoredNumbers key(const Piece& piece, int64_t u, int64_t g) const {
+    return row_of(past_k, k, piece, u, g, K);
+  }
+  __device__ StoredNumbers value(const Piece& piece, int64_t u, int64_t g) const {
+    return row_of(past_v, v, piece, u, g, V);
+  }
+  // The number of (b, t, h) among the queries.
+  __device__ int64_t query(int64_t b, int64_t t, int64_t h) const { return (b * Tq + t) * H + h; }
+  __device__ DropoutDraws draws(int64_t b, int64_t h) const {
+    DropoutDraws draws = first_draws;
+    draws.example = static_cast<uint64_t>(examples != nullptr ? examples[b] : b);
+    draws.key = key_of_step(options.dropout_key);
+    draws.key.site = DropoutDraws::site_of(options.dropout_key, h);
+    return draws;
+  }
+  // The logit of query r and key u from q . k.
+  __device__ float logit(const Piece& piece, int64_t h, int64_t r, int64_t u, float product) const {
+    const float scaled = static_cast<float>(options.scale) * product;
+    if (bias == nullptr) return scaled;
+    const int64_t distance = u - piece.past - r;
+    return scaled + bias[(bias_heads == 1 ? 0 : h) * bias_count + distance + bias_origin];
+  }
+  // What dropout multiplies a weight by.
+  __device__ float kept(const DropoutDraws& draws, const Piece& piece, int64_t r, int64_t u) const {
+    if (!drops()) return 1.0f;
+    return draws.keeps(piece.query_time + r, piece.key_time + u)
+               ? static_cast<float>(draws.keep_scale)
+               : 0.0f;
+  }
+
+ private:
+  __device__ StoredNumbers row_of(StoredNumbers past, StoredNumbers now, const Piece& piece,
+                                  int64_t u, int64_t g, int64_t width) const {
+    if (u < piece.past) return past.from(((piece.row * P + u) * G + g) * width);
+    return now.from(((piece.row * Tk + piece.key_begin + u - piece.past) * G + g) * width);
+  }
+};
+
+__device__ __forceinline__ float dot(const float* a, StoredNumbers b, int64_t n) {
+  float total = 0;
+  for (int64_t c = 0; c < n; ++c) total += a[c] * b.at(c);
+  return total;
+}
+__device__ __forceinline__ float dot(StoredNumbers a, StoredNumbers b, int64_t n) {
+  float total = 0;
+  for (int64_t c = 0; c < n; ++c) total += a.at(c) * b.at(c);
+  return total;
+}
+
+inline BlockProblem problem_of(const BlockAttentionTensors& in,
+                               const BlockAttentionSetting& setting) {
+  const BlockAttentionContext& context = setting.context;
+  BlockProblem p{};
+  p.q = stored_numbers(in.q);
+  p.k = stored_numbers(in.k);
+  p.v = stored_numbers(in.v);
+  p.past_k = stored_numbers(in.past_k);
+  p.past_v = stored_numbers(in.past_v);
+  p.bias = pointer_or_null<float>(in.bias);
+  p.query_mask = pointer_or_null<uint8_t>(context.query_mask);
+  p.key_mask = pointer_or_null<uint8_t>(context.key_mask);
+  p.past_mask = pointer_or_null<uint8_t>(context.past_mask);
+  p.B = in.q.size(0);
+  p.Tq = in.q.size(1);
+  p.Tk = in.k.size(1);
+  p.P = in.past_k.defined() ? in.past_k.size(1) : 0;
+  p.H = in.q.size(2);
+  p.G = in.k.size(2);
+  p.K = in.q.size(3);
+  p.V = in.v.size(3);
+  p.cross = context.cross;
+  p.time_offset = context.place.time_offset;
+  p.options = context.options;
+  p.first_draws = {context.options, 0, 0};
+  p.keep_scale = static_cast<float>(p.first_draws.keep_scale);
+  p.logit_unit = p.options.weights == BlockWeights::softmax ? std::numbers::log2e_v<float> : 1.0f;
+  p.logit_scale = static_cast<float>(p.options.scale) * p.logit_unit;
+  p.examples = pointer_or_null<int64_t>(context.place.examples);
+  p.times = pointer_or_null<int64_t>(context.times);
+  if (in.bias.defined()) {
+    p.bias_heads = in.bias.size(0);
+    p.bias_count = in.bias.size(1);
+    p.bias_origin = context.bias_origin;
+  }
+  if (context.cross) return p;
+  p.positions = pointer_or_null<int32_t>(context.positions);
+  if (setting.spans.defined()) {
+    p.span_begins = pointer<int32_t>(setting.spans);
+    p.span_ends = p.span_begins + p.B * p.Tq;
+  }
+  return p;
+}
+
+// dbias [H or 1, count] from partial sums [., H, count], added in order; a table that all heads
+// share gets the sum over heads too.
+void sum_bias_partials(const Tensor& partial, const Tensor& dbias);
+
+}  // namespace linnet::cuda::block_attention_detail

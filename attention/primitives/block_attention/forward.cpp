@@ -1,0 +1,206 @@
+// Block attention, forward: streaming softmax, or plain sums, over tiles of keys. Logits are kept
+// transposed (keys in rows, queries in vector lanes), so that the softmax runs along vectors
+// without shuffles.
+#include <cmath>
+
+#include "attention/primitives/block_attention/tiles.h"
+#include "attention/primitives/common/tile_gemm.h"
+#include "core/error.h"
+#include "core/threads.h"
+
+namespace linnet {
+namespace {
+
+using namespace block_attention_detail;
+
+// The running maximum and sum of every query of a tile, and what they weigh so far.
+template <typename T>
+struct RunningSoftmax {
+  alignas(64) T maximum[kQueries];
+  alignas(64) T sum[kQueries];
+  alignas(64) T rescale[kQueries];
+  T* weighted = nullptr;  // [kQueries, v_stride]
+
+  void reset() {
+    std::fill(maximum, maximum + kQueries, -std::numeric_limits<T>::infinity());
+    std::fill(sum, sum + kQueries, T{0});
+  }
+
+  // Turns logits [keys, kQueries] into exp(logit - maximum); true when an old maximum grew.
+  bool absorb(int64_t keys, int64_t lanes, T* logits) {
+    const auto nothing = simd::broadcast<T>(-std::numeric_limits<T>::infinity());
+    bool grew = false;
+    alignas(64) T largest[kQueries];
+    std::copy_n(maximum, lanes, largest);
+    // Keys outside: all lanes are independent chains of comparisons.
+    for (int64_t j = 0; j < keys; ++j) {
+      const T* row = logits + j * kQueries;
+      for (int64_t lane = 0; lane < lanes; ++lane) {
+        largest[lane] = largest[lane] > row[lane] ? largest[lane] : row[lane];
+      }
+    }
+    for (int64_t lane = 0; lane < lanes; lane += simd::kLanes<T>) {
+      const auto before = simd::load(maximum + lane), now = simd::load(largest + lane);
+      // A query that has seen no key yet: any finite shift keeps exp(-infinity) = 0.
+      const auto shift = now == nothing ? simd::broadcast<T>(0) : now;
+      const auto factor = simd::exp<T>(before - shift);
+      auto total = simd::load(sum + lane) * factor;
+      for (int64_t j = 0; j < keys; ++j) {
+        T* place = logits + j * kQueries + lane;
+        const auto weight = simd::exp<T>(simd::load(place) - shift);
+        total += weight;
+        simd::store(place, weight);
+      }
+      simd::store(maximum + lane, now);
+      simd::store(sum + lane, total);
+      simd::store(rescale + lane, factor);
+      for (int64_t i = 0; i < simd::kLanes<T>; ++i) grew = grew || factor[i] != T{1};
+    }
+    return grew;
+  }
+};
+
+template <typename T>
+struct ForwardTile {
+  QueryTile<T> queries;
+  KeyTile<T> keys;
+  RunningSoftmax<T> softmax;
+  ReversedBias<T> bias;
+  T* logits = nullptr;
+
+  explicit ForwardTile(const BlockAttentionInputs<T>& in) {
+    static thread_local Workspace<T> workspace;
+    const int64_t v_stride = simd::round_up<T>(in.v.K);
+    const int64_t bias_elements = in.bias ? ReversedBias<T>::elements(in.bias_count) : 0;
+    workspace.rewind();
+    workspace.reserve(KeyTile<T>::elements(in.q.K, in.v.K) + QueryTile<T>::elements(in.q.K) +
+                      kQueries * (v_stride + kKeys) + bias_elements + 128);
+    keys.allocate(workspace, in.q.K, in.v.K);
+    queries.allocate(workspace, in.q.K);
+    softmax.weighted = workspace.take(kQueries * v_stride);
+    logits = workspace.take(kKeys * kQueries);
+    if (in.bias) bias.values = workspace.take(bias_elements);
+  }
+};
+
+// Applies dropout to a tile of weights [keys, kQueries].
+template <typename T>
+void drop(const Piece& piece, const QueryTile<T>& queries, const KeyTile<T>& keys,
+          DropoutMask& mask, T* weights) {
+  alignas(64) T factors[kQueries];
+  for (int64_t j = 0; j < keys.count; ++j) {
+    mask.factors(piece.query_time + queries.first, queries.lanes, piece.key_time + keys.index[j],
+                 factors);
+    for (int64_t lane = 0; lane < queries.lanes; ++lane) {
+      weights[j * kQueries + lane] *= factors[lane];
+    }
+  }
+}
+
+// y and log_sum_exp of one tile of queries.
+template <typename T>
+void forward_tile(const BlockAttentionInputs<T>& in, const BlockAttentionOptions& options,
+                  const Piece& piece, int64_t head, int64_t first, int64_t count,
+                  ForwardTile<T>& tile, const SequenceView<T>& y, T* log_sum_exp) {
+  const int64_t K = in.q.K, V = in.v.K, v_stride = tile.keys.v_stride;
+  const int64_t group = head / (in.q.H / in.k.H);
+  tile.queries.set(in, options, piece, head, first, count);
+  tile.softmax.reset();
+  const int64_t example = in.example_ids ? in.example_ids[piece.row] : piece.row;
+  DropoutMask mask(options, example, head);
+  const T scale = static_cast<T>(options.scale);
+  const bool normalised = options.weights == BlockWeights::softmax;
+  bool started = false;
+  for (int64_t u = tile.queries.seen.begin; u < tile.queries.seen.end;) {
+    u = tile.keys.gather(in, piece, group, u, tile.queries.seen.end, tile.queries.next_keys());
+    if (tile.keys.count == 0) break;
+    tile_gemm<T>(tile.keys.count, tile.queries.lanes, K, scale, {tile.keys.k, tile.keys.k_stride},
+                 {tile.queries.transposed, kQueries}, Write::overwrite, tile.logits, kQueries);
+    finish_logits(tile.queries, tile.keys, piece, tile.bias, tile.logits);
+    bool grew = false;
+    if (normalised) {
+      grew = tile.softmax.absorb(tile.keys.count, tile.queries.lanes, tile.logits);
+    } else {
+      for (int64_t j = 0; j < tile.keys.count; ++j) {
+        weigh_row<T>(options, tile.queries.lanes, tile.logits + j * kQueries, nullptr);
+      }
+    }
+    if (options.dropout > 0) drop(piece, tile.queries, tile.keys, mask, tile.logits);
+    if (started && grew) {
+      for (int64_t i = 0; i < count; ++i) {
+        T* row = tile.softmax.weighted + i * v_stride;
+        for (int64_t c = 0; c < v_stride; ++c) row[c] *= tile.softmax.rescale[i];
+      }
+    }
+    tile_gemm<T>(count, v_stride, tile.keys.count, T{1}, {tile.logits, kQueries, true},
+                 {tile.keys.v, v_stride}, started ? Write::accumulate : Write::overwrite,
+                 tile.softmax.weighted, v_stride);
+    started = true;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t t = piece.query_begin + first + i;
+    T* out = y.at(piece.row, t, head);
+    const T sum = normalised ? tile.softmax.sum[i] : T{1};
+    const bool empty = !started || !tile.queries.valid[i] || sum == 0;
+    log_sum_exp[(piece.row * in.q.T + t) * in.q.H + head] =
+        !normalised ? T{0}
+        : empty     ? std::numeric_limits<T>::infinity()
+                    : tile.softmax.maximum[i] + std::log(sum);
+    if (empty) {
+      std::fill_n(out, V, T{0});
+      continue;
+    }
+    const T* weighted = tile.softmax.weighted + i * v_stride;
+    const T factor = T{1} / sum;
+    for (int64_t c = 0; c < V; ++c) out[c] = weighted[c] * factor;
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void block_attention_forward(const BlockAttentionInputs<T>& in,
+                             const BlockAttentionOptions& options, SequenceView<T> y,
+                             T* log_sum_exp) {
+  check_block_attention(in, options);
+  require(y.B == in.q.B && y.T == in.q.T && y.H == in.q.H && y.K == in.v.K,
+          "block attention: y must be [", in.q.B, ",", in.q.T, ",", in.q.H, ",", in.v.K, "]");
+  struct Item {
+    const Piece* piece;
+    int64_t head, first;
+  };
+  const std::vector<Piece> pieces = make_pieces(in);
+  const int64_t step = queries_per_tile(options), H = in.q.H;
+  // All heads of some tokens after each other, which lie beside each other in memory, unless tiles
+  // of one head have many keys in common.
+  const bool by_token = is_narrow(options, 4 * kKeys);
+  std::vector<Item> items;
+  for (const Piece& piece : pieces) {
+    const int64_t tiles = (piece.queries + step - 1) / step;
+    for (int64_t i = 0; i < tiles * H; ++i) {
+      const int64_t head = by_token ? i % H : i / tiles, tile = by_token ? i / H : i % tiles;
+      items.push_back({&piece, head, tile * step});
+    }
+  }
+  const int64_t count = static_cast<int64_t>(items.size());
+  // A thread takes neighbouring tiles where there are many small ones.
+  const int64_t chunk = std::clamp<int64_t>(count / (8 * thread_count()), 1,
+                                            options.pattern == BlockPattern::full ? 1 : 8);
+  parallel_tasks(count, chunk, [&] {
+    return [&, tile = ForwardTile<T>(in), bias_head = int64_t{-1}](int64_t i) mutable {
+      const Item& item = items[i];
+      if (item.head != bias_head) tile.bias.fill(in, bias_head = item.head);
+      forward_tile(in, options, *item.piece, item.head, item.first,
+                   std::min(step, item.piece->queries - item.first), tile, y, log_sum_exp);
+    };
+  });
+}
+
+template void block_attention_forward<float>(const BlockAttentionInputs<float>&,
+                                             const BlockAttentionOptions&, SequenceView<float>,
+                                             float*);
+template void block_attention_forward<double>(const BlockAttentionInputs<double>&,
+                                              const BlockAttentionOptions&, SequenceView<double>,
+                                              double*);
+
+}  // namespace linnet

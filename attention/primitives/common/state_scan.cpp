@@ -1,0 +1,140 @@
+// Blocks of a state in registers, walked along the tokens of a tile.
+#include "attention/primitives/common/state_scan.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "attention/primitives/common/simd.h"
+
+namespace linnet {
+namespace {
+
+using simd::kLanes;
+using simd::Vector;
+
+// Rows of the state that are in registers at once, a vector each; the read of a token is made in
+// two sums.
+#if defined(__AVX512F__)
+constexpr int kRows = 16;
+#else
+constexpr int kRows = 8;
+#endif
+
+// Rows of a tile from one of their columns on. Without kElsewhere `asked` is null: what is asked
+// for then takes no registers of its own, which else are too few.
+template <typename E, bool kElsewhere>
+class Walk {
+ public:
+  Walk(const TileRows<E>& rows, int64_t column)
+      : data_(rows.data + column),
+        stride_(rows.stride),
+        ahead_(rows.ahead * rows.stride),
+        asked_(rows.asked == nullptr ? data_ + ahead_ : rows.asked + column),
+        asked_stride_(rows.asked == nullptr ? stride_ : rows.asked_stride) {}
+  // Row t, and asks for what goes with it.
+  E* at(int64_t t) const {
+    E* row = data_ + t * stride_;
+    constexpr int kWrite = std::is_const_v<E> ? 0 : 1;
+    __builtin_prefetch(kElsewhere ? asked_ + t * asked_stride_ : row + ahead_, kWrite, 2);
+    return row;
+  }
+
+ private:
+  E* data_;
+  int64_t stride_, ahead_;
+  const E* asked_;
+  int64_t asked_stride_;
+};
+
+// The scan of the block of a state that begins with row r0 and column c0.
+template <typename T, bool kAdd, ScanSums kSums, bool kElsewhere>
+void scan_block(int64_t n, int64_t r0, int64_t c0, const TileRows<const T>& x,
+                const TileRows<const T>& y, const TileRows<const T>& z, T* block, int64_t stride,
+                const TileRows<T>& out) {
+  const Walk<const T, kElsewhere> xs(x, r0), ys(y, c0), zs(z, r0);
+  const Walk<T, kElsewhere> outs(out, c0);
+  constexpr bool kApart = kSums == ScanSums::of_tile;
+  // What a row holds is sums, or where apart before + sums.
+  Vector<T> before[kRows], sums[kRows];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    before[r] = simd::load(block + r * stride);
+    sums[r] = kApart ? Vector<T>{} : before[r];
+  }
+  for (int64_t t = 0; t < n; ++t) {
+    const Vector<T> row = simd::load(ys.at(t));
+    const T* written = xs.at(t);
+    const T* read = zs.at(t);
+    T* to = outs.at(t);
+    Vector<T> parts[2];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      sums[r] += written[r] * row;
+      const Vector<T> held = kApart ? before[r] + sums[r] : sums[r];
+      parts[r % 2] = r < 2 ? read[r] * held : parts[r % 2] + read[r] * held;
+    }
+    const Vector<T> all = parts[0] + parts[1];
+    simd::store(to, kAdd ? simd::load(to) + all : all);
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    T* held = block + r * stride;
+    // Loaded again: with what the last token read g++ would keep all that in registers.
+    simd::store(held, kApart ? simd::load(held) + sums[r] : sums[r]);
+  }
+}
+
+template <typename T, bool kAdd, ScanSums kSums>
+auto choose(bool elsewhere) {
+  return elsewhere ? scan_block<T, kAdd, kSums, true> : scan_block<T, kAdd, kSums, false>;
+}
+template <typename T, bool kAdd>
+auto choose(ScanSums sums, bool elsewhere) {
+  return sums == ScanSums::running ? choose<T, kAdd, ScanSums::running>(elsewhere)
+                                   : choose<T, kAdd, ScanSums::of_tile>(elsewhere);
+}
+
+// The same rows from the last one to the first.
+template <typename E>
+TileRows<E> reversed(const TileRows<E>& rows, int64_t n) {
+  const E* asked = rows.asked == nullptr ? nullptr : rows.asked + (n - 1) * rows.asked_stride;
+  return {rows.data + (n - 1) * rows.stride, -rows.stride, rows.ahead, asked, -rows.asked_stride};
+}
+
+}  // namespace
+
+template <typename T>
+void state_scan(ScanOrder order, int64_t n, int64_t rows, int64_t columns, TileRows<const T> x,
+                TileRows<const T> y, TileRows<const T> z, T* state, Write write, TileRows<T> out,
+                ScanSums sums) {
+  if (n == 0) return;
+  count_multiply_adds(2 * n * rows * columns);
+  if (order == ScanOrder::backward) {
+    x = reversed(x, n);
+    y = reversed(y, n);
+    z = reversed(z, n);
+    out = reversed(out, n);
+  }
+  for (int64_t t = 0; t < n && rows == 0 && write == Write::overwrite; ++t) {
+    std::fill_n(out.data + t * out.stride, columns, T(0));
+  }
+  const bool elsewhere =
+      x.asked != nullptr || y.asked != nullptr || z.asked != nullptr || out.asked != nullptr;
+  for (int64_t r = 0; r < rows; r += kRows) {
+    const bool add = r > 0 || write == Write::accumulate;
+    const auto scan = add ? choose<T, true>(sums, elsewhere) : choose<T, false>(sums, elsewhere);
+    for (int64_t c = 0; c < columns; c += kLanes<T>) {
+      scan(n, r, c, x, y, z, state + r * columns + c, columns, out);
+    }
+  }
+}
+
+#define LINNET_INSTANTIATE(T)                                                               \
+  template void state_scan<T>(ScanOrder, int64_t, int64_t, int64_t, TileRows<const T>,      \
+                              TileRows<const T>, TileRows<const T>, T*, Write, TileRows<T>, \
+                              ScanSums);
+LINNET_INSTANTIATE(float)
+LINNET_INSTANTIATE(double)
+#undef LINNET_INSTANTIATE
+
+}  // namespace linnet

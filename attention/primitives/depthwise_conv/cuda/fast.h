@@ -1,0 +1,139 @@
+// Depthwise convolutions in bf16 that read every number once: filters of up to 8 taps in the
+// registers of a thread (window.cu), one filter a head of up to 65 taps on tensor cores
+// (toeplitz.cu). Internal to this folder; which calls come here is decided in path.h.
+//
+// Both convolve a source with a window of taps: the input with the taps for y, dy with the taps
+// from the last to the first for dx. The backward pass makes the gradients of the taps meanwhile,
+// in sums of runs of tokens, which a last kernel (tap_sums.cu) adds in order.
+#pragma once
+
+#include <algorithm>
+
+#include "core/cuda/kernel.h"
+#include "core/sequence_view.h"
+
+namespace linnet::cuda::depthwise_conv_fast {
+
+inline constexpr int kShortTaps = 8, kMaxTaps = 65;
+
+// Tokens 0 to T - 1 of each row, and the P tokens before them, which are -P to -1 and may be
+// missing. Masks (u8 [B,T], [B,P]; 1: counts) may be null.
+template <typename E>
+struct Line {
+  SequenceView<E> now, past;
+  const uint8_t* mask = nullptr;
+  const uint8_t* past_mask = nullptr;
+
+  // `first`: the first token of this row that there is.
+  __device__ __forceinline__ bool counts(int64_t row, int64_t token, int64_t first) const {
+    if (token < first || token < -past.T || token >= now.T) return false;
+    const uint8_t* entries = token < 0 ? past_mask : mask;
+    const int64_t at = token < 0 ? row * past.T + past.T + token : row * now.T + token;
+    return entries == nullptr || entries[at] != 0;
+  }
+  __device__ __forceinline__ E* at(int64_t row, int64_t token, int64_t head) const {
+    if (token < 0) {
+      return past.data + row * past.batch_stride + (past.T + token) * past.time_stride +
+             head * past.head_stride;
+    }
+    return now.data + row * now.batch_stride + token * now.time_stride + head * now.head_stride;
+  }
+};
+
+// What a token reaches: tokens [begin, end) of its row.
+struct Reach {
+  int64_t begin, end;
+};
+
+// How rows are cut: the positions of their first tokens (i32 [B,T]; null: all `time_offset`), and
+// spans as token_spans makes them, null where a row is one.
+struct Rows {
+  const int32_t* positions = nullptr;
+  const int32_t* span_begins = nullptr;
+  const int32_t* span_ends = nullptr;
+  int64_t time = 0, past = 0, time_offset = 0;
+
+  // Before position 0 there is nothing, whatever is carried.
+  __device__ __forceinline__ int64_t first(int64_t row) const {
+    const int64_t start = positions != nullptr ? positions[row * time] : time_offset;
+    return -(start < past ? start : past);
+  }
+  __device__ __forceinline__ Reach reach(int64_t row, int64_t token, int64_t first) const {
+    if (span_begins == nullptr) return {first, time};
+    const int64_t at = row * time + (token < 0 ? 0 : token);
+    const int64_t begin = span_begins[at];
+    return {begin == 0 ? first : begin, span_ends[at]};
+  }
+};
+
+// taps [H,channels,count] f32, channels 1 or V; tap `before` acts on the token itself.
+struct Filters {
+  const float* taps = nullptr;
+  int64_t channels = 1, count = 0, before = 0;
+};
+
+// Views begin on 16 bytes and have strides and widths that are multiples of 8 (short filters: 8
+// bytes, 4).
+struct Forward {
+  Rows rows;
+  Filters filters;
+  Line<const kernel_bf16> x;
+  Line<kernel_bf16> y;  // without past; masked tokens become 0
+};
+void run_forward(const Forward& call);
+
+struct Backward {
+  Device device;  // of the arrays
+  Rows rows;
+  Filters filters;
+  Line<const kernel_bf16> dy;  // without past
+  Line<const kernel_bf16> x;
+  // Masked as x. Of dpast the last `before` tokens are written.
+  Line<kernel_bf16> dx;
+  float* dtaps = nullptr;
+};
+void run_backward(const Backward& call);
+
+// One pass along time; what both kinds of kernels take.
+struct Pass {
+  Rows rows;
+  Filters filters;
+  Line<const kernel_bf16> source;
+  Line<kernel_bf16> out;
+  Line<const kernel_bf16> other;  // of backward: x, by which gradients of taps are multiplied
+  int64_t first_out = 0;          // the first token of `out`
+  int64_t run = 0;                // tokens of `out` that one block does
+  float* partial = nullptr;       // of backward: [runs * B, count, H, width]
+
+  int64_t tokens() const { return rows.time - first_out; }
+  int64_t runs() const { return (tokens() + run - 1) / run; }
+  // Of a window: its tap n, and how many tokens before the own it begins.
+  template <bool backward>
+  __device__ __forceinline__ float tap(int64_t head, int64_t channel, int64_t n) const {
+    const int64_t filter = head * filters.channels + (filters.channels == 1 ? 0 : channel);
+    return filters.taps[filter * filters.count + (backward ? filters.count - 1 - n : n)];
+  }
+  template <bool backward>
+  __host__ __device__ __forceinline__ int64_t before() const {
+    return backward ? filters.count - 1 - filters.before : filters.before;
+  }
+};
+
+// The two kinds: how many tokens a run has, how wide `partial` is, the launch.
+int64_t window_run(const Pass& pass);
+void run_window(const Pass& pass, bool backward);
+int64_t toeplitz_run(const Pass& pass);
+int64_t toeplitz_width(const Pass& pass);
+void run_toeplitz(const Pass& pass, bool backward);
+
+// dtaps [H,channels,count] from the sums of `parts` runs, `width` numbers a head each: one for each
+// channel, or several of a filter that channels share.
+struct TapSums {
+  const float* partial;
+  int64_t parts, count, heads, width;
+  bool of_channels;
+  float* dtaps;
+};
+void sum_taps(const TapSums& sums);
+
+}  // namespace linnet::cuda::depthwise_conv_fast

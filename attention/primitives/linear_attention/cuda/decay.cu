@@ -1,0 +1,111 @@
+// Gradients of the log-decay: telescoped sums along time.
+#include "attention/primitives/linear_attention/cuda/pieces.h"
+#include "core/cuda/block_reduce.h"
+
+namespace linnet::cuda::linear_attention_detail {
+namespace {
+
+constexpr int kWarps = 8;  // of a block
+
+// phi(k_t) . dphi(k_t) - sum over the query heads of phi(q_t) . dphi(q_t), one warp a token and key
+// head.
+__global__ void linear_attention_decay_entries(const float* queries, const float* dqueries,
+                                               const float* keys, const float* dkeys, int64_t rows,
+                                               int64_t group, int64_t width, float* entries) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
+  if (row >= rows) return;
+  const int lane = static_cast<int>(threadIdx.x);
+  float sum = 0;
+  for (int64_t c = lane; c < width; c += 32) sum += keys[row * width + c] * dkeys[row * width + c];
+  const int64_t first = row * group * width;  // heads of a key head are consecutive
+  for (int64_t c = lane; c < group * width; c += 32)
+    sum -= queries[first + c] * dqueries[first + c];
+  sum = warp_sum(sum);
+  if (lane == 0) entries[row] = sum;
+}
+
+struct Sums {
+  int64_t time, heads;
+  int64_t memory_size, mass_size;  // of one state
+  const float *memory, *mass, *dmemory, *dmass;
+  const int32_t* segments;
+  const uint8_t* mask;
+  const float* anchors;
+  int64_t anchor_tokens;
+};
+
+__device__ float inner(const float* a, const float* b, int64_t number, int64_t size) {
+  float sum = 0;
+  if (a == nullptr || b == nullptr) return sum;
+  for (int64_t i = threadIdx.x; i < size; i += 32)
+    sum += a[number * size + i] * b[number * size + i];
+  return sum;
+}
+
+// One warp a row and key head. The gradient at t is the sum of what comes before t in its segment,
+// beginning with the inner product of the carried state and its gradient, or at the last anchor.
+__global__ void linear_attention_decay_sums(Sums s, const float* entries, float* out) {
+  const int64_t number = blockIdx.x, row = number / s.heads, head = number % s.heads;
+  const int lane = static_cast<int>(threadIdx.x);
+  const float carried = warp_sum(inner(s.memory, s.dmemory, number, s.memory_size) +
+                                 inner(s.mass, s.dmass, number, s.mass_size));
+  double sum = static_cast<double>(carried);
+  for (int64_t base = 0; base < s.time; base += 32) {
+    const int64_t t = base + lane, token = row * s.time + t;
+    const bool inside = t < s.time;
+    if (s.anchors != nullptr && base > 0 && base % s.anchor_tokens == 0) {
+      sum = static_cast<double>(s.anchors[(base / s.anchor_tokens - 1) * gridDim.x + number]);
+    }
+    const float entry = inside ? entries[token * s.heads + head] : 0.0f;
+    const int begins =
+        inside && t > 0 && s.segments != nullptr && s.segments[token] != s.segments[token - 1] ? 1
+                                                                                               : 0;
+    float mine = 0;
+    for (int i = 0; i < 32; ++i) {
+      if (__shfl_sync(~0u, begins, i) != 0) sum = 0;
+      if (i == lane) mine = static_cast<float>(sum);
+      sum += static_cast<double>(__shfl_sync(~0u, entry, i));
+    }
+    if (inside) {
+      out[token * s.heads + head] = s.mask == nullptr || s.mask[token] != 0 ? mine : 0.0f;
+    }
+  }
+}
+
+int64_t state_size(const Tensor& states) {
+  return states.defined() ? states.elements() / (states.size(0) * states.size(1)) : 0;
+}
+
+}  // namespace
+
+void run(const DecayGradients& g) {
+  const int64_t B = g.keys.size(0), T = g.keys.size(1), heads = g.keys.size(2),
+                rows = B * T * heads;
+  const Tensor entries = Tensor::empty({B, T, heads}, DType::f32, g.keys.device());
+  launch({"linear_attention_decay_entries", blocks_for(rows, kWarps), dim3(32, kWarps)},
+         linear_attention_decay_entries, pointer<const float>(g.queries),
+         pointer<const float>(g.dqueries), pointer<const float>(g.keys),
+         pointer<const float>(g.dkeys), rows, g.queries.size(2) / heads, g.keys.size(3),
+         pointer<float>(entries));
+  run(DecaySums{entries, Tensor(), 0, g.state, g.dstate, g.segments, g.mask, g.out});
+}
+
+void run(const DecaySums& g) {
+  const int64_t B = g.terms.size(0), T = g.terms.size(1), heads = g.terms.size(2);
+  const Sums sums{T,
+                  heads,
+                  state_size(g.state.memory),
+                  state_size(g.state.mass),
+                  pointer_or_null<const float>(g.state.memory),
+                  pointer_or_null<const float>(g.state.mass),
+                  pointer_or_null<const float>(g.dstate.memory),
+                  pointer_or_null<const float>(g.dstate.mass),
+                  pointer_or_null<const int32_t>(g.segments),
+                  pointer_or_null<const uint8_t>(g.mask),
+                  pointer_or_null<const float>(g.anchors),
+                  g.anchor_tokens};
+  launch({"linear_attention_decay_sums", blocks_for(B * heads, 1), 32}, linear_attention_decay_sums,
+         sums, pointer<const float>(g.terms), pointer<float>(g.out));
+}
+
+}  // namespace linnet::cuda::linear_attention_detail

@@ -1,0 +1,149 @@
+// Linear attention on tensor cores: one pass along time for y, two for the gradients; states stay
+// in registers and shared memory. Noncausal: a pass that sums over keys, one that reads, and one
+// for the gradients of each. Internal to this folder; which calls come here is decided in path.h.
+//
+// q, k, v, dy and gradients are bf16 views, whose rows begin on 16 bytes; features, which are made
+// from q, k and proportions on the chip, and weights inside a chunk are rounded to bf16 for the
+// products, as is the copy of the state that queries read; all sums, the state itself, its mass,
+// the denominators and the gradients of proportions are f32. Masks and states as in
+// ../cpu.h, [B,T], S [B,G,m,V] and z [B,G,m]; pointers may be null.
+#pragma once
+
+#include "attention/primitives/linear_attention/cpu.h"
+#include "core/cuda/kernel.h"
+
+namespace linnet::cuda::linear_attention_fast {
+
+using Reads = SequenceView<const kernel_bf16>;
+using Writes = SequenceView<kernel_bf16>;
+
+// Whether there are kernels for this width of features (twice that of re-weighted heads) and of
+// values. Their tiles are 16, 32, 64 or 128 wide (noncausal: 64 or 128); what lies between is
+// computed as the next wider one, wider features as two parts, wider values as several.
+inline bool has_kernels(int64_t features, int64_t values) {
+  return features > 0 && features <= 256 && features % 8 == 0 && values > 0 && values % 8 == 0;
+}
+inline constexpr int64_t kMaxDecayingFeatures = 128;
+// Bytes that a block of causal passes and of the noncausal backward pass takes. (The other kernels
+// take no more than 93 KiB, which every GPU with bf16 has.)
+size_t causal_shared_memory(int64_t features);
+size_t causal_backward_shared_memory(int64_t features, int64_t values);
+size_t noncausal_backward_shared_memory(int64_t features, int64_t values);
+
+// Which tokens have a state in noncausal forms: `count` spans, i32 [count,3] of row, first and last
+// + 1 token, that cover all rows; none: each row.
+struct Spans {
+  const int32_t* table = nullptr;
+  int64_t count = 0, longest = 0;
+
+  int64_t states(int64_t rows) const { return table == nullptr ? rows : count; }
+  int64_t most_tokens(int64_t time) const { return table == nullptr ? time : longest; }
+};
+
+struct Forward {
+  Device device;  // of the arrays
+  LinearAttentionOptions options;
+  Reads q, k, v;
+  const uint8_t* query_mask = nullptr;
+  const uint8_t* key_mask = nullptr;
+  const int32_t* segments = nullptr;         // [B,T], causal; a sequence that has them is not cut
+  const float* query_proportions = nullptr;  // [B,T,H]
+  const float* key_proportions = nullptr;
+  const float* log_decay = nullptr;  // [B,T,G], causal, up to 128 features; not cut either
+  LinearAttentionState<const float> state_in;
+  LinearAttentionState<float> state_out;
+  Writes y;
+  float* denominators = nullptr;  // [B,T,H]; written where the options normalise
+  int64_t key_heads = 0;          // of state_in, where it is read alone
+  Spans spans;
+};
+void causal_forward(const Forward& call);
+// state_out from k and v alone.
+void memory_forward(const Forward& call);
+// y and the denominators from q, state_in and key_heads alone.
+void read_forward(const Forward& call);
+
+// Pieces of so many tokens, each for blocks of its own: as many as make `enough` blocks of
+// `blocks`, none shorter than a few chunks.
+struct Cut {
+  int64_t count = 1, tokens = 0;
+};
+inline constexpr int64_t kEnoughBlocks = 264;  // two for each multiprocessor of an H200
+Cut cut_of(int64_t tokens, int64_t blocks, int64_t enough = kEnoughBlocks);
+
+// How a sequence is cut where its heads alone, of which `blocks` blocks would be made, do not fill
+// a GPU, and with what state each piece begins, [count * B,G,m,V] and [count * B,G,m]. One piece:
+// nothing is computed.
+struct Pieces {
+  Cut cut;
+  Tensor memory, mass;
+
+  // Those states; of one piece the one that is carried in.
+  LinearAttentionState<const float> states(const LinearAttentionState<const float>& carried) const;
+};
+// S and z before each piece. Segments forget what pieces before them had: they are not cut.
+Pieces pieces_of(const Forward& call, int64_t blocks);
+
+// Where blocks leave `count` parts of sums S and z of this shape [B,G,m,V], which are then added up
+// in order. One part is the sum itself.
+class Partials {
+ public:
+  Partials(int64_t count, const Shape& shape, Device device);
+  // Part n follows part n - 1.
+  LinearAttentionState<float> place(const LinearAttentionState<float>& total) const;
+  void add_to(const LinearAttentionState<float>& total) const;
+
+ private:
+  int64_t count_;
+  Tensor memory_, mass_;
+};
+
+// What the backward passes leave of which gradients of log-decays are made; null: not wanted. The
+// gradient of g_t is the sum of weights times their gradients over all pairs of a query from t on
+// and a key before t. With a term of each token s, what its key says to later queries less what its
+// query hears from earlier keys, it is that of an earlier token plus the terms between. Pairs
+// inside a chunk are weighed once and in f32 for both, so that what cancels does; rounding remains
+// of pairs of different chunks, 2^-9 of each, and anchors end its sum: every 512 tokens the
+// gradient is S . dS + z . dz itself.
+inline constexpr int64_t kDecayAnchorTokens = 512;
+struct DecayWrites {
+  float* terms = nullptr;    // [B,T,G]
+  float* anchors = nullptr;  // [anchors of T tokens,B,G], of tokens 512, 1024, ...
+  float* read = nullptr;     // scratch [B,T,H]: what queries hear from chunks before their own
+  LinearAttentionState<float> states;  // scratch [anchors * B,G,m,V]: S and z there
+};
+
+// Gradients of what the forward passes compute, with the denominators that they wrote; y is not
+// needed.
+struct Backward {
+  Device device;
+  LinearAttentionOptions options;
+  Reads q, k, v, dy;
+  const uint8_t* query_mask = nullptr;
+  const uint8_t* key_mask = nullptr;
+  const int32_t* segments = nullptr;         // [B,T], causal; a sequence that has them is not cut
+  const float* query_proportions = nullptr;  // [B,T,H]
+  const float* key_proportions = nullptr;
+  const float* log_decay = nullptr;  // as in Forward; its gradients follow from the next
+  DecayWrites decay_writes;
+  LinearAttentionState<const float> state_in, dstate_out;
+  const float* denominators = nullptr;
+  float* corrections = nullptr;  // [B,T,H], scratch of causal_backward
+  Writes dq, dk, dv;
+  float* dquery_proportions = nullptr;  // null: not wanted
+  float* dkey_proportions = nullptr;
+  LinearAttentionState<float> dstate_in;
+  int64_t key_heads = 0;
+  Spans spans;
+};
+void causal_backward(const Backward& call);
+// S and z before each piece, and the gradients of S and z after it, which the corrections of all
+// queries must be there for.
+Pieces pieces_of(const Backward& call, int64_t blocks);
+Pieces gradient_pieces_of(const Backward& call, int64_t blocks);
+// dk and dv from k, v and dstate_out alone.
+void memory_backward(const Backward& call);
+// dq and dstate_in from q, dy, state_in, the denominators and key_heads alone.
+void read_backward(const Backward& call);
+
+}  // namespace linnet::cuda::linear_attention_fast

@@ -1,0 +1,385 @@
+// The causal backward passes of linear attention on tensor cores: two kernels, each one pass, no
+// sums across blocks (fast_queries.cu and fast_keys.cu). With Q, K the features, D the divisors, Q'
+// = Q / D:
+//
+//   queries, forward in time: G = tril(dY V^T) K + dY S^T, c = -D' (Q . G) / D, dQ = (G + c z) / D
+//
+//   keys, backward in time: dV = triu(K Q'^T) dY + K dS, dS += Q'^T dY, dz += Q'^T c,
+//   dK = triu(V dY^T + 1 c^T) Q' + V dS^T + dz
+//
+// c is D times the gradient of the denominator: dY . y comes from the same sums as G, so that their
+// difference does not depend on how y was rounded, and y need not be read or kept. S is read in two
+// bf16 parts there: values that have a mean make both terms of dQ larger than it by a factor that
+// grows with the length.
+//
+// Bytes a token and head, K features and V values: queries 6 K + 4 V, keys 6 K + 6 V, denominators
+// and c 16 more; together 12 K + 10 V. Operations: 2 * 64 * (3 K + 3 V) * 10/16 + 10 K V; where
+// there are denominators, 2 * 64 K * 10/16 for prefix sums of keys and 2 K V for the second part of
+// S more. K = V = 64: 1424 bytes and 85,000 operations.
+//
+// Re-weighted heads of K have 2 K features, made on the chip: 12 K + 10 V + 40 bytes, and q and k
+// once more for their gradients, 4 K, from L2, where the copies of the same chunk left them (also
+// where the map is elu). K = V = 64 then takes tiles of 128.
+//
+// Where states decay (fast_decay.h) every product of two tokens is multiplied by what is left
+// between them, S and dS by what a chunk leaves of them, and both walks leave what gradients of
+// log-decays are made of (DecayWrites).
+//
+// Where heads are few both walk along pieces side by side, for which k and v, and q and dy, are
+// read once more: 2 K + 2 V bytes each (fast_sums.cu). Values wider than 128 are walked tile by
+// tile; each further tile reads q and k again, 4 K bytes, and writes and reads sums of dq or dk in
+// f32, 8 bytes for each of 128 columns.
+//
+// K = V = 128: chunks have 32 tokens, and each of the four warps that share a row makes all of its
+// weights: 2 * 32 * (4 * 3 + 4) * 128 * 3/4 + 12 K V = 295,000 operations, 2832 bytes.
+#pragma once
+
+#include <algorithm>
+
+#include "attention/primitives/linear_attention/cuda/fast_parts.h"
+#include "attention/primitives/linear_attention/cuda/fast_tiles.h"
+#include "attention/primitives/linear_attention/cuda/slopes.h"
+
+namespace linnet::cuda::linear_attention_fast::backward_detail {
+
+using namespace linear_attention_detail;
+
+// The value columns of a launch, from `first` on; values wider than tiles take several launches.
+// Gradients of features are sums over all of them.
+struct ValueTile {
+  int first = 0;
+  LaunchSums sums;
+};
+
+// Where two parts of features share a denominator: the first launch of queries leaves Q . G of the
+// first part, the next one adds the second part's and leaves c, the last one takes c.
+enum class FeatureStep : uint8_t { only, leaves_along, adds_along, takes_corrections };
+
+struct BackwardArguments {
+  Reads q, k, v, dy;
+  Writes dq, dk, dv;
+  const uint8_t* query_mask;
+  const uint8_t* key_mask;
+  const int32_t* segments;
+  // What queries read: S and z, before the first token of each piece where causal. Of keys: the
+  // gradients of S and z, after the last token of each piece where causal.
+  StatePointers<const float> in;
+  // Causal keys: the gradients of S and z before the first token; noncausal queries: those of
+  // every piece and head.
+  StatePointers<float> out;
+  const float* denominators;  // null: nothing is divided
+  float* corrections;         // c [B,T,H]; noncausal: none
+  FeatureSource queries, keys;
+  float *dquery_proportions, *dkey_proportions;
+  Division division;
+  const int32_t* spans;  // noncausal, as the next
+  int64_t states;        // how many
+  int64_t piece_tokens;
+  int key_heads;  // noncausal queries
+  ValueTile tile;
+  // Of features in parts.
+  bool in_parts;
+  FeatureStep step;
+  float* along;            // Q . G of the first part, [B,T,H]
+  bool adds_proportions;   // gradients of proportions, to those of the part before
+  LaunchSums value_sums;   // dv
+  const float* log_decay;  // [B,T,G], where states decay
+  DecayWrites decay_writes;
+
+  // What M, a constant, leaves of the steps: parts have the widest tiles.
+  template <int M>
+  __device__ __forceinline__ FeatureStep step_of() const {
+    return M == 128 ? step : FeatureStep::only;
+  }
+};
+
+// What both forms take from a call.
+inline BackwardArguments arguments_of(const Backward& call) {
+  BackwardArguments a{};
+  a.q = call.q;
+  a.k = call.k;
+  a.v = call.v;
+  a.dy = call.dy;
+  a.dq = call.dq;
+  a.dk = call.dk;
+  a.dv = call.dv;
+  a.query_mask = call.query_mask;
+  a.key_mask = call.key_mask;
+  a.segments = call.segments;
+  a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
+  a.corrections = call.corrections;
+  a.queries = query_source(call);
+  a.keys = key_source(call);
+  a.dquery_proportions = call.dquery_proportions;
+  a.dkey_proportions = call.dkey_proportions;
+  a.division = division_of(call.options);
+  a.key_heads = static_cast<int>(call.key_heads);
+  a.log_decay = call.log_decay;
+  a.decay_writes = call.decay_writes;
+  return a;
+}
+
+// The warps of a block for tiles of M columns: four do not have the registers for the widest state.
+template <int M>
+using TeamOf = std::conditional_t<M == 128, EightWarps, FourWarps>;
+
+// Columns of results that a warp has.
+template <int M>
+inline constexpr int kOwnColumns = M / TeamOf<M>::kShares;
+
+// Features that a tile must have room for: values up to 128 are one tile.
+inline int64_t tile_width(int64_t features, int64_t values) {
+  return std::max(features, std::min<int64_t>(values, 128));
+}
+inline int64_t tile_width(const BackwardArguments& a, int64_t features, int64_t values) {
+  return a.in_parts ? 128 : tile_width(features, values);
+}
+
+// Calls body with the arguments of every tile of M of these value columns, of blocks whose rows
+// have up to `tokens` tokens.
+template <int M, typename Body>
+void for_value_tiles(BackwardArguments a, int64_t values, int64_t blocks, int64_t tokens,
+                     Device device, const Body& body) {
+  constexpr int kTokens = TeamOf<M>::kTokens;
+  const int64_t chunks = (tokens + kTokens - 1) / kTokens;
+  Tensor sums;
+  if (values > M) {
+    sums = Tensor::empty({blocks, chunks, kTokens, M}, DType::f32, device);
+    a.tile.sums.numbers = reinterpret_cast<ResultFragment*>(pointer<float>(sums));
+  }
+  a.tile.sums.chunks = a.value_sums.chunks = chunks;
+  for (int64_t first = 0; first < values; first += M) {
+    a.tile.first = static_cast<int>(first);
+    a.tile.sums.first = first == 0;
+    a.tile.sums.last = first + M >= values;
+    body(a);
+    if (a.value_sums.numbers != nullptr) a.value_sums.numbers += blocks * chunks * kTokens * M / 4;
+  }
+}
+
+// Room for the value_sums of so many blocks, whose rows have up to `tokens` tokens.
+inline Tensor value_sums_for(int64_t values, int64_t blocks, int64_t tokens, Device device) {
+  constexpr int kTokens = TeamOf<128>::kTokens;
+  return Tensor::empty(
+      {(values + 127) / 128, blocks, (tokens + kTokens - 1) / kTokens, kTokens, 128}, DType::f32,
+      device);
+}
+
+// A chunk's tiles; two stages of them by turns.
+template <int M>
+struct Stage {
+  static constexpr int kStride = M + kPadding;
+  kernel_bf16 *q, *k, *v, *dy;
+
+  __device__ __forceinline__ Stage turn(int64_t count) const {
+    const int64_t on = count % 2 * TeamOf<M>::kTokens * kStride;
+    return {q + on, k + on, v + on, dy + on};
+  }
+};
+
+template <int M, bool decays = false>
+struct Layout {
+  static constexpr size_t kTiles = size_t{2} * TeamOf<M>::kTokens * Stage<M>::kStride;
+  __host__ __device__ explicit Layout(SharedArena& arena)
+      : stages{arena.take<kernel_bf16>(kTiles), arena.take<kernel_bf16>(kTiles),
+               arena.take<kernel_bf16>(kTiles), arena.take<kernel_bf16>(kTiles)},
+        memory(arena.take<kernel_bf16>(size_t{M} * Stage<M>::kStride)),
+        mass(arena.take<float>(M)),
+        corrections(arena.take<float>(TeamOf<M>::kTokens)),
+        begins(arena.take<uint32_t>(SegmentBits::kWords)),
+        decay(arena) {}
+  Stage<M> stages;
+  kernel_bf16* memory;  // S or dS as the chunk finds it
+  float* mass;          // z or dz
+  float* corrections;   // c of the chunk
+  uint32_t* begins;     // of segments
+  ChunkDecay<TeamOf<M>, decays> decay;
+};
+
+// With S in two parts: its products and c z nearly cancel.
+template <int M, bool decays = false>
+struct QueriesLayout : Layout<M, decays> {
+  __host__ __device__ explicit QueriesLayout(SharedArena& arena)
+      : Layout<M, decays>(arena),
+        rest(arena.take<kernel_bf16>(size_t{M} * Stage<M>::kStride)),
+        partials(arena.take<float>((decays ? 2 : 1) * kPartials)) {}
+  static constexpr size_t kPartials = size_t{TeamOf<M>::kShares} * TeamOf<M>::kTokens;
+  kernel_bf16* rest;  // what rounding took from the memory
+  float* partials;    // of sum_shares; where states decay, of two sums
+};
+
+// Sums over the columns that a warp has of features times results, of row lane / 4 and the row 8
+// after.
+template <int columns>
+__device__ __forceinline__ void sum_products(const kernel_bf16* rows, int stride, int lane,
+                                             const ResultFragment (&results)[columns / 8],
+                                             float (&sums)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < columns / 8; ++j) {
+      const uint32_t pair = *word_at(rows, stride, lane, half, j);
+      sum += low_of(pair) * results[j].values[2 * half] +
+             high_of(pair) * results[j].values[2 * half + 1];
+    }
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    sums[half] = sum;
+  }
+}
+
+// Sums of what the warps of a row have, by way of partials [shares][tokens] in shared memory; a
+// barrier of the block.
+template <typename Team>
+__device__ __forceinline__ void sum_shares(float* partials, int warp, int lane, float (&sums)[2]) {
+  if constexpr (Team::kShares > 1) {
+    float* own = partials + Team::first_token(warp) + lane / 4;
+    if (lane % 4 == 0) {
+      for (int half = 0; half < 2; ++half) {
+        own[Team::share(warp) * Team::kTokens + 8 * half] = sums[half];
+      }
+    }
+    __syncthreads();  // the sums of all warps are there
+    for (int half = 0; half < 2; ++half) {
+      sums[half] = 0;
+      for (int share = 0; share < Team::kShares; ++share) {
+        sums[half] += own[share * Team::kTokens + 8 * half];
+      }
+    }
+  }
+}
+
+// sums += left memory^T, for the columns of sums whose rows of memory begin at `memory`.
+template <int M>
+__device__ __forceinline__ void multiply_transposed(const LeftFragment (&left)[M / 16],
+                                                    const kernel_bf16* memory, int lane,
+                                                    ResultFragment (&sums)[kOwnColumns<M> / 8]) {
+  constexpr int kStride = Stage<M>::kStride;
+#pragma unroll
+  for (int j = 0; j < kOwnColumns<M> / 16; ++j) {
+#pragma unroll
+    for (int i = 0; i < M / 16; ++i) {
+      const RightFragments right =
+          load_right_transposed(memory + j * 16 * kStride + i * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(left[i], right.halves[half], sums[2 * j + half]);
+      }
+    }
+  }
+}
+// sums += left memory, for the columns that begin at `memory`.
+template <int M>
+__device__ __forceinline__ void multiply_memory(const LeftFragment (&left)[M / 16],
+                                                const kernel_bf16* memory, int lane,
+                                                ResultFragment (&sums)[kOwnColumns<M> / 8]) {
+  constexpr int kStride = Stage<M>::kStride;
+#pragma unroll
+  for (int j = 0; j < kOwnColumns<M> / 16; ++j) {
+#pragma unroll
+    for (int i = 0; i < M / 16; ++i) {
+      const RightFragments right = load_right(memory + i * 16 * kStride + j * 16, kStride, lane);
+      for (int half = 0; half < 2; ++half) {
+        multiply(left[i], right.halves[half], sums[2 * j + half]);
+      }
+    }
+  }
+}
+
+// sums += factor of the row times `numbers` of the column.
+template <int columns>
+__device__ __forceinline__ void add_rank_one(const float* numbers, int lane,
+                                             const float (&factors)[2],
+                                             ResultFragment (&sums)[columns / 8]) {
+#pragma unroll
+  for (int j = 0; j < columns / 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sums[j].values[i] += factors[i / 2] * numbers[8 * j + lane % 4 * 2 + i % 2];
+    }
+  }
+}
+
+// A warp's rows of an operand [tokens][M].
+template <int M>
+__device__ __forceinline__ void load_rows(const kernel_bf16* rows, int lane,
+                                          LeftFragment (&fragments)[M / 16]) {
+#pragma unroll
+  for (int i = 0; i < M / 16; ++i) {
+    fragments[i] = load_left(rows + i * 16, Stage<M>::kStride, lane);
+  }
+}
+
+// Gradients of features, of which a warp has kOwnColumns, become those of x and proportions: 16
+// rows from `place` on. `features` and `rows`, where they are put together, are those rows of
+// tiles, which may be the same. A barrier of the block where several warps have a row.
+template <int M>
+__device__ __forceinline__ void store_gradients(const GradientPlace& place,
+                                                const kernel_bf16* features, kernel_bf16* rows,
+                                                int warp, int lane, const float (&factors)[2],
+                                                ResultFragment (&results)[kOwnColumns<M> / 8]) {
+  using Team = TeamOf<M>;
+  constexpr int kStride = Stage<M>::kStride, kColumns = kOwnColumns<M>;
+  const int column = Team::share(warp) * kColumns;
+  const FeatureSource& source = place.source;
+  if (!source.hides_slopes()) {
+    const float scaled[2] = {factors[0] * source.scale, factors[1] * source.scale};
+    apply_slopes<kColumns>(source.map, features + column, kStride, lane, scaled, results);
+    TilePlace<kernel_bf16> to = place.dx;
+    to.column = column;
+    return store_rows<kColumns>(results, rows + column, kStride, lane, to);
+  }
+  __syncwarp();
+  write_rows<kColumns>(results, rows + column, kStride, lane, factors);
+  if constexpr (Team::kShares > 1) {
+    __syncthreads();  // the columns of all warps are there
+  } else {
+    __syncwarp();
+  }
+  unmap_rows<M>(place, rows, Team::share(warp) * 32 + lane, Team::kShares * 32);
+}
+
+// The arguments of the two parts of a call, whose dv are added up in `value_sums`.
+inline std::array<BackwardArguments, 2> arguments_of(const std::array<BackwardPart, 2>& parts,
+                                                     const Tensor& along,
+                                                     const Tensor& value_sums) {
+  std::array<BackwardArguments, 2> result;
+  for (size_t i = 0; i < 2; ++i) {
+    BackwardArguments& a = result[i];
+    a = arguments_of(parts[i].call);
+    a.in_parts = true;
+    a.adds_proportions = i > 0;
+    a.along = pointer_or_null<float>(along);
+    if (!value_sums.defined()) continue;
+    a.value_sums.numbers = reinterpret_cast<ResultFragment*>(pointer<float>(value_sums));
+    a.value_sums.first = i == 0;
+    a.value_sums.last = i == 1;
+  }
+  return result;
+}
+
+// Calls visit(i, arguments) for the queries of part i, as often as the steps of FeatureStep are.
+template <typename Visit>
+void visit_queries(const std::array<BackwardArguments, 2>& arguments, const Visit& visit) {
+  BackwardArguments first = arguments[0], second = arguments[1];
+  first.value_sums = second.value_sums = {};  // those of keys
+  if (first.denominators != nullptr) {
+    first.step = FeatureStep::leaves_along;
+    visit(0, first);
+    second.step = FeatureStep::adds_along;
+    second.adds_proportions = false;
+    visit(1, second);
+    first.step = FeatureStep::takes_corrections;
+    first.adds_proportions = true;
+    visit(0, first);
+  } else {
+    visit(0, first);
+    visit(1, second);
+  }
+}
+
+// Of causal passes, each for every width, in so many pieces of `arguments.piece_tokens`.
+void run_queries(const BackwardArguments& arguments, int64_t pieces, Device device);
+void run_keys(const BackwardArguments& arguments, int64_t pieces, Device device);
+
+}  // namespace linnet::cuda::linear_attention_fast::backward_detail

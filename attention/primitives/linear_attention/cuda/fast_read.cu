@@ -1,0 +1,144 @@
+// What queries read from a finished memory, on tensor cores: y = Q S / D(Q z), one pass over q.
+//
+// A block keeps one head's S, as it is rounded to bf16, and z in shared memory, has one tile of N
+// value columns and reads the queries of one piece of the sequence; nothing passes between chunks.
+//
+// Bytes a token and head, K features and V values: 2 K + 2 V (+ 4 for a denominator), q once more
+// for every further value tile, from L2 where the tiles' blocks run side by side. Operations:
+// 2 K V. K = V = 64: 260 bytes and 8,200 operations. Re-weighted heads of K: 4 bytes more,
+// operations 4 K V.
+#include "attention/primitives/linear_attention/cuda/fast_parts.h"
+#include "attention/primitives/linear_attention/cuda/fast_tiles.h"
+
+namespace linnet::cuda::linear_attention_fast {
+namespace {
+
+using namespace linear_attention_detail;
+
+struct Arguments {
+  Reads q;
+  Writes y;
+  const uint8_t* query_mask;
+  StatePointers<const float> in;
+  float* denominators;
+  LaunchSums sums;                   // numerators, of features in parts
+  const float* denominators_before;  // of the part before; null: there is none
+  FeatureSource source;
+  Division division;
+  const int32_t* spans;
+  int64_t piece_tokens;
+  int key_heads, tiles;  // tiles: of value columns
+};
+
+template <int M, int N>
+struct Layout {
+  __host__ __device__ explicit Layout(SharedArena& arena)
+      : q(arena.take<kernel_bf16>(size_t{2} * kChunk * (M + kPadding))),
+        memory(arena.take<kernel_bf16>(size_t{M} * (N + kPadding))),
+        mass(arena.take<float>(M)) {}
+  kernel_bf16* q;  // two stages by turns
+  kernel_bf16* memory;
+  float* mass;
+};
+
+template <int M, int N>
+__global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(Arguments a) {
+  constexpr int kStride = M + kPadding;
+  SharedArena arena;
+  const Layout<M, N> shared(arena);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int heads = static_cast<int>(a.q.H), first = static_cast<int>(blockIdx.x % a.tiles) * N;
+  const int head = static_cast<int>(blockIdx.x / a.tiles % heads);
+  const int64_t state_number = blockIdx.x / a.tiles / heads;
+  const RowPart part = part_of_state(a.spans, state_number, a.q.T);
+  const Reads q = row_view(a.q, part);
+  const Writes y = row_view(a.y, part);
+  const uint8_t* mask = row_mask(a.query_mask, part.row, a.q.T);
+  const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
+  const int64_t end = min(part.end, start + a.piece_tokens);
+
+  const FeatureSource source = a.source.of_row(part.row * a.q.T * heads);
+  const auto queries_from = [&](int64_t token) { return ReadPlace{q, mask, 0, token, head, 0}; };
+  AsyncCopies copies;
+  uint32_t counts = 0;
+  const auto queries = [&](int64_t token) {
+    return shared.q + (token - start) / kChunk % 2 * kChunk * kStride;
+  };
+  const auto begin = [&](int64_t token) {
+    counts = begin_features<M>(copies, queries(token), queries_from(token), source);
+    copies.commit();
+  };
+  if (start < end) begin(start);
+  StateTile<M, N> state;
+  state.load(a.in, {state_number * a.key_heads + head / (heads / a.key_heads), source.features(),
+                    static_cast<int>(a.y.K), first});
+  state.publish(shared.memory);
+  state.store_mass(shared.mass);
+  for (int64_t token = start; token < end; token += kChunk) {
+    copies.wait<0>();
+    map_features<M>(queries(token), counts, source, queries_from(token), [](int) { return 1.0f; });
+    __syncthreads();  // this chunk and the state are there; the other stage is free
+    if (token + kChunk < end) begin(token + kChunk);
+
+    kernel_bf16* rows = queries(token) + warp * 16 * kStride;
+    LeftFragment lefts[M / 16];
+#pragma unroll
+    for (int i = 0; i < M / 16; ++i) lefts[i] = load_left(rows + i * 16, kStride, lane);
+    ResultFragment numerators[N / 8] = {};
+    float x[2];
+    read_state<M, N>(lefts, shared.memory, shared.mass, lane, numerators, x);
+    // Parts of features have the widest tiles.
+    const bool complete =
+        M < 128 || a.sums.template complete<FourWarps>((token - part.begin) / kChunk, numerators);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t reader = token + warp * 16 + half * 8 + lane / 4;
+      if (a.denominators == nullptr || reader >= part.end) continue;
+      const int64_t at = (part.row * a.q.T + reader) * heads + head;
+      if (M == 128 && a.denominators_before != nullptr) x[half] += a.denominators_before[at];
+      if (first == 0 && lane % 4 == 0) a.denominators[at] = x[half];
+    }
+    if (complete) {
+      divide_rows(numerators, a.division, x);
+      store_rows<N>(numerators, rows, kStride, lane, {y, mask, 0, token + warp * 16, head, first});
+    }
+  }
+}
+
+template <int M>
+void run(const Forward& call, const OutputSums& sums = {}) {
+  constexpr int N = kValueColumns<M>;
+  Arguments a{};
+  a.q = call.q;
+  a.y = call.y;
+  a.query_mask = call.query_mask;
+  a.in = {call.state_in.memory, call.state_in.mass};
+  a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
+  a.source = query_source(call);
+  a.division = division_of(call.options);
+  a.key_heads = static_cast<int>(call.key_heads);
+  a.tiles = static_cast<int>((call.y.K + N - 1) / N);
+  sums.set(a);
+  const int64_t blocks = call.spans.states(call.q.B) * call.q.H * a.tiles;
+  // Nothing has to be added up after these: several pieces for each block that has room.
+  const Cut cut = cut_of(call.spans.most_tokens(call.q.T), blocks, 4 * kEnoughBlocks);
+  a.spans = call.spans.table;
+  a.piece_tokens = cut.tokens;
+  launch(
+      {"linear_attention_fast_read", dim3(blocks_for(blocks, 1), static_cast<unsigned>(cut.count)),
+       kTileThreads, shared_bytes<Layout<M, N>>()},
+      linear_attention_fast_read<M, N>, a);
+}
+
+}  // namespace
+
+void read_forward(const Forward& call) {
+  if (needs_parts(call.q.K, call.query_proportions != nullptr)) {
+    return forward_in_parts(call, call.spans.states(call.q.B), call.spans.most_tokens(call.q.T),
+                            call.key_heads, run<128>);
+  }
+  if (query_source(call).features() <= 64) return run<64>(call);
+  run<128>(call);
+}
+
+}  // namespace linnet::cuda::linear_attention_fast

@@ -1,0 +1,69 @@
+// Feature maps and denominators of linear attention, one number at a time, inside kernels.
+#pragma once
+
+#include "attention/primitives/linear_attention/cpu.h"
+#include "core/cuda/mask.h"
+
+namespace linnet::cuda::linear_attention_detail {
+
+__device__ __forceinline__ float feature(FeatureMap map, float x) {
+  if (map == FeatureMap::elu1) return x > 0 ? x + 1 : expf(x);
+  if (map == FeatureMap::relu) return x > 0 ? x : 0.0f;
+  if (map == FeatureMap::elu) return x > 0 ? x : expm1f(x);
+  return x;
+}
+
+// dphi/dx, given x and phi(x).
+__device__ __forceinline__ float feature_slope(FeatureMap map, float x, float value) {
+  if (map == FeatureMap::elu1) return x > 0 ? 1.0f : value;
+  if (map == FeatureMap::relu) return x > 0 ? 1.0f : 0.0f;
+  if (map == FeatureMap::elu) return x > 0 ? 1.0f : value + 1;
+  return 1.0f;
+}
+
+// 1 / x to two units in the last place, without the branch for x beyond 2^126 (0 there).
+__device__ __forceinline__ float reciprocal(float x) {
+#if defined(__CUDA_ARCH__)
+  return __fdividef(1.0f, x);
+#else
+  return 1 / x;
+#endif
+}
+
+inline constexpr float kHalfPi = 1.57079632679489662f;
+
+// Cosine and sine of the angle of a proportion in [0,1]; on a GPU to 2^-21, for what is rounded to
+// bf16.
+struct Turn {
+  float cosine, sine;
+};
+__device__ __forceinline__ Turn turn_of(float proportion) {
+  const float angle = kHalfPi * proportion;
+#if defined(__CUDA_ARCH__)
+  return {__cosf(angle), __sinf(angle)};
+#else
+  return {cosf(angle), sinf(angle)};
+#endif
+}
+
+struct Division {
+  Normalizer normalizer;
+  float epsilon;
+
+  // D(x); a NaN stays NaN.
+  __device__ float divisor(float x) const {
+    if (normalizer == Normalizer::none) return 1.0f;
+    if (normalizer == Normalizer::add) return x + epsilon;
+    return x < epsilon ? epsilon : x;
+  }
+  // Whether a gradient passes through D.
+  __device__ bool passes(float x) const {
+    return normalizer == Normalizer::add || (normalizer == Normalizer::clamp && !(x < epsilon));
+  }
+};
+
+inline Division division_of(const LinearAttentionOptions& options) {
+  return {options.normalizer, static_cast<float>(options.epsilon)};
+}
+
+}  // namespace linnet::cuda::linear_attention_detail

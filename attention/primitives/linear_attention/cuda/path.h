@@ -1,0 +1,26 @@
+// Which kernels compute linear attention on a device: those on tensor cores
+// (fast.h) or the plain ones (pieces.h), which cover everything. core/kernel_choice.h says what was
+// asked for.
+#pragma once
+
+#include <string>
+
+#include "attention/primitives/linear_attention/cuda/linear_attention.h"
+
+namespace linnet::cuda {
+
+// Why the tensor-core kernels cannot compute this call, in words; empty: they can.
+// The table is in attention/primitives/linear_attention/README.md.
+std::string why_plain_linear_attention(const LinearAttentionArrays& in);
+
+// Whether a call goes to the kernels on tensor cores: a causal one, the sums over all keys (without
+// q) or what queries read from them (without k and v). Throws UsageError where they were asked for
+// and cannot, except for calls of few tokens.
+bool linear_attention_is_fast(const LinearAttentionArrays& in);
+// The same of features [B,T,H,m] in f32 that would be rounded for it.
+bool linear_attention_takes_rounded(const Tensor& features, int64_t values, bool causal,
+                                    bool decays);
+// The same of the backward pass of a call that went there.
+bool linear_attention_backward_is_fast(int64_t features, int64_t values, bool causal);
+
+}  // namespace linnet::cuda

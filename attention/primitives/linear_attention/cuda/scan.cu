@@ -1,0 +1,246 @@
+// The scan of linear attention's state along time: forward for y and the gradient of queries,
+// backward in time for the gradients of keys and values.
+#include <algorithm>
+
+#include "attention/primitives/linear_attention/cuda/pieces.h"
+#include "core/cuda/kernel.h"
+
+namespace linnet::cuda::linear_attention_detail {
+namespace {
+
+constexpr int kParts = 8;              // threads that share a column of the state
+constexpr int kBatch = 8;              // updates that are loaded together
+constexpr int kWidestTile = 40;        // columns of a block
+constexpr int64_t kReadTokens = 256;   // of a block at least, where the state stays as it is
+constexpr int64_t kMaxBlocks = 65535;  // along a grid's y
+
+struct Arguments {
+  const float* left;
+  const float* right;
+  const float* probe;
+  float* out;
+  int64_t time;  // T
+  int64_t block_tokens;
+  // Rows of the state from first_row on, of as many as left and probe have; what those before read
+  // is in `out`.
+  int first_row, rows, all_rows, columns, right_width;
+  int update_heads, heads, state_heads;
+  int tile, tiles;
+  const int32_t* segments;
+  const int32_t* spans;
+  const float* log_decay;
+  const uint8_t* decay_mask;
+  const float* memory_in;
+  const float* mass_in;
+  float* memory_out;
+  float* mass_out;
+  int features, values;
+  bool transposed, reverse;
+};
+
+struct Layout {
+  __host__ __device__ Layout(SharedArena& arena, int rows, int tile)
+      : state(arena.take<float>(static_cast<size_t>(rows) * tile)),
+        left(arena.take<float>(static_cast<size_t>(kBatch) * rows)),
+        probe(arena.take<float>(static_cast<size_t>(kBatch) * rows)),
+        right(arena.take<float>(static_cast<size_t>(kBatch) * tile)),
+        partial(arena.take<float>(static_cast<size_t>(kBatch) * kParts * tile)),
+        factor(arena.take<float>(kBatch)) {}
+  float* state;    // [rows][tile]
+  float* left;     // [kBatch][rows]
+  float* probe;    // [kBatch][rows]
+  float* right;    // [kBatch][tile]
+  float* partial;  // [kBatch][kParts][tile]
+  float* factor;   // of the state before this update; 0 where a segment begins
+};
+
+// Where element (row, column) of state `number` is: in its memory or, last of a value's, its mass.
+template <typename E>
+__device__ E* state_element(const Arguments& a, E* memory, E* mass, int64_t number, int row,
+                            int column) {
+  row += a.first_row;
+  const int feature = a.transposed ? column : row, value = a.transposed ? row : column;
+  const int64_t place = number * a.features + feature;
+  if (value < a.values) return memory == nullptr ? nullptr : memory + place * a.values + value;
+  return mass == nullptr ? nullptr : mass + place;
+}
+
+// The span of a block and its place in time. An update is one head's at one token.
+struct Walk {
+  int64_t row, begin, end, updates;
+  int first_head, group;
+
+  __device__ Walk(const Arguments& a, int64_t number, int head)
+      : row(number), begin(0), end(a.time) {
+    if (a.spans != nullptr) {
+      row = a.spans[3 * number];
+      begin = a.spans[3 * number + 1];
+      end = a.spans[3 * number + 2];
+    }
+    begin += static_cast<int64_t>(blockIdx.y) * a.block_tokens;
+    if (end > begin + a.block_tokens) end = begin + a.block_tokens;
+    first_head = head * a.update_heads / a.heads;
+    group = a.update_heads > a.heads ? a.update_heads / a.heads : 1;
+    updates = end > begin ? (end - begin) * group : 0;
+  }
+  __device__ int64_t token(const Arguments& a, int64_t update) const {
+    return a.reverse ? end - 1 - update / group : begin + update / group;
+  }
+  __device__ bool first_of_token(int64_t update) const { return update % group == 0; }
+  __device__ bool last_of_token(int64_t update) const { return update % group == group - 1; }
+};
+
+// exp of a token's log-decay.
+__device__ float decay_at(const Arguments& a, int64_t token, int head) {
+  if (a.decay_mask != nullptr && a.decay_mask[token] == 0) return 1;
+  return expf(a.log_decay[token * a.state_heads + head * a.state_heads / a.heads]);
+}
+
+__device__ bool begins_segment(const Arguments& a, const Walk& walk, int64_t update) {
+  if (a.segments == nullptr || !walk.first_of_token(update)) return false;
+  const int64_t t = walk.token(a, update), before = a.reverse ? t + 1 : t - 1;
+  if (before < walk.begin || before >= walk.end) return false;
+  return a.segments[walk.row * a.time + t] != a.segments[walk.row * a.time + before];
+}
+
+// What is left of the state at an update.
+__device__ float factor_of(const Arguments& a, const Walk& walk, int64_t update, int head) {
+  if (begins_segment(a, walk, update)) return 0;
+  if (a.log_decay == nullptr || !walk.first_of_token(update)) return 1;
+  const int64_t t = walk.token(a, update) + (a.reverse ? 1 : 0);
+  return t < walk.end ? decay_at(a, walk.row * a.time + t, head) : 1.0f;
+}
+
+__device__ void load_batch(const Arguments& a, const Walk& walk, int64_t done, int count, int head,
+                           int first_column, const Layout& shared) {
+  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x * blockDim.y);
+  for (int i = thread; i < count * a.rows; i += threads) {
+    const int64_t update = done + i / a.rows, token = walk.row * a.time + walk.token(a, update);
+    const int r = i % a.rows;
+    if (a.left != nullptr) {
+      const int64_t place = token * a.update_heads + walk.first_head + update % walk.group;
+      shared.left[i] = a.left[place * a.all_rows + a.first_row + r];
+    }
+    if (a.probe != nullptr && walk.last_of_token(update)) {
+      shared.probe[i] = a.probe[(token * a.heads + head) * a.all_rows + a.first_row + r];
+    }
+  }
+  for (int i = thread; a.left != nullptr && i < count * a.tile; i += threads) {
+    const int64_t update = done + i / a.tile, token = walk.row * a.time + walk.token(a, update);
+    const int64_t place = token * a.update_heads + walk.first_head + update % walk.group;
+    const int column = first_column + i % a.tile;
+    shared.right[i] = column < a.columns ? a.right[place * a.right_width + column] : 0.0f;
+  }
+  for (int i = thread; i < count; i += threads) {
+    shared.factor[i] = factor_of(a, walk, done + i, head);
+  }
+}
+
+// A block has one tile of columns of one head's state; a thread the rows part, part + kParts, ...
+// of one column, which no other thread touches.
+__global__ void linear_attention_scan(Arguments a) {
+  SharedArena arena;
+  const Layout shared(arena, a.rows, a.tile);
+  const int first_column = static_cast<int>(blockIdx.x % a.tiles) * a.tile;
+  const int head = static_cast<int>(blockIdx.x / a.tiles % a.heads);
+  const int64_t number = blockIdx.x / a.tiles / a.heads;
+  const int part = static_cast<int>(threadIdx.y), c = static_cast<int>(threadIdx.x);
+  const int column = first_column + c;
+  const int64_t state_number = number * a.state_heads + head * a.state_heads / a.heads;
+  const Walk walk(a, number, head);
+  float* state = shared.state + c;
+
+  for (int r = part; r < a.rows; r += kParts) {
+    const float* from = column < a.columns
+                            ? state_element(a, a.memory_in, a.mass_in, state_number, r, column)
+                            : nullptr;
+    state[r * a.tile] = from == nullptr ? 0.0f : *from;
+  }
+  for (int64_t done = 0; done < walk.updates; done += kBatch) {
+    const int count = static_cast<int>(min(static_cast<int64_t>(kBatch), walk.updates - done));
+    load_batch(a, walk, done, count, head, first_column, shared);
+    __syncthreads();
+    for (int j = 0; j < count; ++j) {
+      const float* left = shared.left + j * a.rows;
+      const float* probe = shared.probe + j * a.rows;
+      const bool read = a.probe != nullptr && walk.last_of_token(done + j);
+      if (a.left != nullptr) {
+        const float x = shared.right[j * a.tile + c];
+        const float factor = shared.factor[j];
+        for (int r = part; r < a.rows; r += kParts) {
+          const float before = factor == 0 ? 0.0f : factor * state[r * a.tile];
+          state[r * a.tile] = before + left[r] * x;
+        }
+      }
+      if (!read) continue;
+      float sum = 0;
+      for (int r = part; r < a.rows; r += kParts) sum += probe[r] * state[r * a.tile];
+      shared.partial[(j * kParts + part) * a.tile + c] = sum;
+    }
+    __syncthreads();
+    for (int j = part; a.probe != nullptr && j < count; j += kParts) {
+      if (column >= a.columns || !walk.last_of_token(done + j)) continue;
+      float sum = 0;
+      for (int p = 0; p < kParts; ++p) sum += shared.partial[(j * kParts + p) * a.tile + c];
+      const int64_t token = walk.row * a.time + walk.token(a, done + j);
+      float* to = a.out + (token * a.heads + head) * a.columns + column;
+      *to = a.first_row == 0 ? sum : *to + sum;
+    }
+  }
+  // Heads that share a state have the same one; the first stores it.
+  if (column >= a.columns || head % (a.heads / a.state_heads) != 0) return;
+  const bool decays = a.reverse && a.log_decay != nullptr && walk.end > walk.begin;
+  const float last = decays ? decay_at(a, walk.row * a.time + walk.begin, head) : 1.0f;
+  for (int r = part; r < a.rows; r += kParts) {
+    float* to = state_element(a, a.memory_out, a.mass_out, state_number, r, column);
+    if (to != nullptr) *to = last * state[r * a.tile];
+  }
+}
+
+}  // namespace
+
+void run(const StateScan& scan) {
+  const Tensor& tokens = scan.left.defined() ? scan.left : scan.probe;
+  const bool fixed = !scan.left.defined();
+  Arguments a{};
+  a.left = pointer_or_null<const float>(scan.left);
+  a.right = pointer_or_null<const float>(scan.right);
+  a.probe = pointer_or_null<const float>(scan.probe);
+  a.out = pointer_or_null<float>(scan.out);
+  a.time = tokens.size(1);
+  a.block_tokens = fixed ? std::max(kReadTokens, (a.time + kMaxBlocks - 1) / kMaxBlocks)
+                         : std::max<int64_t>(a.time, 1);
+  a.all_rows = static_cast<int>(scan.transposed ? scan.values + 1 : scan.features);
+  a.columns = static_cast<int>(scan.columns);
+  a.right_width = fixed ? 0 : static_cast<int>(scan.right.size(3));
+  a.state_heads = static_cast<int>(scan.state_heads);
+  a.heads = scan.probe.defined() ? static_cast<int>(scan.probe.size(2)) : a.state_heads;
+  a.update_heads = fixed ? a.heads : static_cast<int>(scan.left.size(2));
+  a.tiles = (a.columns + kWidestTile - 1) / kWidestTile;
+  a.tile = (a.columns + a.tiles - 1) / a.tiles;
+  a.segments = pointer_or_null<const int32_t>(scan.segments);
+  a.spans = pointer_or_null<const int32_t>(scan.spans);
+  a.log_decay = pointer_or_null<const float>(scan.log_decay);
+  a.decay_mask = pointer_or_null<const uint8_t>(scan.decay_mask);
+  a.memory_in = pointer_or_null<const float>(scan.in.memory);
+  a.mass_in = pointer_or_null<const float>(scan.in.mass);
+  a.memory_out = pointer_or_null<float>(scan.out_state.memory);
+  a.mass_out = pointer_or_null<float>(scan.out_state.mass);
+  a.features = static_cast<int>(scan.features);
+  a.values = static_cast<int>(scan.values);
+  a.transposed = scan.transposed;
+  a.reverse = scan.reverse;
+  const int64_t states = scan.spans.defined() ? scan.spans.size(0) : tokens.size(0);
+  const int64_t cuts = fixed ? (a.time + a.block_tokens - 1) / a.block_tokens : 1;
+  constexpr int kMaxRows = static_cast<int>(kWidestState) + 1;
+  for (a.first_row = 0; a.first_row < a.all_rows; a.first_row += kMaxRows) {
+    a.rows = std::min(kMaxRows, a.all_rows - a.first_row);
+    launch({"linear_attention_scan",
+            dim3(blocks_for(states * a.heads * a.tiles, 1), static_cast<unsigned>(cuts)),
+            dim3(static_cast<unsigned>(a.tile), kParts), shared_bytes<Layout>(a.rows, a.tile)},
+           linear_attention_scan, a);
+  }
+}
+
+}  // namespace linnet::cuda::linear_attention_detail

@@ -1,0 +1,283 @@
+// Causal linear attention without decay, a key head for each query head: scans along the tokens
+// with the state in registers (state_scan.h). y and dq are read from S on its way forward, dk and
+// dv from R_j = sum_{i >= j} phi(q_i) G_i^T on its way back. Backward goes from block to block,
+// last to first, beginning with the S before each that forward kept.
+//
+// Multiply-adds per token and head: 2 m V forward, 6 m V backward. Numbers from and to memory: 2 K
+// + 2 V forward, 4 K + 4 V backward, m (V + 1) / 256 of kept states each. At K = V = m = 64 that is
+// ten multiply-adds a byte, so registers bound it.
+#include "attention/primitives/common/state_scan.h"
+#include "attention/primitives/linear_attention/causal.h"
+
+namespace linnet::linear_attention_detail {
+namespace {
+
+using simd::kLanes;
+using simd::Vector;
+
+// Tokens of a tile, whose features are made together.
+constexpr int64_t kTokens = chunked::kChunk;
+static_assert(kBlockTokens % kTokens == 0);
+// States of thousands of tokens keep their digits.
+constexpr ScanSums kSums = ScanSums::of_tile;
+
+// Rows of a tile in scratch, for which those of a head from token t on are asked for.
+template <typename E>
+TileRows<E> asking(E* data, int64_t stride, const SequenceView<E>& view, int64_t row, int64_t t,
+                   int64_t head) {
+  if (!view || t < 0) return {data, stride};
+  return {data, stride, 0, view.at(row, 0, head) + t * view.time_stride, view.time_stride};
+}
+
+// The denominators' part of a state, z or that of R. The tokens of a tile are added to each other
+// first, as in the scans.
+
+// out_i = queries_i . z with z += keys_i before; out [padded(n)], sums [mp] in scratch.
+template <typename T>
+void scan_denominators(const Kernel<T>& kernel, int64_t n, const T* keys, const T* queries, T* mass,
+                       T* sums, T* out) {
+  const int64_t mp = kernel.mp;
+  std::fill_n(sums, mp, T(0));
+  for (int64_t first = 0; first < n; first += kLanes<T>) {
+    Vector<T> rows[kLanes<T>] = {};
+    const int64_t count = std::min(kLanes<T>, n - first);
+    for (int64_t c = 0; c < mp; c += kLanes<T>) {
+      const Vector<T> before = simd::load(mass + c);
+      Vector<T> sum = simd::load(sums + c);
+      for (int64_t r = 0; r < count; ++r) {
+        sum += simd::load(keys + (first + r) * mp + c);
+        rows[r] += simd::load(queries + (first + r) * mp + c) * (before + sum);
+      }
+      simd::store(sums + c, sum);
+    }
+    simd::store(out + first, simd::row_sums<T>(rows));
+  }
+  axpy_row(mp, T(1), sums, mass);
+}
+
+// dqueries_i += dden_i z with z += keys_i before.
+template <typename T>
+void add_mass_to_queries(const Kernel<T>& kernel, int64_t n, const T* keys, const T* ddenominators,
+                         T* mass, T* dqueries) {
+  const int64_t mp = kernel.mp;
+  for (int64_t c = 0; c < mp; c += kLanes<T>) {
+    const Vector<T> before = simd::load(mass + c);
+    Vector<T> sum = {};
+    for (int64_t i = 0; i < n; ++i) {
+      T* to = dqueries + i * mp + c;
+      sum += simd::load(keys + i * mp + c);
+      simd::store(to, simd::load(to) + ddenominators[i] * (before + sum));
+    }
+    simd::store(mass + c, before + sum);
+  }
+}
+
+// dkeys_i += r with r += dden_i queries_i before, from the last one to the first.
+template <typename T>
+void add_mass_to_keys(const Kernel<T>& kernel, int64_t n, const T* queries, const T* ddenominators,
+                      T* mass, T* dkeys) {
+  const int64_t mp = kernel.mp;
+  for (int64_t c = 0; c < mp; c += kLanes<T>) {
+    const Vector<T> before = simd::load(mass + c);
+    Vector<T> sum = {};
+    for (int64_t i = n - 1; i >= 0; --i) {
+      T* to = dkeys + i * mp + c;
+      sum += ddenominators[i] * simd::load(queries + i * mp + c);
+      simd::store(to, simd::load(to) + (before + sum));
+    }
+    simd::store(mass + c, before + sum);
+  }
+}
+
+// Backward of one head, block by block. Tiles hold a block's tokens.
+template <typename T>
+class GradientScan {
+ public:
+  // dstate: the gradient of the state after the tokens, R [mp, vp] and its mass [mp], which goes
+  // back along them.
+  GradientScan(const Kernel<T>& kernel, int64_t row, int64_t head, const Outputs<T>& outputs,
+               const LinearAttentionGradients<T>& gradients, T* dstate, Scratch<T>& scratch);
+
+  // Gradients of tokens begin ... end - 1, `state` being the one before them.
+  void block(int64_t begin, int64_t end, const T* state);
+
+ private:
+  T* cleared_angles(int64_t n) const;
+  // dq, with the features of the tokens and G, which key_gradients reads.
+  void query_gradients(int64_t begin, int64_t end);
+  void key_gradients(int64_t begin, int64_t end);
+
+  const Kernel<T>& kernel_;
+  const int64_t row_, head_;
+  const Outputs<T>& outputs_;
+  const LinearAttentionGradients<T>& gradients_;
+  FeatureTile<T> keys_, queries_;
+  T *values_, *G_, *ddenominators_;
+  T* dfeatures_;  // of a tile
+  T* dvalues_;    // of a tile
+  T* angles_;     // their gradients in a tile, where wanted
+  T* state_;      // S^T [vp, mp] and z [mp]
+  T* readers_;    // R [mp, vp] and its mass [mp]
+  T* turned_;     // R^T [vp, mp]
+};
+
+template <typename T>
+GradientScan<T>::GradientScan(const Kernel<T>& kernel, int64_t row, int64_t head,
+                              const Outputs<T>& outputs,
+                              const LinearAttentionGradients<T>& gradients, T* dstate,
+                              Scratch<T>& scratch)
+    : kernel_(kernel),
+      row_(row),
+      head_(head),
+      outputs_(outputs),
+      gradients_(gradients),
+      keys_(kernel.take_features(scratch, kBlockTokens)),
+      queries_(kernel.take_features(scratch, kBlockTokens)),
+      values_(scratch.take(kBlockTokens * kernel.vp)),
+      G_(scratch.take(kBlockTokens * kernel.vp)),
+      ddenominators_(scratch.take(kBlockTokens)),
+      dfeatures_(scratch.take(kTokens * kernel.mp)),
+      dvalues_(scratch.take(kTokens * kernel.vp)),
+      angles_(gradients.query_proportions != nullptr || gradients.key_proportions != nullptr
+                  ? scratch.take(kTokens)
+                  : nullptr),
+      state_(scratch.take(kernel.state_size())),
+      readers_(dstate),
+      turned_(scratch.take(kernel.vp * kernel.mp)) {
+  chunked::transpose(dstate, kernel.vp, kernel.mp, kernel.vp, turned_, kernel.mp);
+}
+
+template <typename T>
+void GradientScan<T>::block(int64_t begin, int64_t end, const T* state) {
+  const int64_t mp = kernel_.mp, vp = kernel_.vp;
+  chunked::transpose(state, vp, mp, vp, state_, mp);
+  std::copy_n(state + mp * vp, mp, state_ + vp * mp);
+  query_gradients(begin, end);
+  key_gradients(begin, end);
+}
+
+template <typename T>
+T* GradientScan<T>::cleared_angles(int64_t n) const {
+  if (angles_ != nullptr) std::fill_n(angles_, n, T(0));
+  return angles_;
+}
+
+template <typename T>
+void GradientScan<T>::query_gradients(int64_t begin, int64_t end) {
+  const int64_t mp = kernel_.mp, vp = kernel_.vp;
+  for (int64_t t = begin; t < end; t += kTokens) {
+    const int64_t n = std::min(kTokens, end - t), at = t - begin;
+    const FeatureTile<T> keys = kernel_.from_token(keys_, at);
+    const FeatureTile<T> queries = kernel_.from_token(queries_, at);
+    T *values = values_ + at * vp, *G = G_ + at * vp, *ddenominators = ddenominators_ + at;
+    kernel_.load_features(Side::key, row_, t, n, head_, keys);
+    kernel_.load_values(row_, t, n, head_, values);
+    kernel_.load_features(Side::query, row_, t, n, head_, queries);
+    kernel_.load_output_gradients(row_, t, n, head_, outputs_.y, outputs_.denominators, outputs_.dy,
+                                  G, ddenominators);
+    state_scan<T>(ScanOrder::forward, n, vp, mp, {values, vp}, {keys.features, mp}, {G, vp}, state_,
+                  Write::overwrite, asking(dfeatures_, mp, gradients_.q, row_, t, head_), kSums);
+    if (kernel_.normalized) {
+      add_mass_to_queries(kernel_, n, keys.features, ddenominators, state_ + vp * mp, dfeatures_);
+    }
+    T* dangles = cleared_angles(n);
+    kernel_.fold_gradients(n, queries, dfeatures_, dangles);
+    kernel_.store_feature_gradients(Side::query, row_, t, n, head_, queries, dfeatures_,
+                                    gradients_.q);
+    kernel_.store_proportion_gradients(Side::query, row_, t, n, head_, dangles,
+                                       gradients_.query_proportions);
+  }
+}
+
+template <typename T>
+void GradientScan<T>::key_gradients(int64_t begin, int64_t end) {
+  const int64_t mp = kernel_.mp, vp = kernel_.vp;
+  const auto& in = kernel_.inputs;
+  for (int64_t at = (end - begin - 1) / kTokens * kTokens; at >= 0; at -= kTokens) {
+    const int64_t t = begin + at, n = std::min(kTokens, end - t);
+    const FeatureTile<T> keys = kernel_.from_token(keys_, at);
+    const T* queries = queries_.features + at * mp;
+    const T *values = values_ + at * vp, *G = G_ + at * vp;
+    // Asked for is what the block before this one reads.
+    const int64_t before = t - kBlockTokens;
+    state_scan<T>(ScanOrder::backward, n, mp, vp, asking(queries, mp, in.q, row_, before, head_),
+                  asking(G, vp, outputs_.dy, row_, before, head_),
+                  asking<const T>(keys.features, mp, in.k, row_, before, head_), readers_,
+                  Write::overwrite, asking(dvalues_, vp, gradients_.v, row_, t, head_), kSums);
+    state_scan<T>(ScanOrder::backward, n, vp, mp, asking(G, vp, outputs_.y, row_, before, head_),
+                  {queries, mp}, asking(values, vp, in.v, row_, before, head_), turned_,
+                  Write::overwrite, asking(dfeatures_, mp, gradients_.k, row_, t, head_), kSums);
+    add_mass_to_keys(kernel_, n, queries, ddenominators_ + at, readers_ + mp * vp, dfeatures_);
+    T* dangles = cleared_angles(n);
+    kernel_.fold_gradients(n, keys, dfeatures_, dangles);
+    kernel_.store_feature_gradients(Side::key, row_, t, n, head_, keys, dfeatures_, gradients_.k);
+    kernel_.store_proportion_gradients(Side::key, row_, t, n, head_, dangles,
+                                       gradients_.key_proportions);
+    if (gradients_.v) kernel_.store_value_gradients(row_, t, n, head_, dvalues_, gradients_.v);
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void scan_outputs(const Causal<T>& call, const Segment& segment, int64_t head, T* state,
+                  Scratch<T> scratch, SequenceView<T> y, T* denominators, T* kept) {
+  const Kernel<T>& kernel = call.kernel;
+  const LinearAttentionInputs<T>& in = kernel.inputs;
+  const Span& span = call.spans[segment.span];
+  const int64_t row = span.row, mp = kernel.mp, vp = kernel.vp;
+  const FeatureTile<T> keys = kernel.take_features(scratch, kTokens),
+                       queries = kernel.take_features(scratch, kTokens);
+  T* values = scratch.take(kTokens * vp);
+  T* numerators = scratch.take(kTokens * vp);
+  T* row_denominators = scratch.take(kTokens);
+  T* mass_sums = scratch.take(mp);
+  for (int64_t t = segment.begin; t < segment.end; t += kTokens) {
+    const int64_t n = std::min(kTokens, segment.end - t), next = t + kTokens;
+    if (kept != nullptr && t > span.begin && (t - span.begin) % kBlockTokens == 0) {
+      std::copy_n(state, kernel.state_size(), call.kept_at(kept, segment.span, t, head));
+    }
+    kernel.load_features(Side::key, row, t, n, head, keys);
+    kernel.load_values(row, t, n, head, values);
+    kernel.load_features(Side::query, row, t, n, head, queries);
+    state_scan<T>(ScanOrder::forward, n, mp, vp,
+                  asking<const T>(keys.features, mp, in.k, row, next, head),
+                  asking<const T>(values, vp, in.v, row, next, head),
+                  asking<const T>(queries.features, mp, in.q, row, next, head), state,
+                  Write::overwrite, asking(numerators, vp, y, row, t, head), kSums);
+    T* mass = state + mp * vp;
+    if (kernel.normalized) {
+      scan_denominators(kernel, n, keys.features, queries.features, mass, mass_sums,
+                        row_denominators);
+    } else {
+      kernel.add_rows(n, keys.features, nullptr, mass);
+    }
+    kernel.store_outputs(row, t, n, head, numerators, row_denominators, y, denominators);
+  }
+}
+
+template <typename T>
+void scan_gradients(const Causal<T>& call, const Segment& segment, int64_t head, const T* state,
+                    const Outputs<T>& outputs, const T* kept, T* dstate, Scratch<T> scratch,
+                    const LinearAttentionGradients<T>& gradients) {
+  const Span& span = call.spans[segment.span];
+  GradientScan<T> scan(call.kernel, span.row, head, outputs, gradients, dstate, scratch);
+  const int64_t blocks = (segment.end - segment.begin + kBlockTokens - 1) / kBlockTokens;
+  for (int64_t block = blocks - 1; block >= 0; --block) {
+    const int64_t begin = segment.begin + block * kBlockTokens;
+    scan.block(begin, std::min(segment.end, begin + kBlockTokens),
+               begin == span.begin ? state : call.kept_at(kept, segment.span, begin, head));
+  }
+}
+
+#define LINNET_INSTANTIATE(T)                                                              \
+  template void scan_outputs<T>(const Causal<T>&, const Segment&, int64_t, T*, Scratch<T>, \
+                                SequenceView<T>, T*, T*);                                  \
+  template void scan_gradients<T>(const Causal<T>&, const Segment&, int64_t, const T*,     \
+                                  const Outputs<T>&, const T*, T*, Scratch<T>,             \
+                                  const LinearAttentionGradients<T>&);
+LINNET_INSTANTIATE(float)
+LINNET_INSTANTIATE(double)
+#undef LINNET_INSTANTIATE
+
+}  // namespace linnet::linear_attention_detail

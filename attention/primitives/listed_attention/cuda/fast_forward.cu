@@ -1,0 +1,109 @@
+// The forward pass of listed attention on tensor cores: one kernel, streaming softmax.
+//
+// A block has up to 64 queries of one list of one head, 16 a warp and as many warps as that needs,
+// and all values or a tile of 128, and streams the tiles of 64 keys and values that the list names.
+// Of a tile a warp makes, for its 16 queries,
+//   x = scale q k^T + bias,   m' = max(m, x),   y = exp(m - m') y + exp(x - m') v
+// weights passing from one product to the next in registers.
+//
+// Bytes a token and head, width D, lists of L keys for groups of g queries: q and y of 2 D each, 4,
+// and L / g gathered keys and values of 4 D (of groups beyond 64: L / 64), mostly out of L2: the
+// keys and values of a head are 4 D T bytes. Operations: 4 D L. D = 64, g = 64, L = 512 (blocks
+// with their neighbours, two global and three random ones): 260 and 2,048 bytes, 131,000
+// operations. Each further tile of values gathers the keys and makes the logits again: 2 D L
+// operations and 2 D L / g bytes.
+//
+// A bias adds 4 L bytes, which heads and rows share as a rule. So windows are read: w = 128 keys of
+// each query, g = 32, are lists of 161 keys in 3 tiles, of which the bias excludes what a query
+// does not see: 49,200 operations, 260 bytes, 1,288 gathered and 644 of the bias out of L2.
+// A list of each query's own would gather 33,000 bytes.
+#include "attention/primitives/block_attention/cuda/fast_reader.h"
+#include "attention/primitives/listed_attention/cuda/fast_tiles.h"
+
+namespace linnet::cuda::listed_attention_fast {
+namespace {
+
+using namespace listed_attention_fast_detail;
+using block_attention_fast_detail::Reader;
+
+template <int D>
+__global__ __launch_bounds__(kTileThreads,
+                             kBlocks<D>) void listed_attention_fast_forward(Call a, Writes y,
+                                                                            float* log_sum_exp,
+                                                                            int tiles) {
+  const Problem& p = a.problem;
+  SharedArena arena;
+  const ListStages<D> shared(arena);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const QueryTile tile = tile_of_block(p, tiles);
+  if (tile.count <= 0) return;
+  const auto [b, h, first, count] = tile;
+  const int value = static_cast<int>(blockIdx.y) * D;
+
+  AsyncCopies copies;
+  begin_copy<D>(copies, shared.tile(1, 0),
+                QueryRows<const kernel_bf16>{a.q, p.query_mask, b, h, first, count},
+                static_cast<int>(blockDim.x) / 2);
+  copies.commit();
+  ListStream<D> keys{a,      shared,
+                     copies, p.list(b, h, first),
+                     b,      static_cast<int>(p.group(h)),
+                     value,  static_cast<int>(tiles_of(p.length))};
+  shared.set_draws(p, b, h);
+  keys.start();
+  copies.wait<1>();
+  __syncthreads();
+  LeftFragment queries[D / 16];
+  load_rows<D>(shared.tile(1, 0), warp, lane, queries);
+
+  const QueryLogits logits(p, tile, warp, lane);
+  Reader<D> reader;
+  bool beyond = false;
+  keys.for_tiles([&](int n) {
+    const Seen seen(shared.places(n), lane);
+    beyond = beyond || seen.beyond;
+    if (seen.keys == 0) return;
+    const uint32_t kept =
+        p.drops() ? kept_of_queries(*shared.draws, first + warp * 16, n * kTileRows, lane) : 0;
+    ResultFragment x[kTileRows / 8] = {};
+    multiply_transposed<D, kTileRows>([&](int i) { return queries[i]; }, shared.tile(n, 0), lane,
+                                      x);
+    logits.make<kTileRows>(x, n * kTileRows, seen.keys, lane);
+    reader.soften(x);
+    if (p.drops()) drop<kTileRows>(kept, 0, 1.0f, x);
+    add_weighted<D, kTileRows>(x, shared.tile(n, 1), lane, reader.y);
+  });
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (beyond && logits.counts[half]) reader.sum[half] = NAN;
+    const float found = reader.normalise(half);
+    const int row = warp * 16 + half * 8 + lane / 4;
+    if (value != 0 || lane % 4 != 0 || row >= count) continue;
+    log_sum_exp[p.query(b, first + row, h)] = found == kInfinity ? -kInfinity : found;
+  }
+  store_rows<D>(reader.y, p.keep_scale, shared.tile(keys.count, 0),
+                QueryRows<kernel_bf16>{y, nullptr, b, h, first, count, value}, 0, warp, lane);
+}
+
+template <int D>
+void run(const Call& call, const Writes& y, float* log_sum_exp) {
+  const Problem& p = call.problem;
+  const int64_t tiles = tiles_of_list(p);
+  launch({"listed_attention_fast_forward",
+          dim3(blocks_for(p.B * p.H * p.lists * tiles, 1),
+               static_cast<unsigned>(value_tiles<D>(call))),
+          threads_of_tile(p), shared_bytes<ListStages<D>>()},
+         listed_attention_fast_forward<D>, call, y, log_sum_exp, static_cast<int>(tiles));
+}
+
+}  // namespace
+
+bool has_kernels(int64_t keys, int64_t values) {
+  return keys > 0 && keys <= 128 && keys % 8 == 0 && values > 0 && values % 8 == 0;
+}
+
+void forward(const Call& call, const Writes& y, float* log_sum_exp) {
+  with_width(call, [&](auto width) { run<decltype(width)::value>(call, y, log_sum_exp); });
+}
+
+}  // namespace linnet::cuda::listed_attention_fast

@@ -1,0 +1,362 @@
+// Backward of listed attention on tensor cores: the gradients of keys and values; its bytes and
+// operations are in fast_queries.cu, whose sums of weights' gradients it reads.
+//
+// A block has 64 places of one list; past them stream the queries of the list, one after another
+// for each query head that shares it and the key head. Of a tile a warp makes, for the keys in its
+// 16 places, the transposes
+//   p^T and ds^T = p^T (v dy^T + dL - y . dy),   dv += p^T dy,   dk += scale ds^T q
+// and writes them as the share that this list has in the gradients of these keys. Then the places
+// are sorted by key, and a warp for each key adds its shares up in the order of the lists.
+//
+// Of values wider than 128 each tile has blocks of its own, and ds is a sum over them: dk has a
+// share of each.
+//
+// Work memory: the shares, (tiles K + V) bf16 a place, lists * length places a head of lists: for
+// as many (row, key head) at a time as kShareBytes hold, at least one.
+#include "attention/primitives/block_attention/cuda/fast_own_keys.h"
+#include "attention/primitives/listed_attention/cuda/fast_tiles.h"
+
+namespace linnet::cuda::listed_attention_fast {
+namespace {
+
+using namespace listed_attention_fast_detail;
+using block_attention_fast_detail::OwnKeys;
+using block_attention_fast_detail::OwnKeysLayout;
+using listed_attention_detail::first_not_below;
+using listed_attention_detail::SortedIndex;
+using listed_attention_detail::SortedPlaces;
+
+// `pairs` (row, key head) from number `first_pair` on; query heads that share lists and keys share
+// shares: `heads` of them, `units` a key head.
+struct PlaceArguments {
+  Call call;
+  Reads dy;
+  const float *log_sum_exp, *shift;
+  kernel_bf16* shares;  // [pairs, units, lists, length, tiles K + V]
+  int64_t first_pair;
+  int units, heads, tiles;
+
+  __host__ __device__ int64_t places() const { return call.problem.lists * call.problem.length; }
+  __host__ __device__ int64_t width() const { return tiles * call.k.K + call.v.K; }
+};
+
+template <int D>
+using PlaceLayout = OwnKeysLayout<D, ListStages<D>>;
+
+// Of a warp's 16 places.
+template <int D>
+struct PlaceGradients : OwnKeys<D> {
+  // Adds N queries from `column` of a tile on, whose logits are in x.
+  template <int N>
+  __device__ __forceinline__ void add(const Problem& p, const kernel_bf16* queries,
+                                      const kernel_bf16* dy, const float* statistics, uint32_t kept,
+                                      int column, int lane, ResultFragment (&x)[N / 8]) {
+    const float* mine = statistics + lane % 4 * 2;
+    ResultFragment dlogits[N / 8] = {};
+    multiply_transposed<D, N>([&](int i) { return this->value(i, lane); }, dy, lane, dlogits);
+    if (p.drops()) drop<N>(kept, column, p.keep_scale, dlogits);
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      float &weight = x[i / 4].values[i % 4], &dlogit = dlogits[i / 4].values[i % 4];
+      const int query = i / 4 * 8 + i % 2;
+      weight = exp2f(weight - mine[query]);
+      dlogit = weight * (dlogit + mine[kTileRows + query]);
+    }
+    if (p.drops()) drop<N>(kept, column, 1.0f, x);
+    add_weighted<D, N>(x, dy, lane, this->dv);
+    add_weighted<D, N>(dlogits, queries, lane, this->dk);
+  }
+};
+
+// Which tile of values is this block's; narrow tiles hold them all.
+template <int D>
+__device__ __forceinline__ int value_tile() {
+  return D < 128 ? 0 : static_cast<int>(blockIdx.y);
+}
+
+// The tiles of queries of a list: `each` for one query head after another, from h on. `first` is
+// the first query.
+template <int D>
+struct QueryStream {
+  const PlaceArguments& a;
+  const PlaceLayout<D>& shared;
+  AsyncCopies& copies;
+  int b, h, first, queries, each, count;
+  float statistic = 0;  // this thread's, of the tile that was begun last
+
+  __device__ __forceinline__ QueryTile tile(int n) const {
+    const int from = n % each * kTileRows;
+    return {b, h + n / each, first + from, min(kTileRows, queries - from)};
+  }
+  // Begins to copy tile n; an empty group of copies where there is none.
+  __device__ __forceinline__ void begin(int n) {
+    if (n < count) {
+      const Problem& p = a.call.problem;
+      const QueryTile at = tile(n);
+      begin_copy<D>(
+          copies, shared.tile(n, 0),
+          QueryRows<const kernel_bf16>{a.call.q, p.query_mask, b, at.h, at.first, at.count},
+          kTileRows);
+      begin_copy<D>(copies, shared.tile(n, 1),
+                    QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, at.h, at.first, at.count,
+                                                 value_tile<D>() * D},
+                    kTileRows);
+      const int row = made_again(static_cast<int>(threadIdx.x)) % kTileRows;
+      const bool of_sums = threadIdx.x < kTileRows;
+      statistic = 0;
+      if (row < at.count) {
+        const int64_t number = p.query(b, at.first + row, at.h), all = p.B * p.Tq * p.H;
+        statistic =
+            of_sums ? log2_of(a.log_sum_exp[number]) : a.shift[value_tile<D>() * all + number];
+      }
+    }
+    copies.commit();
+  }
+  // Barriers of the block: tile n, which was begun last, is there, and the other stage is free.
+  // What queries that see nothing are given, often NaN, becomes zeros: weights of 0 would spread
+  // it.
+  __device__ __forceinline__ void arrive(int n) const {
+    __syncthreads();
+    const bool blind = threadIdx.x < kTileRows && statistic == kInfinity;
+    kernel_bf16* dy =
+        shared.tile(n, 1) + made_again(static_cast<int>(threadIdx.x)) * shared.kStride;
+#pragma unroll 1
+    for (int column = 0; blind && column < D; column += 8) {
+      *reinterpret_cast<Eight*>(dy + column) = {};
+    }
+    __syncthreads();
+  }
+  // Stores the numbers of tile n, which was begun last: only now are they waited for.
+  __device__ __forceinline__ void store(int n) const {
+    shared.statistics(n)[threadIdx.x] = statistic;
+  }
+};
+
+// Logits, in units of log 2, of products of a warp's 16 places with N queries of a tile from
+// `column` on; -infinity where a place holds no key. Queries that do not count have a log-sum-exp
+// of infinity.
+template <int N>
+__device__ __forceinline__ void make_logits(ResultFragment (&x)[N / 8], const Problem& p,
+                                            const QueryTile& tile, int column, int first_place,
+                                            const int* keys, int warp, int lane) {
+  const int row = warp * 16 + lane / 4;
+  const bool holds[2] = {keys[row] >= 0, keys[row + 8] >= 0};
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) {
+    float& value = x[i / 4].values[i % 4];
+    value = holds[i % 4 / 2] ? value * p.logit_scale : -kInfinity;
+  }
+  if (p.bias == nullptr) return;
+  const int own = first_place + row, query = column + lane % 4 * 2;
+  const float* bias = bias_row(p, made_again(tile.b), tile.h, tile.first + query) + own;
+#pragma unroll
+  for (int j = 0; j < N / 4; ++j) {
+    const int next = j / 2 * 8 + j % 2;
+    if (query + next >= tile.count || !p.query_valid(tile.b, tile.first + query + next)) continue;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (holds[half])
+        x[j / 2].values[2 * half + j % 2] += bias[next * p.length + 8 * half] * kLog2E;
+    }
+  }
+}
+
+// Where shares of a tile's places are written, columns from an offset on.
+struct ShareRows {
+  kernel_bf16* first;
+  int64_t stride, columns;
+  int count;
+
+  __device__ __forceinline__ int64_t width() const { return columns; }
+  __device__ __forceinline__ kernel_bf16* at(int n) const {
+    return n < count ? first + n * stride : nullptr;
+  }
+};
+
+// Which places are a block's: 64 from `place` on, of a list of unit `item` of the launch. Blocks
+// that run together share queries.
+struct PlaceBlock {
+  int item, list, place;
+};
+__device__ __forceinline__ PlaceBlock block_of(const PlaceArguments& a, int block) {
+  const Problem& p = a.call.problem;
+  const int tiles = static_cast<int>(tiles_of(p.length)), lists = static_cast<int>(p.lists);
+  return {block / tiles / lists, block / tiles % lists, block % tiles * kTileRows};
+}
+
+template <int D>
+__global__ __launch_bounds__(kTileThreads,
+                             kBlocks<D>) void listed_attention_fast_places(PlaceArguments a) {
+  constexpr int kStride = ListStages<D>::kStride, N = kStep<D>;
+  const Call& call = a.call;
+  const Problem& p = call.problem;
+  SharedArena arena;
+  const PlaceLayout<D> shared(arena);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const auto [item, list, place] = block_of(a, static_cast<int>(blockIdx.x));
+  const int64_t pair = a.first_pair + item / a.units;
+  const int b = static_cast<int>(pair / p.G), g = static_cast<int>(pair % p.G);
+  const int h = (g * a.units + item % a.units) * a.heads;
+  const int queries = queries_of_list(p, list), each = static_cast<int>(tiles_of(queries));
+
+  AsyncCopies copies;
+  const int first = static_cast<int>(list * p.options.group);
+  const int32_t* keys = p.list(b, h, first);
+  if (threadIdx.x < kTileRows) {
+    const int l = place + static_cast<int>(threadIdx.x);
+    shared.places(0)[threadIdx.x] = key_in(p, keys, b, l);
+  }
+  shared.set_draws(p, b, h);
+  __syncthreads();
+  if (Seen(shared.places(0), lane).keys == 0) return;  // shares of no key are not read
+  begin_copy<D>(copies, shared.tile(1, 0), GatheredRows{call.k, shared.places(0), b, g}, kTileRows);
+  begin_copy<D>(copies, shared.own_values(),
+                GatheredRows{call.v, shared.places(0), b, g, value_tile<D>() * D}, kTileRows);
+  copies.commit();
+  const int count = each * a.heads;
+  QueryStream<D> stream{a, shared, copies, b, h, first, queries, each, count};
+  stream.begin(0);
+  stream.store(0);
+  copies.wait<1>();
+  __syncthreads();
+  PlaceGradients<D> own;
+  own.load(shared, warp, lane);
+  for (int n = 0; n < count; ++n) {
+    copies.wait<0>();
+    stream.arrive(n);
+    stream.begin(n + 1);
+    const QueryTile tile = stream.tile(n);
+    uint32_t kept = 0;
+    if (p.drops()) {
+      const uint64_t site = DropoutDraws::site_of(p.options.dropout_key, tile.h);
+      kept = kept_of_keys(*shared.draws, site, place + warp * 16, tile.first, lane);
+    }
+#pragma unroll 1  // registers
+    for (int column = 0; column < tile.count; column += N) {
+      const kernel_bf16* rows = shared.tile(n, 0) + column * kStride;
+      ResultFragment x[N / 8] = {};
+      multiply_transposed<D, N>([&](int i) { return own.k[i]; }, rows, lane, x);
+      make_logits<N>(x, p, tile, column, place, shared.places(0), warp, lane);
+      own.template add<N>(p, rows, shared.tile(n, 1) + column * kStride,
+                          shared.statistics(n) + column, kept, column, lane, x);
+    }
+    stream.store(n + 1);
+  }
+  // Found again: registers.
+  const PlaceBlock block = block_of(a, made_again(static_cast<int>(blockIdx.x)));
+  const int64_t number = (block.item * p.lists + block.list) * p.length + block.place;
+  kernel_bf16* shares = a.shares + number * a.width();
+  const int inside = static_cast<int>(min(int64_t{kTileRows}, p.length - block.place));
+  store_rows<D>(own.dk, static_cast<float>(p.options.scale), shared.tile(count, 0),
+                ShareRows{shares + value_tile<D>() * call.k.K, a.width(), call.k.K, inside}, 0,
+                warp, lane);
+  const int64_t value = value_tile<D>() * D;
+  store_rows<D>(own.dv, p.keep_scale, shared.tile(count, 1),
+                ShareRows{shares + a.tiles * call.k.K + value, a.width(), call.v.K - value, inside},
+                0, warp, lane);
+}
+
+// Columns of dk, then dv, that a warp sums up: pairs of them in four rounds of lanes.
+constexpr int kSummed = 4 * 2 * kLanes;
+
+// A warp for kSummed columns of each key of each (row, key head).
+__global__ void listed_attention_fast_sums(PlaceArguments a, SortedPlaces sorted, Writes dk,
+                                           Writes dv, int64_t pairs) {
+  const Problem& p = a.call.problem;
+  const int64_t item = global_warp();
+  if (item >= pairs * p.Tk) return;
+  const int64_t j = item % p.Tk, own = item / p.Tk, pair = a.first_pair + own;
+  const int64_t g = pair % p.G, b = pair / p.G, all = a.places(), width = a.width();
+  const int own_column = static_cast<int>(blockIdx.y) * kSummed + warp_lane() * 2;
+  float sums[4][2] = {};
+  for (int unit = 0; p.key_valid(b, j) && unit < a.units; ++unit) {
+    const int64_t row = p.index_row(b, (g * a.units + unit) * a.heads) * all;
+    const int32_t* keys = sorted.keys + row;
+    const int64_t begin = first_not_below(keys, all, j);
+    const int64_t end = begin + first_not_below(keys + begin, all - begin, j + 1);
+    const kernel_bf16* shares = a.shares + (own * a.units + unit) * all * width;
+    for (int tile = 0; tile < a.tiles; ++tile) {
+      // The first shares of dk, and dv behind the last; then the other shares of dk.
+      const int64_t columns = tile == 0 ? dk.K + dv.K : dk.K, behind = (a.tiles - 1) * dk.K;
+#pragma unroll 4
+      for (int64_t n = begin; n < end; ++n) {
+        const kernel_bf16* share = shares + sorted.order[row + n] * width + tile * dk.K;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int column = own_column + i * 2 * kLanes;
+          if (column >= columns) continue;
+          const kernel_bf16* from = share + column + (column < dk.K ? 0 : behind);
+          const uint32_t two = *reinterpret_cast<const uint32_t*>(from);
+          sums[i][0] += low_of(two);
+          sums[i][1] += high_of(two);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int64_t column = own_column + i * 2 * kLanes;
+    if (column >= dk.K + dv.K) continue;
+    kernel_bf16* to =
+        column < dk.K ? row_of(dk, b, j, g) + column : row_of(dv, b, j, g) + column - dk.K;
+    *reinterpret_cast<uint32_t*>(to) = pack(sums[i][0], sums[i][1]);
+  }
+}
+
+template <int D>
+void run(const PlaceArguments& a, int64_t pairs) {
+  const Problem& p = a.call.problem;
+  launch({"listed_attention_fast_places",
+          dim3(blocks_for(pairs * a.units * p.lists * tiles_of(p.length), 1),
+               static_cast<unsigned>(a.tiles)),
+          kTileThreads, shared_bytes<PlaceLayout<D>>()},
+         listed_attention_fast_places<D>, a);
+}
+
+}  // namespace
+
+void key_gradients(const Call& call, const ListedAttentionContext& context, const Backward& arrays,
+                   const float* shift) {
+  const Problem& p = call.problem;
+  const int heads = static_cast<int>(p.H / p.G);
+  const bool shared_lists = p.index_heads == 1;
+  PlaceArguments a{call,
+                   arrays.dy,
+                   arrays.log_sum_exp,
+                   shift,
+                   nullptr,
+                   0,
+                   shared_lists ? 1 : heads,
+                   shared_lists ? heads : 1,
+                   tiles_of_values(call)};
+  const int64_t of_pair = a.units * a.places() * a.width(), all = p.B * p.G;
+  const int64_t bytes = std::max<int64_t>(1, of_pair * static_cast<int64_t>(sizeof(kernel_bf16)));
+  const int64_t most =
+      std::clamp<int64_t>(arrays.share_bytes / bytes, 1, std::max<int64_t>(1, all));
+  const SortedIndex sorted(context.index);
+  const Tensor shares = Tensor::empty({most * of_pair}, DType::bf16, context.index.device());
+  a.shares = pointer<kernel_bf16>(shares);
+  for (; a.first_pair < all; a.first_pair += most) {
+    const int64_t pairs = std::min(most, all - a.first_pair);
+    with_width(call, [&](auto width) { run<decltype(width)::value>(a, pairs); });
+    launch({"listed_attention_fast_sums",
+            dim3(blocks_for(pairs * p.Tk, kWarps), blocks_for(call.k.K + call.v.K, kSummed)),
+            kWarps * kLanes},
+           listed_attention_fast_sums, a, sorted.places(), arrays.dk, arrays.dv, pairs);
+  }
+}
+
+void backward(const Call& call, const ListedAttentionContext& context, const Backward& arrays) {
+  const Problem& p = call.problem;
+  const Device device = context.index.device();
+  const Tensor shift = Tensor::empty({tiles_of_values(call), p.B, p.Tq, p.H}, DType::f32, device);
+  Tensor dlogits;
+  if (arrays.dbias.defined()) {
+    dlogits = Tensor::zeros({p.B, p.H, p.Tq, p.length}, DType::f32, device);
+  }
+  query_gradients(call, arrays, pointer<float>(shift), pointer_or_null<float>(dlogits));
+  key_gradients(call, context, arrays, pointer<float>(shift));
+  if (dlogits.defined()) listed_attention_detail::sum_bias(dlogits, arrays.dbias);
+}
+
+}  // namespace linnet::cuda::listed_attention_fast

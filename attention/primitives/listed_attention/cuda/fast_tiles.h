@@ -1,0 +1,279 @@
+// What the tensor-core kernels of listed attention are made of, besides the fragments of block
+// attention's. Internal to this folder.
+//
+// A warp has 16 rows of its own, queries of one list or places of it. Places are looked up (list,
+// then mask) two tiles of 64 before they are computed and lie in shared memory as numbers of keys,
+// so that copies of rows begin without waiting for them.
+#pragma once
+
+#include "attention/primitives/block_attention/cuda/fast_tiles.h"
+#include "attention/primitives/listed_attention/cuda/fast.h"
+
+namespace linnet::cuda::listed_attention_fast_detail {
+
+using block_attention_fast_detail::add_weighted;
+using block_attention_fast_detail::BlockDraws;
+using block_attention_fast_detail::drop;
+using block_attention_fast_detail::DropoutDraws;
+using block_attention_fast_detail::Eight;
+using block_attention_fast_detail::kBlocks;
+using block_attention_fast_detail::kept_of_keys;
+using block_attention_fast_detail::kept_of_queries;
+using block_attention_fast_detail::kLog2E;
+using block_attention_fast_detail::kPadding;
+using block_attention_fast_detail::kStep;
+using block_attention_fast_detail::kTileRows;
+using block_attention_fast_detail::kTileThreads;
+using block_attention_fast_detail::load_rows;
+using block_attention_fast_detail::multiply_transposed;
+using block_attention_fast_detail::row_of;
+using block_attention_fast_detail::row_sum;
+using block_attention_fast_detail::store_rows;
+using block_attention_fast_detail::tiles_of;
+using block_attention_fast_detail::value_tiles;
+using block_attention_fast_detail::values_of;
+using listed_attention_fast::Backward;
+using listed_attention_fast::Call;
+using listed_attention_fast::Reads;
+using listed_attention_fast::Writes;
+using Problem = listed_attention_detail::ListedProblem<kernel_bf16>;
+
+// Calls body with the width of the call's tiles, a constant; values may take several.
+template <typename Body>
+void with_width(const Call& call, const Body& body) {
+  if (std::max(call.q.K, call.v.K) <= 64) return body(std::integral_constant<int, 64>{});
+  return body(std::integral_constant<int, 128>{});
+}
+
+inline int tiles_of_values(const Call& call) {
+  int tiles = 1;
+  with_width(call, [&](auto width) { tiles = value_tiles<decltype(width)::value>(call); });
+  return tiles;
+}
+
+// Instead of a key in a place: nothing is there to be seen; a number beyond the keys.
+inline constexpr int kNoKey = -1, kBeyond = -2;
+
+// What a block has in shared memory.
+template <int D>
+struct ListStages {
+  static constexpr int kStride = D + kPadding;
+
+  __host__ __device__ explicit ListStages(SharedArena& arena)
+      : tiles(arena.take<kernel_bf16>(size_t{4} * kTileRows * kStride)),
+        keys(arena.take<int>(size_t{3} * kTileRows)),
+        draws(arena.take<BlockDraws>(1)) {}
+
+  // Of streamed tile n, in stages by turns, array 0 or 1.
+  __device__ __forceinline__ kernel_bf16* tile(int n, int array) const {
+    return tiles + (n % 2 * 2 + array) * kTileRows * kStride;
+  }
+  // What tile n of the places holds: one is computed, one copied, one looked up.
+  __device__ __forceinline__ int* places(int n) const { return keys + n % 3 * kTileRows; }
+  // Where there is dropout: of head h of row b; places take the place of keys and their times.
+  __device__ __forceinline__ void set_draws(const Problem& p, int b, int h) const {
+    if (p.drops() && threadIdx.x == 0) *draws = {p.draws(b, h), p.time_offset, 0};
+  }
+
+  kernel_bf16* tiles;
+  int* keys;
+  BlockDraws* draws;
+};
+
+// Rows of a tile, from a column on; at(n) is null where nothing is to be read or written. Those of
+// keys that places name:
+struct GatheredRows {
+  const Reads& view;
+  const int* keys;
+  int b, g, column = 0;
+
+  __device__ __forceinline__ int64_t width() const { return view.K - column; }
+  __device__ __forceinline__ const kernel_bf16* somewhere() const { return view.data; }
+  __device__ __forceinline__ const kernel_bf16* at(int n) const {
+    return keys[n] < 0 ? nullptr : row_of(view, b, keys[n], g) + column;
+  }
+};
+// Of `count` queries from `first` on:
+template <typename T>
+struct QueryRows {
+  const SequenceView<T>& view;
+  const uint8_t* mask;
+  int b, h, first, count, column = 0;
+
+  __device__ __forceinline__ int64_t width() const { return view.K - column; }
+  __device__ __forceinline__ T* somewhere() const { return view.data; }
+  __device__ __forceinline__ T* at(int n) const {
+    if (n >= count || !is_set(mask, b * view.T + first + n)) return nullptr;
+    return row_of(view, b, first + n, h) + column;
+  }
+};
+
+// Begins to copy `count` rows; those that are not read and columns beyond the width become zeros.
+template <int D, typename Rows>
+__device__ __forceinline__ void begin_copy(AsyncCopies& copies, kernel_bf16* tile, const Rows& rows,
+                                           int count) {
+#pragma unroll 1  // registers
+  for (int i = static_cast<int>(threadIdx.x); i < count * (D / 8);
+       i += static_cast<int>(blockDim.x)) {
+    const int row = i / (D / 8), column = i % (D / 8) * 8;
+    const kernel_bf16* from = column < rows.width() ? rows.at(row) : nullptr;
+    const bool read = from != nullptr;
+    copies.copy(tile + row * ListStages<D>::kStride + column,
+                read ? from + column : rows.somewhere(), read);
+  }
+}
+
+// Up to 64 queries of one list of head h of row b.
+struct QueryTile {
+  int b, h, first, count;
+};
+// How many tiles the queries of a whole list are, and how many queries list number `list` has.
+inline int64_t tiles_of_list(const Problem& p) {
+  return tiles_of(std::min(p.options.group, p.Tq));
+}
+__device__ __forceinline__ int queries_of_list(const Problem& p, int list) {
+  return static_cast<int>(min(p.options.group, p.Tq - list * p.options.group));
+}
+// Warps for a block whose rows are such a tile.
+inline unsigned threads_of_tile(const Problem& p) {
+  const int64_t rows = std::min<int64_t>({p.options.group, p.Tq, kTileRows});
+  return static_cast<unsigned>((rows + 15) / 16 * 32);
+}
+// That of this block, of `tiles` a list; blocks that run together share a list, then keys.
+__device__ __forceinline__ QueryTile tile_of_block(const Problem& p, int tiles) {
+  const int block = static_cast<int>(blockIdx.x), lists = static_cast<int>(p.lists);
+  const int tile = block % tiles, list = block / tiles % lists, rest = block / tiles / lists;
+  const int heads = static_cast<int>(p.H);
+  const int first = static_cast<int>(list * p.options.group) + tile * kTileRows;
+  const int count = min(kTileRows, queries_of_list(p, list) - tile * kTileRows);
+  return {rest / heads, rest % heads, first, count};
+}
+
+// The key in place l of a list of row b.
+__device__ __forceinline__ int key_in(const Problem& p, const int32_t* list, int b, int l) {
+  if (l >= p.length) return kNoKey;
+  const int key = list[l];
+  if (key < kNoKey || key >= p.Tk) return kBeyond;
+  return p.key_valid(b, key) ? key : kNoKey;
+}
+
+// Which places of a tile hold keys, as bits, and whether one is beyond them.
+struct Seen {
+  uint64_t keys;
+  bool beyond;
+
+  __device__ __forceinline__ Seen(const int* places, int lane) {
+    const int low = places[lane], high = places[lane + 32];
+    const unsigned first = __ballot_sync(~0u, low >= 0), second = __ballot_sync(~0u, high >= 0);
+    keys = uint64_t{second} << 32 | first;
+    beyond = __ballot_sync(~0u, low == kBeyond || high == kBeyond) != 0;
+  }
+};
+
+// The tiles of keys and values of a list, one after another, for head g of row b; of values the
+// columns from `value` on.
+template <int D>
+struct ListStream {
+  const Call& call;
+  const ListStages<D>& shared;
+  AsyncCopies& copies;
+  const int32_t* list;
+  int b, g, value, count;
+  int found[2] = {};  // what the first warp looked up last
+
+  __device__ __forceinline__ void look_up(int n) {
+    if (threadIdx.x >= kLanes) return;
+    for (int i = 0; i < 2; ++i) {
+      found[i] =
+          key_in(call.problem, list, b, n * kTileRows + i * kLanes + static_cast<int>(threadIdx.x));
+    }
+  }
+  // Stores what was looked up last, tile n: only now is it waited for.
+  __device__ __forceinline__ void store(int n) const {
+    if (threadIdx.x >= kLanes) return;
+    for (int i = 0; i < 2; ++i) shared.places(n)[i * kLanes + threadIdx.x] = found[i];
+  }
+  // Begins to copy tile n; an empty group of copies where there is none.
+  __device__ __forceinline__ void begin(int n) {
+    if (n < count) {
+      begin_copy<D>(copies, shared.tile(n, 0), GatheredRows{call.k, shared.places(n), b, g},
+                    kTileRows);
+      begin_copy<D>(copies, shared.tile(n, 1), GatheredRows{call.v, shared.places(n), b, g, value},
+                    kTileRows);
+    }
+    copies.commit();
+  }
+  // Places of the first two tiles and copies of the first; a barrier of the block.
+  __device__ __forceinline__ void start() {
+    for (int n = 0; n < 2; ++n) {
+      look_up(n);
+      store(n);
+    }
+    __syncthreads();
+    begin(0);
+  }
+  // Calls body(n) for every tile once it is there, while the next one is copied and the places of
+  // the one after it are looked up.
+  template <typename Body>
+  __device__ __forceinline__ void for_tiles(const Body& body) {
+    for (int n = 0; n < count; ++n) {
+      copies.wait<0>();
+      __syncthreads();  // tile n is there; the other stage and its places are free
+      look_up(n + 2);
+      begin(n + 1);
+      body(n);
+      store(n + 2);
+    }
+  }
+};
+
+// The row of the bias of a query; null where there is none.
+__device__ __forceinline__ const float* bias_row(const Problem& p, int b, int h, int t) {
+  if (p.bias == nullptr) return nullptr;
+  const int64_t row = (p.bias_rows == 1 ? 0 : b) * p.bias_heads + (p.bias_heads == 1 ? 0 : h);
+  return p.bias + (row * p.Tq + t) * p.length;
+}
+
+// A log-sum-exp in units of log 2, such that all weights of a query that sees nothing are 0.
+__device__ __forceinline__ float log2_of(float log_sum_exp) {
+  return log_sum_exp == -kInfinity ? kInfinity : log_sum_exp * kLog2E;
+}
+
+// What makes logits, in units of log 2, of products of a warp's 16 queries with keys: -infinity
+// where a query does not count or a place holds no key.
+struct QueryLogits {
+  float scale;
+  const float* bias[2];  // of this lane's two queries
+  bool counts[2];
+
+  __device__ __forceinline__ QueryLogits(const Problem& p, const QueryTile& tile, int warp,
+                                         int lane)
+      : scale(static_cast<float>(p.options.scale) * kLog2E) {
+    for (int half = 0; half < 2; ++half) {
+      const int row = warp * 16 + half * 8 + lane / 4, t = tile.first + row;
+      counts[half] = row < tile.count && p.query_valid(tile.b, t);
+      bias[half] = counts[half] ? bias_row(p, tile.b, tile.h, t) : nullptr;
+    }
+  }
+  // Of N places from `first` on, the first of which is bit 0 of `seen`.
+  template <int N>
+  __device__ __forceinline__ void make(ResultFragment (&x)[N / 8], int first, uint64_t seen,
+                                       int lane) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint64_t mine = counts[half] ? seen >> lane % 4 * 2 : 0;
+#pragma unroll
+      for (int i = 0; i < N / 4; ++i) {
+        float& value = x[i / 2].values[2 * half + i % 2];
+        const int column = i / 2 * 8 + i % 2;
+        const bool sees = (mine >> column & 1) != 0;
+        value = sees ? value * scale : -kInfinity;
+        if (sees && bias[half] != nullptr) {
+          value += bias[half][first + lane % 4 * 2 + column] * kLog2E;
+        }
+      }
+    }
+  }
+};
+
+}  // namespace linnet::cuda::listed_attention_fast_detail

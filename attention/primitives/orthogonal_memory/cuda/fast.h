@@ -1,0 +1,116 @@
+// Orthogonal memory on tensor cores: causal in one pass along time for y, one back for the
+// gradients; of whole segments (noncausal, cross-attention) the same passes around sums over all
+// codes (whole.h). Projections, means and weights stay on the chip. Internal to this folder and
+// that of lavo; which calls come here is decided in path.h.
+//
+// q, f, y, dy, dq and df are bf16 views whose rows begin on 16 bytes. The basis, and weights and
+// gradients of projections where they meet it, are rounded to bf16 for the products; projections
+// themselves, sums along time, means and softmaxes are f32. One memory a head; pointers that may
+// be null say so.
+#pragma once
+
+#include <limits>
+
+#include "attention/primitives/common/row_dropout.h"
+#include "core/cuda/kernel.h"
+#include "core/sequence_view.h"
+
+namespace linnet::cuda::orthogonal_memory_fast {
+
+using Reads = SequenceView<const kernel_bf16>;
+using Writes = SequenceView<kernel_bf16>;
+
+// Tokens that a block computes at a time, and that share one entry of what forward saves.
+inline constexpr int64_t kChunkTokens = 64;
+
+// Whether there are kernels for this width of heads and this rank; bytes of shared memory that a
+// block of them takes.
+bool has_kernels(int64_t width, int64_t rank);
+size_t forward_shared_memory(int64_t width);
+size_t backward_shared_memory(int64_t width);
+
+// How a sequence is cut among blocks where its heads alone do not fill a GPU: runs of so many
+// chunks.
+struct Cut {
+  int runs = 1;
+  int chunks = std::numeric_limits<int>::max();
+};
+Cut cut_of(int64_t blocks, int64_t tokens);
+
+// What both passes read.
+struct Inputs {
+  Reads q, f;                           // of different lengths where `whole` without segments
+  const uint8_t* query_mask = nullptr;  // [B,T]; null: all count
+  const uint8_t* code_mask = nullptr;
+  const int32_t* segments = nullptr;  // [B,T]; null: one a row
+  const float* basis = nullptr;       // [H,r,d]
+  int rank = 0;
+  // Positions of a window. One, of which tokens read their own (`inclusive`), is the prefix.
+  int window = 1;
+  bool inclusive = false;
+  // The memory has all tokens of the segment, also later ones; only then are sequences cut.
+  bool whole = false;
+  Cut cut;
+  float scale = 1;
+  // Dropout of the weights with which the memory is read: names of its draws, of which those of the
+  // rows' examples [B] may be null (the row number); time_offset is the time of query 0.
+  bool drops = false;
+  RowDropout dropout{0, {}, 0};
+  const int64_t* examples = nullptr;
+  int64_t time_offset = 0;
+
+  // Whether the passes look at single codes: not where all tokens of a row have the same memory.
+  __host__ __device__ bool reads_codes() const { return !whole || segments != nullptr; }
+  // The entry of a chunk in what is saved.
+  __host__ __device__ int64_t entry(int64_t row, int64_t chunks, int64_t chunk) const {
+    return reads_codes() ? row * chunks + chunk : row;
+  }
+};
+
+// Causal, for each chunk of a row: the sums before it, completed and of the open window, and the
+// position of its first token in its window. Whole, for each chunk of a row that has segments, and
+// for the row otherwise: the sums of the segment that reaches into the chunk and of the one that
+// reaches out of it, and how many codes they have.
+struct Saved {
+  float* sums = nullptr;      // [B,chunks,H,2,r]
+  int32_t* phases = nullptr;  // [B,chunks]; causal
+  int64_t* counts = nullptr;  // [B,chunks,2]; whole, and not for backward
+};
+
+struct Forward : Inputs {
+  // These of the state and its results: causal alone.
+  const int32_t* positions = nullptr;  // [B,T], of which the first is read; null: time_offset
+  const float* completed = nullptr;    // [B,H,r]; these three null: nothing is carried in
+  const float* partial = nullptr;
+  const int64_t* counts = nullptr;  // [B,2]
+  float* completed_out = nullptr;
+  float* partial_out = nullptr;
+  int64_t* counts_out = nullptr;
+  Writes y;
+  int64_t* tokens = nullptr;  // [B,T]: how many are in the memory that a token reads
+  Saved saved;                // causal: results; whole: as whole_totals() left it
+};
+void forward(const Forward& call);
+
+struct Backward : Inputs {
+  Reads dy;
+  // How much of what was read is in y, and of the token's own code: where the memory is not empty,
+  // and where it is.
+  float share = 1, code_share = 0, empty_code_share = 0;
+  const int64_t* tokens = nullptr;  // these two as forward left them
+  Saved saved;
+  const float* dcompleted_out = nullptr;  // [B,H,r]; may be null: zeros. Causal alone, as below
+  const float* dpartial_out = nullptr;
+  Writes dq;
+  Writes df;                // whole: of codes in segments that lie in a chunk; others are zeros
+  float* dbasis = nullptr;  // [runs * B,H,r,d]: of each run and row; whole: without what codes give
+  float* dcompleted = nullptr;  // [B,H,r]; may be null: not wanted
+  float* dpartial = nullptr;
+  float* df_dot_f = nullptr;  // [B,T,H]: of each token's df and code; may be null: not wanted
+  // Whole: gradients of the sums, of each chunk's tokens in the segment that reaches into it and in
+  // the one that reaches out of it; without segments of each run, in the first.
+  float* dsums = nullptr;  // [B,chunks or runs,H,2,r]
+};
+void backward(const Backward& call);
+
+}  // namespace linnet::cuda::orthogonal_memory_fast

@@ -1,0 +1,233 @@
+// The backward pass of the orthogonal memory on tensor cores: one kernel, one pass backward in
+// time, no sums across blocks.
+//
+// Means are recomputed from the sums that forward left for each chunk. With P = Q B^T, U = dY B^T,
+// p the softmax of the logits scale m * P and n the number of tokens in the memory, per token
+//   da = p * (m * U - p . (m * U)),   dm = (p * U + scale P * da) / n,   dP = scale m * da,
+// what codes get, dC, is the sum of dm over the tokens that read them (a thread for every number
+// walks back along the chunk), and
+//   dQ = dP B,   dF = dC B,   dB = sum of (p * m)^T dY + dP^T Q + dC^T F,
+// dB in registers from the first chunk to the last; rows of a batch are added up afterwards. What
+// dropout multiplies p by in y goes to U and, for dB, to p * m (dropout.h). Whole: dC is known
+// where a segment lies in a chunk. Sums of dm over others, or over all of a row without segments,
+// are left to whole.h, which makes their dF.
+//
+// At 128 columns a block has eight warps, two teams that share dB. Both make P and U, of which a
+// lane keeps one of its two rows; one team makes dQ, the other the codes and dF. Two stages of
+// tiles where a block can have 204 KiB of shared memory; one where it has 163 KiB (sm_80): nothing
+// is copied while a chunk is computed.
+//
+// Bytes a token and head: 10 d for q, f, dy, dq and df, 8 r / 64 for the sums; operations 16 d r.
+// d = r = 64: 648 bytes, 65,500 operations, and some 490 KiB of a chunk through shared memory.
+// Whole, without segments: 6 d bytes, 10 d r operations, some 330 KiB of a chunk, besides the sums
+// and dF. Heads of 128, r = 128: 1296 bytes, 328,000 operations and some 1.6 MiB.
+#include "attention/primitives/orthogonal_memory/cuda/gradients.h"
+
+namespace linnet::cuda::orthogonal_memory_fast {
+namespace {
+
+// Of a multiprocessor: what registers are bounded for.
+template <int D>
+constexpr int kBlocks = D < 64    ? 4
+                        : D < 128 ? 2
+                                  : 1;
+
+template <int D>
+__global__ __launch_bounds__(Warps<D>::kThreads,
+                             kBlocks<D>) void orthogonal_memory_fast_backward(Backward a,
+                                                                              int stages) {
+  constexpr int kStride = Layout<D>::kStride;
+  if constexpr (!kTwoTeams<D>) stages = 2;
+  SharedArena arena;
+  const Layout<D> shared(arena, stages);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int warp = thread / 32 % 4, team = thread / 32 / 4;
+  const bool reads_codes = a.reads_codes();
+  const bool has_queries = !kTwoTeams<D> || team == 0;
+  const bool has_codes = reads_codes && (!kTwoTeams<D> || team == 1);
+  const int heads = static_cast<int>(a.q.H), head = static_cast<int>(blockIdx.x % heads);
+  const int64_t row = blockIdx.x / heads, time = a.q.T;
+  const int chunks = static_cast<int>((time + kChunk - 1) / kChunk);
+  const int first = static_cast<int>(blockIdx.y) * a.cut.chunks;
+  const int last = first + min(chunks - first, a.cut.chunks);
+  const int64_t state = int64_t{blockIdx.x} * a.rank + thread;
+  const bool has_number = thread < a.rank;
+
+  AsyncCopies copies;
+  TokenFlags flags;
+  RunningSums sums{0, 0};
+  int phase = 0;
+  const auto begin = [&](int number) {
+    const int64_t token = int64_t{number} * kChunk;
+    const int on = number % stages * kChunk * kStride;
+    begin_rows<D, Warps<D>>(copies, shared.q + on, {a.q, a.query_mask, row, token, head, 0});
+    begin_rows<D, Warps<D>>(copies, shared.dy + on, {a.dy, a.query_mask, row, token, head, 0});
+    if (reads_codes) {
+      begin_rows<D, Warps<D>>(copies, shared.f + on, {a.f, a.code_mask, row, token, head, 0});
+    }
+    copies.commit();
+    if (thread < kChunk) flags.load(a, row, token + thread);
+    if (has_number) {
+      const float* saved =
+          a.saved.sums + (a.entry(row, chunks, number) * heads + head) * 2 * a.rank + thread;
+      sums = {saved[0], saved[a.rank]};
+    }
+    if (!a.whole) phase = a.saved.phases[row * chunks + number];
+  };
+  RunningGradients running{0, 0, false};
+  const auto store_sums = [&](int64_t entries, int64_t entry) {
+    if (!has_number) return;
+    float* to = a.dsums + ((row * entries + entry) * heads + head) * 2 * a.rank + thread;
+    to[0] = running.completed;
+    to[a.rank] = running.window;
+  };
+
+  load_basis<D, Warps<D>::kThreads>(a, head, shared.basis);
+  if (has_number && a.dcompleted_out != nullptr) running.completed = a.dcompleted_out[state];
+  if (has_number && a.dpartial_out != nullptr) running.window = a.dpartial_out[state];
+  StateTile<D, D, Warps<D>> dbasis;
+  dbasis.load({nullptr, nullptr}, {});
+  Chunk chunk{0, 0, 0, 0, a.window, a.inclusive};
+  for (int number = last - 1; number >= first; --number) {
+    const int64_t token = int64_t{number} * kChunk;
+    const int on = number % stages * kChunk * kStride;
+    uint32_t* words = shared.flags + number % 2 * kFlagWords;
+    if (stages == 1 || number == last - 1) begin(number);
+    copies.wait<0>();
+    if (thread < kChunk) flags.publish(words, warp, lane);
+    __syncthreads();  // this chunk is there; the other stage and the tiles are free
+    chunk.length = static_cast<int>(min(int64_t{kChunk}, time - token));
+    chunk.phase = phase;
+    chunk.read(words);
+    RunningSums before = sums;
+    if (stages > 1 && number > first) begin(number - 1);
+
+    if (has_codes) {
+      TokenRows<D> code_rows;
+      code_rows.load(shared.f + on, warp, lane);
+      project_codes<D>(code_rows, shared.basis, shared.sums, warp, lane);
+    }
+    const int own = (warp * 16 + lane / 4) * kStride + lane % 4 * 2;
+    Projections<D> projections;
+    projections.weights = shared.weights + own;
+    projections.gradients = shared.gradients + own;
+    projections.team = team;
+    projections.load(shared.q + on, shared.dy + on, shared.basis, warp, lane);
+    __syncthreads();  // the codes are there
+    if (!reads_codes) {
+      if (thread < D) before.fill(shared.sums + thread, kStride);
+    } else if (has_number) {
+      if (a.whole) {
+        before.sum_segments(chunk, shared.sums + thread, kStride);
+      } else {
+        before.walk(chunk, shared.sums + thread, kStride);
+      }
+    }
+    __syncthreads();  // what tokens read is there
+    const auto seen_by = [&](int half) {
+      const int t = warp * 16 + half * 8 + lane / 4;
+      return t < chunk.length ? a.tokens[row * time + token + t] : 0;
+    };
+#pragma unroll
+    for (int i = 0; i < projections.kRows; ++i) {
+      const int half = projections.half_of(i);
+      const int64_t seen = seen_by(half);
+      float share = a.share;
+      if (a.drops) {
+        KeptWeights<D> kept;
+        kept.draw(a, row, token + warp * 16 + half * 8 + lane / 4, head, lane);
+        projections.drop_outputs(i, kept);
+        share *= a.dropout.keep;
+      }
+      read_gradients<D>(shared, warp, lane, i, seen > 0 ? 1 / static_cast<float>(seen) : 0.0f,
+                        share, a, projections);
+      if (a.drops) projections.drop_weights(i);
+    }
+    __syncthreads();  // dm, p * m and dP are there
+    if (has_number && !a.whole) running.walk(chunk, shared.sums + thread, kStride);
+    if (has_number && a.whole) running.sum_segments(chunk, shared.sums + thread, kStride);
+    if (a.whole && reads_codes) {
+      store_sums(chunks, number);
+      running.completed = running.window = 0;
+    }
+    dbasis.template add<false>(shared.weights, shared.dy + on);
+    dbasis.template add<false>(shared.gradients, shared.q + on);
+    __syncthreads();  // dC is there; nobody reads the tiles any more
+    float along[2] = {}, shares[2];
+    for (int half = 0; half < 2; ++half) {
+      shares[half] = seen_by(half) > 0 ? a.code_share : a.empty_code_share;
+    }
+    const auto expand_to = [&](auto queries_too, auto codes_too) {
+      expand_gradients<D, decltype(queries_too)::value, decltype(codes_too)::value>(
+          shared, on, shares, warp, lane, {a.dq, a.query_mask, row, token + warp * 16, head, 0},
+          {a.df, a.code_mask, row, token + warp * 16, head, 0}, along);
+    };
+    if (has_queries && has_codes) {
+      if constexpr (!kTwoTeams<D>) expand_to(std::true_type{}, std::true_type{});
+    } else if (has_queries) {
+      expand_to(std::true_type{}, std::false_type{});
+    } else if (has_codes) {
+      if constexpr (kTwoTeams<D>) expand_to(std::false_type{}, std::true_type{});
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = sum_of_row(along[half]);
+      const int64_t t = token + warp * 16 + half * 8 + lane / 4;
+      if (a.df_dot_f == nullptr || !has_codes || lane % 4 != 0 || t >= time) continue;
+      a.df_dot_f[(row * time + t) * heads + head] = sum;
+    }
+    if (reads_codes) {
+      __syncthreads();  // dC is there in bf16
+      dbasis.template add<false>(shared.weights, shared.f + on);
+    }
+    if (stages == 1) __syncthreads();  // nobody reads the chunk any more
+  }
+  if (!a.whole) {
+    if (has_number && a.dcompleted != nullptr) a.dcompleted[state] = running.completed;
+    if (has_number && a.dpartial != nullptr) a.dpartial[state] = a.inclusive ? 0 : running.window;
+  } else if (!reads_codes) {
+    store_sums(gridDim.y, blockIdx.y);
+  }
+  if (!dbasis.has_part()) return;
+  const int width = static_cast<int>(a.q.K);
+  float* to = a.dbasis + (int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * a.rank * width;
+#pragma unroll
+  for (int i = 0; i < dbasis.kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < dbasis.kColumns; ++j) {
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        const int l = dbasis.row(i, part / 2), column = dbasis.column(j) + part % 2;
+        if (l < a.rank && column < width) to[l * width + column] = dbasis.memory[i][j].values[part];
+      }
+    }
+  }
+}
+
+// How many stages of tiles fit a block.
+template <int D>
+int stages_of() {
+  return shared_bytes<Layout<D>>(2) <= shared_memory_limit() ? 2 : 1;
+}
+
+}  // namespace
+
+size_t backward_shared_memory(int64_t width) {
+  return with_tile<128>(width, [](auto tile) {
+    constexpr int D = decltype(tile)::value;
+    return shared_bytes<Layout<D>>(kTwoTeams<D> ? stages_of<D>() : 2);
+  });
+}
+
+void backward(const Backward& call) {
+  with_tile<128>(call.q.K, [&](auto tile) {
+    constexpr int D = decltype(tile)::value;
+    const int stages = kTwoTeams<D> ? stages_of<D>() : 2;
+    launch({"orthogonal_memory_fast_backward",
+            dim3(blocks_for(call.q.B * call.q.H, 1), static_cast<unsigned>(call.cut.runs)),
+            Warps<D>::kThreads, shared_bytes<Layout<D>>(stages)},
+           orthogonal_memory_fast_backward<D>, call, stages);
+  });
+}
+
+}  // namespace linnet::cuda::orthogonal_memory_fast

@@ -1,0 +1,311 @@
+// What the backward pass of the orthogonal memory is made of (fast_backward.cu): gradients of
+// reads, of sums along a chunk, and dQ and dF. Internal to this folder.
+#pragma once
+
+#include "attention/primitives/orthogonal_memory/cuda/dropout.h"
+
+namespace linnet::cuda::orthogonal_memory_fast {
+
+template <int D>
+inline constexpr bool kTwoTeams = D > 64;  // of four warps: reads, codes
+template <int D>
+using Warps = Team<kTwoTeams<D> ? 8 : 4, kChunk>;
+
+template <int D>
+struct Layout {
+  static constexpr int kStride = D + kPadding;
+  static constexpr size_t kTile = size_t{kChunk} * kStride;
+  __host__ __device__ Layout(SharedArena& arena, int stages)
+      : basis(arena.take<kernel_bf16>(size_t{D} * kStride)),
+        weights(arena.take<kernel_bf16>(kTile)),
+        gradients(arena.take<kernel_bf16>(kTile)),
+        // Without the last row's padding: with it, 64 columns would need more than 99 KiB.
+        sums(arena.take<float>(kTile - kPadding)),
+        flags(arena.take<uint32_t>(2 * kFlagWords)),
+        q(arena.take<kernel_bf16>(stages * kTile)),
+        f(arena.take<kernel_bf16>(stages * kTile)),
+        dy(arena.take<kernel_bf16>(stages * kTile)) {}
+  kernel_bf16* basis;
+  kernel_bf16* weights;     // p * m, then dC
+  kernel_bf16* gradients;   // dP, then results on their way out
+  float* sums;              // codes, what tokens read, dm, dC
+  uint32_t* flags;          // two chunks by turns
+  kernel_bf16 *q, *f, *dy;  // stages by turns
+};
+
+// Projections P and U of queries and outputs, of a warp's rows lane / 4 and 8 after. Where dB
+// leaves too few registers for both, each team keeps one of the two rows, and of that row U lies as
+// f32 in the words of `weights` (even columns) and `gradients` (odd ones) that then receive what is
+// made of it.
+template <int D>
+struct Projections {
+  static constexpr int kRows = kTwoTeams<D> ? 1 : 2;
+  Pair queries[kRows][D / 8], outputs[kTwoTeams<D> ? 1 : kRows][kTwoTeams<D> ? 1 : D / 8];
+  kernel_bf16 *weights, *gradients;  // this lane's words of its first row
+  int team;
+
+  __device__ __forceinline__ static int place(int half, int j) {
+    return half * 8 * (D + kPadding) + 8 * j;
+  }
+  // Which of the two rows is row i of those that are kept.
+  __device__ __forceinline__ int half_of(int i) const { return kTwoTeams<D> ? team : i; }
+
+  __device__ __forceinline__ void load(const kernel_bf16* q, const kernel_bf16* dy,
+                                       const kernel_bf16* basis, int warp, int lane) {
+    if constexpr (kTwoTeams<D>) {
+      ResultFragment projected[D / 8] = {};
+      project_tile<D>(dy, basis, warp, lane, projected);
+#pragma unroll
+      for (int j = 0; j < D / 8; ++j) {
+        const Pair own = row_of(projected[j]);
+        keep(weights + place(team, j), own.values[0]);
+        keep(gradients + place(team, j), own.values[1]);
+        projected[j] = {};
+      }
+      project_tile<D>(q, basis, warp, lane, projected);
+#pragma unroll
+      for (int j = 0; j < D / 8; ++j) queries[0][j] = row_of(projected[j]);
+    } else {
+      ResultFragment of_queries[D / 8] = {}, of_outputs[D / 8] = {};
+      TokenRows<D> query_rows, output_rows;
+      query_rows.load(q, warp, lane);
+      output_rows.load(dy, warp, lane);
+#pragma unroll
+      for (int j = 0; j < D / 16; ++j) {
+        visit_basis<D>(basis, lane, j, [&](int i, const RightFragment& right, int half) {
+          multiply(query_rows.parts[i], right, of_queries[2 * j + half]);
+          multiply(output_rows.parts[i], right, of_outputs[2 * j + half]);
+        });
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int j = 0; j < D / 8; ++j) {
+          queries[i][j] = {{of_queries[j].values[2 * i], of_queries[j].values[2 * i + 1]}};
+          outputs[i][j] = {{of_outputs[j].values[2 * i], of_outputs[j].values[2 * i + 1]}};
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ Pair output(int i, int j) const {
+    if constexpr (kTwoTeams<D>) {
+      return {{kept(weights + place(team, j)), kept(gradients + place(team, j))}};
+    } else {
+      return outputs[i][j];
+    }
+  }
+  // Of row i of those that are kept, U of the weights that dropout does not keep becomes 0. Which
+  // these are waits in the padding of the row of `weights`: registers.
+  __device__ __forceinline__ void drop_outputs(int i, const KeptWeights<D>& kept) {
+    word_at(weights + place(half_of(i), D / 8)) = kept.word();
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        if (kept.stays(j, odd)) continue;
+        if constexpr (kTwoTeams<D>) {
+          keep((odd == 0 ? weights : gradients) + place(team, j), 0);
+        } else {
+          outputs[i][j].values[odd] = 0;
+        }
+      }
+    }
+  }
+  // The same of p * m, which read_gradients() left.
+  __device__ __forceinline__ void drop_weights(int i) const {
+    KeptWeights<D> kept;
+    kept.set(word_at(weights + place(half_of(i), D / 8)));
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+      word_at(weights + place(half_of(i), j)) &=
+          (kept.stays(j, 0) ? 0xFFFFu : 0u) | (kept.stays(j, 1) ? 0xFFFF0000u : 0u);
+    }
+  }
+
+ private:
+  // A number in the place of the pair that is stored there later, as a word like that one.
+  static __device__ __forceinline__ void keep(kernel_bf16* at, float x) {
+    uint32_t word;
+    memcpy(&word, &x, sizeof(word));
+    word_at(at) = word;
+  }
+  static __device__ __forceinline__ uint32_t& word_at(kernel_bf16* at) {
+    return *reinterpret_cast<uint32_t*>(at);
+  }
+  static __device__ __forceinline__ float kept(const kernel_bf16* at) {
+    const uint32_t word = *reinterpret_cast<const uint32_t*>(at);
+    float x;
+    memcpy(&x, &word, sizeof(x));
+    return x;
+  }
+  __device__ __forceinline__ Pair row_of(const ResultFragment& both) const {
+    return {
+        {team == 0 ? both.values[0] : both.values[2], team == 0 ? both.values[1] : both.values[3]}};
+  }
+};
+
+// Through the reads of a kept row's token: p * m and dP to their tiles, dm in the place of the
+// sums. factor is 1 / n, 0 where the memory is empty; share, how much of what was read is in y.
+template <int D>
+__device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp, int lane, int row,
+                                               float factor, float share, const Backward& a,
+                                               const Projections<D>& projections) {
+  const int half = projections.half_of(row);
+  const auto query = [&](int j, int odd) { return projections.queries[row][j].values[odd]; };
+  const Softmax<D> softmax(shared.sums, warp, lane, half, a.rank, a.scale * factor, query);
+  float total = 0, along = 0;
+#pragma unroll
+  for (int j = 0; j < D / 8; ++j) {
+    const Pair sum = *results_at<D>(shared.sums, warp, lane, half, j);
+    const Pair output = projections.output(row, j);
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const float weight = softmax.weight(sum.values[odd], query(j, odd), j, odd);
+      total += weight;
+      along += weight * (factor * sum.values[odd]) * output.values[odd];
+    }
+  }
+  const float norm = 1 / sum_of_row(total);
+  along = sum_of_row(along) * norm * share;
+  __syncwarp();  // sums are read again, not kept: registers
+#pragma unroll
+  for (int j = 0; j < D / 8; ++j) {
+    Pair& sum = *results_at<D>(shared.sums, warp, lane, half, j);
+    const Pair output = projections.output(row, j);
+    float weights[2], gradients[2];
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const float mean = factor * sum.values[odd];
+      const float u = share * output.values[odd];
+      const float p = norm * softmax.weight(sum.values[odd], query(j, odd), j, odd);
+      const float da = p * (mean * u - along);
+      weights[odd] = share * p * mean;
+      gradients[odd] = a.scale * mean * da;
+      sum.values[odd] = factor * (p * u + a.scale * query(j, odd) * da);
+    }
+    const int at = Projections<D>::place(half, j);
+    *reinterpret_cast<uint32_t*>(projections.weights + at) = pack(weights[0], weights[1]);
+    *reinterpret_cast<uint32_t*>(projections.gradients + at) = pack(gradients[0], gradients[1]);
+  }
+}
+
+// Gradients of one number of the sums: of everything completed, and of the codes of the window at
+// hand.
+struct RunningGradients {
+  float completed, window;
+  bool later_begins;  // the token after the chunk begins a segment
+
+  // Back along a column [64] of dm, `stride` apart, which become dC.
+  __device__ __forceinline__ void walk(const Chunk& chunk, float* column, int stride) {
+    bool last = later_begins;                                         // of its segment
+    int place = chunk.length - chunk.window_begin(chunk.length - 1);  // in its window, from 1
+    for (int begin = (chunk.length - 1) / 8 * 8; begin >= 0; begin -= 8) {
+      float reads[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) reads[i] = column[(begin + i) * stride];
+#pragma unroll
+      for (int i = 7; i >= 0; --i) {
+        const int t = begin + i;
+        if (t >= chunk.length) continue;
+        if (last) completed = window = 0;
+        if (place == chunk.window) window = completed + (chunk.inclusive ? reads[i] : 0.0f);
+        completed += reads[i];
+        column[t * stride] = window;
+        last = chunk.begins_segment(t);
+        place = place == 1 ? chunk.window : place - 1;
+        if (last && t > 0) place = t - chunk.window_begin(t - 1);
+      }
+    }
+    later_begins = chunk.begins_segment(0);
+  }
+
+  // Whole: a column of dm becomes dC of the segments that lie in the chunk, and 0 for others, whose
+  // sums are added to those of the segment that reaches into it and of the one that reaches out.
+  __device__ __forceinline__ void sum_segments(const Chunk& chunk, float* column, int stride) {
+    for (int first = 0, end; first < chunk.length; first = end) {
+      end = chunk.segment_end(first);
+      float sum = 0;
+#pragma unroll 8
+      for (int t = first; t < end; ++t) sum += column[t * stride];
+      if (!chunk.begins_segment(first)) {
+        completed += sum;
+        sum = 0;
+      } else if (end == chunk.length) {
+        window += sum;
+        sum = 0;
+      }
+#pragma unroll 8
+      for (int t = first; t < end; ++t) column[t * stride] = sum;
+    }
+  }
+};
+
+// dQ of a warp's tokens, by way of its rows of `gradients`, and dF, by way of those of `stage`,
+// which may be the same; dC goes to `weights`. dF begins with a share of dY; `along` receives
+// dF . f. For the row lane / 4 and the row 8 after.
+template <int D, bool has_queries, bool has_codes>
+__device__ __forceinline__ void expand_gradients(const Layout<D>& shared, int on,
+                                                 const float (&shares)[2], int warp, int lane,
+                                                 [[maybe_unused]] TilePlace<kernel_bf16> queries,
+                                                 [[maybe_unused]] TilePlace<kernel_bf16> codes,
+                                                 float (&along)[2]) {
+  constexpr int kStride = Layout<D>::kStride;
+  const int first = warp * 16 * kStride;
+  kernel_bf16* own = shared.gradients + first;
+  kernel_bf16* stage = own;
+  if constexpr (kTwoTeams<D>) {  // the other team has those; sums have been read before
+    stage = reinterpret_cast<kernel_bf16*>(shared.sums + first);
+  }
+  TokenRows<D> query_rows, code_rows;
+  if constexpr (has_queries) query_rows.load(shared.gradients, warp, lane);
+#pragma unroll
+  for (int i = 0; i < D / 16 && has_codes; ++i) {
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      const int half = word % 2, j = 2 * i + word / 2;
+      const Pair pair = *results_at<D>(shared.sums, warp, lane, half, j);
+      const uint32_t packed = pack(pair.values[0], pair.values[1]);
+      code_rows.parts[i].words[word] = packed;
+      *word_at(shared.weights + first, kStride, lane, half, j) = packed;
+    }
+  }
+  const kernel_bf16* dy = shared.dy + on + first;
+  const kernel_bf16* f = shared.f + on + first;
+#pragma unroll 1  // registers
+  for (int j = 0; j < D / 16; ++j) {
+    ResultFragment dq[2] = {}, df[2] = {};
+#pragma unroll
+    for (int part = 0; part < 4 && has_codes; ++part) {
+      const uint32_t pair = packed_at<D>(dy, lane, part % 2, 2 * j + part / 2);
+      df[part / 2].values[part % 2 * 2] = shares[part % 2] * low_of(pair);
+      df[part / 2].values[part % 2 * 2 + 1] = shares[part % 2] * high_of(pair);
+    }
+#pragma unroll
+    for (int i = 0; i < D / 16; ++i) {
+      const RightFragments basis =
+          load_right(shared.basis + i * 16 * kStride + j * 16, kStride, lane);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if constexpr (has_queries) multiply(query_rows.parts[i], basis.halves[half], dq[half]);
+        if constexpr (has_codes) multiply(code_rows.parts[i], basis.halves[half], df[half]);
+      }
+    }
+    if constexpr (has_queries) {
+      queries.column = j * 16;
+      store_rows<16>(dq, own, kStride, lane, queries);
+    }
+    if constexpr (has_codes) {
+      codes.column = j * 16;
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        const float* values = df[part / 2].values + part % 2 * 2;
+        const uint32_t stored = pack(values[0], values[1]);  // as others will read it
+        const uint32_t pair = packed_at<D>(f, lane, part % 2, 2 * j + part / 2);
+        along[part % 2] += low_of(stored) * low_of(pair) + high_of(stored) * high_of(pair);
+      }
+      store_rows<16>(df, stage, kStride, lane, codes);
+    }
+  }
+}
+
+}  // namespace linnet::cuda::orthogonal_memory_fast

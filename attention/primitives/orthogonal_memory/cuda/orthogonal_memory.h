@@ -1,0 +1,36 @@
+// The orthogonal memory on a CUDA device, the innermost step of
+// attention/primitives/orthogonal_memory/orthogonal_memory.h. q, f, y and their gradients are f32
+// or bf16; the basis, carried sums and everything between are f32, counts i64. Contexts hold
+// tensors on the device; masks, segments, positions and counts are read there, nothing comes back
+// to the host.
+#pragma once
+
+#include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
+
+namespace linnet::cuda {
+
+// Inputs, or where their gradients go (without counts); carried sums may be undefined.
+struct OrthogonalMemoryArrays {
+  Tensor q, f, basis, completed, partial, counts;
+};
+
+// What the forward pass on tensor cores leaves for the backward one; undefined where plain kernels
+// computed, which make everything again. Causal: phases; whole segments: pieces and their counts.
+struct OrthogonalMemorySaved {
+  Tensor sums, tokens, phases, pieces, piece_counts;
+};
+
+// y, the state after the last token, and how many valid tokens each token's memory holds. Which
+// kernels compute is decided in path.h. Throws Error on shapes or options that do not fit.
+OrthogonalMemorySaved orthogonal_memory_forward(const OrthogonalMemoryContext& context,
+                                                const OrthogonalMemoryArrays& in, const Tensor& y,
+                                                const OrthogonalMemoryArrays& state_out,
+                                                const Tensor& memory_tokens);
+// dcompleted_out and dpartial_out may be undefined (zero).
+void orthogonal_memory_backward(const OrthogonalMemoryContext& context,
+                                const OrthogonalMemoryArrays& in,
+                                const OrthogonalMemorySaved& saved, const Tensor& dy,
+                                const Tensor& dcompleted_out, const Tensor& dpartial_out,
+                                const OrthogonalMemoryArrays& gradients);
+
+}  // namespace linnet::cuda

@@ -1,0 +1,182 @@
+// Causal slot attention, forward. The memory, relative to the tile's reference, is walked along the
+// tokens: weights E add to it, read factors F make means of it.
+#include <algorithm>
+
+#include "attention/primitives/slot_attention/pieces.h"
+#include "core/error.h"
+#include "core/threads.h"
+
+namespace linnet {
+
+using chunked::Scratch;
+
+namespace slot_attention_detail {
+
+// Moves memory past a piece without reading it.
+template <typename T>
+void write_only(const Kernel<T>& kernel, const Piece& piece, Memory<T>& memory,
+                Scratch<T> scratch) {
+  T* keys = scratch.take(kTileTokens * kernel.kp);
+  T* values = scratch.take(kTileTokens * kernel.vp);
+  const TileWeights<T> weights = kernel.take_weights(scratch);
+  T* factors = scratch.take(kTileTokens * kernel.np);
+  RunningMass mass = kernel.begin_mass(memory.mass);
+  Tile<T> tile;
+  for (int64_t t = piece.begin; t < piece.end; t += tile.n) {
+    kernel.cut_tile(piece.row, piece.head, t, piece.end, mass, tile);
+    load_keys(kernel, piece, tile, keys, values);
+    kernel.load_weights(piece.row, piece.head, tile, weights);
+    kernel.read_factors(tile, weights.keys, mass, factors);
+    kernel.scale_columns(memory.matrix, tile.entry);
+    kernel.accumulate(tile.n, keys, values, weights, memory.matrix);
+  }
+  kernel.end_walk(mass, memory);
+}
+
+template <typename T>
+Pieces<T>::Pieces(const SlotAttentionOptions& options, const SlotAttentionInputs<T>& inputs,
+                  const std::vector<Span>& spans, SlotAttentionState<const T> state_in)
+    : kernel_(options, inputs, inputs.k.H, inputs.logits.K, inputs.k.K, inputs.v.K),
+      spans_(spans),
+      state_in_(state_in),
+      segments_(chunked::split_spans(spans, kernel_.H, thread_count())) {
+  require(!inputs.q || (inputs.q.T == inputs.k.T && inputs.q.B == inputs.k.B),
+          "slot_attention: causal queries [", inputs.q.B, ",", inputs.q.T, "] and keys [",
+          inputs.k.B, ",", inputs.k.T, "] must be of the same tokens");
+  split_ = segments_.size() > spans.size();
+  if (!split_) return;
+  matrices_.resize(static_cast<size_t>(count() * kernel_.matrix_size()));
+  written_.resize(static_cast<size_t>(count()));
+  run([&](int64_t task) {
+    if (is_last(task)) return;
+    Memory<T>& memory = written_[task];
+    memory.matrix = matrices_.data() + task * kernel_.matrix_size();
+    memory.mass.assign(static_cast<size_t>(kernel_.np), kernel_.empty_mass());
+    write_only(kernel_, piece(task), memory, Scratch<T>());
+  });
+}
+
+template <typename T>
+Piece Pieces<T>::piece(int64_t task) const {
+  return {span(task).row, task % kernel_.H, segment(task).begin, segment(task).end};
+}
+
+template <typename T>
+void Pieces<T>::load_carried(int64_t task, T* turn, Memory<T>& memory) const {
+  const Span& of = span(task);
+  kernel_.load_memory(of.carries_in ? state_in_ : SlotAttentionState<const T>{}, of.row,
+                      task % kernel_.H, turn, memory);
+}
+
+template <typename T>
+void Pieces<T>::load_start(int64_t task, T* turn, Memory<T>& memory) const {
+  load_carried(task, turn, memory);
+  for (int64_t back = segment(task).index; back > 0; --back) {
+    append_memory(kernel_, written_[later(task, -back)], memory);
+  }
+}
+
+template class Pieces<float>;
+template class Pieces<double>;
+
+}  // namespace slot_attention_detail
+
+namespace {
+
+using slot_attention_detail::asking_for;
+using slot_attention_detail::finish_rows;
+using slot_attention_detail::Kernel;
+using slot_attention_detail::kTileTokens;
+using slot_attention_detail::Memory;
+using slot_attention_detail::Piece;
+using slot_attention_detail::Pieces;
+using slot_attention_detail::result_rows;
+using slot_attention_detail::RunningMass;
+using slot_attention_detail::store_rows;
+using slot_attention_detail::Tile;
+using slot_attention_detail::tile_rows;
+using slot_attention_detail::TileWeights;
+
+template <typename T>
+void forward_piece(const Kernel<T>& kernel, const Piece& piece, bool memory_wanted,
+                   Memory<T>& memory, Scratch<T>& scratch, SequenceView<T> o,
+                   SequenceView<T> read_logits) {
+  const int64_t np = kernel.np, kp = kernel.kp, vp = kernel.vp;
+  const auto& in = kernel.inputs;
+  T* keys_room = scratch.take(kTileTokens * kp);
+  T* values_room = scratch.take(kTileTokens * vp);
+  T* queries_room = scratch.take(kTileTokens * kp);
+  const TileWeights<T> weights = kernel.take_weights(scratch);
+  T* factors = scratch.take(kTileTokens * np);
+  T* products = scratch.take(kTileTokens * np);
+  T* reads = scratch.take(kTileTokens * np);
+  T* kept_rows = scratch.take(kTileTokens * np);
+  T* memory_values = scratch.take(np * vp);
+  T* outputs_room = scratch.take(kTileTokens * vp);
+  chunked::transpose(memory.matrix + kp * np, np, vp, np, memory_values, vp);
+  RunningMass mass = kernel.begin_mass(memory.mass);
+  Tile<T> tile;
+  for (int64_t t = piece.begin; t < piece.end; t += tile.n) {
+    kernel.cut_tile(piece.row, piece.head, t, piece.end, mass, tile);
+    const int64_t n = tile.n;
+    const TileRows<const T> keys = tile_rows(in.k, in.key_mask, piece, tile, keys_room, kp);
+    const TileRows<const T> values = tile_rows(in.v, in.key_mask, piece, tile, values_room, vp);
+    const TileRows<const T> queries = tile_rows(in.q, in.query_mask, piece, tile, queries_room, kp);
+    kernel.load_weights(piece.row, piece.head, tile, weights);
+    kernel.read_factors(tile, weights.keys, mass, factors);
+    kernel.scale_columns(memory.matrix, tile.entry);
+    kernel.scale_rows(memory_values, vp, tile.entry);
+    state_scan<T>(ScanOrder::forward, n, kp, np, keys,
+                  asking_for<const T>({weights.keys, np}, in.logits, piece, t + n), queries,
+                  memory.matrix, Write::overwrite,
+                  asking_for<T>({products, np}, read_logits, piece, t));
+    kernel.products_to_logits(n, {factors, np}, products);
+    if (read_logits) store_rows(read_logits, nullptr, piece, tile, products, np);
+    kernel.read_rows(n, {factors, np}, kernel.kept_rows(piece.row, t, n, piece.head, kept_rows),
+                     products, reads);
+    const TileRows<T> outputs = result_rows(o, in.query_mask, piece, tile, outputs_room, vp);
+    state_scan<T>(ScanOrder::forward, n, np, vp,
+                  asking_for<const T>({weights.values, np}, in.value_logits, piece, t + n), values,
+                  {reads, np}, memory_values, Write::overwrite, outputs);
+    finish_rows(o, in.query_mask, piece, tile, outputs, outputs_room);
+  }
+  if (!memory_wanted) return;
+  chunked::transpose(memory_values, vp, np, vp, memory.matrix + kp * np, np);
+  kernel.end_walk(mass, memory);
+}
+
+}  // namespace
+
+template <typename T>
+void slot_attention_causal_forward(const SlotAttentionOptions& options,
+                                   const SlotAttentionInputs<T>& inputs,
+                                   const std::vector<Span>& spans,
+                                   SlotAttentionState<const T> state_in,
+                                   SlotAttentionState<T> state_out, SequenceView<T> o,
+                                   SequenceView<T> read_logits) {
+  const Pieces<T> pieces(options, inputs, spans, state_in);
+  const Kernel<T>& kernel = pieces.kernel();
+  const bool any_state =
+      state_out.keys != nullptr || state_out.values != nullptr || state_out.mass != nullptr;
+  pieces.run([&](int64_t task) {
+    Scratch<T> scratch;
+    Memory<T> memory;
+    memory.matrix = scratch.take(kernel.matrix_size());
+    T* turn = scratch.take(kernel.turn_size());
+    pieces.load_start(task, turn, memory);
+    const bool wanted = any_state && pieces.is_last(task) && pieces.span(task).carries_out;
+    const Piece piece = pieces.piece(task);
+    forward_piece(kernel, piece, wanted, memory, scratch, o, read_logits);
+    if (wanted) kernel.store_memory(memory, state_out, piece.row, piece.head, turn);
+  });
+}
+
+#define LINNET_INSTANTIATE(T)                                                               \
+  template void slot_attention_causal_forward<T>(                                           \
+      const SlotAttentionOptions&, const SlotAttentionInputs<T>&, const std::vector<Span>&, \
+      SlotAttentionState<const T>, SlotAttentionState<T>, SequenceView<T>, SequenceView<T>);
+LINNET_INSTANTIATE(float)
+LINNET_INSTANTIATE(double)
+#undef LINNET_INSTANTIATE
+
+}  // namespace linnet

@@ -1,0 +1,78 @@
+// Slot attention on tensor cores, weights exp(logits) normalised when read: one pass along time for
+// o, two for the gradients; memories stay in registers and shared memory. Internal to
+// this folder; which calls come here is decided in path.h.
+//
+// More than 64 slots take launches of 64 each, which join what their tokens read.
+//
+// Causal, as a rule. Without queries (views of no tokens, o null) the passes write a memory and
+// make its gradients, without keys they read one: the noncausal and the cross form.
+//
+// q, k, v, logits, do and gradients are bf16 views whose rows begin on 16 bytes. Rounded to bf16
+// for products: weights, scores inside a chunk, what is passed between slots and tokens, the copies
+// of memories that queries read. In f32: every sum, the memories, softmaxes; masses are f64. Masks
+// and states as in ../cpu.h; pointers may be null.
+#pragma once
+
+#include "attention/primitives/slot_attention/cpu.h"
+#include "core/cuda/kernel.h"
+
+namespace linnet::cuda::slot_attention_fast {
+
+using Reads = SequenceView<const kernel_bf16>;
+using Writes = SequenceView<kernel_bf16>;
+
+// Whether there are kernels for this many slots and these widths of keys and values.
+bool covers(int64_t slots, int64_t keys, int64_t values);
+// Bytes that a block of the forward pass takes; those of backward take 94 KiB at most, which every
+// GPU with bf16 has.
+size_t forward_shared_memory(int64_t keys);
+
+// Which tokens have a memory where it is only written or only read: `count` spans, i32 [count,3] of
+// row, first and last + 1 token, that cover all rows; none: each row.
+struct Spans {
+  const int32_t* table = nullptr;
+  int64_t count = 0;
+
+  int64_t memories(int64_t rows) const { return table == nullptr ? rows : count; }
+};
+
+struct Forward {
+  Device device;  // of the arrays
+  SlotAttentionOptions options;
+  const int64_t* examples = nullptr;  // of dropout, as in SlotAttentionInputs
+  int64_t time_offset = 0;
+  Reads q, k, v, logits;
+  const uint8_t* query_mask = nullptr;
+  const uint8_t* key_mask = nullptr;
+  const int32_t* segments = nullptr;  // [B,T], causal
+  Spans spans;
+  SlotAttentionState<const float> state_in;
+  SlotAttentionState<float> state_out;
+  Writes o;
+};
+void forward(const Forward& call);
+
+// Gradients of what forward computes; of that, nothing is needed.
+struct Backward {
+  Device device;
+  SlotAttentionOptions options;
+  const int64_t* examples = nullptr;
+  int64_t time_offset = 0;
+  Reads q, k, v, logits, d_o;
+  const uint8_t* query_mask = nullptr;
+  const uint8_t* key_mask = nullptr;
+  const int32_t* segments = nullptr;
+  Spans spans;
+  SlotAttentionState<const float> state_in;
+  const float* dkeys_out = nullptr;
+  const float* dvalues_out = nullptr;
+  // [B,H,N], the gradient of every slot's log mass where its memory stays: given for after the last
+  // token, replaced by that before the first one.
+  float* dsums = nullptr;
+  Writes dq, dk, dv, dlogits;
+  float* dkeys_in = nullptr;
+  float* dvalues_in = nullptr;
+};
+void backward(const Backward& call);
+
+}  // namespace linnet::cuda::slot_attention_fast

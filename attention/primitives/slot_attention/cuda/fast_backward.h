@@ -1,0 +1,166 @@
+// The causal backward pass of slot attention on tensor cores: two kernels, each one pass, no sums
+// across blocks (fast_queries.cu and fast_keys.cu). In the terms of fast_tiles.h, with r_tl = scale
+// q_t . K~_tl, p its softmax, u_tl = do_t . V~_tl:
+//
+//   queries, forward in time: the memories are recomputed;
+//   dr_tl = p_tl (d_tl u_tl - m_t), m_t = sum_l p_tl d_tl u_tl,   dq_t = scale sum_l dr_tl K~_tl
+//
+//   with d of dropout: 0, or 1 / (1 - its probability); without it 1.
+//
+//   keys, backward in time: with X = scale dr / c, Y = p d / c of a tile's tokens and, of what
+//   comes after the tile, GK = sum X q, GV = sum Y do of every slot, dv_j = sum_l w_jl (sum_{t >=
+//   j} Y_tl do_t + GV_l),   dk_j likewise of X, q and GK, da_jl = w_jl sum_{t >= j} (X_tl q_t . k_j
+//   + Y_tl do_t . v_j - (dr_tl r_tl + p_tl d_tl u_tl) /
+//                              c_tl)
+//
+// In the last sum, with r'_t = sum_l p_tl r_tl and h_t the entropy of p_t, r_tl = log p_tl + h_t +
+// r'_t and p_tl d_tl u_tl = dr_tl + p_tl m_t, so that it is
+//   sum X_tl (q_t . k_j - r'_t / scale) + sum Y_tl (do_t . v_j - m_t)
+//     - sum (dr_tl (log p_tl + h_t + 1) + p_tl m_t (1 - d_tl)) / c_tl:
+// what all keys or all values have in common is taken away before anything is rounded (of later
+// tiles it is taken away after, so that their GK and GV count in two bf16 parts here), and of the
+// first walk p (negative where d = 0) and dr, in bf16, and three numbers a token are kept, beside
+// the masses at the beginning of every chunk, from which the second walk makes tiles as the first
+// did.
+//
+// Bytes a token and head, N slots, widths K and V: queries 6 K + 4 V + 6 N, keys 6 K + 6 V + 8 N,
+// and 12 + N / 8 each for what is kept in f32 and f64. Operations: queries 2 * 64 * (2 K + V +
+// 4 * 64) * 10/16 + 2 * 64 (3 K + 2 V), keys 2 * 64 * (2 K + 2 V + 6 * 64) * 10/16 + 8 * 64 (K +
+// V). N = K = V = 64: 2344 bytes and 194,000 operations. A chunk is not copied ahead of time, but
+// while the other block of the multiprocessor computes, so that copies and products overlap in
+// part. A document that begins inside a chunk is a tile more, and a copy that is waited for: its
+// operations are those of the squares and warps that it has tokens in, beside a chunk's sums over
+// memories.
+//
+// Heads wider than 64: q . K~ and do . V~ are sums over parts of 64 columns, as is what logits get.
+// The two kernels have the first part of keys and of values; of each further part, run_part_reads
+// leaves reads before the first walk and dq after it, and run_part_gradients leaves, before the
+// second, dk or dv and the part's sum for logits. In place of r' / scale and m, whose sums they
+// must be, parts take the mean over slots of their own reads, which have in common what keys or
+// values have. Bytes more for each further part: reads 4 * 64 + 6 N (from the second on of a side
+// 4 N more), dq 4 * 64 + 4 N, gradients 6 * 64 + 8 N (but for the first, 4 N more), and 8 N once in
+// the first kernel's and 4 N in the second's; operations 32,000, 32,000 and 58,000. N = 64, K = V =
+// 128: 6,950 bytes and 405,000 operations.
+//
+// More than 64 slots: both walks are launched for each 64. The first walks have softmaxes of their
+// own slots, p' and dr', whose sums' logarithms are r' + h. Their shares pi of the whole softmax
+// make p = pi p', m = sum pi m', dr = pi (dr' + p' (m' - m)) (run_join), after which
+// run_part_reads leaves dq also of the first part. Launches after the first add to the gradients of
+// q, k and v that those before left, in bf16. Bytes more for each 64 slots: everything, with dq
+// 8 * 64, 8 * 64 + 24 for the join and 6 * 64 for sums. N = 128, K = V = 64: 7,200 bytes and
+// 452,000 operations.
+#pragma once
+
+#include "attention/primitives/slot_attention/cuda/fast.h"
+#include "attention/primitives/slot_attention/cuda/fast_dropout.h"
+#include "attention/primitives/slot_attention/cuda/fast_reads.h"
+
+namespace linnet::cuda::slot_attention_fast::backward_detail {
+
+using namespace detail;
+
+// Keys and values are computed 64 columns at a time; the first ones of both in one kernel.
+inline constexpr int kPart = 64;
+
+// What each token's reads of further parts [parts,B,T,H] have in common.
+struct PartOffsets {
+  const float* numbers;
+  int parts;
+  int64_t stride;
+
+  __device__ __forceinline__ float at(int64_t token) const {
+    float sum = 0;
+    for (int part = 0; part < parts; ++part) sum += numbers[part * stride + token];
+    return sum;
+  }
+};
+
+struct BackwardArguments {
+  Reads q, k, v, logits, d_o;
+  Writes dq, dk, dv, dlogits;
+  const uint8_t* query_mask;
+  const uint8_t* key_mask;
+  const int32_t* segments;
+  const int32_t* spans;
+  int64_t walks;  // rows or spans
+  SlotAttentionState<const float> in;
+  const float *dkeys_out, *dvalues_out;
+  float *dkeys_in, *dvalues_in, *dsums;
+  SlotReading reading;
+  Dropout dropout;
+  bool adds;  // to the gradients of q, k and v that launches for other slots left
+  // What the first walk leaves for the second: p and dr [B,T,H,N], r' / scale, m and h [B,T,H];
+  // of every chunk [H,chunks] the log masses before it [.,N] and the rows on which tiles begin,
+  // a bit each.
+  Writes probabilities, dreads;
+  Reads kept_probabilities, kept_dreads;  // the same
+  float *shifts, *means, *entropies;
+  double* chunk_masses;
+  int64_t* chunk_tiles;
+  // Of further parts, null where there are none: sums of their reads and of what they say to logits
+  // before weights, [B,T,H,N], and to masses, [B,H,N].
+  const float *other_reads, *other_dreads, *other_dlogits, *other_sums;
+  PartOffsets key_offsets, value_offsets;
+
+  // Chunks of a head, of all walks; spans that begin inside a row have one more than it takes.
+  __host__ __device__ int64_t chunks(int64_t time) const {
+    return q.B * ((time + kChunk - 1) / kChunk) + walks;
+  }
+  // That which begins with `token`.
+  __device__ __forceinline__ int64_t chunk_number(const Walk& walk, int64_t time,
+                                                  int64_t token) const {
+    const int64_t before = walk.row * ((time + kChunk - 1) / kChunk) + walk.begin / kChunk;
+    return walk.head * chunks(time) + before + walk.number + (token - walk.begin) / kChunk;
+  }
+};
+
+// Begins to copy q, k, v and do of a piece, of wide ones the first part.
+template <int M, typename Layout>
+__device__ __forceinline__ void begin_sequences(AsyncCopies& copies, const Layout& shared,
+                                                const BackwardArguments& a, const Walk& walk,
+                                                int token, const Piece& piece) {
+  begin_rows<M>(copies, shared.q, piece, {a.q, a.query_mask, walk.row, token, walk.head, 0});
+  begin_rows<M>(copies, shared.k, piece, {a.k, a.key_mask, walk.row, token, walk.head, 0});
+  begin_rows<M>(copies, shared.v, piece, {a.v, a.key_mask, walk.row, token, walk.head, 0});
+  begin_rows<M>(copies, shared.d_o, piece, {a.d_o, a.query_mask, walk.row, token, walk.head, 0});
+}
+
+// What first walks over `count` times kSlots slots left, one after the other.
+struct Joined {
+  int64_t rows;  // B T H
+  int count, slots;
+  float scale;
+  kernel_bf16 *probabilities, *dreads;  // [count,rows,kSlots], dense in the slots that there are
+  float *shifts, *means, *entropies;    // [count,rows]; of all slots, in place of the first ones'
+};
+// Those of parts of a softmax -> of the whole.
+void run_join(const Joined& joined);
+
+// A further part: columns from `first` on of queries and keys, or of do and values.
+struct PartArguments {
+  Reads readers, own;
+  int first;
+  bool accumulate;  // sums of parts have one already
+  float* products;  // [B,T,H,N], added up: of reads, or of what is said to logits
+  float* offsets;   // [B,T,H], of this part
+  Writes gathered;  // dq (null while reads are summed), or dk or dv
+  // Of reads.
+  const float* memory_in;
+  // Of gradients: dr or p, and by what it is X or Y; of p, those that are dropped are negative.
+  Reads passed;
+  float factor;
+  bool of_values;
+  const float* dmemory_out;
+  float *dmemory_in, *sums;
+};
+
+// Reads of a part, forward in time; or, where `gathered` is given, its dq.
+void run_part_reads(const BackwardArguments& arguments, const PartArguments& part);
+// Gradients of a part, backward in time.
+void run_part_gradients(const BackwardArguments& arguments, const PartArguments& part);
+
+// For each width of keys and values; of wide ones, the first part.
+void run_queries(const BackwardArguments& arguments);
+void run_keys(const BackwardArguments& arguments);
+
+}  // namespace linnet::cuda::slot_attention_fast::backward_detail

@@ -1,0 +1,292 @@
+// Memories of slots on tensor cores, in the registers of a block, and what a tile's tokens read
+// from them. Internal to this folder; the equations are in fast_tiles.h.
+#pragma once
+
+#include <algorithm>
+
+#include "attention/primitives/slot_attention/cpu.h"
+#include "attention/primitives/slot_attention/cuda/fast_tiles.h"
+
+namespace linnet::cuda::slot_attention_fast::detail {
+
+// The memory [64,M] of a head's slots in the registers of a block: warp w has slots 16 w to
+// 16 w + 15.
+template <int M>
+struct MemoryTile {
+  static constexpr int kStride = M + kPadding;
+  ResultFragment memory[M / 8];
+  int warp, lane;
+
+  __device__ __forceinline__ int slot(int i) const { return warp * 16 + i / 2 * 8 + lane / 4; }
+  __device__ __forceinline__ int column(int j, int i) const { return j * 8 + lane % 4 * 2 + i % 2; }
+
+  // Columns from `first` on of slots from number `place` on, `width` each, in device memory; null:
+  // zeros.
+  __device__ __forceinline__ void load(const float* from, int64_t place, int slots, int first,
+                                       int width) {
+    warp = static_cast<int>(threadIdx.x) / 32;
+    lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int j = 0; j < M / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool given = from != nullptr && slot(i) < slots && first + column(j, i) < width;
+        memory[j].values[i] = given ? from[(place + slot(i)) * width + first + column(j, i)] : 0.0f;
+      }
+    }
+  }
+  __device__ __forceinline__ void store(float* to, int64_t place, int slots, int first,
+                                        int width) const {
+    if (to == nullptr) return;
+#pragma unroll
+    for (int j = 0; j < M / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (slot(i) >= slots || first + column(j, i) >= width) continue;
+        to[(place + slot(i)) * width + first + column(j, i)] = memory[j].values[i];
+      }
+    }
+  }
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int j = 0; j < M / 8; ++j) memory[j] = {};
+  }
+  // Multiplies every slot by factor(slot).
+  template <typename Factor>
+  __device__ __forceinline__ void scale(const Factor& factor) {
+    const float factors[2] = {factor(slot(0)), factor(slot(2))};
+#pragma unroll
+    for (int j = 0; j < M / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) memory[j].values[i] *= factors[i / 2];
+    }
+  }
+
+  // += left^T right, over a tile's tokens: left [64][kSlotStride] is 0 in other rows of its
+  // squares, right [64][kStride]. A tile's sum is added by itself: tensor cores cut off bits of
+  // what they add to, which over a long sequence would count.
+  __device__ __forceinline__ void add(const kernel_bf16* left, const kernel_bf16* right,
+                                      const TileRows& tile) {
+#pragma unroll
+    for (int j = 0; j < M / 16; ++j) {
+      ResultFragment sums[2] = {};
+#pragma unroll 1  // registers
+      for (int square = tile.first_square(); square < tile.end_square(); ++square) {
+        const LeftFragment weights =
+            load_left_transposed(left + square * 16 * kSlotStride + warp * 16, kSlotStride, lane);
+        const RightFragments rights =
+            load_right(right + square * 16 * kStride + j * 16, kStride, lane);
+        for (int half = 0; half < 2; ++half) multiply(weights, rights.halves[half], sums[half]);
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) memory[2 * j + i / 4].values[i % 4] += sums[i / 4].values[i % 4];
+    }
+  }
+
+  // In bf16, as products read it: shared [64][kStride].
+  __device__ __forceinline__ void publish(kernel_bf16* to) const {
+    publish(to, [](float value) { return value; });
+  }
+  // What publish() rounds away, so that both together have 16 bits of the memory.
+  __device__ __forceinline__ void publish_rest(kernel_bf16* to) const {
+    publish(to, [](float value) { return value - low_of(pack(value, 0)); });
+  }
+
+ private:
+  template <typename Part>
+  __device__ __forceinline__ void publish(kernel_bf16* to, const Part& part) const {
+#pragma unroll
+    for (int j = 0; j < M / 8; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        auto* at = reinterpret_cast<uint32_t*>(to + slot(2 * half) * kStride + column(j, 0));
+        *at = pack(part(memory[j].values[2 * half]), part(memory[j].values[2 * half + 1]));
+      }
+    }
+  }
+};
+
+// products = c_t (x_t . S_t) of a warp's readers x, for every slot: S is made of `memory` (bf16, as
+// the tile finds it) and of what the tile's tokens `written` add.
+template <int M>
+__device__ __forceinline__ void read_slots(const kernel_bf16* readers, const kernel_bf16* written,
+                                           const kernel_bf16* memory, const kernel_bf16* weights,
+                                           const float* start, const TileRows& tile,
+                                           SlotRows& products) {
+  constexpr int kStride = M + kPadding;
+  const int warp = tile.warp, lane = tile.lane;
+  products = {};
+  const kernel_bf16* own = readers + warp * 16 * kStride;
+#pragma unroll 1  // registers
+  for (int i = 0; i < M; i += 16) {
+    add_transposed<kSlots>(load_left(own + i, kStride, lane), memory + i, kStride, lane,
+                           products.parts);
+  }
+#pragma unroll
+  for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) products.parts[j].values[i] *= start[slot_of(j, i, lane)];
+  }
+#pragma unroll 1  // registers
+  for (int square = tile.first_square(); square <= warp; ++square) {
+    ResultFragment scores[2] = {};
+#pragma unroll
+    for (int i = 0; i < M / 16; ++i) {
+      add_transposed<16>(load_left(own + i * 16, kStride, lane),
+                         written + square * 16 * kStride + i * 16, kStride, lane, scores);
+    }
+    if (square == warp) cut_triangle<true>(scores, lane);
+    add_rows<kSlots>(as_left(scores[0], scores[1]), weights + square * 16 * kSlotStride,
+                     kSlotStride, lane, products.parts);
+  }
+}
+
+// sums += sum over slots of passed_t c_t S_t, S as in read_slots: what slots say to a warp's
+// tokens.
+template <int M>
+__device__ __forceinline__ void gather_slots(SlotRows& passed, const kernel_bf16* written,
+                                             const kernel_bf16* memory, const kernel_bf16* weights,
+                                             const float* start, const TileRows& tile,
+                                             ResultFragment (&sums)[M / 8]) {
+  constexpr int kStride = M + kPadding;
+  const int warp = tile.warp, lane = tile.lane;
+  LeftFragment left[kSlots / 16], to_memory[kSlots / 16];
+#pragma unroll
+  for (int i = 0; i < kSlots / 16; ++i) {
+    left[i] = as_left(passed.parts[2 * i], passed.parts[2 * i + 1]);
+#pragma unroll
+    for (int value = 0; value < 4; ++value) {
+      passed.parts[2 * i].values[value] *= start[slot_of(2 * i, value, lane)];
+      passed.parts[2 * i + 1].values[value] *= start[slot_of(2 * i + 1, value, lane)];
+    }
+    to_memory[i] = as_left(passed.parts[2 * i], passed.parts[2 * i + 1]);
+  }
+#pragma unroll 1  // registers
+  for (int square = tile.first_square(); square <= warp; ++square) {
+    ResultFragment scores[2] = {};
+#pragma unroll
+    for (int i = 0; i < kSlots / 16; ++i) {
+      add_transposed<16>(left[i], weights + square * 16 * kSlotStride + i * 16, kSlotStride, lane,
+                         scores);
+    }
+    if (square == warp) cut_triangle<true>(scores, lane);
+    add_rows<M>(as_left(scores[0], scores[1]), written + square * 16 * kStride, kStride, lane,
+                sums);
+  }
+#pragma unroll
+  for (int i = 0; i < kSlots / 16; ++i) {
+    add_rows<M>(to_memory[i], memory + i * 16 * kStride, kStride, lane, sums);
+  }
+}
+
+// Calls visitor(j, half, at) for pairs of slots of a warp's tokens in the tile, values 2 half and
+// 2 half + 1 of part j: where they are in an array [tokens,H,N], of a chunk that begins with
+// `token`.
+template <typename Visitor>
+__device__ __forceinline__ void visit_slots(const TileRows& tile, int64_t token, int heads,
+                                            int head, int slots, const Visitor& visitor) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (!tile.has(half)) continue;
+    const int64_t reader = token + tile.warp * 16 + half * 8 + tile.lane / 4;
+#pragma unroll
+    for (int j = 0; j < kSlots / 8; ++j) {
+      const int slot = slot_of(j, 0, tile.lane);
+      if (slot < slots) visitor(j, half, (reader * heads + head) * slots + slot);
+    }
+  }
+}
+
+// Adds numbers of an array as in visit_slots; null: none.
+__device__ __forceinline__ void add_slots(const float* numbers, const TileRows& tile, int64_t token,
+                                          int heads, int head, int slots, SlotRows& sums) {
+  if (numbers == nullptr) return;
+  visit_slots(tile, token, heads, head, slots, [&](int j, int half, int64_t at) {
+    sums.parts[j].values[2 * half] += numbers[at];
+    sums.parts[j].values[2 * half + 1] += numbers[at + 1];
+  });
+}
+
+// How slots are read, and which of them a launch has: so many from number `first` on of all.
+struct SlotReading {
+  float scale;
+  bool mask_empty;
+  int slots, first, all;
+
+  // The number of its first slot in memory `number`, counted over all memories.
+  __device__ __forceinline__ int64_t place(int64_t number) const { return number * all + first; }
+  // A view of all slots -> of these.
+  template <typename T>
+  SequenceView<T> of(SequenceView<T> view) const {
+    if (view.T > 0) view.data += first;
+    view.K = slots;
+    return view;
+  }
+};
+// Calls body with what each launch reads.
+template <typename Body>
+void for_slots(const SlotAttentionOptions& options, int64_t slots, const Body& body) {
+  for (int64_t first = 0; first < slots; first += kSlots) {
+    body(SlotReading{static_cast<float>(options.scale), options.mask_empty,
+                     static_cast<int>(std::min<int64_t>(slots - first, kSlots)),
+                     static_cast<int>(first), static_cast<int>(slots)});
+  }
+}
+
+// Of each row, the mean of its logits by its probabilities, and the entropy of these (kNothing: no
+// slot is in use), which together are the log of the sum of the exponentials.
+struct RowMeans {
+  float logits[2], entropies[2];
+};
+
+// products (of read_slots) -> probabilities, 0 of slots that are not in use; sums -> 1 / c, 0 of
+// empty slots. log_sums: the log of each row's sum of exponentials. means: null where not wanted.
+__device__ __forceinline__ void softmax(const SlotReading& how, int lane, SlotRows& products,
+                                        SlotRows& sums, float (&log_sums)[2], RowMeans* means) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float largest = kNothing, sum = 0, below = 0;
+#pragma unroll
+    for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        float& mass = sums.parts[j].values[i];
+        float& logit = products.parts[j].values[i];
+        const bool written = mass > 0;
+        mass = written ? 1 / mass : 0.0f;
+        const bool used = how.mask_empty ? written : slot_of(j, i, lane) < how.slots;
+        logit = used ? how.scale * logit * mass : kNothing;
+        largest = fmaxf(largest, logit);
+      }
+    }
+    largest = row_max(largest);
+    if (largest == kNothing) largest = 0;
+#pragma unroll
+    for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        float& value = products.parts[j].values[i];
+        const float difference = value - largest;
+        value = expf(difference);
+        sum += value;
+        if (value > 0) below += value * difference;
+      }
+    }
+    sum = row_sum(sum);
+    const float inverse = sum > 0 ? 1 / sum : 0.0f;
+    log_sums[half] = sum > 0 ? largest + logf(sum) : kNothing;
+    if (means != nullptr) {
+      below = row_sum(below) * inverse;
+      means->logits[half] = largest + below;
+      means->entropies[half] = sum > 0 ? logf(sum) - below : kNothing;
+    }
+#pragma unroll
+    for (int j = 0; j < kSlots / 8; ++j) {
+      products.parts[j].values[2 * half] *= inverse;
+      products.parts[j].values[2 * half + 1] *= inverse;
+    }
+  }
+}
+
+}  // namespace linnet::cuda::slot_attention_fast::detail

@@ -1,0 +1,51 @@
+// The one place that chooses between the kernels of slot attention.
+#include "attention/primitives/slot_attention/cuda/path.h"
+
+#include <initializer_list>
+#include <string>
+
+#include "attention/primitives/common/cuda/kernel_path.h"
+#include "attention/primitives/slot_attention/cuda/fast.h"
+#include "core/error.h"
+#include "core/kernel_choice.h"
+
+namespace linnet::cuda {
+namespace {
+
+// Of a call that reads, writes or does both.
+struct Sizes {
+  int64_t tokens, slots, keys, values;
+  explicit Sizes(const SlotTensors& in)
+      : tokens((in.q.defined() ? in.q : in.k).size(1)),
+        slots(in.logits.defined() ? in.logits.size(3) : in.keys.size(2)),
+        keys((in.q.defined() ? in.q : in.k).size(3)),
+        values((in.v.defined() ? in.v : in.values).size(3)) {}
+};
+
+}  // namespace
+
+std::string why_plain_slot_attention(const SlotAttentionContext& context, const SlotTensors& in) {
+  const std::initializer_list<const Tensor*> sequences{&in.q, &in.k, &in.v, &in.logits};
+  if (std::string reason = unsupported_dtype(sequences); !reason.empty()) return reason;
+  const SlotAttentionOptions& options = context.options;
+  if (options.control != SlotControl::exp) return "weights other than the exponential of logits";
+  if (options.scale == 0) return "a scale of 0";
+  const Sizes sizes(in);
+  if (!slot_attention_fast::covers(sizes.slots, sizes.keys, sizes.values)) {
+    return concat(sizes.slots, " slots with keys of ", sizes.keys, " and values of ", sizes.values);
+  }
+  const std::string small =
+      unsupported_shared_memory(slot_attention_fast::forward_shared_memory(sizes.keys));
+  if (!small.empty()) return concat("keys of ", sizes.keys, " ", small);
+  if (sizes.tokens < kMinTensorCoreTokens) {
+    return concat("fewer than ", kMinTensorCoreTokens, " tokens");
+  }
+  return unsupported_alignment(sequences);
+}
+
+bool slot_attention_is_fast(const SlotAttentionContext& context, const SlotTensors& in) {
+  return takes_fast_kernels("slot attention", in.q.defined() ? in.q : in.k,
+                            [&] { return why_plain_slot_attention(context, in); });
+}
+
+}  // namespace linnet::cuda

@@ -1,0 +1,55 @@
+// Slot attention on a CUDA device; slot_attention.cpp calls these. Storage f32 or bf16, arithmetic,
+// weights and memories in f32, masses in f64. Backward keeps about 7 B T H N numbers of scratch
+// while it runs (forward 4); nothing is O(T^2), and every sum has a fixed order.
+//
+// Masks and segments are read by the kernels, so that a captured graph may be replayed with other
+// contents; only where each segment has a memory of its own are its spans found on the host.
+#pragma once
+
+#include <vector>
+
+#include "attention/primitives/slot_attention/slot_attention.h"
+
+namespace linnet::cuda {
+
+// q, k, v, o in one element type (f32 or bf16), logits in theirs; keys, values f32, mass f64.
+// Undefined where a call has no use for them; as gradients: overwritten.
+struct SlotTensors {
+  Tensor q, k, v, logits, keys, values, mass;
+  Tensor value_logits = {};
+};
+
+// As the functions of ../cpu.h; shapes have been checked.
+void slot_write_weights_forward(const SlotAttentionContext& context, const Tensor& logits,
+                                const Tensor& mass_in, const Tensor& mass_out,
+                                const Tensor& weights);
+void slot_write_weights_backward(const SlotAttentionContext& context, const Tensor& logits,
+                                 const Tensor& mass_in, const Tensor& dweights,
+                                 const Tensor& dmass_out, const Tensor& dlogits,
+                                 const Tensor& dmass_in);
+
+// The memories of `in` are the carried ones; `end` gets those after the last token.
+void slot_attention_causal_forward(const SlotAttentionContext& context, const SlotTensors& in,
+                                   const SlotTensors& end, const Tensor& o);
+// dend: gradients of the memories of `end`, undefined ones zero.
+void slot_attention_causal_backward(const SlotAttentionContext& context, const SlotTensors& in,
+                                    const SlotTensors& end, const Tensor& d_o,
+                                    const SlotTensors& dend, const SlotTensors& gradients);
+
+// A memory for each span, from k, v and logits.
+void slot_attention_memory_forward(const SlotAttentionContext& context, const SlotTensors& in,
+                                   const std::vector<Span>& spans, const SlotTensors& memory);
+void slot_attention_memory_backward(const SlotAttentionContext& context, const SlotTensors& in,
+                                    const std::vector<Span>& spans, const SlotTensors& memory,
+                                    const SlotTensors& dmemory, const SlotTensors& gradients);
+// q reads the memories of `in`, one for each span.
+void slot_attention_read_forward(const SlotAttentionContext& context, const SlotTensors& in,
+                                 const std::vector<Span>& spans, const Tensor& o);
+void slot_attention_read_backward(const SlotAttentionContext& context, const SlotTensors& in,
+                                  const std::vector<Span>& spans, const Tensor& d_o,
+                                  const SlotTensors& gradients);
+
+// 1 for every slot that was written, 0 for those with the mass of an empty one; f64.
+Tensor used_slots(const Tensor& mass, double empty);
+
+}  // namespace linnet::cuda

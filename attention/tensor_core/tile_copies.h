@@ -1,0 +1,143 @@
+// Tiles of a chunk of tokens on their way to shared memory and back: copies of 16 bytes, and
+// results that become rows. For tensor-core kernels.
+#pragma once
+
+#include <type_traits>
+
+#include "core/cuda/async_copy.h"
+#include "core/cuda/mask.h"
+#include "core/cuda/mma.h"
+#include "core/sequence_view.h"
+
+namespace linnet::cuda::tensor_core {
+
+inline constexpr int kChunk = 64;
+inline constexpr int kTileThreads = 128;
+inline constexpr int kPadding = 8;  // of a tile's rows, so that they begin on different banks
+
+// The warps of a block and the tokens of its chunks. A warp answers for 16 tokens, and where warps
+// are more than that takes, for its share of the columns of their results.
+template <int warps, int tokens>
+struct Team {
+  static constexpr int kThreads = 32 * warps, kWarps = warps, kTokens = tokens;
+  static constexpr int kShares = warps * 16 / tokens;
+
+  __device__ __forceinline__ static int first_token(int warp) { return warp % (tokens / 16) * 16; }
+  __device__ __forceinline__ static int share(int warp) { return warp / (tokens / 16); }
+};
+using FourWarps = Team<kTileThreads / 32, kChunk>;
+using EightWarps = Team<8, 32>;
+
+// Columns of a tile of values, where a block has some of them only.
+template <int M>
+inline constexpr int kValueColumns = M < 64 ? M : 64;
+
+// Calls body with the width of the tiles that hold so many features, a constant.
+template <typename Body>
+void for_width(int64_t features, const Body& body) {
+  if (features <= 16) return body(std::integral_constant<int, 16>{});
+  if (features <= 32) return body(std::integral_constant<int, 32>{});
+  if (features <= 64) return body(std::integral_constant<int, 64>{});
+  return body(std::integral_constant<int, 128>{});
+}
+
+// Asks for what is read soon.
+__device__ __forceinline__ void prefetch([[maybe_unused]] const float* number) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(number));
+#endif
+}
+
+// 16 bytes of a row.
+struct alignas(16) Eight {
+  uint32_t words[4];
+};
+
+// Where a piece of a sequence is: the tokens of row `row` and head `head` from `begin` on, columns
+// from `column` on. Tokens from `time` on, masked tokens and columns from `width` on count as
+// zeros.
+template <typename T>
+struct TilePlace {
+  SequenceView<T> view;
+  const uint8_t* mask;  // [B,T]; null: all count
+  int64_t row, begin;
+  int head, column;
+
+  __device__ __forceinline__ bool inside(int64_t token, int at) const {
+    return token < view.T && column + at < view.K && is_set(mask, row * view.T + token);
+  }
+  __device__ __forceinline__ T* at(int64_t token, int offset) const {
+    return view.data + row * view.batch_stride + token * view.time_stride +
+           head * view.head_stride + column + offset;
+  }
+  // Where numbers [B,T,H] have that of a token.
+  __device__ __forceinline__ int64_t number(int64_t token) const {
+    return (row * view.T + token) * view.H + head;
+  }
+};
+using ReadPlace = TilePlace<const kernel_bf16>;
+
+// The part of a thread in a tile [tokens,width]: `kCount` times 8 neighbouring numbers of a row.
+template <int width, typename Team = FourWarps>
+struct TilePart {
+  static constexpr int kCount = Team::kTokens * width / 8 / Team::kThreads;
+  static constexpr int kStride = width + kPadding;
+
+  __device__ __forceinline__ static int row(int i) { return place(i) / (width / 8); }
+  __device__ __forceinline__ static int column(int i) { return place(i) % (width / 8) * 8; }
+
+ private:
+  __device__ __forceinline__ static int place(int i) {
+    return i * Team::kThreads + static_cast<int>(threadIdx.x);
+  }
+};
+
+// Begins to copy a chunk to `tile`; bit i of the result says whether part i of this thread counts.
+// Columns that the chunk lacks are zeros, but those below `filled` are left to others. Where
+// registers are scarce fewer parts are `unrolled`, whose addresses stay in them.
+template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount>
+__device__ __forceinline__ uint32_t begin_copy(AsyncCopies& copies, kernel_bf16* tile,
+                                               const ReadPlace& from, int filled = 0) {
+  using Part = TilePart<width, Team>;
+  uint32_t counts = 0;
+#pragma unroll unrolled
+  for (int i = 0; i < Part::kCount; ++i) {
+    const int row = Part::row(i), column = Part::column(i);
+    if (column < filled && from.column + column >= from.view.K) continue;
+    const bool inside = from.inside(from.begin + row, column);
+    copies.copy(tile + row * Part::kStride + column,
+                inside ? from.at(from.begin + row, column) : from.view.data, inside);
+    counts |= (inside ? 1u : 0u) << i;
+  }
+  return counts;
+}
+
+// Writes a warp's 16 rows of results, columns 8 j and 8 j + 1 + ... in results[j], to device memory
+// by way of `rows`, the same rows of a tile that no other warp reads any more. Rows that do not
+// count become zeros, those beyond the sequence are left out.
+template <int width>
+__device__ __forceinline__ void store_rows(const ResultFragment (&results)[width / 8],
+                                           kernel_bf16* rows, int stride, int lane,
+                                           const TilePlace<kernel_bf16>& to) {
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < width / 8; ++j) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      *word_at(rows, stride, lane, half, j) =
+          pack(results[j].values[2 * half], results[j].values[2 * half + 1]);
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < width / 16; ++i) {
+    const int place = i * 32 + lane, row = place / (width / 8), column = place % (width / 8) * 8;
+    const int64_t token = to.begin + row;
+    if (token >= to.view.T || to.column + column >= to.view.K) continue;
+    Eight numbers = *reinterpret_cast<const Eight*>(rows + row * stride + column);
+    if (!to.inside(token, column)) numbers = {};
+    *reinterpret_cast<Eight*>(to.at(token, column)) = numbers;
+  }
+}
+
+}  // namespace linnet::cuda::tensor_core
