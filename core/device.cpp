@@ -32,7 +32,7 @@ class CpuDevice final : public DeviceInterface {
     if (bytes == 0) return nullptr;
     void* memory = cache_.allocate(bytes);
     if (memory == nullptr) {
-      throw OutOfMemory(concat("out of memory on cpu: ", bytes, " bytes asked for, ",
+      throw OutOfMemory(concat("out of memory on cpu: ", bytes, " bytes requested, ",
                                allocated_bytes({}), " bytes already held by tensors"),
                         bytes, 0, allocated_bytes({}));
     }
@@ -100,14 +100,14 @@ DeviceInterface& device_interface(Device device) {
   } else {
     throw UsageError({ErrorCode::conflict, "device"},
                      concat("device ", name_of(device),
-                            " was asked for, but this build of linnet has no CUDA backend; use "
+                            " was requested, but this build of linnet has no CUDA backend; use "
                             "--device cpu, or build the preset cuda"));
   }
 }
 
 Device device_from_name(std::string_view name) {
   if (name == "auto") {
-    // The emulated device is for tests: slow, and never chosen unasked.
+    // The emulated device is for tests: slow, and chosen by name only.
     if constexpr (kCudaBackend == CudaBackend::on) {
       std::string why;
       int index = 0;

@@ -60,7 +60,7 @@ ActivationsIn::~ActivationsIn() {
 void require_plain_allowed(std::string_view operation, const Tensor& x) {
   require_usage(
       chosen != KernelChoice::tensor_cores || !on_cuda(x) || x.size(1) < kMinTensorCoreTokens,
-      operation, " has no kernels on tensor cores, which backend tensor_cores asks for; ",
+      operation, " has no kernels on tensor cores, which backend tensor_cores requires; ",
       "use backend auto");
 }
 

@@ -12,7 +12,7 @@
 namespace linnet {
 namespace {
 
-// More than any machine has; OpenMP crashes when asked for what the system cannot start.
+// More than any machine has; OpenMP crashes on counts that the system cannot start.
 constexpr int kMaxThreads = 1024;
 
 thread_local bool in_team = false;

@@ -36,7 +36,8 @@ class ClassificationTask final : public Task {
   std::vector<Score> score(const Transformer& model, const ScoreOptions& options) const override;
   std::shared_ptr<const Tokenizer> tokenizer() const override { return nullptr; }
   NgramBaselines baselines(const ScoreOptions&) const override {
-    throw UsageError("n-gram baselines are for language models; this is a classifier");
+    throw UsageError(Cause{ErrorCode::conflict, "--baselines"},
+                     "n-gram baselines are for language models; this is a classifier");
   }
   std::string fingerprint(Split split) const override { return data_.fingerprint(split); }
   std::string describe() const override {
@@ -64,10 +65,12 @@ int64_t best_class(const float* logits, int64_t classes) {
 void ClassificationTask::check(const Transformer& model, const ScoreOptions& options) const {
   as_classifier(model);
   require_usage(options.contexts.empty() && !options.stride && !options.carry_state,
+                Cause{ErrorCode::conflict, "evaluate.contexts"},
                 "contexts, stride and carried state are for language models; this is a classifier");
-  require_usage(options.batch >= 1, "examples scored together must be at least 1, got ",
-                options.batch);
+  require_usage(options.batch >= 1, Cause{ErrorCode::out_of_range, "evaluate.batch"},
+                "examples scored together must be at least 1, got ", options.batch);
   require_usage(!options.max_tokens || *options.max_tokens >= 1,
+                Cause{ErrorCode::out_of_range, "evaluate.max_tokens"},
                 "the number of examples to score must be at least 1, got ",
                 options.max_tokens.value_or(0));
   sampler(options.split);

@@ -29,7 +29,8 @@ std::unique_ptr<Task> make_task(const Recipe& recipe, std::shared_ptr<const Toke
   const DataConfig& data = recipe.data;
   const bool pattern = data.path.find_first_of("*?") != std::string::npos;
   require(
-      data.path.empty() || pattern || exists(data.path), "there are no data at '", data.path,
+      data.path.empty() || pattern || exists(data.path),
+      Cause{ErrorCode::not_found, "data.path", data.path}, "there are no data at '", data.path,
       "' (data.path); say where they are with data.path=DIR, evaluating with --set data.path=DIR");
   const TaskKind& task =
       *std::find_if(std::begin(kTasks), std::end(kTasks) - 1,

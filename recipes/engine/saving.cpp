@@ -20,8 +20,8 @@ std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpo
   const EvaluateConfig& scoring = recipe.evaluate;
   if (scoring.every_steps > 0 || scoring.at_end) splits.push_back(split_from_name(scoring.split));
   const std::string changed = changed_splits(*record, *task, splits);
-  require_usage(changed.empty(), changed, " of the data", in_place(recipe.data),
-                " changed since the run in ", directory,
+  require_usage(changed.empty(), Cause{ErrorCode::conflict, "data", directory}, changed,
+                " of the data", in_place(recipe.data), " changed since the run in ", directory,
                 " was trained on it: restore the files, or start a new run with another --out");
   return task;
 }

@@ -23,7 +23,7 @@ int64_t tokens_of(const Batch& batch) {
 std::string remedy(const OutOfMemory& error, int64_t examples, size_t held) {
   const auto used = static_cast<double>(error.held - std::min(held, error.held));
   const double share =
-      (used + static_cast<double>(error.free)) / (used + static_cast<double>(error.asked));
+      (used + static_cast<double>(error.free)) / (used + static_cast<double>(error.requested));
   const int64_t fitting =
       std::min(examples - 1, static_cast<int64_t>(share * static_cast<double>(examples)));
   if (fitting < 1) {

@@ -47,6 +47,7 @@ ScoreOptions score_options(const EvaluateConfig& config) {
 // keeps them from being read by two threads.
 void check_end(const Recipe& recipe, const Task& task, const Transformer& model) {
   require_usage(recipe.checkpoint.best != "accuracy" || task.tokenizer() == nullptr,
+                Cause{ErrorCode::conflict, "checkpoint.best"},
                 "checkpoint.best 'accuracy' is for classifiers; a language model has 'nll'");
   if (recipe.evaluate.every_steps > 0 || recipe.evaluate.at_end) {
     task.check(model, score_options(recipe.evaluate));

@@ -66,6 +66,7 @@ TEST_F(Messages, AreAsTheFilesSay) {
                                << ": if the new messages are right, run this test once with "
                                << kRewrite << "=1, which rewrites the files, and review the change";
   }
+  EXPECT_FALSE(exists(folder_ / "run"));
 }
 
 }  // namespace
