@@ -31,8 +31,8 @@
 #define LINNET_PLUGIN_VECTORS "no AVX2"
 #endif
 
-// "4 (g++ 12, libstdc++ CXX11 ABI 1, AVX-512)". Literals only: an inline function would be that of
-// the program, whoever compiled it.
+// "4 (g++ 12, libstdc++ CXX11 ABI 1, AVX-512)". Literals only: an inline function could resolve to
+// the program's copy.
 #define LINNET_PLUGIN_ABI                     \
   LINNET_PLUGIN_TEXT(LINNET_PLUGIN_INTERFACE) \
   " (" LINNET_PLUGIN_COMPILER ", " LINNET_PLUGIN_LIBRARY ", " LINNET_PLUGIN_VECTORS ")"

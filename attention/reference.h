@@ -64,7 +64,7 @@ Number dot_product(const Number* a, const Number* b, int64_t n) {
   return total;
 }
 
-// exp(logits) / sum over those that are above -infinity; all zero when none is.
+// exp(logits) / sum over logits above -infinity; all zero when there are none.
 template <typename Number>
 std::vector<Number> softmax_of(std::vector<Number> logits) {
   Number largest = -std::numeric_limits<Number>::infinity();

@@ -23,7 +23,7 @@ std::vector<std::string> append(const MixerState& named, std::vector<Variable>& 
   return names;
 }
 
-// The inverse, for those that begin at `first`.
+// The inverse, for variables that begin at `first`.
 MixerState take(const std::vector<std::string>& names, const std::vector<Variable>& list,
                 size_t first) {
   MixerState named;

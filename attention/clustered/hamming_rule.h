@@ -12,7 +12,7 @@ constexpr int64_t bits_set(uint64_t x) {
   return static_cast<int64_t>(x * 0x0101010101010101u >> 56);
 }
 
-// Number is that of the draws. A list is a row and head.
+// Number: type of the draws. A list is a row and head.
 template <typename Number>
 struct HammingRule {
   int64_t T = 0, H = 0, clusters = 0, bits = 0;

@@ -14,8 +14,8 @@ void describe_conv_init(ConfigDescription<Params>& d) {
 
 class ConvBranch {
  public:
-  // Declares the taps `conv` [H, n] in `own`: of `taps` centred ones those that act, n = taps, or,
-  // causal, the floor(taps / 2) + 1 of the token and those before it. For the self forms.
+  // Declares the taps `conv` [H, n] in `own`: n = taps, centred; causal: the n = floor(taps / 2) +
+  // 1 taps of the token and the tokens before it. For the self forms.
   ConvBranch(int64_t taps, const std::string& init, const MixerOptions& options,
              const ParameterScope& own);
   // y_i = sum_n conv[h, n] v_{i - floor(taps / 2) + n}. The state, if causal, has the last values:

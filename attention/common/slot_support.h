@@ -25,7 +25,7 @@ void describe_slot_read(ConfigDescription<Params>& d, const std::string& empty) 
   describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
   describe_dropout(d);
 }
-// The mixing that these options specify; `key` is that of the layer's draws.
+// The mixing that these options specify; `key`: of the layer's draws.
 template <typename Params>
 SlotMixing slot_mixing(const Params& params, const MixerOptions& options,
                        const MixerContext& context, const RandomKey& key) {
@@ -68,7 +68,7 @@ AttentionMixer::MixResult slot_mix(const SlotMixing& mixing, const MixerOptions&
 Tensor written_positions(const MixerOptions& options, const MixInput& input,
                          const MixerContext& context);
 
-// Its cost with that many slots, without that of the controls; the bytes of the state included.
+// Cost with that many slots, without the controls; the bytes of the state included.
 MixerCost slot_mix_cost(const MixerOptions& options, int64_t slots, const MixerShape& shape);
 
 // The literal definition: alpha(j, h, l) is the weight with which token j writes to slot l of head

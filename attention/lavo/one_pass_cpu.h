@@ -28,8 +28,8 @@ struct LavoPassOptions {
   double scale = 1.0;
   // Where the memory is empty, y is the window's output; otherwise half of it.
   bool local_only = false;
-  // On a device only: probability with which weights are dropped, those of the window as
-  // BlockAttentionOptions says, those with which the memory is read as OrthogonalMemoryOptions.
+  // On a device only: dropout of the window's weights, as in BlockAttentionOptions, and of the
+  // weights that read the memory, as in OrthogonalMemoryOptions.
   double dropout = 0;
   RandomKey window_key = {}, memory_key = {};
 };

@@ -97,7 +97,7 @@ inline void prefetch_block(const SequenceView<E>& view, const Sequence& s, int64
                                  s.query_begin + std::min(begin + kBlock, s.queries), head);
 }
 
-// Rows of tokens [begin, end) of a sequence, those before its first token zero: out [end - begin,
+// Rows of tokens [begin, end) of a sequence, zeros before its first token: out [end - begin,
 // stride].
 template <typename T>
 void load_tokens(const SequenceView<const T>& from, const Sequence& s, int64_t begin, int64_t end,

@@ -162,7 +162,7 @@ class LongformerMixer : public AttentionMixer {
     return join_tokens({of_globals, others});
   }
 
-  // The state has the global tokens, and the window of those after them.
+  // The state has the global tokens, and the last window of the other tokens.
   MixResult mix_causal(const MixInput& input, const MixerContext& context, const MixerState& state,
                        BlockAttentionContext block) const {
     const DType dtype = input.k.dtype();

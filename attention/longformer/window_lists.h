@@ -16,7 +16,7 @@ constexpr int64_t queries_of_list(int64_t window) {
   return std::clamp<int64_t>(window / 4, 8, 64);
 }
 
-// Noncausal: query i (of those from token `globals` on) sees |i - j| <= reach.
+// Noncausal: query n is token i = globals + n and sees the tokens j with |i - j| <= reach.
 struct WindowLists {
   int64_t tokens = 0, globals = 0, reach = 0, group = 1;
 

@@ -232,7 +232,7 @@ class LongshortMixer : public AttentionMixer {
       const auto found = state.find(name);
       return found == state.end() ? int64_t{0} : found->second.size(1);
     };
-    // Summaries that are finished, tokens of the open chunk, and those that windows reach.
+    // Finished summaries, tokens of the open chunk, and tokens that windows reach.
     const int64_t finished = size("chunk_k"), open = size("open_k"), past = size("k");
     const int64_t first = finished / count_ * l + open, after = first + T;
     const auto joined = [&](const char* name, const Variable& current) {

@@ -122,8 +122,8 @@ class PerformerMixer : public AttentionMixer {
     return {params_.kernel, epsilon_, Tensor(), mask};
   }
 
-  // Keys relative to the largest of all, or of those so far: then `decay` rescales the state when
-  // the maximum grows.
+  // Keys relative to the largest of all, or of the keys so far: then `decay` rescales the state
+  // when the maximum grows.
   Variable key_features(const Projected& keys, const MixerContext& context, const MixerState& state,
                         MaximumDecay& decay) const {
     const bool causal = options().form == Form::causal, cross = options().form == Form::cross;

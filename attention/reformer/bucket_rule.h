@@ -14,7 +14,7 @@ struct BucketHash {
   const int32_t* spans = nullptr;  // [2,B,T]; null: whole rows
   int64_t tokens = 0;              // B T
 
-  // Item (b, t, h, round); product(r): that of its vector with direction r of the round.
+  // Item (b, t, h, round); product(r): the product of its vector with direction r of the round.
   template <typename Product>
   constexpr int32_t bucket(int64_t item, const Product& product) const {
     const int64_t token = item / rounds / H;

@@ -57,8 +57,9 @@ struct BucketContext {
 // i32 [B,T,H,rounds]: the buckets of x [B,T,H,K] by `rotations` [H, rounds * directions, K], of
 // which a round uses as many as its buckets need: argmax([x R; -x R]), or where they are factored
 // argmax over the first factor's directions plus `first` times argmax over the second's. Documents
-// of a row have the buckets of their own length; those of at most a chunk have one. Masked tokens
-// are in a bucket after all others. Products are computed in double, the same on every device.
+// of a row have the buckets of their own length; documents of at most a chunk have one. Masked
+// tokens are in a bucket after all others. Products are computed in double, the same on every
+// device.
 Tensor hash_buckets(const Tensor& x, const Tensor& rotations, const BucketContext& context);
 
 }  // namespace linnet

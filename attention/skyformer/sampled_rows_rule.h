@@ -33,7 +33,7 @@ struct Rows {
     const Number* from = row % r < r / 2 ? q : k;
     return from[(b * T + token) * width + i % width];
   }
-  // Adds the gradients of channel i of [B,H K] to those of its tokens: of queries, or of keys.
+  // Adds the gradients of channel i of [B,H K] to its tokens' gradients: of queries, or of keys.
   constexpr void add_gradients(const Number* drows, bool keys, int64_t i, Number* to) const {
     const int64_t b = i / width, c = i % width;
     for (int64_t s = keys ? r / 2 : 0; s < (keys ? r : r / 2); ++s) {

@@ -20,7 +20,8 @@ const std::vector<Preset> kPresets = {
      "Child et al. 2019, causal: the last columns of each block",
      {{"layout", "original"}, {"block", "128"}, {"columns", "8"}}}};
 
-// Queries of a causal block that share a list, at most; those of fewer than half have their own.
+// Queries of a causal block that share a list, at most; with fewer than half as many, each has its
+// own.
 constexpr int64_t kCausalGroup = 16;
 
 // Whether rows begin inside their documents. Positions on a device, which would need a

@@ -22,10 +22,10 @@ struct CollisionContext {
 
 // y_i = sum_j E_ij v_j, where E_ij is the share of hashes that give query i and key j one code. q
 // [B,T,H,K] and k [B,S,H,K] enter the gradients alone, which are the paper's surrogate with the
-// same collisions: with G that of y, dq_i = slope sum_j E_ij (G_i . v_j) k_j, dk_j = slope sum_i
-// E_ij (G_i . v_j) q_i, dv_j = sum_i E_ij G_i. Time hashes (T + S) V forward, at most
-// hashes (T + S) K V backward; memory hashes (T + S). f64 is computed in f64 (on the CPU only), f32
-// and bf16 in f32. Throws Error on shapes that do not fit.
+// same collisions: with G = dy, dq_i = slope sum_j E_ij (G_i . v_j) k_j, dk_j = slope sum_i E_ij
+// (G_i . v_j) q_i, dv_j = sum_i E_ij G_i. Time hashes (T + S) V forward, at most hashes (T + S) K V
+// backward; memory hashes (T + S). f64 is computed in f64 (on the CPU only), f32 and bf16 in f32.
+// Throws Error on shapes that do not fit.
 Variable sampled_collisions(const Variable& q, const Variable& k, const Variable& v,
                             const CollisionContext& context);
 

@@ -7,7 +7,7 @@
 namespace linnet::cuda {
 namespace {
 
-// Products of two floats are exact in double, so that signs are those of the CPU.
+// Products of two floats are exact in double, so that signs equal the CPU's.
 void hash_keys(const Tensor& keys, const Tensor& planes, const HashClusterTensors& all) {
   const int64_t H = keys.size(2), K = keys.size(3), bits = planes.size(0);
   const StoredValues from = stored_values(keys);

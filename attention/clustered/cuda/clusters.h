@@ -16,8 +16,8 @@ struct HammingTensors {
 
 namespace linnet::cuda {
 
-// A block for every row and head. Products of floats are exact in double, so that codes are those
-// of the CPU.
+// A block for every row and head. Products of floats are exact in double, so that codes equal the
+// CPU's.
 void hamming_clusters(const Tensor& x, const ClusterDraws& draws, const HammingTensors& all,
                       int64_t iterations);
 

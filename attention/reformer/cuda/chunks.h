@@ -43,8 +43,7 @@ struct ChunkTensors {
 
 namespace linnet::cuda {
 
-// linnet::hash_buckets: products of floats are exact in double, so that buckets are those of the
-// CPU.
+// linnet::hash_buckets: products of floats are exact in double, so that buckets equal the CPU's.
 void hash_buckets(const Tensor& x, const Tensor& rotations, const BucketContext& context,
                   const Tensor& buckets);
 // bucket_order i64 [rounds,B,H,T] of buckets [B,T,H,rounds].

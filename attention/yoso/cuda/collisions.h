@@ -6,7 +6,7 @@
 
 namespace linnet::cuda {
 
-// linnet::hash_codes, in double: products of floats are exact, so that signs are those of the CPU.
+// linnet::hash_codes, in double: products of floats are exact, so that signs equal the CPU's.
 void hash_codes(const Tensor& x, const Tensor& planes, const Tensor& mask, int64_t bits,
                 const Tensor& codes);
 // keys i64 [B,H,hashes,T] of codes [B,T,H,hashes], unsorted.
