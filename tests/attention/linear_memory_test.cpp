@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kLength = 65536;
 constexpr size_t kBitAPair = size_t{kLength} * kLength / 8;  // 512 MiB
 
-// What the process may take from the system beyond what it has, tensors or not, while this lives:
+// Bounds the memory that the process may take from the system beyond what it has, while this lives:
 // half a byte a pair. Sanitizers reserve far more for themselves.
 class AddressSpaceLimit {
  public:
