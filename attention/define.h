@@ -19,19 +19,22 @@ Mechanism define_mechanism(Mechanism facts, Definition definition) {
   const auto read = [presets = facts.presets](const ConfigNode& parameters) {
     return parse_config<Params>(apply_preset(parameters, presets));
   };
-  const auto traits_of = [read, traits = facts.traits](const ConfigNode& parameters) {
-    const Params params = read(parameters);
+  const auto traits_with = [traits = facts.traits](const Params& params) {
     if constexpr (requires { params.traits(traits); }) return params.traits(traits);
     return traits;
   };
-  facts.traits_of = traits_of;
+  facts.traits_of = [read, traits_with](const ConfigNode& parameters) {
+    return traits_with(read(parameters));
+  };
   facts.schema = [] { return schema_of<Params>(); };
   facts.resolve = [read](const ConfigNode& parameters) { return to_config_node(read(parameters)); };
-  facts.make = [read, traits_of, name = facts.name](const ConfigNode& parameters,
-                                                    const MixerOptions& options,
-                                                    const MixerScope& scope) {
-    require_form(name, traits_of(parameters), options.form);
-    return std::unique_ptr<TokenMixer>(std::make_unique<Mixer>(read(parameters), options, scope));
+  facts.bind = [read, traits_with,
+                name = facts.name](const ConfigNode& parameters) -> MixerFactory {
+    return [params = read(parameters), traits_with, name](const MixerOptions& options,
+                                                          const MixerScope& scope) {
+      require_form(name, traits_with(params), options.form);
+      return std::unique_ptr<TokenMixer>(std::make_unique<Mixer>(params, options, scope));
+    };
   };
   facts.reference = [read, definition](const ConfigNode& parameters,
                                        const ReferenceSequence<double>& sequence) {

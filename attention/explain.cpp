@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "attention/common/augment.h"
+#include "attention/augment.h"
 #include "attention/registry.h"
 
 namespace linnet {

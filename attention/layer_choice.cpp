@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <optional>
 
 #include "attention/registry.h"
@@ -114,10 +115,13 @@ std::vector<LayerChoice> layer_choices(const ConfigNode& attention, int64_t laye
   return choices;
 }
 
-ConfigNode resolve_attention(const ConfigNode& attention, Form form, int64_t layers) {
+ResolvedAttention resolve_attention(const ConfigNode& attention, Form form, int64_t layers) {
   std::vector<ConfigNode> sections;
+  std::vector<MixerFactory> factories;
+  std::map<int64_t, size_t> of_layer;
   for (const LayerChoice& choice : layer_choices(attention, layers)) {
-    make_mixer_factory(choice.attention, form);
+    for (const int64_t layer : choice.layers) of_layer[layer] = sections.size();
+    factories.push_back(make_mixer_factory(choice.attention, form));
     ConfigNode parameters = choice.attention;
     parameters.erase("name");
     ConfigNode resolved = ConfigNode::map();
@@ -128,25 +132,14 @@ ConfigNode resolve_attention(const ConfigNode& attention, Form form, int64_t lay
     resolved.set("name", name);
     const ConfigNode filled = find_mechanism(name.raw()).resolve(parameters);
     for (const ConfigEntry& entry : filled.entries()) resolved.set(entry.key, entry.value);
-    if (!attention.is_sequence()) return resolved;
     sections.push_back(std::move(resolved));
   }
-  return ConfigNode::sequence(std::move(sections));
-}
-
-MixerFactory make_layer_mixers(const ConfigNode& attention, Form form, int64_t layers) {
-  const std::vector<LayerChoice> choices = layer_choices(attention, layers);
-  if (!attention.is_sequence()) return make_mixer_factory(attention, form);
-  std::vector<MixerFactory> factories;
-  std::vector<size_t> of_layer(static_cast<size_t>(layers));
-  for (size_t i = 0; i < choices.size(); ++i) {
-    factories.push_back(make_mixer_factory(choices[i].attention, form));
-    for (const int64_t layer : choices[i].layers) of_layer[static_cast<size_t>(layer)] = i;
-  }
-  return [factories, of_layer](const MixerOptions& options, const MixerScope& scope) {
-    const size_t i = of_layer.at(static_cast<size_t>(options.layer));
-    return factories[i](options, {scope.own, scope.tied.child(std::to_string(i))});
-  };
+  if (!attention.is_sequence()) return {std::move(sections.front()), std::move(factories.front())};
+  return {ConfigNode::sequence(std::move(sections)),
+          [factories, of_layer](const MixerOptions& options, const MixerScope& scope) {
+            const size_t i = of_layer.at(options.layer);
+            return factories[i](options, {scope.own, scope.tied.child(std::to_string(i))});
+          }};
 }
 
 }  // namespace linnet

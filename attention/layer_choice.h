@@ -19,12 +19,15 @@ struct LayerChoice {
 // every layer is covered exactly once.
 std::vector<LayerChoice> layer_choices(const ConfigNode& attention, int64_t layers);
 
-// `attention` with all parameters of its mechanisms filled in; reads back to itself. Throws
-// UsageError for unknown names and parameters, and where a mechanism lacks that form.
-ConfigNode resolve_attention(const ConfigNode& attention, Form form, int64_t layers);
+// What `attention` says, read once.
+struct ResolvedAttention {
+  ConfigNode node;     // with all parameters of its mechanisms filled in; reads back to itself
+  MixerFactory mixer;  // of the layer that the options name, from typed parameters
+};
 
-// The factory for such a model. In a list, layers of one section share what their mechanism ties
-// across layers; those of different sections do not.
-MixerFactory make_layer_mixers(const ConfigNode& attention, Form form, int64_t layers);
+// For a model of that many layers. In a list, layers of one section share what their mechanism ties
+// across layers; those of different sections do not. Throws UsageError for unknown names and
+// parameters, and where a mechanism lacks that form.
+ResolvedAttention resolve_attention(const ConfigNode& attention, Form form, int64_t layers);
 
 }  // namespace linnet

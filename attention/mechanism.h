@@ -47,11 +47,15 @@ struct Mechanism {
   std::function<ConfigSchema()> schema;
   // Parameters with all defaults filled. Throws UsageError as parse_config does.
   std::function<ConfigNode(const ConfigNode& parameters)> resolve;
-  // A mixer of one layer. `parameters` is the recipe's section without `name`. Throws UsageError
-  // when the form or the length is not defined for this mechanism.
-  std::function<std::unique_ptr<TokenMixer>(const ConfigNode& parameters,
-                                            const MixerOptions& options, const MixerScope& scope)>
-      make;
+  // Reads the recipe's section without `name` once. The factory holds the typed parameters and
+  // makes the mixer of any layer from them. Throws UsageError as parse_config does; the factory
+  // throws it when the form or the length is not defined for this mechanism.
+  std::function<MixerFactory(const ConfigNode& parameters)> bind;
+  // The same for one layer alone.
+  std::unique_ptr<TokenMixer> make(const ConfigNode& parameters, const MixerOptions& options,
+                                   const MixerScope& scope) const {
+    return bind(parameters)(options, scope);
+  }
   // The literal definition, O(T^2) if that is simplest, in double and in plain float: the context
   // [T,H,V] of one sequence. Shares no code with the kernels.
   std::function<std::vector<double>(const ConfigNode& parameters, const ReferenceSequence<double>&)>

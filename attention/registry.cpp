@@ -8,10 +8,10 @@
 #include "attention/abc_mlp/abc_mlp.h"
 #include "attention/abc_random/abc_random.h"
 #include "attention/abc_window/abc_window.h"
+#include "attention/augment.h"
 #include "attention/augmented_linear/augmented_linear.h"
 #include "attention/bigbird/bigbird.h"
 #include "attention/clustered/clustered.h"
-#include "attention/common/augment.h"
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
 #include "attention/eva/eva.h"
@@ -56,7 +56,7 @@ void add_to(std::vector<Mechanism>& list, Mechanism mechanism) {
     require_usage(known.name != mechanism.name, "attention mechanism '", mechanism.name,
                   "' is registered twice; choose another name");
   }
-  require_usage(mechanism.make && mechanism.schema && mechanism.resolve && mechanism.traits_of,
+  require_usage(mechanism.bind && mechanism.schema && mechanism.resolve && mechanism.traits_of,
                 "attention mechanism '", mechanism.name,
                 "' is incomplete; build its entry with define_mechanism");
   list.push_back(augmentable(std::move(mechanism)));
@@ -139,15 +139,13 @@ MixerFactory make_mixer_factory(const ConfigNode& attention, Form form) {
   const Mechanism& mechanism = find_mechanism(read_kind(attention, "name", names));
   ConfigNode parameters = attention;
   parameters.erase("name");
-  const ConfigNode resolved = mechanism.resolve(parameters);
+  MixerFactory make = mechanism.bind(parameters);
   try {
     require_form(mechanism.name, mechanism.traits_of(parameters), form);
   } catch (const UsageError& error) {
     throw located_error(attention.location_of("name"), error.what());
   }
-  return [make = mechanism.make, resolved](const MixerOptions& options, const MixerScope& scope) {
-    return make(resolved, options, scope);
-  };
+  return make;
 }
 
 }  // namespace linnet

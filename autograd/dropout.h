@@ -12,7 +12,7 @@ namespace linnet {
 struct DrawPlace {
   // Global example number of every batch row, i64 [B] on the device of the model.
   Tensor examples;
-  // Time of the first token of the batch inside its example (carried state: > 0).
+  // Time of the first token of the batch inside its example (decoding from a state: > 0).
   int64_t time_offset = 0;
 };
 
@@ -29,7 +29,7 @@ Variable dropout(const Variable& x, const DropoutSpec& spec);
 Variable residual_dropout(const Variable& residual, const Variable& branch,
                           const DropoutSpec& spec);
 
-// What elements that are kept are multiplied by, 1/(1-p), and the words below which one is dropped.
+// The factor 1/(1-p) of kept elements, and the limit: an element whose word lies below is dropped.
 float dropout_scale(double probability);
 uint32_t dropout_limit(double probability);
 

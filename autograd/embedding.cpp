@@ -16,8 +16,8 @@ namespace linnet {
 namespace {
 
 // Cosine and sine of position * frequency. Positions repeat over the rows of a batch, and these
-// functions cost more than all the rest: each position between the smallest and the largest is
-// taken once, or each row where they lie far apart.
+// functions dominate the cost: each position from the smallest to the largest is computed once, or
+// each row where that range is wide.
 template <typename C>
 class Angles {
  public:

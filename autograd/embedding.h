@@ -7,7 +7,7 @@ namespace linnet {
 
 // factor * table[ids]: ids i32 of any shape, table [V, E] -> [.., E]. The gradient is summed in a
 // fixed order, in f32 for bf16 tables. Throws Error naming the first id outside [0, V); on a CUDA
-// device, where looking at ids would mean waiting, their rows are NaN instead.
+// device, where a check of ids would mean waiting, their rows are NaN instead.
 Variable embedding(const Tensor& ids, const Variable& table, double factor = 1);
 
 // Positions of `rows` sequences that begin at `offset`: i32 [rows, time], offset + t.

@@ -16,9 +16,9 @@ void gemm_gradient(Gradients& gradients, size_t input, const Tensor& a, bool tra
 
 namespace {
 
-// y = act(x w^T + bias), and `before`, where defined, what the activation is taken of. A GPU's
-// product adds the bias itself, and takes GELU where it can; the CPU adds the bias in the pass of
-// the activation.
+// y = act(x w^T + bias); `before`, where defined, receives x w^T + bias. A GPU's product adds the
+// bias in its epilogue, and applies GELU where it can; the CPU adds the bias in the pass of the
+// activation.
 void affine(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation,
             const Tensor& before, const Tensor& y) {
   if (activation == Activation::gelu_tanh &&
@@ -42,8 +42,8 @@ void affine(const Tensor& x, const Tensor& weight, const Tensor& bias, Activatio
   }
 }
 
-// The gradients of the weight, input number `weight`, and of the bias, the next one, of
-// x w^T + bias, from that of the result.
+// The gradients of weight (input `weight` of the operation) and bias (input `weight` + 1) of
+// x w^T + bias, from the gradient of the result.
 void parameter_gradients(Gradients& gradients, size_t weight, const Tensor& dy, const Tensor& x) {
   const GradientTarget db = gradients.target(weight + 1);
   const bool accumulate = db.mode == GradientWrite::accumulate;

@@ -1,4 +1,4 @@
-// The affine map with fused bias and activation: the operation that nearly all time goes into.
+// The affine map with fused bias and activation.
 #pragma once
 
 #include "autograd/activation.h"
@@ -18,7 +18,7 @@ Variable gelu_tanh_feed_forward(const Variable& x, const Variable& in_weight,
                                 const Variable& in_bias, const Variable& out_weight,
                                 const Variable& out_bias);
 
-// Writes alpha-free products into an input's gradient as its target asks: dX = op(a) op(b).
+// dX = op(a) op(b), written or added to the gradient of input `input` as its target's mode says.
 void gemm_gradient(Gradients& gradients, size_t input, const Tensor& a, bool transpose_a,
                    const Tensor& b, bool transpose_b);
 

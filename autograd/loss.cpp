@@ -23,7 +23,7 @@ constexpr int64_t kCudaChunkElements = int64_t{1} << 24;
 void check_targets(const Tensor& targets, int64_t tokens, int64_t classes) {
   require(targets.dtype() == DType::i32 && targets.elements() == tokens, "cross entropy: ", tokens,
           " rows but targets ", targets.shape(), " ", name_of(targets.dtype()));
-  if (on_cuda(targets)) return;  // looking would mean waiting: such targets give NaN
+  if (on_cuda(targets)) return;  // a check would mean waiting: such targets give NaN
   const int32_t* target = targets.data<int32_t>();
   for (int64_t i = 0; i < tokens; ++i) {
     require(target[i] >= -1 && target[i] < classes, "cross entropy: target ", target[i], " of row ",
@@ -31,7 +31,7 @@ void check_targets(const Tensor& targets, int64_t tokens, int64_t classes) {
   }
 }
 
-// Number of tokens of hidden [.., E] for the output table weight [V, E].
+// The token count of hidden [.., E] for the output table weight [V, E].
 int64_t check_output(const Tensor& hidden, const Tensor& weight, const Tensor& targets) {
   require(weight.shape().rank() == 2 && weight.size(1) > 0 && hidden.size(-1) == weight.size(1),
           "output cross entropy: hidden ", hidden.shape(), " does not fit the table ",

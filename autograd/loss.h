@@ -7,10 +7,10 @@ namespace linnet {
 
 // Sum over scored tokens of -log softmax(hidden weight^T)[target], as an f64 scalar.
 // hidden [.., E], weight [V, E] (the output table, possibly tied to the embedding), targets i32
-// with one entry a token, -1 where nothing is scored; others outside [0, V) throw Error (on a CUDA
-// device, where looking would mean waiting, the loss is NaN). The loss lies beside hidden. Logits
-// exist for one chunk of tokens at a time; the gradients are formed in the same pass, so that
-// backward only scales them.
+// with one entry per token, -1 where nothing is scored; others outside [0, V) throw Error (on a
+// CUDA device, where a check would mean waiting, the loss is NaN). The loss lies beside hidden.
+// Logits exist for one chunk of tokens at a time; the gradients are formed in the same pass, so
+// that backward only scales them.
 Variable output_cross_entropy(const Variable& hidden, const Variable& weight,
                               const Tensor& targets);
 

@@ -103,7 +103,7 @@ Tensor forward(const Tensor& x, const Tensor& gain, const Tensor& bias, const No
   return y;
 }
 
-// What backward needs for one row at a time, in the compute type.
+// The working rows of backward, one row at a time, in the compute type.
 template <typename C>
 struct RowScratch {
   explicit RowScratch(int64_t channels)

@@ -1,4 +1,4 @@
-// From token vectors to one vector a sequence: classifier pooling.
+// Classifier pooling: from token vectors to one vector per sequence.
 #pragma once
 
 #include "autograd/variable.h"
@@ -6,7 +6,7 @@
 namespace linnet {
 
 // x[b, index[b], :] of x [B, T, E], index i32 [B] -> [B, E]. An index outside [0, T) throws Error;
-// on a CUDA device, where looking would mean waiting, its row is NaN.
+// on a CUDA device, where a check would mean waiting, its row is NaN.
 Variable gather_time(const Variable& x, const Tensor& index);
 
 // Sum over valid tokens divided by their number, or by T with `divide_by_length` (as the Long Range

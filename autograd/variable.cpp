@@ -13,6 +13,8 @@
 namespace linnet {
 namespace {
 
+// Ambient as in every define-by-run tape: whether operations record is a property of the scope in
+// which a thread computes, not of a tensor.
 thread_local bool recording = true;
 // Depth of backward() calls on this thread: a recomputed block runs one inside another.
 thread_local int backward_depth = 0;
@@ -41,7 +43,7 @@ struct Variable::Impl {
   std::function<void(const Variable&)> hook;
 };
 
-// One recorded operation. Nodes are numbered in order of creation: descending order is a valid
+// One recorded operation. `sequence` counts nodes in order of creation: descending order is a valid
 // order for backward, because inputs exist before outputs.
 class Node {
  public:
@@ -75,7 +77,8 @@ class Engine {
   static std::shared_ptr<Node> producer_of(const Variable& v) {
     return v.defined() ? v.impl_->producer : nullptr;
   }
-  // Lets go of what a node holds; producers that nothing else holds are moved to `orphans`.
+  // Frees the tensors and handles of a node; producers that nothing else holds are moved to
+  // `orphans`.
   static void release(Node& node, std::vector<std::shared_ptr<Node>>& orphans) {
     node.backward = nullptr;  // first: its closure may hold further handles on the inputs
     while (!node.inputs.empty()) {
@@ -100,7 +103,7 @@ class Engine {
   }
 
  private:
-  // A leaf and the number of its uses that this pass has still to go through.
+  // A leaf and the count of its uses that this pass has not reached yet.
   struct Leaf {
     Variable variable;
     int64_t uses = 0;
@@ -117,7 +120,7 @@ class Engine {
   std::map<uint64_t, Pending, std::greater<>> pending_;
   std::unordered_set<const Node*> counted_;
   std::vector<Leaf> leaves_;  // in the order in which they were found, the same in every run
-  std::unordered_map<const void*, size_t> leaf_numbers_;
+  std::unordered_map<const void*, size_t> leaf_indices_;
 };
 
 Node::~Node() {
@@ -152,7 +155,7 @@ void Engine::count_leaves(const Variable& root) {
 }
 
 Engine::Leaf& Engine::leaf_of(const Variable& variable) {
-  const auto [found, added] = leaf_numbers_.try_emplace(variable.impl_.get(), leaves_.size());
+  const auto [found, added] = leaf_indices_.try_emplace(variable.impl_.get(), leaves_.size());
   if (added) leaves_.push_back({variable, 0});
   return leaves_[found->second];
 }

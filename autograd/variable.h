@@ -1,5 +1,5 @@
 // Variable: a tensor that remembers how it was computed. Define-by-run: every operation records a
-// node; backward() walks the nodes from newest to oldest, iteratively.
+// node; backward() visits the nodes from newest to oldest, iteratively.
 #pragma once
 
 #include <functional>
@@ -61,8 +61,8 @@ struct GradientTarget {
   GradientWrite mode = GradientWrite::ignore;
 };
 
-// What the backward function of an operation sees: gradients of its outputs, places for those of
-// its inputs (numbered as they were recorded).
+// The arguments of an operation's backward function: gradients of its outputs, and buffers for
+// those of its inputs (indexed in the order in which they were recorded).
 class Gradients {
  public:
   // Whether anything depended on the output.
@@ -83,19 +83,19 @@ class Gradients {
   Gradients(Node& node, std::vector<Tensor>& outputs, class Engine& engine)
       : node_(node), outputs_(outputs), engine_(engine) {}
   bool handed_out(const Variable& variable) const;
-  // Adds what had to wait until the operation has written its targets.
+  // Adds the gradients that had to wait until the operation has written its targets.
   void finish();
   Node& node_;
   std::vector<Tensor>& outputs_;
   class Engine& engine_;
-  std::vector<size_t> targets_;                  // inputs whose target() was asked for
+  std::vector<size_t> targets_;                  // inputs whose target() was requested
   std::vector<std::pair<size_t, Tensor>> late_;  // gradients to add in finish()
 };
 
 using Backward = std::function<void(Gradients&)>;
 
 // Whether an operation on these inputs has to be recorded: gradients are on, and one input needs
-// one. Operations ask this before saving anything for backward.
+// one. Operations check this before saving anything for backward.
 bool needs_grad(std::initializer_list<Variable> inputs);
 bool needs_grad(const std::vector<Variable>& inputs);
 
@@ -125,10 +125,10 @@ class NoGrad {
 };
 bool grad_enabled();
 
-// Runs body without recording and again, recorded, when its gradient is needed: memory for time.
-// `parameters` are the leaves that body uses besides its inputs; backward() throws Error when one
-// is missing, because its hook would be called too early. Body must be a pure function (random
-// draws by counter), so that the second run gives the same values.
+// Gradient checkpointing: runs body without recording, and recomputes it, recorded, when its
+// gradient is needed. `parameters` are the leaves that body uses besides its inputs; backward()
+// throws Error when one is missing, because its hook would be called too early. Body must be a pure
+// function (random draws by counter), so that the second run gives the same values.
 std::vector<Variable> recompute(
     std::function<std::vector<Variable>(const std::vector<Variable>&)> body,
     const std::vector<Variable>& inputs, const std::vector<Variable>& parameters);

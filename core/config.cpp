@@ -50,8 +50,9 @@ std::vector<std::string> refuse_unknown_keys(const FieldList& fields, const Conf
     if (std::count(known.begin(), known.end(), entry.key) > 0) continue;
     std::vector<std::string> near = nearest_words(entry.key, free);
     if (!near.empty()) meant.push_back(near.front());
-    errors.add(entry.key_location, "unknown key '" + entry.key + "'" + in_section(section) + "; " +
-                                       suggestion(entry.key, near.empty() ? known : near));
+    errors.add(entry.key_location, ErrorCode::unknown_key, key_in(section, entry.key),
+               "unknown key '" + entry.key + "'" + in_section(section) + "; " +
+                   suggestion(entry.key, near.empty() ? known : near));
   }
   return meant;
 }
@@ -110,12 +111,34 @@ std::string range_text(const FieldRules& rules) {
   return text;
 }
 
-void ConfigErrors::add(const Location& where, const std::string& sentence) {
-  messages_.push_back(with_one_name(where.text() + ": " + sentence));
+std::string key_in(const std::string& section, const std::string& key) {
+  return section.empty() || key.empty() ? section + key : section + "." + key;
+}
+
+void ConfigErrors::add(const std::string& message, std::vector<Problem> problems) {
+  messages_.push_back(with_one_name(message));
+  for (Problem& problem : problems) {
+    problem.text = with_one_name(problem.text);
+    problems_.push_back(std::move(problem));
+  }
+}
+
+void ConfigErrors::add(const Location& where, ErrorCode code, const std::string& key,
+                       const std::string& sentence) {
+  add(located_error(where, Cause{code, key}, sentence));
 }
 
 void ConfigErrors::add(const UsageError& error) {
-  messages_.push_back(with_one_name(error.what()));
+  add(error.what(), error.problems());
+}
+
+void ConfigErrors::add_conflicts(const UsageError& error, const std::string& section) {
+  std::vector<Problem> problems = error.problems();
+  for (Problem& problem : problems) {
+    problem.key = key_in(section, problem.key);
+    if (problem.code == ErrorCode::general) problem.code = ErrorCode::conflict;
+  }
+  add(error.what(), std::move(problems));
 }
 
 void ConfigErrors::throw_if_any() const {
@@ -128,7 +151,7 @@ void ConfigErrors::throw_if_any() const {
   if (messages_.size() > kMax) {
     text += "\nand " + std::to_string(messages_.size() - kMax) + " more";
   }
-  throw UsageError(text);
+  throw UsageError(problems_, text);
 }
 
 Field::Field(std::string name, std::string help, std::unique_ptr<ValueBinding> binding)
@@ -194,20 +217,20 @@ FieldSchema Field::schema() const {
 void read_fields(const FieldList& fields, const ConfigNode& node, const std::string& section,
                  const std::vector<std::string>& read_elsewhere, ConfigErrors& errors) {
   if (!node.is_map() && !node.is_null()) {
-    errors.add(node.location(), (section.empty() ? "" : "'" + section + "' ") +
-                                    std::string("must be a section of 'key: value' lines, found ") +
-                                    node.found());
+    errors.add(node.location(), ErrorCode::wrong_type, section,
+               (section.empty() ? "" : "'" + section + "' ") +
+                   std::string("must be a section of 'key: value' lines, found ") + node.found());
     return;
   }
   const std::vector<std::string> meant =
       refuse_unknown_keys(fields, node, section, read_elsewhere, errors);
   for (const auto& field : fields) {
-    const std::string name = section.empty() ? field->name() : section + "." + field->name();
+    const std::string name = key_in(section, field->name());
     if (const ConfigNode* value = node.find(field->name())) {
       field->binding().read(*value, name, field->rules(), errors);
     } else if (field->rules().required &&
                std::count(meant.begin(), meant.end(), field->name()) == 0) {
-      errors.add(node.location(),
+      errors.add(node.location(), ErrorCode::missing_key, name,
                  "the key '" + field->name() + "' is missing" + in_section(section) + "; add it");
     }
   }
@@ -219,8 +242,9 @@ void remind_of_lost_keys(const ConfigNode& node, const std::string& section, Con
   std::vector<std::string> lost = node.lost_keys();
   if (lost.empty()) return;
   for (std::string& key : lost) key = concat(section, ".", key);
-  errors.add(node.location(), concat("a new kind resets '", section,
-                                     "'; give with it what should still hold of ", join(lost)));
+  errors.add(node.location(), ErrorCode::conflict, section,
+             concat("a new kind resets '", section, "'; give with it what should still hold of ",
+                    join(lost)));
 }
 
 ConfigNode write_fields(const FieldList& fields) {
@@ -244,14 +268,14 @@ std::string format_schema(const ConfigSchema& schema) {
 bool check_list(const ConfigNode& node, const std::string& name, const FieldRules& rules,
                 ConfigErrors& errors) {
   if (!node.is_sequence()) {
-    errors.add(node.location(),
+    errors.add(node.location(), ErrorCode::wrong_type, name,
                "'" + name + "' must be a list such as [1, 2], found " + node.found());
     return false;
   }
   const size_t size = node.items().size();
   if (size >= rules.min_size.value_or(0) && size <= rules.max_size.value_or(size)) return true;
   const size_t min = *rules.min_size, max = *rules.max_size;
-  errors.add(node.location(),
+  errors.add(node.location(), ErrorCode::out_of_range, name,
              concat("'", name, "' must have ", min, min == max ? "" : concat(" to ", max),
                     " elements, found ", size));
   return false;
@@ -263,24 +287,25 @@ std::string read_kind(const ConfigNode& section, const std::string& key,
     // Most often the value alone was given.
     const std::string given = section.is_scalar() ? section.raw() : std::string();
     const bool known = std::count(choices.begin(), choices.end(), given) > 0;
-    throw located_error(section.location(), "expected a section such as {", key, ": ",
-                        known ? given : "...", "}, found ", section.found());
+    throw located_error(section.location(), Cause{ErrorCode::wrong_type},
+                        "expected a section such as {", key, ": ", known ? given : "...",
+                        "}, found ", section.found());
   }
   const ConfigNode* node = section.find(key);
   if (node == nullptr) {
     for (const ConfigEntry& entry : section.entries()) {
       if (!nearest_words(entry.key, {key}).empty()) {
-        throw located_error(entry.key_location, "unknown key '", entry.key, "'; did you mean '",
-                            key, "'?");
+        throw located_error(entry.key_location, Cause{ErrorCode::unknown_key, entry.key},
+                            "unknown key '", entry.key, "'; did you mean '", key, "'?");
       }
     }
-    throw located_error(section.location(), "the key '", key, "' is missing; add it with one of ",
-                        join(choices));
+    throw located_error(section.location(), Cause{ErrorCode::missing_key, key}, "the key '", key,
+                        "' is missing; add it with one of ", join(choices));
   }
   std::string value = read_text(*node, key);
   if (std::count(choices.begin(), choices.end(), value) > 0) return value;
-  throw located_error(node->location(), "'", key, "' cannot be ", node->found(), "; ",
-                      suggestion(value, choices));
+  throw located_error(node->location(), Cause{ErrorCode::unknown_name, key}, "'", key,
+                      "' cannot be ", node->found(), "; ", suggestion(value, choices));
 }
 
 }  // namespace linnet

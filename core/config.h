@@ -8,7 +8,9 @@
 //       d.field("rank", &LavoParams::rank, "rows of the orthogonal basis").range(1, 4096);
 //       d.choice("basis", &LavoParams::basis, {"head", "model"}, "what shares one basis");
 //     }
-//     void validate(const ConfigNode& at) const;  // optional: checks across fields
+//     // Optional: checks across fields. Its errors are conflicts (ErrorCode) unless they say
+//     // otherwise; their keys are relative to the section.
+//     void validate(const ConfigNode& at) const;
 //   };
 //   auto params = parse_config<LavoParams>(node);
 #pragma once
@@ -51,14 +53,22 @@ std::string format_schema(const ConfigSchema& schema);
 // Problems of one configuration, gathered so that a user sees them together.
 class ConfigErrors {
  public:
-  void add(const Location& where, const std::string& sentence);
-  void add(const UsageError& error);  // a message that already names its place
+  // A sentence about `key`, the whole path of a key.
+  void add(const Location& where, ErrorCode code, const std::string& key,
+           const std::string& sentence);
+  // An error whose message already names its place and whose keys are whole paths.
+  void add(const UsageError& error);
+  // The same, of checks across the fields of `section`, to which its keys are relative.
+  void add_conflicts(const UsageError& error, const std::string& section);
   size_t count() const { return messages_.size(); }
-  // Throws UsageError with one line per problem (at most 20) if there are any.
+  // Throws UsageError with all problems and one line per message (at most 20) if there are any.
   void throw_if_any() const;
 
  private:
+  void add(const std::string& message, std::vector<Problem> problems);
+
   std::vector<std::string> messages_;
+  std::vector<Problem> problems_;  // at least one a message
 };
 
 // Limits on the value of a field; in a list they hold for each element.
@@ -209,6 +219,9 @@ ConfigSchema schema_of();
 // choice when the key is missing, misspelt or not one of `choices`.
 std::string read_kind(const ConfigNode& section, const std::string& key,
                       const std::vector<std::string>& choices);
+
+// "optim.lr" of "optim" and "lr"; `key` itself when there is no section, `section` when no key.
+std::string key_in(const std::string& section, const std::string& key);
 
 // Strict values of one scalar. They throw UsageError that names the place and `name`.
 bool read_bool(const ConfigNode& node, const std::string& name);

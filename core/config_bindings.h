@@ -26,7 +26,7 @@ void read_described(T& value, const ConfigNode& node, const std::string& section
       try {
         value.validate(node);
       } catch (const UsageError& error) {
-        errors.add(error);
+        errors.add_conflicts(error, section);
       }
     }
   }

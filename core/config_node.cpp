@@ -132,9 +132,11 @@ std::vector<std::string> ConfigNode::keys() const {
   return keys;
 }
 
-const Location& ConfigNode::location_of(std::string_view key) const {
+Location ConfigNode::location_of(std::string_view key) const {
   const ConfigNode* value = find(key);
-  return value != nullptr ? value->location() : location_;
+  Location where = value != nullptr ? value->location() : location_;
+  where.key = key;
+  return where;
 }
 
 void ConfigNode::set(const std::string& key, ConfigNode value) {

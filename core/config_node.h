@@ -17,6 +17,7 @@ struct Location {
   std::shared_ptr<const std::string> file;
   int line = 0;
   int column = 0;
+  std::string key = {};  // that was looked for there, of location_of(); else ""
 
   // "file:line:column", or "file" alone; "(built in)" for values that no text holds.
   std::string text() const;
@@ -76,7 +77,7 @@ class ConfigNode {
   bool contains(std::string_view key) const { return find(key) != nullptr; }
   std::vector<std::string> keys() const;
   // The place of the value of `key`, or of this section when it has no such key.
-  const Location& location_of(std::string_view key) const;
+  Location location_of(std::string_view key) const;
   // Replaces the value of `key` or appends it; a null node becomes a map first.
   void set(const std::string& key, ConfigNode value);
   void set(const std::string& key, ConfigNode value, Location key_location);
@@ -108,10 +109,17 @@ struct ConfigEntry {
   ConfigNode value;
 };
 
-// The error "file:line:column: message" for `throw located_error(node.location(), ...)`.
+// The error "file:line:column: message" for `throw located_error(node.location(), ...)`. Its place
+// is `where`, its key that of the cause, else of location_of().
+template <typename... Parts>
+UsageError located_error(const Location& where, const Cause& cause, const Parts&... parts) {
+  const std::string place = where.text();
+  return UsageError({cause.code, cause.key.empty() ? where.key : cause.key, place},
+                    concat(place, ": ", parts...));
+}
 template <typename... Parts>
 UsageError located_error(const Location& where, const Parts&... parts) {
-  return UsageError(concat(where.text(), ": ", parts...));
+  return located_error(where, Cause(), parts...);
 }
 
 }  // namespace linnet

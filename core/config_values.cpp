@@ -16,7 +16,7 @@ bool in_range(double value, const FieldRules& rules) {
 void check_range(double value, const ConfigNode& node, const std::string& name,
                  const FieldRules& rules, ConfigErrors& errors) {
   if (in_range(value, rules)) return;
-  errors.add(node.location(),
+  errors.add(node.location(), ErrorCode::out_of_range, name,
              "'" + name + "' must be " + range_text(rules) + ", found " + node.raw());
 }
 
@@ -84,7 +84,7 @@ class TextBinding : public ValueBinding {
     if (!gather(errors, [&] { value_ = read_text(node, name); })) return;
     const auto& allowed = rules.choices;
     if (allowed.empty() || std::count(allowed.begin(), allowed.end(), value_) > 0) return;
-    errors.add(node.location(),
+    errors.add(node.location(), ErrorCode::unknown_name, name,
                "'" + name + "' cannot be " + node.found() + "; " + suggestion(value_, allowed));
   }
   ConfigNode write() const override { return ConfigNode::text(value_); }
@@ -110,8 +110,8 @@ class NodeBinding : public ValueBinding {
 
 [[noreturn]] void refuse_scalar(const ConfigNode& node, const std::string& name,
                                 const std::string& expected, const std::string& why) {
-  throw located_error(node.location(), "'", name, "' must be ", expected, ", found ", node.found(),
-                      why.empty() ? "" : " (" + why + ")");
+  throw located_error(node.location(), Cause{ErrorCode::wrong_type, name}, "'", name, "' must be ",
+                      expected, ", found ", node.found(), why.empty() ? "" : " (" + why + ")");
 }
 
 // The plain text of a scalar that must not be text.

@@ -20,6 +20,7 @@ namespace {
 std::atomic<size_t> cpu_bytes{0};
 std::atomic<size_t> cpu_peak{0};
 
+// Ambient because it only labels allocations for the message of OutOfMemory.
 thread_local const char* current_user = "activations";
 
 // Bytes below which a second thread does not pay for filling or copying.
@@ -31,7 +32,7 @@ class CpuDevice final : public DeviceInterface {
     if (bytes == 0) return nullptr;
     void* memory = cache_.allocate(bytes);
     if (memory == nullptr) {
-      throw OutOfMemory(concat("out of memory on cpu: ", bytes, " bytes asked for, ",
+      throw OutOfMemory(concat("out of memory on cpu: ", bytes, " bytes requested, ",
                                allocated_bytes({}), " bytes already held by tensors"),
                         bytes, 0, allocated_bytes({}));
     }
@@ -97,15 +98,16 @@ DeviceInterface& device_interface(Device device) {
   if constexpr (kCuda) {
     return cuda::device(device.index);
   } else {
-    throw UsageError(concat("device ", name_of(device),
-                            " was asked for, but this build of linnet has no CUDA backend; use "
+    throw UsageError({ErrorCode::conflict, "device"},
+                     concat("device ", name_of(device),
+                            " was requested, but this build of linnet has no CUDA backend; use "
                             "--device cpu, or build the preset cuda"));
   }
 }
 
 Device device_from_name(std::string_view name) {
   if (name == "auto") {
-    // The emulated device is for tests: slow, and never chosen unasked.
+    // The emulated device is for tests: slow, and chosen by name only.
     if constexpr (kCudaBackend == CudaBackend::on) {
       std::string why;
       int index = 0;
@@ -132,7 +134,8 @@ Device device_from_name(std::string_view name) {
     device_interface(device);
     return device;
   }
-  throw UsageError(concat("unknown device '", name, "'; expected auto, cpu, cuda or cuda:N"));
+  throw UsageError({ErrorCode::unknown_name, "device"},
+                   concat("unknown device '", name, "'; expected auto, cpu, cuda or cuda:N"));
 }
 
 size_t allocated_bytes(Device device) {

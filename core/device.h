@@ -21,8 +21,8 @@ struct Device {
 // "cpu" or "cuda:0".
 std::string name_of(Device device);
 
-// What a device must offer for tensors to live on it. One object per device, never destroyed.
-// All functions throw Error naming the size asked for when they fail.
+// The functions that a device offers for tensors to live on it. One object per device, never
+// destroyed. All functions throw Error naming the requested size when they fail.
 class DeviceInterface {
  public:
   virtual ~DeviceInterface() = default;
@@ -39,18 +39,18 @@ class DeviceInterface {
   virtual std::string description() const = 0;
 };
 
-// A device has no memory left. The message says what was asked for, what is free and who holds
-// most.
+// A device has no memory left. The message names the requested size, the free memory and the
+// largest users.
 class OutOfMemory : public Error {
  public:
-  OutOfMemory(const std::string& message, size_t asked, size_t free, size_t held)
-      : Error(message), asked(asked), free(free), held(held) {}
+  OutOfMemory(const std::string& message, size_t requested, size_t free, size_t held)
+      : Error(message), requested(requested), free(free), held(held) {}
   // Bytes: of the allocation, left on the device (0 where that is not known), held by tensors.
-  size_t asked, free, held;
+  size_t requested, free, held;
 };
 
-// While alive, names what allocations of this thread are for ("weights", "layer 3"), so that a
-// device that runs out of memory can say who holds it. `user` must outlive the scope.
+// While alive, names the user of this thread's allocations ("weights", "layer 3"), so that a device
+// that runs out of memory can say who holds it. `user` must outlive the scope.
 class MemoryUser {
  public:
   explicit MemoryUser(const char* user);
@@ -71,8 +71,7 @@ DeviceInterface& device_interface(Device device);
 // UsageError for anything else or a device that is absent.
 Device device_from_name(std::string_view name);
 
-// Bytes now held by tensors on the device, and the most they ever held (reset_peak_memory restarts
-// it).
+// Bytes now held by tensors on the device, and their peak since the last reset_peak_memory.
 size_t allocated_bytes(Device device);
 size_t peak_allocated_bytes(Device device);
 void reset_peak_memory(Device device);

@@ -47,6 +47,7 @@ DType dtype_from_name(std::string_view name) {
     if (known == name) return value;
   }
   throw UsageError(
+      {ErrorCode::unknown_name, "dtype"},
       concat("unknown dtype '", name, "'; expected f32, f64, bf16, i32, i64, u8 or bool"));
 }
 

@@ -46,7 +46,9 @@ std::optional<FileStatus> to_status(int result, const struct stat& found, const 
 }  // namespace
 
 void throw_file_error(std::string_view operation, const std::string& path, int error_number) {
+  const bool missing = error_number == ENOENT || error_number == ENOTDIR;
   throw Error(
+      Cause{missing ? ErrorCode::not_found : ErrorCode::system, "", path},
       concat("cannot ", operation, " ", path, ": ", std::generic_category().message(error_number)));
 }
 
@@ -214,8 +216,8 @@ std::string read_file(const std::string& path, uint64_t limit_bytes) {
   const auto status = file_system().status(path);
   if (!status) throw_file_error("open", path, ENOENT);
   if (status->directory) throw_file_error("read", path, EISDIR);
-  require(status->bytes <= limit_bytes, "cannot read ", path, ": it has ", status->bytes,
-          " bytes, more than the limit of ", limit_bytes);
+  require(status->bytes <= limit_bytes, Cause{ErrorCode::out_of_range, "", path}, "cannot read ",
+          path, ": it has ", status->bytes, " bytes, more than the limit of ", limit_bytes);
   File file(path, OpenMode::read);
   std::string bytes(status->bytes, '\0');
   bytes.resize(file.read(bytes));
@@ -223,8 +225,8 @@ std::string read_file(const std::string& path, uint64_t limit_bytes) {
   std::string more(4096, '\0');
   while (const size_t count = file.read(more)) {
     bytes.append(more, 0, count);
-    require(bytes.size() <= limit_bytes, "cannot read ", path, ": it has more than the limit of ",
-            limit_bytes, " bytes");
+    require(bytes.size() <= limit_bytes, Cause{ErrorCode::out_of_range, "", path}, "cannot read ",
+            path, ": it has more than the limit of ", limit_bytes, " bytes");
   }
   return bytes;
 }

@@ -114,7 +114,7 @@ void gemm_one(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, cons
   }
 }
 
-// Whether the device's library did the product with its epilogue; if not, nothing is done yet.
+// Whether the device's library computed the product with its epilogue; if not, nothing is done yet.
 bool fused_on_device(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
                      double beta, cuda::Epilogue epilogue, const Tensor& vector,
                      const Tensor& before = {}) {
@@ -130,7 +130,7 @@ bool fused_on_device(const Tensor& a, Transpose ta, const Tensor& b, Transpose t
   return false;
 }
 
-// As a GPU's library: sums in f32, of which GELU is taken before they are rounded.
+// As a GPU's library: GELU of the f32 sums, before they are rounded.
 [[maybe_unused]] void gelu_tanh_emulated(const Tensor& a, Transpose ta, const Tensor& b,
                                          Transpose tb, const Tensor& c, const Tensor& bias,
                                          const Tensor& before) {
@@ -148,7 +148,7 @@ bool fused_on_device(const Tensor& a, Transpose ta, const Tensor& b, Transpose t
       });
 }
 
-// The same of its derivative.
+// The same for its derivative.
 [[maybe_unused]] void gelu_tanh_backward_emulated(const Tensor& a, Transpose ta, const Tensor& b,
                                                   Transpose tb, const Tensor& c,
                                                   const Tensor& before) {

@@ -18,20 +18,20 @@ void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
 void gemm_bias(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
                const Tensor& c, const Tensor& bias);
 
-// c = gelu_tanh(op(a) op(b) + bias), GELU approximated by tanh, and `before`, where defined, what
-// it is taken of: shape and dtype of c. bias as above, or undefined. Only where a GPU's library
-// does it in the product: returns false, with nothing done, on the CPU, and for rows of `before`
-// that are not a multiple of 8 long.
+// c = gelu_tanh(op(a) op(b) + bias), GELU approximated by tanh; `before`, where defined, receives
+// the argument of GELU: shape and dtype of c. bias as above, or undefined. Only where a GPU's
+// library does it in the product: returns false, with nothing done, on the CPU, and for rows of
+// `before` that are not a multiple of 8 long.
 bool gemm_gelu_tanh(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
                     const Tensor& c, const Tensor& bias, const Tensor& before);
 
-// c = op(a) op(b), each number times the derivative of gelu_tanh at that of `before`, which
-// gemm_gelu_tanh kept (shape and dtype of c). Returns false as there, and for rows of c that are
-// not a multiple of 8 long.
+// c = op(a) op(b), each element times the derivative of gelu_tanh at that element of `before`,
+// which gemm_gelu_tanh kept (shape and dtype of c). Returns false as there, and for rows of c that
+// are not a multiple of 8 long.
 bool gemm_gelu_tanh_backward(const Tensor& a, Transpose transpose_a, const Tensor& b,
                              Transpose transpose_b, const Tensor& c, const Tensor& before);
 
-// c = a^T b + beta c, and row [m] = the sums over the rows of a [.., m], added to what it holds
+// c = a^T b + beta c, and row [m] = the sums over the rows of a [.., m], added to its elements
 // when `accumulate`: the gradients of a linear map's weight and bias. On a GPU the product's
 // epilogue makes the sums where row has the dtype of c.
 void gemm_row_sums(const Tensor& a, const Tensor& b, const Tensor& c, double beta,

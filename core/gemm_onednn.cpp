@@ -56,7 +56,7 @@ Product make_product(const dnnl::memory::desc& a, const dnnl::memory::desc& b,
   return {dnnl::matmul(description), a, b, c};
 }
 
-// Shapes kept: sequences of ever new lengths must not collect primitives for ever.
+// Limit of cached shapes: sequences of ever new lengths must not collect primitives without end.
 constexpr size_t kMaxProducts = 512;
 
 Product cached_product(const Key& key, const dnnl::memory::desc& a, const dnnl::memory::desc& b,

@@ -14,7 +14,7 @@
 namespace linnet {
 
 // Builds an HDF5 file in memory. Names are paths such as "grads/params/q.weight"; missing groups
-// are made on the way. Equal contents written in equal order give equal bytes. Every function
+// are created on the way. Equal contents written in equal order give equal bytes. Every function
 // throws Error naming the object when HDF5 refuses, and when the name is taken already. bf16 is
 // stored as u16 and bool as u8, marked by the attribute "linnet_dtype".
 class Hdf5Writer {
@@ -40,7 +40,7 @@ class Hdf5Writer {
 };
 
 // Reads an HDF5 file from memory. `label` (usually the path it came from) begins every error.
-// Only what lies in the image is read: links to other files, virtual datasets and filter plugins
+// Only contents of the image are read: links to other files, virtual datasets and filter plugins
 // are refused. Files of other programs are fine: any byte order, compressed, numpy booleans.
 // HDF5 1.10 can crash on damaged files: check a hash first where one exists.
 class Hdf5Reader {
@@ -63,7 +63,7 @@ class Hdf5Reader {
   Shape shape(const std::string& name) const;
   // A dataset as a CPU tensor of the stored dtype.
   Tensor read(const std::string& name) const;
-  // The same; throws Error that names both when dtype or shape differ from what is expected.
+  // The same; throws Error that names both when dtype or shape differ from the expected ones.
   Tensor read(const std::string& name, DType expected_dtype, const Shape& expected_shape) const;
   // A scalar string dataset.
   std::string read_text(const std::string& name) const;

@@ -37,7 +37,7 @@ struct Hdf5Reader::Impl {
 
   template <typename... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
-    throw Error(concat(label, ": ", parts...));
+    throw Error({ErrorCode::malformed, "", label}, concat(label, ": ", parts...));
   }
 
   // Whether the path leads to an object inside the file; throws when it leads through a link that
@@ -60,7 +60,8 @@ struct Hdf5Reader::Impl {
   }
 
   Handle open(const std::string& name) const {
-    if (!contains(name)) fail("there is no '", name, "'");
+    require(contains(name), Cause{ErrorCode::not_found, name, label}, label, ": there is no '",
+            name, "'");
     return Handle(H5Oopen(file.get(), name.c_str(), H5P_DEFAULT), label, ": HDF5 cannot open '",
                   name, "'");
   }
@@ -143,8 +144,8 @@ struct Hdf5Reader::Impl {
                         (layout == H5D_CONTIGUOUS && H5Pget_external_count(creation.get()) == 0);
     if (!inside) fail("the contents of '", name, "' are stored outside the file; this is refused");
     const uint64_t stored = H5Dget_storage_size(dataset);
-    const uint64_t most = layout == H5D_CHUNKED ? kMaxExpansion * stored : stored;
-    if (bytes > most || stored > image_bytes)
+    const uint64_t max_bytes = layout == H5D_CHUNKED ? kMaxExpansion * stored : stored;
+    if (bytes > max_bytes || stored > image_bytes)
       fail("'", name, "' should have ", bytes, " bytes but the file holds only ", stored);
   }
 
@@ -242,8 +243,8 @@ std::vector<std::string> Hdf5Reader::list_datasets(const std::string& group) con
   // A damaged file can contain a cycle of groups.
   constexpr size_t kMaxDepth = 64;
   std::vector<std::string> found;
-  const auto walk = [&](auto&& self, const std::string& path, const std::string& relative,
-                        size_t depth) -> void {
+  const auto visit = [&](auto&& self, const std::string& path, const std::string& relative,
+                         size_t depth) -> void {
     if (depth > kMaxDepth) impl_->fail("groups are nested deeper than ", kMaxDepth);
     for (const std::string& name : list(path)) {
       const std::string child = concat(path, path.back() == '/' ? "" : "/", name);
@@ -254,7 +255,7 @@ std::vector<std::string> Hdf5Reader::list_datasets(const std::string& group) con
         found.push_back(child_relative);
     }
   };
-  walk(walk, group.empty() ? "/" : group, "", 0);
+  visit(visit, group.empty() ? "/" : group, "", 0);
   std::sort(found.begin(), found.end());
   return found;
 }

@@ -1,4 +1,7 @@
-// JSON: values and printing by hand, parsing through nlohmann-json's event parser.
+// JSON: values, printing, and parsing through nlohmann-json's event parser. Its printer would
+// change the bytes of metrics and of hashed manifests: it writes 100000.0 for 1e+05, 0.0001 for
+// 1e-04, null for NaN, \t for \u0009, one U+FFFD for several ill-formed bytes, and no space after a
+// comma.
 #include "core/json.h"
 
 #include <charconv>
@@ -6,6 +9,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
+
+#include "core/utf8.h"
 
 namespace linnet {
 namespace {
@@ -18,34 +23,15 @@ const char* name_of(JsonValue::Kind kind) {
 
 template <typename Value>
 Value& expect(Value* value, JsonValue::Kind found, const char* expected) {
-  require(value != nullptr, "JSON: expected ", expected, ", found ", name_of(found));
+  require(value != nullptr, Cause{ErrorCode::wrong_type}, "JSON: expected ", expected, ", found ",
+          name_of(found));
   return *value;
-}
-
-// Length of the valid UTF-8 sequence that starts `text`, 0 when there is none.
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  const bool overlong = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xf0 && byte(1) < 0x90);
-  const bool surrogate = first == 0xed && byte(1) > 0x9f;
-  const bool too_large = first == 0xf4 && byte(1) > 0x8f;
-  return overlong || surrogate || too_large ? 0 : length;
 }
 
 void dump_text(std::string& out, std::string_view text) {
   out += '"';
-  while (!text.empty()) {
-    const char c = text[0];
-    const size_t length = utf8_length(text);
-    if (length == 0) {
-      out += "\xEF\xBF\xBD";
-    } else if (c == '"' || c == '\\') {
+  for (const char c : replace_invalid_utf8(text)) {
+    if (c == '"' || c == '\\') {
       out += '\\';
       out += c;
     } else if (c == '\n') {
@@ -55,9 +41,8 @@ void dump_text(std::string& out, std::string_view text) {
       out += "0123456789abcdef"[c >> 4];
       out += "0123456789abcdef"[c & 15];
     } else {
-      out += text.substr(0, length);
+      out += c;
     }
-    text.remove_prefix(std::max<size_t>(length, 1));
   }
   out += '"';
 }
@@ -87,13 +72,13 @@ class Builder {
   bool number_integer(int64_t value) { return add(value); }
   bool number_unsigned(uint64_t value) {
     if (value > uint64_t{INT64_MAX})
-      throw Error(concat(label_, ": the integer ", value, " exceeds 64 bits with a sign"));
+      fail(ErrorCode::out_of_range, "the integer ", value, " exceeds 64 bits with a sign");
     return add(static_cast<int64_t>(value));
   }
   bool number_float(double value, const std::string& text) {
     // The parser hands integers beyond 64 bits over as rounded numbers.
     if (text.find_first_of(".eE") == std::string::npos)
-      throw Error(concat(label_, ": the integer ", text, " exceeds 64 bits with a sign"));
+      fail(ErrorCode::out_of_range, "the integer ", text, " exceeds 64 bits with a sign");
     return add(value);
   }
   bool string(std::string& text) { return add(std::move(text)); }
@@ -104,15 +89,16 @@ class Builder {
   bool end_array() { return end(); }
   bool key(std::string& key) {
     if (!open_.back().keys.insert(key).second)
-      throw Error(concat(label_, ": the key '", key, "' is there twice"));
+      throw Error({ErrorCode::repeated, key, label_},
+                  concat(label_, ": the key '", key, "' is there twice"));
     open_.back().key = std::move(key);
     return true;
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& error) {
     const std::string what = error.what();
     const size_t colon = what.rfind("; ");
-    throw Error(concat(label_, ": not valid JSON at byte ", position, ": ",
-                       colon == std::string::npos ? what : what.substr(colon + 2)));
+    fail(ErrorCode::malformed, "not valid JSON at byte ", position, ": ",
+         colon == std::string::npos ? what : what.substr(colon + 2));
   }
 
  private:
@@ -121,6 +107,10 @@ class Builder {
     std::string key;                       // of the member being read
     std::unordered_set<std::string> keys;  // of all members so far
   };
+  template <typename... Parts>
+  [[noreturn]] void fail(ErrorCode code, const Parts&... parts) const {
+    throw Error({code, "", label_}, concat(label_, ": ", parts...));
+  }
   bool add(JsonValue value) {
     if (open_.empty())
       result = std::move(value);
@@ -132,7 +122,7 @@ class Builder {
   }
   bool start(JsonValue container) {
     if (static_cast<int>(open_.size()) >= largest_depth_)
-      throw Error(concat(label_, ": nested deeper than ", largest_depth_, " levels"));
+      fail(ErrorCode::out_of_range, "nested deeper than ", largest_depth_, " levels");
     open_.push_back({std::move(container), {}, {}});
     return true;
   }
@@ -239,7 +229,8 @@ const JsonValue* JsonValue::find(std::string_view key) const {
 
 const JsonValue& JsonValue::at(std::string_view key) const {
   const JsonValue* found = find(key);
-  require(found != nullptr, "JSON: there is no member '", key, "'");
+  require(found != nullptr, Cause{ErrorCode::missing_key, key}, "JSON: there is no member '", key,
+          "'");
   return *found;
 }
 
@@ -295,10 +286,11 @@ void JsonValue::dump_to(std::string& out, int indent, int depth) const {
 }
 
 JsonValue parse_json(std::string_view text, const std::string& label, JsonLimits limits) {
-  require(text.size() <= limits.bytes, label, ": has ", text.size(),
-          " bytes, more than the limit of ", limits.bytes);
+  require(text.size() <= limits.bytes, Cause{ErrorCode::out_of_range, "", label}, label, ": has ",
+          text.size(), " bytes, more than the limit of ", limits.bytes);
   Builder builder(label, limits.depth);
-  require(nlohmann::json::sax_parse(text.begin(), text.end(), &builder), label, ": not valid JSON");
+  require(nlohmann::json::sax_parse(text.begin(), text.end(), &builder),
+          Cause{ErrorCode::malformed, "", label}, label, ": not valid JSON");
   return std::move(builder.result);
 }
 

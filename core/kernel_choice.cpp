@@ -9,6 +9,9 @@
 namespace linnet {
 namespace {
 
+// Ambient because they belong to a run, not to a call: as parameters they would pass unread through
+// every layer and mechanism, plugins included, down to the functions that choose a path. They are
+// scoped, and threads differ in them: bench times two backends, tests compare them side by side.
 thread_local KernelChoice chosen = KernelChoice::automatic;
 thread_local DType activations = DType::f32;
 
@@ -22,7 +25,8 @@ KernelChoice kernel_choice_from_name(std::string_view name) {
   for (const auto& [known, value] : kNames) {
     if (known == name) return value;
   }
-  throw UsageError(concat("unknown backend '", name, "'; expected auto, plain or tensor_cores"));
+  throw UsageError({ErrorCode::unknown_name, "backend"},
+                   concat("unknown backend '", name, "'; expected auto, plain or tensor_cores"));
 }
 
 KernelChoice kernel_choice() {
@@ -31,6 +35,7 @@ KernelChoice kernel_choice() {
 
 UseKernels::UseKernels(KernelChoice choice, Device device) : before_(chosen) {
   require_usage(choice != KernelChoice::tensor_cores || device.kind == DeviceKind::cuda,
+                Cause{ErrorCode::conflict, "backend"},
                 "backend tensor_cores needs a CUDA device, and this runs on ", name_of(device),
                 "; use --device cuda, or backend auto");
   chosen = choice;
@@ -55,7 +60,7 @@ ActivationsIn::~ActivationsIn() {
 void require_plain_allowed(std::string_view operation, const Tensor& x) {
   require_usage(
       chosen != KernelChoice::tensor_cores || !on_cuda(x) || x.size(1) < kMinTensorCoreTokens,
-      operation, " has no kernels on tensor cores, which backend tensor_cores asks for; ",
+      operation, " has no kernels on tensor cores, which backend tensor_cores requires; ",
       "use backend auto");
 }
 

@@ -17,7 +17,7 @@ enum class KernelChoice : uint8_t { automatic, plain, tensor_cores };
 // Throws UsageError that lists the names: auto, plain, tensor_cores.
 KernelChoice kernel_choice_from_name(std::string_view name);
 
-// What this thread's calls take: automatic until UseKernels says otherwise.
+// The choice for this thread's calls: automatic until UseKernels says otherwise.
 KernelChoice kernel_choice();
 
 // While this lives, calls of this thread take these kernels. Work on `device` alone: throws
@@ -33,12 +33,12 @@ class UseKernels {
   KernelChoice before_;
 };
 
-// What the activations of the model are in that this thread computes: f32 until ActivationsIn says
+// The dtype of the activations of the model that this thread computes: f32 until ActivationsIn says
 // otherwise.
 DType activation_dtype();
 
-// While this lives, this thread computes a model in bf16, or in f32: numbers of f32 that mechanisms
-// make of those in bf16 may then be expected on tensor cores.
+// While this lives, this thread computes a model in bf16, or in f32: in a model in bf16, calls
+// whose f32 tensors a mechanism computed from bf16 activations may be expected on tensor cores.
 class ActivationsIn {
  public:
   explicit ActivationsIn(DType dtype);
@@ -50,7 +50,7 @@ class ActivationsIn {
   DType before_;
 };
 
-// Of shorter pieces (decoding token by token), chunks on tensor cores would be mostly empty: the
+// Shorter calls (decoding token by token) would leave chunks on tensor cores mostly empty: the
 // plain kernels take them, whatever was chosen.
 inline constexpr int64_t kMinTensorCoreTokens = 16;
 

@@ -17,24 +17,24 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 // Smaller blocks are left to malloc, which is fast for them.
-constexpr size_t kSmallestKept = size_t{64} << 10;
+constexpr size_t kMinKept = size_t{64} << 10;
 
-// Blocks of at least this size are offered to the system for huge pages: kernels walk sequences in
-// strides that touch a page every few tokens, more pages than the processor keeps addresses of.
+// Blocks of at least this size are offered to the system for huge pages: kernels read sequences in
+// strides that touch a page every few tokens, more pages than the processor's TLB holds.
 constexpr size_t kHugePage = size_t{2} << 20;
 
 // A step whose sizes are not all in use at once needs more blocks than bytes: with 6 MiB freed as
-// three blocks of 2 MiB, one of 4 MiB would have to be a fresh one in every step. So a quarter more
-// than the most that was in use may be held, but no more than this.
+// three blocks of 2 MiB, one of 4 MiB would have to be a new one in every step. So a quarter more
+// than the peak of requests may be held, but no more than this.
 constexpr size_t kMaxSpare = size_t{256} << 20;
 
 constexpr bool kKeep = !kAddressSanitizer && !kThreadSanitizer;
 
-// The size class: eight steps a doubling for large blocks, whole alignments for small ones. 0 when
-// it would overflow.
+// The size class: eight steps per doubling for large blocks, whole alignments for small ones. 0
+// when it would overflow.
 size_t rounded(size_t bytes) {
   const size_t step =
-      std::max(kAlignment, bytes < kSmallestKept ? kAlignment : std::bit_floor(bytes) / 8);
+      std::max(kAlignment, bytes < kMinKept ? kAlignment : std::bit_floor(bytes) / 8);
   return bytes > SIZE_MAX - step ? 0 : (bytes + step - 1) / step * step;
 }
 
@@ -65,12 +65,12 @@ void MemoryCache::drop_oldest() {
 }
 
 void MemoryCache::drop_beyond(size_t more) {
-  const size_t most = most_asked_bytes_ + std::min(most_asked_bytes_ / 4, kMaxSpare);
-  while (!waiting_.empty() && used_bytes_ + more + waiting_bytes_ > most) drop_oldest();
+  const size_t limit = max_requested_bytes_ + std::min(max_requested_bytes_ / 4, kMaxSpare);
+  while (!waiting_.empty() && used_bytes_ + more + waiting_bytes_ > limit) drop_oldest();
 }
 
 std::vector<MemoryCache::Block>::iterator MemoryCache::best_waiting(size_t size) {
-  // Whose pages, fresh from the system, cost more than the room that is left unused.
+  // Large blocks: fresh pages from the system cost more than the room that is left unused.
   const size_t largest = size < kHugePage || size > SIZE_MAX / 2 ? size : 2 * size;
   auto best = waiting_.end();
   for (auto block = waiting_.begin(); block != waiting_.end(); ++block) {
@@ -91,51 +91,50 @@ bool MemoryCache::note_larger(const Block& block) noexcept {
 }
 
 void* MemoryCache::allocate(size_t bytes) {
-  const size_t asked = rounded(bytes);
-  if (asked == 0) return nullptr;
-  if (!kKeep || asked < kSmallestKept) return std::aligned_alloc(kAlignment, asked);
+  const size_t requested = rounded(bytes);
+  if (requested == 0) return nullptr;
+  if (!kKeep || requested < kMinKept) return std::aligned_alloc(kAlignment, requested);
   const std::lock_guard lock(mutex_);
-  const auto found = best_waiting(asked);
+  const auto found = best_waiting(requested);
   void* memory = nullptr;
-  size_t size = asked;
+  size_t size = requested;
   if (found != waiting_.end()) {
     memory = found->memory;
     size = found->bytes;
     // Before anything else changes; no memory for the note is no memory.
-    if (size > asked && !note_larger(*found)) return nullptr;
+    if (size > requested && !note_larger(*found)) return nullptr;
     waiting_.erase(found);
     waiting_bytes_ -= size;
   } else {
-    // Room for the block within what may be held so far; more is dropped only when the system
-    // refuses.
-    drop_beyond(asked);
-    memory = from_system(asked);
+    // Make room for the block within the limit; drop more only when the system refuses.
+    drop_beyond(requested);
+    memory = from_system(requested);
     while (memory == nullptr && !waiting_.empty()) {
       drop_oldest();
-      memory = from_system(asked);
+      memory = from_system(requested);
     }
     if (memory == nullptr) return nullptr;
   }
   used_bytes_ += size;
-  asked_bytes_ += asked;
-  most_asked_bytes_ = std::max(most_asked_bytes_, asked_bytes_);
+  requested_bytes_ += requested;
+  max_requested_bytes_ = std::max(max_requested_bytes_, requested_bytes_);
   return memory;
 }
 
 void MemoryCache::release(void* memory, size_t bytes) noexcept {
-  const size_t asked = rounded(bytes);
-  if (!kKeep || asked < kSmallestKept) {
+  const size_t requested = rounded(bytes);
+  if (!kKeep || requested < kMinKept) {
     std::free(memory);
     return;
   }
   const std::lock_guard lock(mutex_);
-  size_t size = asked;
+  size_t size = requested;
   if (const auto larger = larger_.find(memory); larger != larger_.end()) {
     size = larger->second;
     larger_.erase(larger);
   }
   used_bytes_ -= size;
-  asked_bytes_ -= asked;
+  requested_bytes_ -= requested;
   try {
     waiting_.push_back({memory, size});
     waiting_bytes_ += size;

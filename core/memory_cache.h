@@ -1,5 +1,5 @@
 // Host memory kept for reuse: fresh pages from the system cost several times what an element-wise
-// operation on them does, and a training step asks for the same sizes again and again.
+// operation on them does, and a training step requests the same sizes again and again.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 namespace linnet {
 
 // Aligned blocks; freed ones wait for the next request of their size class, large ones also for
-// one of at least half their size where none of its class waits. Blocks wait only while they and
-// those in use are within the most that was ever asked for at once and a quarter of it (at most
-// 256 MiB), counted in size classes, which are up to an eighth larger than requests. Thread safe.
+// one of at least half their size where none of its class waits. Waiting blocks and blocks in use
+// hold at most the largest sum of simultaneous requests so far and a quarter of it (at most 256
+// MiB), counted in size classes, which are up to an eighth larger than requests. Thread safe.
 // Under sanitizers nothing is kept, so that use after free is seen.
 class MemoryCache {
  public:
@@ -34,9 +34,9 @@ class MemoryCache {
     size_t bytes;
   };
   void drop_oldest();
-  // Drops blocks until `more` bytes, with what is held, are at most what may be, or none waits.
+  // Drops waiting blocks until `more` further bytes fit within the limit, or none waits.
   void drop_beyond(size_t more);
-  // The block that waits and suits best, of those the newest; waiting_.end() where none does.
+  // The waiting block that fits best, the newest of equal ones; waiting_.end() where none fits.
   std::vector<Block>::iterator best_waiting(size_t size);
   // False where there is no memory for it.
   bool note_larger(const Block& block) noexcept;
@@ -45,9 +45,9 @@ class MemoryCache {
   std::vector<Block> waiting_;                      // oldest first
   std::unordered_map<const void*, size_t> larger_;  // in use, of more than their request's class
   size_t waiting_bytes_ = 0;
-  size_t used_bytes_ = 0;   // of blocks in use
-  size_t asked_bytes_ = 0;  // of their requests
-  size_t most_asked_bytes_ = 0;
+  size_t used_bytes_ = 0;       // of blocks in use
+  size_t requested_bytes_ = 0;  // of their requests
+  size_t max_requested_bytes_ = 0;
 };
 
 }  // namespace linnet

@@ -20,7 +20,7 @@ constexpr void philox_round(uint32_t& c0, uint32_t& c1, uint32_t& c2, uint32_t& 
   c3 = static_cast<uint32_t>(a);
 }
 inline constexpr int kPhiloxRounds = 10;
-// What the key is raised by after every round.
+// The increments of the key after every round.
 inline constexpr uint32_t kPhiloxWeyl0 = 0x9E3779B9u, kPhiloxWeyl1 = 0xBB67AE85u;
 
 // Four uniform 32-bit words for a 128-bit counter and a 64-bit key.
@@ -34,7 +34,7 @@ constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter,
   return counter;
 }
 
-// 64-bit FNV-1a: turns a site's name ("layers.0.ffn.dropout") into its number.
+// 64-bit FNV-1a: the number of a site, from its name ("layers.0.ffn.dropout").
 constexpr uint64_t hash_name(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -74,8 +74,8 @@ struct RandomKey {
   constexpr uint64_t mixed_seed() const { return seed ^ (step * 0xD1B54A32D192ED03u); }
 };
 
-// The number of element (example, position, channel): the same mask for an example wherever in a
-// batch, on whatever process, it is processed. Channels of one (example, position) are consecutive.
+// The index of element (example, position, channel): an example has the same mask at every place of
+// a batch and in every process. Channels of one (example, position) are consecutive.
 constexpr uint64_t random_element(uint64_t example, uint64_t position, uint64_t channel,
                                   uint64_t channels) {
   return (example << 40) + position * channels + channel;

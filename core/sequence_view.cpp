@@ -1,4 +1,4 @@
-// Cutting rows of packed documents into spans.
+// Splits rows of packed documents into spans.
 #include "core/sequence_view.h"
 
 namespace linnet {

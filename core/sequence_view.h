@@ -1,5 +1,5 @@
-// What every primitive works on: strided views of sequences and states, padding masks, and spans
-// (the independent pieces into which packed documents cut a row).
+// The operands of every primitive: strided views of sequences and states, padding masks, and spans
+// (the segments, one per document, into which packing splits a row).
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct SequenceView {
                      other.time_stride, other.head_stride) {}
 
   explicit operator bool() const { return data != nullptr; }
-  // The K numbers of a token's head.
+  // The K elements of a token's head.
   E* at(int64_t b, int64_t t, int64_t h) const {
     return data + b * batch_stride + t * time_stride + h * head_stride;
   }
@@ -49,7 +49,7 @@ inline bool is_valid(const uint8_t* key_mask, int64_t b, int64_t t, int64_t T) {
   return key_mask == nullptr || key_mask[b * T + t] != 0;
 }
 
-// Tokens [begin, end) of a row that form one sequence of their own: nothing is seen across spans.
+// Tokens [begin, end) of a row that form one sequence of their own: no token attends across spans.
 struct Span {
   int64_t row = 0, begin = 0, end = 0;
   // The first span of a row continues the carried state, if there is one.
@@ -60,9 +60,9 @@ struct Span {
   int64_t start_position = 0;
 };
 
-// Cuts rows into spans, row by row in ascending order; every row has at least one (empty if T = 0).
-// segments [B,T] (null: one span a row): a change of id begins a new sequence at position 0.
-// has_state: the first span of every row continues a carried state. start_positions [B] (null:
+// Splits rows into spans, row by row in ascending order; every row has at least one (empty if
+// T = 0). segments [B,T] (null: one span per row): a change of id begins a new sequence at position
+// 0. has_state: the first span of every row continues a carried state. start_positions [B] (null:
 // zeros): how many tokens of that sequence came before; used for the first span only.
 std::vector<Span> make_spans(const int32_t* segments, int64_t B, int64_t T, bool has_state,
                              const int64_t* start_positions = nullptr);

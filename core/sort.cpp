@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kGrain = 4096;  // keys that are worth a thread
 
-// What is compared: for f32 its bits, turned so that they count up with the value.
+// The compared key: for f32 its bits, remapped so that they increase with the value.
 template <typename T>
 T rank_of(T key) {
   return key;

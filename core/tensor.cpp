@@ -64,7 +64,7 @@ T typed_value(double value) {
   return convert<T>(std::is_same_v<T, bf16> ? static_cast<float>(value) : value);
 }
 
-// What set_fill_uninitialized writes.
+// The bytes that set_fill_uninitialized writes.
 template <typename T>
 T uninitialized_value() {
   if constexpr (kCountable<T>) return std::numeric_limits<T>::max();
@@ -192,7 +192,7 @@ void* Tensor::raw() const {
 
 template <typename T>
 T* Tensor::data() const {
-  if (dtype_ != DTypeOf<T>::value) {  // no arguments are made up while all is well
+  if (dtype_ != DTypeOf<T>::value) {  // the arguments of an error are built only when it is thrown
     throw Error(concat("Tensor::data: expected ", name_of(DTypeOf<T>::value),
                        ", the tensor of shape ", shape_, " is ", name_of(dtype_)));
   }

@@ -12,7 +12,7 @@
 namespace linnet {
 namespace {
 
-// More than any machine has; OpenMP crashes when asked for what the system cannot start.
+// More than any machine has; OpenMP crashes on counts that the system cannot start.
 constexpr int kMaxThreads = 1024;
 
 thread_local bool in_team = false;
@@ -48,8 +48,8 @@ int thread_count() {
 }
 
 void set_thread_count(int count) {
-  require_usage(count >= 1 && count <= kMaxThreads, "threads must be 1 to ", kMaxThreads, ", got ",
-                count);
+  require_usage(count >= 1 && count <= kMaxThreads, Cause{ErrorCode::out_of_range, "threads"},
+                "threads must be 1 to ", kMaxThreads, ", got ", count);
   omp_set_num_threads(count);
 }
 

@@ -1,5 +1,6 @@
-// Threads of the CPU backend: OpenMP behind a few functions, so that nothing else needs it. What a
-// thread throws is rethrown to the caller; out of an OpenMP region it would end the program.
+// Threads of the CPU backend: OpenMP behind a few functions, so that nothing else needs it. An
+// exception of a thread is rethrown to the caller; leaving an OpenMP region it would end the
+// program.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +16,12 @@ int thread_count();
 void set_thread_count(int count);
 
 // Calls body(member, members) once in each of `members` threads, at most `threads` of them.
-// Rethrows what a member throws (one of them, when several do) after all have ended.
+// Rethrows the exception of a member (one of them, when several throw) after all have ended.
 void run_team(int threads, const std::function<void(int member, int members)>& body);
 
-// Calls body(begin, end) on disjoint, contiguous parts of [0, count): one part a thread, none
+// Calls body(begin, end) on disjoint, contiguous parts of [0, count): one part per thread, none
 // smaller than `grain` elements unless it is the last. The split depends only on count, grain and
-// the number of threads. Nested calls run serially. Rethrows what a part throws.
+// the number of threads. Nested calls run serially. Rethrows an exception of a part.
 template <typename Body>
 void parallel_for(int64_t count, int64_t grain, const Body& body) {
   const int64_t parts =
@@ -41,8 +42,8 @@ void parallel_for(int64_t count, int64_t grain, const Body& body) {
 
 // For tasks of uneven size: tasks [0, count) go, `chunk` neighbours at a time, to the thread that
 // is free first. make_body() is called once in each thread and returns the function that is called
-// with each of its tasks; what that function holds is the thread's own. Rethrows what a task
-// throws.
+// with each of its tasks; objects that the function holds are the thread's own. Rethrows an
+// exception of a task.
 template <typename MakeBody>
 void parallel_tasks(int64_t count, int64_t chunk, const MakeBody& make_body) {
   if (count <= 0) return;

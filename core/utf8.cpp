@@ -1,5 +1,10 @@
-// Well-formed UTF-8.
+// UTF-8: the one decoder, validation and repair.
 #include "core/utf8.h"
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/error.h"
 
 namespace linnet {
 
@@ -18,6 +23,53 @@ size_t utf8_character_bytes(std::string_view text, size_t at) {
   const bool surrogate = first == 0xED && second > 0x9F;
   const bool too_large = first == 0xF4 && second > 0x8F;
   return overlong || surrogate || too_large ? 0 : length;
+}
+
+size_t find_invalid_utf8(std::string_view text) {
+  size_t at = 0;
+  while (at < text.size()) {
+    // Eight ASCII bytes at a time: most text is nothing else.
+    uint64_t word = 0;
+    if (at + sizeof(word) <= text.size()) {
+      std::memcpy(&word, text.data() + at, sizeof(word));
+      if ((word & 0x8080808080808080u) == 0) {
+        at += sizeof(word);
+        continue;
+      }
+    }
+    const size_t length = utf8_character_bytes(text, at);
+    if (length == 0) return at;
+    at += length;
+  }
+  return std::string_view::npos;
+}
+
+void require_utf8(std::string_view text, std::string_view what) {
+  const size_t at = find_invalid_utf8(text);
+  if (at == std::string_view::npos) return;
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const auto byte = static_cast<unsigned char>(text[at]);
+  throw Error({ErrorCode::malformed, "", what},
+              concat(what, ": expected UTF-8 text, found the invalid byte 0x", kDigits[byte >> 4],
+                     kDigits[byte & 15], " at byte offset ", at,
+                     "; convert it to UTF-8 (for example with iconv)"));
+}
+
+std::string replace_invalid_utf8(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  size_t at = 0;
+  while (at < text.size()) {
+    const size_t length = utf8_character_bytes(text, at);
+    if (length == 0) {
+      out += "\xEF\xBF\xBD";
+      ++at;
+    } else {
+      out += text.substr(at, length);
+      at += length;
+    }
+  }
+  return out;
 }
 
 }  // namespace linnet

@@ -15,6 +15,8 @@
 namespace linnet {
 namespace {
 
+constexpr Cause kMalformed{ErrorCode::malformed}, kTooLarge{ErrorCode::out_of_range};
+
 // The text under its name; turns byte offsets into places.
 class Source {
  public:
@@ -60,7 +62,7 @@ class Builder : public YAML::EventHandler {
 
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (++documents_ > 1) {
-      throw located_error(source_.location(mark),
+      throw located_error(source_.location(mark), kMalformed,
                           "text after the end of the document; a recipe is one map");
     }
   }
@@ -68,7 +70,7 @@ class Builder : public YAML::EventHandler {
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const Location location = admit(mark, "", anchor);
-    if (is_key()) throw located_error(location, "a key is missing before ':'");
+    if (is_key()) throw located_error(location, kMalformed, "a key is missing before ':'");
     ConfigNode node;
     node.set_location(frames_.empty() || !frames_.back().is_map ? location
                                                                 : frames_.back().key_location);
@@ -76,7 +78,7 @@ class Builder : public YAML::EventHandler {
   }
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
-    throw located_error(source_.location(mark),
+    throw located_error(source_.location(mark), kMalformed,
                         "YAML aliases (*name) are not accepted; write the value out");
   }
 
@@ -128,15 +130,15 @@ class Builder : public YAML::EventHandler {
   Location admit(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
     Location location = source_.location(mark);
     if (anchor != 0) {
-      throw located_error(location, "YAML anchors (&name) are not accepted; remove it");
+      throw located_error(location, kMalformed, "YAML anchors (&name) are not accepted; remove it");
     }
     const auto offset = static_cast<size_t>(mark.pos);
     const bool bang = offset < source_.text.size() && source_.text[offset] == '!';
     if (bang || !(tag.empty() || tag == "?" || tag == "!")) {
-      throw located_error(location, "YAML tags (!name) are not accepted; remove it");
+      throw located_error(location, kMalformed, "YAML tags (!name) are not accepted; remove it");
     }
     if (++nodes_ > YamlLimits::kNodes) {
-      throw located_error(location, "more than ", YamlLimits::kNodes,
+      throw located_error(location, kTooLarge, "more than ", YamlLimits::kNodes,
                           " values; a recipe is smaller");
     }
     return location;
@@ -146,8 +148,10 @@ class Builder : public YAML::EventHandler {
   static void check_value(const std::string& value, const Location& location) {
     for (size_t i = 0; i < value.size();) {
       const size_t bytes = utf8_character_bytes(value, i);
-      if (bytes == 0) throw located_error(location, "an escape in this text is not valid UTF-8");
-      if (value[i] == '\0') throw located_error(location, "a NUL character is not accepted");
+      if (bytes == 0)
+        throw located_error(location, kMalformed, "an escape in this text is not valid UTF-8");
+      if (value[i] == '\0')
+        throw located_error(location, kMalformed, "a NUL character is not accepted");
       i += bytes;
     }
   }
@@ -168,19 +172,19 @@ class Builder : public YAML::EventHandler {
         return;
       }
     }
-    throw located_error(location, "this quote is never closed");
+    throw located_error(location, kMalformed, "this quote is never closed");
   }
 
   void start_entry(const std::string& key, bool quoted, const Location& location) {
     Frame& frame = frames_.back();
     if (key == "<<" && !quoted) {
-      throw located_error(location, "merge keys (<<) are not accepted; use extends:");
+      throw located_error(location, kMalformed, "merge keys (<<) are not accepted; use extends:");
     }
-    if (key.empty()) throw located_error(location, "a key cannot be empty");
+    if (key.empty()) throw located_error(location, kMalformed, "a key cannot be empty");
     const auto [place, fresh] = frame.places.emplace(key, location);
     if (!fresh) {
-      throw located_error(location, "duplicate key '", key, "', first given at ",
-                          place->second.line, ":", place->second.column);
+      throw located_error(location, Cause{ErrorCode::repeated, key}, "duplicate key '", key,
+                          "', first given at ", place->second.line, ":", place->second.column);
     }
     frame.key = key;
     frame.key_location = location;
@@ -189,9 +193,11 @@ class Builder : public YAML::EventHandler {
 
   void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, bool is_map) {
     const Location location = admit(mark, tag, anchor);
-    if (is_key()) throw located_error(location, "a key must be text, not a list or section");
+    if (is_key())
+      throw located_error(location, kMalformed, "a key must be text, not a list or section");
     if (frames_.size() >= YamlLimits::kDepth) {
-      throw located_error(location, "nested deeper than ", YamlLimits::kDepth, " levels");
+      throw located_error(location, kTooLarge, "nested deeper than ", YamlLimits::kDepth,
+                          " levels");
     }
     Frame frame;
     frame.is_map = is_map;
@@ -235,12 +241,13 @@ void check_characters(const Source& source) {
   for (size_t i = 0; i < text.size();) {
     const size_t length = utf8_character_bytes(text, i);
     if (length == 0) {
-      throw located_error(source.location(i, line), "not valid UTF-8; save the file as UTF-8");
+      throw located_error(source.location(i, line), kMalformed,
+                          "not valid UTF-8; save the file as UTF-8");
     }
     const auto c = static_cast<unsigned char>(text[i]);
     const bool line_end = c == '\n' || (c == '\r' && i + 1 < text.size() && text[i + 1] == '\n');
     if ((c < 0x20 && c != '\t' && !line_end) || c == 0x7F) {
-      throw located_error(source.location(i, line), "control character ", int{c},
+      throw located_error(source.location(i, line), kMalformed, "control character ", int{c},
                           " is not accepted in text");
     }
     if (c == '\n') ++line;
@@ -259,10 +266,13 @@ void check_lines(const Source& source) {
     const size_t end = std::min(source.text.find('\n', start), source.text.size());
     const std::string_view content = source.text.substr(start, end - start);
     const auto refuse = [&](size_t column, const auto&... parts) {
-      throw located_error(source.location(start + column, line), parts...);
+      throw located_error(source.location(start + column, line), kMalformed, parts...);
+    };
+    const auto refuse_size = [&](const auto&... parts) {
+      throw located_error(source.location(start, line), kTooLarge, parts...);
     };
     if (content.size() > YamlLimits::kLineBytes) {
-      refuse(0, "a line longer than ", YamlLimits::kLineBytes, " bytes");
+      refuse_size("a line longer than ", YamlLimits::kLineBytes, " bytes");
     }
     const size_t text_start = content.find_first_not_of(" \t\r");
     const bool blank = text_start == std::string_view::npos;
@@ -282,7 +292,7 @@ void check_lines(const Source& source) {
       separators += std::count_if(content.begin(), content.end(),
                                   [](char c) { return c == ',' || c == '[' || c == '{'; });
       if (separators > YamlLimits::kNodes) {
-        refuse(0, "more than ", YamlLimits::kNodes, " values; a recipe is smaller");
+        refuse_size("more than ", YamlLimits::kNodes, " values; a recipe is smaller");
       }
     }
     start = end + 1;
@@ -295,8 +305,8 @@ ConfigNode parse_yaml(std::string_view text, const std::string& file_name) {
   if (text.substr(0, 3) == "\xEF\xBB\xBF") text.remove_prefix(3);  // byte order mark
   const Source source(text, file_name);
   if (text.size() > YamlLimits::kFileBytes) {
-    throw UsageError(concat(file_name, ": ", text.size(), " bytes of YAML; at most ",
-                            YamlLimits::kFileBytes, " are read"));
+    throw located_error({source.file}, kTooLarge, text.size(), " bytes of YAML; at most ",
+                        YamlLimits::kFileBytes, " are read");
   }
   check_characters(source);
   check_lines(source);
@@ -311,9 +321,9 @@ ConfigNode parse_yaml(std::string_view text, const std::string& file_name) {
   } catch (const YAML::Exception& error) {
     const auto offset = static_cast<size_t>(error.mark.pos);
     if (offset < text.size() && text[offset] == '*') builder.OnAlias(error.mark, 0);
-    throw located_error(source.location(error.mark), "not valid YAML: ", error.msg);
+    throw located_error(source.location(error.mark), kMalformed, "not valid YAML: ", error.msg);
   } catch (const std::exception& error) {
-    throw located_error({source.file, 0, 0}, "not valid YAML: ", error.what());
+    throw located_error({source.file, 0, 0}, kMalformed, "not valid YAML: ", error.what());
   }
   ConfigNode root = builder.take_root();
   if (root.is_null()) root.set_location({source.file, 1, 1});
@@ -325,7 +335,7 @@ ConfigNode load_yaml(const std::string& path) {
   try {
     text = read_file(path, YamlLimits::kFileBytes);
   } catch (const Error& error) {
-    throw UsageError(error.what());
+    throw UsageError(error.cause(), error.what());
   }
   return parse_yaml(text, path);
 }

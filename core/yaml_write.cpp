@@ -9,11 +9,9 @@ namespace {
 constexpr size_t kLineWidth = 90;  // lists of scalars that fit are written on one line
 
 std::string quote(const std::string& text) {
-  for (size_t i = 0; i < text.size();) {
-    const size_t bytes = utf8_character_bytes(text, i);
-    require(bytes > 0, "to_yaml: a text is not UTF-8 at its byte ", i, "; YAML cannot hold it");
-    i += bytes;
-  }
+  const size_t invalid = find_invalid_utf8(text);
+  require(invalid == std::string::npos, "to_yaml: a text is not UTF-8 at its byte ", invalid,
+          "; YAML cannot hold it");
   static const char kHex[] = "0123456789abcdef";
   std::string quoted = "\"";
   for (const char c : text) {

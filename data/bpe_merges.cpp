@@ -50,7 +50,8 @@ BpeMerges::BpeMerges(const std::unordered_map<std::string, int32_t>& ids, std::s
   byte_ids_.resize(256);
   for (int byte = 0; byte < 256; ++byte) {
     const auto found = ids.find(std::string(1, static_cast<char>(byte)));
-    require(found != ids.end(), what, ": the vocabulary has no entry for the byte ", byte);
+    require(found != ids.end(), Cause{ErrorCode::malformed, "", what}, what,
+            ": the vocabulary has no entry for the byte ", byte);
     byte_ids_[static_cast<size_t>(byte)] = found->second;
   }
   const auto lines = static_cast<uint64_t>(std::count(merges.begin(), merges.end(), '\n')) + 1;
@@ -66,21 +67,26 @@ BpeMerges::BpeMerges(const std::unordered_map<std::string, int32_t>& ids, std::s
     if (text.ends_with('\r')) text.remove_suffix(1);
     if (text.empty() || (line == 1 && text.starts_with("#version"))) continue;
     const size_t space = text.find(' ');
-    require(
+    const auto require_line = [&](bool sound, const char* why) {
+      if (sound) return;
+      throw Error({ErrorCode::malformed, "", concat(what, ":", line)},
+                  concat(what, ": line ", line, " of the merges ", why));
+    };
+    require_line(
         space != std::string_view::npos && bytes_of_bpe_spelling(text.substr(0, space), left) &&
             bytes_of_bpe_spelling(text.substr(space + 1), right) && !left.empty() && !right.empty(),
-        what, ": line ", line, " of the merges must be two token spellings and a space between");
+        "must be two token spellings and a space between");
     const auto a = ids.find(left), b = ids.find(right), ab = ids.find(left + right);
-    require(a != ids.end() && b != ids.end() && ab != ids.end(), what, ": line ", line,
-            " of the merges uses a token that the vocabulary lacks");
+    require_line(a != ids.end() && b != ids.end() && ab != ids.end(),
+                 "uses a token that the vocabulary lacks");
     // Parts made by earlier lines are what lets a heap reproduce the round-by-round definition.
-    require(made.contains(a->second) && made.contains(b->second), what, ": line ", line,
-            " of the merges uses a token that no earlier line makes");
-    require(made.insert(ab->second).second, what, ": line ", line,
-            " of the merges makes a token that an earlier line already made");
+    require_line(made.contains(a->second) && made.contains(b->second),
+                 "uses a token that no earlier line makes");
+    require_line(made.insert(ab->second).second, "makes a token that an earlier line already made");
     insert({pack(a->second, b->second), rank++, ab->second});
   }
-  require(rank > 0, what, ": expected merges, found none; the file is empty or truncated");
+  require(rank > 0, Cause{ErrorCode::malformed, "", what}, what,
+          ": expected merges, found none; the file is empty or truncated");
 }
 
 const BpeMerges::Merge* BpeMerges::find(int32_t left, int32_t right) const {
@@ -104,8 +110,8 @@ void BpeMerges::encode_piece(std::string_view piece, Workspace& workspace,
   using Candidate = Workspace::Candidate;
   auto& symbols = workspace.symbols;
   auto& heap = workspace.heap;
-  require(piece.size() < (size_t{1} << 31), "a piece of text of ", piece.size(),
-          " bytes without a word boundary is too long to encode");
+  require(piece.size() < (size_t{1} << 31), Cause{ErrorCode::out_of_range}, "a piece of text of ",
+          piece.size(), " bytes without a word boundary is too long to encode");
   const auto count = static_cast<int32_t>(piece.size());
   symbols.resize(piece.size());
   heap.clear();

@@ -15,8 +15,8 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/hash.h"
+#include "core/utf8.h"
 #include "data/bpe_merges.h"
-#include "data/utf8.h"
 
 namespace linnet {
 namespace {
@@ -110,7 +110,8 @@ struct Workspace {
 std::unordered_map<std::string, int32_t> parse_vocabulary(const std::string& encoder_json,
                                                           std::string_view what) {
   const auto json = nlohmann::json::parse(encoder_json, nullptr, false);
-  require(!json.is_discarded() && json.is_object() && !json.empty(), what,
+  require(!json.is_discarded() && json.is_object() && !json.empty(),
+          Cause{ErrorCode::malformed, "", what}, what,
           ": expected a JSON object from token spellings to ids; the file is truncated or of "
           "another kind");
   std::unordered_map<std::string, int32_t> ids;
@@ -118,12 +119,14 @@ std::unordered_map<std::string, int32_t> parse_vocabulary(const std::string& enc
   std::string bytes;
   for (const auto& [spelling, value] : json.items()) {
     const auto id = value.is_number_unsigned() ? value.get<uint64_t>() : taken.size();
-    require(id < taken.size() && !taken[id], what, ": the ids must be 0 to ", taken.size() - 1,
-            ", each once; '", spelling, "' breaks this");
+    require(id < taken.size() && !taken[id], Cause{ErrorCode::out_of_range, spelling, what}, what,
+            ": the ids must be 0 to ", taken.size() - 1, ", each once; '", spelling,
+            "' breaks this");
     taken[id] = true;
     require(bytes_of_bpe_spelling(spelling, bytes) &&
                 ids.emplace(bytes, static_cast<int32_t>(id)).second,
-            what, ": '", spelling, "' is not the spelling of a byte string of its own");
+            Cause{ErrorCode::malformed, spelling, what}, what, ": '", spelling,
+            "' is not the spelling of a byte string of its own");
   }
   return ids;
 }
@@ -217,7 +220,8 @@ std::unique_ptr<Tokenizer> load_bpe_tokenizer(const std::string& folder) {
   const std::string vocabulary = join_path(folder, published_names ? "encoder.json" : "vocab.json");
   const std::string merges = join_path(folder, published_names ? "vocab.bpe" : "merges.txt");
   for (const std::string& path : {vocabulary, merges})
-    require(exists(path), "the gpt2 tokenizer needs ", path,
+    require(exists(path), Cause{ErrorCode::not_found, "data.tokenizer.path", path},
+            "the gpt2 tokenizer needs ", path,
             ", which does not exist; put encoder.json and vocab.bpe (or vocab.json and merges.txt) "
             "in the folder");
   return make_bpe_tokenizer(read_file(vocabulary, kFileLimitBytes),
@@ -232,7 +236,8 @@ std::unique_ptr<Tokenizer> bpe_tokenizer_from_payload(std::string_view payload,
   const auto header = static_cast<size_t>(end - payload.data());
   require(status == std::errc() && header < payload.size() && *end == '\n' &&
               json_bytes <= payload.size() - header - 1,
-          what, ": the stored gpt2 tokenizer is truncated or damaged");
+          Cause{ErrorCode::malformed, "", what}, what,
+          ": the stored gpt2 tokenizer is truncated or damaged");
   payload.remove_prefix(header + 1);
   return make_bpe_tokenizer(std::string(payload.substr(0, json_bytes)),
                             std::string(payload.substr(json_bytes)), what);

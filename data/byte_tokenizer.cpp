@@ -35,7 +35,7 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer(bool eos) {
 
 std::unique_ptr<Tokenizer> byte_tokenizer_from_payload(std::string_view payload,
                                                        std::string_view what) {
-  require(payload == "eos" || payload == "plain", what,
+  require(payload == "eos" || payload == "plain", Cause{ErrorCode::malformed, "", what}, what,
           ": expected a byte tokenizer marked 'eos' or 'plain'; the stored tokenizer is damaged");
   return make_byte_tokenizer(payload == "eos");
 }

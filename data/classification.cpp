@@ -11,7 +11,8 @@
 namespace linnet {
 
 std::span<const int32_t> ClassificationSplit::example(int64_t index) const {
-  require(0 <= index && index < size(), "example ", index, " is not in 0 to ", size() - 1);
+  require(0 <= index && index < size(), Cause{ErrorCode::out_of_range}, "example ", index,
+          " is not in 0 to ", size() - 1);
   const auto begin = offsets[static_cast<size_t>(index)];
   const auto end = offsets[static_cast<size_t>(index) + 1];
   return std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
@@ -31,7 +32,8 @@ void ClassificationSplit::add(std::span<const int32_t> example, int32_t label) {
 }
 
 const std::shared_ptr<const ClassificationSplit>& ClassificationDataset::split(Split split) const {
-  require(has(split), "the data set (", layout, ") has no ", name_of(split), " split");
+  require(has(split), Cause{ErrorCode::not_found, concat("data.", name_of(split))},
+          "the data set (", layout, ") has no ", name_of(split), " split");
   return splits[static_cast<size_t>(split)];
 }
 
@@ -49,8 +51,8 @@ std::string ClassificationDataset::fingerprint(Split split) const {
 }
 
 ClassificationDataset load_classification(const DataConfig& config) {
-  require_usage(config.kind == "listops", "data of kind '", config.kind,
-                "' has no labels; the classification kind is listops");
+  require_usage(config.kind == "listops", Cause{ErrorCode::conflict, "data.kind"}, "data of kind '",
+                config.kind, "' has no labels; the classification kind is listops");
   return config.path.empty() ? generate_listops(config.listops)
                              : read_listops(config.path, config.listops.brackets);
 }
@@ -58,10 +60,11 @@ ClassificationDataset load_classification(const DataConfig& config) {
 ClassificationSampler::ClassificationSampler(std::shared_ptr<const ClassificationSplit> split,
                                              int64_t length, int32_t prepend_cls, uint64_t seed)
     : split_(std::move(split)), length_(length), cls_(prepend_cls), seed_(seed) {
-  require_usage(split_->size() > 0, "the split has no examples");
+  require_usage(split_->size() > 0, Cause{ErrorCode::out_of_range}, "the split has no examples");
   const int64_t needed = split_->longest() + (cls_ >= 0 ? 1 : 0);
-  require_usage(needed <= length_, "data.context is ", length_, ", but the longest example needs ",
-                needed, " tokens", cls_ >= 0 ? " with its CLS token" : "", "; raise data.context");
+  require_usage(needed <= length_, Cause{ErrorCode::out_of_range, "data.context"},
+                "data.context is ", length_, ", but the longest example needs ", needed, " tokens",
+                cls_ >= 0 ? " with its CLS token" : "", "; raise data.context");
 }
 
 Batch ClassificationSampler::make_batch(int64_t rows) const {

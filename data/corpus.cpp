@@ -1,11 +1,11 @@
 // Documents of a corpus, and the measure of tokens.
 #include "data/corpus.h"
+#include "data/words.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "core/error.h"
-#include "data/utf8.h"
 
 namespace linnet {
 

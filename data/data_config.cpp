@@ -27,7 +27,7 @@ void TokenizerConfig::validate(const ConfigNode& at) const {
   if (kind == "byte" && !path.empty())
     throw located_error(at.location_of("path"), "the byte tokenizer reads no file: remove path");
   if (kind == "gpt2" && path.empty())
-    throw located_error(at.location_of("kind"),
+    throw located_error(at.location_of("kind"), Cause{ErrorCode::missing_key, "path"},
                         "the gpt2 tokenizer needs path: the folder with "
                         "encoder.json and vocab.bpe");
   if (kind != "byte" && eos)
@@ -62,8 +62,9 @@ void ListopsConfig::describe(ConfigDescription<ListopsConfig>& d) {
 
 void ListopsConfig::validate(const ConfigNode& at) const {
   if (max_length < min_length)
-    throw located_error(at.location_of("max_length"), "max_length (", max_length,
-                        ") must not be below min_length (", min_length, ")");
+    throw located_error(at.location_of("max_length"), Cause{ErrorCode::out_of_range},
+                        "max_length (", max_length, ") must not be below min_length (", min_length,
+                        ")");
 }
 
 void DataConfig::describe(ConfigDescription<DataConfig>& d) {
@@ -98,10 +99,11 @@ void DataConfig::describe(ConfigDescription<DataConfig>& d) {
 void DataConfig::validate(const ConfigNode& at) const {
   const bool lists = !train.empty() || !validation.empty() || !test.empty();
   if (lists && kind != "text")
-    throw located_error(at.location(), "train, validation and test lists belong to kind text, not ",
-                        kind);
+    throw located_error(at.location(), Cause{ErrorCode::conflict, "kind"},
+                        "train, validation and test lists belong to kind text, not ", kind);
   if (path.empty() && !lists && kind != "self" && kind != "listops")
-    throw located_error(at.location_of("kind"), "kind ", kind, " needs data.path");
+    throw located_error(at.location_of("kind"), Cause{ErrorCode::missing_key, "path"}, "kind ",
+                        kind, " needs data.path");
   if (kind == "listops" && !same(tokenizer, TokenizerConfig{}))
     throw located_error(at.location_of("tokenizer"),
                         "kind listops has symbols of its own: remove "
@@ -116,7 +118,7 @@ void DataConfig::validate(const ConfigNode& at) const {
                             ? "with data.path, files are read and only brackets counts"
                             : "it has no meaning here");
   if (validation_fraction + test_fraction >= 1)
-    throw located_error(at.location_of("validation_fraction"),
+    throw located_error(at.location_of("validation_fraction"), Cause{ErrorCode::out_of_range},
                         "validation_fraction and test_fraction leave nothing for training");
 }
 

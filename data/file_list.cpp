@@ -57,11 +57,13 @@ void match(const std::string& folder, const std::vector<std::string>& components
 }  // namespace
 
 std::vector<std::string> expand_pattern(const std::string& spelling) {
-  require_usage(!spelling.empty(), "an empty file pattern matches nothing");
+  require_usage(!spelling.empty(), Cause{ErrorCode::malformed},
+                "an empty file pattern matches nothing");
   const std::string pattern = normal(spelling);
   if (!has_wildcard(pattern)) {
-    require(exists(pattern), pattern, " does not exist");
-    require(!is_directory(pattern), pattern, " is a folder, a file was expected");
+    require(exists(pattern), Cause{ErrorCode::not_found, "", pattern}, pattern, " does not exist");
+    require(!is_directory(pattern), Cause{ErrorCode::wrong_type, "", pattern}, pattern,
+            " is a folder, a file was expected");
     return {pattern};
   }
   std::vector<std::string> components;
@@ -72,7 +74,7 @@ std::vector<std::string> expand_pattern(const std::string& spelling) {
   }
   std::set<std::string> found;
   match(pattern.front() == '/' ? "/" : "", components, 0, found);
-  require(!found.empty(), "no file matches ", pattern);
+  require(!found.empty(), Cause{ErrorCode::not_found, "", pattern}, "no file matches ", pattern);
   return {found.begin(), found.end()};
 }
 
@@ -85,7 +87,7 @@ std::string fixed_folder(const std::string& pattern) {
 
 std::vector<std::string> files_below(const std::string& folder,
                                      const std::function<bool(const std::string&)>& enter) {
-  require(is_directory(folder), folder,
+  require(is_directory(folder), Cause{ErrorCode::not_found, "", folder}, folder,
           exists(folder) ? " is a file, a folder was expected" : " does not exist");
   std::vector<std::string> found, pending = {""};
   while (!pending.empty()) {

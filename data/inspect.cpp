@@ -77,7 +77,7 @@ std::vector<DataKind> data_kinds() {
 }
 
 std::string detect_data_kind(const std::string& path) {
-  require(exists(path), path, " does not exist");
+  require(exists(path), Cause{ErrorCode::not_found, "", path}, path, " does not exist");
   const auto has = [&](const char* name) { return exists(join_path(path, name)); };
   if (!is_directory(path)) return "text";
   for (const char* name : {"wiki.train", "wiki.valid", "wiki.test"})
@@ -117,7 +117,7 @@ DataReport inspect_data(const std::string& path) {
 
 DataReport prepare_data(const DataConfig& config, const std::string& folder) {
   const std::string target = folder.empty() ? token_cache_folder() : folder;
-  require_usage(!target.empty(),
+  require_usage(!target.empty(), Cause{ErrorCode::missing_key, "--out"},
                 "say where prepared data go with --out: neither LINNET_CACHE nor HOME is set");
   if (config.kind == "listops") {
     const ClassificationDataset data = load_classification(config);
@@ -125,7 +125,7 @@ DataReport prepare_data(const DataConfig& config, const std::string& folder) {
     create_directories(target);
     constexpr std::array<const char*, 3> kNames = {"basic_train.tsv", "basic_val.tsv",
                                                    "basic_test.tsv"};
-    require_usage(config.listops.brackets,
+    require_usage(config.listops.brackets, Cause{ErrorCode::conflict, "data.listops.brackets"},
                   "ListOps files keep their brackets: prepare them with listops.brackets true");
     for (const Split split : kSplits) {
       if (!data.has(split)) continue;

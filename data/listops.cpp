@@ -1,5 +1,6 @@
 // ListOps expressions: values, spellings, files.
 #include "data/listops.h"
+#include "data/words.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +8,6 @@
 
 #include "core/error.h"
 #include "core/files.h"
-#include "data/utf8.h"
 
 namespace linnet {
 namespace {
@@ -51,21 +51,23 @@ int32_t evaluate_listops(std::span<const int32_t> expression) {
     }
     int32_t value = id - 1;
     if (id == kListopsEnd) {
-      require(!open.empty() && !open.back().values.empty(), "ListOps: the ] at symbol ", i,
-              " closes nothing");
+      require(!open.empty() && !open.back().values.empty(), Cause{ErrorCode::malformed},
+              "ListOps: the ] at symbol ", i, " closes nothing");
       value = apply(open.back().op, std::move(open.back().values));
       open.pop_back();
     } else {
-      require(is_digit(id), "ListOps: id ", id, " at symbol ", i, " is not a symbol");
+      require(is_digit(id), Cause{ErrorCode::malformed}, "ListOps: id ", id, " at symbol ", i,
+              " is not a symbol");
     }
     if (!open.empty()) {
       open.back().values.push_back(value);
       continue;
     }
-    require(i + 1 == expression.size(), "ListOps: symbols follow the end of the expression");
+    require(i + 1 == expression.size(), Cause{ErrorCode::malformed},
+            "ListOps: symbols follow the end of the expression");
     return value;
   }
-  throw Error("ListOps: the expression is not finished");
+  throw Error(Cause{ErrorCode::malformed}, "ListOps: the expression is not finished");
 }
 
 std::vector<int32_t> parse_listops(std::string_view text) {
@@ -80,7 +82,8 @@ std::vector<int32_t> parse_listops(std::string_view text) {
     const std::string_view symbol = text.substr(begin, at - begin);
     if (symbol == "(" || symbol == ")") continue;
     const auto found = std::find(kSpelling.begin() + 1, kSpelling.end(), symbol);
-    require(found != kSpelling.end(), "unknown ListOps symbol '", symbol.substr(0, 40),
+    require(found != kSpelling.end(), Cause{ErrorCode::unknown_name, symbol.substr(0, 40)},
+            "unknown ListOps symbol '", symbol.substr(0, 40),
             "'; expected digits, [MIN, [MAX, [MED, [SM and ]");
     ids.push_back(static_cast<int32_t>(found - kSpelling.begin()));
   }
@@ -93,7 +96,7 @@ std::string listops_lra_text(std::span<const int32_t> expression) {
   std::vector<size_t> arguments(expression.size(), 0), open;
   for (size_t i = 0; i < expression.size(); ++i) {
     if (expression[i] == kListopsEnd) {
-      require(!open.empty(), "ListOps: unbalanced brackets");
+      require(!open.empty(), Cause{ErrorCode::malformed}, "ListOps: unbalanced brackets");
       open.pop_back();
     } else {
       if (!open.empty()) ++arguments[open.back()];
@@ -129,31 +132,35 @@ ClassificationSplit read_listops_tsv(const std::string& path, bool brackets) {
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (number == 1) {
-      require(line == "Source\tTarget", path,
+      require(line == "Source\tTarget", Cause{ErrorCode::malformed, "", concat(path, ":1")}, path,
               ": expected the header 'Source TAB Target' of a ListOps file on line 1");
       continue;
     }
     const size_t tab = line.find('\t');
-    require(tab != std::string_view::npos && tab + 2 == line.size() && line[tab + 1] >= '0' &&
-                line[tab + 1] <= '9',
-            path, ":", number, ": expected an expression, a tab and a digit; the file is ",
-            text.empty() ? "truncated" : "damaged");
     try {
+      require(tab != std::string_view::npos && tab + 2 == line.size() && line[tab + 1] >= '0' &&
+                  line[tab + 1] <= '9',
+              Cause{ErrorCode::malformed},
+              "expected an expression, a tab and a digit; the file is ",
+              text.empty() ? "truncated" : "damaged");
       std::vector<int32_t> ids = parse_listops(line.substr(0, tab));
       const int32_t label = line[tab + 1] - '0', value = evaluate_listops(ids);
-      require(label == value, "the label is ", label, " but the expression has the value ", value);
+      require(label == value, Cause{ErrorCode::conflict}, "the label is ", label,
+              " but the expression has the value ", value);
       if (!brackets) drop_brackets(ids);
       split.add(ids, label);
     } catch (const Error& error) {
-      throw Error(concat(path, ":", number, ": ", error.what()));
+      throw Error({error.code(), error.key(), concat(path, ":", number)},
+                  concat(path, ":", number, ": ", error.what()));
     }
   }
-  require(split.size() > 0, path, ": holds no examples");
+  require(split.size() > 0, Cause{ErrorCode::malformed, "", path}, path, ": holds no examples");
   return split;
 }
 
 ClassificationDataset read_listops(const std::string& folder, bool brackets) {
-  require(is_directory(folder), folder, exists(folder) ? " is a file" : " does not exist",
+  require(is_directory(folder), Cause{ErrorCode::not_found, "", folder}, folder,
+          exists(folder) ? " is a file" : " does not exist",
           "; kind listops needs a folder with basic_train.tsv, basic_val.tsv and basic_test.tsv");
   ClassificationDataset data;
   data.layout = "ListOps files of the Long Range Arena";
@@ -169,7 +176,8 @@ ClassificationDataset read_listops(const std::string& folder, bool brackets) {
   }
   const bool any =
       std::any_of(kSplits.begin(), kSplits.end(), [&](Split s) { return data.has(s); });
-  require(any, folder, " holds none of basic_train.tsv, basic_val.tsv and basic_test.tsv");
+  require(any, Cause{ErrorCode::not_found, "", folder}, folder,
+          " holds none of basic_train.tsv, basic_val.tsv and basic_test.tsv");
   return data;
 }
 

@@ -64,7 +64,8 @@ ClassificationDataset generate_listops(const ListopsConfig& config) {
   for (const auto& [name, examples] : wanted) {
     auto split = std::make_shared<ClassificationSplit>();
     while (split->size() < examples) {
-      require_usage(attempt - last_success < kFutileAttempts, "only ", seen.size(),
+      require_usage(attempt - last_success < kFutileAttempts,
+                    Cause{ErrorCode::out_of_range, "data.listops"}, "only ", seen.size(),
                     " distinct ListOps expressions of length ", config.min_length, " to ",
                     config.max_length, " were found; ask for fewer examples or a wider range");
       const Tree tree(config, attempt++);

@@ -83,7 +83,8 @@ double NgramScore::bits_per_byte() const {
 NgramBaselines ngram_baselines(const TokenizedCorpus& train, const TokenizedCorpus& held_out,
                                const TokenMeasure& measure, int32_t vocabulary_size,
                                bool cross_documents, int64_t max_tokens) {
-  require(train.size() > 0, "n-gram baselines: the training split is empty");
+  require(train.size() > 0, Cause{ErrorCode::out_of_range},
+          "n-gram baselines: the training split is empty");
   const Model model(train, vocabulary_size, cross_documents);
   NgramBaselines result;
   NgramScore& total = result.unigram;
@@ -95,7 +96,8 @@ NgramBaselines ngram_baselines(const TokenizedCorpus& train, const TokenizedCorp
     total.bytes += measure.bytes(id);
     total.words += measure.words(previous, id);
   });
-  require(total.tokens > 0, "n-gram baselines: there is no held-out token to score");
+  require(total.tokens > 0, Cause{ErrorCode::out_of_range},
+          "n-gram baselines: there is no held-out token to score");
   result.bigram.tokens = total.tokens;
   result.bigram.bytes = total.bytes;
   result.bigram.words = total.words;

@@ -75,7 +75,8 @@ void append_windows(int64_t begin, int64_t end, const EvaluationOptions& options
 
 void require_positions(int64_t tokens) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  require_usage(tokens <= kMax, "a sequence of ", tokens, " tokens is longer than the ", kMax,
+  require_usage(tokens <= kMax, Cause{ErrorCode::out_of_range, "data.context"}, "a sequence of ",
+                tokens, " tokens is longer than the ", kMax,
                 " that positions of 32 bits count; make the context shorter, or score windows "
                 "without carried state");
 }
@@ -86,11 +87,12 @@ LmSampler::LmSampler(std::shared_ptr<const TokenizedCorpus> corpus, int64_t cont
       context_(context),
       cross_documents_(cross_documents),
       seed_(seed) {
-  require_usage(context_ > 0, "the context must be at least 1 token, got ", context_);
+  require_usage(context_ > 0, Cause{ErrorCode::out_of_range, "data.context"},
+                "the context must be at least 1 token, got ", context_);
   windows_ = (corpus_->size() - 1) / context_;
-  require_usage(windows_ > 0, "the training split has ", corpus_->size(),
-                " tokens, which is not one window of ", context_,
-                " and a token to predict; lower data.context or add text");
+  require_usage(windows_ > 0, Cause{ErrorCode::out_of_range, "data.context"},
+                "the training split has ", corpus_->size(), " tokens, which is not one window of ",
+                context_, " and a token to predict; lower data.context or add text");
 }
 
 Batch LmSampler::batch(int64_t first_example, int64_t rows) const {
@@ -114,14 +116,17 @@ EvaluationSet::EvaluationSet(std::shared_ptr<const TokenizedCorpus> corpus,
                              const TokenMeasure& measure, const EvaluationOptions& options,
                              int64_t rows)
     : corpus_(std::move(corpus)), measure_(&measure) {
-  require_usage(options.context > 0, "evaluation needs a context of at least 1 token, got ",
-                options.context);
+  require_usage(options.context > 0, Cause{ErrorCode::out_of_range, "evaluate.contexts"},
+                "evaluation needs a context of at least 1 token, got ", options.context);
   require_usage(0 <= options.stride && options.stride <= options.context,
+                Cause{ErrorCode::out_of_range, "evaluate.stride"},
                 "the stride must be 1 to the context (", options.context,
                 "), or 0 for no overlap; got ", options.stride);
   require_usage(!options.carry_state || options.stride == 0 || options.stride == options.context,
+                Cause{ErrorCode::conflict, "evaluate.stride"},
                 "with carried state each token is read once: leave the stride at 0");
-  require_usage(rows > 0, "the batch must be at least 1, got ", rows);
+  require_usage(rows > 0, Cause{ErrorCode::out_of_range, "evaluate.batch"},
+                "the batch must be at least 1, got ", rows);
   int64_t budget = options.max_tokens > 0 ? options.max_tokens : corpus_->size();
   const size_t streams = options.cross_documents ? 1 : corpus_->documents.size();
   for (size_t i = 0; i < streams && budget > 0; ++i) {
@@ -131,7 +136,8 @@ EvaluationSet::EvaluationSet(std::shared_ptr<const TokenizedCorpus> corpus,
     append_windows(begin, end, options, windows_);
     budget -= std::max<int64_t>(end - 1 - begin, 0);
   }
-  require_usage(!windows_.empty(), "there is nothing to evaluate: no document has two tokens");
+  require_usage(!windows_.empty(), Cause{ErrorCode::out_of_range},
+                "there is nothing to evaluate: no document has two tokens");
   for (const Window& window : windows_) target_count_ += window.length - window.context_only;
 
   if (options.carry_state) {

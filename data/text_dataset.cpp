@@ -5,16 +5,17 @@
 #include <utility>
 
 #include "core/error.h"
-#include "data/utf8.h"
 #include "data/wikitext.h"
 #include "data/word_tokenizer.h"
+#include "data/words.h"
 
 namespace linnet {
 namespace {
 
 void require_files(const TextSources& sources, Split split) {
-  require(!sources.files(split).empty(), "the data set has no ", name_of(split),
-          " split: ", sources.missing[static_cast<size_t>(split)]);
+  require(!sources.files(split).empty(),
+          Cause{ErrorCode::not_found, concat("data.", name_of(split))}, "the data set has no ",
+          name_of(split), " split: ", sources.missing[static_cast<size_t>(split)]);
 }
 
 std::shared_ptr<const Tokenizer> tokenizer_for(const DataConfig& config,
@@ -54,6 +55,7 @@ TextDataset::TextDataset(const DataConfig& config, std::shared_ptr<const Tokeniz
       warnings_(sources_.warnings) {
   require_usage(
       config_.lines == "whole" || (tokenizer_->eos_id() >= 0 && !tokenizer_->lines_end_with_eos()),
+      Cause{ErrorCode::conflict, "data.lines"},
       "data.lines: stripped ends each line with eos, which the ", tokenizer_->kind(),
       tokenizer_->eos_id() < 0 ? " tokenizer does not have"
                                : " tokenizer does by itself; use lines: whole");
@@ -153,8 +155,10 @@ CachedCorpus TextDataset::tokenize(Split split) const {
     made.warnings.push_back(concat(empty.size(), " files of ", name_of(split),
                                    " are empty and were left out; the first is ", empty.front()));
   }
-  require(!corpus.tokens.empty(), "the ", name_of(split),
-          " split is empty: ", sources_.files(split).front().path,
+  require(!corpus.tokens.empty(),
+          Cause{ErrorCode::out_of_range, concat("data.", name_of(split)),
+                sources_.files(split).front().path},
+          "the ", name_of(split), " split is empty: ", sources_.files(split).front().path,
           sources_.files(split).size() > 1 ? " and the other files of it hold no text"
                                            : " holds no text");
   return made;

@@ -8,8 +8,8 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/hash.h"
+#include "core/utf8.h"
 #include "data/file_list.h"
-#include "data/utf8.h"
 
 namespace linnet {
 namespace {
@@ -58,8 +58,10 @@ void split_by_file(std::vector<SourceFile> files, const DataConfig& config, Text
   });
   const size_t validation = share_of(files.size(), config.validation_fraction);
   const size_t test = share_of(files.size(), config.test_fraction);
-  require(validation + test < files.size(), "the ", files.size(), " files of ", config.path,
-          " are too few to be split by file: validation would get ", validation, " and test ", test,
+  require(validation + test < files.size(),
+          Cause{ErrorCode::out_of_range, "data.train", config.path}, "the ", files.size(),
+          " files of ", config.path, " are too few to be split by file: validation would get ",
+          validation, " and test ", test,
           ", nothing would be left for train; add files, or name those of each split, such as "
           "data.train=[a.txt] data.validation=[b.txt] data.test=[c.txt]");
   for (size_t i = 0; i < files.size(); ++i) {
@@ -83,7 +85,8 @@ void cut_one_file(const std::string& path, const DataConfig& config, TextSources
   };
   const size_t first = cut(1 - config.validation_fraction - config.test_fraction);
   const size_t second = std::max(first, cut(1 - config.test_fraction));
-  require(0 < first && first < second && second < text.size(), path,
+  require(0 < first && first < second && second < text.size(),
+          Cause{ErrorCode::out_of_range, "data.train", path}, path,
           " is too short to be cut at line ends into train, validation and test; add text, or name "
           "the files of each split: data.train, data.validation, data.test");
   const std::string name = file_name(path);
@@ -128,7 +131,9 @@ TextSources find_listed_files(const DataConfig& config) {
       missing_of(sources, split) = concat("the recipe lists no files in data.", name_of(split));
     for (const std::string& pattern : patterns)
       for (SourceFile& file : matching_files(join_path(config.path, pattern))) {
-        require_usage(seen.insert(file.path).second, file.path,
+        require_usage(seen.insert(file.path).second,
+                      Cause{ErrorCode::repeated, concat("data.", name_of(split)), file.path},
+                      file.path,
                       " is listed twice in the splits of data; a text must not be both trained on "
                       "and evaluated");
         files_of(sources, split).push_back(std::move(file));
@@ -149,7 +154,8 @@ TextSources find_text(const DataConfig& config) {
     if (has(Split::train) && (has(Split::validation) || has(Split::test))) {
       sources.layout = "folders train, validation and test";
       read_split_folders(config.path, sources);
-      require(any_files(sources), config.path, " has split folders without any .txt file");
+      require(any_files(sources), Cause{ErrorCode::not_found, "data.path", config.path},
+              config.path, " has split folders without any .txt file");
       return sources;
     }
     const auto names = files_below(config.path, [&](const std::string& folder) {
@@ -161,7 +167,8 @@ TextSources find_text(const DataConfig& config) {
     const bool only_text = std::any_of(names.begin(), names.end(), is_text);
     for (const std::string& name : names)
       if (!only_text || is_text(name)) files.push_back({join_path(config.path, name), name});
-    require(!files.empty(), "the folder ", config.path, " holds no files");
+    require(!files.empty(), Cause{ErrorCode::not_found, "data.path", config.path}, "the folder ",
+            config.path, " holds no files");
   } else {
     files = matching_files(config.path);
   }
@@ -175,22 +182,22 @@ TextSources find_text(const DataConfig& config) {
 }
 
 TextSources find_pg19(const DataConfig& config) {
-  require(is_directory(config.path), config.path,
-          exists(config.path) ? " is a file" : " does not exist",
+  require(is_directory(config.path), Cause{ErrorCode::not_found, "data.path", config.path},
+          config.path, exists(config.path) ? " is a file" : " does not exist",
           "; kind pg19 needs a folder with train/, validation/ and test/");
   TextSources sources;
   sources.layout = exists(join_path(config.path, "metadata.csv"))
                        ? "PG-19 folders with metadata.csv"
                        : "PG-19 folders";
   read_split_folders(config.path, sources);
-  require(any_files(sources), config.path,
+  require(any_files(sources), Cause{ErrorCode::malformed, "data.path", config.path}, config.path,
           " does not have the PG-19 layout: no train/*.txt, validation/*.txt or test/*.txt");
   return sources;
 }
 
 TextSources find_wikitext(const DataConfig& config) {
-  require(is_directory(config.path), config.path,
-          exists(config.path) ? " is a file" : " does not exist",
+  require(is_directory(config.path), Cause{ErrorCode::not_found, "data.path", config.path},
+          config.path, exists(config.path) ? " is a file" : " does not exist",
           "; kind wikitext needs a folder with wiki.train.tokens and the like");
   const auto name_in = [](Split split, std::string_view form) {
     const std::string_view stem = split == Split::validation ? "valid" : name_of(split);
@@ -217,7 +224,8 @@ TextSources find_wikitext(const DataConfig& config) {
                  config.tokenizer.kind, " tokenizer is meant for the raw files"));
     return sources;
   }
-  throw Error(concat(config.path,
+  throw Error({ErrorCode::not_found, "data.path", config.path},
+              concat(config.path,
                      " holds no WikiText file (wiki.{train,valid,test}.tokens or .raw, or "
                      "{train,valid,test}.txt)"));
 }
@@ -261,7 +269,8 @@ TextSources find_self(const DataConfig& config) {
     const bool bare = file_name(name).find('.') == std::string::npos;
     if (extension || (bare && is_script(path))) files.push_back({path, name});
   }
-  require(files.size() >= 3, root, " does not look like a source checkout: ", files.size(),
+  require(files.size() >= 3, Cause{ErrorCode::malformed, "data.path", root}, root,
+          " does not look like a source checkout: ", files.size(),
           " text files found (.h .cpp .md .yaml .txt .cmake .py or scripts)");
   split_by_file(std::move(files), config, sources);
   return sources;
@@ -278,7 +287,8 @@ Split split_from_name(std::string_view name) {
   for (const Split split : kSplits)
     if (name == name_of(split)) return split;
   if (name == "valid" || name == "dev") return Split::validation;
-  throw UsageError(concat("unknown split '", name, "'; the splits are train, validation and test"));
+  throw UsageError({ErrorCode::unknown_name, "split"},
+                   concat("unknown split '", name, "'; the splits are train, validation and test"));
 }
 
 TextSources find_text_sources(const DataConfig& config) {
@@ -286,7 +296,8 @@ TextSources find_text_sources(const DataConfig& config) {
   if (config.kind == "pg19") return find_pg19(config);
   if (config.kind == "wikitext") return find_wikitext(config);
   if (config.kind == "self") return find_self(config);
-  throw UsageError(concat("data of kind '", config.kind, "' is not text"));
+  throw UsageError({ErrorCode::conflict, "data.kind"},
+                   concat("data of kind '", config.kind, "' is not text"));
 }
 
 std::string fingerprint_of(const TextSources& sources, Split split) {
@@ -305,11 +316,12 @@ std::string read_document(const SourceFile& file) {
   // Up to three bytes of an unfinished character at the very end are what a cut file leaves.
   const bool cut = invalid != std::string::npos && text.size() - invalid < 4 &&
                    (static_cast<unsigned char>(text[invalid]) & 0xC0u) == 0xC0u;
-  require(!cut, file.path,
+  require(!cut, Cause{ErrorCode::malformed, "", file.path}, file.path,
           ": the file is truncated: it ends inside a UTF-8 character at byte offset ", invalid);
   require_utf8(text, file.path);
   if (file.begin == 0 && file.end >= text.size()) return text;
-  require(file.end <= text.size(), file.path, " has ", text.size(), " bytes, at least ", file.end,
+  require(file.end <= text.size(), Cause{ErrorCode::conflict, "", file.path}, file.path, " has ",
+          text.size(), " bytes, at least ", file.end,
           " were expected; it changed while it was being read");
   return text.substr(file.begin, file.end - file.begin);
 }

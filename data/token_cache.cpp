@@ -46,14 +46,17 @@ Tensor int64_tensor(const std::vector<Document>& documents, int64_t Document::*m
 
 CachedCorpus parse(std::string_view image, const std::string& path, int32_t vocabulary_size) {
   const Hdf5Reader reader(image, path);
-  require(reader.int_attribute("/", "format") == kFormat, path, ": another format of the cache");
+  require(reader.int_attribute("/", "format") == kFormat, Cause{ErrorCode::malformed, "", path},
+          path, ": another format of the cache");
   CachedCorpus cached;
   TokenizedCorpus& corpus = cached.corpus;
   corpus.tokens = reader.read("tokens").to_vector<int32_t>();
-  require(corpus.size() == reader.int_attribute("/", "tokens"), path, ": token count differs");
+  require(corpus.size() == reader.int_attribute("/", "tokens"),
+          Cause{ErrorCode::malformed, "", path}, path, ": token count differs");
   const bool in_range = std::all_of(corpus.tokens.begin(), corpus.tokens.end(),
                                     [&](int32_t id) { return id >= 0 && id < vocabulary_size; });
-  require(in_range, path, ": holds ids outside the vocabulary");
+  require(in_range, Cause{ErrorCode::malformed, "", path}, path,
+          ": holds ids outside the vocabulary");
   const auto names = split_lines(reader.read_text("names"));
   const Shape count = {static_cast<int64_t>(names.size())};
   const auto begins = reader.read("begins", DType::i64, count).to_vector<int64_t>();
@@ -61,10 +64,12 @@ CachedCorpus parse(std::string_view image, const std::string& path, int32_t voca
   const auto words = reader.read("words", DType::i64, count).to_vector<int64_t>();
   for (size_t i = 0; i < names.size(); ++i) {
     const int64_t previous = i == 0 ? 0 : begins[i - 1];
-    require(previous <= begins[i] && begins[i] <= corpus.size(), path, ": documents out of order");
+    require(previous <= begins[i] && begins[i] <= corpus.size(),
+            Cause{ErrorCode::malformed, "", path}, path, ": documents out of order");
     corpus.documents.push_back({names[i], begins[i], bytes[i], words[i]});
   }
-  require(!begins.empty() && begins.front() == 0, path, ": no document at the start");
+  require(!begins.empty() && begins.front() == 0, Cause{ErrorCode::malformed, "", path}, path,
+          ": no document at the start");
   cached.unknown = {reader.int_attribute("/", "unknown_words"), reader.read_text("first_unknown")};
   cached.warnings = split_lines(reader.read_text("warnings"));
   return cached;
@@ -92,9 +97,11 @@ std::optional<CachedCorpus> read_token_cache(const std::string& path, int32_t vo
   if (!exists(path)) return std::nullopt;
   try {
     const std::string file = read_file(path);
-    require(file.size() > kHashLineBytes, path, ": truncated");
+    require(file.size() > kHashLineBytes, Cause{ErrorCode::malformed, "", path}, path,
+            ": truncated");
     const std::string_view image = std::string_view(file).substr(0, file.size() - kHashLineBytes);
-    require(file.substr(image.size()) == concat(kHashLine, hash128_hex(image), '\n'), path,
+    require(file.substr(image.size()) == concat(kHashLine, hash128_hex(image), '\n'),
+            Cause{ErrorCode::malformed, "", path}, path,
             ": the contents do not have the hash of the last line (truncated or changed)");
     return parse(image, path, vocabulary_size);
   } catch (const Error& error) {

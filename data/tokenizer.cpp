@@ -25,8 +25,8 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, UnknownWords* unkn
 std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   std::string text;
   for (const int32_t id : ids) {
-    require(id >= 0 && id < vocabulary_size(), "cannot decode id ", id, ": the ", kind(),
-            " tokenizer has ids 0 to ", vocabulary_size() - 1);
+    require(id >= 0 && id < vocabulary_size(), Cause{ErrorCode::out_of_range}, "cannot decode id ",
+            id, ": the ", kind(), " tokenizer has ids 0 to ", vocabulary_size() - 1);
     append_bytes(id, text);
   }
   return text;
@@ -44,31 +44,34 @@ uint64_t Tokenizer::fingerprint() const {
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerConfig& config) {
   if (config.kind == "byte") return make_byte_tokenizer(config.eos);
   if (config.kind == "word") {
-    require_usage(!config.path.empty(),
+    require_usage(!config.path.empty(), Cause{ErrorCode::missing_key, "data.tokenizer.path"},
                   "a word tokenizer needs tokenizer.path (a vocabulary file, one word a line) or a "
                   "training text to build it from");
     return load_word_tokenizer(config.path);
   }
   if (config.kind == "gpt2") {
-    require_usage(!config.path.empty(),
+    require_usage(!config.path.empty(), Cause{ErrorCode::missing_key, "data.tokenizer.path"},
                   "the gpt2 tokenizer needs tokenizer.path: a folder with encoder.json and "
                   "vocab.bpe (or vocab.json and merges.txt)");
     return load_bpe_tokenizer(config.path);
   }
   throw UsageError(
+      {ErrorCode::unknown_name, "data.tokenizer.kind"},
       concat("unknown tokenizer kind '", config.kind, "'; the kinds are byte, word and gpt2"));
 }
 
 std::unique_ptr<Tokenizer> tokenizer_from_blob(std::string_view blob, std::string_view what) {
   const size_t line_end = blob.find('\n');
-  require(blob.starts_with(kBlobHeader) && line_end != std::string_view::npos, what,
+  require(blob.starts_with(kBlobHeader) && line_end != std::string_view::npos,
+          Cause{ErrorCode::malformed, "", what}, what,
           ": expected a tokenizer saved by this version of linnet, found something else");
   const std::string_view kind = blob.substr(kBlobHeader.size(), line_end - kBlobHeader.size());
   const std::string_view payload = blob.substr(line_end + 1);
   if (kind == "byte") return byte_tokenizer_from_payload(payload, what);
   if (kind == "word") return word_tokenizer_from_payload(payload, what);
   if (kind == "gpt2") return bpe_tokenizer_from_payload(payload, what);
-  throw Error(concat(what, ": holds a tokenizer of the unknown kind '", kind.substr(0, 40), "'"));
+  throw Error({ErrorCode::malformed, "", what},
+              concat(what, ": holds a tokenizer of the unknown kind '", kind.substr(0, 40), "'"));
 }
 
 }  // namespace linnet

@@ -26,7 +26,7 @@ constexpr Published kPublished[] = {
 
 std::string check_wikitext(Split split, const std::string& path, const std::string& text,
                            int64_t words) {
-  require(text.ends_with('\n'), path,
+  require(text.ends_with('\n'), Cause{ErrorCode::malformed, "", path}, path,
           ": the file is truncated: a WikiText file ends with a line end, this one inside a line");
   const auto lines = static_cast<int64_t>(std::count(text.begin(), text.end(), '\n'));
   std::string known;
@@ -36,9 +36,9 @@ std::string check_wikitext(Split split, const std::string& path, const std::stri
       known += concat(known.empty() ? "" : ", ", published.name, " ", published.lines);
       continue;
     }
-    require(words == published.words, path, " has the ", lines, " lines of ", published.name,
-            " but ", words, " words with <eos> instead of ", published.words,
-            "; the file was altered, fetch it again");
+    require(words == published.words, Cause{ErrorCode::malformed, "", path}, path, " has the ",
+            lines, " lines of ", published.name, " but ", words, " words with <eos> instead of ",
+            published.words, "; the file was altered, fetch it again");
     return "";
   }
   return concat("the ", name_of(split), " split has ", lines,

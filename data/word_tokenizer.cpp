@@ -1,11 +1,12 @@
 // The word tokenizer and its vocabulary.
 #include "data/word_tokenizer.h"
+#include "data/words.h"
 
 #include <algorithm>
 
 #include "core/error.h"
 #include "core/files.h"
-#include "data/utf8.h"
+#include "core/utf8.h"
 
 namespace linnet {
 namespace {
@@ -32,10 +33,14 @@ class WordTokenizer final : public Tokenizer {
     ids_.reserve(words_.size());
     for (size_t id = 0; id < words_.size(); ++id) {
       const std::string& word = words_[id];
-      require(!word.empty() && std::none_of(word.begin(), word.end(), is_space), what, ": line ",
-              id + 1, " must hold exactly one word without white space");
-      require(ids_.emplace(word, static_cast<int32_t>(id)).second, what, ": line ", id + 1,
-              " repeats the word '", word, "'; each word may appear once");
+      const auto refuse = [&](ErrorCode code, const auto&... why) {
+        throw Error({code, word, concat(what, ":", id + 1)},
+                    concat(what, ": line ", id + 1, why...));
+      };
+      if (word.empty() || std::any_of(word.begin(), word.end(), is_space))
+        refuse(ErrorCode::malformed, " must hold exactly one word without white space");
+      if (!ids_.emplace(word, static_cast<int32_t>(id)).second)
+        refuse(ErrorCode::repeated, " repeats the word '", word, "'; each word may appear once");
     }
     eos_ = find(kEndOfLineWord);
     unknown_ = find(kUnknownWord);
@@ -56,13 +61,15 @@ class WordTokenizer final : public Tokenizer {
         ids.push_back(id);
         return;
       }
-      require(unknown_ >= 0, "the word '", word, "' is not among the ", words_.size(),
+      require(unknown_ >= 0, Cause{ErrorCode::unknown_name, word}, "the word '", word,
+              "' is not among the ", words_.size(),
               " words of the vocabulary, which has no <unk>; use other words");
       if (unknown != nullptr) unknown->add(word);
       ids.push_back(unknown_);
     };
     const auto on_line_end = [&] {
-      require(eos_ >= 0, "the text has a line end, but the vocabulary has no <eos>");
+      require(eos_ >= 0, Cause{ErrorCode::unknown_name, kEndOfLineWord},
+              "the text has a line end, but the vocabulary has no <eos>");
       ids.push_back(eos_);
     };
     for_each_word(text, on_word, on_line_end);
@@ -107,8 +114,10 @@ void WordVocabularyBuilder::add(std::string_view text) {
 }
 
 std::unique_ptr<Tokenizer> WordVocabularyBuilder::build(int64_t max_size) const {
-  require(!counts_.empty(), "cannot build a word vocabulary: the training text is empty");
+  require(!counts_.empty(), Cause{ErrorCode::out_of_range},
+          "cannot build a word vocabulary: the training text is empty");
   require_usage(max_size == 0 || max_size >= 3,
+                Cause{ErrorCode::out_of_range, "data.tokenizer.vocabulary_size"},
                 "vocabulary_size must be 0 (all words) or at least 3, got ", max_size);
   std::vector<std::pair<std::string, int64_t>> entries;
   for (const auto& [word, count] : counts_)
@@ -139,7 +148,8 @@ std::unique_ptr<Tokenizer> word_tokenizer_from_payload(std::string_view text,
     words.emplace_back(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
   }
-  require(!words.empty(), what, ": expected a vocabulary with one word a line, found nothing");
+  require(!words.empty(), Cause{ErrorCode::malformed, "", what}, what,
+          ": expected a vocabulary with one word a line, found nothing");
   return std::make_unique<WordTokenizer>(std::move(words), what);
 }
 
@@ -149,7 +159,7 @@ std::unique_ptr<Tokenizer> load_word_tokenizer(const std::string& path) {
 }
 
 void save_word_vocabulary(const Tokenizer& tokenizer, const std::string& path) {
-  require_usage(tokenizer.kind() == "word",
+  require_usage(tokenizer.kind() == "word", Cause{ErrorCode::conflict, "data.tokenizer.kind"},
                 "only a word tokenizer has a vocabulary file, this is a ", tokenizer.kind(),
                 " tokenizer");
   const std::string blob = tokenizer.serialise();

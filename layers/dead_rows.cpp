@@ -7,6 +7,8 @@
 namespace linnet {
 namespace {
 
+// Ambient because counting is a diagnosis that an evaluation switches on for one batch: passed as a
+// parameter it would be part of every mechanism's mix(), which has no other use for it.
 thread_local DeadRowCount* newest = nullptr;
 
 // Of the valid rows of x [B,T,H,n], those of which no element is farther from 0 than `bound`.

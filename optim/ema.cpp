@@ -51,13 +51,13 @@ void WeightAverage::update(const Tensor& weights) {
   ++*updates_.data<int64_t>();
 }
 
-void WeightAverage::update_on_device(const Tensor& weights, const Tensor& numbers) {
+void WeightAverage::update_on_device(const Tensor& weights, const Tensor& scalars) {
   require(weights.shape() == average_.shape() && on_cuda(weights),
           "WeightAverage::update_on_device: weights of shape ", weights.shape(), " on ",
           name_of(weights.device()));
   if constexpr (kCuda) {
-    cuda::average(average_, weights, numbers, updates_, decay_, warmup_);
-    cuda::finish_update(numbers, updates_, {});
+    cuda::average(average_, weights, scalars, updates_, decay_, warmup_);
+    cuda::finish_update(scalars, updates_, {});
   }
 }
 

@@ -13,8 +13,8 @@ class WeightAverage {
   WeightAverage(const Tensor& weights, double decay, bool warmup);
   // average = d average + (1 - d) weights; call it after each optimizer update.
   void update(const Tensor& weights);
-  // The same on a CUDA device after Optimizer::step_on_device with these numbers.
-  void update_on_device(const Tensor& weights, const Tensor& numbers);
+  // The same on a CUDA device after Optimizer::step_on_device with these scalars.
+  void update_on_device(const Tensor& weights, const Tensor& scalars);
   // Exchanges the elements of `weights` and the average, in place: once before an evaluation with
   // the average and once after it.
   void swap(const Tensor& weights);

@@ -7,7 +7,7 @@
 namespace linnet {
 namespace {
 
-// Fewest edits that make `text` match the glob: '*' absorbs anything at no cost.
+// The least count of edits that make `text` match the glob: '*' absorbs anything at no cost.
 size_t edits_to_match(std::string_view pattern, std::string_view text) {
   std::vector<size_t> row(text.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});

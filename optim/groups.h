@@ -19,8 +19,8 @@ struct ParameterSpan {
   int64_t end = 0;
 };
 
-// One entry of optim.groups: what a recipe says about all parameters whose names match a pattern;
-// what it leaves out stays.
+// One entry of optim.groups: the settings of all parameters whose names match a pattern; absent
+// settings stay as they are.
 struct GroupRule {
   std::string pattern;
   std::optional<double> weight_decay;

@@ -1,4 +1,4 @@
-// The `optim` section of a recipe, and what is built from it.
+// The `optim` section of a recipe, and the optimizer and schedule built from it.
 #pragma once
 
 #include <memory>

@@ -100,15 +100,15 @@ void Optimizer::step(const Tensor& weights, const Tensor& gradients, const StepR
 }
 
 void Optimizer::step_on_device(const Tensor& weights, const Tensor& gradients,
-                               const Tensor& numbers) {
+                               const Tensor& scalars) {
   check_flat("weights", weights, elements_, dtype_, device_);
   check_flat("gradients", gradients, elements_, dtype_, device_);
-  require(device_blocks_.defined() && numbers.device() == device_,
+  require(device_blocks_.defined() && scalars.device() == device_,
           "Optimizer::step_on_device: this optimizer is on ", name_of(device_));
   if constexpr (kCuda) {
-    apply_on_device({weights, gradients, device_blocks_, numbers, updates_});
+    apply_on_device({weights, gradients, device_blocks_, scalars, updates_});
     const auto previous_lr = state_.find("previous_lr");
-    cuda::finish_update(numbers, updates_,
+    cuda::finish_update(scalars, updates_,
                         previous_lr == state_.end() ? Tensor() : previous_lr->second);
   }
 }

@@ -21,7 +21,7 @@ struct ParameterGroup {
   double lr_scale = 1;
 };
 
-// What changes from one update to the next.
+// The rates of one update, which change from update to update.
 struct StepRates {
   double lr = 0;
   // Multiplies every gradient as it is read: a clipping factor, or one over the target tokens.
@@ -54,19 +54,19 @@ class Optimizer {
   // Throws Error when a size, dtype or device differs from the constructor's or lr is not finite.
   void step(const Tensor& weights, const Tensor& gradients, const StepRates& rates);
   // The same on a CUDA device, with everything that changes between updates in device memory:
-  // `numbers` as cuda::prepare_update left them (optim/cuda/update.h). Nothing waits for the
+  // `scalars` as cuda::prepare_update left them (optim/cuda/update.h). Nothing waits for the
   // device.
-  void step_on_device(const Tensor& weights, const Tensor& gradients, const Tensor& numbers);
+  void step_on_device(const Tensor& weights, const Tensor& gradients, const Tensor& scalars);
   // Updates made so far.
   int64_t updates() const;
   // Everything that the next update depends on besides weights and gradients: "updates" (i64 [1])
-  // and what the kind adds. Shares storage with the optimizer.
+  // and the tensors of the kind. Shares storage with the optimizer.
   StateTensors state() const { return state_; }
   // Continues bit for bit from a state() that was saved; throws as restore_state does.
   void load_state(const StateTensors& source) { restore_state("optimizer", state_, source); }
 
  protected:
-  // A piece of a group, small enough to balance threads.
+  // A part of a group, small enough to balance threads.
   struct Block {
     int64_t begin;
     int64_t end;
@@ -77,12 +77,13 @@ class Optimizer {
   Tensor add_moment(const std::string& name);
   // A zero-filled tensor of one element that belongs to the state under this name.
   Tensor add_counter(const std::string& name, DType dtype);
-  // Does update number `update` (1 for the first) on every block; shapes are already checked.
+  // Does the update with index `update` (1 for the first) on every block; shapes are already
+  // checked.
   virtual void apply(const Tensor& weights, const Tensor& gradients, const StepRates& rates,
                      int64_t update) = 0;
   // The tensors of an update on a device.
   struct DeviceStep {
-    Tensor weights, gradients, blocks, numbers, updates;
+    Tensor weights, gradients, blocks, scalars, updates;
   };
   virtual void apply_on_device(const DeviceStep& step) = 0;
   const std::vector<Block>& blocks() const { return blocks_; }

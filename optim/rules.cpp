@@ -74,7 +74,7 @@ void Adam::apply(const Tensor& weights, const Tensor& gradients, const StepRates
 
 void Adam::apply_on_device(const DeviceStep& step) {
   if constexpr (kCuda) {
-    cuda::adam({step.weights, step.gradients, step.blocks, step.numbers, step.updates}, m_, v_,
+    cuda::adam({step.weights, step.gradients, step.blocks, step.scalars, step.updates}, m_, v_,
                {options_.beta1, options_.beta2, options_.eps, options_.decoupled});
   }
 }
@@ -114,7 +114,7 @@ void Sgd::apply(const Tensor& weights, const Tensor& gradients, const StepRates&
 
 void Sgd::apply_on_device(const DeviceStep& step) {
   if constexpr (kCuda) {
-    cuda::sgd({step.weights, step.gradients, step.blocks, step.numbers, step.updates}, buffer_,
+    cuda::sgd({step.weights, step.gradients, step.blocks, step.scalars, step.updates}, buffer_,
               momentum_);
   }
 }
@@ -155,7 +155,7 @@ void Nag::apply(const Tensor& weights, const Tensor& gradients, const StepRates&
 
 void Nag::apply_on_device(const DeviceStep& step) {
   if constexpr (kCuda) {
-    cuda::nag({step.weights, step.gradients, step.blocks, step.numbers, step.updates}, buffer_,
+    cuda::nag({step.weights, step.gradients, step.blocks, step.scalars, step.updates}, buffer_,
               previous_lr_, momentum_);
   }
 }

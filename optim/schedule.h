@@ -1,4 +1,4 @@
-// Learning-rate schedules: pure functions of the update number, so a resume needs no state.
+// Learning-rate schedules: pure functions of the update's index, so a resume needs no state.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class Schedule {
   // `lr` is the peak; `max_steps` stands in for config.steps where that is absent (0: unknown).
   // Throws UsageError when a kind with an end has no length, or one no longer than its warm-up.
   Schedule(const ScheduleConfig& config, double lr, int64_t max_steps);
-  // The learning rate of an update, by the number of updates made before it.
+  // The learning rate of an update, by the count of updates made before it.
   double lr(int64_t step) const;
   // Adam's beta1 for that update where the schedule cycles it.
   std::optional<double> beta1(int64_t step) const;

@@ -147,7 +147,7 @@ class FlashMixer : public TokenMixer {
                             context, state, after);
   }
 
-  const char* mechanism_;
+  std::string mechanism_;
   FlashParams params_;
   GatedUnit unit_;
   std::optional<ConvBranch> conv_;

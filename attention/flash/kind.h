@@ -30,14 +30,16 @@ void refuse_options(const ConfigNode& at, const ConfigNode& defaults, const std:
 // `std::optional<FlashParams> unit() const`.
 template <typename Params>
 Mechanism or_flash_unit(Mechanism mechanism) {
-  mechanism.make = [on_heads = mechanism.make, traits_of = mechanism.traits_of,
-                    name = mechanism.name, presets = mechanism.presets](
-                       const ConfigNode& parameters, const MixerOptions& options,
-                       const MixerScope& scope) {
+  mechanism.bind = [on_heads = mechanism.bind, traits_of = mechanism.traits_of,
+                    name = mechanism.name,
+                    presets = mechanism.presets](const ConfigNode& parameters) -> MixerFactory {
     const auto unit = parse_config<Params>(apply_preset(parameters, presets)).unit();
-    if (!unit) return on_heads(parameters, options, scope);
-    require_form(name, traits_of(parameters), options.form);
-    return make_flash_unit(name.c_str(), *unit, options, scope);
+    if (!unit) return on_heads(parameters);
+    return [unit = *unit, traits = traits_of(parameters), name](const MixerOptions& options,
+                                                                const MixerScope& scope) {
+      require_form(name, traits, options.form);
+      return make_flash_unit(name.c_str(), unit, options, scope);
+    };
   };
   return mechanism;
 }

@@ -12,7 +12,7 @@ namespace linnet::cuda::tensor_core {
 // bits.
 template <typename Draw>
 __device__ __forceinline__ uint32_t kept_of_rows(int lane, const Draw& draw) {
-  lane = made_again(lane);
+  lane = recomputed(lane);
   // The first of the two lanes that hold a four draws for row lane / 4, the second for 8 rows
   // later.
   const int second = lane % 2, row = lane / 4 + 8 * second, four = lane % 4 / 2 * 4;

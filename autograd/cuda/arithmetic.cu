@@ -2,7 +2,7 @@
 #include "autograd/cuda/arithmetic.h"
 
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
@@ -39,7 +39,7 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& to) {
 }
 
 void scaled(const Tensor& x, double factor, const Tensor& to) {
-  const StoredNumbers from = stored_numbers(x);
+  const StoredValues from = stored_values(x);
   const StoredResults z = stored_results(to);
   const auto f = static_cast<float>(factor);
   for_each("scale", to.elements(), [=] __device__(int64_t i) { z.put(i, f * from.at(i)); });

@@ -5,13 +5,13 @@
 
 #include "core/cuda/elementwise.h"
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
 
-constexpr int kTableRows = 16;  // of a block
-constexpr int kChannels = 128;  // of a block, one a thread
+constexpr int kTableRows = 16;  // per block
+constexpr int kChannels = 128;  // per block, one per thread
 
 struct RowSums {
   __host__ __device__ explicit RowSums(SharedArena& arena)
@@ -30,9 +30,9 @@ struct Scatter {
 };
 
 // A block owns some rows and channels of the table and goes through its tokens in order, so that
-// every sum has a fixed order. `to` has one table for each blockIdx.z. A warp looks at 32 ids at a
+// every sum has a fixed order. `to` has one table for each blockIdx.z. A warp reads 32 ids at a
 // time; no thread ever touches the column of another.
-__global__ void embedding_gradient(Scatter s, StoredNumbers dy, StoredResults to) {
+__global__ void embedding_gradient(Scatter s, StoredValues dy, StoredResults to) {
   SharedArena arena;
   const RowSums sums(arena);
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kTableRows;
@@ -69,14 +69,14 @@ void scatter(const Tensor& dy, const Scatter& s, int64_t splits, const Tensor& t
   const dim3 grid(blocks_for(s.table_rows, kTableRows), blocks_for(s.channels, kChannels),
                   static_cast<unsigned>(splits));
   launch({"embedding_gradient", grid, kChannels, shared_bytes<RowSums>()}, embedding_gradient, s,
-         stored_numbers(dy), stored_results(to));
+         stored_values(dy), stored_results(to));
 }
 
 }  // namespace
 
 void embedding(const Tensor& ids, const Tensor& table, double factor, const Tensor& y) {
   const int32_t* id = pointer<int32_t>(ids);
-  const StoredNumbers from = stored_numbers(table);
+  const StoredValues from = stored_values(table);
   const StoredResults to = stored_results(y);
   const int64_t rows = table.size(0), channels = table.size(1);
   const auto f = static_cast<float>(factor);

@@ -7,7 +7,7 @@ namespace linnet::cuda {
 
 // losses[r] = -log softmax(logits[r])[targets[r]] (f64 [rows], 0 where the target is -1); with
 // `gradient`, the row becomes softmax - onehot (0 where unscored). Targets outside [-1, classes)
-// give NaN: the host cannot look at them without waiting.
+// give NaN: the host cannot check them without waiting.
 void softmax_rows(const Tensor& logits, const Tensor& targets, const Tensor& losses, bool gradient);
 
 }  // namespace linnet::cuda

@@ -6,7 +6,7 @@
 namespace linnet::cuda {
 namespace {
 
-constexpr int kWarps = 4;  // of a block
+constexpr int kWarps = 4;  // per block
 
 // Kind and floor, as kernels take them.
 struct NormRule {
@@ -18,7 +18,7 @@ __device__ __forceinline__ int64_t row_of_warp() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
 }
 
-// What one value normalises to: (x - mean) * rstd.
+// The normalised value: (x - mean) * rstd.
 template <typename T>
 __device__ __forceinline__ float normed(const T* x, float mean, float rstd) {
   return (load(x) - mean) * rstd;
@@ -102,9 +102,9 @@ __global__ void norm_backward_rows(const T* x, const T* gain, const T* dy, const
   }
 }
 
-constexpr int kColumns = 32;        // of a block
+constexpr int kColumns = 32;        // per block
 constexpr int kRowThreads = 8;      // threads that share a column
-constexpr int64_t kRowBlock = 128;  // rows of a block
+constexpr int64_t kRowBlock = 128;  // rows per block
 
 struct ColumnSums {
   __host__ __device__ explicit ColumnSums(SharedArena& arena)

@@ -3,13 +3,13 @@
 
 #include "core/cuda/block_reduce.h"
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kColumns = 32;                       // channels of a block
+constexpr int kColumns = 32;                       // channels per block
 constexpr int kTimeThreads = kThreads / kColumns;  // threads that share a channel
 
 struct CountScratch {
@@ -38,7 +38,7 @@ struct PoolScratch {
   float (*sums)[kColumns];
 };
 
-__global__ void pool_rows(StoredNumbers x, const uint8_t* mask, const float* weights, int64_t time,
+__global__ void pool_rows(StoredValues x, const uint8_t* mask, const float* weights, int64_t time,
                           int64_t channels, StoredResults y) {
   SharedArena arena;
   const PoolScratch shared(arena);
@@ -59,7 +59,7 @@ __global__ void pool_rows(StoredNumbers x, const uint8_t* mask, const float* wei
 }  // namespace
 
 void gather_time(const Tensor& x, const Tensor& index, const Tensor& y) {
-  const StoredNumbers from = stored_numbers(x);
+  const StoredValues from = stored_values(x);
   const int32_t* at = pointer<int32_t>(index);
   const StoredResults to = stored_results(y);
   const int64_t time = x.size(1), channels = x.size(2);
@@ -71,7 +71,7 @@ void gather_time(const Tensor& x, const Tensor& index, const Tensor& y) {
 }
 
 void gather_time_backward(const Tensor& dy, const Tensor& index, const Tensor& dx) {
-  const StoredNumbers from = stored_numbers(dy);
+  const StoredValues from = stored_values(dy);
   const int32_t* at = pointer<int32_t>(index);
   const StoredResults to = stored_results(dx);
   const int64_t time = dx.size(1), channels = dx.size(2);
@@ -90,13 +90,13 @@ void pool_weights(const Tensor& mask, int64_t time, bool divide_by_length, const
 void mean_pool(const Tensor& x, const Tensor& mask, const Tensor& weights, const Tensor& y) {
   const dim3 grid(blocks_for(x.size(0), 1), blocks_for(x.size(2), kColumns));
   launch({"pool_rows", grid, dim3(kColumns, kTimeThreads), shared_bytes<PoolScratch>()}, pool_rows,
-         stored_numbers(x), pointer_or_null<uint8_t>(mask), pointer<float>(weights), x.size(1),
+         stored_values(x), pointer_or_null<uint8_t>(mask), pointer<float>(weights), x.size(1),
          x.size(2), stored_results(y));
 }
 
 void mean_pool_backward(const Tensor& dy, const Tensor& mask, const Tensor& weights,
                         const Tensor& dx) {
-  const StoredNumbers from = stored_numbers(dy);
+  const StoredValues from = stored_values(dy);
   const uint8_t* valid = pointer_or_null<uint8_t>(mask);
   const float* weight = pointer<float>(weights);
   const StoredResults to = stored_results(dx);

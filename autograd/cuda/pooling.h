@@ -11,7 +11,7 @@ namespace linnet::cuda {
 void gather_time(const Tensor& x, const Tensor& index, const Tensor& y);
 void gather_time_backward(const Tensor& dy, const Tensor& index, const Tensor& dx);
 
-// weights[b] (f32) = 1 / (number of valid tokens, or T with `divide_by_length`), 0 where none is
+// weights[b] (f32) = 1 / (count of valid tokens, or T with `divide_by_length`), 0 where none is
 // valid; mask u8 [B, T] may be undefined.
 void pool_weights(const Tensor& mask, int64_t time, bool divide_by_length, const Tensor& weights);
 // y[b] = weights[b] * sum of x[b, t] over valid t, and its gradient.

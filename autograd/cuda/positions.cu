@@ -2,7 +2,7 @@
 #include "autograd/cuda/positions.h"
 
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
@@ -24,7 +24,7 @@ void count_positions(const Tensor& positions, int64_t offset) {
 }
 
 void add_sinusoidal(const Tensor& x, const Tensor& positions, const Tensor& y) {
-  const StoredNumbers from = stored_numbers(x);
+  const StoredValues from = stored_values(x);
   const int32_t* position = pointer<int32_t>(positions);
   const StoredResults to = stored_results(y);
   const int64_t channels = x.size(2), pairs = (channels + 1) / 2;
@@ -42,7 +42,7 @@ void add_sinusoidal(const Tensor& x, const Tensor& positions, const Tensor& y) {
 // One thread takes a pair of channels of one token through all heads: one angle for them all.
 void rotate(const Tensor& x, const Tensor& positions, int64_t width, double theta, int sign,
             const Tensor& y) {
-  const StoredNumbers from = stored_numbers(x);
+  const StoredValues from = stored_values(x);
   const int32_t* position = pointer<int32_t>(positions);
   const StoredResults to = stored_results(y);
   const int64_t heads = x.size(2), channels = x.size(3), pairs = (channels + 1) / 2;

@@ -1,5 +1,5 @@
-// Copies from device memory to shared memory that go on while a thread computes (cp.async, sm_80
-// and later): 16 bytes each, in groups, waited for in the order in which groups were committed.
+// Asynchronous copies from device memory to shared memory (cp.async, sm_80 and later), to prefetch
+// tiles: 16 bytes each, in groups, waited for in the order in which groups were committed.
 #pragma once
 
 #include "core/cuda/kernel.h"
@@ -9,7 +9,7 @@
 
 namespace linnet::cuda {
 
-// A thread's own copies. What it waited for it may read itself; other threads after a barrier. The
+// A thread's own copies. After wait() the thread may read them, other threads after a barrier. The
 // emulator copies in wait(): until then the target is NaN, so that a missing wait shows.
 class AsyncCopies {
  public:

@@ -45,7 +45,7 @@ struct Sum {
     return a + b;
   }
 };
-struct Largest {
+struct Maximum {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
@@ -54,10 +54,10 @@ __device__ __forceinline__ T warp_sum(T value, Caller caller = LINNET_CALLER) {
   return warp_combine<Sum>(value, caller);
 }
 __device__ __forceinline__ float warp_max(float value, Caller caller = LINNET_CALLER) {
-  return warp_combine<Largest>(value, caller);
+  return warp_combine<Maximum>(value, caller);
 }
 
-// The sum over a block of a multiple of 32 threads, in every thread. `scratch` holds 33 numbers;
+// The sum over a block of a multiple of 32 threads, in every thread. `scratch` holds 33 values;
 // all threads of the block take part.
 template <typename T>
 __device__ __forceinline__ T block_sum(T value, T* scratch, Caller caller = LINNET_CALLER) {
@@ -72,7 +72,7 @@ __device__ __forceinline__ T block_sum(T value, T* scratch, Caller caller = LINN
   }
   __syncthreads();
   const T total = scratch[32];
-  __syncthreads();  // scratch may be used again
+  __syncthreads();  // scratch may be reused
   return total;
 }
 

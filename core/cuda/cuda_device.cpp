@@ -32,7 +32,7 @@ class OnDevice {
   int before_;
 };
 
-// Where this thread's tensors go while it captures a graph.
+// The memory of this thread's new tensors while it captures a graph.
 thread_local std::shared_ptr<GraphMemory> allocate_from;
 
 std::string mebibytes(size_t bytes) {
@@ -140,12 +140,12 @@ class CudaDevice final : public DeviceInterface {
     bytes_ -= bytes;
     give(memory);
   }
-  std::string out_of_memory_text(size_t asked) const {
+  std::string out_of_memory_text(size_t requested) const {
     std::vector<std::pair<size_t, std::string>> users;
     for (const auto& [user, held] : by_user_) users.emplace_back(held, user);
     std::sort(users.rbegin(), users.rend());
     std::string text = concat("out of memory on ", name_of({DeviceKind::cuda, index_}), ": ",
-                              mebibytes(asked), " asked for by ", memory_user(), ", ",
+                              mebibytes(requested), " requested by ", memory_user(), ", ",
                               mebibytes(free_bytes()), " free of ", mebibytes(facts_.memory));
     const size_t listed = std::min<size_t>(3, users.size());
     for (size_t i = 0; i < listed; ++i) {
@@ -184,7 +184,7 @@ KnownDevices& known_devices() {
   return known;
 }
 
-// Why none of that number can be used, with what fixes it.
+// Why no device of that index can be used, and the remedy.
 std::string why_not(const KnownDevices& known, int index) {
   const bool exists = index >= 0 && static_cast<size_t>(index) < known.list.size();
   if (known.list.empty() || exists) {

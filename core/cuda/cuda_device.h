@@ -16,8 +16,8 @@ size_t allocated_bytes(int index);
 size_t peak_allocated_bytes(int index);
 void reset_peak_memory(int index);
 
-// Memory for graphs of the device, counted among what its tensors hold. Lives on while a tensor is
-// in it.
+// Memory for graphs of the device, counted as held by its tensors. Lives on while a tensor is in
+// it.
 std::shared_ptr<GraphMemory> make_graph_memory(int index);
 // While alive, tensors that this thread makes on a device are in `memory`, and memory of others
 // that is released is kept until `memory` is gone: a graph that is being captured may use it.

@@ -1,11 +1,11 @@
 // cuDNN's graph interface (its C functions, cudnnBackend*), for kernels that benchmarks compare
-// linnet's with. The library is loaded when it is first asked for: builds need its headers alone,
+// linnet's with. The library is loaded at its first use: builds need its headers alone,
 // and programs start without it. Free of cuDNN's headers. cudnn_plan.cpp calls cuDNN;
 // cudnn_absent.cpp is for builds that did not find it, and for emulated ones.
 //
-// Nothing of this has run on a GPU yet. What is known without one: cuDNN finds a kernel for each
-// graph that linnet has on an H100 and an A100 that are only described to it (CudnnPlans), and the
-// graphs compute what they should (CudaSoftmaxGraph).
+// No plan has run on a GPU. Tests show without one that cuDNN finds a kernel for each of linnet's
+// graphs on an H100 and an A100 that are only described to it (CudnnPlans), and that the graphs
+// compute softmax attention (CudaSoftmaxGraph).
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@
 
 namespace linnet::cuda {
 
-// Why cuDNN cannot be used, and what fixes it; empty: it can.
+// Why cuDNN cannot be used, and the remedy; empty: it can.
 std::string cudnn_problem();
 // "9.19.0"; empty where it cannot be used.
 std::string cudnn_version();
@@ -33,8 +33,8 @@ class GraphPlan {
   ~GraphPlan();
   GraphPlan(const GraphPlan&) = delete;
   GraphPlan& operator=(const GraphPlan&) = delete;
-  // Submits the kernel to this thread's stream: every tensor of the graph that is in memory, by its
-  // number, at a multiple of 16 bytes.
+  // Submits the kernel to this thread's stream. `tensors`: every tensor of the graph that is in
+  // memory, by its index, at a multiple of 16 bytes.
   void run(const std::vector<std::pair<int, Tensor>>& tensors) const;
 
  private:

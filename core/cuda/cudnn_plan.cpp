@@ -1,7 +1,7 @@
 // Plans by cuDNN's backend interface. Descriptors of tensors and operations make an operation
 // graph; heuristics rank engines for it; the first that can be finalized becomes the plan. All of
-// that is done for a description of the device, the present one's or another's, so that what is
-// tried without a GPU is what runs on one.
+// that is done for a description of the device, the present one's or another's, so that tests
+// without a GPU make the plans that run on one.
 #include <cudnn_graph.h>
 #include <dlfcn.h>
 
@@ -88,7 +88,7 @@ void check(cudnnStatus_t status, const char* what) {
   throw Error(concat("cuDNN: ", what, " failed: ", reason_of(status)));
 }
 
-// The family of "not supported": another engine may be.
+// The statuses "not supported": another engine may support the graph.
 bool is_unsupported(cudnnStatus_t status) {
   return status >= CUDNN_STATUS_NOT_SUPPORTED && status < CUDNN_STATUS_INTERNAL_ERROR;
 }
@@ -153,9 +153,9 @@ DType stored_type(GraphType type) {
 
 constexpr int64_t kAlignment = 16;
 
-Descriptor describe(const GraphTensor& tensor, int64_t number) {
+Descriptor describe(const GraphTensor& tensor, int64_t index) {
   Descriptor result(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-  result.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, number);
+  result.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, index);
   result.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type_of(tensor.type));
   result.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, kAlignment);
   result.set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, tensor.sizes.data(),
@@ -183,8 +183,8 @@ cudnnPointwiseMode_t mode_of(GraphKind kind) {
       return CUDNN_POINTWISE_EXP;
     case GraphKind::logarithm:
       return CUDNN_POINTWISE_LOG;
-    case GraphKind::row_number:
-    case GraphKind::column_number:
+    case GraphKind::row_index:
+    case GraphKind::column_index:
       return CUDNN_POINTWISE_GEN_INDEX;
     case GraphKind::at_least:
       return CUDNN_POINTWISE_CMP_GE;
@@ -239,8 +239,8 @@ Descriptor describe(const GraphOperation& operation, const std::vector<Descripto
   Descriptor how(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   how.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode_of(operation.kind));
   how.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, compute);
-  if (operation.kind == GraphKind::row_number || operation.kind == GraphKind::column_number) {
-    const int64_t dimension = operation.kind == GraphKind::row_number ? 2 : 3;
+  if (operation.kind == GraphKind::row_index || operation.kind == GraphKind::column_index) {
+    const int64_t dimension = operation.kind == GraphKind::row_index ? 2 : 3;
     how.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, dimension);
   }
   how.finalize("an operation's kind");
@@ -311,9 +311,9 @@ std::string cudnn_version() {
 
 struct GraphPlan::State {
   OperationGraph graph;
-  std::vector<Descriptor> descriptors;  // of tensors, then of operations and what is made of them
+  std::vector<Descriptor> descriptors;  // of tensors, then of operations and their graph
   std::optional<Descriptor> plan;
-  int64_t workspace = 0;  // bytes of device memory that a run takes besides
+  int64_t workspace = 0;  // bytes of device memory that a run needs besides the tensors
 };
 
 GraphPlan::GraphPlan(const OperationGraph& graph, const std::string& device)
@@ -358,32 +358,32 @@ GraphPlan::GraphPlan(const OperationGraph& graph, const std::string& device)
 GraphPlan::~GraphPlan() = default;
 
 void GraphPlan::run(const std::vector<std::pair<int, Tensor>>& tensors) const {
-  std::vector<int64_t> numbers;
+  std::vector<int64_t> indices;
   std::vector<void*> places;
-  for (const auto& [number, tensor] : tensors) {
-    const GraphTensor& wanted = state_->graph.tensors.at(static_cast<size_t>(number));
+  for (const auto& [index, tensor] : tensors) {
+    const GraphTensor& wanted = state_->graph.tensors.at(static_cast<size_t>(index));
     int64_t elements = 1;
     for (const int64_t size : wanted.sizes) elements *= size;
     require(wanted.in_memory && tensor.dtype() == stored_type(wanted.type) &&
                 tensor.elements() == elements &&
                 reinterpret_cast<uintptr_t>(tensor.raw()) % kAlignment == 0,
-            "cuDNN: tensor ", number, " of the graph cannot be ", tensor.shape(), " ",
+            "cuDNN: tensor ", index, " of the graph cannot be ", tensor.shape(), " ",
             name_of(tensor.dtype()));
     require_current(tensor.device().index);
-    numbers.push_back(number);
+    indices.push_back(index);
     places.push_back(tensor.raw());
   }
   for (size_t i = 0; i < state_->graph.tensors.size(); ++i) {
     GraphTensor& tensor = state_->graph.tensors[i];
     if (!tensor.value) continue;
-    numbers.push_back(static_cast<int64_t>(i));
+    indices.push_back(static_cast<int64_t>(i));
     places.push_back(&*tensor.value);
   }
   const Tensor workspace = Tensor::empty({std::max<int64_t>(state_->workspace, 1)}, DType::u8,
                                          Device{DeviceKind::cuda, current_device()});
   void* const workspace_memory = workspace.raw();
   Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, numbers.data(), numbers.size());
+  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, indices.data(), indices.size());
   pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, places.data(),
            places.size());
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace_memory);

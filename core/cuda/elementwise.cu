@@ -5,7 +5,7 @@
 
 #include "core/cuda/block_reduce.h"
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
@@ -87,7 +87,7 @@ void add_f64_into(const Tensor& to, const Tensor& from) {
 template <typename T>
 void add_into_typed(const Tensor& to, const Tensor& from) {
   T* x = pointer<T>(to);
-  const StoredNumbers y = stored_numbers(from);
+  const StoredValues y = stored_values(from);
   for_each("add_into", to.elements(),
            [=] __device__(int64_t i) { store(x + i, load(x + i) + y.at(i)); });
 }
@@ -101,17 +101,17 @@ void add_typed(const Tensor& a, const Tensor& b, const Tensor& to) {
            [x, y, z] __device__(int64_t i) { store(z + i, load(x + i) + load(y + i)); });
 }
 
-// By a number or, unless null, by one in device memory.
+// By `factor` or, unless null, by `in_memory`, a scalar in device memory.
 template <typename T>
-void scale_typed(const Tensor& to, float number, const double* in_memory) {
+void scale_typed(const Tensor& to, float factor, const double* in_memory) {
   T* x = pointer<T>(to);
   for_each("scale_into", to.elements(), [=] __device__(int64_t i) {
-    const float factor = in_memory != nullptr ? static_cast<float>(*in_memory) : number;
-    store(x + i, load(x + i) * factor);
+    const float by = in_memory != nullptr ? static_cast<float>(*in_memory) : factor;
+    store(x + i, load(x + i) * by);
   });
 }
 
-constexpr int kColumns = 32;    // of a block
+constexpr int kColumns = 32;    // per block
 constexpr int kRowThreads = 8;  // threads that share a column
 
 struct ColumnSums {
@@ -154,7 +154,7 @@ void sum_chunks_into(const Tensor& partial, int64_t chunks, const Tensor& row, b
 }
 
 constexpr int kSumThreads = 256;
-constexpr int64_t kSumBlock = 8192;  // elements of a block
+constexpr int64_t kSumBlock = 8192;  // elements per block
 
 struct SumScratch {
   __host__ __device__ explicit SumScratch(SharedArena& arena) : values(arena.take<double>(33)) {}
@@ -270,7 +270,7 @@ void scale_into(const Tensor& to, const Tensor& factor) {
 void add_row_into(const Tensor& to, const Tensor& row) {
   require(row.elements() == to.size(-1), "add_row_into: row ", row.shape(), " for ", to.shape());
   const StoredResults x = stored_results(to);
-  const StoredNumbers r = stored_numbers(row);
+  const StoredValues r = stored_values(row);
   const int64_t columns = row.elements();
   for_each("add_row_into", to.elements(),
            [=] __device__(int64_t i) { x.put(i, x.at(i) + r.at(i % columns)); });

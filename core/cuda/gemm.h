@@ -10,13 +10,13 @@ struct GemmShape {
   int64_t batch = 1, m = 0, n = 0, k = 0;
 };
 
-// What a product does besides, while its numbers are at hand. (cuBLASLt's GELU is the approximation
-// by tanh; the exact one stays a kernel of its own.)
+// Operations fused into a product. (cuBLASLt's GELU is the approximation by tanh; the exact one
+// stays a kernel of its own.)
 enum class Epilogue : uint8_t {
   none,
   add_bias,       // adds `vector` [n] to every row of c before c is rounded
   left_row_sums,  // writes the sums over the rows of op(a), [m], to `vector`
-  gelu_tanh,      // adds `vector` where defined, keeps that in `before` where defined, takes GELU
+  gelu_tanh,  // adds `vector` and keeps the sum in `before`, each where defined, then takes GELU
   gelu_tanh_backward,  // multiplies by the derivative of GELU at `before`
 };
 

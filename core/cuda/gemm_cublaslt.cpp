@@ -17,7 +17,7 @@ namespace linnet::cuda {
 namespace {
 
 constexpr size_t kWorkspace = size_t{32} << 20;
-// In one call: some versions have no algorithm for more, the most blocks of a launch in y and z.
+// Products per call: some versions have no algorithm for more, the limit of a grid in y and z.
 constexpr int64_t kMaxProducts = 65535;
 
 void check(cublasStatus_t status, std::string_view what) {
@@ -31,7 +31,7 @@ uint32_t alignment_of(const void* memory) {
   return static_cast<uint32_t>(bits & (~bits + 1));
 }
 
-// What an algorithm is chosen for.
+// The key of a plan: an algorithm is chosen once for each.
 struct Problem {
   GemmShape shape;
   bool transpose_a, transpose_b;
@@ -63,10 +63,10 @@ struct Plan {
   bool exists = false;  // whether there is an algorithm
 };
 
-// Plans kept: sequences of ever new lengths must not collect them for ever.
+// Limit of cached plans: sequences of ever new lengths must not collect them without end.
 constexpr size_t kMaxPlans = 2048;
 
-// Of one device: a handle belongs to the device that was the current one when it was made.
+// The library of one device: a handle belongs to the device that was current when it was created.
 struct Library {
   cublasLtHandle_t handle = nullptr;
   std::map<decltype(Problem().key()), Plan> plans;
@@ -93,7 +93,7 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-// A column-major layout of what is a row-major matrix of `columns` columns: its transpose.
+// The column-major layout of a row-major matrix of `columns` columns: its transpose.
 cublasLtMatrixLayout_t layout(DType dtype, int64_t rows, int64_t columns, int64_t batch) {
   cublasLtMatrixLayout_t result = nullptr;
   check(cublasLtMatrixLayoutCreate(&result, type_of(dtype), static_cast<uint64_t>(columns),
@@ -120,8 +120,8 @@ void set_transpose(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_
   set(operation, side, yes ? CUBLAS_OP_T : CUBLAS_OP_N, "setting a transpose");
 }
 
-// In cuBLAS' terms (its product is the transpose of ours): a bias of the rows of its result, and
-// sums of its second operand.
+// In cuBLAS' terms (its product is the transpose of ours): a bias per row of its result, and sums
+// of its second operand.
 cublasLtEpilogue_t epilogue_of(Epilogue epilogue, bool adds_vector, bool keeps_before) {
   switch (epilogue) {
     case Epilogue::none:
@@ -188,14 +188,14 @@ bool choose(cublasLtHandle_t handle, const Problem& problem, Plan& plan) {
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle, plan.operation, plan.b, plan.a, plan.c, plan.c, preference, 1, &found, &count);
   cublasLtMatmulPreferenceDestroy(preference);
-  // Whatever it dislikes in an epilogue, the product without one and a kernel replace it.
+  // An epilogue that it refuses is replaced by the product without one and a kernel.
   const bool replaceable = problem.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
   if (!replaceable && status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "choosing an algorithm");
   plan.algorithm = found.algo;
   return status == CUBLAS_STATUS_SUCCESS && count > 0 && found.state == CUBLAS_STATUS_SUCCESS;
 }
 
-// cuBLAS is column-major: it computes c^T = op(b)^T op(a)^T, so that operands change places.
+// cuBLAS is column-major: it computes c^T = op(b)^T op(a)^T, so operands are swapped.
 void make_plan(cublasLtHandle_t handle, const Problem& problem, const EpilogueTensors& tensors,
                Plan& plan) {
   const GemmShape& s = problem.shape;

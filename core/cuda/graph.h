@@ -11,23 +11,25 @@
 
 namespace linnet::cuda {
 
-// What replays do is fixed by the capture: kernels, their arguments, addresses. What changes from
-// replay to replay (a batch, the step, the learning rate) must lie in device memory that the work
-// only reads, and that outlives the graph: written before replays by their caller, or by what the
-// work named with before_each_replay. Tensors that the work makes live in the graph's memory;
-// those that outlive the work hold what the last replay of any graph with that memory left there.
+// A capture fixes the kernels of its replays, their arguments and addresses. Values that change
+// from replay to replay (a batch, the step, the learning rate) must lie in device memory that the
+// work only reads, and that outlives the graph: the caller writes them before a replay, or a
+// function that the work named with before_each_replay does. Tensors that the work makes live in
+// the graph's memory; those that outlive the work hold the values that the last replay of any graph
+// with that memory left there.
 class Graph {
  public:
   Graph() = default;
-  // Calls `work`, which nothing runs. Everything that it does on the host is done now and never
-  // again. Throws what `work` throws, among it NotCapturable, and Error naming the fix where CUDA
-  // refuses the capture; nothing was run then.
+  // Calls `work` and records its work on the device, which does not run. Its work on the host is
+  // done once, now. Rethrows exceptions of `work`, among them NotCapturable, and throws Error
+  // naming the remedy where CUDA refuses the capture; nothing was run then.
   Graph(std::shared_ptr<GraphMemory> memory, const std::function<void()>& work);
 
   bool defined() const { return executable_ != nullptr; }
   // Kernels, copies and fills of a replay.
   size_t operations() const;
-  // Does what was named with before_each_replay, then submits the graph to the current stream.
+  // Calls the functions named with before_each_replay, then submits the graph to the current
+  // stream.
   void replay(uint64_t step = 0) const;
 
  private:
@@ -36,8 +38,8 @@ class Graph {
   std::shared_ptr<void> executable_;
 };
 
-// In a capture: has `prepare` called on the host before each replay, with the step of the replay,
-// so that it brings what the captured work reads up to date. Throws Error outside of captures.
+// In a capture: `prepare` is called on the host before each replay, with the step of the replay,
+// and updates the device memory that the captured work reads. Throws Error outside of captures.
 void before_each_replay(std::function<void(uint64_t step)> prepare);
 
 }  // namespace linnet::cuda

@@ -18,17 +18,17 @@ GraphMemory::~GraphMemory() {
 
 void* GraphMemory::allocate(size_t bytes) {
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  auto best = pieces_.end();
-  for (auto piece = pieces_.begin(); piece != pieces_.end(); ++piece) {
-    if (!piece->second.free || piece->second.bytes < bytes) continue;
-    if (best == pieces_.end() || piece->second.bytes < best->second.bytes) best = piece;
+  auto best = regions_.end();
+  for (auto region = regions_.begin(); region != regions_.end(); ++region) {
+    if (!region->second.free || region->second.bytes < bytes) continue;
+    if (best == regions_.end() || region->second.bytes < best->second.bytes) best = region;
   }
-  if (best == pieces_.end()) return new_segment(bytes);
-  auto& [begin, piece] = *best;
-  piece.free = false;
-  if (piece.bytes > bytes) {
-    pieces_.emplace(begin + bytes, Piece{piece.bytes - bytes, true, false});
-    piece.bytes = bytes;
+  if (best == regions_.end()) return new_segment(bytes);
+  auto& [begin, region] = *best;
+  region.free = false;
+  if (region.bytes > bytes) {
+    regions_.emplace(begin + bytes, Region{region.bytes - bytes, true, false});
+    region.bytes = bytes;
   }
   return begin;
 }
@@ -37,24 +37,24 @@ void* GraphMemory::new_segment(size_t bytes) {
   void* memory = take_(bytes);
   if (memory == nullptr) return nullptr;
   segments_.emplace_back(memory, bytes);
-  pieces_.emplace(static_cast<char*>(memory), Piece{bytes, false, true});
+  regions_.emplace(static_cast<char*>(memory), Region{bytes, false, true});
   bytes_ += bytes;
   return memory;
 }
 
 void GraphMemory::release(void* block) {
-  auto piece = pieces_.find(static_cast<char*>(block));
-  piece->second.free = true;
-  const auto next = std::next(piece);
-  if (next != pieces_.end() && next->second.free && !next->second.begins) {
-    piece->second.bytes += next->second.bytes;
-    pieces_.erase(next);
+  auto region = regions_.find(static_cast<char*>(block));
+  region->second.free = true;
+  const auto next = std::next(region);
+  if (next != regions_.end() && next->second.free && !next->second.begins) {
+    region->second.bytes += next->second.bytes;
+    regions_.erase(next);
   }
-  if (piece->second.begins) return;
-  const auto before = std::prev(piece);
+  if (region->second.begins) return;
+  const auto before = std::prev(region);
   if (!before->second.free) return;
-  before->second.bytes += piece->second.bytes;
-  pieces_.erase(piece);
+  before->second.bytes += region->second.bytes;
+  regions_.erase(region);
 }
 
 void GraphMemory::keep(std::function<void()> give) {

@@ -5,23 +5,21 @@
 
 namespace linnet::cuda {
 
-// x, of which the compiler knows nothing: what follows from it in a loop is not kept in registers
-// from one round to the next.
-__device__ __forceinline__ int made_again(int x) {
+// x, opaque to the compiler: values that depend on it are recomputed in each iteration of a loop
+// instead of kept in registers.
+__device__ __forceinline__ int recomputed(int x) {
 #if defined(__CUDA_ARCH__)
   asm volatile("" : "+r"(x));
 #endif
   return x;
 }
 
-// Bit i: the weight at place first + i stays, of `count` (at most 32). words(place) are the four
-// words of that place, a multiple of four, and of the three after; below `limit` a weight is
-// dropped.
+// Bit i, i < count <= 32: the weight at place first + i is kept. words(place), place a multiple of
+// four, are the words of places place to place + 3; a word below `limit` drops its weight.
 template <typename Words>
 __device__ __forceinline__ uint32_t kept_bits(int64_t first, int count, uint32_t limit,
                                               const Words& words) {
-  const int before =
-      static_cast<int>(first & 3);  // places of the first four that are not asked for
+  const int before = static_cast<int>(first & 3);  // places of the first four before `first`
   uint32_t kept = 0;
 #pragma unroll 2  // registers
   for (int i = -before; i < count; i += 4) {

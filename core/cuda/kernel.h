@@ -161,7 +161,7 @@ __device__ __forceinline__ void store(kernel_bf16* to, float value) {
   *to = __float2bfloat16(value);
 }
 
-// The number of this thread in a one-dimensional grid.
+// The index of this thread in a one-dimensional grid.
 __device__ __forceinline__ int64_t global_thread() {
   return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }

@@ -1,4 +1,4 @@
-// Names of the kernels that a process launched, one file a process.
+// Names of the kernels that a process launched, one file per process.
 #include <unistd.h>
 
 #include <cstdlib>

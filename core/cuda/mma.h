@@ -1,7 +1,7 @@
-// Products of small bf16 matrices on tensor cores, summed in float: what one warp computes together
-// (mma.sync m16n8k16, sm_80 and later), and how its operands come out of shared memory (ldmatrix).
-// The emulator computes the same fragments. wgmma (sm_90), whose operands stay in shared memory and
-// whose warps work in fours, would take the place of multiply() and of the loads together.
+// Products of small bf16 matrices on tensor cores, summed in float, by one warp (mma.sync m16n8k16,
+// sm_80 and later), and loads of their operands from shared memory (ldmatrix). The emulator
+// computes the same fragments. wgmma (sm_90), whose operands stay in shared memory and whose warps
+// work in fours, would replace multiply() and the loads together.
 //
 // All lanes of a warp take part in every function here, from one source line. Tiles lie in shared
 // memory row by row, `stride` elements apart; a row begins on 16 bytes, and rows 16 bytes longer
@@ -17,9 +17,9 @@
 
 namespace linnet::cuda {
 
-// What a lane holds, two bf16 in a word, the first in its low half. With g = lane / 4 and
-// t = 2 (lane % 4), words 0 to 3 of a left operand [16,16] are rows g, g + 8, g, g + 8 at columns
-// t and t + 1, of the last two t + 8 and t + 9.
+// A lane's part of a left operand [16,16], two bf16 per word, the first in its low half. With
+// g = lane / 4 and t = 2 (lane % 4), words 0 and 1 are rows g and g + 8 at columns t and t + 1,
+// words 2 and 3 the same rows at columns t + 8 and t + 9.
 struct LeftFragment {
   uint32_t words[4];
 };
@@ -32,8 +32,8 @@ struct ResultFragment {
   float values[4];
 };
 
-// Where a lane's two neighbouring numbers of row g + 8 half of the j-th of the results side by side
-// lie in a tile.
+// The address in a tile of a lane's two neighbouring values of row g + 8 half of the j-th of the
+// results side by side.
 __device__ __forceinline__ uint32_t* word_at(kernel_bf16* tile, int stride, int lane, int half,
                                              int j) {
   return reinterpret_cast<uint32_t*>(tile + (lane / 4 + 8 * half) * stride + 8 * j + lane % 4 * 2);
@@ -43,7 +43,7 @@ __device__ __forceinline__ const uint32_t* word_at(const kernel_bf16* tile, int 
   return word_at(const_cast<kernel_bf16*>(tile), stride, lane, half, j);
 }
 
-// Where errors of the emulator say that something happened; nothing on a GPU.
+// The place that errors of the emulator name; nothing on a GPU.
 #if defined(__CUDACC__)
 struct MatrixSite {};
 #define LINNET_MATRIX_SITE \
@@ -56,7 +56,7 @@ using MatrixSite = emulation::Site;
   }
 #endif
 
-// Two numbers, rounded to nearest even.
+// Two values, rounded to nearest even.
 __device__ __forceinline__ uint32_t pack(float low, float high) {
 #if defined(__CUDA_ARCH__)
   uint32_t word;
@@ -106,7 +106,7 @@ __device__ __forceinline__ LeftFragment as_left(const ResultFragment& first,
            pack(second.values[0], second.values[1]), pack(second.values[2], second.values[3])}};
 }
 
-// Four 8 x 8 matrices, of which lane l brings the address of row l % 8 of matrix l / 8.
+// Four 8 x 8 matrices, of which lane l gives the address of row l % 8 of matrix l / 8.
 template <bool transposed>
 __device__ __forceinline__ void load_matrices(const kernel_bf16* row, uint32_t (&words)[4],
                                               [[maybe_unused]] MatrixSite site) {

@@ -1,4 +1,4 @@
-// Operations on tensors as data: what core/cuda/cudnn.h asks cuDNN to fuse into one kernel.
+// Operations on tensors as data: a graph that cuDNN fuses into one kernel (core/cuda/cudnn.h).
 #pragma once
 
 #include <array>
@@ -15,13 +15,13 @@ struct GraphTensor {
   std::array<int64_t, 4> sizes{}, strides{};  // in elements
   GraphType type = GraphType::f32;
   bool in_memory = false;      // else it exists inside the kernel alone
-  std::optional<float> value;  // a single number, which the host passes
+  std::optional<float> value;  // a scalar, which the host passes
 };
 
-// Of the last two dimensions: product (of matrices), transposed, row_sum and row_maximum (over the
-// last one). Element by element, with sizes of 1 repeated: the others, of which identity changes
-// the type or the place, row_number and column_number count in the third and the last dimension of
-// their input, at_least is first >= second, and select is third ? first : second.
+// product (of matrices), transposed, row_sum and row_maximum (over the last dimension) concern the
+// last two dimensions. The other kinds are element-wise, with sizes of 1 repeated: identity changes
+// the type or the place, row_index and column_index are the index in the third and the last
+// dimension of their input, at_least is first >= second, select is third ? first : second.
 enum class GraphKind : uint8_t {
   product,
   transposed,
@@ -34,15 +34,15 @@ enum class GraphKind : uint8_t {
   exponential,
   logarithm,
   identity,
-  row_number,
-  column_number,
+  row_index,
+  column_index,
   at_least,
   select
 };
 
 struct GraphOperation {
   GraphKind kind;
-  std::vector<int> inputs;  // numbers of tensors
+  std::vector<int> inputs;  // indices of tensors
   int output;
 };
 
@@ -51,15 +51,15 @@ struct OperationGraph {
   std::vector<GraphTensor> tensors;
   std::vector<GraphOperation> operations;
 
-  // Both return the tensor's number.
+  // Both return the tensor's index.
   int add(const GraphTensor& tensor) {
     tensors.push_back(tensor);
     return static_cast<int>(tensors.size()) - 1;
   }
   int apply(GraphKind kind, std::vector<int> inputs, const GraphTensor& output) {
-    const int number = add(output);
-    operations.push_back({kind, std::move(inputs), number});
-    return number;
+    const int index = add(output);
+    operations.push_back({kind, std::move(inputs), index});
+    return index;
   }
 };
 

@@ -31,10 +31,10 @@ void require_current(int index) {
           index, ") first");
 }
 
-void require_shared_memory(const char* kernel, size_t asked, size_t available) {
+void require_shared_memory(const char* kernel, size_t requested, size_t available) {
   require(
-      asked <= available, "kernel ", kernel, " needs ", asked,
-      " bytes of shared memory a block, this device has ", available,
+      requested <= available, "kernel ", kernel, " needs ", requested,
+      " bytes of shared memory per block, this device has ", available,
       ": no kernel covers heads this wide; use narrower heads (or fewer slots), or --device cpu");
 }
 

@@ -5,8 +5,8 @@
 
 namespace linnet::cuda {
 
-// While alive, this thread may allocate memory outside stream order although it captures: what CUDA
-// refuses unasked, because a graph would not repeat it.
+// While alive, this thread may allocate memory outside stream order although it captures. CUDA
+// refuses that by default, because a graph would not repeat it.
 class RelaxedCapture {
  public:
   RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }

@@ -19,8 +19,8 @@ struct DeviceFacts {
 };
 
 struct Versions {
-  std::string driver;   // what the driver supports, "13.0"; "none" without a driver
-  std::string runtime;  // what linnet was built with
+  std::string driver;  // the CUDA version that the driver supports, "13.0"; "none" without a driver
+  std::string runtime;  // the CUDA version that linnet was built with
 };
 
 // Devices that can be used; empty, with the reason in `why`, when there is no driver or it is too
@@ -36,11 +36,11 @@ void* stream();
 // Throws Error when this thread's work goes to another device than the one of its tensors.
 void require_current(int index);
 
-// Memory in stream order: an allocation may be used by work submitted after it, and memory
-// released is used again by later work only. allocate returns nullptr when there is none left.
+// Memory in stream order: an allocation may be used by work submitted after it, and released
+// memory is reused by later work only. allocate returns nullptr when there is none left.
 void* allocate(size_t bytes);
 void release(void* memory) noexcept;
-// Bytes the device has left, counting what its pool keeps for reuse.
+// Free bytes of the device, memory included that its pool keeps for reuse.
 size_t free_bytes();
 
 // Submitted on the current stream. to_host waits until the data are there; from_host returns when
@@ -53,15 +53,15 @@ void fill_bytes(void* memory, int value, size_t bytes);
 // Waits for everything submitted on the current stream.
 void synchronize();
 
-// Captures, for core/cuda/graph.h: from begin_capture on, what this thread submits to the current
-// stream is recorded instead of run, and what cannot be recorded throws NotCapturable: waiting, and
-// copies between host and device.
+// Captures, for core/cuda/graph.h: from begin_capture on, the work that this thread submits to the
+// current stream is recorded instead of run. Work that cannot be recorded throws NotCapturable:
+// waiting, and copies between host and device.
 class NotCapturable : public Error {
  public:
   using Error::Error;
 };
 void begin_capture();
-// Ends it; what was recorded can be launched, at the price of one launch.
+// Ends it and returns the recorded graph, for launch_graph.
 void* end_capture();
 // Ends a capture that failed.
 void abandon_capture() noexcept;

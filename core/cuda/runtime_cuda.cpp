@@ -17,7 +17,7 @@ namespace {
 
 thread_local int this_device = 0;
 
-// What fixes a failure, where that is known.
+// The remedy of a failure, where it is known.
 const char* fix_of(cudaError_t status) {
   switch (status) {
     case cudaErrorNoKernelImageForDevice:
@@ -32,7 +32,7 @@ const char* fix_of(cudaError_t status) {
   }
 }
 
-// What the runtime remembers of a failed call, the next launch must not report again.
+// Clears the error of a failed call, which the next launch would report as its own.
 void forget_failure() {
   cudaGetLastError();
 }
@@ -60,7 +60,7 @@ struct ExecutableGraph {
 
 constexpr int kMaxDevices = 64;
 
-// One stream per device; its memory pool keeps what is freed, so that a training step allocates
+// One stream per device; its memory pool keeps freed memory, so that a training step allocates
 // nothing from the system after the first.
 cudaStream_t stream_of(int device) {
   static std::mutex mutex;
@@ -82,8 +82,8 @@ cudaStream_t here() {
   return stream_of(this_device);
 }
 
-// Two halves of pinned memory by turns: a half is filled again when what was copied from it before
-// is done, which is long ago by then.
+// Double-buffered pinned memory: a half is refilled when the last copies from it are done, which is
+// long ago by then.
 class StagingRing {
  public:
   static constexpr size_t kHalf = size_t{4} << 20;
@@ -224,7 +224,7 @@ void synchronize() {
 }
 
 void begin_capture() {
-  // What eager work left in the pool is needed for the graph's own memory.
+  // The pool holds memory of eager work, which the graph's own memory needs.
   synchronize();
   cudaMemPool_t pool = nullptr;
   check(cudaDeviceGetDefaultMemPool(&pool, this_device), "cudaDeviceGetDefaultMemPool");
@@ -307,7 +307,7 @@ size_t shared_memory_limit() {
 void allow_shared_memory(const char* name, const void* kernel, size_t bytes) {
   const size_t limit = shared_memory_limit();
   require_shared_memory(name, bytes, limit);
-  // All that there is: another thread may launch the same kernel with other sizes.
+  // The device's limit: another thread may launch the same kernel with other sizes.
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(limit)),
         concat("asking for ", bytes, " bytes of shared memory for kernel ", name));

@@ -29,7 +29,7 @@ std::atomic<size_t>& held_here() {
 using Recording = std::vector<std::function<void()>>;
 thread_local std::unique_ptr<Recording> recording;  // null: nothing is captured
 
-// What every pretended device has: 8 GiB, or LINNET_EMULATED_MEMORY bytes, so that a test can
+// Memory of every pretended device: 8 GiB, or LINNET_EMULATED_MEMORY bytes, so that a test can
 // exhaust it.
 size_t memory() {
   const char* text = std::getenv("LINNET_EMULATED_MEMORY");
@@ -38,7 +38,7 @@ size_t memory() {
 
 constexpr int kRuntime = 13000;  // the CUDA version that the emulated build pretends to have
 
-// What a test pretends of driver and device, as CUDA counts versions and compute capabilities.
+// Versions and compute capability, as CUDA counts them, that a test sets in the environment.
 int pretended(const char* variable, int usual) {
   const char* text = std::getenv(variable);
   return text != nullptr ? static_cast<int>(std::strtol(text, nullptr, 10)) : usual;
@@ -86,7 +86,7 @@ void* stream() {
 }
 
 void* allocate(size_t bytes) {
-  // Exactly the size asked for, so that AddressSanitizer guards both ends.
+  // Exactly the requested size, so that AddressSanitizer guards both ends.
   if (bytes > free_bytes()) return nullptr;
   void* allocated = std::malloc(bytes);
   held_here() += malloc_usable_size(allocated);

@@ -6,7 +6,7 @@
 
 namespace linnet::cuda {
 
-// As linnet::sort_rows, which has checked what it passes; there are keys.
+// As linnet::sort_rows, which has checked the arguments; there are keys.
 void sort_rows(const Tensor& keys, const Tensor& sorted, const Tensor& order);
 
 }  // namespace linnet::cuda

@@ -27,7 +27,7 @@ void sort_typed(const Tensor& keys, const Tensor& sorted, const Tensor& order, c
   size_t bytes = 0;
   sort(nullptr, bytes);
   const MemoryUser user("sorting");
-  // Without memory CUB would only ask again how much it needs.
+  // With a null pointer CUB would only compute the size again.
   const Tensor scratch = Tensor::empty({static_cast<int64_t>(bytes) + 1}, DType::u8, keys.device());
   sort(scratch.raw(), bytes);
 }

@@ -9,12 +9,12 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One grid block for each UpdateBlock: f(i, prepare(block)) for its elements; what does not depend
-// on the element is prepared once a thread, because the compiler cannot know that the weights
-// written are none of the numbers read. Sums nothing, so the order of threads does not matter.
+// One grid block for each UpdateBlock: f(i, prepare(block)) for its elements. Values that do not
+// depend on the element are prepared once per thread: the compiler cannot know that the weights
+// written do not alias the scalars read. Sums nothing, so the order of threads does not matter.
 template <typename P, typename F>
-__global__ void for_each_update(const UpdateBlock* blocks, const double* numbers, P prepare, F f) {
-  if (numbers[kSkip] != 0) return;
+__global__ void for_each_update(const UpdateBlock* blocks, const double* scalars, P prepare, F f) {
+  if (scalars[kSkip] != 0) return;
   const UpdateBlock block = blocks[blockIdx.x];
   const auto prepared = prepare(block);
   for (int64_t i = block.begin + threadIdx.x; i < block.end; i += kThreads) f(i, prepared);
@@ -25,10 +25,10 @@ void for_each_weight(const UpdateBuffers& buffers, const P& prepare, const F& f)
   const auto count = buffers.blocks.elements() / static_cast<int64_t>(sizeof(UpdateBlock));
   launch({"for_each_update", blocks_for(count, 1), kThreads}, for_each_update<P, F>,
          reinterpret_cast<const UpdateBlock*>(pointer<uint8_t>(buffers.blocks)),
-         pointer<double>(buffers.numbers), prepare, f);
+         pointer<double>(buffers.scalars), prepare, f);
 }
 
-// Of one block's update, the same for all its elements.
+// Factors of one block's update, the same for all its elements.
 struct AdamFactors {
   float rate, keep, decay, factor, b1, one_minus_b1, b2, one_minus_b2, root_correction2, eps;
 };
@@ -39,21 +39,21 @@ struct NagFactors {
   float keep, rate, rate_now, look_ahead, carry;
 };
 
-__global__ void prepare_update_numbers(double* numbers, const double* squares, const double* loss,
+__global__ void prepare_update_scalars(double* scalars, const double* squares, const double* loss,
                                        bool scaled) {
-  const double norm = sqrt(*squares) * numbers[kGradientScale];
-  const double limit = numbers[kClipNorm];
-  numbers[kGradientNorm] = norm;
-  numbers[kSkip] = isfinite(norm) && isfinite(*loss) ? 0 : 1;
-  numbers[kFactor] =
-      (scaled ? 1 : numbers[kGradientScale]) * (limit > 0 && norm > limit ? limit / norm : 1);
+  const double norm = sqrt(*squares) * scalars[kGradientScale];
+  const double limit = scalars[kClipNorm];
+  scalars[kGradientNorm] = norm;
+  scalars[kSkip] = isfinite(norm) && isfinite(*loss) ? 0 : 1;
+  scalars[kFactor] =
+      (scaled ? 1 : scalars[kGradientScale]) * (limit > 0 && norm > limit ? limit / norm : 1);
 }
 
-__global__ void finish_update_numbers(const double* numbers, int64_t* updates,
+__global__ void finish_update_scalars(const double* scalars, int64_t* updates,
                                       double* previous_lr) {
-  if (numbers[kSkip] != 0) return;
+  if (scalars[kSkip] != 0) return;
   ++*updates;
-  if (previous_lr != nullptr) *previous_lr = numbers[kLearningRate];
+  if (previous_lr != nullptr) *previous_lr = scalars[kLearningRate];
 }
 
 }  // namespace
@@ -65,15 +65,15 @@ Tensor upload_blocks(const std::vector<UpdateBlock>& blocks, Device device) {
   return result;
 }
 
-void prepare_update(const Tensor& numbers, const Tensor& sum_of_squares, const Tensor& loss,
+void prepare_update(const Tensor& scalars, const Tensor& sum_of_squares, const Tensor& loss,
                     bool scaled) {
-  launch({"prepare_update_numbers", 1, 1}, prepare_update_numbers, pointer<double>(numbers),
+  launch({"prepare_update_scalars", 1, 1}, prepare_update_scalars, pointer<double>(scalars),
          pointer<double>(sum_of_squares), pointer<double>(loss), scaled);
 }
 
-void clip_by_value(const Tensor& gradients, const Tensor& numbers, double limit) {
+void clip_by_value(const Tensor& gradients, const Tensor& scalars, double limit) {
   float* g = pointer<float>(gradients);
-  const double* n = pointer<double>(numbers);
+  const double* n = pointer<double>(scalars);
   const auto high = static_cast<float>(limit);
   for_each("clip_by_value", gradients.elements(), [=] __device__(int64_t i) {
     if (n[kSkip] != 0) return;
@@ -83,12 +83,12 @@ void clip_by_value(const Tensor& gradients, const Tensor& numbers, double limit)
 }
 
 void adam(const UpdateBuffers& buffers, const Tensor& m_tensor, const Tensor& v_tensor,
-          const AdamNumbers& options) {
+          const AdamConstants& options) {
   float* w = pointer<float>(buffers.weights);
   const float* g = pointer<float>(buffers.gradients);
   float* m = pointer<float>(m_tensor);
   float* v = pointer<float>(v_tensor);
-  const double* n = pointer<double>(buffers.numbers);
+  const double* n = pointer<double>(buffers.scalars);
   const int64_t* updates = pointer<int64_t>(buffers.updates);
   const auto prepare = [=] __device__(const UpdateBlock& block) {
     const double beta1 = isnan(n[kBeta1]) ? options.beta1 : n[kBeta1];
@@ -121,7 +121,7 @@ void sgd(const UpdateBuffers& buffers, const Tensor& momentum_buffer, double mom
   float* w = pointer<float>(buffers.weights);
   const float* g = pointer<float>(buffers.gradients);
   float* buffer = pointer_or_null<float>(momentum_buffer);
-  const double* n = pointer<double>(buffers.numbers);
+  const double* n = pointer<double>(buffers.scalars);
   const auto mu = static_cast<float>(momentum);
   const auto prepare = [=] __device__(const UpdateBlock& block) {
     return SgdFactors{static_cast<float>(n[kLearningRate] * block.lr_scale),
@@ -139,7 +139,7 @@ void nag(const UpdateBuffers& buffers, const Tensor& momentum_buffer, const Tens
   float* w = pointer<float>(buffers.weights);
   const float* g = pointer<float>(buffers.gradients);
   float* buffer = pointer<float>(momentum_buffer);
-  const double* n = pointer<double>(buffers.numbers);
+  const double* n = pointer<double>(buffers.scalars);
   const double* previous = pointer<double>(previous_lr);
   const auto prepare = [=] __device__(const UpdateBlock& block) {
     const double ratio = *previous == 0 ? 1 : n[kLearningRate] / *previous;
@@ -158,11 +158,11 @@ void nag(const UpdateBuffers& buffers, const Tensor& momentum_buffer, const Tens
   });
 }
 
-void average(const Tensor& average, const Tensor& weights, const Tensor& numbers,
+void average(const Tensor& average, const Tensor& weights, const Tensor& scalars,
              const Tensor& updates, double decay, bool warmup) {
   float* mean = pointer<float>(average);
   const float* w = pointer<float>(weights);
-  const double* n = pointer<double>(numbers);
+  const double* n = pointer<double>(scalars);
   const int64_t* before = pointer<int64_t>(updates);
   for_each("average", average.elements(), [=] __device__(int64_t i) {
     if (n[kSkip] != 0) return;
@@ -173,8 +173,8 @@ void average(const Tensor& average, const Tensor& weights, const Tensor& numbers
   });
 }
 
-void finish_update(const Tensor& numbers, const Tensor& updates, const Tensor& previous_lr) {
-  launch({"finish_update_numbers", 1, 1}, finish_update_numbers, pointer<double>(numbers),
+void finish_update(const Tensor& scalars, const Tensor& updates, const Tensor& previous_lr) {
+  launch({"finish_update_scalars", 1, 1}, finish_update_scalars, pointer<double>(scalars),
          pointer<int64_t>(updates), pointer_or_null<double>(previous_lr));
 }
 

@@ -1,6 +1,6 @@
-// Optimizer updates on a CUDA device: one pass over the flat buffers. What changes from update to
-// update is read from device memory, so that a captured step can be replayed; optim/optimizer.h
-// says what each rule computes.
+// Optimizer updates on a CUDA device: one pass over the flat buffers. Values that change from
+// update to update are read from device memory, so that a captured step can be replayed;
+// optim/optimizer.h has the formula of each rule.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace linnet::cuda {
 
-// A piece of the flat buffers and how it is updated, in device memory.
+// Elements [begin, end) of the flat buffers and how they are updated, in device memory.
 struct UpdateBlock {
   int64_t begin, end;
   double weight_decay, lr_scale;
@@ -19,8 +19,8 @@ struct UpdateBlock {
 // The blocks as a tensor of bytes on the device.
 Tensor upload_blocks(const std::vector<UpdateBlock>& blocks, Device device);
 
-// What an update reads, f64 [kUpdateNumbers] on the device. The host writes the first four.
-enum UpdateNumber : uint8_t {
+// The scalars of an update, f64 [kUpdateScalars] on the device. The host writes the first four.
+enum UpdateScalar : uint8_t {
   kLearningRate,
   kBeta1,          // NaN: the optimizer's own
   kGradientScale,  // one over the update's targets
@@ -28,36 +28,36 @@ enum UpdateNumber : uint8_t {
   kGradientNorm,   // of the scaled gradient, before clipping
   kFactor,         // by which the update multiplies gradients: scale and clipping
   kSkip,           // 1 when the loss or a gradient is not finite: nothing is updated
-  kUpdateNumbers
+  kUpdateScalars
 };
 
 // Fills in kGradientNorm, kFactor and kSkip from the sum of squares of the gradients (f64 [1]) and
 // the summed loss (f64 [1]). Where gradients were already scaled (clipping by value), `scaled`.
-void prepare_update(const Tensor& numbers, const Tensor& sum_of_squares, const Tensor& loss,
+void prepare_update(const Tensor& scalars, const Tensor& sum_of_squares, const Tensor& loss,
                     bool scaled);
 // Multiplies the gradients by kGradientScale and brings each into +-limit, unless skipped.
-void clip_by_value(const Tensor& gradients, const Tensor& numbers, double limit);
+void clip_by_value(const Tensor& gradients, const Tensor& scalars, double limit);
 
 // Flat f32 buffers. `updates` (i64 [1]) counts the updates made before this one.
 struct UpdateBuffers {
-  Tensor weights, gradients, blocks, numbers, updates;
+  Tensor weights, gradients, blocks, scalars, updates;
 };
-struct AdamNumbers {
+struct AdamConstants {
   double beta1, beta2, eps;
   bool decoupled;
 };
 void adam(const UpdateBuffers& buffers, const Tensor& m, const Tensor& v,
-          const AdamNumbers& options);
+          const AdamConstants& options);
 // `momentum_buffer` is undefined without momentum.
 void sgd(const UpdateBuffers& buffers, const Tensor& momentum_buffer, double momentum);
 // previous_lr f64 [1].
 void nag(const UpdateBuffers& buffers, const Tensor& momentum_buffer, const Tensor& previous_lr,
          double momentum);
 // average += take * (weights - average), take = 1 - decay, or that of `warmup` (optim/ema.h).
-void average(const Tensor& average, const Tensor& weights, const Tensor& numbers,
+void average(const Tensor& average, const Tensor& weights, const Tensor& scalars,
              const Tensor& updates, double decay, bool warmup);
 // After the rule: ++updates and previous_lr = lr (where defined), unless skipped.
-void finish_update(const Tensor& numbers, const Tensor& updates, const Tensor& previous_lr);
+void finish_update(const Tensor& scalars, const Tensor& updates, const Tensor& previous_lr);
 void swap(const Tensor& a, const Tensor& b);
 
 }  // namespace linnet::cuda

@@ -42,7 +42,8 @@ Manifest parse_manifest(const std::string& path, const std::string& text) {
   const JsonValue json = parse_json(text, path);
   const std::string format = json.at("format").text();
   const int64_t version = json.at("format_version").integer();
-  require(format == kFormat && version == kFormatVersion, "format ", format, " version ", version,
+  require(format == kFormat && version == kFormatVersion,
+          Cause{ErrorCode::malformed, "format_version"}, "format ", format, " version ", version,
           " is not read by this linnet; it reads ", kFormat, " version ", kFormatVersion);
   Manifest manifest;
   manifest.step = json.at("step").integer();
@@ -50,7 +51,8 @@ Manifest parse_manifest(const std::string& path, const std::string& text) {
   for (const JsonValue& file : json.at("files").elements()) {
     Entry entry{file.at("name").text(), 0, file.at("xxh3_128").text()};
     const int64_t bytes = file.at("bytes").integer();
-    require(is_plain_name(entry.name) && bytes >= 0, "impossible file entry '", entry.name, "'");
+    require(is_plain_name(entry.name) && bytes >= 0, Cause{ErrorCode::malformed, "files"},
+            "impossible file entry '", entry.name, "'");
     entry.bytes = static_cast<uint64_t>(bytes);
     manifest.entries.push_back(std::move(entry));
   }
@@ -61,18 +63,21 @@ Manifest read_manifest(const std::string& directory) {
   const std::string path = join_path(directory, kManifest);
   const std::string text = read_file(path, kMaxManifest);
   const std::string hash_path = join_path(directory, kManifestHash);
-  require(read_file(hash_path, kMaxManifest) == hash128_hex(text) + "\n", path, " or ", hash_path,
+  require(read_file(hash_path, kMaxManifest) == hash128_hex(text) + "\n",
+          Cause{ErrorCode::malformed, "", path}, path, " or ", hash_path,
           " is damaged: they do not agree");
   try {
     return parse_manifest(path, text);
   } catch (const Error& error) {
-    throw Error(concat(path, " is not a checkpoint's manifest: ", error.what()));
+    throw Error({ErrorCode::malformed, error.key(), path},
+                concat(path, " is not a checkpoint's manifest: ", error.what()));
   }
 }
 
 void check_size(const std::string& path, uint64_t expected) {
   const uint64_t found = file_bytes(path);
-  require(found == expected, path, " is damaged: it has ", found, " bytes instead of ", expected);
+  require(found == expected, Cause{ErrorCode::malformed, "", path}, path, " is damaged: it has ",
+          found, " bytes instead of ", expected);
 }
 
 }  // namespace
@@ -108,7 +113,7 @@ Checkpoint verify_checkpoint(const std::string& directory) {
   for (const Entry& entry : manifest.entries) {
     const std::string path = join_path(directory, entry.name);
     check_size(path, entry.bytes);
-    require(hash128_hex_of_file(path) == entry.hash, path,
+    require(hash128_hex_of_file(path) == entry.hash, Cause{ErrorCode::malformed, "", path}, path,
             " is damaged: its contents do not have the hash in the manifest");
   }
   return {directory, manifest.step, manifest.metadata, {}};
@@ -121,7 +126,7 @@ Checkpoint load_checkpoint(const std::string& directory) {
     const std::string path = join_path(directory, entry.name);
     check_size(path, entry.bytes);
     std::string bytes = read_file(path, entry.bytes);
-    require(hash128_hex(bytes) == entry.hash, path,
+    require(hash128_hex(bytes) == entry.hash, Cause{ErrorCode::malformed, "", path}, path,
             " is damaged: its contents do not have the hash in the manifest");
     checkpoint.files[entry.name] = std::move(bytes);
   }

@@ -74,7 +74,8 @@ CheckpointStore::CheckpointStore(std::string run_directory, int keep)
     : run_directory_(std::move(run_directory)),
       folder_(join_path(run_directory_, "checkpoints")),
       keep_(keep) {
-  require_usage(keep >= 1, "checkpoint.keep must be at least 1, got ", keep);
+  require_usage(keep >= 1, Cause{ErrorCode::out_of_range, "checkpoint.keep"},
+                "checkpoint.keep must be at least 1, got ", keep);
 }
 
 std::string CheckpointStore::path_of(int64_t step) const {
@@ -106,8 +107,8 @@ std::string CheckpointStore::save(int64_t step, const std::map<std::string, std:
     uint64_t needed = kSlackBytes;
     for (const auto& [name, bytes] : files) needed += bytes.size();
     const uint64_t free = file_system().free_bytes(folder_);
-    require(needed <= free, "the disk of ", folder_, " has ", free, " bytes free, ", needed,
-            " are needed");
+    require(needed <= free, Cause{ErrorCode::system, "", folder_}, "the disk of ", folder_, " has ",
+            free, " bytes free, ", needed, " are needed");
     begun = true;
     file_system().create_directory(temporary);
     write_checkpoint_files(temporary, step, files, metadata);
@@ -116,8 +117,8 @@ std::string CheckpointStore::save(int64_t step, const std::map<std::string, std:
     file_system().sync_directory(folder_);
   } catch (const Error& error) {
     if (begun) attempt([&] { remove_all(temporary); });
-    throw Error(concat("the checkpoint of step ", step, " was not saved: ", error.what(),
-                       "; earlier checkpoints are untouched"));
+    throw Error(error.cause(), concat("the checkpoint of step ", step, " was not saved: ",
+                                      error.what(), "; earlier checkpoints are untouched"));
   }
   attempt([&] { remove_all(replaced); });
   attempt([&] { apply_retention(step); });
@@ -157,8 +158,8 @@ void CheckpointStore::apply_retention(int64_t saved_step) {
 }
 
 void CheckpointStore::mark_best(int64_t step, const std::string& metric, double value) {
-  require(is_checkpoint(path_of(step)), "there is no checkpoint of step ", step,
-          " to be named the best: ", path_of(step));
+  require(is_checkpoint(path_of(step)), Cause{ErrorCode::not_found},
+          "there is no checkpoint of step ", step, " to be named the best: ", path_of(step));
   const JsonValue json =
       JsonValue::object().set("step", step).set("metric", metric).set("value", value);
   write_file_atomically(join_path(folder_, kBest), json.dump() + "\n");
@@ -176,7 +177,8 @@ std::optional<BestCheckpoint> CheckpointStore::best() const {
     best.path = path_of(best.step);
     return best;
   } catch (const Error& error) {
-    throw Error(concat(path, " is damaged (delete it to forget the best one): ", error.what()));
+    throw Error({ErrorCode::malformed, error.key(), path},
+                concat(path, " is damaged (delete it to forget the best one): ", error.what()));
   }
 }
 
@@ -224,7 +226,8 @@ std::string find_checkpoint(const std::string& run_or_checkpoint) {
     verify_checkpoint(run_or_checkpoint);
     return run_or_checkpoint;
   }
-  require_usage(is_directory(join_path(run_or_checkpoint, "checkpoints")), run_or_checkpoint,
+  require_usage(is_directory(join_path(run_or_checkpoint, "checkpoints")),
+                Cause{ErrorCode::not_found, "", run_or_checkpoint}, run_or_checkpoint,
                 " is neither a run directory (it has no checkpoints/) nor a checkpoint (it has no "
                 "manifest.json)");
   const CheckpointStore store(run_or_checkpoint);
@@ -243,7 +246,8 @@ std::string find_checkpoint(const std::string& run_or_checkpoint) {
   for (const SkippedCheckpoint& skipped : newest.skipped) {
     if (skipped.path != damaged_best) log_warning("a checkpoint is skipped: ", skipped.reason);
   }
-  require(newest.path.has_value(), run_or_checkpoint, " has no valid checkpoint");
+  require(newest.path.has_value(), Cause{ErrorCode::malformed, "", run_or_checkpoint},
+          run_or_checkpoint, " has no valid checkpoint");
   return *newest.path;
 }
 

@@ -1,17 +1,18 @@
-// Classification of labelled sequences, scored by accuracy.
+#include "recipes/engine/classification_task.h"
+
 #include <algorithm>
 #include <chrono>
 #include <map>
 
 #include "autograd/loss.h"
 #include "data/classification.h"
-#include "recipes/engine/task.h"
 
 namespace linnet {
 namespace {
 
 class ClassificationTask final : public Task {
  public:
+  // `cls`: a CLS token goes before each example, and its vector is what the model classifies.
   ClassificationTask(const DataConfig& config, bool cls, uint64_t seed)
       : data_(load_classification(config)), length_(config.context) {
     for (const Split split : kSplits) {
@@ -35,7 +36,8 @@ class ClassificationTask final : public Task {
   std::vector<Score> score(const Transformer& model, const ScoreOptions& options) const override;
   std::shared_ptr<const Tokenizer> tokenizer() const override { return nullptr; }
   NgramBaselines baselines(const ScoreOptions&) const override {
-    throw UsageError("n-gram baselines are for language models; this is a classifier");
+    throw UsageError(Cause{ErrorCode::conflict, "--baselines"},
+                     "n-gram baselines are for language models; this is a classifier");
   }
   std::string fingerprint(Split split) const override { return data_.fingerprint(split); }
   std::string describe() const override {
@@ -63,10 +65,12 @@ int64_t best_class(const float* logits, int64_t classes) {
 void ClassificationTask::check(const Transformer& model, const ScoreOptions& options) const {
   as_classifier(model);
   require_usage(options.contexts.empty() && !options.stride && !options.carry_state,
+                Cause{ErrorCode::conflict, "evaluate.contexts"},
                 "contexts, stride and carried state are for language models; this is a classifier");
-  require_usage(options.batch >= 1, "examples scored together must be at least 1, got ",
-                options.batch);
+  require_usage(options.batch >= 1, Cause{ErrorCode::out_of_range, "evaluate.batch"},
+                "examples scored together must be at least 1, got ", options.batch);
   require_usage(!options.max_tokens || *options.max_tokens >= 1,
+                Cause{ErrorCode::out_of_range, "evaluate.max_tokens"},
                 "the number of examples to score must be at least 1, got ",
                 options.max_tokens.value_or(0));
   sampler(options.split);
@@ -106,8 +110,10 @@ std::vector<Score> ClassificationTask::score(const Transformer& model,
 
 }  // namespace
 
-std::unique_ptr<Task> make_classification_task(const DataConfig& config, bool cls, uint64_t seed) {
-  return std::make_unique<ClassificationTask>(config, cls, seed);
+std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
+                                               std::shared_ptr<const Tokenizer>) {
+  return std::make_unique<ClassificationTask>(recipe.data, recipe.model.pooling == "cls",
+                                              static_cast<uint64_t>(recipe.seed));
 }
 
 }  // namespace linnet

@@ -6,6 +6,7 @@
 
 #include "core/log.h"
 #include "data/ngram.h"
+#include "recipes/engine/make_task.h"
 #include "recipes/engine/run_state.h"
 
 namespace linnet {
@@ -54,6 +55,7 @@ namespace {
 
 ScoreOptions score_options(const EvaluateRequest& request, const EvaluateConfig& recipe) {
   require_usage(!request.carry_state || !request.stride,
+                Cause{ErrorCode::conflict, "evaluate.stride"},
                 "a stride and carried state exclude each other: carried state reads each token "
                 "once");
   ScoreOptions options;

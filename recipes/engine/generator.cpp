@@ -34,11 +34,14 @@ int64_t longest_continuation(const DecoderLm& model, size_t prompt_tokens) {
 Generated generate(const DecoderLm& model, std::span<const int32_t> prompt,
                    const GenerateOptions& options, const std::function<void(int32_t)>& on_token) {
   options.sampling.validate();
-  require_usage(!prompt.empty(), "generate: the prompt has no tokens");
-  require_usage(options.tokens >= 0, "generate: tokens must be 0 or more, got ", options.tokens);
+  require_usage(!prompt.empty(), Cause{ErrorCode::out_of_range, "generate.prompt"},
+                "generate: the prompt has no tokens");
+  require_usage(options.tokens >= 0, Cause{ErrorCode::out_of_range, "generate.tokens"},
+                "generate: tokens must be 0 or more, got ", options.tokens);
   require_decode_state(model, "generating text");
   if (options.tokens > longest_continuation(model, prompt.size())) {
-    throw UsageError(concat("generate: ", prompt.size(), " tokens of prompt and ", options.tokens,
+    throw UsageError({ErrorCode::out_of_range, "generate.tokens"},
+                     concat("generate: ", prompt.size(), " tokens of prompt and ", options.tokens,
                             " to follow do not fit into the ", model.length_limit(),
                             " positions that the model handles; ask for fewer tokens; ",
                             model.length_limit_reason()));
@@ -70,9 +73,10 @@ Generated generate(const DecoderLm& model, std::span<const int32_t> prompt,
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view prompt) {
   UnknownWords unknown;
   std::vector<int32_t> ids = tokenizer.encode(prompt, &unknown);
-  require_usage(unknown.count == 0, "the vocabulary lacks ", unknown.count,
-                unknown.count == 1 ? " word" : " words", " of the prompt (the first is '",
-                unknown.first, "'); use other words, or write <unk> in their place");
+  require_usage(unknown.count == 0, Cause{ErrorCode::unknown_name, "generate.prompt"},
+                "the vocabulary lacks ", unknown.count, unknown.count == 1 ? " word" : " words",
+                " of the prompt (the first is '", unknown.first,
+                "'); use other words, or write <unk> in their place");
   if (ids.empty()) {
     ids =
         tokenizer.eos_id() >= 0 ? std::vector<int32_t>{tokenizer.eos_id()} : tokenizer.encode("\n");

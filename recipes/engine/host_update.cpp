@@ -3,7 +3,7 @@
 
 #include "core/elementwise.h"
 #include "optim/clip.h"
-#include "recipes/engine/trainer.h"
+#include "recipes/engine/train_step.h"
 #include "recipes/engine/update_work.h"
 
 namespace linnet {
@@ -11,7 +11,7 @@ namespace {
 
 class HostUpdate final : public UpdateWork {
  public:
-  explicit HostUpdate(const UpdateParts& parts) : parts_(parts) {}
+  explicit HostUpdate(const TrainParts& parts) : parts_(parts) {}
 
   void begin(int64_t step) override {
     step_ = step;
@@ -55,7 +55,7 @@ class HostUpdate final : public UpdateWork {
   void finish(UpdateResult&) override {}
 
  private:
-  UpdateParts parts_;
+  TrainParts parts_;
   int64_t step_ = 0;
   double loss_sum_ = 0;
 };
@@ -69,7 +69,7 @@ ModelInput training_input(const Recipe& recipe, ModelInput input, int64_t step) 
   return input;
 }
 
-std::unique_ptr<UpdateWork> make_host_update(const UpdateParts& parts) {
+std::unique_ptr<UpdateWork> make_host_update(const TrainParts& parts) {
   return std::make_unique<HostUpdate>(parts);
 }
 

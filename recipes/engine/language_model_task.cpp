@@ -1,11 +1,10 @@
-// Language modeling: windows of a tokenized corpus, scored by perplexity.
+#include "recipes/engine/language_model_task.h"
+
 #include <chrono>
 
 #include "autograd/loss.h"
-#include "core/files.h"
 #include "data/packing.h"
 #include "data/text_dataset.h"
-#include "recipes/engine/task.h"
 
 namespace linnet {
 namespace {
@@ -114,31 +113,34 @@ std::optional<Score> LanguageModelTask::score_context(const DecoderLm& model,
 void LanguageModelTask::check(const Transformer& model, const ScoreOptions& options) const {
   as_decoder(model);
   require_usage(!options.max_tokens || *options.max_tokens >= 1,
+                Cause{ErrorCode::out_of_range, "evaluate.max_tokens"},
                 "the number of tokens to score must be at least 1, got ",
                 options.max_tokens.value_or(0));
   if (options.carry_state) require_decode_state(model, "scoring with carried state");
   const int64_t limit = model.length_limit();
   for (const int64_t context : contexts_of(options)) {
-    require_usage(context >= 1, "the context must be at least 1, got ", context);
+    require_usage(context >= 1, Cause{ErrorCode::out_of_range, "evaluate.contexts"},
+                  "the context must be at least 1, got ", context);
     const int64_t stride = options.stride.value_or(context);
-    require_usage(1 <= stride && stride <= context, "the stride must be 1 to the context, ",
-                  context, ": got ", stride);
+    require_usage(1 <= stride && stride <= context,
+                  Cause{ErrorCode::out_of_range, "evaluate.stride"},
+                  "the stride must be 1 to the context, ", context, ": got ", stride);
     if (limit > 0 && context > limit) {
-      throw UsageError(concat(
-          "context ", context, " is longer than the model can process: ask for at most ", limit,
-          " in ",
-          options.contexts.empty() ? "data.context or --context" : "evaluate.contexts or --context",
-          "; ", model.length_limit_reason()));
+      const char* key = options.contexts.empty() ? "data.context" : "evaluate.contexts";
+      throw UsageError(
+          {ErrorCode::out_of_range, key},
+          concat("context ", context, " is longer than the model can process: ask for at most ",
+                 limit, " in ", key, " or --context; ", model.length_limit_reason()));
     }
     const EvaluationSet set = evaluation_set(options, context);
     if (limit == 0 || !options.carry_state) continue;
     for (const Window& window : set.windows()) {
       if (window.first_position + window.length <= limit) continue;
-      throw UsageError(concat("carried state would go on to position ",
-                              window.first_position + window.length,
-                              " of a document, but the model has only ", limit,
-                              " positions: ", model.length_limit_reason(),
-                              "; score windows instead, without carried state"));
+      throw UsageError(
+          {ErrorCode::out_of_range, "evaluate.carry_state"},
+          concat("carried state would go on to position ", window.first_position + window.length,
+                 " of a document, but the model has only ", limit, " positions: ",
+                 model.length_limit_reason(), "; score windows instead, without carried state"));
     }
   }
 }
@@ -166,25 +168,10 @@ std::string LanguageModelTask::describe() const {
 
 }  // namespace
 
-std::unique_ptr<Task> make_language_model_task(const DataConfig& config, uint64_t seed,
+std::unique_ptr<Task> make_language_model_task(const Recipe& recipe,
                                                std::shared_ptr<const Tokenizer> tokenizer) {
-  return std::make_unique<LanguageModelTask>(config, seed, std::move(tokenizer));
-}
-
-std::unique_ptr<Task> make_task(const Recipe& recipe, std::shared_ptr<const Tokenizer> tokenizer) {
-  const DataConfig& data = recipe.data;
-  const bool pattern = data.path.find_first_of("*?") != std::string::npos;
-  require(
-      data.path.empty() || pattern || exists(data.path), "there are no data at '", data.path,
-      "' (data.path); say where they are with data.path=DIR, evaluating with --set data.path=DIR");
-  const ModelConfig& model = recipe.model;
-  const bool labelled = data.kind == "listops";
-  require_usage(labelled == (model.kind == "encoder"), "data of kind ", data.kind,
-                " needs model.kind ", labelled ? "encoder" : "decoder", ", the recipe has ",
-                model.kind);
-  const auto seed = static_cast<uint64_t>(recipe.seed);
-  return labelled ? make_classification_task(data, model.pooling == "cls", seed)
-                  : make_language_model_task(data, seed, std::move(tokenizer));
+  return std::make_unique<LanguageModelTask>(recipe.data, static_cast<uint64_t>(recipe.seed),
+                                             std::move(tokenizer));
 }
 
 }  // namespace linnet

@@ -10,14 +10,13 @@ std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes&
                                          Device device) {
   const ModelConfig& config = recipe.model;
   const bool decoder = config.kind == "decoder";
-  const MixerFactory factory =
-      make_layer_mixers(config.attention, decoder ? Form::causal : Form::noncausal, config.layers);
+  require(recipe.mixer != nullptr, "build_model: the recipe is not one of parse_recipe()");
   std::unique_ptr<Transformer> model;
   if (decoder) {
-    model = std::make_unique<DecoderLm>(config, sizes.vocabulary, sizes.length, factory);
+    model = std::make_unique<DecoderLm>(config, sizes.vocabulary, sizes.length, recipe.mixer);
   } else {
     model = std::make_unique<EncoderClassifier>(config, sizes.vocabulary, sizes.length,
-                                                sizes.classes, factory);
+                                                sizes.classes, recipe.mixer);
   }
   const bool bf16_values = recipe.train.precision == Precision::bf16;
   try {
@@ -34,14 +33,14 @@ std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes&
 
 const DecoderLm& as_decoder(const Transformer& model) {
   const auto* decoder = dynamic_cast<const DecoderLm*>(&model);
-  require_usage(decoder != nullptr,
+  require_usage(decoder != nullptr, Cause{ErrorCode::conflict, "model.kind"},
                 "this needs a language model, but the recipe's model is an encoder classifier");
   return *decoder;
 }
 
 const EncoderClassifier& as_classifier(const Transformer& model) {
   const auto* classifier = dynamic_cast<const EncoderClassifier*>(&model);
-  require_usage(classifier != nullptr,
+  require_usage(classifier != nullptr, Cause{ErrorCode::conflict, "model.kind"},
                 "this needs an encoder classifier, but the recipe's model is a language model");
   return *classifier;
 }
@@ -52,7 +51,8 @@ void require_decode_state(const Transformer& model, std::string_view what) {
     ConfigNode parameters = choice.attention;
     const std::string name = parameters.find("name")->raw();
     parameters.erase("name");
-    require_usage(find_mechanism(name).traits_of(parameters).decode_state, what,
+    require_usage(find_mechanism(name).traits_of(parameters).decode_state,
+                  Cause{ErrorCode::conflict, "model.attention"}, what,
                   " needs a state that follows the text, which attention '", name,
                   "' does not have");
   }
@@ -65,13 +65,15 @@ void load_weights(const ParameterSet& parameters, const std::map<std::string, Te
     const auto found = own.find(name);
     const Tensor to =
         found != own.end() ? found->second : parameters.weight_of(parameters.find(name));
-    require(tensor.shape() == to.shape() && tensor.dtype() == to.dtype(), label, ": parameter ",
-            name, " is ", name_of(tensor.dtype()), " ", tensor.shape(), ", the model has ",
-            name_of(to.dtype()), " ", to.shape());
+    require(tensor.shape() == to.shape() && tensor.dtype() == to.dtype(),
+            Cause{ErrorCode::conflict, name, label}, label, ": parameter ", name, " is ",
+            name_of(tensor.dtype()), " ", tensor.shape(), ", the model has ", name_of(to.dtype()),
+            " ", to.shape());
     to.copy_from(tensor);
   }
   for (const auto& tensor : own) {
-    require(weights.contains(tensor.first), label, ": parameter ", tensor.first, " is missing");
+    require(weights.contains(tensor.first), Cause{ErrorCode::not_found, tensor.first, label}, label,
+            ": parameter ", tensor.first, " is missing");
   }
   parameters.refresh_values();
 }

@@ -28,9 +28,9 @@ void require_plugins(const Checkpoint& checkpoint) {
     const std::string& path = entry.value.at("plugin").text();
     const bool known = std::any_of(mechanisms().begin(), mechanisms().end(),
                                    [&](const Mechanism& m) { return m.name == entry.key; });
-    require_usage(known, "checkpoint ", checkpoint.path, " was trained with the mechanism '",
-                  entry.key, "' of the plugin ", path, ", which is not loaded: add --plugin ",
-                  path);
+    require_usage(known, Cause{ErrorCode::not_found, entry.key, checkpoint.path}, "checkpoint ",
+                  checkpoint.path, " was trained with the mechanism '", entry.key,
+                  "' of the plugin ", path, ", which is not loaded: add --plugin ", path);
     const Plugin* plugin = plugin_of(entry.key);
     if (plugin != nullptr && plugin->hash == entry.value.at("hash").text()) continue;
     log_warning("the mechanism '", entry.key, "' now comes from ",

@@ -29,8 +29,8 @@ bool is_there(const std::string& path) {
 ConfigNode load_extended(const std::string& path, std::vector<std::string>& chain) {
   ConfigNode node = load_yaml(path);
   if (!node.is_map()) {
-    throw located_error(node.location(), "a recipe is a section of 'key: value' lines, found ",
-                        node.found());
+    throw located_error(node.location(), Cause{ErrorCode::wrong_type},
+                        "a recipe is a section of 'key: value' lines, found ", node.found());
   }
   std::error_code code;
   chain.push_back(std::filesystem::weakly_canonical(path, code).string());
@@ -38,19 +38,22 @@ ConfigNode load_extended(const std::string& path, std::vector<std::string>& chai
   if (extends == nullptr) return node;
   const Location location = extends->location();
   if (!extends->is_scalar() || extends->raw().empty()) {
-    throw located_error(location, "'extends' must be the path of one recipe, found ",
-                        extends->found());
+    throw located_error(location, Cause{ErrorCode::wrong_type, "extends"},
+                        "'extends' must be the path of one recipe, found ", extends->found());
   }
   const std::string base_path = join_path(parent_path(path), extends->raw());
   if (!is_there(base_path)) {
-    throw located_error(location, "'extends' names ", base_path, ", which does not exist");
+    throw located_error(location, Cause{ErrorCode::not_found, "extends"}, "'extends' names ",
+                        base_path, ", which does not exist");
   }
   if (std::count(chain.begin(), chain.end(),
                  std::filesystem::weakly_canonical(base_path, code).string()) > 0) {
-    throw located_error(location, "'extends' goes in a circle back to ", base_path);
+    throw located_error(location, Cause{ErrorCode::conflict, "extends"},
+                        "'extends' goes in a circle back to ", base_path);
   }
   if (chain.size() >= kLongestChain) {
-    throw located_error(location, "'extends' chains more than ", kLongestChain, " files");
+    throw located_error(location, Cause{ErrorCode::out_of_range, "extends"},
+                        "'extends' chains more than ", kLongestChain, " files");
   }
   node.erase("extends");
   ConfigNode base = load_extended(base_path, chain);
@@ -95,7 +98,7 @@ void refuse_misplaced(const std::vector<FieldSchema>& recipe,
       text += concat(text.empty() ? "" : " or ", "'", path, "'");
     const std::string where =
         section.empty() ? "" : concat(" in '", section.substr(0, section.size() - 1), "'");
-    errors.add(entry.key_location,
+    errors.add(entry.key_location, ErrorCode::unknown_key, section + entry.key,
                concat("unknown key '", entry.key, "'", where, "; did you mean ", text, "?"));
     node.erase(entry.key);
   }
@@ -132,10 +135,10 @@ void Recipe::describe(ConfigDescription<Recipe>& d) {
 }
 
 void Recipe::validate(const ConfigNode&) const {
-  for (const ConfigNode* section : {&sweep, &published}) {
+  for (const auto& [key, section] : {std::pair("sweep", &sweep), {"published", &published}}) {
     if (section->is_map() || section->is_null()) continue;
-    throw located_error(section->location(), "expected a section of 'key: value' lines, found ",
-                        section->found());
+    throw located_error(section->location(), Cause{ErrorCode::wrong_type, key},
+                        "expected a section of 'key: value' lines, found ", section->found());
   }
   sweep_points(sweep);
 }
@@ -145,14 +148,15 @@ ConfigNode load_recipe_node(const std::string& path, const std::vector<std::stri
   for (const std::string& argument : overrides) {
     changes.push_back(parse_override(argument));
     if (changes.back().path[0] == "extends") {
-      throw located_error(changes.back().value.location(),
+      throw located_error(changes.back().value.location(), Cause{ErrorCode::conflict, "extends"},
                           "cannot be overridden; give the other recipe instead");
     }
   }
-  require_usage(is_there(path), "there is no recipe file ", path,
-                "; 'linnet recipe list FOLDER' lists those below a folder");
-  require_usage(!is_directory(path), path, " is a folder, not a recipe file; 'linnet recipe list ",
-                path, "' lists the recipes below it");
+  require_usage(is_there(path), Cause{ErrorCode::not_found, "", path}, "there is no recipe file ",
+                path, "; 'linnet recipe list FOLDER' lists those below a folder");
+  require_usage(!is_directory(path), Cause{ErrorCode::wrong_type, "", path}, path,
+                " is a folder, not a recipe file; 'linnet recipe list ", path,
+                "' lists the recipes below it");
   std::vector<std::string> chain;
   ConfigNode node = load_extended(path, chain);
   apply_overrides(node, std::move(changes));
@@ -161,7 +165,8 @@ ConfigNode load_recipe_node(const std::string& path, const std::vector<std::stri
 
 Recipe parse_recipe(const ConfigNode& node) {
   if (const ConfigNode* extends = node.is_map() ? node.find("extends") : nullptr) {
-    throw located_error(extends->location(), "'extends' works in recipe files only");
+    throw located_error(extends->location(), Cause{ErrorCode::conflict, "extends"},
+                        "'extends' works in recipe files only");
   }
   ConfigErrors errors;
   ConfigNode placed = node;
@@ -169,19 +174,20 @@ Recipe parse_recipe(const ConfigNode& node) {
   refuse_misplaced(schema.fields, schema.fields, "", placed, errors);
   Recipe recipe = parse_config<Recipe>(placed, "", {"extends"}, errors);
   // The mechanism's complaints are worth having beside those of other sections.
-  ConfigNode attention;
+  ResolvedAttention attention;
   if (node.is_map() && node.contains("model") && node.find("model")->is_map()) {
     try {
       attention = resolve_attention(recipe.model.attention,
                                     recipe.model.kind == "decoder" ? Form::causal : Form::noncausal,
                                     recipe.model.layers);
     } catch (const UsageError& error) {
-      if (node.find("model")->contains("attention")) errors.add(error);
+      if (node.find("model")->contains("attention")) errors.add_conflicts(error, "model.attention");
     }
   }
   errors.throw_if_any();
   recipe.resolved = to_config_node(recipe);
-  recipe.resolved.find("model")->set("attention", std::move(attention));
+  recipe.resolved.find("model")->set("attention", std::move(attention.node));
+  recipe.mixer = std::move(attention.mixer);
   for (const char* key : {"sweep", "published"}) {
     if (recipe.resolved.find(key)->is_null()) recipe.resolved.erase(key);
   }
@@ -208,7 +214,8 @@ void check_recipe(const std::string& path, const std::vector<std::string>& overr
 }
 
 std::vector<RecipeListing> list_recipes(const std::string& folder) {
-  require_usage(is_there(folder) && is_directory(folder), "there is no folder ", folder,
+  require_usage(is_there(folder) && is_directory(folder), Cause{ErrorCode::not_found, "", folder},
+                "there is no folder ", folder,
                 "; name the folder of your recipes, or recipes/ of linnet's source checkout: "
                 "'linnet recipe list FOLDER'");
   std::vector<std::string> paths;

@@ -8,6 +8,7 @@
 #include "core/config.h"
 #include "data/data_config.h"
 #include "layers/model_config.h"
+#include "layers/token_mixer.h"
 #include "optim/optim_config.h"
 #include "recipes/engine/recipe_config.h"
 #include "recipes/engine/recipe_merge.h"
@@ -29,6 +30,7 @@ struct Recipe {
 
   std::string path;     // the file that was loaded, "" for a recipe made from a node
   ConfigNode resolved;  // every section with its defaults filled in; reads back to itself
+  MixerFactory mixer;   // makes each layer's attention from the typed parameters of its mechanism
 
   static void describe(ConfigDescription<Recipe>& d);
   void validate(const ConfigNode& at) const;

@@ -53,7 +53,7 @@ void TrainConfig::validate(const ConfigNode& at) const {
                         "set that, or 'backend: auto'");
   }
   if (!max_steps && !max_tokens && !max_minutes && !max_epochs) {
-    throw located_error(at.location(),
+    throw located_error(at.location(), Cause{ErrorCode::missing_key, "max_steps"},
                         "'train' never stops; give max_steps, max_tokens, max_minutes or "
                         "max_epochs");
   }
@@ -95,8 +95,9 @@ void EvaluateConfig::validate(const ConfigNode& at) const {
   }
   for (const int64_t context : contexts) {
     if (stride && *stride > context) {
-      throw located_error(at.location_of("stride"), "'evaluate.stride' must be 1 to the context, ",
-                          context, ": found ", *stride);
+      throw located_error(at.location_of("stride"), Cause{ErrorCode::out_of_range},
+                          "'evaluate.stride' must be 1 to the context, ", context, ": found ",
+                          *stride);
     }
   }
 }

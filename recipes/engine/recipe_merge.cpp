@@ -79,8 +79,8 @@ void assign(ConfigNode& root, const Override& change) {
       next = section->find(key);
     }
     if (!next->is_map()) {
-      throw located_error(location, "'", key, "' is ", next->found(),
-                          ", so nothing can be set inside it; give its whole value");
+      throw located_error(location, Cause{ErrorCode::wrong_type, change.text}, "'", key, "' is ",
+                          next->found(), ", so nothing can be set inside it; give its whole value");
     }
     section = next;
   }
@@ -112,21 +112,20 @@ Override make_override(const std::string& path, ConfigNode value, const std::str
     change.path.push_back(path.substr(start, end - start));
     start = end + 1;
     if (change.path.back().empty() || change.path.size() > kLongestPath) {
-      throw located_error(location, "not a path of keys such as model.attention.rank");
+      throw located_error(location, Cause{ErrorCode::malformed, path},
+                          "not a path of keys such as model.attention.rank");
     }
   }
   return change;
 }
 
 Override parse_override(const std::string& argument, const std::string& origin) {
-  for (size_t i = 0; i < argument.size();) {
-    const size_t bytes = utf8_character_bytes(argument, i);
-    require_usage(bytes > 0, origin, ": an override is not valid UTF-8 at its byte ", i);
-    i += bytes;
-  }
+  const size_t invalid = find_invalid_utf8(argument);
+  require_usage(invalid == std::string::npos, Cause{ErrorCode::malformed, "", origin}, origin,
+                ": an override is not valid UTF-8 at its byte ", invalid);
   const size_t equals = argument.find('=');
-  require_usage(equals != std::string::npos && equals > 0, origin, ": '", argument,
-                "' is not an override; write key.path=value");
+  require_usage(equals != std::string::npos && equals > 0, Cause{ErrorCode::malformed, "", origin},
+                origin, ": '", argument, "' is not an override; write key.path=value");
   const std::string path = argument.substr(0, equals);
   const std::string text = trimmed(argument.substr(equals + 1));
   ConfigNode value;
@@ -134,7 +133,8 @@ Override parse_override(const std::string& argument, const std::string& origin) 
     try {
       value = parse_yaml(text, concat(origin, ": ", path));
     } catch (const UsageError& error) {
-      throw UsageError(concat(error.what(), " (quote the value for your shell?)"));
+      throw UsageError({error.code(), path, error.place()},
+                       concat(error.what(), " (quote the value for your shell?)"));
     }
   } else if (!is_null_text(text)) {
     value = ConfigNode::scalar(text);
@@ -150,7 +150,8 @@ void apply_overrides(ConfigNode& root, std::vector<Override> overrides) {
   for (size_t i = 0; i < overrides.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       if (overrides[i].path != overrides[j].path) continue;
-      throw located_error(overrides[i].value.location(), "given twice; keep one");
+      throw located_error(overrides[i].value.location(),
+                          Cause{ErrorCode::repeated, overrides[i].text}, "given twice; keep one");
     }
     assign(root, overrides[i]);
   }

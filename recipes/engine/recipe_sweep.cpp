@@ -41,8 +41,9 @@ struct Choice {
 // The values of one path; equal labels within it get their number appended.
 std::vector<Choice> choices_of(const ConfigEntry& entry) {
   if (!entry.value.is_sequence() || entry.value.items().empty()) {
-    throw located_error(entry.value.location(), "'sweep.", entry.key,
-                        "' must be a list of values, found ",
+    throw located_error(entry.value.location(),
+                        Cause{ErrorCode::wrong_type, concat("sweep.", entry.key)}, "'sweep.",
+                        entry.key, "' must be a list of values, found ",
                         entry.value.is_sequence() ? "an empty list" : entry.value.found());
   }
   std::vector<std::string> labels;
@@ -69,7 +70,8 @@ std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
   for (const ConfigEntry& entry : sweep.entries()) {
     const std::vector<Choice> choices = choices_of(entry);
     if (points.size() * choices.size() > kMaxPoints) {
-      throw located_error(sweep.location(), "'sweep' has more than ", kMaxPoints, " combinations");
+      throw located_error(sweep.location(), Cause{ErrorCode::out_of_range, "sweep"},
+                          "'sweep' has more than ", kMaxPoints, " combinations");
     }
     std::vector<SweepPoint> longer;
     for (const SweepPoint& point : points) {
@@ -85,7 +87,8 @@ std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
   std::set<std::string> labels;
   for (const SweepPoint& point : points) {
     if (labels.insert(point.label).second) continue;
-    throw located_error(sweep.location(), "two points of 'sweep' are both called ", point.label);
+    throw located_error(sweep.location(), Cause{ErrorCode::repeated, "sweep"},
+                        "two points of 'sweep' are both called ", point.label);
   }
   return points;
 }

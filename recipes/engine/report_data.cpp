@@ -123,8 +123,8 @@ RunData read_run(const std::string& run_directory) {
 std::vector<std::string> find_runs(const std::string& path) {
   std::vector<std::string> found;
   if (is_directory(path)) collect_runs(path, kDepth, found);
-  require_usage(!found.empty(), path, " is no run directory and holds none: no ", kMetrics,
-                " was found in it");
+  require_usage(!found.empty(), Cause{ErrorCode::not_found, "", path}, path,
+                " is no run directory and holds none: no ", kMetrics, " was found in it");
   return found;
 }
 

@@ -68,7 +68,8 @@ std::optional<std::string> newest(const std::string& directory) {
   for (const SkippedCheckpoint& skipped : found.skipped) {
     log_warning("checkpoint ", skipped.path, " is skipped: ", skipped.reason);
   }
-  require(found.path.has_value() || found.skipped.empty(), "no checkpoint in ", directory,
+  require(found.path.has_value() || found.skipped.empty(),
+          Cause{ErrorCode::malformed, "", directory}, "no checkpoint in ", directory,
           " is valid, so its run cannot continue; restart with another --out, or delete ",
           join_path(directory, "checkpoints"));
   return found.path;
@@ -76,9 +77,11 @@ std::optional<std::string> newest(const std::string& directory) {
 
 void require_same_recipe(const Recipe& recipe, const std::string& checkpoint) {
   const std::string path = join_path(checkpoint, "recipe.yaml");
-  const std::string changed = first_difference(recipe.resolved, parse_yaml(read_file(path), path));
-  require_usage(changed.empty(), "the run in ", parent_path(parent_path(checkpoint)),
-                " was made with another recipe ('", changed,
+  // Read again, so that a key that is newer than the checkpoint has its default on both sides.
+  const Recipe before = parse_recipe(parse_yaml(read_file(path), path));
+  const std::string changed = first_difference(recipe.resolved, before.resolved);
+  require_usage(changed.empty(), Cause{ErrorCode::conflict, changed, checkpoint}, "the run in ",
+                parent_path(parent_path(checkpoint)), " was made with another recipe ('", changed,
                 "' differs); choose another directory with --out");
 }
 
@@ -115,19 +118,19 @@ Recipe load_recipe_of_run(const std::string& path, const std::vector<std::string
 RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string& resume) {
   if (resume != "auto" && resume != "never") {
     RunPlan plan{resume, newest(resume)};
-    require_usage(plan.checkpoint.has_value(),
+    require_usage(plan.checkpoint.has_value(), Cause{ErrorCode::not_found, "--resume", resume},
                   "--resume must be auto, never or a run directory with "
                   "a checkpoint, found '",
                   resume, "', which ", exists(resume) ? "has none" : "does not exist");
-    require_usage(out.empty() || out == resume, "--out ", out, " and --resume ", resume,
-                  " name different run directories; give one");
+    require_usage(out.empty() || out == resume, Cause{ErrorCode::conflict, "--out", out}, "--out ",
+                  out, " and --resume ", resume, " name different run directories; give one");
     require_same_recipe(recipe, *plan.checkpoint);
     return plan;
   }
   RunPlan plan{out.empty() ? default_directory(recipe.name, recipe.path) : out, std::nullopt};
   if (resume == "never") {
     require_usage(
-        out.empty() || !holds_run(out), "--out ", out,
+        out.empty() || !holds_run(out), Cause{ErrorCode::conflict, "--out", out}, "--out ", out,
         " already holds a run; choose another directory, or --resume auto to continue it");
     const std::string base = plan.directory;
     for (int i = 2; holds_run(plan.directory); ++i) plan.directory = concat(base, "-", i);

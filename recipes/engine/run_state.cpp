@@ -17,7 +17,8 @@ constexpr const char* kOrigin = "--set";
 
 const std::string& file_of(const Checkpoint& checkpoint, const std::string& name) {
   const auto found = checkpoint.files.find(name);
-  require(found != checkpoint.files.end(), "checkpoint ", checkpoint.path, " has no file ", name);
+  require(found != checkpoint.files.end(), Cause{ErrorCode::not_found, name, checkpoint.path},
+          "checkpoint ", checkpoint.path, " has no file ", name);
   return found->second;
 }
 
@@ -142,9 +143,13 @@ LoadedModel load_model(const std::string& run_or_checkpoint,
   for (const std::string& text : overrides) {
     parsed.push_back(parse_override(text, kOrigin));
     const std::string& section = parsed.back().path[0];
-    require_usage(section == "data" || section == "evaluate", kOrigin, ": '", parsed.back().text,
+    require_usage(section == "data" || section == "evaluate",
+                  Cause{ErrorCode::conflict, parsed.back().text, kOrigin}, kOrigin, ": '",
+                  parsed.back().text,
                   "' cannot be changed for a checkpoint; what can are data and evaluate");
-    require_usage(!sets_tokenizer(parsed.back()), kOrigin, ": '", parsed.back().text,
+    require_usage(!sets_tokenizer(parsed.back()),
+                  Cause{ErrorCode::conflict, parsed.back().text, kOrigin}, kOrigin, ": '",
+                  parsed.back().text,
                   "': a checkpoint keeps the tokenizer that it was trained with; leave "
                   "data.tokenizer out");
     loaded.data_given = loaded.data_given || names_data(parsed.back());

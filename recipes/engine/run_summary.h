@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "recipes/engine/stop_limits.h"
-#include "recipes/engine/trainer.h"
+#include "recipes/engine/train_step.h"
 
 namespace linnet {
 

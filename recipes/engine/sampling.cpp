@@ -11,9 +11,12 @@ namespace linnet {
 
 void SamplingOptions::validate() const {
   require_usage(temperature >= 0 && std::isfinite(temperature),
+                Cause{ErrorCode::out_of_range, "generate.temperature"},
                 "temperature must be 0 or more, got ", temperature);
-  require_usage(top_k >= 0, "top-k must be 0 (all tokens) or more, got ", top_k);
-  require_usage(top_p > 0 && top_p <= 1, "top-p must be above 0 and at most 1, got ", top_p);
+  require_usage(top_k >= 0, Cause{ErrorCode::out_of_range, "generate.top_k"},
+                "top-k must be 0 (all tokens) or more, got ", top_k);
+  require_usage(top_p > 0 && top_p <= 1, Cause{ErrorCode::out_of_range, "generate.top_p"},
+                "top-p must be above 0 and at most 1, got ", top_p);
 }
 
 int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,

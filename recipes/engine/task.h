@@ -89,15 +89,6 @@ class Task {
   virtual std::vector<std::string> take_warnings() = 0;
 };
 
-// The task of a recipe. A tokenizer of a checkpoint replaces the configured one. Throws UsageError
-// when model kind and data kind do not fit.
-std::unique_ptr<Task> make_task(const Recipe& recipe,
-                                std::shared_ptr<const Tokenizer> tokenizer = nullptr);
-std::unique_ptr<Task> make_language_model_task(const DataConfig& config, uint64_t seed,
-                                               std::shared_ptr<const Tokenizer> tokenizer);
-// `cls`: a CLS token goes before each example, and its vector is what the model classifies.
-std::unique_ptr<Task> make_classification_task(const DataConfig& config, bool cls, uint64_t seed);
-
 // A batch as a model on that device sees it; shares nothing with it.
 ModelInput model_input(const Batch& batch, Device device);
 Tensor target_tensor(const Batch& batch, Device device);

@@ -1,10 +1,12 @@
 // One update: its micro-batches, and what became of it.
+#include "recipes/engine/train_step.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "core/cuda/backend.h"
 #include "optim/clip.h"
-#include "recipes/engine/trainer.h"
+#include "recipes/engine/update_work.h"
 
 namespace linnet {
 namespace {
@@ -21,7 +23,7 @@ int64_t tokens_of(const Batch& batch) {
 std::string remedy(const OutOfMemory& error, int64_t examples, size_t held) {
   const auto used = static_cast<double>(error.held - std::min(held, error.held));
   const double share =
-      (used + static_cast<double>(error.free)) / (used + static_cast<double>(error.asked));
+      (used + static_cast<double>(error.free)) / (used + static_cast<double>(error.requested));
   const int64_t fitting =
       std::min(examples - 1, static_cast<int64_t>(share * static_cast<double>(examples)));
   if (fitting < 1) {
@@ -41,8 +43,9 @@ TrainStep::TrainStep(const Recipe& recipe, const Task& task, const Transformer& 
   if (config.tokens_per_update) {
     const int64_t per_example = task.tokens_per_example();
     const int64_t tokens = *config.tokens_per_update;
-    require_usage(tokens % per_example == 0, "train.tokens_per_update ", tokens,
-                  " must be a multiple of the ", per_example, " tokens of one example; use ",
+    require_usage(tokens % per_example == 0, Cause{ErrorCode::conflict, "train.tokens_per_update"},
+                  "train.tokens_per_update ", tokens, " must be a multiple of the ", per_example,
+                  " tokens of one example; use ",
                   std::max<int64_t>(1, tokens / per_example) * per_example);
     examples_per_update_ = tokens / per_example;
   } else {
@@ -51,12 +54,15 @@ TrainStep::TrainStep(const Recipe& recipe, const Task& task, const Transformer& 
   for (int64_t left = examples_per_update_; left > 0; left -= micro_batches_.back()) {
     micro_batches_.push_back(std::min(left, config.micro_batch));
   }
-  const UpdateParts parts{recipe, task, model, updater};
+  const TrainParts parts{recipe, task, model, updater};
   if constexpr (kCuda) {
     if (on_cuda(model.parameters().weights())) work_ = make_device_update(parts);
   }
   if (work_ == nullptr) work_ = make_host_update(parts);
 }
+
+// Where UpdateWork is known.
+TrainStep::~TrainStep() = default;
 
 Batch TrainStep::take(const std::function<Batch()>& next_batch) {
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));

@@ -1,15 +1,11 @@
 // The training loop: updates, evaluations, checkpoints, stopping, resuming.
 #pragma once
 
-#include <exception>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 
 #include "recipes/engine/run_state.h"
 #include "recipes/engine/task.h"
-#include "recipes/engine/update_work.h"
 
 namespace linnet {
 
@@ -30,43 +26,5 @@ struct TrainOutcome {
 // Trains as the recipe says. Continues an interrupted run bit for bit. Throws UsageError for a
 // recipe that cannot be run, Error for failures; the last good checkpoint stays.
 TrainOutcome train(const Recipe& recipe, const TrainOptions& options);
-
-// One update over `examples_per_update` examples from progress.examples on, and what it measured.
-struct UpdateResult {
-  double loss = 0;           // mean nats per target
-  double gradient_norm = 0;  // of the mean loss, before clipping
-  double lr = 0;
-  std::optional<double> beta1;  // where the schedule cycles it
-  int64_t targets = 0;
-  int64_t tokens = 0;                // targets, or a classifier's tokens without padding
-  bool skipped = false;              // a gradient was not finite: weights unchanged
-  std::string non_finite_parameter;  // the first parameter with such a gradient
-};
-
-// Loss and gradients of one update are sums over micro-batches divided by all targets together, so
-// that cutting the update differently changes rounding only. Refers to its arguments.
-class TrainStep {
- public:
-  TrainStep(const Recipe& recipe, const Task& task, const Transformer& model, Updater& updater);
-  // `next_batch` yields the micro-batches of this update and those after it in order (see
-  // micro_batches()). One more is taken than an update needs: the first of the next update, which
-  // is made ready while a device computes. What it throws is thrown when its turn comes.
-  UpdateResult run(Progress& progress, const std::function<Batch()>& next_batch);
-  // Sizes of the micro-batches of every update.
-  const std::vector<int64_t>& micro_batches() const { return micro_batches_; }
-  int64_t examples_per_update() const { return examples_per_update_; }
-
- private:
-  Batch take(const std::function<Batch()>& next_batch);
-  void look_ahead(const std::function<Batch()>& next_batch);
-
-  const Transformer& model_;
-  Updater& updater_;
-  std::unique_ptr<UpdateWork> work_;
-  std::optional<Batch> ahead_;
-  std::exception_ptr failure_;  // of taking it
-  int64_t examples_per_update_ = 0;
-  std::vector<int64_t> micro_batches_;
-};
 
 }  // namespace linnet

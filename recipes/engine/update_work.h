@@ -3,20 +3,9 @@
 
 #include <memory>
 
-#include "recipes/engine/run_state.h"
-#include "recipes/engine/task.h"
+#include "recipes/engine/train_step.h"
 
 namespace linnet {
-
-struct UpdateResult;
-
-// What an update works on.
-struct UpdateParts {
-  const Recipe& recipe;
-  const Task& task;
-  const Transformer& model;
-  Updater& updater;
-};
 
 class UpdateWork {
  public:
@@ -35,9 +24,9 @@ class UpdateWork {
   virtual void finish(UpdateResult& result) = 0;
 };
 
-std::unique_ptr<UpdateWork> make_host_update(const UpdateParts& parts);
+std::unique_ptr<UpdateWork> make_host_update(const TrainParts& parts);
 // Builds with CUDA have it: recipes/engine/cuda.
-std::unique_ptr<UpdateWork> make_device_update(const UpdateParts& parts);
+std::unique_ptr<UpdateWork> make_device_update(const TrainParts& parts);
 
 // How a micro-batch of update number `step` is to be read while training.
 ModelInput training_input(const Recipe& recipe, ModelInput input, int64_t step);

@@ -183,9 +183,11 @@ std::vector<std::string> failures() {
   Mechanism mechanism = find_mechanism("softmax");
   mechanism.name = "wrong";
   mechanism.variants.clear();
-  mechanism.make = [](const ConfigNode& parameters, const MixerOptions& options,
-                      const MixerScope& scope) -> std::unique_ptr<TokenMixer> {
-    return std::make_unique<Wrong>(find_mechanism("softmax").make(parameters, options, scope));
+  mechanism.bind = [](const ConfigNode& parameters) -> MixerFactory {
+    return [make = find_mechanism("softmax").bind(parameters)](const MixerOptions& options,
+                                                               const MixerScope& scope) {
+      return std::make_unique<Wrong>(make(options, scope));
+    };
   };
   return failures_of(mechanism);
 }
@@ -231,11 +233,13 @@ TEST(ConformanceRejects, AWrongCost) {
 
 TEST(ConformanceRejects, AMixerWithoutTheRotaryPositionsThatWereAskedFor) {
   Mechanism mechanism = find_mechanism("softmax");
-  mechanism.make = [](const ConfigNode& parameters, const MixerOptions& options,
-                      const MixerScope& scope) {
-    MixerOptions changed = options;
-    changed.rotary_width = 0;
-    return find_mechanism("softmax").make(parameters, changed, scope);
+  mechanism.bind = [](const ConfigNode& parameters) -> MixerFactory {
+    return [make = find_mechanism("softmax").bind(parameters)](const MixerOptions& options,
+                                                               const MixerScope& scope) {
+      MixerOptions changed = options;
+      changed.rotary_width = 0;
+      return make(changed, scope);
+    };
   };
   EXPECT_TRUE(contains(failures_of(mechanism), "reference"));
 }

@@ -122,7 +122,7 @@ TEST(Activations, InPlaceGivesTheSameBits) {
       bias_activation_forward(both, bias, a, both);
       EXPECT_TRUE(test::same_bits(both, after));
       activation_forward(before, a, y);
-      EXPECT_TRUE(test::same_bits(after, y)) << "the biased input is what backward will see";
+      EXPECT_TRUE(test::same_bits(after, y)) << "backward receives the biased input";
     }
   }
 }

@@ -56,7 +56,7 @@ TEST(Arithmetic, OtherPrecisionsAgreeWithDouble) {
     for (size_t i = 0; i < c.inputs; ++i) {
       inputs.push_back(random_tensor({7, 31}, concat("x", i)));
     }
-    // At most four roundings a result; sum_all adds elements that were rounded once each.
+    // At most four roundings per result; sum_all adds elements that were rounded once each.
     EXPECT_TRUE(test::precisions_agree(c.function, inputs, 4)) << c.name;
   }
 }

@@ -32,7 +32,7 @@ TEST(Embedding, GradientsAgreeWithFiniteDifferences) {
         return Variables{embedding(ids({1, 3, 1, 1}, {2, 2}), v[0], 0.5)};
       },
       {random_tensor({5, 3}, "table")}));
-  // Twice from one table: the second adds to what the first wrote.
+  // Twice from one table: the second adds to the gradient that the first wrote.
   EXPECT_TRUE(test::gradients_agree(
       [](const Variables& v) {
         return Variables{embedding(ids({1, 3}, {2}), v[0]), embedding(ids({3, 0}, {2}), v[0], 3)};

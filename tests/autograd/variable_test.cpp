@@ -17,7 +17,7 @@ Variable leaf(const Shape& shape, const char* name, DType dtype = DType::f64) {
   return Variable(random_tensor(shape, name, dtype), true);
 }
 
-// a * b whose backward asks for both targets before it writes either of them.
+// a * b whose backward requests both targets before it writes either of them.
 Variable product_by_targets(const Variable& a, const Variable& b) {
   const Tensor y = a.value().clone();
   for (int64_t i = 0; i < y.elements(); ++i) y.data<double>()[i] *= b.value().data<double>()[i];

@@ -55,7 +55,7 @@ TEST(MemoryCache, LargeBlocksBeginWithAHugePage) {
   }
 }
 
-// Held may be what was in use at once and a quarter of it.
+// At most the peak in use and a quarter of it may be held.
 TEST(MemoryCache, HoldsLittleMoreThanWasInUseAtOnce) {
   MemoryCache cache;
   std::vector<void*> blocks;
@@ -103,7 +103,7 @@ TEST(MemoryCache, StepsOfSeveralSizesKeepAllTheirBlocks) {
   }
 }
 
-// Steps of other sizes than those before them find what these left.
+// Steps of other sizes than those before them reuse their blocks.
 TEST(MemoryCache, LargeBlocksServeRequestsOfAtLeastHalfTheirSize) {
   if (!kKeeps) GTEST_SKIP() << "sanitizers keep nothing";
   MemoryCache cache;
@@ -130,7 +130,7 @@ TEST(MemoryCache, LargeBlocksServeRequestsOfAtLeastHalfTheirSize) {
   cache.release(small, 7 * kMiB);
 }
 
-// Half of each block is room that nobody asked for.
+// Half of each block is room that nobody requested.
 TEST(MemoryCache, RoomInsideBlocksDoesNotRaiseWhatIsKept) {
   MemoryCache cache;
   std::vector<void*> blocks;

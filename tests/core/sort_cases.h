@@ -1,4 +1,4 @@
-// Keys with ties, and what must come out; for every device.
+// Keys with ties, and their expected order; for every device.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ inline Tensor tied_keys(const Shape& shape, DType dtype, Device device) {
   return keys.to(dtype).to(device);
 }
 
-// Every row comes out ascending, each key from where the order says, equal ones in their order.
+// Every sorted row is ascending, sorted[i] = keys[order[i]], equal keys keep their order.
 inline void expect_sorted(const Tensor& keys) {
   const Tensor sorted = Tensor::empty(keys.shape(), keys.dtype(), keys.device());
   const Tensor order = Tensor::empty(keys.shape(), DType::i32, keys.device());

@@ -41,11 +41,11 @@ TEST(Tensors, ViewsShareElements) {
   const Tensor rows = t.rows(1, 3);
   EXPECT_EQ(rows.shape(), (Shape{2, 2}));
   EXPECT_EQ(rows.to_vector<float>(), (std::vector<float>{2, 3, 4, 5}));
-  const Tensor piece = rows.slice(1, {2});
-  EXPECT_EQ(piece.to_vector<float>(), (std::vector<float>{3, 4}));
-  piece.fill(9);
+  const Tensor row = rows.slice(1, {2});
+  EXPECT_EQ(row.to_vector<float>(), (std::vector<float>{3, 4}));
+  row.fill(9);
   EXPECT_EQ(t.reshape({6}).to_vector<float>(), (std::vector<float>{0, 1, 2, 9, 9, 5}));
-  EXPECT_TRUE(piece.shares_storage(t));
+  EXPECT_TRUE(row.shares_storage(t));
   EXPECT_FALSE(t.unique());
   EXPECT_FALSE(t.clone().shares_storage(t));
   EXPECT_TRUE(t.clone().unique());

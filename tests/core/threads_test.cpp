@@ -1,4 +1,4 @@
-// Parallel loops: every task once, exceptions reach the caller, what a thread owns is its own.
+// Parallel loops: every task once, exceptions reach the caller, no thread sees another's objects.
 #include "core/threads.h"
 
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 namespace linnet {
 namespace {
 
-using test::message_of;
+using test::causes_of;
 using test::TemporaryFolder;
 using testing::HasSubstr;
 
@@ -45,7 +45,7 @@ TEST(InspectData, LayoutsAreDetected) {
   EXPECT_EQ(detect_data_kind(folder / "s"), "self");
   EXPECT_EQ(detect_data_kind(folder / "t"), "text");
   EXPECT_EQ(detect_data_kind(folder / "t/a.txt"), "text");
-  EXPECT_THAT(message_of([&] { detect_data_kind(folder / "n"); }), HasSubstr("does not exist"));
+  EXPECT_EQ(causes_of([&] { detect_data_kind(folder / "n"); }, folder.path()), "not_found at n");
 }
 
 TEST(InspectData, CountsDocumentsBytesWordsAndTokens) {

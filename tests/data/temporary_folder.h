@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "tests/error_helpers.h"
 #include "tests/file_failures.h"
 
 namespace linnet::test {

@@ -11,9 +11,8 @@
 namespace linnet {
 namespace {
 
-using test::message_of;
+using test::causes_of;
 using testing::ElementsAre;
-using testing::HasSubstr;
 
 TEST(ByteTokenizer, IdsAreBytesAndEveryByteComesBack) {
   const auto tokenizer = make_tokenizer({.kind = "byte"});
@@ -32,8 +31,9 @@ TEST(ByteTokenizer, EndOfTextIsAnExtraIdThatDecodesToNothing) {
   EXPECT_EQ(tokenizer->vocabulary_size(), 257);
   EXPECT_EQ(tokenizer->eos_id(), 256);
   EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{'a', 256, 'b'}), "ab");
-  EXPECT_THAT(message_of([&] { tokenizer->decode(std::vector<int32_t>{257}); }), HasSubstr("257"));
-  EXPECT_THROW(tokenizer->decode(std::vector<int32_t>{-1}), Error);
+  for (const int32_t id : {257, -1}) {
+    EXPECT_EQ(causes_of([&] { tokenizer->decode(std::vector<int32_t>{id}); }), "out_of_range");
+  }
 }
 
 TEST(WordTokenizer, VocabularyIsSortedByFrequencyWithSpecialsInPlace) {
@@ -55,7 +55,8 @@ TEST(WordTokenizer, SizeLimitKeepsTheMostFrequentAndBothSpecials) {
   EXPECT_EQ(tokenizer->vocabulary_size(), 4);
   const auto ids = tokenizer->encode("a b c\n");
   EXPECT_EQ(tokenizer->decode(ids), "a b <unk>\n");
-  EXPECT_THROW(builder.build(2), UsageError);
+  EXPECT_EQ(causes_of<UsageError>([&] { builder.build(2); }),
+            "out_of_range data.tokenizer.vocabulary_size");
   EXPECT_THROW(WordVocabularyBuilder().build(), Error);
 }
 
@@ -67,19 +68,19 @@ TEST(WordTokenizer, UnknownWordsAreCountedWithUnkAndFailWithout) {
   EXPECT_EQ(unknown.first, "zebra");
 
   const auto without = word_tokenizer_from_payload("known\n", "v.txt");
-  EXPECT_THAT(message_of([&] { without->encode("known zebra"); }), HasSubstr("'zebra'"));
-  EXPECT_THAT(message_of([&] { without->encode("known\n"); }), HasSubstr("<eos>"));
+  EXPECT_EQ(causes_of([&] { without->encode("known zebra"); }), "unknown_name zebra");
+  EXPECT_EQ(causes_of([&] { without->encode("known\n"); }), "unknown_name <eos>");
 }
 
 TEST(WordTokenizer, BrokenVocabulariesAreRefusedWithTheLine) {
   const auto refusal = [](std::string_view text) {
-    return message_of([&] { word_tokenizer_from_payload(text, "v.txt"); });
+    return causes_of([&] { word_tokenizer_from_payload(text, "v.txt"); });
   };
-  EXPECT_THAT(refusal("a\nb\na\n"), HasSubstr("line 3 repeats the word 'a'"));
-  EXPECT_THAT(refusal("a\n\nb\n"), HasSubstr("line 2"));
-  EXPECT_THAT(refusal("a\nb c\n"), HasSubstr("line 2"));
-  EXPECT_THAT(refusal(""), HasSubstr("v.txt"));
-  EXPECT_THAT(refusal("a\n\xFF\n"), HasSubstr("UTF-8"));
+  EXPECT_EQ(refusal("a\nb\na\n"), "repeated a at v.txt:3");
+  EXPECT_EQ(refusal("a\n\nb\n"), "malformed at v.txt:2");
+  EXPECT_EQ(refusal("a\nb c\n"), "malformed b c at v.txt:2");
+  EXPECT_EQ(refusal(""), "malformed at v.txt");
+  EXPECT_EQ(refusal("a\n\xFF\n"), "malformed at v.txt");
 }
 
 TEST(WordTokenizer, SavedFileAndBlobGiveTheSameTokenizer) {
@@ -94,23 +95,26 @@ TEST(WordTokenizer, SavedFileAndBlobGiveTheSameTokenizer) {
   EXPECT_EQ(loaded->fingerprint(), tokenizer->fingerprint());
   EXPECT_EQ(restored->fingerprint(), tokenizer->fingerprint());
   EXPECT_EQ(restored->encode("the mat\n"), tokenizer->encode("the mat\n"));
-  EXPECT_THROW(save_word_vocabulary(*make_tokenizer({}), path), UsageError);
+  EXPECT_EQ(causes_of<UsageError>([&] { save_word_vocabulary(*make_tokenizer({}), path); }),
+            "conflict data.tokenizer.kind");
 }
 
 TEST(Tokenizer, KindsAndBlobsAreChecked) {
-  EXPECT_THAT(message_of<UsageError>([] { make_tokenizer({.kind = "bytes"}); }),
-              HasSubstr("byte, word and gpt2"));
-  EXPECT_THROW(make_tokenizer({.kind = "word"}), UsageError);
-  EXPECT_THROW(make_tokenizer({.kind = "gpt2"}), UsageError);
-  EXPECT_THAT(message_of([] { make_tokenizer({.kind = "word", .path = "/absent/v"}); }),
-              HasSubstr("/absent/v"));
+  EXPECT_EQ(causes_of<UsageError>([] { make_tokenizer({.kind = "bytes"}); }),
+            "unknown_name data.tokenizer.kind");
+  for (const char* kind : {"word", "gpt2"}) {
+    EXPECT_EQ(causes_of<UsageError>([&] { make_tokenizer({.kind = kind}); }),
+              "missing_key data.tokenizer.path");
+  }
+  EXPECT_EQ(causes_of([] { make_tokenizer({.kind = "word", .path = "/absent/v"}); }),
+            "not_found at /absent/v");
   const auto plain = make_tokenizer({}), eos = make_tokenizer({.eos = true});
   EXPECT_NE(plain->fingerprint(), eos->fingerprint());
   EXPECT_EQ(tokenizer_from_blob(eos->serialise())->eos_id(), 256);
   for (const char* blob : {"", "linnet tokenizer 1 byte", "linnet tokenizer 1 byte\n",
                            "linnet tokenizer 1 bits\n", "linnet tokenizer 2 byte\nplain"})
-    EXPECT_THAT(message_of([&] { tokenizer_from_blob(blob, "checkpoint"); }),
-                HasSubstr("checkpoint"));
+    EXPECT_EQ(causes_of([&] { tokenizer_from_blob(blob, "checkpoint"); }),
+              "malformed at checkpoint");
 }
 
 }  // namespace

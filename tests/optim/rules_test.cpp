@@ -110,7 +110,7 @@ TEST_P(Rules, ResumeBitForBit) {
   run(*first, weights, 0, 3);
   StateTensors saved;
   for (const auto& [name, tensor] : first->state()) saved[name] = tensor.clone();
-  run(*first, weights.clone(), 3, 4);  // what happens after the save must not leak into it
+  run(*first, weights.clone(), 3, 4);  // updates after the save must not change it
   const auto second = make_optimizer(config, layout, kSize);
   second->load_state(saved);
   run(*second, weights, 3, 7);

@@ -1,5 +1,5 @@
 // How benchmarks time, and what they compare results with.
-#include "recipes/engine/bench_timing.h"
+#include "recipes/engine/bench/timing.h"
 
 #include <gtest/gtest.h>
 

@@ -10,6 +10,7 @@
 #include "data/word_tokenizer.h"
 #include "recipes/engine/evaluate.h"
 #include "recipes/engine/generator.h"
+#include "recipes/engine/make_task.h"
 #include "recipes/engine/run_state.h"
 #include "tests/data_path.h"
 #include "tests/recipes/tiny_run.h"

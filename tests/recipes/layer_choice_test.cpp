@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "recipes/engine/bench.h"
 #include "recipes/engine/generator.h"
 #include "recipes/engine/report_data.h"
 #include "tests/recipes/tiny_run.h"
@@ -82,6 +81,11 @@ class Layers : public test::TinyRun {
     return build_model(recipe, {40, recipe.data.context, 0});
   }
 };
+
+TEST_F(Layers, ANumberOfLayersOutOfRangeIsRefusedByItsKey) {
+  EXPECT_THAT(refusal([&] { recipe({"model.layers=-3"}); }),
+              HasSubstr("'model.layers' must be 1 to 1000, found -3"));
+}
 
 TEST_F(Layers, ResolvedRecipeHasEveryParameterAndReadsBack) {
   const Recipe first = mixed();

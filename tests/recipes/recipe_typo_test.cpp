@@ -112,6 +112,8 @@ TEST(RecipeTypos, EveryKeyRefusedWithPlaceAndSuggestion) {
   for (size_t k = 0; k < paths.size(); ++k) {
     const auto& path = paths[k];
     const std::vector<std::string> siblings = keys_beside(root, path, 0);
+    std::string section;
+    for (size_t i = 0; i + 1 < path.size(); ++i) section += path[i] + ".";
     const std::vector<std::string> typos = one_edit_typos(path.back());
     for (size_t i = k % kStride; i < typos.size(); i += kStride) {
       const std::string& typo = typos[i];
@@ -124,7 +126,9 @@ TEST(RecipeTypos, EveryKeyRefusedWithPlaceAndSuggestion) {
         ADD_FAILURE() << typo << " was accepted for " << path.back();
       } catch (const UsageError& error) {
         const std::string message = error.what();
-        EXPECT_EQ(message.find(place + ": unknown key '" + typo + "'"), 0u) << message;
+        EXPECT_EQ(error.code(), ErrorCode::unknown_key) << message;
+        EXPECT_EQ(error.place(), place) << message;
+        EXPECT_EQ(error.key(), section + typo) << message;
         right += message.find("did you mean '" + path.back() + "'?") != std::string::npos;
       }
     }

@@ -10,6 +10,7 @@
 #include "core/files.h"
 #include "recipes/engine/metrics.h"
 #include "recipes/engine/report_chart.h"
+#include "tests/error_helpers.h"
 #include "tests/file_failures.h"
 
 namespace linnet {
@@ -126,9 +127,11 @@ TEST(Report, RunsAreComparedSideBySide) {
   EXPECT_THAT(found, ElementsAre(scratch / "other/lavo", scratch / "sweep/lavo",
                                  scratch / "sweep/softmax"));
   EXPECT_THAT(find_runs(scratch / "sweep/lavo"), ElementsAre(scratch / "sweep/lavo"));
-  EXPECT_THROW(find_runs(scratch / "absent"), UsageError);
+  EXPECT_EQ(test::causes_of<UsageError>([&] { find_runs(scratch / "absent"); }),
+            concat("not_found at ", scratch / "absent"));
   create_directories(scratch / "empty");
-  EXPECT_THROW(find_runs(scratch / "empty"), UsageError);
+  EXPECT_EQ(test::causes_of<UsageError>([&] { find_runs(scratch / "empty"); }),
+            concat("not_found at ", scratch / "empty"));
   write_report(found, scratch / "report.html");
   const std::string html = read_file(scratch / "report.html");
   expect_well_formed(html);

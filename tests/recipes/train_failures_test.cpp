@@ -114,10 +114,10 @@ TEST_F(TrainFailures, WithoutAnyValidCheckpointARunIsNotRestartedInItsDirectory)
   for (const int64_t step : {2, 4}) {
     flip_byte(join_path(CheckpointStore(out("run")).path_of(step), "weights.h5"));
   }
-  EXPECT_THAT(test::message_of([&] { run(saving(), "run"); }), HasSubstr("no checkpoint in"));
+  const std::string refusal = concat("malformed at ", out("run"));
+  EXPECT_EQ(test::causes_of([&] { run(saving(), "run"); }), refusal);
   EXPECT_EQ(read_file(join_path(out("run"), "metrics.jsonl")), metrics);
-  EXPECT_THAT(test::message_of([&] { evaluate(out("run"), {}); }),
-              HasSubstr("no valid checkpoint"));
+  EXPECT_EQ(test::causes_of([&] { evaluate(out("run"), {}); }), refusal);
 }
 
 TEST_F(TrainFailures, AModelThatDoesNotFitIsMeasuredInItsOwnKeys) {
@@ -132,22 +132,22 @@ TEST_F(TrainFailures, AModelThatDoesNotFitIsMeasuredInItsOwnKeys) {
 }
 
 TEST_F(TrainFailures, WhatCannotBeEvaluatedIsRefusedBeforeTraining) {
-  const auto message = [&](const std::vector<std::string>& changes) {
-    const std::string text = test::message_of<UsageError>([&] { run(recipe(changes), "run"); });
+  const auto refusal = [&](const std::vector<std::string>& changes) {
+    const std::string causes = test::causes_of<UsageError>([&] { run(recipe(changes), "run"); });
     EXPECT_FALSE(exists(out("run")));
-    return text;
+    return causes;
   };
-  EXPECT_THAT(message({"model.positions=learned", "evaluate.contexts=[16, 32]"}),
-              HasSubstr("context 32 is longer than the model can process: ask for at most 16 in "
-                        "evaluate.contexts"));
-  EXPECT_THAT(message({"model.positions=learned", "evaluate.carry_state=true"}),
-              HasSubstr("the model has only 16 positions"));
-  EXPECT_THAT(message({"evaluate.split=vaildation"}), HasSubstr("validation"));
-  EXPECT_THAT(message({"generate.tokens=4", "data.tokenizer={kind: gpt2}"}), HasSubstr("gpt2"));
-  EXPECT_THAT(message({"data.context=100000", "train.tokens_per_update=100000"}),
-              HasSubstr("lower data.context or add text"));
-  EXPECT_THAT(test::message_of([&] { run(recipe({"data.validation=[]"}), "run"); }),
-              HasSubstr("validation"));
+  EXPECT_EQ(refusal({"model.positions=learned", "evaluate.contexts=[16, 32]"}),
+            "out_of_range evaluate.contexts");
+  EXPECT_EQ(refusal({"model.positions=learned", "evaluate.carry_state=true"}),
+            "out_of_range evaluate.carry_state");
+  EXPECT_EQ(refusal({"evaluate.split=vaildation"}), "unknown_name split");
+  EXPECT_EQ(refusal({"generate.tokens=4", "data.tokenizer={kind: gpt2}"}),
+            "missing_key data.tokenizer.path at command line: data.tokenizer");
+  EXPECT_EQ(refusal({"data.context=100000", "train.tokens_per_update=100000"}),
+            "out_of_range data.context");
+  EXPECT_EQ(test::causes_of([&] { run(recipe({"data.validation=[]"}), "run"); }),
+            "not_found data.validation");
   EXPECT_FALSE(exists(out("run")));
 }
 

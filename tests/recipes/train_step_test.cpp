@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "attention/registry.h"
+#include "recipes/engine/make_task.h"
+#include "recipes/engine/train_step.h"
 #include "tests/recipes/tiny_run.h"
 
 namespace linnet {

@@ -1,4 +1,4 @@
-// What the program says of wrong arguments and of itself.
+// What the program says of itself; what it says of wrong arguments is in messages/.
 #include <regex>
 #include <set>
 
@@ -10,97 +10,12 @@ namespace {
 
 using test::Cli;
 using test::Outcome;
-using testing::AllOf;
 using testing::HasSubstr;
-
-TEST_F(Cli, NamesWhatWasMeant) {
-  expect_error({}, 2, "expected a command: one of train, evaluate");
-  expect_error({"trian", "tiny.yaml"}, 2, "did you mean 'train'?");
-  expect_error({"attention", "lst"}, 2, "did you mean 'list'?");
-  expect_error({"train", "tiny.yaml", "--resum", "auto"}, 2, "did you mean '--resume'?");
-  expect_error({"evaluate", "run", "--contxt=8"}, 2, "did you mean '--context'?");
-  expect_error({"evaluate", "run", "--context", "many"}, 2, "many");
-  expect_error({"train"}, 2, "RECIPE is required");
-  expect_error({"train", "tiny.yaml", "train.max_stps=3"}, 2, "did you mean 'max_steps'?");
-  expect_error({"train", "tiny.yaml", "tran.max_steps=3"}, 2, "did you mean 'train'?");
-  expect_error({"train", "tiny.yaml", "max_steps"}, 2, "key.path=value");
-  expect_error({"train", "tiny.yaml", "model.attention.name=liner"}, 2, "'linear'");
-  expect_error({"train", "tiny.yaml", "model.width=-8"}, 2, "width");
-  expect_error({"train", "tiny.yaml", "--device", "gpu"}, 2, "gpu");
-  expect_error({"train", "tiny.yaml", "train.lr=1"}, 2, "did you mean 'optim.lr'?");
-  expect_error({"attention", "check", "sofmax"}, 2, "'softmax'");
-  folder_.write("typo.yaml", "trian: {max_steps: 3}\n");
-  const Outcome typo = linnet({"recipe", "check", "typo.yaml"});
-  EXPECT_EQ(typo.code, 2);
-  EXPECT_THAT(typo.err, AllOf(HasSubstr("typo.yaml:1:1: "), HasSubstr("did you mean 'train'?")));
-}
-
-TEST_F(Cli, NumbersOutOfRangeAreRefusedWithTheirRange) {
-  for (const char* threads : {"0", "-1", "1025"}) {
-    for (const std::vector<std::string>& command : {std::vector<std::string>{"train", "tiny.yaml"},
-                                                    {"evaluate", "run"},
-                                                    {"generate", "run", "--prompt", "a"},
-                                                    {"bench", "train", "tiny.yaml"},
-                                                    {"bench", "attention"}}) {
-      std::vector<std::string> arguments = command;
-      arguments.insert(arguments.end(), {"--threads", threads});
-      expect_error(arguments, 2, concat("threads must be 1 to 1024, got ", threads));
-    }
-  }
-  expect_error({"attention", "run", "a.h5", "--out", "b.h5", "--chunk", "-1"}, 2,
-               "--chunk: must be 1 or more, found -1");
-  expect_error({"bench", "train", "tiny.yaml", "--steps", "0"}, 2,
-               "--steps: must be 1 or more, found 0");
-  expect_error({"bench", "attention", "--runs", "0"}, 2, "--runs: must be 1 or more, found 0");
-  expect_error({"generate", "run", "--prompt", "a", "--seed", "-1"}, 2,
-               "--seed: must be 0 or more, found -1");
-  expect_error({"generate", "run", "--prompt", "a", "--seed", "x"}, 2, "not a number");
-}
 
 TEST_F(Cli, ChecksRecipesWithOverrides) {
   EXPECT_EQ(linnet({"recipe", "check", "tiny.yaml", "model.width=16"}).out, "tiny.yaml: ok\n");
-  const Outcome refused = linnet({"recipe", "check", "model.width=-4", "tiny.yaml"});
-  EXPECT_EQ(refused.code, 2);
-  EXPECT_EQ(refused.err, "error: command line: 'model.width' must be 1 to 65536, found -4\n");
-  expect_error({"recipe", "check", "model.width=16"}, 2, "RECIPE is required");
   folder_.write("a=b.yaml", read_file(folder_ / "tiny.yaml"));
   EXPECT_EQ(linnet({"recipe", "check", "a=b.yaml"}).out, "a=b.yaml: ok\n");
-}
-
-TEST_F(Cli, SaysWhatIsMissing) {
-  expect_error({"train", "no.yaml"}, 2, "there is no recipe file no.yaml");
-  expect_error({"recipe", "show", "no.yaml"}, 2, "there is no recipe file no.yaml");
-  for (const char* command : {"show", "check"}) {
-    expect_error({"recipe", command, "text"}, 2,
-                 "text is a folder, not a recipe file; 'linnet recipe list text' lists");
-  }
-  expect_error({"recipe", "list", "nowhere"}, 2, "there is no folder nowhere");
-  expect_error({"recipe", "list"}, 2,
-               "there is no folder recipes; name the folder of your recipes");
-  expect_error({"recipe", "list", "tiny.yaml"}, 2, "there is no folder tiny.yaml");
-  expect_error({"train", "tiny.yaml", "data.path=nowhere", "--out", "run"}, 1,
-               "there are no data at 'nowhere' (data.path); say where they are with data.path=DIR");
-  expect_error({"evaluate", "nowhere"}, 2, "neither a run directory");
-  expect_error({"generate", "nowhere", "--prompt", "a"}, 2, "neither a run directory");
-  // Before any data are looked at.
-  expect_error({"train", "tiny.yaml", "--resume", "sometimes", "data.path=nowhere"}, 2,
-               "--resume must be auto, never or a run directory with a checkpoint, found "
-               "'sometimes', which does not exist");
-  expect_error({"train", "tiny.yaml", "--resume", "text", "data.path=nowhere"}, 2,
-               "found 'text', which has none");
-  EXPECT_FALSE(exists(folder_ / "run"));
-  expect_error({"data", "inspect", "nowhere"}, 1, "nowhere does not exist");
-  expect_error({"data", "prepare", "text"}, 2, "--from is required for kind text");
-  expect_error({"data", "prepare", "text", "--from", "nowhere"}, 1, "--from nowhere does not");
-  expect_error({"data", "prepare", "text", "--from", "text", "--tokenizer", "wrod"}, 2,
-               "command line: 'tokenizer.kind' cannot be 'wrod'; did you mean 'word'?");
-  expect_error({"data", "prepare", "text", "--from", "text", "--tokenizer", "gpt2"}, 2,
-               "--tokenizer gpt2 needs --tokenizer-path");
-  const Outcome unknown = linnet({"data", "prepare", "foo", "--from", "text"});
-  EXPECT_EQ(unknown.code, 2);
-  EXPECT_THAT(unknown.err,
-              AllOf(HasSubstr("'foo' is no kind of data; what can be prepared is"),
-                    HasSubstr("\n  wikitext    WikiText-2"), HasSubstr("\n  listops     ListOps")));
 }
 
 TEST_F(Cli, ExplainsItself) {

@@ -80,13 +80,18 @@ int prepare(const DataConfig& config, const std::string& folder, bool json) {
     kinds += line.str();
     known = known || kind.name == config.kind;
   }
-  require_usage(known, "'", config.kind, "' is no kind of data; what can be prepared is", kinds);
+  require_usage(known, Cause{ErrorCode::unknown_name, "KIND"}, "'", config.kind,
+                "' is no kind of data; what can be prepared is", kinds);
   require_usage(!config.path.empty() || config.kind == "listops" || config.kind == "self",
-                "--from is required for kind ", config.kind, ": the file or folder to prepare");
+                Cause{ErrorCode::missing_key, "--from"}, "--from is required for kind ",
+                config.kind, ": the file or folder to prepare");
   require_usage(config.tokenizer.kind != "gpt2" || !config.tokenizer.path.empty(),
+                Cause{ErrorCode::missing_key, "--tokenizer-path"},
                 "--tokenizer gpt2 needs --tokenizer-path: the folder with encoder.json and "
                 "vocab.bpe");
-  require(config.path.empty() || exists(config.path), "--from ", config.path, " does not exist");
+  require(config.path.empty() || exists(config.path),
+          Cause{ErrorCode::not_found, "--from", config.path}, "--from ", config.path,
+          " does not exist");
   ConfigNode node = to_config_node(config);
   node.set_location_everywhere({std::make_shared<const std::string>("command line"), 0, 0});
   return show(prepare_data(parse_config<DataConfig>(node), folder), json);

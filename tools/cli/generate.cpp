@@ -6,7 +6,7 @@
 #include "core/json.h"
 #include "core/kernel_choice.h"
 #include "core/log.h"
-#include "data/utf8.h"
+#include "core/utf8.h"
 #include "recipes/engine/generator.h"
 #include "recipes/engine/run_state.h"
 #include "tools/cli/commands.h"
@@ -63,12 +63,14 @@ class TextPrinter {
 
 int run(const Arguments& arguments) {
   const size_t invalid = find_invalid_utf8(arguments.prompt);
-  require_usage(invalid == std::string::npos, "--prompt is not valid UTF-8 at its byte ", invalid);
+  require_usage(invalid == std::string::npos, Cause{ErrorCode::malformed, "--prompt"},
+                "--prompt is not valid UTF-8 at its byte ", invalid);
   const Device device = use_device(arguments.device);
   const UseKernels kernels(kernel_choice_from_name(arguments.backend), device);
   const LoadedModel loaded = load_model(arguments.path, {}, device);
   const DecoderLm& model = as_decoder(*loaded.model);
-  require_usage(loaded.tokenizer != nullptr, "checkpoint ", loaded.path, " has no tokenizer");
+  require_usage(loaded.tokenizer != nullptr, Cause{ErrorCode::conflict, "", loaded.path},
+                "checkpoint ", loaded.path, " has no tokenizer");
   log_info("checkpoint ", loaded.path, " (step ", loaded.step, ")");
   const GenerateOptions options = options_of(arguments, loaded);
   const std::vector<int32_t> prompt = encode_prompt(*loaded.tokenizer, arguments.prompt);

@@ -50,10 +50,11 @@ int schema(const std::string& section) {
       sections.push_back(field.name);
       if (field.name == key) next = &field;
     }
-    require_usage(section != "model.attention",
+    require_usage(section != "model.attention", Cause{ErrorCode::unknown_name, section},
                   "the keys of model.attention depend on its name: 'linnet attention list' has the "
                   "names, 'linnet attention show NAME' the keys");
-    require_usage(next != nullptr, "there is no section '", section, "' in a recipe; ",
+    require_usage(next != nullptr, Cause{ErrorCode::unknown_name, section}, "there is no section '",
+                  section, "' in a recipe; ",
                   sections.empty() ? "it holds no sections" : suggestion(key, sections));
     found.fields = std::vector<FieldSchema>(next->fields);
     begin = end + 1;
@@ -69,7 +70,8 @@ int check(const std::vector<std::string>& arguments) {
     const bool path = argument.find('=') == std::string::npos || exists(argument);
     (path ? paths : overrides).push_back(argument);
   }
-  require_usage(!paths.empty(), "RECIPE is required: the files to check with these overrides");
+  require_usage(!paths.empty(), Cause{ErrorCode::missing_key, "RECIPE"},
+                "RECIPE is required: the files to check with these overrides");
   int failed = 0;
   for (const std::string& path : paths) {
     try {

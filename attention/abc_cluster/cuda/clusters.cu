@@ -2,7 +2,7 @@
 
 #include "attention/abc_cluster/hash_clustering.h"
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
@@ -10,7 +10,7 @@ namespace {
 // Products of two floats are exact in double, so that signs are those of the CPU.
 void hash_keys(const Tensor& keys, const Tensor& planes, const HashClusterTensors& all) {
   const int64_t H = keys.size(2), K = keys.size(3), bits = planes.size(0);
-  const StoredNumbers from = stored_numbers(keys);
+  const StoredValues from = stored_values(keys);
   const float* normals = pointer<float>(planes);
   const uint8_t* valid = pointer_or_null<uint8_t>(all.mask);
   int64_t* codes = pointer<int64_t>(all.codes);
@@ -39,7 +39,7 @@ struct Candidates {
 
 struct NearestArrays {
   int64_t S, H, K, slots;
-  StoredNumbers keys;
+  StoredValues keys;
   const uint8_t* valid;
   const int32_t* ids;
   const float* sums_in;
@@ -74,7 +74,7 @@ __global__ void find_nearest_clusters(NearestArrays a) {
       if (lane == 0) a.clusters[token * a.H + h] = -1;
       continue;
     }
-    const StoredNumbers key = a.keys.from((token * a.H + h) * a.K);
+    const StoredValues key = a.keys.from((token * a.H + h) * a.K);
     double nearest = std::numeric_limits<double>::infinity();
     int64_t chosen = 0;
     for (int64_t l = lane; l < a.slots && nearest >= 0; l += kLanes) {
@@ -145,7 +145,7 @@ void nearest_clusters(const Tensor& keys, const Tensor& mask, const Tensor& segm
   launch(
       {"find_nearest_clusters", blocks_for(B * H, 1), kLanes, shared_bytes<Candidates>()},
       find_nearest_clusters,
-      NearestArrays{keys.size(1), H, K, slots, stored_numbers(keys), pointer_or_null<uint8_t>(mask),
+      NearestArrays{keys.size(1), H, K, slots, stored_values(keys), pointer_or_null<uint8_t>(mask),
                     pointer_or_null<int32_t>(segments), pointer_or_null<float>(sums),
                     pointer_or_null<double>(counts), pointer<double>(running),
                     pointer<double>(numbers), pointer<int32_t>(clusters)});

@@ -3,7 +3,7 @@
 #include "attention/clustered/hamming_rule.h"
 #include "attention/clustered/list_rule.h"
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
@@ -12,7 +12,7 @@ constexpr int kThreads = 128;
 
 void hash_vectors(const Tensor& x, const Tensor& planes, const HammingTensors& all) {
   const int64_t H = x.size(2), K = x.size(3), bits = planes.size(0);
-  const StoredNumbers from = stored_numbers(x);
+  const StoredValues from = stored_values(x);
   const float* normals = pointer<float>(planes);
   const uint8_t* valid = pointer_or_null<uint8_t>(all.mask);
   int64_t* codes = pointer<int64_t>(all.codes);
@@ -57,12 +57,12 @@ __global__ void search_hamming_clusters(HammingRule<float> rule, int64_t iterati
 
 void write_scores(const Tensor& means, const Tensor& keys, const Tensor& scores) {
   const int64_t S = keys.size(1), H = keys.size(2), K = keys.size(3), C = means.size(1);
-  const StoredNumbers left = stored_numbers(means), right = stored_numbers(keys);
+  const StoredValues left = stored_values(means), right = stored_values(keys);
   double* to = pointer<double>(scores);
   for_each("cluster_scores", scores.elements(), [=] __device__(int64_t i) {
     const int64_t c = i / S % C, h = i / S / C % H, b = i / S / C / H;
-    const StoredNumbers mean = left.from(((b * C + c) * H + h) * K);
-    const StoredNumbers key = right.from(((b * S + i % S) * H + h) * K);
+    const StoredValues mean = left.from(((b * C + c) * H + h) * K);
+    const StoredValues key = right.from(((b * S + i % S) * H + h) * K);
     double product = 0;
     for (int64_t e = 0; e < K; ++e) {
       product += static_cast<double>(mean.at(e)) * static_cast<double>(key.at(e));

@@ -1,13 +1,13 @@
 #include "attention/common/cuda/block_diagonal.h"
 
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 
 void expand_block_diagonal(const Tensor& blocks, const Tensor& full) {
   const int64_t N = blocks.size(1), K = blocks.size(2), columns = full.size(1);
-  const StoredNumbers from = stored_numbers(blocks);
+  const StoredValues from = stored_values(blocks);
   const StoredResults to = stored_results(full);
   for_each("expand_block_diagonal", full.elements(), [=] __device__(int64_t i) {
     const int64_t row = i / columns, column = i % columns;
@@ -18,7 +18,7 @@ void expand_block_diagonal(const Tensor& blocks, const Tensor& full) {
 
 void gather_block_diagonal(const Tensor& full, const Tensor& blocks) {
   const int64_t N = blocks.size(1), K = blocks.size(2), columns = full.size(1);
-  const StoredNumbers from = stored_numbers(full);
+  const StoredValues from = stored_values(full);
   const StoredResults to = stored_results(blocks);
   for_each("gather_block_diagonal", blocks.elements(), [=] __device__(int64_t i) {
     const int64_t row = i / K;

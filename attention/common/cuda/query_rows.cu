@@ -1,7 +1,7 @@
 #include "attention/common/cuda/query_rows.h"
 
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 
@@ -20,7 +20,7 @@ void copy_query_rows(const Tensor& from, const Tensor& places, const Tensor& to,
   const int64_t n = to.size(1), m = from.size(1), H = to.size(2), K = to.size(3);
   const int32_t* place = pointer<int32_t>(places);
   const uint8_t* valid = pointer_or_null<uint8_t>(mask);
-  const StoredNumbers source_rows = stored_numbers(from);
+  const StoredValues source_rows = stored_values(from);
   const StoredResults out = stored_results(to);
   for_each("copy_query_rows", to.elements(), [=] __device__(int64_t i) {
     const int64_t c = i % K, h = i / K % H, t = i / K / H % n, b = i / K / H / n;
@@ -36,7 +36,7 @@ void fill_other_queries(const Tensor& others, const Tensor& ranks, const Tensor&
   const int64_t tokens = y.size(1), H = y.size(2), V = y.size(3);
   const int32_t* rank = pointer<int32_t>(ranks);
   const uint8_t* valid = pointer_or_null<uint8_t>(mask);
-  const StoredNumbers from = stored_numbers(others);
+  const StoredValues from = stored_values(others);
   const StoredResults out = stored_results(y);
   for_each("fill_other_queries", y.elements(), [=] __device__(int64_t i) {
     const int64_t h = i / V % H, t = i / V / H % tokens, b = i / V / H / tokens;
@@ -51,7 +51,7 @@ void sum_other_queries(const Tensor& dy, const Tensor& ranks, const Tensor& mask
   const int64_t tokens = dy.size(1), H = dy.size(2), V = dy.size(3);
   const int32_t* rank = pointer<int32_t>(ranks);
   const uint8_t* valid = pointer_or_null<uint8_t>(mask);
-  const StoredNumbers from = stored_numbers(dy);
+  const StoredValues from = stored_values(dy);
   const StoredResults out = stored_results(sums);
   for_each("sum_other_queries", sums.elements(), [=] __device__(int64_t i) {
     const int64_t c = i % V, h = i / V % H, b = i / V / H;

@@ -1,7 +1,7 @@
 #include "attention/lavo/cuda/local_weight.h"
 
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 

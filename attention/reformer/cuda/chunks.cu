@@ -4,14 +4,14 @@
 
 #include "attention/reformer/bucket_rule.h"
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
 
 // Of one vector with the directions of a round.
 struct Products {
-  StoredNumbers vector;
+  StoredValues vector;
   const float* directions;
   int64_t K;
 
@@ -37,7 +37,7 @@ void write_buckets(const Tensor& x, const Tensor& rotations, const BucketContext
                         pointer_or_null<int32_t>(context.spans),
                         x.size(0) * x.size(1)};
   const int64_t stride = rotations.size(1) / rounds;
-  const StoredNumbers vectors = stored_numbers(x);
+  const StoredValues vectors = stored_values(x);
   const float* directions = pointer<float>(rotations);
   int32_t* to = pointer<int32_t>(buckets);
   for_each("hash_buckets", buckets.elements(), [=] __device__(int64_t i) {

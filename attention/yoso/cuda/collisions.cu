@@ -3,7 +3,7 @@
 #include "attention/primitives/common/cuda/token_spans.h"
 #include "attention/primitives/common/cuda/warp_items.h"
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
@@ -38,7 +38,7 @@ struct SumColumn {
   const BucketLists& lists;
   int64_t list, c, width;
   float factor;
-  StoredNumbers x;
+  StoredValues x;
   float* out;
   float& sum;
 
@@ -50,7 +50,7 @@ struct SumColumn {
 };
 
 __global__ void read_bucket_columns(BucketLists lists, int64_t columns, int64_t width, float factor,
-                                    StoredNumbers x, float* out) {
+                                    StoredValues x, float* out) {
   const int64_t item = global_thread();
   if (item >= columns) return;
   float sum = 0;
@@ -63,7 +63,7 @@ struct WeighedColumn {
   const BucketLists& lists;
   int64_t list, c, V, K;
   float factor;
-  StoredNumbers g, v, x;
+  StoredValues g, v, x;
   float *out, *sums;
   int lane;
 
@@ -85,8 +85,8 @@ struct WeighedColumn {
 };
 
 __global__ void read_weighed_bucket_columns(BucketLists lists, int64_t columns, int64_t V,
-                                            int64_t K, float factor, StoredNumbers g,
-                                            StoredNumbers v, StoredNumbers x, float* out) {
+                                            int64_t K, float factor, StoredValues g, StoredValues v,
+                                            StoredValues x, float* out) {
   SharedArena arena;
   const WarpFloats shared(arena, V);
   const int64_t item = global_warp();
@@ -102,7 +102,7 @@ __global__ void read_weighed_bucket_columns(BucketLists lists, int64_t columns, 
 void hash_codes(const Tensor& x, const Tensor& planes, const Tensor& mask, int64_t bits,
                 const Tensor& codes) {
   const int64_t H = x.size(2), K = x.size(3), hashes = codes.size(3);
-  const StoredNumbers from = stored_numbers(x);
+  const StoredValues from = stored_values(x);
   const float* normals = pointer<float>(planes);
   const uint8_t* valid = pointer_or_null<uint8_t>(mask);
   int32_t* to = pointer<int32_t>(codes);
@@ -142,7 +142,7 @@ void read_buckets(const BucketLists& lists, const Tensor& x, float factor, const
   const int64_t width = x.size(3), columns = x.size(0) * lists.H * width;
   if (lists.T == 0 || lists.S == 0) return;
   launch({"read_bucket_columns", blocks_for(columns, kThreads), kThreads}, read_bucket_columns,
-         lists, columns, width, factor, stored_numbers(x), pointer<float>(out));
+         lists, columns, width, factor, stored_values(x), pointer<float>(out));
 }
 
 void read_weighed_buckets(const BucketLists& lists, const Tensor& g, const Tensor& v,
@@ -150,7 +150,7 @@ void read_weighed_buckets(const BucketLists& lists, const Tensor& g, const Tenso
   const int64_t V = v.size(3), K = x.size(3), columns = x.size(0) * lists.H * K;
   if (lists.T == 0 || lists.S == 0) return;
   launch(warps("read_weighed_bucket_columns", columns, V), read_weighed_bucket_columns, lists,
-         columns, V, K, factor, stored_numbers(g), stored_numbers(v), stored_numbers(x),
+         columns, V, K, factor, stored_values(g), stored_values(v), stored_values(x),
          pointer<float>(out));
 }
 

@@ -1,5 +1,6 @@
 // The scheduler: runs the blocks of a launch one after another, the threads of a block in the order
-// that LINNET_EMULATION_ORDER names (fifo, lifo, random:SEED), and combines what warps exchange.
+// that LINNET_EMULATION_ORDER names (fifo, lifo, random:SEED), and combines the values that warps
+// exchange.
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -170,7 +171,7 @@ void thread_exits() {
   if (live > 0 && at_barrier == live) complete_barrier();
 }
 
-// What every fiber does for ever.
+// The endless loop of every fiber.
 void run_threads() {
   for (;; run_next()) {
     order_acquire(start_token);
@@ -286,7 +287,7 @@ int barrier(bool predicate, Site site) {
   }
   barrier_site = site;
   true_count += predicate ? 1 : 0;
-  // Two tokens by turns: with one, a thread already at the next barrier would hide its races.
+  // Two alternating tokens: with one, a thread already at the next barrier would hide its races.
   void* token = order_token(barriers % 2);
   order_release(token);
   if (++at_barrier == live) {

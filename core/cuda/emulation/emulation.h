@@ -39,7 +39,7 @@
   static_assert(false, "take shared memory from SharedArena"); \
   static
 
-// Of the thread that runs now: rewritten at every fiber switch.
+// Indices of the thread that runs now: rewritten at every fiber switch.
 inline uint3 threadIdx{}, blockIdx{};
 inline dim3 blockDim, gridDim;
 inline constexpr int warpSize = 32;
@@ -68,7 +68,7 @@ unsigned ballot(unsigned mask, bool predicate, Site site);
 // out = `in` of lane `source`; orders no memory, as on the GPU.
 void gather(unsigned mask, Site site, const void* in, size_t bytes, void* out, int source);
 // Gathers the values of the 32 lanes of a whole warp, calls combine(values) once, and gives every
-// lane the first of them: what five shuffles would do, at the price of one.
+// lane the first of them: five shuffles in one.
 void combine_lanes(Site site, void* value, size_t bytes, void (*combine)(void* values));
 int lane();
 void fence();

@@ -58,7 +58,7 @@ Fiber* fiber(size_t index) {
 
 void drop_fibers() {
   for (const auto& dropped : fibers) {
-    // On its behalf: what it did comes before what the host does next.
+    // On its behalf: its work happens before the host's next work.
     __tsan_switch_to_fiber(dropped->tsan, kNoOrder);
     __tsan_release(end_token);
     __tsan_switch_to_fiber(host_fiber.tsan, kNoOrder);

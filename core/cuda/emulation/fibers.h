@@ -12,7 +12,7 @@
 
 namespace linnet::emulation {
 
-// What a lane brings to its warp's collective.
+// A lane's part in its warp's collective.
 struct Request {
   const void* in = nullptr;
   void* out = nullptr;
@@ -46,9 +46,10 @@ extern Fiber* current;
 // Makes `entry` run on as many fibers as a block has threads; entry never returns.
 void grow_fibers(size_t count, void (*entry)());
 Fiber* fiber(size_t index);
-// After an error: stacks that were abandoned half-way are not used again.
+// After an error: stacks that were abandoned half-way are not reused.
 void drop_fibers();
-// What has to be said and set when a fiber goes on; `transfer` is boost's word on who ran before.
+// Updates `current` and the sanitizers when a fiber goes on; `transfer` is boost's record of the
+// fiber that ran before.
 inline void landed(boost::context::detail::transfer_t transfer) {
   auto* from = static_cast<Fiber*>(transfer.data);
   from->context = transfer.fctx;
@@ -64,7 +65,8 @@ inline void switch_to(Fiber* to) {
   landed(boost::context::detail::jump_fcontext(to->context, from));
 }
 
-// What the block scheduler tells ThreadSanitizer: switching orders nothing, only these do.
+// Order for ThreadSanitizer, announced by the block scheduler: switching orders nothing, only these
+// do.
 void order_release(void* token);
 void order_acquire(void* token);
 extern char start_token[8], end_token[8];

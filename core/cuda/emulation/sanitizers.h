@@ -1,6 +1,6 @@
 // The sanitizers' interfaces, or nothing. The emulator itself is compiled without instrumentation
-// and says what happens by these calls; LINNET_EMULATION_ASAN or _TSAN is defined when the kernels
-// are instrumented. Inside core/cuda/emulation only.
+// and announces its events by these calls; LINNET_EMULATION_ASAN or _TSAN is defined when the
+// kernels are instrumented. Inside core/cuda/emulation only.
 #pragma once
 
 #include <cstddef>

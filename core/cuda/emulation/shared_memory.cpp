@@ -44,8 +44,8 @@ void renew_shared(size_t bytes) {
   __asan_poison_memory_region(map + kTokens, map_bytes - kTokens);
 }
 
-void* order_token(size_t number) {
-  return map + number * kTokenBytes;
+void* order_token(size_t index) {
+  return map + index * kTokenBytes;
 }
 
 void* take_shared(size_t& used, int& arrays, size_t bytes, size_t alignment) {

@@ -1,4 +1,4 @@
-// The arithmetic of emulated tensor cores on what a whole warp brought together.
+// The arithmetic of emulated tensor cores, on the operands of a whole warp.
 #include "core/cuda/emulation/tensor_cores.h"
 
 #include <bit>
@@ -21,12 +21,12 @@ struct Dealt {
   uint16_t values[4][2];  // of each matrix
 };
 
-float number(uint32_t pair, int which) {
+float element(uint32_t pair, int which) {
   return std::bit_cast<float>(which == 0 ? pair << 16 : pair & 0xFFFF0000u);
 }
 
-// Tensor cores do not round their sums but cut them off, as measured by Fasi et al. 2021, Numerical
-// behavior of NVIDIA tensor cores: errors of many sums add up.
+// Tensor cores truncate their sums instead of rounding them, as measured by Fasi et al. 2021,
+// Numerical behavior of NVIDIA tensor cores: errors of many sums add up.
 float truncated(double sum) {
   const auto nearest = static_cast<float>(sum);
   return std::abs(static_cast<double>(nearest)) > std::abs(sum) ? std::nextafter(nearest, 0.0f)
@@ -41,11 +41,11 @@ void multiply(const void* in, void* out) {
   for (int l = 0; l < 32; ++l) {
     const int group = l / 4, pair = l % 4 * 2;
     for (int i = 0; i < 2; ++i) {
-      for (int piece = 0; piece < 4; ++piece) {
-        a[group + piece % 2 * 8][pair + piece / 2 * 8 + i] = number(lanes[l].a[piece], i);
+      for (int word = 0; word < 4; ++word) {
+        a[group + word % 2 * 8][pair + word / 2 * 8 + i] = element(lanes[l].a[word], i);
       }
       for (int half = 0; half < 2; ++half) {
-        b[pair + half * 8 + i][group] = number(lanes[l].b[half], i);
+        b[pair + half * 8 + i][group] = element(lanes[l].b[half], i);
         d[group + half * 8][pair + i] = lanes[l].d[half * 2 + i];
       }
     }

@@ -12,7 +12,7 @@
 #include "core/elementwise.h"
 #include "core/log.h"
 #include "optim/cuda/update.h"
-#include "recipes/engine/trainer.h"
+#include "recipes/engine/train_step.h"
 #include "recipes/engine/update_work.h"
 
 namespace linnet {
@@ -43,13 +43,13 @@ struct MicroBatch {
 
 class DeviceUpdate final : public UpdateWork {
  public:
-  explicit DeviceUpdate(const UpdateParts& parts)
+  explicit DeviceUpdate(const TrainParts& parts)
       : parts_(parts),
         device_(parts.model.device()),
         step_(Tensor::zeros({1}, DType::i64, device_)),
         loss_(Tensor::zeros({}, DType::f64, device_)),
         squares_(Tensor::zeros({}, DType::f64, device_)),
-        numbers_(Tensor::zeros({cuda::kUpdateNumbers}, DType::f64, device_)) {
+        scalars_(Tensor::zeros({cuda::kUpdateScalars}, DType::f64, device_)) {
     if (!parts.recipe.train.cuda_graph) return;
     graph_memory_ = cuda::make_graph_memory(device_.index);
     capture_passes_ = capture_update_ = true;
@@ -71,12 +71,12 @@ class DeviceUpdate final : public UpdateWork {
   }
 
   void submit(UpdateResult& result) override {
-    std::vector<double> values(cuda::kUpdateNumbers, 0);
+    std::vector<double> values(cuda::kUpdateScalars, 0);
     values[cuda::kLearningRate] = result.lr;
     values[cuda::kBeta1] = result.beta1.value_or(std::numeric_limits<double>::quiet_NaN());
     values[cuda::kGradientScale] = 1.0 / static_cast<double>(result.targets);
     values[cuda::kClipNorm] = parts_.updater.config.clip_norm;
-    numbers_.copy_from(Tensor::from(values, numbers_.shape()));
+    scalars_.copy_from(Tensor::from(values, scalars_.shape()));
     if (capture_update_ && !update_.done) mixers_correct_weights_ = is_there_work_after_updates();
     run(update_, capture_update_, "optimizer", [this] {
       step_optimizer();
@@ -90,7 +90,7 @@ class DeviceUpdate final : public UpdateWork {
   }
 
   void finish(UpdateResult& result) override {
-    const std::vector<double> done = numbers_.to_vector<double>();  // waits for the device
+    const std::vector<double> done = scalars_.to_vector<double>();  // waits for the device
     result.loss = loss_.item() / static_cast<double>(result.targets);
     result.gradient_norm = done[cuda::kGradientNorm];
     result.skipped = done[cuda::kSkip] != 0;
@@ -144,9 +144,9 @@ class DeviceUpdate final : public UpdateWork {
     const Tensor& gradients = parameters.gradients();
     const double clip_value = parts_.updater.config.clip_value;
     cuda::sum_of_squares(gradients, squares_);
-    cuda::prepare_update(numbers_, squares_, loss_, clip_value > 0);
-    if (clip_value > 0) cuda::clip_by_value(gradients, numbers_, clip_value);
-    parts_.updater.optimizer->step_on_device(parameters.weights(), gradients, numbers_);
+    cuda::prepare_update(scalars_, squares_, loss_, clip_value > 0);
+    if (clip_value > 0) cuda::clip_by_value(gradients, scalars_, clip_value);
+    parts_.updater.optimizer->step_on_device(parameters.weights(), gradients, scalars_);
   }
 
   // After an update that was skipped it changes nothing.
@@ -154,7 +154,7 @@ class DeviceUpdate final : public UpdateWork {
     const ParameterSet& parameters = parts_.model.parameters();
     parameters.refresh_values();
     if (parts_.updater.average) {
-      parts_.updater.average->update_on_device(parameters.weights(), numbers_);
+      parts_.updater.average->update_on_device(parameters.weights(), scalars_);
     }
   }
 
@@ -184,9 +184,9 @@ class DeviceUpdate final : public UpdateWork {
     graph_memory_.reset();
   }
 
-  UpdateParts parts_;
+  TrainParts parts_;
   Device device_;
-  Tensor step_, loss_, squares_, numbers_;
+  Tensor step_, loss_, squares_, scalars_;
   int64_t now_ = 0;
   std::shared_ptr<cuda::GraphMemory> graph_memory_;
   bool capture_passes_ = false, capture_update_ = false;
@@ -198,7 +198,7 @@ class DeviceUpdate final : public UpdateWork {
 
 }  // namespace
 
-std::unique_ptr<UpdateWork> make_device_update(const UpdateParts& parts) {
+std::unique_ptr<UpdateWork> make_device_update(const TrainParts& parts) {
   return std::make_unique<DeviceUpdate>(parts);
 }
 

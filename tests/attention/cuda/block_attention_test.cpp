@@ -207,7 +207,7 @@ TEST(CudaBlockAttention, RefusesWhatItCannotDo) {
   const Variable broad(Tensor::zeros({1, 1, 1, 8192}, DType::f32, kGpu));
   EXPECT_NE(test::message_of<Error>([&] {
               block_attention({broad, broad, broad, {}, {}, {}}, {});
-            }).find("kernel block_attend needs 262656 bytes of shared memory a block"),
+            }).find("kernel block_attend needs 262656 bytes of shared memory per block"),
             std::string::npos);
 }
 

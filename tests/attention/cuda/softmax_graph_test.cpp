@@ -117,9 +117,9 @@ class Computed {
         return std::log(x(0));
       case GraphKind::identity:
         return x(0);
-      case GraphKind::row_number:
+      case GraphKind::row_index:
         return static_cast<double>(at[2]);
-      case GraphKind::column_number:
+      case GraphKind::column_index:
         return static_cast<double>(at[3]);
       case GraphKind::at_least:
         return x(0) >= x(1) ? 1 : 0;

@@ -64,8 +64,8 @@ TEST(CudaLinear, AgreesWithDouble) {
   }
 }
 
-// Whether a product took in what follows it. Rows of an odd number of elements are hardly aligned:
-// there a GPU's library may have no such algorithm, and a kernel follows the product.
+// Whether a product took in the operations after it. Rows of an odd number of elements are hardly
+// aligned: there a GPU's library may have no such algorithm, and a kernel follows the product.
 bool must_fuse(int64_t terms) {
   return terms % 8 == 0 || kCudaBackend == CudaBackend::emulated;
 }

@@ -211,7 +211,7 @@ TEST(CudaTensor, SaysWhoHoldsTheMemoryWhenNoneIsLeft) {
     FAIL() << "4 TiB were allocated";
   } catch (const OutOfMemory& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("4194304 MiB asked for by a test"), std::string::npos) << text;
+    EXPECT_NE(text.find("4194304 MiB requested by a test"), std::string::npos) << text;
     EXPECT_NE(text.find("the largest users are a test (4 MiB)"), std::string::npos) << text;
   }
 }

@@ -44,7 +44,7 @@ void fill(const ModelInput& input, int64_t cut) {
 }
 
 // How many of both, with and without segments, were captured.
-int replay_anew(const Mechanism& mechanism, Form form) {
+int replay_with_new_inputs(const Mechanism& mechanism, Form form) {
   const ConfigNode parameters = parse_override(test::small_attention(mechanism)).value;
   const MixerFactory factory = make_mixer_factory(parameters, form);
   const ModelConfig config = config_of(form);
@@ -100,8 +100,8 @@ TEST(CudaCapture, ReplaysReadMasksSegmentsAndPositionsAgain) {
   int captured = 0;
   for (const Mechanism& mechanism : mechanisms()) {
     const MixerTraits traits = test::small_traits(mechanism);
-    if (traits.causal) captured += replay_anew(mechanism, Form::causal);
-    if (traits.noncausal) captured += replay_anew(mechanism, Form::noncausal);
+    if (traits.causal) captured += replay_with_new_inputs(mechanism, Form::causal);
+    if (traits.noncausal) captured += replay_with_new_inputs(mechanism, Form::noncausal);
   }
   EXPECT_GE(captured, 20);
 }

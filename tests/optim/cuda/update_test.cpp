@@ -24,9 +24,9 @@ std::vector<ParameterGroup> groups() {
   return {{0, 100, 0.1, 1}, {112, 36000, 0.01, 0.5}, {36000, kSize - 8, 0, 2}};
 }
 
-Tensor numbers_of(double lr, double beta1, double scale, double clip_norm) {
+Tensor scalars_of(double lr, double beta1, double scale, double clip_norm) {
   return Tensor::from(std::vector<double>{lr, beta1, scale, clip_norm, 0, 0, 0},
-                      {cuda::kUpdateNumbers}, kGpu);
+                      {cuda::kUpdateScalars}, kGpu);
 }
 
 // One update of both sides from the same gradients; the norm is clipped to `clip_norm`.
@@ -39,12 +39,12 @@ void step_both(Optimizer& host, Optimizer& device, const Tensor& host_weights,
   rates.gradient_scale *= clip_factor(global_norm(gradients) * scale, clip_norm);
   host.step(host_weights, gradients, rates);
   const Tensor on_device = gradients.to(kGpu);
-  const Tensor numbers =
-      numbers_of(lr, beta1.value_or(std::numeric_limits<double>::quiet_NaN()), scale, clip_norm);
+  const Tensor scalars =
+      scalars_of(lr, beta1.value_or(std::numeric_limits<double>::quiet_NaN()), scale, clip_norm);
   const Tensor squares = Tensor::empty({}, DType::f64, kGpu);
   cuda::sum_of_squares(on_device, squares);
-  cuda::prepare_update(numbers, squares, Tensor::zeros({}, DType::f64, kGpu), false);
-  device.step_on_device(device_weights, on_device, numbers);
+  cuda::prepare_update(scalars, squares, Tensor::zeros({}, DType::f64, kGpu), false);
+  device.step_on_device(device_weights, on_device, scalars);
 }
 
 using Maker = std::function<std::unique_ptr<Optimizer>(Device)>;
@@ -94,16 +94,16 @@ TEST(CudaUpdate, NothingChangesWhenTheStepIsSkipped) {
   for (const bool bad_loss : {true, false}) {
     const Tensor gradients = Tensor::full({kSize}, 1, DType::f32, kGpu);
     if (!bad_loss) gradients.slice(123, {1}).fill(INFINITY);
-    const Tensor numbers = numbers_of(0.1, 0.9, 1, 1);
+    const Tensor scalars = scalars_of(0.1, 0.9, 1, 1);
     const Tensor squares = Tensor::empty({}, DType::f64, kGpu);
     cuda::sum_of_squares(gradients, squares);
-    cuda::prepare_update(numbers, squares, Tensor::full({}, bad_loss ? NAN : 0, DType::f64, kGpu),
+    cuda::prepare_update(scalars, squares, Tensor::full({}, bad_loss ? NAN : 0, DType::f64, kGpu),
                          true);
-    EXPECT_EQ(numbers.to_vector<double>()[cuda::kSkip], 1);
-    cuda::clip_by_value(gradients, numbers, 0.5);
+    EXPECT_EQ(scalars.to_vector<double>()[cuda::kSkip], 1);
+    cuda::clip_by_value(gradients, scalars, 0.5);
     EXPECT_EQ(gradients.slice(0, {1}).item(), 1) << "gradients stay for the message";
-    adam.step_on_device(weights, gradients, numbers);
-    average.update_on_device(weights, numbers);
+    adam.step_on_device(weights, gradients, scalars);
+    average.update_on_device(weights, scalars);
   }
   EXPECT_EQ(adam.updates(), 0);
   EXPECT_TRUE(test::same_bits(weights.to(Device{}), before));
@@ -112,12 +112,12 @@ TEST(CudaUpdate, NothingChangesWhenTheStepIsSkipped) {
 
 TEST(CudaUpdate, ClipsByValueAfterScaling) {
   const Tensor gradients = Tensor::from(std::vector<float>{-8, -1, 0.5, 3}, {4}, kGpu);
-  const Tensor numbers = numbers_of(0.1, 0.9, 0.5, 0);
-  cuda::prepare_update(numbers, Tensor::full({}, 1, DType::f64, kGpu),
+  const Tensor scalars = scalars_of(0.1, 0.9, 0.5, 0);
+  cuda::prepare_update(scalars, Tensor::full({}, 1, DType::f64, kGpu),
                        Tensor::zeros({}, DType::f64, kGpu), true);
-  cuda::clip_by_value(gradients, numbers, 1);
+  cuda::clip_by_value(gradients, scalars, 1);
   EXPECT_EQ(gradients.to_vector<float>(), (std::vector<float>{-1, -0.5, 0.25, 1}));
-  EXPECT_EQ(numbers.to_vector<double>()[cuda::kFactor], 1) << "scaled already";
+  EXPECT_EQ(scalars.to_vector<double>()[cuda::kFactor], 1) << "scaled already";
 }
 
 TEST(CudaUpdate, AveragesWeightsAsTheCpuDoes) {
@@ -129,7 +129,7 @@ TEST(CudaUpdate, AveragesWeightsAsTheCpuDoes) {
       weights.copy_from(random_tensor({500}, "weights" + std::to_string(step), DType::f32));
       device_weights.copy_from(weights);
       host.update(weights);
-      device.update_on_device(device_weights, numbers_of(0, 0, 1, 0));
+      device.update_on_device(device_weights, scalars_of(0, 0, 1, 0));
     }
     EXPECT_CLOSE(device.average(), host.average(), 1e-6);
     device.swap(device_weights);

@@ -4,7 +4,8 @@
 
 #include "core/cuda/backend.h"
 #include "core/cuda/cudnn.h"
-#include "recipes/engine/bench.h"
+#include "recipes/engine/bench/attention.h"
+#include "recipes/engine/bench/cuda/bench_cudnn.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {
@@ -36,7 +37,7 @@ TEST(CudnnSoftmax, AgreesWithLinnet) {
     for (const int64_t width : {64, 128}) {
       options.form = form;
       options.head_width = width;
-      const std::vector<AttentionBench> points = bench_attention(options);
+      const std::vector<OperationBench> points = bench_attention(options);
       ASSERT_EQ(points.size(), 2U);
       EXPECT_EQ(points[1].mechanism, kCudnnSoftmax);
       EXPECT_EQ(points[1].multiply_adds, points[0].multiply_adds);

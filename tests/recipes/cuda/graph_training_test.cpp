@@ -9,6 +9,8 @@
 #include "attention/registry.h"
 #include "core/cuda/backend.h"
 #include "core/files.h"
+#include "recipes/engine/make_task.h"
+#include "recipes/engine/train_step.h"
 #include "tests/cuda_helpers.h"
 #include "tests/recipes/tiny_run.h"
 

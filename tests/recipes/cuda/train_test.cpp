@@ -202,7 +202,7 @@ TEST_F(CudaTraining, NamesTheMicroBatchThatWouldFit) {
   }
   unsetenv("LINNET_EMULATED_MEMORY");
   EXPECT_THAT(text,
-              ::testing::ContainsRegex("out of memory on cuda:0: .* asked for by activations, "
+              ::testing::ContainsRegex("out of memory on cuda:0: .* requested by activations, "
                                        ".* free of .*; the largest users are "));
   EXPECT_THAT(text, ::testing::ContainsRegex("a micro-batch of 6 examples did not fit, about [1-5] "
                                              "would: set train.micro_batch=[1-5]"));

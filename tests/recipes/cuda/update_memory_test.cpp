@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "core/gemm.h"
-#include "recipes/engine/bench.h"
+#include "recipes/engine/bench/train.h"
 #include "tests/cuda_helpers.h"
 #include "tests/recipes/tiny_run.h"
 

@@ -1,7 +1,7 @@
 #include "attention/common/joint/cuda/chunks.h"
 
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 
@@ -25,7 +25,7 @@ void chunk_masks(const Tensor& mask, int64_t T, const Tensor& tokens, int64_t ra
 
 void swap_middle(const Tensor& x, const Tensor& y) {
   const int64_t M = x.size(1), N = x.size(2), K = x.size(3);
-  const StoredNumbers from = stored_numbers(x);
+  const StoredValues from = stored_values(x);
   const StoredResults to = stored_results(y);
   for_each("swap_middle", x.elements(), [=] __device__(int64_t i) {
     const int64_t m = i / K % M, n = i / K / M % N, a = i / K / M / N;

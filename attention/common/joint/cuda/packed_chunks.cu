@@ -2,7 +2,7 @@
 
 #include "attention/common/joint/packed_chunks_rule.h"
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 
@@ -26,7 +26,7 @@ void gather_packed(const Tensor& from, const Tensor& to, const PackedChunks& pac
   const int64_t width = to.elements() / (to.size(0) * each);
   const int32_t *begins = pointer<int32_t>(packed.begins),
                 *places = pointer<int32_t>(packed.places);
-  const StoredNumbers source = stored_numbers(from);
+  const StoredValues source = stored_values(from);
   const StoredResults out = stored_results(to);
   for_each("gather_packed", to.elements(), [=] __device__(int64_t i) {
     const int64_t token = i / width, row = token / each;

@@ -2,7 +2,7 @@
 
 #include "core/cuda/for_each.h"
 #include "core/cuda/random.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 

@@ -2,7 +2,7 @@
 // and dv by keys, the bias by entries of its table, so that no two warps add to the same number.
 #include "attention/primitives/block_attention/cuda/problem.h"
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
@@ -11,7 +11,7 @@ using namespace block_attention_detail;
 
 // Further inputs of backward: y . dy of every query is made by the kernel for dq, for the others.
 struct Saved {
-  StoredNumbers y, dy;
+  StoredValues y, dy;
   const float* log_sum_exp;
   float* y_dot_dy;  // [B,Tq,H]
 };
@@ -114,8 +114,8 @@ __global__ void block_key_gradients(BlockProblem p, Saved saved, KeyGradients ou
   const int64_t u = past ? index : segment.past + index - p.P - segment.key_begin;
   KeyRange queries = visible_queries(segment, p.options, u);
   if (!p.key_valid(segment, u)) queries.end = queries.begin;
-  const StoredNumbers key = p.key(segment, u, g);
-  const StoredNumbers value = p.value(segment, u, g);
+  const StoredValues key = p.key(segment, u, g);
+  const StoredValues value = p.value(segment, u, g);
   for (int64_t c = lane; c < p.K; c += kLanes) {
     k[c] = key.at(c);
     dk[c] = 0;
@@ -225,7 +225,7 @@ void block_attention_backward(const BlockAttentionTensors& in, const BlockAttent
                               const BlockAttentionTensors& gradients) {
   const BlockProblem p = problem_of(in, setting);
   const Tensor y_dot_dy = Tensor::empty(log_sum_exp.shape(), DType::f32, y.device());
-  const Saved saved{stored_numbers(y), stored_numbers(dy), pointer<float>(log_sum_exp),
+  const Saved saved{stored_values(y), stored_values(dy), pointer<float>(log_sum_exp),
                     pointer<float>(y_dot_dy)};
   launch(warps("block_query_gradients", p.B * p.H * p.Tq, 2 * p.K + p.V + kLanes),
          block_query_gradients, p, saved, stored_results(gradients.q));

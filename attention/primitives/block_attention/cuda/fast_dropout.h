@@ -51,7 +51,7 @@ __device__ __forceinline__ uint32_t kept_of_queries(const BlockDraws& block, int
 // draws have another site.
 __device__ __forceinline__ uint32_t kept_of_keys(const BlockDraws& block, uint64_t head_site,
                                                  int key, int query, int lane) {
-  lane = made_again(lane);
+  lane = recomputed(lane);
   // Lane i of the four that hold a four draws for values[i] of each.
   const int i = lane / 4 % 4, four = key + lane / 16 * 4 + i / 2 * 8;
   const int column = query + lane % 4 * 2 + i % 2;

@@ -121,7 +121,7 @@ __global__ __launch_bounds__(kTileThreads,
   // Gradients of logits are sums over values: each tile of values adds its share.
   for (int value = 0; value < values_of<D>(call); value += D) {
     // Blocks that run together share queries; of a causal sequence the longest come first.
-    const int block = made_again(static_cast<int>(blockIdx.x));
+    const int block = recomputed(static_cast<int>(blockIdx.x));
     const int g = block / tiles % groups, b = block / tiles / groups;
     const int first = block % tiles * kTileRows - keys_before(p, b);
     using Rows = KeyRows<const kernel_bf16>;

@@ -153,7 +153,7 @@ __device__ __forceinline__ void add_tile(const QueryArguments& a, const QueryLay
 
 // Where the tiles of this block end; found each time: registers.
 __device__ __forceinline__ int items_end(const QueryArguments& a) {
-  const int chunk = made_again(static_cast<int>(blockIdx.x)) % a.chunks;
+  const int chunk = recomputed(static_cast<int>(blockIdx.x)) % a.chunks;
   return min(static_cast<int>(a.call.problem.B * tiles_of(a.call.problem.Tq)),
              (chunk + 1) * a.tiles_each);
 }
@@ -175,7 +175,7 @@ __global__ __launch_bounds__(kTileThreads,
     Reader<D> reader;
     // Gradients of logits are sums over values: each tile of values adds its share.
     for (int value = 0; value < values_of<D>(call); value += D) {
-      const int place = made_again(item), b = place / tiles, first = place % tiles * kTileRows;
+      const int place = recomputed(item), b = place / tiles, first = place % tiles * kTileRows;
       __syncthreads();  // nobody reads the earlier contents
       begin_copy<D>(copies, shared.tile(1, 0),
                     QueryRows<const kernel_bf16>{call.q, p.query_mask, b, h}, first);
@@ -185,7 +185,7 @@ __global__ __launch_bounds__(kTileThreads,
       if (threadIdx.x < kTileRows) shared.set_range(keys_of(p, b, first + threadIdx.x));
       shared.set_draws(p, b, h);
       __syncthreads();
-      Sight sight(shared.begins, shared.ends, warp, made_again(lane));
+      Sight sight(shared.begins, shared.ends, warp, recomputed(lane));
       if (p.drops()) sight.align(shared.draws->key_time);
       KeyStream<D> stream{call, shared, sight,         bias,  copies, b,
                           g,    first,  sight.tiles(), value, lane};

@@ -6,7 +6,7 @@
 #include "attention/primitives/block_attention/pattern.h"
 #include "attention/primitives/common/cuda/warp_items.h"
 #include "core/cuda/random.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda::block_attention_detail {
 
@@ -17,7 +17,7 @@ using linnet::block_attention_detail::Segment;
 
 // Arrays are dense; optional ones may be null.
 struct BlockProblem {
-  StoredNumbers q, k, v, past_k, past_v;
+  StoredValues q, k, v, past_k, past_v;
   const float* bias;
   const uint8_t *query_mask, *key_mask, *past_mask;
   const int32_t *span_begins, *span_ends, *positions;
@@ -56,10 +56,10 @@ struct BlockProblem {
     if (u < segment.past) return is_set(past_mask, segment.row * P + u);
     return is_set(key_mask, segment.row * Tk + segment.key_begin + u - segment.past);
   }
-  __device__ StoredNumbers key(const Segment& segment, int64_t u, int64_t g) const {
+  __device__ StoredValues key(const Segment& segment, int64_t u, int64_t g) const {
     return row_of(past_k, k, segment, u, g, K);
   }
-  __device__ StoredNumbers value(const Segment& segment, int64_t u, int64_t g) const {
+  __device__ StoredValues value(const Segment& segment, int64_t u, int64_t g) const {
     return row_of(past_v, v, segment, u, g, V);
   }
   // The number of (b, t, h) among the queries.
@@ -89,19 +89,19 @@ struct BlockProblem {
   }
 
  private:
-  __device__ StoredNumbers row_of(StoredNumbers past, StoredNumbers now, const Segment& segment,
-                                  int64_t u, int64_t g, int64_t width) const {
+  __device__ StoredValues row_of(StoredValues past, StoredValues now, const Segment& segment,
+                                 int64_t u, int64_t g, int64_t width) const {
     if (u < segment.past) return past.from(((segment.row * P + u) * G + g) * width);
     return now.from(((segment.row * Tk + segment.key_begin + u - segment.past) * G + g) * width);
   }
 };
 
-__device__ __forceinline__ float dot(const float* a, StoredNumbers b, int64_t n) {
+__device__ __forceinline__ float dot(const float* a, StoredValues b, int64_t n) {
   float total = 0;
   for (int64_t c = 0; c < n; ++c) total += a[c] * b.at(c);
   return total;
 }
-__device__ __forceinline__ float dot(StoredNumbers a, StoredNumbers b, int64_t n) {
+__device__ __forceinline__ float dot(StoredValues a, StoredValues b, int64_t n) {
   float total = 0;
   for (int64_t c = 0; c < n; ++c) total += a.at(c) * b.at(c);
   return total;
@@ -111,11 +111,11 @@ inline BlockProblem problem_of(const BlockAttentionTensors& in,
                                const BlockAttentionSetting& setting) {
   const BlockAttentionContext& context = setting.context;
   BlockProblem p{};
-  p.q = stored_numbers(in.q);
-  p.k = stored_numbers(in.k);
-  p.v = stored_numbers(in.v);
-  p.past_k = stored_numbers(in.past_k);
-  p.past_v = stored_numbers(in.past_v);
+  p.q = stored_values(in.q);
+  p.k = stored_values(in.k);
+  p.v = stored_values(in.v);
+  p.past_k = stored_values(in.past_k);
+  p.past_v = stored_values(in.past_v);
   p.bias = pointer_or_null<float>(in.bias);
   p.query_mask = pointer_or_null<uint8_t>(context.query_mask);
   p.key_mask = pointer_or_null<uint8_t>(context.key_mask);

@@ -4,7 +4,7 @@
 #include "attention/primitives/block_attention/cuda/step.h"
 
 #include "attention/primitives/block_attention/cuda/problem.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
@@ -35,7 +35,7 @@ __device__ __forceinline__ float logit_of(const BlockProblem& p, const Segment& 
   for (int j = 0; j < count; ++j) {
     const int64_t u = first + j;
     if (!p.key_valid(segment, u)) continue;  // alike in all lanes
-    const StoredNumbers key = p.key(segment, u, p.group(h));
+    const StoredValues key = p.key(segment, u, p.group(h));
     float product = 0;
     for (int64_t c = warp_lane(); c < p.K; c += kLanes) product += query[c] * key.at(c);
     product = warp_sum(product);

@@ -55,8 +55,8 @@ class Builder {
   int scale() { return number(1.0F / std::sqrt(static_cast<float>(sizes_.K))); }
   int masked(int logits) {
     if (!sizes_.causal) return logits;
-    const int row = graph_.apply(GraphKind::row_number, {logits}, per_logit(GraphType::i32));
-    const int column = graph_.apply(GraphKind::column_number, {logits}, per_logit(GraphType::i32));
+    const int row = graph_.apply(GraphKind::row_index, {logits}, per_logit(GraphType::i32));
+    const int column = graph_.apply(GraphKind::column_index, {logits}, per_logit(GraphType::i32));
     const int seen =
         graph_.apply(GraphKind::at_least, {row, column}, per_logit(GraphType::boolean));
     const int hidden = number(-std::numeric_limits<float>::infinity());

@@ -6,7 +6,7 @@
 #include "attention/primitives/depthwise_conv/cuda/path.h"
 #include "attention/tensor_core/aligned_views.h"
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
@@ -63,7 +63,7 @@ void convolve(const Call& call, const Tensor& y) {
 void convolve_back(const Call& call, const Tensor& dy, bool past, const Tensor& dx) {
   const BlockProblem p = problem_of(call.in, call.setting);
   const Taps taps = call.filters();
-  const StoredNumbers d = stored_numbers(dy);
+  const StoredValues d = stored_values(dy);
   const StoredResults out = stored_results(dx);
   const int64_t tokens = past ? p.P : p.Tk;
   for_each("depthwise_conv", dx.elements(), [=] __device__(int64_t i) {
@@ -84,7 +84,7 @@ void convolve_back(const Call& call, const Tensor& dy, bool past, const Tensor& 
 }
 
 // partial [chunks, taps]: a warp for each tap and `chunk` tokens of the batch; lanes are tokens.
-__global__ void conv_tap_gradients(BlockProblem p, Taps taps, StoredNumbers dy, int64_t chunk,
+__global__ void conv_tap_gradients(BlockProblem p, Taps taps, StoredValues dy, int64_t chunk,
                                    int64_t chunks, float* partial) {
   const int64_t count = p.H * taps.channels * taps.count;
   const int64_t item = global_warp();
@@ -102,8 +102,8 @@ __global__ void conv_tap_gradients(BlockProblem p, Taps taps, StoredNumbers dy, 
     const int64_t r = t - segment.query_begin, u = segment.past + r + n - taps.before;
     const KeyRange keys = visible_keys(segment, p.options, r);
     if (u < keys.begin || u >= keys.end || !p.key_valid(segment, u)) continue;
-    const StoredNumbers d = dy.from(p.query(b, t, h) * p.V);
-    const StoredNumbers x = p.value(segment, u, h);
+    const StoredValues d = dy.from(p.query(b, t, h) * p.V);
+    const StoredValues x = p.value(segment, u, h);
     for (int64_t c = begin_channel; c < end_channel; ++c) total += d.at(c) * x.at(c);
   }
   total = warp_sum(total);
@@ -119,7 +119,7 @@ void tap_gradients(const Call& call, const Tensor& dy, const Tensor& dtaps) {
   const Tensor sums = Tensor::empty({chunks, count}, DType::f32, dtaps.device());
   float* partial = pointer<float>(sums);
   launch(warps("conv_tap_gradients", chunks * count, 0), conv_tap_gradients, p, call.filters(),
-         stored_numbers(dy), chunk, chunks, partial);
+         stored_values(dy), chunk, chunks, partial);
   float* to = pointer<float>(dtaps);
   for_each("depthwise_conv", count, [=] __device__(int64_t i) {
     float total = 0;

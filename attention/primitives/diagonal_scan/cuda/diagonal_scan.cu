@@ -2,7 +2,7 @@
 
 #include "attention/primitives/common/cuda/warp_items.h"
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
@@ -102,7 +102,7 @@ __device__ __forceinline__ int64_t steps_of(const Scan& s, int64_t tile) {
 
 // One row and channel. starts [B,H,tiles,M,2] (may be null) gets the state before every tile; y and
 // last may be null.
-__global__ void diagonal_scan_forward(Scan s, StoredNumbers u, const double* modes, const float* c,
+__global__ void diagonal_scan_forward(Scan s, StoredValues u, const double* modes, const float* c,
                                       const float* d, const float* state, StoredResults y,
                                       float* last, float* starts) {
   SharedArena arena;
@@ -156,8 +156,8 @@ struct RowSums {
   float *modes, *c, *d;
 };
 
-__global__ void diagonal_scan_adjoint(Scan s, StoredNumbers u, const double* modes, const float* c,
-                                      const float* d, const float* starts, StoredNumbers dy,
+__global__ void diagonal_scan_adjoint(Scan s, StoredValues u, const double* modes, const float* c,
+                                      const float* d, const float* starts, StoredValues dy,
                                       const float* dlast, RowSums sums, StoredResults du,
                                       float* dstate) {
   SharedArena arena;
@@ -278,7 +278,7 @@ diagonal::Rates<float> rates_of(const RateTensors& rates, bool bilinear) {
 void run_forward(const Scan& s, const DiagonalTensors& in, const Tensor& y, const Tensor& last,
                  const Tensor& starts) {
   launch(warp_blocks<Forward>("diagonal_scan_forward", s), diagonal_scan_forward, s,
-         stored_numbers(in.u), pointer<double>(in.modes), pointer<float>(in.c),
+         stored_values(in.u), pointer<double>(in.modes), pointer<float>(in.c),
          pointer_or_null<float>(in.d), pointer_or_null<float>(in.state), stored_results(y),
          pointer_or_null<float>(last), pointer_or_null<float>(starts));
 }
@@ -293,8 +293,8 @@ void run_backward(const Scan& s, const DiagonalTensors& in, const Tensor& dy, co
   run_forward(s, in, {}, {}, starts);
   const RowSums sums{pointer<float>(modes), pointer<float>(c), pointer_or_null<float>(d)};
   launch(warp_blocks<Backward>("diagonal_scan_adjoint", s), diagonal_scan_adjoint, s,
-         stored_numbers(in.u), pointer<double>(in.modes), pointer<float>(in.c),
-         pointer_or_null<float>(in.d), pointer<float>(starts), stored_numbers(dy),
+         stored_values(in.u), pointer<double>(in.modes), pointer<float>(in.c),
+         pointer_or_null<float>(in.d), pointer<float>(starts), stored_values(dy),
          pointer_or_null<float>(dlast), sums, stored_results(to.u),
          pointer_or_null<float>(to.state));
   sum_rows(modes, to.modes);

@@ -2,7 +2,7 @@
 
 #include "attention/primitives/common/cuda/warp_items.h"
 #include "core/cuda/for_each.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
@@ -13,7 +13,7 @@ constexpr int64_t kSharedRows = 1024;
 // One row, head and column; the lanes of a warp have the rows of its sums.
 struct ScanColumn {
   GroupScan p;
-  StoredNumbers left, right, probe;
+  StoredValues left, right, probe;
   StoredResults out;
   float *visible, *total;
   int64_t b, h, r;
@@ -30,7 +30,7 @@ struct ScanColumn {
     const int64_t token = b * p.T + t;
     float sum = 0;
     if (p.valid(token)) {
-      const StoredNumbers from = probe.from(vector(token) * p.L);
+      const StoredValues from = probe.from(vector(token) * p.L);
       for (int64_t l = lane; l < p.L; l += kLanes) sum += from.at(l) * visible[l];
       if (!p.weighs_left) sum *= static_cast<float>(p.weight(token));
     }
@@ -42,7 +42,7 @@ struct ScanColumn {
     if (!p.valid(token)) return;
     const float value = right.at(vector(token) * p.R + r) *
                         (p.weighs_left ? static_cast<float>(p.weight(token)) : 1.0f);
-    const StoredNumbers from = left.from(vector(token) * p.L);
+    const StoredValues from = left.from(vector(token) * p.L);
     for (int64_t l = lane; l < p.L; l += kLanes) total[l] += from.at(l) * value;
   }
   __device__ void cross_boundary(int64_t t) const {
@@ -78,8 +78,8 @@ struct ScanColumn {
   }
 };
 
-__global__ void group_scan_columns(GroupScan p, bool in_shared, StoredNumbers left,
-                                   StoredNumbers right, StoredNumbers probe, StoredResults out,
+__global__ void group_scan_columns(GroupScan p, bool in_shared, StoredValues left,
+                                   StoredValues right, StoredValues probe, StoredResults out,
                                    float* visible, float* total) {
   SharedArena arena;
   const WarpFloats shared(arena, in_shared ? 2 * p.L : 0);
@@ -112,9 +112,8 @@ void group_scan(const GroupScan& rule, const Tensor& left, const Tensor& right, 
   const bool in_shared = rule.L <= kSharedRows;
   const Launch how =
       warps("group_scan_columns", rule.B * rule.H * rule.R, in_shared ? 2 * rule.L : 0);
-  launch(how, group_scan_columns, rule, in_shared, stored_numbers(left), stored_numbers(right),
-         stored_numbers(probe), stored_results(out), pointer<float>(visible),
-         pointer<float>(total));
+  launch(how, group_scan_columns, rule, in_shared, stored_values(left), stored_values(right),
+         stored_values(probe), stored_results(out), pointer<float>(visible), pointer<float>(total));
 }
 
 void add_sums(const Tensor& from, float factor, bool transposed, const Tensor& to) {

@@ -3,7 +3,7 @@
 
 #include "attention/primitives/linear_attention/cuda/features.h"
 #include "core/cuda/block_reduce.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
@@ -14,7 +14,7 @@ constexpr int kColumns = 32, kParts = 8;
 constexpr int kThreads = kColumns * kParts;
 
 struct Step {
-  StoredNumbers q, k, v;
+  StoredValues q, k, v;
   const float *query_proportions, *key_proportions, *log_decay, *memory_in, *mass_in;
   const uint8_t *query_mask, *key_mask;
   float *y, *memory_out, *mass_out, *denominators;
@@ -35,7 +35,7 @@ struct Layout {
 
 // phi(scale x) of one head to `out`, with its proportion where there is one; zeros where nothing
 // counts.
-__device__ __forceinline__ void write_features(const Step& a, const StoredNumbers& x,
+__device__ __forceinline__ void write_features(const Step& a, const StoredValues& x,
                                                const float* proportions, int64_t head, float scale,
                                                bool counts, float* out) {
   const bool reweighted = proportions != nullptr;
@@ -102,9 +102,9 @@ void linear_attention_step(const LinearAttentionContext& context, const LinearAt
                            const Tensor& y, const Tensor& memory, const Tensor& mass,
                            const Tensor& denominators) {
   Step a{};
-  a.q = stored_numbers(in.q);
-  a.k = stored_numbers(in.k);
-  a.v = stored_numbers(in.v);
+  a.q = stored_values(in.q);
+  a.k = stored_values(in.k);
+  a.v = stored_values(in.v);
   a.query_proportions = pointer_or_null<const float>(in.query_proportions);
   a.key_proportions = pointer_or_null<const float>(in.key_proportions);
   a.log_decay = pointer_or_null<const float>(in.log_decay);

@@ -101,7 +101,7 @@ struct QueryStream {
                     QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, at.h, at.first, at.count,
                                                  value_tile<D>() * D},
                     kTileRows);
-      const int row = made_again(static_cast<int>(threadIdx.x)) % kTileRows;
+      const int row = recomputed(static_cast<int>(threadIdx.x)) % kTileRows;
       const bool of_sums = threadIdx.x < kTileRows;
       statistic = 0;
       if (row < at.count) {
@@ -118,7 +118,7 @@ struct QueryStream {
     __syncthreads();
     const bool blind = threadIdx.x < kTileRows && statistic == kInfinity;
     kernel_bf16* dy =
-        shared.tile(n, 1) + made_again(static_cast<int>(threadIdx.x)) * shared.kStride;
+        shared.tile(n, 1) + recomputed(static_cast<int>(threadIdx.x)) * shared.kStride;
 #pragma unroll 1
     for (int column = 0; blind && column < D; column += 8) {
       *reinterpret_cast<Eight*>(dy + column) = {};
@@ -147,7 +147,7 @@ __device__ __forceinline__ void make_logits(ResultFragment (&x)[N / 8], const Pr
   }
   if (p.bias == nullptr) return;
   const int own = first_place + row, query = column + lane % 4 * 2;
-  const float* bias = bias_row(p, made_again(tile.b), tile.h, tile.first + query) + own;
+  const float* bias = bias_row(p, recomputed(tile.b), tile.h, tile.first + query) + own;
 #pragma unroll
   for (int j = 0; j < N / 4; ++j) {
     const int next = j / 2 * 8 + j % 2;
@@ -242,7 +242,7 @@ __global__ __launch_bounds__(kTileThreads,
     stream.store(n + 1);
   }
   // Found again: registers.
-  const PlaceBlock block = block_of(a, made_again(static_cast<int>(blockIdx.x)));
+  const PlaceBlock block = block_of(a, recomputed(static_cast<int>(blockIdx.x)));
   const int64_t number = (block.item * p.lists + block.list) * p.length + block.place;
   kernel_bf16* shares = a.shares + number * a.width();
   const int inside = static_cast<int>(min(int64_t{kTileRows}, p.length - block.place));

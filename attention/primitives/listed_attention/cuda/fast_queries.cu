@@ -120,7 +120,7 @@ __global__ __launch_bounds__(kTileThreads,
   const int rows = static_cast<int>(blockDim.x) / 2;
   QueryGradients<D> own;
   for (int value = 0; value < values_of<D>(a.call); value += D) {
-    const QueryTile tile = tile_of_block(p, made_again(a.tiles));
+    const QueryTile tile = tile_of_block(p, recomputed(a.tiles));
     if (tile.count <= 0) return;
     const auto [b, h, first, count] = tile;
     __syncthreads();  // nobody reads the earlier contents

@@ -25,7 +25,7 @@ class KeptWeights {
   // The four lanes of a row of a tile ask for the same token.
   __device__ __forceinline__ void draw(const Inputs& in, int64_t row, int64_t token, int head,
                                        int lane) {
-    lane = made_again(lane);
+    lane = recomputed(lane);
     RowDropout draws = in.dropout;
     draws.key = key_of_step(draws.key);
     const int64_t example = in.examples != nullptr ? in.examples[row] : row;

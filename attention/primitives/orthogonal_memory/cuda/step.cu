@@ -4,7 +4,7 @@
 #include "attention/primitives/orthogonal_memory/cuda/step.h"
 
 #include "attention/primitives/common/cuda/warp_items.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
@@ -13,7 +13,7 @@ constexpr int kStepWarps = 8;
 constexpr int kThreads = kStepWarps * kLanes;
 
 struct Step {
-  StoredNumbers q, f;
+  StoredValues q, f;
   const float *basis, *completed, *partial;
   const int64_t* counts;
   const uint8_t *query_mask, *code_mask;
@@ -159,8 +159,8 @@ void orthogonal_memory_step(const OrthogonalMemoryContext& context,
                             const OrthogonalMemoryArrays& in, const Tensor& y,
                             const OrthogonalMemoryArrays& state_out, const Tensor& memory_tokens) {
   Step a{};
-  a.q = stored_numbers(in.q);
-  a.f = stored_numbers(in.f);
+  a.q = stored_values(in.q);
+  a.f = stored_values(in.f);
   a.basis = pointer<const float>(in.basis);
   a.completed = pointer_or_null<const float>(in.completed);
   a.partial = pointer_or_null<const float>(in.partial);

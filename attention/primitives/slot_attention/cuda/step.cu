@@ -5,7 +5,7 @@
 
 #include "attention/primitives/common/cuda/warp_items.h"
 #include "attention/primitives/slot_attention/cuda/sequence.h"
-#include "core/cuda/stored_numbers.h"
+#include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
 namespace {
@@ -15,7 +15,7 @@ constexpr int kThreads = kStepWarps * kLanes;
 
 struct Step {
   SlotAttentionOptions options;
-  StoredNumbers q, k, v, logits;
+  StoredValues q, k, v, logits;
   const uint8_t *query_mask, *key_mask;
   const float *keys_in, *values_in;
   const double* mass_in;
@@ -140,10 +140,10 @@ void slot_attention_step(const SlotAttentionContext& context, const SlotTensors&
                          const SlotTensors& end, const Tensor& o) {
   Step a{};
   a.options = context.options;
-  a.q = stored_numbers(in.q);
-  a.k = stored_numbers(in.k);
-  a.v = stored_numbers(in.v);
-  a.logits = stored_numbers(in.logits);
+  a.q = stored_values(in.q);
+  a.k = stored_values(in.k);
+  a.v = stored_values(in.v);
+  a.logits = stored_values(in.logits);
   a.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
   a.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
   a.keys_in = pointer_or_null<const float>(in.keys);

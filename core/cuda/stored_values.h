@@ -1,12 +1,12 @@
-// Arrays of f32 or bf16, which of both known at run time: for kernels that wait for memory, or
-// that no training step waits for, and so do without an instantiation for each.
+// Arrays whose type, f32 or bf16, is known at run time: for kernels that are bound by memory, or
+// that no training step waits for, so that one instantiation is enough.
 #pragma once
 
 #include "core/cuda/kernel.h"
 
 namespace linnet::cuda {
 
-struct StoredNumbers {
+struct StoredValues {
   const void* data = nullptr;
   bool narrow = false;  // bf16
 
@@ -14,8 +14,8 @@ struct StoredNumbers {
     if (narrow) return load(static_cast<const kernel_bf16*>(data) + i);
     return load(static_cast<const float*>(data) + i);
   }
-  // Those from number `first` on.
-  __device__ __forceinline__ StoredNumbers from(int64_t first) const {
+  // The elements from index `first` on.
+  __device__ __forceinline__ StoredValues from(int64_t first) const {
     return {static_cast<const unsigned char*>(data) + first * (narrow ? 2 : 4), narrow};
   }
 };
@@ -24,7 +24,7 @@ struct StoredResults {
   void* data = nullptr;
   bool narrow = false;
 
-  __device__ __forceinline__ float at(int64_t i) const { return StoredNumbers{data, narrow}.at(i); }
+  __device__ __forceinline__ float at(int64_t i) const { return StoredValues{data, narrow}.at(i); }
   __device__ __forceinline__ void put(int64_t i, float value) const {
     if (narrow) {
       store(static_cast<kernel_bf16*>(data) + i, value);
@@ -40,7 +40,7 @@ inline bool is_narrow(const Tensor& x) {
   dispatch(x.dtype(), [&](auto zero) { narrow = sizeof(zero) == sizeof(kernel_bf16); });
   return narrow;
 }
-inline StoredNumbers stored_numbers(const Tensor& x) {
+inline StoredValues stored_values(const Tensor& x) {
   if (!x.defined()) return {};
   if (is_narrow(x)) return {pointer<const kernel_bf16>(x), true};
   return {pointer<const float>(x), false};

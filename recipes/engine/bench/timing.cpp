@@ -1,4 +1,4 @@
-#include "recipes/engine/bench_timing.h"
+#include "recipes/engine/bench/timing.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "recipes/engine/cuda/bench_cudnn.h"
+#include "recipes/engine/bench/cuda/bench_cudnn.h"
 
 #include <array>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "attention/primitives/block_attention/block_attention.h"
 #include "attention/primitives/cudnn_softmax/cuda/cudnn_softmax.h"
 #include "core/kernel_choice.h"
-#include "recipes/engine/bench_timing.h"
+#include "recipes/engine/bench/timing.h"
 
 namespace linnet::cuda {
 namespace {
@@ -50,10 +50,10 @@ void require_agreement(const CudnnSoftmax& attention, const Inputs& inputs,
 
 }  // namespace
 
-AttentionBench bench_cudnn_softmax(const AttentionBenchOptions& options, int64_t length) {
+OperationBench bench_cudnn_softmax(const OperationOptions& options, Form form, int64_t length) {
   const Device device = options.device;
   const SoftmaxSizes sizes{options.batch, length, options.heads, options.head_width,
-                           options.form == Form::causal};
+                           form == Form::causal};
   std::vector<Inputs> inputs;
   const Shape shape{sizes.B, sizes.T, sizes.H, sizes.K};
   for (uint64_t i = 0; i < 4; ++i) {
@@ -63,13 +63,13 @@ AttentionBench bench_cudnn_softmax(const AttentionBenchOptions& options, int64_t
   }
   const CudnnSoftmax attention(sizes);
   require_agreement(attention, inputs.front(), sizes);
-  AttentionBench result{kCudnnSoftmax, options.form,  options.batch,
+  OperationBench result{kCudnnSoftmax, form,          options.batch,
                         length,        options.heads, options.head_width};
   result.growth.power = 2;
   MixerOptions mixer;
   mixer.width = options.heads * options.head_width;
   mixer.heads = options.heads;
-  mixer.form = options.form;
+  mixer.form = form;
   result.multiply_adds = full_attention_cost(mixer, {options.batch, length, 0, DType::bf16}).mixing;
   size_t turn = 0;
   const auto following = [&]() -> const Inputs& { return inputs[turn++ % inputs.size()]; };

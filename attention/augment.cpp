@@ -1,5 +1,5 @@
 // Augmentation: options, branches, and how a registry entry comes to know them.
-#include "attention/common/augment.h"
+#include "attention/augment.h"
 
 #include "attention/common/conv_branch.h"
 #include "attention/common/grouped/branches.h"
@@ -119,20 +119,22 @@ Mechanism augmentable(Mechanism host) {
     if (split.augment) resolved.set(kOption, to_config_node(*split.augment));
     return resolved;
   };
-  host.make = [make = std::move(host.make), name = host.name](const ConfigNode& parameters,
-                                                              const MixerOptions& options,
-                                                              const MixerScope& scope) {
+  host.bind = [bind = std::move(host.bind),
+               name = host.name](const ConfigNode& parameters) -> MixerFactory {
     const Split split(parameters);
-    std::unique_ptr<TokenMixer> mixer = make(split.own, options, scope);
-    if (!split.augment) return mixer;
-    auto* attention = dynamic_cast<AttentionMixer*>(mixer.get());
-    require_usage(
-        attention != nullptr, "augment: '", name,
-        "' has no queries, keys and values of heads to put branches beside; remove augment");
-    if (takes_augmentation(*mixer, options.form)) {
-      attention->augment(std::make_shared<Augmentation>(*split.augment, options, scope.own));
-    }
-    return mixer;
+    if (!split.augment) return bind(split.own);
+    return [make = bind(split.own), augment = *split.augment, name](const MixerOptions& options,
+                                                                    const MixerScope& scope) {
+      std::unique_ptr<TokenMixer> mixer = make(options, scope);
+      auto* attention = dynamic_cast<AttentionMixer*>(mixer.get());
+      require_usage(
+          attention != nullptr, "augment: '", name,
+          "' has no queries, keys and values of heads to put branches beside; remove augment");
+      if (takes_augmentation(*mixer, options.form)) {
+        attention->augment(std::make_shared<Augmentation>(augment, options, scope.own));
+      }
+      return mixer;
+    };
   };
   if (host.reference) {
     host.reference = [reference = std::move(host.reference)](const ConfigNode& parameters,

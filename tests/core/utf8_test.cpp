@@ -1,5 +1,5 @@
 // Tests of UTF-8 validation and repair.
-#include "data/utf8.h"
+#include "core/utf8.h"
 
 #include <gtest/gtest.h>
 
@@ -50,12 +50,6 @@ TEST(Utf8, RepairReplacesEachBadByteAndKeepsTheRest) {
   EXPECT_EQ(replace_invalid_utf8("a\xFF\xC3\xA9\xE2\x82"),
             "a\xEF\xBF\xBD\xC3\xA9\xEF\xBF\xBD\xEF\xBF\xBD");
   EXPECT_EQ(find_invalid_utf8(replace_invalid_utf8("\xF0\x80\x80\xED\xBF\xBF")), kValid);
-}
-
-TEST(Utf8, CountsWords) {
-  EXPECT_EQ(count_words(""), 0u);
-  EXPECT_EQ(count_words(" \n\t"), 0u);
-  EXPECT_EQ(count_words(" one  two\nthree\r\n"), 3u);
 }
 
 }  // namespace

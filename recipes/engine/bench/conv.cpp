@@ -1,0 +1,53 @@
+#include "recipes/engine/bench/conv.h"
+
+#include "attention/primitives/depthwise_conv/depthwise_conv.h"
+
+namespace linnet {
+namespace {
+
+OperationBench bench_convolution(int64_t taps, const OperationOptions& options, int64_t length) {
+  const Device device = options.device;
+  const Shape shape{options.batch, length, options.heads, options.head_width};
+  const Tensor x = bench_numbers(shape, 1, options.dtype, device);
+  std::vector<Tensor> inputs(static_cast<size_t>(inputs_by_turns(x.bytes(), device)), x);
+  for (size_t i = 1; i < inputs.size(); ++i) inputs[i] = x.clone();
+  const Tensor filters = bench_numbers({options.heads, taps}, 2, options.dtype, device);
+  const Tensor seed = bench_numbers(shape, 3, options.dtype, device);
+  OperationBench result{concat("conv, ", taps, " taps"),
+                        Form::causal,
+                        options.batch,
+                        length,
+                        options.heads,
+                        options.head_width};
+  result.growth.power = 1;
+  result.multiply_adds = static_cast<double>(taps) * static_cast<double>(shape.elements());
+  size_t turn = 0;
+  const auto run = [&] {
+    const Variable in(inputs[turn++ % inputs.size()], true);
+    return depthwise_conv(in, {}, Variable(filters, true), taps - 1, {});
+  };
+  measure(result, options, run, seed);
+  return result;
+}
+
+}  // namespace
+
+std::vector<OperationBench> bench_convolutions(const std::vector<int64_t>& taps,
+                                               const OperationOptions& options,
+                                               const OnPoint& on_point) {
+  require_sizes(options);
+  for (const int64_t count : taps) {
+    require_usage(count >= 1, "bench: --taps must be at least 1, got ", count);
+  }
+  require_different("the number of taps", taps);
+  std::vector<OperationBench> results;
+  for (const int64_t count : taps) {
+    for (const int64_t length : options.lengths) {
+      results.push_back(bench_convolution(count, options, length));
+      if (on_point) on_point(results.back());
+    }
+  }
+  return results;
+}
+
+}  // namespace linnet

@@ -1,0 +1,37 @@
+// Times training steps of a recipe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "core/tensor.h"
+
+namespace linnet {
+
+// One point of `linnet bench train`.
+struct TrainBench {
+  std::string label;
+  int64_t parameters = 0;
+  int64_t tokens_per_step = 0;
+  double step_seconds = 0;  // median
+  double gemm_gflop = 0;    // of matrix products in the first step, forward and backward
+  size_t peak_bytes = 0;    // held by tensors
+  // Of them those that are neither weights (their bf16 copies included) nor optimizer state:
+  // gradients, activations, what operations and CUDA graphs need.
+  size_t working_bytes = 0;
+  double tokens_per_s() const { return static_cast<double>(tokens_per_step) / step_seconds; }
+  double gflop_per_s() const { return gemm_gflop / step_seconds; }
+};
+
+// Times whole updates (data, forward, backward, clipping, optimizer) for every point of the
+// recipe's sweep, or for the recipe alone. `steps` timed updates after one warm-up (on a GPU two:
+// the second one captures CUDA graphs).
+std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps,
+                                    Device device = {});
+
+// GFLOP/s of products of the device (of a CPU: with the threads in use): the best of several runs
+// of a product, on a CPU one whose operands stay in cache.
+double measure_gemm_peak(DType dtype = DType::f32, Device device = {});
+
+}  // namespace linnet

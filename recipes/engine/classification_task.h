@@ -1,0 +1,15 @@
+// Classification of labelled sequences, scored by accuracy.
+#pragma once
+
+#include <memory>
+
+#include "recipes/engine/task.h"
+
+namespace linnet {
+
+// The classifier's task, on labelled data; it has no tokenizer. A model that pools `cls` gets a CLS
+// token before each example, whose vector it classifies.
+std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
+                                               std::shared_ptr<const Tokenizer> tokenizer);
+
+}  // namespace linnet

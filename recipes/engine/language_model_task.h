@@ -1,0 +1,14 @@
+// Language modeling: windows of a tokenized corpus, scored by perplexity.
+#pragma once
+
+#include <memory>
+
+#include "recipes/engine/task.h"
+
+namespace linnet {
+
+// The language model's task, on text. `tokenizer`: in the place of the configured one, or null.
+std::unique_ptr<Task> make_language_model_task(const Recipe& recipe,
+                                               std::shared_ptr<const Tokenizer> tokenizer);
+
+}  // namespace linnet

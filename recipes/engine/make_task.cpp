@@ -1,0 +1,43 @@
+#include "recipes/engine/make_task.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
+#include "core/files.h"
+#include "recipes/engine/classification_task.h"
+#include "recipes/engine/language_model_task.h"
+
+namespace linnet {
+namespace {
+
+// A task, the kind of data that it is for and the kind of model that it trains. The last one is for
+// all other kinds of data.
+struct TaskKind {
+  std::string_view data, model;
+  std::unique_ptr<Task> (*make)(const Recipe&, std::shared_ptr<const Tokenizer>);
+};
+
+constexpr TaskKind kTasks[] = {
+    {"listops", "encoder", make_classification_task},
+    {"", "decoder", make_language_model_task},
+};
+
+}  // namespace
+
+std::unique_ptr<Task> make_task(const Recipe& recipe, std::shared_ptr<const Tokenizer> tokenizer) {
+  const DataConfig& data = recipe.data;
+  const bool pattern = data.path.find_first_of("*?") != std::string::npos;
+  require(
+      data.path.empty() || pattern || exists(data.path),
+      Cause{ErrorCode::not_found, "data.path", data.path}, "there are no data at '", data.path,
+      "' (data.path); say where they are with data.path=DIR, evaluating with --set data.path=DIR");
+  const TaskKind& task =
+      *std::find_if(std::begin(kTasks), std::end(kTasks) - 1,
+                    [&data](const TaskKind& kind) { return kind.data == data.kind; });
+  require_usage(task.model == recipe.model.kind, "data of kind ", data.kind, " needs model.kind ",
+                task.model, ", the recipe has ", recipe.model.kind);
+  return task.make(recipe, std::move(tokenizer));
+}
+
+}  // namespace linnet

@@ -1,0 +1,54 @@
+#include "recipes/engine/run_log.h"
+
+#include <algorithm>
+
+#include "core/device.h"
+#include "core/log.h"
+#include "recipes/engine/environment.h"
+
+namespace linnet {
+
+RunLog::RunLog(const TrainConfig& config, const StopLimits& limits, Device device,
+               const std::string& run_directory, int64_t resumed_at)
+    : every_steps_(config.log_every_steps),
+      limits_(limits),
+      device_(device),
+      metrics_(run_directory, resumed_at) {}
+
+RunLog::~RunLog() {
+  end_progress();
+}
+
+void RunLog::update(const Progress& progress, const UpdateResult& result, double seconds) {
+  window_seconds_ += seconds;
+  window_tokens_ += result.tokens;
+  if (result.skipped) {
+    log_warning("step ", progress.step, ": update skipped, the gradient of ",
+                result.non_finite_place(), " is not finite");
+  }
+  if (progress.step % every_steps_ != 0 && !limits_.reached(progress)) return;
+  TrainMetrics metrics;
+  metrics.step = progress.step;
+  metrics.tokens = progress.tokens;
+  metrics.loss = result.loss;
+  metrics.lr = result.lr;
+  metrics.grad_norm = result.gradient_norm;
+  metrics.tokens_per_s = static_cast<double>(window_tokens_) / std::max(window_seconds_, 1e-9);
+  metrics.more.set("seconds", progress.seconds)
+      .set("memory_bytes", static_cast<int64_t>(peak_allocated_bytes(device_)))
+      .set("skipped", progress.skipped);
+  progress_line_.show(format_progress(metrics, limits_.last_step(), limits_.seconds_left(progress),
+                                      peak_resident_memory_bytes()));
+  metrics_.write(metrics);
+  window_seconds_ = 0;
+  window_tokens_ = 0;
+}
+
+void RunLog::scores(int64_t step, const std::vector<Score>& scores) {
+  for (const Score& score : scores) {
+    metrics_.write(score.metrics(step));
+    log_info("step ", step, ": ", score.text());
+  }
+}
+
+}  // namespace linnet

@@ -1,0 +1,89 @@
+#include "recipes/engine/saving.h"
+
+#include <cmath>
+
+#include "core/log.h"
+#include "core/yaml.h"
+#include "recipes/engine/make_task.h"
+
+namespace linnet {
+
+std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpoint,
+                                       const std::string& directory) {
+  const std::optional<DataRecord> record =
+      checkpoint != nullptr ? data_record_of(*checkpoint) : std::nullopt;
+  if (record) recipe.data = located(recipe.data, *record);
+  std::unique_ptr<Task> task =
+      make_task(recipe, checkpoint != nullptr ? tokenizer_of(*checkpoint) : nullptr);
+  if (!record) return task;
+  std::vector<Split> splits = {Split::train};
+  const EvaluateConfig& scoring = recipe.evaluate;
+  if (scoring.every_steps > 0 || scoring.at_end) splits.push_back(split_from_name(scoring.split));
+  const std::string changed = changed_splits(*record, *task, splits);
+  require_usage(changed.empty(), Cause{ErrorCode::conflict, "data", directory}, changed,
+                " of the data", in_place(recipe.data), " changed since the run in ", directory,
+                " was trained on it: restore the files, or start a new run with another --out");
+  return task;
+}
+
+RunSaver::RunSaver(const TrainParts& parts, const std::string& run_directory)
+    : parts_(parts),
+      store_(run_directory, static_cast<int>(parts.recipe.checkpoint.keep)),
+      data_(record_data(parts.recipe.data, parts.task)) {}
+
+void RunSaver::resume(const Checkpoint& checkpoint, Progress& progress) {
+  unpack_run(checkpoint, parts_.model.parameters(), parts_.updater, progress);
+  warn_of_another_schedule(checkpoint, progress.step);
+  store_.rewind_to(progress.step);
+  saved_step_ = progress.step;
+  saved_seconds_ = progress.seconds;
+}
+
+// A schedule without a length of its own ends with train.max_steps, which may have changed.
+void RunSaver::warn_of_another_schedule(const Checkpoint& checkpoint, int64_t step) const {
+  const Recipe before = parse_recipe(parse_yaml(checkpoint.files.at("recipe.yaml"), "recipe.yaml"));
+  const double was = make_schedule(before.optim, before.train.max_steps.value_or(0)).lr(step);
+  const double is = parts_.updater.schedule->lr(step);
+  if (was == is) return;
+  log_warning(
+      "the schedule is as long as train.max_steps, which was changed: the learning rate "
+      "goes on at ",
+      is, " instead of ", was);
+}
+
+bool RunSaver::is_due(const Progress& progress) const {
+  const CheckpointConfig& config = parts_.recipe.checkpoint;
+  if (config.every_steps > 0 && progress.step % config.every_steps == 0) return true;
+  return config.every_minutes && progress.seconds - saved_seconds_ >= *config.every_minutes * 60;
+}
+
+void RunSaver::save(const Progress& progress, RunLog& log) {
+  if (saved_step_ == progress.step) return;
+  const CheckpointContents contents =
+      pack_run(parts_.recipe, parts_.model.parameters(), parts_.updater, progress,
+               parts_.task.tokenizer().get(), parts_.task.sizes(), data_);
+  log.sync();
+  store_.save(progress.step, contents.files, contents.metadata);
+  saved_step_ = progress.step;
+  saved_seconds_ = progress.seconds;
+}
+
+void RunSaver::save_again(const Progress& progress, RunLog& log) {
+  saved_step_ = -1;
+  save(progress, log);
+}
+
+void RunSaver::mark_if_best(const Progress& progress, RunLog& log) {
+  const std::string& metric = parts_.recipe.checkpoint.best;
+  if (metric == "none" || progress.evaluated.step != progress.step) return;
+  const bool accuracy = metric == "accuracy";
+  const double value = accuracy ? progress.evaluated.accuracy : progress.evaluated.nll;
+  if (!std::isfinite(value)) return;
+  const auto best = store_.best();
+  const bool comparable = best && best->metric == metric;
+  if (comparable && !(accuracy ? value > best->value : value < best->value)) return;
+  save(progress, log);
+  store_.mark_best(progress.step, metric, value);
+}
+
+}  // namespace linnet

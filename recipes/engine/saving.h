@@ -1,0 +1,51 @@
+// Saving a run, and going on with what was saved.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "recipes/engine/checkpoint_store.h"
+#include "recipes/engine/run_log.h"
+#include "recipes/engine/train_step.h"
+
+namespace linnet {
+
+// The task of a run in `directory`. One that goes on from `checkpoint` (else null) does so with its
+// own tokenizer and on the data that it was trained on, wherever it is called from: recipe.data
+// becomes their place. Throws UsageError when a split that the run reads changed since.
+std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpoint,
+                                       const std::string& directory);
+
+// The checkpoints of a run. Refers to what `parts` refers to.
+class RunSaver {
+ public:
+  // Reads every file of the data, to record what they hold.
+  RunSaver(const TrainParts& parts, const std::string& run_directory);
+
+  // Weights, optimizer and `progress` become those of the checkpoint; later checkpoints are set
+  // aside. Warns of another schedule. Throws Error naming what does not fit.
+  void resume(const Checkpoint& checkpoint, Progress& progress);
+  // By checkpoint.every_steps and checkpoint.every_minutes.
+  bool is_due(const Progress& progress) const;
+  // Unless this step is saved. The metrics reach the disk first. Throws Error when the disk
+  // refuses; older checkpoints stay.
+  void save(const Progress& progress, RunLog& log);
+  // Although it is: an evaluation was added to it.
+  void save_again(const Progress& progress, RunLog& log);
+  // Saves the step that was just evaluated and names it the best one if it is.
+  void mark_if_best(const Progress& progress, RunLog& log);
+  // Ascending.
+  std::vector<int64_t> saved_steps() const { return store_.steps(); }
+
+ private:
+  void warn_of_another_schedule(const Checkpoint& checkpoint, int64_t step) const;
+
+  TrainParts parts_;
+  CheckpointStore store_;
+  DataRecord data_;
+  int64_t saved_step_ = -1;
+  double saved_seconds_ = 0;
+};
+
+}  // namespace linnet

@@ -1,0 +1,38 @@
+// When a run stops: at its limits, for a signal, or because training diverged.
+#pragma once
+
+#include <vector>
+
+#include "recipes/engine/recipe.h"
+#include "recipes/engine/stop_limits.h"
+#include "recipes/engine/train_step.h"
+
+namespace linnet {
+
+// Decides from the counters of a run alone, and from stop_signal().
+class Stopping {
+ public:
+  // The examples turn train.max_epochs into updates.
+  Stopping(const Recipe& recipe, int64_t examples_per_epoch, int64_t examples_per_update);
+
+  const StopLimits& limits() const { return limits_; }
+  // A limit is reached: no further update.
+  bool finished(const Progress& progress) const { return limits_.reached(progress); }
+  // The recipe wants this step scored, and it is not yet.
+  bool evaluation_is_due(const Progress& progress) const;
+  // A signal asks for the end while there is still something to do.
+  bool interrupted(const Progress& progress) const;
+  // train.max_nonfinite_steps updates in a row were skipped.
+  bool diverged(const Progress& progress) const;
+
+ private:
+  StopLimits limits_;
+  EvaluateConfig evaluate_;
+  int64_t max_nonfinite_steps_;
+};
+
+// What ends a run that diverged, after its `last` update. `saved_steps`: its checkpoints.
+Error divergence(const Progress& progress, const UpdateResult& last,
+                 const std::vector<int64_t>& saved_steps);
+
+}  // namespace linnet

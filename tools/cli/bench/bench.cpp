@@ -1,0 +1,17 @@
+// linnet bench: its subcommands.
+#include "tools/cli/bench/bench.h"
+
+#include <CLI/CLI.hpp>
+
+namespace linnet::cli {
+
+void add_bench(CLI::App& app, Command& chosen) {
+  CLI::App* bench =
+      app.add_subcommand("bench", "time training steps, attention mechanisms or convolutions");
+  bench->require_subcommand(1);
+  add_bench_train(*bench, chosen);
+  add_bench_attention(*bench, chosen);
+  add_bench_conv(*bench, chosen);
+}
+
+}  // namespace linnet::cli

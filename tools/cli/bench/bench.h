@@ -1,0 +1,15 @@
+// The subcommands of `linnet bench`: each adds itself to `bench` and stores in `chosen` what to run
+// when it was given.
+#pragma once
+
+#include "tools/cli/commands.h"
+
+namespace linnet::cli {
+
+void add_bench_train(CLI::App& bench, Command& chosen);
+void add_bench_attention(CLI::App& bench, Command& chosen);
+void add_bench_conv(CLI::App& bench, Command& chosen);
+
+inline constexpr double kMiB = 1024.0 * 1024.0;
+
+}  // namespace linnet::cli
