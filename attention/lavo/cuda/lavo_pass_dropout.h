@@ -7,7 +7,7 @@
 // makes two draws, and exchanges bits with those that hold the others' weights; four draws where
 // times do not begin with a four.
 //
-// Operations: 5 products and 15 other integer instructions a weight of the squares, forward once,
+// Operations: 5 products and 15 other integer instructions per weight of the squares, forward once,
 // backward twice (at 128 columns three times).
 #pragma once
 

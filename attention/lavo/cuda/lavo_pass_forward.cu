@@ -171,7 +171,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
   const int heads = static_cast<int>(a.q.H), head = static_cast<int>(blockIdx.x % heads);
   const int64_t row = blockIdx.x / heads, time = a.q.T, chunks = (time + kChunk - 1) / kChunk;
   const int64_t state = (row * heads + head) * a.rank + thread;
-  const bool has_number = thread < a.rank;
+  const bool has_element = thread < a.rank;
 
   AsyncCopies copies;
   TokenFlags flags;
@@ -234,7 +234,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
     }
     __syncthreads();  // the codes are there; nobody reads the queries and the keys before
     if (number + 1 < chunks) begin(number + 1);
-    if (has_number) {
+    if (has_element) {
       float* saved = a.saved.sums + ((row * chunks + number) * heads + head) * 2 * a.rank + thread;
       saved[0] = sums.completed;
       saved[a.rank] = sums.partial;
@@ -265,7 +265,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
     counts.advance(chunk);
     chunk.phase = chunk.length - chunk.window_begin(chunk.length);
   }
-  if (has_number) {
+  if (has_element) {
     a.completed_out[state] = sums.completed;
     a.partial_out[state] = sums.partial;
   }

@@ -191,7 +191,7 @@ void Backward<T>::load_queries(const Segment& segment, int64_t head, BackwardTil
     tile.log_sum_exp[lane] = log_sum_exp_[(segment.row * in_.q.T + t) * in_.q.H + head];
     copy_padded(dy_.at(segment.row, t, head), V, dy, tile.keys.v_stride,
                 tile.queries.count * dy_.time_stride);
-    // The normalising sum's share, subtracted from every weight's gradient.
+    // The normalizer's share, subtracted from every weight's gradient.
     const bool normalised = options_.weights == BlockWeights::softmax;
     tile.y_dot_dy[lane] = normalised ? dot_row(y_.at(segment.row, t, head), dy, V) : T{0};
   }

@@ -110,7 +110,7 @@ void differentiate_logits(ListTile<T>& tile, int64_t b, int64_t h,
       continue;
     }
     exp_row(weight, count, log_sum_exp, weight);
-    // The normalising sum's share, subtracted from every weight's gradient, and its own gradient.
+    // The normalizer's share, subtracted from every weight's gradient, and its own gradient.
     T shift = -dot_row(arrays.y.at(b, t, h), arrays.dy.at(b, t, h), V);
     if (arrays.dlog_sum_exp != nullptr) shift += arrays.dlog_sum_exp[number];
     for (int64_t j = 0; j < count; ++j) {

@@ -64,7 +64,7 @@ void query_gradients(const Kernel<T>& kernel, const HeadSplit& split, SequenceVi
   RunningNormalizer normalizer = kernel.begin_normalizer(memory.mass);
   Tile<T> tile;
   for (int64_t t = split.begin; t < split.end; t += tile.n) {
-    kernel.cut_tile(split.row, split.head, t, split.end, normalizer, tile);
+    kernel.next_tile(split.row, split.head, t, split.end, normalizer, tile);
     const int64_t n = tile.n, offset = (t - split.begin) * np;
     const TileRows<const T> keys = tile_rows(in.k, in.key_mask, split, tile, keys_room, kp);
     const TileRows<const T> values = tile_rows(in.v, in.key_mask, split, tile, values_room, vp);

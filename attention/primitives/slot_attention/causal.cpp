@@ -23,7 +23,7 @@ void write_only(const Kernel<T>& kernel, const HeadSplit& split, Memory<T>& memo
   RunningNormalizer normalizer = kernel.begin_normalizer(memory.mass);
   Tile<T> tile;
   for (int64_t t = split.begin; t < split.end; t += tile.n) {
-    kernel.cut_tile(split.row, split.head, t, split.end, normalizer, tile);
+    kernel.next_tile(split.row, split.head, t, split.end, normalizer, tile);
     load_keys(kernel, split, tile, keys, values);
     kernel.load_weights(split.row, split.head, tile, weights);
     kernel.read_factors(tile, weights.keys, normalizer, factors);
@@ -117,7 +117,7 @@ void forward_split(const Kernel<T>& kernel, const HeadSplit& split, bool memory_
   RunningNormalizer normalizer = kernel.begin_normalizer(memory.mass);
   Tile<T> tile;
   for (int64_t t = split.begin; t < split.end; t += tile.n) {
-    kernel.cut_tile(split.row, split.head, t, split.end, normalizer, tile);
+    kernel.next_tile(split.row, split.head, t, split.end, normalizer, tile);
     const int64_t n = tile.n;
     const TileRows<const T> keys = tile_rows(in.k, in.key_mask, split, tile, keys_room, kp);
     const TileRows<const T> values = tile_rows(in.v, in.key_mask, split, tile, values_room, vp);

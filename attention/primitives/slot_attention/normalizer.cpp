@@ -67,8 +67,8 @@ void Kernel<T>::end_scan(const RunningNormalizer& normalizer, Memory<T>& memory)
 }
 
 template <typename T>
-void Kernel<T>::cut_tile(int64_t b, int64_t h, int64_t t, int64_t end,
-                         RunningNormalizer& normalizer, Tile<T>& tile) const {
+void Kernel<T>::next_tile(int64_t b, int64_t h, int64_t t, int64_t end,
+                          RunningNormalizer& normalizer, Tile<T>& tile) const {
   tile.t = t;
   tile.n = std::min(kTileTokens, end - t);
   tile.entry.clear();
@@ -152,13 +152,13 @@ void Kernel<T>::renew_reference(int64_t b, int64_t h, RunningNormalizer& normali
   }
 }
 
-#define LINNET_INSTANTIATE(T)                                                               \
-  template RunningNormalizer Kernel<T>::begin_normalizer(const std::vector<double>&) const; \
-  template std::vector<double> Kernel<T>::end_normalizer(const RunningNormalizer&) const;   \
-  template std::vector<T> Kernel<T>::end_factors(const RunningNormalizer&) const;           \
-  template void Kernel<T>::end_scan(const RunningNormalizer&, Memory<T>&) const;            \
-  template void Kernel<T>::cut_tile(int64_t, int64_t, int64_t, int64_t, RunningNormalizer&, \
-                                    Tile<T>&) const;
+#define LINNET_INSTANTIATE(T)                                                                \
+  template RunningNormalizer Kernel<T>::begin_normalizer(const std::vector<double>&) const;  \
+  template std::vector<double> Kernel<T>::end_normalizer(const RunningNormalizer&) const;    \
+  template std::vector<T> Kernel<T>::end_factors(const RunningNormalizer&) const;            \
+  template void Kernel<T>::end_scan(const RunningNormalizer&, Memory<T>&) const;             \
+  template void Kernel<T>::next_tile(int64_t, int64_t, int64_t, int64_t, RunningNormalizer&, \
+                                     Tile<T>&) const;
 LINNET_INSTANTIATE(float)
 LINNET_INSTANTIATE(double)
 #undef LINNET_INSTANTIATE

@@ -84,8 +84,8 @@ struct Kernel {
   // Chooses the longest tile from token t on (at most kTileTokens, before `end`) whose weights
   // can be written relative to one reference, a function of `normalizer` and of these tokens alone.
   // The reference is that of the tile before as long as sums stay in its reach.
-  void cut_tile(int64_t b, int64_t h, int64_t t, int64_t end, RunningNormalizer& normalizer,
-                Tile<T>& tile) const;
+  void next_tile(int64_t b, int64_t h, int64_t t, int64_t end, RunningNormalizer& normalizer,
+                 Tile<T>& tile) const;
   // Scratch for the weights of a tile.
   TileWeights<T> take_weights(chunked::Scratch<T>& scratch) const;
   // E, zero where masked or padded.

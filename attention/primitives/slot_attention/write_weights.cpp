@@ -48,7 +48,7 @@ void for_tiles(const Kernel<T>& kernel, const Span& span, int64_t h,
   RunningNormalizer running = kernel.begin_normalizer(normalizer);
   Tile<T> tile;
   for (int64_t t = span.begin; t < span.end; t += tile.n) {
-    kernel.cut_tile(span.row, h, t, span.end, running, tile);
+    kernel.next_tile(span.row, h, t, span.end, running, tile);
     kernel.load_weights(span.row, h, tile, {weights, weights});
     kernel.read_factors(tile, weights, running, factors);
     body(tile, weights, factors);

@@ -3,14 +3,14 @@
 // to this folder.
 //
 // One draw (Philox, ten rounds) decides on the weights of one query for a four: keys whose times
-// differ in their last two bits. Tiles begin with a four, so that no warp draws twice. Of a
-// fragment whose rows are queries two lanes hold a four, of one whose rows are keys four lanes do:
-// each makes its share of the draws and they exchange bits. So a lane makes 8 draws for its 32
-// weights of 64 columns, keeps 32 bits, and exchanges one word, or four.
+// differ in their last two bits. Tiles begin with a four, so that no warp draws twice. Two lanes
+// hold a four of a fragment whose rows are queries, four lanes one of a fragment whose rows are
+// keys: each makes its share of the draws and they exchange bits. So a lane makes 8 draws for its
+// 32 weights of 64 columns, keeps 32 bits, and exchanges one word, or four.
 //
 // Operations: a draw is 20 products 32 x 32 -> 64 bits and about 60 other integer instructions
-// (counted in sm_90's code), so 5 and 15 a weight of the tiles in each of the three kernels.
-// They run in other pipes than tensor cores. Bytes are the same.
+// (counted in sm_90's code), so 5 and 15 per weight of the tiles in each of the three kernels. They
+// run in other pipes than tensor cores. Bytes are the same.
 #pragma once
 
 #include "attention/primitives/block_attention/pattern.h"

@@ -183,8 +183,8 @@ __device__ __forceinline__ void write(const ResultFragment (&results)[kColumns /
   }
 }
 
-// The sums along the diagonals of X dY^T, warp after warp, to this block's place in `partial`. Of a
-// diagonal every row has one number, so that rows take turns.
+// The sums along the diagonals of X dY^T, warp after warp, to this block's place in `partial`.
+// Every row has one element of a diagonal, so that rows alternate.
 __device__ __forceinline__ void write_taps(const Pass& a,
                                            const ResultFragment (&products)[2 * kSteps],
                                            float* sums, const Place& place, int64_t tiles) {

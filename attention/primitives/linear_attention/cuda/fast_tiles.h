@@ -35,8 +35,8 @@ struct LaunchSums {
   }
 };
 
-// What 16 queries read from a state as StateTile published it: numerators += Q S, and x = Q z of
-// row lane / 4 and of the row 8 after.
+// Reads of 16 queries from a state as StateTile published it: numerators += Q S, and x = Q z of row
+// lane / 4 and of the row 8 after.
 template <int M, int N>
 __device__ __forceinline__ void read_state(const LeftFragment (&queries)[M / 16],
                                            const kernel_bf16* memory, const float* mass, int lane,

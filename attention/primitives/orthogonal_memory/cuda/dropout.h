@@ -8,7 +8,7 @@
 // (ranks that are not a multiple of four) a lane draws once more.
 //
 // Operations: a draw is 20 products 32 x 32 -> 64 bits and about 60 other integer instructions, so
-// 5 and 15 a weight. These run in other pipes than tensor cores and shared memory; bytes are the
+// 5 and 15 per weight. These run in other pipes than tensor cores and shared memory; bytes are the
 // same.
 #pragma once
 

@@ -51,7 +51,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
   const int first = static_cast<int>(blockIdx.y) * a.split.chunks;
   const int last = first + min(chunks - first, a.split.chunks);
   const int64_t state = int64_t{blockIdx.x} * a.rank + thread;
-  const bool has_number = thread < a.rank;
+  const bool has_element = thread < a.rank;
 
   AsyncCopies copies;
   TokenFlags flags;
@@ -67,7 +67,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     }
     copies.commit();
     if (thread < kChunk) flags.load(a, row, token + thread);
-    if (has_number) {
+    if (has_element) {
       const float* saved =
           a.saved.sums + (a.entry(row, chunks, number) * heads + head) * 2 * a.rank + thread;
       sums = {saved[0], saved[a.rank]};
@@ -76,15 +76,15 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
   };
   RunningGradients running{0, 0, false};
   const auto store_sums = [&](int64_t entries, int64_t entry) {
-    if (!has_number) return;
+    if (!has_element) return;
     float* to = a.dsums + ((row * entries + entry) * heads + head) * 2 * a.rank + thread;
     to[0] = running.completed;
     to[a.rank] = running.window;
   };
 
   load_basis<D, Warps<D>::kThreads>(a, head, shared.basis);
-  if (has_number && a.dcompleted_out != nullptr) running.completed = a.dcompleted_out[state];
-  if (has_number && a.dpartial_out != nullptr) running.window = a.dpartial_out[state];
+  if (has_element && a.dcompleted_out != nullptr) running.completed = a.dcompleted_out[state];
+  if (has_element && a.dpartial_out != nullptr) running.window = a.dpartial_out[state];
   StateTile<D, D, Warps<D>> dbasis;
   dbasis.load({nullptr, nullptr}, {});
   Chunk chunk{0, 0, 0, 0, a.window, a.inclusive};
@@ -116,7 +116,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     __syncthreads();  // the codes are there
     if (!reads_codes) {
       if (thread < D) before.fill(shared.sums + thread, kStride);
-    } else if (has_number) {
+    } else if (has_element) {
       if (a.whole) {
         before.sum_segments(chunk, shared.sums + thread, kStride);
       } else {
@@ -144,8 +144,8 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
       if (a.drops) projections.drop_weights(i);
     }
     __syncthreads();  // dm, p * m and dP are there
-    if (has_number && !a.whole) running.scan(chunk, shared.sums + thread, kStride);
-    if (has_number && a.whole) running.sum_segments(chunk, shared.sums + thread, kStride);
+    if (has_element && !a.whole) running.scan(chunk, shared.sums + thread, kStride);
+    if (has_element && a.whole) running.sum_segments(chunk, shared.sums + thread, kStride);
     if (a.whole && reads_codes) {
       store_sums(chunks, number);
       running.completed = running.window = 0;
@@ -183,8 +183,8 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     if (stages == 1) __syncthreads();  // nobody reads the chunk any more
   }
   if (!a.whole) {
-    if (has_number && a.dcompleted != nullptr) a.dcompleted[state] = running.completed;
-    if (has_number && a.dpartial != nullptr) a.dpartial[state] = a.inclusive ? 0 : running.window;
+    if (has_element && a.dcompleted != nullptr) a.dcompleted[state] = running.completed;
+    if (has_element && a.dpartial != nullptr) a.dpartial[state] = a.inclusive ? 0 : running.window;
   } else if (!reads_codes) {
     store_sums(gridDim.y, blockIdx.y);
   }

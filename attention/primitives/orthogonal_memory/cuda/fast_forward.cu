@@ -57,7 +57,7 @@ __global__ __launch_bounds__(kTileThreads,
   const int64_t row = blockIdx.x / heads, time = a.q.T;
   const int chunks = static_cast<int>((time + kChunk - 1) / kChunk);
   const int64_t state = int64_t{blockIdx.x} * a.rank + thread;
-  const bool has_number = thread < a.rank;
+  const bool has_element = thread < a.rank;
 
   const int first = static_cast<int>(blockIdx.y) * a.split.chunks;
   const int last = first + min(chunks - first, a.split.chunks);
@@ -78,7 +78,7 @@ __global__ __launch_bounds__(kTileThreads,
 
   load_basis<D>(a, head, shared.basis);
   RunningSums sums{0, 0};
-  if (has_number && a.completed != nullptr) {
+  if (has_element && a.completed != nullptr) {
     sums = {a.completed[state], a.inclusive ? 0.0f : a.partial[state]};
   }
   TokenCounts counts{0, 0};
@@ -90,7 +90,7 @@ __global__ __launch_bounds__(kTileThreads,
   const auto load_totals = [&](int number) {
     const int64_t entry = a.entry(row, chunks, number);
     const float* saved = a.saved.sums + (entry * heads + head) * 2 * a.rank + thread;
-    if (has_number) sums = {saved[0], saved[a.rank]};
+    if (has_element) sums = {saved[0], saved[a.rank]};
     counts = {a.saved.counts[2 * entry], a.saved.counts[2 * entry + 1]};
   };
   if (!reads_codes) {  // all tokens read the same
@@ -129,7 +129,7 @@ __global__ __launch_bounds__(kTileThreads,
     }
     __syncthreads();  // the codes are there
     if (!a.whole) {
-      if (has_number) {
+      if (has_element) {
         const int64_t entry = a.entry(row, chunks, number);
         float* saved = a.saved.sums + (entry * heads + head) * 2 * a.rank + thread;
         saved[0] = sums.completed;
@@ -137,7 +137,7 @@ __global__ __launch_bounds__(kTileThreads,
         sums.scan(chunk, shared.sums + thread, kStride);
       }
       if (head == 0 && thread == 0) a.saved.phases[a.entry(row, chunks, number)] = chunk.phase;
-    } else if (has_number && reads_codes) {
+    } else if (has_element && reads_codes) {
       sums.sum_segments(chunk, shared.sums + thread, kStride);
     }
     __syncthreads();  // the tokens' reads are there
@@ -160,7 +160,7 @@ __global__ __launch_bounds__(kTileThreads,
     chunk.phase = chunk.length - chunk.window_begin(chunk.length);
   }
   if (a.whole) return;
-  if (has_number) {
+  if (has_element) {
     a.completed_out[state] = sums.completed;
     a.partial_out[state] = sums.partial;
   }

@@ -123,7 +123,7 @@ struct Projections {
   }
 
  private:
-  // A number in the place of the pair that is stored there later, as a word like that one.
+  // A value in the place of the pair that is stored there later, as a word like that one.
   static __device__ __forceinline__ void keep(kernel_bf16* at, float x) {
     uint32_t word;
     memcpy(&word, &x, sizeof(word));

@@ -72,7 +72,7 @@ struct SumPointers {
 };
 
 // Number l of all sums of row b.
-__device__ void sum_number(const Sizes& s, const SumPointers& p, int64_t b, int64_t l) {
+__device__ void sum_element(const Sizes& s, const SumPointers& p, int64_t b, int64_t l) {
   const int64_t stride = s.memories * s.rank, place = b * stride + l;
   const bool windows = s.scope == MemoryScope::completed_windows;
   float completed = p.completed == nullptr ? 0.0f : p.completed[place];
@@ -125,8 +125,8 @@ __device__ float read_gradient(const Sizes& s, const SumGradientPointers& p, int
   return sum;
 }
 
-__device__ void sum_gradient_number(const Sizes& s, const SumGradientPointers& p, int64_t b,
-                                    int64_t l) {
+__device__ void sum_element_gradient(const Sizes& s, const SumGradientPointers& p, int64_t b,
+                                     int64_t l) {
   const int64_t stride = s.memories * s.rank, place = b * stride + l;
   const bool windows = s.scope == MemoryScope::completed_windows;
   const bool prefix = s.scope == MemoryScope::prefix;
@@ -193,7 +193,7 @@ void sum_codes(const Sizes& sizes, const Plan& plan, const Tensor& codes, const 
                       pointer_or_null<float>(out.partial)};
   const int64_t stride = sizes.memories * sizes.rank;
   for_each("orthogonal_memory_sums", sizes.rows * stride,
-           [=] __device__(int64_t i) { sum_number(sizes, p, i / stride, i % stride); });
+           [=] __device__(int64_t i) { sum_element(sizes, p, i / stride, i % stride); });
 }
 
 void sum_gradients(const Sizes& sizes, const Plan& plan, const Tensor& dreads,
@@ -207,7 +207,7 @@ void sum_gradients(const Sizes& sizes, const Plan& plan, const Tensor& dreads,
                               pointer_or_null<float>(din.partial)};
   const int64_t stride = sizes.memories * sizes.rank;
   for_each("orthogonal_memory_sum_gradients", sizes.rows * stride,
-           [=] __device__(int64_t i) { sum_gradient_number(sizes, p, i / stride, i % stride); });
+           [=] __device__(int64_t i) { sum_element_gradient(sizes, p, i / stride, i % stride); });
 }
 
 }  // namespace linnet::cuda::orthogonal_memory_detail

@@ -1,5 +1,5 @@
 // Memories of whole segments, code by code: sums over the edges of chunks, and gradients to all
-// codes of a edge. A block has a chunk of a row, a thread 8 neighbouring channels of its codes.
+// codes of an edge. A block has a chunk of a row, a thread 8 neighbouring channels of its codes.
 #include "attention/primitives/orthogonal_memory/cuda/tiles.h"
 #include "attention/primitives/orthogonal_memory/cuda/whole.h"
 

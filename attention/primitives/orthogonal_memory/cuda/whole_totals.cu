@@ -35,7 +35,7 @@ __device__ __forceinline__ void visit_segments(const int32_t* counts, int64_t ch
   }
 }
 
-// The sum over a segment of number i of the edges [chunks,H,2,width] of a row.
+// The sum over a segment of element i of the edges [chunks,H,2,width] of a row.
 __device__ __forceinline__ float sum_of(const float* edges, int64_t heads, int64_t head,
                                         int64_t width, const Segment& segment, int64_t i) {
   const auto at = [&](int64_t chunk, int64_t edge) {

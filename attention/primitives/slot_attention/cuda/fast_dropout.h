@@ -2,8 +2,8 @@
 // once backward, where the first scan leaves dropped elements as a negative p. Internal to this
 // folder.
 //
-// Operations: 5 products 32 x 32 -> 64 bits and 15 other integer instructions a weight, so for N =
-// 64 1,280 per token and head. They run in other pipes than tensor cores; no bytes.
+// Operations: 5 products 32 x 32 -> 64 bits and 15 other integer instructions per weight, so for N
+// = 64 1,280 per token and head. They run in other pipes than tensor cores; no bytes.
 #pragma once
 
 #include "attention/primitives/common/row_dropout.h"
