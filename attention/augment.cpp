@@ -1,4 +1,4 @@
-// Augmentation: options, branches, and how a registry entry comes to know them.
+// Augmentation: options, branches, and their addition to a registry entry.
 #include "attention/augment.h"
 
 #include "attention/common/conv_branch.h"
@@ -18,10 +18,9 @@ struct AugmentParams {
   std::string conv_init = "zero";
 
   static void describe(ConfigDescription<AugmentParams>& d) {
-    d.field(
-         "conv", &AugmentParams::conv,
-         "taps of a centred filter of the values, of which a causal layer has those of the token "
-         "and before it; 0: no convolution")
+    d.field("conv", &AugmentParams::conv,
+            "taps of a centred filter of the values; a causal layer has the taps of the token and "
+            "before it; 0: no convolution")
         .range(0, 4095)
         .unit("tokens");
     d.field("local", &AugmentParams::local,
@@ -44,10 +43,9 @@ class Augmentation : public MixBranches {
   AttentionMixer::MixResult mix(const MixInput& input, const MixerContext& context,
                                 const MixerState& state) const override {
     refuse_key_positions(context, kOption);
-    require_usage(
-        !local_ || (input.q.defined() && input.k.defined()),
-        "augment: attention inside groups reads queries and keys, of which this mechanism "
-        "has not both; leave out local");
+    require_usage(!local_ || (input.q.defined() && input.k.defined()),
+                  "augment: attention inside groups needs queries and keys, and this mechanism "
+                  "does not have both; leave out local");
     if (!conv_) return local_->mix(input, context, state, kStates);
     AttentionMixer::MixResult result = conv_->mix(input.v, context, state, kStates);
     if (!local_) return result;

@@ -7,8 +7,9 @@
 namespace linnet {
 
 // The mechanism, which now takes the option `augment: {conv: 63, local: 64, ...}`: the self forms
-// gain these branches with factor 1 (You et al. 2024, table 16: our reading, only results are
-// given); the cross form ignores it. Its parameters are called augment.conv, its states augment.*.
+// gain these branches with factor 1 (You et al. 2024, table 16, which gives results only; the
+// factor is our reading); the cross form ignores it. Its parameters are called augment.conv, its
+// states augment.*.
 Mechanism augmentable(Mechanism host);
 
 // The options of `augment`, with their defaults.

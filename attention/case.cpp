@@ -1,4 +1,4 @@
-// Reads a case, runs it piece by piece, writes what came out.
+// Reads a case, runs it call by call, writes outputs, states, draws and gradients.
 #include "attention/case.h"
 
 #include <cstring>
@@ -20,7 +20,7 @@ Tensor gradient_of(const Variable& leaf) {
 }
 
 // One call: its leaves and results.
-struct Piece {
+struct Call {
   Variable x, q, k, v;
   Variable y, context;
 };
@@ -58,7 +58,7 @@ class Run {
 
  private:
   void call(int64_t begin, int64_t end, bool record) {
-    Piece piece;
+    Call current;
     MixerContext context = c_.context;
     context.positions = here(slice_time(c_.context.positions, begin, end));
     context.key_positions = here(c_.cross() ? c_.context.key_positions
@@ -75,31 +75,31 @@ class Run {
       const Tensor part = here(slice_time(tensor, begin, end));
       return part.defined() ? Variable(part, record) : Variable();
     };
-    piece.x = leaf(c_.x);
+    current.x = leaf(c_.x);
     if (c_.core) {
-      piece.q = leaf(c_.q);
+      current.q = leaf(c_.q);
       const bool encode = c_.cross() && state_.empty();
-      piece.k = c_.cross() ? (encode ? source_k_ : Variable()) : leaf(c_.k);
-      piece.v = c_.cross() ? (encode ? source_v_ : Variable()) : leaf(c_.v);
-      AttentionMixer::MixResult result =
-          c_.attention->attend({piece.q, piece.k, piece.v, piece.x, source_}, context, state_);
-      piece.y = result.y;
-      piece.context =
+      current.k = c_.cross() ? (encode ? source_k_ : Variable()) : leaf(c_.k);
+      current.v = c_.cross() ? (encode ? source_v_ : Variable()) : leaf(c_.v);
+      AttentionMixer::MixResult result = c_.attention->attend(
+          {current.q, current.k, current.v, current.x, source_}, context, state_);
+      current.y = result.y;
+      current.context =
           reshape(result.y, {c_.rows, end - begin, result.y.size(2) * result.y.size(3)});
       state_ = std::move(result.state);
     } else {
-      MixerResult result = c_.cross() ? c_.mixer->forward_cross(piece.x, source_, context, state_)
-                                      : c_.mixer->forward(piece.x, context, state_);
-      piece.y = result.y;
-      piece.context = result.context;
+      MixerResult result = c_.cross() ? c_.mixer->forward_cross(current.x, source_, context, state_)
+                                      : c_.mixer->forward(current.x, context, state_);
+      current.y = result.y;
+      current.context = result.context;
       state_ = std::move(result.state);
     }
     note(used_.draws, draws.draws, "draws");
     note(used_.choices, draws.choices, "choices");
-    pieces_.push_back(std::move(piece));
+    calls_.push_back(std::move(current));
   }
 
-  // Whether a draw or choice has one entry a token, [B,T,...], of which each call takes its own.
+  // Whether a draw or choice has one entry per token, [B,T,...]; then each call takes its slice.
   bool is_of_tokens(const std::string& name) const {
     return name.starts_with("token_query_") || (!c_.cross() && name.starts_with("token_"));
   }
@@ -110,8 +110,8 @@ class Run {
     return slice_time(tensor, begin, end);
   }
 
-  // Adds what a call used to what was used before. One name, one tensor: others than those of
-  // tokens must not differ from call to call.
+  // Adds the draws or choices of a call to those of the calls before. One name, one tensor: unless
+  // it has one entry per token, it must not differ from call to call.
   void note(std::map<std::string, Tensor>& all, const std::map<std::string, Tensor>& call,
             const char* group) const {
     for (const auto& [name, tensor] : call) {
@@ -134,20 +134,20 @@ class Run {
   }
   DType written() const { return options_.dtype == DType::f64 ? DType::f64 : DType::f32; }
 
-  // The same member of all pieces, or of their gradients, joined in time.
-  Tensor collect(Variable Piece::*member, bool gradient) const {
+  // The same member of all calls, or of their gradients, joined in time.
+  Tensor collect(Variable Call::*member, bool gradient) const {
     std::vector<Tensor> parts;
-    for (const Piece& piece : pieces_) {
-      const Variable& variable = piece.*member;
+    for (const Call& one : calls_) {
+      const Variable& variable = one.*member;
       parts.push_back(gradient ? gradient_of(variable) : variable.value().to(Device{}));
     }
     return join_time(parts, written());
   }
 
   void write_outputs(Hdf5Writer& writer) const {
-    writer.write("outputs/y", collect(&Piece::y, false));
-    if (pieces_.front().context.defined()) {
-      writer.write("outputs/context", collect(&Piece::context, false));
+    writer.write("outputs/y", collect(&Call::y, false));
+    if (calls_.front().context.defined()) {
+      writer.write("outputs/context", collect(&Call::context, false));
     }
     for (const auto& [name, value] : state_) {
       const Tensor& tensor = value.value();
@@ -169,15 +169,15 @@ class Run {
     std::vector<Variable> outputs;
     std::vector<Tensor> seeds;
     int64_t begin = 0;
-    for (const Piece& piece : pieces_) {
-      const int64_t end = begin + piece.y.size(1);
+    for (const Call& one : calls_) {
+      const int64_t end = begin + one.y.size(1);
       if (c_.cotangent.defined()) {
         require_usage(c_.cotangent.size(1) == c_.length &&
-                          slice_time(c_.cotangent, begin, end).shape() == piece.y.shape(),
+                          slice_time(c_.cotangent, begin, end).shape() == one.y.shape(),
                       c_.label, ": expected a cotangent like outputs/y, got ",
                       c_.cotangent.shape());
-        outputs.push_back(piece.y);
-        seeds.push_back(here(slice_time(c_.cotangent, begin, end).to(piece.y.dtype())));
+        outputs.push_back(one.y);
+        seeds.push_back(here(slice_time(c_.cotangent, begin, end).to(one.y.dtype())));
       }
       begin = end;
     }
@@ -188,14 +188,14 @@ class Run {
       seeds.push_back(here(tensor.to(state_.at(name).dtype())));
     }
     backward(outputs, seeds);
-    if (c_.x.defined()) writer.write("grads/x", collect(&Piece::x, true));
+    if (c_.x.defined()) writer.write("grads/x", collect(&Call::x, true));
     if (source_.defined()) writer.write("grads/source", gradient_of(source_).to(written()));
     if (c_.core) {
-      writer.write("grads/q", collect(&Piece::q, true));
+      writer.write("grads/q", collect(&Call::q, true));
       writer.write("grads/k",
-                   c_.cross() ? gradient_of(source_k_).to(written()) : collect(&Piece::k, true));
+                   c_.cross() ? gradient_of(source_k_).to(written()) : collect(&Call::k, true));
       writer.write("grads/v",
-                   c_.cross() ? gradient_of(source_v_).to(written()) : collect(&Piece::v, true));
+                   c_.cross() ? gradient_of(source_v_).to(written()) : collect(&Call::v, true));
     }
     for (const ParameterSet::Entry& entry : c_.parameters->entries()) {
       if (c_.core && is_projection(c_.own_name(entry.name))) continue;
@@ -213,7 +213,7 @@ class Run {
   Variable source_, source_k_, source_v_;
   MixerState first_state_, state_;
   CallDraws used_;
-  std::vector<Piece> pieces_;
+  std::vector<Call> calls_;
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// `linnet attention run`: one call of any mechanism on given numbers, so that it can be compared
-// with any other implementation.
+// `linnet attention run`: one call of any mechanism on given tensors, for comparison with any other
+// implementation.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace linnet {
 
 enum class CaseMode : uint8_t {
   parallel,   // one call
-  chunked,    // calls of `chunk` tokens, state carried
+  chunked,    // calls of `chunk` tokens that pass on the decode state
   recurrent,  // token by token
 };
 // Throws UsageError for anything but parallel, chunked, recurrent.
@@ -31,11 +31,11 @@ struct CaseOptions {
 // optionally bias, rotary_width), and optionally core, seed, step, training, layer, start,
 // max_length; inputs/x, inputs/source, inputs/mask, inputs/source_mask, with core=1 inputs/q, k, v;
 // positions/q, positions/k; state/NAME; params/NAME for every parameter (with core=1 only the
-// mechanism's own); draws/NAME and choices/NAME in the place of what the mechanism would draw from
-// the seed and choose; cotangent and cotangent_state/NAME. Out: outputs/y, outputs/context,
-// state/NAME, the draws and choices that were used and, with a cotangent, grads/x, source, q, k, v,
-// grads/params/NAME, grads/state/NAME; f64 for dtype f64, else f32. Throws UsageError for a case
-// that does not fit: unknown names, wrong shapes, missing tensors.
+// mechanism's own); draws/NAME and choices/NAME instead of the mechanism's own draws and choices;
+// cotangent and cotangent_state/NAME. Out: outputs/y, outputs/context, state/NAME, the draws and
+// choices that were used and, with a cotangent, grads/x, source, q, k, v, grads/params/NAME,
+// grads/state/NAME; f64 for dtype f64, else f32. Throws UsageError for a case that does not fit:
+// unknown names, wrong shapes, missing tensors.
 std::string run_case(std::string_view image, const std::string& label, const CaseOptions& options);
 
 }  // namespace linnet

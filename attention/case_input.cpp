@@ -32,7 +32,7 @@ void require_shape(const Tensor& tensor, const Shape& expected, const std::strin
                 expected, ", got ", tensor.defined() ? tensor.shape().to_string() : "");
 }
 
-// Everything the format knows; a file with anything else is refused.
+// All names of the format; a file with any other is refused.
 void refuse_unknown(const Hdf5Reader& reader, const std::string& label) {
   const std::vector<std::string> known{"inputs", "positions", "state",     "params",
                                        "draws",  "choices",   "cotangent", "cotangent_state"};
@@ -118,15 +118,16 @@ void read_positions(const Hdf5Reader& reader, Case& c) {
                 ": the state holds the encoded source; remove positions/k");
   const int64_t source = c.source.defined() ? c.source.size(1) : c.cross() ? c.k.size(1) : 0;
   require_shape(keys, {c.rows, c.cross() ? source : c.length}, c.label, "positions/k");
-  // Mechanisms that cannot have others refuse them; the queries' own are none.
+  // Mechanisms that cannot use other key positions refuse them; the queries' own positions count as
+  // none.
   const bool same =
       !c.cross() && std::equal(keys.data<int32_t>(), keys.data<int32_t>() + keys.elements(),
                                c.context.positions.data<int32_t>());
   if (!same) c.context.key_positions = keys;
 }
 
-// Given draws and choices take the place of fresh ones. Which names a call knows shows when it has
-// run: see refuse_unused.
+// Given draws and choices take the place of fresh ones. The names that a call uses are known after
+// it has run: see refuse_unused.
 void read_draws(const Hdf5Reader& reader, Case& c) {
   for (const ParameterSet::Buffer& buffer : c.parameters->buffers()) {
     const std::string path = "draws/" + c.own_name(buffer.name);
@@ -141,8 +142,8 @@ void read_draws(const Hdf5Reader& reader, Case& c) {
     c.given.given_draws.erase(c.own_name(buffer.name));
   }
   for (const auto& [name, choice] : c.given.given_choices) {
-    require_usage(choice.dtype() == DType::i64, c.label, ": expected whole numbers in choices/",
-                  name, ", got ", name_of(choice.dtype()));
+    require_usage(choice.dtype() == DType::i64, c.label, ": expected integers in choices/", name,
+                  ", got ", name_of(choice.dtype()));
   }
 }
 

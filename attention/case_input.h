@@ -1,4 +1,4 @@
-// What a CASE.h5 file says, checked and bound to a mixer.
+// The contents of a CASE.h5 file, checked and bound to a mixer.
 #pragma once
 
 #include <map>
@@ -34,7 +34,7 @@ struct Case {
 
 bool is_projection(const std::string& own_name);
 
-// Throws UsageError for draws and choices that were given, but that the call did not ask for.
+// Throws UsageError for given draws and choices that the call did not request.
 void refuse_unused(const Case& c, const CallDraws& used);
 
 // Throws UsageError for anything that does not fit.

@@ -11,7 +11,7 @@
 namespace linnet {
 
 // Params: a described struct, with a member `std::string preset` if there are presets. It may say
-// `MixerTraits traits(MixerTraits) const` where options change what the mechanism promises. Mixer:
+// `MixerTraits traits(MixerTraits) const` where options change the mechanism's traits. Mixer:
 // constructible from (Params, MixerOptions, MixerScope). definition: called with (Params,
 // ReferenceSequence<double> or <float>) -> context [T,H,V].
 template <DescribedConfig Params, typename Mixer, typename Definition>

@@ -1,4 +1,4 @@
-// What the registry knows about mechanisms, as JSON and text.
+// The contents of the registry, as JSON and text.
 #include "attention/explain.h"
 
 #include <cmath>
@@ -55,7 +55,7 @@ JsonValue parameters_json(const ParameterSet& set) {
 }
 
 // The mixer's call for `length` tokens (cross: of as many, and a source of that length), batch of
-// one; `used` gets what it draws and chooses in training.
+// one; `used` receives its draws and choices in training.
 MixerResult call(const TokenMixer& mixer, const MixerOptions& options, int64_t length,
                  CallDraws* used) {
   const NoGrad off;
@@ -71,8 +71,8 @@ MixerResult call(const TokenMixer& mixer, const MixerOptions& options, int64_t l
                                      : mixer.forward(x, context, {});
 }
 
-// Adds the state that one token leaves and what a call draws and chooses for it, behind the buffers
-// in `draws`.
+// Adds the state that one token leaves, and the draws and choices of a call for it after the
+// buffers in `draws`.
 void add_call(JsonValue& entry, JsonValue draws, const TokenMixer& mixer,
               const MixerOptions& options) {
   CallDraws used;
@@ -90,7 +90,7 @@ void add_call(JsonValue& entry, JsonValue draws, const TokenMixer& mixer,
   entry.set("state", state).set("draws", draws).set("choices", choices);
 }
 
-// What a sequence of `length` tokens takes (cross: with a source of that length), a token.
+// Cost per token of a sequence of `length` tokens (cross: with a source of that length).
 JsonValue cost_json(const TokenMixer& mixer, const MixerOptions& options, int64_t length) {
   const MixerCost cost =
       mixer.cost({1, length, options.form == Form::cross ? length : 0, DType::f32});
@@ -104,7 +104,7 @@ JsonValue cost_json(const TokenMixer& mixer, const MixerOptions& options, int64_
 
 // One head of 64 channels with the defaults, in the causal form where there is one.
 struct HeadCost {
-  std::string mixing;  // multiply-adds a token of 1,024
+  std::string mixing;  // multiply-adds per token of 1,024
   std::string state;   // bytes of f32 after 1,024 tokens
 };
 
@@ -200,7 +200,7 @@ JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config
     entry.set("cost", cost_json(*mixer, options, options.max_length));
     entry.set("replaces_feed_forward", mixer->replaces_feed_forward());
     augment = augment || takes_augmentation(*mixer, form);
-    // What it draws once and keeps.
+    // Buffers: drawn once and kept.
     JsonValue draws = JsonValue::array();
     for (const ParameterSet::Buffer& buffer : set.buffers()) {
       draws.push(named_shape(buffer.name, buffer.shape));
@@ -273,7 +273,7 @@ std::string format_explanation(const JsonValue& e) {
     const auto rounded = [&](const char* key) {
       return static_cast<int64_t>(std::llround(cost.at(key).number()));
     };
-    text += concat("\n    cost a token at T = ", cost.at("length").integer(),
+    text += concat("\n    cost per token at T = ", cost.at("length").integer(),
                    "  multiply-adds: ", rounded("projections_per_token"), " projections, ",
                    rounded("mixing_per_token"), " mixing; ", rounded("bytes_per_token"),
                    " bytes in f32\n");

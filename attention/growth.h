@@ -13,8 +13,9 @@ struct StatedGrowth {
   double at(double length) const;
 };
 
-// That of a form: the text behind "; FORM " where traits.growth has one for it ("T^2 / l; noncausal
-// T w"), else what stands first. Throws Error for text that does not begin with a power of T.
+// The growth of a form: the text after "; FORM " where traits.growth has one for it ("T^2 / l;
+// noncausal T w"), else the text before the first ";". Throws Error for text that does not begin
+// with a power of T.
 StatedGrowth stated_growth(const MixerTraits& traits, Form form);
 
 }  // namespace linnet

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kLayers = "layers";
 
-// A whole number from the beginning of `text`, which it is removed from.
+// An integer from the beginning of `text`, from which it is removed.
 std::optional<int64_t> take_number(std::string_view& text) {
   int64_t value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -1,5 +1,5 @@
 // Which mechanism each layer of a model has: `attention:` is one section for all layers, or a list
-// of sections that say which layers they are for.
+// of sections each of which names its layers.
 #pragma once
 
 #include <vector>
@@ -14,20 +14,20 @@ struct LayerChoice {
   ConfigNode attention;         // {name: lavo, rank: 64}, without `layers`
 };
 
-// What `attention` says for a model of that many layers. In a list each section has `layers: 3`,
-// `layers: 0-5` or a list of these, counted from 0. Throws UsageError, naming the place, unless
+// The sections of `attention` for a model of that many layers. In a list each section has `layers:
+// 3`, `layers: 0-5` or a list of these, counted from 0. Throws UsageError, naming the place, unless
 // every layer is covered exactly once.
 std::vector<LayerChoice> layer_choices(const ConfigNode& attention, int64_t layers);
 
-// What `attention` says, read once.
+// The section `attention`, parsed once.
 struct ResolvedAttention {
   ConfigNode node;     // with all parameters of its mechanisms filled in; reads back to itself
   MixerFactory mixer;  // of the layer that the options name, from typed parameters
 };
 
-// For a model of that many layers. In a list, layers of one section share what their mechanism ties
-// across layers; those of different sections do not. Throws UsageError for unknown names and
-// parameters, and where a mechanism lacks that form.
+// For a model of that many layers. In a list, layers of one section share the parameters that their
+// mechanism ties across layers; layers of different sections do not. Throws UsageError for unknown
+// names and parameters, and where a mechanism lacks that form.
 ResolvedAttention resolve_attention(const ConfigNode& attention, Form form, int64_t layers);
 
 }  // namespace linnet

@@ -1,5 +1,5 @@
-// What an attention mechanism is to everything that loops over them: facts, typed parameters, a
-// mixer, a literal definition; with its presets and the check of its forms.
+// An entry of the registry of attention mechanisms: facts, typed parameters, a mixer, a literal
+// definition; with its presets and the check of its forms.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ struct LimitingCase {
   // Changes a parameter tensor (by its own name) or the sequence's k before both sides run; may be
   // empty.
   std::function<void(const std::string& name, std::vector<double>& values)> adjust;
-  // What the context [T,H,V] of one sequence must be.
+  // The required context [T,H,V] of one sequence.
   std::function<std::vector<double>(const ReferenceSequence<double>&)> expected;
 };
 
@@ -40,7 +40,7 @@ struct Mechanism {
   std::string equation;    // one to a few lines of plain text
   std::string complexity;  // time and memory in B, T, H, K
   std::string sources;     // papers
-  // Of the default parameters; traits_of(parameters) says what holds for others.
+  // Traits for the default parameters; traits_of(parameters) gives those for others.
   MixerTraits traits;
   std::function<MixerTraits(const ConfigNode& parameters)> traits_of;
   // Its typed parameters, without `name`.

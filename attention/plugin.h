@@ -1,5 +1,5 @@
-// What a plugin exports: the ABI that it was built for and what registers its mechanisms. A plugin
-// is a shared library that the option --plugin loads; its source ends with
+// Exports of a plugin: the ABI that it was built for and the function that registers its
+// mechanisms. A plugin is a shared library that the option --plugin loads; its source ends with
 //   LINNET_PLUGIN() { linnet::register_mechanism(mine()); }
 #pragma once
 

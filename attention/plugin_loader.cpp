@@ -36,7 +36,7 @@ void load_plugin(const std::string& path) {
   Plugin plugin{std::filesystem::absolute(path).lexically_normal(), hash128_hex_of_file(path), {}};
   void* library = ::dlopen(plugin.path.c_str(), RTLD_NOW | RTLD_LOCAL);
   const std::string problem = library == nullptr ? ::dlerror() : "";
-  // A plugin for another ABI may want functions that this linnet lacks; its ABI says why.
+  // A plugin for another ABI may need functions that this linnet lacks; its ABI says why.
   if (library == nullptr) library = ::dlopen(plugin.path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   require_usage(library != nullptr, kNotLoaded, problem);
   const std::string abi = exported<const char*()>(library, path, "linnet_plugin_abi")();

@@ -15,7 +15,7 @@ struct Plugin {
 
 // Loads a shared library for the rest of the program and registers its mechanisms. Throws
 // UsageError for a file that is no plugin, was built for another ABI, registers nothing or a name
-// that is taken; what it registered before that stays.
+// that is taken; mechanisms that it registered before that stay.
 void load_plugin(const std::string& path);
 
 // In the order of loading.

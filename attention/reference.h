@@ -1,4 +1,4 @@
-// What the literal definition of a mechanism works on: one sequence on plain host arrays.
+// The input of a mechanism's literal definition: one sequence on plain host arrays.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ struct ReferenceSequence {
   int64_t padded_source_length = 0;                       // of the keys' batch
   MixerOptions options;                                   // as the mixer was built
   std::map<std::string, std::vector<Number>> parameters;  // and buffers, by the mixer's own names
-  // What the mixer drew and chose in the call, for the whole batch on the host (f64, i32), and
-  // where the sequence lies in it. Without choices the definition makes its own.
+  // The mixer's draws and choices in the call, for the whole batch on the host (f64, i32), and the
+  // place of this sequence in the batch. Without choices the definition makes its own.
   std::map<std::string, Tensor> draws, choices;
   int64_t row = 0, begin = 0;
   bool stores_bf16 = false;  // between steps a mixer keeps its vectors in bf16

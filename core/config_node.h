@@ -17,7 +17,7 @@ struct Location {
   std::shared_ptr<const std::string> file;
   int line = 0;
   int column = 0;
-  std::string key = {};  // that was looked for there, of location_of(); else ""
+  std::string key = {};  // of location_of(): the key that was looked up; else ""
 
   // "file:line:column", or "file" alone; "(built in)" for values that no text holds.
   std::string text() const;

@@ -11,7 +11,7 @@ namespace {
 // parameter it would be part of every mechanism's mix(), which has no other use for it.
 thread_local DeadRowCount* newest = nullptr;
 
-// Of the valid rows of x [B,T,H,n], those of which no element is farther from 0 than `bound`.
+// Counts the valid rows of x [B,T,H,n] all of whose elements are within `bound` of 0.
 DeadRows rows_within(const Tensor& x, double bound, const Tensor& mask) {
   const int64_t tokens = x.size(0) * x.size(1), heads = x.size(2), width = x.size(3);
   const std::vector<float> values = x.to_vector<float>();

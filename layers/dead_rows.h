@@ -1,4 +1,4 @@
-// How much of attention is dead: rows, one a token and head, whose features have vanished.
+// How much of attention is dead: rows, one per token and head, whose features have vanished.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,12 @@
 
 namespace linnet {
 
-// Of one layer. Padding is not counted.
+// Counts of one layer. Padding is not counted.
 struct DeadRows {
   int64_t rows = 0;
-  // Outputs of zeros (no feature of the query is left, or no key's: it gets no gradient), and where
-  // a mechanism adds an epsilon to features, those of which nothing else is left.
+  // Rows whose output is zero (no feature of the query, or of any key, is left: no gradient
+  // passes); where a mechanism adds an epsilon to its features, rows in which only the epsilon is
+  // left.
   int64_t dead = 0;
 };
 
@@ -25,13 +26,14 @@ class DeadRowCount {
   ~DeadRowCount();
   DeadRowCount(const DeadRowCount&) = delete;
   DeadRowCount& operator=(const DeadRowCount&) = delete;
-  // The newest one of this thread; null: nobody asks.
+  // The newest one of this thread; null: none.
   static DeadRowCount* current();
 
-  // Outputs [B,T,H,V]: every row, and as dead those of zeros, unless the layer's features said
-  // which are. The mask, u8 [B,T], may be undefined.
+  // Outputs [B,T,H,V]: counts every row, and as dead the rows of zeros, unless the layer's features
+  // were counted already. The mask, u8 [B,T], may be undefined.
   void add_outputs(int64_t layer, const Tensor& y, const Tensor& mask);
-  // As dead, features [B,T,H,m] none of which is above `bound`; before the outputs that they make.
+  // Counts as dead the rows of features [B,T,H,m] none of which is above `bound`. Call it before
+  // the outputs of these features.
   void add_features(int64_t layer, const Tensor& features, double bound, const Tensor& mask);
 
   const std::map<int64_t, DeadRows>& layers() const { return layers_; }

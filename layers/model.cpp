@@ -13,7 +13,7 @@
 namespace linnet {
 namespace {
 
-// Puts the variables behind `list` and returns their names.
+// Appends the variables to `list` and returns their names.
 std::vector<std::string> append(const MixerState& named, std::vector<Variable>& list) {
   std::vector<std::string> names;
   for (const auto& [name, variable] : named) {
@@ -147,7 +147,7 @@ BlockResult Transformer::run_block(size_t layer, const Variable& x, const MixerC
   std::vector<Variable> inputs{x};
   const std::vector<std::string> state_names = append(state, inputs);
   const std::vector<std::string> stream_names = append(context.streams, inputs);
-  // Names of what comes out, which the body fills in.
+  // Names of the outputs, which the body fills in.
   struct Names {
     std::vector<std::string> states, streams;
   };
@@ -187,8 +187,7 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
   const RandomKey skip_key = context.random.at("layer_dropout");
   if constexpr (kCuda) {
     if (input.training && config_.layer_dropout > 0) {
-      cuda::refuse_capture(
-          "model.layer_dropout, by which the host chooses layers again each step,");
+      cuda::refuse_capture("model.layer_dropout, by which the host redraws layers each step,");
     }
   }
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {

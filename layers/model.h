@@ -18,10 +18,10 @@ struct ModelInput {
   DrawPlace place;   // examples must be set while training with dropout
   RandomKey random;
   bool training = false;
-  bool recompute = false;  // forget activations inside blocks, compute them again in backward
+  bool recompute = false;  // discard activations inside blocks, recompute them in backward
 };
 
-// What a decoder carries over a sequence: every layer's state and the number of tokens seen.
+// Decode state of a decoder: every layer's state and the number of tokens seen.
 struct ModelState {
   std::vector<MixerState> layers;
   int64_t length = 0;
@@ -30,7 +30,7 @@ struct ModelState {
   size_t bytes() const;
 };
 
-// What both models share: embeddings, positions, blocks, final norm. Owns its parameters.
+// Common base of both models: embeddings, positions, blocks, final norm. Owns its parameters.
 class Transformer {
  public:
   // `length` is the training context: the size of a learned position table and the length that
@@ -48,13 +48,14 @@ class Transformer {
   const ParameterSet& parameters() const { return parameters_; }
   const ModelConfig& config() const { return config_; }
   int64_t vocabulary() const { return vocabulary_; }
-  // Where its parameters are, and its inputs have to be.
+  // The device of its parameters, on which its inputs have to be.
   Device device() const { return parameters_.weights().device(); }
   // Longest sequence the model can process (learned positions, fixed-length mechanisms); 0: any.
   int64_t length_limit() const;
-  // What sets that limit and what lifts it: "the table of learned positions has 512 rows; ...".
+  // The reason of that limit and how to lift it: "the table of learned positions has 512 rows;
+  // ...".
   std::string length_limit_reason() const;
-  // Layers whose attention stands for the feed-forward too.
+  // Layers whose attention replaces the feed-forward too.
   int64_t layers_without_feed_forward() const;
   // Lets every block's mixer correct its master weights. Call after each optimizer update, before
   // parameters().refresh_values().

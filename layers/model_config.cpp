@@ -6,13 +6,15 @@ void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
   d.choice("kind", &ModelConfig::kind, {"decoder", "encoder"},
            "decoder: language model; encoder: classifier");
   d.field("layers", &ModelConfig::layers, "transformer blocks").range(1, 1000);
-  d.field("width", &ModelConfig::width, "size of a token's vector").range(1, 65536);
+  d.field("width", &ModelConfig::width, "hidden size: the size of a token's vector")
+      .range(1, 65536);
   d.field("heads", &ModelConfig::heads, "attention heads; width must be a multiple").range(1, 1024);
   d.field("feed_forward_width", &ModelConfig::feed_forward_width,
           "hidden size of the feed-forward; 0 means 4 * width")
       .range(0, 1 << 20);
-  d.choice("activation", &ModelConfig::activation, {"relu", "gelu", "gelu_tanh", "swiglu"},
-           "of the feed-forward; gelu_tanh: approximated, which GPUs fuse into the product");
+  d.choice(
+      "activation", &ModelConfig::activation, {"relu", "gelu", "gelu_tanh", "swiglu"},
+      "activation of the feed-forward; gelu_tanh: approximated, which GPUs fuse into the product");
   d.choice("norm", &ModelConfig::norm, {"layer", "rms", "scale"},
            "LayerNorm, RMSNorm or ScaleNorm");
   d.choice("norm_position", &ModelConfig::norm_position, {"pre", "post"},
@@ -33,7 +35,7 @@ void ModelConfig::describe(ConfigDescription<ModelConfig>& d) {
       .at_least(0)
       .below(1);
   d.choice("positions", &ModelConfig::positions, {"none", "learned", "sinusoidal", "rotary"},
-           "how the model sees where a token is");
+           "position encoding");
   d.field("max_positions", &ModelConfig::max_positions,
           "rows of the learned position table; 0 means the training context")
       .range(0, 1 << 24);

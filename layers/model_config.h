@@ -32,7 +32,7 @@ struct ModelConfig {
   std::string pooling = "mean";
   bool mean_by_length = false;
   int64_t head_width = 0;
-  // What the mechanisms read: {name: lavo, rank: 64}, or a list of these with their `layers`.
+  // The mechanism: {name: lavo, rank: 64}, or a list of these with their `layers`.
   ConfigNode attention;
 
   int64_t hidden_width() const { return feed_forward_width > 0 ? feed_forward_width : 4 * width; }

@@ -1,5 +1,5 @@
 // Parameters by name, in flat buffers: one for the weights, one for the gradients, named views on
-// top. Beside them what a model draws once and keeps: buffers.
+// top. Beside them buffers: values that a model draws once and keeps.
 #pragma once
 
 #include <functional>
@@ -48,8 +48,8 @@ class ParameterSet {
   // The parameter of that name if it exists with that shape, else declares it: ties across layers.
   Variable declare_shared(const std::string& name, const Shape& shape, Initializer initializer);
 
-  // Numbers that are drawn once and never trained, in the dtype of the master weights: part of what
-  // a checkpoint keeps. The value arrives with materialize(). Throws Error when the name is taken.
+  // Values that are drawn once and never trained, in the dtype of the master weights. Checkpoints
+  // keep them. The value arrives with materialize(). Throws Error when the name is taken.
   Variable declare_buffer(const std::string& name, const Shape& shape, Initializer initializer);
 
   // Allocates the flat buffers (dtype f32, or f64 for checks) and draws initial values: each
@@ -60,15 +60,15 @@ class ParameterSet {
                    Device device = {});
 
   const std::vector<Entry>& entries() const { return entries_; }
-  // What the declarations returned, one after the other: a tied parameter as often as it was asked
-  // for. So the parameters that a module uses are those that its construction added.
+  // The parameters that the declarations returned, in order: a tied parameter as often as it was
+  // declared. So a module uses the parameters that its construction added.
   const std::vector<Variable>& requested() const { return requested_; }
   const std::vector<Buffer>& buffers() const { return buffers_; }
-  // Everything that a checkpoint keeps, by name: views of the master weights, and the buffers.
+  // The tensors of a checkpoint, by name: views of the master weights, and the buffers.
   std::map<std::string, Tensor> tensors() const;
   // Throws Error naming the nearest known name when there is none.
   const Entry& find(const std::string& name) const;
-  int64_t count() const;  // trained numbers, without padding
+  int64_t count() const;  // trained elements, without padding
   // Flat [size] tensors, valid after materialize().
   const Tensor& weights() const { return weights_; }
   const Tensor& gradients() const { return gradients_; }
@@ -88,7 +88,7 @@ class ParameterSet {
   Tensor weights_, gradients_, values_;
 };
 
-// A prefix of parameter names inside a set: what modules are built with.
+// A prefix of parameter names inside a set. Modules are built with it.
 class ParameterScope {
  public:
   explicit ParameterScope(ParameterSet& set, std::string prefix = "")

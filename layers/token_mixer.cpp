@@ -101,7 +101,7 @@ AttentionMixer::AttentionMixer(const MixerOptions& options, const MixerScope& sc
         std::string(name) + ".bias", {width},
         uniform ? init_uniform(1.0 / std::sqrt(static_cast<double>(width))) : init_constant(0));
   };
-  // The three input projections lie next to each other, so that one product can serve them.
+  // The three input projections are contiguous, so that one product can serve them.
   if (projections.q) q_weight_ = weight("q", 1 / std::numbers::sqrt2);
   if (projections.k) k_weight_ = weight("k", 1 / std::numbers::sqrt2);
   if (projections.v) v_weight_ = weight("v", 1 / std::numbers::sqrt2);
@@ -176,12 +176,12 @@ MixerResult AttentionMixer::forward(const Variable& x, const MixerContext& conte
                  x,
                  {}};
   if (options_.rotary_width > 0) {
-    const auto turn = [this](Variable& x, const Tensor& positions) {
+    const auto rotate = [this](Variable& x, const Tensor& positions) {
       if (x.defined()) x = rotary(x, positions, options_.rotary_width);
     };
-    turn(input.q, context.positions);
+    rotate(input.q, context.positions);
     const bool own = context.key_positions.defined();
-    turn(input.k, own ? context.key_positions : context.positions);
+    rotate(input.k, own ? context.key_positions : context.positions);
   }
   return finish(input, context, state);
 }

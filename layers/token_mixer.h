@@ -1,4 +1,4 @@
-// What a transformer block needs from an attention mechanism.
+// The interface of an attention mechanism to a transformer block.
 #pragma once
 
 #include <functional>
@@ -22,15 +22,16 @@ std::string_view name_of(Form form);
 // Throws UsageError for anything but noncausal, causal, cross.
 Form form_from_name(std::string_view name);
 
-// What a mechanism carries from one call to the next, by name: fp32 (f64 in checks) or i64 tensors
-// with the batch first. Differentiable. Empty: the beginning of a sequence.
+// Decode state (for softmax, the KV cache) that a mechanism carries from one call to the next, by
+// name: fp32 (f64 in checks) or i64 tensors with the batch first. Differentiable. Empty: the
+// beginning of a sequence.
 using MixerState = std::map<std::string, Variable>;
 
-// What mixers draw or choose in each call (buffers are drawn once instead), by name.
+// Draws and choices of mixers in each call, by name. (Buffers are drawn once instead.)
 struct CallDraws {
-  // In the place of fresh ones; on the host, f64 and i64.
+  // Used instead of fresh ones; on the host, f64 and i64.
   std::map<std::string, Tensor> given_draws, given_choices;
-  // What the call used, those given included.
+  // Draws and choices that the call used, the given ones included.
   std::map<std::string, Tensor> draws, choices;
 };
 
@@ -41,7 +42,7 @@ struct MixerContext {
   // ...).
   Tensor key_positions;
   Tensor key_mask;     // u8 [B,T], 1 = valid; undefined: all valid
-  Tensor segments;     // i32 [B,T]: tokens see only their own segment; undefined: one a row
+  Tensor segments;     // i32 [B,T]: tokens see only their own segment; undefined: one per row
   Tensor source_mask;  // u8 [B,S], cross only
   DrawPlace place;     // keys of random draws
   RandomKey random;    // seed and step; a mixer adds its own site
@@ -52,8 +53,8 @@ struct MixerContext {
   CallDraws* record = nullptr;  // null: fresh draws and choices, not recorded
 };
 
-// The random numbers of that name for this call, f64 on the host: those given, else what make()
-// returns; noted in the record. Throws UsageError when those given have another shape.
+// The draws of that name for this call, f64 on the host: the given ones, else the result of make();
+// noted in the record. Throws UsageError when given draws have another shape.
 Tensor drawn(const MixerContext& context, const std::string& name, const Shape& shape,
              const std::function<Tensor()>& make);
 // The same for discrete choices: i32 on `device`.
@@ -62,9 +63,9 @@ Tensor chosen(const MixerContext& context, const std::string& name, const Shape&
 
 struct MixerResult {
   Variable y;               // [B,T,E]
-  Variable context;         // what entered the output projection; undefined where there is none
+  Variable context;         // input of the output projection; undefined where there is none
   MixerState state;         // causal: to continue after the last token; cross: the encoded source
-  MixerState streams = {};  // for the next layer: those that this one changed or began
+  MixerState streams = {};  // for the next layer: the streams that this layer changed or began
 };
 
 // Sizes of one call on sequences from their beginning; heads and widths are the mixer's own.
@@ -75,21 +76,21 @@ struct MixerShape {
   DType dtype = DType::f32;  // of activations and parameters
 };
 
-// What one forward call takes: products only; element-wise work (feature maps, softmax, masks) is
-// not counted.
+// Cost of one forward call: products only; element-wise work (feature maps, softmax, masks) is not
+// counted.
 struct MixerCost {
   double projections = 0;  // multiply-adds of tokens with parameters
-  double mixing = 0;       // multiply-adds of tokens with tokens, or with what summarises them
+  double mixing = 0;       // multiply-adds of tokens with tokens, or with their summaries
   double bytes = 0;        // x, source, y, parameters, buffers, and the state left: each once
   double multiply_adds() const { return projections + mixing; }
 };
 
-// What a mechanism promises; checked by the conformance suite.
+// Properties of a mechanism, checked by the conformance suite.
 struct MixerTraits {
   bool noncausal = false;
   bool causal = false;
   bool cross = false;
-  // Causal decoding carries a state; constant_state: its size does not grow with the sequence.
+  // Causal decoding has a state; constant_state: its size does not grow with the sequence.
   bool decode_state = false;
   bool constant_state = false;
   // The output of a token depends on the total (padded) length.
@@ -107,7 +108,7 @@ struct MixerTraits {
   double growth_exponent() const;
 };
 
-// How a mixer is to be built.
+// Options with which a mixer is built.
 struct MixerOptions {
   int64_t width = 0;  // E
   int64_t heads = 0;  // H; E must be a multiple
@@ -116,7 +117,7 @@ struct MixerOptions {
   int64_t max_length = 0;
   int64_t layer = 0;
   double dropout = 0;           // of attention probabilities, where the mechanism has them
-  int64_t rotary_width = 0;     // channels per head that rotary positions turn; 0: none
+  int64_t rotary_width = 0;     // channels per head that rotary positions rotate; 0: none
   bool bias = true;             // on the projections
   std::string init = "xavier";  // of the projections: see projection_init
   int64_t head_width() const { return width / heads; }
@@ -132,7 +133,7 @@ struct MixerScope {
   ParameterScope tied;
 };
 
-// An attention mechanism in one layer. Stateless: what is carried travels in MixerState.
+// An attention mechanism in one layer. Stateless: the decode state travels in MixerState.
 class TokenMixer {
  public:
   virtual ~TokenMixer() = default;
@@ -144,16 +145,16 @@ class TokenMixer {
   // call, and `source` is ignored.
   virtual MixerResult forward_cross(const Variable& x, const Variable& source,
                                     const MixerContext& context, const MixerState& state) const = 0;
-  // What a forward call of that shape takes, as its equations say: the kernels' corner tiles and
-  // padding come on top. The conformance suite compares it with counted operations and bytes.
+  // Cost of a forward call of that shape by the mechanism's equations, without the kernels' corner
+  // tiles and padding. The conformance suite compares it with counted operations and bytes.
   virtual MixerCost cost(const MixerShape& shape) const = 0;
   // Longest sequence this instance can process; 0: no limit.
   virtual int64_t length_limit() const { return 0; }
-  // Whether it stands for attention and feed-forward (gated attention units): the block around it
-  // is then one norm, this mixer and one residual sum.
+  // Whether it replaces attention and feed-forward (gated attention units): the block around it is
+  // then one norm, this mixer and one residual sum.
   virtual bool replaces_feed_forward() const { return false; }
   // Called after every optimizer update on the master weights (parameters.weight_of), before the
-  // values are refreshed: where a mechanism brings its parameters back to what it demands of them.
+  // values are refreshed: here a mechanism restores constraints on its parameters.
   virtual void after_update(const ParameterSet& parameters) const { (void)parameters; }
 };
 
@@ -161,8 +162,8 @@ class TokenMixer {
 using MixerFactory = std::function<std::unique_ptr<TokenMixer>(const MixerOptions& options,
                                                                const MixerScope& scope)>;
 
-// Queries, keys and values of all heads, [B,T,H,K]; x and source are what they were projected from
-// (undefined when a caller supplies q, k, v directly).
+// Queries, keys and values of all heads, [B,T,H,K]; x and source are the inputs of their
+// projections (undefined when a caller supplies q, k, v directly).
 struct MixInput {
   Variable q, k, v;
   Variable x, source;
@@ -170,8 +171,8 @@ struct MixInput {
 
 class MixBranches;
 
-// Which maps of tokens an AttentionMixer has before mix(), besides the output projection; what is
-// absent is undefined in MixInput.
+// Projections of an AttentionMixer before mix(); the result of an absent one is undefined in
+// MixInput.
 struct Projections {
   bool q = true, k = true, v = true;
   bool bias = true;  // on these, where the options have biases
@@ -203,8 +204,8 @@ class AttentionMixer : public TokenMixer {
   const MixerOptions& options() const { return options_; }
 
  protected:
-  // What mix() takes besides the four projections: products, the mechanism's own parameters and
-  // buffers, and the state that it leaves. shape.keys is set in every form.
+  // Cost of mix() besides the four projections: products, and bytes of the mechanism's own
+  // parameters and buffers and of the state that it leaves. shape.keys is set in every form.
   virtual MixerCost mix_cost(const MixerShape& shape) const = 0;
   // The key of this layer's random draws.
   RandomKey draw_key(const MixerContext& context) const { return context.random.at(site_); }
@@ -223,12 +224,12 @@ class AttentionMixer : public TokenMixer {
   std::shared_ptr<const MixBranches> branches_;
 };
 
-// Branches on the q, k and v of any AttentionMixer, added to what it computes.
+// Branches on the q, k and v of any AttentionMixer, added to its output.
 class MixBranches {
  public:
   virtual ~MixBranches() = default;
-  // What y [B,T,H,V] gains, and what the state gains; `state` is the whole mixer's. Names of states
-  // and parameters differ from those of every mechanism.
+  // The terms added to y [B,T,H,V], and the tensors added to the state; `state` is the whole
+  // mixer's. Names of states and parameters differ from those of every mechanism.
   virtual AttentionMixer::MixResult mix(const MixInput& input, const MixerContext& context,
                                         const MixerState& state) const = 0;
   // As AttentionMixer::mix_cost.

@@ -36,7 +36,7 @@ class AbcClusterMixer : public AttentionMixer {
     });
   }
 
-  // The search for clusters, which makes choices and no numbers, is not counted.
+  // The search for clusters is not counted: its results are choices, not values.
   MixerCost mix_cost(const MixerShape& shape) const override {
     MixerCost cost = slot_mix_cost(options(), params_.slots, shape);
     if (options().form == Form::causal) return cost;

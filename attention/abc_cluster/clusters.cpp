@@ -81,26 +81,26 @@ Tensor hash_clusters(const Tensor& keys, const Tensor& planes, const Tensor& mas
           bits);
   const Tensor clusters = Tensor::empty({B, S, H}, DType::i32, device);
   const Tensor codes = Tensor::empty({B, S, H}, DType::i64, device);
-  Tensor span_numbers, sequence;
+  Tensor span_bounds, sequence;
   int64_t sequences = B;
   if (segments.defined()) {
     const std::vector<Span> spans = binding::spans_of(segments, keys, false);
     sequences = static_cast<int64_t>(spans.size());
-    std::vector<int32_t> numbers, of_token(static_cast<size_t>(B * S));
+    std::vector<int32_t> bounds, of_token(static_cast<size_t>(B * S));
     for (int64_t m = 0; m < sequences; ++m) {
       const Span& span = spans[static_cast<size_t>(m)];
       for (const int64_t number : {span.row, span.begin, span.end}) {
-        numbers.push_back(static_cast<int32_t>(number));
+        bounds.push_back(static_cast<int32_t>(number));
       }
       std::fill(of_token.begin() + span.row * S + span.begin,
                 of_token.begin() + span.row * S + span.end, static_cast<int32_t>(m));
     }
-    span_numbers = Tensor::from(numbers, {sequences, 3}, device);
+    span_bounds = Tensor::from(bounds, {sequences, 3}, device);
     sequence = Tensor::from(of_token, {B, S}, device);
   }
   const Tensor centroids = Tensor::empty({sequences, H, slots}, DType::i64, device);
   const Tensor votes = Tensor::empty({sequences, H, slots, bits}, DType::u8, device);
-  const HashClusterTensors all{span_numbers, sequence, mask, codes, centroids, votes, clusters};
+  const HashClusterTensors all{span_bounds, sequence, mask, codes, centroids, votes, clusters};
   if constexpr (kCuda) {
     if (on_cuda(keys)) {
       cuda::hash_clusters(keys, planes, all, iterations);
@@ -111,7 +111,7 @@ Tensor hash_clusters(const Tensor& keys, const Tensor& planes, const Tensor& mas
                              H,
                              slots,
                              bits,
-                             binding::pointer<int32_t>(span_numbers),
+                             binding::pointer<int32_t>(span_bounds),
                              binding::pointer<int32_t>(sequence),
                              binding::pointer<uint8_t>(mask),
                              codes.data<int64_t>(),

@@ -7,18 +7,18 @@
 
 namespace linnet {
 
-// Clusters i32 [B,S,H] (-1: padded) of keys [B,S,H,K], those of every segment and head for
-// themselves. A key's code are the signs of its products with `planes` [bits,K], at most 63. Codes
-// of valid tokens at equal distances begin as centroids; `iterations` times every key goes to the
-// centroid with the fewest different bits (the first of them), and every centroid becomes the
-// majority of its keys' bits (0 where they balance; an empty one stays). With segments the host
-// waits for them.
+// Clusters i32 [B,S,H] (-1: padded) of keys [B,S,H,K], separate for every segment and head. A key's
+// code holds the signs of its products with `planes` [bits,K], at most 63. Codes of valid tokens at
+// equal distances begin as centroids; `iterations` times every key goes to the centroid with the
+// fewest different bits (the first of equal ones), and every centroid becomes the majority of its
+// keys' bits (0 where they balance; an empty one stays). With segments the call synchronizes with
+// the host.
 Tensor hash_clusters(const Tensor& keys, const Tensor& planes, const Tensor& mask,
                      const Tensor& segments, int64_t slots, int64_t iterations);
 
 // Causal: a key goes to the first empty slot, or, where there is none, to the slot whose mean over
-// earlier keys is nearest (the first of them). sums [B,H,slots,K] and counts [B,H,slots] f64: what
-// the row's first segment continues; undefined: nothing.
+// earlier keys is nearest (the first of equal ones). sums [B,H,slots,K] and counts [B,H,slots] f64:
+// state with which the row's first segment begins; undefined: none.
 Tensor nearest_clusters(const Tensor& keys, const Tensor& mask, const Tensor& segments,
                         const Tensor& sums, const Tensor& counts, int64_t slots);
 

@@ -17,7 +17,7 @@ struct HashClustering {
   uint8_t* votes = nullptr;        // [sequences,H,slots,bits]
   int32_t* clusters = nullptr;     // [B,S,H]
 
-  // What vote() says of a slot without keys.
+  // The result of vote() for a slot without keys.
   static constexpr uint8_t kNobody = 2;
 
   constexpr int64_t row(int64_t m) const { return spans == nullptr ? m : spans[3 * m]; }

@@ -7,7 +7,7 @@
 
 namespace linnet {
 
-// The first of the nearest; a candidate that is not in use has a negative distance.
+// The first nearest candidate; a candidate that is not in use has a negative distance.
 template <typename Distance>
 int32_t first_nearest(int64_t slots, const Distance& distance) {
   int32_t chosen = -1;

@@ -64,8 +64,8 @@ void AbcCompressiveParams::describe(ConfigDescription<AbcCompressiveParams>& d) 
   describe_preset(d, kPresets);
   d.field("slots", &AbcCompressiveParams::slots, "memory slots N").range(1, 65536);
   d.choice("divide_by", &AbcCompressiveParams::divide_by, {"ratio", "tokens"},
-           "a slot is divided by n / N, as equation 8 says, or by the number of its tokens (their "
-           "mean); the same where N divides the number n of tokens");
+           "divisor of a slot: n / N, as in equation 8, or the number of its tokens (their mean); "
+           "the same where N divides the number n of tokens");
   describe_slot_read(d, "slots without tokens");
 }
 

@@ -1,4 +1,4 @@
-// ABC with a dilated window: two memories that shift in turn: presets, registry entry.
+// ABC with a dilated window: two memories that shift alternately: presets, registry entry.
 #include "attention/abc_dilated/abc_dilated.h"
 
 namespace linnet {

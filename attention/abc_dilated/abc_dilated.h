@@ -1,4 +1,4 @@
-// ABC with a dilated window: two memories that shift in turn.
+// ABC with a dilated window: two memories that shift alternately.
 #pragma once
 
 #include "attention/common/abc/queue_attention.h"

@@ -87,18 +87,18 @@ class AbcMlpMixer : public AttentionMixer {
     const auto tokens = static_cast<double>(shape.batch * shape.keys);
     const bool causal = options().form == Form::causal, apart = params_.reads_keys_and_values();
     MixerCost cost = slot_mix_cost(options(), N, shape);
-    const double masses = static_cast<double>(shape.batch * H * N) * sizeof(double);
+    const double normalizers = static_cast<double>(shape.batch * H * N) * sizeof(double);
     if (causal && params_.cab_causal_compat) {
-      cost = {.mixing = tokens * static_cast<double>(H * 2 * (K + N)), .bytes = masses};
+      cost = {.mixing = tokens * static_cast<double>(H * 2 * (K + N)), .bytes = normalizers};
     }
-    if (causal && apart) cost.bytes += masses;
-    // Numbers of the weights, and multiply-adds with them. A head's own slice of x is read by a
+    if (causal && apart) cost.bytes += normalizers;
+    // Elements of the weights, and multiply-adds with them. A head's own slice of x is read by a
     // product that has zeros in the other heads' places.
-    const int64_t numbers = apart                      ? 2 * N * K
-                            : params_.phi_input == "x" ? H * N * options().width
-                                                       : H * N * K;
+    const int64_t elements = apart                      ? 2 * N * K
+                             : params_.phi_input == "x" ? H * N * options().width
+                                                        : H * N * K;
     cost.projections = tokens * static_cast<double>(H * N * (apart ? 2 * K : options().width));
-    cost.bytes += static_cast<double>(numbers) * size_of(shape.dtype);
+    cost.bytes += static_cast<double>(elements) * size_of(shape.dtype);
     return cost;
   }
 
@@ -142,7 +142,7 @@ std::vector<Number> controls(const AbcMlpParams& params, const ReferenceSequence
   for (int64_t j = 0; j < s.S; ++j) {
     for (int64_t row = 0; row < s.H * params.slots; ++row) {
       const int64_t h = row / params.slots;
-      // What is read, and which row of the weight reads it.
+      // The input of the control, and the row of the weight that it is multiplied with.
       const Number* from = params.phi_input == "x" ? &x[static_cast<size_t>(j * s.E)]
                            : control == "phi"      ? &x[static_cast<size_t>(j * s.E + h * s.K)]
                            : control == "phi_key"  ? s.key(j, h)
@@ -210,7 +210,7 @@ void AbcMlpParams::describe(ConfigDescription<AbcMlpParams>& d) {
            "the sum up to the writer (footnote 5)");
   d.choice("phi_input", &AbcMlpParams::phi_input, {"x", "head", "key_value"},
            "the control reads the whole token, or the head's own slice of it; or keys and values "
-           "have one each, shared by heads, that reads them (CAB's code)");
+           "have one each, shared by heads, computed from them (CAB's code)");
   d.choice(
       "activation", &AbcMlpParams::activation,
       {{"exp", SlotControl::exp}, {"sigmoid", SlotControl::sigmoid}, {"relu", SlotControl::relu}},
@@ -220,7 +220,7 @@ void AbcMlpParams::describe(ConfigDescription<AbcMlpParams>& d) {
   d.field("floor", &AbcMlpParams::floor, "least divisor of sigmoid and relu controls").above(0);
   d.field("cab_causal_compat", &AbcMlpParams::cab_causal_compat,
           "causal, normalised at writing: a token reads only what it writes itself, as CAB's "
-          "released code does by mistake; to reproduce its numbers");
+          "released code does by mistake; to reproduce its results");
 }
 
 std::string AbcMlpParams::weight_name(const std::string& control, Form form) const {

@@ -20,10 +20,10 @@ struct AbcMlpParams {
   bool cab_causal_compat = false;
 
   static void describe(ConfigDescription<AbcMlpParams>& d);
-  // Keys and values have controls of their own, which read them.
+  // Keys and values have controls of their own, computed from them.
   bool reads_keys_and_values() const { return phi_input == "key_value"; }
-  // The name of a control's weight (`phi`, or `phi_key` and `phi_value`): one a kind of attention
-  // where layers share it.
+  // The name of a control's weight (`phi`, or `phi_key` and `phi_value`): where layers share it,
+  // one per kind of attention.
   std::string weight_name(const std::string& control, Form form) const;
 };
 

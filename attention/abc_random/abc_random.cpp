@@ -40,7 +40,7 @@ class AbcRandomMixer : public AttentionMixer {
   }
 
  private:
-  // Drawn where the positions are, or given; noted in the record.
+  // Drawn on the device of the positions, or given; noted in the record.
   Tensor drawn_slots(const MixerContext& context, const Tensor& positions) const {
     // Outside training draws change neither from step to step nor with the example.
     RandomKey key = draw_key(context);

@@ -2,7 +2,7 @@
 #include "attention/bigbird/bigbird.h"
 
 #include "attention/common/mixer_support.h"
-#include "attention/common/token_pieces.h"
+#include "attention/common/token_slices.h"
 #include "attention/define.h"
 #include "attention/primitives/listed_attention/listed_attention.h"
 
@@ -26,11 +26,11 @@ const std::vector<Preset> kPresets = {
 Initializer init_unit_interval() {
   return [](const Tensor& values, const RandomKey& key) {
     const Shape& shape = values.shape();
-    std::vector<double> numbers(static_cast<size_t>(values.elements()));
+    std::vector<double> draws(static_cast<size_t>(values.elements()));
     for (int64_t i = 0; i < values.elements(); ++i) {
-      numbers[static_cast<size_t>(i)] = block_number(key, shape[1], shape[2], i);
+      draws[static_cast<size_t>(i)] = block_draw(key, shape[1], shape[2], i);
     }
-    values.copy_from(Tensor::from(numbers, shape));
+    values.copy_from(Tensor::from(draws, shape));
   };
 }
 
@@ -43,7 +43,7 @@ class BigbirdMixer : public AttentionMixer {
         rows_(params.rows(options)),
         length_(params.length(options)) {
     if (params.random == 0) return;
-    numbers_ =
+    draws_ =
         scope.own.buffer("numbers", {options.heads, rows_, params.random}, init_unit_interval());
   }
 
@@ -108,7 +108,7 @@ class BigbirdMixer : public AttentionMixer {
     return {params_.rule, tokens, block_, params_.random};
   }
 
-  // Of every head and row, i32 [H, rows, random].
+  // The random blocks of every head and row, i32 [H, rows, random].
   Tensor blocks(const BlockChoice& choice, const MixerContext& context, Device device) const {
     const Shape shape{options().heads, choice.rows(), params_.random};
     if (params_.random == 0) return Tensor::empty(shape, DType::i32, device);
@@ -119,7 +119,7 @@ class BigbirdMixer : public AttentionMixer {
                     " tokens; lower random or block, or use rule: uniform");
     }
     const Tensor chosen_blocks = chosen(context, "blocks", shape, device, [&] {
-      return choose_blocks(choice, numbers(shape, context, device));
+      return choose_blocks(choice, draws(shape, context, device));
     });
     if (context.record != nullptr && context.record->given_choices.contains("blocks")) {
       for (const int32_t block : chosen_blocks.to_vector<int32_t>()) {
@@ -130,20 +130,20 @@ class BigbirdMixer : public AttentionMixer {
     return chosen_blocks;
   }
 
-  // Those stored, or, in training with resample: step, those of the update.
-  Tensor numbers(const Shape& shape, const MixerContext& context, Device device) const {
-    if (params_.resample == "never" || !context.training) return numbers_.value();
+  // The stored draws, or, in training with resample: step, the draws of the update.
+  Tensor draws(const Shape& shape, const MixerContext& context, Device device) const {
+    if (params_.resample == "never" || !context.training) return draws_.value();
     const RandomKey key = draw_key(context).at("blocks");
-    // Draws that are given or noted pass through the host, others are made where they are needed.
-    if (context.record == nullptr) return block_numbers(key, shape, device);
-    return drawn(context, "numbers", shape, [&] { return block_numbers(key, shape, Device{}); })
+    // Draws that are given or noted pass through the host; others are made on `device`.
+    if (context.record == nullptr) return block_draws(key, shape, device);
+    return drawn(context, "numbers", shape, [&] { return block_draws(key, shape, Device{}); })
         .to(DType::f32)
         .to(device);
   }
 
   BigbirdParams params_;
   int64_t block_, rows_, length_;
-  Variable numbers_;
+  Variable draws_;
 };
 
 // How often query i of a head sees key j; `chosen`: the head's random blocks, row by row.
@@ -165,12 +165,12 @@ std::vector<Number> definition(const BigbirdParams& params, const ReferenceSeque
       static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
   const BlockChoice choice{params.rule, s.padded_length, params.block_size(s.options),
                            params.random};
-  // The choices that were made; else its own, by drawing from a list of what is left.
+  // The recorded choices; else its own, drawn from a list of the remaining blocks.
   std::vector<int32_t> chosen;
   if (s.choices.contains("blocks")) {
     chosen = s.choices.at("blocks").template to_vector<int32_t>();
   } else if (!choice.everything() && params.random > 0) {
-    const std::vector<Number>& numbers = s.parameter("numbers");
+    const std::vector<Number>& draws = s.parameter("numbers");
     const int64_t stored = params.rows(s.options);
     for (int64_t h = 0; h < s.H; ++h) {
       for (int64_t row = 1; row <= choice.rows(); ++row) {
@@ -185,7 +185,7 @@ std::vector<Number> definition(const BigbirdParams& params, const ReferenceSeque
         for (int64_t r = 0; r < params.random; ++r) {
           const auto at = static_cast<size_t>((h * stored + row - 1) * params.random + r);
           const auto size = static_cast<double>(left.size());
-          const double place = std::clamp(static_cast<double>(numbers[at]) * size, 0.0, size - 1);
+          const double place = std::clamp(static_cast<double>(draws[at]) * size, 0.0, size - 1);
           const auto taken = left.begin() + static_cast<int64_t>(place);
           chosen.push_back(*taken);
           left.erase(taken);
@@ -217,7 +217,7 @@ void BigbirdParams::describe(ConfigDescription<BigbirdParams>& d) {
            "keep the blocks that were drawn with the model, or draw others for every update "
            "(evaluation keeps them)");
   d.field("max_length", &BigbirdParams::max_length,
-          "longest sequence that random blocks are drawn for; 0: the training context")
+          "longest sequence with random blocks; 0: the training context")
       .range(0, 1e9)
       .unit("tokens");
   describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
@@ -246,7 +246,7 @@ Mechanism bigbird_mechanism() {
   facts.title = "BigBird: blocks with neighbours, global and random blocks";
   facts.equation =
       "y_i = sum_j softmax_j(scale q_i . k_j) v_j over the blocks {0, c-1, c, c+1, last} of i's\n"
-      "block c and r random ones; the first and the last block read everything";
+      "block c and r random ones; the first and the last block read all tokens";
   facts.complexity = "time B H T (7 + r) b (K + V), memory B H T (K + V)";
   facts.sources = "Zaheer et al. 2020, Big Bird; its released code (rule: released)";
   facts.traits.noncausal = true;

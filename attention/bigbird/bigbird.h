@@ -20,7 +20,7 @@ struct BigbirdParams {
   int64_t block_size(const MixerOptions& options) const;
   // Rows of blocks for which random blocks are stored.
   int64_t rows(const MixerOptions& options) const;
-  // Longest sequence that has them.
+  // Longest sequence with random blocks.
   int64_t length(const MixerOptions& options) const;
 };
 

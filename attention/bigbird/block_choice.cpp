@@ -8,48 +8,48 @@ namespace linnet {
 namespace {
 
 template <typename Number>
-void choose_on_host(const BlockChoice& choice, const Tensor& numbers, const Tensor& chosen) {
-  const int64_t rows = choice.rows(), random = choice.random, stored = numbers.size(1);
-  for (int64_t i = 0; i < numbers.size(0) * rows; ++i) {
+void choose_on_host(const BlockChoice& choice, const Tensor& draws, const Tensor& chosen) {
+  const int64_t rows = choice.rows(), random = choice.random, stored = draws.size(1);
+  for (int64_t i = 0; i < draws.size(0) * rows; ++i) {
     const int64_t head = i / rows, row = i % rows;
-    choice.choose(row + 1, numbers.data<Number>() + (head * stored + row) * random,
+    choice.choose(row + 1, draws.data<Number>() + (head * stored + row) * random,
                   chosen.data<int32_t>() + i * random);
   }
 }
 
 }  // namespace
 
-Tensor block_numbers(const RandomKey& key, const Shape& shape, Device device) {
-  const Tensor numbers = Tensor::empty(shape, DType::f32, device);
+Tensor block_draws(const RandomKey& key, const Shape& shape, Device device) {
+  const Tensor draws = Tensor::empty(shape, DType::f32, device);
   if constexpr (kCuda) {
-    if (on_cuda(numbers)) {
-      cuda::block_numbers(key, numbers);
-      return numbers;
+    if (on_cuda(draws)) {
+      cuda::block_draws(key, draws);
+      return draws;
     }
   }
-  for (int64_t i = 0; i < numbers.elements(); ++i) {
-    numbers.data<float>()[i] = block_number(key, shape[1], shape[2], i);
+  for (int64_t i = 0; i < draws.elements(); ++i) {
+    draws.data<float>()[i] = block_draw(key, shape[1], shape[2], i);
   }
-  return numbers;
+  return draws;
 }
 
-Tensor choose_blocks(const BlockChoice& choice, const Tensor& numbers) {
-  require(numbers.shape().rank() == 3 && numbers.size(1) >= choice.rows() &&
-              numbers.size(2) == choice.random,
-          "bigbird: expected numbers [heads, at least ", choice.rows(), ", ", choice.random,
-          "], got ", numbers.shape());
+Tensor choose_blocks(const BlockChoice& choice, const Tensor& draws) {
+  require(
+      draws.shape().rank() == 3 && draws.size(1) >= choice.rows() && draws.size(2) == choice.random,
+      "bigbird: expected draws [heads, at least ", choice.rows(), ", ", choice.random, "], got ",
+      draws.shape());
   const Tensor chosen =
-      Tensor::empty({numbers.size(0), choice.rows(), choice.random}, DType::i32, numbers.device());
+      Tensor::empty({draws.size(0), choice.rows(), choice.random}, DType::i32, draws.device());
   if constexpr (kCuda) {
     if (on_cuda(chosen)) {
-      cuda::choose_blocks(choice, numbers, chosen);
+      cuda::choose_blocks(choice, draws, chosen);
       return chosen;
     }
   }
-  if (numbers.dtype() == DType::f64) {
-    choose_on_host<double>(choice, numbers, chosen);
+  if (draws.dtype() == DType::f64) {
+    choose_on_host<double>(choice, draws, chosen);
   } else {
-    choose_on_host<float>(choice, numbers, chosen);
+    choose_on_host<float>(choice, draws, chosen);
   }
   return chosen;
 }

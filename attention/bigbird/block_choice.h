@@ -1,5 +1,5 @@
-// BigBird's random blocks: which ones a row of blocks may take, and how uniform numbers choose
-// them.
+// BigBird's random blocks: the candidates of a row of blocks, and the choice among them by uniform
+// draws.
 #pragma once
 
 #include <algorithm>
@@ -10,16 +10,16 @@
 
 namespace linnet {
 
-// Any block outside the window, or the rules of the released code (Hugging Face, and those that
-// took it over).
+// Any block outside the window, or the rules of the released code (Hugging Face, and the code that
+// copied it).
 enum class BlockRule : uint8_t { uniform, released };
 
-// The blocks 1 ... last, but for some that differ from each other.
+// The blocks 1 ... last without some distinct excluded ones.
 struct BlockCandidates {
   int64_t last = 0;
   int64_t excluded[4] = {-1, -1, -1, -1};
 
-  // Those excluded that are not above `block`.
+  // Number of excluded blocks up to and including `block`.
   constexpr int64_t excluded_to(int64_t block) const {
     int64_t count = 0;
     for (const int64_t no : excluded) count += no >= 1 && no <= block ? 1 : 0;
@@ -35,7 +35,7 @@ struct BlockChoice {
   constexpr int64_t blocks() const { return (tokens + block - 1) / block; }
   // Rows 1 ... blocks - 2 of blocks; the first and the last one read everything.
   constexpr int64_t rows() const { return blocks() - 2; }
-  // Whether there are too few blocks for a pattern: then all tokens read all.
+  // Whether there are too few blocks for a pattern: then every token reads all tokens.
   constexpr bool everything() const {
     return blocks() < (rule == BlockRule::released ? 6 + 2 * random : 5 + random);
   }
@@ -50,15 +50,15 @@ struct BlockChoice {
     const int64_t last = 2 * random + 3;
     return {last, {row - 1, row, row + 1, row == 1 ? last : row == last ? 1 : -1}};
   }
-  // The choice of a row, different candidates, by as many numbers in [0, 1).
+  // The choice of a row: distinct candidates, one per draw in [0, 1).
   template <typename Number>
-  constexpr void choose(int64_t row, const Number* numbers, int32_t* chosen) const {
+  constexpr void choose(int64_t row, const Number* draws, int32_t* chosen) const {
     const BlockCandidates all = candidates(row);
     for (int64_t r = 0; r < random; ++r) {
       const int64_t left = all.count() - r;
-      const double at = static_cast<double>(numbers[r]) * static_cast<double>(left);
+      const double at = static_cast<double>(draws[r]) * static_cast<double>(left);
       const int64_t number = std::min(static_cast<int64_t>(std::max(at, 0.0)), left - 1) + 1;
-      // The block that has so many free ones up to itself.
+      // The block up to which so many blocks are free.
       int64_t block = number, taken = 0;
       do {
         block = number + taken;
@@ -71,12 +71,12 @@ struct BlockChoice {
 };
 
 // Lists of the rows between the first and the last one: the first block, the window, the last
-// block, the random ones. What does not exist, or stands there already, is an empty place.
+// block, the random ones. A block that does not exist, or is listed already, leaves an empty place.
 struct BlockLists {
   BlockChoice choice;
 
   constexpr int64_t length() const { return (5 + choice.random) * choice.block; }
-  // `chosen`: of that row.
+  // `chosen`: the random blocks of that row.
   constexpr int32_t key(int64_t row, int64_t place, const int32_t* chosen) const {
     const int64_t part = place / choice.block, last = choice.blocks() - 1;
     if ((part == 1 && row == 1) || (part == 3 && row + 1 == last)) return -1;
@@ -90,17 +90,17 @@ struct BlockLists {
 };
 
 // Number i of [heads, rows, random], uniform in [0, 1): 24 bits, which f32 holds exactly.
-constexpr float block_number(const RandomKey& key, int64_t rows, int64_t random, int64_t i) {
+constexpr float block_draw(const RandomKey& key, int64_t rows, int64_t random, int64_t i) {
   const auto word = key.words(random_element(
       static_cast<uint64_t>(i / random / rows), static_cast<uint64_t>(i / random % rows),
       static_cast<uint64_t>(i % random), static_cast<uint64_t>(random)))[0];
   return static_cast<float>(word >> 8) * 0x1p-24f;
 }
 
-// f32 of that shape, beside what will be chosen.
-Tensor block_numbers(const RandomKey& key, const Shape& shape, Device device);
-// i32 [H, rows, random] from numbers [H, at least rows, random], f32 or f64.
-Tensor choose_blocks(const BlockChoice& choice, const Tensor& numbers);
+// f32 of that shape, on the device of the choice.
+Tensor block_draws(const RandomKey& key, const Shape& shape, Device device);
+// i32 [H, rows, random] from draws [H, at least rows, random], f32 or f64.
+Tensor choose_blocks(const BlockChoice& choice, const Tensor& draws);
 // i32 [1, H, rows, length] from chosen blocks [H, rows, random].
 Tensor block_index(const BlockChoice& choice, const Tensor& chosen);
 

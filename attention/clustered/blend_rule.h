@@ -1,4 +1,4 @@
-// Means and readings of clusters, one number at a time: the same on the host and in kernels.
+// Means and readings of clusters, one element at a time: the same on the host and in kernels.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ struct BlendRule {
     return dmeans[cluster * width + i % width] / static_cast<Number>(range[1] - range[0]);
   }
 
-  // Element i of y [B,T,H,width]; shares [B,C,H] or null: all of it is the bottom.
+  // Element i of y [B,T,H,width]; shares [B,C,H], or null: y is the bottom alone.
   constexpr Number read(const Number* top, const Number* bottom, const Number* shares,
                         int64_t i) const {
     const int64_t cluster = cluster_of(i / width);

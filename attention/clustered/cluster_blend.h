@@ -1,4 +1,5 @@
-// Means of clusters, and what queries read of their cluster, with gradients; f32 and f64.
+// Means of clusters, and the outputs that queries read from their cluster, with gradients; f32 and
+// f64.
 #pragma once
 
 #include "attention/clustered/cluster_lists.h"

@@ -24,7 +24,7 @@ void fill(const Tensor& to, const F& f) {
   });
 }
 
-// The best keys of one cluster so far, the worst of them first.
+// A heap of the best keys of one cluster so far, the worst of them first.
 class BestKeys {
  public:
   explicit BestKeys(int64_t most) : most_(static_cast<size_t>(most)) {}
@@ -99,7 +99,7 @@ Tensor top_keys(const Tensor& means, const Tensor& keys, const Tensor& mask, int
     }
   }
   const Tensor rows = means.to(DType::f64), others = keys.to(DType::f64);
-  // Some clusters share a pass over the keys, which caches do not hold.
+  // Several clusters share a pass over the keys, which exceed the cache.
   constexpr int64_t kShared = 32;
   const int64_t groups = (C + kShared - 1) / kShared;
   parallel_for(B * H * groups, 1, [&](int64_t first, int64_t last) {

@@ -1,5 +1,4 @@
-// Members of clusters, the keys that matter most to each, and the lists of keys that follow from
-// both.
+// Members of clusters, the top keys of each cluster, and the lists of keys that follow from both.
 #pragma once
 
 #include "core/tensor.h"
@@ -16,7 +15,7 @@ ClusterMembers cluster_members(const Tensor& clusters, int64_t count);
 
 // i32 [B,H,C,top]: the valid keys of k [B,T,H,K] whose products with the cluster's mean [B,C,H,K]
 // are largest, the earlier of equal ones first; -1 where there are no more. Products are computed
-// in double, the same on every device; a CUDA device takes memory for B H C T of them.
+// in double, the same on every device; a CUDA device allocates B H C T doubles for them.
 Tensor top_keys(const Tensor& means, const Tensor& keys, const Tensor& mask, int64_t top);
 
 // f32 [B,H,C,T], to be added to logits of the T keys: -infinity for the cluster's top ones, else 0.

@@ -33,9 +33,9 @@ class ClusteredMixer : public AttentionMixer {
     planes_ = normals("planes", params.bits, options.head_width() + 1);
     spares_ = normals("spares", params.clusters, params.bits);
     const auto uniform = [count = params.clusters](const RandomKey& key) {
-      std::vector<double> numbers;
-      for (int64_t i = 0; i < count; ++i) numbers.push_back(key.uniform(static_cast<uint64_t>(i)));
-      return numbers;
+      std::vector<double> uniform;
+      for (int64_t i = 0; i < count; ++i) uniform.push_back(key.uniform(static_cast<uint64_t>(i)));
+      return uniform;
     };
     starts_ =
         RandomMatrix(scope.own, "starts", {params.clusters}, uniform, uniform, params.redraw_steps);
@@ -70,7 +70,7 @@ class ClusteredMixer : public AttentionMixer {
         attend(means, input, keys, top_keys_hidden(top, T), context, {}, "bottom");
     read.bottom = others.y;
     read.log_bottom = others.log_sum_exp;
-    // Of this only the sum is read.
+    // Only the log-sum-exp of this call is used.
     read.log_top = attend(means, input, top, {}, context, {}, "sum").log_sum_exp;
     read.top = attend(input.q, input, top_keys_of_queries(top, members.clusters), {}, context,
                       context.key_mask, "top")
@@ -83,21 +83,21 @@ class ClusteredMixer : public AttentionMixer {
                width = static_cast<double>(options().width);
     const int64_t T = shape.queries, C = clusters(T);
     const int64_t count = params_.improved() ? std::min(params_.top_keys, T) : 0;
-    // Hashes and both products of the means with all keys and values; then which keys are best,
-    // and both products of the queries with these.
+    // Hashes, and both products of the means with all keys and values; then the search for the top
+    // keys, and both products of the queries with them.
     int64_t products = T * params_.bits + 2 * C * T;
     if (params_.improved()) products += C * T + 2 * T * count;
     MixerCost cost;
     cost.mixing = rows * width * static_cast<double>(products);
-    const int64_t numbers =
+    const int64_t elements =
         params_.bits * (options().head_width() + 1) + params_.clusters * (params_.bits + 1);
     cost.bytes =
-        static_cast<double>(numbers) * static_cast<double>(size_of(sum_dtype(shape.dtype)));
+        static_cast<double>(elements) * static_cast<double>(size_of(sum_dtype(shape.dtype)));
     return cost;
   }
 
  private:
-  // No more than there are tokens.
+  // At most as many clusters as tokens.
   int64_t clusters(int64_t T) const { return std::min(params_.clusters, T); }
 
   Tensor search(const Tensor& q, const MixerContext& context) const {
@@ -143,8 +143,8 @@ class ClusteredMixer : public AttentionMixer {
 void ClusteredParams::describe(ConfigDescription<ClusteredParams>& d) {
   describe_preset(d, kPresets);
   d.choice("kind", &ClusteredParams::kind, {"improved", "plain"},
-           "queries weigh the best keys of their cluster themselves, or all that they read is what "
-           "their cluster's mean reads");
+           "improved: queries weigh the best keys of their cluster themselves; plain: they share "
+           "the read of their cluster's mean");
   d.field("clusters", &ClusteredParams::clusters, "clusters of queries C").range(1, 4096);
   d.field("top_keys", &ClusteredParams::top_keys, "improved: best keys of a cluster")
       .range(1, 4096);
@@ -152,7 +152,7 @@ void ClusteredParams::describe(ConfigDescription<ClusteredParams>& d) {
       .range(1, kMaxClusterBits);
   d.field("iterations", &ClusteredParams::iterations, "steps of k-means").range(1, 1000);
   d.field("redraw_steps", &ClusteredParams::redraw_steps,
-          "training draws other numbers for the search after so many updates; 0: never")
+          "training redraws the search's random values after so many updates; 0: never")
       .at_least(0);
   d.choice("compat", &ClusteredParams::compat, {"none", "detached_beta"},
            "detached_beta: the share of the best keys is a constant in backward, as in the "
@@ -163,7 +163,7 @@ void ClusteredParams::describe(ConfigDescription<ClusteredParams>& d) {
 Mechanism clustered_mechanism() {
   Mechanism facts;
   facts.name = "clustered";
-  facts.title = "Clustered attention: queries of a cluster share what their mean reads";
+  facts.title = "Clustered attention: queries of a cluster share the read of their mean";
   facts.equation =
       "m_c = mean q over cluster c, A_cj = softmax_j(m_c . k_j / sqrt(K)), T_c = the k keys of "
       "largest A_cj\n"

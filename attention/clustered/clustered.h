@@ -1,4 +1,4 @@
-// Clustered attention: queries of a cluster share what their mean reads (Vyas et al. 2020).
+// Clustered attention: queries of a cluster share the read of their mean (Vyas et al. 2020).
 #pragma once
 
 #include <optional>

@@ -12,7 +12,7 @@ namespace linnet::clustered_definition {
 
 using Code = std::vector<int>;
 
-// The centroid with the fewest different bits, the first of them.
+// The first centroid with the fewest different bits.
 inline int32_t nearest(const Code& code, const std::vector<Code>& centroids) {
   int32_t best = 0;
   size_t fewest = code.size() + 1;
@@ -70,7 +70,7 @@ std::vector<int32_t> search(const ClusteredParams& params, const ReferenceSequen
   }
 }
 
-// Clusters [T,H], those recorded or found; -1: masked.
+// Clusters [T,H], recorded or found; -1: masked.
 template <typename Number>
 std::vector<int32_t> clusters_of(const ClusteredParams& params,
                                  const ReferenceSequence<Number>& s) {
@@ -93,8 +93,8 @@ std::vector<int32_t> clusters_of(const ClusteredParams& params,
   return all;
 }
 
-// Whether each key is one of the best of a cluster whose logits are given: those recorded, else
-// the largest of the valid ones, the earlier of equal ones first.
+// Whether each key is one of the top keys of a cluster with the given logits: the recorded top
+// keys, else the valid keys of largest logit, the earlier of equal ones first.
 template <typename Number>
 std::vector<bool> best_keys(const ClusteredParams& params, const ReferenceSequence<Number>& s,
                             const std::vector<Number>& logits, int64_t h, int32_t cluster) {
@@ -152,7 +152,7 @@ std::vector<Number> definition(const ClusteredParams& params, const ReferenceSeq
       const std::vector<Number> logits = logits_of(mean.data(), h);
       const std::vector<bool> best = best_keys(params, s, logits, h, cluster);
       const std::vector<Number> weights = softmax_of(logits);
-      // What the cluster reads of the other keys, and their share.
+      // The cluster's read of the other keys, and their share.
       std::vector<Number> bottom(static_cast<size_t>(s.V), 0);
       Number share = 0;
       for (size_t j = 0; j < size; ++j) {

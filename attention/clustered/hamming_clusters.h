@@ -7,7 +7,7 @@ namespace linnet {
 
 inline constexpr int64_t kMaxClusterBits = 63;
 
-// Numbers that are drawn for a search; the first rows are used where there are fewer clusters.
+// Draws of a search; with fewer clusters only the first rows are used.
 struct ClusterDraws {
   Tensor planes;  // [bits, K + 1]: bit b of x is x . planes[b, :K] > planes[b, K]
   Tensor starts;  // [clusters]: where in its share of the valid tokens a cluster begins, in [0, 1)
@@ -15,9 +15,9 @@ struct ClusterDraws {
 };
 
 // Clusters i32 [B,T,H] (-1: masked) of x [B,T,H,K], for every row and head by itself, at most
-// `clusters` of them. The valid tokens are cut into as many runs, of each of which one token is a
-// first centroid. `iterations` times every token goes to the centroid with the fewest different
-// bits (the first of them); after each but the last, centroids become the majority of their
+// `clusters` of them. The valid tokens are split into as many runs; one token of each run is an
+// initial centroid. `iterations` times every token goes to the centroid with the fewest different
+// bits (the first of equal ones); after each but the last, centroids become the majority of their
 // tokens' bits (0 where they balance). Codes are computed in double: the same on every device.
 Tensor hamming_clusters(const Tensor& x, const Tensor& mask, const ClusterDraws& draws,
                         int64_t clusters, int64_t iterations);

@@ -1,4 +1,4 @@
-// Lists of clusters, one number at a time: the same on the host and in kernels.
+// Lists of clusters, one element at a time: the same on the host and in kernels.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The branch of augmented attention that convolves values along time, one filter a head.
+// The branch of augmented attention that convolves values along time, one filter per head.
 #pragma once
 
 #include "attention/common/mixer_support.h"

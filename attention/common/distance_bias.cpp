@@ -8,12 +8,12 @@ namespace linnet {
 DistanceBias::DistanceBias(const MixerOptions& options, const ParameterScope& tied)
     : heads_(options.heads),
       causal_(options.form == Form::causal),
-      numbers_(tied.shared("distance_bias", {options.heads * kDistanceBuckets, 1},
-                           init_normal(1 / std::sqrt(static_cast<double>(options.width))))) {}
+      bias_(tied.shared("distance_bias", {options.heads * kDistanceBuckets, 1},
+                        init_normal(1 / std::sqrt(static_cast<double>(options.width))))) {}
 
 Variable DistanceBias::table(int64_t first, int64_t count, Device device) const {
   const Tensor ids = distance_ids(first, count, causal_, device, heads_);
-  return reshape(embedding(ids, numbers_), {heads_, count});
+  return reshape(embedding(ids, bias_), {heads_, count});
 }
 
 double DistanceBias::bytes(DType dtype) const {

@@ -1,4 +1,4 @@
-// T5's relative bias (Raffel et al. 2020): a learned number for every head and bucket of distances.
+// T5's relative bias (Raffel et al. 2020): a learned bias for every head and bucket of distances.
 #pragma once
 
 #include <cmath>
@@ -12,14 +12,14 @@ class DistanceBias {
  public:
   // Declares `distance_bias` [32 H, 1] in `tied`, one for all layers: the buckets of head 0 first.
   DistanceBias(const MixerOptions& options, const ParameterScope& tied);
-  // [H, count]: what keys at the distances (key - query) first, first + 1, ... gain.
+  // Bias [H, count] of keys at the distances (key - query) first, first + 1, ...
   Variable table(int64_t first, int64_t count, Device device) const;
   double bytes(DType dtype) const;
 
  private:
   int64_t heads_;
   bool causal_;
-  Variable numbers_;
+  Variable bias_;
 };
 
 // The literal bucket of a distance.
@@ -33,7 +33,7 @@ inline size_t reference_distance_bucket(int64_t distance, bool causal) {
   return static_cast<size_t>(!causal && distance > 0 ? 16 : 0) + static_cast<size_t>(bucket);
 }
 
-// The literal number of a head.
+// The literal bias of a head.
 template <typename Number>
 Number reference_distance_bias(const ReferenceSequence<Number>& s, int64_t h, int64_t distance) {
   const size_t bucket = reference_distance_bucket(distance, s.form == Form::causal);

@@ -9,13 +9,13 @@
 namespace linnet {
 namespace {
 
-// Of `count` buckets for one side: the first half for a distance each.
+// The bucket among `count` of one side: the first half has one bucket per distance.
 int64_t bucket_of(int64_t far, int64_t count) {
   const int64_t exact = count / 2;
   if (far < exact) return far;
   const double ratio =
       std::log(static_cast<double>(far) / static_cast<double>(exact)) /
-      std::log(static_cast<double>(DistanceBuckets::kFarthest) / static_cast<double>(exact));
+      std::log(static_cast<double>(DistanceBuckets::kMaxDistance) / static_cast<double>(exact));
   const auto steps = static_cast<int64_t>(ratio * static_cast<double>(count - exact));
   return std::min(exact + steps, count - 1);
 }
@@ -26,7 +26,7 @@ DistanceBuckets make_buckets(bool causal) {
   buckets.causal = causal;
   buckets.last = static_cast<int32_t>(count - 1);
   buckets.other_side = static_cast<int32_t>(count);
-  for (int64_t far = 0; far < DistanceBuckets::kFarthest; ++far) {
+  for (int64_t far = 0; far < DistanceBuckets::kMaxDistance; ++far) {
     buckets.near[far] = static_cast<uint8_t>(bucket_of(far, count));
   }
   return buckets;

@@ -6,10 +6,9 @@
 namespace linnet {
 namespace {
 
-// q and k of a mixer that makes features in f32 of activations in bf16 are rounded where tensor
-// cores then compute, as are the features that kernels there make. Not where the mixer divides
-// itself: the gradients of numerators and of denominators nearly cancel, which one call sees to
-// before anything is rounded.
+// Where tensor cores compute, a mixer that makes f32 features of bf16 activations rounds q and k to
+// bf16, as kernels round the features that they make. Exception: a mixer that divides itself, since
+// the gradients of numerators and denominators nearly cancel and must be summed before rounding.
 MixInput rounded_features(const LinearAttentionOptions& attention, const MixerOptions& options,
                           const MixInput& input, bool decays) {
   const Variable& activations = input.x.defined() ? input.x : input.v;
@@ -57,7 +56,7 @@ AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attentio
 }
 
 MixerCost feature_map_cost(const MixerOptions& options, int64_t features, const MixerShape& shape) {
-  // Every key is added to S [m,V], every query reads it.
+  // Per token: the key's product added to S [m,V], and the query's product with S.
   const auto sums = static_cast<double>(shape.batch * options.heads * features);
   const auto V = static_cast<double>(options.head_width());
   MixerCost cost;

@@ -1,5 +1,5 @@
-// What the mixers of the form phi(q) (sum phi(k) v^T) share: softmax-free attention whose state
-// has a constant size.
+// Shared code of the mixers of the form phi(q) (sum phi(k) v^T): softmax-free attention whose
+// decode state has a constant size.
 #pragma once
 
 #include "attention/common/mixer_support.h"
@@ -17,21 +17,21 @@ void describe_normalizer(ConfigDescription<Params>& d) {
            "denominator max(x, floor) or x + floor");
 }
 
-// Positions re-weighting multiplies: one proportion per token and head, both or neither.
+// Factors of re-weighting by position: one per token and head, for both or neither.
 struct Proportions {
   Variable query, key;
 };
 
 // phi(q_i) S / D(phi(q_i) . z) in the form of `options`, continuing from and leaving state S
-// [B,H,m,V], z [B,H,m]. With a log-decay [B,T,H] (causal only) a token leaves exp of it of the
-// state before.
+// [B,H,m,V], z [B,H,m]. With log_decay [B,T,H] (causal only) token t multiplies the state by
+// exp(log_decay_t) first.
 AttentionMixer::MixResult feature_map_mix(const LinearAttentionOptions& attention,
                                           const MixerOptions& options, const MixInput& input,
                                           const Proportions& proportions,
                                           const MixerContext& context, const MixerState& state,
                                           const Variable& log_decay = {});
 
-// What it takes, with that many features a head, and the state that it leaves.
+// Its cost with that many features per head, the bytes of the state that it leaves included.
 MixerCost feature_map_cost(const MixerOptions& options, int64_t features, const MixerShape& shape);
 
 // The denominator of a literal definition.
@@ -113,7 +113,7 @@ std::vector<Number> feature_map_definition(const FeatureMapParams<kMap>& params,
       [&](Number x) { return reference_denominator(params.normalizer, params.floor, x); });
 }
 
-// Fills in what all of them have in common.
+// Fills in the fields that all of them have in common.
 template <FeatureMap kMap>
 Mechanism define_feature_map(Mechanism facts) {
   facts.complexity = "time 2 B H T K V, memory of decoding B H K (V + 1)";

@@ -1,5 +1,5 @@
-// Attention by a Gaussian kernel, C_ij = exp(-|q_i - k_j|^2 / (2 sqrt K)), not normalised: what
-// Kernelized attention and Skyformer are made of.
+// Attention by a Gaussian kernel, C_ij = exp(-|q_i - k_j|^2 / (2 sqrt K)), not normalised: the
+// common part of Kernelized attention and Skyformer.
 #pragma once
 
 #include "attention/primitives/block_attention/block_attention.h"

@@ -7,7 +7,7 @@
 namespace linnet {
 
 // group_prefix over the tokens of a batch, continuing from the sums `completed` and `all` in
-// `state`; unless `options.whole`, those that it leaves are put into `after`.
+// `state`; unless `options.whole`, the sums after the last token are put into `after`.
 Variable prefix_of_groups(const Variable& q, const Variable& k, const Variable& v,
                           const GroupPrefixOptions& options, const MixerContext& context,
                           const MixerState& state, MixerState& after);

@@ -1,4 +1,5 @@
-// A linear map, with a norm behind it or not, on the vectors of single heads: one map for all.
+// A linear map, optionally followed by a norm, on the vectors of single heads: one map for all
+// heads.
 #pragma once
 
 #include "attention/common/mixer_support.h"

@@ -1,4 +1,5 @@
-// How the tokens of a row are cut into landmarks: runs of consecutive ones, of nearly equal length.
+// How the tokens of a row are split into landmarks: runs of consecutive tokens, of nearly equal
+// length.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@ struct Landmark {
   int64_t number, tokens;
 };
 
-// Of token number `rank` of `tokens`, cut into min(tokens, C) landmarks in order, the last
-// tokens mod C of them one token longer.
+// The landmark of token number `rank` of `tokens`, which are split into min(tokens, C) landmarks in
+// order; the last tokens mod C landmarks are one token longer.
 constexpr Landmark landmark_of(int64_t rank, int64_t tokens, int64_t C) {
   const int64_t count = tokens < C ? tokens : C, each = tokens / count;
   const int64_t shorter = count - tokens % count, first_long = shorter * each;

@@ -1,4 +1,4 @@
-// Masks, dropout and carried keys that several mixers share.
+// Masks, dropout and the KV cache of several mixers.
 #include "attention/common/mixer_support.h"
 
 #include <cmath>
@@ -62,10 +62,10 @@ MixerCost block_attention_cost(const MixerOptions& options, const BlockAttention
                                int64_t keep, const MixerShape& shape) {
   const auto rows = static_cast<double>(shape.batch), width = static_cast<double>(options.width);
   MixerCost cost;
-  // Both products of all heads: K + V multiply-adds a pair and head.
+  // Both products of all heads: K + V multiply-adds per pair and head.
   cost.mixing = rows * visible_pairs(pattern, shape.queries) * 2 * width;
   if (!pattern.causal) return cost;
-  cost.bytes = carried_keys_bytes(options, keep, shape);
+  cost.bytes = kv_cache_bytes(options, keep, shape);
   return cost;
 }
 
@@ -80,7 +80,7 @@ MixerCost full_attention_cost(const MixerOptions& options, const MixerShape& sha
           .bytes = keys * static_cast<double>(size_of(shape.dtype))};
 }
 
-double carried_keys_bytes(const MixerOptions& options, int64_t keep, const MixerShape& shape) {
+double kv_cache_bytes(const MixerOptions& options, int64_t keep, const MixerShape& shape) {
   const int64_t kept = keep < 0 ? shape.queries : std::min(keep, shape.queries);
   const double token =
       2 * static_cast<double>(options.width) * static_cast<double>(size_of(shape.dtype)) +
@@ -115,8 +115,9 @@ Variable carried(const MixerState& state, const std::string& name, DType dtype) 
   return found == state.end() ? Variable() : as_dtype(found->second, dtype);
 }
 
-Variable carried_mask(const MixerContext& context, const MixerState& state, const std::string& name,
-                      const Variable& current, int64_t past, int64_t keep) {
+Variable kv_cache_mask(const MixerContext& context, const MixerState& state,
+                       const std::string& name, const Variable& current, int64_t past,
+                       int64_t keep) {
   return mask_to_state(carry_mask(mask_from_state(state, name), context.key_mask, context.segments,
                                   current.size(0), past, current.size(1), keep,
                                   current.value().device()));

@@ -1,5 +1,4 @@
-// What several mixers share: descriptions of common options, masks, and keys and values carried
-// over time.
+// Shared code of mixers: descriptions of common options, masks, and the KV cache.
 #pragma once
 
 #include <optional>
@@ -36,8 +35,8 @@ double default_scale(const MixerOptions& options);
 
 // Masks, segments, positions and causality of a batch for block_attention.
 BlockAttentionContext block_context(const MixerOptions& options, const MixerContext& context);
-// Throws UsageError where keys have positions of their own: windows are counted in those of the
-// queries, which are the same tokens.
+// Throws UsageError where keys have positions of their own: windows are counted in the queries'
+// positions, which belong to the same tokens.
 void refuse_key_positions(const MixerContext& context, std::string_view mechanism);
 // Switches dropout on while training, keyed by this layer's draws.
 void set_dropout(BlockAttentionContext& block, const std::optional<double>& probability,
@@ -45,13 +44,14 @@ void set_dropout(BlockAttentionContext& block, const std::optional<double>& prob
 
 // Pairs of query and key in a sequence of T tokens that the pattern shows.
 double visible_pairs(const BlockAttentionOptions& pattern, int64_t T);
-// What block attention in a self form takes and, if causal, leaves: the last `keep` tokens.
+// Cost of block attention in a self form; if causal, with the bytes of the KV cache that it leaves,
+// the last `keep` tokens.
 MixerCost block_attention_cost(const MixerOptions& options, const BlockAttentionOptions& pattern,
                                int64_t keep, const MixerShape& shape);
-// What attention to all keys takes in any form and, but for the noncausal one, leaves.
+// Cost of attention to all keys in any form, with the bytes of the KV cache unless noncausal.
 MixerCost full_attention_cost(const MixerOptions& options, const MixerShape& shape);
 // Bytes of the keys and values that carry_keys leaves after that many tokens.
-double carried_keys_bytes(const MixerOptions& options, int64_t keep, const MixerShape& shape);
+double kv_cache_bytes(const MixerOptions& options, int64_t keep, const MixerShape& shape);
 
 inline constexpr int64_t kKeepAll = -1;
 // Causal block attention continuing from the keys and values in `state` (k, v [B,P,H,.] and their
@@ -61,7 +61,7 @@ AttentionMixer::MixResult causal_with_cache(const MixInput& input, const MixerCo
                                             const BlockAttentionContext& block, int64_t keep,
                                             const Variable& bias = {});
 
-// The state that causal_with_cache leaves, for mechanisms that read carried keys in other ways.
+// The state that causal_with_cache leaves, for mechanisms that read cached keys in other ways.
 MixerState carry_keys(const MixInput& input, const MixerContext& context, const MixerState& state,
                       int64_t keep);
 
@@ -70,10 +70,11 @@ MixerState encoded_source(const MixInput& input, const MixerContext& context);
 
 // An entry of a state in that dtype; undefined where there is none.
 Variable carried(const MixerState& state, const std::string& name, DType dtype);
-// The mask of the last `keep` of `past` carried tokens, whose own mask is `name` in the state, and
+// The mask of the last `keep` of `past` cached tokens, whose own mask is `name` in the state, and
 // those of `current` [B,T,...].
-Variable carried_mask(const MixerContext& context, const MixerState& state, const std::string& name,
-                      const Variable& current, int64_t past, int64_t keep);
+Variable kv_cache_mask(const MixerContext& context, const MixerState& state,
+                       const std::string& name, const Variable& current, int64_t past,
+                       int64_t keep);
 
 // x in that dtype: states come back from files as f32.
 Variable as_dtype(const Variable& x, DType dtype);

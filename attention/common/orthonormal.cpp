@@ -8,7 +8,7 @@
 namespace linnet {
 namespace {
 
-// What is left of a row, relative to its length, below which its direction is rounding.
+// Remainder of a row, relative to its length, below which its direction is rounding error.
 constexpr double kDependent = 1e-12;
 
 double dot(const double* a, const double* b, int64_t n) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kGrain = 16;  // rows of a part
 
-// Row (b, t, h) is number r of all rows; calls body(r) for those of valid tokens, rest(r) for
+// Row (b, t, h) is number r of all rows; calls body(r) for rows of valid tokens, rest(r) for the
 // others.
 template <typename Body, typename Rest>
 void for_rows(const Tensor& x, const Tensor& mask, const Body& body, const Rest& rest) {

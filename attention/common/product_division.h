@@ -1,11 +1,11 @@
-// What normalises attention whose numerator and denominator see different features.
+// The division of attention whose numerator and denominator use different features.
 #pragma once
 
 #include "attention/primitives/linear_attention/linear_attention.h"
 
 namespace linnet {
 
-// What the division reads, and where its gradients go.
+// Inputs of the division, and outputs for its gradients.
 struct ProductDivision {
   Tensor numerators, queries, sums, query_mask;
   Normalizer normalizer = Normalizer::clamp;

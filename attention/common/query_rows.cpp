@@ -74,7 +74,7 @@ void sum_others(const Tensor& dy, const Tensor& ranks, const Tensor& mask, const
   const uint8_t* valid = mask.defined() ? mask.data<uint8_t>() : nullptr;
   dispatch_floating(dy.dtype(), [&](auto zero) {
     using Number = decltype(zero);
-    // All channels of a head together: they lie beside each other.
+    // All channels of a head in one inner loop: they are contiguous.
     parallel_for(dy.size(0) * H, 1, [&](int64_t begin, int64_t end) {
       std::vector<double> totals(static_cast<size_t>(V));
       for (int64_t i = begin; i < end; ++i) {

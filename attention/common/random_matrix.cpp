@@ -12,14 +12,14 @@
 namespace linnet {
 
 std::vector<double> gaussian_rows(int64_t rows, int64_t width, const RandomKey& key) {
-  std::vector<double> numbers(static_cast<size_t>(rows * width));
-  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = key.normal(i);
-  return numbers;
+  std::vector<double> values(static_cast<size_t>(rows * width));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = key.normal(i);
+  return values;
 }
 
 std::vector<double> orthogonal_rows(int64_t rows, int64_t width, RowLength length,
                                     const RandomKey& key) {
-  std::vector<double> numbers;
+  std::vector<double> values;
   const RandomKey lengths = key.at("lengths");
   for (int64_t first = 0; first < rows; first += width) {
     const std::vector<double> block =
@@ -32,19 +32,19 @@ std::vector<double> orthogonal_rows(int64_t rows, int64_t width, RowLength lengt
       const double scale =
           std::sqrt(length == RowLength::constant ? static_cast<double>(width) : square);
       for (int64_t c = 0; c < width; ++c) {
-        numbers.push_back(scale * block[static_cast<size_t>((r - first) * width + c)]);
+        values.push_back(scale * block[static_cast<size_t>((r - first) * width + c)]);
       }
     }
   }
-  return numbers;
+  return values;
 }
 
 struct RandomMatrix::Latest {
   std::mutex mutex;
   RandomKey key;
   std::vector<double> values;
-  // What CUDA graphs read, on the device, and the key of what it holds; made before the first
-  // capture, because tensors of a capture live in the graph's memory.
+  // The device tensor that CUDA graphs read, and the key of its contents; allocated before the
+  // first capture, because tensors of a capture live in the graph's memory.
   Tensor in_graphs;
   std::optional<RandomKey> in_graphs_key;
 };

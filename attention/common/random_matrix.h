@@ -11,12 +11,12 @@
 
 namespace linnet {
 
-// `rows` vectors of `width` independent standard normal numbers.
+// `rows` vectors of `width` independent standard normal elements.
 std::vector<double> gaussian_rows(int64_t rows, int64_t width, const RandomKey& key);
 
-// `rows` vectors of `width` numbers, each distributed as a Gaussian one in direction, orthogonal
-// inside blocks of `width` (the last one cut off). Their lengths are those of independent Gaussian
-// vectors, or all sqrt(width).
+// `rows` vectors of `width` elements, each with the direction of a Gaussian vector, orthogonal
+// inside blocks of `width` vectors (the last block may be shorter). Their lengths are distributed
+// as those of independent Gaussian vectors, or are all sqrt(width).
 enum class RowLength : uint8_t { gaussian, constant };
 std::vector<double> orthogonal_rows(int64_t rows, int64_t width, RowLength length,
                                     const RandomKey& key);
@@ -24,8 +24,8 @@ std::vector<double> orthogonal_rows(int64_t rows, int64_t width, RowLength lengt
 // A matrix that is drawn, never trained. The stored one is a buffer of the mixer: drawn from the
 // seed, kept in checkpoints. With `redraw_steps` > 0 training uses another one after every so many
 // updates (the stored one until then), a function of seed, step and layer, so that a resumed run
-// continues with the same; evaluation uses the stored one. Both can be given: under the name, and
-// under the name with "_redrawn".
+// continues with the same; evaluation uses the stored one. A call can be given both: under the
+// name, and under the name with "_redrawn".
 //
 // Redrawn matrices are drawn on the host. A captured CUDA graph reads one at a fixed place, which
 // is brought up to date before each replay.
@@ -37,7 +37,7 @@ class RandomMatrix {
   RandomMatrix() = default;
   RandomMatrix(const ParameterScope& scope, const std::string& name, const Shape& shape,
                const Draw& stored, Draw redrawn, int64_t redraw_steps);
-  // In that dtype on the device of the stored one. `key` is the layer's.
+  // The matrix in that dtype, on the device of the stored one. `key` is the layer's.
   Variable at(const MixerContext& context, const RandomKey& key, DType dtype) const;
 
  private:
@@ -45,16 +45,16 @@ class RandomMatrix {
 
   // In a capture: the matrix that replays read.
   Tensor in_graphs(const RandomKey& key, DType dtype) const;
-  // Makes that one the matrix of a step.
+  // Fills it with the matrix of a step.
   void refresh(RandomKey key, uint64_t step) const;
-  // Of that epoch; 0: the stored one.
+  // The matrix of that epoch; 0: the stored one.
   Tensor values_of(uint64_t epoch, const RandomKey& key) const;
 
   std::string name_;
   Variable stored_;
   Draw redrawn_;
   int64_t redraw_steps_ = 0;
-  std::shared_ptr<Latest> latest_;  // what was drawn last, for the micro-batches of a step
+  std::shared_ptr<Latest> latest_;  // the last draw, for the micro-batches of a step
 };
 
 }  // namespace linnet

@@ -16,7 +16,7 @@ T combined(ScanKind kind, T a, T b) {
   return kind == ScanKind::sum ? a + b : std::max(a, b);
 }
 
-// One span of a row; `running` [C] goes in with what the span begins with, comes out with the end.
+// One span of a row; `running` [C] holds the initial value on entry and the final value on return.
 template <typename T>
 void scan_span(const SegmentScan& scan, const Span& span, int64_t T_all, int64_t C, const T* x,
                T* out, std::vector<T>& running) {
@@ -104,7 +104,8 @@ RunningSum running_sum(const Variable& x, const Variable& carried, const Tensor&
   if (carried.defined()) scan.carried = carried.value();
   if (causal) scan.last = empty_state();
   const Tensor sums = segment_scan(x.value(), scan);
-  // A sum passes its gradient to the tokens that it covers; the last one is that of one more token.
+  // A sum passes its gradient to the tokens that it covers; `last` counts as the result of one more
+  // token.
   const auto back = [mask, segments, causal, empty_state](Gradients& gradients) {
     SegmentScan reverse;
     reverse.reach = causal ? ScanReach::suffix : ScanReach::whole;

@@ -1,4 +1,4 @@
-// The mixers over slots: which primitive runs in which form, and what is carried.
+// The mixers over slots: the primitive of each form, and the decode state.
 #include "attention/common/slot_support.h"
 
 #include "autograd/embedding.h"
@@ -6,13 +6,13 @@
 namespace linnet {
 namespace {
 
-// How a state names the mass, and whether it has a gradient: where the control is given, it is the
-// number of tokens, or, where nothing is divided by it, only says which slots are used.
-struct MassEntry {
+// Name of the normalizer in a state, and whether it has a gradient. With a given control it is the
+// number of tokens or, where nothing is divided by it, a flag of the slots in use.
+struct NormalizerEntry {
   const char* name;
   bool differentiable;
 };
-MassEntry mass_entry(const SlotMixing& mixing) {
+NormalizerEntry normalizer_entry(const SlotMixing& mixing) {
   if (mixing.options.normalizer == SlotNormalizer::none) return {"used", false};
   if (mixing.options.control == SlotControl::given) return {"count", false};
   return {"mass", true};
@@ -22,23 +22,25 @@ MixerState to_state(const SlotMixing& mixing, const SlotMemory& memory) {
   MixerState state;
   if (memory.keys.defined()) state = {{"K", memory.keys}, {"V", memory.values}};
   if (memory.value_mass.defined()) state["value_mass"] = memory.value_mass;
-  const MassEntry entry = mass_entry(mixing);
+  const NormalizerEntry entry = normalizer_entry(mixing);
   if (entry.differentiable) {
     state[entry.name] = memory.mass;
     return state;
   }
-  const Tensor& mass = memory.mass.value();
+  const Tensor& normalizer = memory.mass.value();
   const bool divides = mixing.options.normalizer == SlotNormalizer::read_time;
-  state[entry.name] = Variable((divides ? mass : used_slots(mass, mixing.options)).to(DType::i64));
+  state[entry.name] =
+      Variable((divides ? normalizer : used_slots(normalizer, mixing.options)).to(DType::i64));
   return state;
 }
 
 SlotMemory from_state(const SlotMixing& mixing, const MixerState& state, DType dtype) {
   if (state.empty()) return {};
-  const MassEntry entry = mass_entry(mixing);
-  const Variable& mass = state.at(entry.name);
+  const NormalizerEntry entry = normalizer_entry(mixing);
+  const Variable& normalizer = state.at(entry.name);
   return {carried(state, "K", dtype), carried(state, "V", dtype),
-          entry.differentiable ? as_dtype(mass, DType::f64) : Variable(mass.value().to(DType::f64)),
+          entry.differentiable ? as_dtype(normalizer, DType::f64)
+                               : Variable(normalizer.value().to(DType::f64)),
           carried(state, "value_mass", DType::f64)};
 }
 

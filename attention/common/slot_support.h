@@ -1,4 +1,4 @@
-// What the mechanisms over a memory of slots (the ABC family, Linformer) share: the steps of a
+// Shared code of the mechanisms over a memory of slots (the ABC family, Linformer): the steps of a
 // mixer in every form, their cost, and the literal definition.
 #pragma once
 
@@ -16,16 +16,16 @@ struct SlotMixing {
   bool accumulate = true;
 };
 
-// Options of the read, which all have: members mask_empty, scale and dropout. `empty` says which
+// Options of the read, common to all: members mask_empty, scale and dropout. `empty` says which
 // slots are left out.
 template <typename Params>
 void describe_slot_read(ConfigDescription<Params>& d, const std::string& empty) {
   d.field("mask_empty", &Params::mask_empty,
-          empty + " are left out; otherwise they are zeros that take softmax mass");
+          empty + " are left out; otherwise they are zeros that take softmax weight");
   describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
   describe_dropout(d);
 }
-// The mixing that they ask for; `key` is that of the layer's draws.
+// The mixing that these options specify; `key` is that of the layer's draws.
 template <typename Params>
 SlotMixing slot_mixing(const Params& params, const MixerOptions& options,
                        const MixerContext& context, const RandomKey& key) {
@@ -38,7 +38,8 @@ SlotMixing slot_mixing(const Params& params, const MixerOptions& options,
   }
   return mixing;
 }
-// The same where the control is given by choices: slots hold means or sums of what is written.
+// The same where the control is given by choices: slots hold means or sums of the tokens written to
+// them.
 template <typename Params>
 SlotMixing given_slot_mixing(const Params& params, bool means, const MixerOptions& options,
                              const MixerContext& context, const RandomKey& key) {
@@ -57,7 +58,7 @@ using SlotControls = std::function<Variable()>;
 // their sum must be 0 or 1) or, with normalizer none, `used` (i64, 1: written).
 // `value_controls` (causal: only with write_time): values are written by a control of their own,
 // causal with a state `value_mass` of their own; slots count as used where keys are written.
-// Without `accumulate` the state has masses only.
+// Without `accumulate` the state has normalizers only.
 AttentionMixer::MixResult slot_mix(const SlotMixing& mixing, const MixerOptions& options,
                                    const MixInput& input, const MixerContext& context,
                                    const MixerState& state, const SlotControls& controls,
@@ -67,19 +68,20 @@ AttentionMixer::MixResult slot_mix(const SlotMixing& mixing, const MixerOptions&
 Tensor written_positions(const MixerOptions& options, const MixInput& input,
                          const MixerContext& context);
 
-// What it takes with that many slots, without making controls, and the state that it leaves.
+// Its cost with that many slots, without that of the controls; the bytes of the state included.
 MixerCost slot_mix_cost(const MixerOptions& options, int64_t slots, const MixerShape& shape);
 
-// The literal definition: alpha(j, h, l) is what token j writes to slot l.
+// The literal definition: alpha(j, h, l) is the weight with which token j writes to slot l of head
+// h.
 struct SlotDefinition {
   int64_t slots = 0;
   double scale = 1;
-  // By what the weights of a reader are divided: the sum of those that it sees (read), the sum up
-  // to the writer (write), or nothing (none).
+  // Divisor of a reader's weights: their sum over the tokens that it sees (read), their sum up to
+  // the writer (write), or 1 (none).
   enum class Divisor : uint8_t { read, write, none } divisor = Divisor::read;
   double floor = 0;  // of the divisor
   bool mask_empty = true;
-  bool accumulate = true;  // false: reader i reads what token i writes
+  bool accumulate = true;  // false: reader i reads only the write of token i
 };
 
 // The definition's part of slot_mixing().
@@ -98,7 +100,7 @@ std::vector<Number> slot_definition(const ReferenceSequence<Number>& s, const Sl
   using Divisor = SlotDefinition::Divisor;
   const auto scale = static_cast<Number>(d.scale), floor = static_cast<Number>(d.floor);
   std::vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
-  // What token j writes to slot l of the head at hand: [N,S].
+  // Weights with which token j writes to slot l of this head: [N,S].
   std::vector<Number> writes(static_cast<size_t>(d.slots * s.S)), value_writes(writes.size());
   for (int64_t h = 0; h < s.H; ++h) {
     for (size_t n = 0; n < writes.size(); ++n) {
@@ -163,8 +165,8 @@ std::vector<Number> slot_definition(const ReferenceSequence<Number>& s, const Sl
   return slot_definition(s, d, alpha, alpha);
 }
 
-// Limiting cases: softmax attention with the usual scale, and the mean of the values, of all
-// tokens that are seen.
+// Limiting cases, over all tokens that a query sees: softmax attention with the usual scale, and
+// the mean of the values.
 std::vector<double> softmax_of_tokens(const ReferenceSequence<double>& s);
 std::vector<double> mean_of_values(const ReferenceSequence<double>& s);
 

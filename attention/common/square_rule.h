@@ -9,7 +9,7 @@ template <typename T>
 struct SquareRule {
   int64_t H, K;
   bool is_key;
-  const T* x;  // rows of K numbers, H a token
+  const T* x;  // rows of K elements, H per token
   const uint8_t* mask;
 
   constexpr bool valid(int64_t row) const { return mask == nullptr || mask[row / H] != 0; }

@@ -1,4 +1,4 @@
-// Copies of pieces of batches.
+// Copies of slices of batches.
 #include "attention/common/time_slices.h"
 
 #include <cstring>
@@ -20,17 +20,17 @@ Tensor slice_time(const Tensor& x, int64_t begin, int64_t end) {
   return out;
 }
 
-Tensor join_time(const std::vector<Tensor>& pieces, DType dtype) {
-  std::vector<int64_t> sizes = pieces.front().shape().sizes();
+Tensor join_time(const std::vector<Tensor>& slices, DType dtype) {
+  std::vector<int64_t> sizes = slices.front().shape().sizes();
   sizes[1] = 0;
-  for (const Tensor& piece : pieces) sizes[1] += piece.size(1);
+  for (const Tensor& slice : slices) sizes[1] += slice.size(1);
   const Tensor out = Tensor::empty(Shape(sizes), dtype);
   const int64_t rows = sizes[0];
   const int64_t width = rows * sizes[1] > 0 ? out.elements() / (rows * sizes[1]) : 0;
   int64_t begin = 0;
-  for (const Tensor& piece : pieces) {
-    const int64_t n = piece.size(1);
-    const Tensor converted = piece.to(dtype);
+  for (const Tensor& slice : slices) {
+    const int64_t n = slice.size(1);
+    const Tensor converted = slice.to(dtype);
     for (int64_t b = 0; b < rows; ++b) {
       out.slice((b * sizes[1] + begin) * width, {n * width})
           .copy_from(converted.slice(b * n * width, {n * width}));

@@ -1,4 +1,4 @@
-// Pieces of batches along time.
+// Slices of batches along time.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace linnet {
 // A copy of tokens [begin, end) of x [B,T,...]; undefined stays undefined.
 Tensor slice_time(const Tensor& x, int64_t begin, int64_t end);
 
-// Pieces [B,n,...], at least one, joined along time and converted.
-Tensor join_time(const std::vector<Tensor>& pieces, DType dtype);
+// Concatenates slices [B,n,...], at least one, along time and converts them to `dtype`.
+Tensor join_time(const std::vector<Tensor>& slices, DType dtype);
 
 }  // namespace linnet

@@ -65,7 +65,7 @@ void directions(const Tensor& x, const Tensor& sigma, const Tensor& mask, const 
   });
 }
 
-// dx, and what every row adds to the gradient of sigma.
+// dx, and the term that every row adds to the gradient of sigma.
 template <typename T>
 void directions_backward(const Tensor& x, const Tensor& sigma, const Tensor& mask, const Tensor& dy,
                          const Tensor& dx, const Tensor& dsigma_rows) {
@@ -83,9 +83,9 @@ void directions_backward(const Tensor& x, const Tensor& sigma, const Tensor& mas
     const T* scale = in.sigma + r % in.H * in.K;
     T along = 0;
     for (int64_t c = 0; c < in.K; ++c) along += in.x[at + c] * scale[c] * from[at + c];
-    const T turn = length > 0 ? along * factor * factor / length : T(0);
+    const T radial = length > 0 ? along * factor * factor / length : T(0);
     for (int64_t c = 0; c < in.K; ++c) {
-      to[at + c] = factor * scale[c] * from[at + c] - turn * in.x[at + c];
+      to[at + c] = factor * scale[c] * from[at + c] - radial * in.x[at + c];
       row_shares[at + c] = factor * in.x[at + c] * from[at + c];
     }
   });
@@ -129,7 +129,7 @@ template <typename T>
 void gates(const Tensor& logits, const Tensor& log_open, const Tensor& closed) {
   for (int64_t i = 0; i < logits.elements(); ++i) {
     const T x = logits.data<T>()[i];
-    // Without exp of a positive number.
+    // The argument of exp is never positive.
     const T small = std::exp(-std::abs(x));
     log_open.data<T>()[i] = std::min(x, T(0)) - std::log1p(small);
     closed.data<T>()[i] = (x > 0 ? small : T(1)) / (1 + small);

@@ -5,7 +5,7 @@
 
 namespace linnet {
 
-// What is added to lengths, which may be 0.
+// Added to lengths, which may be 0.
 inline constexpr double kLengthFloor = 1e-3;
 
 // sigma * x / (|x| + kLengthFloor) for every head's vector: x [B,T,H,K], sigma [H,K] -> [B,T,H,K],
@@ -13,11 +13,11 @@ inline constexpr double kLengthFloor = 1e-3;
 // never read.
 Variable scaled_directions(const Variable& x, const Variable& sigma, const Tensor& mask);
 
-// amplitude * factor * [sin(p), cos(p)] of projections p [B,T,H,D]: [B,T,H,2D], with a factor a
-// token and head [B,T,H], or none (undefined). f32 or f64.
+// amplitude * factor * [sin(p), cos(p)] of projections p [B,T,H,D]: [B,T,H,2D], with a factor
+// [B,T,H] per token and head, or none (undefined). f32 or f64.
 Variable wave_features(const Variable& projections, double amplitude, const Variable& factor = {});
 
-// Of logits of any shape: the logarithm of their sigmoid, and 1 minus it. f32 or f64.
+// For logits x of any shape: log sigmoid(x), and 1 - sigmoid(x). f32 or f64.
 struct Gate {
   Variable log_open, closed;
 };

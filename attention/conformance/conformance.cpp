@@ -1,4 +1,4 @@
-// The list of checks, their exemptions, and how results are gathered and printed.
+// The list of checks, their exemptions, and the collection and printing of results.
 #include "attention/conformance/conformance.h"
 
 #include <algorithm>
@@ -22,10 +22,10 @@ constexpr NamedCheck kChecks[] = {
      check_reference},
     {"f32", "outputs and gradients are as exact as plain fp32 arithmetic", check_f32},
     {"bf16", "outputs are as exact as plain arithmetic on bf16 values", check_bf16},
-    {"gradients", "finite differences in double: inputs, parameters, carried state",
+    {"gradients", "finite differences in double: inputs, parameters, decode state",
      check_gradients},
     {"causality", "later tokens leave earlier outputs bit-equal", check_causality},
-    {"chunks", "whole = cut at every point = token by token", check_chunks},
+    {"chunks", "whole = split at every token = token by token", check_chunks},
     {"padding", "contents of padded positions, NaN included, change nothing", check_padding},
     {"packing", "packed documents equal separate ones", check_packing},
     {"rows", "batch rows do not see each other", check_rows},
@@ -49,7 +49,7 @@ std::string flow_text(const ConfigNode& parameters) {
   return "{" + text + "}";
 }
 
-// Parameters, and how the mixer around them differs from the usual.
+// Parameters, and differences of the mixer's options from the defaults.
 std::string label_of(const Setup& setup) {
   std::string label = flow_text(setup.parameters);
   if (setup.options.rotary_width > 0) label += " with rotary positions";
@@ -100,7 +100,7 @@ std::vector<CheckResult> run_at(const Mechanism& mechanism, const ConfigNode& pa
   return results;
 }
 
-// Whether a mixer can be built like that: some refuse rotary positions.
+// Whether a mixer can be built with these options: some refuse rotary positions.
 bool can_be_made(const Mechanism& mechanism, const ConfigNode& parameters,
                  const MixerOptions& options) {
   ParameterSet set;
@@ -145,7 +145,7 @@ std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form, 
   if (defaults) rotary.width = rotary.heads * mechanism.check_head_width;
   const ConfigNode parameters =
       defaults ? ConfigNode::map() : parse_yaml(mechanism.variants[0], mechanism.name);
-  // The layer turns queries and keys of one sequence only.
+  // The layer rotates queries and keys of one sequence only.
   if (form != Form::cross) rotary.rotary_width = rotary.head_width() / 2;
   if (!can_be_made(mechanism, parameters, rotary)) rotary.rotary_width = 0;
   run(parameters, rotary);

@@ -1,4 +1,4 @@
-// The conformance suite: what every registered mechanism has to satisfy in every form it declares.
+// The conformance suite: checks that every registered mechanism passes in every form it declares.
 #pragma once
 
 #include <string>
@@ -15,15 +15,15 @@ struct CheckResult {
   // Not run: the mechanism's traits exempt it (the message gives their reason), or the check does
   // not apply to this form.
   bool exempt = false;
-  std::string message;  // what was measured, or how it failed
+  std::string message;  // the measured value, or how the check failed
 };
 
 // Names of all checks with one line each, in the order in which they run:
 //   reference    outputs equal the literal definition in double, at lengths 1, off and on chunks
 //   f32, bf16    outputs and gradients are as near to double as plain arithmetic in that precision
-//   gradients    directional finite differences in double: inputs, parameters, carried state
+//   gradients    directional finite differences in double: inputs, parameters, decode state
 //   causality    changing later tokens leaves earlier outputs bit-equal
-//   chunks       whole = cut at every point = token by token
+//   chunks       whole = split at every token = token by token
 //   padding      contents of padded positions, NaN included, change nothing
 //   packing      packed documents = separate documents
 //   rows, heads  batch rows are independent, and heads unless the traits say that they are coupled
@@ -36,15 +36,15 @@ const std::vector<std::pair<std::string, std::string>>& conformance_checks();
 
 // Runs all checks for one parameter set (without `name`) on a device. Never throws for a failing
 // mechanism: an exception inside a check is that check's failure. On a CUDA device kernels compute
-// in f32: checks that need double are left to the CPU, whose double precision is what the device's
-// outputs and gradients are then compared with.
+// in f32: checks that need double are left to the CPU, and the device's outputs and gradients are
+// compared with the CPU's in double.
 std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form,
                                          const ConfigNode& parameters, Device device = {});
 // The same for the defaults, every entry of `variants`, and once with rotary positions (self forms)
 // and projections without bias.
 std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form, Device device = {});
 
-// A line per check, failures spelled out; the last one counts passed, failed and exempt.
+// One line per check, failures spelled out; the last line counts passed, failed and exempt checks.
 std::string format_results(const std::vector<CheckResult>& results);
 
 }  // namespace linnet

@@ -12,7 +12,7 @@
 namespace linnet::conformance {
 namespace {
 
-// What corner tiles and padding may add where a mechanism's cost cases make them small.
+// Factor that corner tiles and padding may add where a mechanism's cost cases make them small.
 constexpr double kMaxExcess = 0.35;
 constexpr int64_t kCostLength = 384;
 
@@ -61,7 +61,7 @@ MixerShape shape_of(const Setup& setup, const Batch& batch, DType dtype) {
   return {batch.rows(), batch.length(), setup.cross() ? batch.source.size(1) : 0, dtype};
 }
 
-// Bytes and projections agree exactly, the mixing up to what tiles add. Returns the ratio of
+// Bytes and projections agree exactly, the mixing up to the factor of tiles. Returns the ratio of
 // executed to declared multiply-adds of the mixing.
 double compare(const Setup& setup, const Batch& batch, DType dtype) {
   const Subject subject = setup.subject(dtype);
@@ -81,7 +81,7 @@ double compare(const Setup& setup, const Batch& batch, DType dtype) {
   return counted.tiles / declared.mixing;
 }
 
-// The power of the length with which work grows from that length to one 16 times as long.
+// Exponent of the growth of work from that length to one 16 times as long.
 double exponent_from(int64_t length, const std::function<double(int64_t)>& work_at) {
   return std::log2(work_at(16 * length) / work_at(length)) / 4;
 }
@@ -91,8 +91,8 @@ double exponent_from(int64_t length, const std::function<double(int64_t)>& work_
 std::string check_cost(const Setup& setup) {
   if (!setup.on_cpu()) throw NotApplicable{"operations are counted on the CPU"};
   for (const DType dtype : {DType::f32, DType::bf16}) compare(setup, setup.batch(2, 37), dtype);
-  // At once no faster than the traits say, and as they say where what does not depend on the length
-  // (inverses of landmarks) has vanished beside the rest.
+  // At short lengths work grows no faster than the traits say; at lengths where the constant part
+  // (inverses of landmarks) is negligible, it grows as they say.
   const StatedGrowth stated = stated_growth(setup.traits, setup.form);
   const Subject single = setup.subject(DType::f32);
   const auto mixing_at = [&](int64_t length) {

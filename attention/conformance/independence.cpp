@@ -93,26 +93,27 @@ std::string check_padding(const Setup& setup) {
     return filled;
   };
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  const Batch zeros = with(0), numbers = with(30), nans = with(nan);
+  const Batch zeros = with(0), finite = with(30), nans = with(nan);
   const Result expected = subject.run(zeros);
   const Tensor valid = valid_part(expected.y, batch.mask);
   require(std::isfinite(largest_magnitude(valid)), "outputs of valid tokens are not finite");
   require_empty_rows(setup, expected, "zeros in padded positions");
   const Batch next = next_batch(batch, setup.form, 9, length, 15);
   const Tensor continued = expected.state.empty() ? Tensor() : subject.run(next, expected.state).y;
-  for (const Batch* other : {&numbers, &nans}) {
-    // On a device, which is slow to emulate, numbers are left to training below.
-    if (setup.brief() && other == &numbers) continue;
+  for (const Batch* other : {&finite, &nans}) {
+    // On a device, which is slow to emulate, finite contents are left to training below.
+    if (setup.brief() && other == &finite) continue;
     const char* what = other == &nans ? "NaN in padded positions" : "contents of padded positions";
     const Result found = subject.run(*other);
-    // A unit's gate, which is the token's own, may bring the NaN of its padding back to its place.
+    // A gated unit multiplies by the token's own gate, so that a NaN of padding may appear at the
+    // padded token.
     if (other != &nans) require_empty_rows(setup, found, what);
     require_same_bits(valid_part(found.y, batch.mask), valid, what);
     if (found.state.empty()) continue;
     require_same_bits(subject.run(next, found.state).y, continued,
                       concat(what, ", seen through the state"));
   }
-  require_same(train_once(subject, numbers), train_once(subject, zeros),
+  require_same(train_once(subject, finite), train_once(subject, zeros),
                "training, contents of padded positions");
   return "bit-equal";
 }
@@ -134,7 +135,7 @@ std::string check_rows(const Setup& setup) {
                       concat("row ", row, " sees row 1"));
   }
   require(!same_bits(after.rows(1, 2), before.rows(1, 2)), "row 1 ignores its own contents");
-  // A row gives the same alone, up to the rounding of products of another shape.
+  // A row alone gives the same result, up to the rounding of products of another shape.
   const Subject exact = setup.subject(setup.widest());
   const Tensor together = exact.dtype() == subject.dtype() ? before : exact.run(batch).y;
   require_close(exact.run(slice_row(batch, 2)).y, together.rows(2, 3), setup.rounding(),
@@ -185,14 +186,14 @@ std::string check_repeat(const Setup& setup) {
   const Batch batch = setup.batch(2, setup.length(), 18);
   const Trained expected = train_once(first, batch);
   require_same(train_once(first, batch), expected, "the same mixer twice");
-  // What is a mixer's own is made by the host: on the CPU.
+  // A mixer's own draws are made by the host: checked on the CPU.
   if (!setup.brief()) {
     require_same(train_once(second, batch), expected, "another mixer of the same seed");
   }
   // Outside training nothing is dropped.
   require_same_bits(first.run(batch).y, setup.subject(DType::f32).run(batch).y,
                     "dropout outside training");
-  // What is dropped follows the example's number, not its place in the batch.
+  // Dropout follows the example's number, not its place in the batch.
   const Subject exact = with_dropout.subject(setup.widest());
   const Tensor together =
       exact.dtype() == first.dtype() ? expected.y : exact.run(batch, {}, true).y;

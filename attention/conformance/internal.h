@@ -8,7 +8,7 @@
 
 namespace linnet::conformance {
 
-// What is under test.
+// The mechanism, form, parameters and device under test.
 struct Setup {
   const Mechanism& mechanism;
   ConfigNode parameters;
@@ -20,13 +20,13 @@ struct Setup {
   Subject subject(DType dtype, uint64_t seed = 1) const {
     return Subject(mechanism, parameters, options, dtype, seed, device);
   }
-  // The same in double, on the CPU: what a device is compared with.
+  // The same in double, on the CPU: the reference of a device.
   Subject subject_in_double() const {
     return Subject(mechanism, parameters, options, DType::f64, 1, {});
   }
   bool on_cpu() const { return device.kind == DeviceKind::cpu; }
-  // Fewer places to cut or change a sequence: emulated kernels are slow, and what a place does is
-  // the same for all of them on the CPU.
+  // Fewer places to split or change a sequence: emulated kernels are slow, and the CPU's run
+  // already covers all of them.
   bool brief() const { return !on_cpu(); }
   // Off and past the chunks of 64 of the CPU's kernels (not slot attention's of 128), the tiles of
   // 32 of a device's.
@@ -46,19 +46,19 @@ struct Setup {
   static constexpr int64_t kSourceLength = 21;
 };
 
-// A check returns what it measured, throws Error when the mechanism fails it, and NotApplicable
-// when it has no meaning here.
+// A check returns its measurement as text. It throws Error when the mechanism fails it, and
+// NotApplicable when it has no meaning here.
 struct NotApplicable {
   std::string reason;
 };
 using Check = std::function<std::string(const Setup&)>;
 
-// What the literal definition gives, as f64 tensors.
+// Outputs of the literal definition, as f64 tensors.
 struct Expected {
   Tensor y, context;
 };
-// Number is the precision of the arithmetic; round_to_bf16 rounds what would be stored. `used`:
-// what the mixer drew and, unless the definition is to make its own, chose.
+// Number is the precision of the arithmetic; round_to_bf16 rounds the tensors that a mixer would
+// store. `used`: the mixer's draws and, unless the definition is to make its own, choices.
 template <typename Number>
 Expected expected_by_definition(const Setup& setup,
                                 const std::map<std::string, std::vector<double>>& weights,

@@ -6,27 +6,27 @@
 namespace linnet::conformance {
 namespace {
 
-// y of a batch cut into consecutive calls at the given points.
-Result run_in_pieces(const Subject& subject, const Batch& batch, std::vector<int64_t> cuts,
-                     bool training = false) {
-  cuts.push_back(batch.length());
+// y of a batch split into consecutive calls at the given tokens.
+Result run_in_calls(const Subject& subject, const Batch& batch, std::vector<int64_t> ends,
+                    bool training = false) {
+  ends.push_back(batch.length());
   Result result;
-  std::vector<Tensor> pieces;
+  std::vector<Tensor> outputs;
   int64_t begin = 0;
-  for (const int64_t end : cuts) {
-    Result piece = subject.run(slice_time(batch, begin, end), result.state, training);
-    result.state = std::move(piece.state);
-    pieces.push_back(piece.y);
+  for (const int64_t end : ends) {
+    Result call = subject.run(slice_time(batch, begin, end), result.state, training);
+    result.state = std::move(call.state);
+    outputs.push_back(call.y);
     begin = end;
   }
-  result.y = join_time(pieces, DType::f64);
+  result.y = join_time(outputs, DType::f64);
   return result;
 }
 
 std::vector<int64_t> every_token(int64_t length) {
-  std::vector<int64_t> cuts;
-  for (int64_t t = 1; t < length; ++t) cuts.push_back(t);
-  return cuts;
+  std::vector<int64_t> ends;
+  for (int64_t t = 1; t < length; ++t) ends.push_back(t);
+  return ends;
 }
 
 void require_same_state(const Setup& setup, const MixerState& a, const MixerState& b,
@@ -99,36 +99,37 @@ std::string check_causality(const Setup& setup) {
 }
 
 std::string check_chunks(const Setup& setup) {
-  if (setup.form == Form::noncausal) throw NotApplicable{"a noncausal form carries no state"};
+  if (setup.form == Form::noncausal) throw NotApplicable{"a noncausal form has no decode state"};
   const Subject subject = setup.subject(setup.widest());
   const int64_t length = setup.length();
   Batch batch = setup.batch(2, length, 6);
   const Result whole = subject.run(batch);
   // Wide models, which cost more, at every fourth point.
   const int64_t stride = setup.brief() ? 32 : setup.options.width > 32 ? 4 : 1;
-  for (int64_t cut = 1; cut < length; cut += stride) {
-    const Result cut_in_two = run_in_pieces(subject, batch, {cut});
-    require_close(cut_in_two.y, whole.y, setup.rounding(), concat("cut at ", cut));
-    require_same_state(setup, cut_in_two.state, whole.state, concat("cut at ", cut));
+  for (int64_t at = 1; at < length; at += stride) {
+    const Result two_calls = run_in_calls(subject, batch, {at});
+    require_close(two_calls.y, whole.y, setup.rounding(), concat("split at ", at));
+    require_same_state(setup, two_calls.state, whole.state, concat("split at ", at));
   }
   // The first tokens one by one; where it is brief, the rest at once.
-  const Result tokens = run_in_pieces(subject, batch, every_token(setup.brief() ? 10 : length));
+  const Result tokens = run_in_calls(subject, batch, every_token(setup.brief() ? 10 : length));
   const double worst = require_close(tokens.y, whole.y, setup.rounding(), "token by token");
   require_same_state(setup, tokens.state, whole.state, "token by token");
-  // With padding inside, and in several pieces.
+  // With padding inside, and in several calls.
   const int64_t late = setup.brief() ? 44 : 64;
   batch.mask = full_mask(2, length);
   pad_row(batch.mask, 0, 20, 26);
   pad_row(batch.mask, 1, length - 10, length);
   const Result masked = subject.run(batch);
-  require_close(run_in_pieces(subject, batch, {5, 22, 23, 40, late}).y, masked.y, setup.rounding(),
-                "cut with padding");
-  // Dropout is a function of places, which do not depend on the cuts.
+  require_close(run_in_calls(subject, batch, {5, 22, 23, 40, late}).y, masked.y, setup.rounding(),
+                "split with padding");
+  // Dropout is a function of places, which do not depend on the split into calls.
   Setup with_dropout = setup;
   with_dropout.options.dropout = 0.3;
   const Subject dropping = with_dropout.subject(setup.widest());
-  require_close(run_in_pieces(dropping, batch, {5, 22, late}, true).y,
-                dropping.run(batch, {}, true).y, setup.rounding(), "cut in training with dropout");
+  require_close(run_in_calls(dropping, batch, {5, 22, late}, true).y,
+                dropping.run(batch, {}, true).y, setup.rounding(),
+                "split in training with dropout");
   return concat("token by token differs by ", worst);
 }
 
@@ -193,7 +194,7 @@ std::string check_state_size(const Setup& setup) {
   }
   require((tensors > 0) == setup.traits.decode_state, "the traits say ",
           setup.traits.decode_state ? "that there is a decode state" : "that there is none",
-          ", but ", tensors, " tensors are carried");
+          ", but ", tensors, " state tensors are left");
   if (tensors == 0) return "no state";
   require((early == late) == setup.traits.constant_state, "the traits say that the state ",
           setup.traits.constant_state ? "is constant" : "grows", ", but it has ", early,

@@ -50,7 +50,7 @@ std::vector<Number> project(const std::vector<Number>& x, int64_t in, const Weig
   return stored<Number>(widened(y), round_to_bf16);
 }
 
-// Rotary positions as their paper defines them: channel pair i of every head turned by the angle
+// Rotary positions as their paper defines them: channel pair i of every head rotated by the angle
 // position * 10000^(-2 i / width).
 template <typename Number>
 void rotate(std::vector<Number>& x, const MixerOptions& options, const Tensor& positions,
@@ -72,13 +72,13 @@ void rotate(std::vector<Number>& x, const MixerOptions& options, const Tensor& p
   x = stored<Number>(widened(x), round_to_bf16);
 }
 
-struct Piece {
+struct Segment {
   int64_t row, begin, end;
 };
 
 // The documents of a batch.
-std::vector<Piece> pieces_of(const Batch& batch) {
-  std::vector<Piece> pieces;
+std::vector<Segment> segments_of(const Batch& batch) {
+  std::vector<Segment> segments;
   for (int64_t b = 0; b < batch.rows(); ++b) {
     int64_t begin = 0;
     for (int64_t t = 1; t <= batch.length(); ++t) {
@@ -87,12 +87,12 @@ std::vector<Piece> pieces_of(const Batch& batch) {
                                         : 0;
       };
       if (t == batch.length() || id(t) != id(t - 1)) {
-        pieces.push_back({b, begin, t});
+        segments.push_back({b, begin, t});
         begin = t;
       }
     }
   }
-  return pieces;
+  return segments;
 }
 
 template <typename Number>
@@ -125,10 +125,10 @@ Expected expected_by(const Setup& setup, const Weights& weights, const Batch& ba
   // Channels that enter the output projection, as many as the definition gives.
   int64_t C = E;
   std::vector<Number> context;
-  for (const Piece& piece : pieces_of(batch)) {
+  for (const Segment& segment : segments_of(batch)) {
     ReferenceSequence<Number> s;
     s.form = setup.form;
-    s.T = piece.end - piece.begin;
+    s.T = segment.end - segment.begin;
     s.S = setup.cross() ? S : s.T;
     s.H = H;
     s.K = s.V = setup.options.head_width();
@@ -138,11 +138,11 @@ Expected expected_by(const Setup& setup, const Weights& weights, const Batch& ba
     s.padded_source_length = S;
     s.draws = used.draws;
     s.choices = used.choices;
-    s.row = piece.row;
-    s.begin = piece.begin;
+    s.row = segment.row;
+    s.begin = segment.begin;
     s.stores_bf16 = round_to_bf16;
-    const int64_t from = piece.row * T + piece.begin;
-    const int64_t key_from = setup.cross() ? piece.row * S : from;
+    const int64_t from = segment.row * T + segment.begin;
+    const int64_t key_from = setup.cross() ? segment.row * S : from;
     if (!q.empty()) s.q = part(q, from * E, (from + s.T) * E);
     if (!k.empty()) s.k = part(k, key_from * E, (key_from + s.S) * E);
     if (!v.empty()) s.v = part(v, key_from * E, (key_from + s.S) * E);
@@ -164,7 +164,7 @@ Expected expected_by(const Setup& setup, const Weights& weights, const Batch& ba
       context.resize(static_cast<size_t>(batch.rows() * T * C));
     }
     require(static_cast<int64_t>(y.size()) == s.T * C, "the definition gave ", y.size(),
-            " numbers for ", s.T, " tokens of width ", C);
+            " values for ", s.T, " tokens of width ", C);
     for (int64_t i = 0; i < s.T; ++i) {
       if (batch.mask.defined() && batch.mask.data<uint8_t>()[from + i] == 0) continue;
       std::copy_n(&y[static_cast<size_t>(i * C)], C, &context[static_cast<size_t>((from + i) * C)]);

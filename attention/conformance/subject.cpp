@@ -84,7 +84,7 @@ Subject::Subject(const Mechanism& mechanism, const ConfigNode& parameters,
   mixer_ = mechanism.make(parameters, options, {root.child(kOwnPrefix), root.child(kTiedPrefix)});
   const DType master = dtype == DType::f64 ? DType::f64 : DType::f32;
   set_->materialize(seed, master, dtype, device);
-  // Initial values in double plus noise: the same numbers in every precision.
+  // Initial values in double plus noise: the same values in every precision.
   const auto drawn = [seed](const auto& entry) {
     const Tensor values = Tensor::empty(entry.shape, DType::f64);
     const RandomKey key = RandomKey{seed, 0, 0}.at(entry.name);

@@ -1,4 +1,4 @@
-// What the conformance suite runs: a mixer with random parameters, and random batches.
+// Subjects of the conformance suite: a mixer with random parameters, and random batches.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ struct Batch {
   int64_t length() const { return x.size(1); }
 };
 
-// Normal numbers; positions 0, 1, ...; a source of `source_length` tokens for the cross form.
+// Normal values; positions 0, 1, ...; a source of `source_length` tokens for the cross form.
 Batch random_batch(Form form, int64_t rows, int64_t length, int64_t source_length, int64_t width,
                    uint64_t seed);
 // A batch that follows `before` tokens of the same rows; in the cross form, other queries of the
@@ -39,7 +39,7 @@ struct Result {
   CallDraws used;  // draws and choices, on the host
 };
 
-// What one run used, as given to another.
+// Draws and choices of one run, as given to another.
 CallDraws given(const CallDraws& used);
 
 // A mixer of one layer with all parameters drawn, biases and zero-initialised ones included, so

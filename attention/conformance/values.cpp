@@ -83,7 +83,7 @@ Differentiated differentiate(Subject& subject, const Batch& batch, const MixerSt
                                                 : Tensor::zeros(leaf.shape(), leaf.dtype());
   };
   add("x", x);
-  // What was encoded before does not depend on the source any more.
+  // An encoded source does not depend on `source` any more.
   if (state.empty()) add("source", source);
   for (const auto& [name, leaf] : leaves) {
     if (carries_gradient(leaf)) add("state." + name, leaf);
@@ -170,8 +170,9 @@ void compare_gradients(const Setup& setup, DType dtype, double allowed) {
     for (int64_t i = 0; i < difference.elements(); ++i) {
       difference.data<double>()[i] -= gradient.data<double>()[i];
     }
-    // Relative to the gradient, but never below 1. One that is zero in exact arithmetic (of k.bias
-    // under a softmax) is a sum of rounded terms as large as those of its like.
+    // Relative to the gradient, but never below 1. A gradient that is zero in exact arithmetic (of
+    // k.bias under a softmax) is a sum of rounded terms as large as those of gradients of its
+    // shape.
     const double own = std::sqrt(inner(gradient, gradient));
     const double ordinary = ordinary_norm(expected, gradient.shape());
     const double norm = std::max(own > 1e-9 * ordinary ? own : ordinary, 1.0);
@@ -187,7 +188,7 @@ std::string precision(const Setup& setup, DType dtype, double gradient_error) {
   const bool is_bf16 = dtype == DType::bf16;
   const Subject in_double = setup.subject_in_double();
   const auto weights = in_double.weights();
-  // Rounding may tip a choice: those of double precision hold for all.
+  // Rounding may change a choice: all precisions use the choices of double.
   const CallDraws used = in_double.run(batch).used;
   const Expected exact = expected_by_definition<double>(setup, weights, batch, used);
   const Expected plain = expected_by_definition<float>(setup, weights, batch, used, is_bf16);
@@ -203,7 +204,7 @@ std::string precision(const Setup& setup, DType dtype, double gradient_error) {
   return concat("error ", error, ", plain arithmetic ", reference_error);
 }
 
-// Devices compute in f32: what they give is compared with double on the CPU by f32 and bf16.
+// Devices compute in f32: the checks f32 and bf16 compare their results with double on the CPU.
 void require_double(const Setup& setup) {
   if (!setup.on_cpu()) throw NotApplicable{"kernels have no double: checked on the CPU"};
 }

@@ -118,7 +118,7 @@ std::vector<Number> definition(const CosformerParams& params, const ReferenceSeq
 void CosformerParams::describe(ConfigDescription<CosformerParams>& d) {
   describe_preset(d, kPresets);
   d.field("max_length", &CosformerParams::max_length,
-          "length M that positions are divided by; 0: the training context, in the noncausal form "
+          "divisor M of positions; 0: the training context, in the noncausal form "
           "the padded length of the batch")
       .range(0, 1e9)
       .unit("tokens");
@@ -140,7 +140,7 @@ MixerTraits CosformerParams::traits(MixerTraits traits) const {
 
 CosformerParams::Lengths CosformerParams::lengths(const MixerOptions& options, int64_t query_count,
                                                   int64_t key_count) const {
-  // Queries may come one by one: only the noncausal form sees all of them.
+  // Queries may arrive one by one: only the noncausal form sees all of them.
   const int64_t length = max_length > 0                    ? max_length
                          : options.form == Form::noncausal ? query_count
                                                            : options.max_length;

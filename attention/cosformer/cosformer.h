@@ -21,7 +21,7 @@ struct CosformerParams {
   struct Lengths {
     int64_t queries, keys;
   };
-  // What positions are divided by: of the queries, of the keys.
+  // Divisor of positions: of the queries, of the keys.
   Lengths lengths(const MixerOptions& options, int64_t query_count, int64_t key_count) const;
 };
 

@@ -39,10 +39,10 @@ void EvaParams::describe(ConfigDescription<EvaParams>& d) {
       .unit("tokens");
   d.field("overlap", &EvaParams::overlap,
           "a block reads the block before it as well (causal), or half a block on each side");
-  d.field("norm", &EvaParams::norm, "a layer norm behind the maps of the chunks' means");
+  d.field("norm", &EvaParams::norm, "a layer norm after the maps of the chunks' means");
   d.field("noise", &EvaParams::noise, "training draws proposals around the chunks' means");
   d.field("distance_bias", &EvaParams::distance_bias,
-          "logits in the window gain a number for each T5 bucket of distances, times the scale");
+          "logits in the window have a bias per T5 bucket of distances, times the scale");
   d.field("compat", &EvaParams::compat,
           "means are divided by the length of the chunk, padded tokens included, chunks of padding "
           "stay in the softmax, and distances are counted from the window's extension, as in the "

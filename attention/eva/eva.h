@@ -13,7 +13,7 @@ struct EvaParams {
   int64_t window = 128;
   int64_t chunk = 8;
   bool overlap = false;  // a window has keys of its neighbours as well
-  bool norm = true;      // behind the maps of the chunks' means
+  bool norm = true;      // after the maps of the chunks' means
   bool noise = true;
   bool distance_bias = false;  // in the window, by T5 buckets
   bool compat = false;         // padding as in the released code
@@ -23,10 +23,10 @@ struct EvaParams {
   static void describe(ConfigDescription<EvaParams>& d);
   void validate(const ConfigNode& at) const;
   MixerTraits traits(MixerTraits traits) const;
-  // Keys before and behind a block of queries.
+  // Keys before and after a block of queries.
   int64_t before(Form form) const;
   int64_t behind(Form form) const;
-  // Of a key at that distance (key - query), and how many there are.
+  // The bucket of a key at that distance (key - query), and the number of buckets.
   int64_t bucket(Form form, int64_t distance) const;
   int64_t buckets(Form form) const;
 };

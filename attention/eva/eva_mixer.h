@@ -19,13 +19,13 @@
 
 namespace linnet {
 
-// Summaries of chunks [B,n,H,.], and which of them there are (u8 [B,n]; undefined: all).
+// Summaries of chunks [B,n,H,.], and the mask of those that exist (u8 [B,n]; undefined: all).
 struct Summaries {
   Variable keys, values;
   Tensor valid;
 };
 
-// The buckets of all distances of a window, where they are read: brought there once.
+// The buckets of all distances of a window, copied to the device once.
 class DistanceIds {
  public:
   explicit DistanceIds(const std::vector<int32_t>& ids)
@@ -104,7 +104,7 @@ class EvaMixer : public AttentionMixer {
 
  private:
   int64_t bias_heads() const { return options().form == Form::causal ? 1 : options().heads; }
-  // Of the lists of T queries; undefined without.
+  // Biases of the lists of T queries; undefined without.
   Variable distance_bias(const KeyLists& lists, int64_t T, const Tensor& documents,
                          const Variable& like) const {
     if (!params_.distance_bias) return {};
@@ -113,11 +113,11 @@ class EvaMixer : public AttentionMixer {
     return block_bias(reshape(values, {values.size(1), values.size(2)}), lists, T, documents);
   }
 
-  // The released code fills the last window up.
+  // The released code pads the last window.
   int64_t padded(int64_t T) const {
     return params_.compat ? (T + params_.window - 1) / params_.window * params_.window : T;
   }
-  // Tokens that windows of later ones reach, after T of them.
+  // Number of the T tokens so far that windows of later tokens reach.
   int64_t kept(int64_t T) const {
     const int64_t begun = T % params_.window;
     return begun + std::min(params_.before(Form::causal), T - begun);
@@ -249,7 +249,7 @@ class EvaMixer : public AttentionMixer {
     return result;
   }
 
-  // Rows of packed documents, which leave nothing that a next call could continue.
+  // Rows of packed documents, which leave no decode state.
   MixResult packed(const MixInput& input, const MixerContext& context,
                    const MixerState& state) const {
     require_usage(state.empty(),
@@ -288,7 +288,7 @@ class EvaMixer : public AttentionMixer {
     return lists;
   }
 
-  // Of all chunks of a whole row of q, k, v [B,T,H,.], the last one filled up.
+  // Summaries of all chunks of a whole row of q, k, v [B,T,H,.], the last chunk padded.
   Summaries summarise_filled(const Variable& q, const Variable& k, const Variable& v,
                              const MixerContext& context) const {
     const int64_t B = q.size(0), T = q.size(1), rest = padded(T) - T;
@@ -307,8 +307,8 @@ class EvaMixer : public AttentionMixer {
     return summarise(rows(q), rows(k), rows(v), masks, B, 0, context);
   }
 
-  // Of chunks of B rows, q, k, v [B n,l,H,.] in the dtype of sums; `first`: the number of the
-  // first.
+  // Summaries of chunks of B rows, q, k, v [B n,l,H,.] in the dtype of sums; `first`: the index of
+  // the first chunk.
   Summaries summarise(const Variable& q, const Variable& k, const Variable& v,
                       const ChunkMasks& masks, int64_t B, int64_t first,
                       const MixerContext& context) const {
@@ -335,13 +335,13 @@ class EvaMixer : public AttentionMixer {
             params_.compat ? Tensor() : masks.chunks};
   }
 
-  // Standard normal numbers like x [B,n,H,K], of each example and chunk.
+  // Standard normal values like x [B,n,H,K], keyed by example and chunk.
   Variable noise(const Variable& x, int64_t first, const MixerContext& context) const {
     const auto make = [&] {
       return landmark_noise(draw_key(context).at("noise"), context.place.examples, x.value(),
                             first * x.size(2));
     };
-    // Draws that are given or noted pass through the host, others are made where they are needed.
+    // Draws that are given or noted pass through the host; others are made on the device.
     if (context.record == nullptr) return Variable(make());
     const Tensor draw = drawn(context, "noise", x.shape(), [&] { return make().to(Device{}); });
     return Variable(draw.to(x.dtype()).to(x.value().device()));

@@ -12,8 +12,8 @@ namespace {
 
 const std::vector<Preset> kPresets = {
     {"paper",
-     "rotary positions on all channels, a number for each distance, and the mean over earlier "
-     "groups, as its pseudo-code",
+     "rotary positions on all channels, a bias for each distance, and the mean over earlier "
+     "groups, as in its pseudo-code",
      {{"rope", "whole"}, {"bias", "toeplitz"}, {"mean", "true"}}},
     {"lucidrains", "FLASH-pytorch: 32 buckets, the sum over earlier groups", {{"bias", "t5"}}},
     {"linearized_llm",
@@ -30,7 +30,7 @@ MixerOptions one_head_of_values(const FlashParams& params, MixerOptions options)
   return options;
 }
 
-// Without a local part nothing is biased.
+// Without a local part there is no bias.
 FlashParams declared(FlashParams params) {
   if (!params.has_local()) params.bias = "none";
   return params;
@@ -291,7 +291,7 @@ Mechanism flash_mechanism() {
   facts.traits.growth = "T (C (s + e) + s e)";
   facts.presets = kPresets;
   facts.cost_cases = {"{}", "{parts: global}", "{conv: 63}"};
-  // Wider than variants: rotary positions are tried on the first of these.
+  // Wider than variants, of which the first is run with rotary positions.
   facts.check_head_width = 10;
   facts.variants = {"{group: 16, key_width: 8, preset: paper}",
                     "{group: 7, key_width: 8, preset: linearized_llm_augmented, conv: 5}",

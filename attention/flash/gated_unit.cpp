@@ -19,11 +19,11 @@ constexpr double kDeviation = 0.02;  // of gamma
 void GatedUnitOptions::check(const ConfigNode& at) const {
   if (rotary_width() % 2 != 0) {
     throw located_error(at.location_of("key_width"),
-                        "rotary positions turn channels in pairs: ", "key_width ", key_width,
+                        "rotary positions rotate channels in pairs: ", "key_width ", key_width,
                         " must be even, or rope: none");
   }
   if (bias == "rope" && key_width % 2 != 0) {
-    throw located_error(at.location_of("bias"), "bias: rope turns channels in pairs: key_width ",
+    throw located_error(at.location_of("bias"), "bias: rope rotates channels in pairs: key_width ",
                         key_width, " must be even");
   }
 }
@@ -87,7 +87,7 @@ GatedUnit::Parts GatedUnit::project(const Variable& x, const MixerContext& conte
                          {B, T, 1, params_.value_width(options_)});
   const Variable shared = linear(read, shared_weight_, shared_bias_, Activation::silu);
   for (const Affine& affine : affine_) {
-    // A diagonal matrix: s products more a channel, where the maps above take many times E.
+    // A diagonal matrix: s more products per channel, where the maps above take many times E.
     const Variable diagonal = block_diagonal(reshape(affine.gamma, {s, 1, 1}));
     Variable copy = reshape(linear(shared, diagonal, affine.beta), {B, T, 1, s});
     if (params_.rotary_width() > 0) copy = rotary(copy, context.positions, params_.rotary_width());
@@ -110,7 +110,7 @@ GatedUnit::Bias GatedUnit::bias(int64_t past, int64_t T, double factor, Device d
   }
   const int64_t before = past + T - 1, count = before + (causal ? 0 : T - 1) + 1;
   if (params_.bias == "rope") {
-    // Products depend on distances alone: the query stands at `before`, keys at 0, 1, ...
+    // Products depend on distances alone: the query is at position `before`, keys at 0, 1, ...
     const int64_t s = params_.key_width;
     const Variable ones(Tensor::full({count, 1}, 1, distance_key_.dtype(), device));
     const Variable keys = rotary(reshape(linear(ones, distance_key_), {1, count, 1, s}),

@@ -1,5 +1,5 @@
-// What gated attention units share (Hua et al. 2022): a block whose gate, values and queries and
-// keys of one head come from one normed input, and which has no feed-forward beside it.
+// Shared code of gated attention units (Hua et al. 2022): a block whose gate, values and queries
+// and keys of one head come from one normed input, and which has no feed-forward beside it.
 #pragma once
 
 #include <optional>
@@ -23,11 +23,11 @@ struct GatedUnitOptions {
   std::optional<double> dropout;  // null: the model's attention_dropout
 
   int64_t value_width(const MixerOptions& options) const { return expansion * options.width; }
-  // Channels that rotary positions turn.
+  // Channels that rotary positions rotate.
   int64_t rotary_width() const {
     return rope == "none" ? 0 : rope == "whole" ? key_width : std::min<int64_t>(32, key_width);
   }
-  // Throws where channels cannot be turned in pairs.
+  // Throws where channels cannot be rotated in pairs.
   void check(const ConfigNode& at) const;
 };
 
@@ -37,7 +37,7 @@ V Params::*own_member(V GatedUnitOptions::*member) {
   return member;
 }
 
-// Params derives from GatedUnitOptions. Of the maps.
+// Params derives from GatedUnitOptions. Describes the options of the maps.
 template <typename Params>
 void describe_gated_maps(ConfigDescription<Params>& d, const std::vector<Preset>& presets) {
   std::vector<std::string> names{"none"};
@@ -59,10 +59,11 @@ void describe_gated_maps(ConfigDescription<Params>& d, const std::vector<Preset>
 template <typename Params>
 void describe_gated_length(ConfigDescription<Params>& d) {
   d.choice("length", own_member<Params>(&GatedUnitOptions::length), {"context", "padded"},
-           "N that sums over a whole sequence are divided by: the training context, or the padded "
+           "divisor N of sums over a whole sequence: the training context, or the padded "
            "length of the call (noncausal only)");
 }
-// Of weights of pairs; `softmax`: whether they may be normalised over all keys.
+// Describes the options of the weights of pairs; `softmax`: whether they may be normalised over all
+// keys.
 template <typename Params>
 void describe_gated_weights(ConfigDescription<Params>& d, bool softmax = false) {
   const auto member = own_member<Params>(&GatedUnitOptions::weights);
@@ -78,10 +79,9 @@ void describe_gated_weights(ConfigDescription<Params>& d, bool softmax = false) 
              {{"relu_squared", BlockWeights::relu_squared}, {"laplace", BlockWeights::laplace}},
              help);
   }
-  d.choice(
-      "bias", own_member<Params>(&GatedUnitOptions::bias), {"none", "t5", "toeplitz", "rope"},
-      "of a distance: none, 32 buckets times sqrt(s), a number for each of the context, or the "
-      "product of two learned vectors with rotary positions, for any length");
+  d.choice("bias", own_member<Params>(&GatedUnitOptions::bias), {"none", "t5", "toeplitz", "rope"},
+           "bias of a distance: none, 32 buckets times sqrt(s), one value per distance of the "
+           "context, or the product of two learned vectors with rotary positions, for any length");
   d.field("dropout", own_member<Params>(&GatedUnitOptions::dropout),
           "probability of dropping a weight; null: the model's attention_dropout")
       .at_least(0)
@@ -89,7 +89,7 @@ void describe_gated_weights(ConfigDescription<Params>& d, bool softmax = false) 
 }
 
 // The maps of one layer. `copies` names the affine copies of the shared projection that it uses;
-// a Toeplitz bias has a number for every distance below `reach`.
+// a Toeplitz bias has an element for every distance below `reach`.
 class GatedUnit {
  public:
   GatedUnit(const char* mechanism, const GatedUnitOptions& params, const MixerOptions& options,
@@ -114,7 +114,7 @@ class GatedUnit {
   Bias bias(int64_t past, int64_t T, double factor, Device device) const;
   // N.
   double divisor(int64_t T) const;
-  // Of the maps, parameters, x, y and the token shift's state; nothing of the mixing.
+  // Cost of the maps, parameters, x, y and the token shift's state, without the mixing.
   MixerCost cost(const MixerShape& shape) const;
   // The key of the layer's draws.
   RandomKey draw_key(const MixerContext& context) const { return context.random.at(site_); }

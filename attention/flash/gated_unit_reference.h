@@ -1,4 +1,4 @@
-// The literal definition of what gated attention units share, in plain loops.
+// The literal definition of the shared steps of gated attention units, in plain loops.
 #pragma once
 
 #include "attention/common/distance_bias.h"
@@ -56,7 +56,7 @@ ReferenceUnit<Number> reference_unit(const GatedUnitOptions& params,
   unit.gate = reference_silu(s, x, "gate");
   unit.values = reference_silu(s, x, "value");
   const std::vector<Number> shared = reference_silu(s, x, "shared");
-  const int64_t turned = params.rotary_width();
+  const int64_t rotated = params.rotary_width();
   for (const std::string& name : copies) {
     const std::vector<Number>&gamma = s.parameter(name + ".gamma"),
           &beta = s.parameter(name + ".beta");
@@ -66,10 +66,10 @@ ReferenceUnit<Number> reference_unit(const GatedUnitOptions& params,
       copy.push_back(s.stored(gamma[c] * shared[i] + beta[c]));
     }
     for (int64_t i = 0; i < s.T; ++i) {
-      for (int64_t c = 0; c < turned; c += 2) {
+      for (int64_t c = 0; c < rotated; c += 2) {
         const Number angle =
             static_cast<Number>(s.positions[static_cast<size_t>(i)]) *
-            std::pow(Number{10000}, -static_cast<Number>(c) / static_cast<Number>(turned));
+            std::pow(Number{10000}, -static_cast<Number>(c) / static_cast<Number>(rotated));
         Number* pair = &copy[static_cast<size_t>(i * unit.s + c)];
         const Number left = pair[0], right = pair[1];
         pair[0] = s.stored(left * std::cos(angle) - right * std::sin(angle));
@@ -109,12 +109,12 @@ Number reference_bias(const GatedUnitOptions& params, const ReferenceSequence<Nu
                       int64_t distance, Number factor, int64_t reach) {
   if (params.bias == "none") return 0;
   if (params.bias == "rope") return reference_rotary_bias(s, distance, factor);
-  const std::vector<Number>& numbers = s.parameter("distance_bias");
+  const std::vector<Number>& bias = s.parameter("distance_bias");
   if (params.bias == "toeplitz") {
-    return s.stored(factor * numbers[static_cast<size_t>(distance + reach - 1)]);
+    return s.stored(factor * bias[static_cast<size_t>(distance + reach - 1)]);
   }
   return s.stored(factor * std::sqrt(static_cast<Number>(params.key_width)) *
-                  numbers[reference_distance_bucket(distance, s.form == Form::causal)]);
+                  bias[reference_distance_bucket(distance, s.form == Form::causal)]);
 }
 
 // N.

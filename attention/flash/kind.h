@@ -15,7 +15,7 @@ inline constexpr int64_t kHostGroup = 64, kUnitGroup = 256;
 template <typename Params>
 void describe_kind(ConfigDescription<Params>& d) {
   d.choice("kind", &Params::kind, {"heads", "gau"},
-           "the branch on the heads of a host, or FLASH's gated unit, which stands for attention "
+           "the branch on the heads of a host, or FLASH's gated unit, which replaces attention "
            "and feed-forward");
   d.field("group", &Params::group, "tokens C of a group; null: 64, of a gated unit 256")
       .range(1, 1 << 20)
@@ -26,7 +26,7 @@ void describe_kind(ConfigDescription<Params>& d) {
 void refuse_options(const ConfigNode& at, const ConfigNode& defaults, const std::string& kind,
                     const std::vector<std::string>& names);
 
-// `mechanism`, which is one on heads, with the unit that its Params ask for instead by
+// `mechanism`, which works on heads, or instead the gated unit that its Params request by
 // `std::optional<FlashParams> unit() const`.
 template <typename Params>
 Mechanism or_flash_unit(Mechanism mechanism) {

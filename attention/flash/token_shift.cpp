@@ -8,7 +8,7 @@
 namespace linnet {
 namespace {
 
-// y of x and past, or, turned around, the gradients of both.
+// y from x and past, or, in reverse, the gradients of both.
 void shift(const Tensor& from, const Tensor& past, const TokenShift& rule, const Tensor& to) {
   dispatch_floating(to.dtype(), [&](auto zero) {
     using T = decltype(zero);
@@ -45,7 +45,7 @@ void shift_past_backward(const Tensor& dy, const TokenShift& rule, const Tensor&
 
 // In host or device memory; null where undefined.
 template <typename T>
-const T* numbers_of(const Tensor& x) {
+const T* pointer_of(const Tensor& x) {
   return x.defined() ? static_cast<const T*>(x.raw()) : nullptr;
 }
 
@@ -64,9 +64,9 @@ ShiftedTokens shift_tokens(const Variable& x, const MixerContext& context, const
   rule.T = T;
   rule.E = E;
   rule.has_past = past.defined();
-  rule.mask = numbers_of<uint8_t>(context.key_mask);
-  rule.segments = numbers_of<int32_t>(context.segments);
-  rule.past_mask = numbers_of<uint8_t>(past_mask);
+  rule.mask = pointer_of<uint8_t>(context.key_mask);
+  rule.segments = pointer_of<int32_t>(context.segments);
+  rule.past_mask = pointer_of<uint8_t>(past_mask);
   const bool on_device = kCuda && on_cuda(x.value());
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.value().device());
   const Tensor before = past.defined() ? past.value() : Tensor();

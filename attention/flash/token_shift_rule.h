@@ -1,5 +1,5 @@
-// Which number of x a number of the shifted x is, and the other way round: pure functions that the
-// CPU and the device share.
+// The element of x that an element of the shifted x equals, and the inverse: pure functions that
+// the CPU and the device share.
 #pragma once
 
 #include <cstdint>

@@ -9,14 +9,14 @@ namespace {
 
 const std::vector<Preset> kPresets = {
     {"paper",
-     "the gated unit with rotary positions on all channels and the mean over earlier groups, as "
+     "the gated unit with rotary positions on all channels and the mean over earlier groups, as in "
      "its pseudo-code",
      {{"kind", "gau"}, {"rope", "whole"}, {"mean", "true"}}},
     {"lucidrains",
      "the gated unit of FLASH-pytorch: the sum over earlier groups",
      {{"kind", "gau"}, {"mean", "false"}}},
     {"linearized_llm",
-     "on the hosts' heads, the sum over groups of 64, as the code that was released",
+     "on the hosts' heads, the sum over groups of 64, as in the released code",
      {{"kind", "heads"}, {"group", "64"}, {"mean", "false"}}},
     {"t5",
      "the same on the heads of T5: values of length 1, outputs divided by their length",

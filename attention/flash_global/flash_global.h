@@ -13,7 +13,7 @@ struct FlashGlobalParams : GatedUnitOptions {
   std::string kind = "heads";
   std::optional<int64_t> group;
   bool mean = false;
-  // Of heads, as the study's T5 has them.
+  // Options of the form on heads, as in the study's T5.
   std::string values = "raw";
   bool output_norm = false;
 

@@ -9,14 +9,14 @@ namespace {
 
 const std::vector<Preset> kPresets = {
     {"paper",
-     "the gated unit with rotary positions on all channels and a number for each distance, as its "
+     "the gated unit with rotary positions on all channels and a bias for each distance, as in its "
      "pseudo-code",
      {{"kind", "gau"}, {"rope", "whole"}, {"bias", "toeplitz"}}},
     {"lucidrains",
      "the gated unit of FLASH-pytorch: 32 buckets of distances",
      {{"kind", "gau"}, {"bias", "t5"}}},
     {"linearized_llm",
-     "on the hosts' heads, groups of 64, as the weights that were released",
+     "on the hosts' heads, groups of 64, as in the released weights",
      {{"kind", "heads"}, {"group", "64"}, {"kappa", "relu2_l2"}}},
     {"t5",
      "the same on the heads of T5: values of length 1, a relative bias, outputs divided by their "
@@ -57,8 +57,8 @@ void FlashLocalParams::describe(ConfigDescription<FlashLocalParams>& d) {
   describe_group_kernel(d);
   describe_group_values(d);
   d.field("relative_bias", &FlashLocalParams::relative_bias,
-          "of heads: weights gain, after kappa, a number for each of 32 buckets of distances and "
-          "each head, one table for all layers");
+          "on heads: bias added to weights after kappa, one value per head and bucket of distances "
+          "(32 buckets), one table for all layers");
   describe_output_norm(d);
   describe_gated_maps(d, kPresets);
   describe_gated_weights(d);

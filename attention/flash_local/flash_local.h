@@ -12,7 +12,7 @@ struct FlashLocalParams : GatedUnitOptions {
   std::string kind = "heads";
   std::optional<int64_t> group;
   GroupKernel kappa = GroupKernel::relu2_l2;
-  // Of heads, as the study's T5 has them.
+  // Options of the form on heads, as in the study's T5.
   std::string values = "raw";
   bool relative_bias = false, output_norm = false;
 

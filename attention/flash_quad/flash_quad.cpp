@@ -13,7 +13,7 @@ namespace {
 
 const std::vector<Preset> kPresets = {
     {"paper",
-     "rotary positions on all channels and a number for each distance, as its pseudo-code",
+     "rotary positions on all channels and a bias for each distance, as in its pseudo-code",
      {{"rope", "whole"}, {"bias", "toeplitz"}}},
     {"paper_long",
      "the same for contexts above 512: the bias is a product of vectors with rotary positions",

@@ -12,9 +12,9 @@ struct FlashQuadParams : GatedUnitOptions {
   static void describe(ConfigDescription<FlashQuadParams>& d);
   void validate(const ConfigNode& at) const;
   MixerTraits traits(MixerTraits traits) const;
-  // What multiplies products of queries and keys.
+  // Factor of the products of queries and keys.
   double logit_factor(double divisor) const;
-  // What multiplies the bias when the logits are divided by N, for a model of that width.
+  // Factor of the bias when the logits are divided by N, for a model of that width.
   double bias_factor(double width, double divisor) const;
 };
 

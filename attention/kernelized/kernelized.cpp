@@ -10,7 +10,7 @@ namespace {
 
 const std::vector<Preset> kPresets = {
     {"skyformer", "Skyformer's baseline: the defaults", {}},
-    {"lavo", "LAVO's table 11, which repeats Skyformer's numbers: the defaults", {}}};
+    {"lavo", "LAVO's table 11, which repeats Skyformer's results: the defaults", {}}};
 
 class KernelizedMixer : public AttentionMixer {
  public:
@@ -47,8 +47,8 @@ std::vector<Number> definition(const ReferenceSequence<Number>& s) {
       [](Number) { return Number{1}; });
 }
 
-// The other form of the paper: softmax's weights, divided by what queries and keys weigh
-// themselves. D_Q^(-1/2) exp(Q K^T / sqrt(K)) D_K^(-1/2) V.
+// The other form of the paper: softmax's weights, divided by the roots of the weights that queries
+// and keys give themselves. D_Q^(-1/2) exp(Q K^T / sqrt(K)) D_K^(-1/2) V.
 std::vector<double> symmetrised_softmax(const ReferenceSequence<double>& s) {
   const double scale = 1 / std::sqrt(static_cast<double>(s.K));
   const auto own = [&](const double* x) { return std::exp(-scale * dot_product(x, x, s.K) / 2); };

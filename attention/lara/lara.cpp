@@ -59,7 +59,7 @@ class LaraMixer : public AttentionMixer {
     const Variable center = add(means.keys, means.values);
     const Variable proposal =
         context.training && params_.noise ? add(center, noise(center, context)) : center;
-    // What each proposal makes of all values, and its log-sum-exp.
+    // The weighted mean of the values under each proposal, and its log-sum-exp.
     at.options.control = SlotControl::exp;
     const Variable logits =
         landmark_logits(k, proposal, means.mass.value(), context.key_mask, logit_scale);
@@ -74,9 +74,9 @@ class LaraMixer : public AttentionMixer {
       return read(with_one(q, context.key_mask),
                   landmark_keys(center, proposal, written.mass, logit_scale));
     }
-    const Variable relative = relative_mass(written.mass, proposal, center, logit_scale);
+    const Variable relative = relative_log_normalizer(written.mass, proposal, center, logit_scale);
     if (params_.weighting == LandmarkWeighting::balance) {
-      // No part of the mean itself.
+      // Without the landmark's own mean.
       const Variable none(Tensor::zeros(center.shape(), dtype, q.value().device()));
       return read(with_one(q, context.key_mask),
                   landmark_keys(none, proposal, relative, logit_scale));
@@ -100,7 +100,7 @@ class LaraMixer : public AttentionMixer {
     const auto K = static_cast<double>(options().head_width());
     MixerCost cost;
     const auto C = static_cast<double>(params_.landmarks);
-    // Both memories, and what the queries read; the logits are element-wise sums.
+    // Both memories, and the reads of the queries; the logits are element-wise sums.
     cost.mixing = rows * C * (2 * K + 2 * K + K);
     cost.mixing += rows * C * (params_.weighting == LandmarkWeighting::optimal ? K + C : K + 1);
     if (params_.learned) {
@@ -111,19 +111,19 @@ class LaraMixer : public AttentionMixer {
   }
 
  private:
-  // Standard normal numbers [B,H,C,K] of each example.
+  // Standard normal values [B,H,C,K], keyed by example.
   Variable noise(const Variable& like, const MixerContext& context) const {
     const auto make = [&] {
       return landmark_noise(draw_key(context).at("noise"), context.place.examples, like.value());
     };
-    // Draws that are given or noted pass through the host, others are made where they are needed.
+    // Draws that are given or noted pass through the host; others are made on the device.
     if (context.record == nullptr) return Variable(make());
     const Tensor draw = drawn(context, "noise", like.shape(), [&] { return make().to(Device{}); });
     return Variable(draw.to(like.dtype()).to(like.value().device()));
   }
 
   LaraParams params_;
-  // What landmarks are the means of, where that is learned.
+  // The vectors whose means are landmarks, where they are learned.
   HeadMap query_map_, key_map_;
 };
 
@@ -132,16 +132,15 @@ class LaraMixer : public AttentionMixer {
 void LaraParams::describe(ConfigDescription<LaraParams>& d) {
   describe_preset(d, kPresets);
   d.field("landmarks", &LaraParams::landmarks, "proposals C").range(1, 4096);
-  d.choice(
-      "weighting", &LaraParams::weighting,
-      {{"cab", LandmarkWeighting::cab},
-       {"balance", LandmarkWeighting::balance},
-       {"optimal", LandmarkWeighting::optimal}},
-      "of proposals: by the product of their means with the query, as CAB; alike, over the "
-      "density of all of them (balance heuristic); or that, corrected by how near the query is "
-      "to their means (the authors' code)");
+  d.choice("weighting", &LaraParams::weighting,
+           {{"cab", LandmarkWeighting::cab},
+            {"balance", LandmarkWeighting::balance},
+            {"optimal", LandmarkWeighting::optimal}},
+           "weights of proposals. cab: by the product of their means with the query, as CAB; "
+           "balance: equal, divided by the density of all (balance heuristic); optimal: balance, "
+           "corrected by the distance of the query from their means (the authors' code)");
   d.field("exact", &LaraParams::exact,
-          "K^-1/4 on queries and keys, as the theory has it; otherwise 1/sqrt(K) on logits, as the "
+          "K^-1/4 on queries and keys, as in the theory; otherwise 1/sqrt(K) on logits, as in the "
           "code");
   d.field("learned", &LaraParams::learned,
           "landmarks are means of a linear map and norm of the vectors, not of the vectors");

@@ -5,16 +5,17 @@
 
 namespace linnet {
 
-// What a landmark counts for besides the tokens that its proposal finds: CAB's product of its mean
-// with the query; nothing, with the density of all proposals below (the balance heuristic); or
-// that, corrected by how near a query is to its mean (the authors' code, mis-opt).
+// Weight of a landmark beside the tokens that its proposal finds. cab: CAB's product of its mean
+// with the query. balance: divided by the density of all proposals (the balance heuristic).
+// optimal: the balance heuristic, corrected by the distance of a query from the landmark's mean
+// (the authors' code, mis-opt).
 enum class LandmarkWeighting : uint8_t { cab, balance, optimal };
 
 struct LaraParams {
   std::string preset = "none";
   int64_t landmarks = 64;
   LandmarkWeighting weighting = LandmarkWeighting::cab;
-  bool exact = false;    // K^-1/4 on queries and keys, as the theory has it
+  bool exact = false;    // K^-1/4 on queries and keys, as in the theory
   bool learned = false;  // means of a learned map of queries and keys
   bool noise = true;
 

@@ -6,7 +6,7 @@
 
 namespace linnet::lara_definition {
 
-// Tokens [first, last) of valid ones, a landmark each.
+// One landmark each: tokens [first, last) of the valid tokens.
 struct Run {
   int64_t first, last;
 };
@@ -41,7 +41,7 @@ Number log_sum_exp(const Vector<Number>& logits) {
   return largest + std::log(total);
 }
 
-// What a landmark is the mean of: x, or its learned map of that name.
+// The vectors whose mean a landmark is: x, or its learned map of that name.
 template <typename Number>
 Vector<Number> mapped(const LaraParams& params, const ReferenceSequence<Number>& s,
                       const Vector<Number>& x, const std::string& name) {
@@ -107,7 +107,7 @@ Vector<Number> definition(const LaraParams& params, const ReferenceSequence<Numb
       query_means.push_back(std::move(query_mean));
       reads.push_back(std::move(read));
     }
-    // How much of all queries near a landmark's mean query i is.
+    // Share of query i among all queries near a landmark's mean.
     const auto nearness = [&](size_t c, int64_t i) {
       Vector<Number> logits;
       const auto product = [&](int64_t j) {

@@ -8,8 +8,7 @@ namespace linnet::landmark_rule {
 
 // Rows are tokens' heads, [B,T,H,C]: `found` is l(q_i, w_c), `near` s q_c . q_i with the means q_c
 // of queries. totals, relative f64 and keys [B,H,C,.] belong to landmarks: log-sum-exp of `near`
-// over the tokens, what relative_mass gives, and what landmark_keys gives, whose last column is
-// read.
+// over the tokens, relative_log_normalizer(), and landmark_keys(), whose last column is read.
 template <typename T>
 struct Optimal {
   int64_t tokens, H, C, width;
@@ -26,7 +25,8 @@ struct Optimal {
     return relative[landmark] != -std::numeric_limits<double>::infinity();
   }
   constexpr T base(int64_t landmark) const { return keys[landmark * width + width - 1]; }
-  // Share of a landmark's own density in that of all, and of a token in those near its mean.
+  // Share of a landmark's own density in the density of all, and of a token among the tokens near
+  // the landmark's mean.
   template <typename Exp>
   constexpr T share(int64_t landmark, const Exp& exp) const {
     return exp(static_cast<T>(relative[landmark]) - base(landmark));
@@ -78,7 +78,7 @@ struct Optimal {
       dnear[row * C + c] = in_use ? (dalpha[row * C + c] - less) * nearness(row, c, exp) : T{0};
     }
   }
-  // Gradients of landmark number n of [B,H,C], from those of its tokens.
+  // Gradients of landmark number n of [B,H,C], from the gradients of its tokens.
   template <typename Exp>
   constexpr void landmark(int64_t n, const T* dalpha, const T* dfound, const T* dnear,
                           double* dtotal, double* drelative, T* dkeys, const Exp& exp) const {

@@ -1,4 +1,5 @@
-// One element of how dense LARA's proposals are: pure functions that the CPU and the device share.
+// One element of the densities of LARA's proposals: pure functions that the CPU and the device
+// share.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +8,16 @@
 namespace linnet::landmark_rule {
 
 // Pairs of proposals w and means m, both [B,H,C,K]: logits [B,H,C,C] are scale (w_c . m_o -
-// |m_o|^2 / 2), -infinity for landmarks o without tokens (whose mass [B,H,C] is -infinity).
+// |m_o|^2 / 2), and -infinity for landmarks o without tokens (log_normalizer [B,H,C] is -infinity).
 template <typename T>
 struct Pairs {
   int64_t C, K;
   const T *w, *m;
-  const double* mass;
+  const double* log_normalizer;
   T scale;
 
   constexpr bool used(int64_t row) const {
-    return mass[row] != -std::numeric_limits<double>::infinity();
+    return log_normalizer[row] != -std::numeric_limits<double>::infinity();
   }
   // Row of [B,H,C] that the other landmark of element i of [B,H,C,C] has.
   constexpr int64_t other(int64_t i) const { return i / (C * C) * C + i % C; }

@@ -100,7 +100,7 @@ class LavoMixer : public AttentionMixer {
         cost.mixing += block_attention_cost(options(), own_block_pattern(), 0, shape).mixing;
       }
     }
-    // A query meets the basis twice; codes are summed first, once for every memory.
+    // Each query is multiplied with the basis twice; codes are summed first, once for every memory.
     const int64_t memories = form != Form::causal ? 1
                              : params_.global_scope == "all"
                                  ? shape.keys
@@ -118,7 +118,7 @@ class LavoMixer : public AttentionMixer {
     return cost;
   }
 
-  // basis_train qr: every basis becomes the orthonormal one of the same leading spans.
+  // basis_train qr: every basis becomes the orthonormal basis of the same leading spans.
   void after_update(const ParameterSet& parameters) const override {
     if (params_.basis_train != "qr") return;
     const Tensor weight = parameters.weight_of(parameters.find(basis_name_));
@@ -191,7 +191,8 @@ class LavoMixer : public AttentionMixer {
     return attend(input, context, state, std::move(block));
   }
 
-  // What `pre_agg: separate` compresses: a token's own block never reaches a later window.
+  // The outputs that `pre_agg: separate` compresses: a token's own block never reaches a later
+  // window.
   Variable own_block(const MixInput& input, const MixerContext& context,
                      const MixerState& state) const {
     BlockAttentionContext block = block_context(options(), context);
@@ -265,7 +266,7 @@ class LavoMixer : public AttentionMixer {
   Variable heads_of(const Variable& x) const {
     return reshape(x, {x.size(0), x.size(1), options().heads, options().head_width()});
   }
-  // A frozen one is kept in fp32.
+  // A frozen basis is kept in fp32.
   Variable basis(DType dtype) const { return as_dtype(basis_, dtype); }
   double scale() const { return params_.scale.value_or(default_scale(options())); }
 
@@ -284,12 +285,12 @@ void LavoParams::describe(ConfigDescription<LavoParams>& d) {
       .range(1, 65536)
       .unit("tokens");
   d.choice("basis", &LavoParams::basis, {"head", "model"},
-           "one basis a head, or one over the whole width whose code all heads share");
+           "one basis per head, or one over the whole width whose code all heads share");
   d.choice("basis_train", &LavoParams::basis_train, {"free", "frozen", "qr"},
            "train the basis; keep a drawn orthonormal one that is no parameter; or train it and "
-           "make it orthonormal again after every update");
+           "orthonormalise it after every update");
   d.choice("code_input", &LavoParams::code_input, {"auto", "f_local", "x", "v", "k"},
-           "what is compressed; auto: the window's output (cross: the source)");
+           "input of the compression; auto: the window's output (cross: the source)");
   d.choice("pre_agg", &LavoParams::pre_agg, {"reuse", "separate"},
            "f_local: compress the window's output, or attention inside the own block of w tokens");
   d.choice("global_scope", &LavoParams::global_scope, {"completed", "all"},
@@ -306,8 +307,9 @@ void LavoParams::describe(ConfigDescription<LavoParams>& d) {
 
 void LavoParams::validate(const ConfigNode& at) const {
   if (pre_agg == "separate" && code_of(Form::causal) != "f_local") {
-    throw located_error(at.location_of("pre_agg"), "lavo: pre_agg 'separate' says how what is ",
-                        "compressed is attended to, but code_input '", code_input,
+    throw located_error(at.location_of("pre_agg"),
+                        "lavo: pre_agg 'separate' chooses the attention whose ",
+                        "output is compressed, but code_input '", code_input,
                         "' compresses no attention output; use code_input f_local or pre_agg "
                         "reuse");
   }
@@ -315,7 +317,7 @@ void LavoParams::validate(const ConfigNode& at) const {
 
 MixerTraits LavoParams::traits(MixerTraits traits) const {
   traits.couples_heads = basis == "model";
-  // Cross attention compresses the source: there is nothing to attend to before.
+  // Cross-attention compresses the source, which has no attention output before.
   traits.cross = traits.cross && pre_agg == "reuse";
   return traits;
 }

@@ -36,7 +36,7 @@ std::vector<Number> lavo_window_reference(const LavoParams& params,
   });
 }
 
-// What `pre_agg: separate` compresses: inside the own block of w tokens.
+// The outputs that `pre_agg: separate` compresses: attention inside the own block of w tokens.
 template <typename Number>
 std::vector<Number> lavo_own_block_reference(const LavoParams& params,
                                              const ReferenceSequence<Number>& s) {

@@ -1,4 +1,4 @@
-// LAVO's one pass on Variables: conversion of dtypes, what backward saves.
+// LAVO's one pass on Variables: conversion of dtypes, tensors saved for backward.
 #include "attention/lavo/one_pass.h"
 
 #include "attention/lavo/cuda/lavo_pass.h"

@@ -19,7 +19,7 @@ struct LavoPassContext {
   // As in OrthogonalMemoryContext.
   Tensor segments, positions;
   DrawPlace place;
-  // u8 [B,T], 1 = valid, of queries, keys and what is compressed; undefined: all. On a device only.
+  // u8 [B,T], 1 = valid, of queries, keys and compressed tokens; undefined: all. On a device only.
   Tensor mask;
 };
 
@@ -28,8 +28,8 @@ struct LavoPassResult {
   OrthogonalMemoryCarry carry;  // after the last segment of every row
 };
 
-// Whether the pass takes these inputs. On the CPU there must be at least as many heads of rows as
-// there are threads: a head is not cut among them. On a device they are bf16, heads up to 128
+// Whether the pass supports these inputs. On the CPU there must be at least as many heads of rows
+// as threads, since a head is not split among threads. On a device they are bf16, heads up to 128
 // wide, in eights, and windows up to 64, of at least 16 tokens.
 bool lavo_pass_fits(const LavoPassVariables& inputs, const LavoPassContext& context);
 

@@ -1,6 +1,6 @@
-// LAVO's one pass, backward: a scan in reverse, a tile of windows at a time. What later windows
-// read from the memory is known when a tile is reached, so that the whole gradient of its outputs
-// f, and with it those of q, k and v, is made at once.
+// LAVO's one pass, backward: a scan in reverse, a tile of windows at a time. Gradients of all later
+// reads of the memory are known when a tile is reached. So the whole gradient of the tile's outputs
+// f, and with it those of q, k and v, is computed at once.
 #include "attention/lavo/one_pass_tile.h"
 #include "core/threads.h"
 
@@ -96,15 +96,15 @@ class Backward {
   T *keys_, *values_, *queries_, *doutputs_;
   T* dweights_;
   T *dturned_, *dqueries_, *dcodes_, *dkeys_, *dvalues_;
-  // The gradient of B q, p * m, B dy; by window: gradients of what is read and written.
+  // The gradient of B q, p * m, B dy; by window: gradients of reads and writes.
   T *dprojected_, *reads_, *dreads_, *dread_, *dwritten_;
   std::vector<T> mean_, dtable_;
-  // Gradients of all windows completed so far and of the row's open one; of what is read by those
-  // tokens of the tile's last window that lie after it.
+  // Gradients of the sums over all windows completed so far, and of the row's open window;
+  // gradients of the reads by tokens of the tile's last window that lie after the tile.
   std::vector<T> dcompleted_, dpartial_, dopen_;
 };
 
-// The rows of a tile; dy already multiplied by the share that either part has of y.
+// The rows of a tile; dy is already multiplied by the factor of either part in y.
 template <typename T>
 void Backward<T>::load(const Sequence& s, const Tile& tile, int64_t head) {
   const Head<T>& h = head_;
@@ -172,7 +172,7 @@ void Backward<T>::through_weights(const Sequence& s, const Tile& tile, int64_t h
   }
 }
 
-// Gradients of queries and of the basis by what the tile reads.
+// Gradients of queries and of the basis from the tile's reads.
 template <typename T>
 void Backward<T>::through_reads(const Sequence& s, const Tile& tile, int64_t head, T* dbasis) {
   const Head<T>& h = head_;
@@ -196,7 +196,8 @@ void Backward<T>::through_reads(const Sequence& s, const Tile& tile, int64_t hea
                Write::accumulate, dbasis, h.d);
 }
 
-// Adds to the gradients of the tile's outputs what later windows pass through the memory.
+// Adds to the gradients of the tile's outputs the gradients that later windows pass through the
+// memory.
 template <typename T>
 void Backward<T>::through_memory(const Sequence& s, const Tile& tile, int64_t head, T* dbasis) {
   const Head<T>& h = head_;
@@ -206,7 +207,7 @@ void Backward<T>::through_memory(const Sequence& s, const Tile& tile, int64_t he
     const T* dread = dread_ + (k - tile.first) * h.rp;
     std::copy_n(open ? dpartial_.data() : dcompleted_.data(), h.rp,
                 dwritten_ + (k - tile.first) * h.rp);
-    // What a window reads is known when its first token is reached.
+    // The gradient of a window's reads is complete at its first token.
     const bool known = tile.begins(s, k);
     if (known) axpy_row(h.rp, T{1}, dread, dcompleted_.data());
     if (k == tile.first && known) std::fill_n(dopen_.data(), h.rp, T{0});
@@ -215,7 +216,7 @@ void Backward<T>::through_memory(const Sequence& s, const Tile& tile, int64_t he
   const int64_t windows = tile.end - tile.first;
   tile_gemm<T>(windows, h.d, h.r, T{1}, {dwritten_, h.rp}, {h.basis.rows.data(), h.d},
                Write::overwrite, dcodes_, h.dp);
-  // Those that begin here, so that each is counted once.
+  // Only windows that begin here, so that each is counted once.
   const int64_t skipped = tile.begins(s, tile.first) ? 0 : 1;
   if (dbasis != nullptr) {
     tile_gemm<T>(h.r, h.d, windows - skipped, T{1}, {dwritten_ + skipped * h.rp, h.rp, true},
@@ -230,8 +231,8 @@ void Backward<T>::through_memory(const Sequence& s, const Tile& tile, int64_t he
   chunked::transpose(doutputs_, h.dp, chunked::padded(tile.count), h.dp, dturned_, kTokens);
 }
 
-// Of each block the gradients of its queries, keys and values; those of keys and values are whole,
-// since queries after the block have left their weights.
+// For each block the gradients of its queries, keys and values; those of keys and values are
+// complete, since the queries after the block have stored their weights.
 template <typename T>
 void Backward<T>::through_window(const Sequence& s, const Tile& tile, int64_t head) {
   const Head<T>& h = head_;
@@ -270,7 +271,7 @@ void Backward<T>::score_gradients(const T* weights, T* dweights) {
   using simd::load;
   using simd::Vector;
   for (int64_t lane = 0; lane < kBlock; lane += simd::kLanes<T>) {
-    // What the normalising sum takes from every weight's gradient, in two chains.
+    // The term that the softmax's normalizer subtracts from every weight's gradient, in two chains.
     Vector<T> even = {}, odd = {};
     for (int64_t at = lane; at < head_.slots(); at += 2 * kBlock) {
       even += load(weights + at) * load(dweights + at);

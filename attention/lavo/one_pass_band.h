@@ -1,10 +1,10 @@
 // Products with the weights of a band, without those outside it. A block is kBlock queries; query i
 // of it sees the `reach` rows of keys that end with its own, reach a multiple of kBlock: of the
-// rows [0, reach + kBlock) that a block's queries see together, rows (i, i + reach].
+// rows [0, reach + kBlock) that the block's queries see together it sees rows (i, i + reach].
 //
-// Weights of a block are slots [reach, kBlock], one query a lane. Slot s < kBlock has row s for
-// lanes below s, and for the others row reach + s, which those below do not see; later slots have
-// row s for all lanes. So nothing is stored or computed that no query sees.
+// Weights of a block are slots [reach, kBlock], one query per lane. Slot s < kBlock holds row s for
+// lanes below s and row reach + s, which those lanes do not see, for the other lanes; later slots
+// hold row s for all lanes. So every stored weight belongs to a key that its query sees.
 #pragma once
 
 #include "attention/primitives/common/chunked.h"
@@ -67,14 +67,15 @@ void for_strips(int64_t columns, const Compute& compute) {
 inline constexpr int64_t kSlots = 8;
 template <typename T>
 void paired_slots(int64_t s, int64_t lane, int64_t reach, int64_t depth, T scale, const T* rows,
-                  int64_t stride, const T* turned, int64_t turned_stride, Write write, T* out) {
+                  int64_t stride, const T* transposed, int64_t transposed_stride, Write write,
+                  T* out) {
   using simd::broadcast;
   using simd::Vector;
   const T* older = rows + s * stride;
   const T* newer = older + reach * stride;
   Vector<T> sums[kSlots] = {};
   for (int64_t c = 0; c < depth; ++c) {
-    const Vector<T> query = simd::load(turned + c * turned_stride + lane);
+    const Vector<T> query = simd::load(transposed + c * transposed_stride + lane);
 #pragma GCC unroll 8
     for (int64_t m = 0; m < kSlots; ++m) {
       const int64_t at = m * stride + c;
@@ -93,22 +94,22 @@ void paired_slots(int64_t s, int64_t lane, int64_t reach, int64_t depth, T scale
 }  // namespace band
 
 // out[slot, lane] (+)= scale * row of the slot and lane . query of the lane. rows [reach + kBlock,
-// depth], turned [depth, kBlock], depth padded.
+// depth], transposed [depth, kBlock], depth padded.
 template <typename T>
 void band_products(int64_t reach, int64_t depth, T scale, const T* rows, int64_t stride,
-                   const T* turned, int64_t turned_stride, Write write, T* out) {
+                   const T* transposed, int64_t transposed_stride, Write write, T* out) {
   for (int64_t lane = 0; lane < kBlock; lane += simd::kLanes<T>) {
     for (int64_t s = 0; s < kBlock; s += band::kSlots) {
-      band::paired_slots(s, lane, reach, depth, scale, rows, stride, turned, turned_stride, write,
-                         out);
+      band::paired_slots(s, lane, reach, depth, scale, rows, stride, transposed, transposed_stride,
+                         write, out);
     }
   }
   count_multiply_adds(kBlock * kBlock * depth);
   tile_gemm<T>(reach - kBlock, kBlock, depth, scale, {rows + kBlock * stride, stride},
-               {turned, turned_stride}, write, out + kBlock * kBlock, kBlock);
+               {transposed, transposed_stride}, write, out + kBlock * kBlock, kBlock);
 }
 
-// Of every query of a block: out[i] (+)= scale * sum of its weights times rows. rows [reach +
+// For every query i of a block: out[i] (+)= scale * sum of its weights times rows. rows [reach +
 // kBlock, columns], out [kBlock, columns], columns padded.
 template <typename T>
 void band_gather(int64_t reach, int64_t columns, T scale, const T* weights, const T* rows,
@@ -132,9 +133,9 @@ void band_gather(int64_t reach, int64_t columns, T scale, const T* weights, cons
   });
 }
 
-// Of every key of a block: out[i] = scale * sum over the `reach` queries that see it, rows [i, i +
-// reach), of weight times row. `weights` are those of the block itself and of the blocks of queries
-// that follow. rows [reach + kBlock, columns], out [kBlock, columns], columns padded.
+// For every key i of a block: out[i] = scale * sum over the `reach` queries that see it, rows [i, i
+// + reach), of weight times row. `weights` are those of the block itself and of the blocks of
+// queries that follow. rows [reach + kBlock, columns], out [kBlock, columns], columns padded.
 template <typename T>
 void band_spread(int64_t reach, int64_t columns, T scale, const T* weights, const T* rows,
                  int64_t stride, T* out, int64_t out_stride) {

@@ -1,14 +1,15 @@
 // Causal LAVO in one pass over the tokens, on plain arrays: the window of softmax attention, the
-// memory of its outputs and their mean are made while a tile of tokens lies in the cache, so that
-// q, k, v and y move through memory once forward, and they and their gradients once backward. The
-// plain path is block_attention, orthogonal_memory and a weighted sum.
+// memory of its outputs and their mean are computed while a tile of tokens is in the cache. So q,
+// k, v and y pass through DRAM once forward, and they and their gradients once backward. The plain
+// path is block_attention, orthogonal_memory and a weighted sum.
 //
 // A head of a row is one task, scanned in tiles of 64 tokens. Forward keeps B f and f of every
-// window (2 d / window numbers a token and head) and, for backward, the softmax weights and B q of
-// every token (the window in whole blocks of 16, and r). Backward scans in reverse, where the
-// gradient of the memory is known when a window's outputs are reached, and those of keys and values
-// when the queries that see them have been. Multiply-adds per token and head, for windows of up to
-// 16 and d = r = 64: 2,048 + 8,192 forward, 4,096 + 16,384 backward (window + memory).
+// window (2 d / window elements per token and head) and, for backward, the softmax weights and B q
+// of every token (the window in whole blocks of 16, and r). Backward scans in reverse: the gradient
+// of the memory is complete when a window's outputs are reached, and the gradients of keys and
+// values are complete after the queries that see them. Multiply-adds per token and head, for
+// windows of up to 16 and d = r = 64: 2,048 + 8,192 forward, 4,096 + 16,384 backward (window +
+// memory).
 #pragma once
 
 #include <cstdint>
@@ -46,9 +47,9 @@ struct LavoPassInputs {
   std::vector<Span> spans;
 };
 
-// What forward leaves for backward. Of every window of every span, in their order: what B f of all
-// windows before it adds up to [windows,H,r], and the sum of its own f [windows,H,d]. Of every
-// token, where wanted (else null), the weights of its window, as one_pass_tile.h lays them out, and
+// Sums that forward saves for backward. For every window of every span, in order: the sum of B f
+// over all windows before it [windows,H,r], and the sum of its own f [windows,H,d]. For every
+// token, where wanted (else null): the weights of its window, in the layout of one_pass_tile.h, and
 // B q [B,H,T,r in whole vectors].
 template <typename T>
 struct LavoPassSums {
@@ -58,7 +59,7 @@ struct LavoPassSums {
   T* projections = nullptr;
 };
 
-// How many windows all spans together have, and how many numbers the last two arrays.
+// Number of windows in all spans, and numbers of elements of the last two arrays.
 struct LavoPassSizes {
   int64_t windows, weights, projections;
 };

@@ -16,7 +16,7 @@ Plan make_pass_plan(const LavoPassInputs<T>& in, const LavoPassOptions& options)
           "lavo in one pass: expected a window of 1 to ", kLavoPassWindow, ", got ",
           options.window);
   for (const Span& span : in.spans) {
-    require(!span.carries_in, "lavo in one pass: it cannot continue a carried state");
+    require(!span.carries_in, "lavo in one pass: it cannot continue a decode state");
   }
   OrthogonalMemoryOptions memory;
   memory.window = options.window;
@@ -135,7 +135,7 @@ void Forward<T>::attend(const Sequence& s, const Tile& tile, int64_t head) {
   }
 }
 
-// Sums of the tile's windows, and what is before each of them.
+// Sums of the tile's windows, and the prefix sums before each of them.
 template <typename T>
 void Forward<T>::write_memory(const Sequence& s, const Tile& tile, int64_t head) {
   const Head<T>& h = head_;
@@ -179,7 +179,7 @@ void Forward<T>::weigh_memory(const Sequence& s, const Tile& tile, int64_t head)
   }
 }
 
-// y, from f and from what the queries read.
+// y, from f and from the queries' reads of the memory.
 template <typename T>
 void Forward<T>::read_memory(const Sequence& s, const Tile& tile, int64_t head) {
   const Head<T>& h = head_;

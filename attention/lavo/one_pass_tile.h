@@ -1,4 +1,4 @@
-// What the forward and backward scans of LAVO's one pass share: the head at hand, a tile of its
+// Shared code of the forward and backward scans of LAVO's one pass: the current head, a tile of its
 // tokens in the cache, and the softmax of the window.
 #pragma once
 
@@ -46,8 +46,8 @@ inline int64_t token_of(const LavoPassInputs<T>& in, const Sequence& s, int64_t 
   return (s.row * in.q.H + head) * in.q.T + s.query_begin + t;
 }
 
-// Where the weights of windows are kept: sequences one after the other, of each one head after the
-// other, its tokens in whole blocks and then room for zeros, as far as a window reaches.
+// Layout of the weights of windows: sequence by sequence, in it head by head; a head's tokens in
+// whole blocks, then zeros as far as a window reaches.
 struct Kept {
   std::vector<int64_t> starts;  // of every sequence, one head
   int64_t heads, tokens = 0;    // of all sequences, one head
@@ -88,8 +88,8 @@ struct Tile {
   bool ends(const Sequence& s, int64_t k) const { return s.code_from(k + 1) <= begin + count; }
 };
 
-// Asks for tokens [begin, begin + kBlock) of a sequence, as far as they exist: a block at a time
-// before a product, so that what was asked for never holds up the processor's own loads.
+// Prefetches tokens [begin, begin + kBlock) of a sequence, as far as they exist: one block before
+// each product, so that prefetches never delay the processor's own loads.
 template <bool kWrite, typename E>
 inline void prefetch_block(const SequenceView<E>& view, const Sequence& s, int64_t begin,
                            int64_t head) {
@@ -108,9 +108,8 @@ void load_tokens(const SequenceView<const T>& from, const Sequence& s, int64_t b
                      head, out + missing * stride, stride);
 }
 
-// Sizes of a call, and of the head at hand its basis and its table of logits: entry (slot, lane) is
-// what the logit of a block's query `lane` gains there, -infinity where the query does not see the
-// key.
+// Sizes of a call, and the current head's basis and table of logit biases: entry (slot, lane) is
+// added to the logit of a block's query `lane`, -infinity where the query does not see the key.
 template <typename T>
 struct Head {
   int64_t d, r, dp, rp;   // widths, and padded ones
@@ -151,18 +150,18 @@ struct Head {
   }
 
   // Softmax weights of the queries [begin, begin + kBlock) of a sequence over the keys of `rows`,
-  // of which the first is reach tokens before: out [reach, kBlock].
-  void weigh(int64_t begin, const T* rows, const T* turned, T* out) const {
+  // the first of which is reach tokens before: out [reach, kBlock].
+  void weigh(int64_t begin, const T* rows, const T* transposed, T* out) const {
     simd::copy(table.data(), slots(), out);
     for (int64_t slot = 0; slot < reach - begin; ++slot) {
       std::fill_n(out + slot * kBlock, std::min(slot, kBlock), -std::numeric_limits<T>::infinity());
     }
-    band_products<T>(reach, dp, scale, rows, dp, turned, kTokens, Write::accumulate, out);
+    band_products<T>(reach, dp, scale, rows, dp, transposed, kTokens, Write::accumulate, out);
     for (int64_t lane = 0; lane < kBlock; lane += simd::kLanes<T>) softmax(out + lane);
   }
 
  private:
-  // Of one vector of queries, over rows; four chains of operations at a time.
+  // Logits of one vector of queries over rows; four independent chains of operations.
   void softmax(T* column) const {
     using simd::Vector;
     constexpr int64_t kChains = 4;

@@ -26,7 +26,7 @@ const std::vector<Preset> kPresets = {
      {{"downsample", "4"}, {"scale", "null"}, {"floor", "0.1"}}},
     {"simulst",
      "simultaneous speech translation: heads of 32, otherwise as lm; cross-attention trains with "
-     "wait 5 (the paper tests 3), 9 source tokens a read",
+     "wait 5 (the paper tests 3), 9 source tokens per read",
      {{"downsample", "4"}, {"scale", "null"}, {"floor", "0.1"}, {"wait", "5"}, {"read", "9"}}}};
 
 // LeaP(x) = sigmoid(w2 . relu(W1 x + b1) + b2), shared by all heads.
@@ -45,7 +45,7 @@ class Leap {
     out_weight_ = scope.parameter("out.weight", {1, read}, uniform(read));
     out_bias_ = scope.parameter("out.bias", {1}, uniform(read));
   }
-  // Multiply-adds of one vector, and numbers in all parameters.
+  // Multiply-adds of one vector, and elements of all parameters.
   static int64_t products(int64_t hidden, int64_t width) {
     return hidden > 1 ? hidden * (width + 1) : width;
   }
@@ -64,10 +64,11 @@ class Leap {
   Variable hidden_weight_, hidden_bias_, out_weight_, out_bias_;
 };
 
-// Left by training with softmax, which keeps no sums to go on from.
+// Left by training with softmax, which has no decode state.
 constexpr const char* kNoSums = "softmax_training";
 
-// The layout of waiting queries is the host's: it counts their positions from the batch's first.
+// The host computes the layout of waiting queries: it counts their positions from the batch's
+// first.
 void require_counted(const MixerContext& context) {
   if (!context.positions.defined() || on_cuda(context.positions)) return;
   const int64_t T = context.positions.size(1);
@@ -111,7 +112,8 @@ class LeapformerMixer : public AttentionMixer {
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
     if (policy_.wait == 0) return read(input, context, state);
-    // Queries that see a part of the source need its tokens: no sums stand for all of them.
+    // Queries that see a part of the source need its tokens: sums over the whole source do not
+    // serve them.
     const MixerState source = state.empty() ? encoded_source(input, context) : state;
     MixInput arriving = input;
     arriving.k = as_dtype(source.at("k"), input.q.dtype());
@@ -139,8 +141,8 @@ class LeapformerMixer : public AttentionMixer {
     if (input.k.defined()) p.key = leap_k_(raw_ ? input.k : activate(input.k, Activation::relu));
     if (softmax_training_) {
       require_usage(context.training ? state.empty() : !state.contains(kNoSums),
-                    "leapformer: with training: softmax a sequence cannot go on from a state in "
-                    "training; give it whole, or take training: linear");
+                    "leapformer: with training: softmax a sequence cannot continue from a state in "
+                    "training; give it whole, or set training: linear");
       if (context.training) return train(input, p, context);
     }
     if (policy_.wait > 0) return {read_arriving(input, p, context), {}};
@@ -178,7 +180,7 @@ class LeapformerMixer : public AttentionMixer {
         });
   }
 
-  // The softmax of the energies A_ij over the keys, in the place of dividing by their sum.
+  // The softmax of the energies A_ij over the keys, instead of a division by their sum.
   MixResult train(const MixInput& input, const Proportions& p, const MixerContext& context) const {
     BlockAttentionContext block = block_context(options(), context);
     block.options.scale = 1;
@@ -302,10 +304,10 @@ void LeapformerParams::describe(ConfigDescription<LeapformerParams>& d) {
           "factor from head width to hidden units, where `hidden` is 0")
       .range(1, 4096);
   d.choice("input", &LeapformerParams::input, {"relu", "raw"},
-           "what LeaP reads: the feature-mapped q and k (as the authors' code), or q and k");
+           "input of LeaP: the feature-mapped q and k (as in the authors' code), or q and k");
   d.choice("training", &LeapformerParams::training, {"linear", "softmax"},
            "while training: the linear form, or the softmax of the re-weighted energies over all "
-           "keys, quadratic in the length (as the authors' translation code)");
+           "keys, quadratic in the length (as in the authors' translation code)");
   describe_scale(d, "factor of q before the feature map; null: 1/sqrt(K)");
   describe_normalizer(d);
   d.field(

@@ -21,7 +21,7 @@ struct LeapformerParams {
   static void describe(ConfigDescription<LeapformerParams>& d);
   // Width of the hidden layer; 1: there is none. Throws UsageError when downsample does not divide.
   int64_t hidden_width(int64_t head_width) const;
-  // What a query of that form sees of its source.
+  // Rule by which queries of that form see their source.
   WaitPolicy policy(Form form) const { return {form == Form::cross ? wait : 0, read}; }
 };
 

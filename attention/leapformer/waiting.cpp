@@ -1,6 +1,6 @@
 #include "attention/leapformer/waiting.h"
 
-#include "attention/common/token_pieces.h"
+#include "attention/common/token_slices.h"
 #include "autograd/arithmetic.h"
 
 namespace linnet {
@@ -10,7 +10,7 @@ Variable zeros_like(const Variable& x, int64_t rows, int64_t tokens, int64_t wid
   return Variable(Tensor::zeros({rows, tokens, width}, x.dtype(), x.value().device()));
 }
 
-// x [B,T,...] with other sizes in the place of B and T.
+// x [B,T,...] with other sizes instead of B and T.
 Shape resized(const Variable& x, int64_t rows, int64_t tokens) {
   std::vector<int64_t> sizes = x.shape().sizes();
   sizes[0] = rows;
@@ -32,7 +32,7 @@ WaitingQueries::WaitingQueries(const WaitPolicy& policy, int64_t first, int64_t 
 Variable WaitingQueries::spread(const Variable& x) const {
   if (!x.defined()) return x;
   const int64_t B = x.size(0), width = x.shape().elements() / std::max<int64_t>(B * count_, 1);
-  // Every query behind the tokens that arrive for it.
+  // Every query after the tokens that arrive for it.
   const Variable queries = reshape(tokens_of(x, 0, early_), {B * early_, 1, width});
   const Variable steps = join_tokens({zeros_like(x, B * early_, step_ - 1, width), queries});
   const Variable laid =

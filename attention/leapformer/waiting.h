@@ -1,5 +1,5 @@
-// Simultaneous cross-attention: queries that are made while their source still arrives (wait-k: Ma
-// et al. 2019, STACL; `read`: fairseq's fixed pre-decision ratio).
+// Simultaneous cross-attention: queries that read a source while it still arrives (wait-k: Ma et
+// al. 2019, STACL; `read`: fairseq's fixed pre-decision ratio).
 #pragma once
 
 #include <algorithm>
@@ -18,23 +18,24 @@ struct WaitPolicy {
   }
 };
 
-// `count` queries at consecutive positions from `first` on, over a source. Those that see a part of
-// it come first, and are laid on it, each where the last token stands that it sees: causal
-// attention along the source then shows them what they may see. Linear in queries and source.
+// `count` queries at consecutive positions from `first` on, over a source. Early queries see a part
+// of the source. Each is placed at the position of the last token that it sees, so that causal
+// attention along the source shows it exactly that part. Linear in queries and source.
 class WaitingQueries {
  public:
   // wait is at least 1.
   WaitingQueries(const WaitPolicy& policy, int64_t first, int64_t count, int64_t source);
 
-  // What all queries read, [B,count,H,V]: early ones by `causal`, [B,n,H,V] for queries as spread()
-  // lays them on the n tokens of arrived(), the rest by `whole` for those of later().
+  // Outputs of all queries, [B,count,H,V]: of early ones from `causal` [B,n,H,V], for the queries
+  // that spread() places on the n tokens of arrived(); of the others from `whole`, for the queries
+  // of later().
   Variable read(const std::function<Variable()>& causal,
                 const std::function<Variable()>& whole) const;
 
-  // Of queries [B,count,...]. Undefined stays undefined in all of these; differentiable.
+  // For queries [B,count,...]. Undefined stays undefined in all of these; differentiable.
   Variable spread(const Variable& x) const;
   Variable later(const Variable& x) const;
-  // Of the source [B,S,...].
+  // For the source [B,S,...].
   Variable arrived(const Variable& x) const;
   // Masks u8 [B,count], [B,S].
   Tensor spread(const Tensor& mask) const {

@@ -18,7 +18,7 @@ const std::vector<Preset> kPresets = {
      "the survey's code: one E for keys, values and all layers",
      {{"slots", "128"}, {"sharing", "layerwise"}}},
     {"leapformer",
-     "LeaPformer's Long Range Arena runs (Skyformer's code): every head its own, never trained",
+     "LeaPformer's Long Range Arena runs (Skyformer's code): one per head, never trained",
      {{"slots", "128"}, {"sharing", "key_value_per_head"}, {"freeze", "true"}}},
     {"lavo",
      "LAVO's Long Range Arena baseline: the same code",
@@ -98,7 +98,7 @@ class LinformerMixer : public AttentionMixer {
     return scope.own.buffer(name, shape, initial);
   }
 
-  // Positions of what is written, i32 [B,S]; a device turns those beyond N into NaN.
+  // Positions of the written tokens, i32 [B,S]; on a device positions beyond N give NaN.
   Tensor key_positions(const MixInput& input, const MixerContext& context) const {
     const Tensor positions = written_positions(options(), input, context);
     if (options().form == Form::cross && !context.key_positions.defined()) {
@@ -173,13 +173,13 @@ void LinformerParams::describe(ConfigDescription<LinformerParams>& d) {
   d.field("slots", &LinformerParams::slots, "rows of the projections; 0: a quarter of the length N")
       .range(0, 65536);
   d.field("max_length", &LinformerParams::max_length,
-          "length N that the projections are made for (cross: of the source); 0: the training "
+          "length N of the projections (cross: of the source); 0: the training "
           "context. Longer inputs are refused")
       .range(0, 1e9)
       .unit("tokens");
   d.choice("sharing", &LinformerParams::sharing,
            {"none", "headwise", "key_value", "key_value_per_head", "layerwise"},
-           "one projection for: nothing (E and F of every head), all heads (E and F), keys and "
+           "sharing of projections: none (E and F per head), all heads (E and F), keys and "
            "values of all heads (E), keys and values of a head, or all of these and all layers; "
            "causal attention needs keys and values to share it");
   d.field("freeze", &LinformerParams::freeze, "keep the drawn projections, which are no parameter");

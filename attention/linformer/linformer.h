@@ -25,7 +25,7 @@ struct LinformerParams {
   // Whether values have a projection of their own; whether every head has.
   bool separate_values() const { return sharing == "none" || sharing == "headwise"; }
   bool per_head() const { return sharing == "none" || sharing == "key_value_per_head"; }
-  // The name of the keys' projection: where layers share it, one a kind of attention.
+  // The name of the keys' projection: where layers share it, one per kind of attention.
   std::string key_name(Form form) const;
 };
 

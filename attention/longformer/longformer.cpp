@@ -2,7 +2,7 @@
 #include "attention/longformer/longformer.h"
 
 #include "attention/common/mixer_support.h"
-#include "attention/common/token_pieces.h"
+#include "attention/common/token_slices.h"
 #include "attention/define.h"
 #include "attention/longformer/window_lists.h"
 #include "attention/primitives/listed_attention/listed_attention.h"
@@ -87,7 +87,7 @@ class LongformerMixer : public AttentionMixer {
     if (globals_ == 0) return cost;
     const bool causal = options().form == Form::causal;
     const int64_t globals = std::min(globals_, T), others = T - globals;
-    // Among the others as a window, and the global tokens besides.
+    // A window among the other tokens, and the global tokens.
     cost.mixing = B * 2 * E * visible_pairs(band({}), others);
     const int64_t to_globals = others * globals;
     const int64_t of_globals = causal ? globals * (globals + 1) / 2 : globals * T;
@@ -95,9 +95,9 @@ class LongformerMixer : public AttentionMixer {
     if (causal) {
       MixerShape rest = shape;
       rest.queries = others;
-      cost.bytes = carried_keys_bytes(options(), window_ - 1, rest);
+      cost.bytes = kv_cache_bytes(options(), window_ - 1, rest);
       rest.queries = globals;
-      cost.bytes += carried_keys_bytes(options(), kKeepAll, rest);
+      cost.bytes += kv_cache_bytes(options(), kKeepAll, rest);
     }
     if (separate()) {
       cost.projections = B * static_cast<double>(globals + 2 * T) * E * E;
@@ -118,7 +118,7 @@ class LongformerMixer : public AttentionMixer {
     return pattern;
   }
 
-  // Queries over lists of keys, with what `block` says besides.
+  // Queries over lists of keys, with the other options of `block`.
   static Variable listed(const Variable& q, const Variable& k, const Variable& v,
                          const BlockAttentionContext& block, const ListsWithBias& lists,
                          int64_t group) {
@@ -138,7 +138,7 @@ class LongformerMixer : public AttentionMixer {
   Variable mix_noncausal(const MixInput& input, const MixerContext& context,
                          BlockAttentionContext block) const {
     const int64_t T = input.q.size(1), globals = std::min(globals_, T);
-    // Global tokens read everything.
+    // Global tokens read all tokens.
     Variable q = tokens_of(input.q, 0, globals), k = input.k, v = input.v;
     if (separate()) {
       require_usage(input.x.defined(),
@@ -171,7 +171,8 @@ class LongformerMixer : public AttentionMixer {
     const Variable window_k = carried(state, "k", dtype), window_v = carried(state, "v", dtype);
     const auto tokens = [](const Variable& x) { return x.defined() ? x.size(1) : 0; };
     const int64_t B = input.q.size(0), T = input.q.size(1);
-    // With dropout, draws must not depend on where calls are cut: every query has its own list.
+    // With dropout every query has its own list, so that draws do not depend on the split into
+    // calls.
     const int64_t group =
         block.options.dropout > 0 ? 1 : std::clamp<int64_t>(T, 1, queries_of_list(window_));
     const CausalLists lists{T,
@@ -253,8 +254,8 @@ std::vector<Number> definition(const LongformerParams& params, const ReferenceSe
   own.k = projected(s, "k_global");
   own.v = projected(s, "v_global");
   const std::vector<Number> of_globals = attention(own);
-  const int64_t numbers = std::min(globals, s.T) * s.H * s.V;
-  std::copy(of_globals.begin(), of_globals.begin() + numbers, y.begin());
+  const int64_t elements = std::min(globals, s.T) * s.H * s.V;
+  std::copy(of_globals.begin(), of_globals.begin() + elements, y.begin());
   return y;
 }
 

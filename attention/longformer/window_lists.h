@@ -1,6 +1,6 @@
-// Which keys longformer's queries see, as lists for listed_attention: `group` queries after each
-// other share one. Places 0 ... globals - 1 are the global tokens, the others the union of the
-// windows; which of them a query sees, a bias of 0 or -infinity says.
+// Which keys longformer's queries see, as lists for listed_attention: `group` consecutive queries
+// share one. Places 0 ... globals - 1 are the global tokens, the others the union of the windows; a
+// bias of 0 or -infinity says which of them a query sees.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 
 namespace linnet {
 
-// How many queries share a list: so many that it is about a quarter longer than what each sees.
+// Number of queries that share a list: a list is about a quarter longer than the keys that one
+// query sees.
 constexpr int64_t queries_of_list(int64_t window) {
   return std::clamp<int64_t>(window / 4, 8, 64);
 }
@@ -34,20 +35,20 @@ struct WindowLists {
 
 // Causal, with keys [globals so far ; window so far ; the call's tokens]. Windows hold no global
 // token, and global tokens see no others. The token at distance d from the last query of a list is
-// in place globals + d, so that lists of every query do not depend on where calls are cut.
+// in place globals + d, so that the lists do not depend on how a sequence is split into calls.
 struct CausalLists {
   int64_t tokens = 0, globals = 0, window = 0;
   int64_t past_globals = 0, past_window = 0;
   int64_t group = 1;
 
-  // Of the call's tokens, the first ones.
+  // The first of the call's tokens.
   constexpr int64_t new_globals() const {
     const int64_t missing = globals - past_globals;
     return missing < tokens ? missing : tokens;
   }
   constexpr int64_t queries() const { return tokens; }
   constexpr int64_t length() const { return globals + window - 1 + group; }
-  // -1 also for what no query of the list sees.
+  // -1 also for tokens that no query of the list sees.
   constexpr int32_t key(int64_t list, int64_t place) const {
     const int64_t first = past_globals + past_window, added = new_globals();
     const int64_t end = (list + 1) * group, last = std::min(end, tokens) - 1;
@@ -69,8 +70,8 @@ struct CausalLists {
   }
 };
 
-// Of place i of all queries' places: the key, by the first query of each list, and the bias unless
-// null.
+// For place i of all queries' places: the key, written by the first query of each list, and the
+// bias unless null.
 template <typename Lists>
 constexpr void fill_place(const Lists& lists, int64_t i, int32_t* index, float* bias) {
   const int64_t length = lists.length(), query = i / length, place = i % length;

@@ -29,17 +29,16 @@ void LongshortParams::describe(ConfigDescription<LongshortParams>& d) {
       .range(1, 1 << 20)
       .unit("tokens");
   d.field("landmarks", &LongshortParams::landmarks,
-          "noncausal: vectors to which the row is compressed; 0: the window alone")
+          "noncausal: compressed vectors of the row; 0: the window alone")
       .range(0, 4096);
   d.field("chunk", &LongshortParams::chunk, "causal: tokens that are compressed together")
       .range(1, 1 << 20)
       .unit("tokens");
-  d.field("rank", &LongshortParams::rank, "causal: vectors to which a chunk is compressed")
-      .range(1, 4096);
+  d.field("rank", &LongshortParams::rank, "causal: compressed vectors of a chunk").range(1, 4096);
   d.field("norm", &LongshortParams::norm,
           "layer norms over all heads of the window's and of the compressed keys and values");
   d.field("relative", &LongshortParams::relative,
-          "causal: logits have terms of distances, as Transformer-XL's");
+          "causal: logits have terms of distances, as in Transformer-XL");
   describe_scale(d, "factor of q; null: 1/sqrt(K)");
   describe_dropout(d);
 }

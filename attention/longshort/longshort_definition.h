@@ -60,8 +60,8 @@ struct Pair {
   Vector<Number> key, value;
 };
 
-// What one compressed vector makes of tokens; empty where none of them is valid. `logits`: those of
-// the compression, [T][H count].
+// The weighted sum of tokens in one compressed vector; empty where no token is valid. `logits`:
+// logits of the compression, [T][H count].
 template <typename Number>
 Pair<Number> compressed(const LongshortParams& params, const ReferenceSequence<Number>& s,
                         const Vector<Pair<Number>>& tokens, const Vector<Vector<Number>>& logits,

@@ -19,7 +19,8 @@ inline MixerOptions longshort_options(MixerOptions options) {
   return options;
 }
 
-// Compressed keys and values [B,N,H,.], and which of them there are (u8 [B,N]; undefined: all).
+// Compressed keys and values [B,N,H,.], and the mask of those that exist (u8 [B,N]; undefined:
+// all).
 struct Compressed {
   Variable keys, values;
   Tensor valid;
@@ -72,7 +73,7 @@ class LongshortMixer : public AttentionMixer {
     const auto rows = static_cast<double>(shape.batch), width = static_cast<double>(E);
     const auto times = [](int64_t a, int64_t b) { return static_cast<double>(a * b); };
     MixerCost cost;
-    // Both products of a pair, and what a token adds to keys and values of summaries.
+    // Both products of a pair, and the products that add a token to keys and values of summaries.
     cost.mixing = rows * 2 * width * (pairs + times(causal ? chunks * params_.chunk : T, count_));
     cost.projections = rows * times(T, H * count_) * width;
     double parameters = times(H * count_, E + 1);
@@ -93,7 +94,7 @@ class LongshortMixer : public AttentionMixer {
 
  private:
   bool relative() const { return params_.relative && options().form == Form::causal; }
-  // Tokens that windows of later ones reach, after T of them.
+  // Number of the T tokens so far that windows of later tokens reach.
   int64_t kept(int64_t T) const { return std::min(params_.window - 1, T); }
 
   // The lists of T queries that follow `first` tokens, of which `past` are kept.
@@ -141,8 +142,8 @@ class LongshortMixer : public AttentionMixer {
     return at;
   }
 
-  // What queries q [B,T,H,K], in the dtype of sums, read from the window (`near`) and from
-  // summaries. Their scale is applied here.
+  // Outputs of queries q [B,T,H,K], in the dtype of sums, from the window (`near`) and from
+  // summaries. The scale of q is applied here.
   Variable read(const Variable& q, const Variable& keys, const Variable& values,
                 const ListedAttentionContext& near, const Compressed& summaries,
                 const ListedAttentionContext& far) const {
@@ -294,7 +295,7 @@ class LongshortMixer : public AttentionMixer {
     return result;
   }
 
-  // Rows of packed documents, which leave nothing that a next call could continue.
+  // Rows of packed documents, which leave no decode state.
   MixResult packed(const MixInput& input, const MixerContext& context,
                    const MixerState& state) const {
     require_usage(state.empty(),

@@ -29,7 +29,7 @@ struct WideMap {
   }
 };
 
-// A layer norm over all heads of vectors [B,N,H,K]; without parameters nothing.
+// A layer norm over all heads of vectors [B,N,H,K]; without parameters the identity.
 struct WideNorm {
   Variable gain, bias;
 

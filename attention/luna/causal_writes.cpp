@@ -42,7 +42,7 @@ void fill(const Tensor& to, int64_t grain, const F& f) {
   });
 }
 
-// dp: rule.dmemory of a few slots of a head together, which read each token once.
+// dp: rule.dmemory for several slots of a head at a time, which share one read of each token.
 template <typename T>
 void sum_memory(const CausalWrites<T>& rule, const T* dlogits, T* dp) {
   constexpr int64_t kSlots = 8;

@@ -1,4 +1,5 @@
-// How much each token writes to each vector of Luna's causal memory. All in f32 (f64 on the CPU).
+// Weights with which each token writes to each vector of Luna's causal memory. All in f32 (f64 on
+// the CPU).
 #pragma once
 
 #include "autograd/variable.h"

@@ -1,5 +1,5 @@
-// One element of what tokens write to Luna's causal memory, before its activation: pure functions
-// that the CPU and the device share.
+// One element of the logits with which tokens write to Luna's causal memory: pure functions that
+// the CPU and the device share.
 #pragma once
 
 #include <cstdint>

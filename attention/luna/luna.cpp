@@ -103,7 +103,7 @@ class LunaMixer : public TokenMixer {
     const double keys = cross ? static_cast<double>(shape.keys) : queries;
     const auto element = static_cast<double>(size_of(shape.dtype));
     MixerCost cost;
-    // Causal: the memory is projected once, and how much is written are element-wise sums.
+    // Causal: the memory is projected once; the weights of writes are element-wise sums.
     cost.projections =
         width * width *
         (causal ? rows * 4 * queries + slots : rows * (2 * queries + keys + 2 * slots));
@@ -120,7 +120,7 @@ class LunaMixer : public TokenMixer {
 
  private:
   struct Packed {
-    Variable read;    // Y_P [B,l,E], what the tokens wrote
+    Variable read;    // Y_P [B,l,E], written by the tokens
     Tensor valid;     // u8 [B,l]: 0 in rows without a valid token
     Variable memory;  // for the next layer
   };
@@ -164,8 +164,8 @@ class LunaMixer : public TokenMixer {
                              context.place};
       writes = reshape(dropout(reshape(writes, {B, T, H * l}), spec), writes.shape());
     }
-    // Sums over the tokens that count so far, divided by how many these are. Their number divides
-    // queries and results instead of the sums.
+    // Means over the valid tokens so far. Their number divides queries and results instead of the
+    // sums.
     const Variable ones(Tensor::full({B, T, 1}, 1, dtype, device));
     const Variable carried_count =
         state.empty() ? Variable() : Variable(state.at("count").value().to(dtype));
@@ -275,7 +275,7 @@ std::vector<LimitingCase> limiting_cases() {
              for (int64_t i = 0; i < s.T; ++i) y.insert(y.end(), row.begin(), row.end());
              return y;
            }},
-          {"a memory that asks for nothing gives the mean of the tokens so far",
+          {"memory queries of zeros give the mean of the tokens so far",
            "{slots: 3}",
            {Form::causal},
            [](const std::string& name, std::vector<double>& values) {
@@ -312,7 +312,7 @@ Mechanism luna_mechanism() {
   facts.name = "luna";
   facts.title = "Luna: attention through a side memory that passes from layer to layer";
   facts.equation =
-      "Y_P = softmax(scale (P W_pq) (X W_pc)^T) (X W_pc)   a head at a time\n"
+      "Y_P = softmax(scale (P W_pq) (X W_pc)^T) (X W_pc)   one head at a time\n"
       "y   = softmax(scale (X W_q) (Y_P W_c)^T) (Y_P W_c), P of the next layer = norm(P + Y_P)\n"
       "causal: w_jl = log2(1 + 2^(scale P_l W_pq . x_j W_pc)), Y_t = (1/t) sum_{j<=t} w_j x_j W_c\n"
       "        y_t = softmax(scale (x_t W_q) Y_t^T) Y_t, P the same in every layer";

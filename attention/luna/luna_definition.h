@@ -22,7 +22,7 @@ std::vector<Number> projected(const ReferenceSequence<Number>& s, const std::vec
   return y;
 }
 
-// Softmax attention of all heads of queries [n,E] over [m,E], keys and values in one.
+// Softmax attention of all heads of queries [n,E] over [m,E], which holds both keys and values.
 template <typename Number>
 std::vector<Number> read(const ReferenceSequence<Number>& s, const std::vector<Number>& queries,
                          const std::vector<Number>& memory, const std::vector<uint8_t>& valid,

@@ -5,16 +5,16 @@
 
 namespace linnet {
 
-// What padding is among the landmarks. valid: the valid tokens of a row are cut into landmarks, so
-// that padding changes nothing; row: all tokens are cut, and a landmark is the mean of its valid
-// ones; row_of_zeros: all tokens are cut, padded ones count as zeros (the authors' code).
+// Role of padding in the landmarks. valid: the valid tokens of a row are split into landmarks, so
+// that padding changes nothing; row: all tokens are split, and a landmark is the mean of its valid
+// ones; row_of_zeros: all tokens are split, padded ones count as zeros (the authors' code).
 enum class LandmarkPadding : uint8_t { valid, row, row_of_zeros };
 
 // Runs of the tokens of each row [B,T]: C = min(landmarks, T) of them, as landmark_of has them.
 struct LandmarkCut {
   Tensor owner;   // i32 [B,T]: the landmark of a token, -1 for padding
   Tensor begins;  // i32 [B,C+1]: tokens of landmark c lie in [begins[c], begins[c + 1])
-  Tensor shares;  // [B,C]: what a token is of its landmark's mean; 0 where it has none
+  Tensor shares;  // [B,C]: weight of a token in its landmark's mean; 0: no landmark
   Tensor used;    // u8 [B,C]: landmarks that exist
 };
 

@@ -1,5 +1,5 @@
-// One row of a cut into landmarks, and one element of their means: pure functions that the CPU and
-// the device share.
+// One row of the split into landmarks, and one element of their means: pure functions that the CPU
+// and the device share.
 #pragma once
 
 #include "attention/common/landmark_runs.h"
@@ -14,7 +14,7 @@ struct Row {
   uint8_t* used;
 };
 
-// Cuts one row of `tokens` tokens into C landmarks; valid may be null.
+// Splits one row of `tokens` tokens into C landmarks; valid may be null.
 template <typename T>
 constexpr void cut_row(const uint8_t* valid, int64_t tokens, int64_t C, LandmarkPadding padding,
                        const Row<T>& to) {

@@ -42,7 +42,7 @@ const std::vector<Preset> kPresets = {
       {"padding", "row_of_zeros"},
       {"exact", "true"}}},
     {"skyformer",
-     "Skyformer's baseline, whose numbers LAVO's table 11 repeats: no convolution",
+     "Skyformer's baseline, whose results LAVO's table 11 repeats: no convolution",
      {{"landmarks", "128"},
       {"conv", "0"},
       {"norm", "batch"},
@@ -76,8 +76,8 @@ class NystromformerMixer : public AttentionMixer {
       return cost;
     }
     const double p = std::min(static_cast<double>(params_.landmarks), T);
-    // What tokens write to landmarks and read of them; the weights between landmarks, made by
-    // attention to unit vectors; what they do with the values; the iterations.
+    // Writes of tokens to landmarks and reads from them; the weights between landmarks, by
+    // attention to unit vectors; their products with the values; the iterations.
     const auto H = static_cast<double>(options().heads);
     cost.mixing += B * p * (4 * T * width + p * width + H * p * p + p * width);
     cost.mixing += B * H * 4 * static_cast<double>(params_.steps) * p * p * p;
@@ -134,23 +134,21 @@ void NystromformerParams::describe(ConfigDescription<NystromformerParams>& d) {
       .range(1, 4096);
   d.field("steps", &NystromformerParams::steps, "iterations that approximate the inverse of A")
       .range(1, 64);
-  d.choice(
-      "norm", &NystromformerParams::norm,
-      {{"matrix", InverseNorm::matrix}, {"batch", InverseNorm::batch}},
-      "largest column sum that the first iterate is divided by: that of each matrix A, or that "
-      "of all rows and heads of a batch, as the authors' code");
-  d.choice(
-      "padding", &NystromformerParams::padding,
-      {{"valid", LandmarkPadding::valid},
-       {"row", LandmarkPadding::row},
-       {"row_of_zeros", LandmarkPadding::row_of_zeros}},
-      "landmarks cut the valid tokens; or the row, as means of their valid tokens; or the row, "
-      "with padding as zeros (the authors' code)");
+  d.choice("norm", &NystromformerParams::norm,
+           {{"matrix", InverseNorm::matrix}, {"batch", InverseNorm::batch}},
+           "divisor of the first iterate: the largest column sum of each matrix A, or of all "
+           "matrices of a batch, as in the authors' code");
+  d.choice("padding", &NystromformerParams::padding,
+           {{"valid", LandmarkPadding::valid},
+            {"row", LandmarkPadding::row},
+            {"row_of_zeros", LandmarkPadding::row_of_zeros}},
+           "landmarks split the valid tokens; or the row, as means of their valid tokens; or the "
+           "row, with padding as zeros (the authors' code)");
   d.field("exact", &NystromformerParams::exact,
-          "rows of at most p tokens, padding included, have softmax attention itself, as the "
-          "authors' code where there are p");
+          "rows of at most p tokens, padding included, have softmax attention itself, as in the "
+          "authors' code for exactly p");
   d.field("conv", &NystromformerParams::conv,
-          "taps of a filter of the values, one a head, that is added; odd; 0: none")
+          "taps of a filter of the values, one per head, that is added; odd; 0: none")
       .range(0, 4095);
 }
 
@@ -182,14 +180,14 @@ Mechanism nystromformer_mechanism() {
       "q~_c, k~_c = means of q and k over landmark c; s = 1/sqrt(K)\n"
       "F = softmax(s Q K~^T), A = softmax(s Q~ K~^T), B = softmax(s Q~ K^T)\n"
       "Z_0 = A^T / largest column sum, Z <- Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4\n"
-      "Y = F (Z (B V)) + conv(V), one filter a head";
+      "Y = F (Z (B V)) + conv(V), one filter per head";
   facts.complexity = "time B H (4 T p K + 4 steps p^3), memory B H (T K + steps p^2)";
   facts.sources = "Xiong et al. 2021, Nystroemformer; a survey's X-former code; Skyformer's code";
   facts.traits.noncausal = true;
   facts.traits.growth = std::string("T p");
   facts.traits.exempt["packing"] = "a row has one set of landmarks: packed documents are refused";
   facts.presets = kPresets;
-  // Wider heads than those of small models, which take the first variant.
+  // Wider heads than those of small models, which run the first variant.
   facts.check_head_width = 10;
   facts.variants = {"{landmarks: 7, steps: 3, conv: 5}", "{landmarks: 6, padding: row, conv: 0}",
                     "{landmarks: 37, padding: row_of_zeros, exact: true, conv: 0}"};
@@ -199,7 +197,7 @@ Mechanism nystromformer_mechanism() {
                    {Form::noncausal},
                    {},
                    softmax_of_all},
-                  {"so do rows that are no longer than the landmarks, where that is asked for",
+                  {"so do rows with at most as many tokens as landmarks, with exact: true",
                    "{landmarks: 50, exact: true, conv: 0}",
                    {Form::noncausal},
                    {},

@@ -14,7 +14,7 @@ inline std::vector<double> softmax_of_all(const ReferenceSequence<double>& s) {
       [](int64_t, int64_t, int64_t) { return 0.0; });
 }
 
-// The tokens of each landmark, and by what their sum is divided.
+// The tokens of each landmark, and the divisor of their sum.
 struct LandmarkTokens {
   std::vector<int64_t> tokens;
   int64_t divisor = 0;
@@ -25,7 +25,7 @@ std::vector<LandmarkTokens> landmark_tokens(const NystromformerParams& params,
                                             const ReferenceSequence<Number>& s) {
   const bool skips = params.padding == LandmarkPadding::valid;
   std::vector<int64_t> all;
-  // Rows that are cut with their padding: it lies behind the sequence as well.
+  // Rows that are split with their padding, which follows the sequence.
   for (int64_t t = 0; t < (skips ? s.T : s.padded_length); ++t) {
     if (!skips || s.key_valid[static_cast<size_t>(t)] != 0) all.push_back(t);
   }

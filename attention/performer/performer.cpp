@@ -122,8 +122,8 @@ class PerformerMixer : public AttentionMixer {
     return {params_.kernel, epsilon_, Tensor(), mask};
   }
 
-  // Keys relative to the largest of all of them, or of those so far: then `decay` is what a larger
-  // one makes of the state.
+  // Keys relative to the largest of all, or of those so far: then `decay` rescales the state when
+  // the maximum grows.
   Variable key_features(const Projected& keys, const MixerContext& context, const MixerState& state,
                         MaximumDecay& decay) const {
     const bool causal = options().form == Form::causal, cross = options().form == Form::cross;
@@ -151,7 +151,7 @@ class PerformerMixer : public AttentionMixer {
   double vanished() const {
     return stabilized() ? 2 * epsilon_ / std::sqrt(static_cast<double>(features_)) : epsilon_;
   }
-  // Without an epsilon stabilisers cancel, so that they may be whole numbers.
+  // Without an epsilon stabilisers cancel, so that they may be integers.
   bool rounded() const { return epsilon_ == 0; }
 
   PerformerParams params_;
@@ -167,7 +167,7 @@ struct Exponents {
   std::vector<Number> p;
   Number half = 0;
 
-  // The stabiliser that this vector asks for.
+  // The stabiliser of this vector.
   Number largest(bool rounded) const {
     const Number most = *std::max_element(p.begin(), p.end());
     return rounded ? std::ceil(most - half) : most;
@@ -286,7 +286,7 @@ void PerformerParams::describe(ConfigDescription<PerformerParams>& d) {
   d.choice("per", &PerformerParams::per, {"model", "head"},
            "one random matrix for all heads of a layer, or one for each");
   d.choice("redrawn", &PerformerParams::redrawn, {"same", "gaussian"},
-           "how training redraws it: like the stored one, or with independent rows");
+           "distribution of redrawn matrices: that of the stored one, or independent rows");
   d.field("redraw_steps", &PerformerParams::redraw_steps,
           "training redraws the matrix after so many updates; 0: never")
       .range(0, 1e9)

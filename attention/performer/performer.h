@@ -26,7 +26,7 @@ struct PerformerParams {
   int64_t feature_count(int64_t head_width) const { return features.value_or(2 * head_width); }
   // Running maxima leave no place for an epsilon beside the exponential.
   double epsilon(Form form) const;
-  // What q and k are multiplied by.
+  // Factor of q and k.
   double scale(int64_t head_width) const;
 };
 

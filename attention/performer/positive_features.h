@@ -7,7 +7,7 @@ namespace linnet {
 
 enum class PerformerKernel : uint8_t { exp, relu };
 
-// What features are made of. Sequences are all f32 or all f64.
+// Inputs of the features. Sequences are all f32 or all f64.
 struct PositiveFeatures {
   PerformerKernel kernel = PerformerKernel::exp;
   double epsilon = 0;
@@ -16,25 +16,25 @@ struct PositiveFeatures {
   // u8 [B,T], 1 = valid; undefined: all. Masked tokens have features of 0 and are never read.
   Tensor mask;
 };
-// Of projections p [B,T,H,m] of vectors x [B,T,H,K]: relu(p) + epsilon, or
-// (exp(min(p - |x|^2 / 2 - c, 0)) + epsilon) / sqrt(m). [B,T,H,m], like p.
+// Features of projections p [B,T,H,m] of vectors x [B,T,H,K]: relu(p) + epsilon, or (exp(min(p -
+// |x|^2 / 2 - c, 0)) + epsilon) / sqrt(m). [B,T,H,m], like p.
 Variable positive_features(const Variable& projections, const Variable& x,
                            const PositiveFeatures& how);
 
 // The largest projection of every token and head [B,T,H]; with `of_exponents` the largest of
-// p - |x|^2 / 2, rounded up to a whole number, so that small changes leave it as it is. Undefined
-// numbers for masked tokens.
+// p - |x|^2 / 2, rounded up to an integer, so that small changes leave it as it is. Masked tokens
+// have undefined values.
 Tensor largest_projections(const Tensor& projections, const Tensor& x, bool of_exponents);
 
-// What a running maximum makes of a state that is relative to it.
+// Effect of a running maximum on a state that is relative to it.
 struct MaximumDecay {
   Tensor log_decay;  // [B,T,H]: the maximum before a token minus that after it; 0 where none was
   Tensor last;       // i64 [B,H]: the maximum after the last token, kNoMaximum where there is none
 };
 // No key so far; smaller than every maximum.
 inline constexpr int64_t kNoMaximum = -(int64_t{1} << 30);
-// Of maxima [B,T,H] of whole numbers (or -infinity) that segment_scan left for prefixes, beginning
-// with `carried` i64 [B,H] (undefined: nothing): segments as there.
+// For integer maxima [B,T,H] (or -infinity) of segment_scan over prefixes, with the initial value
+// `carried` i64 [B,H] (undefined: none); segments as there.
 MaximumDecay maximum_decay(const Tensor& maxima, const Tensor& carried, const Tensor& segments);
 
 }  // namespace linnet

@@ -58,7 +58,7 @@ void rank_queries(const Queries<Number>& rule, int64_t B, float* ranking) {
       keys.clear();
       for (int64_t s = 0; s < samples; ++s) {
         keys.push_back(rule.sampled_key(b, t, s));
-        // Of a long sequence no cache holds them.
+        // The keys of a long sequence exceed the cache.
         const Number* key = rule.k + (b * T + keys.back()) * row;
         for (int64_t c = 0; c < row; c += kLine<Number>) __builtin_prefetch(key + c);
       }

@@ -46,7 +46,7 @@ struct Queries {
     return places == nullptr ? rank : places[b * tokens + rank];
   }
 
-  // Of query i = (b, h, t): -(max - sum / n) of its products with the keys key_of(s), so that the
+  // For query i = (b, h, t): -(max - sum / n) of its products with the keys key_of(s), so that the
   // first in ascending order stands out most; infinite where it is padding. The products are summed
   // in double.
   template <typename KeyOf>
@@ -56,7 +56,7 @@ struct Queries {
     const int64_t n = count(b), samples = sample_count(n, factor);
     const T* query = q + ((b * tokens + t) * heads + h) * width;
     double largest = -std::numeric_limits<double>::infinity(), sum = 0;
-    // Some products at a time: a sum waits for the addition before it.
+    // Several products at a time: each addition depends on the one before it.
     constexpr int64_t kAtOnce = 4;
     for (int64_t s = 0; s < samples; s += kAtOnce) {
       const int64_t taken = samples - s < kAtOnce ? samples - s : kAtOnce;

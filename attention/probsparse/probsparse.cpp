@@ -46,7 +46,7 @@ class ProbsparseMixer : public AttentionMixer {
             {}};
   }
 
-  // The search for queries, which makes choices and no numbers, is not counted.
+  // The search for queries is not counted: its results are choices, not values.
   MixerCost mix_cost(const MixerShape& shape) const override {
     const int64_t exact = probsparse_count(shape.queries, factor_);
     MixerCost cost;
@@ -65,7 +65,7 @@ class ProbsparseMixer : public AttentionMixer {
       key.device_step = nullptr;
     }
     const int64_t count = probsparse_count(T, factor_);
-    // Draws that are given or noted pass through the host, others are made where they are needed.
+    // Draws that are given or noted pass through the host; others are made on the device.
     Tensor draws;
     if (context.record != nullptr) {
       draws = drawn(context, "samples", {T, count}, [&] {
@@ -159,8 +159,9 @@ std::vector<Number> definition(const ProbsparseParams& params, const ReferenceSe
 
 int64_t ProbsparseParams::factor_at(int64_t max_length) const {
   if (!budget) return factor;
-  require_usage(max_length >= 2, "probsparse: budget ", *budget, " is shared out over the longest ",
-                "sequence of the model, found a length of ", max_length, "; set factor instead");
+  require_usage(max_length >= 2, "probsparse: budget ", *budget,
+                " is divided by ln of the longest ", "sequence of the model, found a length of ",
+                max_length, "; set factor instead");
   return static_cast<int64_t>(
       std::ceil(static_cast<double>(*budget) / std::log(static_cast<double>(max_length))));
 }

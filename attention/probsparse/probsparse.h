@@ -10,7 +10,7 @@ namespace linnet {
 struct ProbsparseParams {
   std::string preset = "none";
   int64_t factor = 5;             // c
-  std::optional<int64_t> budget;  // in the place of c: c = ceil(budget / ln(longest sequence))
+  std::optional<int64_t> budget;  // instead of c: c = ceil(budget / ln(longest sequence))
   std::optional<double> scale;
   std::optional<double> dropout;
 

@@ -1,4 +1,4 @@
-// Reformer's hashes: how many buckets there are, and which one a vector falls into.
+// Reformer's hashes: the number of buckets, and the bucket of a vector.
 #pragma once
 
 #include "core/tensor.h"
@@ -17,7 +17,7 @@ struct BucketFactors {
 // How many buckets a sequence has.
 struct BucketRule {
   int64_t chunk = 64;   // tokens of a chunk
-  int64_t longest = 0;  // what the mixer is made for: longer sequences have as many; 0: no limit
+  int64_t longest = 0;  // training length: longer sequences have as many buckets; 0: no limit
   int64_t fixed = 0;    // buckets, a power of two; 0: from the length
   int64_t limit = 128;  // more buckets than that are factored
 
@@ -46,7 +46,7 @@ struct BucketRule {
 // after the last, of segments i32 [B,T]; undefined where these are.
 Tensor document_spans(const Tensor& segments);
 
-// What hashing needs besides vectors and directions.
+// Inputs of hashing besides vectors and directions.
 struct BucketContext {
   BucketRule rule;
   int64_t rounds = 1;
@@ -58,7 +58,7 @@ struct BucketContext {
 // which a round uses as many as its buckets need: argmax([x R; -x R]), or where they are factored
 // argmax over the first factor's directions plus `first` times argmax over the second's. Documents
 // of a row have the buckets of their own length; those of at most a chunk have one. Masked tokens
-// are in a bucket behind all others. Products are computed in double, the same on every device.
+// are in a bucket after all others. Products are computed in double, the same on every device.
 Tensor hash_buckets(const Tensor& x, const Tensor& rotations, const BucketContext& context);
 
 }  // namespace linnet

@@ -1,5 +1,5 @@
-// Where tokens stand in chunks, and what the queries of a chunk see: one item at a time, the same
-// on the host and in kernels.
+// Places of tokens in chunks, and the keys that the queries of a chunk see: one item at a time, the
+// same on the host and in kernels.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct ChunkRule {
   int32_t* index = nullptr;         // [rounds,B,H,chunks,length]
 
   // Row b: each document in the chunk in which the one before ends, if all of it fits there, else
-  // from the next one on. At most T places stay empty: as many tokens did not fit into them.
+  // from the next one on. At most T places stay empty, since as many tokens did not fit into them.
   constexpr void start_documents(int64_t b) const {
     int64_t used = 0;
     for (int64_t t = b * T; t < (b + 1) * T;) {
@@ -35,7 +35,7 @@ struct ChunkRule {
   // Token number p of a round in its order, item (round, b, h, p).
   constexpr void place(int64_t item) const {
     const int64_t p = item % T, list = item / T;
-    // A document's tokens stand where they stood before, in another order.
+    // A document's tokens keep their set of places, in another order.
     const Document of = document(list, p);
     const int64_t token = sorted == nullptr ? p : sorted[item], to = of.start + p - of.begin;
     const bool seen = valid == nullptr || valid[row(list) + token] != 0;
@@ -50,7 +50,7 @@ struct ChunkRule {
     index[item] = first < 0 ? -1 : order[t < 0 ? first + chunk + t : first + t];
   }
 
-  // The keys that a query looks at, those of [begin, end) but itself.
+  // The keys that a query sees: [begin, end) without the query itself.
   struct Sight {
     int32_t begin = 0, end = 0, own = -1;
     constexpr bool sees(int32_t key) const { return key >= begin && key < end && key != own; }
@@ -81,16 +81,16 @@ struct ChunkRule {
     int64_t begin, end, start;  // its tokens, and the place of the first in every round
   };
   constexpr int64_t row(int64_t list) const { return list / H % B * T; }
-  // That of a token.
+  // The document of a token.
   constexpr Document document(int64_t list, int64_t token) const {
     if (spans == nullptr) return {0, T, 0};
     const int64_t begin = spans[row(list) + token];
     return {begin, spans[B * T + row(list) + token], starts[row(list) + begin]};
   }
-  // Of the chunk that begins at item (round, b, h, place), the one before: a document's first chunk
-  // follows its last one of the round before. -1: none.
+  // The chunk before the one that begins at item (round, b, h, place): a document's first chunk
+  // follows its last chunk of the round before. -1: none.
   constexpr int64_t chunk_before(int64_t first) const {
-    // Masked tokens are behind all others.
+    // Masked tokens come after all others.
     if (order[first] < 0) return -1;
     const int64_t list = first / places;
     const Document of = document(list, order[first]);
@@ -100,14 +100,14 @@ struct ChunkRule {
     const int64_t lists = rounds * B * H, earlier = (list + lists - B * H) % lists;
     return earlier * places + (of.start + tokens - 1) / chunk * chunk;
   }
-  // Whether a token stands in the chunk that begins there.
+  // Whether a token is in the chunk that begins there.
   constexpr bool stands_in(int32_t token, int64_t first) const {
     if (first < 0) return false;
     return placed[first / places * T + token] / chunk == first % places / chunk;
   }
 };
 
-// What a token is sorted by: its document, then its bucket.
+// Sort key of a token: its document, then its bucket.
 constexpr int64_t bucket_order(int32_t document, int32_t bucket) {
   return static_cast<int64_t>(document) << 32 | static_cast<uint32_t>(bucket);
 }

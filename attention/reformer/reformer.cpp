@@ -21,7 +21,7 @@ constexpr double kOneself = -1e5;  // logit of a query's own value
 
 const std::vector<Preset> kPresets = {
     {"survey",
-     "the survey's tasks with heads of 64 channels: twice that many keys a query",
+     "the survey's tasks with heads of 64 channels: twice that many keys per query",
      {{"hashes", "2"}, {"chunk", "32"}}},
     {"survey_image",
      "the survey's tasks with heads of 32 channels (Image, Pathfinder)",
@@ -74,7 +74,7 @@ class ReformerMixer : public AttentionMixer {
   }
 
  private:
-  // What tokens read in one round; 0 and logit 0 where they are masked.
+  // Outputs and log-sum-exps of tokens in one round; 0 where they are masked.
   ListedAttentionResult attend(ListedAttentionVariables in, const Chunks& chunks, int64_t round,
                                const MixerContext& context) const {
     const Chunks own = chunks.of(round);
@@ -99,8 +99,8 @@ class ReformerMixer : public AttentionMixer {
     return {as_dtype(by_time(found.y), sums.dtype()), reshape(sums, {B, T, H})};
   }
 
-  // Pairs of a query and a key of the two chunks that it meets in every round; those that it does
-  // not look at, itself and what is behind it, are computed too.
+  // Pairs of a query and a key of its two chunks in every round. Pairs that a query does not see
+  // (itself and later keys) are computed too.
   double met_pairs(int64_t T) const {
     const int64_t c = params_.chunk;
     return static_cast<double>(T > c ? params_.hashes * T * 2 * c : T * T);
@@ -145,7 +145,7 @@ void ReformerParams::describe(ConfigDescription<ReformerParams>& d) {
       "a key that a query meets several times counts once, as in the paper; otherwise as often, "
       "as in the code that the survey runs");
   d.field("redraw_steps", &ReformerParams::redraw_steps,
-          "training draws other rotations after so many updates; 0: never")
+          "training redraws the rotations after so many updates; 0: never")
       .at_least(0);
   d.field("dropout", &ReformerParams::dropout, "probability of dropping a softmax weight")
       .at_least(0)
@@ -170,7 +170,7 @@ Mechanism reformer_mechanism() {
       "x = W_qk h, k_j = x_j / sqrt(mean x_j^2 + 1e-6), z_ij = x_i . k_j / sqrt(K), z_ii = -1e5\n"
       "bucket = argmax([x R; -x R]) in each of l rounds; all rounds' tokens in the order (round, "
       "bucket, time)\n"
-      "are cut into chunks of c; i meets j c_ij times in its own chunk and the one before\n"
+      "are split into chunks of c; i meets j c_ij times in its own chunk and the one before\n"
       "y_i = sum_j c_ij exp(z_ij) v_j / sum_j c_ij exp(z_ij)";
   facts.complexity = "time B H T l (4 c K + buckets K / 2 + ln T), memory B H T l (2 c + 4 K)";
   facts.sources =
@@ -182,7 +182,7 @@ Mechanism reformer_mechanism() {
   facts.traits.exempt["causality"] =
       "later tokens move the borders of chunks, so that a query may see other earlier keys; a unit "
       "test holds the buckets";
-  facts.traits.exempt["chunks"] = "nothing is carried: the literature has no decode state";
+  facts.traits.exempt["chunks"] = "the literature defines no decode state";
   facts.presets = kPresets;
   facts.variants = {"{chunk: 8}", "{chunk: 5, hashes: 1, buckets: 32, dedup: true}"};
   facts.cost_cases = {"{}"};

@@ -19,7 +19,7 @@ struct ReformerParams {
 
   static void describe(ConfigDescription<ReformerParams>& d);
   void validate(const ConfigNode& at) const;
-  // Of a mixer that is made for sequences of that length; 0: of any.
+  // Options of a mixer for sequences of that length; 0: of any.
   BucketRule bucket_rule(int64_t longest) const;
 };
 

@@ -9,8 +9,8 @@
 
 namespace linnet::reformer_definition {
 
-// Buckets [T,H,hashes]: those recorded, else the largest of the products with the directions of a
-// round and their opposites.
+// Buckets [T,H,hashes]: the recorded ones, else the largest of the products with the directions of
+// a round and their opposites.
 template <typename Number>
 std::vector<int32_t> buckets_of(const ReformerParams& params, const ReferenceSequence<Number>& s) {
   if (const auto found = s.choices.find("token_buckets"); found != s.choices.end()) {
@@ -31,8 +31,9 @@ std::vector<int32_t> buckets_of(const ReformerParams& params, const ReferenceSeq
       std::vector<double> products;
       for (const int sign : {1, -1}) {
         for (int64_t r = direction; r < direction + size / 2; ++r) {
-          const Number* numbers = &rotations[static_cast<size_t>(r * s.K)];
-          products.push_back(sign * static_cast<double>(dot_product(s.query(t, h), numbers, s.K)));
+          const Number* direction = &rotations[static_cast<size_t>(r * s.K)];
+          products.push_back(sign *
+                             static_cast<double>(dot_product(s.query(t, h), direction, s.K)));
         }
       }
       bucket += weight * (std::max_element(products.begin(), products.end()) - products.begin());
@@ -50,7 +51,7 @@ inline std::vector<int64_t> visits(const ReformerParams& params,
                                    const std::vector<int32_t>& buckets, int64_t T, int64_t H,
                                    int64_t h) {
   const int64_t c = params.chunk, padded = (T + c - 1) / c * c;
-  // All rounds after each other: tokens by bucket and time, then what fills up the last chunk.
+  // All rounds after each other: tokens by bucket and time, then the padding of the last chunk.
   std::vector<int64_t> list;
   for (int64_t round = 0; round < params.hashes; ++round) {
     std::vector<int64_t> tokens;

@@ -27,18 +27,18 @@ std::vector<double> pooled_rows(int64_t n, int64_t rows, int64_t width, uint64_t
   return gaussian_rows(rows, width, RandomKey{seed, 0, 0}.at("rfa.pool").at(std::to_string(n)));
 }
 
-// Which matrices the heads of a layer take in a step: those of all layers are distinct.
+// Matrices of the heads of a layer in a step; those of all layers are distinct.
 std::vector<int64_t> taken_from_pool(int64_t pool, const MixerOptions& options, uint64_t seed,
                                      uint64_t step) {
   const RandomKey key = RandomKey{seed, step, 0}.at("rfa.pool").at(name_of(options.form));
-  std::vector<int64_t> numbers(static_cast<size_t>(pool));
-  std::iota(numbers.begin(), numbers.end(), 0);
+  std::vector<int64_t> indices(static_cast<size_t>(pool));
+  std::iota(indices.begin(), indices.end(), 0);
   const int64_t begin = options.layer * options.heads, end = begin + options.heads;
   for (int64_t i = 0; i < end; ++i) {
     const uint64_t later = key.below(static_cast<uint64_t>(i), static_cast<uint64_t>(pool - i));
-    std::swap(numbers[static_cast<size_t>(i)], numbers[static_cast<size_t>(i) + later]);
+    std::swap(indices[static_cast<size_t>(i)], indices[static_cast<size_t>(i) + later]);
   }
-  return {numbers.begin() + begin, numbers.begin() + end};
+  return {indices.begin() + begin, indices.begin() + end};
 }
 
 class RfaMixer : public AttentionMixer {
@@ -49,7 +49,7 @@ class RfaMixer : public AttentionMixer {
     require_usage(params.pool == 0 || params.pool >= (options.layer + 1) * H, "rfa: layer ",
                   options.layer, " and those before it need ", (options.layer + 1) * H,
                   " different projections, but the pool has ", params.pool, "; raise pool");
-    // The matrices of all heads, the one of head h as `draw` says.
+    // The matrices of all heads; draw(h) gives that of head h.
     const auto heads = [H](const auto& draw) {
       return [H, draw](const RandomKey& key) {
         std::vector<double> all;
@@ -237,7 +237,8 @@ void RfaParams::describe(ConfigDescription<RfaParams>& d) {
   d.field("gate_bias", &RfaParams::gate_bias, "initial bias of the gate");
   d.field("amplitude", &RfaParams::amplitude, "factor a of sine and cosine; null: 1/sqrt(D)")
       .above(0);
-  d.field("temperature", &RfaParams::temperature, "divides what is projected").above(0);
+  d.field("temperature", &RfaParams::temperature, "divisor of the input of the projection")
+      .above(0);
   d.field("redraw_steps", &RfaParams::redraw_steps,
           "training redraws the projection after so many updates; 0: never")
       .range(0, 1e9)

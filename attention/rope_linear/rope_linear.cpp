@@ -39,7 +39,7 @@ class RopeLinearMixer : public AttentionMixer {
     MixInput rotated = input;
     rotated.q = rotate(queries, context.positions);
     rotated.k = rotate(keys, key_positions);
-    // The state's z is that of the features as they are, which is nothing to the numerators.
+    // The state's z sums the features before rotation; the numerators do not use it.
     MixResult result = feature_map_mix(numerators_, options(), rotated, {}, context, state);
     const Variable z = state.empty() ? Variable() : reshape(as_dtype(state.at("z"), dtype), {B, E});
     const RunningSum sums =
@@ -92,7 +92,7 @@ std::vector<Number> definition(const RopeLinearParams& params, const ReferenceSe
       static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
   const int64_t width = params.rotary_width(s.K);
   std::vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
-  // Twice the sums: with rotated features for the numerator, with plain ones for the other.
+  // Two sums: with rotated features for the numerator, with plain ones for the denominator.
   const auto weight = [&](int64_t h, int64_t i, int64_t j, int64_t rotated) {
     const auto q = rotated_features(s.query(i, h), scale, s.K, rotated, params.theta,
                                     s.positions[static_cast<size_t>(i)]);

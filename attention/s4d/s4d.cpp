@@ -39,9 +39,10 @@ class S4dMixer : public TokenMixer {
                   " must be even: modes come with their conjugates");
     require_usage(params.step_min <= params.step_max, "s4d: step_min ", params.step_min,
                   " is above step_max ", params.step_max);
-    require_usage(options.rotary_width == 0,
-                  "s4d has no queries and keys to turn; use positions: sinusoidal, learned or none "
-                  "instead of rotary");
+    require_usage(
+        options.rotary_width == 0,
+        "s4d has no queries and keys to rotate; use positions: sinusoidal, learned or none "
+        "instead of rotary");
     const ParameterScope rates = scope.own.child("rates");
     const Shape poles{params.rate_rows(width), M};
     log_step_ = rates.parameter("log_step", {width}, s4d::log_steps(params));
@@ -163,17 +164,15 @@ std::vector<LimitingCase> limiting_cases() {
 
 void S4dParams::describe(ConfigDescription<S4dParams>& d) {
   describe_preset(d, kPresets);
-  d.field("states", &S4dParams::states, "numbers N of a channel's state: N/2 complex modes")
+  d.field("states", &S4dParams::states, "size N of a channel's state: N/2 complex modes")
       .range(2, 512);
-  d.field("channels", &S4dParams::channels, "outputs c that are read from a channel's state")
-      .range(1, 64);
+  d.field("channels", &S4dParams::channels, "outputs c of a channel's state").range(1, 64);
   d.choice("discretization", &S4dParams::discretization, {"zoh", "bilinear"},
            "input held between tokens, or trapezoids");
   d.choice("initial", &S4dParams::initial, {"inv", "lin"}, "first frequencies: S4D-Inv or S4D-Lin");
   d.field("shared", &S4dParams::shared, "all channels have the same decays and frequencies");
   d.choice("b_init", &S4dParams::b_init, {"normal", "one"},
-           "what c is multiplied by at first: normal numbers scaled so that 2 sum |B/A|^2 = 1, or "
-           "nothing");
+           "initial factor of c: normal values scaled so that 2 sum |B/A|^2 = 1, or 1");
   d.field("step_min", &S4dParams::step_min, "smallest first step").range(1e-8, 10);
   d.field("step_max", &S4dParams::step_max, "largest first step").range(1e-8, 10);
   d.field("bidirectional", &S4dParams::bidirectional,
@@ -181,7 +180,7 @@ void S4dParams::describe(ConfigDescription<S4dParams>& d) {
   d.choice("output", &S4dParams::output, {"linear", "glu"},
            "one map after the gelu, or two of which one gates the other");
   d.field("dropout", &S4dParams::dropout,
-          "probability of dropping what enters the output map; null: the model's "
+          "dropout of the input of the output map; null: the model's "
           "attention_dropout")
       .at_least(0)
       .below(1);

@@ -42,7 +42,7 @@ Number gelu(Number x) {
   return x * (1 + std::erf(x / std::numbers::sqrt2_v<Number>)) / 2;
 }
 
-// What enters the output projection, [T, channels E].
+// The input of the output projection, [T, channels E].
 template <typename Number>
 std::vector<Number> mixed(const S4dParams& params, const ReferenceSequence<Number>& s) {
   const int64_t width = params.channels * s.E;

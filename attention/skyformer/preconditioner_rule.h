@@ -28,8 +28,8 @@ struct Matrix {
     const int64_t row = i / r, j = i % r;
     return roots[row] * element(row, j) * roots[row / r * r + j];
   }
-  // The gradient of the sum of row `row` of M, whose root is d: -d^3 / 2 times that of d, which is
-  // `own` and what P's row and column say.
+  // The gradient of the sum of row `row` of M, whose root is d: -d^3 / 2 times the gradient of d,
+  // which is `own` plus the terms of P's row and column.
   constexpr T sum_gradient(const T* roots, const T* dvalues, T own, int64_t row) const {
     const int64_t first = row / r * r, i = row % r;
     T total = own;

@@ -25,10 +25,10 @@ struct RowKernel {
 // Element i of the symmetric matrix W with dx = W x - diag(sums of rows of W) x.
 template <typename T>
 constexpr T pair_gradient(int64_t r, T scale, const T* kernel, const T* dkernel, int64_t i) {
-  const int64_t row = i / r, first = row / r * r, turned = (first + i % r) * r + (row - first);
-  return scale * (kernel[i] * dkernel[i] + kernel[turned] * dkernel[turned]);
+  const int64_t row = i / r, first = row / r * r, transposed = (first + i % r) * r + (row - first);
+  return scale * (kernel[i] * dkernel[i] + kernel[transposed] * dkernel[transposed]);
 }
-// What the diagonal of W loses.
+// Subtracted from the diagonal of W.
 template <typename T>
 constexpr T row_sum(int64_t r, const T* pairs, int64_t row) {
   T sum = 0;

@@ -6,7 +6,7 @@
 
 namespace linnet::sampled_rows_rule {
 
-// The valid token that a draw in [0, 1) names; -1 if there is none. valid may be null.
+// The valid token that a draw in [0, 1) chooses; -1 if there is none. valid may be null.
 constexpr int32_t token_of(double draw, const uint8_t* valid, int64_t T) {
   int64_t count = 0;
   for (int64_t t = 0; t < T; ++t) count += valid == nullptr || valid[t] != 0 ? 1 : 0;

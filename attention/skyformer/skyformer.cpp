@@ -18,7 +18,7 @@ const std::vector<Preset> kPresets = {
     {"skyformer", "the authors' code", {{"rows", "128"}, {"draws", "shared"}}},
     {"leapformer", "LeaPformer's tables, by the same code", {{"rows", "128"}, {"draws", "shared"}}},
     {"lavo",
-     "LAVO's table 11, which repeats the authors' numbers",
+     "LAVO's table 11, which repeats the authors' results",
      {{"rows", "128"}, {"draws", "shared"}}}};
 
 class SkyformerMixer : public AttentionMixer {
@@ -64,15 +64,15 @@ class SkyformerMixer : public AttentionMixer {
     const auto heads = static_cast<double>(shape.batch * options().heads);
     const auto T = static_cast<double>(shape.queries), r = static_cast<double>(params_.rows);
     const auto K = static_cast<double>(options().head_width());
-    // Rows with tokens, twice, whose products have two channels more; rows with rows; what the
-    // inverse does with the values; the iterations.
+    // Rows with tokens, twice, whose products have two channels more; rows with rows; products of
+    // the inverse with the values; the iterations.
     const double tokens = 2 * T * r * (2 * K + 2);
     const double rows = 2 * r * r * K;
     return {.mixing = heads * (tokens + rows + 4 * static_cast<double>(params_.steps) * r * r * r)};
   }
 
  private:
-  // Uniform numbers that name the rows: f64 [B or 1,r] on `device`.
+  // Uniform draws that choose the rows: f64 [B or 1,r] on `device`.
   Tensor draws(const MixerContext& context, int64_t B, Device device) const {
     const bool shared = params_.draws == "shared";
     const int64_t count = shared ? 1 : B;
@@ -80,7 +80,7 @@ class SkyformerMixer : public AttentionMixer {
       return uniform_draws(draw_key(context).at("rows"), shared ? Tensor() : context.place.examples,
                            count, params_.rows, device);
     };
-    // Draws that are given or noted pass through the host, others are made where they are needed.
+    // Draws that are given or noted pass through the host; others are made on the device.
     if (context.record == nullptr) return make();
     return drawn(context, "rows", {count, params_.rows}, [&] { return make().to(Device{}); })
         .to(device);
@@ -157,8 +157,7 @@ void SkyformerParams::describe(ConfigDescription<SkyformerParams>& d) {
   d.field("steps", &SkyformerParams::steps, "iterations that approximate the inverse").range(1, 64);
   d.choice(
       "draws", &SkyformerParams::draws, {"per_example", "shared"},
-      "rows are drawn for each example, or the same numbers serve all of a batch (the authors' "
-      "code)");
+      "rows are drawn for each example, or the whole batch shares the draws (the authors' code)");
 }
 
 void SkyformerParams::validate(const ConfigNode& at) const {
@@ -184,7 +183,7 @@ Mechanism skyformer_mechanism() {
   facts.traits.exempt["packing"] =
       "a row has one set of sampled rows: packed documents are refused";
   facts.presets = kPresets;
-  // Wider heads than those of small models, which take the first variant.
+  // Wider heads than those of small models, which run the first variant.
   facts.check_head_width = 10;
   facts.variants = {"{rows: 6, steps: 3, draws: shared, gamma: 0.5}"};
   facts.cost_cases = {"{}"};

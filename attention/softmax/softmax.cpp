@@ -84,8 +84,8 @@ void SoftmaxParams::describe(ConfigDescription<SoftmaxParams>& d) {
   describe_preset(d, kPresets);
   describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
   d.choice("bias", &SoftmaxParams::bias, {"none", "t5"},
-           "what logits gain: nothing, or a number for each of 32 buckets of distances and each "
-           "head, one table for all layers (self forms)");
+           "bias added to logits: none, or one value per head and bucket of distances (32 "
+           "buckets), one table for all layers (self forms)");
   describe_dropout(d);
 }
 

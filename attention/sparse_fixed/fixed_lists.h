@@ -10,7 +10,7 @@
 namespace linnet {
 
 // The global columns of every block: its first token and its last ones, or its last ones only.
-// Heads take the last ones, those before them, ... by turns where there are several sets.
+// With several sets heads alternate between them: the last columns, the columns before those, ...
 struct Columns {
   int64_t block = 1, count = 0;
   bool with_first = true;
@@ -30,7 +30,7 @@ struct Columns {
     return begin + end() - count + inside;
   }
   constexpr int64_t in_first(int64_t tokens) const { return (tokens + block - 1) / block * count; }
-  // The token in a place of the list of block `own`; -1: it stands in the other part already.
+  // The token in a place of the list of block `own`; -1: it is listed in the other part already.
   constexpr int64_t listed(int64_t own, int64_t place, bool twice) const {
     if (place < block) return own * block + place;
     const int64_t j = token(place - block);
@@ -48,13 +48,13 @@ struct BlockwiseLists {
 
   constexpr int64_t lists() const { return (tokens + group - 1) / group; }
   constexpr int64_t length() const { return columns.block + columns.in_first(tokens); }
-  // -1 also for what no query of the list sees.
+  // -1 also for tokens that no query of the list sees.
   constexpr int32_t key(int64_t head, int64_t list, int64_t place) const {
     const int64_t j = columns.of_head(head).listed(list * group / columns.block, place, twice);
     const int64_t end = causal ? std::min(tokens, (list + 1) * group) : tokens;
     return j < end ? static_cast<int32_t>(j) : -1;
   }
-  // Causal: 0 where a query sees what its list names in a place, else -infinity.
+  // Causal: 0 where a query sees the token in a place of its list, else -infinity.
   constexpr float bias(int64_t head, int64_t query, int64_t place) const {
     const bool sees = key(head, query / group, place) <= query;
     return sees ? 0.0f : -std::numeric_limits<float>::infinity();
@@ -74,7 +74,7 @@ struct DocumentLists {
   bool twice = false;
 
   constexpr int64_t length() const { return columns.block + columns.in_first(past + tokens); }
-  // `positions`: of the row's tokens, or null where they are past, past + 1, ...
+  // `positions`: of the row's tokens, or null for past, past + 1, ...
   constexpr int32_t key(const int32_t* positions, int64_t head, int64_t query,
                         int64_t place) const {
     const int64_t position = positions != nullptr ? positions[query] : past + query;
@@ -89,7 +89,7 @@ struct DocumentLists {
 
 // i32 [1, heads, lists, length] on the device; 1 head serves all where there is one set of columns.
 Tensor index_of(const BlockwiseLists& lists, int64_t heads, Device device);
-// f32 [1, heads, tokens, length]: 0 for what a query sees, else -infinity.
+// f32 [1, heads, tokens, length]: 0 for keys that a query sees, else -infinity.
 Tensor bias_of(const BlockwiseLists& lists, int64_t heads, Device device);
 // i32 [B, heads, tokens, length] beside positions i32 [B,tokens]; where these are undefined
 // [1, heads, tokens, length] on the device.

@@ -23,8 +23,8 @@ const std::vector<Preset> kPresets = {
 // Queries of a causal block that share a list, at most; those of fewer than half have their own.
 constexpr int64_t kCausalGroup = 16;
 
-// Whether rows begin inside their documents. Positions on a device, which must not be waited for,
-// are taken to begin with the time of the call.
+// Whether rows begin inside their documents. Positions on a device, which would need a
+// synchronization, are taken to begin with the time of the call.
 bool begins_inside(const MixerContext& context) {
   if (context.place.time_offset > 0) return true;
   const Tensor& positions = context.positions;
@@ -73,7 +73,7 @@ class SparseFixedMixer : public AttentionMixer {
       at.key_mask = carry_mask(mask_from_state(state, "valid"), context.key_mask, {}, k.size(0),
                                past, T, kKeepAll, device);
     }
-    // Causal blocks are cut, so that lists are little longer than what a query sees.
+    // Causal blocks are split, so that lists are little longer than the keys that a query sees.
     const int64_t group = causal ? std::gcd(columns_.block, kCausalGroup) : columns_.block;
     if (context.segments.defined() || past > 0 || (causal && group < kCausalGroup / 2) ||
         (causal && begins_inside(context))) {
@@ -102,7 +102,7 @@ class SparseFixedMixer : public AttentionMixer {
     MixerCost cost;
     cost.mixing =
         static_cast<double>(shape.batch) * pairs * 2 * static_cast<double>(options().head_width());
-    if (causal) cost.bytes = carried_keys_bytes(options(), kKeepAll, shape);
+    if (causal) cost.bytes = kv_cache_bytes(options(), kKeepAll, shape);
     return cost;
   }
 
@@ -162,14 +162,14 @@ void SparseFixedParams::describe(ConfigDescription<SparseFixedParams>& d) {
       .range(1, 1 << 20)
       .unit("tokens");
   d.field("columns", &SparseFixedParams::columns,
-          "global columns g of every block; null: as many as keep to 2 K keys a query at the "
+          "global columns g of every block; null: as many as give 2 K keys per query at the "
           "model's length")
       .range(0, 1 << 20);
   d.choice("layout", &SparseFixedParams::layout, {"survey", "original"},
            "columns are the first token of a block and its last g - 1, or its last g");
   d.field("column_sets", &SparseFixedParams::column_sets,
-          "layout original: heads by turns take the last g tokens of a block, the g before them, "
-          "..., n sets in all")
+          "layout original: heads alternate between n sets: the last g tokens of a block, the g "
+          "before them, ...")
       .range(1, 1 << 10);
   d.field("dup_own_block", &SparseFixedParams::dup_own_block,
           "columns in the query's own block count twice, as in the survey's code");
@@ -189,7 +189,7 @@ SparseFixedParams::Sizes SparseFixedParams::sizes(const MixerOptions& options) c
     sizes.columns = *columns;
   } else {
     require_usage(n > 0,
-                  "sparse_fixed: how many columns keep to the budget depends on the length; "
+                  "sparse_fixed: the number of columns within the budget depends on the length; "
                   "set columns (or the training context)");
     const int64_t others = (n + sizes.block - 1) / sizes.block - 1;
     if (others > 0) {

@@ -15,7 +15,7 @@ struct SparseFixedParams {
   std::optional<double> scale;
   std::optional<double> dropout;
 
-  // Block and columns of the options, or those that keep to 2 K keys a query.
+  // Block and columns of the options, or the ones that keep to 2 K keys per query.
   struct Sizes {
     int64_t block, columns;
   };

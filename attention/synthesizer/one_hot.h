@@ -1,4 +1,4 @@
-// Positions as vectors: keys by which a query picks one of its numbers.
+// Positions as vectors: keys by which a query selects one of its elements.
 #pragma once
 
 #include "core/tensor.h"

@@ -45,9 +45,10 @@ class SynthesizerMixer : public AttentionMixer {
       : AttentionMixer(options, scope, {.q = false, .k = false}),
         params_(params),
         length_(params.length(options)) {
-    require_usage(options.rotary_width == 0,
-                  "synthesizer has no queries and keys to turn; use positions: sinusoidal, learned "
-                  "or none instead of rotary");
+    require_usage(
+        options.rotary_width == 0,
+        "synthesizer has no queries and keys to rotate; use positions: sinusoidal, learned "
+        "or none instead of rotary");
     const int64_t n = length_, H = options.heads, E = options.width, d = options.head_width();
     const auto table = [&](const std::string& name, int64_t columns) {
       const Shape shape{n, H, columns};
@@ -92,7 +93,7 @@ class SynthesizerMixer : public AttentionMixer {
     const Variable table = key_table(dtype);
     in.k = keys(table, own, dtype);
     if (options().form == Form::noncausal) return {block_attention(in, block), {}};
-    // Keys are parameters: only what they are keys of is carried.
+    // Keys are parameters: the state has values only.
     Variable past_positions;
     if (!state.empty()) {
       past_positions = state.at("position");
@@ -103,8 +104,8 @@ class SynthesizerMixer : public AttentionMixer {
     MixerState after;
     after["position"] = carry_tokens(past_positions, Variable(own.to(DType::i64)), -1);
     after["v"] = carry_tokens(in.past_v, input.v, -1);
-    after["valid"] = carried_mask(context, state, "valid", input.v,
-                                  past_positions.defined() ? past_positions.size(1) : 0, -1);
+    after["valid"] = kv_cache_mask(context, state, "valid", input.v,
+                                   past_positions.defined() ? past_positions.size(1) : 0, -1);
     return {block_attention(in, block), std::move(after)};
   }
 
@@ -150,8 +151,8 @@ class SynthesizerMixer : public AttentionMixer {
     return reshape(rows, {positions.size(0), positions.size(1), table.size(1), table.size(2)});
   }
 
-  // What is multiplied by keys, [B,T,H,C]: of the dense part relu(W1 x + b1) and 1, then the random
-  // part's.
+  // The queries, [B,T,H,C]: for the dense part relu(W1 x + b1) and 1, then those of the random
+  // part.
   Variable queries(const Variable& x, const Tensor& positions, DType dtype) const {
     const int64_t B = x.size(0), T = x.size(1), H = options().heads;
     Variable all;
@@ -167,7 +168,8 @@ class SynthesizerMixer : public AttentionMixer {
     return all;
   }
 
-  // The keys of all positions [n,H,C], but for those of full random logits; undefined: none else.
+  // The keys of all positions [n,H,C], without those of full random logits; undefined: there are no
+  // others.
   Variable key_table(DType dtype) const {
     Variable all;
     if (params_.dense()) {
@@ -183,14 +185,14 @@ class SynthesizerMixer : public AttentionMixer {
   Variable keys(const Variable& table, const Tensor& positions, DType dtype) const {
     Variable all;
     if (table.defined()) all = rows_at(table, positions);
-    // Picks the number of a query that belongs to the position.
+    // Selects the element of a query that belongs to the position.
     if (params_.random()) {
       all = joined(all, Variable(one_hot_positions(positions, options().heads, length_, dtype)));
     }
     return all;
   }
 
-  // A device turns rows beyond the tables into NaN.
+  // On a device rows beyond the tables give NaN.
   void require_within(const Tensor& positions) const {
     if constexpr (kCuda) {
       if (on_cuda(positions)) return;
@@ -316,11 +318,10 @@ void SynthesizerParams::describe(ConfigDescription<SynthesizerParams>& d) {
            "or the sum of both");
   d.field("rank", &SynthesizerParams::rank, "columns k of the two factors").range(1, 4096);
   d.field("shared", &SynthesizerParams::shared, "dense: the same second map for all heads");
-  d.field(
-      "trainable", &SynthesizerParams::trainable,
-      "random: train the drawn logits, else keep them as they are, which are no parameter then");
+  d.field("trainable", &SynthesizerParams::trainable,
+          "random: train the drawn logits; else they stay as drawn and are no parameter");
   d.field("max_length", &SynthesizerParams::max_length,
-          "length n that the logits are made for; 0: the training context. Longer inputs are "
+          "length n of the logits; 0: the training context. Longer inputs are "
           "refused")
       .range(0, 1e9)
       .unit("tokens");

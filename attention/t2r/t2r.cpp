@@ -23,7 +23,7 @@ class T2rMixer : public AttentionMixer {
     const Initializer initial = init_uniform(1 / std::sqrt(static_cast<double>(K)));
     weight_ = scope.own.parameter("feature.weight", {H, features_, K}, initial);
     bias_ = scope.own.parameter("feature.bias", {H * features_}, initial);
-    attention_.feature_map = FeatureMap::identity;  // relu is applied where the map is
+    attention_.feature_map = FeatureMap::identity;  // relu is applied together with the map
     attention_.normalizer = params.normalizer;
     attention_.epsilon = params.floor;
   }
@@ -80,8 +80,8 @@ std::vector<Number> definition(const T2rParams& params, const ReferenceSequence<
       [&](Number x) { return reference_denominator(params.normalizer, params.floor, x); });
 }
 
-// The features of a token straight from what q or k are projected from: row r of W_h W, with the
-// bias W_h b + b_h. How a trained model may be evaluated without forming q and k.
+// The features of a token directly from the input of the projection of q or k: row r of W_h W, with
+// the bias W_h b + b_h. A trained model may be evaluated so, without forming q and k.
 std::vector<double> folded_features(const ReferenceSequence<double>& s, const std::string& side,
                                     const double* x, double factor, int64_t rows) {
   const std::vector<double>&weight = s.parameter("feature.weight"),

@@ -70,7 +70,8 @@ class TransnormerDiagMixer : public AttentionMixer {
   TransnormerDiagParams params_;
 };
 
-// relu(scale q k) v inside the block, each `width` numbers of it divided by their root mean square.
+// relu(scale q k) v inside the block, each `width` elements of it divided by their root mean
+// square.
 template <typename Number>
 std::vector<Number> rectified_definition(const TransnormerDiagParams& params,
                                          const ReferenceSequence<Number>& s, Number scale) {

@@ -6,7 +6,7 @@
 namespace linnet {
 namespace {
 
-// In the statistics' own precision: 1e-8 would vanish in bf16.
+// In the precision of the statistics: 1e-8 would vanish in bf16.
 constexpr double kRmsFloor = 1e-8, kLayerEpsilon = 1e-5;
 
 const std::vector<Preset> kPresets = {
@@ -31,13 +31,13 @@ class TransnormerNormMixer : public AttentionMixer {
   MixResult mix(const MixInput& input, const MixerContext& context,
                 const MixerState& state) const override {
     // There is no denominator: the sum of features is not carried.
-    MixerState with_mass = state;
+    MixerState with_normalizer = state;
     if (!state.empty()) {
       const Tensor& S = state.at("S").value();
-      with_mass["z"] =
+      with_normalizer["z"] =
           Variable(Tensor::zeros({S.size(0), S.size(1), S.size(2)}, S.dtype(), S.device()));
     }
-    MixResult result = feature_map_mix(attention_, options(), input, {}, context, with_mass);
+    MixResult result = feature_map_mix(attention_, options(), input, {}, context, with_normalizer);
     result.state.erase("z");
     result.y = normalised(result.y);
     return result;
@@ -68,7 +68,7 @@ class TransnormerNormMixer : public AttentionMixer {
   LinearAttentionOptions attention_;
 };
 
-// `count` numbers divided by their root mean square, or normalised to mean 0 and variance 1.
+// `count` elements divided by their root mean square, or normalised to mean 0 and variance 1.
 template <typename Number>
 void normalise(NormKind kind, Number gain, int64_t count, Number* x) {
   Number mean = 0, square = 0;
@@ -149,7 +149,7 @@ void TransnormerNormParams::describe(ConfigDescription<TransnormerNormParams>& d
            {{"rms", NormKind::scale}, {"layer", NormKind::layer}},
            "division by the root mean square, or mean 0 and variance 1");
   d.choice("norm_axis", &TransnormerNormParams::norm_axis, {"model", "head"},
-           "what is normalised: all heads together, or each by itself");
+           "axis of the norm: all heads together, or each head alone");
   d.choice("gain", &TransnormerNormParams::gain, {"one", "sqrt_heads"},
            "constant factor after the norm");
 }

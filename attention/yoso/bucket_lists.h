@@ -15,7 +15,7 @@ struct SortedCodes {
   Tensor order;  // i32 [B,H,hashes,T]: the token
 };
 
-// The key of tokens that take no part: behind all others.
+// The key of tokens that are left out: it sorts after all others.
 inline constexpr int64_t kNoBucket = std::numeric_limits<int64_t>::max();
 constexpr int64_t bucket_key(int32_t code, int32_t document) {
   return code < 0 ? kNoBucket : (static_cast<int64_t>(code) << 32 | document);

@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kName = "sampled collisions";
 constexpr int64_t kSerialWork = 1 << 17;  // multiply-adds that are not worth another thread
 
-// Tasks of that many multiply-adds that one thread takes at least.
+// Minimum number of tasks per thread, with that many multiply-adds each.
 int64_t few_tasks(int64_t work) {
   return std::max<int64_t>(kSerialWork / std::max<int64_t>(work, 1), 1);
 }
@@ -53,8 +53,8 @@ SortedCodes sorted_codes(const Tensor& codes, const Tensor& segments) {
 struct Sides {
   SortedCodes queries, keys;
 
-  // What the lists look like from the keys.
-  Sides turned() const { return {keys, queries}; }
+  // The same with queries and keys exchanged.
+  Sides swapped() const { return {keys, queries}; }
   BucketLists lists() const {
     BucketLists lists;
     lists.T = queries.keys.size(3);
@@ -245,8 +245,8 @@ Variable sampled_collisions(const Variable& q, const Variable& k, const Variable
     const Tensor dq = zeros(queries.shape()), dk = zeros(keys.shape()), dv = zeros(values.shape());
     const double slope = context.slope * share;
     read_weighed_buckets(sides, dy, values, keys, slope, dq);
-    read_weighed_buckets(sides.turned(), values, dy, queries, slope, dk);
-    read_buckets(sides.turned(), dy, share, dv);
+    read_weighed_buckets(sides.swapped(), values, dy, queries, slope, dk);
+    read_buckets(sides.swapped(), dy, share, dv);
     gradients.add(0, dq);
     gradients.add(1, dk);
     gradients.add(2, dv);

@@ -1,5 +1,5 @@
-// Sampled collisions of hashes: what stands for their probability where YOSO is estimated from
-// draws, in time linear in the length.
+// Sampled collisions of hashes: the estimate of their probability from draws, in time linear in the
+// length.
 #pragma once
 
 #include "autograd/variable.h"
@@ -15,7 +15,7 @@ inline constexpr int64_t kMaxHashBits = 30;
 Tensor hash_codes(const Tensor& x, const Tensor& planes, const Tensor& mask, int64_t bits);
 
 struct CollisionContext {
-  Tensor query_codes, key_codes;  // i32 [B,T,H,hashes], [B,S,H,hashes]; -1 takes no part
+  Tensor query_codes, key_codes;  // i32 [B,T,H,hashes], [B,S,H,hashes]; -1: left out
   Tensor segments;                // i32 [B,T], or undefined: queries see keys of their own document
   double slope = 1;               // factor of the gradients of q and k
 };

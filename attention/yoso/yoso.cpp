@@ -14,7 +14,7 @@
 namespace linnet {
 namespace {
 
-// Least length that a vector is divided by.
+// Minimum length that a vector is divided by.
 constexpr double kFloor = 1e-12;
 
 const std::vector<Preset> kPresets = {
@@ -158,7 +158,7 @@ std::vector<Number> direction_of(const ReferenceSequence<Number>& s, const Numbe
   return result;
 }
 
-// The codes [tokens,H,hashes] of queries or keys: those recorded, else the signs of products.
+// The codes [tokens,H,hashes] of queries or keys: the recorded ones, else the signs of products.
 template <typename Number>
 std::vector<int32_t> codes_of(const YosoParams& params, const ReferenceSequence<Number>& s,
                               bool keys) {
@@ -257,7 +257,7 @@ void YosoParams::describe(ConfigDescription<YosoParams>& d) {
            "at 1: cosine is then below 1");
   d.field("hashes", &YosoParams::hashes, "sampled: hashes m").range(1, 4096);
   d.field("redraw_steps", &YosoParams::redraw_steps,
-          "sampled: training draws other hyperplanes after so many updates; 0: never")
+          "sampled: training redraws the hyperplanes after so many updates; 0: never")
       .at_least(0);
   describe_dropout(d);
 }
@@ -273,8 +273,8 @@ void YosoParams::validate(const ConfigNode& at) const {
   }
   if (exact() || cosine != 1) {
     throw located_error(at.location_of(exact() ? "gradient" : "cosine"),
-                        "estimate: sampled counts collisions, which have no cosine to change and "
-                        "the surrogate's gradient alone; remove cosine and gradient");
+                        "estimate: sampled counts collisions, which have no cosine and only the "
+                        "surrogate's gradient; remove cosine and gradient");
   }
   if (bits > kMaxHashBits) {
     throw located_error(at.location_of("bits"), "hashes that are sampled have at most ",

@@ -1,4 +1,4 @@
-// ABC_MLP: the parameters of the variant that CAB's code runs, and what its options refuse.
+// ABC_MLP: the parameters of the variant that CAB's code runs, and options that are refused.
 #include <gtest/gtest.h>
 
 #include "attention/registry.h"
@@ -7,7 +7,7 @@
 namespace linnet {
 namespace {
 
-// Numbers that a model of `layers` layers has beyond the usual four projections.
+// Parameters of a model of `layers` layers beyond the usual four projections.
 int64_t added(const std::string& parameters, int64_t layers, int64_t width, int64_t heads,
               Form form = Form::causal) {
   MixerOptions options;

@@ -98,11 +98,11 @@ TEST(Augment, WhatHasNoHeadsToPutItBesideRefusesIt) {
   }
 }
 
-// The released code stores 63 taps a head, of which a causal layer uses 32.
+// The released code stores 63 taps per head; a causal layer uses 32 of them.
 TEST(Augment, OnlyTapsThatActAreParameters) {
   EXPECT_EQ(added("{name: augmented_linear}", Form::causal), 4 * 32 + 1);
   EXPECT_EQ(added("{name: augmented_linear, conv: 9}", Form::causal), 4 * 5 + 1);
-  // And 32 buckets of distances a head.
+  // And 32 buckets of distances per head.
   EXPECT_EQ(added("{name: augmented_linear, preset: t5}", Form::causal), 4 * 5 + 1 + 4 * 32);
   EXPECT_EQ(added("{name: augmented_linear, alpha: one}", Form::noncausal), 4 * 63);
   EXPECT_EQ(added("{name: augmented_linear}", Form::cross), 0);

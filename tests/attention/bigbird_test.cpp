@@ -1,4 +1,4 @@
-// BigBird: which blocks may be chosen, patterns of all blocks, what is stored and what is redrawn.
+// BigBird: candidates of random blocks, patterns of all blocks, stored and redrawn choices.
 #include <set>
 
 #include "attention/bigbird/bigbird.h"
@@ -64,10 +64,10 @@ TEST(Bigbird, ChoicesAreDifferentCandidatesAndEvenlySpread) {
     std::map<int32_t, int> counts;
     constexpr int kDraws = 2000;
     for (int64_t n = 0; n < kDraws; ++n) {
-      float numbers[3];
+      float draws[3];
       int32_t chosen[3];
-      for (int64_t r = 0; r < 3; ++r) numbers[r] = block_number(key, kDraws, 3, 3 * n + r);
-      choice.choose(row, numbers, chosen);
+      for (int64_t r = 0; r < 3; ++r) draws[r] = block_draw(key, kDraws, 3, 3 * n + r);
+      choice.choose(row, draws, chosen);
       const std::set<int32_t> different(std::begin(chosen), std::end(chosen));
       ASSERT_EQ(different.size(), 3u);
       for (const int32_t block : different) {

@@ -221,7 +221,7 @@ TEST(AttentionCase, DrawsFollowTheSeedUnlessTheyAreGiven) {
   const auto second = run(other, CaseMode::parallel);
   EXPECT_GT(difference(second.at("draws/basis"), first.at("draws/basis")), 0.1);
   EXPECT_GT(difference(second.at("outputs/y"), first.at("outputs/y")), 1e-6);
-  // Given, what another seed drew is used and listed.
+  // Given draws of another seed are used and listed.
   CaseFile given = file;
   given.tensors["draws/basis"] = second.at("draws/basis");
   expect_equal(run(given, CaseMode::parallel), second, 0, "given draws");
@@ -232,7 +232,7 @@ TEST(AttentionCase, DrawsFollowTheSeedUnlessTheyAreGiven) {
   EXPECT_NE(refusal(given).find("did you mean 'basis'"), std::string::npos);
   given.tensors.erase("draws/bases");
   given.tensors["choices/top"] = draw({2}, "x");
-  EXPECT_NE(refusal(given).find("expected whole numbers in choices/top"), std::string::npos);
+  EXPECT_NE(refusal(given).find("expected integers in choices/top"), std::string::npos);
   given.tensors["choices/top"] = Tensor::zeros({2}, DType::i64);
   EXPECT_NE(refusal(given).find("'lavo' with this config makes no choices"), std::string::npos);
 }
@@ -323,8 +323,8 @@ TEST(AttentionCase, BadCasesAreRefusedWithASentence) {
 }
 
 TEST(AttentionShow, ListsParametersStateAndOptionsOfEveryMechanism) {
-  // Maps of width E x E at least, of those that have their own, and of those that lack projections
-  // or use one twice.
+  // Maps of width E x E at least, of mechanisms with their own, and of mechanisms that lack
+  // projections or use one twice.
   const std::map<std::string, int64_t> own_maps{
       {"flash", 3}, {"flash_quad", 3}, {"luna", 3}, {"s4d", 1}};
   const std::map<std::string, int64_t> fewer{{"reformer", 3}, {"synthesizer", 2}};
@@ -332,7 +332,7 @@ TEST(AttentionShow, ListsParametersStateAndOptionsOfEveryMechanism) {
     const JsonValue shown = explain_mechanism(mechanism, ConfigNode::map());
     EXPECT_EQ(shown.at("options").size(), mechanism.schema().fields.size());
     for (const JsonValue& form : shown.at("forms").elements()) {
-      // Those between projections begin with them; others have maps of their own.
+      // Mechanisms between projections begin with them; others have maps of their own.
       int64_t projections = 0;
       for (const JsonValue& parameter : form.at("parameters").elements()) {
         for (const char* name : {"q.weight", "k.weight", "v.weight", "out.weight"}) {
@@ -351,13 +351,13 @@ TEST(AttentionShow, ListsParametersStateAndOptionsOfEveryMechanism) {
                            (form.at("form").text() == "causal" && mechanism.traits.decode_state);
       EXPECT_EQ(form.at("state").size() > 0, carries) << mechanism.name;
       EXPECT_GT(form.at("cost").at("mixing_per_token").number(), 0);
-      // Those of width 256; the maps of the others are not less.
+      // The projections of width 256; the maps of other mechanisms are not less.
       EXPECT_GE(form.at("cost").at("projections_per_token").number(),
                 static_cast<double>(projected ? projections : own->second) * 256 * 256);
     }
     const std::string text = format_explanation(shown);
     EXPECT_NE(text.find(mechanism.sources), std::string::npos);
-    EXPECT_NE(text.find("cost a token at T = 1024  multiply-adds: "), std::string::npos);
+    EXPECT_NE(text.find("cost per token at T = 1024  multiply-adds: "), std::string::npos);
   }
 }
 

@@ -1,4 +1,4 @@
-// Mixers that are wrong on purpose: the conformance suite must name what is wrong with each.
+// Mixers that are wrong on purpose: the conformance suite must name the fault of each.
 #include <gtest/gtest.h>
 
 #include "attention/conformance/conformance.h"
@@ -8,7 +8,7 @@
 namespace linnet {
 namespace {
 
-// Changes what softmax attention is given, or what it returns.
+// Changes the input of softmax attention, or its output.
 class Wrapped : public TokenMixer {
  public:
   explicit Wrapped(std::unique_ptr<TokenMixer> inner) : inner_(std::move(inner)) {}
@@ -66,7 +66,7 @@ class ForgetsMask : public Wrapped {
   }
 };
 
-// Padded tokens read 1, which the projection behind may hide.
+// Padded tokens read 1, which the output projection may hide.
 class ReadsPadding : public Wrapped {
   using Wrapped::Wrapped;
   MixerResult change(const Variable& x, const MixerContext& context,
@@ -129,7 +129,7 @@ class MixesRows : public Wrapped {
   }
 };
 
-// Declares what a wrong formula would give.
+// Declares the cost of a wrong formula.
 template <typename Change>
 class Miscounts : public Wrapped {
   using Wrapped::Wrapped;

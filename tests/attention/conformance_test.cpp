@@ -25,13 +25,13 @@ TEST_P(Conformance, Holds) {
   }
 }
 
-// A NaN that finite numbers follow must not be forgotten.
+// A NaN must not be forgotten when finite values follow it.
 TEST(LargestError, KeepsNan) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  const Tensor numbers = Tensor::from(std::vector<double>{1, nan, 2}, {3});
+  const Tensor values = Tensor::from(std::vector<double>{1, nan, 2}, {3});
   const Tensor zeros = Tensor::zeros({3}, DType::f64);
-  EXPECT_FALSE(std::isfinite(conformance::largest_magnitude(numbers)));
-  EXPECT_FALSE(std::isfinite(conformance::largest_difference(numbers, zeros)));
+  EXPECT_FALSE(std::isfinite(conformance::largest_magnitude(values)));
+  EXPECT_FALSE(std::isfinite(conformance::largest_difference(values, zeros)));
   double worst = 0;
   for (const double error : {1.0, nan, 2.0}) test::keep_worst(worst, error);
   EXPECT_TRUE(std::isnan(worst));

@@ -1,4 +1,4 @@
-// EVA: what the conformance suite cannot know: parameter counts, packed rows, draws.
+// EVA beside the conformance suite: parameter counts, packed rows, draws.
 #include "attention/eva/eva.h"
 #include "attention/registry.h"
 
@@ -33,7 +33,7 @@ TEST(Eva, HasTwoMapsOfAHeadsWidth) {
   }
 }
 
-// The released code's numbers: max(min((w + e) / 2, 64), 16) buckets, up to distance w + e.
+// The released code's constants: max(min((w + e) / 2, 64), 16) buckets, up to distance w + e.
 TEST(Eva, BucketsOfDistances) {
   EvaParams params;
   EXPECT_EQ(params.buckets(Form::causal), 64);
@@ -44,7 +44,7 @@ TEST(Eva, BucketsOfDistances) {
   EXPECT_EQ(params.bucket(Form::causal, -7), 7);
   EXPECT_EQ(params.bucket(Form::causal, -8), 8);
   EXPECT_EQ(params.bucket(Form::causal, -15), 15);
-  // Noncausal: either side has 8, of which 4 are exact.
+  // Noncausal: either side has 8 buckets, the first 4 for one distance each.
   EXPECT_EQ(params.bucket(Form::noncausal, -3), 3);
   EXPECT_EQ(params.bucket(Form::noncausal, 3), 11);
   EXPECT_EQ(params.bucket(Form::noncausal, 15), 15);

@@ -1,5 +1,5 @@
-// Gated attention units: what the conformance suite cannot know: numbers of parameters, buckets of
-// distances, models of nothing but units.
+// Gated attention units beside the conformance suite: numbers of parameters, buckets of distances,
+// models of nothing but units.
 #include "attention/flash/gated_unit.h"
 #include "attention/registry.h"
 
@@ -109,7 +109,7 @@ TEST(GatedUnit, BranchesOfFlashTakeTheOptionsOfTheirKindOnly) {
     EXPECT_EQ(refusal("{preset: t5}", options, name), "");
     EXPECT_THAT(refusal("{preset: t5, kind: gau}", options, name),
                 testing::HasSubstr("values has no effect with kind: gau"));
-    // What is resolved is read again.
+    // A resolved configuration resolves to itself.
     for (const char* text : {"{}", "{preset: paper}"}) {
       const Mechanism& mechanism = find_mechanism(name);
       const ConfigNode resolved = mechanism.resolve(parse_yaml(text, "r"));
@@ -118,9 +118,9 @@ TEST(GatedUnit, BranchesOfFlashTakeTheOptionsOfTheirKindOnly) {
   }
   EXPECT_THAT(refusal("{kind: gau, kappa: flash}", options, "flash_local"),
               testing::HasSubstr("set kind: heads"));
-  EXPECT_THAT(refusal("{kappa: softmax, relative_bias: true}", options, "flash_local"),
-              testing::HasSubstr("relative_bias: the relative bias is added to weights that "
-                                 "nothing normalises"));
+  EXPECT_THAT(
+      refusal("{kappa: softmax, relative_bias: true}", options, "flash_local"),
+      testing::HasSubstr("relative_bias: the relative bias is added to unnormalised weights"));
   options.form = Form::cross;
   EXPECT_EQ(refusal("{}", options, "flash_global"), "");
   EXPECT_THAT(refusal("{kind: gau}", options, "flash_global"), testing::HasSubstr("no cross form"));

@@ -1,4 +1,4 @@
-// LARA: what the conformance suite cannot know: what it estimates.
+// LARA beside the conformance suite: its estimate of softmax attention.
 #include "attention/lara/lara.h"
 #include "attention/registry.h"
 

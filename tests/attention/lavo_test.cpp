@@ -1,4 +1,4 @@
-// LAVO's orthonormal basis: the decomposition, and what an update leaves of each kind of basis.
+// LAVO's orthonormal basis: the decomposition, and each kind of basis after an update.
 #include "attention/common/orthonormal.h"
 #include "attention/registry.h"
 #include "core/yaml.h"

@@ -1,5 +1,5 @@
-// LeaPformer: what the conformance suite cannot know: training by softmax, cosFormer as a special
-// case, and one pair of LeaP modules for all heads.
+// LeaPformer beside the conformance suite: training by softmax, cosFormer as a special case, and
+// one pair of LeaP modules for all heads.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -108,7 +108,7 @@ TEST(Leapformer, TrainsByTheSoftmaxOfItsEnergies) {
   }
 }
 
-// Queries of a source that still arrives read what cross-attention to what is there gives.
+// Queries of a source that still arrives give the same as cross-attention to the tokens so far.
 TEST(Leapformer, WaitingQueriesReadWhatHasArrived) {
   constexpr int64_t kFirst = 1;
   for (const char* training : {"linear", "softmax"}) {

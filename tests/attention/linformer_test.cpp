@@ -1,4 +1,4 @@
-// Linformer: what its options share, freeze and refuse.
+// Linformer: shared and frozen projections, refused options.
 #include <gtest/gtest.h>
 
 #include "attention/registry.h"

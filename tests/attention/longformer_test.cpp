@@ -1,11 +1,11 @@
-// Longformer: presets, parameters of the global tokens, what is refused; pieces along time.
+// Longformer: presets, parameters of the global tokens, refused options; slices along time.
 #include "attention/longformer/longformer.h"
 #include "attention/registry.h"
 
 #include <algorithm>
 #include <set>
 
-#include "attention/common/token_pieces.h"
+#include "attention/common/token_slices.h"
 #include "attention/conformance/subject.h"
 #include "attention/define.h"
 #include "attention/longformer/window_lists.h"
@@ -94,7 +94,7 @@ TEST(Longformer, RefusesWhatItsFormsDoNotDefine) {
   EXPECT_NO_THROW(subject_of("{window: 4, global_tokens: 0}").run(batch));
 }
 
-// Cut anywhere, every query of the causal form has the same keys in the same places.
+// However a sequence is split, every query of the causal form has the same keys in the same places.
 TEST(Longformer, CausalListsDoNotDependOnTheCuts) {
   const int64_t T = 9, globals = 2, window = 3;
   for (int64_t cut = 0; cut <= T; ++cut) {
@@ -118,7 +118,7 @@ TEST(Longformer, CausalListsDoNotDependOnTheCuts) {
   }
 }
 
-// Queries that share a list see what each has in a list of its own.
+// Queries that share a list see the same keys as with a list of their own.
 TEST(Longformer, SharedListsHoldWhatTheirQueriesSee) {
   const int64_t T = 23, globals = 3;
   const auto seen = [&](const auto& lists, int64_t query) {
@@ -169,7 +169,7 @@ TEST(Longformer, CallsOfNoTokensLeaveTheStateAsItIs) {
   }
 }
 
-TEST(TokenPieces, CutAndJoinWithTheirGradients) {
+TEST(TokenSlices, SplitAndJoinWithTheirGradients) {
   const Tensor x = random_tensor({2, 5, 3}, "x"), y = random_tensor({2, 2, 3}, "y");
   const auto parts = [](const std::vector<Variable>& in) {
     return std::vector<Variable>{

@@ -9,7 +9,7 @@
 namespace linnet {
 namespace {
 
-// Trained numbers of a layer.
+// Trained elements of a layer.
 int64_t count_of(const char* mechanism, const char* parameters, Form form, int64_t width,
                  int64_t heads) {
   ParameterSet set;

@@ -1,4 +1,4 @@
-// Luna: what the conformance suite cannot know: the memory that goes to the next layer.
+// Luna beside the conformance suite: the memory that passes to the next layer.
 #include "attention/luna/luna.h"
 #include "attention/registry.h"
 
@@ -31,7 +31,7 @@ struct Layer {
   }
 };
 
-Tensor numbers(const Shape& shape, const std::string& name) {
+Tensor values(const Shape& shape, const std::string& name) {
   const Tensor result = Tensor::empty(shape, DType::f64);
   const RandomKey key = RandomKey{3, 0, 0}.at(name);
   for (int64_t i = 0; i < result.elements(); ++i) {
@@ -44,11 +44,11 @@ constexpr const char* kStream = "tied.luna_memory";
 
 TEST(Luna, EqualTokensPackToThemselves) {
   const Layer layer;
-  const Tensor token = numbers({1, 1, kWidth}, "x"), x = Tensor::empty({2, 5, kWidth}, DType::f64);
+  const Tensor token = values({1, 1, kWidth}, "x"), x = Tensor::empty({2, 5, kWidth}, DType::f64);
   for (int64_t i = 0; i < 10; ++i)
     x.slice(i * kWidth, {kWidth}).copy_from(token.slice(0, {kWidth}));
   MixerContext context;
-  context.streams[kStream] = Variable(numbers({2, kSlots, kWidth}, "p"));
+  context.streams[kStream] = Variable(values({2, kSlots, kWidth}, "p"));
   const MixerResult result = layer.mixer->forward(Variable(x), context, {});
   const Variable written =
       linear(Variable(token), layer.set.find("own.pack_context.weight").variable,
@@ -67,7 +67,7 @@ TEST(Luna, EqualTokensPackToThemselves) {
 
 TEST(Luna, TheMemoryOfTheLayerBeforeIsReadAndPaddingIsNot) {
   const Layer layer;
-  const Tensor x = numbers({2, 6, kWidth}, "x");
+  const Tensor x = values({2, 6, kWidth}, "x");
   MixerContext context;
   context.key_mask = Tensor::full({2, 6}, 1, DType::u8);
   context.key_mask.data<uint8_t>()[5] = 0;
@@ -106,7 +106,7 @@ Tensor tokens(const Tensor& x, int64_t begin, int64_t end) {
 
 TEST(LunaCausal, PackedDocumentsAreSeparateOnesAndPaddingDoesNotCount) {
   const Layer layer(Form::causal);
-  const Tensor x = numbers({1, 7, kWidth}, "x");
+  const Tensor x = values({1, 7, kWidth}, "x");
   MixerContext packed;
   packed.segments = Tensor::from(std::vector<int32_t>{4, 4, 4, 2, 2, 2, 2}, {1, 7});
   packed.key_mask = Tensor::from(std::vector<uint8_t>{1, 1, 1, 1, 0, 1, 1}, {1, 7});
@@ -128,18 +128,18 @@ TEST(LunaCausal, PackedDocumentsAreSeparateOnesAndPaddingDoesNotCount) {
   const MixerResult last = layer.mixer->forward(Variable(second), {}, {});
   expect_at(last, 0, 3, 1);
   expect_at(last, 1, 5, 2);
-  // What is carried is the last document's.
+  // The decode state is the last document's.
   EXPECT_EQ(whole.state.at("count").value().to_vector<int64_t>(), std::vector<int64_t>{3});
   EXPECT_EQ(whole.state.at("sums").shape(), Shape({1, 2, kSlots, kWidth / 2}));
 }
 
 TEST(LunaCausal, TheMemoryIsFixedWhateverPassesBetweenLayers) {
   const Layer layer(Form::causal);
-  const Variable x(numbers({1, 4, kWidth}, "x"));
+  const Variable x(values({1, 4, kWidth}, "x"));
   MixerContext context;
   const MixerResult first = layer.mixer->forward(x, context, {});
   EXPECT_TRUE(first.streams.empty());
-  context.streams[kStream] = Variable(numbers({1, kSlots, kWidth}, "p"));
+  context.streams[kStream] = Variable(values({1, kSlots, kWidth}, "p"));
   const MixerResult second = layer.mixer->forward(x, context, {});
   EXPECT_EQ(first.y.value().to_vector<double>(), second.y.value().to_vector<double>());
   // Its norm has no parameters where nothing is passed on.
@@ -148,7 +148,7 @@ TEST(LunaCausal, TheMemoryIsFixedWhateverPassesBetweenLayers) {
 
 TEST(LunaCausal, LargeWeightsStayFinite) {
   const Layer layer(Form::causal, "{slots: 3, scale: 1000}");
-  const Tensor x = numbers({1, 4, kWidth}, "x");
+  const Tensor x = values({1, 4, kWidth}, "x");
   for (int64_t i = 0; i < x.elements(); ++i) x.data<double>()[i] *= 100;
   for (const double y : layer.mixer->forward(Variable(x), {}, {}).y.value().to_vector<double>()) {
     EXPECT_TRUE(std::isfinite(y));
@@ -160,7 +160,7 @@ TEST(Luna, RefusesPackedRowsAndRotaryPositions) {
   MixerContext context;
   context.segments = Tensor::zeros({1, 4}, DType::i32);
   try {
-    layer.mixer->forward(Variable(numbers({1, 4, kWidth}, "x")), context, {});
+    layer.mixer->forward(Variable(values({1, 4, kWidth}, "x")), context, {});
     FAIL();
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("do not pack documents into rows"));

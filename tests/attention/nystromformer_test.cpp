@@ -1,4 +1,4 @@
-// Nystroemformer: what the conformance suite cannot know: its presets, a batch-wide norm.
+// Nystroemformer beside the conformance suite: its presets, a batch-wide norm.
 #include "attention/nystromformer/nystromformer.h"
 #include "attention/registry.h"
 
@@ -66,7 +66,7 @@ TEST(Nystromformer, AnEvenFilterIsRefused) {
             std::string::npos);
 }
 
-// What the first of two rows gives, and whether its neighbour changes it.
+// The output of the first of two rows, and whether its neighbour changes it.
 TEST(Nystromformer, OnlyTheNormOfABatchCouplesRows) {
   constexpr int64_t T = 12, heads = 2, K = 4;
   for (const std::string norm : {"matrix", "batch"}) {

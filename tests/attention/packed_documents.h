@@ -47,7 +47,7 @@ inline void expect_packed_documents_are_separate(const char* mechanism, const ch
       begin += n;
     }
   }
-  // What such a row leaves is refused.
+  // The state after such a row is refused.
   const Batch next = next_batch(slice_time(batch, 0, 3), Form::causal, 2, 3, 9);
   EXPECT_THROW(packed.run(next, found.state), UsageError);
 }

@@ -1,4 +1,4 @@
-// Performer: gradients of its features, what they estimate, and keys that would overflow.
+// Performer: gradients of its features, their estimates, and keys that would overflow.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -123,7 +123,7 @@ TEST(Performer, ManyFeaturesComeNearSoftmax) {
   }
 }
 
-// Tokens ever longer, so that the maximum keeps rising: by `growth` a token.
+// Tokens of growing length, so that the maximum keeps rising: by `growth` per token.
 Batch growing_batch(Form form, double growth) {
   Batch batch = conformance::random_batch(form, 2, 40, 1, 16, 3);
   for (int64_t i = 0; i < batch.x.elements(); ++i) {

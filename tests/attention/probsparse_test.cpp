@@ -1,5 +1,4 @@
-// ProbSparse attention: what the conformance suite cannot know: how many queries are exact, and
-// which.
+// ProbSparse attention beside the conformance suite: the number and the choice of exact queries.
 #include "attention/probsparse/probsparse.h"
 #include "attention/registry.h"
 

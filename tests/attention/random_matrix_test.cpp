@@ -1,4 +1,4 @@
-// Random projections: distributions, and which matrix training and evaluation see.
+// Random projections: distributions, and the matrices of training and evaluation.
 #include "attention/common/random_matrix.h"
 
 #include <gtest/gtest.h>

@@ -12,7 +12,7 @@
 namespace linnet {
 namespace {
 
-using Numbers = std::vector<int32_t>;
+using Indices = std::vector<int32_t>;
 
 TEST(Reformer, NumbersOfBucketsAreThoseOfTheSpecification) {
   struct Row {
@@ -25,8 +25,8 @@ TEST(Reformer, NumbersOfBucketsAreThoseOfTheSpecification) {
     EXPECT_EQ(factors.first, row.first) << row.tokens << " " << row.chunk;
     EXPECT_EQ(factors.second, row.second) << row.tokens << " " << row.chunk;
   }
-  // A sequence of no whole number of chunks is filled up; a longer one than the mixer is made for
-  // has the buckets of the longest.
+  // A sequence whose length is no multiple of the chunk is padded; a longer one than the mixer is
+  // made for has the buckets of the longest.
   EXPECT_EQ(BucketRule(32, 4096, 0).factors(481).count(), 32);
   EXPECT_EQ(BucketRule(32, 512, 0).factors(1 << 20).count(), 32);
   EXPECT_EQ(BucketRule(32, 512, 256).factors(64).count(), 256);
@@ -40,18 +40,18 @@ TEST(Reformer, ABucketIsTheLargestProductWithADirectionOrItsOpposite) {
   const Tensor axes = Tensor::from(std::vector<double>{1, 0, 0, 1}, {1, 2, 2});
   // Four buckets by two axes.
   EXPECT_EQ(hash_buckets(x, axes, {{1, 5, 4}, 1, mask, {}}).to_vector<int32_t>(),
-            Numbers({0, 1, 3, 2, 4}));
+            Indices({0, 1, 3, 2, 4}));
   // Two times two, limit 2: the first axis has the sign of x, the second that of y.
   const BucketRule factored(1, 1, 4);
   ASSERT_EQ(factored.factors(5).second, 2);
   EXPECT_EQ(hash_buckets(x, axes, {factored, 1, mask, {}}).to_vector<int32_t>(),
-            Numbers({0, 1, 2, 1, 4}));
+            Indices({0, 1, 2, 1, 4}));
 }
 
 // The keys that one query looks at in all rounds.
-Numbers keys_of(const Chunks& chunks, int64_t query) {
+Indices keys_of(const Chunks& chunks, int64_t query) {
   const int64_t length = chunks.index.size(4);
-  Numbers keys;
+  Indices keys;
   for (int64_t round = 0; round < chunks.order.size(0); ++round) {
     const Chunks own = chunks.of(round);
     const int64_t place = own.places.data<int32_t>()[query];
@@ -73,20 +73,20 @@ TEST(Reformer, QueriesSeeTheirChunkAndTheOneBefore) {
   // In order of buckets and time: 1 3 | 0 2 | 4 -
   const Tensor buckets = test::ids({1, 0, 1, 0, 1}, {1, 5, 1, 1});
   const Chunks chunks = chunks_of(buckets, at);
-  EXPECT_EQ(chunks.order.to_vector<int32_t>(), Numbers({1, 3, 0, 2, 4, -1}));
-  EXPECT_EQ(chunks.places.to_vector<int32_t>(), Numbers({2, 0, 3, 1, 4}));
+  EXPECT_EQ(chunks.order.to_vector<int32_t>(), Indices({1, 3, 0, 2, 4, -1}));
+  EXPECT_EQ(chunks.places.to_vector<int32_t>(), Indices({2, 0, 3, 1, 4}));
   EXPECT_EQ(chunks.index.to_vector<int32_t>(),
-            Numbers({4, -1, 1, 3, 1, 3, 0, 2, 0, 2, 4, -1}));  // the first follows the last one
-  EXPECT_EQ(keys_of(chunks, 0), Numbers({1, 3, 2}));
-  EXPECT_EQ(keys_of(chunks, 4), Numbers({0, 2}));
-  EXPECT_EQ(keys_of(chunks, 1), Numbers({4, 3}));
+            Indices({4, -1, 1, 3, 1, 3, 0, 2, 0, 2, 4, -1}));  // the first follows the last one
+  EXPECT_EQ(keys_of(chunks, 0), Indices({1, 3, 2}));
+  EXPECT_EQ(keys_of(chunks, 4), Indices({0, 2}));
+  EXPECT_EQ(keys_of(chunks, 1), Indices({4, 3}));
   at.causal = true;
-  EXPECT_EQ(keys_of(chunks_of(buckets, at), 2), Numbers({1, 0}));
-  EXPECT_EQ(keys_of(chunks_of(buckets, at), 0), Numbers({}));  // its own value is all that it gets
+  EXPECT_EQ(keys_of(chunks_of(buckets, at), 2), Indices({1, 0}));
+  EXPECT_EQ(keys_of(chunks_of(buckets, at), 0), Indices({}));  // its own value is all that it gets
   at.causal = false;
   at.mask = Tensor::from(std::vector<uint8_t>{1, 1, 1, 1, 0}, {1, 5});
-  EXPECT_EQ(keys_of(chunks_of(test::ids({1, 0, 1, 0, 9}, {1, 5, 1, 1}), at), 1), Numbers({3}));
-  EXPECT_EQ(keys_of(chunks_of(buckets, at), 4), Numbers({}));
+  EXPECT_EQ(keys_of(chunks_of(test::ids({1, 0, 1, 0, 9}, {1, 5, 1, 1}), at), 1), Indices({3}));
+  EXPECT_EQ(keys_of(chunks_of(buckets, at), 4), Indices({}));
 }
 
 TEST(Reformer, KeysCountAsOftenAsTheyAreMetUnlessToldOtherwise) {
@@ -94,28 +94,28 @@ TEST(Reformer, KeysCountAsOftenAsTheyAreMetUnlessToldOtherwise) {
   at.chunk = 2;
   // Two equal rounds, 0 1 | 2 3 | 0 1 | 2 3: all meet twice in their chunk, twice in the others.
   const Tensor buckets = test::ids({0, 0, 0, 0, 1, 1, 1, 1}, {1, 4, 1, 2});
-  EXPECT_EQ(keys_of(chunks_of(buckets, at), 0), Numbers({2, 3, 1, 2, 3, 1}));
+  EXPECT_EQ(keys_of(chunks_of(buckets, at), 0), Indices({2, 3, 1, 2, 3, 1}));
   at.dedup = true;
-  EXPECT_EQ(keys_of(chunks_of(buckets, at), 0), Numbers({2, 3, 1}));
+  EXPECT_EQ(keys_of(chunks_of(buckets, at), 0), Indices({2, 3, 1}));
   // 0 1 | 2 3 | 0 3 | 1 2: token 0 meets 1 twice in its first list, 3 in its second, 2 in both.
   const Tensor others = test::ids({0, 0, 0, 1, 1, 1, 1, 0}, {1, 4, 1, 2});
-  EXPECT_EQ(keys_of(chunks_of(others, at), 0), Numbers({1, 2, 3}));
+  EXPECT_EQ(keys_of(chunks_of(others, at), 0), Indices({1, 2, 3}));
 }
 
-// Small documents share chunks, those of more tokens have their own and meet in none.
+// Small documents share chunks; larger ones have chunks of their own and never meet.
 TEST(Reformer, DocumentsAreSequencesOfTheirOwn) {
   ChunkContext at;
   at.chunk = 3;
   const Tensor segments = test::ids({0, 1, 2, 2, 2, 2, 3, 4, 4}, {1, 9});
   at.spans = document_spans(segments);
-  const Chunks chunks = chunks_of(test::ids(Numbers(9, 0), {1, 9, 1, 1}), at);
+  const Chunks chunks = chunks_of(test::ids(Indices(9, 0), {1, 9, 1, 1}), at);
   EXPECT_EQ(chunks.order.to_vector<int32_t>(),
-            Numbers({0, 1, -1, 2, 3, 4, 5, 6, -1, 7, 8, -1, -1, -1, -1, -1, -1, -1}));
-  EXPECT_EQ(keys_of(chunks, 0), Numbers({}));
-  EXPECT_EQ(keys_of(chunks, 2), Numbers({5, 3, 4}));  // the first follows its document's last one
-  EXPECT_EQ(keys_of(chunks, 5), Numbers({2, 3, 4}));
-  EXPECT_EQ(keys_of(chunks, 6), Numbers({}));
-  EXPECT_EQ(keys_of(chunks, 8), Numbers({7}));
+            Indices({0, 1, -1, 2, 3, 4, 5, 6, -1, 7, 8, -1, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(keys_of(chunks, 0), Indices({}));
+  EXPECT_EQ(keys_of(chunks, 2), Indices({5, 3, 4}));  // the first follows its document's last one
+  EXPECT_EQ(keys_of(chunks, 5), Indices({2, 3, 4}));
+  EXPECT_EQ(keys_of(chunks, 6), Indices({}));
+  EXPECT_EQ(keys_of(chunks, 8), Indices({7}));
 }
 
 struct Call {
@@ -182,7 +182,7 @@ TEST(Reformer, ManyRoundsComeToAttentionOfAllToAll) {
 TEST(Reformer, HasOneMapForQueriesAndKeysAndABiasOnTheOutputAlone) {
   Call call("{preset: survey}", Form::noncausal, 4);
   EXPECT_EQ(call.set.count(), 3 * 8 * 8 + 8);
-  // The survey's budget: 2 l c keys a query, l c = d.
+  // The survey's budget: 2 l c keys per query, l c = d.
   for (const auto& [preset, width] : {std::pair("survey", 64), std::pair("survey_image", 32)}) {
     const auto options = parse_yaml(concat("{preset: ", preset, "}"), "test");
     const ConfigNode resolved = find_mechanism("reformer").resolve(options);

@@ -135,7 +135,7 @@ TEST(Registry, LavoRefusesASeparateAttentionThatNothingWouldRead) {
   }
 }
 
-// What one layer has beyond softmax attention's.
+// Parameters of one layer beyond those of softmax attention.
 int64_t added(const ConfigNode& config, int64_t width, int64_t heads, Form form = Form::causal) {
   MixerOptions options;
   options.width = width;
@@ -172,11 +172,11 @@ TEST(Registry, MechanismsAddTheParametersThatTheirPapersCount) {
     EXPECT_EQ(added(section({{"name", name}}), 1024, 8), 0) << name;
   }
   EXPECT_EQ(added(section({{"name", "abc_compressive"}}), 1024, 8, Form::noncausal), 0);
-  // H k (K + 1); sigma, and a gate a head.
+  // H k (K + 1); sigma, and a gate per head.
   EXPECT_EQ(added(section({{"name", "t2r"}, {"features", "32"}}), 1024, 8), 33024);
   EXPECT_EQ(added(section({{"name", "rfa"}}), 1024, 8), 1024);
   EXPECT_EQ(added(section({{"name", "rfa"}, {"gate", "true"}}), 1024, 8), 1024 + 8 * 1025);
-  // The basis H r K, and one number for each of 2 w - 1 distances of a head.
+  // The basis H r K, and one element per head and distance, 2 w - 1 distances.
   EXPECT_EQ(added(section({{"name", "lavo"}, {"epe", "off"}}), 768, 12), 64 * 768);
   EXPECT_EQ(added(section({{"name", "lavo"}}), 768, 12), 64 * 768 + 12 * 31);
   EXPECT_EQ(added(section({{"name", "lavo"}, {"epe", "off"}}), 512, 8), 64 * 512);

@@ -1,4 +1,4 @@
-// Random feature attention: gradients of its steps, and what its features estimate.
+// Random feature attention: gradients of its steps, and the estimates of its features.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -108,9 +108,9 @@ TEST(Rfa, APoolGivesEveryHeadOfEveryLayerAnotherProjection) {
     seen.insert(used.begin(), used.end());
   }
   EXPECT_EQ(seen.size(), 5u);
-  const auto rounded = [](std::vector<double> numbers) {
-    for (double& number : numbers) number = static_cast<float>(number);
-    return numbers;
+  const auto rounded = [](std::vector<double> values) {
+    for (double& value : values) value = static_cast<float>(value);
+    return values;
   };
   std::set<std::vector<double>> as_stored;
   for (const auto& matrix : seen) as_stored.insert(rounded(matrix));

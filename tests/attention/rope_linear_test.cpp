@@ -16,7 +16,7 @@ using test::random_tensor;
 TEST(DivisionByProducts, GradientsMatchFiniteDifferences) {
   const Tensor mask = Tensor::from(std::vector<uint8_t>{1, 0, 1, 1, 1, 1}, {2, 3});
   for (const Normalizer normalizer : {Normalizer::clamp, Normalizer::add}) {
-    // Products of signed numbers: some of them are below the floor.
+    // Products of signed values, some of which are below the floor.
     const auto divided = [&](const std::vector<Variable>& in) {
       const double floor = normalizer == Normalizer::add ? 9 : 0.5;
       return std::vector<Variable>{

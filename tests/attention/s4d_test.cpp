@@ -1,4 +1,4 @@
-// S4D: what the conformance suite cannot know: first values, presets, counts of parameters.
+// S4D beside the conformance suite: initial values, presets, counts of parameters.
 #include "attention/s4d/s4d.h"
 #include "attention/registry.h"
 

@@ -17,7 +17,7 @@ constexpr int64_t kRows = 2, kTime = 7, kChannels = 3;
 const std::vector<uint8_t> kMask = {1, 0, 1, 1, 1, 0, 1, 0, 1, 1, 1, 1, 0, 0};
 const std::vector<int32_t> kSegments = {3, 3, 3, 5, 5, 6, 6, 0, 0, 0, 0, 0, 0, 1};
 
-// What one token's result is: everything in its segment that its reach covers.
+// The result of one token: the tokens of its segment that its reach covers.
 double expected(const Tensor& x, const SegmentScan& scan, int64_t b, int64_t t, int64_t c) {
   const bool sum = scan.kind == ScanKind::sum;
   const auto segment = [&](int64_t at) {

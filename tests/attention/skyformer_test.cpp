@@ -1,4 +1,4 @@
-// Skyformer: what the conformance suite cannot know: what it approximates, the spectrum that its
+// Skyformer beside the conformance suite: the kernel that it approximates, the spectrum that its
 // inverse relies on, independence of the padded length.
 #include "attention/skyformer/skyformer.h"
 #include "attention/registry.h"

@@ -1,4 +1,4 @@
-// The fixed sparse pattern: sizes that keep to the survey's budget, lists, what is refused.
+// The fixed sparse pattern: sizes within the survey's budget, lists, refused options.
 #include "attention/sparse_fixed/sparse_fixed.h"
 #include <gtest/gtest.h>
 #include "attention/registry.h"
@@ -91,7 +91,7 @@ TEST(SparseFixed, ListsHoldTheBlockAndTheColumns) {
             });
           }
         }
-        // The last eight queries, as after carried keys.
+        // The last eight queries, as after cached keys.
         const DocumentLists causal{columns, T - 8, 8, true, twice};
         for (int64_t t = 0; t < 8; ++t) {
           check(head, T - 8 + t, true, causal.length(),
@@ -102,8 +102,8 @@ TEST(SparseFixed, ListsHoldTheBlockAndTheColumns) {
   }
 }
 
-// Blocks are those of the document where a row begins inside it and nothing is carried: as in the
-// whole document with what lies before masked.
+// Where a row begins inside a document without a KV cache, blocks are those of the document: the
+// result equals that of the whole document with the tokens before masked.
 TEST(SparseFixed, RowsThatBeginInsideADocumentKeepItsBlocks) {
   constexpr int64_t kBefore = 13, kTokens = 60;
   MixerOptions options;

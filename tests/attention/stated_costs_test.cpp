@@ -1,5 +1,5 @@
 // Multiply-adds, parameters and messages that papers and specifications state for single
-// mechanisms, beyond what the conformance suite compares.
+// mechanisms, beyond the comparisons of the conformance suite.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ MixerOptions heads_of_64(Form form) {
   return options;
 }
 
-// Of a layer with heads of 64.
+// Cost of a layer with heads of 64.
 struct Layer {
   ParameterSet set;
   std::unique_ptr<TokenMixer> mixer;
@@ -33,8 +33,8 @@ struct Layer {
   }
 };
 
-// A survey's table: what a head of d channels multiplies and adds for N tokens, the four
-// projections left out.
+// A survey's table: multiply-adds of a head of d channels for N tokens, the four projections left
+// out.
 TEST(StatedCosts, MultiplyAddsOfTheSurvey) {
   constexpr double d = 64, H = 2, e = 128, N = 256, m = 96, w = 32;
   const auto mixing = [&](const std::string& attention) {
@@ -54,7 +54,7 @@ TEST(StatedCosts, MultiplyAddsOfTheSurvey) {
             2 * m * e * N);
 }
 
-// 32 buckets a head, one table for all layers; cross-attention has none.
+// 32 buckets per head, one table for all layers; cross-attention has none.
 TEST(StatedCosts, RelativeBiasAddsItsBuckets) {
   for (const char* biased : {"softmax", "grouped_linear", "augmented_linear"}) {
     const std::string plain = concat("{name: ", biased, "}");

@@ -1,5 +1,5 @@
-// Synthesizer: what the conformance suite cannot know: that its weights do not depend on the
-// tokens, that full rank is no restriction, what it refuses, counts of parameters.
+// Synthesizer beside the conformance suite: its weights do not depend on the tokens, full rank is
+// no restriction; refused options, counts of parameters.
 #include "attention/synthesizer/synthesizer.h"
 #include "attention/registry.h"
 

@@ -1,4 +1,4 @@
-// Rows of documents, masks and carried tokens, for sums over groups and for convolutions.
+// Rows of documents, masks and cached tokens, for sums over groups and for convolutions.
 #pragma once
 
 #include "attention/primitives/block_attention/block_attention.h"
@@ -46,11 +46,11 @@ inline std::vector<TokenSetting> token_settings() {
   std::vector<TokenSetting> all;
   for (const bool loaded : {false, true}) {
     all.push_back({2, 23, 0, loaded, loaded, 0});
-    all.push_back({2, 23, 4, loaded, loaded, 8});   // three of the carried four are of the group
+    all.push_back({2, 23, 4, loaded, loaded, 8});   // three of the cached four are of the group
     all.push_back({2, 23, 4, loaded, loaded, 10});  // a group begins with the call
     all.push_back({2, 2, 4, false, loaded, 6});     // no group ends in the call
     all.push_back({1, 1, 4, false, loaded, 9});     // one token, which ends a group
-    all.push_back({1, 1, 4, false, loaded, 2});     // fewer tokens before it than are carried
+    all.push_back({1, 1, 4, false, loaded, 2});     // fewer tokens before it than the cache holds
   }
   return all;
 }

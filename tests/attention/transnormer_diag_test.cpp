@@ -1,4 +1,4 @@
-// DiagAttention's T1: what RMSNorm makes of its outputs.
+// DiagAttention's T1: its outputs after RMSNorm.
 #include "attention/registry.h"
 #include "core/yaml.h"
 #include "tests/tensor_helpers.h"

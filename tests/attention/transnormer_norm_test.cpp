@@ -1,4 +1,4 @@
-// What NormAttention's norm makes of its outputs.
+// NormAttention's outputs after its norm.
 #include <gtest/gtest.h>
 
 #include "attention/conformance/subject.h"
@@ -10,7 +10,7 @@ namespace {
 
 using namespace conformance;
 
-// The root mean square of every row of `width` numbers is `expected`.
+// The root mean square of every row of `width` elements is `expected`.
 void expect_root_mean_square(const char* parameters, int64_t width, double expected) {
   const Subject subject(find_mechanism("transnormer_norm"), parse_yaml(parameters, "parameters"),
                         check_options(Form::causal, 8), DType::f64);

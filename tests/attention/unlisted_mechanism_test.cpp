@@ -1,5 +1,5 @@
-// A mechanism from outside the list that draws and chooses in every call: what it used is written,
-// what is given is taken, in `attention run` and in the conformance suite.
+// A mechanism from outside the list that draws and chooses in every call: its draws and choices are
+// written, and given ones are used, in `attention run` and in the conformance suite.
 #include <gtest/gtest.h>
 
 #include "attention/case.h"
@@ -89,7 +89,7 @@ Mechanism toy_mechanism() {
 
 using Tensors = std::map<std::string, Tensor>;
 
-Tensor numbers(const Shape& shape, const std::string& name) {
+Tensor values(const Shape& shape, const std::string& name) {
   const Tensor result = Tensor::empty(shape, DType::f64);
   const RandomKey key = RandomKey{3, 0, 0}.at(name);
   for (int64_t i = 0; i < result.elements(); ++i) {
@@ -121,10 +121,10 @@ std::string refusal(const Tensors& tensors, CaseMode mode = CaseMode::parallel) 
 
 Tensors toy_case() {
   Tensors tensors;
-  tensors["inputs/x"] = numbers({kRows, kLength, kWidth}, "x");
+  tensors["inputs/x"] = values({kRows, kLength, kWidth}, "x");
   for (const char* name : {"q", "k", "v", "out"}) {
-    tensors[concat("params/", name, ".weight")] = numbers({kWidth, kWidth}, name);
-    tensors[concat("params/", name, ".bias")] = numbers({kWidth}, concat(name, ".bias"));
+    tensors[concat("params/", name, ".weight")] = values({kWidth, kWidth}, name);
+    tensors[concat("params/", name, ".bias")] = values({kWidth}, concat(name, ".bias"));
   }
   return tensors;
 }
@@ -152,10 +152,10 @@ TEST(UnlistedMechanism, DrawsAndChoicesOfACallAreWrittenAndTaken) {
                 token == kLength ? -v : 2 * v, 1e-12);
   }
 
-  tensors["draws/gain"] = numbers({3}, "x");
+  tensors["draws/gain"] = values({3}, "x");
   EXPECT_NE(refusal(tensors).find("draws/gain: expected [2], got [3]"), std::string::npos);
   tensors.erase("draws/gain");
-  tensors["draws/gian"] = numbers({2}, "x");
+  tensors["draws/gian"] = values({2}, "x");
   EXPECT_NE(refusal(tensors).find("'draws/gian' is unknown: did you mean 'gain'"),
             std::string::npos);
   tensors.erase("draws/gian");

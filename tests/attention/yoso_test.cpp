@@ -51,7 +51,7 @@ void add(std::vector<double>& to, double factor, const std::vector<double>& x) {
   for (size_t c = 0; c < x.size(); ++c) to[c] += factor * x[c];
 }
 
-// Of every head.
+// Results of every head.
 using Heads = std::vector<Vectors>;
 
 Heads draws_of_heads(const char* name) {

@@ -38,7 +38,7 @@ class MeanMixer : public AttentionMixer {
              {"count", Variable(Tensor::full({input.v.size(0)}, static_cast<double>(before + time),
                                              DType::i64))}}};
   }
-  // Nobody asks a model of it what it takes.
+  // No test reads its cost.
   MixerCost mix_cost(const MixerShape&) const override { return {}; }
 
  private:

@@ -172,18 +172,18 @@ TEST(DecoderLm, CarriedStateEqualsTheWholeSequence) {
   ModelInput whole;
   whole.tokens = some_tokens(1, 6, 11);
   const std::vector<double> expected = model.encode(whole, nullptr).value().to_vector<double>();
-  std::vector<double> pieces;
+  std::vector<double> joined;
   ModelState state;
   for (int64_t t = 0; t < 6; ++t) {
     ModelInput one;
     one.tokens = whole.tokens.slice(t, {1, 1});
     const std::vector<double> y = model.encode(one, &state).value().to_vector<double>();
-    pieces.insert(pieces.end(), y.begin(), y.end());
+    joined.insert(joined.end(), y.begin(), y.end());
   }
   EXPECT_EQ(state.length, 6);
-  ASSERT_EQ(pieces.size(), expected.size());
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    EXPECT_LE(std::abs(pieces[i] - expected[i]), 1e-12 * (1 + std::abs(expected[i])));
+  ASSERT_EQ(joined.size(), expected.size());
+  for (size_t i = 0; i < joined.size(); ++i) {
+    EXPECT_LE(std::abs(joined[i] - expected[i]), 1e-12 * (1 + std::abs(expected[i])));
   }
 }
 

@@ -1,5 +1,5 @@
 // An example of a plugin: linear attention in which older tokens fade. Parameters, mixer, literal
-// definition, registry entry, and what the shared library exports.
+// definition, registry entry, and the exports of the shared library.
 #include <cmath>
 
 #include "attention/common/feature_map_mechanism.h"
@@ -16,7 +16,8 @@ struct FadingParams {
   double decay = 0.9;
 
   static void describe(ConfigDescription<FadingParams>& d) {
-    d.field("decay", &FadingParams::decay, "what a token leaves of the weights of those before it")
+    d.field("decay", &FadingParams::decay,
+            "factor by which a token multiplies the weights of the tokens before it")
         .above(0)
         .at_most(1);
   }

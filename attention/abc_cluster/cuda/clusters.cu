@@ -48,8 +48,8 @@ struct NearestArrays {
   int32_t* clusters;
 };
 
-// A warp for every row and head: its lanes share the slots when they look for the nearest, and the
-// channels when they add a key.
+// A warp for every row and head: its lanes split the slots in the search for the nearest, and the
+// channels in the sum of keys.
 __global__ void find_nearest_clusters(NearestArrays a) {
   SharedArena arena;
   const Candidates shared(arena);
@@ -141,14 +141,14 @@ void nearest_clusters(const Tensor& keys, const Tensor& mask, const Tensor& segm
                       const Tensor& clusters) {
   const int64_t B = keys.size(0), H = keys.size(2), K = keys.size(3);
   const Tensor running = Tensor::empty({B, H, slots, K}, DType::f64, keys.device());
-  const Tensor numbers = Tensor::empty({B, H, slots}, DType::f64, keys.device());
+  const Tensor distances = Tensor::empty({B, H, slots}, DType::f64, keys.device());
   launch(
       {"find_nearest_clusters", blocks_for(B * H, 1), kLanes, shared_bytes<Candidates>()},
       find_nearest_clusters,
       NearestArrays{keys.size(1), H, K, slots, stored_values(keys), pointer_or_null<uint8_t>(mask),
                     pointer_or_null<int32_t>(segments), pointer_or_null<float>(sums),
                     pointer_or_null<double>(counts), pointer<double>(running),
-                    pointer<double>(numbers), pointer<int32_t>(clusters)});
+                    pointer<double>(distances), pointer<int32_t>(clusters)});
 }
 
 }  // namespace linnet::cuda

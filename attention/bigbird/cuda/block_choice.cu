@@ -5,17 +5,17 @@
 
 namespace linnet::cuda {
 
-void block_numbers(const RandomKey& key, const Tensor& numbers) {
-  float* to = pointer<float>(numbers);
-  const int64_t rows = numbers.size(1), random = numbers.size(2);
-  for_each("bigbird_numbers", numbers.elements(),
-           [=] __device__(int64_t i) { to[i] = block_number(key_of_step(key), rows, random, i); });
+void block_draws(const RandomKey& key, const Tensor& draws) {
+  float* to = pointer<float>(draws);
+  const int64_t rows = draws.size(1), random = draws.size(2);
+  for_each("bigbird_draws", draws.elements(),
+           [=] __device__(int64_t i) { to[i] = block_draw(key_of_step(key), rows, random, i); });
 }
 
-void choose_blocks(const BlockChoice& choice, const Tensor& numbers, const Tensor& chosen) {
-  const float* from = pointer<float>(numbers);
+void choose_blocks(const BlockChoice& choice, const Tensor& draws, const Tensor& chosen) {
+  const float* from = pointer<float>(draws);
   int32_t* to = pointer<int32_t>(chosen);
-  const int64_t rows = choice.rows(), stored = numbers.size(1);
+  const int64_t rows = choice.rows(), stored = draws.size(1);
   for_each("bigbird_choose", chosen.size(0) * rows, [=] __device__(int64_t i) {
     choice.choose(i % rows + 1, from + (i / rows * stored + i % rows) * choice.random,
                   to + i * choice.random);

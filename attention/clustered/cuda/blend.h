@@ -1,5 +1,5 @@
-// Means of clusters and what queries read of them on a CUDA device, f32; cluster_blend.cpp calls
-// these.
+// Means of clusters and the outputs that queries read from them on a CUDA device, f32;
+// cluster_blend.cpp calls these.
 #pragma once
 
 #include "attention/clustered/cluster_lists.h"
@@ -12,7 +12,7 @@ void cluster_means_backward(const Tensor& dmeans, const ClusterMembers& members,
 
 // sigmoid(log_bottom - log_top).
 void bottom_shares(const Tensor& log_top, const Tensor& log_bottom, const Tensor& shares);
-// `top` and `shares` are undefined where all is the bottom, and so are their gradients.
+// `top` and `shares` are undefined where y is the bottom alone, and so are their gradients.
 void cluster_blend(const Tensor& top, const Tensor& bottom, const Tensor& shares,
                    const ClusterMembers& members, const Tensor& y);
 void cluster_blend_backward(const Tensor& top, const Tensor& bottom, const Tensor& shares,

@@ -33,7 +33,7 @@ void hash_vectors(const Tensor& x, const Tensor& planes, const HammingTensors& a
 struct AddVote {
   __host__ __device__ void operator()([[maybe_unused]] int32_t* count) const {
 #if defined(__CUDA_ARCH__) || !defined(__CUDACC__)
-    atomicAdd(count, 1);  // of whole numbers: the same in any order
+    atomicAdd(count, 1);  // of integers: the same in any order
 #endif
   }
 };
@@ -71,7 +71,7 @@ void write_scores(const Tensor& means, const Tensor& keys, const Tensor& scores)
   });
 }
 
-// The best token that each thread found, and that of all of them behind these.
+// The best token of each thread, then the best of all.
 struct Found {
   __host__ __device__ explicit Found(SharedArena& arena)
       : scores(arena.take<double>(kThreads + 1)), tokens(arena.take<int64_t>(kThreads + 1)) {}
@@ -86,7 +86,7 @@ __device__ __forceinline__ bool is_before(double score, int64_t token, double ot
   return score > other || (score == other && token < other_token);
 }
 
-// A block goes through the scores of a cluster once for each of its best tokens.
+// A block loops over the scores of a cluster once for each of its best tokens.
 __global__ void find_top_keys(const double* all_scores, const uint8_t* valid, int64_t S,
                               int64_t lists_of_row, int64_t count, int32_t* best) {
   SharedArena arena;

@@ -17,7 +17,7 @@ Variable zeros_like(const Variable& x, int64_t rows, int64_t tokens) {
       Tensor::zeros({rows, tokens, x.size(2), x.size(3)}, x.dtype(), x.value().device()));
 }
 
-// What queues hold before the first token: nothing, or zeros that count.
+// Contents of queues before the first token: nothing, or zeros that take softmax weight.
 Held first_held(const QueueAttention& attention, const MixInput& input, int64_t places) {
   if (attention.mask_empty) return {};
   const int64_t rows = input.k.size(0) * attention.queues;
@@ -50,8 +50,8 @@ MixerState state_of(const Held& held, int64_t queues) {
           {"valid", mask_to_state(with_rows(held.valid, held.k.size(0) / queues))}};
 }
 
-// `keep`: the most tokens that are carried on. Several queues always have places for these, since
-// how many tokens each has got depends on the row.
+// `keep`: the most tokens that are carried on. With several queues these places always exist, since
+// the number of tokens in each queue depends on the row.
 TokenQueues queues_of(const QueueAttention& attention, const Tensor& mask, const Tensor& segments,
                       const Tensor& examples, const Variable& k, const Held& held,
                       const MixerState& state, int64_t keep) {
@@ -73,7 +73,7 @@ TokenQueues queues_of(const QueueAttention& attention, const Tensor& mask, const
   return token_queues(in);
 }
 
-// The keys and values that are carried on after those in places.
+// The keys and values that are carried on after this call.
 Held carried(const TokenQueues& queues, const Held& before, const Variable& k, const Variable& v) {
   return {take_tokens(carry_tokens(before.k, k, kKeepAll), queues.carry_order),
           take_tokens(carry_tokens(before.v, v, kKeepAll), queues.carry_order), queues.carry_mask};
@@ -87,7 +87,7 @@ BlockAttentionContext window(const QueueAttention& attention) {
   block.options.left = attention.slots - 1;
   block.options.dropout = attention.dropout;
   block.options.dropout_key = attention.dropout_key;
-  // Masks say which carried tokens there are, not positions.
+  // Masks, not positions, say which carried tokens exist.
   block.place.time_offset = attention.slots;
   return block;
 }
@@ -129,7 +129,8 @@ AttentionMixer::MixResult queue_attention(const QueueAttention& attention,
                 "documents do not have; set mask_empty: true, or do not pack");
   const Held before = state.empty() ? first_held(attention, input, keep) : held_of(state, input, Q);
   BlockAttentionContext block = window(attention);
-  // Draws of dropout count the tokens that were pushed, wherever a sequence is cut.
+  // Draws of dropout are indexed by pushed tokens, so that they do not depend on how a sequence is
+  // split into calls.
   const int64_t rows = input.k.size(0);
   block.times = state.empty() ? Tensor::zeros({rows * Q}, DType::i64, input.k.value().device())
                               : state.at("pushed").value().reshape({rows * Q});

@@ -1,5 +1,5 @@
 // Attention over the last tokens that were pushed to a queue: ABC's sliding window (one queue) and
-// dilated window (two queues in turn), whose memories shift.
+// dilated window (two alternating queues), whose memories shift.
 #pragma once
 
 #include <optional>
@@ -14,20 +14,20 @@ namespace linnet {
 struct QueueAttention {
   int64_t queues = 1;
   int64_t slots = 32;  // tokens that a queue holds, the reader's own included
-  // Places never filled are left out; otherwise they are zeros that take softmax mass.
+  // Places never filled are left out; otherwise they are zeros that take softmax weight.
   bool mask_empty = true;
   double scale = 1;
-  // Of the softmax weights, in this call.
+  // Dropout of the softmax weights in this call.
   double dropout = 0;
   RandomKey dropout_key = {};
 };
 
 // Causal: token t reads the queue to which it is pushed. Cross (one queue): all queries read the
-// last valid tokens of the source. Padded tokens are not pushed. Leaves the state k, v
-// [B, queues * places, H, .] and their mask `valid`; causal also how many tokens were `pushed`
-// [B, queues], by which draws of dropout are named, and with several queues the number `phase` [B]
-// of that of the next token. Throws UsageError for packed documents without mask_empty: only a
-// row's beginning has places to fill.
+// last valid tokens of the source. Padded tokens are not pushed. Leaves the state k, v [B, queues *
+// places, H, .] and their mask `valid`; causal also `pushed` [B, queues], the number of tokens
+// pushed, which names the draws of dropout, and with several queues `phase` [B], the queue of the
+// next token. Throws UsageError for packed documents without mask_empty: only a row's beginning has
+// places to fill.
 AttentionMixer::MixResult queue_attention(const QueueAttention& attention,
                                           const MixerOptions& options, const MixInput& input,
                                           const MixerContext& context, const MixerState& state);
@@ -52,8 +52,9 @@ struct QueueParams {
                          : "memory slots N of each queue: every second token, itself included")
         .range(1, 1 << 20)
         .unit("tokens");
-    d.field("mask_empty", &QueueParams::mask_empty,
-            "places not yet filled are left out; otherwise they are zeros that take softmax mass");
+    d.field(
+        "mask_empty", &QueueParams::mask_empty,
+        "places not yet filled are left out; otherwise they are zeros that take softmax weight");
     describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
     describe_dropout(d);
   }
@@ -123,7 +124,7 @@ std::vector<Number> queue_definition(const QueueParams<kQueues>& params,
   return y;
 }
 
-// The entry of a mechanism, with what both have in common.
+// The entry of a mechanism, with the facts common to both.
 template <int64_t kQueues>
 Mechanism define_queue(Mechanism facts) {
   facts.sources = "Peng et al. 2022, ABC";

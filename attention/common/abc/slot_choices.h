@@ -1,5 +1,5 @@
-// Which slot a token is written to, where it goes to one slot or none: by position, by pooling, by
-// chance; and the control that says so.
+// Slots of tokens that are written to one slot or none: by position, by pooling, by chance; and the
+// control tensor of such a choice.
 #pragma once
 
 #include "core/random.h"
@@ -9,8 +9,8 @@ namespace linnet {
 
 // The control [B,S,heads,slots] of tokens that go to slot choices[b,s,h] (i32 [B,S,heads], or
 // [B,S,1] for all heads alike; -1: none): 1 in that slot and 0 in others, f32; or `weights` [B,S]
-// instead of 1, in their dtype. Throws UsageError for slots that do not exist; a CUDA device, where
-// looking at them would mean waiting, writes nothing.
+// instead of 1, in their dtype. Throws UsageError for slots that do not exist; a CUDA device, which
+// would have to synchronize to check them, writes nothing.
 Tensor one_hot_controls(const Tensor& choices, const Tensor& weights, int64_t heads, int64_t slots);
 
 // Every stride-th position has a slot of its own, until all are taken: i32 [B,S,1] from positions

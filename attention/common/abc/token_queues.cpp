@@ -11,7 +11,7 @@
 namespace linnet {
 namespace {
 
-// What one queue of a row holds and hands on.
+// The tokens that one queue of a row holds and passes on.
 void fill_queue(const TokenQueueInputs& in, int64_t b, int64_t queue, const TokenQueues& out) {
   const int64_t T = in.T, Q = in.queues, r = b * Q + queue, n = out.order.size(1);
   const int64_t P = out.past_mask.size(1), kept = out.carry_order.size(1);
@@ -84,15 +84,15 @@ TokenQueues token_queues(const TokenQueueInputs& in) {
           in.past_mask.defined() ? in.past_mask.shape() : Shape());
   require(std::max(in.B * in.T, rows * (P + n)) < (int64_t{1} << 31), "token_queues: ", in.B,
           " rows of ", in.T, " tokens are more than can be numbered");
-  const auto numbers = [&](const Shape& shape) {
+  const auto indices = [&](const Shape& shape) {
     return Tensor::empty(shape, DType::i32, in.device);
   };
   const auto counts = [&](int64_t size) { return Tensor::empty({size}, DType::i64, in.device); };
   const auto masks = [&](int64_t width) {
     return Tensor::empty({rows, width}, DType::u8, in.device);
   };
-  const TokenQueues out{numbers({rows, n}), numbers({in.B, in.T}), masks(n),    numbers({rows, n}),
-                        masks(P),           numbers({rows, kept}), masks(kept), counts(in.B),
+  const TokenQueues out{indices({rows, n}), indices({in.B, in.T}), masks(n),    indices({rows, n}),
+                        masks(P),           indices({rows, kept}), masks(kept), counts(in.B),
                         counts(rows),       counts(rows)};
   if constexpr (kCuda) {
     if (on_cuda(out.order)) {

@@ -1,5 +1,6 @@
-// Queues of tokens: which valid tokens of a row are in which queue, in order, and what each queue
-// hands on to the next call. For attention over the last tokens that were pushed (ABC's windows).
+// Queues of tokens: which valid tokens of a row are in which queue, in order, and the tokens that
+// each queue passes on to the next call. For attention over the last tokens that were pushed (ABC's
+// windows).
 #pragma once
 
 #include "autograd/variable.h"
@@ -12,13 +13,13 @@ struct TokenQueues {
   Tensor order;        // i32 [B*Q,n]: number of the token in a place among all B*T; -1: none
   Tensor place;        // i32 [B,T]: the inverse; -1: padded
   Tensor mask;         // u8 [B*Q,n]: places that hold a token; they come first
-  Tensor segments;     // i32 [B*Q,n]: how often the segment changed before; undefined: one a row
+  Tensor segments;     // i32 [B*Q,n]: how often the segment changed before; undefined: one per row
   Tensor past_mask;    // u8 [B*Q,P]: carried tokens that the queue's first token continues
-  Tensor carry_order;  // i32 [B*Q,keep]: numbers among [past ; places], [B*Q,P+n]; -1: none
-  Tensor carry_mask;   // u8 [B*Q,keep]: what is carried on; it comes last
+  Tensor carry_order;  // i32 [B*Q,keep]: indices into [past ; places], [B*Q,P+n]; -1: none
+  Tensor carry_mask;   // u8 [B*Q,keep]: tokens that are carried on; they come last
   Tensor phase;        // i64 [B] of the next call
   Tensor pushed;       // i64 [B*Q]: tokens that each queue got so far, the next call's
-  // i64 [B*Q]: of each queue, in the place of its example's number, for draws.
+  // i64 [B*Q]: of each queue, instead of its example's number, for draws.
   Tensor examples;
 };
 
@@ -29,8 +30,8 @@ struct TokenQueueInputs {
   Tensor segments;   // i32 [B,T]: a queue carries only tokens of the row's last one; undefined: one
   Tensor phase;      // i64 [B]; undefined: 0
   Tensor past_mask;  // u8 [B*Q,P]; undefined: nothing is carried in
-  Tensor pushed;     // i64, B*Q numbers; undefined: 0
-  Tensor examples;   // i64 [B]; undefined: the numbers of the rows
+  Tensor pushed;     // i64, B*Q elements; undefined: 0
+  Tensor examples;   // i64 [B]; undefined: the row indices
   Device device;
 };
 TokenQueues token_queues(const TokenQueueInputs& inputs);
@@ -38,8 +39,8 @@ TokenQueues token_queues(const TokenQueueInputs& inputs);
 // `pushed` (i64) of queues each of which gets `count` tokens more.
 Tensor pushed_after(const Tensor& pushed, int64_t count);
 
-// out [R,n,...] = tokens of x [B,T,...] by their numbers in `order` i32 [R,n], each at most once;
-// -1 gives zeros, and what is not named is not read. Differentiable.
+// out [R,n,...] = tokens of x [B,T,...] by their indices in `order` i32 [R,n], each at most once;
+// -1 gives zeros. Tokens without an index are not read. Differentiable.
 Variable take_tokens(const Variable& x, const Tensor& order);
 
 }  // namespace linnet

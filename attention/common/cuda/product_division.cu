@@ -22,14 +22,14 @@ struct Arguments {
   }
 };
 
-// A warp's sum over a . b; all lanes take part.
+// The dot product a . b by one warp; all lanes take part.
 __device__ float product_of_rows(const float* a, const float* b, int64_t width, bool read) {
   float sum = 0;
   for (int64_t c = threadIdx.x; read && c < width; c += 32) sum += a[c] * b[c];
   return warp_sum(sum);
 }
 
-// One warp a row.
+// One warp per row.
 __global__ void divide_rows_by_products(Arguments a, float* y) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
   if (row >= a.rows) return;

@@ -26,7 +26,8 @@ struct Arguments {
   }
 };
 
-// One channel of one row: time is a loop, so that every sum has the order of the tokens.
+// One thread per channel of a row: it loops over time, so that every sum has the order of the
+// tokens.
 __device__ void scan_channel(const Arguments& a, int64_t number) {
   const int64_t row = number / a.channels, channel = number % a.channels;
   const bool reverse = a.reach == ScanReach::suffix;
@@ -45,7 +46,7 @@ __device__ void scan_channel(const Arguments& a, int64_t number) {
   }
   if (a.last != nullptr) a.last[number] = running;
   if (a.reach != ScanReach::whole) return;
-  // Back from the end of every segment, where its whole is.
+  // A second loop, backward from the end of every segment, where the total is known.
   for (int64_t i = a.time - 1; i >= 0; --i) {
     const int64_t token = token_at(i);
     const bool ends =

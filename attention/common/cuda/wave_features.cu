@@ -67,14 +67,14 @@ __global__ void scaled_direction_rows_backward(Directions in, const float* dy, f
     along += in.x[at + c] * sigma[c] * dy[at + c];
   }
   along = warp_sum(along);
-  const float turn = length > 0 ? along * factor * factor / length : 0.0f;
+  const float radial = length > 0 ? along * factor * factor / length : 0.0f;
   for (int64_t c = threadIdx.x; c < in.width; c += 32) {
-    dx[at + c] = read ? factor * sigma[c] * dy[at + c] - turn * in.x[at + c] : 0.0f;
+    dx[at + c] = read ? factor * sigma[c] * dy[at + c] - radial * in.x[at + c] : 0.0f;
     dsigma_rows[at + c] = read ? factor * in.x[at + c] * dy[at + c] : 0.0f;
   }
 }
 
-// One warp a row.
+// One warp per row.
 __global__ void wave_feature_rows_backward(const float* p, float amplitude, const float* factors,
                                            const float* dy, int64_t rows, int64_t width, float* dp,
                                            float* dfactors) {
@@ -135,7 +135,7 @@ void sigmoid_gate(const Tensor& logits, const Tensor& log_open, const Tensor& cl
   const auto* x = pointer<const float>(logits);
   float *log_gate = pointer<float>(log_open), *rest = pointer<float>(closed);
   for_each("sigmoid_gate", logits.elements(), [=] __device__(int64_t i) {
-    const float small = expf(-fabsf(x[i]));  // never exp of a positive number
+    const float small = expf(-fabsf(x[i]));  // the argument of exp is never positive
     log_gate[i] = fminf(x[i], 0.0f) - log1pf(small);
     rest[i] = (x[i] > 0 ? small : 1.0f) / (1 + small);
   });

@@ -7,7 +7,7 @@ namespace linnet::cuda {
 
 // All tensors f32 but masks; outputs are overwritten, undefined ones are not wanted.
 void scaled_directions(const Tensor& x, const Tensor& sigma, const Tensor& mask, const Tensor& y);
-// dsigma_rows, like x: what every row adds to the gradient of sigma.
+// dsigma_rows, like x: the term that every row adds to the gradient of sigma.
 void scaled_directions_backward(const Tensor& x, const Tensor& sigma, const Tensor& mask,
                                 const Tensor& dy, const Tensor& dx, const Tensor& dsigma_rows);
 void wave_features(const Tensor& projections, double amplitude, const Tensor& factor,

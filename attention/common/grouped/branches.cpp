@@ -9,12 +9,12 @@ namespace linnet {
 namespace {
 
 // Below this length a vector counts as zero.
-constexpr double kShortest = 1e-12;
+constexpr double kMinLength = 1e-12;
 
-// x / max(|x|, kShortest), component by component.
+// x / max(|x|, kMinLength), component by component.
 template <typename Number>
 std::vector<Number> unit_definition(const Number* x, int64_t K) {
-  const Number length = std::max(std::sqrt(dot_product(x, x, K)), static_cast<Number>(kShortest));
+  const Number length = std::max(std::sqrt(dot_product(x, x, K)), static_cast<Number>(kMinLength));
   std::vector<Number> unit(x, x + K);
   for (Number& a : unit) a /= length;
   return unit;
@@ -31,7 +31,7 @@ Number unit_product(const Number* q, const Number* k, int64_t K) {
 Variable unit_vectors(const Variable& x) {
   // ScaleNorm divides by max(|x| / sqrt(K), epsilon).
   const double width = std::sqrt(static_cast<double>(x.size(-1)));
-  return norm(x, {}, {}, {NormKind::scale, kShortest / width});
+  return norm(x, {}, {}, {NormKind::scale, kMinLength / width});
 }
 
 GroupBranch::GroupBranch(GroupKernel kernel, int64_t group, const MixerOptions& options)

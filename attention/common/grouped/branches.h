@@ -1,6 +1,5 @@
-// The branches of grouped attention, which several mechanisms put together: inside groups of
-// consecutive tokens, and over the groups before (Augmenting linear attention for decoders, sec.
-// 4.1).
+// The branches of grouped attention, which several mechanisms combine: inside groups of consecutive
+// tokens, and over the groups before (Augmenting linear attention for decoders, sec. 4.1).
 #pragma once
 
 #include "attention/common/mixer_support.h"
@@ -8,7 +7,7 @@
 namespace linnet {
 
 // The weight of a key in its query's own group. q^ and k^ are divided by their length:
-//   relu2_l2  max(q^ . k^, 0)^2     what the released checkpoints use
+//   relu2_l2  max(q^ . k^, 0)^2     as in the released checkpoints
 //   softmax   softmax(q . k / sqrt(K))
 //   flash     max(q . k / C, 0)^2   C: tokens of a group
 enum class GroupKernel : uint8_t { relu2_l2, softmax, flash };
@@ -36,8 +35,8 @@ Variable unit_vectors(const Variable& x);
 class GroupBranch {
  public:
   GroupBranch(GroupKernel kernel, int64_t group, const MixerOptions& options);
-  // Of the self forms. The state, if causal, has the last group - 1 keys (as this branch uses them)
-  // and values: k, v, valid. Its names begin with `prefix`.
+  // For the self forms. The decode state, if causal, has the last group - 1 keys (as this branch
+  // uses them) and values: k, v, valid. Its names begin with `prefix`.
   AttentionMixer::MixResult mix(const MixInput& input, const MixerContext& context,
                                 const MixerState& state, const std::string& prefix = "") const;
   MixerCost cost(const MixerShape& shape) const;

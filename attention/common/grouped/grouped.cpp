@@ -6,7 +6,7 @@
 namespace linnet {
 namespace {
 
-// What is added to the length that outputs are divided by.
+// Added to the length that outputs are divided by.
 constexpr double kOutputFloor = 1e-4;
 
 // y / (kOutputFloor + |y|) with the length over all heads of a token.
@@ -24,9 +24,9 @@ Variable divided_by_length(const Variable& y) {
 
 void check_grouped(const GroupedSetting& setting, const ConfigNode& at, const std::string& bias) {
   if (setting.relative_bias && setting.kernel == GroupKernel::softmax) {
-    throw located_error(at.location_of(bias), bias,
-                        ": the relative bias is added to weights that nothing normalises; with "
-                        "kappa: softmax remove it");
+    throw located_error(
+        at.location_of(bias), bias,
+        ": the relative bias is added to unnormalised weights; with kappa: softmax remove it");
   }
 }
 

@@ -9,30 +9,30 @@
 
 namespace linnet {
 
-// The option `alpha` and the parameter behind it.
+// The option `alpha` and its parameter.
 template <typename Params>
 void describe_alpha(ConfigDescription<Params>& d) {
   d.choice("alpha", &Params::alpha, {"learned", "one"},
-           "factor of the earlier groups: a number of the layer that begins at 0, or 1");
+           "factor of the earlier groups: a learned scalar of the layer, initially 0, or 1");
 }
 
-// What the study's T5 does besides, as options `values`, `bias`, `output_norm`.
+// Further choices of the study's T5, as options `values`, `bias`, `output_norm`.
 template <typename Params>
 void describe_group_values(ConfigDescription<Params>& d) {
   d.choice("values", &Params::values, {"raw", "unit"},
-           "what groups sum: the values, or each divided by its length");
+           "values in groups: as they are, or each divided by its length");
 }
 template <typename Params>
 void describe_output_norm(ConfigDescription<Params>& d) {
   d.field("output_norm", &Params::output_norm,
-          "divide what a token's groups give by 1e-4 + its length over all heads");
+          "divide a token's output by 1e-4 + its length over all heads");
 }
 template <typename Params>
 void describe_t5_options(ConfigDescription<Params>& d) {
   describe_group_values(d);
   d.choice("bias", &Params::bias, {"none", "t5"},
-           "what weights in a group gain after kappa: nothing, or a number for each of 32 buckets "
-           "of distances and each head, one table for all layers");
+           "bias added to weights in a group after kappa: none, or one value per head and bucket "
+           "of distances (32 buckets), one table for all layers");
   describe_output_norm(d);
 }
 
@@ -53,7 +53,7 @@ GroupedSetting grouped_setting(const Params& params) {
           .relative_bias = params.bias == "t5",
           .output_norm = params.output_norm};
 }
-// Throws where the options contradict each other; `bias` names that of the relative bias.
+// Throws where the options contradict each other; `bias` names the option of the relative bias.
 void check_grouped(const GroupedSetting& setting, const ConfigNode& at,
                    const std::string& bias = "bias");
 

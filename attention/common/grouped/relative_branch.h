@@ -8,7 +8,7 @@ namespace linnet {
 
 class RelativeBranch {
  public:
-  // Of the self forms. Declares the bias in `tied`.
+  // For the self forms. Declares the bias in `tied`.
   RelativeBranch(int64_t group, const MixerOptions& options, const ParameterScope& tied);
   // y_i = sum over the keys j of the group of i (causal: j <= i) of bias[h, j - i] v_j. Continues
   // from the values that GroupBranch left in the state, and leaves nothing of its own.

@@ -1,4 +1,4 @@
-// What logits of a block's queries and keys gain by their distance.
+// Biases of the logits of a block's queries and keys, by their distance.
 #pragma once
 
 #include "attention/common/joint/key_lists.h"

@@ -5,7 +5,7 @@
 
 namespace linnet::block_bias_rule {
 
-// Of lists of kind `block` with positions that begin at `first`, or at each document.
+// For lists of kind `block` with positions that begin at `first`, or at each document.
 struct Places {
   KeyLists rule;
   int64_t tokens, rows, heads, distances;

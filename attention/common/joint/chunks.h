@@ -1,4 +1,4 @@
-// Pieces of equal length of a sequence, as rows of a batch of their own.
+// Chunks of equal length of a sequence, as rows of a batch of their own.
 #pragma once
 
 #include "autograd/variable.h"
@@ -8,8 +8,8 @@ namespace linnet {
 // Tokens [begin, begin + count) of x [B,T,...]. Differentiable.
 Variable take_tokens(const Variable& x, int64_t begin, int64_t count);
 
-// x [B,T,...] with zeros behind it up to a multiple of `size` tokens, cut into rows:
-// [B n, size, ...]. Differentiable.
+// x [B,T,...], padded with zeros to a multiple of `size` tokens, split into rows: [B n, size, ...].
+// Differentiable.
 Variable chunk_rows(const Variable& x, int64_t size);
 
 // Masks of chunks of a sequence of T tokens whose mask u8 [B,T] may be undefined.

@@ -28,8 +28,8 @@ constexpr T weighted(T share, T x) {
   return share == 0 ? T{0} : share * x;
 }
 
-// What the log-sum-exp of part a gets: a share times b's times dy . (y_a - y_b); that of b gets
-// its opposite.
+// Gradient of the log-sum-exp of part a: share_a share_b dy . (y_a - y_b). That of part b is its
+// opposite.
 template <typename T>
 constexpr T shift(const T* a, const T* b, const T* dy, int64_t V, T share_a, T share_b) {
   if (share_a == 0 || share_b == 0) return T{0};

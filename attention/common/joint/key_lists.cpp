@@ -25,7 +25,7 @@ double listed_pairs(const KeyLists& rule, int64_t queries) {
   int64_t pairs = 0;
   for (int64_t list = 0; list < rule.lists; ++list) {
     const int64_t p = rule.first + list * rule.group;
-    // The numbers that the places name, before those that there are not are left out.
+    // Indices named by the places, before indices outside the keys are left out.
     int64_t begin = 0, end = rule.length;
     if (rule.kind == KeyLists::Kind::block) {
       begin = p - p % rule.size - rule.before;

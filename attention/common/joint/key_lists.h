@@ -15,8 +15,8 @@ struct KeyLists {
     block,      // the block of `size` positions that holds p, and `before` ones before it: place l
                 // is the l-th; with `causal`, those up to p
     back,       // place l: the key l positions before p
-    completed,  // keys are summaries, `rank` of each chunk of `size` positions: those of chunks
-                // before that of p, the last first
+    completed,  // keys are summaries, `rank` of each chunk of `size` positions: the summaries of
+                // chunks before that of p, the last first
   };
   Kind kind = Kind::all;
   int64_t size = 1, before = 0, rank = 1;
@@ -39,9 +39,9 @@ struct KeyLists {
   }
 };
 
-// i32 [1,1,lists,length], made where it is needed.
+// i32 [1,1,lists,length], on `device`.
 Tensor key_lists(const KeyLists& rule, Device device);
-// Pairs of query and key that the lists of that many queries have.
+// Pairs of query and key in the lists of that many queries.
 double listed_pairs(const KeyLists& rule, int64_t queries);
 
 }  // namespace linnet

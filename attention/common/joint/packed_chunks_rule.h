@@ -1,4 +1,4 @@
-// What follows from the segments of a row, as functions that the CPU and the device share.
+// Chunks that follow from the segments of a row, as functions that the CPU and the device share.
 #pragma once
 
 #include <cstdint>

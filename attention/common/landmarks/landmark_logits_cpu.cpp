@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kTokens = 64;  // of a tile
 
-// One head's proposals and some of its tokens. What is masked or unused is 0 here, whatever it
-// holds.
+// One head's proposals and some of its tokens. Masked tokens and unused landmarks are 0 here,
+// whatever their memory holds.
 template <typename T>
 class Tile {
  public:

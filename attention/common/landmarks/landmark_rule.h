@@ -1,5 +1,5 @@
-// One element of each of LARA's pieces: pure functions that the CPU and the device share, but for
-// logits and their gradients, which on the CPU are products of tiles (landmark_logits_cpu.h).
+// One element of each of LARA's operations, as pure functions shared by the CPU and the device. On
+// the CPU logits and their gradients are products of tiles instead (landmark_logits_cpu.h).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ template <typename T>
 struct Logits {
   Sizes n;
   const T *k, *w;
-  const double* mass;
+  const double* normalizer;
   const uint8_t* mask;
   T scale, half;  // half: 1/2, or 0 where |k|^2 is left out
 
@@ -27,7 +27,7 @@ struct Logits {
     return mask == nullptr || mask[b * n.T + t] != 0;
   }
   constexpr bool used(int64_t b, int64_t h, int64_t c) const {
-    return mass[(b * n.H + h) * n.C + c] != 0;
+    return normalizer[(b * n.H + h) * n.C + c] != 0;
   }
   constexpr const T* key(int64_t b, int64_t t, int64_t h) const {
     return k + ((b * n.T + t) * n.H + h) * n.K;
@@ -70,16 +70,16 @@ struct Logits {
   }
 };
 
-// Arrays of landmark_keys: rows of K numbers, one a landmark.
+// Arrays of landmark_keys: rows of K elements, one per landmark.
 template <typename T>
 struct Keys {
   int64_t K;
   const T *m, *w;
-  const double* mass;
+  const double* log_normalizer;
   T scale;
 
   constexpr bool written(int64_t row) const {
-    return mass[row] != -std::numeric_limits<double>::infinity();
+    return log_normalizer[row] != -std::numeric_limits<double>::infinity();
   }
   // Element i of [rows,K+1].
   constexpr T key(int64_t i) const {
@@ -89,7 +89,7 @@ struct Keys {
     if (!written(row)) return 0;
     T sum = 0;
     for (int64_t c = 0; c < K; ++c) sum += a[c] * (b[c] - a[c] / 2);
-    return static_cast<T>(mass[row]) - scale * sum;
+    return static_cast<T>(log_normalizer[row]) - scale * sum;
   }
   // Element i of dm and dw [rows,K].
   constexpr T dmean(const T* dkeys, int64_t i) const {
@@ -102,7 +102,7 @@ struct Keys {
     const T* d = dkeys + row * (K + 1);
     return scale * (d[e] - (written(row) ? d[K] * m[i] : T{0}));
   }
-  constexpr double dmass(const T* dkeys, int64_t row) const {
+  constexpr double dlog_normalizer(const T* dkeys, int64_t row) const {
     return written(row) ? static_cast<double>(dkeys[row * (K + 1) + K]) : 0.0;
   }
 };

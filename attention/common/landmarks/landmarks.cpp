@@ -33,20 +33,21 @@ const uint8_t* bytes_of(const Tensor& mask) {
 }
 
 template <typename T>
-Logits<T> logits_of(const Tensor& k, const Tensor& w, const Tensor& mass, const Tensor& mask,
+Logits<T> logits_of(const Tensor& k, const Tensor& w, const Tensor& normalizer, const Tensor& mask,
                     double scale, bool squares) {
   return {{k.size(0), k.size(1), k.size(2), w.size(2), k.size(3)},
           k.data<T>(),
           w.data<T>(),
-          mass.data<double>(),
+          normalizer.data<double>(),
           bytes_of(mask),
           static_cast<T>(scale),
           static_cast<T>(squares ? 0.5 : 0)};
 }
 
 template <typename T>
-Keys<T> keys_of(const Tensor& m, const Tensor& w, const Tensor& mass, double scale) {
-  return {m.size(3), m.data<T>(), w.data<T>(), mass.data<double>(), static_cast<T>(scale)};
+Keys<T> keys_of(const Tensor& m, const Tensor& w, const Tensor& log_normalizer, double scale) {
+  return {m.size(3), m.data<T>(), w.data<T>(), log_normalizer.data<double>(),
+          static_cast<T>(scale)};
 }
 
 }  // namespace
@@ -81,19 +82,20 @@ Tensor landmark_members(const Tensor& mask, int64_t B, int64_t T, int64_t H, int
   return members;
 }
 
-Variable landmark_logits(const Variable& k, const Variable& w, const Tensor& mass,
+Variable landmark_logits(const Variable& k, const Variable& w, const Tensor& normalizer,
                          const Tensor& mask, double scale, bool squares) {
   const Tensor& keys = k.value();
   const Tensor& proposals = w.value();
   const Shape shape{keys.size(0), keys.size(1), keys.size(2), proposals.size(2)};
   const Tensor logits = Tensor::empty(shape, keys.dtype(), keys.device());
   if constexpr (kCuda) {
-    if (on_device(keys)) cuda::landmark_logits(keys, proposals, mass, mask, scale, squares, logits);
+    if (on_device(keys))
+      cuda::landmark_logits(keys, proposals, normalizer, mask, scale, squares, logits);
   }
   if (!on_device(keys)) {
     binding::dispatch(keys.dtype(), [&](auto zero) {
       using T = decltype(zero);
-      const Logits<T> rule = logits_of<T>(keys, proposals, mass, mask, scale, squares);
+      const Logits<T> rule = logits_of<T>(keys, proposals, normalizer, mask, scale, squares);
       write_logits(rule, logits.data<T>());
     });
   }
@@ -103,13 +105,14 @@ Variable landmark_logits(const Variable& k, const Variable& w, const Tensor& mas
     const Tensor dw = Tensor::empty(proposals.shape(), keys.dtype(), keys.device());
     if constexpr (kCuda) {
       if (on_device(keys)) {
-        cuda::landmark_logits_backward(keys, proposals, mass, mask, scale, squares, d, dk, dw);
+        cuda::landmark_logits_backward(keys, proposals, normalizer, mask, scale, squares, d, dk,
+                                       dw);
       }
     }
     if (!on_device(keys)) {
       binding::dispatch(keys.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        const Logits<T> rule = logits_of<T>(keys, proposals, mass, mask, scale, squares);
+        const Logits<T> rule = logits_of<T>(keys, proposals, normalizer, mask, scale, squares);
         write_gradients(rule, d.data<T>(), dk.data<T>(), dw.data<T>());
       });
     }
@@ -118,45 +121,49 @@ Variable landmark_logits(const Variable& k, const Variable& w, const Tensor& mas
   });
 }
 
-Variable landmark_keys(const Variable& m, const Variable& w, const Variable& mass, double scale) {
+Variable landmark_keys(const Variable& m, const Variable& w, const Variable& log_normalizer,
+                       double scale) {
   const Tensor& means = m.value();
   const Tensor& proposals = w.value();
-  const Tensor& masses = mass.value();
+  const Tensor& log_normalizers = log_normalizer.value();
   const int64_t K = means.size(3);
   const Shape shape{means.size(0), means.size(1), means.size(2), K + 1};
   const Tensor keys = Tensor::empty(shape, means.dtype(), means.device());
   if constexpr (kCuda) {
-    if (on_device(means)) cuda::landmark_keys(means, proposals, masses, scale, keys);
+    if (on_device(means)) cuda::landmark_keys(means, proposals, log_normalizers, scale, keys);
   }
   if (!on_device(means)) {
     binding::dispatch(means.dtype(), [&](auto zero) {
       using T = decltype(zero);
-      const Keys<T> rule = keys_of<T>(means, proposals, masses, scale);
+      const Keys<T> rule = keys_of<T>(means, proposals, log_normalizers, scale);
       fill<T>(keys, [&](int64_t i) { return rule.key(i); });
     });
   }
-  return record("landmark_keys", keys, {m, w, mass}, [=](Gradients& gradients) {
+  return record("landmark_keys", keys, {m, w, log_normalizer}, [=](Gradients& gradients) {
     const Tensor& d = gradients.output();
     const Tensor dm = Tensor::empty(means.shape(), means.dtype(), means.device());
     const Tensor dw = Tensor::empty(means.shape(), means.dtype(), means.device());
-    const Tensor dmass = Tensor::empty(masses.shape(), DType::f64, means.device());
+    const Tensor dlog_normalizer =
+        Tensor::empty(log_normalizers.shape(), DType::f64, means.device());
     if constexpr (kCuda) {
       if (on_device(means)) {
-        cuda::landmark_keys_backward(means, proposals, masses, scale, d, dm, dw, dmass);
+        cuda::landmark_keys_backward(means, proposals, log_normalizers, scale, d, dm, dw,
+                                     dlog_normalizer);
       }
     }
     if (!on_device(means)) {
       binding::dispatch(means.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        const Keys<T> rule = keys_of<T>(means, proposals, masses, scale);
+        const Keys<T> rule = keys_of<T>(means, proposals, log_normalizers, scale);
         fill<T>(dm, [&](int64_t i) { return rule.dmean(d.data<T>(), i); });
         fill<T>(dw, [&](int64_t i) { return rule.dproposal(d.data<T>(), i); });
-        fill<double>(dmass, [&](int64_t i) { return rule.dmass(d.data<T>(), i); });
+        fill<double>(dlog_normalizer,
+                     [&](int64_t i) { return rule.dlog_normalizer(d.data<T>(), i); });
       });
     }
     gradients.add(0, dm);
     gradients.add(1, dw);
-    gradients.add(2, dmass);
+    gradients.add(2, dlog_normalizer);
   });
 }
 

@@ -5,7 +5,7 @@
 
 namespace linnet {
 
-// What optimal_logits reads, or the gradients of it; see attention/lara/optimal.h.
+// Inputs of optimal_logits, or their gradients; see attention/lara/optimal.h.
 struct OptimalTensors {
   Tensor found, near, totals, relative, keys, mask;
 };

@@ -1,4 +1,4 @@
-// What tokens write to Luna's causal memory, on a CUDA device, in f32.
+// Weights with which tokens write to Luna's causal memory, on a CUDA device, in f32.
 #pragma once
 
 #include "core/tensor.h"

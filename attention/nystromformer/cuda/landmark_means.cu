@@ -11,7 +11,7 @@ void cut_landmarks(const Tensor& mask, LandmarkPadding padding, const LandmarkCu
   int32_t *owner = pointer<int32_t>(cut.owner), *begins = pointer<int32_t>(cut.begins);
   float* shares = pointer<float>(cut.shares);
   uint8_t* used = pointer<uint8_t>(cut.used);
-  // A thread goes along a row: ranks are sums over it.
+  // A thread scans a row: the rank of a token is a prefix sum of the mask.
   for_each("cut_landmarks", cut.owner.size(0), [=] __device__(int64_t b) {
     landmark_means_rule::cut_row<float>(
         valid != nullptr ? valid + b * T : nullptr, T, C, padding,

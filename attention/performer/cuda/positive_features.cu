@@ -39,7 +39,7 @@ Rows rows_of(const PositiveFeatures& how, const Tensor& p, const Tensor& x) {
           static_cast<float>(how.epsilon)};
 }
 
-// Kernels have one warp a row.
+// Kernels have one warp per row.
 __device__ __forceinline__ int64_t row_of_warp() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
 }

@@ -26,7 +26,7 @@ Queries<float> rule_of(const ActiveQueries& all) {
 
 }  // namespace
 
-// A thread goes along a row: the place of a token is a sum over those before it.
+// A thread scans a row: the place of a token is a prefix sum of the mask.
 void valid_tokens(const Tensor& mask, const Tensor& places, const Tensor& counts) {
   const int64_t T = mask.size(1);
   const uint8_t* valid = pointer<uint8_t>(mask);

@@ -9,7 +9,7 @@ namespace linnet::cuda {
 // i32 [B,T] and [B] of mask u8 [B,T].
 void valid_tokens(const Tensor& mask, const Tensor& places, const Tensor& counts);
 
-// What the queries are ranked by: q, k f32; mask, places, counts and draws may be undefined.
+// Inputs of the ranking: q, k f32; mask, places, counts and draws may be undefined.
 struct ActiveQueries {
   Tensor q, k, mask, places, counts, draws;
   RandomKey key;

@@ -9,7 +9,7 @@
 namespace linnet::cuda {
 namespace {
 
-// Of one vector with the directions of a round.
+// Products of one vector with the directions of a round.
 struct Products {
   StoredValues vector;
   const float* directions;

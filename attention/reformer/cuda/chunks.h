@@ -16,7 +16,7 @@ struct ChunkTensors {
 
   // With pointers into them, wherever they are.
   ChunkRule rule() const {
-    const auto numbers = [](const Tensor& x) {
+    const auto pointer_of = [](const Tensor& x) {
       return x.defined() ? static_cast<int32_t*>(x.raw()) : nullptr;
     };
     const Tensor& mask = context.mask;
@@ -30,12 +30,12 @@ struct ChunkTensors {
             .causal = context.causal,
             .dedup = context.dedup,
             .valid = mask.defined() ? static_cast<const uint8_t*>(mask.raw()) : nullptr,
-            .spans = numbers(context.spans),
-            .sorted = numbers(sorted),
-            .starts = numbers(starts),
-            .order = numbers(chunks.order),
-            .placed = numbers(chunks.places),
-            .index = numbers(chunks.index)};
+            .spans = pointer_of(context.spans),
+            .sorted = pointer_of(sorted),
+            .starts = pointer_of(starts),
+            .order = pointer_of(chunks.order),
+            .placed = pointer_of(chunks.places),
+            .index = pointer_of(chunks.index)};
   }
 };
 

@@ -51,7 +51,8 @@ void sampled_rows_backward(const Tensor& drows, const Tensor& tokens, bool keys,
   const Rows<float> rule = rule_of(dx, tokens);
   const float* d = pointer<float>(drows);
   float* to = pointer<float>(dx);
-  // A thread adds up one channel, so that a token which was sampled twice has a fixed order.
+  // One thread sums one channel, so that the terms of a token which was sampled twice have a fixed
+  // order.
   for_each("sampled_rows_backward", tokens.size(0) * rule.width,
            [=] __device__(int64_t i) { rule.add_gradients(d, keys, i, to); });
 }

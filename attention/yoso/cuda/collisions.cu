@@ -10,10 +10,10 @@ namespace {
 
 constexpr int kThreads = 64;
 
-// Goes through the buckets of one row and head that have queries: column.clear() for each,
+// Loops over the buckets of one row and head that have queries: column.clear() for each,
 // column.add(key token) for its keys, then column.read(query token) for its queries.
 template <typename Column>
-__device__ void walk(const BucketLists& lists, int64_t list, const Column& column) {
+__device__ void for_each_bucket(const BucketLists& lists, int64_t list, const Column& column) {
   for (int64_t n = list * lists.hashes; n < (list + 1) * lists.hashes; ++n) {
     const int64_t *query = lists.query_keys + n * lists.T, *key = lists.key_keys + n * lists.S;
     const int32_t *queries = lists.queries + n * lists.T, *keys = lists.keys + n * lists.S;
@@ -55,7 +55,7 @@ __global__ void read_bucket_columns(BucketLists lists, int64_t columns, int64_t 
   if (item >= columns) return;
   float sum = 0;
   const int64_t list = item / width;
-  walk(lists, list, SumColumn{lists, list, item % width, width, factor, x, out, sum});
+  for_each_bucket(lists, list, SumColumn{lists, list, item % width, width, factor, x, out, sum});
 }
 
 // The lanes of a warp have the channels of v: `sums` holds sum_j v_j x_jc.
@@ -92,7 +92,7 @@ __global__ void read_weighed_bucket_columns(BucketLists lists, int64_t columns, 
   const int64_t item = global_warp();
   if (item >= columns) return;
   const int64_t list = item / K;
-  walk(
+  for_each_bucket(
       lists, list,
       WeighedColumn{lists, list, item % K, V, K, factor, g, v, x, out, shared.mine(), warp_lane()});
 }

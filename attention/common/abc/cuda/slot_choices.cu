@@ -27,7 +27,7 @@ void global_token_slots(const Tensor& positions, int64_t stride, const Tensor& o
   });
 }
 
-// One thread a row: counts the valid tokens of a segment, then numbers them.
+// One thread per row: counts the valid tokens of a segment, then numbers them.
 void pooled_slots(const Tensor& mask, const Tensor& segments, const PooledSlots& out,
                   int64_t slots) {
   const int64_t S = out.weights.size(1);

@@ -16,7 +16,7 @@ struct QueueArrays {
   int64_t *phase, *pushed, *examples;
 };
 
-// One thread goes through the tokens of its queue's row, as the CPU does.
+// One thread loops over the tokens of its queue's row, as on the CPU.
 __device__ void fill_queue(const QueueArrays& a, int64_t r) {
   const int64_t b = r / a.queues, queue = r % a.queues;
   const int64_t phase = a.phase_in != nullptr ? a.phase_in[b] : 0;
@@ -101,11 +101,11 @@ void pushed_after(const Tensor& pushed, int64_t count, const Tensor& after) {
 void copy_ordered_tokens(const Tensor& order, const Tensor& x, const Tensor& taken, bool back) {
   if (taken.elements() == 0) return;
   const int64_t width = taken.elements() / order.elements();
-  const int32_t* numbers = pointer<int32_t>(order);
+  const int32_t* indices = pointer<int32_t>(order);
   const size_t size = size_of(taken.dtype());
   void *tokens = x.raw(), *places = taken.raw();
   for_each("take_tokens", taken.elements(), [=] __device__(int64_t i) {
-    const int64_t number = numbers[i / width], at = number * width + i % width;
+    const int64_t number = indices[i / width], at = number * width + i % width;
     if (!back) {
       copy_element(size, number >= 0 ? tokens : nullptr, at, places, i);
     } else if (number >= 0) {

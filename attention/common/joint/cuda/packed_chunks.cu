@@ -6,7 +6,7 @@
 
 namespace linnet::cuda {
 
-// A thread goes along a row: chunks are numbered in the order in which they end.
+// A thread loops over a row: chunks are numbered in the order in which they end.
 void plan_packed(const Tensor& segments, const PackedChunks& packed) {
   const packed_chunks_rule::Plan plan{segments.size(1),
                                       packed.size,

@@ -1,4 +1,4 @@
-// The pieces of LARA on a CUDA device, in f32.
+// LARA's operations on a CUDA device, in f32.
 #pragma once
 
 #include "core/tensor.h"
@@ -7,16 +7,16 @@ namespace linnet::cuda {
 
 // See attention/common/landmarks/landmarks.h; every output is overwritten.
 void landmark_members(const Tensor& mask, const Tensor& members);
-void landmark_logits(const Tensor& k, const Tensor& w, const Tensor& mass, const Tensor& mask,
+void landmark_logits(const Tensor& k, const Tensor& w, const Tensor& normalizer, const Tensor& mask,
                      double scale, bool squares, const Tensor& logits);
-void landmark_logits_backward(const Tensor& k, const Tensor& w, const Tensor& mass,
+void landmark_logits_backward(const Tensor& k, const Tensor& w, const Tensor& normalizer,
                               const Tensor& mask, double scale, bool squares, const Tensor& dlogits,
                               const Tensor& dk, const Tensor& dw);
-void landmark_keys(const Tensor& m, const Tensor& w, const Tensor& mass, double scale,
+void landmark_keys(const Tensor& m, const Tensor& w, const Tensor& log_normalizer, double scale,
                    const Tensor& keys);
-void landmark_keys_backward(const Tensor& m, const Tensor& w, const Tensor& mass, double scale,
-                            const Tensor& dkeys, const Tensor& dm, const Tensor& dw,
-                            const Tensor& dmass);
+void landmark_keys_backward(const Tensor& m, const Tensor& w, const Tensor& log_normalizer,
+                            double scale, const Tensor& dkeys, const Tensor& dm, const Tensor& dw,
+                            const Tensor& dlog_normalizer);
 void with_one(const Tensor& x, const Tensor& mask, const Tensor& y);
 void with_one_backward(const Tensor& dy, const Tensor& mask, const Tensor& dx);
 

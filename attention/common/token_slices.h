@@ -1,4 +1,4 @@
-// Pieces of sequences along time.
+// Slices of sequences along time, with gradients.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@ namespace linnet {
 Variable tokens_of(const Variable& x, int64_t begin, int64_t end);
 Tensor tokens_of(const Tensor& x, int64_t begin, int64_t end);
 
-// Pieces [B,n,...] one after the other, at least one; all of one dtype.
-Variable join_tokens(const std::vector<Variable>& pieces);
+// Concatenates slices [B,n,...], at least one and all of one dtype, along time.
+Variable join_tokens(const std::vector<Variable>& slices);
 
 }  // namespace linnet

@@ -1,4 +1,4 @@
-#include "attention/common/token_pieces.h"
+#include "attention/common/token_slices.h"
 
 #include <cstring>
 
@@ -8,7 +8,7 @@
 namespace linnet {
 namespace {
 
-Tensor empty_piece(const Tensor& like, int64_t tokens) {
+Tensor empty_slice(const Tensor& like, int64_t tokens) {
   std::vector<int64_t> sizes = like.shape().sizes();
   sizes[1] = tokens;
   return Tensor::empty(Shape(sizes), like.dtype(), like.device());
@@ -37,9 +37,9 @@ Tensor tokens_of(const Tensor& x, int64_t begin, int64_t end) {
   require(x.shape().rank() >= 2 && 0 <= begin && begin <= end && end <= x.size(1),
           "tokens_of: expected tokens within [B,T,...], got ", begin, " to ", end, " of ",
           x.shape());
-  const Tensor piece = empty_piece(x, end - begin);
-  copy_tokens(x, begin, piece, 0, end - begin);
-  return piece;
+  const Tensor slice = empty_slice(x, end - begin);
+  copy_tokens(x, begin, slice, 0, end - begin);
+  return slice;
 }
 
 Variable tokens_of(const Variable& x, int64_t begin, int64_t end) {
@@ -53,26 +53,26 @@ Variable tokens_of(const Variable& x, int64_t begin, int64_t end) {
                 });
 }
 
-Variable join_tokens(const std::vector<Variable>& pieces) {
-  require(!pieces.empty(), "join_tokens: expected at least one piece");
-  if (pieces.size() == 1) return pieces.front();
+Variable join_tokens(const std::vector<Variable>& slices) {
+  require(!slices.empty(), "join_tokens: expected at least one slice");
+  if (slices.size() == 1) return slices.front();
   int64_t tokens = 0;
-  for (const Variable& piece : pieces) tokens += piece.size(1);
-  const Tensor joined = empty_piece(pieces.front().value(), tokens);
+  for (const Variable& slice : slices) tokens += slice.size(1);
+  const Tensor joined = empty_slice(slices.front().value(), tokens);
   std::vector<int64_t> begins;
   int64_t at = 0;
-  for (const Variable& piece : pieces) {
+  for (const Variable& slice : slices) {
     std::vector<int64_t> expected = joined.shape().sizes();
-    expected[1] = piece.size(1);
-    require(piece.shape() == Shape(expected) && piece.dtype() == joined.dtype(),
-            "join_tokens: ", piece.shape(), " ", name_of(piece.dtype()), " does not continue ",
-            pieces.front().shape(), " ", name_of(joined.dtype()));
-    copy_tokens(piece.value(), 0, joined, at, piece.size(1));
+    expected[1] = slice.size(1);
+    require(slice.shape() == Shape(expected) && slice.dtype() == joined.dtype(),
+            "join_tokens: ", slice.shape(), " ", name_of(slice.dtype()), " does not continue ",
+            slices.front().shape(), " ", name_of(joined.dtype()));
+    copy_tokens(slice.value(), 0, joined, at, slice.size(1));
     begins.push_back(at);
-    at += piece.size(1);
+    at += slice.size(1);
   }
   begins.push_back(at);
-  return record("join_tokens", joined, pieces, [begins](Gradients& gradients) {
+  return record("join_tokens", joined, slices, [begins](Gradients& gradients) {
     for (size_t i = 0; i + 1 < begins.size(); ++i) {
       if (gradients.wanted(i)) {
         gradients.add(i, tokens_of(gradients.output(), begins[i], begins[i + 1]));
