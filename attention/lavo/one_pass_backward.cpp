@@ -242,7 +242,7 @@ void Backward<T>::through_window(const Sequence& s, const Tile& tile, int64_t he
     T* dweights = dweights_ + block * h.reach;
     prefetch_block<false>(in_.q, s, begin - kTokens, head);
     if (tile.begin > 0) {
-      chunked::prefetch_numbers<false>(weights - kTokens * h.reach, h.slots());
+      chunked::prefetch_values<false>(weights - kTokens * h.reach, h.slots());
     }
     prefetch_block<false>(dy_, s, begin - kTokens, head);
     band_products<T>(h.reach, h.dp, T{1}, values_ + rows, h.dp, dturned_ + block, kTokens,

@@ -125,7 +125,7 @@ void Forward<T>::attend(const Sequence& s, const Tile& tile, int64_t head) {
     T* weights = weights_;
     if (sums_.weights != nullptr) {
       weights = kept_weights(s, head, tile.begin + block);
-      chunked::prefetch_numbers<true>(weights + h.slots(), h.slots());
+      chunked::prefetch_values<true>(weights + h.slots(), h.slots());
     }
     h.weigh(tile.begin + block, keys_ + block * h.dp, turned_ + block, weights);
     prefetch_block<false>(in_.v, s, next, head);

@@ -18,7 +18,7 @@ __device__ __forceinline__ RightFragment ones() {
   return {{0x3F803F80u, 0x3F803F80u}};
 }
 
-// Sets to 0 what lies right of the diagonal of a square [16,16] in two neighbouring results, or
+// Sets to 0 the elements right of the diagonal of a square [16,16] in two neighbouring results, or
 // left of it.
 template <bool right_of_it>
 __device__ __forceinline__ void cut_triangle(ResultFragment (&square)[2], int lane) {

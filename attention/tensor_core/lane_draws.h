@@ -1,5 +1,5 @@
 // Dropout inside tensor-core kernels: the draws of a warp's results, shared among the lanes that
-// hold the numbers one draw decides on.
+// hold the elements one draw decides on.
 #pragma once
 
 #include "core/cuda/kept_bits.h"
@@ -7,13 +7,14 @@
 
 namespace linnet::cuda::tensor_core {
 
-// Which of a lane's numbers of 16 rows and 64 columns stay: bit 4 j + i is that of values[i] of
+// Which of a lane's elements of 16 rows and 64 columns stay: bit 4 j + i is that of values[i] of
 // fragment j. One draw decides on four neighbouring columns of a row: draw(row, column) has their
 // bits.
 template <typename Draw>
 __device__ __forceinline__ uint32_t kept_of_rows(int lane, const Draw& draw) {
   lane = recomputed(lane);
-  // Of the two lanes that hold a four, the first draws for row lane / 4, the second 8 rows later.
+  // The first of the two lanes that hold a four draws for row lane / 4, the second for 8 rows
+  // later.
   const int second = lane % 2, row = lane / 4 + 8 * second, four = lane % 4 / 2 * 4;
   uint32_t mine = 0;
 #pragma unroll 2  // registers
@@ -24,7 +25,7 @@ __device__ __forceinline__ uint32_t kept_of_rows(int lane, const Draw& draw) {
   return (low >> 2 * second & kPairs) | (high >> 2 * second & kPairs) << 2;
 }
 
-// Of N columns of a tile from `column` on: what stays is multiplied by `factor`, what does not
+// For N columns of a tile from `column` on: kept elements are multiplied by `factor`, what does not
 // becomes 0.
 template <int N>
 __device__ __forceinline__ void drop(uint32_t kept, int column, float factor,

@@ -1,5 +1,5 @@
 // Segments of rows, for kernels on tensor cores. Causal: who in a chunk of tokens sees whom in
-// squares of weights, in the state before or after the chunk, and in what the chunk adds to it.
+// squares of weights, in the state before or after the chunk, and in the chunk's own sums.
 // Noncausal: spans of tokens as sequences of their own.
 #pragma once
 
@@ -27,7 +27,7 @@ __device__ __forceinline__ int lowest_bit(uint64_t bits) {
   return count_bits(~bits & (bits - 1));
 }
 
-// Whether a token begins a segment inside its row; ids [B,T], null: one segment a row.
+// Whether a token begins a segment inside its row; ids [B,T], null: one segment per row.
 __device__ __forceinline__ bool begins_segment(const int32_t* ids, int64_t row, int64_t time,
                                                int64_t token) {
   if (ids == nullptr || token == 0 || token >= time) return false;
@@ -35,8 +35,8 @@ __device__ __forceinline__ bool begins_segment(const int32_t* ids, int64_t row, 
   return ids[at] != ids[at - 1];
 }
 
-// Where segments begin in a chunk: bit t for token t. The tokens before the first one continue what
-// came before the chunk.
+// Where segments begin in a chunk: bit t for token t. The tokens before the first one continue the
+// last segment before the chunk.
 struct SegmentBits {
   static constexpr int kWords = 2;  // of a chunk, in shared memory
   uint64_t begins = 0;
@@ -63,8 +63,8 @@ struct SegmentBits {
   }
 };
 
-// Sets to 0 what of a square [16,16] of results, whose columns are tokens from `first` on, is not
-// in [from, to) of its row: row lane / 4 and the row 8 after.
+// Sets to 0 the elements of a square [16,16] of results, whose columns are tokens from `first` on,
+// that are not in [from, to) of their row: row lane / 4 and the row 8 after.
 __device__ __forceinline__ void keep_between(ResultFragment (&square)[2], int first,
                                              const int (&from)[2], const int (&to)[2], int lane) {
 #pragma unroll

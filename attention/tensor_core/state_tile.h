@@ -8,7 +8,8 @@
 
 namespace linnet::cuda::tensor_core {
 
-// Pointers to a state S [.,.,m,V] and its mass z [.,.,m] in device memory; null: zeros, not wanted.
+// Pointers to a state S [.,.,m,V] and its normalizer z [.,.,m] in device memory; null: zeros, not
+// wanted.
 template <typename T>
 struct StatePointers {
   T* memory;
@@ -84,7 +85,7 @@ struct StateTile {
   }
 
   // z to shared memory, or with so many features to device memory; one warp has each row.
-  __device__ __forceinline__ void store_mass(float* to, int features = M) const {
+  __device__ __forceinline__ void store_normalizer(float* to, int features = M) const {
     if (warp >= kWarpRows || lane % 4 != 0) return;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -99,7 +100,7 @@ struct StateTile {
   __device__ __forceinline__ void publish(kernel_bf16* to) const {
     publish(to, [](float value) { return value; });
   }
-  // What publish() rounds away, so that both together have 16 bits of S.
+  // The part that publish() rounds away, so that both together have 16 bits of S.
   __device__ __forceinline__ void publish_rest(kernel_bf16* to) const {
     publish(to, [](float value) { return value - low_of(pack(value, 0)); });
   }
@@ -126,7 +127,7 @@ struct StateTile {
     }
   }
 
-  // This lane's part of the inner product with state `at.number` of `other`, masses left out.
+  // This lane's part of the inner product with state `at.number` of `other`, normalizers left out.
   __device__ __forceinline__ float inner_product(const float* other, const StatePlace& at) const {
     float sum = 0;
     if (!has_part()) return sum;
@@ -141,7 +142,7 @@ struct StateTile {
   // shared memory; where `scaled` token t of the left counts factors[t] times. Products cut their
   // sums off where additions round them, so that in a long sequence all errors would have one sign:
   // sums over 32 tokens begin at 0 and are added as floats.
-  template <bool with_mass, bool scaled = false>
+  template <bool with_normalizer, bool scaled = false>
   __device__ __forceinline__ void add(const kernel_bf16* left, const kernel_bf16* right,
                                       int from = 0, int to = Team::kTokens,
                                       [[maybe_unused]] const float* factors = nullptr) {
@@ -177,7 +178,7 @@ struct StateTile {
           memory[i][2 * j] += sums[0];
           memory[i][2 * j + 1] += sums[1];
         }
-        if constexpr (with_mass) {
+        if constexpr (with_normalizer) {
           ResultFragment sums = {};
           multiply(lefts[0], ones(), sums);
           multiply(lefts[1], ones(), sums);

@@ -41,7 +41,7 @@ void for_width(int64_t features, const Body& body) {
   return body(std::integral_constant<int, 128>{});
 }
 
-// Asks for what is read soon.
+// Prefetches.
 __device__ __forceinline__ void prefetch([[maybe_unused]] const float* number) {
 #if defined(__CUDA_ARCH__)
   asm volatile("prefetch.global.L2 [%0];" ::"l"(number));
@@ -53,7 +53,7 @@ struct alignas(16) Eight {
   uint32_t words[4];
 };
 
-// Where a piece of a sequence is: the tokens of row `row` and head `head` from `begin` on, columns
+// Where a part of a sequence is: the tokens of row `row` and head `head` from `begin` on, columns
 // from `column` on. Tokens from `time` on, masked tokens and columns from `width` on count as
 // zeros.
 template <typename T>
@@ -70,14 +70,14 @@ struct TilePlace {
     return view.data + row * view.batch_stride + token * view.time_stride +
            head * view.head_stride + column + offset;
   }
-  // Where numbers [B,T,H] have that of a token.
+  // Index of a token in arrays [B,T,H].
   __device__ __forceinline__ int64_t number(int64_t token) const {
     return (row * view.T + token) * view.H + head;
   }
 };
 using ReadPlace = TilePlace<const kernel_bf16>;
 
-// The part of a thread in a tile [tokens,width]: `kCount` times 8 neighbouring numbers of a row.
+// The part of a thread in a tile [tokens,width]: `kCount` times 8 neighbouring elements of a row.
 template <int width, typename Team = FourWarps>
 struct TilePart {
   static constexpr int kCount = Team::kTokens * width / 8 / Team::kThreads;
@@ -134,9 +134,9 @@ __device__ __forceinline__ void store_rows(const ResultFragment (&results)[width
     const int place = i * 32 + lane, row = place / (width / 8), column = place % (width / 8) * 8;
     const int64_t token = to.begin + row;
     if (token >= to.view.T || to.column + column >= to.view.K) continue;
-    Eight numbers = *reinterpret_cast<const Eight*>(rows + row * stride + column);
-    if (!to.inside(token, column)) numbers = {};
-    *reinterpret_cast<Eight*>(to.at(token, column)) = numbers;
+    Eight elements = *reinterpret_cast<const Eight*>(rows + row * stride + column);
+    if (!to.inside(token, column)) elements = {};
+    *reinterpret_cast<Eight*>(to.at(token, column)) = elements;
   }
 }
 

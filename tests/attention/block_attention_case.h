@@ -62,7 +62,7 @@ struct AttentionCase {
     }
     return values;
   }
-  // Self-attention; segments cut rows, start positions count what came before.
+  // Self-attention; segments split rows, start positions count earlier tokens.
   void self(const std::vector<int32_t>& segments = {}, const std::vector<int64_t>& starts = {}) {
     in.spans = make_spans(segments.empty() ? nullptr : segments.data(), shape.B, shape.Tq,
                           shape.P > 0, starts.empty() ? nullptr : starts.data());
@@ -74,7 +74,7 @@ struct AttentionCase {
     in.bias_origin = origin;
     in.bias_count = count;
   }
-  // Every third token is masked, and what it holds is NaN.
+  // Every third token is masked and holds NaN.
   void add_masks() {
     const auto punch = [](std::vector<uint8_t>& mask, int64_t tokens, int64_t phase) {
       mask.assign(static_cast<size_t>(tokens), 1);

@@ -1,5 +1,5 @@
 // Block attention where the result is known without an equation: threads, rows without keys, the
-// future, carried keys, narrow and wide bands, dropout, and what is refused.
+// future, carried keys, narrow and wide bands, dropout, and refusals.
 #include <gtest/gtest.h>
 
 #include "core/error.h"

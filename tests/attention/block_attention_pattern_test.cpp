@@ -21,15 +21,15 @@ TEST(BlockAttentionPattern, QueriesOfAKeyAreThoseThatSeeIt) {
           options.right = 2;
           options.block = 4;
           const int64_t queries = 11;
-          const Piece piece{0, 2, queries, 2, queries, past, start, 0, 0};
+          const Segment segment{0, 2, queries, 2, queries, past, start, 0, 0};
           int64_t pairs = 0;
-          for (int64_t u = 0; u < piece.all_keys(); ++u) {
-            const KeyRange seeing = visible_queries(piece, options, u);
+          for (int64_t u = 0; u < segment.all_keys(); ++u) {
+            const KeyRange seeing = visible_queries(segment, options, u);
             EXPECT_LE(0, seeing.begin);
             EXPECT_LE(seeing.begin, seeing.end);
             EXPECT_LE(seeing.end, queries);
             for (int64_t r = 0; r < queries; ++r) {
-              const KeyRange seen = visible_keys(piece, options, r);
+              const KeyRange seen = visible_keys(segment, options, r);
               const bool sees = seen.begin <= u && u < seen.end;
               EXPECT_EQ(sees, seeing.begin <= r && r < seeing.end)
                   << static_cast<int>(pattern) << causal << " past " << past << " start " << start

@@ -15,7 +15,7 @@ using test::AttentionCase;
 using test::AttentionShape;
 using test::worst_difference;
 
-// What a test varies, applied to a case of either precision.
+// The setting that a test varies, applied to a case of either precision.
 struct Setting {
   const char* name;
   AttentionShape shape;
@@ -136,7 +136,7 @@ std::vector<Setting> long_settings() {
   return with_all_weights(std::move(all));
 }
 
-// What rounding is relative to: softmax weights keep results near 1, sums of others grow.
+// The scale of rounding: softmax weights keep results near 1, sums of others grow.
 double size_of_results(const Setting& setting, const std::vector<double>& expected) {
   double largest = 1;
   if (setting.weights == BlockWeights::softmax) return largest;

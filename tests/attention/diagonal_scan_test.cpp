@@ -163,22 +163,22 @@ TEST(DiagonalScan, GradientsAgreeWithFiniteDifferencesInEveryDirection) {
 }
 
 // Backward restarts every 64 tokens: its states are those of the whole row.
-TEST(DiagonalScan, GradientsOfARowAreThoseOfItsPieces) {
+TEST(DiagonalScan, GradientsOfARowAreThoseOfItsSplits) {
   const Problem p({1, 150, 4, false, true, 0}, {Discretization::zoh, false, false, 19, 3, 2});
   const auto gradients = [&](std::vector<int64_t> cuts) {
     std::vector<Variable> in = p.leaves();
     cuts.push_back(p.setting.T);
     const Tensor seed = random_tensor({1, 150, 2, 19}, "dy");
-    std::vector<Variable> outputs, pieces;
+    std::vector<Variable> outputs, splits;
     std::vector<Tensor> seeds;
     Variable state = in[6];
     int64_t begin = 0;
     for (const int64_t end : cuts) {
       const int64_t n = end - begin;
-      pieces.emplace_back(in[0].value().slice(begin * 19, {1, n, 19}), true);
+      splits.emplace_back(in[0].value().slice(begin * 19, {1, n, 19}), true);
       const Tensor mask = p.context.mask.slice(begin, {1, n});
       const DiagonalScanResult part =
-          diagonal_scan({pieces.back(), in[1], in[2], in[3], in[4], in[5], state},
+          diagonal_scan({splits.back(), in[1], in[2], in[3], in[4], in[5], state},
                         {Discretization::zoh, false, mask, {}});
       outputs.push_back(part.y);
       seeds.push_back(seed.slice(begin * 38, {1, n, 2, 19}));
@@ -188,7 +188,7 @@ TEST(DiagonalScan, GradientsOfARowAreThoseOfItsPieces) {
     backward(outputs, seeds);
     std::vector<Tensor> all;
     for (size_t i = 1; i < in.size(); ++i) all.push_back(in[i].grad());
-    all.push_back(pieces[0].grad().slice(0, {1, 5, 19}));
+    all.push_back(splits[0].grad().slice(0, {1, 5, 19}));
     return all;
   };
   const std::vector<Tensor> whole = gradients({}), cut = gradients({5, 64, 70, 128});

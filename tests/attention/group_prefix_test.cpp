@@ -44,7 +44,7 @@ struct Problem {
   int32_t document(int64_t b, int64_t t) const {
     return context.segments.defined() ? context.segments.data<int32_t>()[b * q.size(1) + t] : 0;
   }
-  // What is carried that token t of row b sees: the open group is complete for later groups.
+  // The carried part that token t of row b sees: the open group is complete for later groups.
   const Tensor& carried(int64_t b, int64_t t) const {
     static const Tensor nothing;
     const int64_t first = b * q.size(1), group = context.options.group;

@@ -89,7 +89,7 @@ TEST(LinearAttentionDecay, SinglePrecisionGradientsOfLongDecayStayClose) {
   for (int64_t i = 0; i < in[7].elements(); ++i) in[7].data<double>()[i] *= 0.05;
   for (const Tensor& tensor : in)
     narrow.push_back(tensor.defined() ? tensor.to(DType::f32) : tensor);
-  // What the narrow run computes with.
+  // Inputs of the narrow run.
   for (Tensor& tensor : in) {
     if (tensor.defined()) tensor = tensor.to(DType::f32).to(DType::f64);
   }

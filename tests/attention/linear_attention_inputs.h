@@ -1,4 +1,4 @@
-// What tests of linear attention on Variables share: inputs, and all gradients of a call.
+// Shared by tests of linear attention on Variables: inputs, and all gradients of a call.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -161,7 +161,7 @@ TEST(LinearAttentionVariable, SinglePrecisionLosesNothingOverThousandsOfTokens) 
   set_thread_count(before);
 }
 
-TEST(LinearAttentionVariable, WholeIsTheSameAsPieces) {
+TEST(LinearAttentionVariable, WholeIsTheSameAsSplits) {
   LinearAttentionContext context;
   const auto part = [](const Tensor& x, int64_t begin, int64_t end) {
     // Rows of time: [B,T,...] -> [B,n,...].
@@ -184,9 +184,9 @@ TEST(LinearAttentionVariable, WholeIsTheSameAsPieces) {
     LinearAttentionSums state;
     for (int64_t begin = 0; begin < 70;) {
       const int64_t end = begin < 64 ? begin + 16 : begin + 1;
-      std::vector<Variable> piece;
-      for (int i = 0; i < 5; ++i) piece.emplace_back(part(in[i], begin, end));
-      const auto result = linear_attention_causal(variables_of(piece), context, state);
+      std::vector<Variable> split;
+      for (int i = 0; i < 5; ++i) split.emplace_back(part(in[i], begin, end));
+      const auto result = linear_attention_causal(variables_of(split), context, state);
       state = result.state;
       EXPECT_LE(largest_difference({result.y.value()}, {part(whole.y.value(), begin, end)}), 1e-12);
       begin = end;
@@ -209,7 +209,7 @@ TEST(LinearAttentionVariable, LaterTokensDoNotTouchEarlierOutputs) {
       return linear_attention_causal(variables_of(variables), context).y.value().to_vector<float>();
     };
     const std::vector<float> before = run();
-    // Walks along the tokens keep even those apart that are no numbers.
+    // Scans over the tokens keep apart even those that hold NaN.
     for (const float factor : {0.3f, std::numeric_limits<float>::quiet_NaN()}) {
       if (key_heads == 1 && std::isnan(factor)) continue;
       for (int i = 0; i < 5; ++i) {

@@ -1,5 +1,5 @@
 // Mechanisms that declare linear cost hold nothing of the size of T x T: forward and backward of
-// one head over 65,536 tokens, with less memory than one bit a pair of tokens.
+// one head over 65,536 tokens, with less memory than one bit per pair of tokens.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -19,8 +19,8 @@ namespace {
 constexpr int64_t kLength = 65536;
 constexpr size_t kBitAPair = size_t{kLength} * kLength / 8;  // 512 MiB
 
-// What the process may take from the system beyond what it has, tensors or not, while this lives:
-// half a byte a pair. Sanitizers reserve far more for themselves.
+// Bounds the memory that the process may take from the system beyond what it has, while this lives:
+// half a byte per pair. Sanitizers reserve far more for themselves.
 class AddressSpaceLimit {
  public:
   AddressSpaceLimit() {

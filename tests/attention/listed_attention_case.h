@@ -53,7 +53,7 @@ struct ListedCase {
       if (context.query_mask.data<uint8_t>()[query] == 0) bias.data<double>()[i] = std::nan("");
     }
   }
-  // Every third query and fourth key is masked, and what it holds is NaN.
+  // Every third query and fourth key is masked and holds NaN.
   void mask() {
     const auto punch = [&](int64_t T, int64_t period, std::initializer_list<Tensor> sequences) {
       std::vector<uint8_t> valid(static_cast<size_t>(s.B * T), 1);

@@ -1,5 +1,5 @@
 // Listed attention: the kernels against the literal equation and against block attention, full
-// finite differences, masks, what is refused.
+// finite differences, masks, refusals.
 #include <algorithm>
 
 #include "attention/primitives/block_attention/block_attention.h"
@@ -59,10 +59,10 @@ std::vector<ListedCase> cases() {
       .B = 1, .Tq = 150, .Tk = 40, .K = 16, .V = 17, .length = 70, .group = 75, .index_rows = 1});
   all.emplace_back(
       ListedSizes{.B = 3, .Tq = 5, .H = 3, .G = 1, .length = 1, .index_rows = 1, .index_heads = 3});
-  // More than two pieces of what the CPU gathers at a time.
+  // More than two chunks of places that the CPU gathers together.
   all.emplace_back(
       ListedSizes{.B = 1, .Tq = 70, .Tk = 700, .length = 600, .group = 66, .index_rows = 1});
-  // Lists that are equal, or in all but their last place, and of two pieces.
+  // Lists that are equal, or in all but their last place, and of two chunks.
   all.emplace_back(ListedSizes{.B = 2, .Tq = 9, .Tk = 60, .length = 280, .index_heads = 4});
   int32_t* index = all.back().context.index.data<int32_t>();
   for (int64_t i = 280; i < all.back().context.index.elements(); ++i) {
@@ -97,7 +97,7 @@ TEST(ListedAttention, EqualsItsDefinition) {
     const std::vector<Tensor> half = p.results(DType::bf16, DType::bf16);
     EXPECT_TRUE(close(single[0], y, 2e-6));
     EXPECT_TRUE(close(half[0], y, 5e-2));
-    // Gradients in f32 against those in double of the same numbers.
+    // Gradients in f32 against those in double of the same values.
     const std::vector<Tensor> exact = p.results(DType::f32, DType::f64);
     for (size_t i = 2; i < exact.size(); ++i) EXPECT_TRUE(close(single[i], exact[i], 2e-5)) << i;
   }
@@ -128,9 +128,9 @@ TEST(ListedAttention, GradientsOfEveryElement) {
   const ListedSizes small{
       .Tq = 5, .Tk = 4, .H = 2, .G = 1, .K = 3, .V = 2, .length = 4, .index_heads = 2};
   check(make(small), "lists of every query");
-  ListedSizes pieces = small;
-  pieces.length = 300;
-  check(make(pieces), "lists of two pieces");
+  ListedSizes chunks = small;
+  chunks.length = 300;
+  check(make(chunks), "lists of two chunks");
   ListedSizes grouped = small;
   grouped.group = 2;
   grouped.index_rows = 1;

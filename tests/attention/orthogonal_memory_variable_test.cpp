@@ -1,5 +1,5 @@
-// The orthogonal memory on Variables: gradients of what is carried, sequences cut anywhere, encoded
-// sources, half precision.
+// The orthogonal memory on Variables: gradients of the carried state, sequences split anywhere,
+// encoded sources, half precision.
 #include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
 
 #include <gtest/gtest.h>

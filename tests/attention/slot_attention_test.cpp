@@ -53,7 +53,7 @@ Problem make_problem(const Sizes& s, SlotControl control, SlotNormalizer normali
   if (control == SlotControl::given) {
     double* weights = p.logits.data<double>();
     for (int64_t i = 0; i < p.logits.elements(); ++i) {
-      // Sums may have any sign; what is divided by its sum may not.
+      // Sums may have any sign; weights divided by their sum may not.
       if (normalizer == SlotNormalizer::read_time) weights[i] = std::abs(weights[i]);
       if (i % s.N == 0) weights[i] = 0;  // a slot that is never written
     }
@@ -302,7 +302,7 @@ TEST(SlotAttention, ReferencesAreKeptAsLongAsTheyReach) {
   }
 }
 
-// Tokens before the first that writes read what is carried, however far that one's logits are.
+// Tokens before the first that writes read the carried state, however far that one's logits are.
 TEST(SlotAttention, ReadersBeforeTheFirstWriterSeeWhatWasCarried) {
   constexpr int64_t kTokens = 140, kFirst = 5, kSlots = 3;
   std::vector<uint8_t> valid(kTokens, 1);

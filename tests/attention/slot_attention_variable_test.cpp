@@ -199,7 +199,7 @@ TEST(SlotAttentionVariable, LongSequencesSplitAmongThreadsHaveTheSameGradients) 
   set_thread_count(before);
 }
 
-// Backward goes from tile to tile of 128 tokens, and from piece to piece.
+// Backward goes from tile to tile of 128 tokens, and from split to split.
 TEST(SlotAttentionVariable, GradientsAcrossTilesMatchADifferenceAlongADirection) {
   constexpr int64_t kTokens = 300;
   std::vector<int32_t> segments(2 * kTokens);
@@ -262,8 +262,8 @@ TEST(SlotAttentionVariable, SinglePrecisionGradientsStayCloseForExtremeLogits) {
       }
       for (const bool causal : {true, false}) {
         const std::vector<Tensor> wide = results(in, context, causal);
-        // Behind masked tokens the gradient of the carried mass, of which little is left, is of
-        // f32's rounding: 2.6e-4.
+        // Behind masked tokens the gradient of the carried normalizer, of which little is left, is
+        // of f32's rounding: 2.6e-4.
         EXPECT_LE(largest_difference(results(narrow, context, causal), wide), masked ? 4e-4 : 2e-4)
             << range << masked;
         if (!causal) continue;
@@ -287,13 +287,13 @@ TEST(SlotAttentionVariable, SlotsThatWereEmptyBeginWithAnyLogit) {
       double* logits = in[3].data<double>();
       for (int64_t i = 1; i < in[3].elements(); i += kSlots) {
         const bool empty = i / kSlots % kTokens < kEmpty;
-        // Numbers that f32 has, also when they are moved.
+        // Values that f32 has, also when they are moved.
         logits[i] = empty ? -std::numeric_limits<double>::infinity()
                           : std::round(logits[i] * 512) / 512 + by;
       }
       for (Tensor& tensor : in) tensor = tensor.to(dtype);
       std::vector<Tensor> found = results(in, context, causal);
-      found.erase(found.begin() + 3);  // the log mass moves too
+      found.erase(found.begin() + 3);  // the log normalizer moves too
       return found;
     };
     for (const double by : {-1e4, -100.0, 100.0}) {
@@ -322,7 +322,7 @@ Tensor part(const Tensor& x, int64_t begin, int64_t end) {
   return Tensor::from(out, Shape(sizes));
 }
 
-TEST(SlotAttentionVariable, WholeIsTheSameAsPieces) {
+TEST(SlotAttentionVariable, WholeIsTheSameAsSplits) {
   for (const Kinds& kinds : kKinds) {
     SlotAttentionContext context = context_of(kinds);
     context.options.dropout = 0.3;
@@ -332,10 +332,10 @@ TEST(SlotAttentionVariable, WholeIsTheSameAsPieces) {
     SlotMemory state;
     for (int64_t begin = 0; begin < 140;) {
       const int64_t end = begin < 128 ? begin + 16 : begin + 1;
-      const auto piece = [&](int i) { return Variable(part(in[i], begin, end)); };
+      const auto split = [&](int i) { return Variable(part(in[i], begin, end)); };
       context.place.time_offset = begin;
       const auto result =
-          slot_attention_causal({piece(0), piece(1), piece(2), piece(3)}, context, state);
+          slot_attention_causal({split(0), split(1), split(2), split(3)}, context, state);
       state = result.state;
       EXPECT_LE(largest_difference({result.o.value()}, {part(whole.o.value(), begin, end)}), 1e-11);
       begin = end;

@@ -69,7 +69,7 @@ TYPED_TEST(StateScan, AgreesWithLoopsInBothOrders) {
   }
 }
 
-// Numbers of one sign: a running sum rounds each to what is left of it beside a large state.
+// Values of one sign: a running sum rounds each to the digits that remain beside a large state.
 TYPED_TEST(StateScan, SumsOfTilesKeepTheirDigits) {
   using T = TypeParam;
   constexpr int64_t kTokens = 64, kTiles = 1000, kWidth = 16;
@@ -96,7 +96,7 @@ TYPED_TEST(StateScan, SumsOfTilesKeepTheirDigits) {
   EXPECT_GT(worst(ScanSums::running), bound);
 }
 
-// What a token reads of running sums does not depend on how many follow it, to the bit.
+// A token's read of running sums does not depend on how many follow it, to the bit.
 TYPED_TEST(StateScan, ATileInTwoPartsIsTheSame) {
   using T = TypeParam;
   constexpr int64_t kTokens = 9, kFirst = 4, kRows = 32, kColumns = 16;

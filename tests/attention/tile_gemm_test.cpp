@@ -69,11 +69,11 @@ TYPED_TEST(TileGemm, AddsToWhatLiesElsewhere) {
   using T = TypeParam;
   const int64_t sizes[][3] = {{64, 80, 32}, {7, 33, 5}, {3, 2, 0}};
   for (const auto& [m, n, k] : sizes) {
-    for (const bool turned : {false, true}) {
+    for (const bool transposed : {false, true}) {
       const std::vector<T> a = draws<T>(m * k, 1), b = draws<T>(k * n, 2),
                            from = draws<T>(m * n, 3);
       std::vector<T> sum(from.size()), expected = from;
-      const TileOperand<T> left{a.data(), turned ? m : k, turned};
+      const TileOperand<T> left{a.data(), transposed ? m : k, transposed};
       add_product<T>(m, n, k, left, b.data(), n, from.data(), sum.data(), n);
       tile_gemm<T>(m, n, k, T{1}, left, {b.data(), n}, Write::accumulate, expected.data(), n);
       EXPECT_EQ(sum, expected) << m << "x" << n << "x" << k;
@@ -160,7 +160,7 @@ TYPED_TEST(TileGemm, TrianglesAgreeWithLoops) {
   using T = TypeParam;
   for (const int64_t m : {1, 5, 16, 20, 32, 37}) {
     for (const int64_t n : {16, 32, 48, 64, 70}) {
-      for (const bool turned : {false, true}) {
+      for (const bool transposed : {false, true}) {
         const int64_t stride = m + 3;
         std::vector<T> lower = draws<T>(m * stride, 1);
         for (int64_t i = 0; i < m; ++i) {
@@ -169,7 +169,7 @@ TYPED_TEST(TileGemm, TrianglesAgreeWithLoops) {
         const std::vector<T> b = draws<T>(m * n, 2), before = draws<T>(m * n, 3);
         std::vector<T> c = before;
         const double counted = tile_multiply_adds();
-        add_triangle_times<T>(m, n, {lower.data(), stride, turned}, b.data(), n, c.data(), n);
+        add_triangle_times<T>(m, n, {lower.data(), stride, transposed}, b.data(), n, c.data(), n);
         const int64_t pairs = m * (m + 1) / 2;
         EXPECT_EQ(tile_multiply_adds() - counted, static_cast<double>(pairs * n));
         double worst = 0;
@@ -177,7 +177,8 @@ TYPED_TEST(TileGemm, TrianglesAgreeWithLoops) {
           for (int64_t j = 0; j < n; ++j) {
             double expected = before[i * n + j], magnitude = 1 + std::abs(expected);
             for (int64_t p = 0; p < m; ++p) {
-              const double x = lower[turned ? p * stride + i : i * stride + p], y = b[p * n + j];
+              const double x = lower[transposed ? p * stride + i : i * stride + p],
+                           y = b[p * n + j];
               expected += x * y;
               magnitude += std::abs(x * y);
             }
@@ -185,7 +186,7 @@ TYPED_TEST(TileGemm, TrianglesAgreeWithLoops) {
           }
         }
         EXPECT_TRUE(worst <= 4 * static_cast<double>(std::numeric_limits<T>::epsilon()))
-            << m << "x" << n << (turned ? " turned: " : ": ") << worst;
+            << m << "x" << n << (transposed ? " transposed: " : ": ") << worst;
       }
     }
   }
@@ -194,13 +195,13 @@ TYPED_TEST(TileGemm, TrianglesAgreeWithLoops) {
 TYPED_TEST(TileGemm, SumsOfRowsAreTheirLanes) {
   using T = TypeParam;
   constexpr int64_t kLanes = simd::kLanes<T>;
-  const std::vector<T> numbers = draws<T>(kLanes * kLanes, 6);
+  const std::vector<T> values = draws<T>(kLanes * kLanes, 6);
   simd::Vector<T> rows[kLanes];
-  for (int64_t i = 0; i < kLanes; ++i) rows[i] = simd::load(numbers.data() + i * kLanes);
+  for (int64_t i = 0; i < kLanes; ++i) rows[i] = simd::load(values.data() + i * kLanes);
   const simd::Vector<T> sums = simd::row_sums<T>(rows);
   for (int64_t i = 0; i < kLanes; ++i) {
     double expected = 0;
-    for (int64_t lane = 0; lane < kLanes; ++lane) expected += numbers[i * kLanes + lane];
+    for (int64_t lane = 0; lane < kLanes; ++lane) expected += values[i * kLanes + lane];
     EXPECT_NEAR(sums[i], expected, 1e2 * std::numeric_limits<T>::epsilon());
   }
 }

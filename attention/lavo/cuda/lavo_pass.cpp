@@ -1,4 +1,4 @@
-// LAVO's one pass on Variables of a CUDA device: checks, what backward saves.
+// LAVO's one pass on Variables of a CUDA device: checks, tensors saved for backward.
 #include "attention/lavo/cuda/lavo_pass.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace linnet::cuda {
 namespace {
 
-// Inputs as the kernels read them, and what forward leaves for backward.
+// Inputs as the kernels read them, and results of forward for backward.
 struct Arrays {
   Tensor q, k, v, basis, bias;
   Tensor tokens, sums, phases;  // of the memory
@@ -29,7 +29,7 @@ std::vector<Variable> variables(const LavoPassVariables& inputs) {
   return {inputs.q, inputs.k, inputs.v, inputs.basis, inputs.bias};
 }
 
-// What both passes of the memory read.
+// Inputs of both passes of the memory.
 template <typename Call>
 Call memory_call(const Arrays& arrays, const LavoPassContext& context) {
   Call call;
@@ -101,7 +101,7 @@ void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradient
   window.dq = call.dq;
   window.dk = view_of<kernel_bf16>(dk);
   window.dv = view_of<kernel_bf16>(dv);
-  lavo_pass_fast::cut(window);
+  lavo_pass_fast::plan_runs(window);
   Tensor dtables;
   if (gradients.wanted(4)) {
     dtables = Tensor::empty({window.runs * B, H, arrays.bias.size(1)}, DType::f32, device);

@@ -3,11 +3,11 @@
 // orthogonal_memory/cuda/dropout.h. Internal to attention/lavo/cuda.
 //
 // A draw (Philox, ten rounds) decides on a query's weights of four keys, whose times differ in
-// their last two bits. Of a square of 16 queries and 16 keys, of which a lane holds eight weights,
-// it makes two draws, and exchanges bits with those that hold the others' weights; four draws where
+// their last two bits. In a square of 16 queries and 16 keys, where a lane holds eight weights, it
+// makes two draws, and exchanges bits with those that hold the others' weights; four draws where
 // times do not begin with a four.
 //
-// Operations: 5 products and 15 other integer instructions a weight of the squares, forward once,
+// Operations: 5 products and 15 other integer instructions per weight of the squares, forward once,
 // backward twice (at 128 columns three times).
 #pragma once
 
@@ -46,7 +46,7 @@ struct WindowDraws {
   // The same where rows are 16 keys from `key` on, columns queries from `query` on.
   __device__ __forceinline__ uint32_t of_keys(int key, int query, int lane) const {
     const auto draws = begin();
-    // Of the four lanes that hold a query's four, lane i draws for one query, keys of both rows.
+    // Lane i of the four that hold a query's four draws for one query, keys of both rows.
     const int i = lane / 4 % 4, column = query + i / 2 * 8 + lane % 4 * 2 + i % 2;
     uint32_t mine = 0;
 #pragma unroll
@@ -61,7 +61,7 @@ struct WindowDraws {
     }
     return kept;
   }
-  // What stays of a square is multiplied by `factor`, what does not becomes 0.
+  // Weights of a square that are kept are multiplied by `factor`, the others become 0.
   __device__ __forceinline__ static void drop(uint32_t kept, float factor, ResultFragment (&x)[2]) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -80,7 +80,7 @@ struct WindowDraws {
     draws.key.site = DropoutDraws::site_of(dropout.key, head);
     return draws;
   }
-  // Of the chunk's query and of four keys from `key` on: as bits.
+  // The draws of the chunk's query and four keys from `key` on, as bits.
   __device__ __forceinline__ uint32_t four(const DropoutDraws& draws, int query, int key) const {
     const int64_t time = in.time_offset + token;
     return kept_bits(time + key, 4, draws.threshold, [&](int64_t from) {

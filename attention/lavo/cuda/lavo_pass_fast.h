@@ -23,8 +23,8 @@ struct WindowDropout {
 };
 
 struct Forward {
-  // Of the memory: f is not read (its view has the shape of q), one mask serves for both, nothing
-  // is carried in.
+  // Arguments of the memory: f is not read (its view has the shape of q), one mask serves for both,
+  // nothing is carried in.
   orthogonal_memory_fast::Forward memory;
   orthogonal_memory_fast::Reads k, v;  // [B,T,H,d]
   // [bias_heads, 2 window - 1], bias_heads = H or 1: the logit of query i and key j gains
@@ -49,15 +49,15 @@ struct WindowBackward {
   WindowDropout dropout;
   const float* log_sum_exp = nullptr;       // as forward left it
   const float* df_dot_f = nullptr;          // [B,T,H]
-  orthogonal_memory_fast::Reads memory_dq;  // what the memory gives q: part of dq, may be dq
+  orthogonal_memory_fast::Reads memory_dq;  // the memory's part of dq; may be dq
   orthogonal_memory_fast::Writes dq, dk, dv;
   float* dbias = nullptr;  // [runs * B,H,2 window - 1]: of each run of tokens; may be null
-  // How a sequence is cut where its heads alone do not fill a GPU.
+  // How a sequence is split into runs where its heads alone do not fill a GPU.
   int runs = 1, run_chunks = 0;
 };
 size_t window_backward_shared_memory(int64_t width, int64_t window);
 // Sets runs and run_chunks.
-void cut(WindowBackward& call);
+void plan_runs(WindowBackward& call);
 void window_backward(const WindowBackward& call);
 
 }  // namespace linnet::cuda::lavo_pass_fast

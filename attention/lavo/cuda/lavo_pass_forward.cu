@@ -1,25 +1,26 @@
 // Causal LAVO's forward pass on tensor cores: one kernel, one pass over q, k and v.
 //
-// A block walks along the chunks of 64 tokens of one head. The chunk's keys and values and those of
-// the chunk before lie in shared memory: windows reach no further. A warp has 16 tokens. It makes
-// the window's output f in registers, square by square of 16 keys (streaming softmax), and f goes
-// on from there: projected on the basis it enters the memory, and half of it is half of y. What is
-// read from the memory is made as in orthogonal_memory/cuda/fast_forward.cu. While a chunk's memory
-// is computed, the next chunk's keys and values take the place of the chunk's before.
+// A block scans the chunks of 64 tokens of one head. The chunk's keys and values and those of the
+// chunk before lie in shared memory: windows reach no further. A warp has 16 tokens. It makes the
+// window's output f in registers, square by square of 16 keys (streaming softmax), and f goes on
+// from there: projected on the basis it enters the memory, and half of it is half of y. The read
+// from the memory is made as in orthogonal_memory/cuda/fast_forward.cu. While a chunk's memory is
+// computed, the next chunk's keys and values take the place of the chunk's before.
 //
 // Dropout acts on the window's weights (lavo_pass_dropout.h) and on those with which the memory is
 // read (orthogonal_memory/cuda/dropout.h).
 //
-// What leaves for device memory goes by way of the warp's own rows of the sums, so that queries
-// need one stage. At 128 columns a block takes 153 KiB: one fills a multiprocessor, also where it
-// may have 163 KiB (sm_80).
+// Results go to device memory by way of the warp's own rows of the sums, so that queries need one
+// stage. At 128 columns a block takes 153 KiB: one fills a multiprocessor, also where it may have
+// 163 KiB (sm_80).
 //
-// Bytes a token and head of width d and rank r: 8 d for q, k, v and y, 8 r / 64 for the sums; where
-// gradients are wanted 2 d + 4 more. Operations: 4 d times the 16 to 80 keys of the squares that a
-// query's window w touches, and 6 d r. d = r = 64, w = 16: 520 bytes (652), 32,800 operations, and
-// some 250 KiB of a chunk through shared memory. d = r = 128: 1040 bytes (1300), 114,700 operations
-// and some 720 KiB (752), of which the basis, read three times by every warp, is 384. A block fills
-// a multiprocessor, so that fewer heads of rows than there are multiprocessors leave some idle.
+// Bytes per token and head of width d and rank r: 8 d for q, k, v and y, 8 r / 64 for the sums;
+// where gradients are wanted 2 d + 4 more. Operations: 4 d times the 16 to 80 keys of the squares
+// that a query's window w touches, and 6 d r. d = r = 64, w = 16: 520 bytes (652), 32,800
+// operations, and some 250 KiB of a chunk through shared memory. d = r = 128: 1040 bytes (1300),
+// 114,700 operations and some 720 KiB (752), of which the basis, read three times by every warp, is
+// 384. A block fills a multiprocessor, so that fewer heads of rows than there are multiprocessors
+// leave some idle.
 #include "attention/lavo/cuda/lavo_pass_dropout.h"
 #include "attention/lavo/cuda/lavo_pass_tiles.h"
 #include "attention/primitives/orthogonal_memory/cuda/dropout.h"
@@ -43,16 +44,16 @@ struct Layout {
   kernel_bf16* basis;
   kernel_bf16* q;
   kernel_bf16 *k, *v;  // this chunk's and those of the one before, or the one after
-  float* sums;         // codes, then what tokens read; a warp's results on their way out
+  float* sums;         // codes, then the tokens' reads; a warp's results on their way out
   float* bias;         // by distance
-  uint32_t* flags;     // two chunks by turns
+  uint32_t* flags;     // of two chunks, alternating
 };
 
 // Softmax over the keys seen so far, of row lane / 4 and of the row 8 after.
 struct Streaming {
   float largest[2] = {kNothing, kNothing}, total[2] = {0, 0};
 
-  // Logits [16,16] become weights; what was summed before is to be multiplied by the result.
+  // Logits [16,16] become weights; earlier sums are to be multiplied by the result.
   __device__ __forceinline__ float add(ResultFragment (&logits)[2], int half) {
     float most = largest[half];
 #pragma unroll
@@ -154,7 +155,7 @@ __device__ __forceinline__ void combine(const TokenRows<D>& f, const float (&sha
   }
 }
 
-// Of a multiprocessor: what registers are bounded for.
+// Blocks per multiprocessor that registers are bounded for.
 template <int D>
 constexpr int kBlocks = D < 64    ? 4
                         : D < 128 ? 2
@@ -170,7 +171,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
   const int heads = static_cast<int>(a.q.H), head = static_cast<int>(blockIdx.x % heads);
   const int64_t row = blockIdx.x / heads, time = a.q.T, chunks = (time + kChunk - 1) / kChunk;
   const int64_t state = (row * heads + head) * a.rank + thread;
-  const bool has_number = thread < a.rank;
+  const bool has_element = thread < a.rank;
 
   AsyncCopies copies;
   TokenFlags flags;
@@ -183,7 +184,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
     if (thread < kChunk) flags.load(a, row, token + thread);
   };
 
-  // A warp's rows of the sums, which no other looks at but between codes and what tokens read.
+  // A warp's rows of the sums, which no other looks at but between codes and the tokens' reads.
   auto* const own = reinterpret_cast<kernel_bf16*>(shared.sums + warp * 16 * kStride);
   begin(0);
   load_basis<D>(a, head, shared.basis);
@@ -233,17 +234,17 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
     }
     __syncthreads();  // the codes are there; nobody reads the queries and the keys before
     if (number + 1 < chunks) begin(number + 1);
-    if (has_number) {
+    if (has_element) {
       float* saved = a.saved.sums + ((row * chunks + number) * heads + head) * 2 * a.rank + thread;
       saved[0] = sums.completed;
       saved[a.rank] = sums.partial;
-      sums.walk(chunk, shared.sums + thread, kStride);
+      sums.scan(chunk, shared.sums + thread, kStride);
     }
     if (head == 0 && thread == 0) a.saved.phases[row * chunks + number] = chunk.phase;
     if (head == 0 && thread < chunk.length) {
       a.tokens[row * time + token + thread] = counts.seen_by(chunk, thread);
     }
-    __syncthreads();  // what tokens read is there
+    __syncthreads();  // the tokens' reads are there
 
     float shares[2];
 #pragma unroll
@@ -264,7 +265,7 @@ __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void lavo_pass_forward(La
     counts.advance(chunk);
     chunk.phase = chunk.length - chunk.window_begin(chunk.length);
   }
-  if (has_number) {
+  if (has_element) {
     a.completed_out[state] = sums.completed;
     a.partial_out[state] = sums.partial;
   }

@@ -1,5 +1,5 @@
-// What the kernels of LAVO's pass share: which keys the windows of a chunk's tokens see. Internal
-// to attention/lavo/cuda. A chunk has 64 tokens; keys of the chunk before are -64 to -1.
+// Shared by the kernels of LAVO's pass: which keys the windows of a chunk's tokens see. Internal to
+// attention/lavo/cuda. A chunk has 64 tokens; keys of the chunk before are -64 to -1.
 #pragma once
 
 #include "attention/lavo/cuda/lavo_pass_fast.h"

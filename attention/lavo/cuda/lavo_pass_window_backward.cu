@@ -1,15 +1,15 @@
 // The backward pass of LAVO's window on tensor cores: one kernel, one pass backward in time.
 //
-// A block walks along the chunks of 64 tokens of one head, or of a run of them, with the keys and
-// values of a chunk and of the one before in shared memory. With S the logits, P = exp(S - log-sum-
-// exp), dP = dF V^T and dS = P (dP - dF . f), a warp makes, from logits computed twice,
+// A block scans the chunks of 64 tokens of one head, or of a run of them, with the keys and values
+// of a chunk and of the one before in shared memory. With S the logits, P = exp(S - log-sum-exp),
+// dP = dF V^T and dS = P (dP - dF . f), a warp makes, from logits computed twice,
 //   of its 16 queries  dQ += dS K,
 //   of its 16 keys     dV = P^T dF,   dK = dS^T Q.
-// What dropout multiplies P by goes to dP and, for dV, to P (lavo_pass_dropout.h); draws are made
-// as often as logits. Queries of the chunk after also see a chunk's keys: their part of dK and dV
-// is made when that chunk is at hand, and stays in the warp's registers until the next one is. A
-// run begins with that part of the chunk after it, so that runs share no sums. Gradients of the
-// bias are summed in shared memory by places in squares of 16 x 16, and by distance at the end.
+// The factors of dropout on P go to dP and, for dV, to P (lavo_pass_dropout.h); draws are made as
+// often as logits. Queries of the chunk after also see a chunk's keys: their part of dK and dV is
+// made when that chunk is at hand, and stays in the warp's registers until the next one is. A run
+// begins with that part of the chunk after it, so that runs share no sums. Gradients of the bias
+// are summed in shared memory by places in squares of 16 x 16, and by distance at the end.
 //
 // At 128 columns dK and dV together are too many registers. A block has eight warps, two teams: one
 // makes dV, which needs no dP, and dQ, the other dK; logits are computed three times. One such
@@ -18,7 +18,7 @@
 // keys are copied while a chunk is computed; where it has 163 KiB (sm_80) there is one, as of
 // narrower heads, of which two blocks fit.
 //
-// Bytes a token and head of width d: 16 d + 8 for q, k, v, df and dq, dq, dk, dv, the log-sum-exp
+// Bytes per token and head of width d: 16 d + 8 for q, k, v, df and dq, dq, dk, dv, the log-sum-exp
 // and dF . f; operations 14 d (at 128 columns 16 d) times the 16 to 80 keys of the squares that a
 // window touches. d = 64, w = 16: 1032 bytes and 28,700 operations. d = 128: 2056 bytes, 65,500
 // operations and some 600 KiB of a chunk through shared memory.
@@ -32,7 +32,7 @@ namespace {
 constexpr int64_t kMultiprocessors = 132;  // of an H200
 constexpr int64_t kMinChunks = 4;          // of a run
 
-// Of a multiprocessor: what registers are bounded for.
+// Blocks per multiprocessor that registers are bounded for.
 template <int D>
 constexpr int kBlocks = D < 64    ? 3
                         : D < 128 ? 2
@@ -86,7 +86,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
   if (last < to) begin_keys(last);
   begin(last);
   copies.commit();
-  // What later chunks give to a warp's keys: dV and dK, or that of them which its team makes.
+  // Gradients from later chunks for a warp's keys: dV and dK, or that of them which its team makes.
   ResultFragment waiting[kTwoTeams<D> ? 1 : 2][D / 8] = {};
   auto& dv = waiting[0];  // of two teams the same as dk
   auto& dk = waiting[kTwoTeams<D> ? 0 : 1];
@@ -123,7 +123,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
       shared.along[thread] = inside ? call.df_dot_f[at] : 0.0f;
       shared.first_keys[thread] = sight.first_key(chunk, thread);
     }
-    __syncthreads();  // the tokens' numbers are there
+    __syncthreads();  // the tokens' statistics are there
 
     const WindowDraws draws{call.dropout, a, row, token, head};
     const auto add_to_keys = [&](int shift) {
@@ -158,7 +158,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
         ResultFragment dq[D / 8] = {};
         through_queries<D>(shared, places, chunk, sight, draws, warp, lane, dq);
         copies.wait<1>();
-        __syncwarp();  // what the memory gives them is there
+        __syncwarp();  // the memory's part of them is there
 #pragma unroll
         for (int j = 0; j < D / 8; ++j) {
 #pragma unroll
@@ -199,7 +199,7 @@ size_t window_backward_shared_memory(int64_t width, int64_t window) {
   });
 }
 
-void cut(WindowBackward& call) {
+void plan_runs(WindowBackward& call) {
   const int64_t chunks = (call.memory.q.T + kChunk - 1) / kChunk;
   const int64_t blocks = std::max<int64_t>(1, call.memory.q.B * call.memory.q.H);
   const int64_t enough = (call.memory.q.K > 64 ? 1 : 2) * kMultiprocessors;

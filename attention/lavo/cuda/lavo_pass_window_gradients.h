@@ -1,5 +1,5 @@
-// What the backward pass of LAVO's window is made of (lavo_pass_window_backward.cu): dQ of queries,
-// dK and dV of keys, and the gradients of the bias. Internal to attention/lavo/cuda.
+// Parts of the backward pass of LAVO's window (lavo_pass_window_backward.cu): dQ of queries, dK and
+// dV of keys, and the gradients of the bias. Internal to attention/lavo/cuda.
 #pragma once
 
 #include "attention/lavo/cuda/lavo_pass_dropout.h"
@@ -36,8 +36,8 @@ struct Layout {
         first_keys(arena.take<int>(kChunk)),
         flags(arena.take<uint32_t>(2 * kFlagWords)),
         dbias(arena.take<float>(static_cast<size_t>(4 * square_distances(window)) * 256)) {}
-  kernel_bf16 *q, *df;  // stages by turns
-  kernel_bf16* dq;      // what the memory gives, then results on their way out
+  kernel_bf16 *q, *df;  // double-buffered
+  kernel_bf16* dq;      // the memory's part of dq, then results on their way out
   kernel_bf16* out;     // of each warp: dK and dV on their way out, so many columns at a time
   kernel_bf16 *k, *v;   // of two chunks, and of the next one where there are two stages
   float* bias;          // by distance
@@ -83,7 +83,7 @@ struct Places {
   int queries, keys, before;
 };
 
-// dQ of a warp's queries, and what the bias gets from them.
+// dQ of a warp's queries, and the gradient of the bias from them.
 template <int D>
 __device__ __forceinline__ void through_queries(const Layout<D>& shared, const Places& places,
                                                 const Chunk& chunk, const Sight& sight,
@@ -133,7 +133,7 @@ __device__ __forceinline__ void through_queries(const Layout<D>& shared, const P
 }
 
 // Adds to dK and dV (not yet scaled) of a warp's keys, those of the chunk or of the one before it
-// (shift 0 or -64), what the chunk's queries give them. Where only one of the two is made, the
+// (shift 0 or -64), the terms from the chunk's queries. Where only one of the two is made, the
 // other is not looked at.
 template <int D, bool has_dk, bool has_dv>
 __device__ __forceinline__ void through_keys(const Layout<D>& shared, const Places& places,

@@ -1,6 +1,6 @@
 // Block attention, backward: weights are recomputed tile by tile from the saved log-sum-exp.
-// Queries of a (sequence, key head) are cut into runs; a run adds to key gradients of its own, and
-// runs are summed in order, so that no two threads ever add to the same number.
+// Queries of a (sequence, key head) are split into runs; a run adds to key gradients of its own,
+// and runs are summed in order, so that no two threads ever add to the same number.
 #include <cmath>
 
 #include "attention/primitives/block_attention/tiles.h"
@@ -12,10 +12,10 @@ namespace {
 
 using namespace block_attention_detail;
 
-// Consecutive query tiles of one (piece, key head), and where their key gradients are summed.
+// Consecutive query tiles of one (segment, key head), and where their key gradients are summed.
 template <typename T>
 struct Run {
-  const Piece* piece;
+  const Segment* segment;
   int64_t group, first, end;
   // Keys that the run's queries see.
   KeyRange keys;
@@ -78,7 +78,7 @@ class Backward {
         log_sum_exp_(log_sum_exp),
         dy_(dy),
         out_(gradients),
-        pieces_(make_pieces(in)),
+        segments_(make_segments(in)),
         heads_(in.q.H / in.k.H) {}
 
   void run() {
@@ -98,19 +98,19 @@ class Backward {
   static void clear(const SequenceView<T>& view);
   void plan();
   void do_run(const Run<T>& run, BackwardTile<T>& tile);
-  void load_queries(const Piece& piece, int64_t head, BackwardTile<T>& tile);
-  void weights_and_gradients(const Piece& piece, DropoutMask& mask, BackwardTile<T>& tile);
+  void load_queries(const Segment& segment, int64_t head, BackwardTile<T>& tile);
+  void weights_and_gradients(const Segment& segment, DropoutMask& mask, BackwardTile<T>& tile);
   void add_keys(const Run<T>& run, BackwardTile<T>& tile);
   void sum_runs();
   void sum_bias();
-  // Where the gradient of key u of a piece belongs.
-  T* dk_at(const Piece& piece, int64_t u, int64_t group) const {
-    if (u < piece.past) return out_.dpast_k ? out_.dpast_k.at(piece.row, u, group) : nullptr;
-    return out_.dk.at(piece.row, piece.key_begin + u - piece.past, group);
+  // Where the gradient of key u of a segment belongs.
+  T* dk_at(const Segment& segment, int64_t u, int64_t group) const {
+    if (u < segment.past) return out_.dpast_k ? out_.dpast_k.at(segment.row, u, group) : nullptr;
+    return out_.dk.at(segment.row, segment.key_begin + u - segment.past, group);
   }
-  T* dv_at(const Piece& piece, int64_t u, int64_t group) const {
-    if (u < piece.past) return out_.dpast_v ? out_.dpast_v.at(piece.row, u, group) : nullptr;
-    return out_.dv.at(piece.row, piece.key_begin + u - piece.past, group);
+  T* dv_at(const Segment& segment, int64_t u, int64_t group) const {
+    if (u < segment.past) return out_.dpast_v ? out_.dpast_v.at(segment.row, u, group) : nullptr;
+    return out_.dv.at(segment.row, segment.key_begin + u - segment.past, group);
   }
   void add_to(T* place, const T* from, int64_t n) const {
     if (place == nullptr) return;
@@ -123,7 +123,7 @@ class Backward {
   const T* log_sum_exp_;
   SequenceView<const T> dy_;
   const BlockAttentionGradients<T>& out_;
-  std::vector<Piece> pieces_;
+  std::vector<Segment> segments_;
   int64_t heads_;
   std::vector<Run<T>> runs_;
   std::vector<T> sums_, bias_sums_;
@@ -141,26 +141,26 @@ void Backward<T>::clear(const SequenceView<T>& view) {
   });
 }
 
-// One run a (piece, key head), or several where that would leave threads idle.
+// One run a (segment, key head), or several where that would leave threads idle.
 template <typename T>
 void Backward<T>::plan() {
-  const int64_t units = std::max<int64_t>(1, static_cast<int64_t>(pieces_.size()) * in_.k.H);
+  const int64_t units = std::max<int64_t>(1, static_cast<int64_t>(segments_.size()) * in_.k.H);
   const int64_t threads = thread_count();
   const int64_t parts = threads == 1 || units >= threads ? 1 : (2 * threads + units - 1) / units;
   const int64_t step = queries_per_tile(options_);
   int64_t elements = 0;
   std::vector<int64_t> offsets;
-  for (const Piece& piece : pieces_) {
-    const int64_t tiles = (piece.queries + step - 1) / step;
+  for (const Segment& segment : segments_) {
+    const int64_t tiles = (segment.queries + step - 1) / step;
     const int64_t own_parts = std::max<int64_t>(1, std::min(parts, tiles));
     for (int64_t group = 0; group < in_.k.H; ++group) {
       for (int64_t part = 0; part < own_parts; ++part) {
         const int64_t first = tiles * part / own_parts * step;
-        const int64_t end = std::min(piece.queries, tiles * (part + 1) / own_parts * step);
+        const int64_t end = std::min(segment.queries, tiles * (part + 1) / own_parts * step);
         if (first >= end) continue;
-        const KeyRange keys{visible_keys(piece, options_, first).begin,
-                            visible_keys(piece, options_, end - 1).end};
-        runs_.push_back({&piece, group, first, end, keys});
+        const KeyRange keys{visible_keys(segment, options_, first).begin,
+                            visible_keys(segment, options_, end - 1).end};
+        runs_.push_back({&segment, group, first, end, keys});
         offsets.push_back(own_parts > 1 ? elements : -1);
         if (own_parts > 1) elements += (keys.end - keys.begin) * (in_.q.K + in_.v.K);
       }
@@ -176,7 +176,7 @@ void Backward<T>::plan() {
 }
 
 template <typename T>
-void Backward<T>::load_queries(const Piece& piece, int64_t head, BackwardTile<T>& tile) {
+void Backward<T>::load_queries(const Segment& segment, int64_t head, BackwardTile<T>& tile) {
   const int64_t V = in_.v.K;
   for (int64_t lane = 0; lane < tile.queries.lanes; ++lane) {
     T* dy = tile.dy + lane * tile.keys.v_stride;
@@ -187,13 +187,13 @@ void Backward<T>::load_queries(const Piece& piece, int64_t head, BackwardTile<T>
       std::fill_n(dy, tile.keys.v_stride, T{0});
       continue;
     }
-    const int64_t t = piece.query_begin + tile.queries.first + lane;
-    tile.log_sum_exp[lane] = log_sum_exp_[(piece.row * in_.q.T + t) * in_.q.H + head];
-    copy_padded(dy_.at(piece.row, t, head), V, dy, tile.keys.v_stride,
+    const int64_t t = segment.query_begin + tile.queries.first + lane;
+    tile.log_sum_exp[lane] = log_sum_exp_[(segment.row * in_.q.T + t) * in_.q.H + head];
+    copy_padded(dy_.at(segment.row, t, head), V, dy, tile.keys.v_stride,
                 tile.queries.count * dy_.time_stride);
-    // What the normalising sum takes from every weight's gradient.
+    // The normalizer's share, subtracted from every weight's gradient.
     const bool normalised = options_.weights == BlockWeights::softmax;
-    tile.y_dot_dy[lane] = normalised ? dot_row(y_.at(piece.row, t, head), dy, V) : T{0};
+    tile.y_dot_dy[lane] = normalised ? dot_row(y_.at(segment.row, t, head), dy, V) : T{0};
   }
   transpose_rows(tile.dy, tile.queries.lanes, tile.keys.v_stride, tile.dy_transposed);
 }
@@ -202,7 +202,7 @@ void Backward<T>::load_queries(const Piece& piece, int64_t head, BackwardTile<T>
 // values, and dL/dlogit = slope * (dweight - y . dy), where the slope of a softmax is its weight
 // and weights that are not normalised have no y . dy.
 template <typename T>
-void Backward<T>::weights_and_gradients(const Piece& piece, DropoutMask& mask,
+void Backward<T>::weights_and_gradients(const Segment& segment, DropoutMask& mask,
                                         BackwardTile<T>& tile) {
   using simd::load;
   const QueryTile<T>& queries = tile.queries;
@@ -212,11 +212,11 @@ void Backward<T>::weights_and_gradients(const Piece& piece, DropoutMask& mask,
   const bool normalised = options_.weights == BlockWeights::softmax;
   for (int64_t j = 0; j < tile.keys.count; ++j) {
     if (dropping) {
-      mask.factors(piece.query_time + queries.first, queries.lanes,
-                   piece.key_time + tile.keys.index[j], factors);
+      mask.factors(segment.query_time + queries.first, queries.lanes,
+                   segment.key_time + tile.keys.index[j], factors);
     }
     if (!normalised) weigh_row<T>(options_, queries.lanes, tile.weights + j * kQueries, slopes);
-    const int64_t distance = piece.past + queries.first - tile.keys.index[j];
+    const int64_t distance = segment.past + queries.first - tile.keys.index[j];
     T* dbias = out_.dbias ? tile.dbias.values + tile.dbias.origin + distance : nullptr;
     for (int64_t lane = 0; lane < queries.lanes; lane += simd::kLanes<T>) {
       T* weight_place = tile.weights + j * kQueries + lane;
@@ -238,7 +238,7 @@ void Backward<T>::weights_and_gradients(const Piece& piece, DropoutMask& mask,
 // dk += scale dlogits q and dv += weights dy, for the keys of the tile.
 template <typename T>
 void Backward<T>::add_keys(const Run<T>& run, BackwardTile<T>& tile) {
-  const int64_t K = in_.q.K, V = in_.v.K, past = run.piece->past;
+  const int64_t K = in_.q.K, V = in_.v.K, past = run.segment->past;
   const int64_t keys = tile.keys.count, lanes = tile.queries.lanes;
   const int64_t k_stride = tile.keys.k_stride, v_stride = tile.keys.v_stride;
   const int64_t first = tile.keys.index[0], last = tile.keys.index[keys - 1];
@@ -247,7 +247,7 @@ void Backward<T>::add_keys(const Run<T>& run, BackwardTile<T>& tile) {
   const TileOperand<T> q{tile.queries.rows, k_stride}, dy{tile.dy, v_stride};
   const auto place = [&](int64_t u, bool key) {
     if (run.sums) return run.sums + (u - run.keys.begin) * (K + V) + (key ? 0 : K);
-    return key ? dk_at(*run.piece, u, run.group) : dv_at(*run.piece, u, run.group);
+    return key ? dk_at(*run.segment, u, run.group) : dv_at(*run.segment, u, run.group);
   };
   if (last - first + 1 == keys && first >= past) {
     // Rows without a gap: straight to their place.
@@ -269,10 +269,10 @@ template <typename T>
 void Backward<T>::do_run(const Run<T>& run, BackwardTile<T>& tile) {
   const int64_t K = in_.q.K, V = in_.v.K;
   const int64_t k_stride = tile.keys.k_stride, v_stride = tile.keys.v_stride;
-  const Piece& piece = *run.piece;
+  const Segment& segment = *run.segment;
   const int64_t step = queries_per_tile(options_);
   const T scale = static_cast<T>(options_.scale);
-  const int64_t example = in_.example_ids ? in_.example_ids[piece.row] : piece.row;
+  const int64_t example = in_.example_ids ? in_.example_ids[segment.row] : segment.row;
   for (int64_t head = run.group * heads_; head < (run.group + 1) * heads_; ++head) {
     DropoutMask mask(options_, example, head);
     tile.bias.fill(in_, head);
@@ -282,26 +282,26 @@ void Backward<T>::do_run(const Run<T>& run, BackwardTile<T>& tile) {
     }
     for (int64_t first = run.first; first < run.end; first += step) {
       QueryTile<T>& queries = tile.queries;
-      queries.set(in_, options_, piece, head, first, std::min(step, run.end - first));
-      load_queries(piece, head, tile);
+      queries.set(in_, options_, segment, head, first, std::min(step, run.end - first));
+      load_queries(segment, head, tile);
       std::fill_n(tile.dq, queries.lanes * k_stride, T{0});
       for (int64_t u = queries.seen.begin; u < queries.seen.end;) {
-        u = tile.keys.gather(in_, piece, run.group, u, queries.seen.end, queries.next_keys());
+        u = tile.keys.gather(in_, segment, run.group, u, queries.seen.end, queries.next_keys());
         const int64_t keys = tile.keys.count, lanes = queries.lanes;
         if (keys == 0) break;
         tile_gemm<T>(keys, lanes, K, scale, {tile.keys.k, k_stride}, {queries.transposed, kQueries},
                      Write::overwrite, tile.weights, kQueries);
-        finish_logits(queries, tile.keys, piece, tile.bias, tile.weights);
+        finish_logits(queries, tile.keys, segment, tile.bias, tile.weights);
         tile_gemm<T>(keys, lanes, V, T{1}, {tile.keys.v, v_stride}, {tile.dy_transposed, kQueries},
                      Write::overwrite, tile.dweights, kQueries);
-        weights_and_gradients(piece, mask, tile);
+        weights_and_gradients(segment, mask, tile);
         add_keys(run, tile);
         tile_gemm<T>(lanes, k_stride, keys, scale, {tile.dweights, kQueries, true},
                      {tile.keys.k, k_stride}, Write::accumulate, tile.dq, k_stride);
       }
       for (int64_t lane = 0; lane < queries.count; ++lane) {
         std::copy_n(tile.dq + lane * k_stride, K,
-                    out_.dq.at(piece.row, piece.query_begin + first + lane, head));
+                    out_.dq.at(segment.row, segment.query_begin + first + lane, head));
       }
     }
     if (run.bias_sums != nullptr) {
@@ -319,21 +319,21 @@ void Backward<T>::sum_runs() {
   size_t first = 0;
   while (first < runs_.size()) {
     size_t end = first + 1;
-    while (end < runs_.size() && runs_[end].piece == runs_[first].piece &&
+    while (end < runs_.size() && runs_[end].segment == runs_[first].segment &&
            runs_[end].group == runs_[first].group) {
       ++end;
     }
-    const Piece& piece = *runs_[first].piece;
+    const Segment& segment = *runs_[first].segment;
     const int64_t group = runs_[first].group;
     if (runs_[first].sums != nullptr) {
-      parallel_for(piece.all_keys(), 64, [&](int64_t u_begin, int64_t u_end) {
+      parallel_for(segment.all_keys(), 64, [&](int64_t u_begin, int64_t u_end) {
         for (size_t i = first; i < end; ++i) {
           const Run<T>& run = runs_[i];
           for (int64_t u = std::max(u_begin, run.keys.begin); u < std::min(u_end, run.keys.end);
                ++u) {
             const T* sums = run.sums + (u - run.keys.begin) * (K + V);
-            add_to(dk_at(piece, u, group), sums, K);
-            add_to(dv_at(piece, u, group), sums + K, V);
+            add_to(dk_at(segment, u, group), sums, K);
+            add_to(dv_at(segment, u, group), sums + K, V);
           }
         }
       });

@@ -1,4 +1,4 @@
-// Block attention on Variables: conversion of dtypes, what backward saves, carried tokens.
+// Block attention on Variables: conversion of dtypes, tensors saved for backward, carried tokens.
 #include "attention/primitives/block_attention/block_attention.h"
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 
 namespace linnet {
 
-// What attention needs besides its differentiable inputs. Tensors may be undefined (see each).
+// Inputs of attention that are not differentiable. Tensors may be undefined (see each).
 struct BlockAttentionContext {
   BlockAttentionOptions options;
   // Queries and keys are of different sequences: every query of a row sees all keys of that row.
@@ -16,7 +16,7 @@ struct BlockAttentionContext {
   Tensor query_mask;  // u8 [B,Tq], 1 = valid; undefined: all
   Tensor key_mask;    // u8 [B,Tk]
   Tensor past_mask;   // u8 [B,P]
-  Tensor segments;    // i32 [B,T]: tokens see only their own segment; undefined: one a row
+  Tensor segments;    // i32 [B,T]: tokens see only their own segment; undefined: one per row
   // i32 [B,T]: position of each token in its document; undefined: counted from place.time_offset.
   // Only that of the first token of a row is read.
   Tensor positions;
@@ -32,14 +32,14 @@ struct BlockAttentionContext {
 struct BlockAttentionVariables {
   Variable q;               // [B,Tq,H,K]
   Variable k, v;            // [B,Tk,G,K], [B,Tk,G,V]; G divides H
-  Variable past_k, past_v;  // [B,P,G,K], [B,P,G,V]: what precedes the keys of the row's first span
+  Variable past_k, past_v;  // [B,P,G,K], [B,P,G,V]: tokens before the keys of the row's first span
   Variable bias;            // [H or 1, distances]: added to the logit at key - query + bias_origin
 };
 
 // y [B,Tq,H,V] in the dtype of q. Differentiable in every input. f64 is computed in f64, f32 and
-// bf16 in f32 (saved: the inputs in that type, y, and B Tq H numbers); a CUDA device saves bf16 as
-// it is and has no f64. Masked queries, and queries that see no valid key, give 0; what masked
-// positions hold changes nothing. Throws Error on shapes that do not fit.
+// bf16 in f32 (saved: the inputs in that type, y, and B Tq H values); a CUDA device saves bf16 as
+// it is and has no f64. Masked queries, and queries that see no valid key, give 0; the contents of
+// masked positions change nothing. Throws Error on shapes that do not fit.
 Variable block_attention(const BlockAttentionVariables& inputs,
                          const BlockAttentionContext& context);
 

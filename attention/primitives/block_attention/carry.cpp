@@ -14,8 +14,8 @@ int64_t tokens_of(const Variable& x) {
   return x.defined() ? x.size(1) : 0;
 }
 
-// Whether all of it is one launch. What does not fit together is left to carry_tokens, which says
-// so.
+// Whether all of it is one launch. Shapes that do not fit together are left to carry_tokens, which
+// says so.
 bool is_one_launch(const CarriedTokens& past, const std::vector<Variable>& current,
                    const Tensor& key_mask, const Tensor& segments) {
   const Variable& first = current.front();

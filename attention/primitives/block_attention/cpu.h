@@ -17,7 +17,7 @@ namespace linnet {
 //   blocks  the block of `block` positions that holds p (causal: positions <= p inside it)
 enum class BlockPattern : uint8_t { full, band, blocks };
 
-// What makes weights of the logits x of a query's keys:
+// Weights as a function of the logits x of a query's keys:
 //   softmax       exp(x) / sum of them over the keys that are seen
 //   relu          max(x, 0)
 //   relu_squared  max(x, 0)^2
@@ -67,8 +67,8 @@ struct BlockAttentionInputs {
   SequenceView<const T> q;               // [B,Tq,H,K]
   SequenceView<const T> k, v;            // [B,Tk,G,K], [B,Tk,G,V]
   SequenceView<const T> past_k, past_v;  // [B,P,G,K], [B,P,G,V]; optional
-  // 1 = valid; null: all. What masked positions hold, NaN included, changes nothing; a masked query
-  // gives output 0, and so does a query without any valid key.
+  // 1 = valid; null: all. The contents of masked positions, NaN included, change nothing; a masked
+  // query gives output 0, and so does a query without any valid key.
   const uint8_t* query_mask = nullptr;  // [B,Tq]
   const uint8_t* key_mask = nullptr;    // [B,Tk]
   const uint8_t* past_mask = nullptr;   // [B,P]

@@ -13,7 +13,7 @@ namespace {
 
 using namespace block_attention_detail;
 
-// The running maximum and sum of every query of a tile, and what they weigh so far.
+// The running maximum and sum of every query of a tile, and its weighted values so far.
 template <typename T>
 struct RunningSoftmax {
   alignas(64) T maximum[kQueries];
@@ -85,12 +85,12 @@ struct ForwardTile {
 
 // Applies dropout to a tile of weights [keys, kQueries].
 template <typename T>
-void drop(const Piece& piece, const QueryTile<T>& queries, const KeyTile<T>& keys,
+void drop(const Segment& segment, const QueryTile<T>& queries, const KeyTile<T>& keys,
           DropoutMask& mask, T* weights) {
   alignas(64) T factors[kQueries];
   for (int64_t j = 0; j < keys.count; ++j) {
-    mask.factors(piece.query_time + queries.first, queries.lanes, piece.key_time + keys.index[j],
-                 factors);
+    mask.factors(segment.query_time + queries.first, queries.lanes,
+                 segment.key_time + keys.index[j], factors);
     for (int64_t lane = 0; lane < queries.lanes; ++lane) {
       weights[j * kQueries + lane] *= factors[lane];
     }
@@ -100,23 +100,23 @@ void drop(const Piece& piece, const QueryTile<T>& queries, const KeyTile<T>& key
 // y and log_sum_exp of one tile of queries.
 template <typename T>
 void forward_tile(const BlockAttentionInputs<T>& in, const BlockAttentionOptions& options,
-                  const Piece& piece, int64_t head, int64_t first, int64_t count,
+                  const Segment& segment, int64_t head, int64_t first, int64_t count,
                   ForwardTile<T>& tile, const SequenceView<T>& y, T* log_sum_exp) {
   const int64_t K = in.q.K, V = in.v.K, v_stride = tile.keys.v_stride;
   const int64_t group = head / (in.q.H / in.k.H);
-  tile.queries.set(in, options, piece, head, first, count);
+  tile.queries.set(in, options, segment, head, first, count);
   tile.softmax.reset();
-  const int64_t example = in.example_ids ? in.example_ids[piece.row] : piece.row;
+  const int64_t example = in.example_ids ? in.example_ids[segment.row] : segment.row;
   DropoutMask mask(options, example, head);
   const T scale = static_cast<T>(options.scale);
   const bool normalised = options.weights == BlockWeights::softmax;
   bool started = false;
   for (int64_t u = tile.queries.seen.begin; u < tile.queries.seen.end;) {
-    u = tile.keys.gather(in, piece, group, u, tile.queries.seen.end, tile.queries.next_keys());
+    u = tile.keys.gather(in, segment, group, u, tile.queries.seen.end, tile.queries.next_keys());
     if (tile.keys.count == 0) break;
     tile_gemm<T>(tile.keys.count, tile.queries.lanes, K, scale, {tile.keys.k, tile.keys.k_stride},
                  {tile.queries.transposed, kQueries}, Write::overwrite, tile.logits, kQueries);
-    finish_logits(tile.queries, tile.keys, piece, tile.bias, tile.logits);
+    finish_logits(tile.queries, tile.keys, segment, tile.bias, tile.logits);
     bool grew = false;
     if (normalised) {
       grew = tile.softmax.absorb(tile.keys.count, tile.queries.lanes, tile.logits);
@@ -125,7 +125,7 @@ void forward_tile(const BlockAttentionInputs<T>& in, const BlockAttentionOptions
         weigh_row<T>(options, tile.queries.lanes, tile.logits + j * kQueries, nullptr);
       }
     }
-    if (options.dropout > 0) drop(piece, tile.queries, tile.keys, mask, tile.logits);
+    if (options.dropout > 0) drop(segment, tile.queries, tile.keys, mask, tile.logits);
     if (started && grew) {
       for (int64_t i = 0; i < count; ++i) {
         T* row = tile.softmax.weighted + i * v_stride;
@@ -138,11 +138,11 @@ void forward_tile(const BlockAttentionInputs<T>& in, const BlockAttentionOptions
     started = true;
   }
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t t = piece.query_begin + first + i;
-    T* out = y.at(piece.row, t, head);
+    const int64_t t = segment.query_begin + first + i;
+    T* out = y.at(segment.row, t, head);
     const T sum = normalised ? tile.softmax.sum[i] : T{1};
     const bool empty = !started || !tile.queries.valid[i] || sum == 0;
-    log_sum_exp[(piece.row * in.q.T + t) * in.q.H + head] =
+    log_sum_exp[(segment.row * in.q.T + t) * in.q.H + head] =
         !normalised ? T{0}
         : empty     ? std::numeric_limits<T>::infinity()
                     : tile.softmax.maximum[i] + std::log(sum);
@@ -166,20 +166,20 @@ void block_attention_forward(const BlockAttentionInputs<T>& in,
   require(y.B == in.q.B && y.T == in.q.T && y.H == in.q.H && y.K == in.v.K,
           "block attention: y must be [", in.q.B, ",", in.q.T, ",", in.q.H, ",", in.v.K, "]");
   struct Item {
-    const Piece* piece;
+    const Segment* segment;
     int64_t head, first;
   };
-  const std::vector<Piece> pieces = make_pieces(in);
+  const std::vector<Segment> segments = make_segments(in);
   const int64_t step = queries_per_tile(options), H = in.q.H;
   // All heads of some tokens after each other, which lie beside each other in memory, unless tiles
   // of one head have many keys in common.
   const bool by_token = is_narrow(options, 4 * kKeys);
   std::vector<Item> items;
-  for (const Piece& piece : pieces) {
-    const int64_t tiles = (piece.queries + step - 1) / step;
+  for (const Segment& segment : segments) {
+    const int64_t tiles = (segment.queries + step - 1) / step;
     for (int64_t i = 0; i < tiles * H; ++i) {
       const int64_t head = by_token ? i % H : i / tiles, tile = by_token ? i / H : i % tiles;
-      items.push_back({&piece, head, tile * step});
+      items.push_back({&segment, head, tile * step});
     }
   }
   const int64_t count = static_cast<int64_t>(items.size());
@@ -190,8 +190,8 @@ void block_attention_forward(const BlockAttentionInputs<T>& in,
     return [&, tile = ForwardTile<T>(in), bias_head = int64_t{-1}](int64_t i) mutable {
       const Item& item = items[i];
       if (item.head != bias_head) tile.bias.fill(in, bias_head = item.head);
-      forward_tile(in, options, *item.piece, item.head, item.first,
-                   std::min(step, item.piece->queries - item.first), tile, y, log_sum_exp);
+      forward_tile(in, options, *item.segment, item.head, item.first,
+                   std::min(step, item.segment->queries - item.first), tile, y, log_sum_exp);
     };
   });
 }

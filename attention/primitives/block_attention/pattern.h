@@ -1,6 +1,6 @@
-// What block attention sees, weighs and drops, as pure functions that the CPU's and the device's
-// kernels share: pieces (sequences whose queries see a contiguous range of keys each) and draws of
-// dropout.
+// Pattern, weights and draws of dropout of block attention, as pure functions that the CPU's and
+// the device's kernels share: segments are sequences whose queries see a contiguous range of keys
+// each.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace linnet::block_attention_detail {
 
 // One sequence: queries r = 0..queries of a row, and keys u = 0..past + keys, past ones first.
-struct Piece {
+struct Segment {
   int64_t row, query_begin, queries, key_begin, keys, past;
   // Absolute position of query 0; past - start of the keys stand before position 0.
   int64_t start;
@@ -28,28 +28,28 @@ struct KeyRange {
 };
 
 // The keys that query r sees, as a range of u.
-constexpr KeyRange visible_keys(const Piece& piece, const BlockAttentionOptions& options,
+constexpr KeyRange visible_keys(const Segment& segment, const BlockAttentionOptions& options,
                                 int64_t r) {
-  const int64_t own = piece.past + r;
-  KeyRange range{0, options.causal ? own + 1 : piece.all_keys()};
+  const int64_t own = segment.past + r;
+  KeyRange range{0, options.causal ? own + 1 : segment.all_keys()};
   if (options.pattern == BlockPattern::band) {
     range.begin = own - options.left;
     if (!options.causal) range.end = own + options.right + 1;
   } else if (options.pattern == BlockPattern::blocks) {
-    range.begin = own - (piece.start + r) % options.block;
+    range.begin = own - (segment.start + r) % options.block;
     if (!options.causal) range.end = range.begin + options.block;
   }
-  range.begin = std::max(range.begin, std::max<int64_t>(0, piece.past - piece.start));
-  range.end = std::max(std::min(range.end, piece.all_keys()), range.begin);
+  range.begin = std::max(range.begin, std::max<int64_t>(0, segment.past - segment.start));
+  range.end = std::max(std::min(range.end, segment.all_keys()), range.begin);
   return range;
 }
 
 // The queries that see key u, as a range of r: the same relation from the other side.
-constexpr KeyRange visible_queries(const Piece& piece, const BlockAttentionOptions& options,
+constexpr KeyRange visible_queries(const Segment& segment, const BlockAttentionOptions& options,
                                    int64_t u) {
-  const int64_t own = u - piece.past;  // the query at the key's own position
-  const int64_t position = piece.start + own;
-  KeyRange range{options.causal ? own : 0, piece.queries};
+  const int64_t own = u - segment.past;  // the query at the key's own position
+  const int64_t position = segment.start + own;
+  KeyRange range{options.causal ? own : 0, segment.queries};
   if (options.pattern == BlockPattern::band) {
     range.end = own + options.left + 1;
     if (!options.causal) range.begin = own - options.right;
@@ -59,7 +59,7 @@ constexpr KeyRange visible_queries(const Piece& piece, const BlockAttentionOptio
     if (!options.causal) range.begin = first;
   }
   range.begin = std::max<int64_t>(range.begin, 0);
-  range.end = position < 0 ? range.begin : std::min(range.end, piece.queries);
+  range.end = position < 0 ? range.begin : std::min(range.end, segment.queries);
   range.end = std::max(range.end, range.begin);
   return range;
 }

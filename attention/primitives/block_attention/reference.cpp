@@ -41,10 +41,10 @@ void check_block_attention(const BlockAttentionInputs<T>& in,
   if (in.bias == nullptr) return;
   require(in.bias_heads == 1 || in.bias_heads == q.H, "block attention: the bias has ",
           in.bias_heads, " heads, expected 1 or ", q.H);
-  for (const Piece& piece : make_pieces(in)) {
-    for (int64_t r = 0; r < piece.queries; ++r) {
-      const KeyRange range = visible_keys(piece, options, r);
-      const int64_t own = piece.past + r;
+  for (const Segment& segment : make_segments(in)) {
+    for (int64_t r = 0; r < segment.queries; ++r) {
+      const KeyRange range = visible_keys(segment, options, r);
+      const int64_t own = segment.past + r;
       require(range.begin == range.end || (range.begin - own + in.bias_origin >= 0 &&
                                            range.end - 1 - own + in.bias_origin < in.bias_count),
               "block attention: the bias covers distances ", -in.bias_origin, " to ",
@@ -58,31 +58,32 @@ void block_attention_reference(const BlockAttentionInputs<double>& in,
                                const BlockAttentionOptions& options, SequenceView<double> y) {
   check_block_attention(in, options);
   const double infinity = std::numeric_limits<double>::infinity();
-  for (const Piece& piece : make_pieces(in)) {
+  for (const Segment& segment : make_segments(in)) {
     for (int64_t head = 0; head < in.q.H; ++head) {
       const int64_t group = head / (in.q.H / in.k.H);
-      const int64_t example = in.example_ids ? in.example_ids[piece.row] : piece.row;
+      const int64_t example = in.example_ids ? in.example_ids[segment.row] : segment.row;
       const DropoutDraws draws(options, example, head);
-      for (int64_t r = 0; r < piece.queries; ++r) {
-        const int64_t t = piece.query_begin + r;
-        double* out = y.at(piece.row, t, head);
+      for (int64_t r = 0; r < segment.queries; ++r) {
+        const int64_t t = segment.query_begin + r;
+        double* out = y.at(segment.row, t, head);
         std::fill(out, out + in.v.K, 0.0);
-        if (!is_valid(in.query_mask, piece.row, t, in.q.T)) continue;
-        const double* q = in.q.at(piece.row, t, head);
-        std::vector<double> logits(static_cast<size_t>(piece.all_keys()), -infinity);
+        if (!is_valid(in.query_mask, segment.row, t, in.q.T)) continue;
+        const double* q = in.q.at(segment.row, t, head);
+        std::vector<double> logits(static_cast<size_t>(segment.all_keys()), -infinity);
         double largest = -infinity, sum = 0;
-        const int64_t position = piece.start + r;
+        const int64_t position = segment.start + r;
         const auto key_at = [&](int64_t u, const SequenceView<const double>& past,
                                 const SequenceView<const double>& now) {
-          return u < piece.past ? past.at(piece.row, u, group)
-                                : now.at(piece.row, piece.key_begin + u - piece.past, group);
+          return u < segment.past
+                     ? past.at(segment.row, u, group)
+                     : now.at(segment.row, segment.key_begin + u - segment.past, group);
         };
-        for (int64_t u = 0; u < piece.all_keys(); ++u) {
-          const int64_t j = piece.start - piece.past + u;
-          const bool past = u < piece.past;
-          const bool valid =
-              past ? is_valid(in.past_mask, piece.row, u, in.past_k.T)
-                   : is_valid(in.key_mask, piece.row, piece.key_begin + u - piece.past, in.k.T);
+        for (int64_t u = 0; u < segment.all_keys(); ++u) {
+          const int64_t j = segment.start - segment.past + u;
+          const bool past = u < segment.past;
+          const bool valid = past ? is_valid(in.past_mask, segment.row, u, in.past_k.T)
+                                  : is_valid(in.key_mask, segment.row,
+                                             segment.key_begin + u - segment.past, in.k.T);
           bool sees = valid && j >= 0 && (!options.causal || j <= position);
           if (options.pattern == BlockPattern::band) {
             sees = sees && j >= position - options.left &&
@@ -104,7 +105,7 @@ void block_attention_reference(const BlockAttentionInputs<double>& in,
         for (const double logit : logits) {
           if (logit != -infinity) sum += std::exp(logit - largest);
         }
-        for (int64_t u = 0; u < piece.all_keys(); ++u) {
+        for (int64_t u = 0; u < segment.all_keys(); ++u) {
           if (logits[u] == -infinity) continue;
           double weight = std::exp(logits[u] - largest) / sum;
           const double positive = std::max(logits[u], 0.0);
@@ -124,7 +125,7 @@ void block_attention_reference(const BlockAttentionInputs<double>& in,
             weight = std::exp(std::min(logits[u], 0.0));
           }
           if (options.dropout > 0) {
-            const bool kept = draws.keeps(piece.query_time + r, piece.key_time + u);
+            const bool kept = draws.keeps(segment.query_time + r, segment.key_time + u);
             weight = kept ? weight * draws.keep_scale : 0.0;
           }
           const double* v = key_at(u, in.past_v, in.v);

@@ -1,4 +1,4 @@
-// What the forward and backward kernels of block attention share: the pieces of a call, and a tile
+// Shared by the forward and backward kernels of block attention: the segments of a call, and a tile
 // of queries or keys copied into the cache.
 #pragma once
 
@@ -17,20 +17,20 @@ namespace linnet::block_attention_detail {
 inline constexpr int64_t kQueries = 64, kKeys = 64;
 
 template <typename T>
-std::vector<Piece> make_pieces(const BlockAttentionInputs<T>& in) {
-  std::vector<Piece> pieces;
+std::vector<Segment> make_segments(const BlockAttentionInputs<T>& in) {
+  std::vector<Segment> segments;
   if (in.spans.empty()) {
     for (int64_t b = 0; b < in.q.B; ++b)
-      pieces.push_back({b, 0, in.q.T, 0, in.k.T, 0, 0, in.time_of(b), 0});
+      segments.push_back({b, 0, in.q.T, 0, in.k.T, 0, 0, in.time_of(b), 0});
   }
   for (const Span& span : in.spans) {
     const int64_t length = span.end - span.begin;
     const int64_t past = span.carries_in ? in.past_k.T : 0;
     const int64_t time = in.time_of(span.row) + span.begin;
-    pieces.push_back({span.row, span.begin, length, span.begin, length, past, span.start_position,
-                      time, time - past});
+    segments.push_back({span.row, span.begin, length, span.begin, length, past, span.start_position,
+                        time, time - past});
   }
-  return pieces;
+  return segments;
 }
 
 // Whether the pattern shows a query at most so many keys.
@@ -46,7 +46,7 @@ inline int64_t queries_per_tile(const BlockAttentionOptions& options) {
   return is_narrow(options, 32) ? kQueries / 2 : kQueries;
 }
 
-// Grows only, never shrinks: one a thread, cut into aligned arrays by the kernels.
+// Grows only, never shrinks: one per thread, split into aligned arrays by the kernels.
 template <typename T>
 class Workspace {
  public:
@@ -72,9 +72,9 @@ class Workspace {
   int64_t capacity_ = 0, used_ = 0;
 };
 
-// to[0..padded) = from[0..n), zeros; padded is n rounded up to whole vectors. Asks for the row
+// to[0..padded) = from[0..n), zeros; padded is n rounded up to whole vectors. Prefetches the row
 // `ahead` elements further on to be brought into the cache, since the processor does not foresee
-// rows that lie a stride apart (asking for memory beyond an array is harmless).
+// rows that lie a stride apart (prefetching beyond an array is harmless).
 template <typename T>
 inline void copy_padded(const T* from, int64_t n, T* to, int64_t padded, int64_t ahead) {
   int64_t i = 0;
@@ -85,7 +85,7 @@ inline void copy_padded(const T* from, int64_t n, T* to, int64_t padded, int64_t
   if (i < padded) simd::store(to + i, simd::load_partial(from + i, n - i));
 }
 
-// to[c, kQueries] = from[rows, columns] turned around; both sizes are whole vectors.
+// to[c, kQueries] = from[rows, columns] transposed; both sizes are whole vectors.
 template <typename T>
 inline void transpose_rows(const T* from, int64_t rows, int64_t columns, T* to) {
   for (int64_t i = 0; i < rows; i += simd::kLanes<T>) {
@@ -95,8 +95,8 @@ inline void transpose_rows(const T* from, int64_t rows, int64_t columns, T* to) 
   }
 }
 
-// The bias of one head turned around, so that queries in ascending order read it in ascending
-// order, with room for the masked corners of tiles: entry (i - j) + origin is bias(j - i).
+// The bias of one head transposed, so that queries in ascending order read it in ascending order,
+// with room for the masked corners of tiles: entry (i - j) + origin is bias(j - i).
 template <typename T>
 struct ReversedBias {
   static constexpr int64_t kMargin = 2 * (kQueries + kKeys);
@@ -114,7 +114,7 @@ struct ReversedBias {
 };
 
 // A tile of valid keys and their values, rows padded with zeros to whole vectors. Masked keys are
-// left out rather than multiplied by zero, so what they hold cannot matter.
+// left out rather than multiplied by zero, so their contents cannot matter.
 template <typename T>
 struct KeyTile {
   T* k = nullptr;  // [kKeys, k_stride]
@@ -134,19 +134,19 @@ struct KeyTile {
   }
   // Takes the next valid keys from [begin, end); returns where the following tile begins. Keys
   // `ahead` of them are wanted next.
-  int64_t gather(const BlockAttentionInputs<T>& in, const Piece& piece, int64_t group,
+  int64_t gather(const BlockAttentionInputs<T>& in, const Segment& segment, int64_t group,
                  int64_t begin, int64_t end, int64_t ahead) {
     count = 0;
     int64_t u = begin;
     for (; u < end && count < kKeys; ++u) {
-      const bool past = u < piece.past;
-      const int64_t t = past ? u : piece.key_begin + u - piece.past;
+      const bool past = u < segment.past;
+      const int64_t t = past ? u : segment.key_begin + u - segment.past;
       const SequenceView<const T>& keys = past ? in.past_k : in.k;
       const SequenceView<const T>& values = past ? in.past_v : in.v;
-      if (!is_valid(past ? in.past_mask : in.key_mask, piece.row, t, keys.T)) continue;
-      copy_padded(keys.at(piece.row, t, group), keys.K, k + count * k_stride, k_stride,
+      if (!is_valid(past ? in.past_mask : in.key_mask, segment.row, t, keys.T)) continue;
+      copy_padded(keys.at(segment.row, t, group), keys.K, k + count * k_stride, k_stride,
                   ahead * keys.time_stride);
-      copy_padded(values.at(piece.row, t, group), values.K, v + count * v_stride, v_stride,
+      copy_padded(values.at(segment.row, t, group), values.K, v + count * v_stride, v_stride,
                   ahead * values.time_stride);
       index[count++] = u;
     }
@@ -154,7 +154,7 @@ struct KeyTile {
   }
 };
 
-// A tile of queries, one a vector lane. Masked and missing ones have q = 0 and see no key.
+// A tile of queries, one per vector lane. Masked and missing ones have q = 0 and see no key.
 template <typename T>
 struct QueryTile {
   using Integer = typename simd::Types<T>::Integer;
@@ -185,26 +185,26 @@ struct QueryTile {
   int64_t next_keys() const { return seen.end - seen.begin > 2 * kKeys ? kKeys : count; }
 
   void set(const BlockAttentionInputs<T>& in, const BlockAttentionOptions& options,
-           const Piece& piece, int64_t head, int64_t first_query, int64_t query_count) {
+           const Segment& segment, int64_t head, int64_t first_query, int64_t query_count) {
     first = first_query;
     count = query_count;
     lanes = simd::round_up<T>(count);
-    seen = {piece.all_keys(), 0};
-    common = {0, piece.all_keys()};
+    seen = {segment.all_keys(), 0};
+    common = {0, segment.all_keys()};
     for (int64_t lane = 0; lane < lanes; ++lane) {
-      const int64_t t = piece.query_begin + first + lane;
-      valid[lane] = lane < count && is_valid(in.query_mask, piece.row, t, in.q.T);
+      const int64_t t = segment.query_begin + first + lane;
+      valid[lane] = lane < count && is_valid(in.query_mask, segment.row, t, in.q.T);
       begin[lane] = end[lane] = 0;
       if (!valid[lane]) {
         std::fill_n(rows + lane * stride, stride, T{0});
         continue;
       }
-      const KeyRange range = visible_keys(piece, options, first + lane);
+      const KeyRange range = visible_keys(segment, options, first + lane);
       begin[lane] = static_cast<Number>(range.begin);
       end[lane] = static_cast<Number>(range.end);
       seen = {std::min(seen.begin, range.begin), std::max(seen.end, range.end)};
       common = {std::max(common.begin, range.begin), std::min(common.end, range.end)};
-      copy_padded(in.q.at(piece.row, t, head), in.q.K, rows + lane * stride, stride,
+      copy_padded(in.q.at(segment.row, t, head), in.q.K, rows + lane * stride, stride,
                   count * in.q.time_stride);
     }
     transpose_rows(rows, lanes, stride, transposed);
@@ -273,7 +273,7 @@ void weigh_row(const BlockAttentionOptions& options, int64_t lanes, T* row, T* s
 // Logits of a tile from raw products: adds the bias, and -infinity where a query does not see a
 // key. logits [keys, kQueries], in place.
 template <typename T>
-void finish_logits(const QueryTile<T>& queries, const KeyTile<T>& keys, const Piece& piece,
+void finish_logits(const QueryTile<T>& queries, const KeyTile<T>& keys, const Segment& segment,
                    const ReversedBias<T>& bias, T* logits) {
   using Integer = typename simd::Types<T>::Integer;
   const bool masked = !queries.sees_all(keys);
@@ -287,7 +287,7 @@ void finish_logits(const QueryTile<T>& queries, const KeyTile<T>& keys, const Pi
       T* place = logits + j * kQueries + lane;
       auto value = simd::load(place);
       if (bias.values != nullptr) {
-        const int64_t distance = piece.past + queries.first + lane - keys.index[j];
+        const int64_t distance = segment.past + queries.first + lane - keys.index[j];
         value += simd::load(bias.values + bias.origin + distance);
       }
       if (masked) {

@@ -1,4 +1,4 @@
-// What the primitives on Variables share: tensors in the computing type and views of them. For the
+// Shared by the primitives on Variables: tensors in the computing type and views of them. For the
 // .cpp files of primitives only.
 #pragma once
 
@@ -25,7 +25,8 @@ void dispatch(DType dtype, const Compute& compute) {
   dtype == DType::f64 ? compute(double{}) : compute(float{});
 }
 
-// Undefined stays undefined. Throws Error, naming the primitive, for what it cannot compute with.
+// Undefined stays undefined. Throws Error, naming the primitive, for dtypes that it cannot compute
+// with.
 inline Tensor converted(const Variable& x, DType dtype, const char* primitive, Device device = {}) {
   if (!x.defined()) return Tensor();
   require(is_floating(x.dtype()) && x.value().device() == device, primitive,
@@ -55,8 +56,8 @@ inline void check_sequence(const Tensor& x, const char* primitive) {
           x.defined() ? x.shape() : Shape());
 }
 
-// x, where defined, has the first `count` dimensions of a sequence: 2 for masks, 3 for one number a
-// head.
+// x, where defined, has the first `count` dimensions of a sequence: 2 for masks, 3 for one value
+// per head.
 inline void check_leading(const Tensor& x, const Tensor& sequence, int count, const char* primitive,
                           const char* name) {
   if (!x.defined() || !sequence.defined()) return;
@@ -87,8 +88,8 @@ inline void add_all(Gradients& gradients, std::initializer_list<Tensor> tensors)
 }
 
 // Where an operation writes the gradients of its inputs: into the inputs' own buffers where these
-// take them as they are (what is added to a leaf afterwards is copied), otherwise into tensors that
-// finish() passes on. All of them must be overwritten before that.
+// take them as they are (later terms of a leaf are copied), otherwise into tensors that finish()
+// passes on. All of them must be overwritten before that.
 class InputGradients {
  public:
   explicit InputGradients(Gradients& gradients) : gradients_(gradients) {}

@@ -19,22 +19,22 @@ constexpr double kSerialWork = 2e5;
 struct Free {
   void operator()(void* p) const { std::free(p); }
 };
-struct Piece {
+struct Buffer {
   std::unique_ptr<void, Free> memory;
   int64_t bytes = 0;
 };
 
-Piece& piece(size_t number) {
-  thread_local std::vector<Piece> pieces;
-  if (number >= pieces.size()) pieces.resize(number + 1);
-  return pieces[number];
+Buffer& buffer(size_t number) {
+  thread_local std::vector<Buffer> buffers;
+  if (number >= buffers.size()) buffers.resize(number + 1);
+  return buffers[number];
 }
 
 }  // namespace
 
 template <typename T>
 T* Scratch<T>::take(int64_t count) {
-  Piece& p = piece(next_++);
+  Buffer& p = buffer(next_++);
   const int64_t bytes = (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
   if (bytes > p.bytes) {
     p.memory.reset();
@@ -46,8 +46,8 @@ T* Scratch<T>::take(int64_t count) {
   return static_cast<T*>(p.memory.get());
 }
 
-std::vector<Segment> split_spans(const std::vector<Span>& spans, int64_t heads, int threads,
-                                 int64_t unit) {
+std::vector<Split> split_spans(const std::vector<Span>& spans, int64_t heads, int threads,
+                               int64_t unit) {
   int64_t total = 0, longest = 0;
   for (const Span& span : spans) {
     total += span.end - span.begin;
@@ -59,18 +59,18 @@ std::vector<Segment> split_spans(const std::vector<Span>& spans, int64_t heads, 
   if (threads > 1 && longest > share) {
     limit = (std::max(4 * kChunk, share / 2) + unit - 1) / unit * unit;
   }
-  std::vector<Segment> segments;
+  std::vector<Split> splits;
   for (size_t s = 0; s < spans.size(); ++s) {
     const int64_t length = spans[s].end - spans[s].begin;
     const int64_t count = std::max<int64_t>(1, (length + limit - 1) / limit);
-    const int64_t first = static_cast<int64_t>(segments.size());
+    const int64_t first = static_cast<int64_t>(splits.size());
     for (int64_t i = 0; i < count; ++i) {
       const int64_t begin = spans[s].begin + i * limit;
-      segments.push_back(
+      splits.push_back(
           {static_cast<int64_t>(s), begin, std::min(spans[s].end, begin + limit), i, count, first});
     }
   }
-  return segments;
+  return splits;
 }
 
 void run_tasks(int64_t count, double work, const std::function<void(int64_t)>& body) {

@@ -1,6 +1,6 @@
-// Pieces that the chunked kernels share: scratch memory, splitting of spans among threads, and
-// tiles, i.e. row-major matrices in scratch whose rows and widths are padded with zeros to whole
-// vectors, so that products never meet a partial one.
+// Shared by the chunked kernels: scratch memory, splitting of spans among threads, and tiles, i.e.
+// row-major matrices in scratch whose rows and widths are padded with zeros to whole vectors, so
+// that products never meet a partial one.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,14 @@ constexpr int64_t padded(int64_t n) {
   return (n + kBlock - 1) / kBlock * kBlock;
 }
 
-// Scratch memory of the calling thread, taken piece by piece, 64-byte aligned, kept between calls.
-// Contents are undefined. One object at a time in a thread, except nested ones.
+// Scratch memory of the calling thread, taken buffer by buffer, 64-byte aligned, kept between
+// calls. Contents are undefined. One object at a time in a thread, except nested ones.
 template <typename T>
 class Scratch {
  public:
   Scratch() = default;
   T* take(int64_t count);
-  // Takes further pieces until its end of life, then they may be reused.
+  // Takes further buffers; they may be reused after its end of life.
   Scratch nested() const { return Scratch(next_); }
 
  private:
@@ -37,24 +37,24 @@ class Scratch {
   size_t next_ = 0;
 };
 
-// One piece of a span; a span is cut where whole spans would leave threads idle.
-struct Segment {
+// One split of a span; a span is split where whole spans would leave threads idle.
+struct Split {
   int64_t span = 0, begin = 0, end = 0;
-  // This is piece `index` of `count`; the span's first piece is number `first` of the list.
+  // This is split `index` of `count`; the span's first split is number `first` of the list.
   int64_t index = 0, count = 1, first = 0;
 };
 
-// Cuts spans, each processed by `heads` independent tasks, at multiples of `unit` tokens. Depends
+// Splits spans, each processed by `heads` independent tasks, at multiples of `unit` tokens. Depends
 // only on its arguments, so that results are repeatable for a fixed number of threads.
-std::vector<Segment> split_spans(const std::vector<Span>& spans, int64_t heads, int threads,
-                                 int64_t unit = kChunk);
+std::vector<Split> split_spans(const std::vector<Span>& spans, int64_t heads, int threads,
+                               int64_t unit = kChunk);
 
 // Calls body(task) for every task below count on all threads; `work` is the number of
 // multiply-adds of all tasks together: small jobs stay on the calling thread.
 void run_tasks(int64_t count, double work, const std::function<void(int64_t)>& body);
 
-// Asks for row t + kAhead of a head before it is needed: rows lie H K numbers apart, which hardware
-// does not foresee.
+// Prefetches row t + kAhead of a head before it is needed: rows lie H K elements apart, which
+// hardware does not foresee.
 inline constexpr int64_t kAhead = 12;
 template <typename T>
 inline void prefetch(const SequenceView<const T>& view, int64_t b, int64_t t, int64_t h) {
@@ -64,8 +64,8 @@ inline void prefetch(const SequenceView<const T>& view, int64_t b, int64_t t, in
   for (int64_t c = 0; c < view.K; c += kLine) __builtin_prefetch(row + c);
 }
 
-// Asks for rows [begin, end) of a head, as far as they exist, to be brought near (to be written,
-// where kWrite) while others are computed. A null view has none.
+// Prefetches rows [begin, end) of a head, as far as they exist (for writing, where kWrite), while
+// others are computed. A null view has none.
 template <bool kWrite, typename E>
 inline void prefetch_rows(const SequenceView<E>& view, int64_t b, int64_t begin, int64_t end,
                           int64_t h) {
@@ -80,9 +80,9 @@ inline void prefetch_rows(const SequenceView<E>& view, int64_t b, int64_t begin,
   }
 }
 
-// The same for `count` numbers that lie side by side.
+// The same for `count` values that lie side by side.
 template <bool kWrite, typename T>
-inline void prefetch_numbers(const T* from, int64_t count) {
+inline void prefetch_values(const T* from, int64_t count) {
   asm volatile("");
   constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
   for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(from + i, kWrite ? 1 : 0, 2);

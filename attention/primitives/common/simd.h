@@ -82,7 +82,7 @@ template <typename T>
 inline Vector<T> broadcast(T value) {
   return value - Vector<T>{};
 }
-// Element-wise maximum of numbers without NaN.
+// Element-wise maximum of values without NaN.
 template <typename T>
 inline Vector<T> maximum(Vector<T> a, Vector<T> b) {
   return a > b ? a : b;
@@ -145,7 +145,7 @@ inline T sum(Vector<T> v) {
 // reducing kLanes rows. Overwrites rows; always in the same order.
 template <typename T, int step, typename Combine, int... lane>
 inline void combine_row_pairs(Vector<T>* rows, Combine combine,
-                              std::integer_sequence<int, lane...> numbers) {
+                              std::integer_sequence<int, lane...> lanes) {
   using I = typename Types<T>::Integer;
   constexpr int kN = static_cast<int>(kLanes<T>);
   // Lanes of the first operand are 0..kN, of the second kN..2 kN.
@@ -156,7 +156,7 @@ inline void combine_row_pairs(Vector<T>* rows, Combine combine,
     rows[i] =
         combine(shuffle(rows[i], rows[i + step], own), shuffle(rows[i], rows[i + step], other));
   }
-  if constexpr (2 * step < kN) combine_row_pairs<T, 2 * step>(rows, combine, numbers);
+  if constexpr (2 * step < kN) combine_row_pairs<T, 2 * step>(rows, combine, lanes);
 }
 // Lane i of the result is sum(rows[i]), or max(rows[i]). Overwrite rows.
 template <typename T>
@@ -172,7 +172,7 @@ inline Vector<T> row_maxima(Vector<T>* rows) {
                           std::make_integer_sequence<int, static_cast<int>(kLanes<T>)>());
   return rows[0];
 }
-// Largest lane of numbers without NaN.
+// Largest lane of values without NaN.
 template <typename T>
 inline T max(Vector<T> v) {
   return reduce<T>(v, maximum<T>);

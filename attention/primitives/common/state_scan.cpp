@@ -1,4 +1,4 @@
-// Blocks of a state in registers, walked along the tokens of a tile.
+// Blocks of a state in registers, scanned along the tokens of a tile.
 #include "attention/primitives/common/state_scan.h"
 
 #include <algorithm>
@@ -20,30 +20,30 @@ constexpr int kRows = 16;
 constexpr int kRows = 8;
 #endif
 
-// Rows of a tile from one of their columns on. Without kElsewhere `asked` is null: what is asked
-// for then takes no registers of its own, which else are too few.
+// Rows of a tile from one of their columns on. Without kElsewhere `prefetch` is null: its address
+// then takes no registers of its own, of which there are too few.
 template <typename E, bool kElsewhere>
-class Walk {
+class RowCursor {
  public:
-  Walk(const TileRows<E>& rows, int64_t column)
+  RowCursor(const TileRows<E>& rows, int64_t column)
       : data_(rows.data + column),
         stride_(rows.stride),
         ahead_(rows.ahead * rows.stride),
-        asked_(rows.asked == nullptr ? data_ + ahead_ : rows.asked + column),
-        asked_stride_(rows.asked == nullptr ? stride_ : rows.asked_stride) {}
-  // Row t, and asks for what goes with it.
+        prefetch_(rows.prefetch == nullptr ? data_ + ahead_ : rows.prefetch + column),
+        prefetch_stride_(rows.prefetch == nullptr ? stride_ : rows.prefetch_stride) {}
+  // Row t; prefetches what goes with it.
   E* at(int64_t t) const {
     E* row = data_ + t * stride_;
     constexpr int kWrite = std::is_const_v<E> ? 0 : 1;
-    __builtin_prefetch(kElsewhere ? asked_ + t * asked_stride_ : row + ahead_, kWrite, 2);
+    __builtin_prefetch(kElsewhere ? prefetch_ + t * prefetch_stride_ : row + ahead_, kWrite, 2);
     return row;
   }
 
  private:
   E* data_;
   int64_t stride_, ahead_;
-  const E* asked_;
-  int64_t asked_stride_;
+  const E* prefetch_;
+  int64_t prefetch_stride_;
 };
 
 // The scan of the block of a state that begins with row r0 and column c0.
@@ -51,10 +51,10 @@ template <typename T, bool kAdd, ScanSums kSums, bool kElsewhere>
 void scan_block(int64_t n, int64_t r0, int64_t c0, const TileRows<const T>& x,
                 const TileRows<const T>& y, const TileRows<const T>& z, T* block, int64_t stride,
                 const TileRows<T>& out) {
-  const Walk<const T, kElsewhere> xs(x, r0), ys(y, c0), zs(z, r0);
-  const Walk<T, kElsewhere> outs(out, c0);
+  const RowCursor<const T, kElsewhere> xs(x, r0), ys(y, c0), zs(z, r0);
+  const RowCursor<T, kElsewhere> outs(out, c0);
   constexpr bool kApart = kSums == ScanSums::of_tile;
-  // What a row holds is sums, or where apart before + sums.
+  // A row holds sums or, where kApart, before + sums.
   Vector<T> before[kRows], sums[kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
@@ -79,7 +79,7 @@ void scan_block(int64_t n, int64_t r0, int64_t c0, const TileRows<const T>& x,
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     T* held = block + r * stride;
-    // Loaded again: with what the last token read g++ would keep all that in registers.
+    // Loaded again: otherwise g++ would keep it in registers beside the last token's read.
     simd::store(held, kApart ? simd::load(held) + sums[r] : sums[r]);
   }
 }
@@ -97,8 +97,10 @@ auto choose(ScanSums sums, bool elsewhere) {
 // The same rows from the last one to the first.
 template <typename E>
 TileRows<E> reversed(const TileRows<E>& rows, int64_t n) {
-  const E* asked = rows.asked == nullptr ? nullptr : rows.asked + (n - 1) * rows.asked_stride;
-  return {rows.data + (n - 1) * rows.stride, -rows.stride, rows.ahead, asked, -rows.asked_stride};
+  const E* prefetch =
+      rows.prefetch == nullptr ? nullptr : rows.prefetch + (n - 1) * rows.prefetch_stride;
+  return {rows.data + (n - 1) * rows.stride, -rows.stride, rows.ahead, prefetch,
+          -rows.prefetch_stride};
 }
 
 }  // namespace
@@ -118,8 +120,8 @@ void state_scan(ScanOrder order, int64_t n, int64_t rows, int64_t columns, TileR
   for (int64_t t = 0; t < n && rows == 0 && write == Write::overwrite; ++t) {
     std::fill_n(out.data + t * out.stride, columns, T(0));
   }
-  const bool elsewhere =
-      x.asked != nullptr || y.asked != nullptr || z.asked != nullptr || out.asked != nullptr;
+  const bool elsewhere = x.prefetch != nullptr || y.prefetch != nullptr || z.prefetch != nullptr ||
+                         out.prefetch != nullptr;
   for (int64_t r = 0; r < rows; r += kRows) {
     const bool add = r > 0 || write == Write::accumulate;
     const auto scan = add ? choose<T, true>(sums, elsewhere) : choose<T, false>(sums, elsewhere);

@@ -1,12 +1,12 @@
 // Small dense products inside one thread, on operands that already lie in cache (tiles of about
-// 64 x 64), and operations on rows of numbers that go with them. No packing, no allocation.
+// 64 x 64), and operations on rows of values that go with them. No packing, no allocation.
 #pragma once
 
 #include <cstdint>
 
 namespace linnet {
 
-// What a product does with what its output held before.
+// Whether a product overwrites its output or adds to it.
 enum class Write : uint8_t { overwrite, accumulate };
 
 // A row-major matrix in memory: element (i, j) of the operand is data[i * stride + j], or, where
@@ -20,10 +20,10 @@ struct TileOperand {
 
 // c[m,n] (+)= alpha * a[m,k] b[k,n], float or double. c is row-major with stride c_stride and does
 // not overlap a or b. Fastest where b is not transposed (a may be) and n is a multiple of a vector
-// (16 floats); a transposed b is turned around in a small buffer first, about a third slower at
-// 64^3. Every element is summed over k in ascending order with fused multiply-adds (bitwise
-// repeatable, and independent of m and n). With m, n or k = 0 it writes zeros, or nothing, as the
-// equation says.
+// (16 floats); a transposed b is transposed in a small buffer first, about a third slower at 64^3.
+// Every element is summed over k in ascending order with fused multiply-adds (bitwise repeatable,
+// and independent of m and n). With m, n or k = 0 it writes zeros, or nothing, as the equation
+// says.
 template <typename T>
 void tile_gemm(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, TileOperand<T> b,
                Write write, T* c, int64_t c_stride);
@@ -40,8 +40,8 @@ template <typename T>
 void add_triangle_times(int64_t m, int64_t n, TileOperand<T> lower, const T* b, int64_t b_stride,
                         T* c, int64_t c_stride);
 
-// Multiply-adds of all tile products since the program began, on all threads: what the kernels
-// execute, padding included, but of a triangle only what it holds.
+// Multiply-adds of all tile products since the program began, on all threads, as the kernels
+// execute them, padding included, but only the elements inside a triangle.
 double tile_multiply_adds();
 // Adds those of a kernel whose products are not made of tiles.
 void count_multiply_adds(int64_t n);

@@ -12,8 +12,8 @@ namespace linnet {
 namespace {
 
 using block_attention_detail::KeyRange;
-using block_attention_detail::make_pieces;
-using block_attention_detail::Piece;
+using block_attention_detail::make_segments;
+using block_attention_detail::Segment;
 using block_attention_detail::visible_keys;
 
 template <typename T>
@@ -22,28 +22,29 @@ void check(const BlockAttentionInputs<T>& in, const ConvTaps<const T>& taps) {
           "depthwise convolution: expected one of ", taps.count, " taps at the token, got number ",
           taps.before);
   require(taps.channels == 1 || taps.channels == in.v.K, "depthwise convolution: expected 1 or ",
-          in.v.K, " filters a head, got ", taps.channels);
+          in.v.K, " filters per head, got ", taps.channels);
   require(!in.spans.empty(), "depthwise convolution: it is defined along one sequence only");
   check_block_attention(in, conv_band(taps.count, taps.before));
 }
 
-// Calls body(x, past, t, query, tap) for every query of a piece and every valid token t, carried or
-// of this call, that its taps reach; x [V] is that token's. Masked queries reach none.
+// Calls body(x, past, t, query, tap) for every query of a segment and every valid token t, carried
+// or of this call, that its taps reach; x [V] is that token's. Masked queries reach none.
 template <typename T, typename Body>
-void for_pairs(const BlockAttentionInputs<T>& in, const ConvTaps<const T>& taps, const Piece& piece,
-               int64_t h, const Body& body) {
+void for_pairs(const BlockAttentionInputs<T>& in, const ConvTaps<const T>& taps,
+               const Segment& segment, int64_t h, const Body& body) {
   const BlockAttentionOptions band = conv_band(taps.count, taps.before);
   int64_t pairs = 0;
-  for (int64_t r = 0; r < piece.queries; ++r) {
-    if (!is_valid(in.query_mask, piece.row, piece.query_begin + r, in.q.T)) continue;
-    const KeyRange keys = visible_keys(piece, band, r);
+  for (int64_t r = 0; r < segment.queries; ++r) {
+    if (!is_valid(in.query_mask, segment.row, segment.query_begin + r, in.q.T)) continue;
+    const KeyRange keys = visible_keys(segment, band, r);
     pairs += keys.end - keys.begin;
     for (int64_t u = keys.begin; u < keys.end; ++u) {
-      const bool past = u < piece.past;
-      const int64_t t = past ? u : piece.key_begin + u - piece.past;
+      const bool past = u < segment.past;
+      const int64_t t = past ? u : segment.key_begin + u - segment.past;
       const SequenceView<const T>& x = past ? in.past_v : in.v;
-      if (!is_valid(past ? in.past_mask : in.key_mask, piece.row, t, x.T)) continue;
-      body(x.at(piece.row, t, h), past, t, piece.query_begin + r, u - piece.past - r + taps.before);
+      if (!is_valid(past ? in.past_mask : in.key_mask, segment.row, t, x.T)) continue;
+      body(x.at(segment.row, t, h), past, t, segment.query_begin + r,
+           u - segment.past - r + taps.before);
     }
   }
   count_multiply_adds(pairs * in.v.K);
@@ -70,15 +71,15 @@ void depthwise_conv_forward(const BlockAttentionInputs<T>& in, const ConvTaps<co
                             SequenceView<T> y) {
   check(in, taps);
   clear(y);
-  const std::vector<Piece> pieces = make_pieces(in);
+  const std::vector<Segment> segments = make_segments(in);
   const int64_t heads = in.v.H, V = in.v.K;
-  const auto tasks = static_cast<int64_t>(pieces.size()) * heads;
+  const auto tasks = static_cast<int64_t>(segments.size()) * heads;
   parallel_for(tasks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      const Piece& piece = pieces[static_cast<size_t>(task / heads)];
+      const Segment& segment = segments[static_cast<size_t>(task / heads)];
       const int64_t h = task % heads;
-      for_pairs(in, taps, piece, h, [&](const T* x, bool, int64_t, int64_t query, int64_t n) {
-        T* out = y.at(piece.row, query, h);
+      for_pairs(in, taps, segment, h, [&](const T* x, bool, int64_t, int64_t query, int64_t n) {
+        T* out = y.at(segment.row, query, h);
         if (taps.channels == 1) {
           axpy_row(V, taps.at(h, 0)[n], x, out);
         } else {
@@ -96,18 +97,18 @@ void depthwise_conv_backward(const BlockAttentionInputs<T>& in, const ConvTaps<c
   check(in, taps);
   clear(dx);
   clear(dpast);
-  const std::vector<Piece> pieces = make_pieces(in);
+  const std::vector<Segment> segments = make_segments(in);
   const int64_t V = in.v.K;
-  // A head's filter is summed over all pieces in order.
+  // A head's filter is summed over all segments in order.
   parallel_for(in.v.H, 1, [&](int64_t begin, int64_t end) {
     for (int64_t h = begin; h < end; ++h) {
       std::fill_n(dtaps.at(h, 0), taps.channels * taps.count, T{0});
-      for (const Piece& piece : pieces) {
-        for_pairs(in, taps, piece, h,
+      for (const Segment& segment : segments) {
+        for_pairs(in, taps, segment, h,
                   [&](const T* x, bool past, int64_t t, int64_t query, int64_t n) {
-                    const T* d = dy.at(piece.row, query, h);
+                    const T* d = dy.at(segment.row, query, h);
                     const SequenceView<T>& to = past ? dpast : dx;
-                    T* out = to ? to.at(piece.row, t, h) : nullptr;
+                    T* out = to ? to.at(segment.row, t, h) : nullptr;
                     if (taps.channels == 1) {
                       if (out != nullptr) axpy_row(V, taps.at(h, 0)[n], d, out);
                       dtaps.at(h, 0)[n] += dot_row(d, x, V);
@@ -126,24 +127,24 @@ void depthwise_conv_backward(const BlockAttentionInputs<T>& in, const ConvTaps<c
 void depthwise_conv_reference(const BlockAttentionInputs<double>& in,
                               const ConvTaps<const double>& taps, SequenceView<double> y) {
   check(in, taps);
-  for (const Piece& piece : make_pieces(in)) {
+  for (const Segment& segment : make_segments(in)) {
     for (int64_t h = 0; h < in.v.H; ++h) {
-      for (int64_t r = 0; r < piece.queries; ++r) {
-        const int64_t query = piece.query_begin + r;
+      for (int64_t r = 0; r < segment.queries; ++r) {
+        const int64_t query = segment.query_begin + r;
         for (int64_t c = 0; c < in.v.K; ++c) {
           double total = 0;
           for (int64_t n = 0; n < taps.count; ++n) {
             // The position that tap n looks at, and where its vector is.
-            const int64_t offset = r - taps.before + n, position = piece.start + offset;
+            const int64_t offset = r - taps.before + n, position = segment.start + offset;
             const bool past = offset < 0;
-            const int64_t t = past ? piece.past + offset : piece.key_begin + offset;
-            if (position < 0 || t < 0 || offset >= piece.keys) continue;
+            const int64_t t = past ? segment.past + offset : segment.key_begin + offset;
+            if (position < 0 || t < 0 || offset >= segment.keys) continue;
             const auto& x = past ? in.past_v : in.v;
-            if (!is_valid(past ? in.past_mask : in.key_mask, piece.row, t, x.T)) continue;
-            total += taps.at(h, c)[n] * x.at(piece.row, t, h)[c];
+            if (!is_valid(past ? in.past_mask : in.key_mask, segment.row, t, x.T)) continue;
+            total += taps.at(h, c)[n] * x.at(segment.row, t, h)[c];
           }
-          y.at(piece.row, query, h)[c] =
-              is_valid(in.query_mask, piece.row, query, in.q.T) ? total : 0.0;
+          y.at(segment.row, query, h)[c] =
+              is_valid(in.query_mask, segment.row, query, in.q.T) ? total : 0.0;
         }
       }
     }

@@ -3,7 +3,7 @@
 //
 //   y_i = sum_n taps[h, n] x_{i - before + n},   n = 0 ... count - 1
 //
-// with one filter a head, or one a channel. Positions outside the document and masked ones are
+// with one filter per head, or one per channel. Positions outside the document and masked ones are
 // zeros. The inputs are those of block attention with a band; x is its v, and its q and k have no
 // other use than to give sizes.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace linnet {
 
-// taps [heads, channels, count]: channels is 1 (one filter a head) or V.
+// taps [heads, channels, count]: channels is 1 (one filter per head) or V.
 template <typename T>
 struct ConvTaps {
   T* data = nullptr;

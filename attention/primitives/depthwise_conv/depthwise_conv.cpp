@@ -1,4 +1,4 @@
-// Depthwise convolutions on Variables: conversion of dtypes, what backward saves.
+// Depthwise convolutions on Variables: conversion of dtypes, tensors saved for backward.
 #include "attention/primitives/depthwise_conv/depthwise_conv.h"
 
 #include "attention/primitives/block_attention/binding.h"

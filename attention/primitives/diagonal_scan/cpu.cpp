@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kSteps = 64;  // between the states from which backward restarts
 
-// The state of one vector of channels, or what goes with each of its modes: [M] pairs of real and
-// imaginary vectors.
+// The state of one vector of channels, or values that belong to each of its modes: [M] pairs of
+// real and imaginary vectors.
 template <typename T>
 struct Pair {
   simd::Vector<T> re, im;
@@ -41,7 +41,7 @@ struct Lanes {
   simd::Vector<T> of;
 };
 
-// A pole is the sum of two numbers: rounded to one, a mode that lives for thousands of tokens would
+// A pole is the sum of two floats: rounded to one, a mode that lives for thousands of tokens would
 // turn by thousands of roundings too much.
 template <typename T>
 struct Coefficients {
@@ -137,7 +137,7 @@ class Channels {
     }
   }
 
-  // What u is multiplied by beside the state.
+  // The factor of u beside the state.
   Vector skip(int64_t g) const { return d_[static_cast<size_t>(g)].of; }
 
  private:
@@ -274,9 +274,9 @@ class ChannelsBackward : public Channels<T> {
         adjoint[n] = Pair<T>{};
         continue;
       }
-      const Pair<T> turned = conjugate(before[n]) * after;
-      of_modes_.add(4 * n, turned.re);
-      of_modes_.add(4 * n + 1, turned.im);
+      const Pair<T> product = conjugate(before[n]) * after;
+      of_modes_.add(4 * n, product.re);
+      of_modes_.add(4 * n + 1, product.im);
       adjoint[n] = conjugate(m.pole) * after + conjugate(m.rest) * after;
       if (s_.later) adjoint[n] = adjoint[n] + read[n];
     }

@@ -1,4 +1,4 @@
-// Diagonal recurrences on Variables: conversion of dtypes, what backward saves.
+// Diagonal recurrences on Variables: conversion of dtypes, tensors saved for backward.
 #include "attention/primitives/diagonal_scan/diagonal_scan.h"
 
 #include <cmath>
@@ -79,7 +79,7 @@ void rate_gradients(const Call& call, const Tensor& dmodes, const cuda::RateTens
 
 // [B,T] of the device that u is on.
 template <typename T>
-const T* numbers_of(const Tensor& x, DType dtype, const Tensor& u, const char* name) {
+const T* elements_of(const Tensor& x, DType dtype, const Tensor& u, const char* name) {
   if (!x.defined()) return nullptr;
   binding::check_leading(x, u, 2, kName, name);
   require(x.dtype() == dtype && x.device() == u.device(), kName, ": expected ", name, " of ",
@@ -132,8 +132,8 @@ Call prepare(const DiagonalScanInputs& in, const DiagonalScanContext& context) {
   call.bilinear = context.discretization == Discretization::bilinear;
   Scan& scan = call.scan;
   scan = {in.u.size(0), in.u.size(1), in.u.size(2), in.c.size(2), in.c.size(0), context.later};
-  scan.mask = numbers_of<uint8_t>(context.mask, DType::u8, call.u, "mask");
-  scan.segments = numbers_of<int32_t>(context.segments, DType::i32, call.u, "segments");
+  scan.mask = elements_of<uint8_t>(context.mask, DType::u8, call.u, "mask");
+  scan.segments = elements_of<int32_t>(context.segments, DType::i32, call.u, "segments");
   call.modes = Tensor::empty({scan.H, scan.M, 4}, DType::f64, device);
   if constexpr (kCuda) {
     if (call.on_device) {

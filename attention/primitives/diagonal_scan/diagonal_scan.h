@@ -1,4 +1,4 @@
-// Diagonal linear recurrences over time, one set of complex modes a channel (S4D), on Variables.
+// Diagonal linear recurrences over time, one set of complex modes per channel (S4D), on Variables.
 #pragma once
 
 #include "autograd/variable.h"
@@ -40,9 +40,8 @@ struct DiagonalScanResult {
 // 2 Re sum_n c_n gain_n pole_n^tau. Masked tokens are not read: they count as zeros in time, and
 // give 0. Differentiable in every input; f64 is computed in f64 (on the CPU only), f32 and bf16 in
 // f32. Poles are made in double and kept as the sum of two f32. Nothing is kept for backward but
-// the inputs; it makes the states again from one for every 64 tokens (a device: 32). Time
-// T H M (6 + 2 G). Bitwise the same for any number of threads. Throws Error on shapes that do not
-// fit.
+// the inputs; it recomputes the states from one for every 64 tokens (a device: 32). Time T H M (6 +
+// 2 G). Bitwise the same for any number of threads. Throws Error on shapes that do not fit.
 DiagonalScanResult diagonal_scan(const DiagonalScanInputs& inputs,
                                  const DiagonalScanContext& context);
 

@@ -77,7 +77,7 @@ struct Rates {
     return {pole, (pole - Complex{1}) * inverse(A)};
   }
 
-  // What a mode's gradients mean for its rates.
+  // Gradients of a mode's rates, from those of the mode.
   template <typename Math>
   constexpr RateGradient gradient(int64_t h, int64_t n, const Mode& d, const Math& math) const {
     const double s = step(h, math);

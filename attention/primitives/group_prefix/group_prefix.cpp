@@ -17,7 +17,8 @@ constexpr const char* kName = "group prefix";
 constexpr int64_t kColumns = 64;  // of `right` that one task scans
 constexpr int64_t kTokens = 64;   // of a tile
 
-// What is scanned; `visible` and `total` [B,H,R,L] hold the sums before and, afterwards, after it.
+// Arrays of the scan; `visible` and `total` [B,H,R,L] hold the sums before and, afterwards, after
+// it.
 struct ScanTensors {
   Tensor left, right, probe, out, visible, total;
 };
@@ -154,16 +155,17 @@ void scan(GroupScan rule, const ScanTensors& in) {
   });
 }
 
-// factor_a a + factor_b b of sums [B,H,m,n], as [B,H,n,m] where `turned`; undefined ones are 0.
-Tensor combined(const Tensor& a, double factor_a, const Tensor& b, double factor_b, bool turned,
+// factor_a a + factor_b b of sums [B,H,m,n], as [B,H,n,m] where `transposed`; undefined ones are 0.
+Tensor combined(const Tensor& a, double factor_a, const Tensor& b, double factor_b, bool transposed,
                 const Shape& shape, DType dtype, Device device) {
   const int64_t m = shape[2], n = shape[3];
-  const Tensor to = Tensor::zeros(turned ? Shape{shape[0], shape[1], n, m} : shape, dtype, device);
+  const Tensor to =
+      Tensor::zeros(transposed ? Shape{shape[0], shape[1], n, m} : shape, dtype, device);
   for (const auto& [from, factor] : {std::pair{a, factor_a}, std::pair{b, factor_b}}) {
     if (!from.defined()) continue;
     if constexpr (kCuda) {
       if (on_cuda(to)) {
-        cuda::add_sums(from, static_cast<float>(factor), turned, to);
+        cuda::add_sums(from, static_cast<float>(factor), transposed, to);
         continue;
       }
     }
@@ -171,7 +173,7 @@ Tensor combined(const Tensor& a, double factor_a, const Tensor& b, double factor
       using T = decltype(zero);
       for (int64_t i = 0; i < from.elements(); ++i) {
         const int64_t row = i / n % m, column = i % n;
-        const int64_t place = turned ? (i / (m * n) * n + column) * m + row : i;
+        const int64_t place = transposed ? (i / (m * n) * n + column) * m + row : i;
         to.data<T>()[place] += static_cast<T>(factor) * from.data<T>()[i];
       }
     });
@@ -181,7 +183,7 @@ Tensor combined(const Tensor& a, double factor_a, const Tensor& b, double factor
 
 // [B,T] of the device that q is on.
 template <typename T>
-const T* numbers_of(const Tensor& x, DType dtype, const Tensor& q, const char* name) {
+const T* elements_of(const Tensor& x, DType dtype, const Tensor& q, const char* name) {
   if (!x.defined()) return nullptr;
   binding::check_leading(x, q, 2, kName, name);
   require(x.dtype() == dtype && x.device() == q.device(), kName, ": expected ", name, " of ",
@@ -206,7 +208,7 @@ GroupPrefixResult group_prefix(const Variable& q, const Variable& k, const Varia
   const bool on_device = kCuda && on_cuda(q.value());
   require(!on_device || q.dtype() != DType::f64, kName, ": f64 is computed on the CPU only");
   const DType dtype = binding::computing_type(q);
-  const Shape sums{B, H, K, V}, turned_sums{B, H, V, K};
+  const Shape sums{B, H, K, V}, transposed_sums{B, H, V, K};
   require(state.completed.defined() == state.all.defined(), kName,
           ": sums over completed groups come with those over all tokens");
   require(!context.options.whole || !state.all.defined(), kName,
@@ -226,9 +228,9 @@ GroupPrefixResult group_prefix(const Variable& q, const Variable& k, const Varia
   rule.whole = context.options.whole;
   rule.mean = context.options.mean;
   rule.scale = context.options.scale;
-  rule.mask = numbers_of<uint8_t>(context.mask, DType::u8, q.value(), "mask");
-  rule.segments = numbers_of<int32_t>(context.segments, DType::i32, q.value(), "segments");
-  rule.positions = numbers_of<int32_t>(context.positions, DType::i32, q.value(), "positions");
+  rule.mask = elements_of<uint8_t>(context.mask, DType::u8, q.value(), "mask");
+  rule.segments = elements_of<int32_t>(context.segments, DType::i32, q.value(), "segments");
+  rule.positions = elements_of<int32_t>(context.positions, DType::i32, q.value(), "positions");
 
   const Tensor before = binding::converted(state.completed, dtype, kName, device);
   const Tensor all = binding::converted(state.all, dtype, kName, device);
@@ -237,8 +239,9 @@ GroupPrefixResult group_prefix(const Variable& q, const Variable& k, const Varia
   const auto clone = [=](const Tensor& x, bool by_values) {
     return combined(x, 1, {}, 0, by_values, sums, dtype, device);
   };
-  const auto turned_back = [=](const Tensor& a, double factor_a, const Tensor& b, double factor_b) {
-    return combined(a, factor_a, b, factor_b, true, turned_sums, dtype, device);
+  const auto transposed_back = [=](const Tensor& a, double factor_a, const Tensor& b,
+                                   double factor_b) {
+    return combined(a, factor_a, b, factor_b, true, transposed_sums, dtype, device);
   };
   const Tensor y = Tensor::empty({B, T, H, V}, stored, device);
   const ScanTensors forward{keys, values, queries, y, clone(before, true), clone(all, true)};
@@ -248,7 +251,8 @@ GroupPrefixResult group_prefix(const Variable& q, const Variable& k, const Varia
   const DType given = q.dtype();
   const std::vector<Variable> outputs = record_many(
       kName,
-      {y.to(given), turned_back(forward.visible, 1, {}, 0), turned_back(forward.total, 1, {}, 0)},
+      {y.to(given), transposed_back(forward.visible, 1, {}, 0),
+       transposed_back(forward.total, 1, {}, 0)},
       {q, k, v, state.completed, state.all}, [=](Gradients& gradients) {
         static_cast<void>(kept);
         const Tensor dy = gradients.has_output(0) ? gradients.output(0).to(stored)
@@ -271,8 +275,8 @@ GroupPrefixResult group_prefix(const Variable& q, const Variable& k, const Varia
         gradients.add(0, dq);
         gradients.add(1, dk);
         gradients.add(2, dv);
-        gradients.add(3, turned_back(to_values.total, 1, to_values.visible, -1));
-        gradients.add(4, turned_back(to_values.visible, 1, {}, 0));
+        gradients.add(3, transposed_back(to_values.total, 1, to_values.visible, -1));
+        gradients.add(4, transposed_back(to_values.visible, 1, {}, 0));
       });
   if (context.options.whole) return {outputs[0], {}};
   return {outputs[0], {outputs[1], outputs[2]}};

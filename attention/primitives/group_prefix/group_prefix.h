@@ -1,5 +1,5 @@
-// Linear attention over whole groups of tokens: a token reads the sum of what earlier groups hold
-// and nothing of its own group, or the sum over its whole sequence. On Variables.
+// Linear attention over whole groups of tokens: a token reads the sum over earlier groups and
+// nothing of its own group, or the sum over its whole sequence. On Variables.
 #pragma once
 
 #include "autograd/variable.h"
@@ -35,8 +35,8 @@ struct GroupPrefixResult {
 // y_t = scale (sum of k_j v_j^T over j in earlier groups of the document of t)^T q_t; `state`
 // continues the first document of a row, the one returned is that of the last. q, k [B,T,H,K],
 // v [B,T,H,V]. Differentiable in all of them and the state. Masked tokens are not read and give 0.
-// f64 is computed in f64 (on the CPU only), f32 and bf16 in f32. Time 2 T K V a head; no array that
-// grows with T but y. Throws Error on shapes that do not fit.
+// f64 is computed in f64 (on the CPU only), f32 and bf16 in f32. Time 2 T K V per head; no array
+// that grows with T but y. Throws Error on shapes that do not fit.
 GroupPrefixResult group_prefix(const Variable& q, const Variable& k, const Variable& v,
                                const GroupPrefixContext& context,
                                const GroupPrefixState& state = {});

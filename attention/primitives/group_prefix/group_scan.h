@@ -1,8 +1,8 @@
 // The scan that group_prefix and its gradients are made of; internal to it.
 //
-// X = sum of w_t left_t right_t^T of what a token sees, out_t = w_t X^T probe_t, with the weight
-// w_t on one of the two. Forward, X grows along time and is seen from the next group on; backward,
-// it grows against time and is seen from the group before.
+// X = sum of w_t left_t right_t^T over the tokens that a token sees, out_t = w_t X^T probe_t, with
+// the weight w_t on one of the two. Forward, X grows along time and is seen from the next group on;
+// backward, it grows against time and is seen from the group before.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct GroupScan {
   int64_t L = 0, R = 0;  // widths of left and probe, of right and out
   int64_t group = 1;
   bool reverse = false, whole = false, mean = false;
-  bool weighs_left = false;  // w_t multiplies what is added; else what is read
+  bool weighs_left = false;  // w_t multiplies the added term; else the one read
   double scale = 1;
   const uint8_t* mask = nullptr;  // [B,T]
   const int32_t* segments = nullptr;

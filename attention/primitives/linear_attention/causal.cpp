@@ -7,36 +7,35 @@ namespace {
 
 using namespace linear_attention_detail;
 
-// y of a segment by chunks.
+// y of a split by chunks.
 template <typename T>
-void forward_segment(const Causal<T>& call, const Segment& segment, int64_t key_head,
-                     bool state_wanted, T* state, Scratch<T>& scratch, SequenceView<T> y,
-                     T* denominators, T* kept) {
+void forward_split(const Causal<T>& call, const Split& split, int64_t key_head, bool state_wanted,
+                   T* state, Scratch<T>& scratch, SequenceView<T> y, T* denominators, T* kept) {
   const Kernel<T>& kernel = call.kernel;
-  const Span& span = call.spans[segment.span];
+  const Span& span = call.spans[split.span];
   const int64_t row = span.row;
   const int64_t mp = kernel.mp, vp = kernel.vp;
   const T* mass = state + mp * vp;
   const FeatureTile<T> keys = kernel.take_features(scratch);
-  T* keys_turned = scratch.take(kernel.kp * kChunk);
+  T* keys_transposed = scratch.take(kernel.kp * kChunk);
   T* values = scratch.take(kChunk * vp);
   const FeatureTile<T> queries = kernel.take_features(scratch);
   T* weights = scratch.take(kChunk * kChunk);
   T* numerators = scratch.take(kChunk * vp);
   T* row_denominators = scratch.take(kChunk);
-  for (int64_t t = segment.begin; t < segment.end; t += kChunk) {
-    const int64_t n = std::min(kChunk, segment.end - t);
+  for (int64_t t = split.begin; t < split.end; t += kChunk) {
+    const int64_t n = std::min(kChunk, split.end - t);
     if (kept != nullptr && t > span.begin && (t - span.begin) % kBlockTokens == 0) {
-      std::copy_n(state, kernel.state_size(), call.kept_at(kept, segment.span, t, key_head));
+      std::copy_n(state, kernel.state_size(), call.kept_at(kept, split.span, t, key_head));
     }
     kernel.load_features(Side::key, row, t, n, key_head, keys);
     kernel.load_values(row, t, n, key_head, values);
-    turn_keys(kernel, n, keys, keys_turned);
+    transpose_keys(kernel, n, keys, keys_transposed);
     const ChunkDecay<T> decay(kernel.inputs, row, t, n, key_head);
     for (int64_t h = key_head * kernel.group; h < (key_head + 1) * kernel.group; ++h) {
       kernel.load_features(Side::query, row, t, n, h, queries);
       ask<true>(y, row, t, h);
-      lower_weights(kernel, n, queries, keys_turned, weights);
+      lower_weights(kernel, n, queries, keys_transposed, weights);
       scale_by_angles(kernel, n, queries, keys, weights);
       decay.scale_lower(weights);
       decay.scale_since_start(queries.features, mp);
@@ -49,7 +48,7 @@ void forward_segment(const Causal<T>& call, const Segment& segment, int64_t key_
       }
       kernel.store_outputs(row, t, n, h, numerators, row_denominators, y, denominators);
     }
-    if (!state_wanted && t + n == segment.end) break;
+    if (!state_wanted && t + n == split.end) break;
     ask<false>(kernel.inputs.k, row, t + kChunk, key_head);
     ask<false>(kernel.inputs.v, row, t + kChunk, key_head);
     decay.scale_state(state, kernel.state_size());
@@ -69,37 +68,37 @@ void linear_attention_causal_forward(const LinearAttentionOptions& options,
                                      T* denominators, T* kept) {
   const Causal<T> call(options, inputs, spans);
   const Kernel<T>& kernel = call.kernel;
-  const std::vector<Segment>& segments = call.segments;
-  Partials<T> sums(segments, kernel.key_heads, kernel.state_size());
+  const std::vector<Split>& splits = call.splits;
+  Partials<T> sums(splits, kernel.key_heads, kernel.state_size());
   if (sums.needed()) {
     call.run([&](int64_t s, int64_t head) {
-      if (segments[s].index + 1 == segments[s].count) return;
-      add_keys(kernel, spans[segments[s].span].row, segments[s], head, sums.at(s, head));
+      if (splits[s].index + 1 == splits[s].count) return;
+      add_keys(kernel, spans[splits[s].span].row, splits[s], head, sums.at(s, head));
     });
   }
   call.run([&](int64_t s, int64_t head) {
-    const Segment& segment = segments[s];
-    const Span& span = spans[segment.span];
+    const Split& split = splits[s];
+    const Span& span = spans[split.span];
     Scratch<T> scratch;
     T* state = scratch.take(kernel.state_size());
     kernel.load_state(span.carries_in ? state_in : LinearAttentionState<const T>{}, span.row, head,
                       state);
-    if (segment.count > 1) sums.add_before(segments, s, head, state);
-    const bool last = segment.index + 1 == segment.count && span.carries_out;
+    if (split.count > 1) sums.add_before(splits, s, head, state);
+    const bool last = split.index + 1 == split.count && span.carries_out;
     const bool state_wanted = last && (state_out.memory != nullptr || state_out.mass != nullptr);
-    if (walks(kernel)) {
-      scan_outputs(call, segment, head, state, scratch.nested(), y, denominators, kept);
+    if (scans(kernel)) {
+      scan_outputs(call, split, head, state, scratch.nested(), y, denominators, kept);
     } else {
-      forward_segment(call, segment, head, state_wanted, state, scratch, y, denominators, kept);
+      forward_split(call, split, head, state_wanted, state, scratch, y, denominators, kept);
     }
     if (state_wanted) kernel.store_state(state, state_out, span.row, head);
   });
 }
 
 template <typename T>
-int64_t linear_attention_kept_numbers(const LinearAttentionOptions& options,
-                                      const LinearAttentionInputs<T>& inputs,
-                                      const std::vector<Span>& spans) {
+int64_t linear_attention_kept_elements(const LinearAttentionOptions& options,
+                                       const LinearAttentionInputs<T>& inputs,
+                                       const std::vector<Span>& spans) {
   const Causal<T> call(options, inputs, spans);
   return call.kept_states * call.kernel.key_heads * call.kernel.state_size();
 }
@@ -108,7 +107,7 @@ int64_t linear_attention_kept_numbers(const LinearAttentionOptions& options,
   template void linear_attention_causal_forward<T>(                                             \
       const LinearAttentionOptions&, const LinearAttentionInputs<T>&, const std::vector<Span>&, \
       LinearAttentionState<const T>, LinearAttentionState<T>, SequenceView<T>, T*, T*);         \
-  template int64_t linear_attention_kept_numbers<T>(                                            \
+  template int64_t linear_attention_kept_elements<T>(                                           \
       const LinearAttentionOptions&, const LinearAttentionInputs<T>&, const std::vector<Span>&);
 LINNET_INSTANTIATE(float)
 LINNET_INSTANTIATE(double)

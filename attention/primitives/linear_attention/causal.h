@@ -1,4 +1,4 @@
-// What forward and backward of causal linear attention share: the tasks of a call, sums of keys.
+// Shared by forward and backward of causal linear attention: the tasks of a call, sums of keys.
 // Internal to this folder.
 #pragma once
 
@@ -14,24 +14,24 @@
 namespace linnet::linear_attention_detail {
 
 using chunked::Scratch;
-using chunked::Segment;
+using chunked::Split;
 
-// Tokens of a block: forward keeps the state between blocks of a span, backward makes those between
-// the chunks of a block again, as many as the cache of a core holds.
+// Tokens of a block: forward keeps the state between blocks of a span, backward recomputes those
+// between the chunks of a block, as many as the cache of a core holds.
 inline constexpr int64_t kBlockTokens = 8 * kChunk;
 
-// One call; its tasks are (segment, key head). Segments begin where blocks do.
+// One call; its tasks are (split, key head). Segments begin where blocks do.
 template <typename T>
 struct Causal {
   Causal(const LinearAttentionOptions& options, const LinearAttentionInputs<T>& inputs,
          const std::vector<Span>& spans_in)
       : kernel(options, inputs, inputs.k.H, inputs.q.H, inputs.v.K),
         spans(spans_in),
-        // Pieces of a span add up only where nothing decays.
-        segments(chunked::split_spans(spans, kernel.key_heads,
-                                      inputs.log_decay == nullptr ? thread_count() : 1,
-                                      kBlockTokens)),
-        tasks(static_cast<int64_t>(segments.size()) * kernel.key_heads) {
+        // Splits of a span add up only where nothing decays.
+        splits(chunked::split_spans(spans, kernel.key_heads,
+                                    inputs.log_decay == nullptr ? thread_count() : 1,
+                                    kBlockTokens)),
+        tasks(static_cast<int64_t>(splits.size()) * kernel.key_heads) {
     require(inputs.q.T == inputs.k.T, "linear_attention: causal attention of ", inputs.q.T,
             " queries over ", inputs.k.T, " keys; expected as many");
     for (const Span& span : spans) {
@@ -42,7 +42,7 @@ struct Causal {
 
   Kernel<T> kernel;
   const std::vector<Span>& spans;
-  std::vector<Segment> segments;
+  std::vector<Split> splits;
   int64_t tasks;
   // Between blocks of all spans and before those of each, of one head.
   int64_t kept_states = 0;
@@ -64,15 +64,15 @@ struct Causal {
   }
 };
 
-// state += sum over a segment's tokens of phi(k_j) v_j^T.
+// state += sum over a split's tokens of phi(k_j) v_j^T.
 template <typename T>
-void add_keys(const Kernel<T>& kernel, int64_t row, const Segment& segment, int64_t key_head,
+void add_keys(const Kernel<T>& kernel, int64_t row, const Split& split, int64_t key_head,
               T* state) {
   Scratch<T> scratch;
   const FeatureTile<T> keys = kernel.take_features(scratch);
   T* values = scratch.take(kChunk * kernel.vp);
-  for (int64_t t = segment.begin; t < segment.end; t += kChunk) {
-    const int64_t n = std::min(kChunk, segment.end - t);
+  for (int64_t t = split.begin; t < split.end; t += kChunk) {
+    const int64_t n = std::min(kChunk, split.end - t);
     kernel.load_features(Side::key, row, t, n, key_head, keys);
     kernel.load_values(row, t, n, key_head, values);
     kernel.accumulate(n, keys.features, values, nullptr, state);
@@ -81,7 +81,7 @@ void add_keys(const Kernel<T>& kernel, int64_t row, const Segment& segment, int6
 
 // out[j, i] = phi(k_i)_j, [kp, kChunk].
 template <typename T>
-void turn_keys(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& keys, T* out) {
+void transpose_keys(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& keys, T* out) {
   chunked::transpose(keys.plain, kernel.kp, n, kernel.kp, out, kChunk);
 }
 
@@ -89,8 +89,8 @@ void turn_keys(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& keys, T
 // deep as the product of re-weighted features, which scale_by_angles makes of it.
 template <typename T>
 void lower_weights(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& queries,
-                   const T* keys_turned, T* weights) {
-  chunked::lower_product(n, kernel.K, queries.plain, kernel.kp, keys_turned, kChunk, weights,
+                   const T* keys_transposed, T* weights) {
+  chunked::lower_product(n, kernel.K, queries.plain, kernel.kp, keys_transposed, kChunk, weights,
                          kChunk);
 }
 
@@ -109,7 +109,7 @@ void scale_by_angles(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& q
   }
 }
 
-// What backward reads besides the inputs.
+// Further inputs of backward, made by forward.
 template <typename T>
 struct Outputs {
   SequenceView<const T> y;
@@ -117,26 +117,26 @@ struct Outputs {
   SequenceView<const T> dy;
 };
 
-// Whether a call walks along the tokens with the state in registers (scan.cpp). Otherwise it goes
+// Whether a call scans along the tokens with the state in registers (scan.cpp). Otherwise it goes
 // from chunk to chunk: so decays act on whole tiles, and query heads that share a key head share
 // its state.
 template <typename T>
-bool walks(const Kernel<T>& kernel) {
+bool scans(const Kernel<T>& kernel) {
   return kernel.inputs.log_decay == nullptr && kernel.group == 1;
 }
-// Such a segment forward: y, and where not null denominators and the states between blocks. `state`
-// is the one before the segment on entry, after it on return.
+// Such a split forward: y, and where not null denominators and the states between blocks. `state`
+// is the one before the split on entry, after it on return.
 template <typename T>
-void scan_outputs(const Causal<T>& call, const Segment& segment, int64_t head, T* state,
+void scan_outputs(const Causal<T>& call, const Split& split, int64_t head, T* state,
                   Scratch<T> scratch, SequenceView<T> y, T* denominators, T* kept);
 // And backward: dq, dk and dv. `state` is the one before the span, dstate the gradient of the one
-// after the segment on entry, of the one before it on return.
+// after the split on entry, of the one before it on return.
 template <typename T>
-void scan_gradients(const Causal<T>& call, const Segment& segment, int64_t head, const T* state,
+void scan_gradients(const Causal<T>& call, const Split& split, int64_t head, const T* state,
                     const Outputs<T>& outputs, const T* kept, T* dstate, Scratch<T> scratch,
                     const LinearAttentionGradients<T>& gradients);
 
-// Asks for the rows of a head in the chunk that begins with token t, while products are made.
+// Prefetches the rows of a head in the chunk that begins with token t, while products are made.
 template <bool kWrite, typename E>
 void ask(const SequenceView<E>& view, int64_t row, int64_t t, int64_t head) {
   chunked::prefetch_rows<kWrite>(view, row, t, t + kChunk, head);

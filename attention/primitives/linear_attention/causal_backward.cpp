@@ -8,16 +8,16 @@ namespace {
 
 using namespace linear_attention_detail;
 
-// adjoint += sum over a segment's queries of phi(q_i) G_i^T.
+// adjoint += sum over a split's queries of phi(q_i) G_i^T.
 template <typename T>
-void add_queries(const Kernel<T>& kernel, int64_t row, const Segment& segment, int64_t key_head,
+void add_queries(const Kernel<T>& kernel, int64_t row, const Split& split, int64_t key_head,
                  const Outputs<T>& outputs, T* adjoint) {
   Scratch<T> scratch;
   const FeatureTile<T> queries = kernel.take_features(scratch);
   T* G = scratch.take(kChunk * kernel.vp);
   T* ddenominators = scratch.take(kChunk);
-  for (int64_t t = segment.begin; t < segment.end; t += kChunk) {
-    const int64_t n = std::min(kChunk, segment.end - t);
+  for (int64_t t = split.begin; t < split.end; t += kChunk) {
+    const int64_t n = std::min(kChunk, split.end - t);
     for (int64_t h = key_head * kernel.group; h < (key_head + 1) * kernel.group; ++h) {
       kernel.load_features(Side::query, row, t, n, h, queries);
       kernel.load_output_gradients(row, t, n, h, outputs.y, outputs.denominators, outputs.dy, G,
@@ -30,13 +30,14 @@ void add_queries(const Kernel<T>& kernel, int64_t row, const Segment& segment, i
 // L[i, j] = G_i . v_j + dden_i, j <= i: the gradient of the weights A_ij.
 template <typename T>
 void weight_gradients(const Kernel<T>& kernel, int64_t n, const T* G, const T* ddenominators,
-                      const T* values_turned, T* out) {
-  chunked::lower_product(n, kernel.V, G, kernel.vp, values_turned, kChunk, out, kChunk,
+                      const T* values_transposed, T* out) {
+  chunked::lower_product(n, kernel.V, G, kernel.vp, values_transposed, kChunk, out, kChunk,
                          kernel.normalized ? ddenominators : nullptr);
 }
 
-// Adds to the gradients of the angles of queries and keys what reaches them through the cosines of
-// their differences: weights [n, kChunk] before, dweights after decay, neither scaled by cosines.
+// Adds to the gradients of the angles of queries and keys the terms that come through the cosines
+// of their differences: weights [n, kChunk] before, dweights after decay, neither scaled by
+// cosines.
 template <typename T>
 void add_angle_gradients(int64_t n, const FeatureTile<T>& queries, const FeatureTile<T>& keys,
                          const T* weights, const T* dweights, T* dquery_angles, T* dkey_angles) {
@@ -75,7 +76,7 @@ void turn_state(const Kernel<T>& kernel, const T* state, T* out) {
   std::copy_n(state + mp * vp, mp, out + vp * mp);
 }
 
-// What the reverse scan reads of a block's keys.
+// Inputs of the reverse scan from a block's keys.
 template <typename T>
 struct BlockTiles {
   BlockTiles(const Kernel<T>& kernel, Scratch<T>& scratch)
@@ -121,16 +122,16 @@ void make_block(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_t end
   }
 }
 
-// out[c, j] = feature c of key j [mp, kChunk], made of keys_turned = phi(k)^T [kp, kChunk]; returns
-// out, or keys_turned where features are phi(k).
+// out[c, j] = feature c of key j [mp, kChunk], made of keys_transposed = phi(k)^T [kp, kChunk];
+// returns out, or keys_transposed where features are phi(k).
 template <typename T>
-const T* turn_features(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& keys,
-                       const T* keys_turned, T* out) {
-  if (!kernel.reweighted) return keys_turned;
+const T* transpose_features(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& keys,
+                            const T* keys_transposed, T* out) {
+  if (!kernel.reweighted) return keys_transposed;
   for (int64_t j = 0; j < chunked::padded(n); j += simd::kLanes<T>) {
     const simd::Vector<T> cosine = simd::load(keys.cosines + j), sine = simd::load(keys.sines + j);
     for (int64_t c = 0; c < kernel.kp; ++c) {
-      const simd::Vector<T> values = simd::load(keys_turned + c * kChunk + j);
+      const simd::Vector<T> values = simd::load(keys_transposed + c * kChunk + j);
       simd::store(out + c * kChunk + j, values * cosine);
       simd::store(out + (kernel.kp + c) * kChunk + j, values * sine);
     }
@@ -138,17 +139,17 @@ const T* turn_features(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>&
   return out;
 }
 
-// dq, dk and dv of a block. `adjoint` is R^T [vp, mp] with its mass, after the block on entry,
-// before it on return.
+// dq, dk and dv of a block. `adjoint` is R^T [vp, mp] with its normalizer, after the block on
+// entry, before it on return.
 template <typename T>
 void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_t end,
                      int64_t key_head, const Outputs<T>& outputs, const BlockTiles<T>& tiles,
                      T* adjoint, Scratch<T> scratch, const LinearAttentionGradients<T>& gradients) {
   const int64_t kp = kernel.kp, mp = kernel.mp, vp = kernel.vp;
-  T* adjoint_mass = adjoint + vp * mp;
-  T* keys_turned = scratch.take(kp * kChunk);
-  T* features_turned = scratch.take(mp * kChunk);
-  T* values_turned = scratch.take(vp * kChunk);
+  T* adjoint_normalizer = adjoint + vp * mp;
+  T* keys_transposed = scratch.take(kp * kChunk);
+  T* features_transposed = scratch.take(mp * kChunk);
+  T* values_transposed = scratch.take(vp * kChunk);
   const FeatureTile<T> queries = kernel.take_features(scratch);
   T* G = scratch.take(kChunk * vp);
   T* ddenominators = scratch.take(kChunk);
@@ -157,7 +158,7 @@ void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_
   T* dqueries = scratch.take(kChunk * mp);
   T* dkeys = scratch.take(kChunk * mp);
   T* dvalues = scratch.take(kChunk * vp);
-  T* dvalues_turned = scratch.take(vp * kChunk);
+  T* dvalues_transposed = scratch.take(vp * kChunk);
   const bool turning =
       gradients.query_proportions != nullptr || gradients.key_proportions != nullptr;
   T* dquery_angles = turning ? scratch.take(kChunk) : nullptr;
@@ -165,24 +166,24 @@ void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_
   const int64_t chunks = (end - begin + kChunk - 1) / kChunk;
   for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
     const int64_t t = begin + chunk * kChunk, n = std::min(kChunk, end - t);
-    const T* turned = tiles.states + chunk * kernel.state_size();  // S^T, then z
+    const T* transposed = tiles.states + chunk * kernel.state_size();  // S^T, then z
     const FeatureTile<T> keys = kernel.from_token(tiles.keys, chunk * kChunk);
     const T* values = tiles.values + chunk * kChunk * vp;
-    turn_keys(kernel, n, keys, keys_turned);
-    chunked::transpose(values, vp, n, vp, values_turned, kChunk);
+    transpose_keys(kernel, n, keys, keys_transposed);
+    chunked::transpose(values, vp, n, vp, values_transposed, kChunk);
     ask<true>(gradients.k, row, t, key_head);
     ask<true>(gradients.v, row, t, key_head);
     tile_gemm<T>(n, mp, kernel.V, T(1), {values, vp}, {adjoint, mp}, Write::overwrite, dkeys, mp);
-    for (int64_t i = 0; i < n; ++i) axpy_row(mp, T(1), adjoint_mass, dkeys + i * mp);
+    for (int64_t i = 0; i < n; ++i) axpy_row(mp, T(1), adjoint_normalizer, dkeys + i * mp);
     if (chunk == 0) {
       ask<false>(kernel.inputs.k, row, t - kBlockTokens, key_head);
       ask<false>(kernel.inputs.v, row, t - kBlockTokens, key_head);
     }
     // (K R)^T = R^T K^T: turning its few rows is less than turning R.
-    const T* features = turn_features(kernel, n, keys, keys_turned, features_turned);
+    const T* features = transpose_features(kernel, n, keys, keys_transposed, features_transposed);
     tile_gemm<T>(vp, chunked::padded(n), kernel.m, T(1), {adjoint, mp}, {features, kChunk},
-                 Write::overwrite, dvalues_turned, kChunk);
-    chunked::transpose(dvalues_turned, kChunk, vp, n, dvalues, vp);
+                 Write::overwrite, dvalues_transposed, kChunk);
+    chunked::transpose(dvalues_transposed, kChunk, vp, n, dvalues, vp);
     const ChunkDecay<T> decay(kernel.inputs, row, t, n, key_head);
     decay.scale_until_end(dkeys, mp);
     decay.scale_until_end(dvalues, vp);
@@ -195,8 +196,8 @@ void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_
                                    ddenominators);
       ask<true>(gradients.q, row, t, h);
       ask<false>(kernel.inputs.q, row, t - kChunk, h);
-      lower_weights(kernel, n, queries, keys_turned, weights);
-      weight_gradients(kernel, n, G, ddenominators, values_turned, dweights);
+      lower_weights(kernel, n, queries, keys_transposed, weights);
+      weight_gradients(kernel, n, G, ddenominators, values_transposed, dweights);
       decay.scale_lower(dweights);
       if (turning) {
         std::fill_n(dquery_angles, kChunk, T(0));
@@ -209,9 +210,10 @@ void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_
       ask<false>(outputs.dy, row, t - kChunk, h);
       add_triangle_times<T>(n, vp, {weights, kChunk, true}, G, vp, dvalues, vp);
       add_triangle_times<T>(n, kp, {dweights, kChunk, true}, queries.plain, kp, dkeys, kp);
-      tile_gemm<T>(n, mp, kernel.V, T(1), {G, vp}, {turned, mp}, Write::overwrite, dqueries, mp);
+      tile_gemm<T>(n, mp, kernel.V, T(1), {G, vp}, {transposed, mp}, Write::overwrite, dqueries,
+                   mp);
       for (int64_t i = 0; kernel.normalized && i < n; ++i) {
-        axpy_row(mp, ddenominators[i], turned + vp * mp, dqueries + i * mp);
+        axpy_row(mp, ddenominators[i], transposed + vp * mp, dqueries + i * mp);
       }
       decay.scale_since_start(dqueries, mp);
       kernel.fold_gradients(n, queries, dqueries, dquery_angles);
@@ -226,7 +228,7 @@ void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_
       decay.scale_since_start(queries.features, mp);
       tile_gemm<T>(kernel.V, mp, n, T(1), {G, vp, true}, {queries.features, mp}, Write::accumulate,
                    adjoint, mp);
-      kernel.add_rows(n, queries.features, ddenominators, adjoint_mass);
+      kernel.add_rows(n, queries.features, ddenominators, adjoint_normalizer);
     }
     if (gradients.log_decay != nullptr) {
       add_decay_gradients(kernel, row, t, n, key_head, T(1), keys.plain, dkeys,
@@ -241,21 +243,20 @@ void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_
 
 // As scan_gradients.
 template <typename T>
-void chunk_gradients(const Causal<T>& call, const Segment& segment, int64_t key_head,
-                     const T* state, const Outputs<T>& outputs, const T* kept, T* dstate,
-                     Scratch<T> scratch, const LinearAttentionGradients<T>& gradients) {
+void chunk_gradients(const Causal<T>& call, const Split& split, int64_t key_head, const T* state,
+                     const Outputs<T>& outputs, const T* kept, T* dstate, Scratch<T> scratch,
+                     const LinearAttentionGradients<T>& gradients) {
   const Kernel<T>& kernel = call.kernel;
-  const Span& span = call.spans[segment.span];
+  const Span& span = call.spans[split.span];
   const int64_t mp = kernel.mp, vp = kernel.vp;
   const BlockTiles<T> tiles(kernel, scratch);
   T* adjoint = scratch.take(kernel.state_size());
   turn_state(kernel, dstate, adjoint);
-  const int64_t blocks = (segment.end - segment.begin + kBlockTokens - 1) / kBlockTokens;
+  const int64_t blocks = (split.end - split.begin + kBlockTokens - 1) / kBlockTokens;
   for (int64_t block = blocks - 1; block >= 0; --block) {
-    const int64_t begin = segment.begin + block * kBlockTokens;
-    const int64_t end = std::min(segment.end, begin + kBlockTokens);
-    const T* first =
-        begin == span.begin ? state : call.kept_at(kept, segment.span, begin, key_head);
+    const int64_t begin = split.begin + block * kBlockTokens;
+    const int64_t end = std::min(split.end, begin + kBlockTokens);
+    const T* first = begin == span.begin ? state : call.kept_at(kept, split.span, begin, key_head);
     turn_state(kernel, first, tiles.states);
     make_block(kernel, span.row, begin, end, key_head, tiles, scratch.nested());
     block_gradients(kernel, span.row, begin, end, key_head, outputs, tiles, adjoint,
@@ -276,33 +277,32 @@ void linear_attention_causal_backward(
     LinearAttentionState<T> dstate_in) {
   const Causal<T> call(options, inputs, spans);
   const Kernel<T>& kernel = call.kernel;
-  const std::vector<Segment>& segments = call.segments;
+  const std::vector<Split>& splits = call.splits;
   const Outputs<T> outputs{y, denominators, dy};
-  Partials<T> after(segments, kernel.key_heads, kernel.state_size());
+  Partials<T> after(splits, kernel.key_heads, kernel.state_size());
   if (gradients.log_decay != nullptr) {
     std::fill_n(gradients.log_decay, inputs.k.B * inputs.k.T * kernel.key_heads, T(0));
   }
   if (after.needed()) {
     call.run([&](int64_t s, int64_t head) {
-      if (segments[s].index == 0) return;
-      add_queries(kernel, spans[segments[s].span].row, segments[s], head, outputs,
-                  after.at(s, head));
+      if (splits[s].index == 0) return;
+      add_queries(kernel, spans[splits[s].span].row, splits[s], head, outputs, after.at(s, head));
     });
   }
   call.run([&](int64_t s, int64_t head) {
-    const Segment& segment = segments[s];
-    const Span& span = spans[segment.span];
+    const Split& split = splits[s];
+    const Span& span = spans[split.span];
     Scratch<T> scratch;
     T* state = scratch.take(kernel.state_size());
     T* dstate = scratch.take(kernel.state_size());
     kernel.load_state(span.carries_out ? dstate_out : LinearAttentionState<const T>{}, span.row,
                       head, dstate);
-    if (segment.count > 1) after.add_after(segments, s, head, dstate);
+    if (split.count > 1) after.add_after(splits, s, head, dstate);
     kernel.load_state(span.carries_in ? state_in : LinearAttentionState<const T>{}, span.row, head,
                       state);
-    const auto pass = walks(kernel) ? scan_gradients<T> : chunk_gradients<T>;
-    pass(call, segment, head, state, outputs, kept, dstate, scratch.nested(), gradients);
-    if (segment.index > 0) return;
+    const auto pass = scans(kernel) ? scan_gradients<T> : chunk_gradients<T>;
+    pass(call, split, head, state, outputs, kept, dstate, scratch.nested(), gradients);
+    if (split.index > 0) return;
     if (span.carries_in) kernel.store_state(dstate, dstate_in, span.row, head);
     if (gradients.log_decay == nullptr) return;
     sum_decay_gradients(span, inputs.key_mask, inputs.k.T, kernel.key_heads, head,

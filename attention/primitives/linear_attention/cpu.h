@@ -39,11 +39,11 @@ struct LinearAttentionOptions {
   double epsilon = 1e-6;
 };
 
-// What is read. Forms that need only keys or only queries leave the others empty.
-// Re-weighting: with proportions P in [0,1], one a token and head, phi(x) becomes
-// [phi(x) cos(pi P / 2), phi(x) sin(pi P / 2)], so that weights are multiplied by
-// cos(pi (P_q,i - P_k,j) / 2). Both are given or neither. The log-decay (natural logarithm, causal
-// only) of a masked key counts as 0.
+// Inputs. Forms that need only keys or only queries leave the others empty. Re-weighting: with
+// proportions P in [0,1], one per token and head, phi(x) becomes
+//   [phi(x) cos(pi P / 2), phi(x) sin(pi P / 2)],
+// so that weights are multiplied by cos(pi (P_q,i - P_k,j) / 2). Both are given or neither. The
+// log-decay (natural logarithm, causal only) of a masked key counts as 0.
 template <typename T>
 struct LinearAttentionInputs {
   SequenceView<const T> q, k, v;
@@ -72,9 +72,9 @@ struct LinearAttentionGradients {
 };
 
 // Causal. Spans cover all rows; spans that carry in continue state_in of their row, spans that
-// carry out write state_out, which does not overlap state_in. Spans whose state decays are not cut
-// among threads. For backward (null unless needed): denominators [B,T,H] receives x of D(x), and
-// `kept`, of linear_attention_kept_numbers, the states inside spans. Throws Error where shapes
+// carry out write state_out, which does not overlap state_in. Spans whose state decays are not
+// split among threads. For backward (null unless needed): denominators [B,T,H] receives x of D(x),
+// and `kept`, of linear_attention_kept_elements, the states inside spans. Throws Error where shapes
 // disagree or epsilon is not positive.
 template <typename T>
 void linear_attention_causal_forward(const LinearAttentionOptions& options,
@@ -93,9 +93,9 @@ void linear_attention_causal_backward(
     LinearAttentionState<const T> dstate_out, LinearAttentionGradients<T> gradients,
     LinearAttentionState<T> dstate_in);
 template <typename T>
-int64_t linear_attention_kept_numbers(const LinearAttentionOptions& options,
-                                      const LinearAttentionInputs<T>& inputs,
-                                      const std::vector<Span>& spans);
+int64_t linear_attention_kept_elements(const LinearAttentionOptions& options,
+                                       const LinearAttentionInputs<T>& inputs,
+                                       const std::vector<Span>& spans);
 
 // Noncausal and cross: memory number n is the sum over the keys of span n.
 template <typename T>

@@ -52,9 +52,9 @@ void ChunkDecay<T>::scale_rows(const T* factors, T* rows, int64_t stride) const 
 }
 
 template <typename T>
-void ChunkDecay<T>::scale_state(T* numbers, int64_t count) const {
+void ChunkDecay<T>::scale_state(T* elements, int64_t count) const {
   if (!active_) return;
-  for (int64_t i = 0; i < count; ++i) numbers[i] *= since_start_[n_ - 1];
+  for (int64_t i = 0; i < count; ++i) elements[i] *= since_start_[n_ - 1];
 }
 
 template <typename T>

@@ -7,25 +7,25 @@
 
 namespace linnet::linear_attention_detail {
 
-// What the log-decay of the tokens of one chunk makes of its tiles; nothing where there is none.
-// Everything is exp of a difference of sums that is at most 0. Sums are made in double, so that
-// differences keep their digits.
+// Factors of the log-decay for the tiles of one chunk; none where nothing decays. Everything is exp
+// of a difference of sums that is at most 0. Sums are made in double, so that differences keep
+// their digits.
 template <typename T>
 class ChunkDecay {
  public:
-  // Of tokens t ... t + n - 1 of a key head.
+  // For tokens t ... t + n - 1 of a key head.
   ChunkDecay(const LinearAttentionInputs<T>& inputs, int64_t b, int64_t t, int64_t n,
              int64_t key_head);
 
   // weights[i, j] *= exp(g_{j+1} + ... + g_i): a triangle that chunked::lower_product left.
   void scale_lower(T* weights) const;
-  // rows[i] *= exp(g_0 + ... + g_i), what is left at token i of a state that entered the chunk;
-  // rows [n, stride].
+  // rows[i] *= exp(g_0 + ... + g_i), the factor at token i of a state that entered the chunk; rows
+  // [n, stride].
   void scale_since_start(T* rows, int64_t stride) const { scale_rows(since_start_, rows, stride); }
-  // rows[j] *= exp(g_{j+1} + ... + g_{n-1}): what of token j is left after the chunk.
+  // rows[j] *= exp(g_{j+1} + ... + g_{n-1}): the factor of token j after the chunk.
   void scale_until_end(T* rows, int64_t stride) const { scale_rows(until_end_, rows, stride); }
-  // numbers *= exp(g_0 + ... + g_{n-1}): a state that passes through the chunk.
-  void scale_state(T* numbers, int64_t count) const;
+  // elements *= exp(g_0 + ... + g_{n-1}): a state that passes through the chunk.
+  void scale_state(T* elements, int64_t count) const;
 
  private:
   void scale_rows(const T* factors, T* rows, int64_t stride) const;

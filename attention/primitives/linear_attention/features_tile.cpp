@@ -9,7 +9,7 @@
 namespace linnet::linear_attention_detail {
 namespace {
 
-// Calls body(std::integral_constant of the map), so that loops over numbers do not choose.
+// Calls body(std::integral_constant of the map), so that loops over elements do not choose.
 template <typename Body>
 void with_map(FeatureMap map, const Body& body) {
   switch (map) {
@@ -173,13 +173,13 @@ void Kernel<T>::fold_gradients(int64_t n, const FeatureTile<T>& tile, T* dfeatur
     const T cosine = tile.cosines[i], sine = tile.sines[i];
     const T* from = dfeatures + i * mp;
     T* to = dfeatures + i * kp;
-    Vector<T> turned = {};
+    Vector<T> dangle = {};
     for (int64_t c = 0; c < kp; c += kLanes<T>) {
       const Vector<T> along_cosine = simd::load(from + c), along_sine = simd::load(from + kp + c);
-      turned += simd::load(tile.plain + i * kp + c) * (along_sine * cosine - along_cosine * sine);
+      dangle += simd::load(tile.plain + i * kp + c) * (along_sine * cosine - along_cosine * sine);
       simd::store(to + c, along_cosine * cosine + along_sine * sine);
     }
-    if (dangles != nullptr) dangles[i] += simd::sum<T>(turned);
+    if (dangles != nullptr) dangles[i] += simd::sum<T>(dangle);
   }
 }
 

@@ -1,4 +1,4 @@
-// Linear attention on Variables: conversion of dtypes, what backward saves.
+// Linear attention on Variables: conversion of dtypes, tensors saved for backward.
 #include "attention/primitives/linear_attention/linear_attention.h"
 
 #include "attention/primitives/common/binding.h"
@@ -80,7 +80,7 @@ LinearAttentionGradients<T> gradients_of(const Arrays& d) {
   return out;
 }
 
-// Of y as the kernels of this call write it and backward reads it.
+// The dtype of y as the kernels of this call write it and backward reads it.
 DType output_type(const Arrays& in, DType computing) {
   if constexpr (kCuda) {
     if (on_cuda(in.q) && cuda::linear_attention_is_fast(in)) return in.q.dtype();
@@ -104,7 +104,7 @@ Tensor causal_forward(const LinearAttentionContext& context, const Arrays& in, c
     using E = decltype(zero);
     const LinearAttentionInputs<E> inputs = bind<E>(in, context);
     if (backward_follows) {
-      kept = Tensor::empty({linear_attention_kept_numbers<E>(context.options, inputs, spans)},
+      kept = Tensor::empty({linear_attention_kept_elements<E>(context.options, inputs, spans)},
                            y.dtype());
     }
     linear_attention_causal_forward<E>(

@@ -7,12 +7,12 @@
 
 namespace linnet {
 
-// What linear attention needs besides its differentiable inputs. Tensors may be undefined.
+// Inputs of linear attention that are not differentiable. Tensors may be undefined.
 struct LinearAttentionContext {
   LinearAttentionOptions options;
   Tensor query_mask;  // u8 [B,Tq], 1 = valid; undefined: all
   Tensor key_mask;    // u8 [B,Tk]
-  Tensor segments;    // i32 [B,T]: tokens see only their own segment; undefined: one a row
+  Tensor segments;    // i32 [B,T]: tokens see only their own segment; undefined: one per row
 };
 
 // Differentiable inputs. The proportions (cosFormer, LeaPformer re-weighting) are both defined or
@@ -21,8 +21,8 @@ struct LinearAttentionVariables {
   Variable q;                                   // [B,Tq,H,K]
   Variable k, v;                                // [B,Tk,G,K], [B,Tk,G,V]; G divides H
   Variable query_proportions, key_proportions;  // [B,Tq,H], [B,Tk,G] in [0,1]
-  // Causal: natural logarithm of what a token leaves of the state before it, [B,T,G], at most 0 and
-  // finite. Undefined: nothing decays. That of masked keys counts as 0.
+  // Causal: natural logarithm of the factor that a token applies to the state before it, [B,T,G],
+  // at most 0 and finite. Undefined: nothing decays. That of masked keys counts as 0.
   Variable log_decay = {};
 };
 
@@ -40,8 +40,8 @@ struct LinearAttentionResult {
 // Causal self-attention: y [B,T,H,V] in the dtype of q, and the state after the last token. `state`
 // continues the first segment of every row. Differentiable in every input and in the state, both
 // ways. f64 is computed in f64, f32 and bf16 in f32 (saved for backward: the inputs in that type,
-// y, and B T H numbers). Masked queries give 0; what masked positions hold changes nothing. On a
-// CUDA device f32 and bf16 with m up to 256; bf16 on tensor cores, with features rounded to bf16
+// y, and B T H values). Masked queries give 0; the contents of masked positions change nothing. On
+// a CUDA device f32 and bf16 with m up to 256; bf16 on tensor cores, with features rounded to bf16
 // and sums in f32, where cuda/path.h can. Throws Error on shapes that do not fit.
 LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& inputs,
                                               const LinearAttentionContext& context,
@@ -51,8 +51,8 @@ LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& in
 // refused). Their number is a shape: segments on a device are copied to the host.
 LinearAttentionSums linear_attention_memory(const LinearAttentionVariables& inputs,
                                             const LinearAttentionContext& context);
-// What the queries read from it (q, query_proportions): y [B,Tq,H,V]. In cross-attention segments
-// are undefined and memory b belongs to row b.
+// The queries' read of it (q, query_proportions): y [B,Tq,H,V]. In cross-attention segments are
+// undefined and memory b belongs to row b.
 Variable linear_attention_read(const LinearAttentionVariables& inputs,
                                const LinearAttentionSums& memory,
                                const LinearAttentionContext& context);
@@ -64,8 +64,8 @@ Variable linear_attention_features(const Variable& x, FeatureMap map, double sca
                                    const Tensor& mask);
 
 // Whether tensor cores would compute with features [B,T,H,m] that a mechanism makes itself in f32,
-// for values of so many numbers and a state that decays or not, if they were given rounded to bf16,
-// as the kernels there round the features that they make.
+// for V values and a state that decays or not, if they were given rounded to bf16, as the kernels
+// there round the features that they make.
 bool linear_attention_takes_rounded(const Tensor& features, int64_t values, bool causal,
                                     bool decays);
 

@@ -3,7 +3,7 @@
 // dv from R_j = sum_{i >= j} phi(q_i) G_i^T on its way back. Backward goes from block to block,
 // last to first, beginning with the S before each that forward kept.
 //
-// Multiply-adds per token and head: 2 m V forward, 6 m V backward. Numbers from and to memory: 2 K
+// Multiply-adds per token and head: 2 m V forward, 6 m V backward. Elements from and to memory: 2 K
 // + 2 V forward, 4 K + 4 V backward, m (V + 1) / 256 of kept states each. At K = V = m = 64 that is
 // ten multiply-adds a byte, so registers bound it.
 #include "attention/primitives/common/state_scan.h"
@@ -21,10 +21,10 @@ static_assert(kBlockTokens % kTokens == 0);
 // States of thousands of tokens keep their digits.
 constexpr ScanSums kSums = ScanSums::of_tile;
 
-// Rows of a tile in scratch, for which those of a head from token t on are asked for.
+// Rows of a tile in scratch, while those of a head from token t on are prefetched.
 template <typename E>
-TileRows<E> asking(E* data, int64_t stride, const SequenceView<E>& view, int64_t row, int64_t t,
-                   int64_t head) {
+TileRows<E> prefetching(E* data, int64_t stride, const SequenceView<E>& view, int64_t row,
+                        int64_t t, int64_t head) {
   if (!view || t < 0) return {data, stride};
   return {data, stride, 0, view.at(row, 0, head) + t * view.time_stride, view.time_stride};
 }
@@ -57,8 +57,8 @@ void scan_denominators(const Kernel<T>& kernel, int64_t n, const T* keys, const 
 
 // dqueries_i += dden_i z with z += keys_i before.
 template <typename T>
-void add_mass_to_queries(const Kernel<T>& kernel, int64_t n, const T* keys, const T* ddenominators,
-                         T* mass, T* dqueries) {
+void add_normalizer_to_queries(const Kernel<T>& kernel, int64_t n, const T* keys,
+                               const T* ddenominators, T* mass, T* dqueries) {
   const int64_t mp = kernel.mp;
   for (int64_t c = 0; c < mp; c += kLanes<T>) {
     const Vector<T> before = simd::load(mass + c);
@@ -74,8 +74,8 @@ void add_mass_to_queries(const Kernel<T>& kernel, int64_t n, const T* keys, cons
 
 // dkeys_i += r with r += dden_i queries_i before, from the last one to the first.
 template <typename T>
-void add_mass_to_keys(const Kernel<T>& kernel, int64_t n, const T* queries, const T* ddenominators,
-                      T* mass, T* dkeys) {
+void add_normalizer_to_keys(const Kernel<T>& kernel, int64_t n, const T* queries,
+                            const T* ddenominators, T* mass, T* dkeys) {
   const int64_t mp = kernel.mp;
   for (int64_t c = 0; c < mp; c += kLanes<T>) {
     const Vector<T> before = simd::load(mass + c);
@@ -93,8 +93,8 @@ void add_mass_to_keys(const Kernel<T>& kernel, int64_t n, const T* queries, cons
 template <typename T>
 class GradientScan {
  public:
-  // dstate: the gradient of the state after the tokens, R [mp, vp] and its mass [mp], which goes
-  // back along them.
+  // dstate: the gradient of the state after the tokens, R [mp, vp] and its normalizer [mp], which
+  // goes back along them.
   GradientScan(const Kernel<T>& kernel, int64_t row, int64_t head, const Outputs<T>& outputs,
                const LinearAttentionGradients<T>& gradients, T* dstate, Scratch<T>& scratch);
 
@@ -113,12 +113,12 @@ class GradientScan {
   const LinearAttentionGradients<T>& gradients_;
   FeatureTile<T> keys_, queries_;
   T *values_, *G_, *ddenominators_;
-  T* dfeatures_;  // of a tile
-  T* dvalues_;    // of a tile
-  T* angles_;     // their gradients in a tile, where wanted
-  T* state_;      // S^T [vp, mp] and z [mp]
-  T* readers_;    // R [mp, vp] and its mass [mp]
-  T* turned_;     // R^T [vp, mp]
+  T* dfeatures_;   // of a tile
+  T* dvalues_;     // of a tile
+  T* angles_;      // their gradients in a tile, where wanted
+  T* state_;       // S^T [vp, mp] and z [mp]
+  T* readers_;     // R [mp, vp] and its normalizer [mp]
+  T* transposed_;  // R^T [vp, mp]
 };
 
 template <typename T>
@@ -143,8 +143,8 @@ GradientScan<T>::GradientScan(const Kernel<T>& kernel, int64_t row, int64_t head
                   : nullptr),
       state_(scratch.take(kernel.state_size())),
       readers_(dstate),
-      turned_(scratch.take(kernel.vp * kernel.mp)) {
-  chunked::transpose(dstate, kernel.vp, kernel.mp, kernel.vp, turned_, kernel.mp);
+      transposed_(scratch.take(kernel.vp * kernel.mp)) {
+  chunked::transpose(dstate, kernel.vp, kernel.mp, kernel.vp, transposed_, kernel.mp);
 }
 
 template <typename T>
@@ -176,9 +176,11 @@ void GradientScan<T>::query_gradients(int64_t begin, int64_t end) {
     kernel_.load_output_gradients(row_, t, n, head_, outputs_.y, outputs_.denominators, outputs_.dy,
                                   G, ddenominators);
     state_scan<T>(ScanOrder::forward, n, vp, mp, {values, vp}, {keys.features, mp}, {G, vp}, state_,
-                  Write::overwrite, asking(dfeatures_, mp, gradients_.q, row_, t, head_), kSums);
+                  Write::overwrite, prefetching(dfeatures_, mp, gradients_.q, row_, t, head_),
+                  kSums);
     if (kernel_.normalized) {
-      add_mass_to_queries(kernel_, n, keys.features, ddenominators, state_ + vp * mp, dfeatures_);
+      add_normalizer_to_queries(kernel_, n, keys.features, ddenominators, state_ + vp * mp,
+                                dfeatures_);
     }
     T* dangles = cleared_angles(n);
     kernel_.fold_gradients(n, queries, dfeatures_, dangles);
@@ -198,16 +200,19 @@ void GradientScan<T>::key_gradients(int64_t begin, int64_t end) {
     const FeatureTile<T> keys = kernel_.from_token(keys_, at);
     const T* queries = queries_.features + at * mp;
     const T *values = values_ + at * vp, *G = G_ + at * vp;
-    // Asked for is what the block before this one reads.
+    // Prefetches the rows of the block before this one.
     const int64_t before = t - kBlockTokens;
-    state_scan<T>(ScanOrder::backward, n, mp, vp, asking(queries, mp, in.q, row_, before, head_),
-                  asking(G, vp, outputs_.dy, row_, before, head_),
-                  asking<const T>(keys.features, mp, in.k, row_, before, head_), readers_,
-                  Write::overwrite, asking(dvalues_, vp, gradients_.v, row_, t, head_), kSums);
-    state_scan<T>(ScanOrder::backward, n, vp, mp, asking(G, vp, outputs_.y, row_, before, head_),
-                  {queries, mp}, asking(values, vp, in.v, row_, before, head_), turned_,
-                  Write::overwrite, asking(dfeatures_, mp, gradients_.k, row_, t, head_), kSums);
-    add_mass_to_keys(kernel_, n, queries, ddenominators_ + at, readers_ + mp * vp, dfeatures_);
+    state_scan<T>(ScanOrder::backward, n, mp, vp,
+                  prefetching(queries, mp, in.q, row_, before, head_),
+                  prefetching(G, vp, outputs_.dy, row_, before, head_),
+                  prefetching<const T>(keys.features, mp, in.k, row_, before, head_), readers_,
+                  Write::overwrite, prefetching(dvalues_, vp, gradients_.v, row_, t, head_), kSums);
+    state_scan<T>(ScanOrder::backward, n, vp, mp,
+                  prefetching(G, vp, outputs_.y, row_, before, head_), {queries, mp},
+                  prefetching(values, vp, in.v, row_, before, head_), transposed_, Write::overwrite,
+                  prefetching(dfeatures_, mp, gradients_.k, row_, t, head_), kSums);
+    add_normalizer_to_keys(kernel_, n, queries, ddenominators_ + at, readers_ + mp * vp,
+                           dfeatures_);
     T* dangles = cleared_angles(n);
     kernel_.fold_gradients(n, keys, dfeatures_, dangles);
     kernel_.store_feature_gradients(Side::key, row_, t, n, head_, keys, dfeatures_, gradients_.k);
@@ -220,11 +225,11 @@ void GradientScan<T>::key_gradients(int64_t begin, int64_t end) {
 }  // namespace
 
 template <typename T>
-void scan_outputs(const Causal<T>& call, const Segment& segment, int64_t head, T* state,
+void scan_outputs(const Causal<T>& call, const Split& split, int64_t head, T* state,
                   Scratch<T> scratch, SequenceView<T> y, T* denominators, T* kept) {
   const Kernel<T>& kernel = call.kernel;
   const LinearAttentionInputs<T>& in = kernel.inputs;
-  const Span& span = call.spans[segment.span];
+  const Span& span = call.spans[split.span];
   const int64_t row = span.row, mp = kernel.mp, vp = kernel.vp;
   const FeatureTile<T> keys = kernel.take_features(scratch, kTokens),
                        queries = kernel.take_features(scratch, kTokens);
@@ -232,19 +237,19 @@ void scan_outputs(const Causal<T>& call, const Segment& segment, int64_t head, T
   T* numerators = scratch.take(kTokens * vp);
   T* row_denominators = scratch.take(kTokens);
   T* mass_sums = scratch.take(mp);
-  for (int64_t t = segment.begin; t < segment.end; t += kTokens) {
-    const int64_t n = std::min(kTokens, segment.end - t), next = t + kTokens;
+  for (int64_t t = split.begin; t < split.end; t += kTokens) {
+    const int64_t n = std::min(kTokens, split.end - t), next = t + kTokens;
     if (kept != nullptr && t > span.begin && (t - span.begin) % kBlockTokens == 0) {
-      std::copy_n(state, kernel.state_size(), call.kept_at(kept, segment.span, t, head));
+      std::copy_n(state, kernel.state_size(), call.kept_at(kept, split.span, t, head));
     }
     kernel.load_features(Side::key, row, t, n, head, keys);
     kernel.load_values(row, t, n, head, values);
     kernel.load_features(Side::query, row, t, n, head, queries);
     state_scan<T>(ScanOrder::forward, n, mp, vp,
-                  asking<const T>(keys.features, mp, in.k, row, next, head),
-                  asking<const T>(values, vp, in.v, row, next, head),
-                  asking<const T>(queries.features, mp, in.q, row, next, head), state,
-                  Write::overwrite, asking(numerators, vp, y, row, t, head), kSums);
+                  prefetching<const T>(keys.features, mp, in.k, row, next, head),
+                  prefetching<const T>(values, vp, in.v, row, next, head),
+                  prefetching<const T>(queries.features, mp, in.q, row, next, head), state,
+                  Write::overwrite, prefetching(numerators, vp, y, row, t, head), kSums);
     T* mass = state + mp * vp;
     if (kernel.normalized) {
       scan_denominators(kernel, n, keys.features, queries.features, mass, mass_sums,
@@ -257,24 +262,24 @@ void scan_outputs(const Causal<T>& call, const Segment& segment, int64_t head, T
 }
 
 template <typename T>
-void scan_gradients(const Causal<T>& call, const Segment& segment, int64_t head, const T* state,
+void scan_gradients(const Causal<T>& call, const Split& split, int64_t head, const T* state,
                     const Outputs<T>& outputs, const T* kept, T* dstate, Scratch<T> scratch,
                     const LinearAttentionGradients<T>& gradients) {
-  const Span& span = call.spans[segment.span];
+  const Span& span = call.spans[split.span];
   GradientScan<T> scan(call.kernel, span.row, head, outputs, gradients, dstate, scratch);
-  const int64_t blocks = (segment.end - segment.begin + kBlockTokens - 1) / kBlockTokens;
+  const int64_t blocks = (split.end - split.begin + kBlockTokens - 1) / kBlockTokens;
   for (int64_t block = blocks - 1; block >= 0; --block) {
-    const int64_t begin = segment.begin + block * kBlockTokens;
-    scan.block(begin, std::min(segment.end, begin + kBlockTokens),
-               begin == span.begin ? state : call.kept_at(kept, segment.span, begin, head));
+    const int64_t begin = split.begin + block * kBlockTokens;
+    scan.block(begin, std::min(split.end, begin + kBlockTokens),
+               begin == span.begin ? state : call.kept_at(kept, split.span, begin, head));
   }
 }
 
-#define LINNET_INSTANTIATE(T)                                                              \
-  template void scan_outputs<T>(const Causal<T>&, const Segment&, int64_t, T*, Scratch<T>, \
-                                SequenceView<T>, T*, T*);                                  \
-  template void scan_gradients<T>(const Causal<T>&, const Segment&, int64_t, const T*,     \
-                                  const Outputs<T>&, const T*, T*, Scratch<T>,             \
+#define LINNET_INSTANTIATE(T)                                                            \
+  template void scan_outputs<T>(const Causal<T>&, const Split&, int64_t, T*, Scratch<T>, \
+                                SequenceView<T>, T*, T*);                                \
+  template void scan_gradients<T>(const Causal<T>&, const Split&, int64_t, const T*,     \
+                                  const Outputs<T>&, const T*, T*, Scratch<T>,           \
                                   const LinearAttentionGradients<T>&);
 LINNET_INSTANTIATE(float)
 LINNET_INSTANTIATE(double)

@@ -190,31 +190,30 @@ void Kernel<T>::add_rows(int64_t n, const T* rows, const T* weights, T* mass) co
 }
 
 template <typename T>
-Partials<T>::Partials(const std::vector<chunked::Segment>& segments, int64_t heads,
-                      int64_t state_size)
+Partials<T>::Partials(const std::vector<chunked::Split>& splits, int64_t heads, int64_t state_size)
     : heads_(heads), state_size_(state_size) {
-  const bool split = std::any_of(segments.begin(), segments.end(),
-                                 [](const chunked::Segment& s) { return s.count > 1; });
-  if (split) sums_.resize(segments.size() * static_cast<size_t>(heads * state_size));
+  const bool any_split = std::any_of(splits.begin(), splits.end(),
+                                     [](const chunked::Split& s) { return s.count > 1; });
+  if (any_split) sums_.resize(splits.size() * static_cast<size_t>(heads * state_size));
 }
 
 template <typename T>
-void Partials<T>::add(int64_t segment, int64_t head, T* state) {
-  const T* sum = at(segment, head);
+void Partials<T>::add(int64_t split, int64_t head, T* state) {
+  const T* sum = at(split, head);
   for (int64_t i = 0; i < state_size_; ++i) state[i] += sum[i];
 }
 
 template <typename T>
-void Partials<T>::add_before(const std::vector<chunked::Segment>& segments, int64_t segment,
-                             int64_t head, T* state) {
-  for (int64_t s = segments[segment].first; s < segment; ++s) add(s, head, state);
+void Partials<T>::add_before(const std::vector<chunked::Split>& splits, int64_t split, int64_t head,
+                             T* state) {
+  for (int64_t s = splits[split].first; s < split; ++s) add(s, head, state);
 }
 
 template <typename T>
-void Partials<T>::add_after(const std::vector<chunked::Segment>& segments, int64_t segment,
-                            int64_t head, T* state) {
-  const int64_t last = segments[segment].first + segments[segment].count - 1;
-  for (int64_t s = last; s > segment; --s) add(s, head, state);
+void Partials<T>::add_after(const std::vector<chunked::Split>& splits, int64_t split, int64_t head,
+                            T* state) {
+  const int64_t last = splits[split].first + splits[split].count - 1;
+  for (int64_t s = last; s > split; --s) add(s, head, state);
 }
 
 #define LINNET_INSTANTIATE(T) \

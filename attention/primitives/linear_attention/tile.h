@@ -1,4 +1,4 @@
-// What the causal and the memory kernels of linear attention share: sizes, feature tiles and their
+// Shared by the causal and the memory kernels of linear attention: sizes, feature tiles and their
 // gradients, normalised rows, states in scratch. Internal to this folder.
 #pragma once
 
@@ -46,13 +46,13 @@ struct Kernel {
   // Multiply-adds of the products with the state over these spans.
   double work(const std::vector<Span>& spans) const;
 
-  // A tile of that many tokens, and what it holds from a token on.
+  // A tile of that many tokens, and its contents from a token on.
   FeatureTile<T> take_features(chunked::Scratch<T>& scratch, int64_t tokens = kChunk) const;
   FeatureTile<T> from_token(const FeatureTile<T>& tile, int64_t token) const;
   void load_features(Side side, int64_t b, int64_t t, int64_t n, int64_t h,
                      const FeatureTile<T>& out) const;
   // Rows of dfeatures [n, mp] become, in place, gradients of phi(x) [n, kp]; where re-weighted and
-  // wanted, what they say to the angles pi P / 2 is added to dangles [n].
+  // wanted, the gradients of the angles pi P / 2 are added to dangles [n].
   void fold_gradients(int64_t n, const FeatureTile<T>& tile, T* dfeatures, T* dangles) const;
   // From gradients of phi(x) [n, kp] to dx (row (b, t+i, h) of `dx`, if wanted).
   void store_feature_gradients(Side side, int64_t b, int64_t t, int64_t n, int64_t h,
@@ -68,8 +68,8 @@ struct Kernel {
   void store_value_gradients(int64_t b, int64_t t, int64_t n, int64_t h, const T* dvalues,
                              SequenceView<T> dv) const;
 
-  // out[i] = queries_i . mass + sum_{j <= i} weights_ij for i < n: what D is taken of. queries [n,
-  // mp], weights as chunked::lower_product leaves them, out [padded(n)].
+  // out[i] = queries_i . normalizer + sum_{j <= i} weights_ij for i < n: the argument of D. queries
+  // [n, mp], weights as chunked::lower_product leaves them, out [padded(n)].
   void sum_denominators(int64_t n, const T* queries, const T* mass, const T* weights, T* out) const;
   // y = numerators / D(denominators).
   void store_outputs(int64_t b, int64_t t, int64_t n, int64_t h, const T* numerators,
@@ -100,7 +100,7 @@ struct Kernel {
   template <FeatureMap map>
   void pass_features(Side side, int64_t b, int64_t t, int64_t n, int64_t h,
                      const FeatureTile<T>& tile, const T* dplain, SequenceView<T> dx) const;
-  // What a side consists of.
+  // Arrays of one side.
   const SequenceView<const T>& tokens(Side side) const {
     return side == Side::query ? inputs.q : inputs.k;
   }
@@ -111,24 +111,21 @@ struct Kernel {
   int64_t padded_row(int64_t r) const { return r < K ? r : kp + r - K; }
 };
 
-// Sums of the pieces of split spans: the state with which a piece starts is made of those before
-// it.
+// Sums of the splits of spans: the state with which a split starts is made of those before it.
 template <typename T>
 class Partials {
  public:
-  Partials(const std::vector<chunked::Segment>& segments, int64_t heads, int64_t state_size);
+  Partials(const std::vector<chunked::Split>& splits, int64_t heads, int64_t state_size);
   bool needed() const { return !sums_.empty(); }
-  T* at(int64_t segment, int64_t head) {
-    return sums_.data() + (segment * heads_ + head) * state_size_;
+  T* at(int64_t split, int64_t head) {
+    return sums_.data() + (split * heads_ + head) * state_size_;
   }
-  // state += sums of the pieces of this span before (after) piece number `segment`, in order.
-  void add_before(const std::vector<chunked::Segment>& segments, int64_t segment, int64_t head,
-                  T* state);
-  void add_after(const std::vector<chunked::Segment>& segments, int64_t segment, int64_t head,
-                 T* state);
+  // state += sums of the splits of this span before (after) split number `split`, in order.
+  void add_before(const std::vector<chunked::Split>& splits, int64_t split, int64_t head, T* state);
+  void add_after(const std::vector<chunked::Split>& splits, int64_t split, int64_t head, T* state);
 
  private:
-  void add(int64_t segment, int64_t head, T* state);
+  void add(int64_t split, int64_t head, T* state);
   int64_t heads_, state_size_;
   std::vector<T> sums_;
 };

@@ -1,4 +1,4 @@
-// Listed attention on the CPU: the keys and values of a list are gathered piece by piece for tiles
+// Listed attention on the CPU: the keys and values of a list are gathered chunk by chunk for tiles
 // of the queries that share it; products are those of small tiles.
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace listed_attention_detail;
 
-// Softmax over the pieces of a list: of each query the largest logit so far, and relative to it
+// Softmax over the chunks of a list: of each query the largest logit so far, and relative to it
 // the sum of weights and, in tile.y, that of weighted values.
 template <typename T>
 struct RunningSums {
@@ -24,7 +24,7 @@ struct RunningSums {
     std::fill_n(sums, kQueries, T{0});
     std::fill_n(tile.y, tile.queries() * tile.v_stride, T{0});
   }
-  void add_piece(ListTile<T>& tile, int64_t b, int64_t h) {
+  void add_chunk(ListTile<T>& tile, int64_t b, int64_t h) {
     const auto draws = tile.draws(b, h);
     const int64_t count = tile.count();
     tile.take_logits(b, h);
@@ -61,7 +61,7 @@ void forward_queries(ListTile<T>& tile, int64_t b, int64_t h, int64_t list, int6
   tile.take_queries(b, h, begin, end);
   RunningSums<T> running;
   running.start(tile);
-  tile.for_pieces(b, h, list, 0, in.k.T, [&] { running.add_piece(tile, b, h); });
+  tile.for_chunks(b, h, list, 0, in.k.T, [&] { running.add_chunk(tile, b, h); });
   for (int64_t r = 0; r < tile.queries(); ++r) {
     if (running.sums[r] == 0) continue;  // no key; sums of NaN pass
     const int64_t t = tile.times[r];
@@ -72,7 +72,7 @@ void forward_queries(ListTile<T>& tile, int64_t b, int64_t h, int64_t list, int6
   }
 }
 
-// What backward reads and writes besides the inputs.
+// Further inputs of backward, and its outputs.
 template <typename T>
 struct BackwardArrays {
   SequenceView<const T> y, dy;
@@ -81,8 +81,8 @@ struct BackwardArrays {
   T* dlogits;  // [B,H,Tq,length] zeros, or null
 };
 
-// Of the queries and keys that are here: weights as they act on values, and in `dweights` the
-// gradients of their logits.
+// For the gathered queries and keys: weights as they act on values, and in `dweights` the gradients
+// of their logits.
 template <typename T>
 void differentiate_logits(ListTile<T>& tile, int64_t b, int64_t h,
                           const BackwardArrays<T>& arrays) {
@@ -103,14 +103,14 @@ void differentiate_logits(ListTile<T>& tile, int64_t b, int64_t h,
     T* dweight = tile.dweights + r * length;
     const T log_sum_exp = arrays.log_sum_exp[number];
     if (log_sum_exp == -std::numeric_limits<T>::infinity()) {
-      // What it is given, NaN perhaps, would be spread by weights of 0.
+      // Weights of 0 would spread its contents, perhaps NaN.
       std::fill_n(tile.dy + r * tile.v_stride, tile.v_stride, T{0});
       std::fill_n(weight, count, T{0});
       std::fill_n(dweight, count, T{0});
       continue;
     }
     exp_row(weight, count, log_sum_exp, weight);
-    // What the normalising sum takes from every weight's gradient, and gets from its own.
+    // The normalizer's share, subtracted from every weight's gradient, and its own gradient.
     T shift = -dot_row(arrays.y.at(b, t, h), arrays.dy.at(b, t, h), V);
     if (arrays.dlog_sum_exp != nullptr) shift += arrays.dlog_sum_exp[number];
     for (int64_t j = 0; j < count; ++j) {
@@ -125,7 +125,7 @@ void differentiate_logits(ListTile<T>& tile, int64_t b, int64_t h,
   }
 }
 
-// What the keys that are here add to dq, and where they are wanted the gradients of logits.
+// Adds the terms of the gathered keys to dq and, where wanted, makes the gradients of logits.
 template <typename T>
 void add_queries(ListTile<T>& tile, int64_t b, int64_t h, const BackwardArrays<T>& arrays) {
   const auto& in = tile.in;
@@ -141,7 +141,7 @@ void add_queries(ListTile<T>& tile, int64_t b, int64_t h, const BackwardArrays<T
   }
 }
 
-// What the queries add to dk and dv of the keys that are here.
+// Adds the queries' terms to dk and dv of the gathered keys.
 template <typename T>
 void add_keys(ListTile<T>& tile, int64_t b, int64_t h, const BackwardArrays<T>& arrays) {
   const auto& in = tile.in;
@@ -167,7 +167,7 @@ void backward_list(ListTile<T>& tile, int64_t b, int64_t h, int64_t list, bool w
     for (int64_t t = begin; t < end; ++t) std::fill_n(arrays.dq.at(b, t, h), K, T{0});
     tile.take_queries(b, h, begin, end);
     std::fill_n(tile.dq, tile.queries() * tile.k_stride, T{0});
-    tile.for_pieces(b, h, list, 0, tile.in.k.T, [&] {
+    tile.for_chunks(b, h, list, 0, tile.in.k.T, [&] {
       differentiate_logits(tile, b, h, arrays);
       add_queries(tile, b, h, arrays);
       if (with_keys) add_keys(tile, b, h, arrays);
@@ -178,10 +178,10 @@ void backward_list(ListTile<T>& tile, int64_t b, int64_t h, int64_t list, bool w
   });
 }
 
-// dk and dv of the keys [first, end), from all lists; what they were is overwritten.
+// dk and dv of the keys [first, end), from all lists; overwritten.
 template <typename T>
 void backward_keys(ListTile<T>& tile, int64_t b, int64_t g, int64_t first, int64_t end,
-                   bool with_queries, const ListWalk<T>& walk, const BackwardArrays<T>& arrays) {
+                   bool with_queries, const ListOrder<T>& order, const BackwardArrays<T>& arrays) {
   const auto& in = tile.in;
   const int64_t heads = in.q.H / in.k.H;
   for (int64_t t = first; t < end; ++t) {
@@ -190,14 +190,14 @@ void backward_keys(ListTile<T>& tile, int64_t b, int64_t g, int64_t first, int64
   }
   for (int64_t h = g * heads; h < (g + 1) * heads; ++h) {
     for (int64_t n = 0; n < in.lists; ++n) {
-      const int64_t list = walk.at(b, h, n);
+      const int64_t list = order.at(b, h, n);
       if (with_queries) {
         backward_list(tile, b, h, list, true, arrays);
         continue;
       }
       tile.for_tiles(list, [&](int64_t begin, int64_t stop) {
         tile.times.clear();
-        tile.for_pieces(b, h, list, first, end, [&] {
+        tile.for_chunks(b, h, list, first, end, [&] {
           if (tile.times.empty()) tile.take_queries(b, h, begin, stop);
           differentiate_logits(tile, b, h, arrays);
           add_keys(tile, b, h, arrays);
@@ -207,7 +207,7 @@ void backward_keys(ListTile<T>& tile, int64_t b, int64_t g, int64_t first, int64
   }
 }
 
-// Into how many ranges the keys of a head are cut, so that every thread has one. Lists are then
+// Into how many ranges the keys of a head are split, so that every thread has one. Lists are then
 // gathered and weighed twice, for queries and for keys: up to twice the work.
 int64_t ranges_of_keys(int64_t heads, int64_t keys) {
   constexpr int64_t kMin = 32;
@@ -244,13 +244,13 @@ void listed_attention_forward(const ListedAttentionInputs<T>& in,
                               T* log_sum_exp) {
   check_listed_attention(in, options);
   const int64_t H = in.q.H, tasks = in.q.B * H * in.lists;
-  const ListWalk<T> walk(in);
-  // Neighbours in the walk have keys in common.
+  const ListOrder<T> order(in);
+  // Neighbours in the order have keys in common.
   const int64_t chunk = std::clamp<int64_t>(tasks / (8 * thread_count()), 1, 64);
   parallel_tasks(tasks, chunk, [&] {
     return [&, tile = ListTile<T>(in, options)](int64_t task) mutable {
       const int64_t h = task / in.lists % H, b = task / in.lists / H;
-      const int64_t list = walk.at(b, h, task % in.lists);
+      const int64_t list = order.at(b, h, task % in.lists);
       tile.for_tiles(list, [&](int64_t begin, int64_t end) {
         forward_queries(tile, b, h, list, begin, end, y, log_sum_exp);
       });
@@ -272,7 +272,7 @@ void listed_attention_backward(const ListedAttentionInputs<T>& in,
     arrays.dlogits = shared_bias ? dlogits.data() : out.dbias;
     if (!shared_bias) std::fill_n(out.dbias, pairs, T{0});
   }
-  const ListWalk<T> walk(in);
+  const ListOrder<T> order(in);
   // One task for all that adds to the same keys.
   const int64_t G = in.k.H, Tk = in.k.T, ranges = ranges_of_keys(in.q.B * G, Tk);
   if (ranges > 1) {
@@ -286,7 +286,7 @@ void listed_attention_backward(const ListedAttentionInputs<T>& in,
   parallel_tasks(in.q.B * G * ranges, 1, [&] {
     return [&, tile = ListTile<T>(in, options)](int64_t task) mutable {
       const int64_t b = task / ranges / G, g = task / ranges % G, range = task % ranges;
-      backward_keys(tile, b, g, range * Tk / ranges, (range + 1) * Tk / ranges, ranges == 1, walk,
+      backward_keys(tile, b, g, range * Tk / ranges, (range + 1) * Tk / ranges, ranges == 1, order,
                     arrays);
     };
   });

@@ -35,8 +35,8 @@ struct ListedAttentionInputs {
   // excludes the place.
   const T* bias = nullptr;
   int64_t bias_rows = 1, bias_heads = 1;
-  // 1 = valid; null: all. What masked positions hold, NaN included, changes nothing; a masked query
-  // gives output 0, and so does a query without any valid key.
+  // 1 = valid; null: all. The contents of masked positions, NaN included, change nothing; a masked
+  // query gives output 0, and so does a query without any valid key.
   const uint8_t* query_mask = nullptr;  // [B,Tq]
   const uint8_t* key_mask = nullptr;    // [B,Tk]
   // Names of the draws of dropout, as in BlockAttentionInputs.

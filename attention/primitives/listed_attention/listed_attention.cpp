@@ -1,4 +1,4 @@
-// Listed attention on Variables: conversion of dtypes, what backward saves.
+// Listed attention on Variables: conversion of dtypes, tensors saved for backward.
 #include "attention/primitives/listed_attention/listed_attention.h"
 
 #include "attention/primitives/common/binding.h"

@@ -1,6 +1,6 @@
 // Softmax attention in which every query, or group of queries, has a list of the keys that it
-// sees, on Variables: what block-sparse, hashed and clustered attention are made of, and those that
-// put a window and summaries into one softmax (summaries are keys like others, behind the
+// sees, on Variables: the base of block-sparse, hashed and clustered attention, and of mechanisms
+// that put a window and summaries into one softmax (summaries are keys like others, behind the
 // tokens').
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace linnet {
 
-// What listed attention needs besides its differentiable inputs. Masks may be undefined: all valid.
+// Inputs of listed attention that are not differentiable. Masks may be undefined: all valid.
 struct ListedAttentionContext {
   ListedAttentionOptions options;
   // i32 [B or 1, H or 1, ceil(Tq / options.group), length]; -1: an empty place. On the device of q.
@@ -34,9 +34,10 @@ struct ListedAttentionResult {
 // y_i = sum_l p_il v_{index(i, l)}, p_i = softmax_l(scale q_i . k_{index(i, l)} + bias_il) over the
 // places of the list of i whose key is valid; a key listed n times counts n times. Differentiable
 // in every input and from both results; the index is a constant. f64 is computed in f64, f32 and
-// bf16 in f32; a CUDA device has no f64. Masked queries, and queries without a key, give 0; what
-// masked positions hold changes nothing. Time and memory O(B H Tq length), nothing of Tq x Tk. The
-// same bits in every run. Throws Error on shapes that do not fit and on an index beyond the keys.
+// bf16 in f32; a CUDA device has no f64. Masked queries, and queries without a key, give 0; the
+// contents of masked positions change nothing. Time and memory O(B H Tq length), nothing of Tq x
+// Tk. The same bits in every run. Throws Error on shapes that do not fit and on an index beyond the
+// keys.
 ListedAttentionResult listed_attention(const ListedAttentionVariables& inputs,
                                        const ListedAttentionContext& context);
 

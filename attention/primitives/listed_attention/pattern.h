@@ -1,5 +1,5 @@
-// What listed attention sees and drops, as pure functions that the CPU's and the device's kernels
-// share.
+// Which keys listed attention sees and drops, as pure functions that the CPU's and the device's
+// kernels share.
 #pragma once
 
 #include "attention/primitives/block_attention/pattern.h"

@@ -1,4 +1,4 @@
-// Tiles of listed attention on the CPU: some queries of a list, and a piece of its keys and values.
+// Tiles of listed attention on the CPU: some queries of a list, and a chunk of its keys and values.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using block_attention_detail::copy_padded;
 using block_attention_detail::Workspace;
 
 inline constexpr int64_t kQueries = 64;  // of a tile
-// Of a list that are gathered at a time: a piece stays in cache.
+// Places of a list that are gathered together: such a chunk stays in cache.
 inline constexpr int64_t kPlaces = 256;
 // Keys that are fetched before they are read: lists have no order.
 inline constexpr int64_t kAhead = 8;
@@ -27,12 +27,12 @@ void prefetch(const T* row, int64_t width) {
   for (int64_t c = 0; c < width; c += kLine) __builtin_prefetch(row + c);
 }
 
-// In which order lists are walked: those that begin with the same key after each other, since they
-// have others in common, and no cache holds all keys of a long sequence.
+// The order of lists: those that begin with the same key after each other, since they have others
+// in common, and no cache holds all keys of a long sequence.
 template <typename T>
-class ListWalk {
+class ListOrder {
  public:
-  explicit ListWalk(const ListedAttentionInputs<T>& in) : in_(in) {
+  explicit ListOrder(const ListedAttentionInputs<T>& in) : in_(in) {
     const int64_t all = in.index_rows * in.index_heads;
     lists_.resize(static_cast<size_t>(all * in.lists));
     parallel_for(all, 1, [&](int64_t begin, int64_t end) {
@@ -68,12 +68,12 @@ class ListWalk {
   std::vector<int32_t> lists_;
 };
 
-// Some queries of one list and head, and the valid keys of a piece of that list; a thread's own.
+// Some queries of one list and head, and the valid keys of a chunk of that list; a thread's own.
 template <typename T>
 struct ListTile {
   const ListedAttentionInputs<T>& in;
   const ListedAttentionOptions& options;
-  int64_t k_stride, v_stride, length;  // K, V and the longest piece, in whole vectors
+  int64_t k_stride, v_stride, length;  // K, V and the longest chunk, in whole vectors
   T *k, *v;                            // [length, k_stride], [length, v_stride]
   T *q, *weights;                      // [kQueries, k_stride], [kQueries, length]
   T *y, *dq;                           // [kQueries, v_stride], [kQueries, k_stride]
@@ -81,9 +81,9 @@ struct ListTile {
   T *wide_k, *wide_v;                  // products: [length, .]
   std::vector<int64_t> places, keys;   // of the gathered keys
   std::vector<int64_t> times;          // of the gathered queries
-  // Which keys are gathered: where a list is one piece, the tiles of its queries share it, and so
+  // Which keys are gathered: where a list is one chunk, the tiles of its queries share it, and so
   // do lists that are equal.
-  struct Piece {
+  struct Chunk {
     int64_t b = -1, h = 0, list = 0, place = 0, first = 0, end = 0;
   } gathered;
 
@@ -111,35 +111,35 @@ struct ListTile {
   int64_t count() const { return static_cast<int64_t>(places.size()); }
   int64_t queries() const { return static_cast<int64_t>(times.size()); }
 
-  // Calls body() on a list's keys and values, of which [first, end) are taken, a piece at a time.
+  // Calls body() on a list's keys and values, of which [first, end) are taken, chunk by chunk.
   template <typename Body>
-  void for_pieces(int64_t b, int64_t h, int64_t list, int64_t first, int64_t end,
+  void for_chunks(int64_t b, int64_t h, int64_t list, int64_t first, int64_t end,
                   const Body& body) {
     for (int64_t place = 0; place < in.length; place += kPlaces) {
-      const Piece piece{b, h, list, place, first, end};
-      if (!is_gathered(piece)) gather(piece);
-      gathered = piece;
+      const Chunk chunk{b, h, list, place, first, end};
+      if (!is_gathered(chunk)) gather(chunk);
+      gathered = chunk;
       if (!keys.empty()) body();
     }
   }
-  const int32_t* index_of(const Piece& piece) const {
-    const int64_t row = in.index_rows == 1 ? 0 : piece.b, head = in.index_heads == 1 ? 0 : piece.h;
-    return in.index + ((row * in.index_heads + head) * in.lists + piece.list) * in.length;
+  const int32_t* index_of(const Chunk& chunk) const {
+    const int64_t row = in.index_rows == 1 ? 0 : chunk.b, head = in.index_heads == 1 ? 0 : chunk.h;
+    return in.index + ((row * in.index_heads + head) * in.lists + chunk.list) * in.length;
   }
-  bool is_gathered(const Piece& piece) const {
+  bool is_gathered(const Chunk& chunk) const {
     const auto& now = gathered;
-    if (piece.b != now.b || piece.h != now.h || piece.place != now.place ||
-        piece.first != now.first || piece.end != now.end) {
+    if (chunk.b != now.b || chunk.h != now.h || chunk.place != now.place ||
+        chunk.first != now.first || chunk.end != now.end) {
       return false;
     }
-    if (piece.list == now.list) return true;
-    const int32_t* index = index_of(piece);
-    const int64_t stop = std::min(in.length, piece.place + kPlaces);
-    return std::equal(index + piece.place, index + stop, index_of(now) + piece.place);
+    if (chunk.list == now.list) return true;
+    const int32_t* index = index_of(chunk);
+    const int64_t stop = std::min(in.length, chunk.place + kPlaces);
+    return std::equal(index + chunk.place, index + stop, index_of(now) + chunk.place);
   }
-  void gather(const Piece& piece) {
-    const auto [b, h, list, place, first, end] = piece;
-    const int32_t* index = index_of(piece);
+  void gather(const Chunk& chunk) {
+    const auto [b, h, list, place, first, end] = chunk;
+    const int32_t* index = index_of(chunk);
     const int64_t g = h / (in.q.H / in.k.H);
     places.clear();
     keys.clear();
@@ -182,7 +182,7 @@ struct ListTile {
     return ((row * in.bias_heads + head) * in.q.T + t) * in.length;
   }
 
-  // Calls body(begin, end) on the queries of a list, a tile at a time.
+  // Calls body(begin, end) on the queries of a list, tile by tile.
   template <typename Body>
   void for_tiles(int64_t list, const Body& body) const {
     const int64_t end = std::min(in.q.T, (list + 1) * options.group);

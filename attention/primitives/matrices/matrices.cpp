@@ -127,7 +127,7 @@ Tensor first_iterate(const Start& start) {
   return z;
 }
 
-// What dA gains from the gradient of the first iterate.
+// The term of dA from the gradient of the first iterate.
 Tensor first_gradient(const Start& start, const Tensor& dz) {
   const Tensor da = empty_like(start.a), columns = empty_like(start.sums);
   const Tensor products = Tensor::empty(start.places.shape(), dz.dtype(), dz.device());
@@ -272,20 +272,20 @@ Variable iterated_inverse(const Variable& a, int64_t steps, InverseNorm norm) {
     const Factors f(a);
     const Tensor dy = empty_like(a), first = empty_like(a), second = empty_like(a),
                  dx = empty_like(a);
-    constexpr auto kPlain = Transpose::no, kTurned = Transpose::yes;
+    constexpr auto kPlain = Transpose::no, kTransposed = Transpose::yes;
     for (auto z = iterates.rbegin(); z != iterates.rend(); ++z) {
       f.set(a, *z);
       // Z' = Z Y_3 / 4; the gradients of Y_2 and Y_1 are -second and -first.
-      multiply_matrices(*z, kTurned, dz, kPlain, dy, 0.25);
-      multiply_matrices(f.x, kTurned, dy, kPlain, second);
-      multiply_matrices(f.x, kTurned, second, kPlain, first, -1);
-      multiply_matrices(dy, kPlain, f.y2, kTurned, dx, -1);
-      multiply_matrices(second, kPlain, f.y1, kTurned, dx, 1, Write::accumulate);
+      multiply_matrices(*z, kTransposed, dz, kPlain, dy, 0.25);
+      multiply_matrices(f.x, kTransposed, dy, kPlain, second);
+      multiply_matrices(f.x, kTransposed, second, kPlain, first, -1);
+      multiply_matrices(dy, kPlain, f.y2, kTransposed, dx, -1);
+      multiply_matrices(second, kPlain, f.y1, kTransposed, dx, 1, Write::accumulate);
       add_into(dx, first);
       const Tensor dbefore = empty_like(a);
-      multiply_matrices(dz, kPlain, f.y3, kTurned, dbefore, 0.25);
-      multiply_matrices(a, kTurned, dx, kPlain, dbefore, 1, Write::accumulate);
-      multiply_matrices(dx, kPlain, *z, kTurned, da, 1, Write::accumulate);
+      multiply_matrices(dz, kPlain, f.y3, kTransposed, dbefore, 0.25);
+      multiply_matrices(a, kTransposed, dx, kPlain, dbefore, 1, Write::accumulate);
+      multiply_matrices(dx, kPlain, *z, kTransposed, da, 1, Write::accumulate);
       dz = dbefore;
     }
     add_into(da, first_gradient(start, dz));

@@ -25,8 +25,8 @@ Variable swap_tokens_and_heads(const Variable& x);
 // weights.
 Tensor unit_values(int64_t B, int64_t n, int64_t H, DType dtype, Device device);
 
-// By what the first iterate is divided: the largest column sum of each matrix, or that of all
-// matrices together, which couples them.
+// The divisor of the first iterate: the largest column sum of each matrix, or that of all matrices
+// together, which couples them.
 enum class InverseNorm : uint8_t { matrix, batch };
 
 // Approximates the (pseudo-)inverse of each a [G,p,p] by `steps` iterations of
@@ -34,8 +34,8 @@ enum class InverseNorm : uint8_t { matrix, batch };
 // (Razavi et al. 2014, as Nystroemformer uses it). It converges where A has no negative elements
 // and no row whose sum is above 1, or is symmetric with eigenvalues in (0, 1]; rows and columns of
 // zeros stay zeros. Differentiable through everything, the norm included (of several largest sums,
-// through the first). Keeps every iterate for backward. 4 p^3 multiply-adds a step forward, 11 p^3
-// backward. Throws Error unless a is [G,p,p].
+// through the first). Keeps every iterate for backward. 4 p^3 multiply-adds per step forward, 11
+// p^3 backward. Throws Error unless a is [G,p,p].
 Variable iterated_inverse(const Variable& a, int64_t steps, InverseNorm norm);
 
 }  // namespace linnet

@@ -29,14 +29,14 @@ struct Start {
   int64_t p, each;
   const T* a;
 
-  // Of column i: its sum.
+  // The sum of column i.
   constexpr T column_sum(int64_t i) const {
     const T* from = a + i / p * p * p + i % p;
     T sum = 0;
     for (int64_t row = 0; row < p; ++row) sum += from[row * p];
     return sum;
   }
-  // Of column i: the products of its elements with the gradients of what they became.
+  // For column i: the products of its elements with the gradients of their images.
   constexpr T column_products(const T* dz, int64_t i) const {
     const int64_t g = i / p, j = i % p;
     T sum = 0;
@@ -63,7 +63,7 @@ struct Start {
     const int64_t g = i / (p * p), row = i / p % p, column = i % p;
     return factor(sums, places, g) * a[(g * p + column) * p + row];
   }
-  // What element i of dA gains from dZ_0; `products` are those of all columns, summed by norm.
+  // The term of element i of dA from dZ_0; `products` are those of all columns, summed by norm.
   constexpr T gradient(const T* sums, const int64_t* places, const T* products, const T* dz,
                        int64_t i) const {
     const int64_t g = i / (p * p), row = i / p % p, column = i % p, n = g * p / each;

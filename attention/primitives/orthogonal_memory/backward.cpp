@@ -101,8 +101,8 @@ void Backward<T>::through_reads() {
 }
 
 // With a = scale * m * y and u = B dy, per token: dp = m * u, da = p * (dp - p . dp),
-// dm = p * u + scale * y * da, dy = scale * m * da (y = B q here). What dropout multiplies p by
-// goes to u.
+// dm = p * u + scale * y * da, dy = scale * m * da (y = B q here). The factors of dropout on p go
+// to u.
 template <typename T>
 void Backward<T>::read_tile(const Run& run, const Basis<T>& basis, int64_t first, int64_t count,
                             T* dbasis) {
@@ -170,7 +170,7 @@ void Backward<T>::read_tile(const Run& run, const Basis<T>& basis, int64_t first
                d_);
 }
 
-// From gradients of what is read to gradients of each group's own sum: sums over later readers.
+// From gradients of reads to gradients of each group's own sum: sums over later readers.
 template <typename T>
 void Backward<T>::through_sums(const T* dcompleted_out, const T* dpartial_out) {
   dsums_.assign(sums_.size(), T{0});

@@ -6,7 +6,7 @@
 // over them; a query reads it as keys and values at once:
 //   y_i = B^T (p * m),  p = softmax(scale * m * (B q_i))          (* element by element)
 // Dropout acts on p.
-// Only sums of r numbers are ever kept; sums of B f_j are made from sums of f_j.
+// Only sums of r values are ever kept; sums of B f_j are made from sums of f_j.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct OrthogonalMemoryOptions {
   // Positions of a window; only for completed_windows.
   int64_t window = 0;
   double scale = 1.0;
-  // One memory for all heads: m = sum over heads of B_h f_h (the basis is [r, H d], cut by
+  // One memory for all heads: m = sum over heads of B_h f_h (the basis is [r, H d], split by
   // columns).
   bool shared = false;
   // Probability with which a weight of p is dropped (others are divided by 1 - dropout): the
@@ -37,7 +37,7 @@ struct OrthogonalMemoryOptions {
   RandomKey dropout_key = {};
 };
 
-// What a sequence carries. M = 1 where shared, else H. Window sums of B f over windows that are
+// The state of a sequence. M = 1 where shared, else H. Window sums of B f over windows that are
 // complete and over the one that is not (outside completed_windows: zero, never read), and the
 // valid tokens in each. E is T or const T.
 template <typename E, typename Count>
@@ -48,7 +48,7 @@ struct OrthogonalMemoryState {
 };
 
 // Inputs, none owned. Where q and f have different lengths (cross-attention), the scope is whole
-// and the spans are one a row, over the queries; they carry in where the state holds an encoded
+// and the spans are one per row, over the queries; they carry in where the state holds an encoded
 // source.
 template <typename T>
 struct OrthogonalMemoryInputs {
@@ -57,8 +57,8 @@ struct OrthogonalMemoryInputs {
   // Row l of head h's basis is at basis + h * basis_head_stride + l * basis_row_stride.
   const T* basis = nullptr;
   int64_t rank = 0, basis_head_stride = 0, basis_row_stride = 0;
-  // 1 = valid; null: all. What masked positions hold, NaN included, changes nothing; masked queries
-  // give 0, masked codes are left out of sums and counts (positions and windows go on).
+  // 1 = valid; null: all. The contents of masked positions, NaN included, change nothing; masked
+  // queries give 0, masked codes are left out of sums and counts (positions and windows go on).
   const uint8_t* query_mask = nullptr;  // [B,T]
   const uint8_t* code_mask = nullptr;   // [B,T]; cross: [B,S]
   std::vector<Span> spans;
@@ -80,7 +80,7 @@ struct OrthogonalMemoryGradients {
 
 // y [B,T,H,d], and the state after the last span of every row (null members: not wanted). A query
 // whose memory is empty reads 0. Bitwise the same for any number of threads. O(T r d) time per
-// head; beyond y, O(T / window * r) numbers. Throws Error on shapes or options that do not fit.
+// head; beyond y, O(T / window * r) values. Throws Error on shapes or options that do not fit.
 template <typename T>
 void orthogonal_memory_forward(const OrthogonalMemoryInputs<T>& in,
                                const OrthogonalMemoryOptions& options, SequenceView<T> y,

@@ -1,4 +1,4 @@
-// The orthogonal memory on Variables: conversion of dtypes, what backward saves.
+// The orthogonal memory on Variables: conversion of dtypes, tensors saved for backward.
 #include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
 
 #include "attention/primitives/common/binding.h"

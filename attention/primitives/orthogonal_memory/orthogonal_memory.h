@@ -7,7 +7,7 @@
 
 namespace linnet {
 
-// What the memory needs besides its differentiable inputs. Tensors may be undefined (see each).
+// Inputs of the memory that are not differentiable. Tensors may be undefined (see each).
 // options.shared follows from the basis and need not be set.
 struct OrthogonalMemoryContext {
   OrthogonalMemoryOptions options;
@@ -15,7 +15,7 @@ struct OrthogonalMemoryContext {
   bool cross = false;
   Tensor query_mask;  // u8 [B,T], 1 = valid; undefined: all
   Tensor code_mask;   // u8 [B,T]; cross: [B,S]
-  Tensor segments;    // i32 [B,T]: tokens see only their own segment; undefined: one a row
+  Tensor segments;    // i32 [B,T]: tokens see only their own segment; undefined: one per row
   // i32 [B,T]: position of each token in its document; undefined: counted from place.time_offset.
   // Only that of the first token of a row is read.
   Tensor positions;
@@ -23,7 +23,7 @@ struct OrthogonalMemoryContext {
   DrawPlace place;
 };
 
-// What is carried: sums [B,M,r] over completed windows and over the one that is not, M = H or 1
+// The carried state: sums [B,M,r] over completed windows and over the one that is not, M = H or 1
 // (f32, or f64 for f64 inputs), and valid tokens i64 [B,2] in each. All or none are defined.
 struct OrthogonalMemoryCarry {
   Variable completed, partial;
@@ -38,10 +38,10 @@ struct OrthogonalMemoryResult {
 };
 
 // q [B,T,H,d] reads the memory of codes f [B,T,H,d] (cross: [B,S,H,d], S = 0 where the carried
-// state is the encoded source). basis [H,r,d]: one a head; [r,H*d]: one memory shared by the heads,
-// its columns cut into heads. y is in the dtype of q; f64 is computed in f64, f32 and bf16 in f32.
-// Differentiable in q, f, basis and the carried sums. On a CUDA device f32 and bf16. Throws Error
-// on shapes that do not fit.
+// state is the encoded source). basis [H,r,d]: one per head; [r,H*d]: one memory shared by the
+// heads, its columns split into heads. y is in the dtype of q; f64 is computed in f64, f32 and bf16
+// in f32. Differentiable in q, f, basis and the carried sums. On a CUDA device f32 and bf16. Throws
+// Error on shapes that do not fit.
 OrthogonalMemoryResult orthogonal_memory(const Variable& q, const Variable& f,
                                          const Variable& basis, const OrthogonalMemoryCarry& carry,
                                          const OrthogonalMemoryContext& context);

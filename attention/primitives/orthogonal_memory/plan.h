@@ -1,5 +1,5 @@
-// How the kernels of the orthogonal memory cut sequences: groups of tokens that read the same sums
-// (windows, single tokens, whole sequences), and tiles of rows copied into the cache.
+// How the kernels of the orthogonal memory group tokens of sequences: groups of tokens that read
+// the same sums (windows, single tokens, whole sequences), and tiles of rows copied into the cache.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct Plan {
   std::vector<Sequence> sequences;
   std::vector<int64_t> valid, seen;
   int64_t memories = 0;  // M
-  // The own group is part of what is read.
+  // Reads include the own group.
   bool inclusive = false;
 };
 
@@ -108,8 +108,8 @@ inline void memory_weights(int64_t rank, int64_t padded, T scale, const T* mean,
   }
 }
 
-// What dropout multiplies the weights of query t of a row's head by, in `kept`, zeros beyond the
-// rank; null where nothing is dropped.
+// Factors of dropout on the weights of query t of a row's head, in `kept`, zeros beyond the rank;
+// null where nothing is dropped.
 template <typename T>
 const T* kept_weights(const OrthogonalMemoryInputs<T>& in, const OrthogonalMemoryOptions& options,
                       int64_t row, int64_t t, int64_t head, std::vector<T>& kept);

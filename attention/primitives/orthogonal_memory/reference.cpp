@@ -20,7 +20,7 @@ void orthogonal_memory_reference(const OrthogonalMemoryInputs<double>& in,
   const auto window_of = [&](int64_t position) {
     return windows ? position / options.window : position;
   };
-  // Adds B f_j of every valid token j with take(j) to a sum of r numbers; returns how many.
+  // Adds B f_j of every valid token j with take(j) to a sum of r values; returns how many.
   const auto collect = [&](const Sequence& s, int64_t m, const auto& take, double* sum) {
     int64_t count = 0;
     for (int64_t j = 0; j < s.codes; ++j) {

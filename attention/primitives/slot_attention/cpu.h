@@ -4,9 +4,9 @@
 //
 // Shapes: q, k [B,T,H,K], v [B,T,H,V], logits [B,T,H,N], o [B,Tq,H,V]; float or double in host
 // memory, nothing is kept after a call. Outputs and gradients are overwritten. Bitwise repeatable
-// for a fixed number of threads. Causal backward uses 3 T N numbers of scratch for every
-// head that is being worked on (for all heads where few rows are split among many threads);
-// everything else is independent of T.
+// for a fixed number of threads. Causal backward uses 3 T N values of scratch for every head that
+// is being worked on (for all heads where few rows are split among many threads); everything else
+// is independent of T.
 //
 // Masks are [B,T] with 1 = valid, or null. Masked keys are not written, masked queries get o = 0,
 // both get zero gradients, and the contents of masked positions are never looked at.
@@ -24,9 +24,9 @@ namespace linnet {
 // alpha(a), how much of a token goes into a slot: exp(a), sigmoid(a), relu(a), or a itself.
 enum class SlotControl : uint8_t { exp, sigmoid, relu, given };
 
-// read_time: w_jl = alpha_jl / sum_{i <= t} alpha_il for the reader t, a mean over what was written
-// so far (for exp in log space: exact for logits of any size). none: w = alpha, a sum.
-// Write-time normalisation (the paper's footnote 5) is `given` and `none` with slot_write_weights.
+// read_time: w_jl = alpha_jl / sum_{i <= t} alpha_il for the reader t, a mean over the tokens so
+// far (for exp in log space: exact for logits of any size). none: w = alpha, a sum. Write-time
+// normalisation (the paper's footnote 5) is `given` and `none` with slot_write_weights.
 enum class SlotNormalizer : uint8_t { read_time, none };
 
 struct SlotAttentionOptions {
@@ -35,7 +35,7 @@ struct SlotAttentionOptions {
   // Multiplies q . K~.
   double scale = 1;
   // Slots never written (their weights all zero) are left out of the read; otherwise they are a
-  // zero key and value that takes softmax mass.
+  // zero key and value that takes softmax weight.
   bool mask_empty = true;
   // Sums of sigmoid and relu weights are divided by at least this; no gradient passes then.
   double floor = 1e-6;
@@ -50,8 +50,8 @@ struct SlotAttentionInputs {
   SequenceView<const T> q, k, v, logits;
   const uint8_t* query_mask = nullptr;  // [B,Tq]
   const uint8_t* key_mask = nullptr;    // [B,Tk]
-  // Causal, with `given` and `none`: what values are written by, where that is not `logits`. Slots
-  // count as used where keys are written.
+  // Causal, with `given` and `none`: the logits by which values are written, where they are not
+  // `logits`. Slots count as used where keys are written.
   SequenceView<const T> value_logits;
   // Names of the draws of dropout: numbers of the rows' examples [B] (null: the row number), and
   // the time of query 0 of the rows inside them.
@@ -60,7 +60,7 @@ struct SlotAttentionInputs {
 };
 
 // keys [M,H,N,K], values [M,H,N,V], mass [M,H,N], dense; E is T or const T. M is B for carried
-// states, the number of spans for memories. What they hold:
+// states, the number of spans for memories. Contents:
 //   exp: the means K~, V~, and log sum alpha (-infinity: empty slot);
 //   sigmoid, relu with read_time: sums of alpha k, alpha v, and of alpha;
 //   none: the sums, and the sum of |alpha|, which only tells used slots from empty ones.
@@ -79,10 +79,10 @@ struct SlotAttentionGradients {
   SequenceView<T> q, k, v, logits, value_logits;
 };
 
-// Causal: token t reads what tokens <= t of its span wrote. Spans that carry in continue state_in
-// of their row, spans that carry out write state_out (which does not overlap state_in). Throws
-// Error where shapes or options do not fit. read_logits [B,T,H,N] (null: not wanted): what backward
-// asks for, scale q . K~ of every token's read.
+// Causal: token t reads the writes of tokens <= t of its span. Spans that carry in continue
+// state_in of their row, spans that carry out write state_out (which does not overlap state_in).
+// Throws Error where shapes or options do not fit. read_logits [B,T,H,N] (null: not wanted), an
+// input of backward: scale q . K~ of every token's read.
 template <typename T>
 void slot_attention_causal_forward(const SlotAttentionOptions& options,
                                    const SlotAttentionInputs<T>& inputs,
@@ -99,7 +99,7 @@ void slot_attention_causal_backward(
     SequenceView<const T> read_logits, SlotAttentionState<const T> dstate_out,
     SlotAttentionGradients<T> gradients, SlotAttentionState<T> dstate_in);
 
-// Noncausal and cross: memory number n holds what the keys of span n wrote.
+// Noncausal and cross: memory number n holds the writes of the keys of span n.
 template <typename T>
 void slot_attention_memory_forward(const SlotAttentionOptions& options,
                                    const SlotAttentionInputs<T>& inputs,
@@ -128,9 +128,9 @@ void slot_attention_read_backward(const SlotAttentionOptions& options,
                                   SlotAttentionState<T> dmemory);
 
 // Write-time normalisation: weights[t] = alpha_t / sum_{j <= t} alpha_j, per slot, over the valid
-// tokens of the span and the carried mass [B,H,N] (log sum for exp, sum otherwise; null: nothing).
-// Masked tokens get 0. options.control is exp, sigmoid or relu; options.normalizer is not looked
-// at. Backward uses 2 T N numbers of scratch for every head in work.
+// tokens of the span and the carried normalizer [B,H,N] (log sum for exp, sum otherwise; null:
+// nothing). Masked tokens get 0. options.control is exp, sigmoid or relu; options.normalizer is not
+// looked at. Backward uses 2 T N values of scratch for every head in work.
 template <typename T>
 void slot_write_weights_forward(const SlotAttentionOptions& options, SequenceView<const T> logits,
                                 const uint8_t* key_mask, const std::vector<Span>& spans,

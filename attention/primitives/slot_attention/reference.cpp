@@ -27,8 +27,8 @@ double alpha(SlotControl control, double logit) {
 }
 
 // Weights of everything written to one slot, given the logits in order; exp in units of the largest
-// logit. A carried state is an entry of its own: its logit is the log mass, or its weight is 1 and
-// its mass counts instead.
+// logit. A carried state is an entry of its own: its logit is the log normalizer, or its weight is
+// 1 and its normalizer counts instead.
 struct Slot {
   std::vector<double> weights;
   bool empty = true;

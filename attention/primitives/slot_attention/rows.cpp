@@ -1,4 +1,4 @@
-// What a token reads from the slots of a head: softmax, dropout, and their gradient.
+// A token's read of the slots of a head: softmax, dropout, and their gradient.
 #include <algorithm>
 #include <limits>
 
@@ -31,8 +31,8 @@ void Kernel<T>::products_to_logits(int64_t n, TileRows<const T> factors, T* prod
 }
 
 // For `rows` tokens, at most a vector of them: exp(logit - largest logit) over the slots in use, 0
-// for the others, whose logits become 0. Lane i of the result is what makes row i sum to 1: 0 where
-// no slot is in use.
+// for the others, whose logits become 0. Lane i of the result is the factor that makes row i sum to
+// 1: 0 where no slot is in use.
 template <typename T>
 Vector<T> Kernel<T>::exponentials(int64_t rows, TileRows<const T> factors, T* logits,
                                   T* out) const {

@@ -1,4 +1,5 @@
-// Slot attention on Variables: conversion of dtypes, write-time weights, what backward saves.
+// Slot attention on Variables: conversion of dtypes, write-time weights, tensors saved for
+// backward.
 #include "attention/primitives/slot_attention/slot_attention.h"
 
 #include <limits>
@@ -130,7 +131,7 @@ Arrays memory_gradients(Gradients& gradients, size_t first) {
   return out;
 }
 
-// Weights normalised at writing, f32 or wider, and the mass after the last token.
+// Weights normalised at writing, f32 or wider, and the normalizer after the last token.
 std::vector<Variable> write_weights(const Variable& logits, const Variable& mass,
                                     const SlotAttentionContext& context) {
   const Device device = logits.value().device();
@@ -186,7 +187,7 @@ SlotAttentionResult written_once(const SlotAttentionVariables& inputs,
   std::vector<Variable> of_values(2);
   if (inputs.value_logits.defined()) {
     require(state.mass.defined() == state.value_mass.defined(), kName,
-            ": with weights of their own for values, a state has both masses or none");
+            ": with weights of their own for values, a state has both normalizers or none");
     of_values = write_weights(inputs.value_logits, state.value_mass, context);
   }
   SlotAttentionContext sums = context;

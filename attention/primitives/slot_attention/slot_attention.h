@@ -8,20 +8,20 @@
 
 namespace linnet {
 
-// What slot attention needs besides its differentiable inputs. Tensors may be undefined.
+// Inputs of slot attention that are not differentiable. Tensors may be undefined.
 struct SlotAttentionContext {
   SlotAttentionOptions options;
   // Causal only: weights are normalised when written (by slot_write_weights) and summed after that;
   // options.normalizer is then not looked at. A finished memory has no such order: there it is
   // normalised by the sum over all tokens.
   bool write_time = false;
-  // With write_time only. false: a token reads what it writes itself and nothing before it, though
-  // its weights are divided by all sums so far: a mistake in released code, to reproduce its
-  // results. The memory then has no keys and values.
+  // With write_time only. false: a token reads its own write and nothing before it, though its
+  // weights are divided by all sums so far: a mistake in released code, to reproduce its results.
+  // The memory then has no keys and values.
   bool accumulate = true;
   Tensor query_mask;  // u8 [B,Tq], 1 = valid; undefined: all
   Tensor key_mask;    // u8 [B,Tk]
-  Tensor segments;    // i32 [B,T]: tokens see only their own segment; undefined: one a row
+  Tensor segments;    // i32 [B,T]: tokens see only their own segment; undefined: one per row
   DrawPlace place;    // names the draws of dropout
 };
 
@@ -53,18 +53,18 @@ struct SlotAttentionResult {
 // `state` continues the first segment of every row. Differentiable in every input and in the
 // memory, both ways (mass has no gradient with normalizer none). f64 is computed in f64, f32 and
 // bf16 in f32 (saved for backward: the inputs in that type); a CUDA device saves bf16 as it is and
-// has no f64. Masked queries give 0; what masked positions hold changes nothing. Throws Error on
-// shapes that do not fit.
+// has no f64. Masked queries give 0; the contents of masked positions change nothing. Throws Error
+// on shapes that do not fit.
 SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
                                           const SlotAttentionContext& context,
                                           const SlotMemory& state = {});
 
-// What all keys of every segment write (q is not looked at). Values may have width 0: so keys and
-// values can be written by controls of their own, to two memories.
+// The memory that all keys of every segment write (q is not looked at). Values may have width 0: so
+// keys and values can be written by controls of their own, to two memories.
 SlotMemory slot_attention_memory(const SlotAttentionVariables& inputs,
                                  const SlotAttentionContext& context);
-// What the queries read from it (only q is looked at): o [B,Tq,H,V]. In cross-attention segments
-// are undefined and memory b belongs to row b.
+// The queries' read of it (only q is looked at): o [B,Tq,H,V]. In cross-attention segments are
+// undefined and memory b belongs to row b.
 Variable slot_attention_read(const SlotAttentionVariables& inputs, const SlotMemory& memory,
                              const SlotAttentionContext& context);
 

@@ -124,24 +124,24 @@ double Kernel<T>::work(const std::vector<Span>& spans) const {
 }
 
 template <typename T>
-double Kernel<T>::empty_mass() const {
+double Kernel<T>::empty_normalizer() const {
   return log_space ? -kInfinity<double> : 0;
 }
 
 template <typename T>
-void Kernel<T>::load_memory(SlotAttentionState<const T> from, int64_t index, int64_t h, T* turn,
-                            Memory<T>& memory) const {
-  memory.mass.assign(static_cast<size_t>(np), empty_mass());
+void Kernel<T>::load_memory(SlotAttentionState<const T> from, int64_t index, int64_t h,
+                            T* transposed, Memory<T>& memory) const {
+  memory.mass.assign(static_cast<size_t>(np), empty_normalizer());
   const int64_t number = index * H + h;
   if (from.mass != nullptr) std::copy_n(from.mass + number * N, N, memory.mass.data());
   const auto part = [&](const T* dense, int64_t width, int64_t stride, T* out) {
     std::fill_n(out, stride * np, T(0));
     if (dense == nullptr) return;
-    std::fill_n(turn, np * stride, T(0));
+    std::fill_n(transposed, np * stride, T(0));
     for (int64_t l = 0; l < N; ++l) {
-      std::copy_n(dense + (number * N + l) * width, width, turn + l * stride);
+      std::copy_n(dense + (number * N + l) * width, width, transposed + l * stride);
     }
-    chunked::transpose(turn, stride, np, stride, out, np);
+    chunked::transpose(transposed, stride, np, stride, out, np);
   };
   part(from.keys, K, kp, memory.matrix);
   part(from.values, V, vp, memory.matrix + kp * np);
@@ -149,14 +149,14 @@ void Kernel<T>::load_memory(SlotAttentionState<const T> from, int64_t index, int
 
 template <typename T>
 void Kernel<T>::store_memory(const Memory<T>& memory, SlotAttentionState<T> to, int64_t index,
-                             int64_t h, T* turn) const {
+                             int64_t h, T* transposed) const {
   const int64_t number = index * H + h;
   if (to.mass != nullptr) std::copy_n(memory.mass.data(), N, to.mass + number * N);
   const auto part = [&](const T* from, int64_t width, int64_t stride, T* dense) {
     if (dense == nullptr) return;
-    chunked::transpose(from, np, stride, np, turn, stride);
+    chunked::transpose(from, np, stride, np, transposed, stride);
     for (int64_t l = 0; l < N; ++l) {
-      std::copy_n(turn + l * stride, width, dense + (number * N + l) * width);
+      std::copy_n(transposed + l * stride, width, dense + (number * N + l) * width);
     }
   };
   part(memory.matrix, K, kp, to.keys);
@@ -208,7 +208,7 @@ bool Kernel<T>::is_clamped(T factor) const {
 }
 
 template <typename T>
-void Kernel<T>::read_factors(const Tile<T>& tile, const T* weights, RunningMass& mass,
+void Kernel<T>::read_factors(const Tile<T>& tile, const T* weights, RunningNormalizer& normalizer,
                              T* factors) const {
   const bool plain_sums = options.normalizer == SlotNormalizer::none;
   const T least = log_space ? -kInfinity<T> : static_cast<T>(options.floor);
@@ -218,10 +218,10 @@ void Kernel<T>::read_factors(const Tile<T>& tile, const T* weights, RunningMass&
     const Vector<T> factor = plain_sums ? one : T(1) / (sum < least ? one * least : sum);
     return sum != 0 ? factor : Vector<T>{};
   };
-  // More weights than a chunk's are not added up before they join the mass, in double.
+  // More weights than a chunk's are not added up before they join the normalizer, in double.
   const auto add_chunk = [&](int64_t begin, int64_t end, int64_t first) {
     T sums[kLanes<T>];
-    for (int64_t l = 0; l < kLanes<T>; ++l) sums[l] = static_cast<T>(mass.sums[first + l]);
+    for (int64_t l = 0; l < kLanes<T>; ++l) sums[l] = static_cast<T>(normalizer.sums[first + l]);
     const Vector<T> base = simd::load(sums);
     Vector<T> sum = {};
     for (int64_t i = begin; i < end; ++i) {
@@ -230,7 +230,8 @@ void Kernel<T>::read_factors(const Tile<T>& tile, const T* weights, RunningMass&
       simd::store(factors + i * np + first, factors_of(base + sum));
     }
     simd::store(sums, sum);
-    for (int64_t l = 0; l < kLanes<T>; ++l) mass.sums[first + l] += static_cast<double>(sums[l]);
+    for (int64_t l = 0; l < kLanes<T>; ++l)
+      normalizer.sums[first + l] += static_cast<double>(sums[l]);
   };
   for (int64_t begin = 0; begin < tile.n; begin += kChunk) {
     const int64_t end = std::min(tile.n, begin + kChunk);
@@ -296,10 +297,10 @@ std::vector<double> slot_products(const Kernel<T>& kernel, const T* a, const T* 
 
 template <typename T>
 void load_end_gradient(const Kernel<T>& kernel, SlotAttentionState<const T> dstate, int64_t index,
-                       int64_t h, const Memory<T>& memory, T* turn, MemoryGradient<T>& out) {
+                       int64_t h, const Memory<T>& memory, T* transposed, MemoryGradient<T>& out) {
   Memory<T> given;
   given.matrix = out.matrix;
-  kernel.load_memory(dstate, index, h, turn, given);
+  kernel.load_memory(dstate, index, h, transposed, given);
   out.sums.assign(static_cast<size_t>(kernel.np), 0);
   if (kernel.options.normalizer == SlotNormalizer::none) return;
   for (int64_t l = 0; dstate.mass != nullptr && l < kernel.N; ++l) {
@@ -315,18 +316,18 @@ void append_memory(const Kernel<T>& kernel, const Memory<T>& later, Memory<T>& m
   const int64_t np = kernel.np;
   std::vector<T> before(static_cast<size_t>(np), T(1)), after = before;
   for (int64_t l = 0; l < np; ++l) {
-    double& mass = memory.mass[l];
+    double& normalizer = memory.mass[l];
     if (!kernel.log_space) {
-      mass += later.mass[l];
+      normalizer += later.mass[l];
       continue;
     }
-    const double largest = std::max(mass, later.mass[l]);
+    const double largest = std::max(normalizer, later.mass[l]);
     if (largest == -kInfinity<double>) continue;
     const double total =
-        largest + std::log(std::exp(mass - largest) + std::exp(later.mass[l] - largest));
-    before[l] = static_cast<T>(std::exp(mass - total));
+        largest + std::log(std::exp(normalizer - largest) + std::exp(later.mass[l] - largest));
+    before[l] = static_cast<T>(std::exp(normalizer - total));
     after[l] = static_cast<T>(std::exp(later.mass[l] - total));
-    mass = total;
+    normalizer = total;
   }
   for (int64_t r = 0; r < kernel.kp + kernel.vp; ++r) {
     for (int64_t l = 0; l < np; ++l) {

@@ -1,4 +1,4 @@
-// What the causal and the memory kernels of slot attention share: sizes, tiles of tokens and their
+// Shared by the causal and the memory kernels of slot attention: sizes, tiles of tokens and their
 // weights, softmax reads, states in scratch. Internal to this folder.
 #pragma once
 
@@ -23,20 +23,19 @@ template <typename T>
 struct Tile {
   int64_t t = 0, n = 0;
   std::vector<T> reference;  // [np]
-  // What sums from before the tile are multiplied by, because its reference is a new one; empty
-  // where it is that of the tile before.
+  // Factors of sums from before the tile, whose reference is a new one; empty where it is that of
+  // the tile before.
   std::vector<T> entry;  // [np]
 };
 
-// How much was written to the slots on a walk along tiles: sums of alpha, in log space sums
-// exp(unit). Memories are means when a walk in log space begins and ends, inside it sums relative
-// to `unit`.
-struct RunningMass {
+// How much was written to the slots on a scan of tiles: sums of alpha, in log space sums exp(unit).
+// Memories are means when a scan in log space begins and ends, inside it sums relative to `unit`.
+struct RunningNormalizer {
   std::vector<double> sums, unit;  // [np]
-  bool begins = true;              // no tile was cut yet
+  bool begins = true;              // no tile was begun yet
 };
 
-// A memory in scratch: matrix [kp + vp, np], rows of K~^T, then of V~^T; mass [np].
+// A memory in scratch: matrix [kp + vp, np], rows of K~^T, then of V~^T; mass [np]: its normalizer.
 template <typename T>
 struct Memory {
   T* matrix = nullptr;
@@ -66,34 +65,35 @@ struct Kernel {
   int64_t matrix_size() const { return (kp + vp) * np; }
   double work(const std::vector<Span>& spans) const;
 
-  // The mass of an empty slot.
-  double empty_mass() const;
-  void load_memory(SlotAttentionState<const T> from, int64_t index, int64_t h, T* turn,
+  // The normalizer of an empty slot.
+  double empty_normalizer() const;
+  void load_memory(SlotAttentionState<const T> from, int64_t index, int64_t h, T* transposed,
                    Memory<T>& memory) const;
   void store_memory(const Memory<T>& memory, SlotAttentionState<T> to, int64_t index, int64_t h,
-                    T* turn) const;
+                    T* transposed) const;
   // Scratch for the two above.
-  int64_t turn_size() const { return np * (kp > vp ? kp : vp); }
+  int64_t transposed_size() const { return np * (kp > vp ? kp : vp); }
 
-  // From the mass before a walk, and to that after it.
-  RunningMass begin_mass(const std::vector<double>& mass) const;
-  std::vector<double> end_mass(const RunningMass& mass) const;
-  // What makes means of sums at the end of a walk in log space; otherwise nothing.
-  std::vector<T> end_factors(const RunningMass& mass) const;
-  void end_walk(const RunningMass& mass, Memory<T>& memory) const;
+  // From the normalizer before a scan, and to that after it.
+  RunningNormalizer begin_normalizer(const std::vector<double>& normalizer) const;
+  std::vector<double> end_normalizer(const RunningNormalizer& normalizer) const;
+  // Factors that turn sums into means at the end of a scan in log space; otherwise 1.
+  std::vector<T> end_factors(const RunningNormalizer& normalizer) const;
+  void end_scan(const RunningNormalizer& normalizer, Memory<T>& memory) const;
 
   // Chooses the longest tile from token t on (at most kTileTokens, before `end`) whose weights
-  // can be written relative to one reference, a function of `mass` and of these tokens alone. The
-  // reference is that of the tile before as long as sums stay in its reach.
-  void cut_tile(int64_t b, int64_t h, int64_t t, int64_t end, RunningMass& mass,
-                Tile<T>& tile) const;
+  // can be written relative to one reference, a function of `normalizer` and of these tokens alone.
+  // The reference is that of the tile before as long as sums stay in its reach.
+  void next_tile(int64_t b, int64_t h, int64_t t, int64_t end, RunningNormalizer& normalizer,
+                 Tile<T>& tile) const;
   // Scratch for the weights of a tile.
   TileWeights<T> take_weights(chunked::Scratch<T>& scratch) const;
   // E, zero where masked or padded.
   void load_weights(int64_t b, int64_t h, const Tile<T>& tile, const TileWeights<T>& weights) const;
-  // F [n, np], by which token i multiplies sums to read them (0: slot is empty), given the mass
-  // before the tile; moves mass past the tile.
-  void read_factors(const Tile<T>& tile, const T* weights, RunningMass& mass, T* factors) const;
+  // F [n, np], by which token i multiplies sums to read them (0: slot is empty), given the
+  // normalizer before the tile; moves the normalizer past the tile.
+  void read_factors(const Tile<T>& tile, const T* weights, RunningNormalizer& normalizer,
+                    T* factors) const;
   // F of a slot whose sum of weights (relative ones in log space) is `sum`.
   T read_factor(T sum) const;
   // Whether the sum behind F is below the floor, where F has no slope.
@@ -105,15 +105,15 @@ struct Kernel {
   // Rows of n tokens, [n, np]; F may be one row for all (of stride 0).
   // From q . sums (products) to the logits scale F products.
   void products_to_logits(int64_t n, TileRows<const T> factors, T* products) const;
-  // Softmax of logits over the slots in use, times F and what dropout multiplies it by (`kept`,
-  // null: nothing). Logits of slots that are left out become 0.
+  // Softmax of logits over the slots in use, times F and the factor of dropout (`kept`, null:
+  // nothing). Logits of slots that are left out become 0.
   void read_rows(int64_t n, TileRows<const T> factors, const T* kept, T* logits, T* reads) const;
   // The gradients of that. In: F, kept, logits, and `dreads`, the products of do with the sums of
   // values. Out: scale F dlogit, F probability kept, and the gradient of the sum of weights behind
   // F. Overwrites logits and dreads.
   void read_gradient_rows(int64_t n, TileRows<const T> factors, const T* kept, T* logits, T* dreads,
                           T* to_keys, T* to_values, T* to_sums) const;
-  // What dropout multiplies the probabilities of a head by, in `out` [n, np]; null where nothing is
+  // Factors of dropout on the probabilities of a head, in `out` [n, np]; null where nothing is
   // dropped.
   const T* kept_rows(int64_t b, int64_t t, int64_t n, int64_t h, T* out) const;
 
@@ -128,8 +128,8 @@ struct Kernel {
  private:
   // How many tokens of the tile may be written relative to its reference.
   int64_t tokens_in_reach(int64_t b, int64_t h, const Tile<T>& tile) const;
-  // Gives the tile a reference of its own, and cuts it where that does not reach.
-  void renew_reference(int64_t b, int64_t h, RunningMass& mass, Tile<T>& tile) const;
+  // Gives the tile a reference of its own, and shortens it where that does not reach.
+  void renew_reference(int64_t b, int64_t h, RunningNormalizer& normalizer, Tile<T>& tile) const;
   simd::Vector<T> exponentials(int64_t rows, TileRows<const T> factors, T* logits, T* out) const;
 };
 
@@ -138,7 +138,7 @@ struct Kernel {
 template <typename T>
 struct MemoryGradient {
   T* matrix = nullptr;
-  // In double: what is added up nearly cancels.
+  // In double: the terms nearly cancel.
   std::vector<double> sums;
 };
 
@@ -149,9 +149,9 @@ std::vector<double> slot_products(const Kernel<T>& kernel, const T* a, const T* 
 // The gradient after the last write to a memory, from that of state number `index`.
 template <typename T>
 void load_end_gradient(const Kernel<T>& kernel, SlotAttentionState<const T> dstate, int64_t index,
-                       int64_t h, const Memory<T>& memory, T* turn, MemoryGradient<T>& out);
+                       int64_t h, const Memory<T>& memory, T* transposed, MemoryGradient<T>& out);
 
-// Adds a later piece's memory (written on its own, from empty) to an earlier one.
+// Adds a later split's memory (written on its own, from empty) to an earlier one.
 template <typename T>
 void append_memory(const Kernel<T>& kernel, const Memory<T>& later, Memory<T>& memory);
 

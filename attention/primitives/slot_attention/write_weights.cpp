@@ -12,7 +12,7 @@ using chunked::kChunk;
 using chunked::Scratch;
 using slot_attention_detail::Kernel;
 using slot_attention_detail::kTileTokens;
-using slot_attention_detail::RunningMass;
+using slot_attention_detail::RunningNormalizer;
 using slot_attention_detail::Tile;
 
 SlotAttentionOptions checked(SlotAttentionOptions options) {
@@ -38,31 +38,32 @@ void run(const Kernel<T>& kernel, const std::vector<Span>& spans, const Body& bo
                      [&](int64_t task) { body(spans[task / kernel.H], task % kernel.H); });
 }
 
-// Calls body(tile, E, F) for the tiles of a span; mass moves from before the span to after it.
+// Calls body(tile, E, F) for the tiles of a span; normalizer moves from before the span to after
+// it.
 template <typename T, typename Body>
-void for_tiles(const Kernel<T>& kernel, const Span& span, int64_t h, std::vector<double>& mass,
-               Scratch<T> scratch, const Body& body) {
+void for_tiles(const Kernel<T>& kernel, const Span& span, int64_t h,
+               std::vector<double>& normalizer, Scratch<T> scratch, const Body& body) {
   T* weights = scratch.take(kTileTokens * kernel.np);
   T* factors = scratch.take(kTileTokens * kernel.np);
-  RunningMass running = kernel.begin_mass(mass);
+  RunningNormalizer running = kernel.begin_normalizer(normalizer);
   Tile<T> tile;
   for (int64_t t = span.begin; t < span.end; t += tile.n) {
-    kernel.cut_tile(span.row, h, t, span.end, running, tile);
+    kernel.next_tile(span.row, h, t, span.end, running, tile);
     kernel.load_weights(span.row, h, tile, {weights, weights});
     kernel.read_factors(tile, weights, running, factors);
     body(tile, weights, factors);
   }
-  mass = kernel.end_mass(running);
+  normalizer = kernel.end_normalizer(running);
 }
 
 template <typename T>
-std::vector<double> mass_before(const Kernel<T>& kernel, const Span& span, int64_t h,
-                                const double* mass_in) {
-  std::vector<double> mass(static_cast<size_t>(kernel.np), kernel.empty_mass());
+std::vector<double> normalizer_before(const Kernel<T>& kernel, const Span& span, int64_t h,
+                                      const double* mass_in) {
+  std::vector<double> normalizer(static_cast<size_t>(kernel.np), kernel.empty_normalizer());
   if (span.carries_in && mass_in != nullptr) {
-    std::copy_n(mass_in + (span.row * kernel.H + h) * kernel.N, kernel.N, mass.data());
+    std::copy_n(mass_in + (span.row * kernel.H + h) * kernel.N, kernel.N, normalizer.data());
   }
-  return mass;
+  return normalizer;
 }
 
 }  // namespace
@@ -75,8 +76,8 @@ void slot_write_weights_forward(const SlotAttentionOptions& options, SequenceVie
   const SlotAttentionInputs<T> inputs = only_logits(logits, key_mask);
   const Kernel<T> kernel(at_once, inputs, logits.H, logits.K, 1, 1);
   run(kernel, spans, [&](const Span& span, int64_t h) {
-    std::vector<double> mass = mass_before(kernel, span, h, mass_in);
-    for_tiles(kernel, span, h, mass, Scratch<T>(),
+    std::vector<double> normalizer = normalizer_before(kernel, span, h, mass_in);
+    for_tiles(kernel, span, h, normalizer, Scratch<T>(),
               [&](const Tile<T>& tile, const T* alpha, const T* factors) {
                 for (int64_t i = 0; i < tile.n; ++i) {
                   T* out = weights.at(span.row, tile.t + i, h);
@@ -86,7 +87,7 @@ void slot_write_weights_forward(const SlotAttentionOptions& options, SequenceVie
                 }
               });
     if (span.carries_out && mass_out != nullptr) {
-      std::copy_n(mass.data(), kernel.N, mass_out + (span.row * kernel.H + h) * kernel.N);
+      std::copy_n(normalizer.data(), kernel.N, mass_out + (span.row * kernel.H + h) * kernel.N);
     }
   });
 }
@@ -108,8 +109,8 @@ void slot_write_weights_backward(const SlotAttentionOptions& options, SequenceVi
     T* all_factors = scratch.take(tokens * np);
     T* slopes = scratch.take(kChunk * np);
     T* gradients = scratch.take(kChunk * np);
-    std::vector<double> mass = mass_before(kernel, span, h, mass_in);
-    for_tiles(kernel, span, h, mass, scratch.nested(),
+    std::vector<double> normalizer = normalizer_before(kernel, span, h, mass_in);
+    for_tiles(kernel, span, h, normalizer, scratch.nested(),
               [&](const Tile<T>& tile, const T* alpha, const T* factors) {
                 const int64_t offset = (tile.t - span.begin) * np;
                 std::copy_n(factors, tile.n * np, all_factors + offset);

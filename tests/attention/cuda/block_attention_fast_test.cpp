@@ -315,10 +315,10 @@ TEST(CudaBlockAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   const cuda::BlockAttentionTensors usual = zeros(16, 16, 16);
   EXPECT_EQ(why(usual), "");
   EXPECT_EQ(why(zeros(40, 128, 8)), "");
-  EXPECT_EQ(why(zeros(16, 16, 16, DType::f32)), "numbers of f32");
-  EXPECT_EQ(why(zeros(16, 12, 16)), "keys of 12 and values of 16 numbers a head");
+  EXPECT_EQ(why(zeros(16, 16, 16, DType::f32)), "values of f32");
+  EXPECT_EQ(why(zeros(16, 12, 16)), "keys of 12 and values of 16 elements per head");
   EXPECT_EQ(why(zeros(16, 16, 136)), "");
-  EXPECT_EQ(why(zeros(16, 136, 16)), "keys of 136 and values of 16 numbers a head");
+  EXPECT_EQ(why(zeros(16, 136, 16)), "keys of 136 and values of 16 elements per head");
   EXPECT_EQ(why(zeros(15, 16, 16)), "fewer than 16 queries");
   cuda::BlockAttentionTensors other = usual;
   other.q = Tensor::zeros({16 * 16 + 1}, DType::bf16, kGpu).slice(1, {1, 16, 1, 16});
@@ -347,7 +347,7 @@ TEST(CudaBlockAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
     const UseKernels use(KernelChoice::tensor_cores, kGpu);
     EXPECT_EQ(
         test::message_of<UsageError>([&] { cuda::block_attention_is_fast(context, usual); }),
-        "block attention: backend tensor_cores was asked for, but the kernels on tensor cores "
+        "block attention: backend tensor_cores was requested, but the kernels on tensor cores "
         "do not cover weights exponential; use backend auto");
     // Decoding token by token is left to the plain kernels.
     EXPECT_FALSE(cuda::block_attention_is_fast({}, zeros(1, 16, 16)));

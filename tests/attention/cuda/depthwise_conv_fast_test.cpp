@@ -187,7 +187,7 @@ TEST(CudaDepthwiseConvFast, WhatItDoesNotCoverGoesToThePlainKernels) {
                odd = tensor({1, 16, 2, 5});
   EXPECT_EQ(why(x, {2, 63}), "");
   EXPECT_EQ(why(narrow, {2, 4, 8}), "");
-  EXPECT_EQ(why(tensor({1, 16, 2, 8}, DType::f32), {2, 4}), "numbers of f32");
+  EXPECT_EQ(why(tensor({1, 16, 2, 8}, DType::f32), {2, 4}), "values of f32");
   EXPECT_EQ(why(x, {2, 66}), "filters of 66 taps");
   EXPECT_EQ(why(x, {2, 8, 9}), "filters of 9 taps for each channel");
   EXPECT_EQ(why(narrow, {2, 9}), "9 taps of values of 4, which is no multiple of 8");
@@ -219,7 +219,7 @@ TEST(CudaDepthwiseConvFast, WhatItDoesNotCoverIsRefusedOrSaidOnce) {
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   EXPECT_EQ(
       test::message_of<UsageError>([&] { depthwise_conv(x, {}, taps, 2, {}); }),
-      concat("depthwise convolution: backend tensor_cores was asked for, but the fast kernels ",
+      concat("depthwise convolution: backend tensor_cores was requested, but the fast kernels ",
              reason, "; use backend auto"));
 }
 

@@ -43,7 +43,7 @@ TEST(CudaFallBack, CallsInF32AreNamedOnceInAModelInBf16Alone) {
   const std::string log = said_of(operation, DType::f32);
   const std::string said = concat(operation,
                                   " runs on its plain kernels: the kernels on tensor cores do not "
-                                  "cover numbers of f32, which the mechanism makes of activations "
+                                  "cover values of f32, which the mechanism makes of activations "
                                   "in bf16\n");
   const size_t first = log.find(said);
   ASSERT_NE(first, std::string::npos) << log;
@@ -69,7 +69,7 @@ TEST(CudaFallBack, ModelsSayWhatTheyComputeIn) {
   };
   EXPECT_NE(refusal(DType::bf16).find("f32, which the mechanism makes of activations in bf16;"),
             std::string::npos);
-  EXPECT_NE(refusal(DType::f32).find("numbers of f32;"), std::string::npos);
+  EXPECT_NE(refusal(DType::f32).find("values of f32;"), std::string::npos);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Linear attention over all keys on tensor cores, noncausal and cross, gives what the CPU computes
-// in double, for sequences that are cut into pieces, for views that are read in place, and for
+// in double, for sequences that are split, for views that are read in place, and for
 // extreme inputs; and it is taken where it should be.
 #include <cstdlib>
 
@@ -40,12 +40,12 @@ TEST(CudaLinearAttentionFastNoncausal, GivesWhatTheCpuComputesInDouble) {
 // Few heads: blocks have pieces of the sequence, whose sums are added up, as are those of the query
 // heads that share keys.
 TEST(CudaLinearAttentionFastNoncausal, PiecesOfALongSequenceAddUp) {
-  const fast::Cut cut = fast::cut_of(13 * 64 + 5, 2);
-  EXPECT_EQ(cut.count, 3);
-  EXPECT_EQ(cut.tokens, 5 * 64);
-  EXPECT_EQ(fast::cut_of(13 * 64 + 5, 264).count, 1);
-  EXPECT_EQ(fast::cut_of(7 * 64, 1).count, 1);
-  EXPECT_EQ(fast::cut_of(0, 1).count, 1);
+  const fast::SplitSizes sizes = fast::split_sizes(13 * 64 + 5, 2);
+  EXPECT_EQ(sizes.count, 3);
+  EXPECT_EQ(sizes.tokens, 5 * 64);
+  EXPECT_EQ(fast::split_sizes(13 * 64 + 5, 264).count, 1);
+  EXPECT_EQ(fast::split_sizes(7 * 64, 1).count, 1);
+  EXPECT_EQ(fast::split_sizes(0, 1).count, 1);
   const Setting s{"pieces", test::kScaled, 1,    13 * 64 + 5, 2,         1, 16,
                   24,       false,         true, kAll,        8 * 64 + 9};
   expect_what_the_cpu_computes(s, inputs_of(s));
@@ -57,7 +57,7 @@ TEST(CudaLinearAttentionFastNoncausal, SegmentsDoNotSeeEachOther) {
            {"segments", test::kScaled, 2, 200, 2, 1, 32, 24, false, true, kAll, 0, true},
            {"wide", kUsual, 1, 101, 1, 1, 128, 64, false, true, kAll, 0, true},
            {"wide values", kUsual, 2, 61, 1, 1, 8, 136, false, true, kAll, 0, true},
-           {"cut into pieces", test::kPlain, 1, 1340, 1, 1, 16, 16, false, false, kAll, 0, true}}) {
+           {"split", test::kPlain, 1, 1340, 1, 1, 16, 16, false, false, kAll, 0, true}}) {
     expect_what_the_cpu_computes(s, inputs_of(s));
   }
 }
@@ -219,8 +219,8 @@ TEST(CudaLinearAttentionFastNoncausal, WhatItDoesNotCoverIsPlainOrRefused) {
   };
   const Variable narrow = numbers(16, 16, DType::f32);
   EXPECT_EQ(refusal([&] { memory_of(narrow, narrow); }),
-            "linear attention: backend tensor_cores was asked for, but the kernels on tensor cores "
-            "do not cover numbers of f32; use backend auto");
+            "linear attention: backend tensor_cores was requested, but the kernels on tensor cores "
+            "do not cover values of f32; use backend auto");
   // Short pieces are left to the plain kernels.
   EXPECT_EQ(memory_of(numbers(15, 16, DType::f32), numbers(15, 16, DType::f32)).mass.size(2), 16);
 }

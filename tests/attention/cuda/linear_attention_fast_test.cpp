@@ -73,10 +73,10 @@ TEST(CudaLinearAttentionFast, PiecesOfALongSequenceContinueEachOther) {
   for (size_t i = 1; i < 3; ++i) on_device.push_back(in[i].to(DType::bf16).to(kGpu));
   call.k = {cuda::pointer<const cuda::kernel_bf16>(on_device[0]), s.B, s.T, s.G, s.K};
   call.v = {cuda::pointer<const cuda::kernel_bf16>(on_device[1]), s.B, s.T, s.G, s.V};
-  const auto pieces = cuda::linear_attention_fast::pieces_of(call, 8);
-  EXPECT_EQ(pieces.cut.count, 3);
-  EXPECT_EQ(pieces.cut.tokens, 5 * 64);
-  EXPECT_EQ(cuda::linear_attention_fast::pieces_of(call, 264).cut.count, 1);
+  const auto splits = cuda::linear_attention_fast::splits_of(call, 8);
+  EXPECT_EQ(splits.sizes.count, 3);
+  EXPECT_EQ(splits.sizes.tokens, 5 * 64);
+  EXPECT_EQ(cuda::linear_attention_fast::splits_of(call, 264).sizes.count, 1);
   expect_what_the_cpu_computes(s, in);
   for (const Setting& other : std::vector<Setting>{
            {"one row, one head", kUsual, 1, 16 * 64, 1, 1, 16, 16},
@@ -204,7 +204,7 @@ TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   const cuda::LinearAttentionArrays usual = arrays_of(16, 16, 16, DType::bf16);
   EXPECT_EQ(why(usual), "");
   EXPECT_EQ(why(arrays_of(40, 128, 256, DType::bf16)), "");
-  EXPECT_EQ(why(arrays_of(16, 16, 16, DType::f32)), "numbers of f32");
+  EXPECT_EQ(why(arrays_of(16, 16, 16, DType::f32)), "values of f32");
   EXPECT_EQ(why(arrays_of(16, 256, 16, DType::bf16)), "");
   EXPECT_EQ(why(arrays_of(16, 264, 16, DType::bf16)), "features of 264 and values of 16");
   EXPECT_EQ(why(arrays_of(16, 20, 16, DType::bf16)), "features of 20 and values of 16");
@@ -255,8 +255,8 @@ TEST(CudaLinearAttentionFast, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
   };
   const auto refusal = [](const auto& body) { return test::message_of<UsageError>(body); };
   EXPECT_EQ(refusal([&] { causal(numbers(16, 16, DType::f32)); }),
-            "linear attention: backend tensor_cores was asked for, but the kernels on tensor cores "
-            "do not cover numbers of f32; use backend auto");
+            "linear attention: backend tensor_cores was requested, but the kernels on tensor cores "
+            "do not cover values of f32; use backend auto");
   EXPECT_EQ(causal(numbers(1, 16)).size(1), 1);
   EXPECT_EQ(causal(numbers(15, 19, DType::f32)).size(1), 15);
 }

@@ -357,12 +357,12 @@ TEST(CudaListedAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(usual), "");
   EXPECT_EQ(why(usual, 8), "");
   EXPECT_EQ(why(zeros(40, 128, 8)), "");
-  EXPECT_EQ(why(zeros(16, 16, 16, DType::f32)), "numbers of f32");
+  EXPECT_EQ(why(zeros(16, 16, 16, DType::f32)), "values of f32");
   EXPECT_EQ(why(usual, 7), "lists that fewer than 8 queries share");
   EXPECT_EQ(why(usual, 16, 0.1), "");
-  EXPECT_EQ(why(zeros(16, 12, 16)), "keys of 12 and values of 16 numbers a head");
+  EXPECT_EQ(why(zeros(16, 12, 16)), "keys of 12 and values of 16 elements per head");
   EXPECT_EQ(why(zeros(16, 16, 136)), "");
-  EXPECT_EQ(why(zeros(16, 136, 16)), "keys of 136 and values of 16 numbers a head");
+  EXPECT_EQ(why(zeros(16, 136, 16)), "keys of 136 and values of 16 elements per head");
   EXPECT_EQ(why(zeros(15, 16, 16)), "fewer than 16 queries");
   cuda::ListedAttentionTensors other = usual;
   other.q = Tensor::zeros({16 * 16 + 1}, DType::bf16, kGpu).slice(1, {1, 16, 1, 16});
@@ -373,7 +373,7 @@ TEST(CudaListedAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   EXPECT_EQ(
       test::message_of<UsageError>([&] { cuda::listed_attention_is_fast(groups_of(1), usual); }),
-      "listed attention: backend tensor_cores was asked for, but the kernels on tensor cores "
+      "listed attention: backend tensor_cores was requested, but the kernels on tensor cores "
       "do not cover lists that fewer than 8 queries share; use backend auto");
   // Decoding token by token is left to the plain kernels.
   EXPECT_FALSE(cuda::listed_attention_is_fast(groups_of(16), zeros(1, 16, 16)));

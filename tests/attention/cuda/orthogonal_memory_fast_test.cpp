@@ -120,7 +120,7 @@ TEST(CudaOrthogonalMemoryFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(arrays_of(16, 16, 16)), "");
   EXPECT_EQ(why(arrays_of(40, 128, 128)), "");
   EXPECT_EQ(why(arrays_of(40, 40, 7)), "");
-  EXPECT_EQ(why(arrays_of(16, 16, 16, DType::f32)), "numbers of f32");
+  EXPECT_EQ(why(arrays_of(16, 16, 16, DType::f32)), "values of f32");
   EXPECT_EQ(why(arrays_of(16, 20, 16)), "heads of 20 with a basis of rank 16");
   EXPECT_EQ(why(arrays_of(16, 136, 16)), "heads of 136 with a basis of rank 16");
   EXPECT_EQ(why(arrays_of(16, 16, 24)), "heads of 16 with a basis of rank 24");
@@ -176,8 +176,8 @@ TEST(CudaOrthogonalMemoryFast, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
         .y;
   };
   EXPECT_EQ(test::message_of<UsageError>([&] { call(16, 16, DType::f32); }),
-            "orthogonal memory: backend tensor_cores was asked for, but the kernels on tensor "
-            "cores do not cover numbers of f32; use backend auto");
+            "orthogonal memory: backend tensor_cores was requested, but the kernels on tensor "
+            "cores do not cover values of f32; use backend auto");
   EXPECT_EQ(call(1, 16, DType::bf16).size(1), 1);
   EXPECT_EQ(call(15, 19, DType::f32).size(1), 15);
 }

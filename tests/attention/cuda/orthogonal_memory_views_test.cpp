@@ -173,7 +173,7 @@ Pass pass_of(int64_t d, bool fused, int runs) {
   window.dk = gradients[1];
   window.dv = gradients[2];
   window.dbias = pointer<float>(dbias);
-  cuda::lavo_pass_fast::cut(window);
+  cuda::lavo_pass_fast::plan_runs(window);
   EXPECT_EQ(window.runs, 1);
   window.runs = runs;
   window.run_chunks = 2 / runs;

@@ -78,12 +78,13 @@ TEST(CudaOrthogonalMemoryFast, WholeMemoriesRepeatBitForBit) {
 }
 
 TEST(CudaOrthogonalMemoryFast, SequencesAreCutWhereHeadsAreFew) {
-  const cuda::orthogonal_memory_fast::Cut few = cuda::orthogonal_memory_fast::cut_of(2, 837);
+  const cuda::orthogonal_memory_fast::ChunkRuns few =
+      cuda::orthogonal_memory_fast::chunk_runs(2, 837);
   EXPECT_EQ(few.runs, 3);
   EXPECT_EQ(few.chunks, 5);
-  EXPECT_EQ(cuda::orthogonal_memory_fast::cut_of(264, 8192).runs, 1);
-  EXPECT_EQ(cuda::orthogonal_memory_fast::cut_of(12, 8192).runs, 22);
-  EXPECT_EQ(cuda::orthogonal_memory_fast::cut_of(1, 1).runs, 1);
+  EXPECT_EQ(cuda::orthogonal_memory_fast::chunk_runs(264, 8192).runs, 1);
+  EXPECT_EQ(cuda::orthogonal_memory_fast::chunk_runs(12, 8192).runs, 22);
+  EXPECT_EQ(cuda::orthogonal_memory_fast::chunk_runs(1, 1).runs, 1);
 }
 
 }  // namespace

@@ -31,10 +31,10 @@ TEST(CudaSlotAttentionPath, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(usual, {}), "");
   EXPECT_EQ(why(tensors_of(40, 64, 128, 256), {}), "");
   EXPECT_EQ(why(tensors_of(16, 8, 136, 8), {}), "8 slots with keys of 136 and values of 8");
-  EXPECT_EQ(why(tensors_of(16, 8, 16, 16, DType::f32), {}), "numbers of f32");
+  EXPECT_EQ(why(tensors_of(16, 8, 16, 16, DType::f32), {}), "values of f32");
   cuda::SlotTensors mixed = usual;
   mixed.logits = mixed.logits.to(DType::f32);
-  EXPECT_EQ(why(mixed, {}), "numbers of f32");
+  EXPECT_EQ(why(mixed, {}), "values of f32");
   EXPECT_EQ(why(tensors_of(16, 512, 16, 16), {}), "");
   EXPECT_EQ(why(tensors_of(16, 520, 16, 16), {}), "520 slots with keys of 16 and values of 16");
   EXPECT_EQ(why(tensors_of(16, 8, 20, 16), {}), "8 slots with keys of 20 and values of 16");
@@ -72,8 +72,8 @@ TEST(CudaSlotAttentionPath, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
   };
   const auto refusal = [](const auto& body) { return test::message_of<UsageError>(body); };
   EXPECT_EQ(refusal([&] { causal(16, 16, DType::f32); }),
-            "slot attention: backend tensor_cores was asked for, but the kernels on tensor cores "
-            "do not cover numbers of f32; use backend auto");
+            "slot attention: backend tensor_cores was requested, but the kernels on tensor cores "
+            "do not cover values of f32; use backend auto");
   EXPECT_NE(refusal([&] {
               const Variable x(tensors_of(16, 8, 16, 16).q);
               SlotAttentionContext context;

@@ -9,23 +9,23 @@ namespace {
 
 using namespace block_attention_detail;
 
-// What backward reads besides: y . dy of every query is made by the kernel for dq, for the others.
+// Further inputs of backward: y . dy of every query is made by the kernel for dq, for the others.
 struct Saved {
   StoredValues y, dy;
   const float* log_sum_exp;
   float* y_dot_dy;  // [B,Tq,H]
 };
 
-// Of one query and one key: the weight after dropout, and the gradient of the logit.
+// The weight of one query and one key after dropout, and the gradient of the logit.
 struct Pair {
   float weight, dlogit;
 };
 
-__device__ Pair pair_of(const BlockProblem& p, const DropoutDraws& draws, const Piece& piece,
+__device__ Pair pair_of(const BlockProblem& p, const DropoutDraws& draws, const Segment& segment,
                         int64_t h, int64_t r, int64_t u, float q_dot_k, float dy_dot_v,
                         float log_sum_exp, float y_dot_dy) {
-  const float logit = p.logit(piece, h, r, u, q_dot_k);
-  const float kept = p.kept(draws, piece, r, u);
+  const float logit = p.logit(segment, h, r, u, q_dot_k);
+  const float kept = p.kept(draws, segment, r, u);
   if (!p.normalised()) {
     const auto weight = plain_weight(p.options, logit);
     return {weight.value * kept, weight.slope * kept * dy_dot_v};
@@ -46,9 +46,9 @@ __global__ void block_query_gradients(BlockProblem p, Saved saved, StoredResults
   float* gradient = q + p.K;
   float* dy = gradient + p.K;
   float* dlogits = dy + p.V;  // of 32 keys; 0 where a key is not seen
-  const Piece piece = p.piece(b, t);
-  const int64_t r = t - piece.query_begin, g = p.group(h), number = p.query(b, t, h);
-  KeyRange keys = visible_keys(piece, p.options, r);
+  const Segment segment = p.segment(b, t);
+  const int64_t r = t - segment.query_begin, g = p.group(h), number = p.query(b, t, h);
+  KeyRange keys = visible_keys(segment, p.options, r);
   const bool valid = p.query_valid(b, t);
   if (!valid) keys.end = keys.begin;
   const DropoutDraws draws = p.draws(b, h);
@@ -67,11 +67,11 @@ __global__ void block_query_gradients(BlockProblem p, Saved saved, StoredResults
   __syncwarp();
   for (int64_t first = keys.begin; first < keys.end; first += kLanes) {
     const int64_t u = first + lane;
-    const bool seen = u < keys.end && p.key_valid(piece, u);
+    const bool seen = u < keys.end && p.key_valid(segment, u);
     dlogits[lane] = 0;
     if (seen) {
-      dlogits[lane] = pair_of(p, draws, piece, h, r, u, dot(q, p.key(piece, u, g), p.K),
-                              dot(dy, p.value(piece, u, g), p.V), log_sum_exp, y_dot_dy)
+      dlogits[lane] = pair_of(p, draws, segment, h, r, u, dot(q, p.key(segment, u, g), p.K),
+                              dot(dy, p.value(segment, u, g), p.V), log_sum_exp, y_dot_dy)
                           .dlogit;
     }
     const unsigned visible = __ballot_sync(~0u, seen);
@@ -80,7 +80,7 @@ __global__ void block_query_gradients(BlockProblem p, Saved saved, StoredResults
       float total = gradient[c];
       for (int j = 0; j < kLanes; ++j) {
         if ((visible >> j & 1) == 0) continue;
-        total += dlogits[j] * p.key(piece, first + j, g).at(c);
+        total += dlogits[j] * p.key(segment, first + j, g).at(c);
       }
       gradient[c] = total;
     }
@@ -110,12 +110,12 @@ __global__ void block_key_gradients(BlockProblem p, Saved saved, KeyGradients ou
   float* dlogits = weights + kLanes;
   // Past keys belong to the first span; with no tokens nobody reads them.
   const bool past = index < p.P;
-  const Piece piece = p.piece(b, past ? 0 : p.cross ? 0 : index - p.P);
-  const int64_t u = past ? index : piece.past + index - p.P - piece.key_begin;
-  KeyRange queries = visible_queries(piece, p.options, u);
-  if (!p.key_valid(piece, u)) queries.end = queries.begin;
-  const StoredValues key = p.key(piece, u, g);
-  const StoredValues value = p.value(piece, u, g);
+  const Segment segment = p.segment(b, past ? 0 : p.cross ? 0 : index - p.P);
+  const int64_t u = past ? index : segment.past + index - p.P - segment.key_begin;
+  KeyRange queries = visible_queries(segment, p.options, u);
+  if (!p.key_valid(segment, u)) queries.end = queries.begin;
+  const StoredValues key = p.key(segment, u, g);
+  const StoredValues value = p.value(segment, u, g);
   for (int64_t c = lane; c < p.K; c += kLanes) {
     k[c] = key.at(c);
     dk[c] = 0;
@@ -130,10 +130,10 @@ __global__ void block_key_gradients(BlockProblem p, Saved saved, KeyGradients ou
     const DropoutDraws draws = p.draws(b, h);
     for (int64_t first = queries.begin; first < queries.end; first += kLanes) {
       const int64_t r = first + lane;
-      const bool sees = r < queries.end && p.query_valid(b, piece.query_begin + r);
+      const bool sees = r < queries.end && p.query_valid(b, segment.query_begin + r);
       if (sees) {
-        const int64_t number = p.query(b, piece.query_begin + r, h);
-        const Pair pair = pair_of(p, draws, piece, h, r, u, dot(k, p.q.from(number * p.K), p.K),
+        const int64_t number = p.query(b, segment.query_begin + r, h);
+        const Pair pair = pair_of(p, draws, segment, h, r, u, dot(k, p.q.from(number * p.K), p.K),
                                   dot(v, saved.dy.from(number * p.V), p.V),
                                   saved.log_sum_exp[number], saved.y_dot_dy[number]);
         weights[lane] = pair.weight;
@@ -143,7 +143,7 @@ __global__ void block_key_gradients(BlockProblem p, Saved saved, KeyGradients ou
       __syncwarp();
       for (int j = 0; j < kLanes; ++j) {
         if ((seeing >> j & 1) == 0) continue;
-        const int64_t number = p.query(b, piece.query_begin + first + j, h);
+        const int64_t number = p.query(b, segment.query_begin + first + j, h);
         for (int64_t c = lane; c < p.K; c += kLanes) {
           dk[c] += dlogits[j] * p.q.at(number * p.K + c);
         }
@@ -177,14 +177,15 @@ __global__ void block_bias_gradients(BlockProblem p, Saved saved, int64_t chunk,
   float total = 0;
   for (int64_t n = begin + warp_lane(); n < end; n += kLanes) {
     const int64_t b = n / p.Tq, t = n % p.Tq;
-    const Piece piece = p.piece(b, t);
-    const int64_t r = t - piece.query_begin, u = piece.past + r + distance;
-    const KeyRange keys = visible_keys(piece, p.options, r);
-    if (u < keys.begin || u >= keys.end || !p.query_valid(b, t) || !p.key_valid(piece, u)) continue;
+    const Segment segment = p.segment(b, t);
+    const int64_t r = t - segment.query_begin, u = segment.past + r + distance;
+    const KeyRange keys = visible_keys(segment, p.options, r);
+    if (u < keys.begin || u >= keys.end || !p.query_valid(b, t) || !p.key_valid(segment, u))
+      continue;
     const int64_t number = p.query(b, t, h);
-    total += pair_of(p, p.draws(b, h), piece, h, r, u,
-                     dot(p.q.from(number * p.K), p.key(piece, u, g), p.K),
-                     dot(saved.dy.from(number * p.V), p.value(piece, u, g), p.V),
+    total += pair_of(p, p.draws(b, h), segment, h, r, u,
+                     dot(p.q.from(number * p.K), p.key(segment, u, g), p.K),
+                     dot(saved.dy.from(number * p.V), p.value(segment, u, g), p.V),
                      saved.log_sum_exp[number], saved.y_dot_dy[number])
                  .dlogit;
   }

@@ -1,4 +1,4 @@
-// Block attention on Variables of a CUDA device: checks, dtypes, what backward saves.
+// Block attention on Variables of a CUDA device: checks, dtypes, tensors saved for backward.
 #include "attention/primitives/block_attention/cuda/block_attention.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace linnet::cuda {
 namespace {
 
-// What is stored on the device: bf16 where all sequences are bf16, else f32.
+// The storage type on a device: bf16 where all sequences are bf16, else f32.
 DType storage_type(const BlockAttentionVariables& inputs) {
   DType dtype = DType::bf16;
   for (const Variable* x : {&inputs.q, &inputs.k, &inputs.v, &inputs.past_k, &inputs.past_v}) {
@@ -93,7 +93,7 @@ void check(const BlockAttentionTensors& in, const BlockAttentionContext& context
   check_tokens(context.positions, B, length, "positions");
 }
 
-// What block_attention_backward does, on tensor cores.
+// block_attention_backward on tensor cores.
 void fast_backward(const BlockAttentionTensors& in, const BlockAttentionSetting& setting,
                    const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
                    const BlockAttentionTensors& d) {

@@ -21,7 +21,7 @@ Variable block_attention(const BlockAttentionVariables& inputs,
 struct BlockAttentionTensors {
   Tensor q, k, v, past_k, past_v, bias;
 };
-// What the kernels read besides: masks, positions i32, numbers of the rows' examples i64 [B], and
+// Further inputs of the kernels: masks, positions i32, numbers of the rows' examples i64 [B], and
 // spans as token_spans makes them. Undefined where there are none.
 struct BlockAttentionSetting {
   BlockAttentionContext context;

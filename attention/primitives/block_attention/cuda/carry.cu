@@ -8,7 +8,7 @@
 namespace linnet::cuda {
 namespace {
 
-// One of the sequences that are carried together: `words` of a token, of 4 bytes or 2.
+// One of the sequences carried together: `words` of a token, of 4 bytes or 2.
 struct Carried {
   const void *past, *current;
   void* to;

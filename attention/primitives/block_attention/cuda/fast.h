@@ -34,7 +34,7 @@ inline Reads reads(const Tensor& x) {
 inline Writes writes(const Tensor& x) {
   return view_of<kernel_bf16>(x);
 }
-// Of dense tensors in bf16.
+// For dense tensors in bf16.
 inline Call call_of(const BlockAttentionTensors& in, const BlockAttentionSetting& setting) {
   return {block_attention_detail::problem_of(in, setting),
           reads(in.q),
@@ -48,8 +48,8 @@ inline Call call_of(const BlockAttentionTensors& in, const BlockAttentionSetting
 // weights are not normalised.
 void forward(const Call& call, const Writes& y, float* log_sum_exp);
 
-// What backward reads and writes besides. Gradients are overwritten; those of past keys and values
-// may be empty, that of the bias undefined.
+// Further inputs of backward, and its outputs. Gradients are overwritten; those of past keys and
+// values may be empty, that of the bias undefined.
 struct Backward {
   Device device;  // of the arrays
   Reads y, dy;

@@ -1,16 +1,16 @@
 // Dropout inside the tensor-core kernels of block attention and of listed attention: each kernel
-// that makes weights again makes their draws again, those of the CPU; no mask is stored. Internal
+// that recomputes weights recomputes their draws too, those of the CPU; no mask is stored. Internal
 // to this folder.
 //
 // One draw (Philox, ten rounds) decides on the weights of one query for a four: keys whose times
-// differ in their last two bits. Tiles begin with a four, so that no warp draws twice. Of a
-// fragment whose rows are queries two lanes hold a four, of one whose rows are keys four lanes do:
-// each makes its share of the draws and they exchange bits. So a lane makes 8 draws for its 32
-// weights of 64 columns, keeps 32 bits, and exchanges one word, or four.
+// differ in their last two bits. Tiles begin with a four, so that no warp draws twice. Two lanes
+// hold a four of a fragment whose rows are queries, four lanes one of a fragment whose rows are
+// keys: each makes its share of the draws and they exchange bits. So a lane makes 8 draws for its
+// 32 weights of 64 columns, keeps 32 bits, and exchanges one word, or four.
 //
 // Operations: a draw is 20 products 32 x 32 -> 64 bits and about 60 other integer instructions
-// (counted in sm_90's code), so 5 and 15 a weight of the tiles in each of the three kernels.
-// They run in other pipes than tensor cores. Bytes are the same.
+// (counted in sm_90's code), so 5 and 15 per weight of the tiles in each of the three kernels. They
+// run in other pipes than tensor cores. Bytes are the same.
 #pragma once
 
 #include "attention/primitives/block_attention/pattern.h"
@@ -22,7 +22,7 @@ using linnet::block_attention_detail::DropoutDraws;
 using tensor_core::drop;
 using tensor_core::kept_of_rows;
 
-// What the draws of a block have in common; in shared memory, for want of registers.
+// Common to all draws of a block; in shared memory, for want of registers.
 struct BlockDraws {
   DropoutDraws draws;            // of one head of one row
   int64_t query_time, key_time;  // of query 0 and of key 0
@@ -52,7 +52,7 @@ __device__ __forceinline__ uint32_t kept_of_queries(const BlockDraws& block, int
 __device__ __forceinline__ uint32_t kept_of_keys(const BlockDraws& block, uint64_t head_site,
                                                  int key, int query, int lane) {
   lane = recomputed(lane);
-  // Of the four lanes that hold a four, lane i draws for what is values[i] of each.
+  // Lane i of the four that hold a four draws for values[i] of each.
   const int i = lane / 4 % 4, four = key + lane / 16 * 4 + i / 2 * 8;
   const int column = query + lane % 4 * 2 + i % 2;
   RandomKey site = block.draws.key;

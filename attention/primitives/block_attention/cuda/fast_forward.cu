@@ -2,13 +2,13 @@
 // sums.
 //
 // A block has 64 queries of one head, and all values or a tile of 128, and streams the tiles of 64
-// keys and values that one of them sees, from the first such key on. Of a tile a warp makes, for
-// its 16 queries,
+// keys and values that one of them sees, from the first such key on. A warp computes from a tile,
+// for its 16 queries,
 //   x = scale q k^T + bias,   m' = max(m, x),   y = exp(m - m') y + exp(x - m') v
 // (relu squared: y += max(x, 0)^2 v), weights passing from one product to the next in registers.
 //
-// Bytes a token and head, width D, as many key heads: q, k, v, y of 2 D each, and 4: 8 D + 4; that
-// tiles of keys are read by several blocks is left to L2. Operations: 4 D for every key of the
+// Bytes per token and head, width D, as many key heads: q, k, v, y of 2 D each, and 4: 8 D + 4;
+// that tiles of keys are read by several blocks is left to L2. Operations: 4 D for every key of the
 // tiles that its 64 queries see; causal with a band of w keys 4 D (w + 64) rounded up to tiles,
 // causal over all T keys 4 D (T + 64) / 2. D = 64: 516 bytes; w = 128: 49,000 operations.
 #include "attention/primitives/block_attention/cuda/fast_reader.h"

@@ -2,7 +2,7 @@
 // operations are in fast_queries.cu, whose y . dy it reads.
 //
 // A block has 64 keys of one key head; past them stream, one query head after another, the queries
-// that see one of them, with their dy. Of a tile a warp makes, for its 16 keys, the transposes
+// that see one of them, with their dy. A warp computes from a tile, for its 16 keys, the transposes
 //   p^T and ds^T = p^T (v dy^T - y . dy),   dv += p^T dy,   dk += scale ds^T q
 // so that every number of dk and dv has one warp that adds it up, in a fixed order.
 #include "attention/primitives/block_attention/cuda/fast_own_keys.h"
@@ -70,7 +70,7 @@ struct QueryStream {
   const Sight& sight;
   AsyncCopies& copies;
   int b, h, first, value, each, count;
-  // Of the tile that was begun last: this thread's bias and statistic.
+  // This thread's bias and statistic, for the tile that was begun last.
   float entry = 0, statistic = 0;
 
   __device__ __forceinline__ int query(int n) const {
@@ -96,8 +96,8 @@ struct QueryStream {
     }
     copies.commit();
   }
-  // Stores the numbers of tile n, which was begun last: only now are they waited for.
-  __device__ __forceinline__ void store_numbers(int n) const {
+  // Stores the values of tile n, which was begun last: only now are they waited for.
+  __device__ __forceinline__ void store_values(int n) const {
     shared.bias(n)[threadIdx.x] = entry;
     shared.statistics(n)[threadIdx.x] = statistic;
   }
@@ -125,7 +125,7 @@ __global__ __launch_bounds__(kTileThreads,
     const int g = block / tiles % groups, b = block / tiles / groups;
     const int first = block % tiles * kTileRows - keys_before(p, b);
     using Rows = KeyRows<const kernel_bf16>;
-    __syncthreads();  // nobody reads what was there before
+    __syncthreads();  // nobody reads the earlier contents
     begin_copy<D>(copies, shared.tile(1, 0),
                   Rows{call.k, call.past_k, p.key_mask, p.past_mask, past, b, g}, first);
     begin_copy<D>(copies, shared.own_values(),
@@ -140,7 +140,7 @@ __global__ __launch_bounds__(kTileThreads,
     const int each = sight.tiles(), count = each * heads;
     QueryStream<D> stream{a, shared, sight, copies, b, g * heads, first, value, each, count};
     stream.begin(0);
-    stream.store_numbers(0);
+    stream.store_values(0);
     copies.wait<1>();
     __syncthreads();
     source.load(shared, warp, lane);
@@ -165,7 +165,7 @@ __global__ __launch_bounds__(kTileThreads,
         source.template add<N>(logits, queries, shared.tile(n, 1) + column * kStride,
                                shared.statistics(n) + column, kept, column, lane, x);
       }
-      stream.store_numbers(n + 1);
+      stream.store_values(n + 1);
     }
     store_rows<D>(source.dv, p.keep_scale, shared.tile(count, 1),
                   KeyRows<kernel_bf16>{a.dv, a.dpast_v, nullptr, nullptr, past, b, g, value}, first,

@@ -11,14 +11,14 @@ namespace linnet::cuda::block_attention_fast_detail {
 template <int D>
 inline constexpr bool kHoldsValues = D < 128;
 
-// What a block has in shared memory: stages of streamed queries and dy, and what goes with them.
+// A block's shared memory: stages of streamed queries and dy, and their statistics.
 template <int D, typename Base>
 struct OwnKeysLayout : Base {
   __host__ __device__ explicit OwnKeysLayout(SharedArena& arena)
       : Base(arena),
         all(arena.take<float>(size_t{4} * kTileRows)),
         values(arena.take<kernel_bf16>(kHoldsValues<D> ? 0 : size_t{kTileRows} * this->kStride)) {}
-  // Of the queries of streamed tile n: log-sum-exps in units of log 2, then what is added to the
+  // For the queries of streamed tile n: log-sum-exps in units of log 2, then the term added to the
   // gradients of weights or taken from them.
   __device__ __forceinline__ float* statistics(int n) const { return all + n % 2 * 2 * kTileRows; }
   // Where the block's own values are copied to.

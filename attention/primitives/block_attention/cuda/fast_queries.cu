@@ -1,15 +1,15 @@
 // Backward of block attention on tensor cores: the gradients of queries and of the bias table.
 //
 // A block has 64 queries of one head; past them stream the keys and values that they see, as in the
-// forward pass. Of a tile a warp makes, for its 16 queries, with p from the saved log-sum-exp,
+// forward pass. A warp computes from a tile, for its 16 queries, with p from the saved log-sum-exp,
 //   ds = p (dy v^T - y . dy),   dq += scale ds k
 // (relu squared: ds = 2 max(x, 0) dy v^T). y . dy is left behind for the kernel of keys.
 //
 // The bias: ds of a tile is written to shared memory and summed along its 127 diagonals, each
-// diagonal by one thread. Blocks then walk over many tiles of queries and add to a row of partial
-// sums of their own, at most 64 rows a head; a second stage adds the rows in order.
+// diagonal by one thread. Blocks then loop over many tiles of queries and add to a row of partial
+// sums of their own, at most 64 rows per head; a second stage adds the rows in order.
 //
-// Bytes a token and head, width D: q, k, v, y, dy, dq: 12 D + 8, and 12 D + 8 more for the kernel
+// Bytes per token and head, width D: q, k, v, y, dy, dq: 12 D + 8, and 12 D + 8 more for the kernel
 // of keys (fast_keys.cu): q, k, v, dy, dk, dv. Operations: 6 D here and 8 D there for every pair of
 // the tiles; causal with a band of w keys 14 D (w + 64) in all. D = 64: 1552 bytes; w = 128:
 // 172,000 operations.
@@ -40,7 +40,7 @@ struct QueryLayout : Stages<D> {
   float* pairs;  // gradients of a tile's logits
 };
 
-// A warp's 16 queries. Of rows lane / 4 and 8 after: log-sum-exp in units of log 2, and y . dy.
+// A warp's 16 queries. For rows lane / 4 and 8 after: log-sum-exp in units of log 2, and y . dy.
 template <int D>
 struct Reader {
   LeftFragment q[D / 16], dy[D / 16];
@@ -176,7 +176,7 @@ __global__ __launch_bounds__(kTileThreads,
     // Gradients of logits are sums over values: each tile of values adds its share.
     for (int value = 0; value < values_of<D>(call); value += D) {
       const int place = recomputed(item), b = place / tiles, first = place % tiles * kTileRows;
-      __syncthreads();  // nobody reads what was there before
+      __syncthreads();  // nobody reads the earlier contents
       begin_copy<D>(copies, shared.tile(1, 0),
                     QueryRows<const kernel_bf16>{call.q, p.query_mask, b, h}, first);
       begin_copy<D>(copies, shared.tile(1, 1),

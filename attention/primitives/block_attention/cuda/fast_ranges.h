@@ -11,7 +11,7 @@
 namespace linnet::cuda::block_attention_fast_detail {
 
 using block_attention_detail::KeyRange;
-using block_attention_detail::Piece;
+using block_attention_detail::Segment;
 using Problem = block_attention_detail::BlockProblem;
 
 inline constexpr int kTileRows = 64;
@@ -36,9 +36,9 @@ __device__ __forceinline__ bool key_valid(const Problem& p, int64_t b, int64_t n
 __device__ __forceinline__ int64_t key_time(const Problem& p, int64_t b) {
   return (p.cross ? 0 : p.row_time(b)) - p.P;
 }
-// The number of a piece's first key.
-__device__ __forceinline__ int64_t first_key(const Problem& p, const Piece& piece) {
-  return p.P - piece.past + piece.key_begin;
+// The number of a segment's first key.
+__device__ __forceinline__ int64_t first_key(const Problem& p, const Segment& segment) {
+  return p.P - segment.past + segment.key_begin;
 }
 __device__ __forceinline__ Range shifted(const KeyRange& range, int64_t by) {
   if (range.begin >= range.end) return {};
@@ -47,15 +47,15 @@ __device__ __forceinline__ Range shifted(const KeyRange& range, int64_t by) {
 // The keys that query t of row b sees, valid or not.
 __device__ __forceinline__ Range keys_of(const Problem& p, int64_t b, int64_t t) {
   if (t >= p.Tq || !p.query_valid(b, t)) return {};
-  const Piece piece = p.piece(b, t);
-  return shifted(visible_keys(piece, p.options, t - piece.query_begin), first_key(p, piece));
+  const Segment segment = p.segment(b, t);
+  return shifted(visible_keys(segment, p.options, t - segment.query_begin), first_key(p, segment));
 }
 // The queries that see a key, valid or not.
 __device__ __forceinline__ Range queries_of(const Problem& p, int64_t b, int64_t number) {
   if (!key_valid(p, b, number)) return {};
-  const Piece piece = p.piece(b, max(number - p.P, int64_t{0}));
-  return shifted(visible_queries(piece, p.options, number - first_key(p, piece)),
-                 piece.query_begin);
+  const Segment segment = p.segment(b, max(number - p.P, int64_t{0}));
+  return shifted(visible_queries(segment, p.options, number - first_key(p, segment)),
+                 segment.query_begin);
 }
 
 struct Least {

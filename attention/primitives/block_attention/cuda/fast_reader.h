@@ -20,7 +20,7 @@ struct Reader {
       y[j].values[2 * half + 1] *= factor;
     }
   }
-  // Logits become weights relative to the largest so far, and what there is becomes so too.
+  // Logits become weights relative to the largest so far, and so do the sums.
   __device__ __forceinline__ void soften(ResultFragment (&x)[kTileRows / 8]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -1,7 +1,7 @@
-// What the tensor-core kernels of block attention are made of. A block has four warps and 64 rows
-// of its own, queries or keys, 16 a warp; it streams past them the tiles of 64 rows of the other
-// kind that any of its rows sees, two arrays of them, copied while the tile before is computed.
-// Internal to this folder and that of listed_attention.
+// Parts of the tensor-core kernels of block attention. A block has four warps and 64 rows of its
+// own, queries or keys, 16 per warp; it streams past them the tiles of 64 rows of the other kind
+// that any of its rows sees, two arrays of them, copied while the tile before is computed. Internal
+// to this folder and that of listed_attention.
 #pragma once
 
 #include "attention/primitives/block_attention/cuda/fast.h"
@@ -28,7 +28,7 @@ template <typename Body>
 void with_width(const Call& call, const Body& body) {
   tensor_core::for_width(std::max(call.q.K, call.v.K), body);
 }
-// Where values end for kernels that walk over tiles of them; narrow tiles hold them all.
+// Where values end for kernels that loop over tiles of them; narrow tiles hold them all.
 template <int D, typename Call>
 __host__ __device__ __forceinline__ int values_of(const Call& call) {
   return D < 128 ? D : static_cast<int>(call.v.K);
@@ -45,7 +45,7 @@ inline constexpr int kBlocks = D < 128 ? 3 : 2;
 template <int D>
 inline constexpr int kStep = D < 64 ? 32 : 16;
 
-// What a block has in shared memory.
+// A block's shared memory.
 template <int D>
 struct Stages {
   static constexpr int kStride = D + kPadding;
@@ -57,7 +57,7 @@ struct Stages {
         ends(arena.take<int>(kTileRows)),
         draws(arena.take<BlockDraws>(1)) {}
 
-  // Of streamed tile n, in stages by turns, array 0 or 1.
+  // Array 0 or 1 of streamed tile n, double-buffered.
   __device__ __forceinline__ kernel_bf16* tile(int n, int array) const {
     return tiles + (n % 2 * 2 + array) * kTileRows * kStride;
   }
@@ -173,8 +173,8 @@ __device__ __forceinline__ void add_weighted(const ResultFragment (&weights)[N /
   }
 }
 
-// The row of the bias table that a head reads, times what logits are multiplied by. Entry i of a
-// tile is that of distance: first key - first query - 63 + i.
+// The row of the bias table that a head reads, times the factor of logits. Entry i of a tile is
+// that of distance: first key - first query - 63 + i.
 struct BiasRow {
   const Problem& p;
   const float* table;
@@ -193,7 +193,7 @@ struct BiasRow {
   }
 };
 
-// What makes logits of products q . k: those of softmax are in units of log 2, for exp2.
+// Logits from products q . k: those of softmax are in units of log 2, for exp2.
 struct Logits {
   const Problem& p;
 
@@ -228,8 +228,7 @@ struct Logits {
     }
   }
 
-  // Of one pair: what its weight and the gradient of its logit are made of, exp(x) / sum or max(x,
-  // 0).
+  // Terms of one pair's weight and of the gradient of its logit: exp(x) / sum or max(x, 0).
   __device__ __forceinline__ float root(float logit, float log2_sum_exp) const {
     if (p.normalised()) return exp2f(logit - log2_sum_exp);
     return logit < 0 ? 0.0f : logit;
@@ -252,7 +251,7 @@ struct KeyStream {
   const BiasRow& bias;
   AsyncCopies& copies;
   int b, g, first, count, value, lane;
-  // Of the tile that was begun last.
+  // For the tile that was begun last.
   uint64_t valid = 0;
   float entry = 0;
 

@@ -18,9 +18,9 @@ __global__ void block_attend(BlockProblem p, StoredResults y, float* log_sum_exp
   float* q = shared.mine();
   float* weighted = q + p.K;
   float* weights = weighted + p.V;  // of 32 keys; -infinity: not seen
-  const Piece piece = p.piece(b, t);
-  const int64_t r = t - piece.query_begin, g = p.group(h), number = p.query(b, t, h);
-  KeyRange keys = visible_keys(piece, p.options, r);
+  const Segment segment = p.segment(b, t);
+  const int64_t r = t - segment.query_begin, g = p.group(h), number = p.query(b, t, h);
+  KeyRange keys = visible_keys(segment, p.options, r);
   if (!p.query_valid(b, t)) keys.end = keys.begin;
   const DropoutDraws draws = p.draws(b, h);
   for (int64_t c = lane; c < p.K; c += kLanes) q[c] = p.q.at(number * p.K + c);
@@ -29,9 +29,9 @@ __global__ void block_attend(BlockProblem p, StoredResults y, float* log_sum_exp
   float largest = -kInfinity, sum = 0;
   for (int64_t first = keys.begin; first < keys.end; first += kLanes) {
     const int64_t u = first + lane;
-    const bool seen = u < keys.end && p.key_valid(piece, u);
+    const bool seen = u < keys.end && p.key_valid(segment, u);
     const float logit =
-        seen ? p.logit(piece, h, r, u, dot(q, p.key(piece, u, g), p.K)) : -kInfinity;
+        seen ? p.logit(segment, h, r, u, dot(q, p.key(segment, u, g), p.K)) : -kInfinity;
     float weight, rescale = 1;
     if (p.normalised()) {
       const float now = fmaxf(largest, warp_max(logit));
@@ -44,14 +44,14 @@ __global__ void block_attend(BlockProblem p, StoredResults y, float* log_sum_exp
     } else {
       weight = plain_weight(p.options, logit).value;
     }
-    weights[lane] = seen ? weight * p.kept(draws, piece, r, u) : -kInfinity;
+    weights[lane] = seen ? weight * p.kept(draws, segment, r, u) : -kInfinity;
     __syncwarp();
     const int count = static_cast<int>(min(int64_t{kLanes}, keys.end - first));
     for (int64_t c = lane; c < p.V; c += kLanes) {
       float total = weighted[c] * rescale;
       for (int j = 0; j < count; ++j) {
         if (weights[j] == -kInfinity) continue;
-        total += weights[j] * p.value(piece, first + j, g).at(c);
+        total += weights[j] * p.value(segment, first + j, g).at(c);
       }
       weighted[c] = total;
     }

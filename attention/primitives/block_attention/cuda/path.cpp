@@ -43,7 +43,7 @@ std::string why_plain_block_attention(const BlockAttentionContext& context,
   }
   const int64_t keys = in.k.size(3), values = in.v.size(3);
   if (!block_attention_fast::has_kernels(keys, values)) {
-    return concat("keys of ", keys, " and values of ", values, " numbers a head");
+    return concat("keys of ", keys, " and values of ", values, " elements per head");
   }
   if (in.q.size(1) < kMinTensorCoreTokens) {
     return concat("fewer than ", kMinTensorCoreTokens, " queries");

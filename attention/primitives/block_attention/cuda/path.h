@@ -1,5 +1,5 @@
 // Which kernels compute block attention on a device: those on tensor cores (fast.h) or the plain
-// ones (problem.h), which cover everything. core/kernel_choice.h says what was asked for.
+// ones (problem.h), which cover everything. core/kernel_choice.h has the request.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ std::string why_plain_block_attention(const BlockAttentionContext& context,
                                       const BlockAttentionTensors& in);
 
 // Whether a call goes to the kernels on tensor cores, forward and backward. Throws UsageError where
-// they were asked for and cannot, except for calls of few queries.
+// they were requested and cannot, except for calls of few queries.
 bool block_attention_is_fast(const BlockAttentionContext& context, const BlockAttentionTensors& in);
 
 }  // namespace linnet::cuda

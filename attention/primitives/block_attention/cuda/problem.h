@@ -1,4 +1,4 @@
-// What the kernels of block attention share: one call's arrays, what a query sees, the weight of a
+// Shared by the kernels of block attention: one call's arrays, what a query sees, the weight of a
 // pair. Internal to this folder and that of depthwise_conv.
 #pragma once
 
@@ -12,8 +12,8 @@ namespace linnet::cuda::block_attention_detail {
 
 using linnet::block_attention_detail::DropoutDraws;
 using linnet::block_attention_detail::KeyRange;
-using linnet::block_attention_detail::Piece;
 using linnet::block_attention_detail::plain_weight;
+using linnet::block_attention_detail::Segment;
 
 // Arrays are dense; optional ones may be null.
 struct BlockProblem {
@@ -28,8 +28,8 @@ struct BlockProblem {
   BlockAttentionOptions options;
   DropoutDraws first_draws{{}, 0, 0};  // of example 0 and head 0: divided and rounded on the host
   float keep_scale;                    // of the weights that dropout keeps
-  // On tensor cores: what logits are multiplied by, log 2 e for exp2 instead of exp; and what
-  // products q . k are.
+  // On tensor cores: the factor of logits, log 2 e for exp2 instead of exp; and what products q . k
+  // are.
   float logit_unit, logit_scale;
 
   __host__ __device__ bool drops() const { return options.dropout > 0; }
@@ -37,8 +37,8 @@ struct BlockProblem {
   __device__ int64_t group(int64_t h) const { return h / (H / G); }
   // The time of query 0 of row b.
   __device__ int64_t row_time(int64_t b) const { return times != nullptr ? times[b] : time_offset; }
-  // The piece that token t of row b belongs to (t = 0 where there are no tokens).
-  __device__ Piece piece(int64_t b, int64_t t) const {
+  // The segment that token t of row b belongs to (t = 0 where there are no tokens).
+  __device__ Segment segment(int64_t b, int64_t t) const {
     if (cross) return {b, 0, Tq, 0, Tk, 0, 0, row_time(b), 0};
     const bool cut = span_begins != nullptr && Tq > 0;
     const int64_t begin = cut ? span_begins[b * Tq + t] : 0;
@@ -52,15 +52,15 @@ struct BlockProblem {
     return {b, begin, end - begin, begin, end - begin, past, start, time, time - past};
   }
   __device__ bool query_valid(int64_t b, int64_t t) const { return is_set(query_mask, b * Tq + t); }
-  __device__ bool key_valid(const Piece& piece, int64_t u) const {
-    if (u < piece.past) return is_set(past_mask, piece.row * P + u);
-    return is_set(key_mask, piece.row * Tk + piece.key_begin + u - piece.past);
+  __device__ bool key_valid(const Segment& segment, int64_t u) const {
+    if (u < segment.past) return is_set(past_mask, segment.row * P + u);
+    return is_set(key_mask, segment.row * Tk + segment.key_begin + u - segment.past);
   }
-  __device__ StoredValues key(const Piece& piece, int64_t u, int64_t g) const {
-    return row_of(past_k, k, piece, u, g, K);
+  __device__ StoredValues key(const Segment& segment, int64_t u, int64_t g) const {
+    return row_of(past_k, k, segment, u, g, K);
   }
-  __device__ StoredValues value(const Piece& piece, int64_t u, int64_t g) const {
-    return row_of(past_v, v, piece, u, g, V);
+  __device__ StoredValues value(const Segment& segment, int64_t u, int64_t g) const {
+    return row_of(past_v, v, segment, u, g, V);
   }
   // The number of (b, t, h) among the queries.
   __device__ int64_t query(int64_t b, int64_t t, int64_t h) const { return (b * Tq + t) * H + h; }
@@ -72,25 +72,27 @@ struct BlockProblem {
     return draws;
   }
   // The logit of query r and key u from q . k.
-  __device__ float logit(const Piece& piece, int64_t h, int64_t r, int64_t u, float product) const {
+  __device__ float logit(const Segment& segment, int64_t h, int64_t r, int64_t u,
+                         float product) const {
     const float scaled = static_cast<float>(options.scale) * product;
     if (bias == nullptr) return scaled;
-    const int64_t distance = u - piece.past - r;
+    const int64_t distance = u - segment.past - r;
     return scaled + bias[(bias_heads == 1 ? 0 : h) * bias_count + distance + bias_origin];
   }
-  // What dropout multiplies a weight by.
-  __device__ float kept(const DropoutDraws& draws, const Piece& piece, int64_t r, int64_t u) const {
+  // The factor of dropout on a weight.
+  __device__ float kept(const DropoutDraws& draws, const Segment& segment, int64_t r,
+                        int64_t u) const {
     if (!drops()) return 1.0f;
-    return draws.keeps(piece.query_time + r, piece.key_time + u)
+    return draws.keeps(segment.query_time + r, segment.key_time + u)
                ? static_cast<float>(draws.keep_scale)
                : 0.0f;
   }
 
  private:
-  __device__ StoredValues row_of(StoredValues past, StoredValues now, const Piece& piece, int64_t u,
-                                 int64_t g, int64_t width) const {
-    if (u < piece.past) return past.from(((piece.row * P + u) * G + g) * width);
-    return now.from(((piece.row * Tk + piece.key_begin + u - piece.past) * G + g) * width);
+  __device__ StoredValues row_of(StoredValues past, StoredValues now, const Segment& segment,
+                                 int64_t u, int64_t g, int64_t width) const {
+    if (u < segment.past) return past.from(((segment.row * P + u) * G + g) * width);
+    return now.from(((segment.row * Tk + segment.key_begin + u - segment.past) * G + g) * width);
   }
 };
 

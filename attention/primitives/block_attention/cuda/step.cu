@@ -1,6 +1,6 @@
-// One query of block attention: a block has a row's head. Its warps take 32 keys by turns, each
-// with a streaming softmax of its own, and put them together at the end. Lanes are channels, of
-// keys and of values, so that a row of either is read in one piece.
+// One query of block attention: a block has a row's head. Its warps alternate over groups of 32
+// keys, each with a streaming softmax of its own, and put them together at the end. Lanes are
+// channels, of keys and of values, so that a row of either is read in one segment.
 #include "attention/primitives/block_attention/cuda/step.h"
 
 #include "attention/primitives/block_attention/cuda/problem.h"
@@ -29,17 +29,17 @@ struct Layout {
 };
 
 // The logit of this lane's key among `count` from `first` on; -infinity where it is not seen.
-__device__ __forceinline__ float logit_of(const BlockProblem& p, const Piece& piece, int64_t h,
+__device__ __forceinline__ float logit_of(const BlockProblem& p, const Segment& segment, int64_t h,
                                           int64_t first, int count, const float* query) {
   float logit = -kInfinity;
   for (int j = 0; j < count; ++j) {
     const int64_t u = first + j;
-    if (!p.key_valid(piece, u)) continue;  // alike in all lanes
-    const StoredValues key = p.key(piece, u, p.group(h));
+    if (!p.key_valid(segment, u)) continue;  // alike in all lanes
+    const StoredValues key = p.key(segment, u, p.group(h));
     float product = 0;
     for (int64_t c = warp_lane(); c < p.K; c += kLanes) product += query[c] * key.at(c);
     product = warp_sum(product);
-    if (warp_lane() == j) logit = p.logit(piece, h, 0, u, product);
+    if (warp_lane() == j) logit = p.logit(segment, h, 0, u, product);
   }
   return logit;
 }
@@ -49,8 +49,8 @@ __global__ void block_attend_one_token(BlockProblem p, StoredResults y, float* l
   const Layout shared(arena, p.K, p.V);
   const int64_t number = blockIdx.x, h = number % p.H, b = number / p.H;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kLanes, lane = warp_lane();
-  const Piece piece = p.piece(b, 0);
-  KeyRange keys = visible_keys(piece, p.options, 0);
+  const Segment segment = p.segment(b, 0);
+  KeyRange keys = visible_keys(segment, p.options, 0);
   if (!p.query_valid(b, 0)) keys.end = keys.begin;
   float* weights = shared.weights + warp * kLanes;
   float* weighted = shared.weighted + warp * p.V;
@@ -60,8 +60,8 @@ __global__ void block_attend_one_token(BlockProblem p, StoredResults y, float* l
   float largest = -kInfinity, sum = 0;
   for (int64_t first = keys.begin + warp * kLanes; first < keys.end; first += kThreads) {
     const int count = static_cast<int>(min(int64_t{kLanes}, keys.end - first));
-    const float logit = logit_of(p, piece, h, first, count, shared.query);
-    const bool seen = lane < count && p.key_valid(piece, first + lane);
+    const float logit = logit_of(p, segment, h, first, count, shared.query);
+    const bool seen = lane < count && p.key_valid(segment, first + lane);
     float weight, rescale = 1;
     if (p.normalised()) {
       const float now = fmaxf(largest, warp_max(logit));
@@ -80,7 +80,7 @@ __global__ void block_attend_one_token(BlockProblem p, StoredResults y, float* l
       float total = weighted[c] * rescale;
       for (int j = 0; j < count; ++j) {
         if (weights[j] == -kInfinity) continue;
-        total += weights[j] * p.value(piece, first + j, p.group(h)).at(c);
+        total += weights[j] * p.value(segment, first + j, p.group(h)).at(c);
       }
       weighted[c] = total;
     }

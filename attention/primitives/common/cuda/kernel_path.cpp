@@ -14,7 +14,7 @@ namespace linnet::cuda {
 void use_plain_kernels(const std::string& operation, const std::string& why,
                        const std::string& which) {
   require_usage(kernel_choice() != KernelChoice::tensor_cores, operation,
-                ": backend tensor_cores was asked for, but the ", which, " do not cover ", why,
+                ": backend tensor_cores was requested, but the ", which, " do not cover ", why,
                 "; use backend auto");
   const std::string text =
       concat(operation, " runs on its plain kernels: the ", which, " do not cover ", why);
@@ -41,7 +41,7 @@ std::string unsupported_dtype(std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* x : tensors) {
     if (!x->defined() || x->dtype() == DType::bf16) continue;
     const bool widened = activation_dtype() == DType::bf16;
-    return concat("numbers of ", name_of(x->dtype()),
+    return concat("values of ", name_of(x->dtype()),
                   widened ? ", which the mechanism makes of activations in bf16" : "");
   }
   return {};
@@ -56,11 +56,11 @@ std::string unsupported_alignment(std::initializer_list<const Tensor*> tensors) 
   return {};
 }
 
-std::string unsupported_shared_memory(size_t asked) {
+std::string unsupported_shared_memory(size_t requested) {
   const size_t available = shared_memory_limit();
-  if (asked <= available) return {};
+  if (requested <= available) return {};
   return concat("on a GPU with ", available / 1024, " KiB of shared memory a block (they take ",
-                (asked + 1023) / 1024, ")");
+                (requested + 1023) / 1024, ")");
 }
 
 }  // namespace linnet::cuda

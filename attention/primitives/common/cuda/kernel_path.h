@@ -1,5 +1,5 @@
-// What the functions that choose between kernels share: whether a call goes to the fast ones, why
-// it cannot, and what happens then.
+// Shared by the functions that choose between kernels: whether a call goes to the fast ones, why it
+// cannot, and what happens then.
 #pragma once
 
 #include <functional>
@@ -11,12 +11,12 @@
 namespace linnet::cuda {
 
 // Says, once for each operation and reason, that its plain kernels compute because its fast ones
-// (`which`) do not cover `why`. Throws UsageError where tensor cores were asked for.
+// (`which`) do not cover `why`. Throws UsageError where tensor cores were requested.
 void use_plain_kernels(const std::string& operation, const std::string& why,
                        const std::string& which = "kernels on tensor cores");
 
 // Whether a call about x [B,T,...] goes to the fast kernels; `why` is the reason why they cannot
-// compute it, empty where they can. Never where plain kernels were asked for, nor for few tokens;
+// compute it, empty where they can. Never where plain kernels were requested, nor for few tokens;
 // where there is a reason, as use_plain_kernels, but nobody expects fast kernels of a model in f32,
 // so that nothing is said then.
 bool takes_fast_kernels(const std::string& operation, const Tensor& x,
@@ -28,6 +28,6 @@ bool takes_fast_kernels(const std::string& operation, const Tensor& x,
 // always can.
 std::string unsupported_dtype(std::initializer_list<const Tensor*> tensors);
 std::string unsupported_alignment(std::initializer_list<const Tensor*> tensors);
-std::string unsupported_shared_memory(size_t asked);
+std::string unsupported_shared_memory(size_t requested);
 
 }  // namespace linnet::cuda

@@ -18,13 +18,13 @@ __device__ __forceinline__ int scan_max(int value) {
   return value;
 }
 
-// One warp a row. Begins are the last change of id up to a token; ends the first change after it,
+// One warp per row. Begins are the last change of id up to a token; ends the first change after it,
 // found by the same scan from the other side, with tokens counted from the end.
 __global__ void find_token_spans(const int32_t* segments, int64_t T, int32_t* begins,
                                  int32_t* ends) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * T;
   const int lane = static_cast<int>(threadIdx.x);
-  int begin = 0, from_end = 0;  // of what was scanned so far
+  int begin = 0, from_end = 0;  // of the tokens scanned so far
   for (int64_t first = 0; first < T; first += kLanes) {
     const int64_t t = first + lane, back = T - 1 - t;
     const bool inside = t < T;
@@ -47,7 +47,7 @@ __global__ void find_token_spans(const int32_t* segments, int64_t T, int32_t* be
 Tensor token_spans(const Tensor& segments) {
   const int64_t B = segments.size(0), T = segments.size(1);
   require(T <= std::numeric_limits<int32_t>::max(), "spans of segments: ", T,
-          " tokens a row are more than 32 bits can count; make the context shorter");
+          " tokens per row are more than 32 bits can count; make the context shorter");
   const Tensor spans = Tensor::empty({2, B, T}, DType::i32, segments.device());
   int32_t* begins = pointer<int32_t>(spans);
   if (T == 0) return spans;

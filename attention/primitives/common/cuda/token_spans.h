@@ -1,4 +1,4 @@
-// The spans of packed rows on the device, for every token: what make_spans finds on the host.
+// The spans of packed rows on the device, for every token, as make_spans finds them on the host.
 #pragma once
 
 #include "core/tensor.h"

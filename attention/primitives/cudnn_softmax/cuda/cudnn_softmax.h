@@ -1,4 +1,4 @@
-// Softmax attention by cuDNN: what `linnet bench attention --cudnn` measures beside linnet's own.
+// Softmax attention by cuDNN, which `linnet bench attention --cudnn` measures beside linnet's own.
 // Models never use it. It has not run on a GPU yet (core/cuda/cudnn.h says what is known).
 #pragma once
 

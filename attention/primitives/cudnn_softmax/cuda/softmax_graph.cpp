@@ -7,7 +7,7 @@ namespace linnet::cuda {
 namespace {
 
 // Both graphs begin with the logits. cuDNN recognises them by their operations: which stand there,
-// in which order and with which types is what it documents as the pattern of attention.
+// in which order and with which types follows its documented pattern of attention.
 class Builder {
  public:
   explicit Builder(const SoftmaxSizes& sizes) : sizes_(sizes) {}
@@ -34,7 +34,7 @@ class Builder {
             false,
             {}};
   }
-  static GraphTensor turned(GraphTensor tensor) {
+  static GraphTensor transposed(GraphTensor tensor) {
     std::swap(tensor.sizes[2], tensor.sizes[3]);
     std::swap(tensor.strides[2], tensor.strides[3]);
     return tensor;
@@ -76,7 +76,7 @@ SoftmaxForwardGraph softmax_forward_graph(const SoftmaxSizes& sizes) {
   OperationGraph& g = build.graph();
   SoftmaxForwardGraph result;
   result.q = g.add(build.sequence());
-  result.k = g.add(Builder::turned(build.sequence()));
+  result.k = g.add(Builder::transposed(build.sequence()));
   result.v = g.add(build.sequence());
   int logits = g.apply(GraphKind::product, {result.q, result.k}, build.per_logit());
   logits = g.apply(GraphKind::multiply, {logits, build.scale()}, build.per_logit());
@@ -98,16 +98,16 @@ SoftmaxBackwardGraph softmax_backward_graph(const SoftmaxSizes& sizes) {
   Builder build(sizes);
   OperationGraph& g = build.graph();
   const GraphTensor sequence = build.sequence(), logit = build.per_logit();
-  const GraphTensor turned_weights = Builder::turned(build.per_logit(GraphType::bf16));
+  const GraphTensor transposed_weights = Builder::transposed(build.per_logit(GraphType::bf16));
   SoftmaxBackwardGraph result;
   result.q = g.add(sequence);
-  result.k = g.add(Builder::turned(sequence));
-  result.v = g.add(Builder::turned(sequence));
+  result.k = g.add(Builder::transposed(sequence));
+  result.v = g.add(Builder::transposed(sequence));
   result.y = g.add(sequence);
   result.dy = g.add(sequence);
   result.log_sum_exp = g.add(Builder::in_memory(build.per_row()));
   const int scale = build.scale();
-  // y . dy of each row, which is what the softmax's sum takes off.
+  // y . dy of each row, which the gradient of the softmax's sum subtracts.
   const int products = g.apply(GraphKind::multiply, {result.dy, result.y},
                                Builder::inside(sequence, GraphType::f32));
   const int dots = g.apply(GraphKind::row_sum, {products}, build.per_row());
@@ -119,14 +119,14 @@ SoftmaxBackwardGraph softmax_backward_graph(const SoftmaxSizes& sizes) {
   logits = g.apply(GraphKind::subtract, {logits, result.log_sum_exp}, logit);
   logits = build.masked(logits);
   const int weights = g.apply(GraphKind::exponential, {logits}, logit);
-  const int by_key = g.apply(GraphKind::transposed, {weights}, turned_weights);
+  const int by_key = g.apply(GraphKind::transposed, {weights}, transposed_weights);
   result.dv = g.apply(GraphKind::product, {by_key, result.dy}, sequence);
   // The gradient of the logits, and dk.
   int d = g.apply(GraphKind::product, {result.dy, result.v}, logit);
   d = g.apply(GraphKind::subtract, {d, result.row_dots}, logit);
   d = g.apply(GraphKind::multiply, {d, weights}, logit);
   d = g.apply(GraphKind::multiply, {d, scale}, logit);
-  const int d_by_key = g.apply(GraphKind::transposed, {d}, turned_weights);
+  const int d_by_key = g.apply(GraphKind::transposed, {d}, transposed_weights);
   result.dk = g.apply(GraphKind::product, {d_by_key, result.q}, sequence);
   // dq, which is summed in f32 over blocks of keys.
   const int keys =

@@ -12,14 +12,14 @@ struct SoftmaxSizes {
   bool causal = false;
 };
 
-// Numbers of the tensors that are in memory: bf16 [B,T,H,K] except log_sum_exp, f32 [B,H,T].
+// Ids of the tensors that are in memory: bf16 [B,T,H,K] except log_sum_exp, f32 [B,H,T].
 struct SoftmaxForwardGraph {
   OperationGraph graph;
   int q = 0, k = 0, v = 0, y = 0, log_sum_exp = 0;
 };
 SoftmaxForwardGraph softmax_forward_graph(const SoftmaxSizes& sizes);
 
-// The same; and what the kernel keeps meanwhile: row_dots f32 [B,H,T], dq_sums f32 [B,H,T,K].
+// The same; and the kernel's scratch: row_dots f32 [B,H,T], dq_sums f32 [B,H,T,K].
 struct SoftmaxBackwardGraph {
   OperationGraph graph;
   int q = 0, k = 0, v = 0, y = 0, log_sum_exp = 0, dy = 0;

@@ -13,8 +13,8 @@ namespace {
 
 using block_attention_detail::BlockProblem;
 using block_attention_detail::KeyRange;
-using block_attention_detail::Piece;
 using block_attention_detail::problem_of;
+using block_attention_detail::Segment;
 using linnet::block_attention_detail::visible_keys;
 using linnet::block_attention_detail::visible_queries;
 
@@ -47,19 +47,19 @@ void convolve(const Call& call, const Tensor& y) {
   for_each("depthwise_conv", y.elements(), [=] __device__(int64_t i) {
     const int64_t c = i % p.V, h = i / p.V % p.H, t = i / p.V / p.H % p.Tq;
     const int64_t b = i / p.V / p.H / p.Tq;
-    const Piece piece = p.piece(b, t);
-    const int64_t r = t - piece.query_begin;
-    const KeyRange keys = visible_keys(piece, p.options, r);
+    const Segment segment = p.segment(b, t);
+    const int64_t r = t - segment.query_begin;
+    const KeyRange keys = visible_keys(segment, p.options, r);
     float total = 0;
     for (int64_t u = keys.begin; p.query_valid(b, t) && u < keys.end; ++u) {
-      if (!p.key_valid(piece, u)) continue;
-      total += taps.at(h, c, u - piece.past - r + taps.before) * p.value(piece, u, h).at(c);
+      if (!p.key_valid(segment, u)) continue;
+      total += taps.at(h, c, u - segment.past - r + taps.before) * p.value(segment, u, h).at(c);
     }
     out.put(i, total);
   });
 }
 
-// dx, or, with past, the gradient of what was carried.
+// dx, or, with past, the gradient of the carried tokens.
 void convolve_back(const Call& call, const Tensor& dy, bool past, const Tensor& dx) {
   const BlockProblem p = problem_of(call.in, call.setting);
   const Taps taps = call.filters();
@@ -69,15 +69,15 @@ void convolve_back(const Call& call, const Tensor& dy, bool past, const Tensor& 
   for_each("depthwise_conv", dx.elements(), [=] __device__(int64_t i) {
     const int64_t c = i % p.V, h = i / p.V % p.H, t = i / p.V / p.H % tokens;
     const int64_t b = i / p.V / p.H / tokens;
-    const Piece piece = p.piece(b, past ? 0 : t);
-    const int64_t u = past ? t : piece.past + t - piece.key_begin;
-    const KeyRange queries = visible_queries(piece, p.options, u);
+    const Segment segment = p.segment(b, past ? 0 : t);
+    const int64_t u = past ? t : segment.past + t - segment.key_begin;
+    const KeyRange queries = visible_queries(segment, p.options, u);
     float total = 0;
-    for (int64_t r = queries.begin; p.key_valid(piece, u) && r < queries.end; ++r) {
-      const int64_t query = piece.query_begin + r;
+    for (int64_t r = queries.begin; p.key_valid(segment, u) && r < queries.end; ++r) {
+      const int64_t query = segment.query_begin + r;
       if (!p.query_valid(b, query)) continue;
       total +=
-          taps.at(h, c, u - piece.past - r + taps.before) * d.at(p.query(b, query, h) * p.V + c);
+          taps.at(h, c, u - segment.past - r + taps.before) * d.at(p.query(b, query, h) * p.V + c);
     }
     out.put(i, total);
   });
@@ -98,12 +98,12 @@ __global__ void conv_tap_gradients(BlockProblem p, Taps taps, StoredValues dy, i
   for (int64_t token = first + warp_lane(); token < end; token += kLanes) {
     const int64_t b = token / p.Tq, t = token % p.Tq;
     if (!p.query_valid(b, t)) continue;
-    const Piece piece = p.piece(b, t);
-    const int64_t r = t - piece.query_begin, u = piece.past + r + n - taps.before;
-    const KeyRange keys = visible_keys(piece, p.options, r);
-    if (u < keys.begin || u >= keys.end || !p.key_valid(piece, u)) continue;
+    const Segment segment = p.segment(b, t);
+    const int64_t r = t - segment.query_begin, u = segment.past + r + n - taps.before;
+    const KeyRange keys = visible_keys(segment, p.options, r);
+    if (u < keys.begin || u >= keys.end || !p.key_valid(segment, u)) continue;
     const StoredValues d = dy.from(p.query(b, t, h) * p.V);
-    const StoredValues x = p.value(piece, u, h);
+    const StoredValues x = p.value(segment, u, h);
     for (int64_t c = begin_channel; c < end_channel; ++c) total += d.at(c) * x.at(c);
   }
   total = warp_sum(total);
@@ -166,7 +166,7 @@ void fast_forward(const Call& call, const Tensor& y) {
 void fast_backward(const Call& call, const Tensor& dy, const Tensor& dx, const Tensor& dpast,
                    const Tensor& dtaps) {
   const Tensor readable = aligned(dy);
-  if (dpast.defined() && dpast.size(1) > call.before) dpast.fill(0);  // what no tap reaches
+  if (dpast.defined() && dpast.size(1) > call.before) dpast.fill(0);  // tokens that no tap reaches
   depthwise_conv_fast::run_backward({dx.device(), rows_of(call), fast_filters(call),
                                      output_line_of<const kernel_bf16>(call, readable),
                                      line_of<const kernel_bf16>(call, call.in.v, call.in.past_v),

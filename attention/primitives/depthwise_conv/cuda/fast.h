@@ -1,5 +1,5 @@
 // Depthwise convolutions in bf16 that read every number once: filters of up to 8 taps in the
-// registers of a thread (window.cu), one filter a head of up to 65 taps on tensor cores
+// registers of a thread (window.cu), one filter per head of up to 65 taps on tensor cores
 // (toeplitz.cu). Internal to this folder; which calls come here is decided in path.h.
 //
 // Both convolve a source with a window of taps: the input with the taps for y, dy with the taps
@@ -40,12 +40,12 @@ struct Line {
   }
 };
 
-// What a token reaches: tokens [begin, end) of its row.
+// The reach of a token: tokens [begin, end) of its row.
 struct Reach {
   int64_t begin, end;
 };
 
-// How rows are cut: the positions of their first tokens (i32 [B,T]; null: all `time_offset`), and
+// Segments of rows: the positions of their first tokens (i32 [B,T]; null: all `time_offset`), and
 // spans as token_spans makes them, null where a row is one.
 struct Rows {
   const int32_t* positions = nullptr;
@@ -53,7 +53,7 @@ struct Rows {
   const int32_t* span_ends = nullptr;
   int64_t time = 0, past = 0, time_offset = 0;
 
-  // Before position 0 there is nothing, whatever is carried.
+  // Before position 0 there is nothing, whatever the carried tokens hold.
   __device__ __forceinline__ int64_t first(int64_t row) const {
     const int64_t start = positions != nullptr ? positions[row * time] : time_offset;
     return -(start < past ? start : past);
@@ -88,13 +88,13 @@ struct Backward {
   Filters filters;
   Line<const kernel_bf16> dy;  // without past
   Line<const kernel_bf16> x;
-  // Masked as x. Of dpast the last `before` tokens are written.
+  // Masked as x. The last `before` tokens of dpast are written.
   Line<kernel_bf16> dx;
   float* dtaps = nullptr;
 };
 void run_backward(const Backward& call);
 
-// One pass along time; what both kinds of kernels take.
+// One pass over time: arguments of both kinds of kernels.
 struct Pass {
   Rows rows;
   Filters filters;
@@ -107,7 +107,7 @@ struct Pass {
 
   int64_t tokens() const { return rows.time - first_out; }
   int64_t runs() const { return (tokens() + run - 1) / run; }
-  // Of a window: its tap n, and how many tokens before the own it begins.
+  // Tap n of a window, and how many tokens before the own it begins.
   template <bool backward>
   __device__ __forceinline__ float tap(int64_t head, int64_t channel, int64_t n) const {
     const int64_t filter = head * filters.channels + (filters.channels == 1 ? 0 : channel);
@@ -126,8 +126,8 @@ int64_t toeplitz_run(const Pass& pass);
 int64_t toeplitz_width(const Pass& pass);
 void run_toeplitz(const Pass& pass, bool backward);
 
-// dtaps [H,channels,count] from the sums of `parts` runs, `width` numbers a head each: one for each
-// channel, or several of a filter that channels share.
+// dtaps [H,channels,count] from the sums of `parts` runs, `width` elements per head each: one for
+// each channel, or several of a filter that channels share.
 struct TapSums {
   const float* partial;
   int64_t parts, count, heads, width;

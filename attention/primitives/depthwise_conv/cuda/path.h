@@ -1,5 +1,5 @@
 // Which kernels compute depthwise convolutions on a device: the fast ones (fast.h), or the plain
-// ones (depthwise_conv.cu), which cover everything. core/kernel_choice.h says what was asked for.
+// ones (depthwise_conv.cu), which cover everything. core/kernel_choice.h has the request.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Both passes of the fast convolutions, and what their backward pass ends with: the gradients of
-// the taps from the sums of runs, in order.
+// Both passes of the fast convolutions, and the end of their backward pass: the gradients of the
+// taps from the sums of runs, in order.
 #include "attention/primitives/depthwise_conv/cuda/fast.h"
 #include "core/cuda/block_reduce.h"
 

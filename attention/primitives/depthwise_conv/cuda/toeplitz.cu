@@ -1,21 +1,21 @@
-// Convolutions with one filter a head of up to 65 taps, on tensor cores. 16 tokens of y are a
+// Convolutions with one filter per head of up to 65 taps, on tensor cores. 16 tokens of y are a
 // product [16,80] [80,V]: on the left the Toeplitz matrix of the taps, on the right the tokens that
 // the 16 reach. The matrix is the same for all tokens and stays in registers (5 operands [16,16]);
 // the tokens lie in shared memory as they are stored.
 //
-// A block walks along a run of tokens of one head and one tile of 64 channels, in tiles of 64
-// tokens of which three lie in a ring: the last two, which its four warps read, and the next, which
-// is being copied. Counted from the last token that it reaches, every convolution is causal: a
-// window ends with tile i, whose y belongs to tokens `after` earlier. Where rows have spans, taps
-// that reach another one become 0 in the operands of that tile.
+// A block scans a run of tokens of one head and one tile of 64 channels, in tiles of 64 tokens of
+// which three lie in a ring: the last two, which its four warps read, and the next, which is being
+// copied. Counted from the last token that it reaches, every convolution is causal: a window ends
+// with tile i, whose y belongs to tokens `after` earlier. Where rows have spans, taps that reach
+// another one become 0 in the operands of that tile.
 //
 // Backward is the same with dy as the source and the taps from the other end. With X the 16 tokens
 // of x that belong to the 16 of dx, the gradients of the taps are the sums along the diagonals of
 // X dY^T [16,80], which is summed in registers over all tiles of a run; its diagonals once, at the
 // end.
 //
-// Bytes a token and channel: 4 forward, 6 backward, and 64 tokens of the source more a run, which
-// has at least 256. Operations: 160 forward, 320 backward.
+// Bytes per token and channel: 4 forward, 6 backward, and 64 tokens of the source more per run,
+// which has at least 256. Operations: 160 forward, 320 backward.
 #include "attention/primitives/depthwise_conv/cuda/fast.h"
 #include "core/cuda/async_copy.h"
 #include "core/cuda/mma.h"
@@ -42,8 +42,8 @@ struct Layout {
         own(arena.take<kernel_bf16>((backward ? size_t{2} : size_t{1}) * kTile * kStride)),
         sums(arena.take<float>(backward ? kWarps * kDiagonals : 1)) {}
   kernel_bf16* ring;
-  // Backward: x of the tokens of `out`, two stages. Of a warp's rows in it nobody else reads any;
-  // results leave by way of them.
+  // Backward: x of the tokens of `out`, two stages. Only the warp itself reads its rows; results
+  // leave by way of them.
   kernel_bf16* own;
   float* sums;
 
@@ -71,7 +71,7 @@ struct Place {
   }
 };
 
-// Begins to copy 64 tokens from `token` on; zeros for what does not count.
+// Begins to copy 64 tokens from `token` on; zeros for tokens that do not count.
 __device__ __forceinline__ void begin_copy(AsyncCopies& copies, kernel_bf16* tile,
                                            const Line<const kernel_bf16>& from, const Place& place,
                                            int64_t token) {
@@ -105,7 +105,7 @@ __device__ __forceinline__ void make_filter(const Pass& a, int64_t head, int lan
   }
 }
 
-// What the rows lane / 4 and lane / 4 + 8 of a warp reach, as columns of the matrix.
+// The reach of rows lane / 4 and lane / 4 + 8 of a warp, as columns of the matrix.
 struct Limits {
   int from[2] = {0, 0}, to[2] = {kSteps * 16, kSteps * 16};
 
@@ -177,14 +177,14 @@ __device__ __forceinline__ void write(const ResultFragment (&results)[kColumns /
   for (int i = 0; i < 16 * kColumns / 8 / 32; ++i) {
     const int part = i * 32 + lane, row = part / (kColumns / 8), column = part % (kColumns / 8) * 8;
     if (token + row >= end || place.channel + column >= out.now.K) continue;
-    Eight numbers = *reinterpret_cast<const Eight*>(rows + row * kStride + column);
-    if (!place.has(out, token + row, column)) numbers = {};
-    *reinterpret_cast<Eight*>(place.at(out, token + row, column)) = numbers;
+    Eight elements = *reinterpret_cast<const Eight*>(rows + row * kStride + column);
+    if (!place.has(out, token + row, column)) elements = {};
+    *reinterpret_cast<Eight*>(place.at(out, token + row, column)) = elements;
   }
 }
 
-// The sums along the diagonals of X dY^T, warp after warp, to this block's place in `partial`. Of a
-// diagonal every row has one number, so that rows take turns.
+// The sums along the diagonals of X dY^T, warp after warp, to this block's place in `partial`.
+// Every row has one element of a diagonal, so that rows alternate.
 __device__ __forceinline__ void write_taps(const Pass& a,
                                            const ResultFragment (&products)[2 * kSteps],
                                            float* sums, const Place& place, int64_t tiles) {
@@ -207,7 +207,7 @@ __device__ __forceinline__ void write_taps(const Pass& a,
   __syncthreads();
   const int64_t count = a.filters.count, part = blockIdx.y * a.source.now.B + place.row;
   for (int64_t n = threadIdx.x; n < count; n += kThreads) {
-    // Of the window's tap count - 1 - n.
+    // For the window's tap count - 1 - n.
     const int64_t diagonal = kTile - n + 15;
     float total = 0;
     for (int w = 0; w < kWarps; ++w) total += sums[w * kDiagonals + diagonal];

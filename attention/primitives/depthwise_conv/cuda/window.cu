@@ -1,9 +1,9 @@
-// Convolutions with filters of up to 8 taps: a thread walks along time with its 4 channels of one
+// Convolutions with filters of up to 8 taps: a thread scans over time with its 4 channels of one
 // head and keeps the tokens that the filter reaches in registers, so that every number is read and
 // written once. 8 tokens are loaded together, which keeps 64 bytes of each thread in flight.
 //
-// Bytes a token and channel: 4 forward (2 of x, 2 of y), 6 backward (dy, x, dx); besides, of every
-// run (32 to 256 tokens), 7 tokens of the source more and, backward, 8 for every tap (a sum,
+// Bytes per token and channel: 4 forward (2 of x, 2 of y), 6 backward (dy, x, dx); besides, of
+// every run (32 to 256 tokens), 7 tokens of the source more and, backward, 8 for every tap (a sum,
 // written and read). Operations: 2 `count` forward, 4 `count` backward, on ordinary cores.
 #include "attention/primitives/depthwise_conv/cuda/fast.h"
 #include "core/cuda/mma.h"
@@ -19,7 +19,7 @@ constexpr int kChannels = 4;  // of a thread
 struct alignas(8) Four {
   uint32_t words[2];
 };
-struct Numbers {
+struct Values {
   float values[kChannels];
 };
 
@@ -29,7 +29,7 @@ __device__ __forceinline__ Four read(const Line<const kernel_bf16>& line, int64_
   if (!line.counts(row, token, first)) return {};
   return *reinterpret_cast<const Four*>(line.at(row, token, head) + channel);
 }
-__device__ __forceinline__ Numbers numbers_of(const Four& packed) {
+__device__ __forceinline__ Values values_of(const Four& packed) {
   return {{low_of(packed.words[0]), high_of(packed.words[0]), low_of(packed.words[1]),
            high_of(packed.words[1])}};
 }
@@ -47,7 +47,7 @@ __global__ __launch_bounds__(kThreads,
   const int64_t end = begin + a.run < a.rows.time ? begin + a.run : a.rows.time;
   const int count = static_cast<int>(a.filters.count);
 
-  Numbers taps[kTaps], sums[kTaps] = {}, window[kTaps - 1 + kBatch];
+  Values taps[kTaps], sums[kTaps] = {}, window[kTaps - 1 + kBatch];
 #pragma unroll
   for (int n = 0; n < kTaps; ++n) {
 #pragma unroll
@@ -57,14 +57,14 @@ __global__ __launch_bounds__(kThreads,
   }
 #pragma unroll
   for (int i = 0; i < kTaps - 1; ++i) {
-    window[i] = numbers_of(read(a.source, row, begin - before + i, head, channel, first));
+    window[i] = values_of(read(a.source, row, begin - before + i, head, channel, first));
   }
   for (int64_t token = begin; token < end; token += kBatch) {
     Four others[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       window[kTaps - 1 + i] =
-          numbers_of(read(a.source, row, token - before + kTaps - 1 + i, head, channel, first));
+          values_of(read(a.source, row, token - before + kTaps - 1 + i, head, channel, first));
       if constexpr (backward) others[i] = read(a.other, row, token + i, head, channel, first);
     }
 #pragma unroll
@@ -75,8 +75,8 @@ __global__ __launch_bounds__(kThreads,
       const int64_t source = own - before;  // of tap 0
       const int from = reach.begin > source ? static_cast<int>(reach.begin - source) : 0;
       const int to = static_cast<int>(reach.end - source < count ? reach.end - source : count);
-      Numbers result = {}, other = {};
-      if constexpr (backward) other = numbers_of(others[i]);
+      Values result = {}, other = {};
+      if constexpr (backward) other = values_of(others[i]);
 #pragma unroll
       for (int n = 0; n < kTaps; ++n) {
         if (n < from || n >= to) continue;

@@ -109,7 +109,7 @@ __global__ void diagonal_scan_forward(Scan s, StoredValues u, const double* mode
   const Forward shared(arena, s.M);
   const int64_t item = blockIdx.x, b = item / s.H, h = item % s.H;
   const int lane = static_cast<int>(threadIdx.x);
-  // Each lane reads and writes what is carried for its own modes.
+  // Each lane reads and writes the state of its own modes.
   for (int64_t n = lane; n < s.M; n += kLanes) {
     put_pair(shared.carried, n, state == nullptr ? Pair{0, 0} : pair_at(state, item * s.M + n));
   }
@@ -151,8 +151,7 @@ __global__ void diagonal_scan_forward(Scan s, StoredValues u, const double* mode
   }
 }
 
-// What one row adds to the gradients of parameters, zeros at first: [B,H,M,4], [B,G,H,M,2],
-// [B,G,H].
+// One row's terms of the gradients of parameters, zeros at first: [B,H,M,4], [B,G,H,M,2], [B,G,H].
 struct RowSums {
   float *modes, *c, *d;
 };

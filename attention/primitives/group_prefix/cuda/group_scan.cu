@@ -45,7 +45,7 @@ struct ScanColumn {
     const StoredValues from = left.from(vector(token) * p.L);
     for (int64_t l = lane; l < p.L; l += kLanes) total[l] += from.at(l) * value;
   }
-  __device__ void turn(int64_t t) const {
+  __device__ void cross_boundary(int64_t t) const {
     if (p.begins_document(b, t)) {
       clear();
     } else if (p.begins_group(b, t)) {
@@ -66,11 +66,11 @@ struct ScanColumn {
       for (int64_t t = p.T - 1; t >= 0; --t) {
         read(t);
         add(t);
-        turn(t);
+        cross_boundary(t);
       }
     } else {
       for (int64_t t = 0; t < p.T; ++t) {
-        turn(t);
+        cross_boundary(t);
         read(t);
         add(t);
       }
@@ -116,13 +116,13 @@ void group_scan(const GroupScan& rule, const Tensor& left, const Tensor& right, 
          stored_values(probe), stored_results(out), pointer<float>(visible), pointer<float>(total));
 }
 
-void add_sums(const Tensor& from, float factor, bool turned, const Tensor& to) {
+void add_sums(const Tensor& from, float factor, bool transposed, const Tensor& to) {
   const int64_t m = from.size(2), n = from.size(3);
   const float* a = pointer<float>(from);
   float* sum = pointer<float>(to);
   for_each("add_sums", from.elements(), [=] __device__(int64_t i) {
     const int64_t row = i / n % m, column = i % n;
-    const int64_t place = turned ? (i / (m * n) * n + column) * m + row : i;
+    const int64_t place = transposed ? (i / (m * n) * n + column) * m + row : i;
     sum[place] += factor * a[i];
   });
 }

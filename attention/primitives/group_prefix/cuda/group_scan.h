@@ -13,7 +13,7 @@ namespace linnet::cuda {
 void group_scan(const GroupScan& rule, const Tensor& left, const Tensor& right, const Tensor& probe,
                 const Tensor& out, const Tensor& visible, const Tensor& total);
 
-// to += factor * from, from [B,H,m,n]; to is [B,H,n,m] where `turned`.
-void add_sums(const Tensor& from, float factor, bool turned, const Tensor& to);
+// to += factor * from, from [B,H,m,n]; to is [B,H,n,m] where `transposed`.
+void add_sums(const Tensor& from, float factor, bool transposed, const Tensor& to);
 
 }  // namespace linnet::cuda

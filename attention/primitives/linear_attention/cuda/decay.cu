@@ -1,5 +1,5 @@
 // Gradients of the log-decay: telescoped sums along time.
-#include "attention/primitives/linear_attention/cuda/pieces.h"
+#include "attention/primitives/linear_attention/cuda/kernels.h"
 #include "core/cuda/block_reduce.h"
 
 namespace linnet::cuda::linear_attention_detail {
@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kWarps = 8;  // of a block
 
-// phi(k_t) . dphi(k_t) - sum over the query heads of phi(q_t) . dphi(q_t), one warp a token and key
-// head.
+// phi(k_t) . dphi(k_t) - sum over the query heads of phi(q_t) . dphi(q_t), one warp per token and
+// key head.
 __global__ void linear_attention_decay_entries(const float* queries, const float* dqueries,
                                                const float* keys, const float* dkeys, int64_t rows,
                                                int64_t group, int64_t width, float* entries) {
@@ -42,7 +42,7 @@ __device__ float inner(const float* a, const float* b, int64_t number, int64_t s
   return sum;
 }
 
-// One warp a row and key head. The gradient at t is the sum of what comes before t in its segment,
+// One warp per row and key head. The gradient at t is the sum of the terms before t in its segment,
 // beginning with the inner product of the carried state and its gradient, or at the last anchor.
 __global__ void linear_attention_decay_sums(Sums s, const float* entries, float* out) {
   const int64_t number = blockIdx.x, row = number / s.heads, head = number % s.heads;

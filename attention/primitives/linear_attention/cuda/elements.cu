@@ -1,6 +1,7 @@
-// Feature maps, normalisation and their gradients, element by element or one warp a token and head.
+// Feature maps, normalisation and their gradients, element by element or one warp per token and
+// head.
 #include "attention/primitives/linear_attention/cuda/features.h"
-#include "attention/primitives/linear_attention/cuda/pieces.h"
+#include "attention/primitives/linear_attention/cuda/kernels.h"
 #include "core/cuda/block_reduce.h"
 #include "core/cuda/for_each.h"
 
@@ -55,7 +56,7 @@ Tensor features_typed(const Tensor& x, const FeatureInput<T>& in) {
   return result;
 }
 
-// One warp a row.
+// One warp per row.
 template <typename T>
 __global__ void linear_attention_feature_gradients(FeatureInput<T> in, const float* gradients,
                                                    T* dx, float* dproportions) {
@@ -66,7 +67,7 @@ __global__ void linear_attention_feature_gradients(FeatureInput<T> in, const flo
   const float angle = read && reweighted ? kHalfPi * in.proportions[row] : 0.0f;
   const float cosine = cosf(angle), sine = sinf(angle);
   const float* d = gradients + row * in.width * (reweighted ? 2 : 1);
-  float turned = 0;
+  float dangle = 0;
   for (int64_t c = lane; c < in.width; c += 32) {
     float gradient = 0;
     if (read) {
@@ -75,19 +76,19 @@ __global__ void linear_attention_feature_gradients(FeatureInput<T> in, const flo
       gradient = d[c];
       if (reweighted) {
         const float along_sine = d[in.width + c];
-        turned += value * (along_sine * cosine - gradient * sine);
+        dangle += value * (along_sine * cosine - gradient * sine);
         gradient = gradient * cosine + along_sine * sine;
       }
       gradient *= feature_slope(in.map, scaled, value) * in.scale;
     }
     if (dx != nullptr) store(dx + row * in.width + c, gradient);
   }
-  turned = warp_sum(turned);
-  if (dproportions != nullptr && lane == 0) dproportions[row] = kHalfPi * turned;
+  dangle = warp_sum(dangle);
+  if (dproportions != nullptr && lane == 0) dproportions[row] = kHalfPi * dangle;
 }
 
 template <typename T>
-Tensor values_with_mass_typed(const Tensor& v, const Tensor& mask) {
+Tensor values_with_normalizer_typed(const Tensor& v, const Tensor& mask) {
   const int64_t heads = v.size(2), width = v.size(3);
   const Tensor result =
       Tensor::empty({v.size(0), v.size(1), heads, width + 1}, DType::f32, v.device());
@@ -113,7 +114,7 @@ void value_gradients_typed(const Tensor& gradients, const Tensor& mask, const Te
            [=] __device__(int64_t i) { store(out + i, is_set(seen, i / row) ? in[i] : 0.0f); });
 }
 
-// One warp a row.
+// One warp per row.
 template <typename T>
 __global__ void linear_attention_output_gradients(const float* y, const T* dy,
                                                   const float* denominators, const uint8_t* mask,
@@ -169,9 +170,10 @@ Tensor spans_on_device(const Tensor& segments, const std::vector<Span>& spans, D
   return Tensor::from(table, {static_cast<int64_t>(spans.size()), 3}, device);
 }
 
-Tensor values_with_mass(const Tensor& v, const Tensor& mask) {
+Tensor values_with_normalizer(const Tensor& v, const Tensor& mask) {
   Tensor result;
-  dispatch(v.dtype(), [&](auto zero) { result = values_with_mass_typed<decltype(zero)>(v, mask); });
+  dispatch(v.dtype(),
+           [&](auto zero) { result = values_with_normalizer_typed<decltype(zero)>(v, mask); });
   return result;
 }
 

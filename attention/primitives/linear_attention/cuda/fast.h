@@ -4,8 +4,8 @@
 //
 // q, k, v, dy and gradients are bf16 views, whose rows begin on 16 bytes; features, which are made
 // from q, k and proportions on the chip, and weights inside a chunk are rounded to bf16 for the
-// products, as is the copy of the state that queries read; all sums, the state itself, its mass,
-// the denominators and the gradients of proportions are f32. Masks and states as in
+// products, as is the copy of the state that queries read; all sums, the state itself, its
+// normalizer, the denominators and the gradients of proportions are f32. Masks and states as in
 // ../cpu.h, [B,T], S [B,G,m,V] and z [B,G,m]; pointers may be null.
 #pragma once
 
@@ -18,7 +18,7 @@ using Reads = SequenceView<const kernel_bf16>;
 using Writes = SequenceView<kernel_bf16>;
 
 // Whether there are kernels for this width of features (twice that of re-weighted heads) and of
-// values. Their tiles are 16, 32, 64 or 128 wide (noncausal: 64 or 128); what lies between is
+// values. Their tiles are 16, 32, 64 or 128 wide (noncausal: 64 or 128); widths between are
 // computed as the next wider one, wider features as two parts, wider values as several.
 inline bool has_kernels(int64_t features, int64_t values) {
   return features > 0 && features <= 256 && features % 8 == 0 && values > 0 && values % 8 == 0;
@@ -46,10 +46,10 @@ struct Forward {
   Reads q, k, v;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;
-  const int32_t* segments = nullptr;         // [B,T], causal; a sequence that has them is not cut
+  const int32_t* segments = nullptr;         // [B,T], causal; a sequence that has them is not split
   const float* query_proportions = nullptr;  // [B,T,H]
   const float* key_proportions = nullptr;
-  const float* log_decay = nullptr;  // [B,T,G], causal, up to 128 features; not cut either
+  const float* log_decay = nullptr;  // [B,T,G], causal, up to 128 features; not split either
   LinearAttentionState<const float> state_in;
   LinearAttentionState<float> state_out;
   Writes y;
@@ -63,26 +63,26 @@ void memory_forward(const Forward& call);
 // y and the denominators from q, state_in and key_heads alone.
 void read_forward(const Forward& call);
 
-// Pieces of so many tokens, each for blocks of its own: as many as make `enough` blocks of
-// `blocks`, none shorter than a few chunks.
-struct Cut {
+// `count` splits of `tokens` tokens, each for blocks of its own: enough that `blocks` become
+// `enough` blocks, none shorter than a few chunks.
+struct SplitSizes {
   int64_t count = 1, tokens = 0;
 };
 inline constexpr int64_t kEnoughBlocks = 264;  // two for each multiprocessor of an H200
-Cut cut_of(int64_t tokens, int64_t blocks, int64_t enough = kEnoughBlocks);
+SplitSizes split_sizes(int64_t tokens, int64_t blocks, int64_t enough = kEnoughBlocks);
 
-// How a sequence is cut where its heads alone, of which `blocks` blocks would be made, do not fill
-// a GPU, and with what state each piece begins, [count * B,G,m,V] and [count * B,G,m]. One piece:
-// nothing is computed.
-struct Pieces {
-  Cut cut;
+// How a sequence is split where its heads alone, of which `blocks` blocks would be made, do not
+// fill a GPU, and with what state each split begins, [count * B,G,m,V] and [count * B,G,m]. One
+// split: nothing is computed.
+struct Splits {
+  SplitSizes sizes;
   Tensor memory, mass;
 
-  // Those states; of one piece the one that is carried in.
+  // Those states; for a single split the carried one.
   LinearAttentionState<const float> states(const LinearAttentionState<const float>& carried) const;
 };
-// S and z before each piece. Segments forget what pieces before them had: they are not cut.
-Pieces pieces_of(const Forward& call, int64_t blocks);
+// S and z before each split. Segments forget the splits before them: they are not split.
+Splits splits_of(const Forward& call, int64_t blocks);
 
 // Where blocks leave `count` parts of sums S and z of this shape [B,G,m,V], which are then added up
 // in order. One part is the sum itself.
@@ -98,30 +98,29 @@ class Partials {
   Tensor memory_, mass_;
 };
 
-// What the backward passes leave of which gradients of log-decays are made; null: not wanted. The
+// Outputs of the backward passes from which gradients of log-decays are made; null: not wanted. The
 // gradient of g_t is the sum of weights times their gradients over all pairs of a query from t on
-// and a key before t. With a term of each token s, what its key says to later queries less what its
-// query hears from earlier keys, it is that of an earlier token plus the terms between. Pairs
-// inside a chunk are weighed once and in f32 for both, so that what cancels does; rounding remains
+// and a key before t. With a term of each token s, its key's terms to later queries less its
+// query's terms from earlier keys, it is that of an earlier token plus the terms between. Pairs
+// inside a chunk are weighed once and in f32 for both, so that equal terms cancel; rounding remains
 // of pairs of different chunks, 2^-9 of each, and anchors end its sum: every 512 tokens the
 // gradient is S . dS + z . dz itself.
 inline constexpr int64_t kDecayAnchorTokens = 512;
 struct DecayWrites {
   float* terms = nullptr;    // [B,T,G]
   float* anchors = nullptr;  // [anchors of T tokens,B,G], of tokens 512, 1024, ...
-  float* read = nullptr;     // scratch [B,T,H]: what queries hear from chunks before their own
+  float* read = nullptr;     // scratch [B,T,H]: queries' terms from chunks before their own
   LinearAttentionState<float> states;  // scratch [anchors * B,G,m,V]: S and z there
 };
 
-// Gradients of what the forward passes compute, with the denominators that they wrote; y is not
-// needed.
+// Gradients of the forward passes, with the denominators that they wrote; y is not needed.
 struct Backward {
   Device device;
   LinearAttentionOptions options;
   Reads q, k, v, dy;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;
-  const int32_t* segments = nullptr;         // [B,T], causal; a sequence that has them is not cut
+  const int32_t* segments = nullptr;         // [B,T], causal; a sequence that has them is not split
   const float* query_proportions = nullptr;  // [B,T,H]
   const float* key_proportions = nullptr;
   const float* log_decay = nullptr;  // as in Forward; its gradients follow from the next
@@ -137,10 +136,10 @@ struct Backward {
   Spans spans;
 };
 void causal_backward(const Backward& call);
-// S and z before each piece, and the gradients of S and z after it, which the corrections of all
+// S and z before each split, and the gradients of S and z after it, which the corrections of all
 // queries must be there for.
-Pieces pieces_of(const Backward& call, int64_t blocks);
-Pieces gradient_pieces_of(const Backward& call, int64_t blocks);
+Splits splits_of(const Backward& call, int64_t blocks);
+Splits gradient_splits_of(const Backward& call, int64_t blocks);
 // dk and dv from k, v and dstate_out alone.
 void memory_backward(const Backward& call);
 // dq and dstate_in from q, dy, state_in, the denominators and key_heads alone.

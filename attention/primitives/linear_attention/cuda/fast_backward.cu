@@ -15,24 +15,24 @@ namespace {
 
 using namespace backward_detail;
 
-void visit_queries(const Backward& call, const Pieces& pieces, BackwardArguments a) {
-  const LinearAttentionState<const float> starts = pieces.states(call.state_in);
+void visit_queries(const Backward& call, const Splits& splits, BackwardArguments a) {
+  const LinearAttentionState<const float> starts = splits.states(call.state_in);
   a.in = {starts.memory, starts.mass};
-  a.piece_tokens = pieces.cut.tokens;
-  run_queries(a, pieces.cut.count, call.device);
+  a.split_tokens = splits.sizes.tokens;
+  run_queries(a, splits.sizes.count, call.device);
 }
 
 void visit_keys(const Backward& call, BackwardArguments a) {
-  const Pieces pieces = gradient_pieces_of(call, call.q.B * call.k.H);
-  const LinearAttentionState<const float> ends = pieces.states(call.dstate_out);
+  const Splits splits = gradient_splits_of(call, call.q.B * call.k.H);
+  const LinearAttentionState<const float> ends = splits.states(call.dstate_out);
   a.in = {ends.memory, ends.mass};
   a.out = {call.dstate_in.memory, call.dstate_in.mass};
-  a.piece_tokens = pieces.cut.tokens;
-  run_keys(a, pieces.cut.count, call.device);
+  a.split_tokens = splits.sizes.tokens;
+  run_keys(a, splits.sizes.count, call.device);
 }
 
-Pieces query_pieces(const Backward& call) {
-  return pieces_of(call, call.q.B * call.q.H);
+Splits query_splits(const Backward& call) {
+  return splits_of(call, call.q.B * call.q.H);
 }
 
 void backward_in_parts(const Backward& call) {
@@ -45,10 +45,10 @@ void backward_in_parts(const Backward& call) {
   const Tensor along = Tensor::empty({call.q.B, call.q.T, call.q.H}, DType::f32, call.device);
   const Tensor sums = value_sums_for(call.v.K, call.q.B * call.k.H, call.q.T, call.device);
   const std::array<BackwardArguments, 2> arguments = arguments_of(parts, along, sums);
-  {  // the states of one walk are gone before those of the other are made
-    const std::array<Pieces, 2> pieces{query_pieces(parts[0].call), query_pieces(parts[1].call)};
+  {  // the states of one scan are freed before those of the other are computed
+    const std::array<Splits, 2> splits{query_splits(parts[0].call), query_splits(parts[1].call)};
     backward_detail::visit_queries(arguments, [&](size_t i, const BackwardArguments& a) {
-      visit_queries(parts[i].call, pieces[i], a);
+      visit_queries(parts[i].call, splits[i], a);
     });
   }
   for (size_t i = 0; i < 2; ++i) {
@@ -62,7 +62,7 @@ void backward_in_parts(const Backward& call) {
 void causal_backward(const Backward& call) {
   if (needs_parts(call.k.K, call.key_proportions != nullptr)) return backward_in_parts(call);
   const BackwardArguments a = arguments_of(call);
-  visit_queries(call, query_pieces(call), a);  // whose states are gone after it
+  visit_queries(call, query_splits(call), a);  // whose states are gone after it
   visit_keys(call, a);
 }
 

@@ -12,23 +12,23 @@
 // bf16 parts there: values that have a mean make both terms of dQ larger than it by a factor that
 // grows with the length.
 //
-// Bytes a token and head, K features and V values: queries 6 K + 4 V, keys 6 K + 6 V, denominators
-// and c 16 more; together 12 K + 10 V. Operations: 2 * 64 * (3 K + 3 V) * 10/16 + 10 K V; where
-// there are denominators, 2 * 64 K * 10/16 for prefix sums of keys and 2 K V for the second part of
-// S more. K = V = 64: 1424 bytes and 85,000 operations.
+// Bytes per token and head, K features and V values: queries 6 K + 4 V, keys 6 K + 6 V,
+// denominators and c 16 more; together 12 K + 10 V. Operations: 2 * 64 * (3 K + 3 V) * 10/16 + 10 K
+// V; where there are denominators, 2 * 64 K * 10/16 for prefix sums of keys and 2 K V for the
+// second part of S more. K = V = 64: 1424 bytes and 85,000 operations.
 //
 // Re-weighted heads of K have 2 K features, made on the chip: 12 K + 10 V + 40 bytes, and q and k
 // once more for their gradients, 4 K, from L2, where the copies of the same chunk left them (also
 // where the map is elu). K = V = 64 then takes tiles of 128.
 //
-// Where states decay (fast_decay.h) every product of two tokens is multiplied by what is left
-// between them, S and dS by what a chunk leaves of them, and both walks leave what gradients of
-// log-decays are made of (DecayWrites).
+// Where states decay (fast_decay.h) every product of two tokens is multiplied by the decay between
+// them, S and dS by the decay of a chunk, and both scans write the terms of gradients of log-decays
+// (DecayWrites).
 //
-// Where heads are few both walk along pieces side by side, for which k and v, and q and dy, are
-// read once more: 2 K + 2 V bytes each (fast_sums.cu). Values wider than 128 are walked tile by
-// tile; each further tile reads q and k again, 4 K bytes, and writes and reads sums of dq or dk in
-// f32, 8 bytes for each of 128 columns.
+// Where heads are few both scan splits side by side, for which k and v, and q and dy, are read once
+// more: 2 K + 2 V bytes each (fast_sums.cu). Values wider than 128 are scanned tile by tile; each
+// further tile reads q and k again, 4 K bytes, and writes and reads sums of dq or dk in f32, 8
+// bytes for each of 128 columns.
 //
 // K = V = 128: chunks have 32 tokens, and each of the four warps that share a row makes all of its
 // weights: 2 * 32 * (4 * 3 + 4) * 128 * 3/4 + 12 K V = 295,000 operations, 2832 bytes.
@@ -61,11 +61,11 @@ struct BackwardArguments {
   const uint8_t* query_mask;
   const uint8_t* key_mask;
   const int32_t* segments;
-  // What queries read: S and z, before the first token of each piece where causal. Of keys: the
-  // gradients of S and z, after the last token of each piece where causal.
+  // For queries: S and z, before the first token of each split where causal. For keys: the
+  // gradients of S and z, after the last token of each split where causal.
   StatePointers<const float> in;
   // Causal keys: the gradients of S and z before the first token; noncausal queries: those of
-  // every piece and head.
+  // every split and head.
   StatePointers<float> out;
   const float* denominators;  // null: nothing is divided
   float* corrections;         // c [B,T,H]; noncausal: none
@@ -74,10 +74,10 @@ struct BackwardArguments {
   Division division;
   const int32_t* spans;  // noncausal, as the next
   int64_t states;        // how many
-  int64_t piece_tokens;
+  int64_t split_tokens;
   int key_heads;  // noncausal queries
   ValueTile tile;
-  // Of features in parts.
+  // For features in parts.
   bool in_parts;
   FeatureStep step;
   float* along;            // Q . G of the first part, [B,T,H]
@@ -93,7 +93,7 @@ struct BackwardArguments {
   }
 };
 
-// What both forms take from a call.
+// Arguments of both forms, from a call.
 inline BackwardArguments arguments_of(const Backward& call) {
   BackwardArguments a{};
   a.q = call.q;
@@ -145,7 +145,7 @@ void for_value_tiles(BackwardArguments a, int64_t values, int64_t blocks, int64_
   Tensor sums;
   if (values > M) {
     sums = Tensor::empty({blocks, chunks, kTokens, M}, DType::f32, device);
-    a.tile.sums.numbers = reinterpret_cast<ResultFragment*>(pointer<float>(sums));
+    a.tile.sums.fragments = reinterpret_cast<ResultFragment*>(pointer<float>(sums));
   }
   a.tile.sums.chunks = a.value_sums.chunks = chunks;
   for (int64_t first = 0; first < values; first += M) {
@@ -153,7 +153,8 @@ void for_value_tiles(BackwardArguments a, int64_t values, int64_t blocks, int64_
     a.tile.sums.first = first == 0;
     a.tile.sums.last = first + M >= values;
     body(a);
-    if (a.value_sums.numbers != nullptr) a.value_sums.numbers += blocks * chunks * kTokens * M / 4;
+    if (a.value_sums.fragments != nullptr)
+      a.value_sums.fragments += blocks * chunks * kTokens * M / 4;
   }
 }
 
@@ -165,13 +166,13 @@ inline Tensor value_sums_for(int64_t values, int64_t blocks, int64_t tokens, Dev
       device);
 }
 
-// A chunk's tiles; two stages of them by turns.
+// A chunk's tiles, double-buffered.
 template <int M>
 struct Stage {
   static constexpr int kStride = M + kPadding;
   kernel_bf16 *q, *k, *v, *dy;
 
-  __device__ __forceinline__ Stage turn(int64_t count) const {
+  __device__ __forceinline__ Stage stage_of(int64_t count) const {
     const int64_t on = count % 2 * TeamOf<M>::kTokens * kStride;
     return {q + on, k + on, v + on, dy + on};
   }
@@ -204,7 +205,7 @@ struct QueriesLayout : Layout<M, decays> {
         rest(arena.take<kernel_bf16>(size_t{M} * Stage<M>::kStride)),
         partials(arena.take<float>((decays ? 2 : 1) * kPartials)) {}
   static constexpr size_t kPartials = size_t{TeamOf<M>::kShares} * TeamOf<M>::kTokens;
-  kernel_bf16* rest;  // what rounding took from the memory
+  kernel_bf16* rest;  // the memory's rounding errors
   float* partials;    // of sum_shares; where states decay, of two sums
 };
 
@@ -229,8 +230,8 @@ __device__ __forceinline__ void sum_products(const kernel_bf16* rows, int stride
   }
 }
 
-// Sums of what the warps of a row have, by way of partials [shares][tokens] in shared memory; a
-// barrier of the block.
+// Sums over the warps of a row, by way of partials [shares][tokens] in shared memory; a barrier of
+// the block.
 template <typename Team>
 __device__ __forceinline__ void sum_shares(float* partials, int warp, int lane, float (&sums)[2]) {
   if constexpr (Team::kShares > 1) {
@@ -286,16 +287,16 @@ __device__ __forceinline__ void multiply_memory(const LeftFragment (&left)[M / 1
   }
 }
 
-// sums += factor of the row times `numbers` of the column.
+// sums += factor of the row times `elements` of the column.
 template <int columns>
-__device__ __forceinline__ void add_rank_one(const float* numbers, int lane,
+__device__ __forceinline__ void add_rank_one(const float* elements, int lane,
                                              const float (&factors)[2],
                                              ResultFragment (&sums)[columns / 8]) {
 #pragma unroll
   for (int j = 0; j < columns / 8; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      sums[j].values[i] += factors[i / 2] * numbers[8 * j + lane % 4 * 2 + i % 2];
+      sums[j].values[i] += factors[i / 2] * elements[8 * j + lane % 4 * 2 + i % 2];
     }
   }
 }
@@ -351,7 +352,7 @@ inline std::array<BackwardArguments, 2> arguments_of(const std::array<BackwardPa
     a.adds_proportions = i > 0;
     a.along = pointer_or_null<float>(along);
     if (!value_sums.defined()) continue;
-    a.value_sums.numbers = reinterpret_cast<ResultFragment*>(pointer<float>(value_sums));
+    a.value_sums.fragments = reinterpret_cast<ResultFragment*>(pointer<float>(value_sums));
     a.value_sums.first = i == 0;
     a.value_sums.last = i == 1;
   }
@@ -378,8 +379,8 @@ void visit_queries(const std::array<BackwardArguments, 2>& arguments, const Visi
   }
 }
 
-// Of causal passes, each for every width, in so many pieces of `arguments.piece_tokens`.
-void run_queries(const BackwardArguments& arguments, int64_t pieces, Device device);
-void run_keys(const BackwardArguments& arguments, int64_t pieces, Device device);
+// Causal passes, each for every width, in so many splits of `arguments.split_tokens` tokens.
+void run_queries(const BackwardArguments& arguments, int64_t splits, Device device);
+void run_keys(const BackwardArguments& arguments, int64_t splits, Device device);
 
 }  // namespace linnet::cuda::linear_attention_fast::backward_detail

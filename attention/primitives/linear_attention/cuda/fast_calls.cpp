@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "attention/primitives/linear_attention/cuda/fast.h"
-#include "attention/primitives/linear_attention/cuda/pieces.h"
+#include "attention/primitives/linear_attention/cuda/kernels.h"
 #include "attention/tensor_core/aligned_views.h"
 
 namespace linnet::cuda {
@@ -14,14 +14,14 @@ using namespace linear_attention_detail;
 using linear_attention_fast::Backward;
 using linear_attention_fast::Forward;
 
-// A call as the kernels take it, and what lives as long.
+// A call as the kernels take it, and tensors that live as long.
 struct Call {
   LinearAttentionContext context;
   LinearAttentionArrays in;
   Tensor dy, spans;
 
-  Call(const LinearAttentionContext& asked, const LinearAttentionArrays& arrays)
-      : context(asked), in(arrays) {}
+  Call(const LinearAttentionContext& call_context, const LinearAttentionArrays& arrays)
+      : context(call_context), in(arrays) {}
 
   Forward forward(Device device) const {
     Forward call;
@@ -85,29 +85,29 @@ struct Call {
   }
 };
 
-// What the gradients of log-decays are made of.
+// Inputs of the gradients of log-decays.
 struct DecayTensors {
-  Tensor terms, anchors, read, memories, masses;
+  Tensor terms, anchors, read, memories, normalizers;
 
   explicit DecayTensors(const LinearAttentionArrays& in) {
     const int64_t B = in.k.size(0), T = in.k.size(1), G = in.k.size(2);
     const int64_t features = in.k.size(3) * (in.key_proportions.defined() ? 2 : 1);
     const int64_t count = (T - 1) / linear_attention_fast::kDecayAnchorTokens;
-    const auto numbers = [device = in.k.device()](const Shape& shape) {
+    const auto empty_f32 = [device = in.k.device()](const Shape& shape) {
       return Tensor::empty(shape, DType::f32, device);
     };
-    terms = numbers({B, T, G});
-    read = numbers({B, T, in.q.size(2)});
+    terms = empty_f32({B, T, G});
+    read = empty_f32({B, T, in.q.size(2)});
     if (count == 0) return;
-    anchors = numbers({count, B, G});
-    memories = numbers({count * B, G, features, in.v.size(3)});
-    masses = numbers({count * B, G, features});
+    anchors = empty_f32({count, B, G});
+    memories = empty_f32({count * B, G, features, in.v.size(3)});
+    normalizers = empty_f32({count * B, G, features});
   }
   linear_attention_fast::DecayWrites writes() const {
     return {pointer<float>(terms),
             pointer_or_null<float>(anchors),
             pointer<float>(read),
-            {pointer_or_null<float>(memories), pointer_or_null<float>(masses)}};
+            {pointer_or_null<float>(memories), pointer_or_null<float>(normalizers)}};
   }
 };
 

@@ -1,13 +1,12 @@
-// What decay leaves of tokens and states inside a chunk, for kernels on tensor cores. Internal to
-// this folder.
+// Decay of tokens and states inside a chunk, for kernels on tensor cores. Internal to this folder.
 //
 // With b_i the sum of the log-decays of a chunk's tokens up to i, a query i sees a key j of its
 // chunk times exp(b_i - b_j) and the state before the chunk times exp(b_i); the chunk leaves
 // exp(b_last) of that state and exp(b_last - b_j) of key j. No exponent is above 0. Sums are made
 // in double and kept in f32: the difference of two that are large (there are tokens that leave
-// almost nothing) is off by 2^-11 at most, because what is below 2^-127 counts as that.
+// almost nothing) is off by 2^-11 at most, because factors below 2^-127 count as that.
 //
-// Beside what the undecayed kernels take (fast_forward.cu and fast_backward.h), bytes a token and
+// Beside those of the undecayed kernels (fast_forward.cu and fast_backward.h), bytes per token and
 // head: 4 forward, 8 backward, and for the gradients of log-decays 20 and K V / 64 for anchors. 40
 // exponentials forward, 120 backward (80 where nothing is normalised). With K = 128 features and V
 // = 64, as random feature attention has them, half of a tile of 128 values is empty.
@@ -18,7 +17,7 @@
 
 namespace linnet::cuda::linear_attention_detail {
 
-// Of every token of a chunk, in shared memory; nothing where nothing decays.
+// Factors of every token of a chunk, in shared memory; empty where nothing decays.
 template <typename Team, bool decays>
 struct ChunkDecay {
   static constexpr int kTokens = Team::kTokens;
@@ -34,11 +33,11 @@ struct ChunkDecay {
     }
   }
 
-  // What is left of a state that passes through the chunk.
+  // The factor of a state that passes through the chunk.
   __device__ __forceinline__ float whole() const { return since[kTokens - 1]; }
 
   // Reads the log-decays of the chunk at `keys`, two tokens for each of the first lanes of the
-  // first warp. Masked tokens leave everything.
+  // first warp. Masked tokens do not decay.
   __device__ __forceinline__ static void read(const float* log_decays, const ReadPlace& keys,
                                               float (&own)[2]) {
     constexpr float kLeast = -127, kPerLog = 1.4426950408889634f;
@@ -50,7 +49,7 @@ struct ChunkDecay {
       own[n] = log < kLeast ? kLeast : log;  // NaN stays
     }
   }
-  // Of what all threads read; a barrier must follow.
+  // Writes values that all threads read; a barrier must follow.
   __device__ __forceinline__ void publish(const float (&own)[2]) const {
     if (threadIdx.x >= 32) return;
     const int lane = static_cast<int>(threadIdx.x);
@@ -73,8 +72,8 @@ struct ChunkDecay {
   }
 
   // Calls visit(i, j, factor) for every number values[j] of part i of a square [16,16] of results,
-  // with what is left between its tokens: rows from `first_row`, columns from `first_column`. 1
-  // where the one that should be later is earlier.
+  // with the decay between its tokens: rows from `first_row`, columns from `first_column`. 1 where
+  // the one that should be later is earlier.
   template <bool rows_are_later, typename Visit>
   __device__ __forceinline__ void visit_square(int first_row, int first_column, int lane,
                                                const Visit& visit) const {

@@ -1,16 +1,16 @@
 // The causal forward pass of linear attention on tensor cores: one kernel, one pass over q, k, v.
 //
-// A block walks along the chunks of one head and one tile of N value columns. Of a chunk it makes
+// A block scans the chunks of one head and one tile of N value columns. It makes of a chunk
 //   y = (tril(Q K^T) V + Q S) / D(tril(Q K^T) 1 + Q z),   S += K^T V,   z += K^T 1
 // with the features Q, K in shared memory. The next chunk's q, k, v are copied meanwhile. Where
-// heads and tiles are few, blocks have pieces of the sequence (fast_sums.cu). What changes where S
-// and z decay is in fast_decay.h.
+// heads and tiles are few, blocks have splits of the sequence (fast_sums.cu). Decay of S and z
+// is in fast_decay.h.
 //
-// Bytes a token and head, K features and V values: 4 K + 4 V (+ 4 for a denominator), q and k once
-// more for every further value tile, from L2 where the tiles' blocks run side by side. Operations:
-// 2 * 64 * (K + V) * 10/16 (only squares on and below the diagonal) + 4 K V. K = V = 64: 512 bytes
-// and 27,000 operations. Re-weighted heads of K have 2 K features, made on the chip: 4 K + 4 V + 8
-// bytes.
+// Bytes per token and head, K features and V values: 4 K + 4 V (+ 4 for a denominator), q and k
+// once more for every further value tile, from L2 where the tiles' blocks run side by side.
+// Operations: 2 * 64 * (K + V) * 10/16 (only squares on and below the diagonal) + 4 K V. K = V =
+// 64: 512 bytes and 27,000 operations. Re-weighted heads of K have 2 K features, made on the chip:
+// 4 K + 4 V + 8 bytes.
 #include "attention/primitives/linear_attention/cuda/fast_parts.h"
 #include "attention/primitives/linear_attention/cuda/fast_tiles.h"
 
@@ -25,7 +25,7 @@ struct Arguments {
   const uint8_t* query_mask;
   const uint8_t* key_mask;
   const int32_t* segments;
-  StatePointers<const float> in;  // of each piece
+  StatePointers<const float> in;  // of each split
   StatePointers<float> out;
   float* denominators;
   LaunchSums sums;                   // numerators, of features in parts
@@ -33,16 +33,16 @@ struct Arguments {
   const float* log_decay;            // [B,T,G], where states decay
   FeatureSource queries, keys;
   Division division;
-  int64_t piece_tokens;
+  int64_t split_tokens;
   int tiles;  // of value columns
 };
 
-// A chunk's tiles; two stages of them by turns.
+// A chunk's tiles, double-buffered.
 template <int M, int N>
 struct Stage {
   kernel_bf16 *q, *k, *v;
 
-  __device__ __forceinline__ Stage turn(int64_t chunk) const {
+  __device__ __forceinline__ Stage stage_of(int64_t chunk) const {
     const int64_t on = chunk % 2 * kChunk;
     return {q + on * (M + kPadding), k + on * (M + kPadding), v + on * (N + kPadding)};
   }
@@ -138,7 +138,7 @@ __global__ __launch_bounds__(kTileThreads,
   const int first = static_cast<int>(blockIdx.x % a.tiles) * N;
   const int head = static_cast<int>(blockIdx.x / a.tiles % heads), group = heads / key_heads;
   const int64_t row = blockIdx.x / a.tiles / heads, time = a.q.T;
-  const int64_t start = blockIdx.y * a.piece_tokens, end = min(time, start + a.piece_tokens);
+  const int64_t start = blockIdx.y * a.split_tokens, end = min(time, start + a.split_tokens);
   const int64_t number = row * key_heads + head / group;
 
   const auto queries_from = [&](int64_t token) {
@@ -155,7 +155,7 @@ __global__ __launch_bounds__(kTileThreads,
     if (threadIdx.x < kChunk) {
       begins_one = begins_segment(a.segments, row, time, token + threadIdx.x);
     }
-    const Stage<M, N> stage = shared.stages.turn(token / kChunk);
+    const Stage<M, N> stage = shared.stages.stage_of(token / kChunk);
     query_counts = begin_features<M, FourWarps, 1>(copies, stage.q, queries_from(token), a.queries);
     key_counts = begin_features<M, FourWarps, 1>(copies, stage.k, keys_from(token), a.keys);
     begin_copy<N, FourWarps, 1>(copies, stage.v,
@@ -172,10 +172,10 @@ __global__ __launch_bounds__(kTileThreads,
                    static_cast<int>(a.v.K), first};
   state.load(a.in, place);
   state.publish(shared.memory);
-  state.store_mass(shared.mass);
+  state.store_normalizer(shared.mass);
   if (start < end) begin(start);
   for (int64_t token = start; token < end; token += kChunk) {
-    const Stage<M, N> stage = shared.stages.turn(token / kChunk);
+    const Stage<M, N> stage = shared.stages.stage_of(token / kChunk);
     copies.wait<0>();
     map_features<M, FourWarps, 1>(stage.q, query_counts, a.queries, queries_from(token), one);
     map_features<M, FourWarps, 1>(stage.k, key_counts, a.keys, keys_from(token), one);
@@ -210,13 +210,13 @@ __global__ __launch_bounds__(kTileThreads,
                                      shared.decay.until);
     __syncthreads();  // nobody reads the state any more
     state.publish(shared.memory);
-    state.store_mass(shared.mass);
+    state.store_normalizer(shared.mass);
   }
   if (head % group != 0 || blockIdx.y + 1 < gridDim.y) return;
   place.number = number;
   state.store(a.out, place);
   if (a.out.mass != nullptr && first == 0) {
-    state.store_mass(a.out.mass + number * place.features, place.features);
+    state.store_normalizer(a.out.mass + number * place.features, place.features);
   }
 }
 
@@ -245,12 +245,12 @@ void run(const Forward& call, const OutputSums& sums = {}) {
   a.tiles = static_cast<int>((call.v.K + N - 1) / N);
   sums.set(a);
   const int64_t blocks = call.q.B * call.q.H * a.tiles;
-  const Pieces pieces = pieces_of(call, blocks);
-  const LinearAttentionState<const float> starts = pieces.states(call.state_in);
+  const Splits splits = splits_of(call, blocks);
+  const LinearAttentionState<const float> starts = splits.states(call.state_in);
   a.in = {starts.memory, starts.mass};
-  a.piece_tokens = pieces.cut.tokens;
+  a.split_tokens = splits.sizes.tokens;
   launch({"linear_attention_fast_forward",
-          dim3(blocks_for(blocks, 1), static_cast<unsigned>(pieces.cut.count)), kTileThreads,
+          dim3(blocks_for(blocks, 1), static_cast<unsigned>(splits.sizes.count)), kTileThreads,
           bytes<M, decays>()},
          linear_attention_fast_forward<M, N, decays>, a);
 }

@@ -4,13 +4,13 @@
 //   queries: G = dY S^T, c = -D' (Q . G) / D, dQ = (G + c z) / D; dS = Q'^T dY, dz = Q'^T c
 //   keys: dV = K dS, dK = V dS^T + dz
 //
-// A block has one head and one piece of the sequence; nothing but its part of dS and dz passes from
-// chunk to chunk, and the parts of all pieces, and of the query heads that share keys, are added up
+// A block has one head and one split of the sequence; nothing but its part of dS and dz passes from
+// chunk to chunk, and the parts of all splits, and of the query heads that share keys, are added up
 // in order. S and dS are read in two bf16 parts where their products nearly cancel c z and dz; and
 // Q . G takes the Q of which D was made, so that c z takes from dQ exactly what G has too much.
 //
-// Bytes a token and head, K features and V values: queries 4 K + 2 V (+ 4 for a denominator), keys
-// 4 K + 4 V; together 8 K + 6 V. Operations: 6 K V and 6 K V. K = V = 64: 900 bytes and 49,000
+// Bytes per token and head, K features and V values: queries 4 K + 2 V (+ 4 for a denominator),
+// keys 4 K + 4 V; together 8 K + 6 V. Operations: 6 K V and 6 K V. K = V = 64: 900 bytes and 49,000
 // operations. Re-weighted heads of K have 2 K features: 8 K + 6 V + 20 bytes, q and k once more
 // from L2; tiles of 128 for K = V = 64.
 #include "attention/primitives/linear_attention/cuda/fast_backward.h"
@@ -20,7 +20,7 @@ namespace {
 
 using namespace backward_detail;
 
-// A chunk's tiles of two sequences, two stages of them by turns, and a state in two parts.
+// A chunk's tiles of two sequences, double-buffered, and a state in two parts.
 template <int M>
 struct PairLayout {
   static constexpr size_t kTile = size_t{TeamOf<M>::kTokens} * Stage<M>::kStride;
@@ -31,7 +31,7 @@ struct PairLayout {
         rest(arena.take<kernel_bf16>(size_t{M} * Stage<M>::kStride)),
         mass(arena.take<float>(M)) {}
   // Where chunk number `count` is.
-  __device__ __forceinline__ int64_t turn(int64_t count) const {
+  __device__ __forceinline__ int64_t stage_offset(int64_t count) const {
     return count % 2 * static_cast<int64_t>(kTile);
   }
   kernel_bf16 *first, *second;
@@ -56,7 +56,7 @@ __device__ __forceinline__ void publish_all(const StateTile<M, M, TeamOf<M>>& st
                                             const PairLayout<M>& shared) {
   state.publish(shared.memory);
   state.publish_rest(shared.rest);
-  state.store_mass(shared.mass);
+  state.store_normalizer(shared.mass);
 }
 
 // The columns that a warp has of its rows times a factor of each row, lane / 4 and the row 8 after.
@@ -90,13 +90,13 @@ __global__ __launch_bounds__(
   const Reads queries_of_row = row_view(a.q, part), dy_of_row = row_view(a.dy, part);
   const Writes dq_of_row = row_view(a.dq, part);
   const uint8_t* mask = row_mask(a.query_mask, part.row, a.q.T);
-  const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
-  const int64_t end = min(part.end, start + a.piece_tokens);
+  const int64_t start = part.begin + blockIdx.y * a.split_tokens;
+  const int64_t end = min(part.end, start + a.split_tokens);
   const bool normalised = a.denominators != nullptr;
   const FeatureStep step = a.step_of<M>();
   StatePlace place{state_number * a.key_heads + head / group, a.queries.features(),
                    static_cast<int>(a.dy.K), a.tile.first};
-  const int64_t numbered = part.row * a.q.T * heads;  // what comes before this row
+  const int64_t numbered = part.row * a.q.T * heads;  // tokens of the rows before this one
   const FeatureSource source = a.queries.of_row(numbered);
   const auto queries_from = [&](int64_t token) {
     return ReadPlace{queries_of_row, mask, 0, token, head, 0};
@@ -105,7 +105,7 @@ __global__ __launch_bounds__(
   AsyncCopies copies;
   uint32_t counts = 0;
   const auto begin = [&](int64_t token) {
-    const int64_t on = shared.turn((token - start) / Team::kTokens);
+    const int64_t on = shared.stage_offset((token - start) / Team::kTokens);
     counts = begin_features<M, Team>(copies, shared.first + on, queries_from(token), source);
     begin_copy<M, Team>(copies, shared.second + on,
                         {dy_of_row, mask, 0, token, head, a.tile.first});
@@ -118,7 +118,7 @@ __global__ __launch_bounds__(
   state.load({nullptr, nullptr}, place);  // from here on dS
   float mass = 0;                         // dz of feature number `thread`
   for (int64_t token = start; token < end; token += Team::kTokens) {
-    const int64_t on = shared.turn((token - start) / Team::kTokens);
+    const int64_t on = shared.stage_offset((token - start) / Team::kTokens);
     kernel_bf16 *q = shared.first + on, *dy = shared.second + on;
     copies.wait<0>();
     map_features<M, Team>(q, counts, source, queries_from(token), [](int) { return 1.0f; });
@@ -206,10 +206,10 @@ __global__ __launch_bounds__(
   const Reads k_of_row = row_view(a.k, part), v_of_row = row_view(a.v, part);
   const Writes dk_of_row = row_view(a.dk, part), dv_of_row = row_view(a.dv, part);
   const uint8_t* mask = row_mask(a.key_mask, part.row, a.k.T);
-  const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
-  const int64_t end = min(part.end, start + a.piece_tokens);
+  const int64_t start = part.begin + blockIdx.y * a.split_tokens;
+  const int64_t end = min(part.end, start + a.split_tokens);
 
-  const int64_t numbered = part.row * a.k.T * heads;  // what comes before this row
+  const int64_t numbered = part.row * a.k.T * heads;  // tokens of the rows before this one
   const FeatureSource source = a.keys.of_row(numbered);
   const auto keys_from = [&](int64_t token) {
     return ReadPlace{k_of_row, mask, 0, token, head, 0};
@@ -217,7 +217,7 @@ __global__ __launch_bounds__(
   AsyncCopies copies;
   uint32_t counts = 0;
   const auto begin = [&](int64_t token) {
-    const int64_t on = shared.turn((token - start) / Team::kTokens);
+    const int64_t on = shared.stage_offset((token - start) / Team::kTokens);
     counts = begin_features<M, Team>(copies, shared.first + on, keys_from(token), source);
     begin_copy<M, Team>(copies, shared.second + on, {v_of_row, mask, 0, token, head, a.tile.first});
     copies.commit();
@@ -230,11 +230,11 @@ __global__ __launch_bounds__(
     publish_all<M>(state, shared);
   }
   for (int64_t token = start; token < end; token += Team::kTokens) {
-    const int64_t on = shared.turn((token - start) / Team::kTokens) + first * kStride;
+    const int64_t on = shared.stage_offset((token - start) / Team::kTokens) + first * kStride;
     kernel_bf16 *k = shared.first + on, *v = shared.second + on;  // this warp's rows
     copies.wait<0>();
-    map_features<M, Team>(shared.first + shared.turn((token - start) / Team::kTokens), counts,
-                          source, keys_from(token), [](int) { return 1.0f; });
+    map_features<M, Team>(shared.first + shared.stage_offset((token - start) / Team::kTokens),
+                          counts, source, keys_from(token), [](int) { return 1.0f; });
     __syncthreads();  // this chunk is there; the other stage is free
     if (token + Team::kTokens < end) begin(token + Team::kTokens);
 
@@ -271,16 +271,16 @@ void run_read(const Backward& call, BackwardArguments a) {
   a.spans = call.spans.table;
   a.states = call.spans.states(call.q.B);
   const int64_t blocks = a.states * call.q.H;
-  const Cut cut = cut_of(call.spans.most_tokens(call.q.T), blocks);
-  const Partials partials(cut.count * call.q.H / call.key_heads,
+  const SplitSizes sizes = split_sizes(call.spans.most_tokens(call.q.T), blocks);
+  const Partials partials(sizes.count * call.q.H / call.key_heads,
                           {a.states, call.key_heads, a.queries.features(), call.dy.K}, call.device);
   const bool leaves_sums = a.step != FeatureStep::leaves_along;
   const LinearAttentionState<float> out = partials.place(call.dstate_in);
   if (leaves_sums) a.out = {out.memory, out.mass};
-  a.piece_tokens = cut.tokens;
+  a.split_tokens = sizes.tokens;
   const auto run_tile = [&](const BackwardArguments& of_tile) {
     launch({"linear_attention_fast_read_gradients",
-            dim3(blocks_for(blocks, 1), static_cast<unsigned>(cut.count)), TeamOf<M>::kThreads,
+            dim3(blocks_for(blocks, 1), static_cast<unsigned>(sizes.count)), TeamOf<M>::kThreads,
             shared_bytes<ReadLayout<M>>()},
            linear_attention_fast_read_gradients<M>, of_tile);
   };
@@ -293,12 +293,12 @@ void run_memory(const Backward& call, BackwardArguments a) {
   a.in = {call.dstate_out.memory, call.dstate_out.mass};
   a.spans = call.spans.table;
   const int64_t blocks = call.spans.states(call.k.B) * call.k.H;
-  // Nothing has to be added up after these: several pieces for each block that has room.
-  const Cut cut = cut_of(call.spans.most_tokens(call.k.T), blocks, 4 * kEnoughBlocks);
-  a.piece_tokens = cut.tokens;
+  // Nothing has to be added up after these: several splits for each block that has room.
+  const SplitSizes sizes = split_sizes(call.spans.most_tokens(call.k.T), blocks, 4 * kEnoughBlocks);
+  a.split_tokens = sizes.tokens;
   const auto run_tile = [&](const BackwardArguments& of_tile) {
     launch({"linear_attention_fast_memory_gradients",
-            dim3(blocks_for(blocks, 1), static_cast<unsigned>(cut.count)), TeamOf<M>::kThreads,
+            dim3(blocks_for(blocks, 1), static_cast<unsigned>(sizes.count)), TeamOf<M>::kThreads,
             shared_bytes<PairLayout<M>>()},
            linear_attention_fast_memory_gradients<M>, of_tile);
   };

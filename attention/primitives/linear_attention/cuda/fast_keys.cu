@@ -48,9 +48,10 @@ __device__ __forceinline__ void scale_square(ResultFragment (&square)[2],
   for (int i = 0; i < 8; ++i) square[i / 4].values[i % 4] *= factors[i / 4].values[i % 4];
 }
 
-// What a chunk's own queries, and where `opens` all later ones, say to a warp's 16 keys and values.
-// Keys whose segment ends inside the chunk see no later ones. Where the state decays and a.terms
-// are wanted, the sums of weights times their gradients go to shared.by_key and by_query.
+// Gradients of a warp's 16 keys and values from the chunk's own queries and, where `opens`, from
+// all later ones. Keys whose segment ends inside the chunk see no later ones. Where the state
+// decays and a.terms are wanted, the sums of weights times their gradients go to shared.by_key and
+// by_query.
 template <int M, bool decays>
 __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage,
                                                   const KeysLayout<M, decays>& shared,
@@ -160,7 +161,7 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage,
                                {sees_later[0] ? 1.0f : 0.0f, sees_later[1] ? 1.0f : 0.0f}, dkeys);
 }
 
-// What the gradients of log-decays need of a chunk that begins at `token`, see DecayWrites;
+// Inputs of the gradients of log-decays from a chunk that begins at `token`, see DecayWrites;
 // `anchor` is negative where there is none.
 template <int M, bool decays>
 __device__ __forceinline__ void write_decay_terms(const BackwardArguments& a,
@@ -194,7 +195,7 @@ __device__ __forceinline__ void write_decay_terms(const BackwardArguments& a,
 }
 
 // The gradients of keys, values and the carried state, backward in time. A block has one key head
-// and visits its query heads in turn, chunk by chunk.
+// and loops over its query heads, chunk by chunk.
 template <int M, bool decays>
 __global__ __launch_bounds__(TeamOf<M>::kThreads,
                              M < 128 ? 2 : 1) void linear_attention_fast_keys(BackwardArguments a) {
@@ -208,8 +209,8 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   const int key_head = static_cast<int>(blockIdx.x % key_heads), group = heads / key_heads;
   const int row = static_cast<int>(blockIdx.x) / key_heads;
   const int64_t time = a.q.T;
-  const int64_t start = blockIdx.y * a.piece_tokens;
-  const int64_t tokens = min(a.q.T - start, a.piece_tokens);
+  const int64_t start = blockIdx.y * a.split_tokens;
+  const int64_t tokens = min(a.q.T - start, a.split_tokens);
   const int steps = static_cast<int>((tokens + Team::kTokens - 1) / Team::kTokens) * group;
   const auto place_of = [&](int64_t of) {
     return StatePlace{of, a.keys.features(), static_cast<int>(a.v.K), a.tile.first};
@@ -230,7 +231,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   bool begins_one = false;  // token number `thread` of the chunk a segment
   [[maybe_unused]] float log_decays[2];
   const auto begin = [&](int step) {
-    const Stage<M> stage = shared.stages.turn(step);
+    const Stage<M> stage = shared.stages.stage_of(step);
     const int64_t token = first_token(step);
     if (thread < Team::kTokens) {
       begins_one = begins_segment(a.segments, row, time, token + thread);
@@ -253,13 +254,13 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   };
 
   StateTile<M, M, Team> state;
-  const int64_t piece_number = (blockIdx.y * a.q.B + row) * key_heads + key_head;
-  state.load({a.in.memory, nullptr}, place_of(piece_number));
+  const int64_t split_state = (blockIdx.y * a.q.B + row) * key_heads + key_head;
+  state.load({a.in.memory, nullptr}, place_of(split_state));
   state.publish(shared.memory);
   float mass = 0;  // dz of feature number `thread`
   if (thread < M) {
     if (a.tile.first == 0 && a.in.mass != nullptr && thread < a.keys.features()) {
-      mass = a.in.mass[piece_number * a.keys.features() + thread];
+      mass = a.in.mass[split_state * a.keys.features() + thread];
     }
     shared.mass[thread] = mass;
   }
@@ -268,7 +269,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   [[maybe_unused]] float weighed[2] = {};
   if (steps > 0) begin(0);
   for (int step = 0; step < steps; ++step) {
-    const Stage<M> stage = shared.stages.turn(step);
+    const Stage<M> stage = shared.stages.stage_of(step);
     const bool opens = step % group == 0, ends = step % group == group - 1;
     copies.wait<0>();
     const int64_t at = (row * time + first_token(step)) * heads + key_head * group + step % group;
@@ -370,11 +371,11 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
 }
 
 template <int M, bool decays>
-void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
+void run(const BackwardArguments& arguments, int64_t splits, Device device) {
   const int64_t blocks = arguments.q.B * arguments.k.H;
   const auto run_tile = [&](const BackwardArguments& a) {
     launch(
-        {"linear_attention_fast_keys", dim3(blocks_for(blocks, 1), static_cast<unsigned>(pieces)),
+        {"linear_attention_fast_keys", dim3(blocks_for(blocks, 1), static_cast<unsigned>(splits)),
          TeamOf<M>::kThreads, shared_bytes<KeysLayout<M, decays>>()},
         linear_attention_fast_keys<M, decays>, a);
   };
@@ -383,10 +384,10 @@ void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
 
 }  // namespace
 
-void run_keys(const BackwardArguments& arguments, int64_t pieces, Device device) {
+void run_keys(const BackwardArguments& arguments, int64_t splits, Device device) {
   for_width(tile_width(arguments, arguments.keys.features(), arguments.v.K), [&](auto width) {
-    arguments.log_decay == nullptr ? run<width, false>(arguments, pieces, device)
-                                   : run<width, true>(arguments, pieces, device);
+    arguments.log_decay == nullptr ? run<width, false>(arguments, splits, device)
+                                   : run<width, true>(arguments, splits, device);
   });
 }
 

@@ -6,7 +6,7 @@
 namespace linnet::cuda::linear_attention_fast {
 namespace {
 
-// Between an array of the whole and that of a part, of `width` numbers a row.
+// Between an array of the whole and that of a part, of `width` values per row.
 void copy_rows(const StateRows& rows, const float* from, float* to, int64_t width, bool to_whole) {
   const int64_t own = rows.features(), all = rows.reweighted ? 2 * rows.K : rows.K;
   const int64_t half = rows.columns.width, first = rows.columns.first, skipped = rows.K - half;

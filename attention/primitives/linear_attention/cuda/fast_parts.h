@@ -1,10 +1,10 @@
-// Heads of more than 128 features on tensor cores: q and k are cut into two parts of columns, each
-// a call of its own with the rows of S and z that belong to it. y and dv are sums over parts, in
-// f32 and in order (LaunchSums); so are denominators and gradients of proportions. dq, dk and
+// Heads of more than 128 features on tensor cores: q and k are split into two parts of columns,
+// each a call of its own with the rows of S and z that belong to it. y and dv are sums over parts,
+// in f32 and in order (LaunchSums); so are denominators and gradients of proportions. dq, dk and
 // states are each part's own, but the gradient of a denominator needs Q . G of both parts: the
 // queries of the first one are visited twice (FeatureStep). Internal to this folder.
 //
-// Bytes a token and head, K features and V values: forward 4 K + 14 V + 12, of which 8 V are sums
+// Bytes per token and head, K features and V values: forward 4 K + 14 V + 12, of which 8 V are sums
 // in f32. Backward 14 K + 22 V + 40 and 1024 for each 128 values for sums of dv; without
 // denominators 2 K + 4 V less. Operations: those of two calls of K / 2, forward; backward 2.5 times
 // those of one whose tiles have 128 columns. K = 256, V = 64: 1930 bytes and 96,000 operations
@@ -61,7 +61,7 @@ inline Backward part_of(const Backward& call, const Columns& columns) {
   return part;
 }
 
-// S and z of a part; what is undefined is null.
+// S and z of a part; undefined tensors become null.
 struct PartState {
   Tensor memory, mass;
 
@@ -82,7 +82,7 @@ struct StateRows {
 
   int64_t features() const { return reweighted ? 2 * columns.width : columns.width; }
   PartState take(const LinearAttentionState<const float>& whole) const;
-  // Room for what will be put to the whole.
+  // Room for the part of the whole.
   PartState room(const LinearAttentionState<float>& whole) const;
   void put(const PartState& part, const LinearAttentionState<float>& whole) const;
 };
@@ -98,8 +98,8 @@ struct OutputSums {
   template <typename Arguments>
   void set(Arguments& a) const {
     if (!numerators.defined()) return;
-    auto* numbers = reinterpret_cast<ResultFragment*>(pointer<float>(numerators));
-    a.sums = {numbers, first, last, chunks};
+    auto* fragments = reinterpret_cast<ResultFragment*>(pointer<float>(numerators));
+    a.sums = {fragments, first, last, chunks};
     if (a.denominators == nullptr) return;
     if (!first) a.denominators_before = pointer<const float>(denominators);
     if (!last) a.denominators = pointer<float>(denominators);

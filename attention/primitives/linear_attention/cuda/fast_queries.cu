@@ -13,7 +13,7 @@ __device__ __forceinline__ LeftFragment ones_until(bool triangle, int lane) {
   return {{edge, kBoth, 0, edge}};
 }
 
-// What is left of the state before the chunk in rows lane / 4 and 8 after.
+// The factor of the state before the chunk in rows lane / 4 and 8 after.
 template <typename Decay>
 __device__ __forceinline__ void left_of_state(const Decay& decay, const int (&starts)[2], int first,
                                               int lane, float (&left)[2]) {
@@ -163,7 +163,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   const int heads = static_cast<int>(a.q.H), key_heads = static_cast<int>(a.k.H);
   const int head = static_cast<int>(blockIdx.x % heads), key_head = head / (heads / key_heads);
   const int64_t row = blockIdx.x / heads, time = a.q.T;
-  const int64_t start = blockIdx.y * a.piece_tokens, end = min(time, start + a.piece_tokens);
+  const int64_t start = blockIdx.y * a.split_tokens, end = min(time, start + a.split_tokens);
   const bool normalised = a.denominators != nullptr;
   const FeatureStep step = a.step_of<M>();
 
@@ -181,7 +181,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     if (threadIdx.x < Team::kTokens) {
       begins_one = begins_segment(a.segments, row, time, token + threadIdx.x);
     }
-    const Stage<M> stage = shared.stages.turn(token / Team::kTokens);
+    const Stage<M> stage = shared.stages.stage_of(token / Team::kTokens);
     query_counts = begin_features<M, Team>(copies, stage.q, queries_from(token), a.queries);
     key_counts = begin_features<M, Team>(copies, stage.k, keys_from(token), a.keys);
     begin_copy<M, Team>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, a.tile.first});
@@ -196,10 +196,10 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
                     static_cast<int>(a.v.K), a.tile.first});
   state.publish(shared.memory);
   if (normalised) state.publish_rest(shared.rest);
-  state.store_mass(shared.mass);
+  state.store_normalizer(shared.mass);
   if (start < end) begin(start);
   for (int64_t token = start; token < end; token += Team::kTokens) {
-    const Stage<M> stage = shared.stages.turn(token / Team::kTokens);
+    const Stage<M> stage = shared.stages.stage_of(token / Team::kTokens);
     copies.wait<0>();
     map_features<M, Team>(stage.q, query_counts, a.queries, queries_from(token), one);
     map_features<M, Team>(stage.k, key_counts, a.keys, keys_from(token), one);
@@ -247,9 +247,9 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
         add_decayed_corrections<M>(stage, shared, segmented, starts, first, column, lane,
                                    corrections, sums);
         if (a.decay_writes.terms != nullptr) {
-          float masses[2];
-          read_mass<M>(stage, shared, starts, first, column, lane, masses);
-          for (int half = 0; half < 2; ++half) read[half] += corrections[half] * masses[half];
+          float normalizers[2];
+          read_mass<M>(stage, shared, starts, first, column, lane, normalizers);
+          for (int half = 0; half < 2; ++half) read[half] += corrections[half] * normalizers[half];
         }
       } else if (step != FeatureStep::leaves_along) {
         add_corrections<M>(stage, shared.mass, segmented, starts, first, column, lane, corrections,
@@ -273,7 +273,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
           state.store({anchors.memory, nullptr},
                       {number, a.keys.features(), static_cast<int>(a.v.K), a.tile.first});
           if (a.tile.first == 0) {
-            state.store_mass(anchors.mass + number * a.keys.features(), a.keys.features());
+            state.store_normalizer(anchors.mass + number * a.keys.features(), a.keys.features());
           }
         }
       }
@@ -294,16 +294,16 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     __syncthreads();  // nobody reads the state any more
     state.publish(shared.memory);
     if (normalised) state.publish_rest(shared.rest);
-    state.store_mass(shared.mass);
+    state.store_normalizer(shared.mass);
   }
 }
 
 template <int M, bool decays>
-void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
+void run(const BackwardArguments& arguments, int64_t splits, Device device) {
   const int64_t blocks = arguments.q.B * arguments.q.H;
   const auto run_tile = [&](const BackwardArguments& a) {
     launch({"linear_attention_fast_queries",
-            dim3(blocks_for(blocks, 1), static_cast<unsigned>(pieces)), TeamOf<M>::kThreads,
+            dim3(blocks_for(blocks, 1), static_cast<unsigned>(splits)), TeamOf<M>::kThreads,
             shared_bytes<QueriesLayout<M, decays>>()},
            linear_attention_fast_queries<M, decays>, a);
   };
@@ -312,10 +312,10 @@ void run(const BackwardArguments& arguments, int64_t pieces, Device device) {
 
 }  // namespace
 
-void run_queries(const BackwardArguments& arguments, int64_t pieces, Device device) {
+void run_queries(const BackwardArguments& arguments, int64_t splits, Device device) {
   for_width(tile_width(arguments, arguments.keys.features(), arguments.v.K), [&](auto width) {
-    arguments.log_decay == nullptr ? run<width, false>(arguments, pieces, device)
-                                   : run<width, true>(arguments, pieces, device);
+    arguments.log_decay == nullptr ? run<width, false>(arguments, splits, device)
+                                   : run<width, true>(arguments, splits, device);
   });
 }
 

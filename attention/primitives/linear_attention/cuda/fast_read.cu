@@ -1,9 +1,9 @@
-// What queries read from a finished memory, on tensor cores: y = Q S / D(Q z), one pass over q.
+// Reads of a finished memory on tensor cores: y = Q S / D(Q z), one pass over q.
 //
 // A block keeps one head's S, as it is rounded to bf16, and z in shared memory, has one tile of N
-// value columns and reads the queries of one piece of the sequence; nothing passes between chunks.
+// value columns and reads the queries of one split of the sequence; nothing passes between chunks.
 //
-// Bytes a token and head, K features and V values: 2 K + 2 V (+ 4 for a denominator), q once more
+// Bytes per token and head, K features and V values: 2 K + 2 V (+ 4 for a denominator), q once more
 // for every further value tile, from L2 where the tiles' blocks run side by side. Operations:
 // 2 K V. K = V = 64: 260 bytes and 8,200 operations. Re-weighted heads of K: 4 bytes more,
 // operations 4 K V.
@@ -26,7 +26,7 @@ struct Arguments {
   FeatureSource source;
   Division division;
   const int32_t* spans;
-  int64_t piece_tokens;
+  int64_t split_tokens;
   int key_heads, tiles;  // tiles: of value columns
 };
 
@@ -36,7 +36,7 @@ struct Layout {
       : q(arena.take<kernel_bf16>(size_t{2} * kChunk * (M + kPadding))),
         memory(arena.take<kernel_bf16>(size_t{M} * (N + kPadding))),
         mass(arena.take<float>(M)) {}
-  kernel_bf16* q;  // two stages by turns
+  kernel_bf16* q;  // double-buffered
   kernel_bf16* memory;
   float* mass;
 };
@@ -54,8 +54,8 @@ __global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(Ar
   const Reads q = row_view(a.q, part);
   const Writes y = row_view(a.y, part);
   const uint8_t* mask = row_mask(a.query_mask, part.row, a.q.T);
-  const int64_t start = part.begin + blockIdx.y * a.piece_tokens;
-  const int64_t end = min(part.end, start + a.piece_tokens);
+  const int64_t start = part.begin + blockIdx.y * a.split_tokens;
+  const int64_t end = min(part.end, start + a.split_tokens);
 
   const FeatureSource source = a.source.of_row(part.row * a.q.T * heads);
   const auto queries_from = [&](int64_t token) { return ReadPlace{q, mask, 0, token, head, 0}; };
@@ -73,7 +73,7 @@ __global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(Ar
   state.load(a.in, {state_number * a.key_heads + head / (heads / a.key_heads), source.features(),
                     static_cast<int>(a.y.K), first});
   state.publish(shared.memory);
-  state.store_mass(shared.mass);
+  state.store_normalizer(shared.mass);
   for (int64_t token = start; token < end; token += kChunk) {
     copies.wait<0>();
     map_features<M>(queries(token), counts, source, queries_from(token), [](int) { return 1.0f; });
@@ -120,14 +120,14 @@ void run(const Forward& call, const OutputSums& sums = {}) {
   a.tiles = static_cast<int>((call.y.K + N - 1) / N);
   sums.set(a);
   const int64_t blocks = call.spans.states(call.q.B) * call.q.H * a.tiles;
-  // Nothing has to be added up after these: several pieces for each block that has room.
-  const Cut cut = cut_of(call.spans.most_tokens(call.q.T), blocks, 4 * kEnoughBlocks);
+  // Nothing has to be added up after these: several splits for each block that has room.
+  const SplitSizes sizes = split_sizes(call.spans.most_tokens(call.q.T), blocks, 4 * kEnoughBlocks);
   a.spans = call.spans.table;
-  a.piece_tokens = cut.tokens;
-  launch(
-      {"linear_attention_fast_read", dim3(blocks_for(blocks, 1), static_cast<unsigned>(cut.count)),
-       kTileThreads, shared_bytes<Layout<M, N>>()},
-      linear_attention_fast_read<M, N>, a);
+  a.split_tokens = sizes.tokens;
+  launch({"linear_attention_fast_read",
+          dim3(blocks_for(blocks, 1), static_cast<unsigned>(sizes.count)), kTileThreads,
+          shared_bytes<Layout<M, N>>()},
+         linear_attention_fast_read<M, N>, a);
 }
 
 }  // namespace

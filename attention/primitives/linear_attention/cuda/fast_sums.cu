@@ -1,12 +1,12 @@
-// Sums S and z over keys on tensor cores, of all keys or before each piece of a sequence, so that
-// pieces can be computed side by side where there are fewer heads than a GPU has room for; and, for
-// gradients, sums over queries after each piece: dS = sum Q'^T dY and dz = sum Q'^T c, of
+// Sums S and z over keys on tensor cores, of all keys or before each split of a sequence, so that
+// splits can be computed side by side where there are fewer heads than a GPU has room for; and, for
+// gradients, sums over queries after each split: dS = sum Q'^T dY and dz = sum Q'^T c, of
 // fast_backward.h.
 //
-// A block sums over the tokens of one piece of a row, or of a span of it, one key head and one tile
-// of N value columns; the sums are then added up along the pieces, in order. Bytes a token and key
-// head: 2 K + 2 V (of gradients also 8 for D and c); operations 2 K V. K = V = 64: 256 bytes and
-// 8,200 operations. The states of pieces add less than a tenth. Re-weighted heads of K: 4 bytes
+// A block sums over the tokens of one split of a row, or of a span of it, one key head and one tile
+// of N value columns; the sums are then added up along the splits, in order. Bytes per token and
+// key head: 2 K + 2 V (of gradients also 8 for D and c); operations 2 K V. K = V = 64: 256 bytes
+// and 8,200 operations. The states of splits add less than a tenth. Re-weighted heads of K: 4 bytes
 // more, operations 4 K V.
 #include <algorithm>
 
@@ -19,20 +19,20 @@ namespace {
 
 using namespace linear_attention_detail;
 
-constexpr int64_t kMinChunks = 4;  // of a piece
+constexpr int64_t kMinChunks = 4;  // of a split
 
 struct Arguments {
   Reads left, right;  // k and v; of gradients q and dy
   const uint8_t* mask;
-  StatePointers<float> out;  // of each piece
+  StatePointers<float> out;  // of each split
   FeatureSource source;
   bool of_gradients;
   const float* denominators;  // of gradients; null: nothing is divided
   const float* corrections;
   Division division;
   const int32_t* spans;
-  int64_t states, piece_tokens;
-  int state_heads, first_piece;
+  int64_t states, split_tokens;
+  int state_heads, first_split;
   int tiles;  // of value columns
 };
 
@@ -42,7 +42,7 @@ struct Layout {
       : left(arena.take<kernel_bf16>(size_t{2} * kChunk * (M + kPadding))),
         right(arena.take<kernel_bf16>(size_t{2} * kChunk * (N + kPadding))),
         corrections(arena.take<float>(size_t{2} * kChunk)) {}
-  kernel_bf16 *left, *right;  // two stages by turns
+  kernel_bf16 *left, *right;  // double-buffered
   float* corrections;
 };
 
@@ -60,13 +60,13 @@ __global__ __launch_bounds__(kTileThreads,
   const RowPart part = part_of_state(a.spans, state_number, a.left.T);
   const Reads left = row_view(a.left, part), right = row_view(a.right, part);
   const uint8_t* mask = row_mask(a.mask, part.row, a.left.T);
-  const int64_t piece = a.first_piece + static_cast<int64_t>(blockIdx.y);
-  const int64_t start = part.begin + piece * a.piece_tokens;
-  const int64_t end = min(part.end, start + a.piece_tokens);
-  // Heads of queries that share a state are visited in turn, chunk by chunk.
+  const int64_t split = a.first_split + static_cast<int64_t>(blockIdx.y);
+  const int64_t start = part.begin + split * a.split_tokens;
+  const int64_t end = min(part.end, start + a.split_tokens);
+  // Heads of queries that share a state are processed one after the other, chunk by chunk.
   const int group = heads / a.state_heads;
   const int steps = start < end ? static_cast<int>((end - start + kChunk - 1) / kChunk) * group : 0;
-  const StatePlace place{(piece * a.states + state_number) * a.state_heads + state_head,
+  const StatePlace place{(split * a.states + state_number) * a.state_heads + state_head,
                          a.source.features(), static_cast<int>(a.right.K), first};
   const FeatureSource source = a.source.of_row(part.row * a.left.T * heads);
   const auto left_from = [&](int step) {
@@ -118,16 +118,16 @@ __global__ __launch_bounds__(kTileThreads,
   state.store(a.out, place);
   if (first > 0) return;
   float* to = a.out.mass + place.number * place.features;
-  if (!a.of_gradients) return state.store_mass(to, place.features);
+  if (!a.of_gradients) return state.store_normalizer(to, place.features);
   if (thread < place.features) to[thread] = mass;
 }
 
 template <int M>
-void run(Arguments a, int64_t pieces) {
+void run(Arguments a, int64_t splits) {
   constexpr int N = kValueColumns<M>;
   a.tiles = static_cast<int>((a.right.K + N - 1) / N);
   launch({"linear_attention_fast_sums",
-          dim3(blocks_for(a.states * a.state_heads * a.tiles, 1), static_cast<unsigned>(pieces)),
+          dim3(blocks_for(a.states * a.state_heads * a.tiles, 1), static_cast<unsigned>(splits)),
           kTileThreads, shared_bytes<Layout<M, N>>()},
          linear_attention_fast_sums<M, N>, a);
 }
@@ -159,68 +159,69 @@ Arguments sums_of_gradients(const Backward& call) {
   return a;
 }
 
-// The sums of so many pieces.
-void sum_pieces(Arguments a, const Cut& cut, int64_t pieces,
+// The sums of so many splits.
+void sum_splits(Arguments a, const SplitSizes& sizes, int64_t splits,
                 const LinearAttentionState<float>& out) {
-  a.piece_tokens = cut.tokens;
+  a.split_tokens = sizes.tokens;
   a.out = {out.memory, out.mass};
-  for_width(a.source.features(), [&](auto width) { run<width>(a, pieces); });
+  for_width(a.source.features(), [&](auto width) { run<width>(a, splits); });
 }
 
-// From the sum of each piece to that of all pieces before it, or after it, and what is carried to
+// From the sum of each split to that of all splits before it, or after it, and the carried state to
 // the first of them (null: nothing).
-void add_up(const Tensor& sums, int64_t pieces, const float* carried, bool after) {
-  const int64_t size = sums.elements() / pieces;
-  float* numbers = pointer<float>(sums);
+void add_up(const Tensor& sums, int64_t splits, const float* carried, bool after) {
+  const int64_t size = sums.elements() / splits;
+  float* elements = pointer<float>(sums);
   for_each("linear_attention_fast_starts", size, [=] __device__(int64_t i) {
     float before = carried == nullptr ? 0.0f : carried[i];
-    for (int64_t n = 0; n < pieces; ++n) {
-      float* at = numbers + (after ? pieces - 1 - n : n) * size + i;
-      const float own = n + 1 < pieces ? *at : 0.0f;
+    for (int64_t n = 0; n < splits; ++n) {
+      float* at = elements + (after ? splits - 1 - n : n) * size + i;
+      const float own = n + 1 < splits ? *at : 0.0f;
       *at = before;
       before += own;
     }
   });
 }
 
-Pieces make_pieces(Arguments a, const Cut& cut, const LinearAttentionState<const float>& carried,
-                   Device device) {
-  Pieces pieces;
-  pieces.cut = cut;
-  if (cut.count == 1) return pieces;
-  const int64_t states = cut.count * a.states;
+Splits make_splits(Arguments a, const SplitSizes& sizes,
+                   const LinearAttentionState<const float>& carried, Device device) {
+  Splits splits;
+  splits.sizes = sizes;
+  if (sizes.count == 1) return splits;
+  const int64_t states = sizes.count * a.states;
   const int64_t features = a.source.features();
-  pieces.memory = Tensor::empty({states, a.state_heads, features, a.right.K}, DType::f32, device);
-  pieces.mass = Tensor::empty({states, a.state_heads, features}, DType::f32, device);
-  // The sum of the last piece, or of the first one, is nobody's start.
-  a.first_piece = a.of_gradients ? 1 : 0;
-  sum_pieces(a, cut, cut.count - 1, {pointer<float>(pieces.memory), pointer<float>(pieces.mass)});
-  add_up(pieces.memory, cut.count, carried.memory, a.of_gradients);
-  add_up(pieces.mass, cut.count, carried.mass, a.of_gradients);
-  return pieces;
+  splits.memory = Tensor::empty({states, a.state_heads, features, a.right.K}, DType::f32, device);
+  splits.mass = Tensor::empty({states, a.state_heads, features}, DType::f32, device);
+  // The sum of the last split, or of the first one, is nobody's start.
+  a.first_split = a.of_gradients ? 1 : 0;
+  sum_splits(a, sizes, sizes.count - 1,
+             {pointer<float>(splits.memory), pointer<float>(splits.mass)});
+  add_up(splits.memory, sizes.count, carried.memory, a.of_gradients);
+  add_up(splits.mass, sizes.count, carried.mass, a.of_gradients);
+  return splits;
 }
 
-// Segments and decaying states forget what pieces before them had.
+// Segments and decaying states forget the splits before them.
 template <typename Call>
-Cut causal_cut_of(const Call& call, int64_t blocks) {
-  const bool cut = call.segments == nullptr && call.log_decay == nullptr;
-  return cut ? cut_of(call.k.T, blocks) : Cut{1, call.k.T};
+SplitSizes causal_split_sizes(const Call& call, int64_t blocks) {
+  const bool can_split = call.segments == nullptr && call.log_decay == nullptr;
+  return can_split ? split_sizes(call.k.T, blocks) : SplitSizes{1, call.k.T};
 }
 
 // to = the sum of `count` arrays like it, in order.
 void add_all(const Tensor& arrays, int64_t count, float* to) {
   const int64_t size = arrays.elements() / count;
-  const auto* numbers = pointer<const float>(arrays);
+  const auto* elements = pointer<const float>(arrays);
   for_each("linear_attention_fast_total", size, [=] __device__(int64_t i) {
     float sum = 0;
-    for (int64_t array = 0; array < count; ++array) sum += numbers[array * size + i];
+    for (int64_t array = 0; array < count; ++array) sum += elements[array * size + i];
     to[i] = sum;
   });
 }
 
 }  // namespace
 
-Cut cut_of(int64_t tokens, int64_t blocks, int64_t enough) {
+SplitSizes split_sizes(int64_t tokens, int64_t blocks, int64_t enough) {
   const int64_t chunks = (tokens + kChunk - 1) / kChunk;
   if (blocks == 0 || blocks >= enough || chunks < 2 * kMinChunks) return {1, tokens};
   const int64_t wanted = std::min((enough + blocks - 1) / blocks, chunks / kMinChunks);
@@ -245,17 +246,18 @@ void Partials::add_to(const LinearAttentionState<float>& total) const {
   add_all(mass_, count_, total.mass);
 }
 
-LinearAttentionState<const float> Pieces::states(
+LinearAttentionState<const float> Splits::states(
     const LinearAttentionState<const float>& carried) const {
-  if (cut.count == 1) return carried;
+  if (sizes.count == 1) return carried;
   return {pointer<const float>(memory), pointer<const float>(mass)};
 }
 
-Pieces pieces_of(const Forward& call, int64_t blocks) {
-  return make_pieces(sums_of_keys(call), causal_cut_of(call, blocks), call.state_in, call.device);
+Splits splits_of(const Forward& call, int64_t blocks) {
+  return make_splits(sums_of_keys(call), causal_split_sizes(call, blocks), call.state_in,
+                     call.device);
 }
 
-Pieces pieces_of(const Backward& call, int64_t blocks) {
+Splits splits_of(const Backward& call, int64_t blocks) {
   Forward same;
   same.device = call.device;
   same.options = call.options;
@@ -267,11 +269,11 @@ Pieces pieces_of(const Backward& call, int64_t blocks) {
   same.segments = call.segments;
   same.log_decay = call.log_decay;
   same.state_in = call.state_in;
-  return pieces_of(same, blocks);
+  return splits_of(same, blocks);
 }
 
-Pieces gradient_pieces_of(const Backward& call, int64_t blocks) {
-  return make_pieces(sums_of_gradients(call), causal_cut_of(call, blocks), call.dstate_out,
+Splits gradient_splits_of(const Backward& call, int64_t blocks) {
+  return make_splits(sums_of_gradients(call), causal_split_sizes(call, blocks), call.dstate_out,
                      call.device);
 }
 
@@ -295,10 +297,10 @@ void memory_forward(const Forward& call) {
   }
   const int64_t tiles = (call.v.K + kChunk - 1) / kChunk;
   const int64_t states = call.spans.states(call.k.B);
-  const Cut cut = cut_of(call.spans.most_tokens(call.k.T), states * call.k.H * tiles);
+  const SplitSizes sizes = split_sizes(call.spans.most_tokens(call.k.T), states * call.k.H * tiles);
   const int64_t features = key_source(call).features();
-  const Partials partials(cut.count, {states, call.k.H, features, call.v.K}, call.device);
-  sum_pieces(sums_of_keys(call), cut, cut.count, partials.place(call.state_out));
+  const Partials partials(sizes.count, {states, call.k.H, features, call.v.K}, call.device);
+  sum_splits(sums_of_keys(call), sizes, sizes.count, partials.place(call.state_out));
   partials.add_to(call.state_out);
 }
 

@@ -1,9 +1,9 @@
-// What the tensor-core kernels of linear attention are made of: tiles of a chunk of tokens that are
-// copied to shared memory while the chunk before is computed, and the state [M,N] that a block
-// keeps in registers from chunk to chunk.
+// Parts of the tensor-core kernels of linear attention: tiles of a chunk of tokens that are copied
+// to shared memory while the chunk before is computed, and the state [M,N] that a block keeps in
+// registers from chunk to chunk.
 //
 // A chunk has 64 tokens and a block four warps, of which warp w answers for tokens 16 w to 16 w +
-// 15; or, where the state is too wide for four, other numbers of both (Team).
+// 15; or, where the state is too wide for four, another number of both (Team).
 #pragma once
 
 #include "attention/primitives/linear_attention/cuda/fast_decay.h"
@@ -15,7 +15,7 @@ namespace linnet::cuda::linear_attention_detail {
 // Sums that launches, one after the other, make together: in device memory in the order of
 // registers. Null: one launch makes them alone.
 struct LaunchSums {
-  ResultFragment* numbers = nullptr;
+  ResultFragment* fragments = nullptr;
   bool first = true, last = true;
   int64_t chunks = 0;  // of a row
 
@@ -23,9 +23,9 @@ struct LaunchSums {
   // follow, for which it is left.
   template <typename Team, int count>
   __device__ __forceinline__ bool complete(int64_t chunk, ResultFragment (&results)[count]) const {
-    if (numbers == nullptr) return true;
+    if (fragments == nullptr) return true;
     ResultFragment* own =
-        numbers + (blockIdx.x * chunks + chunk) * count * Team::kThreads + threadIdx.x;
+        fragments + (blockIdx.x * chunks + chunk) * count * Team::kThreads + threadIdx.x;
 #pragma unroll
     for (int j = 0; j < count; ++j) {
       if (!first) results[j] += own[j * Team::kThreads];
@@ -35,8 +35,8 @@ struct LaunchSums {
   }
 };
 
-// What 16 queries read from a state as StateTile published it: numerators += Q S, and x = Q z of
-// row lane / 4 and of the row 8 after.
+// Reads of 16 queries from a state as StateTile published it: numerators += Q S, and x = Q z of row
+// lane / 4 and of the row 8 after.
 template <int M, int N>
 __device__ __forceinline__ void read_state(const LeftFragment (&queries)[M / 16],
                                            const kernel_bf16* memory, const float* mass, int lane,

@@ -11,7 +11,7 @@ namespace linnet::cuda::linear_attention_detail {
 
 using namespace tensor_core;
 
-// Of what features are made: phi(scale x) of x with `width` columns, re-weighted where there are
+// The source of features: phi(scale x) of x with `width` columns, re-weighted where there are
 // proportions [B,T,H].
 struct FeatureSource {
   FeatureMap map;
@@ -24,8 +24,8 @@ struct FeatureSource {
   __device__ __forceinline__ bool is_second_half(int column) const {
     return width <= column && column < features();
   }
-  __device__ __forceinline__ Turn turn(int64_t number) const {
-    return proportions == nullptr ? Turn{1, 0} : turn_of(proportions[number]);
+  __device__ __forceinline__ Rotation rotation(int64_t number) const {
+    return proportions == nullptr ? Rotation{1, 0} : rotation_of(proportions[number]);
   }
   // The same of a row that is a sequence of its own, whose first proportion has that number.
   __device__ __forceinline__ FeatureSource of_row(int64_t first) const {
@@ -74,23 +74,23 @@ __device__ __forceinline__ void map_features(kernel_bf16* tile, uint32_t counts,
     const int row = Part::row(i), column = Part::column(i);
     if (source.is_second_half(column)) continue;
     auto* at = reinterpret_cast<Eight*>(tile + row * Part::kStride + column);
-    Turn turn{0, 0};  // what does not count was copied as zeros, whose features are finite
+    Rotation rotation{0, 0};  // rows that do not count: zeros, whose features are finite
     if ((counts >> i & 1) != 0) {
-      turn = source.turn(from.number(from.begin + row));
+      rotation = source.rotation(from.number(from.begin + row));
       const float common = factor(i);
-      turn.cosine *= common;
-      turn.sine *= common;
+      rotation.cosine *= common;
+      rotation.sine *= common;
     }
-    Eight numbers = *at, sines;
+    Eight elements = *at, sines;
 #pragma unroll
     for (int word = 0; word < 4; ++word) {
-      const uint32_t x = numbers.words[word];
+      const uint32_t x = elements.words[word];
       const float low = feature(source.map, low_of(x) * source.scale);
       const float high = feature(source.map, high_of(x) * source.scale);
-      numbers.words[word] = pack(low * turn.cosine, high * turn.cosine);
-      sines.words[word] = pack(low * turn.sine, high * turn.sine);
+      elements.words[word] = pack(low * rotation.cosine, high * rotation.cosine);
+      sines.words[word] = pack(low * rotation.sine, high * rotation.sine);
     }
-    *at = numbers;
+    *at = elements;
     if (source.proportions != nullptr && column < source.width) {
       *reinterpret_cast<Eight*>(tile + row * Part::kStride + column + source.width) = sines;
     }

@@ -1,4 +1,4 @@
-// Feature maps and denominators of linear attention, one number at a time, inside kernels.
+// Feature maps and denominators of linear attention, one element at a time, inside kernels.
 #pragma once
 
 #include "attention/primitives/linear_attention/cpu.h"
@@ -32,12 +32,12 @@ __device__ __forceinline__ float reciprocal(float x) {
 
 inline constexpr float kHalfPi = 1.57079632679489662f;
 
-// Cosine and sine of the angle of a proportion in [0,1]; on a GPU to 2^-21, for what is rounded to
+// Cosine and sine of the angle of a proportion in [0,1]; on a GPU to 2^-21, for values rounded to
 // bf16.
-struct Turn {
+struct Rotation {
   float cosine, sine;
 };
-__device__ __forceinline__ Turn turn_of(float proportion) {
+__device__ __forceinline__ Rotation rotation_of(float proportion) {
   const float angle = kHalfPi * proportion;
 #if defined(__CUDA_ARCH__)
   return {__cosf(angle), __sinf(angle)};

@@ -2,8 +2,8 @@
 #include "attention/primitives/linear_attention/cuda/linear_attention.h"
 
 #include "attention/primitives/linear_attention/cuda/fast_calls.h"
+#include "attention/primitives/linear_attention/cuda/kernels.h"
 #include "attention/primitives/linear_attention/cuda/path.h"
-#include "attention/primitives/linear_attention/cuda/pieces.h"
 #include "attention/primitives/linear_attention/cuda/step.h"
 #include "core/error.h"
 
@@ -54,7 +54,7 @@ void query_feature_gradients(const LinearAttentionContext& context, const Linear
                     context.options.query_scale, gradients, out.q, out.query_proportions);
 }
 
-// A place for what a scan reads: [B,T,heads,width] where x is [B,T,heads,.].
+// An output of a scan's reads: [B,T,heads,width] where x is [B,T,heads,.].
 Tensor rows_like(const Tensor& x, int64_t width) {
   return Tensor::empty({x.size(0), x.size(1), x.size(2), width}, DType::f32, x.device());
 }
@@ -108,7 +108,7 @@ void linear_attention_causal_forward(const LinearAttentionContext& context,
   }
   StateScan scan = scan_of(m, V, in.k.size(2));
   scan.left = key_features(context, in);
-  scan.right = values_with_mass(in.v, context.key_mask);
+  scan.right = values_with_normalizer(in.v, context.key_mask);
   scan.probe = query_features(context, in);
   scan.out = rows_like(in.q, V + 1);
   scan.in = {in.memory, in.mass};
@@ -139,7 +139,7 @@ void linear_attention_causal_backward(const LinearAttentionContext& context,
                                             gradients);
   }
   const Tensor keys = key_features(context, in), queries = query_features(context, in);
-  const Tensor values = values_with_mass(in.v, context.key_mask);
+  const Tensor values = values_with_normalizer(in.v, context.key_mask);
   const Tensor dsums = output_gradients(y, dy, denominators, context.query_mask, context.options);
   Tensor dqueries, dkeys;
   {
@@ -181,7 +181,7 @@ void linear_attention_causal_backward(const LinearAttentionContext& context,
   }
   StateScan scan = scan_of(m, V, G);
   scan.reverse = true;
-  scan.columns = V;  // of the mass, values have no gradient
+  scan.columns = V;  // the normalizer's column: values have no gradient
   scan.left = queries;
   scan.right = dsums;
   scan.probe = keys;
@@ -203,7 +203,7 @@ void linear_attention_memory_forward(const LinearAttentionContext& context,
   }
   StateScan scan = scan_of(memory.size(2), memory.size(3), in.k.size(2));
   scan.left = key_features(context, in);
-  scan.right = values_with_mass(in.v, context.key_mask);
+  scan.right = values_with_normalizer(in.v, context.key_mask);
   scan.out_state = {memory, mass};
   scan.spans = spans_on_device(context.segments, spans, in.k.device());
   run(scan);
@@ -218,7 +218,7 @@ void linear_attention_memory_backward(const LinearAttentionContext& context,
     return fast_memory_backward(context, in, spans, dmemory, dmass, gradients);
   }
   StateScan scan = transposed_scan_of(m, V, G);
-  scan.probe = values_with_mass(in.v, context.key_mask);
+  scan.probe = values_with_normalizer(in.v, context.key_mask);
   scan.out = rows_like(in.k, m);
   scan.in = {dmemory, dmass};
   scan.spans = spans_on_device(context.segments, spans, in.k.device());

@@ -15,7 +15,7 @@
 
 namespace linnet::cuda {
 
-// Inputs, or where their gradients go; what is not needed is undefined.
+// Inputs, or where their gradients go; undefined where not needed.
 struct LinearAttentionArrays {
   Tensor q, k, v, query_proportions, key_proportions, memory, mass, log_decay;
 };

@@ -1,6 +1,6 @@
 // Which kernels compute linear attention on a device: those on tensor cores
-// (fast.h) or the plain ones (pieces.h), which cover everything. core/kernel_choice.h says what was
-// asked for.
+// (fast.h) or the plain ones (kernels.h), which cover everything. core/kernel_choice.h has the
+// request.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace linnet::cuda {
 std::string why_plain_linear_attention(const LinearAttentionArrays& in);
 
 // Whether a call goes to the kernels on tensor cores: a causal one, the sums over all keys (without
-// q) or what queries read from them (without k and v). Throws UsageError where they were asked for
+// q) or the queries' read of them (without k and v). Throws UsageError where they were requested
 // and cannot, except for calls of few tokens.
 bool linear_attention_is_fast(const LinearAttentionArrays& in);
 // The same of features [B,T,H,m] in f32 that would be rounded for it.

@@ -2,7 +2,7 @@
 // backward in time for the gradients of keys and values.
 #include <algorithm>
 
-#include "attention/primitives/linear_attention/cuda/pieces.h"
+#include "attention/primitives/linear_attention/cuda/kernels.h"
 #include "core/cuda/kernel.h"
 
 namespace linnet::cuda::linear_attention_detail {
@@ -54,7 +54,8 @@ struct Layout {
   float* factor;   // of the state before this update; 0 where a segment begins
 };
 
-// Where element (row, column) of state `number` is: in its memory or, last of a value's, its mass.
+// Where element (row, column) of state `number` is: in its memory or, in the last column, its
+// normalizer.
 template <typename E>
 __device__ E* state_element(const Arguments& a, E* memory, E* mass, int64_t number, int row,
                             int column) {
@@ -66,11 +67,11 @@ __device__ E* state_element(const Arguments& a, E* memory, E* mass, int64_t numb
 }
 
 // The span of a block and its place in time. An update is one head's at one token.
-struct Walk {
+struct Scan {
   int64_t row, begin, end, updates;
   int first_head, group;
 
-  __device__ Walk(const Arguments& a, int64_t number, int head)
+  __device__ Scan(const Arguments& a, int64_t number, int head)
       : row(number), begin(0), end(a.time) {
     if (a.spans != nullptr) {
       row = a.spans[3 * number];
@@ -96,44 +97,44 @@ __device__ float decay_at(const Arguments& a, int64_t token, int head) {
   return expf(a.log_decay[token * a.state_heads + head * a.state_heads / a.heads]);
 }
 
-__device__ bool begins_segment(const Arguments& a, const Walk& walk, int64_t update) {
-  if (a.segments == nullptr || !walk.first_of_token(update)) return false;
-  const int64_t t = walk.token(a, update), before = a.reverse ? t + 1 : t - 1;
-  if (before < walk.begin || before >= walk.end) return false;
-  return a.segments[walk.row * a.time + t] != a.segments[walk.row * a.time + before];
+__device__ bool begins_segment(const Arguments& a, const Scan& scan, int64_t update) {
+  if (a.segments == nullptr || !scan.first_of_token(update)) return false;
+  const int64_t t = scan.token(a, update), before = a.reverse ? t + 1 : t - 1;
+  if (before < scan.begin || before >= scan.end) return false;
+  return a.segments[scan.row * a.time + t] != a.segments[scan.row * a.time + before];
 }
 
-// What is left of the state at an update.
-__device__ float factor_of(const Arguments& a, const Walk& walk, int64_t update, int head) {
-  if (begins_segment(a, walk, update)) return 0;
-  if (a.log_decay == nullptr || !walk.first_of_token(update)) return 1;
-  const int64_t t = walk.token(a, update) + (a.reverse ? 1 : 0);
-  return t < walk.end ? decay_at(a, walk.row * a.time + t, head) : 1.0f;
+// The factor of the state at an update.
+__device__ float factor_of(const Arguments& a, const Scan& scan, int64_t update, int head) {
+  if (begins_segment(a, scan, update)) return 0;
+  if (a.log_decay == nullptr || !scan.first_of_token(update)) return 1;
+  const int64_t t = scan.token(a, update) + (a.reverse ? 1 : 0);
+  return t < scan.end ? decay_at(a, scan.row * a.time + t, head) : 1.0f;
 }
 
-__device__ void load_batch(const Arguments& a, const Walk& walk, int64_t done, int count, int head,
+__device__ void load_batch(const Arguments& a, const Scan& scan, int64_t done, int count, int head,
                            int first_column, const Layout& shared) {
   const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
   const int threads = static_cast<int>(blockDim.x * blockDim.y);
   for (int i = thread; i < count * a.rows; i += threads) {
-    const int64_t update = done + i / a.rows, token = walk.row * a.time + walk.token(a, update);
+    const int64_t update = done + i / a.rows, token = scan.row * a.time + scan.token(a, update);
     const int r = i % a.rows;
     if (a.left != nullptr) {
-      const int64_t place = token * a.update_heads + walk.first_head + update % walk.group;
+      const int64_t place = token * a.update_heads + scan.first_head + update % scan.group;
       shared.left[i] = a.left[place * a.all_rows + a.first_row + r];
     }
-    if (a.probe != nullptr && walk.last_of_token(update)) {
+    if (a.probe != nullptr && scan.last_of_token(update)) {
       shared.probe[i] = a.probe[(token * a.heads + head) * a.all_rows + a.first_row + r];
     }
   }
   for (int i = thread; a.left != nullptr && i < count * a.tile; i += threads) {
-    const int64_t update = done + i / a.tile, token = walk.row * a.time + walk.token(a, update);
-    const int64_t place = token * a.update_heads + walk.first_head + update % walk.group;
+    const int64_t update = done + i / a.tile, token = scan.row * a.time + scan.token(a, update);
+    const int64_t place = token * a.update_heads + scan.first_head + update % scan.group;
     const int column = first_column + i % a.tile;
     shared.right[i] = column < a.columns ? a.right[place * a.right_width + column] : 0.0f;
   }
   for (int i = thread; i < count; i += threads) {
-    shared.factor[i] = factor_of(a, walk, done + i, head);
+    shared.factor[i] = factor_of(a, scan, done + i, head);
   }
 }
 
@@ -148,7 +149,7 @@ __global__ void linear_attention_scan(Arguments a) {
   const int part = static_cast<int>(threadIdx.y), c = static_cast<int>(threadIdx.x);
   const int column = first_column + c;
   const int64_t state_number = number * a.state_heads + head * a.state_heads / a.heads;
-  const Walk walk(a, number, head);
+  const Scan scan(a, number, head);
   float* state = shared.state + c;
 
   for (int r = part; r < a.rows; r += kParts) {
@@ -157,14 +158,14 @@ __global__ void linear_attention_scan(Arguments a) {
                             : nullptr;
     state[r * a.tile] = from == nullptr ? 0.0f : *from;
   }
-  for (int64_t done = 0; done < walk.updates; done += kBatch) {
-    const int count = static_cast<int>(min(static_cast<int64_t>(kBatch), walk.updates - done));
-    load_batch(a, walk, done, count, head, first_column, shared);
+  for (int64_t done = 0; done < scan.updates; done += kBatch) {
+    const int count = static_cast<int>(min(static_cast<int64_t>(kBatch), scan.updates - done));
+    load_batch(a, scan, done, count, head, first_column, shared);
     __syncthreads();
     for (int j = 0; j < count; ++j) {
       const float* left = shared.left + j * a.rows;
       const float* probe = shared.probe + j * a.rows;
-      const bool read = a.probe != nullptr && walk.last_of_token(done + j);
+      const bool read = a.probe != nullptr && scan.last_of_token(done + j);
       if (a.left != nullptr) {
         const float x = shared.right[j * a.tile + c];
         const float factor = shared.factor[j];
@@ -180,18 +181,18 @@ __global__ void linear_attention_scan(Arguments a) {
     }
     __syncthreads();
     for (int j = part; a.probe != nullptr && j < count; j += kParts) {
-      if (column >= a.columns || !walk.last_of_token(done + j)) continue;
+      if (column >= a.columns || !scan.last_of_token(done + j)) continue;
       float sum = 0;
       for (int p = 0; p < kParts; ++p) sum += shared.partial[(j * kParts + p) * a.tile + c];
-      const int64_t token = walk.row * a.time + walk.token(a, done + j);
+      const int64_t token = scan.row * a.time + scan.token(a, done + j);
       float* to = a.out + (token * a.heads + head) * a.columns + column;
       *to = a.first_row == 0 ? sum : *to + sum;
     }
   }
   // Heads that share a state have the same one; the first stores it.
   if (column >= a.columns || head % (a.heads / a.state_heads) != 0) return;
-  const bool decays = a.reverse && a.log_decay != nullptr && walk.end > walk.begin;
-  const float last = decays ? decay_at(a, walk.row * a.time + walk.begin, head) : 1.0f;
+  const bool decays = a.reverse && a.log_decay != nullptr && scan.end > scan.begin;
+  const float last = decays ? decay_at(a, scan.row * a.time + scan.begin, head) : 1.0f;
   for (int r = part; r < a.rows; r += kParts) {
     float* to = state_element(a, a.memory_out, a.mass_out, state_number, r, column);
     if (to != nullptr) *to = last * state[r * a.tile];

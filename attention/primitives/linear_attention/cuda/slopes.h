@@ -44,18 +44,18 @@ __device__ __forceinline__ void apply_slopes(FeatureMap map, const kernel_bf16* 
   }
 }
 
-// Where 16 tokens' gradients go, from the first column on, and what their features were made of.
+// Where 16 tokens' gradients go, from the first column on, and the sources of their features.
 struct GradientPlace {
   FeatureSource source;
   SequenceView<const kernel_bf16> x;
   TilePlace<kernel_bf16> dx;
   float* dproportions;  // null: not wanted
-  bool adds;            // to what is there
+  bool adds;            // to earlier contents
 };
 
-// Numbers [.,.] from that of a row on.
-__device__ __forceinline__ float* of_row(float* numbers, int64_t first) {
-  return numbers == nullptr ? nullptr : numbers + first;
+// Elements [.,.] from those of a row on.
+__device__ __forceinline__ float* of_row(float* elements, int64_t first) {
+  return elements == nullptr ? nullptr : elements + first;
 }
 
 // The gradients of x and proportions of 16 rows, from those of features in rows [16][width +
@@ -75,38 +75,38 @@ __device__ __forceinline__ void unmap_rows(const GradientPlace& place, const ker
     const int row = reweighted ? part / (width / 16) : part / (width / 8);
     const int column = (part - row * row_lanes) * 8;
     const int64_t token = to.begin + row;
-    Turn turn{1, 0};
-    Eight numbers{}, along_cosine{}, along_sine{};
+    Rotation rotation{1, 0};
+    Eight elements{}, along_cosine{}, along_sine{};
     if (row < 16 && from.inside(token, column)) {
-      numbers = *reinterpret_cast<const Eight*>(from.at(token, column));
+      elements = *reinterpret_cast<const Eight*>(from.at(token, column));
       const kernel_bf16* gradients = rows + row * (width + kPadding) + column;
       along_cosine = *reinterpret_cast<const Eight*>(gradients);
-      turn = source.turn(from.number(token));
+      rotation = source.rotation(from.number(token));
       if (reweighted) along_sine = *reinterpret_cast<const Eight*>(gradients + source.width);
     }
-    float turned = 0;
+    float dangle = 0;
     const auto unmap = [&](float x, float cosine, float sine) {
       const float value = feature(source.map, x * source.scale);
-      turned += value * (sine * turn.cosine - cosine * turn.sine);
-      return (cosine * turn.cosine + sine * turn.sine) *
+      dangle += value * (sine * rotation.cosine - cosine * rotation.sine);
+      return (cosine * rotation.cosine + sine * rotation.sine) *
              feature_slope(source.map, x * source.scale, value) * source.scale;
     };
 #pragma unroll
     for (int word = 0; word < 4; ++word) {
-      const uint32_t x = numbers.words[word], cosine = along_cosine.words[word],
+      const uint32_t x = elements.words[word], cosine = along_cosine.words[word],
                      sine = along_sine.words[word];
       const float low = unmap(low_of(x), low_of(cosine), low_of(sine));
       const float high = unmap(high_of(x), high_of(cosine), high_of(sine));
-      numbers.words[word] = pack(low, high);
+      elements.words[word] = pack(low, high);
     }
     for (int offset = row_lanes / 2; offset > 0; offset /= 2) {
-      turned += __shfl_xor_sync(~0u, turned, offset);
+      dangle += __shfl_xor_sync(~0u, dangle, offset);
     }
     if (row >= 16 || token >= to.view.T) continue;
-    if (column < to.view.K) *reinterpret_cast<Eight*>(to.at(token, column)) = numbers;
+    if (column < to.view.K) *reinterpret_cast<Eight*>(to.at(token, column)) = elements;
     if (reweighted && column == 0 && place.dproportions != nullptr) {
       float* sum = place.dproportions + to.number(token);
-      *sum = (place.adds ? *sum : 0.0f) + kHalfPi * turned;
+      *sum = (place.adds ? *sum : 0.0f) + kHalfPi * dangle;
     }
   }
 }

@@ -43,16 +43,16 @@ namespace {
 
 using namespace listed_attention_detail;
 
-// What backward reads besides.
+// Further inputs of backward.
 template <typename T>
 struct Saved {
   const T *y, *dy;
   const float *log_sum_exp, *dlog_sum_exp;  // the latter may be null
-  // [B,Tq,H]: what is added to every weight's gradient, made by the kernel for dq for the others.
+  // [B,Tq,H]: the term added to every weight's gradient, made by the kernel for dq for the others.
   float* shift;
 };
 
-// Of one query and one place: the weight after dropout, and the gradient of the logit.
+// The weight of one query and one place after dropout, and the gradient of the logit.
 struct Pair {
   float weight, dlogit;
 };

@@ -29,7 +29,7 @@ struct Call {
   listed_attention_detail::ListedProblem<kernel_bf16> problem;
   Reads q, k, v;
 };
-// Of dense tensors in bf16.
+// For dense tensors in bf16.
 inline Call call_of(const ListedAttentionTensors& in, const ListedAttentionContext& context) {
   return {listed_attention_detail::problem_of<kernel_bf16>(in, context), reads(in.q), reads(in.k),
           reads(in.v)};
@@ -42,7 +42,7 @@ void forward(const Call& call, const Writes& y, float* log_sum_exp);
 // of one row need more.
 inline constexpr int64_t kShareBytes = int64_t{256} << 20;
 
-// What backward reads and writes besides. Gradients are overwritten.
+// Further inputs of backward, and its outputs. Gradients are overwritten.
 struct Backward {
   Reads y, dy;
   const float *log_sum_exp, *dlog_sum_exp;  // the latter may be null
@@ -53,7 +53,7 @@ struct Backward {
 void backward(const Call& call, const ListedAttentionContext& context, const Backward& arrays);
 
 // The two halves of backward: dq, with the gradients of logits [B,H,Tq,length] (zeros before; may
-// be null), and dk with dv. What is added to every weight's gradient, `shift` [tiles,B,Tq,H] of
+// be null), and dk with dv. The term added to every weight's gradient, `shift` [tiles,B,Tq,H] of
 // each tile of values, goes from the first to the second.
 void query_gradients(const Call& call, const Backward& arrays, float* shift, float* dlogits);
 void key_gradients(const Call& call, const ListedAttentionContext& context, const Backward& arrays,

@@ -1,21 +1,21 @@
 // The forward pass of listed attention on tensor cores: one kernel, streaming softmax.
 //
-// A block has up to 64 queries of one list of one head, 16 a warp and as many warps as that needs,
-// and all values or a tile of 128, and streams the tiles of 64 keys and values that the list names.
-// Of a tile a warp makes, for its 16 queries,
+// A block has up to 64 queries of one list of one head, 16 per warp and as many warps as that
+// needs, and all values or a tile of 128, and streams the tiles of 64 keys and values that the list
+// names. A warp computes from a tile, for its 16 queries,
 //   x = scale q k^T + bias,   m' = max(m, x),   y = exp(m - m') y + exp(x - m') v
 // weights passing from one product to the next in registers.
 //
-// Bytes a token and head, width D, lists of L keys for groups of g queries: q and y of 2 D each, 4,
-// and L / g gathered keys and values of 4 D (of groups beyond 64: L / 64), mostly out of L2: the
+// Bytes per token and head, width D, lists of L keys for groups of g queries: q and y of 2 D each,
+// 4, and L / g gathered keys and values of 4 D (of groups beyond 64: L / 64), mostly out of L2: the
 // keys and values of a head are 4 D T bytes. Operations: 4 D L. D = 64, g = 64, L = 512 (blocks
 // with their neighbours, two global and three random ones): 260 and 2,048 bytes, 131,000
 // operations. Each further tile of values gathers the keys and makes the logits again: 2 D L
 // operations and 2 D L / g bytes.
 //
 // A bias adds 4 L bytes, which heads and rows share as a rule. So windows are read: w = 128 keys of
-// each query, g = 32, are lists of 161 keys in 3 tiles, of which the bias excludes what a query
-// does not see: 49,200 operations, 260 bytes, 1,288 gathered and 644 of the bias out of L2.
+// each query, g = 32, are lists of 161 keys in 3 tiles, of which the bias excludes keys that a
+// query does not see: 49,200 operations, 260 bytes, 1,288 gathered and 644 of the bias out of L2.
 // A list of each query's own would gather 33,000 bytes.
 #include "attention/primitives/block_attention/cuda/fast_reader.h"
 #include "attention/primitives/listed_attention/cuda/fast_tiles.h"

@@ -2,14 +2,14 @@
 // operations are in fast_queries.cu, whose sums of weights' gradients it reads.
 //
 // A block has 64 places of one list; past them stream the queries of the list, one after another
-// for each query head that shares it and the key head. Of a tile a warp makes, for the keys in its
-// 16 places, the transposes
+// for each query head that shares it and the key head. A warp computes from a tile, for the keys in
+// its 16 places, the transposes
 //   p^T and ds^T = p^T (v dy^T + dL - y . dy),   dv += p^T dy,   dk += scale ds^T q
 // and writes them as the share that this list has in the gradients of these keys. Then the places
 // are sorted by key, and a warp for each key adds its shares up in the order of the lists.
 //
-// Of values wider than 128 each tile has blocks of its own, and ds is a sum over them: dk has a
-// share of each.
+// Where values are wider than 128, each tile has blocks of its own, and ds is a sum over them: dk
+// has a share of each.
 //
 // Work memory: the shares, (tiles K + V) bf16 a place, lists * length places a head of lists: for
 // as many (row, key head) at a time as kShareBytes hold, at least one.
@@ -43,7 +43,7 @@ struct PlaceArguments {
 template <int D>
 using PlaceLayout = OwnKeysLayout<D, ListStages<D>>;
 
-// Of a warp's 16 places.
+// For a warp's 16 places.
 template <int D>
 struct PlaceGradients : OwnKeys<D> {
   // Adds N queries from `column` of a tile on, whose logits are in x.
@@ -113,8 +113,7 @@ struct QueryStream {
     copies.commit();
   }
   // Barriers of the block: tile n, which was begun last, is there, and the other stage is free.
-  // What queries that see nothing are given, often NaN, becomes zeros: weights of 0 would spread
-  // it.
+  // Rows of queries that see nothing, often NaN, become zeros: weights of 0 would spread them.
   __device__ __forceinline__ void arrive(int n) const {
     __syncthreads();
     const bool blind = threadIdx.x < kTileRows && statistic == kInfinity;
@@ -126,7 +125,7 @@ struct QueryStream {
     }
     __syncthreads();
   }
-  // Stores the numbers of tile n, which was begun last: only now are they waited for.
+  // Stores the values of tile n, which was begun last: only now are they waited for.
   __device__ __forceinline__ void store(int n) const {
     shared.statistics(n)[threadIdx.x] = statistic;
   }

@@ -2,14 +2,15 @@
 // bias has one.
 //
 // A block has up to 64 queries of one list; past them stream the keys and values that it names, as
-// in the forward pass. Of a tile a warp makes, for its 16 queries, with p from the saved
+// in the forward pass. A warp computes from a tile, for its 16 queries, with p from the saved
 // log-sum-exp L,
 //   ds = p (dy v^T + dL - y . dy),   dq += scale ds k
-// dL - y . dy is left behind for the kernel of places. Of values wider than 128, ds is a sum over
-// tiles of them: the block goes once along the list for each, with that tile's share of y . dy.
+// dL - y . dy is left behind for the kernel of places. Where values are wider than 128, ds is a sum
+// over tiles of them: the block goes once along the list for each, with that tile's share of y .
+// dy.
 //
-// Bytes a token and head, lists of L keys for groups of g queries: q, y, dy, dq: 8 D + 12, and
-// L / g gathered keys and values of 4 D; the kernels of places (fast_places.cu) gather those and q,
+// Bytes per token and head, lists of L keys for groups of g queries: q, y, dy, dq: 8 D + 12, and L
+// / g gathered keys and values of 4 D; the kernels of places (fast_places.cu) gather those and q,
 // dy again, L / g times 8 D, and write and read L / g shares of 4 D, besides dk and dv. Operations:
 // 6 D L here, 8 D L there. D = 64, g = 64, L = 512: 524 + 2,048 bytes here, 4,096 + 4,096 + 256
 // there, 459,000 operations.
@@ -29,16 +30,16 @@ struct QueryArguments {
   int tiles;
 };
 
-// A warp's 16 queries. Of rows lane / 4 and 8 after: the log-sum-exp in units of log 2, and what is
-// added to every weight's gradient.
+// A warp's 16 queries. For rows lane / 4 and 8 after: the log-sum-exp in units of log 2, and the
+// term added to every weight's gradient.
 template <int D>
 struct QueryGradients {
   LeftFragment q[D / 16], dy[D / 16];
   float log2_sum[2], shift[2];
   ResultFragment dq[D / 8] = {};
 
-  // Reads y where this lane has dy, whose columns are those from `value` on. Of a query that sees
-  // nothing, what it is given, often NaN, is as zeros: weights of 0 would spread it.
+  // Reads y where this lane has dy, whose columns are those from `value` on. The row of a query
+  // that sees nothing, often NaN, counts as zeros: weights of 0 would spread them.
   __device__ __forceinline__ void load_statistics(const QueryArguments& a, const QueryTile& tile,
                                                   const QueryLogits& logits, int value, int warp,
                                                   int lane) {
@@ -122,7 +123,7 @@ __global__ __launch_bounds__(kTileThreads,
     const QueryTile tile = tile_of_block(p, recomputed(a.tiles));
     if (tile.count <= 0) return;
     const auto [b, h, first, count] = tile;
-    __syncthreads();  // nobody reads what was there before
+    __syncthreads();  // nobody reads the earlier contents
     begin_copy<D>(copies, shared.tile(1, 0),
                   QueryRows<const kernel_bf16>{a.call.q, p.query_mask, b, h, first, count}, rows);
     begin_copy<D>(copies, shared.tile(1, 1),

@@ -1,5 +1,5 @@
-// What the tensor-core kernels of listed attention are made of, besides the fragments of block
-// attention's. Internal to this folder.
+// Parts of the tensor-core kernels of listed attention, besides the fragments of block attention's.
+// Internal to this folder.
 //
 // A warp has 16 rows of its own, queries of one list or places of it. Places are looked up (list,
 // then mask) two tiles of 64 before they are computed and lie in shared memory as numbers of keys,
@@ -54,7 +54,7 @@ inline int tiles_of_values(const Call& call) {
 // Instead of a key in a place: nothing is there to be seen; a number beyond the keys.
 inline constexpr int kNoKey = -1, kBeyond = -2;
 
-// What a block has in shared memory.
+// A block's shared memory.
 template <int D>
 struct ListStages {
   static constexpr int kStride = D + kPadding;
@@ -64,11 +64,11 @@ struct ListStages {
         keys(arena.take<int>(size_t{3} * kTileRows)),
         draws(arena.take<BlockDraws>(1)) {}
 
-  // Of streamed tile n, in stages by turns, array 0 or 1.
+  // Array 0 or 1 of streamed tile n, double-buffered.
   __device__ __forceinline__ kernel_bf16* tile(int n, int array) const {
     return tiles + (n % 2 * 2 + array) * kTileRows * kStride;
   }
-  // What tile n of the places holds: one is computed, one copied, one looked up.
+  // The contents of tile n of the places: one is computed, one copied, one looked up.
   __device__ __forceinline__ int* places(int n) const { return keys + n % 3 * kTileRows; }
   // Where there is dropout: of head h of row b; places take the place of keys and their times.
   __device__ __forceinline__ void set_draws(const Problem& p, int b, int h) const {
@@ -179,7 +179,7 @@ struct ListStream {
   AsyncCopies& copies;
   const int32_t* list;
   int b, g, value, count;
-  int found[2] = {};  // what the first warp looked up last
+  int found[2] = {};  // the first warp's last lookup
 
   __device__ __forceinline__ void look_up(int n) {
     if (threadIdx.x >= kLanes) return;
@@ -188,7 +188,7 @@ struct ListStream {
           key_in(call.problem, list, b, n * kTileRows + i * kLanes + static_cast<int>(threadIdx.x));
     }
   }
-  // Stores what was looked up last, tile n: only now is it waited for.
+  // Stores tile n, which was looked up last: only now is it waited for.
   __device__ __forceinline__ void store(int n) const {
     if (threadIdx.x >= kLanes) return;
     for (int i = 0; i < 2; ++i) shared.places(n)[i * kLanes + threadIdx.x] = found[i];
@@ -239,8 +239,8 @@ __device__ __forceinline__ float log2_of(float log_sum_exp) {
   return log_sum_exp == -kInfinity ? kInfinity : log_sum_exp * kLog2E;
 }
 
-// What makes logits, in units of log 2, of products of a warp's 16 queries with keys: -infinity
-// where a query does not count or a place holds no key.
+// Logits, in units of log 2, from products of a warp's 16 queries with keys: -infinity where a
+// query does not count or a place holds no key.
 struct QueryLogits {
   float scale;
   const float* bias[2];  // of this lane's two queries

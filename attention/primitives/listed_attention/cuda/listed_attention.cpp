@@ -1,4 +1,4 @@
-// Listed attention on Variables of a CUDA device: checks, dtypes, what backward saves.
+// Listed attention on Variables of a CUDA device: checks, dtypes, tensors saved for backward.
 #include "attention/primitives/listed_attention/cuda/listed_attention.h"
 
 #include "attention/primitives/listed_attention/cuda/fast.h"
@@ -8,7 +8,7 @@
 namespace linnet::cuda {
 namespace {
 
-// What is stored on the device: bf16 where all sequences are bf16, else f32.
+// The storage type on a device: bf16 where all sequences are bf16, else f32.
 DType storage_type(const ListedAttentionVariables& inputs) {
   DType dtype = DType::bf16;
   for (const Variable* x : {&inputs.q, &inputs.k, &inputs.v}) {
@@ -62,7 +62,7 @@ void check(const ListedAttentionTensors& in, const ListedAttentionContext& conte
           context.place.examples.defined() ? context.place.examples.elements() : 0);
 }
 
-// What listed_attention_backward does, on tensor cores.
+// listed_attention_backward on tensor cores.
 void fast_backward(const ListedAttentionTensors& in, const ListedAttentionContext& context,
                    const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy, const Tensor& dlse,
                    const ListedAttentionTensors& d) {

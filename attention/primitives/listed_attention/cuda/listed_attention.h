@@ -1,5 +1,5 @@
 // Softmax attention over listed keys on a CUDA device; listed_attention.cpp calls it. The
-// kernels on tensor cores are in fast.h. Of the plain ones, a warp for every (row, head, query)
+// kernels on tensor cores are in fast.h. In the plain ones, a warp for every (row, head, query)
 // forward and for dq. For dk and dv the places of the lists are sorted by key, and a warp for every
 // (row, key head, key) visits those that name it; weights are recomputed from the saved
 // log-sum-exp. Sums have a fixed order.

@@ -16,7 +16,7 @@ std::string why_plain_listed_attention(const ListedAttentionContext& context,
   }
   const int64_t keys = in.k.size(3), values = in.v.size(3);
   if (!listed_attention_fast::has_kernels(keys, values)) {
-    return concat("keys of ", keys, " and values of ", values, " numbers a head");
+    return concat("keys of ", keys, " and values of ", values, " elements per head");
   }
   if (in.q.size(1) < kMinTensorCoreTokens) {
     return concat("fewer than ", kMinTensorCoreTokens, " queries");

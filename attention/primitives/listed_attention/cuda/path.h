@@ -1,6 +1,6 @@
 // Which kernels compute listed attention on a device: those on tensor cores
-// (fast.h) or the plain ones (problem.h), which cover everything. core/kernel_choice.h says what
-// was asked for.
+// (fast.h) or the plain ones (problem.h), which cover everything. core/kernel_choice.h has the
+// request.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ std::string why_plain_listed_attention(const ListedAttentionContext& context,
                                        const ListedAttentionTensors& in);
 
 // Whether a call goes to the kernels on tensor cores, forward and backward. Throws UsageError where
-// they were asked for and cannot, except for calls of few queries.
+// they were requested and cannot, except for calls of few queries.
 bool listed_attention_is_fast(const ListedAttentionContext& context,
                               const ListedAttentionTensors& in);
 

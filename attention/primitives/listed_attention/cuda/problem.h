@@ -1,5 +1,5 @@
-// What the kernels of listed attention share: one call's arrays, and what a query sees in a place
-// of its list. Internal to this folder.
+// Shared by the kernels of listed attention: one call's arrays, and the key that a query sees in a
+// place of its list. Internal to this folder.
 #pragma once
 
 #include "attention/primitives/common/cuda/warp_items.h"
@@ -57,7 +57,7 @@ struct ListedProblem {
     const int64_t row = (bias_rows == 1 ? 0 : b) * bias_heads + (bias_heads == 1 ? 0 : h);
     return scaled + bias[(row * Tq + t) * length + l];
   }
-  // What dropout multiplies a weight by.
+  // The factor of dropout on a weight.
   __device__ float kept(const DropoutDraws& draws, int64_t t, int64_t l) const {
     if (!drops()) return 1.0f;
     return draws.keeps(time_offset + t, l) ? static_cast<float>(draws.keep_scale) : 0.0f;
@@ -109,7 +109,7 @@ struct SortedIndex {
   Tensor keys, order;
 };
 
-// The first of `count` ascending numbers that is not below `bound`.
+// The first of `count` ascending integers that is not below `bound`.
 __device__ inline int64_t first_not_below(const int32_t* sorted, int64_t count, int64_t bound) {
   int64_t begin = 0, end = count;
   while (begin < end) {

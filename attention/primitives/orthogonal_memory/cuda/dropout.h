@@ -8,7 +8,7 @@
 // (ranks that are not a multiple of four) a lane draws once more.
 //
 // Operations: a draw is 20 products 32 x 32 -> 64 bits and about 60 other integer instructions, so
-// 5 and 15 a weight. These run in other pipes than tensor cores and shared memory; bytes are the
+// 5 and 15 per weight. These run in other pipes than tensor cores and shared memory; bytes are the
 // same.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace linnet::cuda::orthogonal_memory_fast {
 
-// Which of a lane's weights of a token stay, numbers 8 j + lane % 4 * 2 + odd of a head.
+// Which of a lane's weights of a token stay, elements 8 j + lane % 4 * 2 + odd of a head.
 template <int D>
 class KeptWeights {
  public:
@@ -56,8 +56,8 @@ class KeptWeights {
   uint32_t kept_ = 0;
 };
 
-// Of the weights of row lane / 4 + 8 half, that of token `token`: what stays is multiplied, what
-// does not becomes 0.
+// Applies to the weights of row lane / 4 + 8 half, that of token `token`: kept weights are
+// multiplied, the others become 0.
 template <int D>
 __device__ __forceinline__ void drop(const Inputs& in, int64_t row, int64_t token, int head,
                                      int lane, int half, ResultFragment (&weights)[D / 8]) {

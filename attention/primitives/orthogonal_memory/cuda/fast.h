@@ -20,7 +20,8 @@ namespace linnet::cuda::orthogonal_memory_fast {
 using Reads = SequenceView<const kernel_bf16>;
 using Writes = SequenceView<kernel_bf16>;
 
-// Tokens that a block computes at a time, and that share one entry of what forward saves.
+// Tokens that a block computes at a time, and that share one entry of the arrays that forward
+// saves.
 inline constexpr int64_t kChunkTokens = 64;
 
 // Whether there are kernels for this width of heads and this rank; bytes of shared memory that a
@@ -29,28 +30,28 @@ bool has_kernels(int64_t width, int64_t rank);
 size_t forward_shared_memory(int64_t width);
 size_t backward_shared_memory(int64_t width);
 
-// How a sequence is cut among blocks where its heads alone do not fill a GPU: runs of so many
+// How a sequence is split among blocks where its heads alone do not fill a GPU: runs of so many
 // chunks.
-struct Cut {
+struct ChunkRuns {
   int runs = 1;
   int chunks = std::numeric_limits<int>::max();
 };
-Cut cut_of(int64_t blocks, int64_t tokens);
+ChunkRuns chunk_runs(int64_t blocks, int64_t tokens);
 
-// What both passes read.
+// Inputs of both passes.
 struct Inputs {
   Reads q, f;                           // of different lengths where `whole` without segments
   const uint8_t* query_mask = nullptr;  // [B,T]; null: all count
   const uint8_t* code_mask = nullptr;
-  const int32_t* segments = nullptr;  // [B,T]; null: one a row
+  const int32_t* segments = nullptr;  // [B,T]; null: one per row
   const float* basis = nullptr;       // [H,r,d]
   int rank = 0;
   // Positions of a window. One, of which tokens read their own (`inclusive`), is the prefix.
   int window = 1;
   bool inclusive = false;
-  // The memory has all tokens of the segment, also later ones; only then are sequences cut.
+  // The memory has all tokens of the segment, also later ones; only then are sequences split.
   bool whole = false;
-  Cut cut;
+  ChunkRuns split;
   float scale = 1;
   // Dropout of the weights with which the memory is read: names of its draws, of which those of the
   // rows' examples [B] may be null (the row number); time_offset is the time of query 0.
@@ -61,7 +62,7 @@ struct Inputs {
 
   // Whether the passes look at single codes: not where all tokens of a row have the same memory.
   __host__ __device__ bool reads_codes() const { return !whole || segments != nullptr; }
-  // The entry of a chunk in what is saved.
+  // The entry of a chunk in the saved arrays.
   __host__ __device__ int64_t entry(int64_t row, int64_t chunks, int64_t chunk) const {
     return reads_codes() ? row * chunks + chunk : row;
   }
@@ -80,7 +81,7 @@ struct Saved {
 struct Forward : Inputs {
   // These of the state and its results: causal alone.
   const int32_t* positions = nullptr;  // [B,T], of which the first is read; null: time_offset
-  const float* completed = nullptr;    // [B,H,r]; these three null: nothing is carried in
+  const float* completed = nullptr;    // [B,H,r]; these three null: no carried state
   const float* partial = nullptr;
   const int64_t* counts = nullptr;  // [B,2]
   float* completed_out = nullptr;
@@ -94,8 +95,8 @@ void forward(const Forward& call);
 
 struct Backward : Inputs {
   Reads dy;
-  // How much of what was read is in y, and of the token's own code: where the memory is not empty,
-  // and where it is.
+  // The share of the read in y, and of the token's own code: where the memory is not empty, and
+  // where it is.
   float share = 1, code_share = 0, empty_code_share = 0;
   const int64_t* tokens = nullptr;  // these two as forward left them
   Saved saved;
@@ -103,7 +104,7 @@ struct Backward : Inputs {
   const float* dpartial_out = nullptr;
   Writes dq;
   Writes df;                // whole: of codes in segments that lie in a chunk; others are zeros
-  float* dbasis = nullptr;  // [runs * B,H,r,d]: of each run and row; whole: without what codes give
+  float* dbasis = nullptr;  // [runs * B,H,r,d]: per run and row; whole: without the terms of codes
   float* dcompleted = nullptr;  // [B,H,r]; may be null: not wanted
   float* dpartial = nullptr;
   float* df_dot_f = nullptr;  // [B,T,H]: of each token's df and code; may be null: not wanted

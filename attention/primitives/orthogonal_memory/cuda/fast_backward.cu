@@ -4,8 +4,8 @@
 // Means are recomputed from the sums that forward left for each chunk. With P = Q B^T, U = dY B^T,
 // p the softmax of the logits scale m * P and n the number of tokens in the memory, per token
 //   da = p * (m * U - p . (m * U)),   dm = (p * U + scale P * da) / n,   dP = scale m * da,
-// what codes get, dC, is the sum of dm over the tokens that read them (a thread for every number
-// walks back along the chunk), and
+// the gradient of codes, dC, is the sum of dm over the tokens that read them (a thread for every
+// element scans the chunk backward), and
 //   dQ = dP B,   dF = dC B,   dB = sum of (p * m)^T dY + dP^T Q + dC^T F,
 // dB in registers from the first chunk to the last; rows of a batch are added up afterwards. What
 // dropout multiplies p by in y goes to U and, for dB, to p * m (dropout.h). Whole: dC is known
@@ -17,7 +17,7 @@
 // tiles where a block can have 204 KiB of shared memory; one where it has 163 KiB (sm_80): nothing
 // is copied while a chunk is computed.
 //
-// Bytes a token and head: 10 d for q, f, dy, dq and df, 8 r / 64 for the sums; operations 16 d r.
+// Bytes per token and head: 10 d for q, f, dy, dq and df, 8 r / 64 for the sums; operations 16 d r.
 // d = r = 64: 648 bytes, 65,500 operations, and some 490 KiB of a chunk through shared memory.
 // Whole, without segments: 6 d bytes, 10 d r operations, some 330 KiB of a chunk, besides the sums
 // and dF. Heads of 128, r = 128: 1296 bytes, 328,000 operations and some 1.6 MiB.
@@ -26,7 +26,7 @@
 namespace linnet::cuda::orthogonal_memory_fast {
 namespace {
 
-// Of a multiprocessor: what registers are bounded for.
+// Blocks per multiprocessor that registers are bounded for.
 template <int D>
 constexpr int kBlocks = D < 64    ? 4
                         : D < 128 ? 2
@@ -48,10 +48,10 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
   const int heads = static_cast<int>(a.q.H), head = static_cast<int>(blockIdx.x % heads);
   const int64_t row = blockIdx.x / heads, time = a.q.T;
   const int chunks = static_cast<int>((time + kChunk - 1) / kChunk);
-  const int first = static_cast<int>(blockIdx.y) * a.cut.chunks;
-  const int last = first + min(chunks - first, a.cut.chunks);
+  const int first = static_cast<int>(blockIdx.y) * a.split.chunks;
+  const int last = first + min(chunks - first, a.split.chunks);
   const int64_t state = int64_t{blockIdx.x} * a.rank + thread;
-  const bool has_number = thread < a.rank;
+  const bool has_element = thread < a.rank;
 
   AsyncCopies copies;
   TokenFlags flags;
@@ -67,7 +67,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     }
     copies.commit();
     if (thread < kChunk) flags.load(a, row, token + thread);
-    if (has_number) {
+    if (has_element) {
       const float* saved =
           a.saved.sums + (a.entry(row, chunks, number) * heads + head) * 2 * a.rank + thread;
       sums = {saved[0], saved[a.rank]};
@@ -76,15 +76,15 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
   };
   RunningGradients running{0, 0, false};
   const auto store_sums = [&](int64_t entries, int64_t entry) {
-    if (!has_number) return;
+    if (!has_element) return;
     float* to = a.dsums + ((row * entries + entry) * heads + head) * 2 * a.rank + thread;
     to[0] = running.completed;
     to[a.rank] = running.window;
   };
 
   load_basis<D, Warps<D>::kThreads>(a, head, shared.basis);
-  if (has_number && a.dcompleted_out != nullptr) running.completed = a.dcompleted_out[state];
-  if (has_number && a.dpartial_out != nullptr) running.window = a.dpartial_out[state];
+  if (has_element && a.dcompleted_out != nullptr) running.completed = a.dcompleted_out[state];
+  if (has_element && a.dpartial_out != nullptr) running.window = a.dpartial_out[state];
   StateTile<D, D, Warps<D>> dbasis;
   dbasis.load({nullptr, nullptr}, {});
   Chunk chunk{0, 0, 0, 0, a.window, a.inclusive};
@@ -116,14 +116,14 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     __syncthreads();  // the codes are there
     if (!reads_codes) {
       if (thread < D) before.fill(shared.sums + thread, kStride);
-    } else if (has_number) {
+    } else if (has_element) {
       if (a.whole) {
         before.sum_segments(chunk, shared.sums + thread, kStride);
       } else {
-        before.walk(chunk, shared.sums + thread, kStride);
+        before.scan(chunk, shared.sums + thread, kStride);
       }
     }
-    __syncthreads();  // what tokens read is there
+    __syncthreads();  // the tokens' reads are there
     const auto seen_by = [&](int half) {
       const int t = warp * 16 + half * 8 + lane / 4;
       return t < chunk.length ? a.tokens[row * time + token + t] : 0;
@@ -144,8 +144,8 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
       if (a.drops) projections.drop_weights(i);
     }
     __syncthreads();  // dm, p * m and dP are there
-    if (has_number && !a.whole) running.walk(chunk, shared.sums + thread, kStride);
-    if (has_number && a.whole) running.sum_segments(chunk, shared.sums + thread, kStride);
+    if (has_element && !a.whole) running.scan(chunk, shared.sums + thread, kStride);
+    if (has_element && a.whole) running.sum_segments(chunk, shared.sums + thread, kStride);
     if (a.whole && reads_codes) {
       store_sums(chunks, number);
       running.completed = running.window = 0;
@@ -183,8 +183,8 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     if (stages == 1) __syncthreads();  // nobody reads the chunk any more
   }
   if (!a.whole) {
-    if (has_number && a.dcompleted != nullptr) a.dcompleted[state] = running.completed;
-    if (has_number && a.dpartial != nullptr) a.dpartial[state] = a.inclusive ? 0 : running.window;
+    if (has_element && a.dcompleted != nullptr) a.dcompleted[state] = running.completed;
+    if (has_element && a.dpartial != nullptr) a.dpartial[state] = a.inclusive ? 0 : running.window;
   } else if (!reads_codes) {
     store_sums(gridDim.y, blockIdx.y);
   }
@@ -224,7 +224,7 @@ void backward(const Backward& call) {
     constexpr int D = decltype(tile)::value;
     const int stages = kTwoTeams<D> ? stages_of<D>() : 2;
     launch({"orthogonal_memory_fast_backward",
-            dim3(blocks_for(call.q.B * call.q.H, 1), static_cast<unsigned>(call.cut.runs)),
+            dim3(blocks_for(call.q.B * call.q.H, 1), static_cast<unsigned>(call.split.runs)),
             Warps<D>::kThreads, shared_bytes<Layout<D>>(stages)},
            orthogonal_memory_fast_backward<D>, call, stages);
   });

@@ -15,7 +15,7 @@ int64_t chunks_of(const Tensor& x) {
   return (x.size(1) + fast::kChunkTokens - 1) / fast::kChunkTokens;
 }
 
-// What both passes read.
+// Inputs of both passes.
 template <typename Call>
 Call call_of(const OrthogonalMemoryContext& context, const OrthogonalMemoryArrays& in) {
   Call call;
@@ -37,7 +37,7 @@ Call call_of(const OrthogonalMemoryContext& context, const OrthogonalMemoryArray
       RowDropout(context.options.dropout, context.options.dropout_key, call.q.H * call.rank);
   call.examples = pointer_or_null<const int64_t>(context.place.examples);
   call.time_offset = context.place.time_offset;
-  if (call.whole) call.cut = fast::cut_of(call.q.B * call.q.H, call.q.T);
+  if (call.whole) call.split = fast::chunk_runs(call.q.B * call.q.H, call.q.T);
   return call;
 }
 
@@ -49,16 +49,15 @@ OrthogonalMemorySaved forward_whole(fast::Forward call, const OrthogonalMemoryAr
   OrthogonalMemorySaved saved;
   saved.tokens = tokens;
   saved.sums = Tensor::empty({B, entries, H, 2, call.rank}, DType::f32, device);
-  saved.pieces = Tensor::empty({B, chunks, H, 2, call.q.K}, DType::f32, device);
-  saved.piece_counts = Tensor::empty({B, chunks, 3}, DType::i32, device);
+  saved.edges = Tensor::empty({B, chunks, H, 2, call.q.K}, DType::f32, device);
+  saved.edge_counts = Tensor::empty({B, chunks, 3}, DType::i32, device);
   const Tensor counts = Tensor::empty({B, entries, 2}, DType::i64, device);
   call.saved.sums = pointer<float>(saved.sums);
   call.saved.counts = pointer<int64_t>(counts);
-  const fast::Pieces pieces{pointer<float>(saved.pieces), pointer<int32_t>(saved.piece_counts),
-                            chunks};
-  fast::piece_sums(call, pieces);
+  const fast::Edges edges{pointer<float>(saved.edges), pointer<int32_t>(saved.edge_counts), chunks};
+  fast::edge_sums(call, edges);
   fast::whole_totals(
-      call, pieces,
+      call, edges,
       {pointer_or_null<const float>(in.completed), pointer_or_null<const int64_t>(in.counts),
        pointer<float>(state_out.completed), pointer<float>(state_out.partial),
        pointer<int64_t>(state_out.counts)});
@@ -112,8 +111,8 @@ void orthogonal_memory_fast_backward(const OrthogonalMemoryContext& context,
   auto call = call_of<fast::Backward>(context, in);
   const int64_t B = call.q.B, H = call.q.H, basis = in.basis.elements();
   const Device device = in.q.device();
-  // One gradient of the basis for each run and row, and whole, one for what codes give it.
-  const int64_t slots = (call.cut.runs + (call.whole ? 1 : 0)) * B;
+  // One gradient of the basis for each run and row, and whole, one for the codes' terms.
+  const int64_t slots = (call.split.runs + (call.whole ? 1 : 0)) * B;
   const Tensor dbasis = Tensor::empty({slots, basis}, DType::f32, device);
   call.saved.sums = pointer<float>(saved.sums);
   call.dy = view_of<const kernel_bf16>(dy);
@@ -122,7 +121,7 @@ void orthogonal_memory_fast_backward(const OrthogonalMemoryContext& context,
   call.df = view_of<kernel_bf16>(gradients.f);
   call.dbasis = pointer<float>(dbasis);
   if (call.whole) {
-    const int64_t chunks = chunks_of(in.f), entries = call.reads_codes() ? chunks : call.cut.runs;
+    const int64_t chunks = chunks_of(in.f), entries = call.reads_codes() ? chunks : call.split.runs;
     const Tensor dsums = Tensor::empty({B, entries, H, 2, call.rank}, DType::f32, device);
     const Tensor dcodes =
         Tensor::empty({B, call.reads_codes() ? chunks : 1, H, 2, call.q.K}, DType::f32, device);
@@ -132,10 +131,10 @@ void orthogonal_memory_fast_backward(const OrthogonalMemoryContext& context,
     to.entries = entries;
     to.dcompleted_out = pointer_or_null<const float>(dcompleted_out);
     to.dcompleted = pointer_or_null<float>(gradients.completed);
-    to.dbasis = call.dbasis + call.cut.runs * B * basis;
+    to.dbasis = call.dbasis + call.split.runs * B * basis;
     to.dcodes = pointer<float>(dcodes);
     fast::whole_gradients(
-        call, {pointer<float>(saved.pieces), pointer<int32_t>(saved.piece_counts), chunks}, to);
+        call, {pointer<float>(saved.edges), pointer<int32_t>(saved.edge_counts), chunks}, to);
     fast::spread_gradients(call, to);
     if (gradients.partial.defined()) gradients.partial.fill(0);
   } else {

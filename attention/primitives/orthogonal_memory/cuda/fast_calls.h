@@ -1,4 +1,4 @@
-// Calls of the kernels of the orthogonal memory on tensor cores: what they allocate, in which order
+// Calls of the kernels of the orthogonal memory on tensor cores: their allocations, in which order
 // they run. Arguments are those of orthogonal_memory.h, of calls that path.h sends here. Internal
 // to this folder.
 #pragma once

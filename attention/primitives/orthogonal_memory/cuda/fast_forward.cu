@@ -1,20 +1,20 @@
 // The forward pass of the orthogonal memory on tensor cores: one kernel, one pass over q, f; of
 // whole segments the read alone, whose sums whole.h makes before.
 //
-// A block walks along the chunks of one head. Of a chunk it makes the projections P = Q B^T and
-// C = F B^T in one reading of the basis, sums C along the chunk (a thread for every number), and
+// A block scans the chunks of one head. It makes of a chunk the projections P = Q B^T and C = F B^T
+// in one reading of the basis, sums C along the chunk (a thread for every element), and
 //   p = softmax(scale m * P),   Y = (p * m) B
-// in the registers of the warp that has the tokens, where p also loses what dropout does not keep
-// (dropout.h). The next chunk's q and f are copied meanwhile. What is carried from chunk to chunk
-// is 2 r numbers, which also go to device memory for backward. Whole: those numbers are given.
-// Where a row has segments, C is made for those that lie inside a chunk; where it has none, f is
-// not looked at and the chunks are shared among blocks.
+// in the registers of the warp that has the tokens, where dropout also acts on p (dropout.h). The
+// next chunk's q and f are copied meanwhile. The state passed from chunk to chunk is 2 r values,
+// which also go to device memory for backward. Whole: those values are given. Where a row has
+// segments, C is made for those that lie inside a chunk; where it has none, f is not looked at and
+// the chunks are shared among blocks.
 //
-// Bytes a token and head, of width d and rank r: 6 d for q, f and y, 8 r / 64 for the sums;
+// Bytes per token and head, of width d and rank r: 6 d for q, f and y, 8 r / 64 for the sums;
 // operations 6 d r. d = r = 64: 392 bytes, 24,600 operations, and some 190 KiB of a chunk through
 // shared memory. Heads narrower than a tile (32, 64, 128) cost the operations of the tile. Causal
-// sequences are not cut: fewer heads of rows than a GPU has room for leave it idle in part. Whole,
-// without segments: 4 d bytes, 4 d r operations, some 125 KiB of a chunk, besides the sums.
+// sequences are not split: fewer heads of rows than a GPU has room for leave it idle in part.
+// Whole, without segments: 4 d bytes, 4 d r operations, some 125 KiB of a chunk, besides the sums.
 #include <algorithm>
 
 #include "attention/primitives/orthogonal_memory/cuda/dropout.h"
@@ -35,12 +35,12 @@ struct Layout {
         sums(arena.take<float>(size_t{kChunk} * kStride)),
         flags(arena.take<uint32_t>(2 * kFlagWords)) {}
   kernel_bf16* basis;
-  kernel_bf16 *q, *f;  // two stages by turns
-  float* sums;         // codes, then what tokens read
-  uint32_t* flags;     // two chunks by turns
+  kernel_bf16 *q, *f;  // double-buffered
+  float* sums;         // codes, then the tokens' reads
+  uint32_t* flags;     // of two chunks, alternating
 };
 
-// Of a multiprocessor: what registers are bounded for.
+// Blocks per multiprocessor that registers are bounded for.
 template <int D>
 constexpr int kBlocks = D < 64    ? 4
                         : D < 128 ? 3
@@ -57,10 +57,10 @@ __global__ __launch_bounds__(kTileThreads,
   const int64_t row = blockIdx.x / heads, time = a.q.T;
   const int chunks = static_cast<int>((time + kChunk - 1) / kChunk);
   const int64_t state = int64_t{blockIdx.x} * a.rank + thread;
-  const bool has_number = thread < a.rank;
+  const bool has_element = thread < a.rank;
 
-  const int first = static_cast<int>(blockIdx.y) * a.cut.chunks;
-  const int last = first + min(chunks - first, a.cut.chunks);
+  const int first = static_cast<int>(blockIdx.y) * a.split.chunks;
+  const int last = first + min(chunks - first, a.split.chunks);
   const bool reads_codes = a.reads_codes();
 
   AsyncCopies copies;
@@ -78,7 +78,7 @@ __global__ __launch_bounds__(kTileThreads,
 
   load_basis<D>(a, head, shared.basis);
   RunningSums sums{0, 0};
-  if (has_number && a.completed != nullptr) {
+  if (has_element && a.completed != nullptr) {
     sums = {a.completed[state], a.inclusive ? 0.0f : a.partial[state]};
   }
   TokenCounts counts{0, 0};
@@ -90,7 +90,7 @@ __global__ __launch_bounds__(kTileThreads,
   const auto load_totals = [&](int number) {
     const int64_t entry = a.entry(row, chunks, number);
     const float* saved = a.saved.sums + (entry * heads + head) * 2 * a.rank + thread;
-    if (has_number) sums = {saved[0], saved[a.rank]};
+    if (has_element) sums = {saved[0], saved[a.rank]};
     counts = {a.saved.counts[2 * entry], a.saved.counts[2 * entry + 1]};
   };
   if (!reads_codes) {  // all tokens read the same
@@ -103,7 +103,7 @@ __global__ __launch_bounds__(kTileThreads,
     if (a.whole && reads_codes) load_totals(number);
     uint32_t* words = shared.flags + number % 2 * kFlagWords;
     // As `first`, but recomputed: registers.
-    if (number == static_cast<int>(blockIdx.y) * a.cut.chunks) begin(number);
+    if (number == static_cast<int>(blockIdx.y) * a.split.chunks) begin(number);
     copies.wait<0>();
     if (thread < kChunk) flags.publish(words, warp, lane);
     __syncthreads();  // this chunk is there; the other stage is free
@@ -129,18 +129,18 @@ __global__ __launch_bounds__(kTileThreads,
     }
     __syncthreads();  // the codes are there
     if (!a.whole) {
-      if (has_number) {
+      if (has_element) {
         const int64_t entry = a.entry(row, chunks, number);
         float* saved = a.saved.sums + (entry * heads + head) * 2 * a.rank + thread;
         saved[0] = sums.completed;
         saved[a.rank] = sums.partial;
-        sums.walk(chunk, shared.sums + thread, kStride);
+        sums.scan(chunk, shared.sums + thread, kStride);
       }
       if (head == 0 && thread == 0) a.saved.phases[a.entry(row, chunks, number)] = chunk.phase;
-    } else if (has_number && reads_codes) {
+    } else if (has_element && reads_codes) {
       sums.sum_segments(chunk, shared.sums + thread, kStride);
     }
-    __syncthreads();  // what tokens read is there
+    __syncthreads();  // the tokens' reads are there
 
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -160,7 +160,7 @@ __global__ __launch_bounds__(kTileThreads,
     chunk.phase = chunk.length - chunk.window_begin(chunk.length);
   }
   if (a.whole) return;
-  if (has_number) {
+  if (has_element) {
     a.completed_out[state] = sums.completed;
     a.partial_out[state] = sums.partial;
   }
@@ -181,7 +181,7 @@ size_t forward_shared_memory(int64_t width) {
                         [](auto tile) { return shared_bytes<Layout<decltype(tile)::value>>(); });
 }
 
-Cut cut_of(int64_t blocks, int64_t tokens) {
+ChunkRuns chunk_runs(int64_t blocks, int64_t tokens) {
   const int64_t chunks = (tokens + kChunk - 1) / kChunk;
   const int64_t wanted = std::clamp<int64_t>(kEnoughBlocks / std::max<int64_t>(1, blocks), 1,
                                              std::max<int64_t>(1, chunks / kMinChunks));
@@ -193,7 +193,7 @@ void forward(const Forward& call) {
   with_tile<128>(call.q.K, [&](auto tile) {
     constexpr int D = decltype(tile)::value;
     launch({"orthogonal_memory_fast_forward",
-            dim3(blocks_for(call.q.B * call.q.H, 1), static_cast<unsigned>(call.cut.runs)),
+            dim3(blocks_for(call.q.B * call.q.H, 1), static_cast<unsigned>(call.split.runs)),
             kTileThreads, shared_bytes<Layout<D>>()},
            orthogonal_memory_fast_forward<D>, call);
   });

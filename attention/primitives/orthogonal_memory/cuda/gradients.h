@@ -1,5 +1,5 @@
-// What the backward pass of the orthogonal memory is made of (fast_backward.cu): gradients of
-// reads, of sums along a chunk, and dQ and dF. Internal to this folder.
+// Parts of the backward pass of the orthogonal memory (fast_backward.cu): gradients of reads, of
+// sums along a chunk, and dQ and dF. Internal to this folder.
 #pragma once
 
 #include "attention/primitives/orthogonal_memory/cuda/dropout.h"
@@ -28,9 +28,9 @@ struct Layout {
   kernel_bf16* basis;
   kernel_bf16* weights;     // p * m, then dC
   kernel_bf16* gradients;   // dP, then results on their way out
-  float* sums;              // codes, what tokens read, dm, dC
-  uint32_t* flags;          // two chunks by turns
-  kernel_bf16 *q, *f, *dy;  // stages by turns
+  float* sums;              // codes, the tokens' reads, dm, dC
+  uint32_t* flags;          // of two chunks, alternating
+  kernel_bf16 *q, *f, *dy;  // double-buffered
 };
 
 // Projections P and U of queries and outputs, of a warp's rows lane / 4 and 8 after. Where dB
@@ -94,7 +94,7 @@ struct Projections {
       return outputs[i][j];
     }
   }
-  // Of row i of those that are kept, U of the weights that dropout does not keep becomes 0. Which
+  // In row i of those that are kept, U becomes 0 for the weights that dropout does not keep. Which
   // these are waits in the padding of the row of `weights`: registers.
   __device__ __forceinline__ void drop_outputs(int i, const KeptWeights<D>& kept) {
     word_at(weights + place(half_of(i), D / 8)) = kept.word();
@@ -123,7 +123,7 @@ struct Projections {
   }
 
  private:
-  // A number in the place of the pair that is stored there later, as a word like that one.
+  // A value in the place of the pair that is stored there later, as a word like that one.
   static __device__ __forceinline__ void keep(kernel_bf16* at, float x) {
     uint32_t word;
     memcpy(&word, &x, sizeof(word));
@@ -145,7 +145,7 @@ struct Projections {
 };
 
 // Through the reads of a kept row's token: p * m and dP to their tiles, dm in the place of the
-// sums. factor is 1 / n, 0 where the memory is empty; share, how much of what was read is in y.
+// sums. factor is 1 / n, 0 where the memory is empty; share, the share of the read in y.
 template <int D>
 __device__ __forceinline__ void read_gradients(const Layout<D>& shared, int warp, int lane, int row,
                                                float factor, float share, const Backward& a,
@@ -196,7 +196,7 @@ struct RunningGradients {
   bool later_begins;  // the token after the chunk begins a segment
 
   // Back along a column [64] of dm, `stride` apart, which become dC.
-  __device__ __forceinline__ void walk(const Chunk& chunk, float* column, int stride) {
+  __device__ __forceinline__ void scan(const Chunk& chunk, float* column, int stride) {
     bool last = later_begins;                                         // of its segment
     int place = chunk.length - chunk.window_begin(chunk.length - 1);  // in its window, from 1
     for (int begin = (chunk.length - 1) / 8 * 8; begin >= 0; begin -= 8) {

@@ -2,8 +2,8 @@
 #include "attention/primitives/orthogonal_memory/cuda/orthogonal_memory.h"
 
 #include "attention/primitives/orthogonal_memory/cuda/fast_calls.h"
+#include "attention/primitives/orthogonal_memory/cuda/kernels.h"
 #include "attention/primitives/orthogonal_memory/cuda/path.h"
-#include "attention/primitives/orthogonal_memory/cuda/pieces.h"
 #include "attention/primitives/orthogonal_memory/cuda/step.h"
 #include "core/cuda/elementwise.h"
 #include "core/error.h"
@@ -53,7 +53,7 @@ Plan plan_of(const OrthogonalMemoryContext& context, const OrthogonalMemoryArray
   return plan;
 }
 
-// What the tokens read.
+// The tokens' reads.
 Tensor sums_of(const OrthogonalMemoryContext& context, const OrthogonalMemoryArrays& in,
                const Sizes& sizes, const Plan& plan, const CarriedSums& out) {
   const Tensor codes = project_codes(sizes, in.f, context.code_mask, in.basis);

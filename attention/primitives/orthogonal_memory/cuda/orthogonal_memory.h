@@ -14,10 +14,10 @@ struct OrthogonalMemoryArrays {
   Tensor q, f, basis, completed, partial, counts;
 };
 
-// What the forward pass on tensor cores leaves for the backward one; undefined where plain kernels
-// computed, which make everything again. Causal: phases; whole segments: pieces and their counts.
+// Saved by the forward pass on tensor cores for the backward one; undefined where plain kernels
+// computed, which recompute everything. Causal: phases; whole segments: edges and their counts.
 struct OrthogonalMemorySaved {
-  Tensor sums, tokens, phases, pieces, piece_counts;
+  Tensor sums, tokens, phases, edges, edge_counts;
 };
 
 // y, the state after the last token, and how many valid tokens each token's memory holds. Which

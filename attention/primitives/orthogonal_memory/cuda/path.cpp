@@ -15,8 +15,8 @@ namespace {
 constexpr const char* kOperation = "orthogonal memory";
 
 // Nothing, or why a block of the kernels for this width does not fit this thread's device.
-std::string why_too_small(int64_t width, size_t asked) {
-  const std::string reason = unsupported_shared_memory(asked);
+std::string why_too_small(int64_t width, size_t requested) {
+  const std::string reason = unsupported_shared_memory(requested);
   return reason.empty() ? reason : concat("heads of ", width, " ", reason);
 }
 

@@ -1,6 +1,6 @@
 // Which kernels compute the orthogonal memory on a device: those on tensor cores
-// (fast.h) or the plain ones (pieces.h), which cover everything. core/kernel_choice.h says what was
-// asked for.
+// (fast.h) or the plain ones (kernels.h), which cover everything. core/kernel_choice.h has the
+// request.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace linnet::cuda {
 std::string why_plain_orthogonal_memory(const OrthogonalMemoryContext& context,
                                         const OrthogonalMemoryArrays& in);
 
-// Whether a call goes to the kernels on tensor cores. Throws UsageError where they were asked for
+// Whether a call goes to the kernels on tensor cores. Throws UsageError where they were requested
 // and cannot, except for calls of few tokens.
 bool orthogonal_memory_is_fast(const OrthogonalMemoryContext& context,
                                const OrthogonalMemoryArrays& in);

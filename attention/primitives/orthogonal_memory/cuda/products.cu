@@ -1,5 +1,5 @@
 // Products of tokens with the bases of their heads, and sums of outer products over tokens.
-#include "attention/primitives/orthogonal_memory/cuda/pieces.h"
+#include "attention/primitives/orthogonal_memory/cuda/kernels.h"
 #include "core/cuda/kernel.h"
 
 namespace linnet::cuda::orthogonal_memory_detail {

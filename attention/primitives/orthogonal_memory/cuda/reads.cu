@@ -1,6 +1,6 @@
-// Reads of the orthogonal memory: one warp a token and head.
+// Reads of the orthogonal memory: one warp per token and head.
 #include "attention/primitives/common/row_dropout.h"
-#include "attention/primitives/orthogonal_memory/cuda/pieces.h"
+#include "attention/primitives/orthogonal_memory/cuda/kernels.h"
 #include "core/cuda/block_reduce.h"
 #include "core/cuda/kernel.h"
 #include "core/cuda/random.h"
@@ -22,7 +22,7 @@ struct Reads {
   const int64_t* examples;
   int64_t time_offset;
 
-  // What dropout multiplies the weight of basis row l by, of a token's head.
+  // The factor of dropout on the weight of basis row l, for a token's head.
   __device__ float kept(int64_t row, int64_t l) const {
     if (!drops) return 1.0f;
     RowDropout draws = dropout;
@@ -89,8 +89,8 @@ __global__ void orthogonal_memory_read(Reads reads, int64_t rows) {
 }
 
 // With a = scale m y (y the projected query), p the softmax of a and u = B dy: dp = m u,
-// da = p (dp - p . dp), dm = p u + scale y da, dy = scale m da. What dropout multiplies p by goes
-// to u.
+// da = p (dp - p . dp), dm = p u + scale y da, dy = scale m da. The factors of dropout on p go to
+// u.
 __global__ void orthogonal_memory_read_gradients(Reads reads, int64_t rows, float* dprojected,
                                                  float* weights) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;

@@ -66,7 +66,7 @@ struct Place {
   }
 };
 
-// Adds the token's B f to sum l of the head; what the token reads of it.
+// Adds the token's B f to sum l of the head; the token's read of it.
 __device__ __forceinline__ float add_to_sum(const Step& a, const Place& place, int64_t at,
                                             float projected) {
   float completed = a.completed != nullptr ? a.completed[at] : 0.0f, partial = 0;

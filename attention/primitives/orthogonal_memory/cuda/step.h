@@ -1,18 +1,18 @@
-// One token of the causal orthogonal memory for every row of a batch, in one launch: what decoding
-// token by token calls. Internal to this folder.
+// One token of the causal orthogonal memory for every row of a batch, in one launch, for decoding
+// token by token. Internal to this folder.
 #pragma once
 
 #include "attention/primitives/orthogonal_memory/cuda/orthogonal_memory.h"
 
 namespace linnet::cuda {
 
-// Whether orthogonal_memory_step has what this call needs: one token a row, causal, a basis of each
+// Whether orthogonal_memory_step covers this call: one token per row, causal, a basis of each
 // head's own, no dropout.
 bool is_orthogonal_memory_step(const OrthogonalMemoryContext& context,
                                const OrthogonalMemoryArrays& in);
 
-// orthogonal_memory_forward of such a call. Bytes a head 4 r d for the basis (of all rows together,
-// where a cache holds it) and 16 r for the sums; operations 6 r d.
+// orthogonal_memory_forward of such a call. Bytes per head 4 r d for the basis (of all rows
+// together, where a cache holds it) and 16 r for the sums; operations 6 r d.
 void orthogonal_memory_step(const OrthogonalMemoryContext& context,
                             const OrthogonalMemoryArrays& in, const Tensor& y,
                             const OrthogonalMemoryArrays& state_out, const Tensor& memory_tokens);

@@ -1,6 +1,6 @@
-// Which tokens are in whose memory, and the sums over them, forward and back: one thread walks
+// Which tokens are in whose memory, and the sums over them, forward and back: one thread scans
 // along a row, for every number of a sum.
-#include "attention/primitives/orthogonal_memory/cuda/pieces.h"
+#include "attention/primitives/orthogonal_memory/cuda/kernels.h"
 #include "core/cuda/for_each.h"
 
 namespace linnet::cuda::orthogonal_memory_detail {
@@ -72,18 +72,18 @@ struct SumPointers {
 };
 
 // Number l of all sums of row b.
-__device__ void sum_number(const Sizes& s, const SumPointers& p, int64_t b, int64_t l) {
-  const int64_t numbers = s.memories * s.rank, place = b * numbers + l;
+__device__ void sum_element(const Sizes& s, const SumPointers& p, int64_t b, int64_t l) {
+  const int64_t stride = s.memories * s.rank, place = b * stride + l;
   const bool windows = s.scope == MemoryScope::completed_windows;
   float completed = p.completed == nullptr ? 0.0f : p.completed[place];
   float partial = p.partial == nullptr || !windows ? 0.0f : p.partial[place];
-  float* sums = p.sums + b * (s.sums_per_token ? s.queries : 1) * numbers + l;
+  float* sums = p.sums + b * (s.sums_per_token ? s.queries : 1) * stride + l;
   for (int64_t t = 0; t < s.codes; ++t) {
     const uint8_t marks = p.marks[b * s.codes + t];
-    const float code = p.codes[(b * s.codes + t) * numbers + l];
+    const float code = p.codes[(b * s.codes + t) * stride + l];
     if ((marks & kFirst) != 0 && t > 0) completed = partial = 0;
     if (windows) {
-      sums[t * numbers] = completed;
+      sums[t * stride] = completed;
       partial += code;
       if ((marks & kWindowEnd) != 0) {
         completed += partial;
@@ -91,14 +91,14 @@ __device__ void sum_number(const Sizes& s, const SumPointers& p, int64_t b, int6
       }
     } else {
       completed += code;
-      if (s.sums_per_token) sums[t * numbers] = completed;
+      if (s.sums_per_token) sums[t * stride] = completed;
     }
   }
   if (s.scope == MemoryScope::whole) {
     float total = completed;
     for (int64_t t = (s.sums_per_token ? s.queries : 1) - 1; t >= 0; --t) {
-      if (s.sums_per_token && (p.marks[b * s.codes + t] & kLast) != 0) total = sums[t * numbers];
-      sums[t * numbers] = total;
+      if (s.sums_per_token && (p.marks[b * s.codes + t] & kLast) != 0) total = sums[t * stride];
+      sums[t * stride] = total;
     }
   }
   if (p.completed_out != nullptr) p.completed_out[place] = completed;
@@ -115,7 +115,7 @@ struct SumGradientPointers {
   float* dpartial;
 };
 
-// The gradient of number l of what token t read, over the heads that share the memory.
+// The gradient of element l of the read of token t, over the heads that share the memory.
 __device__ float read_gradient(const Sizes& s, const SumGradientPointers& p, int64_t b, int64_t t,
                                int64_t l) {
   const float* reads = p.dreads + (b * s.queries + t) * s.heads * s.rank + l;
@@ -125,13 +125,13 @@ __device__ float read_gradient(const Sizes& s, const SumGradientPointers& p, int
   return sum;
 }
 
-__device__ void sum_gradient_number(const Sizes& s, const SumGradientPointers& p, int64_t b,
-                                    int64_t l) {
-  const int64_t numbers = s.memories * s.rank, place = b * numbers + l;
+__device__ void sum_element_gradient(const Sizes& s, const SumGradientPointers& p, int64_t b,
+                                     int64_t l) {
+  const int64_t stride = s.memories * s.rank, place = b * stride + l;
   const bool windows = s.scope == MemoryScope::completed_windows;
   const bool prefix = s.scope == MemoryScope::prefix;
-  float* dcodes = p.dcodes + b * s.codes * numbers + l;
-  // The gradient of everything completed, of what is not, and of the codes of the window at hand.
+  float* dcodes = p.dcodes + b * s.codes * stride + l;
+  // The gradient of completed windows, of the open one, and of the codes of the window at hand.
   float completed = p.dcompleted_out == nullptr ? 0.0f : p.dcompleted_out[place];
   float open = p.dpartial_out == nullptr || !windows ? 0.0f : p.dpartial_out[place];
   float window = open;
@@ -150,16 +150,16 @@ __device__ void sum_gradient_number(const Sizes& s, const SumGradientPointers& p
       } else if (last) {
         window = open;
       }
-      dcodes[t * numbers] = window;
+      dcodes[t * stride] = window;
     }
     completed += read;
-    if (!windows) dcodes[t * numbers] = completed;
+    if (!windows) dcodes[t * stride] = completed;
   }
   if (!windows && !prefix) {  // all codes of a segment have the gradient of its total
     float total = completed;
     for (int64_t t = 0; t < s.codes; ++t) {
-      if (s.sums_per_token && (p.marks[b * s.codes + t] & kFirst) != 0) total = dcodes[t * numbers];
-      dcodes[t * numbers] = total;
+      if (s.sums_per_token && (p.marks[b * s.codes + t] & kFirst) != 0) total = dcodes[t * stride];
+      dcodes[t * stride] = total;
     }
   }
   if (p.dcompleted != nullptr) p.dcompleted[place] = completed;
@@ -191,9 +191,9 @@ void sum_codes(const Sizes& sizes, const Plan& plan, const Tensor& codes, const 
                       pointer<float>(sums),
                       pointer_or_null<float>(out.completed),
                       pointer_or_null<float>(out.partial)};
-  const int64_t numbers = sizes.memories * sizes.rank;
-  for_each("orthogonal_memory_sums", sizes.rows * numbers,
-           [=] __device__(int64_t i) { sum_number(sizes, p, i / numbers, i % numbers); });
+  const int64_t stride = sizes.memories * sizes.rank;
+  for_each("orthogonal_memory_sums", sizes.rows * stride,
+           [=] __device__(int64_t i) { sum_element(sizes, p, i / stride, i % stride); });
 }
 
 void sum_gradients(const Sizes& sizes, const Plan& plan, const Tensor& dreads,
@@ -205,9 +205,9 @@ void sum_gradients(const Sizes& sizes, const Plan& plan, const Tensor& dreads,
                               pointer<float>(dcodes),
                               pointer_or_null<float>(din.completed),
                               pointer_or_null<float>(din.partial)};
-  const int64_t numbers = sizes.memories * sizes.rank;
-  for_each("orthogonal_memory_sum_gradients", sizes.rows * numbers,
-           [=] __device__(int64_t i) { sum_gradient_number(sizes, p, i / numbers, i % numbers); });
+  const int64_t stride = sizes.memories * sizes.rank;
+  for_each("orthogonal_memory_sum_gradients", sizes.rows * stride,
+           [=] __device__(int64_t i) { sum_element_gradient(sizes, p, i / stride, i % stride); });
 }
 
 }  // namespace linnet::cuda::orthogonal_memory_detail

@@ -1,10 +1,10 @@
-// What the tensor-core kernels of the orthogonal memory are made of: which tokens of a chunk are in
-// whose memory, the walks of sums along a chunk, and the basis in shared memory. Internal to
-// this folder and that of lavo.
+// Parts of the tensor-core kernels of the orthogonal memory: which tokens of a chunk are in whose
+// memory, the scans of sums along a chunk, and the basis in shared memory. Internal to this folder
+// and that of lavo.
 //
 // A block has four warps and one head of a row (backward of wide heads: eight). A chunk has 64
 // tokens; warp w answers for its tokens 16 w to 16 w + 15, thread l for number l of every sum. D is
-// the width of tiles, at least that of heads and the rank; what lies beyond is zero.
+// the width of tiles, at least that of heads and the rank; columns beyond are zero.
 #pragma once
 
 #include "attention/primitives/orthogonal_memory/cuda/fast.h"
@@ -96,7 +96,7 @@ struct TokenCounts {
   }
 
  private:
-  // Of the segment of t, up to token `end`.
+  // In the segment of t, up to token `end`.
   __device__ __forceinline__ int64_t before(const Chunk& chunk, int t, int end) const {
     const int segment = chunk.segment_begin(t);
     const int64_t own = chunk.counted_between(segment, end);
@@ -133,8 +133,8 @@ struct RunningSums {
     for (int t = 0; t < kChunk; ++t) column[t * stride] = completed;
   }
 
-  // Along a column [64] of codes, `stride` apart, which become what tokens read.
-  __device__ __forceinline__ void walk(const Chunk& chunk, float* column, int stride) {
+  // Along a column [64] of codes, `stride` apart, which become the tokens' reads.
+  __device__ __forceinline__ void scan(const Chunk& chunk, float* column, int stride) {
     int position = chunk.phase;
     for (int begin = 0; begin < chunk.length; begin += 8) {
       float codes[8];
@@ -160,7 +160,7 @@ struct RunningSums {
   }
 };
 
-// Two neighbouring numbers of a row of f32.
+// Two neighbouring elements of a row of f32.
 struct alignas(8) Pair {
   float values[2];
 };
@@ -172,7 +172,7 @@ __device__ __forceinline__ Pair* results_at(float* rows, int warp, int lane, int
                                  lane % 4 * 2);
 }
 
-// The same two numbers of a warp's rows in a tile of bf16.
+// The same two elements of a warp's rows in a tile of bf16.
 template <int D>
 __device__ __forceinline__ uint32_t packed_at(const kernel_bf16* rows, int lane, int half, int j) {
   return *word_at(rows, D + kPadding, lane, half, j);
@@ -201,9 +201,9 @@ __device__ __forceinline__ void load_basis(const Inputs& in, int head, kernel_bf
   for (int i = static_cast<int>(threadIdx.x); i < D * D / 2; i += threads) {
     const int row = i / (D / 2), column = i % (D / 2) * 2;
     const bool inside = row < in.rank && column < width;  // widths are even
-    const float* numbers = from + row * width + column;
+    const float* elements = from + row * width + column;
     *reinterpret_cast<uint32_t*>(to + row * (D + kPadding) + column) =
-        inside ? pack(numbers[0], numbers[1]) : 0;
+        inside ? pack(elements[0], elements[1]) : 0;
   }
 }
 
@@ -286,7 +286,7 @@ __device__ __forceinline__ void project(const TokenRows<D>& query_rows,
   }
 }
 
-// Those of a tile [64][D + padding], row pieces loaded as they are needed: fewer registers.
+// Those of a tile [64][D + padding], parts of rows loaded as they are needed: fewer registers.
 template <int D>
 __device__ __forceinline__ void project_tile(const kernel_bf16* tile, const kernel_bf16* basis,
                                              int warp, int lane,

@@ -1,18 +1,18 @@
 // The orthogonal memory of whole segments (noncausal, cross-attention) on tensor cores: sums over
-// all codes before the pass of fast.h, and what codes get from its gradients after it. Internal to
-// this folder.
+// all codes before the pass of fast.h, and the gradients of codes after it. Internal to this
+// folder.
 //
-//   forward:  piece_sums, whole_totals, forward
+//   forward:  edge_sums, whole_totals, forward
 //   backward: backward, whole_gradients, spread_gradients
 //
 // A memory is B times the sum of its codes, so that sums are made of codes themselves, in f32, and
-// projected once. Where rows have segments, a chunk of 64 codes has two pieces that other chunks
+// projected once. Where rows have segments, a chunk of 64 codes has two edges that other chunks
 // complete: the codes of the segment that reaches into it, and those of the one that reaches out of
 // it (none where no segment begins in it). Segments in between lie in the chunk and are left to the
 // passes.
 //
-// Bytes a token and head of width d, besides those of the passes: 2 d for f forward, 2 d for df
-// backward, less than a tenth more for pieces; hardly any operations. The totals are a block that
+// Bytes per token and head of width d, besides those of the passes: 2 d for f forward, 2 d for df
+// backward, less than a tenth more for edges; hardly any operations. The totals are a block that
 // loops over the chunks of a row.
 #pragma once
 
@@ -20,25 +20,25 @@
 
 namespace linnet::cuda::orthogonal_memory_fast {
 
-// Of all chunks of a row of codes.
-struct Pieces {
+// For all chunks of a row of codes.
+struct Edges {
   float* codes = nullptr;     // [B,chunks,H,2,d]: sums of codes
   int32_t* counts = nullptr;  // [B,chunks,3]: how many codes count, and whether a segment begins
   int64_t chunks = 0;
 };
 // Sums the codes of in.f.
-void piece_sums(const Inputs& in, const Pieces& pieces);
+void edge_sums(const Inputs& in, const Edges& edges);
 
-// What is carried, and the state after the last segment, as in OrthogonalMemoryCarry.
+// The carried state, and the state after the last segment, as in OrthogonalMemoryCarry.
 struct WholeState {
-  const float* completed = nullptr;  // [B,H,r]; these two null: nothing is carried in
+  const float* completed = nullptr;  // [B,H,r]; these two null: no carried state
   const int64_t* counts = nullptr;   // [B,2]
   float* completed_out = nullptr;
   float* partial_out = nullptr;
   int64_t* counts_out = nullptr;
 };
-// From pieces to in.saved for each chunk, or for each row where `in` has no segments.
-void whole_totals(const Forward& in, const Pieces& pieces, const WholeState& state);
+// From edges to in.saved for each chunk, or for each row where `in` has no segments.
+void whole_totals(const Forward& in, const Edges& edges, const WholeState& state);
 
 // Gradients: of the segments that no chunk holds.
 struct WholeGradients {
@@ -49,7 +49,7 @@ struct WholeGradients {
   float* dcodes = nullptr;  // [B,chunks,H,2,d], without segments [B,1,H,2,d]: of every code
 };
 // From call.dsums to gradients of codes.
-void whole_gradients(const Backward& call, const Pieces& pieces, const WholeGradients& gradients);
+void whole_gradients(const Backward& call, const Edges& edges, const WholeGradients& gradients);
 // Writes them to call.df, zeros for codes that do not count.
 void spread_gradients(const Backward& call, const WholeGradients& gradients);
 

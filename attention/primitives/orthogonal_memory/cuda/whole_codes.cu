@@ -1,5 +1,5 @@
-// Memories of whole segments, code by code: sums over the pieces of chunks, and gradients to all
-// codes of a piece. A block has a chunk of a row, a thread 8 neighbouring channels of its codes.
+// Memories of whole segments, code by code: sums over the edges of chunks, and gradients to all
+// codes of an edge. A block has a chunk of a row, a thread 8 neighbouring channels of its codes.
 #include "attention/primitives/orthogonal_memory/cuda/tiles.h"
 #include "attention/primitives/orthogonal_memory/cuda/whole.h"
 
@@ -40,23 +40,23 @@ struct Place {
     head = static_cast<int>(column / in.f.K);
     channel = static_cast<int>(column % in.f.K);
   }
-  // Of a token: 0 where its segment reaches into the chunk, 1 where it reaches out of it, -1
+  // For a token: 0 where its segment reaches into the chunk, 1 where it reaches out of it, -1
   // otherwise.
-  __device__ __forceinline__ int piece(int t) const {
+  __device__ __forceinline__ int edge(int t) const {
     if (t < first) return 0;
     return t >= last ? 1 : -1;
   }
   __device__ __forceinline__ bool counts(int t) const { return (chunk.counted >> t & 1) != 0; }
 };
 
-__global__ __launch_bounds__(kTileThreads) void orthogonal_memory_piece_sums(Inputs in,
-                                                                             Pieces pieces) {
+__global__ __launch_bounds__(kTileThreads) void orthogonal_memory_edge_sums(Inputs in,
+                                                                            Edges edges) {
   SharedArena arena;
   const Words words(arena);
   const Place at(in, words);
   const int64_t entry = at.row * at.chunks + at.number;
   if (blockIdx.y == 0 && threadIdx.x == 0) {
-    int32_t* to = pieces.counts + 3 * entry;
+    int32_t* to = edges.counts + 3 * entry;
     const bool begins = at.last >= 0;
     to[0] = at.chunk.counted_between(0, at.first);
     to[1] = begins ? at.chunk.counted_between(at.last, kChunk) : 0;
@@ -70,14 +70,14 @@ __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_piece_sums(Inp
     for (int i = 0; i < 8; ++i) {
       const int t = begin + i;
       codes[i] = {};
-      if (!at.counts(t) || at.piece(t) < 0) continue;
+      if (!at.counts(t) || at.edge(t) < 0) continue;
       codes[i] = *reinterpret_cast<const Eight*>(in.f.data + at.row * in.f.batch_stride +
                                                  (at.number * kChunk + t) * in.f.time_stride +
                                                  at.head * in.f.head_stride + at.channel);
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const bool reaches_out = at.piece(begin + i) == 1;
+      const bool reaches_out = at.edge(begin + i) == 1;
 #pragma unroll
       for (int c = 0; c < 8; ++c) {
         const uint32_t word = codes[i].words[c / 2];
@@ -87,7 +87,7 @@ __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_piece_sums(Inp
       }
     }
   }
-  float* to = pieces.codes + (entry * in.f.H + at.head) * 2 * in.f.K + at.channel;
+  float* to = edges.codes + (entry * in.f.H + at.head) * 2 * in.f.K + at.channel;
 #pragma unroll
   for (int c = 0; c < 8; ++c) {
     to[c] = sums[0][c];
@@ -112,13 +112,13 @@ __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_spread_gradien
     own[1].words[word] = pack(from[df.K + 2 * word], from[df.K + 2 * word + 1]);
   }
   for (int t = 0; t < at.chunk.length; ++t) {
-    const int piece = at.piece(t);
-    if (piece < 0) continue;
+    const int edge = at.edge(t);
+    if (edge < 0) continue;
     const bool counts = at.counts(t);
     Eight gradient;
 #pragma unroll
     for (int word = 0; word < 4; ++word) {
-      const uint32_t both = piece == 1 ? own[1].words[word] : own[0].words[word];
+      const uint32_t both = edge == 1 ? own[1].words[word] : own[0].words[word];
       gradient.words[word] = counts ? both : 0;
     }
     *reinterpret_cast<Eight*>(df.data + at.row * df.batch_stride +
@@ -138,8 +138,8 @@ Launch launch_of(const char* name, const Inputs& in) {
 
 }  // namespace
 
-void piece_sums(const Inputs& in, const Pieces& pieces) {
-  launch(launch_of("orthogonal_memory_piece_sums", in), orthogonal_memory_piece_sums, in, pieces);
+void edge_sums(const Inputs& in, const Edges& edges) {
+  launch(launch_of("orthogonal_memory_edge_sums", in), orthogonal_memory_edge_sums, in, edges);
 }
 
 void spread_gradients(const Backward& call, const WholeGradients& gradients) {

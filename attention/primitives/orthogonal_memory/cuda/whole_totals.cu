@@ -1,5 +1,5 @@
-// Memories of whole segments, segment by segment: from sums over the pieces of chunks to those of
-// segments, and back. A block has a head of a row and walks along its chunks.
+// Memories of whole segments, segment by segment: from sums over the edges of chunks to those of
+// segments, and back. A block has a head of a row and scans its chunks.
 #include "attention/primitives/orthogonal_memory/cuda/tiles.h"
 #include "attention/primitives/orthogonal_memory/cuda/whole.h"
 
@@ -20,7 +20,7 @@ struct Segment {
   bool is_last;
 };
 
-// Calls body for those of a row, in order; one where there are no segments. counts as in Pieces.
+// Calls body for those of a row, in order; one where there are no segments. counts as in Edges.
 template <typename Body>
 __device__ __forceinline__ void visit_segments(const int32_t* counts, int64_t chunks,
                                                bool has_segments, const Body& body) {
@@ -35,11 +35,11 @@ __device__ __forceinline__ void visit_segments(const int32_t* counts, int64_t ch
   }
 }
 
-// The sum over a segment of number i of the pieces [chunks,H,2,width] of a row.
-__device__ __forceinline__ float sum_of(const float* pieces, int64_t heads, int64_t head,
+// The sum over a segment of element i of the edges [chunks,H,2,width] of a row.
+__device__ __forceinline__ float sum_of(const float* edges, int64_t heads, int64_t head,
                                         int64_t width, const Segment& segment, int64_t i) {
-  const auto at = [&](int64_t chunk, int64_t piece) {
-    return pieces[((chunk * heads + head) * 2 + piece) * width + i];
+  const auto at = [&](int64_t chunk, int64_t edge) {
+    return edges[((chunk * heads + head) * 2 + edge) * width + i];
   };
   float sum = segment.from >= 0 ? at(segment.from, 1) : 0.0f;
 #pragma unroll 8
@@ -47,11 +47,11 @@ __device__ __forceinline__ float sum_of(const float* pieces, int64_t heads, int6
   return sum;
 }
 
-// Calls write(entry, piece) for the pieces of a segment; for the row's entry where there are no
+// Calls write(entry, edge) for the edges of a segment; for the row's entry where there are no
 // segments.
 template <typename Write>
-__device__ __forceinline__ void visit_pieces(const Inputs& in, int64_t row, int64_t chunks,
-                                             const Segment& segment, const Write& write) {
+__device__ __forceinline__ void visit_edges(const Inputs& in, int64_t row, int64_t chunks,
+                                            const Segment& segment, const Write& write) {
   if (!in.reads_codes()) return write(row, 0);
   if (segment.from >= 0) write(row * chunks + segment.from, 1);
   for (int64_t chunk = segment.from + 1; chunk <= segment.to; ++chunk) {
@@ -60,16 +60,16 @@ __device__ __forceinline__ void visit_pieces(const Inputs& in, int64_t row, int6
 }
 
 __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_totals(Forward a,
-                                                                               Pieces pieces,
+                                                                               Edges edges,
                                                                                WholeState state) {
   SharedArena arena;
   const Layout shared(arena, a.f.K, a.rank);
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t heads = a.f.H, head = blockIdx.x % heads, row = blockIdx.x / heads;
   const int64_t width = a.f.K, rank = a.rank, number = int64_t{blockIdx.x} * rank + thread;
-  const float* codes = pieces.codes + row * pieces.chunks * heads * 2 * width;
-  const int32_t* counts = pieces.counts + row * pieces.chunks * 3;
-  visit_segments(counts, pieces.chunks, a.reads_codes(), [&](const Segment& segment) {
+  const float* codes = edges.codes + row * edges.chunks * heads * 2 * width;
+  const int32_t* counts = edges.counts + row * edges.chunks * 3;
+  visit_segments(counts, edges.chunks, a.reads_codes(), [&](const Segment& segment) {
     const bool carries_in = segment.from < 0 && state.completed != nullptr;
     if (thread < width) shared.codes[thread] = sum_of(codes, heads, head, width, segment, thread);
     if (head == 0 && thread == 0) {
@@ -78,9 +78,8 @@ __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_totals(F
       for (int64_t chunk = segment.from + 1; chunk <= segment.to; ++chunk) {
         count += counts[3 * chunk];
       }
-      visit_pieces(a, row, pieces.chunks, segment, [&](int64_t entry, int64_t piece) {
-        a.saved.counts[2 * entry + piece] = count;
-      });
+      visit_edges(a, row, edges.chunks, segment,
+                  [&](int64_t entry, int64_t edge) { a.saved.counts[2 * entry + edge] = count; });
       if (segment.is_last) {
         state.counts_out[2 * row] = count;
         state.counts_out[2 * row + 1] = 0;
@@ -92,8 +91,8 @@ __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_totals(F
       float sum = 0;
       for (int64_t c = 0; c < width; ++c) sum += basis[c] * shared.codes[c];
       if (carries_in) sum += state.completed[number];
-      visit_pieces(a, row, pieces.chunks, segment, [&](int64_t entry, int64_t piece) {
-        a.saved.sums[((entry * heads + head) * 2 + piece) * rank + thread] = sum;
+      visit_edges(a, row, edges.chunks, segment, [&](int64_t entry, int64_t edge) {
+        a.saved.sums[((entry * heads + head) * 2 + edge) * rank + thread] = sum;
       });
       if (segment.is_last) {
         state.completed_out[number] = sum;
@@ -105,57 +104,58 @@ __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_totals(F
 }
 
 __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_gradients(
-    Backward a, Pieces pieces, WholeGradients to) {
+    Backward a, Edges edges, WholeGradients to) {
   SharedArena arena;
   const Layout shared(arena, a.f.K, a.rank);
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t heads = a.f.H, head = blockIdx.x % heads, row = blockIdx.x / heads;
   const int64_t width = a.f.K, rank = a.rank, number = int64_t{blockIdx.x} * rank + thread;
-  const float* codes = pieces.codes + row * pieces.chunks * heads * 2 * width;
+  const float* codes = edges.codes + row * edges.chunks * heads * 2 * width;
   const float* dsums = a.dsums + row * to.entries * heads * 2 * rank;
   const float* basis = a.basis + head * rank * width;
   float* dbasis = to.dbasis + int64_t{blockIdx.x} * rank * width;
-  visit_segments(
-      pieces.counts + row * pieces.chunks * 3, pieces.chunks, a.reads_codes(),
-      [&](const Segment& segment) {
-        if (thread < width)
-          shared.codes[thread] = sum_of(codes, heads, head, width, segment, thread);
-        if (thread < rank) {
-          Segment summed = segment;
-          if (!a.reads_codes()) summed.to = to.entries - 1;  // runs
-          float sum = sum_of(dsums, heads, head, rank, summed, thread);
-          if (segment.is_last && to.dcompleted_out != nullptr) sum += to.dcompleted_out[number];
-          if (segment.from < 0 && to.dcompleted != nullptr) to.dcompleted[number] = sum;
-          shared.sums[thread] = sum;
-        }
-        __syncthreads();  // the segment's sums are there
-        if (thread < width) {
-          float gradient = 0;
-          for (int64_t l = 0; l < rank; ++l) gradient += basis[l * width + thread] * shared.sums[l];
-          visit_pieces(a, row, pieces.chunks, segment, [&](int64_t entry, int64_t piece) {
-            to.dcodes[((entry * heads + head) * 2 + piece) * width + thread] = gradient;
-          });
-        }
-        for (int64_t i = thread; i < rank * width; i += kTileThreads) {
-          const float own = shared.sums[i / width] * shared.codes[i % width];
-          dbasis[i] = segment.from < 0 ? own : dbasis[i] + own;
-        }
-        __syncthreads();  // nobody reads the sums any more
-      });
+  visit_segments(edges.counts + row * edges.chunks * 3, edges.chunks, a.reads_codes(),
+                 [&](const Segment& segment) {
+                   if (thread < width)
+                     shared.codes[thread] = sum_of(codes, heads, head, width, segment, thread);
+                   if (thread < rank) {
+                     Segment summed = segment;
+                     if (!a.reads_codes()) summed.to = to.entries - 1;  // runs
+                     float sum = sum_of(dsums, heads, head, rank, summed, thread);
+                     if (segment.is_last && to.dcompleted_out != nullptr)
+                       sum += to.dcompleted_out[number];
+                     if (segment.from < 0 && to.dcompleted != nullptr) to.dcompleted[number] = sum;
+                     shared.sums[thread] = sum;
+                   }
+                   __syncthreads();  // the segment's sums are there
+                   if (thread < width) {
+                     float gradient = 0;
+                     for (int64_t l = 0; l < rank; ++l)
+                       gradient += basis[l * width + thread] * shared.sums[l];
+                     visit_edges(a, row, edges.chunks, segment, [&](int64_t entry, int64_t edge) {
+                       to.dcodes[((entry * heads + head) * 2 + edge) * width + thread] = gradient;
+                     });
+                   }
+                   for (int64_t i = thread; i < rank * width; i += kTileThreads) {
+                     const float own = shared.sums[i / width] * shared.codes[i % width];
+                     dbasis[i] = segment.from < 0 ? own : dbasis[i] + own;
+                   }
+                   __syncthreads();  // nobody reads the sums any more
+                 });
 }
 
 }  // namespace
 
-void whole_totals(const Forward& in, const Pieces& pieces, const WholeState& state) {
+void whole_totals(const Forward& in, const Edges& edges, const WholeState& state) {
   launch({"orthogonal_memory_whole_totals", blocks_for(in.f.B * in.f.H, 1), kTileThreads,
           shared_bytes<Layout>(in.f.K, in.rank)},
-         orthogonal_memory_whole_totals, in, pieces, state);
+         orthogonal_memory_whole_totals, in, edges, state);
 }
 
-void whole_gradients(const Backward& call, const Pieces& pieces, const WholeGradients& gradients) {
+void whole_gradients(const Backward& call, const Edges& edges, const WholeGradients& gradients) {
   launch({"orthogonal_memory_whole_gradients", blocks_for(call.f.B * call.f.H, 1), kTileThreads,
           shared_bytes<Layout>(call.f.K, call.rank)},
-         orthogonal_memory_whole_gradients, call, pieces, gradients);
+         orthogonal_memory_whole_gradients, call, edges, gradients);
 }
 
 }  // namespace linnet::cuda::orthogonal_memory_fast

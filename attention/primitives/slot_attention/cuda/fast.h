@@ -2,15 +2,15 @@
 // o, two for the gradients; memories stay in registers and shared memory. Internal to
 // this folder; which calls come here is decided in path.h.
 //
-// More than 64 slots take launches of 64 each, which join what their tokens read.
+// More than 64 slots take launches of 64 each, which join their tokens' reads.
 //
 // Causal, as a rule. Without queries (views of no tokens, o null) the passes write a memory and
 // make its gradients, without keys they read one: the noncausal and the cross form.
 //
 // q, k, v, logits, do and gradients are bf16 views whose rows begin on 16 bytes. Rounded to bf16
-// for products: weights, scores inside a chunk, what is passed between slots and tokens, the copies
-// of memories that queries read. In f32: every sum, the memories, softmaxes; masses are f64. Masks
-// and states as in ../cpu.h; pointers may be null.
+// for products: weights, scores inside a chunk, values passed between slots and tokens, the copies
+// of memories that queries read. In f32: every sum, the memories, softmaxes; normalizers are f64.
+// Masks and states as in ../cpu.h; pointers may be null.
 #pragma once
 
 #include "attention/primitives/slot_attention/cpu.h"
@@ -52,7 +52,7 @@ struct Forward {
 };
 void forward(const Forward& call);
 
-// Gradients of what forward computes; of that, nothing is needed.
+// Gradients of forward; none of its results is needed.
 struct Backward {
   Device device;
   SlotAttentionOptions options;
@@ -66,8 +66,8 @@ struct Backward {
   SlotAttentionState<const float> state_in;
   const float* dkeys_out = nullptr;
   const float* dvalues_out = nullptr;
-  // [B,H,N], the gradient of every slot's log mass where its memory stays: given for after the last
-  // token, replaced by that before the first one.
+  // [B,H,N], the gradient of every slot's log normalizer where its memory stays: given for after
+  // the last token, replaced by that before the first one.
   float* dsums = nullptr;
   Writes dq, dk, dv, dlogits;
   float* dkeys_in = nullptr;

@@ -1,4 +1,4 @@
-// The two walks of the backward pass, those of further parts of wide heads, and what lies between
+// The two scans of the backward pass, those of further parts of wide heads, and what lies between
 // them.
 #include <algorithm>
 #include <vector>
@@ -54,28 +54,28 @@ struct Side {
   }
 };
 
-// The slots of one launch, from the first walk to the second.
+// The slots of one launch, from the first scan to the second.
 struct SlotPart {
   BackwardArguments a;
-  Tensor masses, tiles;  // of chunks
+  Tensor normalizers, tiles;  // of chunks
   Side keys, values;
   Tensor reads, dreads;  // of further parts of both sides
-  Tensor sums;           // of what further parts say to masses
+  Tensor sums;           // sums of further parts for normalizers
 
-  // Reads, and the first walk.
+  // Reads, and the first scan.
   SlotPart(const BackwardArguments& all, const Backward& call, const SlotReading& reading)
       : a(all),
         keys(call.q, call.k, call.state_in.keys, call),
         values(call.d_o, call.v, call.state_in.values, call) {
     const int64_t B = call.q.B, T = time_of(call), H = call.q.H, N = reading.slots;
     const int64_t chunks = a.chunks(T);
-    masses = Tensor::empty({H, chunks, N}, DType::f64, call.device);
+    normalizers = Tensor::empty({H, chunks, N}, DType::f64, call.device);
     tiles = Tensor::empty({H, chunks}, DType::i64, call.device);
-    sums = Tensor::empty({a.walks, H, N}, DType::f32, call.device);
+    sums = Tensor::empty({a.scans, H, N}, DType::f32, call.device);
     a.reading = reading;
     a.logits = reading.of(call.logits);
     a.dlogits = reading.of(call.dlogits);
-    a.chunk_masses = pointer<double>(masses);
+    a.chunk_normalizers = pointer<double>(normalizers);
     a.chunk_tiles = pointer<int64_t>(tiles);
     const int64_t before = reading.first * B * T * H;
     a.probabilities = {all.probabilities.data + before, B, T, H, N};
@@ -99,7 +99,7 @@ struct SlotPart {
     a.entropies = all.entropies;
   }
 
-  // What the first walk leaves of dq, and the second one.
+  // dq as the first scan leaves it, and as the second does.
   void finish(const Backward& call) {
     a.adds = a.reading.first > 0;
     keys.part.gathered = call.dq;
@@ -110,7 +110,7 @@ struct SlotPart {
     keys.for_parts([&] {
       if (call.dq.data != nullptr) run_part_reads(a, keys.part);
     });
-    // Reads are used up: their place gets what parts say to logits.
+    // Reads are used up: their place gets the parts' terms of logits.
     const Tensor& dlogits = reads.defined() ? reads : dreads;
     keys.part.passed = a.kept_dreads;
     values.part.passed = a.kept_probabilities;
@@ -165,7 +165,7 @@ void backward(const Backward& call) {
   a.key_mask = call.key_mask;
   a.segments = call.segments;
   a.spans = call.spans.table;
-  a.walks = call.spans.memories(B);
+  a.scans = call.spans.memories(B);
   a.in = call.state_in;
   a.dkeys_out = call.dkeys_out;
   a.dvalues_out = call.dvalues_out;

@@ -19,30 +19,29 @@
 //     - sum (dr_tl (log p_tl + h_t + 1) + p_tl m_t (1 - d_tl)) / c_tl:
 // what all keys or all values have in common is taken away before anything is rounded (of later
 // tiles it is taken away after, so that their GK and GV count in two bf16 parts here), and of the
-// first walk p (negative where d = 0) and dr, in bf16, and three numbers a token are kept, beside
-// the masses at the beginning of every chunk, from which the second walk makes tiles as the first
-// did.
+// first scan p (negative where d = 0) and dr, in bf16, and three values per token are kept, beside
+// the normalizers at the beginning of every chunk, from which the second scan makes tiles as the
+// first did.
 //
-// Bytes a token and head, N slots, widths K and V: queries 6 K + 4 V + 6 N, keys 6 K + 6 V + 8 N,
-// and 12 + N / 8 each for what is kept in f32 and f64. Operations: queries 2 * 64 * (2 K + V +
-// 4 * 64) * 10/16 + 2 * 64 (3 K + 2 V), keys 2 * 64 * (2 K + 2 V + 6 * 64) * 10/16 + 8 * 64 (K +
-// V). N = K = V = 64: 2344 bytes and 194,000 operations. A chunk is not copied ahead of time, but
-// while the other block of the multiprocessor computes, so that copies and products overlap in
-// part. A document that begins inside a chunk is a tile more, and a copy that is waited for: its
-// operations are those of the squares and warps that it has tokens in, beside a chunk's sums over
-// memories.
+// Bytes per token and head, N slots, widths K and V: queries 6 K + 4 V + 6 N, keys 6 K + 6 V + 8 N,
+// and 12 + N / 8 each for arrays kept in f32 and f64. Operations: queries 2 * 64 * (2 K + V + 4 *
+// 64) * 10/16 + 2 * 64 (3 K + 2 V), keys 2 * 64 * (2 K + 2 V + 6 * 64) * 10/16 + 8 * 64 (K + V). N
+// = K = V = 64: 2344 bytes and 194,000 operations. A chunk is not copied ahead of time, but while
+// the other block of the multiprocessor computes, so that copies and products overlap in part. A
+// document that begins inside a chunk is a tile more, and a copy that is waited for: its operations
+// are those of the squares and warps that it has tokens in, beside a chunk's sums over memories.
 //
-// Heads wider than 64: q . K~ and do . V~ are sums over parts of 64 columns, as is what logits get.
-// The two kernels have the first part of keys and of values; of each further part, run_part_reads
-// leaves reads before the first walk and dq after it, and run_part_gradients leaves, before the
-// second, dk or dv and the part's sum for logits. In place of r' / scale and m, whose sums they
-// must be, parts take the mean over slots of their own reads, which have in common what keys or
-// values have. Bytes more for each further part: reads 4 * 64 + 6 N (from the second on of a side
-// 4 N more), dq 4 * 64 + 4 N, gradients 6 * 64 + 8 N (but for the first, 4 N more), and 8 N once in
-// the first kernel's and 4 N in the second's; operations 32,000, 32,000 and 58,000. N = 64, K = V =
-// 128: 6,950 bytes and 405,000 operations.
+// Heads wider than 64: q . K~ and do . V~ are sums over parts of 64 columns, as are terms of
+// logits. The two kernels have the first part of keys and of values; of each further part,
+// run_part_reads leaves reads before the first scan and dq after it, and run_part_gradients leaves,
+// before the second, dk or dv and the part's sum for logits. In place of r' / scale and m, whose
+// sums they must be, parts take the mean over slots of their own reads, which have in common what
+// keys or values have. Bytes more for each further part: reads 4 * 64 + 6 N (from the second on of
+// a side 4 N more), dq 4 * 64 + 4 N, gradients 6 * 64 + 8 N (but for the first, 4 N more), and 8 N
+// once in the first kernel's and 4 N in the second's; operations 32,000, 32,000 and 58,000. N = 64,
+// K = V = 128: 6,950 bytes and 405,000 operations.
 //
-// More than 64 slots: both walks are launched for each 64. The first walks have softmaxes of their
+// More than 64 slots: both scans are launched for each 64. The first scans have softmaxes of their
 // own slots, p' and dr', whose sums' logarithms are r' + h. Their shares pi of the whole softmax
 // make p = pi p', m = sum pi m', dr = pi (dr' + p' (m' - m)) (run_join), after which
 // run_part_reads leaves dq also of the first part. Launches after the first add to the gradients of
@@ -62,15 +61,15 @@ using namespace detail;
 // Keys and values are computed 64 columns at a time; the first ones of both in one kernel.
 inline constexpr int kPart = 64;
 
-// What each token's reads of further parts [parts,B,T,H] have in common.
+// The common offset of each token's reads of further parts [parts,B,T,H].
 struct PartOffsets {
-  const float* numbers;
+  const float* sums;
   int parts;
   int64_t stride;
 
   __device__ __forceinline__ float at(int64_t token) const {
     float sum = 0;
-    for (int part = 0; part < parts; ++part) sum += numbers[part * stride + token];
+    for (int part = 0; part < parts; ++part) sum += sums[part * stride + token];
     return sum;
   }
 };
@@ -82,50 +81,50 @@ struct BackwardArguments {
   const uint8_t* key_mask;
   const int32_t* segments;
   const int32_t* spans;
-  int64_t walks;  // rows or spans
+  int64_t scans;  // rows or spans
   SlotAttentionState<const float> in;
   const float *dkeys_out, *dvalues_out;
   float *dkeys_in, *dvalues_in, *dsums;
   SlotReading reading;
   Dropout dropout;
   bool adds;  // to the gradients of q, k and v that launches for other slots left
-  // What the first walk leaves for the second: p and dr [B,T,H,N], r' / scale, m and h [B,T,H];
-  // of every chunk [H,chunks] the log masses before it [.,N] and the rows on which tiles begin,
-  // a bit each.
+  // Saved by the first scan for the second: p and dr [B,T,H,N], r' / scale, m and h [B,T,H]; of
+  // every chunk [H,chunks] the log normalizers before it [.,N] and the rows on which tiles begin, a
+  // bit each.
   Writes probabilities, dreads;
   Reads kept_probabilities, kept_dreads;  // the same
   float *shifts, *means, *entropies;
-  double* chunk_masses;
+  double* chunk_normalizers;
   int64_t* chunk_tiles;
-  // Of further parts, null where there are none: sums of their reads and of what they say to logits
-  // before weights, [B,T,H,N], and to masses, [B,H,N].
+  // For further parts, null where there are none: sums of their reads and of their terms of logits
+  // before weights, [B,T,H,N], and to normalizers, [B,H,N].
   const float *other_reads, *other_dreads, *other_dlogits, *other_sums;
   PartOffsets key_offsets, value_offsets;
 
-  // Chunks of a head, of all walks; spans that begin inside a row have one more than it takes.
+  // Chunks of a head, of all scans; spans that begin inside a row have one more than it takes.
   __host__ __device__ int64_t chunks(int64_t time) const {
-    return q.B * ((time + kChunk - 1) / kChunk) + walks;
+    return q.B * ((time + kChunk - 1) / kChunk) + scans;
   }
   // That which begins with `token`.
-  __device__ __forceinline__ int64_t chunk_number(const Walk& walk, int64_t time,
+  __device__ __forceinline__ int64_t chunk_number(const Scan& scan, int64_t time,
                                                   int64_t token) const {
-    const int64_t before = walk.row * ((time + kChunk - 1) / kChunk) + walk.begin / kChunk;
-    return walk.head * chunks(time) + before + walk.number + (token - walk.begin) / kChunk;
+    const int64_t before = scan.row * ((time + kChunk - 1) / kChunk) + scan.begin / kChunk;
+    return scan.head * chunks(time) + before + scan.number + (token - scan.begin) / kChunk;
   }
 };
 
-// Begins to copy q, k, v and do of a piece, of wide ones the first part.
+// Begins to copy q, k, v and do of a segment, of wide ones the first part.
 template <int M, typename Layout>
 __device__ __forceinline__ void begin_sequences(AsyncCopies& copies, const Layout& shared,
-                                                const BackwardArguments& a, const Walk& walk,
-                                                int token, const Piece& piece) {
-  begin_rows<M>(copies, shared.q, piece, {a.q, a.query_mask, walk.row, token, walk.head, 0});
-  begin_rows<M>(copies, shared.k, piece, {a.k, a.key_mask, walk.row, token, walk.head, 0});
-  begin_rows<M>(copies, shared.v, piece, {a.v, a.key_mask, walk.row, token, walk.head, 0});
-  begin_rows<M>(copies, shared.d_o, piece, {a.d_o, a.query_mask, walk.row, token, walk.head, 0});
+                                                const BackwardArguments& a, const Scan& scan,
+                                                int token, const ChunkSegment& segment) {
+  begin_rows<M>(copies, shared.q, segment, {a.q, a.query_mask, scan.row, token, scan.head, 0});
+  begin_rows<M>(copies, shared.k, segment, {a.k, a.key_mask, scan.row, token, scan.head, 0});
+  begin_rows<M>(copies, shared.v, segment, {a.v, a.key_mask, scan.row, token, scan.head, 0});
+  begin_rows<M>(copies, shared.d_o, segment, {a.d_o, a.query_mask, scan.row, token, scan.head, 0});
 }
 
-// What first walks over `count` times kSlots slots left, one after the other.
+// Results of first scans over `count` times kSlots slots, one after the other.
 struct Joined {
   int64_t rows;  // B T H
   int count, slots;
@@ -141,12 +140,13 @@ struct PartArguments {
   Reads readers, own;
   int first;
   bool accumulate;  // sums of parts have one already
-  float* products;  // [B,T,H,N], added up: of reads, or of what is said to logits
+  float* products;  // [B,T,H,N], added up: of reads, or of terms of logits
   float* offsets;   // [B,T,H], of this part
   Writes gathered;  // dq (null while reads are summed), or dk or dv
-  // Of reads.
+  // For reads.
   const float* memory_in;
-  // Of gradients: dr or p, and by what it is X or Y; of p, those that are dropped are negative.
+  // For gradients: dr or p, and the factor that makes it X or Y; dropped elements of p are
+  // negative.
   Reads passed;
   float factor;
   bool of_values;

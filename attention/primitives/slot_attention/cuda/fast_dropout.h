@@ -1,9 +1,9 @@
-// Dropout of what tokens read of slots, on tensor cores: the draws are those of the CPU, made once
-// forward and once backward, where the first walk leaves what is dropped as a negative p. Internal
-// to this folder.
+// Dropout of reads of slots, on tensor cores: the draws are those of the CPU, made once forward and
+// once backward, where the first scan leaves dropped elements as a negative p. Internal to this
+// folder.
 //
-// Operations: 5 products 32 x 32 -> 64 bits and 15 other integer instructions a weight, so for N =
-// 64 1,280 a token and head. They run in other pipes than tensor cores; no bytes.
+// Operations: 5 products 32 x 32 -> 64 bits and 15 other integer instructions per weight, so for N
+// = 64 1,280 per token and head. They run in other pipes than tensor cores; no bytes.
 #pragma once
 
 #include "attention/primitives/common/row_dropout.h"
@@ -13,7 +13,7 @@
 
 namespace linnet::cuda::slot_attention_fast {
 
-// Of a call; without dropout nothing is drawn.
+// Dropout of a call; without it nothing is drawn.
 struct Dropout {
   RowDropout row;
   const int64_t* examples = nullptr;  // [B]
@@ -30,8 +30,8 @@ struct Dropout {
 
 namespace detail {
 
-// The draws of what a block walks along, in shared memory.
-struct WalkDraws {
+// The draws of a block's scan, in shared memory.
+struct ScanDraws {
   RowDropout row;
   int64_t example, time, channel;  // time of the row's first token, channel of slot 0
 
@@ -46,16 +46,16 @@ struct WalkDraws {
 };
 
 // By one thread; a barrier must follow.
-__device__ __forceinline__ void begin_draws(WalkDraws* shared, const Dropout& dropout,
-                                            const Walk& walk, const SlotReading& reading) {
+__device__ __forceinline__ void begin_draws(ScanDraws* shared, const Dropout& dropout,
+                                            const Scan& scan, const SlotReading& reading) {
   if (threadIdx.x != 0 || !dropout.drops) return;
-  *shared = {dropout.row, dropout.examples != nullptr ? dropout.examples[walk.row] : walk.row,
-             dropout.time_offset, reading.place(walk.head)};
+  *shared = {dropout.row, dropout.examples != nullptr ? dropout.examples[scan.row] : scan.row,
+             dropout.time_offset, reading.place(scan.head)};
   shared->row.key = key_of_step(dropout.row.key);
 }
 
 // Which of the weights of a warp's tokens stay, of a chunk that begins with `token`.
-__device__ __forceinline__ uint32_t kept_slots(const WalkDraws& draws, const TileRows& tile,
+__device__ __forceinline__ uint32_t kept_slots(const ScanDraws& draws, const TileRows& tile,
                                                int token) {
   const int first = token + tile.warp * 16;
   return kept_of_rows(tile.lane, [&](int row, int slot) { return draws.four(first + row, slot); });

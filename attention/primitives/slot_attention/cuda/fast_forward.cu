@@ -1,14 +1,14 @@
 // The causal forward pass of slot attention on tensor cores: both passes in one kernel, memories
 // and softmax on the chip.
 //
-// A block walks along the chunks of one head and one tile of N value columns. Of a tile of tokens
+// A block scans the chunks of one head and one tile of N value columns. From a tile of tokens
 // (fast_tiles.h) it makes, with weights W,
 //   C = start + tril(1) W,   R = (tril(Q K^T) W + start Q K~^T) / C,   P = softmax(scale R) / C,
 //   O = tril(P W^T) V + (start P) V~,
 //   K~ <- (start K~ + W^T K) / C_end,   V~ <- (start V~ + W^T V) / C_end.
 // The next chunk's rows are copied meanwhile.
 //
-// Bytes a token and head, N slots, K and V: 4 K + 4 V + 2 N; q, k and logits once more for every
+// Bytes per token and head, N slots, K and V: 4 K + 4 V + 2 N; q, k and logits once more for every
 // further value tile, from L2 where the tiles' blocks run side by side. Operations: 2 * 64 *
 // (K + V + 3 * 64) * 10/16 (only squares on and below the diagonal) + 4 * 64 (K + V). N = K = V =
 // 64: 640 bytes and 58,000 operations.
@@ -40,18 +40,18 @@ struct Arguments {
   SlotReading reading;
   Dropout dropout;
   int tiles;  // of value columns
-  // Of calls with more slots, [B,T,H]: the log of the softmax's sum over slots of launches before
+  // For calls with more slots, [B,T,H]: the log of the softmax's sum over slots of launches before
   // (null: none), and with these (null: they are all).
   const float* log_sums_in;
   float* log_sums_out;
 };
 
-// A chunk's tiles; two stages of them by turns.
+// A chunk's tiles, double-buffered.
 template <int M, int N>
 struct Stage {
   kernel_bf16 *q, *k, *v, *logits;
 
-  __device__ __forceinline__ Stage turn(int64_t chunk) const {
+  __device__ __forceinline__ Stage stage_of(int64_t chunk) const {
     const int64_t on = chunk % 2 * kChunk;
     return {q + on * (M + kPadding), k + on * (M + kPadding), v + on * (N + kPadding),
             logits + on * kSlotStride};
@@ -69,29 +69,29 @@ struct Layout {
         keys(arena.take<kernel_bf16>(size_t{kSlots} * (M + kPadding))),
         values(arena.take<kernel_bf16>(size_t{kSlots} * (N + kPadding))),
         scales(arena),
-        walk(arena.take<Walk>(1)),
-        draws(arena.take<WalkDraws>(1)) {}
+        scan(arena.take<Scan>(1)),
+        draws(arena.take<ScanDraws>(1)) {}
   Stage<M, N> stages;
   kernel_bf16* weights;
   kernel_bf16 *keys, *values;  // the memories as the tile finds them
   SlotScales scales;
-  Walk* walk;
-  WalkDraws* draws;
+  Scan* scan;
+  ScanDraws* draws;
 };
 
-// What a warp's tokens take of a launch's slots, and of what launches before left.
+// Shares of a launch's slots, and of earlier launches, in the softmax of a warp's tokens.
 struct Shares {
   float own[2] = {1, 1}, before[2] = {};
 };
-__device__ __forceinline__ Shares share_slots(const Arguments& a, const Walk& walk, int64_t time,
+__device__ __forceinline__ Shares share_slots(const Arguments& a, const Scan& scan, int64_t time,
                                               int token, const TileRows& tile,
                                               const float (&log_sums)[2]) {
   Shares shares;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (!tile.has(half)) continue;
-    const int64_t reader = walk.row * time + token + tile.warp * 16 + half * 8 + tile.lane / 4;
-    const int64_t at = reader * a.q.H + walk.head;
+    const int64_t reader = scan.row * time + token + tile.warp * 16 + half * 8 + tile.lane / 4;
+    const int64_t at = reader * a.q.H + scan.head;
     const float before = a.log_sums_in != nullptr ? a.log_sums_in[at] : kNothing;
     const float largest = fmaxf(before, log_sums[half]);
     const float shift = largest == kNothing ? 0.0f : largest;
@@ -114,29 +114,29 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
   const int first = static_cast<int>(blockIdx.x % a.tiles) * N;
   const int64_t time = max(a.q.T, a.k.T);
   const int64_t place = a.reading.place(blockIdx.x / a.tiles);
-  const Walk& walk = begin_walk(shared.walk, a.spans, blockIdx.x / a.tiles, heads, time);
+  const Scan& scan = begin_scan(shared.scan, a.spans, blockIdx.x / a.tiles, heads, time);
   const bool reads_it = a.o.data != nullptr;
-  begin_draws(shared.draws, a.dropout, walk, a.reading);
+  begin_draws(shared.draws, a.dropout, scan, a.reading);
 
   AsyncCopies copies;
   bool begins_one = false;  // token number `thread` of the chunk a segment
   const auto stage_of = [&](int token) {
-    return shared.stages.turn((token - walk.begin) / kChunk);
+    return shared.stages.stage_of((token - scan.begin) / kChunk);
   };
   // Returns which logits count.
-  const auto begin = [&](int token, const Piece& piece) {
+  const auto begin = [&](int token, const ChunkSegment& segment) {
     const Stage<M, N> stage = stage_of(token);
-    begin_rows<M>(copies, stage.q, piece, {a.q, a.query_mask, walk.row, token, walk.head, 0});
-    begin_rows<M>(copies, stage.k, piece, {a.k, a.key_mask, walk.row, token, walk.head, 0});
-    begin_rows<N>(copies, stage.v, piece, {a.v, a.key_mask, walk.row, token, walk.head, first});
+    begin_rows<M>(copies, stage.q, segment, {a.q, a.query_mask, scan.row, token, scan.head, 0});
+    begin_rows<M>(copies, stage.k, segment, {a.k, a.key_mask, scan.row, token, scan.head, 0});
+    begin_rows<N>(copies, stage.v, segment, {a.v, a.key_mask, scan.row, token, scan.head, first});
     const uint32_t counts = begin_rows<kSlots>(
-        copies, stage.logits, piece, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+        copies, stage.logits, segment, {a.logits, a.key_mask, scan.row, token, scan.head, 0});
     copies.commit();
     return counts;
   };
   const auto begin_chunk = [&](int token) {
-    if (thread < kChunk) begins_one = begins_segment(a.segments, walk.row, time, token + thread);
-    return begin(token, {0, walk.rows(token), false});
+    if (thread < kChunk) begins_one = begins_segment(a.segments, scan.row, time, token + thread);
+    return begin(token, {0, scan.rows(token), false});
   };
 
   MemoryTile<M> keys;
@@ -145,36 +145,36 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
   values.load(a.in.values, place, slots, first, static_cast<int>(a.v.K));
   keys.publish(shared.keys);
   values.publish(shared.values);
-  scales.load_masses(a.in.mass, place, slots);
-  uint32_t logit_counts = begin_chunk(walk.begin);
-  for (int token = walk.begin; token < walk.end; token += kChunk) {
+  scales.load_normalizers(a.in.mass, place, slots);
+  uint32_t logit_counts = begin_chunk(scan.begin);
+  for (int token = scan.begin; token < scan.end; token += kChunk) {
     const Stage<M, N> stage = stage_of(token);
-    const int rows = walk.rows(token);
+    const int rows = scan.rows(token);
     copies.wait<0>();
     exclude_logits(stage.logits, logit_counts);
     SegmentBits::publish<FourWarps>(scales.begins, begins_one);
     __syncthreads();  // this chunk is there; the other stage is free
-    if (token + kChunk < walk.end) logit_counts = begin_chunk(token + kChunk);
-    Piece piece{};
+    if (token + kChunk < scan.end) logit_counts = begin_chunk(token + kChunk);
+    ChunkSegment segment{};
     TileRows tile{warp, lane, 0, 0};
     for (; tile.begin < rows; tile.begin = tile.end) {
-      if (tile.begin == piece.end) {
-        piece = scales.piece_from(tile.begin, rows);
-        if (piece.end - piece.begin < rows) {
-          const uint32_t counts = begin(token, piece);
+      if (tile.begin == segment.end) {
+        segment = scales.segment_from(tile.begin, rows);
+        if (segment.end - segment.begin < rows) {
+          const uint32_t counts = begin(token, segment);
           copies.wait<0>();
           exclude_logits(stage.logits, counts);
           __syncthreads();  // its rows are there, and zeros
         }
-        if (piece.fresh) {
+        if (segment.fresh) {
           keys.clear();
           values.clear();
           keys.publish(shared.keys);
           values.publish(shared.values);
-          scales.forget_masses();
+          scales.forget_normalizers();
         }
       }
-      tile.end = begin_tile(scales, stage.logits, shared.weights, tile.begin, piece.end);
+      tile.end = begin_tile(scales, stage.logits, shared.weights, tile.begin, segment.end);
 
       if (reads_it && tile.has_any()) {
         SlotRows reads, sums;
@@ -185,7 +185,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
         softmax(a.reading, lane, reads, sums, log_sums, nullptr);
         Shares shares;
         if (a.log_sums_out != nullptr) {
-          shares = share_slots(a, walk, time, token, tile, log_sums);
+          shares = share_slots(a, scan, time, token, tile, log_sums);
         }
         if (a.dropout.drops) drop<kSlots>(kept, 0, a.dropout.row.keep, reads.parts);
 #pragma unroll
@@ -199,7 +199,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
         }
         ResultFragment o[N / 8] = {};
         gather_slots<N>(reads, stage.v, shared.values, shared.weights, scales.start, tile, o);
-        const TilePlace<kernel_bf16> to{a.o, a.query_mask, walk.row, token, walk.head, first};
+        const TilePlace<kernel_bf16> to{a.o, a.query_mask, scan.row, token, scan.head, first};
         if (a.log_sums_in != nullptr) add_stored_rows<N>(to, tile, shares.before, o);
         // The tile's logits are weights by now; those of later tiles stay.
         store_tile_rows<N>(o, stage.logits, kSlotStride, tile, to);
@@ -216,13 +216,14 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
       keys.publish(shared.keys);
       values.scale(inverse);
       values.publish(shared.values);
-      if (thread < kSlots) scales.log_mass[thread] = scales.mass_after(thread);
+      if (thread < kSlots) scales.log_normalizer[thread] = scales.normalizer_after(thread);
     }
   }
   values.store(a.out.values, place, slots, first, static_cast<int>(a.v.K));
   if (first != 0) return;
   keys.store(a.out.keys, place, slots, 0, static_cast<int>(a.k.K));
-  if (a.out.mass != nullptr && thread < slots) a.out.mass[place + thread] = scales.log_mass[thread];
+  if (a.out.mass != nullptr && thread < slots)
+    a.out.mass[place + thread] = scales.log_normalizer[thread];
 }
 
 // Columns of a tile of values.
@@ -245,7 +246,7 @@ void run(const Forward& call) {
   a.out = call.state_out;
   a.dropout = Dropout::of(call);
   a.tiles = static_cast<int>((call.v.K + N - 1) / N);
-  // By turns: what launches before left, and what this one leaves.
+  // Alternating: results of the launches before, and of this one.
   Tensor log_sums[2];
   if (call.o.data != nullptr && call.logits.K > kSlots) {
     for (Tensor& sums : log_sums) {

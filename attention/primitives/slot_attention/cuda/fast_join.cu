@@ -1,4 +1,4 @@
-// Parts of a softmax over slots, 64 of them each, as the first walks of backward left them -> the
+// Parts of a softmax over slots, 64 of them each, as the first scans of backward left them -> the
 // whole; see fast_backward.h. A warp for every head of a token, two slots a lane.
 #include "attention/primitives/common/cuda/warp_items.h"
 #include "attention/primitives/slot_attention/cuda/fast_backward.h"

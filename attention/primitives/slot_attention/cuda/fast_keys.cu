@@ -30,25 +30,25 @@ struct Layout {
         entropies(arena.take<float>(kChunk)),
         whole_means(arena.take<float>(kChunk)),
         sums(arena.take<float>(size_t{kChunk / 16} * kSlots)),
-        walk(arena.take<Walk>(1)) {}
+        scan(arena.take<Scan>(1)) {}
   kernel_bf16 *q, *k, *v, *d_o;
   kernel_bf16* weights;              // logits, then w
   kernel_bf16 *to_keys, *to_values;  // dr and p, then X and Y
   kernel_bf16* surprises;            // -(dr (log p + h + 1) + p m (1 - d)) / c
   kernel_bf16 *keys, *values;        // GK and GV
   SlotScales scales;
-  float* carried;                     // minus what (dr r + p d u) / c of later tokens sums up to
+  float* carried;                     // minus the sum of (dr r + p d u) / c of later tokens
   float *shifts, *means, *entropies;  // r' / scale and m, of the first part, and h
   float* whole_means;                 // m, of all parts
   float* sums;                        // of (dr r + p d u) / c over each warp's tokens
-  Walk* walk;
+  Scan* scan;
 };
 
 // dr and p of a warp's tokens -> X and Y, 0 outside the tile; their surprises and sums beside them.
-// What is dropped has a negative p, the others are multiplied by `keep`.
+// Dropped elements have a negative p, the others are multiplied by `keep`.
 template <int M>
 __device__ __forceinline__ void pass_reads(const Layout<M>& shared, const TileRows& tile,
-                                           float scale, float keep, const SlotRows& masses) {
+                                           float scale, float keep, const SlotRows& normalizers) {
   const int lane = tile.lane;
   const float back = -1 / scale;
 #pragma unroll
@@ -63,7 +63,7 @@ __device__ __forceinline__ void pass_reads(const Layout<M>& shared, const TileRo
       float inverses[2];
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
-        const float mass = masses.parts[j].values[2 * half + odd];
+        const float mass = normalizers.parts[j].values[2 * half + odd];
         inverses[odd] = tile.has(half) && mass > 0 ? 1 / mass : 0.0f;
       }
       const float offset = shared.entropies[row] + 1;
@@ -76,7 +76,7 @@ __device__ __forceinline__ void pass_reads(const Layout<M>& shared, const TileRo
         return shared.whole_means[row] * fabsf(ps[odd]) * inverses[odd] * (1 - factor(ps[odd]));
       };
       *y = pack(factor(ps[0]) * ps[0] * inverses[0], factor(ps[1]) * ps[1] * inverses[1]);
-      // From X as rounded, so that what all keys or values have in common cancels.
+      // From X as rounded, so that the common part of all keys or values cancels.
       const uint32_t pair =
           pack(back * low_of(*x) * low - dropped(0), back * high_of(*x) * high - dropped(1));
       *reinterpret_cast<uint32_t*>(shared.surprises + at) = pair;
@@ -123,7 +123,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
   const int64_t time = max(a.q.T, a.k.T), place = a.reading.place(blockIdx.x);
-  const Walk& walk = begin_walk(shared.walk, a.spans, blockIdx.x, heads, time);
+  const Scan& scan = begin_scan(shared.scan, a.spans, blockIdx.x, heads, time);
 
   MemoryTile<M> keys, values;  // GK and GV
   keys.load(a.dkeys_out, place, slots, 0, static_cast<int>(a.k.K));
@@ -132,44 +132,44 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
   const auto start = [&](int slot) { return scales.start[slot]; };
   const auto inverse = [&](int slot) { return scales.inverse_total(slot); };
   AsyncCopies copies;
-  const int last = (walk.end - walk.begin + kChunk - 1) / kChunk - 1;
-  for (int token = walk.begin + last * kChunk; token >= walk.begin; token -= kChunk) {
-    const int64_t chunk = a.chunk_number(walk, time, token);
+  const int last = (scan.end - scan.begin + kChunk - 1) / kChunk - 1;
+  for (int token = scan.begin + last * kChunk; token >= scan.begin; token -= kChunk) {
+    const int64_t chunk = a.chunk_number(scan, time, token);
     const auto tiles = static_cast<uint64_t>(a.chunk_tiles[chunk]);
-    scales.mark_begins(a.segments, walk, time, token);
+    scales.mark_begins(a.segments, scan, time, token);
     __syncthreads();  // where segments begin is there
-    const int rows = walk.rows(token);
-    Piece piece{rows, rows, false};
+    const int rows = scan.rows(token);
+    ChunkSegment segment{rows, rows, false};
     TileRows tile{warp, lane, rows, rows};
     while (tile.begin > 0) {
-      if (tile.begin == piece.begin) {
-        piece = scales.piece_to(tile.begin);
-        begin_sequences<M>(copies, shared, a, walk, token, piece);
+      if (tile.begin == segment.begin) {
+        segment = scales.segment_to(tile.begin);
+        begin_sequences<M>(copies, shared, a, scan, token, segment);
       }
       step_back(tile, tiles);
-      // A tile leaves nothing of these to the one before it in the piece.
+      // A tile leaves nothing of these to the one before it in the segment.
       const uint32_t logit_counts = begin_rows<kSlots>(
-          copies, shared.weights, piece, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
-      begin_rows<kSlots>(copies, shared.to_keys, piece,
-                         {a.kept_dreads, nullptr, walk.row, token, walk.head, 0});
-      begin_rows<kSlots>(copies, shared.to_values, piece,
-                         {a.kept_probabilities, nullptr, walk.row, token, walk.head, 0});
+          copies, shared.weights, segment, {a.logits, a.key_mask, scan.row, token, scan.head, 0});
+      begin_rows<kSlots>(copies, shared.to_keys, segment,
+                         {a.kept_dreads, nullptr, scan.row, token, scan.head, 0});
+      begin_rows<kSlots>(copies, shared.to_values, segment,
+                         {a.kept_probabilities, nullptr, scan.row, token, scan.head, 0});
       copies.commit();
       if (thread < kChunk) {
         const bool inside = tile.begin <= thread && thread < tile.end;
-        const int64_t at = (walk.row * time + token + thread) * heads + walk.head;
+        const int64_t at = (scan.row * time + token + thread) * heads + scan.head;
         shared.shifts[thread] = inside ? a.shifts[at] - a.key_offsets.at(at) : 0.0f;
         shared.whole_means[thread] = inside ? a.means[at] : 0.0f;
         shared.means[thread] = inside ? a.means[at] - a.value_offsets.at(at) : 0.0f;
         shared.entropies[thread] = inside ? a.entropies[at] : 0.0f;
       }
       copies.wait<0>();
-      make_weights_again(scales, shared.weights, logit_counts, tile, piece, tiles,
-                         a.chunk_masses + chunk * slots, slots);
+      recompute_weights(scales, shared.weights, logit_counts, tile, segment, tiles,
+                        a.chunk_normalizers + chunk * slots, slots);
       if (tile.has_any()) {
-        SlotRows masses;
-        sum_weights(shared.weights, scales, tile, masses);
-        pass_reads(shared, tile, a.reading.scale, a.dropout.row.keep, masses);
+        SlotRows normalizers;
+        sum_weights(shared.weights, scales, tile, normalizers);
+        pass_reads(shared, tile, a.reading.scale, a.dropout.row.keep, normalizers);
       }
       __syncthreads();  // so are totals, X and Y
       keys.scale(inverse);
@@ -177,18 +177,18 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
       values.scale(inverse);
       values.publish_rest(shared.values);
       if (thread < kSlots) shared.carried[thread] *= inverse(thread);
-      __syncthreads();  // so are the rests of what later tokens say, which logits cannot do without
+      __syncthreads();  // so are the rests of later tokens' terms, which logits cannot do without
       SlotRows dlogits;
       if (tile.has_any()) {
         spread_slots(shared.carried, lane, dlogits);
-        add_slots(a.other_dlogits, tile, walk.row * time + token, heads, walk.head, slots, dlogits);
+        add_slots(a.other_dlogits, tile, scan.row * time + token, heads, scan.head, slots, dlogits);
         add_memory<M>(shared.k, shared.keys, tile, dlogits);
         add_memory<M>(shared.v, shared.values, tile, dlogits);
       }
       __syncthreads();  // nobody reads the rests any more
       keys.publish(shared.keys);
       values.publish(shared.values);
-      __syncthreads();  // what later tokens say is there; a warp alone reads its weights from now
+      __syncthreads();  // later tokens' terms are there; a warp alone reads its weights from now
                         // on
 
       if (tile.has_any()) {
@@ -196,15 +196,15 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
         load_weights(shared.weights, tile, weights);
         logit_gradients(shared, tile, dlogits);
         store_tile_rows<kSlots>(dlogits.parts, shared.weights, kSlotStride, tile,
-                                {a.dlogits, a.key_mask, walk.row, token, walk.head, 0});
-        // Of the tile, a warp alone reads its keys and values.
+                                {a.dlogits, a.key_mask, scan.row, token, scan.head, 0});
+        // A warp alone reads its keys and values of the tile.
         ResultFragment sums[M / 8];
         gather_readers<M>(weights, shared.to_values, shared.d_o, shared.values, tile, sums);
-        const TilePlace<kernel_bf16> dv{a.dv, a.key_mask, walk.row, token, walk.head, 0};
+        const TilePlace<kernel_bf16> dv{a.dv, a.key_mask, scan.row, token, scan.head, 0};
         if (a.adds) add_stored_rows<M>(dv, tile, {1, 1}, sums);
         store_tile_rows<M>(sums, shared.v, M + kPadding, tile, dv);
         gather_readers<M>(weights, shared.to_keys, shared.q, shared.keys, tile, sums);
-        const TilePlace<kernel_bf16> dk{a.dk, a.key_mask, walk.row, token, walk.head, 0};
+        const TilePlace<kernel_bf16> dk{a.dk, a.key_mask, scan.row, token, scan.head, 0};
         if (a.adds) add_stored_rows<M>(dk, tile, {1, 1}, sums);
         store_tile_rows<M>(sums, shared.k, M + kPadding, tile, dk);
       }
@@ -214,7 +214,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
       values.scale(start);
       __syncthreads();  // nobody reads the tile any more
       if (thread < kSlots) carry_sums(shared.carried, shared.sums, scales, tile);
-      if (piece.fresh && tile.begin == piece.begin) {
+      if (segment.fresh && tile.begin == segment.begin) {
         keys.clear();
         values.clear();
         if (thread < kSlots) shared.carried[thread] = 0;
@@ -232,7 +232,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
 
 template <int M>
 void run(const BackwardArguments& arguments) {
-  launch({"slot_attention_fast_keys", blocks_for(arguments.walks * arguments.q.H, 1), kTileThreads,
+  launch({"slot_attention_fast_keys", blocks_for(arguments.scans * arguments.q.H, 1), kTileThreads,
           shared_bytes<Layout<M>>()},
          slot_attention_fast_keys<M>, arguments);
 }

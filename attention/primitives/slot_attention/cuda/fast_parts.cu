@@ -16,42 +16,43 @@ struct ReadLayout {
         weights(arena.take<kernel_bf16>(kTile)),
         memory(arena.take<kernel_bf16>(kTile)),
         scales(arena),
-        walk(arena.take<Walk>(1)) {}
+        scan(arena.take<Scan>(1)) {}
   kernel_bf16 *readers, *own, *logits, *weights;
   kernel_bf16* memory;  // as the tile finds it
   SlotScales scales;
-  Walk* walk;
+  Scan* scan;
 };
 
-// Begins to copy a piece of this part.
+// Begins to copy a segment of this part.
 template <typename Layout>
 __device__ __forceinline__ void begin_part(AsyncCopies& copies, const Layout& shared,
                                            const BackwardArguments& a, const PartArguments& part,
-                                           const Walk& walk, int token, const Piece& piece) {
-  begin_rows<kPart>(copies, shared.readers, piece,
-                    {part.readers, a.query_mask, walk.row, token, walk.head, part.first});
-  begin_rows<kPart>(copies, shared.own, piece,
-                    {part.own, a.key_mask, walk.row, token, walk.head, part.first});
+                                           const Scan& scan, int token,
+                                           const ChunkSegment& segment) {
+  begin_rows<kPart>(copies, shared.readers, segment,
+                    {part.readers, a.query_mask, scan.row, token, scan.head, part.first});
+  begin_rows<kPart>(copies, shared.own, segment,
+                    {part.own, a.key_mask, scan.row, token, scan.head, part.first});
 }
 
-// Adds numbers of a warp's tokens, the first of the chunk being number `first_token`, to those of
+// Adds values of a warp's tokens, the first of the chunk being number `first_token`, to those of
 // the parts before.
 __device__ __forceinline__ void add_to_products(const BackwardArguments& a,
                                                 const PartArguments& part, const TileRows& tile,
                                                 int64_t first_token, int head,
-                                                const SlotRows& numbers) {
+                                                const SlotRows& rows) {
   visit_slots(tile, first_token, static_cast<int>(a.q.H), head, a.reading.slots,
               [&](int j, int half, int64_t at) {
 #pragma unroll
                 for (int odd = 0; odd < 2; ++odd) {
                   const float before = part.accumulate ? part.products[at + odd] : 0.0f;
-                  part.products[at + odd] = before + numbers.parts[j].values[2 * half + odd];
+                  part.products[at + odd] = before + rows.parts[j].values[2 * half + odd];
                 }
               });
 }
 
-// Adds what the warp's tokens read of this part to the other parts' and leaves the mean of its
-// slots. products as of read_slots, sums as of sum_weights.
+// Adds the warp's reads of this part to those of other parts and leaves the mean of its slots.
+// products as of read_slots, sums as of sum_weights.
 __device__ __forceinline__ void leave_reads(const BackwardArguments& a, const PartArguments& part,
                                             const TileRows& tile, int64_t first_token, int head,
                                             const SlotRows& products, const SlotRows& sums) {
@@ -87,58 +88,59 @@ __global__ __launch_bounds__(kTileThreads,
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
   const int64_t time = max(a.q.T, a.k.T), place = a.reading.place(blockIdx.x);
-  const Walk& walk = begin_walk(shared.walk, a.spans, blockIdx.x, heads, time);
+  const Scan& scan = begin_scan(shared.scan, a.spans, blockIdx.x, heads, time);
 
   MemoryTile<kPart> memory;
   memory.load(part.memory_in, place, slots, part.first, static_cast<int>(part.own.K));
   memory.publish(shared.memory);
-  scales.load_masses(a.in.mass, place, slots);
+  scales.load_normalizers(a.in.mass, place, slots);
   AsyncCopies copies;
-  for (int token = walk.begin; token < walk.end; token += kChunk) {
-    const int rows = walk.rows(token);
-    scales.mark_begins(a.segments, walk, time, token);
+  for (int token = scan.begin; token < scan.end; token += kChunk) {
+    const int rows = scan.rows(token);
+    scales.mark_begins(a.segments, scan, time, token);
     __syncthreads();  // where segments begin is there
-    Piece piece{};
+    ChunkSegment segment{};
     TileRows tile{warp, lane, 0, 0};
     for (; tile.begin < rows; tile.begin = tile.end) {
-      if (tile.begin == piece.end) {
-        piece = scales.piece_from(tile.begin, rows);
-        begin_part(copies, shared, a, part, walk, token, piece);
+      if (tile.begin == segment.end) {
+        segment = scales.segment_from(tile.begin, rows);
+        begin_part(copies, shared, a, part, scan, token, segment);
         const uint32_t logit_counts = begin_rows<kSlots>(
-            copies, shared.logits, piece, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
+            copies, shared.logits, segment, {a.logits, a.key_mask, scan.row, token, scan.head, 0});
         copies.commit();
-        if (piece.fresh) {
+        if (segment.fresh) {
           memory.clear();
           memory.publish(shared.memory);
-          scales.forget_masses();
+          scales.forget_normalizers();
         }
         copies.wait<0>();
         exclude_logits(shared.logits, logit_counts);
-        __syncthreads();  // the piece and the memory are there
+        __syncthreads();  // the segment and the memory are there
       }
-      tile.end = begin_tile(scales, shared.logits, shared.weights, tile.begin, piece.end);
+      tile.end = begin_tile(scales, shared.logits, shared.weights, tile.begin, segment.end);
       if (tile.has_any()) {
-        const int64_t first_token = walk.row * time + token;
+        const int64_t first_token = scan.row * time + token;
         SlotRows reads = {}, sums;
         if (part.gathered.data == nullptr) {
           read_slots<kPart>(shared.readers, shared.own, shared.memory, shared.weights, scales.start,
                             tile, reads);
           sum_weights(shared.weights, scales, tile, sums);
-          leave_reads(a, part, tile, first_token, walk.head, reads, sums);
+          leave_reads(a, part, tile, first_token, scan.head, reads, sums);
         } else {
           sum_weights(shared.weights, scales, tile, sums);
-          visit_slots(tile, first_token, heads, walk.head, slots, [&](int j, int half, int64_t at) {
+          visit_slots(tile, first_token, heads, scan.head, slots, [&](int j, int half, int64_t at) {
             const auto pair = *reinterpret_cast<const uint32_t*>(a.kept_dreads.data + at);
-            const float* masses = sums.parts[j].values + 2 * half;
+            const float* normalizers = sums.parts[j].values + 2 * half;
             float* passed = reads.parts[j].values + 2 * half;
-            passed[0] = masses[0] > 0 ? a.reading.scale * low_of(pair) / masses[0] : 0.0f;
-            passed[1] = masses[1] > 0 ? a.reading.scale * high_of(pair) / masses[1] : 0.0f;
+            passed[0] = normalizers[0] > 0 ? a.reading.scale * low_of(pair) / normalizers[0] : 0.0f;
+            passed[1] =
+                normalizers[1] > 0 ? a.reading.scale * high_of(pair) / normalizers[1] : 0.0f;
           });
           ResultFragment dq[kPart / 8] = {};
           gather_slots<kPart>(reads, shared.own, shared.memory, shared.weights, scales.start, tile,
                               dq);
-          const TilePlace<kernel_bf16> to{part.gathered, a.query_mask, walk.row,
-                                          token,         walk.head,    part.first};
+          const TilePlace<kernel_bf16> to{part.gathered, a.query_mask, scan.row,
+                                          token,         scan.head,    part.first};
           if (a.adds) add_stored_rows<kPart>(to, tile, {1, 1}, dq);
           // The tile's logits are weights by now; those of later tiles stay.
           store_tile_rows<kPart>(dq, shared.logits, kSlotStride, tile, to);
@@ -150,7 +152,7 @@ __global__ __launch_bounds__(kTileThreads,
       __syncthreads();  // nobody reads the tile or the memory any more; totals are there
       memory.scale([&](int slot) { return scales.inverse_total(slot); });
       memory.publish(shared.memory);
-      if (thread < kSlots) scales.log_mass[thread] = scales.mass_after(thread);
+      if (thread < kSlots) scales.log_normalizer[thread] = scales.normalizer_after(thread);
     }
   }
 }
@@ -166,21 +168,21 @@ struct GradientLayout {
         carried(arena.take<float>(kSlots)),
         offsets(arena.take<float>(kChunk)),
         sums(arena.take<float>(size_t{kChunk / 16} * kSlots)),
-        walk(arena.take<Walk>(1)) {}
+        scan(arena.take<Scan>(1)) {}
   kernel_bf16 *readers, *own;
   kernel_bf16* weights;  // logits, then w
   kernel_bf16* passed;   // dr or p, then X or Y
   kernel_bf16* memory;   // this part of GK or GV
   SlotScales scales;
-  float* carried;  // minus what X or Y of later tokens, times offsets, sums up to
+  float* carried;  // minus the sum of X or Y of later tokens times offsets
   float* offsets;  // of the tile's tokens
   float* sums;     // of X or Y times offsets over each warp's tokens
-  Walk* walk;
+  Scan* scan;
 };
 
 // dr or p of a warp's tokens -> X or Y, 0 outside the tile; their sums beside them.
 __device__ __forceinline__ void pass_part(const GradientLayout& shared, const PartArguments& part,
-                                          const TileRows& tile, const SlotRows& masses) {
+                                          const TileRows& tile, const SlotRows& normalizers) {
   const int lane = tile.lane;
   const auto kept = [&](float x) { return part.of_values && x < 0 ? 0.0f : x; };
 #pragma unroll
@@ -194,7 +196,7 @@ __device__ __forceinline__ void pass_part(const GradientLayout& shared, const Pa
       float inverses[2];
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
-        const float mass = masses.parts[j].values[2 * half + odd];
+        const float mass = normalizers.parts[j].values[2 * half + odd];
         inverses[odd] = tile.has(half) && mass > 0 ? part.factor / mass : 0.0f;
       }
       *x = pack(kept(low_of(*x)) * inverses[0], kept(high_of(*x)) * inverses[1]);
@@ -214,50 +216,50 @@ __global__ __launch_bounds__(kTileThreads,
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
   const int64_t time = max(a.q.T, a.k.T), place = a.reading.place(blockIdx.x);
-  const Walk& walk = begin_walk(shared.walk, a.spans, blockIdx.x, heads, time);
+  const Scan& scan = begin_scan(shared.scan, a.spans, blockIdx.x, heads, time);
 
   MemoryTile<kPart> memory;
   memory.load(part.dmemory_out, place, slots, part.first, static_cast<int>(part.own.K));
   if (thread < kSlots) shared.carried[thread] = 0;
   AsyncCopies copies;
-  const int last = (walk.end - walk.begin + kChunk - 1) / kChunk - 1;
-  for (int token = walk.begin + last * kChunk; token >= walk.begin; token -= kChunk) {
-    const int64_t chunk = a.chunk_number(walk, time, token);
+  const int last = (scan.end - scan.begin + kChunk - 1) / kChunk - 1;
+  for (int token = scan.begin + last * kChunk; token >= scan.begin; token -= kChunk) {
+    const int64_t chunk = a.chunk_number(scan, time, token);
     const auto tiles = static_cast<uint64_t>(a.chunk_tiles[chunk]);
-    scales.mark_begins(a.segments, walk, time, token);
+    scales.mark_begins(a.segments, scan, time, token);
     __syncthreads();  // where segments begin is there
-    const int rows = walk.rows(token);
-    Piece piece{rows, rows, false};
+    const int rows = scan.rows(token);
+    ChunkSegment segment{rows, rows, false};
     TileRows tile{warp, lane, rows, rows};
     while (tile.begin > 0) {
-      if (tile.begin == piece.begin) {
-        piece = scales.piece_to(tile.begin);
-        begin_part(copies, shared, a, part, walk, token, piece);
+      if (tile.begin == segment.begin) {
+        segment = scales.segment_to(tile.begin);
+        begin_part(copies, shared, a, part, scan, token, segment);
       }
       step_back(tile, tiles);
       const uint32_t logit_counts = begin_rows<kSlots>(
-          copies, shared.weights, piece, {a.logits, a.key_mask, walk.row, token, walk.head, 0});
-      begin_rows<kSlots>(copies, shared.passed, piece,
-                         {part.passed, nullptr, walk.row, token, walk.head, 0});
+          copies, shared.weights, segment, {a.logits, a.key_mask, scan.row, token, scan.head, 0});
+      begin_rows<kSlots>(copies, shared.passed, segment,
+                         {part.passed, nullptr, scan.row, token, scan.head, 0});
       copies.commit();
       if (thread < kChunk) {
         const bool inside = tile.begin <= thread && thread < tile.end;
-        const int64_t at = (walk.row * time + token + thread) * heads + walk.head;
+        const int64_t at = (scan.row * time + token + thread) * heads + scan.head;
         shared.offsets[thread] = inside ? part.offsets[at] : 0.0f;
       }
       copies.wait<0>();
-      make_weights_again(scales, shared.weights, logit_counts, tile, piece, tiles,
-                         a.chunk_masses + chunk * slots, slots);
+      recompute_weights(scales, shared.weights, logit_counts, tile, segment, tiles,
+                        a.chunk_normalizers + chunk * slots, slots);
       if (tile.has_any()) {
-        SlotRows masses;
-        sum_weights(shared.weights, scales, tile, masses);
-        pass_part(shared, part, tile, masses);
+        SlotRows normalizers;
+        sum_weights(shared.weights, scales, tile, normalizers);
+        pass_part(shared, part, tile, normalizers);
       }
       __syncthreads();  // so are totals, X or Y
       memory.scale([&](int slot) { return scales.inverse_total(slot); });
       memory.publish_rest(shared.memory);
       if (thread < kSlots) shared.carried[thread] *= scales.inverse_total(thread);
-      __syncthreads();  // so is the rest of what later tokens say
+      __syncthreads();  // so is the rest of later tokens' terms
       SlotRows dlogits;
       if (tile.has_any()) {
         spread_slots(shared.carried, lane, dlogits);
@@ -265,28 +267,28 @@ __global__ __launch_bounds__(kTileThreads,
       }
       __syncthreads();  // nobody reads the rest any more
       memory.publish(shared.memory);
-      __syncthreads();  // what later tokens say is there
+      __syncthreads();  // later tokens' terms are there
 
       if (tile.has_any()) {
         add_memory<kPart>(shared.own, shared.memory, tile, dlogits);
         add_products<kPart>(shared.own, shared.readers, shared.offsets, shared.passed, tile,
                             dlogits);
-        add_to_products(a, part, tile, walk.row * time + token, walk.head, dlogits);
+        add_to_products(a, part, tile, scan.row * time + token, scan.head, dlogits);
         LeftFragment weights[kSlots / 16];
         load_weights(shared.weights, tile, weights);
         ResultFragment sums[kPart / 8];
         gather_readers<kPart>(weights, shared.passed, shared.readers, shared.memory, tile, sums);
-        const TilePlace<kernel_bf16> to{part.gathered, a.key_mask, walk.row,
-                                        token,         walk.head,  part.first};
+        const TilePlace<kernel_bf16> to{part.gathered, a.key_mask, scan.row,
+                                        token,         scan.head,  part.first};
         if (a.adds) add_stored_rows<kPart>(to, tile, {1, 1}, sums);
-        // Of the tile, a warp alone reads what it writes itself.
+        // A warp alone reads the part of the tile that it writes.
         store_tile_rows<kPart>(sums, shared.own, kPart + kPadding, tile, to);
       }
       memory.add(shared.passed, shared.readers, tile);
       memory.scale([&](int slot) { return scales.start[slot]; });
       __syncthreads();  // nobody reads the tile any more
       if (thread < kSlots) carry_sums(shared.carried, shared.sums, scales, tile);
-      if (piece.fresh && tile.begin == piece.begin) {
+      if (segment.fresh && tile.begin == segment.begin) {
         memory.clear();
         if (thread < kSlots) shared.carried[thread] = 0;
       }
@@ -301,13 +303,13 @@ __global__ __launch_bounds__(kTileThreads,
 }  // namespace
 
 void run_part_reads(const BackwardArguments& arguments, const PartArguments& part) {
-  launch({"slot_attention_fast_part_reads", blocks_for(arguments.walks * arguments.q.H, 1),
+  launch({"slot_attention_fast_part_reads", blocks_for(arguments.scans * arguments.q.H, 1),
           kTileThreads, shared_bytes<ReadLayout>()},
          slot_attention_fast_part_reads, arguments, part);
 }
 
 void run_part_gradients(const BackwardArguments& arguments, const PartArguments& part) {
-  launch({"slot_attention_fast_part_gradients", blocks_for(arguments.walks * arguments.q.H, 1),
+  launch({"slot_attention_fast_part_gradients", blocks_for(arguments.scans * arguments.q.H, 1),
           kTileThreads, shared_bytes<GradientLayout>()},
          slot_attention_fast_part_gradients, arguments, part);
 }

@@ -1,4 +1,4 @@
-// Memories of slots on tensor cores, in the registers of a block, and what a tile's tokens read
+// Memories of slots on tensor cores, in the registers of a block, and the reads of a tile's tokens
 // from them. Internal to this folder; the equations are in fast_tiles.h.
 #pragma once
 
@@ -88,7 +88,7 @@ struct MemoryTile {
   __device__ __forceinline__ void publish(kernel_bf16* to) const {
     publish(to, [](float value) { return value; });
   }
-  // What publish() rounds away, so that both together have 16 bits of the memory.
+  // The part that publish() rounds away, so that both together have 16 bits of the memory.
   __device__ __forceinline__ void publish_rest(kernel_bf16* to) const {
     publish(to, [](float value) { return value - low_of(pack(value, 0)); });
   }
@@ -142,7 +142,7 @@ __device__ __forceinline__ void read_slots(const kernel_bf16* readers, const ker
   }
 }
 
-// sums += sum over slots of passed_t c_t S_t, S as in read_slots: what slots say to a warp's
+// sums += sum over slots of passed_t c_t S_t, S as in read_slots: terms of the slots for a warp's
 // tokens.
 template <int M>
 __device__ __forceinline__ void gather_slots(SlotRows& passed, const kernel_bf16* written,
@@ -198,13 +198,14 @@ __device__ __forceinline__ void visit_slots(const TileRows& tile, int64_t token,
   }
 }
 
-// Adds numbers of an array as in visit_slots; null: none.
-__device__ __forceinline__ void add_slots(const float* numbers, const TileRows& tile, int64_t token,
-                                          int heads, int head, int slots, SlotRows& sums) {
-  if (numbers == nullptr) return;
+// Adds elements of an array as in visit_slots; null: none.
+__device__ __forceinline__ void add_slots(const float* elements, const TileRows& tile,
+                                          int64_t token, int heads, int head, int slots,
+                                          SlotRows& sums) {
+  if (elements == nullptr) return;
   visit_slots(tile, token, heads, head, slots, [&](int j, int half, int64_t at) {
-    sums.parts[j].values[2 * half] += numbers[at];
-    sums.parts[j].values[2 * half + 1] += numbers[at + 1];
+    sums.parts[j].values[2 * half] += elements[at];
+    sums.parts[j].values[2 * half + 1] += elements[at + 1];
   });
 }
 
@@ -224,7 +225,7 @@ struct SlotReading {
     return view;
   }
 };
-// Calls body with what each launch reads.
+// Calls body with the inputs of each launch.
 template <typename Body>
 void for_slots(const SlotAttentionOptions& options, int64_t slots, const Body& body) {
   for (int64_t first = 0; first < slots; first += kSlots) {
@@ -234,7 +235,7 @@ void for_slots(const SlotAttentionOptions& options, int64_t slots, const Body& b
   }
 }
 
-// Of each row, the mean of its logits by its probabilities, and the entropy of these (kNothing: no
+// For each row, the mean of its logits by its probabilities, and the entropy of these (kNothing: no
 // slot is in use), which together are the log of the sum of the exponentials.
 struct RowMeans {
   float logits[2], entropies[2];

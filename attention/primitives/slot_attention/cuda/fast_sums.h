@@ -1,17 +1,17 @@
-// What the walks backward in time of slot attention are made of: sums over the readers at or after
-// a token, and what is known of later tiles. Internal to this folder; the equations are in
-// fast_backward.h.
+// Parts of the scans backward in time of slot attention: sums over the readers at or after a token,
+// and sums of later tiles. Internal to this folder; the equations are in fast_backward.h.
 #pragma once
 
 #include "attention/primitives/slot_attention/cuda/fast_reads.h"
 
 namespace linnet::cuda::slot_attention_fast::detail {
 
-// The log mass that the tile which begins with row `until` of a piece finds, from that before the
-// piece.
-__device__ __forceinline__ double mass_before(int until, const kernel_bf16* logits, uint64_t tiles,
-                                              const Piece& piece, double mass) {
-  for (int row = piece.begin; row < until;) {
+// The log normalizer that the tile which begins with row `until` of a segment finds, from that
+// before the segment.
+__device__ __forceinline__ double normalizer_before(int until, const kernel_bf16* logits,
+                                                    uint64_t tiles, const ChunkSegment& segment,
+                                                    double mass) {
+  for (int row = segment.begin; row < until;) {
     const float reference = fmaxf(static_cast<float>(mass), load(logits + row * kSlotStride));
     float total = mass == static_cast<double>(kNothing)
                       ? 0.0f
@@ -25,16 +25,16 @@ __device__ __forceinline__ double mass_before(int until, const kernel_bf16* logi
   return mass;
 }
 
-// For threads 0 to 63: what a tile's weights are relative to, from the masses before the chunk.
+// For threads 0 to 63: the references of a tile's weights, from the normalizers before the chunk.
 __device__ __forceinline__ void set_references(const SlotScales& scales, const kernel_bf16* logits,
-                                               const TileRows& tile, const Piece& piece,
-                                               uint64_t tiles, const double* chunk_masses,
+                                               const TileRows& tile, const ChunkSegment& segment,
+                                               uint64_t tiles, const double* chunk_normalizers,
                                                int slots) {
   const int slot = static_cast<int>(threadIdx.x);
   if (slot >= kSlots) return;
-  const bool written = slot < slots && !piece.fresh;
-  const double mass = written ? chunk_masses[slot] : static_cast<double>(kNothing);
-  scales.set_reference(slot, mass_before(tile.begin, logits + slot, tiles, piece, mass),
+  const bool written = slot < slots && !segment.fresh;
+  const double mass = written ? chunk_normalizers[slot] : static_cast<double>(kNothing);
+  scales.set_reference(slot, normalizer_before(tile.begin, logits + slot, tiles, segment, mass),
                        load(logits + tile.begin * kSlotStride + slot));
 }
 
@@ -48,20 +48,20 @@ __device__ __forceinline__ void step_back(TileRows& tile, uint64_t tiles) {
 
 // A tile's weights, in place of its logits, which each thread waited for in its own parts, and its
 // totals, before which a barrier of the block is missing.
-__device__ __forceinline__ void make_weights_again(const SlotScales& scales, kernel_bf16* weights,
-                                                   uint32_t logit_counts, const TileRows& tile,
-                                                   const Piece& piece, uint64_t tiles,
-                                                   const double* chunk_masses, int slots) {
+__device__ __forceinline__ void recompute_weights(const SlotScales& scales, kernel_bf16* weights,
+                                                  uint32_t logit_counts, const TileRows& tile,
+                                                  const ChunkSegment& segment, uint64_t tiles,
+                                                  const double* chunk_normalizers, int slots) {
   exclude_logits(weights, logit_counts);
   __syncthreads();  // the tile is there
-  set_references(scales, weights, tile, piece, tiles, chunk_masses, slots);
+  set_references(scales, weights, tile, segment, tiles, chunk_normalizers, slots);
   __syncthreads();  // so are references
   write_weights(weights, weights, scales.reference, tile.begin, tile.end);
   __syncthreads();  // so are weights
   leave_totals(weights, scales, tile);
 }
 
-// What part j of a warp's tokens sums up to, for carry_sums().
+// The sum of part j of a warp's tokens, for carry_sums().
 __device__ __forceinline__ void leave_sums(const float (&sums)[2], int j, const TileRows& tile,
                                            float* to) {
 #pragma unroll
@@ -105,7 +105,7 @@ __device__ __forceinline__ void add_memory(const kernel_bf16* own, const kernel_
 }
 
 // sums += sum over readers t at or after a warp's tokens of (own . reader_t - offset_t) passed_t:
-// what slots say to the logits of these tokens.
+// the slots' terms of the logits of these tokens.
 template <int M>
 __device__ __forceinline__ void add_products(const kernel_bf16* own, const kernel_bf16* readers,
                                              const float* offsets, const kernel_bf16* passed,

@@ -1,20 +1,20 @@
 // Tiles of tokens, of which the tensor-core kernels of slot attention are made: their weights, and
 // rows from and to device memory. Internal to this folder.
 //
-// A block has four warps and walks along chunks of 64 tokens of one head. A chunk is one tile, as a
-// rule: tokens [begin, end) whose weights are relative to one reference a slot,
+// A block has four warps and scans chunks of 64 tokens of one head. A chunk is one tile, as a rule:
+// tokens [begin, end) whose weights are relative to one reference a slot,
 //
-//   w_j = exp(a_j - r),  r = max(log mass before the tile, a_begin),
+//   w_j = exp(a_j - r),  r = max(log normalizer before the tile, a_begin),
 //
 // so that no weight exceeds exp(kMaxRise): a tile ends before a logit that would, and the chunk's
-// next tile begins there. A reference never looks ahead, and what was written before counts
-// start = exp(log mass - r) <= 1. With c_t = start + sum_{begin <= j <= t} w_j a token reads
+// next tile begins there. A reference never looks ahead, and earlier writes count start = exp(log
+// normalizer - r) <= 1. With c_t = start + sum_{begin <= j <= t} w_j a token reads
 //
 //   K~_t = (start K~ + sum_{begin <= j <= t} w_j k_j) / c_t,   V~_t likewise.
 //
 // A chunk in which segments begin is copied segment by segment, each time with zeros for the tokens
-// of others (Piece), and memories are cleared between: of a segment nothing reaches the next one,
-// whatever it holds.
+// of others (ChunkSegment), and memories are cleared between: of a segment nothing reaches the next
+// one, whatever it holds.
 #pragma once
 
 #include "attention/tensor_core/state_tile.h"
@@ -29,7 +29,7 @@ inline constexpr int kSlotStride = kSlots + kPadding;
 inline constexpr float kMaxRise = 40;
 inline constexpr float kNothing = -std::numeric_limits<float>::infinity();  // a log of 0
 
-// Of a warp's 16 tokens (rows lane / 4 and lane / 4 + 8), a number for every slot.
+// One value per slot for a warp's 16 tokens (rows lane / 4 and lane / 4 + 8).
 struct SlotRows {
   ResultFragment parts[kSlots / 8];
 };
@@ -66,74 +66,74 @@ struct TileRows {
 };
 
 // Rows [begin, end) of a chunk, of one segment.
-struct Piece {
+struct ChunkSegment {
   int begin, end;
   bool fresh;  // they begin their segment
 
   __device__ __forceinline__ bool has(int row) const { return begin <= row && row < end; }
 };
 
-// What a block walks along: head `head` of sequence `number`, of spans, or of rows where there are
-// none.
-struct Walk {
+// The scan of a block: head `head` of sequence `number`, of spans, or of rows where there are none.
+struct Scan {
   int number, head, row, begin, end;
 
-  // Of a chunk that begins with `token`.
+  // For a chunk that begins with `token`.
   __device__ __forceinline__ int rows(int token) const { return min(end - token, kChunk); }
 };
-// Walk number `walk` over all heads, for all threads of the block. It stays in shared memory:
+// Scan number `scan` over all heads, for all threads of the block. It stays in shared memory:
 // registers are for memories of slots.
-__device__ __forceinline__ const Walk& begin_walk(Walk* shared, const int32_t* spans, unsigned walk,
+__device__ __forceinline__ const Scan& begin_scan(Scan* shared, const int32_t* spans, unsigned scan,
                                                   int heads, int64_t time) {
   if (threadIdx.x == 0) {
-    const int number = static_cast<int>(walk) / heads;
+    const int number = static_cast<int>(scan) / heads;
     const RowPart part = part_of_state(spans, number, time);
-    *shared = {number, static_cast<int>(walk) % heads, static_cast<int>(part.row),
+    *shared = {number, static_cast<int>(scan) % heads, static_cast<int>(part.row),
                static_cast<int>(part.begin), static_cast<int>(part.end)};
   }
   __syncthreads();
   return *shared;
 }
 
-// What a tile is relative to, slot by slot, in shared memory.
+// The references of a tile, slot by slot, in shared memory.
 struct SlotScales {
   __host__ __device__ explicit SlotScales(SharedArena& arena)
-      : log_mass(arena.take<double>(kSlots)),
+      : log_normalizer(arena.take<double>(kSlots)),
         reference(arena.take<float>(kSlots)),
         start(arena.take<float>(kSlots)),
         total(arena.take<float>(kSlots)),
         scratch(arena.take<float>(33)),
         begins(arena.take<uint32_t>(SegmentBits::kWords)) {}
-  double* log_mass;  // before the tile
-  float* reference;  // r
+  double* log_normalizer;  // before the tile
+  float* reference;        // r
   float* start;
   float* total;  // c of the last token
   float* scratch;
   uint32_t* begins;  // of the chunk's tokens, those that begin segments
 
-  // The masses that a walk begins with, from number `place` on; null: nothing was written.
-  __device__ __forceinline__ void load_masses(const double* from, int64_t place, int slots) const {
+  // The normalizers that a scan begins with, from number `place` on; null: nothing was written.
+  __device__ __forceinline__ void load_normalizers(const double* from, int64_t place,
+                                                   int slots) const {
     const int slot = static_cast<int>(threadIdx.x);
     if (slot >= kSlots) return;
     const bool given = from != nullptr && slot < slots;
-    log_mass[slot] = given ? from[place + slot] : static_cast<double>(kNothing);
+    log_normalizer[slot] = given ? from[place + slot] : static_cast<double>(kNothing);
   }
   // Nothing was written by the segment that begins.
-  __device__ __forceinline__ void forget_masses() const { load_masses(nullptr, 0, 0); }
+  __device__ __forceinline__ void forget_normalizers() const { load_normalizers(nullptr, 0, 0); }
   // For the chunk that begins with `token`.
-  __device__ __forceinline__ void mark_begins(const int32_t* segments, const Walk& walk,
+  __device__ __forceinline__ void mark_begins(const int32_t* segments, const Scan& scan,
                                               int64_t time, int token) const {
     const int row = static_cast<int>(threadIdx.x);
     SegmentBits::publish<FourWarps>(
-        begins, row < kChunk && begins_segment(segments, walk.row, time, token + row));
+        begins, row < kChunk && begins_segment(segments, scan.row, time, token + row));
   }
-  // The chunk's piece that begins with a row, or ends with one; of so many rows.
-  __device__ __forceinline__ Piece piece_from(int row, int rows) const {
+  // The chunk's segment that begins with a row, or ends with one; of so many rows.
+  __device__ __forceinline__ ChunkSegment segment_from(int row, int rows) const {
     SegmentBits segments;
     segments.load(begins);
     return {row, min(rows, segments.end(row)), segments.start(row) == row};
   }
-  __device__ __forceinline__ Piece piece_to(int end) const {
+  __device__ __forceinline__ ChunkSegment segment_to(int end) const {
     SegmentBits segments;
     segments.load(begins);
     const int start = segments.start(end - 1);
@@ -144,24 +144,24 @@ struct SlotScales {
     const float all = total[slot];
     return all > 0 ? 1 / all : 0.0f;
   }
-  // By the log mass before the tile and its first logit.
+  // By the log normalizer before the tile and its first logit.
   __device__ __forceinline__ void set_reference(int slot, double mass, float first_logit) const {
     reference[slot] = fmaxf(static_cast<float>(mass), first_logit);
     start[slot] = mass == static_cast<double>(kNothing)
                       ? 0.0f
                       : expf(static_cast<float>(mass - static_cast<double>(reference[slot])));
   }
-  __device__ __forceinline__ double mass_after(int slot) const {
+  __device__ __forceinline__ double normalizer_after(int slot) const {
     const double all = total[slot];
     return all > 0 ? reference[slot] + log(all) : static_cast<double>(kNothing);
   }
 };
 
-// begin_copy() of a chunk, rows beyond the piece are zeros. As a loop: unrolled, its addresses
+// begin_copy() of a chunk, rows beyond the segment are zeros. As a loop: unrolled, its addresses
 // would take registers that memories need.
 template <int width>
 __device__ __forceinline__ uint32_t begin_rows(AsyncCopies& copies, kernel_bf16* tile,
-                                               const Piece& piece,
+                                               const ChunkSegment& segment,
                                                const TilePlace<const kernel_bf16>& from) {
   using Part = TilePart<width>;
   uint32_t counts = 0;
@@ -169,7 +169,7 @@ __device__ __forceinline__ uint32_t begin_rows(AsyncCopies& copies, kernel_bf16*
   for (int i = 0; i < Part::kCount; ++i) {
     const int row = Part::row(i), column = Part::column(i);
     const int64_t token = from.begin + row;
-    const bool inside = from.inside(token, column) && piece.has(row);
+    const bool inside = from.inside(token, column) && segment.has(row);
     copies.copy(tile + row * Part::kStride + column,
                 inside ? from.at(token, column) : from.view.data, inside);
     counts |= (inside ? 1u : 0u) << i;
@@ -202,33 +202,34 @@ __device__ __forceinline__ int write_weights(const kernel_bf16* logits, kernel_b
 #pragma unroll
   for (int i = 0; i < Part::kCount; ++i) {
     const int row = Part::row(i), at = row * kSlotStride + Part::column(i);
-    Eight numbers = {};
+    Eight elements = {};
     if (begin <= row && row < end) {
-      numbers = *reinterpret_cast<const Eight*>(logits + at);
+      elements = *reinterpret_cast<const Eight*>(logits + at);
 #pragma unroll
       for (int word = 0; word < 4; ++word) {
         const float* references = reference + Part::column(i) + 2 * word;
-        const float low = low_of(numbers.words[word]), high_one = high_of(numbers.words[word]);
+        const float low = low_of(elements.words[word]), high_one = high_of(elements.words[word]);
         if (low > references[0] + kMaxRise || high_one > references[1] + kMaxRise) {
           high = min(high, row);
         }
-        numbers.words[word] =
+        elements.words[word] =
             pack(weight_of(low, references[0]), weight_of(high_one, references[1]));
       }
     }
-    *reinterpret_cast<Eight*>(weights + at) = numbers;
+    *reinterpret_cast<Eight*>(weights + at) = elements;
   }
   return high;
 }
 
-// The tile that begins at row `begin` of a piece that ends with row `most` and whose logits are
+// The tile that begins at row `begin` of a segment that ends with row `most` and whose logits are
 // there: sets its references and writes its weights; returns its end. All threads of the block; a
 // barrier comes last.
 __device__ __forceinline__ int begin_tile(const SlotScales& scales, const kernel_bf16* logits,
                                           kernel_bf16* weights, int begin, int most) {
   const int slot = static_cast<int>(threadIdx.x);
   if (slot < kSlots) {
-    scales.set_reference(slot, scales.log_mass[slot], load(logits + begin * kSlotStride + slot));
+    scales.set_reference(slot, scales.log_normalizer[slot],
+                         load(logits + begin * kSlotStride + slot));
   }
   __syncthreads();
   const int high = write_weights(logits, weights, scales.reference, begin, most);
@@ -274,12 +275,12 @@ __device__ __forceinline__ LeftFragment ones_of(bool triangle, int lane) {
   return {{edge, right_of_it ? 0 : kBoth, right_of_it ? kBoth : 0, edge}};
 }
 
-// Numbers of slots, the same for each of a warp's tokens.
-__device__ __forceinline__ void spread_slots(const float* numbers, int lane, SlotRows& rows) {
+// Values of slots, the same for each of a warp's tokens.
+__device__ __forceinline__ void spread_slots(const float* elements, int lane, SlotRows& rows) {
 #pragma unroll
   for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) rows.parts[j].values[i] = numbers[slot_of(j, i, lane)];
+    for (int i = 0; i < 4; ++i) rows.parts[j].values[i] = elements[slot_of(j, i, lane)];
   }
 }
 
@@ -340,13 +341,13 @@ __device__ __forceinline__ void store_tile_rows(const ResultFragment (&results)[
     const int64_t token = to.begin + in_chunk;
     if (in_chunk < tile.begin || in_chunk >= tile.end) continue;
     if (token >= to.view.T || to.column + column >= to.view.K) continue;
-    Eight numbers = *reinterpret_cast<const Eight*>(rows + row * stride + column);
-    if (!to.inside(token, column)) numbers = {};
-    *reinterpret_cast<Eight*>(to.at(token, column)) = numbers;
+    Eight elements = *reinterpret_cast<const Eight*>(rows + row * stride + column);
+    if (!to.inside(token, column)) elements = {};
+    *reinterpret_cast<Eight*>(to.at(token, column)) = elements;
   }
 }
 
-// results += what device memory holds for them, in those of a warp's rows that the tile has, times
+// results += their contents in device memory, in those of a warp's rows that the tile has, times
 // the factor of rows lane / 4 and lane / 4 + 8.
 template <int width>
 __device__ __forceinline__ void add_stored_rows(const TilePlace<kernel_bf16>& from,

@@ -1,9 +1,10 @@
 // The steps of which slot attention on a device is made, on tensors. Internal to this folder.
 //
 // A slot's memory S (K~ and V~, or the sums they are made of) goes from token to token as
-// S <- decay S + weight x. What a step needs of all slots or all channels is kept per token in
-// arrays [B,T,H,N], so that a scan over the tokens belongs to one slot or one channel, and a warp
-// does it alone. Decay is 0 where a new segment begins, which ends memories and their gradients.
+// S <- decay S + weight x. Sums over all slots or all channels that a step needs are kept per token
+// in arrays [B,T,H,N], so that a scan over the tokens belongs to one slot or one channel, and a
+// warp does it alone. Decay is 0 where a new segment begins, which ends memories and their
+// gradients.
 #pragma once
 
 #include "attention/primitives/slot_attention/slot_attention.h"
@@ -17,8 +18,8 @@ struct SlotSequences {
   int64_t count = 0, T = 0, H = 0, N = 0;
 };
 
-// By token and slot, f32 [B,T,H,N]: alpha (exp: relative to what the slot holds after the token),
-// what earlier contents are multiplied by, and the factor by which sums are read (0: empty slot).
+// By token and slot, f32 [B,T,H,N]: alpha (exp: relative to the slot's contents after the token),
+// the factor of earlier contents, and the factor by which sums are read (0: empty slot).
 struct SlotWeights {
   Tensor weights, decays, factors;
 };
@@ -69,7 +70,7 @@ void slot_logit_gradients(const SlotAttentionContext& context, const SlotSequenc
 struct SlotStates {
   Tensor keys, values, dkeys, dvalues;
 };
-// dmass (f64, may be undefined) -> dsums, and back: in log space a mass moves its means too.
+// dmass (f64, may be undefined) -> dsums, and back: in log space a normalizer moves its means too.
 Tensor slot_sums_gradient(const SlotAttentionOptions& options, const SlotStates& end,
                           const Tensor& dmass);
 void slot_mass_gradient(const SlotAttentionOptions& options, const SlotStates& start,

@@ -12,7 +12,7 @@
 namespace linnet::cuda {
 namespace {
 
-// Of a call that reads, writes or does both.
+// For a call that reads, writes or does both.
 struct Sizes {
   int64_t tokens, slots, keys, values;
   explicit Sizes(const SlotTensors& in)

@@ -1,6 +1,6 @@
 // Which kernels compute slot attention on a device: those on tensor cores (fast.h) or the plain
-// ones, which cover everything. core/kernel_choice.h says what was asked for. Calls that only write
-// or only read a memory have no queries, or no keys, values and logits.
+// ones, which cover everything. core/kernel_choice.h has the request. Calls that only write or only
+// read a memory have no queries, or no keys, values and logits.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace linnet::cuda {
 std::string why_plain_slot_attention(const SlotAttentionContext& context, const SlotTensors& in);
 
 // Whether a call and its backward pass go to the kernels on tensor cores. Throws UsageError where
-// they were asked for and cannot, except for calls of few tokens.
+// they were requested and cannot, except for calls of few tokens.
 bool slot_attention_is_fast(const SlotAttentionContext& context, const SlotTensors& in);
 
 }  // namespace linnet::cuda

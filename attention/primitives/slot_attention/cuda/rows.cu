@@ -13,7 +13,7 @@ struct Rows {
   int64_t count, T, H, N;
   const float* factors;
   const uint8_t* query_mask;
-  // Of dropout.
+  // For dropout.
   const int64_t* examples;
   int64_t time_offset;
   RowDropout dropout;
@@ -23,7 +23,7 @@ struct Rows {
     return static_cast<float>(options.scale) * factor * product;
   }
   __device__ bool used(float factor) const { return !options.mask_empty || factor != 0; }
-  // What dropout multiplies the probability of slot l by.
+  // The factor of dropout on the probability of slot l.
   __device__ float kept(int64_t row, int64_t l) const {
     if (!(options.dropout > 0)) return 1;
     const int64_t token = row / H, channel = row % H * N + l;

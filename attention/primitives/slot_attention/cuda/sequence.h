@@ -1,5 +1,5 @@
-// What the kernels of slot attention share: the tokens of a sequence, masks, read factors.
-// Internal to this folder.
+// Shared by the kernels of slot attention: the tokens of a sequence, masks, read factors. Internal
+// to this folder.
 #pragma once
 
 #include "attention/primitives/slot_attention/cuda/kernels.h"
@@ -29,13 +29,13 @@ __device__ __forceinline__ float decayed(float decay, float state) {
   return decay == 0 ? 0.0f : decay * state;
 }
 
-__device__ __forceinline__ double empty_mass(const SlotAttentionOptions& options) {
+__device__ __forceinline__ double empty_normalizer(const SlotAttentionOptions& options) {
   return options.control == SlotControl::exp ? -std::numeric_limits<double>::infinity() : 0.0;
 }
 
-// By what the sums of a slot are multiplied to be read. In log space it holds means already.
+// The factor by which the sums of a slot are read. In log space it holds means already.
 __device__ __forceinline__ float read_factor(const SlotAttentionOptions& options, double mass) {
-  if (mass == empty_mass(options)) return 0.0f;
+  if (mass == empty_normalizer(options)) return 0.0f;
   if (options.control == SlotControl::exp || options.normalizer == SlotNormalizer::none) return 1;
   return static_cast<float>(1 / (mass < options.floor ? options.floor : mass));
 }
@@ -51,12 +51,12 @@ __device__ __forceinline__ float alpha(SlotControl control, float logit) {
   }
 }
 
-// What a token is multiplied by when it is written to a slot, and what the slot held before.
+// Factors of a token that is written to a slot, and of the slot's earlier contents.
 struct SlotWrite {
   float weight, decay;
 };
-// mass becomes that after the write. In log space, log(e^mass + e^logit), in double: a float would
-// stop growing.
+// `mass` becomes that after the write. In log space, log(e^mass + e^logit), in double: a float
+// would stop growing.
 __device__ __forceinline__ SlotWrite write_to_slot(const SlotAttentionOptions& options, float logit,
                                                    double& mass) {
   if (options.control != SlotControl::exp) {
@@ -77,7 +77,7 @@ __device__ __forceinline__ bool is_clamped(const SlotAttentionOptions& options, 
   return options.control != SlotControl::exp && factor >= static_cast<float>(1 / options.floor);
 }
 
-// dalpha / dlogit, given alpha (exp: what slot_weights has in its place).
+// dalpha / dlogit, given alpha (exp: the value of slot_weights in its place).
 __device__ __forceinline__ float weight_slope(SlotControl control, float alpha) {
   switch (control) {
     case SlotControl::exp:

@@ -20,17 +20,17 @@ SlotSequences spans_of(const std::vector<Span>& spans, const Tensor& sequence, i
   SlotSequences out = rows_of(sequence, N);
   out.count = static_cast<int64_t>(spans.size());
   if (out.count == sequence.size(0)) return out;  // whole rows
-  std::vector<int32_t> numbers;
+  std::vector<int32_t> bounds;
   for (const Span& span : spans) {
     for (const int64_t number : {span.row, span.begin, span.end}) {
-      numbers.push_back(static_cast<int32_t>(number));
+      bounds.push_back(static_cast<int32_t>(number));
     }
   }
-  out.spans = Tensor::from(numbers, {out.count, 3}, sequence.device());
+  out.spans = Tensor::from(bounds, {out.count, 3}, sequence.device());
   return out;
 }
 
-// What is written, by these weights.
+// Sizes of a write by these weights.
 SlotScan scan_of(const SlotSequences& sequences, const Tensor& x, const Tensor& x_mask,
                  const SlotWeights& weights) {
   SlotScan scan;
@@ -43,7 +43,7 @@ SlotScan scan_of(const SlotSequences& sequences, const Tensor& x, const Tensor& 
   scan.decays = weights.decays;
   return scan;
 }
-// What is read, nothing being written.
+// Sizes of a read without a write.
 SlotScan read_of(const SlotSequences& sequences, const Tensor& reader, const Tensor& reader_mask) {
   SlotScan scan;
   scan.sequences = sequences;
@@ -72,7 +72,7 @@ SlotAttentionState<E> state_of(const SlotTensors& x) {
           pointer_or_null<typename SlotAttentionState<E>::Mass>(x.mass)};
 }
 
-// What both passes on tensor cores are given: `spans` where a memory is only written or only read.
+// Arguments of both passes on tensor cores: `spans` where a memory is only written or only read.
 // Sequences that a call lacks are views of no tokens.
 template <typename Call>
 Call fast_call(const SlotAttentionContext& context, const SlotTensors& in,

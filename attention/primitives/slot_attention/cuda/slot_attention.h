@@ -1,5 +1,5 @@
 // Slot attention on a CUDA device; slot_attention.cpp calls these. Storage f32 or bf16, arithmetic,
-// weights and memories in f32, masses in f64. Backward keeps about 7 B T H N numbers of scratch
+// weights and memories in f32, normalizers in f64. Backward keeps about 7 B T H N values of scratch
 // while it runs (forward 4); nothing is O(T^2), and every sum has a fixed order.
 //
 // Masks and segments are read by the kernels, so that a captured graph may be replayed with other

@@ -1,6 +1,6 @@
 // One token of slot attention: a block has a head's memory. The token is written to every slot; a
-// warp takes slots by turns for the keys, whose lanes are channels, and then its share of the slots
-// for 32 channels of the values.
+// warp alternates over slots for the keys, whose lanes are channels, and then its share of the
+// slots for 32 channels of the values.
 #include "attention/primitives/slot_attention/cuda/step.h"
 
 #include "attention/primitives/common/cuda/warp_items.h"
@@ -37,14 +37,14 @@ struct Layout {
         scratch(arena.take<float>(33)) {}
   float *query, *key;
   float *weights, *decays, *factors;  // of slots, as slot_weights makes them
-  float* reads;                       // q . keys, then by what a slot's values are multiplied
+  float* reads;                       // q . keys, then the factor of a slot's values
   float *sums, *scratch;
 };
 
-// How the token changes slot l, and its mass after it.
+// How the token changes slot l, and its normalizer after it.
 __device__ __forceinline__ void write_slot(const Step& a, const Layout& shared, int64_t head, int l,
                                            bool writes) {
-  double mass = empty_mass(a.options);
+  double mass = empty_normalizer(a.options);
   if (a.mass_in != nullptr) mass = a.mass_in[head * a.N + l];
   SlotWrite write{0, 1};
   if (writes) write = write_to_slot(a.options, a.logits.at(head * a.N + l), mass);

@@ -1,4 +1,4 @@
-// Slot attention: from control logits to weights and masses, and back. A thread for every slot.
+// Slot attention: from control logits to weights and normalizers, and back. One thread per slot.
 #include "attention/primitives/common/cuda/warp_items.h"
 #include "attention/primitives/slot_attention/cuda/sequence.h"
 #include "core/cuda/for_each.h"
@@ -24,12 +24,12 @@ void weights_typed(const SlotAttentionContext& context, const SlotSequences& seq
   for_each("slot_weights", ranges.count * ranges.H * ranges.N, [=] __device__(int64_t item) {
     const int64_t l = item % ranges.N, h = item / ranges.N % ranges.H;
     const int64_t n = item / ranges.N / ranges.H, row = ranges.row(n), begin = ranges.begin(n);
-    double mass = a.mass_in != nullptr ? a.mass_in[item] : empty_mass(options);
+    double mass = a.mass_in != nullptr ? a.mass_in[item] : empty_normalizer(options);
     for (int64_t t = begin; t < ranges.end(n); ++t) {
       const int64_t place = row * ranges.T + t, i = ranges.token(row, t, h) * ranges.N + l;
       const bool fresh =
           a.segments != nullptr && t > begin && a.segments[place] != a.segments[place - 1];
-      if (fresh) mass = empty_mass(options);
+      if (fresh) mass = empty_normalizer(options);
       SlotWrite write{0, 1};
       if (is_set(a.key_mask, place)) write = write_to_slot(options, load(a.logits + i), mass);
       a.weights[i] = write.weight;
@@ -97,7 +97,7 @@ SlotWeights slot_weights(const SlotAttentionContext& context, const SlotSequence
                          const Tensor& logits, const Tensor& mass_in, const Tensor& mass_out) {
   const auto empty = [&] { return Tensor::empty(logits.shape(), DType::f32, logits.device()); };
   const SlotWeights out{empty(), empty(), empty()};
-  // Spans cut rows already.
+  // Spans split rows already.
   const Tensor segments = sequences.spans.defined() ? Tensor() : context.segments;
   dispatch(logits.dtype(), [&](auto zero) {
     using T = decltype(zero);
@@ -169,7 +169,7 @@ void slot_mass_gradient(const SlotAttentionOptions& options, const SlotStates& s
 
 void slot_read_mass_gradient(const SlotAttentionOptions& options, const SlotSequences& sequences,
                              const Tensor& to_sums, const Tensor& dmass) {
-  // Means in log space do not depend on the mass.
+  // Means in log space do not depend on the normalizer.
   if (options.control == SlotControl::exp) return dmass.set_zero();
   const SequenceRanges ranges = ranges_of(sequences);
   const float* from = pointer<float>(to_sums);

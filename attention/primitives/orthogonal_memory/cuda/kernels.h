@@ -1,6 +1,5 @@
-// Of what the orthogonal memory on a device is made. Codes are projected on the basis token by
-// token, summed along time, and read by one warp a token and head. Internal to
-// this folder.
+// Plain kernels of the orthogonal memory. Codes are projected on the basis token by token, summed
+// along time, and read by one warp per token and head. Internal to this folder.
 #pragma once
 
 #include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
@@ -8,7 +7,8 @@
 
 namespace linnet::cuda::orthogonal_memory_detail {
 
-// Sizes of a call. Sums are one a token, or one for all tokens of a row (whole, without segments).
+// Sizes of a call. Sums are one per token, or one for all tokens of a row (whole, without
+// segments).
 struct Sizes {
   int64_t rows, queries, codes, heads, width, rank;  // B, T, S, H, d, r
   int64_t memories;                                  // M
@@ -20,7 +20,7 @@ struct Sizes {
   int64_t sums_per_row() const { return sums_per_token ? queries : 1; }
 };
 
-// What the tokens of a call are to the memory, from data on the device.
+// The tokens of a call as the memory sees them, from data on the device.
 struct Plan {
   Tensor marks;   // u8 [B,S]: kFirst, kLast, kWindowEnd
   Tensor tokens;  // i64 [B,T]: valid tokens in the memory that a token reads
@@ -42,7 +42,7 @@ struct CarriedSums {
 };
 void sum_codes(const Sizes& sizes, const Plan& plan, const Tensor& codes, const CarriedSums& in,
                const Tensor& sums, const CarriedSums& out);
-// From gradients of what every token's heads read, [B,T,H,r], to those of projected codes and of
+// From gradients of the reads of every token's heads, [B,T,H,r], to those of projected codes and of
 // the carried sums.
 void sum_gradients(const Sizes& sizes, const Plan& plan, const Tensor& dreads,
                    const CarriedSums& dout, const Tensor& dcodes, const CarriedSums& din);
@@ -51,7 +51,7 @@ void sum_gradients(const Sizes& sizes, const Plan& plan, const Tensor& dreads,
 void read_weights(const Sizes& sizes, const Plan& plan, const OrthogonalMemoryContext& context,
                   const Tensor& sums, const Tensor& projected);
 // In place: projected queries become their gradients, projected dy [B,T,H,r] those of the sums that
-// were read; weights [B,T,H,r] receives what read_weights makes.
+// were read; weights [B,T,H,r] receives the result of read_weights.
 void read_gradients(const Sizes& sizes, const Plan& plan, const OrthogonalMemoryContext& context,
                     const Tensor& sums, const Tensor& projected, const Tensor& dprojected,
                     const Tensor& weights);

@@ -1,8 +1,8 @@
-// Of what linear attention on a device is made: one scan of a state along time, and the
-// element-wise steps before and after it. Internal to this folder.
+// Plain kernels of linear attention: one scan of a state over time, and the element-wise steps
+// before and after it. Internal to this folder.
 //
-// A value carries one more number, 1 (0 where masked), so that the state [m, V + 1] holds the
-// memory S and, in its last column, the mass z; outputs then hold the numerators and, last, the
+// A value has one more element, 1 (0 where masked), so that the state [m, V + 1] holds the memory S
+// and, in its last column, the normalizer z; outputs then hold the numerators and, last, the
 // denominator, and gradients of outputs that of the denominator. All arrays are f32 unless said
 // otherwise.
 #pragma once
@@ -13,10 +13,11 @@
 namespace linnet::cuda::linear_attention_detail {
 
 // The most features that the kernels take, and the most rows of a state that a block of a scan
-// keeps, its mass left out.
+// keeps, its normalizer left out.
 inline constexpr int64_t kWidestState = 256;
 
-// A memory S [N,G,m,V] and its mass z [N,G,m]; undefined: zero on input, not wanted on output.
+// A memory S [N,G,m,V] and its normalizer z [N,G,m]; undefined: zero on input, not wanted on
+// output.
 struct StateTensors {
   Tensor memory, mass;
 };
@@ -41,8 +42,8 @@ struct StateScan {
   // n is that of row n.
   Tensor spans;
 };
-// Of more values than kWidestState, whose state is transposed, rows are taken in pieces, one after
-// the other, and what probes read in them is added up.
+// With more values than kWidestState, whose state is transposed, rows are processed in parts, one
+// after the other, and their reads by probes are added up.
 void run(const StateScan& scan);
 
 // phi(scale x) of x [B,T,H,K], with the proportions' cosine and sine where defined: [B,T,H,m].
@@ -58,8 +59,8 @@ void feature_gradients(const Tensor& x, const Tensor& proportions, const Tensor&
 // Spans for kernels, i32 [N,3]; undefined where each row is one (segments undefined).
 Tensor spans_on_device(const Tensor& segments, const std::vector<Span>& spans, Device device);
 
-// v [B,T,G,V] with its mass: [B,T,G,V+1].
-Tensor values_with_mass(const Tensor& v, const Tensor& mask);
+// v [B,T,G,V] with a column of ones: [B,T,G,V+1].
+Tensor values_with_normalizer(const Tensor& v, const Tensor& mask);
 // dv = gradients [B,T,G,V] in the dtype of v, 0 where masked.
 void value_gradients(const Tensor& gradients, const Tensor& mask, const Tensor& dv);
 
@@ -70,8 +71,8 @@ void normalize(const Tensor& sums, const Tensor& mask, const LinearAttentionOpti
 Tensor output_gradients(const Tensor& y, const Tensor& dy, const Tensor& denominators,
                         const Tensor& mask, const LinearAttentionOptions& options);
 
-// What the gradients of a log-decay are made of: features and their gradients on both sides, the
-// carried state and its gradient (undefined: nothing carried).
+// Inputs of the gradients of a log-decay: features and their gradients on both sides, the carried
+// state and its gradient (undefined: no carried state).
 struct DecayGradients {
   Tensor queries, dqueries;  // [B,T,H,m]
   Tensor keys, dkeys;        // [B,T,G,m]

@@ -1,4 +1,4 @@
-// What slots hold on a walk along the tiles of slot attention, and relative to which reference.
+// Running normalizers of the slots during a scan of tiles, and the references they are relative to.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -29,57 +29,58 @@ Vector<T> load(const T* p, int64_t lanes) {
 }  // namespace
 
 template <typename T>
-RunningMass Kernel<T>::begin_mass(const std::vector<double>& mass) const {
-  RunningMass out;
-  out.sums = mass;
+RunningNormalizer Kernel<T>::begin_normalizer(const std::vector<double>& normalizer) const {
+  RunningNormalizer out;
+  out.sums = normalizer;
   out.unit.assign(static_cast<size_t>(np), 0);
   if (!log_space) return out;
-  out.unit = mass;
+  out.unit = normalizer;
   for (double& sum : out.sums) sum = sum == -kInfinity<double> ? 0 : 1;
   return out;
 }
 
 template <typename T>
-std::vector<double> Kernel<T>::end_mass(const RunningMass& mass) const {
-  if (!log_space) return mass.sums;
+std::vector<double> Kernel<T>::end_normalizer(const RunningNormalizer& normalizer) const {
+  if (!log_space) return normalizer.sums;
   std::vector<double> out(static_cast<size_t>(np), -kInfinity<double>);
   for (int64_t l = 0; l < np; ++l) {
-    if (mass.sums[l] != 0) out[l] = mass.unit[l] + std::log(mass.sums[l]);
+    if (normalizer.sums[l] != 0) out[l] = normalizer.unit[l] + std::log(normalizer.sums[l]);
   }
   return out;
 }
 
 template <typename T>
-std::vector<T> Kernel<T>::end_factors(const RunningMass& mass) const {
+std::vector<T> Kernel<T>::end_factors(const RunningNormalizer& normalizer) const {
   std::vector<T> out(static_cast<size_t>(log_space ? np : 0));
   for (size_t l = 0; l < out.size(); ++l) {
-    out[l] = mass.sums[l] != 0 ? static_cast<T>(1 / mass.sums[l]) : T(0);
+    out[l] = normalizer.sums[l] != 0 ? static_cast<T>(1 / normalizer.sums[l]) : T(0);
   }
-  // A walk without a tile leaves all as it was, empty slots too.
-  if (mass.begins) std::fill(out.begin(), out.end(), T(1));
+  // A scan without a tile leaves all as it was, empty slots too.
+  if (normalizer.begins) std::fill(out.begin(), out.end(), T(1));
   return out;
 }
 
 template <typename T>
-void Kernel<T>::end_walk(const RunningMass& mass, Memory<T>& memory) const {
-  scale_columns(memory.matrix, end_factors(mass));
-  memory.mass = end_mass(mass);
+void Kernel<T>::end_scan(const RunningNormalizer& normalizer, Memory<T>& memory) const {
+  scale_columns(memory.matrix, end_factors(normalizer));
+  memory.mass = end_normalizer(normalizer);
 }
 
 template <typename T>
-void Kernel<T>::cut_tile(int64_t b, int64_t h, int64_t t, int64_t end, RunningMass& mass,
-                         Tile<T>& tile) const {
+void Kernel<T>::next_tile(int64_t b, int64_t h, int64_t t, int64_t end,
+                          RunningNormalizer& normalizer, Tile<T>& tile) const {
   tile.t = t;
   tile.n = std::min(kTileTokens, end - t);
   tile.entry.clear();
-  if (mass.begins) tile.reference.assign(static_cast<size_t>(np), T(0));
+  if (normalizer.begins) tile.reference.assign(static_cast<size_t>(np), T(0));
   if (!log_space) {
-    mass.begins = false;
+    normalizer.begins = false;
     return;
   }
-  int renewed = static_cast<int>(mass.begins);
+  int renewed = static_cast<int>(normalizer.begins);
   for (int64_t l = 0; l < N; ++l) {
-    renewed |= static_cast<int>(mass.sums[l] > kMaxSum) | static_cast<int>(mass.sums[l] == 0);
+    renewed |=
+        static_cast<int>(normalizer.sums[l] > kMaxSum) | static_cast<int>(normalizer.sums[l] == 0);
   }
   if (renewed == 0) {
     const int64_t near = tokens_in_reach(b, h, tile);
@@ -88,8 +89,8 @@ void Kernel<T>::cut_tile(int64_t b, int64_t h, int64_t t, int64_t end, RunningMa
       return;
     }
   }
-  renew_reference(b, h, mass, tile);
-  mass.begins = false;
+  renew_reference(b, h, normalizer, tile);
+  normalizer.begins = false;
 }
 
 template <typename T>
@@ -114,9 +115,10 @@ int64_t Kernel<T>::tokens_in_reach(int64_t b, int64_t h, const Tile<T>& tile) co
 }
 
 template <typename T>
-void Kernel<T>::renew_reference(int64_t b, int64_t h, RunningMass& mass, Tile<T>& tile) const {
-  const std::vector<double> held = end_mass(mass);
-  // A slot takes its reference from what it holds and from the tile's first token, from later ones,
+void Kernel<T>::renew_reference(int64_t b, int64_t h, RunningNormalizer& normalizer,
+                                Tile<T>& tile) const {
+  const std::vector<double> held = end_normalizer(normalizer);
+  // A slot takes its reference from its contents and from the tile's first token, from later ones,
   // which others read it before, only where it is still empty.
   T* reference = tile.reference.data();
   for (int64_t l = 0; l < np; ++l) reference[l] = static_cast<T>(held[l]);
@@ -140,22 +142,23 @@ void Kernel<T>::renew_reference(int64_t b, int64_t h, RunningMass& mass, Tile<T>
   tile.entry.assign(static_cast<size_t>(np), T(0));
   for (int64_t l = 0; l < np; ++l) {
     if (reference[l] == -kInfinity<T>) reference[l] = 0;
-    // What an empty slot holds is 0 by any reference; its unit may be as far from it as logits go.
-    const double entry =
-        mass.sums[l] != 0 ? std::exp(mass.unit[l] - static_cast<double>(reference[l])) : 0;
+    // An empty slot is 0 by any reference; its unit may be as far from it as logits go.
+    const double entry = normalizer.sums[l] != 0
+                             ? std::exp(normalizer.unit[l] - static_cast<double>(reference[l]))
+                             : 0;
     tile.entry[l] = static_cast<T>(entry);
-    mass.sums[l] *= entry;
-    mass.unit[l] = static_cast<double>(reference[l]);
+    normalizer.sums[l] *= entry;
+    normalizer.unit[l] = static_cast<double>(reference[l]);
   }
 }
 
-#define LINNET_INSTANTIATE(T)                                                                   \
-  template RunningMass Kernel<T>::begin_mass(const std::vector<double>&) const;                 \
-  template std::vector<double> Kernel<T>::end_mass(const RunningMass&) const;                   \
-  template std::vector<T> Kernel<T>::end_factors(const RunningMass&) const;                     \
-  template void Kernel<T>::end_walk(const RunningMass&, Memory<T>&) const;                      \
-  template void Kernel<T>::cut_tile(int64_t, int64_t, int64_t, int64_t, RunningMass&, Tile<T>&) \
-      const;
+#define LINNET_INSTANTIATE(T)                                                                \
+  template RunningNormalizer Kernel<T>::begin_normalizer(const std::vector<double>&) const;  \
+  template std::vector<double> Kernel<T>::end_normalizer(const RunningNormalizer&) const;    \
+  template std::vector<T> Kernel<T>::end_factors(const RunningNormalizer&) const;            \
+  template void Kernel<T>::end_scan(const RunningNormalizer&, Memory<T>&) const;             \
+  template void Kernel<T>::next_tile(int64_t, int64_t, int64_t, int64_t, RunningNormalizer&, \
+                                     Tile<T>&) const;
 LINNET_INSTANTIATE(float)
 LINNET_INSTANTIATE(double)
 #undef LINNET_INSTANTIATE
