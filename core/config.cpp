@@ -115,9 +115,9 @@ std::string key_in(const std::string& section, const std::string& key) {
   return section.empty() || key.empty() ? section + key : section + "." + key;
 }
 
-void ConfigErrors::add(const std::string& message, std::vector<Problem> problems) {
+void ConfigErrors::add(const std::string& message, std::vector<Error::Problem> problems) {
   messages_.push_back(with_one_name(message));
-  for (Problem& problem : problems) {
+  for (Error::Problem& problem : problems) {
     problem.text = with_one_name(problem.text);
     problems_.push_back(std::move(problem));
   }
@@ -133,8 +133,8 @@ void ConfigErrors::add(const UsageError& error) {
 }
 
 void ConfigErrors::add_conflicts(const UsageError& error, const std::string& section) {
-  std::vector<Problem> problems = error.problems();
-  for (Problem& problem : problems) {
+  std::vector<Error::Problem> problems = error.problems();
+  for (Error::Problem& problem : problems) {
     problem.key = key_in(section, problem.key);
     if (problem.code == ErrorCode::general) problem.code = ErrorCode::conflict;
   }

@@ -65,10 +65,10 @@ class ConfigErrors {
   void throw_if_any() const;
 
  private:
-  void add(const std::string& message, std::vector<Problem> problems);
+  void add(const std::string& message, std::vector<Error::Problem> problems);
 
   std::vector<std::string> messages_;
-  std::vector<Problem> problems_;  // at least one a message
+  std::vector<Error::Problem> problems_;  // at least one a message
 };
 
 // Limits on the value of a field; in a list they hold for each element.

@@ -33,16 +33,16 @@ struct Cause {
   std::string_view place = {};
 };
 
-// One thing that is wrong: a Cause that owns its text, and the sentence.
-struct Problem {
-  ErrorCode code = ErrorCode::general;
-  std::string key, place, text;
-};
-
 // A failure with one clear sentence: what was expected, what was found, how to fix it. An error
 // about a recipe may hold several problems, a line each; code, key and place are of the first.
 class Error : public std::runtime_error {
  public:
+  // One thing that is wrong: a Cause that owns its text, and the sentence.
+  struct Problem {
+    ErrorCode code = ErrorCode::general;
+    std::string key, place, text;
+  };
+
   explicit Error(const std::string& text) : Error(Cause(), text) {}
   Error(const Cause& cause, const std::string& text);
   // `problems` must hold at least one.

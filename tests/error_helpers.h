@@ -22,7 +22,7 @@ inline std::string_view name_of(ErrorCode code) {
 // without the key or the place that a problem does not have. `folder` is left out of places.
 inline std::string causes_of(const Error& error, const std::string& folder = "") {
   std::string lines;
-  for (const Problem& problem : error.problems()) {
+  for (const Error::Problem& problem : error.problems()) {
     std::string place = problem.place;
     for (size_t at; !folder.empty() && (at = place.find(folder + "/")) != std::string::npos;) {
       place.erase(at, folder.size() + 1);
