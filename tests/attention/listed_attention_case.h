@@ -1,6 +1,7 @@
 // A random problem of listed attention, for its tests on the CPU and on devices.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -100,6 +101,23 @@ struct ListedCase {
     return out;
   }
 };
+
+// What results() are in plain bf16 arithmetic, which takes y . dy of y as it was stored: what the
+// rounding of y adds to it the gradients of log-sum-exps lack.
+inline std::vector<Tensor> plain_results(ListedCase p) {
+  std::vector<Tensor> plain = p.results(DType::bf16, DType::bf16);
+  const std::vector<double> exact = p.results(DType::bf16, DType::f64)[0].to_vector<double>(),
+                            stored = plain[0].to_vector<double>(),
+                            dy = p.dy.to(DType::bf16).to_vector<double>();
+  p.dlse = p.dlse.clone();
+  for (size_t i = 0; i < exact.size(); ++i) {
+    if (stored[i] == exact[i]) continue;
+    p.dlse.data<double>()[i / static_cast<size_t>(p.s.V)] -= (stored[i] - exact[i]) * dy[i];
+  }
+  const std::vector<Tensor> gradients = p.results(DType::bf16, DType::f64);
+  std::copy(gradients.begin() + 2, gradients.end(), plain.begin() + 2);
+  return plain;
+}
 
 // Where nothing is seen the log-sum-exp is -infinity on both sides; elsewhere 0 takes its place, so
 // that the rest can be compared.

@@ -12,9 +12,9 @@ namespace linnet::test {
 
 class MadeMixer {
  public:
-  // Parameters are drawn from a fixed seed in f64 and rounded to `dtype`.
+  // Parameters are drawn from a fixed seed in f64 and rounded to `rounded`, then to `dtype`.
   MadeMixer(const char* mechanism, const std::string& parameters, const MixerOptions& options,
-            DType dtype = DType::f64, Device device = {}) {
+            DType dtype = DType::f64, Device device = {}, DType rounded = DType::f64) {
     const ParameterScope root(set_);
     mixer_ = find_mechanism(mechanism).make(parse_yaml(parameters, "test"), options,
                                             {root.child("own"), root.child("tied")});
@@ -22,7 +22,7 @@ class MadeMixer {
     for (const auto& entry : set_.entries()) {
       const Tensor values = Tensor::empty(entry.shape, DType::f64);
       entry.initializer(values, RandomKey{3, 0, 0}.at(entry.name));
-      set_.weight_of(entry).copy_from(values);
+      set_.weight_of(entry).copy_from(values.to(rounded).to(DType::f64));
     }
     set_.refresh_values();
   }

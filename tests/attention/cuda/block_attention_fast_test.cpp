@@ -26,11 +26,7 @@ void expect_as_on_the_cpu(const Problem& p, const std::string& what) {
   const std::vector<Tensor> expected = results(p, DType::bf16, DType::f64, Device{});
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const std::vector<Tensor> got = results(p, DType::bf16, DType::bf16, kGpu);
-  ASSERT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    SCOPED_TRACE(what + ", result " + std::to_string(i));
-    EXPECT_CLOSE(got[i], expected[i], 1e-2);
-  }
+  test::expect_close_in_bf16(got, expected, plain_results(p), what);
 }
 
 Sizes tokens(int64_t T, int64_t K = 16, int64_t V = 16, int64_t P = 0) {
@@ -114,11 +110,9 @@ TEST(CudaBlockAttentionFast, DropsWhatTheCpuDrops) {
     const std::vector<Tensor> fast = run(KernelChoice::tensor_cores),
                               again = run(KernelChoice::tensor_cores),
                               plain = run(KernelChoice::plain);
-    for (size_t i = 0; i < fast.size(); ++i) {
-      SCOPED_TRACE(what + ", plain, result " + std::to_string(i));
-      EXPECT_CLOSE(fast[i], plain[i], 1e-2);
-      EXPECT_TRUE(test::same_bits(fast[i], again[i]));
-    }
+    test::expect_close_in_bf16(plain, results(p, DType::bf16, DType::f64, Device{}),
+                               plain_results(p), what + ", plain");
+    for (size_t i = 0; i < fast.size(); ++i) EXPECT_TRUE(test::same_bits(fast[i], again[i]));
   }
 }
 
@@ -235,7 +229,10 @@ TEST(CudaBlockAttentionFast, ExtremeInputsStayFinite) {
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const std::vector<Tensor> expected = results(single, DType::bf16, DType::f64, Device{});
   const std::vector<Tensor> got = results(single, DType::bf16, DType::bf16, kGpu);
-  for (const size_t i : {0, 3}) EXPECT_CLOSE(got[i], expected[i], 1e-2);
+  const std::vector<Tensor> plain = results(single, DType::bf16, DType::bf16, Device{});
+  for (const size_t i : {0, 3}) {
+    EXPECT_TRUE(test::close_in_bf16(got[i], expected[i], plain[i], i)) << i;
+  }
   for (const size_t i : {1, 2}) {
     for (const float gradient : got[i].to_vector<float>()) EXPECT_NEAR(gradient, 0, 1e-5);
   }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "attention/primitives/block_attention/block_attention.h"
-#include "tests/cuda_helpers.h"
+#include "tests/bf16_tolerance.h"
 
 namespace linnet::test::block_attention_problem {
 
@@ -103,6 +103,71 @@ inline std::vector<Tensor> results(const Problem& p, DType rounded, DType dtype,
     if (x.defined()) out.push_back(x.grad().to(Device{}));
   }
   return out;
+}
+
+// The values of carried keys and keys, whose channels are one for every key: y is then the weights.
+inline Problem of_weights(Problem p) {
+  const int64_t N = p.s.P + p.s.Tk;
+  const auto one_hot = [&](int64_t tokens, int64_t first) {
+    const Tensor x = Tensor::zeros({p.s.B, tokens, p.s.G, N}, DType::f64);
+    for (int64_t i = 0; i < p.s.B * tokens * p.s.G; ++i) {
+      x.data<double>()[i * N + first + i / p.s.G % tokens] = 1;
+    }
+    return x;
+  };
+  p.v = one_hot(p.s.Tk, p.s.P);
+  if (p.s.P > 0) p.past_v = one_hot(p.s.P, 0);
+  p.dy = Tensor::zeros({p.s.B, p.s.Tq, p.s.H, N}, DType::f64);
+  return p;
+}
+
+// What results() are in plain bf16 arithmetic. Softmax and squared ReLU keep between their steps,
+// in bf16: y, of which backward takes y . dy, the weights and the gradients of logits.
+inline std::vector<Tensor> plain_results(const Problem& p) {
+  std::vector<Tensor> plain = results(p, DType::bf16, DType::bf16, Device{});
+  const bool softmax = p.context.options.weights == BlockWeights::softmax;
+  if (!softmax && p.context.options.weights != BlockWeights::relu_squared) return plain;
+  Problem by_key = of_weights(p);
+  const auto weights_of = [&] {
+    return results(by_key, DType::bf16, DType::f64, Device{})[0].to_vector<double>();
+  };
+  const std::vector<double> dropped = weights_of();
+  by_key.context.options.dropout = 0;
+  const std::vector<double> weights = weights_of();
+  const auto numbers = [](const Tensor& x) { return x.to(DType::bf16).to_vector<double>(); };
+  const std::vector<double> y = numbers(plain[0]), dy = numbers(p.dy), v = numbers(p.v),
+                            past_v = p.s.P > 0 ? numbers(p.past_v) : std::vector<double>();
+  const int64_t N = p.s.P + p.s.Tk, V = p.s.V;
+  for (int64_t i = 0; i < p.s.B * p.s.Tq * p.s.H; ++i) {
+    const int64_t b = i / (p.s.Tq * p.s.H), g = i % p.s.H / (p.s.H / p.s.G);
+    const auto dot_dy = [&](const std::vector<double>& x, int64_t row) {
+      double sum = 0;
+      for (int64_t c = 0; c < V; ++c) {
+        sum += x[static_cast<size_t>(row * V + c)] * dy[static_cast<size_t>(i * V + c)];
+      }
+      return sum;
+    };
+    for (int64_t j = 0; j < N; ++j) {
+      const double weight = weights[static_cast<size_t>(i * N + j)];
+      if (weight == 0) continue;
+      const bool carried = j < p.s.P;
+      const int64_t row =
+          carried ? (b * p.s.P + j) * p.s.G + g : (b * p.s.Tk + j - p.s.P) * p.s.G + g;
+      const double kept = dropped[static_cast<size_t>(i * N + j)] / weight;
+      const double dweight = kept == 0 ? 0 : kept * dot_dy(carried ? past_v : v, row);
+      const auto stored = static_cast<double>(static_cast<float>(bf16(static_cast<float>(weight))));
+      by_key.dy.data<double>()[i * N + j] =
+          softmax ? stored * (dweight - dot_dy(y, i)) : 2 * std::sqrt(stored) * dweight;
+    }
+  }
+  // Of the logits by themselves.
+  by_key.context.options.weights = BlockWeights::identity;
+  const std::vector<Tensor> gradients = results(by_key, DType::bf16, DType::f64, Device{});
+  plain[1] = gradients[1];
+  plain[2] = gradients[2];
+  if (p.s.P > 0) plain[4] = gradients[4];
+  if (p.bias.defined()) plain.back() = gradients.back();
+  return plain;
 }
 
 }  // namespace linnet::test::block_attention_problem

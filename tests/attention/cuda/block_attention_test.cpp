@@ -17,10 +17,9 @@ void expect_as_on_the_cpu(const Problem& p, const std::string& what, double sing
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const std::vector<Tensor> expected = results(p, dtype, DType::f64, Device{});
     const std::vector<Tensor> got = results(p, dtype, dtype, kGpu);
-    for (size_t i = 0; i < got.size(); ++i) {
-      SCOPED_TRACE(what + ", " + std::string(name_of(dtype)) + ", result " + std::to_string(i));
-      EXPECT_CLOSE(got[i], expected[i], dtype == DType::f32 ? single : 1e-2);
-    }
+    test::expect_close_in(
+        dtype, got, expected, single, [&] { return plain_results(p); },
+        concat(what, ", ", name_of(dtype)));
   }
 }
 

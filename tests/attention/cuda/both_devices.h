@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "autograd/variable.h"
-#include "tests/cuda_helpers.h"
+#include "tests/bf16_tolerance.h"
 
 namespace linnet::test {
 
@@ -32,10 +32,15 @@ inline void put_nan_behind(const std::vector<uint8_t>& mask, const Tensor& x) {
   }
 }
 
-// x itself on the CPU, `stored` on the device; undefined where x is.
-inline Variable input_on(Device device, const Tensor& x, DType stored) {
+// What calls compute in unless a test says otherwise: the CPU is the reference in double.
+inline DType usual_dtype(Device device) {
+  return device == kGpu ? DType::bf16 : DType::f64;
+}
+
+// x itself where the call computes in double, else `stored`; undefined where x is.
+inline Variable input_on(Device device, const Tensor& x, DType stored, DType computed) {
   if (!x.defined()) return {};
-  return Variable(device == kGpu ? x.to(stored).to(device) : x.to(device), true);
+  return Variable(x.to(computed == DType::f64 ? DType::f64 : stored).to(device), true);
 }
 
 // The outputs, then the gradients of every defined input; those of outputs are numbers that

@@ -3,7 +3,7 @@
 #include "attention/yoso/collisions.h"
 
 #include "tests/attention/token_setting.h"
-#include "tests/cuda_helpers.h"
+#include "tests/bf16_tolerance.h"
 
 namespace linnet {
 namespace {
@@ -79,11 +79,9 @@ TEST(CudaCollisions, AreThoseOfTheCpu) {
         return results(at.T, at.S, at.documents, dtype, computed, device);
       };
       const std::vector<Tensor> expected = run(DType::f64, Device{}), got = run(dtype, kGpu);
-      for (size_t i = 0; i < got.size(); ++i) {
-        SCOPED_TRACE(concat("T ", at.T, ", S ", at.S, ", documents ", at.documents, ", ",
-                            name_of(dtype), ", result ", i));
-        EXPECT_CLOSE(got[i], expected[i], test::tolerance_of(dtype));
-      }
+      test::expect_close_in(
+          dtype, got, expected, 2e-6, [&] { return run(dtype, Device{}); },
+          concat("T ", at.T, ", S ", at.S, ", documents ", at.documents, ", ", name_of(dtype)));
     }
   }
 }

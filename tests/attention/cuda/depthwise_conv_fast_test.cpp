@@ -9,7 +9,7 @@
 #include "core/log.h"
 #include "tests/attention/cuda/fused_projection.h"
 #include "tests/attention/token_setting.h"
-#include "tests/cuda_helpers.h"
+#include "tests/bf16_tolerance.h"
 
 namespace linnet {
 namespace {
@@ -54,11 +54,7 @@ void expect_what_the_cpu_computes(const Case& c) {
   const UseKernels use(KernelChoice::tensor_cores, kGpu);  // refuses what is not fast
   const std::vector<Tensor> expected = results(c, DType::f64, Device{});
   const std::vector<Tensor> got = results(c, DType::bf16, kGpu);
-  ASSERT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    SCOPED_TRACE(i);
-    EXPECT_CLOSE(got[i], expected[i], 1e-2);
-  }
+  test::expect_close_in_bf16(got, expected, results(c, DType::bf16, Device{}));
 }
 
 TEST(CudaDepthwiseConvFast, ShortFiltersGiveWhatTheCpuComputesInDouble) {

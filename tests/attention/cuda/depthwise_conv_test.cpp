@@ -2,7 +2,7 @@
 #include "attention/primitives/depthwise_conv/depthwise_conv.h"
 
 #include "tests/attention/token_setting.h"
-#include "tests/cuda_helpers.h"
+#include "tests/bf16_tolerance.h"
 
 namespace linnet {
 namespace {
@@ -44,10 +44,10 @@ TEST(CudaDepthwiseConv, IsThatOfTheCpu) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
         const auto expected = results(setting, taps, before, dtype, DType::f64, Device{});
         const auto got = results(setting, taps, before, dtype, dtype, kGpu);
-        for (size_t i = 0; i < got.size(); ++i) {
-          SCOPED_TRACE(concat(setting.label(), ", ", name_of(dtype), ", result ", i));
-          EXPECT_CLOSE(got[i], expected[i], dtype == DType::f32 ? 3e-6 : 1e-2);
-        }
+        test::expect_close_in(
+            dtype, got, expected, 3e-6,
+            [&] { return results(setting, taps, before, dtype, dtype, Device{}); },
+            concat(setting.label(), ", ", name_of(dtype)));
       }
     }
   }

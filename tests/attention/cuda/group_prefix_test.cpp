@@ -3,7 +3,7 @@
 #include "attention/primitives/group_prefix/group_prefix.h"
 
 #include "tests/attention/token_setting.h"
-#include "tests/cuda_helpers.h"
+#include "tests/bf16_tolerance.h"
 
 namespace linnet {
 namespace {
@@ -65,11 +65,9 @@ void expect_equal(const Setting& at) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const std::vector<Tensor> expected = results(at, dtype, DType::f64, Device{});
     const std::vector<Tensor> got = results(at, dtype, dtype, test::kGpu);
-    ASSERT_EQ(got.size(), expected.size());
-    for (size_t i = 0; i < got.size(); ++i) {
-      SCOPED_TRACE(concat(at.label(), ", ", name_of(dtype), ", result ", i));
-      EXPECT_CLOSE(got[i], expected[i], test::tolerance_of(dtype));
-    }
+    test::expect_close_in(
+        dtype, got, expected, 2e-6, [&] { return results(at, dtype, dtype, Device{}); },
+        concat(at.label(), ", ", name_of(dtype)));
   }
 }
 

@@ -91,10 +91,7 @@ TEST(CudaLavoPassDropout, DropsBitForBitByTheStepOnTheDevice) {
     }
     const int64_t pairs = s.B * s.H * (64 * 65 / 2 + 86 * 64);
     EXPECT_NEAR(static_cast<double>(2 * kept) / static_cast<double>(pairs), 1, 0.1);
-    for (size_t i = 0; i < got.size(); ++i) {
-      SCOPED_TRACE(i);
-      EXPECT_CLOSE(got[i], expected[i], 1e-2);
-    }
+    test::expect_close_in_bf16(got, expected, run_plainly(s, in));
   }
 }
 
@@ -104,10 +101,13 @@ TEST(CudaLavoPassDropout, TheMixerTakesItInTraining) {
   options.heads = 2;
   options.width = 32;
   options.dropout = 0.4;
-  const test::MadeMixer mixer("lavo", "{rank: 6, window: 4}", options, DType::bf16, kGpu);
+  const auto mixer_in = [&](DType dtype, Device device) {
+    return test::MadeMixer("lavo", "{rank: 6, window: 4}", options, dtype, device, DType::bf16);
+  };
+  const test::MadeMixer mixer = mixer_in(DType::bf16, kGpu);
   const Tensor all = random_tensor({3, 1, 45, 2, 16}, "qkv", DType::bf16);
-  const auto part = [&](int64_t i) {
-    return Variable(all.slice(i * 45 * 32, {1, 45, 2, 16}).clone().to(kGpu));
+  const auto part = [&](int64_t i, DType dtype = DType::bf16, Device device = kGpu) {
+    return Variable(all.slice(i * 45 * 32, {1, 45, 2, 16}).clone().to(dtype).to(device));
   };
   MixerContext context;
   context.training = true;
@@ -119,8 +119,11 @@ TEST(CudaLavoPassDropout, TheMixerTakesItInTraining) {
   pass.options = {4, 0.25, false, options.dropout, key, key.at("memory")};
   const Variable passed = lavo_pass({part(0), part(1), part(2), basis, {}}, pass).y;
   EXPECT_TRUE(test::same_bits(y, passed.value().to(Device{})));
-  const UseKernels plain(KernelChoice::plain, kGpu);
-  EXPECT_CLOSE(y, mixer.mix(part(0), part(1), part(2), context).y.value(), 1e-2);
+  const auto on_cpu = [&](DType dtype) {
+    const auto given = [&](int64_t i) { return part(i, dtype, Device{}); };
+    return mixer_in(dtype, {}).mix(given(0), given(1), given(2), context).y.value();
+  };
+  EXPECT_TRUE(test::close_in_bf16(y, on_cpu(DType::f64), on_cpu(DType::bf16), 0));
 }
 
 }  // namespace

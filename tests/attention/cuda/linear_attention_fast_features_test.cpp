@@ -43,10 +43,7 @@ TEST(CudaLinearAttentionFastFeatures, ReweightedWhereSegmentsBegin) {
   const std::vector<Tensor> in = inputs_of(s);
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const std::vector<Tensor> expected = run(s, in, Device{}), got = run(s, in, kGpu);
-  for (size_t i = 0; i < got.size(); ++i) {
-    SCOPED_TRACE(i);
-    EXPECT_CLOSE(got[i], expected[i], i == 3 ? 3e-2 : 1e-2);  // 3: that of queries
-  }
+  test::expect_close_in_bf16(got, expected, run(s, in, Device{}, DType::bf16));
 }
 
 TEST(CudaLinearAttentionFastFeatures, ReweightedNoncausal) {
@@ -259,7 +256,7 @@ TEST(CudaLinearAttentionFastFeatures, OtherReweightedHeadsArePlain) {
     SCOPED_TRACE(s.name);
     const std::vector<Tensor> in = inputs_of(s);
     const std::vector<Tensor> expected = run(s, in, Device{}), got = run(s, in, kGpu);
-    for (size_t i = 0; i < got.size(); ++i) EXPECT_CLOSE(got[i], expected[i], 1e-2);
+    test::expect_close_in_bf16(got, expected, run(s, in, Device{}, DType::bf16));
     const UseKernels use(KernelChoice::tensor_cores, kGpu);
     EXPECT_NE(test::message_of<UsageError>([&] {
                 run(s, in, kGpu);

@@ -78,9 +78,9 @@ inline std::vector<Tensor> inputs_of(const FastSetting& s) {
   return in;
 }
 
-// y and the state, then the gradients of every defined input.
+// y and the state, then the gradients of every defined input; `computed` is f64 or bf16.
 inline std::vector<Tensor> run(const FastSetting& s, const std::vector<Tensor>& tensors,
-                               Device device) {
+                               Device device, DType computed) {
   LinearAttentionContext context;
   context.options = s.options;
   if (s.masks) {
@@ -91,7 +91,7 @@ inline std::vector<Tensor> run(const FastSetting& s, const std::vector<Tensor>& 
   if (s.segments) context.segments = segments_of(s.B, s.T, device);
   std::vector<Variable> in;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    in.push_back(input_on(device, tensors[i], i < 3 ? DType::bf16 : DType::f32));
+    in.push_back(input_on(device, tensors[i], i < 3 ? DType::bf16 : DType::f32, computed));
   }
   const LinearAttentionVariables variables{in[0], in[1], in[2], in[5], in[6], in[7]};
   std::vector<Variable> outputs;
@@ -105,17 +105,18 @@ inline std::vector<Tensor> run(const FastSetting& s, const std::vector<Tensor>& 
   return with_gradients(outputs, in);
 }
 
+inline std::vector<Tensor> run(const FastSetting& s, const std::vector<Tensor>& tensors,
+                               Device device) {
+  return run(s, tensors, device, usual_dtype(device));
+}
+
 inline void expect_what_the_cpu_computes(const FastSetting& s, const std::vector<Tensor>& in) {
   SCOPED_TRACE(s.name);
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const std::vector<Tensor> expected = run(s, in, Device{});
   const std::vector<Tensor> got = run(s, in, kGpu);
-  ASSERT_EQ(got.size(), expected.size());
   EXPECT_EQ(got[0].dtype(), DType::bf16);
-  for (size_t i = 0; i < got.size(); ++i) {
-    SCOPED_TRACE(i);
-    EXPECT_CLOSE(got[i], expected[i], 1e-2);
-  }
+  expect_close_in_bf16(got, expected, run(s, in, Device{}, DType::bf16));
 }
 
 // Logits of +-80, and features that are almost zero or zero.
@@ -175,7 +176,7 @@ inline void expect_the_value_of_one_key(FastSetting s) {
   const std::vector<Tensor> in = inputs_of(s);
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const std::vector<Tensor> expected = run(s, in, Device{}), got = run(s, in, kGpu);
-  EXPECT_CLOSE(got[0], expected[0], 1e-2);
+  EXPECT_TRUE(close_in_bf16(got[0], expected[0], run(s, in, Device{}, DType::bf16)[0], 0));
   for (const Tensor& each : got) {
     for (const double x : each.to(Device{}).to_vector<double>()) ASSERT_TRUE(std::isfinite(x));
   }

@@ -15,7 +15,7 @@
 #include "tests/attention/cuda/fused_projection.h"
 #include "tests/attention/listed_attention_case.h"
 #include "tests/attention/made_mixer.h"
-#include "tests/cuda_helpers.h"
+#include "tests/bf16_tolerance.h"
 
 namespace linnet {
 namespace {
@@ -28,16 +28,15 @@ using test::part_view;
 using test::random_tensor;
 
 // Both in bf16; what tensor cores do not cover is refused.
-void expect_as_on_the_cpu(const ListedCase& p, const std::string& what) {
+void expect_as_on_the_cpu(const ListedCase& p, const std::string& what,
+                          KernelChoice choice = KernelChoice::tensor_cores) {
   const std::vector<Tensor> expected = p.results(DType::bf16, DType::f64);
-  const UseKernels use(KernelChoice::tensor_cores, kGpu);
+  const UseKernels use(choice, kGpu);
   const std::vector<Tensor> got = p.results(DType::bf16, DType::bf16, kGpu);
-  ASSERT_EQ(got.size(), expected.size());
+  const std::vector<Tensor> plain = plain_results(p);
+  test::drop_infinities(plain[1], expected[1].clone());
   test::drop_infinities(got[1], expected[1]);
-  for (size_t i = 0; i < got.size(); ++i) {
-    SCOPED_TRACE(what + ", result " + std::to_string(i));
-    EXPECT_CLOSE(got[i], expected[i], 1e-2);
-  }
+  test::expect_close_in_bf16(got, expected, plain, what);
 }
 
 ListedSizes sizes(int64_t queries, int64_t keys, int64_t group, int64_t length) {
@@ -124,17 +123,7 @@ TEST(CudaListedAttentionFast, DropsWhatTheCpuDrops) {
     p.mask();
     p.add_bias(1, 1);
     expect_as_on_the_cpu(p, what + ", masks, bias");
-    const auto run = [&](KernelChoice choice) {
-      const UseKernels use(choice, kGpu);
-      return p.results(DType::bf16, DType::bf16, kGpu);
-    };
-    const std::vector<Tensor> fast = run(KernelChoice::tensor_cores),
-                              plain = run(KernelChoice::plain);
-    for (size_t i = 0; i < fast.size(); ++i) {
-      if (i == 1) continue;  // log-sum-exps, infinite where nothing is seen
-      SCOPED_TRACE(what + ", plain, result " + std::to_string(i));
-      EXPECT_CLOSE(fast[i], plain[i], 1e-2);
-    }
+    expect_as_on_the_cpu(p, what + ", masks, bias, plain kernels", KernelChoice::plain);
   }
 }
 
@@ -193,7 +182,10 @@ TEST(CudaListedAttentionFast, OneKey) {
   const std::vector<Tensor> expected = p.results(DType::bf16, DType::f64);
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const std::vector<Tensor> got = p.results(DType::bf16, DType::bf16, kGpu);
-  for (const size_t i : {0, 1, 4}) EXPECT_CLOSE(got[i], expected[i], 1e-2);
+  const std::vector<Tensor> plain = plain_results(p);
+  for (const size_t i : {0, 1, 4}) {
+    EXPECT_TRUE(test::close_in_bf16(got[i], expected[i], plain[i], i)) << i;
+  }
   for (const size_t i : {2, 3}) {
     for (const float gradient : got[i].to_vector<float>()) EXPECT_NEAR(gradient, 0, 1e-5);
   }
@@ -327,10 +319,7 @@ TEST(CudaListedAttentionFast, MechanismsTakeIt) {
     const std::vector<Tensor> expected = run(DType::f64, Device{});
     const UseKernels use(KernelChoice::tensor_cores, kGpu);
     const std::vector<Tensor> got = run(DType::bf16, kGpu);
-    for (size_t i = 0; i < got.size(); ++i) {
-      SCOPED_TRACE(std::string(mechanism) + ", result " + std::to_string(i));
-      EXPECT_CLOSE(got[i], expected[i], 1e-2);
-    }
+    test::expect_close_in_bf16(got, expected, run(DType::bf16, Device{}), mechanism);
   }
 }
 

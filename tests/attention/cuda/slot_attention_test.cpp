@@ -4,7 +4,7 @@
 
 #include <tuple>
 
-#include "tests/cuda_helpers.h"
+#include "tests/bf16_tolerance.h"
 
 namespace linnet {
 namespace {
@@ -153,12 +153,15 @@ void expect_as_on_the_cpu(const Problem& p, const std::string& what) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const std::vector<Tensor> expected = results(p, dtype, DType::f64, Device{});
     const std::vector<Tensor> got = results(p, dtype, dtype, kGpu);
+    const std::vector<Tensor> plain = results(p, dtype, dtype, Device{});
     for (size_t i = 0; i < got.size(); ++i) {
-      SCOPED_TRACE(what + ", " + std::string(name_of(dtype)) + ", result " + std::to_string(i));
-      std::vector<bool> got_infinite, expected_infinite;
-      const Tensor a = finite(got[i], got_infinite), b = finite(expected[i], expected_infinite);
-      EXPECT_EQ(got_infinite, expected_infinite);
-      EXPECT_CLOSE(a, b, dtype == DType::f32 ? 1e-5 : 1e-2);
+      std::vector<bool> infinite[3];
+      const Tensor a = finite(got[i], infinite[0]), b = finite(expected[i], infinite[1]);
+      const std::string name = concat(what, ", ", name_of(dtype), ", of slots,");
+      EXPECT_EQ(infinite[0], infinite[1]) << name << " result " << i;
+      test::expect_close_in(
+          dtype, {a}, {b}, 1e-5, [&] { return std::vector<Tensor>{finite(plain[i], infinite[2])}; },
+          concat(name, i));
     }
   }
 }

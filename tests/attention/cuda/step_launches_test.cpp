@@ -10,7 +10,7 @@
 #include "core/cuda/graph.h"
 #include "tests/attention/cuda/step_tokens.h"
 #include "tests/attention/made_mixer.h"
-#include "tests/cuda_helpers.h"
+#include "tests/bf16_tolerance.h"
 
 namespace linnet {
 namespace {
@@ -108,16 +108,19 @@ TEST(CudaStep, MixersWithCarriedTokens) {
   }
   for (const Case& c : cases) {
     const NoGrad off;
-    const test::MadeMixer host(c.mechanism, c.parameters, options);
     MixerContext context;
     std::vector<int32_t> positions;
     for (int32_t t = 0; t < kAll; ++t) positions.push_back(t);
     context.positions = test::ids(positions, {1, kAll});
-    const Tensor expected =
-        host.mix(Variable(in[0]), Variable(in[1]), Variable(in[2]), context).y.value();
+    const auto at_once = [&](DType dtype) {
+      const test::MadeMixer host(c.mechanism, c.parameters, options, dtype, {}, DType::bf16);
+      const auto given = [&](size_t i) { return Variable(in[i].to(dtype)); };
+      return host.mix(given(0), given(1), given(2), context).y.value();
+    };
+    const Tensor expected = at_once(DType::f64);
     for (const DType dtype : {DType::f32, DType::bf16}) {
       SCOPED_TRACE(concat(c.mechanism, ", ", name_of(dtype)));
-      const test::MadeMixer mixer(c.mechanism, c.parameters, options, dtype, kGpu);
+      const test::MadeMixer mixer(c.mechanism, c.parameters, options, dtype, kGpu, DType::bf16);
       MixerState state;
       std::vector<Tensor> found;
       for (int32_t t = 0; t < kAll; ++t) {
@@ -134,7 +137,8 @@ TEST(CudaStep, MixersWithCarriedTokens) {
         found.push_back(result.y.value());
         state = result.state;
       }
-      EXPECT_CLOSE(sequence_of(found), expected, dtype == DType::f32 ? 3e-6 : 1e-2);
+      test::expect_close_in(dtype, {sequence_of(found)}, {expected}, 3e-6,
+                            [&] { return std::vector<Tensor>{at_once(dtype)}; });
     }
   }
 }

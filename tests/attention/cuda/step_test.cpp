@@ -8,7 +8,7 @@
 #include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
 #include "attention/primitives/slot_attention/slot_attention.h"
 #include "tests/attention/cuda/step_tokens.h"
-#include "tests/cuda_helpers.h"
+#include "tests/bf16_tolerance.h"
 
 namespace linnet {
 namespace {
@@ -56,7 +56,7 @@ std::vector<Variable> compared(const Problem& p, const std::vector<Variable>& st
 }
 
 // y, the state after it, the gradients of the sequences and of the carried state: of one call on
-// the CPU, and of one call a token on the device.
+// the CPU, and of one call a token.
 std::vector<Tensor> at_once(const Problem& p, const Call& call) {
   std::vector<Variable> sequences, state;
   for (const Tensor& x : p.sequences)
@@ -77,22 +77,22 @@ std::vector<Tensor> at_once(const Problem& p, const Call& call) {
   for (const Variable& x : state) found.push_back(x.grad());
   return found;
 }
-std::vector<Tensor> by_steps(const Problem& p, const Call& call, DType dtype) {
+std::vector<Tensor> by_steps(const Problem& p, const Call& call, DType dtype, Device device) {
   std::vector<std::vector<Variable>> tokens(p.sequences.size());
   std::vector<Variable> carried, outputs;
   for (const Tensor& x : p.state) {
     const DType sums = x.shape().rank() == 3 ? DType::f64 : DType::f32;
-    carried.emplace_back(x.to(p.carries_tokens ? dtype : sums).to(kGpu), true);
+    carried.emplace_back(x.to(p.carries_tokens ? dtype : sums).to(device), true);
   }
   std::vector<Variable> state = carried;
   for (int64_t t = 0; t < kTokens; ++t) {
     std::vector<Variable> now;
     for (size_t i = 0; i < tokens.size(); ++i) {
       const Tensor& x = p.sequences[i];
-      if (x.defined()) tokens[i].emplace_back(token_of(x, t).to(dtype).to(kGpu), true);
+      if (x.defined()) tokens[i].emplace_back(token_of(x, t).to(dtype).to(device), true);
       now.push_back(x.defined() ? tokens[i].back() : Variable());
     }
-    Answer answer = call(now, state, p.masked ? token_of(mask(), t).to(kGpu) : Tensor());
+    Answer answer = call(now, state, p.masked ? token_of(mask(), t).to(device) : Tensor());
     outputs.push_back(answer.y);
     state = std::move(answer.state);
   }
@@ -101,13 +101,13 @@ std::vector<Tensor> by_steps(const Problem& p, const Call& call, DType dtype) {
   std::vector<Tensor> found{sequence_of(ys)};
   const Tensor all_seeds = seed_of(found.front(), "0");
   for (int64_t t = 0; t < kTokens; ++t) {
-    seeds.push_back(token_of(all_seeds, t).to(outputs[static_cast<size_t>(t)].dtype()).to(kGpu));
+    seeds.push_back(token_of(all_seeds, t).to(outputs[static_cast<size_t>(t)].dtype()).to(device));
   }
   int number = 1;
   for (const Variable& x : compared(p, state)) {
     found.push_back(x.value().to(Device{}));
     outputs.push_back(x);
-    seeds.push_back(seed_of(x.value(), std::to_string(number++)).to(x.dtype()).to(kGpu));
+    seeds.push_back(seed_of(x.value(), std::to_string(number++)).to(x.dtype()).to(device));
   }
   backward(outputs, seeds);
   for (const std::vector<Variable>& sequence : tokens) {
@@ -147,12 +147,10 @@ void expect_that_of_the_sequence(const std::string& name, const Problem& problem
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const Problem p = rounded(problem, dtype);
     const std::vector<Tensor> expected = at_once(p, call);
-    const std::vector<Tensor> got = by_steps(p, call, dtype);
-    ASSERT_EQ(got.size(), expected.size());
-    for (size_t i = 0; i < got.size(); ++i) {
-      SCOPED_TRACE(concat(name, ", ", name_of(dtype), ", result ", i));
-      EXPECT_CLOSE(got[i], expected[i], dtype == DType::f32 ? 5e-6 : 2e-2);
-    }
+    const std::vector<Tensor> got = by_steps(p, call, dtype, kGpu);
+    test::expect_close_in(
+        dtype, got, expected, 5e-6, [&] { return by_steps(p, call, dtype, Device{}); },
+        concat(name, ", ", name_of(dtype)));
   }
 }
 
