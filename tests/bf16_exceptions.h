@@ -1,4 +1,4 @@
-// Results in bf16 that may be further from the reference than three times plain arithmetic.
+// Results in bf16 that may be further from the reference than tests/bf16_tolerance.h derives.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 namespace linnet::test {
 
-// `results`: their numbers in the list that the test compares, 0 is y. `bound`: the largest error,
+// `results`: their indices in the list that the test compares, 0 is y. `bound`: the largest error,
 // relative to the largest element. `reason`: what the kernel rounds to bf16 and the CPU's path, by
 // which tolerances are derived, keeps in f32 within an operation.
 struct Bf16Exception {
@@ -33,6 +33,9 @@ inline const std::vector<Bf16Exception>& bf16_exceptions() {
   constexpr auto kBasis = "the basis, f32 in this test, is rounded for tensor cores";
   // primitives/block_attention/README.md; in one pass of LAVO too.
   constexpr auto kStoredY = "y . dy takes y as it was stored, weights and ds are rounded";
+  // Beyond kMaxTolerance, though not beyond three times plain arithmetic.
+  constexpr auto kCancels = "gradients through a norm nearly cancel, plain arithmetic errs as much";
+  constexpr auto kLayers = "roundings of several layers add up, plain arithmetic errs as much";
   static const std::vector<Bf16Exception> exceptions{
       {"CudaLinearAttentionFast.GivesWhatTheCpuComputesInDouble", {3}, 8e-3, kLinear},
       {"CudaLinearAttentionFast.SegmentsDoNotSeeEachOther", {3, 4, 7}, 1e-2, kLinear},
@@ -61,18 +64,22 @@ inline const std::vector<Bf16Exception>& bf16_exceptions() {
       {"CudaLavoPass.WideHeadsGiveWhatPrimitivesComputeInDouble", {4}, 8e-3, kStoredY},
       {"CudaLavoPass.ZerosGiveWhatPrimitivesCompute", {3, 4, 7}, 1e-2, kStoredY},
       {"CudaStep.BlockAttention", {1, 2}, 8e-3, kStoredY},
+      {"CudaNorms.ResidualSumsAgreeWithDouble", {1}, 5e-2, kCancels},
+      {"CudaModel.DecoderWithDropoutRecomputationAndSwiglu", {1}, 1.5e-2, kLayers},
+      {"CudaModel.DecoderPostNormUntiedLearnedPositions", {1}, 1.5e-2, kLayers},
+      {"CudaModel.ClassifiersOfBothPoolings", {1}, 1.5e-2, kLayers},
   };
   return exceptions;
 }
 
-// Of that result of the running test; null where it is no exception.
-inline const Bf16Exception* bf16_exception_of_test(size_t number) {
+// The exception of result `index` of the running test; null: there is none.
+inline const Bf16Exception* bf16_exception_of_test(size_t index) {
   const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
   const std::string running = std::string(info->test_suite_name()) + "." + info->name();
   for (const Bf16Exception& exception : bf16_exceptions()) {
     if (running != exception.test) continue;
     for (const size_t result : exception.results) {
-      if (result == number) return &exception;
+      if (result == index) return &exception;
     }
   }
   return nullptr;
