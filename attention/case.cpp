@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "attention/case_input.h"
-#include "attention/common/time_slices.h"
+#include "attention/common/token_slices.h"
 #include "autograd/arithmetic.h"
 #include "core/hdf5.h"
 
@@ -60,10 +60,10 @@ class Run {
   void call(int64_t begin, int64_t end, bool record) {
     Call current;
     MixerContext context = c_.context;
-    context.positions = here(slice_time(c_.context.positions, begin, end));
+    context.positions = here(tokens_of(c_.context.positions, begin, end));
     context.key_positions = here(c_.cross() ? c_.context.key_positions
-                                            : slice_time(c_.context.key_positions, begin, end));
-    context.key_mask = here(slice_time(c_.context.key_mask, begin, end));
+                                            : tokens_of(c_.context.key_positions, begin, end));
+    context.key_mask = here(tokens_of(c_.context.key_mask, begin, end));
     context.source_mask = here(c_.context.source_mask);
     context.place.time_offset += begin;
     CallDraws draws = c_.given;
@@ -72,7 +72,7 @@ class Run {
     }
     context.record = &draws;
     const auto leaf = [&](const Tensor& tensor) {
-      const Tensor part = here(slice_time(tensor, begin, end));
+      const Tensor part = here(tokens_of(tensor, begin, end));
       return part.defined() ? Variable(part, record) : Variable();
     };
     current.x = leaf(c_.x);
@@ -107,7 +107,7 @@ class Run {
     if (!is_of_tokens(name)) return tensor;
     require_usage(tensor.shape().rank() >= 2 && tensor.size(1) == c_.length, c_.label, ": ", name,
                   ": expected an entry for each of ", c_.length, " tokens, got ", tensor.shape());
-    return slice_time(tensor, begin, end);
+    return tokens_of(tensor, begin, end);
   }
 
   // Adds the draws or choices of a call to those of the calls before. One name, one tensor: unless
@@ -118,7 +118,7 @@ class Run {
       const Tensor host = tensor.to(Device{});
       const auto [before, fresh] = all.try_emplace(name, host);
       if (!fresh && is_of_tokens(name)) {
-        before->second = join_time({before->second, host}, host.dtype());
+        before->second = join_tokens({before->second, host});
         continue;
       }
       const bool same = before->second.shape() == host.shape() &&
@@ -141,7 +141,7 @@ class Run {
       const Variable& variable = one.*member;
       parts.push_back(gradient ? gradient_of(variable) : variable.value().to(Device{}));
     }
-    return join_time(parts, written());
+    return join_tokens(parts).to(written());
   }
 
   void write_outputs(Hdf5Writer& writer) const {
@@ -173,11 +173,11 @@ class Run {
       const int64_t end = begin + one.y.size(1);
       if (c_.cotangent.defined()) {
         require_usage(c_.cotangent.size(1) == c_.length &&
-                          slice_time(c_.cotangent, begin, end).shape() == one.y.shape(),
+                          tokens_of(c_.cotangent, begin, end).shape() == one.y.shape(),
                       c_.label, ": expected a cotangent like outputs/y, got ",
                       c_.cotangent.shape());
         outputs.push_back(one.y);
-        seeds.push_back(here(slice_time(c_.cotangent, begin, end).to(one.y.dtype())));
+        seeds.push_back(here(tokens_of(c_.cotangent, begin, end).to(one.y.dtype())));
       }
       begin = end;
     }

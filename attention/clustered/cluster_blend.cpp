@@ -6,12 +6,14 @@
 #include "attention/clustered/blend_rule.h"
 #include "attention/clustered/cuda/blend.h"
 #include "attention/primitives/common/binding.h"
+#include "attention/primitives/common/fill_elements.h"
 #include "core/cuda/backend.h"
 #include "core/elementwise.h"
-#include "core/threads.h"
 
 namespace linnet {
 namespace {
+
+constexpr int64_t kGrain = 1024;
 
 template <typename T>
 BlendRule<T> rule_of(const ClusterMembers& members, int64_t width) {
@@ -19,14 +21,6 @@ BlendRule<T> rule_of(const ClusterMembers& members, int64_t width) {
           members.begins.size(2) - 1,       width,
           members.clusters.data<int32_t>(), members.order.data<int32_t>(),
           members.begins.data<int32_t>()};
-}
-
-template <typename T, typename F>
-void fill(const Tensor& to, const F& f) {
-  T* out = to.data<T>();
-  parallel_for(to.elements(), 1024, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) out[i] = f(i);
-  });
 }
 
 Tensor empty_like(const Tensor& x) {
@@ -44,7 +38,7 @@ Tensor shares_of(const Tensor& log_top, const Tensor& log_bottom) {
   binding::dispatch(shares.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const T *high = log_top.data<T>(), *low = log_bottom.data<T>();
-    fill<T>(shares, [=](int64_t i) {
+    fill_elements<T>(shares, kGrain, [=](int64_t i) {
       const bool none = low[i] == -std::numeric_limits<T>::infinity();
       return none ? T{0} : 1 / (1 + std::exp(high[i] - low[i]));
     });
@@ -68,7 +62,7 @@ Variable cluster_means(const Variable& x, const ClusterMembers& members) {
     binding::dispatch(from.dtype(), [&](auto zero) {
       using T = decltype(zero);
       const BlendRule<T> rule = rule_of<T>(members, from.size(3));
-      fill<T>(means, [&](int64_t i) { return rule.mean(from.data<T>(), i); });
+      fill_elements<T>(means, kGrain, [&](int64_t i) { return rule.mean(from.data<T>(), i); });
     });
   }
   return record("cluster_means", means, {x}, [=](Gradients& gradients) {
@@ -83,7 +77,7 @@ Variable cluster_means(const Variable& x, const ClusterMembers& members) {
     binding::dispatch(dx.dtype(), [&](auto zero) {
       using T = decltype(zero);
       const BlendRule<T> rule = rule_of<T>(members, dx.size(3));
-      fill<T>(dx, [&](int64_t i) { return rule.dmember(dmeans.data<T>(), i); });
+      fill_elements<T>(dx, kGrain, [&](int64_t i) { return rule.dmember(dmeans.data<T>(), i); });
     });
     gradients.add(0, dx);
   });
@@ -107,47 +101,48 @@ Variable cluster_blend(const ClusterBlendInputs& inputs, const ClusterMembers& m
     binding::dispatch(y.dtype(), [&](auto zero) {
       using T = decltype(zero);
       const BlendRule<T> rule = rule_of<T>(members, y.size(3));
-      fill<T>(y, [&](int64_t i) {
+      fill_elements<T>(y, kGrain, [&](int64_t i) {
         return rule.read(binding::pointer<T>(top), bottom.data<T>(), binding::pointer<T>(shares),
                          i);
       });
     });
   }
-  return record("cluster_blend", y, {inputs.top, inputs.bottom, inputs.log_top, inputs.log_bottom},
-                [=](Gradients& gradients) {
-                  const Tensor& dy = gradients.output();
-                  const Tensor dbottom = empty_like(bottom);
-                  const Tensor dtop = has_top ? empty_like(top) : Tensor();
-                  const Tensor dlogits = has_top ? empty_like(shares) : Tensor();
-                  bool finished = false;
-                  if constexpr (kCuda) {
-                    finished = on_cuda(dy);
-                    if (finished) {
-                      cuda::cluster_blend_backward(top, bottom, shares, members, detached, dy, dtop,
-                                                   dbottom, dlogits);
-                    }
-                  }
-                  if (!finished) {
-                    binding::dispatch(dy.dtype(), [&](auto zero) {
-                      using T = decltype(zero);
-                      const BlendRule<T> rule = rule_of<T>(members, dy.size(3));
-                      const T *from = dy.data<T>(), *of = binding::pointer<T>(shares);
-                      fill<T>(dbottom, [&](int64_t i) { return rule.dbottom(from, of, i); });
-                      if (!has_top) return;
-                      fill<T>(dtop, [&](int64_t i) { return rule.dtop(from, of, i); });
-                      fill<T>(dlogits, [&](int64_t i) {
-                        return rule.dlogit(from, top.data<T>(), bottom.data<T>(), of, detached, i);
-                      });
-                    });
-                  }
-                  gradients.add(1, dbottom);
-                  if (!has_top) return;
-                  gradients.add(0, dtop);
-                  gradients.add(3, dlogits);
-                  const Tensor opposite = dlogits.clone();
-                  scale_into(opposite, -1);
-                  gradients.add(2, opposite);
-                });
+  return record(
+      "cluster_blend", y, {inputs.top, inputs.bottom, inputs.log_top, inputs.log_bottom},
+      [=](Gradients& gradients) {
+        const Tensor& dy = gradients.output();
+        const Tensor dbottom = empty_like(bottom);
+        const Tensor dtop = has_top ? empty_like(top) : Tensor();
+        const Tensor dlogits = has_top ? empty_like(shares) : Tensor();
+        bool finished = false;
+        if constexpr (kCuda) {
+          finished = on_cuda(dy);
+          if (finished) {
+            cuda::cluster_blend_backward(top, bottom, shares, members, detached, dy, dtop, dbottom,
+                                         dlogits);
+          }
+        }
+        if (!finished) {
+          binding::dispatch(dy.dtype(), [&](auto zero) {
+            using T = decltype(zero);
+            const BlendRule<T> rule = rule_of<T>(members, dy.size(3));
+            const T *from = dy.data<T>(), *of = binding::pointer<T>(shares);
+            fill_elements<T>(dbottom, kGrain, [&](int64_t i) { return rule.dbottom(from, of, i); });
+            if (!has_top) return;
+            fill_elements<T>(dtop, kGrain, [&](int64_t i) { return rule.dtop(from, of, i); });
+            fill_elements<T>(dlogits, kGrain, [&](int64_t i) {
+              return rule.dlogit(from, top.data<T>(), bottom.data<T>(), of, detached, i);
+            });
+          });
+        }
+        gradients.add(1, dbottom);
+        if (!has_top) return;
+        gradients.add(0, dtop);
+        gradients.add(3, dlogits);
+        const Tensor opposite = dlogits.clone();
+        scale_into(opposite, -1);
+        gradients.add(2, opposite);
+      });
 }
 
 }  // namespace linnet

@@ -8,6 +8,7 @@
 
 #include "attention/clustered/cuda/clusters.h"
 #include "attention/clustered/list_rule.h"
+#include "attention/primitives/common/fill_elements.h"
 #include "attention/primitives/common/tile_gemm.h"
 #include "core/cuda/backend.h"
 #include "core/sort.h"
@@ -16,13 +17,7 @@
 namespace linnet {
 namespace {
 
-template <typename F>
-void fill(const Tensor& to, const F& f) {
-  int32_t* out = to.data<int32_t>();
-  parallel_for(to.elements(), 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) out[i] = f(i);
-  });
-}
+constexpr int64_t kGrain = 4096;
 
 // A heap of the best keys of one cluster so far, the worst of them first.
 class BestKeys {
@@ -77,11 +72,11 @@ ClusterMembers cluster_members(const Tensor& clusters, int64_t count) {
       return members;
     }
   }
-  fill(rows, [&](int64_t i) {
+  fill_elements<int32_t>(rows, kGrain, [&](int64_t i) {
     return clusters.data<int32_t>()[(i / T / H * T + i % T) * H + i / T % H];
   });
   sort_rows(rows, sorted, members.order);
-  fill(members.begins, [&](int64_t i) {
+  fill_elements<int32_t>(members.begins, kGrain, [&](int64_t i) {
     const int32_t* list = sorted.data<int32_t>() + i / (count + 1) * T;
     return cluster_rule::first_of(list, T, i % (count + 1));
   });
@@ -160,7 +155,7 @@ Tensor top_keys_of_queries(const Tensor& top, const Tensor& clusters) {
   }
   const cluster_rule::QueryLists lists{T,           top.size(1),         top.size(2),
                                        top.size(3), top.data<int32_t>(), clusters.data<int32_t>()};
-  fill(index, [&](int64_t i) { return lists.key(i); });
+  fill_elements<int32_t>(index, kGrain, [&](int64_t i) { return lists.key(i); });
   return index;
 }
 

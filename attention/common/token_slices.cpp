@@ -53,26 +53,33 @@ Variable tokens_of(const Variable& x, int64_t begin, int64_t end) {
                 });
 }
 
-Variable join_tokens(const std::vector<Variable>& slices) {
+Tensor join_tokens(const std::vector<Tensor>& slices) {
   require(!slices.empty(), "join_tokens: expected at least one slice");
-  if (slices.size() == 1) return slices.front();
   int64_t tokens = 0;
-  for (const Variable& slice : slices) tokens += slice.size(1);
-  const Tensor joined = empty_slice(slices.front().value(), tokens);
-  std::vector<int64_t> begins;
+  for (const Tensor& slice : slices) tokens += slice.size(1);
+  const Tensor joined = empty_slice(slices.front(), tokens);
   int64_t at = 0;
-  for (const Variable& slice : slices) {
+  for (const Tensor& slice : slices) {
     std::vector<int64_t> expected = joined.shape().sizes();
     expected[1] = slice.size(1);
     require(slice.shape() == Shape(expected) && slice.dtype() == joined.dtype(),
             "join_tokens: ", slice.shape(), " ", name_of(slice.dtype()), " does not continue ",
             slices.front().shape(), " ", name_of(joined.dtype()));
-    copy_tokens(slice.value(), 0, joined, at, slice.size(1));
-    begins.push_back(at);
+    copy_tokens(slice, 0, joined, at, slice.size(1));
     at += slice.size(1);
   }
-  begins.push_back(at);
-  return record("join_tokens", joined, slices, [begins](Gradients& gradients) {
+  return joined;
+}
+
+Variable join_tokens(const std::vector<Variable>& slices) {
+  if (slices.size() == 1) return slices.front();
+  std::vector<Tensor> values;
+  std::vector<int64_t> begins{0};
+  for (const Variable& slice : slices) {
+    values.push_back(slice.value());
+    begins.push_back(begins.back() + slice.size(1));
+  }
+  return record("join_tokens", join_tokens(values), slices, [begins](Gradients& gradients) {
     for (size_t i = 0; i + 1 < begins.size(); ++i) {
       if (gradients.wanted(i)) {
         gradients.add(i, tokens_of(gradients.output(), begins[i], begins[i + 1]));

@@ -13,5 +13,6 @@ Tensor tokens_of(const Tensor& x, int64_t begin, int64_t end);
 
 // Concatenates slices [B,n,...], at least one and all of one dtype, along time.
 Variable join_tokens(const std::vector<Variable>& slices);
+Tensor join_tokens(const std::vector<Tensor>& slices);
 
 }  // namespace linnet

@@ -14,12 +14,12 @@ Result run_in_calls(const Subject& subject, const Batch& batch, std::vector<int6
   std::vector<Tensor> outputs;
   int64_t begin = 0;
   for (const int64_t end : ends) {
-    Result call = subject.run(slice_time(batch, begin, end), result.state, training);
+    Result call = subject.run(tokens_of(batch, begin, end), result.state, training);
     result.state = std::move(call.state);
     outputs.push_back(call.y);
     begin = end;
   }
-  result.y = join_time(outputs, DType::f64);
+  result.y = join_tokens(outputs).to(DType::f64);
   return result;
 }
 
@@ -82,15 +82,15 @@ std::string check_causality(const Setup& setup) {
       }
       const Result after = subject.run(batch);
       require_same_bits(
-          slice_time(after.y, 0, t), slice_time(before.y, 0, t),
+          tokens_of(after.y, 0, t), tokens_of(before.y, 0, t),
           concat("changing tokens from ", t, " in ", name_of(dtype), " reaches earlier outputs"));
       // A token that reads nothing (the first group of FLASH's global branch) has no output to
       // change.
       const auto reads = [&](const Result& result) {
         return !result.context.defined() ||
-               largest_magnitude(slice_time(result.context, t, t + 1)) != 0;
+               largest_magnitude(tokens_of(result.context, t, t + 1)) != 0;
       };
-      require(!same_bits(slice_time(after.y, t, t + 1), slice_time(before.y, t, t + 1)) ||
+      require(!same_bits(tokens_of(after.y, t, t + 1), tokens_of(before.y, t, t + 1)) ||
                   !(reads(before) || reads(after)),
               "changing token ", t, " does not change its own output");
     }
@@ -148,10 +148,10 @@ std::string check_packing(const Setup& setup) {
   double worst = 0;
   Result alone;
   for (const int64_t n : lengths) {
-    Batch document = slice_time(batch, begin, begin + n);
+    Batch document = tokens_of(batch, begin, begin + n);
     document.segments = Tensor();
     alone = subject.run(document);
-    worst = std::max(worst, require_close(slice_time(packed.y, begin, begin + n), alone.y,
+    worst = std::max(worst, require_close(tokens_of(packed.y, begin, begin + n), alone.y,
                                           setup.rounding(), concat("document of ", n, " tokens")));
     begin += n;
   }

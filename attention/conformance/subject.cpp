@@ -44,13 +44,13 @@ Batch next_batch(const Batch& batch, Form form, int64_t length, int64_t before, 
   return next;
 }
 
-Batch slice_time(const Batch& batch, int64_t begin, int64_t end) {
-  return {slice_time(batch.x, begin, end),
+Batch tokens_of(const Batch& batch, int64_t begin, int64_t end) {
+  return {tokens_of(batch.x, begin, end),
           batch.source,
-          slice_time(batch.mask, begin, end),
+          tokens_of(batch.mask, begin, end),
           batch.source_mask,
-          slice_time(batch.segments, begin, end),
-          slice_time(batch.positions, begin, end),
+          tokens_of(batch.segments, begin, end),
+          tokens_of(batch.positions, begin, end),
           batch.first_example};
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/common/time_slices.h"
+#include "attention/common/token_slices.h"
 #include "attention/mechanism.h"
 
 namespace linnet::conformance {
@@ -27,7 +27,7 @@ Batch random_batch(Form form, int64_t rows, int64_t length, int64_t source_lengt
 // same source.
 Batch next_batch(const Batch& batch, Form form, int64_t length, int64_t before, uint64_t seed);
 // Tokens [begin, end) of every row; the source is kept.
-Batch slice_time(const Batch& batch, int64_t begin, int64_t end);
+Batch tokens_of(const Batch& batch, int64_t begin, int64_t end);
 Batch slice_row(const Batch& batch, int64_t row);
 // Marks tokens [begin, length) of a row as padding.
 void pad_row(const Tensor& mask, int64_t row, int64_t begin, int64_t end);

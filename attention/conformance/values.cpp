@@ -255,11 +255,11 @@ std::string check_gradients(const Setup& setup) {
     add_masks(*at, batch);
     tensors += compare_directions(subject, batch, {});
     if (at == &setup) {
-      const MixerState state = subject.run(slice_time(batch, 0, 20)).state;
+      const MixerState state = subject.run(tokens_of(batch, 0, 20)).state;
       if (!state.empty()) {
         // Queries of an encoded source may start anywhere.
         const int64_t from = setup.cross() ? 0 : 20;
-        tensors += compare_directions(subject, slice_time(batch, from, from + 17), state);
+        tensors += compare_directions(subject, tokens_of(batch, from, from + 17), state);
       }
     }
   }

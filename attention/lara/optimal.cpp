@@ -5,6 +5,7 @@
 #include "attention/lara/cuda/optimal.h"
 #include "attention/lara/optimal_rule.h"
 #include "attention/primitives/common/binding.h"
+#include "attention/primitives/common/fill_elements.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
 
@@ -32,10 +33,6 @@ void for_all(int64_t count, const F& f) {
   parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) f(i);
   });
-}
-
-bool on_device(const Tensor& x) {
-  return kCuda && on_cuda(x);
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include "attention/lara/cuda/proposals.h"
 #include "attention/lara/proposals_rule.h"
 #include "attention/primitives/common/binding.h"
+#include "attention/primitives/common/fill_elements.h"
 #include "core/cuda/backend.h"
-#include "core/threads.h"
 
 namespace linnet {
 namespace {
@@ -15,18 +15,6 @@ namespace {
 using landmark_rule::Pairs;
 
 constexpr int64_t kGrain = 256;
-
-bool on_device(const Tensor& x) {
-  return kCuda && on_cuda(x);
-}
-
-template <typename T, typename F>
-void fill(const Tensor& to, const F& f) {
-  T* out = to.data<T>();
-  parallel_for(to.elements(), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) out[i] = f(i);
-  });
-}
 
 template <typename T>
 Pairs<T> pairs_of(const Tensor& log_normalizer, const Tensor& w, const Tensor& m, double scale) {
@@ -63,8 +51,8 @@ Variable relative_log_normalizer(const Variable& log_normalizers, const Variable
     binding::dispatch(w.dtype(), [&](auto zero) {
       using T = decltype(zero);
       const Pairs<T> rule = pairs_of<T>(log_normalizer, w, m, scale);
-      fill<T>(logits, [&](int64_t i) { return rule.logit(i); });
-      fill<double>(y, [&](int64_t row) {
+      fill_elements<T>(logits, kGrain, [&](int64_t i) { return rule.logit(i); });
+      fill_elements<double>(y, kGrain, [&](int64_t row) {
         return rule.log_normalizer[row] -
                (rule.used(row) ? log_sum(logits.data<T>() + row * C, C) : 0.0);
       });
@@ -86,15 +74,17 @@ Variable relative_log_normalizer(const Variable& log_normalizers, const Variable
           binding::dispatch(w.dtype(), [&](auto zero) {
             using T = decltype(zero);
             const Pairs<T> rule = pairs_of<T>(log_normalizer, w, m, scale);
-            fill<T>(dlogits, [&](int64_t i) {
+            fill_elements<T>(dlogits, kGrain, [&](int64_t i) {
               const int64_t row = i / C;
               if (!rule.used(row)) return T{0};
               const double density = rule.log_normalizer[row] - y.data<double>()[row];
               return static_cast<T>(-d.data<double>()[row] *
                                     std::exp(static_cast<double>(logits.data<T>()[i]) - density));
             });
-            fill<T>(dw, [&](int64_t i) { return rule.dproposal(dlogits.data<T>(), i); });
-            fill<T>(dm, [&](int64_t i) { return rule.dmean(dlogits.data<T>(), i); });
+            fill_elements<T>(dw, kGrain,
+                             [&](int64_t i) { return rule.dproposal(dlogits.data<T>(), i); });
+            fill_elements<T>(dm, kGrain,
+                             [&](int64_t i) { return rule.dmean(dlogits.data<T>(), i); });
           });
         }
         gradients.add(0, d);

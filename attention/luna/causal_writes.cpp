@@ -8,6 +8,7 @@
 #include "attention/luna/causal_writes_rule.h"
 #include "attention/luna/cuda/causal_writes.h"
 #include "attention/primitives/common/binding.h"
+#include "attention/primitives/common/fill_elements.h"
 #include "core/cuda/backend.h"
 #include "core/threads.h"
 
@@ -15,10 +16,6 @@ namespace linnet {
 namespace {
 
 constexpr int64_t kGrain = 4096;
-
-bool on_device(const Tensor& x) {
-  return kCuda && on_cuda(x);
-}
 
 template <typename T>
 CausalWrites<T> rule_of(const Tensor& x, const Tensor& p, const Tensor& mask, double scale) {
@@ -31,15 +28,6 @@ CausalWrites<T> rule_of(const Tensor& x, const Tensor& p, const Tensor& mask, do
           x.data<T>(),
           mask.defined() ? mask.data<uint8_t>() : nullptr,
           static_cast<T>(scale)};
-}
-
-// to[i] = f(i) of every element.
-template <typename T, typename F>
-void fill(const Tensor& to, int64_t grain, const F& f) {
-  T* out = to.data<T>();
-  parallel_for(to.elements(), grain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) out[i] = f(i);
-  });
 }
 
 // dp: rule.dmemory for several slots of a head at a time, which share one read of each token.
@@ -85,7 +73,7 @@ Variable causal_writes(const Variable& tokens, const Variable& memory, const Ten
     binding::dispatch(x.dtype(), [&](auto zero) {
       using T = decltype(zero);
       const CausalWrites<T> rule = rule_of<T>(x, p, mask, scale);
-      fill<T>(y, kGrain, [&](int64_t i) {
+      fill_elements<T>(y, kGrain, [&](int64_t i) {
         if (!rule.written(i)) return T{0};
         const T a = rule.logit(i);
         return std::max(a, T{0}) + std::log1p(std::exp2(-std::abs(a))) / std::numbers::ln2_v<T>;
@@ -106,10 +94,10 @@ Variable causal_writes(const Variable& tokens, const Variable& memory, const Ten
         const CausalWrites<T> rule = rule_of<T>(x, p, mask, scale);
         const T *written = y.data<T>(), *dwritten = dy.data<T>();
         // The derivative 2^a / (1 + 2^a) is 1 - 2^-y.
-        fill<T>(dlogits, kGrain, [&](int64_t i) {
+        fill_elements<T>(dlogits, kGrain, [&](int64_t i) {
           return -std::expm1(-std::numbers::ln2_v<T> * written[i]) * dwritten[i];
         });
-        fill<T>(dx, kGrain, [&](int64_t i) { return rule.dtoken(dlogits.data<T>(), i); });
+        fill_elements<T>(dx, kGrain, [&](int64_t i) { return rule.dtoken(dlogits.data<T>(), i); });
         sum_memory(rule, dlogits.data<T>(), dp.data<T>());
       });
     }

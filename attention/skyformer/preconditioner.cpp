@@ -1,10 +1,10 @@
 #include "attention/skyformer/preconditioner.h"
 
 #include "attention/primitives/common/binding.h"
+#include "attention/primitives/common/fill_elements.h"
 #include "attention/skyformer/cuda/preconditioner.h"
 #include "attention/skyformer/preconditioner_rule.h"
 #include "core/cuda/backend.h"
-#include "core/threads.h"
 
 namespace linnet {
 namespace {
@@ -14,14 +14,6 @@ using binding::empty_like;
 using preconditioner_rule::Matrix;
 
 constexpr int64_t kGrain = 4096;
-
-template <typename T, typename F>
-void fill(const Tensor& to, const F& f) {
-  T* out = to.data<T>();
-  parallel_for(to.elements(), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) out[i] = f(i);
-  });
-}
 
 template <typename T>
 Matrix<T> rule_of(const Tensor& kernel, double gamma) {
@@ -35,8 +27,9 @@ void forward(const Tensor& kernel, double gamma, const Tensor& roots, const Tens
   dispatch(kernel.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const Matrix<T> rule = rule_of<T>(kernel, gamma);
-    fill<T>(roots, [&](int64_t row) { return rule.root(row); });
-    fill<T>(values, [&, d = roots.data<T>()](int64_t i) { return rule.value(d, i); });
+    fill_elements<T>(roots, kGrain, [&](int64_t row) { return rule.root(row); });
+    fill_elements<T>(values, kGrain,
+                     [&, d = roots.data<T>()](int64_t i) { return rule.value(d, i); });
   });
 }
 
@@ -53,9 +46,11 @@ void backward_of(const Tensor& kernel, double gamma, const Tensor& roots, const 
     const Matrix<T> rule = rule_of<T>(kernel, gamma);
     const T *d = roots.data<T>(), *of_values = dvalues.data<T>(), *of_roots = droots.data<T>();
     const T* of_sums = dsums.data<T>();
-    fill<T>(dsums,
-            [&](int64_t row) { return rule.sum_gradient(d, of_values, of_roots[row], row); });
-    fill<T>(dkernel, [&](int64_t i) { return rule.gradient(d, of_values, of_sums, i); });
+    fill_elements<T>(dsums, kGrain, [&](int64_t row) {
+      return rule.sum_gradient(d, of_values, of_roots[row], row);
+    });
+    fill_elements<T>(dkernel, kGrain,
+                     [&](int64_t i) { return rule.gradient(d, of_values, of_sums, i); });
   });
 }
 
@@ -68,7 +63,7 @@ void scale_into(const Tensor& x, const Tensor& factors, const Tensor& to) {
   dispatch(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const T *by = factors.data<T>(), *from = x.data<T>();
-    fill<T>(to, [&](int64_t i) { return by[i / width] * from[i]; });
+    fill_elements<T>(to, kGrain, [&](int64_t i) { return by[i / width] * from[i]; });
   });
 }
 
@@ -80,7 +75,7 @@ void row_products(const Tensor& x, const Tensor& y, const Tensor& to) {
   dispatch(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const T *left = x.data<T>(), *right = y.data<T>();
-    fill<T>(to, [&](int64_t row) {
+    fill_elements<T>(to, kGrain, [&](int64_t row) {
       T sum = 0;
       for (int64_t c = row * width; c < (row + 1) * width; ++c) sum += left[c] * right[c];
       return sum;

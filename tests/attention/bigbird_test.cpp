@@ -98,7 +98,7 @@ TEST(Bigbird, AllBlocksAreFullAttention) {
   const Batch batch = random_batch(Form::noncausal, 2, 31, 1, 16, 1);  // 8 blocks
   const Tensor a = sparse.run(batch).y, b = full.run(batch).y;
   const auto agree = [&](int64_t begin, int64_t end) {
-    return close(slice_time(a, begin, end), slice_time(b, begin, end), 1e-13);
+    return close(tokens_of(a, begin, end), tokens_of(b, begin, end), 1e-13);
   };
   EXPECT_TRUE(agree(0, 4));
   EXPECT_TRUE(agree(8, 24));

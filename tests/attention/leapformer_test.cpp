@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "attention/common/time_slices.h"
+#include "attention/common/token_slices.h"
 #include "autograd/grad_check.h"
 #include "tests/attention/made_mixer.h"
 
@@ -128,12 +128,12 @@ TEST(Leapformer, WaitingQueriesReadWhatHasArrived) {
       for (int64_t i = 0; i < kLength; ++i) {
         const int64_t seen = std::min((1 + kFirst + i) * read, kSource);
         MixerContext at = context;
-        at.key_mask = slice_time(context.key_mask, i, i + 1);
-        at.source_mask = slice_time(context.source_mask, 0, seen);
+        at.key_mask = tokens_of(context.key_mask, i, i + 1);
+        at.source_mask = tokens_of(context.source_mask, 0, seen);
         const auto expected =
-            whole.mix(Variable(slice_time(q, i, i + 1)), Variable(slice_time(k, 0, seen)),
-                      Variable(slice_time(v, 0, seen)), at);
-        EXPECT_TRUE(test::close(slice_time(y, i, i + 1), expected.y.value(), 1e-12)) << i;
+            whole.mix(Variable(tokens_of(q, i, i + 1)), Variable(tokens_of(k, 0, seen)),
+                      Variable(tokens_of(v, 0, seen)), at);
+        EXPECT_TRUE(test::close(tokens_of(y, i, i + 1), expected.y.value(), 1e-12)) << i;
       }
       const auto checked = grad_check(
           [&](const std::vector<Variable>& in) {

@@ -38,17 +38,17 @@ inline void expect_packed_documents_are_separate(const char* mechanism, const ch
   for (int64_t b = 0; b < 2; ++b) {
     int64_t begin = 0;
     for (const int64_t n : rows[static_cast<size_t>(b)]) {
-      Batch document = slice_row(slice_time(batch, begin, begin + n), b);
+      Batch document = slice_row(tokens_of(batch, begin, begin + n), b);
       document.segments = Tensor();
       const Tensor expected = alone.run(document).y;
-      const Tensor got = linnet::slice_time(found.y.rows(b, b + 1), begin, begin + n);
+      const Tensor got = linnet::tokens_of(found.y.rows(b, b + 1), begin, begin + n);
       EXPECT_LE(largest_difference(got.to(DType::f64), expected), allowed)
           << mechanism << " " << parameters << ": row " << b << ", document from " << begin;
       begin += n;
     }
   }
   // The state after such a row is refused.
-  const Batch next = next_batch(slice_time(batch, 0, 3), Form::causal, 2, 3, 9);
+  const Batch next = next_batch(tokens_of(batch, 0, 3), Form::causal, 2, 3, 9);
   EXPECT_THROW(packed.run(next, found.state), UsageError);
 }
 

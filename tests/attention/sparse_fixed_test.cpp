@@ -7,7 +7,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "attention/common/time_slices.h"
+#include "attention/common/token_slices.h"
 #include "attention/define.h"
 #include "attention/sparse_fixed/fixed_lists.h"
 #include "core/yaml.h"
@@ -117,7 +117,7 @@ TEST(SparseFixed, RowsThatBeginInsideADocumentKeepItsBlocks) {
     x.push_back(test::random_tensor({1, kTokens, 1, 8}, name));
   const auto mixed = [&](int64_t from, const MixerContext& context) {
     std::vector<Variable> part;
-    for (const Tensor& tensor : x) part.emplace_back(slice_time(tensor, from, kTokens));
+    for (const Tensor& tensor : x) part.emplace_back(tokens_of(tensor, from, kTokens));
     return mixer.mix(part[0], part[1], part[2], context).y.value();
   };
   std::vector<uint8_t> valid(kTokens, 1);
@@ -127,7 +127,7 @@ TEST(SparseFixed, RowsThatBeginInsideADocumentKeepItsBlocks) {
   MixerContext whole, inside;
   whole.key_mask = Tensor::from(valid, {1, kTokens});
   inside.positions = Tensor::from(positions, {1, kTokens - kBefore});
-  const auto expected = slice_time(mixed(0, whole), kBefore, kTokens).to_vector<double>();
+  const auto expected = tokens_of(mixed(0, whole), kBefore, kTokens).to_vector<double>();
   for (const int64_t time_offset : {kBefore, int64_t{0}}) {
     inside.place.time_offset = time_offset;
     const auto got = mixed(kBefore, inside).to_vector<double>();

@@ -6,24 +6,19 @@
 #include "attention/common/joint/block_bias_rule.h"
 #include "attention/common/joint/cuda/block_bias.h"
 #include "attention/primitives/common/binding.h"
+#include "attention/primitives/common/fill_elements.h"
 #include "core/cuda/backend.h"
-#include "core/threads.h"
 
 namespace linnet {
 namespace {
+
+constexpr int64_t kGrain = 256;
 
 using block_bias_rule::Places;
 
 Places places_of(const KeyLists& rule, const Shape& bias, int64_t distances,
                  const Tensor& documents) {
   return {rule, bias[2], bias[0], bias[1], distances, binding::pointer<int32_t>(documents)};
-}
-
-template <typename T, typename F>
-void fill(const Tensor& to, const F& f) {
-  parallel_for(to.elements(), 256, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) to.data<T>()[i] = f(i);
-  });
 }
 
 }  // namespace
@@ -58,7 +53,8 @@ Variable block_bias(const Variable& values, const KeyLists& rule, int64_t T,
     const Places places = places_of(rule, bias.shape(), count, documents);
     binding::dispatch(table.dtype(), [&](auto zero) {
       using Number = decltype(zero);
-      fill<Number>(bias, [&](int64_t i) { return places.bias(table.data<Number>(), i); });
+      fill_elements<Number>(bias, kGrain,
+                            [&](int64_t i) { return places.bias(table.data<Number>(), i); });
     });
   }
   return record(
@@ -72,7 +68,8 @@ Variable block_bias(const Variable& values, const KeyLists& rule, int64_t T,
           const Places places = places_of(rule, d.shape(), shape[0], documents);
           binding::dispatch(d.dtype(), [&](auto zero) {
             using Number = decltype(zero);
-            fill<Number>(dvalues, [&](int64_t i) { return places.dvalue(d.data<Number>(), i); });
+            fill_elements<Number>(dvalues, kGrain,
+                                  [&](int64_t i) { return places.dvalue(d.data<Number>(), i); });
           });
         }
         gradients.add(0, dvalues);

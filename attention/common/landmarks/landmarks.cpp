@@ -4,8 +4,8 @@
 #include "attention/common/landmarks/landmark_logits_cpu.h"
 #include "attention/common/landmarks/landmark_rule.h"
 #include "attention/primitives/common/binding.h"
+#include "attention/primitives/common/fill_elements.h"
 #include "core/cuda/backend.h"
-#include "core/threads.h"
 
 namespace linnet {
 namespace {
@@ -14,19 +14,6 @@ using landmark_rule::Keys;
 using landmark_rule::Logits;
 
 constexpr int64_t kGrain = 4096;
-
-bool on_device(const Tensor& x) {
-  return kCuda && on_cuda(x);
-}
-
-// to[i] = f(i) of every element.
-template <typename T, typename F>
-void fill(const Tensor& to, const F& f) {
-  T* out = to.data<T>();
-  parallel_for(to.elements(), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) out[i] = f(i);
-  });
-}
 
 const uint8_t* bytes_of(const Tensor& mask) {
   return mask.defined() ? mask.data<uint8_t>() : nullptr;
@@ -136,7 +123,7 @@ Variable landmark_keys(const Variable& m, const Variable& w, const Variable& log
     binding::dispatch(means.dtype(), [&](auto zero) {
       using T = decltype(zero);
       const Keys<T> rule = keys_of<T>(means, proposals, log_normalizers, scale);
-      fill<T>(keys, [&](int64_t i) { return rule.key(i); });
+      fill_elements<T>(keys, kGrain, [&](int64_t i) { return rule.key(i); });
     });
   }
   return record("landmark_keys", keys, {m, w, log_normalizer}, [=](Gradients& gradients) {
@@ -155,10 +142,10 @@ Variable landmark_keys(const Variable& m, const Variable& w, const Variable& log
       binding::dispatch(means.dtype(), [&](auto zero) {
         using T = decltype(zero);
         const Keys<T> rule = keys_of<T>(means, proposals, log_normalizers, scale);
-        fill<T>(dm, [&](int64_t i) { return rule.dmean(d.data<T>(), i); });
-        fill<T>(dw, [&](int64_t i) { return rule.dproposal(d.data<T>(), i); });
-        fill<double>(dlog_normalizer,
-                     [&](int64_t i) { return rule.dlog_normalizer(d.data<T>(), i); });
+        fill_elements<T>(dm, kGrain, [&](int64_t i) { return rule.dmean(d.data<T>(), i); });
+        fill_elements<T>(dw, kGrain, [&](int64_t i) { return rule.dproposal(d.data<T>(), i); });
+        fill_elements<double>(dlog_normalizer, kGrain,
+                              [&](int64_t i) { return rule.dlog_normalizer(d.data<T>(), i); });
       });
     }
     gradients.add(0, dm);
@@ -179,7 +166,7 @@ Variable with_one(const Variable& x, const Tensor& mask) {
   if (!on_device(from)) {
     binding::dispatch(from.dtype(), [&](auto zero) {
       using T = decltype(zero);
-      fill<T>(y, [&](int64_t i) {
+      fill_elements<T>(y, kGrain, [&](int64_t i) {
         const int64_t row = i / (K + 1), e = i % (K + 1);
         if (valid != nullptr && valid[row / H] == 0) return T{0};
         return e < K ? from.data<T>()[row * K + e] : T{1};
@@ -196,7 +183,7 @@ Variable with_one(const Variable& x, const Tensor& mask) {
       const uint8_t* kept = bytes_of(mask);
       binding::dispatch(from.dtype(), [&](auto zero) {
         using T = decltype(zero);
-        fill<T>(dx, [&](int64_t i) {
+        fill_elements<T>(dx, kGrain, [&](int64_t i) {
           const int64_t row = i / K;
           if (kept != nullptr && kept[row / H] == 0) return T{0};
           return dy.data<T>()[row * (K + 1) + i % K];

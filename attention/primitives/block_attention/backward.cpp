@@ -195,7 +195,8 @@ void Backward<T>::load_queries(const Segment& segment, int64_t head, BackwardTil
     const bool normalised = options_.weights == BlockWeights::softmax;
     tile.y_dot_dy[lane] = normalised ? dot_row(y_.at(segment.row, t, head), dy, V) : T{0};
   }
-  transpose_rows(tile.dy, tile.queries.lanes, tile.keys.v_stride, tile.dy_transposed);
+  chunked::transpose(tile.dy, tile.keys.v_stride, tile.queries.lanes, tile.keys.v_stride,
+                     tile.dy_transposed, kQueries);
 }
 
 // From logits and dL/dweight (before dropout's factor), in place: weights as they multiplied the

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attention/primitives/block_attention/pattern.h"
+#include "attention/primitives/common/chunked.h"
 #include "attention/primitives/common/simd.h"
 
 namespace linnet::block_attention_detail {
@@ -83,16 +84,6 @@ inline void copy_padded(const T* from, int64_t n, T* to, int64_t padded, int64_t
     simd::store(to + i, simd::load(from + i));
   }
   if (i < padded) simd::store(to + i, simd::load_partial(from + i, n - i));
-}
-
-// to[c, kQueries] = from[rows, columns] transposed; both sizes are whole vectors.
-template <typename T>
-inline void transpose_rows(const T* from, int64_t rows, int64_t columns, T* to) {
-  for (int64_t i = 0; i < rows; i += simd::kLanes<T>) {
-    for (int64_t c = 0; c < columns; c += simd::kLanes<T>) {
-      simd::transpose_square(from + i * columns + c, columns, to + c * kQueries + i, kQueries);
-    }
-  }
 }
 
 // The bias of one head transposed, so that queries in ascending order read it in ascending order,
@@ -207,7 +198,7 @@ struct QueryTile {
       copy_padded(in.q.at(segment.row, t, head), in.q.K, rows + lane * stride, stride,
                   count * in.q.time_stride);
     }
-    transpose_rows(rows, lanes, stride, transposed);
+    chunked::transpose(rows, stride, lanes, stride, transposed, kQueries);
     seen.end = std::max(seen.begin, seen.end);
   }
 

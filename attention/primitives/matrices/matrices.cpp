@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "attention/primitives/common/binding.h"
+#include "attention/primitives/common/fill_elements.h"
 #include "attention/primitives/matrices/cuda/matrices.h"
 #include "attention/primitives/matrices/matrix_rule.h"
 #include "core/cuda/backend.h"
@@ -18,19 +19,6 @@ using binding::empty_like;
 
 constexpr int64_t kGrain = 4096;
 
-bool on_device(const Tensor& x) {
-  return kCuda && on_cuda(x);
-}
-
-// to[i] = f(i) of every element.
-template <typename T, typename F>
-void fill(const Tensor& to, const F& f) {
-  T* out = to.data<T>();
-  parallel_for(to.elements(), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) out[i] = f(i);
-  });
-}
-
 // x [B,T,H,K] -> y [B,H,T,K].
 void swap_into(const Tensor& x, const Tensor& y) {
   if constexpr (kCuda) {
@@ -40,7 +28,8 @@ void swap_into(const Tensor& x, const Tensor& y) {
   dispatch(x.dtype(), [&](auto zero) {
     using Number = decltype(zero);
     const Number* from = x.data<Number>();
-    fill<Number>(y, [&](int64_t i) { return from[matrix_rule::swapped(i, T, H, K)]; });
+    fill_elements<Number>(y, kGrain,
+                          [&](int64_t i) { return from[matrix_rule::swapped(i, T, H, K)]; });
   });
 }
 
@@ -102,9 +91,10 @@ Start start_of(const Tensor& a, InverseNorm norm) {
   dispatch(a.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const auto rule = start.rule<T>();
-    fill<T>(start.sums, [&](int64_t i) { return rule.column_sum(i); });
-    fill<int64_t>(start.places,
-                  [&, sums = start.sums.data<T>()](int64_t n) { return rule.largest(sums, n); });
+    fill_elements<T>(start.sums, kGrain, [&](int64_t i) { return rule.column_sum(i); });
+    fill_elements<int64_t>(start.places, kGrain, [&, sums = start.sums.data<T>()](int64_t n) {
+      return rule.largest(sums, n);
+    });
   });
   return start;
 }
@@ -122,7 +112,7 @@ Tensor first_iterate(const Start& start) {
     const auto rule = start.rule<T>();
     const T* sums = start.sums.data<T>();
     const int64_t* places = start.places.data<int64_t>();
-    fill<T>(z, [&](int64_t i) { return rule.first(sums, places, i); });
+    fill_elements<T>(z, kGrain, [&](int64_t i) { return rule.first(sums, places, i); });
   });
   return z;
 }
@@ -143,9 +133,10 @@ Tensor first_gradient(const Start& start, const Tensor& dz) {
     const T *from = dz.data<T>(), *sums = start.sums.data<T>();
     const int64_t* places = start.places.data<int64_t>();
     const T *of_columns = columns.data<T>(), *of_norms = products.data<T>();
-    fill<T>(columns, [&](int64_t i) { return rule.column_products(from, i); });
-    fill<T>(products, [&](int64_t n) { return rule.sum_of_norm(of_columns, n); });
-    fill<T>(da, [&](int64_t i) { return rule.gradient(sums, places, of_norms, from, i); });
+    fill_elements<T>(columns, kGrain, [&](int64_t i) { return rule.column_products(from, i); });
+    fill_elements<T>(products, kGrain, [&](int64_t n) { return rule.sum_of_norm(of_columns, n); });
+    fill_elements<T>(da, kGrain,
+                     [&](int64_t i) { return rule.gradient(sums, places, of_norms, from, i); });
   });
   return da;
 }
@@ -241,7 +232,8 @@ Tensor unit_values(int64_t B, int64_t n, int64_t H, DType dtype, Device device) 
   }
   dispatch(dtype, [&](auto zero) {
     using T = decltype(zero);
-    fill<T>(units, [&](int64_t i) { return matrix_rule::is_unit(i, n, H) ? T{1} : T{0}; });
+    fill_elements<T>(units, kGrain,
+                     [&](int64_t i) { return matrix_rule::is_unit(i, n, H) ? T{1} : T{0}; });
   });
   return units;
 }
