@@ -77,9 +77,14 @@ std::optional<std::string> newest(const std::string& directory) {
 
 void require_same_recipe(const Recipe& recipe, const std::string& checkpoint) {
   const std::string path = join_path(checkpoint, "recipe.yaml");
-  // Read again, so that a key that is newer than the checkpoint has its default on both sides.
-  const Recipe before = parse_recipe(parse_yaml(read_file(path), path));
-  const std::string changed = first_difference(recipe.resolved, before.resolved);
+  ConfigNode before = parse_yaml(read_file(path), path);
+  try {
+    // A key that is newer than the checkpoint has its default on both sides.
+    before = parse_recipe(before).resolved;
+  } catch (const UsageError&) {
+    // Not a recipe of this version, or of these plugins: compared as it stands.
+  }
+  const std::string changed = first_difference(recipe.resolved, before);
   require_usage(changed.empty(), Cause{ErrorCode::conflict, changed, checkpoint}, "the run in ",
                 parent_path(parent_path(checkpoint)), " was made with another recipe ('", changed,
                 "' differs); choose another directory with --out");

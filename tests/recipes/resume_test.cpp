@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include "attention/registry.h"
+#include "recipes/engine/run_directory.h"
 #include "tests/recipes/tiny_run.h"
 
 namespace linnet {
@@ -185,13 +186,29 @@ TEST_F(Resume, AKeyThatTheCheckpointDoesNotKnowHasItsDefault) {
   CheckpointStore store(out("older"));
   Checkpoint checkpoint = load_checkpoint(store.path_of(3));
   std::string& text = checkpoint.files.at("recipe.yaml");
-  const size_t key = text.find("cuda_graph:");
+  const size_t key = text.find("norm_epsilon:");
   ASSERT_NE(key, std::string::npos);
   const size_t line = text.rfind('\n', key) + 1;
   text.erase(line, text.find('\n', key) + 1 - line);
   store.save(3, checkpoint.files, checkpoint.metadata);
+  EXPECT_EQ(first_difference(recipe().resolved, parse_yaml(text, "recipe.yaml")),
+            "model.norm_epsilon");
   run(recipe(), "older");
   expect_equal(left("older"), left("straight"), "an older checkpoint");
+}
+
+// Such as one of a plugin that is not loaded.
+TEST_F(Resume, ACheckpointWhoseRecipeCannotBeReadIsAnotherRecipes) {
+  run(recipe({"train.max_steps=3"}), "foreign");
+  CheckpointStore store(out("foreign"));
+  Checkpoint checkpoint = load_checkpoint(store.path_of(3));
+  std::string& text = checkpoint.files.at("recipe.yaml");
+  const size_t name = text.find("norm_epsilon:");
+  ASSERT_NE(name, std::string::npos);
+  text.replace(name, 4, "nerm");
+  store.save(3, checkpoint.files, checkpoint.metadata);
+  EXPECT_THAT(test::message_of<UsageError>([&] { run(recipe(), "foreign"); }),
+              HasSubstr("was made with another recipe"));
 }
 
 TEST_F(Resume, RefusesAnotherRecipeInTheSameDirectory) {
