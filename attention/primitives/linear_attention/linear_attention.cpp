@@ -80,12 +80,16 @@ LinearAttentionGradients<T> gradients_of(const Arrays& d) {
   return out;
 }
 
+CallPath path_of(const Arrays& in) {
+  if constexpr (kCuda) {
+    if (on_cuda(in.q.defined() ? in.q : in.k)) return call_path(cuda::linear_attention_is_fast(in));
+  }
+  return CallPath::plain;
+}
+
 // The dtype of y as the kernels of this call write it and backward reads it.
 DType output_type(const Arrays& in, DType computing) {
-  if constexpr (kCuda) {
-    if (on_cuda(in.q) && cuda::linear_attention_is_fast(in)) return in.q.dtype();
-  }
-  return computing;
+  return in.path == CallPath::tensor_cores ? in.q.dtype() : computing;
 }
 
 // Returns the states that the CPU's kernels keep, where `backward_follows`.
@@ -201,15 +205,16 @@ LinearAttentionResult linear_attention_causal(const LinearAttentionVariables& in
                                               const LinearAttentionSums& state) {
   const DType dtype = computing_type(inputs.q);
   const Device device = inputs.q.value().device();
-  const Arrays arrays{sequence(inputs.q, dtype, device),
-                      sequence(inputs.k, dtype, device),
-                      sequence(inputs.v, dtype, device),
-                      converted(inputs.query_proportions, dtype, kName, device),
-                      converted(inputs.key_proportions, dtype, kName, device),
-                      converted(state.memory, dtype, kName, device),
-                      converted(state.mass, dtype, kName, device),
-                      converted(inputs.log_decay, dtype, kName, device)};
+  Arrays arrays{sequence(inputs.q, dtype, device),
+                sequence(inputs.k, dtype, device),
+                sequence(inputs.v, dtype, device),
+                converted(inputs.query_proportions, dtype, kName, device),
+                converted(inputs.key_proportions, dtype, kName, device),
+                converted(state.memory, dtype, kName, device),
+                converted(state.mass, dtype, kName, device),
+                converted(inputs.log_decay, dtype, kName, device)};
   check_inputs(arrays, context);
+  arrays.path = path_of(arrays);
   const int64_t B = arrays.q.size(0), T = arrays.q.size(1), H = arrays.q.size(2);
   const Shape state_shape = memory_shape(B, arrays.k.size(2), arrays.k.size(3),
                                          arrays.key_proportions.defined(), arrays.v.size(3));
@@ -263,6 +268,7 @@ LinearAttentionSums linear_attention_memory(const LinearAttentionVariables& inpu
   arrays.v = sequence(inputs.v, dtype, device);
   arrays.key_proportions = converted(inputs.key_proportions, dtype, kName, device);
   check_inputs(arrays, context);
+  arrays.path = path_of(arrays);
   const std::vector<Span> spans = spans_of(context.segments, arrays.k, false);
   const Shape shape =
       memory_shape(static_cast<int64_t>(spans.size()), arrays.k.size(2), arrays.k.size(3),
@@ -297,6 +303,7 @@ Variable linear_attention_read(const LinearAttentionVariables& inputs,
   check_inputs(arrays, context);
   require(arrays.memory.defined() && arrays.memory.shape().rank() == 4, kName,
           ": expected a memory [N,G,m,V]");
+  arrays.path = path_of(arrays);
   const int64_t B = arrays.q.size(0), T = arrays.q.size(1), H = arrays.q.size(2);
   const std::vector<Span> spans = spans_of(context.segments, arrays.q, false);
   check_state(

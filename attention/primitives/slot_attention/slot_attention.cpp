@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "attention/primitives/common/binding.h"
+#include "attention/primitives/slot_attention/cuda/path.h"
 #include "attention/primitives/slot_attention/cuda/slot_attention.h"
 #include "autograd/embedding.h"
 #include "core/cuda/backend.h"
@@ -239,14 +240,14 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
           ": only weights that are fixed at write time can do without sums");
   const Device device = inputs.q.value().device();
   const DType dtype = storage_type({inputs.q, inputs.k, inputs.v});
-  const Arrays arrays{converted(inputs.q, dtype, kName, device),
-                      converted(inputs.k, dtype, kName, device),
-                      converted(inputs.v, dtype, kName, device),
-                      converted_logits(inputs.logits, dtype, device),
-                      converted(state.keys, memory_type(dtype), kName, device),
-                      converted(state.values, memory_type(dtype), kName, device),
-                      converted(state.mass, DType::f64, kName, device),
-                      converted_logits(inputs.value_logits, dtype, device)};
+  Arrays arrays{converted(inputs.q, dtype, kName, device),
+                converted(inputs.k, dtype, kName, device),
+                converted(inputs.v, dtype, kName, device),
+                converted_logits(inputs.logits, dtype, device),
+                converted(state.keys, memory_type(dtype), kName, device),
+                converted(state.values, memory_type(dtype), kName, device),
+                converted(state.mass, DType::f64, kName, device),
+                converted_logits(inputs.value_logits, dtype, device)};
   check_inputs(arrays, context);
   const int64_t B = arrays.q.size(0), T = arrays.q.size(1), H = arrays.q.size(2);
   const int64_t N = arrays.logits.size(3), K = arrays.k.size(3), V = arrays.v.size(3);
@@ -267,6 +268,7 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
       require(arrays.k.size(0) == B && arrays.k.size(1) == T, "slot_attention: causal queries [", B,
               ",", T, "] and keys [", arrays.k.size(0), ",", arrays.k.size(1),
               "] must be of the same tokens");
+      arrays.path = call_path(cuda::slot_attention_is_fast(context, arrays));
       cuda::slot_attention_causal_forward(context, arrays, end, o);
       return recorded([arrays, context, end, dtype](Gradients& gradients) {
         const Arrays d = all_like(arrays);
@@ -335,6 +337,7 @@ SlotMemory slot_attention_memory(const SlotAttentionVariables& inputs,
   if constexpr (kCuda) {
     if (device.kind == DeviceKind::cuda) {
       check_sizes(arrays, context.options, H, N, K, V);
+      arrays.path = call_path(cuda::slot_attention_is_fast(context, arrays));
       cuda::slot_attention_memory_forward(context, arrays, spans, memory);
       return recorded([=](Gradients& gradients) {
         const Arrays d = all_like(arrays);
@@ -388,6 +391,7 @@ Variable slot_attention_read(const SlotAttentionVariables& inputs, const SlotMem
   if constexpr (kCuda) {
     if (on_cuda(o)) {
       check_sizes(arrays, context.options, arrays.q.size(2), N, arrays.q.size(3), V);
+      arrays.path = call_path(cuda::slot_attention_is_fast(context, arrays));
       cuda::slot_attention_read_forward(context, arrays, spans, o);
       return recorded([arrays, context, spans, dtype](Gradients& gradients) {
         const Arrays d = all_like(arrays);

@@ -100,7 +100,7 @@ void linear_attention_causal_forward(const LinearAttentionContext& context,
           "linear_attention: proportions must be given for both queries and keys, or for neither");
   const int64_t m = memory.size(2), V = memory.size(3);
   check_widths(m, V);
-  if (y.dtype() == DType::bf16) {
+  if (in.path == CallPath::tensor_cores) {
     return fast_causal_forward(context, in, y, memory, mass, denominators);
   }
   if (in.q.size(1) == 1) {
@@ -125,17 +125,19 @@ void linear_attention_causal_backward(const LinearAttentionContext& context,
                                       const LinearAttentionArrays& gradients) {
   const int64_t V = in.v.size(3), G = in.k.size(2);
   const int64_t m = in.k.size(3) * (in.key_proportions.defined() ? 2 : 1);
-  if (y.dtype() == DType::bf16) {
+  if (in.path == CallPath::tensor_cores) {
     if (linear_attention_backward_is_fast(m, V, true)) {
       return fast_causal_backward(context, in, denominators, dy, dmemory, dmass, gradients);
     }
-    // y as the tensor-core kernels left it is too coarse for these: once more, in full.
+    // y as the tensor-core kernels left it is too coarse for these: once more, by the plain ones.
+    LinearAttentionArrays plain = in;
+    plain.path = CallPath::plain;
     const Tensor whole = Tensor::empty(y.shape(), DType::f32, y.device());
     const Tensor sums = Tensor::empty({y.size(0), G, m, V}, DType::f32, y.device());
     const Tensor sum = Tensor::empty({y.size(0), G, m}, DType::f32, y.device());
     const Tensor divisors = Tensor::empty(denominators.shape(), DType::f32, y.device());
-    linear_attention_causal_forward(context, in, whole, sums, sum, divisors);
-    return linear_attention_causal_backward(context, in, whole, divisors, dy, dmemory, dmass,
+    linear_attention_causal_forward(context, plain, whole, sums, sum, divisors);
+    return linear_attention_causal_backward(context, plain, whole, divisors, dy, dmemory, dmass,
                                             gradients);
   }
   const Tensor keys = key_features(context, in), queries = query_features(context, in);
@@ -198,7 +200,7 @@ void linear_attention_memory_forward(const LinearAttentionContext& context,
                                      const Tensor& mass) {
   check_keys(in);
   check_widths(memory.size(2), memory.size(3));
-  if (linear_attention_is_fast(in)) {
+  if (in.path == CallPath::tensor_cores) {
     return fast_memory_forward(context, in, spans, memory, mass);
   }
   StateScan scan = scan_of(memory.size(2), memory.size(3), in.k.size(2));
@@ -214,7 +216,7 @@ void linear_attention_memory_backward(const LinearAttentionContext& context,
                                       const std::vector<Span>& spans, const Tensor& dmemory,
                                       const Tensor& dmass, const LinearAttentionArrays& gradients) {
   const int64_t m = dmemory.size(2), V = dmemory.size(3), G = in.k.size(2);
-  if (linear_attention_is_fast(in) && linear_attention_backward_is_fast(m, V, false)) {
+  if (in.path == CallPath::tensor_cores && linear_attention_backward_is_fast(m, V, false)) {
     return fast_memory_backward(context, in, spans, dmemory, dmass, gradients);
   }
   StateScan scan = transposed_scan_of(m, V, G);
@@ -240,7 +242,7 @@ void linear_attention_read_forward(const LinearAttentionContext& context,
   check_options(context.options);
   check_heads(in.q.size(2), in.memory.size(1));
   check_widths(in.memory.size(2), in.memory.size(3));
-  if (y.dtype() == DType::bf16) {
+  if (in.path == CallPath::tensor_cores) {
     return fast_read_forward(context, in, spans, y, denominators);
   }
   StateScan scan = scan_of(in.memory.size(2), in.memory.size(3), in.memory.size(1));
@@ -257,15 +259,17 @@ void linear_attention_read_backward(const LinearAttentionContext& context,
                                     const Tensor& y, const Tensor& denominators, const Tensor& dy,
                                     const LinearAttentionArrays& gradients) {
   const int64_t m = in.memory.size(2), V = in.memory.size(3), G = in.memory.size(1);
-  if (y.dtype() == DType::bf16) {
+  if (in.path == CallPath::tensor_cores) {
     if (linear_attention_backward_is_fast(m, V, false)) {
       return fast_read_backward(context, in, spans, denominators, dy, gradients);
     }
-    // As in causal passes: y once more, in full.
+    // As in causal passes: y once more.
+    LinearAttentionArrays plain = in;
+    plain.path = CallPath::plain;
     const Tensor whole = Tensor::empty(y.shape(), DType::f32, y.device());
     const Tensor divisors = Tensor::empty(denominators.shape(), DType::f32, y.device());
-    linear_attention_read_forward(context, in, spans, whole, divisors);
-    return linear_attention_read_backward(context, in, spans, whole, divisors, dy, gradients);
+    linear_attention_read_forward(context, plain, spans, whole, divisors);
+    return linear_attention_read_backward(context, plain, spans, whole, divisors, dy, gradients);
   }
   const Tensor dsums = output_gradients(y, dy, denominators, context.query_mask, context.options);
   StateScan scan = transposed_scan_of(m, V, G);

@@ -1,9 +1,9 @@
 // Linear attention on a CUDA device, the innermost step of
 // attention/primitives/linear_attention/linear_attention.h. q, k, v, dy and their gradients are f32
 // or bf16; y (kept whole for backward: gradients of queries are differences that its rounding to
-// bf16 would drown), proportions, states and denominators are f32. y is bf16 where
-// linear_attention_is_fast (path.h): the kernels on tensor cores write it so. Shapes, masks and
-// options are those of ../cpu.h; contexts hold tensors on the device.
+// bf16 would drown), proportions, states and denominators are f32. Where the path of a call is
+// tensor_cores (path.h chooses it), y is bf16. Shapes, masks and options are those of ../cpu.h;
+// contexts hold tensors on the device.
 //
 // Nothing is read back to the host; only memories of segments (noncausal) need their spans there,
 // because their number is a shape. Up to 256 features (Error beyond), values of any width.
@@ -11,6 +11,7 @@
 
 #include <vector>
 
+#include "attention/primitives/common/call_path.h"
 #include "attention/primitives/linear_attention/linear_attention.h"
 
 namespace linnet::cuda {
@@ -18,6 +19,7 @@ namespace linnet::cuda {
 // Inputs, or where their gradients go; undefined where not needed.
 struct LinearAttentionArrays {
   Tensor q, k, v, query_proportions, key_proportions, memory, mass, log_decay;
+  CallPath path = CallPath::plain;
 };
 
 void linear_attention_causal_forward(const LinearAttentionContext& context,

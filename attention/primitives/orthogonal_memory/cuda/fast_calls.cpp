@@ -47,6 +47,7 @@ OrthogonalMemorySaved forward_whole(fast::Forward call, const OrthogonalMemoryAr
   const int64_t entries = call.reads_codes() ? chunks : 1;
   const Device device = in.q.device();
   OrthogonalMemorySaved saved;
+  saved.path = CallPath::tensor_cores;
   saved.tokens = tokens;
   saved.sums = Tensor::empty({B, entries, H, 2, call.rank}, DType::f32, device);
   saved.edges = Tensor::empty({B, chunks, H, 2, call.q.K}, DType::f32, device);
@@ -72,6 +73,7 @@ OrthogonalMemorySaved forward_causal(fast::Forward call, const OrthogonalMemoryC
   const int64_t B = call.q.B, chunks = chunks_of(in.q);
   const Device device = in.q.device();
   OrthogonalMemorySaved saved;
+  saved.path = CallPath::tensor_cores;
   saved.tokens = tokens;
   saved.sums = Tensor::empty({B, chunks, call.q.H, 2, call.rank}, DType::f32, device);
   saved.phases = Tensor::empty({B, chunks}, DType::i32, device);

@@ -90,7 +90,7 @@ void orthogonal_memory_backward(const OrthogonalMemoryContext& context,
                                 const OrthogonalMemorySaved& saved, const Tensor& dy,
                                 const Tensor& dcompleted_out, const Tensor& dpartial_out,
                                 const OrthogonalMemoryArrays& gradients) {
-  if (saved.sums.defined() && orthogonal_memory_backward_is_fast(in)) {
+  if (saved.path == CallPath::tensor_cores && orthogonal_memory_backward_is_fast(in)) {
     return orthogonal_memory_fast_backward(context, in, saved, dy, dcompleted_out, dpartial_out,
                                            gradients);
   }

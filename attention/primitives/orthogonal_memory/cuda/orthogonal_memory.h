@@ -5,6 +5,7 @@
 // to the host.
 #pragma once
 
+#include "attention/primitives/common/call_path.h"
 #include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
 
 namespace linnet::cuda {
@@ -18,6 +19,7 @@ struct OrthogonalMemoryArrays {
 // computed, which recompute everything. Causal: phases; whole segments: edges and their counts.
 struct OrthogonalMemorySaved {
   Tensor sums, tokens, phases, edges, edge_counts;
+  CallPath path = CallPath::plain;
 };
 
 // y, the state after the last token, and how many valid tokens each token's memory holds. Which

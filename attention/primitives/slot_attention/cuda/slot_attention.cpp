@@ -3,7 +3,6 @@
 
 #include "attention/primitives/slot_attention/cuda/fast.h"
 #include "attention/primitives/slot_attention/cuda/kernels.h"
-#include "attention/primitives/slot_attention/cuda/path.h"
 #include "attention/primitives/slot_attention/cuda/step.h"
 #include "attention/tensor_core/aligned_views.h"
 
@@ -137,7 +136,7 @@ void fast_backward(const SlotAttentionContext& context, const SlotTensors& in, c
 void slot_attention_causal_forward(const SlotAttentionContext& context, const SlotTensors& in,
                                    const SlotTensors& end, const Tensor& o) {
   if (is_slot_attention_step(context, in)) return slot_attention_step(context, in, end, o);
-  if (slot_attention_is_fast(context, in)) return fast_forward(context, in, end, o);
+  if (in.path == CallPath::tensor_cores) return fast_forward(context, in, end, o);
   const int64_t N = in.logits.size(3);
   const SlotSequences rows = rows_of(in.q, N);
   const SlotWeights weights = slot_weights(context, rows, in.logits, in.mass, end.mass);
@@ -168,7 +167,7 @@ void slot_attention_causal_backward(const SlotAttentionContext& context, const S
     if (!d.mass.defined()) return;
     slot_mass_gradient(context.options, {in.keys, in.values, d.keys, d.values}, dsums, d.mass);
   };
-  if (slot_attention_is_fast(context, in)) {
+  if (in.path == CallPath::tensor_cores) {
     const Tensor dsums = sums_gradient();
     fast_backward(context, in, d_o, dend, dsums, d);
     return finish(dsums);
@@ -213,7 +212,7 @@ void slot_attention_causal_backward(const SlotAttentionContext& context, const S
 void slot_attention_memory_forward(const SlotAttentionContext& context, const SlotTensors& in,
                                    const std::vector<Span>& spans, const SlotTensors& memory) {
   const SlotSequences sequences = spans_of(spans, in.k, in.logits.size(3));
-  if (slot_attention_is_fast(context, in)) return fast_forward(context, in, memory, {}, &sequences);
+  if (in.path == CallPath::tensor_cores) return fast_forward(context, in, memory, {}, &sequences);
   const SlotWeights weights = slot_weights(context, sequences, in.logits, {}, memory.mass);
   SlotScan keys = scan_of(sequences, in.k, context.key_mask, weights);
   SlotScan values = scan_of(sequences, in.v, context.key_mask, weights);
@@ -229,7 +228,7 @@ void slot_attention_memory_backward(const SlotAttentionContext& context, const S
   const Tensor dsums = slot_sums_gradient(
       context.options, {memory.keys, memory.values, dmemory.keys, dmemory.values}, dmemory.mass);
   const SlotSequences sequences = spans_of(spans, in.k, in.logits.size(3));
-  if (slot_attention_is_fast(context, in)) {
+  if (in.path == CallPath::tensor_cores) {
     return fast_backward(context, in, {}, dmemory, dsums, d, &sequences);
   }
   const SlotWeights weights = slot_weights(context, sequences, in.logits, {}, {});
@@ -248,7 +247,7 @@ void slot_attention_memory_backward(const SlotAttentionContext& context, const S
 void slot_attention_read_forward(const SlotAttentionContext& context, const SlotTensors& in,
                                  const std::vector<Span>& spans, const Tensor& o) {
   const SlotSequences sequences = spans_of(spans, in.q, in.keys.size(2));
-  if (slot_attention_is_fast(context, in)) return fast_forward(context, in, {}, o, &sequences);
+  if (in.path == CallPath::tensor_cores) return fast_forward(context, in, {}, o, &sequences);
   const Tensor reads = slots_like(in.q, sequences.N);
   const Tensor factors = slot_read_factors(context.options, sequences, in.mass, reads.shape());
   SlotScan keys = read_of(sequences, in.q, context.query_mask);
@@ -264,7 +263,7 @@ void slot_attention_read_backward(const SlotAttentionContext& context, const Slo
                                   const std::vector<Span>& spans, const Tensor& d_o,
                                   const SlotTensors& d) {
   const SlotSequences sequences = spans_of(spans, in.q, in.keys.size(2));
-  if (slot_attention_is_fast(context, in)) {
+  if (in.path == CallPath::tensor_cores) {
     fast_backward(context, in, d_o, {}, Tensor::zeros(in.mass.shape(), DType::f32, d_o.device()), d,
                   &sequences);
     return d.mass.set_zero();  // means do not depend on it

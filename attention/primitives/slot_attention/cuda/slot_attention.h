@@ -8,6 +8,7 @@
 
 #include <vector>
 
+#include "attention/primitives/common/call_path.h"
 #include "attention/primitives/slot_attention/slot_attention.h"
 
 namespace linnet::cuda {
@@ -17,6 +18,7 @@ namespace linnet::cuda {
 struct SlotTensors {
   Tensor q, k, v, logits, keys, values, mass;
   Tensor value_logits = {};
+  CallPath path = CallPath::plain;
 };
 
 // As the functions of ../cpu.h; shapes have been checked.
