@@ -106,7 +106,7 @@ int run(const Arguments& arguments) {
   std::cout << std::endl;
   log_info(result.tokens.size(), " tokens, ",
            std::llround(static_cast<double>(result.tokens.size()) / std::max(result.seconds, 1e-9)),
-           " a second; decode state ", result.state_bytes, " bytes");
+           " per second; decode state ", result.state_bytes, " bytes");
   return 0;
 }
 

@@ -70,8 +70,8 @@ std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps
 double measure_gemm_peak(DType dtype, Device device) {
   const int64_t size =
       kCudaBackend == CudaBackend::on && device.kind == DeviceKind::cuda ? 4096 : 512;
-  const Tensor a = bench_numbers({size, size}, 1, dtype, device);
-  const Tensor b = bench_numbers({size, size}, 2, dtype, device);
+  const Tensor a = bench_values({size, size}, 1, dtype, device);
+  const Tensor b = bench_values({size, size}, 2, dtype, device);
   const Tensor c = Tensor::zeros({size, size}, dtype, device);
   double best = 0;
   for (int run = 0; run < 20; ++run) {

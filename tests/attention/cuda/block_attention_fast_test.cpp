@@ -179,7 +179,7 @@ TEST(CudaBlockAttentionFast, WideValuesAreReadTileByTile) {
   }
 }
 
-// More tiles of queries than rows of partial sums: blocks walk over several.
+// More tiles of queries than rows of partial sums: blocks loop over several.
 TEST(CudaBlockAttentionFast, BiasOnBothSidesAndOverManyTiles) {
   Problem p(tokens(90));
   p.band(false, 70, 3);

@@ -62,10 +62,10 @@ TEST(CudaLinearAttentionFast, SegmentsDoNotSeeEachOther) {
   }
 }
 
-// Few heads: blocks have pieces of the sequence, here of five and of four chunks, three in all;
+// Few heads: blocks have splits of the sequence, here of five and of four chunks, three in all;
 // backward too.
-TEST(CudaLinearAttentionFast, PiecesOfALongSequenceContinueEachOther) {
-  const Setting s{"pieces", kScaled, 2, 13 * 64 + 5, 2, 1, 16, 24, true, true};
+TEST(CudaLinearAttentionFast, SplitsOfALongSequenceContinueEachOther) {
+  const Setting s{"splits", kScaled, 2, 13 * 64 + 5, 2, 1, 16, 24, true, true};
   cuda::linear_attention_fast::Forward call;
   call.device = kGpu;
   const std::vector<Tensor> in = inputs_of(s);
