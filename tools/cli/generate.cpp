@@ -14,7 +14,7 @@
 namespace linnet::cli {
 namespace {
 
-// What the command line does not say, the recipe's generate section does.
+// Options that the command line lacks are those of the recipe's generate section.
 struct Arguments {
   std::string path, prompt, device = "auto", backend = "auto";
   std::optional<int64_t> tokens, top_k;

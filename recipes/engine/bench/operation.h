@@ -1,4 +1,4 @@
-// What benchmarks of single operations share: their sizes, and how one of them is measured.
+// Shared by benchmarks of single operations: their sizes, and how one of them is measured.
 #pragma once
 
 #include <algorithm>

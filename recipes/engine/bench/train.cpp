@@ -37,7 +37,7 @@ TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t s
   for (int i = 0; i < warm_up; ++i) {
     const double before = gemm_flop_count();
     step.run(progress, next_batch);
-    // Of the first one: what a CUDA graph replays is not counted.
+    // Counted in the first update: a CUDA graph's replays are not counted.
     if (i == 0) result.gemm_gflop = (gemm_flop_count() - before) * 1e-9;
   }
   reset_peak_memory(device);

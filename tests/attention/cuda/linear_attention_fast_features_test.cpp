@@ -102,7 +102,7 @@ TEST(CudaLinearAttentionFastFeatures, ExtremeInputsStayFinite) {
       {"", kUsual, 1, 40, 1, 1, 24, 16, false, false, kAll, 0, false, true});
 }
 
-// What lies behind masks, NaN here, has no gradient.
+// Values behind masks, NaN here, have no gradient.
 TEST(CudaLinearAttentionFastFeatures, MaskedTokensHaveNoGradient) {
   Setting s{"", kScaled, 2, 70, 1, 1, 24, 16, false, true, kCausal, 0, false, true};
   const std::vector<uint8_t> mask = test::mask_of(s.B, s.T);
