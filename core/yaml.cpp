@@ -255,7 +255,7 @@ void check_characters(const Source& source) {
   }
 }
 
-// What is refused line by line before yaml-cpp sees the text: long lines and masses of flow values,
+// Refuses line by line, before yaml-cpp sees the text: long lines and masses of flow values,
 // which its lookahead keeps in memory all at once; tabs as indentation; directives; and further
 // documents, which it would leave unread.
 void check_lines(const Source& source) {

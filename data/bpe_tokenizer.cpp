@@ -92,7 +92,7 @@ class PieceCache {
   std::vector<Slot> slots_ = std::vector<Slot>(kSlots);
 };
 
-// What one running encode needs for itself.
+// Work memory of one running encode.
 struct Workspace {
   explicit Workspace(const pcre2_code* code)
       : match(pcre2_match_data_create_from_pattern(code, nullptr)) {

@@ -1,4 +1,4 @@
-// What `linnet data list`, `inspect` and `prepare` print, as plain structs.
+// The output of `linnet data list`, `inspect` and `prepare`, as plain structs.
 #pragma once
 
 #include <cstdint>

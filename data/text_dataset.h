@@ -39,7 +39,7 @@ class TextDataset {
   // fingerprint_of() the split, computed at first use.
   const std::string& fingerprint(Split split);
 
-  // What the user should know, gathered since the last call: files that are not complete, unknown
+  // Warnings to the user, gathered since the last call: files that are not complete, unknown
   // words, a cache that had to be rebuilt.
   std::vector<std::string> take_warnings();
 

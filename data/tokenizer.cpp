@@ -1,4 +1,4 @@
-// What all tokenizers share: checks, serialisation, and the choice by kind.
+// Shared by all tokenizers: checks, serialisation, and the choice by kind.
 #include "data/tokenizer.h"
 
 #include <algorithm>

@@ -27,7 +27,7 @@ class Backward {
     const Head<T>& h = head_;
     for (T** rows : {&keys_, &values_, &queries_, &doutputs_})
       *rows = scratch_.take(rows_of_tile());
-    for (T** rows : {&dturned_, &dqueries_, &dcodes_}) {
+    for (T** rows : {&doutputs_transposed_, &dqueries_, &dcodes_}) {
       *rows = scratch_.take(kTokens * h.dp);
     }
     for (T** rows : {&dprojected_, &reads_, &dreads_, &dread_, &dwritten_}) {
@@ -95,7 +95,7 @@ class Backward {
   // of the tile, then those after it. Likewise weights, by blocks.
   T *keys_, *values_, *queries_, *doutputs_;
   T* dweights_;
-  T *dturned_, *dqueries_, *dcodes_, *dkeys_, *dvalues_;
+  T *doutputs_transposed_, *dqueries_, *dcodes_, *dkeys_, *dvalues_;
   // The gradient of B q, p * m, B dy; by window: gradients of reads and writes.
   T *dprojected_, *reads_, *dreads_, *dread_, *dwritten_;
   std::vector<T> mean_, dtable_;
@@ -228,7 +228,8 @@ void Backward<T>::through_memory(const Sequence& s, const Tile& tile, int64_t he
       axpy_row(h.d, T{1}, dcodes_ + (k - tile.first) * h.dp, doutputs_ + j * h.dp);
     }
   }
-  chunked::transpose(doutputs_, h.dp, chunked::padded(tile.count), h.dp, dturned_, kTokens);
+  chunked::transpose(doutputs_, h.dp, chunked::padded(tile.count), h.dp, doutputs_transposed_,
+                     kTokens);
 }
 
 // For each block the gradients of its queries, keys and values; those of keys and values are
@@ -245,8 +246,8 @@ void Backward<T>::through_window(const Sequence& s, const Tile& tile, int64_t he
       chunked::prefetch_values<false>(weights - kTokens * h.reach, h.slots());
     }
     prefetch_block<false>(dy_, s, begin - kTokens, head);
-    band_products<T>(h.reach, h.dp, T{1}, values_ + rows, h.dp, dturned_ + block, kTokens,
-                     Write::overwrite, dweights);
+    band_products<T>(h.reach, h.dp, T{1}, values_ + rows, h.dp, doutputs_transposed_ + block,
+                     kTokens, Write::overwrite, dweights);
     prefetch_block<false>(in_.v, s, begin - h.reach - kTokens, head);
     score_gradients(weights, dweights);
     prefetch_block<true>(out_.dq, s, begin, head);

@@ -45,7 +45,8 @@ class Forward {
         kept_(plan, in.q.H, head_.reach) {
     const Head<T>& h = head_;
     for (T** rows : {&keys_, &values_}) *rows = scratch_.take((h.reach + kTokens) * h.dp);
-    for (T** rows : {&queries_, &turned_, &local_}) *rows = scratch_.take(kTokens * h.dp);
+    for (T** rows : {&queries_, &queries_transposed_, &local_})
+      *rows = scratch_.take(kTokens * h.dp);
     for (T** rows : {&reads_, &written_}) *rows = scratch_.take(kTokens * h.rp);
     weights_ = scratch_.take(h.slots());
     mean_.assign(static_cast<size_t>(h.rp), T{0});
@@ -95,7 +96,7 @@ class Forward {
   int64_t loaded_ = -1;
   chunked::Scratch<T> scratch_;
   T *keys_, *values_;  // [reach + kTokens, dp]: those before the tile, then its own
-  T *queries_, *turned_, *local_, *reads_, *written_, *weights_;
+  T *queries_, *queries_transposed_, *local_, *reads_, *written_, *weights_;
   std::vector<T> mean_, completed_, partial_;
 };
 
@@ -111,7 +112,8 @@ void Forward<T>::load(const Sequence& s, const Tile& tile, int64_t head) {
     load_tokens(view, s, tile.begin, tile.begin + tile.count, head, rows + h.reach * h.dp, h.dp);
   }
   load_tokens(in_.q, s, tile.begin, tile.begin + tile.count, head, queries_, h.dp);
-  chunked::transpose(queries_, h.dp, chunked::padded(tile.count), h.dp, turned_, kTokens);
+  chunked::transpose(queries_, h.dp, chunked::padded(tile.count), h.dp, queries_transposed_,
+                     kTokens);
 }
 
 // The window's output f of every token, in local_.
@@ -127,7 +129,7 @@ void Forward<T>::attend(const Sequence& s, const Tile& tile, int64_t head) {
       weights = kept_weights(s, head, tile.begin + block);
       chunked::prefetch_values<true>(weights + h.slots(), h.slots());
     }
-    h.weigh(tile.begin + block, keys_ + block * h.dp, turned_ + block, weights);
+    h.weigh(tile.begin + block, keys_ + block * h.dp, queries_transposed_ + block, weights);
     prefetch_block<false>(in_.v, s, next, head);
     prefetch_block<true>(y_, s, tile.begin + block, head);
     band_gather<T>(h.reach, h.dp, T{1}, weights, values_ + block * h.dp, h.dp, Write::overwrite,

@@ -82,7 +82,7 @@ void require_counted(const MixerContext& context) {
 
 // Vectors [B,T,H,2K] whose inner products are f . g cos(pi/2 (P - P')), of f [B,T,H,K] and P
 // [B,T,H]: every channel of f times the sine and cosine of its angle. In the dtype of f.
-Variable turned_features(const Variable& f, const Variable& proportions) {
+Variable rotated_features(const Variable& f, const Variable& proportions) {
   const int64_t B = f.size(0), T = f.size(1), H = f.size(2), K = f.size(3);
   const DType dtype = f.dtype();
   const Variable each(Tensor::full({K, 1}, std::numbers::pi / 2, dtype, f.value().device()));
@@ -189,8 +189,8 @@ class LeapformerMixer : public AttentionMixer {
     const Tensor& key_mask = cross ? context.source_mask : context.key_mask;
     const auto features = [](const Variable& x, double factor, const Tensor& mask,
                              const Variable& proportions) {
-      return turned_features(linear_attention_features(x, FeatureMap::relu, factor, mask),
-                             proportions);
+      return rotated_features(linear_attention_features(x, FeatureMap::relu, factor, mask),
+                              proportions);
     };
     const Variable q =
         features(input.q, attention_.query_scale, cross ? Tensor() : context.key_mask, p.query);

@@ -206,7 +206,7 @@ struct StateTile {
     }
   }
 
-  // Calls visitor(i, j, half, odd, row, column) for every number of memory that this lane has.
+  // Calls visitor(i, j, half, odd, row, column) for every element of memory that this lane has.
   template <typename Visitor>
   __device__ __forceinline__ void visit(const Visitor& visitor) const {
 #pragma unroll

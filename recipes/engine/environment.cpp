@@ -66,7 +66,7 @@ JsonValue machine() {
 JsonValue libraries() {
   JsonValue found = JsonValue::object();
   for (const auto& [name, version] : kBuildLibraries) found.set(name, version);
-  // What is running may be newer than what was compiled against.
+  // The library that runs may be newer than the headers at compile time.
   return found.set("HDF5", hdf5_version());
 }
 

@@ -9,8 +9,8 @@
 
 namespace linnet {
 
-// What is left open is as the recipe's `evaluate` section says, except that the whole split is
-// scored.
+// Members that are not set are those of the recipe's `evaluate` section, except that the whole
+// split is scored.
 struct EvaluateRequest {
   std::optional<std::string> split;
   std::vector<int64_t> contexts;

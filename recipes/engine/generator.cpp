@@ -86,7 +86,7 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view 
 
 std::string continuation(const Tokenizer& tokenizer, std::span<const int32_t> before,
                          std::span<const int32_t> tokens) {
-  // What separates two tokens depends on the first of them at most.
+  // The separator of two tokens depends on the first of them at most.
   std::vector<int32_t> ids(before.last(std::min<size_t>(before.size(), 1)).begin(), before.end());
   const size_t known = tokenizer.decode(ids).size();
   ids.insert(ids.end(), tokens.begin(), tokens.end());

@@ -1,4 +1,4 @@
-// What a run measures: metrics.jsonl and TensorBoard curves, and the progress line.
+// The measurements of a run: metrics.jsonl and TensorBoard curves, and the progress line.
 #pragma once
 
 #include <chrono>

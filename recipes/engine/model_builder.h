@@ -11,7 +11,7 @@
 
 namespace linnet {
 
-// What the data says about the model that is to be trained on it.
+// The sizes of a model that its data determines.
 struct ModelSizes {
   int64_t vocabulary = 0;
   int64_t length = 0;   // training context

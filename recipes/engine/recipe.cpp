@@ -57,7 +57,7 @@ ConfigNode load_extended(const std::string& path, std::vector<std::string>& chai
   }
   node.erase("extends");
   ConfigNode base = load_extended(base_path, chain);
-  // What a recipe is called is its own, not its base's.
+  // A recipe does not inherit its base's name and description.
   for (const char* key : {"name", "description"}) base.erase(key);
   return merge_recipes(base, node);
 }

@@ -32,8 +32,8 @@ Override make_override(const std::string& path, ConfigNode value, const std::str
 // leads through something that is not a section.
 void apply_overrides(ConfigNode& root, std::vector<Override> overrides);
 
-// What the user should know about overrides of the command line that were applied to `root`: one
-// sentence for each that reset a section, naming the keys that are not set any more.
+// Notes to the user about overrides of the command line that were applied to `root`: one sentence
+// for each that reset a section, naming the keys that are not set any more.
 std::vector<std::string> restart_notes(const ConfigNode& root,
                                        const std::vector<std::string>& overrides,
                                        const std::string& origin = "command line");

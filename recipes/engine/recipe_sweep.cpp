@@ -17,7 +17,7 @@ std::string name_label(const ConfigNode& value) {
   return "";
 }
 
-// What a label shows of a value: a scalar itself, a section by its name or kind, a list of sections
+// A value in a label: a scalar itself, a section by its name or kind, a list of sections
 // by all their names, otherwise its number in the list.
 std::string value_label(const ConfigNode& value, size_t index) {
   if (value.is_scalar()) return value.raw();

@@ -1,4 +1,4 @@
-// What a run directory says about its run, read tolerantly for reports.
+// The contents of a run directory, read tolerantly for reports.
 #pragma once
 
 #include <cstdint>

@@ -113,7 +113,7 @@ Recipe load_recipe_of_run(const std::string& path, const std::vector<std::string
       const NewestCheckpoint newest = CheckpointStore(directory).newest_valid();
       if (newest.path) checkpoint = load_checkpoint(*newest.path);
     } catch (const Error&) {
-      // What is wrong with the recipe is said below.
+      // The error in the recipe is thrown below.
     }
     if (checkpoint) require_plugins(*checkpoint);
     throw;

@@ -1,4 +1,4 @@
-// What a run is about to do, in words.
+// A summary of a run before it begins, in words.
 #pragma once
 
 #include <string>

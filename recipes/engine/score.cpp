@@ -1,4 +1,4 @@
-// What a score says to people and to metrics.jsonl.
+// A score in words, for people, and as metrics.jsonl has it.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -31,7 +31,7 @@ class Stopping {
   int64_t max_nonfinite_steps_;
 };
 
-// What ends a run that diverged, after its `last` update. `saved_steps`: its checkpoints.
+// The error that ends a run that diverged, after its `last` update. `saved_steps`: its checkpoints.
 Error divergence(const Progress& progress, const UpdateResult& last,
                  const std::vector<int64_t>& saved_steps);
 

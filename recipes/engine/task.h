@@ -85,7 +85,7 @@ class Task {
   virtual std::string fingerprint(Split split) const = 0;
   // A line on the data, for the log.
   virtual std::string describe() const = 0;
-  // What the user should know, gathered since the last call.
+  // Warnings to the user, gathered since the last call.
   virtual std::vector<std::string> take_warnings() = 0;
 };
 

@@ -11,15 +11,15 @@
 namespace linnet {
 namespace {
 
-// What throughput counts.
+// The tokens that throughput counts.
 int64_t tokens_of(const Batch& batch) {
   if (batch.labels.empty()) return batch.target_count;
   if (batch.mask.empty()) return batch.B * batch.T;
   return std::count(batch.mask.begin(), batch.mask.end(), uint8_t{1});
 }
 
-// What to change when a micro-batch of `examples` did not fit; `held` is what was held before it.
-// Memory grows with the examples, so that the share that fitted says how many would.
+// Advice where a micro-batch of `examples` did not fit; `held` bytes were held before it. Memory
+// grows with the examples, so that the share that fitted says how many would.
 std::string remedy(const OutOfMemory& error, int64_t examples, size_t held) {
   const auto used = static_cast<double>(error.held - std::min(held, error.held));
   const double share =

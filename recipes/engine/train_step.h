@@ -15,7 +15,7 @@ namespace linnet {
 
 class UpdateWork;
 
-// What is trained, and with what. Refers to what its maker owns.
+// The parts of a training step. Refers to objects that its maker owns.
 struct TrainParts {
   const Recipe& recipe;
   const Task& task;

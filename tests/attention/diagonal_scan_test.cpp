@@ -85,7 +85,8 @@ struct Problem {
     for (int64_t i = 0; i < B * H * M; ++i) {
       const int64_t n = i % M, h = i / M % H, b = i / M / H;
       const auto u = [&](int64_t t) { return valid(b * T + t) ? at(0, (b * T + t) * H + h) : 0.0; };
-      // What token t has read of mode n, with `from` tokens between it and the first or last.
+      // The state of mode n that token t has read, with `from` tokens between it and the first or
+      // last.
       const auto state = [&](int64_t t) {
         Complex x = 0;
         for (int64_t j = 0; j < T; ++j) {

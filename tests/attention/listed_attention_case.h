@@ -102,7 +102,7 @@ struct ListedCase {
   }
 };
 
-// What results() are in plain bf16 arithmetic, which takes y . dy of y as it was stored: what the
+// results() in plain bf16 arithmetic, which takes y . dy of y as it was stored: what the
 // rounding of y adds to it the gradients of log-sum-exps lack.
 inline std::vector<Tensor> plain_results(ListedCase p) {
   std::vector<Tensor> plain = p.results(DType::bf16, DType::bf16);

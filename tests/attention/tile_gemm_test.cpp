@@ -34,15 +34,16 @@ TYPED_TEST(TileGemm, AgreesWithLoopsForEveryFormAndTail) {
                               {3, 1, 2},    {13, 17, 300}, {5, 130, 9},  {11, 100, 3}, {2, 8, 0}};
   for (const auto& [m, n, k] : sizes) {
     for (int form = 0; form < 8; ++form) {
-      const bool turn_a = form & 1, turn_b = form & 2, accumulate = form & 4;
-      const int64_t a_stride = (turn_a ? m : k) + 3, b_stride = (turn_b ? k : n) + 1,
+      const bool transposed_a = form & 1, transposed_b = form & 2, accumulate = form & 4;
+      const int64_t a_stride = (transposed_a ? m : k) + 3, b_stride = (transposed_b ? k : n) + 1,
                     c_stride = n + 2;
-      const std::vector<T> a = draws<T>(a_stride * (turn_a ? k : m), 1);
-      const std::vector<T> b = draws<T>(b_stride * (turn_b ? n : k), 2);
+      const std::vector<T> a = draws<T>(a_stride * (transposed_a ? k : m), 1);
+      const std::vector<T> b = draws<T>(b_stride * (transposed_b ? n : k), 2);
       std::vector<T> c = draws<T>(c_stride * m, 3);
       const std::vector<T> before = c;
       const T alpha = static_cast<T>(0.75);
-      tile_gemm<T>(m, n, k, alpha, {a.data(), a_stride, turn_a}, {b.data(), b_stride, turn_b},
+      tile_gemm<T>(m, n, k, alpha, {a.data(), a_stride, transposed_a},
+                   {b.data(), b_stride, transposed_b},
                    accumulate ? Write::accumulate : Write::overwrite, c.data(), c_stride);
       for (int64_t i = 0; i < m; ++i) {
         for (int64_t j = 0; j < c_stride; ++j) {
@@ -50,8 +51,8 @@ TYPED_TEST(TileGemm, AgreesWithLoopsForEveryFormAndTail) {
           if (j < n) {
             if (!accumulate) expected = 0;
             for (int64_t p = 0; p < k; ++p) {
-              const double x = a[turn_a ? p * a_stride + i : i * a_stride + p];
-              const double y = b[turn_b ? j * b_stride + p : p * b_stride + j];
+              const double x = a[transposed_a ? p * a_stride + i : i * a_stride + p];
+              const double y = b[transposed_b ? j * b_stride + p : p * b_stride + j];
               expected += static_cast<double>(alpha) * x * y;
               magnitude += std::abs(x * y);
             }

@@ -26,14 +26,14 @@ double unit_roundoff(DType dtype) {
 
 // Runs one product and compares each element with loops in double. Error bound: k roundings of the
 // accumulation type on the sum of absolute products, and one rounding into c (two when c is read).
-void check(const Case& s, bool turn_a, bool turn_b, DType dtype, DType c_dtype, double alpha,
-           double beta, bool batched) {
+void check(const Case& s, bool transposed_a, bool transposed_b, DType dtype, DType c_dtype,
+           double alpha, double beta, bool batched) {
   const auto matrix = [&](int64_t rows, int64_t columns, const char* name, DType type) {
     const Tensor t = random_tensor({s.groups, rows, columns}, name, type);
     return batched ? t : t.reshape({rows, columns});
   };
-  const Tensor a = matrix(turn_a ? s.k : s.m, turn_a ? s.m : s.k, "a", dtype);
-  const Tensor b = matrix(turn_b ? s.n : s.k, turn_b ? s.k : s.n, "b", dtype);
+  const Tensor a = matrix(transposed_a ? s.k : s.m, transposed_a ? s.m : s.k, "a", dtype);
+  const Tensor b = matrix(transposed_b ? s.n : s.k, transposed_b ? s.k : s.n, "b", dtype);
   // With beta 0, c must not be read: NaN would show.
   const Tensor c = beta == 0
                        ? Tensor::full(matrix(s.m, s.n, "c", c_dtype).shape(), std::nan(""), c_dtype)
@@ -41,7 +41,8 @@ void check(const Case& s, bool turn_a, bool turn_b, DType dtype, DType c_dtype, 
   const std::vector<double> av = a.to_vector<double>();
   const std::vector<double> bv = b.to_vector<double>();
   const std::vector<double> before = c.to_vector<double>();
-  (batched ? batched_gemm : gemm)(a, Transpose{turn_a}, b, Transpose{turn_b}, c, alpha, beta);
+  (batched ? batched_gemm : gemm)(a, Transpose{transposed_a}, b, Transpose{transposed_b}, c, alpha,
+                                  beta);
   const std::vector<double> after = c.to_vector<double>();
   const double wide = unit_roundoff(dtype == DType::bf16 ? DType::f32 : dtype);
   for (int64_t g = 0; g < s.groups; ++g) {
@@ -51,8 +52,8 @@ void check(const Case& s, bool turn_a, bool turn_b, DType dtype, DType c_dtype, 
         double exact = beta == 0 ? 0 : beta * before[at];
         double magnitude = std::abs(exact);
         for (int64_t p = 0; p < s.k; ++p) {
-          const int64_t ia = turn_a ? p * s.m + i : i * s.k + p;
-          const int64_t ib = turn_b ? j * s.k + p : p * s.n + j;
+          const int64_t ia = transposed_a ? p * s.m + i : i * s.k + p;
+          const int64_t ib = transposed_b ? j * s.k + p : p * s.n + j;
           const double product = alpha * av[static_cast<size_t>(g * s.m * s.k + ia)] *
                                  bv[static_cast<size_t>(g * s.k * s.n + ib)];
           exact += product;
@@ -63,9 +64,9 @@ void check(const Case& s, bool turn_a, bool turn_b, DType dtype, DType c_dtype, 
                              (beta != 0 ? unit_roundoff(c_dtype) * magnitude : 0);
         ASSERT_TRUE(std::abs(after[at] - exact) <= bound)
             << name_of(dtype) << " to " << name_of(c_dtype) << " " << s.groups << " x " << s.m
-            << "x" << s.n << "x" << s.k << " transposes " << turn_a << turn_b << " alpha " << alpha
-            << " beta " << beta << " at " << g << "," << i << "," << j << ": " << after[at]
-            << " instead of " << exact;
+            << "x" << s.n << "x" << s.k << " transposes " << transposed_a << transposed_b
+            << " alpha " << alpha << " beta " << beta << " at " << g << "," << i << "," << j << ": "
+            << after[at] << " instead of " << exact;
       }
     }
   }

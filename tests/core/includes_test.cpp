@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What each folder may include. Nobody but tests sees tests or (tools aside) tools.
+// The folders that each folder may include. Nobody but tests sees tests or (tools aside) tools.
 const std::map<std::string, std::set<std::string>>& allowed_folders() {
   static const std::map<std::string, std::set<std::string>> allowed = {
       {"core", {"core"}},

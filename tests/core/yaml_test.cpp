@@ -224,8 +224,8 @@ TEST(Yaml, HostileTextCostsLittle) {
   constexpr bool kUnoptimised = true;
 #endif
   constexpr bool kSlow = kUnoptimised || kAddressSanitizer || kThreadSanitizer;
-  // What grows with the square of the text takes seconds. Up to 115 ms of CPU time were seen on a
-  // machine whose cores were shared; an idle one needs under 50.
+  // Costs that grow with the square of the text are seconds. Up to 115 ms of CPU time were seen on
+  // a machine whose cores were shared; an idle one needs under 50.
   const double most_ms = kSlow ? 2000 : 400, most_mib = kSlow ? 2048 : 64;
   for (const auto& [name, text] : hostile) {
     const Cost cost = cost_of(text);

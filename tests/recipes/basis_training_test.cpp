@@ -1,4 +1,4 @@
-// What training leaves of LAVO's basis.
+// LAVO's basis after training.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -50,7 +50,7 @@ TEST_F(BasisTraining, AFrozenBasisFollowsTheSeedAndStaysInTheCheckpoint) {
   EXPECT_EQ(basis_of("5", "again"), basis);
   EXPECT_NE(basis_of("6", "other"), basis);
   EXPECT_TRUE(distance_after_training("frozen", "bf16") <= 1e-6);
-  // What is loaded is what was stored.
+  // The loaded basis equals the stored one.
   const LoadedModel loaded = load_model(out("first"));
   EXPECT_EQ(loaded.model->parameters().tensors().at("layers.1.attention.basis").to_vector<double>(),
             basis);

@@ -37,7 +37,7 @@ std::set<std::string> names_of(const StateTensors& tensors) {
   return names;
 }
 
-// What an optimizer keeps between updates.
+// The state that an optimizer keeps between updates.
 std::set<std::string> state_names(OptimizerKind kind) {
   if (kind == OptimizerKind::sgd) return {"momentum", "updates"};
   if (kind == OptimizerKind::nag) return {"momentum", "previous_lr", "updates"};
@@ -169,7 +169,7 @@ TEST_F(Compatibility, ARunResumesWithTheRecordedLosses) {
       EXPECT_TRUE(agree("loss", kLossTolerance)) << label;
       EXPECT_TRUE(agree("grad_norm", kNormTolerance)) << label;
     }
-    // Of the averaged weights, where there are any.
+    // The score of the averaged weights, where there are any.
     const std::string path = join_path(run, "score.json");
     const JsonValue score = parse_json(read_file(path), path).at("scores").elements().at(0);
     expect_score(CheckpointStore(run).path_of(6), 6, score);

@@ -215,7 +215,7 @@ TEST_F(RecipeTest, ANewKindSaysThatItRestartsItsSection) {
             "conflict data at command line: data.kind");
   EXPECT_EQ(refusal(put("b.yaml", "extends: a.yaml\noptim: {kind: nag, betas: [0.9, 0.9]}\n")),
             "missing_key optim.lr at b.yaml:2:8\nconflict optim at b.yaml:2:8");
-  // What is given again is not asked for, and another mechanism has keys of its own.
+  // A key that is given again is not missing, and another mechanism has keys of its own.
   EXPECT_EQ(refusal(path, {"optim.kind=sgd", "optim.lr=0"}),
             "out_of_range optim.lr at command line: optim.lr\n"
             "conflict optim at command line: optim.kind");

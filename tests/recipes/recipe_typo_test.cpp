@@ -203,7 +203,7 @@ TEST(RecipeFuzz, MutatedRecipesAreReadOrRefused) {
     try {
       const Recipe recipe = parse_recipe(parse_yaml(text, "r.yaml"));
       ++accepted;
-      // What is accepted can be written and read again.
+      // An accepted recipe can be written and read again.
       ASSERT_EQ(parse_recipe(parse_yaml(to_yaml(recipe.resolved), "r")).resolved, recipe.resolved)
           << text;
     } catch (const UsageError& error) {

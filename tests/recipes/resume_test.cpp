@@ -223,7 +223,7 @@ TEST_F(Resume, RefusesAnotherRecipeInTheSameDirectory) {
   EXPECT_EQ(refusal({"optim.lr=0.1"}, out("run")), "conflict optim.lr at step-00000007");
   EXPECT_EQ(refusal({}, "never"), concat("conflict --out at ", out("run")));
   EXPECT_EQ(read_file(join_path(out("run"), "metrics.jsonl")), before);
-  // What does not change an update may change.
+  // Keys that do not change an update may change.
   run(recipe({"train.max_steps=8", "train.micro_batch=2", "evaluate.every_steps=8"}), "run");
   EXPECT_EQ(left("run").step, 8);
 }

@@ -121,7 +121,7 @@ checkpoint: {keep: 10, best: accuracy}
                    const std::string& resume = "auto", Device device = {}) const {
     return train(recipe, {out(name), resume, device, false});
   }
-  // What a run left behind, without what depends on time.
+  // The files of a run, without the values that depend on time.
   struct Left {
     std::vector<std::string> metrics;
     std::map<std::string, std::string> files;  // of the newest checkpoint

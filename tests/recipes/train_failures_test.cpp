@@ -56,7 +56,7 @@ TEST_F(TrainFailures, WhicheverCallFailsTheRunCanContinue) {
     }
     set_log_file("");
     replace_file_system(&quick_);
-    // What can be seen is valid, and the run goes on to the same end.
+    // Every visible checkpoint is valid, and the run goes on to the same end.
     EXPECT_TRUE(CheckpointStore(out(name)).newest_valid().skipped.empty()) << name << message;
     run(saving(), name);
     expect_equal(left(name), straight, name + " " + message);

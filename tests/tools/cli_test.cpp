@@ -152,7 +152,7 @@ TEST_F(Cli, NoSignalHandlerCanInterruptAComputation) {
   for (int i = 0; i < 1000 && (!exists(metrics) || file_bytes(metrics) == 0); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  // What a thread does to itself, such as SIGSEGV, is no interruption.
+  // A signal that a thread causes itself, such as SIGSEGV, is no interruption.
   uint64_t asynchronous = (uint64_t{1} << 31) - 1;
   for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) {
     asynchronous &= ~(uint64_t{1} << (own - 1));

@@ -1,4 +1,4 @@
-// What the program says of itself; what it says of wrong arguments is in messages/.
+// The program's help; its messages about wrong arguments are in messages/.
 #include <regex>
 #include <set>
 
@@ -75,7 +75,7 @@ TEST_F(Cli, TheReadmeShowsWhatHelpSays) {
     const std::string help = linnet(command).out;
     for (const std::string& option : options_in(help.substr(0, help.find("Exit codes")))) {
       known.insert(option);
-      // What many commands have is said once, below.
+      // Options that many commands have are described once, below.
       const bool common = option == "--help" || option == "--json" || option == "--device" ||
                           option == "--plugin" || option == "--threads";
       EXPECT_THAT(common ? section : shown, HasSubstr(option)) << line;

@@ -1,4 +1,4 @@
-// What the program says of arguments and recipes that it refuses, whole: one file a command in
+// Whole messages about arguments and recipes that the program refuses: one file per command in
 // tests/tools/messages/, with its calls, their exit codes and all that stands on stderr from the
 // error on. Other tests check codes, keys and places; here sentences are under watch.
 #include <algorithm>

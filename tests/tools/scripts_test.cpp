@@ -105,7 +105,7 @@ TEST(Scripts, SetupWithoutAptNamesThePackages) {
   EXPECT_EQ(run("LINNET_SKIP_INSTALL=1 " + bare).code, 0);
 }
 
-// What apt-get is asked for, with a dpkg-query that knows no package and an apt-get that records.
+// The arguments of apt-get, with a dpkg-query that knows no package and an apt-get that records.
 TEST(Scripts, SetupInstallsOnlyWhatIsMissing) {
   const std::string stage =
       "bin=$(mktemp -d); "
@@ -372,7 +372,7 @@ TEST(Scripts, TestCostsAreProcessorTime) {
   EXPECT_THAT(fails.output, ::testing::HasSubstr("failed: Subject\n"));
 }
 
-// What ptxas says of one kernel, under a folder that stands for a build.
+// ptxas's output for one kernel, under a folder that stands for a build.
 TEST(Scripts, SpillsMustBeListed) {
   const auto check = [](int stores, int loads, const std::string& kernel = "_ZN6linnet6kernelEv") {
     return run(

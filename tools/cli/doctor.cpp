@@ -18,7 +18,7 @@
 namespace linnet::cli {
 namespace {
 
-// What a build with CUDA found: backend, driver, devices, and what keeps it from working.
+// CUDA as this build finds it: backend, driver, devices, and the reason why it does not work.
 JsonValue cuda_facts() {
   JsonValue facts = JsonValue::object().set("backend", std::string(name_of(kCudaBackend)));
   if constexpr (kCuda) {

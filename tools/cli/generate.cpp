@@ -14,7 +14,7 @@
 namespace linnet::cli {
 namespace {
 
-// What the command line does not say, the recipe's generate section does.
+// Options that the command line lacks are those of the recipe's generate section.
 struct Arguments {
   std::string path, prompt, device = "auto", backend = "auto";
   std::optional<int64_t> tokens, top_k;
@@ -106,7 +106,7 @@ int run(const Arguments& arguments) {
   std::cout << std::endl;
   log_info(result.tokens.size(), " tokens, ",
            std::llround(static_cast<double>(result.tokens.size()) / std::max(result.seconds, 1e-9)),
-           " a second; decode state ", result.state_bytes, " bytes");
+           " per second; decode state ", result.state_bytes, " bytes");
   return 0;
 }
 

@@ -47,7 +47,7 @@ NamedCommand named_command(const CLI::App& root, int argc, char** argv) {
   return found;
 }
 
-// What CLI11 says, in words that name the nearest thing that exists.
+// CLI11's error, in words that name the nearest thing that exists.
 std::string explain(const NamedCommand& named, const CLI::ParseError& error, int argc,
                     char** argv) {
   const int next = named.next;

@@ -52,7 +52,7 @@ void add_plugin_option(CLI::App& command) {
 std::function<std::string(const std::string&)> at_least(int64_t minimum) {
   return [minimum](const std::string& text) {
     int64_t value = minimum;
-    // What is no number is refused afterwards.
+    // A text that is no number is refused afterwards.
     std::from_chars(text.data(), text.data() + text.size(), value);
     return value >= minimum ? "" : concat("must be ", minimum, " or more, found ", text);
   };

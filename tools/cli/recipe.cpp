@@ -63,7 +63,7 @@ int schema(const std::string& section) {
   return 0;
 }
 
-// What has an = and is no file is an override, for all of the recipes.
+// An argument that has an = and is no file is an override, for all of the recipes.
 int check(const std::vector<std::string>& arguments) {
   std::vector<std::string> paths, overrides;
   for (const std::string& argument : arguments) {

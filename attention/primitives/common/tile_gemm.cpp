@@ -137,7 +137,7 @@ void product(int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t a_str
 
 // out[p, j] = b[j, p] for p < k, j < n, in square blocks that stay in registers' reach.
 template <typename T>
-void turn_around(const T* b, int64_t b_stride, int64_t k, int64_t n, T* out, int64_t out_stride) {
+void transpose(const T* b, int64_t b_stride, int64_t k, int64_t n, T* out, int64_t out_stride) {
   constexpr int64_t kBlock = 8;
   for (int64_t p = 0; p < k; p += kBlock) {
     const int64_t p_end = p + kBlock < k ? p + kBlock : k;
@@ -190,7 +190,7 @@ void tile_gemm(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, TileO
                                 a.transposed};
     for (int64_t j = 0; j < n; j += kWidth) {
       const int64_t width = n - j < kWidth ? n - j : kWidth;
-      turn_around(b.data + j * b.stride + p, b.stride, depth, width, panel, kWidth);
+      transpose(b.data + j * b.stride + p, b.stride, depth, width, panel, kWidth);
       product_any_a(m, width, depth, alpha, a_part, panel, kWidth, p > 0 ? c + j : offset(from, j),
                     c + j, c_stride);
     }

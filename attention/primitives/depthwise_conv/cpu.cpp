@@ -1,4 +1,4 @@
-// Depthwise convolutions on the CPU: one task a head, which adds whole rows of channels.
+// Depthwise convolutions on the CPU: one task per head, which adds whole rows of channels.
 #include "attention/primitives/depthwise_conv/cpu.h"
 
 #include <algorithm>

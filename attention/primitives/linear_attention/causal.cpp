@@ -34,12 +34,12 @@ void forward_split(const Causal<T>& call, const Split& split, int64_t key_head, 
     const ChunkDecay<T> decay(kernel.inputs, row, t, n, key_head);
     for (int64_t h = key_head * kernel.group; h < (key_head + 1) * kernel.group; ++h) {
       kernel.load_features(Side::query, row, t, n, h, queries);
-      ask<true>(y, row, t, h);
+      prefetch_chunk<true>(y, row, t, h);
       lower_weights(kernel, n, queries, keys_transposed, weights);
       scale_by_angles(kernel, n, queries, keys, weights);
       decay.scale_lower(weights);
       decay.scale_since_start(queries.features, mp);
-      ask<false>(kernel.inputs.q, row, t + kChunk, h);
+      prefetch_chunk<false>(kernel.inputs.q, row, t + kChunk, h);
       tile_gemm<T>(n, vp, kernel.m, T(1), {queries.features, mp}, {state, vp}, Write::overwrite,
                    numerators, vp);
       add_triangle_times<T>(n, vp, {weights, kChunk}, values, vp, numerators, vp);
@@ -49,8 +49,8 @@ void forward_split(const Causal<T>& call, const Split& split, int64_t key_head, 
       kernel.store_outputs(row, t, n, h, numerators, row_denominators, y, denominators);
     }
     if (!state_wanted && t + n == split.end) break;
-    ask<false>(kernel.inputs.k, row, t + kChunk, key_head);
-    ask<false>(kernel.inputs.v, row, t + kChunk, key_head);
+    prefetch_chunk<false>(kernel.inputs.k, row, t + kChunk, key_head);
+    prefetch_chunk<false>(kernel.inputs.v, row, t + kChunk, key_head);
     decay.scale_state(state, kernel.state_size());
     decay.scale_until_end(keys.features, mp);
     kernel.accumulate(n, keys.features, values, nullptr, state);

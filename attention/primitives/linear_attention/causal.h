@@ -20,7 +20,8 @@ using chunked::Split;
 // between the chunks of a block, as many as the cache of a core holds.
 inline constexpr int64_t kBlockTokens = 8 * kChunk;
 
-// One call; its tasks are (split, key head). Segments begin where blocks do.
+// One call; its tasks are (split, key head). Splits begin at multiples of kBlockTokens from the
+// beginning of their span.
 template <typename T>
 struct Causal {
   Causal(const LinearAttentionOptions& options, const LinearAttentionInputs<T>& inputs,
@@ -138,7 +139,7 @@ void scan_gradients(const Causal<T>& call, const Split& split, int64_t head, con
 
 // Prefetches the rows of a head in the chunk that begins with token t, while products are made.
 template <bool kWrite, typename E>
-void ask(const SequenceView<E>& view, int64_t row, int64_t t, int64_t head) {
+void prefetch_chunk(const SequenceView<E>& view, int64_t row, int64_t t, int64_t head) {
   chunked::prefetch_rows<kWrite>(view, row, t, t + kChunk, head);
 }
 

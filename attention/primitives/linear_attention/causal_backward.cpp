@@ -70,7 +70,7 @@ void add_decay_gradients(const Kernel<T>& kernel, int64_t row, int64_t t, int64_
 
 // S^T [vp, mp] and z of S [mp, vp] and z.
 template <typename T>
-void turn_state(const Kernel<T>& kernel, const T* state, T* out) {
+void transpose_state(const Kernel<T>& kernel, const T* state, T* out) {
   const int64_t mp = kernel.mp, vp = kernel.vp;
   chunked::transpose(state, vp, mp, vp, out, mp);
   std::copy_n(state + mp * vp, mp, out + vp * mp);
@@ -104,8 +104,8 @@ void make_block(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_t end
     kernel.load_features(Side::key, row, t, n, key_head, tile);
     kernel.load_values(row, t, n, key_head, values);
     if (t + n == end) return;
-    ask<false>(kernel.inputs.k, row, t + kChunk, key_head);
-    ask<false>(kernel.inputs.v, row, t + kChunk, key_head);
+    prefetch_chunk<false>(kernel.inputs.k, row, t + kChunk, key_head);
+    prefetch_chunk<false>(kernel.inputs.v, row, t + kChunk, key_head);
     const T* from = state;
     if (kernel.inputs.log_decay != nullptr) {
       const ChunkDecay<T> decay(kernel.inputs, row, t, n, key_head);
@@ -159,10 +159,10 @@ void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_
   T* dkeys = scratch.take(kChunk * mp);
   T* dvalues = scratch.take(kChunk * vp);
   T* dvalues_transposed = scratch.take(vp * kChunk);
-  const bool turning =
+  const bool angles_wanted =
       gradients.query_proportions != nullptr || gradients.key_proportions != nullptr;
-  T* dquery_angles = turning ? scratch.take(kChunk) : nullptr;
-  T* dkey_angles = turning ? scratch.take(kChunk) : nullptr;
+  T* dquery_angles = angles_wanted ? scratch.take(kChunk) : nullptr;
+  T* dkey_angles = angles_wanted ? scratch.take(kChunk) : nullptr;
   const int64_t chunks = (end - begin + kChunk - 1) / kChunk;
   for (int64_t chunk = chunks - 1; chunk >= 0; --chunk) {
     const int64_t t = begin + chunk * kChunk, n = std::min(kChunk, end - t);
@@ -171,15 +171,15 @@ void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_
     const T* values = tiles.values + chunk * kChunk * vp;
     transpose_keys(kernel, n, keys, keys_transposed);
     chunked::transpose(values, vp, n, vp, values_transposed, kChunk);
-    ask<true>(gradients.k, row, t, key_head);
-    ask<true>(gradients.v, row, t, key_head);
+    prefetch_chunk<true>(gradients.k, row, t, key_head);
+    prefetch_chunk<true>(gradients.v, row, t, key_head);
     tile_gemm<T>(n, mp, kernel.V, T(1), {values, vp}, {adjoint, mp}, Write::overwrite, dkeys, mp);
     for (int64_t i = 0; i < n; ++i) axpy_row(mp, T(1), adjoint_normalizer, dkeys + i * mp);
     if (chunk == 0) {
-      ask<false>(kernel.inputs.k, row, t - kBlockTokens, key_head);
-      ask<false>(kernel.inputs.v, row, t - kBlockTokens, key_head);
+      prefetch_chunk<false>(kernel.inputs.k, row, t - kBlockTokens, key_head);
+      prefetch_chunk<false>(kernel.inputs.v, row, t - kBlockTokens, key_head);
     }
-    // (K R)^T = R^T K^T: turning its few rows is less than turning R.
+    // (K R)^T = R^T K^T: transposing its few rows is less than transposing R.
     const T* features = transpose_features(kernel, n, keys, keys_transposed, features_transposed);
     tile_gemm<T>(vp, chunked::padded(n), kernel.m, T(1), {adjoint, mp}, {features, kChunk},
                  Write::overwrite, dvalues_transposed, kChunk);
@@ -188,26 +188,26 @@ void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_
     decay.scale_until_end(dkeys, mp);
     decay.scale_until_end(dvalues, vp);
     decay.scale_state(adjoint, kernel.state_size());
-    if (turning) std::fill_n(dkey_angles, kChunk, T(0));
+    if (angles_wanted) std::fill_n(dkey_angles, kChunk, T(0));
     kernel.fold_gradients(n, keys, dkeys, dkey_angles);
     for (int64_t h = key_head * kernel.group; h < (key_head + 1) * kernel.group; ++h) {
       kernel.load_features(Side::query, row, t, n, h, queries);
       kernel.load_output_gradients(row, t, n, h, outputs.y, outputs.denominators, outputs.dy, G,
                                    ddenominators);
-      ask<true>(gradients.q, row, t, h);
-      ask<false>(kernel.inputs.q, row, t - kChunk, h);
+      prefetch_chunk<true>(gradients.q, row, t, h);
+      prefetch_chunk<false>(kernel.inputs.q, row, t - kChunk, h);
       lower_weights(kernel, n, queries, keys_transposed, weights);
       weight_gradients(kernel, n, G, ddenominators, values_transposed, dweights);
       decay.scale_lower(dweights);
-      if (turning) {
+      if (angles_wanted) {
         std::fill_n(dquery_angles, kChunk, T(0));
         add_angle_gradients(n, queries, keys, weights, dweights, dquery_angles, dkey_angles);
       }
       scale_by_angles(kernel, n, queries, keys, weights);
       scale_by_angles(kernel, n, queries, keys, dweights);
       decay.scale_lower(weights);
-      ask<false>(outputs.y, row, t - kChunk, h);
-      ask<false>(outputs.dy, row, t - kChunk, h);
+      prefetch_chunk<false>(outputs.y, row, t - kChunk, h);
+      prefetch_chunk<false>(outputs.dy, row, t - kChunk, h);
       add_triangle_times<T>(n, vp, {weights, kChunk, true}, G, vp, dvalues, vp);
       add_triangle_times<T>(n, kp, {dweights, kChunk, true}, queries.plain, kp, dkeys, kp);
       tile_gemm<T>(n, mp, kernel.V, T(1), {G, vp}, {transposed, mp}, Write::overwrite, dqueries,
@@ -251,13 +251,13 @@ void chunk_gradients(const Causal<T>& call, const Split& split, int64_t key_head
   const int64_t mp = kernel.mp, vp = kernel.vp;
   const BlockTiles<T> tiles(kernel, scratch);
   T* adjoint = scratch.take(kernel.state_size());
-  turn_state(kernel, dstate, adjoint);
+  transpose_state(kernel, dstate, adjoint);
   const int64_t blocks = (split.end - split.begin + kBlockTokens - 1) / kBlockTokens;
   for (int64_t block = blocks - 1; block >= 0; --block) {
     const int64_t begin = split.begin + block * kBlockTokens;
     const int64_t end = std::min(split.end, begin + kBlockTokens);
     const T* first = begin == span.begin ? state : call.kept_at(kept, split.span, begin, key_head);
-    turn_state(kernel, first, tiles.states);
+    transpose_state(kernel, first, tiles.states);
     make_block(kernel, span.row, begin, end, key_head, tiles, scratch.nested());
     block_gradients(kernel, span.row, begin, end, key_head, outputs, tiles, adjoint,
                     scratch.nested(), gradients);

@@ -6,8 +6,8 @@
 // Causal states may decay: S_t = exp(g_t) S_{t-1} + phi(k_t) v_t^T and z likewise, with a log-decay
 // g_t <= 0 for every token and key head (gated random features, running maxima).
 //
-// Shapes: q [B,Tq,H,K], k [B,Tk,Hk,K], v [B,Tk,Hk,V], y [B,Tq,H,V], where Hk divides H and head h
-// reads key head h / (H / Hk). The feature width m is K, or 2K with re-weighting. Arrays in host
+// Shapes: q [B,Tq,H,K], k [B,Tk,G,K], v [B,Tk,G,V], y [B,Tq,H,V], where G divides H and head h
+// reads key head h / (H / G). The feature width m is K, or 2K with re-weighting. Arrays in host
 // memory, float or double (sums are made in that type); nothing is kept after a call. Outputs and
 // gradients are overwritten. Bitwise repeatable for a fixed number of threads. Causal forward
 // leaves a state for every 256 tokens to backward, where one follows; scratch is independent of T.
@@ -48,13 +48,13 @@ template <typename T>
 struct LinearAttentionInputs {
   SequenceView<const T> q, k, v;
   const T* query_proportions = nullptr;  // [B,Tq,H]
-  const T* key_proportions = nullptr;    // [B,Tk,Hk]
-  const T* log_decay = nullptr;          // [B,Tk,Hk], at most 0
+  const T* key_proportions = nullptr;    // [B,Tk,G]
+  const T* log_decay = nullptr;          // [B,Tk,G], at most 0
   const uint8_t* query_mask = nullptr;   // [B,Tq]
   const uint8_t* key_mask = nullptr;     // [B,Tk]
 };
 
-// S [N,Hk,m,V] and z [N,Hk,m], dense; E is T or const T. N is B for carried states, and the number
+// S [N,G,m,V] and z [N,G,m], dense; E is T or const T. N is B for carried states, and the number
 // of spans for memories. Null pointers: zero on input, not wanted on output.
 template <typename E>
 struct LinearAttentionState {

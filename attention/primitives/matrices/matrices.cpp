@@ -167,20 +167,20 @@ void multiply_matrices(const Tensor& a, Transpose ta, const Tensor& b, Transpose
   require(a.shape().rank() == 3 && b.shape().rank() == 3 && c.shape().rank() == 3,
           "multiply_matrices: expected three tensors [G, rows, columns], got ", a.shape(), ", ",
           b.shape(), ", ", c.shape());
-  const bool turn_a = ta == Transpose::yes, turn_b = tb == Transpose::yes;
-  const int64_t G = c.size(0), m = c.size(1), n = c.size(2), k = a.size(turn_a ? 1 : 2);
-  require(a.size(0) == G && b.size(0) == G && a.size(turn_a ? 2 : 1) == m &&
-              b.size(turn_b ? 2 : 1) == k && b.size(turn_b ? 1 : 2) == n,
-          "multiply_matrices: ", a.shape(), turn_a ? " (transposed)" : "", " times ", b.shape(),
-          turn_b ? " (transposed)" : "", " is not ", c.shape());
+  const bool transposed_a = ta == Transpose::yes, transposed_b = tb == Transpose::yes;
+  const int64_t G = c.size(0), m = c.size(1), n = c.size(2), k = a.size(transposed_a ? 1 : 2);
+  require(a.size(0) == G && b.size(0) == G && a.size(transposed_a ? 2 : 1) == m &&
+              b.size(transposed_b ? 2 : 1) == k && b.size(transposed_b ? 1 : 2) == n,
+          "multiply_matrices: ", a.shape(), transposed_a ? " (transposed)" : "", " times ",
+          b.shape(), transposed_b ? " (transposed)" : "", " is not ", c.shape());
   dispatch(c.dtype(), [&](auto zero) {
     using T = decltype(zero);
     const T *left = a.data<T>(), *right = b.data<T>();
     T* to = c.data<T>();
     parallel_for(G, 1, [&](int64_t begin, int64_t end) {
       for (int64_t g = begin; g < end; ++g) {
-        tile_gemm<T>(m, n, k, static_cast<T>(alpha), {left + g * m * k, a.size(2), turn_a},
-                     {right + g * k * n, b.size(2), turn_b}, write, to + g * m * n, n);
+        tile_gemm<T>(m, n, k, static_cast<T>(alpha), {left + g * m * k, a.size(2), transposed_a},
+                     {right + g * k * n, b.size(2), transposed_b}, write, to + g * m * n, n);
       }
     });
   });

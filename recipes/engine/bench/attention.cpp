@@ -84,11 +84,11 @@ OperationBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
   const Shape tokens{options.batch, length, mixer_options.width};
   std::vector<std::array<Tensor, 4>> inputs;
   for (uint64_t i = 0; i < 4; ++i) {
-    const Tensor x = bench_numbers(i < 3 ? heads : tokens, i + 1, dtype, device);
-    if (i == 0) inputs.resize(static_cast<size_t>(inputs_by_turns(4 * x.bytes(), device)));
+    const Tensor x = bench_values(i < 3 ? heads : tokens, i + 1, dtype, device);
+    if (i == 0) inputs.resize(static_cast<size_t>(alternating_inputs(4 * x.bytes(), device)));
     for (auto& each : inputs) each[i] = &each == &inputs.front() ? x : x.clone();
   }
-  const Tensor seed = bench_numbers(attention != nullptr ? heads : tokens, 5, dtype, device);
+  const Tensor seed = bench_values(attention != nullptr ? heads : tokens, 5, dtype, device);
   MixerContext context;
   std::vector<int32_t> positions;
   for (int64_t i = 0; i < options.batch * length; ++i) {

@@ -21,9 +21,9 @@ struct AttentionBenchOptions : OperationOptions {
 };
 
 // Calls on_point for each as it is measured. At most options.runs are timed; a run that takes more
-// than 8 seconds is not repeated. On a CUDA device runs take inputs by turns that together do not
-// fit its cache. Gradients of inputs are written, not added. Throws UsageError for sizes below 1,
-// a mechanism or a length named twice, the cross form, parameters without one mechanism, a named
+// than 8 seconds is not repeated. On a CUDA device runs alternate between inputs that together do
+// not fit its cache. Gradients of inputs are written, not added. Throws UsageError for sizes below
+// 1, a mechanism or a length named twice, the cross form, parameters without one mechanism, a named
 // mechanism that lacks the form, and `cudnn` on a CPU, in f32 or where cuDNN is missing; Error
 // where cuDNN's results are wrong.
 std::vector<OperationBench> bench_attention(const AttentionBenchOptions& options,

@@ -8,11 +8,11 @@ namespace {
 OperationBench bench_convolution(int64_t taps, const OperationOptions& options, int64_t length) {
   const Device device = options.device;
   const Shape shape{options.batch, length, options.heads, options.head_width};
-  const Tensor x = bench_numbers(shape, 1, options.dtype, device);
-  std::vector<Tensor> inputs(static_cast<size_t>(inputs_by_turns(x.bytes(), device)), x);
+  const Tensor x = bench_values(shape, 1, options.dtype, device);
+  std::vector<Tensor> inputs(static_cast<size_t>(alternating_inputs(x.bytes(), device)), x);
   for (size_t i = 1; i < inputs.size(); ++i) inputs[i] = x.clone();
-  const Tensor filters = bench_numbers({options.heads, taps}, 2, options.dtype, device);
-  const Tensor seed = bench_numbers(shape, 3, options.dtype, device);
+  const Tensor filters = bench_values({options.heads, taps}, 2, options.dtype, device);
+  const Tensor seed = bench_values(shape, 3, options.dtype, device);
   OperationBench result{concat("conv, ", taps, " taps"),
                         Form::causal,
                         options.batch,

@@ -7,7 +7,7 @@
 
 namespace linnet {
 
-// The primitive depthwise_conv alone, causal, one filter of so many taps a head: measured as
+// The primitive depthwise_conv alone, causal, one filter of so many taps per head: measured as
 // mechanisms are, for each number of taps each length, and named "conv, 63 taps". Throws UsageError
 // for sizes below 1, and for a number of taps or a length named twice.
 std::vector<OperationBench> bench_convolutions(const std::vector<int64_t>& taps,

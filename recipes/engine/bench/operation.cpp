@@ -16,7 +16,7 @@ void require_sizes(const OperationOptions& options) {
   require_different("the length", options.lengths);
   require_usage(!options.cold || options.device.kind == DeviceKind::cpu,
                 "bench: --cold is for a CPU; on ", name_of(options.device),
-                " runs take inputs by turns that its cache does not hold anyway");
+                " runs alternate between inputs that its cache does not hold anyway");
 }
 
 void measure(OperationBench& result, const OperationOptions& options,

@@ -1,4 +1,4 @@
-// What benchmarks of single operations share: their sizes, and how one of them is measured.
+// Shared by benchmarks of single operations: their sizes, and how one of them is measured.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +54,7 @@ void require_different(const char* what, const std::vector<T>& values) {
   }
 }
 
-// Sets times and memory: of `run`, which takes the inputs by turns, and of its backward pass from
+// Sets times and memory: of `run`, which alternates between inputs, and of its backward pass from
 // `seed`. At most options.runs are timed; a run that takes more than 8 seconds is not repeated.
 void measure(OperationBench& result, const OperationOptions& options,
              const std::function<Variable()>& run, const Tensor& seed);

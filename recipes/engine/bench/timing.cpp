@@ -56,14 +56,14 @@ RunTime time_runs(Device device, int64_t runs, const std::function<void()>& body
   return {1e3 * median(all), 1e3 * *std::min_element(own.begin(), own.end())};
 }
 
-Tensor bench_numbers(const Shape& shape, uint64_t site, DType dtype, Device device) {
+Tensor bench_values(const Shape& shape, uint64_t site, DType dtype, Device device) {
   constexpr int64_t kPeriod = 1'000'003;
   const Tensor values = Tensor::zeros(shape);
   const RandomKey key{1, 0, site};
-  float* numbers = values.data<float>();
+  float* drawn = values.data<float>();
   for (int64_t i = 0; i < values.elements(); ++i) {
-    numbers[i] = i < kPeriod ? static_cast<float>(key.normal(static_cast<uint64_t>(i)))
-                             : numbers[i - kPeriod];
+    drawn[i] =
+        i < kPeriod ? static_cast<float>(key.normal(static_cast<uint64_t>(i))) : drawn[i - kPeriod];
   }
   return values.to(dtype).to(device);
 }
@@ -74,7 +74,7 @@ void empty_caches() {
   for (size_t i = 0; i < memory.size(); i += kLine) ++memory[i];
 }
 
-int64_t inputs_by_turns(size_t bytes, Device device) {
+int64_t alternating_inputs(size_t bytes, Device device) {
   constexpr size_t kMax = 64;
   if (device.kind == DeviceKind::cpu) return 1;
   return static_cast<int64_t>(std::min(kMax, kBeyondAnyCache / std::max<size_t>(bytes, 1) + 1));
@@ -84,11 +84,11 @@ double worst_error(const Tensor& got, const Tensor& expected) {
   require(got.shape() == expected.shape(), "worst_error: expected ", expected.shape(), ", got ",
           got.shape());
   const Tensor a = got.to(Device{}).to(DType::f32), b = expected.to(Device{}).to(DType::f32);
-  const float* numbers = a.data<float>();
+  const float* found = a.data<float>();
   const float* wanted = b.data<float>();
   double worst = 0, scale = 1e-30;
   for (int64_t i = 0; i < a.elements(); ++i) {
-    const double error = std::abs(static_cast<double>(numbers[i]) - static_cast<double>(wanted[i]));
+    const double error = std::abs(static_cast<double>(found[i]) - static_cast<double>(wanted[i]));
     if (!std::isnan(worst) && !(error <= worst)) worst = error;
     scale = std::max(scale, std::abs(static_cast<double>(wanted[i])));
   }

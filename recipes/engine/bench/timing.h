@@ -1,4 +1,4 @@
-// What benchmarks of single operations share: times, and inputs that are fair to a GPU's cache.
+// Shared by benchmarks of single operations: times, and inputs that are fair to a GPU's cache.
 #pragma once
 
 #include <functional>
@@ -28,11 +28,11 @@ RunTime time_runs(Device device, int64_t runs, const std::function<void()>& body
 // Fills the calling thread's caches with memory that nothing else uses.
 void empty_caches();
 
-// Normal numbers that repeat after a million: timing needs no more, and many are slow to draw.
-Tensor bench_numbers(const Shape& shape, uint64_t site, DType dtype, Device device);
-// How many inputs of `bytes` runs take by turns, so that a GPU reads them from its memory, not from
-// the cache where the run before left them.
-int64_t inputs_by_turns(size_t bytes, Device device);
+// Normal values that repeat after a million: timing needs no more, and many are slow to draw.
+Tensor bench_values(const Shape& shape, uint64_t site, DType dtype, Device device);
+// How many inputs of `bytes` runs alternate between, so that a GPU reads them from its memory, not
+// from the cache where the run before left them.
+int64_t alternating_inputs(size_t bytes, Device device);
 
 // The largest |got - expected|, as a share of the largest |expected|; NaN stays NaN. Floating
 // tensors of one shape, on any device.

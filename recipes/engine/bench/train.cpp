@@ -37,7 +37,7 @@ TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t s
   for (int i = 0; i < warm_up; ++i) {
     const double before = gemm_flop_count();
     step.run(progress, next_batch);
-    // Of the first one: what a CUDA graph replays is not counted.
+    // Counted in the first update: a CUDA graph's replays are not counted.
     if (i == 0) result.gemm_gflop = (gemm_flop_count() - before) * 1e-9;
   }
   reset_peak_memory(device);
@@ -70,8 +70,8 @@ std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps
 double measure_gemm_peak(DType dtype, Device device) {
   const int64_t size =
       kCudaBackend == CudaBackend::on && device.kind == DeviceKind::cuda ? 4096 : 512;
-  const Tensor a = bench_numbers({size, size}, 1, dtype, device);
-  const Tensor b = bench_numbers({size, size}, 2, dtype, device);
+  const Tensor a = bench_values({size, size}, 1, dtype, device);
+  const Tensor b = bench_values({size, size}, 2, dtype, device);
   const Tensor c = Tensor::zeros({size, size}, dtype, device);
   double best = 0;
   for (int run = 0; run < 20; ++run) {

@@ -1,6 +1,6 @@
-// An update on a CUDA device. What changes from one update to the next (batches, the step, rates)
-// is written to device memory at fixed addresses, so that the work itself never changes: it is
-// captured as CUDA graphs, one for the passes of each form of micro-batch and one for what follows.
+// An update on a CUDA device. Inputs that change from one update to the next (batches, the step,
+// rates) are written to device memory at fixed addresses, so that the work itself never changes: it
+// is captured as CUDA graphs, one for the passes of each form of micro-batch and one for the rest.
 #include <limits>
 #include <map>
 #include <tuple>

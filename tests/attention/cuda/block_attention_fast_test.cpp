@@ -179,7 +179,7 @@ TEST(CudaBlockAttentionFast, WideValuesAreReadTileByTile) {
   }
 }
 
-// More tiles of queries than rows of partial sums: blocks walk over several.
+// More tiles of queries than rows of partial sums: blocks loop over several.
 TEST(CudaBlockAttentionFast, BiasOnBothSidesAndOverManyTiles) {
   Problem p(tokens(90));
   p.band(false, 70, 3);
@@ -354,7 +354,7 @@ TEST(CudaBlockAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
 }
 
 TEST(CudaBlockAttentionFast, WhatItDoesNotCoverIsSaidOnce) {
-  // What was said once is not said again when the test is repeated.
+  // A line that was logged once is not logged again when the test is repeated.
   static int64_t width = 19;
   width += 2;
   set_log_level(LogLevel::info);

@@ -121,7 +121,7 @@ inline Problem of_weights(Problem p) {
   return p;
 }
 
-// What results() are in plain bf16 arithmetic. Softmax and squared ReLU keep between their steps,
+// results() in plain bf16 arithmetic. Softmax and squared ReLU keep between their steps,
 // in bf16: y, of which backward takes y . dy, the weights and the gradients of logits.
 inline std::vector<Tensor> plain_results(const Problem& p) {
   std::vector<Tensor> plain = results(p, DType::bf16, DType::bf16, Device{});
@@ -160,7 +160,7 @@ inline std::vector<Tensor> plain_results(const Problem& p) {
           softmax ? stored * (dweight - dot_dy(y, i)) : 2 * std::sqrt(stored) * dweight;
     }
   }
-  // Of the logits by themselves.
+  // The gradients with respect to the logits themselves.
   by_key.context.options.weights = BlockWeights::identity;
   const std::vector<Tensor> gradients = results(by_key, DType::bf16, DType::f64, Device{});
   plain[1] = gradients[1];

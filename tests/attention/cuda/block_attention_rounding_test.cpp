@@ -1,4 +1,4 @@
-// What the gradients of block attention in bf16 are of.
+// The stored values that gradients of block attention in bf16 are computed from.
 #include "core/kernel_choice.h"
 #include "tests/attention/cuda/block_attention_problem.h"
 

@@ -1,4 +1,4 @@
-// What tests share that compare a call on the device with the CPU's in double: masks with NaN
+// Shared by tests that compare a call on the device with the CPU's in double: masks with NaN
 // behind them, inputs as each stores them, results with all gradients.
 #pragma once
 
@@ -32,7 +32,7 @@ inline void put_nan_behind(const std::vector<uint8_t>& mask, const Tensor& x) {
   }
 }
 
-// What calls compute in unless a test says otherwise: the CPU is the reference in double.
+// The dtype of calls unless a test says otherwise: the CPU is the reference in double.
 inline DType usual_dtype(Device device) {
   return device == kGpu ? DType::bf16 : DType::f64;
 }

@@ -1,4 +1,5 @@
-// What tokens write to Luna's causal memory on the CUDA device, against the CPU's double precision.
+// The writes of tokens to Luna's causal memory on the CUDA device, against the CPU's double
+// precision.
 #include "attention/luna/causal_writes.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// The pieces of clustered attention on the CUDA device against the CPU's: choices bit for bit,
-// numbers against its double precision.
+// The functions of clustered attention on the CUDA device against the CPU's: choices bit for bit,
+// values against its double precision.
 #include "attention/clustered/cluster_blend.h"
 #include "attention/clustered/hamming_clusters.h"
 #include "tests/attention/token_setting.h"

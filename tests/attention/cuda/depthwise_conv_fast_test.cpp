@@ -197,7 +197,7 @@ TEST(CudaDepthwiseConvFast, WhatItDoesNotCoverGoesToThePlainKernels) {
 }
 
 TEST(CudaDepthwiseConvFast, WhatItDoesNotCoverIsRefusedOrSaidOnce) {
-  // What was said once is not said again when the test is repeated.
+  // A line that was logged once is not logged again when the test is repeated.
   static int64_t width = 11;
   width += 2;
   const Variable x(Tensor::zeros({1, 17, 1, width}, DType::bf16, kGpu));

@@ -1,4 +1,4 @@
-// What the log says where calls go to the plain kernels, and when.
+// The lines in the log about calls that go to the plain kernels, and when they appear.
 #include "attention/primitives/common/cuda/kernel_path.h"
 
 #include "attention/registry.h"
@@ -13,7 +13,7 @@ namespace {
 
 using test::kGpu;
 
-// What two calls about numbers of that dtype say.
+// The log of two calls about values of that dtype.
 std::string said_of(const std::string& operation, DType dtype, int64_t tokens = 16) {
   const Tensor x = Tensor::zeros({1, tokens, 1, 8}, dtype, kGpu);
   set_log_level(LogLevel::info);
@@ -25,7 +25,7 @@ std::string said_of(const std::string& operation, DType dtype, int64_t tokens = 
 }
 
 TEST(CudaFallBack, CallsInF32AreNamedOnceInAModelInBf16Alone) {
-  // What was said once is not said again when the test is repeated.
+  // A line that was logged once is not logged again when the test is repeated.
   static int number = 0;
   const std::string operation = concat("operation ", ++number);
   EXPECT_EQ(said_of(operation, DType::f32), "");

@@ -1,4 +1,4 @@
-// What EVA and Transformer-LS share, on the CUDA device against the CPU.
+// Functions that EVA and Transformer-LS share, on the CUDA device against the CPU.
 #include "attention/common/joint/block_bias.h"
 #include "attention/common/joint/joint_softmax.h"
 #include "attention/common/joint/packed_chunks.h"

@@ -1,4 +1,4 @@
-// The pieces of LARA on the CUDA device against the CPU's double precision.
+// The functions of LARA on the CUDA device against the CPU's double precision.
 #include "attention/common/landmarks/landmarks.h"
 #include "attention/lara/optimal.h"
 #include "attention/lara/proposals.h"
@@ -34,7 +34,7 @@ struct Problem {
   }
 };
 
-// Everything that the pieces give, on the host.
+// Outputs and gradients of these functions, on the host.
 std::vector<Tensor> results(DType dtype, Device device) {
   const Problem p;
   const auto leaf = [&](const Tensor& x) { return Variable(x.to(dtype).to(device), true); };

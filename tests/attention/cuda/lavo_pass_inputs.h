@@ -104,7 +104,7 @@ inline std::vector<Tensor> differentiate(const LavoPassVariables& x, const LavoP
   return found;
 }
 
-// What primitives make of them by plain arithmetic, on the CPU.
+// The results of primitives, from the same inputs by plain arithmetic, on the CPU.
 inline std::vector<Tensor> run_plainly(const Setting& s, const std::vector<Tensor>& in) {
   const LavoPassVariables x = variables_of(in, Device{}, DType::bf16);
   return differentiate(x, lavo_by_primitives(x, context_of(s, Device{})));

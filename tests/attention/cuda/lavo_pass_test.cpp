@@ -234,7 +234,7 @@ TEST(CudaLavoPass, TheMixerTakesItAndDecodesFromItsState) {
   expect_close(rest.y.value(), kLength);
 }
 
-// What backend tensor_cores demands, forward and backward.
+// Backend tensor_cores, forward and backward.
 TEST(CudaLavoPass, DemandedTensorCoresComputeAllOfIt) {
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const Setting s{"demanded", 16, 1, 70, 1, 16, 16, 1};

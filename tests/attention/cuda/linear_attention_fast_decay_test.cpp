@@ -90,7 +90,8 @@ TEST(CudaLinearAttentionFastDecay, ExtremeDecays) {
   in = inputs_of(s);
   in[7].fill(0);
   expect_what_the_cpu_computes(s, in);
-  // What no token leaves has gradients that are smaller than the rounding of the CPU's sums.
+  // The gradients of a state that vanishes at every token are smaller than the rounding of the
+  // CPU's sums.
   in[7].fill(-80);
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const std::vector<Tensor> expected = test::run(s, in, Device{}), got = test::run(s, in, kGpu);

@@ -29,7 +29,7 @@ TEST(CudaLinearAttentionFastFeatures, ReweightedCausal) {
            {"128", kScaled, 1, 40, 1, 1, 64, 64, true, true, kCausal, 0, true, true},
            {"wider values", kPlain, 1, 35, 2, 1, 8, 72, true, false, kCausal, 0, false, true},
            {"tiles of values", kUsual, 1, 33, 2, 1, 24, 136, true, true, kCausal, 0, false, true},
-           {"pieces", kScaled, 1, 521, 2, 1, 8, 16, true, true, kCausal, 0, false, true}}) {
+           {"splits", kScaled, 1, 521, 2, 1, 8, 16, true, true, kCausal, 0, false, true}}) {
     expect_what_the_cpu_computes(s, inputs_of(s));
   }
 }
@@ -53,7 +53,7 @@ TEST(CudaLinearAttentionFastFeatures, ReweightedNoncausal) {
            {"80, cross", kUsual, 2, 40, 2, 2, 40, 64, false, true, kAll, 70, false, true},
            {"128", kUsual, 2, 33, 1, 1, 64, 64, false, true, kAll, 0, true, true},
            {"tiles of values", kUsual, 1, 33, 2, 1, 16, 136, false, true, kAll, 21, false, true},
-           {"pieces", kPlain, 1, 521, 2, 1, 8, 16, false, true, kAll, 0, false, true}}) {
+           {"splits", kPlain, 1, 521, 2, 1, 8, 16, false, true, kAll, 0, false, true}}) {
     expect_what_the_cpu_computes(s, inputs_of(s));
   }
 }
@@ -102,7 +102,7 @@ TEST(CudaLinearAttentionFastFeatures, ExtremeInputsStayFinite) {
       {"", kUsual, 1, 40, 1, 1, 24, 16, false, false, kAll, 0, false, true});
 }
 
-// What lies behind masks, NaN here, has no gradient.
+// Values behind masks, NaN here, have no gradient.
 TEST(CudaLinearAttentionFastFeatures, MaskedTokensHaveNoGradient) {
   Setting s{"", kScaled, 2, 70, 1, 1, 24, 16, false, true, kCausal, 0, false, true};
   const std::vector<uint8_t> mask = test::mask_of(s.B, s.T);

@@ -1,4 +1,4 @@
-// What tests of linear attention on tensor cores share: inputs with masked tokens, a call in each
+// Shared by tests of linear attention on tensor cores: inputs with masked tokens, a call in each
 // form with all its gradients, and the comparison with what the CPU computes in double.
 #pragma once
 
@@ -34,7 +34,7 @@ inline const LinearAttentionOptions kUsual, kScaled{FeatureMap::relu, 0.7, Norma
     kPlain{FeatureMap::identity, 0.5, Normalizer::none, 0},
     kFloored{FeatureMap::relu, 1, Normalizer::clamp, 40.0};
 
-// Segments of 5, 59, 1, 35, 128 and 600 tokens by turns, of which a row continues where the one
+// Segments of 5, 59, 1, 35, 128, 600, 5, 59, ... tokens, of which a row continues where the one
 // before ended: some begin with a chunk, some are shorter, some longer than one.
 inline Tensor segments_of(int64_t rows, int64_t length, Device device) {
   constexpr int kLengths[] = {5, 59, 1, 35, 128, 600};

@@ -37,7 +37,7 @@ double worst_error(const Tensor& state, const Tensor& left, const Tensor& right)
 }
 
 // Products on tensor cores cut sums off: a state that they alone carry through 1024 of them is
-// 2e-5 too small. One segment, because a sequence that has them is walked in one piece.
+// 2e-5 too small. One segment, because a sequence that has them is scanned in one split.
 TEST(CudaLinearAttentionFastLong, SumsOverManyChunksDoNotDrift) {
   constexpr int64_t T = 16384, K = 16;
   const Tensor k = positive({1, T, 1, K}, "k"), v = positive({1, T, 1, K}, "v");

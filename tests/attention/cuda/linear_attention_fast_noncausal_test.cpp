@@ -37,16 +37,16 @@ TEST(CudaLinearAttentionFastNoncausal, GivesWhatTheCpuComputesInDouble) {
   for (const Setting& s : settings) expect_what_the_cpu_computes(s, inputs_of(s));
 }
 
-// Few heads: blocks have pieces of the sequence, whose sums are added up, as are those of the query
+// Few heads: blocks have splits of the sequence, whose sums are added up, as are those of the query
 // heads that share keys.
-TEST(CudaLinearAttentionFastNoncausal, PiecesOfALongSequenceAddUp) {
+TEST(CudaLinearAttentionFastNoncausal, SplitsOfALongSequenceAddUp) {
   const fast::SplitSizes sizes = fast::split_sizes(13 * 64 + 5, 2);
   EXPECT_EQ(sizes.count, 3);
   EXPECT_EQ(sizes.tokens, 5 * 64);
   EXPECT_EQ(fast::split_sizes(13 * 64 + 5, 264).count, 1);
   EXPECT_EQ(fast::split_sizes(7 * 64, 1).count, 1);
   EXPECT_EQ(fast::split_sizes(0, 1).count, 1);
-  const Setting s{"pieces", test::kScaled, 1,    13 * 64 + 5, 2,         1, 16,
+  const Setting s{"splits", test::kScaled, 1,    13 * 64 + 5, 2,         1, 16,
                   24,       false,         true, kAll,        8 * 64 + 9};
   expect_what_the_cpu_computes(s, inputs_of(s));
 }
@@ -219,7 +219,7 @@ TEST(CudaLinearAttentionFastNoncausal, WhatItDoesNotCoverIsPlainOrRefused) {
   EXPECT_EQ(refusal([&] { memory_of(narrow, narrow); }),
             "linear attention: backend tensor_cores was requested, but the kernels on tensor cores "
             "do not cover values of f32; use backend auto");
-  // Short pieces are left to the plain kernels.
+  // Short sequences are left to the plain kernels.
   EXPECT_EQ(memory_of(numbers(15, 16, DType::f32), numbers(15, 16, DType::f32)).mass.size(2), 16);
 }
 

@@ -62,10 +62,10 @@ TEST(CudaLinearAttentionFast, SegmentsDoNotSeeEachOther) {
   }
 }
 
-// Few heads: blocks have pieces of the sequence, here of five and of four chunks, three in all;
+// Few heads: blocks have splits of the sequence, here of five and of four chunks, three in all;
 // backward too.
-TEST(CudaLinearAttentionFast, PiecesOfALongSequenceContinueEachOther) {
-  const Setting s{"pieces", kScaled, 2, 13 * 64 + 5, 2, 1, 16, 24, true, true};
+TEST(CudaLinearAttentionFast, SplitsOfALongSequenceContinueEachOther) {
+  const Setting s{"splits", kScaled, 2, 13 * 64 + 5, 2, 1, 16, 24, true, true};
   cuda::linear_attention_fast::Forward call;
   call.device = kGpu;
   const std::vector<Tensor> in = inputs_of(s);
@@ -175,7 +175,7 @@ TEST(CudaLinearAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
 }
 
 TEST(CudaLinearAttentionFast, WhatItDoesNotCoverIsSaidOnce) {
-  // What was said once is not said again when the test is repeated.
+  // A line that was logged once is not logged again when the test is repeated.
   static int64_t width = 19;
   width += 2;
   const Variable x(Tensor::zeros({1, 17, 1, width}, DType::bf16, kGpu));
@@ -244,7 +244,7 @@ TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_TRUE(cuda::linear_attention_is_fast(usual));
 }
 
-// What backend tensor_cores demands, of forward and backward passes and of other forms; decoding
+// Backend tensor_cores, for forward and backward passes and for other forms; decoding
 // token by token is left to the plain kernels.
 TEST(CudaLinearAttentionFast, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
   const UseKernels use(KernelChoice::tensor_cores, kGpu);

@@ -24,7 +24,7 @@ TEST(CudaLinearAttentionFastWide, Causal) {
            {"floored", kFloored, 1, 33, 1, 1, 144, 16, false, true},
            {"elu", elu, 1, 20, 1, 1, 136, 16, true, true},
            {"tiles of values", kUsual, 1, 33, 1, 1, 136, 136, true, true},
-           {"pieces", kScaled, 1, 513, 1, 1, 136, 8, true, true}}) {
+           {"splits", kScaled, 1, 513, 1, 1, 136, 8, true, true}}) {
     expect_what_the_cpu_computes(s, inputs_of(s));
   }
 }
@@ -35,7 +35,7 @@ TEST(CudaLinearAttentionFastWide, Noncausal) {
            {"256, segments", kScaled, 1, 70, 1, 1, 256, 64, false, true, kAll, 0, true},
            {"not normalised, cross", kPlain, 1, 33, 2, 1, 200, 40, false, true, kAll, 21},
            {"tiles of values", kFloored, 1, 33, 1, 1, 136, 136, false, true, kAll},
-           {"pieces", kScaled, 1, 513, 1, 1, 136, 8, false, true, kAll}}) {
+           {"splits", kScaled, 1, 513, 1, 1, 136, 8, false, true, kAll}}) {
     expect_what_the_cpu_computes(s, inputs_of(s));
   }
 }

@@ -371,7 +371,7 @@ TEST(CudaListedAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
 }
 
 TEST(CudaListedAttentionFast, WhatItDoesNotCoverIsSaidOnce) {
-  // What was said once is not said again when the test is repeated.
+  // A line that was logged once is not logged again when the test is repeated.
   static int64_t width = 19;
   width += 2;
   set_log_level(LogLevel::info);

@@ -61,7 +61,7 @@ Tensor numbers_of(const Shape& shape) {
   return Tensor::empty(shape, DType::f32, kGpu);
 }
 
-// What both passes of the memory leave besides y, dq and df.
+// The outputs of both passes of the memory besides y, dq and df.
 struct Memory {
   int64_t d;
   Tensor basis = random_tensor({H, kRank, d}, "basis").to(DType::f32).to(kGpu);

@@ -1,4 +1,4 @@
-// The pieces of ProbSparse attention on the CUDA device against the CPU.
+// The functions of ProbSparse attention on the CUDA device against the CPU.
 #include "attention/common/query_rows.h"
 #include "attention/probsparse/active_queries.h"
 #include "tests/cuda_helpers.h"

@@ -1,4 +1,4 @@
-// What tests of slot attention on tensor cores share: inputs with masked tokens and empty slots, a
+// Shared by tests of slot attention on tensor cores: inputs with masked tokens and empty slots, a
 // call in each form with all its gradients, and the comparison with what the CPU computes in
 // double.
 #pragma once

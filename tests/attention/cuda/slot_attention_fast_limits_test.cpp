@@ -29,7 +29,7 @@ TEST(CudaSlotAttentionFastLimits, PartsOfSlotsMayCountForNothing) {
   }
 }
 
-// What is copied ends where they do: weights of 0 would spread what lies beyond, if that is NaN.
+// Copies end where documents do: weights of 0 would spread the values beyond, if they are NaN.
 TEST(CudaSlotAttentionFastLimits, DocumentsBesideOneOfNanAreAsBesideAnyOther) {
   constexpr int64_t kBegin = 30, kEnd = 70;
   struct Case {
@@ -111,7 +111,7 @@ TEST(CudaSlotAttentionFastLimits, ReadsMayBeOfAnySizeOrZero) {
   }
 }
 
-// What is carried does not vanish before them, and its gradients are numbers.
+// The carried memory does not vanish before them, and its gradients are finite.
 TEST(CudaSlotAttentionFastLimits, FirstWritersAfterMaskedTokensMayExceedWhatIsCarried) {
   const Setting s{"after masked tokens", 1, 80, 1, 8, 16, 16, true, true};
   for (const int64_t masked : {1, 5, 16, 20}) {
@@ -137,7 +137,7 @@ TEST(CudaSlotAttentionFastLimits, OneValidToken) {
   expect_what_the_cpu_computes(none, inputs_of(none), std::vector<uint8_t>(80, 0));
 }
 
-// What all keys and values have in common says nothing to logits, which get the gradients of small
+// The mean of keys and of values says nothing to logits, which get the gradients of small
 // differences.
 TEST(CudaSlotAttentionFastLimits, GradientsOfLogitsSurviveKeysAndValuesWithAMean) {
   const std::vector<Setting> settings{

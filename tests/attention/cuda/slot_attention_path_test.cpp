@@ -60,7 +60,7 @@ TEST(CudaSlotAttentionPath, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_FALSE(cuda::slot_attention_is_fast({}, usual));
 }
 
-// What backend tensor_cores demands, of forward and backward passes and of other forms; decoding
+// Backend tensor_cores, for forward and backward passes and for other forms; decoding
 // token by token is left to the plain kernels.
 TEST(CudaSlotAttentionPath, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
@@ -86,7 +86,7 @@ TEST(CudaSlotAttentionPath, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
 }
 
 TEST(CudaSlotAttentionPath, WhatItDoesNotCoverIsSaidOnce) {
-  // What was said once is not said again when the test is repeated.
+  // A line that was logged once is not logged again when the test is repeated.
   static int64_t width = 19;
   width += 2;
   const cuda::SlotTensors in = tensors_of(17, 8, width, 8);

@@ -38,7 +38,7 @@ struct Problem {
     if (control == SlotControl::exp) return;
     for (int64_t i = 0; i < logits.elements(); ++i) {
       double& logit = logits.data<double>()[i];
-      // What is divided by its sum is positive; the first slot is never written.
+      // Logits that are divided by their sum are positive; the first slot is never written.
       if (normalizer == SlotNormalizer::read_time && control == SlotControl::given) {
         logit = std::abs(logit);
       }

@@ -53,7 +53,7 @@ TEST(CudaStep, OneTokenIsOneLaunch) {
   }
 }
 
-// What is carried is the same with one launch as with one after the other, which gradients take.
+// The carried state is the same with one launch as with one after the other, which gradients take.
 TEST(CudaStep, CarriedTokensAndTheirMaskAreOneLaunch) {
   const Tensor key_mask = Tensor::from(std::vector<uint8_t>{1, 0, 1, 1}, {kRows, 2}).to(kGpu);
   const Tensor past_mask =

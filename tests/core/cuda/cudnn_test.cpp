@@ -16,7 +16,7 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// What cuDNN writes of an H100 and an A100 (80 GB each), but for the clocks' last digits.
+// cuDNN's descriptions of an H100 and an A100 (80 GB each), but for the clocks' last digits.
 std::string described(bool hopper) {
   return concat(
       R"({"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], )",

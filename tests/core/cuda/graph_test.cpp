@@ -158,7 +158,7 @@ TEST(CudaGraph, GraphsShareMemory) {
   EXPECT_LE(allocated_bytes(kGpu), before + x.bytes() + 4096);
 }
 
-// What GraphMemory takes and gives back.
+// The blocks that GraphMemory takes and gives back.
 struct Store {
   std::vector<std::pair<char*, size_t>> taken;
   size_t limit = 1 << 20;

@@ -1,4 +1,4 @@
-// What an update holds besides weights and optimizer state.
+// The memory that an update holds besides weights and optimizer state.
 #include <gtest/gtest.h>
 
 #include "core/gemm.h"

@@ -26,7 +26,7 @@ JsonValue point_json(const OperationBench& point) {
       .set("peak_bytes", point.peak_bytes);
 }
 
-// What all points have in common, and the table's heading.
+// Prints the sizes that all points share, and the table's heading.
 void print_heading(const OperationOptions& options, const OperationWords& words) {
   const bool cpu = options.device.kind == DeviceKind::cpu;
   std::cout << name_of(options.device) << ", "

@@ -1,4 +1,4 @@
-// What the benchmarks of single operations share on the command line: options, table, JSON.
+// Shared by the benchmarks of single operations on the command line: options, table, JSON.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // Block attention, backward: weights are recomputed from the saved log-sum-exp. dq by queries, dk
-// and dv by keys, the bias by entries of its table, so that no two warps add to the same number.
+// and dv by keys, the bias by entries of its table, so that no two warps add to the same element.
 #include "attention/primitives/block_attention/cuda/problem.h"
 #include "core/cuda/for_each.h"
 #include "core/cuda/stored_values.h"

@@ -4,7 +4,7 @@
 // A block has 64 keys of one key head; past them stream, one query head after another, the queries
 // that see one of them, with their dy. A warp computes from a tile, for its 16 keys, the transposes
 //   p^T and ds^T = p^T (v dy^T - y . dy),   dv += p^T dy,   dk += scale ds^T q
-// so that every number of dk and dv has one warp that adds it up, in a fixed order.
+// so that every element of dk and dv has one warp that adds it up, in a fixed order.
 #include "attention/primitives/block_attention/cuda/fast_own_keys.h"
 
 namespace linnet::cuda::block_attention_fast {

@@ -1,5 +1,5 @@
 // Depthwise convolutions on a CUDA device. Plain kernels, which cover everything: a thread for
-// every number of y and of the gradient of x, warps for those of the taps. Fast ones in bf16:
+// every element of y and of the gradient of x, warps for those of the taps. Fast ones in bf16:
 // fast.h, where path.h says so. Masks, segments and positions are read by the kernels.
 #pragma once
 

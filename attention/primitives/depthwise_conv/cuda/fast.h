@@ -1,4 +1,4 @@
-// Depthwise convolutions in bf16 that read every number once: filters of up to 8 taps in the
+// Depthwise convolutions in bf16 that read every element once: filters of up to 8 taps in the
 // registers of a thread (window.cu), one filter per head of up to 65 taps on tensor cores
 // (toeplitz.cu). Internal to this folder; which calls come here is decided in path.h.
 //

@@ -1,5 +1,5 @@
 // Convolutions with filters of up to 8 taps: a thread scans over time with its 4 channels of one
-// head and keeps the tokens that the filter reaches in registers, so that every number is read and
+// head and keeps the tokens that the filter reaches in registers, so that every element is read and
 // written once. 8 tokens are loaded together, which keeps 64 bytes of each thread in flight.
 //
 // Bytes per token and channel: 4 forward (2 of x, 2 of y), 6 backward (dy, x, dx); besides, of

@@ -86,7 +86,7 @@ struct BackwardArguments {
   const float* log_decay;  // [B,T,G], where states decay
   DecayWrites decay_writes;
 
-  // What M, a constant, leaves of the steps: parts have the widest tiles.
+  // The step of a kernel for M, a constant, features: only the widest tiles come in parts.
   template <int M>
   __device__ __forceinline__ FeatureStep step_of() const {
     return M == 128 ? step : FeatureStep::only;

@@ -71,7 +71,7 @@ struct ChunkDecay {
     }
   }
 
-  // Calls visit(i, j, factor) for every number values[j] of part i of a square [16,16] of results,
+  // Calls visit(i, j, factor) for every element values[j] of part i of a square [16,16] of results,
   // with the decay between its tokens: rows from `first_row`, columns from `first_column`. 1 where
   // the one that should be later is earlier.
   template <bool rows_are_later, typename Visit>

@@ -116,7 +116,7 @@ __global__ __launch_bounds__(
   state.load(a.in, place);
   publish_all<M>(state, shared);
   state.load({nullptr, nullptr}, place);  // from here on dS
-  float mass = 0;                         // dz of feature number `thread`
+  float dnormalizer = 0;                  // dz of feature number `thread`
   for (int64_t token = start; token < end; token += Team::kTokens) {
     const int64_t on = shared.stage_offset((token - start) / Team::kTokens);
     kernel_bf16 *q = shared.first + on, *dy = shared.second + on;
@@ -180,13 +180,13 @@ __global__ __launch_bounds__(
     state.template add<false>(q, dy);
     if (!normalised || thread >= M) continue;
     for (int i = 0; i < Team::kTokens; ++i) {
-      mass += shared.corrections[i] * load(q + i * kStride + thread);
+      dnormalizer += shared.corrections[i] * load(q + i * kStride + thread);
     }
   }
   place.number += (blockIdx.y * group + head % group) * a.states * a.key_heads;
   state.store(a.out, place);
   if (a.tile.sums.last && a.out.mass != nullptr && thread < place.features) {
-    a.out.mass[place.number * place.features + thread] = mass;
+    a.out.mass[place.number * place.features + thread] = dnormalizer;
   }
 }
 

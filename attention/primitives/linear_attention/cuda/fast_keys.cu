@@ -257,12 +257,12 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   const int64_t split_state = (blockIdx.y * a.q.B + row) * key_heads + key_head;
   state.load({a.in.memory, nullptr}, place_of(split_state));
   state.publish(shared.memory);
-  float mass = 0;  // dz of feature number `thread`
+  float dnormalizer = 0;  // dz of feature number `thread`
   if (thread < M) {
     if (a.tile.first == 0 && a.in.mass != nullptr && thread < a.keys.features()) {
-      mass = a.in.mass[split_state * a.keys.features() + thread];
+      dnormalizer = a.in.mass[split_state * a.keys.features() + thread];
     }
-    shared.mass[thread] = mass;
+    shared.mass[thread] = dnormalizer;
   }
   ResultFragment dkeys[kColumns / 8] = {}, dvalues[kColumns / 8] = {};
   const bool weighs = decays && a.decay_writes.terms != nullptr;
@@ -325,12 +325,12 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     const int until = min(lowest_bit(segments.begins), Team::kTokens);
     if (opens && segments.begins != 0) {
       state.clear();
-      mass = 0;
+      dnormalizer = 0;
     }
     if constexpr (decays) {
       if (opens) {
         state.scale(shared.decay.whole());
-        mass *= shared.decay.whole();
+        dnormalizer *= shared.decay.whole();
       }
     }
     state.template add<false, decays>(stage.q, stage.dy, 0, until, shared.decay.since);
@@ -338,7 +338,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       for (int token = 0; token < until; ++token) {
         float correction_there = shared.corrections[token];
         if constexpr (decays) correction_there *= shared.decay.since[token];
-        mass += correction_there * load(stage.q + token * kStride + thread);
+        dnormalizer += correction_there * load(stage.q + token * kStride + thread);
       }
     }
     const int64_t token = first_token(step);
@@ -348,7 +348,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       const LinearAttentionState<float>& anchors = a.decay_writes.states;
       float product = state.inner_product(anchors.memory, at);
       if (a.tile.first == 0 && thread < at.features) {
-        product += mass * anchors.mass[at.number * at.features + thread];
+        product += dnormalizer * anchors.mass[at.number * at.features + thread];
       }
       product = warp_sum(product);
       if (lane == 0) shared.products[warp] = product;
@@ -356,7 +356,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     __syncthreads();  // nobody reads the state any more
     if (ends) {
       state.publish(shared.memory);
-      if (thread < M) shared.mass[thread] = mass;
+      if (thread < M) shared.mass[thread] = dnormalizer;
     }
     if (weighs && ends) {
       write_decay_terms<M, decays>(a, shared, row, key_head, token, anchor);
@@ -366,7 +366,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   const int64_t number = blockIdx.x;  // of row and head
   state.store(a.out, place_of(number));
   if (a.tile.first == 0 && a.out.mass != nullptr && thread < a.keys.features()) {
-    a.out.mass[number * a.keys.features() + thread] = mass;
+    a.out.mass[number * a.keys.features() + thread] = dnormalizer;
   }
 }
 

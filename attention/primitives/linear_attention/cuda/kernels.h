@@ -25,6 +25,7 @@ struct StateTensors {
 // X <- factor_t X + left_t right_t^T along time, and out_t = X^T probe_t after it. X is the state,
 // [m, V + 1] or its transpose. The factor is exp(log_decay_t); backward in time, where X is the
 // gradient with respect to the state after t, that of the token after it.
+// Hu heads write to the state, Hp read it, G keep it; of each two of them, one divides the other.
 struct StateScan {
   Tensor left, right;  // [B,T,Hu,rows], [B,T,Hu,columns or more]; undefined: the state stays
   Tensor probe, out;   // [B,T,Hp,rows], [B,T,Hp,columns]; undefined: nothing is read

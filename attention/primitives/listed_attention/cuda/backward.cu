@@ -1,5 +1,5 @@
 // Listed attention, backward: weights are recomputed from the saved log-sum-exp. dq and the
-// gradients of logits by queries, dk and dv by keys, so that no two warps add to the same number.
+// gradients of logits by queries, dk and dv by keys, so that no two warps add to the same element.
 #include "attention/primitives/listed_attention/cuda/problem.h"
 #include "core/cuda/for_each.h"
 #include "core/sort.h"

@@ -11,8 +11,8 @@
 // Where values are wider than 128, each tile has blocks of its own, and ds is a sum over them: dk
 // has a share of each.
 //
-// Work memory: the shares, (tiles K + V) bf16 a place, lists * length places a head of lists: for
-// as many (row, key head) at a time as kShareBytes hold, at least one.
+// Work memory: the shares, (tiles K + V) bf16 per place, lists * length places per head of lists:
+// for as many (row, key head) at a time as kShareBytes hold, at least one.
 #include "attention/primitives/block_attention/cuda/fast_own_keys.h"
 #include "attention/primitives/listed_attention/cuda/fast_tiles.h"
 

@@ -22,7 +22,7 @@ namespace linnet::cuda::orthogonal_memory_fast {
 template <int D>
 class KeptWeights {
  public:
-  // The four lanes of a row of a tile ask for the same token.
+  // The four lanes of a row of a tile pass the same token.
   __device__ __forceinline__ void draw(const Inputs& in, int64_t row, int64_t token, int head,
                                        int lane) {
     lane = recomputed(lane);

@@ -5,7 +5,7 @@
 //
 // q, f, y, dy, dq and df are bf16 views whose rows begin on 16 bytes. The basis, and weights and
 // gradients of projections where they meet it, are rounded to bf16 for the products; projections
-// themselves, sums along time, means and softmaxes are f32. One memory a head; pointers that may
+// themselves, sums along time, means and softmaxes are f32. One memory per head; pointers that may
 // be null say so.
 #pragma once
 

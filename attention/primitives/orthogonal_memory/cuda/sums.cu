@@ -1,5 +1,5 @@
 // Which tokens are in whose memory, and the sums over them, forward and back: one thread scans
-// along a row, for every number of a sum.
+// along a row, for every element of a sum.
 #include "attention/primitives/orthogonal_memory/cuda/kernels.h"
 #include "core/cuda/for_each.h"
 

@@ -63,8 +63,8 @@ __device__ __forceinline__ void pass_reads(const Layout<M>& shared, const TileRo
       float inverses[2];
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
-        const float mass = normalizers.parts[j].values[2 * half + odd];
-        inverses[odd] = tile.has(half) && mass > 0 ? 1 / mass : 0.0f;
+        const float normalizer = normalizers.parts[j].values[2 * half + odd];
+        inverses[odd] = tile.has(half) && normalizer > 0 ? 1 / normalizer : 0.0f;
       }
       const float offset = shared.entropies[row] + 1;
       const auto surprise = [&](float p) { return p > 0 ? logf(p) + offset : 0.0f; };

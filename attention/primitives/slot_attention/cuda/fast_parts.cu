@@ -64,9 +64,9 @@ __device__ __forceinline__ void leave_reads(const BackwardArguments& a, const Pa
     for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
       for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        const float mass = sums.parts[j].values[i];
-        if (!(mass > 0)) continue;
-        total += products.parts[j].values[i] / mass;
+        const float normalizer = sums.parts[j].values[i];
+        if (!(normalizer > 0)) continue;
+        total += products.parts[j].values[i] / normalizer;
         used += 1;
       }
     }
@@ -196,8 +196,8 @@ __device__ __forceinline__ void pass_part(const GradientLayout& shared, const Pa
       float inverses[2];
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
-        const float mass = normalizers.parts[j].values[2 * half + odd];
-        inverses[odd] = tile.has(half) && mass > 0 ? part.factor / mass : 0.0f;
+        const float normalizer = normalizers.parts[j].values[2 * half + odd];
+        inverses[odd] = tile.has(half) && normalizer > 0 ? part.factor / normalizer : 0.0f;
       }
       *x = pack(kept(low_of(*x)) * inverses[0], kept(high_of(*x)) * inverses[1]);
       sums[0] += low_of(*x) * shared.offsets[row];

@@ -252,12 +252,12 @@ __device__ __forceinline__ void softmax(const SlotReading& how, int lane, SlotRo
     for (int j = 0; j < kSlots / 8; ++j) {
 #pragma unroll
       for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        float& mass = sums.parts[j].values[i];
+        float& normalizer = sums.parts[j].values[i];
         float& logit = products.parts[j].values[i];
-        const bool written = mass > 0;
-        mass = written ? 1 / mass : 0.0f;
+        const bool written = normalizer > 0;
+        normalizer = written ? 1 / normalizer : 0.0f;
         const bool used = how.mask_empty ? written : slot_of(j, i, lane) < how.slots;
-        logit = used ? how.scale * logit * mass : kNothing;
+        logit = used ? how.scale * logit * normalizer : kNothing;
         largest = fmaxf(largest, logit);
       }
     }

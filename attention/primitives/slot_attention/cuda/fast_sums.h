@@ -10,19 +10,20 @@ namespace linnet::cuda::slot_attention_fast::detail {
 // before the segment.
 __device__ __forceinline__ double normalizer_before(int until, const kernel_bf16* logits,
                                                     uint64_t tiles, const ChunkSegment& segment,
-                                                    double mass) {
+                                                    double normalizer) {
   for (int row = segment.begin; row < until;) {
-    const float reference = fmaxf(static_cast<float>(mass), load(logits + row * kSlotStride));
-    float total = mass == static_cast<double>(kNothing)
+    const float reference = fmaxf(static_cast<float>(normalizer), load(logits + row * kSlotStride));
+    float total = normalizer == static_cast<double>(kNothing)
                       ? 0.0f
-                      : expf(static_cast<float>(mass - static_cast<double>(reference)));
+                      : expf(static_cast<float>(normalizer - static_cast<double>(reference)));
     do {
       total += low_of(pack(weight_of(load(logits + row * kSlotStride), reference), 0));
       ++row;
     } while ((tiles >> row & 1) == 0);
-    mass = total > 0 ? reference + log(static_cast<double>(total)) : static_cast<double>(kNothing);
+    normalizer =
+        total > 0 ? reference + log(static_cast<double>(total)) : static_cast<double>(kNothing);
   }
-  return mass;
+  return normalizer;
 }
 
 // For threads 0 to 63: the references of a tile's weights, from the normalizers before the chunk.
@@ -33,8 +34,9 @@ __device__ __forceinline__ void set_references(const SlotScales& scales, const k
   const int slot = static_cast<int>(threadIdx.x);
   if (slot >= kSlots) return;
   const bool written = slot < slots && !segment.fresh;
-  const double mass = written ? chunk_normalizers[slot] : static_cast<double>(kNothing);
-  scales.set_reference(slot, normalizer_before(tile.begin, logits + slot, tiles, segment, mass),
+  const double normalizer = written ? chunk_normalizers[slot] : static_cast<double>(kNothing);
+  scales.set_reference(slot,
+                       normalizer_before(tile.begin, logits + slot, tiles, segment, normalizer),
                        load(logits + tile.begin * kSlotStride + slot));
 }
 

@@ -145,11 +145,12 @@ struct SlotScales {
     return all > 0 ? 1 / all : 0.0f;
   }
   // By the log normalizer before the tile and its first logit.
-  __device__ __forceinline__ void set_reference(int slot, double mass, float first_logit) const {
-    reference[slot] = fmaxf(static_cast<float>(mass), first_logit);
-    start[slot] = mass == static_cast<double>(kNothing)
+  __device__ __forceinline__ void set_reference(int slot, double normalizer,
+                                                float first_logit) const {
+    reference[slot] = fmaxf(static_cast<float>(normalizer), first_logit);
+    start[slot] = normalizer == static_cast<double>(kNothing)
                       ? 0.0f
-                      : expf(static_cast<float>(mass - static_cast<double>(reference[slot])));
+                      : expf(static_cast<float>(normalizer - static_cast<double>(reference[slot])));
   }
   __device__ __forceinline__ double normalizer_after(int slot) const {
     const double all = total[slot];

@@ -57,8 +57,8 @@ OperationBench bench_cudnn_softmax(const OperationOptions& options, Form form, i
   std::vector<Inputs> inputs;
   const Shape shape{sizes.B, sizes.T, sizes.H, sizes.K};
   for (uint64_t i = 0; i < 4; ++i) {
-    const Tensor x = bench_numbers(shape, i + 1, DType::bf16, device);
-    if (i == 0) inputs.resize(static_cast<size_t>(inputs_by_turns(4 * x.bytes(), device)));
+    const Tensor x = bench_values(shape, i + 1, DType::bf16, device);
+    if (i == 0) inputs.resize(static_cast<size_t>(alternating_inputs(4 * x.bytes(), device)));
     for (Inputs& each : inputs) each[i] = &each == &inputs.front() ? x : x.clone();
   }
   const CudnnSoftmax attention(sizes);

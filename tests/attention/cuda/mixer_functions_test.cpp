@@ -1,4 +1,4 @@
-// What mixers make around their primitives, on the device as on the CPU.
+// The functions that mixers call besides their primitives, on the device as on the CPU.
 #include "attention/cosformer/proportions.h"
 #include "attention/lavo/local_weight.h"
 #include "attention/linformer/position_table.h"
