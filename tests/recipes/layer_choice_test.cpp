@@ -110,8 +110,8 @@ class Layers : public test::TinyRun {
 TEST_F(Layers, ANumberOfLayersOutOfRangeIsRefusedByItsKey) {
   EXPECT_EQ(refusal([&] { recipe({"model.layers=-3"}); }),
             "out_of_range model.layers at command line: model.layers");
-  EXPECT_EQ(refusal([&] { mixed({"model.attention=[{layers: 0-3, name: linear}]"}); }),
-            "out_of_range model.attention.layers at command line: model.attention:1:11");
+  EXPECT_EQ(refusal([&] { recipe({"model.attention=[{layers: 0-2, name: linear}]"}); }),
+            "out_of_range model.attention.layers at command line: model.attention");
 }
 
 TEST_F(Layers, ResolvedRecipeHasEveryParameterAndReadsBack) {
@@ -186,7 +186,7 @@ TEST_F(Layers, TheDecodeStateStandsForThePrefix) {
 
 TEST_F(Layers, OneOverrideCannotReachIntoTheList) {
   EXPECT_EQ(refusal([&] { mixed({"model.attention.window=3"}); }),
-            "conflict model.attention at command line: model.attention.window");
+            "wrong_type model.attention.window at command line: model.attention.window");
 }
 
 TEST_F(Layers, ASweepOverListsNamesThem) {

@@ -148,7 +148,7 @@ TEST_F(TrainFailures, WhatCannotBeEvaluatedIsRefusedBeforeTraining) {
                             folder_.write("words.txt", "<unk>\n<eos>\nthe\n"), "}"),
                      "generate={tokens: 4, prompt: the zebra}"}),
             "unknown_name generate.prompt");
-  EXPECT_EQ(refusal({"model.kind=encoder"}), "conflict model.kind");
+  EXPECT_EQ(refusal({"model={kind: encoder, attention: {name: softmax}}"}), "conflict model.kind");
   EXPECT_EQ(refusal({"data.context=100000", "train.tokens_per_update=100000"}),
             "out_of_range data.context");
   EXPECT_EQ(test::causes_of([&] { run(recipe({"data.validation=[]"}), "run"); }),
