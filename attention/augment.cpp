@@ -69,6 +69,17 @@ class Augmentation : public MixBranches {
   std::optional<GroupBranch> local_;
 };
 
+// Keys of its errors begin with the option, as those of the mechanism's own parameters do not.
+AugmentParams parse_augment(const ConfigNode& node) {
+  try {
+    return parse_config<AugmentParams>(node);
+  } catch (const UsageError& error) {
+    std::vector<Error::Problem> problems = error.problems();
+    for (Error::Problem& problem : problems) problem.key = key_in(kOption, problem.key);
+    throw UsageError(std::move(problems), error.what());
+  }
+}
+
 // A mechanism's own parameters, and the augmentation if there is one.
 struct Split {
   ConfigNode own;
@@ -78,9 +89,9 @@ struct Split {
     const ConfigNode* node = parameters.is_map() ? parameters.find(kOption) : nullptr;
     if (node == nullptr) return;
     if (!node->is_null()) {
-      augment = parse_config<AugmentParams>(*node);
+      augment = parse_augment(*node);
       if (augment->conv == 0 && !augment->local) {
-        throw located_error(node->location(),
+        throw located_error(node->location(), Cause{ErrorCode::conflict, kOption},
                             "augment adds nothing: give conv taps, or local a size");
       }
     }

@@ -222,7 +222,8 @@ CaseMode case_mode_from_name(std::string_view name) {
   if (name == "parallel") return CaseMode::parallel;
   if (name == "chunked") return CaseMode::chunked;
   if (name == "recurrent") return CaseMode::recurrent;
-  throw UsageError(concat("unknown mode '", name, "'; expected parallel, chunked or recurrent"));
+  throw UsageError({ErrorCode::unknown_name, "mode"},
+                   concat("unknown mode '", name, "'; expected parallel, chunked or recurrent"));
 }
 
 std::string run_case(std::string_view image, const std::string& label, const CaseOptions& options) {

@@ -32,16 +32,17 @@ std::pair<int64_t, int64_t> read_range(const ConfigNode& node, int64_t layers) {
     last = take_number(text);
   }
   if (!first || !last || !text.empty()) {
-    throw located_error(node.location(), "layers: expected a layer such as 3, a range such as 0-5,",
+    throw located_error(node.location(), Cause{ErrorCode::wrong_type, kLayers},
+                        "layers: expected a layer such as 3, a range such as 0-5,",
                         " or a list of these, found ", node.found());
   }
   if (*first > *last) {
-    throw located_error(node.location(), "layers ", node.raw(), " run backwards; write ", *last,
-                        "-", *first);
+    throw located_error(node.location(), Cause{ErrorCode::out_of_range, kLayers}, "layers ",
+                        node.raw(), " run backwards; write ", *last, "-", *first);
   }
   if (*last >= layers) {
-    throw located_error(node.location(), "layer ", *last, " is beyond the model, whose ", layers,
-                        " layers are 0 to ", layers - 1);
+    throw located_error(node.location(), Cause{ErrorCode::out_of_range, kLayers}, "layer ", *last,
+                        " is beyond the model, whose ", layers, " layers are 0 to ", layers - 1);
   }
   return {*first, *last};
 }
@@ -52,7 +53,10 @@ std::vector<int64_t> read_layers(const ConfigNode& node, int64_t layers) {
     const auto [first, last] = read_range(item, layers);
     for (int64_t layer = first; layer <= last; ++layer) result.push_back(layer);
   }
-  if (result.empty()) throw located_error(node.location(), "layers: the list is empty");
+  if (result.empty()) {
+    throw located_error(node.location(), Cause{ErrorCode::out_of_range, kLayers},
+                        "layers: the list is empty");
+  }
   std::sort(result.begin(), result.end());
   return result;
 }
@@ -69,9 +73,9 @@ void require_cover(const ConfigNode& attention, const std::vector<LayerChoice>& 
     for (const int64_t layer : choice.layers) {
       const ConfigNode*& before = owner[static_cast<size_t>(layer)];
       if (before != nullptr) {
-        throw located_error(choice.attention.location(), "layer ", layer,
-                            " has an attention already, at ", before->location().text(),
-                            "; each layer needs exactly one");
+        throw located_error(choice.attention.location(), Cause{ErrorCode::repeated, kLayers},
+                            "layer ", layer, " has an attention already, at ",
+                            before->location().text(), "; each layer needs exactly one");
       }
       before = &choice.attention;
     }
@@ -80,7 +84,8 @@ void require_cover(const ConfigNode& attention, const std::vector<LayerChoice>& 
     if (owner[static_cast<size_t>(layer)] != nullptr) continue;
     int64_t last = layer;
     while (last + 1 < layers && owner[static_cast<size_t>(last + 1)] == nullptr) ++last;
-    throw located_error(attention.location(), "no attention is given for ", range_text(layer, last),
+    throw located_error(attention.location(), Cause{ErrorCode::missing_key, kLayers},
+                        "no attention is given for ", range_text(layer, last),
                         "; the model has layers 0 to ", layers - 1);
   }
 }
@@ -94,7 +99,7 @@ std::vector<LayerChoice> layer_choices(const ConfigNode& attention, int64_t laye
     for (int64_t layer = 0; layer < layers; ++layer) all.layers.push_back(layer);
     all.attention = attention;
     if (attention.is_map() && attention.contains(kLayers)) {
-      throw located_error(attention.location_of(kLayers),
+      throw located_error(attention.location_of(kLayers), Cause{ErrorCode::conflict, kLayers},
                           "'layers' chooses among the sections of a list; write attention: ",
                           "[{layers: 0-1, name: ...}, {layers: 2-3, name: ...}]");
     }
@@ -103,7 +108,9 @@ std::vector<LayerChoice> layer_choices(const ConfigNode& attention, int64_t laye
   for (const ConfigNode& section : attention.items()) {
     if (!section.is_map() || !section.contains(kLayers)) {
       throw located_error(
-          section.location(), "in a list, every attention says which layers it is for, such as ",
+          section.location(),
+          section.is_map() ? Cause{ErrorCode::missing_key, kLayers} : Cause{ErrorCode::wrong_type},
+          "in a list, every attention says which layers it is for, such as ",
           "{layers: 0-5, name: lavo}; found ", section.is_map() ? "no 'layers'" : section.found());
     }
     LayerChoice& choice = choices.emplace_back();

@@ -32,8 +32,8 @@ ConfigNode apply_preset(const ConfigNode& parameters, const std::vector<Preset>&
     }
     return merged;
   }
-  throw located_error(chosen->location(), "there is no preset '", name,
-                      "': ", suggestion(name, names));
+  throw located_error(chosen->location(), Cause{ErrorCode::unknown_name, "preset"},
+                      "there is no preset '", name, "': ", suggestion(name, names));
 }
 
 }  // namespace linnet

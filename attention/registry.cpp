@@ -125,8 +125,8 @@ const Mechanism& find_mechanism(std::string_view name) {
     if (mechanism.name == name) return mechanism;
     names.push_back(mechanism.name);
   }
-  throw UsageError(
-      concat("there is no attention mechanism '", name, "': ", suggestion(name, names)));
+  throw UsageError({ErrorCode::unknown_name, "name"}, concat("there is no attention mechanism '",
+                                                             name, "': ", suggestion(name, names)));
 }
 
 void register_mechanism(Mechanism mechanism) {

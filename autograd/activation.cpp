@@ -125,7 +125,8 @@ Activation activation_from_name(std::string_view name) {
   for (const auto& [known, value] : kNames) {
     if (known == name) return value;
   }
-  throw UsageError(concat("unknown activation '", name,
+  throw UsageError({ErrorCode::unknown_name, "activation"},
+                   concat("unknown activation '", name,
                           "'; expected none, relu, gelu, gelu_tanh, silu or sigmoid"));
 }
 

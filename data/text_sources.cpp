@@ -287,7 +287,7 @@ Split split_from_name(std::string_view name) {
   for (const Split split : kSplits)
     if (name == name_of(split)) return split;
   if (name == "valid" || name == "dev") return Split::validation;
-  throw UsageError({ErrorCode::unknown_name, "split"},
+  throw UsageError({ErrorCode::unknown_name, "evaluate.split"},
                    concat("unknown split '", name, "'; the splits are train, validation and test"));
 }
 

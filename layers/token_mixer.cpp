@@ -28,7 +28,8 @@ Form form_from_name(std::string_view name) {
   for (const Form form : {Form::noncausal, Form::causal, Form::cross}) {
     if (name_of(form) == name) return form;
   }
-  throw UsageError(concat("unknown form '", name, "'; expected noncausal, causal or cross"));
+  throw UsageError({ErrorCode::unknown_name, "form"},
+                   concat("unknown form '", name, "'; expected noncausal, causal or cross"));
 }
 
 namespace {
@@ -81,7 +82,8 @@ Initializer projection_init(std::string_view style, double gain, int64_t fan_in,
   if (style == "xavier") return init_xavier(gain, fan_in, fan_out);
   if (style == "uniform") return init_uniform(1.0 / std::sqrt(static_cast<double>(fan_in)));
   if (style == "normal") return init_normal(0.02);
-  throw UsageError(concat("unknown init '", style, "'; expected xavier, uniform or normal"));
+  throw UsageError({ErrorCode::unknown_name, "init"},
+                   concat("unknown init '", style, "'; expected xavier, uniform or normal"));
 }
 
 AttentionMixer::AttentionMixer(const MixerOptions& options, const MixerScope& scope,

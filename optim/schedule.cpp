@@ -86,12 +86,14 @@ void ScheduleConfig::validate(const ConfigNode& at) const {
   only_for(kind == ScheduleKind::one_cycle, cycle_beta1, "cycle_beta1", "one_cycle");
   if (cycles_kind && period_steps == 0) {
     throw located_error(at.location_of("period_steps"),
+                        Cause{ErrorCode::missing_key, "period_steps"},
                         "schedule.period_steps is missing: cosine_cycles needs the length of its "
                         "first cycle");
   }
   if (warmup_steps == 0 &&
       (kind == ScheduleKind::inverse_sqrt || kind == ScheduleKind::one_cycle)) {
     throw located_error(at.location_of("warmup_steps"),
+                        Cause{ErrorCode::out_of_range, "warmup_steps"},
                         "schedule.warmup_steps must be at least 1 for inverse_sqrt and one_cycle");
   }
 }

@@ -8,9 +8,10 @@
 
 namespace linnet::test {
 
-// `results`: their indices in the list that the test compares, 0 is y. `bound`: the largest error,
-// relative to the largest element. `reason`: what the kernel rounds to bf16 and the CPU's path, by
-// which tolerances are derived, keeps in f32 within an operation.
+// `results`: their indices in the list that the test compares, 0 is y (of precisions_agree:
+// outputs, then gradients). `bound`: the largest error, relative to the largest element. `reason`:
+// what the kernel rounds to bf16 and the CPU's path, by which tolerances are derived, keeps in f32
+// within an operation.
 struct Bf16Exception {
   const char* test;
   std::vector<size_t> results;
@@ -64,7 +65,7 @@ inline const std::vector<Bf16Exception>& bf16_exceptions() {
       {"CudaLavoPass.WideHeadsGiveWhatPrimitivesComputeInDouble", {4}, 8e-3, kStoredY},
       {"CudaLavoPass.ZerosGiveWhatPrimitivesCompute", {3, 4, 7}, 1e-2, kStoredY},
       {"CudaStep.BlockAttention", {1, 2}, 8e-3, kStoredY},
-      {"CudaNorms.ResidualSumsAgreeWithDouble", {1}, 5e-2, kCancels},
+      {"CudaNorms.ResidualSumsAgreeWithDouble", {3}, 5e-2, kCancels},
       {"CudaModel.DecoderWithDropoutRecomputationAndSwiglu", {1}, 1.5e-2, kLayers},
       {"CudaModel.DecoderPostNormUntiedLearnedPositions", {1}, 1.5e-2, kLayers},
       {"CudaModel.ClassifiersOfBothPoolings", {1}, 1.5e-2, kLayers},

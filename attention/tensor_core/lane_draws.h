@@ -25,8 +25,8 @@ __device__ __forceinline__ uint32_t kept_of_rows(int lane, const Draw& draw) {
   return (low >> 2 * second & kPairs) | (high >> 2 * second & kPairs) << 2;
 }
 
-// For N columns of a tile from `column` on: kept elements are multiplied by `factor`, what does not
-// becomes 0.
+// For N columns of a tile from `column` on: kept elements are multiplied by `factor`, the others
+// become 0.
 template <int N>
 __device__ __forceinline__ void drop(uint32_t kept, int column, float factor,
                                      ResultFragment (&x)[N / 8]) {

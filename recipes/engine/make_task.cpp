@@ -35,8 +35,9 @@ std::unique_ptr<Task> make_task(const Recipe& recipe, std::shared_ptr<const Toke
   const TaskKind& task =
       *std::find_if(std::begin(kTasks), std::end(kTasks) - 1,
                     [&data](const TaskKind& kind) { return kind.data == data.kind; });
-  require_usage(task.model == recipe.model.kind, "data of kind ", data.kind, " needs model.kind ",
-                task.model, ", the recipe has ", recipe.model.kind);
+  require_usage(task.model == recipe.model.kind, Cause{ErrorCode::conflict, "model.kind"},
+                "data of kind ", data.kind, " needs model.kind ", task.model, ", the recipe has ",
+                recipe.model.kind);
   return task.make(recipe, std::move(tokenizer));
 }
 

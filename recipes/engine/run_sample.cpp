@@ -31,7 +31,8 @@ void check_sample(const Recipe& recipe, const Task& task) {
   try {
     encode_prompt(*task.tokenizer(), recipe.generate.prompt);
   } catch (const Error& error) {
-    throw UsageError(concat("generate.prompt: ", error.what()));
+    throw UsageError({error.code(), "generate.prompt", error.place()},
+                     concat("generate.prompt: ", error.what()));
   }
 }
 

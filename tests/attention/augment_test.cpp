@@ -3,6 +3,7 @@
 #include "attention/explain.h"
 #include "attention/registry.h"
 #include "core/yaml.h"
+#include "tests/error_helpers.h"
 #include "tests/tensor_helpers.h"
 
 namespace linnet {
@@ -50,8 +51,16 @@ TEST(Augment, WhatMakesNoSenseIsRefused) {
   };
   EXPECT_NE(refusal("{augment: {conf: 3}}").find("did you mean 'conv'?"), std::string::npos);
   EXPECT_NE(refusal("{augment: {conv: 0}}").find("augment adds nothing"), std::string::npos);
-  EXPECT_NE(refusal("{augment: {conv: -1}}"), "");
-  EXPECT_NE(refusal("{augmen: {conv: 3}}"), "");
+  const auto causes = [](const char* text) {
+    return test::causes_of<UsageError>([&] { find_mechanism("linear").resolve(parsed(text)); });
+  };
+  EXPECT_EQ(causes("{augment: {cnv: 3, local: 0}}"),
+            "unknown_key augment.cnv at parameters:1:12\n"
+            "out_of_range augment.local at parameters:1:27");
+  EXPECT_EQ(causes("{augment: {conv: -1}}"), "out_of_range augment.conv at parameters:1:18");
+  EXPECT_EQ(causes("{augment: 3}"), "wrong_type augment at parameters:1:11");
+  EXPECT_EQ(causes("{augment: {conv: 0}}"), "conflict augment at parameters:1:11");
+  EXPECT_EQ(causes("{augmen: {conv: 3}}"), "unknown_key augmen at parameters:1:2");
 }
 
 TEST(Augment, GroupsNeedQueriesAndKeys) {

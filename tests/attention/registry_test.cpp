@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include "attention/case.h"
 #include "attention/explain.h"
+#include "attention/plugin_loader.h"
+#include "autograd/activation.h"
 #include "core/files.h"
 #include "tests/data_path.h"
+#include "tests/error_helpers.h"
 
 namespace linnet {
 namespace {
@@ -43,6 +47,24 @@ TEST(Registry, MisspeltNameIsAnsweredWithTheNearest) {
               make_mixer_factory(section({{"name", "sotfmax"}}), Form::causal);
             }).find("did you mean 'softmax'?"),
             std::string::npos);
+}
+
+// Unknown names have codes and keys, wherever they come from.
+TEST(Registry, NamesThatNothingHasAreRefusedByKey) {
+  const auto causes = [](const auto& body) { return test::causes_of<UsageError>(body); };
+  EXPECT_EQ(causes([] { find_mechanism("sofmax"); }), "unknown_name name");
+  EXPECT_EQ(causes([] {
+              find_mechanism("relu").resolve(section({{"preset", "leapforme"}}));
+            }),
+            "unknown_name preset at (built in)");
+  EXPECT_EQ(causes([] { case_mode_from_name("serial"); }), "unknown_name mode");
+  EXPECT_EQ(causes([] { form_from_name("acausal"); }), "unknown_name form");
+  EXPECT_EQ(causes([] { projection_init("zero", 1, 2, 2); }), "unknown_name init");
+  EXPECT_EQ(causes([] { activation_from_name("swish"); }), "unknown_name activation");
+  EXPECT_EQ(causes([] { dtype_from_name("f16"); }), "unknown_name dtype");
+  const std::string path = join_path(test::source_dir(), "README.md");
+  EXPECT_EQ(causes([&] { load_plugin("nowhere.so"); }), "not_found --plugin at nowhere.so");
+  EXPECT_EQ(causes([&] { load_plugin(path); }), concat("malformed --plugin at ", path));
 }
 
 TEST(Registry, MisspeltParameterIsRefused) {

@@ -27,6 +27,12 @@ inline testing::AssertionResult gradients_agree(const Function& function,
 // Values and gradients of one run: outputs, then the gradient of every defined input.
 struct Run {
   std::vector<Tensor> outputs, gradients;
+  // In that order.
+  std::vector<Tensor> all() const {
+    std::vector<Tensor> list = outputs;
+    list.insert(list.end(), gradients.begin(), gradients.end());
+    return list;
+  }
 };
 
 // Runs function on inputs converted to `dtype` on `device`, and backward with fixed random seeds
@@ -66,8 +72,7 @@ inline testing::AssertionResult precisions_agree(const Function& function,
     const Run run = run_in(dtype, function, inputs, device);
     if (dtype == DType::bf16 && device != Device{}) {
       const Run plain = run_in(dtype, function, inputs);
-      expect_close_in_bf16(run.outputs, exact.outputs, plain.outputs, "outputs,");
-      expect_close_in_bf16(run.gradients, exact.gradients, plain.gradients, "gradients,");
+      expect_close_in_bf16(run.all(), exact.all(), plain.all());
       continue;
     }
     const auto check = [&](const std::vector<Tensor>& a, const std::vector<Tensor>& e,

@@ -213,6 +213,16 @@ TEST(Config, SentencesSayWhatWasFoundAndWhatWasMeant) {
             "(built in): 'contexts' must have 1 to 3 elements, found 0");
   EXPECT_EQ(sentence("bias", ConfigNode::scalar("yes")),
             "(built in): 'bias' must be true or false, found 'yes' (write true)");
+  // A known name is put into the example, what is none is not.
+  for (const auto& [node, said] :
+       {std::pair(ConfigNode::text("lavo"), "{name: lavo}, found 'lavo'"),
+        {ConfigNode::text("lvao"), "{name: ...}, found 'lvao'"},
+        {ConfigNode::sequence({}), "{name: ...}, found a list"}}) {
+    EXPECT_EQ(test::message_of<UsageError>([&, &node = node] {
+                read_kind(node, "name", {"softmax", "lavo"});
+              }),
+              concat("(built in): expected a section such as ", said));
+  }
 }
 
 // A message has 20 lines at most; the list of problems is complete.

@@ -120,6 +120,11 @@ TEST(Yaml, SentencesNameWhatRecipesDoWithout) {
       {"a: \"x\n", "r.yaml:1:4: this quote is never closed"},
       {"a: \xFF\n", "r.yaml:1:4: not valid UTF-8; save the file as UTF-8"},
       {"a: \x1B[31m\n", "r.yaml:1:4: control character 27 is not accepted in text"},
+      {"\"\": 1\n", "r.yaml:1:1: a key cannot be empty"},
+      {": 1\n", "r.yaml:1:1: a key is missing before ':'"},
+      {"%YAML 1.2\n---\na: 1\n", "r.yaml:1:1: YAML directives (%) are not accepted"},
+      {"{a: 1}\nb: 2\n", "r.yaml:2:1: text after the end of the document; a recipe is one map"},
+      {"a: \"x\\_\"\n", "r.yaml:1:4: an escape in this text is not valid UTF-8"},
   };
   for (const auto& [text, expected] : refused) {
     EXPECT_EQ(test::message_of<UsageError>([&text = text] { parse_yaml(text, "r.yaml"); }),

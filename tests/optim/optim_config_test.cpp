@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/error_helpers.h"
+
 namespace linnet {
 namespace {
 
@@ -60,6 +62,13 @@ TEST(OptimConfig, RefusesOptionsOfOtherKinds) {
           "schedule.end_lr is an option of");
   refuses(optim_with_schedule(section({{"kind", "cosine_cycles"}})), "period_steps is missing");
   refuses(optim_with_schedule(section({{"kind", "inverse_sqrt"}})), "at least 1");
+  const auto causes = [](const char* kind) {
+    return test::causes_of<UsageError>([&] {
+      parse_config<OptimConfig>(optim_with_schedule(section({{"kind", kind}})));
+    });
+  };
+  EXPECT_EQ(causes("cosine_cycles"), "missing_key schedule.period_steps at (built in)");
+  EXPECT_EQ(causes("inverse_sqrt"), "out_of_range schedule.warmup_steps at (built in)");
 }
 
 TEST(OptimConfig, MakesTheOptimizerOfItsKind) {

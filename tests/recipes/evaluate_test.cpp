@@ -189,7 +189,7 @@ TEST_F(Evaluate, RefusesOptionsOutOfRange) {
   }
   EXPECT_EQ(refusal([](auto& r) { r.batch = 0; }), "out_of_range evaluate.batch");
   EXPECT_EQ(refusal([](auto& r) { r.max_tokens = 0; }), "out_of_range evaluate.max_tokens");
-  EXPECT_EQ(refusal([](auto& r) { r.split = "tst"; }), "unknown_name split");
+  EXPECT_EQ(refusal([](auto& r) { r.split = "tst"; }), "unknown_name evaluate.split");
   EXPECT_EQ(refusal([](auto& r) { r.overrides = {"model.width=16"}; }),
             "conflict model.width at --set");
   EXPECT_EQ(refusal([](auto& r) { r.overrides = {"data.pth=x"}; }),

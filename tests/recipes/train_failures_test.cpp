@@ -141,9 +141,14 @@ TEST_F(TrainFailures, WhatCannotBeEvaluatedIsRefusedBeforeTraining) {
             "out_of_range evaluate.contexts");
   EXPECT_EQ(refusal({"model.positions=learned", "evaluate.carry_state=true"}),
             "out_of_range evaluate.carry_state");
-  EXPECT_EQ(refusal({"evaluate.split=vaildation"}), "unknown_name split");
+  EXPECT_EQ(refusal({"evaluate.split=vaildation"}), "unknown_name evaluate.split");
   EXPECT_EQ(refusal({"generate.tokens=4", "data.tokenizer={kind: gpt2}"}),
             "missing_key data.tokenizer.path at command line: data.tokenizer");
+  EXPECT_EQ(refusal({concat("data.tokenizer={kind: word, path: ",
+                            folder_.write("words.txt", "<unk>\n<eos>\nthe\n"), "}"),
+                     "generate={tokens: 4, prompt: the zebra}"}),
+            "unknown_name generate.prompt");
+  EXPECT_EQ(refusal({"model={kind: encoder, attention: {name: softmax}}"}), "conflict model.kind");
   EXPECT_EQ(refusal({"data.context=100000", "train.tokens_per_update=100000"}),
             "out_of_range data.context");
   EXPECT_EQ(test::causes_of([&] { run(recipe({"data.validation=[]"}), "run"); }),

@@ -18,6 +18,16 @@ TEST_F(Cli, ChecksRecipesWithOverrides) {
   EXPECT_EQ(linnet({"recipe", "check", "a=b.yaml"}).out, "a=b.yaml: ok\n");
 }
 
+// In words of the library that reads arguments.
+TEST_F(Cli, WrongArgumentsAreNamed) {
+  expect_error({"train"}, 2, "RECIPE");
+  expect_error({"evaluate"}, 2, "RUN_OR_CHECKPOINT");
+  expect_error({"generate", "run"}, 2, "--prompt");
+  expect_error({"report"}, 2, "RUN_OR_DIR");
+  expect_error({"doctor", "now"}, 2, "now");
+  expect_error({"evaluate", "run", "--context", "many"}, 2, "many");
+}
+
 TEST_F(Cli, ExplainsItself) {
   const std::vector<std::vector<std::string>> commands = {{},
                                                           {"train"},

@@ -18,6 +18,7 @@ namespace {
 
 ConfigNode parameters_of(const AttentionBenchOptions& options) {
   require_usage(options.parameters.empty() || options.mechanisms.size() == 1,
+                Cause{ErrorCode::conflict, "--set"},
                 "bench attention: --set is for one mechanism, ", options.mechanisms.size(),
                 " are named");
   ConfigNode values = ConfigNode::map();
@@ -53,13 +54,14 @@ std::optional<Form> form_of(const Mechanism& mechanism, const AttentionBenchOpti
 
 // Throws UsageError where options.cudnn cannot be done.
 void require_cudnn(const AttentionBenchOptions& options) {
-  require_usage(options.device.kind == DeviceKind::cuda,
+  require_usage(options.device.kind == DeviceKind::cuda, Cause{ErrorCode::conflict, "--cudnn"},
                 "--cudnn needs a CUDA device, and this runs on ", name_of(options.device),
                 "; use --device cuda");
-  require_usage(options.dtype == DType::bf16, "--cudnn measures bf16; add --dtype bf16");
+  require_usage(options.dtype == DType::bf16, Cause{ErrorCode::conflict, "--cudnn"},
+                "--cudnn measures bf16; add --dtype bf16");
   if constexpr (kCuda) {
     const std::string problem = cuda::cudnn_problem();
-    require_usage(problem.empty(), "--cudnn: ", problem);
+    require_usage(problem.empty(), Cause{ErrorCode::conflict, "--cudnn"}, "--cudnn: ", problem);
   }
 }
 
@@ -117,10 +119,11 @@ OperationBench bench_mechanism(const Mechanism& mechanism, const AttentionBenchO
 
 std::vector<OperationBench> bench_attention(const AttentionBenchOptions& options,
                                             const OnPoint& on_point) {
-  require_usage(options.form != Form::cross, "bench attention: the form is causal or noncausal");
+  require_usage(options.form != Form::cross, Cause{ErrorCode::conflict, "--form"},
+                "bench attention: the form is causal or noncausal");
   require_sizes(options);
   if (options.cudnn) require_cudnn(options);
-  require_different("mechanism", options.mechanisms);
+  require_different("MECHANISM", "mechanism", options.mechanisms);
   for (const std::string& name : options.mechanisms) {
     require_form(name, find_mechanism(name).traits, options.form);
   }

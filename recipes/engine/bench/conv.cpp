@@ -37,9 +37,10 @@ std::vector<OperationBench> bench_convolutions(const std::vector<int64_t>& taps,
                                                const OnPoint& on_point) {
   require_sizes(options);
   for (const int64_t count : taps) {
-    require_usage(count >= 1, "bench: --taps must be at least 1, got ", count);
+    require_usage(count >= 1, Cause{ErrorCode::out_of_range, "--taps"},
+                  "bench: --taps must be at least 1, got ", count);
   }
-  require_different("the number of taps", taps);
+  require_different("--taps", "the number of taps", taps);
   std::vector<OperationBench> results;
   for (const int64_t count : taps) {
     for (const int64_t length : options.lengths) {

@@ -5,17 +5,19 @@
 namespace linnet {
 
 void require_sizes(const OperationOptions& options) {
-  const auto positive = [](const char* what, int64_t value) {
-    require_usage(value >= 1, "bench: ", what, " must be at least 1, got ", value);
+  const auto positive = [](const char* option, const char* what, int64_t value) {
+    require_usage(value >= 1, Cause{ErrorCode::out_of_range, option}, "bench: ", what,
+                  " must be at least 1, got ", value);
   };
-  positive("--batch", options.batch);
-  positive("--heads", options.heads);
-  positive("--head-width", options.head_width);
-  positive("--runs", options.runs);
-  for (const int64_t length : options.lengths) positive("a length", length);
-  require_different("the length", options.lengths);
+  positive("--batch", "--batch", options.batch);
+  positive("--heads", "--heads", options.heads);
+  positive("--head-width", "--head-width", options.head_width);
+  positive("--runs", "--runs", options.runs);
+  for (const int64_t length : options.lengths) positive("--lengths", "a length", length);
+  require_different("--lengths", "the length", options.lengths);
   require_usage(!options.cold || options.device.kind == DeviceKind::cpu,
-                "bench: --cold is for a CPU; on ", name_of(options.device),
+                Cause{ErrorCode::conflict, "--cold"}, "bench: --cold is for a CPU; on ",
+                name_of(options.device),
                 " runs alternate between inputs that its cache does not hold anyway");
 }
 

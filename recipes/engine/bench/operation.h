@@ -44,13 +44,13 @@ using OnPoint = std::function<void(const OperationBench&)>;
 // Throws UsageError for sizes below 1, a length named twice, and `cold` on a GPU.
 void require_sizes(const OperationOptions& options);
 
-// Throws UsageError for one of `what` that is named twice: twice in one table would also count
-// twice in the growth.
+// Throws UsageError for one of `what`, the values of `option`, that is named twice: twice in one
+// table would also count twice in the growth.
 template <typename T>
-void require_different(const char* what, const std::vector<T>& values) {
+void require_different(const char* option, const char* what, const std::vector<T>& values) {
   for (auto at = values.begin(); at != values.end(); ++at) {
-    require_usage(std::find(values.begin(), at, *at) == at, "bench: ", what, " ", *at,
-                  " is named twice");
+    require_usage(std::find(values.begin(), at, *at) == at, Cause{ErrorCode::repeated, option},
+                  "bench: ", what, " ", *at, " is named twice");
   }
 }
 

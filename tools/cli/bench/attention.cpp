@@ -42,14 +42,18 @@ void print_growth(const std::vector<AttentionGrowth>& growth) {
 int bench_attention_command(const AttentionBenchOptions& options, const OperationWords& words,
                             const std::optional<double>& max_growth, bool json) {
   require_usage(!(options.all || options.linear) || options.mechanisms.empty(),
+                Cause{ErrorCode::conflict, options.linear ? "--linear" : "--all"},
                 options.linear ? "--linear measures those that declare linear work"
                                : "--all measures every mechanism",
                 "; name none beside it");
   require_usage(!max_growth || (std::isfinite(*max_growth) && *max_growth > 0),
+                Cause{ErrorCode::out_of_range, "--max-growth"},
                 "--max-growth must be a power above 0, e.g. 1.1, got ", max_growth.value_or(0));
   require_usage(!max_growth || options.lengths.size() > 1,
+                Cause{ErrorCode::conflict, "--max-growth"},
                 "--max-growth needs two lengths or more, e.g. --lengths 2048,32768");
   require_usage(!max_growth || declares_linear_work(options),
+                Cause{ErrorCode::conflict, "--max-growth"},
                 "--max-growth: none of these mechanisms declares linear work in this form");
   const std::vector<OperationBench> results =
       bench_attention(options, printed_at_once(options, words, json));

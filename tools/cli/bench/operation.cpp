@@ -73,7 +73,8 @@ void add_operation_options(CLI::App& command, OperationOptions& options, Operati
 }
 
 DType operation_dtype(const std::string& name) {
-  require_usage(name == "f32" || name == "bf16", "bench: --dtype is f32 or bf16, got ", name);
+  require_usage(name == "f32" || name == "bf16", Cause{ErrorCode::unknown_name, "--dtype"},
+                "bench: --dtype is f32 or bf16, got ", name);
   return dtype_from_name(name);
 }
 
