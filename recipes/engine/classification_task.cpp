@@ -111,7 +111,7 @@ std::vector<Score> ClassificationTask::score(const Transformer& model,
 }  // namespace
 
 std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
-                                               std::shared_ptr<const Tokenizer>) {
+                                               const std::shared_ptr<const Tokenizer>&) {
   return std::make_unique<ClassificationTask>(recipe.data, recipe.model.pooling == "cls",
                                               static_cast<uint64_t>(recipe.seed));
 }

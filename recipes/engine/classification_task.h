@@ -10,6 +10,6 @@ namespace linnet {
 // The classifier's task, on labelled data; it has no tokenizer. A model that pools `cls` gets a CLS
 // token before each example, whose vector it classifies.
 std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
-                                               std::shared_ptr<const Tokenizer> tokenizer);
+                                               const std::shared_ptr<const Tokenizer>& tokenizer);
 
 }  // namespace linnet

@@ -169,9 +169,9 @@ std::string LanguageModelTask::describe() const {
 }  // namespace
 
 std::unique_ptr<Task> make_language_model_task(const Recipe& recipe,
-                                               std::shared_ptr<const Tokenizer> tokenizer) {
+                                               const std::shared_ptr<const Tokenizer>& tokenizer) {
   return std::make_unique<LanguageModelTask>(recipe.data, static_cast<uint64_t>(recipe.seed),
-                                             std::move(tokenizer));
+                                             tokenizer);
 }
 
 }  // namespace linnet

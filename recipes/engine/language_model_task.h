@@ -9,6 +9,6 @@ namespace linnet {
 
 // The language model's task, on text. `tokenizer`: in the place of the configured one, or null.
 std::unique_ptr<Task> make_language_model_task(const Recipe& recipe,
-                                               std::shared_ptr<const Tokenizer> tokenizer);
+                                               const std::shared_ptr<const Tokenizer>& tokenizer);
 
 }  // namespace linnet

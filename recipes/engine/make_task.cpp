@@ -15,7 +15,7 @@ namespace {
 // all other kinds of data.
 struct TaskKind {
   std::string_view data, model;
-  std::unique_ptr<Task> (*make)(const Recipe&, std::shared_ptr<const Tokenizer>);
+  std::unique_ptr<Task> (*make)(const Recipe&, const std::shared_ptr<const Tokenizer>&);
 };
 
 constexpr TaskKind kTasks[] = {
@@ -25,7 +25,8 @@ constexpr TaskKind kTasks[] = {
 
 }  // namespace
 
-std::unique_ptr<Task> make_task(const Recipe& recipe, std::shared_ptr<const Tokenizer> tokenizer) {
+std::unique_ptr<Task> make_task(const Recipe& recipe,
+                                const std::shared_ptr<const Tokenizer>& tokenizer) {
   const DataConfig& data = recipe.data;
   const bool pattern = data.path.find_first_of("*?") != std::string::npos;
   require(
@@ -38,7 +39,7 @@ std::unique_ptr<Task> make_task(const Recipe& recipe, std::shared_ptr<const Toke
   require_usage(task.model == recipe.model.kind, Cause{ErrorCode::conflict, "model.kind"},
                 "data of kind ", data.kind, " needs model.kind ", task.model, ", the recipe has ",
                 recipe.model.kind);
-  return task.make(recipe, std::move(tokenizer));
+  return task.make(recipe, tokenizer);
 }
 
 }  // namespace linnet
