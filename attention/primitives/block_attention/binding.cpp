@@ -5,12 +5,6 @@ namespace {
 
 constexpr const char* kName = "block attention";
 
-const uint8_t* mask_of(const Tensor& mask, int64_t B, int64_t T, const char* name) {
-  require(!mask.defined() || mask.shape() == Shape({B, T}), kName, ": expected ", name, " [", B,
-          ", ", T, "], got ", mask.defined() ? mask.shape() : Shape());
-  return pointer<uint8_t>(mask);
-}
-
 }  // namespace
 
 BlockAttentionArrays block_attention_arrays(const BlockAttentionVariables& inputs, DType dtype,
@@ -39,9 +33,12 @@ BlockAttentionInputs<T> bind_block_attention(const BlockAttentionArrays& arrays,
   in.past_k = view_of<T>(arrays.past_k);
   in.past_v = view_of<T>(arrays.past_v);
   const int64_t B = in.q.B, length = in.q.T;
-  in.query_mask = mask_of(context.query_mask, B, length, "query_mask");
-  in.key_mask = mask_of(context.key_mask, B, in.k.T, "key_mask");
-  in.past_mask = mask_of(context.past_mask, B, in.past_k.T, "past_mask");
+  check_shape(context.query_mask, {B, length}, kName, "query_mask");
+  in.query_mask = pointer<uint8_t>(context.query_mask);
+  check_shape(context.key_mask, {B, in.k.T}, kName, "key_mask");
+  in.key_mask = pointer<uint8_t>(context.key_mask);
+  check_shape(context.past_mask, {B, in.past_k.T}, kName, "past_mask");
+  in.past_mask = pointer<uint8_t>(context.past_mask);
   if (arrays.bias.defined()) {
     require(arrays.bias.shape().rank() == 2, "block attention: expected bias [heads, distances]",
             ", got ", arrays.bias.shape());

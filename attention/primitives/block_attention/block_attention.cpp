@@ -16,16 +16,6 @@ using namespace binding;
 
 constexpr const char* kName = "block attention";
 
-void check_mask(const Tensor& mask, int64_t B, int64_t T, const char* name) {
-  require(!mask.defined() || mask.shape() == Shape({B, T}), kName, ": expected ", name, " [", B,
-          ", ", T, "], got ", mask.defined() ? mask.shape() : Shape());
-}
-
-const uint8_t* mask_of(const Tensor& mask, int64_t B, int64_t T, const char* name) {
-  check_mask(mask, B, T, name);
-  return pointer<uint8_t>(mask);
-}
-
 void run_backward(const BlockAttentionArrays& arrays, const BlockAttentionContext& context,
                   const Tensor& y, const Tensor& log_sum_exp, Gradients& gradients) {
   const Tensor dy = gradients.output().to(y.dtype());
@@ -119,18 +109,18 @@ Variable carry_tokens(const Variable& past, const Variable& current, int64_t kee
 Tensor carry_mask(const Tensor& past_mask, const Tensor& key_mask, const Tensor& segments,
                   int64_t B, int64_t P, int64_t T, int64_t keep, Device device) {
   const int64_t n = keep < 0 ? P + T : std::min(keep, P + T);
+  check_shape(past_mask, {B, P}, kName, "past_mask");
+  check_shape(key_mask, {B, T}, kName, "key_mask");
+  check_shape(segments, {B, T}, kName, "segments");
   const Tensor out = Tensor::empty({B, n}, DType::u8, device);
   if constexpr (kCuda) {
     if (on_cuda(out)) {
-      check_mask(past_mask, B, P, "past_mask");
-      check_mask(key_mask, B, T, "key_mask");
-      check_mask(segments, B, T, "segments");
       cuda::carry_mask(past_mask, key_mask, segments, P, T, out);
       return out;
     }
   }
-  const uint8_t* past = mask_of(past_mask, B, P, "past_mask");
-  const uint8_t* current = mask_of(key_mask, B, T, "key_mask");
+  const uint8_t* past = pointer<uint8_t>(past_mask);
+  const uint8_t* current = pointer<uint8_t>(key_mask);
   const std::vector<Span> spans =
       make_spans(segments.defined() ? segments.data<int32_t>() : nullptr, B, T, true);
   for (const Span& span : spans) {

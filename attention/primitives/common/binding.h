@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "autograd/variable.h"
+#include "core/cuda/backend.h"
 #include "core/elementwise.h"
 #include "core/error.h"
 #include "core/sequence_view.h"
@@ -17,6 +18,25 @@ namespace linnet::binding {
 // f64 is computed in f64, f32 and bf16 in f32.
 inline DType computing_type(const Variable& x) {
   return x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+}
+
+// The type in which a call's sequences are kept: the computing type of the first; on a CUDA device
+// bf16 where all that are defined are, else f32. Throws Error, naming the primitive, for f64 there,
+// and for tensors of different devices.
+inline DType storage_type(std::initializer_list<const Variable*> inputs, const char* primitive) {
+  const Variable& first = **inputs.begin();
+  if (!on_cuda(first.value())) return computing_type(first);
+  DType dtype = DType::bf16;
+  for (const Variable* x : inputs) {
+    if (!x->defined()) continue;
+    require(x->value().device() == first.value().device() &&
+                (x->dtype() == DType::f32 || x->dtype() == DType::bf16),
+            primitive,
+            ": a CUDA device has kernels for f32 and bf16 tensors that are all on it, got ",
+            name_of(x->dtype()), " on ", name_of(x->value().device()), "; use --device cpu");
+    if (x->dtype() != DType::bf16) dtype = DType::f32;
+  }
+  return dtype;
 }
 
 // Calls compute(T{}) with the computing type.
@@ -56,15 +76,26 @@ inline void check_sequence(const Tensor& x, const char* primitive) {
           x.defined() ? x.shape() : Shape());
 }
 
+// The sizes of x [B,T,H,K] for checks; nothing is read through it. Empty where undefined.
+inline SequenceView<const float> sizes_of(const Tensor& x) {
+  if (!x.defined()) return {};
+  return {static_cast<const float*>(x.raw()), x.size(0), x.size(1), x.size(2), x.size(3)};
+}
+
+inline void check_shape(const Tensor& x, const Shape& expected, const char* primitive,
+                        const char* name) {
+  require(!x.defined() || x.shape() == expected, primitive, ": expected ", name, " ", expected,
+          ", got ", x.defined() ? x.shape() : Shape());
+}
+
 // x, where defined, has the first `count` dimensions of a sequence: 2 for masks, 3 for one value
 // per head.
 inline void check_leading(const Tensor& x, const Tensor& sequence, int count, const char* primitive,
                           const char* name) {
   if (!x.defined() || !sequence.defined()) return;
   const std::vector<int64_t>& sizes = sequence.shape().sizes();
-  const Shape expected(std::vector<int64_t>(sizes.begin(), sizes.begin() + count));
-  require(x.shape() == expected, primitive, ": expected ", name, " ", expected, ", got ",
-          x.shape());
+  check_shape(x, Shape(std::vector<int64_t>(sizes.begin(), sizes.begin() + count)), primitive,
+              name);
 }
 
 // The spans of a sequence [B,T,...] whose segments [B,T] may be undefined, or on a device: then

@@ -17,12 +17,6 @@ struct ListedArrays {
   Tensor q, k, v, bias;
 };
 
-const uint8_t* mask_of(const Tensor& mask, int64_t B, int64_t T, const char* name) {
-  require(!mask.defined() || mask.shape() == Shape({B, T}), kName, ": expected ", name, " [", B,
-          ", ", T, "], got ", mask.defined() ? mask.shape() : Shape());
-  return pointer<uint8_t>(mask);
-}
-
 template <typename T>
 ListedAttentionInputs<T> bind(const ListedArrays& arrays, const ListedAttentionContext& context) {
   ListedAttentionInputs<T> in;
@@ -46,8 +40,10 @@ ListedAttentionInputs<T> bind(const ListedArrays& arrays, const ListedAttentionC
     in.bias_rows = shape[0];
     in.bias_heads = shape[1];
   }
-  in.query_mask = mask_of(context.query_mask, in.q.B, in.q.T, "query_mask");
-  in.key_mask = mask_of(context.key_mask, in.q.B, in.k.T, "key_mask");
+  check_shape(context.query_mask, {in.q.B, in.q.T}, kName, "query_mask");
+  in.query_mask = pointer<uint8_t>(context.query_mask);
+  check_shape(context.key_mask, {in.q.B, in.k.T}, kName, "key_mask");
+  in.key_mask = pointer<uint8_t>(context.key_mask);
   if (const Tensor& examples = context.place.examples; examples.defined()) {
     require(examples.elements() == in.q.B, kName, ": expected an example number for each of ",
             in.q.B, " rows, got ", examples.elements());

@@ -20,18 +20,6 @@ constexpr const char* kName = "slot attention";
 // Tensors in the computing type (memories at least f32, mass f64).
 using Arrays = cuda::SlotTensors;
 
-// f64 where the first is; else f32, or, on a CUDA device, bf16 where all are.
-DType storage_type(std::initializer_list<Variable> inputs) {
-  const Variable& first = *inputs.begin();
-  if (!on_cuda(first.value())) return first.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  for (const Variable& x : inputs) {
-    require(x.dtype() == DType::f32 || x.dtype() == DType::bf16, kName,
-            ": a CUDA device has kernels for f32 and bf16, not for ", name_of(x.dtype()),
-            "; use --device cpu");
-    if (x.dtype() != DType::bf16) return DType::f32;
-  }
-  return DType::bf16;
-}
 DType memory_type(DType computing) {
   return computing == DType::bf16 ? DType::f32 : computing;
 }
@@ -83,12 +71,6 @@ void check_memory(const Arrays& arrays, int64_t count, int64_t H, int64_t N, int
           arrays.keys.shape());
 }
 
-// Sizes alone: nothing is read through it.
-SequenceView<const float> sizes_of(const Tensor& x) {
-  if (!x.defined()) return {};
-  return {static_cast<const float*>(x.raw()), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
-
 // The same checks that the CPU's kernels make, for devices.
 [[maybe_unused]] void check_sizes(const Arrays& arrays, const SlotAttentionOptions& options,
                                   int64_t H, int64_t N, int64_t K, int64_t V) {
@@ -136,7 +118,7 @@ Arrays memory_gradients(Gradients& gradients, size_t first) {
 std::vector<Variable> write_weights(const Variable& logits, const Variable& mass,
                                     const SlotAttentionContext& context) {
   const Device device = logits.value().device();
-  const DType dtype = storage_type({logits});
+  const DType dtype = storage_type({&logits}, kName);
   const Tensor from = converted_logits(logits, dtype, device);
   const Tensor mass_in = converted(mass, DType::f64, kName, device);
   require(from.shape().rank() == 4, kName, ": expected logits [B,T,H,N], got ", from.shape());
@@ -239,7 +221,7 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
   require(context.accumulate, kName,
           ": only weights that are fixed at write time can do without sums");
   const Device device = inputs.q.value().device();
-  const DType dtype = storage_type({inputs.q, inputs.k, inputs.v});
+  const DType dtype = storage_type({&inputs.q, &inputs.k, &inputs.v}, kName);
   Arrays arrays{converted(inputs.q, dtype, kName, device),
                 converted(inputs.k, dtype, kName, device),
                 converted(inputs.v, dtype, kName, device),
@@ -318,7 +300,7 @@ SlotMemory slot_attention_memory(const SlotAttentionVariables& inputs,
   require(!inputs.value_logits.defined(), kName,
           ": a finished memory has one control; write keys and values to two memories");
   const Device device = inputs.k.value().device();
-  const DType dtype = storage_type({inputs.k, inputs.v});
+  const DType dtype = storage_type({&inputs.k, &inputs.v}, kName);
   Arrays arrays;
   arrays.k = converted(inputs.k, dtype, kName, device);
   arrays.v = converted(inputs.v, dtype, kName, device);
@@ -368,7 +350,7 @@ SlotMemory slot_attention_memory(const SlotAttentionVariables& inputs,
 Variable slot_attention_read(const SlotAttentionVariables& inputs, const SlotMemory& memory,
                              const SlotAttentionContext& context) {
   const Device device = inputs.q.value().device();
-  const DType dtype = storage_type({inputs.q});
+  const DType dtype = storage_type({&inputs.q}, kName);
   Arrays arrays;
   arrays.q = converted(inputs.q, dtype, kName, device);
   arrays.keys = converted(memory.keys, memory_type(dtype), kName, device);

@@ -5,40 +5,19 @@
 
 #include "attention/primitives/block_attention/cuda/fast.h"
 #include "attention/primitives/block_attention/cuda/path.h"
+#include "attention/primitives/common/binding.h"
 #include "attention/primitives/common/cuda/token_spans.h"
 #include "core/cuda/backend.h"
 
 namespace linnet::cuda {
 namespace {
 
-// The storage type on a device: bf16 where all sequences are bf16, else f32.
-DType storage_type(const BlockAttentionVariables& inputs) {
-  DType dtype = DType::bf16;
-  for (const Variable* x : {&inputs.q, &inputs.k, &inputs.v, &inputs.past_k, &inputs.past_v}) {
-    if (!x->defined()) continue;
-    require(on_cuda(x->value()) && (x->dtype() == DType::f32 || x->dtype() == DType::bf16),
-            "block attention: a CUDA device has kernels for f32 and bf16 tensors that are all on "
-            "it, got ",
-            name_of(x->dtype()), " on ", name_of(x->value().device()), "; use --device cpu");
-    if (x->dtype() != DType::bf16) dtype = DType::f32;
-  }
-  return dtype;
-}
+using namespace binding;
+
+constexpr const char* kName = "block attention";
 
 Tensor stored(const Variable& x, DType dtype) {
   return x.defined() ? x.value().to(dtype) : Tensor();
-}
-
-// Sizes alone: nothing is read through it.
-SequenceView<const float> sizes_of(const Tensor& x) {
-  if (!x.defined()) return {};
-  require(x.shape().rank() == 4, "block attention: expected [B,T,H,K], got ", x.shape());
-  return {static_cast<const float*>(x.raw()), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
-
-void check_tokens(const Tensor& x, int64_t B, int64_t T, const char* name) {
-  require(!x.defined() || x.shape() == Shape({B, T}), "block attention: expected ", name, " [", B,
-          ", ", T, "], got ", x.defined() ? x.shape() : Shape());
 }
 
 // Which distances key - query can be seen is known only on the device: the table covers all that
@@ -69,6 +48,7 @@ void check_bias(const BlockAttentionTensors& in, const BlockAttentionContext& co
 }
 
 void check(const BlockAttentionTensors& in, const BlockAttentionContext& context) {
+  for (const Tensor* x : {&in.q, &in.k, &in.v, &in.past_k, &in.past_v}) check_sequence(*x, kName);
   BlockAttentionInputs<float> sizes;
   sizes.q = sizes_of(in.q);
   sizes.k = sizes_of(in.k);
@@ -79,18 +59,16 @@ void check(const BlockAttentionTensors& in, const BlockAttentionContext& context
   if (!context.cross) sizes.spans = make_spans(nullptr, B, length, in.past_k.defined());
   check_block_attention(sizes, context.options);
   check_bias(in, context);
-  check_tokens(context.query_mask, B, length, "query_mask");
-  check_tokens(context.key_mask, B, sizes.k.T, "key_mask");
-  check_tokens(context.past_mask, B, sizes.past_k.T, "past_mask");
+  check_shape(context.query_mask, {B, length}, kName, "query_mask");
+  check_shape(context.key_mask, {B, sizes.k.T}, kName, "key_mask");
+  check_shape(context.past_mask, {B, sizes.past_k.T}, kName, "past_mask");
   require(!context.place.examples.defined() || context.place.examples.elements() == B,
           "block attention: expected an example number for each of ", B, " rows, got ",
           context.place.examples.defined() ? context.place.examples.elements() : 0);
-  require(!context.times.defined() || context.times.shape() == Shape({B}),
-          "block attention: expected times [", B, "], got ",
-          context.times.defined() ? context.times.shape() : Shape());
+  check_shape(context.times, {B}, kName, "times");
   if (context.cross) return;
-  check_tokens(context.segments, B, length, "segments");
-  check_tokens(context.positions, B, length, "positions");
+  check_shape(context.segments, {B, length}, kName, "segments");
+  check_shape(context.positions, {B, length}, kName, "positions");
 }
 
 // block_attention_backward on tensor cores.
@@ -109,7 +87,8 @@ void fast_backward(const BlockAttentionTensors& in, const BlockAttentionSetting&
 
 BlockAttentionTensors block_attention_tensors(const BlockAttentionVariables& inputs,
                                               const BlockAttentionContext& context) {
-  const DType dtype = storage_type(inputs);
+  const DType dtype =
+      storage_type({&inputs.q, &inputs.k, &inputs.v, &inputs.past_k, &inputs.past_v}, kName);
   const BlockAttentionTensors in{stored(inputs.q, dtype),      stored(inputs.k, dtype),
                                  stored(inputs.v, dtype),      stored(inputs.past_k, dtype),
                                  stored(inputs.past_v, dtype), stored(inputs.bias, DType::f32)};

@@ -1,6 +1,7 @@
 // Listed attention on Variables of a CUDA device: checks, dtypes, tensors saved for backward.
 #include "attention/primitives/listed_attention/cuda/listed_attention.h"
 
+#include "attention/primitives/common/binding.h"
 #include "attention/primitives/listed_attention/cuda/fast.h"
 #include "attention/primitives/listed_attention/cuda/path.h"
 #include "core/cuda/backend.h"
@@ -8,35 +9,16 @@
 namespace linnet::cuda {
 namespace {
 
-// The storage type on a device: bf16 where all sequences are bf16, else f32.
-DType storage_type(const ListedAttentionVariables& inputs) {
-  DType dtype = DType::bf16;
-  for (const Variable* x : {&inputs.q, &inputs.k, &inputs.v}) {
-    require(x->defined() && on_cuda(x->value()) &&
-                (x->dtype() == DType::f32 || x->dtype() == DType::bf16),
-            "listed attention: a CUDA device has kernels for f32 and bf16 tensors that are all on "
-            "it; use --device cpu");
-    require(x->shape().rank() == 4, "listed attention: expected [B,T,H,width], got ", x->shape());
-    if (x->dtype() != DType::bf16) dtype = DType::f32;
-  }
-  return dtype;
-}
+using namespace binding;
 
-// Sizes alone: nothing is read through it.
-SequenceView<const float> sizes_of(const Tensor& x) {
-  return {static_cast<const float*>(x.raw()), x.size(0), x.size(1), x.size(2), x.size(3)};
-}
-
-void check_tokens(const Tensor& x, int64_t B, int64_t T, const char* name) {
-  require(!x.defined() || x.shape() == Shape({B, T}), "listed attention: expected ", name, " [", B,
-          ", ", T, "], got ", x.defined() ? x.shape() : Shape());
-}
+constexpr const char* kName = "listed attention";
 
 void check(const ListedAttentionTensors& in, const ListedAttentionContext& context) {
   const Tensor& index = context.index;
   require(
       index.defined() && index.dtype() == DType::i32 && index.shape().rank() == 4 && on_cuda(index),
       "listed attention: expected an i32 index [rows, heads, lists, length] on the device");
+  for (const Tensor* x : {&in.q, &in.k, &in.v}) check_sequence(*x, kName);
   ListedAttentionInputs<float> sizes;
   sizes.q = sizes_of(in.q);
   sizes.k = sizes_of(in.k);
@@ -55,8 +37,8 @@ void check(const ListedAttentionTensors& in, const ListedAttentionContext& conte
     sizes.bias_heads = shape[1];
   }
   check_listed_attention(sizes, context.options);
-  check_tokens(context.query_mask, B, Tq, "query_mask");
-  check_tokens(context.key_mask, B, sizes.k.T, "key_mask");
+  check_shape(context.query_mask, {B, Tq}, kName, "query_mask");
+  check_shape(context.key_mask, {B, sizes.k.T}, kName, "key_mask");
   require(!context.place.examples.defined() || context.place.examples.elements() == B,
           "listed attention: expected an example number for each of ", B, " rows, got ",
           context.place.examples.defined() ? context.place.examples.elements() : 0);
@@ -78,7 +60,7 @@ void fast_backward(const ListedAttentionTensors& in, const ListedAttentionContex
 
 ListedAttentionResult listed_attention(const ListedAttentionVariables& inputs,
                                        const ListedAttentionContext& context) {
-  const DType dtype = storage_type(inputs);
+  const DType dtype = storage_type({&inputs.q, &inputs.k, &inputs.v}, kName);
   const ListedAttentionTensors in{
       inputs.q.value().to(dtype), inputs.k.value().to(dtype), inputs.v.value().to(dtype),
       inputs.bias.defined() ? inputs.bias.value().to(DType::f32) : Tensor()};
