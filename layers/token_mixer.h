@@ -127,7 +127,7 @@ struct MixerOptions {
 // "normal" (deviation 0.02). Throws UsageError for another name.
 Initializer projection_init(std::string_view style, double gain, int64_t fan_in, int64_t fan_out);
 
-// Names of a mixer's parameters: its own, and the ones tied across all layers of the model.
+// Names of a mixer's parameters: its own, and those tied across the layers of one attention: entry.
 struct MixerScope {
   ParameterScope own;
   ParameterScope tied;

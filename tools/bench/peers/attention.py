@@ -27,7 +27,7 @@ from definitions import DEFINITIONS  # noqa: E402
 GATE_TOKENS = 256
 # Of the largest number of a result: a few roundings of bf16; f32 sums of a few hundred terms.
 TOLERANCE = {"bf16": 2e-2, "f32": 1e-4}
-BEYOND_ANY_CACHE = 128 << 20  # bytes of inputs that are taken by turns on a GPU
+BEYOND_ANY_CACHE = 128 << 20  # bytes of inputs that runs take alternately on a GPU
 COPIED_BYTES = 1 << 30
 ENOUGH_SECONDS = 1.0
 
@@ -277,7 +277,7 @@ def median_ms(args, action):
 
 
 def measure(args, attention, inputs):
-    """Medians, runs taking the inputs by turns, so that a GPU's cache does not hold them."""
+    """Medians, runs taking the inputs alternately, so that a GPU's cache does not hold them."""
     turn = [0]
 
     def following():
