@@ -132,12 +132,12 @@ __global__ void slot_attention_one_token(Step a) {
 
 }  // namespace
 
-bool is_slot_attention_step(const SlotAttentionContext& context, const SlotTensors& in) {
+bool is_slot_attention_step(const SlotAttentionContext& context, const SlotAttentionTensors& in) {
   return in.q.size(1) == 1 && !(context.options.dropout > 0) && !in.value_logits.defined();
 }
 
-void slot_attention_step(const SlotAttentionContext& context, const SlotTensors& in,
-                         const SlotTensors& end, const Tensor& o) {
+void slot_attention_step(const SlotAttentionContext& context, const SlotAttentionTensors& in,
+                         const SlotAttentionTensors& end, const Tensor& o) {
   Step a{};
   a.options = context.options;
   a.q = stored_values(in.q);
