@@ -109,15 +109,25 @@ __device__ __forceinline__ const auto& either(const T& of_keys, const U& of_valu
   }
 }
 
-// Begins to copy a segment of keys with their queries, or of values with do: columns from `first`
-// on.
-template <int M, bool values>
-__device__ __forceinline__ void begin_side(AsyncCopies& copies, kernel_bf16* readers,
-                                           kernel_bf16* own, const Backward& a, const Scan& scan,
-                                           int token, const ChunkSegment& segment, int first) {
-  begin_rows<M>(copies, readers, segment,
+// The tiles of a side in shared memory: keys with their queries, or values with do.
+template <int M>
+struct SideTiles {
+  static constexpr size_t kTile = size_t{kChunk} * (M + kPadding);
+  __host__ __device__ explicit SideTiles(SharedArena& arena)
+      : readers(arena.take<kernel_bf16>(kTile)),
+        own(arena.take<kernel_bf16>(kTile)),
+        memory(arena.take<kernel_bf16>(kTile)) {}
+  kernel_bf16 *readers, *own;
+  kernel_bf16* memory;  // as the tile finds it
+};
+// Begins to copy a segment of one: columns from `first` on.
+template <bool values, int M>
+__device__ __forceinline__ void begin_side(AsyncCopies& copies, const SideTiles<M>& tiles,
+                                           const Backward& a, const Scan& scan, int token,
+                                           const ChunkSegment& segment, int first) {
+  begin_rows<M>(copies, tiles.readers, segment,
                 {either<values>(a.q, a.d_o), a.query_mask, scan.row, token, scan.head, first});
-  begin_rows<M>(copies, own, segment,
+  begin_rows<M>(copies, tiles.own, segment,
                 {either<values>(a.k, a.v), a.key_mask, scan.row, token, scan.head, first});
 }
 

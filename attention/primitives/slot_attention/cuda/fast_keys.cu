@@ -6,19 +6,13 @@
 namespace linnet::cuda::slot_attention_fast::backward_detail {
 namespace {
 
-// The tiles of a side in shared memory: keys and queries, or values and do.
 template <int M>
-struct SideTiles {
-  static constexpr size_t kTile = size_t{kChunk} * (M + kPadding);
-  __host__ __device__ explicit SideTiles(SharedArena& arena)
-      : readers(arena.take<kernel_bf16>(kTile)),
-        own(arena.take<kernel_bf16>(kTile)),
+struct GradientTiles : SideTiles<M> {
+  __host__ __device__ explicit GradientTiles(SharedArena& arena)
+      : SideTiles<M>(arena),
         passed(arena.take<kernel_bf16>(size_t{kChunk} * kSlotStride)),
-        memory(arena.take<kernel_bf16>(kTile)),
         offsets(arena.take<float>(kChunk)) {}
-  kernel_bf16 *readers, *own;
   kernel_bf16* passed;  // dr or p, then X or Y
-  kernel_bf16* memory;  // GK or GV
   float* offsets;       // r' / scale or m, of this part
 };
 
@@ -47,7 +41,7 @@ struct Layout : Common {
         surprises(arena.take<kernel_bf16>(size_t{kChunk} * kSlotStride)),
         entropies(arena.take<float>(kChunk)),
         whole_means(arena.take<float>(kChunk)) {}
-  SideTiles<M> keys, values;
+  GradientTiles<M> keys, values;
   kernel_bf16* surprises;  // -(dr (log p + h + 1) + p m (1 - d)) / c
   float* entropies;        // h
   float* whole_means;      // m, of all parts
@@ -55,13 +49,13 @@ struct Layout : Common {
 
 struct PartLayout : Common {
   __host__ __device__ explicit PartLayout(SharedArena& arena) : Common(arena), side(arena) {}
-  SideTiles<kPart> side;
+  GradientTiles<kPart> side;
 };
 
 // A side in a scan backward in time: columns from `first` on of GK or GV.
 template <int M, bool of_values>
 struct Side {
-  const SideTiles<M>& tiles;
+  const GradientTiles<M>& tiles;
   int first;
   MemoryTile<M> memory;
 
@@ -79,7 +73,7 @@ struct Side {
   __device__ __forceinline__ void begin_sequences(AsyncCopies& copies, const Backward& a,
                                                   const Scan& scan, int token,
                                                   const ChunkSegment& segment) const {
-    begin_side<M, of_values>(copies, tiles.readers, tiles.own, a, scan, token, segment, first);
+    begin_side<of_values>(copies, tiles, a, scan, token, segment, first);
   }
   // A tile leaves nothing of these to the one before it in the segment.
   __device__ __forceinline__ void begin_passed(AsyncCopies& copies, const BackwardWork& work,

@@ -5,27 +5,29 @@
 namespace linnet::cuda::slot_attention_fast::backward_detail {
 namespace {
 
-template <int M>
-struct Layout {
-  static constexpr size_t kTile = size_t{kChunk} * (M + kPadding);
-  static constexpr size_t kSlotTile = size_t{kChunk} * kSlotStride;
-  __host__ __device__ explicit Layout(SharedArena& arena)
-      : q(arena.take<kernel_bf16>(kTile)),
-        k(arena.take<kernel_bf16>(kTile)),
-        v(arena.take<kernel_bf16>(kTile)),
-        d_o(arena.take<kernel_bf16>(kTile)),
-        logits(arena.take<kernel_bf16>(kSlotTile)),
-        weights(arena.take<kernel_bf16>(kSlotTile)),
-        keys(arena.take<kernel_bf16>(kTile)),
-        values(arena.take<kernel_bf16>(kTile)),
+// What a scan has, whichever its sides.
+struct Common {
+  __host__ __device__ explicit Common(SharedArena& arena)
+      : logits(arena.take<kernel_bf16>(size_t{kChunk} * kSlotStride)),
+        weights(arena.take<kernel_bf16>(size_t{kChunk} * kSlotStride)),
         scales(arena),
-        scan(arena.take<Scan>(1)),
-        draws(arena.take<ScanDraws>(1)) {}
-  kernel_bf16 *q, *k, *v, *d_o, *logits, *weights;
-  kernel_bf16 *keys, *values;  // the memories as the tile finds them
+        scan(arena.take<Scan>(1)) {}
+  kernel_bf16 *logits, *weights;
   SlotScales scales;
   Scan* scan;
+};
+
+template <int M>
+struct Layout : Common {
+  __host__ __device__ explicit Layout(SharedArena& arena)
+      : Common(arena), keys(arena), values(arena), draws(arena.take<ScanDraws>(1)) {}
+  SideTiles<M> keys, values;
   ScanDraws* draws;
+};
+
+struct PartLayout : Common {
+  __host__ __device__ explicit PartLayout(SharedArena& arena) : Common(arena), side(arena) {}
+  SideTiles<kPart> side;
 };
 
 // gradients (u d, in products of read_slots) -> dr; returns m of both rows.
@@ -68,9 +70,8 @@ __device__ __forceinline__ void mark_dropped(uint32_t kept, SlotRows& probabilit
 // Scans the chunks of a block, of each of which begin(token) is called first, copy(copies, token,
 // segment) to begin to copy rows beside logits, read(token, tile) for each tile by the warps that
 // have rows of it, and end(tiles) last: a bit for each row that begins a tile.
-template <typename Layout, typename Begin, typename Copy, typename Read, typename End,
-          typename... Memories>
-__device__ __forceinline__ void scan_chunks(const Backward& a, const Layout& shared,
+template <typename Begin, typename Copy, typename Read, typename End, typename... Memories>
+__device__ __forceinline__ void scan_chunks(const Backward& a, const Common& shared,
                                             const Begin& begin, const Copy& copy, const Read& read,
                                             const End& end, Memories&... memories) {
   const SlotScales& scales = shared.scales;
@@ -118,7 +119,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_queries(B
   const Scan& scan = begin_scan(shared.scan, a.spans.table, blockIdx.x, heads, time);
   begin_draws(shared.draws, a.dropout, scan, a.reading);
 
-  ScannedMemory<M> keys{{}, shared.keys, shared.k}, values{{}, shared.values, shared.v};
+  ScannedMemory<M> keys{{}, shared.keys.memory, shared.keys.own},
+      values{{}, shared.values.memory, shared.values.own};
   keys.load(a.state_in.keys, place, slots, 0, static_cast<int>(a.k.K));
   values.load(a.state_in.values, place, slots, 0, static_cast<int>(a.v.K));
   keys.publish();
@@ -131,21 +133,22 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_queries(B
     work.chunk_normalizers[chunk * slots + thread] = scales.log_normalizer[thread];
   };
   const auto copy = [&](AsyncCopies& copies, int token, const ChunkSegment& segment) {
-    begin_side<M, false>(copies, shared.q, shared.k, a, scan, token, segment, 0);
-    begin_side<M, true>(copies, shared.d_o, shared.v, a, scan, token, segment, 0);
+    begin_side<false>(copies, shared.keys, a, scan, token, segment, 0);
+    begin_side<true>(copies, shared.values, a, scan, token, segment, 0);
   };
   const auto read = [&](int token, const TileRows& tile) {
     SlotRows gradients, reads, sums;
     const uint32_t kept = a.dropout.drops ? kept_slots(*shared.draws, tile, token) : 0;
     const int64_t first_token = scan.row * time + token;
-    read_slots<M>(shared.q, shared.k, shared.keys, shared.weights, scales.start, tile, reads);
+    read_slots<M>(shared.keys.readers, shared.keys.own, shared.keys.memory, shared.weights,
+                  scales.start, tile, reads);
     add_slots(work.other_reads, tile, first_token, heads, scan.head, slots, reads);
     sum_weights(shared.weights, scales, tile, sums);
     float log_sums[2];
     RowMeans row_means;
     softmax(a.reading, lane, reads, sums, log_sums, &row_means);
-    read_slots<M>(shared.d_o, shared.v, shared.values, shared.weights, scales.start, tile,
-                  gradients);
+    read_slots<M>(shared.values.readers, shared.values.own, shared.values.memory, shared.weights,
+                  scales.start, tile, gradients);
     add_slots(work.other_dreads, tile, first_token, heads, scan.head, slots, gradients);
     if (a.dropout.drops) drop<kSlots>(kept, 0, a.dropout.row.keep, gradients.parts);
     float means[2];
@@ -176,7 +179,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_queries(B
         }
       }
       ResultFragment dq[M / 8] = {};
-      gather_slots<M>(gradients, shared.k, shared.keys, shared.weights, scales.start, tile, dq);
+      gather_slots<M>(gradients, shared.keys.own, shared.keys.memory, shared.weights, scales.start,
+                      tile, dq);
       store_tile_rows<M>(dq, shared.logits, kSlotStride, tile,
                          {a.dq, a.query_mask, scan.row, token, scan.head, 0});
     }
@@ -186,22 +190,6 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_queries(B
   };
   scan_chunks(a, shared, begin, copy, read, end, keys, values);
 }
-
-struct PartLayout {
-  static constexpr size_t kTile = size_t{kChunk} * (kPart + kPadding);
-  __host__ __device__ explicit PartLayout(SharedArena& arena)
-      : readers(arena.take<kernel_bf16>(kTile)),
-        own(arena.take<kernel_bf16>(kTile)),
-        logits(arena.take<kernel_bf16>(kTile)),
-        weights(arena.take<kernel_bf16>(kTile)),
-        memory(arena.take<kernel_bf16>(kTile)),
-        scales(arena),
-        scan(arena.take<Scan>(1)) {}
-  kernel_bf16 *readers, *own, *logits, *weights;
-  kernel_bf16* memory;  // as the tile finds it
-  SlotScales scales;
-  Scan* scan;
-};
 
 // The mean of a warp's reads of a part over its slots. products as of read_slots, sums as of
 // sum_weights; `token` begins the chunk, counted over all rows.
@@ -241,21 +229,20 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_read
   const int64_t time = a.time(), place = a.reading.place(blockIdx.x);
   const Scan& scan = begin_scan(shared.scan, a.spans.table, blockIdx.x, heads, time);
 
-  ScannedMemory<kPart> memory{{}, shared.memory, shared.own};
+  ScannedMemory<kPart> memory{{}, shared.side.memory, shared.side.own};
   memory.load(either<of_values>(a.state_in.keys, a.state_in.values), place, slots, part.first,
               static_cast<int>(either<of_values>(a.k, a.v).K));
   memory.publish();
   scales.load_normalizers(a.state_in.mass, place, slots);
   const auto copy = [&](AsyncCopies& copies, int token, const ChunkSegment& segment) {
-    begin_side<kPart, of_values>(copies, shared.readers, shared.own, a, scan, token, segment,
-                                 part.first);
+    begin_side<of_values>(copies, shared.side, a, scan, token, segment, part.first);
   };
   const auto read = [&](int token, const TileRows& tile) {
     const int64_t first_token = scan.row * time + token;
     SlotRows reads = {}, sums;
     if constexpr (!gathers) {
-      read_slots<kPart>(shared.readers, shared.own, shared.memory, shared.weights, scales.start,
-                        tile, reads);
+      read_slots<kPart>(shared.side.readers, shared.side.own, shared.side.memory, shared.weights,
+                        scales.start, tile, reads);
       sum_weights(shared.weights, scales, tile, sums);
       leave_offsets(reads, sums, tile, first_token, heads, scan.head, part.offsets);
       leave_slots(reads, part.accumulate, tile, first_token, heads, scan.head, slots,
@@ -270,7 +257,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_read
         passed[1] = normalizers[1] > 0 ? a.reading.scale * high_of(pair) / normalizers[1] : 0.0f;
       });
       ResultFragment dq[kPart / 8] = {};
-      gather_slots<kPart>(reads, shared.own, shared.memory, shared.weights, scales.start, tile, dq);
+      gather_slots<kPart>(reads, shared.side.own, shared.side.memory, shared.weights, scales.start,
+                          tile, dq);
       const TilePlace<kernel_bf16> to{a.dq, a.query_mask, scan.row, token, scan.head, part.first};
       if (work.adds) add_stored_rows<kPart>(to, tile, {1, 1}, dq);
       // The tile's logits are weights by now; those of later tiles stay.

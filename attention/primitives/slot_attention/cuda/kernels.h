@@ -23,6 +23,20 @@ struct SlotSequences {
   __device__ int64_t token(int64_t row, int64_t t, int64_t h) const {
     return (row * T + t) * H + h;
   }
+
+  // A slot of a head of run n, of as many as slots().
+  struct Slot {
+    int64_t n, row, h, l;
+  };
+  __host__ __device__ int64_t slots() const { return count * H * N; }
+  __device__ Slot slot(int64_t item) const {
+    const int64_t n = item / N / H;
+    return {n, row(n), item / N % H, item % N};
+  }
+  // Where it is in arrays [B,T,H,N].
+  __device__ int64_t index(const Slot& s, int64_t t) const {
+    return token(s.row, t, s.h) * N + s.l;
+  }
 };
 
 // By token and slot, f32 [B,T,H,N]: alpha (exp: relative to the slot's contents after the token),

@@ -1,7 +1,7 @@
 // Slot attention: scans over the tokens, a warp for every slot (its lanes are channels) or for
 // every channel (its lanes are slots).
 #include "attention/primitives/common/cuda/warp_items.h"
-#include "attention/primitives/slot_attention/cuda/sequence.h"
+#include "attention/primitives/slot_attention/cuda/weights.h"
 
 namespace linnet::cuda {
 namespace {
@@ -18,18 +18,17 @@ __global__ void scan_memory_slots(SlotScan a, float* products) {
   const WarpFloats shared(arena, a.width);
   const SlotSequences& ranges = a.sequences;
   const int64_t item = global_warp();
-  if (item >= ranges.count * ranges.H * ranges.N) return;
-  const int64_t l = item % ranges.N, h = item / ranges.N % ranges.H;
-  const int64_t n = item / ranges.N / ranges.H, row = ranges.row(n);
+  if (item >= ranges.slots()) return;
+  const SlotSequences::Slot slot = ranges.slot(item);
   const int lane = warp_lane();
   float* state = shared.mine();  // of this lane's channels
   for (int64_t c = lane; c < a.width; c += kLanes) {
     state[c] = a.before != nullptr ? a.before[item * a.width + c] : 0.0f;
   }
-  for (int64_t t = ranges.begin(n); t < ranges.end(n); ++t) {
-    const int64_t token = ranges.token(row, t, h), i = token * ranges.N + l;
+  for (int64_t t = ranges.begin(slot.n); t < ranges.end(slot.n); ++t) {
+    const int64_t token = ranges.token(slot.row, t, slot.h), i = token * ranges.N + slot.l;
     if (a.weights != nullptr) {
-      const bool written = is_set(a.x_mask, row * ranges.T + t);
+      const bool written = is_set(a.x_mask, slot.row * ranges.T + t);
       const float weight = a.weights[i], decay = a.decays[i];
       for (int64_t c = lane; c < a.width; c += kLanes) {
         float value = decayed(decay, state[c]);
@@ -39,7 +38,7 @@ __global__ void scan_memory_slots(SlotScan a, float* products) {
     }
     if (products == nullptr) continue;
     float total = 0;
-    if (is_set(a.reader_mask, row * ranges.T + t)) {
+    if (is_set(a.reader_mask, slot.row * ranges.T + t)) {
       for (int64_t c = lane; c < a.width; c += kLanes) {
         total += state[c] * element<T>(a.reader, token * a.width + c);
       }
@@ -131,18 +130,17 @@ __global__ void reverse_memory_slots(SlotScan a, const float* passed, float* dwe
   const WarpFloats shared(arena, a.width);
   const SlotSequences& ranges = a.sequences;
   const int64_t item = global_warp();
-  if (item >= ranges.count * ranges.H * ranges.N) return;
-  const int64_t l = item % ranges.N, h = item / ranges.N % ranges.H;
-  const int64_t n = item / ranges.N / ranges.H, row = ranges.row(n);
+  if (item >= ranges.slots()) return;
+  const SlotSequences::Slot slot = ranges.slot(item);
   const int lane = warp_lane();
   float* gradient = shared.mine();  // of this lane's channels
   for (int64_t c = lane; c < a.width; c += kLanes) {
     gradient[c] = a.before != nullptr ? a.before[item * a.width + c] : 0.0f;
   }
-  for (int64_t t = ranges.end(n) - 1; t >= ranges.begin(n); --t) {
-    const int64_t token = ranges.token(row, t, h), i = token * ranges.N + l;
-    const bool written = is_set(a.x_mask, row * ranges.T + t);
-    const bool read = passed != nullptr && is_set(a.reader_mask, row * ranges.T + t);
+  for (int64_t t = ranges.end(slot.n) - 1; t >= ranges.begin(slot.n); --t) {
+    const int64_t token = ranges.token(slot.row, t, slot.h), i = token * ranges.N + slot.l;
+    const bool written = is_set(a.x_mask, slot.row * ranges.T + t);
+    const bool read = passed != nullptr && is_set(a.reader_mask, slot.row * ranges.T + t);
     float total = 0;
     for (int64_t c = lane; c < a.width; c += kLanes) {
       float value = gradient[c];
@@ -155,9 +153,6 @@ __global__ void reverse_memory_slots(SlotScan a, const float* passed, float* dwe
   }
 }
 
-int64_t slots_of(const SlotScan& scan) {
-  return scan.sequences.count * scan.sequences.H * scan.sequences.N;
-}
 int64_t channels_of(const SlotScan& scan) {
   return scan.sequences.count * scan.sequences.H * scan.width;
 }
@@ -167,8 +162,8 @@ int64_t channels_of(const SlotScan& scan) {
 void scan_slots(const SlotScan& scan, const Tensor& products) {
   dispatch(scan.dtype, [&](auto zero) {
     using T = decltype(zero);
-    launch(warps("scan_memory_slots", slots_of(scan), scan.width), scan_memory_slots<T>, scan,
-           pointer_or_null<float>(products));
+    launch(warps("scan_memory_slots", scan.sequences.slots(), scan.width), scan_memory_slots<T>,
+           scan, pointer_or_null<float>(products));
   });
 }
 
@@ -193,8 +188,9 @@ void reverse_scan_slots(const SlotScan& scan, const Tensor& passed, const Tensor
                         bool accumulate) {
   dispatch(scan.dtype, [&](auto zero) {
     using T = decltype(zero);
-    launch(warps("reverse_memory_slots", slots_of(scan), scan.width), reverse_memory_slots<T>, scan,
-           pointer_or_null<float>(passed), pointer<float>(dweights), accumulate);
+    launch(warps("reverse_memory_slots", scan.sequences.slots(), scan.width),
+           reverse_memory_slots<T>, scan, pointer_or_null<float>(passed), pointer<float>(dweights),
+           accumulate);
   });
 }
 

@@ -4,7 +4,7 @@
 #include "attention/primitives/slot_attention/cuda/step.h"
 
 #include "attention/primitives/common/cuda/warp_items.h"
-#include "attention/primitives/slot_attention/cuda/sequence.h"
+#include "attention/primitives/slot_attention/cuda/weights.h"
 #include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {

@@ -1,6 +1,6 @@
 // Slot attention: from control logits to weights and normalizers, and back. One thread per slot.
 #include "attention/primitives/common/cuda/warp_items.h"
-#include "attention/primitives/slot_attention/cuda/sequence.h"
+#include "attention/primitives/slot_attention/cuda/weights.h"
 #include "core/cuda/for_each.h"
 
 namespace linnet::cuda {
@@ -20,26 +20,22 @@ void weights_typed(const SlotAttentionContext& context, const SlotSequences& seq
   auto* mass_out = pointer_or_null<double>(after);
   auto *weights = pointer<float>(out.weights), *decays = pointer<float>(out.decays);
   auto* factors = pointer<float>(out.factors);
-  for_each("slot_weights", sequences.count * sequences.H * sequences.N,
-           [=] __device__(int64_t item) {
-             const int64_t l = item % sequences.N, h = item / sequences.N % sequences.H;
-             const int64_t n = item / sequences.N / sequences.H, row = sequences.row(n),
-                           begin = sequences.begin(n);
-             double mass = mass_in != nullptr ? mass_in[item] : empty_normalizer(options);
-             for (int64_t t = begin; t < sequences.end(n); ++t) {
-               const int64_t place = row * sequences.T + t,
-                             i = sequences.token(row, t, h) * sequences.N + l;
-               const bool fresh =
-                   segments != nullptr && t > begin && segments[place] != segments[place - 1];
-               if (fresh) mass = empty_normalizer(options);
-               SlotWrite write{0, 1};
-               if (is_set(key_mask, place)) write = write_to_slot(options, load(logits + i), mass);
-               weights[i] = write.weight;
-               decays[i] = fresh ? 0.0f : write.decay;
-               factors[i] = read_factor(options, mass);
-             }
-             if (mass_out != nullptr) mass_out[item] = mass;
-           });
+  for_each("slot_weights", sequences.slots(), [=] __device__(int64_t item) {
+    const SlotSequences::Slot slot = sequences.slot(item);
+    const int64_t begin = sequences.begin(slot.n);
+    double mass = mass_in != nullptr ? mass_in[item] : empty_normalizer(options);
+    for (int64_t t = begin; t < sequences.end(slot.n); ++t) {
+      const int64_t place = slot.row * sequences.T + t, i = sequences.index(slot, t);
+      const bool fresh = segments != nullptr && t > begin && segments[place] != segments[place - 1];
+      if (fresh) mass = empty_normalizer(options);
+      SlotWrite write{0, 1};
+      if (is_set(key_mask, place)) write = write_to_slot(options, load(logits + i), mass);
+      weights[i] = write.weight;
+      decays[i] = fresh ? 0.0f : write.decay;
+      factors[i] = read_factor(options, mass);
+    }
+    if (mass_out != nullptr) mass_out[item] = mass;
+  });
 }
 
 template <typename T>
@@ -52,21 +48,18 @@ void logit_gradients_typed(const SlotAttentionContext& context, const SlotSequen
   const auto *dweights = pointer<const float>(given), *to_sums = pointer_or_null<const float>(sums);
   auto* dsums = pointer<float>(carried);
   T* dlogits = pointer<T>(to);
-  for_each("slot_logit_gradients", sequences.count * sequences.H * sequences.N,
-           [=] __device__(int64_t item) {
-             const int64_t l = item % sequences.N, h = item / sequences.N % sequences.H;
-             const int64_t n = item / sequences.N / sequences.H, row = sequences.row(n);
-             float dsum = dsums[item];
-             for (int64_t t = sequences.end(n) - 1; t >= sequences.begin(n); --t) {
-               const int64_t i = sequences.token(row, t, h) * sequences.N + l;
-               if (to_sums != nullptr) dsum += to_sums[i];
-               const bool written = is_set(key_mask, row * sequences.T + t);
-               store(dlogits + i,
-                     written ? weight_slope(control, weights[i]) * (dweights[i] + dsum) : 0.0f);
-               dsum = decayed(decays[i], dsum);
-             }
-             dsums[item] = dsum;
-           });
+  for_each("slot_logit_gradients", sequences.slots(), [=] __device__(int64_t item) {
+    const SlotSequences::Slot slot = sequences.slot(item);
+    float dsum = dsums[item];
+    for (int64_t t = sequences.end(slot.n) - 1; t >= sequences.begin(slot.n); --t) {
+      const int64_t i = sequences.index(slot, t);
+      if (to_sums != nullptr) dsum += to_sums[i];
+      const bool written = is_set(key_mask, slot.row * sequences.T + t);
+      store(dlogits + i, written ? weight_slope(control, weights[i]) * (dweights[i] + dsum) : 0.0f);
+      dsum = decayed(decays[i], dsum);
+    }
+    dsums[item] = dsum;
+  });
 }
 
 // A memory and its gradient, of which null is zero.
@@ -108,11 +101,10 @@ Tensor slot_read_factors(const SlotAttentionOptions& options, const SlotSequence
   const double* from = pointer<double>(mass);
   float* to = pointer<float>(factors);
   for_each("slot_read_factors", mass.elements(), [=] __device__(int64_t item) {
-    const int64_t l = item % sequences.N, h = item / sequences.N % sequences.H;
-    const int64_t n = item / sequences.N / sequences.H, row = sequences.row(n);
+    const SlotSequences::Slot slot = sequences.slot(item);
     const float factor = read_factor(options, from[item]);
-    for (int64_t t = sequences.begin(n); t < sequences.end(n); ++t) {
-      to[sequences.token(row, t, h) * sequences.N + l] = factor;
+    for (int64_t t = sequences.begin(slot.n); t < sequences.end(slot.n); ++t) {
+      to[sequences.index(slot, t)] = factor;
     }
   });
   return factors;
@@ -161,11 +153,10 @@ void slot_read_mass_gradient(const SlotAttentionOptions& options, const SlotSequ
   const float* from = pointer<float>(to_sums);
   double* to = pointer<double>(dmass);
   for_each("slot_read_mass_gradient", dmass.elements(), [=] __device__(int64_t item) {
-    const int64_t l = item % sequences.N, h = item / sequences.N % sequences.H;
-    const int64_t n = item / sequences.N / sequences.H, row = sequences.row(n);
+    const SlotSequences::Slot slot = sequences.slot(item);
     double total = 0;
-    for (int64_t t = sequences.begin(n); t < sequences.end(n); ++t) {
-      total += from[sequences.token(row, t, h) * sequences.N + l];
+    for (int64_t t = sequences.begin(slot.n); t < sequences.end(slot.n); ++t) {
+      total += from[sequences.index(slot, t)];
     }
     to[item] = total;
   });

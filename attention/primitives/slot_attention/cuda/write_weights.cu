@@ -1,7 +1,7 @@
 // Write-time normalisation of slot weights: w_t = alpha_t / sum_{j <= t} alpha_j.
 #include "attention/primitives/common/cuda/warp_items.h"
-#include "attention/primitives/slot_attention/cuda/sequence.h"
 #include "attention/primitives/slot_attention/cuda/slot_attention.h"
+#include "attention/primitives/slot_attention/cuda/weights.h"
 #include "core/cuda/for_each.h"
 
 namespace linnet::cuda {
@@ -21,24 +21,24 @@ SlotSequences rows_of(const Tensor& logits) {
 
 template <typename T>
 void backward_typed(const SlotAttentionContext& context, const SlotSequences& rows,
-                    const SlotWeights& of, const Tensor& given, const Tensor& after,
-                    const Tensor& to, const Tensor& before) {
+                    const SlotWeights& of, const Tensor& dresults, const Tensor& dafter,
+                    const Tensor& to, const Tensor& dbefore) {
   const SlotAttentionOptions options = context.options;
   const auto* key_mask = pointer_or_null<const uint8_t>(context.key_mask);
   const auto *weights = pointer<const float>(of.weights), *decays = pointer<const float>(of.decays);
-  const auto *factors = pointer<const float>(of.factors), *dweights = pointer<const float>(given);
-  const auto* dmass_out = pointer_or_null<const double>(after);
+  const auto *factors = pointer<const float>(of.factors),
+             *dweights = pointer<const float>(dresults);
+  const auto* dmass_out = pointer_or_null<const double>(dafter);
   T* dlogits = pointer<T>(to);
-  auto* dmass_in = pointer_or_null<double>(before);
-  for_each("slot_write_weights", rows.count * rows.H * rows.N, [=] __device__(int64_t item) {
-    const int64_t l = item % rows.N, h = item / rows.N % rows.H;
-    const int64_t row = item / rows.N / rows.H;
+  auto* dmass_in = pointer_or_null<double>(dbefore);
+  for_each("slot_write_weights", rows.slots(), [=] __device__(int64_t item) {
+    const SlotSequences::Slot slot = rows.slot(item);
     // The gradient of the (log) sum after a token, on its way to before the row.
     float dmass = dmass_out != nullptr ? static_cast<float>(dmass_out[item]) : 0.0f;
     for (int64_t t = rows.T - 1; t >= 0; --t) {
-      const int64_t i = rows.token(row, t, h) * rows.N + l;
+      const int64_t i = rows.index(slot, t);
       float dlogit = 0;
-      if (is_set(key_mask, row * rows.T + t)) {
+      if (is_set(key_mask, slot.row * rows.T + t)) {
         const float given = dweights[i], alpha = weights[i], factor = factors[i];
         if (options.control == SlotControl::exp) {
           // z' = log(e^z + e^a): dz'/da = w, dz'/dz = 1 - w, and w = e^(a - z').
