@@ -17,9 +17,6 @@ using namespace binding;
 
 constexpr const char* kName = "slot attention";
 
-// Tensors in the computing type (memories at least f32, mass f64).
-using Arrays = cuda::SlotTensors;
-
 DType memory_type(DType computing) {
   return computing == DType::bf16 ? DType::f32 : computing;
 }
@@ -32,67 +29,69 @@ Tensor converted_logits(const Variable& x, DType dtype, Device device) {
 }
 
 template <typename E>
-SlotAttentionState<E> state_of(const Tensor& keys, const Tensor& values, const Tensor& mass) {
-  return {pointer<E>(keys), pointer<E>(values), pointer<double>(mass)};
+SlotAttentionState<E> state_of(const SlotAttentionTensors& x) {
+  return {pointer<E>(x.keys), pointer<E>(x.values), pointer<double>(x.mass)};
 }
 
 template <typename T>
-SlotAttentionInputs<T> bind(const Arrays& arrays, const SlotAttentionContext& context) {
-  SlotAttentionInputs<T> in;
-  in.q = view_of<T>(arrays.q);
-  in.k = view_of<T>(arrays.k);
-  in.v = view_of<T>(arrays.v);
-  in.logits = view_of<T>(arrays.logits);
-  in.query_mask = pointer<uint8_t>(context.query_mask);
-  in.key_mask = pointer<uint8_t>(context.key_mask);
-  in.value_logits = view_of<T>(arrays.value_logits);
-  in.examples = pointer<int64_t>(context.place.examples);
-  in.time_offset = context.place.time_offset;
-  return in;
+SlotAttentionInputs<T> bind(const SlotAttentionTensors& in, const SlotAttentionContext& context) {
+  SlotAttentionInputs<T> out;
+  out.q = view_of<T>(in.q);
+  out.k = view_of<T>(in.k);
+  out.v = view_of<T>(in.v);
+  out.logits = view_of<T>(in.logits);
+  out.query_mask = pointer<uint8_t>(context.query_mask);
+  out.key_mask = pointer<uint8_t>(context.key_mask);
+  out.value_logits = view_of<T>(in.value_logits);
+  out.examples = pointer<int64_t>(context.place.examples);
+  out.time_offset = context.place.time_offset;
+  return out;
 }
 
-void check_inputs(const Arrays& arrays, const SlotAttentionContext& context) {
-  for (const Tensor* x : {&arrays.q, &arrays.k, &arrays.v, &arrays.logits, &arrays.value_logits}) {
+void check_inputs(const SlotAttentionTensors& in, const SlotAttentionContext& context) {
+  for (const Tensor* x : {&in.q, &in.k, &in.v, &in.logits, &in.value_logits}) {
     check_sequence(*x, kName);
   }
-  check_leading(context.query_mask, arrays.q, 2, kName, "query_mask");
-  check_leading(context.key_mask, arrays.k, 2, kName, "key_mask");
-  check_leading(context.segments, arrays.q, 2, kName, "segments");
-  check_leading(context.segments, arrays.k, 2, kName, "segments");
-  check_leading(context.place.examples, arrays.q, 1, kName, "example numbers");
+  check_leading(context.query_mask, in.q, 2, kName, "query_mask");
+  check_leading(context.key_mask, in.k, 2, kName, "key_mask");
+  check_leading(context.segments, in.q, 2, kName, "segments");
+  check_leading(context.segments, in.k, 2, kName, "segments");
+  check_leading(context.place.examples, in.q, 1, kName, "example numbers");
 }
 
-void check_memory(const Arrays& arrays, int64_t count, int64_t H, int64_t N, int64_t K, int64_t V) {
+void check_memory(const SlotAttentionTensors& in, int64_t count, int64_t H, int64_t N, int64_t K,
+                  int64_t V) {
   const Shape keys({count, H, N, K});
-  require(arrays.keys.shape() == keys && arrays.values.defined() && arrays.mass.defined() &&
-              arrays.values.shape() == Shape({count, H, N, V}) &&
-              arrays.mass.shape() == Shape({count, H, N}),
+  require(in.keys.shape() == keys && in.values.defined() && in.mass.defined() &&
+              in.values.shape() == Shape({count, H, N, V}) &&
+              in.mass.shape() == Shape({count, H, N}),
           kName, ": expected a memory with keys ", keys, ", values and mass to match, got keys ",
-          arrays.keys.shape());
+          in.keys.shape());
 }
 
 // The same checks that the CPU's kernels make, for devices.
-[[maybe_unused]] void check_sizes(const Arrays& arrays, const SlotAttentionOptions& options,
-                                  int64_t H, int64_t N, int64_t K, int64_t V) {
+[[maybe_unused]] void check_sizes(const SlotAttentionTensors& in,
+                                  const SlotAttentionOptions& options, int64_t H, int64_t N,
+                                  int64_t K, int64_t V) {
   SlotAttentionInputs<float> sizes;
-  sizes.q = sizes_of(arrays.q);
-  sizes.k = sizes_of(arrays.k);
-  sizes.v = sizes_of(arrays.v);
-  sizes.logits = sizes_of(arrays.logits);
-  sizes.value_logits = sizes_of(arrays.value_logits);
+  sizes.q = sizes_of(in.q);
+  sizes.k = sizes_of(in.k);
+  sizes.v = sizes_of(in.v);
+  sizes.logits = sizes_of(in.logits);
+  sizes.value_logits = sizes_of(in.value_logits);
   check_slot_attention(options, sizes, H, N, K, V);
 }
 
-Arrays all_like(const Arrays& x) {
+SlotAttentionTensors all_like(const SlotAttentionTensors& x) {
   return {empty_like(x.q),    empty_like(x.k),      empty_like(x.v),    empty_like(x.logits),
           empty_like(x.keys), empty_like(x.values), empty_like(x.mass), empty_like(x.value_logits)};
 }
 
 // Memories to be written: their keys, values and mass.
-Arrays memory_of(int64_t count, int64_t H, int64_t N, int64_t K, int64_t V, DType dtype,
-                 Device device) {
+SlotAttentionTensors memory_of(int64_t count, int64_t H, int64_t N, int64_t K, int64_t V,
+                               DType dtype, Device device) {
   const DType wide = memory_type(dtype);
-  Arrays out;
+  SlotAttentionTensors out;
   out.keys = Tensor::empty({count, H, N, K}, wide, device);
   out.values = Tensor::empty({count, H, N, V}, wide, device);
   out.mass = Tensor::empty({count, H, N}, DType::f64, device);
@@ -100,14 +99,14 @@ Arrays memory_of(int64_t count, int64_t H, int64_t N, int64_t K, int64_t V, DTyp
 }
 
 template <typename T>
-SlotAttentionGradients<T> gradients_of(const Arrays& d) {
+SlotAttentionGradients<T> gradients_of(const SlotAttentionTensors& d) {
   return {view_of<T>(d.q), view_of<T>(d.k), view_of<T>(d.v), view_of<T>(d.logits),
           view_of<T>(d.value_logits)};
 }
 
 // The gradients of a memory whose keys are output number `first`; undefined where not used.
-Arrays memory_gradients(Gradients& gradients, size_t first) {
-  Arrays out;
+SlotAttentionTensors memory_gradients(Gradients& gradients, size_t first) {
+  SlotAttentionTensors out;
   out.keys = output_or_none(gradients, first);
   out.values = output_or_none(gradients, first + 1);
   out.mass = output_or_none(gradients, first + 2);
@@ -222,20 +221,20 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
           ": only weights that are fixed at write time can do without sums");
   const Device device = inputs.q.value().device();
   const DType dtype = storage_type({&inputs.q, &inputs.k, &inputs.v}, kName);
-  Arrays arrays{converted(inputs.q, dtype, kName, device),
-                converted(inputs.k, dtype, kName, device),
-                converted(inputs.v, dtype, kName, device),
-                converted_logits(inputs.logits, dtype, device),
-                converted(state.keys, memory_type(dtype), kName, device),
-                converted(state.values, memory_type(dtype), kName, device),
-                converted(state.mass, DType::f64, kName, device),
-                converted_logits(inputs.value_logits, dtype, device)};
-  check_inputs(arrays, context);
-  const int64_t B = arrays.q.size(0), T = arrays.q.size(1), H = arrays.q.size(2);
-  const int64_t N = arrays.logits.size(3), K = arrays.k.size(3), V = arrays.v.size(3);
-  if (arrays.keys.defined()) check_memory(arrays, B, H, N, K, V);
+  SlotAttentionTensors in{converted(inputs.q, dtype, kName, device),
+                          converted(inputs.k, dtype, kName, device),
+                          converted(inputs.v, dtype, kName, device),
+                          converted_logits(inputs.logits, dtype, device),
+                          converted(state.keys, memory_type(dtype), kName, device),
+                          converted(state.values, memory_type(dtype), kName, device),
+                          converted(state.mass, DType::f64, kName, device),
+                          converted_logits(inputs.value_logits, dtype, device)};
+  check_inputs(in, context);
+  const int64_t B = in.q.size(0), T = in.q.size(1), H = in.q.size(2);
+  const int64_t N = in.logits.size(3), K = in.k.size(3), V = in.v.size(3);
+  if (in.keys.defined()) check_memory(in, B, H, N, K, V);
   const Tensor o = Tensor::empty({B, T, H, V}, dtype, device);
-  const Arrays end = memory_of(B, H, N, K, V, dtype, device);
+  const SlotAttentionTensors end = memory_of(B, H, N, K, V, dtype, device);
   const auto recorded = [&](Backward back) {
     const std::vector<Variable> outputs = record_many(
         "slot_attention_causal", {o.to(inputs.q.dtype()), end.keys, end.values, end.mass},
@@ -246,15 +245,14 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
   };
   if constexpr (kCuda) {
     if (on_cuda(o)) {
-      check_sizes(arrays, context.options, H, N, K, V);
-      require(arrays.k.size(0) == B && arrays.k.size(1) == T, "slot_attention: causal queries [", B,
-              ",", T, "] and keys [", arrays.k.size(0), ",", arrays.k.size(1),
-              "] must be of the same tokens");
-      arrays.path = call_path(cuda::slot_attention_is_fast(context, arrays));
-      cuda::slot_attention_causal_forward(context, arrays, end, o);
-      return recorded([arrays, context, end, dtype](Gradients& gradients) {
-        const Arrays d = all_like(arrays);
-        cuda::slot_attention_causal_backward(context, arrays, end, gradients.output(0).to(dtype),
+      check_sizes(in, context.options, H, N, K, V);
+      require(in.k.size(0) == B && in.k.size(1) == T, "slot_attention: causal queries [", B, ",", T,
+              "] and keys [", in.k.size(0), ",", in.k.size(1), "] must be of the same tokens");
+      in.path = call_path(cuda::slot_attention_is_fast(context, in));
+      cuda::slot_attention_causal_forward(context, in, end, o);
+      return recorded([in, context, end, dtype](Gradients& gradients) {
+        const SlotAttentionTensors d = all_like(in);
+        cuda::slot_attention_causal_backward(context, in, end, gradients.output(0).to(dtype),
                                              memory_gradients(gradients, 1), d);
         add_all(gradients, {d.q, d.k, d.v, d.logits, d.keys, d.values, d.mass, d.value_logits});
       });
@@ -266,30 +264,26 @@ SlotAttentionResult slot_attention_causal(const SlotAttentionVariables& inputs,
                   inputs.value_logits})) {
     read_logits = Tensor::empty({B, T, H, N}, dtype, device);
   }
-  const std::vector<Span> spans = spans_of(context.segments, arrays.q, arrays.keys.defined());
+  const std::vector<Span> spans = spans_of(context.segments, in.q, in.keys.defined());
   dispatch(dtype, [&](auto zero) {
     using E = decltype(zero);
-    slot_attention_causal_forward<E>(context.options, bind<E>(arrays, context), spans,
-                                     state_of<const E>(arrays.keys, arrays.values, arrays.mass),
-                                     state_of<E>(end.keys, end.values, end.mass), view_of<E>(o),
+    slot_attention_causal_forward<E>(context.options, bind<E>(in, context), spans,
+                                     state_of<const E>(in), state_of<E>(end), view_of<E>(o),
                                      view_of<E>(read_logits));
   });
-  return recorded([arrays, context, spans, dtype, read_logits](Gradients& gradients) {
+  return recorded([in, context, spans, dtype, read_logits](Gradients& gradients) {
     InputGradients to(gradients);
-    const Arrays d{to.tensor(0, arrays.q),    to.tensor(1, arrays.k),
-                   to.tensor(2, arrays.v),    to.tensor(3, arrays.logits),
-                   to.tensor(4, arrays.keys), to.tensor(5, arrays.values),
-                   to.tensor(6, arrays.mass), to.tensor(7, arrays.value_logits)};
+    const SlotAttentionTensors d{to.tensor(0, in.q),    to.tensor(1, in.k),
+                                 to.tensor(2, in.v),    to.tensor(3, in.logits),
+                                 to.tensor(4, in.keys), to.tensor(5, in.values),
+                                 to.tensor(6, in.mass), to.tensor(7, in.value_logits)};
     const Tensor d_o = gradients.output(0).to(dtype);
-    const Tensor dkeys = output_or_none(gradients, 1), dvalues = output_or_none(gradients, 2);
-    const Tensor dmass = output_or_none(gradients, 3);
+    const SlotAttentionTensors dend = memory_gradients(gradients, 1);
     dispatch(dtype, [&](auto zero) {
       using E = decltype(zero);
-      slot_attention_causal_backward<E>(context.options, bind<E>(arrays, context), spans,
-                                        state_of<const E>(arrays.keys, arrays.values, arrays.mass),
-                                        view_of<E>(d_o), view_of<E>(read_logits),
-                                        state_of<const E>(dkeys, dvalues, dmass),
-                                        gradients_of<E>(d), state_of<E>(d.keys, d.values, d.mass));
+      slot_attention_causal_backward<E>(
+          context.options, bind<E>(in, context), spans, state_of<const E>(in), view_of<E>(d_o),
+          view_of<E>(read_logits), state_of<const E>(dend), gradients_of<E>(d), state_of<E>(d));
     });
     to.finish();
   });
@@ -301,15 +295,16 @@ SlotMemory slot_attention_memory(const SlotAttentionVariables& inputs,
           ": a finished memory has one control; write keys and values to two memories");
   const Device device = inputs.k.value().device();
   const DType dtype = storage_type({&inputs.k, &inputs.v}, kName);
-  Arrays arrays;
-  arrays.k = converted(inputs.k, dtype, kName, device);
-  arrays.v = converted(inputs.v, dtype, kName, device);
-  arrays.logits = converted_logits(inputs.logits, dtype, device);
-  check_inputs(arrays, context);
-  const std::vector<Span> spans = spans_of(context.segments, arrays.k, false);
-  const int64_t H = arrays.k.size(2), N = arrays.logits.size(3), K = arrays.k.size(3);
-  const int64_t V = arrays.v.size(3);
-  const Arrays memory = memory_of(static_cast<int64_t>(spans.size()), H, N, K, V, dtype, device);
+  SlotAttentionTensors in;
+  in.k = converted(inputs.k, dtype, kName, device);
+  in.v = converted(inputs.v, dtype, kName, device);
+  in.logits = converted_logits(inputs.logits, dtype, device);
+  check_inputs(in, context);
+  const std::vector<Span> spans = spans_of(context.segments, in.k, false);
+  const int64_t H = in.k.size(2), N = in.logits.size(3), K = in.k.size(3);
+  const int64_t V = in.v.size(3);
+  const SlotAttentionTensors memory =
+      memory_of(static_cast<int64_t>(spans.size()), H, N, K, V, dtype, device);
   const auto recorded = [&](Backward back) {
     const std::vector<Variable> outputs =
         record_many("slot_attention_memory", {memory.keys, memory.values, memory.mass},
@@ -318,29 +313,29 @@ SlotMemory slot_attention_memory(const SlotAttentionVariables& inputs,
   };
   if constexpr (kCuda) {
     if (device.kind == DeviceKind::cuda) {
-      check_sizes(arrays, context.options, H, N, K, V);
-      arrays.path = call_path(cuda::slot_attention_is_fast(context, arrays));
-      cuda::slot_attention_memory_forward(context, arrays, spans, memory);
+      check_sizes(in, context.options, H, N, K, V);
+      in.path = call_path(cuda::slot_attention_is_fast(context, in));
+      in.spans = cuda::slot_attention_spans(spans, in.k);
+      cuda::slot_attention_memory_forward(context, in, memory);
       return recorded([=](Gradients& gradients) {
-        const Arrays d = all_like(arrays);
-        cuda::slot_attention_memory_backward(context, arrays, spans, memory,
-                                             memory_gradients(gradients, 0), d);
+        const SlotAttentionTensors d = all_like(in);
+        cuda::slot_attention_memory_backward(context, in, memory, memory_gradients(gradients, 0),
+                                             d);
         add_all(gradients, {d.k, d.v, d.logits});
       });
     }
   }
   dispatch(dtype, [&](auto zero) {
     using E = decltype(zero);
-    slot_attention_memory_forward<E>(context.options, bind<E>(arrays, context), spans,
-                                     state_of<E>(memory.keys, memory.values, memory.mass));
+    slot_attention_memory_forward<E>(context.options, bind<E>(in, context), spans,
+                                     state_of<E>(memory));
   });
   return recorded([=](Gradients& gradients) {
-    const Arrays d = all_like(arrays), given = memory_gradients(gradients, 0);
+    const SlotAttentionTensors d = all_like(in), given = memory_gradients(gradients, 0);
     dispatch(dtype, [&](auto zero) {
       using E = decltype(zero);
-      slot_attention_memory_backward<E>(context.options, bind<E>(arrays, context), spans,
-                                        state_of<const E>(memory.keys, memory.values, memory.mass),
-                                        state_of<const E>(given.keys, given.values, given.mass),
+      slot_attention_memory_backward<E>(context.options, bind<E>(in, context), spans,
+                                        state_of<const E>(memory), state_of<const E>(given),
                                         gradients_of<E>(d));
     });
     add_all(gradients, {d.k, d.v, d.logits});
@@ -351,52 +346,49 @@ Variable slot_attention_read(const SlotAttentionVariables& inputs, const SlotMem
                              const SlotAttentionContext& context) {
   const Device device = inputs.q.value().device();
   const DType dtype = storage_type({&inputs.q}, kName);
-  Arrays arrays;
-  arrays.q = converted(inputs.q, dtype, kName, device);
-  arrays.keys = converted(memory.keys, memory_type(dtype), kName, device);
-  arrays.values = converted(memory.values, memory_type(dtype), kName, device);
-  arrays.mass = converted(memory.mass, DType::f64, kName, device);
-  check_inputs(arrays, context);
-  require(arrays.keys.defined() && arrays.keys.shape().rank() == 4 && arrays.values.defined() &&
-              arrays.values.shape().rank() == 4,
+  SlotAttentionTensors in;
+  in.q = converted(inputs.q, dtype, kName, device);
+  in.keys = converted(memory.keys, memory_type(dtype), kName, device);
+  in.values = converted(memory.values, memory_type(dtype), kName, device);
+  in.mass = converted(memory.mass, DType::f64, kName, device);
+  check_inputs(in, context);
+  require(in.keys.defined() && in.keys.shape().rank() == 4 && in.values.defined() &&
+              in.values.shape().rank() == 4,
           "slot attention: expected a memory with keys [M,H,N,K] and values [M,H,N,V]");
-  const std::vector<Span> spans = spans_of(context.segments, arrays.q, false);
-  const int64_t N = arrays.keys.size(2), V = arrays.values.size(3);
-  check_memory(arrays, static_cast<int64_t>(spans.size()), arrays.q.size(2), N, arrays.q.size(3),
-               V);
-  const Tensor o =
-      Tensor::empty({arrays.q.size(0), arrays.q.size(1), arrays.q.size(2), V}, dtype, device);
+  const std::vector<Span> spans = spans_of(context.segments, in.q, false);
+  const int64_t N = in.keys.size(2), V = in.values.size(3);
+  check_memory(in, static_cast<int64_t>(spans.size()), in.q.size(2), N, in.q.size(3), V);
+  const Tensor o = Tensor::empty({in.q.size(0), in.q.size(1), in.q.size(2), V}, dtype, device);
   const auto recorded = [&](Backward back) {
     return record("slot_attention_read", o.to(inputs.q.dtype()),
                   {inputs.q, memory.keys, memory.values, memory.mass}, std::move(back));
   };
   if constexpr (kCuda) {
     if (on_cuda(o)) {
-      check_sizes(arrays, context.options, arrays.q.size(2), N, arrays.q.size(3), V);
-      arrays.path = call_path(cuda::slot_attention_is_fast(context, arrays));
-      cuda::slot_attention_read_forward(context, arrays, spans, o);
-      return recorded([arrays, context, spans, dtype](Gradients& gradients) {
-        const Arrays d = all_like(arrays);
-        cuda::slot_attention_read_backward(context, arrays, spans, gradients.output().to(dtype), d);
+      check_sizes(in, context.options, in.q.size(2), N, in.q.size(3), V);
+      in.path = call_path(cuda::slot_attention_is_fast(context, in));
+      in.spans = cuda::slot_attention_spans(spans, in.q);
+      cuda::slot_attention_read_forward(context, in, o);
+      return recorded([in, context, dtype](Gradients& gradients) {
+        const SlotAttentionTensors d = all_like(in);
+        cuda::slot_attention_read_backward(context, in, gradients.output().to(dtype), d);
         add_all(gradients, {d.q, d.keys, d.values, d.mass});
       });
     }
   }
   dispatch(dtype, [&](auto zero) {
     using E = decltype(zero);
-    slot_attention_read_forward<E>(context.options, bind<E>(arrays, context), spans, N,
-                                   state_of<const E>(arrays.keys, arrays.values, arrays.mass),
-                                   view_of<E>(o));
+    slot_attention_read_forward<E>(context.options, bind<E>(in, context), spans, N,
+                                   state_of<const E>(in), view_of<E>(o));
   });
-  return recorded([arrays, context, spans, N, dtype](Gradients& gradients) {
-    const Arrays d = all_like(arrays);
+  return recorded([in, context, spans, N, dtype](Gradients& gradients) {
+    const SlotAttentionTensors d = all_like(in);
     const Tensor d_o = gradients.output().to(dtype);
     dispatch(dtype, [&](auto zero) {
       using E = decltype(zero);
-      slot_attention_read_backward<E>(context.options, bind<E>(arrays, context), spans, N,
-                                      state_of<const E>(arrays.keys, arrays.values, arrays.mass),
-                                      view_of<E>(d_o), gradients_of<E>(d),
-                                      state_of<E>(d.keys, d.values, d.mass));
+      slot_attention_read_backward<E>(context.options, bind<E>(in, context), spans, N,
+                                      state_of<const E>(in), view_of<E>(d_o), gradients_of<E>(d),
+                                      state_of<E>(d));
     });
     add_all(gradients, {d.q, d.keys, d.values, d.mass});
   });

@@ -14,9 +14,9 @@ namespace {
 
 using test::kGpu;
 
-cuda::SlotTensors tensors_of(int64_t T, int64_t N, int64_t K, int64_t V,
-                             DType dtype = DType::bf16) {
-  cuda::SlotTensors in;
+SlotAttentionTensors tensors_of(int64_t T, int64_t N, int64_t K, int64_t V,
+                                DType dtype = DType::bf16) {
+  SlotAttentionTensors in;
   in.q = in.k = Tensor::zeros({1, T, 1, K}, dtype, kGpu);
   in.v = Tensor::zeros({1, T, 1, V}, dtype, kGpu);
   in.logits = Tensor::zeros({1, T, 1, N}, dtype, kGpu);
@@ -24,15 +24,15 @@ cuda::SlotTensors tensors_of(int64_t T, int64_t N, int64_t K, int64_t V,
 }
 
 TEST(CudaSlotAttentionPath, WhatItDoesNotCoverGoesToThePlainKernels) {
-  const auto why = [](const cuda::SlotTensors& in, const SlotAttentionContext& context) {
+  const auto why = [](const SlotAttentionTensors& in, const SlotAttentionContext& context) {
     return cuda::why_plain_slot_attention(context, in);
   };
-  const cuda::SlotTensors usual = tensors_of(16, 8, 16, 16);
+  const SlotAttentionTensors usual = tensors_of(16, 8, 16, 16);
   EXPECT_EQ(why(usual, {}), "");
   EXPECT_EQ(why(tensors_of(40, 64, 128, 256), {}), "");
   EXPECT_EQ(why(tensors_of(16, 8, 136, 8), {}), "8 slots with keys of 136 and values of 8");
   EXPECT_EQ(why(tensors_of(16, 8, 16, 16, DType::f32), {}), "values of f32");
-  cuda::SlotTensors mixed = usual;
+  SlotAttentionTensors mixed = usual;
   mixed.logits = mixed.logits.to(DType::f32);
   EXPECT_EQ(why(mixed, {}), "values of f32");
   EXPECT_EQ(why(tensors_of(16, 512, 16, 16), {}), "");
@@ -40,7 +40,7 @@ TEST(CudaSlotAttentionPath, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(tensors_of(16, 8, 20, 16), {}), "8 slots with keys of 20 and values of 16");
   EXPECT_EQ(why(tensors_of(16, 8, 16, 12), {}), "8 slots with keys of 16 and values of 12");
   EXPECT_EQ(why(tensors_of(15, 8, 16, 16), {}), "fewer than 16 tokens");
-  cuda::SlotTensors other = usual;
+  SlotAttentionTensors other = usual;
   other.q = Tensor::zeros({16 * 16 + 1}, DType::bf16, kGpu).slice(1, {1, 16, 1, 16});
   EXPECT_EQ(why(other, {}), "tensors that do not begin on 16 bytes");
   SlotAttentionContext context;
@@ -65,7 +65,7 @@ TEST(CudaSlotAttentionPath, WhatItDoesNotCoverGoesToThePlainKernels) {
 TEST(CudaSlotAttentionPath, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
   const UseKernels use(KernelChoice::tensor_cores, kGpu);
   const auto causal = [](int64_t T, int64_t V, DType dtype = DType::bf16) {
-    const cuda::SlotTensors in = tensors_of(T, 8, 16, V, dtype);
+    const SlotAttentionTensors in = tensors_of(T, 8, 16, V, dtype);
     return slot_attention_causal(
                {Variable(in.q, true), Variable(in.k), Variable(in.v), Variable(in.logits)}, {})
         .o;
@@ -89,7 +89,7 @@ TEST(CudaSlotAttentionPath, WhatItDoesNotCoverIsSaidOnce) {
   // A line that was logged once is not logged again when the test is repeated.
   static int64_t width = 19;
   width += 2;
-  const cuda::SlotTensors in = tensors_of(17, 8, width, 8);
+  const SlotAttentionTensors in = tensors_of(17, 8, width, 8);
   set_log_level(LogLevel::info);
   testing::internal::CaptureStderr();
   for (int i = 0; i < 2; ++i) EXPECT_FALSE(cuda::slot_attention_is_fast({}, in));
@@ -103,7 +103,7 @@ TEST(CudaSlotAttentionPath, WhatItDoesNotCoverIsSaidOnce) {
 // Heads of 64 take 101 KiB of a block's shared memory.
 TEST(CudaSlotAttentionPath, SmallSharedMemoryTakesThePlainKernels) {
   if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs a pretended GPU";
-  const cuda::SlotTensors in = tensors_of(20, 8, 64, 16);
+  const SlotAttentionTensors in = tensors_of(20, 8, 64, 16);
   EXPECT_EQ(cuda::why_plain_slot_attention({}, in), "");
   setenv("LINNET_EMULATED_CAPABILITY", "86", 1);
   const std::string reason = cuda::why_plain_slot_attention({}, in);

@@ -13,6 +13,7 @@
 // Masks and states as in ../cpu.h; pointers may be null.
 #pragma once
 
+#include "attention/primitives/common/row_dropout.h"
 #include "attention/primitives/slot_attention/cpu.h"
 #include "core/cuda/kernel.h"
 
@@ -32,38 +33,58 @@ size_t forward_shared_memory(int64_t keys);
 struct Spans {
   const int32_t* table = nullptr;
   int64_t count = 0;
-
-  int64_t memories(int64_t rows) const { return table == nullptr ? rows : count; }
 };
 
-struct Forward {
-  Device device;  // of the arrays
-  SlotAttentionOptions options;
-  const int64_t* examples = nullptr;  // of dropout, as in SlotAttentionInputs
+// How slots are read, and which of them a launch has: so many from number `first` on of all.
+struct SlotReading {
+  float scale = 1;
+  bool mask_empty = true;
+  int slots = 0, first = 0, all = 0;
+
+  // The number of its first slot in memory `number`, counted over all memories.
+  __device__ __forceinline__ int64_t place(int64_t number) const { return number * all + first; }
+  // A view of all slots -> of these.
+  template <typename T>
+  SequenceView<T> of(SequenceView<T> view) const {
+    if (view.T > 0) view.data += first;
+    view.K = slots;
+    return view;
+  }
+};
+
+// Dropout of reads; without it nothing is drawn.
+struct Dropout {
+  RowDropout row;
+  const int64_t* examples = nullptr;  // [B]
   int64_t time_offset = 0;
+  bool drops = false;
+};
+
+// What both passes are given; the kernels take it as it is.
+struct Call {
+  Device device;  // of the arrays
+  SlotReading reading;
+  Dropout dropout;
   Reads q, k, v, logits;
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;
   const int32_t* segments = nullptr;  // [B,T], causal
   Spans spans;
   SlotAttentionState<const float> state_in;
+
+  __host__ __device__ int64_t time() const { return q.T > k.T ? q.T : k.T; }
+  int64_t memories() const { return spans.table == nullptr ? q.B : spans.count; }
+};
+
+struct Forward : Call {
   SlotAttentionState<float> state_out;
   Writes o;
 };
 void forward(const Forward& call);
 
 // Gradients of forward; none of its results is needed.
-struct Backward {
-  Device device;
-  SlotAttentionOptions options;
-  const int64_t* examples = nullptr;
-  int64_t time_offset = 0;
-  Reads q, k, v, logits, d_o;
-  const uint8_t* query_mask = nullptr;
-  const uint8_t* key_mask = nullptr;
-  const int32_t* segments = nullptr;
-  Spans spans;
-  SlotAttentionState<const float> state_in;
+struct Backward : Call {
+  Reads d_o;
   const float* dkeys_out = nullptr;
   const float* dvalues_out = nullptr;
   // [B,H,N], the gradient of every slot's log normalizer where its memory stays: given for after

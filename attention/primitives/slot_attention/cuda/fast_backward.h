@@ -33,18 +33,18 @@
 //
 // Heads wider than 64: q . K~ and do . V~ are sums over parts of 64 columns, as are terms of
 // logits. The two kernels have the first part of keys and of values; of each further part,
-// run_part_reads leaves reads before the first scan and dq after it, and run_part_gradients leaves,
-// before the second, dk or dv and the part's sum for logits. In place of r' / scale and m, whose
-// sums they must be, parts take the mean over slots of their own reads, which have in common what
-// keys or values have. Bytes more for each further part: reads 4 * 64 + 6 N (from the second on of
-// a side 4 N more), dq 4 * 64 + 4 N, gradients 6 * 64 + 8 N (but for the first, 4 N more), and 8 N
-// once in the first kernel's and 4 N in the second's; operations 32,000, 32,000 and 58,000. N = 64,
-// K = V = 128: 6,950 bytes and 405,000 operations.
+// run_part_reads leaves reads before the first scan, run_part_dq dq after it, and
+// run_part_gradients, before the second, dk or dv and the part's sum for logits. In place of r' /
+// scale and m, whose sums they must be, parts take the mean over slots of their own reads, which
+// have in common what keys or values have. Bytes more for each further part: reads 4 * 64 + 6 N
+// (from the second on of a side 4 N more), dq 4 * 64 + 4 N, gradients 6 * 64 + 8 N (but for the
+// first, 4 N more), and 8 N once in the first kernel's and 4 N in the second's; operations 32,000,
+// 32,000 and 58,000. N = 64, K = V = 128: 6,950 bytes and 405,000 operations.
 //
 // More than 64 slots: both scans are launched for each 64. The first scans have softmaxes of their
 // own slots, p' and dr', whose sums' logarithms are r' + h. Their shares pi of the whole softmax
 // make p = pi p', m = sum pi m', dr = pi (dr' + p' (m' - m)) (run_join), after which
-// run_part_reads leaves dq also of the first part. Launches after the first add to the gradients of
+// run_part_dq leaves that of the first part too. Launches after the first add to the gradients of
 // q, k and v that those before left, in bf16. Bytes more for each 64 slots: everything, with dq
 // 8 * 64, 8 * 64 + 24 for the join and 6 * 64 for sums. N = 128, K = V = 64: 7,200 bytes and
 // 452,000 operations.
@@ -74,20 +74,10 @@ struct PartOffsets {
   }
 };
 
-struct BackwardArguments {
-  Reads q, k, v, logits, d_o;
-  Writes dq, dk, dv, dlogits;
-  const uint8_t* query_mask;
-  const uint8_t* key_mask;
-  const int32_t* segments;
-  const int32_t* spans;
-  int64_t scans;  // rows or spans
-  SlotAttentionState<const float> in;
-  const float *dkeys_out, *dvalues_out;
-  float *dkeys_in, *dvalues_in, *dsums;
-  SlotReading reading;
-  Dropout dropout;
-  bool adds;  // to the gradients of q, k and v that launches for other slots left
+// What a launch adds to the call of its slots.
+struct BackwardWork {
+  bool adds = false;   // to the gradients of q, k and v that launches for other slots left
+  int64_t chunks = 0;  // of a head, of all scans
   // Saved by the first scan for the second: p and dr [B,T,H,N], r' / scale, m and h [B,T,H]; of
   // every chunk [H,chunks] the log normalizers before it [.,N] and the rows on which tiles begin, a
   // bit each.
@@ -101,66 +91,79 @@ struct BackwardArguments {
   const float *other_reads, *other_dreads, *other_dlogits, *other_sums;
   PartOffsets key_offsets, value_offsets;
 
-  // Chunks of a head, of all scans; spans that begin inside a row have one more than it takes.
-  __host__ __device__ int64_t chunks(int64_t time) const {
-    return q.B * ((time + kChunk - 1) / kChunk) + scans;
-  }
-  // That which begins with `token`.
+  // The chunk that begins with `token`; spans that begin inside a row have one more than it takes.
   __device__ __forceinline__ int64_t chunk_number(const Scan& scan, int64_t time,
                                                   int64_t token) const {
     const int64_t before = scan.row * ((time + kChunk - 1) / kChunk) + scan.begin / kChunk;
-    return scan.head * chunks(time) + before + scan.number + (token - scan.begin) / kChunk;
+    return scan.head * chunks + before + scan.number + (token - scan.begin) / kChunk;
   }
 };
 
-// Begins to copy q, k, v and do of a segment, of wide ones the first part.
-template <int M, typename Layout>
-__device__ __forceinline__ void begin_sequences(AsyncCopies& copies, const Layout& shared,
-                                                const BackwardArguments& a, const Scan& scan,
-                                                int token, const ChunkSegment& segment) {
-  begin_rows<M>(copies, shared.q, segment, {a.q, a.query_mask, scan.row, token, scan.head, 0});
-  begin_rows<M>(copies, shared.k, segment, {a.k, a.key_mask, scan.row, token, scan.head, 0});
-  begin_rows<M>(copies, shared.v, segment, {a.v, a.key_mask, scan.row, token, scan.head, 0});
-  begin_rows<M>(copies, shared.d_o, segment, {a.d_o, a.query_mask, scan.row, token, scan.head, 0});
+// That of keys or that of values.
+template <bool values, typename T, typename U>
+__device__ __forceinline__ const auto& either(const T& of_keys, const U& of_values) {
+  if constexpr (values) {
+    return of_values;
+  } else {
+    return of_keys;
+  }
 }
 
-// Results of first scans over `count` times kSlots slots, one after the other.
-struct Joined {
-  int64_t rows;  // B T H
-  int count, slots;
-  float scale;
-  kernel_bf16 *probabilities, *dreads;  // [count,rows,kSlots], dense in the slots that there are
-  float *shifts, *means, *entropies;    // [count,rows]; of all slots, in place of the first ones'
+// The tiles of a side in shared memory: keys with their queries, or values with do.
+template <int M>
+struct SideTiles {
+  static constexpr size_t kTile = size_t{kChunk} * (M + kPadding);
+  __host__ __device__ explicit SideTiles(SharedArena& arena)
+      : readers(arena.take<kernel_bf16>(kTile)),
+        own(arena.take<kernel_bf16>(kTile)),
+        memory(arena.take<kernel_bf16>(kTile)) {}
+  kernel_bf16 *readers, *own;
+  kernel_bf16* memory;  // as the tile finds it
 };
-// Those of parts of a softmax -> of the whole.
-void run_join(const Joined& joined);
+// Begins to copy a segment of one: columns from `first` on.
+template <bool values, int M>
+__device__ __forceinline__ void begin_side(AsyncCopies& copies, const SideTiles<M>& tiles,
+                                           const Backward& a, const Scan& scan, int token,
+                                           const ChunkSegment& segment, int first) {
+  begin_rows<M>(copies, tiles.readers, segment,
+                {either<values>(a.q, a.d_o), a.query_mask, scan.row, token, scan.head, first});
+  begin_rows<M>(copies, tiles.own, segment,
+                {either<values>(a.k, a.v), a.key_mask, scan.row, token, scan.head, first});
+}
 
-// A further part: columns from `first` on of queries and keys, or of do and values.
-struct PartArguments {
-  Reads readers, own;
+// Softmaxes that first scans over kSlots slots each left -> that of all slots, in place of the
+// first ones' three values.
+void run_join(const Backward& call, const BackwardWork& work);
+
+// A further part: columns from `first` on of keys with their queries, or of values with do.
+struct WidePart {
   int first;
   bool accumulate;  // sums of parts have one already
   float* products;  // [B,T,H,N], added up: of reads, or of terms of logits
   float* offsets;   // [B,T,H], of this part
-  Writes gathered;  // dq (null while reads are summed), or dk or dv
-  // For reads.
-  const float* memory_in;
-  // For gradients: dr or p, and the factor that makes it X or Y; dropped elements of p are
-  // negative.
-  Reads passed;
-  float factor;
-  bool of_values;
-  const float* dmemory_out;
-  float *dmemory_in, *sums;
+  float* sums;      // [B,H,N], added up: to normalizers
 };
 
-// Reads of a part, forward in time; or, where `gathered` is given, its dq.
-void run_part_reads(const BackwardArguments& arguments, const PartArguments& part);
+// Reads of a part, forward in time.
+void run_part_reads(const Backward& call, const BackwardWork& work, bool values,
+                    const WidePart& part);
+// Columns from `first` on of dq, from p and dr.
+void run_part_dq(const Backward& call, const BackwardWork& work, int first);
 // Gradients of a part, backward in time.
-void run_part_gradients(const BackwardArguments& arguments, const PartArguments& part);
+void run_part_gradients(const Backward& call, const BackwardWork& work, bool values,
+                        const WidePart& part);
 
 // For each width of keys and values; of wide ones, the first part.
-void run_queries(const BackwardArguments& arguments);
-void run_keys(const BackwardArguments& arguments);
+void run_queries(const Backward& call, const BackwardWork& work);
+void run_keys(const Backward& call, const BackwardWork& work);
+
+// Calls run with that width as std::integral_constant.
+template <typename Run>
+void with_width(const Backward& call, const Run& run) {
+  const int64_t width = call.k.K > call.v.K ? call.k.K : call.v.K;
+  if (width <= 16) return run(std::integral_constant<int, 16>{});
+  if (width <= 32) return run(std::integral_constant<int, 32>{});
+  return run(std::integral_constant<int, kPart>{});
+}
 
 }  // namespace linnet::cuda::slot_attention_fast::backward_detail

@@ -6,29 +6,11 @@
 // = 64 1,280 per token and head. They run in other pipes than tensor cores; no bytes.
 #pragma once
 
-#include "attention/primitives/common/row_dropout.h"
 #include "attention/primitives/slot_attention/cuda/fast_reads.h"
 #include "attention/tensor_core/lane_draws.h"
 #include "core/cuda/random.h"
 
-namespace linnet::cuda::slot_attention_fast {
-
-// Dropout of a call; without it nothing is drawn.
-struct Dropout {
-  RowDropout row;
-  const int64_t* examples = nullptr;  // [B]
-  int64_t time_offset = 0;
-  bool drops = false;
-
-  template <typename Call>
-  static Dropout of(const Call& call) {
-    const SlotAttentionOptions& options = call.options;
-    return {RowDropout(options.dropout, options.dropout_key, call.q.H * call.logits.K),
-            call.examples, call.time_offset, options.dropout > 0};
-  }
-};
-
-namespace detail {
+namespace linnet::cuda::slot_attention_fast::detail {
 
 // The draws of a block's scan, in shared memory.
 struct ScanDraws {
@@ -61,5 +43,4 @@ __device__ __forceinline__ uint32_t kept_slots(const ScanDraws& draws, const Til
   return kept_of_rows(tile.lane, [&](int row, int slot) { return draws.four(first + row, slot); });
 }
 
-}  // namespace detail
-}  // namespace linnet::cuda::slot_attention_fast
+}  // namespace linnet::cuda::slot_attention_fast::detail

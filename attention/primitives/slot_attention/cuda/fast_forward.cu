@@ -28,22 +28,11 @@ namespace {
 
 using namespace detail;
 
-struct Arguments {
-  Reads q, k, v, logits;
-  Writes o;
-  const uint8_t* query_mask;
-  const uint8_t* key_mask;
-  const int32_t* segments;
-  const int32_t* spans;
-  SlotAttentionState<const float> in;
-  SlotAttentionState<float> out;
-  SlotReading reading;
-  Dropout dropout;
-  int tiles;  // of value columns
-  // For calls with more slots, [B,T,H]: the log of the softmax's sum over slots of launches before
-  // (null: none), and with these (null: they are all).
-  const float* log_sums_in;
-  float* log_sums_out;
+// Of calls with more slots, [B,T,H]: the log of the softmax's sum over slots of launches before
+// (null: none), and with these (null: they are all).
+struct LogSums {
+  const float* before;
+  float* after;
 };
 
 // A chunk's tiles, double-buffered.
@@ -83,38 +72,39 @@ struct Layout {
 struct Shares {
   float own[2] = {1, 1}, before[2] = {};
 };
-__device__ __forceinline__ Shares share_slots(const Arguments& a, const Scan& scan, int64_t time,
-                                              int token, const TileRows& tile,
+__device__ __forceinline__ Shares share_slots(const Forward& a, const LogSums& all,
+                                              const Scan& scan, int token, const TileRows& tile,
                                               const float (&log_sums)[2]) {
   Shares shares;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if (!tile.has(half)) continue;
-    const int64_t reader = scan.row * time + token + tile.warp * 16 + half * 8 + tile.lane / 4;
+    const int64_t reader = scan.row * a.time() + token + tile.warp * 16 + half * 8 + tile.lane / 4;
     const int64_t at = reader * a.q.H + scan.head;
-    const float before = a.log_sums_in != nullptr ? a.log_sums_in[at] : kNothing;
+    const float before = all.before != nullptr ? all.before[at] : kNothing;
     const float largest = fmaxf(before, log_sums[half]);
     const float shift = largest == kNothing ? 0.0f : largest;
     const float own = expf(log_sums[half] - shift), others = expf(before - shift);
     const float sum = own + others, inverse = sum > 0 ? 1 / sum : 0.0f;
     shares.own[half] = own * inverse;
     shares.before[half] = others * inverse;
-    if (tile.lane % 4 == 0) a.log_sums_out[at] = sum > 0 ? shift + logf(sum) : kNothing;
+    if (tile.lane % 4 == 0) all.after[at] = sum > 0 ? shift + logf(sum) : kNothing;
   }
   return shares;
 }
 
 template <int M, int N>
-__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(Arguments a) {
+__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(Forward a, int tiles,
+                                                                               LogSums all) {
   SharedArena arena;
   const Layout<M, N> shared(arena);
   const SlotScales& scales = shared.scales;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int first = static_cast<int>(blockIdx.x % a.tiles) * N;
-  const int64_t time = max(a.q.T, a.k.T);
-  const int64_t place = a.reading.place(blockIdx.x / a.tiles);
-  const Scan& scan = begin_scan(shared.scan, a.spans, blockIdx.x / a.tiles, heads, time);
+  const int first = static_cast<int>(blockIdx.x % tiles) * N;
+  const int64_t time = a.time();
+  const int64_t place = a.reading.place(blockIdx.x / tiles);
+  const Scan& scan = begin_scan(shared.scan, a.spans.table, blockIdx.x / tiles, heads, time);
   const bool reads_it = a.o.data != nullptr;
   begin_draws(shared.draws, a.dropout, scan, a.reading);
 
@@ -139,16 +129,18 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
     return begin(token, {0, scan.rows(token), false});
   };
 
-  MemoryTile<M> keys;
-  MemoryTile<N> values;
-  keys.load(a.in.keys, place, slots, 0, static_cast<int>(a.k.K));
-  values.load(a.in.values, place, slots, first, static_cast<int>(a.v.K));
-  keys.publish(shared.keys);
-  values.publish(shared.values);
-  scales.load_normalizers(a.in.mass, place, slots);
+  ScannedMemory<M> keys{{}, shared.keys, nullptr};
+  ScannedMemory<N> values{{}, shared.values, nullptr};
+  keys.load(a.state_in.keys, place, slots, 0, static_cast<int>(a.k.K));
+  values.load(a.state_in.values, place, slots, first, static_cast<int>(a.v.K));
+  keys.publish();
+  values.publish();
+  scales.load_normalizers(a.state_in.mass, place, slots);
   uint32_t logit_counts = begin_chunk(scan.begin);
   for (int token = scan.begin; token < scan.end; token += kChunk) {
     const Stage<M, N> stage = stage_of(token);
+    keys.written = stage.k;
+    values.written = stage.v;
     const int rows = scan.rows(token);
     copies.wait<0>();
     exclude_logits(stage.logits, logit_counts);
@@ -166,13 +158,7 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
           exclude_logits(stage.logits, counts);
           __syncthreads();  // its rows are there, and zeros
         }
-        if (segment.fresh) {
-          keys.clear();
-          values.clear();
-          keys.publish(shared.keys);
-          values.publish(shared.values);
-          scales.forget_normalizers();
-        }
+        if (segment.fresh) forget(scales, keys, values);
       }
       tile.end = begin_tile(scales, stage.logits, shared.weights, tile.begin, segment.end);
 
@@ -184,8 +170,8 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
         float log_sums[2];
         softmax(a.reading, lane, reads, sums, log_sums, nullptr);
         Shares shares;
-        if (a.log_sums_out != nullptr) {
-          shares = share_slots(a, scan, time, token, tile, log_sums);
+        if (all.after != nullptr) {
+          shares = share_slots(a, all, scan, token, tile, log_sums);
         }
         if (a.dropout.drops) drop<kSlots>(kept, 0, a.dropout.row.keep, reads.parts);
 #pragma unroll
@@ -200,30 +186,18 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(A
         ResultFragment o[N / 8] = {};
         gather_slots<N>(reads, stage.v, shared.values, shared.weights, scales.start, tile, o);
         const TilePlace<kernel_bf16> to{a.o, a.query_mask, scan.row, token, scan.head, first};
-        if (a.log_sums_in != nullptr) add_stored_rows<N>(to, tile, shares.before, o);
+        if (all.before != nullptr) add_stored_rows<N>(to, tile, shares.before, o);
         // The tile's logits are weights by now; those of later tiles stay.
         store_tile_rows<N>(o, stage.logits, kSlotStride, tile, to);
       }
-      leave_totals(shared.weights, scales, tile);
-      const auto start = [&](int slot) { return scales.start[slot]; };
-      keys.scale(start);
-      keys.add(shared.weights, stage.k, tile);
-      values.scale(start);
-      values.add(shared.weights, stage.v, tile);
-      __syncthreads();  // nobody reads the memories any more; totals are there
-      const auto inverse = [&](int slot) { return scales.inverse_total(slot); };
-      keys.scale(inverse);
-      keys.publish(shared.keys);
-      values.scale(inverse);
-      values.publish(shared.values);
-      if (thread < kSlots) scales.log_normalizer[thread] = scales.normalizer_after(thread);
+      write_tile(scales, shared.weights, tile, keys, values);
     }
   }
-  values.store(a.out.values, place, slots, first, static_cast<int>(a.v.K));
+  values.store(a.state_out.values, place, slots, first, static_cast<int>(a.v.K));
   if (first != 0) return;
-  keys.store(a.out.keys, place, slots, 0, static_cast<int>(a.k.K));
-  if (a.out.mass != nullptr && thread < slots)
-    a.out.mass[place + thread] = scales.log_normalizer[thread];
+  keys.store(a.state_out.keys, place, slots, 0, static_cast<int>(a.k.K));
+  if (a.state_out.mass != nullptr && thread < slots)
+    a.state_out.mass[place + thread] = scales.log_normalizer[thread];
 }
 
 // Columns of a tile of values.
@@ -233,19 +207,7 @@ constexpr int kColumns = M < 64 ? M : 64;
 template <int M>
 void run(const Forward& call) {
   constexpr int N = kColumns<M>;
-  Arguments a{};
-  a.q = call.q;
-  a.k = call.k;
-  a.v = call.v;
-  a.o = call.o;
-  a.query_mask = call.query_mask;
-  a.key_mask = call.key_mask;
-  a.segments = call.segments;
-  a.spans = call.spans.table;
-  a.in = call.state_in;
-  a.out = call.state_out;
-  a.dropout = Dropout::of(call);
-  a.tiles = static_cast<int>((call.v.K + N - 1) / N);
+  const int tiles = static_cast<int>((call.v.K + N - 1) / N);
   // Alternating: results of the launches before, and of this one.
   Tensor log_sums[2];
   if (call.o.data != nullptr && call.logits.K > kSlots) {
@@ -253,15 +215,12 @@ void run(const Forward& call) {
       sums = Tensor::empty({call.q.B, call.q.T, call.q.H}, DType::f32, call.device);
     }
   }
-  for_slots(call.options, call.logits.K, [&](const SlotReading& reading) {
-    a.reading = reading;
-    a.logits = reading.of(call.logits);
-    a.log_sums_in = reading.first == 0 ? nullptr : pointer_or_null<float>(log_sums[0]);
-    a.log_sums_out = pointer_or_null<float>(log_sums[1]);
-    launch({"slot_attention_fast_forward",
-            blocks_for(call.spans.memories(call.q.B) * call.q.H * a.tiles, 1), kTileThreads,
-            shared_bytes<Layout<M, N>>()},
-           slot_attention_fast_forward<M, N>, a);
+  for_slots(call, [&](const Forward& part) {
+    const Tensor before = part.reading.first == 0 ? Tensor() : log_sums[0];
+    launch({"slot_attention_fast_forward", blocks_for(call.memories() * call.q.H * tiles, 1),
+            kTileThreads, shared_bytes<Layout<M, N>>()},
+           slot_attention_fast_forward<M, N>, part, tiles,
+           LogSums{pointer_or_null<float>(before), pointer_or_null<float>(log_sums[1])});
     std::swap(log_sums[0], log_sums[1]);
   });
 }

@@ -6,35 +6,36 @@
 namespace linnet::cuda::slot_attention_fast::backward_detail {
 namespace {
 
-__global__ void slot_attention_fast_join(Joined j) {
+__global__ void slot_attention_fast_join(BackwardWork j, int64_t rows, int all, float scale) {
   const int64_t row = global_warp();
-  if (row >= j.rows) return;
+  if (row >= rows) return;
+  const int count = (all + kSlots - 1) / kSlots;
   const auto log_sum = [&](int part) {
-    const int64_t at = part * j.rows + row;
-    return j.shifts[at] * j.scale + j.entropies[at];
+    const int64_t at = part * rows + row;
+    return j.shifts[at] * scale + j.entropies[at];
   };
   float largest = kNothing, sum = 0;
-  for (int part = 0; part < j.count; ++part) largest = fmaxf(largest, log_sum(part));
+  for (int part = 0; part < count; ++part) largest = fmaxf(largest, log_sum(part));
   if (largest == kNothing) return;  // no slot is in use: all p are 0
-  for (int part = 0; part < j.count; ++part) sum += expf(log_sum(part) - largest);
+  for (int part = 0; part < count; ++part) sum += expf(log_sum(part) - largest);
   const float whole = largest + logf(sum);
   float shift = 0, mean = 0, entropy = 0;
-  for (int part = 0; part < j.count; ++part) {
-    const int64_t at = part * j.rows + row;
+  for (int part = 0; part < count; ++part) {
+    const int64_t at = part * rows + row;
     const float own = log_sum(part), share = expf(own - whole);
     if (!(share > 0)) continue;
     shift += share * j.shifts[at];
     mean += share * j.means[at];
     entropy += share * (j.entropies[at] + whole - own);
   }
-  for (int part = 0; part < j.count; ++part) {
-    const int slots = min(j.slots - part * kSlots, kSlots), slot = 2 * warp_lane();
+  for (int part = 0; part < count; ++part) {
+    const int slots = min(all - part * kSlots, kSlots), slot = 2 * warp_lane();
     if (slot >= slots) continue;
     const float share = expf(log_sum(part) - whole);
-    const float offset = j.means[part * j.rows + row] - mean;
-    const int64_t at = part * j.rows * kSlots + row * slots + slot;
-    auto* p = reinterpret_cast<uint32_t*>(j.probabilities + at);
-    auto* dr = reinterpret_cast<uint32_t*>(j.dreads + at);
+    const float offset = j.means[part * rows + row] - mean;
+    const int64_t at = part * rows * kSlots + row * slots + slot;
+    auto* p = reinterpret_cast<uint32_t*>(j.probabilities.data + at);
+    auto* dr = reinterpret_cast<uint32_t*>(j.dreads.data + at);
     const float low = low_of(*p), high = high_of(*p);  // negative: dropped
     *dr = pack(share * (low_of(*dr) + fabsf(low) * offset),
                share * (high_of(*dr) + fabsf(high) * offset));
@@ -49,8 +50,10 @@ __global__ void slot_attention_fast_join(Joined j) {
 
 }  // namespace
 
-void run_join(const Joined& joined) {
-  launch(warps("slot_attention_fast_join", joined.rows, 0), slot_attention_fast_join, joined);
+void run_join(const Backward& call, const BackwardWork& work) {
+  const int64_t rows = call.q.B * call.time() * call.q.H;
+  launch(warps("slot_attention_fast_join", rows, 0), slot_attention_fast_join, work, rows,
+         static_cast<int>(call.logits.K), call.reading.scale);
 }
 
 }  // namespace linnet::cuda::slot_attention_fast::backward_detail

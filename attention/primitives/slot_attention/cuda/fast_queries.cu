@@ -1,33 +1,33 @@
-// The gradient of queries, forward in time, and the inputs of the scan backward in time; see
-// fast_backward.h.
-#include <algorithm>
-
+// The gradient of queries, forward in time, and the inputs of the scan backward in time; what
+// further parts of wide heads add to reads. See fast_backward.h.
 #include "attention/primitives/slot_attention/cuda/fast_backward.h"
 
 namespace linnet::cuda::slot_attention_fast::backward_detail {
 namespace {
 
-template <int M>
-struct Layout {
-  static constexpr size_t kTile = size_t{kChunk} * (M + kPadding);
-  static constexpr size_t kSlotTile = size_t{kChunk} * kSlotStride;
-  __host__ __device__ explicit Layout(SharedArena& arena)
-      : q(arena.take<kernel_bf16>(kTile)),
-        k(arena.take<kernel_bf16>(kTile)),
-        v(arena.take<kernel_bf16>(kTile)),
-        d_o(arena.take<kernel_bf16>(kTile)),
-        logits(arena.take<kernel_bf16>(kSlotTile)),
-        weights(arena.take<kernel_bf16>(kSlotTile)),
-        keys(arena.take<kernel_bf16>(kTile)),
-        values(arena.take<kernel_bf16>(kTile)),
+// What a scan has, whichever its sides.
+struct Common {
+  __host__ __device__ explicit Common(SharedArena& arena)
+      : logits(arena.take<kernel_bf16>(size_t{kChunk} * kSlotStride)),
+        weights(arena.take<kernel_bf16>(size_t{kChunk} * kSlotStride)),
         scales(arena),
-        scan(arena.take<Scan>(1)),
-        draws(arena.take<ScanDraws>(1)) {}
-  kernel_bf16 *q, *k, *v, *d_o, *logits, *weights;
-  kernel_bf16 *keys, *values;  // the memories as the tile finds them
+        scan(arena.take<Scan>(1)) {}
+  kernel_bf16 *logits, *weights;
   SlotScales scales;
   Scan* scan;
+};
+
+template <int M>
+struct Layout : Common {
+  __host__ __device__ explicit Layout(SharedArena& arena)
+      : Common(arena), keys(arena), values(arena), draws(arena.take<ScanDraws>(1)) {}
+  SideTiles<M> keys, values;
   ScanDraws* draws;
+};
+
+struct PartLayout : Common {
+  __host__ __device__ explicit PartLayout(SharedArena& arena) : Common(arena), side(arena) {}
+  SideTiles<kPart> side;
 };
 
 // gradients (u d, in products of read_slots) -> dr; returns m of both rows.
@@ -67,134 +67,234 @@ __device__ __forceinline__ void mark_dropped(uint32_t kept, SlotRows& probabilit
   }
 }
 
-template <int M>
-__global__ __launch_bounds__(kTileThreads,
-                             2) void slot_attention_fast_queries(BackwardArguments a) {
-  SharedArena arena;
-  const Layout<M> shared(arena);
+// Scans the chunks of a block, of each of which begin(token) is called first, copy(copies, token,
+// segment) to begin to copy rows beside logits, read(token, tile) for each tile by the warps that
+// have rows of it, and end(tiles) last: a bit for each row that begins a tile.
+template <typename Begin, typename Copy, typename Read, typename End, typename... Memories>
+__device__ __forceinline__ void scan_chunks(const Backward& a, const Common& shared,
+                                            const Begin& begin, const Copy& copy, const Read& read,
+                                            const End& end, Memories&... memories) {
   const SlotScales& scales = shared.scales;
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
-  const int64_t time = max(a.q.T, a.k.T), place = a.reading.place(blockIdx.x);
-  const Scan& scan = begin_scan(shared.scan, a.spans, blockIdx.x, heads, time);
-  begin_draws(shared.draws, a.dropout, scan, a.reading);
-
-  MemoryTile<M> keys, values;
-  keys.load(a.in.keys, place, slots, 0, static_cast<int>(a.k.K));
-  values.load(a.in.values, place, slots, 0, static_cast<int>(a.v.K));
-  keys.publish(shared.keys);
-  values.publish(shared.values);
-  scales.load_normalizers(a.in.mass, place, slots);
+  const Scan& scan = *shared.scan;
+  const int thread = static_cast<int>(threadIdx.x);
   AsyncCopies copies;
   for (int token = scan.begin; token < scan.end; token += kChunk) {
-    const int64_t chunk = a.chunk_number(scan, time, token);
     const int rows = scan.rows(token);
-    if (thread < slots) a.chunk_normalizers[chunk * slots + thread] = scales.log_normalizer[thread];
-    scales.mark_begins(a.segments, scan, time, token);
+    begin(token);
+    scales.mark_begins(a.segments, scan, a.time(), token);
     __syncthreads();  // where segments begin is there
     uint64_t tiles = 0;
     ChunkSegment segment{};
-    TileRows tile{warp, lane, 0, 0};
+    TileRows tile{thread / 32, thread % 32, 0, 0};
     for (; tile.begin < rows; tile.begin = tile.end) {
       if (tile.begin == segment.end) {
         segment = scales.segment_from(tile.begin, rows);
-        begin_sequences<M>(copies, shared, a, scan, token, segment);
+        copy(copies, token, segment);
         const uint32_t logit_counts = begin_rows<kSlots>(
             copies, shared.logits, segment, {a.logits, a.key_mask, scan.row, token, scan.head, 0});
         copies.commit();
-        if (segment.fresh) {
-          keys.clear();
-          values.clear();
-          keys.publish(shared.keys);
-          values.publish(shared.values);
-          scales.forget_normalizers();
-        }
+        if (segment.fresh) forget(scales, memories...);
         copies.wait<0>();
         exclude_logits(shared.logits, logit_counts);
         __syncthreads();  // the segment and the memories are there
       }
       tiles |= uint64_t{1} << tile.begin;
       tile.end = begin_tile(scales, shared.logits, shared.weights, tile.begin, segment.end);
-
-      if (tile.has_any()) {
-        SlotRows gradients, reads, sums;
-        const uint32_t kept = a.dropout.drops ? kept_slots(*shared.draws, tile, token) : 0;
-        const int64_t first_token = scan.row * time + token;
-        read_slots<M>(shared.q, shared.k, shared.keys, shared.weights, scales.start, tile, reads);
-        add_slots(a.other_reads, tile, first_token, heads, scan.head, slots, reads);
-        sum_weights(shared.weights, scales, tile, sums);
-        float log_sums[2];
-        RowMeans row_means;
-        softmax(a.reading, lane, reads, sums, log_sums, &row_means);
-        read_slots<M>(shared.d_o, shared.v, shared.values, shared.weights, scales.start, tile,
-                      gradients);
-        add_slots(a.other_dreads, tile, first_token, heads, scan.head, slots, gradients);
-        if (a.dropout.drops) drop<kSlots>(kept, 0, a.dropout.row.keep, gradients.parts);
-        float means[2];
-        read_gradients(reads, sums, gradients, means);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int reader = token + warp * 16 + half * 8 + lane / 4;
-          if (lane % 4 != 0 || !tile.has(half)) continue;
-          const int64_t at = (scan.row * time + reader) * heads + scan.head;
-          a.shifts[at] = row_means.logits[half] / a.reading.scale;
-          a.entropies[at] = row_means.entropies[half];
-          a.means[at] = means[half];
-        }
-        if (a.dropout.drops) mark_dropped(kept, reads);
-        // The tile's logits are weights by now; those of later tiles stay.
-        store_tile_rows<kSlots>(reads.parts, shared.logits, kSlotStride, tile,
-                                {a.probabilities, nullptr, scan.row, token, scan.head, 0});
-        store_tile_rows<kSlots>(gradients.parts, shared.logits, kSlotStride, tile,
-                                {a.dreads, nullptr, scan.row, token, scan.head, 0});
-        if (a.dq.data != nullptr) {
-#pragma unroll
-          for (int j = 0; j < kSlots / 8; ++j) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              float& passed = gradients.parts[j].values[i];
-              const float factor = a.reading.scale * sums.parts[j].values[i];
-              passed = tile.has(i / 2) ? passed * factor : 0.0f;
-            }
-          }
-          ResultFragment dq[M / 8] = {};
-          gather_slots<M>(gradients, shared.k, shared.keys, shared.weights, scales.start, tile, dq);
-          store_tile_rows<M>(dq, shared.logits, kSlotStride, tile,
-                             {a.dq, a.query_mask, scan.row, token, scan.head, 0});
-        }
-      }
-      leave_totals(shared.weights, scales, tile);
-      const auto start = [&](int slot) { return scales.start[slot]; };
-      keys.scale(start);
-      keys.add(shared.weights, shared.k, tile);
-      values.scale(start);
-      values.add(shared.weights, shared.v, tile);
-      __syncthreads();  // nobody reads the tile or the memories any more; totals are there
-      const auto inverse = [&](int slot) { return scales.inverse_total(slot); };
-      keys.scale(inverse);
-      keys.publish(shared.keys);
-      values.scale(inverse);
-      values.publish(shared.values);
-      if (thread < kSlots) scales.log_normalizer[thread] = scales.normalizer_after(thread);
+      if (tile.has_any()) read(token, tile);
+      write_tile(scales, shared.weights, tile, memories...);
     }
-    if (thread == 0) a.chunk_tiles[chunk] = static_cast<int64_t>(tiles);
+    end(tiles);
   }
 }
 
 template <int M>
-void run(const BackwardArguments& arguments) {
-  launch({"slot_attention_fast_queries", blocks_for(arguments.scans * arguments.q.H, 1),
-          kTileThreads, shared_bytes<Layout<M>>()},
-         slot_attention_fast_queries<M>, arguments);
+__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_queries(Backward a,
+                                                                               BackwardWork work) {
+  SharedArena arena;
+  const Layout<M> shared(arena);
+  const SlotScales& scales = shared.scales;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
+  const int64_t time = a.time(), place = a.reading.place(blockIdx.x);
+  const Scan& scan = begin_scan(shared.scan, a.spans.table, blockIdx.x, heads, time);
+  begin_draws(shared.draws, a.dropout, scan, a.reading);
+
+  ScannedMemory<M> keys{{}, shared.keys.memory, shared.keys.own},
+      values{{}, shared.values.memory, shared.values.own};
+  keys.load(a.state_in.keys, place, slots, 0, static_cast<int>(a.k.K));
+  values.load(a.state_in.values, place, slots, 0, static_cast<int>(a.v.K));
+  keys.publish();
+  values.publish();
+  scales.load_normalizers(a.state_in.mass, place, slots);
+  int64_t chunk = 0;
+  const auto begin = [&](int token) {
+    chunk = work.chunk_number(scan, time, token);
+    if (thread >= slots) return;
+    work.chunk_normalizers[chunk * slots + thread] = scales.log_normalizer[thread];
+  };
+  const auto copy = [&](AsyncCopies& copies, int token, const ChunkSegment& segment) {
+    begin_side<false>(copies, shared.keys, a, scan, token, segment, 0);
+    begin_side<true>(copies, shared.values, a, scan, token, segment, 0);
+  };
+  const auto read = [&](int token, const TileRows& tile) {
+    SlotRows gradients, reads, sums;
+    const uint32_t kept = a.dropout.drops ? kept_slots(*shared.draws, tile, token) : 0;
+    const int64_t first_token = scan.row * time + token;
+    read_slots<M>(shared.keys.readers, shared.keys.own, shared.keys.memory, shared.weights,
+                  scales.start, tile, reads);
+    add_slots(work.other_reads, tile, first_token, heads, scan.head, slots, reads);
+    sum_weights(shared.weights, scales, tile, sums);
+    float log_sums[2];
+    RowMeans row_means;
+    softmax(a.reading, lane, reads, sums, log_sums, &row_means);
+    read_slots<M>(shared.values.readers, shared.values.own, shared.values.memory, shared.weights,
+                  scales.start, tile, gradients);
+    add_slots(work.other_dreads, tile, first_token, heads, scan.head, slots, gradients);
+    if (a.dropout.drops) drop<kSlots>(kept, 0, a.dropout.row.keep, gradients.parts);
+    float means[2];
+    read_gradients(reads, sums, gradients, means);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int reader = token + tile.warp * 16 + half * 8 + lane / 4;
+      if (lane % 4 != 0 || !tile.has(half)) continue;
+      const int64_t at = (scan.row * time + reader) * heads + scan.head;
+      work.shifts[at] = row_means.logits[half] / a.reading.scale;
+      work.entropies[at] = row_means.entropies[half];
+      work.means[at] = means[half];
+    }
+    if (a.dropout.drops) mark_dropped(kept, reads);
+    // The tile's logits are weights by now; those of later tiles stay.
+    store_tile_rows<kSlots>(reads.parts, shared.logits, kSlotStride, tile,
+                            {work.probabilities, nullptr, scan.row, token, scan.head, 0});
+    store_tile_rows<kSlots>(gradients.parts, shared.logits, kSlotStride, tile,
+                            {work.dreads, nullptr, scan.row, token, scan.head, 0});
+    if (a.dq.data != nullptr) {
+#pragma unroll
+      for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& passed = gradients.parts[j].values[i];
+          const float factor = a.reading.scale * sums.parts[j].values[i];
+          passed = tile.has(i / 2) ? passed * factor : 0.0f;
+        }
+      }
+      ResultFragment dq[M / 8] = {};
+      gather_slots<M>(gradients, shared.keys.own, shared.keys.memory, shared.weights, scales.start,
+                      tile, dq);
+      store_tile_rows<M>(dq, shared.logits, kSlotStride, tile,
+                         {a.dq, a.query_mask, scan.row, token, scan.head, 0});
+    }
+  };
+  const auto end = [&](uint64_t tiles) {
+    if (thread == 0) work.chunk_tiles[chunk] = static_cast<int64_t>(tiles);
+  };
+  scan_chunks(a, shared, begin, copy, read, end, keys, values);
+}
+
+// The mean of a warp's reads of a part over its slots. products as of read_slots, sums as of
+// sum_weights; `token` begins the chunk, counted over all rows.
+__device__ __forceinline__ void leave_offsets(const SlotRows& products, const SlotRows& sums,
+                                              const TileRows& tile, int64_t token, int heads,
+                                              int head, float* offsets) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float total = 0, used = 0;
+#pragma unroll
+    for (int j = 0; j < kSlots / 8; ++j) {
+#pragma unroll
+      for (int i = 2 * half; i < 2 * half + 2; ++i) {
+        const float normalizer = sums.parts[j].values[i];
+        if (!(normalizer > 0)) continue;
+        total += products.parts[j].values[i] / normalizer;
+        used += 1;
+      }
+    }
+    total = row_sum(total);
+    used = row_sum(used);
+    if (!tile.has(half) || tile.lane % 4 != 0) continue;
+    const int64_t reader = token + tile.warp * 16 + half * 8 + tile.lane / 4;
+    offsets[reader * heads + head] = used > 0 ? total / used : 0.0f;
+  }
+}
+
+// Columns from part.first on: reads of keys or of values, or, where it `gathers`, dq.
+template <bool of_values, bool gathers>
+__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_reads(Backward a,
+                                                                                  BackwardWork work,
+                                                                                  WidePart part) {
+  SharedArena arena;
+  const PartLayout shared(arena);
+  const SlotScales& scales = shared.scales;
+  const int heads = static_cast<int>(a.q.H), slots = a.reading.slots;
+  const int64_t time = a.time(), place = a.reading.place(blockIdx.x);
+  const Scan& scan = begin_scan(shared.scan, a.spans.table, blockIdx.x, heads, time);
+
+  ScannedMemory<kPart> memory{{}, shared.side.memory, shared.side.own};
+  memory.load(either<of_values>(a.state_in.keys, a.state_in.values), place, slots, part.first,
+              static_cast<int>(either<of_values>(a.k, a.v).K));
+  memory.publish();
+  scales.load_normalizers(a.state_in.mass, place, slots);
+  const auto copy = [&](AsyncCopies& copies, int token, const ChunkSegment& segment) {
+    begin_side<of_values>(copies, shared.side, a, scan, token, segment, part.first);
+  };
+  const auto read = [&](int token, const TileRows& tile) {
+    const int64_t first_token = scan.row * time + token;
+    SlotRows reads = {}, sums;
+    if constexpr (!gathers) {
+      read_slots<kPart>(shared.side.readers, shared.side.own, shared.side.memory, shared.weights,
+                        scales.start, tile, reads);
+      sum_weights(shared.weights, scales, tile, sums);
+      leave_offsets(reads, sums, tile, first_token, heads, scan.head, part.offsets);
+      leave_slots(reads, part.accumulate, tile, first_token, heads, scan.head, slots,
+                  part.products);
+    } else {
+      sum_weights(shared.weights, scales, tile, sums);
+      visit_slots(tile, first_token, heads, scan.head, slots, [&](int j, int half, int64_t at) {
+        const auto pair = *reinterpret_cast<const uint32_t*>(work.kept_dreads.data + at);
+        const float* normalizers = sums.parts[j].values + 2 * half;
+        float* passed = reads.parts[j].values + 2 * half;
+        passed[0] = normalizers[0] > 0 ? a.reading.scale * low_of(pair) / normalizers[0] : 0.0f;
+        passed[1] = normalizers[1] > 0 ? a.reading.scale * high_of(pair) / normalizers[1] : 0.0f;
+      });
+      ResultFragment dq[kPart / 8] = {};
+      gather_slots<kPart>(reads, shared.side.own, shared.side.memory, shared.weights, scales.start,
+                          tile, dq);
+      const TilePlace<kernel_bf16> to{a.dq, a.query_mask, scan.row, token, scan.head, part.first};
+      if (work.adds) add_stored_rows<kPart>(to, tile, {1, 1}, dq);
+      // The tile's logits are weights by now; those of later tiles stay.
+      store_tile_rows<kPart>(dq, shared.logits, kSlotStride, tile, to);
+    }
+  };
+  scan_chunks(
+      a, shared, [](int) {}, copy, read, [](uint64_t) {}, memory);
+}
+
+template <bool of_values, bool gathers>
+void run_part(const Backward& call, const BackwardWork& work, const WidePart& part) {
+  launch({"slot_attention_fast_part_reads", blocks_for(call.memories() * call.q.H, 1), kTileThreads,
+          shared_bytes<PartLayout>()},
+         slot_attention_fast_part_reads<of_values, gathers>, call, work, part);
 }
 
 }  // namespace
 
-void run_queries(const BackwardArguments& arguments) {
-  const int64_t width = std::max(arguments.k.K, arguments.v.K);
-  if (width <= 16) return run<16>(arguments);
-  if (width <= 32) return run<32>(arguments);
-  return run<64>(arguments);
+void run_part_reads(const Backward& call, const BackwardWork& work, bool values,
+                    const WidePart& part) {
+  return values ? run_part<true, false>(call, work, part)
+                : run_part<false, false>(call, work, part);
+}
+
+void run_part_dq(const Backward& call, const BackwardWork& work, int first) {
+  run_part<false, true>(call, work, {first, false, nullptr, nullptr, nullptr});
+}
+
+void run_queries(const Backward& call, const BackwardWork& work) {
+  with_width(call, [&](auto width) {
+    constexpr int M = decltype(width)::value;
+    launch({"slot_attention_fast_queries", blocks_for(call.memories() * call.q.H, 1), kTileThreads,
+            shared_bytes<Layout<M>>()},
+           slot_attention_fast_queries<M>, call, work);
+  });
 }
 
 }  // namespace linnet::cuda::slot_attention_fast::backward_detail

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "attention/primitives/slot_attention/cpu.h"
+#include "attention/primitives/slot_attention/cuda/fast.h"
 #include "attention/primitives/slot_attention/cuda/fast_tiles.h"
 
 namespace linnet::cuda::slot_attention_fast::detail {
@@ -106,6 +106,43 @@ struct MemoryTile {
     }
   }
 };
+
+// A memory in a scan forward in time.
+template <int M>
+struct ScannedMemory : MemoryTile<M> {
+  kernel_bf16* shared;         // as the tile finds it
+  const kernel_bf16* written;  // the chunk's keys or values
+
+  __device__ __forceinline__ void publish() const { MemoryTile<M>::publish(shared); }
+  __device__ __forceinline__ void write(const SlotScales& scales, const kernel_bf16* weights,
+                                        const TileRows& tile) {
+    this->scale([&](int slot) { return scales.start[slot]; });
+    this->add(weights, written, tile);
+  }
+  __device__ __forceinline__ void normalise(const SlotScales& scales) {
+    this->scale([&](int slot) { return scales.inverse_total(slot); });
+    publish();
+  }
+};
+
+// Nothing was written by the segment that begins.
+template <typename... Memories>
+__device__ __forceinline__ void forget(const SlotScales& scales, Memories&... memories) {
+  (memories.clear(), ...);
+  (memories.publish(), ...);
+  scales.forget_normalizers();
+}
+// Moves memories and normalizers past a tile.
+template <typename... Memories>
+__device__ __forceinline__ void write_tile(const SlotScales& scales, const kernel_bf16* weights,
+                                           const TileRows& tile, Memories&... memories) {
+  leave_totals(weights, scales, tile);
+  (memories.write(scales, weights, tile), ...);
+  __syncthreads();  // nobody reads the tile or the memories any more; totals are there
+  (memories.normalise(scales), ...);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < kSlots) scales.log_normalizer[thread] = scales.normalizer_after(thread);
+}
 
 // products = c_t (x_t . S_t) of a warp's readers x, for every slot: S is made of `memory` (bf16, as
 // the tile finds it) and of what the tile's tokens `written` add.
@@ -209,29 +246,29 @@ __device__ __forceinline__ void add_slots(const float* elements, const TileRows&
   });
 }
 
-// How slots are read, and which of them a launch has: so many from number `first` on of all.
-struct SlotReading {
-  float scale;
-  bool mask_empty;
-  int slots, first, all;
+// The way back: to those that are there already, or in their place.
+__device__ __forceinline__ void leave_slots(const SlotRows& sums, bool accumulate,
+                                            const TileRows& tile, int64_t token, int heads,
+                                            int head, int slots, float* elements) {
+  visit_slots(tile, token, heads, head, slots, [&](int j, int half, int64_t at) {
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const float before = accumulate ? elements[at + odd] : 0.0f;
+      elements[at + odd] = before + sums.parts[j].values[2 * half + odd];
+    }
+  });
+}
 
-  // The number of its first slot in memory `number`, counted over all memories.
-  __device__ __forceinline__ int64_t place(int64_t number) const { return number * all + first; }
-  // A view of all slots -> of these.
-  template <typename T>
-  SequenceView<T> of(SequenceView<T> view) const {
-    if (view.T > 0) view.data += first;
-    view.K = slots;
-    return view;
-  }
-};
-// Calls body with the inputs of each launch.
-template <typename Body>
-void for_slots(const SlotAttentionOptions& options, int64_t slots, const Body& body) {
-  for (int64_t first = 0; first < slots; first += kSlots) {
-    body(SlotReading{static_cast<float>(options.scale), options.mask_empty,
-                     static_cast<int>(std::min<int64_t>(slots - first, kSlots)),
-                     static_cast<int>(first), static_cast<int>(slots)});
+// Calls body with the call of each launch, which has at most kSlots of all slots.
+template <typename Pass, typename Body>
+void for_slots(const Pass& call, const Body& body) {
+  Pass part = call;
+  SlotReading& reading = part.reading;
+  reading.all = static_cast<int>(call.logits.K);
+  for (; reading.first < reading.all; reading.first += kSlots) {
+    reading.slots = std::min(reading.all - reading.first, kSlots);
+    part.logits = reading.of(call.logits);
+    body(part);
   }
 }
 

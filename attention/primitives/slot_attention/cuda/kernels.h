@@ -7,15 +7,36 @@
 // gradients.
 #pragma once
 
-#include "attention/primitives/slot_attention/slot_attention.h"
+#include "attention/primitives/slot_attention/cuda/slot_attention.h"
+#include "core/cuda/kernel.h"
 
 namespace linnet::cuda {
 
-// The token runs that are scanned: rows, or, where spans are defined (i32 [count,3]: row, begin,
-// end), those.
+// The token runs that are scanned: rows, or the spans of a table i32 [count,3] (row, begin, end).
 struct SlotSequences {
-  Tensor spans;
-  int64_t count = 0, T = 0, H = 0, N = 0;
+  const int32_t* spans;
+  int64_t count, T, H, N;
+  __device__ int64_t row(int64_t n) const { return spans == nullptr ? n : spans[3 * n]; }
+  __device__ int64_t begin(int64_t n) const { return spans == nullptr ? 0 : spans[3 * n + 1]; }
+  __device__ int64_t end(int64_t n) const { return spans == nullptr ? T : spans[3 * n + 2]; }
+  // The number of (row, t, h) among the heads of tokens.
+  __device__ int64_t token(int64_t row, int64_t t, int64_t h) const {
+    return (row * T + t) * H + h;
+  }
+
+  // A slot of a head of run n, of as many as slots().
+  struct Slot {
+    int64_t n, row, h, l;
+  };
+  __host__ __device__ int64_t slots() const { return count * H * N; }
+  __device__ Slot slot(int64_t item) const {
+    const int64_t n = item / N / H;
+    return {n, row(n), item / N % H, item % N};
+  }
+  // Where it is in arrays [B,T,H,N].
+  __device__ int64_t index(const Slot& s, int64_t t) const {
+    return token(s.row, t, s.h) * N + s.l;
+  }
 };
 
 // By token and slot, f32 [B,T,H,N]: alpha (exp: relative to the slot's contents after the token),
@@ -29,16 +50,17 @@ SlotWeights slot_weights(const SlotAttentionContext& context, const SlotSequence
 Tensor slot_read_factors(const SlotAttentionOptions& options, const SlotSequences& sequences,
                          const Tensor& mass, const Shape& shape);
 
-// One scan. Undefined: x and the weights where nothing is written, reader where nothing is read,
+// One scan. Null: x and the weights where nothing is written, reader where nothing is read,
 // `before` where it begins with zeros, `after` where the end is not wanted.
 struct SlotScan {
   SlotSequences sequences;
-  DType dtype = DType::f32;  // of x, reader and results [B,T,H,width]
-  int64_t width = 0;
-  Tensor x, x_mask;
-  Tensor weights, decays;
-  Tensor reader, reader_mask;
-  Tensor before, after;  // [count,H,N,width] f32
+  DType dtype;  // of x, reader and results [B,T,H,width]
+  int64_t width;
+  const void *x, *reader;
+  const uint8_t *x_mask, *reader_mask;
+  const float *weights, *decays;
+  const float* before;  // [count,H,N,width]
+  float* after;
 };
 // products [B,T,H,N] = reader . S of every slot.
 void scan_slots(const SlotScan& scan, const Tensor& products);
@@ -66,15 +88,12 @@ void slot_logit_gradients(const SlotAttentionContext& context, const SlotSequenc
                           const SlotWeights& weights, const Tensor& dweights, const Tensor& to_sums,
                           const Tensor& dsums, const Tensor& dlogits);
 
-// keys and values of a memory and of its gradient; undefined gradients are zero.
-struct SlotStates {
-  Tensor keys, values, dkeys, dvalues;
-};
-// dmass (f64, may be undefined) -> dsums, and back: in log space a normalizer moves its means too.
-Tensor slot_sums_gradient(const SlotAttentionOptions& options, const SlotStates& end,
-                          const Tensor& dmass);
-void slot_mass_gradient(const SlotAttentionOptions& options, const SlotStates& start,
-                        const Tensor& dsums, const Tensor& dmass);
+// The gradient of the mass of `end`, whose gradients may be undefined -> dsums, and back to that of
+// `start`: in log space a normalizer moves its means too.
+Tensor slot_sums_gradient(const SlotAttentionOptions& options, const SlotAttentionTensors& end,
+                          const SlotAttentionTensors& dend);
+void slot_mass_gradient(const SlotAttentionOptions& options, const SlotAttentionTensors& start,
+                        const Tensor& dsums, const SlotAttentionTensors& dstart);
 // dmass f64 of memories from to_sums of their readers.
 void slot_read_mass_gradient(const SlotAttentionOptions& options, const SlotSequences& sequences,
                              const Tensor& to_sums, const Tensor& dmass);

@@ -15,7 +15,7 @@ namespace {
 // For a call that reads, writes or does both.
 struct Sizes {
   int64_t tokens, slots, keys, values;
-  explicit Sizes(const SlotTensors& in)
+  explicit Sizes(const SlotAttentionTensors& in)
       : tokens((in.q.defined() ? in.q : in.k).size(1)),
         slots(in.logits.defined() ? in.logits.size(3) : in.keys.size(2)),
         keys((in.q.defined() ? in.q : in.k).size(3)),
@@ -24,7 +24,8 @@ struct Sizes {
 
 }  // namespace
 
-std::string why_plain_slot_attention(const SlotAttentionContext& context, const SlotTensors& in) {
+std::string why_plain_slot_attention(const SlotAttentionContext& context,
+                                     const SlotAttentionTensors& in) {
   const std::initializer_list<const Tensor*> sequences{&in.q, &in.k, &in.v, &in.logits};
   if (std::string reason = unsupported_dtype(sequences); !reason.empty()) return reason;
   const SlotAttentionOptions& options = context.options;
@@ -43,7 +44,7 @@ std::string why_plain_slot_attention(const SlotAttentionContext& context, const 
   return unsupported_alignment(sequences);
 }
 
-bool slot_attention_is_fast(const SlotAttentionContext& context, const SlotTensors& in) {
+bool slot_attention_is_fast(const SlotAttentionContext& context, const SlotAttentionTensors& in) {
   return takes_fast_kernels("slot attention", in.q.defined() ? in.q : in.k,
                             [&] { return why_plain_slot_attention(context, in); });
 }

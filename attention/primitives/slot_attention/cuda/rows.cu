@@ -2,7 +2,7 @@
 // every head of a token.
 #include "attention/primitives/common/cuda/warp_items.h"
 #include "attention/primitives/common/row_dropout.h"
-#include "attention/primitives/slot_attention/cuda/sequence.h"
+#include "attention/primitives/slot_attention/cuda/weights.h"
 #include "core/cuda/random.h"
 
 namespace linnet::cuda {

@@ -1,65 +1,46 @@
 // Slot attention: scans over the tokens, a warp for every slot (its lanes are channels) or for
 // every channel (its lanes are slots).
 #include "attention/primitives/common/cuda/warp_items.h"
-#include "attention/primitives/slot_attention/cuda/sequence.h"
+#include "attention/primitives/slot_attention/cuda/weights.h"
 
 namespace linnet::cuda {
 namespace {
 
+// Element i of an array of T.
 template <typename T>
-struct ScanArrays {
-  SequenceRanges ranges;
-  int64_t width;
-  const T *x, *reader;
-  const uint8_t *x_mask, *reader_mask;
-  const float *weights, *decays, *before;
-  float* after;
-};
-
-template <typename T>
-ScanArrays<T> arrays_of(const SlotScan& scan) {
-  return {ranges_of(scan.sequences),
-          scan.width,
-          pointer_or_null<T>(scan.x),
-          pointer_or_null<T>(scan.reader),
-          pointer_or_null<uint8_t>(scan.x_mask),
-          pointer_or_null<uint8_t>(scan.reader_mask),
-          pointer_or_null<float>(scan.weights),
-          pointer_or_null<float>(scan.decays),
-          pointer_or_null<float>(scan.before),
-          pointer_or_null<float>(scan.after)};
+__device__ __forceinline__ float element(const void* from, int64_t i) {
+  return load(static_cast<const T*>(from) + i);
 }
 
 template <typename T>
-__global__ void scan_memory_slots(ScanArrays<T> a, float* products) {
+__global__ void scan_memory_slots(SlotScan a, float* products) {
   SharedArena arena;
   const WarpFloats shared(arena, a.width);
-  const SequenceRanges& ranges = a.ranges;
+  const SlotSequences& ranges = a.sequences;
   const int64_t item = global_warp();
-  if (item >= ranges.count * ranges.H * ranges.N) return;
-  const int64_t l = item % ranges.N, h = item / ranges.N % ranges.H;
-  const int64_t n = item / ranges.N / ranges.H, row = ranges.row(n);
+  if (item >= ranges.slots()) return;
+  const SlotSequences::Slot slot = ranges.slot(item);
   const int lane = warp_lane();
   float* state = shared.mine();  // of this lane's channels
   for (int64_t c = lane; c < a.width; c += kLanes) {
     state[c] = a.before != nullptr ? a.before[item * a.width + c] : 0.0f;
   }
-  for (int64_t t = ranges.begin(n); t < ranges.end(n); ++t) {
-    const int64_t token = ranges.token(row, t, h), i = token * ranges.N + l;
+  for (int64_t t = ranges.begin(slot.n); t < ranges.end(slot.n); ++t) {
+    const int64_t token = ranges.token(slot.row, t, slot.h), i = token * ranges.N + slot.l;
     if (a.weights != nullptr) {
-      const bool written = is_set(a.x_mask, row * ranges.T + t);
+      const bool written = is_set(a.x_mask, slot.row * ranges.T + t);
       const float weight = a.weights[i], decay = a.decays[i];
       for (int64_t c = lane; c < a.width; c += kLanes) {
         float value = decayed(decay, state[c]);
-        if (written) value += weight * load(a.x + token * a.width + c);
+        if (written) value += weight * element<T>(a.x, token * a.width + c);
         state[c] = value;
       }
     }
     if (products == nullptr) continue;
     float total = 0;
-    if (is_set(a.reader_mask, row * ranges.T + t)) {
+    if (is_set(a.reader_mask, slot.row * ranges.T + t)) {
       for (int64_t c = lane; c < a.width; c += kLanes) {
-        total += state[c] * load(a.reader + token * a.width + c);
+        total += state[c] * element<T>(a.reader, token * a.width + c);
       }
     }
     total = warp_sum(total);
@@ -71,10 +52,10 @@ __global__ void scan_memory_slots(ScanArrays<T> a, float* products) {
 }
 
 template <typename T>
-__global__ void scan_memory_channels(ScanArrays<T> a, const float* passed, T* out) {
+__global__ void scan_memory_channels(SlotScan a, const float* passed, T* out) {
   SharedArena arena;
-  const WarpFloats shared(arena, a.ranges.N);
-  const SequenceRanges& ranges = a.ranges;
+  const WarpFloats shared(arena, a.sequences.N);
+  const SlotSequences& ranges = a.sequences;
   const int64_t item = global_warp();
   if (item >= ranges.count * ranges.H * a.width) return;
   const int64_t c = item % a.width, h = item / a.width % ranges.H;
@@ -89,7 +70,7 @@ __global__ void scan_memory_channels(ScanArrays<T> a, const float* passed, T* ou
     const int64_t token = ranges.token(row, t, h);
     if (a.weights != nullptr) {
       const bool written = is_set(a.x_mask, row * ranges.T + t);
-      const float x = written ? load(a.x + token * a.width + c) : 0.0f;
+      const float x = written ? element<T>(a.x, token * a.width + c) : 0.0f;
       for (int64_t l = lane; l < N; l += kLanes) {
         state[l] = decayed(a.decays[token * N + l], state[l]) + a.weights[token * N + l] * x;
       }
@@ -107,10 +88,10 @@ __global__ void scan_memory_channels(ScanArrays<T> a, const float* passed, T* ou
 }
 
 template <typename T>
-__global__ void reverse_memory_channels(ScanArrays<T> a, const float* passed, T* dx) {
+__global__ void reverse_memory_channels(SlotScan a, const float* passed, T* dx) {
   SharedArena arena;
-  const WarpFloats shared(arena, a.ranges.N);
-  const SequenceRanges& ranges = a.ranges;
+  const WarpFloats shared(arena, a.sequences.N);
+  const SlotSequences& ranges = a.sequences;
   const int64_t item = global_warp();
   if (item >= ranges.count * ranges.H * a.width) return;
   const int64_t c = item % a.width, h = item / a.width % ranges.H;
@@ -124,7 +105,7 @@ __global__ void reverse_memory_channels(ScanArrays<T> a, const float* passed, T*
   for (int64_t t = ranges.end(n) - 1; t >= ranges.begin(n); --t) {
     const int64_t token = ranges.token(row, t, h);
     if (passed != nullptr && is_set(a.reader_mask, row * ranges.T + t)) {
-      const float reader = load(a.reader + token * a.width + c);
+      const float reader = element<T>(a.reader, token * a.width + c);
       for (int64_t l = lane; l < N; l += kLanes) gradient[l] += passed[token * N + l] * reader;
     }
     if (a.weights == nullptr) continue;
@@ -143,29 +124,28 @@ __global__ void reverse_memory_channels(ScanArrays<T> a, const float* passed, T*
 }
 
 template <typename T>
-__global__ void reverse_memory_slots(ScanArrays<T> a, const float* passed, float* dweights,
+__global__ void reverse_memory_slots(SlotScan a, const float* passed, float* dweights,
                                      bool accumulate) {
   SharedArena arena;
   const WarpFloats shared(arena, a.width);
-  const SequenceRanges& ranges = a.ranges;
+  const SlotSequences& ranges = a.sequences;
   const int64_t item = global_warp();
-  if (item >= ranges.count * ranges.H * ranges.N) return;
-  const int64_t l = item % ranges.N, h = item / ranges.N % ranges.H;
-  const int64_t n = item / ranges.N / ranges.H, row = ranges.row(n);
+  if (item >= ranges.slots()) return;
+  const SlotSequences::Slot slot = ranges.slot(item);
   const int lane = warp_lane();
   float* gradient = shared.mine();  // of this lane's channels
   for (int64_t c = lane; c < a.width; c += kLanes) {
     gradient[c] = a.before != nullptr ? a.before[item * a.width + c] : 0.0f;
   }
-  for (int64_t t = ranges.end(n) - 1; t >= ranges.begin(n); --t) {
-    const int64_t token = ranges.token(row, t, h), i = token * ranges.N + l;
-    const bool written = is_set(a.x_mask, row * ranges.T + t);
-    const bool read = passed != nullptr && is_set(a.reader_mask, row * ranges.T + t);
+  for (int64_t t = ranges.end(slot.n) - 1; t >= ranges.begin(slot.n); --t) {
+    const int64_t token = ranges.token(slot.row, t, slot.h), i = token * ranges.N + slot.l;
+    const bool written = is_set(a.x_mask, slot.row * ranges.T + t);
+    const bool read = passed != nullptr && is_set(a.reader_mask, slot.row * ranges.T + t);
     float total = 0;
     for (int64_t c = lane; c < a.width; c += kLanes) {
       float value = gradient[c];
-      if (read) value += passed[i] * load(a.reader + token * a.width + c);
-      if (written) total += value * load(a.x + token * a.width + c);
+      if (read) value += passed[i] * element<T>(a.reader, token * a.width + c);
+      if (written) total += value * element<T>(a.x, token * a.width + c);
       gradient[c] = decayed(a.decays[i], value);
     }
     total = warp_sum(total);
@@ -173,9 +153,6 @@ __global__ void reverse_memory_slots(ScanArrays<T> a, const float* passed, float
   }
 }
 
-int64_t slots_of(const SlotScan& scan) {
-  return scan.sequences.count * scan.sequences.H * scan.sequences.N;
-}
 int64_t channels_of(const SlotScan& scan) {
   return scan.sequences.count * scan.sequences.H * scan.width;
 }
@@ -185,8 +162,8 @@ int64_t channels_of(const SlotScan& scan) {
 void scan_slots(const SlotScan& scan, const Tensor& products) {
   dispatch(scan.dtype, [&](auto zero) {
     using T = decltype(zero);
-    launch(warps("scan_memory_slots", slots_of(scan), scan.width), scan_memory_slots<T>,
-           arrays_of<T>(scan), pointer_or_null<float>(products));
+    launch(warps("scan_memory_slots", scan.sequences.slots(), scan.width), scan_memory_slots<T>,
+           scan, pointer_or_null<float>(products));
   });
 }
 
@@ -194,7 +171,7 @@ void scan_channels(const SlotScan& scan, const Tensor& passed, const Tensor& out
   dispatch(scan.dtype, [&](auto zero) {
     using T = decltype(zero);
     launch(warps("scan_memory_channels", channels_of(scan), scan.sequences.N),
-           scan_memory_channels<T>, arrays_of<T>(scan), pointer<float>(passed), pointer<T>(out));
+           scan_memory_channels<T>, scan, pointer<float>(passed), pointer<T>(out));
   });
 }
 
@@ -202,7 +179,7 @@ void reverse_scan_channels(const SlotScan& scan, const Tensor& passed, const Ten
   dispatch(scan.dtype, [&](auto zero) {
     using T = decltype(zero);
     launch(warps("reverse_memory_channels", channels_of(scan), scan.sequences.N),
-           reverse_memory_channels<T>, arrays_of<T>(scan), pointer_or_null<float>(passed),
+           reverse_memory_channels<T>, scan, pointer_or_null<float>(passed),
            pointer_or_null<T>(dx));
   });
 }
@@ -211,8 +188,8 @@ void reverse_scan_slots(const SlotScan& scan, const Tensor& passed, const Tensor
                         bool accumulate) {
   dispatch(scan.dtype, [&](auto zero) {
     using T = decltype(zero);
-    launch(warps("reverse_memory_slots", slots_of(scan), scan.width), reverse_memory_slots<T>,
-           arrays_of<T>(scan), pointer_or_null<float>(passed), pointer<float>(dweights),
+    launch(warps("reverse_memory_slots", scan.sequences.slots(), scan.width),
+           reverse_memory_slots<T>, scan, pointer_or_null<float>(passed), pointer<float>(dweights),
            accumulate);
   });
 }

@@ -8,18 +8,10 @@
 
 #include <vector>
 
-#include "attention/primitives/common/call_path.h"
 #include "attention/primitives/slot_attention/slot_attention.h"
+#include "attention/primitives/slot_attention/tensors.h"
 
 namespace linnet::cuda {
-
-// q, k, v, o in one element type (f32 or bf16), logits in theirs; keys, values f32, mass f64.
-// Undefined where a call has no use for them; as gradients: overwritten.
-struct SlotTensors {
-  Tensor q, k, v, logits, keys, values, mass;
-  Tensor value_logits = {};
-  CallPath path = CallPath::plain;
-};
 
 // As the functions of ../cpu.h; shapes have been checked.
 void slot_write_weights_forward(const SlotAttentionContext& context, const Tensor& logits,
@@ -31,25 +23,32 @@ void slot_write_weights_backward(const SlotAttentionContext& context, const Tens
                                  const Tensor& dmass_in);
 
 // The memories of `in` are the carried ones; `end` gets those after the last token.
-void slot_attention_causal_forward(const SlotAttentionContext& context, const SlotTensors& in,
-                                   const SlotTensors& end, const Tensor& o);
+void slot_attention_causal_forward(const SlotAttentionContext& context,
+                                   const SlotAttentionTensors& in, const SlotAttentionTensors& end,
+                                   const Tensor& o);
 // dend: gradients of the memories of `end`, undefined ones zero.
-void slot_attention_causal_backward(const SlotAttentionContext& context, const SlotTensors& in,
-                                    const SlotTensors& end, const Tensor& d_o,
-                                    const SlotTensors& dend, const SlotTensors& gradients);
+void slot_attention_causal_backward(const SlotAttentionContext& context,
+                                    const SlotAttentionTensors& in, const SlotAttentionTensors& end,
+                                    const Tensor& d_o, const SlotAttentionTensors& dend,
+                                    const SlotAttentionTensors& gradients);
 
-// A memory for each span, from k, v and logits.
-void slot_attention_memory_forward(const SlotAttentionContext& context, const SlotTensors& in,
-                                   const std::vector<Span>& spans, const SlotTensors& memory);
-void slot_attention_memory_backward(const SlotAttentionContext& context, const SlotTensors& in,
-                                    const std::vector<Span>& spans, const SlotTensors& memory,
-                                    const SlotTensors& dmemory, const SlotTensors& gradients);
-// q reads the memories of `in`, one for each span.
-void slot_attention_read_forward(const SlotAttentionContext& context, const SlotTensors& in,
-                                 const std::vector<Span>& spans, const Tensor& o);
-void slot_attention_read_backward(const SlotAttentionContext& context, const SlotTensors& in,
-                                  const std::vector<Span>& spans, const Tensor& d_o,
-                                  const SlotTensors& gradients);
+// A memory for each of in.spans, from k, v and logits.
+void slot_attention_memory_forward(const SlotAttentionContext& context,
+                                   const SlotAttentionTensors& in,
+                                   const SlotAttentionTensors& memory);
+void slot_attention_memory_backward(const SlotAttentionContext& context,
+                                    const SlotAttentionTensors& in,
+                                    const SlotAttentionTensors& memory,
+                                    const SlotAttentionTensors& dmemory,
+                                    const SlotAttentionTensors& gradients);
+// q reads the memories of `in`, one for each of in.spans.
+void slot_attention_read_forward(const SlotAttentionContext& context,
+                                 const SlotAttentionTensors& in, const Tensor& o);
+void slot_attention_read_backward(const SlotAttentionContext& context,
+                                  const SlotAttentionTensors& in, const Tensor& d_o,
+                                  const SlotAttentionTensors& gradients);
+// The spans of a sequence [B,T,...] for SlotAttentionTensors; undefined where they are its rows.
+Tensor slot_attention_spans(const std::vector<Span>& spans, const Tensor& sequence);
 
 // 1 for every slot that was written, 0 for those with the mass of an empty one; f64.
 Tensor used_slots(const Tensor& mass, double empty);

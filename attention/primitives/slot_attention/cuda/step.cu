@@ -4,7 +4,7 @@
 #include "attention/primitives/slot_attention/cuda/step.h"
 
 #include "attention/primitives/common/cuda/warp_items.h"
-#include "attention/primitives/slot_attention/cuda/sequence.h"
+#include "attention/primitives/slot_attention/cuda/weights.h"
 #include "core/cuda/stored_values.h"
 
 namespace linnet::cuda {
@@ -132,12 +132,12 @@ __global__ void slot_attention_one_token(Step a) {
 
 }  // namespace
 
-bool is_slot_attention_step(const SlotAttentionContext& context, const SlotTensors& in) {
+bool is_slot_attention_step(const SlotAttentionContext& context, const SlotAttentionTensors& in) {
   return in.q.size(1) == 1 && !(context.options.dropout > 0) && !in.value_logits.defined();
 }
 
-void slot_attention_step(const SlotAttentionContext& context, const SlotTensors& in,
-                         const SlotTensors& end, const Tensor& o) {
+void slot_attention_step(const SlotAttentionContext& context, const SlotAttentionTensors& in,
+                         const SlotAttentionTensors& end, const Tensor& o) {
   Step a{};
   a.options = context.options;
   a.q = stored_values(in.q);

@@ -7,11 +7,11 @@
 namespace linnet::cuda {
 
 // Whether slot_attention_step covers this call: one token per row, no dropout, one control.
-bool is_slot_attention_step(const SlotAttentionContext& context, const SlotTensors& in);
+bool is_slot_attention_step(const SlotAttentionContext& context, const SlotAttentionTensors& in);
 
 // slot_attention_causal_forward of such a call. It reads the carried memory once and writes the one
 // after the token: bytes per head 8 N (K + V) + 16 N, operations 4 N (K + V).
-void slot_attention_step(const SlotAttentionContext& context, const SlotTensors& in,
-                         const SlotTensors& end, const Tensor& o);
+void slot_attention_step(const SlotAttentionContext& context, const SlotAttentionTensors& in,
+                         const SlotAttentionTensors& end, const Tensor& o);
 
 }  // namespace linnet::cuda

@@ -1,7 +1,7 @@
 // Write-time normalisation of slot weights: w_t = alpha_t / sum_{j <= t} alpha_j.
 #include "attention/primitives/common/cuda/warp_items.h"
-#include "attention/primitives/slot_attention/cuda/sequence.h"
 #include "attention/primitives/slot_attention/cuda/slot_attention.h"
+#include "attention/primitives/slot_attention/cuda/weights.h"
 #include "core/cuda/for_each.h"
 
 namespace linnet::cuda {
@@ -16,32 +16,30 @@ SlotAttentionContext normalised(SlotAttentionContext context) {
 }
 
 SlotSequences rows_of(const Tensor& logits) {
-  return {{}, logits.size(0), logits.size(1), logits.size(2), logits.size(3)};
+  return {nullptr, logits.size(0), logits.size(1), logits.size(2), logits.size(3)};
 }
 
 template <typename T>
-struct GradientArrays {
-  const uint8_t* key_mask;
-  const float *weights, *decays, *factors, *dweights;
-  const double* dmass_out;
-  T* dlogits;
-  double* dmass_in;
-};
-
-template <typename T>
-void backward_typed(const SlotAttentionOptions& options, const SlotSequences& sequences,
-                    const GradientArrays<T>& a) {
-  const SequenceRanges ranges = ranges_of(sequences);
-  for_each("slot_write_weights", ranges.count * ranges.H * ranges.N, [=] __device__(int64_t item) {
-    const int64_t l = item % ranges.N, h = item / ranges.N % ranges.H;
-    const int64_t row = item / ranges.N / ranges.H;
+void backward_typed(const SlotAttentionContext& context, const SlotSequences& rows,
+                    const SlotWeights& of, const Tensor& dresults, const Tensor& dafter,
+                    const Tensor& to, const Tensor& dbefore) {
+  const SlotAttentionOptions options = context.options;
+  const auto* key_mask = pointer_or_null<const uint8_t>(context.key_mask);
+  const auto *weights = pointer<const float>(of.weights), *decays = pointer<const float>(of.decays);
+  const auto *factors = pointer<const float>(of.factors),
+             *dweights = pointer<const float>(dresults);
+  const auto* dmass_out = pointer_or_null<const double>(dafter);
+  T* dlogits = pointer<T>(to);
+  auto* dmass_in = pointer_or_null<double>(dbefore);
+  for_each("slot_write_weights", rows.slots(), [=] __device__(int64_t item) {
+    const SlotSequences::Slot slot = rows.slot(item);
     // The gradient of the (log) sum after a token, on its way to before the row.
-    float dmass = a.dmass_out != nullptr ? static_cast<float>(a.dmass_out[item]) : 0.0f;
-    for (int64_t t = ranges.T - 1; t >= 0; --t) {
-      const int64_t i = ranges.token(row, t, h) * ranges.N + l;
+    float dmass = dmass_out != nullptr ? static_cast<float>(dmass_out[item]) : 0.0f;
+    for (int64_t t = rows.T - 1; t >= 0; --t) {
+      const int64_t i = rows.index(slot, t);
       float dlogit = 0;
-      if (is_set(a.key_mask, row * ranges.T + t)) {
-        const float given = a.dweights[i], alpha = a.weights[i], factor = a.factors[i];
+      if (is_set(key_mask, slot.row * rows.T + t)) {
+        const float given = dweights[i], alpha = weights[i], factor = factors[i];
         if (options.control == SlotControl::exp) {
           // z' = log(e^z + e^a): dz'/da = w, dz'/dz = 1 - w, and w = e^(a - z').
           dmass -= given * alpha;
@@ -51,10 +49,10 @@ void backward_typed(const SlotAttentionOptions& options, const SlotSequences& se
           dlogit = weight_slope(options.control, alpha) * (given * factor + dmass);
         }
       }
-      store(a.dlogits + i, dlogit);
-      dmass = decayed(a.decays[i], dmass);
+      store(dlogits + i, dlogit);
+      dmass = decayed(decays[i], dmass);
     }
-    if (a.dmass_in != nullptr) a.dmass_in[item] = dmass;
+    if (dmass_in != nullptr) dmass_in[item] = dmass;
   });
 }
 
@@ -79,12 +77,8 @@ void slot_write_weights_backward(const SlotAttentionContext& context, const Tens
   const SlotAttentionContext at_once = normalised(context);
   const SlotWeights found = slot_weights(at_once, rows_of(logits), logits, mass_in, {});
   dispatch(dlogits.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    backward_typed<T>(at_once.options, rows_of(logits),
-                      {pointer_or_null<uint8_t>(context.key_mask), pointer<float>(found.weights),
-                       pointer<float>(found.decays), pointer<float>(found.factors),
-                       pointer<float>(dweights), pointer_or_null<double>(dmass_out),
-                       pointer<T>(dlogits), pointer_or_null<double>(dmass_in)});
+    backward_typed<decltype(zero)>(at_once, rows_of(logits), found, dweights, dmass_out, dlogits,
+                                   dmass_in);
   });
 }
 

@@ -1,28 +1,10 @@
-// Shared by the kernels of slot attention: the tokens of a sequence, masks, read factors. Internal
-// to this folder.
+// Shared by the kernels of slot attention: weights, normalizers, read factors. Internal to this
+// folder.
 #pragma once
 
 #include "attention/primitives/slot_attention/cuda/kernels.h"
-#include "core/cuda/kernel.h"
 
 namespace linnet::cuda {
-
-struct SequenceRanges {
-  const int32_t* spans;
-  int64_t count, T, H, N;
-  __device__ int64_t row(int64_t n) const { return spans == nullptr ? n : spans[3 * n]; }
-  __device__ int64_t begin(int64_t n) const { return spans == nullptr ? 0 : spans[3 * n + 1]; }
-  __device__ int64_t end(int64_t n) const { return spans == nullptr ? T : spans[3 * n + 2]; }
-  // The number of (row, t, h) among the heads of tokens.
-  __device__ int64_t token(int64_t row, int64_t t, int64_t h) const {
-    return (row * T + t) * H + h;
-  }
-};
-
-inline SequenceRanges ranges_of(const SlotSequences& sequences) {
-  return {pointer_or_null<int32_t>(sequences.spans), sequences.count, sequences.T, sequences.H,
-          sequences.N};
-}
 
 // `state` after a decay; a decay of 0 forgets whatever it was.
 __device__ __forceinline__ float decayed(float decay, float state) {
