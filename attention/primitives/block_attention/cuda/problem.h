@@ -3,39 +3,29 @@
 #pragma once
 
 #include "attention/primitives/block_attention/cuda/block_attention.h"
+#include "attention/primitives/block_attention/cuda/pair_problem.h"
 #include "attention/primitives/block_attention/cuda/plain_kernels.h"
-#include "core/cuda/random.h"
 #include "core/cuda/stored_values.h"
 
 namespace linnet::cuda::block_attention_detail {
 
-using linnet::block_attention_detail::DropoutDraws;
 using linnet::block_attention_detail::KeyRange;
 using linnet::block_attention_detail::Segment;
 
 // Arrays are dense; optional ones may be null.
-struct BlockProblem {
+struct BlockProblem : PairProblem<BlockAttentionOptions> {
   using Values = StoredValues;
   using Results = StoredResults;
   static constexpr bool kLists = false;
   StoredValues q, k, v, past_k, past_v;
-  const float* bias;
-  const uint8_t *query_mask, *key_mask, *past_mask;
+  const uint8_t* past_mask;
   const int32_t *span_begins, *span_ends, *positions;
-  const int64_t *examples, *times;
-  int64_t B, Tq, Tk, P, H, G, K, V;
-  int64_t bias_heads, bias_count, bias_origin, time_offset;
+  const int64_t* times;
+  int64_t P, bias_heads, bias_count, bias_origin;
   bool cross;
-  BlockAttentionOptions options;
-  DropoutDraws first_draws{{}, 0, 0};  // of example 0 and head 0: divided and rounded on the host
-  float keep_scale;                    // of the weights that dropout keeps
-  // On tensor cores: the factor of logits, log 2 e for exp2 instead of exp; and what products q . k
-  // are.
-  float logit_unit, logit_scale;
+  float logit_unit;  // on tensor cores: log 2 e for exp2 instead of exp
 
-  __host__ __device__ bool drops() const { return options.dropout > 0; }
   __device__ bool normalised() const { return options.weights == BlockWeights::softmax; }
-  __device__ int64_t group(int64_t h) const { return h / (H / G); }
   // The time of query 0 of row b.
   __device__ int64_t row_time(int64_t b) const { return times != nullptr ? times[b] : time_offset; }
   // The segment that token t of row b belongs to (t = 0 where there are no tokens).
@@ -52,7 +42,6 @@ struct BlockProblem {
     const int64_t time = row_time(b) + begin;
     return {b, begin, end - begin, begin, end - begin, past, start, time, time - past};
   }
-  __device__ bool query_valid(int64_t b, int64_t t) const { return is_set(query_mask, b * Tq + t); }
   __device__ bool key_valid(const Segment& segment, int64_t u) const {
     if (u < segment.past) return is_set(past_mask, segment.row * P + u);
     return is_set(key_mask, segment.row * Tk + segment.key_begin + u - segment.past);
@@ -69,15 +58,6 @@ struct BlockProblem {
   __device__ Row row(int64_t b, int64_t t, int64_t h) const;
   __host__ __device__ int64_t columns() const { return P + Tk; }
   __device__ Column column(int64_t b, int64_t g, int64_t n) const;
-  // The number of (b, t, h) among the queries.
-  __device__ int64_t query(int64_t b, int64_t t, int64_t h) const { return (b * Tq + t) * H + h; }
-  __device__ DropoutDraws draws(int64_t b, int64_t h) const {
-    DropoutDraws draws = first_draws;
-    draws.example = static_cast<uint64_t>(examples != nullptr ? examples[b] : b);
-    draws.key = key_of_step(options.dropout_key);
-    draws.key.site = DropoutDraws::site_of(options.dropout_key, h);
-    return draws;
-  }
   // The logit of query r and key u from q . k.
   __device__ float logit(const Segment& segment, int64_t h, int64_t r, int64_t u,
                          float product) const {
@@ -170,31 +150,17 @@ __device__ __forceinline__ float dot(StoredValues a, StoredValues b, int64_t n) 
 inline BlockProblem problem_of(const BlockAttentionTensors& in,
                                const BlockAttentionContext& context) {
   BlockProblem p{};
+  p.fill(in, context, DropoutDraws(context.options, 0, 0));
   p.q = stored_values(in.q);
   p.k = stored_values(in.k);
   p.v = stored_values(in.v);
   p.past_k = stored_values(in.past_k);
   p.past_v = stored_values(in.past_v);
-  p.bias = pointer_or_null<float>(in.bias);
-  p.query_mask = pointer_or_null<uint8_t>(context.query_mask);
-  p.key_mask = pointer_or_null<uint8_t>(context.key_mask);
   p.past_mask = pointer_or_null<uint8_t>(context.past_mask);
-  p.B = in.q.size(0);
-  p.Tq = in.q.size(1);
-  p.Tk = in.k.size(1);
   p.P = in.past_k.defined() ? in.past_k.size(1) : 0;
-  p.H = in.q.size(2);
-  p.G = in.k.size(2);
-  p.K = in.q.size(3);
-  p.V = in.v.size(3);
   p.cross = context.cross;
-  p.time_offset = context.place.time_offset;
-  p.options = context.options;
-  p.first_draws = {context.options, 0, 0};
-  p.keep_scale = static_cast<float>(p.first_draws.keep_scale);
   p.logit_unit = p.options.weights == BlockWeights::softmax ? std::numbers::log2e_v<float> : 1.0f;
   p.logit_scale = static_cast<float>(p.options.scale) * p.logit_unit;
-  p.examples = pointer_or_null<int64_t>(context.place.examples);
   p.times = pointer_or_null<int64_t>(context.times);
   if (in.bias.defined()) {
     p.bias_heads = in.bias.size(0);

@@ -4,7 +4,9 @@
 //
 // Sequences are bf16 views whose rows begin on 16 bytes; weights, gradients of logits and the
 // shares that lists have in dk and dv are rounded to bf16, all sums, softmax's maxima and
-// normalisers are f32. Lists, masks, the bias and dropout as for the plain kernels.
+// normalisers are f32. Lists, masks, the bias and dropout as for the plain kernels. Widths of heads
+// as for block attention; no block takes more than 90 KiB of shared memory, which every GPU with
+// bf16 has.
 #pragma once
 
 #include "attention/primitives/block_attention/cuda/fast.h"
@@ -19,9 +21,6 @@ using block_attention_fast::writes;
 
 // Queries of a list below which products would be mostly empty.
 inline constexpr int64_t kMinQueries = 8;
-// Whether there are kernels for heads whose keys and values have these widths: in eights, keys up
-// to 128. No block takes more than 90 KiB of shared memory, which every GPU with bf16 has.
-bool has_kernels(int64_t keys, int64_t values);
 
 // One call. Sequences are read through the views, which may lie in a fused projection, not through
 // the problem's pointers.

@@ -98,10 +98,6 @@ void run(const Call& call, const Writes& y, float* log_sum_exp) {
 
 }  // namespace
 
-bool has_kernels(int64_t keys, int64_t values) {
-  return keys > 0 && keys <= 128 && keys % 8 == 0 && values > 0 && values % 8 == 0;
-}
-
 void forward(const Call& call, const Writes& y, float* log_sum_exp) {
   with_width(call, [&](auto width) { run<decltype(width)::value>(call, y, log_sum_exp); });
 }
