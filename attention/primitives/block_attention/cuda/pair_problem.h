@@ -21,8 +21,9 @@ struct PairProblem {
   Options options;
   DropoutDraws first_draws{{}, 0, 0};  // of example 0 and head 0: divided and rounded on the host
   float keep_scale;                    // of the weights that dropout keeps
-  float logit_scale;  // on tensor cores: of q . k, in units of logits; the others' is options.scale
+  float logit_scale;                   // on tensor cores: of q . k, in the unit of logits
 
+  // All but logit_scale.
   template <typename Tensors, typename Context>
   void fill(const Tensors& in, const Context& context, const DropoutDraws& draws) {
     bias = pointer_or_null<float>(in.bias);
