@@ -3,8 +3,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "attention/primitives/block_attention/checks.h"
 #include "attention/primitives/block_attention/tiles.h"
-#include "core/error.h"
 
 namespace linnet {
 
@@ -14,11 +14,7 @@ template <typename T>
 void check_block_attention(const BlockAttentionInputs<T>& in,
                            const BlockAttentionOptions& options) {
   const auto& [q, k, v] = std::tie(in.q, in.k, in.v);
-  require(k.B == q.B && v.B == q.B && v.T == k.T && v.H == k.H && k.K == q.K,
-          "block attention: q [", q.B, ",", q.T, ",", q.H, ",", q.K, "], k [", k.B, ",", k.T, ",",
-          k.H, ",", k.K, "] and v [", v.B, ",", v.T, ",", v.H, ",", v.K, "] do not fit together");
-  require(k.H > 0 && q.H % k.H == 0, "block attention: ", k.H, " key heads must divide ", q.H,
-          " query heads");
+  check_attention("block attention", q, k, v, options.dropout);
   require(static_cast<bool>(in.past_k) == static_cast<bool>(in.past_v) &&
               (!in.past_k || (in.past_k.B == q.B && in.past_v.B == q.B &&
                               in.past_v.T == in.past_k.T && in.past_k.H == k.H &&
@@ -28,8 +24,6 @@ void check_block_attention(const BlockAttentionInputs<T>& in,
           "block attention: a band needs left >= 0 and right >= 0");
   require(options.pattern != BlockPattern::blocks || options.block >= 1,
           "block attention: blocks need a size of at least 1, got ", options.block);
-  require(options.dropout >= 0 && options.dropout < 1,
-          "block attention: dropout must be in [0, 1), got ", options.dropout);
   if (in.spans.empty()) {
     require(options.pattern == BlockPattern::full && !options.causal && !in.past_k,
             "block attention: without spans (cross-attention) every query sees every key; pattern ",

@@ -34,8 +34,8 @@ Variable depthwise_conv(const Variable& x, const Variable& past, const Variable&
     if (on_cuda(x.value())) return cuda::depthwise_conv(x, past, taps, before, context);
   }
   const DType dtype = computing_type(x);
-  const BlockAttentionArrays arrays =
-      block_attention_arrays({x, x, x, past, past, {}}, dtype, kName);
+  const BlockAttentionTensors arrays =
+      block_attention_tensors({x, x, x, past, past, {}}, context, kName);
   const Tensor filters = converted(taps, dtype, kName);
   const Tensor y = empty_like(arrays.v);
   dispatch(dtype, [&](auto zero) {

@@ -4,8 +4,8 @@
 #include <limits>
 #include <tuple>
 
+#include "attention/primitives/block_attention/checks.h"
 #include "attention/primitives/listed_attention/pattern.h"
-#include "core/error.h"
 
 namespace linnet {
 
@@ -15,15 +15,9 @@ template <typename T>
 void check_listed_attention(const ListedAttentionInputs<T>& in,
                             const ListedAttentionOptions& options) {
   const auto& [q, k, v] = std::tie(in.q, in.k, in.v);
-  require(k.B == q.B && v.B == q.B && v.T == k.T && v.H == k.H && k.K == q.K,
-          "listed attention: q [", q.B, ",", q.T, ",", q.H, ",", q.K, "], k [", k.B, ",", k.T, ",",
-          k.H, ",", k.K, "] and v [", v.B, ",", v.T, ",", v.H, ",", v.K, "] do not fit together");
-  require(k.H > 0 && q.H % k.H == 0, "listed attention: ", k.H, " key heads must divide ", q.H,
-          " query heads");
+  block_attention_detail::check_attention("listed attention", q, k, v, options.dropout);
   require(options.group >= 1, "listed attention: a group needs at least one query, got ",
           options.group);
-  require(options.dropout >= 0 && options.dropout < 1,
-          "listed attention: dropout must be in [0, 1), got ", options.dropout);
   require((in.index_rows == 1 || in.index_rows == q.B) &&
               (in.index_heads == 1 || in.index_heads == q.H) &&
               in.lists == lists_of(q.T, options.group),

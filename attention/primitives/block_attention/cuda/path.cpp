@@ -35,20 +35,26 @@ std::string_view plain_weights(BlockWeights weights) {
 
 }  // namespace
 
+std::string unsupported_sequences(const Tensor& q, const Tensor& k, const Tensor& v,
+                                  std::initializer_list<const Tensor*> others) {
+  const int64_t keys = k.size(3), values = v.size(3);
+  if (!block_attention_fast::has_kernels(keys, values)) {
+    return concat("keys of ", keys, " and values of ", values, " elements per head");
+  }
+  if (q.size(1) < kMinTensorCoreTokens) {
+    return concat("fewer than ", kMinTensorCoreTokens, " queries");
+  }
+  const std::string reason = unsupported_alignment({&q, &k, &v});
+  return reason.empty() ? unsupported_alignment(others) : reason;
+}
+
 std::string why_plain_block_attention(const BlockAttentionContext& context,
                                       const BlockAttentionTensors& in) {
   if (std::string reason = unsupported_dtype({&in.q}); !reason.empty()) return reason;
   if (const std::string_view weights = plain_weights(context.options.weights); !weights.empty()) {
     return std::string(weights);
   }
-  const int64_t keys = in.k.size(3), values = in.v.size(3);
-  if (!block_attention_fast::has_kernels(keys, values)) {
-    return concat("keys of ", keys, " and values of ", values, " elements per head");
-  }
-  if (in.q.size(1) < kMinTensorCoreTokens) {
-    return concat("fewer than ", kMinTensorCoreTokens, " queries");
-  }
-  return unsupported_alignment({&in.q, &in.k, &in.v, &in.past_k, &in.past_v});
+  return unsupported_sequences(in.q, in.k, in.v, {&in.past_k, &in.past_v});
 }
 
 bool block_attention_is_fast(const BlockAttentionContext& context,

@@ -8,6 +8,11 @@
 
 namespace linnet::cuda {
 
+// Why no tensor-core kernel of block or of listed attention can read these q, k, v and further
+// sequences, in words; empty: they can.
+std::string unsupported_sequences(const Tensor& q, const Tensor& k, const Tensor& v,
+                                  std::initializer_list<const Tensor*> others = {});
+
 // Why the tensor-core kernels cannot compute this call, in words; empty: they can.
 // The table is in attention/primitives/block_attention/README.md.
 std::string why_plain_block_attention(const BlockAttentionContext& context,

@@ -30,7 +30,7 @@ struct Taps {
 // One call's tensors; x is the v of the problem.
 struct Call {
   BlockAttentionTensors in;
-  BlockAttentionSetting setting;
+  BlockAttentionContext context;
   Tensor taps;
   int64_t before;
 
@@ -41,7 +41,7 @@ struct Call {
 };
 
 void convolve(const Call& call, const Tensor& y) {
-  const BlockProblem p = problem_of(call.in, call.setting);
+  const BlockProblem p = problem_of(call.in, call.context);
   const Taps taps = call.filters();
   const StoredResults out = stored_results(y);
   for_each("depthwise_conv", y.elements(), [=] __device__(int64_t i) {
@@ -61,7 +61,7 @@ void convolve(const Call& call, const Tensor& y) {
 
 // dx, or, with past, the gradient of the carried tokens.
 void convolve_back(const Call& call, const Tensor& dy, bool past, const Tensor& dx) {
-  const BlockProblem p = problem_of(call.in, call.setting);
+  const BlockProblem p = problem_of(call.in, call.context);
   const Taps taps = call.filters();
   const StoredValues d = stored_values(dy);
   const StoredResults out = stored_results(dx);
@@ -111,7 +111,7 @@ __global__ void conv_tap_gradients(BlockProblem p, Taps taps, StoredValues dy, i
 }
 
 void tap_gradients(const Call& call, const Tensor& dy, const Tensor& dtaps) {
-  const BlockProblem p = problem_of(call.in, call.setting);
+  const BlockProblem p = problem_of(call.in, call.context);
   // At most 64 chunks: enough to fill a GPU, memory that does not depend on the number of tokens.
   const int64_t tokens = p.B * p.Tq, count = dtaps.elements();
   const int64_t chunk = std::max<int64_t>(64, (tokens + 63) / 64);
@@ -138,18 +138,18 @@ void plain_backward(const Call& call, const Tensor& dy, const Tensor& dx, const 
 // x of a call, or its gradient.
 template <typename E>
 depthwise_conv_fast::Line<E> line_of(const Call& call, const Tensor& now, const Tensor& past) {
-  const BlockAttentionContext& context = call.setting.context;
+  const BlockAttentionContext& context = call.context;
   return {view_of<E>(now), view_of<E>(past), pointer_or_null<const uint8_t>(context.key_mask),
           pointer_or_null<const uint8_t>(context.past_mask)};
 }
 // The same of y: its masked tokens are those of queries, and nothing precedes them.
 template <typename E>
 depthwise_conv_fast::Line<E> output_line_of(const Call& call, const Tensor& y) {
-  return {view_of<E>(y), {}, pointer_or_null<const uint8_t>(call.setting.context.query_mask), {}};
+  return {view_of<E>(y), {}, pointer_or_null<const uint8_t>(call.context.query_mask), {}};
 }
 
 depthwise_conv_fast::Rows rows_of(const Call& call) {
-  const BlockProblem p = problem_of(call.in, call.setting);
+  const BlockProblem p = problem_of(call.in, call.context);
   return {p.positions, p.span_begins, p.span_ends, p.Tk, p.P, p.time_offset};
 }
 depthwise_conv_fast::Filters fast_filters(const Call& call) {
@@ -181,8 +181,9 @@ Variable depthwise_conv(const Variable& x, const Variable& past, const Variable&
   at.options = conv_band(taps.size(-1), before);
   require(taps.value().device().kind == DeviceKind::cuda,
           "depthwise convolution: expected taps on the device of x");
-  const Call call{block_attention_tensors({x, x, x, past, past, {}}, at),
-                  block_attention_setting(at), taps.value().to(DType::f32), before};
+  const Call call{
+      binding::block_attention_tensors({x, x, x, past, past, {}}, at, "block attention"), at,
+      taps.value().to(DType::f32), before};
   const DType dtype = call.in.v.dtype();
   const Tensor y = Tensor::empty(x.shape(), dtype, x.value().device());
   const bool fast = depthwise_conv_is_fast(call.in.v, call.in.past_v, call.taps);

@@ -1,10 +1,10 @@
 // The one place that chooses between the kernels of listed attention.
 #include "attention/primitives/listed_attention/cuda/path.h"
 
+#include "attention/primitives/block_attention/cuda/path.h"
 #include "attention/primitives/common/cuda/kernel_path.h"
 #include "attention/primitives/listed_attention/cuda/fast.h"
 #include "core/error.h"
-#include "core/kernel_choice.h"
 
 namespace linnet::cuda {
 
@@ -14,14 +14,7 @@ std::string why_plain_listed_attention(const ListedAttentionContext& context,
   if (context.options.group < listed_attention_fast::kMinQueries) {
     return concat("lists that fewer than ", listed_attention_fast::kMinQueries, " queries share");
   }
-  const int64_t keys = in.k.size(3), values = in.v.size(3);
-  if (!listed_attention_fast::has_kernels(keys, values)) {
-    return concat("keys of ", keys, " and values of ", values, " elements per head");
-  }
-  if (in.q.size(1) < kMinTensorCoreTokens) {
-    return concat("fewer than ", kMinTensorCoreTokens, " queries");
-  }
-  return unsupported_alignment({&in.q, &in.k, &in.v});
+  return unsupported_sequences(in.q, in.k, in.v);
 }
 
 bool listed_attention_is_fast(const ListedAttentionContext& context,
