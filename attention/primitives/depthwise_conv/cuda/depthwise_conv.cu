@@ -18,15 +18,6 @@ using block_attention_detail::Segment;
 using linnet::block_attention_detail::visible_keys;
 using linnet::block_attention_detail::visible_queries;
 
-// Filters [H, channels, count] in float.
-struct Taps {
-  const float* data;
-  int64_t channels, count, before;
-  __device__ float at(int64_t h, int64_t c, int64_t n) const {
-    return data[(h * channels + (channels == 1 ? 0 : c)) * count + n];
-  }
-};
-
 // One call's tensors; x is the v of the problem.
 struct Call {
   BlockAttentionTensors in;
@@ -34,7 +25,7 @@ struct Call {
   Tensor taps;
   int64_t before;
 
-  Taps filters() const {
+  ConvTaps<const float> filters() const {
     return {pointer<float>(taps), taps.shape().rank() == 3 ? taps.size(1) : 1, taps.size(-1),
             before};
   }
@@ -42,7 +33,7 @@ struct Call {
 
 void convolve(const Call& call, const Tensor& y) {
   const BlockProblem p = problem_of(call.in, call.setting);
-  const Taps taps = call.filters();
+  const ConvTaps<const float> taps = call.filters();
   const StoredResults out = stored_results(y);
   for_each("depthwise_conv", y.elements(), [=] __device__(int64_t i) {
     const int64_t c = i % p.V, h = i / p.V % p.H, t = i / p.V / p.H % p.Tq;
@@ -53,7 +44,7 @@ void convolve(const Call& call, const Tensor& y) {
     float total = 0;
     for (int64_t u = keys.begin; p.query_valid(b, t) && u < keys.end; ++u) {
       if (!p.key_valid(segment, u)) continue;
-      total += taps.at(h, c, u - segment.past - r + taps.before) * p.value(segment, u, h).at(c);
+      total += taps.at(h, c)[u - segment.past - r + taps.before] * p.value(segment, u, h).at(c);
     }
     out.put(i, total);
   });
@@ -62,7 +53,7 @@ void convolve(const Call& call, const Tensor& y) {
 // dx, or, with past, the gradient of the carried tokens.
 void convolve_back(const Call& call, const Tensor& dy, bool past, const Tensor& dx) {
   const BlockProblem p = problem_of(call.in, call.setting);
-  const Taps taps = call.filters();
+  const ConvTaps<const float> taps = call.filters();
   const StoredValues d = stored_values(dy);
   const StoredResults out = stored_results(dx);
   const int64_t tokens = past ? p.P : p.Tk;
@@ -77,15 +68,15 @@ void convolve_back(const Call& call, const Tensor& dy, bool past, const Tensor& 
       const int64_t query = segment.query_begin + r;
       if (!p.query_valid(b, query)) continue;
       total +=
-          taps.at(h, c, u - segment.past - r + taps.before) * d.at(p.query(b, query, h) * p.V + c);
+          taps.at(h, c)[u - segment.past - r + taps.before] * d.at(p.query(b, query, h) * p.V + c);
     }
     out.put(i, total);
   });
 }
 
 // partial [chunks, taps]: a warp for each tap and `chunk` tokens of the batch; lanes are tokens.
-__global__ void conv_tap_gradients(BlockProblem p, Taps taps, StoredValues dy, int64_t chunk,
-                                   int64_t chunks, float* partial) {
+__global__ void conv_tap_gradients(BlockProblem p, ConvTaps<const float> taps, StoredValues dy,
+                                   int64_t chunk, int64_t chunks, float* partial) {
   const int64_t count = p.H * taps.channels * taps.count;
   const int64_t item = global_warp();
   if (item >= chunks * count) return;
@@ -148,29 +139,35 @@ depthwise_conv_fast::Line<E> output_line_of(const Call& call, const Tensor& y) {
   return {view_of<E>(y), {}, pointer_or_null<const uint8_t>(call.setting.context.query_mask), {}};
 }
 
-depthwise_conv_fast::Rows rows_of(const Call& call) {
+depthwise_conv_fast::Pass pass_of(const Call& call) {
   const BlockProblem p = problem_of(call.in, call.setting);
-  return {p.positions, p.span_begins, p.span_ends, p.Tk, p.P, p.time_offset};
-}
-depthwise_conv_fast::Filters fast_filters(const Call& call) {
-  const Taps taps = call.filters();
-  return {taps.data, taps.channels, taps.count, taps.before};
+  depthwise_conv_fast::Pass pass;
+  pass.positions = p.positions;
+  pass.span_begins = p.span_begins;
+  pass.span_ends = p.span_ends;
+  pass.time = p.Tk;
+  pass.past = p.P;
+  pass.time_offset = p.time_offset;
+  pass.taps = call.filters();
+  return pass;
 }
 
 void fast_forward(const Call& call, const Tensor& y) {
-  depthwise_conv_fast::run_forward({rows_of(call), fast_filters(call),
-                                    line_of<const kernel_bf16>(call, call.in.v, call.in.past_v),
-                                    output_line_of<kernel_bf16>(call, y)});
+  depthwise_conv_fast::Pass pass = pass_of(call);
+  pass.source = line_of<const kernel_bf16>(call, call.in.v, call.in.past_v);
+  pass.out = output_line_of<kernel_bf16>(call, y);
+  depthwise_conv_fast::run(pass, {});
 }
 
 void fast_backward(const Call& call, const Tensor& dy, const Tensor& dx, const Tensor& dpast,
                    const Tensor& dtaps) {
   const Tensor readable = aligned(dy);
   if (dpast.defined() && dpast.size(1) > call.before) dpast.fill(0);  // tokens that no tap reaches
-  depthwise_conv_fast::run_backward({dx.device(), rows_of(call), fast_filters(call),
-                                     output_line_of<const kernel_bf16>(call, readable),
-                                     line_of<const kernel_bf16>(call, call.in.v, call.in.past_v),
-                                     line_of<kernel_bf16>(call, dx, dpast), pointer<float>(dtaps)});
+  depthwise_conv_fast::Pass pass = pass_of(call);
+  pass.source = output_line_of<const kernel_bf16>(call, readable);
+  pass.other = line_of<const kernel_bf16>(call, call.in.v, call.in.past_v);
+  pass.out = line_of<kernel_bf16>(call, dx, dpast);
+  depthwise_conv_fast::run(pass, dtaps);
 }
 
 }  // namespace

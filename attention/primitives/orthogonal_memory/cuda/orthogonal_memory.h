@@ -10,8 +10,9 @@
 
 namespace linnet::cuda {
 
-// Inputs, or where their gradients go (without counts); carried sums may be undefined.
-struct OrthogonalMemoryArrays {
+// One call's tensors, or where their gradients go (without counts), for kernels of the CPU too: q
+// and f in the type that is kept, the others in the computing type; carried sums may be undefined.
+struct OrthogonalMemoryTensors {
   Tensor q, f, basis, completed, partial, counts;
 };
 
@@ -25,14 +26,14 @@ struct OrthogonalMemorySaved {
 // y, the state after the last token, and how many valid tokens each token's memory holds. Which
 // kernels compute is decided in path.h. Throws Error on shapes or options that do not fit.
 OrthogonalMemorySaved orthogonal_memory_forward(const OrthogonalMemoryContext& context,
-                                                const OrthogonalMemoryArrays& in, const Tensor& y,
-                                                const OrthogonalMemoryArrays& state_out,
+                                                const OrthogonalMemoryTensors& in, const Tensor& y,
+                                                const OrthogonalMemoryTensors& state_out,
                                                 const Tensor& memory_tokens);
 // dcompleted_out and dpartial_out may be undefined (zero).
 void orthogonal_memory_backward(const OrthogonalMemoryContext& context,
-                                const OrthogonalMemoryArrays& in,
+                                const OrthogonalMemoryTensors& in,
                                 const OrthogonalMemorySaved& saved, const Tensor& dy,
                                 const Tensor& dcompleted_out, const Tensor& dpartial_out,
-                                const OrthogonalMemoryArrays& gradients);
+                                const OrthogonalMemoryTensors& gradients);
 
 }  // namespace linnet::cuda
