@@ -33,7 +33,7 @@ struct Problem {
     if (s.P > 0) past = random_tensor({s.B, s.P, H, V}, "past");
   }
   Tensor expected() const {
-    const binding::BlockAttentionArrays arrays{x, x, x, past, past, {}};
+    const BlockAttentionTensors arrays{x, x, x, past, past, {}};
     const Tensor y = binding::empty_like(x);
     depthwise_conv_reference(
         binding::bind_block_attention<double>(arrays, context),

@@ -7,6 +7,7 @@
 #include "attention/primitives/block_attention/binding.h"
 #include "attention/primitives/block_attention/cuda/block_attention.h"
 #include "attention/primitives/block_attention/cuda/carry.h"
+#include "attention/primitives/block_attention/cuda/path.h"
 #include "core/cuda/backend.h"
 
 namespace linnet {
@@ -16,17 +17,31 @@ using namespace binding;
 
 constexpr const char* kName = "block attention";
 
-void run_backward(const BlockAttentionArrays& arrays, const BlockAttentionContext& context,
-                  const Tensor& y, const Tensor& log_sum_exp, Gradients& gradients) {
-  const Tensor dy = gradients.output().to(y.dtype());
-  const BlockAttentionArrays d = empty_like(arrays);
+void forward(const BlockAttentionTensors& in, const BlockAttentionContext& context, const Tensor& y,
+             const Tensor& log_sum_exp) {
+  if constexpr (kCuda) {
+    if (on_cuda(y)) return cuda::block_attention_forward(in, context, y, log_sum_exp);
+  }
   dispatch(y.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    block_attention_backward<T>(bind_block_attention<T>(arrays, context), context.options,
-                                view_of<T>(y), log_sum_exp.data<T>(), view_of<T>(dy),
-                                block_attention_gradients<T>(d));
+    block_attention_forward<T>(bind_block_attention<T>(in, context), context.options, view_of<T>(y),
+                               log_sum_exp.data<T>());
   });
-  add_all(gradients, {d.q, d.k, d.v, d.past_k, d.past_v, d.bias});
+}
+
+void backward(const BlockAttentionTensors& in, const BlockAttentionContext& context,
+              const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
+              const BlockAttentionTensors& d) {
+  if constexpr (kCuda) {
+    if (on_cuda(y)) return cuda::block_attention_backward(in, context, y, log_sum_exp, dy, d);
+  }
+  dispatch(y.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    block_attention_backward<T>(bind_block_attention<T>(in, context), context.options,
+                                view_of<T>(y), log_sum_exp.data<T>(), view_of<T>(dy),
+                                {view_of<T>(d.q), view_of<T>(d.k), view_of<T>(d.v),
+                                 view_of<T>(d.past_k), view_of<T>(d.past_v), pointer<T>(d.bias)});
+  });
 }
 
 // `tokens` tokens of every row of `from` [B,.,...], from token from_token on, to those of `to`.
@@ -49,26 +64,28 @@ void copy_tokens(const Tensor& from, int64_t from_token, const Tensor& to, int64
 
 Variable block_attention(const BlockAttentionVariables& inputs,
                          const BlockAttentionContext& context) {
+  BlockAttentionTensors in = block_attention_tensors(inputs, context, kName);
+  require(in.q.shape().rank() == 4 && in.v.shape().rank() == 4,
+          "block attention: expected q [B,T,H,K] and v [B,T,G,V], got ", in.q.shape(), " and ",
+          in.v.shape());
   if constexpr (kCuda) {
-    if (on_cuda(inputs.q.value())) return cuda::block_attention(inputs, context);
+    if (on_cuda(in.q)) in.path = call_path(cuda::block_attention_is_fast(context, in));
   }
-  const DType dtype = computing_type(inputs.q);
-  const BlockAttentionArrays arrays = block_attention_arrays(inputs, dtype, kName);
-  require(arrays.q.shape().rank() == 4 && arrays.v.shape().rank() == 4,
-          "block attention: expected q [B,T,H,K] and v [B,T,G,V], got ", arrays.q.shape(), " and ",
-          arrays.v.shape());
-  const int64_t B = arrays.q.size(0), length = arrays.q.size(1), H = arrays.q.size(2);
-  const Tensor y = Tensor::empty({B, length, H, arrays.v.size(3)}, dtype);
-  const Tensor log_sum_exp = Tensor::empty({B, length, H}, dtype);
-  dispatch(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    block_attention_forward<T>(bind_block_attention<T>(arrays, context), context.options,
-                               view_of<T>(y), log_sum_exp.data<T>());
-  });
+  const int64_t B = in.q.size(0), length = in.q.size(1), H = in.q.size(2);
+  const Device device = in.q.device();
+  const Tensor y = Tensor::empty({B, length, H, in.v.size(3)}, in.q.dtype(), device);
+  const Tensor log_sum_exp = Tensor::empty({B, length, H}, computing_type(inputs.q), device);
+  forward(in, context, y, log_sum_exp);
   return record("block_attention", y.to(inputs.q.dtype()),
                 {inputs.q, inputs.k, inputs.v, inputs.past_k, inputs.past_v, inputs.bias},
-                [arrays, context, y, log_sum_exp](Gradients& gradients) {
-                  run_backward(arrays, context, y, log_sum_exp, gradients);
+                [in, context, y, log_sum_exp](Gradients& gradients) {
+                  const BlockAttentionTensors d{
+                      empty_like(in.q),      empty_like(in.k),
+                      empty_like(in.v),      empty_like(in.past_k),
+                      empty_like(in.past_v), gradients.wanted(5) ? empty_like(in.bias) : Tensor()};
+                  const Tensor dy = gradients.output().to(y.dtype());
+                  backward(in, context, y, log_sum_exp, dy, d);
+                  add_all(gradients, {d.q, d.k, d.v, d.past_k, d.past_v, d.bias});
                 });
 }
 

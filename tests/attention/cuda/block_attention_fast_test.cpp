@@ -274,42 +274,42 @@ TEST(CudaBlockAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
   using namespace cuda::block_attention_fast;
   const Tensor y = Tensor::empty({B, T, H, K}, DType::bf16, kGpu);
   const Tensor log_sum_exp = Tensor::empty({B, T, H}, DType::f32, kGpu);
-  Call call = call_of(cuda::block_attention_tensors(inputs, context),
-                      cuda::block_attention_setting(context));
+  Call call =
+      call_of(binding::block_attention_tensors(inputs, context, "block attention"), context);
   call.q = part_view(fused, 0);
   call.k = part_view(fused, 1);
   call.v = part_view(fused, 2);
   forward(call, writes(y), cuda::pointer<float>(log_sum_exp));
   EXPECT_TRUE(test::same_bits(y.to(Device{}), expected.value().to(Device{})));
-  cuda::block_attention_fast::backward(call, {kGpu,
-                                              reads(y),
-                                              reads(dy),
-                                              cuda::pointer<const float>(log_sum_exp),
-                                              part_view(dfused, 0),
-                                              part_view(dfused, 1),
-                                              part_view(dfused, 2),
-                                              {},
-                                              {},
-                                              {}});
+  cuda::block_attention_fast::backward({call,
+                                        reads(y),
+                                        reads(dy),
+                                        cuda::pointer<const float>(log_sum_exp),
+                                        part_view(dfused, 0),
+                                        part_view(dfused, 1),
+                                        part_view(dfused, 2),
+                                        {},
+                                        {},
+                                        nullptr},
+                                       kGpu);
   for (int64_t part = 0; part < 3; ++part) {
     const Tensor gradient = dense[static_cast<size_t>(part)].grad().to(Device{});
     EXPECT_TRUE(test::same_bits(part_of(dfused, part), gradient)) << part;
   }
 }
 
-cuda::BlockAttentionTensors zeros(int64_t T, int64_t K, int64_t V, DType dtype = DType::bf16) {
-  cuda::BlockAttentionTensors in;
+BlockAttentionTensors zeros(int64_t T, int64_t K, int64_t V, DType dtype = DType::bf16) {
+  BlockAttentionTensors in;
   in.q = in.k = Tensor::zeros({1, T, 1, K}, dtype, kGpu);
   in.v = Tensor::zeros({1, T, 1, V}, dtype, kGpu);
   return in;
 }
 
 TEST(CudaBlockAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
-  const auto why = [](const cuda::BlockAttentionTensors& in,
-                      const BlockAttentionContext& context = {}) {
+  const auto why = [](const BlockAttentionTensors& in, const BlockAttentionContext& context = {}) {
     return cuda::why_plain_block_attention(context, in);
   };
-  const cuda::BlockAttentionTensors usual = zeros(16, 16, 16);
+  const BlockAttentionTensors usual = zeros(16, 16, 16);
   EXPECT_EQ(why(usual), "");
   EXPECT_EQ(why(zeros(40, 128, 8)), "");
   EXPECT_EQ(why(zeros(16, 16, 16, DType::f32)), "values of f32");
@@ -317,7 +317,7 @@ TEST(CudaBlockAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(zeros(16, 16, 136)), "");
   EXPECT_EQ(why(zeros(16, 136, 16)), "keys of 136 and values of 16 elements per head");
   EXPECT_EQ(why(zeros(15, 16, 16)), "fewer than 16 queries");
-  cuda::BlockAttentionTensors other = usual;
+  BlockAttentionTensors other = usual;
   other.q = Tensor::zeros({16 * 16 + 1}, DType::bf16, kGpu).slice(1, {1, 16, 1, 16});
   EXPECT_EQ(why(other), "tensors that do not begin on 16 bytes");
   BlockAttentionContext context;

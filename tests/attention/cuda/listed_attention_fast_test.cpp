@@ -263,16 +263,10 @@ TEST(CudaListedAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
   call.v = part_view(fused, 2);
   forward(call, writes(y), cuda::pointer<float>(log_sum_exp));
   EXPECT_TRUE(test::same_bits(y.to(Device{}), expected.value().to(Device{})));
-  cuda::listed_attention_fast::backward(call, context,
-                                        {reads(y),
-                                         reads(dy),
-                                         cuda::pointer<const float>(log_sum_exp),
-                                         nullptr,
-                                         part_view(dfused, 0),
-                                         part_view(dfused, 1),
-                                         part_view(dfused, 2),
-                                         {},
-                                         1});
+  cuda::listed_attention_fast::backward(
+      {call, reads(y), reads(dy), cuda::pointer<const float>(log_sum_exp), nullptr,
+       part_view(dfused, 0), part_view(dfused, 1), part_view(dfused, 2), nullptr},
+      context.index, 1);
   for (int64_t part = 0; part < 3; ++part) {
     const Tensor gradient = dense[static_cast<size_t>(part)].grad().to(Device{});
     EXPECT_TRUE(test::same_bits(part_of(dfused, part), gradient)) << part;
@@ -323,8 +317,8 @@ TEST(CudaListedAttentionFast, MechanismsTakeIt) {
   }
 }
 
-cuda::ListedAttentionTensors zeros(int64_t T, int64_t K, int64_t V, DType dtype = DType::bf16) {
-  cuda::ListedAttentionTensors in;
+ListedAttentionTensors zeros(int64_t T, int64_t K, int64_t V, DType dtype = DType::bf16) {
+  ListedAttentionTensors in;
   in.q = in.k = Tensor::zeros({1, T, 1, K}, dtype, kGpu);
   in.v = Tensor::zeros({1, T, 1, V}, dtype, kGpu);
   return in;
@@ -338,11 +332,10 @@ ListedAttentionContext groups_of(int64_t group, double dropout = 0) {
 }
 
 TEST(CudaListedAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
-  const auto why = [](const cuda::ListedAttentionTensors& in, int64_t group = 16,
-                      double dropout = 0) {
+  const auto why = [](const ListedAttentionTensors& in, int64_t group = 16, double dropout = 0) {
     return cuda::why_plain_listed_attention(groups_of(group, dropout), in);
   };
-  const cuda::ListedAttentionTensors usual = zeros(16, 16, 16);
+  const ListedAttentionTensors usual = zeros(16, 16, 16);
   EXPECT_EQ(why(usual), "");
   EXPECT_EQ(why(usual, 8), "");
   EXPECT_EQ(why(zeros(40, 128, 8)), "");
@@ -353,7 +346,7 @@ TEST(CudaListedAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(zeros(16, 16, 136)), "");
   EXPECT_EQ(why(zeros(16, 136, 16)), "keys of 136 and values of 16 elements per head");
   EXPECT_EQ(why(zeros(15, 16, 16)), "fewer than 16 queries");
-  cuda::ListedAttentionTensors other = usual;
+  ListedAttentionTensors other = usual;
   other.q = Tensor::zeros({16 * 16 + 1}, DType::bf16, kGpu).slice(1, {1, 16, 1, 16});
   EXPECT_EQ(why(other), "tensors that do not begin on 16 bytes");
 

@@ -8,38 +8,21 @@
 // numbers of tokens allow, whatever the segments.
 #pragma once
 
-#include "attention/primitives/block_attention/block_attention.h"
+#include "attention/primitives/block_attention/binding.h"
 
 namespace linnet::cuda {
 
-// linnet::block_attention for tensors on the device: storage f32 or bf16 (f32 where the inputs
-// differ), arithmetic in f32. Throws Error for f64.
-Variable block_attention(const BlockAttentionVariables& inputs,
-                         const BlockAttentionContext& context);
+// Throws Error unless the bias table covers every distance that the pattern shows of so many
+// tokens.
+void check_bias_covers(const BlockAttentionTensors& in, const BlockAttentionContext& context);
 
-// One call's tensors, in its element type (f32 or bf16); bias is f32.
-struct BlockAttentionTensors {
-  Tensor q, k, v, past_k, past_v, bias;
-};
-// Further inputs of the kernels: masks, positions i32, numbers of the rows' examples i64 [B], and
-// spans as token_spans makes them. Undefined where there are none.
-struct BlockAttentionSetting {
-  BlockAttentionContext context;
-  Tensor spans;
-};
-
-// A call's tensors in one element type, checked: f32 where the inputs differ. Throws Error for f64,
-// and for shapes that do not fit.
-BlockAttentionTensors block_attention_tensors(const BlockAttentionVariables& inputs,
-                                              const BlockAttentionContext& context);
-BlockAttentionSetting block_attention_setting(const BlockAttentionContext& context);
-
-// y in the element type; log_sum_exp f32 [B,Tq,H] (+infinity where a query sees nothing).
-void block_attention_forward(const BlockAttentionTensors& in, const BlockAttentionSetting& setting,
+// By the kernels of in.path: y in the type of the inputs; log_sum_exp f32 [B,Tq,H] (+infinity where
+// a query sees nothing).
+void block_attention_forward(const BlockAttentionTensors& in, const BlockAttentionContext& context,
                              const Tensor& y, const Tensor& log_sum_exp);
 // Gradients with the shapes and types of the inputs, overwritten; those of past_k, past_v and bias
 // may be undefined.
-void block_attention_backward(const BlockAttentionTensors& in, const BlockAttentionSetting& setting,
+void block_attention_backward(const BlockAttentionTensors& in, const BlockAttentionContext& context,
                               const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
                               const BlockAttentionTensors& gradients);
 

@@ -27,6 +27,15 @@ struct Call {
   block_attention_detail::BlockProblem problem;
   Reads q, k, v, past_k, past_v;
 };
+// What backward reads and writes besides. Gradients are overwritten; those of past keys and values
+// may be empty, that of the bias [bias_heads, bias_count] null.
+struct Backward : Call {
+  Reads y, dy;
+  const float* log_sum_exp;
+  Writes dq, dk, dv, dpast_k, dpast_v;
+  float* dbias;
+};
+
 // Views of dense tensors, as view_of.
 inline Reads reads(const Tensor& x) {
   return view_of<const kernel_bf16>(x);
@@ -35,8 +44,8 @@ inline Writes writes(const Tensor& x) {
   return view_of<kernel_bf16>(x);
 }
 // For dense tensors in bf16.
-inline Call call_of(const BlockAttentionTensors& in, const BlockAttentionSetting& setting) {
-  return {block_attention_detail::problem_of(in, setting),
+inline Call call_of(const BlockAttentionTensors& in, const BlockAttentionContext& context) {
+  return {block_attention_detail::problem_of(in, context),
           reads(in.q),
           reads(in.k),
           reads(in.v),
@@ -47,21 +56,12 @@ inline Call call_of(const BlockAttentionTensors& in, const BlockAttentionSetting
 // y, and the log-sum-exp [B,Tq,H] of the logits: +infinity where a query sees nothing, 0 where
 // weights are not normalised.
 void forward(const Call& call, const Writes& y, float* log_sum_exp);
+// Its arrays are on `device`.
+void backward(const Backward& call, Device device);
 
-// Further inputs of backward, and its outputs. Gradients are overwritten; those of past keys and
-// values may be empty, that of the bias undefined.
-struct Backward {
-  Device device;  // of the arrays
-  Reads y, dy;
-  const float* log_sum_exp;
-  Writes dq, dk, dv, dpast_k, dpast_v;
-  Tensor dbias;
-};
-void backward(const Call& call, const Backward& arrays);
-
-// The two kernels of backward: dq, with the bias, and dk with dv. y_dot_dy [tiles of values,B,Tq,H]
-// goes from the first to the second.
-void query_gradients(const Call& call, const Backward& arrays, float* y_dot_dy);
-void key_gradients(const Call& call, const Backward& arrays, const float* y_dot_dy);
+// The two kernels of backward: dq, with the bias, and dk with dv. `shift` [tiles of values,B,Tq,H],
+// -y . dy of each tile, goes from the first to the second.
+void query_gradients(const Backward& call, Device device, float* shift);
+void key_gradients(const Backward& call, const float* shift);
 
 }  // namespace linnet::cuda::block_attention_fast

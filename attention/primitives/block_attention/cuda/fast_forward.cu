@@ -31,10 +31,11 @@ __global__ __launch_bounds__(kTileThreads,
   const int first = (tiles - 1 - block % tiles) * kTileRows, heads = static_cast<int>(p.H);
   const int h = block / tiles % heads, b = block / tiles / heads;
   const int g = static_cast<int>(p.group(h)), value = static_cast<int>(blockIdx.y) * D;
+  const int end = static_cast<int>(p.Tq);
 
   AsyncCopies copies;
-  begin_copy<D>(copies, shared.tile(1, 0), QueryRows<const kernel_bf16>{a.q, p.query_mask, b, h},
-                first);
+  begin_copy<D>(copies, shared.tile(1, 0),
+                QueryRows<const kernel_bf16>{a.q, p.query_mask, b, h, end}, first);
   copies.commit();
   if (threadIdx.x < kTileRows) shared.set_range(keys_of(p, b, first + threadIdx.x));
   shared.set_draws(p, b, h);
@@ -86,7 +87,7 @@ __global__ __launch_bounds__(kTileThreads,
     if (value == 0 && lane % 4 == 0 && t < p.Tq) log_sum_exp[p.query(b, t, h)] = found;
   }
   store_rows<D>(reader.y, p.keep_scale, shared.tile(keys.count, 0),
-                QueryRows<kernel_bf16>{y, nullptr, b, h, value}, first, warp, lane);
+                QueryRows<kernel_bf16>{y, nullptr, b, h, end, value}, first, warp, lane);
 }
 
 template <int D>

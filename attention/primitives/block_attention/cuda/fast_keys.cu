@@ -12,13 +12,6 @@ namespace {
 
 using namespace block_attention_fast_detail;
 
-struct KeyArguments {
-  Call call;
-  Reads dy;
-  const float *log_sum_exp, *y_dot_dy;
-  Writes dk, dv, dpast_k, dpast_v;
-};
-
 template <int D>
 using KeyLayout = OwnKeysLayout<D, Stages<D>>;
 
@@ -32,40 +25,12 @@ __device__ __forceinline__ int keys_before(const Problem& p, int64_t b) {
   return p.drops() ? static_cast<int>(key_time(p, b) & 3) : 0;
 }
 
-// A warp's 16 keys.
-template <int D>
-struct Source : OwnKeys<D> {
-  // Adds N queries from `column` of a tile on, whose logits are in x.
-  template <int N>
-  __device__ __forceinline__ void add(const Logits& logits, const kernel_bf16* queries,
-                                      const kernel_bf16* dy, const float* statistics, uint32_t kept,
-                                      int column, int lane, ResultFragment (&x)[N / 8]) {
-    const float* mine = statistics + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) {
-      float& value = x[i / 4].values[i % 4];
-      value = logits.root(value, mine[i / 4 * 8 + i % 2]);
-    }
-    ResultFragment dlogits[N / 8] = {};
-    multiply_transposed<D, N>([&](int i) { return this->value(i, lane); }, dy, lane, dlogits);
-    if (logits.p.drops()) drop<N>(kept, column, logits.p.keep_scale, dlogits);
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) {
-      float &value = x[i / 4].values[i % 4], &dlogit = dlogits[i / 4].values[i % 4];
-      dlogit = logits.gradient(value, dlogit, mine[kTileRows + i / 4 * 8 + i % 2]);
-      value = logits.weight(value);
-    }
-    if (logits.p.drops()) drop<N>(kept, column, 1.0f, x);
-    add_weighted<D, N>(x, dy, lane, this->dv);
-    add_weighted<D, N>(dlogits, queries, lane, this->dk);
-  }
-};
-
 // The tiles of queries that see 64 keys of row b, from `first` on: `each` after another for each of
 // the query heads that read them, from h on, `count` in all; of dy the columns from `value` on.
 template <int D>
 struct QueryStream {
-  const KeyArguments& a;
+  const Backward& a;
+  const float* shift;
   const KeyLayout<D>& shared;
   const Sight& sight;
   AsyncCopies& copies;
@@ -79,20 +44,11 @@ struct QueryStream {
   // Begins to copy tile n; an empty group of copies where there is none.
   __device__ __forceinline__ void begin(int n) {
     if (n < count) {
-      const Problem& p = a.call.problem;
-      const int reader = h + n / each, from = query(n);
-      begin_copy<D>(copies, shared.tile(n, 0),
-                    QueryRows<const kernel_bf16>{a.call.q, p.query_mask, b, reader}, from);
-      begin_copy<D>(copies, shared.tile(n, 1),
-                    QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, reader, value}, from);
+      const Problem& p = a.problem;
+      const int reader = h + n / each, from = query(n), end = static_cast<int>(p.Tq);
+      begin_queries<D>(copies, shared, n, a, b, reader, from, end, value);
       entry = BiasRow(p, reader).entry(first, from);
-      const int t = from + static_cast<int>(threadIdx.x) % kTileRows;
-      statistic = 0;
-      if (p.normalised() && t < p.Tq) {
-        const int64_t number = p.query(b, t, reader), all = p.B * p.Tq * p.H;
-        statistic = threadIdx.x < kTileRows ? a.log_sum_exp[number] * kLog2E
-                                            : a.y_dot_dy[value / D * all + number];
-      }
+      statistic = p.normalised() ? statistic_of<D>(a, shift, b, reader, from, end, value) : 0.0f;
     }
     copies.commit();
   }
@@ -105,10 +61,10 @@ struct QueryStream {
 
 template <int D>
 __global__ __launch_bounds__(kTileThreads,
-                             kBlocks<D>) void block_attention_fast_keys(KeyArguments a) {
+                             kBlocks<D>) void block_attention_fast_keys(Backward a,
+                                                                        const float* shift) {
   constexpr int kStride = Stages<D>::kStride, N = kStep<D>;
-  const Call& call = a.call;
-  const Problem& p = call.problem;
+  const Problem& p = a.problem;
   SharedArena arena;
   const KeyLayout<D> shared(arena);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -117,9 +73,9 @@ __global__ __launch_bounds__(kTileThreads,
 
   AsyncCopies copies;
   const Logits logits{p};
-  Source<D> source;
+  OwnKeys<D> own;
   // Gradients of logits are sums over values: each tile of values adds its share.
-  for (int value = 0; value < values_of<D>(call); value += D) {
+  for (int value = 0; value < values_of<D>(a); value += D) {
     // Blocks that run together share queries; of a causal sequence the longest come first.
     const int block = recomputed(static_cast<int>(blockIdx.x));
     const int g = block / tiles % groups, b = block / tiles / groups;
@@ -127,9 +83,9 @@ __global__ __launch_bounds__(kTileThreads,
     using Rows = KeyRows<const kernel_bf16>;
     __syncthreads();  // nobody reads the earlier contents
     begin_copy<D>(copies, shared.tile(1, 0),
-                  Rows{call.k, call.past_k, p.key_mask, p.past_mask, past, b, g}, first);
+                  Rows{a.k, a.past_k, p.key_mask, p.past_mask, past, b, g}, first);
     begin_copy<D>(copies, shared.own_values(),
-                  Rows{call.v, call.past_v, p.key_mask, p.past_mask, past, b, g, value}, first);
+                  Rows{a.v, a.past_v, p.key_mask, p.past_mask, past, b, g, value}, first);
     copies.commit();
     if (threadIdx.x < kTileRows) {
       shared.set_range(queries_of(p, b, first + static_cast<int>(threadIdx.x)));
@@ -138,12 +94,12 @@ __global__ __launch_bounds__(kTileThreads,
     __syncthreads();
     const Sight sight(shared.begins, shared.ends, warp, lane);
     const int each = sight.tiles(), count = each * heads;
-    QueryStream<D> stream{a, shared, sight, copies, b, g * heads, first, value, each, count};
+    QueryStream<D> stream{a, shift, shared, sight, copies, b, g * heads, first, value, each, count};
     stream.begin(0);
     stream.store_values(0);
     copies.wait<1>();
     __syncthreads();
-    source.load(shared, warp, lane);
+    own.load(shared, warp, lane);
     for (int n = 0; n < count; ++n) {
       copies.wait<0>();
       __syncthreads();  // tile n is there; the other stage is free
@@ -159,49 +115,47 @@ __global__ __launch_bounds__(kTileThreads,
         if (!sight.reaches(query + column, N)) continue;
         const kernel_bf16* queries = shared.tile(n, 0) + column * kStride;
         ResultFragment x[N / 8] = {};
-        multiply_transposed<D, N>([&](int i) { return source.k[i]; }, queries, lane, x);
+        multiply_transposed<D, N>([&](int i) { return own.k[i]; }, queries, lane, x);
         // Queries that do not count have a log-sum-exp of infinity, or dy of zeros.
         logits.make<true, N>(x, shared.bias(n), sight, query, column, ~uint64_t{0}, warp, lane);
-        source.template add<N>(logits, queries, shared.tile(n, 1) + column * kStride,
-                               shared.statistics(n) + column, kept, column, lane, x);
+        own.template add<N>(p, logits, queries, shared.tile(n, 1) + column * kStride,
+                            shared.statistics(n) + column, kept, column, lane, x);
       }
       stream.store_values(n + 1);
     }
-    store_rows<D>(source.dv, p.keep_scale, shared.tile(count, 1),
+    store_rows<D>(own.dv, p.keep_scale, shared.tile(count, 1),
                   KeyRows<kernel_bf16>{a.dv, a.dpast_v, nullptr, nullptr, past, b, g, value}, first,
                   warp, lane);
 #pragma unroll
-    for (int j = 0; j < D / 8; ++j) source.dv[j] = {};
-    if (value + D < values_of<D>(call)) continue;
-    store_rows<D>(source.dk, static_cast<float>(p.options.scale), shared.tile(count, 0),
+    for (int j = 0; j < D / 8; ++j) own.dv[j] = {};
+    if (value + D < values_of<D>(a)) continue;
+    store_rows<D>(own.dk, static_cast<float>(p.options.scale), shared.tile(count, 0),
                   KeyRows<kernel_bf16>{a.dk, a.dpast_k, nullptr, nullptr, past, b, g}, first, warp,
                   lane);
   }
 }
 
 template <int D>
-void run(const KeyArguments& a) {
-  const Problem& p = a.call.problem;
+void run(const Backward& a, const float* shift) {
+  const Problem& p = a.problem;
   launch({"block_attention_fast_keys", blocks_for(p.B * p.G * key_tiles(p), 1), kTileThreads,
           shared_bytes<KeyLayout<D>>()},
-         block_attention_fast_keys<D>, a);
+         block_attention_fast_keys<D>, a, shift);
 }
 
 }  // namespace
 
-void key_gradients(const Call& call, const Backward& arrays, const float* y_dot_dy) {
-  const KeyArguments a{call,      arrays.dy, arrays.log_sum_exp, y_dot_dy,
-                       arrays.dk, arrays.dv, arrays.dpast_k,     arrays.dpast_v};
-  with_width(call, [&](auto width) { run<decltype(width)::value>(a); });
+void key_gradients(const Backward& call, const float* shift) {
+  with_width(call, [&](auto width) { run<decltype(width)::value>(call, shift); });
 }
 
-void backward(const Call& call, const Backward& arrays) {
+void backward(const Backward& call, Device device) {
   const Problem& p = call.problem;
   int64_t tiles = 1;
   with_width(call, [&](auto width) { tiles = value_tiles<decltype(width)::value>(call); });
-  const Tensor y_dot_dy = Tensor::empty({tiles, p.B, p.Tq, p.H}, DType::f32, arrays.device);
-  query_gradients(call, arrays, pointer<float>(y_dot_dy));
-  key_gradients(call, arrays, pointer<float>(y_dot_dy));
+  const Tensor shift = Tensor::empty({tiles, p.B, p.Tq, p.H}, DType::f32, device);
+  query_gradients(call, device, pointer<float>(shift));
+  key_gradients(call, pointer<float>(shift));
 }
 
 }  // namespace linnet::cuda::block_attention_fast

@@ -1,6 +1,6 @@
 // The keys and values that a block of block or listed attention's backward pass answers for, 64 of
-// them, and the gradients of both, while queries stream past them. Internal to
-// this folder and that of listed_attention.
+// them, and the gradients of both, while queries stream past them. Internal to this folder and that
+// of listed_attention.
 #pragma once
 
 #include "attention/primitives/block_attention/cuda/fast_tiles.h"
@@ -18,8 +18,8 @@ struct OwnKeysLayout : Base {
       : Base(arena),
         all(arena.take<float>(size_t{4} * kTileRows)),
         values(arena.take<kernel_bf16>(kHoldsValues<D> ? 0 : size_t{kTileRows} * this->kStride)) {}
-  // For the queries of streamed tile n: log-sum-exps in units of log 2, then the term added to the
-  // gradients of weights or taken from them.
+  // For the queries of streamed tile n: log-sum-exps in units of log 2, then the terms added to the
+  // gradients of weights.
   __device__ __forceinline__ float* statistics(int n) const { return all + n % 2 * 2 * kTileRows; }
   // Where the block's own values are copied to.
   __device__ __forceinline__ kernel_bf16* own_values() const {
@@ -46,6 +46,53 @@ struct OwnKeys {
     if constexpr (kHoldsValues<D>) return v[i];
     return load_left(values + i * 16, D + kPadding, lane);
   }
+  // Adds N queries from `column` of a tile on, whose logits are in x.
+  template <int N, typename Problem, typename Terms>
+  __device__ __forceinline__ void add(const Problem& p, const Terms& terms,
+                                      const kernel_bf16* queries, const kernel_bf16* dy,
+                                      const float* statistics, uint32_t kept, int column, int lane,
+                                      ResultFragment (&x)[N / 8]) {
+    const float* mine = statistics + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      float& value = x[i / 4].values[i % 4];
+      value = terms.root(value, mine[i / 4 * 8 + i % 2]);
+    }
+    ResultFragment dlogits[N / 8] = {};
+    multiply_transposed<D, N>([&](int i) { return value(i, lane); }, dy, lane, dlogits);
+    if (p.drops()) drop<N>(kept, column, p.keep_scale, dlogits);
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      float &value = x[i / 4].values[i % 4], &dlogit = dlogits[i / 4].values[i % 4];
+      dlogit = terms.gradient(value, dlogit, mine[kTileRows + i / 4 * 8 + i % 2]);
+      value = terms.weight(value);
+    }
+    if (p.drops()) drop<N>(kept, column, 1.0f, x);
+    add_weighted<D, N>(x, dy, lane, dv);
+    add_weighted<D, N>(dlogits, queries, lane, dk);
+  }
 };
+
+// Begins to copy queries of head h of row b as streamed tile n: at most 64, from `first` to before
+// `end`, and of their dy the columns from `value` on.
+template <int D, typename Layout, typename Backward>
+__device__ __forceinline__ void begin_queries(AsyncCopies& copies, const Layout& shared, int n,
+                                              const Backward& a, int b, int h, int first, int end,
+                                              int value) {
+  using Rows = QueryRows<const kernel_bf16>;
+  begin_copy<D>(copies, shared.tile(n, 0), Rows{a.q, a.problem.query_mask, b, h, end}, first);
+  begin_copy<D>(copies, shared.tile(n, 1), Rows{a.dy, a.problem.query_mask, b, h, end, value},
+                first);
+}
+// What this thread writes to statistics of such a tile.
+template <int D, typename Backward>
+__device__ __forceinline__ float statistic_of(const Backward& a, const float* shift, int b, int h,
+                                              int first, int end, int value) {
+  const int t = first + recomputed(static_cast<int>(threadIdx.x)) % kTileRows;
+  if (t >= end) return 0;
+  const int64_t number = a.problem.query(b, t, h);
+  if (threadIdx.x < kTileRows) return log2_of(a.log_sum_exp[number]);
+  return shift[value / D * (a.problem.B * a.problem.Tq * a.problem.H) + number];
+}
 
 }  // namespace linnet::cuda::block_attention_fast_detail

@@ -13,7 +13,7 @@
 // of keys (fast_keys.cu): q, k, v, dy, dk, dv. Operations: 6 D here and 8 D there for every pair of
 // the tiles; causal with a band of w keys 14 D (w + 64) in all. D = 64: 1552 bytes; w = 128:
 // 172,000 operations.
-#include "attention/primitives/block_attention/cuda/fast_tiles.h"
+#include "attention/primitives/block_attention/cuda/fast_own_queries.h"
 
 namespace linnet::cuda::block_attention_fast {
 namespace {
@@ -22,12 +22,9 @@ using namespace block_attention_fast_detail;
 
 constexpr int kPairStride = kTileRows + kPadding;  // rows of half a warp begin on different banks
 
-struct QueryArguments {
-  Call call;
-  Reads y, dy;
-  const float* log_sum_exp;
-  float* y_dot_dy;
-  Writes dq;
+// What a launch adds to a call: where -y . dy goes, and the work memory of the bias.
+struct QueryLaunch {
+  float* shift;
   float* partial;  // [chunks, H, bias_count], zeros; null: no gradient of the bias
   int chunks, tiles_each;
 };
@@ -40,62 +37,23 @@ struct QueryLayout : Stages<D> {
   float* pairs;  // gradients of a tile's logits
 };
 
-// A warp's 16 queries. For rows lane / 4 and 8 after: log-sum-exp in units of log 2, and y . dy.
+// The statistics of a warp's 16 queries from `first` on; columns of dy are those from `value` on.
 template <int D>
-struct Reader {
-  LeftFragment q[D / 16], dy[D / 16];
-  float log2_sum_exp[2] = {}, y_dot_dy[2] = {};
-  ResultFragment dq[D / 8] = {};
-
-  // Reads y where this lane has dy, whose columns are those from `value` on.
-  __device__ __forceinline__ void load_statistics(const QueryArguments& a, int b, int h, int first,
-                                                  int value, int lane) {
+__device__ __forceinline__ void load_statistics(const Backward& a, float* shift, int b, int h,
+                                                int first, int value, int lane,
+                                                OwnQueries<D>& own) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int t = first + half * 8 + lane / 4;
-      const bool inside = t < a.y.T;
-      float sum = 0;
-#pragma unroll
-      for (int i = 0; i < D / 16; ++i) {
-#pragma unroll
-        for (int side = 0; side < 2; ++side) {
-          const int column = value + i * 16 + side * 8 + lane % 4 * 2;
-          if (!inside || column >= a.y.K) continue;
-          const uint32_t pair = *reinterpret_cast<const uint32_t*>(row_of(a.y, b, t, h) + column);
-          const uint32_t mine = dy[i].words[2 * side + half];
-          sum += low_of(pair) * low_of(mine) + high_of(pair) * high_of(mine);
-        }
-      }
-      y_dot_dy[half] = row_sum(sum);
-      if (!inside) continue;
-      const int64_t number = a.call.problem.query(b, t, h);
-      log2_sum_exp[half] = a.log_sum_exp[number] * kLog2E;
-      const int64_t all = a.y.B * a.y.T * a.y.H;
-      if (lane % 4 == 0) a.y_dot_dy[value / D * all + number] = y_dot_dy[half];
-    }
+  for (int half = 0; half < 2; ++half) {
+    const int t = first + half * 8 + lane / 4;
+    const bool inside = t < a.y.T;
+    own.shift[half] =
+        -own.times_dy(inside ? row_of(a.y, b, t, h) : nullptr, a.y.K, value, half, lane);
+    if (!inside) continue;
+    const int64_t number = a.problem.query(b, t, h), all = a.y.B * a.y.T * a.y.H;
+    own.log2_sum_exp[half] = a.log_sum_exp[number] * kLog2E;
+    if (lane % 4 == 0) shift[value / D * all + number] = own.shift[half];
   }
-
-  // Adds N keys from `column` of a tile on: makes x, their logits, the gradients of those.
-  template <int N>
-  __device__ __forceinline__ void add(const Logits& logits, const kernel_bf16* keys,
-                                      const kernel_bf16* values, uint32_t kept, int column,
-                                      int lane, ResultFragment (&x)[N / 8]) {
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) {
-      float& value = x[i / 4].values[i % 4];
-      value = logits.root(value, log2_sum_exp[i % 4 / 2]);
-    }
-    ResultFragment products[N / 8] = {};
-    multiply_transposed<D, N>([&](int i) { return dy[i]; }, values, lane, products);
-    if (logits.p.drops()) drop<N>(kept, column, logits.p.keep_scale, products);
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) {
-      float& value = x[i / 4].values[i % 4];
-      value = logits.gradient(value, products[i / 4].values[i % 4], y_dot_dy[i % 4 / 2]);
-    }
-    add_weighted<D, N>(x, keys, lane, dq);
-  }
-};
+}
 
 template <int N>
 __device__ __forceinline__ void store_pairs(const ResultFragment (&dlogits)[N / 8], float* pairs,
@@ -124,9 +82,9 @@ __device__ __forceinline__ float diagonal_sum(const float* pairs) {
 
 // Tile n of keys for a warp's queries, once it has come; begins to copy the next one.
 template <int D>
-__device__ __forceinline__ void add_tile(const QueryArguments& a, const QueryLayout<D>& shared,
-                                         KeyStream<D>& stream, const Logits& logits, int n,
-                                         int warp, Reader<D>& reader) {
+__device__ __forceinline__ void add_tile(const QueryLayout<D>& shared, KeyStream<D>& stream,
+                                         const Logits& logits, bool with_bias, int n, int warp,
+                                         OwnQueries<D>& own) {
   constexpr int kStride = Stages<D>::kStride, N = kStep<D>;
   stream.copies.template wait<0>();
   __syncthreads();  // tile n is there; the other stage is free
@@ -142,102 +100,100 @@ __device__ __forceinline__ void add_tile(const QueryArguments& a, const QueryLay
     ResultFragment x[N / 8] = {};
     if (stream.sight.reaches(key + column, N)) {
       const kernel_bf16* keys = shared.tile(n, 0) + column * kStride;
-      multiply_transposed<D, N>([&](int i) { return reader.q[i]; }, keys, lane, x);
+      multiply_transposed<D, N>([&](int i) { return own.q[i]; }, keys, lane, x);
       logits.make<false, N>(x, shared.bias(n), stream.sight, key, column, valid, warp, lane);
-      reader.template add<N>(logits, keys, shared.tile(n, 1) + column * kStride, kept, column, lane,
-                             x);
+      own.template add<N>(logits.p, logits, keys, shared.tile(n, 1) + column * kStride, kept,
+                          column, lane, x);
     }
-    if (a.partial != nullptr) store_pairs<N>(x, shared.pairs, column, warp, lane);
+    if (with_bias) store_pairs<N>(x, shared.pairs, column, warp, lane);
   }
 }
 
 // Where the tiles of this block end; found each time: registers.
-__device__ __forceinline__ int items_end(const QueryArguments& a) {
-  const int chunk = recomputed(static_cast<int>(blockIdx.x)) % a.chunks;
-  return min(static_cast<int>(a.call.problem.B * tiles_of(a.call.problem.Tq)),
-             (chunk + 1) * a.tiles_each);
+__device__ __forceinline__ int items_end(const Problem& p, const QueryLaunch& to) {
+  const int chunk = recomputed(static_cast<int>(blockIdx.x)) % to.chunks;
+  return min(static_cast<int>(p.B * tiles_of(p.Tq)), (chunk + 1) * to.tiles_each);
 }
 
 template <int D>
 __global__ __launch_bounds__(kTileThreads,
-                             kBlocks<D>) void block_attention_fast_queries(QueryArguments a) {
-  const Call& call = a.call;
-  const Problem& p = call.problem;
+                             kBlocks<D>) void block_attention_fast_queries(Backward a,
+                                                                           QueryLaunch to) {
+  const Problem& p = a.problem;
   SharedArena arena;
-  const QueryLayout<D> shared(arena, a.partial != nullptr);
+  const QueryLayout<D> shared(arena, to.partial != nullptr);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int tiles = static_cast<int>(tiles_of(p.Tq)), block = static_cast<int>(blockIdx.x);
-  const int h = block / a.chunks, chunk = block % a.chunks, g = static_cast<int>(p.group(h));
+  const int h = block / to.chunks, chunk = block % to.chunks, g = static_cast<int>(p.group(h));
+  const int end = static_cast<int>(p.Tq);
   const Logits logits{p};
   const BiasRow bias(p, h);
   AsyncCopies copies;
-  for (int item = chunk * a.tiles_each; item < items_end(a); ++item) {
-    Reader<D> reader;
+  for (int item = chunk * to.tiles_each; item < items_end(p, to); ++item) {
+    OwnQueries<D> own;
     // Gradients of logits are sums over values: each tile of values adds its share.
-    for (int value = 0; value < values_of<D>(call); value += D) {
+    for (int value = 0; value < values_of<D>(a); value += D) {
       const int place = recomputed(item), b = place / tiles, first = place % tiles * kTileRows;
       __syncthreads();  // nobody reads the earlier contents
       begin_copy<D>(copies, shared.tile(1, 0),
-                    QueryRows<const kernel_bf16>{call.q, p.query_mask, b, h}, first);
+                    QueryRows<const kernel_bf16>{a.q, p.query_mask, b, h, end}, first);
       begin_copy<D>(copies, shared.tile(1, 1),
-                    QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, h, value}, first);
+                    QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, h, end, value}, first);
       copies.commit();
       if (threadIdx.x < kTileRows) shared.set_range(keys_of(p, b, first + threadIdx.x));
       shared.set_draws(p, b, h);
       __syncthreads();
       Sight sight(shared.begins, shared.ends, warp, recomputed(lane));
       if (p.drops()) sight.align(shared.draws->key_time);
-      KeyStream<D> stream{call, shared, sight,         bias,  copies, b,
-                          g,    first,  sight.tiles(), value, lane};
+      KeyStream<D> stream{a, shared, sight, bias, copies, b, g, first, sight.tiles(), value, lane};
       stream.begin(0);
       stream.store_bias(0);
       copies.wait<1>();
       __syncthreads();
-      load_rows<D>(shared.tile(1, 0), warp, lane, reader.q);
-      load_rows<D>(shared.tile(1, 1), warp, lane, reader.dy);
-      if (p.normalised()) reader.load_statistics(a, b, h, first + warp * 16, value, lane);
+      load_rows<D>(shared.tile(1, 0), warp, lane, own.q);
+      load_rows<D>(shared.tile(1, 1), warp, lane, own.dy);
+      if (p.normalised()) load_statistics(a, to.shift, b, h, first + warp * 16, value, lane, own);
       for (int n = 0; n < stream.count; ++n) {
-        add_tile<D>(a, shared, stream, logits, n, warp, reader);
-        if (a.partial != nullptr) {
+        add_tile<D>(shared, stream, logits, to.partial != nullptr, n, warp, own);
+        if (to.partial != nullptr) {
           __syncthreads();
           const int64_t entry = bias.place(stream.key(n), first) + threadIdx.x;
           if (threadIdx.x < kDistances - 1 && entry >= 0 && entry < p.bias_count) {
-            a.partial[(chunk * p.H + h) * p.bias_count + entry] += diagonal_sum(shared.pairs);
+            to.partial[(chunk * p.H + h) * p.bias_count + entry] += diagonal_sum(shared.pairs);
           }
         }
         stream.store_bias(n + 1);
       }
-      if (value + D < values_of<D>(call)) continue;
-      store_rows<D>(reader.dq, static_cast<float>(p.options.scale), shared.tile(stream.count, 0),
-                    QueryRows<kernel_bf16>{a.dq, nullptr, b, h}, first, warp, lane);
+      if (value + D < values_of<D>(a)) continue;
+      store_rows<D>(own.dq, static_cast<float>(p.options.scale), shared.tile(stream.count, 0),
+                    QueryRows<kernel_bf16>{a.dq, nullptr, b, h, end}, first, warp, lane);
     }
   }
 }
 
 template <int D>
-void run(const QueryArguments& a) {
-  launch({"block_attention_fast_queries", blocks_for(int64_t{a.chunks} * a.call.problem.H, 1),
-          kTileThreads, shared_bytes<QueryLayout<D>>(a.partial != nullptr)},
-         block_attention_fast_queries<D>, a);
+void run(const Backward& a, const QueryLaunch& to) {
+  launch({"block_attention_fast_queries", blocks_for(int64_t{to.chunks} * a.problem.H, 1),
+          kTileThreads, shared_bytes<QueryLayout<D>>(to.partial != nullptr)},
+         block_attention_fast_queries<D>, a, to);
 }
 
 }  // namespace
 
-void query_gradients(const Call& call, const Backward& arrays, float* y_dot_dy) {
+void query_gradients(const Backward& call, Device device, float* shift) {
   const Problem& p = call.problem;
   const int tiles = static_cast<int>(blocks_for(p.B * tiles_of(p.Tq), 1));
-  QueryArguments a{call,    arrays.y, arrays.dy, arrays.log_sum_exp, y_dot_dy, arrays.dq,
-                   nullptr, tiles,    1};
+  QueryLaunch to{shift, nullptr, tiles, 1};
   Tensor partial;
-  if (arrays.dbias.defined()) {
+  if (call.dbias != nullptr) {
     // At most 64 rows: enough blocks to fill a GPU, memory that does not depend on the tokens.
-    a.tiles_each = std::max(1, (tiles + 63) / 64);
-    a.chunks = (tiles + a.tiles_each - 1) / a.tiles_each;
-    partial = Tensor::zeros({a.chunks, p.H, p.bias_count}, DType::f32, arrays.device);
-    a.partial = pointer<float>(partial);
+    to.tiles_each = std::max(1, (tiles + 63) / 64);
+    to.chunks = (tiles + to.tiles_each - 1) / to.tiles_each;
+    partial = Tensor::zeros({to.chunks, p.H, p.bias_count}, DType::f32, device);
+    to.partial = pointer<float>(partial);
   }
-  with_width(call, [&](auto width) { run<decltype(width)::value>(a); });
-  if (partial.defined()) block_attention_detail::sum_bias_partials(partial, arrays.dbias);
+  with_width(call, [&](auto width) { run<decltype(width)::value>(call, to); });
+  if (partial.defined()) block_attention_detail::sum_bias_partials(p, partial, call.dbias);
 }
 
 }  // namespace linnet::cuda::block_attention_fast

@@ -1,7 +1,7 @@
-// Parts of the tensor-core kernels of block attention. A block has four warps and 64 rows of its
-// own, queries or keys, 16 per warp; it streams past them the tiles of 64 rows of the other kind
-// that any of its rows sees, two arrays of them, copied while the tile before is computed. Internal
-// to this folder and that of listed_attention.
+// Parts of the tensor-core kernels of block and listed attention. A block has four warps and 64
+// rows of its own, queries or keys, 16 per warp; it streams past them the tiles of 64 rows of the
+// other kind that any of its rows sees, two arrays of them, copied while the tile before is
+// computed. Internal to this folder and that of listed_attention.
 #pragma once
 
 #include "attention/primitives/block_attention/cuda/fast.h"
@@ -17,7 +17,6 @@ using block_attention_fast::Writes;
 using tensor_core::Eight;
 using tensor_core::kPadding;
 using tensor_core::kTileThreads;
-using tensor_core::TilePart;
 static_assert(kTileRows == tensor_core::kChunk);
 
 inline constexpr int kDistances = 2 * kTileRows;  // that two tiles have, and one more
@@ -45,36 +44,43 @@ inline constexpr int kBlocks = D < 128 ? 3 : 2;
 template <int D>
 inline constexpr int kStep = D < 64 ? 32 : 16;
 
-// A block's shared memory.
+// A block's shared memory: streamed tiles, and what its draws have in common.
 template <int D>
-struct Stages {
+struct TileStages {
   static constexpr int kStride = D + kPadding;
 
-  __host__ __device__ explicit Stages(SharedArena& arena)
+  __host__ __device__ explicit TileStages(SharedArena& arena)
       : tiles(arena.take<kernel_bf16>(size_t{4} * kTileRows * kStride)),
-        biases(arena.take<float>(size_t{2} * kDistances)),
-        begins(arena.take<int>(kTileRows)),
-        ends(arena.take<int>(kTileRows)),
         draws(arena.take<BlockDraws>(1)) {}
-
   // Array 0 or 1 of streamed tile n, double-buffered.
   __device__ __forceinline__ kernel_bf16* tile(int n, int array) const {
     return tiles + (n % 2 * 2 + array) * kTileRows * kStride;
   }
+  kernel_bf16* tiles;
+  BlockDraws* draws;  // where there is dropout
+};
+// The same with biases, and with the columns that the block's rows see.
+template <int D>
+struct Stages : TileStages<D> {
+  __host__ __device__ explicit Stages(SharedArena& arena)
+      : TileStages<D>(arena),
+        biases(arena.take<float>(size_t{2} * kDistances)),
+        begins(arena.take<int>(kTileRows)),
+        ends(arena.take<int>(kTileRows)) {}
+
   __device__ __forceinline__ float* bias(int n) const { return biases + n % 2 * kDistances; }
   __device__ __forceinline__ void set_range(const Range& range) const {
     begins[threadIdx.x] = range.begin;
     ends[threadIdx.x] = range.end;
   }
-  // Where there is dropout: of head h of row b.
+  // Of head h of row b.
   __device__ __forceinline__ void set_draws(const Problem& p, int b, int h) const {
-    if (p.drops() && threadIdx.x == 0) *draws = {p.draws(b, h), p.row_time(b), key_time(p, b)};
+    if (p.drops() && threadIdx.x == 0)
+      *this->draws = {p.draws(b, h), p.row_time(b), key_time(p, b)};
   }
 
-  kernel_bf16* tiles;
   float* biases;
-  int *begins, *ends;  // columns that the block's rows see
-  BlockDraws* draws;
+  int *begins, *ends;
 };
 
 // Where rows of one head of one row of the batch are, from a column on; at(n) is null where nothing
@@ -83,21 +89,19 @@ template <typename T>
 __device__ __forceinline__ T* row_of(const SequenceView<T>& view, int64_t b, int64_t n, int64_t h) {
   return view.data + b * view.batch_stride + n * view.time_stride + h * view.head_stride;
 }
-template <typename T>
-__device__ __forceinline__ T* row_or_null(const SequenceView<T>& view, const uint8_t* mask, int b,
-                                          int n, int h, int column) {
-  if (view.data == nullptr || n < 0 || n >= view.T || !is_set(mask, b * view.T + n)) return nullptr;
-  return row_of(view, b, n, h) + column;
-}
+// Queries before `end`, at most T.
 template <typename T>
 struct QueryRows {
   const SequenceView<T>& view;
   const uint8_t* mask;
-  int b, h, column = 0;
+  int b, h, end, column = 0;
 
   __device__ __forceinline__ int64_t width() const { return view.K - column; }
   __device__ __forceinline__ T* somewhere() const { return view.data; }
-  __device__ __forceinline__ T* at(int n) const { return row_or_null(view, mask, b, n, h, column); }
+  __device__ __forceinline__ T* at(int t) const {
+    if (t >= end || !is_set(mask, b * view.T + t)) return nullptr;
+    return row_of(view, b, t, h) + column;
+  }
 };
 template <typename T>
 struct KeyRows {
@@ -108,23 +112,30 @@ struct KeyRows {
   __device__ __forceinline__ int64_t width() const { return now.K - column; }
   __device__ __forceinline__ T* somewhere() const { return now.data; }
   __device__ __forceinline__ T* at(int n) const {
-    if (n < past_tokens) return row_or_null(past, past_mask, b, n, g, column);
-    return row_or_null(now, mask, b, n - past_tokens, g, column);
+    return n < past_tokens ? row_or_null(past, past_mask, n)
+                           : row_or_null(now, mask, n - past_tokens);
+  }
+  __device__ __forceinline__ T* row_or_null(const SequenceView<T>& view, const uint8_t* valid,
+                                            int n) const {
+    const bool inside = view.data != nullptr && n >= 0 && n < view.T;
+    if (!inside || !is_set(valid, b * view.T + n)) return nullptr;
+    return row_of(view, b, n, g) + column;
   }
 };
 
-// Begins to copy 64 rows from `first` on; rows that are not read and columns beyond the width
-// become zeros.
+// Begins to copy `count` rows from `first` on by so many threads; rows that are not read and
+// columns beyond the width become zeros.
 template <int D, typename Rows>
 __device__ __forceinline__ void begin_copy(AsyncCopies& copies, kernel_bf16* tile, const Rows& rows,
-                                           int first) {
-  using Part = TilePart<D>;
+                                           int first, int count = kTileRows,
+                                           int threads = kTileThreads) {
 #pragma unroll 1  // registers
-  for (int i = 0; i < Part::kCount; ++i) {
-    const int row = Part::row(i), column = Part::column(i);
+  for (int i = static_cast<int>(threadIdx.x); i < count * (D / 8); i += threads) {
+    const int row = i / (D / 8), column = i % (D / 8) * 8;
     const kernel_bf16* from = column < rows.width() ? rows.at(first + row) : nullptr;
     const bool read = from != nullptr;
-    copies.copy(tile + row * Part::kStride + column, read ? from + column : rows.somewhere(), read);
+    copies.copy(tile + row * TileStages<D>::kStride + column,
+                read ? from + column : rows.somewhere(), read);
   }
 }
 
@@ -132,7 +143,7 @@ __device__ __forceinline__ void begin_copy(AsyncCopies& copies, kernel_bf16* til
 template <int D>
 __device__ __forceinline__ void load_rows(const kernel_bf16* tile, int warp, int lane,
                                           LeftFragment (&rows)[D / 16]) {
-  constexpr int kStride = Stages<D>::kStride;
+  constexpr int kStride = TileStages<D>::kStride;
 #pragma unroll
   for (int i = 0; i < D / 16; ++i) {
     rows[i] = load_left(tile + warp * 16 * kStride + i * 16, kStride, lane);
@@ -143,7 +154,7 @@ __device__ __forceinline__ void load_rows(const kernel_bf16* tile, int warp, int
 template <int D, int N, typename Left>
 __device__ __forceinline__ void multiply_transposed(const Left& left, const kernel_bf16* tile,
                                                     int lane, ResultFragment (&sums)[N / 8]) {
-  constexpr int kStride = Stages<D>::kStride;
+  constexpr int kStride = TileStages<D>::kStride;
 #pragma unroll
   for (int i = 0; i < D / 16; ++i) {
     const LeftFragment rows = left(i);
@@ -161,7 +172,7 @@ template <int D, int N>
 __device__ __forceinline__ void add_weighted(const ResultFragment (&weights)[N / 8],
                                              const kernel_bf16* tile, int lane,
                                              ResultFragment (&sums)[D / 8]) {
-  constexpr int kStride = Stages<D>::kStride;
+  constexpr int kStride = TileStages<D>::kStride;
 #pragma unroll
   for (int j = 0; j < N / 16; ++j) {
     const LeftFragment left = as_left(weights[2 * j], weights[2 * j + 1]);
@@ -190,6 +201,23 @@ struct BiasRow {
   __device__ __forceinline__ float entry(int64_t key, int64_t query) const {
     const int64_t i = place(key, query) + threadIdx.x;
     return table != nullptr && i >= 0 && i < p.bias_count ? table[i] * p.logit_unit : 0.0f;
+  }
+};
+
+// A log-sum-exp in units of log 2, such that all weights of a query that sees nothing are 0.
+__device__ __forceinline__ float log2_of(float log_sum_exp) {
+  return log_sum_exp == -kInfinity ? kInfinity : log_sum_exp * kLog2E;
+}
+
+// Terms of the weight of a pair and of the gradient of its logit (in units of log 2), where `shift`
+// is what its query adds to the gradients of all weights.
+struct SoftmaxTerms {
+  __device__ __forceinline__ float root(float logit, float log2_sum_exp) const {
+    return exp2f(logit - log2_sum_exp);
+  }
+  __device__ __forceinline__ float weight(float root) const { return root; }
+  __device__ __forceinline__ float gradient(float root, float dy_dot_v, float shift) const {
+    return root * (dy_dot_v + shift);
   }
 };
 
@@ -228,16 +256,17 @@ struct Logits {
     }
   }
 
-  // Terms of one pair's weight and of the gradient of its logit: exp(x) / sum or max(x, 0).
+  // As SoftmaxTerms; of relu squared the root is max(x, 0).
   __device__ __forceinline__ float root(float logit, float log2_sum_exp) const {
-    if (p.normalised()) return exp2f(logit - log2_sum_exp);
+    if (p.normalised()) return SoftmaxTerms{}.root(logit, log2_sum_exp);
     return logit < 0 ? 0.0f : logit;
   }
   __device__ __forceinline__ float weight(float root) const {
     return p.normalised() ? root : root * root;
   }
-  __device__ __forceinline__ float gradient(float root, float dy_dot_v, float y_dot_dy) const {
-    return p.normalised() ? root * (dy_dot_v - y_dot_dy) : 2 * root * dy_dot_v;
+  __device__ __forceinline__ float gradient(float root, float dy_dot_v, float shift) const {
+    if (p.normalised()) return SoftmaxTerms{}.gradient(root, dy_dot_v, shift);
+    return 2 * root * dy_dot_v;
   }
 };
 
@@ -289,7 +318,7 @@ template <int D, typename Rows>
 __device__ __forceinline__ void store_rows(const ResultFragment (&results)[D / 8], float factor,
                                            kernel_bf16* tile, const Rows& rows, int first, int warp,
                                            int lane) {
-  constexpr int kStride = Stages<D>::kStride;
+  constexpr int kStride = TileStages<D>::kStride;
   kernel_bf16* mine = tile + warp * 16 * kStride;
   __syncwarp();
 #pragma unroll

@@ -3,8 +3,7 @@
 #pragma once
 
 #include "attention/primitives/block_attention/cuda/block_attention.h"
-#include "attention/primitives/block_attention/pattern.h"
-#include "attention/primitives/common/cuda/warp_items.h"
+#include "attention/primitives/block_attention/cuda/plain_kernels.h"
 #include "core/cuda/random.h"
 #include "core/cuda/stored_values.h"
 
@@ -12,11 +11,13 @@ namespace linnet::cuda::block_attention_detail {
 
 using linnet::block_attention_detail::DropoutDraws;
 using linnet::block_attention_detail::KeyRange;
-using linnet::block_attention_detail::plain_weight;
 using linnet::block_attention_detail::Segment;
 
 // Arrays are dense; optional ones may be null.
 struct BlockProblem {
+  using Values = StoredValues;
+  using Results = StoredResults;
+  static constexpr bool kLists = false;
   StoredValues q, k, v, past_k, past_v;
   const float* bias;
   const uint8_t *query_mask, *key_mask, *past_mask;
@@ -62,6 +63,12 @@ struct BlockProblem {
   __device__ StoredValues value(const Segment& segment, int64_t u, int64_t g) const {
     return row_of(past_v, v, segment, u, g, V);
   }
+  // What a query sees, by number u of a key in its segment; and who sees a key, past ones first.
+  struct Row;
+  struct Column;
+  __device__ Row row(int64_t b, int64_t t, int64_t h) const;
+  __host__ __device__ int64_t columns() const { return P + Tk; }
+  __device__ Column column(int64_t b, int64_t g, int64_t n) const;
   // The number of (b, t, h) among the queries.
   __device__ int64_t query(int64_t b, int64_t t, int64_t h) const { return (b * Tq + t) * H + h; }
   __device__ DropoutDraws draws(int64_t b, int64_t h) const {
@@ -96,11 +103,64 @@ struct BlockProblem {
   }
 };
 
-__device__ __forceinline__ float dot(const float* a, StoredValues b, int64_t n) {
-  float total = 0;
-  for (int64_t c = 0; c < n; ++c) total += a[c] * b.at(c);
-  return total;
+struct BlockProblem::Row {
+  const BlockProblem& p;
+  Segment segment;
+  DropoutDraws draws;
+  int64_t h, g, r, begin, end;
+
+  __device__ bool sees(int64_t u) const { return p.key_valid(segment, u); }
+  __device__ StoredValues key(int64_t u) const { return p.key(segment, u, g); }
+  __device__ StoredValues value(int64_t u) const { return p.value(segment, u, g); }
+  __device__ float logit(int64_t u, float product) const {
+    return p.logit(segment, h, r, u, product);
+  }
+  __device__ float kept(int64_t u) const { return p.kept(draws, segment, r, u); }
+};
+__device__ __forceinline__ BlockProblem::Row BlockProblem::row(int64_t b, int64_t t,
+                                                               int64_t h) const {
+  const Segment own = segment(b, t);
+  const int64_t r = t - own.query_begin;
+  const KeyRange keys = visible_keys(own, options, r);
+  return {*this,    own, draws(b, h), h,
+          group(h), r,   keys.begin,  query_valid(b, t) ? keys.end : keys.begin};
 }
+
+struct BlockProblem::Column {
+  // Queries r of the segment.
+  struct Readers {
+    const Column& own;
+    DropoutDraws draws;
+    int64_t h, begin, end;
+
+    __device__ int64_t time(int64_t r) const { return own.segment.query_begin + r; }
+    __device__ float logit(int64_t r, float product) const {
+      return own.p.logit(own.segment, h, r, own.u, product);
+    }
+    __device__ float kept(int64_t r) const { return own.p.kept(draws, own.segment, r, own.u); }
+  };
+  const BlockProblem& p;
+  Segment segment;
+  int64_t g, u, place;
+  bool past, valid;
+
+  __device__ StoredValues key() const { return p.key(segment, u, g); }
+  __device__ StoredValues value() const { return p.value(segment, u, g); }
+  __device__ __forceinline__ Readers readers(int64_t h) const {
+    const KeyRange queries = visible_queries(segment, p.options, u);
+    return {*this, p.draws(segment.row, h), h, queries.begin, queries.end};
+  }
+};
+__device__ __forceinline__ BlockProblem::Column BlockProblem::column(int64_t b, int64_t g,
+                                                                     int64_t n) const {
+  // Past keys belong to the first span; with no tokens nobody reads them.
+  const bool past = n < P;
+  const Segment own = segment(b, past || cross ? 0 : n - P);
+  const int64_t u = past ? n : own.past + n - P - own.key_begin;
+  const int64_t place = past ? (b * P + n) * G + g : (b * Tk + n - P) * G + g;
+  return {*this, own, g, u, place, past, key_valid(own, u)};
+}
+
 __device__ __forceinline__ float dot(StoredValues a, StoredValues b, int64_t n) {
   float total = 0;
   for (int64_t c = 0; c < n; ++c) total += a.at(c) * b.at(c);
@@ -108,8 +168,7 @@ __device__ __forceinline__ float dot(StoredValues a, StoredValues b, int64_t n) 
 }
 
 inline BlockProblem problem_of(const BlockAttentionTensors& in,
-                               const BlockAttentionSetting& setting) {
-  const BlockAttentionContext& context = setting.context;
+                               const BlockAttentionContext& context) {
   BlockProblem p{};
   p.q = stored_values(in.q);
   p.k = stored_values(in.k);
@@ -144,15 +203,22 @@ inline BlockProblem problem_of(const BlockAttentionTensors& in,
   }
   if (context.cross) return p;
   p.positions = pointer_or_null<int32_t>(context.positions);
-  if (setting.spans.defined()) {
-    p.span_begins = pointer<int32_t>(setting.spans);
+  if (in.spans.defined()) {
+    p.span_begins = pointer<int32_t>(in.spans);
     p.span_ends = p.span_begins + p.B * p.Tq;
   }
   return p;
 }
 
-// dbias [H or 1, count] from partial sums [., H, count], added in order; a table that all heads
-// share gets the sum over heads too.
-void sum_bias_partials(const Tensor& partial, const Tensor& dbias);
+// The plain kernels: block_attention_forward and block_attention_backward.
+void forward(const BlockAttentionTensors& in, const BlockAttentionContext& context, const Tensor& y,
+             const Tensor& log_sum_exp);
+void backward(const BlockAttentionTensors& in, const BlockAttentionContext& context,
+              const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
+              const BlockAttentionTensors& gradients);
+
+// dbias [bias_heads, bias_count] from partial sums [., H, bias_count], added in order; a table that
+// all heads share gets the sum over heads too.
+void sum_bias_partials(const BlockProblem& p, const Tensor& partial, float* dbias);
 
 }  // namespace linnet::cuda::block_attention_detail

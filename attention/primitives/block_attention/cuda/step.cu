@@ -112,16 +112,16 @@ __global__ void block_attend_one_token(BlockProblem p, StoredResults y, float* l
 }  // namespace
 
 bool is_block_attention_step(const BlockAttentionTensors& in,
-                             const BlockAttentionSetting& setting) {
-  return in.q.size(1) == 1 && !(setting.context.options.dropout > 0) && in.q.size(3) <= kWidest &&
+                             const BlockAttentionContext& context) {
+  return in.q.size(1) == 1 && !(context.options.dropout > 0) && in.q.size(3) <= kWidest &&
          in.v.size(3) <= kWidest;
 }
 
-void block_attention_step(const BlockAttentionTensors& in, const BlockAttentionSetting& setting,
+void block_attention_step(const BlockAttentionTensors& in, const BlockAttentionContext& context,
                           const Tensor& y, const Tensor& log_sum_exp) {
   launch({"block_attend_one_token", blocks_for(in.q.size(0) * in.q.size(2), 1), kThreads,
           shared_bytes<Layout>(in.q.size(3), in.v.size(3))},
-         block_attend_one_token, problem_of(in, setting), stored_results(y),
+         block_attend_one_token, problem_of(in, context), stored_results(y),
          pointer<float>(log_sum_exp));
 }
 

@@ -1,6 +1,6 @@
 // Listed attention on tensor cores: the keys and values of a list are gathered tile by tile, for up
-// to 64 of the queries that share it; weights stay in registers. Internal to
-// this folder; which calls come here is decided in path.h.
+// to 64 of the queries that share it; weights stay in registers. Internal to this folder; which
+// calls come here is decided in path.h.
 //
 // Sequences are bf16 views whose rows begin on 16 bytes; weights, gradients of logits and the
 // shares that lists have in dk and dv are rounded to bf16, all sums, softmax's maxima and
@@ -29,6 +29,14 @@ struct Call {
   listed_attention_detail::ListedProblem<kernel_bf16> problem;
   Reads q, k, v;
 };
+// What backward reads and writes besides. Gradients are overwritten; that of the bias
+// [bias_rows, bias_heads, Tq, length] may be null, and so may dlog_sum_exp.
+struct Backward : Call {
+  Reads y, dy;
+  const float *log_sum_exp, *dlog_sum_exp;
+  Writes dq, dk, dv;
+  float* dbias;
+};
 // For dense tensors in bf16.
 inline Call call_of(const ListedAttentionTensors& in, const ListedAttentionContext& context) {
   return {listed_attention_detail::problem_of<kernel_bf16>(in, context), reads(in.q), reads(in.k),
@@ -42,21 +50,14 @@ void forward(const Call& call, const Writes& y, float* log_sum_exp);
 // of one row need more.
 inline constexpr int64_t kShareBytes = int64_t{256} << 20;
 
-// Further inputs of backward, and its outputs. Gradients are overwritten.
-struct Backward {
-  Reads y, dy;
-  const float *log_sum_exp, *dlog_sum_exp;  // the latter may be null
-  Writes dq, dk, dv;
-  Tensor dbias;  // may be undefined
-  int64_t share_bytes = kShareBytes;
-};
-void backward(const Call& call, const ListedAttentionContext& context, const Backward& arrays);
+// `index` is the tensor of the lists; shares may take so many bytes.
+void backward(const Backward& call, const Tensor& index, int64_t share_bytes = kShareBytes);
 
 // The two halves of backward: dq, with the gradients of logits [B,H,Tq,length] (zeros before; may
 // be null), and dk with dv. The term added to every weight's gradient, `shift` [tiles,B,Tq,H] of
 // each tile of values, goes from the first to the second.
-void query_gradients(const Call& call, const Backward& arrays, float* shift, float* dlogits);
-void key_gradients(const Call& call, const ListedAttentionContext& context, const Backward& arrays,
-                   const float* shift);
+void query_gradients(const Backward& call, float* shift, float* dlogits);
+void key_gradients(const Backward& call, const Tensor& index, const float* shift,
+                   int64_t share_bytes);
 
 }  // namespace linnet::cuda::listed_attention_fast

@@ -38,12 +38,12 @@ __global__ __launch_bounds__(kTileThreads,
   const QueryTile tile = tile_of_block(p, tiles);
   if (tile.count <= 0) return;
   const auto [b, h, first, count] = tile;
-  const int value = static_cast<int>(blockIdx.y) * D;
+  const int value = static_cast<int>(blockIdx.y) * D, end = tile.end();
 
   AsyncCopies copies;
   begin_copy<D>(copies, shared.tile(1, 0),
-                QueryRows<const kernel_bf16>{a.q, p.query_mask, b, h, first, count},
-                static_cast<int>(blockDim.x) / 2);
+                QueryRows<const kernel_bf16>{a.q, p.query_mask, b, h, end}, first,
+                static_cast<int>(blockDim.x) / 2, static_cast<int>(blockDim.x));
   copies.commit();
   ListStream<D> keys{a,      shared,
                      copies, p.list(b, h, first),
@@ -82,7 +82,7 @@ __global__ __launch_bounds__(kTileThreads,
     log_sum_exp[p.query(b, first + row, h)] = found == kInfinity ? -kInfinity : found;
   }
   store_rows<D>(reader.y, p.keep_scale, shared.tile(keys.count, 0),
-                QueryRows<kernel_bf16>{y, nullptr, b, h, first, count, value}, 0, warp, lane);
+                QueryRows<kernel_bf16>{y, nullptr, b, h, end, value}, first, warp, lane);
 }
 
 template <int D>

@@ -20,53 +20,25 @@ namespace linnet::cuda::listed_attention_fast {
 namespace {
 
 using namespace listed_attention_fast_detail;
+using block_attention_fast_detail::begin_queries;
 using block_attention_fast_detail::OwnKeys;
 using block_attention_fast_detail::OwnKeysLayout;
+using block_attention_fast_detail::statistic_of;
 using listed_attention_detail::first_not_below;
 using listed_attention_detail::SortedIndex;
 using listed_attention_detail::SortedPlaces;
 
-// `pairs` (row, key head) from number `first_pair` on; query heads that share lists and keys share
-// shares: `heads` of them, `units` a key head.
-struct PlaceArguments {
-  Call call;
-  Reads dy;
-  const float *log_sum_exp, *shift;
-  kernel_bf16* shares;  // [pairs, units, lists, length, tiles K + V]
+// What a launch adds to a call: the shares of (row, key head) from number `first_pair` on. Query
+// heads that share lists and keys share shares: `heads` of them, `units` a key head.
+struct Shares {
+  kernel_bf16* data;  // [pairs, units, places, width]
   int64_t first_pair;
+  int64_t places, width;  // lists * length, tiles K + V
   int units, heads, tiles;
-
-  __host__ __device__ int64_t places() const { return call.problem.lists * call.problem.length; }
-  __host__ __device__ int64_t width() const { return tiles * call.k.K + call.v.K; }
 };
 
 template <int D>
 using PlaceLayout = OwnKeysLayout<D, ListStages<D>>;
-
-// For a warp's 16 places.
-template <int D>
-struct PlaceGradients : OwnKeys<D> {
-  // Adds N queries from `column` of a tile on, whose logits are in x.
-  template <int N>
-  __device__ __forceinline__ void add(const Problem& p, const kernel_bf16* queries,
-                                      const kernel_bf16* dy, const float* statistics, uint32_t kept,
-                                      int column, int lane, ResultFragment (&x)[N / 8]) {
-    const float* mine = statistics + lane % 4 * 2;
-    ResultFragment dlogits[N / 8] = {};
-    multiply_transposed<D, N>([&](int i) { return this->value(i, lane); }, dy, lane, dlogits);
-    if (p.drops()) drop<N>(kept, column, p.keep_scale, dlogits);
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) {
-      float &weight = x[i / 4].values[i % 4], &dlogit = dlogits[i / 4].values[i % 4];
-      const int query = i / 4 * 8 + i % 2;
-      weight = exp2f(weight - mine[query]);
-      dlogit = weight * (dlogit + mine[kTileRows + query]);
-    }
-    if (p.drops()) drop<N>(kept, column, 1.0f, x);
-    add_weighted<D, N>(x, dy, lane, this->dv);
-    add_weighted<D, N>(dlogits, queries, lane, this->dk);
-  }
-};
 
 // Which tile of values is this block's; narrow tiles hold them all.
 template <int D>
@@ -78,7 +50,8 @@ __device__ __forceinline__ int value_tile() {
 // the first query.
 template <int D>
 struct QueryStream {
-  const PlaceArguments& a;
+  const Backward& a;
+  const float* shift;
   const PlaceLayout<D>& shared;
   AsyncCopies& copies;
   int b, h, first, queries, each, count;
@@ -91,24 +64,10 @@ struct QueryStream {
   // Begins to copy tile n; an empty group of copies where there is none.
   __device__ __forceinline__ void begin(int n) {
     if (n < count) {
-      const Problem& p = a.call.problem;
       const QueryTile at = tile(n);
-      begin_copy<D>(
-          copies, shared.tile(n, 0),
-          QueryRows<const kernel_bf16>{a.call.q, p.query_mask, b, at.h, at.first, at.count},
-          kTileRows);
-      begin_copy<D>(copies, shared.tile(n, 1),
-                    QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, at.h, at.first, at.count,
-                                                 value_tile<D>() * D},
-                    kTileRows);
-      const int row = recomputed(static_cast<int>(threadIdx.x)) % kTileRows;
-      const bool of_sums = threadIdx.x < kTileRows;
-      statistic = 0;
-      if (row < at.count) {
-        const int64_t number = p.query(b, at.first + row, at.h), all = p.B * p.Tq * p.H;
-        statistic =
-            of_sums ? log2_of(a.log_sum_exp[number]) : a.shift[value_tile<D>() * all + number];
-      }
+      const int value = value_tile<D>() * D;
+      begin_queries<D>(copies, shared, n, a, b, at.h, at.first, at.end(), value);
+      statistic = statistic_of<D>(a, shift, b, at.h, at.first, at.end(), value);
     }
     copies.commit();
   }
@@ -177,25 +136,25 @@ struct ShareRows {
 struct PlaceBlock {
   int item, list, place;
 };
-__device__ __forceinline__ PlaceBlock block_of(const PlaceArguments& a, int block) {
-  const Problem& p = a.call.problem;
+__device__ __forceinline__ PlaceBlock block_of(const Problem& p, int block) {
   const int tiles = static_cast<int>(tiles_of(p.length)), lists = static_cast<int>(p.lists);
   return {block / tiles / lists, block / tiles % lists, block % tiles * kTileRows};
 }
 
 template <int D>
 __global__ __launch_bounds__(kTileThreads,
-                             kBlocks<D>) void listed_attention_fast_places(PlaceArguments a) {
+                             kBlocks<D>) void listed_attention_fast_places(Backward a,
+                                                                           const float* shift,
+                                                                           Shares to) {
   constexpr int kStride = ListStages<D>::kStride, N = kStep<D>;
-  const Call& call = a.call;
-  const Problem& p = call.problem;
+  const Problem& p = a.problem;
   SharedArena arena;
   const PlaceLayout<D> shared(arena);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const auto [item, list, place] = block_of(a, static_cast<int>(blockIdx.x));
-  const int64_t pair = a.first_pair + item / a.units;
+  const auto [item, list, place] = block_of(p, static_cast<int>(blockIdx.x));
+  const int64_t pair = to.first_pair + item / to.units;
   const int b = static_cast<int>(pair / p.G), g = static_cast<int>(pair % p.G);
-  const int h = (g * a.units + item % a.units) * a.heads;
+  const int h = (g * to.units + item % to.units) * to.heads;
   const int queries = queries_of_list(p, list), each = static_cast<int>(tiles_of(queries));
 
   AsyncCopies copies;
@@ -208,17 +167,17 @@ __global__ __launch_bounds__(kTileThreads,
   shared.set_draws(p, b, h);
   __syncthreads();
   if (Seen(shared.places(0), lane).keys == 0) return;  // shares of no key are not read
-  begin_copy<D>(copies, shared.tile(1, 0), GatheredRows{call.k, shared.places(0), b, g}, kTileRows);
+  begin_copy<D>(copies, shared.tile(1, 0), GatheredRows{a.k, shared.places(0), b, g}, 0);
   begin_copy<D>(copies, shared.own_values(),
-                GatheredRows{call.v, shared.places(0), b, g, value_tile<D>() * D}, kTileRows);
+                GatheredRows{a.v, shared.places(0), b, g, value_tile<D>() * D}, 0);
   copies.commit();
-  const int count = each * a.heads;
-  QueryStream<D> stream{a, shared, copies, b, h, first, queries, each, count};
+  const int count = each * to.heads;
+  QueryStream<D> stream{a, shift, shared, copies, b, h, first, queries, each, count};
   stream.begin(0);
   stream.store(0);
   copies.wait<1>();
   __syncthreads();
-  PlaceGradients<D> own;
+  OwnKeys<D> own;
   own.load(shared, warp, lane);
   for (int n = 0; n < count; ++n) {
     copies.wait<0>();
@@ -236,47 +195,48 @@ __global__ __launch_bounds__(kTileThreads,
       ResultFragment x[N / 8] = {};
       multiply_transposed<D, N>([&](int i) { return own.k[i]; }, rows, lane, x);
       make_logits<N>(x, p, tile, column, place, shared.places(0), warp, lane);
-      own.template add<N>(p, rows, shared.tile(n, 1) + column * kStride,
+      own.template add<N>(p, SoftmaxTerms{}, rows, shared.tile(n, 1) + column * kStride,
                           shared.statistics(n) + column, kept, column, lane, x);
     }
     stream.store(n + 1);
   }
   // Found again: registers.
-  const PlaceBlock block = block_of(a, recomputed(static_cast<int>(blockIdx.x)));
+  const PlaceBlock block = block_of(p, recomputed(static_cast<int>(blockIdx.x)));
   const int64_t number = (block.item * p.lists + block.list) * p.length + block.place;
-  kernel_bf16* shares = a.shares + number * a.width();
+  kernel_bf16* shares = to.data + number * to.width;
   const int inside = static_cast<int>(min(int64_t{kTileRows}, p.length - block.place));
   store_rows<D>(own.dk, static_cast<float>(p.options.scale), shared.tile(count, 0),
-                ShareRows{shares + value_tile<D>() * call.k.K, a.width(), call.k.K, inside}, 0,
-                warp, lane);
+                ShareRows{shares + value_tile<D>() * a.k.K, to.width, a.k.K, inside}, 0, warp,
+                lane);
   const int64_t value = value_tile<D>() * D;
   store_rows<D>(own.dv, p.keep_scale, shared.tile(count, 1),
-                ShareRows{shares + a.tiles * call.k.K + value, a.width(), call.v.K - value, inside},
-                0, warp, lane);
+                ShareRows{shares + to.tiles * a.k.K + value, to.width, a.v.K - value, inside}, 0,
+                warp, lane);
 }
 
 // Columns of dk, then dv, that a warp sums up: pairs of them in four rounds of lanes.
 constexpr int kSummed = 4 * 2 * kLanes;
 
 // A warp for kSummed columns of each key of each (row, key head).
-__global__ void listed_attention_fast_sums(PlaceArguments a, SortedPlaces sorted, Writes dk,
-                                           Writes dv, int64_t pairs) {
-  const Problem& p = a.call.problem;
+__global__ void listed_attention_fast_sums(Backward a, Shares from, SortedPlaces sorted,
+                                           int64_t pairs) {
+  const Problem& p = a.problem;
+  const Writes &dk = a.dk, &dv = a.dv;
   const int64_t item = global_warp();
   if (item >= pairs * p.Tk) return;
-  const int64_t j = item % p.Tk, own = item / p.Tk, pair = a.first_pair + own;
-  const int64_t g = pair % p.G, b = pair / p.G, all = a.places(), width = a.width();
+  const int64_t j = item % p.Tk, own = item / p.Tk, pair = from.first_pair + own;
+  const int64_t g = pair % p.G, b = pair / p.G, all = from.places, width = from.width;
   const int own_column = static_cast<int>(blockIdx.y) * kSummed + warp_lane() * 2;
   float sums[4][2] = {};
-  for (int unit = 0; p.key_valid(b, j) && unit < a.units; ++unit) {
-    const int64_t row = p.index_row(b, (g * a.units + unit) * a.heads) * all;
+  for (int unit = 0; p.key_valid(b, j) && unit < from.units; ++unit) {
+    const int64_t row = p.index_row(b, (g * from.units + unit) * from.heads) * all;
     const int32_t* keys = sorted.keys + row;
     const int64_t begin = first_not_below(keys, all, j);
     const int64_t end = begin + first_not_below(keys + begin, all - begin, j + 1);
-    const kernel_bf16* shares = a.shares + (own * a.units + unit) * all * width;
-    for (int tile = 0; tile < a.tiles; ++tile) {
+    const kernel_bf16* shares = from.data + (own * from.units + unit) * all * width;
+    for (int tile = 0; tile < from.tiles; ++tile) {
       // The first shares of dk, and dv behind the last; then the other shares of dk.
-      const int64_t columns = tile == 0 ? dk.K + dv.K : dk.K, behind = (a.tiles - 1) * dk.K;
+      const int64_t columns = tile == 0 ? dk.K + dv.K : dk.K, behind = (from.tiles - 1) * dk.K;
 #pragma unroll 4
       for (int64_t n = begin; n < end; ++n) {
         const kernel_bf16* share = shares + sorted.order[row + n] * width + tile * dk.K;
@@ -284,8 +244,8 @@ __global__ void listed_attention_fast_sums(PlaceArguments a, SortedPlaces sorted
         for (int i = 0; i < 4; ++i) {
           const int column = own_column + i * 2 * kLanes;
           if (column >= columns) continue;
-          const kernel_bf16* from = share + column + (column < dk.K ? 0 : behind);
-          const uint32_t two = *reinterpret_cast<const uint32_t*>(from);
+          const kernel_bf16* at = share + column + (column < dk.K ? 0 : behind);
+          const uint32_t two = *reinterpret_cast<const uint32_t*>(at);
           sums[i][0] += low_of(two);
           sums[i][1] += high_of(two);
         }
@@ -303,59 +263,56 @@ __global__ void listed_attention_fast_sums(PlaceArguments a, SortedPlaces sorted
 }
 
 template <int D>
-void run(const PlaceArguments& a, int64_t pairs) {
-  const Problem& p = a.call.problem;
+void run(const Backward& a, const float* shift, const Shares& to, int64_t pairs) {
+  const Problem& p = a.problem;
   launch({"listed_attention_fast_places",
-          dim3(blocks_for(pairs * a.units * p.lists * tiles_of(p.length), 1),
-               static_cast<unsigned>(a.tiles)),
+          dim3(blocks_for(pairs * to.units * p.lists * tiles_of(p.length), 1),
+               static_cast<unsigned>(to.tiles)),
           kTileThreads, shared_bytes<PlaceLayout<D>>()},
-         listed_attention_fast_places<D>, a);
+         listed_attention_fast_places<D>, a, shift, to);
 }
 
 }  // namespace
 
-void key_gradients(const Call& call, const ListedAttentionContext& context, const Backward& arrays,
-                   const float* shift) {
+void key_gradients(const Backward& call, const Tensor& index, const float* shift,
+                   int64_t share_bytes) {
   const Problem& p = call.problem;
-  const int heads = static_cast<int>(p.H / p.G);
+  const int heads = static_cast<int>(p.H / p.G), tiles = tiles_of_values(call);
   const bool shared_lists = p.index_heads == 1;
-  PlaceArguments a{call,
-                   arrays.dy,
-                   arrays.log_sum_exp,
-                   shift,
-                   nullptr,
-                   0,
-                   shared_lists ? 1 : heads,
-                   shared_lists ? heads : 1,
-                   tiles_of_values(call)};
-  const int64_t of_pair = a.units * a.places() * a.width(), all = p.B * p.G;
+  Shares to{nullptr,
+            0,
+            p.lists * p.length,
+            tiles * call.k.K + call.v.K,
+            shared_lists ? 1 : heads,
+            shared_lists ? heads : 1,
+            tiles};
+  const int64_t of_pair = to.units * to.places * to.width, all = p.B * p.G;
   const int64_t bytes = std::max<int64_t>(1, of_pair * static_cast<int64_t>(sizeof(kernel_bf16)));
-  const int64_t most =
-      std::clamp<int64_t>(arrays.share_bytes / bytes, 1, std::max<int64_t>(1, all));
-  const SortedIndex sorted(context.index);
-  const Tensor shares = Tensor::empty({most * of_pair}, DType::bf16, context.index.device());
-  a.shares = pointer<kernel_bf16>(shares);
-  for (; a.first_pair < all; a.first_pair += most) {
-    const int64_t pairs = std::min(most, all - a.first_pair);
-    with_width(call, [&](auto width) { run<decltype(width)::value>(a, pairs); });
+  const int64_t most = std::clamp<int64_t>(share_bytes / bytes, 1, std::max<int64_t>(1, all));
+  const SortedIndex sorted(index);
+  const Tensor shares = Tensor::empty({most * of_pair}, DType::bf16, index.device());
+  to.data = pointer<kernel_bf16>(shares);
+  for (; to.first_pair < all; to.first_pair += most) {
+    const int64_t pairs = std::min(most, all - to.first_pair);
+    with_width(call, [&](auto width) { run<decltype(width)::value>(call, shift, to, pairs); });
     launch({"listed_attention_fast_sums",
             dim3(blocks_for(pairs * p.Tk, kWarps), blocks_for(call.k.K + call.v.K, kSummed)),
             kWarps * kLanes},
-           listed_attention_fast_sums, a, sorted.places(), arrays.dk, arrays.dv, pairs);
+           listed_attention_fast_sums, call, to, sorted.places(), pairs);
   }
 }
 
-void backward(const Call& call, const ListedAttentionContext& context, const Backward& arrays) {
+void backward(const Backward& call, const Tensor& index, int64_t share_bytes) {
   const Problem& p = call.problem;
-  const Device device = context.index.device();
+  const Device device = index.device();
   const Tensor shift = Tensor::empty({tiles_of_values(call), p.B, p.Tq, p.H}, DType::f32, device);
   Tensor dlogits;
-  if (arrays.dbias.defined()) {
+  if (call.dbias != nullptr) {
     dlogits = Tensor::zeros({p.B, p.H, p.Tq, p.length}, DType::f32, device);
   }
-  query_gradients(call, arrays, pointer<float>(shift), pointer_or_null<float>(dlogits));
-  key_gradients(call, context, arrays, pointer<float>(shift));
-  if (dlogits.defined()) listed_attention_detail::sum_bias(dlogits, arrays.dbias);
+  query_gradients(call, pointer<float>(shift), pointer_or_null<float>(dlogits));
+  key_gradients(call, index, pointer<float>(shift), share_bytes);
+  if (dlogits.defined()) listed_attention_detail::sum_bias(p, dlogits, call.dbias);
 }
 
 }  // namespace linnet::cuda::listed_attention_fast

@@ -14,6 +14,7 @@
 // dy again, L / g times 8 D, and write and read L / g shares of 4 D, besides dk and dv. Operations:
 // 6 D L here, 8 D L there. D = 64, g = 64, L = 512: 524 + 2,048 bytes here, 4,096 + 4,096 + 256
 // there, 459,000 operations.
+#include "attention/primitives/block_attention/cuda/fast_own_queries.h"
 #include "attention/primitives/listed_attention/cuda/fast_tiles.h"
 
 namespace linnet::cuda::listed_attention_fast {
@@ -21,80 +22,39 @@ namespace {
 
 using namespace listed_attention_fast_detail;
 
-struct QueryArguments {
-  Call call;
-  Reads y, dy;
-  const float *log_sum_exp, *dlog_sum_exp;
-  float *shift, *dlogits;
-  Writes dq;
-  int tiles;
-};
+using block_attention_fast_detail::OwnQueries;
 
-// A warp's 16 queries. For rows lane / 4 and 8 after: the log-sum-exp in units of log 2, and the
-// term added to every weight's gradient.
+// The statistics of a warp's 16 queries; columns of dy are those from `value` on. The row of a
+// query that sees nothing, often NaN, counts as zeros: weights of 0 would spread them.
 template <int D>
-struct QueryGradients {
-  LeftFragment q[D / 16], dy[D / 16];
-  float log2_sum[2], shift[2];
-  ResultFragment dq[D / 8] = {};
-
-  // Reads y where this lane has dy, whose columns are those from `value` on. The row of a query
-  // that sees nothing, often NaN, counts as zeros: weights of 0 would spread them.
-  __device__ __forceinline__ void load_statistics(const QueryArguments& a, const QueryTile& tile,
-                                                  const QueryLogits& logits, int value, int warp,
-                                                  int lane) {
+__device__ __forceinline__ void load_statistics(const Backward& a, float* shift,
+                                                const QueryTile& tile, const QueryLogits& logits,
+                                                int value, int warp, int lane, OwnQueries<D>& own) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = warp * 16 + half * 8 + lane / 4, t = tile.first + row;
-      const int64_t number = a.call.problem.query(tile.b, t, tile.h);
-      const float log_sum_exp = logits.counts[half] ? a.log_sum_exp[number] : -kInfinity;
-      const bool sees = log_sum_exp != -kInfinity;
-      float sum = 0;
+  for (int half = 0; half < 2; ++half) {
+    const int row = warp * 16 + half * 8 + lane / 4, t = tile.first + row;
+    const int64_t number = a.problem.query(tile.b, t, tile.h), all = a.y.B * a.y.T * a.y.H;
+    const float log_sum_exp = logits.counts[half] ? a.log_sum_exp[number] : -kInfinity;
+    const bool sees = log_sum_exp != -kInfinity;
 #pragma unroll
-      for (int i = 0; i < D / 16; ++i) {
-#pragma unroll
-        for (int side = 0; side < 2; ++side) {
-          uint32_t& mine = dy[i].words[2 * side + half];
-          if (!sees) mine = 0;
-          const int column = value + i * 16 + side * 8 + lane % 4 * 2;
-          if (!sees || column >= a.y.K) continue;
-          const uint32_t pair =
-              *reinterpret_cast<const uint32_t*>(row_of(a.y, tile.b, t, tile.h) + column);
-          sum += low_of(pair) * low_of(mine) + high_of(pair) * high_of(mine);
-        }
+    for (int i = 0; i < D / 16; ++i) {
+      for (int side = 0; side < 2; ++side) {
+        if (!sees) own.dy[i].words[2 * side + half] = 0;
       }
-      shift[half] = -row_sum(sum);
-      log2_sum[half] = log2_of(log_sum_exp);
-      if (value == 0 && sees && a.dlog_sum_exp != nullptr) shift[half] += a.dlog_sum_exp[number];
-      const int64_t all = a.y.B * a.y.T * a.y.H;
-      if (lane % 4 == 0 && row < tile.count) a.shift[value / D * all + number] = shift[half];
     }
+    own.shift[half] =
+        -own.times_dy(sees ? row_of(a.y, tile.b, t, tile.h) : nullptr, a.y.K, value, half, lane);
+    own.log2_sum_exp[half] = log2_of(log_sum_exp);
+    if (value == 0 && sees && a.dlog_sum_exp != nullptr) own.shift[half] += a.dlog_sum_exp[number];
+    if (lane % 4 == 0 && row < tile.count) shift[value / D * all + number] = own.shift[half];
   }
-
-  // Adds N keys from `column` of a tile on, whose logits x become their gradients.
-  template <int N>
-  __device__ __forceinline__ void add(const Problem& p, const kernel_bf16* keys,
-                                      const kernel_bf16* values, uint32_t kept, int column,
-                                      int lane, ResultFragment (&x)[N / 8]) {
-    ResultFragment products[N / 8] = {};
-    multiply_transposed<D, N>([&](int i) { return dy[i]; }, values, lane, products);
-    if (p.drops()) drop<N>(kept, column, p.keep_scale, products);
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) {
-      float& value = x[i / 4].values[i % 4];
-      const int half = i % 4 / 2;
-      value = exp2f(value - log2_sum[half]) * (products[i / 4].values[i % 4] + shift[half]);
-    }
-    add_weighted<D, N>(x, keys, lane, dq);
-  }
-};
+}
 
 // Adds to the gradients of N places from `first` on.
 template <int N>
-__device__ __forceinline__ void add_dlogits(const QueryArguments& a, const QueryTile& tile,
+__device__ __forceinline__ void add_dlogits(const Problem& p, float* dlogits, const QueryTile& tile,
                                             const ResultFragment (&x)[N / 8], int first, int warp,
                                             int lane) {
-  const Problem& p = a.call.problem;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = warp * 16 + half * 8 + lane / 4;
@@ -103,34 +63,35 @@ __device__ __forceinline__ void add_dlogits(const QueryArguments& a, const Query
 #pragma unroll
     for (int i = 0; i < N / 4; ++i) {
       const int l = first + i / 2 * 8 + lane % 4 * 2 + i % 2;
-      if (l < p.length) a.dlogits[query * p.length + l] += x[i / 2].values[2 * half + i % 2];
+      if (l < p.length) dlogits[query * p.length + l] += x[i / 2].values[2 * half + i % 2];
     }
   }
 }
 
 template <int D>
-__global__ __launch_bounds__(kTileThreads,
-                             kBlocks<D>) void listed_attention_fast_queries(QueryArguments a) {
+__global__ __launch_bounds__(kTileThreads, kBlocks<D>) void listed_attention_fast_queries(
+    Backward a, float* shift, float* dlogits, int tiles) {
   constexpr int kStride = ListStages<D>::kStride, N = kStep<D>;
-  const Problem& p = a.call.problem;
+  const Problem& p = a.problem;
   SharedArena arena;
   const ListStages<D> shared(arena);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   AsyncCopies copies;
-  const int rows = static_cast<int>(blockDim.x) / 2;
-  QueryGradients<D> own;
-  for (int value = 0; value < values_of<D>(a.call); value += D) {
-    const QueryTile tile = tile_of_block(p, recomputed(a.tiles));
+  const int threads = static_cast<int>(blockDim.x);
+  OwnQueries<D> own;
+  for (int value = 0; value < values_of<D>(a); value += D) {
+    const QueryTile tile = tile_of_block(p, recomputed(tiles));
     if (tile.count <= 0) return;
     const auto [b, h, first, count] = tile;
     __syncthreads();  // nobody reads the earlier contents
     begin_copy<D>(copies, shared.tile(1, 0),
-                  QueryRows<const kernel_bf16>{a.call.q, p.query_mask, b, h, first, count}, rows);
+                  QueryRows<const kernel_bf16>{a.q, p.query_mask, b, h, tile.end()}, first,
+                  threads / 2, threads);
     begin_copy<D>(copies, shared.tile(1, 1),
-                  QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, h, first, count, value},
-                  rows);
+                  QueryRows<const kernel_bf16>{a.dy, p.query_mask, b, h, tile.end(), value}, first,
+                  threads / 2, threads);
     copies.commit();
-    ListStream<D> keys{a.call, shared,
+    ListStream<D> keys{a,      shared,
                        copies, p.list(b, h, first),
                        b,      static_cast<int>(p.group(h)),
                        value,  static_cast<int>(tiles_of(p.length))};
@@ -141,7 +102,7 @@ __global__ __launch_bounds__(kTileThreads,
     const QueryLogits logits(p, tile, warp, lane);
     load_rows<D>(shared.tile(1, 0), warp, lane, own.q);
     load_rows<D>(shared.tile(1, 1), warp, lane, own.dy);
-    own.load_statistics(a, tile, logits, value, warp, lane);
+    load_statistics(a, shift, tile, logits, value, warp, lane, own);
     keys.for_tiles([&](int n) {
       const Seen seen(shared.places(n), lane);
       if (seen.keys == 0) return;
@@ -153,39 +114,31 @@ __global__ __launch_bounds__(kTileThreads,
         ResultFragment x[N / 8] = {};
         multiply_transposed<D, N>([&](int i) { return own.q[i]; }, tile_keys, lane, x);
         logits.make<N>(x, n * kTileRows + column, seen.keys >> column, lane);
-        own.template add<N>(p, tile_keys, shared.tile(n, 1) + column * kStride, kept, column, lane,
-                            x);
-        if (a.dlogits == nullptr) continue;
-        add_dlogits<N>(a, tile, x, n * kTileRows + column, warp, lane);
+        own.template add<N>(p, SoftmaxTerms{}, tile_keys, shared.tile(n, 1) + column * kStride,
+                            kept, column, lane, x);
+        if (dlogits == nullptr) continue;
+        add_dlogits<N>(p, dlogits, tile, x, n * kTileRows + column, warp, lane);
       }
     });
-    if (value + D < values_of<D>(a.call)) continue;
+    if (value + D < values_of<D>(a)) continue;
     store_rows<D>(own.dq, static_cast<float>(p.options.scale), shared.tile(keys.count, 0),
-                  QueryRows<kernel_bf16>{a.dq, nullptr, b, h, first, count}, 0, warp, lane);
+                  QueryRows<kernel_bf16>{a.dq, nullptr, b, h, tile.end()}, first, warp, lane);
   }
 }
 
 template <int D>
-void run(const QueryArguments& a) {
-  const Problem& p = a.call.problem;
-  launch({"listed_attention_fast_queries", blocks_for(p.B * p.H * p.lists * a.tiles, 1),
+void run(const Backward& a, float* shift, float* dlogits) {
+  const Problem& p = a.problem;
+  const int64_t tiles = tiles_of_list(p);
+  launch({"listed_attention_fast_queries", blocks_for(p.B * p.H * p.lists * tiles, 1),
           threads_of_tile(p), shared_bytes<ListStages<D>>()},
-         listed_attention_fast_queries<D>, a);
+         listed_attention_fast_queries<D>, a, shift, dlogits, static_cast<int>(tiles));
 }
 
 }  // namespace
 
-void query_gradients(const Call& call, const Backward& arrays, float* shift, float* dlogits) {
-  const QueryArguments a{call,
-                         arrays.y,
-                         arrays.dy,
-                         arrays.log_sum_exp,
-                         arrays.dlog_sum_exp,
-                         shift,
-                         dlogits,
-                         arrays.dq,
-                         static_cast<int>(tiles_of_list(call.problem))};
-  with_width(call, [&](auto width) { run<decltype(width)::value>(a); });
+void query_gradients(const Backward& call, float* shift, float* dlogits) {
+  with_width(call, [&](auto width) { run<decltype(width)::value>(call, shift, dlogits); });
 }
 
 }  // namespace linnet::cuda::listed_attention_fast

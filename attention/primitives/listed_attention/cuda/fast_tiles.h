@@ -12,7 +12,7 @@
 namespace linnet::cuda::listed_attention_fast_detail {
 
 using block_attention_fast_detail::add_weighted;
-using block_attention_fast_detail::BlockDraws;
+using block_attention_fast_detail::begin_copy;
 using block_attention_fast_detail::drop;
 using block_attention_fast_detail::DropoutDraws;
 using block_attention_fast_detail::Eight;
@@ -20,16 +20,18 @@ using block_attention_fast_detail::kBlocks;
 using block_attention_fast_detail::kept_of_keys;
 using block_attention_fast_detail::kept_of_queries;
 using block_attention_fast_detail::kLog2E;
-using block_attention_fast_detail::kPadding;
 using block_attention_fast_detail::kStep;
 using block_attention_fast_detail::kTileRows;
 using block_attention_fast_detail::kTileThreads;
 using block_attention_fast_detail::load_rows;
+using block_attention_fast_detail::log2_of;
 using block_attention_fast_detail::multiply_transposed;
+using block_attention_fast_detail::QueryRows;
 using block_attention_fast_detail::row_of;
-using block_attention_fast_detail::row_sum;
+using block_attention_fast_detail::SoftmaxTerms;
 using block_attention_fast_detail::store_rows;
 using block_attention_fast_detail::tiles_of;
+using block_attention_fast_detail::TileStages;
 using block_attention_fast_detail::value_tiles;
 using block_attention_fast_detail::values_of;
 using listed_attention_fast::Backward;
@@ -54,34 +56,23 @@ inline int tiles_of_values(const Call& call) {
 // Instead of a key in a place: nothing is there to be seen; a number beyond the keys.
 inline constexpr int kNoKey = -1, kBeyond = -2;
 
-// A block's shared memory.
+// A block's shared memory: tiles, and the contents of places.
 template <int D>
-struct ListStages {
-  static constexpr int kStride = D + kPadding;
-
+struct ListStages : TileStages<D> {
   __host__ __device__ explicit ListStages(SharedArena& arena)
-      : tiles(arena.take<kernel_bf16>(size_t{4} * kTileRows * kStride)),
-        keys(arena.take<int>(size_t{3} * kTileRows)),
-        draws(arena.take<BlockDraws>(1)) {}
+      : TileStages<D>(arena), keys(arena.take<int>(size_t{3} * kTileRows)) {}
 
-  // Array 0 or 1 of streamed tile n, double-buffered.
-  __device__ __forceinline__ kernel_bf16* tile(int n, int array) const {
-    return tiles + (n % 2 * 2 + array) * kTileRows * kStride;
-  }
-  // The contents of tile n of the places: one is computed, one copied, one looked up.
+  // Of tile n: one is computed, one copied, one looked up.
   __device__ __forceinline__ int* places(int n) const { return keys + n % 3 * kTileRows; }
-  // Where there is dropout: of head h of row b; places take the place of keys and their times.
+  // Of head h of row b; places take the place of keys and their times.
   __device__ __forceinline__ void set_draws(const Problem& p, int b, int h) const {
-    if (p.drops() && threadIdx.x == 0) *draws = {p.draws(b, h), p.time_offset, 0};
+    if (p.drops() && threadIdx.x == 0) *this->draws = {p.draws(b, h), p.time_offset, 0};
   }
 
-  kernel_bf16* tiles;
   int* keys;
-  BlockDraws* draws;
 };
 
-// Rows of a tile, from a column on; at(n) is null where nothing is to be read or written. Those of
-// keys that places name:
+// As QueryRows, of the keys that places of a tile name.
 struct GatheredRows {
   const Reads& view;
   const int* keys;
@@ -93,39 +84,11 @@ struct GatheredRows {
     return keys[n] < 0 ? nullptr : row_of(view, b, keys[n], g) + column;
   }
 };
-// Of `count` queries from `first` on:
-template <typename T>
-struct QueryRows {
-  const SequenceView<T>& view;
-  const uint8_t* mask;
-  int b, h, first, count, column = 0;
-
-  __device__ __forceinline__ int64_t width() const { return view.K - column; }
-  __device__ __forceinline__ T* somewhere() const { return view.data; }
-  __device__ __forceinline__ T* at(int n) const {
-    if (n >= count || !is_set(mask, b * view.T + first + n)) return nullptr;
-    return row_of(view, b, first + n, h) + column;
-  }
-};
-
-// Begins to copy `count` rows; those that are not read and columns beyond the width become zeros.
-template <int D, typename Rows>
-__device__ __forceinline__ void begin_copy(AsyncCopies& copies, kernel_bf16* tile, const Rows& rows,
-                                           int count) {
-#pragma unroll 1  // registers
-  for (int i = static_cast<int>(threadIdx.x); i < count * (D / 8);
-       i += static_cast<int>(blockDim.x)) {
-    const int row = i / (D / 8), column = i % (D / 8) * 8;
-    const kernel_bf16* from = column < rows.width() ? rows.at(row) : nullptr;
-    const bool read = from != nullptr;
-    copies.copy(tile + row * ListStages<D>::kStride + column,
-                read ? from + column : rows.somewhere(), read);
-  }
-}
 
 // Up to 64 queries of one list of head h of row b.
 struct QueryTile {
   int b, h, first, count;
+  __device__ __forceinline__ int end() const { return first + count; }
 };
 // How many tiles the queries of a whole list are, and how many queries list number `list` has.
 inline int64_t tiles_of_list(const Problem& p) {
@@ -196,10 +159,11 @@ struct ListStream {
   // Begins to copy tile n; an empty group of copies where there is none.
   __device__ __forceinline__ void begin(int n) {
     if (n < count) {
-      begin_copy<D>(copies, shared.tile(n, 0), GatheredRows{call.k, shared.places(n), b, g},
-                    kTileRows);
+      const int threads = static_cast<int>(blockDim.x);
+      begin_copy<D>(copies, shared.tile(n, 0), GatheredRows{call.k, shared.places(n), b, g}, 0,
+                    kTileRows, threads);
       begin_copy<D>(copies, shared.tile(n, 1), GatheredRows{call.v, shared.places(n), b, g, value},
-                    kTileRows);
+                    0, kTileRows, threads);
     }
     copies.commit();
   }
@@ -234,11 +198,6 @@ __device__ __forceinline__ const float* bias_row(const Problem& p, int b, int h,
   return p.bias + (row * p.Tq + t) * p.length;
 }
 
-// A log-sum-exp in units of log 2, such that all weights of a query that sees nothing are 0.
-__device__ __forceinline__ float log2_of(float log_sum_exp) {
-  return log_sum_exp == -kInfinity ? kInfinity : log_sum_exp * kLog2E;
-}
-
 // Logits, in units of log 2, from products of a warp's 16 queries with keys: -infinity where a
 // query does not count or a place holds no key.
 struct QueryLogits {
@@ -248,7 +207,7 @@ struct QueryLogits {
 
   __device__ __forceinline__ QueryLogits(const Problem& p, const QueryTile& tile, int warp,
                                          int lane)
-      : scale(static_cast<float>(p.options.scale) * kLog2E) {
+      : scale(p.logit_scale) {
     for (int half = 0; half < 2; ++half) {
       const int row = warp * 16 + half * 8 + lane / 4, t = tile.first + row;
       counts[half] = row < tile.count && p.query_valid(tile.b, t);

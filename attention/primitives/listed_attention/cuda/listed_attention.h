@@ -8,21 +8,11 @@
 // Nobody can refuse an index beyond the keys there: it makes the result of its queries NaN.
 #pragma once
 
-#include "attention/primitives/listed_attention/listed_attention.h"
+#include "attention/primitives/listed_attention/tensors.h"
 
 namespace linnet::cuda {
 
-// linnet::listed_attention for tensors on the device: storage f32 or bf16 (f32 where the inputs
-// differ), bias and arithmetic in f32. Throws Error for f64.
-ListedAttentionResult listed_attention(const ListedAttentionVariables& inputs,
-                                       const ListedAttentionContext& context);
-
-// One call's tensors, in its element type (f32 or bf16); bias is f32.
-struct ListedAttentionTensors {
-  Tensor q, k, v, bias;
-};
-
-// y in the element type; log_sum_exp f32 [B,Tq,H].
+// By the kernels of in.path: y in the type of the inputs; log_sum_exp f32 [B,Tq,H].
 void listed_attention_forward(const ListedAttentionTensors& in,
                               const ListedAttentionContext& context, const Tensor& y,
                               const Tensor& log_sum_exp);

@@ -2,9 +2,10 @@
 // place of its list. Internal to this folder.
 #pragma once
 
-#include "attention/primitives/common/cuda/warp_items.h"
+#include "attention/primitives/block_attention/cuda/plain_kernels.h"
 #include "attention/primitives/listed_attention/cuda/listed_attention.h"
 #include "attention/primitives/listed_attention/pattern.h"
+#include "core/cuda/for_each.h"
 #include "core/cuda/random.h"
 
 namespace linnet::cuda::listed_attention_detail {
@@ -12,10 +13,31 @@ namespace linnet::cuda::listed_attention_detail {
 using linnet::listed_attention_detail::draws_of;
 using linnet::listed_attention_detail::DropoutDraws;
 
+// Arrays of kernels whose type is known to the compiler, as StoredValues and StoredResults.
+template <typename T>
+struct TypedValues {
+  const T* data;
+  __device__ float at(int64_t i) const { return load(data + i); }
+  __device__ TypedValues from(int64_t first) const { return {data + first}; }
+};
+template <typename T>
+struct TypedResults {
+  T* data;
+  __device__ void put(int64_t i, float value) const { store(data + i, value); }
+};
+
+// The places of every row of lists, sorted by key.
+struct SortedPlaces {
+  const int32_t *keys, *order;
+};
+
 // Arrays are dense; optional ones may be null.
 template <typename T>
 struct ListedProblem {
-  const T *q, *k, *v;
+  using Values = TypedValues<T>;
+  using Results = TypedResults<T>;
+  static constexpr bool kLists = true;
+  Values q, k, v;
   const int32_t* index;
   const float* bias;
   const uint8_t *query_mask, *key_mask;
@@ -28,7 +50,21 @@ struct ListedProblem {
   float logit_scale;  // on tensor cores: of q . k, times log 2 e for exp2 instead of exp
 
   __host__ __device__ bool drops() const { return options.dropout > 0; }
+  __device__ static constexpr bool normalised() { return true; }
   __device__ int64_t group(int64_t h) const { return h / (H / G); }
+  // What a query sees, by place l of its list; and who sees key j, by numbers of pairs of a sorted
+  // place and one of the queries of its list.
+  struct Row;
+  struct Column;
+  __device__ __forceinline__ Row row(int64_t b, int64_t t, int64_t h) const {
+    return {
+        *this, b, t, h, group(h), list(b, h, t), draws(b, h), 0, query_valid(b, t) ? length : 0};
+  }
+  __host__ __device__ int64_t columns() const { return Tk; }
+  __device__ __forceinline__ Column column(int64_t b, int64_t g, int64_t j,
+                                           const SortedPlaces& sorted) const {
+    return {*this, sorted, b, g, j, key(b, j, g), key_valid(b, j)};
+  }
   // The numbers of (b, t, h) among the queries, and of (b, j, g) among the keys.
   __device__ int64_t query(int64_t b, int64_t t, int64_t h) const { return (b * Tq + t) * H + h; }
   __device__ int64_t key(int64_t b, int64_t j, int64_t g) const { return (b * Tk + j) * G + g; }
@@ -64,13 +100,83 @@ struct ListedProblem {
   }
 };
 
+// The first of `count` ascending integers that is not below `bound`.
+__device__ inline int64_t first_not_below(const int32_t* sorted, int64_t count, int64_t bound) {
+  int64_t begin = 0, end = count;
+  while (begin < end) {
+    const int64_t middle = begin + (end - begin) / 2;
+    if (sorted[middle] < bound) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return begin;
+}
+
+template <typename T>
+struct ListedProblem<T>::Row {
+  const ListedProblem& p;
+  int64_t b, t, h, g;
+  const int32_t* list;
+  DropoutDraws draws;
+  int64_t begin, end;
+
+  __device__ bool sees(int64_t l) const { return p.key_valid(b, list[l]); }
+  __device__ bool beyond(int64_t l) const { return list[l] < -1 || list[l] >= p.Tk; }
+  __device__ Values key(int64_t l) const { return p.k.from(p.key(b, list[l], g) * p.K); }
+  __device__ Values value(int64_t l) const { return p.v.from(p.key(b, list[l], g) * p.V); }
+  __device__ float logit(int64_t l, float product) const { return p.logit(b, h, t, l, product); }
+  __device__ float kept(int64_t l) const { return p.kept(draws, t, l); }
+  // Of the logit, in [B,H,Tq,length].
+  __device__ int64_t number(int64_t l) const { return ((b * p.H + h) * p.Tq + t) * p.length + l; }
+};
+
+template <typename T>
+struct ListedProblem<T>::Column {
+  struct Readers {
+    const Column& own;
+    DropoutDraws draws;
+    int64_t h;
+    const int32_t* order;  // of the places that name the key
+    int64_t begin, end;
+
+    __device__ int64_t time(int64_t n) const {
+      const int64_t group = own.p.options.group;
+      return order[n / group] / own.p.length * group + n % group;
+    }
+    __device__ int64_t place(int64_t n) const {
+      return order[n / own.p.options.group] % own.p.length;
+    }
+    __device__ float logit(int64_t n, float product) const {
+      return own.p.logit(own.b, h, time(n), place(n), product);
+    }
+    __device__ float kept(int64_t n) const { return own.p.kept(draws, time(n), place(n)); }
+  };
+  static constexpr bool past = false;
+  const ListedProblem& p;
+  const SortedPlaces& sorted;
+  int64_t b, g, j, place;
+  bool valid;
+
+  __device__ Values key() const { return p.k.from(place * p.K); }
+  __device__ Values value() const { return p.v.from(place * p.V); }
+  __device__ __forceinline__ Readers readers(int64_t h) const {
+    const int64_t all = p.lists * p.length, row = p.index_row(b, h) * all;
+    const int32_t* keys = sorted.keys + row;
+    const int64_t begin = first_not_below(keys, all, j);
+    const int64_t count = first_not_below(keys + begin, all - begin, j + 1);
+    return {*this, p.draws(b, h), h, sorted.order + row + begin, 0, count * p.options.group};
+  }
+};
+
 template <typename T>
 ListedProblem<T> problem_of(const ListedAttentionTensors& in,
                             const ListedAttentionContext& context) {
   ListedProblem<T> p{};
-  p.q = pointer<T>(in.q);
-  p.k = pointer<T>(in.k);
-  p.v = pointer<T>(in.v);
+  p.q = {pointer<T>(in.q)};
+  p.k = {pointer<T>(in.k)};
+  p.v = {pointer<T>(in.v)};
   p.index = pointer<int32_t>(context.index);
   p.bias = pointer_or_null<float>(in.bias);
   p.query_mask = pointer_or_null<uint8_t>(context.query_mask);
@@ -97,11 +203,6 @@ ListedProblem<T> problem_of(const ListedAttentionTensors& in,
   return p;
 }
 
-// The places of every row of lists, sorted by key.
-struct SortedPlaces {
-  const int32_t *keys, *order;
-};
-
 // Work memory that holds them: i32 [rows, lists * length] each.
 struct SortedIndex {
   explicit SortedIndex(const Tensor& index);
@@ -109,21 +210,30 @@ struct SortedIndex {
   Tensor keys, order;
 };
 
-// The first of `count` ascending integers that is not below `bound`.
-__device__ inline int64_t first_not_below(const int32_t* sorted, int64_t count, int64_t bound) {
-  int64_t begin = 0, end = count;
-  while (begin < end) {
-    const int64_t middle = begin + (end - begin) / 2;
-    if (sorted[middle] < bound) {
-      begin = middle + 1;
-    } else {
-      end = middle;
-    }
-  }
-  return begin;
-}
+// The plain kernels: listed_attention_forward and listed_attention_backward.
+void forward(const ListedAttentionTensors& in, const ListedAttentionContext& context,
+             const Tensor& y, const Tensor& log_sum_exp);
+void backward(const ListedAttentionTensors& in, const ListedAttentionContext& context,
+              const Tensor& y, const Tensor& log_sum_exp, const Tensor& dy,
+              const Tensor& dlog_sum_exp, const ListedAttentionTensors& gradients);
 
-// dbias from dlogits [B,H,Tq,length]: sums over the rows and heads that share it, in order.
-void sum_bias(const Tensor& dlogits, const Tensor& dbias);
+// dbias [bias_rows, bias_heads, Tq, length] from dlogits [B,H,Tq,length]: sums over the rows and
+// heads that share it, in order.
+template <typename T>
+void sum_bias(const ListedProblem<T>& p, const Tensor& dlogits, float* dbias) {
+  const float* from = pointer<float>(dlogits);
+  const int64_t n = p.Tq * p.length, all_heads = p.H, bias_heads = p.bias_heads;
+  const int64_t rows = p.bias_rows == 1 ? p.B : 1, heads = bias_heads == 1 ? all_heads : 1;
+  for_each("listed_attention_bias", p.bias_rows * bias_heads * n, [=] __device__(int64_t i) {
+    const int64_t first_row = i / n / bias_heads, first_head = i / n % bias_heads;
+    float total = 0;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t head = 0; head < heads; ++head) {
+        total += from[((first_row + row) * all_heads + first_head + head) * n + i % n];
+      }
+    }
+    dbias[i] = total;
+  });
+}
 
 }  // namespace linnet::cuda::listed_attention_detail
