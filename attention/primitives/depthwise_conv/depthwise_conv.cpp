@@ -1,9 +1,9 @@
 // Depthwise convolutions on Variables: conversion of dtypes, tensors saved for backward.
 #include "attention/primitives/depthwise_conv/depthwise_conv.h"
 
-#include "attention/primitives/depthwise_conv/binding.h"
 #include "attention/primitives/depthwise_conv/cuda/depthwise_conv.h"
 #include "attention/primitives/depthwise_conv/cuda/path.h"
+#include "attention/primitives/depthwise_conv/tensors.h"
 #include "core/cuda/backend.h"
 
 namespace linnet {

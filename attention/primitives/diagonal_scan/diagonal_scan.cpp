@@ -25,7 +25,7 @@ struct Math {
 
 // One call: its tensors, and what the scan reads of the context.
 struct Call {
-  cuda::DiagonalScanTensors in;
+  DiagonalScanTensors in;
   DiagonalScanContext context;  // keeps the masks that the scan points into
   Scan scan;
 
@@ -34,7 +34,7 @@ struct Call {
 
 template <typename T>
 ScanInputs<T> inputs_of(const Call& call) {
-  const cuda::DiagonalScanTensors& in = call.in;
+  const DiagonalScanTensors& in = call.in;
   return {call.scan,      in.modes.data<double>(),   in.u.data<T>(),
           in.c.data<T>(), binding::pointer<T>(in.d), binding::pointer<T>(in.state)};
 }
@@ -50,7 +50,7 @@ void make_modes(const Call& call) {
 }
 
 template <typename T>
-void rate_gradients(const Call& call, const cuda::DiagonalScanTensors& to) {
+void rate_gradients(const Call& call, const DiagonalScanTensors& to) {
   const auto rates = call.in.rates<T>(call.bilinear());
   const double* d = to.modes.data<double>();
   for (int64_t h = 0; h < rates.H; ++h) {
@@ -140,7 +140,7 @@ void run_forward(const Call& call, const Tensor& y, const Tensor& last) {
 }
 
 void run_backward(const Call& call, const Tensor& dy, const Tensor& dlast,
-                  const cuda::DiagonalScanTensors& to) {
+                  const DiagonalScanTensors& to) {
   if constexpr (kCuda) {
     if (on_cuda(dy)) {
       cuda::diagonal_scan_backward(call.scan, call.in, dy, dlast, to);
@@ -159,12 +159,12 @@ void run_backward(const Call& call, const Tensor& dy, const Tensor& dlast,
 void add_gradients(Gradients& gradients, const Call& call) {
   using binding::empty_like;
   const Scan& s = call.scan;
-  const cuda::DiagonalScanTensors& in = call.in;
+  const DiagonalScanTensors& in = call.in;
   const Tensor dy = gradients.has_output(0)
                         ? gradients.output(0).to(in.u.dtype())
                         : Tensor::zeros({s.B, s.T, s.G, s.H}, in.u.dtype(), in.u.device());
   const Tensor dlast = s.later ? Tensor() : binding::output_or_none(gradients, 1);
-  const cuda::DiagonalScanTensors d{
+  const DiagonalScanTensors d{
       empty_like(in.u), empty_like(in.log_step), empty_like(in.log_decay), empty_like(in.frequency),
       empty_like(in.c), empty_like(in.d),        empty_like(in.state),     empty_like(in.modes)};
   run_backward(call, dy, dlast, d);

@@ -12,7 +12,7 @@ using namespace binding;
 
 constexpr const char* kName = "orthogonal memory";
 
-using Tensors = cuda::OrthogonalMemoryTensors;
+using Tensors = OrthogonalMemoryTensors;
 
 void require_shape(const Tensor& x, const Shape& shape, const char* name) {
   require(!x.defined() || x.shape() == shape, "orthogonal memory: expected ", name, " ", shape,
@@ -74,9 +74,9 @@ OrthogonalMemoryInputs<T> bind(const Tensors& tensors, const OrthogonalMemoryCon
   return in;
 }
 
-cuda::OrthogonalMemorySaved run_forward(const Tensors& in, const OrthogonalMemoryContext& context,
-                                        const Tensor& y, const Tensors& state_out,
-                                        const Tensor& memory_tokens) {
+OrthogonalMemorySaved run_forward(const Tensors& in, const OrthogonalMemoryContext& context,
+                                  const Tensor& y, const Tensors& state_out,
+                                  const Tensor& memory_tokens) {
   if constexpr (kCuda) {
     if (on_cuda(y)) {
       return cuda::orthogonal_memory_forward(context, in, y, state_out, memory_tokens);
@@ -94,7 +94,7 @@ cuda::OrthogonalMemorySaved run_forward(const Tensors& in, const OrthogonalMemor
 }
 
 void run_backward(const Tensors& in, const OrthogonalMemoryContext& context,
-                  const cuda::OrthogonalMemorySaved& saved, const Tensor& dy,
+                  const OrthogonalMemorySaved& saved, const Tensor& dy,
                   const Tensor& dcompleted_out, const Tensor& dpartial_out, const Tensors& d) {
   if constexpr (kCuda) {
     if (on_cuda(dy)) {
@@ -146,7 +146,7 @@ OrthogonalMemoryResult orthogonal_memory(const Variable& q, const Variable& f,
   state.partial = Tensor::empty(sums, dtype, device);
   state.counts = Tensor::empty({B, 2}, DType::i64, device);
   const Tensor memory_tokens = Tensor::empty({B, length}, DType::i64, device);
-  const cuda::OrthogonalMemorySaved saved = run_forward(in, context, y, state, memory_tokens);
+  const OrthogonalMemorySaved saved = run_forward(in, context, y, state, memory_tokens);
   const auto back = [in, context, saved, kept](Gradients& gradients) {
     const Tensor dy = gradients.output(0).to(kept);
     const Tensors d{empty_like(in.q),         empty_like(in.f),       empty_like(in.basis),

@@ -4,7 +4,7 @@
 // read by the kernels.
 #pragma once
 
-#include "attention/primitives/depthwise_conv/binding.h"
+#include "attention/primitives/depthwise_conv/tensors.h"
 
 namespace linnet::cuda {
 

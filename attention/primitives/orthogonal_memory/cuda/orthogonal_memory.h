@@ -5,23 +5,10 @@
 // to the host.
 #pragma once
 
-#include "attention/primitives/common/call_path.h"
 #include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
+#include "attention/primitives/orthogonal_memory/tensors.h"
 
 namespace linnet::cuda {
-
-// One call's tensors, or where their gradients go (without counts), for kernels of the CPU too: q
-// and f in the type that is kept, the others in the computing type; carried sums may be undefined.
-struct OrthogonalMemoryTensors {
-  Tensor q, f, basis, completed, partial, counts;
-};
-
-// Saved by the forward pass on tensor cores for the backward one; undefined where plain kernels
-// computed, which recompute everything. Causal: phases; whole segments: edges and their counts.
-struct OrthogonalMemorySaved {
-  Tensor sums, tokens, phases, edges, edge_counts;
-  CallPath path = CallPath::plain;
-};
 
 // y, the state after the last token, and how many valid tokens each token's memory holds. Which
 // kernels compute is decided in path.h. Throws Error on shapes or options that do not fit.
