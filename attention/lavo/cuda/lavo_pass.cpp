@@ -46,7 +46,9 @@ Call memory_call(const Arrays& arrays, const LavoPassContext& context) {
       RowDropout(context.options.dropout, context.options.memory_key, call.q.H * call.rank);
   call.examples = pointer_or_null<const int64_t>(context.place.examples);
   call.time_offset = context.place.time_offset;
-  call.saved = {pointer<float>(arrays.sums), pointer<int32_t>(arrays.phases)};
+  call.tokens = pointer<int64_t>(arrays.tokens);
+  call.saved.sums = pointer<float>(arrays.sums);
+  call.saved.phases = pointer<int32_t>(arrays.phases);
   return call;
 }
 
@@ -72,7 +74,6 @@ void run_backward(const Arrays& arrays, const LavoPassContext& context, Gradient
   call.dy = view_of<const kernel_bf16>(dy);
   call.share = call.code_share = 0.5f;
   call.empty_code_share = context.options.local_only ? 1.0f : 0.5f;
-  call.tokens = pointer<const int64_t>(arrays.tokens);
   call.dcompleted_out = pointer_or_null<const float>(dcompleted);
   call.dpartial_out = pointer_or_null<const float>(dpartial);
   call.dq = view_of<kernel_bf16>(dq);
@@ -167,7 +168,6 @@ LavoPassResult lavo_pass(const LavoPassVariables& inputs, const LavoPassContext&
   call.memory.completed_out = pointer<float>(completed);
   call.memory.partial_out = pointer<float>(partial);
   call.memory.counts_out = pointer<int64_t>(counts);
-  call.memory.tokens = pointer<int64_t>(arrays.tokens);
   call.k = view_of<const kernel_bf16>(arrays.k);
   call.v = view_of<const kernel_bf16>(arrays.v);
   call.bias = pointer_or_null<const float>(arrays.bias);

@@ -18,7 +18,7 @@ struct ConvTaps {
   T* data = nullptr;
   int64_t channels = 1, count = 0, before = 0;
 
-  T* at(int64_t h, int64_t c) const {
+  constexpr T* at(int64_t h, int64_t c) const {
     return data + (h * channels + (channels == 1 ? 0 : c)) * count;
   }
 };

@@ -23,50 +23,36 @@ struct Math {
   double sin(double x) const { return std::sin(x); }
 };
 
-// All of one call, in the computing type (on a device u as it is).
+// One call: its tensors, and what the scan reads of the context.
 struct Call {
-  Tensor u, log_step, log_decay, frequency, c, d, state, modes;
+  DiagonalScanTensors in;
   DiagonalScanContext context;  // keeps the masks that the scan points into
   Scan scan;
-  bool bilinear = false, on_device = false;
+
+  bool bilinear() const { return context.discretization == Discretization::bilinear; }
 };
 
 template <typename T>
-Rates<T> rates_of(const Call& call) {
-  return {call.scan.H,
-          call.scan.M,
-          call.log_decay.size(0),
-          call.bilinear,
-          call.log_step.data<T>(),
-          call.log_decay.data<T>(),
-          call.frequency.data<T>()};
-}
-
-template <typename T>
 ScanInputs<T> inputs_of(const Call& call) {
-  return {call.scan,        call.modes.data<double>(),   call.u.data<T>(),
-          call.c.data<T>(), binding::pointer<T>(call.d), binding::pointer<T>(call.state)};
+  const DiagonalScanTensors& in = call.in;
+  return {call.scan,      in.modes.data<double>(),   in.u.data<T>(),
+          in.c.data<T>(), binding::pointer<T>(in.d), binding::pointer<T>(in.state)};
 }
 
 template <typename T>
 void make_modes(const Call& call) {
-  const Rates<T> rates = rates_of<T>(call);
-  double* to = call.modes.data<double>();
+  const auto rates = call.in.rates<T>(call.bilinear());
   parallel_for(rates.H * rates.M, 4096, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const Mode mode = rates.mode(i / rates.M, i % rates.M, Math{});
-      to[4 * i] = mode.pole.re;
-      to[4 * i + 1] = mode.pole.im;
-      to[4 * i + 2] = mode.gain.re;
-      to[4 * i + 3] = mode.gain.im;
+      rates.put_mode(i, Math{}, call.in.modes.template data<double>());
     }
   });
 }
 
 template <typename T>
-void rate_gradients(const Call& call, const Tensor& dmodes, const cuda::RateTensors& to) {
-  const Rates<T> rates = rates_of<T>(call);
-  const double* d = dmodes.data<double>();
+void rate_gradients(const Call& call, const DiagonalScanTensors& to) {
+  const auto rates = call.in.rates<T>(call.bilinear());
+  const double* d = to.modes.data<double>();
   for (int64_t h = 0; h < rates.H; ++h) {
     to.log_step.data<T>()[h] = static_cast<T>(rates.dlog_step(h, d, Math{}));
   }
@@ -114,31 +100,28 @@ Call prepare(const DiagonalScanInputs& in, const DiagonalScanContext& context) {
   require_plain_allowed(kName, in.u.value());
   const Device device = in.u.value().device();
   const DType dtype = binding::computing_type(in.u);
-  Call call;
-  call.on_device = kCuda && on_cuda(in.u.value());
-  require(!call.on_device || in.u.dtype() != DType::f64, kName,
-          ": f64 is computed on the CPU only");
-  call.u = call.on_device ? in.u.value() : binding::converted(in.u, dtype, kName, device);
+  const bool on_device = on_cuda(in.u.value());
+  require(!on_device || in.u.dtype() != DType::f64, kName, ": f64 is computed on the CPU only");
   const auto converted = [&](const Variable& x) {
     return binding::converted(x, dtype, kName, device);
   };
-  call.log_step = converted(in.log_step);
-  call.log_decay = converted(in.log_decay);
-  call.frequency = converted(in.frequency);
-  call.c = converted(in.c);
-  call.d = converted(in.d);
-  call.state = converted(in.state);
+  Call call;
   call.context = context;
-  call.bilinear = context.discretization == Discretization::bilinear;
   Scan& scan = call.scan;
   scan = {in.u.size(0), in.u.size(1), in.u.size(2), in.c.size(2), in.c.size(0), context.later};
-  scan.mask = elements_of<uint8_t>(context.mask, DType::u8, call.u, "mask");
-  scan.segments = elements_of<int32_t>(context.segments, DType::i32, call.u, "segments");
-  call.modes = Tensor::empty({scan.H, scan.M, 4}, DType::f64, device);
+  call.in = {on_device ? in.u.value() : converted(in.u),
+             converted(in.log_step),
+             converted(in.log_decay),
+             converted(in.frequency),
+             converted(in.c),
+             converted(in.d),
+             converted(in.state),
+             Tensor::empty({scan.H, scan.M, 4}, DType::f64, device)};
+  scan.mask = elements_of<uint8_t>(context.mask, DType::u8, call.in.u, "mask");
+  scan.segments = elements_of<int32_t>(context.segments, DType::i32, call.in.u, "segments");
   if constexpr (kCuda) {
-    if (call.on_device) {
-      cuda::diagonal_modes({call.log_step, call.log_decay, call.frequency}, call.bilinear,
-                           call.modes);
+    if (on_device) {
+      cuda::diagonal_modes(call.in, call.bilinear());
       return call;
     }
   }
@@ -146,42 +129,46 @@ Call prepare(const DiagonalScanInputs& in, const DiagonalScanContext& context) {
   return call;
 }
 
-// The tensors of a call as the device takes them.
-cuda::DiagonalTensors tensors_of(const Call& call) {
-  return {call.u, call.modes, call.c, call.d, call.state};
+void run_forward(const Call& call, const Tensor& y, const Tensor& last) {
+  if constexpr (kCuda) {
+    if (on_cuda(y)) return cuda::diagonal_scan(call.scan, call.in, y, last);
+  }
+  binding::dispatch(y.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    scan_forward<T>(inputs_of<T>(call), y.data<T>(), binding::pointer<T>(last));
+  });
+}
+
+void run_backward(const Call& call, const Tensor& dy, const Tensor& dlast,
+                  const DiagonalScanTensors& to) {
+  if constexpr (kCuda) {
+    if (on_cuda(dy)) {
+      cuda::diagonal_scan_backward(call.scan, call.in, dy, dlast, to);
+      return cuda::diagonal_rates_backward(call.in, call.bilinear(), to);
+    }
+  }
+  binding::dispatch(dy.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    scan_backward<T>(inputs_of<T>(call), dy.data<T>(), binding::pointer<T>(dlast),
+                     {to.u.data<T>(), to.modes.data<double>(), to.c.data<T>(),
+                      binding::pointer<T>(to.d), binding::pointer<T>(to.state)});
+    rate_gradients<T>(call, to);
+  });
 }
 
 void add_gradients(Gradients& gradients, const Call& call) {
+  using binding::empty_like;
   const Scan& s = call.scan;
-  const Device device = call.u.device();
+  const DiagonalScanTensors& in = call.in;
   const Tensor dy = gradients.has_output(0)
-                        ? gradients.output(0).to(call.u.dtype())
-                        : Tensor::zeros({s.B, s.T, s.G, s.H}, call.u.dtype(), device);
+                        ? gradients.output(0).to(in.u.dtype())
+                        : Tensor::zeros({s.B, s.T, s.G, s.H}, in.u.dtype(), in.u.device());
   const Tensor dlast = s.later ? Tensor() : binding::output_or_none(gradients, 1);
-  const auto like = [](const Tensor& x) {
-    return x.defined() ? Tensor::empty(x.shape(), x.dtype(), x.device()) : Tensor();
-  };
-  const Tensor dmodes = like(call.modes), du = like(call.u), dc = like(call.c), dd = like(call.d);
-  const Tensor dstate = like(call.state);
-  const cuda::RateTensors drates{like(call.log_step), like(call.log_decay), like(call.frequency)};
-  if constexpr (kCuda) {
-    if (call.on_device) {
-      cuda::diagonal_scan_backward(s, tensors_of(call), dy, dlast, {du, dmodes, dc, dd, dstate});
-      cuda::diagonal_rates_backward({call.log_step, call.log_decay, call.frequency}, call.bilinear,
-                                    dmodes, drates);
-    }
-  }
-  if (!call.on_device) {
-    binding::dispatch(call.u.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      scan_backward<T>(inputs_of<T>(call), dy.data<T>(), binding::pointer<T>(dlast),
-                       {du.data<T>(), dmodes.data<double>(), dc.data<T>(), binding::pointer<T>(dd),
-                        binding::pointer<T>(dstate)});
-      rate_gradients<T>(call, dmodes, drates);
-    });
-  }
-  binding::add_all(gradients,
-                   {du, drates.log_step, drates.log_decay, drates.frequency, dc, dd, dstate});
+  const DiagonalScanTensors d{
+      empty_like(in.u), empty_like(in.log_step), empty_like(in.log_decay), empty_like(in.frequency),
+      empty_like(in.c), empty_like(in.d),        empty_like(in.state),     empty_like(in.modes)};
+  run_backward(call, dy, dlast, d);
+  binding::add_all(gradients, {d.u, d.log_step, d.log_decay, d.frequency, d.c, d.d, d.state});
 }
 
 }  // namespace
@@ -190,19 +177,11 @@ DiagonalScanResult diagonal_scan(const DiagonalScanInputs& inputs,
                                  const DiagonalScanContext& context) {
   const Call call = prepare(inputs, context);
   const Scan& s = call.scan;
-  const Device device = call.u.device();
-  const Tensor y = Tensor::empty({s.B, s.T, s.G, s.H}, call.u.dtype(), device);
+  const Device device = call.in.u.device();
+  const Tensor y = Tensor::empty({s.B, s.T, s.G, s.H}, call.in.u.dtype(), device);
   Tensor last;
-  if (!s.later) last = Tensor::empty({s.B, s.H, s.M, 2}, call.c.dtype(), device);
-  if constexpr (kCuda) {
-    if (call.on_device) cuda::diagonal_scan(s, tensors_of(call), y, last);
-  }
-  if (!call.on_device) {
-    binding::dispatch(call.u.dtype(), [&](auto zero) {
-      using T = decltype(zero);
-      scan_forward<T>(inputs_of<T>(call), y.data<T>(), binding::pointer<T>(last));
-    });
-  }
+  if (!s.later) last = Tensor::empty({s.B, s.H, s.M, 2}, call.in.c.dtype(), device);
+  run_forward(call, y, last);
   std::vector<Tensor> outputs{y.to(inputs.u.dtype())};
   if (!s.later) outputs.push_back(last);
   const std::vector<Variable> found =

@@ -77,6 +77,16 @@ struct Rates {
     return {pole, (pole - Complex{1}) * inverse(A)};
   }
 
+  // Mode i of [H,M,4].
+  template <typename Math>
+  constexpr void put_mode(int64_t i, const Math& math, double* to) const {
+    const Mode m = mode(i / M, i % M, math);
+    to[4 * i] = m.pole.re;
+    to[4 * i + 1] = m.pole.im;
+    to[4 * i + 2] = m.gain.re;
+    to[4 * i + 3] = m.gain.im;
+  }
+
   // Gradients of a mode's rates, from those of the mode.
   template <typename Math>
   constexpr RateGradient gradient(int64_t h, int64_t n, const Mode& d, const Math& math) const {

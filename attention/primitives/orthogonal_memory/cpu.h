@@ -104,4 +104,11 @@ template <typename T>
 void orthogonal_memory_counts(const OrthogonalMemoryInputs<T>& in,
                               const OrthogonalMemoryOptions& options, int64_t* counts);
 
+// Throws Error, naming the disagreement, unless sizes and options fit together; nothing is read
+// through the views.
+template <typename T>
+void check_orthogonal_memory(const SequenceView<const T>& q, const SequenceView<const T>& f,
+                             int64_t rank, const OrthogonalMemoryOptions& options,
+                             bool one_span_a_row);
+
 }  // namespace linnet

@@ -12,32 +12,31 @@ using namespace binding;
 
 constexpr const char* kName = "orthogonal memory";
 
-// Tensors as kernels read them: in the computing type, but q and f on a device as they are stored.
-using Arrays = cuda::OrthogonalMemoryArrays;
+using Tensors = OrthogonalMemoryTensors;
 
 void require_shape(const Tensor& x, const Shape& shape, const char* name) {
   require(!x.defined() || x.shape() == shape, "orthogonal memory: expected ", name, " ", shape,
           ", got ", x.shape());
 }
 
-void check_inputs(const Arrays& arrays, const OrthogonalMemoryContext& context) {
-  check_sequence(arrays.q, kName);
-  check_sequence(arrays.f, kName);
-  const int64_t B = arrays.q.size(0), length = arrays.q.size(1);
-  const int64_t H = arrays.q.size(2), d = arrays.q.size(3);
+void check_inputs(const Tensors& in, const OrthogonalMemoryContext& context) {
+  check_sequence(in.q, kName);
+  check_sequence(in.f, kName);
+  const int64_t B = in.q.size(0), length = in.q.size(1);
+  const int64_t H = in.q.size(2), d = in.q.size(3);
   const bool shared = context.options.shared;
-  const int64_t rank = arrays.basis.size(shared ? 0 : 1);
-  require_shape(arrays.basis, shared ? Shape{rank, H * d} : Shape{H, rank, d}, "basis");
+  const int64_t rank = in.basis.size(shared ? 0 : 1);
+  require_shape(in.basis, shared ? Shape{rank, H * d} : Shape{H, rank, d}, "basis");
   require_shape(context.query_mask, {B, length}, "query_mask");
-  require_shape(context.code_mask, {B, arrays.f.size(1)}, "code_mask");
+  require_shape(context.code_mask, {B, in.f.size(1)}, "code_mask");
   require_shape(context.place.examples, {B}, "examples");
-  if (arrays.completed.defined()) {
+  if (in.completed.defined()) {
     const Shape sums({B, shared ? 1 : H, rank});
-    require(arrays.partial.defined() && arrays.counts.defined(),
+    require(in.partial.defined() && in.counts.defined(),
             "orthogonal memory: a carried state needs completed, partial and counts");
-    require_shape(arrays.completed, sums, "completed");
-    require_shape(arrays.partial, sums, "partial");
-    require_shape(arrays.counts, {B, 2}, "counts");
+    require_shape(in.completed, sums, "completed");
+    require_shape(in.partial, sums, "partial");
+    require_shape(in.counts, {B, 2}, "counts");
   }
   if (context.cross) return;
   require_shape(context.segments, {B, length}, "segments");
@@ -45,21 +44,21 @@ void check_inputs(const Arrays& arrays, const OrthogonalMemoryContext& context) 
 }
 
 template <typename T>
-OrthogonalMemoryInputs<T> bind(const Arrays& arrays, const OrthogonalMemoryContext& context) {
+OrthogonalMemoryInputs<T> bind(const Tensors& tensors, const OrthogonalMemoryContext& context) {
   OrthogonalMemoryInputs<T> in;
-  in.q = view_of<T>(arrays.q);
-  in.f = view_of<T>(arrays.f);
+  in.q = view_of<T>(tensors.q);
+  in.f = view_of<T>(tensors.f);
   const int64_t B = in.q.B, length = in.q.T, H = in.q.H, d = in.q.K;
   const bool shared = context.options.shared;
-  in.basis = arrays.basis.data<T>();
-  in.rank = arrays.basis.size(shared ? 0 : 1);
+  in.basis = tensors.basis.data<T>();
+  in.rank = tensors.basis.size(shared ? 0 : 1);
   in.basis_head_stride = shared ? d : in.rank * d;
   in.basis_row_stride = shared ? H * d : d;
   in.query_mask = pointer<uint8_t>(context.query_mask);
   in.code_mask = pointer<uint8_t>(context.code_mask);
-  if (arrays.completed.defined()) {
-    in.state = {arrays.completed.data<T>(), arrays.partial.data<T>(),
-                arrays.counts.data<int64_t>()};
+  if (tensors.completed.defined()) {
+    in.state = {tensors.completed.data<T>(), tensors.partial.data<T>(),
+                tensors.counts.data<int64_t>()};
   }
   in.examples = pointer<int64_t>(context.place.examples);
   in.time_offset = context.place.time_offset;
@@ -71,36 +70,36 @@ OrthogonalMemoryInputs<T> bind(const Arrays& arrays, const OrthogonalMemoryConte
       starts[b] = context.positions.data<int32_t>()[b * length];
     }
   }
-  in.spans = make_spans(segments, B, length, arrays.completed.defined(), starts.data());
+  in.spans = make_spans(segments, B, length, tensors.completed.defined(), starts.data());
   return in;
 }
 
-cuda::OrthogonalMemorySaved run_forward(const Arrays& arrays,
-                                        const OrthogonalMemoryContext& context, const Tensor& y,
-                                        const Arrays& state_out, const Tensor& memory_tokens) {
+OrthogonalMemorySaved run_forward(const Tensors& in, const OrthogonalMemoryContext& context,
+                                  const Tensor& y, const Tensors& state_out,
+                                  const Tensor& memory_tokens) {
   if constexpr (kCuda) {
     if (on_cuda(y)) {
-      return cuda::orthogonal_memory_forward(context, arrays, y, state_out, memory_tokens);
+      return cuda::orthogonal_memory_forward(context, in, y, state_out, memory_tokens);
     }
   }
   dispatch(y.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    const OrthogonalMemoryInputs<T> in = bind<T>(arrays, context);
-    orthogonal_memory_forward<T>(in, context.options, view_of<T>(y),
+    const OrthogonalMemoryInputs<T> inputs = bind<T>(in, context);
+    orthogonal_memory_forward<T>(inputs, context.options, view_of<T>(y),
                                  {state_out.completed.data<T>(), state_out.partial.data<T>(),
                                   state_out.counts.data<int64_t>()});
-    orthogonal_memory_counts<T>(in, context.options, memory_tokens.data<int64_t>());
+    orthogonal_memory_counts<T>(inputs, context.options, memory_tokens.data<int64_t>());
   });
   return {};
 }
 
-void run_backward(const Arrays& arrays, const OrthogonalMemoryContext& context,
-                  const cuda::OrthogonalMemorySaved& saved, const Tensor& dy,
-                  const Tensor& dcompleted_out, const Tensor& dpartial_out, const Arrays& d) {
+void run_backward(const Tensors& in, const OrthogonalMemoryContext& context,
+                  const OrthogonalMemorySaved& saved, const Tensor& dy,
+                  const Tensor& dcompleted_out, const Tensor& dpartial_out, const Tensors& d) {
   if constexpr (kCuda) {
     if (on_cuda(dy)) {
-      return cuda::orthogonal_memory_backward(context, arrays, saved, dy, dcompleted_out,
-                                              dpartial_out, d);
+      return cuda::orthogonal_memory_backward(context, in, saved, dy, dcompleted_out, dpartial_out,
+                                              d);
     }
   }
   dispatch(dy.dtype(), [&](auto zero) {
@@ -111,7 +110,7 @@ void run_backward(const Arrays& arrays, const OrthogonalMemoryContext& context,
     out.dbasis = pointer<T>(d.basis);
     out.dcompleted = pointer<T>(d.completed);
     out.dpartial = pointer<T>(d.partial);
-    orthogonal_memory_backward<T>(bind<T>(arrays, context), context.options, view_of<T>(dy),
+    orthogonal_memory_backward<T>(bind<T>(in, context), context.options, view_of<T>(dy),
                                   pointer<T>(dcompleted_out), pointer<T>(dpartial_out), out);
   });
 }
@@ -121,38 +120,39 @@ void run_backward(const Arrays& arrays, const OrthogonalMemoryContext& context,
 OrthogonalMemoryResult orthogonal_memory(const Variable& q, const Variable& f,
                                          const Variable& basis, const OrthogonalMemoryCarry& carry,
                                          const OrthogonalMemoryContext& given) {
-  const DType dtype = computing_type(q);
+  const DType kept = storage_type({&q, &f}, kName), dtype = computing_type(q);
   const Device device = q.value().device();
-  const bool stored = on_cuda(q.value());
-  const auto array = [dtype, device](const Variable& x) {
-    return converted(x, dtype, kName, device);
+  const auto tensor = [device](const Variable& x, DType type) {
+    return converted(x, type, kName, device);
   };
-  const Arrays arrays{stored ? q.value() : array(q), stored ? f.value() : array(f), array(basis),
-                      array(carry.completed),        array(carry.partial),          carry.counts};
+  const Tensors in{tensor(q, kept),
+                   tensor(f, kept),
+                   tensor(basis, dtype),
+                   tensor(carry.completed, dtype),
+                   tensor(carry.partial, dtype),
+                   carry.counts};
   OrthogonalMemoryContext context = given;
-  const size_t basis_rank = arrays.basis.shape().rank();
+  const size_t basis_rank = in.basis.shape().rank();
   require(basis_rank == 2 || basis_rank == 3,
-          "orthogonal memory: expected a basis [H,r,d] or [r,H*d], got ", arrays.basis.shape());
+          "orthogonal memory: expected a basis [H,r,d] or [r,H*d], got ", in.basis.shape());
   context.options.shared = basis_rank == 2;
-  check_inputs(arrays, context);
-  const int64_t B = arrays.q.size(0), length = arrays.q.size(1);
-  const Tensor y = Tensor::empty(arrays.q.shape(), arrays.q.dtype(), device);
-  const Shape sums({B, context.options.shared ? 1 : arrays.q.size(2),
-                    arrays.basis.size(context.options.shared ? 0 : 1)});
-  Arrays state;
+  check_inputs(in, context);
+  const int64_t B = in.q.size(0), length = in.q.size(1);
+  const Tensor y = Tensor::empty(in.q.shape(), in.q.dtype(), device);
+  const Shape sums({B, context.options.shared ? 1 : in.q.size(2),
+                    in.basis.size(context.options.shared ? 0 : 1)});
+  Tensors state;
   state.completed = Tensor::empty(sums, dtype, device);
   state.partial = Tensor::empty(sums, dtype, device);
   state.counts = Tensor::empty({B, 2}, DType::i64, device);
   const Tensor memory_tokens = Tensor::empty({B, length}, DType::i64, device);
-  const cuda::OrthogonalMemorySaved saved = run_forward(arrays, context, y, state, memory_tokens);
-  const auto back = [arrays, context, saved, dtype](Gradients& gradients) {
-    const Tensor& seed = gradients.output(0);
-    const Tensor dy = on_cuda(seed) ? seed : seed.to(dtype);
-    const Arrays d{empty_like(arrays.q),       empty_like(arrays.f),
-                   empty_like(arrays.basis),   empty_like(arrays.completed),
-                   empty_like(arrays.partial), {}};
-    run_backward(arrays, context, saved, dy, output_or_none(gradients, 1),
-                 output_or_none(gradients, 2), d);
+  const OrthogonalMemorySaved saved = run_forward(in, context, y, state, memory_tokens);
+  const auto back = [in, context, saved, kept](Gradients& gradients) {
+    const Tensor dy = gradients.output(0).to(kept);
+    const Tensors d{empty_like(in.q),         empty_like(in.f),       empty_like(in.basis),
+                    empty_like(in.completed), empty_like(in.partial), {}};
+    run_backward(in, context, saved, dy, output_or_none(gradients, 1), output_or_none(gradients, 2),
+                 d);
     add_all(gradients, {d.q, d.f, d.basis, d.completed, d.partial});
   };
   const std::vector<Variable> outputs =

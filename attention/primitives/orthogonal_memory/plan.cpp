@@ -9,21 +9,36 @@
 #include "core/threads.h"
 
 namespace linnet {
+
+template <typename T>
+void check_orthogonal_memory(const SequenceView<const T>& q, const SequenceView<const T>& f,
+                             int64_t rank, const OrthogonalMemoryOptions& options,
+                             bool one_span_a_row) {
+  require(f.B == q.B && f.H == q.H && f.K == q.K, "orthogonal memory: q [", q.B, ",", q.T, ",", q.H,
+          ",", q.K, "] and f [", f.B, ",", f.T, ",", f.H, ",", f.K, "] do not fit together");
+  require(rank > 0, "orthogonal memory: it needs a basis of rank > 0");
+  require(options.scope != MemoryScope::completed_windows || options.window >= 1,
+          "orthogonal memory: windows need at least 1 position, got ", options.window);
+  require(f.T == q.T || (options.scope == MemoryScope::whole && one_span_a_row),
+          "orthogonal memory: ", f.T, " codes for ", q.T,
+          " queries are for cross-attention only: ", "scope whole, one span a row");
+}
+template void check_orthogonal_memory(const SequenceView<const float>&,
+                                      const SequenceView<const float>&, int64_t,
+                                      const OrthogonalMemoryOptions&, bool);
+template void check_orthogonal_memory(const SequenceView<const double>&,
+                                      const SequenceView<const double>&, int64_t,
+                                      const OrthogonalMemoryOptions&, bool);
+
 namespace orthogonal_memory_detail {
 
 template <typename T>
 Plan make_plan(const OrthogonalMemoryInputs<T>& in, const OrthogonalMemoryOptions& options) {
   const auto& q = in.q;
   const auto& f = in.f;
-  require(f.B == q.B && f.H == q.H && f.K == q.K, "orthogonal memory: q [", q.B, ",", q.T, ",", q.H,
-          ",", q.K, "] and f [", f.B, ",", f.T, ",", f.H, ",", f.K, "] do not fit together");
-  require(in.basis != nullptr && in.rank > 0, "orthogonal memory: it needs a basis of rank > 0");
+  check_orthogonal_memory(q, f, in.basis == nullptr ? 0 : in.rank, options,
+                          static_cast<int64_t>(in.spans.size()) == q.B);
   const bool whole = options.scope == MemoryScope::whole;
-  require(options.scope != MemoryScope::completed_windows || options.window >= 1,
-          "orthogonal memory: windows need at least 1 position, got ", options.window);
-  require(f.T == q.T || (whole && static_cast<int64_t>(in.spans.size()) == q.B),
-          "orthogonal memory: ", f.T, " codes for ", q.T,
-          " queries are for cross-attention only: ", "scope whole, one span a row");
   Plan plan;
   plan.memories = options.shared ? 1 : q.H;
   plan.inclusive = options.scope != MemoryScope::completed_windows;

@@ -92,11 +92,11 @@ TEST(CudaDepthwiseConvFast, RunsOfALongSequenceContinueEachOther) {
   expect_what_the_cpu_computes({{1, 100, 7, true, true, 5}, 1, 4, 8, 7, true});
   cuda::depthwise_conv_fast::Pass pass;
   pass.source.now = {nullptr, 1, 582, 1, 8};
-  pass.rows.time = 582;
+  pass.time = 582;
   EXPECT_EQ(cuda::depthwise_conv_fast::toeplitz_run(pass), 256);
   EXPECT_EQ(cuda::depthwise_conv_fast::window_run(pass), 32);
   pass.source.now = {nullptr, 16, 8192, 12, 64};
-  pass.rows.time = 8192;
+  pass.time = 8192;
   EXPECT_EQ(cuda::depthwise_conv_fast::toeplitz_run(pass), 1408);
   EXPECT_EQ(cuda::depthwise_conv_fast::window_run(pass), 128);
 }
@@ -162,12 +162,12 @@ TEST(CudaDepthwiseConvFast, ReadsPartsOfFusedProjectionsInPlace) {
     const Tensor taps = random_tensor({H, count}, "taps").to(DType::f32).to(kGpu);
     const Variable expected = depthwise_conv(dense, {}, Variable(taps), 2, {});
     const Tensor y = Tensor::empty({B, T, H, V}, DType::bf16, kGpu);
-    cuda::depthwise_conv_fast::Forward call;
-    call.rows.time = T;
-    call.filters = {cuda::pointer<float>(taps), 1, count, 2};
-    call.x.now = test::part_view(fused, 1);
-    call.y.now = {cuda::pointer<cuda::kernel_bf16>(y), B, T, H, V};
-    cuda::depthwise_conv_fast::run_forward(call);
+    cuda::depthwise_conv_fast::Pass pass;
+    pass.time = T;
+    pass.taps = {cuda::pointer<float>(taps), 1, count, 2};
+    pass.source.now = test::part_view(fused, 1);
+    pass.out.now = {cuda::pointer<cuda::kernel_bf16>(y), B, T, H, V};
+    cuda::depthwise_conv_fast::run(pass, {});
     EXPECT_TRUE(test::same_bits(y.to(Device{}), expected.value().to(Device{}))) << count;
   }
 }

@@ -107,14 +107,14 @@ TEST(CudaOrthogonalMemoryFast, WhatItDoesNotCoverGoesToThePlainKernels) {
     return Tensor::zeros(shape, dtype, kGpu);
   };
   const auto arrays_of = [&](int64_t T, int64_t d, int64_t r, DType dtype = DType::bf16) {
-    cuda::OrthogonalMemoryArrays in;
+    OrthogonalMemoryTensors in;
     in.q = in.f = tensor({1, T, 1, d}, dtype);
     in.basis = tensor({1, r, d}, DType::f32);
     return in;
   };
   const Setting usual_setting{"", kWindows, 16, 1, 16, 1, 16, 16};
   const OrthogonalMemoryContext usual = context_of(usual_setting, kGpu);
-  const auto why = [&](const cuda::OrthogonalMemoryArrays& in) {
+  const auto why = [&](const OrthogonalMemoryTensors& in) {
     return cuda::why_plain_orthogonal_memory(usual, in);
   };
   EXPECT_EQ(why(arrays_of(16, 16, 16)), "");
@@ -125,11 +125,11 @@ TEST(CudaOrthogonalMemoryFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(arrays_of(16, 136, 16)), "heads of 136 with a basis of rank 16");
   EXPECT_EQ(why(arrays_of(16, 16, 24)), "heads of 16 with a basis of rank 24");
   EXPECT_EQ(why(arrays_of(15, 16, 16)), "fewer than 16 tokens");
-  cuda::OrthogonalMemoryArrays other = arrays_of(16, 16, 16);
+  OrthogonalMemoryTensors other = arrays_of(16, 16, 16);
   other.q = tensor({16 * 16 + 1}).slice(1, {1, 16, 1, 16});
   EXPECT_EQ(why(other), "tensors that do not begin on 16 bytes");
 
-  const cuda::OrthogonalMemoryArrays in = arrays_of(16, 16, 16);
+  const OrthogonalMemoryTensors in = arrays_of(16, 16, 16);
   const auto why_of = [&](const auto& change) {
     OrthogonalMemoryContext context = usual;
     change(context);
@@ -187,7 +187,7 @@ TEST(CudaOrthogonalMemoryFast, DemandedTensorCoresRefuseWhatTheyDoNotCover) {
 TEST(CudaOrthogonalMemoryFast, SmallSharedMemoryTakesThePlainKernels) {
   if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs a pretended GPU";
   const auto arrays_of = [](int64_t d) {
-    cuda::OrthogonalMemoryArrays in;
+    OrthogonalMemoryTensors in;
     in.q = in.f = Tensor::zeros({1, 20, 1, d}, DType::bf16, kGpu);
     in.basis = Tensor::zeros({1, 8, d}, DType::f32, kGpu);
     return in;

@@ -81,7 +81,9 @@ struct Memory {
     call.rank = kRank;
     call.window = kWindow;
     call.scale = 0.7f;
-    call.saved = {pointer<float>(sums), pointer<int32_t>(phases)};
+    call.tokens = pointer<int64_t>(tokens);
+    call.saved.sums = pointer<float>(sums);
+    call.saved.phases = pointer<int32_t>(phases);
     return call;
   }
   cuda::orthogonal_memory_fast::Forward forward(const View& q, const View& f, const View& y) const {
@@ -90,14 +92,12 @@ struct Memory {
     forward.completed_out = pointer<float>(completed);
     forward.partial_out = pointer<float>(partial);
     forward.counts_out = pointer<int64_t>(counts);
-    forward.tokens = pointer<int64_t>(tokens);
     return forward;
   }
   cuda::orthogonal_memory_fast::Backward backward(const View& q, const View& f, const View& dy,
                                                   const View& dq, const View& df) const {
     auto backward = call<cuda::orthogonal_memory_fast::Backward>(q, f);
     backward.dy = dy;
-    backward.tokens = pointer<const int64_t>(tokens);
     backward.dq = dq;
     backward.df = df;
     backward.dbasis = pointer<float>(dbasis);

@@ -3,7 +3,6 @@
 
 #include "attention/primitives/block_attention/cuda/problem.h"
 #include "attention/primitives/depthwise_conv/cuda/fast.h"
-#include "attention/primitives/depthwise_conv/cuda/path.h"
 #include "attention/tensor_core/aligned_views.h"
 #include "core/cuda/for_each.h"
 #include "core/cuda/stored_values.h"
@@ -15,34 +14,12 @@ using block_attention_detail::BlockProblem;
 using block_attention_detail::KeyRange;
 using block_attention_detail::problem_of;
 using block_attention_detail::Segment;
+using depthwise_conv_fast::Line;
+using depthwise_conv_fast::Pass;
 using linnet::block_attention_detail::visible_keys;
 using linnet::block_attention_detail::visible_queries;
 
-// Filters [H, channels, count] in float.
-struct Taps {
-  const float* data;
-  int64_t channels, count, before;
-  __device__ float at(int64_t h, int64_t c, int64_t n) const {
-    return data[(h * channels + (channels == 1 ? 0 : c)) * count + n];
-  }
-};
-
-// One call's tensors; x is the v of the problem.
-struct Call {
-  BlockAttentionTensors in;
-  BlockAttentionContext context;
-  Tensor taps;
-  int64_t before;
-
-  Taps filters() const {
-    return {pointer<float>(taps), taps.shape().rank() == 3 ? taps.size(1) : 1, taps.size(-1),
-            before};
-  }
-};
-
-void convolve(const Call& call, const Tensor& y) {
-  const BlockProblem p = problem_of(call.in, call.context);
-  const Taps taps = call.filters();
+void convolve(const BlockProblem& p, const ConvTaps<const float>& taps, const Tensor& y) {
   const StoredResults out = stored_results(y);
   for_each("depthwise_conv", y.elements(), [=] __device__(int64_t i) {
     const int64_t c = i % p.V, h = i / p.V % p.H, t = i / p.V / p.H % p.Tq;
@@ -53,16 +30,15 @@ void convolve(const Call& call, const Tensor& y) {
     float total = 0;
     for (int64_t u = keys.begin; p.query_valid(b, t) && u < keys.end; ++u) {
       if (!p.key_valid(segment, u)) continue;
-      total += taps.at(h, c, u - segment.past - r + taps.before) * p.value(segment, u, h).at(c);
+      total += taps.at(h, c)[u - segment.past - r + taps.before] * p.value(segment, u, h).at(c);
     }
     out.put(i, total);
   });
 }
 
 // dx, or, with past, the gradient of the carried tokens.
-void convolve_back(const Call& call, const Tensor& dy, bool past, const Tensor& dx) {
-  const BlockProblem p = problem_of(call.in, call.context);
-  const Taps taps = call.filters();
+void convolve_back(const BlockProblem& p, const ConvTaps<const float>& taps, const Tensor& dy,
+                   bool past, const Tensor& dx) {
   const StoredValues d = stored_values(dy);
   const StoredResults out = stored_results(dx);
   const int64_t tokens = past ? p.P : p.Tk;
@@ -77,15 +53,15 @@ void convolve_back(const Call& call, const Tensor& dy, bool past, const Tensor& 
       const int64_t query = segment.query_begin + r;
       if (!p.query_valid(b, query)) continue;
       total +=
-          taps.at(h, c, u - segment.past - r + taps.before) * d.at(p.query(b, query, h) * p.V + c);
+          taps.at(h, c)[u - segment.past - r + taps.before] * d.at(p.query(b, query, h) * p.V + c);
     }
     out.put(i, total);
   });
 }
 
 // partial [chunks, taps]: a warp for each tap and `chunk` tokens of the batch; lanes are tokens.
-__global__ void conv_tap_gradients(BlockProblem p, Taps taps, StoredValues dy, int64_t chunk,
-                                   int64_t chunks, float* partial) {
+__global__ void conv_tap_gradients(BlockProblem p, ConvTaps<const float> taps, StoredValues dy,
+                                   int64_t chunk, int64_t chunks, float* partial) {
   const int64_t count = p.H * taps.channels * taps.count;
   const int64_t item = global_warp();
   if (item >= chunks * count) return;
@@ -110,15 +86,15 @@ __global__ void conv_tap_gradients(BlockProblem p, Taps taps, StoredValues dy, i
   if (warp_lane() == 0) partial[item] = total;
 }
 
-void tap_gradients(const Call& call, const Tensor& dy, const Tensor& dtaps) {
-  const BlockProblem p = problem_of(call.in, call.context);
+void tap_gradients(const BlockProblem& p, const ConvTaps<const float>& taps, const Tensor& dy,
+                   const Tensor& dtaps) {
   // At most 64 chunks: enough to fill a GPU, memory that does not depend on the number of tokens.
   const int64_t tokens = p.B * p.Tq, count = dtaps.elements();
   const int64_t chunk = std::max<int64_t>(64, (tokens + 63) / 64);
   const int64_t chunks = (tokens + chunk - 1) / chunk;
   const Tensor sums = Tensor::empty({chunks, count}, DType::f32, dtaps.device());
   float* partial = pointer<float>(sums);
-  launch(warps("conv_tap_gradients", chunks * count, 0), conv_tap_gradients, p, call.filters(),
+  launch(warps("conv_tap_gradients", chunks * count, 0), conv_tap_gradients, p, taps,
          stored_values(dy), chunk, chunks, partial);
   float* to = pointer<float>(dtaps);
   for_each("depthwise_conv", count, [=] __device__(int64_t i) {
@@ -128,83 +104,59 @@ void tap_gradients(const Call& call, const Tensor& dy, const Tensor& dtaps) {
   });
 }
 
-void plain_backward(const Call& call, const Tensor& dy, const Tensor& dx, const Tensor& dpast,
-                    const Tensor& dtaps) {
-  convolve_back(call, dy, false, dx);
-  if (dpast.defined()) convolve_back(call, dy, true, dpast);
-  tap_gradients(call, dy, dtaps);
-}
-
 // x of a call, or its gradient.
 template <typename E>
-depthwise_conv_fast::Line<E> line_of(const Call& call, const Tensor& now, const Tensor& past) {
-  const BlockAttentionContext& context = call.context;
-  return {view_of<E>(now), view_of<E>(past), pointer_or_null<const uint8_t>(context.key_mask),
-          pointer_or_null<const uint8_t>(context.past_mask)};
+Line<E> line_of(const BlockProblem& p, const Tensor& now, const Tensor& past) {
+  return {view_of<E>(now), view_of<E>(past), p.key_mask, p.past_mask};
 }
 // The same of y: its masked tokens are those of queries, and nothing precedes them.
 template <typename E>
-depthwise_conv_fast::Line<E> output_line_of(const Call& call, const Tensor& y) {
-  return {view_of<E>(y), {}, pointer_or_null<const uint8_t>(call.context.query_mask), {}};
+Line<E> output_line_of(const BlockProblem& p, const Tensor& y) {
+  return {view_of<E>(y), {}, p.query_mask, nullptr};
 }
 
-depthwise_conv_fast::Rows rows_of(const Call& call) {
-  const BlockProblem p = problem_of(call.in, call.context);
-  return {p.positions, p.span_begins, p.span_ends, p.Tk, p.P, p.time_offset};
-}
-depthwise_conv_fast::Filters fast_filters(const Call& call) {
-  const Taps taps = call.filters();
-  return {taps.data, taps.channels, taps.count, taps.before};
-}
-
-void fast_forward(const Call& call, const Tensor& y) {
-  depthwise_conv_fast::run_forward({rows_of(call), fast_filters(call),
-                                    line_of<const kernel_bf16>(call, call.in.v, call.in.past_v),
-                                    output_line_of<kernel_bf16>(call, y)});
-}
-
-void fast_backward(const Call& call, const Tensor& dy, const Tensor& dx, const Tensor& dpast,
-                   const Tensor& dtaps) {
-  const Tensor readable = aligned(dy);
-  if (dpast.defined() && dpast.size(1) > call.before) dpast.fill(0);  // tokens that no tap reaches
-  depthwise_conv_fast::run_backward({dx.device(), rows_of(call), fast_filters(call),
-                                     output_line_of<const kernel_bf16>(call, readable),
-                                     line_of<const kernel_bf16>(call, call.in.v, call.in.past_v),
-                                     line_of<kernel_bf16>(call, dx, dpast), pointer<float>(dtaps)});
+Pass pass_of(const BlockProblem& p, const ConvTaps<const float>& taps) {
+  Pass pass;
+  pass.positions = p.positions;
+  pass.span_begins = p.span_begins;
+  pass.span_ends = p.span_ends;
+  pass.time = p.Tk;
+  pass.past = p.P;
+  pass.time_offset = p.time_offset;
+  pass.taps = taps;
+  return pass;
 }
 
 }  // namespace
 
-Variable depthwise_conv(const Variable& x, const Variable& past, const Variable& taps,
-                        int64_t before, const BlockAttentionContext& context) {
-  BlockAttentionContext at = context;
-  at.options = conv_band(taps.size(-1), before);
-  require(taps.value().device().kind == DeviceKind::cuda,
-          "depthwise convolution: expected taps on the device of x");
-  const Call call{
-      binding::block_attention_tensors({x, x, x, past, past, {}}, at, "block attention"), at,
-      taps.value().to(DType::f32), before};
-  const DType dtype = call.in.v.dtype();
-  const Tensor y = Tensor::empty(x.shape(), dtype, x.value().device());
-  const bool fast = depthwise_conv_is_fast(call.in.v, call.in.past_v, call.taps);
-  if (fast) {
-    fast_forward(call, y);
-  } else {
-    convolve(call, y);
+void depthwise_conv_forward(const DepthwiseConvTensors& call, const BlockAttentionContext& context,
+                            const Tensor& y) {
+  const BlockProblem p = problem_of(call.in, context);
+  const auto taps = call.filters<const float>();
+  if (call.in.path == CallPath::plain) return convolve(p, taps, y);
+  Pass pass = pass_of(p, taps);
+  pass.source = line_of<const kernel_bf16>(p, call.in.v, call.in.past_v);
+  pass.out = output_line_of<kernel_bf16>(p, y);
+  depthwise_conv_fast::run(pass, {});
+}
+
+void depthwise_conv_backward(const DepthwiseConvTensors& call, const BlockAttentionContext& context,
+                             const Tensor& dy, const DepthwiseConvTensors& gradients) {
+  const BlockProblem p = problem_of(call.in, context);
+  const auto taps = call.filters<const float>();
+  const Tensor &dx = gradients.in.v, &dpast = gradients.in.past_v;
+  if (call.in.path == CallPath::plain) {
+    convolve_back(p, taps, dy, false, dx);
+    if (dpast.defined()) convolve_back(p, taps, dy, true, dpast);
+    return tap_gradients(p, taps, dy, gradients.taps);
   }
-  return record("depthwise_conv", y.to(x.dtype()), {x, past, taps},
-                [call, dtype, fast](Gradients& gradients) {
-                  const auto like = [](const Tensor& t) {
-                    return t.defined() ? Tensor::empty(t.shape(), t.dtype(), t.device()) : Tensor();
-                  };
-                  const Tensor dx = like(call.in.v), dpast = like(call.in.past_v);
-                  const Tensor dtaps = like(call.taps);
-                  const Tensor dy = gradients.output().to(dtype);
-                  (fast ? fast_backward : plain_backward)(call, dy, dx, dpast, dtaps);
-                  gradients.add(0, dx);
-                  if (dpast.defined()) gradients.add(1, dpast);
-                  gradients.add(2, dtaps);
-                });
+  const Tensor readable = aligned(dy);
+  if (dpast.defined() && p.P > call.before) dpast.fill(0);  // tokens that no tap reaches
+  Pass pass = pass_of(p, taps);
+  pass.source = output_line_of<const kernel_bf16>(p, readable);
+  pass.other = line_of<const kernel_bf16>(p, call.in.v, call.in.past_v);
+  pass.out = line_of<kernel_bf16>(p, dx, dpast);
+  depthwise_conv_fast::run(pass, gradients.taps);
 }
 
 }  // namespace linnet::cuda

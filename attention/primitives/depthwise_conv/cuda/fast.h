@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "attention/primitives/depthwise_conv/cpu.h"
 #include "core/cuda/kernel.h"
 #include "core/sequence_view.h"
 
@@ -45,14 +46,28 @@ struct Reach {
   int64_t begin, end;
 };
 
-// Segments of rows: the positions of their first tokens (i32 [B,T]; null: all `time_offset`), and
-// spans as token_spans makes them, null where a row is one.
-struct Rows {
+// One pass over time, as both kinds of kernels take it. Views begin on 16 bytes and have strides
+// and widths that are multiples of 8 (short filters: 8 bytes, 4).
+struct Pass {
+  // Segments of rows: the positions of their first tokens (i32 [B,T]; null: all `time_offset`), and
+  // spans as token_spans makes them, null where a row is one.
   const int32_t* positions = nullptr;
   const int32_t* span_begins = nullptr;
   const int32_t* span_ends = nullptr;
   int64_t time = 0, past = 0, time_offset = 0;
+  ConvTaps<const float> taps;
+  Line<const kernel_bf16> source;  // x; backward: dy, without past
+  Line<const kernel_bf16> other;   // backward: x, by which gradients of taps are multiplied
+  // y, without past; masked tokens become 0. Backward: dx, masked as x; of its past the last
+  // `before` tokens are written.
+  Line<kernel_bf16> out;
+  // What follows from these, set by run().
+  int64_t first_out = 0;     // the first token of `out`
+  int64_t run = 0;           // tokens of `out` that one block does
+  float* partial = nullptr;  // of backward: [runs * B, count, H, width]
 
+  int64_t tokens() const { return time - first_out; }
+  int64_t runs() const { return (tokens() + run - 1) / run; }
   // Before position 0 there is nothing, whatever the carried tokens hold.
   __device__ __forceinline__ int64_t first(int64_t row) const {
     const int64_t start = positions != nullptr ? positions[row * time] : time_offset;
@@ -64,76 +79,26 @@ struct Rows {
     const int64_t begin = span_begins[at];
     return {begin == 0 ? first : begin, span_ends[at]};
   }
-};
-
-// taps [H,channels,count] f32, channels 1 or V; tap `before` acts on the token itself.
-struct Filters {
-  const float* taps = nullptr;
-  int64_t channels = 1, count = 0, before = 0;
-};
-
-// Views begin on 16 bytes and have strides and widths that are multiples of 8 (short filters: 8
-// bytes, 4).
-struct Forward {
-  Rows rows;
-  Filters filters;
-  Line<const kernel_bf16> x;
-  Line<kernel_bf16> y;  // without past; masked tokens become 0
-};
-void run_forward(const Forward& call);
-
-struct Backward {
-  Device device;  // of the arrays
-  Rows rows;
-  Filters filters;
-  Line<const kernel_bf16> dy;  // without past
-  Line<const kernel_bf16> x;
-  // Masked as x. The last `before` tokens of dpast are written.
-  Line<kernel_bf16> dx;
-  float* dtaps = nullptr;
-};
-void run_backward(const Backward& call);
-
-// One pass over time: arguments of both kinds of kernels.
-struct Pass {
-  Rows rows;
-  Filters filters;
-  Line<const kernel_bf16> source;
-  Line<kernel_bf16> out;
-  Line<const kernel_bf16> other;  // of backward: x, by which gradients of taps are multiplied
-  int64_t first_out = 0;          // the first token of `out`
-  int64_t run = 0;                // tokens of `out` that one block does
-  float* partial = nullptr;       // of backward: [runs * B, count, H, width]
-
-  int64_t tokens() const { return rows.time - first_out; }
-  int64_t runs() const { return (tokens() + run - 1) / run; }
   // Tap n of a window, and how many tokens before the own it begins.
   template <bool backward>
   __device__ __forceinline__ float tap(int64_t head, int64_t channel, int64_t n) const {
-    const int64_t filter = head * filters.channels + (filters.channels == 1 ? 0 : channel);
-    return filters.taps[filter * filters.count + (backward ? filters.count - 1 - n : n)];
+    return taps.at(head, channel)[backward ? taps.count - 1 - n : n];
   }
   template <bool backward>
   __host__ __device__ __forceinline__ int64_t before() const {
-    return backward ? filters.count - 1 - filters.before : filters.before;
+    return backward ? taps.count - 1 - taps.before : taps.before;
   }
 };
 
-// The two kinds: how many tokens a run has, how wide `partial` is, the launch.
+// The pass, forward, or, where dtaps [H,channels,count] f32 is defined, backward.
+void run(Pass pass, const Tensor& dtaps);
+
+// The two kinds: how many tokens a run has, how wide `partial` is (an element for each channel, or
+// several of a filter that channels share), the launch.
 int64_t window_run(const Pass& pass);
 void run_window(const Pass& pass, bool backward);
 int64_t toeplitz_run(const Pass& pass);
 int64_t toeplitz_width(const Pass& pass);
 void run_toeplitz(const Pass& pass, bool backward);
-
-// dtaps [H,channels,count] from the sums of `parts` runs, `width` elements per head each: one for
-// each channel, or several of a filter that channels share.
-struct TapSums {
-  const float* partial;
-  int64_t parts, count, heads, width;
-  bool of_channels;
-  float* dtaps;
-};
-void sum_taps(const TapSums& sums);
 
 }  // namespace linnet::cuda::depthwise_conv_fast

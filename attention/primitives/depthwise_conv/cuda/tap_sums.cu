@@ -14,17 +14,19 @@ struct Layout {
 };
 
 // A block has one tap of a head's filter, or of 32 channels' filters; lanes are channels.
-__global__ void depthwise_conv_tap_sums(TapSums a) {
+__global__ void depthwise_conv_tap_sums(Pass a, int64_t parts, int64_t width, float* dtaps) {
   SharedArena arena;
   const Layout shared(arena);
+  const int64_t count = a.taps.count, heads = a.source.now.H;
+  const bool of_channels = a.taps.channels != 1;
   const int lane = static_cast<int>(threadIdx.x % 32), group = static_cast<int>(threadIdx.x / 32);
-  const int64_t n = blockIdx.x % a.count, head = blockIdx.x / a.count % a.heads;
-  const int64_t first = blockIdx.x / a.count / a.heads * 32;
-  int64_t end = a.width;
-  if (a.of_channels && first + 32 < end) end = first + 32;
+  const int64_t n = blockIdx.x % count, head = blockIdx.x / count % heads;
+  const int64_t first = blockIdx.x / count / heads * 32;
+  int64_t end = width;
+  if (of_channels && first + 32 < end) end = first + 32;
   float total = 0;
-  for (int64_t part = group; part < a.parts; part += kGroups) {
-    const float* from = a.partial + ((part * a.count + n) * a.heads + head) * a.width;
+  for (int64_t part = group; part < parts; part += kGroups) {
+    const float* from = a.partial + ((part * count + n) * heads + head) * width;
     for (int64_t c = first + lane; c < end; c += 32) total += from[c];
   }
   shared.sums[threadIdx.x] = total;
@@ -32,52 +34,32 @@ __global__ void depthwise_conv_tap_sums(TapSums a) {
   if (group != 0) return;
   total = 0;
   for (int i = 0; i < kGroups; ++i) total += shared.sums[i * 32 + lane];
-  if (!a.of_channels) {
+  if (!of_channels) {
     total = warp_sum(total);
-    if (lane == 0) a.dtaps[head * a.count + n] = total;
+    if (lane == 0) dtaps[head * count + n] = total;
   } else if (first + lane < end) {
-    a.dtaps[(head * a.width + first + lane) * a.count + n] = total;
+    dtaps[(head * width + first + lane) * count + n] = total;
   }
 }
 
 }  // namespace
 
-void sum_taps(const TapSums& sums) {
-  const int64_t groups = sums.of_channels ? (sums.width + 31) / 32 : 1;
-  launch({"depthwise_conv_tap_sums", blocks_for(sums.count * sums.heads * groups, 1), kGroups * 32,
-          shared_bytes<Layout>()},
-         depthwise_conv_tap_sums, sums);
-}
-
-void run_forward(const Forward& call) {
-  Pass pass;
-  pass.rows = call.rows;
-  pass.filters = call.filters;
-  pass.source = call.x;
-  pass.out = call.y;
-  const bool is_short = call.filters.count <= kShortTaps;
+void run(Pass pass, const Tensor& dtaps) {
+  const bool backward = dtaps.defined(), is_short = pass.taps.count <= kShortTaps;
+  if (backward) pass.first_out = -std::min(pass.past, pass.taps.before);
   pass.run = is_short ? window_run(pass) : toeplitz_run(pass);
-  is_short ? run_window(pass, false) : run_toeplitz(pass, false);
-}
-
-void run_backward(const Backward& call) {
-  Pass pass;
-  pass.rows = call.rows;
-  pass.filters = call.filters;
-  pass.source = call.dy;
-  pass.out = call.dx;
-  pass.other = call.x;
-  pass.first_out = -std::min(call.rows.past, call.filters.before);
-  const bool is_short = call.filters.count <= kShortTaps;
-  pass.run = is_short ? window_run(pass) : toeplitz_run(pass);
-  const int64_t heads = call.dy.now.H, parts = pass.runs() * call.dy.now.B;
-  const int64_t width = is_short ? call.dy.now.K : toeplitz_width(pass);
+  const auto launch_pass = is_short ? run_window : run_toeplitz;
+  if (!backward) return launch_pass(pass, false);
+  const int64_t heads = pass.source.now.H, parts = pass.runs() * pass.source.now.B;
+  const int64_t width = is_short ? pass.source.now.K : toeplitz_width(pass);
   const Tensor partial =
-      Tensor::empty({parts, call.filters.count, heads, width}, DType::f32, call.device);
+      Tensor::empty({parts, pass.taps.count, heads, width}, DType::f32, dtaps.device());
   pass.partial = pointer<float>(partial);
-  is_short ? run_window(pass, true) : run_toeplitz(pass, true);
-  sum_taps({pass.partial, parts, call.filters.count, heads, width, call.filters.channels != 1,
-            call.dtaps});
+  launch_pass(pass, true);
+  const int64_t groups = pass.taps.channels != 1 ? (width + 31) / 32 : 1;
+  launch({"depthwise_conv_tap_sums", blocks_for(pass.taps.count * heads * groups, 1), kGroups * 32,
+          shared_bytes<Layout>()},
+         depthwise_conv_tap_sums, pass, parts, width, pointer<float>(dtaps));
 }
 
 }  // namespace linnet::cuda::depthwise_conv_fast

@@ -90,7 +90,7 @@ __device__ __forceinline__ void begin_copy(AsyncCopies& copies, kernel_bf16* til
 template <bool backward>
 __device__ __forceinline__ void make_filter(const Pass& a, int64_t head, int lane,
                                             LeftFragment (&filter)[kSteps]) {
-  const int count = static_cast<int>(a.filters.count);
+  const int count = static_cast<int>(a.taps.count);
   const auto tap = [&](int row, int column) {
     const int n = count - 1 - kTile + column - row;
     return n >= 0 && n < count ? a.tap<backward>(head, 0, n) : 0.0f;
@@ -119,8 +119,8 @@ __device__ __forceinline__ Limits limits_of(const Pass& a, const Place& place, i
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int64_t token = out + half * 8 + lane / 4;
-    if (token >= a.rows.time) continue;  // written nowhere
-    const Reach reach = a.rows.reach(place.row, token, place.first);
+    if (token >= a.time) continue;  // written nowhere
+    const Reach reach = a.reach(place.row, token, place.first);
     const int64_t columns = kSteps * 16, from = reach.begin - source, to = reach.end - source;
     limits.from[half] = static_cast<int>(from < 0 ? 0 : from > columns ? columns : from);
     limits.to[half] = static_cast<int>(to < 0 ? 0 : to > columns ? columns : to);
@@ -205,7 +205,7 @@ __device__ __forceinline__ void write_taps(const Pass& a,
     __syncwarp();
   }
   __syncthreads();
-  const int64_t count = a.filters.count, part = blockIdx.y * a.source.now.B + place.row;
+  const int64_t count = a.taps.count, part = blockIdx.y * a.source.now.B + place.row;
   for (int64_t n = threadIdx.x; n < count; n += kThreads) {
     // For the window's tap count - 1 - n.
     const int64_t diagonal = kTile - n + 15;
@@ -226,14 +226,14 @@ __global__ __launch_bounds__(kThreads,
   place.channel = blockIdx.x % tiles * kColumns;
   place.head = blockIdx.x / tiles % a.source.now.H;
   place.row = blockIdx.x / tiles / a.source.now.H;
-  place.first = a.rows.first(place.row);
+  place.first = a.first(place.row);
   const int64_t rest = a.source.now.K - place.channel;
   const int width = static_cast<int>(rest < kColumns ? rest : kColumns);
   const int64_t begin = a.first_out + blockIdx.y * a.run;
-  const int64_t end = begin + a.run < a.rows.time ? begin + a.run : a.rows.time;
-  const int64_t after = a.filters.count - 1 - a.before<backward>();
+  const int64_t end = begin + a.run < a.time ? begin + a.run : a.time;
+  const int64_t after = a.taps.count - 1 - a.before<backward>();
   const int last = static_cast<int>((end - begin - 1) / kTile);
-  const int first_step = (kTile + 1 - static_cast<int>(a.filters.count)) / 16;
+  const int first_step = (kTile + 1 - static_cast<int>(a.taps.count)) / 16;
 
   LeftFragment filter[kSteps];
   make_filter<backward>(a, place.head, lane, filter);
@@ -255,7 +255,7 @@ __global__ __launch_bounds__(kThreads,
     if (tile < last) copy(tile + 1);
     const int64_t token = begin + int64_t{tile} * kTile + warp * 16;
     const int64_t source = token + after - kTile;  // of the matrix's column 0
-    const bool is_cut = a.rows.span_begins != nullptr;
+    const bool is_cut = a.span_begins != nullptr;
     Limits limits;
     if (is_cut) limits = limits_of(a, place, token, source, lane);
     kernel_bf16* own = shared.others(tile) + warp * 16 * kStride;

@@ -42,10 +42,10 @@ __global__ __launch_bounds__(kThreads,
   if (number >= heads * width / kChannels) return;
   const int64_t head = number / (width / kChannels);
   const int64_t channel = number % (width / kChannels) * kChannels;
-  const int64_t first = a.rows.first(row), before = a.before<backward>();
+  const int64_t first = a.first(row), before = a.before<backward>();
   const int64_t begin = a.first_out + blockIdx.y * a.run;
-  const int64_t end = begin + a.run < a.rows.time ? begin + a.run : a.rows.time;
-  const int count = static_cast<int>(a.filters.count);
+  const int64_t end = begin + a.run < a.time ? begin + a.run : a.time;
+  const int count = static_cast<int>(a.taps.count);
 
   Values taps[kTaps], sums[kTaps] = {}, window[kTaps - 1 + kBatch];
 #pragma unroll
@@ -71,7 +71,7 @@ __global__ __launch_bounds__(kThreads,
     for (int i = 0; i < kBatch; ++i) {
       const int64_t own = token + i;
       if (own >= end) break;
-      const Reach reach = a.rows.reach(row, own, first);
+      const Reach reach = a.reach(row, own, first);
       const int64_t source = own - before;  // of tap 0
       const int from = reach.begin > source ? static_cast<int>(reach.begin - source) : 0;
       const int to = static_cast<int>(reach.end - source < count ? reach.end - source : count);

@@ -267,15 +267,8 @@ void sum_rows(const Tensor& from, const Tensor& to) {
   });
 }
 
-diagonal::Rates<float> rates_of(const RateTensors& rates, bool bilinear) {
-  return {rates.log_step.size(0),         rates.log_decay.size(1),
-          rates.log_decay.size(0),        bilinear,
-          pointer<float>(rates.log_step), pointer<float>(rates.log_decay),
-          pointer<float>(rates.frequency)};
-}
-
 // y, last and starts may be undefined.
-void run_forward(const Scan& s, const DiagonalTensors& in, const Tensor& y, const Tensor& last,
+void run_forward(const Scan& s, const DiagonalScanTensors& in, const Tensor& y, const Tensor& last,
                  const Tensor& starts) {
   launch(warp_blocks<Forward>("diagonal_scan_forward", s), diagonal_scan_forward, s,
          stored_values(in.u), pointer<double>(in.modes), pointer<float>(in.c),
@@ -283,8 +276,38 @@ void run_forward(const Scan& s, const DiagonalTensors& in, const Tensor& y, cons
          pointer_or_null<float>(last), pointer_or_null<float>(starts));
 }
 
-void run_backward(const Scan& s, const DiagonalTensors& in, const Tensor& dy, const Tensor& dlast,
-                  const DiagonalTensors& to) {
+}  // namespace
+
+void diagonal_modes(const DiagonalScanTensors& in, bool bilinear) {
+  const auto rule = in.rates<float>(bilinear);
+  double* to = pointer<double>(in.modes);
+  for_each("diagonal_modes", rule.H * rule.M,
+           [=] __device__(int64_t i) { rule.put_mode(i, Math{}, to); });
+}
+
+void diagonal_rates_backward(const DiagonalScanTensors& in, bool bilinear,
+                             const DiagonalScanTensors& to) {
+  const auto rule = in.rates<float>(bilinear);
+  const double* d = pointer<double>(to.modes);
+  float *dstep = pointer<float>(to.log_step), *ddecay = pointer<float>(to.log_decay);
+  float* dfrequency = pointer<float>(to.frequency);
+  for_each("diagonal_step_gradients", rule.H, [=] __device__(int64_t h) {
+    dstep[h] = static_cast<float>(rule.dlog_step(h, d, Math{}));
+  });
+  for_each("diagonal_pole_gradients", rule.rows * rule.M, [=] __device__(int64_t i) {
+    const diagonal::RateGradient one = rule.dpole(i, d, Math{});
+    ddecay[i] = static_cast<float>(one.log_decay);
+    dfrequency[i] = static_cast<float>(one.frequency);
+  });
+}
+
+void diagonal_scan(const Scan& scan, const DiagonalScanTensors& in, const Tensor& y,
+                   const Tensor& last) {
+  run_forward(scan, in, y, last, {});
+}
+
+void diagonal_scan_backward(const Scan& s, const DiagonalScanTensors& in, const Tensor& dy,
+                            const Tensor& dlast, const DiagonalScanTensors& to) {
   const Device device = in.u.device();
   const auto zeros = [&](const Shape& shape) { return Tensor::zeros(shape, DType::f32, device); };
   const Tensor starts = Tensor::empty({s.B, s.H, tiles_of(s), s.M, 2}, DType::f32, device);
@@ -300,46 +323,6 @@ void run_backward(const Scan& s, const DiagonalTensors& in, const Tensor& dy, co
   sum_rows(modes, to.modes);
   sum_rows(c, to.c);
   if (d.defined()) sum_rows(d, to.d);
-}
-
-}  // namespace
-
-void diagonal_modes(const RateTensors& rates, bool bilinear, const Tensor& modes) {
-  const diagonal::Rates<float> rule = rates_of(rates, bilinear);
-  double* to = pointer<double>(modes);
-  for_each("diagonal_modes", rule.H * rule.M, [=] __device__(int64_t i) {
-    const diagonal::Mode mode = rule.mode(i / rule.M, i % rule.M, Math{});
-    to[4 * i] = mode.pole.re;
-    to[4 * i + 1] = mode.pole.im;
-    to[4 * i + 2] = mode.gain.re;
-    to[4 * i + 3] = mode.gain.im;
-  });
-}
-
-void diagonal_rates_backward(const RateTensors& rates, bool bilinear, const Tensor& dmodes,
-                             const RateTensors& to) {
-  const diagonal::Rates<float> rule = rates_of(rates, bilinear);
-  const double* d = pointer<double>(dmodes);
-  float *dstep = pointer<float>(to.log_step), *ddecay = pointer<float>(to.log_decay);
-  float* dfrequency = pointer<float>(to.frequency);
-  for_each("diagonal_step_gradients", rule.H, [=] __device__(int64_t h) {
-    dstep[h] = static_cast<float>(rule.dlog_step(h, d, Math{}));
-  });
-  for_each("diagonal_pole_gradients", rule.rows * rule.M, [=] __device__(int64_t i) {
-    const diagonal::RateGradient one = rule.dpole(i, d, Math{});
-    ddecay[i] = static_cast<float>(one.log_decay);
-    dfrequency[i] = static_cast<float>(one.frequency);
-  });
-}
-
-void diagonal_scan(const Scan& scan, const DiagonalTensors& in, const Tensor& y,
-                   const Tensor& last) {
-  run_forward(scan, in, y, last, {});
-}
-
-void diagonal_scan_backward(const Scan& scan, const DiagonalTensors& in, const Tensor& dy,
-                            const Tensor& dlast, const DiagonalTensors& to) {
-  run_backward(scan, in, dy, dlast, to);
 }
 
 }  // namespace linnet::cuda

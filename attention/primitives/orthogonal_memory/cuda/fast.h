@@ -38,7 +38,20 @@ struct ChunkRuns {
 };
 ChunkRuns chunk_runs(int64_t blocks, int64_t tokens);
 
-// Inputs of both passes.
+// Passed from forward to backward. Causal, for each chunk of a row: the sums before it, completed
+// and of the open window, and the position of its first token in its window. Whole, for each chunk
+// of a row that has segments, and for the row otherwise: the sums of the segment that reaches into
+// the chunk and of the one that reaches out of it, and how many codes they have; and of these edges
+// of each chunk of codes the sums of codes, how many count, and whether a segment begins.
+struct Saved {
+  float* sums = nullptr;           // [B,chunks,H,2,r]
+  int32_t* phases = nullptr;       // [B,chunks]; causal, as the last three are whole
+  int64_t* counts = nullptr;       // [B,chunks,2]; not for backward
+  float* edges = nullptr;          // [B,chunks,H,2,d]
+  int32_t* edge_counts = nullptr;  // [B,chunks,3]
+};
+
+// What both passes read.
 struct Inputs {
   Reads q, f;                           // of different lengths where `whole` without segments
   const uint8_t* query_mask = nullptr;  // [B,T]; null: all count
@@ -59,7 +72,12 @@ struct Inputs {
   RowDropout dropout{0, {}, 0};
   const int64_t* examples = nullptr;
   int64_t time_offset = 0;
+  int64_t* tokens = nullptr;  // [B,T]: how many are in the memory that a token reads
+  // Causal: results of forward; whole: as edge_sums() and whole_totals() left it.
+  Saved saved;
 
+  // Chunks of a row of codes.
+  __host__ __device__ int64_t chunks() const { return (f.T + kChunkTokens - 1) / kChunkTokens; }
   // Whether the passes look at single codes: not where all tokens of a row have the same memory.
   __host__ __device__ bool reads_codes() const { return !whole || segments != nullptr; }
   // The entry of a chunk in the saved arrays.
@@ -68,28 +86,17 @@ struct Inputs {
   }
 };
 
-// Causal, for each chunk of a row: the sums before it, completed and of the open window, and the
-// position of its first token in its window. Whole, for each chunk of a row that has segments, and
-// for the row otherwise: the sums of the segment that reaches into the chunk and of the one that
-// reaches out of it, and how many codes they have.
-struct Saved {
-  float* sums = nullptr;      // [B,chunks,H,2,r]
-  int32_t* phases = nullptr;  // [B,chunks]; causal
-  int64_t* counts = nullptr;  // [B,chunks,2]; whole, and not for backward
-};
-
 struct Forward : Inputs {
-  // These of the state and its results: causal alone.
-  const int32_t* positions = nullptr;  // [B,T], of which the first is read; null: time_offset
-  const float* completed = nullptr;    // [B,H,r]; these three null: no carried state
+  // [B,T], of which the first is read; null: time_offset. Causal.
+  const int32_t* positions = nullptr;
+  // The state before the first token and after the last one; whole: of whole_totals() alone.
+  const float* completed = nullptr;  // [B,H,r]; these three null: no carried state
   const float* partial = nullptr;
   const int64_t* counts = nullptr;  // [B,2]
   float* completed_out = nullptr;
   float* partial_out = nullptr;
   int64_t* counts_out = nullptr;
   Writes y;
-  int64_t* tokens = nullptr;  // [B,T]: how many are in the memory that a token reads
-  Saved saved;                // causal: results; whole: as whole_totals() left it
 };
 void forward(const Forward& call);
 
@@ -98,19 +105,22 @@ struct Backward : Inputs {
   // The share of the read in y, and of the token's own code: where the memory is not empty, and
   // where it is.
   float share = 1, code_share = 0, empty_code_share = 0;
-  const int64_t* tokens = nullptr;  // these two as forward left them
-  Saved saved;
-  const float* dcompleted_out = nullptr;  // [B,H,r]; may be null: zeros. Causal alone, as below
+  // Of the state, [B,H,r]; null: zeros, or not wanted. Whole: those of whole_gradients() alone.
+  const float* dcompleted_out = nullptr;
   const float* dpartial_out = nullptr;
-  Writes dq;
-  Writes df;                // whole: of codes in segments that lie in a chunk; others are zeros
-  float* dbasis = nullptr;  // [runs * B,H,r,d]: per run and row; whole: without the terms of codes
-  float* dcompleted = nullptr;  // [B,H,r]; may be null: not wanted
+  float* dcompleted = nullptr;
   float* dpartial = nullptr;
+  Writes dq;
+  Writes df;  // whole: of codes in segments that lie in a chunk; others are zeros
+  // [runs * B,H,r,d]: per run and row; whole: [(runs + 1) * B,H,r,d], of which whole_gradients()
+  // makes the last B, the terms of codes.
+  float* dbasis = nullptr;
   float* df_dot_f = nullptr;  // [B,T,H]: of each token's df and code; may be null: not wanted
   // Whole: gradients of the sums, of each chunk's tokens in the segment that reaches into it and in
   // the one that reaches out of it; without segments of each run, in the first.
-  float* dsums = nullptr;  // [B,chunks or runs,H,2,r]
+  float* dsums = nullptr;  // [B,entries,H,2,r]
+
+  __host__ __device__ int64_t entries() const { return reads_codes() ? chunks() : split.runs; }
 };
 void backward(const Backward& call);
 

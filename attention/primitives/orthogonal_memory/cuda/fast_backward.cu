@@ -83,8 +83,9 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
   };
 
   load_basis<D, Warps<D>::kThreads>(a, head, shared.basis);
-  if (has_element && a.dcompleted_out != nullptr) running.completed = a.dcompleted_out[state];
-  if (has_element && a.dpartial_out != nullptr) running.window = a.dpartial_out[state];
+  if (has_element && !a.whole && a.dcompleted_out != nullptr)
+    running.completed = a.dcompleted_out[state];
+  if (has_element && !a.whole && a.dpartial_out != nullptr) running.window = a.dpartial_out[state];
   StateTile<D, D, Warps<D>> dbasis;
   dbasis.load({nullptr, nullptr}, {});
   Chunk chunk{0, 0, 0, 0, a.window, a.inclusive};

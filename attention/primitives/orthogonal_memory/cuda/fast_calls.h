@@ -8,14 +8,14 @@
 namespace linnet::cuda {
 
 OrthogonalMemorySaved orthogonal_memory_fast_forward(const OrthogonalMemoryContext& context,
-                                                     const OrthogonalMemoryArrays& in,
+                                                     const OrthogonalMemoryTensors& in,
                                                      const Tensor& y,
-                                                     const OrthogonalMemoryArrays& state_out,
+                                                     const OrthogonalMemoryTensors& state_out,
                                                      const Tensor& memory_tokens);
 void orthogonal_memory_fast_backward(const OrthogonalMemoryContext& context,
-                                     const OrthogonalMemoryArrays& in,
+                                     const OrthogonalMemoryTensors& in,
                                      const OrthogonalMemorySaved& saved, const Tensor& dy,
                                      const Tensor& dcompleted_out, const Tensor& dpartial_out,
-                                     const OrthogonalMemoryArrays& gradients);
+                                     const OrthogonalMemoryTensors& gradients);
 
 }  // namespace linnet::cuda

@@ -78,11 +78,11 @@ __global__ __launch_bounds__(kTileThreads,
 
   load_basis<D>(a, head, shared.basis);
   RunningSums sums{0, 0};
-  if (has_element && a.completed != nullptr) {
+  if (has_element && !a.whole && a.completed != nullptr) {
     sums = {a.completed[state], a.inclusive ? 0.0f : a.partial[state]};
   }
   TokenCounts counts{0, 0};
-  if (a.counts != nullptr) {
+  if (!a.whole && a.counts != nullptr) {
     counts = {a.counts[2 * row], a.inclusive ? 0 : a.counts[2 * row + 1]};
   }
   const int64_t start = a.positions != nullptr ? a.positions[row * time] : a.time_offset;

@@ -5,34 +5,22 @@
 // to the host.
 #pragma once
 
-#include "attention/primitives/common/call_path.h"
 #include "attention/primitives/orthogonal_memory/orthogonal_memory.h"
+#include "attention/primitives/orthogonal_memory/tensors.h"
 
 namespace linnet::cuda {
-
-// Inputs, or where their gradients go (without counts); carried sums may be undefined.
-struct OrthogonalMemoryArrays {
-  Tensor q, f, basis, completed, partial, counts;
-};
-
-// Saved by the forward pass on tensor cores for the backward one; undefined where plain kernels
-// computed, which recompute everything. Causal: phases; whole segments: edges and their counts.
-struct OrthogonalMemorySaved {
-  Tensor sums, tokens, phases, edges, edge_counts;
-  CallPath path = CallPath::plain;
-};
 
 // y, the state after the last token, and how many valid tokens each token's memory holds. Which
 // kernels compute is decided in path.h. Throws Error on shapes or options that do not fit.
 OrthogonalMemorySaved orthogonal_memory_forward(const OrthogonalMemoryContext& context,
-                                                const OrthogonalMemoryArrays& in, const Tensor& y,
-                                                const OrthogonalMemoryArrays& state_out,
+                                                const OrthogonalMemoryTensors& in, const Tensor& y,
+                                                const OrthogonalMemoryTensors& state_out,
                                                 const Tensor& memory_tokens);
 // dcompleted_out and dpartial_out may be undefined (zero).
 void orthogonal_memory_backward(const OrthogonalMemoryContext& context,
-                                const OrthogonalMemoryArrays& in,
+                                const OrthogonalMemoryTensors& in,
                                 const OrthogonalMemorySaved& saved, const Tensor& dy,
                                 const Tensor& dcompleted_out, const Tensor& dpartial_out,
-                                const OrthogonalMemoryArrays& gradients);
+                                const OrthogonalMemoryTensors& gradients);
 
 }  // namespace linnet::cuda

@@ -23,7 +23,7 @@ std::string why_too_small(int64_t width, size_t requested) {
 }  // namespace
 
 std::string why_plain_orthogonal_memory(const OrthogonalMemoryContext& context,
-                                        const OrthogonalMemoryArrays& in) {
+                                        const OrthogonalMemoryTensors& in) {
   if (std::string reason = unsupported_dtype({&in.q, &in.f}); !reason.empty()) return reason;
   if (context.options.shared) return "one memory for all heads";
   if (context.options.window > std::numeric_limits<int32_t>::max() / 2) {
@@ -42,12 +42,12 @@ std::string why_plain_orthogonal_memory(const OrthogonalMemoryContext& context,
 }
 
 bool orthogonal_memory_is_fast(const OrthogonalMemoryContext& context,
-                               const OrthogonalMemoryArrays& in) {
+                               const OrthogonalMemoryTensors& in) {
   return takes_fast_kernels(kOperation, in.q,
                             [&] { return why_plain_orthogonal_memory(context, in); });
 }
 
-bool orthogonal_memory_backward_is_fast(const OrthogonalMemoryArrays& in) {
+bool orthogonal_memory_backward_is_fast(const OrthogonalMemoryTensors& in) {
   const int64_t width = in.q.size(3);
   std::string why = why_too_small(width, orthogonal_memory_fast::backward_shared_memory(width));
   if (!why.empty()) why = concat("the backward pass of ", why);

@@ -72,7 +72,7 @@ __global__ void orthogonal_memory_product(Rows<const In> in, Matrix matrix, Rows
 // out[run][head, l, c] = sum over the run's tokens of left[token, head, l] right[token, head, c].
 template <typename T>
 __global__ void orthogonal_memory_basis_gradients(Rows<const float> left, Rows<const T> right,
-                                                  Sizes sizes, int64_t tokens, int64_t run_tokens,
+                                                  Problem p, int64_t tokens, int64_t run_tokens,
                                                   int column_tiles, float* out) {
   SharedArena arena;
   const Tiles tiles(arena);
@@ -85,9 +85,9 @@ __global__ void orthogonal_memory_basis_gradients(Rows<const float> left, Rows<c
   for (int64_t t = begin; t < end; t += kTile) {
     for (int i = static_cast<int>(threadIdx.y); i < kTile; i += kRowThreads) {
       const bool inside = t + i < end;
-      tiles.left[i][threadIdx.x] = inside && row < sizes.rank ? left.at(t + i, head, row) : 0.0f;
+      tiles.left[i][threadIdx.x] = inside && row < p.rank ? left.at(t + i, head, row) : 0.0f;
       tiles.right[i][threadIdx.x] =
-          inside && column < sizes.width ? right.at(t + i, head, column) : 0.0f;
+          inside && column < p.width ? right.at(t + i, head, column) : 0.0f;
     }
     __syncthreads();
     for (int k = 0; k < kTile; ++k) {
@@ -97,12 +97,11 @@ __global__ void orthogonal_memory_basis_gradients(Rows<const float> left, Rows<c
     }
     __syncthreads();
   }
-  float* matrix =
-      out + blockIdx.y * sizes.heads * sizes.rank * sizes.width + head * sizes.basis_head_stride;
+  float* matrix = out + blockIdx.y * p.heads * p.rank * p.width + head * p.basis_head_stride;
   for (int i = 0; i < kRowsOfThread; ++i) {
     const int64_t l = first_row + threadIdx.y + i * kRowThreads;
-    if (l < sizes.rank && column < sizes.width) {
-      matrix[l * sizes.basis_row_stride + column] = sums[i];
+    if (l < p.rank && column < p.width) {
+      matrix[l * p.basis_row_stride + column] = sums[i];
     }
   }
 }
@@ -122,63 +121,57 @@ void multiply(const Rows<const In>& in, const Matrix& matrix, const Rows<Out>& o
 
 // Tokens [B,T,heads,width] as rows; one head serves all where there is only one.
 template <typename T>
-Rows<T> rows_of(const Tensor& x, const Tensor& mask) {
+Rows<T> rows_of(const Tensor& x, const uint8_t* mask) {
   const int64_t heads = x.size(2), width = x.size(3);
-  return {pointer<T>(x), heads * width, heads == 1 ? 0 : width,
-          pointer_or_null<const uint8_t>(mask)};
+  return {pointer<T>(x), heads * width, heads == 1 ? 0 : width, mask};
 }
 
 }  // namespace
 
-Tensor project(const Sizes& sizes, const Tensor& x, const Tensor& mask, const Tensor& basis) {
-  const Tensor out =
-      Tensor::empty({x.size(0), x.size(1), sizes.heads, sizes.rank}, DType::f32, x.device());
+Tensor project(const Problem& p, const Tensor& x, const uint8_t* mask) {
+  const Tensor out = Tensor::empty({x.size(0), x.size(1), p.heads, p.rank}, DType::f32, x.device());
   dispatch(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    const Matrix matrix{pointer<const float>(basis), sizes.basis_head_stride, 1,
-                        sizes.basis_row_stride};
-    multiply<T, float>(rows_of<const T>(x, mask), matrix, rows_of<float>(out, {}),
-                       x.size(0) * x.size(1), sizes.heads, sizes.width, sizes.rank);
+    const Matrix matrix{p.basis, p.basis_head_stride, 1, p.basis_row_stride};
+    multiply<T, float>(rows_of<const T>(x, mask), matrix, rows_of<float>(out, nullptr),
+                       x.size(0) * x.size(1), p.heads, p.width, p.rank);
   });
   return out;
 }
 
-Tensor project_codes(const Sizes& sizes, const Tensor& f, const Tensor& mask, const Tensor& basis) {
-  if (sizes.memories == sizes.heads) return project(sizes, f, mask, basis);
+Tensor project_codes(const Problem& p, const Tensor& f) {
+  if (p.memories == p.heads) return project(p, f, p.code_mask);
   // One memory for all heads: a row of the basis and a token's codes of all heads are one vector.
-  Sizes joined = sizes;
+  Problem joined = p;
   joined.heads = 1;
-  joined.width = sizes.heads * sizes.width;
-  return project(joined, f.reshape({f.size(0), f.size(1), 1, joined.width}), mask, basis);
+  joined.width = p.heads * p.width;
+  return project(joined, f.reshape({f.size(0), f.size(1), 1, joined.width}), p.code_mask);
 }
 
-void expand(const Sizes& sizes, const Tensor& x, const Tensor& mask, const Tensor& basis,
-            const Tensor& out) {
-  const Matrix matrix{pointer<const float>(basis), sizes.basis_head_stride, sizes.basis_row_stride,
-                      1};
+void expand(const Problem& p, const Tensor& x, const uint8_t* mask, const Tensor& out) {
+  const Matrix matrix{p.basis, p.basis_head_stride, p.basis_row_stride, 1};
   dispatch(out.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    multiply<float, T>(rows_of<const float>(x, mask), matrix, rows_of<T>(out, {}),
-                       x.size(0) * x.size(1), sizes.heads, sizes.rank, sizes.width);
+    multiply<float, T>(rows_of<const float>(x, mask), matrix, rows_of<T>(out, nullptr),
+                       x.size(0) * x.size(1), p.heads, p.rank, p.width);
   });
 }
 
-Tensor basis_gradients(const Sizes& sizes, const Tensor& left, const Tensor& right,
-                       const Tensor& mask) {
+Tensor basis_gradients(const Problem& p, const Tensor& left, const Tensor& right,
+                       const uint8_t* mask) {
   const int64_t tokens = left.size(0) * left.size(1);
   const int64_t run_tokens = std::max<int64_t>(8 * kTile, (tokens + kRuns - 1) / kRuns);
   const int64_t runs = (tokens + run_tokens - 1) / run_tokens;
-  const Tensor out =
-      Tensor::empty({runs, sizes.heads * sizes.rank * sizes.width}, DType::f32, left.device());
-  const unsigned column_tiles = tiles_of(sizes.width);
+  const Tensor out = Tensor::empty({runs, p.heads * p.rank * p.width}, DType::f32, left.device());
+  const unsigned column_tiles = tiles_of(p.width);
   dispatch(right.dtype(), [&](auto zero) {
     using T = decltype(zero);
     launch({"orthogonal_memory_basis_gradients",
-            dim3(tiles_of(sizes.rank) * column_tiles, static_cast<unsigned>(runs),
-                 static_cast<unsigned>(sizes.heads)),
+            dim3(tiles_of(p.rank) * column_tiles, static_cast<unsigned>(runs),
+                 static_cast<unsigned>(p.heads)),
             dim3(kTile, kRowThreads), shared_bytes<Tiles>()},
-           orthogonal_memory_basis_gradients<T>, rows_of<const float>(left, {}),
-           rows_of<const T>(right, mask), sizes, tokens, run_tokens, static_cast<int>(column_tiles),
+           orthogonal_memory_basis_gradients<T>, rows_of<const float>(left, nullptr),
+           rows_of<const T>(right, mask), p, tokens, run_tokens, static_cast<int>(column_tiles),
            pointer<float>(out));
   });
   return out;

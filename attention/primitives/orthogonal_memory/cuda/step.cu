@@ -9,22 +9,10 @@
 namespace linnet::cuda {
 namespace {
 
+using orthogonal_memory_detail::Problem;
+
 constexpr int kStepWarps = 8;
 constexpr int kThreads = kStepWarps * kLanes;
-
-struct Step {
-  StoredValues q, f;
-  const float *basis, *completed, *partial;
-  const int64_t* counts;
-  const uint8_t *query_mask, *code_mask;
-  const int32_t* positions;
-  int64_t time_offset, window;  // window 0: the memory is the prefix, the token included
-  float scale;
-  StoredResults y;
-  float *completed_out, *partial_out;
-  int64_t *counts_out, *tokens;
-  int heads, rank, width;
-};
 
 struct Layout {
   __host__ __device__ Layout(SharedArena& arena, int rank, int width)
@@ -44,9 +32,9 @@ struct Place {
   bool ends = false;
   int64_t seen = 0;
 
-  __device__ Place(const Step& a, int64_t row, bool writes, bool keeps) {
+  __device__ Place(const Problem& a, int64_t row, bool writes, bool keeps) {
     int64_t completed = a.counts != nullptr ? a.counts[2 * row] : 0, partial = 0;
-    if (a.window == 0) {
+    if (a.scope == MemoryScope::prefix) {
       completed += writes ? 1 : 0;
       seen = completed;
     } else {
@@ -67,11 +55,11 @@ struct Place {
 };
 
 // Adds the token's B f to sum l of the head; the token's read of it.
-__device__ __forceinline__ float add_to_sum(const Step& a, const Place& place, int64_t at,
+__device__ __forceinline__ float add_to_sum(const Problem& a, const Place& place, int64_t at,
                                             float projected) {
   float completed = a.completed != nullptr ? a.completed[at] : 0.0f, partial = 0;
   float read = completed;
-  if (a.window == 0) {
+  if (a.scope == MemoryScope::prefix) {
     completed += projected;
     read = completed;
   } else {
@@ -86,61 +74,63 @@ __device__ __forceinline__ float add_to_sum(const Step& a, const Place& place, i
   return read;
 }
 
-__global__ void orthogonal_memory_one_token(Step a) {
+__global__ void orthogonal_memory_one_token(Problem a, StoredValues q, StoredValues f,
+                                            StoredResults y) {
   SharedArena arena;
-  const Layout shared(arena, a.rank, a.width);
+  const int rank = static_cast<int>(a.rank), width = static_cast<int>(a.width);
+  const Layout shared(arena, rank, width);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kLanes, lane = warp_lane();
   const int64_t head = blockIdx.x, row = head / a.heads;
-  const float* basis = a.basis + head % a.heads * a.rank * a.width;
+  const float* basis = a.basis + head % a.heads * rank * width;
   const bool writes = is_set(a.code_mask, row);
   const Place place(a, row, writes, head % a.heads == 0 && thread == 0);
   const bool reads = is_set(a.query_mask, row) && place.seen > 0;
-  for (int c = thread; c < a.width; c += kThreads) {
-    shared.query[c] = reads ? a.q.at(head * a.width + c) : 0.0f;
-    shared.code[c] = writes ? a.f.at(head * a.width + c) : 0.0f;
+  for (int c = thread; c < width; c += kThreads) {
+    shared.query[c] = reads ? q.at(head * width + c) : 0.0f;
+    shared.code[c] = writes ? f.at(head * width + c) : 0.0f;
   }
   __syncthreads();
 
   const float factor = reads ? 1.0f / static_cast<float>(place.seen) : 0.0f;
-  for (int l = warp; l < a.rank; l += kStepWarps) {
+  for (int l = warp; l < rank; l += kStepWarps) {
     float of_code = 0, of_query = 0;
-    for (int c = lane; c < a.width; c += kLanes) {
-      const float number = basis[int64_t{l} * a.width + c];
+    for (int c = lane; c < width; c += kLanes) {
+      const float number = basis[int64_t{l} * width + c];
       of_code += number * shared.code[c];
       of_query += number * shared.query[c];
     }
     of_code = warp_sum(of_code);
     of_query = warp_sum(of_query);
     if (lane != 0) continue;
-    const float mean = factor * add_to_sum(a, place, head * a.rank + l, of_code);
+    const float mean = factor * add_to_sum(a, place, head * rank + l, of_code);
     shared.means[l] = mean;
     shared.logits[l] = a.scale * mean * of_query;
   }
   __syncthreads();
 
   float largest = -kInfinity, total = 0;
-  for (int l = thread; l < a.rank; l += kThreads) largest = fmaxf(largest, shared.logits[l]);
+  for (int l = thread; l < rank; l += kThreads) largest = fmaxf(largest, shared.logits[l]);
   largest = block_max(largest, shared.scratch);
-  for (int l = thread; l < a.rank; l += kThreads) total += expf(shared.logits[l] - largest);
+  for (int l = thread; l < rank; l += kThreads) total += expf(shared.logits[l] - largest);
   total = block_sum(total, shared.scratch);
-  for (int l = thread; l < a.rank; l += kThreads) {
+  for (int l = thread; l < rank; l += kThreads) {
     const float weight = expf(shared.logits[l] - largest) / total * shared.means[l];
     shared.logits[l] = reads ? weight : 0.0f;
   }
   __syncthreads();
 
-  for (int first = 0; first < a.width; first += kLanes) {
+  for (int first = 0; first < width; first += kLanes) {
     const int c = first + lane;
     float sum = 0;
-    for (int l = warp; c < a.width && l < a.rank; l += kStepWarps) {
-      sum += shared.logits[l] * basis[int64_t{l} * a.width + c];
+    for (int l = warp; c < width && l < rank; l += kStepWarps) {
+      sum += shared.logits[l] * basis[int64_t{l} * width + c];
     }
     shared.sums[thread] = sum;
     __syncthreads();
-    if (warp == 0 && c < a.width) {
-      float y = 0;
-      for (int i = 0; i < kStepWarps; ++i) y += shared.sums[i * kLanes + lane];
-      a.y.put(head * a.width + c, y);
+    if (warp == 0 && c < width) {
+      sum = 0;
+      for (int i = 0; i < kStepWarps; ++i) sum += shared.sums[i * kLanes + lane];
+      y.put(head * width + c, sum);
     }
     __syncthreads();
   }
@@ -149,40 +139,17 @@ __global__ void orthogonal_memory_one_token(Step a) {
 }  // namespace
 
 bool is_orthogonal_memory_step(const OrthogonalMemoryContext& context,
-                               const OrthogonalMemoryArrays& in) {
+                               const OrthogonalMemoryTensors& in) {
   const OrthogonalMemoryOptions& options = context.options;
   return in.q.size(1) == 1 && !context.cross && options.scope != MemoryScope::whole &&
          !options.shared && !(options.dropout > 0);
 }
 
-void orthogonal_memory_step(const OrthogonalMemoryContext& context,
-                            const OrthogonalMemoryArrays& in, const Tensor& y,
-                            const OrthogonalMemoryArrays& state_out, const Tensor& memory_tokens) {
-  Step a{};
-  a.q = stored_values(in.q);
-  a.f = stored_values(in.f);
-  a.basis = pointer<const float>(in.basis);
-  a.completed = pointer_or_null<const float>(in.completed);
-  a.partial = pointer_or_null<const float>(in.partial);
-  a.counts = pointer_or_null<const int64_t>(in.counts);
-  a.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
-  a.code_mask = pointer_or_null<const uint8_t>(context.code_mask);
-  a.positions = pointer_or_null<const int32_t>(context.positions);
-  a.time_offset = context.place.time_offset;
-  const bool windows = context.options.scope == MemoryScope::completed_windows;
-  a.window = windows ? context.options.window : 0;
-  a.scale = static_cast<float>(context.options.scale);
-  a.y = stored_results(y);
-  a.completed_out = pointer<float>(state_out.completed);
-  a.partial_out = pointer<float>(state_out.partial);
-  a.counts_out = pointer<int64_t>(state_out.counts);
-  a.tokens = pointer<int64_t>(memory_tokens);
-  a.heads = static_cast<int>(in.q.size(2));
-  a.rank = static_cast<int>(in.basis.size(1));
-  a.width = static_cast<int>(in.q.size(3));
-  launch({"orthogonal_memory_one_token", blocks_for(in.q.size(0) * a.heads, 1), kThreads,
-          shared_bytes<Layout>(a.rank, a.width)},
-         orthogonal_memory_one_token, a);
+void orthogonal_memory_step(const Problem& p, const OrthogonalMemoryTensors& in, const Tensor& y) {
+  launch({"orthogonal_memory_one_token", blocks_for(p.rows * p.heads, 1), kThreads,
+          shared_bytes<Layout>(static_cast<int>(p.rank), static_cast<int>(p.width))},
+         orthogonal_memory_one_token, p, stored_values(in.q), stored_values(in.f),
+         stored_results(y));
 }
 
 }  // namespace linnet::cuda

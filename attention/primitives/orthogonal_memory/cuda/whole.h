@@ -20,37 +20,16 @@
 
 namespace linnet::cuda::orthogonal_memory_fast {
 
-// For all chunks of a row of codes.
-struct Edges {
-  float* codes = nullptr;     // [B,chunks,H,2,d]: sums of codes
-  int32_t* counts = nullptr;  // [B,chunks,3]: how many codes count, and whether a segment begins
-  int64_t chunks = 0;
-};
-// Sums the codes of in.f.
-void edge_sums(const Inputs& in, const Edges& edges);
-
-// The carried state, and the state after the last segment, as in OrthogonalMemoryCarry.
-struct WholeState {
-  const float* completed = nullptr;  // [B,H,r]; these two null: no carried state
-  const int64_t* counts = nullptr;   // [B,2]
-  float* completed_out = nullptr;
-  float* partial_out = nullptr;
-  int64_t* counts_out = nullptr;
-};
-// From edges to in.saved for each chunk, or for each row where `in` has no segments.
-void whole_totals(const Forward& in, const Edges& edges, const WholeState& state);
-
-// Gradients: of the segments that no chunk holds.
-struct WholeGradients {
-  int64_t entries = 0;                    // of dsums: chunks, without segments runs
-  const float* dcompleted_out = nullptr;  // [B,H,r]; may be null: zeros
-  float* dcompleted = nullptr;            // [B,H,r]; may be null: not wanted
-  float* dbasis = nullptr;                // [B,H,r,d]
-  float* dcodes = nullptr;  // [B,chunks,H,2,d], without segments [B,1,H,2,d]: of every code
-};
-// From call.dsums to gradients of codes.
-void whole_gradients(const Backward& call, const Edges& edges, const WholeGradients& gradients);
-// Writes them to call.df, zeros for codes that do not count.
-void spread_gradients(const Backward& call, const WholeGradients& gradients);
+// Sums the codes of in.f to the edges in in.saved.
+void edge_sums(const Inputs& in);
+// From edges to sums and counts in call.saved for each chunk, or for each row without segments; the
+// state after the last segment.
+void whole_totals(const Forward& call);
+// From call.dsums to the gradients of the segments that no chunk holds: of every code to dcodes
+// [B,chunks,H,2,d] (without segments [B,1,H,2,d]), of the basis to the last of call.dbasis, and of
+// the carried state.
+void whole_gradients(const Backward& call, float* dcodes);
+// Writes those of codes to call.df, zeros for codes that do not count.
+void spread_gradients(const Backward& call, const float* dcodes);
 
 }  // namespace linnet::cuda::orthogonal_memory_fast

@@ -1,6 +1,6 @@
 // Memories of whole segments, code by code: sums over the edges of chunks, and gradients to all
 // codes of an edge. A block has a chunk of a row, a thread 8 neighbouring channels of its codes.
-#include "attention/primitives/orthogonal_memory/cuda/tiles.h"
+#include "attention/primitives/orthogonal_memory/cuda/chunk.h"
 #include "attention/primitives/orthogonal_memory/cuda/whole.h"
 
 namespace linnet::cuda::orthogonal_memory_fast {
@@ -14,17 +14,16 @@ struct Words {
 
 // The chunk of a block and the channels of a thread.
 struct Place {
-  int64_t row, number, chunks;
+  int64_t row, number;
   int head, channel;
   bool inside;
   Chunk chunk;
   int first, last;  // where the first and the last segment begin; 64, -1: none does
 
   __device__ __forceinline__ Place(const Inputs& in, const Words& words)
-      : chunks((in.f.T + kChunk - 1) / kChunk), chunk{0, 0, 0, 0, 1, false} {
+      : row(blockIdx.x / in.chunks()), number(blockIdx.x % in.chunks()), chunk{0, 0, 0,
+                                                                               0, 1, false} {
     const int thread = static_cast<int>(threadIdx.x);
-    row = blockIdx.x / chunks;
-    number = blockIdx.x % chunks;
     if (thread < kChunk) {
       TokenFlags flags;
       flags.load(in, row, number * kChunk + thread);
@@ -49,14 +48,13 @@ struct Place {
   __device__ __forceinline__ bool counts(int t) const { return (chunk.counted >> t & 1) != 0; }
 };
 
-__global__ __launch_bounds__(kTileThreads) void orthogonal_memory_edge_sums(Inputs in,
-                                                                            Edges edges) {
+__global__ __launch_bounds__(kTileThreads) void orthogonal_memory_edge_sums(Inputs in) {
   SharedArena arena;
   const Words words(arena);
   const Place at(in, words);
-  const int64_t entry = at.row * at.chunks + at.number;
+  const int64_t entry = blockIdx.x;
   if (blockIdx.y == 0 && threadIdx.x == 0) {
-    int32_t* to = edges.counts + 3 * entry;
+    int32_t* to = in.saved.edge_counts + 3 * entry;
     const bool begins = at.last >= 0;
     to[0] = at.chunk.counted_between(0, at.first);
     to[1] = begins ? at.chunk.counted_between(at.last, kChunk) : 0;
@@ -87,7 +85,7 @@ __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_edge_sums(Inpu
       }
     }
   }
-  float* to = edges.codes + (entry * in.f.H + at.head) * 2 * in.f.K + at.channel;
+  float* to = in.saved.edges + (entry * in.f.H + at.head) * 2 * in.f.K + at.channel;
 #pragma unroll
   for (int c = 0; c < 8; ++c) {
     to[c] = sums[0][c];
@@ -101,8 +99,9 @@ __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_spread_gradien
   const Words words(arena);
   const Place at(in, words);
   if (!at.inside) return;
-  const float* from =
-      gradients + (in.entry(at.row, at.chunks, at.number) * df.H + at.head) * 2 * df.K + at.channel;
+  const float* from = gradients +
+                      (in.entry(at.row, in.chunks(), at.number) * df.H + at.head) * 2 * df.K +
+                      at.channel;
   Eight own[2];
 #pragma unroll
   for (int word = 0; word < 4; ++word) {
@@ -128,23 +127,22 @@ __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_spread_gradien
 }
 
 Launch launch_of(const char* name, const Inputs& in) {
-  const int64_t chunks = (in.f.T + kChunk - 1) / kChunk;
   const int64_t columns = in.f.H * in.f.K / 8;
   return {name,
-          dim3(blocks_for(in.f.B * chunks, 1),
+          dim3(blocks_for(in.f.B * in.chunks(), 1),
                static_cast<unsigned>((columns + kTileThreads - 1) / kTileThreads)),
           kTileThreads, shared_bytes<Words>()};
 }
 
 }  // namespace
 
-void edge_sums(const Inputs& in, const Edges& edges) {
-  launch(launch_of("orthogonal_memory_edge_sums", in), orthogonal_memory_edge_sums, in, edges);
+void edge_sums(const Inputs& in) {
+  launch(launch_of("orthogonal_memory_edge_sums", in), orthogonal_memory_edge_sums, in);
 }
 
-void spread_gradients(const Backward& call, const WholeGradients& gradients) {
+void spread_gradients(const Backward& call, const float* dcodes) {
   launch(launch_of("orthogonal_memory_spread_gradients", call), orthogonal_memory_spread_gradients,
-         call, call.df, gradients.dcodes);
+         call, call.df, dcodes);
 }
 
 }  // namespace linnet::cuda::orthogonal_memory_fast

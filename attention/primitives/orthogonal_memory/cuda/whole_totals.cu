@@ -1,6 +1,6 @@
 // Memories of whole segments, segment by segment: from sums over the edges of chunks to those of
 // segments, and back. A block has a head of a row and scans its chunks.
-#include "attention/primitives/orthogonal_memory/cuda/tiles.h"
+#include "attention/primitives/orthogonal_memory/cuda/chunk.h"
 #include "attention/primitives/orthogonal_memory/cuda/whole.h"
 
 namespace linnet::cuda::orthogonal_memory_fast {
@@ -20,7 +20,8 @@ struct Segment {
   bool is_last;
 };
 
-// Calls body for those of a row, in order; one where there are no segments. counts as in Edges.
+// Calls body for those of a row, in order; one where there are no segments. counts are
+// Saved::edge_counts.
 template <typename Body>
 __device__ __forceinline__ void visit_segments(const int32_t* counts, int64_t chunks,
                                                bool has_segments, const Body& body) {
@@ -59,30 +60,29 @@ __device__ __forceinline__ void visit_edges(const Inputs& in, int64_t row, int64
   }
 }
 
-__global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_totals(Forward a,
-                                                                               Edges edges,
-                                                                               WholeState state) {
+__global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_totals(Forward a) {
   SharedArena arena;
   const Layout shared(arena, a.f.K, a.rank);
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t heads = a.f.H, head = blockIdx.x % heads, row = blockIdx.x / heads;
   const int64_t width = a.f.K, rank = a.rank, number = int64_t{blockIdx.x} * rank + thread;
-  const float* codes = edges.codes + row * edges.chunks * heads * 2 * width;
-  const int32_t* counts = edges.counts + row * edges.chunks * 3;
-  visit_segments(counts, edges.chunks, a.reads_codes(), [&](const Segment& segment) {
-    const bool carries_in = segment.from < 0 && state.completed != nullptr;
+  const int64_t chunks = a.chunks();
+  const float* codes = a.saved.edges + row * chunks * heads * 2 * width;
+  const int32_t* counts = a.saved.edge_counts + row * chunks * 3;
+  visit_segments(counts, chunks, a.reads_codes(), [&](const Segment& segment) {
+    const bool carries_in = segment.from < 0 && a.completed != nullptr;
     if (thread < width) shared.codes[thread] = sum_of(codes, heads, head, width, segment, thread);
     if (head == 0 && thread == 0) {
-      int64_t count = carries_in ? state.counts[2 * row] : 0;
+      int64_t count = carries_in ? a.counts[2 * row] : 0;
       if (segment.from >= 0) count += counts[3 * segment.from + 1];
       for (int64_t chunk = segment.from + 1; chunk <= segment.to; ++chunk) {
         count += counts[3 * chunk];
       }
-      visit_edges(a, row, edges.chunks, segment,
+      visit_edges(a, row, chunks, segment,
                   [&](int64_t entry, int64_t edge) { a.saved.counts[2 * entry + edge] = count; });
       if (segment.is_last) {
-        state.counts_out[2 * row] = count;
-        state.counts_out[2 * row + 1] = 0;
+        a.counts_out[2 * row] = count;
+        a.counts_out[2 * row + 1] = 0;
       }
     }
     __syncthreads();  // the segment's sum is there
@@ -90,13 +90,13 @@ __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_totals(F
       const float* basis = a.basis + (head * rank + thread) * width;
       float sum = 0;
       for (int64_t c = 0; c < width; ++c) sum += basis[c] * shared.codes[c];
-      if (carries_in) sum += state.completed[number];
-      visit_edges(a, row, edges.chunks, segment, [&](int64_t entry, int64_t edge) {
+      if (carries_in) sum += a.completed[number];
+      visit_edges(a, row, chunks, segment, [&](int64_t entry, int64_t edge) {
         a.saved.sums[((entry * heads + head) * 2 + edge) * rank + thread] = sum;
       });
       if (segment.is_last) {
-        state.completed_out[number] = sum;
-        state.partial_out[number] = 0;
+        a.completed_out[number] = sum;
+        a.partial_out[number] = 0;
       }
     }
     __syncthreads();  // nobody reads the sum any more
@@ -104,27 +104,28 @@ __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_totals(F
 }
 
 __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_gradients(
-    Backward a, Edges edges, WholeGradients to) {
+    Backward a, float* dcodes, float* all_dbasis) {
   SharedArena arena;
   const Layout shared(arena, a.f.K, a.rank);
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t heads = a.f.H, head = blockIdx.x % heads, row = blockIdx.x / heads;
   const int64_t width = a.f.K, rank = a.rank, number = int64_t{blockIdx.x} * rank + thread;
-  const float* codes = edges.codes + row * edges.chunks * heads * 2 * width;
-  const float* dsums = a.dsums + row * to.entries * heads * 2 * rank;
+  const int64_t chunks = a.chunks();
+  const float* codes = a.saved.edges + row * chunks * heads * 2 * width;
+  const float* dsums = a.dsums + row * a.entries() * heads * 2 * rank;
   const float* basis = a.basis + head * rank * width;
-  float* dbasis = to.dbasis + int64_t{blockIdx.x} * rank * width;
-  visit_segments(edges.counts + row * edges.chunks * 3, edges.chunks, a.reads_codes(),
+  float* dbasis = all_dbasis + int64_t{blockIdx.x} * rank * width;
+  visit_segments(a.saved.edge_counts + row * chunks * 3, chunks, a.reads_codes(),
                  [&](const Segment& segment) {
                    if (thread < width)
                      shared.codes[thread] = sum_of(codes, heads, head, width, segment, thread);
                    if (thread < rank) {
                      Segment summed = segment;
-                     if (!a.reads_codes()) summed.to = to.entries - 1;  // runs
+                     if (!a.reads_codes()) summed.to = a.entries() - 1;  // runs
                      float sum = sum_of(dsums, heads, head, rank, summed, thread);
-                     if (segment.is_last && to.dcompleted_out != nullptr)
-                       sum += to.dcompleted_out[number];
-                     if (segment.from < 0 && to.dcompleted != nullptr) to.dcompleted[number] = sum;
+                     if (segment.is_last && a.dcompleted_out != nullptr)
+                       sum += a.dcompleted_out[number];
+                     if (segment.from < 0 && a.dcompleted != nullptr) a.dcompleted[number] = sum;
                      shared.sums[thread] = sum;
                    }
                    __syncthreads();  // the segment's sums are there
@@ -132,8 +133,8 @@ __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_gradient
                      float gradient = 0;
                      for (int64_t l = 0; l < rank; ++l)
                        gradient += basis[l * width + thread] * shared.sums[l];
-                     visit_edges(a, row, edges.chunks, segment, [&](int64_t entry, int64_t edge) {
-                       to.dcodes[((entry * heads + head) * 2 + edge) * width + thread] = gradient;
+                     visit_edges(a, row, chunks, segment, [&](int64_t entry, int64_t edge) {
+                       dcodes[((entry * heads + head) * 2 + edge) * width + thread] = gradient;
                      });
                    }
                    for (int64_t i = thread; i < rank * width; i += kTileThreads) {
@@ -146,16 +147,17 @@ __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_gradient
 
 }  // namespace
 
-void whole_totals(const Forward& in, const Edges& edges, const WholeState& state) {
-  launch({"orthogonal_memory_whole_totals", blocks_for(in.f.B * in.f.H, 1), kTileThreads,
-          shared_bytes<Layout>(in.f.K, in.rank)},
-         orthogonal_memory_whole_totals, in, edges, state);
+void whole_totals(const Forward& call) {
+  launch({"orthogonal_memory_whole_totals", blocks_for(call.f.B * call.f.H, 1), kTileThreads,
+          shared_bytes<Layout>(call.f.K, call.rank)},
+         orthogonal_memory_whole_totals, call);
 }
 
-void whole_gradients(const Backward& call, const Edges& edges, const WholeGradients& gradients) {
+void whole_gradients(const Backward& call, float* dcodes) {
+  float* dbasis = call.dbasis + call.split.runs * call.f.B * call.f.H * call.rank * call.f.K;
   launch({"orthogonal_memory_whole_gradients", blocks_for(call.f.B * call.f.H, 1), kTileThreads,
           shared_bytes<Layout>(call.f.K, call.rank)},
-         orthogonal_memory_whole_gradients, call, edges, gradients);
+         orthogonal_memory_whole_gradients, call, dcodes, dbasis);
 }
 
 }  // namespace linnet::cuda::orthogonal_memory_fast
