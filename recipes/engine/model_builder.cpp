@@ -45,6 +45,12 @@ const EncoderClassifier& as_classifier(const Transformer& model) {
   return *classifier;
 }
 
+int64_t untrained_elements(const ParameterSet& parameters) {
+  int64_t total = 0;
+  for (const ParameterSet::Buffer& buffer : parameters.buffers()) total += buffer.shape.elements();
+  return total;
+}
+
 void require_decode_state(const Transformer& model, std::string_view what) {
   const ModelConfig& config = model.config();
   for (const LayerChoice& choice : layer_choices(config.attention, config.layers)) {

@@ -14,8 +14,9 @@ namespace linnet {
 // Error when the disk refuses.
 class RunLog {
  public:
-  // `resumed_at` as for MetricsLog. Refers to the limits.
-  RunLog(const TrainConfig& config, const StopLimits& limits, Device device,
+  // `parameters`: how many elements are trained. `resumed_at` as for MetricsLog. Refers to the
+  // limits.
+  RunLog(const TrainConfig& config, const StopLimits& limits, Device device, int64_t parameters,
          const std::string& run_directory, int64_t resumed_at);
   // Whatever ended the run: the terminal's progress line is complete.
   ~RunLog();
@@ -37,6 +38,7 @@ class RunLog {
   int64_t every_steps_;
   const StopLimits& limits_;
   Device device_;
+  int64_t parameters_;
   MetricsLog metrics_;
   ProgressLine progress_line_;
   double window_seconds_ = 0;
