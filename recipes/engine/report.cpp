@@ -67,7 +67,9 @@ Table without_empty(Table table, const std::vector<std::string>& optional) {
 }
 
 std::string format_bytes(int64_t bytes) {
-  return bytes == 0 ? "–" : format_value(static_cast<double>(bytes) / 1e6, "%.0f MB");
+  return bytes == 0 ? "–"
+                    : format_value(static_cast<double>(bytes) / 1e6,
+                                   bytes < 1'000'000'000 ? "%.3g MB" : "%.0f MB");
 }
 
 // "1234567", whole, as the log and the checkpoint have it.

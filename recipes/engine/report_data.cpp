@@ -54,6 +54,7 @@ void read_line(RunData& run, std::string_view text) {
   const JsonValue line = parse_json(text, "line", {.bytes = kLongestLine});
   const auto step = static_cast<double>(line.at("step").integer());
   const std::string kind = kind_of(line);
+  if (const JsonValue* wall = line.find("wall_seconds")) run.wall_seconds = wall->number();
   if (kind == kEvaluationLine) {
     EvaluationCurves& curves = curves_of(run, line.at("split").text(), scored_text(line));
     add_point(curves.nll, step, &line.at("nll"));
@@ -68,8 +69,6 @@ void read_line(RunData& run, std::string_view text) {
     add_point(run.tokens_per_s, step, &line.at("tokens_per_s"));
     run.tokens = tokens;
     run.parameters = whole(line, "parameters");
-    const JsonValue* wall = line.find("wall_seconds");
-    run.wall_seconds = wall == nullptr ? 0 : wall->number();
     run.peak_tensor_bytes = whole(line, "peak_tensor_bytes", whole(line, "memory_bytes"));
     run.peak_resident_bytes = whole(line, "peak_resident_bytes");
   }

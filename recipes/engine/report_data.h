@@ -29,10 +29,10 @@ struct EvaluationCurves {
 struct RunData {
   std::string path;
   std::string name;
-  // At the last training line; 0 where the version that wrote it did not say.
+  // At the last line that has them; 0 where the version that wrote it did not say.
+  double wall_seconds = 0;
   double tokens = 0;
   int64_t parameters = 0;
-  double wall_seconds = 0;
   int64_t peak_tensor_bytes = 0;
   int64_t peak_resident_bytes = 0;
   MetricCurve loss;

@@ -49,10 +49,12 @@ void RunLog::update(const Progress& progress, const UpdateResult& result, double
   window_tokens_ = 0;
 }
 
-void RunLog::scores(int64_t step, const std::vector<Score>& scores) {
+void RunLog::scores(const Progress& progress, const std::vector<Score>& scores) {
   for (const Score& score : scores) {
-    metrics_.write(score.metrics(step));
-    log_info("step ", step, ": ", score.text());
+    EvaluationMetrics metrics = score.metrics(progress.step);
+    metrics.more.set("wall_seconds", progress.wall_seconds);
+    metrics_.write(metrics);
+    log_info("step ", progress.step, ": ", score.text());
   }
 }
 

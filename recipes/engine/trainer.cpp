@@ -172,10 +172,10 @@ void Run::evaluate() {
     throw;
   }
   if (scores.empty()) return;
-  log_->scores(progress_.step, scores);
+  update_wall_time();
+  log_->scores(progress_, scores);
   last_score_ = scores.front();
   progress_.evaluated = {progress_.step, last_score_->nll(), last_score_->accuracy()};
-  update_wall_time();
   saver_->mark_if_best(progress_, *log_);
 }
 

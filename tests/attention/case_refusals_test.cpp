@@ -44,7 +44,7 @@ TEST(AttentionCase, AnOptionNamedBiasIsTheMechanisms) {
   file.config = "{width: 16, heads: 2, bias: t5}";
   EXPECT_EQ(causes([&] { run(file, CaseMode::parallel); }),
             "missing_key params/distance_bias at CASE.h5");
-  file.tensors["params/distance_bias"] = draw({32, kHeads}, "distance");
+  file.tensors["params/distance_bias"] = draw({64, 1}, "distance");
   const auto biased = run(file, CaseMode::parallel);
   EXPECT_GT(difference(biased.at("outputs/y"), plain.at("outputs/y")), 1e-3);
   EXPECT_TRUE(biased.contains("grads/params/q.bias"));
@@ -59,12 +59,12 @@ TEST(AttentionCase, ProjectionsHaveBiasesUnlessTheConfigSaysNo) {
     file.config = concat("{width: 16, heads: 2, ", text, "}");
     file.tensors.erase("params/distance_bias");
     if (file.config.find("t5") != std::string::npos) {
-      file.tensors["params/distance_bias"] = draw({32, kHeads}, "distance");
+      file.tensors["params/distance_bias"] = draw({64, 1}, "distance");
     }
     EXPECT_FALSE(run(file, CaseMode::parallel).contains("grads/params/q.bias")) << text;
   }
   file.config = "{width: 16, heads: 2, projection_bias: false, bias: true}";
-  EXPECT_EQ(causes([&] { run(file, CaseMode::parallel); }), "conflict bias at CASE.h5 config:1:49");
+  EXPECT_EQ(causes([&] { run(file, CaseMode::parallel); }), "conflict bias at CASE.h5 config:1:53");
 }
 
 TEST(AttentionCase, AttributesAreThoseOfTheFormat) {

@@ -62,7 +62,7 @@ TEST(AttentionShow, ShowsDrawsChoicesAndStatesOfAnyLength) {
   const ConfigNode plain = ConfigNode::map();
   EXPECT_EQ(shapes("abc_random", "draws", plain, {}), "32: token_slots[1, 32, 4]");
   EXPECT_EQ(shapes("abc_random", "draws", plain, 5), "5: token_slots[1, 5, 4]");
-  EXPECT_EQ(shapes("softmax", "state", plain, 1), "1: keys[1, 1, 4, 64] values[1, 1, 4, 64]");
+  EXPECT_EQ(shapes("softmax", "state", plain, 1), "1: k[1, 1, 4, 64] v[1, 1, 4, 64] valid[1, 1]");
   // Two windows of 128, and of what the config says, within the length.
   EXPECT_EQ(shapes("eva", "state", plain, {}).substr(0, 4), "256:");
   const ConfigNode wide = parse_yaml("{window: 64, chunk: 16, max_length: 100}", "config");
