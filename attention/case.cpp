@@ -48,7 +48,7 @@ class Run {
     for (int64_t begin = 0; begin < length; begin += step) {
       call(begin, std::min(begin + step, length), record);
     }
-    refuse_unused(c_, used_);
+    refuse_unused(c_, used_, state_);
     Hdf5Writer writer;
     write_outputs(writer);
     write_draws(writer);

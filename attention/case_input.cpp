@@ -232,7 +232,7 @@ void read_parameters(const Hdf5Reader& reader, DType dtype, Device device, Case&
 
 }  // namespace
 
-void refuse_unused(const Case& c, const CallDraws& used) {
+void refuse_unused(const Case& c, const CallDraws& used, const MixerState& state) {
   const auto check = [&](const char* group, const std::map<std::string, Tensor>& given,
                          std::vector<std::string> known, const char* none) {
     for (const auto& entry : given) {
@@ -251,6 +251,11 @@ void refuse_unused(const Case& c, const CallDraws& used) {
   }
   check("draws", c.given.given_draws, std::move(draws), "draws nothing");
   check("choices", c.given.given_choices, std::move(choices), "makes no choices");
+  std::vector<std::string> states;
+  for (const auto& entry : state) states.push_back(entry.first);
+  Problems problems(c.label);
+  for (const auto& entry : c.state) problems.unknown("state/", entry.first, states);
+  problems.throw_if_any();
 }
 
 std::string Case::own_name(const std::string& name) const {

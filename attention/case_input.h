@@ -37,8 +37,9 @@ struct Case {
 
 bool is_projection(const std::string& own_name);
 
-// Throws UsageError for given draws and choices that the call did not request.
-void refuse_unused(const Case& c, const CallDraws& used);
+// Throws UsageError for given draws and choices that the calls did not request, and for given
+// state tensors that `state`, which they left, does not have.
+void refuse_unused(const Case& c, const CallDraws& used, const MixerState& state);
 
 // Throws UsageError for anything that does not fit.
 Case read_case(const Hdf5Reader& reader, const std::string& label, DType dtype, Device device);

@@ -20,6 +20,20 @@ TEST(AttentionCase, AStateThatNothingReadsIsRefused) {
   EXPECT_EQ(causes([&] { run(file, CaseMode::parallel); }), "conflict state at CASE.h5");
 }
 
+TEST(AttentionCase, AStateOfAnotherNameIsRefused) {
+  for (const Mechanism& mechanism : mechanisms()) {
+    if (!mechanism.traits.decode_state) continue;
+    CaseFile file = make_case(mechanism, Form::causal);
+    file.tensors.erase("cotangent");
+    for (const auto& [name, tensor] : run(file, CaseMode::parallel)) {
+      if (name.starts_with("state/")) file.tensors[name] = tensor;
+    }
+    file.tensors["state/none"] = draw({kRows, 1, kWidth}, "x");
+    EXPECT_EQ(causes([&] { run(file, CaseMode::parallel); }), "unknown_key state/none at CASE.h5")
+        << mechanism.name;
+  }
+}
+
 // Every mechanism's own `bias` reaches it, and does not switch the projections' biases.
 TEST(AttentionCase, AnOptionNamedBiasIsTheMechanisms) {
   for (const Mechanism& mechanism : mechanisms()) {

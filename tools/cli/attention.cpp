@@ -109,7 +109,8 @@ void add_attention(CLI::App& app, Command& chosen) {
   runner->add_option("CASE", *in, "CASE.h5: see attention/README.md")->required();
   runner->add_option("--out", *out, "OUT.h5")->required();
   runner->add_option("--dtype", *dtype, "f64, f32 or bf16")->capture_default_str();
-  runner->add_option("--mode", *mode, "parallel, chunked or recurrent")->capture_default_str();
+  runner->add_option("--mode", *mode, "parallel, or with a decode state chunked or recurrent")
+      ->capture_default_str();
   runner->add_option("--chunk", options->chunk, "tokens of a call in mode chunked")
       ->capture_default_str()
       ->check(at_least(1));
