@@ -45,12 +45,6 @@ const EncoderClassifier& as_classifier(const Transformer& model) {
   return *classifier;
 }
 
-int64_t untrained_elements(const ParameterSet& parameters) {
-  int64_t total = 0;
-  for (const ParameterSet::Buffer& buffer : parameters.buffers()) total += buffer.shape.elements();
-  return total;
-}
-
 void require_decode_state(const Transformer& model, std::string_view what) {
   const ModelConfig& config = model.config();
   for (const LayerChoice& choice : layer_choices(config.attention, config.layers)) {
@@ -82,6 +76,12 @@ void load_weights(const ParameterSet& parameters, const std::map<std::string, Te
             ": parameter ", tensor.first, " is missing");
   }
   parameters.refresh_values();
+}
+
+int64_t untrained_elements(const ParameterSet& parameters) {
+  int64_t total = 0;
+  for (const ParameterSet::Buffer& buffer : parameters.buffers()) total += buffer.shape.elements();
+  return total;
 }
 
 }  // namespace linnet

@@ -27,9 +27,6 @@ std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes&
 const DecoderLm& as_decoder(const Transformer& model);
 const EncoderClassifier& as_classifier(const Transformer& model);
 
-// Elements that checkpoints keep beside the parameters: drawn once and never trained.
-int64_t untrained_elements(const ParameterSet& parameters);
-
 // Throws UsageError unless the model's mechanism has a state that causal decoding carries. `what`
 // needs it.
 void require_decode_state(const Transformer& model, std::string_view what);
@@ -38,5 +35,8 @@ void require_decode_state(const Transformer& model, std::string_view what);
 // another shape or dtype.
 void load_weights(const ParameterSet& parameters, const std::map<std::string, Tensor>& weights,
                   const std::string& label);
+
+// Elements that checkpoints keep beside the parameters: drawn once and never trained.
+int64_t untrained_elements(const ParameterSet& parameters);
 
 }  // namespace linnet
