@@ -85,7 +85,9 @@ struct Split {
   ConfigNode own;
   std::optional<AugmentParams> augment;
 
-  explicit Split(const ConfigNode& parameters) : own(parameters) {
+  // `possible`: whether messages about other keys list the option.
+  Split(const ConfigNode& parameters, bool possible) : own(parameters) {
+    if (possible && own.is_map()) own.take(kOption);
     const ConfigNode* node = parameters.is_map() ? parameters.find(kOption) : nullptr;
     if (node == nullptr) return;
     if (!node->is_null()) {
@@ -119,18 +121,19 @@ bool takes_augmentation(const TokenMixer& mixer, Form form) {
 }
 
 Mechanism augmentable(Mechanism host) {
-  host.traits_of = [traits_of = std::move(host.traits_of)](const ConfigNode& parameters) {
-    return traits_of(Split(parameters).own);
+  const bool possible = host.between_projections;
+  host.traits_of = [possible, traits_of = std::move(host.traits_of)](const ConfigNode& parameters) {
+    return traits_of(Split(parameters, possible).own);
   };
-  host.resolve = [resolve = std::move(host.resolve)](const ConfigNode& parameters) {
-    const Split split(parameters);
+  host.resolve = [possible, resolve = std::move(host.resolve)](const ConfigNode& parameters) {
+    const Split split(parameters, possible);
     ConfigNode resolved = resolve(split.own);
     if (split.augment) resolved.set(kOption, to_config_node(*split.augment));
     return resolved;
   };
-  host.bind = [bind = std::move(host.bind),
+  host.bind = [possible, bind = std::move(host.bind),
                name = host.name](const ConfigNode& parameters) -> MixerFactory {
-    const Split split(parameters);
+    const Split split(parameters, possible);
     if (!split.augment) return bind(split.own);
     return [make = bind(split.own), augment = *split.augment, name](const MixerOptions& options,
                                                                     const MixerScope& scope) {
@@ -146,16 +149,16 @@ Mechanism augmentable(Mechanism host) {
     };
   };
   if (host.reference) {
-    host.reference = [reference = std::move(host.reference)](const ConfigNode& parameters,
-                                                             const ReferenceSequence<double>& s) {
-      const Split split(parameters);
+    host.reference = [possible, reference = std::move(host.reference)](
+                         const ConfigNode& parameters, const ReferenceSequence<double>& s) {
+      const Split split(parameters, possible);
       return augmented(reference(split.own, s), split.augment, s);
     };
   }
   if (host.reference_f32) {
-    host.reference_f32 = [reference = std::move(host.reference_f32)](
+    host.reference_f32 = [possible, reference = std::move(host.reference_f32)](
                              const ConfigNode& parameters, const ReferenceSequence<float>& s) {
-      const Split split(parameters);
+      const Split split(parameters, possible);
       return augmented(reference(split.own, s), split.augment, s);
     };
   }

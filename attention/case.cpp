@@ -48,7 +48,7 @@ class Run {
     for (int64_t begin = 0; begin < length; begin += step) {
       call(begin, std::min(begin + step, length), record);
     }
-    refuse_unused(c_, used_);
+    refuse_unused(c_, used_, state_);
     Hdf5Writer writer;
     write_outputs(writer);
     write_draws(writer);
@@ -235,8 +235,10 @@ std::string run_case(std::string_view image, const std::string& label, const Cas
   require_usage(options.chunk > 0, "attention run: chunks must have at least one token");
   const Hdf5Reader reader(image, label);
   Case c = read_case(reader, label, options.dtype, options.device);
-  require_usage(options.mode == CaseMode::parallel || c.form != Form::noncausal, label,
-                ": a noncausal form has no state to carry; use --mode parallel");
+  require_usage(options.mode == CaseMode::parallel || c.carries_state(),
+                Cause{ErrorCode::conflict, "mode", label}, label, ": the ", name_of(c.form),
+                " form of '", c.mechanism,
+                "' with this config has no state to carry from call to call; use --mode parallel");
   return Run(c, options)();
 }
 

@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "attention/mixer_keys.h"
 #include "attention/registry.h"
 #include "core/suggest.h"
 #include "core/yaml.h"
@@ -20,32 +21,83 @@ Tensor optional(const Hdf5Reader& reader, const std::string& name, DType dtype) 
   return reader.contains(name) ? reader.read(name).to(dtype) : Tensor();
 }
 
-Tensor required(const Hdf5Reader& reader, const std::string& label, const std::string& name,
-                DType dtype) {
-  require_usage(reader.contains(name), label, ": ", name, " is missing");
-  return reader.read(name).to(dtype);
-}
+// Problems of a case that a user sees together.
+class Problems {
+ public:
+  explicit Problems(std::string label) : label_(std::move(label)) {}
+
+  void missing(const std::string& name, const char* what = "") {
+    missing_ += concat(missing_.empty() ? "" : ", ", what, name);
+    found_.push_back({ErrorCode::missing_key, name, label_, name + " is missing"});
+  }
+  void shape(const std::string& name, const Shape& expected, const Tensor& found) {
+    if (found.shape() == expected) return;
+    add(ErrorCode::conflict, name,
+        concat("expected ", name, " ", expected, ", got ", found.shape()));
+  }
+  // Unless `name` is one of `known`.
+  void unknown(const std::string& prefix, const std::string& name,
+               const std::vector<std::string>& known, const char* what = "") {
+    if (std::count(known.begin(), known.end(), name) > 0) return;
+    add(ErrorCode::unknown_key, prefix + name,
+        concat(what, "'", prefix, name, "' is unknown: ", suggestion(name, known)));
+  }
+  // Throws UsageError with all of them, the missing ones in one sentence, if there are any.
+  void throw_if_any() const {
+    if (found_.empty()) return;
+    std::string text = text_;
+    if (!missing_.empty()) {
+      const bool several = missing_.find(',') != std::string::npos;
+      text = concat(label_, ": ", missing_, several ? " are" : " is", " missing",
+                    text.empty() ? "" : "\n", text);
+    }
+    throw UsageError(found_, text);
+  }
+
+ private:
+  void add(ErrorCode code, const std::string& name, const std::string& sentence) {
+    text_ += concat(text_.empty() ? "" : "\n", label_, ": ", sentence);
+    found_.push_back({code, name, label_, sentence});
+  }
+
+  std::string label_, missing_, text_;
+  std::vector<Error::Problem> found_;
+};
 
 void require_shape(const Tensor& tensor, const Shape& expected, const std::string& label,
                    const char* name) {
-  require_usage(!tensor.defined() || tensor.shape() == expected, label, ": expected ", name, " ",
-                expected, ", got ", tensor.defined() ? tensor.shape().to_string() : "");
+  if (!tensor.defined()) return;
+  Problems problems(label);
+  problems.shape(name, expected, tensor);
+  problems.throw_if_any();
 }
 
 // All names of the format; a file with any other is refused.
 void refuse_unknown(const Hdf5Reader& reader, const std::string& label) {
-  const std::vector<std::string> known{"inputs", "positions", "state",     "params",
-                                       "draws",  "choices",   "cotangent", "cotangent_state"};
+  Problems problems(label);
+  for (const char* name : {"mechanism", "form", "config"}) {
+    if (!reader.has_attribute("/", name)) problems.missing(name, "attribute ");
+  }
+  for (const std::string& name : reader.attributes("/")) {
+    problems.unknown("", name,
+                     {"mechanism", "form", "config", "core", "seed", "step", "training", "layer",
+                      "start", "max_length"},
+                     "attribute ");
+  }
   for (const std::string& name : reader.list("/")) {
-    require_usage(std::count(known.begin(), known.end(), name) > 0, label, ": '", name,
-                  "' is unknown: ", suggestion(name, known));
+    problems.unknown("", name,
+                     {"inputs", "positions", "state", "params", "draws", "choices", "cotangent",
+                      "cotangent_state"});
   }
-  const std::vector<std::string> inputs{"x", "source", "mask", "source_mask", "q", "k", "v"};
-  for (const std::string& name :
-       reader.contains("inputs") ? reader.list("inputs") : std::vector<std::string>{}) {
-    require_usage(std::count(inputs.begin(), inputs.end(), name) > 0, label, ": 'inputs/", name,
-                  "' is unknown: ", suggestion(name, inputs));
-  }
+  const auto members = [&](const char* group, const std::vector<std::string>& known) {
+    if (!reader.contains(group)) return;
+    for (const std::string& name : reader.list(group)) {
+      problems.unknown(concat(group, "/"), name, known);
+    }
+  };
+  members("inputs", {"x", "source", "mask", "source_mask", "q", "k", "v"});
+  members("positions", {"q", "k"});
+  problems.throw_if_any();
 }
 
 std::map<std::string, Tensor> read_group(const Hdf5Reader& reader, const std::string& group,
@@ -66,9 +118,11 @@ std::map<std::string, Tensor> read_group(const Hdf5Reader& reader, const std::st
 
 void read_inputs(const Hdf5Reader& reader, DType dtype, const MixerOptions& options, Case& c) {
   const std::string& label = c.label;
+  Problems problems(label);
   const auto take = [&](const char* name, bool needed) {
     const std::string path = concat("inputs/", name);
-    return needed ? required(reader, label, path, dtype) : optional(reader, path, dtype);
+    if (needed && !reader.contains(path)) problems.missing(path);
+    return optional(reader, path, dtype);
   };
   c.x = take("x", !c.core);
   c.source = take("source", c.cross() && !c.core && c.state.empty());
@@ -77,6 +131,9 @@ void read_inputs(const Hdf5Reader& reader, DType dtype, const MixerOptions& opti
     c.q = take("q", true);
     c.k = take("k", !encoded);
     c.v = take("v", !encoded);
+  }
+  problems.throw_if_any();
+  if (c.core) {
     require_usage(c.q.shape().rank() == 4, label, ": expected inputs/q [B,T,H,K], got ",
                   c.q.shape());
   }
@@ -150,34 +207,32 @@ void read_draws(const Hdf5Reader& reader, Case& c) {
 void read_parameters(const Hdf5Reader& reader, DType dtype, Device device, Case& c) {
   c.parameters->materialize(c.context.random.seed, dtype == DType::f64 ? DType::f64 : DType::f32,
                             dtype, device);
+  Problems problems(c.label);
   std::vector<std::string> names;
   for (const ParameterSet::Entry& entry : c.parameters->entries()) {
-    const std::string name = c.own_name(entry.name);
+    const std::string name = c.own_name(entry.name), path = "params/" + name;
     names.push_back(name);
     if (c.core && is_projection(name)) continue;
-    const Tensor weight = required(reader, c.label, "params/" + name, DType::f64);
-    require_shape(weight, entry.shape, c.label, ("params/" + name).c_str());
-    c.parameters->weight_of(entry).copy_from(weight);
+    if (!reader.contains(path)) {
+      problems.missing(path);
+      continue;
+    }
+    const Tensor weight = reader.read(path).to(DType::f64);
+    problems.shape(path, entry.shape, weight);
+    if (weight.shape() == entry.shape) c.parameters->weight_of(entry).copy_from(weight);
   }
+  if (reader.contains("params")) {
+    for (const std::string& name : reader.list_datasets("params")) {
+      problems.unknown("params/", name, names);
+    }
+  }
+  problems.throw_if_any();
   c.parameters->refresh_values();
-  if (!reader.contains("params")) return;
-  for (const std::string& name : reader.list_datasets("params")) {
-    require_usage(std::count(names.begin(), names.end(), name) > 0, c.label, ": 'params/", name,
-                  "' is unknown: ", suggestion(name, names));
-  }
-}
-
-int64_t take_int(ConfigNode& config, const char* key, int64_t otherwise, bool needed) {
-  const ConfigNode* node = config.find(key);
-  require_usage(node != nullptr || !needed, "attention run: the config lacks '", key, "'");
-  const int64_t value = node == nullptr ? otherwise : read_int(*node, key);
-  config.erase(key);
-  return value;
 }
 
 }  // namespace
 
-void refuse_unused(const Case& c, const CallDraws& used) {
+void refuse_unused(const Case& c, const CallDraws& used, const MixerState& state) {
   const auto check = [&](const char* group, const std::map<std::string, Tensor>& given,
                          std::vector<std::string> known, const char* none) {
     for (const auto& entry : given) {
@@ -196,6 +251,11 @@ void refuse_unused(const Case& c, const CallDraws& used) {
   }
   check("draws", c.given.given_draws, std::move(draws), "draws nothing");
   check("choices", c.given.given_choices, std::move(choices), "makes no choices");
+  std::vector<std::string> states;
+  for (const auto& entry : state) states.push_back(entry.first);
+  Problems problems(c.label);
+  for (const auto& entry : c.state) problems.unknown("state/", entry.first, states);
+  problems.throw_if_any();
 }
 
 std::string Case::own_name(const std::string& name) const {
@@ -220,18 +280,15 @@ Case read_case(const Hdf5Reader& reader, const std::string& label, DType dtype, 
   if (config.is_null()) config = ConfigNode::map();
   MixerOptions options;
   options.form = c.form;
-  options.width = take_int(config, "width", 0, true);
-  options.heads = take_int(config, "heads", 0, true);
-  options.rotary_width = take_int(config, "rotary_width", 0, false);
-  if (const ConfigNode* bias = config.find("bias"); bias != nullptr) {
-    options.bias = read_bool(*bias, "bias");
-    config.erase("bias");
-  }
-  config.erase("name");
+  config.take("name");
+  take_mixer_keys(config, mechanism, true, options);
   options.layer = whole(reader, "layer", 0);
-  require_usage(options.heads > 0 && options.width > 0 && options.width % options.heads == 0, label,
-                ": width ", options.width, " must be a positive multiple of heads ", options.heads);
+  c.traits = mechanism.traits_of(config);
+  require_form(mechanism.name, c.traits, c.form);
   c.state = read_group(reader, "state", dtype);
+  require_usage(c.state.empty() || c.carries_state(), Cause{ErrorCode::conflict, "state", label},
+                label, ": the ", name_of(c.form), " form of '", c.mechanism,
+                "' with this config has no state to continue from; remove the group state");
   read_inputs(reader, dtype, options, c);
   read_positions(reader, c);
   options.max_length = whole(reader, "max_length", c.context.place.time_offset + c.length);

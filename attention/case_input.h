@@ -12,6 +12,7 @@ namespace linnet::case_detail {
 
 struct Case {
   std::string label, mechanism;
+  MixerTraits traits;  // with this config
   Form form = Form::causal;
   bool core = false;  // q, k, v are given; no projections
   int64_t rows = 0, length = 0;
@@ -28,14 +29,17 @@ struct Case {
   size_t own_prefix = 0, tied_prefix = 0;     // lengths of the scopes' names
 
   bool cross() const { return form == Form::cross; }
+  // Whether a state can be passed on from call to call: a decode state, or the encoded source.
+  bool carries_state() const { return cross() || (form == Form::causal && traits.decode_state); }
   // A parameter's name without its scope.
   std::string own_name(const std::string& name) const;
 };
 
 bool is_projection(const std::string& own_name);
 
-// Throws UsageError for given draws and choices that the call did not request.
-void refuse_unused(const Case& c, const CallDraws& used);
+// Throws UsageError for given draws and choices that the calls did not request, and for given
+// state tensors that `state`, which they left, does not have.
+void refuse_unused(const Case& c, const CallDraws& used, const MixerState& state);
 
 // Throws UsageError for anything that does not fit.
 Case read_case(const Hdf5Reader& reader, const std::string& label, DType dtype, Device device);

@@ -4,6 +4,7 @@
 
 #include <concepts>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "attention/mechanism.h"
@@ -26,6 +27,7 @@ Mechanism define_mechanism(Mechanism facts, Definition definition) {
   facts.traits_of = [read, traits_with](const ConfigNode& parameters) {
     return traits_with(read(parameters));
   };
+  facts.between_projections = std::is_base_of_v<AttentionMixer, Mixer>;
   facts.schema = [] { return schema_of<Params>(); };
   facts.resolve = [read](const ConfigNode& parameters) { return to_config_node(read(parameters)); };
   facts.bind = [read, traits_with,

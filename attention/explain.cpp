@@ -1,22 +1,19 @@
 // The contents of the registry, as JSON and text.
 #include "attention/explain.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "attention/augment.h"
+#include "attention/case.h"
+#include "attention/mixer_keys.h"
 #include "attention/registry.h"
+#include "core/config_scalar.h"
 
 namespace linnet {
 namespace {
 
 constexpr Form kForms[] = {Form::noncausal, Form::causal, Form::cross};
-
-int64_t take(ConfigNode& config, const char* key, int64_t otherwise) {
-  const ConfigNode* node = config.find(key);
-  const int64_t value = node == nullptr ? otherwise : read_int(*node, key);
-  config.erase(key);
-  return value;
-}
 
 JsonValue shape_json(const Shape& shape) {
   JsonValue list = JsonValue::array();
@@ -71,16 +68,20 @@ MixerResult call(const TokenMixer& mixer, const MixerOptions& options, int64_t l
                                      : mixer.forward(x, context, {});
 }
 
-// Adds the state that one token leaves, and the draws and choices of a call for it after the
+// Adds the state that `tokens` tokens leave, and the draws and choices of a call for them after the
 // buffers in `draws`.
 void add_call(JsonValue& entry, JsonValue draws, const TokenMixer& mixer,
-              const MixerOptions& options) {
+              const MixerOptions& options, int64_t tokens) {
+  const MixerState first = call(mixer, options, 1, nullptr).state;
   CallDraws used;
-  const MixerResult result = call(mixer, options, 1, &used);
+  const MixerResult result = call(mixer, options, tokens, &used);
   JsonValue state = JsonValue::array();
   for (const auto& [name, value] : result.state) {
     JsonValue item = JsonValue::object();
-    item.set("name", name).set("shape_after_one_token", shape_json(value.shape()));
+    item.set("name", name).set("shape", shape_json(value.shape()));
+    if (const auto one = first.find(name); one != first.end()) {
+      item.set("shape_after_one_token", shape_json(one->second.shape()));
+    }
     item.set("dtype", name_of(value.dtype()));
     state.push(item);
   }
@@ -88,6 +89,18 @@ void add_call(JsonValue& entry, JsonValue draws, const TokenMixer& mixer,
   for (const auto& [name, draw] : used.draws) draws.push(named_shape(name, draw.shape()));
   for (const auto& [name, choice] : used.choices) choices.push(named_shape(name, choice.shape()));
   entry.set("state", state).set("draws", draws).set("choices", choices);
+}
+
+// Two chunks: of the longest span of tokens that the options name, or of `attention run`.
+int64_t useful_length(const ConfigNode& resolved, int64_t max_length) {
+  int64_t longest = CaseOptions().chunk;
+  for (const char* span : {"chunk", "group", "block", "window"}) {
+    const ConfigNode* value = resolved.find(span);
+    std::string why;
+    if (value == nullptr || !value->is_scalar()) continue;
+    longest = std::max(longest, parse_int(value->raw(), why).value_or(0));
+  }
+  return std::min(2 * longest, max_length);
 }
 
 // Cost per token of a sequence of `length` tokens (cross: with a source of that length).
@@ -150,18 +163,26 @@ std::string indented(const std::string& text) {
 
 }  // namespace
 
-JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config) {
+JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config,
+                            std::optional<int64_t> tokens) {
   ConfigNode parameters = config.is_null() ? ConfigNode::map() : config;
-  parameters.erase("name");
+  parameters.take("name");
   MixerOptions options;
-  options.width = take(parameters, "width", 256);
-  options.heads = take(parameters, "heads", 4);
-  options.max_length = take(parameters, "max_length", 1024);
-  require_usage(options.heads > 0 && options.width > 0 && options.width % options.heads == 0,
-                "attention show: width ", options.width, " must be a positive multiple of heads ",
-                options.heads);
+  options.width = 256;
+  options.heads = 4;
+  options.max_length = 1024;
+  take_mixer_keys(parameters, mechanism, false, options);
+  if (const ConfigNode* length = parameters.find("max_length"); length && !length->is_null()) {
+    options.max_length = read_int(*length, "max_length");
+  }
+  // Some mechanisms have an option of that name.
+  if (mechanism.schema().find("max_length") == nullptr) parameters.take("max_length");
   const ConfigNode resolved = mechanism.resolve(parameters);
   const MixerTraits traits = mechanism.traits_of(parameters);
+  const int64_t length = tokens.value_or(useful_length(resolved, options.max_length));
+  require_usage(length >= 1 && length <= options.max_length,
+                Cause{ErrorCode::out_of_range, "--tokens"}, "attention show: --tokens ", length,
+                " must be from 1 to max_length, which is ", options.max_length);
   JsonValue out = JsonValue::object();
   out.set("name", mechanism.name).set("title", mechanism.title);
   out.set("equation", mechanism.equation).set("complexity", mechanism.complexity);
@@ -185,7 +206,7 @@ JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config
     presets.push(entry);
   }
   out.set("presets", presets).set("options", options_json(mechanism.schema(), resolved));
-  out.set("width", options.width).set("heads", options.heads);
+  out.set("width", options.width).set("heads", options.heads).set("tokens", length);
   JsonValue forms = JsonValue::array();
   bool augment = false;
   for (const Form form : kForms) {
@@ -205,7 +226,7 @@ JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config
     for (const ParameterSet::Buffer& buffer : set.buffers()) {
       draws.push(named_shape(buffer.name, buffer.shape));
     }
-    add_call(entry, std::move(draws), *mixer, options);
+    add_call(entry, std::move(draws), *mixer, options, length);
     forms.push(entry);
   }
   if (augment) {
@@ -248,7 +269,7 @@ std::string format_explanation(const JsonValue& e) {
                    preset.at("source").text(), "\n");
   }
   text += concat("\nwith width ", e.at("width").integer(), " and ", e.at("heads").integer(),
-                 " heads\n");
+                 " heads; draws, choices and states of ", e.at("tokens").integer(), " tokens\n");
   for (const JsonValue& form : e.at("forms").elements()) {
     text += concat("  ", form.at("form").text(), "\n    parameters ");
     for (const JsonValue& parameter : form.at("parameters").elements()) {
@@ -263,11 +284,10 @@ std::string format_explanation(const JsonValue& e) {
     if (form.at("replaces_feed_forward").boolean()) {
       text += "\n    a block has no feed-forward beside it";
     }
-    text += "\n    state after one token ";
+    text += concat("\n    state after ", e.at("tokens").integer(), " tokens ");
     if (form.at("state").size() == 0) text += " none";
     for (const JsonValue& entry : form.at("state").elements()) {
-      text +=
-          concat(" ", entry.at("name").text(), "[", join(entry.at("shape_after_one_token")), "]");
+      text += concat(" ", entry.at("name").text(), "[", join(entry.at("shape")), "]");
     }
     const JsonValue& cost = form.at("cost");
     const auto rounded = [&](const char* key) {

@@ -2,6 +2,7 @@
 // text.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "attention/mechanism.h"
@@ -11,9 +12,12 @@ namespace linnet {
 
 // Everything about one mechanism: equation, forms, traits, sources, presets, options, and for every
 // form the parameters and the state with their shapes and the cost per token at max_length.
-// `config` holds the mechanism's parameters and optionally width (256), heads (4) and max_length
-// (1024). Throws UsageError where they do not fit.
-JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config);
+// `config` holds the mechanism's parameters and optionally width (256), heads (4), max_length
+// (1024) and the other keys of mixer_keys.h. Throws UsageError where they do not fit.
+// Draws, choices and states are those of a call for `tokens` tokens, 1 to max_length (default: two
+// chunks, which is twice the longest chunk, group, block or window, and at least 32).
+JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config,
+                            std::optional<int64_t> tokens = std::nullopt);
 
 // The same for a terminal.
 std::string format_explanation(const JsonValue& explanation);

@@ -116,7 +116,7 @@ std::vector<LayerChoice> layer_choices(const ConfigNode& attention, int64_t laye
     LayerChoice& choice = choices.emplace_back();
     choice.layers = read_layers(*section.find(kLayers), layers);
     choice.attention = section;
-    choice.attention.erase(kLayers);
+    choice.attention.take(kLayers);
   }
   require_cover(attention, choices, layers);
   return choices;

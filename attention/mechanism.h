@@ -69,6 +69,9 @@ struct Mechanism {
   // Parameter sets so large, for heads of 128, that corner tiles hardly count: there the suite
   // compares the operations that kernels execute with the declared cost.
   std::vector<std::string> cost_cases{"{}"};
+  // Its mixer stands between the four projections of an AttentionMixer, where branches can be
+  // added.
+  bool between_projections = false;
   // Width of a head at which the suite runs the defaults (variants: 8).
   int64_t check_head_width = 8;
 };

@@ -6,7 +6,7 @@
 #include <version>
 
 // Raised with every change of the classes and functions that plugins compile against.
-#define LINNET_PLUGIN_INTERFACE 4
+#define LINNET_PLUGIN_INTERFACE 5
 
 #define LINNET_PLUGIN_TEXT_(x) #x
 #define LINNET_PLUGIN_TEXT(x) LINNET_PLUGIN_TEXT_(x)

@@ -138,7 +138,7 @@ MixerFactory make_mixer_factory(const ConfigNode& attention, Form form) {
   for (const Mechanism& mechanism : all()) names.push_back(mechanism.name);
   const Mechanism& mechanism = find_mechanism(read_kind(attention, "name", names));
   ConfigNode parameters = attention;
-  parameters.erase("name");
+  parameters.take("name");
   MixerFactory make = mechanism.bind(parameters);
   try {
     require_form(mechanism.name, mechanism.traits_of(parameters), form);

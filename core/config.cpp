@@ -43,6 +43,11 @@ std::vector<std::string> refuse_unknown_keys(const FieldList& fields, const Conf
   for (const std::string& key : known) {
     if (!node.contains(key)) free.push_back(key);
   }
+  std::vector<std::string> listed = known;
+  for (const ConfigNode::Taken& taken : node.taken()) {
+    listed.push_back(taken.key);
+    if (!taken.given) free.push_back(taken.key);
+  }
   constexpr size_t kEnough = 100;  // nobody reads further
   std::vector<std::string> meant;
   for (const ConfigEntry& entry : node.entries()) {
@@ -52,7 +57,7 @@ std::vector<std::string> refuse_unknown_keys(const FieldList& fields, const Conf
     if (!near.empty()) meant.push_back(near.front());
     errors.add(entry.key_location, ErrorCode::unknown_key, key_in(section, entry.key),
                "unknown key '" + entry.key + "'" + in_section(section) + "; " +
-                   suggestion(entry.key, near.empty() ? known : near));
+                   suggestion(entry.key, near.empty() ? listed : near));
   }
   return meant;
 }
@@ -257,6 +262,13 @@ std::vector<FieldSchema> schema_fields(const FieldList& fields) {
   std::vector<FieldSchema> schemas;
   for (const auto& field : fields) schemas.push_back(field->schema());
   return schemas;
+}
+
+const FieldSchema* ConfigSchema::find(std::string_view name) const {
+  for (const FieldSchema& field : fields) {
+    if (field.name == name) return &field;
+  }
+  return nullptr;
 }
 
 std::string format_schema(const ConfigSchema& schema) {

@@ -45,6 +45,8 @@ struct FieldSchema {
 
 struct ConfigSchema {
   std::vector<FieldSchema> fields;
+  // The field of that name; nullptr when there is none.
+  const FieldSchema* find(std::string_view name) const;
 };
 
 // A table for terminals: one line a field, nested sections indented.

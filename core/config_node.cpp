@@ -161,6 +161,17 @@ bool ConfigNode::erase(std::string_view key) {
   return std::erase_if(entries_, [&](const ConfigEntry& entry) { return entry.key == key; }) > 0;
 }
 
+bool ConfigNode::take(const std::string& key) {
+  const bool given = erase(key);
+  for (Taken& taken : taken_) {
+    if (taken.key != key) continue;
+    taken.given = taken.given || given;
+    return given;
+  }
+  taken_.push_back({key, given});
+  return given;
+}
+
 std::vector<std::string> ConfigNode::lost_keys() const {
   std::vector<std::string> lost;
   for (const std::string& key : replaced_keys_) {

@@ -83,13 +83,21 @@ class ConfigNode {
   void set(const std::string& key, ConfigNode value, Location key_location);
   // Removes `key` if it is there; says whether it was.
   bool erase(std::string_view key);
+  // The same for a key that a reader of its own has read, or would read: messages about unknown
+  // keys of this section go on to list it.
+  bool take(const std::string& key);
+  // A key that was taken, and whether it was there.
+  struct Taken {
+    std::string key;
+    bool given = false;
+  };
+  const std::vector<Taken>& taken() const { return taken_; }
   // The keys of a section that this one replaced whole because its kind changed, and those of them
   // that it does not have: what messages remind the user of.
   void set_replaced_keys(std::vector<std::string> keys) { replaced_keys_ = std::move(keys); }
   std::vector<std::string> lost_keys() const;
 
-  // Same kinds, texts, keys and order; places and replaced keys do not
-  // count.
+  // Same kinds, texts, keys and order; places, replaced and taken keys do not count.
   friend bool operator==(const ConfigNode& a, const ConfigNode& b);
 
  private:
@@ -100,6 +108,7 @@ class ConfigNode {
   std::vector<ConfigNode> items_;
   std::vector<ConfigEntry> entries_;
   std::vector<std::string> replaced_keys_;
+  std::vector<Taken> taken_;
 };
 
 // One key of a map, its place, and its value.

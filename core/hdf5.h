@@ -69,6 +69,8 @@ class Hdf5Reader {
   std::string read_text(const std::string& name) const;
 
   bool has_attribute(const std::string& object, const std::string& name) const;
+  // Names of all attributes of an object, sorted.
+  std::vector<std::string> attributes(const std::string& object) const;
   // Scalar attributes (or of one element); throws Error when absent or of another kind. Integers
   // and booleans are accepted as numbers.
   int64_t int_attribute(const std::string& object, const std::string& name) const;

@@ -319,6 +319,21 @@ bool Hdf5Reader::has_attribute(const std::string& object, const std::string& nam
   return H5Aexists(impl_->open(object).get(), name.c_str()) > 0;
 }
 
+std::vector<std::string> Hdf5Reader::attributes(const std::string& object) const {
+  const Lock lock;
+  const Handle handle = impl_->open(object);
+  std::vector<std::string> names;
+  const auto add = [](hid_t, const char* name, const H5A_info_t*, void* to) -> herr_t {
+    static_cast<std::vector<std::string>*>(to)->emplace_back(name);
+    return 0;
+  };
+  hsize_t index = 0;
+  if (H5Aiterate2(handle.get(), H5_INDEX_NAME, H5_ITER_INC, &index, add, &names) < 0)
+    impl_->fail("HDF5 cannot list the attributes of '", object, "'");
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 int64_t Hdf5Reader::int_attribute(const std::string& object, const std::string& name) const {
   const Lock lock;
   return impl_->number<int64_t>(object, name, H5T_NATIVE_INT64, false);

@@ -16,6 +16,7 @@
 #include "core/hdf5.h"
 #include "core/threads.h"
 #include "core/version.h"
+#include "recipes/engine/processor.h"
 
 namespace linnet {
 namespace {
@@ -54,11 +55,13 @@ JsonValue machine() {
   const bool known = ::uname(&system) == 0;
   const uint64_t memory = static_cast<uint64_t>(std::max(0L, ::sysconf(_SC_PHYS_PAGES))) *
                           static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  return JsonValue::object()
-      .set("host", known ? system.nodename : "unknown")
-      .set("system", known ? concat(system.sysname, ' ', system.release) : "unknown")
-      .set("cpu", field_of("/proc/cpuinfo", "model name"))
-      .set("hardware_threads", std::thread::hardware_concurrency())
+  JsonValue result =
+      JsonValue::object()
+          .set("host", known ? system.nodename : "unknown")
+          .set("system", known ? concat(system.sysname, ' ', system.release) : "unknown");
+  const JsonValue cpu = processor();
+  for (const JsonMember& member : cpu.members()) result.set(member.key, member.value);
+  return result.set("hardware_threads", std::thread::hardware_concurrency())
       .set("threads", thread_count())
       .set("memory_bytes", memory);
 }

@@ -7,9 +7,9 @@
 
 namespace linnet {
 
-// linnet's version and commit, compiler, machine (host, CPU model, threads, memory, kernel),
-// versions of the libraries, loaded plugins, time of the start (UTC) and the given seed. What the
-// system does not tell is "unknown".
+// linnet's version and commit, compiler, machine (host, processor with its model and clock,
+// threads, memory, kernel), versions of the libraries, loaded plugins, time of the start (UTC) and
+// the given seed. What the system does not tell is "unknown".
 JsonValue collect_environment(uint64_t seed);
 
 // Memory of this process that is in RAM, in bytes; 0 where the system does not tell.

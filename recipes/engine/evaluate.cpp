@@ -1,10 +1,13 @@
 #include "recipes/engine/evaluate.h"
 
-#include <cmath>
+#include <algorithm>
 #include <iomanip>
+#include <map>
 #include <sstream>
 
+#include "attention/layer_choice.h"
 #include "core/log.h"
+#include "core/yaml.h"
 #include "data/ngram.h"
 #include "recipes/engine/make_task.h"
 #include "recipes/engine/run_state.h"
@@ -17,6 +20,11 @@ JsonValue EvaluateReport::json() const {
   JsonValue result = JsonValue::object()
                          .set("checkpoint", checkpoint)
                          .set("step", step)
+                         .set("recipe", recipe)
+                         .set("mechanism", mechanism)
+                         .set("attention", attention)
+                         .set("positions", positions)
+                         .set("parameters", parameters)
                          .set("data", data)
                          .set("scores", lines);
   if (!baselines.empty()) {
@@ -33,7 +41,8 @@ JsonValue EvaluateReport::json() const {
 
 std::string EvaluateReport::text() const {
   std::ostringstream out;
-  out << "checkpoint " << checkpoint << "\n";
+  out << "checkpoint " << checkpoint << "\nrecipe " << recipe << ", attention " << attention
+      << ", positions " << positions << ", " << parameters << " parameters\n";
   for (const Score& score : scores) out << score.text() << "\n";
   if (baselines.empty()) return out.str();
   const auto row = [&out](const std::string& name, double perplexity, double bits) {
@@ -46,7 +55,7 @@ std::string EvaluateReport::text() const {
     row(baseline.name, baseline.perplexity, baseline.bits_per_byte);
   }
   for (const Score& score : scores) {
-    row(concat("this model, context ", score.context), score.perplexity(), score.bits_per_byte());
+    row(concat("this model, ", score.scored.text()), score.perplexity(), score.bits_per_byte());
   }
   return out.str();
 }
@@ -79,6 +88,23 @@ ScoreOptions score_options(const EvaluateRequest& request, const EvaluateConfig&
   return options;
 }
 
+// EvaluateReport::mechanism.
+std::string mechanisms_of(const ModelConfig& model) {
+  std::map<int64_t, std::string> by_layer;
+  for (const LayerChoice& choice : layer_choices(model.attention, model.layers)) {
+    for (const int64_t layer : choice.layers)
+      by_layer[layer] = choice.attention.find("name")->raw();
+  }
+  std::vector<std::string> names;
+  std::string text;
+  for (const auto& [layer, name] : by_layer) {
+    if (std::count(names.begin(), names.end(), name) > 0) continue;
+    names.push_back(name);
+    text += concat(text.empty() ? "" : ", ", name);
+  }
+  return text;
+}
+
 // EvaluateReport::data. Warns of changed data.
 std::string compare_data(const LoadedModel& loaded, const Task& task,
                          const std::vector<Split>& splits) {
@@ -101,7 +127,15 @@ EvaluateReport evaluate(const std::string& run_or_checkpoint, const EvaluateRequ
   const ScoreOptions options = score_options(request, loaded.recipe.evaluate);
   std::vector<Split> splits = {options.split};
   if (request.baselines) splits.push_back(Split::train);
-  EvaluateReport report{loaded.path, loaded.step, compare_data(loaded, *task, splits), {}, {}};
+  EvaluateReport report;
+  report.checkpoint = loaded.path;
+  report.step = loaded.step;
+  report.recipe = loaded.recipe.name;
+  report.mechanism = mechanisms_of(loaded.recipe.model);
+  report.attention = inline_text(*loaded.recipe.resolved.find("model")->find("attention"));
+  report.positions = loaded.recipe.model.positions;
+  report.parameters = loaded.model->parameters().count();
+  report.data = compare_data(loaded, *task, splits);
   report.scores = task->score(*loaded.model, options);
   if (request.baselines) {
     const NgramBaselines ngrams = task->baselines(options);

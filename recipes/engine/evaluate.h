@@ -30,6 +30,11 @@ struct Baseline {
 struct EvaluateReport {
   std::string checkpoint;
   int64_t step = 0;
+  std::string recipe;     // its name
+  std::string mechanism;  // "lavo"; of several, "local, lavo" by layer, each once
+  std::string attention;  // with all options, as YAML in a line
+  std::string positions;
+  int64_t parameters = 0;  // trained
   // "unchanged" or "changed" since training, "given" by the request, or "not recorded".
   std::string data;
   std::vector<Score> scores;

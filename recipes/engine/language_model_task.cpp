@@ -84,7 +84,8 @@ std::optional<Score> LanguageModelTask::score_context(const DecoderLm& model,
   const EvaluationSet set = evaluation_set(options, context);
   Score score;
   score.split = name_of(options.split);
-  score.context = context;
+  score.scored = {context, options.carry_state ? 0 : options.stride.value_or(context),
+                  options.carry_state};
   score.mode = options.carry_state ? "streaming" : options.stride ? "overlapping" : "windows";
   ModelState state;
   for (int64_t i = 0; i < set.batches(); ++i) {

@@ -62,23 +62,18 @@ double unsigned_nan(double value) {
   return std::isnan(value) ? std::abs(value) : value;
 }
 
-// "3:20" or "2:03:20".
-std::string format_duration(double seconds) {
-  const int64_t total = std::llround(std::min(seconds, 1e9));
-  char text[40];
-  if (total >= 3600)
-    std::snprintf(text, sizeof(text), "%lld:%02d:%02d", static_cast<long long>(total / 3600),
-                  static_cast<int>(total / 60 % 60), static_cast<int>(total % 60));
-  else
-    std::snprintf(text, sizeof(text), "%d:%02d", static_cast<int>(total / 60),
-                  static_cast<int>(total % 60));
-  return text;
-}
-
 }  // namespace
+
+std::string ScoredText::text(bool with_stride) const {
+  if (length == 0) return "";
+  if (streaming) return concat("chunks of ", length);
+  const bool shown = stride > 0 && (with_stride || stride != length);
+  return concat("context ", length, shown ? concat(", stride ", stride) : "");
+}
 
 JsonValue to_json(const TrainMetrics& metrics) {
   JsonValue line = JsonValue::object()
+                       .set("kind", kTrainLine)
                        .set("step", metrics.step)
                        .set("tokens", metrics.tokens)
                        .set("loss", metrics.loss)
@@ -90,11 +85,14 @@ JsonValue to_json(const TrainMetrics& metrics) {
 }
 
 JsonValue to_json(const EvaluationMetrics& metrics) {
+  const ScoredText& scored = metrics.scored;
   JsonValue line = JsonValue::object()
+                       .set("kind", kEvaluationLine)
                        .set("step", metrics.step)
                        .set("split", metrics.split)
-                       .set("context", metrics.context)
-                       .set("nll", metrics.nll);
+                       .set(scored.streaming ? "chunk" : "context", scored.length);
+  if (scored.stride > 0) line.set("stride", scored.stride);
+  line.set("nll", metrics.nll);
   if (metrics.perplexity) line.set("perplexity", *metrics.perplexity);
   if (metrics.bits_per_byte) line.set("bits_per_byte", *metrics.bits_per_byte);
   if (metrics.accuracy) line.set("accuracy", *metrics.accuracy);
@@ -117,8 +115,10 @@ void MetricsLog::write(const TrainMetrics& metrics) {
 void MetricsLog::write(const EvaluationMetrics& metrics) {
   file_->write(to_json(metrics).dump() + "\n");
   std::vector<std::pair<std::string, double>> scalars;
+  const int64_t length = metrics.scored.length;
+  const std::string suffix = length > 0 ? concat('_', length) : "";
   const auto add = [&](const char* name, std::optional<double> value) {
-    if (value) scalars.emplace_back(concat(metrics.split, '/', name, '_', metrics.context), *value);
+    if (value) scalars.emplace_back(concat(metrics.split, '/', name, suffix), *value);
   };
   add("nll", metrics.nll);
   add("perplexity", metrics.perplexity);
@@ -129,6 +129,18 @@ void MetricsLog::write(const EvaluationMetrics& metrics) {
 
 void MetricsLog::sync() {
   file_->sync();
+}
+
+std::string format_duration(double seconds) {
+  const int64_t total = std::llround(std::min(seconds, 1e9));
+  char text[40];
+  if (total >= 3600)
+    std::snprintf(text, sizeof(text), "%lld:%02d:%02d", static_cast<long long>(total / 3600),
+                  static_cast<int>(total / 60 % 60), static_cast<int>(total % 60));
+  else
+    std::snprintf(text, sizeof(text), "%d:%02d", static_cast<int>(total / 60),
+                  static_cast<int>(total % 60));
+  return text;
 }
 
 std::string format_progress(const TrainMetrics& metrics, std::optional<int64_t> last_step,

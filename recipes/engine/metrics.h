@@ -13,6 +13,8 @@
 
 namespace linnet {
 
+// The lines of metrics.jsonl, by `kind`. A name means the same in every kind of line that has it;
+// README.md in this folder explains each.
 struct TrainMetrics {
   int64_t step = 0;    // updates done
   int64_t tokens = 0;  // target tokens seen so far
@@ -23,10 +25,20 @@ struct TrainMetrics {
   JsonValue more = JsonValue::object();  // further members of the line
 };
 
+// How the text of a split is presented to the model that scores it.
+struct ScoredText {
+  int64_t length = 0;      // of a window, or of a chunk when streaming; 0: whole examples
+  int64_t stride = 0;      // of windows; 0: not known
+  bool streaming = false;  // whole documents in chunks, whose length changes the memory alone
+  // "context 512", "context 512, stride 64", "chunks of 512", or "" for whole examples. The stride
+  // of windows that do not overlap is left out unless it is asked for.
+  std::string text(bool with_stride = false) const;
+};
+
 struct EvaluationMetrics {
   int64_t step = 0;
   std::string split;
-  int64_t context = 0;
+  ScoredText scored;
   double nll = 0;  // nats per token
   std::optional<double> perplexity;
   std::optional<double> bits_per_byte;
@@ -34,7 +46,8 @@ struct EvaluationMetrics {
   JsonValue more = JsonValue::object();
 };
 
-// Members in the order of the architecture's contract.
+inline constexpr const char* kTrainLine = "train";
+inline constexpr const char* kEvaluationLine = "evaluation";
 JsonValue to_json(const TrainMetrics& metrics);
 JsonValue to_json(const EvaluationMetrics& metrics);
 
@@ -56,6 +69,9 @@ class MetricsLog {
   std::unique_ptr<File> file_;
   TensorBoardWriter tensorboard_;
 };
+
+// "3:20" or "2:03:20".
+std::string format_duration(double seconds);
 
 // One line about a training step, such as
 // "step 120/5000  loss 2.3451  lr 5.00e-04  norm 0.82  12.3k tok/s  ETA 3:20  812 MB".

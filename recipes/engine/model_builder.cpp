@@ -78,4 +78,10 @@ void load_weights(const ParameterSet& parameters, const std::map<std::string, Te
   parameters.refresh_values();
 }
 
+int64_t untrained_elements(const ParameterSet& parameters) {
+  int64_t total = 0;
+  for (const ParameterSet::Buffer& buffer : parameters.buffers()) total += buffer.shape.elements();
+  return total;
+}
+
 }  // namespace linnet

@@ -36,4 +36,7 @@ void require_decode_state(const Transformer& model, std::string_view what);
 void load_weights(const ParameterSet& parameters, const std::map<std::string, Tensor>& weights,
                   const std::string& label);
 
+// Elements that checkpoints keep beside the parameters: drawn once and never trained.
+int64_t untrained_elements(const ParameterSet& parameters);
+
 }  // namespace linnet

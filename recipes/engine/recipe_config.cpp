@@ -71,7 +71,8 @@ void EvaluateConfig::describe(ConfigDescription<EvaluateConfig>& d) {
   d.field("at_end", &EvaluateConfig::at_end, "evaluate when training ends");
   d.field("split", &EvaluateConfig::split, "the part of the data that is scored");
   d.list("contexts", &EvaluateConfig::contexts,
-         "context lengths to score with; empty: the training context")
+         "context lengths to score with (with carry_state: lengths of chunks); empty: the training "
+         "context")
       .at_least(1)
       .unit("tokens");
   d.field("batch", &EvaluateConfig::batch, "windows or examples scored at once")

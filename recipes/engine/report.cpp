@@ -17,6 +17,7 @@ namespace linnet {
 namespace {
 
 constexpr size_t kShownProblems = 8;
+constexpr std::string_view kContext = "context ";
 
 std::string format_value(double value, const char* format = "%.4g") {
   if (!std::isfinite(value)) return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
@@ -52,16 +53,50 @@ struct Table {
   std::vector<std::vector<std::string>> rows;
 };
 
+// Without the columns of `optional` in which no run has a value.
+Table without_empty(Table table, const std::vector<std::string>& optional) {
+  for (size_t column = table.head.size(); column-- > 0;) {
+    const bool empty = std::all_of(table.rows.begin(), table.rows.end(),
+                                   [&](const auto& row) { return row[column] == "–"; });
+    if (!empty || std::count(optional.begin(), optional.end(), table.head[column]) == 0) continue;
+    const auto offset = static_cast<int64_t>(column);
+    table.head.erase(table.head.begin() + offset);
+    for (auto& row : table.rows) row.erase(row.begin() + offset);
+  }
+  return table;
+}
+
+std::string format_bytes(int64_t bytes) {
+  return bytes == 0 ? "–"
+                    : format_value(static_cast<double>(bytes) / 1e6,
+                                   bytes < 1'000'000'000 ? "%.3g MB" : "%.0f MB");
+}
+
+// "1234567", whole, as the log and the checkpoint have it.
+std::string format_parameters(const RunData& run) {
+  return run.parameters == 0 ? "–" : std::to_string(run.parameters);
+}
+
+std::string format_wall_time(const RunData& run) {
+  return run.wall_seconds == 0 ? "–" : format_duration(run.wall_seconds);
+}
+
 Table training_table(const std::vector<RunData>& runs) {
-  Table table{{"run", "steps", "tokens", "loss", "gradient norm", "tokens/s (median)"}, {}};
+  Table table{{"run", "parameters", "positions", "steps", "tokens", "loss", "gradient norm",
+               "tokens/s (median)", "wall time", "peak RAM", "peak tensors"},
+              {}};
   for (const RunData& run : runs) {
     const double steps = run.loss.empty() ? 0 : run.loss.back().step;
     table.rows.push_back(
-        {run.name, format_value(steps, "%.0f"), format_tick(run.tokens), last_of(run.loss),
+        {run.name, format_parameters(run), run.positions.empty() ? "–" : run.positions,
+         format_value(steps, "%.0f"), format_tick(run.tokens), last_of(run.loss),
          last_of(run.grad_norm, "%.3g"),
-         run.tokens_per_s.empty() ? "–" : format_value(median_of(run.tokens_per_s), "%.0f")});
+         run.tokens_per_s.empty() ? "–" : format_value(median_of(run.tokens_per_s), "%.0f"),
+         format_wall_time(run), format_bytes(run.peak_resident_bytes),
+         format_bytes(run.peak_tensor_bytes)});
   }
-  return table;
+  return without_empty(std::move(table),
+                       {"parameters", "positions", "wall time", "peak RAM", "peak tensors"});
 }
 
 Table evaluation_table(const std::vector<RunData>& runs) {
@@ -73,24 +108,20 @@ Table evaluation_table(const std::vector<RunData>& runs) {
   };
   for (const RunData& run : runs) {
     for (const EvaluationCurves& curves : run.evaluations) {
-      table.rows.push_back({run.name, curves.split, std::to_string(curves.context),
-                            format_value(curves.nll.back().step, "%.0f"), last_of(curves.nll),
-                            last_of(curves.perplexity),
-                            best_text(best_of(curves.perplexity, false)),
-                            last_of(curves.bits_per_byte), last_of(curves.accuracy),
-                            best_text(best_of(curves.accuracy, true))});
+      const ScoredText& scored = curves.scored;
+      // Under the head "context", the word is said.
+      const std::string context = scored.text().empty() ? "–"
+                                  : scored.streaming    ? scored.text()
+                                                        : scored.text().substr(kContext.size());
+      table.rows.push_back(
+          {run.name, curves.split, context, format_value(curves.nll.back().step, "%.0f"),
+           last_of(curves.nll), last_of(curves.perplexity),
+           best_text(best_of(curves.perplexity, false)), last_of(curves.bits_per_byte),
+           last_of(curves.accuracy), best_text(best_of(curves.accuracy, true))});
     }
   }
-  // Columns that no run fills say nothing.
-  for (size_t column = table.head.size(); column-- > 5;) {
-    const bool empty = std::all_of(table.rows.begin(), table.rows.end(),
-                                   [&](const auto& row) { return row[column] == "–"; });
-    if (!empty) continue;
-    const auto offset = static_cast<int64_t>(column);
-    table.head.erase(table.head.begin() + offset);
-    for (auto& row : table.rows) row.erase(row.begin() + offset);
-  }
-  return table;
+  return without_empty(std::move(table), {"context", "perplexity", "best perplexity", "bits/byte",
+                                          "accuracy", "best accuracy"});
 }
 
 std::string table_to_html(const Table& table) {
@@ -143,6 +174,12 @@ Chart chart_of(const std::vector<RunData>& runs, const char* title, const char* 
   return chart;
 }
 
+// "validation, context 512"; of whole examples, "validation".
+std::string place_of(const EvaluationCurves& curves) {
+  const std::string scored = curves.scored.text();
+  return concat(curves.split, scored.empty() ? "" : ", ", scored);
+}
+
 // One curve a run and context: the colour tells the run, or the context when there is one run.
 Chart evaluation_chart(const std::vector<RunData>& runs, const char* title, const char* y_label,
                        MetricCurve EvaluationCurves::*curve) {
@@ -151,7 +188,7 @@ Chart evaluation_chart(const std::vector<RunData>& runs, const char* title, cons
     int index = 0;
     for (const EvaluationCurves& curves : runs[i].evaluations) {
       if ((curves.*curve).empty()) continue;
-      std::string name = concat(curves.split, ", context ", curves.context);
+      std::string name = place_of(curves);
       if (runs.size() > 1) name = concat(runs[i].name, ": ", name);
       const int color = runs.size() > 1 ? static_cast<int>(i) : index;
       const int dash = runs.size() > 1 ? index : index / kChartColors;
@@ -185,6 +222,20 @@ std::string charts(const std::vector<RunData>& runs) {
   return html + chart_to_html(throughput) + "</div>\n";
 }
 
+// "1234567 parameters; wall time 3:20; peak memory 812 MB RAM; at
+// most 96 MB of tensors": as much of it as the run's files say.
+std::string facts(const RunData& run) {
+  std::string text;
+  const auto add = [&text](bool known, const auto&... parts) {
+    if (known) text += concat(text.empty() ? "" : "; ", parts...);
+  };
+  add(run.parameters > 0, run.parameters, " parameters");
+  add(run.wall_seconds > 0, "wall time ", format_wall_time(run));
+  add(run.peak_resident_bytes > 0, "peak memory ", format_bytes(run.peak_resident_bytes), " RAM");
+  add(run.peak_tensor_bytes > 0, "at most ", format_bytes(run.peak_tensor_bytes), " of tensors");
+  return text;
+}
+
 std::string tiles(const RunData& run) {
   std::string html = "<div class=\"tiles\">";
   const auto tile = [&](const std::string& value, const std::string& what) {
@@ -195,7 +246,7 @@ std::string tiles(const RunData& run) {
   tile(format_tick(run.tokens), "tokens");
   tile(last_of(run.loss), "training loss, nats per target");
   for (const EvaluationCurves& curves : run.evaluations) {
-    const std::string where = concat(", ", curves.split, " at ", curves.context);
+    const std::string where = ", " + place_of(curves);
     if (const auto best = best_of(curves.perplexity, false))
       tile(format_value(best->value), concat("best perplexity", where));
     if (const auto best = best_of(curves.bits_per_byte, false))
@@ -206,6 +257,9 @@ std::string tiles(const RunData& run) {
   }
   if (!run.tokens_per_s.empty())
     tile(format_value(median_of(run.tokens_per_s), "%.0f"), "tokens/s (median)");
+  if (run.parameters > 0) tile(format_tick(static_cast<double>(run.parameters)), "parameters");
+  if (run.wall_seconds > 0) tile(format_wall_time(run), "wall time");
+  if (run.peak_resident_bytes > 0) tile(format_bytes(run.peak_resident_bytes), "peak RAM");
   return html + "</div>\n";
 }
 
@@ -258,9 +312,11 @@ std::string report_html(const std::vector<RunData>& runs) {
   if (runs.size() == 1) html += concat(" · ", escape_html(runs[0].path));
   html += "</div>\n";
   for (const RunData& run : runs) {
-    if (run.summary.empty()) continue;
-    html += concat("<div class=\"quiet\">", runs.size() > 1 ? escape_html(run.name) + ": " : "",
-                   escape_html(run.summary), "</div>\n");
+    for (const std::string& line : {run.summary, facts(run)}) {
+      if (line.empty()) continue;
+      html += concat("<div class=\"quiet\">", runs.size() > 1 ? escape_html(run.name) + ": " : "",
+                     escape_html(line), "</div>\n");
+    }
   }
   if (runs.size() == 1) html += tiles(runs[0]);
   html += problems(runs) + charts(runs);

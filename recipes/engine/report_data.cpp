@@ -14,12 +14,35 @@ constexpr uint64_t kMaxText = uint64_t{4} << 20;
 constexpr size_t kLongestLine = size_t{1} << 20;
 constexpr int kDepth = 3;
 
-EvaluationCurves& curves_of(RunData& run, const std::string& split, int64_t context) {
+EvaluationCurves& curves_of(RunData& run, const std::string& split, const ScoredText& scored) {
   for (EvaluationCurves& curves : run.evaluations) {
-    if (curves.split == split && curves.context == context) return curves;
+    if (curves.split == split && curves.scored.text() == scored.text()) return curves;
   }
-  run.evaluations.push_back({split, context, {}, {}, {}, {}});
+  run.evaluations.push_back({split, scored, {}, {}, {}, {}});
   return run.evaluations.back();
+}
+
+int64_t whole(const JsonValue& line, const char* key, int64_t otherwise = 0) {
+  const JsonValue* value = line.find(key);
+  return value == nullptr ? otherwise : value->integer();
+}
+
+// Earlier versions wrote neither stride nor chunk: a streaming line had its chunk as the context.
+ScoredText scored_text(const JsonValue& line) {
+  const JsonValue* mode = line.find("mode");
+  const JsonValue* chunk = line.find("chunk");
+  ScoredText scored;
+  scored.streaming = chunk != nullptr || (mode != nullptr && mode->text() == "streaming");
+  scored.length = chunk != nullptr ? chunk->integer() : line.at("context").integer();
+  scored.stride = whole(line, "stride");
+  return scored;
+}
+
+// The line's `kind`; lines of earlier versions have none.
+std::string kind_of(const JsonValue& line) {
+  if (const JsonValue* kind = line.find("kind")) return kind->text();
+  if (line.find("split") != nullptr) return kEvaluationLine;
+  return line.find("loss") != nullptr ? kTrainLine : "";
 }
 
 void add_point(MetricCurve& curve, double step, const JsonValue* value) {
@@ -30,20 +53,24 @@ void read_line(RunData& run, std::string_view text) {
   // The caller adds file and line to the message, so the parser's label is short.
   const JsonValue line = parse_json(text, "line", {.bytes = kLongestLine});
   const auto step = static_cast<double>(line.at("step").integer());
-  if (line.find("split") != nullptr) {
-    EvaluationCurves& curves =
-        curves_of(run, line.at("split").text(), line.at("context").integer());
+  const std::string kind = kind_of(line);
+  if (const JsonValue* wall = line.find("wall_seconds")) run.wall_seconds = wall->number();
+  if (kind == kEvaluationLine) {
+    EvaluationCurves& curves = curves_of(run, line.at("split").text(), scored_text(line));
     add_point(curves.nll, step, &line.at("nll"));
     add_point(curves.perplexity, step, line.find("perplexity"));
     add_point(curves.bits_per_byte, step, line.find("bits_per_byte"));
     add_point(curves.accuracy, step, line.find("accuracy"));
-  } else if (line.find("loss") != nullptr) {
+  } else if (kind == kTrainLine) {
     const double tokens = line.at("tokens").number();
     add_point(run.loss, step, &line.at("loss"));
     add_point(run.lr, step, &line.at("lr"));
     add_point(run.grad_norm, step, &line.at("grad_norm"));
     add_point(run.tokens_per_s, step, &line.at("tokens_per_s"));
     run.tokens = tokens;
+    run.parameters = whole(line, "parameters");
+    run.peak_tensor_bytes = whole(line, "peak_tensor_bytes", whole(line, "memory_bytes"));
+    run.peak_resident_bytes = whole(line, "peak_resident_bytes");
   }
 }
 
@@ -69,13 +96,14 @@ void collect_runs(const std::string& path, int depth, std::vector<std::string>& 
   }
 }
 
-// "A small sample; decoder of 4 layers, width 192; attention {name: lavo, rank: 32}" of a resolved
-// recipe. A recipe that does not read as one has no summary: the page shows its text anyway.
-std::string summary_of(const std::string& recipe) {
+// RunData::summary and positions: "A small sample; decoder of 4 layers, width 192, positions
+// rotary; attention {name: lavo, rank: 32}" of a resolved recipe. A recipe that does not read as
+// one has no summary: the page shows its text anyway.
+void summarise(RunData& run) {
   try {
-    const ConfigNode node = parse_yaml(recipe, "recipe.yaml");
+    const ConfigNode node = parse_yaml(run.recipe, "recipe.yaml");
     const ConfigNode* model = node.find("model");
-    if (model == nullptr) return "";
+    if (model == nullptr) return;
     std::string summary;
     const ConfigNode* description = node.find("description");
     if (description != nullptr && !description->raw().empty()) summary = description->raw() + "; ";
@@ -83,10 +111,14 @@ std::string summary_of(const std::string& recipe) {
       const ConfigNode* value = model->find(key);
       return value == nullptr ? "?" : inline_text(*value);
     };
-    return concat(summary, text("kind"), " of ", text("layers"), " layers, width ", text("width"),
-                  "; attention ", text("attention"));
+    const bool placed = model->find("positions") != nullptr;
+    summary +=
+        concat(text("kind"), " of ", text("layers"), " layers, width ", text("width"),
+               placed ? ", positions " + text("positions") : "", "; attention ", text("attention"));
+    run.summary = std::move(summary);
+    if (placed) run.positions = text("positions");
   } catch (const Error&) {
-    return "";
+    return;
   }
 }
 
@@ -109,7 +141,7 @@ RunData read_run(const std::string& run_directory) {
     begin = end + 1;
   }
   run.recipe = read_optional(run, "recipe.yaml");
-  run.summary = summary_of(run.recipe);
+  summarise(run);
   run.sample = read_optional(run, "sample.txt");
   const std::string environment = read_optional(run, "environment.json");
   try {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "recipes/engine/metrics.h"
 
 namespace linnet {
 
@@ -15,10 +16,10 @@ struct MetricPoint {
 };
 using MetricCurve = std::vector<MetricPoint>;
 
-// Evaluations of one split at one context length.
+// Evaluations of one split with windows or chunks of one length.
 struct EvaluationCurves {
   std::string split;
-  int64_t context = 0;
+  ScoredText scored;
   MetricCurve nll;
   MetricCurve perplexity;
   MetricCurve bits_per_byte;
@@ -28,7 +29,12 @@ struct EvaluationCurves {
 struct RunData {
   std::string path;
   std::string name;
-  double tokens = 0;  // at the last training line
+  // At the last line that has them; 0 where the version that wrote it did not say.
+  double wall_seconds = 0;
+  double tokens = 0;
+  int64_t parameters = 0;
+  int64_t peak_tensor_bytes = 0;
+  int64_t peak_resident_bytes = 0;
   MetricCurve loss;
   MetricCurve lr;
   MetricCurve grad_norm;
@@ -37,12 +43,14 @@ struct RunData {
   std::vector<std::string> problems;          // malformed lines: "metrics.jsonl:17: ..."
   std::string recipe;                         // recipe.yaml; empty when absent
   std::string summary;                        // of the recipe in one line; empty when unreadable
+  std::string positions;                      // of the recipe's model; empty when unreadable
   JsonValue environment;                      // environment.json; null when absent or malformed
   std::string sample;                         // sample.txt; empty when absent
 };
 
-// Reads metrics.jsonl, recipe.yaml, environment.json and sample.txt of a run directory. Malformed
-// lines and files become `problems`; only an absent metrics.jsonl is an Error.
+// Reads metrics.jsonl (of this and earlier versions), recipe.yaml, environment.json and sample.txt
+// of a run directory. Malformed lines and files become `problems`; only an absent metrics.jsonl is
+// an Error.
 RunData read_run(const std::string& run_directory);
 
 // Run directories (those with a metrics.jsonl) at or below a path, at most three levels deep,

@@ -9,10 +9,11 @@
 namespace linnet {
 
 RunLog::RunLog(const TrainConfig& config, const StopLimits& limits, Device device,
-               const std::string& run_directory, int64_t resumed_at)
+               int64_t parameters, const std::string& run_directory, int64_t resumed_at)
     : every_steps_(config.log_every_steps),
       limits_(limits),
       device_(device),
+      parameters_(parameters),
       metrics_(run_directory, resumed_at) {}
 
 RunLog::~RunLog() {
@@ -34,20 +35,26 @@ void RunLog::update(const Progress& progress, const UpdateResult& result, double
   metrics.lr = result.lr;
   metrics.grad_norm = result.gradient_norm;
   metrics.tokens_per_s = static_cast<double>(window_tokens_) / std::max(window_seconds_, 1e-9);
+  const uint64_t resident = peak_resident_memory_bytes();
   metrics.more.set("seconds", progress.seconds)
-      .set("memory_bytes", static_cast<int64_t>(peak_allocated_bytes(device_)))
+      .set("wall_seconds", progress.wall_seconds)
+      .set("peak_tensor_bytes", static_cast<int64_t>(peak_allocated_bytes(device_)))
+      .set("peak_resident_bytes", static_cast<int64_t>(resident))
+      .set("parameters", parameters_)
       .set("skipped", progress.skipped);
-  progress_line_.show(format_progress(metrics, limits_.last_step(), limits_.seconds_left(progress),
-                                      peak_resident_memory_bytes()));
+  progress_line_.show(
+      format_progress(metrics, limits_.last_step(), limits_.seconds_left(progress), resident));
   metrics_.write(metrics);
   window_seconds_ = 0;
   window_tokens_ = 0;
 }
 
-void RunLog::scores(int64_t step, const std::vector<Score>& scores) {
+void RunLog::scores(const Progress& progress, const std::vector<Score>& scores) {
   for (const Score& score : scores) {
-    metrics_.write(score.metrics(step));
-    log_info("step ", step, ": ", score.text());
+    EvaluationMetrics metrics = score.metrics(progress.step);
+    metrics.more.set("wall_seconds", progress.wall_seconds);
+    metrics_.write(metrics);
+    log_info("step ", progress.step, ": ", score.text());
   }
 }
 

@@ -14,8 +14,9 @@ namespace linnet {
 // Error when the disk refuses.
 class RunLog {
  public:
-  // `resumed_at` as for MetricsLog. Refers to the limits.
-  RunLog(const TrainConfig& config, const StopLimits& limits, Device device,
+  // `parameters`: how many elements are trained. `resumed_at` as for MetricsLog. Refers to the
+  // limits.
+  RunLog(const TrainConfig& config, const StopLimits& limits, Device device, int64_t parameters,
          const std::string& run_directory, int64_t resumed_at);
   // Whatever ended the run: the terminal's progress line is complete.
   ~RunLog();
@@ -26,8 +27,8 @@ class RunLog {
   // train.log_every_steps updates, and at the last, it becomes a line, whose speed is that of all
   // updates since the line before.
   void update(const Progress& progress, const UpdateResult& result, double seconds);
-  // The scores of the weights after `step` updates.
-  void scores(int64_t step, const std::vector<Score>& scores);
+  // The scores of the weights at `progress`.
+  void scores(const Progress& progress, const std::vector<Score>& scores);
   // The last update's own line comes before what else is said of it.
   void finish_line() { progress_line_.finish(); }
   // Forces all metrics to the disk.
@@ -37,6 +38,7 @@ class RunLog {
   int64_t every_steps_;
   const StopLimits& limits_;
   Device device_;
+  int64_t parameters_;
   MetricsLog metrics_;
   ProgressLine progress_line_;
   double window_seconds_ = 0;

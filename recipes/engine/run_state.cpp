@@ -89,6 +89,7 @@ CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters
       .set("examples", progress.examples)
       .set("tokens", progress.tokens)
       .set("seconds", progress.seconds)
+      .set("wall_seconds", progress.wall_seconds)
       .set("skipped", progress.skipped)
       .set("skipped_in_a_row", progress.skipped_in_a_row)
       .set("evaluated", JsonValue::object()
@@ -98,6 +99,8 @@ CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters
       .set("vocabulary", sizes.vocabulary)
       .set("length", sizes.length)
       .set("classes", sizes.classes)
+      .set("parameters", parameters.count())
+      .set("untrained", untrained_elements(parameters))
       .set("data", to_json(data))
       .set("plugins", plugin_record(recipe.resolved));
   return contents;
@@ -123,6 +126,9 @@ void unpack_run(const Checkpoint& checkpoint, const ParameterSet& parameters, Up
   progress.examples = checkpoint.metadata.at("examples").integer();
   progress.tokens = checkpoint.metadata.at("tokens").integer();
   progress.seconds = checkpoint.metadata.at("seconds").number();
+  // Earlier versions kept the time of updates alone.
+  const JsonValue* wall = checkpoint.metadata.find("wall_seconds");
+  progress.wall_seconds = wall == nullptr ? progress.seconds : wall->number();
   progress.skipped = checkpoint.metadata.at("skipped").integer();
   progress.skipped_in_a_row = checkpoint.metadata.at("skipped_in_a_row").integer();
   const JsonValue& evaluated = checkpoint.metadata.at("evaluated");

@@ -24,8 +24,10 @@ struct Evaluated {
 struct Progress {
   int64_t step = 0;
   int64_t examples = 0;
-  int64_t tokens = 0;            // trained on: targets, or a classifier's tokens without padding
-  double seconds = 0;            // of training, over all starts of the program
+  int64_t tokens = 0;  // trained on: targets, or a classifier's tokens without padding
+  double seconds = 0;  // of updates, over all starts of the program
+  // The same with all that a run does besides: evaluating, saving, waiting for batches.
+  double wall_seconds = 0;
   int64_t skipped = 0;           // updates left out because a gradient was not finite
   int64_t skipped_in_a_row = 0;  // the latest of them
   Evaluated evaluated;

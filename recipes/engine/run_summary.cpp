@@ -28,13 +28,15 @@ std::vector<std::string> describe_run(const Recipe& recipe, const Task& task,
                                       const StopLimits& limits) {
   const ModelConfig& config = recipe.model;
   const bool classifier = task.tokenizer() == nullptr;
+  const int64_t untrained = untrained_elements(model.parameters());
   const int64_t bare = model.layers_without_feed_forward();
   return {
       task.describe(),
       concat("model: ", config.kind, ", ", config.layers, " layers",
              bare > 0 ? concat(" (", bare, " without a feed-forward)") : "", ", width ",
              config.width, ", ", config.heads, " heads, positions ", config.positions, ": ",
-             model.parameters().count(), " parameters"),
+             model.parameters().count(), " parameters",
+             untrained > 0 ? concat(", and ", untrained, " drawn values that stay") : ""),
       concat("attention: ", inline_text(*recipe.resolved.find("model")->find("attention"))),
       concat("loss: cross-entropy of the ", classifier ? "class" : "next token", ", in nats"),
       describe_update(recipe, task, step),

@@ -61,21 +61,21 @@ EvaluationMetrics Score::metrics(int64_t step) const {
   EvaluationMetrics line;
   line.step = step;
   line.split = split;
-  line.context = context;
+  line.scored = scored;
   line.nll = nll();
   if (classification()) {
     line.accuracy = accuracy();
-    line.more.set("examples", tokens);
+    line.more.set("scored_examples", tokens);
   } else {
     line.perplexity = perplexity();
     if (bytes > 0) line.bits_per_byte = bits_per_byte();
-    line.more.set("mode", mode).set("tokens", tokens);
-    if (words > 0) line.more.set("words", words).set("word_perplexity", word_perplexity());
-    if (bytes > 0) line.more.set("bytes", bytes);
+    line.more.set("mode", mode).set("scored_tokens", tokens);
+    if (words > 0) line.more.set("scored_words", words).set("word_perplexity", word_perplexity());
+    if (bytes > 0) line.more.set("scored_bytes", bytes);
     if (state_bytes > 0) line.more.set("state_bytes", static_cast<int64_t>(state_bytes));
   }
   if (const double dead = dead_share(); dead > 0) line.more.set("dead_rows", dead);
-  line.more.set("seconds", seconds);
+  line.more.set("scoring_seconds", seconds);
   return line;
 }
 
@@ -87,8 +87,8 @@ std::string Score::text() const {
         << " examples, loss " << std::setprecision(4) << nll() << dead_text(*this);
     return out.str();
   }
-  out << " at context " << context << " (" << mode << "): perplexity " << readable(perplexity())
-      << " per token";
+  out << (scored.streaming ? " in " : " at ") << scored.text(true) << " (" << mode
+      << "): perplexity " << readable(perplexity()) << " per token";
   if (words > 0) out << ", " << readable(word_perplexity()) << " per word";
   if (bytes > 0) out << ", " << std::setprecision(4) << bits_per_byte() << " bits per byte";
   out << "; " << tokens << " tokens in " << std::setprecision(1) << seconds << " s"

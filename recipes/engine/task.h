@@ -19,10 +19,10 @@
 
 namespace linnet {
 
-// One scored split at one context length.
+// One scored split at one length of windows or chunks.
 struct Score {
   std::string split;
-  int64_t context = 0;           // 0 for classifiers
+  ScoredText scored;
   std::string mode;              // "windows", "overlapping", "streaming" or "classification"
   double nll_sum = 0;            // nats
   int64_t tokens = 0;            // scored (examples for classifiers)

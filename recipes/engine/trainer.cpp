@@ -104,7 +104,11 @@ class Run {
   }
   void update(PrefetchingLoader& loader);
   void evaluate();
+  // Of this start and those before it.
+  void update_wall_time() { progress_.wall_seconds = wall_before_ + seconds_since(start_); }
 
+  const Clock::time_point start_ = Clock::now();
+  double wall_before_ = 0;
   Recipe recipe_;
   TrainOptions options_;
   RunPlan plan_;
@@ -126,6 +130,7 @@ void Run::start_directory() {
   saver_.emplace(parts(), plan_.directory);
   if (resumed_) {
     saver_->resume(*resumed_, progress_);
+    wall_before_ = progress_.wall_seconds;
     resumed_.reset();
   }
   set_log_file(join_path(plan_.directory, "log.txt"));
@@ -135,8 +140,8 @@ void Run::start_directory() {
   if (task_->tokenizer() != nullptr && task_->tokenizer()->kind() == "word") {
     save_word_vocabulary(*task_->tokenizer(), join_path(plan_.directory, "vocabulary.txt"));
   }
-  log_.emplace(recipe_.train, stopping_->limits(), options_.device, plan_.directory,
-               plan_.checkpoint ? progress_.step : -1);
+  log_.emplace(recipe_.train, stopping_->limits(), options_.device, model_->parameters().count(),
+               plan_.directory, plan_.checkpoint ? progress_.step : -1);
   // The program may have ended between saving a best checkpoint and naming it.
   if (plan_.checkpoint) saver_->mark_if_best(progress_, *log_);
 }
@@ -146,6 +151,7 @@ void Run::update(PrefetchingLoader& loader) {
   const UpdateResult result = make_update(loader);
   const double seconds = seconds_since(start);
   progress_.seconds += seconds;
+  update_wall_time();
   log_->update(progress_, result, seconds);
   if (!stopping_->diverged(progress_)) return;
   log_->finish_line();
@@ -166,7 +172,8 @@ void Run::evaluate() {
     throw;
   }
   if (scores.empty()) return;
-  log_->scores(progress_.step, scores);
+  update_wall_time();
+  log_->scores(progress_, scores);
   last_score_ = scores.front();
   progress_.evaluated = {progress_.step, last_score_->nll(), last_score_->accuracy()};
   saver_->mark_if_best(progress_, *log_);

@@ -20,7 +20,7 @@ struct ToyParams {
 };
 
 // y = gain_h v for tokens with v_0 > 0, else -v: a drawn gain of each head, a choice for each
-// token.
+// token. Its decode state says nothing, so that calls may follow each other.
 class ToyMixer : public AttentionMixer {
  public:
   ToyMixer(const ToyParams&, const MixerOptions& options, const MixerScope& scope)
@@ -53,7 +53,9 @@ class ToyMixer : public AttentionMixer {
                                  : kept.data<int32_t>()[token] != 0 ? gain.data<double>()[i / V % H]
                                                                     : -1;
     }
-    return {multiply(input.v, Variable(factor.to(input.v.dtype()))), {}};
+    MixerState state;
+    if (options().form == Form::causal) state["seen"] = Variable(Tensor::zeros({B, 1}));
+    return {multiply(input.v, Variable(factor.to(input.v.dtype()))), state};
   }
   MixerCost mix_cost(const MixerShape& shape) const override {
     return {0, static_cast<double>(shape.queries), 0};
@@ -64,7 +66,8 @@ Mechanism toy_mechanism() {
   Mechanism facts;
   facts.name = "toy";
   facts.title = facts.sources = facts.equation = facts.complexity = "a test's";
-  facts.traits.noncausal = facts.traits.causal = facts.traits.constant_state = true;
+  facts.traits.noncausal = facts.traits.causal = facts.traits.decode_state = true;
+  facts.traits.constant_state = true;
   facts.traits.couples_heads = true;
   facts.traits.growth = "T";
   facts.traits.exempt = {{"cost", "its products are element by element"},

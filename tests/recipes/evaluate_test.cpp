@@ -216,7 +216,7 @@ TEST_F(Evaluate, WhatIsNotAskedForIsAsTheRecipeSays) {
                              "evaluate.split=test", "evaluate.max_tokens=50"}));
   const Score by_recipe = score(path, {});
   EXPECT_EQ(by_recipe.mode, "streaming");
-  EXPECT_EQ(by_recipe.context, 8);
+  EXPECT_EQ(by_recipe.scored.text(), "chunks of 8");
   EXPECT_EQ(by_recipe.split, "test");
   EXPECT_EQ(by_recipe.tokens, 199);  // all of it
   EvaluateRequest changed;
@@ -243,6 +243,35 @@ TEST_F(Evaluate, AveragedWeightsAreWhatIsScored) {
             1e-4);
 }
 
+TEST_F(Evaluate, NamesStrideChunkMechanismAndRecipe) {
+  const Recipe layered = recipe({"model.layers=3", "model.positions=rotary",
+                                 "model.attention=[{layers: 1, name: softmax}, {layers: [0, 2], "
+                                 "name: local, window: 4}]"});
+  const std::string path = trained("run", layered);
+  EvaluateRequest overlapping = windows(16);
+  overlapping.stride = 5;
+  const EvaluateReport strided = evaluate(path, overlapping);
+  const JsonValue json = parse_json(strided.json().dump(), "report");
+  EXPECT_EQ(json.at("recipe").text(), layered.name);
+  EXPECT_EQ(json.at("mechanism").text(), "local, softmax");
+  EXPECT_THAT(json.at("attention").text(), HasSubstr("{layers: 1, name: softmax"));
+  EXPECT_EQ(json.at("positions").text(), "rotary");
+  EXPECT_EQ(json.at("parameters").integer(), load_model(path).model->parameters().count());
+  const JsonValue& line = json.at("scores").elements().at(0);
+  EXPECT_EQ(line.at("stride").integer(), 5);
+  EXPECT_EQ(line.at("context").integer(), 16);
+  EXPECT_THAT(strided.text(),
+              AllOf(HasSubstr("at context 16, stride 5 (overlapping)"),
+                    HasSubstr(concat("recipe ", layered.name, ", attention [{")),
+                    HasSubstr(concat(json.at("parameters").integer(), " parameters\n"))));
+  const EvaluateReport streamed = evaluate(path, streaming(8));
+  const JsonValue chunk = streamed.json().at("scores").elements().at(0);
+  EXPECT_EQ(chunk.at("chunk").integer(), 8);
+  EXPECT_EQ(chunk.find("context"), nullptr);
+  EXPECT_EQ(chunk.find("stride"), nullptr);
+  EXPECT_THAT(streamed.text(), HasSubstr("validation in chunks of 8 (streaming)"));
+}
+
 TEST_F(Evaluate, ReportsAsJsonAndText) {
   const std::string path = trained("run", recipe());
   EvaluateRequest request = windows(16);
@@ -261,7 +290,8 @@ TEST_F(Evaluate, ReportsAsJsonAndText) {
   const double bigram = json.at("baselines").at("bigram").at("perplexity").number();
   EXPECT_GT(unigram, bigram);
   EXPECT_GT(bigram, 1);
-  for (const char* text : {"validation at context 8 (windows)", "unigram", "bits per byte"}) {
+  for (const char* text : {"validation at context 8, stride 8 (windows)", "unigram",
+                           "bits per byte", "this model, context 8 "}) {
     EXPECT_THAT(report.text(), HasSubstr(text));
   }
 }

@@ -8,6 +8,7 @@
 
 #include "core/files.h"
 #include "recipes/engine/environment.h"
+#include "recipes/engine/processor.h"
 #include "tests/file_failures.h"
 
 namespace linnet {
@@ -32,7 +33,7 @@ EvaluationMetrics evaluation_line(int64_t step) {
   EvaluationMetrics metrics;
   metrics.step = step;
   metrics.split = "valid";
-  metrics.context = 512;
+  metrics.scored = {512, 512, false};
   metrics.nll = 2;
   metrics.perplexity = 7.389;
   return metrics;
@@ -55,17 +56,31 @@ std::vector<std::string> steps_in(const std::string& path) {
 
 TEST(Metrics, LinesHaveTheMembersOfTheContract) {
   TrainMetrics train = train_line(2);
-  train.more.set("memory_bytes", 5);
-  EXPECT_EQ(to_json(train).dump(),
-            R"({"step": 2, "tokens": 200, "loss": 2.5, "lr": 0.001, "grad_norm": 0.5, )"
-            R"("tokens_per_s": 2000, "memory_bytes": 5})");
+  train.more.set("peak_tensor_bytes", 5);
+  EXPECT_EQ(
+      to_json(train).dump(),
+      R"({"kind": "train", "step": 2, "tokens": 200, "loss": 2.5, "lr": 0.001, "grad_norm": 0.5, )"
+      R"("tokens_per_s": 2000, "peak_tensor_bytes": 5})");
   EvaluationMetrics evaluation = evaluation_line(2);
   evaluation.accuracy = 0.5;
   EXPECT_EQ(to_json(evaluation).dump(),
-            R"({"step": 2, "split": "valid", "context": 512, "nll": 2, "perplexity": 7.389, )"
-            R"("accuracy": 0.5})");
+            R"({"kind": "evaluation", "step": 2, "split": "valid", "context": 512, "stride": 512, )"
+            R"("nll": 2, "perplexity": 7.389, "accuracy": 0.5})");
+  // A chunk is no context.
+  evaluation.scored = {64, 0, true};
+  EXPECT_THAT(to_json(evaluation).dump(),
+              AllOf(HasSubstr(R"("chunk": 64, "nll")"), testing::Not(HasSubstr("context"))));
   train.loss = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THAT(to_json(train).dump(), HasSubstr(R"("loss": "nan")"));
+}
+
+TEST(Metrics, WindowsAndChunksAreCalledByTheirNames) {
+  EXPECT_EQ((ScoredText{512, 512, false}).text(), "context 512");
+  EXPECT_EQ((ScoredText{512, 512, false}).text(true), "context 512, stride 512");
+  EXPECT_EQ((ScoredText{512, 64, false}).text(), "context 512, stride 64");
+  EXPECT_EQ((ScoredText{512, 0, false}).text(true), "context 512");
+  EXPECT_EQ((ScoredText{512, 0, true}).text(true), "chunks of 512");
+  EXPECT_EQ(ScoredText{}.text(true), "");
 }
 
 TEST(Metrics, ResumingNeitherLosesNorRepeatsLines) {
@@ -134,6 +149,26 @@ TEST(Progress, PlainLinesAreRareButTheLastOneIsThere) {
   progress.show("step 6");
   progress.finish();
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "step 1\nstep 5\nstep 6\n");
+}
+
+TEST(Environment, NamesTheProcessorAsFarAsTheSystemTells) {
+  const char* x86 =
+      "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\n"
+      "model name\t: AMD EPYC 9755\nstepping\t: 1\ncpu MHz\t\t: 2596.122\n\nprocessor\t: 1\n"
+      "cpu MHz\t\t: 1000\n";
+  const JsonValue amd = describe_processor(x86, "4100000\n");
+  EXPECT_EQ(amd.dump(), R"({"cpu": "AMD EPYC 9755", )"
+                        R"("cpu_model": "AuthenticAMD, family 26, model 2, stepping 1", )"
+                        R"("cpu_mhz": 2596, "cpu_max_mhz": 4100})");
+  EXPECT_EQ(processor_text(amd), "AMD EPYC 9755, 2596 MHz, at most 4100 MHz");
+  const JsonValue arm = describe_processor("CPU implementer\t: 0x41\nCPU part\t: 0xd40\n", "");
+  EXPECT_EQ(arm.dump(), R"({"cpu": "unknown", "cpu_model": "implementer 0x41, part 0xd40"})");
+  EXPECT_EQ(describe_processor("cpu MHz : fast\n", "0").dump(), R"({"cpu": "unknown"})");
+  // Of this machine: the environment has the same members.
+  const JsonValue machine = collect_environment(1).at("machine"), here = processor();
+  for (const JsonMember& member : here.members()) {
+    EXPECT_NE(machine.find(member.key), nullptr) << member.key;
+  }
 }
 
 TEST(Environment, NamesMachineLibrariesAndSeed) {

@@ -37,7 +37,7 @@ void make_run(const std::string& path, int steps) {
       EvaluationMetrics evaluation;
       evaluation.step = step;
       evaluation.split = "valid";
-      evaluation.context = 512;
+      evaluation.scored = {512, 512, false};
       evaluation.nll = 1 + 5.0 / step;
       evaluation.perplexity = std::exp(evaluation.nll);
       evaluation.bits_per_byte = evaluation.nll / std::log(2.0);
@@ -198,6 +198,84 @@ TEST(Report, TextTableIsAligned) {
             "\n"
             "run  split  context  step  nll  perplexity  best perplexity  bits/byte\n"
             "run  valid      512    10  1.5       4.482      4.482 at 10      2.164\n");
+}
+
+TEST(Report, ShowsParametersPositionsWallTimeAndMemory) {
+  const ScratchDirectory scratch;
+  {
+    MetricsLog log(scratch / "run");
+    TrainMetrics train;
+    train.step = 1;
+    train.more.set("wall_seconds", 200.0)
+        .set("peak_tensor_bytes", 96'000'000)
+        .set("peak_resident_bytes", 812'345'678)
+        .set("parameters", 1234567);
+    log.write(train);
+  }
+  write_file(scratch / "run/recipe.yaml",
+             "model: {kind: decoder, layers: 2, width: 8, positions: rotary, attention: {}}\n");
+  const RunData run = read_run(scratch / "run");
+  const std::string html = report_html({run});
+  expect_well_formed(html);
+  EXPECT_THAT(html,
+              HasSubstr(">decoder of 2 layers, width 8, positions rotary; attention {}</div>"));
+  EXPECT_THAT(html,
+              HasSubstr(">1234567 parameters; wall time 3:20; peak memory 812 MB RAM; at most "
+                        "96 MB of tensors</div>"));
+  EXPECT_THAT(html, HasSubstr("<b>3:20</b><span>wall time</span>"));
+  EXPECT_EQ(report_text({run}),
+            "run  parameters  positions  steps  tokens  loss  gradient norm  tokens/s (median)  "
+            "wall time  peak RAM  peak tensors\n"
+            "run     1234567     rotary      1       0     0              0                  0  "
+            "     3:20    812 MB         96 MB\n");
+}
+
+// Windows, chunks and whole examples, as this version and as earlier ones wrote them.
+TEST(Report, EvaluationsAreNamedByWhatWasScored) {
+  const ScratchDirectory scratch;
+  for (const char* name : {"new", "old"}) create_directories(scratch / name);
+  write_file(
+      scratch / "new/metrics.jsonl",
+      R"({"kind": "evaluation", "step": 1, "split": "test", "context": 8, "stride": 8, "nll": 1})"
+      "\n"
+      R"({"kind": "evaluation", "step": 1, "split": "test", "context": 8, "stride": 2, "nll": 2})"
+      "\n"
+      R"({"kind": "evaluation", "step": 1, "split": "test", "chunk": 8, "nll": 3})"
+      "\n");
+  write_file(scratch / "old/metrics.jsonl",
+             R"({"step": 1, "split": "test", "context": 8, "nll": 1, "mode": "windows"})"
+             "\n"
+             R"({"step": 1, "split": "test", "context": 8, "nll": 3, "mode": "streaming"})"
+             "\n");
+  const auto texts_of = [&](const char* name) {
+    std::vector<std::string> texts;
+    const RunData run = read_run(scratch / name);
+    EXPECT_THAT(run.problems, IsEmpty());
+    for (const EvaluationCurves& curves : run.evaluations) texts.push_back(curves.scored.text());
+    return texts;
+  };
+  EXPECT_THAT(texts_of("new"), ElementsAre("context 8", "context 8, stride 2", "chunks of 8"));
+  EXPECT_THAT(texts_of("old"), ElementsAre("context 8", "chunks of 8"));
+  EXPECT_THAT(report_text({read_run(scratch / "new")}),
+              AllOf(HasSubstr("8, stride 2"), HasSubstr("chunks of 8")));
+}
+
+TEST(Report, AClassifierHasNoContext) {
+  const ScratchDirectory scratch;
+  {
+    MetricsLog log(scratch / "run");
+    EvaluationMetrics evaluation;
+    evaluation.step = 3;
+    evaluation.split = "validation";
+    evaluation.nll = 0.5;
+    evaluation.accuracy = 0.75;
+    log.write(evaluation);
+  }
+  const RunData run = read_run(scratch / "run");
+  EXPECT_THAT(report_html({run}),
+              AllOf(Not(HasSubstr("context")), Not(HasSubstr(" at 0")), HasSubstr("75.0 %"),
+                    HasSubstr("best accuracy, validation<")));
+  EXPECT_THAT(report_text({run}), AllOf(Not(HasSubstr("context")), HasSubstr("0.75 at 3")));
 }
 
 TEST(ReportChart, LongSeriesBecomeABandAndAMean) {

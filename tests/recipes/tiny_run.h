@@ -137,7 +137,9 @@ checkpoint: {keep: 10, best: accuracy}
       JsonValue line = JsonValue::object();
       const JsonValue parsed = parse_json(text.substr(begin, end - begin), path);
       for (const JsonMember& member : parsed.members()) {
-        static const std::set<std::string> kTiming = {"tokens_per_s", "seconds", "memory_bytes"};
+        static const std::set<std::string> kTiming = {"tokens_per_s",      "seconds",
+                                                      "wall_seconds",      "scoring_seconds",
+                                                      "peak_tensor_bytes", "peak_resident_bytes"};
         if (!kTiming.contains(member.key)) line.set(member.key, member.value);
       }
       result.metrics.push_back(line.dump());

@@ -34,7 +34,7 @@ TEST_F(Cli, TrainsEvaluatesAndGenerates) {
   EXPECT_GT(scores.at("scores").elements()[0].at("perplexity").number(), 1);
   EXPECT_EQ(std::count(json.out.begin(), json.out.end(), '\n'), 1);
   EXPECT_THAT(linnet({"evaluate", "run", "--split", "test", "--carry-state"}).out,
-              HasSubstr("test at context 16 (streaming): perplexity "));
+              HasSubstr("test in chunks of 16 (streaming): perplexity "));
   expect_error({"evaluate", "run", "--split", "tst"}, 2, "unknown split 'tst'");
   for (const char* stride : {"0", "17", "-1"}) {
     expect_error({"evaluate", "run", "--context", "32,16", "--stride", stride}, 2,

@@ -74,13 +74,18 @@ void add_attention(CLI::App& app, Command& chosen) {
   auto config = std::make_shared<std::string>();
   show->add_option("NAME", *name, "a mechanism")->required();
   show->add_option("--config", *config,
-                   "YAML file with the mechanism's parameters, width, heads and max_length");
+                   "YAML file with the mechanism's parameters, width, heads, max_length, "
+                   "projection_bias and rotary_width");
+  auto tokens = std::make_shared<std::optional<int64_t>>();
+  show->add_option("--tokens", *tokens,
+                   "length at which draws, choices and states are shown (default: 2 chunks)")
+      ->check(at_least(1));
   show->add_flag("--json", *json, "one JSON object on stdout");
   add_plugin_option(*show);
   show->callback([=, &chosen] {
     chosen = [=] {
       const ConfigNode node = config->empty() ? ConfigNode::map() : load_yaml(*config);
-      const JsonValue explanation = explain_mechanism(find_mechanism(*name), node);
+      const JsonValue explanation = explain_mechanism(find_mechanism(*name), node, *tokens);
       std::cout << (*json ? explanation.dump() + "\n" : format_explanation(explanation));
       return 0;
     };
@@ -104,7 +109,8 @@ void add_attention(CLI::App& app, Command& chosen) {
   runner->add_option("CASE", *in, "CASE.h5: see attention/README.md")->required();
   runner->add_option("--out", *out, "OUT.h5")->required();
   runner->add_option("--dtype", *dtype, "f64, f32 or bf16")->capture_default_str();
-  runner->add_option("--mode", *mode, "parallel, chunked or recurrent")->capture_default_str();
+  runner->add_option("--mode", *mode, "parallel, or with a decode state chunked or recurrent")
+      ->capture_default_str();
   runner->add_option("--chunk", options->chunk, "tokens of a call in mode chunked")
       ->capture_default_str()
       ->check(at_least(1));

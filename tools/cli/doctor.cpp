@@ -13,6 +13,7 @@
 #include "core/threads.h"
 #include "data/token_cache.h"
 #include "recipes/engine/environment.h"
+#include "recipes/engine/processor.h"
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
@@ -93,7 +94,7 @@ void add_doctor(CLI::App& app, Command& chosen) {
       std::cout << "linnet     " << LINNET_VERSION << ", git " << environment.at("git").text()
                 << "\n"
                 << "compiler   " << environment.at("compiler").text() << "\n"
-                << "cpu        " << machine.at("cpu").text() << ", "
+                << "cpu        " << processor_text(machine) << ", "
                 << machine.at("hardware_threads").integer() << " hardware threads, "
                 << thread_count() << " used (--threads or OMP_NUM_THREADS)\n"
                 << "memory     " << machine.at("memory_bytes").integer() / 1'000'000'000 << " GB\n"

@@ -26,7 +26,9 @@ void add_evaluate(CLI::App& app, Command& chosen) {
       "What is not given is as the recipe's 'evaluate' section says, but the whole split is "
       "scored.");
   command->add_option("--split", request.split, "validation, test or train");
-  command->add_option("--context", request.contexts, "context lengths, e.g. 512,1024")
+  command
+      ->add_option("--context", request.contexts,
+                   "lengths of windows, with --carry-state of chunks, e.g. 512,1024")
       ->delimiter(',');
   command->add_option("--stride", request.stride,
                       "overlapping windows that score this many new tokens each: 1 to the context");

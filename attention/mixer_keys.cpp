@@ -1,0 +1,69 @@
+#include "attention/mixer_keys.h"
+
+#include <algorithm>
+
+namespace linnet {
+namespace {
+
+void require_sizes(const ConfigNode& config) {
+  std::vector<Error::Problem> missing;
+  std::string names;
+  for (const char* key : {"width", "heads"}) {
+    if (config.contains(key)) continue;
+    missing.push_back({ErrorCode::missing_key, key, config.location().text(), ""});
+    names += concat(names.empty() ? "'" : " and '", key, "'");
+  }
+  if (missing.empty()) return;
+  const std::string text = concat(config.location().text(), ": the config lacks ", names);
+  for (Error::Problem& problem : missing) problem.text = text;
+  throw UsageError(std::move(missing), text);
+}
+
+void take_size(ConfigNode& config, const char* key, int64_t& value) {
+  if (const ConfigNode* node = config.find(key)) value = read_int(*node, key);
+  config.take(key);
+}
+
+// Whether `bias: value` is of the projections: the mechanism has no such option, or one that does
+// not take true and false.
+bool is_projection_bias(const ConfigNode& value, const Mechanism& mechanism) {
+  const ConfigSchema schema = mechanism.schema();
+  const FieldSchema* own = schema.find("bias");
+  if (own == nullptr) return true;
+  const bool boolean =
+      value.is_scalar() && !value.quoted() && (value.raw() == "true" || value.raw() == "false");
+  return boolean && !own->choices.empty() &&
+         std::count(own->choices.begin(), own->choices.end(), value.raw()) == 0;
+}
+
+void take_bias(ConfigNode& config, const Mechanism& mechanism, bool& bias) {
+  const ConfigNode* own = config.find("projection_bias");
+  if (own != nullptr) bias = read_bool(*own, "projection_bias");
+  const ConfigNode* other = config.find("bias");
+  if (other != nullptr && is_projection_bias(*other, mechanism)) {
+    if (own != nullptr) {
+      throw located_error(other->location(), Cause{ErrorCode::conflict, "bias"},
+                          "bias and projection_bias mean the same here; remove one");
+    }
+    bias = read_bool(*other, "bias");
+    config.erase("bias");
+  }
+  config.take("projection_bias");
+}
+
+}  // namespace
+
+void take_mixer_keys(ConfigNode& config, const Mechanism& mechanism, bool sizes_required,
+                     MixerOptions& options) {
+  if (sizes_required) require_sizes(config);
+  const Location width_at = config.location_of("width");
+  take_size(config, "width", options.width);
+  take_size(config, "heads", options.heads);
+  take_size(config, "rotary_width", options.rotary_width);
+  take_bias(config, mechanism, options.bias);
+  if (options.heads > 0 && options.width > 0 && options.width % options.heads == 0) return;
+  throw located_error(width_at, Cause{ErrorCode::conflict, "width"}, "width ", options.width,
+                      " must be a positive multiple of heads ", options.heads);
+}
+
+}  // namespace linnet
