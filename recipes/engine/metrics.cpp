@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "core/log.h"
+#include "core/progress.h"
 
 namespace linnet {
 namespace {
@@ -60,19 +61,6 @@ void add_more(JsonValue& line, const JsonValue& more) {
 // Some machines' invalid operations give NaN a sign, which says nothing to a reader.
 double unsigned_nan(double value) {
   return std::isnan(value) ? std::abs(value) : value;
-}
-
-// "3:20" or "2:03:20".
-std::string format_duration(double seconds) {
-  const int64_t total = std::llround(std::min(seconds, 1e9));
-  char text[40];
-  if (total >= 3600)
-    std::snprintf(text, sizeof(text), "%lld:%02d:%02d", static_cast<long long>(total / 3600),
-                  static_cast<int>(total / 60 % 60), static_cast<int>(total % 60));
-  else
-    std::snprintf(text, sizeof(text), "%d:%02d", static_cast<int>(total / 60),
-                  static_cast<int>(total % 60));
-  return text;
 }
 
 }  // namespace
