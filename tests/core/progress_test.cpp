@@ -25,9 +25,9 @@ class Progress : public ::testing::Test {
 TEST_F(Progress, ATerminalsLineIsRedrawnAndErased) {
   {
     WorkProgress progress(output(true));
-    for (int i = 0; i < 100; ++i) {
-      now_ = 1000 + 0.02 * i;
-      progress.show("work", i, 200);
+    for (int i = 0; i < 128; ++i) {
+      now_ = 1000 + i / 64.0;
+      progress.show("work", i, 256);
     }
     progress.erase();
     progress.erase();
@@ -38,7 +38,7 @@ TEST_F(Progress, ATerminalsLineIsRedrawnAndErased) {
       drawn_,
       ElementsAre("work, 12 %, ETA 0:04", "work, 17 %, ETA 0:03", "work, 22 %, ETA 0:03",
                   "work, 27 %, ETA 0:03", "work, 32 %, ETA 0:03", "work, 37 %, ETA 0:02",
-                  "work, 42 %, ETA 0:02", "work, 47 %, ETA 0:02", "", "more, 75 %, ETA 0:01", ""));
+                  "work, 42 %, ETA 0:02", "work, 48 %, ETA 0:02", "", "more, 75 %, ETA 0:01", ""));
   EXPECT_THAT(printed_, ElementsAre());
 }
 
