@@ -8,6 +8,7 @@
 #include "core/cuda/gemm.h"
 #include "core/cuda/runtime.h"
 #include "core/elementwise.h"
+#include "core/threads.h"
 #include "core/vector_math.h"
 #ifdef LINNET_HAVE_ONEDNN
 #include "core/gemm_onednn.h"
@@ -205,6 +206,7 @@ void gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Te
       return gemm_on_device(a, ta, b, tb, c, {1, sizes.m, sizes.n, sizes.k}, alpha, beta);
     }
   }
+  const KnownWork threads(sizes.m * sizes.n * sizes.k);
   gemm_one(a, ta, b, tb, c, sizes, alpha, beta);
 }
 
@@ -284,6 +286,7 @@ void batched_gemm(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, 
       return gemm_on_device(a, ta, b, tb, c, {a.size(0), s.m, s.n, s.k}, alpha, beta);
     }
   }
+  const KnownWork threads(a.size(0) * s.m * s.n * s.k);
 #ifdef LINNET_HAVE_ONEDNN
   if (a.dtype() != DType::f64 && alpha == 1 && (beta == 0 || beta == 1) && c.elements() > 0 &&
       s.k > 0) {

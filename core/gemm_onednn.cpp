@@ -8,6 +8,8 @@
 
 #include <oneapi/dnnl/dnnl.hpp>
 
+#include "core/threads.h"
+
 namespace linnet {
 namespace {
 
@@ -25,7 +27,9 @@ Engine& engine() {
   return shared;
 }
 
-using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, DType, DType, bool>;
+// A primitive is made for a number of threads, the last of these.
+using Key =
+    std::tuple<int64_t, int64_t, int64_t, int64_t, Transpose, Transpose, DType, DType, bool, int>;
 
 struct Product {
   dnnl::matmul primitive;
@@ -87,8 +91,7 @@ void onednn_sgemm(const float* a, Transpose ta, const float* b, Transpose tb, fl
 
 void onednn_matmul(const Tensor& a, Transpose ta, const Tensor& b, Transpose tb, const Tensor& c,
                    int64_t batch, int64_t m, int64_t n, int64_t k, bool accumulate) {
-  const Key key{batch,     m,         n,         k, ta == Transpose::yes, tb == Transpose::yes,
-                a.dtype(), c.dtype(), accumulate};
+  const Key key(batch, m, n, k, ta, tb, a.dtype(), c.dtype(), accumulate, thread_count());
   const Product product = cached_product(
       key, describe(batch, m, k, ta, a.dtype()), describe(batch, k, n, tb, b.dtype()),
       describe(batch, m, n, Transpose::no, c.dtype()), accumulate);

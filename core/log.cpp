@@ -43,6 +43,12 @@ class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
     progress_ = text.substr(0, columns - 1);
     draw();
   }
+  void erase() {
+    const std::lock_guard guard(mutex_);
+    if (progress_.empty()) return;
+    progress_.clear();
+    draw();
+  }
   void end() {
     const std::lock_guard guard(mutex_);
     if (!progress_.empty()) std::fputc('\n', stderr);
@@ -130,6 +136,10 @@ bool progress_is_visible() {
 
 void show_progress(std::string_view text) {
   if (progress_is_visible()) global_log().console->show(text);
+}
+
+void erase_progress() {
+  global_log().console->erase();
 }
 
 void end_progress() {

@@ -38,6 +38,8 @@ void set_log_file(const std::string& path);
 bool progress_is_visible();
 // Redraws the progress line in place, cut to the terminal's width; log lines appear above it.
 void show_progress(std::string_view text);
+// Takes the progress line off the screen.
+void erase_progress();
 // Leaves the progress line on the screen and goes to the next one.
 void end_progress();
 

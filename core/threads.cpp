@@ -16,6 +16,8 @@ namespace {
 constexpr int kMaxThreads = 1024;
 
 thread_local bool in_team = false;
+// All threads that a SmallStep of this thread may take; 0 outside of one.
+thread_local int step_threads = 0;
 
 // A member of a team: remembers that it is one, keeps the first exception of all.
 class Member {
@@ -51,6 +53,27 @@ void set_thread_count(int count) {
   require_usage(count >= 1 && count <= kMaxThreads, Cause{ErrorCode::out_of_range, "threads"},
                 "threads must be 1 to ", kMaxThreads, ", got ", count);
   omp_set_num_threads(count);
+}
+
+SmallStep::SmallStep(int64_t loop_work)
+    : outer_step_threads_(step_threads), outer_threads_(omp_get_max_threads()) {
+  if (step_threads == 0) step_threads = outer_threads_;
+  omp_set_num_threads(loop_work >= kMinSharedWork ? step_threads : 1);
+}
+
+SmallStep::~SmallStep() {
+  step_threads = outer_step_threads_;
+  omp_set_num_threads(outer_threads_);
+}
+
+KnownWork::KnownWork(int64_t work) {
+  if (step_threads == 0) return;
+  outer_threads_ = omp_get_max_threads();
+  omp_set_num_threads(work >= kMinSharedWork ? step_threads : 1);
+}
+
+KnownWork::~KnownWork() {
+  if (outer_threads_ > 0) omp_set_num_threads(outer_threads_);
 }
 
 void run_team(int threads, const std::function<void(int member, int members)>& body) {

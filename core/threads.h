@@ -15,6 +15,36 @@ int thread_count();
 // Throws UsageError unless count is 1 to 1024.
 void set_thread_count(int count);
 
+// Work (multiply-adds of a product, elements of a decode state) from which on more threads than one
+// save more time than waking them takes: tools/bench/results/cpu.md has the measured sizes.
+inline constexpr int64_t kMinSharedWork = int64_t{1} << 21;
+
+// A step of few tokens, as generation makes them. While it lives, parallel loops of the thread that
+// made it take one thread, or all of them where `loop_work` is at least kMinSharedWork.
+class SmallStep {
+ public:
+  explicit SmallStep(int64_t loop_work);
+  ~SmallStep();
+  SmallStep(const SmallStep&) = delete;
+  SmallStep& operator=(const SmallStep&) = delete;
+
+ private:
+  int outer_step_threads_, outer_threads_;
+};
+
+// A part of a SmallStep whose work is known: while it lives, one thread, or all where `work` is at
+// least kMinSharedWork. Does nothing outside of a SmallStep.
+class KnownWork {
+ public:
+  explicit KnownWork(int64_t work);
+  ~KnownWork();
+  KnownWork(const KnownWork&) = delete;
+  KnownWork& operator=(const KnownWork&) = delete;
+
+ private:
+  int outer_threads_ = 0;  // 0: nothing was changed
+};
+
 // Calls body(member, members) once in each of `members` threads, at most `threads` of them.
 // Rethrows the exception of a member (one of them, when several throw) after all have ended.
 void run_team(int threads, const std::function<void(int member, int members)>& body);

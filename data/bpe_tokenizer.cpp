@@ -17,6 +17,7 @@
 #include "core/hash.h"
 #include "core/utf8.h"
 #include "data/bpe_merges.h"
+#include "data/preparation.h"
 
 namespace linnet {
 namespace {
@@ -157,7 +158,10 @@ class BpeTokenizer final : public Tokenizer {
     std::unique_ptr<Workspace> workspace = acquire();
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
     const PCRE2_SIZE* span = pcre2_get_ovector_pointer(workspace->match);
+    constexpr size_t kReportEvery = 1 << 16;
+    size_t reported = 0;
     for (size_t at = 0; at < text.size(); at = span[1]) {
+      if (at - reported >= kReportEvery) report_bytes_done(reported = at);
       const int matched =
           pcre2_match(pattern_.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_ANCHORED,
                       workspace->match, nullptr);

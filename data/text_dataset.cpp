@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "data/preparation.h"
 #include "data/wikitext.h"
 #include "data/word_tokenizer.h"
 #include "data/words.h"
@@ -24,14 +25,20 @@ std::shared_ptr<const Tokenizer> tokenizer_for(const DataConfig& config,
     return make_tokenizer(config.tokenizer);
   require_files(sources, Split::train);
   WordVocabularyBuilder builder;
-  for (const SourceFile& file : sources.files(Split::train)) builder.add(read_document(file));
+  Preparation preparation("collecting words", sources.files(Split::train));
+  for (const SourceFile& file : sources.files(Split::train)) {
+    preparation.begin(file);
+    builder.add(read_document(file));
+  }
   return builder.build(config.tokenizer.vocabulary_size);
 }
 
 // Lines without white space at either end, each encoded alone and ended with eos.
 void append_stripped_lines(std::string_view text, const Tokenizer& tokenizer,
                            std::vector<int32_t>& tokens) {
+  const size_t bytes = text.size();
   while (!text.empty()) {
+    report_bytes_done(bytes - text.size());
     const size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
@@ -125,7 +132,9 @@ CachedCorpus TextDataset::tokenize(Split split) const {
   const bool stripped = config_.lines == "stripped";
   const bool own_line_ends = tokenizer_->lines_end_with_eos();
   std::vector<std::string> empty;
+  Preparation preparation(concat("encoding ", name_of(split)), sources_.files(split));
   for (const SourceFile& file : sources_.files(split)) {
+    preparation.begin(file);
     const std::string text = read_document(file);
     Document document{file.name, corpus.size(), static_cast<int64_t>(text.size()),
                       static_cast<int64_t>(count_words(text))};

@@ -10,6 +10,7 @@
 #include "core/hash.h"
 #include "core/utf8.h"
 #include "data/file_list.h"
+#include "data/preparation.h"
 
 namespace linnet {
 namespace {
@@ -303,7 +304,9 @@ TextSources find_text_sources(const DataConfig& config) {
 std::string fingerprint_of(const TextSources& sources, Split split) {
   if (sources.files(split).empty()) return "";
   std::string inputs;
+  Preparation preparation(concat("hashing ", name_of(split)), sources.files(split));
   for (const SourceFile& file : sources.files(split)) {
+    preparation.begin(file);
     inputs += concat(file.name, '\n', hash128_hex_of_file(file.path), ' ', file.begin, ' ',
                      file.end, '\n');
   }

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/utf8.h"
+#include "data/preparation.h"
 
 namespace linnet {
 namespace {
@@ -14,8 +15,10 @@ namespace {
 // Calls on_word(word) for each word and on_line_end() for each '\n'.
 template <typename OnWord, typename OnLineEnd>
 void for_each_word(std::string_view text, OnWord on_word, OnLineEnd on_line_end) {
-  size_t at = 0;
+  constexpr size_t kReportEvery = 1 << 16;
+  size_t at = 0, reported = 0;
   while (at < text.size()) {
+    if (at - reported >= kReportEvery) report_bytes_done(reported = at);
     if (is_space(text[at])) {
       if (text[at] == '\n') on_line_end();
       ++at;

@@ -80,8 +80,15 @@ CheckResult run_check(const NamedCheck& check, const Setup& setup) {
   return result;
 }
 
+// Whom to tell of checks, and where those of one parameter set begin among all.
+struct ShownChecks {
+  OnPart on_check = {};
+  int64_t first = 0, total = 0;
+};
+
 std::vector<CheckResult> run_at(const Mechanism& mechanism, const ConfigNode& parameters,
-                                const MixerOptions& options, Device device) {
+                                const MixerOptions& options, Device device,
+                                const ShownChecks& shown = {}) {
   std::vector<CheckResult> results;
   try {
     const Setup setup{mechanism, parameters, options.form, mechanism.traits_of(parameters),
@@ -93,7 +100,15 @@ std::vector<CheckResult> run_at(const Mechanism& mechanism, const ConfigNode& pa
       require(known && !exemption.second.empty(), "the exemption from '", name,
               "' needs the name of a check and a reason");
     }
-    for (const NamedCheck& check : kChecks) results.push_back(run_check(check, setup));
+    for (const NamedCheck& check : kChecks) {
+      if (shown.on_check) {
+        const auto done = shown.first + static_cast<int64_t>(results.size());
+        shown.on_check(concat(check.name, " of ", mechanism.name, ", ", name_of(options.form), ", ",
+                              label_of(setup)),
+                       done, shown.total);
+      }
+      results.push_back(run_check(check, setup));
+    }
   } catch (const std::exception& error) {
     results.push_back({"traits", flow_text(parameters), false, false, error.what()});
   }
@@ -129,12 +144,17 @@ std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form,
   return run_at(mechanism, parameters, check_options(form, mechanism.check_head_width), device);
 }
 
-std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form, Device device) {
-  std::vector<CheckResult> results = run_conformance(mechanism, form, ConfigNode::map(), device);
+std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form, Device device,
+                                         const OnPart& on_check) {
+  constexpr auto kCount = static_cast<int64_t>(std::size(kChecks));
+  ShownChecks shown{on_check, 0, kCount * (2 + std::ssize(mechanism.variants))};
+  std::vector<CheckResult> results = run_at(
+      mechanism, ConfigNode::map(), check_options(form, mechanism.check_head_width), device, shown);
   const auto run = [&](const ConfigNode& parameters, const MixerOptions& options) {
+    shown.first += kCount;
     // Options may take a form away.
     if (!mechanism.traits_of(parameters).has(form)) return;
-    const std::vector<CheckResult> more = run_at(mechanism, parameters, options, device);
+    const std::vector<CheckResult> more = run_at(mechanism, parameters, options, device, shown);
     results.insert(results.end(), more.begin(), more.end());
   };
   const MixerOptions small = check_options(form, kVariantHeadWidth);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "attention/mechanism.h"
+#include "core/progress.h"
 
 namespace linnet {
 
@@ -41,8 +42,9 @@ const std::vector<std::pair<std::string, std::string>>& conformance_checks();
 std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form,
                                          const ConfigNode& parameters, Device device = {});
 // The same for the defaults, every entry of `variants`, and once with rotary positions (self forms)
-// and projections without bias.
-std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form, Device device = {});
+// and projections without bias. `on_check`, if any, is told of each check before it runs.
+std::vector<CheckResult> run_conformance(const Mechanism& mechanism, Form form, Device device = {},
+                                         const OnPart& on_check = {});
 
 // One line per check, failures spelled out; the last line counts passed, failed and exempt checks.
 std::string format_results(const std::vector<CheckResult>& results);

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "autograd/loss.h"
+#include "core/progress.h"
 #include "data/classification.h"
 
 namespace linnet {
@@ -88,8 +89,12 @@ std::vector<Score> ClassificationTask::score(const Transformer& model,
   Score score;
   score.split = name_of(options.split);
   score.mode = "classification";
+  WorkProgress progress;
   for (int64_t first = 0; first < count; first += options.batch) {
     if (options.interrupted && options.interrupted()) return {};
+    if (first > 0 && progress.due()) {
+      progress.show(score.progress_text(), static_cast<double>(first), static_cast<double>(count));
+    }
     const Batch batch = examples.in_order(first, std::min(options.batch, count - first));
     std::optional<DeadRowCount> dead;
     if (first == 0) dead.emplace();

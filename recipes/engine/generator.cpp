@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/gemm.h"
+#include "core/threads.h"
 #include "recipes/engine/model_builder.h"
 
 namespace linnet {
@@ -56,7 +57,10 @@ Generated generate(const DecoderLm& model, std::span<const int32_t> prompt,
   Variable hidden = model.encode(input, &state);
   result.prompt_seconds = seconds_since(start);
   const auto generating = std::chrono::steady_clock::now();
+  const int64_t layers = model.config().layers;
   for (int64_t i = 0; i < options.tokens; ++i) {
+    // A step's loops read the layers' decode states, one after the other.
+    const SmallStep step(static_cast<int64_t>(state.bytes() / sizeof(float)) / layers);
     const int32_t token =
         sample_token(last_logits(model, hidden), options.sampling, key, static_cast<uint64_t>(i));
     result.tokens.push_back(token);

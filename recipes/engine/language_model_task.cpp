@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "autograd/loss.h"
+#include "core/progress.h"
 #include "data/packing.h"
 #include "data/text_dataset.h"
 
@@ -88,8 +89,13 @@ std::optional<Score> LanguageModelTask::score_context(const DecoderLm& model,
                   options.carry_state};
   score.mode = options.carry_state ? "streaming" : options.stride ? "overlapping" : "windows";
   ModelState state;
+  WorkProgress progress;
   for (int64_t i = 0; i < set.batches(); ++i) {
     if (options.interrupted && options.interrupted()) return std::nullopt;
+    if (i > 0 && progress.due()) {
+      progress.show(score.progress_text(), static_cast<double>(score.tokens),
+                    static_cast<double>(set.target_count()));
+    }
     const Batch batch = set.batch(i);
     ModelInput input = model_input(batch, model.device());
     // Positions follow from the carried state's length.

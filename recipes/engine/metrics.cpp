@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "core/log.h"
+#include "core/progress.h"
 
 namespace linnet {
 namespace {

@@ -79,6 +79,16 @@ EvaluationMetrics Score::metrics(int64_t step) const {
   return line;
 }
 
+std::string Score::progress_text() const {
+  if (classification()) {
+    char accuracy_text[32];
+    std::snprintf(accuracy_text, sizeof(accuracy_text), "%.2f", 100 * accuracy());
+    return concat("evaluating ", split, ": ", tokens, " examples, accuracy ", accuracy_text, " %");
+  }
+  return concat("evaluating ", split, " at context ", context, ": ", tokens, " tokens, perplexity ",
+                readable(perplexity()));
+}
+
 std::string Score::text() const {
   std::ostringstream out;
   out << std::fixed << split;

@@ -44,6 +44,8 @@ struct Score {
   EvaluationMetrics metrics(int64_t step) const;
   // One line for people.
   std::string text() const;
+  // The same while the split is being scored, of what has been scored so far.
+  std::string progress_text() const;
 };
 
 struct ScoreOptions {

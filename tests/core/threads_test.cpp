@@ -89,5 +89,35 @@ TEST_F(ParallelLoops, NestedWorkIsSerial) {
   EXPECT_EQ(nested, 0);
 }
 
+TEST_F(ParallelLoops, AStepOfFewTokensTakesOneThreadUnlessItsWorkIsLarge) {
+  {
+    const KnownWork elsewhere(1);
+    EXPECT_EQ(thread_count(), 3);
+  }
+  {
+    const SmallStep step(kMinSharedWork - 1);
+    EXPECT_EQ(thread_count(), 1);
+    {
+      const KnownWork product(kMinSharedWork);
+      EXPECT_EQ(thread_count(), 3);
+    }
+    EXPECT_EQ(thread_count(), 1);
+    {
+      const SmallStep nested(kMinSharedWork);
+      EXPECT_EQ(thread_count(), 3);
+      const KnownWork product(kMinSharedWork - 1);
+      EXPECT_EQ(thread_count(), 1);
+    }
+    EXPECT_EQ(thread_count(), 1);
+    int other = 0;
+    std::thread([&other] {
+      const KnownWork product(1);
+      other = thread_count();
+    }).join();
+    EXPECT_GT(other, 0);
+  }
+  EXPECT_EQ(thread_count(), 3);
+}
+
 }  // namespace
 }  // namespace linnet

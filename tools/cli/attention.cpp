@@ -10,6 +10,7 @@
 #include "attention/explain.h"
 #include "attention/registry.h"
 #include "core/files.h"
+#include "core/progress.h"
 #include "core/yaml.h"
 #include "tools/cli/commands.h"
 
@@ -49,7 +50,10 @@ int check(const std::string& name, const std::string& form, Device device) {
   bool passed = true;
   for (const Form each : kForms) {
     if (!mechanism.traits.has(each) || (!form.empty() && form_from_name(form) != each)) continue;
-    const std::vector<CheckResult> results = run_conformance(mechanism, each, device);
+    WorkProgress progress;
+    const std::vector<CheckResult> results =
+        run_conformance(mechanism, each, device, shown_by(progress));
+    progress.erase();
     std::cout << name << ", " << name_of(each) << "\n" << format_results(results) << std::flush;
     for (const CheckResult& result : results) passed = passed && (result.passed || result.exempt);
   }

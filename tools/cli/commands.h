@@ -40,5 +40,6 @@ void add_recipe(CLI::App& app, Command& chosen);
 void add_bench(CLI::App& app, Command& chosen);
 void add_report(CLI::App& app, Command& chosen);
 void add_doctor(CLI::App& app, Command& chosen);
+void add_completion(CLI::App& app, Command& chosen);
 
 }  // namespace linnet::cli

@@ -98,6 +98,7 @@ int run(int argc, char** argv) {
   add_bench(app, chosen);
   add_report(app, chosen);
   add_doctor(app, chosen);
+  add_completion(app, chosen);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {

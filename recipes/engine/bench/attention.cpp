@@ -132,10 +132,18 @@ std::vector<OperationBench> bench_attention(const AttentionBenchOptions& options
     results.push_back(point);
     if (on_point) on_point(point);
   };
-  for (const Mechanism* mechanism : chosen_mechanisms(options)) {
+  const std::vector<const Mechanism*> chosen = chosen_mechanisms(options);
+  const int64_t measured = std::count_if(
+      chosen.begin(), chosen.end(),
+      [&](const Mechanism* mechanism) { return form_of(*mechanism, options).has_value(); });
+  for (const Mechanism* mechanism : chosen) {
     const std::optional<Form> form = form_of(*mechanism, options);
     if (!form) continue;
     for (const int64_t length : options.lengths) {
+      if (options.before_point) {
+        options.before_point(concat(mechanism->name, ", ", name_of(*form), ", length ", length),
+                             std::ssize(results), measured * std::ssize(options.lengths));
+      }
       keep(bench_mechanism(*mechanism, options, *form, length));
     }
   }

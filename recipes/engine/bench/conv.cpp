@@ -44,6 +44,10 @@ std::vector<OperationBench> bench_convolutions(const std::vector<int64_t>& taps,
   std::vector<OperationBench> results;
   for (const int64_t count : taps) {
     for (const int64_t length : options.lengths) {
+      if (options.before_point) {
+        options.before_point(concat("conv, ", count, " taps, length ", length), std::ssize(results),
+                             std::ssize(taps) * std::ssize(options.lengths));
+      }
       results.push_back(bench_convolution(count, options, length));
       if (on_point) on_point(results.back());
     }

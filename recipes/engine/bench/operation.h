@@ -8,6 +8,7 @@
 
 #include "attention/growth.h"
 #include "autograd/variable.h"
+#include "core/progress.h"
 #include "layers/token_mixer.h"
 #include "recipes/engine/bench/timing.h"
 
@@ -36,6 +37,7 @@ struct OperationOptions {
   bool cold = false;
   DType dtype = DType::f32;  // of activations and parameters; or bf16
   Device device;
+  OnPart before_point = {};  // told of each point before it is measured
 };
 
 // Called for each point as it is measured; may be empty.

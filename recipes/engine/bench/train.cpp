@@ -13,8 +13,8 @@
 namespace linnet {
 namespace {
 
-TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t steps,
-                       Device device) {
+TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t steps, Device device,
+                       const std::function<void(int64_t update)>& on_update) {
   const UseKernels kernels(recipe.train.backend, device);
   const std::unique_ptr<Task> task = make_task(recipe);
   const std::unique_ptr<Transformer> model = build_model(recipe, task->sizes(), device);
@@ -35,6 +35,7 @@ TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t s
   result.parameters = model->parameters().count();
   const int warm_up = device.kind == DeviceKind::cuda ? 2 : 1;
   for (int i = 0; i < warm_up; ++i) {
+    on_update(0);
     const double before = gemm_flop_count();
     step.run(progress, next_batch);
     // Counted in the first update: a CUDA graph's replays are not counted.
@@ -43,6 +44,7 @@ TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t s
   reset_peak_memory(device);
   std::vector<double> seconds;
   for (int64_t i = 0; i < steps; ++i) {
+    on_update(i);
     seconds.push_back(time_once(device, [&] {
       const UpdateResult update = step.run(progress, next_batch);
       result.tokens_per_step = update.tokens;
@@ -56,13 +58,20 @@ TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t s
 
 }  // namespace
 
-std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps, Device device) {
+std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps, Device device,
+                                    const OnPart& on_update) {
   const Recipe base = parse_recipe(recipe_node);
   std::vector<TrainBench> results;
-  for (const SweepPoint& point : sweep_points(base.sweep)) {
+  const std::vector<SweepPoint> points = sweep_points(base.sweep);
+  for (const SweepPoint& point : points) {
+    const auto tell = [&](int64_t update) {
+      if (!on_update) return;
+      on_update(concat("updates of ", point.label.empty() ? "the recipe" : point.label),
+                std::ssize(results) * steps + update, std::ssize(points) * steps);
+    };
     ConfigNode node = recipe_node;
     apply_overrides(node, point.overrides);
-    results.push_back(bench_point(parse_recipe(node), point.label, steps, device));
+    results.push_back(bench_point(parse_recipe(node), point.label, steps, device, tell));
   }
   return results;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "core/progress.h"
 #include "core/tensor.h"
 
 namespace linnet {
@@ -26,9 +27,9 @@ struct TrainBench {
 
 // Times whole updates (data, forward, backward, clipping, optimizer) for every point of the
 // recipe's sweep, or for the recipe alone. `steps` timed updates after one warm-up (on a GPU two:
-// the second one captures CUDA graphs).
+// the second one captures CUDA graphs). `on_update`, if any, is told of each update before it.
 std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps,
-                                    Device device = {});
+                                    Device device = {}, const OnPart& on_update = {});
 
 // GFLOP/s of products of the device (of a CPU: with the threads in use): the best of several runs
 // of a product, on a CPU one whose operands stay in cache.

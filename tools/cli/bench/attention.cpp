@@ -55,8 +55,12 @@ int bench_attention_command(const AttentionBenchOptions& options, const Operatio
   require_usage(!max_growth || declares_linear_work(options),
                 Cause{ErrorCode::conflict, "--max-growth"},
                 "--max-growth: none of these mechanisms declares linear work in this form");
+  WorkProgress progress;
+  AttentionBenchOptions shown = options;
+  shown.before_point = shown_by(progress);
   const std::vector<OperationBench> results =
-      bench_attention(options, printed_at_once(options, words, json));
+      bench_attention(shown, printed_at_once(options, words, json, progress));
+  progress.erase();
   const std::vector<AttentionGrowth> growth = attention_growth(results);
   if (json) {
     JsonValue grows = JsonValue::array();

@@ -12,8 +12,12 @@ namespace {
 
 int bench_conv_command(const OperationOptions& options, const OperationWords& words,
                        const std::vector<int64_t>& taps, bool json) {
+  WorkProgress progress;
+  OperationOptions shown = options;
+  shown.before_point = shown_by(progress);
   const std::vector<OperationBench> results =
-      bench_convolutions(taps, options, printed_at_once(options, words, json));
+      bench_convolutions(taps, shown, printed_at_once(options, words, json, progress));
+  progress.erase();
   if (json) std::cout << report_json(options, words, results).dump() << "\n";
   return 0;
 }

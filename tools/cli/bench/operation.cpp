@@ -78,9 +78,11 @@ DType operation_dtype(const std::string& name) {
   return dtype_from_name(name);
 }
 
-OnPoint printed_at_once(const OperationOptions& options, const OperationWords& words, bool json) {
+OnPoint printed_at_once(const OperationOptions& options, const OperationWords& words, bool json,
+                        WorkProgress& progress) {
   if (json) return {};
   return [&, headed = false](const OperationBench& point) mutable {
+    progress.erase();
     if (!headed) print_heading(options, words);
     headed = true;
     print_point(point);

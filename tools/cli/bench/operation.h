@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/json.h"
+#include "core/progress.h"
 #include "recipes/engine/bench/operation.h"
 #include "tools/cli/bench/bench.h"
 
@@ -21,8 +22,10 @@ void add_operation_options(CLI::App& command, OperationOptions& options, Operati
 // Throws UsageError for anything but f32 and bf16.
 DType operation_dtype(const std::string& name);
 
-// Prints points as they are measured, under a heading, unless `json`. Refers to its arguments.
-OnPoint printed_at_once(const OperationOptions& options, const OperationWords& words, bool json);
+// Prints points as they are measured, under a heading, unless `json`; erases `progress` before.
+// Refers to its arguments.
+OnPoint printed_at_once(const OperationOptions& options, const OperationWords& words, bool json,
+                        WorkProgress& progress);
 // The object that --json prints.
 JsonValue report_json(const OperationOptions& options, const OperationWords& words,
                       const std::vector<OperationBench>& results);

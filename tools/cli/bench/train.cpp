@@ -7,6 +7,7 @@
 
 #include "core/gemm.h"
 #include "core/json.h"
+#include "core/progress.h"
 #include "core/threads.h"
 #include "recipes/engine/recipe.h"
 #include "tools/cli/bench/bench.h"
@@ -17,7 +18,9 @@ namespace {
 int bench_train_command(const std::string& path, const std::vector<std::string>& overrides,
                         int64_t steps, Device device, bool json) {
   const ConfigNode node = load_recipe_node(path, overrides);
-  const std::vector<TrainBench> results = bench_train(node, steps, device);
+  WorkProgress progress;
+  const std::vector<TrainBench> results = bench_train(node, steps, device, shown_by(progress));
+  progress.erase();
   const bool bf16 = parse_recipe(node).train.precision == Precision::bf16;
   const double peak = measure_gemm_peak(bf16 ? DType::bf16 : DType::f32, device);
   JsonValue points = JsonValue::array();
