@@ -8,14 +8,6 @@
 
 namespace linnet::cuda::tensor_core {
 
-// Pointers to a state S [.,.,m,V] and its normalizer z [.,.,m] in device memory; null: zeros, not
-// wanted.
-template <typename T>
-struct StatePointers {
-  T* memory;
-  T* mass;
-};
-
 // Which of the states in device memory, [features,values] each, and its first column in a tile.
 struct StatePlace {
   int64_t number;
@@ -54,33 +46,32 @@ struct StateTile {
     return (warp / kWarpRows * kColumns + j) * 8 + lane % 4 * 2;
   }
 
-  // State `at.number` of `from`, columns from `at.column` on.
-  __device__ __forceinline__ void load(const StatePointers<const float>& from,
+  // State `at.number` of S and z in device memory, columns from `at.column` on; null: zeros.
+  __device__ __forceinline__ void load(const float* from, const float* from_mass,
                                        const StatePlace& at) {
     warp = static_cast<int>(threadIdx.x) / 32;
     lane = static_cast<int>(threadIdx.x) % 32;
     visit([&](int i, int j, int half, int odd, int at_row, int at_column) {
-      const bool given = has_part() && from.memory != nullptr && at.inside(at_row, at_column);
-      memory[i][j].values[half * 2 + odd] =
-          given ? from.memory[at.offset(at_row, at_column)] : 0.0f;
+      const bool given = has_part() && from != nullptr && at.inside(at_row, at_column);
+      memory[i][j].values[half * 2 + odd] = given ? from[at.offset(at_row, at_column)] : 0.0f;
     });
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
 #pragma unroll
       for (int value = 0; value < 4; ++value) {
         const int at_row = row(i, value / 2);
-        const bool given = has_part() && from.mass != nullptr && at_row < at.features;
-        mass[i].values[value] = given ? from.mass[at.number * at.features + at_row] : 0.0f;
+        const bool given = has_part() && from_mass != nullptr && at_row < at.features;
+        mass[i].values[value] = given ? from_mass[at.number * at.features + at_row] : 0.0f;
       }
     }
   }
 
-  __device__ __forceinline__ void store(const StatePointers<float>& to,
-                                        const StatePlace& at) const {
-    if (!has_part() || to.memory == nullptr) return;
+  // S to device memory; null: not wanted.
+  __device__ __forceinline__ void store(float* to, const StatePlace& at) const {
+    if (!has_part() || to == nullptr) return;
     visit([&](int i, int j, int half, int odd, int at_row, int at_column) {
       if (!at.inside(at_row, at_column)) return;
-      to.memory[at.offset(at_row, at_column)] = memory[i][j].values[half * 2 + odd];
+      to[at.offset(at_row, at_column)] = memory[i][j].values[half * 2 + odd];
     });
   }
 

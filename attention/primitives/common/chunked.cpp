@@ -103,8 +103,17 @@ void transpose(const T* in, int64_t in_stride, int64_t rows, int64_t columns, T*
   constexpr int64_t kLane = simd::kLanes<T>;
   for (int64_t i = 0; i < rows; i += kLane) {
     for (int64_t j = 0; j < columns; j += kLane) {
-      simd::transpose_square(in + i * in_stride + j, in_stride, out + j * out_stride + i,
-                             out_stride);
+      const T* from = in + i * in_stride + j;
+      T* to = out + j * out_stride + i;
+      if (i + kLane <= rows && j + kLane <= columns) {
+        simd::transpose_square(from, in_stride, to, out_stride);
+        continue;
+      }
+      for (int64_t r = 0; r < std::min(kLane, rows - i); ++r) {
+        for (int64_t c = 0; c < std::min(kLane, columns - j); ++c) {
+          to[c * out_stride + r] = from[r * in_stride + c];
+        }
+      }
     }
   }
 }

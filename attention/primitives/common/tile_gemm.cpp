@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 
+#include "attention/primitives/common/chunked.h"
 #include "attention/primitives/common/simd.h"
 
 namespace linnet {
@@ -135,18 +136,6 @@ void product(int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t a_str
   }
 }
 
-// out[p, j] = b[j, p] for p < k, j < n, in square blocks that stay in registers' reach.
-template <typename T>
-void transpose(const T* b, int64_t b_stride, int64_t k, int64_t n, T* out, int64_t out_stride) {
-  constexpr int64_t kBlock = 8;
-  for (int64_t p = 0; p < k; p += kBlock) {
-    const int64_t p_end = p + kBlock < k ? p + kBlock : k;
-    for (int64_t j = 0; j < n; ++j) {
-      for (int64_t q = p; q < p_end; ++q) out[q * out_stride + j] = b[j * b_stride + q];
-    }
-  }
-}
-
 template <typename T>
 void product_any_a(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, const T* b,
                    int64_t b_stride, const T* from, T* c, int64_t c_stride) {
@@ -190,7 +179,7 @@ void tile_gemm(int64_t m, int64_t n, int64_t k, T alpha, TileOperand<T> a, TileO
                                 a.transposed};
     for (int64_t j = 0; j < n; j += kWidth) {
       const int64_t width = n - j < kWidth ? n - j : kWidth;
-      transpose(b.data + j * b.stride + p, b.stride, depth, width, panel, kWidth);
+      chunked::transpose(b.data + j * b.stride + p, b.stride, width, depth, panel, kWidth);
       product_any_a(m, width, depth, alpha, a_part, panel, kWidth, p > 0 ? c + j : offset(from, j),
                     c + j, c_stride);
     }

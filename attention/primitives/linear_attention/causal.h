@@ -83,7 +83,7 @@ void add_keys(const Kernel<T>& kernel, int64_t row, const Split& split, int64_t 
 // out[j, i] = phi(k_i)_j, [kp, kChunk].
 template <typename T>
 void transpose_keys(const Kernel<T>& kernel, int64_t n, const FeatureTile<T>& keys, T* out) {
-  chunked::transpose(keys.plain, kernel.kp, n, kernel.kp, out, kChunk);
+  chunked::transpose(keys.plain, kernel.kp, chunked::padded(n), kernel.kp, out, kChunk);
 }
 
 // weights[i, j] = phi(q_i) . phi(k_j) for j <= i, as chunked::lower_product leaves them: half as

@@ -170,7 +170,7 @@ void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_
     const FeatureTile<T> keys = kernel.from_token(tiles.keys, chunk * kChunk);
     const T* values = tiles.values + chunk * kChunk * vp;
     transpose_keys(kernel, n, keys, keys_transposed);
-    chunked::transpose(values, vp, n, vp, values_transposed, kChunk);
+    chunked::transpose(values, vp, chunked::padded(n), vp, values_transposed, kChunk);
     prefetch_chunk<true>(gradients.k, row, t, key_head);
     prefetch_chunk<true>(gradients.v, row, t, key_head);
     tile_gemm<T>(n, mp, kernel.V, T(1), {values, vp}, {adjoint, mp}, Write::overwrite, dkeys, mp);
@@ -183,7 +183,7 @@ void block_gradients(const Kernel<T>& kernel, int64_t row, int64_t begin, int64_
     const T* features = transpose_features(kernel, n, keys, keys_transposed, features_transposed);
     tile_gemm<T>(vp, chunked::padded(n), kernel.m, T(1), {adjoint, mp}, {features, kChunk},
                  Write::overwrite, dvalues_transposed, kChunk);
-    chunked::transpose(dvalues_transposed, kChunk, vp, n, dvalues, vp);
+    chunked::transpose(dvalues_transposed, kChunk, vp, chunked::padded(n), dvalues, vp);
     const ChunkDecay<T> decay(kernel.inputs, row, t, n, key_head);
     decay.scale_until_end(dkeys, mp);
     decay.scale_until_end(dvalues, vp);

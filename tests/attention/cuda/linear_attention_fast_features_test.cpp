@@ -158,23 +158,16 @@ struct Fused {
     call.q = test::part_view(x, 0);
     call.k = test::part_view(x, 1);
     call.v = test::part_view(x, 2);
-    call.query_proportions = cuda::pointer<const float>(proportions[0]);
-    call.key_proportions = cuda::pointer<const float>(proportions[1]);
+    call.set_features({}, cuda::pointer<const float>(proportions[0]),
+                      cuda::pointer<const float>(proportions[1]));
     call.y = {cuda::pointer<cuda::kernel_bf16>(y), B, T, H, K};
     call.denominators = cuda::pointer<float>(denominators);
     return call;
   }
   fast::Backward backward() const {
-    const fast::Forward same = forward();
     fast::Backward call;
-    call.device = kGpu;
-    call.q = same.q;
-    call.k = same.k;
-    call.v = same.v;
+    static_cast<fast::Forward&>(call) = forward();
     call.dy = {cuda::pointer<const cuda::kernel_bf16>(dy), B, T, H, K};
-    call.query_proportions = same.query_proportions;
-    call.key_proportions = same.key_proportions;
-    call.denominators = same.denominators;
     call.corrections = cuda::pointer<float>(corrections);
     call.dq = test::part_view(dx, 0);
     call.dk = test::part_view(dx, 1);
@@ -235,11 +228,9 @@ TEST(CudaLinearAttentionFastFeatures, FusedProjectionsAreReadAndWrittenInPlaceNo
   forward.state_out = {cuda::pointer<float>(memory), cuda::pointer<float>(mass)};
   fast::memory_forward(forward);
   forward.state_in = {forward.state_out.memory, forward.state_out.mass};
-  forward.key_heads = Fused::H;
   fast::read_forward(forward);
   EXPECT_TRUE(test::same_bits(fused.y.to(Device{}), expected.value().to(Device{})));
   fast::Backward call = fused.backward();
-  call.key_heads = Fused::H;
   call.state_in = forward.state_in;
   call.dstate_in = {cuda::pointer<float>(dmemory), cuda::pointer<float>(dmass)};
   fast::read_backward(call);

@@ -57,9 +57,9 @@ TEST(CudaLinearAttentionFastLong, SumsOverManyChunksDoNotDrift) {
 
   fast::Forward forward;
   forward.device = kGpu;
-  forward.options = {FeatureMap::identity, 1, Normalizer::none, 0};
   forward.q = forward.k = keys;
   forward.v = values;
+  forward.set_features({FeatureMap::identity, 1, Normalizer::none, 0});
   forward.segments = cuda::pointer<const int32_t>(segments);
   forward.y = view(y);
   forward.state_out = {cuda::pointer<float>(memory), cuda::pointer<float>(mass)};
@@ -69,11 +69,8 @@ TEST(CudaLinearAttentionFastLong, SumsOverManyChunksDoNotDrift) {
   EXPECT_TRUE(worst_error(mass, k, ones) <= 2e-6) << worst_error(mass, k, ones);
 
   fast::Backward backward;
-  backward.device = kGpu;
-  backward.options = forward.options;
-  backward.q = backward.k = keys;
-  backward.v = backward.dy = values;
-  backward.segments = forward.segments;
+  static_cast<fast::Forward&>(backward) = forward;
+  backward.dy = values;
   backward.corrections = cuda::pointer<float>(numbers);
   backward.dq = view(dq);
   backward.dk = view(dk);

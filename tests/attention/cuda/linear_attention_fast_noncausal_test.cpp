@@ -153,25 +153,19 @@ TEST(CudaLinearAttentionFastNoncausal, ReadsAndWritesFusedProjectionsInPlace) {
   forward.q = test::part_view(fused, 0);
   forward.k = test::part_view(fused, 1);
   forward.v = test::part_view(fused, 2);
+  forward.set_features({});
   forward.state_out = state_of(memory, mass);
   fast::memory_forward(forward);
   forward.state_in = read_only(forward.state_out);
-  forward.key_heads = H;
   forward.y = {cuda::pointer<cuda::kernel_bf16>(y), B, T, H, K};
   forward.denominators = cuda::pointer<float>(denominators);
   fast::read_forward(forward);
   EXPECT_TRUE(test::same_bits(y.to(Device{}), expected.value().to(Device{})));
 
   fast::Backward call;
-  call.device = kGpu;
-  call.q = forward.q;
-  call.k = forward.k;
-  call.v = forward.v;
+  static_cast<fast::Forward&>(call) = forward;
   call.dy = {cuda::pointer<const cuda::kernel_bf16>(dy), B, T, H, K};
-  call.key_heads = H;
-  call.state_in = forward.state_in;
   call.dstate_in = state_of(dmemory, dmass);
-  call.denominators = forward.denominators;
   call.dq = test::part_view(dfused, 0);
   call.dk = test::part_view(dfused, 1);
   call.dv = test::part_view(dfused, 2);
@@ -188,15 +182,15 @@ TEST(CudaLinearAttentionFastNoncausal, WhatItDoesNotCoverIsPlainOrRefused) {
   const auto tensor = [](const Shape& shape, DType dtype = DType::bf16) {
     return Tensor::zeros(shape, dtype, kGpu);
   };
-  cuda::LinearAttentionArrays keys, queries;
+  LinearAttentionTensors keys, queries;
   keys.k = keys.v = queries.q = tensor({1, 16, 1, 16});
   queries.memory = tensor({1, 1, 16, 16}, DType::f32);
-  const auto why = [](const cuda::LinearAttentionArrays& in) {
+  const auto why = [](const LinearAttentionTensors& in) {
     return cuda::why_plain_linear_attention(in);
   };
   EXPECT_EQ(why(keys), "");
   EXPECT_EQ(why(queries), "");
-  cuda::LinearAttentionArrays other = queries;
+  LinearAttentionTensors other = queries;
   other.memory = tensor({1, 1, 16, 12}, DType::f32);
   EXPECT_EQ(why(other), "features of 16 and values of 12");
   other = queries;

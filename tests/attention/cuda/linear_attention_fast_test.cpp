@@ -73,6 +73,7 @@ TEST(CudaLinearAttentionFast, SplitsOfALongSequenceContinueEachOther) {
   for (size_t i = 1; i < 3; ++i) on_device.push_back(in[i].to(DType::bf16).to(kGpu));
   call.k = {cuda::pointer<const cuda::kernel_bf16>(on_device[0]), s.B, s.T, s.G, s.K};
   call.v = {cuda::pointer<const cuda::kernel_bf16>(on_device[1]), s.B, s.T, s.G, s.V};
+  call.set_features({});
   const auto splits = cuda::linear_attention_fast::splits_of(call, 8);
   EXPECT_EQ(splits.sizes.count, 3);
   EXPECT_EQ(splits.sizes.tokens, 5 * 64);
@@ -151,18 +152,15 @@ TEST(CudaLinearAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
   forward.q = test::part_view(fused, 0);
   forward.k = test::part_view(fused, 1);
   forward.v = test::part_view(fused, 2);
+  forward.set_features({});
   forward.y = {cuda::pointer<cuda::kernel_bf16>(y), B, T, H, K};
   forward.denominators = cuda::pointer<float>(denominators);
   cuda::linear_attention_fast::causal_forward(forward);
   EXPECT_TRUE(test::same_bits(y.to(Device{}), expected.value().to(Device{})));
 
   cuda::linear_attention_fast::Backward call;
-  call.device = kGpu;
-  call.q = forward.q;
-  call.k = forward.k;
-  call.v = forward.v;
+  static_cast<cuda::linear_attention_fast::Forward&>(call) = forward;
   call.dy = {cuda::pointer<const cuda::kernel_bf16>(dy), B, T, H, K};
-  call.denominators = forward.denominators;
   call.corrections = cuda::pointer<float>(corrections);
   call.dq = test::part_view(dfused, 0);
   call.dk = test::part_view(dfused, 1);
@@ -194,15 +192,15 @@ TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
     return Tensor::zeros(shape, dtype, kGpu);
   };
   const auto arrays_of = [&](int64_t T, int64_t K, int64_t V, DType dtype) {
-    cuda::LinearAttentionArrays in;
+    LinearAttentionTensors in;
     in.q = in.k = tensor({1, T, 1, K}, dtype);
     in.v = tensor({1, T, 1, V}, dtype);
     return in;
   };
-  const auto why = [](const cuda::LinearAttentionArrays& in) {
+  const auto why = [](const LinearAttentionTensors& in) {
     return cuda::why_plain_linear_attention(in);
   };
-  const cuda::LinearAttentionArrays usual = arrays_of(16, 16, 16, DType::bf16);
+  const LinearAttentionTensors usual = arrays_of(16, 16, 16, DType::bf16);
   EXPECT_EQ(why(usual), "");
   EXPECT_EQ(why(arrays_of(40, 128, 256, DType::bf16)), "");
   EXPECT_EQ(why(arrays_of(16, 16, 16, DType::f32)), "values of f32");
@@ -211,7 +209,7 @@ TEST(CudaLinearAttentionFast, WhatItDoesNotCoverGoesToThePlainKernels) {
   EXPECT_EQ(why(arrays_of(16, 20, 16, DType::bf16)), "features of 20 and values of 16");
   EXPECT_EQ(why(arrays_of(16, 16, 12, DType::bf16)), "features of 16 and values of 12");
   EXPECT_EQ(why(arrays_of(15, 16, 16, DType::bf16)), "fewer than 16 tokens");
-  cuda::LinearAttentionArrays other = usual;
+  LinearAttentionTensors other = usual;
   other.log_decay = tensor({1, 16, 1}, DType::f32);
   EXPECT_EQ(why(other), "");
   other.q = other.k = tensor({1, 16, 1, 136});
@@ -267,7 +265,7 @@ TEST(CudaLinearAttentionFast, SmallSharedMemoryTakesThePlainKernels) {
   if (kCudaBackend != CudaBackend::emulated) GTEST_SKIP() << "needs a pretended GPU";
   const Variable x(random_tensor({1, 20, 1, 128}, "x", DType::bf16).to(kGpu));
   const auto why = [&] {
-    cuda::LinearAttentionArrays in;
+    LinearAttentionTensors in;
     in.q = in.k = in.v = x.value();
     return cuda::why_plain_linear_attention(in);
   };

@@ -25,9 +25,11 @@ __global__ void linear_attention_decay_entries(const float* queries, const float
 }
 
 struct Sums {
+  const float* terms;
+  float* out;
   int64_t time, heads;
   int64_t memory_size, mass_size;  // of one state
-  const float *memory, *mass, *dmemory, *dmass;
+  LinearAttentionState<const float> state, dstate;
   const int32_t* segments;
   const uint8_t* mask;
   const float* anchors;
@@ -44,11 +46,11 @@ __device__ float inner(const float* a, const float* b, int64_t number, int64_t s
 
 // One warp per row and key head. The gradient at t is the sum of the terms before t in its segment,
 // beginning with the inner product of the carried state and its gradient, or at the last anchor.
-__global__ void linear_attention_decay_sums(Sums s, const float* entries, float* out) {
+__global__ void linear_attention_decay_sums(Sums s) {
   const int64_t number = blockIdx.x, row = number / s.heads, head = number % s.heads;
   const int lane = static_cast<int>(threadIdx.x);
-  const float carried = warp_sum(inner(s.memory, s.dmemory, number, s.memory_size) +
-                                 inner(s.mass, s.dmass, number, s.mass_size));
+  const float carried = warp_sum(inner(s.state.memory, s.dstate.memory, number, s.memory_size) +
+                                 inner(s.state.mass, s.dstate.mass, number, s.mass_size));
   double sum = static_cast<double>(carried);
   for (int64_t base = 0; base < s.time; base += 32) {
     const int64_t t = base + lane, token = row * s.time + t;
@@ -56,7 +58,7 @@ __global__ void linear_attention_decay_sums(Sums s, const float* entries, float*
     if (s.anchors != nullptr && base > 0 && base % s.anchor_tokens == 0) {
       sum = static_cast<double>(s.anchors[(base / s.anchor_tokens - 1) * gridDim.x + number]);
     }
-    const float entry = inside ? entries[token * s.heads + head] : 0.0f;
+    const float term = inside ? s.terms[token * s.heads + head] : 0.0f;
     const int begins =
         inside && t > 0 && s.segments != nullptr && s.segments[token] != s.segments[token - 1] ? 1
                                                                                                : 0;
@@ -64,10 +66,10 @@ __global__ void linear_attention_decay_sums(Sums s, const float* entries, float*
     for (int i = 0; i < 32; ++i) {
       if (__shfl_sync(~0u, begins, i) != 0) sum = 0;
       if (i == lane) mine = static_cast<float>(sum);
-      sum += static_cast<double>(__shfl_sync(~0u, entry, i));
+      sum += static_cast<double>(__shfl_sync(~0u, term, i));
     }
     if (inside) {
-      out[token * s.heads + head] = s.mask == nullptr || s.mask[token] != 0 ? mine : 0.0f;
+      s.out[token * s.heads + head] = s.mask == nullptr || s.mask[token] != 0 ? mine : 0.0f;
     }
   }
 }
@@ -78,34 +80,35 @@ int64_t state_size(const Tensor& states) {
 
 }  // namespace
 
-void run(const DecayGradients& g) {
-  const int64_t B = g.keys.size(0), T = g.keys.size(1), heads = g.keys.size(2),
-                rows = B * T * heads;
-  const Tensor entries = Tensor::empty({B, T, heads}, DType::f32, g.keys.device());
+Tensor decay_terms(const Tensor& queries, const Tensor& dqueries, const Tensor& keys,
+                   const Tensor& dkeys) {
+  const int64_t heads = keys.size(2), rows = keys.size(0) * keys.size(1) * heads;
+  const Tensor terms =
+      Tensor::empty({keys.size(0), keys.size(1), heads}, DType::f32, keys.device());
   launch({"linear_attention_decay_entries", blocks_for(rows, kWarps), dim3(32, kWarps)},
-         linear_attention_decay_entries, pointer<const float>(g.queries),
-         pointer<const float>(g.dqueries), pointer<const float>(g.keys),
-         pointer<const float>(g.dkeys), rows, g.queries.size(2) / heads, g.keys.size(3),
-         pointer<float>(entries));
-  run(DecaySums{entries, Tensor(), 0, g.state, g.dstate, g.segments, g.mask, g.out});
+         linear_attention_decay_entries, pointer<const float>(queries),
+         pointer<const float>(dqueries), pointer<const float>(keys), pointer<const float>(dkeys),
+         rows, queries.size(2) / heads, keys.size(3), pointer<float>(terms));
+  return terms;
 }
 
-void run(const DecaySums& g) {
-  const int64_t B = g.terms.size(0), T = g.terms.size(1), heads = g.terms.size(2);
-  const Sums sums{T,
+void decay_gradients(const LinearAttentionTensors& in, const LinearAttentionTensors& gradients,
+                     const Tensor& terms, const Tensor& anchors, int64_t anchor_tokens) {
+  const int64_t B = terms.size(0), T = terms.size(1), heads = terms.size(2);
+  const Sums sums{pointer<const float>(terms),
+                  pointer<float>(gradients.log_decay),
+                  T,
                   heads,
-                  state_size(g.state.memory),
-                  state_size(g.state.mass),
-                  pointer_or_null<const float>(g.state.memory),
-                  pointer_or_null<const float>(g.state.mass),
-                  pointer_or_null<const float>(g.dstate.memory),
-                  pointer_or_null<const float>(g.dstate.mass),
-                  pointer_or_null<const int32_t>(g.segments),
-                  pointer_or_null<const uint8_t>(g.mask),
-                  pointer_or_null<const float>(g.anchors),
-                  g.anchor_tokens};
+                  state_size(in.memory),
+                  state_size(in.mass),
+                  state_of<const float>(in.memory, in.mass),
+                  state_of<const float>(gradients.memory, gradients.mass),
+                  pointer_or_null<const int32_t>(in.context.segments),
+                  pointer_or_null<const uint8_t>(in.context.key_mask),
+                  pointer_or_null<const float>(anchors),
+                  anchor_tokens};
   launch({"linear_attention_decay_sums", blocks_for(B * heads, 1), 32}, linear_attention_decay_sums,
-         sums, pointer<const float>(g.terms), pointer<float>(g.out));
+         sums);
 }
 
 }  // namespace linnet::cuda::linear_attention_detail

@@ -159,15 +159,16 @@ void feature_gradients(const Tensor& x, const Tensor& proportions, const Tensor&
   });
 }
 
-Tensor spans_on_device(const Tensor& segments, const std::vector<Span>& spans, Device device) {
-  if (!segments.defined()) return Tensor();
+Tensor spans_on_device(const LinearAttentionTensors& in) {
+  if (!in.context.segments.defined()) return Tensor();
   std::vector<int32_t> table;
-  for (const Span& span : spans) {
+  for (const Span& span : in.spans) {
     for (const int64_t number : {span.row, span.begin, span.end}) {
       table.push_back(static_cast<int32_t>(number));
     }
   }
-  return Tensor::from(table, {static_cast<int64_t>(spans.size()), 3}, device);
+  return Tensor::from(table, {static_cast<int64_t>(in.spans.size()), 3},
+                      (in.q.defined() ? in.q : in.k).device());
 }
 
 Tensor values_with_normalizer(const Tensor& v, const Tensor& mask) {

@@ -9,10 +9,13 @@
 // ../cpu.h, [B,T], S [B,G,m,V] and z [B,G,m]; pointers may be null.
 #pragma once
 
-#include "attention/primitives/linear_attention/cpu.h"
+#include "attention/primitives/linear_attention/cuda/features.h"
 #include "core/cuda/kernel.h"
 
 namespace linnet::cuda::linear_attention_fast {
+
+using linear_attention_detail::Division;
+using linear_attention_detail::FeatureSource;
 
 using Reads = SequenceView<const kernel_bf16>;
 using Writes = SequenceView<kernel_bf16>;
@@ -40,22 +43,34 @@ struct Spans {
   int64_t most_tokens(int64_t time) const { return table == nullptr ? time : longest; }
 };
 
+// A call, as kernels take it. Launches that compute a part of it take a copy with other views,
+// states or denominators.
 struct Forward {
   Device device;  // of the arrays
-  LinearAttentionOptions options;
   Reads q, k, v;
+  // These, and key_heads, set_features() makes.
+  FeatureSource queries{}, keys{};
+  Division division{};
   const uint8_t* query_mask = nullptr;
   const uint8_t* key_mask = nullptr;
-  const int32_t* segments = nullptr;         // [B,T], causal; a sequence that has them is not split
-  const float* query_proportions = nullptr;  // [B,T,H]
-  const float* key_proportions = nullptr;
-  const float* log_decay = nullptr;  // [B,T,G], causal, up to 128 features; not split either
+  const int32_t* segments = nullptr;  // [B,T], causal; a sequence that has them is not split
+  const float* log_decay = nullptr;   // [B,T,G], causal, up to 128 features; not split either
   LinearAttentionState<const float> state_in;
   LinearAttentionState<float> state_out;
   Writes y;
-  float* denominators = nullptr;  // [B,T,H]; written where the options normalise
-  int64_t key_heads = 0;          // of state_in, where it is read alone
+  float* denominators = nullptr;  // [B,T,H]; null where nothing is divided
+  int64_t key_heads = 0;          // G
   Spans spans;
+
+  // After the views. Proportions are [B,T,H] and [B,T,G]; null: there are none.
+  void set_features(const LinearAttentionOptions& options, const float* query_proportions = nullptr,
+                    const float* key_proportions = nullptr) {
+    queries = {options.feature_map, static_cast<float>(options.query_scale), query_proportions,
+               static_cast<int>(q.K)};
+    keys = {options.feature_map, 1, key_proportions, static_cast<int>(k.K)};
+    division = linear_attention_detail::division_of(options);
+    key_heads = k.H;
+  }
 };
 void causal_forward(const Forward& call);
 // state_out from k and v alone.
@@ -113,32 +128,20 @@ struct DecayWrites {
   LinearAttentionState<float> states;  // scratch [anchors * B,G,m,V]: S and z there
 };
 
-// Gradients of the forward passes, with the denominators that they wrote; y is not needed.
-struct Backward {
-  Device device;
-  LinearAttentionOptions options;
-  Reads q, k, v, dy;
-  const uint8_t* query_mask = nullptr;
-  const uint8_t* key_mask = nullptr;
-  const int32_t* segments = nullptr;         // [B,T], causal; a sequence that has them is not split
-  const float* query_proportions = nullptr;  // [B,T,H]
-  const float* key_proportions = nullptr;
-  const float* log_decay = nullptr;  // as in Forward; its gradients follow from the next
+// Gradients of the forward passes, with the denominators that they wrote; y and state_out are not
+// looked at.
+struct Backward : Forward {
+  Reads dy;
   DecayWrites decay_writes;
-  LinearAttentionState<const float> state_in, dstate_out;
-  const float* denominators = nullptr;
+  LinearAttentionState<const float> dstate_out;
   float* corrections = nullptr;  // [B,T,H], scratch of causal_backward
   Writes dq, dk, dv;
   float* dquery_proportions = nullptr;  // null: not wanted
   float* dkey_proportions = nullptr;
   LinearAttentionState<float> dstate_in;
-  int64_t key_heads = 0;
-  Spans spans;
 };
 void causal_backward(const Backward& call);
-// S and z before each split, and the gradients of S and z after it, which the corrections of all
-// queries must be there for.
-Splits splits_of(const Backward& call, int64_t blocks);
+// The gradients of S and z after each split; the corrections of all queries must be there.
 Splits gradient_splits_of(const Backward& call, int64_t blocks);
 // dk and dv from k, v and dstate_out alone.
 void memory_backward(const Backward& call);

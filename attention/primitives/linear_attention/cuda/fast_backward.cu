@@ -15,20 +15,17 @@ namespace {
 
 using namespace backward_detail;
 
-void visit_queries(const Backward& call, const Splits& splits, BackwardArguments a) {
-  const LinearAttentionState<const float> starts = splits.states(call.state_in);
-  a.in = {starts.memory, starts.mass};
-  a.split_tokens = splits.sizes.tokens;
-  run_queries(a, splits.sizes.count, call.device);
+void visit_queries(Backward call, const Splits& splits, Launch launch) {
+  call.state_in = splits.states(call.state_in);
+  launch.split_tokens = splits.sizes.tokens;
+  run_queries(call, launch, splits.sizes.count);
 }
 
-void visit_keys(const Backward& call, BackwardArguments a) {
+void visit_keys(Backward call, Launch launch) {
   const Splits splits = gradient_splits_of(call, call.q.B * call.k.H);
-  const LinearAttentionState<const float> ends = splits.states(call.dstate_out);
-  a.in = {ends.memory, ends.mass};
-  a.out = {call.dstate_in.memory, call.dstate_in.mass};
-  a.split_tokens = splits.sizes.tokens;
-  run_keys(a, splits.sizes.count, call.device);
+  call.dstate_out = splits.states(call.dstate_out);
+  launch.split_tokens = splits.sizes.tokens;
+  run_keys(call, launch, splits.sizes.count);
 }
 
 Splits query_splits(const Backward& call) {
@@ -37,22 +34,21 @@ Splits query_splits(const Backward& call) {
 
 void backward_in_parts(const Backward& call) {
   const auto part = [&](const Columns& columns) {
-    return BackwardPart(call, {call.q.B * call.k.H, call.k.K, call.key_proportions != nullptr,
-                               columns, call.v.K, call.device});
+    return BackwardPart(call, {call.q.B * call.k.H, call.keys, columns, call.v.K, call.device});
   };
   const std::array<Columns, 2> columns = parts_of(call.k.K);
   const std::array<BackwardPart, 2> parts{part(columns[0]), part(columns[1])};
   const Tensor along = Tensor::empty({call.q.B, call.q.T, call.q.H}, DType::f32, call.device);
   const Tensor sums = value_sums_for(call.v.K, call.q.B * call.k.H, call.q.T, call.device);
-  const std::array<BackwardArguments, 2> arguments = arguments_of(parts, along, sums);
+  const std::array<Launch, 2> launches = launches_of_parts(along, sums);
   {  // the states of one scan are freed before those of the other are computed
     const std::array<Splits, 2> splits{query_splits(parts[0].call), query_splits(parts[1].call)};
-    backward_detail::visit_queries(arguments, [&](size_t i, const BackwardArguments& a) {
-      visit_queries(parts[i].call, splits[i], a);
-    });
+    backward_detail::visit_queries(
+        launches, call.denominators != nullptr,
+        [&](size_t i, const Launch& launch) { visit_queries(parts[i].call, splits[i], launch); });
   }
   for (size_t i = 0; i < 2; ++i) {
-    visit_keys(parts[i].call, arguments[i]);
+    visit_keys(parts[i].call, launches[i]);
     parts[i].rows.put(parts[i].dstate_in, call.dstate_in);
   }
 }
@@ -60,10 +56,9 @@ void backward_in_parts(const Backward& call) {
 }  // namespace
 
 void causal_backward(const Backward& call) {
-  if (needs_parts(call.k.K, call.key_proportions != nullptr)) return backward_in_parts(call);
-  const BackwardArguments a = arguments_of(call);
-  visit_queries(call, query_splits(call), a);  // whose states are gone after it
-  visit_keys(call, a);
+  if (needs_parts(call.keys)) return backward_in_parts(call);
+  visit_queries(call, query_splits(call), {});  // whose states are gone after it
+  visit_keys(call, {});
 }
 
 }  // namespace linnet::cuda::linear_attention_fast

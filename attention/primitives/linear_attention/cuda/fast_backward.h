@@ -55,36 +55,19 @@ struct ValueTile {
 // first part, the next one adds the second part's and leaves c, the last one takes c.
 enum class FeatureStep : uint8_t { only, leaves_along, adds_along, takes_corrections };
 
-struct BackwardArguments {
-  Reads q, k, v, dy;
-  Writes dq, dk, dv;
-  const uint8_t* query_mask;
-  const uint8_t* key_mask;
-  const int32_t* segments;
-  // For queries: S and z, before the first token of each split where causal. For keys: the
-  // gradients of S and z, after the last token of each split where causal.
-  StatePointers<const float> in;
-  // Causal keys: the gradients of S and z before the first token; noncausal queries: those of
-  // every split and head.
-  StatePointers<float> out;
-  const float* denominators;  // null: nothing is divided
-  float* corrections;         // c [B,T,H]; noncausal: none
-  FeatureSource queries, keys;
-  float *dquery_proportions, *dkey_proportions;
-  Division division;
-  const int32_t* spans;  // noncausal, as the next
-  int64_t states;        // how many
-  int64_t split_tokens;
-  int key_heads;  // noncausal queries
+// What a launch adds to a call. The states of a call are then those of its splits: before the first
+// token of each (causal queries) or after the last one (causal keys); and noncausal queries leave
+// the dstate_in of every split and head.
+struct Launch {
+  int64_t split_tokens = 0;
+  int64_t states = 0;  // noncausal queries: how many
   ValueTile tile;
   // For features in parts.
-  bool in_parts;
-  FeatureStep step;
-  float* along;            // Q . G of the first part, [B,T,H]
-  bool adds_proportions;   // gradients of proportions, to those of the part before
-  LaunchSums value_sums;   // dv
-  const float* log_decay;  // [B,T,G], where states decay
-  DecayWrites decay_writes;
+  bool in_parts = false;
+  FeatureStep step = FeatureStep::only;
+  float* along = nullptr;         // Q . G of the first part, [B,T,H]
+  bool adds_proportions = false;  // gradients of proportions, to those of the part before
+  LaunchSums value_sums;          // dv
 
   // The step of a kernel for M, a constant, features: only the widest tiles come in parts.
   template <int M>
@@ -92,32 +75,6 @@ struct BackwardArguments {
     return M == 128 ? step : FeatureStep::only;
   }
 };
-
-// Arguments of both forms, from a call.
-inline BackwardArguments arguments_of(const Backward& call) {
-  BackwardArguments a{};
-  a.q = call.q;
-  a.k = call.k;
-  a.v = call.v;
-  a.dy = call.dy;
-  a.dq = call.dq;
-  a.dk = call.dk;
-  a.dv = call.dv;
-  a.query_mask = call.query_mask;
-  a.key_mask = call.key_mask;
-  a.segments = call.segments;
-  a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
-  a.corrections = call.corrections;
-  a.queries = query_source(call);
-  a.keys = key_source(call);
-  a.dquery_proportions = call.dquery_proportions;
-  a.dkey_proportions = call.dkey_proportions;
-  a.division = division_of(call.options);
-  a.key_heads = static_cast<int>(call.key_heads);
-  a.log_decay = call.log_decay;
-  a.decay_writes = call.decay_writes;
-  return a;
-}
 
 // The warps of a block for tiles of M columns: four do not have the registers for the widest state.
 template <int M>
@@ -131,30 +88,30 @@ inline constexpr int kOwnColumns = M / TeamOf<M>::kShares;
 inline int64_t tile_width(int64_t features, int64_t values) {
   return std::max(features, std::min<int64_t>(values, 128));
 }
-inline int64_t tile_width(const BackwardArguments& a, int64_t features, int64_t values) {
-  return a.in_parts ? 128 : tile_width(features, values);
+inline int64_t tile_width(const Launch& launch, int64_t features, int64_t values) {
+  return launch.in_parts ? 128 : tile_width(features, values);
 }
 
-// Calls body with the arguments of every tile of M of these value columns, of blocks whose rows
+// Calls body with the launch of every tile of M of these value columns, of blocks whose rows
 // have up to `tokens` tokens.
 template <int M, typename Body>
-void for_value_tiles(BackwardArguments a, int64_t values, int64_t blocks, int64_t tokens,
-                     Device device, const Body& body) {
+void for_value_tiles(Launch launch, int64_t values, int64_t blocks, int64_t tokens, Device device,
+                     const Body& body) {
   constexpr int kTokens = TeamOf<M>::kTokens;
   const int64_t chunks = (tokens + kTokens - 1) / kTokens;
   Tensor sums;
   if (values > M) {
     sums = Tensor::empty({blocks, chunks, kTokens, M}, DType::f32, device);
-    a.tile.sums.fragments = reinterpret_cast<ResultFragment*>(pointer<float>(sums));
+    launch.tile.sums.fragments = reinterpret_cast<ResultFragment*>(pointer<float>(sums));
   }
-  a.tile.sums.chunks = a.value_sums.chunks = chunks;
+  launch.tile.sums.chunks = launch.value_sums.chunks = chunks;
   for (int64_t first = 0; first < values; first += M) {
-    a.tile.first = static_cast<int>(first);
-    a.tile.sums.first = first == 0;
-    a.tile.sums.last = first + M >= values;
-    body(a);
-    if (a.value_sums.fragments != nullptr)
-      a.value_sums.fragments += blocks * chunks * kTokens * M / 4;
+    launch.tile.first = static_cast<int>(first);
+    launch.tile.sums.first = first == 0;
+    launch.tile.sums.last = first + M >= values;
+    body(launch);
+    if (launch.value_sums.fragments != nullptr)
+      launch.value_sums.fragments += blocks * chunks * kTokens * M / 4;
   }
 }
 
@@ -340,31 +297,26 @@ __device__ __forceinline__ void store_gradients(const GradientPlace& place,
   unmap_rows<M>(place, rows, Team::share(warp) * 32 + lane, Team::kShares * 32);
 }
 
-// The arguments of the two parts of a call, whose dv are added up in `value_sums`.
-inline std::array<BackwardArguments, 2> arguments_of(const std::array<BackwardPart, 2>& parts,
-                                                     const Tensor& along,
-                                                     const Tensor& value_sums) {
-  std::array<BackwardArguments, 2> result;
+// The launches of the two parts of a call, whose dv are added up in `value_sums`.
+inline std::array<Launch, 2> launches_of_parts(const Tensor& along, const Tensor& value_sums) {
+  std::array<Launch, 2> result;
   for (size_t i = 0; i < 2; ++i) {
-    BackwardArguments& a = result[i];
-    a = arguments_of(parts[i].call);
-    a.in_parts = true;
-    a.adds_proportions = i > 0;
-    a.along = pointer_or_null<float>(along);
+    result[i].in_parts = true;
+    result[i].adds_proportions = i > 0;
+    result[i].along = pointer_or_null<float>(along);
     if (!value_sums.defined()) continue;
-    a.value_sums.fragments = reinterpret_cast<ResultFragment*>(pointer<float>(value_sums));
-    a.value_sums.first = i == 0;
-    a.value_sums.last = i == 1;
+    result[i].value_sums = {reinterpret_cast<ResultFragment*>(pointer<float>(value_sums)), i == 0,
+                            i == 1};
   }
   return result;
 }
 
-// Calls visit(i, arguments) for the queries of part i, as often as the steps of FeatureStep are.
+// Calls visit(i, launch) for the queries of part i, as often as the steps of FeatureStep are.
 template <typename Visit>
-void visit_queries(const std::array<BackwardArguments, 2>& arguments, const Visit& visit) {
-  BackwardArguments first = arguments[0], second = arguments[1];
+void visit_queries(const std::array<Launch, 2>& launches, bool normalised, const Visit& visit) {
+  Launch first = launches[0], second = launches[1];
   first.value_sums = second.value_sums = {};  // those of keys
-  if (first.denominators != nullptr) {
+  if (normalised) {
     first.step = FeatureStep::leaves_along;
     visit(0, first);
     second.step = FeatureStep::adds_along;
@@ -379,8 +331,8 @@ void visit_queries(const std::array<BackwardArguments, 2>& arguments, const Visi
   }
 }
 
-// Causal passes, each for every width, in so many splits of `arguments.split_tokens` tokens.
-void run_queries(const BackwardArguments& arguments, int64_t splits, Device device);
-void run_keys(const BackwardArguments& arguments, int64_t splits, Device device);
+// Causal passes, each for every width, in so many splits of `launch.split_tokens` tokens.
+void run_queries(const Backward& call, const Launch& launch, int64_t splits);
+void run_keys(const Backward& call, const Launch& launch, int64_t splits);
 
 }  // namespace linnet::cuda::linear_attention_fast::backward_detail

@@ -14,82 +14,55 @@ using namespace linear_attention_detail;
 using linear_attention_fast::Backward;
 using linear_attention_fast::Forward;
 
-// A call as the kernels take it, and tensors that live as long.
-struct Call {
-  LinearAttentionContext context;
-  LinearAttentionArrays in;
-  Tensor dy, spans;
-
-  Call(const LinearAttentionContext& call_context, const LinearAttentionArrays& arrays)
-      : context(call_context), in(arrays) {}
-
-  Forward forward(Device device) const {
-    Forward call;
-    call.device = device;
-    call.options = context.options;
-    call.q = view_of<const kernel_bf16>(in.q);
-    call.k = view_of<const kernel_bf16>(in.k);
-    call.v = view_of<const kernel_bf16>(in.v);
-    call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
-    call.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
-    call.segments = pointer_or_null<const int32_t>(context.segments);
-    call.query_proportions = pointer_or_null<const float>(in.query_proportions);
-    call.key_proportions = pointer_or_null<const float>(in.key_proportions);
-    call.log_decay = pointer_or_null<const float>(in.log_decay);
-    call.state_in = {pointer_or_null<const float>(in.memory),
-                     pointer_or_null<const float>(in.mass)};
-    call.key_heads = in.memory.defined() ? in.memory.size(1) : 0;
-    return call;
+// What forward and backward share. The tensors must live as long.
+void fill(const LinearAttentionTensors& in, const Tensor& denominators, Forward& call) {
+  const LinearAttentionContext& context = in.context;
+  call.device = (in.q.defined() ? in.q : in.k).device();
+  call.q = view_of<const kernel_bf16>(in.q);
+  call.k = view_of<const kernel_bf16>(in.k);
+  call.v = view_of<const kernel_bf16>(in.v);
+  call.set_features(context.options, pointer_or_null<const float>(in.query_proportions),
+                    pointer_or_null<const float>(in.key_proportions));
+  if (in.memory.defined()) call.key_heads = in.memory.size(1);
+  call.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
+  call.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
+  call.segments = pointer_or_null<const int32_t>(context.segments);
+  call.log_decay = pointer_or_null<const float>(in.log_decay);
+  call.state_in = state_of<const float>(in.memory, in.mass);
+  if (context.options.normalizer != Normalizer::none) {
+    call.denominators = pointer_or_null<float>(denominators);
   }
+}
 
-  // The same with gradients.
-  Backward backward(const LinearAttentionArrays& gradients, Device device) const {
-    const Forward same = forward(device);
-    Backward call;
-    call.device = device;
-    call.options = same.options;
-    call.q = same.q;
-    call.k = same.k;
-    call.v = same.v;
-    call.query_mask = same.query_mask;
-    call.key_mask = same.key_mask;
-    call.segments = same.segments;
-    call.query_proportions = same.query_proportions;
-    call.key_proportions = same.key_proportions;
-    call.log_decay = same.log_decay;
-    call.state_in = same.state_in;
-    call.key_heads = same.key_heads;
-    call.dq = view_of<kernel_bf16>(gradients.q);
-    call.dk = view_of<kernel_bf16>(gradients.k);
-    call.dv = view_of<kernel_bf16>(gradients.v);
-    call.dquery_proportions = pointer_or_null<float>(gradients.query_proportions);
-    call.dkey_proportions = pointer_or_null<float>(gradients.key_proportions);
-    call.dstate_in = {pointer_or_null<float>(gradients.memory),
-                      pointer_or_null<float>(gradients.mass)};
-    return call;
-  }
+Backward backward_of(const LinearAttentionTensors& in, const Tensor& denominators, const Tensor& dy,
+                     const LinearAttentionTensors& gradients) {
+  Backward call;
+  fill(in, denominators, call);
+  call.dy = view_of<const kernel_bf16>(dy);
+  call.dq = view_of<kernel_bf16>(gradients.q);
+  call.dk = view_of<kernel_bf16>(gradients.k);
+  call.dv = view_of<kernel_bf16>(gradients.v);
+  call.dquery_proportions = pointer_or_null<float>(gradients.query_proportions);
+  call.dkey_proportions = pointer_or_null<float>(gradients.key_proportions);
+  call.dstate_in = state_of<float>(gradients.memory, gradients.mass);
+  return call;
+}
 
-  // dy as copies of 16 bytes read it.
-  SequenceView<const kernel_bf16> readable(const Tensor& gradient) {
-    dy = aligned(gradient);
-    return view_of<const kernel_bf16>(dy);
-  }
-
-  linear_attention_fast::Spans on_device(const std::vector<Span>& parts, Device device) {
-    spans = spans_on_device(context.segments, parts, device);
-    linear_attention_fast::Spans result;
-    result.table = pointer_or_null<const int32_t>(spans);
-    result.count = static_cast<int64_t>(parts.size());
-    for (const Span& part : parts) result.longest = std::max(result.longest, part.end - part.begin);
-    return result;
-  }
-};
+// The spans of a noncausal call; `table`, of spans_on_device, must live as long.
+linear_attention_fast::Spans spans_of(const LinearAttentionTensors& in, const Tensor& table) {
+  linear_attention_fast::Spans result;
+  result.table = pointer_or_null<const int32_t>(table);
+  result.count = static_cast<int64_t>(in.spans.size());
+  for (const Span& span : in.spans)
+    result.longest = std::max(result.longest, span.end - span.begin);
+  return result;
+}
 
 // Inputs of the gradients of log-decays.
 struct DecayTensors {
   Tensor terms, anchors, read, memories, normalizers;
 
-  explicit DecayTensors(const LinearAttentionArrays& in) {
+  explicit DecayTensors(const LinearAttentionTensors& in) {
     const int64_t B = in.k.size(0), T = in.k.size(1), G = in.k.size(2);
     const int64_t features = in.k.size(3) * (in.key_proportions.defined() ? 2 : 1);
     const int64_t count = (T - 1) / linear_attention_fast::kDecayAnchorTokens;
@@ -104,90 +77,73 @@ struct DecayTensors {
     normalizers = empty_f32({count * B, G, features});
   }
   linear_attention_fast::DecayWrites writes() const {
-    return {pointer<float>(terms),
-            pointer_or_null<float>(anchors),
-            pointer<float>(read),
-            {pointer_or_null<float>(memories), pointer_or_null<float>(normalizers)}};
+    return {pointer<float>(terms), pointer_or_null<float>(anchors), pointer<float>(read),
+            state_of<float>(memories, normalizers)};
   }
 };
 
 }  // namespace
 
-void fast_causal_forward(const LinearAttentionContext& context, const LinearAttentionArrays& in,
-                         const Tensor& y, const Tensor& memory, const Tensor& mass,
-                         const Tensor& denominators) {
-  const Call call(context, in);
-  Forward forward = call.forward(y.device());
-  forward.state_out = {pointer<float>(memory), pointer<float>(mass)};
-  forward.y = view_of<kernel_bf16>(y);
-  forward.denominators = pointer<float>(denominators);
-  linear_attention_fast::causal_forward(forward);
+void fast_causal_forward(const LinearAttentionTensors& in, const Tensor& y, const Tensor& memory,
+                         const Tensor& mass, const Tensor& denominators) {
+  Forward call;
+  fill(in, denominators, call);
+  call.state_out = state_of<float>(memory, mass);
+  call.y = view_of<kernel_bf16>(y);
+  linear_attention_fast::causal_forward(call);
 }
 
-void fast_causal_backward(const LinearAttentionContext& context, const LinearAttentionArrays& in,
-                          const Tensor& denominators, const Tensor& dy, const Tensor& dmemory,
-                          const Tensor& dmass, const LinearAttentionArrays& gradients) {
+void fast_causal_backward(const LinearAttentionTensors& in, const Tensor& denominators,
+                          const Tensor& dy, const Tensor& dmemory, const Tensor& dmass,
+                          const LinearAttentionTensors& gradients) {
   const Tensor corrections = Tensor::empty(denominators.shape(), DType::f32, dy.device());
-  Call call(context, in);
-  Backward backward = call.backward(gradients, dy.device());
-  backward.dy = call.readable(dy);
-  backward.dstate_out = {pointer_or_null<const float>(dmemory),
-                         pointer_or_null<const float>(dmass)};
-  backward.denominators = pointer<const float>(denominators);
-  backward.corrections = pointer<float>(corrections);
-  if (!gradients.log_decay.defined()) return linear_attention_fast::causal_backward(backward);
+  const Tensor readable = aligned(dy);
+  Backward call = backward_of(in, denominators, readable, gradients);
+  call.dstate_out = state_of<const float>(dmemory, dmass);
+  call.corrections = pointer<float>(corrections);
+  if (!gradients.log_decay.defined()) return linear_attention_fast::causal_backward(call);
   const DecayTensors decay(in);
-  backward.decay_writes = decay.writes();
-  linear_attention_fast::causal_backward(backward);
-  run(DecaySums{decay.terms,
-                decay.anchors,
-                linear_attention_fast::kDecayAnchorTokens,
-                {in.memory, in.mass},
-                {gradients.memory, gradients.mass},
-                context.segments,
-                context.key_mask,
-                gradients.log_decay});
+  call.decay_writes = decay.writes();
+  linear_attention_fast::causal_backward(call);
+  decay_gradients(in, gradients, decay.terms, decay.anchors,
+                  linear_attention_fast::kDecayAnchorTokens);
 }
 
-void fast_memory_forward(const LinearAttentionContext& context, const LinearAttentionArrays& in,
-                         const std::vector<Span>& spans, const Tensor& memory, const Tensor& mass) {
-  Call call(context, in);
-  Forward forward = call.forward(memory.device());
-  forward.spans = call.on_device(spans, memory.device());
-  forward.state_out = {pointer<float>(memory), pointer<float>(mass)};
-  linear_attention_fast::memory_forward(forward);
+void fast_memory_forward(const LinearAttentionTensors& in, const Tensor& memory,
+                         const Tensor& mass) {
+  const Tensor table = spans_on_device(in);
+  Forward call;
+  fill(in, Tensor(), call);
+  call.spans = spans_of(in, table);
+  call.state_out = state_of<float>(memory, mass);
+  linear_attention_fast::memory_forward(call);
 }
 
-void fast_memory_backward(const LinearAttentionContext& context, const LinearAttentionArrays& in,
-                          const std::vector<Span>& spans, const Tensor& dmemory,
-                          const Tensor& dmass, const LinearAttentionArrays& gradients) {
-  Call call(context, in);
-  Backward backward = call.backward(gradients, dmemory.device());
-  backward.spans = call.on_device(spans, dmemory.device());
-  backward.dstate_out = {pointer<const float>(dmemory), pointer<const float>(dmass)};
-  linear_attention_fast::memory_backward(backward);
+void fast_memory_backward(const LinearAttentionTensors& in, const Tensor& dmemory,
+                          const Tensor& dmass, const LinearAttentionTensors& gradients) {
+  const Tensor table = spans_on_device(in);
+  Backward call = backward_of(in, Tensor(), Tensor(), gradients);
+  call.spans = spans_of(in, table);
+  call.dstate_out = state_of<const float>(dmemory, dmass);
+  linear_attention_fast::memory_backward(call);
 }
 
-void fast_read_forward(const LinearAttentionContext& context, const LinearAttentionArrays& in,
-                       const std::vector<Span>& spans, const Tensor& y,
+void fast_read_forward(const LinearAttentionTensors& in, const Tensor& y,
                        const Tensor& denominators) {
-  Call call(context, in);
-  Forward forward = call.forward(y.device());
-  forward.spans = call.on_device(spans, y.device());
-  forward.y = view_of<kernel_bf16>(y);
-  forward.denominators = pointer<float>(denominators);
-  linear_attention_fast::read_forward(forward);
+  const Tensor table = spans_on_device(in);
+  Forward call;
+  fill(in, denominators, call);
+  call.spans = spans_of(in, table);
+  call.y = view_of<kernel_bf16>(y);
+  linear_attention_fast::read_forward(call);
 }
 
-void fast_read_backward(const LinearAttentionContext& context, const LinearAttentionArrays& in,
-                        const std::vector<Span>& spans, const Tensor& denominators,
-                        const Tensor& dy, const LinearAttentionArrays& gradients) {
-  Call call(context, in);
-  Backward backward = call.backward(gradients, dy.device());
-  backward.spans = call.on_device(spans, dy.device());
-  backward.dy = call.readable(dy);
-  backward.denominators = pointer<const float>(denominators);
-  linear_attention_fast::read_backward(backward);
+void fast_read_backward(const LinearAttentionTensors& in, const Tensor& denominators,
+                        const Tensor& dy, const LinearAttentionTensors& gradients) {
+  const Tensor table = spans_on_device(in), readable = aligned(dy);
+  Backward call = backward_of(in, denominators, readable, gradients);
+  call.spans = spans_of(in, table);
+  linear_attention_fast::read_backward(call);
 }
 
 }  // namespace linnet::cuda

@@ -19,24 +19,6 @@ namespace {
 
 using namespace linear_attention_detail;
 
-struct Arguments {
-  Reads q, k, v;
-  Writes y;
-  const uint8_t* query_mask;
-  const uint8_t* key_mask;
-  const int32_t* segments;
-  StatePointers<const float> in;  // of each split
-  StatePointers<float> out;
-  float* denominators;
-  LaunchSums sums;                   // numerators, of features in parts
-  const float* denominators_before;  // of the part before; null: there is none
-  const float* log_decay;            // [B,T,G], where states decay
-  FeatureSource queries, keys;
-  Division division;
-  int64_t split_tokens;
-  int tiles;  // of value columns
-};
-
 // A chunk's tiles, double-buffered.
 template <int M, int N>
 struct Stage {
@@ -129,16 +111,16 @@ __device__ __forceinline__ void read_rows(const Stage<M, N>& stage,
 }
 
 template <int M, int N, bool decays>
-__global__ __launch_bounds__(kTileThreads,
-                             M < 128 ? 3 : 2) void linear_attention_fast_forward(Arguments a) {
+__global__ __launch_bounds__(kTileThreads, M < 128 ? 3 : 2) void linear_attention_fast_forward(
+    Forward a, OutputSums sums, int64_t split_tokens, int tiles) {
   SharedArena arena;
   const Layout<M, N, decays> shared(arena);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int heads = static_cast<int>(a.q.H), key_heads = static_cast<int>(a.k.H);
-  const int first = static_cast<int>(blockIdx.x % a.tiles) * N;
-  const int head = static_cast<int>(blockIdx.x / a.tiles % heads), group = heads / key_heads;
-  const int64_t row = blockIdx.x / a.tiles / heads, time = a.q.T;
-  const int64_t start = blockIdx.y * a.split_tokens, end = min(time, start + a.split_tokens);
+  const int first = static_cast<int>(blockIdx.x % tiles) * N;
+  const int head = static_cast<int>(blockIdx.x / tiles % heads), group = heads / key_heads;
+  const int64_t row = blockIdx.x / tiles / heads, time = a.q.T;
+  const int64_t start = blockIdx.y * split_tokens, end = min(time, start + split_tokens);
   const int64_t number = row * key_heads + head / group;
 
   const auto queries_from = [&](int64_t token) {
@@ -170,7 +152,7 @@ __global__ __launch_bounds__(kTileThreads,
   StateTile<M, N> state;
   StatePlace place{blockIdx.y * a.q.B * key_heads + number, a.keys.features(),
                    static_cast<int>(a.v.K), first};
-  state.load(a.in, place);
+  state.load(a.state_in.memory, a.state_in.mass, place);
   state.publish(shared.memory);
   state.store_normalizer(shared.mass);
   if (start < end) begin(start);
@@ -190,13 +172,13 @@ __global__ __launch_bounds__(kTileThreads,
     read_rows<M, N, decays>(stage, shared, segments, warp, lane, rows);
     // Parts of features have the widest tiles.
     const bool complete =
-        M < 128 || a.sums.template complete<FourWarps>(token / kChunk, rows.numerators);
+        M < 128 || sums.numerators.template complete<FourWarps>(token / kChunk, rows.numerators);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t reader = token + warp * 16 + half * 8 + lane / 4;
       if (a.denominators == nullptr || reader >= time) continue;
       const int64_t at = (row * time + reader) * heads + head;
-      if (M == 128 && a.denominators_before != nullptr) rows.x[half] += a.denominators_before[at];
+      if (M == 128 && sums.denominators != nullptr) rows.x[half] += sums.denominators[at];
       if (first == 0 && lane % 4 == 0) a.denominators[at] = rows.x[half];
     }
     if (complete) {
@@ -214,9 +196,9 @@ __global__ __launch_bounds__(kTileThreads,
   }
   if (head % group != 0 || blockIdx.y + 1 < gridDim.y) return;
   place.number = number;
-  state.store(a.out, place);
-  if (a.out.mass != nullptr && first == 0) {
-    state.store_normalizer(a.out.mass + number * place.features, place.features);
+  state.store(a.state_out.memory, place);
+  if (a.state_out.mass != nullptr && first == 0) {
+    state.store_normalizer(a.state_out.mass + number * place.features, place.features);
   }
 }
 
@@ -226,33 +208,16 @@ size_t bytes() {
 }
 
 template <int M, bool decays = false>
-void run(const Forward& call, const OutputSums& sums = {}) {
+void run(Forward call, const OutputSums& sums = {}) {
   constexpr int N = kValueColumns<M>;
-  Arguments a{};
-  a.q = call.q;
-  a.k = call.k;
-  a.v = call.v;
-  a.y = call.y;
-  a.query_mask = call.query_mask;
-  a.key_mask = call.key_mask;
-  a.segments = call.segments;
-  a.log_decay = call.log_decay;
-  a.out = {call.state_out.memory, call.state_out.mass};
-  a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
-  a.queries = query_source(call);
-  a.keys = key_source(call);
-  a.division = division_of(call.options);
-  a.tiles = static_cast<int>((call.v.K + N - 1) / N);
-  sums.set(a);
-  const int64_t blocks = call.q.B * call.q.H * a.tiles;
+  const int tiles = static_cast<int>((call.v.K + N - 1) / N);
+  const int64_t blocks = call.q.B * call.q.H * tiles;
   const Splits splits = splits_of(call, blocks);
-  const LinearAttentionState<const float> starts = splits.states(call.state_in);
-  a.in = {starts.memory, starts.mass};
-  a.split_tokens = splits.sizes.tokens;
+  call.state_in = splits.states(call.state_in);
   launch({"linear_attention_fast_forward",
           dim3(blocks_for(blocks, 1), static_cast<unsigned>(splits.sizes.count)), kTileThreads,
           bytes<M, decays>()},
-         linear_attention_fast_forward<M, N, decays>, a);
+         linear_attention_fast_forward<M, N, decays>, call, sums, splits.sizes.tokens, tiles);
 }
 
 }  // namespace
@@ -264,10 +229,8 @@ size_t causal_shared_memory(int64_t features) {
 }
 
 void causal_forward(const Forward& call) {
-  if (needs_parts(call.k.K, call.key_proportions != nullptr)) {
-    return forward_in_parts(call, call.q.B, call.q.T, call.k.H, run<128>);
-  }
-  for_width(key_source(call).features(), [&](auto width) {
+  if (needs_parts(call.keys)) return forward_in_parts(call, call.q.B, call.q.T, run<128>);
+  for_width(call.keys.features(), [&](auto width) {
     call.log_decay == nullptr ? run<width>(call) : run<width, true>(call);
   });
 }

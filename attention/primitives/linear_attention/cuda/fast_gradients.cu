@@ -74,28 +74,30 @@ __device__ __forceinline__ void scale_rows(kernel_bf16* rows, int stride, int la
 }
 
 template <int M>
-__global__ __launch_bounds__(
-    TeamOf<M>::kThreads,
-    M < 128 ? 2 : 1) void linear_attention_fast_read_gradients(BackwardArguments a) {
+__global__ __launch_bounds__(TeamOf<M>::kThreads,
+                             M < 128 ? 2
+                                     : 1) void linear_attention_fast_read_gradients(Backward a,
+                                                                                    Launch launch) {
   using Team = TeamOf<M>;
   constexpr int kStride = Stage<M>::kStride, kColumns = kOwnColumns<M>;
   SharedArena arena;
   const ReadLayout<M> shared(arena);
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int first = Team::first_token(warp), column = Team::share(warp) * kColumns;
-  const int heads = static_cast<int>(a.q.H), group = heads / a.key_heads;
+  const int heads = static_cast<int>(a.q.H), key_heads = static_cast<int>(a.key_heads);
+  const int group = heads / key_heads;
   const int head = static_cast<int>(blockIdx.x % heads);
   const int64_t state_number = blockIdx.x / heads;
-  const RowPart part = part_of_state(a.spans, state_number, a.q.T);
+  const RowPart part = part_of_state(a.spans.table, state_number, a.q.T);
   const Reads queries_of_row = row_view(a.q, part), dy_of_row = row_view(a.dy, part);
   const Writes dq_of_row = row_view(a.dq, part);
   const uint8_t* mask = row_mask(a.query_mask, part.row, a.q.T);
-  const int64_t start = part.begin + blockIdx.y * a.split_tokens;
-  const int64_t end = min(part.end, start + a.split_tokens);
+  const int64_t start = part.begin + blockIdx.y * launch.split_tokens;
+  const int64_t end = min(part.end, start + launch.split_tokens);
   const bool normalised = a.denominators != nullptr;
-  const FeatureStep step = a.step_of<M>();
-  StatePlace place{state_number * a.key_heads + head / group, a.queries.features(),
-                   static_cast<int>(a.dy.K), a.tile.first};
+  const FeatureStep step = launch.step_of<M>();
+  StatePlace place{state_number * key_heads + head / group, a.queries.features(),
+                   static_cast<int>(a.dy.K), launch.tile.first};
   const int64_t numbered = part.row * a.q.T * heads;  // tokens of the rows before this one
   const FeatureSource source = a.queries.of_row(numbered);
   const auto queries_from = [&](int64_t token) {
@@ -108,15 +110,15 @@ __global__ __launch_bounds__(
     const int64_t on = shared.stage_offset((token - start) / Team::kTokens);
     counts = begin_features<M, Team>(copies, shared.first + on, queries_from(token), source);
     begin_copy<M, Team>(copies, shared.second + on,
-                        {dy_of_row, mask, 0, token, head, a.tile.first});
+                        {dy_of_row, mask, 0, token, head, launch.tile.first});
     copies.commit();
   };
   if (start < end) begin(start);
   StateTile<M, M, Team> state;
-  state.load(a.in, place);
+  state.load(a.state_in.memory, a.state_in.mass, place);
   publish_all<M>(state, shared);
-  state.load({nullptr, nullptr}, place);  // from here on dS
-  float dnormalizer = 0;                  // dz of feature number `thread`
+  state.load(nullptr, nullptr, place);  // from here on dS
+  float dnormalizer = 0;                // dz of feature number `thread`
   for (int64_t token = start; token < end; token += Team::kTokens) {
     const int64_t on = shared.stage_offset((token - start) / Team::kTokens);
     kernel_bf16 *q = shared.first + on, *dy = shared.second + on;
@@ -134,7 +136,7 @@ __global__ __launch_bounds__(
     }
     kernel_bf16* queries = q + first * kStride + column;
     const bool complete =
-        a.tile.sums.template complete<Team>((token - part.begin) / Team::kTokens, sums);
+        launch.tile.sums.template complete<Team>((token - part.begin) / Team::kTokens, sums);
     float factors[2] = {1, 1};  // 1 / D
     if (normalised) {
       float corrections[2] = {}, along[2] = {};
@@ -152,11 +154,11 @@ __global__ __launch_bounds__(
         const bool inside = complete && reader < part.end;
         const bool writes = inside && lane % 4 == 0 && column == 0;
         if (step == FeatureStep::leaves_along) {
-          if (writes) a.along[at] = along[half];
+          if (writes) launch.along[at] = along[half];
         } else if (step == FeatureStep::takes_corrections) {
           if (inside) corrections[half] = a.corrections[at];
         } else {
-          if (step == FeatureStep::adds_along && inside) along[half] += a.along[at];
+          if (step == FeatureStep::adds_along && inside) along[half] += launch.along[at];
           if (complete && a.division.passes(x)) corrections[half] = -along[half] * factors[half];
           if (step == FeatureStep::adds_along && writes) a.corrections[at] = corrections[half];
         }
@@ -169,7 +171,7 @@ __global__ __launch_bounds__(
                           queries_of_row,
                           {dq_of_row, mask, 0, token + first, head, 0},
                           of_row(a.dquery_proportions, numbered),
-                          a.adds_proportions},
+                          launch.adds_proportions},
                          q + first * kStride, shared.gradients + first * kStride, warp, lane,
                          factors, sums);
     }
@@ -183,17 +185,17 @@ __global__ __launch_bounds__(
       dnormalizer += shared.corrections[i] * load(q + i * kStride + thread);
     }
   }
-  place.number += (blockIdx.y * group + head % group) * a.states * a.key_heads;
-  state.store(a.out, place);
-  if (a.tile.sums.last && a.out.mass != nullptr && thread < place.features) {
-    a.out.mass[place.number * place.features + thread] = dnormalizer;
+  place.number += (blockIdx.y * group + head % group) * launch.states * key_heads;
+  state.store(a.dstate_in.memory, place);
+  if (launch.tile.sums.last && a.dstate_in.mass != nullptr && thread < place.features) {
+    a.dstate_in.mass[place.number * place.features + thread] = dnormalizer;
   }
 }
 
 template <int M>
 __global__ __launch_bounds__(
     TeamOf<M>::kThreads,
-    M < 128 ? 2 : 1) void linear_attention_fast_memory_gradients(BackwardArguments a) {
+    M < 128 ? 2 : 1) void linear_attention_fast_memory_gradients(Backward a, Launch launch) {
   using Team = TeamOf<M>;
   constexpr int kStride = Stage<M>::kStride, kColumns = kOwnColumns<M>;
   SharedArena arena;
@@ -202,12 +204,12 @@ __global__ __launch_bounds__(
   const int first = Team::first_token(warp), column = Team::share(warp) * kColumns;
   const int heads = static_cast<int>(a.k.H), head = static_cast<int>(blockIdx.x % heads);
   const int64_t state_number = blockIdx.x / heads;
-  const RowPart part = part_of_state(a.spans, state_number, a.k.T);
+  const RowPart part = part_of_state(a.spans.table, state_number, a.k.T);
   const Reads k_of_row = row_view(a.k, part), v_of_row = row_view(a.v, part);
   const Writes dk_of_row = row_view(a.dk, part), dv_of_row = row_view(a.dv, part);
   const uint8_t* mask = row_mask(a.key_mask, part.row, a.k.T);
-  const int64_t start = part.begin + blockIdx.y * a.split_tokens;
-  const int64_t end = min(part.end, start + a.split_tokens);
+  const int64_t start = part.begin + blockIdx.y * launch.split_tokens;
+  const int64_t end = min(part.end, start + launch.split_tokens);
 
   const int64_t numbered = part.row * a.k.T * heads;  // tokens of the rows before this one
   const FeatureSource source = a.keys.of_row(numbered);
@@ -219,14 +221,16 @@ __global__ __launch_bounds__(
   const auto begin = [&](int64_t token) {
     const int64_t on = shared.stage_offset((token - start) / Team::kTokens);
     counts = begin_features<M, Team>(copies, shared.first + on, keys_from(token), source);
-    begin_copy<M, Team>(copies, shared.second + on, {v_of_row, mask, 0, token, head, a.tile.first});
+    begin_copy<M, Team>(copies, shared.second + on,
+                        {v_of_row, mask, 0, token, head, launch.tile.first});
     copies.commit();
   };
   if (start < end) begin(start);
   {
     StateTile<M, M, Team> state;
-    state.load(a.in, {state_number * heads + head, source.features(), static_cast<int>(a.v.K),
-                      a.tile.first});
+    state.load(a.dstate_out.memory, a.dstate_out.mass,
+               {state_number * heads + head, source.features(), static_cast<int>(a.v.K),
+                launch.tile.first});
     publish_all<M>(state, shared);
   }
   for (int64_t token = start; token < end; token += Team::kTokens) {
@@ -248,67 +252,66 @@ __global__ __launch_bounds__(
       multiply_transposed<M>(values, shared.rest + column * kStride, lane, dkeys);
     }
     if constexpr (Team::kShares > 1) __syncthreads();  // the other warps of these rows read them
-    if (a.tile.sums.template complete<Team>((token - part.begin) / Team::kTokens, dkeys)) {
+    if (launch.tile.sums.template complete<Team>((token - part.begin) / Team::kTokens, dkeys)) {
       add_rank_one<kColumns>(shared.mass + column, lane, {1, 1}, dkeys);
       store_gradients<M>({source,
                           k_of_row,
                           {dk_of_row, mask, 0, token + first, head, 0},
                           of_row(a.dkey_proportions, numbered),
-                          a.adds_proportions},
+                          launch.adds_proportions},
                          k, k, warp, lane, {1, 1}, dkeys);
     }
     if (M < 128 ||
-        a.value_sums.template complete<Team>((token - part.begin) / Team::kTokens, dvalues)) {
+        launch.value_sums.template complete<Team>((token - part.begin) / Team::kTokens, dvalues)) {
       store_rows<kColumns>(dvalues, v + column, kStride, lane,
-                           {dv_of_row, mask, 0, token + first, head, a.tile.first + column});
+                           {dv_of_row, mask, 0, token + first, head, launch.tile.first + column});
     }
   }
 }
 
 template <int M>
-void run_read(const Backward& call, BackwardArguments a) {
-  a.in = {call.state_in.memory, call.state_in.mass};
-  a.spans = call.spans.table;
-  a.states = call.spans.states(call.q.B);
-  const int64_t blocks = a.states * call.q.H;
-  const SplitSizes sizes = split_sizes(call.spans.most_tokens(call.q.T), blocks);
+void run_read(const Backward& call, Launch of_call) {
+  of_call.states = call.spans.states(call.q.B);
+  const int64_t blocks = of_call.states * call.q.H, tokens = call.spans.most_tokens(call.q.T);
+  const SplitSizes sizes = split_sizes(tokens, blocks);
+  of_call.split_tokens = sizes.tokens;
   const Partials partials(sizes.count * call.q.H / call.key_heads,
-                          {a.states, call.key_heads, a.queries.features(), call.dy.K}, call.device);
-  const bool leaves_sums = a.step != FeatureStep::leaves_along;
-  const LinearAttentionState<float> out = partials.place(call.dstate_in);
-  if (leaves_sums) a.out = {out.memory, out.mass};
-  a.split_tokens = sizes.tokens;
-  const auto run_tile = [&](const BackwardArguments& of_tile) {
+                          {of_call.states, call.key_heads, call.queries.features(), call.dy.K},
+                          call.device);
+  const bool leaves_sums = of_call.step != FeatureStep::leaves_along;
+  Backward of_splits = call;
+  of_splits.dstate_in =
+      leaves_sums ? partials.place(call.dstate_in) : LinearAttentionState<float>{};
+  const auto run_tile = [&](const Launch& of_tile) {
     launch({"linear_attention_fast_read_gradients",
             dim3(blocks_for(blocks, 1), static_cast<unsigned>(sizes.count)), TeamOf<M>::kThreads,
             shared_bytes<ReadLayout<M>>()},
-           linear_attention_fast_read_gradients<M>, of_tile);
+           linear_attention_fast_read_gradients<M>, of_splits, of_tile);
   };
-  for_value_tiles<M>(a, call.dy.K, blocks, call.spans.most_tokens(call.q.T), call.device, run_tile);
+  for_value_tiles<M>(of_call, call.dy.K, blocks, tokens, call.device, run_tile);
   if (leaves_sums) partials.add_to(call.dstate_in);
 }
 
 template <int M>
-void run_memory(const Backward& call, BackwardArguments a) {
-  a.in = {call.dstate_out.memory, call.dstate_out.mass};
-  a.spans = call.spans.table;
+void run_memory(const Backward& call, Launch of_call) {
   const int64_t blocks = call.spans.states(call.k.B) * call.k.H;
+  const int64_t tokens = call.spans.most_tokens(call.k.T);
   // Nothing has to be added up after these: several splits for each block that has room.
-  const SplitSizes sizes = split_sizes(call.spans.most_tokens(call.k.T), blocks, 4 * kEnoughBlocks);
-  a.split_tokens = sizes.tokens;
-  const auto run_tile = [&](const BackwardArguments& of_tile) {
+  const SplitSizes sizes = split_sizes(tokens, blocks, 4 * kEnoughBlocks);
+  of_call.split_tokens = sizes.tokens;
+  const auto run_tile = [&](const Launch& of_tile) {
     launch({"linear_attention_fast_memory_gradients",
             dim3(blocks_for(blocks, 1), static_cast<unsigned>(sizes.count)), TeamOf<M>::kThreads,
             shared_bytes<PairLayout<M>>()},
-           linear_attention_fast_memory_gradients<M>, of_tile);
+           linear_attention_fast_memory_gradients<M>, call, of_tile);
   };
-  for_value_tiles<M>(a, call.v.K, blocks, call.spans.most_tokens(call.k.T), call.device, run_tile);
+  for_value_tiles<M>(of_call, call.v.K, blocks, tokens, call.device, run_tile);
 }
 
 void read_in_parts(const Backward& call) {
   const auto part = [&](const Columns& columns) {
-    return BackwardPart(call, {call.spans.states(call.q.B) * call.key_heads, call.q.K,
-                               call.query_proportions != nullptr, columns, call.dy.K, call.device});
+    return BackwardPart(call, {call.spans.states(call.q.B) * call.key_heads, call.queries, columns,
+                               call.dy.K, call.device});
   };
   const std::array<Columns, 2> columns = parts_of(call.q.K);
   std::array<BackwardPart, 2> parts{part(columns[0]), part(columns[1])};
@@ -316,23 +319,22 @@ void read_in_parts(const Backward& call) {
   const Tensor along = Tensor::empty(readers, DType::f32, call.device);
   const Tensor corrections = Tensor::empty(readers, DType::f32, call.device);
   for (BackwardPart& each : parts) each.call.corrections = pointer<float>(corrections);
-  visit_queries(arguments_of(parts, along, Tensor()),
-                [&](size_t i, const BackwardArguments& a) { run_read<128>(parts[i].call, a); });
+  visit_queries(launches_of_parts(along, Tensor()), call.denominators != nullptr,
+                [&](size_t i, const Launch& launch) { run_read<128>(parts[i].call, launch); });
   for (const BackwardPart& each : parts) each.rows.put(each.dstate_in, call.dstate_in);
 }
 
 void memory_in_parts(const Backward& call) {
   const int64_t states = call.spans.states(call.k.B) * call.k.H;
   const auto part = [&](const Columns& columns) {
-    return BackwardPart(
-        call, {states, call.k.K, call.key_proportions != nullptr, columns, call.v.K, call.device});
+    return BackwardPart(call, {states, call.keys, columns, call.v.K, call.device});
   };
   const std::array<Columns, 2> columns = parts_of(call.k.K);
   const std::array<BackwardPart, 2> parts{part(columns[0]), part(columns[1])};
   const Tensor sums =
       value_sums_for(call.v.K, states, call.spans.most_tokens(call.k.T), call.device);
-  const std::array<BackwardArguments, 2> arguments = arguments_of(parts, Tensor(), sums);
-  for (size_t i = 0; i < 2; ++i) run_memory<128>(parts[i].call, arguments[i]);
+  const std::array<Launch, 2> launches = launches_of_parts(Tensor(), sums);
+  for (size_t i = 0; i < 2; ++i) run_memory<128>(parts[i].call, launches[i]);
 }
 
 }  // namespace
@@ -343,17 +345,15 @@ size_t noncausal_backward_shared_memory(int64_t features, int64_t values) {
 }
 
 void read_backward(const Backward& call) {
-  if (needs_parts(call.q.K, call.query_proportions != nullptr)) return read_in_parts(call);
-  const BackwardArguments a = arguments_of(call);
-  if (tile_width(a.queries.features(), call.dy.K) <= 64) return run_read<64>(call, a);
-  run_read<128>(call, a);
+  if (needs_parts(call.queries)) return read_in_parts(call);
+  if (tile_width(call.queries.features(), call.dy.K) <= 64) return run_read<64>(call, {});
+  run_read<128>(call, {});
 }
 
 void memory_backward(const Backward& call) {
-  if (needs_parts(call.k.K, call.key_proportions != nullptr)) return memory_in_parts(call);
-  const BackwardArguments a = arguments_of(call);
-  if (tile_width(a.keys.features(), call.v.K) <= 64) return run_memory<64>(call, a);
-  run_memory<128>(call, a);
+  if (needs_parts(call.keys)) return memory_in_parts(call);
+  if (tile_width(call.keys.features(), call.v.K) <= 64) return run_memory<64>(call, {});
+  run_memory<128>(call, {});
 }
 
 }  // namespace linnet::cuda::linear_attention_fast

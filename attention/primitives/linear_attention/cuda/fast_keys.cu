@@ -164,13 +164,15 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage,
 // Inputs of the gradients of log-decays from a chunk that begins at `token`, see DecayWrites;
 // `anchor` is negative where there is none.
 template <int M, bool decays>
-__device__ __forceinline__ void write_decay_terms(const BackwardArguments& a,
+__device__ __forceinline__ void write_decay_terms(const Backward& a, const Launch& launch,
                                                   const KeysLayout<M, decays>& shared, int64_t row,
                                                   int key_head, int64_t token, int64_t anchor) {
   using Team = TeamOf<M>;
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t heads = a.q.H, key_heads = a.k.H, group = heads / key_heads;
-  const auto put = [&a](float* at, float sum) { *at = a.tile.first == 0 ? sum : *at + sum; };
+  const auto put = [&launch](float* at, float sum) {
+    *at = launch.tile.first == 0 ? sum : *at + sum;
+  };
   if (thread < Team::kTokens && token + thread < a.q.T) {
     float sum = 0;
     for (int share = 0; share < Team::kShares; ++share) {
@@ -181,7 +183,7 @@ __device__ __forceinline__ void write_decay_terms(const BackwardArguments& a,
       sum -= shared.by_query[keys * Team::kTokens + thread];
     }
     const int64_t number = row * a.q.T + token + thread;
-    for (int64_t head = key_head * group; a.tile.first == 0 && head < (key_head + 1) * group;
+    for (int64_t head = key_head * group; launch.tile.first == 0 && head < (key_head + 1) * group;
          ++head) {
       sum -= a.decay_writes.read[number * heads + head];
     }
@@ -198,7 +200,8 @@ __device__ __forceinline__ void write_decay_terms(const BackwardArguments& a,
 // and loops over its query heads, chunk by chunk.
 template <int M, bool decays>
 __global__ __launch_bounds__(TeamOf<M>::kThreads,
-                             M < 128 ? 2 : 1) void linear_attention_fast_keys(BackwardArguments a) {
+                             M < 128 ? 2 : 1) void linear_attention_fast_keys(Backward a,
+                                                                              Launch launch) {
   using Team = TeamOf<M>;
   using Part = TilePart<M, Team>;
   constexpr int kStride = Stage<M>::kStride, kColumns = kOwnColumns<M>;
@@ -209,11 +212,11 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   const int key_head = static_cast<int>(blockIdx.x % key_heads), group = heads / key_heads;
   const int row = static_cast<int>(blockIdx.x) / key_heads;
   const int64_t time = a.q.T;
-  const int64_t start = blockIdx.y * a.split_tokens;
-  const int64_t tokens = min(a.q.T - start, a.split_tokens);
+  const int64_t start = blockIdx.y * launch.split_tokens;
+  const int64_t tokens = min(a.q.T - start, launch.split_tokens);
   const int steps = static_cast<int>((tokens + Team::kTokens - 1) / Team::kTokens) * group;
   const auto place_of = [&](int64_t of) {
-    return StatePlace{of, a.keys.features(), static_cast<int>(a.v.K), a.tile.first};
+    return StatePlace{of, a.keys.features(), static_cast<int>(a.v.K), launch.tile.first};
   };
   const auto queries_from = [&](int64_t token, int step) {
     return ReadPlace{a.q, a.query_mask, row, token, key_head * group + step % group, 0};
@@ -240,8 +243,10 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     query_counts =
         begin_features<M, Team, 1>(copies, stage.q, queries_from(token, step), a.queries);
     key_counts = begin_features<M, Team, 1>(copies, stage.k, keys_from(token), a.keys);
-    begin_copy<M, Team, 1>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, a.tile.first});
-    begin_copy<M, Team, 1>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, a.tile.first});
+    begin_copy<M, Team, 1>(copies, stage.v,
+                           {a.v, a.key_mask, row, token, key_head, launch.tile.first});
+    begin_copy<M, Team, 1>(copies, stage.dy,
+                           {a.dy, a.query_mask, row, token, head, launch.tile.first});
     copies.commit();
     if constexpr (decays) {
       if (step % group == 0) shared.decay.read(a.log_decay, keys_from(token), log_decays);
@@ -250,17 +255,17 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     const int64_t first = (row * time + token) * heads + head;
     const bool inside = thread < Team::kTokens && token + thread < time;
     if (inside) prefetch(a.denominators + first + thread * heads);
-    correction = inside && a.tile.first == 0 ? a.corrections[first + thread * heads] : 0.0f;
+    correction = inside && launch.tile.first == 0 ? a.corrections[first + thread * heads] : 0.0f;
   };
 
   StateTile<M, M, Team> state;
   const int64_t split_state = (blockIdx.y * a.q.B + row) * key_heads + key_head;
-  state.load({a.in.memory, nullptr}, place_of(split_state));
+  state.load(a.dstate_out.memory, nullptr, place_of(split_state));
   state.publish(shared.memory);
   float dnormalizer = 0;  // dz of feature number `thread`
   if (thread < M) {
-    if (a.tile.first == 0 && a.in.mass != nullptr && thread < a.keys.features()) {
-      dnormalizer = a.in.mass[split_state * a.keys.features() + thread];
+    if (launch.tile.first == 0 && a.dstate_out.mass != nullptr && thread < a.keys.features()) {
+      dnormalizer = a.dstate_out.mass[split_state * a.keys.features() + thread];
     }
     shared.mass[thread] = dnormalizer;
   }
@@ -297,19 +302,19 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       const int first = Team::first_token(warp), column = Team::share(warp) * kColumns;
       const int64_t token = first_token(step) + first;
       if constexpr (Team::kShares > 1) __syncthreads();  // the other warps of these rows read them
-      if (a.tile.sums.template complete<Team>((token - first) / Team::kTokens, dkeys)) {
+      if (launch.tile.sums.template complete<Team>((token - first) / Team::kTokens, dkeys)) {
         kernel_bf16* rows = stage.k + first * kStride;
         store_gradients<M>({a.keys,
                             a.k,
                             {a.dk, a.key_mask, row, token, key_head, 0},
                             a.dkey_proportions,
-                            a.adds_proportions},
+                            launch.adds_proportions},
                            rows, rows, warp, lane, {1, 1}, dkeys);
       }
       if (M < 128 ||
-          a.value_sums.template complete<Team>((token - first) / Team::kTokens, dvalues)) {
+          launch.value_sums.template complete<Team>((token - first) / Team::kTokens, dvalues)) {
         store_rows<kColumns>(dvalues, stage.v + first * kStride + column, kStride, lane,
-                             {a.dv, a.key_mask, row, token, key_head, a.tile.first + column});
+                             {a.dv, a.key_mask, row, token, key_head, launch.tile.first + column});
       }
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j) dkeys[j] = dvalues[j] = {};
@@ -347,7 +352,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       const StatePlace at = place_of((anchor * a.q.B + row) * key_heads + key_head);
       const LinearAttentionState<float>& anchors = a.decay_writes.states;
       float product = state.inner_product(anchors.memory, at);
-      if (a.tile.first == 0 && thread < at.features) {
+      if (launch.tile.first == 0 && thread < at.features) {
         product += dnormalizer * anchors.mass[at.number * at.features + thread];
       }
       product = warp_sum(product);
@@ -359,35 +364,35 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
       if (thread < M) shared.mass[thread] = dnormalizer;
     }
     if (weighs && ends) {
-      write_decay_terms<M, decays>(a, shared, row, key_head, token, anchor);
+      write_decay_terms<M, decays>(a, launch, shared, row, key_head, token, anchor);
     }
   }
   if (blockIdx.y > 0) return;
   const int64_t number = blockIdx.x;  // of row and head
-  state.store(a.out, place_of(number));
-  if (a.tile.first == 0 && a.out.mass != nullptr && thread < a.keys.features()) {
-    a.out.mass[number * a.keys.features() + thread] = dnormalizer;
+  state.store(a.dstate_in.memory, place_of(number));
+  if (launch.tile.first == 0 && a.dstate_in.mass != nullptr && thread < a.keys.features()) {
+    a.dstate_in.mass[number * a.keys.features() + thread] = dnormalizer;
   }
 }
 
 template <int M, bool decays>
-void run(const BackwardArguments& arguments, int64_t splits, Device device) {
-  const int64_t blocks = arguments.q.B * arguments.k.H;
-  const auto run_tile = [&](const BackwardArguments& a) {
+void run(const Backward& call, const Launch& of_call, int64_t splits) {
+  const int64_t blocks = call.q.B * call.k.H;
+  const auto run_tile = [&](const Launch& of_tile) {
     launch(
         {"linear_attention_fast_keys", dim3(blocks_for(blocks, 1), static_cast<unsigned>(splits)),
          TeamOf<M>::kThreads, shared_bytes<KeysLayout<M, decays>>()},
-        linear_attention_fast_keys<M, decays>, a);
+        linear_attention_fast_keys<M, decays>, call, of_tile);
   };
-  for_value_tiles<M>(arguments, arguments.v.K, blocks, arguments.q.T, device, run_tile);
+  for_value_tiles<M>(of_call, call.v.K, blocks, call.q.T, call.device, run_tile);
 }
 
 }  // namespace
 
-void run_keys(const BackwardArguments& arguments, int64_t splits, Device device) {
-  for_width(tile_width(arguments, arguments.keys.features(), arguments.v.K), [&](auto width) {
-    arguments.log_decay == nullptr ? run<width, false>(arguments, splits, device)
-                                   : run<width, true>(arguments, splits, device);
+void run_keys(const Backward& call, const Launch& launch, int64_t splits) {
+  for_width(tile_width(launch, call.keys.features(), call.v.K), [&](auto width) {
+    call.log_decay == nullptr ? run<width, false>(call, launch, splits)
+                              : run<width, true>(call, launch, splits);
   });
 }
 

@@ -8,8 +8,9 @@ namespace {
 
 // Between an array of the whole and that of a part, of `width` values per row.
 void copy_rows(const StateRows& rows, const float* from, float* to, int64_t width, bool to_whole) {
-  const int64_t own = rows.features(), all = rows.reweighted ? 2 * rows.K : rows.K;
-  const int64_t half = rows.columns.width, first = rows.columns.first, skipped = rows.K - half;
+  const int64_t own = rows.features(), all = rows.whole.features();
+  const int64_t half = rows.columns.width, first = rows.columns.first,
+                skipped = rows.whole.width - half;
   const auto copy = [=] __device__(int64_t i) {
     const int64_t row = i / width % own, state = i / width / own;
     const int64_t feature = first + row + (row < half ? 0 : skipped);
@@ -32,7 +33,7 @@ PartState room_of(const StateRows& rows, bool memory, bool mass) {
 
 PartState StateRows::take(const LinearAttentionState<const float>& whole) const {
   const PartState part = room_of(*this, whole.memory != nullptr, whole.mass != nullptr);
-  const LinearAttentionState<float> to = part.pointers();
+  const LinearAttentionState<float> to = part.pointers<float>();
   if (to.memory != nullptr) copy_rows(*this, whole.memory, to.memory, values, false);
   if (to.mass != nullptr) copy_rows(*this, whole.mass, to.mass, 1, false);
   return part;
@@ -43,7 +44,7 @@ PartState StateRows::room(const LinearAttentionState<float>& whole) const {
 }
 
 void StateRows::put(const PartState& part, const LinearAttentionState<float>& whole) const {
-  const LinearAttentionState<const float> from = part.reads();
+  const LinearAttentionState<const float> from = part.pointers<const float>();
   if (from.memory != nullptr) copy_rows(*this, from.memory, whole.memory, values, true);
   if (from.mass != nullptr) copy_rows(*this, from.mass, whole.mass, 1, true);
 }

@@ -25,9 +25,9 @@ struct Columns {
   int64_t first = 0, width = 0;
 };
 
-// Whether K columns have more features than a tile.
-inline bool needs_parts(int64_t K, bool reweighted) {
-  return (reweighted ? 2 * K : K) > kWidestTile;
+// Whether a source has more features than a tile.
+inline bool needs_parts(const FeatureSource& source) {
+  return source.features() > kWidestTile;
 }
 inline std::array<Columns, 2> parts_of(int64_t K) {
   const int64_t first = (K / 2 + 7) / 8 * 8;
@@ -41,23 +41,17 @@ SequenceView<E> columns_of(SequenceView<E> view, const Columns& columns) {
   view.K = columns.width;
   return view;
 }
-// The same call of these columns, its states left out.
-inline Forward part_of(const Forward& call, const Columns& columns) {
-  Forward part = call;
+// The same call of these columns, whose states are still those of the whole.
+template <typename Call>
+Call part_of(const Call& call, const Columns& columns) {
+  Call part = call;
   part.q = columns_of(call.q, columns);
   part.k = columns_of(call.k, columns);
-  part.state_in = {};
-  part.state_out = {};
-  return part;
-}
-inline Backward part_of(const Backward& call, const Columns& columns) {
-  Backward part = call;
-  part.q = columns_of(call.q, columns);
-  part.k = columns_of(call.k, columns);
-  part.dq = columns_of(call.dq, columns);
-  part.dk = columns_of(call.dk, columns);
-  part.state_in = part.dstate_out = {};
-  part.dstate_in = {};
+  part.queries.width = part.keys.width = static_cast<int>(columns.width);
+  if constexpr (std::is_same_v<Call, Backward>) {
+    part.dq = columns_of(call.dq, columns);
+    part.dk = columns_of(call.dk, columns);
+  }
   return part;
 }
 
@@ -65,69 +59,57 @@ inline Backward part_of(const Backward& call, const Columns& columns) {
 struct PartState {
   Tensor memory, mass;
 
-  LinearAttentionState<float> pointers() const {
-    return {pointer_or_null<float>(memory), pointer_or_null<float>(mass)};
+  template <typename E>
+  LinearAttentionState<E> pointers() const {
+    return {pointer_or_null<E>(memory), pointer_or_null<E>(mass)};
   }
-  LinearAttentionState<const float> reads() const { return {pointers().memory, pointers().mass}; }
 };
 
 // The rows of states S [.,K or 2K,V] and z that belong to some columns.
 struct StateRows {
   int64_t states;  // and heads
-  int64_t K;
-  bool reweighted;
+  FeatureSource whole;
   Columns columns;
   int64_t values;  // V
   Device device;
 
-  int64_t features() const { return reweighted ? 2 * columns.width : columns.width; }
+  int64_t features() const { return whole.features() / whole.width * columns.width; }
   PartState take(const LinearAttentionState<const float>& whole) const;
   // Room for the part of the whole.
   PartState room(const LinearAttentionState<float>& whole) const;
   void put(const PartState& part, const LinearAttentionState<float>& whole) const;
 };
 
-// Where the first of two parts leaves numerators of y and denominators [B,T,H] to the second one.
-// Undefined: there are no parts.
+// Numerators of y and denominators [B,T,H], which the first of two parts leaves to the second one.
 struct OutputSums {
-  Tensor numerators, denominators;
-  bool first = true, last = true;
-  int64_t chunks = 0;
-
-  // To the arguments of a kernel, which have those of the call.
-  template <typename Arguments>
-  void set(Arguments& a) const {
-    if (!numerators.defined()) return;
-    auto* fragments = reinterpret_cast<ResultFragment*>(pointer<float>(numerators));
-    a.sums = {fragments, first, last, chunks};
-    if (a.denominators == nullptr) return;
-    if (!first) a.denominators_before = pointer<const float>(denominators);
-    if (!last) a.denominators = pointer<float>(denominators);
-  }
+  linear_attention_detail::LaunchSums numerators;
+  const float* denominators = nullptr;  // of the part before; null: there is none
 };
 
 // y and states of a call in parts: run(call of a part, sums) has blocks of tiles of 64 values, for
-// each of `rows` rows of up to `tokens` tokens; states have `state_heads` heads.
+// each of `rows` rows of up to `tokens` tokens.
 template <typename Run>
-void forward_in_parts(const Forward& call, int64_t rows, int64_t tokens, int64_t state_heads,
-                      const Run& run) {
+void forward_in_parts(const Forward& call, int64_t rows, int64_t tokens, const Run& run) {
   using linear_attention_detail::kChunk;
-  OutputSums sums;
-  sums.chunks = (tokens + kChunk - 1) / kChunk;
-  const int64_t tiles = (call.y.K + 63) / 64;
-  sums.numerators =
-      Tensor::empty({rows * call.q.H * tiles, sums.chunks, kChunk, 64}, DType::f32, call.device);
-  sums.denominators = Tensor::empty({call.q.B, call.q.T, call.q.H}, DType::f32, call.device);
+  const int64_t chunks = (tokens + kChunk - 1) / kChunk, tiles = (call.y.K + 63) / 64;
+  const Tensor numerators =
+      Tensor::empty({rows * call.q.H * tiles, chunks, kChunk, 64}, DType::f32, call.device);
+  const Tensor denominators =
+      Tensor::empty({call.q.B, call.q.T, call.q.H}, DType::f32, call.device);
   for (const Columns& columns : parts_of(call.q.K)) {
-    const StateRows state{
-        rows * state_heads, call.q.K,   call.query_proportions != nullptr, columns,
-        call.y.K,           call.device};
+    const StateRows state{rows * call.key_heads, call.queries, columns, call.y.K, call.device};
     const PartState before = state.take(call.state_in), after = state.room(call.state_out);
+    const bool first = columns.first == 0;
     Forward part = part_of(call, columns);
-    part.state_in = before.reads();
-    part.state_out = after.pointers();
-    sums.first = columns.first == 0;
-    sums.last = !sums.first;
+    part.state_in = before.pointers<const float>();
+    part.state_out = after.pointers<float>();
+    OutputSums sums;
+    sums.numerators = {reinterpret_cast<ResultFragment*>(pointer<float>(numerators)), first, !first,
+                       chunks};
+    if (call.denominators != nullptr) {
+      if (first) part.denominators = pointer<float>(denominators);
+      if (!first) sums.denominators = pointer<const float>(denominators);
+    }
     run(part, sums);
     state.put(after, call.state_out);
   }
@@ -145,9 +127,9 @@ struct BackwardPart {
         dstate_out(rows.take(whole.dstate_out)),
         dstate_in(rows.room(whole.dstate_in)),
         call(part_of(whole, rows.columns)) {
-    call.state_in = state_in.reads();
-    call.dstate_out = dstate_out.reads();
-    call.dstate_in = dstate_in.pointers();
+    call.state_in = state_in.pointers<const float>();
+    call.dstate_out = dstate_out.pointers<const float>();
+    call.dstate_in = dstate_in.pointers<float>();
   }
 };
 

@@ -152,8 +152,8 @@ __device__ __forceinline__ void add_decayed_corrections(
 // The gradient of queries, forward in time; writes the corrections that the keys need.
 template <int M, bool decays>
 __global__ __launch_bounds__(TeamOf<M>::kThreads,
-                             M < 128 ? 2
-                                     : 1) void linear_attention_fast_queries(BackwardArguments a) {
+                             M < 128 ? 2 : 1) void linear_attention_fast_queries(Backward a,
+                                                                                 Launch launch) {
   using Team = TeamOf<M>;
   constexpr int kStride = Stage<M>::kStride, kColumns = kOwnColumns<M>;
   SharedArena arena;
@@ -163,9 +163,10 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
   const int heads = static_cast<int>(a.q.H), key_heads = static_cast<int>(a.k.H);
   const int head = static_cast<int>(blockIdx.x % heads), key_head = head / (heads / key_heads);
   const int64_t row = blockIdx.x / heads, time = a.q.T;
-  const int64_t start = blockIdx.y * a.split_tokens, end = min(time, start + a.split_tokens);
+  const int64_t start = blockIdx.y * launch.split_tokens,
+                end = min(time, start + launch.split_tokens);
   const bool normalised = a.denominators != nullptr;
-  const FeatureStep step = a.step_of<M>();
+  const FeatureStep step = launch.step_of<M>();
 
   const auto queries_from = [&](int64_t token) {
     return ReadPlace{a.q, a.query_mask, row, token, head, 0};
@@ -184,16 +185,19 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     const Stage<M> stage = shared.stages.stage_of(token / Team::kTokens);
     query_counts = begin_features<M, Team>(copies, stage.q, queries_from(token), a.queries);
     key_counts = begin_features<M, Team>(copies, stage.k, keys_from(token), a.keys);
-    begin_copy<M, Team>(copies, stage.v, {a.v, a.key_mask, row, token, key_head, a.tile.first});
-    begin_copy<M, Team>(copies, stage.dy, {a.dy, a.query_mask, row, token, head, a.tile.first});
+    begin_copy<M, Team>(copies, stage.v,
+                        {a.v, a.key_mask, row, token, key_head, launch.tile.first});
+    begin_copy<M, Team>(copies, stage.dy,
+                        {a.dy, a.query_mask, row, token, head, launch.tile.first});
     copies.commit();
     if constexpr (decays) shared.decay.read(a.log_decay, keys_from(token), log_decays);
   };
   const auto one = [](int) { return 1.0f; };
 
   StateTile<M, M, Team> state;
-  state.load(a.in, {(blockIdx.y * a.q.B + row) * key_heads + key_head, a.keys.features(),
-                    static_cast<int>(a.v.K), a.tile.first});
+  state.load(a.state_in.memory, a.state_in.mass,
+             {(blockIdx.y * a.q.B + row) * key_heads + key_head, a.keys.features(),
+              static_cast<int>(a.v.K), launch.tile.first});
   state.publish(shared.memory);
   if (normalised) state.publish_rest(shared.rest);
   state.store_normalizer(shared.mass);
@@ -216,7 +220,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
     [[maybe_unused]] float read[2];  // of the state before the chunk
     gather_gradients<M, decays>(stage, shared, normalised, segmented, starts, first, column, lane,
                                 sums, read);
-    const bool complete = a.tile.sums.template complete<Team>(token / Team::kTokens, sums);
+    const bool complete = launch.tile.sums.template complete<Team>(token / Team::kTokens, sums);
     kernel_bf16* queries = stage.q + first * kStride + column;
     float factors[2] = {1, 1};  // 1 / D
     if (complete && normalised) {
@@ -234,11 +238,11 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
         factors[half] = factor;
         const bool inside = reader < time, writes = inside && lane % 4 == 0 && column == 0;
         if (step == FeatureStep::leaves_along) {
-          if (writes) a.along[at] = along[half];
+          if (writes) launch.along[at] = along[half];
         } else if (step == FeatureStep::takes_corrections) {
           corrections[half] = inside ? a.corrections[at] : 0.0f;
         } else {
-          if (step == FeatureStep::adds_along && inside) along[half] += a.along[at];
+          if (step == FeatureStep::adds_along && inside) along[half] += launch.along[at];
           corrections[half] = a.division.passes(x) ? -along[half] * factor : 0.0f;
           if (writes) a.corrections[at] = corrections[half];
         }
@@ -264,15 +268,15 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
           const int64_t reader = token + first + half * 8 + lane / 4;
           if (reader >= time || lane % 4 != 0 || column != 0) continue;
           float* at = a.decay_writes.read + (row * time + reader) * heads + head;
-          *at = (a.tile.first == 0 ? read[half] : *at + read[half]) * factors[half];
+          *at = (launch.tile.first == 0 ? read[half] : *at + read[half]) * factors[half];
         }
         const int64_t anchor = token / kDecayAnchorTokens - 1;
         if (token % kDecayAnchorTokens == 0 && anchor >= 0 && head % (heads / key_heads) == 0) {
           const int64_t number = (anchor * a.q.B + row) * key_heads + key_head;
           const LinearAttentionState<float>& anchors = a.decay_writes.states;
-          state.store({anchors.memory, nullptr},
-                      {number, a.keys.features(), static_cast<int>(a.v.K), a.tile.first});
-          if (a.tile.first == 0) {
+          state.store(anchors.memory,
+                      {number, a.keys.features(), static_cast<int>(a.v.K), launch.tile.first});
+          if (launch.tile.first == 0) {
             state.store_normalizer(anchors.mass + number * a.keys.features(), a.keys.features());
           }
         }
@@ -284,7 +288,7 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
                           a.q,
                           {a.dq, a.query_mask, row, token + first, head, 0},
                           a.dquery_proportions,
-                          a.adds_proportions},
+                          launch.adds_proportions},
                          rows, rows, warp, lane, factors, sums);
     }
     if (segments.begins != 0) state.clear();
@@ -299,23 +303,23 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
 }
 
 template <int M, bool decays>
-void run(const BackwardArguments& arguments, int64_t splits, Device device) {
-  const int64_t blocks = arguments.q.B * arguments.q.H;
-  const auto run_tile = [&](const BackwardArguments& a) {
+void run(const Backward& call, const Launch& of_call, int64_t splits) {
+  const int64_t blocks = call.q.B * call.q.H;
+  const auto run_tile = [&](const Launch& of_tile) {
     launch({"linear_attention_fast_queries",
             dim3(blocks_for(blocks, 1), static_cast<unsigned>(splits)), TeamOf<M>::kThreads,
             shared_bytes<QueriesLayout<M, decays>>()},
-           linear_attention_fast_queries<M, decays>, a);
+           linear_attention_fast_queries<M, decays>, call, of_tile);
   };
-  for_value_tiles<M>(arguments, arguments.v.K, blocks, arguments.q.T, device, run_tile);
+  for_value_tiles<M>(of_call, call.v.K, blocks, call.q.T, call.device, run_tile);
 }
 
 }  // namespace
 
-void run_queries(const BackwardArguments& arguments, int64_t splits, Device device) {
-  for_width(tile_width(arguments, arguments.keys.features(), arguments.v.K), [&](auto width) {
-    arguments.log_decay == nullptr ? run<width, false>(arguments, splits, device)
-                                   : run<width, true>(arguments, splits, device);
+void run_queries(const Backward& call, const Launch& launch, int64_t splits) {
+  for_width(tile_width(launch, call.keys.features(), call.v.K), [&](auto width) {
+    call.log_decay == nullptr ? run<width, false>(call, launch, splits)
+                              : run<width, true>(call, launch, splits);
   });
 }
 

@@ -15,21 +15,6 @@ namespace {
 
 using namespace linear_attention_detail;
 
-struct Arguments {
-  Reads q;
-  Writes y;
-  const uint8_t* query_mask;
-  StatePointers<const float> in;
-  float* denominators;
-  LaunchSums sums;                   // numerators, of features in parts
-  const float* denominators_before;  // of the part before; null: there is none
-  FeatureSource source;
-  Division division;
-  const int32_t* spans;
-  int64_t split_tokens;
-  int key_heads, tiles;  // tiles: of value columns
-};
-
 template <int M, int N>
 struct Layout {
   __host__ __device__ explicit Layout(SharedArena& arena)
@@ -42,22 +27,25 @@ struct Layout {
 };
 
 template <int M, int N>
-__global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(Arguments a) {
+__global__ __launch_bounds__(kTileThreads,
+                             3) void linear_attention_fast_read(Forward a, OutputSums sums,
+                                                                int64_t split_tokens, int tiles) {
   constexpr int kStride = M + kPadding;
   SharedArena arena;
   const Layout<M, N> shared(arena);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int heads = static_cast<int>(a.q.H), first = static_cast<int>(blockIdx.x % a.tiles) * N;
-  const int head = static_cast<int>(blockIdx.x / a.tiles % heads);
-  const int64_t state_number = blockIdx.x / a.tiles / heads;
-  const RowPart part = part_of_state(a.spans, state_number, a.q.T);
+  const int heads = static_cast<int>(a.q.H), key_heads = static_cast<int>(a.key_heads);
+  const int first = static_cast<int>(blockIdx.x % tiles) * N;
+  const int head = static_cast<int>(blockIdx.x / tiles % heads);
+  const int64_t state_number = blockIdx.x / tiles / heads;
+  const RowPart part = part_of_state(a.spans.table, state_number, a.q.T);
   const Reads q = row_view(a.q, part);
   const Writes y = row_view(a.y, part);
   const uint8_t* mask = row_mask(a.query_mask, part.row, a.q.T);
-  const int64_t start = part.begin + blockIdx.y * a.split_tokens;
-  const int64_t end = min(part.end, start + a.split_tokens);
+  const int64_t start = part.begin + blockIdx.y * split_tokens;
+  const int64_t end = min(part.end, start + split_tokens);
 
-  const FeatureSource source = a.source.of_row(part.row * a.q.T * heads);
+  const FeatureSource source = a.queries.of_row(part.row * a.q.T * heads);
   const auto queries_from = [&](int64_t token) { return ReadPlace{q, mask, 0, token, head, 0}; };
   AsyncCopies copies;
   uint32_t counts = 0;
@@ -70,8 +58,9 @@ __global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(Ar
   };
   if (start < end) begin(start);
   StateTile<M, N> state;
-  state.load(a.in, {state_number * a.key_heads + head / (heads / a.key_heads), source.features(),
-                    static_cast<int>(a.y.K), first});
+  state.load(a.state_in.memory, a.state_in.mass,
+             {state_number * key_heads + head / (heads / key_heads), source.features(),
+              static_cast<int>(a.y.K), first});
   state.publish(shared.memory);
   state.store_normalizer(shared.mass);
   for (int64_t token = start; token < end; token += kChunk) {
@@ -88,14 +77,14 @@ __global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(Ar
     float x[2];
     read_state<M, N>(lefts, shared.memory, shared.mass, lane, numerators, x);
     // Parts of features have the widest tiles.
-    const bool complete =
-        M < 128 || a.sums.template complete<FourWarps>((token - part.begin) / kChunk, numerators);
+    const bool complete = M < 128 || sums.numerators.template complete<FourWarps>(
+                                         (token - part.begin) / kChunk, numerators);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t reader = token + warp * 16 + half * 8 + lane / 4;
       if (a.denominators == nullptr || reader >= part.end) continue;
       const int64_t at = (part.row * a.q.T + reader) * heads + head;
-      if (M == 128 && a.denominators_before != nullptr) x[half] += a.denominators_before[at];
+      if (M == 128 && sums.denominators != nullptr) x[half] += sums.denominators[at];
       if (first == 0 && lane % 4 == 0) a.denominators[at] = x[half];
     }
     if (complete) {
@@ -108,36 +97,24 @@ __global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(Ar
 template <int M>
 void run(const Forward& call, const OutputSums& sums = {}) {
   constexpr int N = kValueColumns<M>;
-  Arguments a{};
-  a.q = call.q;
-  a.y = call.y;
-  a.query_mask = call.query_mask;
-  a.in = {call.state_in.memory, call.state_in.mass};
-  a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
-  a.source = query_source(call);
-  a.division = division_of(call.options);
-  a.key_heads = static_cast<int>(call.key_heads);
-  a.tiles = static_cast<int>((call.y.K + N - 1) / N);
-  sums.set(a);
-  const int64_t blocks = call.spans.states(call.q.B) * call.q.H * a.tiles;
+  const int tiles = static_cast<int>((call.y.K + N - 1) / N);
+  const int64_t blocks = call.spans.states(call.q.B) * call.q.H * tiles;
   // Nothing has to be added up after these: several splits for each block that has room.
   const SplitSizes sizes = split_sizes(call.spans.most_tokens(call.q.T), blocks, 4 * kEnoughBlocks);
-  a.spans = call.spans.table;
-  a.split_tokens = sizes.tokens;
   launch({"linear_attention_fast_read",
           dim3(blocks_for(blocks, 1), static_cast<unsigned>(sizes.count)), kTileThreads,
           shared_bytes<Layout<M, N>>()},
-         linear_attention_fast_read<M, N>, a);
+         linear_attention_fast_read<M, N>, call, sums, sizes.tokens, tiles);
 }
 
 }  // namespace
 
 void read_forward(const Forward& call) {
-  if (needs_parts(call.q.K, call.query_proportions != nullptr)) {
+  if (needs_parts(call.queries)) {
     return forward_in_parts(call, call.spans.states(call.q.B), call.spans.most_tokens(call.q.T),
-                            call.key_heads, run<128>);
+                            run<128>);
   }
-  if (query_source(call).features() <= 64) return run<64>(call);
+  if (call.queries.features() <= 64) return run<64>(call);
   run<128>(call);
 }
 

@@ -21,19 +21,11 @@ using namespace linear_attention_detail;
 
 constexpr int64_t kMinChunks = 4;  // of a split
 
-struct Arguments {
-  Reads left, right;  // k and v; of gradients q and dy
-  const uint8_t* mask;
-  StatePointers<float> out;  // of each split
-  FeatureSource source;
-  bool of_gradients;
-  const float* denominators;  // of gradients; null: nothing is divided
-  const float* corrections;
-  Division division;
-  const int32_t* spans;
+// What a launch adds to a call, whose k and v are q and dy where sums are over queries.
+struct Launch {
+  const float* corrections;  // c, of sums over queries; null: over keys
   int64_t states, split_tokens;
-  int state_heads, first_split;
-  int tiles;  // of value columns
+  int first_split, tiles;  // tiles: of value columns
 };
 
 template <int M, int N>
@@ -48,27 +40,29 @@ struct Layout {
 
 template <int M, int N>
 __global__ __launch_bounds__(kTileThreads,
-                             M < 128 ? 5 : 2) void linear_attention_fast_sums(Arguments a) {
+                             M < 128 ? 5 : 2) void linear_attention_fast_sums(Forward a,
+                                                                              Launch launch) {
   using Part = TilePart<M>;
   constexpr int kStride = M + kPadding;
   SharedArena arena;
   const Layout<M, N> shared(arena);
-  const int thread = static_cast<int>(threadIdx.x), heads = static_cast<int>(a.left.H);
-  const int first = static_cast<int>(blockIdx.x % a.tiles) * N;
-  const int state_head = static_cast<int>(blockIdx.x / a.tiles % a.state_heads);
-  const int64_t state_number = blockIdx.x / a.tiles / a.state_heads;
-  const RowPart part = part_of_state(a.spans, state_number, a.left.T);
-  const Reads left = row_view(a.left, part), right = row_view(a.right, part);
-  const uint8_t* mask = row_mask(a.mask, part.row, a.left.T);
-  const int64_t split = a.first_split + static_cast<int64_t>(blockIdx.y);
-  const int64_t start = part.begin + split * a.split_tokens;
-  const int64_t end = min(part.end, start + a.split_tokens);
+  const int thread = static_cast<int>(threadIdx.x), heads = static_cast<int>(a.k.H);
+  const int state_heads = static_cast<int>(a.key_heads);
+  const int first = static_cast<int>(blockIdx.x % launch.tiles) * N;
+  const int state_head = static_cast<int>(blockIdx.x / launch.tiles % state_heads);
+  const int64_t state_number = blockIdx.x / launch.tiles / state_heads;
+  const RowPart part = part_of_state(a.spans.table, state_number, a.k.T);
+  const Reads left = row_view(a.k, part), right = row_view(a.v, part);
+  const uint8_t* mask = row_mask(a.key_mask, part.row, a.k.T);
+  const int64_t split = launch.first_split + static_cast<int64_t>(blockIdx.y);
+  const int64_t start = part.begin + split * launch.split_tokens;
+  const int64_t end = min(part.end, start + launch.split_tokens);
   // Heads of queries that share a state are processed one after the other, chunk by chunk.
-  const int group = heads / a.state_heads;
+  const int group = heads / state_heads;
   const int steps = start < end ? static_cast<int>((end - start + kChunk - 1) / kChunk) * group : 0;
-  const StatePlace place{(split * a.states + state_number) * a.state_heads + state_head,
-                         a.source.features(), static_cast<int>(a.right.K), first};
-  const FeatureSource source = a.source.of_row(part.row * a.left.T * heads);
+  const StatePlace place{(split * launch.states + state_number) * state_heads + state_head,
+                         a.keys.features(), static_cast<int>(a.v.K), first};
+  const FeatureSource source = a.keys.of_row(part.row * a.k.T * heads);
   const auto left_from = [&](int step) {
     return ReadPlace{
         left, mask, 0, start + int64_t{step / group} * kChunk, state_head * group + step % group,
@@ -86,21 +80,21 @@ __global__ __launch_bounds__(kTileThreads,
                                 {right, mask, 0, token, head, first});
     copies.commit();
     if (a.denominators == nullptr) return;
-    const int64_t at = (part.row * a.left.T + token) * heads + head;
+    const int64_t at = (part.row * a.k.T + token) * heads + head;
     const bool inside = thread < kChunk && token + thread < part.end;
     if (inside) prefetch(a.denominators + at + thread * heads);
-    correction = inside ? a.corrections[at + thread * heads] : 0.0f;
+    correction = inside ? launch.corrections[at + thread * heads] : 0.0f;
   };
 
   StateTile<M, N> state;
-  state.load({nullptr, nullptr}, place);
+  state.load(nullptr, nullptr, place);
   float mass = 0;  // dz of feature number `thread`
   if (steps > 0) begin(0);
   for (int step = 0; step < steps; ++step) {
     kernel_bf16* features = shared.left + step % 2 * kChunk * kStride;
     float* corrections = shared.corrections + step % 2 * kChunk;
     copies.wait<0>();
-    const int64_t at = (part.row * a.left.T + left_from(step).begin) * heads + left_from(step).head;
+    const int64_t at = (part.row * a.k.T + left_from(step).begin) * heads + left_from(step).head;
     const auto factor = [&](int i) {  // 1 / D
       if (a.denominators == nullptr) return 1.0f;
       return reciprocal(a.division.divisor(a.denominators[at + Part::row(i) * heads]));
@@ -115,56 +109,31 @@ __global__ __launch_bounds__(kTileThreads,
       mass += corrections[token] * load(features + token * kStride + thread);
     }
   }
-  state.store(a.out, place);
+  state.store(a.state_out.memory, place);
   if (first > 0) return;
-  float* to = a.out.mass + place.number * place.features;
-  if (!a.of_gradients) return state.store_normalizer(to, place.features);
+  float* to = a.state_out.mass + place.number * place.features;
+  if (launch.corrections == nullptr) return state.store_normalizer(to, place.features);
   if (thread < place.features) to[thread] = mass;
 }
 
 template <int M>
-void run(Arguments a, int64_t splits) {
+void run(const Forward& a, Launch of_launch, int64_t splits) {
   constexpr int N = kValueColumns<M>;
-  a.tiles = static_cast<int>((a.right.K + N - 1) / N);
+  of_launch.tiles = static_cast<int>((a.v.K + N - 1) / N);
   launch({"linear_attention_fast_sums",
-          dim3(blocks_for(a.states * a.state_heads * a.tiles, 1), static_cast<unsigned>(splits)),
+          dim3(blocks_for(of_launch.states * a.key_heads * of_launch.tiles, 1),
+               static_cast<unsigned>(splits)),
           kTileThreads, shared_bytes<Layout<M, N>>()},
-         linear_attention_fast_sums<M, N>, a);
+         linear_attention_fast_sums<M, N>, a, of_launch);
 }
 
-Arguments sums_of_keys(const Forward& call) {
-  Arguments a{};
-  a.left = call.k;
-  a.right = call.v;
-  a.mask = call.key_mask;
-  a.source = key_source(call);
-  a.spans = call.spans.table;
-  a.states = call.spans.states(call.k.B);
-  a.state_heads = static_cast<int>(call.k.H);
-  return a;
-}
-
-Arguments sums_of_gradients(const Backward& call) {
-  Arguments a{};
-  a.left = call.q;
-  a.right = call.dy;
-  a.mask = call.query_mask;
-  a.source = query_source(call);
-  a.of_gradients = true;
-  a.denominators = call.options.normalizer == Normalizer::none ? nullptr : call.denominators;
-  a.corrections = call.corrections;
-  a.division = division_of(call.options);
-  a.states = call.q.B;
-  a.state_heads = static_cast<int>(call.k.H);
-  return a;
-}
-
-// The sums of so many splits.
-void sum_splits(Arguments a, const SplitSizes& sizes, int64_t splits,
-                const LinearAttentionState<float>& out) {
-  a.split_tokens = sizes.tokens;
-  a.out = {out.memory, out.mass};
-  for_width(a.source.features(), [&](auto width) { run<width>(a, splits); });
+// The sums of so many splits, to a.state_out: over keys from the first one on; over queries, whose
+// corrections are given, from the second one on, because the first is nobody's start.
+void sum_splits(Forward a, const float* corrections, const SplitSizes& sizes, int64_t splits) {
+  if (corrections == nullptr) a.denominators = nullptr;
+  const Launch launch{corrections, a.spans.states(a.k.B), sizes.tokens,
+                      corrections == nullptr ? 0 : 1, 0};
+  for_width(a.keys.features(), [&](auto width) { run<width>(a, launch, splits); });
 }
 
 // From the sum of each split to that of all splits before it, or after it, and the carried state to
@@ -183,29 +152,22 @@ void add_up(const Tensor& sums, int64_t splits, const float* carried, bool after
   });
 }
 
-Splits make_splits(Arguments a, const SplitSizes& sizes,
-                   const LinearAttentionState<const float>& carried, Device device) {
-  Splits splits;
-  splits.sizes = sizes;
-  if (sizes.count == 1) return splits;
-  const int64_t states = sizes.count * a.states;
-  const int64_t features = a.source.features();
-  splits.memory = Tensor::empty({states, a.state_heads, features, a.right.K}, DType::f32, device);
-  splits.mass = Tensor::empty({states, a.state_heads, features}, DType::f32, device);
-  // The sum of the last split, or of the first one, is nobody's start.
-  a.first_split = a.of_gradients ? 1 : 0;
-  sum_splits(a, sizes, sizes.count - 1,
-             {pointer<float>(splits.memory), pointer<float>(splits.mass)});
-  add_up(splits.memory, sizes.count, carried.memory, a.of_gradients);
-  add_up(splits.mass, sizes.count, carried.mass, a.of_gradients);
-  return splits;
-}
-
-// Segments and decaying states forget the splits before them.
-template <typename Call>
-SplitSizes causal_split_sizes(const Call& call, int64_t blocks) {
+// The states with which splits begin, from call.state_in on; over queries, backward in time.
+Splits make_splits(Forward call, const float* corrections, int64_t blocks) {
+  // Segments and decaying states forget the splits before them.
   const bool can_split = call.segments == nullptr && call.log_decay == nullptr;
-  return can_split ? split_sizes(call.k.T, blocks) : SplitSizes{1, call.k.T};
+  Splits splits;
+  splits.sizes = can_split ? split_sizes(call.k.T, blocks) : SplitSizes{1, call.k.T};
+  const int64_t count = splits.sizes.count;
+  if (count == 1) return splits;
+  const Shape shape{count * call.k.B, call.key_heads, call.keys.features(), call.v.K};
+  splits.memory = Tensor::empty(shape, DType::f32, call.device);
+  splits.mass = Tensor::empty({shape[0], shape[1], shape[2]}, DType::f32, call.device);
+  call.state_out = {pointer<float>(splits.memory), pointer<float>(splits.mass)};
+  sum_splits(call, corrections, splits.sizes, count - 1);
+  add_up(splits.memory, count, call.state_in.memory, corrections != nullptr);
+  add_up(splits.mass, count, call.state_in.mass, corrections != nullptr);
+  return splits;
 }
 
 // to = the sum of `count` arrays like it, in order.
@@ -253,54 +215,40 @@ LinearAttentionState<const float> Splits::states(
 }
 
 Splits splits_of(const Forward& call, int64_t blocks) {
-  return make_splits(sums_of_keys(call), causal_split_sizes(call, blocks), call.state_in,
-                     call.device);
-}
-
-Splits splits_of(const Backward& call, int64_t blocks) {
-  Forward same;
-  same.device = call.device;
-  same.options = call.options;
-  same.q = call.q;
-  same.k = call.k;
-  same.v = call.v;
-  same.key_mask = call.key_mask;
-  same.key_proportions = call.key_proportions;
-  same.segments = call.segments;
-  same.log_decay = call.log_decay;
-  same.state_in = call.state_in;
-  return splits_of(same, blocks);
+  return make_splits(call, nullptr, blocks);
 }
 
 Splits gradient_splits_of(const Backward& call, int64_t blocks) {
-  return make_splits(sums_of_gradients(call), causal_split_sizes(call, blocks), call.dstate_out,
-                     call.device);
+  Forward sums = call;
+  sums.k = call.q;
+  sums.v = call.dy;
+  sums.keys = call.queries;
+  sums.key_mask = call.query_mask;
+  sums.state_in = call.dstate_out;
+  return make_splits(sums, call.corrections, blocks);
 }
 
 void memory_forward(const Forward& call) {
-  const bool reweighted = call.key_proportions != nullptr;
-  if (needs_parts(call.k.K, reweighted)) {
+  const int64_t states = call.spans.states(call.k.B);
+  if (needs_parts(call.keys)) {
     for (const Columns& columns : parts_of(call.k.K)) {
-      const StateRows rows{call.spans.states(call.k.B) * call.k.H,
-                           call.k.K,
-                           reweighted,
-                           columns,
-                           call.v.K,
-                           call.device};
+      const StateRows rows{states * call.key_heads, call.keys, columns, call.v.K, call.device};
       const PartState sums = rows.room(call.state_out);
       Forward part = part_of(call, columns);
-      part.state_out = sums.pointers();
+      part.state_out = sums.pointers<float>();
       memory_forward(part);
       rows.put(sums, call.state_out);
     }
     return;
   }
   const int64_t tiles = (call.v.K + kChunk - 1) / kChunk;
-  const int64_t states = call.spans.states(call.k.B);
-  const SplitSizes sizes = split_sizes(call.spans.most_tokens(call.k.T), states * call.k.H * tiles);
-  const int64_t features = key_source(call).features();
-  const Partials partials(sizes.count, {states, call.k.H, features, call.v.K}, call.device);
-  sum_splits(sums_of_keys(call), sizes, sizes.count, partials.place(call.state_out));
+  const SplitSizes sizes =
+      split_sizes(call.spans.most_tokens(call.k.T), states * call.key_heads * tiles);
+  const Partials partials(sizes.count, {states, call.key_heads, call.keys.features(), call.v.K},
+                          call.device);
+  Forward sums = call;
+  sums.state_out = partials.place(call.state_out);
+  sum_splits(sums, nullptr, sizes, sizes.count);
   partials.add_to(call.state_out);
 }
 

@@ -11,43 +11,6 @@ namespace linnet::cuda::linear_attention_detail {
 
 using namespace tensor_core;
 
-// The source of features: phi(scale x) of x with `width` columns, re-weighted where there are
-// proportions [B,T,H].
-struct FeatureSource {
-  FeatureMap map;
-  float scale;
-  const float* proportions;
-  int width;
-
-  __host__ __device__ int features() const { return proportions == nullptr ? width : 2 * width; }
-  // Whether a column holds sines.
-  __device__ __forceinline__ bool is_second_half(int column) const {
-    return width <= column && column < features();
-  }
-  __device__ __forceinline__ Rotation rotation(int64_t number) const {
-    return proportions == nullptr ? Rotation{1, 0} : rotation_of(proportions[number]);
-  }
-  // The same of a row that is a sequence of its own, whose first proportion has that number.
-  __device__ __forceinline__ FeatureSource of_row(int64_t first) const {
-    return {map, scale, proportions == nullptr ? nullptr : proportions + first, width};
-  }
-  // Whether gradients need x itself: features that are re-weighted do not show phi(x), and those of
-  // elu near -1 not its slope.
-  __device__ __forceinline__ bool hides_slopes() const {
-    return proportions != nullptr || map == FeatureMap::elu;
-  }
-};
-
-template <typename Call>
-FeatureSource query_source(const Call& call) {
-  return {call.options.feature_map, static_cast<float>(call.options.query_scale),
-          call.query_proportions, static_cast<int>(call.q.K)};
-}
-template <typename Call>
-FeatureSource key_source(const Call& call) {
-  return {call.options.feature_map, 1, call.key_proportions, static_cast<int>(call.k.K)};
-}
-
 // Begins to copy a chunk of which features will be made, as begin_copy.
 template <int width, typename Team = FourWarps, int unrolled = TilePart<width, Team>::kCount>
 __device__ __forceinline__ uint32_t begin_features(AsyncCopies& copies, kernel_bf16* tile,

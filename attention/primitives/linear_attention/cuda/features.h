@@ -46,6 +46,33 @@ __device__ __forceinline__ Rotation rotation_of(float proportion) {
 #endif
 }
 
+// The source of features: phi(scale x) of x with `width` columns, re-weighted where there are
+// proportions [B,T,H].
+struct FeatureSource {
+  FeatureMap map;
+  float scale;
+  const float* proportions;
+  int width;
+
+  __host__ __device__ int features() const { return proportions == nullptr ? width : 2 * width; }
+  // Whether a column holds sines.
+  __device__ __forceinline__ bool is_second_half(int column) const {
+    return width <= column && column < features();
+  }
+  __device__ __forceinline__ Rotation rotation(int64_t number) const {
+    return proportions == nullptr ? Rotation{1, 0} : rotation_of(proportions[number]);
+  }
+  // The same of a row that is a sequence of its own, whose first proportion has that number.
+  __device__ __forceinline__ FeatureSource of_row(int64_t first) const {
+    return {map, scale, proportions == nullptr ? nullptr : proportions + first, width};
+  }
+  // Whether gradients need x itself: features that are re-weighted do not show phi(x), and those of
+  // elu near -1 not its slope.
+  __device__ __forceinline__ bool hides_slopes() const {
+    return proportions != nullptr || map == FeatureMap::elu;
+  }
+};
+
 struct Division {
   Normalizer normalizer;
   float epsilon;

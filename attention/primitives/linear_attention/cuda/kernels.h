@@ -7,8 +7,8 @@
 // otherwise.
 #pragma once
 
-#include "attention/primitives/linear_attention/cpu.h"
-#include "core/tensor.h"
+#include "attention/primitives/linear_attention/tensors.h"
+#include "core/cuda/kernel.h"
 
 namespace linnet::cuda::linear_attention_detail {
 
@@ -16,32 +16,37 @@ namespace linnet::cuda::linear_attention_detail {
 // keeps, its normalizer left out.
 inline constexpr int64_t kWidestState = 256;
 
-// A memory S [N,G,m,V] and its normalizer z [N,G,m]; undefined: zero on input, not wanted on
-// output.
-struct StateTensors {
-  Tensor memory, mass;
-};
+// A state as kernels take it; undefined tensors become null.
+template <typename E>
+LinearAttentionState<E> state_of(const Tensor& memory, const Tensor& mass) {
+  return {pointer_or_null<E>(memory), pointer_or_null<E>(mass)};
+}
 
 // X <- factor_t X + left_t right_t^T along time, and out_t = X^T probe_t after it. X is the state,
 // [m, V + 1] or its transpose. The factor is exp(log_decay_t); backward in time, where X is the
 // gradient with respect to the state after t, that of the token after it.
 // Hu heads write to the state, Hp read it, G keep it; of each two of them, one divides the other.
 struct StateScan {
-  Tensor left, right;  // [B,T,Hu,rows], [B,T,Hu,columns or more]; undefined: the state stays
-  Tensor probe, out;   // [B,T,Hp,rows], [B,T,Hp,columns]; undefined: nothing is read
-  StateTensors in, out_state;
-  int64_t features = 0, values = 0;  // m and V
-  int64_t columns = 0;               // of X that are computed
-  int64_t state_heads = 0;           // G
+  const float* left = nullptr;   // [B,T,Hu,rows]
+  const float* right = nullptr;  // [B,T,Hu,right_width]
+  const float* probe = nullptr;  // [B,T,Hp,rows]; null: nothing is read
+  float* out = nullptr;          // [B,T,Hp,columns]
+  LinearAttentionState<const float> in;
+  LinearAttentionState<float> out_state;
+  int64_t states = 0, time = 0;  // N and T
+  int features = 0, values = 0;  // m and V
+  int rows = 0, columns = 0;     // of X; those columns that are computed
+  int right_width = 0;           // at least as many
+  int update_heads = 0;          // Hu; 0: the state stays
+  int heads = 0;                 // Hp
+  int state_heads = 0;           // G
   bool transposed = false;
   bool reverse = false;
-  // i32 [B,T]: the state restarts where the id changes.
-  Tensor segments;
-  // [B,T,G], and whose entries count: u8 [B,T]. Undefined: factors of 1; all.
-  Tensor log_decay, decay_mask;
-  // i32 [N,3]: row, first and last + 1 token of the span that state n belongs to. Undefined: state
-  // n is that of row n.
-  Tensor spans;
+  const int32_t* segments = nullptr;    // [B,T]: the state restarts where the id changes
+  const float* log_decay = nullptr;     // [B,T,G]; null: factors of 1
+  const uint8_t* decay_mask = nullptr;  // [B,T], whose log-decays count; null: all
+  // [N,3]: row, first and last + 1 token of the span that state n belongs to; null: row n.
+  const int32_t* spans = nullptr;
 };
 // With more values than kWidestState, whose state is transposed, rows are processed in parts, one
 // after the other, and their reads by probes are added up.
@@ -57,8 +62,8 @@ void feature_gradients(const Tensor& x, const Tensor& proportions, const Tensor&
                        FeatureMap map, double scale, const Tensor& gradients, const Tensor& dx,
                        const Tensor& dproportions);
 
-// Spans for kernels, i32 [N,3]; undefined where each row is one (segments undefined).
-Tensor spans_on_device(const Tensor& segments, const std::vector<Span>& spans, Device device);
+// The spans of a noncausal call for kernels, i32 [N,3]; undefined where each row is one.
+Tensor spans_on_device(const LinearAttentionTensors& in);
 
 // v [B,T,G,V] with a column of ones: [B,T,G,V+1].
 Tensor values_with_normalizer(const Tensor& v, const Tensor& mask);
@@ -72,27 +77,14 @@ void normalize(const Tensor& sums, const Tensor& mask, const LinearAttentionOpti
 Tensor output_gradients(const Tensor& y, const Tensor& dy, const Tensor& denominators,
                         const Tensor& mask, const LinearAttentionOptions& options);
 
-// Inputs of the gradients of a log-decay: features and their gradients on both sides, the carried
-// state and its gradient (undefined: no carried state).
-struct DecayGradients {
-  Tensor queries, dqueries;  // [B,T,H,m]
-  Tensor keys, dkeys;        // [B,T,G,m]
-  StateTensors state, dstate;
-  Tensor segments, mask;  // i32, u8 [B,T]
-  Tensor out;             // [B,T,G]
-};
-void run(const DecayGradients& gradients);
-
-// The same from terms [B,T,G] of which the gradients are sums over earlier tokens, to which
-// `anchors` [N,B,G] are the sums at every token that is a multiple of `anchor_tokens`, a multiple
-// of 32. Undefined: none.
-struct DecaySums {
-  Tensor terms, anchors;
-  int64_t anchor_tokens = 0;
-  StateTensors state, dstate;
-  Tensor segments, mask;
-  Tensor out;
-};
-void run(const DecaySums& sums);
+// phi(k_t) . dphi(k_t) less the sum over the query heads of phi(q_t) . dphi(q_t), [B,T,G], from
+// features and their gradients on both sides.
+Tensor decay_terms(const Tensor& queries, const Tensor& dqueries, const Tensor& keys,
+                   const Tensor& dkeys);
+// gradients.log_decay from such terms, of which they are sums over earlier tokens. `anchors`
+// [N,B,G] are the sums at every token that is a multiple of `anchor_tokens`, a multiple of 32;
+// undefined: none. The gradients of the carried state must be there.
+void decay_gradients(const LinearAttentionTensors& in, const LinearAttentionTensors& gradients,
+                     const Tensor& terms, const Tensor& anchors = {}, int64_t anchor_tokens = 0);
 
 }  // namespace linnet::cuda::linear_attention_detail

@@ -9,46 +9,29 @@
 // because their number is a shape. Up to 256 features (Error beyond), values of any width.
 #pragma once
 
-#include <vector>
-
-#include "attention/primitives/common/call_path.h"
-#include "attention/primitives/linear_attention/linear_attention.h"
+#include "attention/primitives/linear_attention/tensors.h"
 
 namespace linnet::cuda {
 
-// Inputs, or where their gradients go; undefined where not needed.
-struct LinearAttentionArrays {
-  Tensor q, k, v, query_proportions, key_proportions, memory, mass, log_decay;
-  CallPath path = CallPath::plain;
-};
-
-void linear_attention_causal_forward(const LinearAttentionContext& context,
-                                     const LinearAttentionArrays& in, const Tensor& y,
+void linear_attention_causal_forward(const LinearAttentionTensors& in, const Tensor& y,
                                      const Tensor& memory, const Tensor& mass,
                                      const Tensor& denominators);
-void linear_attention_causal_backward(const LinearAttentionContext& context,
-                                      const LinearAttentionArrays& in, const Tensor& y,
+void linear_attention_causal_backward(const LinearAttentionTensors& in, const Tensor& y,
                                       const Tensor& denominators, const Tensor& dy,
                                       const Tensor& dmemory, const Tensor& dmass,
-                                      const LinearAttentionArrays& gradients);
+                                      const LinearAttentionTensors& gradients);
 
 // Memory n is the sum over the keys of span n.
-void linear_attention_memory_forward(const LinearAttentionContext& context,
-                                     const LinearAttentionArrays& in,
-                                     const std::vector<Span>& spans, const Tensor& memory,
+void linear_attention_memory_forward(const LinearAttentionTensors& in, const Tensor& memory,
                                      const Tensor& mass);
-void linear_attention_memory_backward(const LinearAttentionContext& context,
-                                      const LinearAttentionArrays& in,
-                                      const std::vector<Span>& spans, const Tensor& dmemory,
-                                      const Tensor& dmass, const LinearAttentionArrays& gradients);
+void linear_attention_memory_backward(const LinearAttentionTensors& in, const Tensor& dmemory,
+                                      const Tensor& dmass, const LinearAttentionTensors& gradients);
 // The queries of span n read memory n.
-void linear_attention_read_forward(const LinearAttentionContext& context,
-                                   const LinearAttentionArrays& in, const std::vector<Span>& spans,
-                                   const Tensor& y, const Tensor& denominators);
-void linear_attention_read_backward(const LinearAttentionContext& context,
-                                    const LinearAttentionArrays& in, const std::vector<Span>& spans,
-                                    const Tensor& y, const Tensor& denominators, const Tensor& dy,
-                                    const LinearAttentionArrays& gradients);
+void linear_attention_read_forward(const LinearAttentionTensors& in, const Tensor& y,
+                                   const Tensor& denominators);
+void linear_attention_read_backward(const LinearAttentionTensors& in, const Tensor& y,
+                                    const Tensor& denominators, const Tensor& dy,
+                                    const LinearAttentionTensors& gradients);
 
 // The feature map of `options` alone: x [B,T,H,K] -> f32, and back to gradients in the dtype of x.
 Tensor linear_attention_features(const LinearAttentionOptions& options, const Tensor& x,

@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kOperation = "linear attention";
 
 // The sequence that a call is about: queries, or keys where a memory is made of them.
-const Tensor& first_of(const LinearAttentionArrays& in) {
+const Tensor& first_of(const LinearAttentionTensors& in) {
   return in.q.defined() ? in.q : in.k;
 }
 
@@ -33,7 +33,7 @@ std::string unsupported_widths(int64_t features, int64_t values, bool causal, bo
 
 }  // namespace
 
-std::string why_plain_linear_attention(const LinearAttentionArrays& in) {
+std::string why_plain_linear_attention(const LinearAttentionTensors& in) {
   const bool reweighted = in.query_proportions.defined() || in.key_proportions.defined();
   const int64_t features = first_of(in).size(3) * (reweighted ? 2 : 1);
   const int64_t values = in.v.defined() ? in.v.size(3) : in.memory.size(3);
@@ -51,7 +51,7 @@ std::string why_plain_linear_attention(const LinearAttentionArrays& in) {
   return unsupported_alignment({&in.q, &in.k, &in.v});
 }
 
-bool linear_attention_is_fast(const LinearAttentionArrays& in) {
+bool linear_attention_is_fast(const LinearAttentionTensors& in) {
   return takes_fast_kernels(kOperation, first_of(in),
                             [&] { return why_plain_linear_attention(in); });
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "attention/primitives/linear_attention/cuda/kernels.h"
-#include "core/cuda/kernel.h"
 
 namespace linnet::cuda::linear_attention_detail {
 namespace {
@@ -14,28 +13,12 @@ constexpr int kWidestTile = 40;        // columns of a block
 constexpr int64_t kReadTokens = 256;   // of a block at least, where the state stays as it is
 constexpr int64_t kMaxBlocks = 65535;  // along a grid's y
 
-struct Arguments {
-  const float* left;
-  const float* right;
-  const float* probe;
-  float* out;
-  int64_t time;  // T
+// What a launch adds to a scan.
+struct Launch {
   int64_t block_tokens;
-  // Rows of the state from first_row on, of as many as left and probe have; what those before read
-  // is in `out`.
-  int first_row, rows, all_rows, columns, right_width;
-  int update_heads, heads, state_heads;
-  int tile, tiles;
-  const int32_t* segments;
-  const int32_t* spans;
-  const float* log_decay;
-  const uint8_t* decay_mask;
-  const float* memory_in;
-  const float* mass_in;
-  float* memory_out;
-  float* mass_out;
-  int features, values;
-  bool transposed, reverse;
+  // Rows of the state from first_row on; what those before read is in `out`.
+  int first_row, rows;
+  int tile, tiles;  // columns of a block, and how many blocks have them
 };
 
 struct Layout {
@@ -57,9 +40,9 @@ struct Layout {
 // Where element (row, column) of state `number` is: in its memory or, in the last column, its
 // normalizer.
 template <typename E>
-__device__ E* state_element(const Arguments& a, E* memory, E* mass, int64_t number, int row,
-                            int column) {
-  row += a.first_row;
+__device__ E* state_element(const StateScan& a, int first_row, E* memory, E* mass, int64_t number,
+                            int row, int column) {
+  row += first_row;
   const int feature = a.transposed ? column : row, value = a.transposed ? row : column;
   const int64_t place = number * a.features + feature;
   if (value < a.values) return memory == nullptr ? nullptr : memory + place * a.values + value;
@@ -71,20 +54,20 @@ struct Scan {
   int64_t row, begin, end, updates;
   int first_head, group;
 
-  __device__ Scan(const Arguments& a, int64_t number, int head)
+  __device__ Scan(const StateScan& a, int64_t block_tokens, int64_t number, int head)
       : row(number), begin(0), end(a.time) {
     if (a.spans != nullptr) {
       row = a.spans[3 * number];
       begin = a.spans[3 * number + 1];
       end = a.spans[3 * number + 2];
     }
-    begin += static_cast<int64_t>(blockIdx.y) * a.block_tokens;
-    if (end > begin + a.block_tokens) end = begin + a.block_tokens;
+    begin += static_cast<int64_t>(blockIdx.y) * block_tokens;
+    if (end > begin + block_tokens) end = begin + block_tokens;
     first_head = head * a.update_heads / a.heads;
     group = a.update_heads > a.heads ? a.update_heads / a.heads : 1;
     updates = end > begin ? (end - begin) * group : 0;
   }
-  __device__ int64_t token(const Arguments& a, int64_t update) const {
+  __device__ int64_t token(const StateScan& a, int64_t update) const {
     return a.reverse ? end - 1 - update / group : begin + update / group;
   }
   __device__ bool first_of_token(int64_t update) const { return update % group == 0; }
@@ -92,12 +75,12 @@ struct Scan {
 };
 
 // exp of a token's log-decay.
-__device__ float decay_at(const Arguments& a, int64_t token, int head) {
+__device__ float decay_at(const StateScan& a, int64_t token, int head) {
   if (a.decay_mask != nullptr && a.decay_mask[token] == 0) return 1;
   return expf(a.log_decay[token * a.state_heads + head * a.state_heads / a.heads]);
 }
 
-__device__ bool begins_segment(const Arguments& a, const Scan& scan, int64_t update) {
+__device__ bool begins_segment(const StateScan& a, const Scan& scan, int64_t update) {
   if (a.segments == nullptr || !scan.first_of_token(update)) return false;
   const int64_t t = scan.token(a, update), before = a.reverse ? t + 1 : t - 1;
   if (before < scan.begin || before >= scan.end) return false;
@@ -105,32 +88,32 @@ __device__ bool begins_segment(const Arguments& a, const Scan& scan, int64_t upd
 }
 
 // The factor of the state at an update.
-__device__ float factor_of(const Arguments& a, const Scan& scan, int64_t update, int head) {
+__device__ float factor_of(const StateScan& a, const Scan& scan, int64_t update, int head) {
   if (begins_segment(a, scan, update)) return 0;
   if (a.log_decay == nullptr || !scan.first_of_token(update)) return 1;
   const int64_t t = scan.token(a, update) + (a.reverse ? 1 : 0);
   return t < scan.end ? decay_at(a, scan.row * a.time + t, head) : 1.0f;
 }
 
-__device__ void load_batch(const Arguments& a, const Scan& scan, int64_t done, int count, int head,
-                           int first_column, const Layout& shared) {
+__device__ void load_batch(const StateScan& a, const Launch& part, const Scan& scan, int64_t done,
+                           int count, int head, int first_column, const Layout& shared) {
   const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
   const int threads = static_cast<int>(blockDim.x * blockDim.y);
-  for (int i = thread; i < count * a.rows; i += threads) {
-    const int64_t update = done + i / a.rows, token = scan.row * a.time + scan.token(a, update);
-    const int r = i % a.rows;
+  for (int i = thread; i < count * part.rows; i += threads) {
+    const int64_t update = done + i / part.rows, token = scan.row * a.time + scan.token(a, update);
+    const int r = i % part.rows;
     if (a.left != nullptr) {
       const int64_t place = token * a.update_heads + scan.first_head + update % scan.group;
-      shared.left[i] = a.left[place * a.all_rows + a.first_row + r];
+      shared.left[i] = a.left[place * a.rows + part.first_row + r];
     }
     if (a.probe != nullptr && scan.last_of_token(update)) {
-      shared.probe[i] = a.probe[(token * a.heads + head) * a.all_rows + a.first_row + r];
+      shared.probe[i] = a.probe[(token * a.heads + head) * a.rows + part.first_row + r];
     }
   }
-  for (int i = thread; a.left != nullptr && i < count * a.tile; i += threads) {
-    const int64_t update = done + i / a.tile, token = scan.row * a.time + scan.token(a, update);
+  for (int i = thread; a.left != nullptr && i < count * part.tile; i += threads) {
+    const int64_t update = done + i / part.tile, token = scan.row * a.time + scan.token(a, update);
     const int64_t place = token * a.update_heads + scan.first_head + update % scan.group;
-    const int column = first_column + i % a.tile;
+    const int column = first_column + i % part.tile;
     shared.right[i] = column < a.columns ? a.right[place * a.right_width + column] : 0.0f;
   }
   for (int i = thread; i < count; i += threads) {
@@ -138,109 +121,87 @@ __device__ void load_batch(const Arguments& a, const Scan& scan, int64_t done, i
   }
 }
 
-// A block has one tile of columns of one head's state; a thread the rows part, part + kParts, ...
+// A block has one tile of columns of one head's state; a thread the rows first, first + kParts,
+// ...
 // of one column, which no other thread touches.
-__global__ void linear_attention_scan(Arguments a) {
+__global__ void linear_attention_scan(StateScan a, Launch part) {
   SharedArena arena;
-  const Layout shared(arena, a.rows, a.tile);
-  const int first_column = static_cast<int>(blockIdx.x % a.tiles) * a.tile;
-  const int head = static_cast<int>(blockIdx.x / a.tiles % a.heads);
-  const int64_t number = blockIdx.x / a.tiles / a.heads;
-  const int part = static_cast<int>(threadIdx.y), c = static_cast<int>(threadIdx.x);
+  const Layout shared(arena, part.rows, part.tile);
+  const int first_column = static_cast<int>(blockIdx.x % part.tiles) * part.tile;
+  const int head = static_cast<int>(blockIdx.x / part.tiles % a.heads);
+  const int64_t number = blockIdx.x / part.tiles / a.heads;
+  const int first = static_cast<int>(threadIdx.y), c = static_cast<int>(threadIdx.x);
   const int column = first_column + c;
   const int64_t state_number = number * a.state_heads + head * a.state_heads / a.heads;
-  const Scan scan(a, number, head);
+  const Scan scan(a, part.block_tokens, number, head);
   float* state = shared.state + c;
 
-  for (int r = part; r < a.rows; r += kParts) {
-    const float* from = column < a.columns
-                            ? state_element(a, a.memory_in, a.mass_in, state_number, r, column)
-                            : nullptr;
-    state[r * a.tile] = from == nullptr ? 0.0f : *from;
+  for (int r = first; r < part.rows; r += kParts) {
+    const float* from = column < a.columns ? state_element(a, part.first_row, a.in.memory,
+                                                           a.in.mass, state_number, r, column)
+                                           : nullptr;
+    state[r * part.tile] = from == nullptr ? 0.0f : *from;
   }
   for (int64_t done = 0; done < scan.updates; done += kBatch) {
     const int count = static_cast<int>(min(static_cast<int64_t>(kBatch), scan.updates - done));
-    load_batch(a, scan, done, count, head, first_column, shared);
+    load_batch(a, part, scan, done, count, head, first_column, shared);
     __syncthreads();
     for (int j = 0; j < count; ++j) {
-      const float* left = shared.left + j * a.rows;
-      const float* probe = shared.probe + j * a.rows;
+      const float* left = shared.left + j * part.rows;
+      const float* probe = shared.probe + j * part.rows;
       const bool read = a.probe != nullptr && scan.last_of_token(done + j);
       if (a.left != nullptr) {
-        const float x = shared.right[j * a.tile + c];
+        const float x = shared.right[j * part.tile + c];
         const float factor = shared.factor[j];
-        for (int r = part; r < a.rows; r += kParts) {
-          const float before = factor == 0 ? 0.0f : factor * state[r * a.tile];
-          state[r * a.tile] = before + left[r] * x;
+        for (int r = first; r < part.rows; r += kParts) {
+          const float before = factor == 0 ? 0.0f : factor * state[r * part.tile];
+          state[r * part.tile] = before + left[r] * x;
         }
       }
       if (!read) continue;
       float sum = 0;
-      for (int r = part; r < a.rows; r += kParts) sum += probe[r] * state[r * a.tile];
-      shared.partial[(j * kParts + part) * a.tile + c] = sum;
+      for (int r = first; r < part.rows; r += kParts) sum += probe[r] * state[r * part.tile];
+      shared.partial[(j * kParts + first) * part.tile + c] = sum;
     }
     __syncthreads();
-    for (int j = part; a.probe != nullptr && j < count; j += kParts) {
+    for (int j = first; a.probe != nullptr && j < count; j += kParts) {
       if (column >= a.columns || !scan.last_of_token(done + j)) continue;
       float sum = 0;
-      for (int p = 0; p < kParts; ++p) sum += shared.partial[(j * kParts + p) * a.tile + c];
+      for (int p = 0; p < kParts; ++p) sum += shared.partial[(j * kParts + p) * part.tile + c];
       const int64_t token = scan.row * a.time + scan.token(a, done + j);
       float* to = a.out + (token * a.heads + head) * a.columns + column;
-      *to = a.first_row == 0 ? sum : *to + sum;
+      *to = part.first_row == 0 ? sum : *to + sum;
     }
   }
   // Heads that share a state have the same one; the first stores it.
   if (column >= a.columns || head % (a.heads / a.state_heads) != 0) return;
   const bool decays = a.reverse && a.log_decay != nullptr && scan.end > scan.begin;
   const float last = decays ? decay_at(a, scan.row * a.time + scan.begin, head) : 1.0f;
-  for (int r = part; r < a.rows; r += kParts) {
-    float* to = state_element(a, a.memory_out, a.mass_out, state_number, r, column);
-    if (to != nullptr) *to = last * state[r * a.tile];
+  for (int r = first; r < part.rows; r += kParts) {
+    float* to = state_element(a, part.first_row, a.out_state.memory, a.out_state.mass, state_number,
+                              r, column);
+    if (to != nullptr) *to = last * state[r * part.tile];
   }
 }
 
 }  // namespace
 
 void run(const StateScan& scan) {
-  const Tensor& tokens = scan.left.defined() ? scan.left : scan.probe;
-  const bool fixed = !scan.left.defined();
-  Arguments a{};
-  a.left = pointer_or_null<const float>(scan.left);
-  a.right = pointer_or_null<const float>(scan.right);
-  a.probe = pointer_or_null<const float>(scan.probe);
-  a.out = pointer_or_null<float>(scan.out);
-  a.time = tokens.size(1);
-  a.block_tokens = fixed ? std::max(kReadTokens, (a.time + kMaxBlocks - 1) / kMaxBlocks)
-                         : std::max<int64_t>(a.time, 1);
-  a.all_rows = static_cast<int>(scan.transposed ? scan.values + 1 : scan.features);
-  a.columns = static_cast<int>(scan.columns);
-  a.right_width = fixed ? 0 : static_cast<int>(scan.right.size(3));
-  a.state_heads = static_cast<int>(scan.state_heads);
-  a.heads = scan.probe.defined() ? static_cast<int>(scan.probe.size(2)) : a.state_heads;
-  a.update_heads = fixed ? a.heads : static_cast<int>(scan.left.size(2));
-  a.tiles = (a.columns + kWidestTile - 1) / kWidestTile;
-  a.tile = (a.columns + a.tiles - 1) / a.tiles;
-  a.segments = pointer_or_null<const int32_t>(scan.segments);
-  a.spans = pointer_or_null<const int32_t>(scan.spans);
-  a.log_decay = pointer_or_null<const float>(scan.log_decay);
-  a.decay_mask = pointer_or_null<const uint8_t>(scan.decay_mask);
-  a.memory_in = pointer_or_null<const float>(scan.in.memory);
-  a.mass_in = pointer_or_null<const float>(scan.in.mass);
-  a.memory_out = pointer_or_null<float>(scan.out_state.memory);
-  a.mass_out = pointer_or_null<float>(scan.out_state.mass);
-  a.features = static_cast<int>(scan.features);
-  a.values = static_cast<int>(scan.values);
-  a.transposed = scan.transposed;
-  a.reverse = scan.reverse;
-  const int64_t states = scan.spans.defined() ? scan.spans.size(0) : tokens.size(0);
-  const int64_t cuts = fixed ? (a.time + a.block_tokens - 1) / a.block_tokens : 1;
+  const bool fixed = scan.update_heads == 0;
+  Launch part{};
+  part.block_tokens = fixed ? std::max(kReadTokens, (scan.time + kMaxBlocks - 1) / kMaxBlocks)
+                            : std::max<int64_t>(scan.time, 1);
+  part.tiles = (scan.columns + kWidestTile - 1) / kWidestTile;
+  part.tile = (scan.columns + part.tiles - 1) / part.tiles;
+  const int64_t cuts = fixed ? (scan.time + part.block_tokens - 1) / part.block_tokens : 1;
   constexpr int kMaxRows = static_cast<int>(kWidestState) + 1;
-  for (a.first_row = 0; a.first_row < a.all_rows; a.first_row += kMaxRows) {
-    a.rows = std::min(kMaxRows, a.all_rows - a.first_row);
+  for (; part.first_row < scan.rows; part.first_row += kMaxRows) {
+    part.rows = std::min(kMaxRows, scan.rows - part.first_row);
     launch({"linear_attention_scan",
-            dim3(blocks_for(states * a.heads * a.tiles, 1), static_cast<unsigned>(cuts)),
-            dim3(static_cast<unsigned>(a.tile), kParts), shared_bytes<Layout>(a.rows, a.tile)},
-           linear_attention_scan, a);
+            dim3(blocks_for(scan.states * scan.heads * part.tiles, 1), static_cast<unsigned>(cuts)),
+            dim3(static_cast<unsigned>(part.tile), kParts),
+            shared_bytes<Layout>(part.rows, part.tile)},
+           linear_attention_scan, scan, part);
   }
 }
 

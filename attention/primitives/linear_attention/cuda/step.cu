@@ -98,9 +98,8 @@ __global__ void linear_attention_one_token(Step a) {
 
 }  // namespace
 
-void linear_attention_step(const LinearAttentionContext& context, const LinearAttentionArrays& in,
-                           const Tensor& y, const Tensor& memory, const Tensor& mass,
-                           const Tensor& denominators) {
+void linear_attention_step(const LinearAttentionTensors& in, const Tensor& y, const Tensor& memory,
+                           const Tensor& mass, const Tensor& denominators) {
   Step a{};
   a.q = stored_values(in.q);
   a.k = stored_values(in.k);
@@ -110,8 +109,8 @@ void linear_attention_step(const LinearAttentionContext& context, const LinearAt
   a.log_decay = pointer_or_null<const float>(in.log_decay);
   a.memory_in = pointer_or_null<const float>(in.memory);
   a.mass_in = pointer_or_null<const float>(in.mass);
-  a.query_mask = pointer_or_null<const uint8_t>(context.query_mask);
-  a.key_mask = pointer_or_null<const uint8_t>(context.key_mask);
+  a.query_mask = pointer_or_null<const uint8_t>(in.context.query_mask);
+  a.key_mask = pointer_or_null<const uint8_t>(in.context.key_mask);
   a.y = pointer<float>(y);
   a.memory_out = pointer<float>(memory);
   a.mass_out = pointer<float>(mass);
@@ -122,9 +121,9 @@ void linear_attention_step(const LinearAttentionContext& context, const LinearAt
   a.features = static_cast<int>(memory.size(2));
   a.values = static_cast<int>(memory.size(3));
   a.tiles = (a.values + kColumns - 1) / kColumns;
-  a.map = context.options.feature_map;
-  a.scale = static_cast<float>(context.options.query_scale);
-  a.division = division_of(context.options);
+  a.map = in.context.options.feature_map;
+  a.scale = static_cast<float>(in.context.options.query_scale);
+  a.division = division_of(in.context.options);
   launch({"linear_attention_one_token", blocks_for(in.q.size(0) * a.heads * a.tiles, 1), kThreads,
           shared_bytes<Layout>(a.features)},
          linear_attention_one_token, a);

@@ -87,7 +87,7 @@ __global__ __launch_bounds__(Warps<D>::kThreads,
     running.completed = a.dcompleted_out[state];
   if (has_element && !a.whole && a.dpartial_out != nullptr) running.window = a.dpartial_out[state];
   StateTile<D, D, Warps<D>> dbasis;
-  dbasis.load({nullptr, nullptr}, {});
+  dbasis.load(nullptr, nullptr, {});
   Chunk chunk{0, 0, 0, 0, a.window, a.inclusive};
   for (int number = last - 1; number >= first; --number) {
     const int64_t token = int64_t{number} * kChunk;
