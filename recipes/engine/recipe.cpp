@@ -135,10 +135,9 @@ void Recipe::describe(ConfigDescription<Recipe>& d) {
 }
 
 void Recipe::validate(const ConfigNode&) const {
-  for (const auto& [key, section] : {std::pair("sweep", &sweep), {"published", &published}}) {
-    if (section->is_map() || section->is_null()) continue;
-    throw located_error(section->location(), Cause{ErrorCode::wrong_type, key},
-                        "expected a section of 'key: value' lines, found ", section->found());
+  if (!published.is_map() && !published.is_null()) {
+    throw located_error(published.location(), Cause{ErrorCode::wrong_type, "published"},
+                        "expected a section of 'key: value' lines, found ", published.found());
   }
   sweep_points(sweep);
 }
@@ -200,17 +199,6 @@ Recipe load_recipe(const std::string& path, const std::vector<std::string>& over
   recipe.path = path;
   for (const std::string& note : restart_notes(node, overrides)) log_info(note);
   return recipe;
-}
-
-void check_recipe(const std::string& path, const std::vector<std::string>& overrides) {
-  ConfigNode node = load_recipe_node(path, overrides);
-  const Recipe recipe = parse_recipe(node);
-  node.erase("sweep");
-  for (const SweepPoint& point : sweep_points(recipe.sweep)) {
-    ConfigNode combined = node;
-    apply_overrides(combined, point.overrides);
-    parse_recipe(combined);
-  }
 }
 
 std::vector<RecipeListing> list_recipes(const std::string& folder) {

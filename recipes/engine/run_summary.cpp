@@ -29,17 +29,22 @@ std::vector<std::string> describe_run(const Recipe& recipe, const Task& task,
   const ModelConfig& config = recipe.model;
   const bool classifier = task.tokenizer() == nullptr;
   const int64_t bare = model.layers_without_feed_forward();
-  return {
-      task.describe(),
-      concat("model: ", config.kind, ", ", config.layers, " layers",
-             bare > 0 ? concat(" (", bare, " without a feed-forward)") : "", ", width ",
-             config.width, ", ", config.heads, " heads, positions ", config.positions, ": ",
-             model.parameters().count(), " parameters"),
-      concat("attention: ", inline_text(*recipe.resolved.find("model")->find("attention"))),
-      concat("loss: cross-entropy of the ", classifier ? "class" : "next token", ", in nats"),
-      describe_update(recipe, task, step),
-      concat("ends at: ", limits.text()),
-  };
+  std::vector<std::string> lines;
+  if (!recipe.point.empty()) lines.push_back(concat("point of the sweep: ", recipe.point));
+  lines.insert(
+      lines.end(),
+      {
+          task.describe(),
+          concat("model: ", config.kind, ", ", config.layers, " layers",
+                 bare > 0 ? concat(" (", bare, " without a feed-forward)") : "", ", width ",
+                 config.width, ", ", config.heads, " heads, positions ", config.positions, ": ",
+                 model.parameters().count(), " parameters"),
+          concat("attention: ", inline_text(*recipe.resolved.find("model")->find("attention"))),
+          concat("loss: cross-entropy of the ", classifier ? "class" : "next token", ", in nats"),
+          describe_update(recipe, task, step),
+          concat("ends at: ", limits.text()),
+      });
+  return lines;
 }
 
 }  // namespace linnet

@@ -11,6 +11,7 @@
 #include "core/files.h"
 #include "core/yaml.h"
 #include "recipes/engine/model_builder.h"
+#include "recipes/engine/recipe_check.h"
 #include "recipes/engine/recipe_merge.h"
 #include "tests/data_path.h"
 #include "tests/error_helpers.h"

@@ -1,5 +1,5 @@
 // linnet recipe list | show | schema | check: recipes without running them.
-#include "recipes/engine/recipe.h"
+#include "recipes/engine/recipe_check.h"
 
 #include <CLI/CLI.hpp>
 #include <iomanip>

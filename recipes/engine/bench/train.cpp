@@ -7,7 +7,6 @@
 #include "core/gemm.h"
 #include "recipes/engine/bench/timing.h"
 #include "recipes/engine/make_task.h"
-#include "recipes/engine/recipe_merge.h"
 #include "recipes/engine/train_step.h"
 
 namespace linnet {
@@ -56,13 +55,11 @@ TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t s
 
 }  // namespace
 
-std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps, Device device) {
-  const Recipe base = parse_recipe(recipe_node);
+std::vector<TrainBench> bench_train(const std::vector<RecipePoint>& recipes, int64_t steps,
+                                    Device device) {
   std::vector<TrainBench> results;
-  for (const SweepPoint& point : sweep_points(base.sweep)) {
-    ConfigNode node = recipe_node;
-    apply_overrides(node, point.overrides);
-    results.push_back(bench_point(parse_recipe(node), point.label, steps, device));
+  for (const RecipePoint& point : recipes) {
+    results.push_back(bench_point(parse_recipe(point.node), point.label, steps, device));
   }
   return results;
 }
