@@ -145,6 +145,10 @@ double Schedule::lr(int64_t step) const {
   }
 }
 
+std::optional<int64_t> Schedule::length() const {
+  return has_end(config_.kind) ? std::optional(static_cast<int64_t>(steps_)) : std::nullopt;
+}
+
 std::optional<double> Schedule::beta1(int64_t step) const {
   if (!config_.cycle_beta1) return std::nullopt;
   bool rising = true;

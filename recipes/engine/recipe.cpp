@@ -130,7 +130,10 @@ void Recipe::describe(ConfigDescription<Recipe>& d) {
   d.nested("evaluate", &Recipe::evaluate, "scoring of held-out data");
   d.nested("checkpoint", &Recipe::checkpoint, "saving and keeping");
   d.nested("generate", &Recipe::generate, "sampling text");
-  d.field("sweep", &Recipe::sweep, "values to combine: {dotted.path: [values]}");
+  d.field(
+      "sweep", &Recipe::sweep,
+      "runs to compare, all combinations of these values: {dotted.path: [value, ...]}; train takes "
+      "one of them by --point, bench train times each");
   d.field("published", &Recipe::published, "the published numbers that this recipe aims at");
 }
 
@@ -217,8 +220,9 @@ std::vector<RecipeListing> list_recipes(const std::string& folder) {
     listing.name = file.substr(0, file.size() - 5);
     try {
       const ConfigNode node = load_yaml(path);
-      if (!node.contains("description")) continue;
-      listing.description = read_text(*node.find("description"), "description");
+      if (const ConfigNode* description = node.find("description")) {
+        listing.description = read_text(*description, "description");
+      }
       if (const ConfigNode* name = node.find("name")) listing.name = read_text(*name, "name");
     } catch (const Error& error) {
       listing.error = error.what();

@@ -53,13 +53,12 @@ Recipe load_recipe(const std::string& path, const std::vector<std::string>& over
 // One line of `linnet recipe list`.
 struct RecipeListing {
   std::string path;
-  std::string name;  // the file's name without .yaml unless the recipe gives one
-  std::string description;
-  std::string error;  // why it cannot be read, "" if it can
+  std::string name;         // the file's name without .yaml unless the recipe gives one
+  std::string description;  // "" unless the recipe gives one
+  std::string error;        // why it cannot be read, "" if it can
 };
 
-// The recipes (*.yaml) below `folder`, sorted by path. Files without a description are bases that
-// other recipes extend and are left out; files that cannot be read are listed with the reason.
+// The recipes (*.yaml) below `folder`, sorted by path; those that cannot be read with the reason.
 std::vector<RecipeListing> list_recipes(const std::string& folder);
 
 // One combination of the values in a `sweep` section.

@@ -1,5 +1,7 @@
 #include "recipes/engine/run_summary.h"
 
+#include <cmath>
+
 namespace linnet {
 namespace {
 
@@ -45,6 +47,20 @@ std::vector<std::string> describe_run(const Recipe& recipe, const Task& task,
           concat("ends at: ", limits.text()),
       });
   return lines;
+}
+
+std::string unfinished_schedule(const Recipe& recipe, const Schedule& schedule,
+                                const Progress& progress, const StopLimits& limits) {
+  const std::optional<int64_t> length = schedule.length();
+  if (!length || progress.step >= *length) return "";
+  if (recipe.train.max_steps && progress.step >= *recipe.train.max_steps) return "";
+  const double share = static_cast<double>(progress.step) / static_cast<double>(*length);
+  const ConfigNode& section = *recipe.resolved.find("optim")->find("schedule");
+  return concat(limits.names_of_reached(progress), " ended the run at ",
+                std::round(1000 * share) / 10, " % of its schedule (", written(section, "kind"),
+                ", update ", progress.step, " of ", *length, "): the learning rate is still ",
+                schedule.lr(progress.step), ", and would have come to ", schedule.lr(*length),
+                "; for a whole schedule set optim.schedule.steps to the updates that fit");
 }
 
 }  // namespace linnet

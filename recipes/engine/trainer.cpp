@@ -220,6 +220,9 @@ TrainOutcome Run::execute() {
     return {kStopped, plan_.directory, progress_, last_score_};
   }
   if (evaluation_is_due()) evaluate();  // no update was made
+  const std::string unfinished =
+      unfinished_schedule(recipe_, *updater_.schedule, progress_, stopping_->limits());
+  if (!unfinished.empty() && !was_finished) log_warning(unfinished);
   saver_->save(progress_, *log_);
   write_sample(parts(), plan_.directory);
   log_->sync();

@@ -110,6 +110,35 @@ TEST_F(RecipeTest, ChangedNameReplacesItsSection) {
   EXPECT_EQ(same.find("model")->find("attention")->keys().size(), 2u);
 }
 
+// A file and the command line agree on what a new kind leaves of a section that gives none.
+TEST_F(RecipeTest, AnAbsentKindIsTheDefaultKind) {
+  const std::string base =
+      put("base.yaml",
+          "data: {train: [a], validation: [b], context: 64}\n"
+          "model: {attention: {name: softmax}}\n"
+          "optim: {lr: 1e-3, betas: [0.9, 0.98], schedule: {warmup_steps: 3}}\n"
+          "train: {max_steps: 10, examples_per_update: 4}\n");
+  const std::string data = "{kind: pg19, path: books, context: 32}", optim = "{kind: sgd, lr: 1}";
+  const Recipe file = load_recipe(
+      put("top.yaml", concat("extends: base.yaml\ndata: ", data, "\noptim: ", optim, "\n")));
+  const Recipe line = load_recipe(base, {"data=" + data, "optim=" + optim});
+  const Recipe keys = load_recipe(base, {"data.kind=pg19", "data.path=books", "data.context=32",
+                                         "optim.kind=sgd", "optim.lr=1"});
+  EXPECT_EQ(file.resolved, line.resolved);
+  EXPECT_EQ(file.resolved, keys.resolved);
+  EXPECT_EQ(file.data.train, std::vector<std::string>());
+  EXPECT_EQ(refusal(base, {"optim.kind=sgd"}),
+            "missing_key optim.lr at command line: optim.kind\n"
+            "conflict optim at command line: optim.kind");
+  // The default kind, given, changes nothing.
+  const Recipe same = load_recipe(
+      put("same.yaml", "extends: base.yaml\noptim: {kind: adamw, schedule: {kind: constant}}\n"));
+  EXPECT_EQ(same.optim.betas, (std::vector<double>{0.9, 0.98}));
+  EXPECT_EQ(same.optim.schedule.warmup_steps, 3);
+  EXPECT_EQ(load_recipe(base, {"optim.kind=adamw", "optim.schedule.kind=constant"}).resolved,
+            same.resolved);
+}
+
 TEST_F(RecipeTest, ExtendsProblems) {
   EXPECT_EQ(refusal(put("a.yaml", "seed: 1\nextends: none.yaml\n")),
             "not_found extends at a.yaml:2:10");
@@ -321,12 +350,14 @@ TEST_F(RecipeTest, Listing) {
   put("common/broken.yaml", "a: [\n");
   put("notes.txt", "x");
   const std::vector<RecipeListing> listings = list_recipes(folder_);
-  ASSERT_EQ(listings.size(), 3u);
+  ASSERT_EQ(listings.size(), 4u);
   EXPECT_EQ(listings[0].name, "sample");
   EXPECT_EQ(listings[0].description, "A small sample");
   EXPECT_EQ(listings[1].path, folder_ + "/common/a.yaml");
   EXPECT_EQ(listings[1].name, "a");
-  EXPECT_NE(listings[2].error.find("not valid YAML"), std::string::npos);
+  EXPECT_EQ(listings[2].path, folder_ + "/common/base.yaml");
+  EXPECT_EQ(listings[2].name + listings[2].description + listings[2].error, "base");
+  EXPECT_NE(listings[3].error.find("not valid YAML"), std::string::npos);
 }
 
 // Every mechanism stands in a recipe that compares them, and each of these points makes a model.

@@ -51,5 +51,32 @@ TEST_F(Cli, BenchmarksWhatAnOverrideChooses) {
   EXPECT_EQ(result.at("points").elements()[1].at("point").text(), "seed=2");
 }
 
+TEST_F(Cli, ListsRecipesWithoutADescription) {
+  folder_.write("mine/base.yaml", "seed: 1\n");
+  folder_.write("mine/top.yaml", "extends: base.yaml\ndescription: On top\n");
+  folder_.write("mine/list.yaml", "- 1\n");
+  EXPECT_THAT(
+      linnet({"recipe", "list", "mine"}).out,
+      AllOf(HasSubstr("mine/base.yaml  (no description)\n"), HasSubstr("mine/top.yaml   On top\n"),
+            HasSubstr("mine/list.yaml  UNREADABLE: ")));
+}
+
+TEST_F(Cli, ExplainsSingleKeysOfARecipe) {
+  EXPECT_THAT(linnet({"recipe", "schema", "sweep"}).out,
+              AllOf(testing::StartsWith("sweep "), HasSubstr("--point")));
+  EXPECT_THAT(linnet({"recipe", "schema", "optim.lr"}).out,
+              AllOf(testing::StartsWith("lr "), HasSubstr("above 0, required")));
+  expect_error({"recipe", "schema", "sweep.x"}, 2, "'sweep' holds no keys");
+}
+
+TEST_F(Cli, ChecksWhatTrainRefuses) {
+  const std::string schedule = "optim.schedule={kind: cosine, warmup_steps: 9}";
+  const std::string why = "the schedule's 4 steps must be more than its 9 warmup_steps";
+  expect_error({"recipe", "check", "tiny.yaml", schedule}, 2, "tiny.yaml: optim.schedule: " + why);
+  expect_error({"train", "tiny.yaml", schedule}, 2, why);
+  // Data are another matter.
+  EXPECT_EQ(linnet({"recipe", "check", "tiny.yaml", "data.path=nowhere"}).code, 0);
+}
+
 }  // namespace
 }  // namespace linnet
