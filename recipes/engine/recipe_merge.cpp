@@ -60,6 +60,19 @@ bool changes_kind(const ConfigNode& base, const ConfigNode& over, const std::str
   return false;
 }
 
+// Files in the place of generated examples: what says how to generate them goes, what says how to
+// read them stays.
+void leave_generator(ConfigNode& data, const ConfigNode* path) {
+  const ConfigNode* kind = data.is_map() ? data.find("kind") : nullptr;
+  if (kind == nullptr || !kind->is_scalar() || kind->raw() != "listops") return;
+  ConfigNode* generator = data.find("listops");
+  if (generator == nullptr || !generator->is_map()) return;
+  if (path == nullptr || !path->is_scalar() || path->raw().empty()) return;
+  for (const std::string& key : generator->keys()) {
+    if (key != "brackets") generator->erase(key);
+  }
+}
+
 // `section`: the path of both, "" for the top.
 ConfigNode merge(const ConfigNode& base, const ConfigNode& over, const std::string& section) {
   if (!base.is_map() || !over.is_map()) return over;
@@ -68,7 +81,9 @@ ConfigNode merge(const ConfigNode& base, const ConfigNode& over, const std::stri
     fresh.set_replaced_keys(base.keys());
     return fresh;
   }
-  std::vector<ConfigEntry> entries = base.entries();
+  ConfigNode inherited = base;
+  if (section == "data") leave_generator(inherited, over.find("path"));
+  std::vector<ConfigEntry> entries = inherited.entries();
   std::unordered_map<std::string, size_t> index;
   for (size_t i = 0; i < entries.size(); ++i) index.emplace(entries[i].key, i);
   for (const ConfigEntry& entry : over.entries()) {
@@ -177,6 +192,10 @@ void apply_overrides(ConfigNode& root, std::vector<Override> overrides) {
     if (a.path.size() != b.path.size()) return a.path.size() < b.path.size();
     return names_a_kind(a.path.back()) && !names_a_kind(b.path.back());
   });
+  for (const Override& change : overrides) {
+    ConfigNode* data = change.text == "data.path" && root.is_map() ? root.find("data") : nullptr;
+    if (data != nullptr) leave_generator(*data, &change.value);
+  }
   for (size_t i = 0; i < overrides.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       if (overrides[i].path != overrides[j].path) continue;

@@ -139,6 +139,26 @@ TEST_F(RecipeTest, AnAbsentKindIsTheDefaultKind) {
             same.resolved);
 }
 
+TEST_F(RecipeTest, FilesReplaceAGenerator) {
+  const std::string base =
+      put("base.yaml",
+          "data: {kind: listops, listops: {max_length: 60, min_length: 9, brackets: false}, "
+          "context: 64}\n"
+          "model: {kind: encoder, attention: {name: softmax}}\n"
+          "optim: {lr: 1e-3}\n"
+          "train: {max_steps: 10, examples_per_update: 4}\n");
+  const Recipe file =
+      load_recipe(put("top.yaml", "extends: base.yaml\ndata: {kind: listops, path: DIR}\n"));
+  EXPECT_EQ(file.data.path, "DIR");
+  EXPECT_EQ(file.data.context, 64);
+  EXPECT_EQ(file.data.listops.max_length, ListopsConfig().max_length);
+  EXPECT_FALSE(file.data.listops.brackets);
+  EXPECT_EQ(load_recipe(base, {"data.path=DIR"}).resolved, file.resolved);
+  EXPECT_EQ(refusal(base, {"data.listops.max_length=700", "data.path=DIR"}),
+            "conflict data.listops at base.yaml:1:32");
+  EXPECT_EQ(load_recipe(base, {"data.path=''"}).data.listops.max_length, 60);
+}
+
 TEST_F(RecipeTest, ExtendsProblems) {
   EXPECT_EQ(refusal(put("a.yaml", "seed: 1\nextends: none.yaml\n")),
             "not_found extends at a.yaml:2:10");
