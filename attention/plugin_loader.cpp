@@ -36,6 +36,11 @@ Function* exported(void* library, const std::string& path, const char* name) {
 void load_plugin(const std::string& path) {
   require_usage(exists(path) && !is_directory(path), Cause{ErrorCode::not_found, kOption, path},
                 "--plugin: there is no file ", path);
+  const auto same = [&path](const Plugin& plugin) {
+    std::error_code unknown;  // a file that is gone is no longer the same
+    return std::filesystem::equivalent(path, plugin.path, unknown);
+  };
+  if (std::any_of(plugins().begin(), plugins().end(), same)) return;
   Plugin plugin{std::filesystem::absolute(path).lexically_normal(), hash128_hex_of_file(path), {}};
   void* library = ::dlopen(plugin.path.c_str(), RTLD_NOW | RTLD_LOCAL);
   const std::string problem = library == nullptr ? ::dlerror() : "";

@@ -13,7 +13,8 @@ struct Plugin {
   std::vector<std::string> mechanisms;  // names, as they were registered
 };
 
-// Loads a shared library for the rest of the program and registers its mechanisms. Throws
+// Loads a shared library for the rest of the program and registers its mechanisms; a file that is
+// loaded already, by whatever path, is loaded once. Throws
 // UsageError for a file that is no plugin, was built for another ABI, registers nothing or a name
 // that is taken; mechanisms that it registered before that stay.
 void load_plugin(const std::string& path);

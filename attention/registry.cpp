@@ -113,6 +113,21 @@ std::vector<Mechanism>& all() {
   return list;
 }
 
+// The end of a sentence about a name that is none.
+constexpr const char* kOfAPlugin = " (one of a plugin needs --plugin PATH)";
+
+// The `name` of a section, which must be that of a mechanism.
+std::string read_name(const ConfigNode& attention) {
+  std::vector<std::string> names;
+  for (const Mechanism& mechanism : all()) names.push_back(mechanism.name);
+  try {
+    return read_kind(attention, "name", names);
+  } catch (const UsageError& error) {
+    if (error.code() != ErrorCode::unknown_name) throw;
+    throw UsageError(error.cause(), error.what() + std::string(kOfAPlugin));
+  }
+}
+
 }  // namespace
 
 const std::vector<Mechanism>& mechanisms() {
@@ -125,8 +140,9 @@ const Mechanism& find_mechanism(std::string_view name) {
     if (mechanism.name == name) return mechanism;
     names.push_back(mechanism.name);
   }
-  throw UsageError({ErrorCode::unknown_name, "name"}, concat("there is no attention mechanism '",
-                                                             name, "': ", suggestion(name, names)));
+  throw UsageError({ErrorCode::unknown_name, "name"},
+                   concat("there is no attention mechanism '", name, "': ", suggestion(name, names),
+                          kOfAPlugin));
 }
 
 void register_mechanism(Mechanism mechanism) {
@@ -134,9 +150,7 @@ void register_mechanism(Mechanism mechanism) {
 }
 
 MixerFactory make_mixer_factory(const ConfigNode& attention, Form form) {
-  std::vector<std::string> names;
-  for (const Mechanism& mechanism : all()) names.push_back(mechanism.name);
-  const Mechanism& mechanism = find_mechanism(read_kind(attention, "name", names));
+  const Mechanism& mechanism = find_mechanism(read_name(attention));
   ConfigNode parameters = attention;
   parameters.take("name");
   MixerFactory make = mechanism.bind(parameters);

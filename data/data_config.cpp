@@ -93,7 +93,8 @@ void DataConfig::describe(ConfigDescription<DataConfig>& d) {
              "cut one stream of all documents (default of pg19 and wikitext) instead of keeping "
              "attention and state inside each");
   d.field("cache", &DataConfig::cache, "keep tokens in $LINNET_CACHE or ~/.cache/linnet");
-  d.nested("listops", &DataConfig::listops, "the generator of kind listops");
+  d.nested("listops", &DataConfig::listops,
+           "the generator of kind listops, whose place files in path take");
 }
 
 void DataConfig::validate(const ConfigNode& at) const {

@@ -50,7 +50,22 @@ void append_stripped_lines(std::string_view text, const Tokenizer& tokenizer,
   }
 }
 
+void check_line_ends(const std::string& lines, std::string_view tokenizer, bool has_eos,
+                     bool ends_lines) {
+  require_usage(
+      lines == "whole" || (has_eos && !ends_lines), Cause{ErrorCode::conflict, "data.lines"},
+      "data.lines: stripped ends each line with eos, which the ", tokenizer,
+      has_eos ? " tokenizer does by itself; use lines: whole" : " tokenizer does not have");
+}
+
 }  // namespace
+
+void check_line_ends(const DataConfig& config) {
+  const TokenizerConfig& tokenizer = config.tokenizer;
+  if (tokenizer.kind == "gpt2") return;
+  const bool word = tokenizer.kind == "word";
+  check_line_ends(config.lines, tokenizer.kind, word || tokenizer.eos, word);
+}
 
 TextDataset::TextDataset(const DataConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
                          std::string cache_folder)
@@ -60,12 +75,8 @@ TextDataset::TextDataset(const DataConfig& config, std::shared_ptr<const Tokeniz
       measure_(*tokenizer_, sources_.wikitext, config.lines == "stripped"),
       cache_folder_(cache_folder.empty() ? token_cache_folder() : std::move(cache_folder)),
       warnings_(sources_.warnings) {
-  require_usage(
-      config_.lines == "whole" || (tokenizer_->eos_id() >= 0 && !tokenizer_->lines_end_with_eos()),
-      Cause{ErrorCode::conflict, "data.lines"},
-      "data.lines: stripped ends each line with eos, which the ", tokenizer_->kind(),
-      tokenizer_->eos_id() < 0 ? " tokenizer does not have"
-                               : " tokenizer does by itself; use lines: whole");
+  check_line_ends(config_.lines, tokenizer_->kind(), tokenizer_->eos_id() >= 0,
+                  tokenizer_->lines_end_with_eos());
 }
 
 std::shared_ptr<const TokenizedCorpus> TextDataset::split(Split split) {

@@ -14,6 +14,10 @@
 
 namespace linnet {
 
+// Throws UsageError for data.lines: stripped with a tokenizer that has no eos, or ends lines
+// itself, as the constructor of TextDataset does where only the tokenizer's file tells.
+void check_line_ends(const DataConfig& config);
+
 // Splits are read at first use, from the token cache where that is on. Not for concurrent use.
 class TextDataset {
  public:

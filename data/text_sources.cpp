@@ -119,17 +119,25 @@ bool any_files(const TextSources& sources) {
                      [&](Split split) { return !sources.files(split).empty(); });
 }
 
+// The lists of the recipe; none when all are empty.
+std::vector<std::pair<Split, std::vector<std::string>>> lists_of(const DataConfig& config) {
+  if (config.train.empty() && config.validation.empty() && config.test.empty()) return {};
+  return {{Split::train, config.train},
+          {Split::validation, config.validation},
+          {Split::test, config.test}};
+}
+
+std::string not_listed(Split split) {
+  return concat("the recipe lists no files in data.", name_of(split));
+}
+
 TextSources find_listed_files(const DataConfig& config) {
   TextSources sources;
   sources.layout = "listed files";
-  const std::pair<Split, const std::vector<std::string>&> lists[] = {
-      {Split::train, config.train},
-      {Split::validation, config.validation},
-      {Split::test, config.test}};
+  const auto lists = lists_of(config);
   std::set<std::string> seen;
   for (const auto& [split, patterns] : lists) {
-    if (patterns.empty())
-      missing_of(sources, split) = concat("the recipe lists no files in data.", name_of(split));
+    if (patterns.empty()) missing_of(sources, split) = not_listed(split);
     for (const std::string& pattern : patterns)
       for (SourceFile& file : matching_files(join_path(config.path, pattern))) {
         require_usage(seen.insert(file.path).second,
@@ -144,8 +152,7 @@ TextSources find_listed_files(const DataConfig& config) {
 }
 
 TextSources find_text(const DataConfig& config) {
-  if (!config.train.empty() || !config.validation.empty() || !config.test.empty())
-    return find_listed_files(config);
+  if (!lists_of(config).empty()) return find_listed_files(config);
   TextSources sources;
   std::vector<SourceFile> files;
   if (is_directory(config.path)) {
@@ -299,6 +306,14 @@ TextSources find_text_sources(const DataConfig& config) {
   if (config.kind == "self") return find_self(config);
   throw UsageError({ErrorCode::conflict, "data.kind"},
                    concat("data of kind '", config.kind, "' is not text"));
+}
+
+void require_listed(const DataConfig& config, Split split) {
+  for (const auto& [listed, files] : lists_of(config)) {
+    require_usage(listed != split || !files.empty(),
+                  Cause{ErrorCode::not_found, concat("data.", name_of(split))},
+                  "the data set has no ", name_of(split), " split: ", not_listed(split));
+  }
 }
 
 std::string fingerprint_of(const TextSources& sources, Split split) {

@@ -55,6 +55,10 @@ struct TextSources {
 // Throws Error with one sentence naming what is missing.
 TextSources find_text_sources(const DataConfig& config);
 
+// Throws UsageError for lists of files that leave out the split, which find_text_sources() reports
+// as missing.
+void require_listed(const DataConfig& config, Split split);
+
 // A hash of the names, contents and parts of a split's files; where they lie does not matter. ""
 // for a split without files. Throws Error when one cannot be read.
 std::string fingerprint_of(const TextSources& sources, Split split);

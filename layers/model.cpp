@@ -62,8 +62,9 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocabulary, int64_t 
   token_table_ =
       root.parameter("embedding.weight", {vocabulary, config.width}, init_normal(deviation));
   if (config.positions == "learned") {
-    const int64_t rows = config.max_positions > 0 ? config.max_positions : length;
-    position_table_ = root.parameter("positions.weight", {rows, config.width}, init_normal(0.02));
+    table_rows_ = config.max_positions > 0 ? config.max_positions : length;
+    position_table_ =
+        root.parameter("positions.weight", {table_rows_, config.width}, init_normal(0.02));
   }
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     const ParameterScope scope = root.child("layers").child(std::to_string(layer));
@@ -89,7 +90,7 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocabulary, int64_t 
 }
 
 int64_t Transformer::length_limit() const {
-  int64_t limit = position_table_.defined() ? position_table_.size(0) : 0;
+  int64_t limit = table_rows_;
   for (const auto& block : blocks_) {
     const int64_t own = block->mixer().length_limit();
     if (own > 0 && (limit == 0 || own < limit)) limit = own;
@@ -99,7 +100,7 @@ int64_t Transformer::length_limit() const {
 
 std::string Transformer::length_limit_reason() const {
   const int64_t limit = length_limit();
-  if (position_table_.defined() && position_table_.size(0) == limit) {
+  if (table_rows_ > 0 && table_rows_ == limit) {
     return concat("its table of learned positions has ", limit,
                   " rows (for more, train with model.max_positions, or with sinusoidal or rotary "
                   "positions)");

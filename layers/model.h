@@ -51,6 +51,7 @@ class Transformer {
   // The device of its parameters, on which its inputs have to be.
   Device device() const { return parameters_.weights().device(); }
   // Longest sequence the model can process (learned positions, fixed-length mechanisms); 0: any.
+  // Needs no weights.
   int64_t length_limit() const;
   // The reason of that limit and how to lift it: "the table of learned positions has 512 rows;
   // ...".
@@ -73,6 +74,7 @@ class Transformer {
                         const MixerState& state, bool recompute_it) const;
 
   Variable position_table_;
+  int64_t table_rows_ = 0;  // of the position table, known before it has values
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::vector<Variable>> block_parameters_;
   Norm final_norm_;

@@ -77,7 +77,8 @@ std::vector<ParameterGroup> make_groups(const std::vector<ParameterSpan>& layout
       settings[i].weight_decay = rule.weight_decay.value_or(settings[i].weight_decay);
       settings[i].lr_scale = rule.lr_scale.value_or(settings[i].lr_scale);
     }
-    require_usage(matched, "optim.groups: the pattern '", rule.pattern,
+    require_usage(matched, Cause{ErrorCode::unknown_name, "optim.groups"},
+                  "optim.groups: the pattern '", rule.pattern,
                   "' matches no parameter; the nearest names are ",
                   nearest_names(rule.pattern, layout));
   }

@@ -106,13 +106,18 @@ Schedule::Schedule(const ScheduleConfig& config, double lr, int64_t max_steps)
   const bool one_cycle = config.kind == ScheduleKind::one_cycle;
   warmup_lr_ = config.warmup_lr.value_or(one_cycle ? lr / kOneCycleStart : 0);
   end_lr_ = config.end_lr.value_or(one_cycle ? lr / kOneCycleEnd : 0);
-  require_usage(warmup_lr_ <= lr && end_lr_ <= lr, "optim.schedule: warmup_lr ", warmup_lr_,
-                " and end_lr ", end_lr_, " must not exceed optim.lr, which is ", lr);
+  require_usage(warmup_lr_ <= lr && end_lr_ <= lr,
+                Cause{ErrorCode::out_of_range,
+                      warmup_lr_ > lr ? "optim.schedule.warmup_lr" : "optim.schedule.end_lr"},
+                "optim.schedule: warmup_lr ", warmup_lr_, " and end_lr ", end_lr_,
+                " must not exceed optim.lr, which is ", lr);
   if (has_end(config.kind)) {
-    require_usage(steps_ > 0, "optim.schedule: linear, cosine and one_cycle need a length: set ",
+    require_usage(steps_ > 0, Cause{ErrorCode::missing_key, "optim.schedule.steps"},
+                  "optim.schedule: linear, cosine and one_cycle need a length: set ",
                   "schedule.steps or train.max_steps");
-    require_usage(steps_ > warmup_, "optim.schedule: the schedule's ", steps_,
-                  " steps must be more than its ", warmup_, " warmup_steps");
+    require_usage(steps_ > warmup_, Cause{ErrorCode::out_of_range, "optim.schedule.warmup_steps"},
+                  "optim.schedule: the schedule's ", steps_, " steps must be more than its ",
+                  warmup_, " warmup_steps");
   }
 }
 
@@ -138,6 +143,10 @@ double Schedule::lr(int64_t step) const {
     default:
       return peak_;
   }
+}
+
+std::optional<int64_t> Schedule::length() const {
+  return has_end(config_.kind) ? std::optional(static_cast<int64_t>(steps_)) : std::nullopt;
 }
 
 std::optional<double> Schedule::beta1(int64_t step) const {

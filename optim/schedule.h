@@ -46,6 +46,9 @@ class Schedule {
   Schedule(const ScheduleConfig& config, double lr, int64_t max_steps);
   // The learning rate of an update, by the count of updates made before it.
   double lr(int64_t step) const;
+  // The count of updates after which linear, cosine and one_cycle are at their final rate; empty
+  // for the others.
+  std::optional<int64_t> length() const;
   // Adam's beta1 for that update where the schedule cycles it.
   std::optional<double> beta1(int64_t step) const;
 

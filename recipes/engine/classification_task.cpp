@@ -63,7 +63,8 @@ int64_t best_class(const float* logits, int64_t classes) {
   return std::max_element(logits, logits + classes) - logits;
 }
 
-void ClassificationTask::check(const Transformer& model, const ScoreOptions& options) const {
+// What a model cannot be asked for, whatever the examples are.
+void check_options(const Transformer& model, const ScoreOptions& options) {
   as_classifier(model);
   require_usage(options.contexts.empty() && !options.stride && !options.carry_state,
                 Cause{ErrorCode::conflict, "evaluate.contexts"},
@@ -74,6 +75,10 @@ void ClassificationTask::check(const Transformer& model, const ScoreOptions& opt
                 Cause{ErrorCode::out_of_range, "evaluate.max_tokens"},
                 "the number of examples to score must be at least 1, got ",
                 options.max_tokens.value_or(0));
+}
+
+void ClassificationTask::check(const Transformer& model, const ScoreOptions& options) const {
+  check_options(model, options);
   sampler(options.split);
 }
 
@@ -119,6 +124,10 @@ std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
                                                const std::shared_ptr<const Tokenizer>&) {
   return std::make_unique<ClassificationTask>(recipe.data, recipe.model.pooling == "cls",
                                               static_cast<uint64_t>(recipe.seed));
+}
+
+void check_classification(const Recipe& recipe, const Transformer& model) {
+  if (recipe.evaluate.scores_anything()) check_options(model, score_options(recipe.evaluate));
 }
 
 }  // namespace linnet

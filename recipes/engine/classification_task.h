@@ -12,4 +12,7 @@ namespace linnet {
 std::unique_ptr<Task> make_classification_task(const Recipe& recipe,
                                                const std::shared_ptr<const Tokenizer>& tokenizer);
 
+// Throws UsageError for what that task would refuse whatever its files hold.
+void check_classification(const Recipe& recipe, const Transformer& model);
+
 }  // namespace linnet

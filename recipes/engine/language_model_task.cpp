@@ -10,6 +10,37 @@
 namespace linnet {
 namespace {
 
+std::vector<int64_t> contexts_of(const ScoreOptions& options, int64_t training_context) {
+  if (options.contexts.empty()) return {training_context};
+  return options.contexts;
+}
+
+// What a model cannot be asked for, whatever the texts are.
+void check_options(const Transformer& model, const ScoreOptions& options,
+                   int64_t training_context) {
+  as_decoder(model);
+  require_usage(!options.max_tokens || *options.max_tokens >= 1,
+                Cause{ErrorCode::out_of_range, "evaluate.max_tokens"},
+                "the number of tokens to score must be at least 1, got ",
+                options.max_tokens.value_or(0));
+  if (options.carry_state) require_decode_state(model, "scoring with carried state");
+  const int64_t limit = model.length_limit();
+  for (const int64_t context : contexts_of(options, training_context)) {
+    require_usage(context >= 1, Cause{ErrorCode::out_of_range, "evaluate.contexts"},
+                  "the context must be at least 1, got ", context);
+    const int64_t stride = options.stride.value_or(context);
+    require_usage(1 <= stride && stride <= context,
+                  Cause{ErrorCode::out_of_range, "evaluate.stride"},
+                  "the stride must be 1 to the context, ", context, ": got ", stride);
+    if (limit == 0 || context <= limit) continue;
+    const char* key = options.contexts.empty() ? "data.context" : "evaluate.contexts";
+    throw UsageError(
+        {ErrorCode::out_of_range, key},
+        concat("context ", context, " is longer than the model can process: ask for at most ",
+               limit, " in ", key, " or --context; ", model.length_limit_reason()));
+  }
+}
+
 class LanguageModelTask final : public Task {
  public:
   LanguageModelTask(const DataConfig& config, uint64_t seed,
@@ -50,7 +81,6 @@ class LanguageModelTask final : public Task {
     }
     return *sampler_;
   }
-  std::vector<int64_t> contexts_of(const ScoreOptions& options) const;
   EvaluationSet evaluation_set(const ScoreOptions& options, int64_t context) const;
   // Empty when interrupted.
   std::optional<Score> score_context(const DecoderLm& model, const ScoreOptions& options,
@@ -61,11 +91,6 @@ class LanguageModelTask final : public Task {
   mutable std::optional<LmSampler> sampler_;
   uint64_t seed_;
 };
-
-std::vector<int64_t> LanguageModelTask::contexts_of(const ScoreOptions& options) const {
-  if (options.contexts.empty()) return {dataset_.config().context};
-  return options.contexts;
-}
 
 EvaluationSet LanguageModelTask::evaluation_set(const ScoreOptions& options,
                                                 int64_t context) const {
@@ -118,27 +143,10 @@ std::optional<Score> LanguageModelTask::score_context(const DecoderLm& model,
 }
 
 void LanguageModelTask::check(const Transformer& model, const ScoreOptions& options) const {
-  as_decoder(model);
-  require_usage(!options.max_tokens || *options.max_tokens >= 1,
-                Cause{ErrorCode::out_of_range, "evaluate.max_tokens"},
-                "the number of tokens to score must be at least 1, got ",
-                options.max_tokens.value_or(0));
-  if (options.carry_state) require_decode_state(model, "scoring with carried state");
+  const int64_t training_context = dataset_.config().context;
+  check_options(model, options, training_context);
   const int64_t limit = model.length_limit();
-  for (const int64_t context : contexts_of(options)) {
-    require_usage(context >= 1, Cause{ErrorCode::out_of_range, "evaluate.contexts"},
-                  "the context must be at least 1, got ", context);
-    const int64_t stride = options.stride.value_or(context);
-    require_usage(1 <= stride && stride <= context,
-                  Cause{ErrorCode::out_of_range, "evaluate.stride"},
-                  "the stride must be 1 to the context, ", context, ": got ", stride);
-    if (limit > 0 && context > limit) {
-      const char* key = options.contexts.empty() ? "data.context" : "evaluate.contexts";
-      throw UsageError(
-          {ErrorCode::out_of_range, key},
-          concat("context ", context, " is longer than the model can process: ask for at most ",
-                 limit, " in ", key, " or --context; ", model.length_limit_reason()));
-    }
+  for (const int64_t context : contexts_of(options, training_context)) {
     const EvaluationSet set = evaluation_set(options, context);
     if (limit == 0 || !options.carry_state) continue;
     for (const Window& window : set.windows()) {
@@ -157,7 +165,7 @@ std::vector<Score> LanguageModelTask::score(const Transformer& model,
   check(model, options);
   const NoGrad off;
   std::vector<Score> scores;
-  for (const int64_t context : contexts_of(options)) {
+  for (const int64_t context : contexts_of(options, dataset_.config().context)) {
     std::optional<Score> score = score_context(as_decoder(model), options, context);
     if (!score) return {};
     scores.push_back(std::move(*score));
@@ -179,6 +187,15 @@ std::unique_ptr<Task> make_language_model_task(const Recipe& recipe,
                                                const std::shared_ptr<const Tokenizer>& tokenizer) {
   return std::make_unique<LanguageModelTask>(recipe.data, static_cast<uint64_t>(recipe.seed),
                                              tokenizer);
+}
+
+void check_language_model(const Recipe& recipe, const Transformer& model) {
+  require_listed(recipe.data, Split::train);
+  check_line_ends(recipe.data);
+  if (!recipe.evaluate.scores_anything()) return;
+  const ScoreOptions options = score_options(recipe.evaluate);
+  check_options(model, options, recipe.data.context);
+  require_listed(recipe.data, options.split);
 }
 
 }  // namespace linnet

@@ -11,4 +11,7 @@ namespace linnet {
 std::unique_ptr<Task> make_language_model_task(const Recipe& recipe,
                                                const std::shared_ptr<const Tokenizer>& tokenizer);
 
+// Throws UsageError for what that task would refuse whatever the texts are.
+void check_language_model(const Recipe& recipe, const Transformer& model);
+
 }  // namespace linnet

@@ -16,14 +16,33 @@ namespace {
 struct TaskKind {
   std::string_view data, model;
   std::unique_ptr<Task> (*make)(const Recipe&, const std::shared_ptr<const Tokenizer>&);
+  void (*check)(const Recipe&, const Transformer&);
 };
 
 constexpr TaskKind kTasks[] = {
-    {"listops", "encoder", make_classification_task},
-    {"", "decoder", make_language_model_task},
+    {"listops", "encoder", make_classification_task, check_classification},
+    {"", "decoder", make_language_model_task, check_language_model},
 };
 
+const TaskKind& kind_of(const Recipe& recipe) {
+  const TaskKind& task =
+      *std::find_if(std::begin(kTasks), std::end(kTasks) - 1,
+                    [&recipe](const TaskKind& kind) { return kind.data == recipe.data.kind; });
+  require_usage(task.model == recipe.model.kind, Cause{ErrorCode::conflict, "model.kind"},
+                "data of kind ", recipe.data.kind, " needs model.kind ", task.model,
+                ", the recipe has ", recipe.model.kind);
+  return task;
+}
+
 }  // namespace
+
+void require_task(const Recipe& recipe) {
+  kind_of(recipe);
+}
+
+void check_task(const Recipe& recipe, const Transformer& model) {
+  kind_of(recipe).check(recipe, model);
+}
 
 std::unique_ptr<Task> make_task(const Recipe& recipe,
                                 const std::shared_ptr<const Tokenizer>& tokenizer) {
@@ -33,13 +52,7 @@ std::unique_ptr<Task> make_task(const Recipe& recipe,
       data.path.empty() || pattern || exists(data.path),
       Cause{ErrorCode::not_found, "data.path", data.path}, "there are no data at '", data.path,
       "' (data.path); say where they are with data.path=DIR, evaluating with --set data.path=DIR");
-  const TaskKind& task =
-      *std::find_if(std::begin(kTasks), std::end(kTasks) - 1,
-                    [&data](const TaskKind& kind) { return kind.data == data.kind; });
-  require_usage(task.model == recipe.model.kind, Cause{ErrorCode::conflict, "model.kind"},
-                "data of kind ", data.kind, " needs model.kind ", task.model, ", the recipe has ",
-                recipe.model.kind);
-  return task.make(recipe, tokenizer);
+  return kind_of(recipe).make(recipe, tokenizer);
 }
 
 }  // namespace linnet

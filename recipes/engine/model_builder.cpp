@@ -6,18 +6,20 @@
 
 namespace linnet {
 
+std::unique_ptr<Transformer> declare_model(const Recipe& recipe, const ModelSizes& sizes) {
+  const ModelConfig& config = recipe.model;
+  require(recipe.mixer != nullptr, "declare_model: the recipe is not one of parse_recipe()");
+  if (config.kind == "decoder") {
+    return std::make_unique<DecoderLm>(config, sizes.vocabulary, sizes.length, recipe.mixer);
+  }
+  return std::make_unique<EncoderClassifier>(config, sizes.vocabulary, sizes.length, sizes.classes,
+                                             recipe.mixer);
+}
+
 std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes& sizes,
                                          Device device) {
   const ModelConfig& config = recipe.model;
-  const bool decoder = config.kind == "decoder";
-  require(recipe.mixer != nullptr, "build_model: the recipe is not one of parse_recipe()");
-  std::unique_ptr<Transformer> model;
-  if (decoder) {
-    model = std::make_unique<DecoderLm>(config, sizes.vocabulary, sizes.length, recipe.mixer);
-  } else {
-    model = std::make_unique<EncoderClassifier>(config, sizes.vocabulary, sizes.length,
-                                                sizes.classes, recipe.mixer);
-  }
+  std::unique_ptr<Transformer> model = declare_model(recipe, sizes);
   const bool bf16_values = recipe.train.precision == Precision::bf16;
   try {
     model->parameters().materialize(static_cast<uint64_t>(recipe.seed), DType::f32,
@@ -43,6 +45,13 @@ const EncoderClassifier& as_classifier(const Transformer& model) {
   require_usage(classifier != nullptr, Cause{ErrorCode::conflict, "model.kind"},
                 "this needs an encoder classifier, but the recipe's model is a language model");
   return *classifier;
+}
+
+void require_context(const Transformer& model, int64_t context) {
+  const int64_t limit = model.length_limit();
+  require_usage(limit == 0 || context <= limit, Cause{ErrorCode::out_of_range, "data.context"},
+                "data.context ", context, " is longer than the model can process, ", limit, ": ",
+                model.length_limit_reason());
 }
 
 void require_decode_state(const Transformer& model, std::string_view what) {

@@ -18,14 +18,20 @@ struct ModelSizes {
   int64_t classes = 0;  // classifiers only
 };
 
-// Builds the model with its initial weights. Decoders get causal attention, encoders noncausal;
-// a mechanism without that form is refused. Lives on `device`.
+// The model without weights: its parameters have names and shapes. Decoders get causal attention,
+// encoders noncausal; a mechanism without that form is refused.
+std::unique_ptr<Transformer> declare_model(const Recipe& recipe, const ModelSizes& sizes);
+
+// The same with its initial weights, on `device`. Throws Error where memory does not suffice.
 std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes& sizes,
                                          Device device = {});
 
 // The model as one of its kinds; throws UsageError when it is the other one.
 const DecoderLm& as_decoder(const Transformer& model);
 const EncoderClassifier& as_classifier(const Transformer& model);
+
+// Throws UsageError where the model can process fewer tokens than the training context.
+void require_context(const Transformer& model, int64_t context);
 
 // Throws UsageError unless the model's mechanism has a state that causal decoding carries. `what`
 // needs it.

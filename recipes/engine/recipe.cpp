@@ -130,15 +130,17 @@ void Recipe::describe(ConfigDescription<Recipe>& d) {
   d.nested("evaluate", &Recipe::evaluate, "scoring of held-out data");
   d.nested("checkpoint", &Recipe::checkpoint, "saving and keeping");
   d.nested("generate", &Recipe::generate, "sampling text");
-  d.field("sweep", &Recipe::sweep, "values to combine: {dotted.path: [values]}");
+  d.field(
+      "sweep", &Recipe::sweep,
+      "runs to compare, all combinations of these values: {dotted.path: [value, ...]}; train takes "
+      "one of them by --point, bench train times each");
   d.field("published", &Recipe::published, "the published numbers that this recipe aims at");
 }
 
 void Recipe::validate(const ConfigNode&) const {
-  for (const auto& [key, section] : {std::pair("sweep", &sweep), {"published", &published}}) {
-    if (section->is_map() || section->is_null()) continue;
-    throw located_error(section->location(), Cause{ErrorCode::wrong_type, key},
-                        "expected a section of 'key: value' lines, found ", section->found());
+  if (!published.is_map() && !published.is_null()) {
+    throw located_error(published.location(), Cause{ErrorCode::wrong_type, "published"},
+                        "expected a section of 'key: value' lines, found ", published.found());
   }
   sweep_points(sweep);
 }
@@ -202,17 +204,6 @@ Recipe load_recipe(const std::string& path, const std::vector<std::string>& over
   return recipe;
 }
 
-void check_recipe(const std::string& path, const std::vector<std::string>& overrides) {
-  ConfigNode node = load_recipe_node(path, overrides);
-  const Recipe recipe = parse_recipe(node);
-  node.erase("sweep");
-  for (const SweepPoint& point : sweep_points(recipe.sweep)) {
-    ConfigNode combined = node;
-    apply_overrides(combined, point.overrides);
-    parse_recipe(combined);
-  }
-}
-
 std::vector<RecipeListing> list_recipes(const std::string& folder) {
   require_usage(is_there(folder) && is_directory(folder), Cause{ErrorCode::not_found, "", folder},
                 "there is no folder ", folder,
@@ -229,8 +220,9 @@ std::vector<RecipeListing> list_recipes(const std::string& folder) {
     listing.name = file.substr(0, file.size() - 5);
     try {
       const ConfigNode node = load_yaml(path);
-      if (!node.contains("description")) continue;
-      listing.description = read_text(*node.find("description"), "description");
+      if (const ConfigNode* description = node.find("description")) {
+        listing.description = read_text(*description, "description");
+      }
       if (const ConfigNode* name = node.find("name")) listing.name = read_text(*name, "name");
     } catch (const Error& error) {
       listing.error = error.what();

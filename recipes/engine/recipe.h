@@ -29,6 +29,7 @@ struct Recipe {
   ConfigNode sweep, published;
 
   std::string path;     // the file that was loaded, "" for a recipe made from a node
+  std::string point;    // the label of the sweep's point that it is, "" for none
   ConfigNode resolved;  // every section with its defaults filled in; reads back to itself
   MixerFactory mixer;   // makes each layer's attention from the typed parameters of its mechanism
 
@@ -49,19 +50,15 @@ Recipe parse_recipe(const ConfigNode& node);
 // load_recipe_node and parse_recipe in one.
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides = {});
 
-// load_recipe, and the same for every point of the recipe's sweep. Throws UsageError.
-void check_recipe(const std::string& path, const std::vector<std::string>& overrides = {});
-
 // One line of `linnet recipe list`.
 struct RecipeListing {
   std::string path;
-  std::string name;  // the file's name without .yaml unless the recipe gives one
-  std::string description;
-  std::string error;  // why it cannot be read, "" if it can
+  std::string name;         // the file's name without .yaml unless the recipe gives one
+  std::string description;  // "" unless the recipe gives one
+  std::string error;        // why it cannot be read, "" if it can
 };
 
-// The recipes (*.yaml) below `folder`, sorted by path. Files without a description are bases that
-// other recipes extend and are left out; files that cannot be read are listed with the reason.
+// The recipes (*.yaml) below `folder`, sorted by path; those that cannot be read with the reason.
 std::vector<RecipeListing> list_recipes(const std::string& folder);
 
 // One combination of the values in a `sweep` section.
@@ -74,5 +71,22 @@ struct SweepPoint {
 // without overrides when there is no sweep. Throws UsageError for other forms, for two points with
 // the same label, and beyond 1000 points.
 std::vector<SweepPoint> sweep_points(const ConfigNode& sweep);
+
+// A recipe at one point of its sweep.
+struct RecipePoint {
+  std::string label;  // "" where nothing is swept
+  ConfigNode node;    // merged, everything assigned, without the sweep; not checked yet
+};
+
+// The recipe file at every point of its sweep, or alone where it has none. An override of a swept
+// path, or of a section around it, replaces that part of the sweep; others go on top of the values
+// of a point. Throws UsageError as load_recipe_node and sweep_points do.
+std::vector<RecipePoint> load_recipe_points(const std::string& path,
+                                            const std::vector<std::string>& overrides = {});
+
+// The only recipe of the file, or the point of that label. Throws UsageError that lists the labels
+// where the file has a sweep and no label is given, and for a label that it does not have.
+RecipePoint load_recipe_point(const std::string& path, const std::vector<std::string>& overrides,
+                              const std::string& label);
 
 }  // namespace linnet

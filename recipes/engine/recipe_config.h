@@ -45,6 +45,8 @@ struct EvaluateConfig {
   bool carry_state = false;
   std::optional<int64_t> max_tokens;
 
+  // Whether a run evaluates at all.
+  bool scores_anything() const { return every_steps > 0 || at_end; }
   static void describe(ConfigDescription<EvaluateConfig>& d);
   void validate(const ConfigNode& at) const;
 };

@@ -7,6 +7,7 @@
 #include "core/config_scalar.h"
 #include "core/utf8.h"
 #include "core/yaml.h"
+#include "recipes/engine/recipe.h"
 
 namespace linnet {
 namespace {
@@ -22,24 +23,67 @@ bool same_name(const ConfigNode& a, const ConfigNode& b) {
   return a.is_scalar() && b.is_scalar() ? a.raw() == b.raw() : a == b;
 }
 
+void collect_defaults(const std::vector<FieldSchema>& fields, const std::string& section,
+                      std::unordered_map<std::string, std::string>& defaults) {
+  for (const FieldSchema& field : fields) {
+    const std::string path = key_in(section, field.name);
+    if (names_a_kind(field.name) && !field.required) defaults.emplace(path, field.default_text);
+    collect_defaults(field.fields, path, defaults);
+  }
+}
+
+// The kind of a section that gives none, by the path of the key; nullptr where it has to be given.
+const std::string* default_kind(const std::string& path) {
+  static const auto defaults = [] {
+    std::unordered_map<std::string, std::string> found;
+    collect_defaults(schema_of<Recipe>().fields, "", found);
+    return found;
+  }();
+  const auto found = defaults.find(path);
+  return found == defaults.end() ? nullptr : &found->second;
+}
+
+// Whether `after`, the `key` of `section`, is something else than what `base` is.
+bool changes_kind(const ConfigNode& base, const std::string& section, const std::string& key,
+                  const ConfigNode& after) {
+  if (const ConfigNode* before = base.find(key)) return !same_name(*before, after);
+  const std::string* implied = default_kind(key_in(section, key));
+  return implied != nullptr && after.is_scalar() && after.raw() != *implied;
+}
+
 // Whether `over` says that the section is something else than `base`.
-bool changes_kind(const ConfigNode& base, const ConfigNode& over) {
+bool changes_kind(const ConfigNode& base, const ConfigNode& over, const std::string& section) {
   for (const char* key : {"name", "kind"}) {
-    const ConfigNode* before = base.find(key);
     const ConfigNode* after = over.find(key);
-    if (before != nullptr && after != nullptr && !same_name(*before, *after)) return true;
+    if (after != nullptr && changes_kind(base, section, key, *after)) return true;
   }
   return false;
 }
 
-ConfigNode merge(const ConfigNode& base, const ConfigNode& over, bool top) {
+// Files in the place of generated examples: what says how to generate them goes, what says how to
+// read them stays.
+void leave_generator(ConfigNode& data, const ConfigNode* path) {
+  const ConfigNode* kind = data.is_map() ? data.find("kind") : nullptr;
+  if (kind == nullptr || !kind->is_scalar() || kind->raw() != "listops") return;
+  ConfigNode* generator = data.find("listops");
+  if (generator == nullptr || !generator->is_map()) return;
+  if (path == nullptr || !path->is_scalar() || path->raw().empty()) return;
+  for (const std::string& key : generator->keys()) {
+    if (key != "brackets") generator->erase(key);
+  }
+}
+
+// `section`: the path of both, "" for the top.
+ConfigNode merge(const ConfigNode& base, const ConfigNode& over, const std::string& section) {
   if (!base.is_map() || !over.is_map()) return over;
-  if (!top && changes_kind(base, over)) {
+  if (!section.empty() && changes_kind(base, over, section)) {
     ConfigNode fresh = over;
     fresh.set_replaced_keys(base.keys());
     return fresh;
   }
-  std::vector<ConfigEntry> entries = base.entries();
+  ConfigNode inherited = base;
+  if (section == "data") leave_generator(inherited, over.find("path"));
+  std::vector<ConfigEntry> entries = inherited.entries();
   std::unordered_map<std::string, size_t> index;
   for (size_t i = 0; i < entries.size(); ++i) index.emplace(entries[i].key, i);
   for (const ConfigEntry& entry : over.entries()) {
@@ -48,7 +92,8 @@ ConfigNode merge(const ConfigNode& base, const ConfigNode& over, bool top) {
       entries.push_back(entry);
     } else {
       ConfigEntry& old = entries[found->second];
-      old = {entry.key, entry.key_location, merge(old.value, entry.value, false)};
+      old = {entry.key, entry.key_location,
+             merge(old.value, entry.value, key_in(section, entry.key))};
     }
   }
   ConfigNode merged = ConfigNode::map(std::move(entries));
@@ -85,8 +130,8 @@ void assign(ConfigNode& root, const Override& change) {
     section = next;
   }
   const std::string& key = change.path.back();
-  const ConfigNode* old = section->find(key);
-  if (section != &root && names_a_kind(key) && old != nullptr && !same_name(*old, change.value)) {
+  if (section != &root && names_a_kind(key) &&
+      changes_kind(*section, change.text.substr(0, change.text.rfind('.')), key, change.value)) {
     ConfigNode fresh = ConfigNode::map();
     fresh.set_location(location);
     fresh.set_replaced_keys(section->keys());
@@ -98,7 +143,7 @@ void assign(ConfigNode& root, const Override& change) {
 }  // namespace
 
 ConfigNode merge_recipes(const ConfigNode& base, const ConfigNode& over) {
-  return merge(base, over, true);
+  return merge(base, over, "");
 }
 
 Override make_override(const std::string& path, ConfigNode value, const std::string& origin) {
@@ -147,6 +192,10 @@ void apply_overrides(ConfigNode& root, std::vector<Override> overrides) {
     if (a.path.size() != b.path.size()) return a.path.size() < b.path.size();
     return names_a_kind(a.path.back()) && !names_a_kind(b.path.back());
   });
+  for (const Override& change : overrides) {
+    ConfigNode* data = change.text == "data.path" && root.is_map() ? root.find("data") : nullptr;
+    if (data != nullptr) leave_generator(*data, &change.value);
+  }
   for (size_t i = 0; i < overrides.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       if (overrides[i].path != overrides[j].path) continue;

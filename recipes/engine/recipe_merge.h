@@ -10,7 +10,9 @@ namespace linnet {
 
 // `over` on top of `base`. Sections merge key by key; single values, lists and null replace. A
 // section whose `name` or `kind` changes is replaced whole, since the keys of the old kind mean
-// nothing to the new one (the top of a recipe always merges).
+// nothing to the new one (the top of a recipe always merges). A section that gives no kind is of
+// the default kind. A `data.path` for kind listops leaves the generator's keys of `base` out, here
+// and among overrides.
 ConfigNode merge_recipes(const ConfigNode& base, const ConfigNode& over);
 
 // One assignment "path=value" of the command line or of a sweep.

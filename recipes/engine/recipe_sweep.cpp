@@ -1,6 +1,8 @@
 // The points of a `sweep` section.
+#include <algorithm>
 #include <set>
 
+#include "core/suggest.h"
 #include "recipes/engine/recipe.h"
 
 namespace linnet {
@@ -63,9 +65,36 @@ std::vector<Choice> choices_of(const ConfigEntry& entry) {
   return choices;
 }
 
+// Whether a change assigns the value at the dotted path `swept`, alone or with a section around it.
+bool replaces(const Override& change, const std::string& swept) {
+  std::string path = change.text;
+  const std::string& last = change.path.back();
+  // A new name or kind resets the section around it.
+  if ((last == "name" || last == "kind") && path == concat(swept, ".", last)) path = swept;
+  return swept == path || swept.starts_with(path + ".");
+}
+
+constexpr size_t kShownLabels = 40;
+
+std::string labels_of(const std::vector<RecipePoint>& points) {
+  std::string text;
+  for (size_t i = 0; i < std::min(points.size(), kShownLabels); ++i) {
+    text += concat(i == 0 ? "'" : ", '", points[i].label, "'");
+  }
+  if (points.size() > kShownLabels) {
+    text += concat(" and ", points.size() - kShownLabels, " more");
+  }
+  return text;
+}
+
 }  // namespace
 
 std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
+  if (!sweep.is_map() && !sweep.is_null()) {
+    throw located_error(sweep.location(), Cause{ErrorCode::wrong_type, "sweep"},
+                        "expected a section of 'path.of.key: [value, ...]' lines, found ",
+                        sweep.found());
+  }
   std::vector<SweepPoint> points(1);
   for (const ConfigEntry& entry : sweep.entries()) {
     const std::vector<Choice> choices = choices_of(entry);
@@ -91,6 +120,61 @@ std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
                         "two points of 'sweep' are both called ", point.label);
   }
   return points;
+}
+
+std::vector<RecipePoint> load_recipe_points(const std::string& path,
+                                            const std::vector<std::string>& overrides) {
+  ConfigNode whole = load_recipe_node(path, overrides);
+  const ConfigNode* given = whole.find("sweep");
+  ConfigNode sweep = given == nullptr ? ConfigNode() : *given;
+  std::vector<Override> changes;
+  for (const std::string& argument : overrides) {
+    Override change = parse_override(argument);
+    if (change.path[0] == "sweep") continue;  // it is in `whole`
+    for (const std::string& key : sweep.is_map() ? sweep.keys() : std::vector<std::string>()) {
+      if (replaces(change, key)) sweep.erase(key);
+    }
+    changes.push_back(std::move(change));
+  }
+  whole.erase("sweep");
+  const std::vector<SweepPoint> swept = sweep_points(sweep);
+  if (swept.front().overrides.empty()) return {{"", std::move(whole)}};
+  ConfigNode file = load_recipe_node(path);
+  file.erase("sweep");
+  std::vector<RecipePoint> points;
+  for (const SweepPoint& point : swept) {
+    std::vector<Override> all = point.overrides;
+    all.insert(all.end(), changes.begin(), changes.end());
+    points.push_back({point.label, file});
+    apply_overrides(points.back().node, std::move(all));
+  }
+  return points;
+}
+
+RecipePoint load_recipe_point(const std::string& path, const std::vector<std::string>& overrides,
+                              const std::string& label) {
+  std::vector<RecipePoint> points = load_recipe_points(path, overrides);
+  const bool swept = !points.front().label.empty();
+  if (label.empty()) {
+    require_usage(!swept, Cause{ErrorCode::conflict, "sweep", path}, path, " is a sweep of ",
+                  points.size(), points.size() == 1 ? " point" : " points",
+                  ", and this is one run: choose a point with --point LABEL, or give what it "
+                  "sweeps as key=value; the labels: ",
+                  labels_of(points));
+    return std::move(points.front());
+  }
+  require_usage(swept, Cause{ErrorCode::conflict, "--point", path}, "--point ", label, ": ", path,
+                " has no sweep, or key=value gives all that it sweeps; leave --point out");
+  std::vector<std::string> labels;
+  for (RecipePoint& point : points) {
+    if (point.label == label) return std::move(point);
+    labels.push_back(point.label);
+  }
+  const std::vector<std::string> near = nearest_words(label, labels);
+  throw UsageError({ErrorCode::unknown_name, "--point", path},
+                   concat("the sweep of ", path, " has no point '", label, "'; ",
+                          near.empty() ? concat("its points: ", labels_of(points))
+                                       : concat("did you mean '", near.front(), "'?")));
 }
 
 }  // namespace linnet

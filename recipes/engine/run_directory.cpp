@@ -53,10 +53,15 @@ std::string difference(const ConfigNode& a, const ConfigNode& b, const std::stri
   return "";
 }
 
-std::string default_directory(const std::string& recipe_name, const std::string& recipe_path) {
+std::string default_directory(const std::string& recipe_name, const std::string& recipe_path,
+                              const std::string& recipe_point) {
   std::string name = recipe_name.empty() ? file_name(recipe_path) : recipe_name;
   if (name.ends_with(".yaml")) name.resize(name.size() - 5);
-  return join_path("runs", name.empty() ? "run" : name);
+  const std::string directory = join_path("runs", name.empty() ? "run" : name);
+  if (recipe_point.empty()) return directory;
+  std::string folder = recipe_point;  // a value may be a path
+  std::replace(folder.begin(), folder.end(), '/', '_');
+  return join_path(directory, folder);
 }
 
 bool holds_run(const std::string& directory) {
@@ -97,16 +102,21 @@ std::string first_difference(const ConfigNode& a, const ConfigNode& b) {
 }
 
 Recipe load_recipe_of_run(const std::string& path, const std::vector<std::string>& overrides,
-                          const std::string& out, const std::string& resume) {
-  const ConfigNode node = load_recipe_node(path, overrides);
+                          const std::string& point, const std::string& out,
+                          const std::string& resume) {
+  const ConfigNode node = load_recipe_point(path, overrides, point).node;
   try {
-    return load_recipe(path, overrides);
+    Recipe recipe = parse_recipe(node);
+    recipe.path = path;
+    recipe.point = point;
+    for (const std::string& note : restart_notes(node, overrides)) log_info(note);
+    return recipe;
   } catch (const UsageError&) {
     if (resume == "never") throw;
     const ConfigNode* name = node.is_map() ? node.find("name") : nullptr;
     const std::string text = name != nullptr && name->is_scalar() ? name->raw() : "";
     const std::string directory = resume != "auto" ? resume
-                                  : out.empty()    ? default_directory(text, path)
+                                  : out.empty()    ? default_directory(text, path, point)
                                                    : out;
     std::optional<Checkpoint> checkpoint;
     try {
@@ -132,7 +142,8 @@ RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string
     require_same_recipe(recipe, *plan.checkpoint);
     return plan;
   }
-  RunPlan plan{out.empty() ? default_directory(recipe.name, recipe.path) : out, std::nullopt};
+  RunPlan plan{out.empty() ? default_directory(recipe.name, recipe.path, recipe.point) : out,
+               std::nullopt};
   if (resume == "never") {
     require_usage(
         out.empty() || !holds_run(out), Cause{ErrorCode::conflict, "--out", out}, "--out ", out,

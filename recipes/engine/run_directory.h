@@ -22,11 +22,12 @@ struct RunPlan {
 // differs; limits, evaluation, checkpoints and samples may differ.
 RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string& resume);
 
-// load_recipe for a run in the directory that `out` and `resume` lead to. When the recipe is
-// refused while the run there was trained with a plugin that is not loaded, the refusal names the
-// plugin.
+// The recipe of a run in the directory that `out` and `resume` lead to: load_recipe_point, parsed.
+// When the recipe is refused while the run there was trained with a plugin that is not loaded, the
+// refusal names the plugin.
 Recipe load_recipe_of_run(const std::string& path, const std::vector<std::string>& overrides,
-                          const std::string& out, const std::string& resume);
+                          const std::string& point, const std::string& out,
+                          const std::string& resume);
 
 // The first setting (dotted path) in which two resolved recipes differ as far as a resume is
 // concerned; "" when they agree.

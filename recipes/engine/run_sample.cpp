@@ -25,6 +25,10 @@ GenerateOptions sample_options(const Recipe& recipe) {
 
 }  // namespace
 
+void check_sample(const Recipe& recipe) {
+  if (recipe.generate.tokens > 0) sample_options(recipe);
+}
+
 void check_sample(const Recipe& recipe, const Task& task) {
   if (!has_sample(recipe, task)) return;
   sample_options(recipe);

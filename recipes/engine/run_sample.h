@@ -8,7 +8,8 @@
 namespace linnet {
 
 // Throws UsageError when the recipe's `generate` section cannot be followed. Only language models
-// write a sample, and those with generate.tokens: 0 none.
+// write a sample, and those with generate.tokens: 0 none. Without a task, the prompt is not read.
+void check_sample(const Recipe& recipe);
 void check_sample(const Recipe& recipe, const Task& task);
 
 // Writes sample.txt with the averaged weights where the run keeps an average. Warns where the model

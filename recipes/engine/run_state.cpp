@@ -43,12 +43,18 @@ bool names_data(const Override& change) {
 
 }  // namespace
 
+std::vector<ParameterSpan> layout_of(const ParameterSet& parameters) {
+  std::vector<ParameterSpan> layout;
+  for (const ParameterSet::Entry& entry : parameters.entries()) {
+    layout.push_back({entry.name, entry.begin, entry.end});
+  }
+  return layout;
+}
+
 Updater make_updater(const Recipe& recipe, const ParameterSet& parameters) {
   Updater updater;
   updater.config = recipe.optim;
-  for (const ParameterSet::Entry& entry : parameters.entries()) {
-    updater.layout.push_back({entry.name, entry.begin, entry.end});
-  }
+  updater.layout = layout_of(parameters);
   updater.optimizer =
       make_optimizer(updater.config, updater.layout, parameters.weights().elements(),
                      parameters.weights().dtype(), parameters.weights().device());

@@ -42,6 +42,8 @@ struct Updater {
   std::optional<WeightAverage> average;
 };
 
+// Where each parameter lies in the flat buffers.
+std::vector<ParameterSpan> layout_of(const ParameterSet& parameters);
 Updater make_updater(const Recipe& recipe, const ParameterSet& parameters);
 
 // The averaged weights in place of the current ones, where the run keeps an average, for as long

@@ -1,5 +1,7 @@
 #include "recipes/engine/run_summary.h"
 
+#include <cmath>
+
 namespace linnet {
 namespace {
 
@@ -30,18 +32,37 @@ std::vector<std::string> describe_run(const Recipe& recipe, const Task& task,
   const bool classifier = task.tokenizer() == nullptr;
   const int64_t untrained = untrained_elements(model.parameters());
   const int64_t bare = model.layers_without_feed_forward();
-  return {
-      task.describe(),
-      concat("model: ", config.kind, ", ", config.layers, " layers",
-             bare > 0 ? concat(" (", bare, " without a feed-forward)") : "", ", width ",
-             config.width, ", ", config.heads, " heads, positions ", config.positions, ": ",
-             model.parameters().count(), " parameters",
-             untrained > 0 ? concat(", and ", untrained, " drawn values that stay") : ""),
-      concat("attention: ", inline_text(*recipe.resolved.find("model")->find("attention"))),
-      concat("loss: cross-entropy of the ", classifier ? "class" : "next token", ", in nats"),
-      describe_update(recipe, task, step),
-      concat("ends at: ", limits.text()),
-  };
+  std::vector<std::string> lines;
+  if (!recipe.point.empty()) lines.push_back(concat("point of the sweep: ", recipe.point));
+  lines.insert(
+      lines.end(),
+      {
+          task.describe(),
+          concat("model: ", config.kind, ", ", config.layers, " layers",
+                 bare > 0 ? concat(" (", bare, " without a feed-forward)") : "", ", width ",
+                 config.width, ", ", config.heads, " heads, positions ", config.positions, ": ",
+                 model.parameters().count(), " parameters",
+                 untrained > 0 ? concat(", and ", untrained, " drawn values that stay") : ""),
+          concat("attention: ", inline_text(*recipe.resolved.find("model")->find("attention"))),
+          concat("loss: cross-entropy of the ", classifier ? "class" : "next token", ", in nats"),
+          describe_update(recipe, task, step),
+          concat("ends at: ", limits.text()),
+      });
+  return lines;
+}
+
+std::string unfinished_schedule(const Recipe& recipe, const Schedule& schedule,
+                                const Progress& progress, const StopLimits& limits) {
+  const std::optional<int64_t> length = schedule.length();
+  if (!length || progress.step >= *length) return "";
+  if (recipe.train.max_steps && progress.step >= *recipe.train.max_steps) return "";
+  const double share = static_cast<double>(progress.step) / static_cast<double>(*length);
+  const ConfigNode& section = *recipe.resolved.find("optim")->find("schedule");
+  return concat(limits.names_of_reached(progress), " ended the run at ",
+                std::round(1000 * share) / 10, " % of its schedule (", written(section, "kind"),
+                ", update ", progress.step, " of ", *length, "): the learning rate is still ",
+                schedule.lr(progress.step), ", and would have come to ", schedule.lr(*length),
+                "; for a whole schedule set optim.schedule.steps to the updates that fit");
 }
 
 }  // namespace linnet

@@ -1,4 +1,4 @@
-// A summary of a run before it begins, in words.
+// A summary of a run before it begins, in words, and of what it left undone.
 #pragma once
 
 #include <string>
@@ -13,5 +13,11 @@ namespace linnet {
 std::vector<std::string> describe_run(const Recipe& recipe, const Task& task,
                                       const Transformer& model, const TrainStep& step,
                                       const StopLimits& limits);
+
+// A warning about a run that time, tokens or epochs ended in the middle of its schedule: how much
+// of it was reached. "" where the schedule has no end, or came to it, and where train.max_steps
+// ended the run.
+std::string unfinished_schedule(const Recipe& recipe, const Schedule& schedule,
+                                const Progress& progress, const StopLimits& limits);
 
 }  // namespace linnet

@@ -106,4 +106,15 @@ std::string Score::text() const {
   return out.str();
 }
 
+ScoreOptions score_options(const EvaluateConfig& config) {
+  ScoreOptions options;
+  options.split = split_from_name(config.split);
+  options.contexts = config.contexts;
+  options.stride = config.stride;
+  options.carry_state = config.carry_state;
+  options.batch = config.batch;
+  options.max_tokens = config.max_tokens;
+  return options;
+}
+
 }  // namespace linnet

@@ -58,6 +58,9 @@ struct ScoreOptions {
   std::function<bool()> interrupted;  // asked between batches; true gives the scoring up
 };
 
+// Those of a recipe. Throws UsageError for a split that is none.
+ScoreOptions score_options(const EvaluateConfig& config);
+
 class Task {
  public:
   virtual ~Task() = default;

@@ -36,23 +36,23 @@ std::string remedy(const OutOfMemory& error, int64_t examples, size_t held) {
 
 }  // namespace
 
+int64_t examples_per_update(const TrainConfig& config, int64_t tokens_per_example) {
+  if (!config.tokens_per_update) return *config.examples_per_update;
+  const int64_t tokens = *config.tokens_per_update;
+  require_usage(tokens % tokens_per_example == 0,
+                Cause{ErrorCode::conflict, "train.tokens_per_update"}, "train.tokens_per_update ",
+                tokens, " must be a multiple of the ", tokens_per_example,
+                " tokens of one example; use ",
+                std::max<int64_t>(1, tokens / tokens_per_example) * tokens_per_example);
+  return tokens / tokens_per_example;
+}
+
 TrainStep::TrainStep(const Recipe& recipe, const Task& task, const Transformer& model,
                      Updater& updater)
     : model_(model), updater_(updater) {
-  const TrainConfig& config = recipe.train;
-  if (config.tokens_per_update) {
-    const int64_t per_example = task.tokens_per_example();
-    const int64_t tokens = *config.tokens_per_update;
-    require_usage(tokens % per_example == 0, Cause{ErrorCode::conflict, "train.tokens_per_update"},
-                  "train.tokens_per_update ", tokens, " must be a multiple of the ", per_example,
-                  " tokens of one example; use ",
-                  std::max<int64_t>(1, tokens / per_example) * per_example);
-    examples_per_update_ = tokens / per_example;
-  } else {
-    examples_per_update_ = *config.examples_per_update;
-  }
+  examples_per_update_ = linnet::examples_per_update(recipe.train, task.tokens_per_example());
   for (int64_t left = examples_per_update_; left > 0; left -= micro_batches_.back()) {
-    micro_batches_.push_back(std::min(left, config.micro_batch));
+    micro_batches_.push_back(std::min(left, recipe.train.micro_batch));
   }
   const TrainParts parts{recipe, task, model, updater};
   if constexpr (kCuda) {

@@ -23,6 +23,9 @@ struct TrainParts {
   Updater& updater;
 };
 
+// Examples of an update. Throws UsageError where train.tokens_per_update is no multiple.
+int64_t examples_per_update(const TrainConfig& config, int64_t tokens_per_example);
+
 // One update over `examples_per_update` examples from progress.examples on, and what it measured.
 struct UpdateResult {
   double loss = 0;           // mean nats per target

@@ -11,6 +11,7 @@
 #include "data/word_tokenizer.h"
 #include "recipes/engine/environment.h"
 #include "recipes/engine/plugin_record.h"
+#include "recipes/engine/recipe_check.h"
 #include "recipes/engine/report.h"
 #include "recipes/engine/run_directory.h"
 #include "recipes/engine/run_log.h"
@@ -32,24 +33,10 @@ double seconds_since(Clock::time_point start) {
 
 constexpr int kStopped = 3;
 
-ScoreOptions score_options(const EvaluateConfig& config) {
-  ScoreOptions options;
-  options.split = split_from_name(config.split);
-  options.contexts = config.contexts;
-  options.stride = config.stride;
-  options.carry_state = config.carry_state;
-  options.batch = config.batch;
-  options.max_tokens = config.max_tokens;
-  return options;
-}
-
 // Everything that would otherwise fail only after hours of training. Reading the splits here also
 // keeps them from being read by two threads.
 void check_end(const Recipe& recipe, const Task& task, const Transformer& model) {
-  require_usage(recipe.checkpoint.best != "accuracy" || task.tokenizer() == nullptr,
-                Cause{ErrorCode::conflict, "checkpoint.best"},
-                "checkpoint.best 'accuracy' is for classifiers; a language model has 'nll'");
-  if (recipe.evaluate.every_steps > 0 || recipe.evaluate.at_end) {
+  if (recipe.evaluate.scores_anything()) {
     task.check(model, score_options(recipe.evaluate));
   }
   check_sample(recipe, task);
@@ -78,6 +65,7 @@ class Run {
       resumed_ = load_checkpoint(*plan_.checkpoint);
       require_plugins(*resumed_);
     }
+    check_run(recipe_);  // before the data are read, which may take long
     task_ = make_task_of_run(recipe_, resumed_ ? &*resumed_ : nullptr, plan_.directory);
     model_ = build_model(recipe, task_->sizes(), options.device);
     updater_ = make_updater(recipe, model_->parameters());
@@ -220,9 +208,6 @@ TrainOutcome Run::execute() {
        describe_run(recipe_, *task_, *model_, *step_, stopping_->limits())) {
     log_info(line);
   }
-  if (recipe_.sweep.is_map()) {
-    log_info("the recipe's sweep is left out: this run is the recipe itself with its overrides");
-  }
   if (options_.dry_run) return dry_run();
   const bool was_finished = plan_.checkpoint && finished();
   if (was_finished) {
@@ -242,6 +227,9 @@ TrainOutcome Run::execute() {
     return {kStopped, plan_.directory, progress_, last_score_};
   }
   if (evaluation_is_due()) evaluate();  // no update was made
+  const std::string unfinished =
+      unfinished_schedule(recipe_, *updater_.schedule, progress_, stopping_->limits());
+  if (!unfinished.empty() && !was_finished) log_warning(unfinished);
   saver_->save(progress_, *log_);
   write_sample(parts(), plan_.directory);
   log_->sync();
@@ -256,6 +244,8 @@ TrainOutcome Run::execute() {
 }  // namespace
 
 TrainOutcome train(const Recipe& recipe, const TrainOptions& options) {
+  require_usage(recipe.sweep.is_null(), Cause{ErrorCode::conflict, "sweep"},
+                "a run trains one recipe, and this one has a sweep: take one of its points");
   const UseKernels kernels(recipe.train.backend, options.device);
   return Run(recipe, options).execute();
 }

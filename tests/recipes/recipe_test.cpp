@@ -11,6 +11,7 @@
 #include "core/files.h"
 #include "core/yaml.h"
 #include "recipes/engine/model_builder.h"
+#include "recipes/engine/recipe_check.h"
 #include "recipes/engine/recipe_merge.h"
 #include "tests/data_path.h"
 #include "tests/error_helpers.h"
@@ -107,6 +108,55 @@ TEST_F(RecipeTest, ChangedNameReplacesItsSection) {
   const ConfigNode same = load_recipe_node(
       put("same.yaml", "extends: base.yaml\nmodel: {attention: {name: 'softmax'}}\n"));
   EXPECT_EQ(same.find("model")->find("attention")->keys().size(), 2u);
+}
+
+// A file and the command line agree on what a new kind leaves of a section that gives none.
+TEST_F(RecipeTest, AnAbsentKindIsTheDefaultKind) {
+  const std::string base =
+      put("base.yaml",
+          "data: {train: [a], validation: [b], context: 64}\n"
+          "model: {attention: {name: softmax}}\n"
+          "optim: {lr: 1e-3, betas: [0.9, 0.98], schedule: {warmup_steps: 3}}\n"
+          "train: {max_steps: 10, examples_per_update: 4}\n");
+  const std::string data = "{kind: pg19, path: books, context: 32}", optim = "{kind: sgd, lr: 1}";
+  const Recipe file = load_recipe(
+      put("top.yaml", concat("extends: base.yaml\ndata: ", data, "\noptim: ", optim, "\n")));
+  const Recipe line = load_recipe(base, {"data=" + data, "optim=" + optim});
+  const Recipe keys = load_recipe(base, {"data.kind=pg19", "data.path=books", "data.context=32",
+                                         "optim.kind=sgd", "optim.lr=1"});
+  EXPECT_EQ(file.resolved, line.resolved);
+  EXPECT_EQ(file.resolved, keys.resolved);
+  EXPECT_EQ(file.data.train, std::vector<std::string>());
+  EXPECT_EQ(refusal(base, {"optim.kind=sgd"}),
+            "missing_key optim.lr at command line: optim.kind\n"
+            "conflict optim at command line: optim.kind");
+  // The default kind, given, changes nothing.
+  const Recipe same = load_recipe(
+      put("same.yaml", "extends: base.yaml\noptim: {kind: adamw, schedule: {kind: constant}}\n"));
+  EXPECT_EQ(same.optim.betas, (std::vector<double>{0.9, 0.98}));
+  EXPECT_EQ(same.optim.schedule.warmup_steps, 3);
+  EXPECT_EQ(load_recipe(base, {"optim.kind=adamw", "optim.schedule.kind=constant"}).resolved,
+            same.resolved);
+}
+
+TEST_F(RecipeTest, FilesReplaceAGenerator) {
+  const std::string base =
+      put("base.yaml",
+          "data: {kind: listops, listops: {max_length: 60, min_length: 9, brackets: false}, "
+          "context: 64}\n"
+          "model: {kind: encoder, attention: {name: softmax}}\n"
+          "optim: {lr: 1e-3}\n"
+          "train: {max_steps: 10, examples_per_update: 4}\n");
+  const Recipe file =
+      load_recipe(put("top.yaml", "extends: base.yaml\ndata: {kind: listops, path: DIR}\n"));
+  EXPECT_EQ(file.data.path, "DIR");
+  EXPECT_EQ(file.data.context, 64);
+  EXPECT_EQ(file.data.listops.max_length, ListopsConfig().max_length);
+  EXPECT_FALSE(file.data.listops.brackets);
+  EXPECT_EQ(load_recipe(base, {"data.path=DIR"}).resolved, file.resolved);
+  EXPECT_EQ(refusal(base, {"data.listops.max_length=700", "data.path=DIR"}),
+            "conflict data.listops at base.yaml:1:32");
+  EXPECT_EQ(load_recipe(base, {"data.path=''"}).data.listops.max_length, 60);
 }
 
 TEST_F(RecipeTest, ExtendsProblems) {
@@ -320,12 +370,14 @@ TEST_F(RecipeTest, Listing) {
   put("common/broken.yaml", "a: [\n");
   put("notes.txt", "x");
   const std::vector<RecipeListing> listings = list_recipes(folder_);
-  ASSERT_EQ(listings.size(), 3u);
+  ASSERT_EQ(listings.size(), 4u);
   EXPECT_EQ(listings[0].name, "sample");
   EXPECT_EQ(listings[0].description, "A small sample");
   EXPECT_EQ(listings[1].path, folder_ + "/common/a.yaml");
   EXPECT_EQ(listings[1].name, "a");
-  EXPECT_NE(listings[2].error.find("not valid YAML"), std::string::npos);
+  EXPECT_EQ(listings[2].path, folder_ + "/common/base.yaml");
+  EXPECT_EQ(listings[2].name + listings[2].description + listings[2].error, "base");
+  EXPECT_NE(listings[3].error.find("not valid YAML"), std::string::npos);
 }
 
 // Every mechanism stands in a recipe that compares them, and each of these points makes a model.

@@ -3,6 +3,9 @@
 #include "attention/plugin.h"
 #include "attention/registry.h"
 
+#include <algorithm>
+#include <filesystem>
+
 #include "core/json.h"
 #include "tests/tools/cli.h"
 
@@ -52,8 +55,7 @@ TEST_F(PluginCli, AnExampleIsListedShownAndPassesTheSuite) {
   const Outcome checked = linnet({"attention", "check", "fading_linear", "--plugin", fading_});
   EXPECT_EQ(checked.code, 0) << checked.out << checked.err;
   EXPECT_THAT(checked.out, AllOf(HasSubstr("causality   ok"), HasSubstr(", 0 failed")));
-  expect_error({"attention", "check", "fading_linear"}, 2,
-               "no attention mechanism 'fading_linear'");
+  expect_error({"attention", "check", "fading_linear"}, 2, "(one of a plugin needs --plugin PATH)");
 }
 
 TEST_F(PluginCli, AMechanismThatLooksAheadIsRejectedByName) {
@@ -118,10 +120,25 @@ TEST_F(PluginCli, WhatCannotBeUsedIsRefused) {
   refused({"tiny.yaml"}, "expected a shared library that was built against this linnet");
   refused({join_path(parent_path(test::program()), "liblinnet.so")},
           "is no plugin of linnet: it exports no linnet_plugin_abi");
-  const std::string twice = "attention mechanism 'fading_linear' is registered twice";
-  refused({fading_, fading_}, twice);
   write_file(folder_ / "copy.so", read_file(fading_));
-  refused({fading_, "copy.so"}, concat("the plugin copy.so was refused: ", twice));
+  refused(
+      {fading_, "copy.so"},
+      "the plugin copy.so was refused: attention mechanism 'fading_linear' is registered twice");
+}
+
+TEST_F(PluginCli, ALibraryGivenTwiceIsLoadedOnce) {
+  std::filesystem::create_symlink(fading_, folder_ / "link.so");
+  const Outcome listed = linnet({"attention", "list", "--json", "--plugin", fading_, "--plugin",
+                                 fading_, "--plugin", "link.so"});
+  ASSERT_EQ(listed.code, 0) << listed.err;
+  EXPECT_EQ(listed.err, "");
+  const JsonValue list = parse_json(listed.out, "stdout");
+  const auto& mechanisms = list.at("mechanisms").elements();
+  EXPECT_EQ(std::count_if(mechanisms.begin(), mechanisms.end(),
+                          [](const JsonValue& mechanism) {
+                            return mechanism.at("name").text() == "fading_linear";
+                          }),
+            1);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // linnet recipe list | show | schema | check: recipes without running them.
-#include "recipes/engine/recipe.h"
+#include "recipes/engine/recipe_check.h"
 
 #include <CLI/CLI.hpp>
 #include <iomanip>
@@ -28,35 +28,36 @@ int list(const std::string& folder, bool json) {
                      .set("description", recipe.description)
                      .set("error", recipe.error));
     } else {
+      const std::string said = recipe.description.empty() ? "(no description)" : recipe.description;
       std::cout << std::left << std::setw(static_cast<int>(width) + 2) << recipe.path
-                << (recipe.error.empty() ? recipe.description : "UNREADABLE: " + recipe.error)
-                << "\n";
+                << (recipe.error.empty() ? said : "UNREADABLE: " + recipe.error) << "\n";
     }
   }
   if (json) std::cout << JsonValue::object().set("recipes", array).dump() << "\n";
   return 0;
 }
 
-// The keys of a section ("optim.schedule"), or of the whole recipe.
-int schema(const std::string& section) {
+// The keys of a section ("optim.schedule") or of the whole recipe, or one key ("optim.lr").
+int schema(const std::string& path) {
+  require_usage(path != "model.attention", Cause{ErrorCode::unknown_name, path},
+                "the keys of model.attention depend on its name: 'linnet attention list' has the "
+                "names, 'linnet attention show NAME' the keys");
   ConfigSchema found = schema_of<Recipe>();
-  for (size_t begin = 0; begin < section.size();) {
-    const size_t end = std::min(section.find('.', begin), section.size());
-    const std::string key = section.substr(begin, end - begin);
-    std::vector<std::string> sections;
+  for (size_t begin = 0; begin < path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    const std::string key = path.substr(begin, end - begin);
+    std::vector<std::string> keys;
     const FieldSchema* next = nullptr;
     for (const FieldSchema& field : found.fields) {
-      if (field.fields.empty()) continue;
-      sections.push_back(field.name);
+      keys.push_back(field.name);
       if (field.name == key) next = &field;
     }
-    require_usage(section != "model.attention", Cause{ErrorCode::unknown_name, section},
-                  "the keys of model.attention depend on its name: 'linnet attention list' has the "
-                  "names, 'linnet attention show NAME' the keys");
-    require_usage(next != nullptr, Cause{ErrorCode::unknown_name, section}, "there is no section '",
-                  section, "' in a recipe; ",
-                  sections.empty() ? "it holds no sections" : suggestion(key, sections));
-    found.fields = std::vector<FieldSchema>(next->fields);
+    require_usage(next != nullptr, Cause{ErrorCode::unknown_name, path}, "there is no key '", path,
+                  "' in a recipe; ", suggestion(key, keys));
+    require_usage(end == path.size() || !next->fields.empty(), Cause{ErrorCode::unknown_name, path},
+                  "'", path.substr(0, end), "' holds no keys that are known beforehand");
+    found.fields = next->fields.empty() ? std::vector<FieldSchema>{*next}
+                                        : std::vector<FieldSchema>(next->fields);
     begin = end + 1;
   }
   std::cout << format_schema(found);
@@ -114,7 +115,8 @@ void add_recipe(CLI::App& app, Command& chosen) {
   CLI::App* keys =
       command->add_subcommand("schema", "every key of a recipe: meaning, type, range, default");
   auto section = std::make_shared<std::string>();
-  keys->add_option("SECTION", *section, "only this section, e.g. optim or optim.schedule");
+  keys->add_option("SECTION", *section,
+                   "only this section or key, e.g. optim.schedule or optim.lr");
   keys->callback([=, &chosen] { chosen = [=] { return schema(*section); }; });
 
   CLI::App* checker = command->add_subcommand("check", "whether recipes are valid");

@@ -10,7 +10,7 @@ namespace linnet::cli {
 
 void add_train(CLI::App& app, Command& chosen) {
   struct Arguments {
-    std::string recipe, device = "auto";
+    std::string recipe, point, device = "auto";
     std::vector<std::string> overrides;
     TrainOptions options;
   };
@@ -21,8 +21,12 @@ void add_train(CLI::App& app, Command& chosen) {
       "OVERRIDES", arguments->overrides,
       "key.path=value ..., e.g. model.attention='{name: lavo}' train.max_steps=100; a new kind or "
       "name resets its section; 'linnet recipe schema' lists the keys");
+  command->add_option("--point", arguments->point,
+                      "the point of the recipe's sweep to train, e.g. attention=lavo,lr=0.001; "
+                      "without it, a recipe with a sweep is refused and its points are listed");
   add_device_option(*command, arguments->device);
-  command->add_option("--out", arguments->options.out, "run directory (default runs/<recipe>)");
+  command->add_option("--out", arguments->options.out,
+                      "run directory (default runs/<recipe>, of a point runs/<recipe>/<point>)");
   command
       ->add_option("--resume", arguments->options.resume,
                    "auto: continue the run directory if it holds a checkpoint; never; or the run "
@@ -37,8 +41,9 @@ void add_train(CLI::App& app, Command& chosen) {
     chosen = [arguments] {
       watch_stop_signals();
       arguments->options.device = use_device(arguments->device);
-      const Recipe recipe = load_recipe_of_run(arguments->recipe, arguments->overrides,
-                                               arguments->options.out, arguments->options.resume);
+      const Recipe recipe =
+          load_recipe_of_run(arguments->recipe, arguments->overrides, arguments->point,
+                             arguments->options.out, arguments->options.resume);
       return train(recipe, arguments->options).exit_code;
     };
   });

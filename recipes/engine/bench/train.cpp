@@ -7,7 +7,6 @@
 #include "core/gemm.h"
 #include "recipes/engine/bench/timing.h"
 #include "recipes/engine/make_task.h"
-#include "recipes/engine/recipe_merge.h"
 #include "recipes/engine/train_step.h"
 
 namespace linnet {
@@ -58,20 +57,16 @@ TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t s
 
 }  // namespace
 
-std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps, Device device,
-                                    const OnPart& on_update) {
-  const Recipe base = parse_recipe(recipe_node);
+std::vector<TrainBench> bench_train(const std::vector<RecipePoint>& recipes, int64_t steps,
+                                    Device device, const OnPart& on_update) {
   std::vector<TrainBench> results;
-  const std::vector<SweepPoint> points = sweep_points(base.sweep);
-  for (const SweepPoint& point : points) {
+  for (const RecipePoint& point : recipes) {
     const auto tell = [&](int64_t update) {
       if (!on_update) return;
       on_update(concat("updates of ", point.label.empty() ? "the recipe" : point.label),
-                std::ssize(results) * steps + update, std::ssize(points) * steps);
+                std::ssize(results) * steps + update, std::ssize(recipes) * steps);
     };
-    ConfigNode node = recipe_node;
-    apply_overrides(node, point.overrides);
-    results.push_back(bench_point(parse_recipe(node), point.label, steps, device, tell));
+    results.push_back(bench_point(parse_recipe(point.node), point.label, steps, device, tell));
   }
   return results;
 }

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "core/config.h"
 #include "core/progress.h"
 #include "core/tensor.h"
+#include "recipes/engine/recipe.h"
 
 namespace linnet {
 
@@ -25,10 +25,10 @@ struct TrainBench {
   double gflop_per_s() const { return gemm_gflop / step_seconds; }
 };
 
-// Times whole updates (data, forward, backward, clipping, optimizer) for every point of the
-// recipe's sweep, or for the recipe alone. `steps` timed updates after one warm-up (on a GPU two:
-// the second one captures CUDA graphs). `on_update`, if any, is told of each update before it.
-std::vector<TrainBench> bench_train(const ConfigNode& recipe_node, int64_t steps,
+// Times whole updates (data, forward, backward, clipping, optimizer) of each recipe. `steps` timed
+// updates after one warm-up (on a GPU two: the second one captures CUDA graphs). `on_update`, if
+// any, is told of each update before it.
+std::vector<TrainBench> bench_train(const std::vector<RecipePoint>& recipes, int64_t steps,
                                     Device device = {}, const OnPart& on_update = {});
 
 // GFLOP/s of products of the device (of a CPU: with the threads in use): the best of several runs

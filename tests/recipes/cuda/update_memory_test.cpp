@@ -29,7 +29,7 @@ class CudaUpdateMemory : public test::TinyRun {
                "train: {max_steps: 3, examples_per_update: 1, micro_batch: 1, precision: bf16, ",
                "recompute: block, cuda_graph: false}\n"),
         "recipe");
-    const TrainBench point = bench_train(recipe, 1, test::kGpu).at(0);
+    const TrainBench point = bench_train({{"", recipe}}, 1, test::kGpu).at(0);
     const double gradients = 4.0 * static_cast<double>(point.parameters);
     return (static_cast<double>(point.working_bytes) - gradients) / (2 * kTokens * kWidth);
   }

@@ -1,0 +1,89 @@
+// What a check of a recipe finds: all that a run refuses before its first update, but for its data.
+#include "recipes/engine/recipe_check.h"
+
+#include "tests/recipes/tiny_run.h"
+
+namespace linnet {
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+class RecipeCheck : public test::TinyRun {
+ protected:
+  // What the check says; a run has to say the same, and make no directory.
+  std::string refusal(const Recipe& recipe) const {
+    const std::string found = test::causes_of<UsageError>([&] { check_run(recipe); });
+    TrainOptions options;
+    options.out = out("run");
+    EXPECT_EQ(test::causes_of<UsageError>([&] { train(recipe, options); }), found);
+    EXPECT_FALSE(exists(out("run")));
+    return found;
+  }
+};
+
+TEST_F(RecipeCheck, RefusesWhatARunOfALanguageModelRefuses) {
+  const std::pair<Overrides, const char*> refused[] = {
+      {{"optim.schedule={kind: cosine, warmup_steps: 7}"},
+       "out_of_range optim.schedule.warmup_steps"},
+      {{"optim.schedule={kind: linear}", "train.max_steps=null", "train.max_minutes=1"},
+       "missing_key optim.schedule.steps"},
+      {{"optim.schedule={warmup_steps: 2, warmup_lr: 1}"}, "out_of_range optim.schedule.warmup_lr"},
+      {{"optim.schedule={kind: linear, end_lr: 1}"}, "out_of_range optim.schedule.end_lr"},
+      {{"optim.groups=[{pattern: nothing, lr_scale: 0}]"}, "unknown_name optim.groups"},
+      {{"train.tokens_per_update=100"}, "conflict train.tokens_per_update"},
+      {{"checkpoint.best=accuracy"}, "conflict checkpoint.best"},
+      {{"model={kind: encoder, attention: {name: softmax}}"}, "conflict model.kind"},
+      {{"evaluate.split=vaildation"}, "unknown_name evaluate.split"},
+      {{"model.positions=learned", "evaluate.contexts=[16, 32]"}, "out_of_range evaluate.contexts"},
+      {{"model.positions=learned", "model.max_positions=8", "evaluate.every_steps=0"},
+       "out_of_range data.context"},
+      {{"evaluate.carry_state=true", "model.attention={name: reformer, chunk: 8}"},
+       "conflict model.attention"},
+      {{"data.train=[]"}, "not_found data.train"},
+      {{"data.validation=[]"}, "not_found data.validation"},
+      {{"data.test=[]", "evaluate.split=test"}, "not_found data.test"},
+      {{"data.lines=stripped"}, "conflict data.lines"},
+      {{"data.lines=stripped", "data.tokenizer={kind: word}"}, "conflict data.lines"},
+  };
+  for (const auto& [changes, cause] : refused) EXPECT_EQ(refusal(recipe(changes)), cause);
+}
+
+TEST_F(RecipeCheck, RefusesWhatARunOfAClassifierRefuses) {
+  EXPECT_EQ(refusal(classifier({"evaluate.carry_state=true"})), "conflict evaluate.contexts");
+  EXPECT_EQ(refusal(classifier({"evaluate.contexts=[8]"})), "conflict evaluate.contexts");
+  EXPECT_EQ(refusal(classifier({"model={kind: decoder, attention: {name: softmax}}"})),
+            "conflict model.kind");
+}
+
+TEST_F(RecipeCheck, AcceptsWhatARunAccepts) {
+  for (const Overrides& changes :
+       {Overrides{}, Overrides{"optim.schedule={kind: cosine, warmup_steps: 6}"},
+        Overrides{"data.lines=stripped", "data.tokenizer={kind: byte, eos: true}"},
+        Overrides{"data.test=[]"},
+        Overrides{"data.validation=[]", "evaluate={every_steps: 0, at_end: false}"}}) {
+    const Recipe accepted = recipe(changes);
+    EXPECT_NO_THROW(check_run(accepted));
+    EXPECT_NO_THROW(train(accepted, {out("run"), "auto", {}, true}));
+  }
+}
+
+// Generated examples are a function of the recipe alone.
+TEST_F(RecipeCheck, GeneratesTheExamplesThatARecipeDescribes) {
+  const std::string path = folder_.write("listops.yaml", to_yaml(classifier().resolved));
+  const auto check = [&](const Overrides& changes) {
+    return test::causes_of<UsageError>([&] { check_recipe(path, changes); }, folder_.path());
+  };
+  EXPECT_EQ(check({}), "nothing thrown");
+  EXPECT_EQ(check({"data.context=12"}), "nothing thrown");
+  EXPECT_EQ(check({"data.context=12", "model.pooling=cls"}),
+            "out_of_range data.context at listops.yaml");
+  EXPECT_EQ(check({"data.listops.max_length=3", "data.listops.max_depth=2"}),
+            "out_of_range data.listops at listops.yaml");
+  EXPECT_EQ(check({"sweep={data.context: [16, 11]}"}),
+            "out_of_range data.context at listops.yaml at point context=11");
+  EXPECT_EQ(check({"optim.schedule={kind: linear, warmup_steps: 8}"}),
+            "out_of_range optim.schedule.warmup_steps at listops.yaml");
+}
+
+}  // namespace
+}  // namespace linnet

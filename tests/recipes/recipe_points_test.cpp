@@ -1,0 +1,100 @@
+// A recipe with a sweep as separate recipes: what overrides replace, and which point is taken.
+#include <gtest/gtest.h>
+
+#include "recipes/engine/recipe.h"
+#include "tests/data/temporary_folder.h"
+#include "tests/error_helpers.h"
+
+namespace linnet {
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+class RecipePoints : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = folder_.write("swept.yaml",
+                          "data: {path: books, context: 64}\n"
+                          "model: {layers: 2, attention: {name: lavo, rank: 8}}\n"
+                          "optim: {lr: 1e-3}\n"
+                          "train: {max_steps: 10, examples_per_update: 4}\n"
+                          "sweep:\n"
+                          "  model.attention: [{name: softmax}, {name: linear}]\n"
+                          "  optim.lr: [0.1, 0.2]\n");
+  }
+  std::vector<std::string> labels(const Overrides& overrides) const {
+    std::vector<std::string> found;
+    for (const RecipePoint& point : load_recipe_points(path_, overrides)) {
+      EXPECT_FALSE(point.node.contains("sweep"));
+      found.push_back(point.label);
+    }
+    return found;
+  }
+  Recipe at(const std::string& label, const Overrides& overrides = {}) const {
+    return parse_recipe(load_recipe_point(path_, overrides, label).node);
+  }
+  std::string refusal(const std::string& label, const Overrides& overrides = {}) const {
+    return test::causes_of<UsageError>([&] { load_recipe_point(path_, overrides, label); },
+                                       folder_.path());
+  }
+
+  test::TemporaryFolder folder_;
+  std::string path_;
+};
+
+TEST_F(RecipePoints, AreTheValuesOfTheSweep) {
+  EXPECT_EQ(labels({}), (Overrides{"attention=softmax,lr=0.1", "attention=softmax,lr=0.2",
+                                   "attention=linear,lr=0.1", "attention=linear,lr=0.2"}));
+  const Recipe chosen = at("attention=linear,lr=0.2");
+  EXPECT_EQ(chosen.model.attention.keys(), Overrides{"name"});
+  EXPECT_EQ(chosen.model.attention.find("name")->raw(), "linear");
+  EXPECT_EQ(chosen.optim.lr, 0.2);
+  EXPECT_FALSE(chosen.resolved.contains("sweep"));
+
+  EXPECT_EQ(labels({"sweep=null"}), Overrides{""});
+  EXPECT_EQ(at("", {"sweep=null"}).optim.lr, 1e-3);
+  EXPECT_EQ(labels({"sweep={seed: [4, 5]}"}), (Overrides{"seed=4", "seed=5"}));
+}
+
+TEST_F(RecipePoints, OverridesGoOnTopOfAPoint) {
+  const Recipe chosen =
+      at("attention=linear,lr=0.1",
+         {"model.layers=3", "model.attention.normalizer=add", "optim.schedule={kind: linear}"});
+  EXPECT_EQ(chosen.model.layers, 3);
+  EXPECT_EQ(chosen.model.attention.find("normalizer")->raw(), "add");
+  EXPECT_EQ(chosen.optim.lr, 0.1);
+  EXPECT_EQ(chosen.optim.schedule.kind, ScheduleKind::linear);
+}
+
+TEST_F(RecipePoints, AnOverrideReplacesWhatIsSwept) {
+  const Overrides rates = {"lr=0.1", "lr=0.2"};
+  EXPECT_EQ(labels({"model.attention={name: abc_mlp, slots: 4}"}), rates);
+  EXPECT_EQ(labels({"model.attention.name=abc_mlp"}), rates);
+  EXPECT_EQ(labels({"model={layers: 1, attention: {name: rfa}}"}), rates);
+  const Recipe one = at("lr=0.2", {"model.attention={name: abc_mlp, slots: 4}"});
+  EXPECT_EQ(one.model.attention.find("slots")->raw(), "4");
+  EXPECT_EQ(one.optim.lr, 0.2);
+  const Recipe none = at("", {"model.attention.rank=4", "model.attention.name=lavo", "optim.lr=1"});
+  EXPECT_EQ(none.model.attention.find("rank")->raw(), "4");
+  EXPECT_EQ(none.optim.lr, 1);
+  // Not that of a longer key, nor of one inside the swept section.
+  EXPECT_EQ(labels({"model.attention_dropout=0.1", "optim.schedule.kind=linear",
+                    "model.attention.rank=4"})
+                .size(),
+            4u);
+}
+
+TEST_F(RecipePoints, ARunHasToChooseOne) {
+  EXPECT_EQ(refusal(""), "conflict sweep at swept.yaml");
+  EXPECT_EQ(refusal("", {"optim.lr=1"}), "conflict sweep at swept.yaml");
+  EXPECT_EQ(refusal("attention=linear,lr=0.3"), "unknown_name --point at swept.yaml");
+  EXPECT_EQ(refusal("attention=linear,lr=0.1", {"sweep=null"}), "conflict --point at swept.yaml");
+  EXPECT_EQ(refusal("attention=linear,lr=0.1", {"optim.lr=1"}),
+            "unknown_name --point at swept.yaml");
+  EXPECT_EQ(refusal("attention=linear,lr=0.1", {"model.layers=x", "model.layers=2"}),
+            "repeated model.layers at command line: model.layers");
+  EXPECT_EQ(refusal("", {"sweep=3"}), "wrong_type sweep at command line: sweep");
+}
+
+}  // namespace
+}  // namespace linnet

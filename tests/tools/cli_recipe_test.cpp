@@ -1,0 +1,82 @@
+// The program on recipes: points of a sweep, what check finds, what list and schema show.
+#include "core/json.h"
+#include "tests/tools/cli.h"
+
+namespace linnet {
+namespace {
+
+using test::Cli;
+using test::Outcome;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+TEST_F(Cli, TrainsOnePointOfASweep) {
+  folder_.write("swept.yaml",
+                "extends: tiny.yaml\nname: swept\n"
+                "sweep:\n  model.attention: [{name: softmax}, {name: relu}]\n");
+  expect_error({"train", "swept.yaml"}, 2,
+               "choose a point with --point LABEL, or give what it sweeps as key=value; the "
+               "labels: 'attention=softmax', 'attention=relu'");
+  expect_error({"train", "swept.yaml", "--point", "attention=rel"}, 2,
+               "did you mean 'attention=relu'?");
+  expect_error({"train", "tiny.yaml", "--point", "attention=relu"}, 2, "--point attention=relu");
+  EXPECT_FALSE(exists(folder_ / "runs"));
+
+  const Outcome point = linnet({"train", "swept.yaml", "--point", "attention=relu"});
+  EXPECT_EQ(point.code, 0) << point.err;
+  EXPECT_THAT(point.err, AllOf(HasSubstr("point of the sweep: attention=relu"),
+                               HasSubstr("attention: {name: relu")));
+  const std::string recipe = read_file(folder_ / "runs/swept/attention=relu/recipe.yaml");
+  EXPECT_THAT(recipe, AllOf(HasSubstr("name: relu"), Not(HasSubstr("sweep"))));
+  const Outcome other = linnet({"train", "swept.yaml", "--point", "attention=softmax"});
+  EXPECT_EQ(other.code, 0) << other.err;
+  EXPECT_THAT(linnet({"train", "swept.yaml", "--point", "attention=relu"}).err,
+              HasSubstr("runs/swept/attention=relu is finished"));
+  const Outcome chosen =
+      linnet({"train", "swept.yaml", "model.attention={name: linear}", "--out", "run"});
+  EXPECT_EQ(chosen.code, 0) << chosen.err;
+  EXPECT_THAT(read_file(folder_ / "run/recipe.yaml"), HasSubstr("name: linear"));
+}
+
+TEST_F(Cli, BenchmarksWhatAnOverrideChooses) {
+  folder_.write("swept.yaml",
+                "extends: tiny.yaml\n"
+                "sweep:\n  model.attention: [{name: softmax}, {name: relu}]\n  seed: [1, 2]\n");
+  const Outcome timed = linnet(
+      {"bench", "train", "swept.yaml", "model.attention={name: linear}", "--steps", "1", "--json"});
+  ASSERT_EQ(timed.code, 0) << timed.err;
+  const JsonValue result = parse_json(timed.out, "stdout");
+  ASSERT_EQ(result.at("points").elements().size(), 2u);
+  EXPECT_EQ(result.at("points").elements()[1].at("point").text(), "seed=2");
+}
+
+TEST_F(Cli, ListsRecipesWithoutADescription) {
+  folder_.write("mine/base.yaml", "seed: 1\n");
+  folder_.write("mine/top.yaml", "extends: base.yaml\ndescription: On top\n");
+  folder_.write("mine/list.yaml", "- 1\n");
+  EXPECT_THAT(
+      linnet({"recipe", "list", "mine"}).out,
+      AllOf(HasSubstr("mine/base.yaml  (no description)\n"), HasSubstr("mine/top.yaml   On top\n"),
+            HasSubstr("mine/list.yaml  UNREADABLE: ")));
+}
+
+TEST_F(Cli, ExplainsSingleKeysOfARecipe) {
+  EXPECT_THAT(linnet({"recipe", "schema", "sweep"}).out,
+              AllOf(testing::StartsWith("sweep "), HasSubstr("--point")));
+  EXPECT_THAT(linnet({"recipe", "schema", "optim.lr"}).out,
+              AllOf(testing::StartsWith("lr "), HasSubstr("above 0, required")));
+  expect_error({"recipe", "schema", "sweep.x"}, 2, "'sweep' holds no keys");
+}
+
+TEST_F(Cli, ChecksWhatTrainRefuses) {
+  const std::string schedule = "optim.schedule={kind: cosine, warmup_steps: 9}";
+  const std::string why = "the schedule's 4 steps must be more than its 9 warmup_steps";
+  expect_error({"recipe", "check", "tiny.yaml", schedule}, 2, "tiny.yaml: optim.schedule: " + why);
+  expect_error({"train", "tiny.yaml", schedule}, 2, why);
+  // Data are another matter.
+  EXPECT_EQ(linnet({"recipe", "check", "tiny.yaml", "data.path=nowhere"}).code, 0);
+}
+
+}  // namespace
+}  // namespace linnet
