@@ -4,6 +4,7 @@
 #include "attention/common/gaussian_kernel.h"
 #include "attention/common/iterated_inverse_definition.h"
 #include "attention/common/mixer_support.h"
+#include "attention/common/scale_rows.h"
 #include "attention/define.h"
 #include "attention/primitives/matrices/matrices.h"
 #include "attention/skyformer/preconditioner.h"
