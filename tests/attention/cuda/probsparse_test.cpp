@@ -23,7 +23,7 @@ TEST(CudaProbsparse, ActiveQueriesAreThoseOfTheCpu) {
   const Tensor q = test::random_tensor({B, T, H, K}, "q", DType::f32),
                k = test::random_tensor({B, T, H, K}, "k", DType::f32);
   RandomKey key = RandomKey{5, 9, 0}.at("samples");
-  const Tensor draws = probsparse_draws(key, T, kFactor);
+  const Tensor draws = probsparse_draws(key, T, T, kFactor);
   // The step that the device holds counts.
   const Tensor step = Tensor::from(std::vector<int64_t>{9}, {1}, test::kGpu);
   RandomKey other = key;
@@ -31,10 +31,11 @@ TEST(CudaProbsparse, ActiveQueriesAreThoseOfTheCpu) {
   other.device_step = static_cast<const uint64_t*>(step.raw());
   for (const Tensor& mask : {Tensor(), holes()}) {
     const std::vector<int32_t> expected =
-        active_queries(q, k, mask, {}, key, kFactor).to_vector<int32_t>();
+        active_queries(q, k, {mask, mask}, {}, key, kFactor).to_vector<int32_t>();
     const Tensor there = mask.defined() ? mask.to(test::kGpu) : mask;
     const auto found = [&](const Tensor& drawn, const RandomKey& from) {
-      return active_queries(q.to(test::kGpu), k.to(test::kGpu), there, drawn, from, kFactor)
+      return active_queries(q.to(test::kGpu), k.to(test::kGpu), {there, there}, drawn, from,
+                            kFactor)
           .to_vector<int32_t>();
     };
     EXPECT_EQ(found({}, other), expected);
