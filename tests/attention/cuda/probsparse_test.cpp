@@ -43,6 +43,23 @@ TEST(CudaProbsparse, ActiveQueriesAreThoseOfTheCpu) {
   }
 }
 
+TEST(CudaProbsparse, ActiveQueriesOfAnotherSequenceAreThoseOfTheCpu) {
+  constexpr int64_t S = 11;
+  const Tensor q = test::random_tensor({B, T, H, K}, "q", DType::f32),
+               k = test::random_tensor({B, S, H, K}, "k", DType::f32);
+  const Tensor keys = Tensor::full({B, S}, 1, DType::u8);
+  std::fill_n(keys.data<uint8_t>() + 3, 4, uint8_t{0});
+  std::fill_n(keys.data<uint8_t>() + S, S, uint8_t{0});  // row 1 has no key
+  const Tensor queries = holes(), draws = probsparse_draws({}, T, S, kFactor);
+  const std::vector<int32_t> expected =
+      active_queries(q, k, {queries, keys}, draws, {}, kFactor).to_vector<int32_t>();
+  EXPECT_EQ(active_queries(q.to(test::kGpu), k.to(test::kGpu),
+                           {queries.to(test::kGpu), keys.to(test::kGpu)}, draws.to(test::kGpu), {},
+                           kFactor)
+                .to_vector<int32_t>(),
+            expected);
+}
+
 // y and both gradients of rows taken, put among others, and what that gives.
 std::vector<Tensor> rows_and_gradients(DType dtype, Device device) {
   const int64_t u = 4;
