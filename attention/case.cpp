@@ -93,6 +93,7 @@ class Run {
       current.y = result.y;
       current.context = result.context;
       state_ = std::move(result.state);
+      for (auto& [name, stream] : result.streams) streams_[name] = std::move(stream);
     }
     note(used_.draws, draws.draws, "draws");
     note(used_.choices, draws.choices, "choices");
@@ -153,6 +154,9 @@ class Run {
       const Tensor& tensor = value.value();
       writer.write("state/" + name, tensor.dtype() == DType::bf16 ? tensor.to(DType::f32) : tensor);
     }
+    for (const auto& [name, value] : streams_) {
+      writer.write("streams/" + c_.own_name(name), value.value().to(Device{}).to(written()));
+    }
   }
 
   void write_draws(Hdf5Writer& writer) const {
@@ -211,7 +215,7 @@ class Run {
   Case& c_;
   CaseOptions options_;
   Variable source_, source_k_, source_v_;
-  MixerState first_state_, state_;
+  MixerState first_state_, state_, streams_;
   CallDraws used_;
   std::vector<Call> calls_;
 };

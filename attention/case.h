@@ -33,11 +33,11 @@ struct CaseOptions {
 // with core=1 inputs/q, k, v; positions/q, positions/k; state/NAME; params/NAME for every parameter
 // (with core=1 only the mechanism's own); draws/NAME and choices/NAME instead of the mechanism's
 // own draws and choices; cotangent and cotangent_state/NAME. Out: outputs/y, outputs/context,
-// state/NAME, the draws and choices that were used and, with a cotangent, grads/x, source, q, k, v,
-// grads/params/NAME, grads/state/NAME; f64 for dtype f64, else f32. Throws UsageError for a case
-// that does not fit: unknown names, wrong shapes, missing tensors (all that are missing together);
-// and for modes chunked and recurrent, and a given state, where the mechanism has no state to
-// carry.
+// state/NAME, streams/NAME (for the next layer), the draws and choices that were used and, with a
+// cotangent, grads/x, source, q, k, v, grads/params/NAME, grads/state/NAME; f64 for dtype f64, else
+// f32. Throws UsageError for a case that does not fit: unknown names, wrong shapes, missing tensors
+// (all that are missing together); and for modes chunked and recurrent, and a given state, where
+// the mechanism has no state to carry.
 std::string run_case(std::string_view image, const std::string& label, const CaseOptions& options);
 
 }  // namespace linnet

@@ -23,7 +23,7 @@ struct ReferenceSequence {
   // [T,H,K], [S,H,K], [S,H,V]; empty where the mechanism has no such projection.
   std::vector<Number> q, k, v;
   std::vector<Number> x, source;                          // [T,E], [S,E]; source only for cross
-  std::vector<uint8_t> key_valid;                         // [S]
+  std::vector<uint8_t> key_valid, query_valid;            // [S], [T]
   std::vector<int32_t> positions;                         // [T], inside the document
   int64_t padded_length = 0;                              // of the queries' batch
   int64_t padded_source_length = 0;                       // of the keys' batch

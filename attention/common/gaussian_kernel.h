@@ -18,12 +18,13 @@ Variable with_square(const Variable& x, const Tensor& mask, bool is_key);
 Variable gaussian_attention(const Variable& q, const Variable& k, const Variable& v,
                             BlockAttentionContext context);
 
-// The kernel itself, for definitions.
+// The kernel itself, for definitions: of vectors of K channels, with the scale of `width` channels
+// (0: of K).
 template <typename Number>
-Number gaussian_kernel(const Number* a, const Number* b, int64_t K) {
+Number gaussian_kernel(const Number* a, const Number* b, int64_t K, int64_t width = 0) {
   Number squares = 0;
   for (int64_t c = 0; c < K; ++c) squares += (a[c] - b[c]) * (a[c] - b[c]);
-  return std::exp(-squares / (2 * std::sqrt(static_cast<Number>(K))));
+  return std::exp(-squares / (2 * std::sqrt(static_cast<Number>(width > 0 ? width : K))));
 }
 
 }  // namespace linnet

@@ -153,6 +153,7 @@ Expected expected_by(const Setup& setup, const Weights& weights, const Batch& ba
       s.key_valid.push_back(key_mask.defined() ? key_mask.data<uint8_t>()[key_from + j] : 1);
     }
     for (int64_t i = 0; i < s.T; ++i) {
+      s.query_valid.push_back(batch.mask.defined() ? batch.mask.data<uint8_t>()[from + i] : 1);
       s.positions.push_back(batch.positions.data<int32_t>()[from + i]);
     }
     for (const auto& [name, values] : weights) {

@@ -5,6 +5,7 @@
 
 #include "attention/common/slot_support.h"
 #include "attention/define.h"
+#include "attention/linformer/one_kv_head.h"
 #include "attention/linformer/position_table.h"
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
@@ -46,17 +47,20 @@ class LinformerMixer : public AttentionMixer {
  public:
   LinformerMixer(const LinformerParams& params, const MixerOptions& options,
                  const MixerScope& scope)
-      : AttentionMixer(options, scope),
+      : AttentionMixer(options, scope, {.k = !params.one_kv_head, .v = !params.one_kv_head}),
         params_(params),
         length_(params.length(options)),
         slots_(params.rows(options)) {
     const std::string name = params.key_name(options.form);
     keys_ = projection(name, scope);
     if (params.separate_values()) values_ = projection("F", scope);
+    if (params.one_kv_head) kv_head_.emplace(options, scope.own);
   }
 
-  MixResult mix(const MixInput& input, const MixerContext& context,
+  MixResult mix(const MixInput& given, const MixerContext& context,
                 const MixerState& state) const override {
+    const bool encoded = options().form == Form::cross && !state.empty();
+    const MixInput input = kv_head_ && !encoded ? kv_head_->with_keys(given, context) : given;
     const SlotMixing mixing =
         given_slot_mixing(params_, false, options(), context, draw_key(context));
     const auto controls = [&](const Variable& weight) {
@@ -76,6 +80,11 @@ class LinformerMixer : public AttentionMixer {
                             (params_.per_head() ? options().heads : 1) * slots_ * length_;
     const DType dtype = params_.freeze ? sum_dtype(shape.dtype) : shape.dtype;
     cost.bytes += static_cast<double>(weights) * size_of(dtype);
+    if (kv_head_) {
+      const MixerCost head = kv_head_->cost(shape);
+      cost.projections += head.projections;
+      cost.bytes += head.bytes;
+    }
     return cost;
   }
 
@@ -119,10 +128,47 @@ class LinformerMixer : public AttentionMixer {
   LinformerParams params_;
   int64_t length_, slots_;
   Variable keys_, values_;
+  std::optional<OneKvHead> kv_head_;
 };
 
+// Keys or values of one head, for every head: rows of s.x or s.source by that weight, rotated.
 template <typename Number>
-std::vector<Number> definition(const LinformerParams& params, const ReferenceSequence<Number>& s) {
+std::vector<Number> one_head_for_all(const ReferenceSequence<Number>& s, const std::string& name) {
+  const std::vector<Number>& read = s.form == Form::cross ? s.source : s.x;
+  const std::vector<Number>& weight = s.parameter("kv_head." + name + ".weight");
+  const auto bias = s.parameters.find("kv_head." + name + ".bias");
+  std::vector<Number> all;
+  for (int64_t j = 0; j < s.S; ++j) {
+    std::vector<Number> head;
+    for (int64_t c = 0; c < s.K; ++c) {
+      const Number sum = dot_product(&weight[static_cast<size_t>(c * s.E)],
+                                     &read[static_cast<size_t>(j * s.E)], s.E);
+      const auto at = static_cast<size_t>(c);
+      head.push_back(s.stored(sum + (bias == s.parameters.end() ? Number{0} : bias->second[at])));
+    }
+    const int64_t width = name == "k" ? s.options.rotary_width : 0;
+    for (int64_t c = 0; c < width; c += 2) {
+      const Number angle =
+          static_cast<Number>(s.positions[static_cast<size_t>(j)]) *
+          std::pow(Number{10000}, -static_cast<Number>(c) / static_cast<Number>(width));
+      const auto at = static_cast<size_t>(c);
+      const Number left = head[at], right = head[at + 1];
+      head[at] = s.stored(left * std::cos(angle) - right * std::sin(angle));
+      head[at + 1] = s.stored(left * std::sin(angle) + right * std::cos(angle));
+    }
+    for (int64_t h = 0; h < s.H; ++h) all.insert(all.end(), head.begin(), head.end());
+  }
+  return all;
+}
+
+template <typename Number>
+std::vector<Number> definition(const LinformerParams& params,
+                               const ReferenceSequence<Number>& given) {
+  ReferenceSequence<Number> s = given;
+  if (params.one_kv_head) {
+    s.k = one_head_for_all(given, "k");
+    s.v = one_head_for_all(given, "v");
+  }
   SlotDefinition d = slot_definition_of(params, s);
   d.slots = params.rows(s.options);
   d.divisor = SlotDefinition::Divisor::none;
@@ -163,7 +209,20 @@ std::vector<LimitingCase> limiting_cases() {
            [is_projection](const std::string& name, std::vector<double>& values) {
              if (is_projection(name)) std::fill(values.begin(), values.end(), 0.02);
            },
-           mean_of_values}};
+           mean_of_values},
+          {"with one head of keys and values, E = F = I gives softmax attention to that head",
+           "{slots: 160, sharing: headwise, one_kv_head: true}",
+           {Form::noncausal, Form::cross},
+           [is_projection](const std::string& name, std::vector<double>& values) {
+             if (!is_projection(name)) return;
+             for (size_t i = 0; i < values.size(); ++i) values[i] = i % 161 == 0 ? 1 : 0;
+           },
+           [](const ReferenceSequence<double>& given) {
+             ReferenceSequence<double> s = given;
+             s.k = one_head_for_all(given, "k");
+             s.v = one_head_for_all(given, "v");
+             return softmax_of_tokens(s);
+           }}};
 }
 
 }  // namespace
@@ -182,6 +241,8 @@ void LinformerParams::describe(ConfigDescription<LinformerParams>& d) {
            "sharing of projections: none (E and F per head), all heads (E and F), keys and "
            "values of all heads (E), keys and values of a head, or all of these and all layers; "
            "causal attention needs keys and values to share it");
+  d.field("one_kv_head", &LinformerParams::one_kv_head,
+          "one head of keys and values, which all heads of queries read");
   d.field("freeze", &LinformerParams::freeze, "keep the drawn projections, which are no parameter");
   d.choice("init", &LinformerParams::init, {"normal", "xavier", "uniform"},
            "deviation 0.02; uniform with gain 1/sqrt(2); or uniform in +-1/sqrt(slots)");
@@ -227,7 +288,8 @@ Mechanism linformer_mechanism() {
   facts.check_head_width = 10;
   facts.variants = {"{slots: 3}", "{slots: 7, sharing: none, scale: 1, init: xavier}",
                     "{slots: 0, sharing: layerwise, mask_empty: false, init: uniform}",
-                    "{slots: 5, sharing: key_value_per_head, freeze: true, max_length: 140}"};
+                    "{slots: 5, sharing: key_value_per_head, freeze: true, max_length: 140}",
+                    "{slots: 4, one_kv_head: true}"};
   facts.limits = limiting_cases();
   return define_mechanism<LinformerParams, LinformerMixer>(
       std::move(facts), [](const LinformerParams& params, const auto& sequence) {

@@ -10,6 +10,7 @@ struct LinformerParams {
   int64_t slots = 32;
   int64_t max_length = 0;  // N; 0: the training context
   std::string sharing = "key_value";
+  bool one_kv_head = false;
   bool freeze = false;
   std::string init = "normal";
   bool mask_empty = true;

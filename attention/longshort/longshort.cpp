@@ -17,7 +17,15 @@ const std::vector<Preset> kPresets = {
      {{"window", "16"}, {"landmarks", "16"}}},
     {"enwik8",
      "the authors' language modelling of characters",
-     {{"window", "512"}, {"chunk", "16"}, {"rank", "1"}}}};
+     {{"window", "512"}, {"chunk", "16"}, {"rank", "1"}}},
+    {"cab",
+     "CAB's code: as lavo, with its layout of sinusoids and its null tokens",
+     {{"window", "16"},
+      {"chunk", "32"},
+      {"rank", "1"},
+      {"landmarks", "64"},
+      {"sinusoids", "halves"},
+      {"null_tokens", "1024"}}}};
 
 }  // namespace
 
@@ -39,8 +47,22 @@ void LongshortParams::describe(ConfigDescription<LongshortParams>& d) {
           "layer norms over all heads of the window's and of the compressed keys and values");
   d.field("relative", &LongshortParams::relative,
           "causal: logits have terms of distances, as in Transformer-XL");
+  d.choice("sinusoids", &LongshortParams::sinusoids, {"interleaved", "halves"},
+           "channels of a distance's vector: sines and cosines in turn, or first all sines (the "
+           "released codes)");
+  d.field("null_tokens", &LongshortParams::null_tokens,
+          "causal: tokens of zeros before the beginning, which take weight; whole chunks")
+      .range(0, 1 << 20)
+      .unit("tokens");
   describe_scale(d, "factor of q; null: 1/sqrt(K)");
   describe_dropout(d);
+}
+
+void LongshortParams::validate(const ConfigNode& at) const {
+  if (null_tokens % chunk == 0) return;
+  throw located_error(at.location_of("null_tokens"), Cause{ErrorCode::conflict, "null_tokens"},
+                      "null tokens are whole chunks of ", chunk, ", but null_tokens is ",
+                      null_tokens);
 }
 
 MixerTraits LongshortParams::traits(MixerTraits traits) const {
@@ -70,8 +92,9 @@ Mechanism longshort_mechanism() {
       "a row of packed documents (causal) leaves no state to continue from: a unit test compares "
       "it";
   facts.presets = kPresets;
-  facts.variants = {"{window: 7, landmarks: 5, chunk: 6, rank: 2}",
-                    "{window: 6, landmarks: 3, chunk: 5, norm: false, relative: false, scale: 1}"};
+  facts.variants = {"{window: 7, landmarks: 5, chunk: 6, rank: 2, sinusoids: halves}",
+                    "{window: 6, landmarks: 3, chunk: 5, norm: false, relative: false, scale: 1}",
+                    "{window: 4, landmarks: 3, chunk: 4, rank: 2, null_tokens: 8}"};
   facts.cost_cases = {"{window: 96, landmarks: 64, chunk: 64, rank: 16}"};
   facts.limits = {
       {"without compressed vectors and norms, softmax attention to the window",
@@ -96,6 +119,20 @@ Mechanism longshort_mechanism() {
                return j < i && j > i - 4 ? std::log(2.0) : 0.0;
              });
        }}};
+  facts.limits.push_back({"null tokens without norms and distances add 1 each to the denominator",
+                          "{window: 1, chunk: 1, norm: false, relative: false, null_tokens: 3}",
+                          {Form::causal},
+                          {},
+                          [](const ReferenceSequence<double>& s) {
+                            return linear_attention_definition(
+                                s,
+                                [&](int64_t h, int64_t i, int64_t j) {
+                                  const double product =
+                                      dot_product(s.query(i, h), s.key(j, h), s.K);
+                                  return std::exp(product / std::sqrt(static_cast<double>(s.K)));
+                                },
+                                [](double total) { return total + 3; });
+                          }});
   return define_mechanism<LongshortParams, LongshortMixer>(
       std::move(facts), [](const LongshortParams& params, const auto& sequence) {
         return longshort_definition::definition(params, sequence);

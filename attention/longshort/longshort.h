@@ -16,10 +16,13 @@ struct LongshortParams {
   int64_t rank = 1;        // causal: compressed vectors of a chunk
   bool norm = true;
   bool relative = true;  // causal: terms of distances
+  std::string sinusoids = "interleaved";
+  int64_t null_tokens = 0;  // causal: zeros before the beginning
   std::optional<double> scale;
   std::optional<double> dropout;
 
   static void describe(ConfigDescription<LongshortParams>& d);
+  void validate(const ConfigNode& at) const;
   MixerTraits traits(MixerTraits traits) const;
   // Noncausal: keys on each side of a block of queries.
   int64_t side() const { return std::max<int64_t>(window / 2, 1); }

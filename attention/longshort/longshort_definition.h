@@ -42,14 +42,17 @@ Vector<Number> mapped(const ReferenceSequence<Number>& s, const Number* x,
 
 // The vector of a distance.
 template <typename Number>
-Vector<Number> distance_vector(const ReferenceSequence<Number>& s, int64_t d,
-                               const std::string& name) {
+Vector<Number> distance_vector(const LongshortParams& params, const ReferenceSequence<Number>& s,
+                               int64_t d, const std::string& name) {
+  const bool halves = params.sinusoids == "halves";
   Vector<Number> sinusoid;
   for (int64_t e = 0; e < s.E; ++e) {
+    const int64_t pair = halves ? e % (s.E / 2) : e / 2;
     const Number rate =
-        std::pow(Number{10000}, -static_cast<Number>(e - e % 2) / static_cast<Number>(s.E));
+        std::pow(Number{10000}, -static_cast<Number>(2 * pair) / static_cast<Number>(s.E));
     const Number angle = static_cast<Number>(d) * rate;
-    sinusoid.push_back(e % 2 == 0 ? std::sin(angle) : std::cos(angle));
+    const bool is_sine = halves ? e < s.E / 2 : e % 2 == 0;
+    sinusoid.push_back(is_sine ? std::sin(angle) : std::cos(angle));
   }
   return mapped(s, sinusoid.data(), name);
 }
@@ -95,8 +98,22 @@ Pair<Number> compressed(const LongshortParams& params, const ReferenceSequence<N
   return made;
 }
 
+// The sequence after that many tokens of zeros.
 template <typename Number>
-Vector<Number> definition(const LongshortParams& params, const ReferenceSequence<Number>& s) {
+ReferenceSequence<Number> after_zeros(ReferenceSequence<Number> s, int64_t tokens) {
+  for (Vector<Number>* x : {&s.q, &s.k, &s.v, &s.x}) {
+    x->insert(x->begin(), static_cast<size_t>(tokens * s.E), Number{0});
+  }
+  s.key_valid.insert(s.key_valid.begin(), static_cast<size_t>(tokens), uint8_t{1});
+  s.T += tokens;
+  s.S += tokens;
+  return s;
+}
+
+template <typename Number>
+Vector<Number> definition(const LongshortParams& params, const ReferenceSequence<Number>& given) {
+  const int64_t null = given.form == Form::causal ? params.null_tokens : 0;
+  const ReferenceSequence<Number> s = after_zeros(given, null);
   const bool causal = s.form == Form::causal, relative = causal && params.relative;
   const auto scale =
       static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
@@ -120,10 +137,10 @@ Vector<Number> definition(const LongshortParams& params, const ReferenceSequence
   }
   Vector<Vector<Number>> near, far;
   for (int64_t d = 0; relative && d < params.window; ++d) {
-    near.push_back(distance_vector(s, d, "positions"));
+    near.push_back(distance_vector(params, s, d, "positions"));
   }
   for (int64_t d = 0; relative && d < std::ssize(summaries); ++d) {
-    far.push_back(distance_vector(s, d, "chunk_positions"));
+    far.push_back(distance_vector(params, s, d, "chunk_positions"));
   }
   Vector<Number> y(static_cast<size_t>(s.T * s.E), 0);
   for (int64_t i = 0; i < s.T; ++i) {
@@ -171,6 +188,7 @@ Vector<Number> definition(const LongshortParams& params, const ReferenceSequence
       }
     }
   }
+  y.erase(y.begin(), y.begin() + null * s.E);
   return y;
 }
 

@@ -41,6 +41,8 @@ class LongshortMixer : public AttentionMixer {
       if (count_ > 0) summary_norm_ = {scope.own.child("summary_norm"), E};
     }
     if (!relative()) return;
+    require_usage(params.sinusoids == "interleaved" || E % 2 == 0,
+                  "longshort: sinusoids: halves needs an even width, found ", E);
     positions_ = {scope.own.child("positions"), E, E, false};
     chunk_positions_ = {scope.own.child("chunk_positions"), E, E, true};
     content_vector_ = scope.own.parameter("content_vector", {E}, init_constant(0));
@@ -65,11 +67,11 @@ class LongshortMixer : public AttentionMixer {
   MixerCost mix_cost(const MixerShape& shape) const override {
     const bool causal = options().form == Form::causal;
     const int64_t T = shape.queries, E = options().width, H = options().heads;
-    const int64_t chunks = T / params_.chunk;
-    const int64_t summaries = causal ? chunks * count_ : count_;
+    const int64_t chunks = T / params_.chunk, null = causal ? params_.null_tokens : 0;
+    const int64_t summaries = causal ? (null + T) / params_.chunk * count_ : count_;
     int64_t far = causal ? 0 : T * count_;
-    for (int64_t t = 0; causal && t < T; ++t) far += t / params_.chunk * count_;
-    const double pairs = listed_pairs(window(0, T, 0), T) + static_cast<double>(far);
+    for (int64_t t = 0; causal && t < T; ++t) far += (null + t) / params_.chunk * count_;
+    const double pairs = listed_pairs(window(null, T, kept(null)), T) + static_cast<double>(far);
     const auto rows = static_cast<double>(shape.batch), width = static_cast<double>(E);
     const auto times = [](int64_t a, int64_t b) { return static_cast<double>(a * b); };
     MixerCost cost;
@@ -87,7 +89,7 @@ class LongshortMixer : public AttentionMixer {
     if (!causal) return cost;
     const auto element = static_cast<double>(size_of(sum_dtype(shape.dtype)));
     const double pair = 2 * width * element + sizeof(int64_t);
-    cost.bytes += rows * pair * static_cast<double>(kept(T) + summaries + T % params_.chunk);
+    cost.bytes += rows * pair * static_cast<double>(kept(null + T) + summaries + T % params_.chunk);
     cost.bytes += rows * times(T % params_.chunk, H * count_) * element;
     return cost;
   }
@@ -172,7 +174,10 @@ class LongshortMixer : public AttentionMixer {
     const int64_t L = index.size(3), E = options().width;
     const Device device = like.value().device();
     const Variable zeros(Tensor::zeros({1, L, E}, like.dtype(), device));
-    const Variable sinusoids = add_sinusoidal(zeros, counted_positions(1, L, 0, device));
+    Variable sinusoids = add_sinusoidal(zeros, counted_positions(1, L, 0, device));
+    if (params_.sinusoids == "halves") {
+      sinusoids = reshape(swap_middle(reshape(sinusoids, {L, E / 2, 2, 1})), {1, L, E});
+    }
     return reshape(map(sinusoids), {L, options().heads, options().head_width()});
   }
 
@@ -220,8 +225,32 @@ class LongshortMixer : public AttentionMixer {
     return {as_dtype(y, input.q.dtype()), {}};
   }
 
+  // The state that null tokens leave: their keys and values are zeros before the norms.
+  MixerState null_state(int64_t B, DType dtype, Device device) const {
+    const int64_t keep = kept(params_.null_tokens);
+    const int64_t summaries = params_.null_tokens / params_.chunk * count_;
+    const auto zeros = [&](int64_t n) {
+      return Variable(
+          Tensor::zeros({B, n, options().heads, options().head_width()}, dtype, device));
+    };
+    const auto all_valid = [&](int64_t n) {
+      return mask_to_state(Tensor::full({B, n}, 1, DType::u8, device));
+    };
+    const Variable summary = summary_norm_(zeros(summaries));
+    MixerState state{
+        {"chunk_k", summary}, {"chunk_v", summary}, {"chunk_valid", all_valid(summaries)}};
+    if (keep == 0) return state;
+    state["k"] = state["v"] = token_norm_(zeros(keep));
+    state["valid"] = all_valid(keep);
+    return state;
+  }
+
   MixResult causal(const MixInput& input, const MixerContext& context,
-                   const MixerState& state) const {
+                   const MixerState& given) const {
+    const MixerState state =
+        given.empty() && params_.null_tokens > 0
+            ? null_state(input.q.size(0), sum_dtype(input.q.dtype()), input.q.value().device())
+            : given;
     require_usage(!state.contains("packed"),
                   "longshort does not continue a row of packed documents; give each a row of its "
                   "own");
@@ -300,6 +329,10 @@ class LongshortMixer : public AttentionMixer {
                    const MixerState& state) const {
     require_usage(state.empty(),
                   "longshort does not continue a row with packed documents; begin a row with them");
+    require_usage(
+        params_.null_tokens == 0,
+        "longshort puts null tokens before a row, not before each of its documents; do not "
+        "pack documents, or set null_tokens: 0");
     const int64_t B = input.q.size(0), T = input.q.size(1);
     const DType dtype = sum_dtype(input.q.dtype());
     const Variable k = as_dtype(input.k, dtype), v = as_dtype(input.v, dtype);

@@ -37,13 +37,16 @@ class LunaMixer : public TokenMixer {
       : params_(params),
         options_(options),
         site_(scope.own.prefix()),
-        stream_(scope.tied.prefix() + ".luna_memory") {
+        stream_(scope.tied.prefix() + ".luna_memory"),
+        packed_stream_(scope.tied.prefix() + ".luna_packed") {
     const int64_t width = options.width;
     require_usage(width > 0 && options.heads > 0 && width % options.heads == 0, "luna: width ",
                   width, " must be a positive multiple of heads ", options.heads);
     require_usage(options.rotary_width == 0,
                   "luna compares tokens with a memory that has no place ",
                   "in the text; use positions: sinusoidal, learned or none instead of rotary");
+    require_usage(width % pack_heads() == 0, "luna: width ", width,
+                  " must be a multiple of pack_heads ", pack_heads());
     const auto projection = [&](const std::string& name, double gain) {
       Projection made;
       made.weight = scope.own.parameter(name + ".weight", {width, width},
@@ -74,7 +77,7 @@ class LunaMixer : public TokenMixer {
                   "form can)");
     const Packed packed = pack(x, context.key_mask, context);
     MixerResult result = unpack(x, packed, context);
-    result.streams[stream_] = packed.memory;
+    pass_on(packed, context, result);
     return result;
   }
 
@@ -90,7 +93,7 @@ class LunaMixer : public TokenMixer {
     }
     const Packed packed = pack(source, context.source_mask, context);
     MixerResult result = unpack(x, packed, context);
-    result.streams[stream_] = packed.memory;
+    pass_on(packed, context, result);
     result.state = {{"packed", packed.read}, {"valid", mask_to_state(packed.valid)}};
     return result;
   }
@@ -125,9 +128,17 @@ class LunaMixer : public TokenMixer {
     Variable memory;  // for the next layer
   };
 
-  Variable heads(const Variable& x) const {
-    return reshape(x, {x.size(0), x.size(1), options_.heads, options_.head_width()});
+  // The memory for the next layer; beside it, where calls are noted, the packed one.
+  void pass_on(const Packed& packed, const MixerContext& context, MixerResult& result) const {
+    result.streams[stream_] = packed.memory;
+    if (context.record != nullptr) result.streams[packed_stream_] = packed.read;
   }
+
+  Variable heads(const Variable& x) const { return cut(x, options_.heads); }
+  static Variable cut(const Variable& x, int64_t heads) {
+    return reshape(x, {x.size(0), x.size(1), heads, x.size(2) / heads});
+  }
+  int64_t pack_heads() const { return params_.pack_heads.value_or(options_.heads); }
   static Variable merged(const Variable& y, int64_t width) {
     return reshape(y, {y.size(0), y.size(1), width});
   }
@@ -217,11 +228,13 @@ class LunaMixer : public TokenMixer {
 
   Packed pack(const Variable& x, const Tensor& mask, const MixerContext& context) const {
     const Variable p = memory(x, context);
-    const Variable written = heads(pack_context_(x));
+    const Variable written = cut(pack_context_(x), pack_heads());
     BlockAttentionContext block = reading("pack", context);
+    const auto width = static_cast<double>(options_.width / pack_heads());
+    block.options.scale = params_.scale.value_or(1 / std::sqrt(width));
     block.key_mask = mask;
     const Variable y =
-        block_attention({heads(pack_query_(p)), written, written, {}, {}, {}}, block);
+        block_attention({cut(pack_query_(p), pack_heads()), written, written, {}, {}, {}}, block);
     Packed packed;
     packed.read = merged(y, options_.width);
     packed.valid = any_valid(x, mask);
@@ -253,23 +266,21 @@ class LunaMixer : public TokenMixer {
 
   LunaParams params_;
   MixerOptions options_;
-  std::string site_, stream_;
+  std::string site_, stream_, packed_stream_;
   Projection query_, pack_query_, pack_context_, context_, out_;
   Variable norm_gain_, norm_bias_, memory_;
 };
 
 std::vector<LimitingCase> limiting_cases() {
   return {{"a memory of one vector gives every token the same",
-           "{slots: 1}",
+           "{slots: 1, pack_heads: 4}",
            {Form::noncausal, Form::cross},
            {},
            [](const ReferenceSequence<double>& s) {
              LunaParams params;
              params.slots = 1;
-             const auto packed =
-                 read(s, projected(s, first_memory(params, s), "pack_query"),
-                      projected(s, s.form == Form::cross ? s.source : s.x, "pack_context"),
-                      s.key_valid, 1 / std::sqrt(static_cast<double>(s.K)));
+             params.pack_heads = 4;
+             const std::vector<double> packed = packed_memory(params, s);
              const std::vector<double> row = projected(s, packed, "context");
              std::vector<double> y;
              for (int64_t i = 0; i < s.T; ++i) y.insert(y.end(), row.begin(), row.end());
@@ -299,12 +310,20 @@ std::vector<LimitingCase> limiting_cases() {
 void LunaParams::describe(ConfigDescription<LunaParams>& d) {
   describe_preset(d, kPresets);
   d.field("slots", &LunaParams::slots, "vectors l of the side memory").range(1, 4096);
-  describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
+  d.field("pack_heads", &LunaParams::pack_heads,
+          "heads with which the memory reads the tokens; null: those of the model (not causal)")
+      .range(1, 65536);
+  describe_scale(d, "factor of q . k in both steps; null: 1/sqrt(width of their heads)");
   describe_dropout(d);
   d.field("slot_positions", &LunaParams::slot_positions,
           "add the sinusoidal encoding of 0, 1, ... to the first layer's memory");
   d.field("norm_epsilon", &LunaParams::norm_epsilon, "floor inside the memory's norm")
       .range(1e-12, 1);
+}
+
+MixerTraits LunaParams::traits(MixerTraits traits) const {
+  if (pack_heads) traits.causal = traits.decode_state = false;
+  return traits;
 }
 
 Mechanism luna_mechanism() {
@@ -327,7 +346,7 @@ Mechanism luna_mechanism() {
       "outside the causal form a row has one memory: packed documents are refused";
   facts.presets = kPresets;
   facts.cost_cases = {"{slots: 256}"};
-  facts.variants = {"{slots: 5, scale: 1, slot_positions: false}"};
+  facts.variants = {"{slots: 5, scale: 1, slot_positions: false}", "{slots: 6, pack_heads: 4}"};
   facts.limits = limiting_cases();
   return define_mechanism<LunaParams, LunaMixer>(
       std::move(facts),

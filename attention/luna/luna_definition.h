@@ -22,25 +22,26 @@ std::vector<Number> projected(const ReferenceSequence<Number>& s, const std::vec
   return y;
 }
 
-// Softmax attention of all heads of queries [n,E] over [m,E], which holds both keys and values.
+// Softmax attention of all heads, of K channels, of queries [n,E] over [m,E], which holds both keys
+// and values.
 template <typename Number>
 std::vector<Number> read(const ReferenceSequence<Number>& s, const std::vector<Number>& queries,
                          const std::vector<Number>& memory, const std::vector<uint8_t>& valid,
-                         Number scale) {
+                         int64_t K, Number scale) {
   const auto width = static_cast<size_t>(s.E);
   std::vector<Number> y(queries.size(), 0);
   for (size_t i = 0; i < queries.size() / width; ++i) {
-    for (size_t h = 0; h < width; h += static_cast<size_t>(s.K)) {
+    for (size_t h = 0; h < width; h += static_cast<size_t>(K)) {
       std::vector<Number> logits;
       for (size_t j = 0; j < valid.size(); ++j) {
         logits.push_back(valid[j] == 0 ? -std::numeric_limits<Number>::infinity()
                                        : scale * dot_product(&queries[i * width + h],
-                                                             &memory[j * width + h], s.K));
+                                                             &memory[j * width + h], K));
       }
       const std::vector<Number> weights = softmax_of(std::move(logits));
       for (size_t j = 0; j < valid.size(); ++j) {
         if (valid[j] == 0) continue;
-        for (size_t c = h; c < h + static_cast<size_t>(s.K); ++c) {
+        for (size_t c = h; c < h + static_cast<size_t>(K); ++c) {
           y[i * width + c] += weights[j] * memory[j * width + c];
         }
       }
@@ -110,18 +111,26 @@ std::vector<Number> causal_definition(const LunaParams& params, const ReferenceS
   return y;
 }
 
+// Y_P of a first layer, [l,E].
+template <typename Number>
+std::vector<Number> packed_memory(const LunaParams& params, const ReferenceSequence<Number>& s) {
+  const int64_t width = s.E / params.pack_heads.value_or(s.H);
+  const auto scale =
+      static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(width))));
+  return read(s, projected(s, first_memory(params, s), "pack_query"),
+              projected(s, s.form == Form::cross ? s.source : s.x, "pack_context"), s.key_valid,
+              width, scale);
+}
+
 template <typename Number>
 std::vector<Number> definition(const LunaParams& params, const ReferenceSequence<Number>& s) {
   const auto scale =
       static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
   if (s.form == Form::causal) return causal_definition(params, s, scale);
-  const std::vector<Number> tokens =
-      projected(s, s.form == Form::cross ? s.source : s.x, "pack_context");
-  const std::vector<Number> packed =
-      read(s, projected(s, first_memory(params, s), "pack_query"), tokens, s.key_valid, scale);
+  const std::vector<Number> packed = packed_memory(params, s);
   const bool any = std::count(s.key_valid.begin(), s.key_valid.end(), 0) < s.S;
   const std::vector<uint8_t> slots(static_cast<size_t>(params.slots), any ? 1 : 0);
-  return read(s, projected(s, s.x, "query"), projected(s, packed, "context"), slots, scale);
+  return read(s, projected(s, s.x, "query"), projected(s, packed, "context"), slots, s.K, scale);
 }
 
 }  // namespace linnet::luna_definition

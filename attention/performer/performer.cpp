@@ -1,8 +1,10 @@
-// Performer: parameters, mixer, literal definition, registry entry.
+// Performer: parameters, mixer, registry entry.
 #include "attention/performer/performer.h"
 
 #include "attention/common/block_diagonal.h"
+#include "attention/common/product_division.h"
 #include "attention/common/segment_scan.h"
+#include "attention/performer/performer_definition.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
 #include "layers/dead_rows.h"
@@ -36,7 +38,27 @@ const std::vector<Preset> kPresets = {
       {"floor", "0.1"}}},
     {"linearized_llm",
      "Linearized LLM does not say: FAVOR+ with 256 features",
-     {{"features", "256"}, {"redraw_steps", "1000"}}}};
+     {{"features", "256"}, {"redraw_steps", "1000"}}},
+    {"cab",
+     "CAB's code, with which LAVO's baselines ran: gradients through the maxima, floor 0.1",
+     {{"features", "16"},
+      {"per", "head"},
+      {"redrawn", "gaussian"},
+      {"redraw_steps", "1"},
+      {"floor", "0.1"},
+      {"maximum_gradients", "true"}}},
+    {"skyformer",
+     "Skyformer's code: maxima of the whole batch, padding in the denominators",
+     {{"features", "128"},
+      {"redraw_steps", "0"},
+      {"legacy_scale", "true"},
+      {"key_maximum", "tensor"},
+      {"maximum_gradients", "true"},
+      {"padding", "counted"}}},
+    {"lucidrains_causal",
+     "performer-pytorch's causal form, K ln K features of heads of 64: epsilon 1e-4 beside the "
+     "largest of all keys, 1e-6 added to sums; no decode state",
+     {{"features", "266"}, {"key_maximum", "sequence"}, {"sum_epsilon", "1.0e-6"}}}};
 
 class PerformerMixer : public AttentionMixer {
  public:
@@ -65,7 +87,7 @@ class PerformerMixer : public AttentionMixer {
                           draw(gaussian), draw(gaussian || params.redrawn == "gaussian"),
                           params.redraw_steps);
     attention_.feature_map = FeatureMap::identity;
-    attention_.normalizer = params.normalizer;
+    attention_.normalizer = params.sum_epsilon > 0 ? Normalizer::none : params.normalizer;
     attention_.epsilon = params.floor;
   }
 
@@ -75,19 +97,20 @@ class PerformerMixer : public AttentionMixer {
     const Variable omega = omega_.at(context, draw_key(context), dtype);
     MixInput mapped = input;
     const Projected queries = project(input.q, omega);
-    PositiveFeatures how = features(context.key_mask);
-    if (stabilized()) {
-      how.stabilizers = largest_projections(queries.p.value(), queries.x.value(), rounded());
-    }
-    mapped.q = positive_features(queries.p, queries.x, how);
+    mapped.q = query_features(queries, context.key_mask);
     if (DeadRowCount* count = DeadRowCount::current(); count != nullptr && epsilon_ > 0) {
       count->add_features(options().layer, mapped.q.value(), vanished(), context.key_mask);
     }
+    MixerContext keys = context;
+    if (input.k.defined() && params_.padding == PerformerPadding::counted) {
+      count_padding(mapped, keys);
+    }
     MaximumDecay decay;
-    if (input.k.defined()) mapped.k = key_features(project(input.k, omega), context, state, decay);
+    if (input.k.defined()) mapped.k = key_features(project(mapped.k, omega), keys, state, decay);
     const Variable log_decay = decay.log_decay.defined() ? Variable(decay.log_decay) : Variable();
-    MixResult result =
-        feature_map_mix(attention_, options(), mapped, {}, context, state, log_decay);
+    MixResult result = feature_map_mix(attention_, options(), mapped, {}, keys, state, log_decay);
+    if (params_.sum_epsilon > 0) result.y = divide(result.y, mapped, context);
+    if (causal() && !params_.has_decode_state()) result.state.clear();
     if (decay.last.defined()) result.state["c"] = Variable(decay.last);
     result.y = as_dtype(result.y, input.q.dtype());
     return result;
@@ -98,11 +121,12 @@ class PerformerMixer : public AttentionMixer {
     const auto rows = static_cast<double>(shape.batch * (shape.queries + shape.keys));
     const bool heads = params_.per == "head" && H > 1;
     MixerCost cost = feature_map_cost(options(), features_, shape);
+    if (causal() && !params_.has_decode_state()) cost.bytes = 0;
     // Where heads have their own, one product has zeros in the other heads' places.
     cost.projections = rows * static_cast<double>(features_ * E * (heads ? H : 1));
     cost.bytes += static_cast<double>(features_ * (heads ? E : options().head_width())) *
                   size_of(sum_dtype(shape.dtype));
-    if (options().form == Form::causal && stabilized()) {
+    if (running()) {
       cost.bytes += static_cast<double>(shape.batch * H) * size_of(DType::i64);
     }
     return cost;
@@ -122,37 +146,90 @@ class PerformerMixer : public AttentionMixer {
     return {params_.kernel, epsilon_, Tensor(), mask};
   }
 
+  Variable query_features(const Projected& queries, const Tensor& mask) const {
+    const MaximumGroups own{MaximumOver::row, mask, Tensor()};
+    return stabilized() ? stabilized_features(queries, own) : plain_features(queries, mask);
+  }
+
   // Keys relative to the largest of all, or of the keys so far: then `decay` rescales the state
   // when the maximum grows.
   Variable key_features(const Projected& keys, const MixerContext& context, const MixerState& state,
                         MaximumDecay& decay) const {
-    const bool causal = options().form == Form::causal, cross = options().form == Form::cross;
-    PositiveFeatures how = features(cross ? context.source_mask : context.key_mask);
-    if (stabilized()) {
-      SegmentScan scan;
-      scan.kind = ScanKind::max;
-      scan.reach = causal ? ScanReach::prefix : ScanReach::whole;
-      scan.mask = how.mask;
-      if (!cross) scan.segments = context.segments;
-      Tensor carried;
-      if (causal && !state.empty()) {
-        carried = state.at("c").value();
-        scan.carried = carried.to(keys.p.dtype());
-      }
-      how.stabilizers =
-          segment_scan(largest_projections(keys.p.value(), keys.x.value(), rounded()), scan);
-      if (causal) decay = maximum_decay(how.stabilizers, carried, context.segments);
+    const bool cross = options().form == Form::cross;
+    const Tensor& mask = cross ? context.source_mask : context.key_mask;
+    const Tensor segments = cross ? Tensor() : context.segments;
+    if (!stabilized()) return plain_features(keys, mask);
+    if (!running()) {
+      const bool all = params_.key_maximum == KeyMaximum::tensor;
+      return stabilized_features(
+          keys, {all ? MaximumOver::tensor : MaximumOver::sequence, mask, segments});
     }
+    SegmentScan scan;
+    scan.kind = ScanKind::max;
+    scan.mask = mask;
+    scan.segments = segments;
+    Tensor carried;
+    if (!state.empty()) {
+      carried = state.at("c").value();
+      scan.carried = carried.to(keys.p.dtype());
+    }
+    PositiveFeatures how = features(mask);
+    how.stabilizers = segment_scan(own_maxima(keys), scan);
+    decay = maximum_decay(how.stabilizers, carried, segments);
     return positive_features(keys.p, keys.x, how);
   }
 
+  Variable plain_features(const Projected& rows, const Tensor& mask) const {
+    return positive_features(rows.p, rows.x, features(mask));
+  }
+  // Relative to the maxima of groups.
+  Variable stabilized_features(const Projected& rows, const MaximumGroups& groups) const {
+    PositiveFeatures how = features(groups.mask);
+    if (!params_.maximum_gradients) {
+      how.stabilizers = group_maxima(own_maxima(rows), groups);
+      return positive_features(rows.p, rows.x, how);
+    }
+    const Tensor& p = rows.p.value();
+    how.stabilizers = Tensor::zeros({p.size(0), p.size(1), p.size(2)}, p.dtype(), p.device());
+    return positive_features(relative_to_maxima(rows.p, groups), rows.x, how);
+  }
+  Tensor own_maxima(const Projected& rows) const {
+    return largest_projections(rows.p.value(), rows.x.value(), rounded());
+  }
+
+  // Padded keys and values become zeros, and are no longer masked: masked queries have no features.
+  void count_padding(MixInput& input, MixerContext& context) const {
+    Tensor& mask = options().form == Form::cross ? context.source_mask : context.key_mask;
+    for (Variable* x : {&input.k, &input.v}) {
+      *x = as_dtype(linear_attention_features(*x, FeatureMap::identity, 1, mask), x->dtype());
+    }
+    mask = Tensor();
+  }
+
+  // numerators / D(phi(q) . (sum_epsilon + sums of phi(k) so far)).
+  Variable divide(const Variable& numerators, const MixInput& features,
+                  const MixerContext& context) const {
+    const Shape shape = features.k.shape();
+    const Variable rows = reshape(features.k, {shape[0], shape[1], options().heads * features_});
+    const Variable sums = running_sum(rows, {}, context.key_mask, context.segments, true).sums;
+    const Tensor& values = sums.value();
+    const Variable added(
+        Tensor::full(values.shape(), params_.sum_epsilon, values.dtype(), values.device()));
+    return divide_by_products(numerators, features.q, reshape(add(sums, added), shape),
+                              params_.normalizer, params_.floor, context.key_mask);
+  }
+
+  bool causal() const { return options().form == Form::causal; }
   bool stabilized() const { return params_.kernel == PerformerKernel::exp; }
   // The largest feature of a query that is uniform: each is epsilon, or more than half of it is.
   double vanished() const {
     return stabilized() ? 2 * epsilon_ / std::sqrt(static_cast<double>(features_)) : epsilon_;
   }
-  // Without an epsilon stabilisers cancel, so that they may be integers.
-  bool rounded() const { return epsilon_ == 0; }
+  bool rounded() const { return params_.rounds_maxima(options().form); }
+  // Whether maxima are those of the keys so far, and travel in the state.
+  bool running() const {
+    return causal() && stabilized() && params_.key_maximum == KeyMaximum::seen;
+  }
 
   PerformerParams params_;
   int64_t features_;
@@ -160,111 +237,6 @@ class PerformerMixer : public AttentionMixer {
   RandomMatrix omega_;
   LinearAttentionOptions attention_;
 };
-
-// The projections of one head's vector, and half its squared length.
-template <typename Number>
-struct Exponents {
-  std::vector<Number> p;
-  Number half = 0;
-
-  // The stabiliser of this vector.
-  Number largest(bool rounded) const {
-    const Number most = *std::max_element(p.begin(), p.end());
-    return rounded ? std::ceil(most - half) : most;
-  }
-};
-
-template <typename Number>
-Exponents<Number> exponents_of(const PerformerParams& params, const ReferenceSequence<Number>& s,
-                               int64_t h, const Number* x) {
-  const std::vector<Number>& omega = s.parameter("omega");
-  const int64_t m = params.feature_count(s.K);
-  const auto scale = static_cast<Number>(params.scale(s.K));
-  const int64_t first = params.per == "head" ? h * m : 0;
-  Exponents<Number> e;
-  for (int64_t r = first; r < first + m; ++r) {
-    e.p.push_back(scale * dot_product(&omega[static_cast<size_t>(r * s.K)], x, s.K));
-  }
-  e.half = scale * scale * dot_product(x, x, s.K) / 2;
-  return e;
-}
-
-template <typename Number>
-std::vector<Number> definition(const PerformerParams& params, const ReferenceSequence<Number>& s) {
-  const auto epsilon = static_cast<Number>(params.epsilon(s.form));
-  const auto m = static_cast<Number>(params.feature_count(s.K));
-  const bool rounded = epsilon == 0;
-  std::vector<Exponents<Number>> queries, keys;
-  for (int64_t row = 0; row < s.T * s.H; ++row) {
-    queries.push_back(exponents_of(params, s, row % s.H, s.query(row / s.H, row % s.H)));
-  }
-  for (int64_t row = 0; row < s.S * s.H; ++row) {
-    keys.push_back(exponents_of(params, s, row % s.H, s.key(row / s.H, row % s.H)));
-  }
-  // The largest of the keys that query i sees.
-  const auto key_stabilizer = [&](int64_t h, int64_t i) {
-    Number most = -std::numeric_limits<Number>::infinity();
-    for (int64_t j = 0; j < s.S; ++j) {
-      if (s.sees(i, j))
-        most = std::max(most, keys[static_cast<size_t>(j * s.H + h)].largest(rounded));
-    }
-    return most;
-  };
-  std::vector<Number> stabilizers;
-  for (int64_t row = 0; row < s.T * s.H; ++row) {
-    stabilizers.push_back(key_stabilizer(row % s.H, row / s.H));
-  }
-  const auto phi = [&](const Exponents<Number>& e, size_t r, Number c) {
-    if (params.kernel == PerformerKernel::relu) return std::max(e.p[r], Number{0}) + epsilon;
-    return (std::exp(e.p[r] - e.half - c) + epsilon) / std::sqrt(m);
-  };
-  return linear_attention_definition(
-      s,
-      [&](int64_t h, int64_t i, int64_t j) {
-        const Exponents<Number>&q = queries[static_cast<size_t>(i * s.H + h)],
-              &k = keys[static_cast<size_t>(j * s.H + h)];
-        Number a = 0;
-        for (size_t r = 0; r < q.p.size(); ++r) {
-          a += phi(q, r, q.largest(rounded)) *
-               phi(k, r, stabilizers[static_cast<size_t>(i * s.H + h)]);
-        }
-        return a;
-      },
-      [&](Number x) { return reference_denominator(params.normalizer, params.floor, x); });
-}
-
-std::vector<LimitingCase> limiting_cases() {
-  return {{"without epsilons stabilisers cancel",
-           "{feature_epsilon: 0, floor: 1e-30, features: 10, redraw_steps: 0}",
-           {Form::noncausal, Form::causal, Form::cross},
-           {},
-           [](const ReferenceSequence<double>& s) {
-             PerformerParams params;
-             params.features = 10;
-             return linear_attention_definition(
-                 s,
-                 [&](int64_t h, int64_t i, int64_t j) {
-                   const auto q = exponents_of(params, s, h, s.query(i, h));
-                   const auto k = exponents_of(params, s, h, s.key(j, h));
-                   double a = 0;
-                   for (size_t r = 0; r < 10; ++r) {
-                     a += std::exp(q.p[r] + k.p[r] - q.half - k.half);
-                   }
-                   return a;
-                 },
-                 [](double x) { return x; });
-           }},
-          {"equal keys give the mean of the values",
-           "{redraw_steps: 0}",
-           {Form::noncausal, Form::causal, Form::cross},
-           [](const std::string& name, std::vector<double>& values) {
-             if (name == "k.weight") std::fill(values.begin(), values.end(), 0);
-           },
-           [](const ReferenceSequence<double>& s) {
-             return linear_attention_definition(
-                 s, [](int64_t, int64_t, int64_t) { return 1.0; }, [](double x) { return x; });
-           }}};
-}
 
 }  // namespace
 
@@ -276,7 +248,8 @@ void PerformerParams::describe(ConfigDescription<PerformerParams>& d) {
            {{"exp", PerformerKernel::exp}, {"relu", PerformerKernel::relu}},
            "features that estimate softmax, or generalised relu");
   d.field("feature_epsilon", &PerformerParams::feature_epsilon,
-          "added to every feature (not to exp in the causal form); null: 1e-4, relu 1e-3")
+          "added to every feature (causal exp: with key_maximum: sequence or tensor only); null: "
+          "1e-4, relu 1e-3")
       .at_least(0);
   d.choice("directions", &PerformerParams::directions, {"orthogonal", "gaussian"},
            "rows of the random matrix: orthogonal in blocks of K, or independent");
@@ -293,22 +266,79 @@ void PerformerParams::describe(ConfigDescription<PerformerParams>& d) {
       .unit("updates");
   d.field("legacy_scale", &PerformerParams::legacy_scale,
           "divide q and k by sqrt(K) instead of K^(1/4): estimates exp(q . k / K)");
-  describe_normalizer(d);
+  d.field("floor", &PerformerParams::floor,
+          "epsilon of the denominator; the default only makes 0 / 0 zero")
+      .above(0);
+  d.choice("normalizer", &PerformerParams::normalizer,
+           {{"clamp", Normalizer::clamp}, {"add", Normalizer::add}},
+           "denominator max(x, floor) or x + floor");
+  d.field("sum_epsilon", &PerformerParams::sum_epsilon,
+          "added to each feature's sum of keys in the denominator (causal only, no decode state)")
+      .at_least(0);
+  d.choice(
+      "key_maximum", &PerformerParams::key_maximum,
+      {{"seen", KeyMaximum::seen},
+       {"sequence", KeyMaximum::sequence},
+       {"tensor", KeyMaximum::tensor}},
+      "stabiliser of keys: the largest projection that a query sees, of the whole sequence, or "
+      "of the whole batch; in the causal form the last two look ahead");
+  d.field("maximum_gradients", &PerformerParams::maximum_gradients,
+          "gradients pass through the stabilisers (not of keys so far)");
+  d.choice("padding", &PerformerParams::padding,
+           {{"ignored", PerformerPadding::ignored}, {"counted", PerformerPadding::counted}},
+           "padded keys are left out, or count as zeros in maxima and denominators");
+}
+
+void PerformerParams::validate(const ConfigNode& at) const {
+  const bool exponential = kernel == PerformerKernel::exp;
+  const auto refuse = [&](const char* key, const char* reason) {
+    throw located_error(at.location_of(key), Cause{ErrorCode::conflict, key}, key, " ", reason);
+  };
+  if (!exponential && key_maximum != KeyMaximum::seen) {
+    refuse("key_maximum", "has no effect with kernel: relu, which has no stabilisers");
+  }
+  if (!exponential && maximum_gradients) {
+    refuse("maximum_gradients", "has no effect with kernel: relu, which has no stabilisers");
+  }
+  if (exponential && sum_epsilon > 0 && key_maximum == KeyMaximum::seen) {
+    refuse("sum_epsilon", "is relative to the largest of all keys: set key_maximum: sequence");
+  }
 }
 
 MixerTraits PerformerParams::traits(MixerTraits traits) const {
-  const bool constants = kernel == PerformerKernel::exp && feature_epsilon.value_or(1) > 0;
+  const bool constants =
+      kernel == PerformerKernel::exp && feature_epsilon.value_or(1) > 0 && !maximum_gradients;
   if (constants) {
     traits.exempt["gradients"] =
         "stabilisers are constants for backward, but beside feature_epsilon outputs depend on them "
         "a little; checked with feature_epsilon: 0";
+  }
+  if (maximum_gradients && key_maximum == KeyMaximum::seen) traits.causal = false;
+  if (padding == PerformerPadding::counted) {
+    traits.causal = false;
+    traits.depends_on_length = true;
+  }
+  if (sum_epsilon > 0) traits.noncausal = traits.cross = false;
+  if (has_decode_state()) return traits;
+  traits.decode_state = traits.constant_state = false;
+  traits.exempt["chunks"] = "with maxima of all keys or sum_epsilon there is no decode state";
+  if (key_maximum == KeyMaximum::seen) return traits;
+  traits.depends_on_length = true;
+  traits.exempt["causality"] =
+      "beside feature_epsilon, earlier outputs depend a little on the largest of all keys";
+  if (key_maximum == KeyMaximum::tensor) {
+    traits.couples_heads = true;
+    for (const char* check : {"reference", "f32", "bf16", "rows", "repeat", "packing"}) {
+      traits.exempt[check] = "key_maximum: tensor couples the rows of a batch";
+    }
   }
   return traits;
 }
 
 double PerformerParams::epsilon(Form form) const {
   if (kernel == PerformerKernel::relu) return feature_epsilon.value_or(1e-3);
-  return form == Form::causal ? 0 : feature_epsilon.value_or(1e-4);
+  const bool running = form == Form::causal && key_maximum == KeyMaximum::seen;
+  return running ? 0 : feature_epsilon.value_or(1e-4);
 }
 
 double PerformerParams::scale(int64_t head_width) const {
@@ -331,11 +361,14 @@ Mechanism performer_mechanism() {
   facts.presets = kPresets;
   facts.variants = {"{feature_epsilon: 0, per: head, redrawn: gaussian, redraw_steps: 1}",
                     "{kernel: relu, features: 40, directions: gaussian, normalizer: add}",
-                    "{legacy_scale: true, features: 20, row_length: sqrt, redraw_steps: 2}"};
-  facts.limits = limiting_cases();
+                    "{legacy_scale: true, features: 20, row_length: sqrt, redraw_steps: 2}",
+                    "{features: 12, key_maximum: sequence, sum_epsilon: 0.01, redraw_steps: 0}",
+                    "{features: 10, maximum_gradients: true, feature_epsilon: 0.05}",
+                    "{features: 12, padding: counted, feature_epsilon: 0}"};
+  facts.limits = performer_limits();
   return define_mechanism<PerformerParams, PerformerMixer>(
       std::move(facts), [](const PerformerParams& params, const auto& sequence) {
-        return definition(params, sequence);
+        return performer_definition(params, sequence);
       });
 }
 

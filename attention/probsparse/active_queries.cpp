@@ -59,7 +59,7 @@ void rank_queries(const Queries<Number>& rule, int64_t B, float* ranking) {
       for (int64_t s = 0; s < samples; ++s) {
         keys.push_back(rule.sampled_key(b, t, s));
         // The keys of a long sequence exceed the cache.
-        const Number* key = rule.k + (b * T + keys.back()) * row;
+        const Number* key = rule.k + (b * rule.sources + keys.back()) * row;
         for (int64_t c = 0; c < row; c += kLine<Number>) __builtin_prefetch(key + c);
       }
       for (int64_t h = 0; h < H; ++h) {
@@ -83,8 +83,8 @@ int64_t probsparse_count(int64_t n, int64_t factor) {
   return active_queries_rule::sample_count(n, factor);
 }
 
-Tensor probsparse_draws(const RandomKey& key, int64_t T, int64_t factor) {
-  const int64_t columns = probsparse_count(T, factor);
+Tensor probsparse_draws(const RandomKey& key, int64_t T, int64_t S, int64_t factor) {
+  const int64_t columns = probsparse_count(S, factor);
   const Tensor draws = Tensor::empty({T, columns}, DType::f64);
   for (int64_t i = 0; i < draws.elements(); ++i) {
     draws.data<double>()[i] =
@@ -93,21 +93,24 @@ Tensor probsparse_draws(const RandomKey& key, int64_t T, int64_t factor) {
   return draws;
 }
 
-Tensor active_queries(const Tensor& q, const Tensor& k, const Tensor& mask, const Tensor& draws,
-                      const RandomKey& key, int64_t factor) {
-  const int64_t B = q.size(0), T = q.size(1), H = q.size(2), K = q.size(3);
+Tensor active_queries(const Tensor& q, const Tensor& k, const ProbsparseMasks& masks,
+                      const Tensor& draws, const RandomKey& key, int64_t factor) {
+  const int64_t B = q.size(0), T = q.size(1), H = q.size(2), K = q.size(3), S = k.size(1);
   const Device device = q.device();
-  const int64_t most = probsparse_count(T, factor);
-  require(!draws.defined() || draws.shape() == Shape({T, most}), "active_queries: expected draws [",
-          T, ", ", most, "], got ", draws.defined() ? draws.shape() : Shape());
-  const ValidTokens valid = valid_tokens(mask);
+  const int64_t most = probsparse_count(T, factor), samples = probsparse_count(S, factor);
+  require(!draws.defined() || draws.shape() == Shape({T, samples}),
+          "active_queries: expected draws [", T, ", ", samples, "], got ",
+          draws.defined() ? draws.shape() : Shape());
+  const ValidTokens keys = valid_tokens(masks.keys);
+  const Tensor query_counts = valid_tokens(masks.queries).counts;
   const Tensor ranking = Tensor::empty({B, H, T}, DType::f32, device);
   const Tensor sorted = Tensor::empty(ranking.shape(), DType::f32, device);
   const Tensor order = Tensor::empty(ranking.shape(), DType::i32, device);
   const Tensor active = Tensor::empty({B, H, most}, DType::i32, device);
   if constexpr (kCuda) {
     if (on_cuda(q)) {
-      const cuda::ActiveQueries all{q, k, mask, valid.places, valid.counts, draws, key, factor};
+      const cuda::ActiveQueries all{
+          q, k, masks.queries, keys.places, keys.counts, query_counts, draws, key, factor};
       cuda::rank_queries(all, ranking);
       sort_rows(ranking, sorted, order);
       cuda::take_active(all, order, active);
@@ -117,16 +120,18 @@ Tensor active_queries(const Tensor& q, const Tensor& k, const Tensor& mask, cons
   binding::dispatch(q.dtype(), [&](auto zero) {
     using Number = decltype(zero);
     const Queries<Number> rule{T,
+                               S,
                                H,
                                K,
                                factor,
                                q.data<Number>(),
                                k.data<Number>(),
-                               binding::pointer<uint8_t>(mask),
-                               binding::pointer<int32_t>(valid.places),
-                               binding::pointer<int32_t>(valid.counts),
+                               binding::pointer<uint8_t>(masks.queries),
+                               binding::pointer<int32_t>(keys.places),
+                               binding::pointer<int32_t>(keys.counts),
+                               binding::pointer<int32_t>(query_counts),
                                binding::pointer<double>(draws),
-                               most,
+                               samples,
                                key};
     rank_queries(rule, B, ranking.data<float>());
     sort_rows(ranking, sorted, order);

@@ -23,15 +23,20 @@ constexpr uint64_t draw_element(int64_t query, int64_t sample) {
 
 template <typename T>
 struct Queries {
-  int64_t tokens, heads, width, factor;
-  const T *q, *k;                  // [B,T,H,K]
-  const uint8_t* valid;            // [B,T]; null: all
-  const int32_t *places, *counts;  // [B,T]: the valid tokens of a row in order; [B]; null: all
+  int64_t tokens, sources, heads, width, factor;
+  const T *q, *k;                  // [B,T,H,K], [B,S,H,K]
+  const uint8_t* valid;            // queries, [B,T]; null: all
+  const int32_t *places, *counts;  // [B,S]: the valid keys of a row in order; [B]; null: all
+  const int32_t* query_counts;     // [B]: valid queries; null: all
   const double* draws;             // [T,columns] in [0, 1); null: made from the key
   int64_t columns;
   RandomKey key;
 
-  constexpr int64_t count(int64_t b) const { return counts == nullptr ? tokens : counts[b]; }
+  // Valid keys, and valid queries.
+  constexpr int64_t count(int64_t b) const { return counts == nullptr ? sources : counts[b]; }
+  constexpr int64_t queries(int64_t b) const {
+    return query_counts == nullptr ? tokens : query_counts[b];
+  }
 
   constexpr bool is_valid(int64_t b, int64_t t) const {
     return valid == nullptr || valid[b * tokens + t] != 0;
@@ -43,17 +48,18 @@ struct Queries {
     const double place = draw * static_cast<double>(n);
     const bool inside = place >= 0 && place < static_cast<double>(n);
     const int64_t rank = inside ? static_cast<int64_t>(place) : n - 1;
-    return places == nullptr ? rank : places[b * tokens + rank];
+    return places == nullptr ? rank : places[b * sources + rank];
   }
 
   // For query i = (b, h, t): -(max - sum / n) of its products with the keys key_of(s), so that the
-  // first in ascending order stands out most; infinite where it is padding. The products are summed
-  // in double.
+  // first in ascending order stands out most; infinite where it is padding, 0 where there is no
+  // key. The products are summed in double.
   template <typename KeyOf>
   constexpr float order(int64_t i, const KeyOf& key_of) const {
     const int64_t t = i % tokens, h = i / tokens % heads, b = i / tokens / heads;
     if (!is_valid(b, t)) return std::numeric_limits<float>::infinity();
     const int64_t n = count(b), samples = sample_count(n, factor);
+    if (n == 0) return 0;
     const T* query = q + ((b * tokens + t) * heads + h) * width;
     double largest = -std::numeric_limits<double>::infinity(), sum = 0;
     // Several products at a time: each addition depends on the one before it.
@@ -63,7 +69,7 @@ struct Queries {
       const T* keys[kAtOnce]{};
       double products[kAtOnce]{};
       for (int64_t a = 0; a < kAtOnce; ++a) {
-        keys[a] = k + ((b * tokens + key_of(a < taken ? s + a : s)) * heads + h) * width;
+        keys[a] = k + ((b * sources + key_of(a < taken ? s + a : s)) * heads + h) * width;
       }
       for (int64_t c = 0; c < width; ++c) {
         const auto number = static_cast<double>(query[c]);
@@ -86,7 +92,7 @@ struct Queries {
   // fewer.
   constexpr int32_t active(const int32_t* sorted, int64_t most, int64_t i) const {
     const int64_t rank = i % most, head = i / most;
-    const bool taken = rank < sample_count(count(head / heads), factor);
+    const bool taken = rank < sample_count(queries(head / heads), factor);
     return taken ? sorted[head * tokens + rank] : -1;
   }
 };

@@ -13,7 +13,4 @@ struct Preconditioned {
 // Differentiable. kernel [G,r,r] has no negative elements and a positive diagonal.
 Preconditioned precondition(const Variable& kernel, double gamma);
 
-// factors[g,i] x[g,i,:] of x [G,r,V]. Differentiable in both.
-Variable scale_rows(const Variable& x, const Variable& factors);
-
 }  // namespace linnet

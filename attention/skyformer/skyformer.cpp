@@ -4,6 +4,7 @@
 #include "attention/common/gaussian_kernel.h"
 #include "attention/common/iterated_inverse_definition.h"
 #include "attention/common/mixer_support.h"
+#include "attention/common/scale_rows.h"
 #include "attention/define.h"
 #include "attention/primitives/matrices/matrices.h"
 #include "attention/skyformer/preconditioner.h"
@@ -19,7 +20,10 @@ const std::vector<Preset> kPresets = {
     {"leapformer", "LeaPformer's tables, by the same code", {{"rows", "128"}, {"draws", "shared"}}},
     {"lavo",
      "LAVO's table 11, which repeats the authors' results",
-     {{"rows", "128"}, {"draws", "shared"}}}};
+     {{"rows", "128"}, {"draws", "shared"}}},
+    {"released",
+     "the authors' code to the last term: one divisor for a batch, the scale of heads of 32",
+     {{"rows", "128"}, {"draws", "shared"}, {"norm", "batch"}, {"kernel_width", "32"}}}};
 
 class SkyformerMixer : public AttentionMixer {
  public:
@@ -35,7 +39,7 @@ class SkyformerMixer : public AttentionMixer {
     const DType dtype = sum_dtype(input.q.dtype());
     const Device device = input.q.value().device();
     const int64_t B = input.q.size(0), T = input.q.size(1), H = input.q.size(2), r = params_.rows;
-    const Variable q = as_dtype(input.q, dtype), k = as_dtype(input.k, dtype);
+    const Variable q = scaled(as_dtype(input.q, dtype)), k = scaled(as_dtype(input.k, dtype));
     const Tensor tokens = sampled_tokens(draws(context, B, device), context.key_mask, B, T);
     const Variable rows = sampled_rows(q, k, tokens);
     const auto read = [&](const Variable& queries, const Tensor& query_mask, const Variable& keys,
@@ -51,7 +55,7 @@ class SkyformerMixer : public AttentionMixer {
       return reshape(swap_tokens_and_heads(x), {B * H, r, x.size(3)});
     };
     const Preconditioned kernel = precondition(row_kernel(matrices(rows)), params_.gamma);
-    const Variable inverse = iterated_inverse(kernel.matrix, params_.steps, InverseNorm::matrix);
+    const Variable inverse = iterated_inverse(kernel.matrix, params_.steps, params_.norm);
     const Variable written = matrices(read(rows, {}, k, context.key_mask, input.v));
     const Variable values =
         scale_rows(matrix_product(inverse, scale_rows(written, kernel.roots)), kernel.roots);
@@ -72,6 +76,13 @@ class SkyformerMixer : public AttentionMixer {
   }
 
  private:
+  // Vectors whose kernel for heads of K channels has the scale of kernel_width.
+  Variable scaled(const Variable& x) const {
+    if (!params_.kernel_width) return x;
+    const auto K = static_cast<double>(options().head_width());
+    return scale(x, std::pow(K / static_cast<double>(*params_.kernel_width), 0.25));
+  }
+
   // Uniform draws that choose the rows: f64 [B or 1,r] on `device`.
   Tensor draws(const MixerContext& context, int64_t B, Device device) const {
     const bool shared = params_.draws == "shared";
@@ -100,6 +111,7 @@ std::vector<Number> definition(const SkyformerParams& params, const ReferenceSeq
   const Tensor& draws = s.draws.at("rows");
   const std::vector<double> uniform = draws.template to_vector<double>();
   const auto r = static_cast<size_t>(params.rows), V = static_cast<size_t>(s.V);
+  const int64_t width = params.kernel_width.value_or(s.K);
   const size_t first = params.draws == "shared" ? 0 : static_cast<size_t>(s.row) * r;
   for (int64_t h = 0; h < s.H; ++h) {
     std::vector<const Number*> rows;
@@ -114,12 +126,12 @@ std::vector<Number> definition(const SkyformerParams& params, const ReferenceSeq
     for (size_t a = 0; a < r; ++a) {
       for (size_t b = 0; b < r; ++b) {
         const Number own = a == b ? static_cast<Number>(params.gamma) : Number{0};
-        matrix[a * r + b] = gaussian_kernel(rows[a], rows[b], s.K) + own;
+        matrix[a * r + b] = gaussian_kernel(rows[a], rows[b], s.K, width) + own;
         roots[a] += matrix[a * r + b];
       }
       roots[a] = 1 / std::sqrt(roots[a]);
       for (const int64_t j : valid) {
-        const Number weight = gaussian_kernel(rows[a], s.key(j, h), s.K);
+        const Number weight = gaussian_kernel(rows[a], s.key(j, h), s.K, width);
         for (size_t c = 0; c < V; ++c) written[a][c] += weight * s.value(j, h)[c];
       }
     }
@@ -133,7 +145,7 @@ std::vector<Number> definition(const SkyformerParams& params, const ReferenceSeq
     }
     for (const int64_t i : valid) {
       for (size_t a = 0; a < r; ++a) {
-        const Number weight = gaussian_kernel(s.query(i, h), rows[a], s.K);
+        const Number weight = gaussian_kernel(s.query(i, h), rows[a], s.K, width);
         for (size_t c = 0; c < V; ++c) {
           y[static_cast<size_t>((i * s.H + h) * s.V) + c] += weight * values[a][c];
         }
@@ -158,6 +170,24 @@ void SkyformerParams::describe(ConfigDescription<SkyformerParams>& d) {
   d.choice(
       "draws", &SkyformerParams::draws, {"per_example", "shared"},
       "rows are drawn for each example, or the whole batch shares the draws (the authors' code)");
+  d.choice(
+      "norm", &SkyformerParams::norm,
+      {{"matrix", InverseNorm::matrix}, {"batch", InverseNorm::batch}},
+      "divisor of the first iterate: the largest column sum of each matrix, or of all matrices "
+      "of a batch, as in the authors' code");
+  d.field("kernel_width", &SkyformerParams::kernel_width,
+          "channels whose number scales distances; null: those of a head (the authors' code: 32)")
+      .range(1, 65536);
+}
+
+MixerTraits SkyformerParams::traits(MixerTraits traits) const {
+  if (norm == InverseNorm::batch) {
+    traits.couples_heads = true;
+    for (const char* check : {"reference", "f32", "bf16", "rows", "repeat"}) {
+      traits.exempt[check] = "norm: batch couples the rows of a batch";
+    }
+  }
+  return traits;
 }
 
 void SkyformerParams::validate(const ConfigNode& at) const {
@@ -185,7 +215,8 @@ Mechanism skyformer_mechanism() {
   facts.presets = kPresets;
   // Wider heads than those of small models, which run the first variant.
   facts.check_head_width = 10;
-  facts.variants = {"{rows: 6, steps: 3, draws: shared, gamma: 0.5}"};
+  facts.variants = {"{rows: 6, steps: 3, draws: shared, gamma: 0.5}", "{rows: 4, kernel_width: 32}",
+                    "{rows: 4, norm: batch, steps: 2}"};
   facts.cost_cases = {"{}"};
   return define_mechanism<SkyformerParams, SkyformerMixer>(
       std::move(facts), [](const SkyformerParams& params, const auto& sequence) {

@@ -3,8 +3,11 @@
 
 #include "attention/common/block_diagonal.h"
 #include "attention/common/feature_map_mechanism.h"
+#include "attention/common/scale_rows.h"
+#include "attention/common/wave_features.h"
 #include "autograd/activation.h"
 #include "autograd/arithmetic.h"
+#include "autograd/linear.h"
 
 namespace linnet {
 namespace {
@@ -23,6 +26,11 @@ class T2rMixer : public AttentionMixer {
     const Initializer initial = init_uniform(1 / std::sqrt(static_cast<double>(K)));
     weight_ = scope.own.parameter("feature.weight", {H, features_, K}, initial);
     bias_ = scope.own.parameter("feature.bias", {H * features_}, initial);
+    if (params.input_gate) {
+      gate_weight_ =
+          scope.own.parameter("gate.weight", {H, options.width}, init_xavier(1, options.width, H));
+      gate_bias_ = scope.own.parameter("gate.bias", {H}, init_constant(params.gate_bias));
+    }
     attention_.feature_map = FeatureMap::identity;  // relu is applied together with the map
     attention_.normalizer = params.normalizer;
     attention_.epsilon = params.floor;
@@ -33,6 +41,7 @@ class T2rMixer : public AttentionMixer {
     MixInput mapped = input;
     mapped.q = map(scale(input.q, scale_));
     if (input.k.defined()) mapped.k = map(input.k);
+    if (gate_weight_.defined()) mapped.k = gated(mapped.k, input.x);
     return feature_map_mix(attention_, options(), mapped, {}, context, state);
   }
 
@@ -43,6 +52,11 @@ class T2rMixer : public AttentionMixer {
     cost.projections = static_cast<double>(shape.batch * (shape.queries + shape.keys)) *
                        static_cast<double>(all * options().width);
     cost.bytes += static_cast<double>(all * (options().head_width() + 1)) * size_of(shape.dtype);
+    if (gate_weight_.defined()) {
+      const int64_t H = options().heads, E = options().width;
+      cost.projections += static_cast<double>(shape.batch * shape.keys * H * E);
+      cost.bytes += static_cast<double>(H * (E + 1)) * size_of(shape.dtype);
+    }
     return cost;
   }
 
@@ -50,10 +64,21 @@ class T2rMixer : public AttentionMixer {
   Variable map(const Variable& x) const {
     return activate(head_linear(x, weight_, bias_), Activation::relu);
   }
+  // Keys' features [B,T,H,k] times the gates of their tokens and heads.
+  Variable gated(const Variable& features, const Variable& x) const {
+    const DType dtype = sum_dtype(x.dtype());
+    const int64_t B = x.size(0), T = x.size(1), H = options().heads;
+    const auto sum_typed = [&](const Variable& v) { return as_dtype(v, dtype); };
+    // 1 - sigmoid(-z) is sigmoid(z).
+    const Variable logits = linear(sum_typed(x), sum_typed(gate_weight_), sum_typed(gate_bias_));
+    const Variable gates = reshape(sigmoid_gate(scale(logits, -1)).closed, {B, T * H});
+    const Variable rows = reshape(sum_typed(features), {B, T * H, features_});
+    return as_dtype(reshape(scale_rows(rows, gates), features.shape()), features.dtype());
+  }
 
   int64_t features_;
   double scale_;
-  Variable weight_, bias_;
+  Variable weight_, bias_, gate_weight_, gate_bias_;
   LinearAttentionOptions attention_;
 };
 
@@ -75,7 +100,11 @@ std::vector<Number> definition(const T2rParams& params, const ReferenceSequence<
         for (int64_t row = h * params.features; row < (h + 1) * params.features; ++row) {
           a += phi(row, s.query(i, h), scale) * phi(row, s.key(j, h), Number{1});
         }
-        return a;
+        if (!params.input_gate) return a;
+        const Number logit = dot_product(&s.parameter("gate.weight")[static_cast<size_t>(h * s.E)],
+                                         &s.x[static_cast<size_t>(j * s.E)], s.E) +
+                             s.parameter("gate.bias")[static_cast<size_t>(h)];
+        return a / (1 + std::exp(-logit));
       },
       [&](Number x) { return reference_denominator(params.normalizer, params.floor, x); });
 }
@@ -147,7 +176,15 @@ std::vector<LimitingCase> limiting_cases() {
              params.scale.reset();
              params.floor = 1e-2;
              return feature_map_definition(params, s);
-           }}};
+           }},
+          {"an input gate that is wide open is none",
+           "{features: 5, input_gate: true}",
+           {Form::causal},
+           [](const std::string& name, std::vector<double>& values) {
+             if (name == "gate.weight") std::fill(values.begin(), values.end(), 0);
+             if (name == "gate.bias") std::fill(values.begin(), values.end(), 50);
+           },
+           folded_attention}};
 }
 
 }  // namespace
@@ -157,6 +194,15 @@ void T2rParams::describe(ConfigDescription<T2rParams>& d) {
   d.field("features", &T2rParams::features, "features k of each head").range(1, 4096);
   describe_scale(d, "factor of q before the feature map; null: 1/sqrt(K)");
   describe_normalizer(d);
+  d.field("input_gate", &T2rParams::input_gate,
+          "a gate of each head, made of the layer's input, multiplies the features of keys (causal "
+          "only)");
+  d.field("gate_bias", &T2rParams::gate_bias, "initial bias of the gate");
+}
+
+MixerTraits T2rParams::traits(MixerTraits traits) const {
+  if (input_gate) traits.cross = false;
+  return traits;
 }
 
 Mechanism t2r_mechanism() {
@@ -165,7 +211,7 @@ Mechanism t2r_mechanism() {
   facts.title = "T2R: linear attention with a learned relu feature map";
   facts.equation =
       "y_i = sum_j A_ij v_j / max(sum_j A_ij, floor), A_ij = phi_h(scale q_i) . phi_h(k_j),\n"
-      "phi_h(x) = relu(W_h x + b_h)";
+      "phi_h(x) = relu(W_h x + b_h); input gate: A_ij times sigmoid(w_h . x_j + b_h)";
   facts.complexity = "time 2 B H T k (V + E), memory of decoding B H k (V + 1)";
   facts.sources = "Kasai et al. 2021, Finetuning Pretrained Transformers into RNNs; ABC";
   facts.traits.causal = facts.traits.cross = true;
@@ -173,7 +219,8 @@ Mechanism t2r_mechanism() {
   facts.traits.growth = "T k";
   facts.presets = kPresets;
   facts.cost_cases = {"{features: 128}"};
-  facts.variants = {"{features: 12, normalizer: add, scale: 1}"};
+  facts.variants = {"{features: 12, normalizer: add, scale: 1}",
+                    "{features: 6, input_gate: true, gate_bias: 0}"};
   facts.limits = limiting_cases();
   return define_mechanism<T2rParams, T2rMixer>(
       std::move(facts),

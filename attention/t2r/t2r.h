@@ -11,7 +11,10 @@ struct T2rParams {
   std::optional<double> scale;  // null: 1/sqrt(K)
   double floor = 1e-2;
   Normalizer normalizer = Normalizer::clamp;
+  bool input_gate = false;
+  double gate_bias = 3;
 
+  MixerTraits traits(MixerTraits traits) const;
   static void describe(ConfigDescription<T2rParams>& d);
 };
 

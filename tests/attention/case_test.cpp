@@ -58,6 +58,13 @@ TEST(AttentionCase, CoreIsTheMechanismWithoutItsProjections) {
   EXPECT_LE(difference(recurrent.at("grads/k"), inner.at("grads/k")), 1e-12);
 }
 
+TEST(AttentionCase, WhatALayerPassesOnIsWritten) {
+  const auto out = run(make_case(find_mechanism("luna"), Form::noncausal), CaseMode::parallel);
+  const Shape memory{kRows, 16, kWidth};
+  EXPECT_EQ(out.at("streams/luna_memory").shape(), memory);
+  EXPECT_EQ(out.at("streams/luna_packed").shape(), memory);
+}
+
 TEST(AttentionCase, StateContinuesInAnotherRun) {
   for (const Mechanism& mechanism : mechanisms()) {
     if (!mechanism.traits.decode_state) continue;

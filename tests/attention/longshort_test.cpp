@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/attention/packed_documents.h"
+#include "tests/error_helpers.h"
 
 namespace linnet {
 namespace {
@@ -64,6 +65,12 @@ TEST(Longshort, PackedDocumentsAreSeparate) {
     test::expect_packed_documents_are_separate("longshort", parameters, DType::f64, Device{},
                                                1e-11);
   }
+}
+
+TEST(Longshort, NullTokensAreWholeChunks) {
+  EXPECT_EQ(test::causes_of<UsageError>(
+                [] { count_of("longshort", "{chunk: 8, null_tokens: 12}", Form::causal, 4, 2); }),
+            "conflict null_tokens at test:1:25");
 }
 
 TEST(Longshort, CrossIsRefused) {

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
 #include "autograd/norms.h"
@@ -80,6 +82,53 @@ TEST(Luna, TheMemoryOfTheLayerBeforeIsReadAndPaddingIsNot) {
   context.streams = first.streams;
   const MixerResult second = layer.mixer->forward(Variable(x), context, {});
   EXPECT_NE(second.y.value().to_vector<double>(), first.y.value().to_vector<double>());
+}
+
+// With heads of their own number: softmax of products divided by the root of those heads' width.
+TEST(Luna, NotedCallsGiveThePackedMemoryThatTheNextOneIsMadeOf) {
+  const Layer layer(Form::noncausal, "{slots: 3, pack_heads: 4}");
+  const Tensor x = values({1, 5, kWidth}, "x"), p = values({1, kSlots, kWidth}, "p");
+  CallDraws noted;
+  MixerContext context;
+  context.streams[kStream] = Variable(p);
+  EXPECT_FALSE(layer.mixer->forward(Variable(x), context, {}).streams.contains("tied.luna_packed"));
+  context.record = &noted;
+  const MixerResult result = layer.mixer->forward(Variable(x), context, {});
+  const Tensor packed = result.streams.at("tied.luna_packed").value();
+  const auto map = [&](const Tensor& of, const std::string& name) {
+    const auto parameter = [&](const char* part) {
+      return layer.set.find("own." + name + part).variable;
+    };
+    return linear(Variable(of), parameter(".weight"), parameter(".bias")).value();
+  };
+  const Tensor queries = map(p, "pack_query"), written = map(x, "pack_context");
+  constexpr int64_t kOfHead = kWidth / 4;
+  for (int64_t i = 0; i < kSlots * kWidth; ++i) {
+    const int64_t slot = i / kWidth, first = i % kWidth / kOfHead * kOfHead;
+    double total = 0, sum = 0;
+    for (int64_t t = 0; t < 5; ++t) {
+      double product = 0;
+      for (int64_t c = first; c < first + kOfHead; ++c) {
+        product +=
+            queries.data<double>()[slot * kWidth + c] * written.data<double>()[t * kWidth + c];
+      }
+      const double weight = std::exp(product / std::sqrt(static_cast<double>(kOfHead)));
+      total += weight;
+      sum += weight * written.data<double>()[t * kWidth + i % kWidth];
+    }
+    EXPECT_NEAR(packed.data<double>()[i], sum / total, 1e-12) << i;
+  }
+  const Tensor next =
+      norm(add(Variable(p), Variable(packed)), {}, {}, {NormKind::layer, 1e-5}).value();
+  const Tensor found = result.streams.at(kStream).value();
+  for (int64_t i = 0; i < next.elements(); ++i) {
+    EXPECT_NEAR(found.data<double>()[i], next.data<double>()[i], 1e-12) << i;
+  }
+}
+
+TEST(Luna, HeadsOfPackingDivideTheWidthAndHaveNoCausalForm) {
+  EXPECT_THROW(Layer(Form::noncausal, "{pack_heads: 3}"), UsageError);
+  EXPECT_THROW(Layer(Form::causal, "{pack_heads: 2}"), UsageError);
 }
 
 TEST(Luna, AllLayersShareOneFirstMemory) {

@@ -36,19 +36,17 @@ TEST(Probsparse, PresetsSetTheFactor) {
   EXPECT_EQ(option("skyformer", "budget"), "128");
 }
 
-TEST(Probsparse, CausalAndCrossAreRefused) {
+TEST(Probsparse, CausalIsRefused) {
   ParameterSet set;
   const ParameterScope root(set);
   MixerOptions options;
   options.width = 4;
   options.heads = 2;
-  for (const Form form : {Form::causal, Form::cross}) {
-    options.form = form;
-    EXPECT_THROW(
-        find_mechanism("probsparse")
-            .make(parse_yaml("{}", "test"), options, {root.child("own"), root.child("tied")}),
-        UsageError);
-  }
+  options.form = Form::causal;
+  EXPECT_THROW(
+      find_mechanism("probsparse")
+          .make(parse_yaml("{}", "test"), options, {root.child("own"), root.child("tied")}),
+      UsageError);
 }
 
 // One key that only query 3 meets: over all keys, its largest product is far above the mean.
@@ -68,13 +66,34 @@ TEST(Probsparse, TheQueryThatStandsOutIsFirst) {
   EXPECT_EQ(active.to_vector<int32_t>(), expected);
 }
 
+// Cross: as many keys are sampled as the source asks for, as many queries exact as the target does.
+TEST(Probsparse, AcrossSequencesEachHasItsOwnCount) {
+  constexpr int64_t T = 30, S = 4, kFactor = 2;  // ceil(ln 30) = 4, ceil(ln 4) = 2
+  const Tensor q = Tensor::zeros({1, T, 1, 2}, DType::f64);
+  const Tensor k = Tensor::zeros({1, S, 1, 2}, DType::f64);
+  const Tensor keys = Tensor::full({1, S}, 1, DType::u8);
+  const Tensor queries = Tensor::full({1, T}, 1, DType::u8);
+  q.data<double>()[7 * 2] = 1;
+  q.data<double>()[8 * 2] = 2;  // padding
+  k.data<double>()[2 * 2] = 8;
+  k.data<double>()[3 * 2] = 99;  // padding
+  keys.data<uint8_t>()[3] = queries.data<uint8_t>()[8] = 0;
+  const Tensor draws = probsparse_draws({}, T, S, kFactor);
+  EXPECT_EQ(draws.shape(), Shape({T, 4}));
+  for (int64_t i = 0; i < draws.elements(); ++i) {
+    draws.data<double>()[i] = (static_cast<double>(i % 4 % 3) + 0.5) / 3;
+  }
+  const Tensor active = active_queries(q, k, {queries, keys}, draws, {}, kFactor);
+  EXPECT_EQ(active.to_vector<int32_t>(), (std::vector<int32_t>{7, 0, 1, 2, 3, 4, 5, 6}));
+}
+
 TEST(Probsparse, SamplesAreAFunctionOfTheSeedAlone) {
   const RandomKey key = RandomKey{5, 0, 0}.at("samples");
   const Tensor q = test::random_tensor({2, 50, 2, 4}, "q"),
                k = test::random_tensor({2, 50, 2, 4}, "k");
   const Tensor first = active_queries(q, k, {}, {}, key, 2);
   EXPECT_EQ(active_queries(q, k, {}, {}, key, 2).to_vector<int32_t>(), first.to_vector<int32_t>());
-  const Tensor drawn = probsparse_draws(key, 50, 2);
+  const Tensor drawn = probsparse_draws(key, 50, 50, 2);
   EXPECT_EQ(active_queries(q, k, {}, drawn, {}, 2).to_vector<int32_t>(),
             first.to_vector<int32_t>());
   EXPECT_NE(active_queries(q, k, {}, {}, key.at("other"), 2).to_vector<int32_t>(),

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "attention/common/gaussian_kernel.h"
+#include "attention/common/iterated_inverse_definition.h"
 #include "attention/primitives/matrices/matrices.h"
 #include "attention/skyformer/preconditioner.h"
 #include "attention/skyformer/row_kernel.h"
@@ -153,6 +154,69 @@ TEST(Skyformer, SharedDrawsSampleTheSamePlacesForAll) {
   for (const std::string draws : {"shared", "per_example"}) {
     const Tensor y = attend("skyformer", concat("{rows: 4, draws: ", draws, "}"), input, context);
     EXPECT_EQ(static_cast<bool>(test::same_bits(y.rows(0, 1), y.rows(1, 2))), draws == "shared");
+  }
+}
+
+// The released code: one divisor for all matrices of a batch, distances scaled for 32 channels.
+TEST(Skyformer, TheReleasedCodeCouplesABatchAndScalesForHeadsOf32) {
+  constexpr int64_t B = 2, T = 6, r = 4, kSteps = 2;
+  const auto random = [&](const char* name) {
+    return Variable(test::random_tensor({B, T, kHeads, kWidth}, name, DType::f64, 1.5));
+  };
+  const MixInput input{random("q"), random("k"), random("v"), {}, {}};
+  CallDraws given;
+  given.given_draws["rows"] = Tensor::from(std::vector<double>{0.1, 0.9, 0.4, 0.6}, {1, r});
+  MixerContext context;
+  context.record = &given;
+  const Tensor found = attend("skyformer", "{preset: released, rows: 4, steps: 2}", input, context);
+  const int64_t tokens[r] = {0, 5, 2, 3};
+  const auto at = [](const Variable& x, int64_t b, int64_t t, int64_t h) {
+    return x.value().data<double>() + ((b * T + t) * kHeads + h) * kWidth;
+  };
+  const auto kernel = [](const double* a, const double* b) {
+    double squares = 0;
+    for (int64_t c = 0; c < kWidth; ++c) squares += (a[c] - b[c]) * (a[c] - b[c]);
+    return std::exp(-squares / (2 * std::sqrt(32.0)));
+  };
+  const auto row = [&](int64_t b, int64_t h, int64_t a) {
+    return at(a < r / 2 ? input.q : input.k, b, tokens[a], h);
+  };
+  std::vector<SquareMatrix<double>> matrices;
+  std::vector<std::vector<double>> roots;
+  std::vector<double> norms;
+  for (int64_t b = 0; b < B; ++b) {
+    for (int64_t h = 0; h < kHeads; ++h) {
+      SquareMatrix<double> m;
+      std::vector<double> root(r, 0);
+      for (int64_t i = 0; i < r * r; ++i) {
+        m.push_back(kernel(row(b, h, i / r), row(b, h, i % r)) + (i / r == i % r ? 0.1 : 0));
+        root[static_cast<size_t>(i / r)] += m.back();
+      }
+      for (double& value : root) value = 1 / std::sqrt(value);
+      for (size_t i = 0; i < m.size(); ++i) m[i] *= root[i / r] * root[i % r];
+      norms.push_back(largest_column_sum(m, r));
+      matrices.push_back(m);
+      roots.push_back(root);
+    }
+  }
+  const double norm = *std::max_element(norms.begin(), norms.end());
+  EXPECT_LT(*std::min_element(norms.begin(), norms.end()), 0.999 * norm);
+  for (int64_t i = 0; i < found.elements(); ++i) {
+    const int64_t token = i / kWidth / kHeads, h = i / kWidth % kHeads, b = token / T;
+    const auto group = static_cast<size_t>(b * kHeads + h);
+    const SquareMatrix<double> z = iterated_inverse_definition(matrices[group], r, kSteps, norm);
+    double expected = 0;
+    for (int64_t a = 0; a < r * r; ++a) {
+      double written = 0;
+      for (int64_t j = 0; j < T; ++j) {
+        written +=
+            kernel(row(b, h, a % r), at(input.k, b, j, h)) * at(input.v, b, j, h)[i % kWidth];
+      }
+      expected += kernel(at(input.q, b, token % T, h), row(b, h, a / r)) *
+                  roots[group][static_cast<size_t>(a / r)] * z[static_cast<size_t>(a)] *
+                  roots[group][static_cast<size_t>(a % r)] * written;
+    }
+    EXPECT_NEAR(found.data<double>()[i], expected, 1e-11) << i;
   }
 }
 

@@ -11,6 +11,7 @@ using active_queries_rule::Queries;
 
 Queries<float> rule_of(const ActiveQueries& all) {
   return {all.q.size(1),
+          all.k.size(1),
           all.q.size(2),
           all.q.size(3),
           all.factor,
@@ -19,6 +20,7 @@ Queries<float> rule_of(const ActiveQueries& all) {
           pointer_or_null<uint8_t>(all.mask),
           pointer_or_null<int32_t>(all.places),
           pointer_or_null<int32_t>(all.counts),
+          pointer_or_null<int32_t>(all.query_counts),
           pointer_or_null<double>(all.draws),
           all.draws.defined() ? all.draws.size(1) : 0,
           all.key};

@@ -9,9 +9,10 @@ namespace linnet::cuda {
 // i32 [B,T] and [B] of mask u8 [B,T].
 void valid_tokens(const Tensor& mask, const Tensor& places, const Tensor& counts);
 
-// Inputs of the ranking: q, k f32; mask, places, counts and draws may be undefined.
+// Inputs of the ranking: q, k f32; the mask of queries, places and counts of valid keys, counts of
+// valid queries and draws may be undefined.
 struct ActiveQueries {
-  Tensor q, k, mask, places, counts, draws;
+  Tensor q, k, mask, places, counts, query_counts, draws;
   RandomKey key;
   int64_t factor;
 };

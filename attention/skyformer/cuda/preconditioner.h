@@ -10,8 +10,5 @@ void precondition(const Tensor& kernel, double gamma, const Tensor& roots, const
 void precondition_backward(const Tensor& kernel, double gamma, const Tensor& roots,
                            const Tensor& dvalues, const Tensor& droots, const Tensor& dsums,
                            const Tensor& dkernel);
-// to = factors[row] x; to[row] = the sum of x y over the row.
-void scale_rows(const Tensor& x, const Tensor& factors, const Tensor& to);
-void row_products(const Tensor& x, const Tensor& y, const Tensor& to);
 
 }  // namespace linnet::cuda

@@ -3,6 +3,7 @@
 #include "attention/primitives/matrices/matrices.h"
 
 #include "attention/common/gaussian_kernel.h"
+#include "attention/common/scale_rows.h"
 #include "attention/nystromformer/landmark_means.h"
 #include "attention/skyformer/preconditioner.h"
 #include "attention/skyformer/row_kernel.h"

@@ -1,5 +1,6 @@
 // Performer's features, maxima and decays on the device as on the CPU.
 #include "attention/performer/positive_features.h"
+#include "attention/performer/relative_maxima.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {
@@ -43,6 +44,29 @@ TEST(CudaPerformer, LargestProjectionsAreThoseOfTheCpu) {
     const Tensor expected = largest_projections(p, x, of_exponents);
     const Tensor got = largest_projections(p.to(kGpu), x.to(kGpu), of_exponents);
     EXPECT_TRUE(test::same_bits(got.to(Device{}), expected)) << of_exponents;
+  }
+}
+
+TEST(CudaPerformer, DifferencesFromMaximaAreThoseOfTheCpu) {
+  const Tensor mask = Tensor::from(std::vector<uint8_t>{1, 0, 1, 1, 1, 0, 1, 1, 1, 1}, {2, 5});
+  const Tensor p = random_tensor({2, 5, 3, 41}, "p", DType::f32);
+  // Masked tokens have no gradient.
+  const Tensor dy = random_tensor({2, 5, 3, 41}, "dy", DType::f32);
+  for (int64_t i = 0; i < dy.elements(); ++i) {
+    if (mask.data<uint8_t>()[i / (3 * 41)] == 0) dy.data<float>()[i] = 0;
+  }
+  for (const MaximumOver over : {MaximumOver::row, MaximumOver::sequence, MaximumOver::tensor}) {
+    const auto run = [&](DType dtype, Device device) {
+      const Variable x(p.to(dtype).to(device), true);
+      const Variable y = relative_to_maxima(x, {over, mask.to(device), {}});
+      backward({y}, {dy.to(dtype).to(device)});
+      return std::vector<Tensor>{y.value(), x.grad()};
+    };
+    const auto expected = run(DType::f64, Device{}), got = run(DType::f32, kGpu);
+    for (size_t i = 0; i < got.size(); ++i) {
+      SCOPED_TRACE(i);
+      EXPECT_CLOSE(got[i], expected[i], 5e-6);
+    }
   }
 }
 

@@ -23,7 +23,7 @@ TEST(CudaProbsparse, ActiveQueriesAreThoseOfTheCpu) {
   const Tensor q = test::random_tensor({B, T, H, K}, "q", DType::f32),
                k = test::random_tensor({B, T, H, K}, "k", DType::f32);
   RandomKey key = RandomKey{5, 9, 0}.at("samples");
-  const Tensor draws = probsparse_draws(key, T, kFactor);
+  const Tensor draws = probsparse_draws(key, T, T, kFactor);
   // The step that the device holds counts.
   const Tensor step = Tensor::from(std::vector<int64_t>{9}, {1}, test::kGpu);
   RandomKey other = key;
@@ -31,15 +31,33 @@ TEST(CudaProbsparse, ActiveQueriesAreThoseOfTheCpu) {
   other.device_step = static_cast<const uint64_t*>(step.raw());
   for (const Tensor& mask : {Tensor(), holes()}) {
     const std::vector<int32_t> expected =
-        active_queries(q, k, mask, {}, key, kFactor).to_vector<int32_t>();
+        active_queries(q, k, {mask, mask}, {}, key, kFactor).to_vector<int32_t>();
     const Tensor there = mask.defined() ? mask.to(test::kGpu) : mask;
     const auto found = [&](const Tensor& drawn, const RandomKey& from) {
-      return active_queries(q.to(test::kGpu), k.to(test::kGpu), there, drawn, from, kFactor)
+      return active_queries(q.to(test::kGpu), k.to(test::kGpu), {there, there}, drawn, from,
+                            kFactor)
           .to_vector<int32_t>();
     };
     EXPECT_EQ(found({}, other), expected);
     EXPECT_EQ(found(draws.to(test::kGpu), {}), expected);
   }
+}
+
+TEST(CudaProbsparse, ActiveQueriesOfAnotherSequenceAreThoseOfTheCpu) {
+  constexpr int64_t S = 11;
+  const Tensor q = test::random_tensor({B, T, H, K}, "q", DType::f32),
+               k = test::random_tensor({B, S, H, K}, "k", DType::f32);
+  const Tensor keys = Tensor::full({B, S}, 1, DType::u8);
+  std::fill_n(keys.data<uint8_t>() + 3, 4, uint8_t{0});
+  std::fill_n(keys.data<uint8_t>() + S, S, uint8_t{0});  // row 1 has no key
+  const Tensor queries = holes(), draws = probsparse_draws({}, T, S, kFactor);
+  const std::vector<int32_t> expected =
+      active_queries(q, k, {queries, keys}, draws, {}, kFactor).to_vector<int32_t>();
+  EXPECT_EQ(active_queries(q.to(test::kGpu), k.to(test::kGpu),
+                           {queries.to(test::kGpu), keys.to(test::kGpu)}, draws.to(test::kGpu), {},
+                           kFactor)
+                .to_vector<int32_t>(),
+            expected);
 }
 
 // y and both gradients of rows taken, put among others, and what that gives.
