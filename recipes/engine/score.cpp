@@ -85,8 +85,8 @@ std::string Score::progress_text() const {
     std::snprintf(accuracy_text, sizeof(accuracy_text), "%.2f", 100 * accuracy());
     return concat("evaluating ", split, ": ", tokens, " examples, accuracy ", accuracy_text, " %");
   }
-  return concat("evaluating ", split, " at context ", context, ": ", tokens, " tokens, perplexity ",
-                readable(perplexity()));
+  return concat("evaluating ", split, scored.streaming ? " in " : " at ", scored.text(), ": ",
+                tokens, " tokens, perplexity ", readable(perplexity()));
 }
 
 std::string Score::text() const {
