@@ -132,18 +132,6 @@ void MetricsLog::sync() {
   file_->sync();
 }
 
-std::string format_duration(double seconds) {
-  const int64_t total = std::llround(std::min(seconds, 1e9));
-  char text[40];
-  if (total >= 3600)
-    std::snprintf(text, sizeof(text), "%lld:%02d:%02d", static_cast<long long>(total / 3600),
-                  static_cast<int>(total / 60 % 60), static_cast<int>(total % 60));
-  else
-    std::snprintf(text, sizeof(text), "%d:%02d", static_cast<int>(total / 60),
-                  static_cast<int>(total % 60));
-  return text;
-}
-
 std::string format_progress(const TrainMetrics& metrics, std::optional<int64_t> last_step,
                             std::optional<double> eta_s, uint64_t memory_bytes) {
   char numbers[160];

@@ -70,9 +70,6 @@ class MetricsLog {
   TensorBoardWriter tensorboard_;
 };
 
-// "3:20" or "2:03:20".
-std::string format_duration(double seconds);
-
 // One line about a training step, such as
 // "step 120/5000  loss 2.3451  lr 5.00e-04  norm 0.82  12.3k tok/s  ETA 3:20  812 MB".
 // Unknown totals and times are left out.

@@ -9,6 +9,7 @@
 
 #include "core/files.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "core/version.h"
 #include "recipes/engine/report_chart.h"
 #include "recipes/engine/report_style.h"
