@@ -36,7 +36,7 @@ struct Problem {
     const BlockAttentionTensors arrays{x, x, x, past, past, {}};
     const Tensor y = binding::empty_like(x);
     depthwise_conv_reference(
-        binding::bind_block_attention<double>(arrays, context),
+        binding::bind_block_attention<double>(arrays, context, "depthwise convolution"),
         {taps.data<double>(), filter.of_channels ? x.size(3) : 1, filter.count, filter.before},
         binding::view_of<double>(y));
     return y;
@@ -119,6 +119,15 @@ TEST(DepthwiseConv, RefusesWhatDoesNotFit) {
   EXPECT_NE(refused({2, 4, 5}, 4).find("taps [H,count]"), std::string::npos);
   EXPECT_NE(refused({2, 5}, 5).find("got number 5"), std::string::npos);
   EXPECT_EQ(refused({2, 5}, 4), "");
+}
+
+TEST(DepthwiseConv, MessagesNameIt) {
+  const Variable x(Tensor::zeros({2, 4, 2, 3})), taps(Tensor::zeros({2, 3}));
+  BlockAttentionContext context;
+  context.key_mask = Tensor::zeros({2, 5}, DType::u8);
+  const std::string message =
+      test::message_of<Error>([&] { depthwise_conv(x, {}, taps, 2, context); });
+  EXPECT_EQ(message.find("depthwise convolution: expected key_mask"), 0u) << message;
 }
 
 }  // namespace

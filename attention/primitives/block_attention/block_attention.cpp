@@ -24,8 +24,8 @@ void forward(const BlockAttentionTensors& in, const BlockAttentionContext& conte
   }
   dispatch(y.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    block_attention_forward<T>(bind_block_attention<T>(in, context), context.options, view_of<T>(y),
-                               log_sum_exp.data<T>());
+    block_attention_forward<T>(bind_block_attention<T>(in, context, kName), context.options,
+                               view_of<T>(y), log_sum_exp.data<T>());
   });
 }
 
@@ -37,7 +37,7 @@ void backward(const BlockAttentionTensors& in, const BlockAttentionContext& cont
   }
   dispatch(y.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    block_attention_backward<T>(bind_block_attention<T>(in, context), context.options,
+    block_attention_backward<T>(bind_block_attention<T>(in, context, kName), context.options,
                                 view_of<T>(y), log_sum_exp.data<T>(), view_of<T>(dy),
                                 {view_of<T>(d.q), view_of<T>(d.k), view_of<T>(d.v),
                                  view_of<T>(d.past_k), view_of<T>(d.past_v), pointer<T>(d.bias)});

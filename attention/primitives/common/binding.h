@@ -1,5 +1,5 @@
-// Shared by the primitives on Variables: tensors in the computing type and views of them. For the
-// .cpp files of primitives only.
+// Shared by the functions on Variables: tensors in the computing type and views of them. For the
+// .cpp files of primitives and of mechanisms that have operations of their own.
 #pragma once
 
 #include <initializer_list>
@@ -77,9 +77,22 @@ inline void check_sequence(const Tensor& x, const char* primitive) {
 }
 
 // The sizes of x [B,T,H,K] for checks; nothing is read through it. Empty where undefined.
-inline SequenceView<const float> sizes_of(const Tensor& x) {
+template <typename T = float>
+SequenceView<const T> sizes_of(const Tensor& x) {
   if (!x.defined()) return {};
-  return {static_cast<const float*>(x.raw()), x.size(0), x.size(1), x.size(2), x.size(3)};
+  return {static_cast<const T*>(x.raw()), x.size(0), x.size(1), x.size(2), x.size(3)};
+}
+
+// A view for kernels of the CPU; of a tensor on a device for checks, as sizes_of.
+template <typename T>
+SequenceView<const T> operand(const Tensor& x) {
+  return on_cuda(x) ? sizes_of<T>(x) : SequenceView<const T>(view_of<T>(x));
+}
+// The elements of an optional tensor beside q for kernels of the CPU; null where q is on a device.
+// Throws Error where x alone is on one, or is not of T.
+template <typename T>
+T* host_pointer(const Tensor& x, const Tensor& q) {
+  return on_cuda(q) ? nullptr : pointer<T>(x);
 }
 
 inline void check_shape(const Tensor& x, const Shape& expected, const char* primitive,

@@ -1,6 +1,7 @@
 // Depthwise convolutions on Variables: conversion of dtypes, tensors saved for backward.
 #include "attention/primitives/depthwise_conv/depthwise_conv.h"
 
+#include "attention/primitives/block_attention/binding.h"
 #include "attention/primitives/depthwise_conv/cuda/depthwise_conv.h"
 #include "attention/primitives/depthwise_conv/cuda/path.h"
 #include "attention/primitives/depthwise_conv/tensors.h"
@@ -20,8 +21,8 @@ void run_forward(const DepthwiseConvTensors& call, const BlockAttentionContext& 
   }
   dispatch(y.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    depthwise_conv_forward<T>(bind_block_attention<T>(call.in, context), call.filters<const T>(),
-                              view_of<T>(y));
+    depthwise_conv_forward<T>(bind_block_attention<T>(call.in, context, kName),
+                              call.filters<const T>(), view_of<T>(y));
   });
 }
 
@@ -32,9 +33,9 @@ void run_backward(const DepthwiseConvTensors& call, const BlockAttentionContext&
   }
   dispatch(dy.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    depthwise_conv_backward<T>(bind_block_attention<T>(call.in, context), call.filters<const T>(),
-                               view_of<T>(dy), view_of<T>(d.in.v), view_of<T>(d.in.past_v),
-                               d.filters<T>());
+    depthwise_conv_backward<T>(bind_block_attention<T>(call.in, context, kName),
+                               call.filters<const T>(), view_of<T>(dy), view_of<T>(d.in.v),
+                               view_of<T>(d.in.past_v), d.filters<T>());
   });
 }
 

@@ -1,9 +1,10 @@
 // Listed attention on Variables: conversion of dtypes, tensors saved for backward.
 #include "attention/primitives/listed_attention/listed_attention.h"
 
-#include "attention/primitives/block_attention/binding.h"
+#include "attention/primitives/common/binding.h"
 #include "attention/primitives/listed_attention/cuda/listed_attention.h"
 #include "attention/primitives/listed_attention/cuda/path.h"
+#include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
@@ -26,7 +27,7 @@ ListedAttentionInputs<T> bind(const ListedAttentionTensors& tensors,
           index.defined() ? index.shape() : Shape());
   require(index.device() == tensors.q.device(), kName,
           ": expected an i32 index [rows, heads, lists, length] on ", name_of(tensors.q.device()));
-  in.index = host_pointer<int32_t>(index);
+  in.index = host_pointer<int32_t>(index, tensors.q);
   in.index_rows = index.size(0);
   in.index_heads = index.size(1);
   in.lists = index.size(2);
@@ -35,18 +36,18 @@ ListedAttentionInputs<T> bind(const ListedAttentionTensors& tensors,
     const Shape& shape = tensors.bias.shape();
     require(shape.rank() == 4 && shape[2] == in.q.T && shape[3] == in.length, kName,
             ": expected bias [rows, heads, ", in.q.T, ", ", in.length, "], got ", shape);
-    in.bias = host_pointer<T>(tensors.bias);
+    in.bias = host_pointer<T>(tensors.bias, tensors.q);
     in.bias_rows = shape[0];
     in.bias_heads = shape[1];
   }
   check_shape(context.query_mask, {in.q.B, in.q.T}, kName, "query_mask");
-  in.query_mask = host_pointer<uint8_t>(context.query_mask);
+  in.query_mask = host_pointer<uint8_t>(context.query_mask, tensors.q);
   check_shape(context.key_mask, {in.q.B, in.k.T}, kName, "key_mask");
-  in.key_mask = host_pointer<uint8_t>(context.key_mask);
+  in.key_mask = host_pointer<uint8_t>(context.key_mask, tensors.q);
   if (const Tensor& examples = context.place.examples; examples.defined()) {
     require(examples.elements() == in.q.B, kName, ": expected an example number for each of ",
             in.q.B, " rows, got ", examples.elements());
-    in.example_ids = host_pointer<int64_t>(examples);
+    in.example_ids = host_pointer<int64_t>(examples, tensors.q);
   }
   in.time_offset = context.place.time_offset;
   return in;

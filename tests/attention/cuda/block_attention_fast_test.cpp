@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "attention/primitives/block_attention/binding.h"
 #include "attention/primitives/block_attention/cuda/path.h"
 #include "core/cuda/backend.h"
 #include "core/kernel_choice.h"

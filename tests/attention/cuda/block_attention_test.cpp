@@ -2,6 +2,8 @@
 // all gradients, f32 and bf16; carried tokens and masks.
 #include "attention/primitives/block_attention/block_attention.h"
 
+#include <tuple>
+
 #include "tests/attention/cuda/block_attention_problem.h"
 
 namespace linnet {
@@ -208,6 +210,30 @@ TEST(CudaBlockAttention, RefusesWhatItCannotDo) {
               block_attention({broad, broad, broad, {}, {}, {}}, {});
             }).find("kernel block_attend needs 262656 bytes of shared memory per block"),
             std::string::npos);
+}
+
+TEST(CudaBlockAttention, ACallOnTheCpuRefusesTensorsOnTheDevice) {
+  const Variable x(Tensor::zeros({2, 4, 2, 3}));
+  const std::tuple<Tensor BlockAttentionContext::*, Shape, DType> kTensors[] = {
+      {&BlockAttentionContext::query_mask, {2, 4}, DType::u8},
+      {&BlockAttentionContext::key_mask, {2, 4}, DType::u8},
+      {&BlockAttentionContext::past_mask, {2, 4}, DType::u8},
+      {&BlockAttentionContext::segments, {2, 4}, DType::i32},
+      {&BlockAttentionContext::positions, {2, 4}, DType::i32},
+      {&BlockAttentionContext::times, {2}, DType::i64}};
+  const auto attend = [&](const BlockAttentionContext& context) {
+    return block_attention({x, x, x, x, x, {}}, context);
+  };
+  for (const auto& [member, shape, dtype] : kTensors) {
+    BlockAttentionContext context;
+    context.*member = Tensor::zeros(shape, dtype);
+    EXPECT_NO_THROW(attend(context)) << shape;
+    context.*member = Tensor::zeros(shape, dtype, kGpu);
+    EXPECT_THROW(attend(context), Error) << shape;
+  }
+  BlockAttentionContext context;
+  context.place.examples = Tensor::zeros({2}, DType::i64, kGpu);
+  EXPECT_THROW(attend(context), Error);
 }
 
 TEST(CudaCarry, TokensAndMasksAreThoseOfTheCpu) {

@@ -53,5 +53,14 @@ TEST(CudaDepthwiseConv, IsThatOfTheCpu) {
   }
 }
 
+TEST(CudaDepthwiseConv, ACallOnTheCpuRefusesTensorsOnTheDevice) {
+  const Variable x(Tensor::zeros({2, 4, kHeads, kV})), taps(Tensor::zeros({kHeads, 3}));
+  BlockAttentionContext context;
+  context.key_mask = Tensor::zeros({2, 4}, DType::u8);
+  EXPECT_NO_THROW(depthwise_conv(x, {}, taps, 2, context));
+  context.key_mask = context.key_mask.to(kGpu);
+  EXPECT_THROW(depthwise_conv(x, {}, taps, 2, context), Error);
+}
+
 }  // namespace
 }  // namespace linnet

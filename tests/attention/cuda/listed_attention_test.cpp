@@ -73,6 +73,21 @@ TEST(CudaListedAttention, AnIndexBeyondTheKeysGivesNan) {
   EXPECT_TRUE(std::isfinite(y.data<float>()[p.s.V]));
 }
 
+TEST(CudaListedAttention, ACallOnTheCpuRefusesTensorsOnTheDevice) {
+  ListedCase p;
+  p.mask();
+  p.drop(0.3);
+  const ListedAttentionVariables in{Variable(p.q), Variable(p.k), Variable(p.v), {}};
+  EXPECT_NO_THROW(listed_attention(in, p.context));
+  for (const int which : {0, 1, 2, 3}) {
+    ListedAttentionContext context = p.context;
+    Tensor* const tensors[] = {&context.index, &context.query_mask, &context.key_mask,
+                               &context.place.examples};
+    *tensors[which] = tensors[which]->to(kGpu);
+    EXPECT_THROW(listed_attention(in, context), Error) << which;
+  }
+}
+
 TEST(CudaListedAttention, RefusesDouble) {
   const ListedCase p;
   const std::string message =

@@ -28,9 +28,10 @@ __global__ void block_bias_gradients(Backward p, int64_t chunk, float* partial) 
   float total = 0;
   for (int64_t n = begin + warp_lane(); n < end; n += kLanes) {
     const int64_t b = n / p.Tq, t = n % p.Tq;
-    const auto row = p.row(b, t, h);
+    auto row = p.row_without_draws(b, t, h);
     const int64_t u = row.segment.past + row.r + distance;
     if (u < row.begin || u >= row.end || !row.sees(u)) continue;
+    row.draws = p.draws(b, h);  // tokens without such a key need none
     const int64_t number = p.query(b, t, h);
     total += pair_of(p, row, u, dot(p.q.from(number * p.K), row.key(u), p.K),
                      dot(p.dy.from(number * p.V), row.value(u), p.V), p.log_sum_exp[number],

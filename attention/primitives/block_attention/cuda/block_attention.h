@@ -1,14 +1,15 @@
-// Attention over a pattern of keys on a CUDA device; block_attention.cpp calls it. The
-// kernels are simple ones: a warp for every (row, head, query) forward and for dq, for every
-// (row, key head, key) for dk and dv, and for every entry of the bias table; weights are recomputed
-// from the saved log-sum-exp. O(T) memory, sums in a fixed order.
+// Attention over a pattern of keys on a CUDA device; block_attention.cpp calls it. in.path chooses
+// between the kernels on tensor cores (fast.h) and the plain ones (problem.h): a warp for every
+// (row, head, query) forward and for dq, for every (row, key head, key) for dk and dv, and for
+// every entry of the bias table. Both recompute weights from the saved log-sum-exp. O(T) memory,
+// sums in a fixed order.
 //
 // Masks, segments and positions are read by the kernels: a captured graph may be replayed with
 // other contents. A bias table must therefore cover every distance that the pattern and the
 // numbers of tokens allow, whatever the segments.
 #pragma once
 
-#include "attention/primitives/block_attention/binding.h"
+#include "attention/primitives/block_attention/tensors.h"
 
 namespace linnet::cuda {
 

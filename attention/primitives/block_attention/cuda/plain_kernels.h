@@ -112,10 +112,10 @@ __device__ __forceinline__ void attend(const Problem& p, const Results& y, float
   log_sum_exp[number] = !p.normalised() ? 0.0f : sum == 0 ? kNothing : largest + logf(sum);
 }
 
-// A warp for each (b, h, t): lanes are keys for logits, channels for dq. `kept` is where the
-// gradients of a list's logits go; it may be null.
+// A warp for each (b, h, t): lanes are keys for logits, channels for dq. `dlogits_out` is where
+// the gradients of a list's logits go; it may be null.
 template <typename Problem>
-__device__ __forceinline__ void row_gradients(const PlainBackward<Problem>& p, float* kept) {
+__device__ __forceinline__ void row_gradients(const PlainBackward<Problem>& p, float* dlogits_out) {
   SharedArena arena;
   const WarpFloats shared(arena, 2 * p.K + p.V + kLanes);
   const int64_t item = global_warp();
@@ -152,7 +152,7 @@ __device__ __forceinline__ void row_gradients(const PlainBackward<Problem>& p, f
                               log_sum_exp, shift)
                           .dlogit;
       if constexpr (Problem::kLists) {
-        if (kept != nullptr) kept[row.number(i)] = dlogits[lane];
+        if (dlogits_out != nullptr) dlogits_out[row.number(i)] = dlogits[lane];
       }
     }
     const unsigned visible = __ballot_sync(~0u, seen);

@@ -56,6 +56,8 @@ struct BlockProblem : PairProblem<BlockAttentionOptions> {
   struct Row;
   struct Column;
   __device__ Row row(int64_t b, int64_t t, int64_t h) const;
+  // Its draws, which kept() needs, are left to the caller.
+  __device__ Row row_without_draws(int64_t b, int64_t t, int64_t h) const;
   __host__ __device__ int64_t columns() const { return P + Tk; }
   __device__ Column column(int64_t b, int64_t g, int64_t n) const;
   // The logit of query r and key u from q . k.
@@ -89,21 +91,27 @@ struct BlockProblem::Row {
   DropoutDraws draws;
   int64_t h, g, r, begin, end;
 
-  __device__ bool sees(int64_t u) const { return p.key_valid(segment, u); }
-  __device__ StoredValues key(int64_t u) const { return p.key(segment, u, g); }
-  __device__ StoredValues value(int64_t u) const { return p.value(segment, u, g); }
-  __device__ float logit(int64_t u, float product) const {
+  __device__ __forceinline__ bool sees(int64_t u) const { return p.key_valid(segment, u); }
+  __device__ __forceinline__ StoredValues key(int64_t u) const { return p.key(segment, u, g); }
+  __device__ __forceinline__ StoredValues value(int64_t u) const { return p.value(segment, u, g); }
+  __device__ __forceinline__ float logit(int64_t u, float product) const {
     return p.logit(segment, h, r, u, product);
   }
-  __device__ float kept(int64_t u) const { return p.kept(draws, segment, r, u); }
+  __device__ __forceinline__ float kept(int64_t u) const { return p.kept(draws, segment, r, u); }
 };
-__device__ __forceinline__ BlockProblem::Row BlockProblem::row(int64_t b, int64_t t,
-                                                               int64_t h) const {
+__device__ __forceinline__ BlockProblem::Row BlockProblem::row_without_draws(int64_t b, int64_t t,
+                                                                             int64_t h) const {
   const Segment own = segment(b, t);
   const int64_t r = t - own.query_begin;
   const KeyRange keys = visible_keys(own, options, r);
-  return {*this,    own, draws(b, h), h,
+  return {*this,    own, first_draws, h,
           group(h), r,   keys.begin,  query_valid(b, t) ? keys.end : keys.begin};
+}
+__device__ __forceinline__ BlockProblem::Row BlockProblem::row(int64_t b, int64_t t,
+                                                               int64_t h) const {
+  Row own = row_without_draws(b, t, h);
+  own.draws = draws(b, h);
+  return own;
 }
 
 struct BlockProblem::Column {
@@ -113,19 +121,21 @@ struct BlockProblem::Column {
     DropoutDraws draws;
     int64_t h, begin, end;
 
-    __device__ int64_t time(int64_t r) const { return own.segment.query_begin + r; }
-    __device__ float logit(int64_t r, float product) const {
+    __device__ __forceinline__ int64_t time(int64_t r) const { return own.segment.query_begin + r; }
+    __device__ __forceinline__ float logit(int64_t r, float product) const {
       return own.p.logit(own.segment, h, r, own.u, product);
     }
-    __device__ float kept(int64_t r) const { return own.p.kept(draws, own.segment, r, own.u); }
+    __device__ __forceinline__ float kept(int64_t r) const {
+      return own.p.kept(draws, own.segment, r, own.u);
+    }
   };
   const BlockProblem& p;
   Segment segment;
   int64_t g, u, place;
   bool past, valid;
 
-  __device__ StoredValues key() const { return p.key(segment, u, g); }
-  __device__ StoredValues value() const { return p.value(segment, u, g); }
+  __device__ __forceinline__ StoredValues key() const { return p.key(segment, u, g); }
+  __device__ __forceinline__ StoredValues value() const { return p.value(segment, u, g); }
   __device__ __forceinline__ Readers readers(int64_t h) const {
     const KeyRange queries = visible_queries(segment, p.options, u);
     return {*this, p.draws(segment.row, h), h, queries.begin, queries.end};

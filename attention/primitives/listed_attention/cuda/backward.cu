@@ -1,6 +1,7 @@
 // Listed attention, backward: weights are recomputed from the saved log-sum-exp. dq and the
 // gradients of logits by queries, dk and dv by keys, so that no two warps add to the same element.
 #include "attention/primitives/listed_attention/cuda/problem.h"
+#include "core/cuda/for_each.h"
 #include "core/sort.h"
 
 namespace linnet::cuda {
@@ -15,6 +16,23 @@ SortedIndex::SortedIndex(const Tensor& index) {
 
 SortedPlaces SortedIndex::places() const {
   return {pointer<int32_t>(keys), pointer<int32_t>(order)};
+}
+
+void sum_bias(const Tensor& dlogits, int64_t bias_rows, int64_t bias_heads, float* dbias) {
+  const float* from = pointer<float>(dlogits);
+  const int64_t all_heads = dlogits.size(1), n = dlogits.size(2) * dlogits.size(3);
+  const int64_t rows = bias_rows == 1 ? dlogits.size(0) : 1;
+  const int64_t heads = bias_heads == 1 ? all_heads : 1;
+  for_each("listed_attention_bias", bias_rows * bias_heads * n, [=] __device__(int64_t i) {
+    const int64_t first_row = i / n / bias_heads, first_head = i / n % bias_heads;
+    float total = 0;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t head = 0; head < heads; ++head) {
+        total += from[((first_row + row) * all_heads + first_head + head) * n + i % n];
+      }
+    }
+    dbias[i] = total;
+  });
 }
 
 }  // namespace listed_attention_detail
@@ -46,7 +64,7 @@ void backward_typed(const PlainBackward<ListedProblem<T>>& p, const Tensor& inde
   const SortedIndex sorted(index);
   launch(launch_column_gradients("listed_key_gradients", p), listed_key_gradients<T>, p,
          sorted.places());
-  if (dbias.defined()) sum_bias(p, dlogits, pointer<float>(dbias));
+  if (dbias.defined()) sum_bias(dlogits, p.bias_rows, p.bias_heads, pointer<float>(dbias));
 }
 
 }  // namespace

@@ -312,7 +312,8 @@ void backward(const Backward& call, const Tensor& index, int64_t share_bytes) {
   }
   query_gradients(call, pointer<float>(shift), pointer_or_null<float>(dlogits));
   key_gradients(call, index, pointer<float>(shift), share_bytes);
-  if (dlogits.defined()) listed_attention_detail::sum_bias(p, dlogits, call.dbias);
+  if (!dlogits.defined()) return;
+  listed_attention_detail::sum_bias(dlogits, p.bias_rows, p.bias_heads, call.dbias);
 }
 
 }  // namespace linnet::cuda::listed_attention_fast

@@ -38,6 +38,7 @@ __device__ __forceinline__ void load_statistics(const Backward& a, float* shift,
     const bool sees = log_sum_exp != -kInfinity;
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
+#pragma unroll
       for (int side = 0; side < 2; ++side) {
         if (!sees) own.dy[i].words[2 * side + half] = 0;
       }

@@ -6,7 +6,6 @@
 #include "attention/primitives/block_attention/cuda/plain_kernels.h"
 #include "attention/primitives/listed_attention/cuda/listed_attention.h"
 #include "attention/primitives/listed_attention/pattern.h"
-#include "core/cuda/for_each.h"
 
 namespace linnet::cuda::listed_attention_detail {
 
@@ -75,9 +74,8 @@ struct ListedProblem : PairProblem<ListedAttentionOptions> {
     const int64_t row = (bias_rows == 1 ? 0 : b) * bias_heads + (bias_heads == 1 ? 0 : h);
     return scaled + bias[(row * Tq + t) * length + l];
   }
-  // The factor of dropout on a weight.
+  // The factor of dropout on a weight, where there is dropout.
   __device__ float kept(const DropoutDraws& draws, int64_t t, int64_t l) const {
-    if (!drops()) return 1.0f;
     return draws.keeps(time_offset + t, l) ? static_cast<float>(draws.keep_scale) : 0.0f;
   }
 };
@@ -104,14 +102,26 @@ struct ListedProblem<T>::Row {
   DropoutDraws draws;
   int64_t begin, end;
 
-  __device__ bool sees(int64_t l) const { return p.key_valid(b, list[l]); }
-  __device__ bool beyond(int64_t l) const { return list[l] < -1 || list[l] >= p.Tk; }
-  __device__ Values key(int64_t l) const { return p.k.from(p.key(b, list[l], g) * p.K); }
-  __device__ Values value(int64_t l) const { return p.v.from(p.key(b, list[l], g) * p.V); }
-  __device__ float logit(int64_t l, float product) const { return p.logit(b, h, t, l, product); }
-  __device__ float kept(int64_t l) const { return p.kept(draws, t, l); }
+  __device__ __forceinline__ bool sees(int64_t l) const { return p.key_valid(b, list[l]); }
+  __device__ __forceinline__ bool beyond(int64_t l) const {
+    return list[l] < -1 || list[l] >= p.Tk;
+  }
+  __device__ __forceinline__ Values key(int64_t l) const {
+    return p.k.from(p.key(b, list[l], g) * p.K);
+  }
+  __device__ __forceinline__ Values value(int64_t l) const {
+    return p.v.from(p.key(b, list[l], g) * p.V);
+  }
+  __device__ __forceinline__ float logit(int64_t l, float product) const {
+    return p.logit(b, h, t, l, product);
+  }
+  __device__ __forceinline__ float kept(int64_t l) const {
+    return p.drops() ? p.kept(draws, t, l) : 1.0f;
+  }
   // Of the logit, in [B,H,Tq,length].
-  __device__ int64_t number(int64_t l) const { return ((b * p.H + h) * p.Tq + t) * p.length + l; }
+  __device__ __forceinline__ int64_t number(int64_t l) const {
+    return ((b * p.H + h) * p.Tq + t) * p.length + l;
+  }
 };
 
 template <typename T>
@@ -123,17 +133,20 @@ struct ListedProblem<T>::Column {
     const int32_t* order;  // of the places that name the key
     int64_t begin, end;
 
-    __device__ int64_t time(int64_t n) const {
+    __device__ __forceinline__ int64_t time(int64_t n) const {
       const int64_t group = own.p.options.group;
       return order[n / group] / own.p.length * group + n % group;
     }
-    __device__ int64_t place(int64_t n) const {
+    __device__ __forceinline__ int64_t place(int64_t n) const {
       return order[n / own.p.options.group] % own.p.length;
     }
-    __device__ float logit(int64_t n, float product) const {
+    __device__ __forceinline__ float logit(int64_t n, float product) const {
       return own.p.logit(own.b, h, time(n), place(n), product);
     }
-    __device__ float kept(int64_t n) const { return own.p.kept(draws, time(n), place(n)); }
+    __device__ __forceinline__ float kept(int64_t n) const {
+      // Time and place are not looked up for nothing.
+      return own.p.drops() ? own.p.kept(draws, time(n), place(n)) : 1.0f;
+    }
   };
   static constexpr bool past = false;
   const ListedProblem& p;
@@ -141,8 +154,8 @@ struct ListedProblem<T>::Column {
   int64_t b, g, j, place;
   bool valid;
 
-  __device__ Values key() const { return p.k.from(place * p.K); }
-  __device__ Values value() const { return p.v.from(place * p.V); }
+  __device__ __forceinline__ Values key() const { return p.k.from(place * p.K); }
+  __device__ __forceinline__ Values value() const { return p.v.from(place * p.V); }
   __device__ __forceinline__ Readers readers(int64_t h) const {
     const int64_t all = p.lists * p.length, row = p.index_row(b, h) * all;
     const int32_t* keys = sorted.keys + row;
@@ -187,21 +200,6 @@ void backward(const ListedAttentionTensors& in, const ListedAttentionContext& co
 
 // dbias [bias_rows, bias_heads, Tq, length] from dlogits [B,H,Tq,length]: sums over the rows and
 // heads that share it, in order.
-template <typename T>
-void sum_bias(const ListedProblem<T>& p, const Tensor& dlogits, float* dbias) {
-  const float* from = pointer<float>(dlogits);
-  const int64_t n = p.Tq * p.length, all_heads = p.H, bias_heads = p.bias_heads;
-  const int64_t rows = p.bias_rows == 1 ? p.B : 1, heads = bias_heads == 1 ? all_heads : 1;
-  for_each("listed_attention_bias", p.bias_rows * bias_heads * n, [=] __device__(int64_t i) {
-    const int64_t first_row = i / n / bias_heads, first_head = i / n % bias_heads;
-    float total = 0;
-    for (int64_t row = 0; row < rows; ++row) {
-      for (int64_t head = 0; head < heads; ++head) {
-        total += from[((first_row + row) * all_heads + first_head + head) * n + i % n];
-      }
-    }
-    dbias[i] = total;
-  });
-}
+void sum_bias(const Tensor& dlogits, int64_t bias_rows, int64_t bias_heads, float* dbias);
 
 }  // namespace linnet::cuda::listed_attention_detail
