@@ -239,10 +239,12 @@ std::string run_case(std::string_view image, const std::string& label, const Cas
   require_usage(options.chunk > 0, "attention run: chunks must have at least one token");
   const Hdf5Reader reader(image, label);
   Case c = read_case(reader, label, options.dtype, options.device);
-  require_usage(options.mode == CaseMode::parallel || c.carries_state(),
+  const std::string single = c.single_call_reason();
+  require_usage(options.mode == CaseMode::parallel || single.empty(),
                 Cause{ErrorCode::conflict, "mode", label}, label, ": the ", name_of(c.form),
                 " form of '", c.mechanism,
-                "' with this config has no state to carry from call to call; use --mode parallel");
+                "' with this config cannot be computed in several calls: ", single,
+                "; use --mode parallel");
   return Run(c, options)();
 }
 

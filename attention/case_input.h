@@ -31,6 +31,12 @@ struct Case {
   bool cross() const { return form == Form::cross; }
   // Whether a state can be passed on from call to call: a decode state, or the encoded source.
   bool carries_state() const { return cross() || (form == Form::causal && traits.decode_state); }
+  // Why calls of some tokens each would not compute what one call of all tokens does; "": they do.
+  std::string single_call_reason() const {
+    if (!carries_state()) return "it has no state to carry on";
+    const auto exempt = traits.exempt.find("chunks");
+    return exempt == traits.exempt.end() ? "" : exempt->second;
+  }
   // A parameter's name without its scope.
   std::string own_name(const std::string& name) const;
 };

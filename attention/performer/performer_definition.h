@@ -85,7 +85,7 @@ std::vector<Number> performer_definition(const PerformerParams& params,
     }
     return phi;
   };
-  // The keys' features by the stabiliser of the last query of their head, made again where another
+  // The keys' features by the stabiliser of the last query of their head, recomputed where another
   // query has another one.
   struct Written {
     Number c = std::numeric_limits<Number>::quiet_NaN();
