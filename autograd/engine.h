@@ -1,13 +1,21 @@
 // The graph behind Variables and the pass over it; internal to autograd.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "autograd/variable.h"
+#include "core/error.h"
 #include "core/kernel_choice.h"
+#include "core/tensor.h"
 
 namespace linnet {
 

@@ -55,7 +55,7 @@ class Channels {
   using Vector = simd::Vector<T>;
   static constexpr int64_t kLanes = simd::kLanes<T>;
 
-  Channels(const ScanInputs<T>& in, int64_t first)
+  Channels(const DiagonalScanInputs<T>& in, int64_t first)
       : in_(in), s_(in.scan), first_(first), count_(std::min(kLanes, s_.H - first)) {
     for (int64_t n = 0; n < s_.M; ++n) {
       Coefficients<T> mode{};
@@ -149,7 +149,7 @@ class Channels {
   }
 
  protected:
-  const ScanInputs<T>& in_;
+  const DiagonalScanInputs<T>& in_;
   const Scan& s_;
   int64_t first_, count_;
   std::vector<Coefficients<T>> modes_;
@@ -189,7 +189,7 @@ class ChannelsBackward : public Channels<T> {
   using Base::c_, Base::count_, Base::first_, Base::modes_, Base::s_;
   using typename Base::Vector;
 
-  ChannelsBackward(const ScanInputs<T>& in, int64_t first)
+  ChannelsBackward(const DiagonalScanInputs<T>& in, int64_t first)
       : Base(in, first),
         chunks_((s_.T + kSteps - 1) / kSteps),
         starts_(static_cast<size_t>(chunks_ * s_.M)),
@@ -200,7 +200,7 @@ class ChannelsBackward : public Channels<T> {
         of_c_(2 * s_.G * s_.M),
         of_d_(s_.G) {}
 
-  void row(int64_t b, const T* dy, const T* dlast, const ScanGradients<T>& to) {
+  void row(int64_t b, const T* dy, const T* dlast, const DiagonalScanGradients<T>& to) {
     Pair<T>* x = states_.data();
     this->load_state(this->in_.state, b, x);
     for (int64_t i = 0; i < s_.T; ++i) {
@@ -225,7 +225,7 @@ class ChannelsBackward : public Channels<T> {
     this->store_state(to.dstate, b, adjoint_.data());
   }
 
-  void store_sums(const ScanGradients<T>& to) const {
+  void store_sums(const DiagonalScanGradients<T>& to) const {
     for (int64_t lane = 0; lane < count_; ++lane) {
       const int64_t h = first_ + lane;
       for (int64_t i = 0; i < 4 * s_.M; ++i) {
@@ -296,7 +296,7 @@ int64_t blocks(const Scan& s) {
 }  // namespace
 
 template <typename T>
-void scan_forward(const ScanInputs<T>& in, T* y, T* last) {
+void scan_forward(const DiagonalScanInputs<T>& in, T* y, T* last) {
   const Scan& s = in.scan;
   const int64_t channels = blocks<T>(s), work = s.B * s.T * s.H * (s.M * (10 + 2 * s.G) + s.G);
   count_multiply_adds(work);
@@ -311,8 +311,8 @@ void scan_forward(const ScanInputs<T>& in, T* y, T* last) {
 }
 
 template <typename T>
-void scan_backward(const ScanInputs<T>& in, const T* dy, const T* dlast,
-                   const ScanGradients<T>& to) {
+void scan_backward(const DiagonalScanInputs<T>& in, const T* dy, const T* dlast,
+                   const DiagonalScanGradients<T>& to) {
   const Scan& s = in.scan;
   const int64_t work = s.B * s.T * s.H * (s.M * (36 + 4 * s.G) + 2 * s.G);
   count_multiply_adds(work);
@@ -323,11 +323,11 @@ void scan_backward(const ScanInputs<T>& in, const T* dy, const T* dlast,
   });
 }
 
-template void scan_forward<float>(const ScanInputs<float>&, float*, float*);
-template void scan_forward<double>(const ScanInputs<double>&, double*, double*);
-template void scan_backward<float>(const ScanInputs<float>&, const float*, const float*,
-                                   const ScanGradients<float>&);
-template void scan_backward<double>(const ScanInputs<double>&, const double*, const double*,
-                                    const ScanGradients<double>&);
+template void scan_forward<float>(const DiagonalScanInputs<float>&, float*, float*);
+template void scan_forward<double>(const DiagonalScanInputs<double>&, double*, double*);
+template void scan_backward<float>(const DiagonalScanInputs<float>&, const float*, const float*,
+                                   const DiagonalScanGradients<float>&);
+template void scan_backward<double>(const DiagonalScanInputs<double>&, const double*, const double*,
+                                    const DiagonalScanGradients<double>&);
 
 }  // namespace linnet::diagonal

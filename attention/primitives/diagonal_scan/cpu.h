@@ -7,7 +7,7 @@ namespace linnet::diagonal {
 
 // modes [H,M,4]: pole and gain. d and state may be null. T: float or double.
 template <typename T>
-struct ScanInputs {
+struct DiagonalScanInputs {
   Scan scan;
   const double* modes = nullptr;
   const T *u = nullptr, *c = nullptr, *d = nullptr, *state = nullptr;
@@ -15,7 +15,7 @@ struct ScanInputs {
 
 // Overwritten; null ones of no interest are left out.
 template <typename T>
-struct ScanGradients {
+struct DiagonalScanGradients {
   T* du = nullptr;           // [B,T,H]
   double* dmodes = nullptr;  // [H,M,4]
   T *dc = nullptr, *dd = nullptr, *dstate = nullptr;
@@ -23,10 +23,10 @@ struct ScanGradients {
 
 // y [B,T,G,H], last [B,H,M,2].
 template <typename T>
-void scan_forward(const ScanInputs<T>& in, T* y, T* last);
+void scan_forward(const DiagonalScanInputs<T>& in, T* y, T* last);
 // The gradients of sum(y * dy) + sum(last * dlast); dlast may be null.
 template <typename T>
-void scan_backward(const ScanInputs<T>& in, const T* dy, const T* dlast,
-                   const ScanGradients<T>& to);
+void scan_backward(const DiagonalScanInputs<T>& in, const T* dy, const T* dlast,
+                   const DiagonalScanGradients<T>& to);
 
 }  // namespace linnet::diagonal

@@ -33,7 +33,7 @@ struct Call {
 };
 
 template <typename T>
-ScanInputs<T> inputs_of(const Call& call) {
+DiagonalScanInputs<T> inputs_of(const Call& call) {
   const DiagonalScanTensors& in = call.in;
   return {call.scan,      in.modes.data<double>(),   in.u.data<T>(),
           in.c.data<T>(), binding::pointer<T>(in.d), binding::pointer<T>(in.state)};
@@ -42,10 +42,9 @@ ScanInputs<T> inputs_of(const Call& call) {
 template <typename T>
 void make_modes(const Call& call) {
   const auto rates = call.in.rates<T>(call.bilinear());
+  double* to = call.in.modes.data<double>();
   parallel_for(rates.H * rates.M, 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      rates.put_mode(i, Math{}, call.in.modes.template data<double>());
-    }
+    for (int64_t i = begin; i < end; ++i) rates.put_mode(i, Math{}, to);
   });
 }
 
@@ -74,7 +73,7 @@ const T* elements_of(const Tensor& x, DType dtype, const Tensor& u, const char* 
   return static_cast<const T*>(x.raw());
 }
 
-void check_shapes(const DiagonalScanInputs& in, bool later) {
+void check_shapes(const DiagonalScanVariables& in, bool later) {
   const auto shape = [](const Variable& x) { return x.defined() ? x.shape() : Shape(); };
   require(shape(in.u).rank() == 3 && shape(in.c).rank() == 4 && shape(in.log_decay).rank() == 2,
           kName, ": expected u [B,T,H], c [G,H,M,2] and log_decay [1 or H,M], got ", shape(in.u),
@@ -95,7 +94,7 @@ void check_shapes(const DiagonalScanInputs& in, bool later) {
           ": a scan over later tokens continues from no state");
 }
 
-Call prepare(const DiagonalScanInputs& in, const DiagonalScanContext& context) {
+Call prepare(const DiagonalScanVariables& in, const DiagonalScanContext& context) {
   check_shapes(in, context.later);
   require_plain_allowed(kName, in.u.value());
   const Device device = in.u.value().device();
@@ -173,7 +172,7 @@ void add_gradients(Gradients& gradients, const Call& call) {
 
 }  // namespace
 
-DiagonalScanResult diagonal_scan(const DiagonalScanInputs& inputs,
+DiagonalScanResult diagonal_scan(const DiagonalScanVariables& inputs,
                                  const DiagonalScanContext& context) {
   const Call call = prepare(inputs, context);
   const Scan& s = call.scan;

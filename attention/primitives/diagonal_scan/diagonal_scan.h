@@ -8,7 +8,7 @@ namespace linnet {
 enum class Discretization : uint8_t { zoh, bilinear };
 
 // Differentiable inputs; d and state may be undefined.
-struct DiagonalScanInputs {
+struct DiagonalScanVariables {
   Variable u;                     // [B,T,H]
   Variable log_step;              // [H]: log of a channel's step
   Variable log_decay, frequency;  // [1,M], the same for all channels, or [H,M]
@@ -42,7 +42,7 @@ struct DiagonalScanResult {
 // f32. Poles are made in double and kept as the sum of two f32. Nothing is kept for backward but
 // the inputs; it recomputes the states from one for every 64 tokens (a device: 32). Time T H M (6 +
 // 2 G). Bitwise the same for any number of threads. Throws Error on shapes that do not fit.
-DiagonalScanResult diagonal_scan(const DiagonalScanInputs& inputs,
+DiagonalScanResult diagonal_scan(const DiagonalScanVariables& inputs,
                                  const DiagonalScanContext& context);
 
 }  // namespace linnet

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/primitives/diagonal_scan/modes.h"
+#include "core/error.h"
 #include "core/tensor.h"
 
 namespace linnet {
@@ -13,9 +14,14 @@ namespace linnet {
 struct DiagonalScanTensors {
   Tensor u, log_step, log_decay, frequency, c, d, state, modes;
 
+  // Throws Error where T is not the dtype of the rates.
   template <typename T>
   diagonal::Rates<T> rates(bool bilinear) const {
-    const auto elements = [](const Tensor& x) { return static_cast<const T*>(x.raw()); };
+    const auto elements = [](const Tensor& x) {
+      require(x.dtype() == DTypeOf<T>::value, "diagonal scan: expected rates of ",
+              name_of(DTypeOf<T>::value), ", got ", name_of(x.dtype()));
+      return static_cast<const T*>(x.raw());
+    };
     return {log_step.size(0),   log_decay.size(1),   log_decay.size(0),  bilinear,
             elements(log_step), elements(log_decay), elements(frequency)};
   }

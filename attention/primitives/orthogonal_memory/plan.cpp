@@ -1,4 +1,4 @@
-// Groups of the orthogonal memory and their sums, and the literal equation.
+// Checks of a call of the orthogonal memory; groups of tokens and their sums.
 #include "attention/primitives/orthogonal_memory/plan.h"
 
 #include <cmath>

@@ -6,7 +6,7 @@
 
 namespace linnet {
 
-// q, k, v, o in the computing type (on a device f32 or bf16), logits in it or on a device in their
+// q, k, v in the computing type (on a device f32 or bf16), logits in it or on a device in their
 // own; keys and values at least f32, mass f64. The memory is the carried one, or that which is
 // written or read. Undefined where a call has no use for them; as gradients: overwritten.
 struct SlotAttentionTensors {

@@ -41,7 +41,7 @@ std::vector<Tensor> results(const Setting& at, DType rounded, DType dtype, Devic
         random_tensor(shape, name, DType::f64, scale).to(DType::f32).to(wide).to(device), true);
     return in.back();
   };
-  DiagonalScanInputs inputs;
+  DiagonalScanVariables inputs;
   inputs.u = in[0];
   inputs.log_step = leaf({at.H}, "log_step", 0.5);
   inputs.log_decay = leaf({rows, at.M}, "log_decay", 0.5);

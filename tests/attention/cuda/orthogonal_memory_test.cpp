@@ -152,6 +152,30 @@ TEST(CudaOrthogonalMemory, GivesWhatTheCpuComputesInDouble) {
   }
 }
 
+// Sequences of both dtypes are kept in f32; what comes back is in the dtype of its input.
+TEST(CudaOrthogonalMemory, QueriesAndCodesMayDifferInDtype) {
+  const Setting s{"", MemoryScope::completed_windows, 4, 2, 21, 2, 8, 8, true, true};
+  for (const size_t narrow : {0, 1}) {
+    std::vector<Tensor> wide = inputs_of(s, false, true, DType::f32), mixed = wide;
+    for (size_t i = 0; i < wide.size(); ++i) {
+      mixed[i] = wide[i].to(i == narrow ? DType::bf16 : DType::f32);
+      wide[i] = mixed[i].to(DType::f64);
+    }
+    const Outcome expected = run(s, true, wide, Device{});
+    const Outcome got = run(s, true, mixed, kGpu), plain = run(s, true, mixed, Device{});
+    EXPECT_EQ(got.counts, expected.counts);
+    EXPECT_EQ(got.memory_tokens, expected.memory_tokens);
+    for (size_t i = 0; i < got.values.size(); ++i) {
+      SCOPED_TRACE(concat("input ", narrow, " in bf16, result ", i));
+      // y and the gradients of q and f: the carried sums are results 1 and 2.
+      const bool is_narrow = i == 3 + narrow || (i == 0 && narrow == 0);
+      EXPECT_EQ(got.values[i].dtype(), is_narrow ? DType::bf16 : DType::f32);
+      test::expect_close_in(got.values[i].dtype(), {got.values[i]}, {expected.values[i]}, 2e-5,
+                            [&] { return std::vector<Tensor>{plain.values[i]}; });
+    }
+  }
+}
+
 TEST(CudaOrthogonalMemory, RepeatsBitForBit) {
   const Setting s{"", MemoryScope::completed_windows, 4, 2, 300, 2, 8, 8};
   std::vector<Tensor> in = inputs_of(s, false, false, DType::f32);

@@ -24,6 +24,7 @@ TEST(CudaSlotAttentionFast, GivesWhatTheCpuComputesInDouble) {
       {"wide, with tiles of values", 1, 66, 1, 24, 128, 72, true, false, true, 0.1},
       {"tiles of values", 1, 66, 1, 8, 16, 40, true},
       {"wide values", 2, 70, 1, 8, 16, 200, true, true, true, 0.3},
+      {"wide keys", 2, 70, 1, 8, 104, 16, true, true, true, 0.1},
       {"wide, of two heads", 1, 70, 2, 40, 128, 128, true, true, false, 0.08},
   };
   for (const Setting& s : settings) {
@@ -54,6 +55,8 @@ TEST(CudaSlotAttentionFast, ManySlots) {
       {"a part more", 2, 20, 2, 72, 16, 16, true, true, true, 0.6},
       {"three parts", 1, 66, 1, 136, 32, 24, false, false, true, 0.3},
       {"wide, with dropout", 1, 20, 2, 128, 72, 72, true, false, false, 0.1, 0, {}, 0.2},
+      {"wide keys", 2, 20, 1, 72, 104, 16, true, true, true, 0.1},
+      {"wide values", 2, 20, 1, 72, 16, 72, true, true, true, 0.3},
       {"documents", 1, 40, 1, 128, 16, 16, false, false, true, 0.4, 0, {16, 21}},
       {"cross", 2, 20, 1, 72, 16, 40, false, true, true, 0.3, 18, {}, 0.3},
   };

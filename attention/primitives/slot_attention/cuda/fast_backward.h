@@ -120,15 +120,22 @@ struct SideTiles {
   kernel_bf16 *readers, *own;
   kernel_bf16* memory;  // as the tile finds it
 };
-// Begins to copy a segment of one: columns from `first` on.
+// Begins to copy a segment of keys or of values: columns from `first` on.
+template <bool values, int M>
+__device__ __forceinline__ void begin_own(AsyncCopies& copies, const SideTiles<M>& tiles,
+                                          const Backward& a, const Scan& scan, int token,
+                                          const ChunkSegment& segment, int first) {
+  begin_rows<M>(copies, tiles.own, segment,
+                {either<values>(a.k, a.v), a.key_mask, scan.row, token, scan.head, first});
+}
+// The same of both tiles of a side.
 template <bool values, int M>
 __device__ __forceinline__ void begin_side(AsyncCopies& copies, const SideTiles<M>& tiles,
                                            const Backward& a, const Scan& scan, int token,
                                            const ChunkSegment& segment, int first) {
   begin_rows<M>(copies, tiles.readers, segment,
                 {either<values>(a.q, a.d_o), a.query_mask, scan.row, token, scan.head, first});
-  begin_rows<M>(copies, tiles.own, segment,
-                {either<values>(a.k, a.v), a.key_mask, scan.row, token, scan.head, first});
+  begin_own<values>(copies, tiles, a, scan, token, segment, first);
 }
 
 // Softmaxes that first scans over kSlots slots each left -> that of all slots, in place of the

@@ -235,7 +235,11 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_read
   memory.publish();
   scales.load_normalizers(a.state_in.mass, place, slots);
   const auto copy = [&](AsyncCopies& copies, int token, const ChunkSegment& segment) {
-    begin_side<of_values>(copies, shared.side, a, scan, token, segment, part.first);
+    if constexpr (gathers) {
+      begin_own<of_values>(copies, shared.side, a, scan, token, segment, part.first);
+    } else {
+      begin_side<of_values>(copies, shared.side, a, scan, token, segment, part.first);
+    }
   };
   const auto read = [&](int token, const TileRows& tile) {
     const int64_t first_token = scan.row * time + token;

@@ -8,6 +8,8 @@
 namespace linnet::cuda {
 namespace {
 
+// The heads of all tokens. A softmax belongs to one token, whichever runs of tokens are scanned, so
+// that nothing of SlotScan but the query mask is read.
 struct Rows {
   SlotAttentionOptions options;
   int64_t count, T, H, N;
