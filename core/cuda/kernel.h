@@ -4,7 +4,9 @@
 // Rules for kernels: shared memory comes from SharedArena only; no __shared__, __constant__,
 // cooperative groups or float atomics; collectives of full warps from one source line; vector
 // accesses are aligned; no waiting for another block. Kernels compute in float (double for sums
-// over a whole tensor) and store float or bf16.
+// over a whole tensor) and store float or bf16. Declare a large struct that parts of a kernel take
+// by reference as `const __grid_constant__`: nvcc then reads it in place instead of copying it,
+// which costs registers and may spill.
 #pragma once
 
 #include <cstddef>

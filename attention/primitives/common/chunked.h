@@ -94,7 +94,8 @@ template <typename T>
 void load_rows(const SequenceView<const T>& view, const uint8_t* mask, int64_t b, int64_t t,
                int64_t n, int64_t h, T* out, int64_t stride);
 
-// out[j, i] = in[i, j] for i < rows, j < columns.
+// out[j, i] = in[i, j] for i < rows, j < columns. Nothing else of out is written: pass padded sizes
+// where padding is read.
 template <typename T>
 void transpose(const T* in, int64_t in_stride, int64_t rows, int64_t columns, T* out,
                int64_t out_stride);

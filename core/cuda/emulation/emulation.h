@@ -26,11 +26,13 @@
 #undef __shared__
 #undef __constant__
 #undef __launch_bounds__
+#undef __grid_constant__
 #undef __forceinline__
 #define __global__
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __forceinline__ inline
 #define __constant__                                                   \
   static_assert(false, "__constant__ is not emulated: pass a struct"); \

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "attention/primitives/linear_attention/cuda/fast_calls.h"
 #include "attention/primitives/linear_attention/cuda/path.h"
 #include "attention/primitives/linear_attention/linear_attention.h"
 #include "core/cuda/backend.h"
@@ -170,6 +171,32 @@ TEST(CudaLinearAttentionFast, ReadsAndWritesFusedProjectionsInPlace) {
     const Tensor gradient = dense[static_cast<size_t>(part)].grad().to(Device{});
     EXPECT_TRUE(test::same_bits(test::part_of(dfused, part), gradient)) << part;
   }
+}
+
+// Calls whose results would be wrong or missing without a word.
+TEST(CudaLinearAttentionFast, IncompleteCallsAreRefused) {
+  namespace fast = cuda::linear_attention_fast;
+  const Tensor x = Tensor::zeros({1, 16, 1, 16}, DType::bf16, kGpu);
+  fast::Backward call;
+  call.device = kGpu;
+  call.q = {cuda::pointer<const cuda::kernel_bf16>(x), 1, 16, 1, 16};
+  call.k = call.v = call.dy = call.q;
+  EXPECT_THROW(fast::causal_forward(call), Error);  // as the others, without set_features()
+  EXPECT_THROW(fast::causal_backward(call), Error);
+  EXPECT_THROW(fast::memory_forward(call), Error);
+  EXPECT_THROW(fast::memory_backward(call), Error);
+  EXPECT_THROW(fast::read_forward(call), Error);
+  EXPECT_THROW(fast::read_backward(call), Error);
+  call.set_features({});
+  EXPECT_THROW(fast::gradient_splits_of(call, 1), Error);  // without corrections
+
+  LinearAttentionTensors in;
+  in.q = in.k = in.v = x;
+  const Tensor numbers = Tensor::zeros({1, 16, 1}, DType::f32, kGpu), none;
+  EXPECT_THROW(cuda::fast_causal_forward(in, x, none, none, numbers), Error);
+  EXPECT_THROW(cuda::fast_read_forward(in, x, none), Error);
+  EXPECT_THROW(cuda::fast_memory_forward(in, none, none), Error);
+  EXPECT_THROW(cuda::fast_memory_backward(in, none, none, {}), Error);
 }
 
 TEST(CudaLinearAttentionFast, WhatItDoesNotCoverIsSaidOnce) {

@@ -1,5 +1,7 @@
 // Gradients of the log-decay: telescoped sums along time.
 #include "attention/primitives/linear_attention/cuda/kernels.h"
+#include "attention/primitives/linear_attention/cuda/states.h"
+#include "attention/primitives/linear_attention/tensors.h"
 #include "core/cuda/block_reduce.h"
 
 namespace linnet::cuda::linear_attention_detail {

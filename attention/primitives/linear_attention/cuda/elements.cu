@@ -2,6 +2,7 @@
 // head.
 #include "attention/primitives/linear_attention/cuda/features.h"
 #include "attention/primitives/linear_attention/cuda/kernels.h"
+#include "attention/primitives/linear_attention/tensors.h"
 #include "core/cuda/block_reduce.h"
 #include "core/cuda/for_each.h"
 

@@ -71,6 +71,16 @@ struct Forward {
     division = linear_attention_detail::division_of(options);
     key_heads = k.H;
   }
+  // Throw Error where features are not those of the view: set_features() was not called after it.
+  void check_queries(const char* function) const { check(function, "q", queries, q); }
+  void check_keys(const char* function) const { check(function, "k", keys, k); }
+
+ private:
+  static void check(const char* function, const char* name, const FeatureSource& source,
+                    const Reads& view) {
+    require(source.width == view.K, "linear_attention: ", function, " expected features of the ",
+            view.K, " columns of ", name, ", got ", source.width);
+  }
 };
 void causal_forward(const Forward& call);
 // state_out from k and v alone.

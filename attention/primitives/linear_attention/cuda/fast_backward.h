@@ -58,7 +58,7 @@ enum class FeatureStep : uint8_t { only, leaves_along, adds_along, takes_correct
 // What a launch adds to a call. The states of a call are then those of its splits: before the first
 // token of each (causal queries) or after the last one (causal keys); and noncausal queries leave
 // the dstate_in of every split and head.
-struct Launch {
+struct BackwardLaunch {
   int64_t split_tokens = 0;
   int64_t states = 0;  // noncausal queries: how many
   ValueTile tile;
@@ -88,15 +88,15 @@ inline constexpr int kOwnColumns = M / TeamOf<M>::kShares;
 inline int64_t tile_width(int64_t features, int64_t values) {
   return std::max(features, std::min<int64_t>(values, 128));
 }
-inline int64_t tile_width(const Launch& launch, int64_t features, int64_t values) {
+inline int64_t tile_width(const BackwardLaunch& launch, int64_t features, int64_t values) {
   return launch.in_parts ? 128 : tile_width(features, values);
 }
 
 // Calls body with the launch of every tile of M of these value columns, of blocks whose rows
 // have up to `tokens` tokens.
 template <int M, typename Body>
-void for_value_tiles(Launch launch, int64_t values, int64_t blocks, int64_t tokens, Device device,
-                     const Body& body) {
+void for_value_tiles(BackwardLaunch launch, int64_t values, int64_t blocks, int64_t tokens,
+                     Device device, const Body& body) {
   constexpr int kTokens = TeamOf<M>::kTokens;
   const int64_t chunks = (tokens + kTokens - 1) / kTokens;
   Tensor sums;
@@ -298,8 +298,9 @@ __device__ __forceinline__ void store_gradients(const GradientPlace& place,
 }
 
 // The launches of the two parts of a call, whose dv are added up in `value_sums`.
-inline std::array<Launch, 2> launches_of_parts(const Tensor& along, const Tensor& value_sums) {
-  std::array<Launch, 2> result;
+inline std::array<BackwardLaunch, 2> launches_of_parts(const Tensor& along,
+                                                       const Tensor& value_sums) {
+  std::array<BackwardLaunch, 2> result;
   for (size_t i = 0; i < 2; ++i) {
     result[i].in_parts = true;
     result[i].adds_proportions = i > 0;
@@ -313,8 +314,9 @@ inline std::array<Launch, 2> launches_of_parts(const Tensor& along, const Tensor
 
 // Calls visit(i, launch) for the queries of part i, as often as the steps of FeatureStep are.
 template <typename Visit>
-void visit_queries(const std::array<Launch, 2>& launches, bool normalised, const Visit& visit) {
-  Launch first = launches[0], second = launches[1];
+void visit_queries(const std::array<BackwardLaunch, 2>& launches, bool normalised,
+                   const Visit& visit) {
+  BackwardLaunch first = launches[0], second = launches[1];
   first.value_sums = second.value_sums = {};  // those of keys
   if (normalised) {
     first.step = FeatureStep::leaves_along;
@@ -332,7 +334,7 @@ void visit_queries(const std::array<Launch, 2>& launches, bool normalised, const
 }
 
 // Causal passes, each for every width, in so many splits of `launch.split_tokens` tokens.
-void run_queries(const Backward& call, const Launch& launch, int64_t splits);
-void run_keys(const Backward& call, const Launch& launch, int64_t splits);
+void run_queries(const Backward& call, const BackwardLaunch& launch, int64_t splits);
+void run_keys(const Backward& call, const BackwardLaunch& launch, int64_t splits);
 
 }  // namespace linnet::cuda::linear_attention_fast::backward_detail

@@ -5,6 +5,7 @@
 
 #include "attention/primitives/linear_attention/cuda/fast.h"
 #include "attention/primitives/linear_attention/cuda/kernels.h"
+#include "attention/primitives/linear_attention/cuda/states.h"
 #include "attention/tensor_core/aligned_views.h"
 
 namespace linnet::cuda {
@@ -15,7 +16,7 @@ using linear_attention_fast::Backward;
 using linear_attention_fast::Forward;
 
 // What forward and backward share. The tensors must live as long.
-void fill(const LinearAttentionTensors& in, const Tensor& denominators, Forward& call) {
+void fill(const LinearAttentionTensors& in, Forward& call) {
   const LinearAttentionContext& context = in.context;
   call.device = (in.q.defined() ? in.q : in.k).device();
   call.q = view_of<const kernel_bf16>(in.q);
@@ -29,15 +30,18 @@ void fill(const LinearAttentionTensors& in, const Tensor& denominators, Forward&
   call.segments = pointer_or_null<const int32_t>(context.segments);
   call.log_decay = pointer_or_null<const float>(in.log_decay);
   call.state_in = state_of<const float>(in.memory, in.mass);
-  if (context.options.normalizer != Normalizer::none) {
-    call.denominators = pointer_or_null<float>(denominators);
-  }
 }
 
-Backward backward_of(const LinearAttentionTensors& in, const Tensor& denominators, const Tensor& dy,
+// Null where nothing is divided. Throws Error where they are needed and undefined.
+float* denominators_of(const LinearAttentionTensors& in, const Tensor& denominators) {
+  const bool divides = in.context.options.normalizer != Normalizer::none;
+  return divides ? pointer<float>(denominators) : nullptr;
+}
+
+Backward backward_of(const LinearAttentionTensors& in, const Tensor& dy,
                      const LinearAttentionTensors& gradients) {
   Backward call;
-  fill(in, denominators, call);
+  fill(in, call);
   call.dy = view_of<const kernel_bf16>(dy);
   call.dq = view_of<kernel_bf16>(gradients.q);
   call.dk = view_of<kernel_bf16>(gradients.k);
@@ -87,8 +91,9 @@ struct DecayTensors {
 void fast_causal_forward(const LinearAttentionTensors& in, const Tensor& y, const Tensor& memory,
                          const Tensor& mass, const Tensor& denominators) {
   Forward call;
-  fill(in, denominators, call);
-  call.state_out = state_of<float>(memory, mass);
+  fill(in, call);
+  call.denominators = denominators_of(in, denominators);
+  call.state_out = {pointer<float>(memory), pointer<float>(mass)};
   call.y = view_of<kernel_bf16>(y);
   linear_attention_fast::causal_forward(call);
 }
@@ -98,7 +103,8 @@ void fast_causal_backward(const LinearAttentionTensors& in, const Tensor& denomi
                           const LinearAttentionTensors& gradients) {
   const Tensor corrections = Tensor::empty(denominators.shape(), DType::f32, dy.device());
   const Tensor readable = aligned(dy);
-  Backward call = backward_of(in, denominators, readable, gradients);
+  Backward call = backward_of(in, readable, gradients);
+  call.denominators = denominators_of(in, denominators);
   call.dstate_out = state_of<const float>(dmemory, dmass);
   call.corrections = pointer<float>(corrections);
   if (!gradients.log_decay.defined()) return linear_attention_fast::causal_backward(call);
@@ -113,18 +119,18 @@ void fast_memory_forward(const LinearAttentionTensors& in, const Tensor& memory,
                          const Tensor& mass) {
   const Tensor table = spans_on_device(in);
   Forward call;
-  fill(in, Tensor(), call);
+  fill(in, call);
   call.spans = spans_of(in, table);
-  call.state_out = state_of<float>(memory, mass);
+  call.state_out = {pointer<float>(memory), pointer<float>(mass)};
   linear_attention_fast::memory_forward(call);
 }
 
 void fast_memory_backward(const LinearAttentionTensors& in, const Tensor& dmemory,
                           const Tensor& dmass, const LinearAttentionTensors& gradients) {
   const Tensor table = spans_on_device(in);
-  Backward call = backward_of(in, Tensor(), Tensor(), gradients);
+  Backward call = backward_of(in, Tensor(), gradients);
   call.spans = spans_of(in, table);
-  call.dstate_out = state_of<const float>(dmemory, dmass);
+  call.dstate_out = {pointer<const float>(dmemory), pointer<const float>(dmass)};
   linear_attention_fast::memory_backward(call);
 }
 
@@ -132,7 +138,8 @@ void fast_read_forward(const LinearAttentionTensors& in, const Tensor& y,
                        const Tensor& denominators) {
   const Tensor table = spans_on_device(in);
   Forward call;
-  fill(in, denominators, call);
+  fill(in, call);
+  call.denominators = denominators_of(in, denominators);
   call.spans = spans_of(in, table);
   call.y = view_of<kernel_bf16>(y);
   linear_attention_fast::read_forward(call);
@@ -141,7 +148,8 @@ void fast_read_forward(const LinearAttentionTensors& in, const Tensor& y,
 void fast_read_backward(const LinearAttentionTensors& in, const Tensor& denominators,
                         const Tensor& dy, const LinearAttentionTensors& gradients) {
   const Tensor table = spans_on_device(in), readable = aligned(dy);
-  Backward call = backward_of(in, denominators, readable, gradients);
+  Backward call = backward_of(in, readable, gradients);
+  call.denominators = denominators_of(in, denominators);
   call.spans = spans_of(in, table);
   linear_attention_fast::read_backward(call);
 }

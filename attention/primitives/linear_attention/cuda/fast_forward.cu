@@ -112,7 +112,8 @@ __device__ __forceinline__ void read_rows(const Stage<M, N>& stage,
 
 template <int M, int N, bool decays>
 __global__ __launch_bounds__(kTileThreads, M < 128 ? 3 : 2) void linear_attention_fast_forward(
-    Forward a, OutputSums sums, int64_t split_tokens, int tiles) {
+    const __grid_constant__ Forward a, const __grid_constant__ OutputSums sums,
+    int64_t split_tokens, int tiles) {
   SharedArena arena;
   const Layout<M, N, decays> shared(arena);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -229,6 +230,8 @@ size_t causal_shared_memory(int64_t features) {
 }
 
 void causal_forward(const Forward& call) {
+  call.check_queries("causal_forward");
+  call.check_keys("causal_forward");
   if (needs_parts(call.keys)) return forward_in_parts(call, call.q.B, call.q.T, run<128>);
   for_width(call.keys.features(), [&](auto width) {
     call.log_decay == nullptr ? run<width>(call) : run<width, true>(call);

@@ -74,10 +74,9 @@ __device__ __forceinline__ void scale_rows(kernel_bf16* rows, int stride, int la
 }
 
 template <int M>
-__global__ __launch_bounds__(TeamOf<M>::kThreads,
-                             M < 128 ? 2
-                                     : 1) void linear_attention_fast_read_gradients(Backward a,
-                                                                                    Launch launch) {
+__global__
+__launch_bounds__(TeamOf<M>::kThreads, M < 128 ? 2 : 1) void linear_attention_fast_read_gradients(
+    const __grid_constant__ Backward a, const __grid_constant__ BackwardLaunch launch) {
   using Team = TeamOf<M>;
   constexpr int kStride = Stage<M>::kStride, kColumns = kOwnColumns<M>;
   SharedArena arena;
@@ -193,9 +192,9 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
 }
 
 template <int M>
-__global__ __launch_bounds__(
-    TeamOf<M>::kThreads,
-    M < 128 ? 2 : 1) void linear_attention_fast_memory_gradients(Backward a, Launch launch) {
+__global__
+__launch_bounds__(TeamOf<M>::kThreads, M < 128 ? 2 : 1) void linear_attention_fast_memory_gradients(
+    const __grid_constant__ Backward a, const __grid_constant__ BackwardLaunch launch) {
   using Team = TeamOf<M>;
   constexpr int kStride = Stage<M>::kStride, kColumns = kOwnColumns<M>;
   SharedArena arena;
@@ -270,7 +269,7 @@ __global__ __launch_bounds__(
 }
 
 template <int M>
-void run_read(const Backward& call, Launch of_call) {
+void run_read(const Backward& call, BackwardLaunch of_call) {
   of_call.states = call.spans.states(call.q.B);
   const int64_t blocks = of_call.states * call.q.H, tokens = call.spans.most_tokens(call.q.T);
   const SplitSizes sizes = split_sizes(tokens, blocks);
@@ -282,7 +281,7 @@ void run_read(const Backward& call, Launch of_call) {
   Backward of_splits = call;
   of_splits.dstate_in =
       leaves_sums ? partials.place(call.dstate_in) : LinearAttentionState<float>{};
-  const auto run_tile = [&](const Launch& of_tile) {
+  const auto run_tile = [&](const BackwardLaunch& of_tile) {
     launch({"linear_attention_fast_read_gradients",
             dim3(blocks_for(blocks, 1), static_cast<unsigned>(sizes.count)), TeamOf<M>::kThreads,
             shared_bytes<ReadLayout<M>>()},
@@ -293,13 +292,13 @@ void run_read(const Backward& call, Launch of_call) {
 }
 
 template <int M>
-void run_memory(const Backward& call, Launch of_call) {
+void run_memory(const Backward& call, BackwardLaunch of_call) {
   const int64_t blocks = call.spans.states(call.k.B) * call.k.H;
   const int64_t tokens = call.spans.most_tokens(call.k.T);
   // Nothing has to be added up after these: several splits for each block that has room.
   const SplitSizes sizes = split_sizes(tokens, blocks, 4 * kEnoughBlocks);
   of_call.split_tokens = sizes.tokens;
-  const auto run_tile = [&](const Launch& of_tile) {
+  const auto run_tile = [&](const BackwardLaunch& of_tile) {
     launch({"linear_attention_fast_memory_gradients",
             dim3(blocks_for(blocks, 1), static_cast<unsigned>(sizes.count)), TeamOf<M>::kThreads,
             shared_bytes<PairLayout<M>>()},
@@ -319,8 +318,9 @@ void read_in_parts(const Backward& call) {
   const Tensor along = Tensor::empty(readers, DType::f32, call.device);
   const Tensor corrections = Tensor::empty(readers, DType::f32, call.device);
   for (BackwardPart& each : parts) each.call.corrections = pointer<float>(corrections);
-  visit_queries(launches_of_parts(along, Tensor()), call.denominators != nullptr,
-                [&](size_t i, const Launch& launch) { run_read<128>(parts[i].call, launch); });
+  visit_queries(
+      launches_of_parts(along, Tensor()), call.denominators != nullptr,
+      [&](size_t i, const BackwardLaunch& launch) { run_read<128>(parts[i].call, launch); });
   for (const BackwardPart& each : parts) each.rows.put(each.dstate_in, call.dstate_in);
 }
 
@@ -333,7 +333,7 @@ void memory_in_parts(const Backward& call) {
   const std::array<BackwardPart, 2> parts{part(columns[0]), part(columns[1])};
   const Tensor sums =
       value_sums_for(call.v.K, states, call.spans.most_tokens(call.k.T), call.device);
-  const std::array<Launch, 2> launches = launches_of_parts(Tensor(), sums);
+  const std::array<BackwardLaunch, 2> launches = launches_of_parts(Tensor(), sums);
   for (size_t i = 0; i < 2; ++i) run_memory<128>(parts[i].call, launches[i]);
 }
 
@@ -345,12 +345,14 @@ size_t noncausal_backward_shared_memory(int64_t features, int64_t values) {
 }
 
 void read_backward(const Backward& call) {
+  call.check_queries("read_backward");
   if (needs_parts(call.queries)) return read_in_parts(call);
   if (tile_width(call.queries.features(), call.dy.K) <= 64) return run_read<64>(call, {});
   run_read<128>(call, {});
 }
 
 void memory_backward(const Backward& call) {
+  call.check_keys("memory_backward");
   if (needs_parts(call.keys)) return memory_in_parts(call);
   if (tile_width(call.keys.features(), call.v.K) <= 64) return run_memory<64>(call, {});
   run_memory<128>(call, {});

@@ -164,7 +164,7 @@ __device__ __forceinline__ void add_key_gradients(const Stage<M>& stage,
 // Inputs of the gradients of log-decays from a chunk that begins at `token`, see DecayWrites;
 // `anchor` is negative where there is none.
 template <int M, bool decays>
-__device__ __forceinline__ void write_decay_terms(const Backward& a, const Launch& launch,
+__device__ __forceinline__ void write_decay_terms(const Backward& a, const BackwardLaunch& launch,
                                                   const KeysLayout<M, decays>& shared, int64_t row,
                                                   int key_head, int64_t token, int64_t anchor) {
   using Team = TeamOf<M>;
@@ -199,9 +199,8 @@ __device__ __forceinline__ void write_decay_terms(const Backward& a, const Launc
 // The gradients of keys, values and the carried state, backward in time. A block has one key head
 // and loops over its query heads, chunk by chunk.
 template <int M, bool decays>
-__global__ __launch_bounds__(TeamOf<M>::kThreads,
-                             M < 128 ? 2 : 1) void linear_attention_fast_keys(Backward a,
-                                                                              Launch launch) {
+__global__ __launch_bounds__(TeamOf<M>::kThreads, M < 128 ? 2 : 1) void linear_attention_fast_keys(
+    const __grid_constant__ Backward a, const __grid_constant__ BackwardLaunch launch) {
   using Team = TeamOf<M>;
   using Part = TilePart<M, Team>;
   constexpr int kStride = Stage<M>::kStride, kColumns = kOwnColumns<M>;
@@ -376,9 +375,9 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
 }
 
 template <int M, bool decays>
-void run(const Backward& call, const Launch& of_call, int64_t splits) {
+void run(const Backward& call, const BackwardLaunch& of_call, int64_t splits) {
   const int64_t blocks = call.q.B * call.k.H;
-  const auto run_tile = [&](const Launch& of_tile) {
+  const auto run_tile = [&](const BackwardLaunch& of_tile) {
     launch(
         {"linear_attention_fast_keys", dim3(blocks_for(blocks, 1), static_cast<unsigned>(splits)),
          TeamOf<M>::kThreads, shared_bytes<KeysLayout<M, decays>>()},
@@ -389,7 +388,7 @@ void run(const Backward& call, const Launch& of_call, int64_t splits) {
 
 }  // namespace
 
-void run_keys(const Backward& call, const Launch& launch, int64_t splits) {
+void run_keys(const Backward& call, const BackwardLaunch& launch, int64_t splits) {
   for_width(tile_width(launch, call.keys.features(), call.v.K), [&](auto width) {
     call.log_decay == nullptr ? run<width, false>(call, launch, splits)
                               : run<width, true>(call, launch, splits);

@@ -15,6 +15,7 @@
 
 #include "attention/primitives/linear_attention/cuda/fast.h"
 #include "attention/primitives/linear_attention/cuda/fast_tiles.h"
+#include "attention/primitives/linear_attention/cuda/states.h"
 
 namespace linnet::cuda::linear_attention_fast {
 
@@ -41,16 +42,20 @@ SequenceView<E> columns_of(SequenceView<E> view, const Columns& columns) {
   view.K = columns.width;
   return view;
 }
-// The same call of these columns, whose states are still those of the whole.
+// The same call of these columns, its states left out.
 template <typename Call>
 Call part_of(const Call& call, const Columns& columns) {
   Call part = call;
   part.q = columns_of(call.q, columns);
   part.k = columns_of(call.k, columns);
   part.queries.width = part.keys.width = static_cast<int>(columns.width);
+  part.state_in = {};
+  part.state_out = {};
   if constexpr (std::is_same_v<Call, Backward>) {
     part.dq = columns_of(call.dq, columns);
     part.dk = columns_of(call.dk, columns);
+    part.dstate_out = {};
+    part.dstate_in = {};
   }
   return part;
 }
@@ -61,7 +66,7 @@ struct PartState {
 
   template <typename E>
   LinearAttentionState<E> pointers() const {
-    return {pointer_or_null<E>(memory), pointer_or_null<E>(mass)};
+    return linear_attention_detail::state_of<E>(memory, mass);
   }
 };
 

@@ -151,9 +151,11 @@ __device__ __forceinline__ void add_decayed_corrections(
 
 // The gradient of queries, forward in time; writes the corrections that the keys need.
 template <int M, bool decays>
-__global__ __launch_bounds__(TeamOf<M>::kThreads,
-                             M < 128 ? 2 : 1) void linear_attention_fast_queries(Backward a,
-                                                                                 Launch launch) {
+__global__ __launch_bounds__(
+    TeamOf<M>::kThreads,
+    M < 128 ? 2
+            : 1) void linear_attention_fast_queries(const __grid_constant__ Backward a,
+                                                    const __grid_constant__ BackwardLaunch launch) {
   using Team = TeamOf<M>;
   constexpr int kStride = Stage<M>::kStride, kColumns = kOwnColumns<M>;
   SharedArena arena;
@@ -303,9 +305,9 @@ __global__ __launch_bounds__(TeamOf<M>::kThreads,
 }
 
 template <int M, bool decays>
-void run(const Backward& call, const Launch& of_call, int64_t splits) {
+void run(const Backward& call, const BackwardLaunch& of_call, int64_t splits) {
   const int64_t blocks = call.q.B * call.q.H;
-  const auto run_tile = [&](const Launch& of_tile) {
+  const auto run_tile = [&](const BackwardLaunch& of_tile) {
     launch({"linear_attention_fast_queries",
             dim3(blocks_for(blocks, 1), static_cast<unsigned>(splits)), TeamOf<M>::kThreads,
             shared_bytes<QueriesLayout<M, decays>>()},
@@ -316,7 +318,7 @@ void run(const Backward& call, const Launch& of_call, int64_t splits) {
 
 }  // namespace
 
-void run_queries(const Backward& call, const Launch& launch, int64_t splits) {
+void run_queries(const Backward& call, const BackwardLaunch& launch, int64_t splits) {
   for_width(tile_width(launch, call.keys.features(), call.v.K), [&](auto width) {
     call.log_decay == nullptr ? run<width, false>(call, launch, splits)
                               : run<width, true>(call, launch, splits);

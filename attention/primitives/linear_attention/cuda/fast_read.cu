@@ -27,9 +27,9 @@ struct Layout {
 };
 
 template <int M, int N>
-__global__ __launch_bounds__(kTileThreads,
-                             3) void linear_attention_fast_read(Forward a, OutputSums sums,
-                                                                int64_t split_tokens, int tiles) {
+__global__ __launch_bounds__(kTileThreads, 3) void linear_attention_fast_read(
+    const __grid_constant__ Forward a, const __grid_constant__ OutputSums sums,
+    int64_t split_tokens, int tiles) {
   constexpr int kStride = M + kPadding;
   SharedArena arena;
   const Layout<M, N> shared(arena);
@@ -110,6 +110,7 @@ void run(const Forward& call, const OutputSums& sums = {}) {
 }  // namespace
 
 void read_forward(const Forward& call) {
+  call.check_queries("read_forward");
   if (needs_parts(call.queries)) {
     return forward_in_parts(call, call.spans.states(call.q.B), call.spans.most_tokens(call.q.T),
                             run<128>);

@@ -22,7 +22,7 @@ using namespace linear_attention_detail;
 constexpr int64_t kMinChunks = 4;  // of a split
 
 // What a launch adds to a call, whose k and v are q and dy where sums are over queries.
-struct Launch {
+struct SumSplit {
   const float* corrections;  // c, of sums over queries; null: over keys
   int64_t states, split_tokens;
   int first_split, tiles;  // tiles: of value columns
@@ -39,28 +39,27 @@ struct Layout {
 };
 
 template <int M, int N>
-__global__ __launch_bounds__(kTileThreads,
-                             M < 128 ? 5 : 2) void linear_attention_fast_sums(Forward a,
-                                                                              Launch launch) {
+__global__ __launch_bounds__(kTileThreads, M < 128 ? 5 : 2) void linear_attention_fast_sums(
+    const __grid_constant__ Forward a, const __grid_constant__ SumSplit of_splits) {
   using Part = TilePart<M>;
   constexpr int kStride = M + kPadding;
   SharedArena arena;
   const Layout<M, N> shared(arena);
   const int thread = static_cast<int>(threadIdx.x), heads = static_cast<int>(a.k.H);
   const int state_heads = static_cast<int>(a.key_heads);
-  const int first = static_cast<int>(blockIdx.x % launch.tiles) * N;
-  const int state_head = static_cast<int>(blockIdx.x / launch.tiles % state_heads);
-  const int64_t state_number = blockIdx.x / launch.tiles / state_heads;
+  const int first = static_cast<int>(blockIdx.x % of_splits.tiles) * N;
+  const int state_head = static_cast<int>(blockIdx.x / of_splits.tiles % state_heads);
+  const int64_t state_number = blockIdx.x / of_splits.tiles / state_heads;
   const RowPart part = part_of_state(a.spans.table, state_number, a.k.T);
   const Reads left = row_view(a.k, part), right = row_view(a.v, part);
   const uint8_t* mask = row_mask(a.key_mask, part.row, a.k.T);
-  const int64_t split = launch.first_split + static_cast<int64_t>(blockIdx.y);
-  const int64_t start = part.begin + split * launch.split_tokens;
-  const int64_t end = min(part.end, start + launch.split_tokens);
+  const int64_t split = of_splits.first_split + static_cast<int64_t>(blockIdx.y);
+  const int64_t start = part.begin + split * of_splits.split_tokens;
+  const int64_t end = min(part.end, start + of_splits.split_tokens);
   // Heads of queries that share a state are processed one after the other, chunk by chunk.
   const int group = heads / state_heads;
   const int steps = start < end ? static_cast<int>((end - start + kChunk - 1) / kChunk) * group : 0;
-  const StatePlace place{(split * launch.states + state_number) * state_heads + state_head,
+  const StatePlace place{(split * of_splits.states + state_number) * state_heads + state_head,
                          a.keys.features(), static_cast<int>(a.v.K), first};
   const FeatureSource source = a.keys.of_row(part.row * a.k.T * heads);
   const auto left_from = [&](int step) {
@@ -83,7 +82,7 @@ __global__ __launch_bounds__(kTileThreads,
     const int64_t at = (part.row * a.k.T + token) * heads + head;
     const bool inside = thread < kChunk && token + thread < part.end;
     if (inside) prefetch(a.denominators + at + thread * heads);
-    correction = inside ? launch.corrections[at + thread * heads] : 0.0f;
+    correction = inside ? of_splits.corrections[at + thread * heads] : 0.0f;
   };
 
   StateTile<M, N> state;
@@ -112,28 +111,28 @@ __global__ __launch_bounds__(kTileThreads,
   state.store(a.state_out.memory, place);
   if (first > 0) return;
   float* to = a.state_out.mass + place.number * place.features;
-  if (launch.corrections == nullptr) return state.store_normalizer(to, place.features);
+  if (of_splits.corrections == nullptr) return state.store_normalizer(to, place.features);
   if (thread < place.features) to[thread] = mass;
 }
 
 template <int M>
-void run(const Forward& a, Launch of_launch, int64_t splits) {
+void run(const Forward& a, SumSplit of_splits, int64_t splits) {
   constexpr int N = kValueColumns<M>;
-  of_launch.tiles = static_cast<int>((a.v.K + N - 1) / N);
+  of_splits.tiles = static_cast<int>((a.v.K + N - 1) / N);
   launch({"linear_attention_fast_sums",
-          dim3(blocks_for(of_launch.states * a.key_heads * of_launch.tiles, 1),
+          dim3(blocks_for(of_splits.states * a.key_heads * of_splits.tiles, 1),
                static_cast<unsigned>(splits)),
           kTileThreads, shared_bytes<Layout<M, N>>()},
-         linear_attention_fast_sums<M, N>, a, of_launch);
+         linear_attention_fast_sums<M, N>, a, of_splits);
 }
 
 // The sums of so many splits, to a.state_out: over keys from the first one on; over queries, whose
 // corrections are given, from the second one on, because the first is nobody's start.
 void sum_splits(Forward a, const float* corrections, const SplitSizes& sizes, int64_t splits) {
   if (corrections == nullptr) a.denominators = nullptr;
-  const Launch launch{corrections, a.spans.states(a.k.B), sizes.tokens,
-                      corrections == nullptr ? 0 : 1, 0};
-  for_width(a.keys.features(), [&](auto width) { run<width>(a, launch, splits); });
+  const SumSplit of_splits{corrections, a.spans.states(a.k.B), sizes.tokens,
+                           corrections == nullptr ? 0 : 1, 0};
+  for_width(a.keys.features(), [&](auto width) { run<width>(a, of_splits, splits); });
 }
 
 // From the sum of each split to that of all splits before it, or after it, and the carried state to
@@ -199,7 +198,7 @@ Partials::Partials(int64_t count, const Shape& shape, Device device) : count_(co
 
 LinearAttentionState<float> Partials::place(const LinearAttentionState<float>& total) const {
   if (count_ == 1) return total;
-  return {pointer<float>(memory_), pointer<float>(mass_)};
+  return state_of<float>(memory_, mass_);
 }
 
 void Partials::add_to(const LinearAttentionState<float>& total) const {
@@ -211,7 +210,7 @@ void Partials::add_to(const LinearAttentionState<float>& total) const {
 LinearAttentionState<const float> Splits::states(
     const LinearAttentionState<const float>& carried) const {
   if (sizes.count == 1) return carried;
-  return {pointer<const float>(memory), pointer<const float>(mass)};
+  return state_of<const float>(memory, mass);
 }
 
 Splits splits_of(const Forward& call, int64_t blocks) {
@@ -219,6 +218,8 @@ Splits splits_of(const Forward& call, int64_t blocks) {
 }
 
 Splits gradient_splits_of(const Backward& call, int64_t blocks) {
+  require(call.corrections != nullptr,
+          "linear_attention: gradient_splits_of expected corrections, got none");
   Forward sums = call;
   sums.k = call.q;
   sums.v = call.dy;
@@ -229,6 +230,7 @@ Splits gradient_splits_of(const Backward& call, int64_t blocks) {
 }
 
 void memory_forward(const Forward& call) {
+  call.check_keys("memory_forward");
   const int64_t states = call.spans.states(call.k.B);
   if (needs_parts(call.keys)) {
     for (const Columns& columns : parts_of(call.k.K)) {

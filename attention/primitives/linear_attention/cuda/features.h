@@ -1,4 +1,5 @@
-// Feature maps and denominators of linear attention, one element at a time, inside kernels.
+// Features of linear attention, where they come from, and its denominators, one element at a time,
+// inside kernels.
 #pragma once
 
 #include "attention/primitives/linear_attention/cpu.h"

@@ -7,20 +7,18 @@
 // otherwise.
 #pragma once
 
-#include "attention/primitives/linear_attention/tensors.h"
+#include "attention/primitives/linear_attention/cpu.h"
 #include "core/cuda/kernel.h"
+
+namespace linnet {
+struct LinearAttentionTensors;
+}
 
 namespace linnet::cuda::linear_attention_detail {
 
 // The most features that the kernels take, and the most rows of a state that a block of a scan
 // keeps, its normalizer left out.
 inline constexpr int64_t kWidestState = 256;
-
-// A state as kernels take it; undefined tensors become null.
-template <typename E>
-LinearAttentionState<E> state_of(const Tensor& memory, const Tensor& mass) {
-  return {pointer_or_null<E>(memory), pointer_or_null<E>(mass)};
-}
 
 // X <- factor_t X + left_t right_t^T along time, and out_t = X^T probe_t after it. X is the state,
 // [m, V + 1] or its transpose. The factor is exp(log_decay_t); backward in time, where X is the

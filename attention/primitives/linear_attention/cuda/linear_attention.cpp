@@ -4,6 +4,7 @@
 #include "attention/primitives/linear_attention/cuda/fast_calls.h"
 #include "attention/primitives/linear_attention/cuda/kernels.h"
 #include "attention/primitives/linear_attention/cuda/path.h"
+#include "attention/primitives/linear_attention/cuda/states.h"
 #include "attention/primitives/linear_attention/cuda/step.h"
 #include "core/error.h"
 
@@ -75,7 +76,7 @@ void update(StateScan& scan, const Tensor& left, const Tensor& right) {
   scan.update_heads = static_cast<int>(left.size(2));
   scan.right_width = static_cast<int>(right.size(3));
 }
-// Returns the reads, [B,T,heads,columns].
+// Returns the reads, [B,T,heads,columns], of the columns that the scan has by then.
 Tensor read(StateScan& scan, const Tensor& probe) {
   const Tensor out = Tensor::empty({probe.size(0), probe.size(1), probe.size(2), scan.columns},
                                    DType::f32, probe.device());

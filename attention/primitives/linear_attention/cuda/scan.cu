@@ -14,7 +14,7 @@ constexpr int64_t kReadTokens = 256;   // of a block at least, where the state s
 constexpr int64_t kMaxBlocks = 65535;  // along a grid's y
 
 // What a launch adds to a scan.
-struct Launch {
+struct ScanPart {
   int64_t block_tokens;
   // Rows of the state from first_row on; what those before read is in `out`.
   int first_row, rows;
@@ -95,7 +95,7 @@ __device__ float factor_of(const StateScan& a, const Scan& scan, int64_t update,
   return t < scan.end ? decay_at(a, scan.row * a.time + t, head) : 1.0f;
 }
 
-__device__ void load_batch(const StateScan& a, const Launch& part, const Scan& scan, int64_t done,
+__device__ void load_batch(const StateScan& a, const ScanPart& part, const Scan& scan, int64_t done,
                            int count, int head, int first_column, const Layout& shared) {
   const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
   const int threads = static_cast<int>(blockDim.x * blockDim.y);
@@ -121,10 +121,9 @@ __device__ void load_batch(const StateScan& a, const Launch& part, const Scan& s
   }
 }
 
-// A block has one tile of columns of one head's state; a thread the rows first, first + kParts,
-// ...
-// of one column, which no other thread touches.
-__global__ void linear_attention_scan(StateScan a, Launch part) {
+// A block has one tile of columns of one head's state. A thread has every kParts-th row of one
+// column, which no other thread touches.
+__global__ void linear_attention_scan(StateScan a, ScanPart part) {
   SharedArena arena;
   const Layout shared(arena, part.rows, part.tile);
   const int first_column = static_cast<int>(blockIdx.x % part.tiles) * part.tile;
@@ -188,7 +187,7 @@ __global__ void linear_attention_scan(StateScan a, Launch part) {
 
 void run(const StateScan& scan) {
   const bool fixed = scan.update_heads == 0;
-  Launch part{};
+  ScanPart part{};
   part.block_tokens = fixed ? std::max(kReadTokens, (scan.time + kMaxBlocks - 1) / kMaxBlocks)
                             : std::max<int64_t>(scan.time, 1);
   part.tiles = (scan.columns + kWidestTile - 1) / kWidestTile;
