@@ -10,16 +10,17 @@ using namespace block_attention_detail;
 
 using Backward = PlainBackward<BlockProblem>;
 
-__global__ void block_query_gradients(Backward p) {
+__global__ void block_query_gradients(const __grid_constant__ Backward p) {
   row_gradients(p, nullptr);
 }
-__global__ void block_key_gradients(Backward p) {
+__global__ void block_key_gradients(const __grid_constant__ Backward p) {
   column_gradients(p);
 }
 
 // partial [chunks, H, bias_count]: a warp for each entry sums the gradients of the logits that it
 // was added to, over the tokens of a chunk.
-__global__ void block_bias_gradients(Backward p, int64_t chunk, float* partial) {
+__global__ void block_bias_gradients(const __grid_constant__ Backward p, int64_t chunk,
+                                     float* partial) {
   const int64_t item = global_warp(), tokens = p.B * p.Tq, entries = p.H * p.bias_count;
   if (item >= (tokens + chunk - 1) / chunk * entries) return;
   const int64_t h = item % entries / p.bias_count;

@@ -19,9 +19,8 @@ namespace {
 using namespace block_attention_fast_detail;
 
 template <int D>
-__global__ __launch_bounds__(kTileThreads,
-                             kBlocks<D>) void block_attention_fast_forward(Call a, Writes y,
-                                                                           float* log_sum_exp) {
+__global__ __launch_bounds__(kTileThreads, kBlocks<D>) void block_attention_fast_forward(
+    const __grid_constant__ Call a, Writes y, float* log_sum_exp) {
   const Problem& p = a.problem;
   SharedArena arena;
   const Stages<D> shared(arena);

@@ -60,9 +60,8 @@ struct QueryStream {
 };
 
 template <int D>
-__global__ __launch_bounds__(kTileThreads,
-                             kBlocks<D>) void block_attention_fast_keys(Backward a,
-                                                                        const float* shift) {
+__global__ __launch_bounds__(kTileThreads, kBlocks<D>) void block_attention_fast_keys(
+    const __grid_constant__ Backward a, const float* shift) {
   constexpr int kStride = Stages<D>::kStride, N = kStep<D>;
   const Problem& p = a.problem;
   SharedArena arena;

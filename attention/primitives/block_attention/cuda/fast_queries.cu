@@ -116,9 +116,8 @@ __device__ __forceinline__ int items_end(const Problem& p, const QueryLaunch& to
 }
 
 template <int D>
-__global__ __launch_bounds__(kTileThreads,
-                             kBlocks<D>) void block_attention_fast_queries(Backward a,
-                                                                           QueryLaunch to) {
+__global__ __launch_bounds__(kTileThreads, kBlocks<D>) void block_attention_fast_queries(
+    const __grid_constant__ Backward a, const __grid_constant__ QueryLaunch to) {
   const Problem& p = a.problem;
   SharedArena arena;
   const QueryLayout<D> shared(arena, to.partial != nullptr);

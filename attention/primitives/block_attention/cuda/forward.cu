@@ -7,7 +7,8 @@ namespace {
 
 using namespace block_attention_detail;
 
-__global__ void block_attend(BlockProblem p, StoredResults y, float* log_sum_exp) {
+__global__ void block_attend(const __grid_constant__ BlockProblem p, StoredResults y,
+                             float* log_sum_exp) {
   attend(p, y, log_sum_exp);
 }
 

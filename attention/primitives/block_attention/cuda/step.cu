@@ -44,7 +44,8 @@ __device__ __forceinline__ float logit_of(const BlockProblem& p, const Segment& 
   return logit;
 }
 
-__global__ void block_attend_one_token(BlockProblem p, StoredResults y, float* log_sum_exp) {
+__global__ void block_attend_one_token(const __grid_constant__ BlockProblem p, StoredResults y,
+                                       float* log_sum_exp) {
   SharedArena arena;
   const Layout shared(arena, p.K, p.V);
   const int64_t number = blockIdx.x, h = number % p.H, b = number / p.H;

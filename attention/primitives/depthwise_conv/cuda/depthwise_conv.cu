@@ -60,8 +60,9 @@ void convolve_back(const BlockProblem& p, const ConvTaps<const float>& taps, con
 }
 
 // partial [chunks, taps]: a warp for each tap and `chunk` tokens of the batch; lanes are tokens.
-__global__ void conv_tap_gradients(BlockProblem p, ConvTaps<const float> taps, StoredValues dy,
-                                   int64_t chunk, int64_t chunks, float* partial) {
+__global__ void conv_tap_gradients(const __grid_constant__ BlockProblem p,
+                                   ConvTaps<const float> taps, StoredValues dy, int64_t chunk,
+                                   int64_t chunks, float* partial) {
   const int64_t count = p.H * taps.channels * taps.count;
   const int64_t item = global_warp();
   if (item >= chunks * count) return;

@@ -14,7 +14,8 @@ struct Layout {
 };
 
 // A block has one tap of a head's filter, or of 32 channels' filters; lanes are channels.
-__global__ void depthwise_conv_tap_sums(Pass a, int64_t parts, int64_t width, float* dtaps) {
+__global__ void depthwise_conv_tap_sums(const __grid_constant__ Pass a, int64_t parts,
+                                        int64_t width, float* dtaps) {
   SharedArena arena;
   const Layout shared(arena);
   const int64_t count = a.taps.count, heads = a.source.now.H;

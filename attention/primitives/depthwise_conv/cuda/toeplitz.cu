@@ -217,8 +217,8 @@ __device__ __forceinline__ void write_taps(const Pass& a,
 }
 
 template <bool backward>
-__global__ __launch_bounds__(kThreads,
-                             backward ? 3 : 4) void depthwise_conv_toeplitz(Pass a, int64_t tiles) {
+__global__ __launch_bounds__(kThreads, backward ? 3 : 4) void depthwise_conv_toeplitz(
+    const __grid_constant__ Pass a, int64_t tiles) {
   SharedArena arena;
   const Layout<backward> shared(arena);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;

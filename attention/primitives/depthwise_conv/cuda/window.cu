@@ -35,8 +35,8 @@ __device__ __forceinline__ Values values_of(const Four& packed) {
 }
 
 template <bool backward>
-__global__ __launch_bounds__(kThreads,
-                             backward ? 3 : 4) void depthwise_conv_window(Pass a, int64_t blocks) {
+__global__ __launch_bounds__(kThreads, backward ? 3 : 4) void depthwise_conv_window(
+    const __grid_constant__ Pass a, int64_t blocks) {
   const int64_t heads = a.source.now.H, width = a.source.now.K;
   const int64_t number = blockIdx.x % blocks * kThreads + threadIdx.x, row = blockIdx.x / blocks;
   if (number >= heads * width / kChannels) return;

@@ -44,11 +44,13 @@ using namespace listed_attention_detail;
 
 // dlogits [B,H,Tq,length], zeros before, may be null.
 template <typename T>
-__global__ void listed_query_gradients(PlainBackward<ListedProblem<T>> p, float* dlogits) {
+__global__ void listed_query_gradients(const __grid_constant__ PlainBackward<ListedProblem<T>> p,
+                                       float* dlogits) {
   row_gradients(p, dlogits);
 }
 template <typename T>
-__global__ void listed_key_gradients(PlainBackward<ListedProblem<T>> p, SortedPlaces sorted) {
+__global__ void listed_key_gradients(const __grid_constant__ PlainBackward<ListedProblem<T>> p,
+                                     SortedPlaces sorted) {
   column_gradients(p, sorted);
 }
 
@@ -57,7 +59,8 @@ void backward_typed(const PlainBackward<ListedProblem<T>>& p, const Tensor& inde
                     const Tensor& dbias) {
   Tensor dlogits;
   if (dbias.defined()) {
-    dlogits = Tensor::zeros({p.B, p.H, p.Tq, p.length}, DType::f32, index.device());
+    const Shape shape{p.B, p.H, p.Tq, p.length};
+    dlogits = Tensor::zeros(shape, DType::f32, index.device());
   }
   launch(launch_row_gradients("listed_query_gradients", p), listed_query_gradients<T>, p,
          pointer_or_null<float>(dlogits));

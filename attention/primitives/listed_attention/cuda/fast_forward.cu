@@ -27,10 +27,8 @@ using namespace listed_attention_fast_detail;
 using block_attention_fast_detail::Reader;
 
 template <int D>
-__global__ __launch_bounds__(kTileThreads,
-                             kBlocks<D>) void listed_attention_fast_forward(Call a, Writes y,
-                                                                            float* log_sum_exp,
-                                                                            int tiles) {
+__global__ __launch_bounds__(kTileThreads, kBlocks<D>) void listed_attention_fast_forward(
+    const __grid_constant__ Call a, Writes y, float* log_sum_exp, int tiles) {
   const Problem& p = a.problem;
   SharedArena arena;
   const ListStages<D> shared(arena);

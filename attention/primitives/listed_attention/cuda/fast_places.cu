@@ -142,10 +142,8 @@ __device__ __forceinline__ PlaceBlock block_of(const Problem& p, int block) {
 }
 
 template <int D>
-__global__ __launch_bounds__(kTileThreads,
-                             kBlocks<D>) void listed_attention_fast_places(Backward a,
-                                                                           const float* shift,
-                                                                           Shares to) {
+__global__ __launch_bounds__(kTileThreads, kBlocks<D>) void listed_attention_fast_places(
+    const __grid_constant__ Backward a, const float* shift, const __grid_constant__ Shares to) {
   constexpr int kStride = ListStages<D>::kStride, N = kStep<D>;
   const Problem& p = a.problem;
   SharedArena arena;
@@ -218,7 +216,8 @@ __global__ __launch_bounds__(kTileThreads,
 constexpr int kSummed = 4 * 2 * kLanes;
 
 // A warp for kSummed columns of each key of each (row, key head).
-__global__ void listed_attention_fast_sums(Backward a, Shares from, SortedPlaces sorted,
+__global__ void listed_attention_fast_sums(const __grid_constant__ Backward a,
+                                           const __grid_constant__ Shares from, SortedPlaces sorted,
                                            int64_t pairs) {
   const Problem& p = a.problem;
   const Writes &dk = a.dk, &dv = a.dv;

@@ -71,7 +71,7 @@ __device__ __forceinline__ void add_dlogits(const Problem& p, float* dlogits, co
 
 template <int D>
 __global__ __launch_bounds__(kTileThreads, kBlocks<D>) void listed_attention_fast_queries(
-    Backward a, float* shift, float* dlogits, int tiles) {
+    const __grid_constant__ Backward a, float* shift, float* dlogits, int tiles) {
   constexpr int kStride = ListStages<D>::kStride, N = kStep<D>;
   const Problem& p = a.problem;
   SharedArena arena;

@@ -8,7 +8,8 @@ using namespace block_attention_detail;
 using namespace listed_attention_detail;
 
 template <typename T>
-__global__ void listed_attend(ListedProblem<T> p, TypedResults<T> y, float* log_sum_exp) {
+__global__ void listed_attend(const __grid_constant__ ListedProblem<T> p, TypedResults<T> y,
+                              float* log_sum_exp) {
   attend(p, y, log_sum_exp);
 }
 

@@ -33,9 +33,8 @@ constexpr int kBlocks = D < 64    ? 4
                                   : 1;
 
 template <int D>
-__global__ __launch_bounds__(Warps<D>::kThreads,
-                             kBlocks<D>) void orthogonal_memory_fast_backward(Backward a,
-                                                                              int stages) {
+__global__ __launch_bounds__(Warps<D>::kThreads, kBlocks<D>) void orthogonal_memory_fast_backward(
+    const __grid_constant__ Backward a, int stages) {
   constexpr int kStride = Layout<D>::kStride;
   if constexpr (!kTwoTeams<D>) stages = 2;
   SharedArena arena;

@@ -47,8 +47,8 @@ constexpr int kBlocks = D < 64    ? 4
                                   : 1;
 
 template <int D>
-__global__ __launch_bounds__(kTileThreads,
-                             kBlocks<D>) void orthogonal_memory_fast_forward(Forward a) {
+__global__ __launch_bounds__(kTileThreads, kBlocks<D>) void orthogonal_memory_fast_forward(
+    const __grid_constant__ Forward a) {
   constexpr int kStride = Layout<D>::kStride;
   SharedArena arena;
   const Layout<D> shared(arena);

@@ -72,8 +72,9 @@ __global__ void orthogonal_memory_product(Rows<const In> in, Matrix matrix, Rows
 // out[run][head, l, c] = sum over the run's tokens of left[token, head, l] right[token, head, c].
 template <typename T>
 __global__ void orthogonal_memory_basis_gradients(Rows<const float> left, Rows<const T> right,
-                                                  Problem p, int64_t tokens, int64_t run_tokens,
-                                                  int column_tiles, float* out) {
+                                                  const __grid_constant__ Problem p, int64_t tokens,
+                                                  int64_t run_tokens, int column_tiles,
+                                                  float* out) {
   SharedArena arena;
   const Tiles tiles(arena);
   const int64_t head = blockIdx.z, begin = static_cast<int64_t>(blockIdx.y) * run_tokens;

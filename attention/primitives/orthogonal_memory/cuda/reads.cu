@@ -49,8 +49,8 @@ struct Reader {
   __device__ float weight(int64_t l) const { return expf(logit(l) - shift) * norm; }
 };
 
-__global__ void orthogonal_memory_read(Problem p, int64_t rows, const float* sums,
-                                       float* projected) {
+__global__ void orthogonal_memory_read(const __grid_constant__ Problem p, int64_t rows,
+                                       const float* sums, float* projected) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
   if (row >= rows) return;
   const Reader reader(p, sums, projected, row);
@@ -63,9 +63,9 @@ __global__ void orthogonal_memory_read(Problem p, int64_t rows, const float* sum
 // With a = scale m y (y the projected query), p the softmax of a and u = B dy: dp = m u,
 // da = p (dp - p . dp), dm = p u + scale y da, dy = scale m da. The factors of dropout on p go to
 // u.
-__global__ void orthogonal_memory_read_gradients(Problem a, int64_t rows, const float* sums,
-                                                 float* projected, float* dprojected,
-                                                 float* weights) {
+__global__ void orthogonal_memory_read_gradients(const __grid_constant__ Problem a, int64_t rows,
+                                                 const float* sums, float* projected,
+                                                 float* dprojected, float* weights) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
   if (row >= rows) return;
   const int64_t rank = a.rank;

@@ -74,8 +74,8 @@ __device__ __forceinline__ float add_to_sum(const Problem& a, const Place& place
   return read;
 }
 
-__global__ void orthogonal_memory_one_token(Problem a, StoredValues q, StoredValues f,
-                                            StoredResults y) {
+__global__ void orthogonal_memory_one_token(const __grid_constant__ Problem a, StoredValues q,
+                                            StoredValues f, StoredResults y) {
   SharedArena arena;
   const int rank = static_cast<int>(a.rank), width = static_cast<int>(a.width);
   const Layout shared(arena, rank, width);

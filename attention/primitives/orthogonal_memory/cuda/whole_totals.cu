@@ -60,7 +60,8 @@ __device__ __forceinline__ void visit_edges(const Inputs& in, int64_t row, int64
   }
 }
 
-__global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_totals(Forward a) {
+__global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_totals(
+    const __grid_constant__ Forward a) {
   SharedArena arena;
   const Layout shared(arena, a.f.K, a.rank);
   const int thread = static_cast<int>(threadIdx.x);
@@ -104,7 +105,7 @@ __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_totals(F
 }
 
 __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_gradients(
-    Backward a, float* dcodes, float* all_dbasis) {
+    const __grid_constant__ Backward a, float* dcodes, float* all_dbasis) {
   SharedArena arena;
   const Layout shared(arena, a.f.K, a.rank);
   const int thread = static_cast<int>(threadIdx.x);

@@ -94,8 +94,9 @@ __device__ __forceinline__ Shares share_slots(const Forward& a, const LogSums& a
 }
 
 template <int M, int N>
-__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_forward(Forward a, int tiles,
-                                                                               LogSums all) {
+__global__ __launch_bounds__(kTileThreads,
+                             2) void slot_attention_fast_forward(const __grid_constant__ Forward a,
+                                                                 int tiles, LogSums all) {
   SharedArena arena;
   const Layout<M, N> shared(arena);
   const SlotScales& scales = shared.scales;

@@ -6,7 +6,8 @@
 namespace linnet::cuda::slot_attention_fast::backward_detail {
 namespace {
 
-__global__ void slot_attention_fast_join(BackwardWork j, int64_t rows, int all, float scale) {
+__global__ void slot_attention_fast_join(const __grid_constant__ BackwardWork j, int64_t rows,
+                                         int all, float scale) {
   const int64_t row = global_warp();
   if (row >= rows) return;
   const int count = (all + kSlots - 1) / kSlots;

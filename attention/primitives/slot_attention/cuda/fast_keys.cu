@@ -291,8 +291,8 @@ __device__ __forceinline__ void scan_back(const Backward& a, const BackwardWork&
 }
 
 template <int M>
-__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Backward a,
-                                                                            BackwardWork work) {
+__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(
+    const __grid_constant__ Backward a, const __grid_constant__ BackwardWork work) {
   SharedArena arena;
   const Layout<M> shared(arena);
   const int thread = static_cast<int>(threadIdx.x);
@@ -329,10 +329,9 @@ __global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_keys(Back
 }
 
 template <bool of_values>
-__global__ __launch_bounds__(kTileThreads,
-                             2) void slot_attention_fast_part_gradients(Backward a,
-                                                                        BackwardWork work,
-                                                                        WidePart part) {
+__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_gradients(
+    const __grid_constant__ Backward a, const __grid_constant__ BackwardWork work,
+    const __grid_constant__ WidePart part) {
   SharedArena arena;
   const PartLayout shared(arena);
   const int thread = static_cast<int>(threadIdx.x);

@@ -108,8 +108,8 @@ __device__ __forceinline__ void scan_chunks(const Backward& a, const Common& sha
 }
 
 template <int M>
-__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_queries(Backward a,
-                                                                               BackwardWork work) {
+__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_queries(
+    const __grid_constant__ Backward a, const __grid_constant__ BackwardWork work) {
   SharedArena arena;
   const Layout<M> shared(arena);
   const SlotScales& scales = shared.scales;
@@ -219,9 +219,9 @@ __device__ __forceinline__ void leave_offsets(const SlotRows& products, const Sl
 
 // Columns from part.first on: reads of keys or of values, or, where it `gathers`, dq.
 template <bool of_values, bool gathers>
-__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_reads(Backward a,
-                                                                                  BackwardWork work,
-                                                                                  WidePart part) {
+__global__ __launch_bounds__(kTileThreads, 2) void slot_attention_fast_part_reads(
+    const __grid_constant__ Backward a, const __grid_constant__ BackwardWork work,
+    const __grid_constant__ WidePart part) {
   SharedArena arena;
   const PartLayout shared(arena);
   const SlotScales& scales = shared.scales;
