@@ -110,17 +110,17 @@ __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_gradient
   const Layout shared(arena, a.f.K, a.rank);
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t heads = a.f.H, head = blockIdx.x % heads, row = blockIdx.x / heads;
-  const int64_t width = a.f.K, rank = a.rank, number = int64_t{blockIdx.x} * rank + thread;
+  const int64_t width = a.f.K, rank = a.rank;
   const int64_t chunks = a.chunks();
   const float* codes = a.saved.edges + row * chunks * heads * 2 * width;
   const float* dsums = a.dsums + row * a.entries() * heads * 2 * rank;
   const float* basis = a.basis + head * rank * width;
-  float* dbasis = all_dbasis + int64_t{blockIdx.x} * rank * width;
   visit_segments(a.saved.edge_counts + row * chunks * 3, chunks, a.reads_codes(),
                  [&](const Segment& segment) {
                    if (thread < width)
                      shared.codes[thread] = sum_of(codes, heads, head, width, segment, thread);
                    if (thread < rank) {
+                     const int64_t number = int64_t{blockIdx.x} * rank + thread;
                      Segment summed = segment;
                      if (!a.reads_codes()) summed.to = a.entries() - 1;  // runs
                      float sum = sum_of(dsums, heads, head, rank, summed, thread);
@@ -138,6 +138,7 @@ __global__ __launch_bounds__(kTileThreads) void orthogonal_memory_whole_gradient
                        dcodes[((entry * heads + head) * 2 + edge) * width + thread] = gradient;
                      });
                    }
+                   float* dbasis = all_dbasis + int64_t{blockIdx.x} * rank * width;
                    for (int64_t i = thread; i < rank * width; i += kTileThreads) {
                      const float own = shared.sums[i / width] * shared.codes[i % width];
                      dbasis[i] = segment.from < 0 ? own : dbasis[i] + own;
