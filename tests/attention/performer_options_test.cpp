@@ -222,6 +222,12 @@ TEST(PerformerOptions, FormsAndKernelsWithoutTheirMeaningAreRefused) {
   };
   EXPECT_FALSE(traits("{maximum_gradients: true}").causal);
   EXPECT_FALSE(traits("{padding: counted}").causal);
+  for (const char* parameters : {"{maximum_gradients: true}", "{padding: counted}"}) {
+    EXPECT_FALSE(traits(parameters).decode_state) << parameters;
+  }
+  // The output of a row depends on its padded length where padding counts, and only there.
+  EXPECT_TRUE(traits("{padding: counted}").depends_on_length);
+  EXPECT_FALSE(traits("{key_maximum: sequence}").depends_on_length);
   EXPECT_FALSE(traits("{preset: lucidrains_causal}").noncausal);
   EXPECT_FALSE(traits("{preset: lucidrains_causal}").decode_state);
   EXPECT_TRUE(traits("{}").decode_state);
