@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "attention/conformance/conformance.h"
 #include "attention/performer/relative_maxima.h"
 #include "attention/registry.h"
 #include "autograd/arithmetic.h"
@@ -213,6 +214,19 @@ TEST(PerformerOptions, EqualMaximaShareTheirGradient) {
   EXPECT_EQ(y.value().to_vector<double>(), (std::vector<double>{0, -2, 0, -1}));
   backward({y}, {Tensor::from(std::vector<double>{1, 2, 4, 8}, {1, 2, 1, 2})});
   EXPECT_EQ(p.grad().to_vector<double>(), (std::vector<double>{1 - 7.5, 2, 4 - 7.5, 8}));
+}
+
+// The source is encoded once: queries in several calls are those of one.
+TEST(PerformerOptions, MaximaOfAllKeysOfASourceAllowSeveralCalls) {
+  for (const char* parameters : {"{key_maximum: sequence}", "{key_maximum: tensor}"}) {
+    bool chunks = false;
+    for (const CheckResult& result : run_conformance(find_mechanism("performer"), Form::cross,
+                                                     parse_yaml(parameters, "test"))) {
+      EXPECT_TRUE(result.passed) << parameters << ", " << result.check << ": " << result.message;
+      chunks = chunks || (result.check == "chunks" && !result.exempt);
+    }
+    EXPECT_TRUE(chunks) << parameters;
+  }
 }
 
 TEST(PerformerOptions, FormsAndKernelsWithoutTheirMeaningAreRefused) {
