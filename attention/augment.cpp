@@ -110,6 +110,11 @@ std::vector<Number> augmented(std::vector<Number> y, const std::optional<Augment
   return y;
 }
 
+std::string conflict_of(const TokenMixer& mixer) {
+  const auto* refusal = dynamic_cast<const AugmentationRefusal*>(&mixer);
+  return refusal == nullptr ? "" : refusal->augmentation_conflict();
+}
+
 }  // namespace
 
 ConfigSchema augmentation_schema() {
@@ -117,7 +122,8 @@ ConfigSchema augmentation_schema() {
 }
 
 bool takes_augmentation(const TokenMixer& mixer, Form form) {
-  return form != Form::cross && dynamic_cast<const AttentionMixer*>(&mixer) != nullptr;
+  return form != Form::cross && dynamic_cast<const AttentionMixer*>(&mixer) != nullptr &&
+         conflict_of(mixer).empty();
 }
 
 Mechanism augmentable(Mechanism host) {
@@ -142,6 +148,10 @@ Mechanism augmentable(Mechanism host) {
       require_usage(
           attention != nullptr, "augment: '", name,
           "' has no queries, keys and values of heads to put branches beside; remove augment");
+      const std::string conflict = conflict_of(*mixer);
+      require_usage(conflict.empty(), "augment: with ", conflict, " '", name,
+                    "' has no values of every head to put branches beside; remove augment or ",
+                    conflict);
       if (takes_augmentation(*mixer, options.form)) {
         attention->augment(std::make_shared<Augmentation>(augment, options, scope.own));
       }

@@ -9,11 +9,20 @@ namespace linnet {
 // The mechanism, which now takes the option `augment: {conv: 63, local: 64, ...}`: the self forms
 // gain these branches with factor 1 (You et al. 2024, table 16, which gives results only; the
 // factor is our reading); the cross form ignores it. Its parameters are called augment.conv, its
-// states augment.*.
+// states augment.*. Making the mixer throws UsageError where the host has nothing to put them
+// beside.
 Mechanism augmentable(Mechanism host);
 
 // The options of `augment`, with their defaults.
 ConfigSchema augmentation_schema();
+
+// A mixer that options of its own may leave without values of every head.
+class AugmentationRefusal {
+ public:
+  virtual ~AugmentationRefusal() = default;
+  // The option of the mechanism that rules the augmentation out; empty: none.
+  virtual std::string augmentation_conflict() const = 0;
+};
 
 // Whether the option is possible: false for a mixer without queries, keys and values of heads, and
 // for the cross form.

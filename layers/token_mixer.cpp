@@ -9,6 +9,7 @@
 #include "core/cuda/backend.h"
 #include "core/cuda/runtime.h"
 #include "layers/dead_rows.h"
+#include "layers/projection_bias.h"
 
 namespace linnet {
 
@@ -98,10 +99,8 @@ AttentionMixer::AttentionMixer(const MixerOptions& options, const MixerScope& sc
   };
   const auto bias = [&](const char* name) {
     if (!options.bias) return Variable();
-    const bool uniform = options.init == "uniform";
-    return scope.own.parameter(
-        std::string(name) + ".bias", {width},
-        uniform ? init_uniform(1.0 / std::sqrt(static_cast<double>(width))) : init_constant(0));
+    return scope.own.parameter(std::string(name) + ".bias", {width},
+                               projection_bias_init(options.init, width));
   };
   // The three input projections are contiguous, so that one product can serve them.
   if (projections.q) q_weight_ = weight("q", 1 / std::numbers::sqrt2);

@@ -100,6 +100,10 @@ std::string check_causality(const Setup& setup) {
 
 std::string check_chunks(const Setup& setup) {
   if (setup.form == Form::noncausal) throw NotApplicable{"a noncausal form has no decode state"};
+  // Then check_state_size requires that no state is left.
+  if (setup.causal() && !setup.traits.decode_state) {
+    throw NotApplicable{"the mechanism has no decode state"};
+  }
   const Subject subject = setup.subject(setup.widest());
   const int64_t length = setup.length();
   Batch batch = setup.batch(2, length, 6);

@@ -3,6 +3,7 @@
 
 #include <numbers>
 
+#include "attention/augment.h"
 #include "attention/common/slot_support.h"
 #include "attention/define.h"
 #include "attention/linformer/one_kv_head.h"
@@ -43,7 +44,7 @@ Initializer same_in_every_layer(const Initializer& initial, const std::string& n
   };
 }
 
-class LinformerMixer : public AttentionMixer {
+class LinformerMixer : public AttentionMixer, public AugmentationRefusal {
  public:
   LinformerMixer(const LinformerParams& params, const MixerOptions& options,
                  const MixerScope& scope)
@@ -89,6 +90,7 @@ class LinformerMixer : public AttentionMixer {
   }
 
   int64_t length_limit() const override { return options().form == Form::cross ? 0 : length_; }
+  std::string augmentation_conflict() const override { return kv_head_ ? "one_kv_head" : ""; }
 
  private:
   Variable projection(const std::string& name, const MixerScope& scope) const {
@@ -131,7 +133,8 @@ class LinformerMixer : public AttentionMixer {
   std::optional<OneKvHead> kv_head_;
 };
 
-// Keys or values of one head, for every head: rows of s.x or s.source by that weight, rotated.
+// Keys or values of one head, for every head: rows of s.x or s.source by that weight, keys of
+// s.x rotated.
 template <typename Number>
 std::vector<Number> one_head_for_all(const ReferenceSequence<Number>& s, const std::string& name) {
   const std::vector<Number>& read = s.form == Form::cross ? s.source : s.x;
@@ -146,7 +149,7 @@ std::vector<Number> one_head_for_all(const ReferenceSequence<Number>& s, const s
       const auto at = static_cast<size_t>(c);
       head.push_back(s.stored(sum + (bias == s.parameters.end() ? Number{0} : bias->second[at])));
     }
-    const int64_t width = name == "k" ? s.options.rotary_width : 0;
+    const int64_t width = name == "k" && s.form != Form::cross ? s.options.rotary_width : 0;
     for (int64_t c = 0; c < width; c += 2) {
       const Number angle =
           static_cast<Number>(s.positions[static_cast<size_t>(j)]) *
@@ -286,10 +289,11 @@ Mechanism linformer_mechanism() {
   facts.presets = kPresets;
   facts.cost_cases = {"{slots: 256}"};
   facts.check_head_width = 10;
-  facts.variants = {"{slots: 3}", "{slots: 7, sharing: none, scale: 1, init: xavier}",
+  // The suite runs the first with rotary positions too.
+  facts.variants = {"{slots: 4, one_kv_head: true}", "{slots: 3}",
+                    "{slots: 7, sharing: none, scale: 1, init: xavier}",
                     "{slots: 0, sharing: layerwise, mask_empty: false, init: uniform}",
-                    "{slots: 5, sharing: key_value_per_head, freeze: true, max_length: 140}",
-                    "{slots: 4, one_kv_head: true}"};
+                    "{slots: 5, sharing: key_value_per_head, freeze: true, max_length: 140}"};
   facts.limits = limiting_cases();
   return define_mechanism<LinformerParams, LinformerMixer>(
       std::move(facts), [](const LinformerParams& params, const auto& sequence) {

@@ -5,6 +5,7 @@
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
 #include "autograd/linear.h"
+#include "layers/projection_bias.h"
 
 namespace linnet {
 
@@ -17,8 +18,9 @@ OneKvHead::OneKvHead(const MixerOptions& options, const ParameterScope& scope) :
   key_ = weight("kv_head.k.weight");
   value_ = weight("kv_head.v.weight");
   if (!options.bias) return;
-  key_bias_ = scope.parameter("kv_head.k.bias", {K}, init_constant(0));
-  value_bias_ = scope.parameter("kv_head.v.bias", {K}, init_constant(0));
+  const Initializer initial = projection_bias_init(options.init, E);
+  key_bias_ = scope.parameter("kv_head.k.bias", {K}, initial);
+  value_bias_ = scope.parameter("kv_head.v.bias", {K}, initial);
 }
 
 MixInput OneKvHead::with_keys(const MixInput& input, const MixerContext& context) const {
@@ -28,7 +30,7 @@ MixInput OneKvHead::with_keys(const MixInput& input, const MixerContext& context
   MixInput made = input;
   made.k = heads(read, key_, key_bias_);
   made.v = heads(read, value_, value_bias_);
-  if (options_.rotary_width > 0) {
+  if (!cross && options_.rotary_width > 0) {
     const Tensor& own = context.key_positions;
     made.k = rotary(made.k, own.defined() ? own : context.positions, options_.rotary_width);
   }

@@ -11,8 +11,9 @@ class OneKvHead {
   // kv_head.k.bias, kv_head.v.bias [K].
   OneKvHead(const MixerOptions& options, const ParameterScope& scope);
 
-  // `input` with keys and values of all H heads [B,S,H,K], rotated where the
-  // options say so; as it is where it has keys, or no tokens to make them of.
+  // `input` with keys and values of all H heads [B,S,H,K], keys rotated where the options say so
+  // and the form is not cross (as the layer does); as it is where it has keys, or no tokens to make
+  // them of.
   MixInput with_keys(const MixInput& input, const MixerContext& context) const;
 
   // Projections and bytes of parameters. The one head is projected once for each head that reads.

@@ -8,6 +8,7 @@
 #include "attention/primitives/listed_attention/listed_attention.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
+#include "layers/projection_bias.h"
 
 namespace linnet {
 namespace {
@@ -33,9 +34,8 @@ struct GlobalProjection {
       : weight(scope.parameter("weight", {options.width, options.width},
                                projection_init(options.init, gain, options.width, options.width))) {
     if (!options.bias) return;
-    const double bound = 1 / std::sqrt(static_cast<double>(options.width));
-    bias = scope.parameter("bias", {options.width},
-                           options.init == "uniform" ? init_uniform(bound) : init_constant(0));
+    bias =
+        scope.parameter("bias", {options.width}, projection_bias_init(options.init, options.width));
   }
   Variable operator()(const Variable& x, const MixerOptions& options) const {
     return reshape(linear(x, weight, bias),

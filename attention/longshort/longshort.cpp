@@ -67,6 +67,10 @@ void LongshortParams::validate(const ConfigNode& at) const {
 
 MixerTraits LongshortParams::traits(MixerTraits traits) const {
   traits.couples_heads = norm;
+  if (null_tokens > 0) {
+    traits.exempt["packing"] =
+        "null tokens stand before the first token of a row: packed documents are refused";
+  }
   return traits;
 }
 

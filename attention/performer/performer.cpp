@@ -306,24 +306,22 @@ void PerformerParams::validate(const ConfigNode& at) const {
 }
 
 MixerTraits PerformerParams::traits(MixerTraits traits) const {
-  const bool constants =
-      kernel == PerformerKernel::exp && feature_epsilon.value_or(1) > 0 && !maximum_gradients;
+  const bool constants = kernel == PerformerKernel::exp && !maximum_gradients &&
+                         (feature_epsilon.value_or(1) > 0 || sum_epsilon > 0);
   if (constants) {
     traits.exempt["gradients"] =
-        "stabilisers are constants for backward, but beside feature_epsilon outputs depend on them "
-        "a little; checked with feature_epsilon: 0";
+        "stabilisers are constants for backward, but beside feature_epsilon and sum_epsilon "
+        "outputs depend on them a little; checked without these, and with maximum_gradients";
   }
-  if (maximum_gradients && key_maximum == KeyMaximum::seen) traits.causal = false;
-  if (padding == PerformerPadding::counted) {
-    traits.causal = false;
-    traits.depends_on_length = true;
+  const bool counted = padding == PerformerPadding::counted;
+  if (counted || (maximum_gradients && key_maximum == KeyMaximum::seen)) {
+    traits.causal = traits.decode_state = false;
   }
+  if (counted) traits.depends_on_length = true;
   if (sum_epsilon > 0) traits.noncausal = traits.cross = false;
   if (has_decode_state()) return traits;
   traits.decode_state = traits.constant_state = false;
-  traits.exempt["chunks"] = "with maxima of all keys or sum_epsilon there is no decode state";
   if (key_maximum == KeyMaximum::seen) return traits;
-  traits.depends_on_length = true;
   traits.exempt["causality"] =
       "beside feature_epsilon, earlier outputs depend a little on the largest of all keys";
   if (key_maximum == KeyMaximum::tensor) {
@@ -362,7 +360,8 @@ Mechanism performer_mechanism() {
   facts.variants = {"{feature_epsilon: 0, per: head, redrawn: gaussian, redraw_steps: 1}",
                     "{kernel: relu, features: 40, directions: gaussian, normalizer: add}",
                     "{legacy_scale: true, features: 20, row_length: sqrt, redraw_steps: 2}",
-                    "{features: 12, key_maximum: sequence, sum_epsilon: 0.01, redraw_steps: 0}",
+                    "{features: 12, key_maximum: sequence, sum_epsilon: 0.01, redraw_steps: 0, "
+                    "maximum_gradients: true}",
                     "{features: 10, maximum_gradients: true, feature_epsilon: 0.05}",
                     "{features: 12, padding: counted, feature_epsilon: 0}"};
   facts.limits = performer_limits();

@@ -22,19 +22,17 @@ Tensor over_groups(const Tensor& rows, ScanKind kind, const MaximumGroups& group
   SegmentScan scan;
   scan.kind = kind;
   scan.reach = ScanReach::whole;
+  scan.mask = groups.mask;
   if (groups.over == MaximumOver::sequence) {
-    scan.mask = groups.mask;
     scan.segments = groups.segments;
     return segment_scan(rows, scan);
   }
-  Tensor all = rows;
-  if (groups.mask.defined() && kind == ScanKind::max) {
-    // Masked rows take part with the maximum of their sequence; their sums are 0 as they are.
-    scan.mask = groups.mask;
-    all = segment_scan(rows, scan);
-    scan.mask = Tensor();
-  }
-  return segment_scan(all.reshape({1, rows.elements(), 1}), scan).reshape(rows.shape());
+  // Over the tokens of each head, over the batch, over the heads: many short scans side by side.
+  const int64_t B = rows.size(0), T = rows.size(1), H = rows.size(2);
+  const Tensor sequences = segment_scan(rows, scan);
+  scan.mask = Tensor();
+  const Tensor heads = segment_scan(sequences.reshape({1, B, T * H}), scan);
+  return segment_scan(heads.reshape({B * T, H, 1}), scan).reshape(rows.shape());
 }
 
 template <typename T>

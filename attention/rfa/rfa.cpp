@@ -96,6 +96,8 @@ class RfaMixer : public AttentionMixer {
     };
     Gate gate;
     if (params_.gate) {
+      require_usage(input.x.defined(),
+                    "rfa: gate reads the layer's input, which a run of the core alone lacks");
       gate = sigmoid_gate(linear(as_dtype(input.x, dtype), as_dtype(gate_weight_, dtype),
                                  as_dtype(gate_bias_, dtype)));
     }

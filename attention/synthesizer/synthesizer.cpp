@@ -11,6 +11,7 @@
 #include "autograd/embedding.h"
 #include "autograd/linear.h"
 #include "core/cuda/backend.h"
+#include "layers/projection_bias.h"
 
 namespace linnet {
 namespace {
@@ -63,9 +64,7 @@ class SynthesizerMixer : public AttentionMixer {
     if (!params.dense()) return;
     const auto bias = [&](const std::string& name, const Shape& shape, int64_t inputs) {
       if (!options.bias) return Variable();
-      const double bound = 1.0 / std::sqrt(static_cast<double>(inputs));
-      return scope.own.parameter(
-          name, shape, options.init == "uniform" ? init_uniform(bound) : init_constant(0));
+      return scope.own.parameter(name, shape, projection_bias_init(options.init, inputs));
     };
     const int64_t maps = params.shared ? 1 : H;
     hidden_weight_ = scope.own.parameter(

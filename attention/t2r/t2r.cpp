@@ -41,7 +41,11 @@ class T2rMixer : public AttentionMixer {
     MixInput mapped = input;
     mapped.q = map(scale(input.q, scale_));
     if (input.k.defined()) mapped.k = map(input.k);
-    if (gate_weight_.defined()) mapped.k = gated(mapped.k, input.x);
+    if (gate_weight_.defined()) {
+      require_usage(input.x.defined(),
+                    "t2r: input_gate reads the layer's input, which a run of the core alone lacks");
+      mapped.k = gated(mapped.k, input.x);
+    }
     return feature_map_mix(attention_, options(), mapped, {}, context, state);
   }
 

@@ -1,8 +1,10 @@
 // Linformer: shared and frozen projections, refused options.
 #include <gtest/gtest.h>
 
+#include "attention/conformance/subject.h"
 #include "attention/registry.h"
 #include "core/yaml.h"
+#include "tests/tensor_helpers.h"
 
 namespace linnet {
 namespace {
@@ -63,6 +65,63 @@ TEST(Linformer, FrozenProjectionsAreStoredAndSharedByLayersWhereAsked) {
 TEST(Linformer, CausalAttentionNeedsOneProjectionForKeysAndValues) {
   EXPECT_THROW(Layers("{sharing: headwise}", options(Form::causal)), UsageError);
   EXPECT_NO_THROW(Layers("{sharing: headwise}", options(Form::cross)));
+}
+
+// Every head with a copy of the one head: the layer projects and rotates the copies itself, queries
+// and keys of one sequence only.
+TEST(Linformer, OneHeadIsRotatedAsTheLayerRotatesItsCopies) {
+  using conformance::Subject;
+  for (const Form form : {Form::noncausal, Form::causal, Form::cross}) {
+    for (const bool bias : {false, true}) {
+      MixerOptions with = options(form);
+      with.rotary_width = 4;
+      with.bias = bias;
+      const auto made = [&](const char* parameters) {
+        return Subject(find_mechanism("linformer"), parse_yaml(parameters, "test"), with,
+                       DType::f64);
+      };
+      const Subject one = made("{slots: 4, one_kv_head: true}");
+      Subject copies = made("{slots: 4}");
+      auto weights = copies.weights();
+      for (const auto& [name, values] : one.weights()) {
+        if (!name.starts_with("kv_head.")) {
+          weights.at(name) = values;
+          continue;
+        }
+        std::vector<double>& all = weights.at(name.substr(8));
+        all = values;
+        all.insert(all.end(), values.begin(), values.end());
+      }
+      copies.set_weights(weights);
+      const auto batch = conformance::random_batch(form, 2, 11, 7, with.width, 5);
+      EXPECT_LE(conformance::largest_difference(one.run(batch).y, copies.run(batch).y), 1e-12)
+          << name_of(form) << (bias ? ", with bias" : "");
+    }
+  }
+}
+
+TEST(Linformer, BiasesOfOneHeadBeginAsThoseOfTheLayer) {
+  for (const char* init : {"xavier", "uniform"}) {
+    MixerOptions with = options(Form::noncausal);
+    with.init = init;
+    Layers layers("{slots: 4, one_kv_head: true}", with);
+    layers.set.materialize(3);
+    for (const char* name : {"first.kv_head.k.bias", "first.kv_head.v.bias"}) {
+      for (const float value : layers.set.find(name).variable.value().to_vector<float>()) {
+        EXPECT_LE(std::abs(value), 0.25f);  // 1/sqrt(16)
+        EXPECT_EQ(value == 0, std::string(init) == "xavier");
+      }
+    }
+  }
+}
+
+TEST(Linformer, OneHeadTakesNoAugmentation) {
+  for (const Form form : {Form::noncausal, Form::causal, Form::cross}) {
+    const std::string message = test::message_of<UsageError>(
+        [&] { Layers("{one_kv_head: true, augment: {conv: 5}}", options(form)); });
+    EXPECT_NE(message.find("augment: with one_kv_head 'linformer'"), std::string::npos) << message;
+    EXPECT_NO_THROW(Layers("{augment: {conv: 5}}", options(form)));
+  }
 }
 
 TEST(Linformer, RefusesWhatIsLongerThanItWasMadeFor) {

@@ -6,6 +6,7 @@
 
 #include "tests/attention/packed_documents.h"
 #include "tests/error_helpers.h"
+#include "tests/tensor_helpers.h"
 
 namespace linnet {
 namespace {
@@ -71,6 +72,23 @@ TEST(Longshort, NullTokensAreWholeChunks) {
   EXPECT_EQ(test::causes_of<UsageError>(
                 [] { count_of("longshort", "{chunk: 8, null_tokens: 12}", Form::causal, 4, 2); }),
             "conflict null_tokens at test:1:25");
+}
+
+TEST(Longshort, NullTokensRefusePackedDocuments) {
+  using namespace conformance;
+  const MixerOptions options = check_options(Form::causal, 8);
+  Batch batch = random_batch(Form::causal, 1, 9, 0, options.width, 3);
+  batch.segments = Tensor::from(std::vector<int32_t>{0, 0, 0, 0, 1, 1, 1, 1, 1}, {1, 9});
+  const auto run = [&](const char* parameters) {
+    const ConfigNode node = parse_yaml(parameters, "test");
+    const Mechanism& longshort = find_mechanism("longshort");
+    Subject(longshort, node, options, DType::f64).run(batch);
+  };
+  EXPECT_NE(test::message_of<UsageError>([&] {
+              run("{chunk: 4, null_tokens: 4}");
+            }).find("set null_tokens: 0"),
+            std::string::npos);
+  EXPECT_NO_THROW(run("{chunk: 4}"));
 }
 
 TEST(Longshort, CrossIsRefused) {

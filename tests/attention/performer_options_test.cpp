@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "attention/conformance/conformance.h"
 #include "attention/performer/relative_maxima.h"
 #include "attention/registry.h"
 #include "autograd/arithmetic.h"
@@ -215,6 +216,19 @@ TEST(PerformerOptions, EqualMaximaShareTheirGradient) {
   EXPECT_EQ(p.grad().to_vector<double>(), (std::vector<double>{1 - 7.5, 2, 4 - 7.5, 8}));
 }
 
+// The source is encoded once: queries in several calls are those of one.
+TEST(PerformerOptions, MaximaOfAllKeysOfASourceAllowSeveralCalls) {
+  for (const char* parameters : {"{key_maximum: sequence}", "{key_maximum: tensor}"}) {
+    bool chunks = false;
+    for (const CheckResult& result : run_conformance(find_mechanism("performer"), Form::cross,
+                                                     parse_yaml(parameters, "test"))) {
+      EXPECT_TRUE(result.passed) << parameters << ", " << result.check << ": " << result.message;
+      chunks = chunks || (result.check == "chunks" && !result.exempt);
+    }
+    EXPECT_TRUE(chunks) << parameters;
+  }
+}
+
 TEST(PerformerOptions, FormsAndKernelsWithoutTheirMeaningAreRefused) {
   const Mechanism& performer = find_mechanism("performer");
   const auto traits = [&](const char* parameters) {
@@ -222,6 +236,12 @@ TEST(PerformerOptions, FormsAndKernelsWithoutTheirMeaningAreRefused) {
   };
   EXPECT_FALSE(traits("{maximum_gradients: true}").causal);
   EXPECT_FALSE(traits("{padding: counted}").causal);
+  for (const char* parameters : {"{maximum_gradients: true}", "{padding: counted}"}) {
+    EXPECT_FALSE(traits(parameters).decode_state) << parameters;
+  }
+  // The output of a row depends on its padded length where padding counts, and only there.
+  EXPECT_TRUE(traits("{padding: counted}").depends_on_length);
+  EXPECT_FALSE(traits("{key_maximum: sequence}").depends_on_length);
   EXPECT_FALSE(traits("{preset: lucidrains_causal}").noncausal);
   EXPECT_FALSE(traits("{preset: lucidrains_causal}").decode_state);
   EXPECT_TRUE(traits("{}").decode_state);

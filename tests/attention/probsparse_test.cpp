@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "attention/conformance/subject.h"
 #include "attention/probsparse/active_queries.h"
 #include "core/yaml.h"
 #include "tests/tensor_helpers.h"
@@ -85,6 +86,32 @@ TEST(Probsparse, AcrossSequencesEachHasItsOwnCount) {
   }
   const Tensor active = active_queries(q, k, {queries, keys}, draws, {}, kFactor);
   EXPECT_EQ(active.to_vector<int32_t>(), (std::vector<int32_t>{7, 0, 1, 2, 3, 4, 5, 6}));
+}
+
+// One token alone is exact: token by token, the cross form is softmax attention.
+TEST(Probsparse, AcrossSequencesTokenByTokenIsSoftmaxAttention) {
+  using namespace conformance;
+  constexpr int64_t T = 40, S = 30;  // 4 of 40 queries are exact in one call
+  const MixerOptions options = check_options(Form::cross, 8);
+  const Subject sparse(find_mechanism("probsparse"), parse_yaml("{factor: 1}", "test"), options,
+                       DType::f64);
+  const Subject softmax(find_mechanism("softmax"), parse_yaml("{}", "test"), options, DType::f64);
+  Batch batch = random_batch(Form::cross, 2, T, S, options.width, 5);
+  batch.source_mask = full_mask(2, S);
+  pad_row(batch.source_mask, 0, 4, 9);
+  pad_row(batch.source_mask, 1, 20, S);
+  const Tensor expected = softmax.run(batch).y;
+  const Result whole = sparse.run(batch);
+  EXPECT_GT(largest_difference(whole.y, expected), 1e-2);
+  // The rest read the state that the first call left.
+  Result call;
+  for (int64_t t = 0; t < T; ++t) {
+    call = sparse.run(conformance::tokens_of(batch, t, t + 1), call.state);
+    EXPECT_LE(largest_difference(call.y, linnet::tokens_of(expected, t, t + 1)), 1e-12) << t;
+  }
+  // A repeated call, from the beginning or from the encoded source, chooses the same queries.
+  EXPECT_TRUE(same_bits(sparse.run(batch).y, whole.y));
+  EXPECT_TRUE(same_bits(sparse.run(batch, whole.state).y, whole.y));
 }
 
 TEST(Probsparse, SamplesAreAFunctionOfTheSeedAlone) {

@@ -10,6 +10,7 @@
 #include "attention/registry.h"
 #include "autograd/grad_check.h"
 #include "core/yaml.h"
+#include "tests/attention/made_mixer.h"
 #include "tests/tensor_helpers.h"
 
 namespace linnet {
@@ -150,6 +151,23 @@ TEST(Rfa, ProductsOfFeaturesEstimateTheGaussianKernel) {
   EXPECT_TRUE(std::abs(self - 1) <= 1e-12);
   // The standard error is at most 1 / sqrt(D) = 0.007.
   EXPECT_TRUE(std::abs(estimate - std::exp(-distance / 2)) <= 0.02) << estimate << distance;
+}
+
+// The gates of rfa and of t2r alike.
+TEST(Rfa, GatesNeedTheInputOfTheLayer) {
+  MixerOptions options;
+  options.width = 8;
+  options.heads = 2;
+  const Variable q(random_tensor({1, 3, 2, 4}, "q")), x(random_tensor({1, 3, 8}, "x"));
+  for (const auto& [name, parameters] :
+       {std::pair{"rfa", "{gate: true}"}, {"t2r", "{input_gate: true}"}}) {
+    const test::MadeMixer mixer(name, parameters, options);
+    EXPECT_NE(
+        test::message_of<UsageError>([&] { mixer.mix(q, q, q, {}); }).find("a run of the core"),
+        std::string::npos)
+        << name;
+    EXPECT_NO_THROW(mixer.mix(q, q, q, {}, {}, x)) << name;
+  }
 }
 
 }  // namespace
