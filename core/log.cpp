@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "core/files.h"
+#include "core/utf8.h"
 
 namespace linnet {
 namespace {
@@ -40,7 +41,7 @@ class ConsoleSink final : public spdlog::sinks::base_sink<std::mutex> {
     struct winsize window {};
     const size_t columns =
         ::ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1 ? window.ws_col : 80;
-    progress_ = text.substr(0, columns - 1);
+    progress_ = utf8_prefix(text, columns - 1);
     draw();
   }
   void erase() {

@@ -4,13 +4,14 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 
 #include "core/log.h"
 
 namespace linnet {
 namespace {
 
-constexpr double kSilent_s = 0.5, kRedrawEvery_s = 0.2, kPrintEvery_s = 30;
+constexpr double kPrintEvery_s = 30;
 
 }  // namespace
 
@@ -34,15 +35,20 @@ ProgressOutput standard_progress_output() {
   const auto redraw = [](const std::string& line) {
     line.empty() ? erase_progress() : show_progress(line);
   };
-  return {progress_is_visible(), seconds, redraw, [](const std::string& line) { log_info(line); }};
+  ProgressOutput output{progress_is_visible(), seconds, redraw,
+                        [](const std::string& line) { log_info(line); }};
+  if (const char* text = std::getenv("LINNET_PROGRESS_SECONDS")) {
+    output.silent_s = output.redraw_every_s = std::strtod(text, nullptr);
+  }
+  return output;
 }
 
 WorkProgress::WorkProgress(ProgressOutput output)
     : output_(std::move(output)), start_(output_.seconds()) {}
 
 bool WorkProgress::due() const {
-  const double first = output_.terminal ? kSilent_s : kPrintEvery_s;
-  const double every = output_.terminal ? kRedrawEvery_s : kPrintEvery_s;
+  const double first = output_.terminal ? output_.silent_s : kPrintEvery_s;
+  const double every = output_.terminal ? output_.redraw_every_s : kPrintEvery_s;
   const double now = output_.seconds();
   return last_shown_ ? now - *last_shown_ >= every : now - start_ >= first;
 }

@@ -19,8 +19,10 @@ struct ProgressOutput {
   std::function<void(const std::string&)>
       redraw;                                     // on a terminal: replaces the line; "": erases it
   std::function<void(const std::string&)> print;  // elsewhere: one more line
+  double silent_s = 0.5, redraw_every_s = 0.2;    // on a terminal: before the first line, the next
 };
-// stderr and the log, by the machine's clock.
+// stderr and the log, by the machine's clock. LINNET_PROGRESS_SECONDS=0 in the environment shows
+// every line on a terminal (other numbers: both times), whatever the machine's speed.
 ProgressOutput standard_progress_output();
 
 // Work that may take long. It says nothing while it is young: short work shows nothing. Then on a

@@ -1,6 +1,7 @@
 // UTF-8: the one decoder, validation and repair.
 #include "core/utf8.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -53,6 +54,17 @@ void require_utf8(std::string_view text, std::string_view what) {
               concat(what, ": expected UTF-8 text, found the invalid byte 0x", kDigits[byte >> 4],
                      kDigits[byte & 15], " at byte offset ", at,
                      "; convert it to UTF-8 (for example with iconv)"));
+}
+
+std::string_view utf8_prefix(std::string_view text, size_t bytes) {
+  if (bytes >= text.size()) return text;
+  size_t end = 0;
+  while (end < text.size()) {
+    const size_t next = end + std::max<size_t>(utf8_character_bytes(text, end), 1);
+    if (next > bytes) break;
+    end = next;
+  }
+  return text.substr(0, end);
 }
 
 std::string replace_invalid_utf8(std::string_view text) {

@@ -19,6 +19,9 @@ size_t find_invalid_utf8(std::string_view text);
 // Throws Error naming `what` (a file, "prompt"), the offset and the byte, unless text is valid.
 void require_utf8(std::string_view text, std::string_view what);
 
+// The longest beginning of at most `bytes` bytes that cuts no character apart.
+std::string_view utf8_prefix(std::string_view text, size_t bytes);
+
 // The text with every ill-formed byte replaced by U+FFFD, for terminals, JSON and reports.
 std::string replace_invalid_utf8(std::string_view text);
 

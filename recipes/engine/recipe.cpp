@@ -197,10 +197,10 @@ Recipe parse_recipe(const ConfigNode& node) {
 }
 
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides) {
-  const ConfigNode node = load_recipe_node(path, overrides);
+  const ConfigNode node = load_swept_node(path, overrides);
   Recipe recipe = parse_recipe(node);
   recipe.path = path;
-  for (const std::string& note : restart_notes(node, overrides)) log_info(note);
+  for (const std::string& note : restart_notes(node)) log_info(note);
   return recipe;
 }
 

@@ -43,11 +43,15 @@ struct Recipe {
 ConfigNode load_recipe_node(const std::string& path,
                             const std::vector<std::string>& overrides = {});
 
+// load_recipe_node with what is left of the sweep: an override of a swept path, or of a section
+// around it, replaces that part. Throws UsageError.
+ConfigNode load_swept_node(const std::string& path, const std::vector<std::string>& overrides = {});
+
 // Reads a merged node strictly, the attention mechanism's parameters and form included. Throws
 // UsageError with one line for each problem.
 Recipe parse_recipe(const ConfigNode& node);
 
-// load_recipe_node and parse_recipe in one.
+// load_swept_node and parse_recipe in one.
 Recipe load_recipe(const std::string& path, const std::vector<std::string>& overrides = {});
 
 // One line of `linnet recipe list`.

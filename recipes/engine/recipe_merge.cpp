@@ -51,11 +51,22 @@ bool changes_kind(const ConfigNode& base, const std::string& section, const std:
   return implied != nullptr && after.is_scalar() && after.raw() != *implied;
 }
 
-// Whether `over` says that the section is something else than `base`.
+// Data that say where they lie are of a kind, named or not.
+bool names_files(const ConfigNode& data) {
+  for (const char* key : {"path", "train", "validation", "test"}) {
+    if (data.contains(key)) return true;
+  }
+  return false;
+}
+
+// Whether `over` says that the section is something else than `base`. A base that names no kind is
+// often a part that several kinds share, which stays; but files of the default kind are no other
+// kind's.
 bool changes_kind(const ConfigNode& base, const ConfigNode& over, const std::string& section) {
   for (const char* key : {"name", "kind"}) {
     const ConfigNode* after = over.find(key);
-    if (after != nullptr && changes_kind(base, section, key, *after)) return true;
+    const bool has_kind = base.contains(key) || (section == "data" && names_files(base));
+    if (after != nullptr && has_kind && changes_kind(base, section, key, *after)) return true;
   }
   return false;
 }
@@ -140,6 +151,22 @@ void assign(ConfigNode& root, const Override& change) {
   section->set(key, change.value, location);
 }
 
+// The notes about the sections of `node`, whose path is `section`.
+void collect_notes(const ConfigNode& node, const std::string& section,
+                   std::vector<std::string>& notes) {
+  if (!node.is_map()) return;
+  std::string lost;
+  for (const std::string& key : node.lost_keys()) lost += (lost.empty() ? "" : ", ") + key;
+  if (!lost.empty()) {
+    notes.push_back(concat(node.location().text(), ": a new ",
+                           node.contains("name") ? "name" : "kind", " resets '", section,
+                           "', without its former ", lost));
+  }
+  for (const ConfigEntry& entry : node.entries()) {
+    collect_notes(entry.value, key_in(section, entry.key), notes);
+  }
+}
+
 }  // namespace
 
 ConfigNode merge_recipes(const ConfigNode& base, const ConfigNode& over) {
@@ -206,25 +233,9 @@ void apply_overrides(ConfigNode& root, std::vector<Override> overrides) {
   }
 }
 
-std::vector<std::string> restart_notes(const ConfigNode& root,
-                                       const std::vector<std::string>& overrides,
-                                       const std::string& origin) {
+std::vector<std::string> restart_notes(const ConfigNode& root) {
   std::vector<std::string> notes;
-  for (const std::string& argument : overrides) {
-    const Override change = parse_override(argument, origin);
-    if (!names_a_kind(change.path.back())) continue;
-    const ConfigNode* section = &root;
-    std::string name;
-    for (size_t i = 0; i + 1 < change.path.size(); ++i) {
-      section = section->find(change.path[i]);
-      name += (name.empty() ? "" : ".") + change.path[i];
-    }
-    std::string lost;
-    for (const std::string& key : section->lost_keys()) lost += (lost.empty() ? "" : ", ") + key;
-    if (lost.empty()) continue;
-    notes.push_back(concat(change.value.location().text(), ": a new ", change.path.back(),
-                           " resets '", name, "', without its former ", lost));
-  }
+  collect_notes(root, "", notes);
   return notes;
 }
 

@@ -10,9 +10,10 @@ namespace linnet {
 
 // `over` on top of `base`. Sections merge key by key; single values, lists and null replace. A
 // section whose `name` or `kind` changes is replaced whole, since the keys of the old kind mean
-// nothing to the new one (the top of a recipe always merges). A section that gives no kind is of
-// the default kind. A `data.path` for kind listops leaves the generator's keys of `base` out, here
-// and among overrides.
+// nothing to the new one (the top of a recipe always merges). A section of `base` that gives no
+// kind merges with one of any kind, but `data` with a path or lists of files is of the default
+// kind. A `data.path` for kind listops leaves the generator's keys of `base` out, here and among
+// overrides.
 ConfigNode merge_recipes(const ConfigNode& base, const ConfigNode& over);
 
 // One assignment "path=value" of the command line or of a sweep.
@@ -30,14 +31,12 @@ Override make_override(const std::string& path, ConfigNode value, const std::str
 
 // Assigns each value at its path in `root`, making sections on the way. Order does not matter:
 // shorter paths go first and `name` or `kind` before its neighbours, and as with merging a new
-// `name` or `kind` removes the keys of the old one. Throws UsageError when a path is given twice or
-// leads through something that is not a section.
+// `name` or `kind` removes the keys of the old one, which is the default where none is given.
+// Throws UsageError when a path is given twice or leads through something that is not a section.
 void apply_overrides(ConfigNode& root, std::vector<Override> overrides);
 
-// Notes to the user about overrides of the command line that were applied to `root`: one sentence
-// for each that reset a section, naming the keys that are not set any more.
-std::vector<std::string> restart_notes(const ConfigNode& root,
-                                       const std::vector<std::string>& overrides,
-                                       const std::string& origin = "command line");
+// Notes to the user about the sections of `root` that a file or an override reset: one sentence for
+// each, naming the keys that are not set any more.
+std::vector<std::string> restart_notes(const ConfigNode& root);
 
 }  // namespace linnet

@@ -122,19 +122,30 @@ std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
   return points;
 }
 
+ConfigNode load_swept_node(const std::string& path, const std::vector<std::string>& overrides) {
+  ConfigNode whole = load_recipe_node(path, overrides);
+  ConfigNode* sweep = whole.find("sweep");
+  if (sweep == nullptr || !sweep->is_map()) return whole;
+  for (const std::string& argument : overrides) {
+    const Override change = parse_override(argument);
+    if (change.path[0] == "sweep") continue;  // it is in `whole`
+    for (const std::string& key : sweep->keys()) {
+      if (replaces(change, key)) sweep->erase(key);
+    }
+  }
+  if (sweep->keys().empty()) whole.erase("sweep");
+  return whole;
+}
+
 std::vector<RecipePoint> load_recipe_points(const std::string& path,
                                             const std::vector<std::string>& overrides) {
-  ConfigNode whole = load_recipe_node(path, overrides);
-  const ConfigNode* given = whole.find("sweep");
-  ConfigNode sweep = given == nullptr ? ConfigNode() : *given;
+  ConfigNode whole = load_swept_node(path, overrides);
+  const ConfigNode* left = whole.find("sweep");
+  const ConfigNode sweep = left == nullptr ? ConfigNode() : *left;
   std::vector<Override> changes;
   for (const std::string& argument : overrides) {
     Override change = parse_override(argument);
-    if (change.path[0] == "sweep") continue;  // it is in `whole`
-    for (const std::string& key : sweep.is_map() ? sweep.keys() : std::vector<std::string>()) {
-      if (replaces(change, key)) sweep.erase(key);
-    }
-    changes.push_back(std::move(change));
+    if (change.path[0] != "sweep") changes.push_back(std::move(change));
   }
   whole.erase("sweep");
   const std::vector<SweepPoint> swept = sweep_points(sweep);
@@ -159,18 +170,24 @@ RecipePoint load_recipe_point(const std::string& path, const std::vector<std::st
     require_usage(!swept, Cause{ErrorCode::conflict, "sweep", path}, path, " is a sweep of ",
                   points.size(), points.size() == 1 ? " point" : " points",
                   ", and this is one run: choose a point with --point LABEL, or give what it "
-                  "sweeps as key=value; the labels: ",
+                  "sweeps as key=value, or sweep=null for the recipe itself; the labels: ",
                   labels_of(points));
     return std::move(points.front());
   }
   require_usage(swept, Cause{ErrorCode::conflict, "--point", path}, "--point ", label, ": ", path,
                 " has no sweep, or key=value gives all that it sweeps; leave --point out");
   std::vector<std::string> labels;
+  std::vector<RecipePoint> longer;  // the points that a label cut short could mean
   for (RecipePoint& point : points) {
     if (point.label == label) return std::move(point);
     labels.push_back(point.label);
+    if (point.label.starts_with(label)) longer.push_back(point);
   }
-  const std::vector<std::string> near = nearest_words(label, labels);
+  const std::vector<std::string> near = longer.size() == 1
+                                            ? std::vector<std::string>{longer.front().label}
+                                            : nearest_words(label, labels);
+  require_usage(longer.size() < 2, Cause{ErrorCode::unknown_name, "--point", path}, "the sweep of ",
+                path, " has no point '", label, "'; these begin with it: ", labels_of(longer));
   throw UsageError({ErrorCode::unknown_name, "--point", path},
                    concat("the sweep of ", path, " has no point '", label, "'; ",
                           near.empty() ? concat("its points: ", labels_of(points))

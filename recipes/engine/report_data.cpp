@@ -85,14 +85,15 @@ std::string read_optional(RunData& run, const char* name) {
   }
 }
 
+// The run of a recipe and those of the points of its sweep, which lie inside of it.
 void collect_runs(const std::string& path, int depth, std::vector<std::string>& found) {
-  if (exists(join_path(path, kMetrics))) {
-    found.push_back(path);
-  } else if (depth > 0) {
-    for (const std::string& name : file_system().list(path)) {
-      const std::string child = join_path(path, name);
-      if (is_directory(child)) collect_runs(child, depth - 1, found);
-    }
+  const bool run = exists(join_path(path, kMetrics));
+  if (run) found.push_back(path);
+  if (depth == 0) return;
+  for (const std::string& name : file_system().list(path)) {
+    if (run && (name == "checkpoints" || name == "tensorboard")) continue;
+    const std::string child = join_path(path, name);
+    if (is_directory(child)) collect_runs(child, depth - 1, found);
   }
 }
 

@@ -104,12 +104,21 @@ std::string first_difference(const ConfigNode& a, const ConfigNode& b) {
 Recipe load_recipe_of_run(const std::string& path, const std::vector<std::string>& overrides,
                           const std::string& point, const std::string& out,
                           const std::string& resume) {
-  const ConfigNode node = load_recipe_point(path, overrides, point).node;
+  std::vector<std::string> changes = overrides;
+  // A run that is named for resuming is one run. Earlier versions kept the sweep in its recipe.
+  const bool named = resume != "auto" && resume != "never";
+  const auto sets_sweep = [](const std::string& text) {
+    return parse_override(text).path[0] == "sweep";
+  };
+  if (named && point.empty() && std::none_of(overrides.begin(), overrides.end(), sets_sweep)) {
+    changes.emplace_back("sweep=null");
+  }
+  const ConfigNode node = load_recipe_point(path, changes, point).node;
   try {
     Recipe recipe = parse_recipe(node);
     recipe.path = path;
     recipe.point = point;
-    for (const std::string& note : restart_notes(node, overrides)) log_info(note);
+    for (const std::string& note : restart_notes(node)) log_info(note);
     return recipe;
   } catch (const UsageError&) {
     if (resume == "never") throw;

@@ -22,7 +22,8 @@ struct RunPlan {
 // differs; limits, evaluation, checkpoints and samples may differ.
 RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string& resume);
 
-// The recipe of a run in the directory that `out` and `resume` lead to: load_recipe_point, parsed.
+// The recipe of a run in the directory that `out` and `resume` lead to: load_recipe_point, parsed;
+// where `resume` names a run and `point` is empty, without the sweep, which earlier versions kept.
 // When the recipe is refused while the run there was trained with a plugin that is not loaded, the
 // refusal names the plugin.
 Recipe load_recipe_of_run(const std::string& path, const std::vector<std::string>& overrides,

@@ -168,7 +168,7 @@ LoadedModel load_model(const std::string& run_or_checkpoint,
   }
   apply_overrides(node, parsed);
   loaded.recipe = parse_recipe(node);
-  for (const std::string& note : restart_notes(node, overrides, kOrigin)) log_info(note);
+  for (const std::string& note : restart_notes(node)) log_info(note);
   loaded.tokenizer = tokenizer_of(checkpoint);
   loaded.data = data_record_of(checkpoint);
   if (loaded.data && !loaded.data_given) {

@@ -109,12 +109,19 @@ TEST_F(ParallelLoops, AStepOfFewTokensTakesOneThreadUnlessItsWorkIsLarge) {
       EXPECT_EQ(thread_count(), 1);
     }
     EXPECT_EQ(thread_count(), 1);
-    int other = 0;
-    std::thread([&other] {
-      const KnownWork product(1);
-      other = thread_count();
+    // The step belongs to this thread: known work changes nothing on another.
+    int before = 0, within = 0, after = 0;
+    std::thread([&] {
+      before = thread_count();
+      {
+        const KnownWork product(1);
+        within = thread_count();
+      }
+      after = thread_count();
     }).join();
-    EXPECT_GT(other, 0);
+    EXPECT_EQ(within, before);
+    EXPECT_EQ(after, before);
+    EXPECT_EQ(thread_count(), 1);
   }
   EXPECT_EQ(thread_count(), 3);
 }

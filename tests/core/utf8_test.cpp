@@ -46,6 +46,15 @@ TEST(Utf8, ErrorNamesFileByteAndOffset) {
   }
 }
 
+TEST(Utf8, APrefixCutsNoCharacterApart) {
+  const std::string_view text = "a\xC3\xA9\xF0\x9F\x98\x80z";
+  const size_t lengths[] = {0, 1, 1, 3, 3, 3, 3, 7, 8, 8};
+  for (size_t bytes = 0; bytes < std::size(lengths); ++bytes) {
+    EXPECT_EQ(utf8_prefix(text, bytes), text.substr(0, lengths[bytes])) << bytes;
+  }
+  EXPECT_EQ(utf8_prefix("\xFF\xFF\xFF", 2), "\xFF\xFF");
+}
+
 TEST(Utf8, RepairReplacesEachBadByteAndKeepsTheRest) {
   EXPECT_EQ(replace_invalid_utf8("a\xFF\xC3\xA9\xE2\x82"),
             "a\xEF\xBF\xBD\xC3\xA9\xEF\xBF\xBD\xEF\xBF\xBD");

@@ -84,6 +84,24 @@ TEST_F(RecipePoints, AnOverrideReplacesWhatIsSwept) {
             4u);
 }
 
+TEST_F(RecipePoints, AreSweptByWhatIsLeft) {
+  const auto swept = [&](const Overrides& overrides) {
+    const Recipe recipe = load_recipe(path_, overrides);
+    return recipe.sweep.is_map() ? recipe.sweep.keys() : Overrides();
+  };
+  EXPECT_EQ(swept({}), (Overrides{"model.attention", "optim.lr"}));
+  EXPECT_EQ(swept({"optim.lr=1"}), Overrides{"model.attention"});
+  EXPECT_FALSE(
+      load_recipe(path_, {"optim.lr=1", "model.attention.name=lavo"}).resolved.contains("sweep"));
+}
+
+TEST_F(RecipePoints, ALabelCutShortNamesThoseThatBeginWithIt) {
+  EXPECT_TRUE(
+      test::message_of<UsageError>([&] { load_recipe_point(path_, {}, "attention=linear"); })
+          .ends_with("no point 'attention=linear'; these begin with it: "
+                     "'attention=linear,lr=0.1', 'attention=linear,lr=0.2'"));
+}
+
 TEST_F(RecipePoints, ARunHasToChooseOne) {
   EXPECT_EQ(refusal(""), "conflict sweep at swept.yaml");
   EXPECT_EQ(refusal("", {"optim.lr=1"}), "conflict sweep at swept.yaml");

@@ -110,7 +110,7 @@ TEST_F(RecipeTest, ChangedNameReplacesItsSection) {
   EXPECT_EQ(same.find("model")->find("attention")->keys().size(), 2u);
 }
 
-// A file and the command line agree on what a new kind leaves of a section that gives none.
+// A file and the command line agree on what a new kind leaves of data that give none.
 TEST_F(RecipeTest, AnAbsentKindIsTheDefaultKind) {
   const std::string base =
       put("base.yaml",
@@ -118,15 +118,20 @@ TEST_F(RecipeTest, AnAbsentKindIsTheDefaultKind) {
           "model: {attention: {name: softmax}}\n"
           "optim: {lr: 1e-3, betas: [0.9, 0.98], schedule: {warmup_steps: 3}}\n"
           "train: {max_steps: 10, examples_per_update: 4}\n");
-  const std::string data = "{kind: pg19, path: books, context: 32}", optim = "{kind: sgd, lr: 1}";
-  const Recipe file = load_recipe(
-      put("top.yaml", concat("extends: base.yaml\ndata: ", data, "\noptim: ", optim, "\n")));
-  const Recipe line = load_recipe(base, {"data=" + data, "optim=" + optim});
-  const Recipe keys = load_recipe(base, {"data.kind=pg19", "data.path=books", "data.context=32",
-                                         "optim.kind=sgd", "optim.lr=1"});
+  const std::string data = "{kind: pg19, path: books}";
+  const std::string top = put("top.yaml", concat("extends: base.yaml\ndata: ", data, "\n"));
+  const Recipe file = load_recipe(top);
+  const Recipe line = load_recipe(base, {"data=" + data});
+  const Recipe keys = load_recipe(base, {"data.kind=pg19", "data.path=books"});
   EXPECT_EQ(file.resolved, line.resolved);
   EXPECT_EQ(file.resolved, keys.resolved);
   EXPECT_EQ(file.data.train, std::vector<std::string>());
+  EXPECT_EQ(restart_notes(load_recipe_node(top)),
+            std::vector<std::string>{concat(top,
+                                            ":2:7: a new kind resets 'data', without its "
+                                            "former train, validation, context")});
+  EXPECT_EQ(load_recipe(base, {"optim={kind: sgd, lr: 1}"}).resolved,
+            load_recipe(base, {"optim.kind=sgd", "optim.lr=1"}).resolved);
   EXPECT_EQ(refusal(base, {"optim.kind=sgd"}),
             "missing_key optim.lr at command line: optim.kind\n"
             "conflict optim at command line: optim.kind");
@@ -137,6 +142,32 @@ TEST_F(RecipeTest, AnAbsentKindIsTheDefaultKind) {
   EXPECT_EQ(same.optim.schedule.warmup_steps, 3);
   EXPECT_EQ(load_recipe(base, {"optim.kind=adamw", "optim.schedule.kind=constant"}).resolved,
             same.resolved);
+}
+
+// What several kinds share, in a file that others extend, holds for each of them.
+TEST_F(RecipeTest, AnExtendedSectionWithoutAKindMerges) {
+  put("base.yaml",
+      "data: {context: 32, cache: false}\n"
+      "model: {attention: {name: softmax}}\n"
+      "optim: {lr: 1e-3, weight_decay: 0.05, schedule: {warmup_steps: 3}}\n"
+      "train: {max_steps: 10, examples_per_update: 4}\n");
+  const std::string top = put("top.yaml",
+                              "extends: base.yaml\ndata: {kind: self, path: text}\n"
+                              "optim: {kind: sgd, lr: 0.1, schedule: {kind: linear}}\n");
+  const Recipe recipe = load_recipe(top);
+  EXPECT_EQ(recipe.data.kind, "self");
+  EXPECT_EQ(recipe.data.context, 32);
+  EXPECT_FALSE(recipe.data.cache);
+  EXPECT_EQ(recipe.optim.lr, 0.1);
+  EXPECT_EQ(recipe.optim.weight_decay, 0.05);
+  EXPECT_EQ(recipe.optim.schedule.warmup_steps, 3);
+  EXPECT_EQ(restart_notes(load_recipe_node(top)), std::vector<std::string>());
+  // What the new kind does not have is refused where it stands.
+  EXPECT_EQ(refusal(put("betas.yaml",
+                        "extends: base.yaml\ndata: {path: text}\noptim: {betas: [0.9, 0.9]}\n")),
+            kAccepted);
+  EXPECT_EQ(refusal(put("sgd.yaml", "extends: betas.yaml\noptim: {kind: sgd}\n")),
+            "conflict optim.betas at betas.yaml:3:16");
 }
 
 TEST_F(RecipeTest, FilesReplaceAGenerator) {
@@ -282,7 +313,7 @@ TEST_F(RecipeTest, ANewKindSaysThatItRestartsItsSection) {
 TEST_F(RecipeTest, KeysLostToANewKindAreNamed) {
   const std::string path = put("a.yaml", kRecipe);
   const auto notes = [&](const std::vector<std::string>& overrides) {
-    return restart_notes(load_recipe_node(path, overrides), overrides);
+    return restart_notes(load_recipe_node(path, overrides));
   };
   using Notes = std::vector<std::string>;
   EXPECT_EQ(notes({"optim.lr=1", "optim.kind=sgd"}),

@@ -118,6 +118,16 @@ TEST(Report, SaysWhatWasTrained) {
   }
 }
 
+TEST(Report, PointsInsideOfARunAreFound) {
+  const ScratchDirectory scratch;
+  for (const char* path : {"runs/sw", "runs/sw/lr=1", "runs/sw/lr=2", "runs/sw/checkpoints/x",
+                           "runs/sw/tensorboard/x"}) {
+    make_run(scratch / path, 1);
+  }
+  EXPECT_THAT(find_runs(scratch / "runs"),
+              ElementsAre(scratch / "runs/sw", scratch / "runs/sw/lr=1", scratch / "runs/sw/lr=2"));
+}
+
 TEST(Report, RunsAreComparedSideBySide) {
   const ScratchDirectory scratch;
   make_run(scratch / "sweep/softmax", 20);

@@ -15,9 +15,10 @@ TEST_F(Cli, TrainsOnePointOfASweep) {
   folder_.write("swept.yaml",
                 "extends: tiny.yaml\nname: swept\n"
                 "sweep:\n  model.attention: [{name: softmax}, {name: relu}]\n");
-  expect_error({"train", "swept.yaml"}, 2,
-               "choose a point with --point LABEL, or give what it sweeps as key=value; the "
-               "labels: 'attention=softmax', 'attention=relu'");
+  expect_error(
+      {"train", "swept.yaml"}, 2,
+      "choose a point with --point LABEL, or give what it sweeps as key=value, or "
+      "sweep=null for the recipe itself; the labels: 'attention=softmax', 'attention=relu'");
   expect_error({"train", "swept.yaml", "--point", "attention=rel"}, 2,
                "did you mean 'attention=relu'?");
   expect_error({"train", "tiny.yaml", "--point", "attention=relu"}, 2, "--point attention=relu");
@@ -37,6 +38,29 @@ TEST_F(Cli, TrainsOnePointOfASweep) {
       linnet({"train", "swept.yaml", "model.attention={name: linear}", "--out", "run"});
   EXPECT_EQ(chosen.code, 0) << chosen.err;
   EXPECT_THAT(read_file(folder_ / "run/recipe.yaml"), HasSubstr("name: linear"));
+}
+
+// Earlier versions trained the recipe itself and kept the sweep beside it.
+TEST_F(Cli, ResumesARunWhoseRecipeHasASweep) {
+  ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "old"}).code, 0);
+  folder_.write("old/recipe.yaml",
+                read_file(folder_ / "old/recipe.yaml") + "sweep: {optim.lr: [0.1, 0.2]}\n");
+  expect_error({"train", "old/recipe.yaml"}, 2, "is a sweep of 2 points");
+  const Outcome resumed =
+      linnet({"train", "old/recipe.yaml", "train.max_steps=6", "--resume", "old"});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, HasSubstr("step 6/6"));
+}
+
+TEST_F(Cli, ShowsOnePointOfASweep) {
+  folder_.write("swept.yaml", "extends: tiny.yaml\nsweep: {optim.lr: [0.25, 0.5]}\n");
+  EXPECT_THAT(linnet({"recipe", "show", "swept.yaml"}).out,
+              AllOf(HasSubstr("lr: 0.01"), HasSubstr("sweep")));
+  for (const Outcome& shown : {linnet({"recipe", "show", "swept.yaml", "--point", "lr=0.5"}),
+                               linnet({"recipe", "show", "swept.yaml", "optim.lr=0.5"})}) {
+    EXPECT_EQ(shown.code, 0) << shown.err;
+    EXPECT_THAT(shown.out, AllOf(HasSubstr("lr: 0.5"), Not(HasSubstr("sweep"))));
+  }
 }
 
 TEST_F(Cli, BenchmarksWhatAnOverrideChooses) {

@@ -91,11 +91,23 @@ TEST_F(Completion, ZshReadsItsScript) {
   EXPECT_THAT(offered("linnet train --out ''"), ElementsAre("files"));
 }
 
+// An installed file is loaded when it is first called, and completes at once.
+TEST_F(Completion, ZshLoadsAnInstalledScript) {
+  if (!has("zsh")) GTEST_SKIP() << "zsh is not installed";
+  folder_.write("functions/_linnet", read_file(folder_ / "script.zsh"));
+  EXPECT_THAT(lines("zsh -f",
+                    "compdef() { print compdef }\n_files() { print files }\n"
+                    "_describe() { print -l -- ${(P)2%%:*} }\n"
+                    "fpath=($PWD/functions)\nautoload -Uz _linnet\n"
+                    "words=(linnet attention '')\nCURRENT=3\n_linnet\nprint again\n_linnet\n"),
+              ElementsAre("list", "show", "check", "run", "again", "list", "show", "check", "run"));
+}
+
 // Every command that the help names, with every option of its own help.
 TEST_F(Completion, EveryScriptHasEveryCommandAndOption) {
   const std::string zsh = read_file(folder_ / "script.zsh"),
                     fish = read_file(folder_ / "script.fish");
-  int commands = 0;
+  int commands = 0, options = 0;
   for (const std::string& name : bash("linnet ''")) {
     std::vector<std::string> paths = {name};
     for (const std::string& below : bash("linnet " + name + " ''")) {
@@ -114,6 +126,7 @@ TEST_F(Completion, EveryScriptHasEveryCommandAndOption) {
       const std::regex option("\n  (-[a-z],)?(--[a-z-]+)");
       for (std::sregex_iterator at(help.begin(), help.end(), option), end; at != end; ++at) {
         const std::string found = (*at)[2];
+        ++options;
         EXPECT_THAT(offered, testing::Contains(found)) << path;
         EXPECT_THAT(fish,
                     HasSubstr(concat("'__linnet_at linnet ", path, "' -l ", found.substr(2))));
@@ -122,6 +135,7 @@ TEST_F(Completion, EveryScriptHasEveryCommandAndOption) {
     }
   }
   EXPECT_GE(commands, 20);
+  EXPECT_GE(options, commands);
 }
 
 }  // namespace

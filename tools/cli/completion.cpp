@@ -179,7 +179,12 @@ void print_zsh(const std::vector<CommandEntry>& entries) {
                "    _files\n"
                "  fi\n"
                "}\n"
-               "compdef _linnet linnet\n";
+               // zsh runs an installed file as the function itself at the first completion.
+               "if [[ $funcstack[1] == _linnet ]]; then\n"
+               "  _linnet \"$@\"\n"
+               "else\n"
+               "  compdef _linnet linnet\n"
+               "fi\n";
 }
 
 void print_fish(const std::vector<CommandEntry>& entries) {

@@ -102,12 +102,17 @@ void add_recipe(CLI::App& app, Command& chosen) {
   CLI::App* show = command->add_subcommand("show", "the resolved recipe with all defaults");
   auto path = std::make_shared<std::string>();
   auto overrides = std::make_shared<std::vector<std::string>>();
+  auto point = std::make_shared<std::string>();
   show->add_option("RECIPE", *path, "a YAML file")->required();
   show->add_option("OVERRIDES", *overrides, "key.path=value ...");
+  show->add_option("--point", *point, "this point of the recipe's sweep, e.g. lr=0.001");
   add_plugin_option(*show);
   show->callback([=, &chosen] {
     chosen = [=] {
-      std::cout << to_yaml(load_recipe(*path, *overrides).resolved);
+      const Recipe recipe = point->empty()
+                                ? load_recipe(*path, *overrides)
+                                : parse_recipe(load_recipe_point(*path, *overrides, *point).node);
+      std::cout << to_yaml(recipe.resolved);
       return 0;
     };
   });
