@@ -6,7 +6,7 @@
 
 namespace linnet {
 
-// The mechanism, which now takes the option `augment: {conv: 63, local: 64, ...}`: the self forms
+// The mechanism with the option `augment: {conv: 63, local: 64, ...}`: the self forms
 // gain these branches with factor 1 (You et al. 2024, table 16, which gives results only; the
 // factor is our reading); the cross form ignores it. Its parameters are called augment.conv, its
 // states augment.*. Making the mixer throws UsageError where the host has nothing to put them

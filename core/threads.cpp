@@ -15,6 +15,7 @@ namespace {
 // More than any machine has; OpenMP crashes on counts that the system cannot start.
 constexpr int kMaxThreads = 1024;
 
+// Of the thread: inside a team, loops run on the calling thread alone.
 thread_local bool in_team = false;
 // All threads that a SmallStep of this thread may take; 0 outside of one.
 thread_local int step_threads = 0;

@@ -33,7 +33,7 @@ class BpeMerges {
   };
 
   // `ids` maps byte strings to ids; `merges` is the text of vocab.bpe: an optional "#version" line,
-  // then one merge a line, most important first. Throws Error that begins with `what` when a byte
+  // then one merge per line, most important first. Throws Error that begins with `what` when a byte
   // has no id, or a merge is malformed, repeated, or uses a string no earlier merge makes.
   BpeMerges(const std::unordered_map<std::string, int32_t>& ids, std::string_view merges,
             std::string_view what);

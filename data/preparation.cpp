@@ -9,6 +9,8 @@
 namespace linnet {
 namespace {
 
+// Of the thread: preparing reports to the innermost one that is alive, through functions that know
+// nothing of it.
 thread_local Preparation* innermost = nullptr;
 
 // 0 for a file that is missing: reading it says so.

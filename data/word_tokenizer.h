@@ -28,7 +28,7 @@ class WordVocabularyBuilder {
   std::unordered_map<std::string, int64_t, Hash, std::equal_to<>> counts_;
 };
 
-// The vocabulary file: one word a line, the line number (from 0) is the id. Throws Error naming
+// The vocabulary file: one word per line, the line number (from 0) is the id. Throws Error naming
 // `what` for an empty, repeated or divided word. Without <unk>, unknown words are errors; <eos> is
 // needed as soon as a text has a line end.
 std::unique_ptr<Tokenizer> word_tokenizer_from_payload(std::string_view text,

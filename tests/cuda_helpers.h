@@ -27,11 +27,6 @@ inline double relative_error(const Tensor& got, const Tensor& expected) {
   return worst / scale;
 }
 
-// Rounding of a result of that dtype after sums of a few hundred terms.
-inline double tolerance_of(DType dtype) {
-  return dtype == DType::bf16 ? 1e-2 : 2e-6;
-}
-
 }  // namespace linnet::test
 
 #define EXPECT_CLOSE(got, expected, tolerance)                                   \

@@ -1,9 +1,6 @@
 #include "attention/common/token_slices.h"
 
-#include <cstring>
-
-#include "attention/primitives/block_attention/cuda/carry.h"
-#include "core/cuda/backend.h"
+#include "attention/primitives/block_attention/carry.h"
 
 namespace linnet {
 namespace {
@@ -12,22 +9,6 @@ Tensor empty_slice(const Tensor& like, int64_t tokens) {
   std::vector<int64_t> sizes = like.shape().sizes();
   sizes[1] = tokens;
   return Tensor::empty(Shape(sizes), like.dtype(), like.device());
-}
-
-// `tokens` tokens of every row of `from` [B,.,...], from token from_token on, to those of `to`.
-void copy_tokens(const Tensor& from, int64_t from_token, const Tensor& to, int64_t to_token,
-                 int64_t tokens) {
-  if (tokens == 0 || to.elements() == 0) return;
-  if constexpr (kCuda) {
-    if (on_cuda(to)) return cuda::copy_tokens(from, from_token, to, to_token, tokens);
-  }
-  const int64_t B = to.size(0);
-  const int64_t token = static_cast<int64_t>(to.bytes()) / (B * to.size(1));
-  for (int64_t b = 0; b < B; ++b) {
-    std::memcpy(static_cast<char*>(to.raw()) + (b * to.size(1) + to_token) * token,
-                static_cast<const char*>(from.raw()) + (b * from.size(1) + from_token) * token,
-                static_cast<size_t>(tokens * token));
-  }
 }
 
 }  // namespace

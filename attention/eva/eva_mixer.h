@@ -12,6 +12,7 @@
 #include "attention/common/landmarks/landmarks.h"
 #include "attention/common/landmarks/noise.h"
 #include "attention/common/mixer_support.h"
+#include "attention/common/token_slices.h"
 #include "attention/eva/eva.h"
 #include "attention/primitives/slot_attention/slot_attention.h"
 #include "autograd/embedding.h"
@@ -214,11 +215,11 @@ class EvaMixer : public AttentionMixer {
     if (complete > 0) {
       const auto begun = [&](const Variable& x) {
         const Variable last = carry_tokens({}, x, open + T);
-        return as_dtype(take_tokens(last, 0, complete), dtype);
+        return as_dtype(tokens_of(last, 0, complete), dtype);
       };
       Tensor mask;
       if (near.key_mask.defined()) {
-        mask = take_tokens(Variable(mask_of_last(open + T)), 0, complete).value();
+        mask = tokens_of(mask_of_last(open + T), 0, complete);
       }
       const int64_t n = complete / l;
       const auto rows = [&](const Variable& x) { return chunk_rows(begun(x), l); };

@@ -298,10 +298,10 @@ std::vector<Number> definition(const LeapformerParams& params, const ReferenceSe
 void LeapformerParams::describe(ConfigDescription<LeapformerParams>& d) {
   describe_preset(d, kPresets);
   d.field("hidden", &LeapformerParams::hidden,
-          "hidden units of each LeaP module; 0: head width / downsample; 1: no hidden layer")
+          "hidden units of each LeaP module; 0: head dimension / downsample; 1: no hidden layer")
       .range(0, 4096);
   d.field("downsample", &LeapformerParams::downsample,
-          "factor from head width to hidden units, where `hidden` is 0")
+          "factor from head dimension to hidden units, where `hidden` is 0")
       .range(1, 4096);
   d.choice("input", &LeapformerParams::input, {"relu", "raw"},
            "input of LeaP: the feature-mapped q and k (as in the authors' code), or q and k");
@@ -323,7 +323,7 @@ void LeapformerParams::describe(ConfigDescription<LeapformerParams>& d) {
 int64_t LeapformerParams::hidden_width(int64_t head_width) const {
   if (hidden > 0) return hidden;
   require_usage(head_width % downsample == 0, "leapformer: downsample ", downsample,
-                " does not divide the head width ", head_width);
+                " does not divide the head dimension ", head_width);
   return head_width / downsample;
 }
 

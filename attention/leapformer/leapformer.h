@@ -8,7 +8,7 @@ namespace linnet {
 
 struct LeapformerParams {
   std::string preset = "none";
-  int64_t hidden = 0;  // 0: head width / downsample
+  int64_t hidden = 0;  // 0: head dimension / downsample
   int64_t downsample = 4;
   std::string input = "relu";
   std::string training = "linear";

@@ -5,6 +5,7 @@
 #include "attention/common/joint/packed_chunks.h"
 #include "attention/common/joint/position_logits.h"
 #include "attention/common/mixer_support.h"
+#include "attention/common/token_slices.h"
 #include "attention/longshort/longshort.h"
 #include "attention/longshort/wide_maps.h"
 #include "attention/primitives/slot_attention/slot_attention.h"
@@ -284,12 +285,10 @@ class LongshortMixer : public AttentionMixer {
     Compressed all{carried(state, "chunk_k", dtype), carried(state, "chunk_v", dtype),
                    mask_from_state(state, "chunk_valid")};
     if (n > 0) {
-      const auto rows = [&](const Variable& x) {
-        return chunk_rows(take_tokens(x, 0, complete), l);
-      };
+      const auto rows = [&](const Variable& x) { return chunk_rows(tokens_of(x, 0, complete), l); };
       Tensor mask;
       if (masked) {
-        mask = take_tokens(Variable(mask_of("open_valid", open, -1)), 0, complete).value();
+        mask = tokens_of(mask_of("open_valid", open, -1), 0, complete);
       }
       const Compressed made = compress(rows(open_k), rows(open_v), rows(logits),
                                        chunk_masks(mask, B, complete, l, count_, device), B);

@@ -6,6 +6,7 @@ namespace linnet::cuda {
 namespace {
 
 using Preparations = std::vector<std::function<void(uint64_t step)>>;
+// Of the thread: a capture records what its own thread launches.
 thread_local Preparations* preparations_of_capture = nullptr;
 
 // While alive, before_each_replay adds to this list.

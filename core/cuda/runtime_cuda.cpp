@@ -15,6 +15,7 @@
 namespace linnet::cuda {
 namespace {
 
+// Of the thread, as CUDA's own current device is.
 thread_local int this_device = 0;
 
 // The remedy of a failure, where it is known.
@@ -51,6 +52,7 @@ void check_graph(cudaError_t status, std::string_view what) {
                      cudaGetErrorName(status), "); train.cuda_graph=false trains without graphs"));
 }
 
+// Of the thread: captures are in the mode that concerns one thread.
 thread_local bool this_thread_captures = false;
 
 struct ExecutableGraph {

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kMaxDevices = 8;
 std::array<std::atomic<size_t>, kMaxDevices> held{};  // bytes of each
-thread_local int this_device = 0;
+thread_local int this_device = 0;                     // of the thread, as on CUDA
 
 std::atomic<size_t>& held_here() {
   return held.at(static_cast<size_t>(this_device));

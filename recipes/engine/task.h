@@ -32,7 +32,7 @@ struct Score {
   size_t state_bytes = 0;                 // streaming: carried between chunks
   std::map<int64_t, DeadRows> dead_rows;  // by layer, in the first batch
 
-  // Of all layers' rows, those that are dead.
+  // The share of all layers' rows that are dead.
   double dead_share() const;
   double nll() const { return nll_sum / static_cast<double>(tokens); }
   double perplexity() const;

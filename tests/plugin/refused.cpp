@@ -6,7 +6,7 @@ extern "C" const char* linnet_plugin_abi() {
   return "0 (another compiler)";
 }
 #elif defined(REFUSED_older_interface)
-// By the same compiler, with the headers of the interface before this one.
+// By the same compiler, with the headers of an older interface.
 #undef LINNET_PLUGIN_INTERFACE
 #define LINNET_PLUGIN_INTERFACE 3
 LINNET_PLUGIN() {}

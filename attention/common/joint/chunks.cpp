@@ -4,7 +4,6 @@
 
 #include "attention/common/joint/cuda/chunks.h"
 #include "attention/primitives/block_attention/block_attention.h"
-#include "attention/primitives/block_attention/cuda/carry.h"
 #include "autograd/arithmetic.h"
 #include "core/cuda/backend.h"
 #include "core/elementwise.h"
@@ -12,21 +11,6 @@
 
 namespace linnet {
 namespace {
-
-void copy_tokens(const Tensor& from, int64_t from_token, const Tensor& to, int64_t to_token,
-                 int64_t tokens) {
-  if constexpr (kCuda) {
-    if (on_cuda(to)) return cuda::copy_tokens(from, from_token, to, to_token, tokens);
-  }
-  const int64_t B = to.size(0);
-  if (tokens == 0 || to.elements() == 0 || from.elements() == 0) return;
-  const int64_t width = static_cast<int64_t>(to.bytes()) / (B * to.size(1));
-  for (int64_t b = 0; b < B; ++b) {
-    std::memcpy(static_cast<char*>(to.raw()) + (b * to.size(1) + to_token) * width,
-                static_cast<const char*>(from.raw()) + (b * from.size(1) + from_token) * width,
-                static_cast<size_t>(tokens * width));
-  }
-}
 
 Shape with_tokens(const Shape& shape, int64_t tokens) {
   std::vector<int64_t> sizes = shape.sizes();
@@ -57,19 +41,6 @@ Tensor swapped(const Tensor& x) {
 }
 
 }  // namespace
-
-Variable take_tokens(const Variable& x, int64_t begin, int64_t count) {
-  const Tensor& from = x.value();
-  if (begin == 0 && count == from.size(1)) return x;
-  const Tensor y = Tensor::empty(with_tokens(from.shape(), count), from.dtype(), from.device());
-  copy_tokens(from, begin, y, 0, count);
-  return record("take_tokens", y, {x}, [shape = from.shape(), begin, count](Gradients& gradients) {
-    const Tensor& dy = gradients.output();
-    const Tensor dx = Tensor::zeros(shape, dy.dtype(), dy.device());
-    copy_tokens(dy, 0, dx, begin, count);
-    gradients.add(0, dx);
-  });
-}
 
 Variable chunk_rows(const Variable& x, int64_t size) {
   const int64_t B = x.size(0), T = x.size(1), chunks = (T + size - 1) / size;

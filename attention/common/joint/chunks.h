@@ -5,9 +5,6 @@
 
 namespace linnet {
 
-// Tokens [begin, begin + count) of x [B,T,...]. Differentiable.
-Variable take_tokens(const Variable& x, int64_t begin, int64_t count);
-
 // x [B,T,...], padded with zeros to a multiple of `size` tokens, split into rows: [B n, size, ...].
 // Differentiable.
 Variable chunk_rows(const Variable& x, int64_t size);

@@ -42,7 +42,7 @@ struct BackwardTile {
   alignas(64) T y_dot_dy[kQueries];
 
   explicit BackwardTile(const BlockAttentionInputs<T>& in) {
-    static thread_local Workspace<T> workspace;
+    static thread_local Workspace<T> workspace;  // kept: a call has many tiles
     const int64_t K = in.q.K, V = in.v.K;
     const int64_t k_stride = simd::round_up<T>(K), v_stride = simd::round_up<T>(V);
     const int64_t bias_elements = in.bias ? ReversedBias<T>::elements(in.bias_count) : 0;

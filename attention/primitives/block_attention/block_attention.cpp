@@ -2,9 +2,9 @@
 #include "attention/primitives/block_attention/block_attention.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "attention/primitives/block_attention/binding.h"
+#include "attention/primitives/block_attention/carry.h"
 #include "attention/primitives/block_attention/cuda/block_attention.h"
 #include "attention/primitives/block_attention/cuda/carry.h"
 #include "attention/primitives/block_attention/cuda/path.h"
@@ -42,22 +42,6 @@ void backward(const BlockAttentionTensors& in, const BlockAttentionContext& cont
                                 {view_of<T>(d.q), view_of<T>(d.k), view_of<T>(d.v),
                                  view_of<T>(d.past_k), view_of<T>(d.past_v), pointer<T>(d.bias)});
   });
-}
-
-// `tokens` tokens of every row of `from` [B,.,...], from token from_token on, to those of `to`.
-void copy_tokens(const Tensor& from, int64_t from_token, const Tensor& to, int64_t to_token,
-                 int64_t tokens) {
-  if constexpr (kCuda) {
-    if (on_cuda(to)) return cuda::copy_tokens(from, from_token, to, to_token, tokens);
-  }
-  const int64_t B = to.size(0);
-  if (tokens == 0 || to.elements() == 0) return;
-  const int64_t width = static_cast<int64_t>(to.bytes()) / (B * to.size(1));
-  for (int64_t b = 0; b < B; ++b) {
-    std::memcpy(static_cast<char*>(to.raw()) + (b * to.size(1) + to_token) * width,
-                static_cast<const char*>(from.raw()) + (b * from.size(1) + from_token) * width,
-                static_cast<size_t>(tokens * width));
-  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "attention/primitives/block_attention/carry.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "attention/primitives/block_attention/cuda/carry.h"
 #include "core/cuda/backend.h"
@@ -39,6 +40,21 @@ bool is_one_launch(const CarriedTokens& past, const std::vector<Variable>& curre
 }
 
 }  // namespace
+
+void copy_tokens(const Tensor& from, int64_t from_token, const Tensor& to, int64_t to_token,
+                 int64_t tokens) {
+  if (tokens == 0 || to.elements() == 0) return;
+  if constexpr (kCuda) {
+    if (on_cuda(to)) return cuda::copy_tokens(from, from_token, to, to_token, tokens);
+  }
+  const int64_t B = to.size(0);
+  const int64_t width = static_cast<int64_t>(to.bytes()) / (B * to.size(1));
+  for (int64_t b = 0; b < B; ++b) {
+    std::memcpy(static_cast<char*>(to.raw()) + (b * to.size(1) + to_token) * width,
+                static_cast<const char*>(from.raw()) + (b * from.size(1) + from_token) * width,
+                static_cast<size_t>(tokens * width));
+  }
+}
 
 CarriedTokens carry_with_mask(const CarriedTokens& past, const std::vector<Variable>& current,
                               const Tensor& key_mask, const Tensor& segments, int64_t keep) {

@@ -1,5 +1,5 @@
-// Tokens that a sequence carries from one call to the next, together with their mask as states hold
-// it.
+// Copies of tokens; and those that a sequence carries from one call to the next, together with
+// their mask as states hold it.
 #pragma once
 
 #include <vector>
@@ -7,6 +7,11 @@
 #include "attention/primitives/block_attention/block_attention.h"
 
 namespace linnet {
+
+// Copies `tokens` tokens of every row of `from` [B,.,...], from token from_token on, to those of
+// `to` [B,.,...] from to_token on. One dtype, one device.
+void copy_tokens(const Tensor& from, int64_t from_token, const Tensor& to, int64_t to_token,
+                 int64_t tokens);
 
 // tokens [B,P,...], and which of them are valid: i64 [B,P], 1 = valid; undefined: all.
 struct CarriedTokens {

@@ -69,7 +69,7 @@ struct ForwardTile {
   T* logits = nullptr;
 
   explicit ForwardTile(const BlockAttentionInputs<T>& in) {
-    static thread_local Workspace<T> workspace;
+    static thread_local Workspace<T> workspace;  // kept: a call has many tiles
     const int64_t v_stride = simd::round_up<T>(in.v.K);
     const int64_t bias_elements = in.bias ? ReversedBias<T>::elements(in.bias_count) : 0;
     workspace.rewind();

@@ -11,7 +11,7 @@ namespace linnet {
 // is f32 on a device. The same type says where gradients go.
 struct BlockAttentionTensors {
   Tensor q, k, v, past_k, past_v, bias;
-  // On a device, as token_spans makes them; undefined: one span a row.
+  // On a device, as token_spans makes them; undefined: one span per row.
   Tensor spans = {};
   CallPath path = CallPath::plain;
 };

@@ -89,7 +89,7 @@ struct ListTile {
 
   ListTile(const ListedAttentionInputs<T>& inputs, const ListedAttentionOptions& all_options)
       : in(inputs), options(all_options) {
-    static thread_local Workspace<T> workspace;
+    static thread_local Workspace<T> workspace;  // kept: a call has many tiles
     k_stride = simd::round_up<T>(in.q.K);
     v_stride = simd::round_up<T>(in.v.K);
     length = simd::round_up<T>(std::min(in.length, kPlaces));

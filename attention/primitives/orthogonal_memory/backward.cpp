@@ -108,7 +108,7 @@ void Backward<T>::read_tile(const Run& run, const Basis<T>& basis, int64_t first
                             T* dbasis) {
   using simd::load;
   using simd::Vector;
-  static thread_local std::vector<T> buffer, drawn;
+  static thread_local std::vector<T> buffer, drawn;  // kept: a call has many tiles
   buffer.resize(static_cast<size_t>(2 * kRows * d_ + (4 * kRows + 2) * padded_));
   T* q = buffer.data();
   T* dy = q + kRows * d_;

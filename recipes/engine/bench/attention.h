@@ -12,7 +12,7 @@ struct AttentionBenchOptions : OperationOptions {
   std::vector<std::string> mechanisms;  // empty: those that have the form
   Form form = Form::causal;
   bool all = false;  // also those that lack the form, in the other of causal and noncausal
-  // Of those that declare work of T or T ln T: in the form where they do so there, else in the
+  // Only those that declare work of T or T ln T, in the form where they do so: this one, else the
   // other.
   bool linear = false;
   bool cudnn = false;  // also softmax attention by cuDNN, after the mechanisms

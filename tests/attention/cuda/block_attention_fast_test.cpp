@@ -65,7 +65,7 @@ TEST(CudaBlockAttentionFast, EdgesOfTilesAndWidths) {
     p.context.options.scale = 0.2;
     p.add_bias(2, 69, 0);
     p.mask();
-    // The widest heads too fit into the shared memory of small GPUs, 99 KiB a block.
+    // The widest heads too fit into the shared memory of small GPUs, 99 KiB per block.
     setenv("LINNET_EMULATED_CAPABILITY", "86", 1);
     expect_as_on_the_cpu(p, "keys of " + std::to_string(K));
     unsetenv("LINNET_EMULATED_CAPABILITY");

@@ -78,7 +78,7 @@ TEST(CudaListedAttentionFast, Widths) {
     p.context.options.scale = 0.2;
     p.mask();
     p.add_bias(1, 2);
-    // The widest heads too fit into the shared memory of small GPUs, 99 KiB a block.
+    // The widest heads too fit into the shared memory of small GPUs, 99 KiB per block.
     setenv("LINNET_EMULATED_CAPABILITY", "86", 1);
     expect_as_on_the_cpu(p, "keys of " + std::to_string(K));
     unsetenv("LINNET_EMULATED_CAPABILITY");

@@ -1,5 +1,5 @@
-// A token on the device is one launch, of primitives and of what is carried; and mixers that carry
-// tokens give what the CPU computes for the whole sequence.
+// A token on the device is one launch, of primitives and of the carried tokens; and mixers that
+// carry tokens give what the CPU computes for the whole sequence.
 #include <functional>
 
 #include "attention/primitives/block_attention/carry.h"

@@ -1,5 +1,5 @@
-// What a call of block or of listed attention says to its kernels, plain and fast: what both have
-// in common. Internal to this folder and that of listed_attention.
+// The common part of what block and listed attention give their kernels, plain and fast. Internal
+// to this folder and that of listed_attention.
 #pragma once
 
 #include "attention/primitives/block_attention/pattern.h"

@@ -39,7 +39,7 @@ void sum_bias(const Tensor& dlogits, int64_t bias_rows, int64_t bias_heads, floa
 
 namespace {
 
-using namespace block_attention_detail;
+using block_attention_detail::PlainBackward;
 using namespace listed_attention_detail;
 
 // dlogits [B,H,Tq,length], zeros before, may be null.

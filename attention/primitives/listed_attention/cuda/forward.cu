@@ -4,7 +4,6 @@
 namespace linnet::cuda {
 namespace {
 
-using namespace block_attention_detail;
 using namespace listed_attention_detail;
 
 template <typename T>

@@ -118,7 +118,7 @@ struct ListedProblem<T>::Row {
   __device__ __forceinline__ float kept(int64_t l) const {
     return p.drops() ? p.kept(draws, t, l) : 1.0f;
   }
-  // Of the logit, in [B,H,Tq,length].
+  // Place of the logit in [B,H,Tq,length].
   __device__ __forceinline__ int64_t number(int64_t l) const {
     return ((b * p.H + h) * p.Tq + t) * p.length + l;
   }

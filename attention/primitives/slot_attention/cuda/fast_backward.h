@@ -74,7 +74,7 @@ struct PartOffsets {
   }
 };
 
-// What a launch adds to the call of its slots.
+// A launch adds this to the call of its slots.
 struct BackwardWork {
   bool adds = false;   // to the gradients of q, k and v that launches for other slots left
   int64_t chunks = 0;  // of a head, of all scans

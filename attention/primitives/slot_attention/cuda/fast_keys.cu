@@ -212,7 +212,8 @@ __device__ __forceinline__ void pass_part(const PartLayout& shared, float factor
 // Scans the chunks of a block and leaves what its first token carries. Calls load(row, token,
 // inside) for the values of each token of a chunk, which count inside the tile; and by warps that
 // have rows of a tile pass(tile, normalizers), for X and Y, begin_logits(token, tile, dlogits)
-// after what is carried, and leave_logits(token, tile, dlogits), after which weights are not read.
+// after the carried state, and leave_logits(token, tile, dlogits), after which weights are not
+// read.
 template <typename Load, typename Pass, typename BeginLogits, typename LeaveLogits,
           typename... Sides>
 __device__ __forceinline__ void scan_back(const Backward& a, const BackwardWork& work,

@@ -2,7 +2,7 @@
 // rows from and to device memory. Internal to this folder.
 //
 // A block has four warps and scans chunks of 64 tokens of one head. A chunk is one tile, as a rule:
-// tokens [begin, end) whose weights are relative to one reference a slot,
+// tokens [begin, end) whose weights are relative to one reference per slot,
 //
 //   w_j = exp(a_j - r),  r = max(log normalizer before the tile, a_begin),
 //
@@ -297,7 +297,8 @@ __device__ __forceinline__ void sum_weights(const kernel_bf16* weights, const Sl
   }
 }
 
-// c of the tile's last token, of 16 slots a warp. As in MemoryTile::add, start is added by itself.
+// c of the tile's last token, of 16 slots per warp. As in MemoryTile::add, start is added by
+// itself.
 __device__ __forceinline__ void leave_totals(const kernel_bf16* weights, const SlotScales& scales,
                                              const TileRows& tile) {
   ResultFragment sums = {};
