@@ -12,8 +12,9 @@ struct EvaParams {
   std::string preset = "none";
   int64_t window = 128;
   int64_t chunk = 8;
-  bool overlap = false;  // a window has keys of its neighbours as well
-  bool norm = true;      // after the maps of the chunks' means
+  bool overlap = false;       // a window has keys of its neighbours as well
+  int64_t chunk_overlap = 0;  // tokens on either side of a chunk that it summarises as well
+  bool norm = true;           // after the maps of the chunks' means
   bool noise = true;
   bool distance_bias = false;  // in the window, by T5 buckets
   bool compat = false;         // padding as in the released code

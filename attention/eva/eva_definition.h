@@ -42,15 +42,17 @@ Summary<Number> summary(const EvaParams& params, const ReferenceSequence<Number>
                         int64_t h, Number scale) {
   Vector<Number> mean_q(static_cast<size_t>(s.K), 0), mean_k = mean_q;
   Vector<int64_t> tokens;
-  for (int64_t j = c * params.chunk; j < std::min(s.T, (c + 1) * params.chunk); ++j) {
+  const int64_t more = params.chunk_overlap;
+  for (int64_t j = std::max<int64_t>(0, c * params.chunk - more);
+       j < std::min(s.T, (c + 1) * params.chunk + more); ++j) {
     if (s.key_valid[static_cast<size_t>(j)] != 0) tokens.push_back(j);
   }
   Summary<Number> made;
   made.value.assign(static_cast<size_t>(s.V), 0);
   made.none = tokens.empty() && !params.compat;
   if (made.none) return made;
-  const auto count =
-      static_cast<Number>(params.compat ? params.chunk : static_cast<int64_t>(tokens.size()));
+  const auto count = static_cast<Number>(params.compat ? params.chunk + 2 * more
+                                                       : static_cast<int64_t>(tokens.size()));
   for (const int64_t j : tokens) {
     for (size_t e = 0; e < mean_q.size(); ++e) {
       mean_q[e] += s.query(j, h)[e] / count;

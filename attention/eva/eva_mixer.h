@@ -8,6 +8,7 @@
 #include "attention/common/head_map.h"
 #include "attention/common/joint/block_bias.h"
 #include "attention/common/joint/joint_softmax.h"
+#include "attention/common/joint/overlapping_chunks.h"
 #include "attention/common/joint/packed_chunks.h"
 #include "attention/common/landmarks/landmarks.h"
 #include "attention/common/landmarks/noise.h"
@@ -88,7 +89,12 @@ class EvaMixer : public AttentionMixer {
     const auto rows = static_cast<double>(B), width = static_cast<double>(E);
     MixerCost cost;
     // Both products of a pair, and the sum of a token's value in its chunk.
-    cost.mixing = rows * width * (2 * pairs + static_cast<double>(causal ? chunks * l : T));
+    int64_t summed = chunks * l;
+    if (!causal) {
+      summed = 0;
+      for (int64_t c = 0; c < chunks; ++c) summed += tokens_of_chunk(c, T);
+    }
+    cost.mixing = rows * width * (2 * pairs + static_cast<double>(summed));
     cost.projections = 2 * rows * static_cast<double>(chunks) * width * static_cast<double>(K);
     const auto element = static_cast<double>(size_of(shape.dtype));
     cost.bytes = 2 * static_cast<double>(K * K + (params_.norm ? 3 : 1) * K) * element;
@@ -117,6 +123,12 @@ class EvaMixer : public AttentionMixer {
   // The released code pads the last window.
   int64_t padded(int64_t T) const {
     return params_.compat ? (T + params_.window - 1) / params_.window * params_.window : T;
+  }
+  // Number of the T tokens that chunk c, with its overlap, holds.
+  int64_t tokens_of_chunk(int64_t c, int64_t T) const {
+    const int64_t l = params_.chunk, more = params_.chunk_overlap;
+    return std::max<int64_t>(0,
+                             std::min(T, (c + 1) * l + more) - std::max<int64_t>(0, c * l - more));
   }
   // Number of the T tokens so far that windows of later tokens reach.
   int64_t kept(int64_t T) const {
@@ -294,17 +306,18 @@ class EvaMixer : public AttentionMixer {
                              const MixerContext& context) const {
     const int64_t B = q.size(0), T = q.size(1), rest = padded(T) - T;
     const Device device = q.value().device();
+    const int64_t l = params_.chunk, overlap = params_.chunk_overlap;
     const auto rows = [&](const Variable& x) {
-      if (rest == 0) return chunk_rows(x, params_.chunk);
+      if (rest == 0) return overlapping_chunk_rows(x, l, overlap);
       const Tensor zeros = Tensor::zeros({B, rest, x.size(2), x.size(3)}, x.dtype(), device);
-      return chunk_rows(carry_tokens(x, Variable(zeros), -1), params_.chunk);
+      return overlapping_chunk_rows(carry_tokens(x, Variable(zeros), -1), l, overlap);
     };
     Tensor valid = context.key_mask;
     if (rest > 0) {
       const Tensor none = Tensor::zeros({B, rest}, DType::u8, device);
       valid = carry_mask(valid, none, {}, B, T, rest, -1, device);
     }
-    const ChunkMasks masks = chunk_masks(valid, B, padded(T), params_.chunk, 1, device);
+    const ChunkMasks masks = chunk_masks(valid, B, padded(T), l, 1, device, overlap);
     return summarise(rows(q), rows(k), rows(v), masks, B, 0, context);
   }
 

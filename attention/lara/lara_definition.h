@@ -67,36 +67,48 @@ template <typename Number>
 Vector<Number> definition(const LaraParams& params, const ReferenceSequence<Number>& s) {
   const Number root = std::sqrt(std::sqrt(static_cast<Number>(s.K)));
   const Number scale = params.exact ? 1 : 1 / (root * root);
-  Vector<int64_t> valid;
+  // Valid tokens, and those that landmarks are cut from.
+  Vector<int64_t> valid, tokens;
+  const auto is_valid = [&](int64_t j) { return s.key_valid[static_cast<size_t>(j)] != 0; };
   for (int64_t j = 0; j < s.S; ++j) {
-    if (s.key_valid[static_cast<size_t>(j)] != 0) valid.push_back(j);
+    if (is_valid(j)) valid.push_back(j);
+    if (is_valid(j) || params.padding != LandmarkPadding::ignored) tokens.push_back(j);
   }
-  const Vector<Run> runs = runs_of(static_cast<int64_t>(valid.size()), params.landmarks);
+  const Vector<Run> runs = runs_of(static_cast<int64_t>(tokens.size()), params.landmarks);
   Vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
+  if (valid.empty()) return y;
   for (int64_t h = 0; h < s.H; ++h) {
-    const auto vector_of = [&](const Number* from) {
-      Vector<Number> x(from, from + s.K);
-      for (Number& value : x) value /= params.exact ? root : Number{1};
+    const auto vector_of = [&](const Number* from, int64_t j) {
+      Vector<Number> x(static_cast<size_t>(s.K), 0);
+      for (size_t c = 0; is_valid(j) && c < x.size(); ++c) {
+        x[c] = from[c] / (params.exact ? root : Number{1});
+      }
       return x;
     };
+    const auto query_of = [&](int64_t j) { return vector_of(s.query(j, h), j); };
+    const auto key_of = [&](int64_t j) { return vector_of(s.key(j, h), j); };
     Vector<Vector<Number>> centers, query_means, reads;
     Vector<Number> sums;
     for (const Run& run : runs) {
       Vector<Number> query_mean(static_cast<size_t>(s.K), 0);
       Vector<Number> center(static_cast<size_t>(s.K), 0), logits, read(static_cast<size_t>(s.V), 0);
       for (int64_t r = run.first; r < run.last; ++r) {
-        const int64_t j = valid[static_cast<size_t>(r)];
-        const auto a = mapped(params, s, vector_of(s.query(j, h)), "query_landmark");
-        const auto b = mapped(params, s, vector_of(s.key(j, h)), "key_landmark");
+        const int64_t j = tokens[static_cast<size_t>(r)];
+        const auto a = mapped(params, s, query_of(j), "query_landmark");
+        const auto b = mapped(params, s, key_of(j), "key_landmark");
         for (size_t c = 0; c < center.size(); ++c) {
           center[c] += (a[c] + b[c]) / static_cast<Number>(run.last - run.first);
           query_mean[c] += a[c] / static_cast<Number>(run.last - run.first);
         }
       }
-      for (const int64_t j : valid) {
-        logits.push_back(log_weight(center, vector_of(s.key(j, h)), scale));
+      for (const int64_t j : valid) logits.push_back(log_weight(center, key_of(j), scale));
+      if (params.padding == LandmarkPadding::counted) {
+        Vector<Number> all;
+        for (const int64_t j : tokens) all.push_back(log_weight(center, key_of(j), scale));
+        sums.push_back(log_sum_exp(all));
+      } else {
+        sums.push_back(log_sum_exp(logits));
       }
-      sums.push_back(log_sum_exp(logits));
       const Vector<Number> weights = softmax_of(logits);
       for (size_t r = 0; r < valid.size(); ++r) {
         for (int64_t c = 0; c < s.V; ++c) {
@@ -111,13 +123,13 @@ Vector<Number> definition(const LaraParams& params, const ReferenceSequence<Numb
     const auto nearness = [&](size_t c, int64_t i) {
       Vector<Number> logits;
       const auto product = [&](int64_t j) {
-        return scale * dot_product(query_means[c].data(), vector_of(s.query(j, h)).data(), s.K);
+        return scale * dot_product(query_means[c].data(), query_of(j).data(), s.K);
       };
-      for (const int64_t j : valid) logits.push_back(product(j));
+      for (const int64_t j : tokens) logits.push_back(product(j));
       return std::exp(product(i) - log_sum_exp(logits));
     };
     for (const int64_t i : valid) {
-      const Vector<Number> query = vector_of(s.query(i, h));
+      const Vector<Number> query = query_of(i);
       Vector<Number> logits;
       Number middle = 0;
       for (size_t c = 0; params.weighting == LandmarkWeighting::optimal && c < centers.size();
@@ -126,16 +138,19 @@ Vector<Number> definition(const LaraParams& params, const ReferenceSequence<Numb
       }
       for (size_t c = 0; c < centers.size(); ++c) {
         Number logit = log_weight(centers[c], query, scale) + sums[c];
+        if (params.weighting == LandmarkWeighting::cab ||
+            params.weighting == LandmarkWeighting::biased) {
+          logit += scale * dot_product(centers[c].data(), query.data(), s.K);
+        }
         if (params.weighting == LandmarkWeighting::cab) {
-          logit += scale * dot_product(centers[c].data(), query.data(), s.K) -
-                   log_weight(centers[c], centers[c], scale);
+          logit -= log_weight(centers[c], centers[c], scale);
         } else {
           Vector<Number> densities;
           for (const Vector<Number>& other : centers) {
             densities.push_back(log_weight(centers[c], other, scale));
           }
           const Number density = log_sum_exp(densities);
-          if (params.weighting == LandmarkWeighting::balance) {
+          if (params.weighting != LandmarkWeighting::optimal) {
             logit -= density;
           } else {
             const Number own = log_weight(centers[c], centers[c], scale);

@@ -3,6 +3,7 @@
 #include "attention/registry.h"
 
 #include "attention/eva/eva_definition.h"
+#include "tests/attention/made_mixer.h"
 #include "tests/attention/packed_documents.h"
 #include "tests/tensor_helpers.h"
 
@@ -57,6 +58,50 @@ TEST(Eva, ChunksDivideWindows) {
   EXPECT_THROW(mixer_of(set, "{window: 12, chunk: 5}", Form::causal), UsageError);
   ParameterSet other;
   EXPECT_THROW(mixer_of(other, "{}", Form::cross), UsageError);
+}
+
+// Numbers of the released code's formulas, computed apart: five tokens of one head, windows of 4
+// and chunks of 2, both of which read 2 further tokens on either side.
+TEST(Eva, ChunksOverlapAsInTheReleasedCode) {
+  const std::string overlapping = "{window: 4, chunk: 2, chunk_overlap: 2, compat: true";
+  struct Case {
+    std::string parameters;
+    std::vector<double> expected;
+  };
+  const std::vector<Case> cases = {
+      {overlapping + ", overlap: true, norm: false}",
+       {0.530408657549, 1.2301519929, 1.06036402786, 0.167973648108, 1.64367098979, 0.252857795504,
+        1.20597341214, 0.276099382595, 0.505707794319, 1.09480965195}},
+      {overlapping + ", overlap: true}",
+       {0.486631078655, 1.48951806216, 0.947881337028, 0.4999906653, 1.43103656611, 0.169486016527,
+        1.1439929369, 0.346444433694, 0.458696560885, 1.06261026344}},
+      {overlapping + "}",
+       {0.486110176541, 1.56703696869, 0.979674634383, 0.570975986513, 1.57763013976,
+        0.274897931856, 1.23980300153, 0.472374224616, 0.654005383913, 0.317963040147}}};
+  const auto leaf = [](const std::vector<double>& values) {
+    return Variable(Tensor::from(values, {1, 5, 1, 2}));
+  };
+  const Variable q = leaf({0.5, -1, 1.5, 0.25, -0.75, 1, 0.25, 0.5, -1, -0.5});
+  const Variable k = leaf({1, 0.5, -0.5, 2, 0.25, -1.25, 0.75, 0, -0.25, 1});
+  const Variable v = leaf({1, -2, 3, 0.5, -1, 4, 2, 1, 0.5, -0.5});
+  for (const Case& each : cases) {
+    test::MadeMixer mixer("eva", each.parameters,
+                          {.width = 2, .heads = 1, .form = Form::noncausal});
+    for (const char* map : {"query_map.weight", "key_map.weight"}) mixer.set(map, {1, 0, 0, 1});
+    const std::vector<double> y = mixer.mix(q, k, v, {}).y.value().to_vector<double>();
+    ASSERT_EQ(y.size(), each.expected.size());
+    for (size_t i = 0; i < y.size(); ++i) {
+      EXPECT_NEAR(y[i], each.expected[i], 1e-11) << each.parameters << " " << i;
+    }
+  }
+}
+
+TEST(Eva, OverlappingChunksAreNotCausal) {
+  ParameterSet set;
+  EXPECT_THROW(mixer_of(set, "{chunk_overlap: 1}", Form::causal), UsageError);
+  const Mechanism& eva = find_mechanism("eva");
+  EXPECT_FALSE(eva.traits_of(parse_yaml("{chunk_overlap: 1}", "test")).has(Form::causal));
+  EXPECT_TRUE(eva.traits_of(parse_yaml("{overlap: true}", "test")).has(Form::causal));
 }
 
 TEST(Eva, PackedDocumentsAreSeparate) {

@@ -9,14 +9,15 @@ namespace linnet {
 // Differentiable.
 Variable chunk_rows(const Variable& x, int64_t size);
 
-// Masks of chunks of a sequence of T tokens whose mask u8 [B,T] may be undefined.
+// Masks of chunks of a sequence of T tokens whose mask u8 [B,T] may be undefined. A chunk has
+// `overlap` further tokens on either side (overlapping_chunks.h).
 struct ChunkMasks {
-  Tensor tokens;  // u8 [B n, size]: valid tokens; undefined: all
+  Tensor tokens;  // u8 [B n, size + 2 overlap]: valid tokens; undefined: all
   Tensor chunks;  // u8 [B, n rank]: 1 `rank` times for each chunk that has a valid token;
                   // undefined: all have
 };
 ChunkMasks chunk_masks(const Tensor& mask, int64_t B, int64_t T, int64_t size, int64_t rank,
-                       Device device);
+                       Device device, int64_t overlap = 0);
 
 // x [A,M,N,K] -> [A,N,M,K]. Differentiable.
 Variable swap_middle(const Variable& x);

@@ -1,6 +1,7 @@
 // Functions that EVA and Transformer-LS share, on the CUDA device against the CPU.
 #include "attention/common/joint/block_bias.h"
 #include "attention/common/joint/joint_softmax.h"
+#include "attention/common/joint/overlapping_chunks.h"
 #include "attention/common/joint/packed_chunks.h"
 #include "attention/common/token_slices.h"
 #include "tests/attention/packed_documents.h"
@@ -77,6 +78,30 @@ TEST(CudaJoint, RowsAndListsAreThoseOfTheCpu) {
     test::expect_close_in(dtype, moved(dtype, dtype, test::kGpu), expected, 2e-6,
                           [&] { return moved(dtype, dtype, Device{}); });
   }
+}
+
+// Rows of chunks that overlap by less and by more than their length, their gradients, their masks.
+std::vector<Tensor> overlapped(DType dtype, Device device) {
+  const auto given = [&](const Shape& shape, const std::string& name) {
+    return test::random_tensor(shape, name).to(dtype).to(device);
+  };
+  const Variable x(given({B, T, H, K}, "x"), true);
+  const std::vector<Variable> all{overlapping_chunk_rows(x, 4, 3), overlapping_chunk_rows(x, 2, 5)};
+  backward(all, std::vector<Tensor>{given(all[0].shape(), "0"), given(all[1].shape(), "1")});
+  std::vector<Tensor> out{x.grad(), all[0].value(), all[1].value()};
+  const Tensor mask = holes().to(device);
+  const ChunkMasks masked = chunk_masks(mask, B, T, 2, 2, device, 1);
+  const ChunkMasks whole = chunk_masks({}, B, T, 4, 1, device, 3);
+  EXPECT_FALSE(whole.chunks.defined());
+  for (const Tensor& each : {masked.tokens, masked.chunks, whole.tokens}) out.push_back(each);
+  for (Tensor& each : out) each = each.to(Device{});
+  return out;
+}
+
+TEST(CudaJoint, OverlappingChunksAreThoseOfTheCpu) {
+  test::expect_close_in(DType::f32, overlapped(DType::f32, test::kGpu),
+                        overlapped(DType::f64, Device{}), 2e-6,
+                        [] { return overlapped(DType::f32, Device{}); });
 }
 
 // Parts without keys, in the first, in the second, in both; they hold NaN.

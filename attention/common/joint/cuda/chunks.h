@@ -5,9 +5,9 @@
 
 namespace linnet::cuda {
 
-// tokens u8 [B n,size] and, unless undefined, chunks u8 [B,n rank] of a mask u8 [B,T] (undefined:
-// all T tokens are valid).
-void chunk_masks(const Tensor& mask, int64_t T, const Tensor& tokens, int64_t rank,
+// tokens u8 [B n,size + 2 overlap] and, unless undefined, chunks u8 [B,n rank] of a mask u8 [B,T]
+// (undefined: all T tokens are valid).
+void chunk_masks(const Tensor& mask, int64_t T, int64_t overlap, const Tensor& tokens, int64_t rank,
                  const Tensor& chunks);
 // y [A,N,M,K] of x [A,M,N,K], f32 or bf16.
 void swap_middle(const Tensor& x, const Tensor& y);
