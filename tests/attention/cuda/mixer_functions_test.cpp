@@ -1,4 +1,5 @@
 // The functions that mixers call besides their primitives, on the device as on the CPU.
+#include "attention/common/lrpe.h"
 #include "attention/cosformer/proportions.h"
 #include "attention/lavo/local_weight.h"
 #include "attention/linformer/position_table.h"
@@ -49,6 +50,30 @@ TEST(CudaLeapformer, TrainsBySoftmaxAsOnTheCpu) {
     backward({y}, {given("dy")});
     return std::vector<Tensor>{y.value().to(Device{}), q.grad().to(Device{}), k.grad().to(Device{}),
                                v.grad().to(Device{})};
+  };
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto expected = results(dtype, DType::f64, {}), got = results(dtype, dtype, kGpu);
+    test::expect_close_in(dtype, got, expected, 3e-6, [&] { return results(dtype, dtype, {}); });
+  }
+}
+
+TEST(CudaLrpe, RotatesAsOnTheCpuWithItsGradients) {
+  const Tensor positions = test::ids({0, 1, 700, 3, 4, 5, 6, 70000}, {2, 4});
+  const Tensor mask = Tensor::from(std::vector<uint8_t>{1, 1, 1, 0, 1, 1, 0, 1}, {2, 4});
+  // y and the gradients of x and the frequencies, on the host.
+  const auto results = [&](DType rounded, DType dtype, Device device) {
+    const auto given = [&](const char* name, const Shape& shape) {
+      return test::random_tensor(shape, name).to(rounded).to(dtype).to(device);
+    };
+    const Shape shape{2, 4, 3, 7};
+    const Tensor frequencies = test::random_tensor({3}, "frequencies").to(DType::f32);
+    const Variable x(given("x", shape), true);
+    const Variable rates(frequencies.to(dtype == DType::f64 ? DType::f64 : DType::f32).to(device),
+                         true);
+    const Variable y = learned_rotary(x, positions.to(device), rates, mask.to(device));
+    backward({y}, {given("dy", shape)});
+    return std::vector<Tensor>{y.value().to(Device{}), x.grad().to(Device{}),
+                               rates.grad().to(Device{})};
   };
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const auto expected = results(dtype, DType::f64, {}), got = results(dtype, dtype, kGpu);
