@@ -29,8 +29,10 @@ TEST(CudaCosformer, PositionsBeyondTheLengthAreNaN) {
   EXPECT_TRUE(std::isnan(got[1]) && std::isnan(got[2]));
 }
 
-TEST(CudaLeapformer, TrainsBySoftmaxAsOnTheCpu) {
+// As on the CPU, with what `training` says.
+void expect_leapformer_trains(const char* training, Form form) {
   MixerOptions options;
+  options.form = form;
   options.width = 12;
   options.heads = 2;
   MixerContext context;
@@ -38,10 +40,10 @@ TEST(CudaLeapformer, TrainsBySoftmaxAsOnTheCpu) {
   context.key_mask = Tensor::from(std::vector<uint8_t>{1, 1, 1, 1, 1, 1, 1, 0, 1, 1}, {2, 5});
   // y and the gradients of q, k and v, on the host.
   const auto results = [&](DType rounded, DType dtype, Device device) {
-    const test::MadeMixer mixer("leapformer", "{training: softmax, hidden: 3}", options, dtype,
+    const test::MadeMixer mixer("leapformer", concat("{hidden: 3, ", training, "}"), options, dtype,
                                 device);
     MixerContext here = context;
-    here.key_mask = context.key_mask.to(device);
+    here.key_mask = here.source_mask = context.key_mask.to(device);
     const auto given = [&](const char* name) {
       return test::random_tensor({2, 5, 2, 6}, name).to(rounded).to(dtype).to(device);
     };
@@ -55,6 +57,14 @@ TEST(CudaLeapformer, TrainsBySoftmaxAsOnTheCpu) {
     const auto expected = results(dtype, DType::f64, {}), got = results(dtype, dtype, kGpu);
     test::expect_close_in(dtype, got, expected, 3e-6, [&] { return results(dtype, dtype, {}); });
   }
+}
+
+TEST(CudaLeapformer, TrainsBySoftmaxAsOnTheCpu) {
+  expect_leapformer_trains("training: softmax", Form::causal);
+}
+
+TEST(CudaLeapformer, TrainsByExpectedAttentionAsOnTheCpu) {
+  expect_leapformer_trains("training: expected, wait: 1, read: 2", Form::cross);
 }
 
 TEST(CudaLrpe, RotatesAsOnTheCpuWithItsGradients) {
