@@ -198,6 +198,17 @@ std::vector<LimitingCase> limiting_cases() {
                if (j == i) return 0.0;
                return dot_product(unit.copy(0, i), unit.copy(1, j), unit.s);
              });
+           }},
+          {"rotary positions on as many channels as there are give rope: whole",
+           "{group: 7, key_width: 8, rope_width: 8}",
+           {Form::noncausal, Form::causal},
+           {},
+           [](const ReferenceSequence<double>& s) {
+             FlashParams params;
+             params.group = 7;
+             params.key_width = 8;
+             params.rope = "whole";
+             return flash_definition(params, s);
            }}};
 }
 
@@ -293,9 +304,10 @@ Mechanism flash_mechanism() {
   facts.cost_cases = {"{}", "{parts: global}", "{conv: 63}"};
   // Wider than variants, of which the first is run with rotary positions.
   facts.check_head_width = 10;
-  facts.variants = {"{group: 16, key_width: 8, preset: paper}",
-                    "{group: 7, key_width: 8, preset: linearized_llm_augmented, conv: 5}",
-                    "{group: 5, key_width: 6, rope: none, parts: global, length: padded}"};
+  facts.variants = {
+      "{group: 16, key_width: 8, preset: paper}",
+      "{group: 7, key_width: 8, rope_width: 4, preset: linearized_llm_augmented, conv: 5}",
+      "{group: 5, key_width: 6, rope: none, parts: global, length: padded}"};
   facts.limits = limiting_cases();
   return define_mechanism<FlashParams, FlashMixer>(
       std::move(facts), [](const FlashParams& params, const auto& sequence) {

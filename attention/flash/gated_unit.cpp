@@ -17,6 +17,15 @@ constexpr double kDeviation = 0.02;  // of gamma
 }  // namespace
 
 void GatedUnitOptions::check(const ConfigNode& at) const {
+  if (rope_width && rope != "partial") {
+    throw located_error(at.location_of("rope_width"), "rope_width has no effect with rope: ", rope,
+                        "; remove it, or set rope: partial");
+  }
+  if (rope_width && (*rope_width > key_width || *rope_width % 2 != 0)) {
+    throw located_error(at.location_of("rope_width"),
+                        "rope_width is an even number of the key_width ", key_width,
+                        " channels, got ", *rope_width);
+  }
   if (rotary_width() % 2 != 0) {
     throw located_error(at.location_of("key_width"),
                         "rotary positions rotate channels in pairs: ", "key_width ", key_width,

@@ -17,6 +17,7 @@ struct GatedUnitOptions {
   int64_t key_width = 128;
   BlockWeights weights = BlockWeights::relu_squared;
   std::string rope = "partial";
+  std::optional<int64_t> rope_width;  // null: as `rope` says
   std::string bias = "t5";
   bool token_shift = false;
   std::string length = "context";
@@ -25,9 +26,10 @@ struct GatedUnitOptions {
   int64_t value_width(const MixerOptions& options) const { return expansion * options.width; }
   // Channels that rotary positions rotate.
   int64_t rotary_width() const {
-    return rope == "none" ? 0 : rope == "whole" ? key_width : std::min<int64_t>(32, key_width);
+    if (rope == "partial") return rope_width.value_or(std::min<int64_t>(32, key_width));
+    return rope == "whole" ? key_width : 0;
   }
-  // Throws where channels cannot be rotated in pairs.
+  // Throws where channels cannot be rotated in pairs, or other channels than `rope` names.
   void check(const ConfigNode& at) const;
 };
 
@@ -52,7 +54,13 @@ void describe_gated_maps(ConfigDescription<Params>& d, const std::vector<Preset>
           "channels s of queries and keys")
       .range(2, 4096);
   d.choice("rope", own_member<Params>(&GatedUnitOptions::rope), {"none", "partial", "whole"},
-           "rotary positions on no channel, on the first 32, or on all of queries and keys");
+           "rotary positions on no channel, on the first `rope_width`, or on all of queries and "
+           "keys");
+  d.field(
+       "rope_width", own_member<Params>(&GatedUnitOptions::rope_width),
+       "with rope: partial, channels that are rotated, from the first on; null: 32, or all where "
+       "there are fewer")
+      .range(2, 4096);
   d.field("token_shift", own_member<Params>(&GatedUnitOptions::token_shift),
           "the first half of the channels comes from the token before");
 }

@@ -68,7 +68,8 @@ void FlashGlobalParams::validate(const ConfigNode& at) const {
     refuse_options(at, defaults, kind, {"values", "output_norm"});
     return check(at);
   }
-  refuse_options(at, defaults, kind, {"expansion", "key_width", "rope", "token_shift", "length"});
+  refuse_options(at, defaults, kind,
+                 {"expansion", "key_width", "rope", "rope_width", "token_shift", "length"});
 }
 
 MixerTraits FlashGlobalParams::traits(MixerTraits traits) const {

@@ -72,7 +72,8 @@ void FlashLocalParams::validate(const ConfigNode& at) const {
   }
   check_grouped(heads(), at, "relative_bias");
   refuse_options(at, defaults, kind,
-                 {"expansion", "key_width", "rope", "token_shift", "weights", "bias", "dropout"});
+                 {"expansion", "key_width", "rope", "rope_width", "token_shift", "weights", "bias",
+                  "dropout"});
 }
 
 MixerTraits FlashLocalParams::traits(MixerTraits traits) const {

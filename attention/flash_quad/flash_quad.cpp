@@ -189,11 +189,12 @@ Mechanism flash_quad_mechanism() {
   facts.traits.decode_state = true;
   facts.traits.growth = "T^2";
   facts.presets = kPresets;
-  facts.variants = {"{key_width: 8, bias: toeplitz, rope: whole, token_shift: true}",
-                    "{key_width: 6, preset: lucidrains, expansion: 1}",
-                    "{key_width: 6, preset: lucidrains, length: context, expansion: 1}",
-                    "{key_width: 8, weights: laplace, bias: rope, bias_place: between}",
-                    "{key_width: 6, weights: softmax, expansion: 1}"};
+  facts.variants = {
+      "{key_width: 8, bias: toeplitz, rope: whole, token_shift: true}",
+      "{key_width: 6, preset: lucidrains, expansion: 1}",
+      "{key_width: 6, preset: lucidrains, length: context, expansion: 1}",
+      "{key_width: 8, rope_width: 4, weights: laplace, bias: rope, bias_place: between}",
+      "{key_width: 6, weights: softmax, expansion: 1}"};
   facts.limits = {{"gates of zeros give zeros",
                    "{key_width: 8}",
                    {Form::noncausal, Form::causal},

@@ -7,6 +7,7 @@
 #include "attention/common/mixer_support.h"
 #include "attention/common/wave_features.h"
 #include "attention/define.h"
+#include "attention/leapformer/expected_attention.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
 #include "core/cuda/backend.h"
@@ -27,7 +28,15 @@ const std::vector<Preset> kPresets = {
     {"simulst",
      "simultaneous speech translation: heads of 32, otherwise as lm; cross-attention trains with "
      "wait 5 (the paper tests 3), 9 source tokens per read",
-     {{"downsample", "4"}, {"scale", "null"}, {"floor", "0.1"}, {"wait", "5"}, {"read", "9"}}}};
+     {{"downsample", "4"}, {"scale", "null"}, {"floor", "0.1"}, {"wait", "5"}, {"read", "9"}}},
+    {"simulst_released",
+     "the same with cross-attention trained as in the released code, on fairseq's wait-k",
+     {{"downsample", "4"},
+      {"scale", "null"},
+      {"floor", "0.1"},
+      {"wait", "5"},
+      {"read", "9"},
+      {"training", "expected"}}}};
 
 // LeaP(x) = sigmoid(w2 . relu(W1 x + b1) + b2), shared by all heads.
 class Leap {
@@ -99,6 +108,7 @@ class LeapformerMixer : public AttentionMixer {
       : AttentionMixer(options, scope),
         raw_(params.input == "raw"),
         softmax_training_(params.training == "softmax"),
+        expected_training_(params.training == "expected" && options.form == Form::cross),
         hidden_(params.hidden_width(options.head_width())),
         policy_(params.policy(options.form)),
         leap_q_(params, options.head_width(), scope.own.child("leap_q")),
@@ -145,6 +155,7 @@ class LeapformerMixer : public AttentionMixer {
                     "training; give it whole, or set training: linear");
       if (context.training) return train(input, p, context);
     }
+    if (expected_training_ && context.training) return train_expected(input, p, context);
     if (policy_.wait > 0) return {read_arriving(input, p, context), {}};
     return feature_map_mix(attention_, options(), input, p, context, state);
   }
@@ -180,6 +191,28 @@ class LeapformerMixer : public AttentionMixer {
         });
   }
 
+  // Features [B,T,H,2K] whose inner products are the energies A_ij.
+  static Variable energy_features(const Variable& x, double factor, const Tensor& mask,
+                                  const Variable& proportions) {
+    return rotated_features(linear_attention_features(x, FeatureMap::relu, factor, mask),
+                            proportions);
+  }
+
+  // Expected soft attention over the source, of which each query sees what has arrived.
+  MixResult train_expected(const MixInput& input, const Proportions& p,
+                           const MixerContext& context) const {
+    require_usage(input.k.defined(),
+                  "leapformer: with training: expected an encoded source cannot be read again in "
+                  "training; give the source, or set training: linear");
+    if (policy_.wait > 0) require_counted(context);
+    const Tensor &queries = context.key_mask, &source = context.source_mask;
+    const Variable q = energy_features(input.q, attention_.query_scale, queries, p.query);
+    const Variable k = energy_features(input.k, 1, source, p.key);
+    const Variable y = expected_attention(q, k, cast(input.v, q.dtype()),
+                                          {policy_, context.place.time_offset, queries, source});
+    return {cast(y, input.q.dtype()), {}};
+  }
+
   // The softmax of the energies A_ij over the keys, instead of a division by their sum.
   MixResult train(const MixInput& input, const Proportions& p, const MixerContext& context) const {
     BlockAttentionContext block = block_context(options(), context);
@@ -187,14 +220,9 @@ class LeapformerMixer : public AttentionMixer {
     const bool cross = options().form == Form::cross;
     if (cross) block.key_mask = context.source_mask;
     const Tensor& key_mask = cross ? context.source_mask : context.key_mask;
-    const auto features = [](const Variable& x, double factor, const Tensor& mask,
-                             const Variable& proportions) {
-      return rotated_features(linear_attention_features(x, FeatureMap::relu, factor, mask),
-                              proportions);
-    };
-    const Variable q =
-        features(input.q, attention_.query_scale, cross ? Tensor() : context.key_mask, p.query);
-    const Variable k = features(input.k, 1, key_mask, p.key);
+    const Variable q = energy_features(input.q, attention_.query_scale,
+                                       cross ? Tensor() : context.key_mask, p.query);
+    const Variable k = energy_features(input.k, 1, key_mask, p.key);
     const Variable v = cast(input.v, q.dtype());
     const Variable y = policy_.wait > 0
                            ? train_arriving(q, k, v, waiting_queries(input, context), block)
@@ -242,7 +270,7 @@ class LeapformerMixer : public AttentionMixer {
     return attention_.query_scale == 1 ? q : scale(q, attention_.query_scale);
   }
 
-  bool raw_, softmax_training_;
+  bool raw_, softmax_training_, expected_training_;
   int64_t hidden_;
   WaitPolicy policy_;
   Leap leap_q_, leap_k_;
@@ -305,9 +333,11 @@ void LeapformerParams::describe(ConfigDescription<LeapformerParams>& d) {
       .range(1, 4096);
   d.choice("input", &LeapformerParams::input, {"relu", "raw"},
            "input of LeaP: the feature-mapped q and k (as in the authors' code), or q and k");
-  d.choice("training", &LeapformerParams::training, {"linear", "softmax"},
-           "while training: the linear form, or the softmax of the re-weighted energies over all "
-           "keys, quadratic in the length (as in the authors' translation code)");
+  d.choice(
+      "training", &LeapformerParams::training, {"linear", "softmax", "expected"},
+      "while training: the linear form; the softmax of the re-weighted energies over all keys, "
+      "quadratic in the length; or, in the cross form, fairseq's expected soft attention of "
+      "these energies (as in the authors' translation code; other forms: linear)");
   describe_scale(d, "factor of q before the feature map; null: 1/sqrt(K)");
   describe_normalizer(d);
   d.field(

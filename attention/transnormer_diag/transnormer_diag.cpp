@@ -1,6 +1,7 @@
 // TransNormer's DiagAttention: parameters, mixer, literal definition, registry entry.
 #include "attention/transnormer_diag/transnormer_diag.h"
 
+#include "attention/common/lrpe.h"
 #include "attention/common/mixer_support.h"
 #include "attention/define.h"
 #include "autograd/arithmetic.h"
@@ -20,17 +21,25 @@ const std::vector<Preset> kPresets = {
      "the survey's Image and Pathfinder: blocks of 64",
      {{"window", "64"}, {"scale", "1"}}},
     {"linearized_llm", "the \"linearized LLM\" study: T2 with the defaults", {}},
-    {"t1", "the paper's T1: relu and RMSNorm", {{"weights", "relu"}}}};
+    {"t1", "the paper's T1: relu and RMSNorm", {{"weights", "relu"}}},
+    {"lra",
+     "the authors' Long Range Arena: T2 with LRPE of fixed frequencies",
+     {{"lrpe", "fixed"}}}};
 
 class TransnormerDiagMixer : public AttentionMixer {
  public:
   TransnormerDiagMixer(const TransnormerDiagParams& params, const MixerOptions& options,
                        const MixerScope& scope)
-      : AttentionMixer(options, scope), params_(params) {}
+      : AttentionMixer(options, scope),
+        params_(params),
+        lrpe_(params.lrpe, options.head_width(), scope.own) {}
 
-  MixResult mix(const MixInput& input, const MixerContext& context,
+  MixResult mix(const MixInput& given, const MixerContext& context,
                 const MixerState& state) const override {
     refuse_key_positions(context, "transnormer_diag");
+    MixInput input = given;
+    input.q = lrpe_(given.q, context.positions, context.key_mask);
+    input.k = lrpe_(given.k, context.positions, context.key_mask);
     BlockAttentionContext block = block_context(options(), context);
     block.options = pattern();
     set_dropout(block, params_.dropout, options(), context, draw_key(context));
@@ -45,7 +54,9 @@ class TransnormerDiagMixer : public AttentionMixer {
   }
 
   MixerCost mix_cost(const MixerShape& shape) const override {
-    return block_attention_cost(options(), pattern(), params_.window - 1, shape);
+    MixerCost cost = block_attention_cost(options(), pattern(), params_.window - 1, shape);
+    cost.bytes += lrpe_.bytes(shape.dtype);
+    return cost;
   }
 
  private:
@@ -68,6 +79,7 @@ class TransnormerDiagMixer : public AttentionMixer {
   }
 
   TransnormerDiagParams params_;
+  Lrpe lrpe_;
 };
 
 // relu(scale q k) v inside the block, each `width` elements of it divided by their root mean
@@ -100,7 +112,15 @@ std::vector<Number> rectified_definition(const TransnormerDiagParams& params,
 
 template <typename Number>
 std::vector<Number> definition(const TransnormerDiagParams& params,
-                               const ReferenceSequence<Number>& s) {
+                               const ReferenceSequence<Number>& given) {
+  ReferenceSequence<Number> s = given;
+  for (std::vector<Number>* vectors : {&s.q, &s.k}) {
+    for (int64_t row = 0; params.lrpe != "none" && row < s.T * s.H; ++row) {
+      Number* x = &(*vectors)[static_cast<size_t>(row * s.K)];
+      reference_lrpe(s, params.lrpe, s.positions[static_cast<size_t>(row / s.H)], x);
+      for (int64_t c = 0; c < s.K; ++c) x[c] = s.stored(x[c]);
+    }
+  }
   const auto scale =
       static_cast<Number>(params.scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
   if (params.rectified()) return rectified_definition(params, s, scale);
@@ -120,6 +140,7 @@ void TransnormerDiagParams::describe(ConfigDescription<TransnormerDiagParams>& d
            "T2: softmax in the block; T1: relu, and RMSNorm of the result");
   d.choice("norm_axis", &TransnormerDiagParams::norm_axis, {"model", "head"},
            "T1: the norm is over all heads of a token, or over each head");
+  describe_lrpe(d);
   describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
   describe_dropout(d);
 }
@@ -145,8 +166,8 @@ Mechanism transnormer_diag_mechanism() {
   facts.presets = kPresets;
   facts.cost_cases = {"{window: 256}", "{weights: relu, window: 256}"};
   facts.variants = {"{weights: relu, window: 7}",
-                    "{weights: relu, norm_axis: head, window: 12, scale: 1}",
-                    "{window: 6, scale: 1}"};
+                    "{weights: relu, norm_axis: head, window: 12, scale: 1, lrpe: fixed}",
+                    "{window: 6, scale: 1, lrpe: learned}"};
   facts.limits = {{"a block that holds everything gives softmax attention",
                    "{window: 64}",
                    {Form::noncausal, Form::causal},
@@ -161,7 +182,18 @@ Mechanism transnormer_diag_mechanism() {
                    "{window: 1}",
                    {Form::noncausal, Form::causal},
                    {},
-                   [](const ReferenceSequence<double>& s) { return s.v; }}};
+                   [](const ReferenceSequence<double>& s) { return s.v; }},
+                  {"frequencies of 0 rotate nothing",
+                   "{window: 7, lrpe: learned}",
+                   {Form::noncausal, Form::causal},
+                   [](const std::string& name, std::vector<double>& values) {
+                     if (name == "rates.lrpe") std::fill(values.begin(), values.end(), 0);
+                   },
+                   [](const ReferenceSequence<double>& s) {
+                     TransnormerDiagParams params;
+                     params.window = 7;
+                     return definition(params, s);
+                   }}};
   return define_mechanism<TransnormerDiagParams, TransnormerDiagMixer>(
       std::move(facts), [](const TransnormerDiagParams& params, const auto& sequence) {
         return definition(params, sequence);

@@ -10,6 +10,7 @@ struct TransnormerDiagParams {
   int64_t window = 64;
   std::string weights = "softmax";
   std::string norm_axis = "model";
+  std::string lrpe = "none";
   std::optional<double> scale;
   std::optional<double> dropout;
 

@@ -1,6 +1,7 @@
 // NormAttention: parameters, mixer, literal definition, registry entry.
 #include "attention/transnormer_norm/transnormer_norm.h"
 
+#include "attention/common/lrpe.h"
 #include "autograd/arithmetic.h"
 
 namespace linnet {
@@ -15,7 +16,10 @@ const std::vector<Preset> kPresets = {
     {"survey",
      "the survey's own code: each head divided by its length over sqrt(H K)",
      {{"norm_axis", "head"}, {"gain", "sqrt_heads"}}},
-    {"linearized_llm", "Linearized LLM, taken to be T2", {}}};
+    {"linearized_llm", "Linearized LLM, taken to be T2", {}},
+    {"lra",
+     "the authors' Long Range Arena: T2 with LayerNorm and LRPE of fixed frequencies",
+     {{"norm", "layer"}, {"lrpe", "fixed"}}}};
 
 class TransnormerNormMixer : public AttentionMixer {
  public:
@@ -23,13 +27,15 @@ class TransnormerNormMixer : public AttentionMixer {
                        const MixerScope& scope)
       : AttentionMixer(options, scope),
         params_(params),
-        gain_(params.gain == "one" ? 1 : std::sqrt(static_cast<double>(options.heads))) {
-    attention_.feature_map = params.activation;
+        gain_(params.gain == "one" ? 1 : std::sqrt(static_cast<double>(options.heads))),
+        lrpe_(params.lrpe, options.head_width(), scope.own) {
+    attention_.feature_map = lrpe_.used() ? FeatureMap::identity : params.activation;
     attention_.normalizer = Normalizer::none;
   }
 
-  MixResult mix(const MixInput& input, const MixerContext& context,
+  MixResult mix(const MixInput& given, const MixerContext& context,
                 const MixerState& state) const override {
+    const MixInput input = lrpe_.used() ? rotated(given, context) : given;
     // There is no denominator: the sum of features is not carried.
     MixerState with_normalizer = state;
     if (!state.empty()) {
@@ -46,6 +52,7 @@ class TransnormerNormMixer : public AttentionMixer {
   MixerCost mix_cost(const MixerShape& shape) const override {
     const int64_t K = options().head_width();
     MixerCost cost = feature_map_cost(options(), K, shape);
+    cost.bytes += lrpe_.bytes(shape.dtype);
     if (options().form == Form::noncausal) return cost;
     cost.bytes -=
         static_cast<double>(shape.batch * options().width) * size_of(sum_dtype(shape.dtype));
@@ -53,6 +60,19 @@ class TransnormerNormMixer : public AttentionMixer {
   }
 
  private:
+  // Features with positions instead of queries and keys.
+  MixInput rotated(const MixInput& input, const MixerContext& context) const {
+    const auto features = [&](const Variable& x, const Tensor& positions) {
+      return lrpe_(linear_attention_features(x, params_.activation, 1, context.key_mask), positions,
+                   context.key_mask);
+    };
+    MixInput result = input;
+    result.q = features(input.q, context.positions);
+    result.k = features(
+        input.k, context.key_positions.defined() ? context.key_positions : context.positions);
+    return result;
+  }
+
   Variable normalised(const Variable& x) const {
     const bool rms = params_.norm == NormKind::scale;
     const NormSpec spec{params_.norm, rms ? kRmsFloor : kLayerEpsilon};
@@ -65,6 +85,7 @@ class TransnormerNormMixer : public AttentionMixer {
 
   TransnormerNormParams params_;
   double gain_;
+  Lrpe lrpe_;
   LinearAttentionOptions attention_;
 };
 
@@ -87,15 +108,18 @@ void normalise(NormKind kind, Number gain, int64_t count, Number* x) {
 template <typename Number>
 std::vector<Number> definition(const TransnormerNormParams& params,
                                const ReferenceSequence<Number>& s) {
+  const auto features = [&](const Number* x, int64_t token) {
+    std::vector<Number> f(x, x + s.K);
+    for (Number& value : f) value = reference_feature(params.activation, value);
+    if (s.form != Form::cross) {
+      reference_lrpe(s, params.lrpe, s.positions[static_cast<size_t>(token)], f.data());
+    }
+    return f;
+  };
   std::vector<Number> y = linear_attention_definition(
       s,
       [&](int64_t h, int64_t i, int64_t j) {
-        Number a = 0;
-        for (int64_t c = 0; c < s.K; ++c) {
-          a += reference_feature(params.activation, s.query(i, h)[c]) *
-               reference_feature(params.activation, s.key(j, h)[c]);
-        }
-        return a;
+        return dot_product(features(s.query(i, h), i).data(), features(s.key(j, h), j).data(), s.K);
       },
       [](Number) { return Number{1}; });
   const int64_t width = params.norm_axis == "head" ? s.V : s.H * s.V;
@@ -107,35 +131,54 @@ std::vector<Number> definition(const TransnormerNormParams& params,
 }
 
 std::vector<LimitingCase> limiting_cases() {
-  return {{"values of any positive scale give the same",
-           "{}",
-           {Form::noncausal, Form::causal, Form::cross},
-           [](const std::string& name, std::vector<double>& values) {
-             if (!name.starts_with("v.")) return;
-             for (double& value : values) value *= 3;
-           },
-           [](const ReferenceSequence<double>& s) {
-             ReferenceSequence<double> third = s;
-             for (double& value : third.v) value /= 3;
-             return definition(TransnormerNormParams(), third);
-           }},
-          {"sqrt(H) times the norm of each head is a division by its length over sqrt(H K)",
-           "{preset: survey}",
-           {Form::noncausal, Form::causal, Form::cross},
-           {},
-           [](const ReferenceSequence<double>& s) {
-             TransnormerNormParams params;
-             params.norm_axis = "head";
-             std::vector<double> y = definition(params, s);
-             for (int64_t at = 0; at < std::ssize(y); at += s.V) {
-               double* head = &y[static_cast<size_t>(at)];
-               const double length = std::sqrt(dot_product(head, head, s.V));
-               for (int64_t c = 0; c < s.V; ++c) {
-                 head[c] *= std::sqrt(static_cast<double>(s.H * s.V)) / length;
-               }
-             }
-             return y;
-           }}};
+  return {
+      {"values of any positive scale give the same",
+       "{}",
+       {Form::noncausal, Form::causal, Form::cross},
+       [](const std::string& name, std::vector<double>& values) {
+         if (!name.starts_with("v.")) return;
+         for (double& value : values) value *= 3;
+       },
+       [](const ReferenceSequence<double>& s) {
+         ReferenceSequence<double> third = s;
+         for (double& value : third.v) value /= 3;
+         return definition(TransnormerNormParams(), third);
+       }},
+      {"frequencies of 0 rotate nothing",
+       "{lrpe: learned}",
+       {Form::noncausal, Form::causal},
+       [](const std::string& name, std::vector<double>& values) {
+         if (name == "rates.lrpe") std::fill(values.begin(), values.end(), 0);
+       },
+       [](const ReferenceSequence<double>& s) { return definition(TransnormerNormParams(), s); }},
+      {"with LRPE, shifting all positions changes nothing",
+       "{lrpe: fixed}",
+       {Form::noncausal, Form::causal},
+       {},
+       [](const ReferenceSequence<double>& s) {
+         ReferenceSequence<double> shifted = s;
+         for (int32_t& position : shifted.positions) position += 5;
+         TransnormerNormParams params;
+         params.lrpe = "fixed";
+         return definition(params, shifted);
+       }},
+      {"sqrt(H) times the norm of each head is a division by its length over sqrt(H K)",
+       "{preset: survey}",
+       {Form::noncausal, Form::causal, Form::cross},
+       {},
+       [](const ReferenceSequence<double>& s) {
+         TransnormerNormParams params;
+         params.norm_axis = "head";
+         std::vector<double> y = definition(params, s);
+         for (int64_t at = 0; at < std::ssize(y); at += s.V) {
+           double* head = &y[static_cast<size_t>(at)];
+           const double length = std::sqrt(dot_product(head, head, s.V));
+           for (int64_t c = 0; c < s.V; ++c) {
+             head[c] *= std::sqrt(static_cast<double>(s.H * s.V)) / length;
+           }
+         }
+         return y;
+       }}};
 }
 
 }  // namespace
@@ -152,10 +195,13 @@ void TransnormerNormParams::describe(ConfigDescription<TransnormerNormParams>& d
            "axis of the norm: all heads together, or each head alone");
   d.choice("gain", &TransnormerNormParams::gain, {"one", "sqrt_heads"},
            "constant factor after the norm");
+  describe_lrpe(d);
 }
 
 MixerTraits TransnormerNormParams::traits(MixerTraits traits) const {
   traits.couples_heads = norm_axis == "model";
+  // Queries and keys of two sequences have no positions in common.
+  if (lrpe != "none") traits.cross = false;
   return traits;
 }
 
@@ -173,7 +219,8 @@ Mechanism transnormer_norm_mechanism() {
   facts.traits.growth = std::string("T");
   facts.presets = kPresets;
   facts.variants = {"{preset: t1, norm: layer}", "{preset: survey}",
-                    "{activation: relu, norm_axis: head, norm: layer}"};
+                    "{activation: relu, norm_axis: head, norm: layer}",
+                    "{preset: lra, lrpe: learned}", "{preset: lra, activation: elu}"};
   facts.limits = limiting_cases();
   return define_mechanism<TransnormerNormParams, TransnormerNormMixer>(
       std::move(facts), [](const TransnormerNormParams& params, const auto& sequence) {

@@ -13,6 +13,7 @@ struct TransnormerNormParams {
   NormKind norm = NormKind::scale;
   std::string norm_axis = "model";
   std::string gain = "one";
+  std::string lrpe = "none";
 
   static void describe(ConfigDescription<TransnormerNormParams>& d);
   MixerTraits traits(MixerTraits traits) const;

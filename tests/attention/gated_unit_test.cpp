@@ -86,6 +86,14 @@ TEST(GatedUnit, RefusesWhatContradictsItself) {
   EXPECT_EQ(refusal("{}", options), "");
   EXPECT_THAT(refusal("{key_width: 7}", options), testing::HasSubstr("must be even"));
   EXPECT_EQ(refusal("{key_width: 7, rope: none}", options), "");
+  EXPECT_EQ(refusal("{key_width: 7, rope_width: 6}", options), "");
+  EXPECT_THAT(refusal("{rope_width: 15}", options), testing::HasSubstr("an even number"));
+  EXPECT_THAT(refusal("{key_width: 8, rope_width: 16}", options),
+              testing::HasSubstr("of the key_width 8 channels, got 16"));
+  for (const char* rope : {"none", "whole"}) {
+    EXPECT_THAT(refusal(concat("{rope_width: 16, rope: ", rope, "}"), options),
+                testing::HasSubstr(concat("rope_width has no effect with rope: ", rope)));
+  }
   EXPECT_THAT(refusal("{length: padded}", options), testing::HasSubstr("no causal form"));
   options.rotary_width = 4;
   EXPECT_THAT(refusal("{rope: none}", options), testing::HasSubstr("rotary positions"));

@@ -1,4 +1,5 @@
 // The functions that mixers call besides their primitives, on the device as on the CPU.
+#include "attention/common/lrpe.h"
 #include "attention/cosformer/proportions.h"
 #include "attention/lavo/local_weight.h"
 #include "attention/linformer/position_table.h"
@@ -28,8 +29,10 @@ TEST(CudaCosformer, PositionsBeyondTheLengthAreNaN) {
   EXPECT_TRUE(std::isnan(got[1]) && std::isnan(got[2]));
 }
 
-TEST(CudaLeapformer, TrainsBySoftmaxAsOnTheCpu) {
+// As on the CPU, with what `training` says.
+void expect_leapformer_trains(const char* training, Form form) {
   MixerOptions options;
+  options.form = form;
   options.width = 12;
   options.heads = 2;
   MixerContext context;
@@ -37,10 +40,10 @@ TEST(CudaLeapformer, TrainsBySoftmaxAsOnTheCpu) {
   context.key_mask = Tensor::from(std::vector<uint8_t>{1, 1, 1, 1, 1, 1, 1, 0, 1, 1}, {2, 5});
   // y and the gradients of q, k and v, on the host.
   const auto results = [&](DType rounded, DType dtype, Device device) {
-    const test::MadeMixer mixer("leapformer", "{training: softmax, hidden: 3}", options, dtype,
+    const test::MadeMixer mixer("leapformer", concat("{hidden: 3, ", training, "}"), options, dtype,
                                 device);
     MixerContext here = context;
-    here.key_mask = context.key_mask.to(device);
+    here.key_mask = here.source_mask = context.key_mask.to(device);
     const auto given = [&](const char* name) {
       return test::random_tensor({2, 5, 2, 6}, name).to(rounded).to(dtype).to(device);
     };
@@ -49,6 +52,38 @@ TEST(CudaLeapformer, TrainsBySoftmaxAsOnTheCpu) {
     backward({y}, {given("dy")});
     return std::vector<Tensor>{y.value().to(Device{}), q.grad().to(Device{}), k.grad().to(Device{}),
                                v.grad().to(Device{})};
+  };
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto expected = results(dtype, DType::f64, {}), got = results(dtype, dtype, kGpu);
+    test::expect_close_in(dtype, got, expected, 3e-6, [&] { return results(dtype, dtype, {}); });
+  }
+}
+
+TEST(CudaLeapformer, TrainsBySoftmaxAsOnTheCpu) {
+  expect_leapformer_trains("training: softmax", Form::causal);
+}
+
+TEST(CudaLeapformer, TrainsByExpectedAttentionAsOnTheCpu) {
+  expect_leapformer_trains("training: expected, wait: 1, read: 2", Form::cross);
+}
+
+TEST(CudaLrpe, RotatesAsOnTheCpuWithItsGradients) {
+  const Tensor positions = test::ids({0, 1, 700, 3, 4, 5, 6, 70000}, {2, 4});
+  const Tensor mask = Tensor::from(std::vector<uint8_t>{1, 1, 1, 0, 1, 1, 0, 1}, {2, 4});
+  // y and the gradients of x and the frequencies, on the host.
+  const auto results = [&](DType rounded, DType dtype, Device device) {
+    const auto given = [&](const char* name, const Shape& shape) {
+      return test::random_tensor(shape, name).to(rounded).to(dtype).to(device);
+    };
+    const Shape shape{2, 4, 3, 7};
+    const Tensor frequencies = test::random_tensor({3}, "frequencies").to(DType::f32);
+    const Variable x(given("x", shape), true);
+    const Variable rates(frequencies.to(dtype == DType::f64 ? DType::f64 : DType::f32).to(device),
+                         true);
+    const Variable y = learned_rotary(x, positions.to(device), rates, mask.to(device));
+    backward({y}, {given("dy", shape)});
+    return std::vector<Tensor>{y.value().to(Device{}), x.grad().to(Device{}),
+                               rates.grad().to(Device{})};
   };
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const auto expected = results(dtype, DType::f64, {}), got = results(dtype, dtype, kGpu);
