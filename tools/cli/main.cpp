@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
@@ -121,7 +122,10 @@ int main(int argc, char** argv) {
   using namespace linnet;
   cli::use_passive_waiting(argv);
   try {
-    return cli::run(argc, argv);
+    std::signal(SIGPIPE, SIG_IGN);  // a closed pipe fails like a full disk
+    const int code = cli::run(argc, argv);
+    if (code == 0) cli::require_output();
+    return code;
   } catch (const UsageError& error) {
     log_error(error.what());
     return cli::kUnusable;
