@@ -220,8 +220,9 @@ bool CheckpointStore::list_valid(NewestCheckpoint& result) const {
       result.path = path;
       return true;
     }
-    all_there = all_there && exists(path);
-    if (exists(path)) result.skipped.push_back({path, *damage});
+    const bool there = exists(path);
+    all_there = all_there && there;
+    if (there) result.skipped.push_back({path, *damage});
   }
   return all_there;
 }

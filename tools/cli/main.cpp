@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <new>
+#include <stdexcept>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -129,8 +131,20 @@ int main(int argc, char** argv) {
   } catch (const UsageError& error) {
     log_error(error.what());
     return cli::kUnusable;
-  } catch (const std::exception& error) {
+  } catch (const Error& error) {
     log_error(error.what());
+    return cli::kFailed;
+  } catch (const std::bad_alloc&) {
+    log_error(
+        "out of memory: this machine, or the limit of this process, has too little for what was "
+        "asked; lower the sizes in the recipe or the command");
+    return cli::kFailed;
+  } catch (const std::length_error&) {
+    log_error(
+        "a size is beyond what memory can hold; lower the sizes in the recipe or the command");
+    return cli::kFailed;
+  } catch (const std::exception& error) {
+    log_error("linnet failed in a way that it does not foresee: ", error.what());
     return cli::kFailed;
   }
 }
