@@ -53,6 +53,9 @@ class IntBinding : public ValueBinding {
             ConfigErrors& errors) override {
     if (!gather(errors, [&] { value_ = read_int(node, name); })) return;
     check_range(static_cast<double>(value_), node, name, rules, errors);
+    // Other checks follow before the error is thrown: none of them gets a count without bounds.
+    if (rules.min) value_ = std::max(value_, static_cast<int64_t>(*rules.min));
+    if (rules.max) value_ = std::min(value_, static_cast<int64_t>(*rules.max));
   }
   ConfigNode write() const override { return ConfigNode::integer(value_); }
   std::string type_name() const override { return "whole number"; }

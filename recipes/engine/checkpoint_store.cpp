@@ -11,12 +11,14 @@
 namespace linnet {
 namespace {
 
-constexpr const char* kTemporary = "tmp-";
+constexpr std::string_view kOld = "old-";  // in the name of a temporary that is being deleted
 constexpr const char* kStep = "step-";
 constexpr const char* kReplaced = "replaced-step-";
 constexpr const char* kAbandoned = "abandoned-step-";
 constexpr const char* kBest = "best.json";
 constexpr uint64_t kMaxBest = 65536;
+// How often a reader lists a run whose trainer deletes what was listed.
+constexpr int kListings = 100;
 // Room for the manifest, directory entries and rounding to blocks.
 constexpr uint64_t kSlackBytes = uint64_t{1} << 20;
 
@@ -50,14 +52,6 @@ std::optional<std::string> damage_of(const std::string& path, int64_t step) {
   }
 }
 
-// Deletes a checkpoint so that a crash half way leaves no directory that looks like one.
-void remove_checkpoint(const std::string& folder, const std::string& name) {
-  const std::string doomed = join_path(folder, concat(kTemporary, "old-", name));
-  remove_all(doomed);
-  file_system().rename(join_path(folder, name), doomed);
-  remove_all(doomed);
-}
-
 // Runs clean-up whose failure does no harm: it becomes a warning.
 template <typename Body>
 void attempt(Body&& body) {
@@ -70,16 +64,36 @@ void attempt(Body&& body) {
 
 }  // namespace
 
-CheckpointStore::CheckpointStore(std::string run_directory, int keep)
+CheckpointStore::CheckpointStore(std::string run_directory, int keep, std::string owner)
     : run_directory_(std::move(run_directory)),
       folder_(join_path(run_directory_, "checkpoints")),
-      keep_(keep) {
+      keep_(keep),
+      temporary_(owner.empty() ? "tmp-" : concat("tmp-", owner, "-")) {
   require_usage(keep >= 1, Cause{ErrorCode::out_of_range, "checkpoint.keep"},
                 "checkpoint.keep must be at least 1, got ", keep);
 }
 
 std::string CheckpointStore::path_of(int64_t step) const {
   return join_path(folder_, numbered(kStep, step));
+}
+
+std::string CheckpointStore::temporary(const std::string& name) const {
+  return join_path(folder_, temporary_ + name);
+}
+
+bool CheckpointStore::is_temporary(std::string_view name) const {
+  if (!name.starts_with(temporary_)) return false;
+  name.remove_prefix(temporary_.size());
+  if (name.starts_with(kOld)) name.remove_prefix(kOld.size());
+  return step_in(name, kStep) || step_in(name, kReplaced) || step_in(name, kAbandoned);
+}
+
+// So that a crash half way leaves no directory that looks like a checkpoint.
+void CheckpointStore::remove_checkpoint(const std::string& name) {
+  const std::string doomed = temporary(concat(kOld, name));
+  remove_all(doomed);
+  file_system().rename(join_path(folder_, name), doomed);
+  remove_all(doomed);
 }
 
 std::vector<int64_t> CheckpointStore::steps() const {
@@ -95,7 +109,7 @@ std::string CheckpointStore::save(int64_t step, const std::map<std::string, std:
                                   const JsonValue& metadata) {
   require(step >= 0, "a checkpoint's step cannot be negative: ", step);
   const std::string target = path_of(step);
-  const std::string temporary = join_path(folder_, concat(kTemporary, numbered(kStep, step)));
+  const std::string temporary = this->temporary(numbered(kStep, step));
   const std::string replaced = join_path(folder_, numbered(kReplaced, step));
   bool begun = false;
   try {
@@ -127,13 +141,13 @@ std::string CheckpointStore::save(int64_t step, const std::map<std::string, std:
 
 void CheckpointStore::clean_leftovers() {
   for (const std::string& name : names_in(folder_)) {
-    if (name.starts_with(kTemporary)) remove_all(join_path(folder_, name));
+    if (is_temporary(name)) remove_all(join_path(folder_, name));
     // A process died between the two renames of an exchange, or before deleting the older one.
     if (const auto step = step_in(name, kReplaced)) {
       if (exists(path_of(*step)) && !damage_of(path_of(*step), *step)) {
-        remove_checkpoint(folder_, name);
+        remove_checkpoint(name);
       } else {
-        if (exists(path_of(*step))) remove_checkpoint(folder_, numbered(kStep, *step));
+        if (exists(path_of(*step))) remove_checkpoint(numbered(kStep, *step));
         file_system().rename(join_path(folder_, name), path_of(*step));
       }
     }
@@ -153,7 +167,7 @@ void CheckpointStore::apply_retention(int64_t saved_step) {
     const auto step = step_in(name, kStep);
     const auto abandoned = step_in(name, kAbandoned);
     if ((step && !kept.contains(*step)) || (abandoned && *abandoned <= saved_step))
-      remove_checkpoint(folder_, name);
+      remove_checkpoint(name);
   }
 }
 
@@ -183,6 +197,13 @@ std::optional<BestCheckpoint> CheckpointStore::best() const {
 }
 
 NewestCheckpoint CheckpointStore::newest_valid() const {
+  NewestCheckpoint result;
+  for (int listing = 1; !list_valid(result) && listing < kListings; ++listing) result = {};
+  return result;
+}
+
+// False when a checkpoint went away between listing and reading.
+bool CheckpointStore::list_valid(NewestCheckpoint& result) const {
   std::vector<std::pair<int64_t, std::string>> candidates;
   for (const std::string& name : names_in(folder_)) {
     for (const char* prefix : {kStep, kReplaced}) {
@@ -191,17 +212,19 @@ NewestCheckpoint CheckpointStore::newest_valid() const {
   }
   // Newest first; "step-" after "replaced-" in the alphabet, so the newer of one step comes first.
   std::sort(candidates.rbegin(), candidates.rend());
-  NewestCheckpoint result;
+  bool all_there = true;
   for (const auto& [step, name] : candidates) {
     const std::string path = join_path(folder_, name);
     const auto damage = damage_of(path, step);
     if (!damage) {
       result.path = path;
-      break;
+      return true;
     }
-    result.skipped.push_back({path, *damage});
+    const bool there = exists(path);
+    all_there = all_there && there;
+    if (there) result.skipped.push_back({path, *damage});
   }
-  return result;
+  return all_there;
 }
 
 void CheckpointStore::rewind_to(int64_t step) {
@@ -221,6 +244,32 @@ void CheckpointStore::rewind_to(int64_t step) {
   if (is_directory(folder_)) file_system().sync_directory(folder_);
 }
 
+namespace {
+
+// Empty when none was named, or it is not valid: then it is in `damaged`, after a warning.
+std::optional<std::string> valid_best(const CheckpointStore& store, std::string& damaged) {
+  try {
+    int64_t gone = -1;
+    while (const auto best = store.best()) {
+      const auto damage = damage_of(best->path, best->step);
+      if (!damage) return best->path;
+      // The trainer may have named another since, and deleted this one.
+      if (!exists(best->path) && best->step != gone) {
+        gone = best->step;
+        continue;
+      }
+      log_warning("the best checkpoint is skipped: ", *damage);
+      damaged = best->path;
+      break;
+    }
+  } catch (const Error& error) {
+    log_warning(error.what());
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::string find_checkpoint(const std::string& run_or_checkpoint) {
   if (is_checkpoint(run_or_checkpoint)) {
     verify_checkpoint(run_or_checkpoint);
@@ -232,16 +281,7 @@ std::string find_checkpoint(const std::string& run_or_checkpoint) {
                 "manifest.json)");
   const CheckpointStore store(run_or_checkpoint);
   std::string damaged_best;
-  try {
-    if (const auto best = store.best()) {
-      const auto damage = damage_of(best->path, best->step);
-      if (!damage) return best->path;
-      log_warning("the best checkpoint is skipped: ", *damage);
-      damaged_best = best->path;
-    }
-  } catch (const Error& error) {
-    log_warning(error.what());
-  }
+  if (const auto best = valid_best(store, damaged_best)) return *best;
   const NewestCheckpoint newest = store.newest_valid();
   for (const SkippedCheckpoint& skipped : newest.skipped) {
     if (skipped.path != damaged_best) log_warning("a checkpoint is skipped: ", skipped.reason);
@@ -249,6 +289,17 @@ std::string find_checkpoint(const std::string& run_or_checkpoint) {
   require(newest.path.has_value(), Cause{ErrorCode::malformed, "", run_or_checkpoint},
           run_or_checkpoint, " has no valid checkpoint");
   return *newest.path;
+}
+
+Checkpoint load_found_checkpoint(const std::string& run_or_checkpoint) {
+  for (int listing = 1;; ++listing) {
+    const std::string path = find_checkpoint(run_or_checkpoint);
+    try {
+      return load_checkpoint(path);
+    } catch (const Error&) {
+      if (exists(path) || path == run_or_checkpoint || listing == kListings) throw;
+    }
+  }
 }
 
 }  // namespace linnet

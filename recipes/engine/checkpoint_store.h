@@ -31,15 +31,17 @@ struct BestCheckpoint {
 // The folder checkpoints/ of a run directory:
 //   step-NNNNNNNN/           one checkpoint
 //   best.json                which one has the best evaluation
-//   tmp-*                    being written or being deleted
+//   tmp-OWNER-*              being written or being deleted by the trainer of that run
 //   replaced-step-NNNNNNNN/  the older of two checkpoints of one step, while they are exchanged
 //   abandoned-step-NNNNNNNN/ later than the step from which the run was taken up again
 // One process writes; any number may read. Whatever call fails, and wherever the process dies, at
 // least one of the old newest checkpoint and the new one stays valid.
 class CheckpointStore {
  public:
-  // Touches nothing on the disk. `keep` >= 1 newest checkpoints are kept, plus the best.
-  explicit CheckpointStore(std::string run_directory, int keep = 3);
+  // Touches nothing on the disk. `keep` >= 1 newest checkpoints are kept, plus the best. `owner`,
+  // the id of a writer's run, is in the names of its temporaries (tmp-* when it is empty); no
+  // others are deleted.
+  explicit CheckpointStore(std::string run_directory, int keep = 3, std::string owner = "");
 
   // Saves a checkpoint durably and returns its path; then deletes what retention gives up, where a
   // failure is only a warning. Throws Error when the disk has too little space (before writing)
@@ -52,7 +54,8 @@ class CheckpointStore {
   // Empty when none was named. Throws Error when best.json is damaged.
   std::optional<BestCheckpoint> best() const;
 
-  // The newest checkpoint whose every byte verifies, and which newer ones do not and why.
+  // The newest checkpoint whose every byte verifies, and which newer ones do not and why. Lists
+  // again when its writer deletes one meanwhile.
   NewestCheckpoint newest_valid() const;
 
   // To be called when training goes on from `step`: later checkpoints are renamed to abandoned-*
@@ -66,17 +69,26 @@ class CheckpointStore {
   std::string path_of(int64_t step) const;
 
  private:
+  std::string temporary(const std::string& name) const;
+  bool is_temporary(std::string_view name) const;
+  void remove_checkpoint(const std::string& name);
   void clean_leftovers();
+  bool list_valid(NewestCheckpoint& result) const;
   void apply_retention(int64_t saved_step);
 
   std::string run_directory_;
   std::string folder_;
   int keep_;
+  std::string temporary_;  // with what the names of temporaries begin
 };
 
 // The checkpoint that a user means: a checkpoint directory itself, or of a run directory the best
 // one, else the newest valid one; damaged ones are skipped with a warning. It is verified. Throws
 // UsageError when the path is neither, Error when there is no valid checkpoint.
 std::string find_checkpoint(const std::string& run_or_checkpoint);
+
+// load_checkpoint of find_checkpoint, which is asked again when the run's trainer deletes that
+// checkpoint before it is read.
+Checkpoint load_found_checkpoint(const std::string& run_or_checkpoint);
 
 }  // namespace linnet

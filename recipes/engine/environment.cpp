@@ -42,14 +42,6 @@ std::string field_of(const std::string& path, std::string_view key) {
   return "unknown";
 }
 
-std::string utc_now() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  return std::string(text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts));
-}
-
 JsonValue machine() {
   utsname system{};
   const bool known = ::uname(&system) == 0;
@@ -87,6 +79,14 @@ JsonValue plugins() {
 }
 
 }  // namespace
+
+std::string utc_now() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  return std::string(text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts));
+}
 
 JsonValue collect_environment(uint64_t seed) {
   JsonValue result = JsonValue::object()

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "core/json.h"
 
@@ -11,6 +12,9 @@ namespace linnet {
 // threads, memory, kernel), versions of the libraries, loaded plugins, time of the start (UTC) and
 // the given seed. What the system does not tell is "unknown".
 JsonValue collect_environment(uint64_t seed);
+
+// Now, as "2026-01-31T23:59:59Z".
+std::string utc_now();
 
 // Memory of this process that is in RAM, in bytes; 0 where the system does not tell.
 uint64_t resident_memory_bytes();

@@ -48,9 +48,15 @@ std::unique_ptr<File> open_metrics(const std::string& run_directory, int64_t res
   return std::make_unique<File>(path, OpenMode::append);
 }
 
+constexpr const char* kEventFile = "events.out.tfevents.";
+
+// The curves of a run that begins anew are its own alone.
 std::string prepare_tensorboard(const std::string& run_directory, int64_t resumed_at) {
   const std::string folder = join_path(run_directory, "tensorboard");
-  if (resumed_at < 0) remove_all(folder);
+  if (resumed_at >= 0 || !is_directory(folder)) return folder;
+  for (const std::string& name : file_system().list(folder)) {
+    if (name.starts_with(kEventFile)) file_system().remove(join_path(folder, name));
+  }
   return folder;
 }
 

@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "core/suggest.h"
 #include "core/yaml.h"
+#include "recipes/engine/recipe_name.h"
 
 namespace linnet {
 namespace {
@@ -162,6 +163,7 @@ ConfigNode load_recipe_node(const std::string& path, const std::vector<std::stri
   std::vector<std::string> chain;
   ConfigNode node = load_extended(path, chain);
   apply_overrides(node, std::move(changes));
+  require_plain_name(node);
   return node;
 }
 

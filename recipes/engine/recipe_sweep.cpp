@@ -4,6 +4,7 @@
 
 #include "core/suggest.h"
 #include "recipes/engine/recipe.h"
+#include "recipes/engine/recipe_name.h"
 
 namespace linnet {
 namespace {
@@ -158,6 +159,7 @@ std::vector<RecipePoint> load_recipe_points(const std::string& path,
     all.insert(all.end(), changes.begin(), changes.end());
     points.push_back({point.label, file});
     apply_overrides(points.back().node, std::move(all));
+    require_plain_name(points.back().node);
   }
   return points;
 }

@@ -5,10 +5,12 @@
 #include <set>
 
 #include "core/files.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/yaml.h"
 #include "recipes/engine/checkpoint_store.h"
 #include "recipes/engine/plugin_record.h"
+#include "recipes/engine/recipe_name.h"
 
 namespace linnet {
 namespace {
@@ -57,15 +59,48 @@ std::string default_directory(const std::string& recipe_name, const std::string&
                               const std::string& recipe_point) {
   std::string name = recipe_name.empty() ? file_name(recipe_path) : recipe_name;
   if (name.ends_with(".yaml")) name.resize(name.size() - 5);
-  const std::string directory = join_path("runs", name.empty() ? "run" : name);
+  const std::string directory = join_path("runs", is_plain_name(name) ? name : "run");
   if (recipe_point.empty()) return directory;
   std::string folder = recipe_point;  // a value may be a path
   std::replace(folder.begin(), folder.end(), '/', '_');
   return join_path(directory, folder);
 }
 
-bool holds_run(const std::string& directory) {
-  return exists(join_path(directory, "recipe.yaml")) || exists(join_path(directory, "checkpoints"));
+constexpr uint64_t kMaxEnvironment = uint64_t{1} << 20;
+
+// By what versions before the mark left.
+bool is_earlier_run(const std::string& directory) {
+  const CheckpointStore store(directory);
+  for (const int64_t step : store.steps()) {
+    if (is_checkpoint(store.path_of(step))) return true;
+  }
+  const std::string path = join_path(directory, "environment.json");
+  if (!exists(path)) return false;
+  try {
+    const JsonValue environment = parse_json(read_file(path, kMaxEnvironment), path);
+    return environment.find("linnet") != nullptr && environment.find("machine") != nullptr;
+  } catch (const Error&) {  // another program's
+    return false;
+  }
+}
+
+// A name in a directory without a run that a run there would be mixed with; "" for none. Runs
+// beside it, the points of a sweep, are not.
+std::string other_entry(const std::string& directory) {
+  if (!is_directory(directory)) return "";
+  for (const std::string& name : file_system().list(directory)) {
+    const std::string path = join_path(directory, name);
+    if (is_directory(path) && is_run(path)) continue;
+    return is_run(directory) ? "" : name;  // another trainer may have begun one just now
+  }
+  return "";
+}
+
+void require_no_other_files(const std::string& directory) {
+  const std::string entry = other_entry(directory);
+  require_usage(entry.empty(), Cause{ErrorCode::conflict, "--out", directory}, directory,
+                " is no run of linnet and holds other files (", entry,
+                "), which a run could overwrite; choose a new or empty directory with --out");
 }
 
 std::optional<std::string> newest(const std::string& directory) {
@@ -139,9 +174,33 @@ Recipe load_recipe_of_run(const std::string& path, const std::vector<std::string
   }
 }
 
-RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string& resume) {
+bool is_run(const std::string& directory) {
+  return is_marked_as_run(directory) || is_earlier_run(directory);
+}
+
+std::unique_ptr<RunLock> begin_run(const std::string& directory) {
+  create_directories(directory);
+  if (!is_run(directory)) require_no_other_files(directory);
+  auto lock = std::make_unique<RunLock>(directory);
+  require_usage(!lock->marked_before(), Cause{ErrorCode::conflict, "--out", directory},
+                "another trainer began a run in ", directory,
+                " while this one was starting; choose another directory with --out, or start again "
+                "to continue that run");
+  return lock;
+}
+
+RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string& resume,
+                 bool dry) {
+  // Nothing may change between what is found there and what is made of it.
+  const auto lock = [dry](const std::string& directory) {
+    return dry ? nullptr : std::make_unique<RunLock>(directory);
+  };
   if (resume != "auto" && resume != "never") {
-    RunPlan plan{resume, newest(resume)};
+    RunPlan plan{resume, std::nullopt, nullptr};
+    if (is_run(resume)) {
+      plan.lock = lock(resume);
+      plan.checkpoint = newest(resume);
+    }
     require_usage(plan.checkpoint.has_value(), Cause{ErrorCode::not_found, "--resume", resume},
                   "--resume must be auto, never or a run directory with "
                   "a checkpoint, found '",
@@ -151,18 +210,26 @@ RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string
     require_same_recipe(recipe, *plan.checkpoint);
     return plan;
   }
+  if (out.empty()) require_plain_name(recipe.resolved);
   RunPlan plan{out.empty() ? default_directory(recipe.name, recipe.path, recipe.point) : out,
-               std::nullopt};
+               std::nullopt, nullptr};
   if (resume == "never") {
     require_usage(
-        out.empty() || !holds_run(out), Cause{ErrorCode::conflict, "--out", out}, "--out ", out,
+        out.empty() || !is_run(out), Cause{ErrorCode::conflict, "--out", out}, "--out ", out,
         " already holds a run; choose another directory, or --resume auto to continue it");
     const std::string base = plan.directory;
-    for (int i = 2; holds_run(plan.directory); ++i) plan.directory = concat(base, "-", i);
-    return plan;
+    const auto taken = [&] {
+      return is_run(plan.directory) || !other_entry(plan.directory).empty();
+    };
+    for (int i = 2; out.empty() && taken(); ++i) plan.directory = concat(base, "-", i);
   }
-  if (exists(join_path(plan.directory, "checkpoints"))) plan.checkpoint = newest(plan.directory);
-  if (plan.checkpoint) require_same_recipe(recipe, *plan.checkpoint);
+  if (resume == "auto" && is_run(plan.directory)) {
+    plan.lock = lock(plan.directory);
+    plan.checkpoint = newest(plan.directory);
+    if (plan.checkpoint) require_same_recipe(recipe, *plan.checkpoint);
+  } else {
+    require_no_other_files(plan.directory);
+  }
   return plan;
 }
 

@@ -1,26 +1,40 @@
 // Which directory a run writes to, and whether it continues what is there.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "recipes/engine/recipe.h"
+#include "recipes/engine/run_lock.h"
 
 namespace linnet {
 
 struct RunPlan {
   std::string directory;
   std::optional<std::string> checkpoint;  // to continue from
+  std::unique_ptr<RunLock> lock;          // of a run that is there; null for a dry run
 };
 
 // resume = auto: continues the newest valid checkpoint in the directory, if there is one, and
 // reports damaged ones that were skipped (when none is valid, it throws Error). never: a fresh
 // directory (the next free name when `out` is empty; an `out` that holds a run is refused).
-// Anything else is a run directory that must have a valid checkpoint. Writes nothing. Throws
-// UsageError when the run there was made with another recipe, naming the first setting that
-// differs; limits, evaluation, checkpoints and samples may differ.
-RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string& resume);
+// Anything else is a run directory that must have a valid checkpoint. A run that is there is locked
+// first, unless `dry`; nothing else is written. Throws UsageError when another trainer writes to
+// it, when the directory holds other files than a run's, and when the run there was made with
+// another recipe, naming the first setting that differs; limits, evaluation, checkpoints and
+// samples may differ.
+RunPlan plan_run(const Recipe& recipe, const std::string& out, const std::string& resume,
+                 bool dry = false);
+
+// Makes the directory, which held no run when it was planned, and takes its lock. Throws UsageError
+// when that changed meanwhile.
+std::unique_ptr<RunLock> begin_run(const std::string& directory);
+
+// Whether the directory is a run of linnet: it has the mark or, of versions before the mark, a
+// checkpoint or the environment of a run.
+bool is_run(const std::string& directory);
 
 // The recipe of a run in the directory that `out` and `resume` lead to: load_recipe_point, parsed;
 // where `resume` names a run and `point` is empty, without the sweep, which earlier versions kept.

@@ -145,8 +145,8 @@ void unpack_run(const Checkpoint& checkpoint, const ParameterSet& parameters, Up
 LoadedModel load_model(const std::string& run_or_checkpoint,
                        const std::vector<std::string>& overrides, Device device) {
   LoadedModel loaded;
-  loaded.path = find_checkpoint(run_or_checkpoint);
-  const Checkpoint checkpoint = load_checkpoint(loaded.path);
+  const Checkpoint checkpoint = load_found_checkpoint(run_or_checkpoint);
+  loaded.path = checkpoint.path;
   loaded.step = checkpoint.step;
   require_plugins(checkpoint);
   ConfigNode node =

@@ -26,9 +26,10 @@ std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpo
   return task;
 }
 
-RunSaver::RunSaver(const TrainParts& parts, const std::string& run_directory)
+RunSaver::RunSaver(const TrainParts& parts, const std::string& run_directory,
+                   const std::string& run_id)
     : parts_(parts),
-      store_(run_directory, static_cast<int>(parts.recipe.checkpoint.keep)),
+      store_(run_directory, static_cast<int>(parts.recipe.checkpoint.keep), run_id),
       data_(record_data(parts.recipe.data, parts.task)) {}
 
 void RunSaver::resume(const Checkpoint& checkpoint, Progress& progress) {

@@ -20,8 +20,8 @@ std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpo
 // The checkpoints of a run. Refers to what `parts` refers to.
 class RunSaver {
  public:
-  // Reads every file of the data, to record what they hold.
-  RunSaver(const TrainParts& parts, const std::string& run_directory);
+  // Reads every file of the data, to record what they hold. `run_id` as in RunLock.
+  RunSaver(const TrainParts& parts, const std::string& run_directory, const std::string& run_id);
 
   // Weights, optimizer and `progress` become those of the checkpoint; later checkpoints are set
   // aside. Warns of another schedule. Throws Error naming what does not fit.

@@ -36,15 +36,31 @@ std::string remedy(const OutOfMemory& error, int64_t examples, size_t held) {
 
 }  // namespace
 
+namespace {
+
+// Each has a place in memory.
+constexpr int64_t kMostMicroBatches = int64_t{1} << 20;
+
+int64_t bounded(int64_t examples, const TrainConfig& config) {
+  const int64_t parts = (examples - 1) / config.micro_batch + 1;
+  require_usage(parts <= kMostMicroBatches, Cause{ErrorCode::out_of_range, "train.micro_batch"},
+                "an update of ", examples, " examples in micro-batches of ", config.micro_batch,
+                " has ", parts, " of them, and ", kMostMicroBatches,
+                " is the limit; raise train.micro_batch, or make the update smaller");
+  return examples;
+}
+
+}  // namespace
+
 int64_t examples_per_update(const TrainConfig& config, int64_t tokens_per_example) {
-  if (!config.tokens_per_update) return *config.examples_per_update;
+  if (!config.tokens_per_update) return bounded(*config.examples_per_update, config);
   const int64_t tokens = *config.tokens_per_update;
   require_usage(tokens % tokens_per_example == 0,
                 Cause{ErrorCode::conflict, "train.tokens_per_update"}, "train.tokens_per_update ",
                 tokens, " must be a multiple of the ", tokens_per_example,
                 " tokens of one example; use ",
                 std::max<int64_t>(1, tokens / tokens_per_example) * tokens_per_example);
-  return tokens / tokens_per_example;
+  return bounded(tokens / tokens_per_example, config);
 }
 
 TrainStep::TrainStep(const Recipe& recipe, const Task& task, const Transformer& model,

@@ -60,7 +60,9 @@ PrefetchingLoader make_loader(const Task& task, const TrainStep& step, const Pro
 class Run {
  public:
   Run(const Recipe& recipe, const TrainOptions& options)
-      : recipe_(recipe), options_(options), plan_(plan_run(recipe, options.out, options.resume)) {
+      : recipe_(recipe),
+        options_(options),
+        plan_(plan_run(recipe, options.out, options.resume, options.dry_run)) {
     if (plan_.checkpoint) {
       resumed_ = load_checkpoint(*plan_.checkpoint);
       require_plugins(*resumed_);
@@ -114,8 +116,8 @@ class Run {
 };
 
 void Run::start_directory() {
-  create_directories(plan_.directory);
-  saver_.emplace(parts(), plan_.directory);
+  if (!plan_.lock) plan_.lock = begin_run(plan_.directory);
+  saver_.emplace(parts(), plan_.directory, plan_.lock->id());
   if (resumed_) {
     saver_->resume(*resumed_, progress_);
     wall_before_ = progress_.wall_seconds;

@@ -46,15 +46,17 @@ checkpoint: {every_steps: 2}
 generate: {tokens: 8}
 )");
   }
-  // Starts the program in the folder, stdout and stderr going to files.
-  pid_t start(std::vector<std::string> arguments) {
+  // Starts the program in the folder, stdout and stderr going to files; stdout to the descriptor
+  // `stdout_to` instead where it is given.
+  pid_t start(std::vector<std::string> arguments, int stdout_to = -1) {
     ++calls_;
     const pid_t child = ::fork();
     if (child != 0) return child;
     const std::string out = folder_ / concat("stdout", calls_),
                       err = folder_ / concat("stderr", calls_);
     if (::freopen(out.c_str(), "w", stdout) == nullptr ||
-        ::freopen(err.c_str(), "w", stderr) == nullptr || ::chdir(folder_.path().c_str()) != 0) {
+        ::freopen(err.c_str(), "w", stderr) == nullptr || ::chdir(folder_.path().c_str()) != 0 ||
+        (stdout_to >= 0 && ::dup2(stdout_to, STDOUT_FILENO) < 0)) {
       ::_exit(126);
     }
     arguments.insert(arguments.begin(), program());
@@ -64,13 +66,15 @@ generate: {tokens: 8}
     ::execv(argv[0], argv.data());
     ::_exit(127);
   }
-  Outcome wait(pid_t child) {
+  Outcome wait(pid_t child) { return wait(child, calls_); }
+  // `call`: calls_ after the child was started.
+  Outcome wait(pid_t child, int call) {
     int status = 0;
     EXPECT_EQ(::waitpid(child, &status, 0), child);
     Outcome outcome;
     if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
-    outcome.out = read_file(folder_ / concat("stdout", calls_));
-    outcome.err = read_file(folder_ / concat("stderr", calls_));
+    outcome.out = read_file(folder_ / concat("stdout", call));
+    outcome.err = read_file(folder_ / concat("stderr", call));
     return outcome;
   }
   Outcome linnet(const std::vector<std::string>& arguments) { return wait(start(arguments)); }

@@ -30,6 +30,9 @@ void add_plugin_option(CLI::App& command);
 // The check of an option with whole numbers from `minimum` on, for CLI::Option::check.
 std::function<std::string(const std::string&)> at_least(int64_t minimum);
 
+// Throws Error unless all that was printed to std::cout so far could be written.
+void require_output();
+
 // Each adds its subcommand to `app` and stores in `chosen` what to run when it was given.
 void add_train(CLI::App& app, Command& chosen);
 void add_evaluate(CLI::App& app, Command& chosen);

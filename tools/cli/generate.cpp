@@ -52,6 +52,7 @@ class TextPrinter {
   void flush() {
     if (pending_.empty()) return;
     std::cout << replace_invalid_utf8(continuation(tokenizer_, printed_, pending_)) << std::flush;
+    require_output();
     printed_ = {pending_.back()};
     pending_.clear();
   }

@@ -2,9 +2,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <new>
+#include <stdexcept>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -121,12 +124,27 @@ int main(int argc, char** argv) {
   using namespace linnet;
   cli::use_passive_waiting(argv);
   try {
-    return cli::run(argc, argv);
+    std::signal(SIGPIPE, SIG_IGN);  // a closed pipe fails like a full disk
+    const int code = cli::run(argc, argv);
+    if (code == 0) cli::require_output();
+    return code;
   } catch (const UsageError& error) {
     log_error(error.what());
     return cli::kUnusable;
-  } catch (const std::exception& error) {
+  } catch (const Error& error) {
     log_error(error.what());
+    return cli::kFailed;
+  } catch (const std::bad_alloc&) {
+    log_error(
+        "out of memory: this machine, or the limit of this process, has too little for what was "
+        "asked; lower the sizes in the recipe or the command");
+    return cli::kFailed;
+  } catch (const std::length_error&) {
+    log_error(
+        "a size is beyond what memory can hold; lower the sizes in the recipe or the command");
+    return cli::kFailed;
+  } catch (const std::exception& error) {
+    log_error("linnet failed in a way that it does not foresee: ", error.what());
     return cli::kFailed;
   }
 }

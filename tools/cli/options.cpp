@@ -1,6 +1,10 @@
 // Options that several commands have.
+#include <cerrno>
 #include <charconv>
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
+#include <system_error>
 
 #include "attention/plugin_loader.h"
 #include "core/cuda/backend.h"
@@ -47,6 +51,15 @@ void add_plugin_option(CLI::App& command) {
           "a shared library with attention mechanisms (attention/README.md); may be given several "
           "times")
       ->allow_extra_args(false);
+}
+
+void require_output() {
+  errno = 0;
+  std::cout.flush();
+  const int reason = errno;
+  require(std::cout.good() && std::ferror(stdout) == 0,
+          Cause{ErrorCode::system, "", "standard output"}, "cannot write to the standard output",
+          reason == 0 ? "" : concat(": ", std::generic_category().message(reason)));
 }
 
 std::function<std::string(const std::string&)> at_least(int64_t minimum) {

@@ -1,0 +1,17 @@
+// The name of a recipe, which its runs' folders have.
+#pragma once
+
+#include <string_view>
+
+#include "core/config_node.h"
+
+namespace linnet {
+
+// Whether a folder can have this name inside of another: at most 200 bytes, no slash, no control
+// characters, neither "." nor ".." nor empty.
+bool is_plain_name(std::string_view name);
+
+// Throws UsageError when the recipe has a name that is not plain. "" is no name.
+void require_plain_name(const ConfigNode& recipe);
+
+}  // namespace linnet

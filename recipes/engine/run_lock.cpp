@@ -1,0 +1,156 @@
+#include "recipes/engine/run_lock.h"
+
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <iomanip>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "core/files.h"
+#include "core/log.h"
+#include "recipes/engine/environment.h"
+
+namespace linnet {
+namespace {
+
+constexpr const char* kFile = "run.lock";
+constexpr std::string_view kMark = "linnet-run ";
+constexpr std::string_view kBegun = "process ";
+constexpr size_t kIdDigits = 16;
+constexpr uint64_t kMaxBytes = uint64_t{16} << 20;
+
+std::vector<std::string> lines_of(const std::string& path) {
+  const std::string text = read_file(path, kMaxBytes);
+  std::vector<std::string> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    if (end > begin) lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+// The id in the first line that has a whole one; a write may have been cut short. "" for none.
+std::string id_in(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) {
+    if (line.starts_with(kMark) && line.size() == kMark.size() + kIdDigits &&
+        line.find_first_not_of("0123456789abcdef", kMark.size()) == std::string::npos) {
+      return line.substr(kMark.size());
+    }
+  }
+  return "";
+}
+
+std::string new_id() {
+  std::random_device random;
+  std::ostringstream text;
+  text << std::hex << std::setfill('0') << std::setw(8) << random() << std::setw(8) << random();
+  return text.str();
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
+}
+
+// The line of the trainer that has begun and not ended. "" when there is none.
+std::string begun_in(const std::vector<std::string>& lines) {
+  return !lines.empty() && lines.back().starts_with(kBegun) ? lines.back() : "";
+}
+
+// Who holds a lock that was taken; its line follows at once.
+std::string holder_in(const std::string& path) {
+  for (int i = 0; i < 50; ++i) {
+    const std::string begun = begun_in(lines_of(path));
+    if (!begun.empty()) return begun;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return "a process that has not given its name";
+}
+
+}  // namespace
+
+RunLock::RunLock(const std::string& run_directory)
+    : run_directory_(run_directory),
+      path_(join_path(run_directory, kFile)),
+      descriptor_(file_system().open(path_, OpenMode::append)) {
+  try {
+    take();
+    announce();
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+RunLock::~RunLock() {
+  try {
+    append(concat("ended ", utc_now(), "\n"));
+  } catch (const Error&) {  // the next trainer takes over from a process that is gone
+  }
+  close();
+}
+
+void RunLock::take() {
+  int result = 0;
+  do {
+    result = ::flock(descriptor_, LOCK_EX | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return;
+  const int reason = errno;
+  require_usage(reason != EWOULDBLOCK, Cause{ErrorCode::conflict, "--out", run_directory_},
+                "another trainer is writing to ", run_directory_, ": ",
+                reason == EWOULDBLOCK ? holder_in(path_) : "",
+                "; wait for its end, or choose another directory with --out");
+  if (reason != ENOLCK && reason != EOPNOTSUPP && reason != ENOSYS && reason != EINVAL) {
+    throw_file_error("lock", path_, reason);
+  }
+  log_warning("the file system of ", run_directory_,
+              " has no locks: see to it that no other trainer writes there");
+}
+
+void RunLock::announce() {
+  const std::string text = read_file(path_, kMaxBytes);
+  const std::vector<std::string> lines = lines_of(path_);
+  id_ = id_in(lines);
+  marked_before_ = !id_.empty();
+  const std::string before = begun_in(lines);
+  if (!before.empty()) log_info("taking ", run_directory_, " over: ", before, " is gone");
+  std::string added = text.empty() || text.ends_with('\n') ? "" : "\n";
+  if (!marked_before_) {
+    id_ = new_id();
+    added += concat(kMark, id_, "\n");
+  }
+  append(concat(added, kBegun, ::getpid(), " on ", host_name(), " since ", utc_now(), "\n"));
+}
+
+void RunLock::append(std::string_view text) {
+  while (!text.empty()) {
+    const size_t count = file_system().write_some(descriptor_, text, path_);
+    if (count == 0) throw_file_error("write (the system took no byte)", path_, EIO);
+    text.remove_prefix(count);
+  }
+}
+
+void RunLock::close() noexcept {
+  try {
+    file_system().close(descriptor_, path_);
+  } catch (const Error&) {  // nothing that matters was in it
+  }
+}
+
+bool is_marked_as_run(const std::string& directory) {
+  const std::string path = join_path(directory, kFile);
+  const auto status = file_system().status(path);
+  if (!status || status->directory) return false;
+  File file(path, OpenMode::read);
+  std::string begin(kMark.size(), '\0');
+  begin.resize(file.read(begin));
+  return kMark.starts_with(begin);
+}
+
+}  // namespace linnet
