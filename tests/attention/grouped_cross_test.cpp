@@ -27,11 +27,13 @@ Tensor heads_of(int64_t tokens, const char* name) {
   return random_tensor({kRows, tokens, kHeads, kWidth}, name);
 }
 
-MadeMixer made(const char* mechanism, const std::string& parameters, double alpha) {
-  MadeMixer mixer(mechanism, parameters, options());
-  mixer.set("alpha", {alpha});
-  return mixer;
-}
+// With that alpha.
+struct Paired : MadeMixer {
+  Paired(const char* mechanism, const std::string& parameters, double alpha)
+      : MadeMixer(mechanism, parameters, options()) {
+    set("alpha", {alpha});
+  }
+};
 
 MixerContext context_of(int64_t source) {
   MixerContext context;
@@ -49,7 +51,7 @@ TEST(GroupedCross, QueriesWithoutAGroupInTheSourceReadTheSumAlone) {
     SCOPED_TRACE(name);
     const MixerContext context = context_of(kSource);
     const auto mixed = [&](const std::string& parameters, double alpha) {
-      return made(name, parameters, alpha).mix(q, k, v, context).y.value();
+      return Paired(name, parameters, alpha).mix(q, k, v, context).y.value();
     };
     const Tensor linear = MadeMixer(name, "{group: 4}", options()).mix(q, k, v, context).y.value();
     const Tensor local = mixed("{group: 4, cross: paired}", 0);
@@ -64,8 +66,9 @@ TEST(GroupedCross, QueriesWithoutAGroupInTheSourceReadTheSumAlone) {
     for (int64_t i = 0; i < kHeads * kWidth; ++i) {
       changed.data<double>()[4 * kHeads * kWidth + i] += 1;
     }
-    const Tensor moved =
-        made(name, "{group: 4, cross: paired}", 0).mix(q, k, Variable(changed), context).y.value();
+    const Tensor moved = Paired(name, "{group: 4, cross: paired}", 0)
+                             .mix(q, k, Variable(changed), context)
+                             .y.value();
     EXPECT_TRUE(test::close(tokens_of(moved, 0, 4), tokens_of(local, 0, 4), 0));
     EXPECT_FALSE(test::close(tokens_of(moved, 4, 8), tokens_of(local, 4, 8), 1e-6));
   }
@@ -77,7 +80,7 @@ TEST(GroupedCross, QueriesOfLaterCallsGoOn) {
   for (const char* parameters : {"{group: 4, cross: paired}", "{group: 4, preset: t5}",
                                  "{group: 4, kappa: softmax, cross: paired}"}) {
     SCOPED_TRACE(parameters);
-    const MadeMixer mixer = made("grouped_linear", parameters, 0.3);
+    const Paired mixer("grouped_linear", parameters, 0.3);
     const MixerContext context = context_of(kSource);
     const Tensor whole = mixer.mix(q, k, v, context).y.value();
     MixerState state;
@@ -100,7 +103,7 @@ TEST(GroupedCross, GradientsOfBothBranches) {
   for (const char* parameters :
        {"{group: 4, preset: t5}", "{group: 4, kappa: softmax, cross: paired}"}) {
     SCOPED_TRACE(parameters);
-    const MadeMixer mixer = made("grouped_linear", parameters, 0.3);
+    const Paired mixer("grouped_linear", parameters, 0.3);
     const MixerContext context = context_of(kSource);
     const auto checked = grad_check(
         [&](const std::vector<Variable>& in) {
@@ -113,7 +116,7 @@ TEST(GroupedCross, GradientsOfBothBranches) {
 }
 
 TEST(GroupedCross, QueriesHaveConsecutivePositions) {
-  const MadeMixer mixer = made("grouped_linear", "{cross: paired}", 1);
+  const Paired mixer("grouped_linear", "{cross: paired}", 1);
   MixerContext context;
   context.positions = test::ids({0, 1, 2, 0, 2, 3}, {2, 3});
   const Variable q(heads_of(3, "q")), k(heads_of(3, "k")), v(heads_of(3, "v"));
