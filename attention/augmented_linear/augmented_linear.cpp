@@ -13,8 +13,12 @@ const std::vector<Preset> kPresets = {
     {"linearized_llm", "the study's BERT and GPT-2 checkpoints: the defaults", {}},
     {"t5",
      "the study's T5: filters of 9, values of length 1 and a relative bias in groups, whose output "
-     "is divided by its length",
-     {{"conv", "9"}, {"values", "unit"}, {"bias", "t5"}, {"output_norm", "true"}}},
+     "is divided by its length, both branches of them in cross-attention",
+     {{"conv", "9"},
+      {"values", "unit"},
+      {"bias", "t5"},
+      {"output_norm", "true"},
+      {"cross", "paired"}}},
     {"text",
      "the paper's text, where the released code has relu(q^ . k^)^2",
      {{"kappa", "softmax"}}},
@@ -30,6 +34,7 @@ struct AugmentedLinearParams {
   std::string values = "raw";
   std::string bias = "none";
   bool output_norm = false;
+  std::string cross = "linear";
   int64_t conv = 63;
   std::string conv_init = "zero";
 
@@ -39,6 +44,7 @@ struct AugmentedLinearParams {
     describe_group_kernel(d);
     describe_alpha(d);
     describe_t5_options(d);
+    describe_group_cross(d);
     d.field("conv", &AugmentedLinearParams::conv,
             "taps of a centred filter; causal: those of the token and before it, conv / 2 + 1")
         .range(1, 4095)
@@ -113,11 +119,11 @@ Mechanism augmented_linear_mechanism() {
   facts.traits.growth = "T (C + V + p)";
   facts.presets = kPresets;
   facts.cost_cases = {"{group: 128}"};
-  facts.variants = {"{group: 7, conv: 5, kappa: softmax}",
+  facts.variants = {"{group: 7, conv: 5, kappa: softmax, cross: paired}",
                     "{group: 5, conv: 4, kappa: flash, alpha: one}", "{group: 6, preset: t5}"};
   facts.limits = {{"alpha = 0 and taps of 0 leave the groups alone",
-                   "{group: 9, conv: 5}",
-                   {Form::noncausal, Form::causal},
+                   "{group: 9, conv: 5, cross: paired}",
+                   {Form::noncausal, Form::causal, Form::cross},
                    [](const std::string& name, std::vector<double>& values) {
                      if (name == "alpha" || name == "conv") {
                        std::fill(values.begin(), values.end(), 0);

@@ -5,6 +5,7 @@
 
 #include "attention/primitives/block_attention/carry.h"
 #include "autograd/arithmetic.h"
+#include "core/cuda/backend.h"
 
 namespace linnet {
 
@@ -32,6 +33,17 @@ void refuse_key_positions(const MixerContext& context, std::string_view mechanis
   require_usage(!context.key_positions.defined(), mechanism,
                 " counts its window in the positions of the tokens, so keys cannot have others; "
                 "leave out the positions of the keys");
+}
+
+void require_counted_positions(const MixerContext& context, std::string_view mechanism) {
+  if (!context.positions.defined() || on_cuda(context.positions)) return;
+  const int64_t T = context.positions.size(1);
+  for (int64_t i = 0; i < context.positions.elements(); ++i) {
+    const int64_t position = context.positions.data<int32_t>()[i];
+    require_usage(position == context.place.time_offset + i % T, mechanism,
+                  ": in this cross form queries have consecutive positions in every row; got ",
+                  position, " where ", context.place.time_offset + i % T, " was expected");
+  }
 }
 
 void set_dropout(BlockAttentionContext& block, const std::optional<double>& probability,

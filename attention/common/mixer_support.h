@@ -38,6 +38,10 @@ BlockAttentionContext block_context(const MixerOptions& options, const MixerCont
 // Throws UsageError where keys have positions of their own: windows are counted in the queries'
 // positions, which belong to the same tokens.
 void refuse_key_positions(const MixerContext& context, std::string_view mechanism);
+// Throws UsageError unless the positions of queries count from place.time_offset in every row, for
+// mechanisms whose cross form compares them with positions of the source on the host. Positions on
+// a device are taken for granted.
+void require_counted_positions(const MixerContext& context, std::string_view mechanism);
 // Switches dropout on while training, keyed by this layer's draws.
 void set_dropout(BlockAttentionContext& block, const std::optional<double>& probability,
                  const MixerOptions& options, const MixerContext& context, const RandomKey& key);

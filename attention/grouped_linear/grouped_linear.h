@@ -14,6 +14,7 @@ struct GroupedLinearParams {
   std::string values = "raw";
   std::string bias = "none";
   bool output_norm = false;
+  std::string cross = "linear";
 
   static void describe(ConfigDescription<GroupedLinearParams>& d);
   void validate(const ConfigNode& at) const;

@@ -10,7 +10,6 @@
 #include "attention/leapformer/expected_attention.h"
 #include "autograd/arithmetic.h"
 #include "autograd/linear.h"
-#include "core/cuda/backend.h"
 
 namespace linnet {
 namespace {
@@ -75,19 +74,6 @@ class Leap {
 
 // Left by training with softmax, which has no decode state.
 constexpr const char* kNoSums = "softmax_training";
-
-// The host computes the layout of waiting queries: it counts their positions from the batch's
-// first.
-void require_counted(const MixerContext& context) {
-  if (!context.positions.defined() || on_cuda(context.positions)) return;
-  const int64_t T = context.positions.size(1);
-  for (int64_t i = 0; i < context.positions.elements(); ++i) {
-    const int64_t position = context.positions.data<int32_t>()[i];
-    require_usage(position == context.place.time_offset + i % T,
-                  "leapformer: with wait, queries have consecutive positions in every row; got ",
-                  position, " where ", context.place.time_offset + i % T, " was expected");
-  }
-}
 
 // Vectors [B,T,H,2K] whose inner products are f . g cos(pi/2 (P - P')), of f [B,T,H,K] and P
 // [B,T,H]: every channel of f times the sine and cosine of its angle. In the dtype of f.
@@ -161,7 +147,7 @@ class LeapformerMixer : public AttentionMixer {
   }
 
   WaitingQueries waiting_queries(const MixInput& input, const MixerContext& context) const {
-    require_counted(context);
+    require_counted_positions(context, "leapformer");
     return {policy_, context.place.time_offset, input.q.size(1), input.k.size(1)};
   }
 
@@ -204,7 +190,7 @@ class LeapformerMixer : public AttentionMixer {
     require_usage(input.k.defined(),
                   "leapformer: with training: expected an encoded source cannot be read again in "
                   "training; give the source, or set training: linear");
-    if (policy_.wait > 0) require_counted(context);
+    if (policy_.wait > 0) require_counted_positions(context, "leapformer");
     const Tensor &queries = context.key_mask, &source = context.source_mask;
     const Variable q = energy_features(input.q, attention_.query_scale, queries, p.query);
     const Variable k = energy_features(input.k, 1, source, p.key);

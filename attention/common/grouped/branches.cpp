@@ -3,6 +3,7 @@
 
 #include "attention/common/feature_map_mechanism.h"
 #include "attention/common/group_support.h"
+#include "attention/common/token_slices.h"
 #include "autograd/norms.h"
 
 namespace linnet {
@@ -43,10 +44,8 @@ AttentionMixer::MixResult GroupBranch::mix(const MixInput& input, const MixerCon
   BlockAttentionContext block = block_context(options_, context);
   block.options = pattern();
   MixInput used = input;
-  if (uses_unit_vectors()) {
-    used.q = unit_vectors(input.q);
-    used.k = unit_vectors(input.k);
-  }
+  used.q = keys(input.q);
+  used.k = keys(input.k);
   if (options_.form != Form::causal) {
     return {block_attention({used.q, used.k, used.v, {}, {}, {}}, block), {}};
   }
@@ -63,6 +62,44 @@ AttentionMixer::MixResult GroupBranch::mix(const MixInput& input, const MixerCon
 
 MixerCost GroupBranch::cost(const MixerShape& shape) const {
   return block_attention_cost(options_, pattern(), group_ - 1, shape);
+}
+
+Variable GroupBranch::mix_paired(const MixInput& input, const MixerContext& context) const {
+  BlockAttentionContext block;
+  block.cross = true;
+  block.options.weights = pattern().weights;
+  block.options.scale = pattern().scale;
+  const Variable q = keys(input.q);
+  const int64_t first = context.place.time_offset, T = q.size(1), S = input.k.size(1);
+  std::vector<Variable> parts;
+  for (int64_t begin = 0; begin < T;) {
+    const int64_t group = (first + begin) / group_;
+    const int64_t end = std::min(T, (group + 1) * group_ - first);
+    const int64_t from = std::min(S, group * group_), to = std::min(S, (group + 1) * group_);
+    const Variable queries = tokens_of(q, begin, end);
+    if (from < to) {
+      block.query_mask = tokens_of(context.key_mask, begin, end);
+      block.key_mask = tokens_of(context.source_mask, from, to);
+      parts.push_back(block_attention(
+          {queries, tokens_of(input.k, from, to), tokens_of(input.v, from, to), {}, {}, {}},
+          block));
+    } else {
+      const Shape shape{q.size(0), end - begin, q.size(2), input.v.size(3)};
+      parts.emplace_back(Tensor::zeros(shape, q.dtype(), q.value().device()));
+    }
+    begin = end;
+  }
+  return join_tokens(parts);
+}
+
+MixerCost GroupBranch::paired_cost(const MixerShape& shape) const {
+  // Of the last group that both sequences have, either may be incomplete.
+  const int64_t whole = std::min(shape.queries, shape.keys) / group_;
+  const auto rest = [&](int64_t tokens) { return std::min(group_, tokens - whole * group_); };
+  const int64_t pairs = whole * group_ * group_ + rest(shape.queries) * rest(shape.keys);
+  const auto keys = static_cast<double>(shape.batch * shape.keys * 2 * options_.width);
+  return {.mixing = static_cast<double>(shape.batch * pairs * 2 * options_.width),
+          .bytes = keys * static_cast<double>(size_of(shape.dtype))};
 }
 
 BlockAttentionOptions GroupBranch::pattern() const {

@@ -40,6 +40,14 @@ class GroupBranch {
   AttentionMixer::MixResult mix(const MixInput& input, const MixerContext& context,
                                 const MixerState& state, const std::string& prefix = "") const;
   MixerCost cost(const MixerShape& shape) const;
+  // For the cross form: every query attends to the group of the source that has the number of its
+  // own, which may be empty. Queries are at consecutive positions from context.place.time_offset;
+  // keys and values [B,S,H,.] are those of the whole source, keys as keys() gives them, and
+  // context.source_mask is theirs.
+  Variable mix_paired(const MixInput& input, const MixerContext& context) const;
+  MixerCost paired_cost(const MixerShape& shape) const;
+  // Keys as this branch uses them.
+  Variable keys(const Variable& k) const { return uses_unit_vectors() ? unit_vectors(k) : k; }
   bool uses_unit_vectors() const { return kernel_ == GroupKernel::relu2_l2; }
 
  private:

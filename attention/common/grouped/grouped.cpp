@@ -36,10 +36,10 @@ GroupedBranches::GroupedBranches(const GroupedSetting& setting, const MixerOptio
       options_(options),
       local_(setting.kernel, setting.group, options),
       memory_(setting.group, options, setting.mean) {
-  if (!inside()) return;
+  if (!inside() && !paired()) return;
   if (setting.learned_alpha && setting.earlier)
     alpha_ = scope.own.parameter("alpha", {1}, init_constant(0));
-  if (setting.relative_bias) relative_.emplace(setting.group, options, scope.tied);
+  if (setting.relative_bias && inside()) relative_.emplace(setting.group, options, scope.tied);
 }
 
 AttentionMixer::MixResult GroupedBranches::mix(const MixInput& input, const MixerContext& context,
@@ -57,15 +57,38 @@ AttentionMixer::MixResult GroupedBranches::mix(const MixInput& input, const Mixe
 AttentionMixer::MixResult GroupedBranches::sum_of_branches(const MixInput& input,
                                                            const MixerContext& context,
                                                            const MixerState& state) const {
+  if (paired()) return sum_of_pairs(input, context, state);
   if (!inside()) return memory_.mix(input, context, state);
   AttentionMixer::MixResult local = local_.mix(input, context, state);
   if (relative_) local.y = add(local.y, relative_->mix(input.v, context, state));
   if (!earlier()) return local;
   AttentionMixer::MixResult before = memory_.mix(input, context, state);
   local.state.merge(before.state);
-  const Variable weighted =
-      alpha_.defined() ? multiply(repeat(alpha_, before.y.shape()), before.y) : before.y;
-  return {add(local.y, weighted), std::move(local.state)};
+  return {add(local.y, weighted(before.y)), std::move(local.state)};
+}
+
+Variable GroupedBranches::weighted(const Variable& linear) const {
+  return alpha_.defined() ? multiply(repeat(alpha_, linear.shape()), linear) : linear;
+}
+
+AttentionMixer::MixResult GroupedBranches::sum_of_pairs(const MixInput& input,
+                                                        const MixerContext& context,
+                                                        const MixerState& state) const {
+  require_counted_positions(context, "grouped attention");
+  AttentionMixer::MixResult result = memory_.mix(input, context, state);
+  MixInput pairs = input;
+  MixerState source = state;
+  if (state.empty()) {
+    pairs.k = local_.keys(input.k);
+    source = encoded_source(pairs, context);
+  }
+  pairs.k = as_dtype(source.at("k"), input.q.dtype());
+  pairs.v = as_dtype(source.at("v"), input.q.dtype());
+  MixerContext at = context;
+  at.source_mask = mask_from_state(source, "valid");
+  result.y = add(local_.mix_paired(pairs, at), weighted(result.y));
+  result.state.merge(source);
+  return result;
 }
 
 MixerCost GroupedBranches::cost(const MixerShape& shape) const {
@@ -76,6 +99,7 @@ MixerCost GroupedBranches::cost(const MixerShape& shape) const {
   };
   if (earlier()) add_cost(memory_.cost(shape));
   if (inside()) add_cost(local_.cost(shape));
+  if (paired()) add_cost(local_.paired_cost(shape));
   if (relative_) add_cost(relative_->cost(shape));
   if (alpha_.defined()) cost.bytes += static_cast<double>(size_of(shape.dtype));
   return cost;
@@ -92,9 +116,10 @@ std::vector<Number> grouped_definition(const ReferenceSequence<Number>& s,
   }
   std::vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
   const bool cross = s.form == Form::cross, inside = setting.inside && !cross;
-  if (inside) add_group_definition(used, setting.kernel, setting.group, y);
+  const bool pairs = setting.paired && cross;
+  if (inside || pairs) add_group_definition(used, setting.kernel, setting.group, y);
   if (inside && setting.relative_bias) add_relative_definition(used, setting.group, y);
-  const bool learned = setting.learned_alpha && inside;
+  const bool learned = setting.learned_alpha && (inside || pairs);
   const Number factor = learned ? s.parameter("alpha")[0] : Number{1};
   if (setting.earlier || cross) {
     add_group_memory_definition(used, setting.group, factor, y, setting.mean);

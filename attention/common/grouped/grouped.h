@@ -36,6 +36,15 @@ void describe_t5_options(ConfigDescription<Params>& d) {
   describe_output_norm(d);
 }
 
+// The option `cross`.
+template <typename Params>
+void describe_group_cross(ConfigDescription<Params>& d) {
+  d.choice(
+      "cross", &Params::cross, {"linear", "paired"},
+      "cross form: linear attention to the source alone, or that times alpha, plus attention of "
+      "each group of queries to the group of the source with the same number");
+}
+
 // The options of GroupedBranches.
 struct GroupedSetting {
   int64_t group = 64;
@@ -43,6 +52,8 @@ struct GroupedSetting {
   bool learned_alpha = false, unit_values = false, relative_bias = false, output_norm = false;
   // Which branches the self forms have, and whether earlier groups are averaged.
   bool inside = true, earlier = true, mean = false;
+  // Whether the cross form has both branches.
+  bool paired = false;
 };
 template <typename Params>
 GroupedSetting grouped_setting(const Params& params) {
@@ -51,18 +62,19 @@ GroupedSetting grouped_setting(const Params& params) {
           .learned_alpha = params.alpha == "learned",
           .unit_values = params.values == "unit",
           .relative_bias = params.bias == "t5",
-          .output_norm = params.output_norm};
+          .output_norm = params.output_norm,
+          .paired = params.cross == "paired"};
 }
 // Throws where the options contradict each other; `bias` names the option of the relative bias.
 void check_grouped(const GroupedSetting& setting, const ConfigNode& at,
                    const std::string& bias = "bias");
 
 // The branches of the self forms, y = local + alpha * earlier groups; in the cross form the latter
-// alone, with factor 1.
+// alone, with factor 1, or, paired, both.
 class GroupedBranches {
  public:
   // Declares alpha [1] in the layer's scope where it is learned and there are two branches, and the
-  // relative bias in the tied one.
+  // relative bias, which cross forms do not have, in the tied one.
   GroupedBranches(const GroupedSetting& setting, const MixerOptions& options,
                   const MixerScope& scope);
   AttentionMixer::MixResult mix(const MixInput& input, const MixerContext& context,
@@ -72,8 +84,13 @@ class GroupedBranches {
  private:
   AttentionMixer::MixResult sum_of_branches(const MixInput& input, const MixerContext& context,
                                             const MixerState& state) const;
+  // The state: that of the linear branch, and the source's k (as the other uses them), v, valid.
+  AttentionMixer::MixResult sum_of_pairs(const MixInput& input, const MixerContext& context,
+                                         const MixerState& state) const;
+  Variable weighted(const Variable& linear) const;
   // Whether there are sums inside groups, and over others.
   bool inside() const { return setting_.inside && options_.form != Form::cross; }
+  bool paired() const { return setting_.paired && options_.form == Form::cross; }
   bool earlier() const { return setting_.earlier || options_.form == Form::cross; }
   GroupedSetting setting_;
   MixerOptions options_;
