@@ -34,10 +34,6 @@ std::string remedy(const OutOfMemory& error, int64_t examples, size_t held) {
                 " (the update stays the same), or train.recompute=block");
 }
 
-}  // namespace
-
-namespace {
-
 // Each has a place in memory.
 constexpr int64_t kMostMicroBatches = int64_t{1} << 20;
 
