@@ -121,7 +121,7 @@ void find_recipes(const std::string& folder, int depth, std::vector<std::string>
 }  // namespace
 
 void Recipe::describe(ConfigDescription<Recipe>& d) {
-  d.field("name", &Recipe::name, "short name of the experiment");
+  d.field("name", &Recipe::name, "short name of the experiment, which the folder of its run has");
   d.field("description", &Recipe::description, "one line that says what it shows");
   d.field("seed", &Recipe::seed, "seed of every random draw").at_least(0);
   d.nested("data", &Recipe::data, "data set, tokenizer, context").required();

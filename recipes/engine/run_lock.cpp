@@ -21,10 +21,10 @@ constexpr const char* kFile = "run.lock";
 constexpr std::string_view kMark = "linnet-run ";
 constexpr std::string_view kBegun = "process ";
 constexpr size_t kIdDigits = 16;
+constexpr int kLooks = 50;
 constexpr uint64_t kMaxBytes = uint64_t{16} << 20;
 
-std::vector<std::string> lines_of(const std::string& path) {
-  const std::string text = read_file(path, kMaxBytes);
+std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -62,16 +62,6 @@ std::string begun_in(const std::vector<std::string>& lines) {
   return !lines.empty() && lines.back().starts_with(kBegun) ? lines.back() : "";
 }
 
-// Who holds a lock that was taken; its line follows at once.
-std::string holder_in(const std::string& path) {
-  for (int i = 0; i < 50; ++i) {
-    const std::string begun = begun_in(lines_of(path));
-    if (!begun.empty()) return begun;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return "a process that has not given its name";
-}
-
 }  // namespace
 
 RunLock::RunLock(const std::string& run_directory)
@@ -96,26 +86,39 @@ RunLock::~RunLock() {
 }
 
 void RunLock::take() {
+  std::string holder;
+  // A trainer gives its name just after it has the lock, and up the lock just after its last line.
+  for (int look = 0; holder.empty() && look < kLooks; ++look) {
+    if (look > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (try_lock()) return;
+    holder = begun_in(lines_of(read_file(path_, kMaxBytes)));
+  }
+  throw UsageError({ErrorCode::conflict, "--out", run_directory_},
+                   concat("another trainer is writing to ", run_directory_, ": ",
+                          holder.empty() ? "a process that has not given its name" : holder,
+                          "; wait for its end, or choose another directory with --out"));
+}
+
+// False when another open file has the lock.
+bool RunLock::try_lock() {
   int result = 0;
   do {
     result = ::flock(descriptor_, LOCK_EX | LOCK_NB);
   } while (result != 0 && errno == EINTR);
-  if (result == 0) return;
+  if (result == 0) return true;
   const int reason = errno;
-  require_usage(reason != EWOULDBLOCK, Cause{ErrorCode::conflict, "--out", run_directory_},
-                "another trainer is writing to ", run_directory_, ": ",
-                reason == EWOULDBLOCK ? holder_in(path_) : "",
-                "; wait for its end, or choose another directory with --out");
+  if (reason == EWOULDBLOCK) return false;
   if (reason != ENOLCK && reason != EOPNOTSUPP && reason != ENOSYS && reason != EINVAL) {
     throw_file_error("lock", path_, reason);
   }
   log_warning("the file system of ", run_directory_,
               " has no locks: see to it that no other trainer writes there");
+  return true;
 }
 
 void RunLock::announce() {
   const std::string text = read_file(path_, kMaxBytes);
-  const std::vector<std::string> lines = lines_of(path_);
+  const std::vector<std::string> lines = lines_of(text);
   id_ = id_in(lines);
   marked_before_ = !id_.empty();
   const std::string before = begun_in(lines);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace linnet {
 
@@ -27,6 +28,7 @@ class RunLock {
 
  private:
   void take();
+  bool try_lock();
   void announce();
   void append(std::string_view text);
   void close() noexcept;

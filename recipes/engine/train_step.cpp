@@ -34,14 +34,17 @@ std::string remedy(const OutOfMemory& error, int64_t examples, size_t held) {
                 " (the update stays the same), or train.recompute=block");
 }
 
-}  // namespace
-
-namespace {
-
-// Each has a place in memory.
+// Far more than any run needs, and products of sizes stay far below what 64 bits hold.
+constexpr int64_t kMostTokens = int64_t{1} << 40;
 constexpr int64_t kMostMicroBatches = int64_t{1} << 20;
 
-int64_t bounded(int64_t examples, const TrainConfig& config) {
+int64_t bounded(int64_t examples, int64_t tokens_per_example, const TrainConfig& config) {
+  const int64_t most = std::max<int64_t>(1, kMostTokens / tokens_per_example);
+  const char* key =
+      config.tokens_per_update ? "train.tokens_per_update" : "train.examples_per_update";
+  require_usage(examples <= most, Cause{ErrorCode::out_of_range, key}, key, ": an update of ",
+                examples, " examples of ", tokens_per_example, " tokens is beyond the limit of ",
+                kMostTokens, " tokens");
   const int64_t parts = (examples - 1) / config.micro_batch + 1;
   require_usage(parts <= kMostMicroBatches, Cause{ErrorCode::out_of_range, "train.micro_batch"},
                 "an update of ", examples, " examples in micro-batches of ", config.micro_batch,
@@ -53,14 +56,15 @@ int64_t bounded(int64_t examples, const TrainConfig& config) {
 }  // namespace
 
 int64_t examples_per_update(const TrainConfig& config, int64_t tokens_per_example) {
-  if (!config.tokens_per_update) return bounded(*config.examples_per_update, config);
+  if (!config.tokens_per_update)
+    return bounded(*config.examples_per_update, tokens_per_example, config);
   const int64_t tokens = *config.tokens_per_update;
   require_usage(tokens % tokens_per_example == 0,
                 Cause{ErrorCode::conflict, "train.tokens_per_update"}, "train.tokens_per_update ",
                 tokens, " must be a multiple of the ", tokens_per_example,
                 " tokens of one example; use ",
                 std::max<int64_t>(1, tokens / tokens_per_example) * tokens_per_example);
-  return bounded(tokens / tokens_per_example, config);
+  return bounded(tokens / tokens_per_example, tokens_per_example, config);
 }
 
 TrainStep::TrainStep(const Recipe& recipe, const Task& task, const Transformer& model,

@@ -31,12 +31,21 @@ TEST_F(Limits, LayersAreCountedBeforeTheyAreMade) {
   EXPECT_EQ(refusal({"model.layers=-1"}), "out_of_range model.layers");
 }
 
+TEST_F(Limits, UpdatesAreCountedBeforeTheyAreMade) {
+  EXPECT_EQ(
+      refusal({"train.tokens_per_update=null", "train.examples_per_update=1152921504606846976",
+               "train.micro_batch=1152921504606846976"}),
+      "out_of_range train.examples_per_update");
+  EXPECT_EQ(refusal({"train.tokens_per_update=9223372036854775792",
+                     "train.micro_batch=9223372036854775807"}),
+            "out_of_range train.tokens_per_update");
+}
+
 TEST_F(Limits, MicroBatchesAreCountedBeforeTheyAreListed) {
-  EXPECT_EQ(refusal({"train.tokens_per_update=null", "train.examples_per_update=4000000000000000",
+  EXPECT_EQ(refusal({"train.tokens_per_update=null", "train.examples_per_update=68719476736",
                      "train.micro_batch=1"}),
             "out_of_range train.micro_batch");
-  EXPECT_EQ(refusal({"train.tokens_per_update=1600000000000000"}),
-            "out_of_range train.micro_batch");
+  EXPECT_EQ(refusal({"train.tokens_per_update=160000000000"}), "out_of_range train.micro_batch");
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // Trainers that begin at the same time on one run directory: one trains, the others say why not.
+#include <signal.h>
+
 #include <cstdlib>
 
 #include "core/json.h"
@@ -103,6 +105,24 @@ TEST_F(Races, OneTrainsAndTheOthersAreRefused) {
     EXPECT_GE(done, 1);
     expect_updates(run, 6);
   }
+}
+
+// The trainer deletes each checkpoint as soon as it has the next.
+TEST_F(Races, AnEvaluatorBesideATrainerThatKeepsOneReadsIt) {
+  const pid_t trainer =
+      start({"train", "tiny.yaml", "--out", "run", "--threads", "1", "train.max_steps=1000000",
+             "train.log_every_steps=1000000", "checkpoint={every_steps: 1, keep: 1, best: none}"});
+  const int call = calls_;
+  const CheckpointStore store(folder_ / "run");
+  for (int i = 0; i < 1000 && store.steps().empty(); ++i) ::usleep(20'000);
+  for (int i = 0; i < races(); ++i) {
+    const Outcome outcome = linnet({"evaluate", "run", "--json", "--threads", "1"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+  }
+  EXPECT_EQ(::waitpid(trainer, nullptr, WNOHANG), 0) << "it trained all the time";
+  ASSERT_EQ(::kill(trainer, SIGTERM), 0);
+  EXPECT_EQ(wait(trainer, call).code, 3);
 }
 
 }  // namespace

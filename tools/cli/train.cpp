@@ -26,7 +26,8 @@ void add_train(CLI::App& app, Command& chosen) {
                       "without it, a recipe with a sweep is refused and its points are listed");
   add_device_option(*command, arguments->device);
   command->add_option("--out", arguments->options.out,
-                      "run directory (default runs/<recipe>, of a point runs/<recipe>/<point>)");
+                      "run directory: new, empty or of a run (default runs/<recipe>, of a point "
+                      "runs/<recipe>/<point>)");
   command
       ->add_option("--resume", arguments->options.resume,
                    "auto: continue the run directory if it holds a checkpoint; never; or the run "
