@@ -59,6 +59,10 @@ void LongshortParams::describe(ConfigDescription<LongshortParams>& d) {
 }
 
 void LongshortParams::validate(const ConfigNode& at) const {
+  if (!relative && sinusoids != "interleaved") {
+    throw located_error(at.location_of("sinusoids"), Cause{ErrorCode::conflict, "sinusoids"},
+                        "sinusoids has no effect with relative: false, which has no distances");
+  }
   if (null_tokens % chunk == 0) return;
   throw located_error(at.location_of("null_tokens"), Cause{ErrorCode::conflict, "null_tokens"},
                       "null tokens are whole chunks of ", chunk, ", but null_tokens is ",

@@ -230,8 +230,8 @@ class LunaMixer : public TokenMixer {
     const Variable p = memory(x, context);
     const Variable written = cut(pack_context_(x), pack_heads());
     BlockAttentionContext block = reading("pack", context);
-    const auto width = static_cast<double>(options_.width / pack_heads());
-    block.options.scale = params_.scale.value_or(1 / std::sqrt(width));
+    const int64_t head_width = options_.width / pack_heads();
+    block.options.scale = params_.scale.value_or(1 / std::sqrt(static_cast<double>(head_width)));
     block.key_mask = mask;
     const Variable y =
         block_attention({cut(pack_query_(p), pack_heads()), written, written, {}, {}, {}}, block);

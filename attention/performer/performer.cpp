@@ -357,13 +357,13 @@ Mechanism performer_mechanism() {
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = "T m";
   facts.presets = kPresets;
-  facts.variants = {"{feature_epsilon: 0, per: head, redrawn: gaussian, redraw_steps: 1}",
-                    "{kernel: relu, features: 40, directions: gaussian, normalizer: add}",
-                    "{legacy_scale: true, features: 20, row_length: sqrt, redraw_steps: 2}",
-                    "{features: 12, key_maximum: sequence, sum_epsilon: 0.01, redraw_steps: 0, "
-                    "maximum_gradients: true}",
-                    "{features: 10, maximum_gradients: true, feature_epsilon: 0.05}",
-                    "{features: 12, padding: counted, feature_epsilon: 0}"};
+  facts.variants = {
+      "{feature_epsilon: 0, per: head, redrawn: gaussian, redraw_steps: 1}",
+      "{kernel: relu, features: 40, directions: gaussian, normalizer: add}",
+      "{legacy_scale: true, features: 20, row_length: sqrt, redraw_steps: 2}",
+      "{features: 12, key_maximum: sequence, sum_epsilon: 0.01, maximum_gradients: true}",
+      "{features: 10, maximum_gradients: true, feature_epsilon: 0.05}",
+      "{features: 12, padding: counted, feature_epsilon: 0}"};
   facts.limits = performer_limits();
   return define_mechanism<PerformerParams, PerformerMixer>(
       std::move(facts), [](const PerformerParams& params, const auto& sequence) {

@@ -68,10 +68,14 @@ TEST(Longshort, PackedDocumentsAreSeparate) {
   }
 }
 
-TEST(Longshort, NullTokensAreWholeChunks) {
+TEST(Longshort, ConflictingOptionsAreRefused) {
   EXPECT_EQ(test::causes_of<UsageError>(
                 [] { count_of("longshort", "{chunk: 8, null_tokens: 12}", Form::causal, 4, 2); }),
             "conflict null_tokens at test:1:25");
+  EXPECT_EQ(test::causes_of<UsageError>([] {
+              count_of("longshort", "{relative: false, sinusoids: halves}", Form::causal, 4, 2);
+            }),
+            "conflict sinusoids at test:1:30");
 }
 
 TEST(Longshort, NullTokensRefusePackedDocuments) {

@@ -199,7 +199,8 @@ TEST(PerformerOptions, GradientsPassThroughMaxima) {
       // Squares, with zeros at masked tokens.
       Tensor weights = Tensor::zeros(y.shape(), DType::f64);
       for (int64_t i = 0; i < y.value().elements(); ++i) {
-        weights.data<double>()[i] = mask.data<uint8_t>()[i / 10];
+        const int64_t token = i / 10;
+        weights.data<double>()[i] = mask.data<uint8_t>()[token];
       }
       return std::vector<Variable>{multiply(multiply(y, y), Variable(weights))};
     };
