@@ -43,9 +43,6 @@ class Augmentation : public MixBranches {
   AttentionMixer::MixResult mix(const MixInput& input, const MixerContext& context,
                                 const MixerState& state) const override {
     refuse_key_positions(context, kOption);
-    require_usage(!local_ || (input.q.defined() && input.k.defined()),
-                  "augment: attention inside groups needs queries and keys, and this mechanism "
-                  "does not have both; leave out local");
     if (!conv_) return local_->mix(input, context, state, kStates);
     AttentionMixer::MixResult result = conv_->mix(input.v, context, state, kStates);
     if (!local_) return result;
@@ -110,11 +107,6 @@ std::vector<Number> augmented(std::vector<Number> y, const std::optional<Augment
   return y;
 }
 
-std::string conflict_of(const TokenMixer& mixer) {
-  const auto* refusal = dynamic_cast<const AugmentationRefusal*>(&mixer);
-  return refusal == nullptr ? "" : refusal->augmentation_conflict();
-}
-
 }  // namespace
 
 ConfigSchema augmentation_schema() {
@@ -122,8 +114,8 @@ ConfigSchema augmentation_schema() {
 }
 
 bool takes_augmentation(const TokenMixer& mixer, Form form) {
-  return form != Form::cross && dynamic_cast<const AttentionMixer*>(&mixer) != nullptr &&
-         conflict_of(mixer).empty();
+  const auto* attention = dynamic_cast<const AttentionMixer*>(&mixer);
+  return form != Form::cross && attention != nullptr && attention->projections().v;
 }
 
 Mechanism augmentable(Mechanism host) {
@@ -148,10 +140,14 @@ Mechanism augmentable(Mechanism host) {
       require_usage(
           attention != nullptr, "augment: '", name,
           "' has no queries, keys and values of heads to put branches beside; remove augment");
-      const std::string conflict = conflict_of(*mixer);
-      require_usage(conflict.empty(), "augment: with ", conflict, " '", name,
-                    "' has no values of every head to put branches beside; remove augment or ",
-                    conflict);
+      const Projections& projections = attention->projections();
+      require_usage(projections.v, Cause{ErrorCode::conflict, kOption}, "augment: '", name,
+                    "' with these options projects no values of every head to put branches beside; "
+                    "remove augment");
+      require_usage(!augment.local || (projections.q && projections.k),
+                    Cause{ErrorCode::conflict, key_in(kOption, "local")},
+                    "augment: attention inside groups needs queries and keys, and '", name,
+                    "' does not project both; leave out local");
       if (takes_augmentation(*mixer, options.form)) {
         attention->augment(std::make_shared<Augmentation>(augment, options, scope.own));
       }

@@ -16,16 +16,8 @@ Mechanism augmentable(Mechanism host);
 // The options of `augment`, with their defaults.
 ConfigSchema augmentation_schema();
 
-// A mixer that options of its own may leave without values of every head.
-class AugmentationRefusal {
- public:
-  virtual ~AugmentationRefusal() = default;
-  // The option of the mechanism that rules the augmentation out; empty: none.
-  virtual std::string augmentation_conflict() const = 0;
-};
-
-// Whether the option is possible: false for a mixer without queries, keys and values of heads, and
-// for the cross form.
+// Whether the option is possible: false for a mixer that does not project values of heads, and for
+// the cross form.
 bool takes_augmentation(const TokenMixer& mixer, Form form);
 
 }  // namespace linnet

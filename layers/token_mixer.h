@@ -202,6 +202,7 @@ class AttentionMixer : public TokenMixer {
   // From now on the output projection reads the sum of mix() and these branches.
   void augment(std::shared_ptr<const MixBranches> branches) { branches_ = std::move(branches); }
   const MixerOptions& options() const { return options_; }
+  const Projections& projections() const { return projections_; }
 
  protected:
   // Cost of mix() besides the four projections: products, and bytes of the mechanism's own

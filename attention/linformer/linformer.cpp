@@ -3,7 +3,6 @@
 
 #include <numbers>
 
-#include "attention/augment.h"
 #include "attention/common/slot_support.h"
 #include "attention/define.h"
 #include "attention/linformer/one_kv_head.h"
@@ -44,7 +43,7 @@ Initializer same_in_every_layer(const Initializer& initial, const std::string& n
   };
 }
 
-class LinformerMixer : public AttentionMixer, public AugmentationRefusal {
+class LinformerMixer : public AttentionMixer {
  public:
   LinformerMixer(const LinformerParams& params, const MixerOptions& options,
                  const MixerScope& scope)
@@ -90,7 +89,6 @@ class LinformerMixer : public AttentionMixer, public AugmentationRefusal {
   }
 
   int64_t length_limit() const override { return options().form == Form::cross ? 0 : length_; }
-  std::string augmentation_conflict() const override { return kv_head_ ? "one_kv_head" : ""; }
 
  private:
   Variable projection(const std::string& name, const MixerScope& scope) const {

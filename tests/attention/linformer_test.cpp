@@ -115,15 +115,6 @@ TEST(Linformer, BiasesOfOneHeadBeginAsThoseOfTheLayer) {
   }
 }
 
-TEST(Linformer, OneHeadTakesNoAugmentation) {
-  for (const Form form : {Form::noncausal, Form::causal, Form::cross}) {
-    const std::string message = test::message_of<UsageError>(
-        [&] { Layers("{one_kv_head: true, augment: {conv: 5}}", options(form)); });
-    EXPECT_NE(message.find("augment: with one_kv_head 'linformer'"), std::string::npos) << message;
-    EXPECT_NO_THROW(Layers("{augment: {conv: 5}}", options(form)));
-  }
-}
-
 TEST(Linformer, RefusesWhatIsLongerThanItWasMadeFor) {
   EXPECT_THROW(Layers("{}", options(Form::causal, 0)), UsageError);
   Layers layers("{slots: 3}", options(Form::causal));
