@@ -102,7 +102,7 @@ class LaraMixer : public AttentionMixer {
     const DType dtype = sum_dtype(input.q.dtype());
     const double logit_scale = params_.exact ? 1 : default_scale(options());
     // Padded tokens that count are zeros, whatever they hold.
-    const bool counts = params_.padding != LandmarkPadding::ignored && context.key_mask.defined();
+    const bool counts = params_.padding != LaraPadding::ignored && context.key_mask.defined();
     const Tensor counted_mask = counts ? Tensor() : context.key_mask;
     const auto scaled = [&](const Variable& x) {
       const Variable wide =
@@ -131,7 +131,7 @@ class LaraMixer : public AttentionMixer {
         landmark_logits(k, proposal, means.mass.value(), context.key_mask, logit_scale);
     const SlotMemory written = slot_attention_memory({{}, k, as_dtype(input.v, dtype), logits}, at);
     const Variable nothing(Tensor::empty({B, T, H, 0}, dtype, q.value().device()));
-    const Variable total = counts && params_.padding == LandmarkPadding::counted
+    const Variable total = counts && params_.padding == LaraPadding::counted
                                ? slot_attention_memory({{}, k, nothing, logits}, counted).mass
                                : written.mass;
     at.options.scale = 1;
@@ -220,15 +220,15 @@ void LaraParams::describe(ConfigDescription<LaraParams>& d) {
           "landmarks are means of a linear map and norm of the vectors, not of the vectors");
   d.field("noise", &LaraParams::noise, "training draws proposals around the landmarks");
   d.choice("padding", &LaraParams::padding,
-           {{"ignored", LandmarkPadding::ignored},
-            {"row_of_zeros", LandmarkPadding::row_of_zeros},
-            {"counted", LandmarkPadding::counted}},
+           {{"ignored", LaraPadding::ignored},
+            {"row_of_zeros", LaraPadding::row_of_zeros},
+            {"counted", LaraPadding::counted}},
            "padded tokens are left out; or are zeros in landmarks and among the queries, as in the "
            "authors' code; or are zeros in landmarks and in sums over tokens, as in CAB's");
 }
 
 MixerTraits LaraParams::traits(MixerTraits traits) const {
-  traits.depends_on_length = padding != LandmarkPadding::ignored;
+  traits.depends_on_length = padding != LaraPadding::ignored;
   return traits;
 }
 

@@ -15,7 +15,7 @@ enum class LandmarkWeighting : uint8_t { cab, biased, balance, optimal };
 // Padded tokens. ignored: left out of everything. row_of_zeros: zeros that landmarks are cut from
 // and averaged over, and among which queries are compared (the authors' code). counted: their keys'
 // weights enter the sums over tokens besides (CAB's code).
-enum class LandmarkPadding : uint8_t { ignored, row_of_zeros, counted };
+enum class LaraPadding : uint8_t { ignored, row_of_zeros, counted };
 
 struct LaraParams {
   std::string preset = "none";
@@ -24,7 +24,7 @@ struct LaraParams {
   bool exact = false;    // K^-1/4 on queries and keys, as in the theory
   bool learned = false;  // means of a learned map of queries and keys
   bool noise = true;
-  LandmarkPadding padding = LandmarkPadding::ignored;
+  LaraPadding padding = LaraPadding::ignored;
 
   static void describe(ConfigDescription<LaraParams>& d);
   MixerTraits traits(MixerTraits traits) const;

@@ -72,7 +72,7 @@ Vector<Number> definition(const LaraParams& params, const ReferenceSequence<Numb
   const auto is_valid = [&](int64_t j) { return s.key_valid[static_cast<size_t>(j)] != 0; };
   for (int64_t j = 0; j < s.S; ++j) {
     if (is_valid(j)) valid.push_back(j);
-    if (is_valid(j) || params.padding != LandmarkPadding::ignored) tokens.push_back(j);
+    if (is_valid(j) || params.padding != LaraPadding::ignored) tokens.push_back(j);
   }
   const Vector<Run> runs = runs_of(static_cast<int64_t>(tokens.size()), params.landmarks);
   Vector<Number> y(static_cast<size_t>(s.T * s.H * s.V), 0);
@@ -102,7 +102,7 @@ Vector<Number> definition(const LaraParams& params, const ReferenceSequence<Numb
         }
       }
       for (const int64_t j : valid) logits.push_back(log_weight(center, key_of(j), scale));
-      if (params.padding == LandmarkPadding::counted) {
+      if (params.padding == LaraPadding::counted) {
         Vector<Number> all;
         for (const int64_t j : tokens) all.push_back(log_weight(center, key_of(j), scale));
         sums.push_back(log_sum_exp(all));
