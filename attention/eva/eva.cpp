@@ -15,6 +15,7 @@ const std::vector<Preset> kPresets = {
 // the whole sequence.
 std::vector<double> one_summary(const ReferenceSequence<double>& s, int64_t window, int64_t chunk) {
   const auto T = static_cast<double>(s.T), scale = 1 / std::sqrt(static_cast<double>(s.K));
+  const int64_t chunks = (s.T + chunk - 1) / chunk;
   std::vector<double> y;
   for (int64_t i = 0; i < s.T; ++i) {
     for (int64_t h = 0; h < s.H; ++h) {
@@ -32,7 +33,7 @@ std::vector<double> one_summary(const ReferenceSequence<double>& s, int64_t wind
       }
       const std::vector<double> shares = softmax_of(logits);
       const double each = scale * dot_product(s.query(i, h), key.data(), s.K);
-      const double summary = each + std::log(static_cast<double>((s.T + chunk - 1) / chunk));
+      const double summary = each + std::log(static_cast<double>(chunks));
       logits.assign(static_cast<size_t>(s.T), -std::numeric_limits<double>::infinity());
       for (int64_t j = i / window * window; j < std::min(s.T, (i / window + 1) * window); ++j) {
         logits[static_cast<size_t>(j)] = scale * dot_product(s.query(i, h), s.key(j, h), s.K);
