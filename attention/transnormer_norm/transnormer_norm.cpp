@@ -17,6 +17,12 @@ const std::vector<Preset> kPresets = {
      "the survey's own code: each head divided by its length over sqrt(H K)",
      {{"norm_axis", "head"}, {"gain", "sqrt_heads"}}},
     {"linearized_llm", "Linearized LLM, taken to be T2", {}},
+    {"lm_t1",
+     "T1 as the authors' language models have it: LRPE with a reflection",
+     {{"activation", "elu"}, {"lrpe", "reflected"}}},
+    {"lm_t2",
+     "T2 as the authors' language models have it: LRPE with a reflection",
+     {{"lrpe", "reflected"}}},
     {"lra",
      "the authors' Long Range Arena: T2 with LayerNorm and LRPE of fixed frequencies",
      {{"norm", "layer"}, {"lrpe", "fixed"}}}};
@@ -52,7 +58,7 @@ class TransnormerNormMixer : public AttentionMixer {
   MixerCost mix_cost(const MixerShape& shape) const override {
     const int64_t K = options().head_width();
     MixerCost cost = feature_map_cost(options(), K, shape);
-    cost.bytes += lrpe_.bytes(shape.dtype);
+    lrpe_.add_cost(options(), shape, cost);
     if (options().form == Form::noncausal) return cost;
     cost.bytes -=
         static_cast<double>(shape.batch * options().width) * size_of(sum_dtype(shape.dtype));
@@ -64,7 +70,7 @@ class TransnormerNormMixer : public AttentionMixer {
   MixInput rotated(const MixInput& input, const MixerContext& context) const {
     const auto features = [&](const Variable& x, const Tensor& positions) {
       return lrpe_(linear_attention_features(x, params_.activation, 1, context.key_mask), positions,
-                   context.key_mask);
+                   context.key_mask, input.q.dtype());
     };
     MixInput result = input;
     result.q = features(input.q, context.positions);
@@ -218,9 +224,12 @@ Mechanism transnormer_norm_mechanism() {
   facts.traits.decode_state = facts.traits.constant_state = true;
   facts.traits.growth = std::string("T");
   facts.presets = kPresets;
-  facts.variants = {"{preset: t1, norm: layer}", "{preset: survey}",
+  facts.variants = {"{preset: t1, norm: layer}",
+                    "{preset: survey}",
                     "{activation: relu, norm_axis: head, norm: layer}",
-                    "{preset: lra, lrpe: learned}", "{preset: lra, activation: elu}"};
+                    "{preset: lra, lrpe: learned}",
+                    "{preset: lra, activation: elu}",
+                    "{preset: lm_t1}"};
   facts.limits = limiting_cases();
   return define_mechanism<TransnormerNormParams, TransnormerNormMixer>(
       std::move(facts), [](const TransnormerNormParams& params, const auto& sequence) {
