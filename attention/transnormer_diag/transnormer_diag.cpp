@@ -172,8 +172,9 @@ Mechanism transnormer_diag_mechanism() {
   facts.presets = kPresets;
   facts.cost_cases = {"{window: 256}", "{weights: relu, window: 256}"};
   facts.variants = {"{weights: relu, window: 7}",
-                    "{weights: relu, norm_axis: head, window: 12, scale: 1, lrpe: fixed}",
-                    "{window: 6, scale: 1, lrpe: learned}", "{window: 6, preset: lm_t1}"};
+                    "{weights: relu, norm_axis: head, window: 12, scale: 1}",
+                    "{window: 6, scale: 1, lrpe: learned}", "{window: 6, preset: lm_t1}",
+                    "{window: 5, preset: lra}"};
   facts.limits = {{"a block that holds everything gives softmax attention",
                    "{window: 64}",
                    {Form::noncausal, Form::causal},

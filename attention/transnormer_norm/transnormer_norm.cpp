@@ -60,6 +60,8 @@ class TransnormerNormMixer : public AttentionMixer {
     result.state.erase("z");
     result.y = mean_.defined() ? batch_normalised(result.y, context) : normalised(result.y);
     if (gain_ != 1) result.y = scale(result.y, gain_);
+    // LRPE leaves f32.
+    result.y = as_dtype(result.y, given.q.dtype());
     return result;
   }
 
