@@ -130,7 +130,7 @@ Mechanism augmented_linear_mechanism() {
                      }
                    },
                    [](const ReferenceSequence<double>& s) {
-                     std::vector<double> y(s.v.size(), 0);
+                     std::vector<double> y(static_cast<size_t>(s.T * s.H * s.V), 0);
                      add_group_definition(s, GroupKernel::relu2_l2, 9, y);
                      return y;
                    }}};

@@ -3,6 +3,7 @@
 #include "attention/common/cuda/lrpe.h"
 #include "attention/common/mixer_support.h"
 #include "autograd/embedding.h"
+#include "autograd/linear.h"
 #include "core/cuda/backend.h"
 #include "core/elementwise.h"
 #include "core/threads.h"
@@ -113,6 +114,27 @@ Initializer first_frequencies(int64_t width) {
   };
 }
 
+// I - 2 v v^T of a vector v of length 1 in a direction drawn at random.
+Initializer random_reflection() {
+  return [](const Tensor& values, const RandomKey& key) {
+    const int64_t K = values.size(0);
+    std::vector<double> v;
+    double square = 0;
+    for (int64_t c = 0; c < K; ++c) {
+      v.push_back(key.normal(static_cast<uint64_t>(c)));
+      square += v.back() * v.back();
+    }
+    dispatch_floating(values.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      for (int64_t i = 0; i < values.elements(); ++i) {
+        const auto row = static_cast<size_t>(i / K), column = static_cast<size_t>(i % K);
+        const double value = (row == column ? 1 : 0) - 2 * v[row] * v[column] / square;
+        values.data<T>()[i] = static_cast<T>(static_cast<Compute<T>>(value));
+      }
+    });
+  };
+}
+
 }  // namespace
 
 Variable learned_rotary(const Variable& x, const Tensor& positions, const Variable& frequencies,
@@ -143,20 +165,31 @@ Lrpe::Lrpe(const std::string& lrpe, int64_t head_width, const ParameterScope& ow
     : width_(lrpe == "none" ? 0 : head_width - head_width % 2) {
   require_usage(lrpe == "none" || width_ > 0, "lrpe: ", lrpe,
                 " rotates channels in pairs, and heads have ", head_width);
-  if (lrpe == "learned") {
+  if (lrpe == "reflected") {
+    reflection_ = own.buffer("lrpe_reflection", {head_width, head_width}, random_reflection());
+  }
+  if (lrpe == "learned" || lrpe == "reflected") {
     frequencies_ = own.child("rates").parameter("lrpe", {width_ / 2}, first_frequencies(width_));
   }
 }
 
-Variable Lrpe::operator()(const Variable& x, const Tensor& positions, const Tensor& mask) const {
+Variable Lrpe::operator()(const Variable& x, const Tensor& positions, const Tensor& mask,
+                          DType activations) const {
   if (!used()) return x;
   if (!frequencies_.defined()) return rotary(x, positions, width_);
-  return learned_rotary(x, positions, as_dtype(frequencies_, sum_dtype(x.dtype())), mask);
+  const DType dtype = sum_dtype(x.dtype());
+  Variable y = as_dtype(x, dtype);
+  if (reflection_.defined()) y = linear(y, as_dtype(as_dtype(reflection_, activations), dtype));
+  return as_dtype(learned_rotary(y, positions, as_dtype(frequencies_, dtype), mask), x.dtype());
 }
 
-double Lrpe::bytes(DType activations) const {
-  if (!frequencies_.defined()) return 0;
-  return static_cast<double>(width_ / 2) * static_cast<double>(size_of(sum_dtype(activations)));
+void Lrpe::add_cost(const MixerOptions& options, const MixerShape& shape, MixerCost& cost) const {
+  const auto element = static_cast<double>(size_of(sum_dtype(shape.dtype)));
+  if (frequencies_.defined()) cost.bytes += static_cast<double>(width_ / 2) * element;
+  if (!reflection_.defined()) return;
+  const auto matrix = static_cast<double>(options.head_width() * options.head_width());
+  cost.projections += 2 * static_cast<double>(shape.batch * shape.queries * options.heads) * matrix;
+  cost.bytes += matrix * element;
 }
 
 }  // namespace linnet

@@ -22,6 +22,12 @@ const std::vector<Preset> kPresets = {
      {{"window", "64"}, {"scale", "1"}}},
     {"linearized_llm", "the \"linearized LLM\" study: T2 with the defaults", {}},
     {"t1", "the paper's T1: relu and RMSNorm", {{"weights", "relu"}}},
+    {"lm_t1",
+     "T1 as the authors' language models have it: LRPE with a reflection",
+     {{"weights", "relu"}, {"lrpe", "reflected"}}},
+    {"lm_t2",
+     "T2 as the authors' language models have it: LRPE with a reflection",
+     {{"lrpe", "reflected"}}},
     {"lra",
      "the authors' Long Range Arena: T2 with LRPE of fixed frequencies",
      {{"lrpe", "fixed"}}}};
@@ -38,8 +44,8 @@ class TransnormerDiagMixer : public AttentionMixer {
                 const MixerState& state) const override {
     refuse_key_positions(context, "transnormer_diag");
     MixInput input = given;
-    input.q = lrpe_(given.q, context.positions, context.key_mask);
-    input.k = lrpe_(given.k, context.positions, context.key_mask);
+    input.q = lrpe_(given.q, context.positions, context.key_mask, given.q.dtype());
+    input.k = lrpe_(given.k, context.positions, context.key_mask, given.k.dtype());
     BlockAttentionContext block = block_context(options(), context);
     block.options = pattern();
     set_dropout(block, params_.dropout, options(), context, draw_key(context));
@@ -55,7 +61,7 @@ class TransnormerDiagMixer : public AttentionMixer {
 
   MixerCost mix_cost(const MixerShape& shape) const override {
     MixerCost cost = block_attention_cost(options(), pattern(), params_.window - 1, shape);
-    cost.bytes += lrpe_.bytes(shape.dtype);
+    lrpe_.add_cost(options(), shape, cost);
     return cost;
   }
 
@@ -166,8 +172,9 @@ Mechanism transnormer_diag_mechanism() {
   facts.presets = kPresets;
   facts.cost_cases = {"{window: 256}", "{weights: relu, window: 256}"};
   facts.variants = {"{weights: relu, window: 7}",
-                    "{weights: relu, norm_axis: head, window: 12, scale: 1, lrpe: fixed}",
-                    "{window: 6, scale: 1, lrpe: learned}"};
+                    "{weights: relu, norm_axis: head, window: 12, scale: 1}",
+                    "{window: 6, scale: 1, lrpe: learned}", "{window: 6, preset: lm_t1}",
+                    "{window: 5, preset: lra}"};
   facts.limits = {{"a block that holds everything gives softmax attention",
                    "{window: 64}",
                    {Form::noncausal, Form::causal},

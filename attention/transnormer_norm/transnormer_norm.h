@@ -7,15 +7,18 @@
 
 namespace linnet {
 
+enum class OutputNorm : uint8_t { rms, layer, batch };
+
 struct TransnormerNormParams {
   std::string preset = "none";
   FeatureMap activation = FeatureMap::elu1;
-  NormKind norm = NormKind::scale;
+  OutputNorm norm = OutputNorm::rms;
   std::string norm_axis = "model";
   std::string gain = "one";
   std::string lrpe = "none";
 
   static void describe(ConfigDescription<TransnormerNormParams>& d);
+  void validate(const ConfigNode& at) const;
   MixerTraits traits(MixerTraits traits) const;
 };
 

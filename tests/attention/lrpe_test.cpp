@@ -88,5 +88,28 @@ TEST(Lrpe, LearnedFrequenciesBeginAtTheFixedOnes) {
   }
 }
 
+// Queries and keys are reflected alike, which leaves their products as they are.
+TEST(Lrpe, WithoutRotationAReflectionCancels) {
+  MixerOptions options;
+  options.width = kHeads * kWidth;
+  options.heads = kHeads;
+  MixerContext context;
+  context.positions = positions();
+  const auto given = [](const char* name) {
+    return Variable(random_tensor(kShape, name, DType::f64));
+  };
+  for (const char* name : {"transnormer_norm", "transnormer_diag"}) {
+    SCOPED_TRACE(name);
+    test::MadeMixer reflected(name, "{lrpe: reflected}", options);
+    const test::MadeMixer learned(name, "{lrpe: learned}", options), plain(name, "{}", options);
+    const auto mixed = [&](const test::MadeMixer& mixer) {
+      return mixer.mix(given("q"), given("k"), given("v"), context).y.value();
+    };
+    EXPECT_FALSE(test::close(mixed(reflected), mixed(learned), 1e-3));
+    reflected.set("rates.lrpe", std::vector<double>(kWidth / 2, 0));
+    EXPECT_TRUE(test::close(mixed(reflected), mixed(plain), 1e-12));
+  }
+}
+
 }  // namespace
 }  // namespace linnet

@@ -1,0 +1,93 @@
+#include "attention/transnormer_norm/cuda/batch_norm.h"
+
+#include "attention/transnormer_norm/batch_norm_rule.h"
+#include "core/cuda/for_each.h"
+
+namespace linnet::cuda {
+namespace {
+
+using batch_norm_rule::kParts;
+
+batch_norm_rule::Rows rows_of(const Tensor& x, const Tensor& mask) {
+  return {pointer_or_null<const uint8_t>(mask), x.size(0), x.size(1)};
+}
+
+Tensor part_sums(const Tensor& x) {
+  return Tensor::empty({kParts, x.size(1)}, DType::f64, x.device());
+}
+
+}  // namespace
+
+void batch_statistics(const Tensor& x, const Tensor& mask, const Tensor& counts, const Tensor& mean,
+                      const Tensor& inverse, const Tensor& running_mean,
+                      const Tensor& running_variance) {
+  const Tensor sums = part_sums(x);
+  const batch_norm_rule::Forward<float> rule{rows_of(x, mask),
+                                             pointer<const float>(x),
+                                             pointer<double>(counts),
+                                             pointer<double>(sums),
+                                             pointer<float>(mean),
+                                             pointer<float>(inverse),
+                                             nullptr};
+  float *to_mean = pointer_or_null<float>(running_mean),
+        *to_variance = pointer_or_null<float>(running_variance);
+  const int64_t C = x.size(1);
+  for_each("batch_counts", kParts,
+           [=] __device__(int64_t i) { rule.counts[i] = rule.rows.valid_in(i); });
+  for_each("batch_sums", kParts * C, [=] __device__(int64_t i) { rule.sums[i] = rule.sum(i); });
+  for_each("batch_means", C, [=] __device__(int64_t c) { rule.mean[c] = rule.mean_of(c); });
+  for_each("batch_squares", kParts * C,
+           [=] __device__(int64_t i) { rule.sums[i] = rule.squares(i); });
+  for_each("batch_deviations", C,
+           [=] __device__(int64_t c) { rule.finish(c, to_mean, to_variance); });
+}
+
+void inverse_deviations(const Tensor& variance, const Tensor& inverse) {
+  const float* from = pointer<const float>(variance);
+  float* to = pointer<float>(inverse);
+  for_each("inverse_deviations", variance.elements(), [=] __device__(int64_t c) {
+    to[c] =
+        static_cast<float>(1 / std::sqrt(static_cast<double>(from[c]) + batch_norm_rule::kEpsilon));
+  });
+}
+
+void batch_normal(const Tensor& x, const Tensor& mask, const Tensor& mean, const Tensor& inverse,
+                  const Tensor& y) {
+  const batch_norm_rule::Forward<float> rule{
+      rows_of(x, mask),     pointer<const float>(x), nullptr,          nullptr,
+      pointer<float>(mean), pointer<float>(inverse), pointer<float>(y)};
+  for_each("batch_normal", y.elements(), [=] __device__(int64_t i) { rule.y[i] = rule.normal(i); });
+}
+
+void batch_normal_backward(const Tensor& x, const Tensor& mask, const Tensor& counts,
+                           const Tensor& mean, const Tensor& inverse, const Tensor& dy,
+                           const Tensor& dx) {
+  const Tensor sums = part_sums(x), products = part_sums(x);
+  const batch_norm_rule::Backward<float> rule{
+      rows_of(x, mask),           pointer<const float>(x),
+      pointer<const float>(mean), pointer<const float>(inverse),
+      pointer<const float>(dy),   pointer_or_null<const double>(counts),
+      pointer<double>(sums),      pointer<double>(products)};
+  const int64_t C = x.size(1);
+  float* to = pointer<float>(dx);
+  if (!counts.defined()) {
+    for_each("batch_normal_backward", dx.elements(),
+             [=] __device__(int64_t i) { to[i] = rule.gradient(i, nullptr, nullptr); });
+    return;
+  }
+  const Tensor means = Tensor::empty({2, C}, DType::f32, x.device());
+  float* mean_dy = pointer<float>(means);
+  for_each("batch_gradient_sums", kParts * C, [=] __device__(int64_t i) {
+    rule.sums[i] = rule.sum(i, false);
+    rule.products[i] = rule.sum(i, true);
+  });
+  for_each("batch_gradient_means", C, [=] __device__(int64_t c) {
+    const double n = rule.rows.all(rule.counts);
+    mean_dy[c] = n > 0 ? static_cast<float>(rule.rows.of_parts(rule.sums, c) / n) : 0.0f;
+    mean_dy[C + c] = n > 0 ? static_cast<float>(rule.rows.of_parts(rule.products, c) / n) : 0.0f;
+  });
+  for_each("batch_normal_backward", dx.elements(),
+           [=] __device__(int64_t i) { to[i] = rule.gradient(i, mean_dy, mean_dy + C); });
+}
+
+}  // namespace linnet::cuda
