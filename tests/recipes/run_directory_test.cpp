@@ -128,7 +128,7 @@ TEST_F(RunDirectory, ANameIsPlain) {
     train(recipe({"name=../x"}), {"", "auto", {}, false});
   });
   EXPECT_THAT(causes, StartsWith("malformed name"));
-  Recipe dots = recipe({"name=", "train.max_steps=1"});
+  Recipe dots = recipe({"name=''", "train.max_steps=1"});
   dots.path = "...yaml";  // without .yaml it would be the parent folder
   EXPECT_EQ(train(dots, {"", "auto", {}, false}).run_directory, "runs/run");
   EXPECT_THAT(file_system().list("."), ElementsAre("runs"));
