@@ -50,7 +50,7 @@ std::unique_ptr<File> open_metrics(const std::string& run_directory, int64_t res
 
 constexpr const char* kEventFile = "events.out.tfevents.";
 
-// The curves of a run that begins anew are its own alone.
+// A run that begins again from its first update has no curves but its own.
 std::string prepare_tensorboard(const std::string& run_directory, int64_t resumed_at) {
   const std::string folder = join_path(run_directory, "tensorboard");
   if (resumed_at >= 0 || !is_directory(folder)) return folder;

@@ -94,7 +94,7 @@ TEST_F(RunDirectory, RunsOfEarlierVersionsAreContinuedAndMarked) {
     EXPECT_EQ(run(recipe(), name).progress.step, 7);
     EXPECT_TRUE(is_marked_as_run(out(name)));
   }
-  expect_equal(left("run"), left("unsaved"), "continued, and begun anew");
+  expect_equal(left("run"), left("unsaved"), "continued, and begun again");
 }
 
 TEST_F(RunDirectory, ARunThatBeganMeanwhileIsNotMixedWith) {
