@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 namespace linnet::batch_norm_rule {
 
@@ -70,12 +71,14 @@ struct Forward {
     return n > 0 ? static_cast<T>(rows.of_parts(sums, c) / n) : T{0};
   }
   // From sums of squares. The running statistics [C] take a share of the batch, of its variance
-  // over n - 1; null: they stay. A batch without valid rows changes nothing.
+  // over n - 1; null: they stay. A batch without valid rows changes nothing, nor does one that is
+  // not finite: its update is skipped, and the statistics would stay bad for good.
   constexpr void finish(int64_t c, T* running_mean, T* running_variance) const {
     const double n = rows.all(counts), square = rows.of_parts(sums, c);
     inverse[c] = static_cast<T>(1 / std::sqrt((n > 0 ? square / n : 0) + kEpsilon));
     if (running_mean == nullptr || n == 0) return;
     const double variance = square / (n > 1 ? n - 1 : 1);
+    if (!(variance <= static_cast<double>(std::numeric_limits<T>::max()))) return;
     running_mean[c] = static_cast<T>((1 - kMomentum) * static_cast<double>(running_mean[c]) +
                                      kMomentum * static_cast<double>(mean[c]));
     running_variance[c] = static_cast<T>(

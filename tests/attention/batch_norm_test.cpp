@@ -145,6 +145,20 @@ TEST(BatchNorm, ABatchWithoutValidTokensChangesNothing) {
   EXPECT_TRUE(test::same_bits(running.variance, running_of(0.5, 2).variance));
 }
 
+TEST(BatchNorm, ABatchThatIsNotFiniteLeavesTheStatisticsOfItsChannel) {
+  for (const double bad :
+       {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    const Tensor x = random_tensor({kRows, kChannels}, "x", DType::f64);
+    const RunningStatistics running = running_of(0.5, 2), finite = running_of(0.5, 2);
+    batch_norm(Variable(x.clone()), {}, finite, true);
+    x.data<double>()[0] = bad;
+    batch_norm(Variable(x), {}, running, true);
+    EXPECT_EQ(running.mean.data<double>()[0], 0.5);
+    EXPECT_EQ(running.variance.data<double>()[0], 2);
+    EXPECT_EQ(running.mean.data<double>()[1], finite.mean.data<double>()[1]);
+  }
+}
+
 TEST(BatchNorm, IsTheSameForAnyNumberOfThreads) {
   const Tensor mask = rows_mask(), x = masked_rows(mask);
   const int before = thread_count();
