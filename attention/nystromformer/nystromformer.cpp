@@ -173,7 +173,8 @@ void NystromformerParams::validate(const ConfigNode& at) const {
 }
 
 double NystromformerParams::scale(int64_t head_width) const {
-  return std::pow(static_cast<double>(head_width), legacy_scale ? -1 : -0.5);
+  const auto K = static_cast<double>(head_width);
+  return 1 / (legacy_scale ? K : std::sqrt(K));
 }
 
 MixerTraits NystromformerParams::traits(MixerTraits traits) const {
