@@ -74,7 +74,11 @@ class AbcMlpMixer : public AttentionMixer {
     mixing.accumulate = !params_.cab_causal_compat;
     if (!params_.reads_keys_and_values()) {
       return slot_mix(mixing, options(), input, context, state, [&] {
-        return logits(options().form == Form::cross ? input.source : input.x);
+        const Variable& read = options().form == Form::cross ? input.source : input.x;
+        require_usage(read.defined(),
+                      "abc_mlp: its control reads the layer's input, which a run of the core alone "
+                      "lacks; give inputs/x, or set phi_input: key_value");
+        return logits(read);
       });
     }
     return slot_mix(

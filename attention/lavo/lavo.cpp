@@ -264,6 +264,10 @@ class LavoMixer : public AttentionMixer {
   }
 
   Variable heads_of(const Variable& x) const {
+    require_usage(
+        x.defined(),
+        "lavo: code_input: x reads the layer's input, which a run of the core alone lacks; "
+        "give inputs/x");
     return reshape(x, {x.size(0), x.size(1), options().heads, options().head_width()});
   }
   // A frozen basis is kept in fp32.

@@ -1,6 +1,7 @@
 // Nystroemformer: parameters, mixer, literal definition, registry entry.
 #include "attention/nystromformer/nystromformer.h"
 
+#include <cmath>
 #include <optional>
 
 #include "attention/common/conv_branch.h"
@@ -47,7 +48,15 @@ const std::vector<Preset> kPresets = {
       {"conv", "0"},
       {"norm", "batch"},
       {"padding", "row_of_zeros"},
-      {"exact", "true"}}}};
+      {"exact", "true"}}},
+    {"cab",
+     "CAB's code, LAVO's baseline: no convolution, q and k divided by sqrt(K) each",
+     {{"landmarks", "16"},
+      {"conv", "0"},
+      {"norm", "batch"},
+      {"padding", "row_of_zeros"},
+      {"exact", "true"},
+      {"legacy_scale", "true"}}}};
 
 class NystromformerMixer : public AttentionMixer {
  public:
@@ -90,7 +99,7 @@ class NystromformerMixer : public AttentionMixer {
   // Without the convolution, [B,T,H,V].
   Variable attention(const MixInput& input, const MixerContext& context) const {
     BlockAttentionContext at = block_context(options(), context);
-    at.options.scale = default_scale(options());
+    at.options.scale = params_.scale(options().head_width());
     if (is_exact(input.q.size(1))) {
       return block_attention({input.q, input.k, input.v, {}, {}, {}}, at);
     }
@@ -147,6 +156,8 @@ void NystromformerParams::describe(ConfigDescription<NystromformerParams>& d) {
   d.field("exact", &NystromformerParams::exact,
           "rows of at most p tokens, padding included, have softmax attention itself, as in the "
           "authors' code for exactly p");
+  d.field("legacy_scale", &NystromformerParams::legacy_scale,
+          "divide q and k by sqrt(K) instead of K^(1/4), as CAB's code does: logits are q . k / K");
   d.field("conv", &NystromformerParams::conv,
           "taps of a filter of the values, one per head, that is added; odd; 0: none")
       .range(0, 4095);
@@ -159,6 +170,11 @@ void NystromformerParams::validate(const ConfigNode& at) const {
                         "none, found ",
                         conv);
   }
+}
+
+double NystromformerParams::scale(int64_t head_width) const {
+  const auto K = static_cast<double>(head_width);
+  return 1 / (legacy_scale ? K : std::sqrt(K));
 }
 
 MixerTraits NystromformerParams::traits(MixerTraits traits) const {
@@ -189,7 +205,8 @@ Mechanism nystromformer_mechanism() {
   facts.presets = kPresets;
   // Wider heads than those of small models, which run the first variant.
   facts.check_head_width = 10;
-  facts.variants = {"{landmarks: 7, steps: 3, conv: 5}", "{landmarks: 6, padding: row, conv: 0}",
+  facts.variants = {"{landmarks: 7, steps: 3, conv: 5, legacy_scale: true}",
+                    "{landmarks: 6, padding: row, conv: 0}",
                     "{landmarks: 37, padding: row_of_zeros, exact: true, conv: 0}"};
   facts.cost_cases = {"{landmarks: 64}"};
   facts.limits = {{"a converged inverse, with a landmark for every token, gives softmax attention",

@@ -16,10 +16,13 @@ struct NystromformerParams {
   InverseNorm norm = InverseNorm::matrix;
   LandmarkPadding padding = LandmarkPadding::valid;
   bool exact = false;
+  bool legacy_scale = false;
   int64_t conv = 35;
 
   static void describe(ConfigDescription<NystromformerParams>& d);
   void validate(const ConfigNode& at) const;
+  // Factor of q . k in every logit.
+  double scale(int64_t head_width) const;
   MixerTraits traits(MixerTraits traits) const;
 };
 

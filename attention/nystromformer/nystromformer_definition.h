@@ -50,7 +50,7 @@ template <typename Number>
 std::vector<Number> nystromformer_definition(const NystromformerParams& params,
                                              const ReferenceSequence<Number>& s) {
   using Vector = std::vector<Number>;
-  const auto scale = 1 / std::sqrt(static_cast<Number>(s.K));
+  const auto scale = static_cast<Number>(params.scale(s.K));
   const std::vector<LandmarkTokens> landmarks = landmark_tokens(params, s);
   const size_t p = landmarks.size(), V = static_cast<size_t>(s.V);
   const auto mean = [&](size_t c, int64_t h, const auto& vector_of) {

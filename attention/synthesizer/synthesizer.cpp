@@ -88,7 +88,7 @@ class SynthesizerMixer : public AttentionMixer {
     BlockAttentionContext block = block_context(options(), context);
     set_dropout(block, params_.dropout, options(), context, draw_key(context));
     const DType dtype = input.v.dtype();
-    BlockAttentionVariables in{queries(input.x, positions, dtype), {}, input.v, {}, {}, {}};
+    BlockAttentionVariables in{queries(input, positions, dtype), {}, input.v, {}, {}, {}};
     const Variable table = key_table(dtype);
     in.k = keys(table, own, dtype);
     if (options().form == Form::noncausal) return {block_attention(in, block), {}};
@@ -152,10 +152,14 @@ class SynthesizerMixer : public AttentionMixer {
 
   // The queries, [B,T,H,C]: for the dense part relu(W1 x + b1) and 1, then those of the random
   // part.
-  Variable queries(const Variable& x, const Tensor& positions, DType dtype) const {
-    const int64_t B = x.size(0), T = x.size(1), H = options().heads;
+  Variable queries(const MixInput& input, const Tensor& positions, DType dtype) const {
+    const int64_t B = input.v.size(0), T = input.v.size(1), H = options().heads;
     Variable all;
     if (params_.dense()) {
+      const Variable& x = input.x;
+      require_usage(x.defined(),
+                    "synthesizer: dense logits read the layer's input, which a run of the core "
+                    "alone lacks; give inputs/x");
       all = reshape(linear(x, hidden_weight_, hidden_bias_, Activation::relu),
                     {B, T, H, options().head_width()});
       if (dense_bias_.defined()) {

@@ -3,6 +3,7 @@
 #include "attention/mixer_keys.h"
 #include "core/yaml.h"
 #include "tests/attention/case_file.h"
+#include "tests/attention/made_mixer.h"
 #include "tests/tensor_helpers.h"
 
 namespace linnet {
@@ -172,6 +173,25 @@ TEST(AttentionCase, BadCasesAreRefusedWithASentence) {
   bad.form = "causal";
   bad.config = "{width: 16, heads: 3}";
   EXPECT_NE(refusal(bad).find("multiple of heads"), std::string::npos);
+}
+
+TEST(AttentionCase, ACoreWithoutTheInputThatItReadsIsRefused) {
+  MixerOptions options;
+  options.width = 8;
+  options.heads = 2;
+  const Variable q(test::random_tensor({1, 3, 2, 4}, "q")), x(test::random_tensor({1, 3, 8}, "x"));
+  for (const auto& [name, parameters] : {std::pair{"abc_mlp", "{slots: 2}"},
+                                         {"abc_mlp", "{slots: 2, phi_input: head}"},
+                                         {"lavo", "{rank: 2, code_input: x}"},
+                                         {"synthesizer", "{kind: dense, max_length: 3}"}}) {
+    const test::MadeMixer mixer(name, parameters, options);
+    const std::string refusal = message_of<UsageError>([&] { mixer.mix(q, q, q, {}); });
+    EXPECT_NE(refusal.find("inputs/x"), std::string::npos) << name << ": " << refusal;
+    EXPECT_NO_THROW(mixer.mix(q, q, q, {}, {}, x)) << name;
+  }
+  // Tables of positions need none.
+  const test::MadeMixer tables("synthesizer", "{max_length: 3}", options);
+  EXPECT_NO_THROW(tables.mix(q, q, q, {}));
 }
 
 }  // namespace

@@ -95,6 +95,39 @@ TEST(Longshort, NullTokensRefusePackedDocuments) {
   EXPECT_NO_THROW(run("{chunk: 4}"));
 }
 
+// The two layouts of sinusoids are one another's with the columns of their maps in another order.
+TEST(Longshort, SinusoidsInHalvesAreInterleavedOnesInAnotherOrder) {
+  constexpr int64_t E = 8, T = 14;
+  const auto run = [](const std::string& layout, bool reordered) {
+    MixerOptions options;
+    options.width = E;
+    options.heads = 2;
+    options.form = Form::causal;
+    ParameterSet set;
+    const ParameterScope root(set);
+    const auto mixer =
+        find_mechanism("longshort")
+            .make(parse_yaml("{window: 5, chunk: 3, sinusoids: " + layout + "}", "test"), options,
+                  {root.child("own"), root.child("tied")});
+    set.materialize(4, DType::f64, DType::f64);
+    for (const ParameterSet::Entry& entry : set.entries()) {
+      if (!reordered || !entry.name.ends_with("positions.weight")) continue;
+      Tensor weight = set.weight_of(entry);
+      const std::vector<double> interleaved = weight.to_vector<double>();
+      for (int64_t i = 0; i < E * E; ++i) {
+        const int64_t c = i % E, from = c < E / 2 ? 2 * c : 2 * (c - E / 2) + 1;
+        weight.data<double>()[i] = interleaved[static_cast<size_t>(i - c + from)];
+      }
+    }
+    set.refresh_values();
+    const Tensor x = test::random_tensor({1, T, E}, "x");
+    return mixer->forward(Variable(x), {}, {}).y.value();
+  };
+  const Tensor interleaved = run("interleaved", false);
+  EXPECT_TRUE(test::close(run("halves", true), interleaved, 1e-12));
+  EXPECT_FALSE(test::close(run("halves", false), interleaved, 1e-4));
+}
+
 TEST(Longshort, CrossIsRefused) {
   EXPECT_THROW(count_of("longshort", "{}", Form::cross, 4, 2), UsageError);
 }

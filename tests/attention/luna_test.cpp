@@ -12,6 +12,7 @@
 #include "autograd/norms.h"
 #include "core/yaml.h"
 #include "layers/model.h"
+#include "tests/tensor_helpers.h"
 
 namespace linnet {
 namespace {
@@ -124,6 +125,15 @@ TEST(Luna, NotedCallsGiveThePackedMemoryThatTheNextOneIsMadeOf) {
   for (int64_t i = 0; i < next.elements(); ++i) {
     EXPECT_NEAR(found.data<double>()[i], next.data<double>()[i], 1e-12) << i;
   }
+}
+
+TEST(Luna, AsManyHeadsOfPackingAsOfReadingAreTheDefault) {
+  const Variable x(values({1, 5, kWidth}, "x"));
+  const auto run = [&](const std::string& parameters) {
+    return Layer(Form::noncausal, parameters).mixer->forward(x, {}, {}).y.value();
+  };
+  EXPECT_TRUE(test::same_bits(run("{slots: 3, pack_heads: 2}"), run("{slots: 3}")));
+  EXPECT_FALSE(test::close(run("{slots: 3, pack_heads: 4}"), run("{slots: 3}"), 1e-6));
 }
 
 TEST(Luna, HeadsOfPackingDivideTheWidthAndHaveNoCausalForm) {

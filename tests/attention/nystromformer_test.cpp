@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "core/yaml.h"
 #include "tests/tensor_helpers.h"
 
@@ -48,6 +50,7 @@ TEST(Nystromformer, PresetsKeepTheSurveysBudget) {
     EXPECT_LE(4 * p * d + p * p, 4 * d * d) << preset;
   }
   EXPECT_EQ(landmarks("skyformer"), 128);
+  EXPECT_EQ(landmarks("cab"), 16);
 }
 
 TEST(Nystromformer, HasOneFilterAHead) {
@@ -64,6 +67,33 @@ TEST(Nystromformer, AnEvenFilterIsRefused) {
               mixer_of(set, "{conv: 4}", 2, 4);
             }).find("conv must be odd, or 0 for none, found 4"),
             std::string::npos);
+}
+
+// CAB's code divides q and k by sqrt(K) each, the others by K^(1/4).
+TEST(Nystromformer, TheLegacyScaleIsThatOfSmallerQueriesAndKeys) {
+  constexpr int64_t T = 12, heads = 2, K = 4;
+  const auto run = [](const std::string& scale, double factor) {
+    ParameterSet set;
+    const auto mixer =
+        mixer_of(set, "{landmarks: 4, conv: 0, norm: batch, " + scale + "}", heads, K);
+    for (const ParameterSet::Entry& entry : set.entries()) {
+      if (!entry.name.starts_with("own.q.") && !entry.name.starts_with("own.k.")) continue;
+      Tensor weight = set.weight_of(entry);
+      for (int64_t i = 0; i < weight.elements(); ++i) weight.data<double>()[i] *= factor;
+    }
+    set.refresh_values();
+    const Tensor x = test::random_tensor({2, T, heads * K}, "x");
+    return mixer->forward(Variable(x), {}, {}).y.value().to_vector<double>();
+  };
+  const std::vector<double> legacy = run("legacy_scale: true", 1),
+                            smaller = run("legacy_scale: false", std::pow(K, -0.25)),
+                            plain = run("legacy_scale: false", 1);
+  double difference = 0;
+  for (size_t i = 0; i < legacy.size(); ++i) {
+    EXPECT_NEAR(legacy[i], smaller[i], 1e-12) << i;
+    difference = std::max(difference, std::abs(legacy[i] - plain[i]));
+  }
+  EXPECT_GT(difference, 1e-4);
 }
 
 // The output of the first of two rows, and whether its neighbour changes it.

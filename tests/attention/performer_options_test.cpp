@@ -163,6 +163,19 @@ TEST(PerformerOptions, CabHasAFloorOfATenth) {
   EXPECT_LT(outcome.smallest_denominator, 0.1);
 }
 
+// Papers that ran another's code have the options of that code.
+TEST(PerformerOptions, PresetsOfPapersAreTheCodesThatTheyRan) {
+  const auto options = [](const std::string& parameters) {
+    ConfigNode all = find_mechanism("performer").resolve(parse_yaml(parameters, "test"));
+    all.take("preset");
+    return to_yaml(all);
+  };
+  EXPECT_EQ(options("{preset: leapformer}"), options("{preset: skyformer}"));
+  EXPECT_EQ(options("{preset: lavo_forecast}"), options("{preset: cab}"));
+  EXPECT_EQ(options("{preset: lavo}"), options("{preset: cab, features: 64}"));
+  EXPECT_NE(options("{preset: lavo}"), options("{preset: cab}"));
+}
+
 TEST(PerformerOptions, SkyformersCodeCountsPaddingAndTheWholeBatch) {
   Problem problem;
   problem.parameters = "{preset: skyformer, features: 7}";

@@ -227,5 +227,17 @@ TEST(MechanismTable, IsTheOneInTheReadme) {
   }
 }
 
+TEST(AgreementTable, HasALineForEveryMechanism) {
+  const std::string readme = read_file(test::source_dir() + "/attention/README.md");
+  const size_t begin = readme.find("\n## Agreement with official code\n");
+  ASSERT_NE(begin, std::string::npos);
+  const std::string section = readme.substr(begin, readme.find("\n## ", begin + 1) - begin);
+  for (const Mechanism& mechanism : mechanisms()) {
+    const std::string line =
+        concat("\n| [", mechanism.name, "](", mechanism.name, "/README.md) | ");
+    EXPECT_NE(section.find(line), std::string::npos) << mechanism.name;
+  }
+}
+
 }  // namespace
 }  // namespace linnet

@@ -220,6 +220,15 @@ TEST(Skyformer, TheReleasedCodeCouplesABatchAndScalesForHeadsOf32) {
   }
 }
 
+TEST(Skyformer, AKernelOfAsManyChannelsAsAHeadHasIsTheDefault) {
+  const MixInput input = random_input(7);
+  const std::string width = concat("{rows: 4, kernel_width: ", kWidth, "}");
+  const Tensor plain = attend("skyformer", "{rows: 4}", input, {});
+  EXPECT_TRUE(test::same_bits(attend("skyformer", width, input, {}), plain));
+  EXPECT_FALSE(
+      test::close(attend("skyformer", "{rows: 4, kernel_width: 32}", input, {}), plain, 1e-3));
+}
+
 TEST(Skyformer, AnOddNumberOfRowsIsRefused) {
   ParameterSet set;
   EXPECT_NE(test::message_of<UsageError>([&] {
