@@ -102,6 +102,11 @@ CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters
                             .set("step", progress.evaluated.step)
                             .set("nll", progress.evaluated.nll)
                             .set("accuracy", progress.evaluated.accuracy))
+      .set("sound", JsonValue::object()
+                        .set("step", progress.sound.step)
+                        .set("guess", progress.sound.guess)
+                        .set("doubt", progress.sound.doubt)
+                        .set("finite_in_a_row", progress.sound.finite_in_a_row))
       .set("vocabulary", sizes.vocabulary)
       .set("length", sizes.length)
       .set("classes", sizes.classes)
@@ -140,6 +145,12 @@ void unpack_run(const Checkpoint& checkpoint, const ParameterSet& parameters, Up
   const JsonValue& evaluated = checkpoint.metadata.at("evaluated");
   progress.evaluated = {evaluated.at("step").integer(), evaluated.at("nll").number(),
                         evaluated.at("accuracy").number()};
+  if (const JsonValue* sound = checkpoint.metadata.find("sound")) {
+    progress.sound = {sound->at("step").integer(), sound->at("guess").boolean(),
+                      sound->at("doubt").boolean(), sound->at("finite_in_a_row").integer()};
+  } else {  // of an earlier version
+    progress.sound = {-1, false, progress.skipped_in_a_row > 0, 0};
+  }
 }
 
 LoadedModel load_model(const std::string& run_or_checkpoint,

@@ -20,6 +20,16 @@ struct Evaluated {
   double nll = 0, accuracy = 0;
 };
 
+// The checkpoint to go back to when training diverges: the newest one known to be sound, since an
+// update of its weights, or their validation, was finite. An update that is skipped puts all later
+// ones in doubt until a validation is finite again.
+struct SoundCheckpoint {
+  int64_t step = -1;   // -1: none
+  bool guess = false;  // none was known when an update was skipped: the last one before it
+  bool doubt = false;
+  int64_t finite_in_a_row = 0;  // updates since the last one that was skipped
+};
+
 // Counters of a run. `examples` is the whole position in the data.
 struct Progress {
   int64_t step = 0;
@@ -31,6 +41,7 @@ struct Progress {
   int64_t skipped = 0;           // updates left out because a gradient was not finite
   int64_t skipped_in_a_row = 0;  // the latest of them
   Evaluated evaluated;
+  SoundCheckpoint sound;
 };
 
 // The optimizer side of a run.

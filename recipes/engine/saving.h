@@ -26,17 +26,22 @@ class RunSaver {
   // Weights, optimizer and `progress` become those of the checkpoint; later checkpoints are set
   // aside. Warns of another schedule. Throws Error naming what does not fit.
   void resume(const Checkpoint& checkpoint, Progress& progress);
+  // After each update, before it is saved: which checkpoint is the sound one. The one before it is
+  // deleted unless it is kept for another reason.
+  void judge_update(const UpdateResult& result, Progress& progress);
+  // After the evaluation of progress.step, before it is saved.
+  void judge_evaluation(Progress& progress) const;
+  // The path of the sound checkpoint; "" where none is known.
+  std::string sound_checkpoint(const Progress& progress) const;
   // By checkpoint.every_steps and checkpoint.every_minutes.
   bool is_due(const Progress& progress) const;
   // Unless this step is saved. The metrics reach the disk first. Throws Error when the disk
   // refuses; older checkpoints stay.
-  void save(const Progress& progress, RunLog& log);
+  void save(Progress& progress, RunLog& log);
   // Although it is: an evaluation was added to it.
-  void save_again(const Progress& progress, RunLog& log);
+  void save_again(Progress& progress, RunLog& log);
   // Saves the step that was just evaluated and names it the best one if it is.
-  void mark_if_best(const Progress& progress, RunLog& log);
-  // Ascending.
-  std::vector<int64_t> saved_steps() const { return store_.steps(); }
+  void mark_if_best(Progress& progress, RunLog& log);
 
  private:
   void warn_of_another_schedule(const Checkpoint& checkpoint, int64_t step) const;

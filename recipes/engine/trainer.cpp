@@ -142,10 +142,15 @@ void Run::update(PrefetchingLoader& loader) {
   const double seconds = seconds_since(start);
   progress_.seconds += seconds;
   update_wall_time();
+  saver_->judge_update(result, progress_);
+  const std::string sound = result.skipped ? saver_->sound_checkpoint(progress_) : "";
+  if (result.skipped) {
+    log_warning(skipped_update(progress_, result, sound, recipe_.optim.lr));
+  }
   log_->update(progress_, result, seconds);
   if (!stopping_->diverged(progress_)) return;
   log_->finish_line();
-  throw divergence(progress_, result, saver_->saved_steps());
+  throw divergence(progress_, result, sound, recipe_.optim.lr);
 }
 
 // A stop signal gives the evaluation up; the run makes up for it when it goes on.
@@ -166,6 +171,7 @@ void Run::evaluate() {
   log_->scores(progress_, scores);
   last_score_ = scores.front();
   progress_.evaluated = {progress_.step, last_score_->nll(), last_score_->accuracy()};
+  saver_->judge_evaluation(progress_);
   saver_->mark_if_best(progress_, *log_);
 }
 
@@ -195,7 +201,7 @@ TrainOutcome Run::dry_run() {
     log_info("dry run: one update of fresh weights took ",
              std::round(100 * seconds_since(start)) / 100, " s: loss ", result.loss,
              ", gradient norm ", result.gradient_norm,
-             result.skipped ? concat(", not finite in ", result.non_finite_parameter) : "");
+             result.skipped ? concat(", ", result.non_finite_place(), " is not finite") : "");
   }
   const std::string checkpoint = plan_.checkpoint ? file_name(*plan_.checkpoint) : "";
   log_info("dry run: no run directory was touched; without --dry-run this would ",
