@@ -84,7 +84,7 @@ void WithAverage::swap() {
 CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters,
                             const Updater& updater, const Progress& progress,
                             const Tokenizer* tokenizer, const ModelSizes& sizes,
-                            const DataRecord& data) {
+                            const DataRecord& data, const std::optional<Origin>& origin) {
   CheckpointContents contents;
   contents.files["recipe.yaml"] = to_yaml(recipe.resolved);
   contents.files["weights.h5"] = tensors_to_hdf5(parameters.tensors());
@@ -114,6 +114,7 @@ CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters
       .set("untrained", untrained_elements(parameters))
       .set("data", to_json(data))
       .set("plugins", plugin_record(recipe.resolved));
+  if (origin) contents.metadata.set("init", to_json(*origin));
   return contents;
 }
 
@@ -121,6 +122,11 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const Checkpoint& checkpoint) {
   if (!checkpoint.files.contains("tokenizer.bin")) return nullptr;
   return tokenizer_from_blob(file_of(checkpoint, "tokenizer.bin"),
                              join_path(checkpoint.path, "tokenizer.bin"));
+}
+
+ModelSizes sizes_of(const Checkpoint& checkpoint) {
+  return {checkpoint.metadata.at("vocabulary").integer(),
+          checkpoint.metadata.at("length").integer(), checkpoint.metadata.at("classes").integer()};
 }
 
 std::optional<DataRecord> data_record_of(const Checkpoint& checkpoint) {
@@ -185,11 +191,7 @@ LoadedModel load_model(const std::string& run_or_checkpoint,
   if (loaded.data && !loaded.data_given) {
     loaded.recipe.data = located(loaded.recipe.data, *loaded.data);
   }
-  loaded.model = build_model(
-      loaded.recipe,
-      {checkpoint.metadata.at("vocabulary").integer(), checkpoint.metadata.at("length").integer(),
-       checkpoint.metadata.at("classes").integer()},
-      device);
+  loaded.model = build_model(loaded.recipe, sizes_of(checkpoint), device);
   const ParameterSet& parameters = loaded.model->parameters();
   load_weights(parameters, tensors_of(checkpoint, "weights.h5"), loaded.path);
   if (checkpoint.files.contains("average.h5")) {

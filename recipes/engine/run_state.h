@@ -10,6 +10,7 @@
 #include "optim/optim_config.h"
 #include "recipes/engine/checkpoint_files.h"
 #include "recipes/engine/data_record.h"
+#include "recipes/engine/given_state.h"
 #include "recipes/engine/model_builder.h"
 
 namespace linnet {
@@ -82,10 +83,12 @@ struct CheckpointContents {
 CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters,
                             const Updater& updater, const Progress& progress,
                             const Tokenizer* tokenizer, const ModelSizes& sizes,
-                            const DataRecord& data);
+                            const DataRecord& data, const std::optional<Origin>& origin);
 
 // nullptr for a checkpoint of a task without text.
 std::shared_ptr<const Tokenizer> tokenizer_of(const Checkpoint& checkpoint);
+// Those of its data, which its model was made for.
+ModelSizes sizes_of(const Checkpoint& checkpoint);
 // Empty for checkpoints of versions that did not record their data.
 std::optional<DataRecord> data_record_of(const Checkpoint& checkpoint);
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/files.h"
 #include "core/log.h"
 #include "core/yaml.h"
 #include "recipes/engine/make_task.h"
@@ -19,7 +20,7 @@ bool is_finite(const Evaluated& evaluated) {
 }  // namespace
 
 std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpoint,
-                                       const std::string& directory) {
+                                       const std::string& other_way) {
   const std::optional<DataRecord> record =
       checkpoint != nullptr ? data_record_of(*checkpoint) : std::nullopt;
   if (record) recipe.data = located(recipe.data, *record);
@@ -30,20 +31,23 @@ std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpo
   const EvaluateConfig& scoring = recipe.evaluate;
   if (scoring.every_steps > 0 || scoring.at_end) splits.push_back(split_from_name(scoring.split));
   const std::string changed = changed_splits(*record, *task, splits);
+  const std::string directory = parent_path(parent_path(checkpoint->path));
   require_usage(changed.empty(), Cause{ErrorCode::conflict, "data", directory}, changed,
                 " of the data", in_place(recipe.data), " changed since the run in ", directory,
-                " was trained on it: restore the files, or start a new run with another --out");
+                " was trained on it: restore the files, or ", other_way);
   return task;
 }
 
 RunSaver::RunSaver(const TrainParts& parts, const std::string& run_directory,
-                   const std::string& run_id)
+                   const std::string& run_id, const std::optional<Origin>& origin)
     : parts_(parts),
       store_(run_directory, static_cast<int>(parts.recipe.checkpoint.keep), run_id),
-      data_(record_data(parts.recipe.data, parts.task)) {}
+      data_(record_data(parts.recipe.data, parts.task)),
+      origin_(origin) {}
 
 void RunSaver::resume(const Checkpoint& checkpoint, Progress& progress) {
   unpack_run(checkpoint, parts_.model.parameters(), parts_.updater, progress);
+  origin_ = origin_of(checkpoint);
   warn_of_another_schedule(checkpoint, progress.step);
   store_.rewind_to(progress.step);
   store_.keep_also(progress.sound.step);
@@ -112,7 +116,7 @@ void RunSaver::save(Progress& progress, RunLog& log) {
   }
   const CheckpointContents contents =
       pack_run(parts_.recipe, parts_.model.parameters(), parts_.updater, progress,
-               parts_.task.tokenizer().get(), parts_.task.sizes(), data_);
+               parts_.task.tokenizer().get(), parts_.task.sizes(), data_, origin_);
   log.sync();
   store_.keep_also(progress.sound.step);
   store_.save(progress.step, contents.files, contents.metadata);
