@@ -9,10 +9,11 @@ namespace {
 constexpr double kLowerRate = 0.5;
 
 std::string way_back(const std::string& sound, double lr) {
-  return concat("train again ",
-                sound.empty() ? "from the start" : concat("with --from ", sound, " --resume never"),
-                " and optim.lr=", kLowerRate * lr, ", a longer warm-up or clipped gradients",
-                sound.empty() ? "" : ": that checkpoint is from before, and is kept");
+  const std::string from =
+      sound.empty() ? "from the start with" : concat("with --from ", sound, " --resume never");
+  return concat("train again ", from, " optim.lr=", kLowerRate * lr,
+                sound.empty() ? "" : " (that checkpoint is from before, and is kept)",
+                ", a longer warm-up or clipped gradients");
 }
 
 }  // namespace

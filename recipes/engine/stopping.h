@@ -1,7 +1,7 @@
 // When a run stops: at its limits, for a signal, or because training diverged.
 #pragma once
 
-#include <vector>
+#include <string>
 
 #include "recipes/engine/recipe.h"
 #include "recipes/engine/stop_limits.h"

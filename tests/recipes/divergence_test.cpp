@@ -184,7 +184,7 @@ TEST_F(Divergence, TheWarningNamesTheLayerAndTheWayBack) {
       const std::string place =
           concat(gradient ? "the gradient of " : "the output of ", "layers.", layer, ".attention");
       const std::string back = concat("--from ", CheckpointStore(out(name)).path_of(2),
-                                      " --resume never and optim.lr=0.005");
+                                      " --resume never optim.lr=0.005");
       for (const std::string& text : {log, error}) {
         EXPECT_THAT(text, HasSubstr(place));
         EXPECT_THAT(text, HasSubstr(back));

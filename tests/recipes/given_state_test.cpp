@@ -6,6 +6,7 @@
 #include "core/hdf5.h"
 #include "recipes/engine/evaluate.h"
 #include "recipes/engine/given_state.h"
+#include "recipes/engine/recipe_check.h"
 #include "recipes/engine/report.h"
 #include "recipes/engine/report_data.h"
 #include "tests/recipes/tiny_run.h"
@@ -193,6 +194,18 @@ TEST_F(Given, OtherPlacesAreRefusedByTheirKey) {
   write_file(join_path(step_of("run", 2), "weights.h5"), "damaged");
   EXPECT_EQ(test::causes_of([&] { run(from(step_of("run", 2)), "refused"); }),
             "malformed at " + join_path(step_of("run", 2), "weights.h5"));
+}
+
+TEST_F(Given, ACheckOfTheRecipeFindsWhatIsRefused) {
+  run(recipe({"train.max_steps=2"}), "run");
+  const auto checked = [&](const Recipe& recipe) {
+    const std::string path = folder_.write("checked.yaml", to_yaml(recipe.resolved));
+    return test::causes_of<UsageError>([&] { check_recipe(path); }, folder_.path());
+  };
+  EXPECT_EQ(checked(from(out("none"))), "not_found init.from at checked.yaml");
+  EXPECT_EQ(checked(from(out("run"), {"init.state=all", "seed=6"})),
+            "conflict seed at checked.yaml");
+  EXPECT_EQ(checked(from(out("run"))), "nothing thrown");
 }
 
 TEST_F(Given, OfARunTheBestCheckpointIsTakenElseTheNewest) {
