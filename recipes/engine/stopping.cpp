@@ -5,7 +5,7 @@
 namespace linnet {
 namespace {
 
-// Less would be a guess that costs a further run, more one that costs training time.
+// By how much the advice lowers the learning rate.
 constexpr double kLowerRate = 0.5;
 
 std::string way_back(const std::string& sound, double lr) {
