@@ -2,6 +2,7 @@
 
 #include "autograd/linear.h"
 #include "core/kernel_choice.h"
+#include "layers/first_non_finite.h"
 
 namespace linnet {
 
@@ -76,18 +77,24 @@ BlockResult Block::operator()(const Variable& x, const MixerContext& context,
   const DropoutSpec second = dropout_spec(dropout_, site_ + ".feed_forward_residual", context);
   const ActivationsIn activations(x.dtype());
   MixerResult mixed = mixer_->forward(pre_ ? mixer_norm_(x) : x, context, state);
+  FirstNonFinite::look(site_, "attention", mixed.y.value());
+  const auto feed_forward = [&](const Variable& normed) {
+    Variable y = (*feed_forward_)(normed, context);
+    FirstNonFinite::look(site_, "feed_forward", y.value());
+    return y;
+  };
   const auto with = [&](const Variable& y) {
+    FirstNonFinite::look(site_, "", y.value());
     return BlockResult{y, std::move(mixed.state), std::move(mixed.streams)};
   };
   if (pre_) {
     if (!feed_forward_) return with(residual_dropout(x, mixed.y, first));
     const auto [sum, normed] = feed_forward_norm_.after_residual(x, mixed.y, first);
-    return with(residual_dropout(sum, (*feed_forward_)(normed, context), second));
+    return with(residual_dropout(sum, feed_forward(normed), second));
   }
   const Variable middle = mixer_norm_.after_residual(x, mixed.y, first).second;
   if (!feed_forward_) return with(middle);
-  return with(
-      feed_forward_norm_.after_residual(middle, (*feed_forward_)(middle, context), second).second);
+  return with(feed_forward_norm_.after_residual(middle, feed_forward(middle), second).second);
 }
 
 }  // namespace linnet

@@ -9,6 +9,7 @@
 #include "autograd/pooling.h"
 #include "core/cuda/backend.h"
 #include "core/cuda/runtime.h"
+#include "layers/first_non_finite.h"
 
 namespace linnet {
 namespace {
@@ -184,6 +185,7 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
   if (config_.positions == "sinusoidal") x = add_sinusoidal(x, context.positions);
   if (position_table_.defined()) x = add(x, embedding(context.positions, position_table_));
   x = dropout(x, dropout_spec(config_.dropout, "embedding", context));
+  FirstNonFinite::look("embedding", "", x.value());
   if (state != nullptr && state->layers.empty()) state->layers.resize(blocks_.size());
   const RandomKey skip_key = context.random.at("layer_dropout");
   if constexpr (kCuda) {
@@ -200,7 +202,10 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
     for (auto& [name, stream] : after.streams) context.streams[name] = std::move(stream);
   }
   if (state != nullptr) state->length += time;
-  return config_.final_norm && config_.norm_position == "pre" ? final_norm_(x) : x;
+  if (!config_.final_norm || config_.norm_position != "pre") return x;
+  Variable normed = final_norm_(x);
+  FirstNonFinite::look("final_norm", "", normed.value());
+  return normed;
 }
 
 DecoderLm::DecoderLm(const ModelConfig& config, int64_t vocabulary, int64_t length,
@@ -233,8 +238,10 @@ Variable EncoderClassifier::logits(const ModelInput& input) const {
       config_.pooling == "cls"
           ? gather_time(x, Tensor::zeros({x.size(0)}, DType::i32, x.value().device()))
           : mean_pool(x, input.key_mask, config_.mean_by_length);
-  return linear(linear(pooled, hidden_weight_, hidden_bias_, Activation::relu), class_weight_,
-                class_bias_);
+  Variable classes = linear(linear(pooled, hidden_weight_, hidden_bias_, Activation::relu),
+                            class_weight_, class_bias_);
+  FirstNonFinite::look("head", "", classes.value());
+  return classes;
 }
 
 }  // namespace linnet

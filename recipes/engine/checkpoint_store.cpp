@@ -155,7 +155,7 @@ void CheckpointStore::clean_leftovers() {
 }
 
 void CheckpointStore::apply_retention(int64_t saved_step) {
-  std::set<int64_t> kept{saved_step};
+  std::set<int64_t> kept{saved_step, also_kept_};
   // Throws when best.json is damaged: then nothing is deleted.
   if (const auto best_one = best()) kept.insert(best_one->step);
   const std::vector<int64_t> all = steps();
@@ -169,6 +169,13 @@ void CheckpointStore::apply_retention(int64_t saved_step) {
     if ((step && !kept.contains(*step)) || (abandoned && *abandoned <= saved_step))
       remove_checkpoint(name);
   }
+}
+
+void CheckpointStore::evict() {
+  attempt([this] {
+    const std::vector<int64_t> all = steps();
+    if (!all.empty()) apply_retention(all.back());
+  });
 }
 
 void CheckpointStore::mark_best(int64_t step, const std::string& metric, double value) {

@@ -38,9 +38,9 @@ struct BestCheckpoint {
 // least one of the old newest checkpoint and the new one stays valid.
 class CheckpointStore {
  public:
-  // Touches nothing on the disk. `keep` >= 1 newest checkpoints are kept, plus the best. `owner`,
-  // the id of a writer's run, is in the names of its temporaries (tmp-* when it is empty); no
-  // others are deleted.
+  // Touches nothing on the disk. `keep` >= 1 newest checkpoints are kept, plus the best and the one
+  // that keep_also() named. `owner`, the id of a writer's run, is in the names of its temporaries
+  // (tmp-* when it is empty); no others are deleted.
   explicit CheckpointStore(std::string run_directory, int keep = 3, std::string owner = "");
 
   // Saves a checkpoint durably and returns its path; then deletes what retention gives up, where a
@@ -48,6 +48,11 @@ class CheckpointStore {
   // or when any call fails; older checkpoints are untouched then.
   std::string save(int64_t step, const std::map<std::string, std::string>& files,
                    const JsonValue& metadata);
+
+  // The checkpoint of this step is kept until another is named; -1: none.
+  void keep_also(int64_t step) { also_kept_ = step; }
+  // Deletes what retention gives up. A failure is only a warning.
+  void evict();
 
   // Names the checkpoint of a saved step as the best one; it is kept until another is named.
   void mark_best(int64_t step, const std::string& metric, double value);
@@ -79,6 +84,7 @@ class CheckpointStore {
   std::string run_directory_;
   std::string folder_;
   int keep_;
+  int64_t also_kept_ = -1;
   std::string temporary_;  // with what the names of temporaries begin
 };
 

@@ -127,6 +127,7 @@ void Recipe::describe(ConfigDescription<Recipe>& d) {
   d.nested("data", &Recipe::data, "data set, tokenizer, context").required();
   d.nested("model", &Recipe::model, "architecture and attention mechanism").required();
   d.nested("optim", &Recipe::optim, "optimizer and schedule").required();
+  d.optional("init", &Recipe::init, "what a new run begins from (absent: freshly drawn weights)");
   d.nested("train", &Recipe::train, "size and number of updates").required();
   d.nested("evaluate", &Recipe::evaluate, "scoring of held-out data");
   d.nested("checkpoint", &Recipe::checkpoint, "saving and keeping");
@@ -192,7 +193,7 @@ Recipe parse_recipe(const ConfigNode& node) {
   recipe.resolved = to_config_node(recipe);
   recipe.resolved.find("model")->set("attention", std::move(attention.node));
   recipe.mixer = std::move(attention.mixer);
-  for (const char* key : {"sweep", "published"}) {
+  for (const char* key : {"init", "sweep", "published"}) {
     if (recipe.resolved.find(key)->is_null()) recipe.resolved.erase(key);
   }
   return recipe;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct Recipe {
   DataConfig data;
   ModelConfig model;
   OptimConfig optim;
+  std::optional<InitConfig> init;  // empty: freshly drawn weights
   TrainConfig train;
   EvaluateConfig evaluate;
   CheckpointConfig checkpoint;

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "recipes/engine/given_state.h"
 #include "recipes/engine/make_task.h"
 #include "recipes/engine/run_sample.h"
 #include "recipes/engine/train_step.h"
@@ -37,6 +38,7 @@ void check_recipe(const std::string& path, const std::vector<std::string>& overr
     const Recipe recipe = parse_recipe(point.node);
     try {
       check_run(recipe);
+      if (recipe.init) load_given_state(recipe);
       // Generated examples are a function of the recipe: they may not be found, or not fit.
       const bool generates = recipe.data.kind == "listops" && recipe.data.path.empty();
       const std::string examples =

@@ -13,8 +13,9 @@ namespace linnet {
 // whole examples, an evaluation or a sample that the model cannot give. `train` begins with it.
 void check_run(const Recipe& recipe);
 
-// Reads the recipe at every point of its sweep and checks its run. Throws UsageError; what
-// check_run refuses begins with the path, and with the point where there are several.
+// Reads the recipe at every point of its sweep, checks its run, and reads the checkpoint that its
+// `init` names. Throws UsageError; what check_run and `init` refuse begins with the path, and with
+// the point where there are several.
 void check_recipe(const std::string& path, const std::vector<std::string>& overrides = {});
 
 }  // namespace linnet

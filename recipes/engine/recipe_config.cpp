@@ -3,6 +3,28 @@
 
 namespace linnet {
 
+void InitConfig::describe(ConfigDescription<InitConfig>& d) {
+  d.field("from", &InitConfig::from,
+          "checkpoint, or run directory: its best checkpoint, else the newest; relative to the "
+          "current folder; --from of train sets it")
+      .required();
+  d.choice(
+      "map", &InitConfig::map, {{"linnet", WeightMap::linnet}},
+      "layout of the weights there; linnet: a checkpoint of linnet, each parameter by its name "
+      "and with its shape");
+  d.choice("state", &InitConfig::state, {{"weights", InitState::weights}, {"all", InitState::all}},
+           "what is taken over: weights only (the averaged ones where the run kept them), or all: "
+           "optimizer and position, too, which needs the same seed, data and optimizer");
+}
+
+void InitConfig::validate(const ConfigNode& at) const {
+  if (from.empty()) {
+    throw located_error(at.location_of("from"), Cause{ErrorCode::out_of_range, "from"},
+                        "'init.from' is empty; name a checkpoint or a run directory, or leave "
+                        "'init' out");
+  }
+}
+
 void TrainConfig::describe(ConfigDescription<TrainConfig>& d) {
   d.optional("max_steps", &TrainConfig::max_steps,
              "stop after this many updates; 0: score and save the initial weights")
@@ -40,8 +62,10 @@ void TrainConfig::describe(ConfigDescription<TrainConfig>& d) {
   d.field("log_every_steps", &TrainConfig::log_every_steps, "updates between two training lines")
       .at_least(1)
       .unit("steps");
-  d.field("max_nonfinite_steps", &TrainConfig::max_nonfinite_steps,
-          "stop when so many updates in a row had to be skipped for a NaN or infinite gradient")
+  d.field(
+       "max_nonfinite_steps", &TrainConfig::max_nonfinite_steps,
+       "stop when so many updates in a row had to be skipped for a NaN or infinite gradient; from "
+       "the first on, a checkpoint from before is kept until a validation is finite again")
       .at_least(1)
       .unit("steps");
 }
@@ -111,7 +135,8 @@ void CheckpointConfig::describe(ConfigDescription<CheckpointConfig>& d) {
   d.optional("every_minutes", &CheckpointConfig::every_minutes, "time between checkpoints")
       .above(0)
       .unit("minutes");
-  d.field("keep", &CheckpointConfig::keep, "latest checkpoints kept; the best one is kept besides")
+  d.field("keep", &CheckpointConfig::keep,
+          "latest checkpoints kept; besides, the best one and the newest known to be sound")
       .at_least(1);
   d.choice("best", &CheckpointConfig::best, {"nll", "accuracy", "none"},
            "validation figure that chooses the best checkpoint");

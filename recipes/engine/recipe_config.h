@@ -1,4 +1,4 @@
-// The sections of a recipe that belong to the engine: train, evaluate, checkpoint, generate.
+// The sections of a recipe that belong to the engine: init, train, evaluate, checkpoint, generate.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,22 @@ enum class Precision { f32, bf16 };
 
 // What the backward pass computes again instead of keeping.
 enum class Recompute { none, block };
+
+// How weights are found in `init.from`: by linnet's own names, in a checkpoint of linnet.
+enum class WeightMap { linnet };
+
+// What a run takes over: weights alone, or the optimizer and the position in the data, too.
+enum class InitState { weights, all };
+
+// What a new run begins from instead of freshly drawn weights.
+struct InitConfig {
+  std::string from;
+  WeightMap map = WeightMap::linnet;
+  InitState state = InitState::weights;
+
+  static void describe(ConfigDescription<InitConfig>& d);
+  void validate(const ConfigNode& at) const;
+};
 
 // When training stops, how large an update is, what is logged.
 struct TrainConfig {

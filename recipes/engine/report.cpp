@@ -230,6 +230,7 @@ std::string facts(const RunData& run) {
   const auto add = [&text](bool known, const auto&... parts) {
     if (known) text += concat(text.empty() ? "" : "; ", parts...);
   };
+  add(!run.origin.empty(), "began from ", run.origin);
   add(run.parameters > 0, run.parameters, " parameters");
   add(run.wall_seconds > 0, "wall time ", format_wall_time(run));
   add(run.peak_resident_bytes > 0, "peak memory ", format_bytes(run.peak_resident_bytes), " RAM");

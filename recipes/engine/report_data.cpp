@@ -4,6 +4,7 @@
 #include "core/config.h"
 #include "core/files.h"
 #include "core/yaml.h"
+#include "recipes/engine/given_state.h"
 
 namespace linnet {
 namespace {
@@ -147,6 +148,8 @@ RunData read_run(const std::string& run_directory) {
   const std::string environment = read_optional(run, "environment.json");
   try {
     if (!environment.empty()) run.environment = parse_json(environment, "environment.json");
+    const JsonValue* origin = run.environment.is_object() ? run.environment.find("init") : nullptr;
+    if (origin != nullptr) run.origin = origin_from(*origin).text();
   } catch (const Error& error) {
     run.problems.emplace_back(error.what());
   }

@@ -44,6 +44,7 @@ struct RunData {
   std::string recipe;                         // recipe.yaml; empty when absent
   std::string summary;                        // of the recipe in one line; empty when unreadable
   std::string positions;                      // of the recipe's model; empty when unreadable
+  std::string origin;                         // what it began from; empty: fresh weights
   JsonValue environment;                      // environment.json; null when absent or malformed
   std::string sample;                         // sample.txt; empty when absent
 };

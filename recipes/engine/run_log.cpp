@@ -23,10 +23,6 @@ RunLog::~RunLog() {
 void RunLog::update(const Progress& progress, const UpdateResult& result, double seconds) {
   window_seconds_ += seconds;
   window_tokens_ += result.tokens;
-  if (result.skipped) {
-    log_warning("step ", progress.step, ": update skipped, the gradient of ",
-                result.non_finite_place(), " is not finite");
-  }
   if (progress.step % every_steps_ != 0 && !limits_.reached(progress)) return;
   TrainMetrics metrics;
   metrics.step = progress.step;

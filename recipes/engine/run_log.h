@@ -1,4 +1,4 @@
-// The output of a run while it trains: its warnings, progress line and metrics.
+// The output of a run while it trains: its progress line and metrics.
 #pragma once
 
 #include <string>

@@ -84,7 +84,7 @@ void WithAverage::swap() {
 CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters,
                             const Updater& updater, const Progress& progress,
                             const Tokenizer* tokenizer, const ModelSizes& sizes,
-                            const DataRecord& data) {
+                            const DataRecord& data, const std::optional<Origin>& origin) {
   CheckpointContents contents;
   contents.files["recipe.yaml"] = to_yaml(recipe.resolved);
   contents.files["weights.h5"] = tensors_to_hdf5(parameters.tensors());
@@ -102,6 +102,11 @@ CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters
                             .set("step", progress.evaluated.step)
                             .set("nll", progress.evaluated.nll)
                             .set("accuracy", progress.evaluated.accuracy))
+      .set("sound", JsonValue::object()
+                        .set("step", progress.sound.step)
+                        .set("guess", progress.sound.guess)
+                        .set("doubt", progress.sound.doubt)
+                        .set("finite_in_a_row", progress.sound.finite_in_a_row))
       .set("vocabulary", sizes.vocabulary)
       .set("length", sizes.length)
       .set("classes", sizes.classes)
@@ -109,6 +114,7 @@ CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters
       .set("untrained", untrained_elements(parameters))
       .set("data", to_json(data))
       .set("plugins", plugin_record(recipe.resolved));
+  if (origin) contents.metadata.set("init", to_json(*origin));
   return contents;
 }
 
@@ -116,6 +122,11 @@ std::shared_ptr<const Tokenizer> tokenizer_of(const Checkpoint& checkpoint) {
   if (!checkpoint.files.contains("tokenizer.bin")) return nullptr;
   return tokenizer_from_blob(file_of(checkpoint, "tokenizer.bin"),
                              join_path(checkpoint.path, "tokenizer.bin"));
+}
+
+ModelSizes sizes_of(const Checkpoint& checkpoint) {
+  return {checkpoint.metadata.at("vocabulary").integer(),
+          checkpoint.metadata.at("length").integer(), checkpoint.metadata.at("classes").integer()};
 }
 
 std::optional<DataRecord> data_record_of(const Checkpoint& checkpoint) {
@@ -140,6 +151,12 @@ void unpack_run(const Checkpoint& checkpoint, const ParameterSet& parameters, Up
   const JsonValue& evaluated = checkpoint.metadata.at("evaluated");
   progress.evaluated = {evaluated.at("step").integer(), evaluated.at("nll").number(),
                         evaluated.at("accuracy").number()};
+  if (const JsonValue* sound = checkpoint.metadata.find("sound")) {
+    progress.sound = {sound->at("step").integer(), sound->at("guess").boolean(),
+                      sound->at("doubt").boolean(), sound->at("finite_in_a_row").integer()};
+  } else {  // of an earlier version
+    progress.sound = {-1, false, progress.skipped_in_a_row > 0, 0};
+  }
 }
 
 LoadedModel load_model(const std::string& run_or_checkpoint,
@@ -174,11 +191,7 @@ LoadedModel load_model(const std::string& run_or_checkpoint,
   if (loaded.data && !loaded.data_given) {
     loaded.recipe.data = located(loaded.recipe.data, *loaded.data);
   }
-  loaded.model = build_model(
-      loaded.recipe,
-      {checkpoint.metadata.at("vocabulary").integer(), checkpoint.metadata.at("length").integer(),
-       checkpoint.metadata.at("classes").integer()},
-      device);
+  loaded.model = build_model(loaded.recipe, sizes_of(checkpoint), device);
   const ParameterSet& parameters = loaded.model->parameters();
   load_weights(parameters, tensors_of(checkpoint, "weights.h5"), loaded.path);
   if (checkpoint.files.contains("average.h5")) {

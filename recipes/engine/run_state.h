@@ -10,6 +10,7 @@
 #include "optim/optim_config.h"
 #include "recipes/engine/checkpoint_files.h"
 #include "recipes/engine/data_record.h"
+#include "recipes/engine/given_state.h"
 #include "recipes/engine/model_builder.h"
 
 namespace linnet {
@@ -18,6 +19,16 @@ namespace linnet {
 struct Evaluated {
   int64_t step = -1;  // -1: there was none
   double nll = 0, accuracy = 0;
+};
+
+// The checkpoint to go back to when training diverges: the newest one known to be sound, since an
+// update of its weights, or their validation, was finite. An update that is skipped puts all later
+// ones in doubt until a validation is finite again.
+struct SoundCheckpoint {
+  int64_t step = -1;   // -1: none
+  bool guess = false;  // none was known when an update was skipped: the last one before it
+  bool doubt = false;
+  int64_t finite_in_a_row = 0;  // updates since the last one that was skipped
 };
 
 // Counters of a run. `examples` is the whole position in the data.
@@ -31,6 +42,7 @@ struct Progress {
   int64_t skipped = 0;           // updates left out because a gradient was not finite
   int64_t skipped_in_a_row = 0;  // the latest of them
   Evaluated evaluated;
+  SoundCheckpoint sound;
 };
 
 // The optimizer side of a run.
@@ -71,10 +83,12 @@ struct CheckpointContents {
 CheckpointContents pack_run(const Recipe& recipe, const ParameterSet& parameters,
                             const Updater& updater, const Progress& progress,
                             const Tokenizer* tokenizer, const ModelSizes& sizes,
-                            const DataRecord& data);
+                            const DataRecord& data, const std::optional<Origin>& origin);
 
 // nullptr for a checkpoint of a task without text.
 std::shared_ptr<const Tokenizer> tokenizer_of(const Checkpoint& checkpoint);
+// Those of its data, which its model was made for.
+ModelSizes sizes_of(const Checkpoint& checkpoint);
 // Empty for checkpoints of versions that did not record their data.
 std::optional<DataRecord> data_record_of(const Checkpoint& checkpoint);
 

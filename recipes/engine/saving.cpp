@@ -2,14 +2,25 @@
 
 #include <cmath>
 
+#include "core/files.h"
 #include "core/log.h"
 #include "core/yaml.h"
 #include "recipes/engine/make_task.h"
 
 namespace linnet {
+namespace {
+
+// Without validations while it trains, so many finite updates in a row end the doubt of a run.
+constexpr int64_t kReassuringUpdates = 100;
+
+bool is_finite(const Evaluated& evaluated) {
+  return std::isfinite(evaluated.nll);
+}
+
+}  // namespace
 
 std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpoint,
-                                       const std::string& directory) {
+                                       const std::string& other_way) {
   const std::optional<DataRecord> record =
       checkpoint != nullptr ? data_record_of(*checkpoint) : std::nullopt;
   if (record) recipe.data = located(recipe.data, *record);
@@ -20,22 +31,26 @@ std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpo
   const EvaluateConfig& scoring = recipe.evaluate;
   if (scoring.every_steps > 0 || scoring.at_end) splits.push_back(split_from_name(scoring.split));
   const std::string changed = changed_splits(*record, *task, splits);
+  const std::string directory = parent_path(parent_path(checkpoint->path));
   require_usage(changed.empty(), Cause{ErrorCode::conflict, "data", directory}, changed,
                 " of the data", in_place(recipe.data), " changed since the run in ", directory,
-                " was trained on it: restore the files, or start a new run with another --out");
+                " was trained on it: restore the files, or ", other_way);
   return task;
 }
 
 RunSaver::RunSaver(const TrainParts& parts, const std::string& run_directory,
-                   const std::string& run_id)
+                   const std::string& run_id, const std::optional<Origin>& origin)
     : parts_(parts),
       store_(run_directory, static_cast<int>(parts.recipe.checkpoint.keep), run_id),
-      data_(record_data(parts.recipe.data, parts.task)) {}
+      data_(record_data(parts.recipe.data, parts.task)),
+      origin_(origin) {}
 
 void RunSaver::resume(const Checkpoint& checkpoint, Progress& progress) {
   unpack_run(checkpoint, parts_.model.parameters(), parts_.updater, progress);
+  origin_ = origin_of(checkpoint);
   warn_of_another_schedule(checkpoint, progress.step);
   store_.rewind_to(progress.step);
+  store_.keep_also(progress.sound.step);
   saved_step_ = progress.step;
   saved_seconds_ = progress.seconds;
 }
@@ -52,29 +67,69 @@ void RunSaver::warn_of_another_schedule(const Checkpoint& checkpoint, int64_t st
       is, " instead of ", was);
 }
 
+void RunSaver::judge_update(const UpdateResult& result, Progress& progress) {
+  SoundCheckpoint& sound = progress.sound;
+  if (result.skipped) {
+    if (!sound.doubt && sound.step < 0) {
+      sound.step = saved_step_;
+      sound.guess = true;
+    }
+    sound.doubt = true;
+    sound.finite_in_a_row = 0;
+    store_.keep_also(sound.step);
+    return;
+  }
+  ++sound.finite_in_a_row;
+  const bool validated = parts_.recipe.evaluate.every_steps > 0;
+  if (!validated && sound.finite_in_a_row >= kReassuringUpdates) sound.doubt = false;
+  const bool from_saved = saved_step_ >= 0 && saved_step_ == progress.step - 1;
+  if (sound.doubt || !from_saved || sound.step == saved_step_) return;
+  sound.step = saved_step_;
+  sound.guess = false;
+  store_.keep_also(sound.step);
+  store_.evict();
+}
+
+void RunSaver::judge_evaluation(Progress& progress) const {
+  if (is_finite(progress.evaluated) && progress.skipped_in_a_row == 0) progress.sound.doubt = false;
+}
+
+std::string RunSaver::sound_checkpoint(const Progress& progress) const {
+  if (progress.sound.step < 0 || progress.sound.guess) return "";
+  const std::string path = store_.path_of(progress.sound.step);
+  return is_checkpoint(path) ? path : "";
+}
+
 bool RunSaver::is_due(const Progress& progress) const {
   const CheckpointConfig& config = parts_.recipe.checkpoint;
   if (config.every_steps > 0 && progress.step % config.every_steps == 0) return true;
   return config.every_minutes && progress.seconds - saved_seconds_ >= *config.every_minutes * 60;
 }
 
-void RunSaver::save(const Progress& progress, RunLog& log) {
+void RunSaver::save(Progress& progress, RunLog& log) {
   if (saved_step_ == progress.step) return;
+  // An average may be finite when the weights are not.
+  const bool scored = progress.evaluated.step == progress.step && !parts_.updater.average;
+  if (scored && is_finite(progress.evaluated) && !progress.sound.doubt) {
+    progress.sound.step = progress.step;
+    progress.sound.guess = false;
+  }
   const CheckpointContents contents =
       pack_run(parts_.recipe, parts_.model.parameters(), parts_.updater, progress,
-               parts_.task.tokenizer().get(), parts_.task.sizes(), data_);
+               parts_.task.tokenizer().get(), parts_.task.sizes(), data_, origin_);
   log.sync();
+  store_.keep_also(progress.sound.step);
   store_.save(progress.step, contents.files, contents.metadata);
   saved_step_ = progress.step;
   saved_seconds_ = progress.seconds;
 }
 
-void RunSaver::save_again(const Progress& progress, RunLog& log) {
+void RunSaver::save_again(Progress& progress, RunLog& log) {
   saved_step_ = -1;
   save(progress, log);
 }
 
-void RunSaver::mark_if_best(const Progress& progress, RunLog& log) {
+void RunSaver::mark_if_best(Progress& progress, RunLog& log) {
   const std::string& metric = parts_.recipe.checkpoint.best;
   if (metric == "none" || progress.evaluated.step != progress.step) return;
   const bool accuracy = metric == "accuracy";

@@ -11,32 +11,42 @@
 
 namespace linnet {
 
-// The task of a run in `directory`. One that goes on from `checkpoint` (else null) does so with its
-// own tokenizer and on the data that it was trained on, wherever it is called from: recipe.data
-// becomes their place. Throws UsageError when a split that the run reads changed since.
+// The task of a run. One that goes on from `checkpoint` (else null) does so with its own tokenizer
+// and on the data that it was trained on, wherever it is called from: recipe.data becomes their
+// place. Throws UsageError when a split that the run reads changed since; `other_way` ends its
+// advice.
 std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpoint,
-                                       const std::string& directory);
+                                       const std::string& other_way);
 
 // The checkpoints of a run. Refers to what `parts` refers to.
 class RunSaver {
  public:
-  // Reads every file of the data, to record what they hold. `run_id` as in RunLock.
-  RunSaver(const TrainParts& parts, const std::string& run_directory, const std::string& run_id);
+  // Reads every file of the data, to record what they hold. `run_id` as in RunLock; `origin`: what
+  // a new run began from.
+  RunSaver(const TrainParts& parts, const std::string& run_directory, const std::string& run_id,
+           const std::optional<Origin>& origin);
 
   // Weights, optimizer and `progress` become those of the checkpoint; later checkpoints are set
   // aside. Warns of another schedule. Throws Error naming what does not fit.
   void resume(const Checkpoint& checkpoint, Progress& progress);
+  // After each update, before it is saved: which checkpoint is the sound one. The one before it is
+  // deleted unless it is kept for another reason.
+  void judge_update(const UpdateResult& result, Progress& progress);
+  // After the evaluation of progress.step, before it is saved.
+  void judge_evaluation(Progress& progress) const;
+  // The path of the sound checkpoint; "" where none is known.
+  std::string sound_checkpoint(const Progress& progress) const;
   // By checkpoint.every_steps and checkpoint.every_minutes.
   bool is_due(const Progress& progress) const;
   // Unless this step is saved. The metrics reach the disk first. Throws Error when the disk
   // refuses; older checkpoints stay.
-  void save(const Progress& progress, RunLog& log);
+  void save(Progress& progress, RunLog& log);
   // Although it is: an evaluation was added to it.
-  void save_again(const Progress& progress, RunLog& log);
+  void save_again(Progress& progress, RunLog& log);
   // Saves the step that was just evaluated and names it the best one if it is.
-  void mark_if_best(const Progress& progress, RunLog& log);
-  // Ascending.
-  std::vector<int64_t> saved_steps() const { return store_.steps(); }
+  void mark_if_best(Progress& progress, RunLog& log);
+  // Of this run, or of the checkpoint that it goes on from.
+  const std::optional<Origin>& origin() const { return origin_; }
 
  private:
   void warn_of_another_schedule(const Checkpoint& checkpoint, int64_t step) const;
@@ -44,6 +54,7 @@ class RunSaver {
   TrainParts parts_;
   CheckpointStore store_;
   DataRecord data_;
+  std::optional<Origin> origin_;
   int64_t saved_step_ = -1;
   double saved_seconds_ = 0;
 };

@@ -3,6 +3,20 @@
 #include "recipes/engine/signals.h"
 
 namespace linnet {
+namespace {
+
+// By how much the advice lowers the learning rate.
+constexpr double kLowerRate = 0.5;
+
+std::string way_back(const std::string& sound, double lr) {
+  const std::string from =
+      sound.empty() ? "from the start with" : concat("with --from ", sound, " --resume never");
+  return concat("train again ", from, " optim.lr=", kLowerRate * lr,
+                sound.empty() ? "" : " (that checkpoint is from before, and is kept)",
+                ", a longer warm-up or clipped gradients");
+}
+
+}  // namespace
 
 Stopping::Stopping(const Recipe& recipe, int64_t examples_per_epoch, int64_t examples_per_update)
     : limits_(recipe.train, examples_per_epoch, examples_per_update),
@@ -24,15 +38,20 @@ bool Stopping::diverged(const Progress& progress) const {
   return progress.skipped_in_a_row >= max_nonfinite_steps_;
 }
 
-Error divergence(const Progress& progress, const UpdateResult& last,
-                 const std::vector<int64_t>& saved_steps) {
+std::string skipped_update(const Progress& progress, const UpdateResult& update,
+                           const std::string& sound, double lr) {
+  const std::string text = concat("step ", progress.step, ": update skipped, ",
+                                  update.non_finite_place(), " is not finite");
+  // Once is enough for updates in a row.
+  return progress.skipped_in_a_row > 1 ? text
+                                       : concat(text, "; if that goes on, ", way_back(sound, lr));
+}
+
+Error divergence(const Progress& progress, const UpdateResult& last, const std::string& sound,
+                 double lr) {
   return Error(concat("training diverged: ", progress.skipped_in_a_row,
-                      " updates in a row had a gradient that is not finite (the last in ",
-                      last.non_finite_place(), "); ",
-                      saved_steps.empty()
-                          ? "nothing was saved before"
-                          : concat("the checkpoint of step ", saved_steps.back(), " is kept"),
-                      "; lower optim.lr, or lengthen the warm-up, or clip gradients"));
+                      " updates in a row were skipped, since ", last.non_finite_place(),
+                      " is not finite; ", way_back(sound, lr)));
 }
 
 }  // namespace linnet

@@ -1,7 +1,7 @@
 // When a run stops: at its limits, for a signal, or because training diverged.
 #pragma once
 
-#include <vector>
+#include <string>
 
 #include "recipes/engine/recipe.h"
 #include "recipes/engine/stop_limits.h"
@@ -31,8 +31,12 @@ class Stopping {
   int64_t max_nonfinite_steps_;
 };
 
-// The error that ends a run that diverged, after its `last` update. `saved_steps`: its checkpoints.
-Error divergence(const Progress& progress, const UpdateResult& last,
-                 const std::vector<int64_t>& saved_steps);
+// What a user reads about an update that was skipped, and in the error that ends a run after its
+// `last` update. `sound`: the path of the run's sound checkpoint, "" where there is none; `lr`: the
+// recipe's learning rate.
+std::string skipped_update(const Progress& progress, const UpdateResult& update,
+                           const std::string& sound, double lr);
+Error divergence(const Progress& progress, const UpdateResult& last, const std::string& sound,
+                 double lr);
 
 }  // namespace linnet

@@ -6,6 +6,7 @@
 
 #include "core/cuda/backend.h"
 #include "optim/clip.h"
+#include "recipes/engine/non_finite.h"
 #include "recipes/engine/update_work.h"
 
 namespace linnet {
@@ -67,18 +68,24 @@ int64_t examples_per_update(const TrainConfig& config, int64_t tokens_per_exampl
   return bounded(tokens / tokens_per_example, tokens_per_example, config);
 }
 
+std::string UpdateResult::non_finite_place() const {
+  const std::string place =
+      non_finite_parameter.empty() ? "the loss" : concat("the gradient of ", non_finite_parameter);
+  if (non_finite_origin.empty() || non_finite_origin == place) return place;
+  return concat(place, " (first: ", non_finite_origin, ")");
+}
+
 TrainStep::TrainStep(const Recipe& recipe, const Task& task, const Transformer& model,
                      Updater& updater)
-    : model_(model), updater_(updater) {
+    : parts_{recipe, task, model, updater} {
   examples_per_update_ = linnet::examples_per_update(recipe.train, task.tokens_per_example());
   for (int64_t left = examples_per_update_; left > 0; left -= micro_batches_.back()) {
     micro_batches_.push_back(std::min(left, recipe.train.micro_batch));
   }
-  const TrainParts parts{recipe, task, model, updater};
   if constexpr (kCuda) {
-    if (on_cuda(model.parameters().weights())) work_ = make_device_update(parts);
+    if (on_cuda(model.parameters().weights())) work_ = make_device_update(parts_);
   }
-  if (work_ == nullptr) work_ = make_host_update(parts);
+  if (work_ == nullptr) work_ = make_host_update(parts_);
 }
 
 // Where UpdateWork is known.
@@ -105,10 +112,11 @@ void TrainStep::look_ahead(const std::function<Batch()>& next_batch) {
 
 UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& next_batch) {
   UpdateResult result;
-  const size_t held = allocated_bytes(model_.device());
+  const size_t held = allocated_bytes(parts_.model.device());
+  std::vector<Batch> batches;
   work_->begin(progress.step);
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
-    const Batch batch = take(next_batch);
+    const Batch& batch = batches.emplace_back(take(next_batch));
     try {
       work_->add(batch);
     } catch (const OutOfMemory& error) {
@@ -118,14 +126,15 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
     result.tokens += tokens_of(batch);
   }
   require(result.targets > 0, "update ", progress.step, " has no target tokens");
-  result.lr = updater_.schedule->lr(progress.step);
-  result.beta1 = updater_.schedule->beta1(progress.step);
+  result.lr = parts_.updater.schedule->lr(progress.step);
+  result.beta1 = parts_.updater.schedule->beta1(progress.step);
   work_->submit(result);
   look_ahead(next_batch);
   work_->finish(result);
   if (result.skipped) {
-    const Tensor gradients = model_.parameters().gradients().to(Device{});
-    result.non_finite_parameter = first_non_finite(gradients, updater_.layout);
+    const Tensor gradients = parts_.model.parameters().gradients().to(Device{});
+    result.non_finite_parameter = first_non_finite(gradients, parts_.updater.layout);
+    result.non_finite_origin = origin_of_non_finite(parts_, batches, progress.step);
     ++progress.skipped;
     ++progress.skipped_in_a_row;
   } else {

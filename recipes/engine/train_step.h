@@ -36,10 +36,9 @@ struct UpdateResult {
   int64_t tokens = 0;                // targets, or a classifier's tokens without padding
   bool skipped = false;              // a gradient was not finite: weights unchanged
   std::string non_finite_parameter;  // the first parameter with such a gradient
-  // In words: that parameter or, when none has such a gradient, the loss.
-  std::string non_finite_place() const {
-    return non_finite_parameter.empty() ? "the loss" : non_finite_parameter;
-  }
+  std::string non_finite_origin;     // in words, where it came from: see non_finite.h
+  // The parameter (the loss, when none has such a gradient) and the origin in words.
+  std::string non_finite_place() const;
 };
 
 // Loss and gradients of one update are sums over micro-batches divided by all targets together, so
@@ -60,8 +59,7 @@ class TrainStep {
   Batch take(const std::function<Batch()>& next_batch);
   void look_ahead(const std::function<Batch()>& next_batch);
 
-  const Transformer& model_;
-  Updater& updater_;
+  TrainParts parts_;
   std::unique_ptr<UpdateWork> work_;
   std::optional<Batch> ahead_;
   std::exception_ptr failure_;  // of taking it

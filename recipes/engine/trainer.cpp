@@ -66,11 +66,11 @@ class Run {
     if (plan_.checkpoint) {
       resumed_ = load_checkpoint(*plan_.checkpoint);
       require_plugins(*resumed_);
+    } else if (recipe_.init) {
+      given_ = load_given_state(recipe_);
     }
     check_run(recipe_);  // before the data are read, which may take long
-    task_ = make_task_of_run(recipe_, resumed_ ? &*resumed_ : nullptr, plan_.directory);
-    model_ = build_model(recipe, task_->sizes(), options.device);
-    updater_ = make_updater(recipe, model_->parameters());
+    make_parts();
     step_.emplace(recipe_, *task_, *model_, updater_);
     stopping_.emplace(recipe, task_->examples_per_epoch(), step_->examples_per_update());
     check_end(recipe_, *task_, *model_);
@@ -86,6 +86,7 @@ class Run {
   bool finished() const { return stopping_->finished(progress_); }
   bool evaluation_is_due() const { return stopping_->evaluation_is_due(progress_); }
   bool interrupted() const { return stopping_->interrupted(progress_); }
+  void make_parts();
   TrainOutcome dry_run();
   void start_directory();
   void loop();
@@ -103,6 +104,7 @@ class Run {
   TrainOptions options_;
   RunPlan plan_;
   std::optional<Checkpoint> resumed_;  // until the run has taken it over
+  std::optional<GivenState> given_;    // of a new run
   std::unique_ptr<Task> task_;
   std::unique_ptr<Transformer> model_;
   Updater updater_;
@@ -115,9 +117,36 @@ class Run {
   std::optional<Score> last_score_;
 };
 
+// Task, model and updater, with what a new run is given.
+void Run::make_parts() {
+  const bool all = given_ && given_->all;
+  task_ = make_task_of_run(recipe_,
+                           resumed_ ? &*resumed_
+                           : all    ? &given_->checkpoint
+                                    : nullptr,
+                           all ? "take over the weights only (init.state=weights)"
+                               : "start a new run with another --out");
+  model_ = build_model(recipe_, task_->sizes(), options_.device);
+  if (given_) {
+    const ParameterSet& parameters = model_->parameters();
+    require_same_tokenizer(*given_, task_->tokenizer().get());
+    const std::map<std::string, Tensor> weights = given_weights(*given_);
+    require_fitting(*given_, weights, recipe_, parameters);
+    load_weights(parameters, weights, given_->checkpoint.path);
+  }
+  updater_ = make_updater(recipe_, model_->parameters());  // an average begins with the weights
+  if (all) {
+    unpack_run(given_->checkpoint, model_->parameters(), updater_, progress_);
+    progress_.sound = {};  // of the other run's checkpoints
+    wall_before_ = progress_.wall_seconds;
+  }
+  if (given_) given_->checkpoint.files.clear();  // they are as large as the model
+}
+
 void Run::start_directory() {
   if (!plan_.lock) plan_.lock = begin_run(plan_.directory);
-  saver_.emplace(parts(), plan_.directory, plan_.lock->id());
+  saver_.emplace(parts(), plan_.directory, plan_.lock->id(),
+                 given_ ? std::optional(given_->origin) : std::nullopt);
   if (resumed_) {
     saver_->resume(*resumed_, progress_);
     wall_before_ = progress_.wall_seconds;
@@ -125,15 +154,18 @@ void Run::start_directory() {
   }
   set_log_file(join_path(plan_.directory, "log.txt"));
   write_file_atomically(join_path(plan_.directory, "recipe.yaml"), to_yaml(recipe_.resolved));
-  write_file_atomically(join_path(plan_.directory, "environment.json"),
-                        collect_environment(static_cast<uint64_t>(recipe_.seed)).dump(2) + "\n");
+  JsonValue environment = collect_environment(static_cast<uint64_t>(recipe_.seed));
+  if (saver_->origin()) environment.set("init", to_json(*saver_->origin()));
+  write_file_atomically(join_path(plan_.directory, "environment.json"), environment.dump(2) + "\n");
   if (task_->tokenizer() != nullptr && task_->tokenizer()->kind() == "word") {
     save_word_vocabulary(*task_->tokenizer(), join_path(plan_.directory, "vocabulary.txt"));
   }
   log_.emplace(recipe_.train, stopping_->limits(), options_.device, model_->parameters().count(),
                plan_.directory, plan_.checkpoint ? progress_.step : -1);
+  // From here on the run does not need what it was given. One without updates saves at its end.
+  if (given_ && !finished()) saver_->save(progress_, *log_);
   // The program may have ended between saving a best checkpoint and naming it.
-  if (plan_.checkpoint) saver_->mark_if_best(progress_, *log_);
+  if (plan_.checkpoint || given_) saver_->mark_if_best(progress_, *log_);
 }
 
 void Run::update(PrefetchingLoader& loader) {
@@ -142,10 +174,15 @@ void Run::update(PrefetchingLoader& loader) {
   const double seconds = seconds_since(start);
   progress_.seconds += seconds;
   update_wall_time();
+  saver_->judge_update(result, progress_);
+  const std::string sound = result.skipped ? saver_->sound_checkpoint(progress_) : "";
+  if (result.skipped) {
+    log_warning(skipped_update(progress_, result, sound, recipe_.optim.lr));
+  }
   log_->update(progress_, result, seconds);
   if (!stopping_->diverged(progress_)) return;
   log_->finish_line();
-  throw divergence(progress_, result, saver_->saved_steps());
+  throw divergence(progress_, result, sound, recipe_.optim.lr);
 }
 
 // A stop signal gives the evaluation up; the run makes up for it when it goes on.
@@ -166,6 +203,7 @@ void Run::evaluate() {
   log_->scores(progress_, scores);
   last_score_ = scores.front();
   progress_.evaluated = {progress_.step, last_score_->nll(), last_score_->accuracy()};
+  saver_->judge_evaluation(progress_);
   saver_->mark_if_best(progress_, *log_);
 }
 
@@ -192,10 +230,10 @@ TrainOutcome Run::dry_run() {
     PrefetchingLoader loader = make_loader(*task_, *step_, progress_);
     const auto start = Clock::now();
     const UpdateResult result = make_update(loader);
-    log_info("dry run: one update of fresh weights took ",
+    log_info("dry run: one update of ", given_ ? "the given" : "fresh", " weights took ",
              std::round(100 * seconds_since(start)) / 100, " s: loss ", result.loss,
              ", gradient norm ", result.gradient_norm,
-             result.skipped ? concat(", not finite in ", result.non_finite_parameter) : "");
+             result.skipped ? concat(", ", result.non_finite_place(), " is not finite") : "");
   }
   const std::string checkpoint = plan_.checkpoint ? file_name(*plan_.checkpoint) : "";
   log_info("dry run: no run directory was touched; without --dry-run this would ",
@@ -209,6 +247,10 @@ TrainOutcome Run::execute() {
   for (const std::string& line :
        describe_run(recipe_, *task_, *model_, *step_, stopping_->limits())) {
     log_info(line);
+  }
+  if (given_) {
+    log_info("begins from ", given_->origin.text(), given_->which.empty() ? "" : ", ",
+             given_->which);
   }
   if (options_.dry_run) return dry_run();
   const bool was_finished = plan_.checkpoint && finished();

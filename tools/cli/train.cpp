@@ -1,6 +1,7 @@
 // linnet train: one run of a recipe.
 #include <CLI/CLI.hpp>
 
+#include "core/json.h"
 #include "recipes/engine/run_directory.h"
 #include "recipes/engine/signals.h"
 #include "recipes/engine/trainer.h"
@@ -10,7 +11,7 @@ namespace linnet::cli {
 
 void add_train(CLI::App& app, Command& chosen) {
   struct Arguments {
-    std::string recipe, point, device = "auto";
+    std::string recipe, point, from, device = "auto";
     std::vector<std::string> overrides;
     TrainOptions options;
   };
@@ -24,6 +25,11 @@ void add_train(CLI::App& app, Command& chosen) {
   command->add_option("--point", arguments->point,
                       "the point of the recipe's sweep to train, e.g. attention=lavo,lr=0.001; "
                       "without it, a recipe with a sweep is refused and its points are listed");
+  command->add_option("--from", arguments->from,
+                      "begin a new run with the weights of this checkpoint or run directory (its "
+                      "best checkpoint, else the newest): short for the recipe's section init: "
+                      "{from: CHECKPOINT, map: linnet}; with init.state=all, with its optimizer "
+                      "and position, too");
   add_device_option(*command, arguments->device);
   command->add_option("--out", arguments->options.out,
                       "run directory: new, empty or of a run (default runs/<recipe>, of a point "
@@ -42,6 +48,11 @@ void add_train(CLI::App& app, Command& chosen) {
     chosen = [arguments] {
       watch_stop_signals();
       arguments->options.device = use_device(arguments->device);
+      if (!arguments->from.empty()) {
+        // Quoted, so that no path reads as YAML.
+        arguments->overrides.push_back("init.from=" + JsonValue(arguments->from).dump());
+        arguments->overrides.emplace_back("init.map=linnet");
+      }
       const Recipe recipe =
           load_recipe_of_run(arguments->recipe, arguments->overrides, arguments->point,
                              arguments->options.out, arguments->options.resume);

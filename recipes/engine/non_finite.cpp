@@ -1,0 +1,49 @@
+#include "recipes/engine/non_finite.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/device.h"
+#include "layers/first_non_finite.h"
+#include "optim/clip.h"
+#include "recipes/engine/update_work.h"
+
+namespace linnet {
+namespace {
+
+// The first layer's output that is not finite; "the loss" where all outputs are finite; "" where
+// the loss is, too.
+std::string bad_output(const TrainParts& parts, const std::vector<Batch>& batches, int64_t step) {
+  const NoGrad no_grad;
+  const Device device = parts.model.device();
+  for (const Batch& batch : batches) {
+    const ModelInput input = training_input(parts.recipe, model_input(batch, device), step);
+    const FirstNonFinite first;
+    const double loss =
+        parts.task.loss(parts.model, input, target_tensor(batch, device)).value().item();
+    if (!first.layer().empty()) return concat("the output of ", first.layer());
+    if (!std::isfinite(loss)) return "the loss";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string origin_of_non_finite(const TrainParts& parts, const std::vector<Batch>& batches,
+                                 int64_t step) {
+  const ParameterSet& parameters = parts.model.parameters();
+  std::vector<ParameterSpan> layout = parts.updater.layout;
+  const std::string weight = first_non_finite(parameters.weights().to(Device{}), layout);
+  if (!weight.empty()) return concat("the weights of ", weight);
+  try {
+    const std::string output = bad_output(parts, batches, step);
+    if (!output.empty()) return output;
+  } catch (const OutOfMemory&) {
+    // The gradients say something, too.
+  }
+  std::reverse(layout.begin(), layout.end());
+  const std::string gradient = first_non_finite(parameters.gradients().to(Device{}), layout);
+  return gradient.empty() ? "" : concat("the gradient of ", gradient);
+}
+
+}  // namespace linnet
