@@ -166,5 +166,42 @@ TEST(DamagedCase, MutationsEndSoonInLittleMemory) {
   EXPECT_LT(ran, count);
 }
 
+// Sizes that a sound file names, in attributes and in the config, are compared with the tensors
+// that it holds before memory is taken for them.
+TEST(DamagedCase, HugeSizesEndSoonInLittleMemory) {
+  Most most;
+  for (const Mechanism& mechanism : mechanisms()) {
+    for (const Form form : {Form::noncausal, Form::causal, Form::cross}) {
+      if (!mechanism.traits.has(form)) continue;
+      const CaseFile sound = make_case(mechanism, form);
+      const auto attempt = [&](const CaseFile& file, const std::string& what) {
+        runs(file.image(), concat(mechanism.name, ' ', name_of(form), ' ', what), most);
+      };
+      for (const int64_t length : {int64_t{1} << 14, int64_t{1} << 24, INT64_MAX}) {
+        CaseFile file = sound;
+        file.max_length = length;
+        attempt(file, concat("max_length ", length));
+      }
+      for (const char* size : {"3000", "1000000000", "9223372036854775807"}) {
+        for (const FieldSchema& field : mechanism.schema().fields) {
+          if (field.type != "whole number") continue;
+          CaseFile file = sound;
+          file.config = concat("{width: 16, heads: 2, ", field.name, ": ", size, "}");
+          attempt(file, concat(field.name, ' ', size));
+        }
+        for (const char* config : {"{width: SIZE, heads: 2}", "{width: SIZE, heads: SIZE}",
+                                   "{width: 16, heads: 2, rotary_width: SIZE}"}) {
+          CaseFile file = sound;
+          file.config = config;
+          for (size_t at; (at = file.config.find("SIZE")) != std::string::npos;)
+            file.config.replace(at, 4, size);
+          attempt(file, file.config);
+        }
+      }
+    }
+  }
+  std::cout << "at most " << most.seconds << " s of CPU, " << most.kibibytes / 1024 << " MiB\n";
+}
+
 }  // namespace
 }  // namespace linnet
