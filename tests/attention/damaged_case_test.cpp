@@ -1,6 +1,5 @@
 // Damaged cases of `linnet attention run`: an Error or a result, soon, in little memory.
-// LINNET_MUTATIONS=N and LINNET_MUTATION_SEED=S run N mutations (default: 400) from another seed.
-#include <cstring>
+// LINNET_MUTATIONS=N and LINNET_MUTATION_SEED=S make N mutations (default: 400) from another seed.
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +8,7 @@
 #include "core/threads.h"
 #include "tests/attention/case_file.h"
 #include "tests/core/foreign_hdf5.h"
+#include "tests/core/mutated_hdf5.h"
 #include "tests/data_path.h"
 
 namespace linnet {
@@ -48,44 +48,6 @@ std::vector<std::string> sound_images() {
     images.push_back(foreign_image(file));
   }
   return images;
-}
-
-class Draws {
- public:
-  explicit Draws(uint64_t seed) : key_{seed, 0, 0} {}
-  uint64_t below(uint64_t bound) { return key_.below(count_++, bound); }
-
- private:
-  RandomKey key_;
-  uint64_t count_ = 0;
-};
-
-std::string mutated(std::string image, Draws& draws) {
-  const uint64_t kind = draws.below(6), count = 1 + draws.below(4);
-  if (kind == 0) return image.substr(0, draws.below(image.size()));
-  // Structures, not tensors, hold most of the zeros: where one byte in four is not zero.
-  const auto of_structure = [&] {
-    for (int tries = 0; tries < 1000; ++tries) {
-      const uint64_t at = draws.below(image.size() - 16);
-      const int64_t zeros = std::count(image.begin() + static_cast<int64_t>(at),
-                                       image.begin() + static_cast<int64_t>(at) + 16, '\0');
-      if (zeros >= 4 && zeros < 16) return at;
-    }
-    return uint64_t{0};
-  };
-  constexpr uint64_t kWords[] = {0,         1,         7, 255, 65'536, INT32_MAX, uint64_t{1} << 40,
-                                 INT64_MAX, UINT64_MAX};
-  for (uint64_t i = 0; i < count; ++i) {
-    if (kind == 1) image[draws.below(image.size())] ^= static_cast<char>(1 << draws.below(8));
-    if (kind == 2) image[draws.below(image.size())] = static_cast<char>(draws.below(256));
-    if (kind == 3) image[of_structure()] ^= static_cast<char>(1 << draws.below(8));
-    if (kind == 4) image[of_structure()] = static_cast<char>(draws.below(256));
-    if (kind == 5) {
-      const uint64_t word = kWords[draws.below(std::size(kWords))];
-      std::memcpy(image.data() + of_structure() / 8 * 8, &word, 8);
-    }
-  }
-  return image;
 }
 
 double cpu_seconds() {
@@ -129,11 +91,6 @@ bool runs(const std::string& image, const std::string& what, Most& most) {
   return ran;
 }
 
-int64_t setting(const char* name, int64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::stoll(text);
-}
-
 // One thread: threads that wait for each other on a busy machine would count as time.
 class DamagedCase : public testing::Test {
  protected:
@@ -161,11 +118,10 @@ TEST_F(DamagedCase, MutationsEndSoonInLittleMemory) {
   for (size_t i = 0; i < images.size(); ++i) {
     EXPECT_TRUE(runs(images[i], concat("sound ", i), most));
   }
-  const int64_t count = setting("LINNET_MUTATIONS", 400);
-  const int64_t seed = setting("LINNET_MUTATION_SEED", 1);
+  const int64_t count = mutation_count(400), seed = mutation_seed();
   int64_t ran = 0;
   for (int64_t i = 0; i < count; ++i) {
-    Draws draws(static_cast<uint64_t>(seed * 1'000'000 + i));
+    MutationDraws draws(seed, i);
     const uint64_t which = draws.below(images.size());
     const std::string what = concat("seed ", seed, ", mutation ", i, " of image ", which);
     ran += runs(mutated(images[which], draws), what, most);

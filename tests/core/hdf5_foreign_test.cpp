@@ -6,6 +6,7 @@
 
 #include "core/hdf5.h"
 #include "tests/core/foreign_hdf5.h"
+#include "tests/core/mutated_hdf5.h"
 #include "tests/error_helpers.h"
 
 namespace linnet {
@@ -206,6 +207,55 @@ TEST(ForeignHdf5, OtherFiltersTypesAndFormatsAreRefused) {
   const ForeignHdf5 newest(true);
   newest.dataset("x", {5}, H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, values.data());
   EXPECT_EQ(refused(newest.image()), "malformed at a.h5");
+}
+
+// Everything that a reader can do with an image; true when nothing was refused.
+bool reads_all(const std::string& image) {
+  bool sound = true;
+  const auto attempt = [&](const auto& body) {
+    try {
+      body();
+    } catch (const Error&) {
+      sound = false;
+    }
+  };
+  attempt([&] {
+    const Hdf5Reader reader(image, "a.h5");
+    for (const std::string& name : reader.attributes("/")) {
+      attempt([&] { (void)reader.text_attribute("/", name); });
+    }
+    for (const std::string& name : reader.list_datasets()) {
+      attempt([&] { (void)reader.read(name); });
+    }
+  });
+  return sound;
+}
+
+// Built with sanitizers, this finds reads outside the image. The campaign of attention's cases
+// (damaged_case_test.cpp) measures time and memory.
+TEST(ForeignHdf5, MutationsAreReadOrRefused) {
+  const ForeignHdf5 file;
+  const std::vector<double> values = counted<double>(60);
+  for (const bool deflate : {false, true}) {
+    const Handle creation = chunked({3, 4});
+    if (deflate) H5Pset_deflate(creation.get(), 6);
+    H5Pset_shuffle(creation.get());
+    file.dataset(concat("group/chunked", deflate), {6, 10}, H5T_IEEE_F64BE, H5T_NATIVE_DOUBLE,
+                 values.data(), creation.get());
+  }
+  file.dataset("group/whole", {60}, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, values.data());
+  file.text_attribute("/", "form", "causal");
+  file.text_attribute("/", "config", "width: 8");
+  const std::string image = file.image();
+  ASSERT_TRUE(reads_all(image));
+  const int64_t count = mutation_count(2000), seed = mutation_seed();
+  int64_t sound = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    MutationDraws draws(seed, i);
+    sound += reads_all(mutated(image, draws));
+  }
+  EXPECT_GT(sound, 0);
+  EXPECT_LT(sound, count);
 }
 
 }  // namespace
