@@ -13,8 +13,22 @@ namespace {
 
 constexpr const char* kTied = "tied_attention";
 
+// Of a recipe's context and layers.
+constexpr int64_t kMaxLength = 1 << 24, kMaxLayer = 4095;
+// Draws of the mixer with more elements must be in the file: a few bytes of it cannot ask for
+// gigabytes.
+constexpr int64_t kMaxFreshElements = 1 << 22;
+
 int64_t whole(const Hdf5Reader& reader, const char* name, int64_t otherwise) {
   return reader.has_attribute("/", name) ? reader.int_attribute("/", name) : otherwise;
+}
+
+int64_t limited(const Hdf5Reader& reader, const std::string& label, const char* name, int64_t least,
+                int64_t most, int64_t otherwise) {
+  const int64_t value = whole(reader, name, otherwise);
+  require_usage(value >= least && value <= most, Cause{ErrorCode::out_of_range, name, label}, label,
+                ": the attribute ", name, " must be ", least, " to ", most, ", found ", value);
+  return value;
 }
 
 Tensor optional(const Hdf5Reader& reader, const std::string& name, DType dtype) {
@@ -30,10 +44,9 @@ class Problems {
     missing_ += concat(missing_.empty() ? "" : ", ", what, name);
     found_.push_back({ErrorCode::missing_key, name, label_, name + " is missing"});
   }
-  void shape(const std::string& name, const Shape& expected, const Tensor& found) {
-    if (found.shape() == expected) return;
-    add(ErrorCode::conflict, name,
-        concat("expected ", name, " ", expected, ", got ", found.shape()));
+  void shape(const std::string& name, const Shape& expected, const Shape& found) {
+    if (found == expected) return;
+    add(ErrorCode::conflict, name, concat("expected ", name, " ", expected, ", got ", found));
   }
   // Unless `name` is one of `known`.
   void unknown(const std::string& prefix, const std::string& name,
@@ -68,7 +81,7 @@ void require_shape(const Tensor& tensor, const Shape& expected, const std::strin
                    const char* name) {
   if (!tensor.defined()) return;
   Problems problems(label);
-  problems.shape(name, expected, tensor);
+  problems.shape(name, expected, tensor.shape());
   problems.throw_if_any();
 }
 
@@ -159,7 +172,7 @@ void read_inputs(const Hdf5Reader& reader, DType dtype, const MixerOptions& opti
 }
 
 void read_positions(const Hdf5Reader& reader, Case& c) {
-  const int64_t start = whole(reader, "start", 0);
+  const int64_t start = limited(reader, c.label, "start", 0, kMaxLength, 0);
   c.context.place.time_offset = start;
   c.context.positions = optional(reader, "positions/q", DType::i32);
   if (!c.context.positions.defined()) {
@@ -189,9 +202,7 @@ void read_draws(const Hdf5Reader& reader, Case& c) {
   for (const ParameterSet::Buffer& buffer : c.parameters->buffers()) {
     const std::string path = "draws/" + c.own_name(buffer.name);
     if (!reader.contains(path)) continue;
-    const Tensor given = reader.read(path);
-    require_shape(given, buffer.shape, c.label, path.c_str());
-    buffer.variable.value().copy_from(given);
+    buffer.variable.value().copy_from(reader.read(path));
   }
   c.given.given_draws = read_group(reader, "draws", DType::f64);
   c.given.given_choices = read_group(reader, "choices", DType::f64);
@@ -204,29 +215,45 @@ void read_draws(const Hdf5Reader& reader, Case& c) {
   }
 }
 
-void read_parameters(const Hdf5Reader& reader, DType dtype, Device device, Case& c) {
-  c.parameters->materialize(c.context.random.seed, dtype == DType::f64 ? DType::f64 : DType::f32,
-                            dtype, device);
+// Refuses parameters and buffers other than those of the file, before memory is taken for them.
+void check_parameters(const Hdf5Reader& reader, const Case& c) {
   Problems problems(c.label);
   std::vector<std::string> names;
   for (const ParameterSet::Entry& entry : c.parameters->entries()) {
     const std::string name = c.own_name(entry.name), path = "params/" + name;
     names.push_back(name);
     if (c.core && is_projection(name)) continue;
-    if (!reader.contains(path)) {
+    if (reader.contains(path)) {
+      problems.shape(path, entry.shape, reader.shape(path));
+    } else {
       problems.missing(path);
-      continue;
     }
-    const Tensor weight = reader.read(path).to(DType::f64);
-    problems.shape(path, entry.shape, weight);
-    if (weight.shape() == entry.shape) c.parameters->weight_of(entry).copy_from(weight);
   }
   if (reader.contains("params")) {
     for (const std::string& name : reader.list_datasets("params")) {
       problems.unknown("params/", name, names);
     }
   }
+  for (const ParameterSet::Buffer& buffer : c.parameters->buffers()) {
+    const std::string path = "draws/" + c.own_name(buffer.name);
+    if (reader.contains(path)) {
+      problems.shape(path, buffer.shape, reader.shape(path));
+    } else if (buffer.shape.elements() > kMaxFreshElements) {
+      problems.missing(path);
+    }
+  }
   problems.throw_if_any();
+}
+
+void read_parameters(const Hdf5Reader& reader, DType dtype, Device device, Case& c) {
+  check_parameters(reader, c);
+  c.parameters->materialize(c.context.random.seed, dtype == DType::f64 ? DType::f64 : DType::f32,
+                            dtype, device);
+  for (const ParameterSet::Entry& entry : c.parameters->entries()) {
+    const std::string name = c.own_name(entry.name);
+    if (c.core && is_projection(name)) continue;
+    c.parameters->weight_of(entry).copy_from(reader.read("params/" + name).to(DType::f64));
+  }
   c.parameters->refresh_values();
 }
 
@@ -282,7 +309,7 @@ Case read_case(const Hdf5Reader& reader, const std::string& label, DType dtype, 
   options.form = c.form;
   config.take("name");
   take_mixer_keys(config, mechanism, true, options);
-  options.layer = whole(reader, "layer", 0);
+  options.layer = limited(reader, label, "layer", 0, kMaxLayer, 0);
   c.traits = mechanism.traits_of(config);
   require_form(mechanism.name, c.traits, c.form);
   c.state = read_group(reader, "state", dtype);
@@ -291,7 +318,8 @@ Case read_case(const Hdf5Reader& reader, const std::string& label, DType dtype, 
                 "' with this config has no state to continue from; remove the group state");
   read_inputs(reader, dtype, options, c);
   read_positions(reader, c);
-  options.max_length = whole(reader, "max_length", c.context.place.time_offset + c.length);
+  options.max_length =
+      limited(reader, label, "max_length", 0, kMaxLength, c.context.place.time_offset + c.length);
   c.context.training = whole(reader, "training", 0) != 0;
   c.context.random = {static_cast<uint64_t>(whole(reader, "seed", 0)),
                       static_cast<uint64_t>(whole(reader, "step", 0)), 0};
