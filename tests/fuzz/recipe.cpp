@@ -21,10 +21,10 @@ void expect_same(const ConfigNode& node, std::string_view promise) {
 void read_input(std::string_view input) {
   const auto [recipe, base] = two_files(input);
   MemoryFiles files;
-  files["recipe.yaml"] = recipe;
-  files["base.yaml"] = base;
+  files["recipes/recipe.yaml"] = recipe;
+  files["recipes/base.yaml"] = base;
   expect_same(parse_yaml(recipe, "recipe.yaml"), "YAML that was written reads back");
-  const std::vector<RecipePoint> points = load_recipe_points("recipe.yaml");
+  const std::vector<RecipePoint> points = load_recipe_points("recipes/recipe.yaml");
   for (size_t i = 0; i < std::min(points.size(), kPoints); ++i) {
     const ConfigNode resolved = parse_recipe(points[i].node).resolved;
     expect_same(resolved, "a resolved recipe that was written reads back");

@@ -41,7 +41,7 @@ class Contents {
     std::erase(value, '\0');
     return value;
   }
-  // One of the values of `choices` bits.
+  // Seldom.
   bool flag() { return (small() & 7) == 7; }
 
  private:
@@ -90,7 +90,7 @@ void read_input(std::string_view input) {
   std::vector<std::string> warnings;
   const std::optional<CachedCorpus> cached = read_token_cache(kPath, kVocabulary, warnings);
   expect(cached.has_value() == warnings.empty(), "a cache is read or there is a warning");
-  if (!cached) return;
+  if (!cached) throw Error(warnings.front());
   const TokenizedCorpus& corpus = cached->corpus;
   for (int64_t at = 0; at < corpus.size(); ++at) {
     const size_t document = corpus.document_of(at);
