@@ -32,9 +32,9 @@ Outcome run(const std::string& command) {
   return outcome;
 }
 
-const char* const kScripts[] = {
-    "tools/linnet",        "tools/quickstart",   "tools/setup_packages", "tools/gpu_check",
-    "tools/check_kernels", "tools/check_spills", "tools/test",           ".ci/run"};
+const char* const kScripts[] = {"tools/linnet",    "tools/quickstart",    "tools/setup_packages",
+                                "tools/gpu_check", "tools/check_kernels", "tools/check_spills",
+                                "tools/test",      "tools/fuzz",          ".ci/run"};
 
 TEST(Scripts, ParseAndStopAtTheFirstError) {
   for (const std::string script : kScripts) {
