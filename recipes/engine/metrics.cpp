@@ -78,6 +78,13 @@ std::string ScoredText::text(bool with_stride) const {
   return concat("context ", length, shown ? concat(", stride ", stride) : "");
 }
 
+bool ScoredText::reads_as(const ScoredText& other) const {
+  if (length != other.length || length == 0) return length == other.length;
+  if (streaming || other.streaming) return streaming == other.streaming;
+  const auto shown = [](const ScoredText& t) { return t.stride > 0 && t.stride != t.length; };
+  return shown(*this) ? stride == other.stride : !shown(other);
+}
+
 JsonValue to_json(const TrainMetrics& metrics) {
   JsonValue line = JsonValue::object()
                        .set("kind", kTrainLine)

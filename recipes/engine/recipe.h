@@ -75,7 +75,7 @@ struct SweepPoint {
 
 // All combinations of a sweep {dotted.path: [values]}, the last path varying fastest; one point
 // without overrides when there is no sweep. Throws UsageError for other forms, for two points with
-// the same label, and beyond 1000 points.
+// the same label, and beyond 1000 points or 400,000 values of all points together.
 std::vector<SweepPoint> sweep_points(const ConfigNode& sweep);
 
 // A recipe at one point of its sweep.

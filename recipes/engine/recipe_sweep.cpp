@@ -10,6 +10,27 @@ namespace linnet {
 namespace {
 
 constexpr size_t kMaxPoints = 1000;
+constexpr size_t kMaxValues = 400000;  // of all points together: some 100 MB
+
+size_t count_values(const ConfigNode& node) {
+  size_t count = 1;
+  if (node.is_sequence()) {
+    for (const ConfigNode& item : node.items()) count += count_values(item);
+  } else if (node.is_map()) {
+    for (const ConfigEntry& entry : node.entries()) count += count_values(entry.value);
+  }
+  return count;
+}
+
+// Each point has a copy of what it is made of.
+void require_room(size_t points, const ConfigNode& copied, const ConfigNode& sweep) {
+  const size_t values = count_values(copied);
+  if (points * values <= kMaxValues) return;
+  throw located_error(sweep.location(), Cause{ErrorCode::out_of_range, "sweep"}, "'sweep' has ",
+                      points, " combinations of a recipe of ", values,
+                      " values: together more than ", kMaxValues,
+                      "; sweep fewer values, or take long lists out of the recipe");
+}
 
 // A section's name or kind; nothing when it has none.
 std::string name_label(const ConfigNode& value) {
@@ -103,6 +124,7 @@ std::vector<SweepPoint> sweep_points(const ConfigNode& sweep) {
       throw located_error(sweep.location(), Cause{ErrorCode::out_of_range, "sweep"},
                           "'sweep' has more than ", kMaxPoints, " combinations");
     }
+    require_room(points.size() * choices.size(), sweep, sweep);
     std::vector<SweepPoint> longer;
     for (const SweepPoint& point : points) {
       for (const Choice& choice : choices) {
@@ -153,6 +175,7 @@ std::vector<RecipePoint> load_recipe_points(const std::string& path,
   if (swept.front().overrides.empty()) return {{"", std::move(whole)}};
   ConfigNode file = load_recipe_node(path);
   file.erase("sweep");
+  for (const ConfigNode* copied : {&file, &whole}) require_room(swept.size(), *copied, sweep);
   std::vector<RecipePoint> points;
   for (const SweepPoint& point : swept) {
     std::vector<Override> all = point.overrides;

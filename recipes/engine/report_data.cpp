@@ -14,11 +14,15 @@ constexpr uint64_t kMaxMetrics = uint64_t{2} << 30;
 constexpr uint64_t kMaxText = uint64_t{4} << 20;
 constexpr size_t kLongestLine = size_t{1} << 20;
 constexpr int kDepth = 3;
+constexpr size_t kMostEvaluations = 1000;  // far more than a page can show
 
 EvaluationCurves& curves_of(RunData& run, const std::string& split, const ScoredText& scored) {
   for (EvaluationCurves& curves : run.evaluations) {
-    if (curves.split == split && curves.scored.text() == scored.text()) return curves;
+    if (curves.split == split && curves.scored.reads_as(scored)) return curves;
   }
+  require(run.evaluations.size() < kMostEvaluations, Cause{ErrorCode::out_of_range},
+          "expected at most ", kMostEvaluations, " kinds of evaluation (split, context, stride); ",
+          "this line has another and is left out");
   run.evaluations.push_back({split, scored, {}, {}, {}, {}});
   return run.evaluations.back();
 }

@@ -50,8 +50,8 @@ struct RunData {
 };
 
 // Reads metrics.jsonl (of this and earlier versions), recipe.yaml, environment.json and sample.txt
-// of a run directory. Malformed lines and files become `problems`; only an absent metrics.jsonl is
-// an Error.
+// of a run directory. At most 1000 kinds of evaluation are read. Malformed lines and files become
+// `problems`; only an absent metrics.jsonl is an Error.
 RunData read_run(const std::string& run_directory);
 
 // Run directories (those with a metrics.jsonl) at or below a path, at most three levels deep,

@@ -102,6 +102,25 @@ TEST_F(RecipePoints, ALabelCutShortNamesThoseThatBeginWithIt) {
                      "'attention=linear,lr=0.1', 'attention=linear,lr=0.2'"));
 }
 
+// A thousand points of a small file would hold gigabytes of copies.
+TEST_F(RecipePoints, TogetherHoldABoundedNumberOfValues) {
+  std::string list = "[0", thousand = "[0";
+  for (int i = 1; i < 1000; ++i) {
+    list += ", 0";
+    thousand += concat(", ", i);
+  }
+  const std::string path = folder_.write(
+      "large.yaml", concat("published: {values: ", list, "]}\nsweep: {seed: ", thousand, "]}\n"));
+  const auto refusal_of = [&](const Overrides& overrides) {
+    return test::causes_of<UsageError>([&] { load_recipe_points(path, overrides); },
+                                       folder_.path());
+  };
+  EXPECT_EQ(refusal_of({}), "out_of_range sweep at large.yaml:2:8");
+  EXPECT_EQ(refusal_of({"published=null"}), "out_of_range sweep at large.yaml:2:8");
+  EXPECT_EQ(load_recipe_points(path, {"seed=1"}).size(), 1u);
+  EXPECT_EQ(load_recipe_points(path, {"sweep={seed: [1, 2]}"}).size(), 2u);
+}
+
 TEST_F(RecipePoints, ARunHasToChooseOne) {
   EXPECT_EQ(refusal(""), "conflict sweep at swept.yaml");
   EXPECT_EQ(refusal("", {"optim.lr=1"}), "conflict sweep at swept.yaml");

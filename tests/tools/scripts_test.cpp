@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string>
 
+#include "core/error.h"
 #include "tests/data_path.h"
 
 namespace linnet {
@@ -32,9 +33,9 @@ Outcome run(const std::string& command) {
   return outcome;
 }
 
-const char* const kScripts[] = {
-    "tools/linnet",        "tools/quickstart",   "tools/setup_packages", "tools/gpu_check",
-    "tools/check_kernels", "tools/check_spills", "tools/test",           ".ci/run"};
+const char* const kScripts[] = {"tools/linnet",    "tools/quickstart",    "tools/setup_packages",
+                                "tools/gpu_check", "tools/check_kernels", "tools/check_spills",
+                                "tools/test",      "tools/fuzz",          ".ci/run"};
 
 TEST(Scripts, ParseAndStopAtTheFirstError) {
   for (const std::string script : kScripts) {
@@ -46,6 +47,13 @@ TEST(Scripts, ParseAndStopAtTheFirstError) {
     // .ci/run alone goes on after a failed stage, so that one run reports them all.
     const char* options = script == ".ci/run" ? "\nset -uo pipefail\n" : "\nset -euo pipefail\n";
     EXPECT_THAT(text.str(), ::testing::HasSubstr(options)) << script;
+  }
+}
+
+TEST(Scripts, FuzzRefusesWhatItDoesNotKnow) {
+  for (const char* arguments :
+       {"nonsense", "--nonsense", "--seconds", "--seconds 1x", "--jobs 0"}) {
+    EXPECT_EQ(run(concat("tools/fuzz ", arguments)).code, 2) << arguments;
   }
 }
 
