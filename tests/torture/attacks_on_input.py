@@ -56,10 +56,7 @@ def recipe(step):
 
 def case(step):
     """`attention run` on cases with random edits."""
-    folder = step.shared("cases")
-    if not os.path.exists(folder):
-        step.make_cases(folder)
-    originals = sorted(os.path.join(folder, name) for name in os.listdir(folder))
+    originals = step.cases()
     for i in range(12):
         original = step.random.choice(originals)
         changed, what = mutate_bytes(step.random, contents(original))

@@ -64,7 +64,7 @@ def kill(step):
             os.remove(log)
         if step.random.random() < 1 / 3:
             # Of the calls below checkpoints/, most are those of saves.
-            at = step.random.randrange(1, 250)
+            at = step.random.randrange(1, 200)
             action = step.random.choice(["9", "9", "torn"])
             below = os.path.join(run, "checkpoints")
             fault = {"FOLDER": below, "LOG": log, "AT": at, "ACTION": action}
@@ -73,7 +73,7 @@ def kill(step):
             if outcome.signal and calls and "/tmp-" in calls[-1][1]:
                 step.count("kills in a save")
         else:
-            pause = step.random.random() * step.reference.seconds * 1.2
+            pause = step.random.random() * step.reference.seconds
             outcome = step.program.run(
                 train_command(), step.folder, signals=[(pause, signal.SIGKILL)], fault={"LOG": log}
             )
@@ -138,7 +138,8 @@ def sweep_items(step):
 
 def sweep(step):
     """All n of one save and one resume, in random order; then again with all later calls failing."""
-    items = sweep_items(step)
+    with step.campaign.lock:
+        items = sweep_items(step)
     turn, at = divmod(step.ordinal, len(items))
     phase, n, action = items[at]
     step.count(f"sweep of {len(items)} failing calls, turn {turn + 1}")
@@ -295,6 +296,7 @@ def signals(step):
         if outcome.after_signal is not None and outcome.after_signal > STOP_LIMIT:
             raise Failure(f"it goes on for {outcome.after_signal:.1f} s after the signal", outcome)
         check_nothing_lost(step, before, log, outcome)
-        if outcome.code == STOPPED and newest(run) == 0:
-            raise Failure("it says that it stopped after saving, but there is no checkpoint", outcome)
+        stopped = re.search(r"stopped by signal \d+ at step (\d+)", outcome.err)
+        if outcome.code == STOPPED and (stopped is None or newest(run) != int(stopped.group(1))):
+            raise Failure("it says that it stopped after saving, but the checkpoint is not there", outcome)
     step.reference.continue_and_check(step.folder)

@@ -3,7 +3,8 @@
 // ends the process there. The program itself is the one that users have.
 //
 //   LINNET_TORTURE_FOLDER      calls on paths below it count
-//   LINNET_TORTURE_LOG         a line "N OPERATION PATH" for each
+//   LINNET_TORTURE_LOG         a line "N OPERATION PATH" for each, "failed-" before
+//                              the operation that is made to fail
 //   LINNET_TORTURE_AT          n, from 0; without it nothing fails
 //   LINNET_TORTURE_ACTION      ENOSPC, EIO; short: half of a read or write, after a write ENOSPC;
 //                              torn: half of a write, then SIGKILL; or the number of a signal
@@ -110,19 +111,16 @@ struct Verdict {
   bool die = false;   // and SIGKILL after them
 };
 
-Verdict judge(const char* operation, const std::string& path, Kind kind) {
-  Plan& p = plan();
-  const std::lock_guard lock(p.mutex);
-  const long call = p.calls++;
-  const std::string line = std::to_string(call) + " " + operation + " " + path + "\n";
-  if (p.log >= 0) ::syscall(SYS_write, p.log, line.data(), line.size());
+// What becomes of call number `call`; `signal`, where given, is to be sent before it.
+Verdict decide(Plan& p, long call, Kind kind, int& signal) {
   const bool needs_space = kind == Kind::writes || kind == Kind::makes;
   if (p.full_after_short && kind == Kind::writes) {
     p.full_after_short = p.persistent;
     return {ENOSPC};
   }
-  if (p.failed && p.persistent && needs_space)
+  if (p.failed && p.persistent && needs_space) {
     return {p.action == Action::input_output ? EIO : ENOSPC};
+  }
   if (call != p.at) return {};
   p.failed = true;
   switch (p.action) {
@@ -139,10 +137,23 @@ Verdict judge(const char* operation, const std::string& path, Kind kind) {
     case Action::torn:
       return {0, true, true};
     case Action::signal:
-      ::kill(::getpid(), p.signal);
+      signal = p.signal;
       return {};
   }
   return {};
+}
+
+Verdict judge(const char* operation, const std::string& path, Kind kind) {
+  Plan& p = plan();
+  const std::lock_guard lock(p.mutex);
+  const long call = p.calls++;
+  int signal = 0;
+  const Verdict verdict = decide(p, call, kind, signal);
+  const char* failed = verdict.error != 0 ? "failed-" : "";
+  const std::string line = std::to_string(call) + " " + failed + operation + " " + path + "\n";
+  if (p.log >= 0) ::syscall(SYS_write, p.log, line.data(), line.size());
+  if (signal != 0) ::kill(::getpid(), signal);
+  return verdict;
 }
 
 // For calls that move no bytes: true when the call is to fail, errno set.

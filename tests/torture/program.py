@@ -59,6 +59,7 @@ class Program:
         self.path = os.path.join(build, "linnet")
         self.faults = os.path.join(build, "libtorture_faults.so")
         self.files = os.path.join(build, "torture_files")
+        self.lock = threading.Lock()
         self.runs = 0
         self.slowest = (0.0, "")
         self.largest = (0.0, "")
@@ -77,8 +78,9 @@ class Program:
             shown = " ".join(f"{name}={value}" for name, value in named.items()) + " "
         shown += f"LINNET_CACHE=cache {shlex.join(['linnet', *arguments])}"
         outcome = Outcome(f"cd {folder} && {shown}", folder)
-        name = os.path.join(folder, f"output-{threading.get_ident()}-{self.runs}")
-        self.runs += 1
+        with self.lock:
+            self.runs += 1
+            name = os.path.join(folder, f"output-{self.runs}")
         began = time.monotonic()
         with open(name + ".out", "wb") as out, open(name + ".err", "wb") as err:
             child = subprocess.Popen(
@@ -93,11 +95,13 @@ class Program:
             self._confine(child.pid, processor_limit)
             timer = threading.Timer(limit, self._time_out, (child.pid, outcome))
             timer.start()
-            sender = threading.Thread(target=self._send, args=(child.pid, signals, outcome))
+            gone = threading.Event()
+            sender = threading.Thread(target=self._send, args=(child.pid, signals, outcome, gone))
             sender.start()
             _, status, used = os.wait4(child.pid, 0)
             ended = time.monotonic()
             child.returncode = os.waitstatus_to_exitcode(status)
+            gone.set()
             timer.cancel()
             sender.join()
         outcome.seconds = ended - began
@@ -109,9 +113,9 @@ class Program:
         outcome.signal = -child.returncode if child.returncode < 0 else None
         outcome.left_behind = self._end_group(child.pid)
         outcome.out, outcome.err = self._read(name + ".out"), self._read(name + ".err")
-        if not outcome.timed_out:
+        with self.lock:
             self.slowest = max(self.slowest, (outcome.seconds, shown))
-        self.largest = max(self.largest, (outcome.mib, shown))
+            self.largest = max(self.largest, (outcome.mib, shown))
         return outcome
 
     def together(self, calls, folder):
@@ -144,9 +148,10 @@ class Program:
             pass
 
     @staticmethod
-    def _send(pid, signals, outcome):
+    def _send(pid, signals, outcome, gone):
         for pause, number in signals:
-            time.sleep(pause)
+            if gone.wait(pause):
+                return
             try:
                 os.kill(pid, number)
             except ProcessLookupError:

@@ -47,7 +47,7 @@ VARIANTS = {
     "linear": {"model": ", attention: {name: linear}", "optim": ", clip_norm: 1"},
     "softmax": {
         "model": ", dropout: 0.1, attention: {name: softmax}",
-        "optim": ", kind: nag, weight_decay: 0.01, schedule: {kind: cosine, warmup_steps: 5}",
+        "optim": ", kind: nag, weight_decay: 0.01, schedule: {kind: cosine, warmup_steps: 5, steps: 24}",
         "micro_batch": 1,
     },
     "lavo": {
@@ -121,23 +121,29 @@ class Reference:
         write_inputs(folder, variant, seed)
         keep = ["checkpoint.every_steps=1", "checkpoint.keep=1000"]
         outcome = judge(program.run([*train_command(), *keep], folder), [0])
-        self.seconds = outcome.seconds
+        # Of a run that saves as often as the disturbed ones.
+        plain = judge(program.run(train_command("plain"), folder), [0])
+        self.seconds = plain.seconds
         self.run = os.path.join(folder, "run")
+        # Who is stopped before the first update saves the initial weights.
+        judge(program.run(train_command("initial", 0), folder), [0])
         self.checkpoints = {
             step: {
                 name: contents(os.path.join(path, name))
                 for name in COMPARED
                 if os.path.exists(os.path.join(path, name))
             }
-            for step, path in checkpoint_steps(self.run).items()
+            for run in ("run", "initial")
+            for step, path in checkpoint_steps(os.path.join(folder, run)).items()
         }
-        if sorted(self.checkpoints) != list(range(1, STEPS + 1)):
+        if sorted(self.checkpoints) != list(range(STEPS + 1)):
             raise Failure("the undisturbed run does not have a checkpoint for every step", outcome)
         self.rows = metrics_rows(self.run)
 
     def nll(self, step):
         if step not in self.scores:
-            path = checkpoint_steps(self.run)[step]
+            run = self.run if step > 0 else os.path.join(self.folder, "initial")
+            path = checkpoint_steps(run)[step]
             outcome = judge(self.program.run(["evaluate", path, "--json"], self.folder), [0])
             self.scores[step] = json.loads(outcome.out)["scores"][0]["nll"]
         return self.scores[step]
