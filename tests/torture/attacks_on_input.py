@@ -22,7 +22,8 @@ def write(path, data):
 def train_briefly(step, arguments, name):
     """What a check accepted may be a large model: after 10 s it is asked to stop."""
     asked = [(10, signal.SIGTERM)]
-    outcome = step.program.run([*arguments, "--out", name, "--threads", "1"], step.folder, limit=30, signals=asked)
+    command = [*arguments, "--out", name, "--threads", "1"]
+    outcome = step.program.run(command, step.folder, limit=30, signals=asked)
     judge(outcome, [0, 1, 2, 3], mib=1 << 20)
     shutil.rmtree(step.path(name), ignore_errors=True)
     return outcome
@@ -125,9 +126,9 @@ def data(step):
         chosen = ["vocabulary.txt"]
     elif kind == "listops":
         write(step.path("tiny.yaml"), recipe_text("listops", 1).encode())
-        rows = "Source\tTarget\n" + "".join(f"( ( [MAX {i} ) {9 - i} ) ]\t{max(i, 9 - i)}\n" for i in range(10))
+        rows = [f"( ( [MAX {i} ) {9 - i} ) ]\t{max(i, 9 - i)}\n" for i in range(10)]
         for name in ("train", "val", "test"):
-            write(step.path(f"lists/basic_{name}.tsv"), rows.encode())
+            write(step.path(f"lists/basic_{name}.tsv"), "".join(["Source\tTarget\n", *rows]).encode())
         overrides = ["data={kind: listops, path: lists, context: 16}"]
         chosen = [f"lists/basic_{name}.tsv" for name in ("train", "val")]
     command = [*train_command("plain", 2), *overrides]
@@ -150,7 +151,8 @@ def data(step):
             reader = ["evaluate", f"run{i}", "--json", "--baselines"]
             judge(step.program.run(reader, step.folder, limit=30), [0, 1, 2], processor_seconds=5)
         inspected = {"gpt2": "bpe", "word": "vocabulary.txt", "listops": "lists", "text": "text"}[kind]
-        judge(step.program.run(["data", "inspect", inspected], step.folder, limit=30), [0, 1, 2], processor_seconds=5)
+        outcome = step.program.run(["data", "inspect", inspected], step.folder, limit=30)
+        judge(outcome, [0, 1, 2], processor_seconds=5)
         if kind != "text":
             write(path, original)
     if kind != "text":

@@ -20,6 +20,10 @@ MAX_LINE = 2000
 ADDRESS_SPACE = 6 << 30
 
 
+def short(text, length):
+    return text if len(text) <= length else f"{text[:length]}... ({len(text)} characters)"
+
+
 class Failure(Exception):
     """What the program did wrong, in one sentence, and the call that showed it."""
 
@@ -49,14 +53,15 @@ class Outcome:
         end = f"signal {self.signal}" if self.signal else f"exit code {self.code}"
         if self.timed_out:
             end = "no end within the time limit"
-        return f"{self.command}\n    {end}, {self.seconds:.2f} s, {self.mib:.0f} MiB: {self.last_line()}"
+        said = f"{end}, {self.seconds:.2f} s, {self.mib:.0f} MiB: {self.last_line()}"
+        return f"{short(self.command, 700)}\n    {said}"
 
 
 class Program:
     """The built program and the files that belong to it."""
 
-    def __init__(self, build):
-        self.path = os.path.join(build, "linnet")
+    def __init__(self, build, program=None):
+        self.path = os.path.abspath(program) if program else os.path.join(build, "linnet")
         self.faults = os.path.join(build, "libtorture_faults.so")
         self.files = os.path.join(build, "torture_files")
         self.lock = threading.Lock()
@@ -76,8 +81,8 @@ class Program:
             named["LD_PRELOAD"] = self.faults
             environment.update(named)
             shown = " ".join(f"{name}={value}" for name, value in named.items()) + " "
-        shown += f"LINNET_CACHE=cache {shlex.join(['linnet', *arguments])}"
-        outcome = Outcome(f"cd {folder} && {shown}", folder)
+        call = shlex.join(["linnet", *arguments])
+        outcome = Outcome(f"cd {folder} && {shown}LINNET_CACHE=cache {call}", folder)
         with self.lock:
             self.runs += 1
             name = os.path.join(folder, f"output-{self.runs}")
@@ -114,8 +119,8 @@ class Program:
         outcome.left_behind = self._end_group(child.pid)
         outcome.out, outcome.err = self._read(name + ".out"), self._read(name + ".err")
         with self.lock:
-            self.slowest = max(self.slowest, (outcome.seconds, shown))
-            self.largest = max(self.largest, (outcome.mib, shown))
+            self.slowest = max(self.slowest, (outcome.seconds, call))
+            self.largest = max(self.largest, (outcome.mib, call))
         return outcome
 
     def together(self, calls, folder):
