@@ -51,7 +51,7 @@ class Torture : public testing::Test {
                       program, "' --folder '", folder_ / "work", "'"));
   }
 
-  TemporaryFolder folder_;
+  test::TemporaryFolder folder_;
 };
 
 TEST_F(Torture, AProgramThatHoldsPasses) {
