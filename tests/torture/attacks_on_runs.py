@@ -62,16 +62,13 @@ def kill(step):
         log = step.path("calls")
         if os.path.exists(log):
             os.remove(log)
-        if step.random.random() < 1 / 3:
-            # Of the calls below checkpoints/, most are those of saves.
+        if step.random.random() < 0.5:
+            # Calls below checkpoints/ are those of saves, and of the reading when a run goes on.
             at = step.random.randrange(1, 200)
             action = step.random.choice(["9", "9", "torn"])
             below = os.path.join(run, "checkpoints")
             fault = {"FOLDER": below, "LOG": log, "AT": at, "ACTION": action}
             outcome = step.program.run(train_command(), step.folder, fault=fault)
-            calls = calls_of(log)
-            if outcome.signal and calls and "/tmp-" in calls[-1][1]:
-                step.count("kills in a save")
         else:
             pause = step.random.random() * step.reference.seconds
             outcome = step.program.run(
@@ -79,6 +76,8 @@ def kill(step):
             )
         judge(outcome, [0], sent=[signal.SIGKILL])
         step.count("kills" if outcome.signal else "kills that came too late")
+        if outcome.signal and any("/checkpoints/tmp-" in path for _, path in calls_of(log)[-1:]):
+            step.count("kills in a save")
         check_nothing_lost(step, before, log, outcome)
     check_tidy(step, step.reference.continue_and_check(step.folder))
 
@@ -156,6 +155,15 @@ def files_below(folder):
     return sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
 
 
+def plain_name(path):
+    """Without the parts of a name that every run has another one for."""
+    name = os.path.basename(path)
+    for folder in ("checkpoints", "tensorboard", "cache", "text"):
+        if f"/{folder}/" in path:
+            return f"{folder}/{name}" if folder == "checkpoints" else f"{folder}/*"
+    return name
+
+
 def evaluate(step, path="run", codes=(0, 1, 2), scores=True):
     """Scores a checkpoint; a score must be that of the undisturbed run at its step."""
     outcome = judge(step.program.run(["evaluate", path, "--json"], step.folder), codes)
@@ -188,7 +196,7 @@ def damage(step):
             with open(path, "wb") as file:
                 file.write(changed)
         step.note(f"{os.path.relpath(path, step.folder)}: {what}")
-        step.count("files damaged")
+        step.count("damaged: " + plain_name(path))
     inside = [os.path.relpath(path, run).split(os.sep) for path in chosen]
     hashed = sorted({parts[1] for parts in inside if parts[0] == "checkpoints" and len(parts) == 3})
     for name in hashed:

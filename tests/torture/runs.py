@@ -17,8 +17,9 @@ TIMING = {
     "peak_tensor_bytes",
     "peak_resident_bytes",
 }
-# Files of a checkpoint that are the same in every run of a recipe; a classifier has no tokenizer.
-COMPARED = ("weights.h5", "optimizer.h5", "tokenizer.bin")
+# Files of a checkpoint that are the same in every run of a recipe; a classifier has no tokenizer,
+# and averaged weights are where the recipe asks for them.
+COMPARED = ("weights.h5", "optimizer.h5", "average.h5", "tokenizer.bin")
 
 TEXT = """name: tiny
 seed: {seed}
