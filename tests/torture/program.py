@@ -187,7 +187,7 @@ class Program:
 def judge(outcome, codes, *, mib=512, processor_seconds=None, sent=()):
     """Raises Failure unless the call ended as documented: one of `codes`, a sentence for 1 and 2, within
     the limits. `sent`: signals that may have ended it."""
-    if outcome.timed_out:
+    if outcome.timed_out or outcome.signal == signal.SIGXCPU:
         raise Failure("it hangs", outcome)
     if outcome.left_behind:
         raise Failure("it leaves a process behind", outcome)
