@@ -5,6 +5,7 @@ import os
 import re
 import resource
 import shlex
+import shutil
 import signal
 import subprocess
 import threading
@@ -60,10 +61,13 @@ class Outcome:
 class Program:
     """The built program and the files that belong to it."""
 
-    def __init__(self, build, program=None):
-        self.path = os.path.abspath(program) if program else os.path.join(build, "linnet")
-        self.faults = os.path.join(build, "libtorture_faults.so")
-        self.files = os.path.join(build, "torture_files")
+    def __init__(self, build, folder, program=None):
+        """Copies what it needs into `folder`: a build meanwhile must not disturb the campaign."""
+        for name in ("linnet", "liblinnet.so", "libtorture_faults.so", "torture_files"):
+            shutil.copy(os.path.join(build, name), folder)
+        self.folder = folder
+        self.path = os.path.abspath(program) if program else os.path.join(folder, "linnet")
+        self.faults = os.path.join(folder, "libtorture_faults.so")
         self.lock = threading.Lock()
         self.runs = 0
         self.slowest = (0.0, "")
@@ -73,6 +77,7 @@ class Program:
         """One call in `folder`. fault: variables for faults.cpp. signals: (seconds, signal) pairs, sent
         so long after the start or after the one before. After `limit` seconds it is killed."""
         environment = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive")
+        environment["LD_LIBRARY_PATH"] = self.folder
         environment.update(LINNET_CACHE=os.path.join(folder, "cache"), HOME=folder)
         shown = ""
         if fault is not None:
@@ -122,6 +127,11 @@ class Program:
             self.slowest = max(self.slowest, (outcome.seconds, call))
             self.largest = max(self.largest, (outcome.mib, call))
         return outcome
+
+    def make_files(self, *arguments):
+        """Calls tests/torture/make_files.cpp."""
+        environment = dict(os.environ, LD_LIBRARY_PATH=self.folder)
+        subprocess.run([os.path.join(self.folder, "torture_files"), *arguments], env=environment, check=True)
 
     def together(self, calls, folder):
         """Several calls at once: (arguments, seconds before its start, signals) each."""
