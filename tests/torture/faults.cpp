@@ -13,6 +13,7 @@
 // Calls of the C library into itself (stdio, opendir) are not seen: core/files.cpp makes its own.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -70,10 +71,16 @@ struct Plan {
 };
 
 Plan& plan() {
-  static Plan* const instance = new Plan;  // outlives the program's own static objects
+  static Plan* const instance = [] {
+    // A child of the program must not inherit a lock that another thread holds.
+    ::pthread_atfork([] { plan().mutex.lock(); }, [] { plan().mutex.unlock(); },
+                     [] { plan().mutex.unlock(); });
+    return new Plan;  // outlives the program's own static objects
+  }();
   return *instance;
 }
 
+// The C library's own function.
 template <typename Function>
 Function* real(Function*, const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
