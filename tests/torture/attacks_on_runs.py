@@ -54,7 +54,7 @@ def check_tidy(step, outcome):
 
 
 def kill(step):
-    """One to four kills of one run, a third of them at a file call of a save."""
+    """One to four kills of one run, half of them at a file call below checkpoints/."""
     run = os.path.join(step.folder, "run")
     step.copy_inputs()
     for _ in range(step.random.choice([1, 1, 2, 4])):

@@ -150,7 +150,7 @@ class Reference:
         return self.scores[step]
 
     def copy_inputs(self, folder):
-        """Not the cache: it is made again, except in a step that damages it."""
+        """Not the cache: each step has its own."""
         shutil.copytree(os.path.join(self.folder, "text"), os.path.join(folder, "text"))
         shutil.copy(os.path.join(self.folder, "tiny.yaml"), folder)
 
