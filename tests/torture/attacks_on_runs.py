@@ -178,7 +178,7 @@ def damage(step):
     """Any file of a run, of its cache, its data or its recipe is changed, cut, emptied or removed."""
     step.train_half()
     run = step.path("run")
-    candidates = files_below(run) * 3 + files_below(step.path("cache")) + files_below(step.path("text"))
+    candidates = files_below(run) * 3 + files_below(step.path("cache")) * 4 + files_below(step.path("text"))
     candidates.append(step.path("tiny.yaml"))
     chosen = sorted({step.random.choice(candidates) for _ in range(step.random.choice([1, 1, 1, 3]))})
     checkpoints = checkpoint_steps(run)
