@@ -4,6 +4,7 @@
 
 #include "core/log.h"
 #include "core/yaml.h"
+#include "recipes/engine/best_repair.h"
 #include "recipes/engine/make_task.h"
 
 namespace linnet {
@@ -35,6 +36,7 @@ RunSaver::RunSaver(const TrainParts& parts, const std::string& run_directory,
 void RunSaver::resume(const Checkpoint& checkpoint, Progress& progress) {
   unpack_run(checkpoint, parts_.model.parameters(), parts_.updater, progress);
   warn_of_another_schedule(checkpoint, progress.step);
+  repair_best(store_, parts_.recipe.checkpoint.best);
   store_.rewind_to(progress.step);
   saved_step_ = progress.step;
   saved_seconds_ = progress.seconds;
@@ -80,6 +82,7 @@ void RunSaver::mark_if_best(const Progress& progress, RunLog& log) {
   const bool accuracy = metric == "accuracy";
   const double value = accuracy ? progress.evaluated.accuracy : progress.evaluated.nll;
   if (!std::isfinite(value)) return;
+  repair_best(store_, metric);
   const auto best = store_.best();
   const bool comparable = best && best->metric == metric;
   if (comparable && !(accuracy ? value > best->value : value < best->value)) return;
