@@ -55,8 +55,9 @@ BpeMerges::BpeMerges(const std::unordered_map<std::string, int32_t>& ids, std::s
             ": the vocabulary has no entry for the byte ", byte);
     byte_ids_[static_cast<size_t>(byte)] = found->second;
   }
-  const auto count = static_cast<uint64_t>(std::count(merges.begin(), merges.end(), '\n')) + 1;
-  table_.resize(std::bit_ceil(2 * count + 2));
+  // Each merge makes another of the tokens, and each stands on a line.
+  const auto line_count = static_cast<size_t>(std::count(merges.begin(), merges.end(), '\n')) + 1;
+  table_.resize(std::bit_ceil(2 * std::min(line_count, ids.size()) + 2));
 
   std::unordered_set<int32_t> made(byte_ids_.begin(), byte_ids_.end());
   std::string left, right;

@@ -8,7 +8,7 @@
 namespace linnet {
 
 // Files that match `pattern`, sorted by bytes. * and ? match inside one name (not a leading dot),
-// ** matches any number of folders. A pattern without wildcards is the file itself. Throws Error
+// ** matches any number of folders, links to folders left out. A pattern without wildcards is the file itself. Throws Error
 // naming the pattern when nothing matches.
 std::vector<std::string> expand_pattern(const std::string& pattern);
 

@@ -57,10 +57,11 @@ void separate_documents(const TokenizedCorpus& corpus, const Window& window, int
 // The windows of tokens [begin, end), which are one stream.
 void append_windows(int64_t begin, int64_t end, const EvaluationOptions& options,
                     std::vector<Window>& windows) {
-  const int64_t context = options.context;
-  const int64_t stride = options.stride == 0 ? context : options.stride;
   const int64_t last_input = end - 2;  // predicts the last token
   const int64_t stream = last_input + 1 - begin;
+  // A longer one is no other window, and sums of it could overflow.
+  const int64_t context = std::min(options.context, std::max<int64_t>(stream, 1));
+  const int64_t stride = options.stride == 0 ? context : std::min(options.stride, context);
   require_positions(options.carry_state ? stream : std::min(context, stream));
   int64_t scored_to = begin;  // inputs before it have been scored
   for (int64_t at = begin; scored_to <= last_input; at += stride) {
@@ -152,7 +153,8 @@ EvaluationSet::EvaluationSet(std::shared_ptr<const TokenizedCorpus> corpus,
                 "with carried state each token is read once: leave the stride at 0");
   require_usage(rows > 0, Cause{ErrorCode::out_of_range, "evaluate.batch"},
                 "the batch must be at least 1, got ", rows);
-  int64_t budget = options.max_tokens > 0 ? options.max_tokens : corpus_->size();
+  int64_t budget = corpus_->size();
+  if (options.max_tokens > 0) budget = std::min(budget, options.max_tokens);
   const size_t streams = options.cross_documents ? 1 : corpus_->documents.size();
   for (size_t i = 0; i < streams && budget > 0; ++i) {
     const int64_t begin = options.cross_documents ? 0 : corpus_->documents[i].begin;

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -204,6 +205,28 @@ TEST_P(EvaluationWindows, ScoreEveryTokenOnceExceptTheFirstOfEachStream) {
 INSTANTIATE_TEST_SUITE_P(Options, EvaluationWindows,
                          testing::Combine(testing::Values(1, 8, 10, 64, 500), testing::Values(0, 1),
                                           testing::Bool(), testing::Bool()));
+
+TEST(EvaluationSet, SizesBeyondTheCorpusChangeNothing) {
+  const auto corpus = corpus_of({5, 1, 4});
+  const auto tokenizer = make_tokenizer({.kind = "byte"});
+  const TokenMeasure measure(*tokenizer, false, false);
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  for (const bool together : {false, true}) {
+    const auto windows = [&](int64_t context, int64_t stride, int64_t tokens) {
+      EvaluationOptions options;
+      options.context = context;
+      options.stride = stride;
+      options.cross_documents = together;
+      options.max_tokens = tokens;
+      return EvaluationSet(corpus, measure, options, kHuge).windows();
+    };
+    const auto plain = windows(10, 0, 0);
+    EXPECT_EQ(windows(kHuge, 0, 0), plain);
+    EXPECT_EQ(windows(kHuge, kHuge, kHuge), plain);
+    EXPECT_EQ(windows(kHuge, 3, kHuge - 1), plain);
+    EXPECT_EQ(windows(10, 10, kHuge), plain);
+  }
+}
 
 TEST(EvaluationSet, OverlapIsFairseqsBlocksOfNewTokens) {
   const auto tokenizer = make_tokenizer({});
