@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 
+#include "core/echo.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "core/progress.h"
@@ -340,7 +341,7 @@ std::string report_text(const std::vector<RunData>& runs) {
   std::string text = table_to_text(training_table(runs));
   const Table evaluations = evaluation_table(runs);
   if (!evaluations.rows.empty()) text += concat("\n", table_to_text(evaluations));
-  return text;
+  return printable(text);
 }
 
 std::vector<RunData> read_runs(const std::vector<std::string>& run_directories) {

@@ -1,6 +1,8 @@
 #include "recipes/engine/saving.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/log.h"
 #include "core/yaml.h"
@@ -30,7 +32,10 @@ std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpo
 RunSaver::RunSaver(const TrainParts& parts, const std::string& run_directory,
                    const std::string& run_id)
     : parts_(parts),
-      store_(run_directory, static_cast<int>(parts.recipe.checkpoint.keep), run_id),
+      store_(run_directory,
+             static_cast<int>(
+                 std::min<int64_t>(parts.recipe.checkpoint.keep, std::numeric_limits<int>::max())),
+             run_id),
       data_(record_data(parts.recipe.data, parts.task)) {}
 
 void RunSaver::resume(const Checkpoint& checkpoint, Progress& progress) {

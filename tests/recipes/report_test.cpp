@@ -227,6 +227,15 @@ TEST(Report, MalformedLinesLeaveNothingBehind) {
   EXPECT_LT(html.size(), 100'000u);
 }
 
+TEST(Report, NamesOfALineReachNoTerminal) {
+  const ScratchDirectory scratch;
+  create_directories(scratch / "run");
+  write_file(scratch / "run/metrics.jsonl",
+             R"({"kind": "evaluation", "step": 1, "split": "\u001b[2J", "context": 8, "nll": 1})");
+  EXPECT_THAT(report_text({read_run(scratch / "run")}),
+              AllOf(HasSubstr("\\x1b[2J"), Not(HasSubstr("\x1b"))));
+}
+
 TEST(Report, NumbersOfMalformedLinesAreStretches) {
   MalformedLines lines;
   EXPECT_EQ(lines.numbers(), "");
