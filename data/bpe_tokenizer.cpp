@@ -23,8 +23,8 @@ namespace linnet {
 namespace {
 
 constexpr uint64_t kFileLimitBytes = uint64_t{64} << 20;
-// Ten times the largest published vocabularies; parsed, it takes some 20 times as much memory.
-constexpr size_t kJsonLimitBytes = size_t{16} << 20;
+// Of encoder.json, of which GPT-2's has 1 MB; parsed, it takes several times as much memory.
+constexpr size_t kJsonLimitBytes = size_t{8} << 20;
 constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 // Unicode White_Space, spelt out: PCRE2's own \s also has U+180E, which lost the property.
