@@ -34,7 +34,10 @@ void check(bool ok, std::string_view operation, const std::string& path) {
 
 std::optional<FileStatus> to_status(int result, const struct stat& found, const std::string& path) {
   if (result != 0) {
-    if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
+    // A name that is too long, or a link that leads to itself, is no file's.
+    for (const int absent : {ENOENT, ENOTDIR, ENAMETOOLONG, ELOOP}) {
+      if (errno == absent) return std::nullopt;
+    }
     throw_file_error("look at", path, errno);
   }
   FileStatus status;

@@ -1,6 +1,7 @@
 #include "recipes/engine/language_model_task.h"
 
 #include <chrono>
+#include <utility>
 
 #include "autograd/loss.h"
 #include "core/progress.h"
@@ -70,7 +71,7 @@ class LanguageModelTask final : public Task {
   }
   std::string fingerprint(Split split) const override { return dataset_.fingerprint(split); }
   std::string describe() const override;
-  std::vector<std::string> take_warnings() override { return dataset_.take_warnings(); }
+  std::vector<std::string> take_warnings() override;
 
  private:
   // Made at first use: evaluation does not need the training split.
@@ -78,6 +79,7 @@ class LanguageModelTask final : public Task {
     if (!sampler_) {
       sampler_.emplace(dataset_.split(Split::train), dataset_.config().context,
                        dataset_.config().crosses_documents(), seed_);
+      left_out_ = sampler_->left_out();
     }
     return *sampler_;
   }
@@ -89,6 +91,7 @@ class LanguageModelTask final : public Task {
   // Splits are read at first use, which changes nothing that a caller can see.
   mutable TextDataset dataset_;
   mutable std::optional<LmSampler> sampler_;
+  mutable int64_t left_out_ = 0;  // windows, until a warning told
   uint64_t seed_;
 };
 
@@ -171,6 +174,16 @@ std::vector<Score> LanguageModelTask::score(const Transformer& model,
     scores.push_back(std::move(*score));
   }
   return scores;
+}
+
+std::vector<std::string> LanguageModelTask::take_warnings() {
+  std::vector<std::string> warnings = dataset_.take_warnings();
+  if (const int64_t left_out = std::exchange(left_out_, 0); left_out > 0) {
+    warnings.push_back(concat(left_out, " of the ", left_out + sampler_->examples_per_epoch(),
+                              " training windows hold only documents of one token, which predict "
+                              "nothing, and are left out"));
+  }
+  return warnings;
 }
 
 std::string LanguageModelTask::describe() const {

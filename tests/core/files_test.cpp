@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/file_failures.h"
 
 namespace linnet {
@@ -24,6 +26,16 @@ std::string error_of(Body&& body) {
     return error.what();
   }
   return "";
+}
+
+TEST(Files, NamesThatNoFileCanHaveAreAbsent) {
+  const test::ScratchDirectory scratch;
+  EXPECT_FALSE(exists(std::string(100'000, 'a')));
+  EXPECT_FALSE(is_directory(scratch / std::string(300, 'a')));
+  std::filesystem::create_symlink("loop", scratch / "loop");
+  EXPECT_FALSE(exists(scratch / "loop"));
+  remove_all(scratch / "loop");
+  EXPECT_TRUE(file_system().list(scratch.path()).empty());
 }
 
 TEST(Files, ReadBackWhatWasWritten) {

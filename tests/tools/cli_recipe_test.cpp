@@ -78,11 +78,12 @@ TEST_F(Cli, BenchmarksWhatAnOverrideChooses) {
 TEST_F(Cli, ListsRecipesWithoutADescription) {
   folder_.write("mine/base.yaml", "seed: 1\n");
   folder_.write("mine/top.yaml", "extends: base.yaml\ndescription: On top\n");
+  folder_.write("mine/up.yaml", "extends: base.yaml\ndescription: \"\\e[2J up\"\n");
   folder_.write("mine/list.yaml", "- 1\n");
   EXPECT_THAT(
       linnet({"recipe", "list", "mine"}).out,
       AllOf(HasSubstr("mine/base.yaml  (no description)\n"), HasSubstr("mine/top.yaml   On top\n"),
-            HasSubstr("mine/list.yaml  UNREADABLE: ")));
+            HasSubstr("mine/list.yaml  UNREADABLE: "), HasSubstr("mine/up.yaml    \\x1b[2J up\n")));
 }
 
 TEST_F(Cli, ExplainsSingleKeysOfARecipe) {

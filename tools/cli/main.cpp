@@ -102,6 +102,7 @@ int run(int argc, char** argv) {
   add_report(app, chosen);
   add_doctor(app, chosen);
   add_completion(app, chosen);
+  check_numbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {

@@ -62,6 +62,22 @@ void require_output() {
           reason == 0 ? "" : concat(": ", std::generic_category().message(reason)));
 }
 
+void check_numbers(CLI::App& app) {
+  const auto problem = [](const std::string& text) -> std::string {
+    if (text.empty()) return "must be a number, found nothing";
+    int64_t value = 0;
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+    return result.ec == std::errc::result_out_of_range ? concat("is beyond 64 bits: ", text) : "";
+  };
+  const auto is_number = [](const std::string& type) {
+    return type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT");
+  };
+  for (CLI::Option* option : app.get_options()) {
+    if (is_number(option->get_type_name())) option->check(problem);
+  }
+  for (CLI::App* below : app.get_subcommands({})) check_numbers(*below);
+}
+
 std::function<std::string(const std::string&)> at_least(int64_t minimum) {
   return [minimum](const std::string& text) {
     int64_t value = minimum;

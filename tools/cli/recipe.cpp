@@ -5,6 +5,7 @@
 #include <iomanip>
 #include <iostream>
 
+#include "core/echo.h"
 #include "core/files.h"
 #include "core/json.h"
 #include "core/log.h"
@@ -30,7 +31,7 @@ int list(const std::string& folder, bool json) {
     } else {
       const std::string said = recipe.description.empty() ? "(no description)" : recipe.description;
       std::cout << std::left << std::setw(static_cast<int>(width) + 2) << recipe.path
-                << (recipe.error.empty() ? said : "UNREADABLE: " + recipe.error) << "\n";
+                << printable(recipe.error.empty() ? said : "UNREADABLE: " + recipe.error) << "\n";
     }
   }
   if (json) std::cout << JsonValue::object().set("recipes", array).dump() << "\n";
