@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 
 #include "recipes/engine/run_directory.h"
-#include "recipes/engine/signals.h"
 #include "recipes/engine/trainer.h"
 #include "tools/cli/commands.h"
 
@@ -16,7 +15,8 @@ void add_train(CLI::App& app, Command& chosen) {
   };
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("train", "train the model of a recipe");
-  command->add_option("RECIPE", arguments->recipe, "a YAML file")->required();
+  command->add_option("RECIPE", arguments->recipe, "a YAML file, or a pipe such as /dev/stdin")
+      ->required();
   command->add_option(
       "OVERRIDES", arguments->overrides,
       "key.path=value ..., e.g. model.attention='{name: lavo}' train.max_steps=100; a new kind or "
@@ -40,7 +40,6 @@ void add_train(CLI::App& app, Command& chosen) {
   add_threads_option(*command);
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
-      watch_stop_signals();
       arguments->options.device = use_device(arguments->device);
       const Recipe recipe =
           load_recipe_of_run(arguments->recipe, arguments->overrides, arguments->point,
