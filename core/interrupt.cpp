@@ -31,7 +31,7 @@ thread_local bool interruptible = false;
 
 struct Registry {
   std::mutex mutex;
-  int holds = 0;
+  std::atomic<int> holds{0};  // changes under the mutex
   std::vector<const std::function<void()>*> cleanups;
 };
 
@@ -140,7 +140,7 @@ Interruptible::~Interruptible() {
 }
 
 void interruption_point() {
-  if (interruptible && requested != 0) throw Interrupted();
+  if (interruptible && requested != 0 && registry().holds > 0) throw Interrupted();
 }
 
 }  // namespace linnet

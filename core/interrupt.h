@@ -75,8 +75,9 @@ class Interruptible {
   bool outer_;
 };
 
-// Throws Interrupted inside of an Interruptible once a stop was requested. Long computations call
-// it between their parts.
+// Throws Interrupted inside of an Interruptible once a stop was requested, if a HoldStop lives,
+// whose maker catches it: otherwise the program is ending. Long computations call it between their
+// parts.
 void interruption_point();
 
 }  // namespace linnet

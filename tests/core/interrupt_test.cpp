@@ -146,12 +146,15 @@ TEST(Interrupt, WorkIsGivenUpAtItsPointsAndNowhereElse) {
   end_if_stopping();  // nobody watches: a larger process goes on
   {
     const Interruptible work;
+    interruption_point();  // nobody would catch it
+    const HoldStop hold;
     EXPECT_THROW(interruption_point(), Interrupted);
     { const Interruptible inner; }
     EXPECT_THROW(interruption_point(), Interrupted);
     clear_stop_signal();
     interruption_point();
   }
+  const HoldStop hold;
   request_stop(SIGINT);
   EXPECT_EQ(stop_signal(), SIGINT);
   interruption_point();

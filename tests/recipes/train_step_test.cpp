@@ -80,7 +80,10 @@ TEST_F(TrainStepTest, AStopBetweenMicroBatchesChangesNothing) {
     if (taken == 3) request_stop(SIGTERM);
     return task->train_batch(taken++, 1);
   };
-  EXPECT_THROW(step.run(progress, next_batch), Interrupted);
+  {
+    const HoldStop hold;
+    EXPECT_THROW(step.run(progress, next_batch), Interrupted);
+  }
   clear_stop_signal();
   EXPECT_EQ(taken, 4) << "the batch that was taken was not computed";
   EXPECT_EQ(progress.step, 0);

@@ -34,7 +34,11 @@ class Stop : public Cli {
     return outcome;
   }
   static void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
-  std::string err() const { return read_file(folder_ / concat("stderr", calls_)); }
+  // What the child wrote to it so far.
+  std::string written(const std::string& stream) const {
+    const std::string path = folder_ / concat(stream, calls_);
+    return exists(path) ? read_file(path) : "";
+  }
   void write_long_text() {
     std::string text;
     for (int i = 0; text.size() < 60'000'000; ++i) text += concat("word", i, " of a long text\n");
@@ -68,7 +72,8 @@ TEST_F(Stop, BetweenTheMicroBatchesOfAnUpdate) {
   stopped(train, 300, begun);
   EXPECT_EQ(CheckpointStore(folder_ / "run").steps(), std::vector<int64_t>{0});
   EXPECT_THAT(read_file(folder_ / "run/run.lock"), HasSubstr("ended "));
-  stopped(train, 300, [&] { return err().find("continuing run at step 0") != std::string::npos; });
+  stopped(train, 300,
+          [&] { return written("stderr").find("continuing run at step 0") != std::string::npos; });
 }
 
 TEST_F(Stop, TrainingThatHasOnlyItsSampleLeft) {
@@ -84,8 +89,8 @@ TEST_F(Stop, TrainingThatHasOnlyItsSampleLeft) {
 TEST_F(Stop, EveryCommandThatTakesTime) {
   write_long_text();
   ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "run", "generate.tokens=0"}).code, 0);
-  const Outcome text =
-      stopped({"generate", "run", "--prompt", "line", "--tokens", "100000000"}, 400);
+  const Outcome text = stopped({"generate", "run", "--prompt", "line", "--tokens", "100000000"},
+                               300, [&] { return written("stdout").size() > 9; });
   EXPECT_THAT(text.out, testing::StartsWith("line"));
   for (const int delay : {200, 500}) {
     stopped({"evaluate", "run", "--set", "data.path=long", "--context", "16"}, delay);
