@@ -5,6 +5,7 @@
 #include <map>
 
 #include "autograd/loss.h"
+#include "core/interrupt.h"
 #include "core/progress.h"
 #include "data/classification.h"
 
@@ -96,7 +97,7 @@ std::vector<Score> ClassificationTask::score(const Transformer& model,
   score.mode = "classification";
   WorkProgress progress;
   for (int64_t first = 0; first < count; first += options.batch) {
-    if (options.interrupted && options.interrupted()) return {};
+    interruption_point();
     if (first > 0 && progress.due()) {
       progress.show(score.progress_text(), static_cast<double>(first), static_cast<double>(count));
     }

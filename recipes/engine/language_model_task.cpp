@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "autograd/loss.h"
+#include "core/interrupt.h"
 #include "core/progress.h"
 #include "data/packing.h"
 #include "data/text_dataset.h"
@@ -84,9 +85,7 @@ class LanguageModelTask final : public Task {
     return *sampler_;
   }
   EvaluationSet evaluation_set(const ScoreOptions& options, int64_t context) const;
-  // Empty when interrupted.
-  std::optional<Score> score_context(const DecoderLm& model, const ScoreOptions& options,
-                                     int64_t context) const;
+  Score score_context(const DecoderLm& model, const ScoreOptions& options, int64_t context) const;
 
   // Splits are read at first use, which changes nothing that a caller can see.
   mutable TextDataset dataset_;
@@ -106,9 +105,8 @@ EvaluationSet LanguageModelTask::evaluation_set(const ScoreOptions& options,
   return EvaluationSet(dataset_.split(options.split), dataset_.measure(), windows, options.batch);
 }
 
-std::optional<Score> LanguageModelTask::score_context(const DecoderLm& model,
-                                                      const ScoreOptions& options,
-                                                      int64_t context) const {
+Score LanguageModelTask::score_context(const DecoderLm& model, const ScoreOptions& options,
+                                       int64_t context) const {
   const auto start = std::chrono::steady_clock::now();
   const EvaluationSet set = evaluation_set(options, context);
   Score score;
@@ -119,7 +117,7 @@ std::optional<Score> LanguageModelTask::score_context(const DecoderLm& model,
   ModelState state;
   WorkProgress progress;
   for (int64_t i = 0; i < set.batches(); ++i) {
-    if (options.interrupted && options.interrupted()) return std::nullopt;
+    interruption_point();
     if (i > 0 && progress.due()) {
       progress.show(score.progress_text(), static_cast<double>(score.tokens),
                     static_cast<double>(set.target_count()));
@@ -169,9 +167,7 @@ std::vector<Score> LanguageModelTask::score(const Transformer& model,
   const NoGrad off;
   std::vector<Score> scores;
   for (const int64_t context : contexts_of(options, dataset_.config().context)) {
-    std::optional<Score> score = score_context(as_decoder(model), options, context);
-    if (!score) return {};
-    scores.push_back(std::move(*score));
+    scores.push_back(score_context(as_decoder(model), options, context));
   }
   return scores;
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/cuda/backend.h"
+#include "core/interrupt.h"
 #include "optim/clip.h"
 #include "recipes/engine/non_finite.h"
 #include "recipes/engine/update_work.h"
@@ -117,6 +118,7 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
   work_->begin(progress.step);
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
     const Batch& batch = batches.emplace_back(take(next_batch));
+    const Interruptible until_submitted;
     try {
       work_->add(batch);
     } catch (const OutOfMemory& error) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/files.h"
+#include "core/interrupt.h"
 #include "core/log.h"
 #include "core/yaml.h"
 #include "data/loader.h"
@@ -18,7 +19,6 @@
 #include "recipes/engine/run_sample.h"
 #include "recipes/engine/run_summary.h"
 #include "recipes/engine/saving.h"
-#include "recipes/engine/signals.h"
 #include "recipes/engine/stopping.h"
 #include "recipes/engine/train_step.h"
 
@@ -30,8 +30,6 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-constexpr int kStopped = 3;
 
 // Everything that would otherwise fail only after hours of training. Reading the splits here also
 // keeps them from being read by two threads.
@@ -90,6 +88,7 @@ class Run {
   TrainOutcome dry_run();
   void start_directory();
   void loop();
+  bool train_and_save();
   UpdateResult make_update(PrefetchingLoader& loader) {
     return step_->run(progress_, [&loader] { return loader.next().value(); });
   }
@@ -185,20 +184,19 @@ void Run::update(PrefetchingLoader& loader) {
   throw divergence(progress_, result, sound, recipe_.optim.lr);
 }
 
-// A stop signal gives the evaluation up; the run makes up for it when it goes on.
+// A stop gives the evaluation up (Interrupted); the run makes up for it when it goes on.
 void Run::evaluate() {
   log_->finish_line();
-  ScoreOptions options = score_options(recipe_.evaluate);
-  options.interrupted = [this] { return interrupted(); };
+  const ScoreOptions options = score_options(recipe_.evaluate);
   std::vector<Score> scores;
   try {
     const WithAverage averaged(model_->parameters(), updater_);
+    const Interruptible scoring;
     scores = task_->score(*model_, options);
   } catch (...) {
     saver_->save(progress_, *log_);
     throw;
   }
-  if (scores.empty()) return;
   update_wall_time();
   log_->scores(progress_, scores);
   last_score_ = scores.front();
@@ -211,7 +209,7 @@ void Run::loop() {
   // An evaluation that a signal or a crash prevented. The checkpoint has to know.
   if (evaluation_is_due() && progress_.step > 0) {
     evaluate();
-    if (progress_.evaluated.step == progress_.step) saver_->save_again(progress_, *log_);
+    saver_->save_again(progress_, *log_);
   }
   PrefetchingLoader loader = make_loader(*task_, *step_, progress_);
   while (!finished() && !interrupted()) {
@@ -219,6 +217,20 @@ void Run::loop() {
     if (evaluation_is_due()) evaluate();
     if (saver_->is_due(progress_) || finished()) saver_->save(progress_, *log_);
   }
+  if (!interrupted() && evaluation_is_due()) evaluate();  // no update was made
+}
+
+// All that a stop must not end before it is saved. Returns whether it was stopped.
+bool Run::train_and_save() {
+  const HoldStop hold;
+  try {
+    loop();
+  } catch (const Interrupted&) {  // the run stands where its last update left it
+  }
+  log_->finish_line();
+  const bool stopped = interrupted();
+  saver_->save(progress_, *log_);
+  return stopped;
 }
 
 // One update on fresh weights: what a mistake in the recipe, or too little memory, would stop.
@@ -262,19 +274,15 @@ TrainOutcome Run::execute() {
   } else {
     log_info("run directory: ", plan_.directory);
   }
-  loop();
-  log_->finish_line();
-  if (interrupted()) {
-    saver_->save(progress_, *log_);
+  if (train_and_save()) {
     log_info("stopped by signal ", stop_signal(), " at step ", progress_.step,
              "; run again with --resume auto to continue");
     return {kStopped, plan_.directory, progress_, last_score_};
   }
-  if (evaluation_is_due()) evaluate();  // no update was made
+  end_if_stopping();
   const std::string unfinished =
       unfinished_schedule(recipe_, *updater_.schedule, progress_, stopping_->limits());
   if (!unfinished.empty() && !was_finished) log_warning(unfinished);
-  saver_->save(progress_, *log_);
   write_sample(parts(), plan_.directory);
   log_->sync();
   write_report({plan_.directory}, join_path(plan_.directory, "report.html"));

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
+#include <random>
+#include <thread>
 
 #include "attention/registry.h"
 #include "recipes/engine/best_repair.h"
@@ -138,6 +141,30 @@ TEST_F(Resume, SavesAndStopsAtASignalAndContinues) {
       expect_equal(left(name), straight, name);
     }
   }
+}
+
+TEST_F(Resume, AnUpdateThatAStopCutShortIsMadeAgain) {
+  const Recipe whole = recipe({"train.micro_batch=1", "train.tokens_per_update=480",
+                               "evaluate.at_end=true", "optim.ema={decay: 0.8}"});
+  run(whole, "straight");
+  const Left straight = left("straight");
+  std::mt19937_64 random(4);
+  int stops = 0;
+  for (uint64_t start = 0; start < 40; ++start) {
+    std::thread other([delay = start * (random() % 10'000)] {
+      std::this_thread::sleep_for(std::chrono::microseconds(delay));
+      request_stop(SIGTERM);
+    });
+    const TrainOutcome outcome = run(whole, "stopped");
+    other.join();
+    clear_stop_signal();
+    if (outcome.exit_code == 0) break;
+    EXPECT_EQ(outcome.exit_code, kStopped);
+    ++stops;
+  }
+  EXPECT_GT(stops, 0);
+  EXPECT_EQ(run(whole, "stopped").exit_code, 0);
+  expect_equal(left("stopped"), straight, "stopped");
 }
 
 TEST_F(Resume, TrainingInstallsNoSignalHandler) {
