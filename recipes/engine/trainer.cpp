@@ -12,6 +12,7 @@
 #include "recipes/engine/environment.h"
 #include "recipes/engine/plugin_record.h"
 #include "recipes/engine/recipe_check.h"
+#include "recipes/engine/recipe_place.h"
 #include "recipes/engine/report.h"
 #include "recipes/engine/run_directory.h"
 #include "recipes/engine/run_log.h"
@@ -32,15 +33,6 @@ double seconds_since(Clock::time_point start) {
 }
 
 constexpr int kStopped = 3;
-
-// Everything that would otherwise fail only after hours of training. Reading the splits here also
-// keeps them from being read by two threads.
-void check_end(const Recipe& recipe, const Task& task, const Transformer& model) {
-  if (recipe.evaluate.scores_anything()) {
-    task.check(model, score_options(recipe.evaluate));
-  }
-  check_sample(recipe, task);
-}
 
 // Runs ahead of the updates; its position is a function of the counters alone.
 PrefetchingLoader make_loader(const Task& task, const TrainStep& step, const Progress& progress) {
@@ -67,13 +59,7 @@ class Run {
       resumed_ = load_checkpoint(*plan_.checkpoint);
       require_plugins(*resumed_);
     }
-    check_run(recipe_);  // before the data are read, which may take long
-    task_ = make_task_of_run(recipe_, resumed_ ? &*resumed_ : nullptr, plan_.directory);
-    model_ = build_model(recipe, task_->sizes(), options.device);
-    updater_ = make_updater(recipe, model_->parameters());
-    step_.emplace(recipe_, *task_, *model_, updater_);
-    stopping_.emplace(recipe, task_->examples_per_epoch(), step_->examples_per_update());
-    check_end(recipe_, *task_, *model_);
+    with_places(recipe_, [this] { build(); });
     for (const std::string& warning : task_->take_warnings()) log_warning(warning);
   }
   Run(const Run&) = delete;
@@ -82,6 +68,7 @@ class Run {
   TrainOutcome execute();
 
  private:
+  void build();
   TrainParts parts() { return {recipe_, *task_, *model_, updater_}; }
   bool finished() const { return stopping_->finished(progress_); }
   bool evaluation_is_due() const { return stopping_->evaluation_is_due(progress_); }
@@ -114,6 +101,17 @@ class Run {
   std::optional<RunLog> log_;
   std::optional<Score> last_score_;
 };
+
+// All that a recipe can be refused for is found here: what would fail only after hours, too.
+void Run::build() {
+  check_run(recipe_);  // before the data are read, which may take long
+  task_ = make_task_of_run(recipe_, resumed_ ? &*resumed_ : nullptr, plan_.directory);
+  model_ = build_model(recipe_, task_->sizes(), options_.device, ModelUse::training);
+  updater_ = make_updater(recipe_, model_->parameters());
+  step_.emplace(recipe_, *task_, *model_, updater_);
+  check_run(recipe_, *task_, *model_);
+  stopping_.emplace(recipe_, task_->examples_per_epoch(), step_->examples_per_update());
+}
 
 void Run::start_directory() {
   if (!plan_.lock) plan_.lock = begin_run(plan_.directory);

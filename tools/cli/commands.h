@@ -30,6 +30,9 @@ void add_plugin_option(CLI::App& command);
 // The check of an option with whole numbers from `minimum` on, for CLI::Option::check.
 std::function<std::string(const std::string&)> at_least(int64_t minimum);
 
+// The same from `minimum` to `maximum`.
+std::function<std::string(const std::string&)> between(int64_t minimum, int64_t maximum);
+
 // Throws Error unless all that was printed to std::cout so far could be written.
 void require_output();
 
