@@ -75,11 +75,10 @@ void take_mixer_keys(ConfigNode& config, const Mechanism& mechanism, bool sizes_
     throw located_error(width_at, Cause{ErrorCode::conflict, "width"}, "width ", options.width,
                         " must be a multiple of heads ", options.heads);
   }
-  const int64_t head_width = options.width / options.heads;
-  if (options.rotary_width > head_width || options.rotary_width % 2 != 0) {
+  if (options.rotary_width % 2 != 0) {
     throw located_error(rotary_at, Cause{ErrorCode::out_of_range, "rotary_width"},
-                        "rotary_width must be even and at most the heads' width ", head_width,
-                        ", found ", options.rotary_width);
+                        "rotary_width counts pairs of channels and must be even, found ",
+                        options.rotary_width);
   }
 }
 
