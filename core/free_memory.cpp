@@ -114,6 +114,11 @@ size_t free_memory(Device device) {
   return device.kind == DeviceKind::cpu ? left_on_host() : kUnlimited;
 }
 
+bool has_memory(Device device, double bytes) {
+  constexpr double kLittle = 64 << 20;
+  return bytes < kLittle || bytes <= static_cast<double>(free_memory(device));
+}
+
 std::string memory_text(double bytes) {
   constexpr std::array<const char*, 7> kUnits = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   size_t unit = 0;

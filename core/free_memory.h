@@ -13,6 +13,10 @@ namespace linnet {
 // and of its limit of address space.
 size_t free_memory(Device device);
 
+// Whether a device has so many bytes left. Less than 64 MiB are not worth asking for: they are
+// there.
+bool has_memory(Device device, double bytes);
+
 // "3.1 GiB", "17 MiB".
 std::string memory_text(double bytes);
 

@@ -39,17 +39,10 @@ size_t rounded(size_t bytes) {
   return bytes > SIZE_MAX - step ? 0 : (bytes + step - 1) / step * step;
 }
 
-// The system promises more than it has and ends a process that takes it at its word. Blocks of at
-// least this size are not asked for where less is free.
-constexpr size_t kLarge = size_t{64} << 20;
-
-bool fits(size_t size) {
-  return size < kLarge || size <= free_memory({});
-}
-
 // Aligned memory for a block that is kept, or nullptr.
 void* from_system(size_t size) {
-  if (!fits(size)) return nullptr;
+  // The system promises more than it has, and ends a process that takes it at its word.
+  if (!has_memory({}, static_cast<double>(size))) return nullptr;
   if (size < kHugePage || size > SIZE_MAX - kHugePage) {
     return std::aligned_alloc(kAlignment, size);
   }

@@ -57,11 +57,12 @@ void require_memory(const ListopsConfig& config) {
   const double symbols = static_cast<double>(config.min_length) / (config.brackets ? 1 : 2);
   const double needed =
       static_cast<double>(examples) * (symbols * sizeof(int32_t) + sizeof(int64_t));
-  const auto free = static_cast<double>(free_memory({}));
-  require_usage(needed <= free, Cause{ErrorCode::out_of_range, "data.listops"}, examples,
-                " ListOps examples of at least ", config.min_length, " symbols need ",
-                memory_text(needed), ", and ", memory_text(free),
-                " are free; ask for fewer or shorter ones");
+  if (has_memory({}, needed)) return;
+  throw UsageError(
+      {ErrorCode::out_of_range, "data.listops"},
+      concat(examples, " ListOps examples of at least ", config.min_length, " symbols need ",
+             memory_text(needed), ", and ", memory_text(static_cast<double>(free_memory({}))),
+             " are free; ask for fewer or shorter ones"));
 }
 
 }  // namespace

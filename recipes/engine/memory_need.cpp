@@ -23,8 +23,8 @@ void require_batch_memory(const Transformer& model, int64_t rows, int64_t length
                           double bytes_of_token, std::string_view key, std::string_view lengths) {
   const Device device = model.device();
   const double needed = static_cast<double>(rows) * static_cast<double>(length) * bytes_of_token;
+  if (has_memory(device, needed)) return;
   const auto free = static_cast<double>(free_memory(device));
-  if (needed <= free) return;
   const auto fitting = static_cast<int64_t>(free / (static_cast<double>(length) * bytes_of_token));
   throw UsageError(
       {ErrorCode::out_of_range, key},
@@ -50,8 +50,8 @@ void require_model_memory(const Recipe& recipe, const Transformer& declared, Dev
   for (const ParameterSet::Buffer& buffer : declared.parameters().buffers()) {
     needed += 4 * elements_of(buffer.shape);
   }
+  if (has_memory(device, needed)) return;
   const auto free = static_cast<double>(free_memory(device));
-  if (needed <= free) return;
   const ModelConfig& model = recipe.model;
   throw UsageError(
       {ErrorCode::out_of_range, "model"},

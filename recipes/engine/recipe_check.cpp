@@ -27,7 +27,10 @@ class LastTask {
     } catch (const UsageError&) {
       throw;
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::not_found && error.code() != ErrorCode::system) throw;
+      // What lies at data.path may be something else than data.
+      if (error.code() != ErrorCode::not_found && error.code() != ErrorCode::system &&
+          error.key() != "data.path")
+        throw;
       why_not_ = error.what();
     }
     return task_.get();

@@ -77,13 +77,14 @@ TEST_F(RecipeCheck, GeneratesTheExamplesThatARecipeDescribes) {
   EXPECT_EQ(check({}), "nothing thrown");
   EXPECT_EQ(check({"data.context=12"}), "nothing thrown");
   EXPECT_EQ(check({"data.context=12", "model.pooling=cls"}),
-            "out_of_range data.context at listops.yaml");
+            "out_of_range data.context at command line: data.context");
   EXPECT_EQ(check({"data.listops.max_length=3", "data.listops.max_depth=2"}),
-            "out_of_range data.listops at listops.yaml");
+            "out_of_range data.listops at listops.yaml:23:5");
   EXPECT_EQ(check({"sweep={data.context: [16, 11]}"}),
-            "out_of_range data.context at listops.yaml at point context=11");
+            "out_of_range data.context at command line: sweep: sweep: data.context at point "
+            "context=11");
   EXPECT_EQ(check({"optim.schedule={kind: linear, warmup_steps: 8}"}),
-            "out_of_range optim.schedule.warmup_steps at listops.yaml");
+            "out_of_range optim.schedule.warmup_steps at command line: optim.schedule");
 }
 
 }  // namespace

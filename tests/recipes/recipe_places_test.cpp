@@ -24,12 +24,13 @@ model:
   layers: 2
   width: 8
   heads: 2
+  positions: learned
   attention: {name: linear}
 optim:
   lr: 0.01
 train:
   max_steps: 2
-  tokens_per_update: 96
+  examples_per_update: 6
 evaluate:
   split: validation
 generate:
@@ -60,47 +61,32 @@ TEST_F(RecipePlaces, CheckAndTrainRefuseTheSame) {
   };
   const Row rows[] = {
       // What the recipe alone tells.
-      {"split: validation", "split: foo", "unknown_name evaluate.split at bad.yaml:19:10"},
-      {"split: validation", "stride: 99", "out_of_range evaluate.stride at bad.yaml:19:11"},
-      {"tokens_per_update: 96", "tokens_per_update: 1",
-       "conflict train.tokens_per_update at bad.yaml:17:22"},
+      {"split: validation", "split: foo", "unknown_name evaluate.split at bad.yaml:20:10"},
+      {"split: validation", "stride: 99", "out_of_range evaluate.stride at bad.yaml:20:11"},
+      {"examples_per_update: 6", "tokens_per_update: 1",
+       "conflict train.tokens_per_update at bad.yaml:18:22"},
       {"attention: {name: linear}", "attention: {name: lavo, rank: 4096}",
-       "out_of_range model.attention.rank at bad.yaml:12:33"},
+       "out_of_range model.attention.rank at bad.yaml:13:33"},
       {"attention: {name: linear}",
        "attention: [{layers: 0, name: linear}, {layers: 1, name: lavo, rank: 9}]",
-       "out_of_range model.attention.rank at bad.yaml:12:72"},
-      {"attention: {name: linear}", "attention: {name: synthesizer}\n  positions: rotary",
-       "conflict model.attention at bad.yaml:12:14"},
-      {"layers: 2", "positions: learned\n  max_positions: 8",
-       "out_of_range data.context at bad.yaml:6:12"},
+       "out_of_range model.attention.rank at bad.yaml:13:72"},
+      {"positions: learned\n  attention: {name: linear}",
+       "positions: rotary\n  attention: {name: synthesizer}",
+       "conflict model.attention at bad.yaml:13:14"},
+      {"layers: 2", "max_positions: 8", "out_of_range data.context at bad.yaml:6:12"},
       {"lr: 0.01", "lr: 0.01\n  groups: [{pattern: nothing, lr_scale: 0}]",
-       "unknown_name optim.groups at bad.yaml:15:11"},
+       "unknown_name optim.groups at bad.yaml:16:11"},
       {"lr: 0.01", "lr: 0.01\n  schedule: {kind: cosine, warmup_steps: 2}",
-       "out_of_range optim.schedule.warmup_steps at bad.yaml:15:42"},
+       "out_of_range optim.schedule.warmup_steps at bad.yaml:16:42"},
       {"split: validation", "split: test", "not_found data.test at bad.yaml:3:3"},
-      {"tokens: 0", "temperature: -1", "out_of_range generate.temperature at bad.yaml:21:16"},
+      {"tokens: 0", "temperature: -1", "out_of_range generate.temperature at bad.yaml:22:16"},
       // What only the data tell.
-      {"context: 16", "context: 4096\ntrain: {max_steps: 1, examples_per_update: 1}",
-       "out_of_range data.context at bad.yaml:6:12"},
-      {"split: validation",
-       "carry_state: true\nmodel: {layers: 1, width: 8, heads: 2, positions: learned, "
-       "attention: {name: linear}}",
-       "out_of_range evaluate.carry_state at bad.yaml:19:16"},
+      {"context: 16", "context: 4096", "out_of_range data.context at bad.yaml:6:12"},
+      {"split: validation", "carry_state: true",
+       "out_of_range evaluate.carry_state at bad.yaml:20:16"},
   };
   for (const Row& row : rows) {
-    std::string recipe = text(row.from, row.to);
-    // A section that a row gives anew stands for the one above.
-    for (const char* section : {"\ntrain: {", "\nmodel: {"}) {
-      if (recipe.find(section) == std::string::npos) continue;
-      const std::string name = concat("\n", std::string(section + 1, 5), ":\n");
-      const size_t begin = recipe.find(name) + 1;
-      size_t end = begin;
-      do end = recipe.find('\n', end) + 1;
-      while (recipe[end] == ' ');
-      const size_t lines = std::count(recipe.begin() + begin, recipe.begin() + end, '\n');
-      recipe.replace(begin, end - begin, std::string(lines, '\n'));
-    }
-    const std::string path = folder_.write("bad.yaml", recipe);
+    const std::string path = folder_.write("bad.yaml", text(row.from, row.to));
     EXPECT_EQ(checked(path), row.causes) << row.to;
     EXPECT_EQ(trained(path), row.causes) << row.to;
   }
@@ -115,8 +101,8 @@ TEST_F(RecipePlaces, AnOverrideHasItsOwnPlace) {
                   "unknown_name evaluate.split at command line: evaluate.split"),
         std::pair("model.attention={name: lavo, rank: 4096}",
                   "out_of_range model.attention.rank at command line: model.attention"),
-        std::pair("train.tokens_per_update=1",
-                  "conflict train.tokens_per_update at command line: train.tokens_per_update")}) {
+        std::pair("data.context=4096",
+                  "out_of_range data.context at command line: data.context")}) {
     EXPECT_EQ(checked(path, {change}), causes);
     EXPECT_EQ(trained(path, {change}), causes);
   }
@@ -132,6 +118,11 @@ TEST_F(RecipePlaces, WithoutItsDataACheckSaysWhatItDidNotRead) {
   EXPECT_THAT(why_not("data.train=[nowhere.txt]"), testing::HasSubstr("nowhere.txt"));
   EXPECT_THAT(why_not("data={path: nowhere, context: 16}"), testing::HasSubstr("nowhere"));
   EXPECT_THAT(why_not("data.tokenizer={kind: gpt2, path: nowhere}"), testing::HasSubstr("nowhere"));
+  create_directories(out("empty"));
+  for (const char* kind : {"text", "self", "pg19", "wikitext"}) {
+    EXPECT_THAT(why_not(concat("data={kind: ", kind, ", path: ", out("empty"), ", context: 16}")),
+                testing::HasSubstr("empty"));
+  }
   // The rest is checked all the same.
   EXPECT_EQ(checked(path, {"data={path: nowhere, context: 16}", "evaluate.split=foo"}),
             "unknown_name evaluate.split at command line: evaluate.split");

@@ -1,5 +1,5 @@
 // Every whole number of a recipe may be huge: it is refused at once, or does no harm.
-#include <chrono>
+#include <ctime>
 
 #include "attention/registry.h"
 #include "recipes/engine/environment.h"
@@ -9,8 +9,8 @@
 namespace linnet {
 namespace {
 
-// Seconds; a machine that is shared takes longer.
-constexpr double kSeconds = 2;
+// Of the processor.
+constexpr double kSeconds = 1;
 
 constexpr const char* kHuge[] = {"1000000000", "2147483648", "4611686018427387904",
                                  "9223372036854775807"};
@@ -37,7 +37,7 @@ class SchemaBounds : public test::TinyRun {
   // Runs `body`, which may throw UsageError or run out of memory, but in no other way.
   template <typename Body>
   static void expect_quick(const std::string& what, const Body& body) {
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     const uint64_t before = peak_resident_memory_bytes();
     try {
       body();
@@ -45,8 +45,7 @@ class SchemaBounds : public test::TinyRun {
     } catch (const std::exception& error) {
       ADD_FAILURE() << what << ": " << error.what();
     }
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    EXPECT_LT(seconds.count(), kSeconds) << what;
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, kSeconds) << what;
     EXPECT_LT(peak_resident_memory_bytes() - before, uint64_t{64} << 20) << what;
   }
 };
@@ -69,7 +68,7 @@ std::vector<std::string> companions(const std::string& path) {
 TEST_F(SchemaBounds, HugeNumbersAreRefusedOrHarmless) {
   std::vector<std::string> paths;
   find_numbers(schema_of<Recipe>().fields, "", paths);
-  ASSERT_GT(paths.size(), 40u);
+  ASSERT_GT(paths.size(), 35u);
   for (const std::string& path : paths) {
     for (const char* value : kHuge) {
       std::vector<std::string> changes = companions(path);
