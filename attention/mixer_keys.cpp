@@ -20,7 +20,7 @@ void require_sizes(const ConfigNode& config) {
 }
 
 // The limits of recipes.
-constexpr int64_t kMostWidth = 65536, kMostHeads = 1024;
+constexpr int64_t kMaxWidth = 65536, kMaxHeads = 1024;
 
 void take_size(ConfigNode& config, const char* key, int64_t least, int64_t most, int64_t& value) {
   if (const ConfigNode* node = config.find(key)) {
@@ -67,9 +67,9 @@ void take_mixer_keys(ConfigNode& config, const Mechanism& mechanism, bool sizes_
   if (sizes_required) require_sizes(config);
   const Location width_at = config.location_of("width");
   const Location rotary_at = config.location_of("rotary_width");
-  take_size(config, "width", 1, kMostWidth, options.width);
-  take_size(config, "heads", 1, kMostHeads, options.heads);
-  take_size(config, "rotary_width", 0, kMostWidth, options.rotary_width);
+  take_size(config, "width", 1, kMaxWidth, options.width);
+  take_size(config, "heads", 1, kMaxHeads, options.heads);
+  take_size(config, "rotary_width", 0, kMaxWidth, options.rotary_width);
   take_bias(config, mechanism, options.bias);
   if (options.width % options.heads != 0) {
     throw located_error(width_at, Cause{ErrorCode::conflict, "width"}, "width ", options.width,

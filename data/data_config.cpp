@@ -41,7 +41,7 @@ void TokenizerConfig::validate(const ConfigNode& at) const {
 
 void ListopsConfig::describe(ConfigDescription<ListopsConfig>& d) {
   // Longer ones fit no context.
-  constexpr double kLongest = 1 << 24, kMostExamples = 10'000'000;
+  constexpr double kLongest = 1 << 24, kMaxExamples = 10'000'000;
   d.field("min_length", &ListopsConfig::min_length, "shortest expression kept")
       .range(1, kLongest)
       .unit("symbols");
@@ -52,11 +52,11 @@ void ListopsConfig::describe(ConfigDescription<ListopsConfig>& d) {
   d.field("max_arguments", &ListopsConfig::max_arguments, "arguments of an operator: 2 to this")
       .range(2, 1000);
   d.field("train_examples", &ListopsConfig::train_examples, "size of the training split")
-      .range(1, kMostExamples);
+      .range(1, kMaxExamples);
   d.field("validation_examples", &ListopsConfig::validation_examples, "size of validation")
-      .range(1, kMostExamples);
+      .range(1, kMaxExamples);
   d.field("test_examples", &ListopsConfig::test_examples, "size of the test split")
-      .range(1, kMostExamples);
+      .range(1, kMaxExamples);
   d.field("seed", &ListopsConfig::seed, "all examples depend on it").at_least(0);
   d.field("brackets", &ListopsConfig::brackets,
           "false drops the closing brackets, as pipelines before March 2021 did: the structure is "

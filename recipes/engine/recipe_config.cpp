@@ -73,14 +73,14 @@ void EvaluateConfig::describe(ConfigDescription<EvaluateConfig>& d) {
   d.list("contexts", &EvaluateConfig::contexts,
          "context lengths to score with (with carry_state: lengths of chunks); empty: the training "
          "context")
-      .range(1, kMostTokensAtOnce)
+      .range(1, kMaxTokensAtOnce)
       .unit("tokens");
   d.field("batch", &EvaluateConfig::batch, "windows or examples scored at once")
-      .range(1, kMostTokensAtOnce)
+      .range(1, kMaxTokensAtOnce)
       .unit("examples");
   d.optional("stride", &EvaluateConfig::stride,
              "step of overlapping windows, each token scored once; none: windows do not overlap")
-      .range(1, kMostTokensAtOnce)
+      .range(1, kMaxTokensAtOnce)
       .unit("tokens");
   d.field("carry_state", &EvaluateConfig::carry_state,
           "read whole documents with the state of the mechanism instead of windows");

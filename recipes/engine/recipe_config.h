@@ -15,7 +15,7 @@ namespace linnet {
 enum class Precision { f32, bf16 };
 
 // Positions have 32 bits.
-inline constexpr int64_t kMostTokensAtOnce = int64_t{1} << 30;
+inline constexpr int64_t kMaxTokensAtOnce = int64_t{1} << 30;
 inline constexpr int64_t kLongestSample = int64_t{1} << 24;
 
 // What the backward pass computes again instead of keeping.

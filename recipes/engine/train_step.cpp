@@ -36,20 +36,20 @@ std::string remedy(const OutOfMemory& error, int64_t examples, size_t held) {
 }
 
 // Far more than any run needs, and products of sizes stay far below what 64 bits hold.
-constexpr int64_t kMostTokens = int64_t{1} << 40;
-constexpr int64_t kMostMicroBatches = int64_t{1} << 20;
+constexpr int64_t kMaxTokens = int64_t{1} << 40;
+constexpr int64_t kMaxMicroBatches = int64_t{1} << 20;
 
 int64_t bounded(int64_t examples, int64_t tokens_per_example, const TrainConfig& config) {
-  const int64_t most = std::max<int64_t>(1, kMostTokens / tokens_per_example);
+  const int64_t most = std::max<int64_t>(1, kMaxTokens / tokens_per_example);
   const char* key =
       config.tokens_per_update ? "train.tokens_per_update" : "train.examples_per_update";
   require_usage(examples <= most, Cause{ErrorCode::out_of_range, key}, key, ": an update of ",
                 examples, " examples of ", tokens_per_example, " tokens is beyond the limit of ",
-                kMostTokens, " tokens");
+                kMaxTokens, " tokens");
   const int64_t parts = (examples - 1) / config.micro_batch + 1;
-  require_usage(parts <= kMostMicroBatches, Cause{ErrorCode::out_of_range, "train.micro_batch"},
+  require_usage(parts <= kMaxMicroBatches, Cause{ErrorCode::out_of_range, "train.micro_batch"},
                 "an update of ", examples, " examples in micro-batches of ", config.micro_batch,
-                " has ", parts, " of them, and ", kMostMicroBatches,
+                " has ", parts, " of them, and ", kMaxMicroBatches,
                 " is the limit; raise train.micro_batch, or make the update smaller");
   return examples;
 }

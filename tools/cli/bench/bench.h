@@ -11,7 +11,7 @@ void add_bench_attention(CLI::App& bench, Command& chosen);
 void add_bench_conv(CLI::App& bench, Command& chosen);
 
 // Their times are kept.
-inline constexpr int64_t kMostRuns = 1'000'000;
+inline constexpr int64_t kMaxRuns = 1'000'000;
 inline constexpr double kMiB = 1024.0 * 1024.0;
 
 }  // namespace linnet::cli
