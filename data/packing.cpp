@@ -153,8 +153,8 @@ EvaluationSet::EvaluationSet(std::shared_ptr<const TokenizedCorpus> corpus,
                 "with carried state each token is read once: leave the stride at 0");
   require_usage(rows > 0, Cause{ErrorCode::out_of_range, "evaluate.batch"},
                 "the batch must be at least 1, got ", rows);
-  int64_t budget = corpus_->size();
-  if (options.max_tokens > 0) budget = std::min(budget, options.max_tokens);
+  const int64_t size = corpus_->size();
+  int64_t budget = options.max_tokens > 0 ? std::min(options.max_tokens, size) : size;
   const size_t streams = options.cross_documents ? 1 : corpus_->documents.size();
   for (size_t i = 0; i < streams && budget > 0; ++i) {
     const int64_t begin = options.cross_documents ? 0 : corpus_->documents[i].begin;
@@ -180,6 +180,16 @@ EvaluationSet::EvaluationSet(std::shared_ptr<const TokenizedCorpus> corpus,
         i - first_.back() == static_cast<size_t>(rows))
       first_.push_back(i);
   first_.push_back(windows_.size());
+}
+
+std::pair<int64_t, int64_t> EvaluationSet::largest_batch() const {
+  std::pair<int64_t, int64_t> largest{0, 0};
+  for (size_t i = 0; i + 1 < first_.size(); ++i) {
+    const auto rows = static_cast<int64_t>(first_[i + 1] - first_[i]);
+    const int64_t length = windows_[first_[i]].length;
+    if (rows * length > largest.first * largest.second) largest = {rows, length};
+  }
+  return largest;
 }
 
 Batch EvaluationSet::batch(int64_t index) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "data/batch.h"
@@ -78,6 +79,8 @@ class EvaluationSet {
   Batch batch(int64_t index) const;
   const std::vector<Window>& windows() const { return windows_; }
   int64_t target_count() const { return target_count_; }
+  // The batch of the most tokens: its rows and their length.
+  std::pair<int64_t, int64_t> largest_batch() const;
 
  private:
   std::shared_ptr<const TokenizedCorpus> corpus_;

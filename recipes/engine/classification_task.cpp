@@ -8,6 +8,7 @@
 #include "core/interrupt.h"
 #include "core/progress.h"
 #include "data/classification.h"
+#include "recipes/engine/memory_need.h"
 
 namespace linnet {
 namespace {
@@ -80,7 +81,8 @@ void check_options(const Transformer& model, const ScoreOptions& options) {
 
 void ClassificationTask::check(const Transformer& model, const ScoreOptions& options) const {
   check_options(model, options);
-  sampler(options.split);
+  const ClassificationSampler& examples = sampler(options.split);
+  require_scoring_memory(model, std::min(options.batch, examples.examples_per_epoch()), length_);
 }
 
 std::vector<Score> ClassificationTask::score(const Transformer& model,

@@ -8,6 +8,7 @@
 #include "core/progress.h"
 #include "data/packing.h"
 #include "data/text_dataset.h"
+#include "recipes/engine/memory_need.h"
 
 namespace linnet {
 namespace {
@@ -149,6 +150,8 @@ void LanguageModelTask::check(const Transformer& model, const ScoreOptions& opti
   const int64_t limit = model.length_limit();
   for (const int64_t context : contexts_of(options, training_context)) {
     const EvaluationSet set = evaluation_set(options, context);
+    const auto [rows, length] = set.largest_batch();
+    require_scoring_memory(model, rows, length);
     if (limit == 0 || !options.carry_state) continue;
     for (const Window& window : set.windows()) {
       if (window.first_position + window.length <= limit) continue;

@@ -7,6 +7,7 @@
 #include "core/cuda/backend.h"
 #include "core/interrupt.h"
 #include "optim/clip.h"
+#include "recipes/engine/memory_need.h"
 #include "recipes/engine/non_finite.h"
 #include "recipes/engine/update_work.h"
 
@@ -80,6 +81,8 @@ TrainStep::TrainStep(const Recipe& recipe, const Task& task, const Transformer& 
                      Updater& updater)
     : parts_{recipe, task, model, updater} {
   examples_per_update_ = linnet::examples_per_update(recipe.train, task.tokens_per_example());
+  require_update_memory(recipe, model, std::min(recipe.train.micro_batch, examples_per_update_),
+                        task.tokens_per_example());
   for (int64_t left = examples_per_update_; left > 0; left -= micro_batches_.back()) {
     micro_batches_.push_back(std::min(left, recipe.train.micro_batch));
   }

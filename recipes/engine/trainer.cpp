@@ -13,6 +13,7 @@
 #include "recipes/engine/environment.h"
 #include "recipes/engine/plugin_record.h"
 #include "recipes/engine/recipe_check.h"
+#include "recipes/engine/recipe_place.h"
 #include "recipes/engine/report.h"
 #include "recipes/engine/run_directory.h"
 #include "recipes/engine/run_log.h"
@@ -29,15 +30,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Everything that would otherwise fail only after hours of training. Reading the splits here also
-// keeps them from being read by two threads.
-void check_end(const Recipe& recipe, const Task& task, const Transformer& model) {
-  if (recipe.evaluate.scores_anything()) {
-    task.check(model, score_options(recipe.evaluate));
-  }
-  check_sample(recipe, task);
 }
 
 // Runs ahead of the updates; its position is a function of the counters alone.
@@ -64,14 +56,8 @@ class Run {
     if (plan_.checkpoint) {
       resumed_ = load_checkpoint(*plan_.checkpoint);
       require_plugins(*resumed_);
-    } else if (recipe_.init) {
-      given_ = load_given_state(recipe_);
     }
-    check_run(recipe_);  // before the data are read, which may take long
-    make_parts();
-    step_.emplace(recipe_, *task_, *model_, updater_);
-    stopping_.emplace(recipe, task_->examples_per_epoch(), step_->examples_per_update());
-    check_end(recipe_, *task_, *model_);
+    with_places(recipe_, [this] { build(); });
     for (const std::string& warning : task_->take_warnings()) log_warning(warning);
   }
   Run(const Run&) = delete;
@@ -80,6 +66,7 @@ class Run {
   TrainOutcome execute();
 
  private:
+  void build();
   TrainParts parts() { return {recipe_, *task_, *model_, updater_}; }
   bool finished() const { return stopping_->finished(progress_); }
   bool evaluation_is_due() const { return stopping_->evaluation_is_due(progress_); }
@@ -116,6 +103,16 @@ class Run {
   std::optional<Score> last_score_;
 };
 
+// All that a recipe can be refused for is found here: what would fail only after hours, too.
+void Run::build() {
+  check_run(recipe_);  // before the data are read, which may take long
+  if (!resumed_ && recipe_.init) given_ = load_given_state(recipe_);
+  make_parts();
+  step_.emplace(recipe_, *task_, *model_, updater_);
+  check_run(recipe_, *task_, *model_);
+  stopping_.emplace(recipe_, task_->examples_per_epoch(), step_->examples_per_update());
+}
+
 // Task, model and updater, with what a new run is given.
 void Run::make_parts() {
   const bool all = given_ && given_->all;
@@ -125,7 +122,7 @@ void Run::make_parts() {
                                     : nullptr,
                            all ? "take over the weights only (init.state=weights)"
                                : "start a new run with another --out");
-  model_ = build_model(recipe_, task_->sizes(), options_.device);
+  model_ = build_model(recipe_, task_->sizes(), options_.device, ModelUse::training);
   if (given_) {
     const ParameterSet& parameters = model_->parameters();
     require_same_tokenizer(*given_, task_->tokenizer().get());

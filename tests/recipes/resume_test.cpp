@@ -355,7 +355,7 @@ TEST_F(Resume, BestFollowsTheRecipe) {
   run(recipe({"checkpoint.best=none"}), "none");
   EXPECT_EQ(left("none").best_step, -1);
   EXPECT_EQ(test::causes_of<UsageError>([&] { run(recipe({"checkpoint.best=accuracy"}), "no"); }),
-            "conflict checkpoint.best");
+            "conflict checkpoint.best at command line: checkpoint.best");
   EXPECT_FALSE(exists(out("no")));
   run(classifier(), "accuracy");
   EXPECT_GT(left("accuracy").best_step, 0);

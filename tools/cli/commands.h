@@ -33,6 +33,9 @@ std::function<std::string(const std::string&)> at_least(int64_t minimum);
 // one: no text at all, and a whole number beyond 64 bits, which it would cut down to their limit.
 void check_numbers(CLI::App& app);
 
+// The same from `minimum` to `maximum`.
+std::function<std::string(const std::string&)> between(int64_t minimum, int64_t maximum);
+
 // Throws Error unless all that was printed to std::cout so far could be written.
 void require_output();
 

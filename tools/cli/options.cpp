@@ -14,6 +14,16 @@
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
+namespace {
+
+// A text that is no number is refused afterwards.
+int64_t number_or(const std::string& text, int64_t otherwise) {
+  int64_t value = otherwise;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+}  // namespace
 
 void add_device_option(CLI::App& command, std::string& name) {
   command.add_option("--device", name, "auto, cpu, cuda or cuda:N")->capture_default_str();
@@ -80,10 +90,17 @@ void check_numbers(CLI::App& app) {
 
 std::function<std::string(const std::string&)> at_least(int64_t minimum) {
   return [minimum](const std::string& text) {
-    int64_t value = minimum;
-    // A text that is no number is refused afterwards.
-    std::from_chars(text.data(), text.data() + text.size(), value);
+    const int64_t value = number_or(text, minimum);
     return value >= minimum ? "" : concat("must be ", minimum, " or more, found ", text);
+  };
+}
+
+std::function<std::string(const std::string&)> between(int64_t minimum, int64_t maximum) {
+  return [minimum, maximum](const std::string& text) {
+    const int64_t value = number_or(text, minimum);
+    return minimum <= value && value <= maximum
+               ? ""
+               : concat("must be ", minimum, " to ", maximum, ", found ", text);
   };
 }
 

@@ -77,8 +77,10 @@ int check(const std::vector<std::string>& arguments) {
   int failed = 0;
   for (const std::string& path : paths) {
     try {
-      check_recipe(path, overrides);
-      std::cout << path << ": ok\n";
+      const std::string unread = check_recipe(path, overrides);
+      std::cout << path << ": ok"
+                << (unread.empty() ? "" : concat(", but not checked with its data: ", unread))
+                << "\n";
     } catch (const UsageError& error) {
       log_error(error.what());
       ++failed;
@@ -125,7 +127,8 @@ void add_recipe(CLI::App& app, Command& chosen) {
                    "only this section or key, e.g. optim.schedule or optim.lr");
   keys->callback([=, &chosen] { chosen = [=] { return schema(*section); }; });
 
-  CLI::App* checker = command->add_subcommand("check", "whether recipes are valid");
+  CLI::App* checker = command->add_subcommand(
+      "check", "whether train would refuse recipes; data that are there are read for it");
   auto paths = std::make_shared<std::vector<std::string>>();
   checker->add_option("RECIPE", *paths, "YAML files, and key.path=value ... for all of them")
       ->required();
