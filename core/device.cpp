@@ -73,6 +73,7 @@ class CpuDevice final : public DeviceInterface {
     });
   }
   void synchronize() override {}
+  size_t kept() const { return cache_.waiting_bytes(); }
   std::string description() const override {
     return concat("cpu with ", std::thread::hardware_concurrency(), " hardware threads");
   }
@@ -81,7 +82,17 @@ class CpuDevice final : public DeviceInterface {
   MemoryCache cache_;
 };
 
+CpuDevice& cpu_device() {
+  // Never destroyed: tensors in static objects may outlive any order of destruction.
+  static CpuDevice& cpu = *new CpuDevice;
+  return cpu;
+}
+
 }  // namespace
+
+size_t kept_memory(Device device) {
+  return device.kind == DeviceKind::cpu ? cpu_device().kept() : 0;
+}
 
 std::string name_of(Device device) {
   return device.kind == DeviceKind::cpu ? "cpu" : concat("cuda:", device.index);
@@ -98,9 +109,7 @@ const char* memory_user() {
 }
 
 DeviceInterface& device_interface(Device device) {
-  // Never destroyed: tensors in static objects may outlive any order of destruction.
-  static CpuDevice& cpu = *new CpuDevice;
-  if (device.kind == DeviceKind::cpu) return cpu;
+  if (device.kind == DeviceKind::cpu) return cpu_device();
   if constexpr (kCuda) {
     return cuda::device(device.index);
   } else {

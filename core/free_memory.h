@@ -13,6 +13,9 @@ namespace linnet {
 // and of its limit of address space.
 size_t free_memory(Device device);
 
+// Bytes that freed tensors left for the next ones, where free_memory() does not count them.
+size_t kept_memory(Device device);
+
 // Whether a device has so many bytes left. Less than 64 MiB are not worth asking for: they are
 // there.
 bool has_memory(Device device, double bytes);

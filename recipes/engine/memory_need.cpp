@@ -1,5 +1,7 @@
 #include "recipes/engine/memory_need.h"
 
+#include <optional>
+
 #include "core/free_memory.h"
 
 namespace linnet {
@@ -16,6 +18,14 @@ double optimizer_bytes(const OptimConfig& optim) {
   return 4 * (moments + (optim.ema ? 1 : 0));
 }
 
+// What the device has where that is less than `needed`.
+std::optional<double> free_if_lacking(Device device, double needed) {
+  if (has_memory(device, needed)) return std::nullopt;
+  const double free =
+      static_cast<double>(free_memory(device)) + static_cast<double>(kept_memory(device));
+  return needed <= free ? std::nullopt : std::optional(free);
+}
+
 // Token, target and position of 32 bits.
 constexpr double kBytesOfToken = 12;
 
@@ -23,8 +33,9 @@ void require_batch_memory(const Transformer& model, int64_t rows, int64_t length
                           double bytes_of_token, std::string_view key, std::string_view lengths) {
   const Device device = model.device();
   const double needed = static_cast<double>(rows) * static_cast<double>(length) * bytes_of_token;
-  if (has_memory(device, needed)) return;
-  const auto free = static_cast<double>(free_memory(device));
+  const std::optional<double> lacking = free_if_lacking(device, needed);
+  if (!lacking) return;
+  const double free = *lacking;
   const auto fitting = static_cast<int64_t>(free / (static_cast<double>(length) * bytes_of_token));
   throw UsageError(
       {ErrorCode::out_of_range, key},
@@ -42,16 +53,17 @@ void require_model_memory(const Recipe& recipe, const Transformer& declared, Dev
   const bool bf16_values = recipe.train.precision == Precision::bf16;
   const double bytes_of_weight =
       8.0 + (bf16_values ? 2 : 0) + (use == ModelUse::training ? optimizer_bytes(recipe.optim) : 0);
-  double needed = 0, count = 0;
+  double count = 0;
   for (const ParameterSet::Entry& entry : declared.parameters().entries()) {
     count += elements_of(entry.shape);
   }
-  needed = count * bytes_of_weight;
+  double needed = count * bytes_of_weight;
   for (const ParameterSet::Buffer& buffer : declared.parameters().buffers()) {
     needed += 4 * elements_of(buffer.shape);
   }
-  if (has_memory(device, needed)) return;
-  const auto free = static_cast<double>(free_memory(device));
+  const std::optional<double> lacking = free_if_lacking(device, needed);
+  if (!lacking) return;
+  const double free = *lacking;
   const ModelConfig& model = recipe.model;
   throw UsageError(
       {ErrorCode::out_of_range, "model"},
