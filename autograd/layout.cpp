@@ -84,15 +84,6 @@ std::pair<int64_t, Views<1>> part_of(const Shape& whole, const Shape& part, int6
   return {begin * strides[static_cast<size_t>(dimension)], make_views<1>(part.sizes(), {strides})};
 }
 
-Tensor sliced(const Tensor& x, int64_t dimension, int64_t begin, int64_t end) {
-  std::vector<int64_t> sizes = x.shape().sizes();
-  sizes[static_cast<size_t>(dimension)] = end - begin;
-  const Tensor y = Tensor::empty(Shape(sizes), x.dtype(), x.device());
-  const auto [offset, view] = part_of(x.shape(), y.shape(), dimension, begin);
-  read_view(x, offset, view, y);
-  return y;
-}
-
 void put_slice(const Tensor& part, const Tensor& whole, int64_t dimension, int64_t begin) {
   const auto [offset, view] = part_of(whole.shape(), part.shape(), dimension, begin);
   write_view(part, whole, offset, view);
@@ -121,41 +112,68 @@ Variable transpose(const Variable& x, int64_t a, int64_t b) {
   return permute(x, order);
 }
 
-Variable slice(const Variable& x, int64_t dimension, int64_t begin, int64_t end) {
+Tensor slice(const Tensor& x, int64_t dimension, int64_t begin, int64_t end) {
   const int64_t along = dimension_of(x.shape(), dimension, "slice");
   require(0 <= begin && begin <= end && end <= x.size(along), "slice: elements ", begin, " to ",
           end, " of dimension ", dimension, " of ", x.shape());
   if (begin == 0 && end == x.size(along)) return x;
-  return record("slice", sliced(x.value(), along, begin, end), {x},
-                [shape = x.shape(), along, begin](Gradients& gradients) {
-                  const Tensor& dy = gradients.output();
-                  const Tensor dx = Tensor::zeros(shape, dy.dtype(), dy.device());
-                  put_slice(dy, dx, along, begin);
-                  gradients.add(0, dx);
-                });
+  std::vector<int64_t> sizes = x.shape().sizes();
+  sizes[static_cast<size_t>(along)] = end - begin;
+  const Tensor y = Tensor::empty(Shape(sizes), x.dtype(), x.device());
+  const auto [offset, view] = part_of(x.shape(), y.shape(), along, begin);
+  read_view(x, offset, view, y);
+  return y;
+}
+
+Variable slice(const Variable& x, int64_t dimension, int64_t begin, int64_t end) {
+  const Tensor y = slice(x.value(), dimension, begin, end);
+  if (y.shape() == x.shape()) return x;
+  const int64_t along = dimension_of(x.shape(), dimension, "slice");
+  return record("slice", y, {x}, [shape = x.shape(), along, begin](Gradients& gradients) {
+    const Tensor& dy = gradients.output();
+    const Tensor dx = Tensor::zeros(shape, dy.dtype(), dy.device());
+    put_slice(dy, dx, along, begin);
+    gradients.add(0, dx);
+  });
+}
+
+Tensor concatenate(const std::vector<Tensor>& parts, int64_t dimension) {
+  require(!parts.empty(), "concatenate: expected at least one part");
+  const Tensor& first = parts.front();
+  const int64_t along = dimension_of(first.shape(), dimension, "concatenate");
+  if (parts.size() == 1) return first;
+  std::vector<int64_t> sizes = first.shape().sizes();
+  int64_t total = 0;
+  for (const Tensor& part : parts) {
+    sizes[static_cast<size_t>(along)] = part.shape().rank() == sizes.size() ? part.size(along) : -1;
+    require(part.shape().sizes() == sizes && part.dtype() == first.dtype() &&
+                part.device() == first.device(),
+            "concatenate: ", part.shape(), " ", name_of(part.dtype()), " beside ", first.shape(),
+            " ", name_of(first.dtype()), " along dimension ", dimension);
+    total += part.size(along);
+  }
+  sizes[static_cast<size_t>(along)] = total;
+  const Tensor y = Tensor::empty(Shape(sizes), first.dtype(), first.device());
+  int64_t begin = 0;
+  for (const Tensor& part : parts) {
+    put_slice(part, y, along, begin);
+    begin += part.size(along);
+  }
+  return y;
 }
 
 Variable concatenate(const std::vector<Variable>& parts, int64_t dimension) {
-  require(!parts.empty(), "concatenate: expected at least one part");
-  const Variable& first = parts.front();
-  const int64_t along = dimension_of(first.shape(), dimension, "concatenate");
-  if (parts.size() == 1) return first;
+  if (parts.size() == 1) return parts.front();
+  std::vector<Tensor> values;
+  for (const Variable& part : parts) values.push_back(part.value());
+  const Tensor y = concatenate(values, dimension);
+  const int64_t along = dimension_of(y.shape(), dimension, "concatenate");
   std::vector<int64_t> begins{0};
-  std::vector<int64_t> sizes = first.shape().sizes();
-  for (const Variable& part : parts) {
-    sizes[static_cast<size_t>(along)] = part.shape().rank() == sizes.size() ? part.size(along) : -1;
-    require(part.shape().sizes() == sizes && part.dtype() == first.dtype(),
-            "concatenate: ", part.shape(), " ", name_of(part.dtype()), " beside ", first.shape(),
-            " ", name_of(first.dtype()), " along dimension ", dimension);
-    begins.push_back(begins.back() + part.size(along));
-  }
-  sizes[static_cast<size_t>(along)] = begins.back();
-  const Tensor y = Tensor::empty(Shape(sizes), first.dtype(), first.value().device());
-  for (size_t i = 0; i < parts.size(); ++i) put_slice(parts[i].value(), y, along, begins[i]);
+  for (const Tensor& value : values) begins.push_back(begins.back() + value.size(along));
   return record("concatenate", y, parts, [begins, along](Gradients& gradients) {
     for (size_t i = 0; i + 1 < begins.size(); ++i) {
       if (!gradients.wanted(i)) continue;
-      gradients.add(i, sliced(gradients.output(), along, begins[i], begins[i + 1]));
+      gradients.add(i, slice(gradients.output(), along, begins[i], begins[i + 1]));
     }
   });
 }

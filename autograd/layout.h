@@ -16,6 +16,9 @@ Variable transpose(const Variable& x, int64_t a, int64_t b);
 Variable slice(const Variable& x, int64_t dimension, int64_t begin, int64_t end);
 // The parts one after the other along a dimension; their other sizes and dtypes are equal.
 Variable concatenate(const std::vector<Variable>& parts, int64_t dimension);
+// The same of tensors of any dtype; a slice of everything shares storage.
+Tensor slice(const Tensor& x, int64_t dimension, int64_t begin, int64_t end);
+Tensor concatenate(const std::vector<Tensor>& parts, int64_t dimension);
 // x repeated to a shape, as NumPy broadcasts: sizes of 1 and missing leading dimensions are
 // repeated. The gradient is the sum over the repetitions.
 Variable expand(const Variable& x, const Shape& shape);
