@@ -55,18 +55,6 @@ Tensor weighted(const Tensor& a, double alpha, const Tensor& b, double beta) {
   return to;
 }
 
-Tensor product(const Tensor& a, const Tensor& b) {
-  Tensor to = empty_like(a, b);
-  if constexpr (kCuda) {
-    if (on_cuda(a)) {
-      cuda::multiply(a, b, to);
-      return to;
-    }
-  }
-  map2(a, b, to, [](auto x, auto y) { return x * y; });
-  return to;
-}
-
 Tensor scaled(const Tensor& x, double factor) {
   Tensor to = empty_like(x);
   if constexpr (kCuda) {
@@ -114,15 +102,6 @@ Tensor filled_with(const Tensor& value, const Shape& shape, DType dtype) {
 
 }  // namespace
 
-Variable add(const Variable& a, const Variable& b) {
-  const Tensor y = empty_like(a.value(), b.value());
-  add(a.value(), b.value(), y);
-  return record("add", y, {a, b}, [](Gradients& gradients) {
-    gradients.add(0, gradients.output());
-    gradients.add(1, gradients.output());
-  });
-}
-
 Variable weighted_sum(const Variable& a, double alpha, const Variable& b, double beta) {
   return record("weighted_sum", weighted(a.value(), alpha, b.value(), beta), {a, b},
                 [alpha, beta](Gradients& gradients) {
@@ -136,18 +115,6 @@ Variable scale(const Variable& x, double factor) {
   return record("scale", scaled(x.value(), factor), {x}, [factor](Gradients& gradients) {
     gradients.add(0, scaled(gradients.output(), factor));
   });
-}
-
-Variable multiply(const Variable& a, const Variable& b) {
-  struct Saved {
-    Tensor a, b;
-  };
-  return record("multiply", product(a.value(), b.value()), {a, b},
-                [saved = Saved{a.value(), b.value()}](Gradients& gradients) {
-                  const Tensor& dy = gradients.output();
-                  if (gradients.wanted(0)) gradients.add(0, product(dy, saved.b));
-                  if (gradients.wanted(1)) gradients.add(1, product(dy, saved.a));
-                });
 }
 
 Variable reshape(const Variable& x, const Shape& shape) {

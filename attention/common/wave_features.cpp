@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "attention/common/cuda/wave_features.h"
+#include "autograd/arithmetic.h"
+#include "autograd/functions.h"
 #include "core/cuda/backend.h"
 #include "core/elementwise.h"
 #include "core/threads.h"
@@ -125,26 +127,6 @@ void waves_backward(const Tensor& p, double amplitude, const Tensor& factor, con
   });
 }
 
-template <typename T>
-void gates(const Tensor& logits, const Tensor& log_open, const Tensor& closed) {
-  for (int64_t i = 0; i < logits.elements(); ++i) {
-    const T x = logits.data<T>()[i];
-    // The argument of exp is never positive.
-    const T small = std::exp(-std::abs(x));
-    log_open.data<T>()[i] = std::min(x, T(0)) - std::log1p(small);
-    closed.data<T>()[i] = (x > 0 ? small : T(1)) / (1 + small);
-  }
-}
-
-template <typename T>
-void gates_backward(const Tensor& closed, const Tensor& dlog_open, const Tensor& dclosed,
-                    const Tensor& dlogits) {
-  for (int64_t i = 0; i < closed.elements(); ++i) {
-    const T c = closed.data<T>()[i];
-    dlogits.data<T>()[i] = c * (dlog_open.data<T>()[i] - (1 - c) * dclosed.data<T>()[i]);
-  }
-}
-
 }  // namespace
 
 Variable scaled_directions(const Variable& x, const Variable& sigma, const Tensor& mask) {
@@ -208,27 +190,8 @@ Variable wave_features(const Variable& projections, double amplitude, const Vari
 }
 
 Gate sigmoid_gate(const Variable& logits) {
-  const Tensor& x = logits.value();
-  const Tensor log_open = empty_like(x), closed = empty_like(x);
-  if (on_cuda(x)) {
-    if constexpr (kCuda) cuda::sigmoid_gate(x, log_open, closed);
-  } else {
-    typed(x, [&](auto zero) { gates<decltype(zero)>(x, log_open, closed); });
-  }
-  std::vector<Variable> outputs =
-      record_many("sigmoid_gate", {log_open, closed}, {logits}, [closed](Gradients& gradients) {
-        const Tensor &dlog_open = gradients.output(0), &dclosed = gradients.output(1);
-        const Tensor dlogits = empty_like(closed);
-        if (on_cuda(closed)) {
-          if constexpr (kCuda) cuda::sigmoid_gate_backward(closed, dlog_open, dclosed, dlogits);
-        } else {
-          typed(closed, [&](auto zero) {
-            gates_backward<decltype(zero)>(closed, dlog_open, dclosed, dlogits);
-          });
-        }
-        gradients.add(0, dlogits);
-      });
-  return {outputs[0], outputs[1]};
+  const Variable opposite = scale(logits, -1);
+  return {scale(softplus(opposite), -1), sigmoid(opposite)};
 }
 
 }  // namespace linnet

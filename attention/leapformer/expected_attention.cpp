@@ -6,6 +6,7 @@
 #include "attention/primitives/linear_attention/linear_attention.h"
 #include "attention/primitives/matrices/matrices.h"
 #include "autograd/arithmetic.h"
+#include "autograd/layout.h"
 #include "core/threads.h"
 
 namespace linnet {
@@ -65,15 +66,14 @@ Variable expected_weights(const Variable& energies, int64_t heads, const Arrival
 // x [B,n,H,K] as matrices [B H,n,K], masked tokens zeros.
 Variable matrices_of(const Variable& x, const Tensor& mask) {
   const Variable valid = linear_attention_features(x, FeatureMap::identity, 1, mask);
-  return reshape(swap_tokens_and_heads(valid), {x.size(0) * x.size(2), x.size(1), x.size(3)});
+  return reshape(transpose(valid, 1, 2), {x.size(0) * x.size(2), x.size(1), x.size(3)});
 }
 
 // The same transposed, [B H,K,n].
 Variable transposed_matrices_of(const Variable& x, const Tensor& mask) {
   const int64_t B = x.size(0), n = x.size(1), width = x.size(2) * x.size(3);
   const Variable valid = linear_attention_features(x, FeatureMap::identity, 1, mask);
-  return reshape(swap_tokens_and_heads(reshape(valid, {B, n, width, 1})),
-                 {B * x.size(2), x.size(3), n});
+  return reshape(transpose(reshape(valid, {B, n, width, 1}), 1, 2), {B * x.size(2), x.size(3), n});
 }
 
 }  // namespace
@@ -87,7 +87,7 @@ Variable expected_attention(const Variable& q, const Variable& k, const Variable
                                            transposed_matrices_of(k, arrivals.source_mask));
   const Variable weights = expected_weights(energies, H, arrivals);
   const Variable y = matrix_product(weights, matrices_of(v, arrivals.source_mask));
-  return swap_tokens_and_heads(reshape(y, {B, H, T, V}));
+  return transpose(reshape(y, {B, H, T, V}), 1, 2);
 }
 
 }  // namespace linnet

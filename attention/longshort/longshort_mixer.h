@@ -11,6 +11,7 @@
 #include "attention/primitives/slot_attention/slot_attention.h"
 #include "autograd/arithmetic.h"
 #include "autograd/embedding.h"
+#include "autograd/layout.h"
 
 namespace linnet {
 
@@ -151,8 +152,8 @@ class LongshortMixer : public AttentionMixer {
                 const ListedAttentionContext& near, const Compressed& summaries,
                 const ListedAttentionContext& far) const {
     const auto with = [&](const Variable& vector) {
-      const Variable flat = reshape(q, {q.size(0), q.size(1), q.size(2) * q.size(3)});
-      return reshape(add_vector(flat, scale_, as_dtype(vector, q.dtype())), q.shape());
+      const Variable of_heads = reshape(as_dtype(vector, q.dtype()), {q.size(2), q.size(3)});
+      return add(scale(q, scale_), of_heads);
     };
     const Variable scaled = scale(q, scale_);
     Variable near_q = scaled, near_bias, far_bias;
@@ -177,7 +178,7 @@ class LongshortMixer : public AttentionMixer {
     const Variable zeros(Tensor::zeros({1, L, E}, like.dtype(), device));
     Variable sinusoids = add_sinusoidal(zeros, counted_positions(1, L, 0, device));
     if (params_.sinusoids == "halves") {
-      sinusoids = reshape(swap_middle(reshape(sinusoids, {L, E / 2, 2, 1})), {1, L, E});
+      sinusoids = reshape(transpose(reshape(sinusoids, {L, E / 2, 2}), 1, 2), {1, L, E});
     }
     return reshape(map(sinusoids), {L, options().heads, options().head_width()});
   }
@@ -189,7 +190,7 @@ class LongshortMixer : public AttentionMixer {
     at.key_mask = masks.tokens;
     const SlotMemory memory = slot_attention_memory({{}, k, v, logits}, at);
     const auto brought = [&](const Variable& x) {
-      const Variable rows = swap_middle(x);  // [rows,count,H,.]
+      const Variable rows = transpose(x, 1, 2);  // [rows,count,H,.]
       return summary_norm_(
           reshape(rows, {B, rows.size(0) / B * count_, rows.size(2), rows.size(3)}));
     };

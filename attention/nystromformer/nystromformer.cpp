@@ -9,6 +9,7 @@
 #include "attention/define.h"
 #include "attention/nystromformer/nystromformer_definition.h"
 #include "autograd/arithmetic.h"
+#include "autograd/layout.h"
 
 namespace linnet {
 namespace {
@@ -120,7 +121,7 @@ class NystromformerMixer : public AttentionMixer {
     };
     // [B,p,H,.] as matrices of heads, and back.
     const auto matrices = [&](const Variable& x) {
-      return reshape(swap_tokens_and_heads(x), {B * H, p, x.size(3)});
+      return reshape(transpose(x, 1, 2), {B * H, p, x.size(3)});
     };
     const Variable written = read(q, cut.used, input.k, context.key_mask, input.v);
     const Variable units(unit_values(B, p, H, dtype, device));
@@ -128,7 +129,7 @@ class NystromformerMixer : public AttentionMixer {
                                               params_.steps, params_.norm);
     const Variable values = matrix_product(inverse, matrices(written));
     return read(input.q, context.key_mask, k, cut.used,
-                swap_tokens_and_heads(reshape(values, {B, H, p, values.size(2)})));
+                transpose(reshape(values, {B, H, p, values.size(2)}), 1, 2));
   }
 
   NystromformerParams params_;

@@ -4,13 +4,13 @@
 #include "attention/common/gaussian_kernel.h"
 #include "attention/common/iterated_inverse_definition.h"
 #include "attention/common/mixer_support.h"
-#include "attention/common/scale_rows.h"
 #include "attention/define.h"
 #include "attention/primitives/matrices/matrices.h"
 #include "attention/skyformer/preconditioner.h"
 #include "attention/skyformer/row_kernel.h"
 #include "attention/skyformer/sampled_rows.h"
 #include "autograd/arithmetic.h"
+#include "autograd/layout.h"
 
 namespace linnet {
 namespace {
@@ -52,15 +52,15 @@ class SkyformerMixer : public AttentionMixer {
     };
     // [B,r,H,.] as matrices of heads, and back.
     const auto matrices = [&](const Variable& x) {
-      return reshape(swap_tokens_and_heads(x), {B * H, r, x.size(3)});
+      return reshape(transpose(x, 1, 2), {B * H, r, x.size(3)});
     };
     const Preconditioned kernel = precondition(row_kernel(matrices(rows)), params_.gamma);
     const Variable inverse = iterated_inverse(kernel.matrix, params_.steps, params_.norm);
     const Variable written = matrices(read(rows, {}, k, context.key_mask, input.v));
-    const Variable values =
-        scale_rows(matrix_product(inverse, scale_rows(written, kernel.roots)), kernel.roots);
+    const Variable roots = reshape(kernel.roots, {B * H, r, 1});
+    const Variable values = multiply(matrix_product(inverse, multiply(written, roots)), roots);
     const Variable y = read(q, context.key_mask, rows, {},
-                            swap_tokens_and_heads(reshape(values, {B, H, r, values.size(2)})));
+                            transpose(reshape(values, {B, H, r, values.size(2)}), 1, 2));
     return {as_dtype(y, input.q.dtype()), {}};
   }
 

@@ -3,10 +3,9 @@
 
 #include "attention/common/block_diagonal.h"
 #include "attention/common/feature_map_mechanism.h"
-#include "attention/common/scale_rows.h"
-#include "attention/common/wave_features.h"
 #include "autograd/activation.h"
 #include "autograd/arithmetic.h"
+#include "autograd/functions.h"
 #include "autograd/linear.h"
 
 namespace linnet {
@@ -73,11 +72,9 @@ class T2rMixer : public AttentionMixer {
     const DType dtype = sum_dtype(x.dtype());
     const int64_t B = x.size(0), T = x.size(1), H = options().heads;
     const auto sum_typed = [&](const Variable& v) { return as_dtype(v, dtype); };
-    // 1 - sigmoid(-z) is sigmoid(z).
     const Variable logits = linear(sum_typed(x), sum_typed(gate_weight_), sum_typed(gate_bias_));
-    const Variable gates = reshape(sigmoid_gate(scale(logits, -1)).closed, {B, T * H});
-    const Variable rows = reshape(sum_typed(features), {B, T * H, features_});
-    return as_dtype(reshape(scale_rows(rows, gates), features.shape()), features.dtype());
+    const Variable gates = reshape(sigmoid(logits), {B, T, H, 1});
+    return as_dtype(multiply(sum_typed(features), gates), features.dtype());
   }
 
   int64_t features_;

@@ -1,4 +1,4 @@
-// Sums, products and scaling.
+// Weighted sums, scaling, and one value in every place.
 #include "autograd/cuda/arithmetic.h"
 
 #include "core/cuda/for_each.h"
@@ -18,24 +18,11 @@ void weighted_sum_typed(const Tensor& a, double alpha, const Tensor& b, double b
            [=] __device__(int64_t i) { store(z + i, first * load(x + i) + second * load(y + i)); });
 }
 
-template <typename T>
-void multiply_typed(const Tensor& a, const Tensor& b, const Tensor& to) {
-  const T* x = pointer<T>(a);
-  const T* y = pointer<T>(b);
-  T* z = pointer<T>(to);
-  for_each("multiply", to.elements(),
-           [=] __device__(int64_t i) { store(z + i, load(x + i) * load(y + i)); });
-}
-
 }  // namespace
 
 void weighted_sum(const Tensor& a, double alpha, const Tensor& b, double beta, const Tensor& to) {
   dispatch(to.dtype(),
            [&](auto zero) { weighted_sum_typed<decltype(zero)>(a, alpha, b, beta, to); });
-}
-
-void multiply(const Tensor& a, const Tensor& b, const Tensor& to) {
-  dispatch(to.dtype(), [&](auto zero) { multiply_typed<decltype(zero)>(a, b, to); });
 }
 
 void scaled(const Tensor& x, double factor, const Tensor& to) {

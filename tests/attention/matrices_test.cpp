@@ -4,6 +4,7 @@
 #include "attention/common/iterated_inverse_definition.h"
 #include "autograd/arithmetic.h"
 #include "autograd/grad_check.h"
+#include "autograd/layout.h"
 #include "tests/tensor_helpers.h"
 
 namespace linnet {
@@ -26,21 +27,12 @@ Tensor stochastic(int64_t G, int64_t p, double weight) {
 
 TEST(Matrices, ProductsAndSwapsHaveTheirGradients) {
   const auto function = [](const std::vector<Variable>& in) {
-    const Variable swapped = reshape(swap_tokens_and_heads(in[1]), {4, 5, 3});
+    const Variable swapped = reshape(transpose(in[1], 1, 2), {4, 5, 3});
     return std::vector<Variable>{matrix_product(in[0], swapped)};
   };
   const GradCheckResult result = grad_check(
       function, {test::random_tensor({4, 2, 5}, "left"), test::random_tensor({2, 5, 2, 3}, "x")});
   EXPECT_TRUE(result.passed) << result.message;
-}
-
-TEST(Matrices, ASwapPutsHeadsBeforeTokens) {
-  const Tensor x = test::random_tensor({2, 3, 4, 5}, "x");
-  const Tensor y = swap_tokens_and_heads(Variable(x)).value();
-  ASSERT_EQ(y.shape(), Shape({2, 4, 3, 5}));
-  // [1,2,3,4] of x is [1,3,2,4] of y.
-  EXPECT_EQ(y.data<double>()[((1 * 4 + 3) * 3 + 2) * 5 + 4],
-            x.data<double>()[((1 * 3 + 2) * 4 + 3) * 5 + 4]);
 }
 
 TEST(Matrices, ShapesThatDoNotFitAreRefused) {

@@ -131,24 +131,4 @@ void wave_features_backward(const Tensor& projections, double amplitude, const T
          pointer_or_null<float>(dfactor));
 }
 
-void sigmoid_gate(const Tensor& logits, const Tensor& log_open, const Tensor& closed) {
-  const auto* x = pointer<const float>(logits);
-  float *log_gate = pointer<float>(log_open), *rest = pointer<float>(closed);
-  for_each("sigmoid_gate", logits.elements(), [=] __device__(int64_t i) {
-    const float small = expf(-fabsf(x[i]));  // the argument of exp is never positive
-    log_gate[i] = fminf(x[i], 0.0f) - log1pf(small);
-    rest[i] = (x[i] > 0 ? small : 1.0f) / (1 + small);
-  });
-}
-
-void sigmoid_gate_backward(const Tensor& closed, const Tensor& dlog_open, const Tensor& dclosed,
-                           const Tensor& dlogits) {
-  const auto *rest = pointer<const float>(closed), *dlog_gate = pointer<const float>(dlog_open),
-             *drest = pointer<const float>(dclosed);
-  float* d = pointer<float>(dlogits);
-  for_each("sigmoid_gate_backward", closed.elements(), [=] __device__(int64_t i) {
-    d[i] = rest[i] * (dlog_gate[i] - (1 - rest[i]) * drest[i]);
-  });
-}
-
 }  // namespace linnet::cuda

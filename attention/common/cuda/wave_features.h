@@ -14,8 +14,5 @@ void wave_features(const Tensor& projections, double amplitude, const Tensor& fa
                    const Tensor& y);
 void wave_features_backward(const Tensor& projections, double amplitude, const Tensor& factor,
                             const Tensor& dy, const Tensor& dprojections, const Tensor& dfactor);
-void sigmoid_gate(const Tensor& logits, const Tensor& log_open, const Tensor& closed);
-void sigmoid_gate_backward(const Tensor& closed, const Tensor& dlog_open, const Tensor& dclosed,
-                           const Tensor& dlogits);
 
 }  // namespace linnet::cuda

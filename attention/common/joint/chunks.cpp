@@ -1,13 +1,9 @@
 #include "attention/common/joint/chunks.h"
 
-#include <cstring>
-
 #include "attention/common/joint/cuda/chunks.h"
 #include "attention/primitives/block_attention/block_attention.h"
 #include "autograd/arithmetic.h"
 #include "core/cuda/backend.h"
-#include "core/elementwise.h"
-#include "core/threads.h"
 
 namespace linnet {
 namespace {
@@ -16,28 +12,6 @@ Shape with_tokens(const Shape& shape, int64_t tokens) {
   std::vector<int64_t> sizes = shape.sizes();
   sizes[1] = tokens;
   return Shape(sizes);
-}
-
-Tensor swapped(const Tensor& x) {
-  const Tensor y =
-      Tensor::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.dtype(), x.device());
-  if constexpr (kCuda) {
-    if (on_cuda(x)) {
-      cuda::swap_middle(x, y);
-      return y;
-    }
-  }
-  const int64_t M = x.size(1), N = x.size(2), K = x.size(3);
-  if (x.elements() == 0) return y;
-  const auto width = static_cast<int64_t>(size_of(x.dtype())) * K;
-  parallel_for(x.size(0) * M * N, 256, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t n = i % N, m = i / N % M, a = i / N / M;
-      std::memcpy(static_cast<char*>(y.raw()) + ((a * N + n) * M + m) * width,
-                  static_cast<const char*>(x.raw()) + i * width, static_cast<size_t>(width));
-    }
-  });
-  return y;
 }
 
 }  // namespace
@@ -83,28 +57,6 @@ ChunkMasks chunk_masks(const Tensor& mask, int64_t B, int64_t T, int64_t size, i
     if (mask.defined()) std::fill_n(masks.chunks.data<uint8_t>() + row * rank, rank, any);
   }
   return masks;
-}
-
-Variable swap_middle(const Variable& x) {
-  return record("swap_middle", swapped(x.value()), {x},
-                [](Gradients& gradients) { gradients.add(0, swapped(gradients.output())); });
-}
-
-Variable add_vector(const Variable& x, double factor, const Variable& u) {
-  const Tensor y = x.value().clone();
-  scale_into(y, factor);
-  add_row_into(y, u.value());
-  return record("add_vector", y, {x, u}, [factor](Gradients& gradients) {
-    const Tensor& dy = gradients.output();
-    if (gradients.wanted(1)) {
-      const Tensor du = Tensor::empty({dy.shape()[-1]}, dy.dtype(), dy.device());
-      sum_rows(dy, du, false);
-      gradients.add(1, du);
-    }
-    const Tensor dx = dy.clone();
-    scale_into(dx, factor);
-    gradients.add(0, dx);
-  });
 }
 
 }  // namespace linnet

@@ -19,10 +19,4 @@ struct ChunkMasks {
 ChunkMasks chunk_masks(const Tensor& mask, int64_t B, int64_t T, int64_t size, int64_t rank,
                        Device device, int64_t overlap = 0);
 
-// x [A,M,N,K] -> [A,N,M,K]. Differentiable.
-Variable swap_middle(const Variable& x);
-
-// factor x + u: x [..,C], u [C]. Differentiable.
-Variable add_vector(const Variable& x, double factor, const Variable& u);
-
 }  // namespace linnet

@@ -19,20 +19,6 @@ using binding::empty_like;
 
 constexpr int64_t kGrain = 4096;
 
-// x [B,T,H,K] -> y [B,H,T,K].
-void swap_into(const Tensor& x, const Tensor& y) {
-  if constexpr (kCuda) {
-    if (on_device(x)) return cuda::swap_tokens_and_heads(x, y);
-  }
-  const int64_t T = x.size(1), H = x.size(2), K = x.size(3);
-  dispatch(x.dtype(), [&](auto zero) {
-    using Number = decltype(zero);
-    const Number* from = x.data<Number>();
-    fill_elements<Number>(y, kGrain,
-                          [&](int64_t i) { return from[matrix_rule::swapped(i, T, H, K)]; });
-  });
-}
-
 // y = value I - x for every matrix.
 void subtract_from_identity(double value, const Tensor& x, const Tensor& y) {
   if constexpr (kCuda) {
@@ -206,19 +192,6 @@ Variable matrix_product(const Variable& a, const Variable& b) {
       multiply_matrices(left, Transpose::yes, dc, Transpose::no, db);
       gradients.add(1, db);
     }
-  });
-}
-
-Variable swap_tokens_and_heads(const Variable& x) {
-  binding::check_sequence(x.value(), "swap_tokens_and_heads");
-  const Tensor y =
-      Tensor::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.dtype(), x.value().device());
-  swap_into(x.value(), y);
-  return record("swap_tokens_and_heads", y, {x}, [shape = x.shape()](Gradients& gradients) {
-    const Tensor& dy = gradients.output();
-    const Tensor dx = Tensor::empty(shape, dy.dtype(), dy.device());
-    swap_into(dy, dx);
-    gradients.add(0, dx);
   });
 }
 

@@ -18,9 +18,6 @@ void multiply_matrices(const Tensor& a, Transpose transpose_a, const Tensor& b,
 // a [G,m,k] times b [G,k,n] -> [G,m,n]. Differentiable in both.
 Variable matrix_product(const Variable& a, const Variable& b);
 
-// x [B,T,H,K] -> [B,H,T,K]: the matrices of single heads, or back. Differentiable.
-Variable swap_tokens_and_heads(const Variable& x);
-
 // [B,n,H,n] with 1 where token and channel have one number: values of which attention makes its
 // weights.
 Tensor unit_values(int64_t B, int64_t n, int64_t H, DType dtype, Device device);

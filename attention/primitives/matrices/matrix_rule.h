@@ -6,12 +6,6 @@
 
 namespace linnet::matrix_rule {
 
-// Where element i of [B,H,T,K] lies in [B,T,H,K].
-constexpr int64_t swapped(int64_t i, int64_t T, int64_t H, int64_t K) {
-  const int64_t c = i % K, t = i / K % T, h = i / (K * T) % H, b = i / (K * T * H);
-  return ((b * T + t) * H + h) * K + c;
-}
-
 // Element i of [B,n,H,n].
 constexpr bool is_unit(int64_t i, int64_t n, int64_t H) {
   return i % n == i / (n * H) % n;

@@ -4,6 +4,7 @@
 #include "attention/common/joint/overlapping_chunks.h"
 #include "attention/common/joint/packed_chunks.h"
 #include "attention/common/token_slices.h"
+#include "autograd/layout.h"
 #include "tests/attention/packed_documents.h"
 #include "tests/bf16_tolerance.h"
 
@@ -34,7 +35,7 @@ std::vector<Tensor> moved(DType rounded, DType dtype, Device device) {
   };
   const Variable x(given({B, T, H, K}, "x"), true);
   const PackedChunks packed = packed_chunks(documents().to(device), 4);
-  std::vector<Variable> all{tokens_of(x, 3, 10), chunk_rows(x, 4), swap_middle(x),
+  std::vector<Variable> all{tokens_of(x, 3, 10), chunk_rows(x, 4), transpose(x, 1, 2),
                             packed_rows(x, packed)};
   std::vector<Tensor> seeds;
   for (size_t i = 0; i < all.size(); ++i) {

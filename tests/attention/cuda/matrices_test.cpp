@@ -3,12 +3,12 @@
 #include "attention/primitives/matrices/matrices.h"
 
 #include "attention/common/gaussian_kernel.h"
-#include "attention/common/scale_rows.h"
 #include "attention/nystromformer/landmark_means.h"
 #include "attention/skyformer/preconditioner.h"
 #include "attention/skyformer/row_kernel.h"
 #include "attention/skyformer/sampled_rows.h"
 #include "autograd/arithmetic.h"
+#include "autograd/layout.h"
 #include "tests/cuda_helpers.h"
 
 namespace linnet {
@@ -71,7 +71,7 @@ TEST(CudaMatrices, AreThoseOfTheCpu) {
   expect_same([](Results& run) {
     const Variable x = run.leaf(test::random_tensor({B, T, H, K}, "x"));
     const Variable left = run.leaf(test::random_tensor({B * H, 4, T}, "left"));
-    run.add({matrix_product(left, reshape(swap_tokens_and_heads(x), {B * H, T, K}))}, {x, left});
+    run.add({matrix_product(left, reshape(transpose(x, 1, 2), {B * H, T, K}))}, {x, left});
     run.out.push_back(unit_values(B, 5, H, run.dtype, run.device).to(Device{}));
   });
   for (const InverseNorm norm : {InverseNorm::matrix, InverseNorm::batch}) {
@@ -157,7 +157,7 @@ TEST(CudaPreconditioner, IsThatOfTheCpu) {
     const Variable kernel = run.leaf(positive(3, 5)),
                    x = run.leaf(test::random_tensor({3, 5, 4}, "x"));
     const Preconditioned made = precondition(kernel, 0.1);
-    run.add({made.matrix, scale_rows(x, made.roots)}, {kernel, x});
+    run.add({made.matrix, multiply(x, reshape(made.roots, {3, 5, 1}))}, {kernel, x});
   });
 }
 

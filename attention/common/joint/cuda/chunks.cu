@@ -23,14 +23,4 @@ void chunk_masks(const Tensor& mask, int64_t T, int64_t overlap, const Tensor& t
   });
 }
 
-void swap_middle(const Tensor& x, const Tensor& y) {
-  const int64_t M = x.size(1), N = x.size(2), K = x.size(3);
-  const StoredValues from = stored_values(x);
-  const StoredResults to = stored_results(y);
-  for_each("swap_middle", x.elements(), [=] __device__(int64_t i) {
-    const int64_t m = i / K % M, n = i / K / M % N, a = i / K / M / N;
-    to.put(i, from.at(((a * M + m) * N + n) * K + i % K));
-  });
-}
-
 }  // namespace linnet::cuda

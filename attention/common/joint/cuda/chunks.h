@@ -9,7 +9,5 @@ namespace linnet::cuda {
 // (undefined: all T tokens are valid).
 void chunk_masks(const Tensor& mask, int64_t T, int64_t overlap, const Tensor& tokens, int64_t rank,
                  const Tensor& chunks);
-// y [A,N,M,K] of x [A,M,N,K], f32 or bf16.
-void swap_middle(const Tensor& x, const Tensor& y);
 
 }  // namespace linnet::cuda

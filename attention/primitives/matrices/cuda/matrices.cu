@@ -12,14 +12,6 @@ matrix_rule::Start<float> rule_of(const Tensor& a, const Tensor& sums, const Ten
 
 }  // namespace
 
-void swap_tokens_and_heads(const Tensor& x, const Tensor& y) {
-  const int64_t T = x.size(1), H = x.size(2), K = x.size(3);
-  const float* from = pointer<float>(x);
-  float* to = pointer<float>(y);
-  for_each("swap_tokens_and_heads", y.elements(),
-           [=] __device__(int64_t i) { to[i] = from[matrix_rule::swapped(i, T, H, K)]; });
-}
-
 void unit_values(const Tensor& units) {
   const int64_t n = units.size(3), H = units.size(2);
   float* to = pointer<float>(units);

@@ -6,8 +6,6 @@
 
 namespace linnet::cuda {
 
-// x [B,T,H,K] -> y [B,H,T,K].
-void swap_tokens_and_heads(const Tensor& x, const Tensor& y);
 void unit_values(const Tensor& units);
 // y = value I - x, or y += value I, for every matrix [G,p,p].
 void subtract_from_identity(double value, const Tensor& x, const Tensor& y);

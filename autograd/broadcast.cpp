@@ -1,0 +1,108 @@
+// Arithmetic of two variables whose shapes broadcast.
+#include "autograd/cuda/broadcast.h"
+#include "autograd/arithmetic.h"
+#include "autograd/broadcast_rule.h"
+#include "autograd/layout.h"
+#include "autograd/views.h"
+#include "core/cuda/backend.h"
+
+namespace linnet {
+namespace {
+
+// to[i] = f(a[..], b[..]) for a run in which operands move by 0 or 1, which compilers vectorise, or
+// by any step.
+template <typename T, typename F>
+void combine(const T* a, int64_t a_step, const T* b, int64_t b_step, int64_t count, T* to,
+             const F& f) {
+  using C = Compute<T>;
+  const auto at = [](const T* x, int64_t i) { return static_cast<C>(x[i]); };
+  if (a_step == 1 && b_step == 1) {
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(f(at(a, i), at(b, i)));
+  } else if (a_step == 1 && b_step == 0) {
+    const C right = at(b, 0);
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(f(at(a, i), right));
+  } else if (a_step == 0 && b_step == 1) {
+    const C left = at(a, 0);
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(f(left, at(b, i)));
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      to[i] = static_cast<T>(f(at(a, i * a_step), at(b, i * b_step)));
+    }
+  }
+}
+
+Tensor combined(Arithmetic operation, const Tensor& a, const Tensor& b) {
+  const char* name = name_of(operation);
+  require(a.dtype() == b.dtype() && a.device() == b.device(), name, ": operands are ",
+          name_of(a.dtype()), " on ", name_of(a.device()), " and ", name_of(b.dtype()), " on ",
+          name_of(b.device()));
+  const Shape shape = broadcast_shape(a.shape(), b.shape(), name);
+  const Tensor y = Tensor::empty(shape, a.dtype(), a.device());
+  const Views<2> views =
+      make_views<2>(shape.sizes(), {strides_in(a.shape(), shape), strides_in(b.shape(), shape)});
+  if constexpr (kCuda) {
+    if (on_cuda(a)) {
+      cuda::combine(operation, a, b, views, y);
+      return y;
+    }
+  }
+  dispatch_floating(a.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T *left = a.data<T>(), *right = b.data<T>();
+    T* to = y.data<T>();
+    dispatch_arithmetic(operation, [&](auto f) {
+      for_runs(views, [&](int64_t first, int64_t count, const std::array<int64_t, 2>& at) {
+        combine(left + at[0], views.step(0), right + at[1], views.step(1), count, to + first, f);
+      });
+    });
+  });
+  return y;
+}
+
+Tensor product(const Tensor& a, const Tensor& b) {
+  return combined(Arithmetic::multiply, a, b);
+}
+
+Tensor negated(const Tensor& x) {
+  return combined(Arithmetic::subtract, Tensor::zeros({}, x.dtype(), x.device()), x);
+}
+
+}  // namespace
+
+Variable add(const Variable& a, const Variable& b) {
+  return record("add", combined(Arithmetic::add, a.value(), b.value()), {a, b},
+                [a = a.shape(), b = b.shape()](Gradients& gradients) {
+                  const Tensor& dy = gradients.output();
+                  if (gradients.wanted(0)) gradients.add(0, sum_to(dy, a));
+                  if (gradients.wanted(1)) gradients.add(1, sum_to(dy, b));
+                });
+}
+
+Variable subtract(const Variable& a, const Variable& b) {
+  return record("subtract", combined(Arithmetic::subtract, a.value(), b.value()), {a, b},
+                [a = a.shape(), b = b.shape()](Gradients& gradients) {
+                  const Tensor& dy = gradients.output();
+                  if (gradients.wanted(0)) gradients.add(0, sum_to(dy, a));
+                  if (gradients.wanted(1)) gradients.add(1, negated(sum_to(dy, b)));
+                });
+}
+
+Variable multiply(const Variable& a, const Variable& b) {
+  return record("multiply", product(a.value(), b.value()), {a, b},
+                [a = a.value(), b = b.value()](Gradients& gradients) {
+                  const Tensor& dy = gradients.output();
+                  if (gradients.wanted(0)) gradients.add(0, sum_to(product(dy, b), a.shape()));
+                  if (gradients.wanted(1)) gradients.add(1, sum_to(product(dy, a), b.shape()));
+                });
+}
+
+Variable divide(const Variable& a, const Variable& b) {
+  const Tensor y = combined(Arithmetic::divide, a.value(), b.value());
+  return record("divide", y, {a, b}, [a = a.shape(), b = b.value(), y](Gradients& gradients) {
+    const Tensor d = combined(Arithmetic::divide, gradients.output(), b);
+    if (gradients.wanted(0)) gradients.add(0, sum_to(d, a));
+    if (gradients.wanted(1)) gradients.add(1, negated(sum_to(product(d, y), b.shape())));
+  });
+}
+
+}  // namespace linnet

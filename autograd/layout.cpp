@@ -1,0 +1,259 @@
+#include "autograd/layout.h"
+
+#include <cstring>
+#include <numeric>
+
+#include "autograd/cuda/layout.h"
+#include "autograd/views.h"
+#include "core/cuda/backend.h"
+
+namespace linnet {
+namespace {
+
+// Calls body with an integer of the size of an element: copies need no arithmetic.
+template <typename Body>
+void dispatch_size(const Tensor& x, const Body& body) {
+  switch (size_of(x.dtype())) {
+    case 2:
+      return body(uint16_t{});
+    case 4:
+      return body(uint32_t{});
+    case 8:
+      return body(uint64_t{});
+    default:
+      return body(uint8_t{});
+  }
+}
+
+// Between the elements that a view shows, from element `offset` of a tensor on, and a contiguous
+// tensor: whole = the view's elements, or the view's elements = whole.
+void read_view(const Tensor& from, int64_t offset, const Views<1>& view, const Tensor& whole) {
+  if constexpr (kCuda) {
+    if (on_cuda(from)) return cuda::read_view(from, offset, view, whole);
+  }
+  dispatch_size(from, [&](auto zero) {
+    using T = decltype(zero);
+    const T* source = static_cast<const T*>(from.raw()) + offset;
+    T* to = static_cast<T*>(whole.raw());
+    for_runs(view, [&](int64_t first, int64_t count, const std::array<int64_t, 1>& at) {
+      const int64_t step = view.step(0);
+      if (step == 1) {
+        std::copy_n(source + at[0], count, to + first);
+      } else {
+        for (int64_t i = 0; i < count; ++i) to[first + i] = source[at[0] + i * step];
+      }
+    });
+  });
+}
+
+void write_view(const Tensor& whole, const Tensor& to, int64_t offset, const Views<1>& view) {
+  if constexpr (kCuda) {
+    if (on_cuda(to)) return cuda::write_view(whole, to, offset, view);
+  }
+  dispatch_size(to, [&](auto zero) {
+    using T = decltype(zero);
+    const T* from = static_cast<const T*>(whole.raw());
+    T* target = static_cast<T*>(to.raw()) + offset;
+    for_runs(view, [&](int64_t first, int64_t count, const std::array<int64_t, 1>& at) {
+      const int64_t step = view.step(0);
+      if (step == 1) {
+        std::copy_n(from + first, count, target + at[0]);
+      } else {
+        for (int64_t i = 0; i < count; ++i) target[at[0] + i * step] = from[first + i];
+      }
+    });
+  });
+}
+
+Tensor permuted(const Tensor& x, const std::vector<int64_t>& order) {
+  const std::vector<int64_t> strides = strides_of(x.shape());
+  std::vector<int64_t> sizes, moved;
+  for (const int64_t d : order) {
+    sizes.push_back(x.size(d));
+    moved.push_back(strides[static_cast<size_t>(d)]);
+  }
+  const Tensor y = Tensor::empty(Shape(sizes), x.dtype(), x.device());
+  read_view(x, 0, make_views<1>(sizes, {moved}), y);
+  return y;
+}
+
+// Part [begin, begin + size of `part`) of a dimension of `whole`: where it starts, and its view.
+std::pair<int64_t, Views<1>> part_of(const Shape& whole, const Shape& part, int64_t dimension,
+                                     int64_t begin) {
+  const std::vector<int64_t> strides = strides_of(whole);
+  return {begin * strides[static_cast<size_t>(dimension)], make_views<1>(part.sizes(), {strides})};
+}
+
+void put_slice(const Tensor& part, const Tensor& whole, int64_t dimension, int64_t begin) {
+  const auto [offset, view] = part_of(whole.shape(), part.shape(), dimension, begin);
+  write_view(part, whole, offset, view);
+}
+
+}  // namespace
+
+Variable permute(const Variable& x, const std::vector<int64_t>& order) {
+  std::vector<int64_t> places, back(order.size(), -1);
+  for (const int64_t d : order) {
+    places.push_back(dimension_of(x.shape(), d, "permute"));
+    back[static_cast<size_t>(places.back()) % order.size()] = std::ssize(places) - 1;
+  }
+  require(order.size() == x.shape().rank() && std::ranges::find(back, -1) == back.end(),
+          "permute: expected each dimension of ", x.shape(), " once");
+  return record("permute", permuted(x.value(), places), {x}, [back](Gradients& gradients) {
+    gradients.add(0, permuted(gradients.output(), back));
+  });
+}
+
+Variable transpose(const Variable& x, int64_t a, int64_t b) {
+  std::vector<int64_t> order(x.shape().rank());
+  std::iota(order.begin(), order.end(), 0);
+  std::swap(order[static_cast<size_t>(dimension_of(x.shape(), a, "transpose"))],
+            order[static_cast<size_t>(dimension_of(x.shape(), b, "transpose"))]);
+  return permute(x, order);
+}
+
+Tensor slice(const Tensor& x, int64_t dimension, int64_t begin, int64_t end) {
+  const int64_t along = dimension_of(x.shape(), dimension, "slice");
+  require(0 <= begin && begin <= end && end <= x.size(along), "slice: elements ", begin, " to ",
+          end, " of dimension ", dimension, " of ", x.shape());
+  if (begin == 0 && end == x.size(along)) return x;
+  std::vector<int64_t> sizes = x.shape().sizes();
+  sizes[static_cast<size_t>(along)] = end - begin;
+  const Tensor y = Tensor::empty(Shape(sizes), x.dtype(), x.device());
+  const auto [offset, view] = part_of(x.shape(), y.shape(), along, begin);
+  read_view(x, offset, view, y);
+  return y;
+}
+
+Variable slice(const Variable& x, int64_t dimension, int64_t begin, int64_t end) {
+  const Tensor y = slice(x.value(), dimension, begin, end);
+  if (y.shape() == x.shape()) return x;
+  const int64_t along = dimension_of(x.shape(), dimension, "slice");
+  return record("slice", y, {x}, [shape = x.shape(), along, begin](Gradients& gradients) {
+    const Tensor& dy = gradients.output();
+    const Tensor dx = Tensor::zeros(shape, dy.dtype(), dy.device());
+    put_slice(dy, dx, along, begin);
+    gradients.add(0, dx);
+  });
+}
+
+Tensor concatenate(const std::vector<Tensor>& parts, int64_t dimension) {
+  require(!parts.empty(), "concatenate: expected at least one part");
+  const Tensor& first = parts.front();
+  const int64_t along = dimension_of(first.shape(), dimension, "concatenate");
+  if (parts.size() == 1) return first;
+  std::vector<int64_t> sizes = first.shape().sizes();
+  int64_t total = 0;
+  for (const Tensor& part : parts) {
+    sizes[static_cast<size_t>(along)] = part.shape().rank() == sizes.size() ? part.size(along) : -1;
+    require(part.shape().sizes() == sizes && part.dtype() == first.dtype() &&
+                part.device() == first.device(),
+            "concatenate: ", part.shape(), " ", name_of(part.dtype()), " beside ", first.shape(),
+            " ", name_of(first.dtype()), " along dimension ", dimension);
+    total += part.size(along);
+  }
+  sizes[static_cast<size_t>(along)] = total;
+  const Tensor y = Tensor::empty(Shape(sizes), first.dtype(), first.device());
+  int64_t begin = 0;
+  for (const Tensor& part : parts) {
+    put_slice(part, y, along, begin);
+    begin += part.size(along);
+  }
+  return y;
+}
+
+Variable concatenate(const std::vector<Variable>& parts, int64_t dimension) {
+  if (parts.size() == 1) return parts.front();
+  std::vector<Tensor> values;
+  for (const Variable& part : parts) values.push_back(part.value());
+  const Tensor y = concatenate(values, dimension);
+  const int64_t along = dimension_of(y.shape(), dimension, "concatenate");
+  std::vector<int64_t> begins{0};
+  for (const Tensor& value : values) begins.push_back(begins.back() + value.size(along));
+  return record("concatenate", y, parts, [begins, along](Gradients& gradients) {
+    for (size_t i = 0; i + 1 < begins.size(); ++i) {
+      if (!gradients.wanted(i)) continue;
+      gradients.add(i, slice(gradients.output(), along, begins[i], begins[i + 1]));
+    }
+  });
+}
+
+Tensor expanded(const Tensor& x, const Shape& shape) {
+  if (x.shape() == shape) return x;
+  const std::vector<int64_t> strides = strides_in(x.shape(), shape);
+  const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
+  read_view(x, 0, make_views<1>(shape.sizes(), {strides}), y);
+  return y;
+}
+
+Variable expand(const Variable& x, const Shape& shape) {
+  if (x.shape() == shape) return x;
+  return record("expand", expanded(x.value(), shape), {x},
+                [before = x.shape()](Gradients& gradients) {
+                  gradients.add(0, sum_to(gradients.output(), before));
+                });
+}
+
+Tensor sum_to(const Tensor& x, const Shape& shape) {
+  if (x.shape() == shape) return x;
+  const std::vector<int64_t> strides = strides_of(x.shape());
+  const std::vector<int64_t> places = strides_in(shape, x.shape());
+  // Dimensions that the result has, and those that are summed.
+  std::vector<int64_t> kept_sizes, summed_sizes, kept_strides, summed_strides;
+  for (size_t d = 0; d < strides.size(); ++d) {
+    const int64_t size = x.shape().sizes()[d];
+    const bool kept = places[d] != 0 || size == 1;
+    (kept ? kept_sizes : summed_sizes).push_back(size);
+    (kept ? kept_strides : summed_strides).push_back(strides[d]);
+  }
+  const Views<1> kept = make_views<1>(kept_sizes, {kept_strides});
+  const Views<1> summed = make_views<1>(summed_sizes, {summed_strides});
+  const Tensor y = Tensor::empty(shape, x.dtype(), x.device());
+  if constexpr (kCuda) {
+    if (on_cuda(x)) {
+      cuda::sum_view(x, kept, summed, y);
+      return y;
+    }
+  }
+  dispatch_floating(x.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T* from = x.data<T>();
+    T* to = y.data<T>();
+    const int64_t count = summed.elements(), run = summed.run(), step = summed.step(0);
+    // Neighbours are summed together, so that each cache line is read once.
+    constexpr int64_t kTogether = 64;
+    const int64_t grain = std::max<int64_t>(1, 16384 / (kTogether * std::max<int64_t>(count, 1)));
+    parallel_for((y.elements() + kTogether - 1) / kTogether, grain,
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t block = begin; block < end; ++block) {
+                     const int64_t first = block * kTogether;
+                     const int64_t n = std::min(kTogether, y.elements() - first);
+                     double sums[kTogether] = {};
+                     int64_t places_of[kTogether];
+                     for (int64_t i = 0; i < n; ++i) places_of[i] = kept.offset(0, first + i);
+                     for (int64_t j = 0; j < count; j += run) {
+                       const int64_t at = summed.offset(0, j);
+                       if (step == 1) {
+                         for (int64_t i = 0; i < n; ++i) {
+                           const T* terms = from + places_of[i] + at;
+                           for (int64_t l = 0; l < run; ++l)
+                             sums[i] += static_cast<double>(terms[l]);
+                         }
+                       } else {
+                         for (int64_t l = 0; l < run; ++l) {
+                           const T* terms = from + at + l * step;
+                           for (int64_t i = 0; i < n; ++i)
+                             sums[i] += static_cast<double>(terms[places_of[i]]);
+                         }
+                       }
+                     }
+                     for (int64_t i = 0; i < n; ++i) {
+                       to[first + i] = static_cast<T>(static_cast<Compute<T>>(sums[i]));
+                     }
+                   }
+                 });
+  });
+  return y;
+}
+
+}  // namespace linnet

@@ -1,0 +1,63 @@
+// The operations that mechanisms are composed of on the device.
+#include "tests/autograd/composing_cases.h"
+
+namespace linnet {
+namespace {
+
+using test::kGpu;
+using Variables = std::vector<Variable>;
+
+TEST(CudaComposing, AgreesWithDouble) {
+  for (const test::ComposingCase& c : test::composing_cases()) {
+    const Device device = kGpu;
+    // Double is computed on the CPU, and masks must be where x is.
+    const test::Function function = [&](const Variables& v) {
+      return c.function(v, v[0].value().device());
+    };
+    if (c.narrow) {
+      EXPECT_TRUE(test::precisions_agree(function, test::inputs_of(c), c.roundings, device))
+          << c.name;
+      continue;
+    }
+    const test::Run exact = test::run_in(DType::f64, function, test::inputs_of(c));
+    const test::Run found = test::run_in(DType::f32, function, test::inputs_of(c), device);
+    const std::vector<Tensor> expected = exact.all(), actual = found.all();
+    for (size_t i = 0; i < expected.size(); ++i) {
+      double largest = 0;
+      for (const double value : expected[i].to_vector<double>()) {
+        largest = std::max(largest, std::abs(value));
+      }
+      EXPECT_TRUE(test::close(actual[i], expected[i], c.roundings * 0x1p-24 * largest)) << c.name;
+    }
+  }
+}
+
+// Sums of many elements are made by blocks, those of few by threads.
+TEST(CudaComposing, LongSums) {
+  for (const Shape& shape : {Shape{700, 5}, Shape{5, 700}, Shape{2, 20000}}) {
+    EXPECT_TRUE(test::precisions_agree(
+        [](const Variables& v) {
+          return Variables{sum(v[0], 0), sum(v[0], 1)};
+        },
+        {test::random_tensor(shape, "x")}, 4, kGpu));
+  }
+}
+
+TEST(CudaComposing, DeadRowsAndNan) {
+  const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
+  const Variable x(Tensor::from(std::vector<float>{-inf, -inf, 1, nan}, {2, 2}, kGpu), true);
+  for (const int64_t dimension : {0, 1}) {
+    const Variable y = transpose(x, dimension, 1);
+    const std::vector<float> p = softmax(y, dimension).value().to_vector<float>();
+    EXPECT_EQ(p[0], 0);
+    EXPECT_TRUE(std::isnan(p[3]));
+    EXPECT_EQ(logsumexp(y, dimension).value().to_vector<float>()[0], -inf);
+    EXPECT_TRUE(std::isnan(max(y, dimension).value().to_vector<float>()[1]));
+  }
+  const Tensor mask = Tensor::from(std::vector<uint8_t>{0, 1}, {2}, kGpu);
+  EXPECT_EQ(masked_fill(x, mask, 2).value().to_vector<float>(),
+            (std::vector<float>{-inf, 2, 1, 2}));
+}
+
+}  // namespace
+}  // namespace linnet
