@@ -21,6 +21,7 @@ std::string full_recipe() {
   recipe.model.attention = parse_yaml("{name: softmax, scale: 2}", "");
   recipe.optim.ema = EmaConfig();
   recipe.optim.groups = {GroupRule()};
+  recipe.init = InitConfig{.from = "runs/lm"};
   recipe.train.max_steps = 10;
   recipe.train.tokens_per_update = 4096;
   recipe.evaluate.contexts = {128, 256};

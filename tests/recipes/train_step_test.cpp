@@ -172,7 +172,9 @@ TEST_F(TrainStepTest, DivergenceSkipsThenStopsAndKeepsTheCheckpoint) {
   EXPECT_THAT(message, HasSubstr("training diverged: 3 updates in a row"));
   EXPECT_THAT(message, HasSubstr("train again from the start with optim.lr=5e+29"));
   EXPECT_THAT(message, testing::Not(HasSubstr("\n")));
-  EXPECT_THAT(log, HasSubstr("update skipped, the gradient of embedding.weight (first: the output of layers.0"));
+  EXPECT_THAT(
+      log,
+      HasSubstr("update skipped, the gradient of embedding.weight (first: the output of layers.0"));
   const Left after = left("run");
   EXPECT_GE(after.step, 3);
   EXPECT_THAT(after.metrics.back(), HasSubstr("\"skipped\": 3"));
