@@ -241,6 +241,9 @@ TEST(TextSources, SelfTakesTextFilesAndLeavesBuildFoldersOut) {
   for (const Split split : kSplits)
     for (const auto& name : names_of(sources, split)) seen.insert(name);
   EXPECT_EQ(seen.size(), 21u);
+  folder.write(".gitignore", "\xEF\xBB\xBF/build/\r\n*.o\r\n/runs/\r\n");
+  EXPECT_EQ(names_of(find_text_sources(config_of("self", folder.path())), Split::train),
+            names_of(sources, Split::train));
   EXPECT_TRUE(seen.contains("tools/quick"));
   EXPECT_FALSE(seen.contains("tools/blob"));
   EXPECT_FALSE(sources.files(Split::validation).empty());
