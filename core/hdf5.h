@@ -40,9 +40,11 @@ class Hdf5Writer {
 };
 
 // Reads an HDF5 file from memory. `label` (usually the path it came from) begins every error.
-// Only contents of the image are read: links to other files, virtual datasets and filter plugins
-// are refused. Files of other programs are fine: any byte order, compressed, numpy booleans.
-// HDF5 1.10 can crash on damaged files: check a hash first where one exists.
+// Files may be damaged or hostile: the bytes are read without the HDF5 library, every address and
+// size is checked, time and memory are bounded by the size of the image (core/README.md). What it
+// holds is found when it is opened, a damaged structure included. Only contents of the image are
+// read: links, virtual and external datasets are refused. Files of other programs in HDF5's default
+// format are fine: any byte order, compressed, variable-length texts, numpy booleans.
 class Hdf5Reader {
  public:
   Hdf5Reader(std::string_view image, std::string label);

@@ -24,13 +24,10 @@ std::recursive_mutex& library_mutex() {
 }  // namespace
 
 Lock::Lock() : guard_(library_mutex()) {
-  static const bool started = [] {
-    require(H5open() >= 0, "the HDF5 library does not start");
-    require(H5PLset_loading_state(0) >= 0, "HDF5 filter plugins cannot be turned off");
-    return true;
-  }();
+  static const bool started = H5open() >= 0;
+  require(started, "the HDF5 library does not start");
   // The setting is per thread in thread-safe builds of HDF5.
-  thread_local const bool silent = started && H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
+  thread_local const bool silent = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
   require(silent, "HDF5's error printing cannot be turned off");
 }
 

@@ -33,6 +33,9 @@ linnet_component(yaml-cpp required "${yaml-cpp_FOUND}" "${yaml-cpp_VERSION}" lib
 find_package(HDF5 QUIET COMPONENTS C)
 linnet_component(HDF5 required "${HDF5_FOUND}" "${HDF5_VERSION}" libhdf5-dev)
 
+find_package(ZLIB QUIET)
+linnet_component(zlib required "${ZLIB_FOUND}" "${ZLIB_VERSION_STRING}" zlib1g-dev)
+
 find_package(CLI11 QUIET)
 linnet_component(CLI11 required "${CLI11_FOUND}" "${CLI11_VERSION}" libcli11-dev)
 
@@ -97,5 +100,5 @@ endif()
 target_include_directories(linnet_dependencies SYSTEM INTERFACE
   ${HDF5_INCLUDE_DIRS} ${PCRE2_INCLUDE} ${XXHASH_INCLUDE})
 target_link_libraries(linnet_dependencies INTERFACE OpenMP::OpenMP_CXX Eigen3::Eigen yaml-cpp
-  ${HDF5_C_LIBRARIES} CLI11::CLI11 spdlog::spdlog nlohmann_json::nlohmann_json
+  ${HDF5_C_LIBRARIES} ZLIB::ZLIB CLI11::CLI11 spdlog::spdlog nlohmann_json::nlohmann_json
   ${PCRE2_LIBRARY} ${XXHASH_LIBRARY})
