@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string>
 
+#include "core/error.h"
 #include "tests/data_path.h"
 
 namespace linnet {
@@ -46,6 +47,13 @@ TEST(Scripts, ParseAndStopAtTheFirstError) {
     // .ci/run alone goes on after a failed stage, so that one run reports them all.
     const char* options = script == ".ci/run" ? "\nset -uo pipefail\n" : "\nset -euo pipefail\n";
     EXPECT_THAT(text.str(), ::testing::HasSubstr(options)) << script;
+  }
+}
+
+TEST(Scripts, FuzzRefusesWhatItDoesNotKnow) {
+  for (const char* arguments :
+       {"nonsense", "--nonsense", "--seconds", "--seconds 1x", "--jobs 0"}) {
+    EXPECT_EQ(run(concat("tools/fuzz ", arguments)).code, 2) << arguments;
   }
 }
 
