@@ -173,7 +173,12 @@ JsonValue explain_mechanism(const Mechanism& mechanism, const ConfigNode& config
   options.max_length = 1024;
   take_mixer_keys(parameters, mechanism, false, options);
   if (const ConfigNode* length = parameters.find("max_length"); length && !length->is_null()) {
+    constexpr int64_t kLongest = 1 << 24;  // of a recipe's data.context
     options.max_length = read_int(*length, "max_length");
+    if (options.max_length < 0 || options.max_length > kLongest) {
+      throw located_error(length->location(), Cause{ErrorCode::out_of_range, "max_length"},
+                          "'max_length' must be 0 to ", kLongest, ", found ", options.max_length);
+    }
   }
   // Some mechanisms have an option of that name.
   if (mechanism.schema().find("max_length") == nullptr) parameters.take("max_length");

@@ -19,8 +19,17 @@ void require_sizes(const ConfigNode& config) {
   throw UsageError(std::move(missing), text);
 }
 
-void take_size(ConfigNode& config, const char* key, int64_t& value) {
-  if (const ConfigNode* node = config.find(key)) value = read_int(*node, key);
+// The limits of recipes.
+constexpr int64_t kMaxWidth = 65536, kMaxHeads = 1024;
+
+void take_size(ConfigNode& config, const char* key, int64_t least, int64_t most, int64_t& value) {
+  if (const ConfigNode* node = config.find(key)) {
+    value = read_int(*node, key);
+    if (value < least || value > most) {
+      throw located_error(node->location(), Cause{ErrorCode::out_of_range, key}, "'", key,
+                          "' must be ", least, " to ", most, ", found ", value);
+    }
+  }
   config.take(key);
 }
 
@@ -57,13 +66,20 @@ void take_mixer_keys(ConfigNode& config, const Mechanism& mechanism, bool sizes_
                      MixerOptions& options) {
   if (sizes_required) require_sizes(config);
   const Location width_at = config.location_of("width");
-  take_size(config, "width", options.width);
-  take_size(config, "heads", options.heads);
-  take_size(config, "rotary_width", options.rotary_width);
+  const Location rotary_at = config.location_of("rotary_width");
+  take_size(config, "width", 1, kMaxWidth, options.width);
+  take_size(config, "heads", 1, kMaxHeads, options.heads);
+  take_size(config, "rotary_width", 0, kMaxWidth, options.rotary_width);
   take_bias(config, mechanism, options.bias);
-  if (options.heads > 0 && options.width > 0 && options.width % options.heads == 0) return;
-  throw located_error(width_at, Cause{ErrorCode::conflict, "width"}, "width ", options.width,
-                      " must be a positive multiple of heads ", options.heads);
+  if (options.width % options.heads != 0) {
+    throw located_error(width_at, Cause{ErrorCode::conflict, "width"}, "width ", options.width,
+                        " must be a multiple of heads ", options.heads);
+  }
+  if (options.rotary_width % 2 != 0) {
+    throw located_error(rotary_at, Cause{ErrorCode::out_of_range, "rotary_width"},
+                        "rotary_width counts pairs of channels and must be even, found ",
+                        options.rotary_width);
+  }
 }
 
 }  // namespace linnet

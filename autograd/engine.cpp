@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/elementwise.h"
+#include "core/interrupt.h"
 
 namespace linnet {
 namespace {
@@ -99,6 +100,7 @@ void Engine::run() {
     ~Guard() { --backward_depth; }
   } guard;
   while (!pending_.empty()) {
+    interruption_point();
     Pending entry = std::move(pending_.begin()->second);
     pending_.erase(pending_.begin());
     Node& node = *entry.node;

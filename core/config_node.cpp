@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/config_scalar.h"
+#include "core/echo.h"
 
 namespace linnet {
 
@@ -82,7 +83,7 @@ std::string ConfigNode::found() const {
       break;
   }
   constexpr size_t kLongest = 60;
-  const std::string shown = raw_.size() > kLongest ? raw_.substr(0, kLongest) + "..." : raw_;
+  const std::string shown = shortened(raw_, kLongest);
   return quoted_ ? "the text \"" + shown + "\"" : "'" + shown + "'";
 }
 

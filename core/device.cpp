@@ -3,6 +3,7 @@
 #include <atomic>
 #include <charconv>
 #include <cstring>
+#include <limits>
 #include <thread>
 
 #include "core/cuda/backend.h"
@@ -10,6 +11,7 @@
 #include "core/cuda/refusals.h"
 #include "core/cuda/runtime.h"
 #include "core/error.h"
+#include "core/free_memory.h"
 #include "core/log.h"
 #include "core/memory_cache.h"
 #include "core/threads.h"
@@ -32,9 +34,13 @@ class CpuDevice final : public DeviceInterface {
     if (bytes == 0) return nullptr;
     void* memory = cache_.allocate(bytes);
     if (memory == nullptr) {
-      throw OutOfMemory(concat("out of memory on cpu: ", bytes, " bytes requested, ",
-                               allocated_bytes({}), " bytes already held by tensors"),
-                        bytes, 0, allocated_bytes({}));
+      const size_t left = free_memory({}), held = allocated_bytes({});
+      const bool known = left != std::numeric_limits<size_t>::max();
+      throw OutOfMemory(
+          concat("out of memory on cpu: ", memory_text(static_cast<double>(bytes)), " requested, ",
+                 known ? memory_text(static_cast<double>(left)) + " free, " : "",
+                 memory_text(static_cast<double>(held)), " already held by tensors"),
+          bytes, known ? left : 0, held);
     }
     const size_t now = cpu_bytes += bytes;
     size_t peak = cpu_peak.load();

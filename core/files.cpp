@@ -15,6 +15,8 @@
 #include <memory>
 #include <system_error>
 
+#include "core/interrupt.h"
+
 namespace linnet {
 namespace {
 
@@ -32,9 +34,25 @@ void check(bool ok, std::string_view operation, const std::string& path) {
   if (!ok) throw_file_error(operation, path, errno);
 }
 
+// Reading a device may never end, opening a pipe may wait forever.
+void require_readable(mode_t kind, OpenMode mode, const std::string& path) {
+  if (S_ISREG(kind) || (S_ISFIFO(kind) && mode == OpenMode::read_or_pipe)) return;
+  const char* found = S_ISDIR(kind)    ? "a directory"
+                      : S_ISFIFO(kind) ? "a pipe"
+                      : S_ISSOCK(kind) ? "a socket"
+                                       : "a device";
+  throw Error(
+      Cause{ErrorCode::wrong_type, "", path},
+      concat("cannot read ", path, ": a regular file was expected, and it is ", found,
+             S_ISDIR(kind) ? "; name a file in it" : "; write its contents to a file first"));
+}
+
 std::optional<FileStatus> to_status(int result, const struct stat& found, const std::string& path) {
   if (result != 0) {
-    if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
+    // A name that is too long, or a link that leads to itself, is no file's.
+    for (const int absent : {ENOENT, ENOTDIR, ENAMETOOLONG, ELOOP}) {
+      if (errno == absent) return std::nullopt;
+    }
     throw_file_error("look at", path, errno);
   }
   FileStatus status;
@@ -62,14 +80,19 @@ void replace_file_system(FileSystem* replacement) {
 }
 
 int FileSystem::open(const std::string& path, OpenMode mode) {
-  int flags = O_RDONLY;
+  const bool reads = mode == OpenMode::read || mode == OpenMode::read_or_pipe;
+  struct stat found {};
+  if (reads && ::stat(path.c_str(), &found) == 0) require_readable(found.st_mode, mode, path);
+  int flags = O_RDONLY | O_NONBLOCK;  // a pipe that nobody writes to is an empty one
   if (mode == OpenMode::write) flags = O_WRONLY | O_CREAT | O_TRUNC;
   if (mode == OpenMode::append) flags = O_WRONLY | O_CREAT | O_APPEND;
   int descriptor = -1;
   do {
     descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
   } while (descriptor < 0 && errno == EINTR);
-  check(descriptor >= 0, mode == OpenMode::read ? "open" : "open for writing", path);
+  check(descriptor >= 0, reads ? "open" : "open for writing", path);
+  // From here on reading waits for what a pipe's writer will write.
+  if (reads) ::fcntl(descriptor, F_SETFL, 0);
   return descriptor;
 }
 
@@ -212,16 +235,16 @@ void File::close() {
   if (descriptor >= 0) file_system().close(descriptor, path_);
 }
 
-std::string read_file(const std::string& path, uint64_t limit_bytes) {
-  const auto status = file_system().status(path);
-  if (!status) throw_file_error("open", path, ENOENT);
-  if (status->directory) throw_file_error("read", path, EISDIR);
-  require(status->bytes <= limit_bytes, Cause{ErrorCode::out_of_range, "", path}, "cannot read ",
-          path, ": it has ", status->bytes, " bytes, more than the limit of ", limit_bytes);
-  File file(path, OpenMode::read);
-  std::string bytes(status->bytes, '\0');
+namespace {
+
+std::string read_whole(const std::string& path, OpenMode mode, uint64_t limit_bytes) {
+  File file(path, mode);
+  const uint64_t expected = file_bytes(path);
+  require(expected <= limit_bytes, Cause{ErrorCode::out_of_range, "", path}, "cannot read ", path,
+          ": it has ", expected, " bytes, more than the limit of ", limit_bytes);
+  std::string bytes(expected, '\0');
   bytes.resize(file.read(bytes));
-  // Files such as those in /proc report size 0, and a file may grow while it is read.
+  // Pipes and files such as those in /proc report size 0, and a file may grow while it is read.
   std::string more(4096, '\0');
   while (const size_t count = file.read(more)) {
     bytes.append(more, 0, count);
@@ -229,6 +252,16 @@ std::string read_file(const std::string& path, uint64_t limit_bytes) {
             path, ": it has more than the limit of ", limit_bytes, " bytes");
   }
   return bytes;
+}
+
+}  // namespace
+
+std::string read_file(const std::string& path, uint64_t limit_bytes) {
+  return read_whole(path, OpenMode::read, limit_bytes);
+}
+
+std::string read_file_or_pipe(const std::string& path, uint64_t limit_bytes) {
+  return read_whole(path, OpenMode::read_or_pipe, limit_bytes);
 }
 
 void write_file(const std::string& path, std::string_view bytes) {
@@ -240,6 +273,7 @@ void write_file(const std::string& path, std::string_view bytes) {
 void write_file_atomically(const std::string& path, std::string_view bytes) {
   // The process number keeps two writers of one path apart.
   const std::string temporary = concat(path, ".tmp-", ::getpid());
+  const StopCleanup cleanup([&temporary] { file_system().remove(temporary); });
   try {
     File file(temporary, OpenMode::write);
     file.write(bytes);

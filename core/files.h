@@ -19,8 +19,9 @@ struct FileStatus {
   bool directory = false;
 };
 
-// Read an existing file; create or empty a file; create a file or write at its end.
-enum class OpenMode { read, write, append };
+// Read an existing regular file, or also a pipe; create or empty a file; create a file or write at
+// its end.
+enum class OpenMode { read, read_or_pipe, write, append };
 
 // The system calls that linnet uses on files. One global instance (file_system) is replaceable, so
 // that a test can make the n-th call fail. Every function throws Error with the operation, the path
@@ -28,7 +29,9 @@ enum class OpenMode { read, write, append };
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // A descriptor that the caller must close; class File does so.
+  // A descriptor that the caller must close; class File does so. Reading refuses folders, devices,
+  // sockets and pipes (wrong_type) without opening them; a pipe that may be read and that nobody
+  // writes to is empty.
   virtual int open(const std::string& path, OpenMode mode);
   // Reads at most `into.size()` bytes at the current position; 0 at the end of the file.
   virtual size_t read_some(int descriptor, std::span<char> into, const std::string& path);
@@ -95,8 +98,10 @@ class File {
 
 inline constexpr uint64_t kNoLimit = UINT64_MAX;
 
-// The whole file; throws Error when it is a directory or larger than `limit_bytes`.
+// The whole regular file; throws Error for anything else, and when it is larger than `limit_bytes`.
 std::string read_file(const std::string& path, uint64_t limit_bytes = kNoLimit);
+// The same, or all that comes out of a pipe: for /dev/stdin and <(...) of a shell.
+std::string read_file_or_pipe(const std::string& path, uint64_t limit_bytes);
 // Creates or overwrites `path`, without the guarantees of write_file_atomically.
 void write_file(const std::string& path, std::string_view bytes);
 // Temporary file beside `path`, sync, rename, sync of the directory: afterwards the path holds

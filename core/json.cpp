@@ -95,10 +95,15 @@ class Builder {
     return true;
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& error) {
-    const std::string what = error.what();
-    const size_t colon = what.rfind("; ");
-    fail(ErrorCode::malformed, "not valid JSON at byte ", position, ": ",
-         colon == std::string::npos ? what : what.substr(colon + 2));
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: ...; expected ..."
+    std::string_view what = error.what();
+    const auto skip_to = [&what](size_t found, size_t length) {
+      if (found != std::string_view::npos) what.remove_prefix(found + length);
+    };
+    skip_to(what.find("] "), 2);
+    if (what.starts_with("parse error")) skip_to(what.find(": "), 2);
+    skip_to(what.rfind("; expected "), 2);
+    fail(ErrorCode::malformed, "not valid JSON at byte ", position, ": ", what);
   }
 
  private:

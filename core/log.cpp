@@ -10,8 +10,10 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 
+#include "core/echo.h"
 #include "core/files.h"
 #include "core/utf8.h"
 
@@ -119,7 +121,14 @@ Log& global_log() {
 }  // namespace
 
 void log(LogLevel level, std::string_view text) noexcept {
+  std::string shown;
+  try {
+    shown = printable(level >= LogLevel::warning ? shortened_message(text) : std::string(text));
+  } catch (const std::bad_alloc&) {
+    shown.clear();
+  }
   // spdlog reports its own failures on stderr and does not throw.
+  if (!shown.empty()) text = shown;
   global_log().logger.log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size()));
 }
 

@@ -11,7 +11,8 @@ namespace linnet {
 enum class LogLevel { debug, info, warning, error };
 
 // Writes one line: "text", "warning: text" or "error: text" to stderr, with the UTC time and the
-// level to the log file. Safe from any thread; never throws.
+// level to the log file. Control characters are spelt out, and warnings and errors shortened
+// (core/echo.h). Safe from any thread; never throws.
 void log(LogLevel level, std::string_view text) noexcept;
 
 template <typename... Parts>

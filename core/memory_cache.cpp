@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "core/free_memory.h"
 #include "core/sanitizers.h"
 
 namespace linnet {
@@ -40,6 +41,8 @@ size_t rounded(size_t bytes) {
 
 // Aligned memory for a block that is kept, or nullptr.
 void* from_system(size_t size) {
+  // The system promises more than it has, and ends a process that takes it at its word.
+  if (!has_memory({}, static_cast<double>(size))) return nullptr;
   if (size < kHugePage || size > SIZE_MAX - kHugePage) {
     return std::aligned_alloc(kAlignment, size);
   }

@@ -333,7 +333,7 @@ ConfigNode parse_yaml(std::string_view text, const std::string& file_name) {
 ConfigNode load_yaml(const std::string& path) {
   std::string text;
   try {
-    text = read_file(path, YamlLimits::kFileBytes);
+    text = read_file_or_pipe(path, YamlLimits::kFileBytes);
   } catch (const Error& error) {
     throw UsageError(error.cause(), error.what());
   }

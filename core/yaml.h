@@ -24,7 +24,7 @@ struct YamlLimits {
 // several documents, keys that are not text.
 ConfigNode parse_yaml(std::string_view text, const std::string& file_name);
 
-// parse_yaml of a regular file. Throws UsageError when it cannot be read.
+// parse_yaml of a file or pipe (read_file_or_pipe). Throws UsageError when it cannot be read.
 ConfigNode load_yaml(const std::string& path);
 
 // Block-style YAML, scalars in quotes where they need them, lists of short scalars on one line;

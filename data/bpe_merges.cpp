@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "core/error.h"
+#include "data/lines.h"
 
 namespace linnet {
 namespace {
@@ -46,31 +47,29 @@ bool bytes_of_bpe_spelling(std::string_view spelling, std::string& bytes) {
 }
 
 BpeMerges::BpeMerges(const std::unordered_map<std::string, int32_t>& ids, std::string_view merges,
-                     std::string_view what) {
+                     std::string_view vocabulary_name, std::string_view merges_name) {
   byte_ids_.resize(256);
   for (int byte = 0; byte < 256; ++byte) {
     const auto found = ids.find(std::string(1, static_cast<char>(byte)));
-    require(found != ids.end(), Cause{ErrorCode::malformed, "", what}, what,
+    require(found != ids.end(), Cause{ErrorCode::malformed, "", vocabulary_name}, vocabulary_name,
             ": the vocabulary has no entry for the byte ", byte);
     byte_ids_[static_cast<size_t>(byte)] = found->second;
   }
-  const auto lines = static_cast<uint64_t>(std::count(merges.begin(), merges.end(), '\n')) + 1;
-  table_.resize(std::bit_ceil(2 * lines + 2));
+  // Each merge makes another of the tokens, and each stands on a line.
+  const auto line_count = static_cast<size_t>(std::count(merges.begin(), merges.end(), '\n')) + 1;
+  table_.resize(std::bit_ceil(2 * std::min(line_count, ids.size()) + 2));
 
   std::unordered_set<int32_t> made(byte_ids_.begin(), byte_ids_.end());
   std::string left, right;
   uint32_t rank = 0;
-  for (size_t line = 1; !merges.empty(); ++line) {
-    const size_t end = std::min(merges.find('\n'), merges.size());
-    std::string_view text = merges.substr(0, end);
-    merges.remove_prefix(std::min(end + 1, merges.size()));
-    if (text.ends_with('\r')) text.remove_suffix(1);
-    if (text.empty() || (line == 1 && text.starts_with("#version"))) continue;
+  for (TextLines lines(without_byte_order_mark(merges)); lines.next();) {
+    const std::string_view text = lines.line();
+    if (text.empty() || (lines.number() == 1 && text.starts_with("#version"))) continue;
     const size_t space = text.find(' ');
     const auto require_line = [&](bool sound, const char* why) {
       if (sound) return;
-      throw Error({ErrorCode::malformed, "", concat(what, ":", line)},
-                  concat(what, ": line ", line, " of the merges ", why));
+      throw Error({ErrorCode::malformed, "", concat(merges_name, ":", lines.number())},
+                  concat(merges_name, ": line ", lines.number(), " of the merges ", why));
     };
     require_line(
         space != std::string_view::npos && bytes_of_bpe_spelling(text.substr(0, space), left) &&
@@ -85,8 +84,18 @@ BpeMerges::BpeMerges(const std::unordered_map<std::string, int32_t>& ids, std::s
     require_line(made.insert(ab->second).second, "makes a token that an earlier line already made");
     insert({pack(a->second, b->second), rank++, ab->second});
   }
-  require(rank > 0, Cause{ErrorCode::malformed, "", what}, what,
+  require(rank > 0, Cause{ErrorCode::malformed, "", merges_name}, merges_name,
           ": expected merges, found none; the file is empty or truncated");
+}
+
+std::vector<bool> BpeMerges::reached(size_t count) const {
+  std::vector<bool> reached(count, false);
+  const auto add = [&](int32_t id) {
+    if (id >= 0 && static_cast<size_t>(id) < count) reached[static_cast<size_t>(id)] = true;
+  };
+  for (const int32_t id : byte_ids_) add(id);
+  for (const Merge& merge : table_) add(merge.result);
+  return reached;
 }
 
 const BpeMerges::Merge* BpeMerges::find(int32_t left, int32_t right) const {

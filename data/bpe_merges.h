@@ -33,10 +33,14 @@ class BpeMerges {
   };
 
   // `ids` maps byte strings to ids; `merges` is the text of vocab.bpe: an optional "#version" line,
-  // then one merge per line, most important first. Throws Error that begins with `what` when a byte
-  // has no id, or a merge is malformed, repeated, or uses a string no earlier merge makes.
+  // then one merge per line, most important first. Throws Error that begins with the name of the
+  // vocabulary when a byte has no id, and with the name of the merges when one of these is
+  // malformed, repeated, or uses a string no earlier merge makes.
   BpeMerges(const std::unordered_map<std::string, int32_t>& ids, std::string_view merges,
-            std::string_view what);
+            std::string_view vocabulary_name, std::string_view merges_name);
+
+  // Which of the ids 0 .. count-1 are bytes or made by a merge: no text has others.
+  std::vector<bool> reached(size_t count) const;
 
   // Appends the ids of `piece` (under 2^31 bytes): all occurrences, left to right, of the pair of
   // lowest rank are merged until no pair has a rank. O(n log n).

@@ -9,12 +9,12 @@
 #include <charconv>
 #include <cstring>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "core/error.h"
 #include "core/files.h"
 #include "core/hash.h"
+#include "core/json.h"
 #include "core/utf8.h"
 #include "data/bpe_merges.h"
 #include "data/preparation.h"
@@ -23,6 +23,8 @@ namespace linnet {
 namespace {
 
 constexpr uint64_t kFileLimitBytes = uint64_t{64} << 20;
+// Of encoder.json, of which GPT-2's has 1 MB; parsed, it takes several times as much memory.
+constexpr size_t kJsonLimitBytes = size_t{8} << 20;
 constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 // Unicode White_Space, spelt out: PCRE2's own \s also has U+180E, which lost the property.
@@ -110,16 +112,15 @@ struct Workspace {
 // Byte strings to ids, from encoder.json.
 std::unordered_map<std::string, int32_t> parse_vocabulary(const std::string& encoder_json,
                                                           std::string_view what) {
-  const auto json = nlohmann::json::parse(encoder_json, nullptr, false);
-  require(!json.is_discarded() && json.is_object() && !json.empty(),
-          Cause{ErrorCode::malformed, "", what}, what,
-          ": expected a JSON object from token spellings to ids; the file is truncated or of "
-          "another kind");
+  const JsonValue json = parse_json(encoder_json, std::string(what), {kJsonLimitBytes, 2});
+  require(json.is_object() && json.size() > 0, Cause{ErrorCode::malformed, "", what}, what,
+          ": expected a JSON object from token spellings to ids; the file is of another kind");
   std::unordered_map<std::string, int32_t> ids;
   std::vector<bool> taken(json.size(), false);
   std::string bytes;
-  for (const auto& [spelling, value] : json.items()) {
-    const auto id = value.is_number_unsigned() ? value.get<uint64_t>() : taken.size();
+  for (const auto& [spelling, value] : json.members()) {
+    const bool whole = value.kind() == JsonValue::Kind::integer && value.integer() >= 0;
+    const size_t id = whole ? static_cast<size_t>(value.integer()) : taken.size();
     require(id < taken.size() && !taken[id], Cause{ErrorCode::out_of_range, spelling, what}, what,
             ": the ids must be 0 to ", taken.size() - 1, ", each once; '", spelling,
             "' breaks this");
@@ -135,10 +136,11 @@ std::unordered_map<std::string, int32_t> parse_vocabulary(const std::string& enc
 class BpeTokenizer final : public Tokenizer {
  public:
   BpeTokenizer(std::string encoder_json, std::string merges_text,
-               const std::unordered_map<std::string, int32_t>& ids, std::string_view what)
+               const std::unordered_map<std::string, int32_t>& ids,
+               std::string_view vocabulary_name, std::string_view merges_name)
       : encoder_json_(std::move(encoder_json)),
         merges_text_(std::move(merges_text)),
-        merges_(ids, merges_text_, what),
+        merges_(ids, merges_text_, vocabulary_name, merges_name),
         bytes_of_(ids.size()) {
     for (const auto& [bytes, id] : ids) bytes_of_[static_cast<size_t>(id)] = bytes;
     if (const auto found = ids.find(std::string(kEndOfText)); found != ids.end()) {
@@ -150,6 +152,7 @@ class BpeTokenizer final : public Tokenizer {
   std::string_view kind() const override { return "gpt2"; }
   int32_t vocabulary_size() const override { return static_cast<int32_t>(bytes_of_.size()); }
   int32_t eos_id() const override { return eos_; }
+  std::vector<bool> reached() const { return merges_.reached(bytes_of_.size()); }
 
  protected:
   void encode_impl(std::string_view text, std::vector<int32_t>& ids, UnknownWords*) const override {
@@ -211,12 +214,49 @@ class BpeTokenizer final : public Tokenizer {
   mutable std::vector<std::unique_ptr<Workspace>> idle_;
 };
 
+// What is written "<mask>" or "[MASK]" is put into texts as one id and needs no merge.
+bool looks_special(std::string_view bytes) {
+  return (bytes.starts_with('<') && bytes.ends_with('>')) ||
+         (bytes.starts_with('[') && bytes.ends_with(']'));
+}
+
+// Whether some merge of two other tokens would make this one.
+bool needs_merge(const std::string& bytes, const std::unordered_map<std::string, int32_t>& ids) {
+  constexpr size_t kLongestToken = 256;  // the published vocabularies have none above 128
+  if (bytes.size() > kLongestToken || looks_special(bytes)) return false;
+  for (size_t cut = 1; cut < bytes.size(); ++cut) {
+    if (ids.contains(bytes.substr(0, cut)) && ids.contains(bytes.substr(cut))) return true;
+  }
+  return false;
+}
+
+// A vocab.bpe that was cut at a line end reads well, and would give other ids.
+void require_all_merges(const BpeTokenizer& tokenizer,
+                        const std::unordered_map<std::string, int32_t>& ids,
+                        const std::string& vocabulary, const std::string& merges) {
+  const std::vector<bool> reached = tokenizer.reached();
+  size_t missing = 0;
+  const std::string* first = nullptr;
+  for (const auto& [bytes, id] : ids) {
+    if (reached[static_cast<size_t>(id)] || !needs_merge(bytes, ids)) continue;
+    ++missing;
+    if (first == nullptr || id < ids.at(*first)) first = &bytes;
+  }
+  if (missing == 0) return;
+  throw Error({ErrorCode::malformed, "", merges},
+              concat(merges, ": no merge makes ", missing, " of the tokens of ", vocabulary,
+                     ", the first of them '", *first,
+                     "'; the file is truncated or of another vocabulary, fetch it again"));
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(std::string encoder_json, std::string merges,
-                                              std::string_view what) {
-  const auto ids = parse_vocabulary(encoder_json, what);
-  return std::make_unique<BpeTokenizer>(std::move(encoder_json), std::move(merges), ids, what);
+                                              std::string_view vocabulary_name,
+                                              std::string_view merges_name) {
+  const auto ids = parse_vocabulary(encoder_json, vocabulary_name);
+  return std::make_unique<BpeTokenizer>(std::move(encoder_json), std::move(merges), ids,
+                                        vocabulary_name, merges_name);
 }
 
 std::unique_ptr<Tokenizer> load_bpe_tokenizer(const std::string& folder) {
@@ -228,8 +268,12 @@ std::unique_ptr<Tokenizer> load_bpe_tokenizer(const std::string& folder) {
             "the gpt2 tokenizer needs ", path,
             ", which does not exist; put encoder.json and vocab.bpe (or vocab.json and merges.txt) "
             "in the folder");
-  return make_bpe_tokenizer(read_file(vocabulary, kFileLimitBytes),
-                            read_file(merges, kFileLimitBytes), vocabulary);
+  std::string encoder_json = read_file(vocabulary, kFileLimitBytes);
+  const auto ids = parse_vocabulary(encoder_json, vocabulary);
+  auto tokenizer = std::make_unique<BpeTokenizer>(
+      std::move(encoder_json), read_file(merges, kFileLimitBytes), ids, vocabulary, merges);
+  require_all_merges(*tokenizer, ids, vocabulary, merges);
+  return tokenizer;
 }
 
 std::unique_ptr<Tokenizer> bpe_tokenizer_from_payload(std::string_view payload,
@@ -244,7 +288,7 @@ std::unique_ptr<Tokenizer> bpe_tokenizer_from_payload(std::string_view payload,
           ": the stored gpt2 tokenizer is truncated or damaged");
   payload.remove_prefix(header + 1);
   return make_bpe_tokenizer(std::string(payload.substr(0, json_bytes)),
-                            std::string(payload.substr(json_bytes)), what);
+                            std::string(payload.substr(json_bytes)), what, what);
 }
 
 }  // namespace linnet

@@ -6,12 +6,15 @@
 namespace linnet {
 
 // Reads encoder.json and vocab.bpe (or vocab.json and merges.txt) in `folder`. Throws Error naming
-// the file that is missing or broken, and what is wrong with it.
+// the file that is missing or broken, and what is wrong with it. Merges that leave out tokens of
+// the vocabulary are a truncated file.
 std::unique_ptr<Tokenizer> load_bpe_tokenizer(const std::string& folder);
 
-// From the contents of the two files; `what` begins the messages.
+// From the contents of the two files, whose names begin the messages about them. Merges may be
+// fewer than the vocabulary needs: checkpoints hold such tokenizers.
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(std::string encoder_json, std::string merges,
-                                              std::string_view what);
+                                              std::string_view vocabulary_name,
+                                              std::string_view merges_name);
 
 // From Tokenizer::serialise's payload.
 std::unique_ptr<Tokenizer> bpe_tokenizer_from_payload(std::string_view payload,

@@ -40,20 +40,23 @@ void TokenizerConfig::validate(const ConfigNode& at) const {
 }
 
 void ListopsConfig::describe(ConfigDescription<ListopsConfig>& d) {
+  // Longer ones fit no context.
+  constexpr double kLongest = 1 << 24, kMaxExamples = 10'000'000;
   d.field("min_length", &ListopsConfig::min_length, "shortest expression kept")
-      .at_least(1)
+      .range(1, kLongest)
       .unit("symbols");
   d.field("max_length", &ListopsConfig::max_length, "longest expression kept")
-      .at_least(1)
+      .range(1, kLongest)
       .unit("symbols");
   d.field("max_depth", &ListopsConfig::max_depth, "depth at which only digits remain").range(1, 64);
   d.field("max_arguments", &ListopsConfig::max_arguments, "arguments of an operator: 2 to this")
       .range(2, 1000);
   d.field("train_examples", &ListopsConfig::train_examples, "size of the training split")
-      .at_least(1);
+      .range(1, kMaxExamples);
   d.field("validation_examples", &ListopsConfig::validation_examples, "size of validation")
-      .at_least(1);
-  d.field("test_examples", &ListopsConfig::test_examples, "size of the test split").at_least(1);
+      .range(1, kMaxExamples);
+  d.field("test_examples", &ListopsConfig::test_examples, "size of the test split")
+      .range(1, kMaxExamples);
   d.field("seed", &ListopsConfig::seed, "all examples depend on it").at_least(0);
   d.field("brackets", &ListopsConfig::brackets,
           "false drops the closing brackets, as pipelines before March 2021 did: the structure is "

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <utility>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -22,9 +23,18 @@ std::string normal(const std::string& pattern) {
   return std::filesystem::path(pattern).lexically_normal().string();
 }
 
+struct Matches {
+  std::set<std::string> found;
+  // Folders that were searched, with what component of the pattern: several ** lead to each in
+  // many ways.
+  std::set<std::pair<std::string, size_t>> searched;
+};
+
 // Adds the paths that match the rest of a pattern, from its component `at` on, below `folder`.
 void match(const std::string& folder, const std::vector<std::string>& components, size_t at,
-           std::set<std::string>& found) {
+           Matches& matches) {
+  if (!matches.searched.emplace(folder, at).second) return;
+  auto& found = matches.found;
   const std::string& component = components[at];
   const bool last = at + 1 == components.size();
   const auto below = [&](const std::string& name) {
@@ -32,20 +42,22 @@ void match(const std::string& folder, const std::vector<std::string>& components
     if (last) {
       if (exists(path) && !is_directory(path)) found.insert(path);
     } else if (is_directory(path)) {
-      match(path, components, at + 1, found);
+      match(path, components, at + 1, matches);
     }
   };
   if (!has_wildcard(component)) return below(component);
   const std::string listed = folder.empty() ? "." : folder;
   if (!is_directory(listed)) return;
   if (component == "**") {
-    if (!last) match(folder, components, at + 1, found);
+    if (!last) match(folder, components, at + 1, matches);
     for (const std::string& name : file_system().list(listed)) {
       const std::string path = join_path(folder, name);
       if (name.starts_with('.')) continue;
-      if (is_directory(path))
-        match(path, components, at, found);
-      else if (last)
+      // Links to folders are not followed: a link to a parent would never end.
+      const auto status = file_system().status_of_link(path);
+      if (status && status->directory)
+        match(path, components, at, matches);
+      else if (last && exists(path) && !is_directory(path))
         found.insert(path);
     }
     return;
@@ -72,8 +84,9 @@ std::vector<std::string> expand_pattern(const std::string& spelling) {
     if (end > at) components.push_back(pattern.substr(at, end - at));
     at = end + 1;
   }
-  std::set<std::string> found;
-  match(pattern.front() == '/' ? "/" : "", components, 0, found);
+  Matches matches;
+  match(pattern.front() == '/' ? "/" : "", components, 0, matches);
+  const std::set<std::string>& found = matches.found;
   require(!found.empty(), Cause{ErrorCode::not_found, "", pattern}, "no file matches ", pattern);
   return {found.begin(), found.end()};
 }

@@ -8,8 +8,8 @@
 namespace linnet {
 
 // Files that match `pattern`, sorted by bytes. * and ? match inside one name (not a leading dot),
-// ** matches any number of folders. A pattern without wildcards is the file itself. Throws Error
-// naming the pattern when nothing matches.
+// ** matches any number of folders, but follows no link to a folder. A pattern without wildcards is
+// the file itself. Throws Error naming the pattern when nothing matches.
 std::vector<std::string> expand_pattern(const std::string& pattern);
 
 // The folder of a pattern as far as it has no wildcard: "books" of "books/*.txt" and of

@@ -1,5 +1,6 @@
 // ListOps expressions: values, spellings, files.
 #include "data/listops.h"
+#include "data/lines.h"
 #include "data/words.h"
 
 #include <algorithm>
@@ -82,9 +83,8 @@ std::vector<int32_t> parse_listops(std::string_view text) {
     const std::string_view symbol = text.substr(begin, at - begin);
     if (symbol == "(" || symbol == ")") continue;
     const auto found = std::find(kSpelling.begin() + 1, kSpelling.end(), symbol);
-    require(found != kSpelling.end(), Cause{ErrorCode::unknown_name, symbol.substr(0, 40)},
-            "unknown ListOps symbol '", symbol.substr(0, 40),
-            "'; expected digits, [MIN, [MAX, [MED, [SM and ]");
+    require(found != kSpelling.end(), Cause{ErrorCode::unknown_name, symbol},
+            "unknown ListOps symbol '", symbol, "'; expected digits, [MIN, [MAX, [MED, [SM and ]");
     ids.push_back(static_cast<int32_t>(found - kSpelling.begin()));
   }
   return ids;
@@ -124,13 +124,10 @@ std::string listops_lra_text(std::span<const int32_t> expression) {
 
 ClassificationSplit read_listops_tsv(const std::string& path, bool brackets) {
   const std::string file = read_file(path);
-  std::string_view text = file;
   ClassificationSplit split;
-  for (int64_t number = 1; !text.empty(); ++number) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.ends_with('\r')) line.remove_suffix(1);
+  for (TextLines lines(without_byte_order_mark(file)); lines.next();) {
+    const std::string_view line = lines.line();
+    const int64_t number = lines.number();
     if (number == 1) {
       require(line == "Source\tTarget", Cause{ErrorCode::malformed, "", concat(path, ":1")}, path,
               ": expected the header 'Source TAB Target' of a ListOps file on line 1");
@@ -142,7 +139,7 @@ ClassificationSplit read_listops_tsv(const std::string& path, bool brackets) {
                   line[tab + 1] <= '9',
               Cause{ErrorCode::malformed},
               "expected an expression, a tab and a digit; the file is ",
-              text.empty() ? "truncated" : "damaged");
+              lines.at_end() ? "truncated" : "damaged");
       std::vector<int32_t> ids = parse_listops(line.substr(0, tab));
       const int32_t label = line[tab + 1] - '0', value = evaluate_listops(ids);
       require(label == value, Cause{ErrorCode::conflict}, "the label is ", label,

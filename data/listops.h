@@ -39,7 +39,8 @@ ClassificationDataset generate_listops(const ListopsConfig& config);
 // splits). Throws Error naming file and line for a malformed row or a label that is not the value
 // of its expression, and when the folder has none of the files.
 ClassificationDataset read_listops(const std::string& folder, bool brackets);
-// One such file: a header, then "expression TAB label" with LF or CRLF line ends.
+// One such file: a header, then "expression TAB label" with LF or CRLF line ends; a byte order mark
+// may come first.
 ClassificationSplit read_listops_tsv(const std::string& path, bool brackets);
 // Writes one such file.
 void write_listops_tsv(const std::string& path, const ClassificationSplit& split);

@@ -57,10 +57,11 @@ void separate_documents(const TokenizedCorpus& corpus, const Window& window, int
 // The windows of tokens [begin, end), which are one stream.
 void append_windows(int64_t begin, int64_t end, const EvaluationOptions& options,
                     std::vector<Window>& windows) {
-  const int64_t context = options.context;
-  const int64_t stride = options.stride == 0 ? context : options.stride;
   const int64_t last_input = end - 2;  // predicts the last token
   const int64_t stream = last_input + 1 - begin;
+  // A longer one is no other window, and sums of it could overflow.
+  const int64_t context = std::min(options.context, std::max<int64_t>(stream, 1));
+  const int64_t stride = options.stride == 0 ? context : std::min(options.stride, context);
   require_positions(options.carry_state ? stream : std::min(context, stream));
   int64_t scored_to = begin;  // inputs before it have been scored
   for (int64_t at = begin; scored_to <= last_input; at += stride) {
@@ -93,6 +94,30 @@ LmSampler::LmSampler(std::shared_ptr<const TokenizedCorpus> corpus, int64_t cont
   require_usage(windows_ > 0, Cause{ErrorCode::out_of_range, "data.context"},
                 "the training split has ", corpus_->size(), " tokens, which is not one window of ",
                 context_, " and a token to predict; lower data.context or add text");
+  if (!cross_documents_) leave_out_windows();
+}
+
+// A window predicts nothing when each of its tokens is the last of its document.
+void LmSampler::leave_out_windows() {
+  std::vector<bool> empty(static_cast<size_t>(windows_), false);
+  int64_t window = -1, ends = 0;
+  for (size_t i = 0; i < corpus_->documents.size(); ++i) {
+    const int64_t end = corpus_->document_end(i);
+    if (end == corpus_->documents[i].begin) continue;
+    const int64_t found = (end - 1) / context_;
+    ends = found == window ? ends + 1 : 1;
+    window = found;
+    if (ends < context_ || window >= windows_) continue;
+    empty[static_cast<size_t>(window)] = true;
+    ++left_out_;
+  }
+  require_usage(left_out_ < windows_, Cause{ErrorCode::out_of_range, "data.train"},
+                "the training split has nothing to predict: all its documents are of one token; "
+                "add longer ones, or set data.cross_documents=true");
+  if (left_out_ == 0) return;
+  for (int64_t i = 0; i < windows_; ++i)
+    if (!empty[static_cast<size_t>(i)]) shown_.push_back(i);
+  windows_ -= left_out_;
 }
 
 Batch LmSampler::batch(int64_t first_example, int64_t rows) const {
@@ -103,7 +128,8 @@ Batch LmSampler::batch(int64_t first_example, int64_t rows) const {
   if (!cross_documents_) batch.segments.resize(batch.tokens.size());
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t example = first_example + row;
-    const int64_t id = permuted_index(seed_, example / windows_, example % windows_, windows_);
+    const int64_t at = permuted_index(seed_, example / windows_, example % windows_, windows_);
+    const int64_t id = shown_.empty() ? at : shown_[static_cast<size_t>(at)];
     const Window window{id * context_, context_, 0, 0, false};
     batch.example_ids.push_back(id);
     fill_row(*corpus_, window, row, batch);
@@ -127,7 +153,8 @@ EvaluationSet::EvaluationSet(std::shared_ptr<const TokenizedCorpus> corpus,
                 "with carried state each token is read once: leave the stride at 0");
   require_usage(rows > 0, Cause{ErrorCode::out_of_range, "evaluate.batch"},
                 "the batch must be at least 1, got ", rows);
-  int64_t budget = options.max_tokens > 0 ? options.max_tokens : corpus_->size();
+  const int64_t size = corpus_->size();
+  int64_t budget = options.max_tokens > 0 ? std::min(options.max_tokens, size) : size;
   const size_t streams = options.cross_documents ? 1 : corpus_->documents.size();
   for (size_t i = 0; i < streams && budget > 0; ++i) {
     const int64_t begin = options.cross_documents ? 0 : corpus_->documents[i].begin;
@@ -137,7 +164,8 @@ EvaluationSet::EvaluationSet(std::shared_ptr<const TokenizedCorpus> corpus,
     budget -= std::max<int64_t>(end - 1 - begin, 0);
   }
   require_usage(!windows_.empty(), Cause{ErrorCode::out_of_range},
-                "there is nothing to evaluate: no document has two tokens");
+                "there is nothing to evaluate: no document has two tokens; add longer ones, or set "
+                "data.cross_documents=true");
   for (const Window& window : windows_) target_count_ += window.length - window.context_only;
 
   if (options.carry_state) {
@@ -152,6 +180,16 @@ EvaluationSet::EvaluationSet(std::shared_ptr<const TokenizedCorpus> corpus,
         i - first_.back() == static_cast<size_t>(rows))
       first_.push_back(i);
   first_.push_back(windows_.size());
+}
+
+std::pair<int64_t, int64_t> EvaluationSet::largest_batch() const {
+  std::pair<int64_t, int64_t> largest{0, 0};
+  for (size_t i = 0; i + 1 < first_.size(); ++i) {
+    const auto rows = static_cast<int64_t>(first_[i + 1] - first_[i]);
+    const int64_t length = windows_[first_[i]].length;
+    if (rows * length > largest.first * largest.second) largest = {rows, length};
+  }
+  return largest;
 }
 
 Batch EvaluationSet::batch(int64_t index) const {

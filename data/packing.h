@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "data/batch.h"
@@ -26,26 +27,32 @@ void require_positions(int64_t tokens);
 // Training windows. The corpus is cut into windows of `context` tokens; a tail shorter than that is
 // left out. Across documents: one stream, one segment, positions 0 .. context-1. Otherwise: a row
 // holds the documents (or parts of them) that the window covers as segments 0, 1, ..., positions
-// restart with each, and the first token of a document is not predicted from the one before it.
+// restart with each, and the first token of a document is not predicted from the one before it. A
+// window that is all documents of one token predicts nothing and is left out.
 //
 // The order is a permutation of the windows per epoch that depends only on the seed and the epoch,
 // so that batch() is a pure function and the position in training is one counter of examples.
 class LmSampler {
  public:
-  // Throws UsageError when the corpus has not one whole window.
+  // Throws UsageError when the corpus has not one whole window, or all are left out.
   LmSampler(std::shared_ptr<const TokenizedCorpus> corpus, int64_t context, bool cross_documents,
             uint64_t seed);
   // Examples first_example .. first_example+rows-1 of the endless run of epochs. Any thread.
   Batch batch(int64_t first_example, int64_t rows) const;
   int64_t examples_per_epoch() const { return windows_; }
+  int64_t left_out() const { return left_out_; }
   int64_t context() const { return context_; }
 
  private:
+  void leave_out_windows();
+
   std::shared_ptr<const TokenizedCorpus> corpus_;
   int64_t context_;
   bool cross_documents_;
   uint64_t seed_;
-  int64_t windows_;
+  int64_t windows_;  // that are shown
+  int64_t left_out_ = 0;
+  std::vector<int64_t> shown_;  // their indices in the corpus, where some are left out
 };
 
 struct EvaluationOptions {
@@ -72,6 +79,8 @@ class EvaluationSet {
   Batch batch(int64_t index) const;
   const std::vector<Window>& windows() const { return windows_; }
   int64_t target_count() const { return target_count_; }
+  // The batch of the most tokens: its rows and their length.
+  std::pair<int64_t, int64_t> largest_batch() const;
 
  private:
   std::shared_ptr<const TokenizedCorpus> corpus_;

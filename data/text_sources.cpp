@@ -10,6 +10,7 @@
 #include "core/hash.h"
 #include "core/utf8.h"
 #include "data/file_list.h"
+#include "data/lines.h"
 #include "data/preparation.h"
 
 namespace linnet {
@@ -243,11 +244,9 @@ std::set<std::string> ignored_folders(const std::string& root) {
   std::set<std::string> ignored;
   const std::string path = join_path(root, ".gitignore");
   if (!exists(path)) return ignored;
-  std::string_view line;
   const std::string text = read_file(path, kSelfFileLimitBytes);
-  for (size_t at = 0; at < text.size(); at += line.size() + 1) {
-    line = std::string_view(text).substr(at, text.find('\n', at) - at);
-    std::string_view name = line;
+  for (TextLines lines(without_byte_order_mark(text)); lines.next();) {
+    std::string_view name = lines.line();
     if (name.starts_with('/')) name.remove_prefix(1);
     if (name.ends_with('/')) ignored.emplace(name.substr(0, name.size() - 1));
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/echo.h"
 #include "core/error.h"
 #include "core/hash.h"
 #include "data/bpe_tokenizer.h"
@@ -71,7 +72,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_blob(std::string_view blob, std::strin
   if (kind == "word") return word_tokenizer_from_payload(payload, what);
   if (kind == "gpt2") return bpe_tokenizer_from_payload(payload, what);
   throw Error({ErrorCode::malformed, "", what},
-              concat(what, ": holds a tokenizer of the unknown kind '", kind.substr(0, 40), "'"));
+              concat(what, ": holds a tokenizer of the unknown kind '", shortened(kind, 40), "'"));
 }
 
 }  // namespace linnet

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/utf8.h"
+#include "data/lines.h"
 #include "data/preparation.h"
 
 namespace linnet {
@@ -146,11 +147,7 @@ std::unique_ptr<Tokenizer> word_tokenizer_from_payload(std::string_view text,
                                                        std::string_view what) {
   require_utf8(text, what);
   std::vector<std::string> words;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    words.emplace_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
+  for (TextLines lines(text); lines.next();) words.emplace_back(lines.line());
   require(!words.empty(), Cause{ErrorCode::malformed, "", what}, what,
           ": expected a vocabulary with one word a line, found nothing");
   return std::make_unique<WordTokenizer>(std::move(words), what);
@@ -158,7 +155,8 @@ std::unique_ptr<Tokenizer> word_tokenizer_from_payload(std::string_view text,
 
 std::unique_ptr<Tokenizer> load_word_tokenizer(const std::string& path) {
   constexpr uint64_t kLimitBytes = uint64_t{1} << 30;
-  return word_tokenizer_from_payload(read_file(path, kLimitBytes), path);
+  const std::string text = read_file(path, kLimitBytes);
+  return word_tokenizer_from_payload(without_byte_order_mark(text), path);
 }
 
 void save_word_vocabulary(const Tokenizer& tokenizer, const std::string& path) {

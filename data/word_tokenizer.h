@@ -28,9 +28,10 @@ class WordVocabularyBuilder {
   std::unordered_map<std::string, int64_t, Hash, std::equal_to<>> counts_;
 };
 
-// The vocabulary file: one word per line, the line number (from 0) is the id. Throws Error naming
-// `what` for an empty, repeated or divided word. Without <unk>, unknown words are errors; <eos> is
-// needed as soon as a text has a line end.
+// The vocabulary file: one word per line (LF or CRLF), the line number (from 0) is the id. Throws
+// Error naming `what` for an empty, repeated or divided word. Without <unk>, unknown words are
+// errors; <eos> is needed as soon as a text has a line end. A file may begin with a byte order
+// mark.
 std::unique_ptr<Tokenizer> word_tokenizer_from_payload(std::string_view text,
                                                        std::string_view what);
 std::unique_ptr<Tokenizer> load_word_tokenizer(const std::string& path);

@@ -9,6 +9,7 @@
 #include "autograd/pooling.h"
 #include "core/cuda/backend.h"
 #include "core/cuda/runtime.h"
+#include "core/interrupt.h"
 #include "layers/first_non_finite.h"
 
 namespace linnet {
@@ -194,6 +195,7 @@ Variable Transformer::encode(const ModelInput& input, ModelState* state) const {
     }
   }
   for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    interruption_point();
     if (input.training && skip_key.uniform(layer) < config_.layer_dropout) continue;
     BlockResult after = run_block(
         layer, x, context, state != nullptr ? state->layers[layer] : MixerState{}, input.recompute);

@@ -9,6 +9,8 @@ namespace linnet {
 namespace {
 
 constexpr int64_t kAlignment = 16;
+// Of all parameters: far beyond any memory, and sums of ends stay within 64 bits.
+constexpr int64_t kMaxElements = int64_t{1} << 60;
 
 template <typename F>
 void fill(const Tensor& values, const F& f) {
@@ -67,6 +69,9 @@ Variable ParameterSet::declare(const std::string& name, const Shape& shape,
   index_.emplace(name, entries_.size());
   const int64_t begin =
       entries_.empty() ? 0 : (entries_.back().end + kAlignment - 1) / kAlignment * kAlignment;
+  require_usage(shape.elements() <= kMaxElements - begin, Cause{ErrorCode::out_of_range, "model"},
+                "parameter ", name, " ", shape,
+                " makes the model larger than any memory; make it smaller");
   entries_.push_back({name, shape, begin, begin + shape.elements(),
                       Variable(Tensor::zeros({0}), true), std::move(initializer)});
   return requested_.emplace_back(entries_.back().variable);

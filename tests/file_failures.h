@@ -47,7 +47,7 @@ class FailingFileSystem final : public FileSystem {
   bool failed() const { return failed_; }
 
   int open(const std::string& path, OpenMode mode) override {
-    if (mode != OpenMode::read) count("open", path);
+    if (mode == OpenMode::write || mode == OpenMode::append) count("open", path);
     return FileSystem::open(path, mode);
   }
   size_t write_some(int descriptor, std::string_view bytes, const std::string& path) override {

@@ -218,7 +218,7 @@ void BigbirdParams::describe(ConfigDescription<BigbirdParams>& d) {
            "(evaluation keeps them)");
   d.field("max_length", &BigbirdParams::max_length,
           "longest sequence with random blocks; 0: the training context")
-      .range(0, 1e9)
+      .range(0, 1 << 24)
       .unit("tokens");
   describe_scale(d, "factor of q . k; null: 1/sqrt(K)");
 }

@@ -54,8 +54,8 @@ class LavoMixer : public AttentionMixer {
       : AttentionMixer(options, scope, projections_of(params, options.form)), params_(params) {
     const bool shared = params.basis == "model";
     const int64_t widest = shared ? options.width : options.head_width();
-    require_usage(params.rank <= widest, "lavo: rank ", params.rank, " exceeds the ",
-                  shared ? "model's" : "heads'", " width ", widest,
+    require_usage(params.rank <= widest, Cause{ErrorCode::out_of_range, "rank"}, "lavo: rank ",
+                  params.rank, " exceeds the ", shared ? "model's" : "heads'", " width ", widest,
                   ": orthonormal rows need rank <= ", widest);
     const Shape shape = shared ? Shape{params.rank, options.width}
                                : Shape{options.heads, params.rank, options.head_width()};

@@ -235,7 +235,7 @@ void LinformerParams::describe(ConfigDescription<LinformerParams>& d) {
   d.field("max_length", &LinformerParams::max_length,
           "length N of the projections (cross: of the source); 0: the training "
           "context. Longer inputs are refused")
-      .range(0, 1e9)
+      .range(0, 1 << 24)
       .unit("tokens");
   d.choice("sharing", &LinformerParams::sharing,
            {"none", "headwise", "key_value", "key_value_per_head", "layerwise"},

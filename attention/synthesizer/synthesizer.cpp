@@ -326,7 +326,7 @@ void SynthesizerParams::describe(ConfigDescription<SynthesizerParams>& d) {
   d.field("max_length", &SynthesizerParams::max_length,
           "length n of the logits; 0: the training context. Longer inputs are "
           "refused")
-      .range(0, 1e9)
+      .range(0, 1 << 24)
       .unit("tokens");
   describe_dropout(d);
 }

@@ -119,6 +119,11 @@ Checkpoint verify_checkpoint(const std::string& directory) {
   return {directory, manifest.step, manifest.metadata, {}};
 }
 
+Checkpoint read_manifest_of(const std::string& directory) {
+  const Manifest manifest = read_manifest(directory);
+  return {directory, manifest.step, manifest.metadata, {}};
+}
+
 Checkpoint load_checkpoint(const std::string& directory) {
   const Manifest manifest = read_manifest(directory);
   Checkpoint checkpoint{directory, manifest.step, manifest.metadata, {}};

@@ -28,6 +28,9 @@ void write_checkpoint_files(const std::string& directory, int64_t step,
 // file. The result has no file contents.
 Checkpoint verify_checkpoint(const std::string& directory);
 
+// Its step and metadata alone; of the hashes, only that of the manifest is verified.
+Checkpoint read_manifest_of(const std::string& directory);
+
 // Reads a checkpoint directory into memory; all hashes are verified on those very bytes before
 // anything is returned. Throws Error naming the damaged file.
 Checkpoint load_checkpoint(const std::string& directory);

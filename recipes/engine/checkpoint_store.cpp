@@ -7,6 +7,7 @@
 
 #include "core/files.h"
 #include "core/log.h"
+#include "recipes/engine/best_repair.h"
 
 namespace linnet {
 namespace {
@@ -199,8 +200,12 @@ std::optional<BestCheckpoint> CheckpointStore::best() const {
     return best;
   } catch (const Error& error) {
     throw Error({ErrorCode::malformed, error.key(), path},
-                concat(path, " is damaged (delete it to forget the best one): ", error.what()));
+                concat(path, " is damaged: ", error.what()));
   }
+}
+
+void CheckpointStore::forget_best() {
+  file_system().remove(join_path(folder_, kBest));
 }
 
 NewestCheckpoint CheckpointStore::newest_valid() const {
@@ -239,7 +244,7 @@ void CheckpointStore::rewind_to(int64_t step) {
   if (best_one && best_one->step > step) {
     log_warning("step ", best_one->step, ", the best so far, is forgotten: training goes on from ",
                 step);
-    file_system().remove(join_path(folder_, kBest));
+    forget_best();
   }
   for (const int64_t later : steps()) {
     if (later <= step) continue;
@@ -253,7 +258,8 @@ void CheckpointStore::rewind_to(int64_t step) {
 
 namespace {
 
-// Empty when none was named, or it is not valid: then it is in `damaged`, after a warning.
+// Empty when none was named and none evaluated, or the named one is not valid: then it is in
+// `damaged`, after a warning.
 std::optional<std::string> valid_best(const CheckpointStore& store, std::string& damaged) {
   try {
     int64_t gone = -1;
@@ -267,12 +273,17 @@ std::optional<std::string> valid_best(const CheckpointStore& store, std::string&
       }
       log_warning("the best checkpoint is skipped: ", *damage);
       damaged = best->path;
-      break;
+      return std::nullopt;
     }
   } catch (const Error& error) {
     log_warning(error.what());
   }
-  return std::nullopt;
+  const auto best = best_by_evaluations(store);
+  if (!best) return std::nullopt;
+  log_info(
+      "no best.json names it, but by the evaluations of the checkpoints the best is that of step ",
+      best->step);
+  return best->path;
 }
 
 }  // namespace

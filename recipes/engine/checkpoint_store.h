@@ -56,8 +56,9 @@ class CheckpointStore {
 
   // Names the checkpoint of a saved step as the best one; it is kept until another is named.
   void mark_best(int64_t step, const std::string& metric, double value);
-  // Empty when none was named. Throws Error when best.json is damaged.
+  // Empty when none was named. Throws Error when best.json is damaged; repair_best names one again.
   std::optional<BestCheckpoint> best() const;
+  void forget_best();
 
   // The newest checkpoint whose every byte verifies, and which newer ones do not and why. Lists
   // again when its writer deletes one meanwhile.
@@ -89,7 +90,8 @@ class CheckpointStore {
 };
 
 // The checkpoint that a user means: a checkpoint directory itself, or of a run directory the best
-// one, else the newest valid one; damaged ones are skipped with a warning. It is verified. Throws
+// one (by the evaluations of the checkpoints, where best.json is damaged or missing), else the
+// newest valid one; damaged ones are skipped with a warning. It is verified. Throws
 // UsageError when the path is neither, Error when there is no valid checkpoint.
 std::string find_checkpoint(const std::string& run_or_checkpoint);
 

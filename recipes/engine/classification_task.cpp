@@ -5,8 +5,10 @@
 #include <map>
 
 #include "autograd/loss.h"
+#include "core/interrupt.h"
 #include "core/progress.h"
 #include "data/classification.h"
+#include "recipes/engine/memory_need.h"
 
 namespace linnet {
 namespace {
@@ -79,7 +81,8 @@ void check_options(const Transformer& model, const ScoreOptions& options) {
 
 void ClassificationTask::check(const Transformer& model, const ScoreOptions& options) const {
   check_options(model, options);
-  sampler(options.split);
+  const ClassificationSampler& examples = sampler(options.split);
+  require_scoring_memory(model, std::min(options.batch, examples.examples_per_epoch()), length_);
 }
 
 std::vector<Score> ClassificationTask::score(const Transformer& model,
@@ -96,7 +99,7 @@ std::vector<Score> ClassificationTask::score(const Transformer& model,
   score.mode = "classification";
   WorkProgress progress;
   for (int64_t first = 0; first < count; first += options.batch) {
-    if (options.interrupted && options.interrupted()) return {};
+    interruption_point();
     if (first > 0 && progress.due()) {
       progress.show(score.progress_text(), static_cast<double>(first), static_cast<double>(count));
     }

@@ -1,11 +1,14 @@
 #include "recipes/engine/language_model_task.h"
 
 #include <chrono>
+#include <utility>
 
 #include "autograd/loss.h"
+#include "core/interrupt.h"
 #include "core/progress.h"
 #include "data/packing.h"
 #include "data/text_dataset.h"
+#include "recipes/engine/memory_need.h"
 
 namespace linnet {
 namespace {
@@ -70,7 +73,7 @@ class LanguageModelTask final : public Task {
   }
   std::string fingerprint(Split split) const override { return dataset_.fingerprint(split); }
   std::string describe() const override;
-  std::vector<std::string> take_warnings() override { return dataset_.take_warnings(); }
+  std::vector<std::string> take_warnings() override;
 
  private:
   // Made at first use: evaluation does not need the training split.
@@ -78,17 +81,17 @@ class LanguageModelTask final : public Task {
     if (!sampler_) {
       sampler_.emplace(dataset_.split(Split::train), dataset_.config().context,
                        dataset_.config().crosses_documents(), seed_);
+      left_out_ = sampler_->left_out();
     }
     return *sampler_;
   }
   EvaluationSet evaluation_set(const ScoreOptions& options, int64_t context) const;
-  // Empty when interrupted.
-  std::optional<Score> score_context(const DecoderLm& model, const ScoreOptions& options,
-                                     int64_t context) const;
+  Score score_context(const DecoderLm& model, const ScoreOptions& options, int64_t context) const;
 
   // Splits are read at first use, which changes nothing that a caller can see.
   mutable TextDataset dataset_;
   mutable std::optional<LmSampler> sampler_;
+  mutable int64_t left_out_ = 0;  // windows, until a warning told
   uint64_t seed_;
 };
 
@@ -103,9 +106,8 @@ EvaluationSet LanguageModelTask::evaluation_set(const ScoreOptions& options,
   return EvaluationSet(dataset_.split(options.split), dataset_.measure(), windows, options.batch);
 }
 
-std::optional<Score> LanguageModelTask::score_context(const DecoderLm& model,
-                                                      const ScoreOptions& options,
-                                                      int64_t context) const {
+Score LanguageModelTask::score_context(const DecoderLm& model, const ScoreOptions& options,
+                                       int64_t context) const {
   const auto start = std::chrono::steady_clock::now();
   const EvaluationSet set = evaluation_set(options, context);
   Score score;
@@ -116,7 +118,7 @@ std::optional<Score> LanguageModelTask::score_context(const DecoderLm& model,
   ModelState state;
   WorkProgress progress;
   for (int64_t i = 0; i < set.batches(); ++i) {
-    if (options.interrupted && options.interrupted()) return std::nullopt;
+    interruption_point();
     if (i > 0 && progress.due()) {
       progress.show(score.progress_text(), static_cast<double>(score.tokens),
                     static_cast<double>(set.target_count()));
@@ -148,6 +150,8 @@ void LanguageModelTask::check(const Transformer& model, const ScoreOptions& opti
   const int64_t limit = model.length_limit();
   for (const int64_t context : contexts_of(options, training_context)) {
     const EvaluationSet set = evaluation_set(options, context);
+    const auto [rows, length] = set.largest_batch();
+    require_scoring_memory(model, rows, length);
     if (limit == 0 || !options.carry_state) continue;
     for (const Window& window : set.windows()) {
       if (window.first_position + window.length <= limit) continue;
@@ -166,11 +170,19 @@ std::vector<Score> LanguageModelTask::score(const Transformer& model,
   const NoGrad off;
   std::vector<Score> scores;
   for (const int64_t context : contexts_of(options, dataset_.config().context)) {
-    std::optional<Score> score = score_context(as_decoder(model), options, context);
-    if (!score) return {};
-    scores.push_back(std::move(*score));
+    scores.push_back(score_context(as_decoder(model), options, context));
   }
   return scores;
+}
+
+std::vector<std::string> LanguageModelTask::take_warnings() {
+  std::vector<std::string> warnings = dataset_.take_warnings();
+  if (const int64_t left_out = std::exchange(left_out_, 0); left_out > 0) {
+    warnings.push_back(concat(left_out, " of the ", left_out + sampler_->examples_per_epoch(),
+                              " training windows hold only documents of one token, which predict "
+                              "nothing, and are left out"));
+  }
+  return warnings;
 }
 
 std::string LanguageModelTask::describe() const {

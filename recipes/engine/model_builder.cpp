@@ -1,25 +1,52 @@
 #include "recipes/engine/model_builder.h"
 
+#include <algorithm>
+
 #include "attention/layer_choice.h"
 #include "attention/registry.h"
 #include "core/device.h"
 
 namespace linnet {
+namespace {
+
+// The complaint of a layer's mechanism, at the section that names it.
+UsageError of_layer(const Recipe& recipe, int64_t layer, const UsageError& error) {
+  for (const LayerChoice& choice : layer_choices(recipe.model.attention, recipe.model.layers)) {
+    if (std::count(choice.layers.begin(), choice.layers.end(), layer) == 0) continue;
+    const ErrorCode code = error.code() == ErrorCode::general ? ErrorCode::conflict : error.code();
+    const std::string key = key_in("model.attention", error.key());
+    const Location where = choice.attention.location_of(error.key());
+    if (where.file == nullptr) return UsageError({code, key}, error.what());
+    return located_error(where, Cause{code, key}, error.what());
+  }
+  return error;
+}
+
+}  // namespace
 
 std::unique_ptr<Transformer> declare_model(const Recipe& recipe, const ModelSizes& sizes) {
   const ModelConfig& config = recipe.model;
   require(recipe.mixer != nullptr, "declare_model: the recipe is not one of parse_recipe()");
+  const MixerFactory mixer = [&recipe](const MixerOptions& options, const MixerScope& scope) {
+    try {
+      return recipe.mixer(options, scope);
+    } catch (const UsageError& error) {
+      if (!error.place().empty() || error.key() == "model") throw;
+      throw of_layer(recipe, options.layer, error);
+    }
+  };
   if (config.kind == "decoder") {
-    return std::make_unique<DecoderLm>(config, sizes.vocabulary, sizes.length, recipe.mixer);
+    return std::make_unique<DecoderLm>(config, sizes.vocabulary, sizes.length, mixer);
   }
   return std::make_unique<EncoderClassifier>(config, sizes.vocabulary, sizes.length, sizes.classes,
-                                             recipe.mixer);
+                                             mixer);
 }
 
 std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes& sizes,
-                                         Device device) {
+                                         Device device, ModelUse use) {
   const ModelConfig& config = recipe.model;
   std::unique_ptr<Transformer> model = declare_model(recipe, sizes);
+  require_model_memory(recipe, *model, device, use);
   const bool bf16_values = recipe.train.precision == Precision::bf16;
   try {
     model->parameters().materialize(static_cast<uint64_t>(recipe.seed), DType::f32,

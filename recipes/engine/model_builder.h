@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "layers/model.h"
+#include "recipes/engine/memory_need.h"
 #include "recipes/engine/recipe.h"
 
 namespace linnet {
@@ -19,12 +20,14 @@ struct ModelSizes {
 };
 
 // The model without weights: its parameters have names and shapes. Decoders get causal attention,
-// encoders noncausal; a mechanism without that form is refused.
+// encoders noncausal. Throws UsageError for a mechanism without that form, and with the place of
+// the section that names it, for one that the sizes do not suit.
 std::unique_ptr<Transformer> declare_model(const Recipe& recipe, const ModelSizes& sizes);
 
-// The same with its initial weights, on `device`. Throws Error where memory does not suffice.
+// The same with its initial weights, on `device`. Throws UsageError where memory cannot suffice for
+// that use, before any is asked for, and Error where it does not.
 std::unique_ptr<Transformer> build_model(const Recipe& recipe, const ModelSizes& sizes,
-                                         Device device = {});
+                                         Device device = {}, ModelUse use = ModelUse::scoring);
 
 // The model as one of its kinds; throws UsageError when it is the other one.
 const DecoderLm& as_decoder(const Transformer& model);

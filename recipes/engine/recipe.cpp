@@ -190,6 +190,7 @@ Recipe parse_recipe(const ConfigNode& node) {
     }
   }
   errors.throw_if_any();
+  recipe.given = node;
   recipe.resolved = to_config_node(recipe);
   recipe.resolved.find("model")->set("attention", std::move(attention.node));
   recipe.mixer = std::move(attention.mixer);

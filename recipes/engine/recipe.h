@@ -32,6 +32,7 @@ struct Recipe {
 
   std::string path;     // the file that was loaded, "" for a recipe made from a node
   std::string point;    // the label of the sweep's point that it is, "" for none
+  ConfigNode given;     // what was read, with the places of its keys
   ConfigNode resolved;  // every section with its defaults filled in; reads back to itself
   MixerFactory mixer;   // makes each layer's attention from the typed parameters of its mechanism
 

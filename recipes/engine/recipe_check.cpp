@@ -1,9 +1,8 @@
 #include "recipes/engine/recipe_check.h"
 
-#include <set>
-
 #include "recipes/engine/given_state.h"
 #include "recipes/engine/make_task.h"
+#include "recipes/engine/recipe_place.h"
 #include "recipes/engine/run_sample.h"
 #include "recipes/engine/train_step.h"
 
@@ -13,6 +12,67 @@ namespace {
 // The data determine both; no check depends on them.
 constexpr int64_t kSomeVocabulary = 256;
 constexpr int64_t kSomeClasses = 10;
+
+// The task of the point before, which most points share: reading data takes long.
+class LastTask {
+ public:
+  // nullptr where the data, or the files of the tokenizer, are not there; then why_not() says so.
+  const Task* of(const Recipe& recipe) {
+    const std::string data =
+        concat(inline_text(*recipe.resolved.find("data")), recipe.model.pooling, recipe.seed);
+    if (data == data_) return task_.get();
+    task_ = nullptr;
+    data_ = data;
+    try {
+      task_ = make_task(recipe);
+    } catch (const UsageError&) {
+      throw;
+    } catch (const Error& error) {
+      // What lies at data.path may be something else than data.
+      if (error.code() != ErrorCode::not_found && error.code() != ErrorCode::system &&
+          error.key() != "data.path")
+        throw;
+      why_not_ = error.what();
+    }
+    return task_.get();
+  }
+  const std::string& why_not() const { return why_not_; }
+
+ private:
+  std::string data_, why_not_;
+  std::unique_ptr<Task> task_;
+};
+
+void check_point(const Recipe& recipe, LastTask& tasks) {
+  check_run(recipe);
+  std::optional<GivenState> given;
+  if (recipe.init) given = load_given_state(recipe);
+  const Task* task = tasks.of(recipe);
+  if (task == nullptr) return;
+  // Given weights are compared with a model's own.
+  const std::unique_ptr<Transformer> model =
+      given ? build_model(recipe, task->sizes()) : declare_model(recipe, task->sizes());
+  if (given) {
+    require_same_tokenizer(*given, task->tokenizer().get());
+    require_fitting(*given, given_weights(*given), recipe, model->parameters());
+  }
+  check_run(recipe, *task, *model);
+}
+
+// Begins with the place, and names the point.
+UsageError refusal(const Recipe& recipe, const RecipePoint& point, const std::string& path,
+                   const Error& error) {
+  const std::string at = point.label.empty() ? "" : concat(" at point ", point.label);
+  const std::string found = place_in(recipe, error), what = error.what();
+  const std::string& own = error.place();
+  if (own.empty()) {
+    const std::string place = found.empty() ? path : found;
+    return {{error.code(), error.key(), place + at}, with_place(place, what, at)};
+  }
+  const bool named = what.starts_with(own + ": ");
+  return {{error.code(), error.key(), own + at},
+          named ? concat(own, at, what.substr(own.size())) : concat(path, at, ": ", what)};
+}
 
 }  // namespace
 
@@ -32,23 +92,24 @@ void check_run(const Recipe& recipe) {
   if (decoder) check_sample(recipe);
 }
 
-void check_recipe(const std::string& path, const std::vector<std::string>& overrides) {
-  std::set<std::string> generated;
+void check_run(const Recipe& recipe, const Task& task, const Transformer& model) {
+  task.examples_per_epoch();
+  // Reading the splits here also keeps them from being read by two threads.
+  if (recipe.evaluate.scores_anything()) task.check(model, score_options(recipe.evaluate));
+  check_sample(recipe, task);
+}
+
+std::string check_recipe(const std::string& path, const std::vector<std::string>& overrides) {
+  LastTask tasks;
   for (const RecipePoint& point : load_recipe_points(path, overrides)) {
     const Recipe recipe = parse_recipe(point.node);
     try {
-      check_run(recipe);
-      if (recipe.init) load_given_state(recipe);
-      // Generated examples are a function of the recipe: they may not be found, or not fit.
-      const bool generates = recipe.data.kind == "listops" && recipe.data.path.empty();
-      const std::string examples =
-          concat(inline_text(*recipe.resolved.find("data")), recipe.model.pooling);
-      if (generates && generated.insert(examples).second) make_task(recipe);
-    } catch (const UsageError& error) {
-      const std::string place = concat(path, point.label.empty() ? "" : " at point ", point.label);
-      throw UsageError({error.code(), error.key(), place}, concat(place, ": ", error.what()));
+      check_point(recipe, tasks);
+    } catch (const Error& error) {
+      throw refusal(recipe, point, path, error);
     }
   }
+  return tasks.why_not();
 }
 
 }  // namespace linnet

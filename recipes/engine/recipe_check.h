@@ -1,10 +1,11 @@
-// What a run would refuse, found from its recipe alone: without data, weights or a device.
+// What a run would refuse before its first update, found without weights or a device.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "recipes/engine/recipe.h"
+#include "recipes/engine/task.h"
 
 namespace linnet {
 
@@ -13,9 +14,16 @@ namespace linnet {
 // whole examples, an evaluation or a sample that the model cannot give. `train` begins with it.
 void check_run(const Recipe& recipe);
 
-// Reads the recipe at every point of its sweep, checks its run, and reads the checkpoint that its
-// `init` names. Throws UsageError; what check_run and `init` refuse begins with the path, and with
-// the point where there are several.
-void check_recipe(const std::string& path, const std::vector<std::string>& overrides = {});
+// What only the data tell: throws UsageError or Error where a split that the run reads is missing
+// or holds too little, and where the model cannot score it or continue the prompt. The model needs
+// no weights. `train` goes on with it before its first update.
+void check_run(const Recipe& recipe, const Task& task, const Transformer& model);
+
+// Reads the recipe at every point of its sweep and checks its run, with the checkpoint that its
+// `init` names, and with the data where they are there, which reads them as `train` does. Throws
+// UsageError for what `train` would refuse; it begins with the place of the key, else with the
+// path, and with the point where there are several. Returns why the data were not read, one
+// sentence; "" when they were.
+std::string check_recipe(const std::string& path, const std::vector<std::string>& overrides = {});
 
 }  // namespace linnet

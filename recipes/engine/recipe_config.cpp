@@ -97,14 +97,14 @@ void EvaluateConfig::describe(ConfigDescription<EvaluateConfig>& d) {
   d.list("contexts", &EvaluateConfig::contexts,
          "context lengths to score with (with carry_state: lengths of chunks); empty: the training "
          "context")
-      .at_least(1)
+      .range(1, kMaxTokensAtOnce)
       .unit("tokens");
   d.field("batch", &EvaluateConfig::batch, "windows or examples scored at once")
-      .at_least(1)
+      .range(1, kMaxTokensAtOnce)
       .unit("examples");
   d.optional("stride", &EvaluateConfig::stride,
              "step of overlapping windows, each token scored once; none: windows do not overlap")
-      .at_least(1)
+      .range(1, kMaxTokensAtOnce)
       .unit("tokens");
   d.field("carry_state", &EvaluateConfig::carry_state,
           "read whole documents with the state of the mechanism instead of windows");
@@ -137,7 +137,7 @@ void CheckpointConfig::describe(ConfigDescription<CheckpointConfig>& d) {
       .unit("minutes");
   d.field("keep", &CheckpointConfig::keep,
           "latest checkpoints kept; besides, the best one and the newest known to be sound")
-      .at_least(1);
+      .range(1, 1'000'000);
   d.choice("best", &CheckpointConfig::best, {"nll", "accuracy", "none"},
            "validation figure that chooses the best checkpoint");
 }
@@ -145,7 +145,7 @@ void CheckpointConfig::describe(ConfigDescription<CheckpointConfig>& d) {
 void SampleConfig::describe(ConfigDescription<SampleConfig>& d) {
   d.field("prompt", &SampleConfig::prompt, "text to continue");
   d.field("tokens", &SampleConfig::tokens, "length of the sample; 0: none")
-      .at_least(0)
+      .range(0, kLongestSample)
       .unit("tokens");
   d.field("temperature", &SampleConfig::temperature, "0: always the most probable token")
       .at_least(0);

@@ -14,6 +14,10 @@ namespace linnet {
 // Storage of activations and of the weights that products see; sums are always at least f32.
 enum class Precision { f32, bf16 };
 
+// Positions have 32 bits.
+inline constexpr int64_t kMaxTokensAtOnce = int64_t{1} << 30;
+inline constexpr int64_t kLongestSample = int64_t{1} << 24;
+
 // What the backward pass computes again instead of keeping.
 enum class Recompute { none, block };
 

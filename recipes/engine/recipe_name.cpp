@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/echo.h"
+
 namespace linnet {
 namespace {
 
@@ -25,7 +27,7 @@ void require_plain_name(const ConfigNode& recipe) {
   throw located_error(name->location(), Cause{ErrorCode::malformed, "name"},
                       "'name' is the name of a folder and must be plain: no '/', not '.' or '..', "
                       "at most ",
-                      kLongestName, " bytes; found '", name->raw().substr(0, kLongestName),
+                      kLongestName, " bytes; found '", shortened(name->raw(), kLongestName),
                       "'; where a run is written is what --out says");
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 
+#include "core/echo.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "core/progress.h"
@@ -17,7 +18,6 @@
 namespace linnet {
 namespace {
 
-constexpr size_t kShownProblems = 8;
 constexpr std::string_view kContext = "context ";
 
 std::string format_value(double value, const char* format = "%.4g") {
@@ -33,6 +33,8 @@ std::string last_of(const MetricCurve& curve, const char* format = "%.4g") {
 }
 
 double median_of(MetricCurve curve) {
+  std::erase_if(curve, [](const MetricPoint& point) { return std::isnan(point.value); });
+  if (curve.empty()) return std::nan("");
   const auto middle = curve.begin() + static_cast<int64_t>(curve.size() / 2);
   std::nth_element(curve.begin(), middle, curve.end(),
                    [](const auto& a, const auto& b) { return a.value < b.value; });
@@ -265,17 +267,24 @@ std::string tiles(const RunData& run) {
   return html + "</div>\n";
 }
 
+// "3 lines of metrics.jsonl are malformed and left out: 2-3, 17".
+std::string malformed_text(const MalformedLines& lines) {
+  return concat(lines.count(), lines.count() == 1 ? " line" : " lines", " of metrics.jsonl ",
+                lines.count() == 1 ? "is" : "are", " malformed and left out: ", lines.numbers());
+}
+
 std::string problems(const std::vector<RunData>& runs) {
   std::string html;
   for (const RunData& run : runs) {
-    if (run.problems.empty()) continue;
-    html += concat("<div class=\"card problems\"><b>", escape_html(run.name), ": ",
-                   run.problems.size(), " lines or files could not be read</b><ul>");
-    for (size_t i = 0; i < std::min(run.problems.size(), kShownProblems); ++i)
-      html += concat("<li>", escape_html(run.problems[i]), "</li>");
-    if (run.problems.size() > kShownProblems)
-      html += concat("<li>and ", run.problems.size() - kShownProblems, " more</li>");
-    html += "</ul></div>\n";
+    const auto card = [&](const std::string& problem, const std::vector<std::string>& reasons) {
+      html += concat("<div class=\"card problems\"><b>", escape_html(run.name), ": ",
+                     escape_html(problem), "</b>", reasons.empty() ? "" : "<ul>");
+      for (const std::string& reason : reasons)
+        html += concat("<li>", escape_html(reason), "</li>");
+      html += concat(reasons.empty() ? "" : "</ul>", "</div>\n");
+    };
+    if (run.malformed.count() > 0) card(malformed_text(run.malformed), run.malformed.reasons());
+    for (const std::string& problem : run.problems) card(problem, {});
   }
   return html;
 }
@@ -333,7 +342,7 @@ std::string report_text(const std::vector<RunData>& runs) {
   std::string text = table_to_text(training_table(runs));
   const Table evaluations = evaluation_table(runs);
   if (!evaluations.rows.empty()) text += concat("\n", table_to_text(evaluations));
-  return text;
+  return printable(text);
 }
 
 std::vector<RunData> read_runs(const std::vector<std::string>& run_directories) {
@@ -341,6 +350,10 @@ std::vector<RunData> read_runs(const std::vector<std::string>& run_directories) 
   std::map<std::string, int> uses;
   for (const std::string& directory : run_directories) {
     runs.push_back(read_run(directory));
+    const MalformedLines& malformed = runs.back().malformed;
+    if (malformed.count() > 0) {
+      log_warning(directory, ": ", malformed_text(malformed), "; ", malformed.reasons().front());
+    }
     for (const std::string& problem : runs.back().problems) log_warning(directory, ": ", problem);
     ++uses[runs.back().name];
   }

@@ -219,9 +219,11 @@ std::vector<double> linear_ticks(double low, double high, int count) {
     if (digit * power >= rough * 0.999) step = digit * power;
   }
   std::vector<double> ticks;
-  // Counting in whole steps keeps round numbers round.
-  for (double i = std::ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i += 1)
-    ticks.push_back(i * step);
+  // Counting in whole steps keeps round numbers round. Where doubles are further apart than the
+  // steps, counting would never end.
+  const double first = std::ceil(low / step - 1e-9);
+  for (int i = 0; i <= 3 * count && (first + i) * step <= high + 1e-9 * step; ++i)
+    ticks.push_back((first + i) * step);
   return ticks;
 }
 

@@ -1,6 +1,8 @@
 // Reading run directories.
 #include "recipes/engine/report_data.h"
 
+#include <cmath>
+
 #include "core/config.h"
 #include "core/files.h"
 #include "core/yaml.h"
@@ -14,14 +16,16 @@ constexpr uint64_t kMaxMetrics = uint64_t{2} << 30;
 constexpr uint64_t kMaxText = uint64_t{4} << 20;
 constexpr size_t kLongestLine = size_t{1} << 20;
 constexpr int kDepth = 3;
-constexpr size_t kMostEvaluations = 1000;  // far more than a page can show
+constexpr size_t kMaxEvaluations = 1000;  // far more than a page can show
+constexpr size_t kKeptReasons = 8, kKeptStretches = 20;
+constexpr int64_t kLargestStep = int64_t{1} << 53;  // doubles count to here
 
 EvaluationCurves& curves_of(RunData& run, const std::string& split, const ScoredText& scored) {
   for (EvaluationCurves& curves : run.evaluations) {
     if (curves.split == split && curves.scored.reads_as(scored)) return curves;
   }
-  require(run.evaluations.size() < kMostEvaluations, Cause{ErrorCode::out_of_range},
-          "expected at most ", kMostEvaluations, " kinds of evaluation (split, context, stride); ",
+  require(run.evaluations.size() < kMaxEvaluations, Cause{ErrorCode::out_of_range},
+          "expected at most ", kMaxEvaluations, " kinds of evaluation (split, context, stride); ",
           "this line has another and is left out");
   run.evaluations.push_back({split, scored, {}, {}, {}, {}});
   return run.evaluations.back();
@@ -54,29 +58,69 @@ void add_point(MetricCurve& curve, double step, const JsonValue* value) {
   if (value != nullptr) curve.push_back({step, value->number()});
 }
 
+void append(MetricCurve& curve, const MetricCurve& points) {
+  curve.insert(curve.end(), points.begin(), points.end());
+}
+
+// A time, or a count of tokens.
+double amount(const JsonValue& value, const char* key) {
+  const double number = value.number();
+  require(std::isfinite(number) && number >= 0, Cause{ErrorCode::out_of_range, key}, "'", key,
+          "' must be finite and not negative, found ", number);
+  return number;
+}
+
+void read_evaluation(RunData& run, const JsonValue& line, double step) {
+  EvaluationCurves read{line.at("split").text(), scored_text(line), {}, {}, {}, {}};
+  add_point(read.nll, step, &line.at("nll"));
+  add_point(read.perplexity, step, line.find("perplexity"));
+  add_point(read.bits_per_byte, step, line.find("bits_per_byte"));
+  add_point(read.accuracy, step, line.find("accuracy"));
+  EvaluationCurves& curves = curves_of(run, read.split, read.scored);
+  append(curves.nll, read.nll);
+  append(curves.perplexity, read.perplexity);
+  append(curves.bits_per_byte, read.bits_per_byte);
+  append(curves.accuracy, read.accuracy);
+}
+
+void read_training(RunData& run, const JsonValue& line, double step) {
+  const double tokens = amount(line.at("tokens"), "tokens");
+  const double loss = line.at("loss").number(), lr = line.at("lr").number(),
+               grad_norm = line.at("grad_norm").number(),
+               tokens_per_s = line.at("tokens_per_s").number();
+  const int64_t parameters = whole(line, "parameters"),
+                tensors = whole(line, "peak_tensor_bytes", whole(line, "memory_bytes")),
+                resident = whole(line, "peak_resident_bytes");
+  run.loss.push_back({step, loss});
+  run.lr.push_back({step, lr});
+  run.grad_norm.push_back({step, grad_norm});
+  run.tokens_per_s.push_back({step, tokens_per_s});
+  run.tokens = tokens;
+  run.parameters = parameters;
+  run.peak_tensor_bytes = tensors;
+  run.peak_resident_bytes = resident;
+}
+
+// Adds to `run` only what is read to the end: a line that throws leaves nothing behind.
 void read_line(RunData& run, std::string_view text) {
   // The caller adds file and line to the message, so the parser's label is short.
   const JsonValue line = parse_json(text, "line", {.bytes = kLongestLine});
-  const auto step = static_cast<double>(line.at("step").integer());
+  const int64_t step = line.at("step").integer();
+  require(0 <= step && step <= kLargestStep, Cause{ErrorCode::out_of_range, "step"},
+          "'step' must be 0 to ", kLargestStep, ", found ", step);
   const std::string kind = kind_of(line);
-  if (const JsonValue* wall = line.find("wall_seconds")) run.wall_seconds = wall->number();
+  const JsonValue* wall = line.find("wall_seconds");
+  const double wall_seconds = wall == nullptr ? run.wall_seconds : amount(*wall, "wall_seconds");
   if (kind == kEvaluationLine) {
-    EvaluationCurves& curves = curves_of(run, line.at("split").text(), scored_text(line));
-    add_point(curves.nll, step, &line.at("nll"));
-    add_point(curves.perplexity, step, line.find("perplexity"));
-    add_point(curves.bits_per_byte, step, line.find("bits_per_byte"));
-    add_point(curves.accuracy, step, line.find("accuracy"));
+    read_evaluation(run, line, static_cast<double>(step));
   } else if (kind == kTrainLine) {
-    const double tokens = line.at("tokens").number();
-    add_point(run.loss, step, &line.at("loss"));
-    add_point(run.lr, step, &line.at("lr"));
-    add_point(run.grad_norm, step, &line.at("grad_norm"));
-    add_point(run.tokens_per_s, step, &line.at("tokens_per_s"));
-    run.tokens = tokens;
-    run.parameters = whole(line, "parameters");
-    run.peak_tensor_bytes = whole(line, "peak_tensor_bytes", whole(line, "memory_bytes"));
-    run.peak_resident_bytes = whole(line, "peak_resident_bytes");
+    read_training(run, line, static_cast<double>(step));
+  } else {
+    throw Error(Cause{ErrorCode::unknown_name, "kind"},
+                concat("expected a line of the kind ", kTrainLine, " or ", kEvaluationLine,
+                       ", found ", kind.empty() ? "none" : concat("'", kind, "'")));
   }
+  run.wall_seconds = wall_seconds;
 }
 
 // The text of an optional file; a problem when it cannot be read.
@@ -130,6 +174,26 @@ void summarise(RunData& run) {
 
 }  // namespace
 
+void MalformedLines::add(int64_t number, const std::string& why) {
+  ++count_;
+  if (reasons_.size() < kKeptReasons) reasons_.push_back(why);
+  if (!stretches_.empty() && stretches_.back().second + 1 == number && !more_) {
+    stretches_.back().second = number;
+  } else if (stretches_.size() < kKeptStretches) {
+    stretches_.emplace_back(number, number);
+  } else {
+    more_ = true;
+  }
+}
+
+std::string MalformedLines::numbers() const {
+  std::string text;
+  for (const auto& [first, last] : stretches_) {
+    text += concat(text.empty() ? "" : ", ", first, first == last ? "" : concat("-", last));
+  }
+  return more_ ? text + " and others" : text;
+}
+
 RunData read_run(const std::string& run_directory) {
   RunData run;
   run.path = run_directory;
@@ -142,7 +206,7 @@ RunData read_run(const std::string& run_directory) {
     try {
       read_line(run, std::string_view(text).substr(begin, end - begin));
     } catch (const Error& error) {
-      run.problems.push_back(concat(kMetrics, ':', number, ": ", error.what()));
+      run.malformed.add(number, concat(kMetrics, ':', number, ": ", error.what()));
     }
     begin = end + 1;
   }

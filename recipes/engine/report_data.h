@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/json.h"
@@ -26,6 +27,24 @@ struct EvaluationCurves {
   MetricCurve accuracy;
 };
 
+// Lines of a file that could not be read, which are left out: how many, which, and why the first.
+class MalformedLines {
+ public:
+  // Lines come in ascending order.
+  void add(int64_t number, const std::string& why);
+  int64_t count() const { return count_; }
+  // "2-4, 9"; where there are many stretches, the first of them and "and others".
+  std::string numbers() const;
+  // Of the first few: "metrics.jsonl:17: ...".
+  const std::vector<std::string>& reasons() const { return reasons_; }
+
+ private:
+  int64_t count_ = 0;
+  std::vector<std::pair<int64_t, int64_t>> stretches_;  // first and last line
+  bool more_ = false;
+  std::vector<std::string> reasons_;
+};
+
 struct RunData {
   std::string path;
   std::string name;
@@ -40,7 +59,8 @@ struct RunData {
   MetricCurve grad_norm;
   MetricCurve tokens_per_s;
   std::vector<EvaluationCurves> evaluations;  // in the order of their first line
-  std::vector<std::string> problems;          // malformed lines: "metrics.jsonl:17: ..."
+  MalformedLines malformed;                   // of metrics.jsonl
+  std::vector<std::string> problems;          // files that could not be read
   std::string recipe;                         // recipe.yaml; empty when absent
   std::string summary;                        // of the recipe in one line; empty when unreadable
   std::string positions;                      // of the recipe's model; empty when unreadable
@@ -50,8 +70,8 @@ struct RunData {
 };
 
 // Reads metrics.jsonl (of this and earlier versions), recipe.yaml, environment.json and sample.txt
-// of a run directory. At most 1000 kinds of evaluation are read. Malformed lines and files become
-// `problems`; only an absent metrics.jsonl is an Error.
+// of a run directory. At most 1000 kinds of evaluation are read. A malformed line gives nothing at
+// all; only an absent metrics.jsonl is an Error.
 RunData read_run(const std::string& run_directory);
 
 // Run directories (those with a metrics.jsonl) at or below a path, at most three levels deep,

@@ -98,9 +98,12 @@ std::string other_entry(const std::string& directory) {
 
 void require_no_other_files(const std::string& directory) {
   const std::string entry = other_entry(directory);
-  require_usage(entry.empty(), Cause{ErrorCode::conflict, "--out", directory}, directory,
-                " is no run of linnet and holds other files (", entry,
-                "), which a run could overwrite; choose a new or empty directory with --out");
+  require_usage(
+      entry.empty(), Cause{ErrorCode::conflict, "--out", directory}, directory,
+      " is no run of linnet and holds other files (", entry,
+      "), which a run could overwrite; choose a new or empty directory with --out, or move ", entry,
+      " out of it (a log that is redirected into it, too: the run keeps one in its "
+      "own log.txt)");
 }
 
 std::optional<std::string> newest(const std::string& directory) {

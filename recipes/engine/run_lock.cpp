@@ -71,6 +71,7 @@ RunLock::RunLock(const std::string& run_directory)
   try {
     take();
     announce();
+    end_.emplace([this] { append_end(); });
   } catch (...) {
     close();
     throw;
@@ -78,8 +79,9 @@ RunLock::RunLock(const std::string& run_directory)
 }
 
 RunLock::~RunLock() {
+  end_.reset();
   try {
-    append(concat("ended ", utc_now(), "\n"));
+    append_end();
   } catch (const Error&) {  // the next trainer takes over from a process that is gone
   }
   close();
@@ -137,6 +139,10 @@ void RunLock::append(std::string_view text) {
     if (count == 0) throw_file_error("write (the system took no byte)", path_, EIO);
     text.remove_prefix(count);
   }
+}
+
+void RunLock::append_end() {
+  append(concat("ended ", utc_now(), "\n"));
 }
 
 void RunLock::close() noexcept {

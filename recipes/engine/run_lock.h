@@ -1,8 +1,11 @@
 // One trainer at a time writes to a run directory, and a mark says that the directory is a run's.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
+
+#include "core/interrupt.h"
 
 namespace linnet {
 
@@ -31,11 +34,13 @@ class RunLock {
   bool try_lock();
   void announce();
   void append(std::string_view text);
+  void append_end();
   void close() noexcept;
 
   std::string run_directory_, path_, id_;
   int descriptor_ = -1;
   bool marked_before_ = false;
+  std::optional<StopCleanup> end_;  // a stop gives the lock up as the destructor does
 };
 
 // Whether the directory has the mark, or the beginning of one.

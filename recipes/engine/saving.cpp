@@ -1,10 +1,13 @@
 #include "recipes/engine/saving.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/files.h"
 #include "core/log.h"
 #include "core/yaml.h"
+#include "recipes/engine/best_repair.h"
 #include "recipes/engine/make_task.h"
 
 namespace linnet {
@@ -41,7 +44,10 @@ std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpo
 RunSaver::RunSaver(const TrainParts& parts, const std::string& run_directory,
                    const std::string& run_id, const std::optional<Origin>& origin)
     : parts_(parts),
-      store_(run_directory, static_cast<int>(parts.recipe.checkpoint.keep), run_id),
+      store_(run_directory,
+             static_cast<int>(
+                 std::min<int64_t>(parts.recipe.checkpoint.keep, std::numeric_limits<int>::max())),
+             run_id),
       data_(record_data(parts.recipe.data, parts.task)),
       origin_(origin) {}
 
@@ -49,6 +55,7 @@ void RunSaver::resume(const Checkpoint& checkpoint, Progress& progress) {
   unpack_run(checkpoint, parts_.model.parameters(), parts_.updater, progress);
   origin_ = origin_of(checkpoint);
   warn_of_another_schedule(checkpoint, progress.step);
+  repair_best(store_, parts_.recipe.checkpoint.best);
   store_.rewind_to(progress.step);
   store_.keep_also(progress.sound.step);
   saved_step_ = progress.step;
@@ -135,6 +142,7 @@ void RunSaver::mark_if_best(Progress& progress, RunLog& log) {
   const bool accuracy = metric == "accuracy";
   const double value = accuracy ? progress.evaluated.accuracy : progress.evaluated.nll;
   if (!std::isfinite(value)) return;
+  repair_best(store_, metric);
   const auto best = store_.best();
   const bool comparable = best && best->metric == metric;
   if (comparable && !(accuracy ? value > best->value : value < best->value)) return;

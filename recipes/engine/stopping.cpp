@@ -1,6 +1,6 @@
 #include "recipes/engine/stopping.h"
 
-#include "recipes/engine/signals.h"
+#include "core/interrupt.h"
 
 namespace linnet {
 namespace {

@@ -55,7 +55,6 @@ struct ScoreOptions {
   bool carry_state = false;           // stream whole documents, state carried between chunks
   int64_t batch = 1;                  // windows scored together; the result does not depend on it
   std::optional<int64_t> max_tokens;  // score only the first so many tokens (or examples)
-  std::function<bool()> interrupted;  // asked between batches; true gives the scoring up
 };
 
 // Those of a recipe. Throws UsageError for a split that is none.
@@ -78,8 +77,8 @@ class Task {
   // Throws UsageError when options do not fit model or data, Error when the split is missing: so
   // that a run that cannot be evaluated is refused before it trains.
   virtual void check(const Transformer& model, const ScoreOptions& options) const = 0;
-  // Scores a split without recording: one score a context length, none at all when interrupted.
-  // Throws as check() does.
+  // Scores a split without recording: one score a context length. Throws as check() does; between
+  // batches is an interruption point.
   virtual std::vector<Score> score(const Transformer& model, const ScoreOptions& options) const = 0;
   // nullptr for tasks without text.
   virtual std::shared_ptr<const Tokenizer> tokenizer() const = 0;

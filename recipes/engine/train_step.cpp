@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "core/cuda/backend.h"
+#include "core/interrupt.h"
 #include "optim/clip.h"
+#include "recipes/engine/memory_need.h"
 #include "recipes/engine/non_finite.h"
 #include "recipes/engine/update_work.h"
 
@@ -79,6 +81,8 @@ TrainStep::TrainStep(const Recipe& recipe, const Task& task, const Transformer& 
                      Updater& updater)
     : parts_{recipe, task, model, updater} {
   examples_per_update_ = linnet::examples_per_update(recipe.train, task.tokens_per_example());
+  require_update_memory(recipe, model, std::min(recipe.train.micro_batch, examples_per_update_),
+                        task.tokens_per_example());
   for (int64_t left = examples_per_update_; left > 0; left -= micro_batches_.back()) {
     micro_batches_.push_back(std::min(left, recipe.train.micro_batch));
   }
@@ -117,6 +121,7 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
   work_->begin(progress.step);
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
     const Batch& batch = batches.emplace_back(take(next_batch));
+    const Interruptible until_submitted;
     try {
       work_->add(batch);
     } catch (const OutOfMemory& error) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/files.h"
+#include "core/interrupt.h"
 #include "core/log.h"
 #include "core/yaml.h"
 #include "data/loader.h"
@@ -12,13 +13,13 @@
 #include "recipes/engine/environment.h"
 #include "recipes/engine/plugin_record.h"
 #include "recipes/engine/recipe_check.h"
+#include "recipes/engine/recipe_place.h"
 #include "recipes/engine/report.h"
 #include "recipes/engine/run_directory.h"
 #include "recipes/engine/run_log.h"
 #include "recipes/engine/run_sample.h"
 #include "recipes/engine/run_summary.h"
 #include "recipes/engine/saving.h"
-#include "recipes/engine/signals.h"
 #include "recipes/engine/stopping.h"
 #include "recipes/engine/train_step.h"
 
@@ -29,17 +30,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-constexpr int kStopped = 3;
-
-// Everything that would otherwise fail only after hours of training. Reading the splits here also
-// keeps them from being read by two threads.
-void check_end(const Recipe& recipe, const Task& task, const Transformer& model) {
-  if (recipe.evaluate.scores_anything()) {
-    task.check(model, score_options(recipe.evaluate));
-  }
-  check_sample(recipe, task);
 }
 
 // Runs ahead of the updates; its position is a function of the counters alone.
@@ -66,14 +56,8 @@ class Run {
     if (plan_.checkpoint) {
       resumed_ = load_checkpoint(*plan_.checkpoint);
       require_plugins(*resumed_);
-    } else if (recipe_.init) {
-      given_ = load_given_state(recipe_);
     }
-    check_run(recipe_);  // before the data are read, which may take long
-    make_parts();
-    step_.emplace(recipe_, *task_, *model_, updater_);
-    stopping_.emplace(recipe, task_->examples_per_epoch(), step_->examples_per_update());
-    check_end(recipe_, *task_, *model_);
+    with_places(recipe_, [this] { build(); });
     for (const std::string& warning : task_->take_warnings()) log_warning(warning);
   }
   Run(const Run&) = delete;
@@ -82,6 +66,7 @@ class Run {
   TrainOutcome execute();
 
  private:
+  void build();
   TrainParts parts() { return {recipe_, *task_, *model_, updater_}; }
   bool finished() const { return stopping_->finished(progress_); }
   bool evaluation_is_due() const { return stopping_->evaluation_is_due(progress_); }
@@ -90,6 +75,7 @@ class Run {
   TrainOutcome dry_run();
   void start_directory();
   void loop();
+  bool train_and_save();
   UpdateResult make_update(PrefetchingLoader& loader) {
     return step_->run(progress_, [&loader] { return loader.next().value(); });
   }
@@ -117,6 +103,16 @@ class Run {
   std::optional<Score> last_score_;
 };
 
+// All that a recipe can be refused for is found here: what would fail only after hours, too.
+void Run::build() {
+  check_run(recipe_);  // before the data are read, which may take long
+  if (!resumed_ && recipe_.init) given_ = load_given_state(recipe_);
+  make_parts();
+  step_.emplace(recipe_, *task_, *model_, updater_);
+  check_run(recipe_, *task_, *model_);
+  stopping_.emplace(recipe_, task_->examples_per_epoch(), step_->examples_per_update());
+}
+
 // Task, model and updater, with what a new run is given.
 void Run::make_parts() {
   const bool all = given_ && given_->all;
@@ -126,7 +122,7 @@ void Run::make_parts() {
                                     : nullptr,
                            all ? "take over the weights only (init.state=weights)"
                                : "start a new run with another --out");
-  model_ = build_model(recipe_, task_->sizes(), options_.device);
+  model_ = build_model(recipe_, task_->sizes(), options_.device, ModelUse::training);
   if (given_) {
     const ParameterSet& parameters = model_->parameters();
     require_same_tokenizer(*given_, task_->tokenizer().get());
@@ -185,20 +181,19 @@ void Run::update(PrefetchingLoader& loader) {
   throw divergence(progress_, result, sound, recipe_.optim.lr);
 }
 
-// A stop signal gives the evaluation up; the run makes up for it when it goes on.
+// A stop gives the evaluation up (Interrupted); the run makes up for it when it goes on.
 void Run::evaluate() {
   log_->finish_line();
-  ScoreOptions options = score_options(recipe_.evaluate);
-  options.interrupted = [this] { return interrupted(); };
+  const ScoreOptions options = score_options(recipe_.evaluate);
   std::vector<Score> scores;
   try {
     const WithAverage averaged(model_->parameters(), updater_);
+    const Interruptible scoring;
     scores = task_->score(*model_, options);
   } catch (...) {
     saver_->save(progress_, *log_);
     throw;
   }
-  if (scores.empty()) return;
   update_wall_time();
   log_->scores(progress_, scores);
   last_score_ = scores.front();
@@ -211,7 +206,7 @@ void Run::loop() {
   // An evaluation that a signal or a crash prevented. The checkpoint has to know.
   if (evaluation_is_due() && progress_.step > 0) {
     evaluate();
-    if (progress_.evaluated.step == progress_.step) saver_->save_again(progress_, *log_);
+    saver_->save_again(progress_, *log_);
   }
   PrefetchingLoader loader = make_loader(*task_, *step_, progress_);
   while (!finished() && !interrupted()) {
@@ -219,6 +214,20 @@ void Run::loop() {
     if (evaluation_is_due()) evaluate();
     if (saver_->is_due(progress_) || finished()) saver_->save(progress_, *log_);
   }
+  if (!interrupted() && evaluation_is_due()) evaluate();  // no update was made
+}
+
+// All that a stop must not end before it is saved. Returns whether it was stopped.
+bool Run::train_and_save() {
+  const HoldStop hold;
+  try {
+    loop();
+  } catch (const Interrupted&) {  // the run stands where its last update left it
+  }
+  log_->finish_line();
+  const bool stopped = interrupted();
+  saver_->save(progress_, *log_);
+  return stopped;
 }
 
 // One update on fresh weights: what a mistake in the recipe, or too little memory, would stop.
@@ -262,19 +271,15 @@ TrainOutcome Run::execute() {
   } else {
     log_info("run directory: ", plan_.directory);
   }
-  loop();
-  log_->finish_line();
-  if (interrupted()) {
-    saver_->save(progress_, *log_);
+  if (train_and_save()) {
     log_info("stopped by signal ", stop_signal(), " at step ", progress_.step,
              "; run again with --resume auto to continue");
     return {kStopped, plan_.directory, progress_, last_score_};
   }
-  if (evaluation_is_due()) evaluate();  // no update was made
+  end_if_stopping();
   const std::string unfinished =
       unfinished_schedule(recipe_, *updater_.schedule, progress_, stopping_->limits());
   if (!unfinished.empty() && !was_finished) log_warning(unfinished);
-  saver_->save(progress_, *log_);
   write_sample(parts(), plan_.directory);
   log_->sync();
   write_report({plan_.directory}, join_path(plan_.directory, "report.html"));

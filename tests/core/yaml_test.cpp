@@ -245,7 +245,7 @@ TEST(Yaml, FilesThatCannotBeRead) {
     return test::causes_of<UsageError>([&] { load_yaml(path); });
   };
   EXPECT_EQ(refusal("/nonexistent/recipe.yaml"), "not_found at /nonexistent/recipe.yaml");
-  EXPECT_EQ(refusal("/tmp"), "system at /tmp");
+  EXPECT_EQ(refusal("/tmp"), "wrong_type at /tmp");
   EXPECT_EQ(refusal(""), "not_found");
 }
 

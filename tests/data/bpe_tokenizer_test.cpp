@@ -55,7 +55,7 @@ struct TinyVocabulary {
     object[left + right] = next++;
   }
   std::unique_ptr<Tokenizer> build() const {
-    return make_bpe_tokenizer(object.dump(), merges, "tiny");
+    return make_bpe_tokenizer(object.dump(), merges, "tiny", "tiny");
   }
 };
 
@@ -208,28 +208,86 @@ TEST(BpeTokenizer, BrokenFilesAreNamed) {
   tiny.merge("a", "b");
   const std::string json = tiny.object.dump();
   const auto refusal = [](const std::string& encoder, const std::string& merges) {
-    return causes_of([&] { make_bpe_tokenizer(encoder, merges, "v.json"); });
+    return causes_of([&] { make_bpe_tokenizer(encoder, merges, "v.json", "m.txt"); });
   };
   EXPECT_EQ(refusal(json.substr(0, json.size() / 2), tiny.merges), "malformed at v.json");
   EXPECT_EQ(refusal("[1]", tiny.merges), "malformed at v.json");
-  EXPECT_EQ(refusal("{\"a\": 1}", tiny.merges), "out_of_range a at v.json");
-  EXPECT_THAT(message_of([&] { make_bpe_tokenizer("{\"a\": 0}", tiny.merges, "v.json"); }),
+  EXPECT_EQ(refusal("{}", tiny.merges), "malformed at v.json");
+  EXPECT_EQ(refusal("", tiny.merges), "malformed at v.json");
+  for (const char* id : {"1", "-1", "0.5", "\"0\"", "null", "{}"})
+    EXPECT_EQ(refusal(concat("{\"a\": ", id, "}"), tiny.merges), "out_of_range a at v.json") << id;
+  EXPECT_EQ(refusal("{\"a\": 0, \"a\": 1}", tiny.merges), "repeated a at v.json");
+  EXPECT_EQ(refusal("{\"a\": 18446744073709551616}", tiny.merges), "out_of_range at v.json");
+  EXPECT_EQ(refusal("{\"a\": 1" + std::string(10'000, '0') + "}", tiny.merges),
+            "malformed at v.json");
+  EXPECT_EQ(refusal("{\"a\": " + std::string(1'000'000, '['), tiny.merges),
+            "out_of_range at v.json");
+  EXPECT_EQ(refusal("{\"\\u4e2d\": 0}", tiny.merges), "malformed \xE4\xB8\xAD at v.json");
+  EXPECT_EQ(refusal("{\"\xff\": 0}", tiny.merges), "malformed at v.json");
+  EXPECT_EQ(refusal("{\"a\\u0000\": 0}", tiny.merges),
+            concat("malformed ", std::string("a\0", 2), " at v.json"));
+  EXPECT_THAT(message_of([&] { make_bpe_tokenizer("{\"a\": 0}", tiny.merges, "v.json", "m"); }),
               HasSubstr("v.json: the vocabulary has no entry for the byte 0"));
-  EXPECT_EQ(refusal(json, ""), "malformed at v.json");
-  EXPECT_EQ(refusal(json, "a\n"), "malformed at v.json:1");
-  EXPECT_EQ(refusal(json, "a c\n"), "malformed at v.json:1");
-  EXPECT_EQ(refusal(json, "a b\na b\n"), "malformed at v.json:2");
+  EXPECT_EQ(refusal(json, ""), "malformed at m.txt");
+  EXPECT_EQ(refusal(json, "a\n"), "malformed at m.txt:1");
+  EXPECT_EQ(refusal(json, "a c\n"), "malformed at m.txt:1");
+  EXPECT_EQ(refusal(json, "a b c\n"), "malformed at m.txt:1");
+  EXPECT_EQ(refusal(json, "a b\na b\n"), "malformed at m.txt:2");
+  EXPECT_EQ(refusal(json, std::string("a b\n\0 \0\n", 8)), "malformed at m.txt:2");
+  EXPECT_EQ(refusal(json, "a b\n\xff \xc3\n"), "malformed at m.txt:2");
+  EXPECT_EQ(refusal(json, std::string(1'000'000, 'a')), "malformed at m.txt:1");
   auto extended = tiny.object;
   extended["abc"] = 257;
-  EXPECT_EQ(refusal(extended.dump(), "ab c\na b\n"), "malformed at v.json:1");
+  EXPECT_EQ(refusal(extended.dump(), "ab c\na b\n"), "malformed at m.txt:1");
   // Which of them it is, the sentence says.
   const auto sentence = [&](const std::string& encoder, const std::string& merges) {
-    return message_of([&] { make_bpe_tokenizer(encoder, merges, "v.json"); });
+    return message_of([&] { make_bpe_tokenizer(encoder, merges, "v.json", "m.txt"); });
   };
   EXPECT_THAT(sentence(json, "a\n"), HasSubstr("line 1 of the merges must be two"));
   EXPECT_THAT(sentence(json, "a c\n"), HasSubstr("uses a token that the vocabulary lacks"));
   EXPECT_THAT(sentence(json, "a b\na b\n"), HasSubstr("line 2 of the merges makes a token"));
   EXPECT_THAT(sentence(extended.dump(), "ab c\na b\n"), HasSubstr("no earlier line makes"));
+}
+
+TEST(BpeTokenizer, ByteOrderMarksAndWindowsLineEndsMeanNothing) {
+  TinyVocabulary tiny;
+  tiny.merge("a", "b");
+  tiny.merge("ab", "c");
+  std::string merges = "\xEF\xBB\xBF" + tiny.merges;
+  for (size_t at = 0; (at = merges.find('\n', at)) != std::string::npos; at += 2)
+    merges.replace(at, 1, "\r\n");
+  const auto tokenizer =
+      make_bpe_tokenizer("\xEF\xBB\xBF" + tiny.object.dump() + "\r\n", merges, "v", "m");
+  EXPECT_EQ(tokenizer->encode("abc ab"), tiny.build()->encode("abc ab"));
+}
+
+TEST(BpeTokenizer, MergesThatWereCutAreRefused) {
+  TinyVocabulary tiny;
+  tiny.merge("a", "b");
+  tiny.merge("ab", "c");
+  tiny.merge("c", "c");
+  tiny.object["<s>"] = tiny.next++;  // special tokens need no merge
+  tiny.object["unmade0000"] = tiny.next++;
+  const test::TemporaryFolder folder;
+  folder.write("encoder.json", tiny.object.dump());
+  folder.write("vocab.bpe", tiny.merges);
+  EXPECT_EQ(load_bpe_tokenizer(folder.path())->vocabulary_size(), 261);
+  folder.write("vocab.bpe", tiny.merges.substr(0, tiny.merges.size() - 4));
+  const auto load = [&] { load_bpe_tokenizer(folder.path()); };
+  EXPECT_EQ(causes_of(load, folder.path()), "malformed at vocab.bpe");
+  EXPECT_THAT(message_of(load), HasSubstr("'cc'"));
+  // A checkpoint that was trained with such merges is read.
+  const auto stored = make_bpe_tokenizer(tiny.object.dump(), "a b\n", "v", "m");
+  EXPECT_EQ(tokenizer_from_blob(stored->serialise())->encode("ab"), stored->encode("ab"));
+
+  LINNET_REQUIRE_DATA(published_folder, "tokenizers/gpt2");
+  const std::string merges = read_file(published_folder + "/vocab.bpe");
+  folder.write("encoder.json", read_file(published_folder + "/encoder.json"));
+  for (const size_t cut : {merges.rfind('\n', merges.size() - 2) + 1, merges.size() / 2,
+                           merges.find('\n', merges.size() / 2) + 1, merges.find('\n', 100) + 1}) {
+    folder.write("vocab.bpe", merges.substr(0, cut));
+    EXPECT_THAT(causes_of(load, folder.path()), testing::StartsWith("malformed at vocab.bpe"));
+  }
 }
 
 TEST(BpeTokenizer, DamagedBlobsAreRefusedOrWork) {

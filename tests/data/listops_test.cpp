@@ -182,11 +182,33 @@ TEST(ListopsFiles, WrittenFilesReadBackAndDamageIsNamed) {
               HasSubstr("basic_train.tsv:2: the label is 3 but the expression has the value 2"));
   EXPECT_EQ(failure("Source\tTarget\r\n[MAX 1 2 ]\t2\r\n[MAX 1 x ]\t2\r\n"),
             "unknown_name x at basic_train.tsv:3");
+  // Columns and labels.
+  for (const char* row : {"[MAX 1 2 ]", "[MAX 1 2 ]\t", "[MAX 1 2 ]\t2\t2", "\t2", "2", "",
+                          "[MAX 1 2 ]\t02", "[MAX 1 2 ]\t-2", "[MAX 1 2 ]\t2 "})
+    EXPECT_EQ(failure(concat("Source\tTarget\n", row, "\n[MAX 1 2 ]\t2\n")),
+              "malformed at basic_train.tsv:2")
+        << row;
+  EXPECT_EQ(failure("Source\tTarget\n[MAX 1 2 ]\t" + std::string(10'000, '2') + "\n"),
+            "malformed at basic_train.tsv:2");
+  EXPECT_EQ(failure(std::string("Source\tTarget\n\0\t2\n", 18)),
+            concat("unknown_name ", std::string(1, '\0'), " at basic_train.tsv:2"));
   EXPECT_EQ(causes_of([&] { read_listops(folder / "none", true); }, folder.path()),
             "not_found at none");
   const TemporaryFolder empty;
   EXPECT_EQ(causes_of([&] { read_listops(empty.path(), true); }),
             concat("not_found at ", empty.path()));
+}
+
+TEST(ListopsFiles, ByteOrderMarksAndWindowsLineEndsMeanNothing) {
+  const TemporaryFolder folder;
+  const auto examples = [&](std::string_view text) {
+    return read_listops_tsv(folder.write("basic_val.tsv", text), true).tokens;
+  };
+  const auto plain = examples("Source\tTarget\n[MAX 1 2 ]\t2\n3\t3\n");
+  EXPECT_EQ(plain.size(), 5u);
+  EXPECT_EQ(examples("Source\tTarget\r\n[MAX 1 2 ]\t2\r\n3\t3\r\n"), plain);
+  EXPECT_EQ(examples("\xEF\xBB\xBFSource\tTarget\n[MAX 1 2 ]\t2\n3\t3"), plain);
+  EXPECT_EQ(examples("\xEF\xBB\xBFSource\tTarget\r\n[MAX 1 2 ]\t2\n3\t3\r\n"), plain);
 }
 
 TEST(ClassificationSampler, RowsArePaddedMaskedAndShuffledByTheCounterAlone) {

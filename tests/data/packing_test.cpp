@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -119,6 +120,29 @@ TEST(LmSampler, ADocumentLongerThanTheWindowContinuesWithRestartedPositions) {
   EXPECT_THAT(batch.positions, ElementsAre(0, 1, 2, 3, 0, 1, 2, 3));
 }
 
+TEST(LmSampler, WindowsOfOneTokenDocumentsAreLeftOut) {
+  // Windows of 3: 0-2 predict, 3-5 are three documents, 6-8 hold one of two, 9-11 are three.
+  const auto corpus = corpus_of({3, 1, 1, 1, 0, 1, 2, 1, 1, 1, 1});
+  const LmSampler apart(corpus, 3, false, 7), together(corpus, 3, true, 7);
+  EXPECT_EQ(together.examples_per_epoch(), 4);
+  EXPECT_EQ(together.left_out(), 0);
+  EXPECT_EQ(apart.examples_per_epoch(), 2);
+  EXPECT_EQ(apart.left_out(), 2);
+  std::set<int64_t> ids;
+  for (int64_t example = 0; example < 6; ++example) {
+    const Batch batch = apart.batch(example, 1);
+    EXPECT_GT(batch.target_count, 0);
+    ids.insert(batch.example_ids[0]);
+  }
+  EXPECT_EQ(ids, (std::set<int64_t>{0, 2}));
+  // A window of one token predicts nothing at the end of a document.
+  EXPECT_EQ(LmSampler(corpus_of({3, 3}), 1, false, 7).left_out(), 1);
+  EXPECT_EQ(causes_of<UsageError>([] {
+              LmSampler(corpus_of({1, 1, 1, 1, 1}), 2, false, 1);
+            }),
+            "out_of_range data.train");
+}
+
 TEST(LmSampler, TooLittleTextIsRefused) {
   for (const int64_t context : {5, 0}) {
     EXPECT_EQ(causes_of<UsageError>([&] { LmSampler(corpus_of({5}), context, true, 1); }),
@@ -181,6 +205,28 @@ TEST_P(EvaluationWindows, ScoreEveryTokenOnceExceptTheFirstOfEachStream) {
 INSTANTIATE_TEST_SUITE_P(Options, EvaluationWindows,
                          testing::Combine(testing::Values(1, 8, 10, 64, 500), testing::Values(0, 1),
                                           testing::Bool(), testing::Bool()));
+
+TEST(EvaluationSet, SizesBeyondTheCorpusChangeNothing) {
+  const auto corpus = corpus_of({5, 1, 4});
+  const auto tokenizer = make_tokenizer({.kind = "byte"});
+  const TokenMeasure measure(*tokenizer, false, false);
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  for (const bool together : {false, true}) {
+    const auto windows = [&](int64_t context, int64_t stride, int64_t tokens) {
+      EvaluationOptions options;
+      options.context = context;
+      options.stride = stride;
+      options.cross_documents = together;
+      options.max_tokens = tokens;
+      return EvaluationSet(corpus, measure, options, kHuge).windows();
+    };
+    const auto plain = windows(10, 0, 0);
+    EXPECT_EQ(windows(kHuge, 0, 0), plain);
+    EXPECT_EQ(windows(kHuge, kHuge, kHuge), plain);
+    EXPECT_EQ(windows(kHuge, 3, kHuge - 1), plain);
+    EXPECT_EQ(windows(10, 10, kHuge), plain);
+  }
+}
 
 TEST(EvaluationSet, OverlapIsFairseqsBlocksOfNewTokens) {
   const auto tokenizer = make_tokenizer({});

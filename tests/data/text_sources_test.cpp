@@ -1,6 +1,7 @@
 // Tests of text sources and their splits.
 #include <gmock/gmock.h>
 
+#include <filesystem>
 #include <set>
 
 #include "data/file_list.h"
@@ -41,6 +42,45 @@ TEST(FileList, PatternsMatchSortedFiles) {
   EXPECT_EQ(refusal("sub"), "wrong_type at sub");
   EXPECT_THAT(files_below(folder.path()),
               ElementsAre("a.md", "a.txt", "b.txt", "sub/c.txt", "sub/deep/d.txt"));
+}
+
+TEST(FileList, LinksThatLeadInCirclesEndNothing) {
+  const TemporaryFolder folder;
+  folder.write("a.txt", "a");
+  folder.write("sub/b.txt", "b");
+  for (const char* name : {"up", "again"})
+    std::filesystem::create_symlink("..", folder / concat("sub/", name));
+  std::filesystem::create_symlink(".", folder / "here");
+  std::filesystem::create_symlink("itself.txt", folder / "itself.txt");
+  std::filesystem::create_symlink("nothing", folder / "dangling.txt");
+  std::filesystem::create_symlink("a.txt", folder / "c.txt");
+  const auto all = ElementsAre(folder / "a.txt", folder / "c.txt", folder / "sub/b.txt");
+  EXPECT_THAT(expand_pattern(folder / "**/*.txt"), all);
+  EXPECT_THAT(expand_pattern(folder / "**"), all);
+  EXPECT_THAT(expand_pattern(folder / "here/*.txt"),
+              ElementsAre(folder / "here/a.txt", folder / "here/c.txt"));
+  EXPECT_THAT(files_below(folder.path()), ElementsAre("a.txt", "c.txt", "sub/b.txt"));
+  EXPECT_EQ(causes_of([&] { expand_pattern(folder / "itself.txt"); }, folder.path()),
+            "not_found at itself.txt");
+}
+
+// Without memory of what was searched, this would take longer than anyone waits.
+TEST(FileList, PatternsOfManyWildcardsAreQuick) {
+  const TemporaryFolder folder;
+  std::string deep = "x", pattern = "**";
+  for (int i = 0; i < 20; ++i) deep += "/x";
+  folder.write(deep + "/a.txt", "a");
+  for (int i = 0; i < 15; ++i) pattern += i % 2 == 0 ? "/x/**" : "/**";
+  EXPECT_THAT(expand_pattern(folder / (pattern + "/*.txt")),
+              ElementsAre(folder / (deep + "/a.txt")));
+  const std::string stars = [] {
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += "a*";
+    return text;
+  }();
+  folder.write(std::string(200, 'a'), "");
+  for (const std::string& absent : {stars + "b", std::string(5000, '?'), std::string(5000, 'a')})
+    EXPECT_EQ(test::causes_of([&] { expand_pattern(folder / absent); }).substr(0, 9), "not_found");
 }
 
 TEST(TextSources, SplitByFileIsADisjointCoverThatDependsOnNamesOnly) {

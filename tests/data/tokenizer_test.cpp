@@ -81,6 +81,8 @@ TEST(WordTokenizer, BrokenVocabulariesAreRefusedWithTheLine) {
   EXPECT_EQ(refusal("a\nb c\n"), "malformed b c at v.txt:2");
   EXPECT_EQ(refusal(""), "malformed at v.txt");
   EXPECT_EQ(refusal("a\n\xFF\n"), "malformed at v.txt");
+  EXPECT_EQ(refusal("a\r\na\r\n"), "repeated a at v.txt:2");
+  EXPECT_EQ(refusal("a\r\n\r\nb\r\n"), "malformed at v.txt:2");
 }
 
 TEST(WordTokenizer, SavedFileAndBlobGiveTheSameTokenizer) {
@@ -97,6 +99,22 @@ TEST(WordTokenizer, SavedFileAndBlobGiveTheSameTokenizer) {
   EXPECT_EQ(restored->encode("the mat\n"), tokenizer->encode("the mat\n"));
   EXPECT_EQ(causes_of<UsageError>([&] { save_word_vocabulary(*make_tokenizer({}), path); }),
             "conflict data.tokenizer.kind");
+}
+
+TEST(WordTokenizer, ByteOrderMarksAndWindowsLineEndsMeanNothing) {
+  const test::TemporaryFolder folder;
+  const auto load = [&](std::string_view text) {
+    return load_word_tokenizer(folder.write("words.txt", text))->serialise();
+  };
+  const std::string plain = load("the\n<unk>\n<eos>\n");
+  EXPECT_EQ(load("the\r\n<unk>\r\n<eos>\r\n"), plain);
+  EXPECT_EQ(load("\xEF\xBB\xBFthe\n<unk>\n<eos>"), plain);
+  EXPECT_EQ(load("\xEF\xBB\xBFthe\r\n<unk>\n<eos>\r\n"), plain);
+  // A mark that a training text put into a vocabulary stays in that of a checkpoint.
+  WordVocabularyBuilder builder;
+  builder.add("\xEF\xBB\xBFthe\n");
+  const auto built = builder.build();
+  EXPECT_EQ(tokenizer_from_blob(built->serialise())->serialise(), built->serialise());
 }
 
 TEST(Tokenizer, KindsAndBlobsAreChecked) {

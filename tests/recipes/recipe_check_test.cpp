@@ -1,4 +1,4 @@
-// What a check of a recipe finds: all that a run refuses before its first update, but for its data.
+// What a check of a recipe finds without its data: all that a run refuses whatever these are.
 #include "recipes/engine/recipe_check.h"
 
 #include "tests/recipes/tiny_run.h"
@@ -10,12 +10,13 @@ using Overrides = std::vector<std::string>;
 
 class RecipeCheck : public test::TinyRun {
  protected:
-  // What the check says; a run has to say the same, and make no directory.
+  // What the check says; a run has to say the same with the place, and make no directory.
   std::string refusal(const Recipe& recipe) const {
     const std::string found = test::causes_of<UsageError>([&] { check_run(recipe); });
     TrainOptions options;
     options.out = out("run");
-    EXPECT_EQ(test::causes_of<UsageError>([&] { train(recipe, options); }), found);
+    const std::string trained = test::causes_of<UsageError>([&] { train(recipe, options); });
+    EXPECT_THAT(trained, testing::StartsWith(found + " at "));
     EXPECT_FALSE(exists(out("run")));
     return found;
   }
@@ -76,13 +77,14 @@ TEST_F(RecipeCheck, GeneratesTheExamplesThatARecipeDescribes) {
   EXPECT_EQ(check({}), "nothing thrown");
   EXPECT_EQ(check({"data.context=12"}), "nothing thrown");
   EXPECT_EQ(check({"data.context=12", "model.pooling=cls"}),
-            "out_of_range data.context at listops.yaml");
+            "out_of_range data.context at command line: data.context");
   EXPECT_EQ(check({"data.listops.max_length=3", "data.listops.max_depth=2"}),
-            "out_of_range data.listops at listops.yaml");
+            "out_of_range data.listops at listops.yaml:23:5");
   EXPECT_EQ(check({"sweep={data.context: [16, 11]}"}),
-            "out_of_range data.context at listops.yaml at point context=11");
+            "out_of_range data.context at command line: sweep: sweep: data.context at point "
+            "context=11");
   EXPECT_EQ(check({"optim.schedule={kind: linear, warmup_steps: 8}"}),
-            "out_of_range optim.schedule.warmup_steps at listops.yaml");
+            "out_of_range optim.schedule.warmup_steps at command line: optim.schedule");
 }
 
 }  // namespace

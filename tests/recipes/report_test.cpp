@@ -163,17 +163,108 @@ TEST(Report, DamagedLinesAreCountedAndNamed) {
   write_file(scratch / "run/environment.json", "{");
   const RunData run = read_run(scratch / "run");
   EXPECT_EQ(run.loss.size(), 20u);
-  EXPECT_EQ(run.problems.size(), 27u);
-  EXPECT_THAT(run.problems[0], HasSubstr("metrics.jsonl:23: "));
-  EXPECT_THAT(run.problems[1], HasSubstr("metrics.jsonl:24: "));
+  EXPECT_EQ(run.malformed.count(), 27);
+  EXPECT_EQ(run.malformed.numbers(), "23-49");
+  EXPECT_THAT(run.malformed.reasons()[0], HasSubstr("metrics.jsonl:23: "));
+  EXPECT_THAT(run.malformed.reasons()[1], HasSubstr("metrics.jsonl:24: "));
+  EXPECT_THAT(run.problems, ElementsAre(HasSubstr("environment.json")));
   testing::internal::CaptureStderr();
   write_report({scratch / "run"}, scratch / "report.html");
-  EXPECT_EQ(count(testing::internal::GetCapturedStderr(), "warning: "), 27);
+  const std::string console = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(count(console, "warning: "), 2);
+  EXPECT_THAT(console, HasSubstr("27 lines of metrics.jsonl are malformed and left out: 23-49; "
+                                 "metrics.jsonl:23: "));
   const std::string html = read_file(scratch / "report.html");
   expect_well_formed(html);
-  EXPECT_THAT(html, HasSubstr("run: 27 lines or files could not be read"));
-  EXPECT_THAT(html, HasSubstr("and 19 more"));
+  EXPECT_THAT(html, HasSubstr("run: 27 lines of metrics.jsonl are malformed"));
+  EXPECT_EQ(count(html, "<li>"), 8);
   EXPECT_THROW(read_run(scratch / "absent"), Error);
+}
+
+// Whatever is wrong with a line, it is left out whole, and the page is made of the rest.
+TEST(Report, MalformedLinesLeaveNothingBehind) {
+  const ScratchDirectory scratch;
+  make_run(scratch / "run", 10);
+  const std::string train = R"("kind": "train", "tokens": 9, "loss": 7, "lr": 7, "grad_norm": 7, )";
+  const std::string evaluation = R"({"kind": "evaluation", "step": 3, "split": "new", "context": )";
+  const std::string deep(200, '['), digits(10'000, '9');
+  const std::vector<std::string> lines = {
+      "garbage \xff\x1b[2J",
+      std::string("{\"step\": 1, \0}", 14),
+      "\xEF\xBB\xBF",
+      "null",
+      "{" + train + R"("tokens_per_s": 7})",
+      R"({"step": 3, )" + train + R"("tokens_per_s": "fast"})",
+      R"({"step": 3, )" + train + R"("tokens_per_s": 7, "parameters": 1.5})",
+      R"({"step": 3, )" + train + R"("tokens_per_s": 7, "peak_resident_bytes": "much"})",
+      R"({"step": 3, )" + train + R"("tokens_per_s": 7, "wall_seconds": "nan"})",
+      R"({"step": 3, "step": 4, )" + train + R"("tokens_per_s": 7})",
+      R"({"step": -3, )" + train + R"("tokens_per_s": 7})",
+      R"({"step": 9223372036854775807, )" + train + R"("tokens_per_s": 7})",
+      R"({"step": 3, )" + train + R"("tokens_per_s": 1)" + digits + "}",
+      R"({"step": 3, )" + train + R"("tokens_per_s": )" + deep + "}",
+      R"({"step": 3, "kind": 7})",
+      R"({"step": 3, "kind": "another"})",
+      evaluation + "16}",
+      evaluation + R"(16, "nll": "high"})",
+      evaluation + R"(16, "nll": 1, "accuracy": {}})",
+      evaluation + R"("long", "nll": 1})",
+      evaluation + std::string(1 << 21, '1') + "}"};
+  File file(scratch / "run/metrics.jsonl", OpenMode::append);
+  for (const std::string& line : lines) file.write(line + "\n" + R"({"step": 1)" + "\n");
+  file.close();
+  const RunData run = read_run(scratch / "run");
+  EXPECT_EQ(run.malformed.count(), 2 * static_cast<int64_t>(lines.size()));
+  EXPECT_EQ(run.malformed.numbers(), concat("12-", 11 + 2 * lines.size()));
+  EXPECT_EQ(run.loss.size(), 10u);
+  EXPECT_EQ(run.tokens_per_s.size(), 10u);
+  EXPECT_EQ(run.evaluations.size(), 1u);
+  EXPECT_EQ(run.tokens, 10'000);
+  testing::internal::CaptureStderr();
+  const std::string html = report_html(read_runs({scratch / "run"}));
+  EXPECT_LT(testing::internal::GetCapturedStderr().size(), 1000u);
+  expect_well_formed(html);
+  EXPECT_LT(html.size(), 100'000u);
+}
+
+TEST(Report, NamesOfALineReachNoTerminal) {
+  const ScratchDirectory scratch;
+  create_directories(scratch / "run");
+  write_file(scratch / "run/metrics.jsonl",
+             R"({"kind": "evaluation", "step": 1, "split": "\u001b[2J", "context": 8, "nll": 1})");
+  EXPECT_THAT(report_text({read_run(scratch / "run")}),
+              AllOf(HasSubstr("\\x1b[2J"), Not(HasSubstr("\x1b"))));
+}
+
+TEST(Report, NumbersOfMalformedLinesAreStretches) {
+  MalformedLines lines;
+  EXPECT_EQ(lines.numbers(), "");
+  for (const int64_t line : {2, 3, 4, 9, 11, 12}) lines.add(line, "why");
+  EXPECT_EQ(lines.numbers(), "2-4, 9, 11-12");
+  for (int64_t line = 14; line < 100; line += 2) lines.add(line, "why");
+  EXPECT_EQ(lines.count(), 49);
+  EXPECT_THAT(lines.numbers(), testing::EndsWith("44, 46 and others"));
+  EXPECT_EQ(lines.reasons().size(), 8u);
+}
+
+TEST(Report, AbsurdValuesAreShown) {
+  const ScratchDirectory scratch;
+  const std::vector<std::string> values = {
+      "0", "1e17", "100000000000000016", "-1e300", "1e308", "\"-inf\"", "\"nan\"", "5e-324"};
+  for (const std::string& a : values) {
+    for (const std::string& b : values) {
+      std::string text;
+      for (const auto& [step, value] : {std::pair("9007199254740990", a), {"9007199254740992", b}})
+        text += concat("{\"kind\": \"train\", \"step\": ", step,
+                       ", \"tokens\": 1, \"loss\": ", value, ", \"lr\": ", value,
+                       ", \"grad_norm\": ", value, ", \"tokens_per_s\": ", value, "}\n");
+      create_directories(scratch / "run");
+      write_file(scratch / "run/metrics.jsonl", text);
+      const std::string html = report_html({read_run(scratch / "run")});
+      expect_well_formed(html);
+      EXPECT_LT(html.size(), 100'000u) << a << " " << b;
+    }
+  }
 }
 
 TEST(Report, EmptyAndNonFiniteRunsAreShown) {

@@ -2,9 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
+#include <random>
+#include <thread>
 
 #include "attention/registry.h"
+#include "recipes/engine/best_repair.h"
 #include "recipes/engine/run_directory.h"
 #include "tests/recipes/tiny_run.h"
 
@@ -139,6 +143,30 @@ TEST_F(Resume, SavesAndStopsAtASignalAndContinues) {
   }
 }
 
+TEST_F(Resume, AnUpdateThatAStopCutShortIsMadeAgain) {
+  const Recipe whole = recipe({"train.micro_batch=1", "train.tokens_per_update=480",
+                               "evaluate.at_end=true", "optim.ema={decay: 0.8}"});
+  run(whole, "straight");
+  const Left straight = left("straight");
+  std::mt19937_64 random(4);
+  int stops = 0;
+  for (uint64_t start = 0; start < 40; ++start) {
+    std::thread other([delay = start * (random() % 10'000)] {
+      std::this_thread::sleep_for(std::chrono::microseconds(delay));
+      request_stop(SIGTERM);
+    });
+    const TrainOutcome outcome = run(whole, "stopped");
+    other.join();
+    clear_stop_signal();
+    if (outcome.exit_code == 0) break;
+    EXPECT_EQ(outcome.exit_code, kStopped);
+    ++stops;
+  }
+  EXPECT_GT(stops, 0);
+  EXPECT_EQ(run(whole, "stopped").exit_code, 0);
+  expect_equal(left("stopped"), straight, "stopped");
+}
+
 TEST_F(Resume, TrainingInstallsNoSignalHandler) {
   run(recipe({"train.max_steps=1"}), "run");
   for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
@@ -250,11 +278,84 @@ TEST_F(Resume, NamesTheBestCheckpointThatACrashLeftUnnamed) {
   EXPECT_EQ(left("run").best_step, best);
 }
 
+// The run and its readers find the best one again by the evaluations of the checkpoints.
+TEST_F(Resume, RepairsADamagedBestFile) {
+  const std::vector<std::string> changes = {"evaluate.every_steps=1", "checkpoint.every_steps=1",
+                                            "checkpoint.keep=9"};
+  std::vector<std::string> part = changes;
+  part.emplace_back("train.max_steps=5");
+  run(recipe(part), "run");
+  const CheckpointStore store(out("run"));
+  const std::string path = join_path(out("run"), "checkpoints/best.json");
+  const std::string intact = read_file(path);
+  ASSERT_EQ(store.best()->metric, "nll");
+  const std::string best = store.best()->path;
+  set_log_level(LogLevel::warning);
+  for (const std::string damaged :
+       {"", "{\"step\"", "[]", "{\"step\": \"2\"}", "{\"step\": 7, \"metric\": \"nll\"}",
+        "{\"step\": 99, \"metric\": \"nll\", \"value\": -1}", "\xff", "absent"}) {
+    SCOPED_TRACE(damaged);
+    damaged == "absent" ? file_system().remove(path) : write_file(path, damaged);
+    testing::internal::CaptureStderr();
+    // A reader does not look for another where the named one is gone.
+    const bool gone = damaged.find("99") != std::string::npos;
+    EXPECT_EQ(find_checkpoint(out("run")), gone ? store.path_of(5) : best);
+    run(recipe(part), "run");
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("best.json"));
+    EXPECT_EQ(read_file(path), intact);
+  }
+  set_log_level(LogLevel::error);
+  // A damaged checkpoint is not named.
+  write_file(join_path(best, "weights.h5"), "damaged");
+  write_file(path, "{");
+  EXPECT_NE(find_checkpoint(out("run")), best);
+  // Without an evaluation there is no best one.
+  CheckpointStore writer(out("run"));
+  repair_best(writer, "none");
+  EXPECT_FALSE(exists(path));
+}
+
+TEST_F(Resume, DamageOfTheBestFileDoesNotStopTheRun) {
+  const Recipe whole = recipe({"evaluate.every_steps=1"});
+  run(whole, "straight");
+  // Damages best.json before each evaluation is written down.
+  class Damage final : public FileSystem {
+   public:
+    explicit Damage(std::string path) : path_(std::move(path)) { replace_file_system(this); }
+    ~Damage() override { replace_file_system(nullptr); }
+    size_t write_some(int descriptor, std::string_view bytes, const std::string& path) override {
+      if (path.ends_with("metrics.jsonl") && bytes.find("evaluation") != std::string_view::npos &&
+          std::filesystem::exists(path_)) {
+        std::filesystem::resize_file(path_, 5);
+        ++times;
+      }
+      return FileSystem::write_some(descriptor, bytes, path);
+    }
+    int times = 0;
+
+   private:
+    std::string path_;
+  };
+  int times = 0;
+  {
+    Damage damage(join_path(out("damaged"), "checkpoints/best.json"));
+    run(whole, "damaged");
+    times = damage.times;
+  }
+  EXPECT_GE(times, 5);
+  expect_equal(left("damaged"), left("straight"), "damaged");
+}
+
+TEST_F(Resume, ACountBeyond32BitsKeepsEveryCheckpoint) {
+  run(recipe({"checkpoint.keep=4294967297", "checkpoint.every_steps=1"}), "run");
+  EXPECT_EQ(CheckpointStore(out("run")).steps().size(), 7u);
+}
+
 TEST_F(Resume, BestFollowsTheRecipe) {
   run(recipe({"checkpoint.best=none"}), "none");
   EXPECT_EQ(left("none").best_step, -1);
   EXPECT_EQ(test::causes_of<UsageError>([&] { run(recipe({"checkpoint.best=accuracy"}), "no"); }),
-            "conflict checkpoint.best");
+            "conflict checkpoint.best at command line: checkpoint.best");
   EXPECT_FALSE(exists(out("no")));
   run(classifier(), "accuracy");
   EXPECT_GT(left("accuracy").best_step, 0);

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "attention/mechanism.h"
+#include "core/interrupt.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/random.h"
 #include "core/yaml.h"
 #include "recipes/engine/checkpoint_store.h"
-#include "recipes/engine/signals.h"
 #include "recipes/engine/trainer.h"
 #include "tests/data/temporary_folder.h"
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <csignal>
 
 #include "attention/registry.h"
 #include "recipes/engine/make_task.h"
@@ -62,6 +63,32 @@ TEST_F(TrainStepTest, MicroBatchesChangeRoundingOnly) {
       ASSERT_NEAR(cut.weights[i], whole.weights[i], 1e-5) << "micro-batch " << size << ", " << i;
     }
   }
+}
+
+TEST_F(TrainStepTest, AStopBetweenMicroBatchesChangesNothing) {
+  const Recipe small = recipe({"train.micro_batch=1"});
+  const std::unique_ptr<Task> task = make_task(small);
+  const std::unique_ptr<Transformer> model = build_model(small, task->sizes());
+  Updater updater = make_updater(small, model->parameters());
+  TrainStep step(small, *task, *model, updater);
+  ASSERT_GT(step.micro_batches().size(), 3U);
+  const Tensor weights = model->parameters().weights();
+  const std::vector<float> before = weights.to_vector<float>();
+  Progress progress;
+  int64_t taken = 0;
+  const auto next_batch = [&] {
+    if (taken == 3) request_stop(SIGTERM);
+    return task->train_batch(taken++, 1);
+  };
+  {
+    const HoldStop hold;
+    EXPECT_THROW(step.run(progress, next_batch), Interrupted);
+  }
+  clear_stop_signal();
+  EXPECT_EQ(taken, 4) << "the batch that was taken was not computed";
+  EXPECT_EQ(progress.step, 0);
+  EXPECT_EQ(progress.examples, 0);
+  EXPECT_EQ(weights.to_vector<float>(), before);
 }
 
 TEST_F(TrainStepTest, LossIsTheMeanOverScoredTargets) {

@@ -78,11 +78,12 @@ TEST_F(Cli, BenchmarksWhatAnOverrideChooses) {
 TEST_F(Cli, ListsRecipesWithoutADescription) {
   folder_.write("mine/base.yaml", "seed: 1\n");
   folder_.write("mine/top.yaml", "extends: base.yaml\ndescription: On top\n");
+  folder_.write("mine/up.yaml", "extends: base.yaml\ndescription: \"\\e[2J up\"\n");
   folder_.write("mine/list.yaml", "- 1\n");
   EXPECT_THAT(
       linnet({"recipe", "list", "mine"}).out,
       AllOf(HasSubstr("mine/base.yaml  (no description)\n"), HasSubstr("mine/top.yaml   On top\n"),
-            HasSubstr("mine/list.yaml  UNREADABLE: ")));
+            HasSubstr("mine/list.yaml  UNREADABLE: "), HasSubstr("mine/up.yaml    \\x1b[2J up\n")));
 }
 
 TEST_F(Cli, ExplainsSingleKeysOfARecipe) {
@@ -96,10 +97,18 @@ TEST_F(Cli, ExplainsSingleKeysOfARecipe) {
 TEST_F(Cli, ChecksWhatTrainRefuses) {
   const std::string schedule = "optim.schedule={kind: cosine, warmup_steps: 9}";
   const std::string why = "the schedule's 4 steps must be more than its 9 warmup_steps";
-  expect_error({"recipe", "check", "tiny.yaml", schedule}, 2, "tiny.yaml: optim.schedule: " + why);
-  expect_error({"train", "tiny.yaml", schedule}, 2, why);
-  // Data are another matter.
-  EXPECT_EQ(linnet({"recipe", "check", "tiny.yaml", "data.path=nowhere"}).code, 0);
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"recipe", "check", "tiny.yaml"}, {"train", "tiny.yaml"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.push_back(schedule);
+    expect_error(arguments, 2, "command line: optim.schedule: " + why);
+  }
+  EXPECT_EQ(linnet({"recipe", "check", "tiny.yaml"}).out, "tiny.yaml: ok\n");
+  // Data may be elsewhere.
+  const Outcome unread = linnet({"recipe", "check", "tiny.yaml", "data.path=nowhere"});
+  EXPECT_EQ(unread.code, 0);
+  EXPECT_THAT(unread.out, AllOf(testing::StartsWith("tiny.yaml: ok, but not checked with its data"),
+                                HasSubstr("'nowhere'")));
 }
 
 }  // namespace

@@ -28,6 +28,53 @@ TEST_F(Cli, WrongArgumentsAreNamed) {
   expect_error({"evaluate", "run", "--context", "many"}, 2, "many");
 }
 
+// The library would take the first for 0, and cut the others down to its limits.
+TEST_F(Cli, NumbersAreNumbersThatFit) {
+  const std::string digits(10'000, '9');
+  for (const std::string& text :
+       {std::string(), std::string("9223372036854775808"), digits, "-" + digits}) {
+    expect_error({"evaluate", "run", "--context", text}, 2, "--context");
+    expect_error({"generate", "run", "--prompt", "a", "--seed", text}, 2, "--seed");
+    expect_error({"bench", "conv", "--length", text}, 2, "--");
+  }
+  expect_error({"generate", "run", "--prompt", "a", "--temperature", ""}, 2, "--temperature");
+}
+
+// No argument of 100 kB comes back at full length.
+TEST_F(Cli, LongArgumentsAreShortened) {
+  const std::string longest(100'000, 'a');
+  const std::vector<std::vector<std::string>> commands = {
+      {longest},
+      {"train", longest},
+      {"train", "tiny.yaml", longest},
+      {"train", "tiny.yaml", longest + "=1"},
+      {"train", "tiny.yaml", "optim." + longest + "=1"},
+      {"train", "tiny.yaml", "optim.kind=" + longest},
+      {"train", "tiny.yaml", "seed=" + longest},
+      {"train", "tiny.yaml", "name=" + longest},
+      {"train", "tiny.yaml", "model.attention={name: " + longest + "}"},
+      {"train", "tiny.yaml", "--" + longest},
+      {"train", "tiny.yaml", "--threads", longest},
+      {"train", "tiny.yaml", "--device", longest},
+      {"train", "tiny.yaml", "--resume", longest},
+      {"train", "tiny.yaml", "--point", longest},
+      {"train", "tiny.yaml", "--plugin", longest},
+      {"recipe", "check", "tiny.yaml", "seed=" + std::string(10'000, '9')},
+      {"recipe", "schema", longest},
+      {"evaluate", longest},
+      {"evaluate", "run", "--context", longest},
+      {"report", longest},
+      {"data", "prepare", longest},
+      {"data", "inspect", longest},
+      {"completion", longest}};
+  for (const std::vector<std::string>& command : commands) {
+    const Outcome outcome = linnet(command);
+    EXPECT_TRUE(outcome.code == 1 || outcome.code == 2) << command[0];
+    EXPECT_LT(outcome.out.size() + outcome.err.size(), 2000u)
+        << command[0] << " " << command.back();
+  }
+}
+
 TEST_F(Cli, ExplainsItself) {
   const std::vector<std::vector<std::string>> commands = {{},
                                                           {"train"},

@@ -117,7 +117,7 @@ void add_attention(CLI::App& app, Command& chosen) {
       ->capture_default_str();
   runner->add_option("--chunk", options->chunk, "tokens of a call in mode chunked")
       ->capture_default_str()
-      ->check(at_least(1));
+      ->check(between(1, int64_t{1} << 30));
   add_device_option(*runner, *device);
   add_plugin_option(*runner);
   runner->callback([=, &chosen] {

@@ -29,6 +29,12 @@ void add_threads_option(CLI::App& command);
 void add_plugin_option(CLI::App& command);
 // The check of an option with whole numbers from `minimum` on, for CLI::Option::check.
 std::function<std::string(const std::string&)> at_least(int64_t minimum);
+// Refuses, for every option with a number of `app` and the commands below it, what CLI11 takes for
+// one: no text at all, and a whole number beyond 64 bits, which it would cut down to their limit.
+void check_numbers(CLI::App& app);
+
+// The same from `minimum` to `maximum`.
+std::function<std::string(const std::string&)> between(int64_t minimum, int64_t maximum);
 
 // Throws Error unless all that was printed to std::cout so far could be written.
 void require_output();

@@ -29,12 +29,14 @@ void add_evaluate(CLI::App& app, Command& chosen) {
   command
       ->add_option("--context", request.contexts,
                    "lengths of windows, with --carry-state of chunks, e.g. 512,1024")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->check(between(1, kMaxTokensAtOnce));
   command->add_option("--stride", request.stride,
                       "overlapping windows that score this many new tokens each: 1 to the context");
   command->add_flag("--carry-state", request.carry_state,
                     "stream whole documents with the mechanism's state, in constant memory");
-  command->add_option("--batch", request.batch, "windows or examples scored together");
+  command->add_option("--batch", request.batch, "windows or examples scored together")
+      ->check(between(1, kMaxTokensAtOnce));
   command->add_option("--max-tokens", request.max_tokens, "score only the first so many");
   command->add_flag("--baselines", request.baselines,
                     "unigram and bigram models of the training split beside it");

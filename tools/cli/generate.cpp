@@ -121,7 +121,8 @@ void add_generate(CLI::App& app, Command& chosen) {
                    "a run directory (its best checkpoint) or a checkpoint directory")
       ->required();
   command->add_option("--prompt", arguments->prompt, "text to continue")->required();
-  command->add_option("--tokens", arguments->tokens, "how many to generate");
+  command->add_option("--tokens", arguments->tokens, "how many to generate")
+      ->check(between(0, kLongestSample));
   command->add_option("--temperature", arguments->temperature, "0 takes the most likely token");
   command->add_option("--top-k", arguments->top_k, "keep the k most likely; 0: all");
   command->add_option("--top-p", arguments->top_p, "keep the smallest set of this probability");

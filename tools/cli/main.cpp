@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/log.h"
 #include "core/suggest.h"
 #include "tools/cli/commands.h"
@@ -90,7 +91,8 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", LINNET_VERSION);
   app.footer(
       "Exit codes: 0 done, 1 failed while running, 2 unusable arguments or recipe,\n"
-      "3 stopped by a signal after saving (run again with --resume auto).");
+      "3 stopped by a signal (train has saved: run again with --resume auto),\n"
+      "128 + n ended by a second signal n.");
   Command chosen;
   add_train(app, chosen);
   add_evaluate(app, chosen);
@@ -102,6 +104,7 @@ int run(int argc, char** argv) {
   add_report(app, chosen);
   add_doctor(app, chosen);
   add_completion(app, chosen);
+  check_numbers(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
@@ -122,7 +125,9 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace linnet;
+  block_stop_signals();
   cli::use_passive_waiting(argv);
+  watch_stop_signals();
   try {
     std::signal(SIGPIPE, SIG_IGN);  // a closed pipe fails like a full disk
     const int code = cli::run(argc, argv);

@@ -14,6 +14,16 @@
 #include "tools/cli/commands.h"
 
 namespace linnet::cli {
+namespace {
+
+// A text that is no number is refused afterwards.
+int64_t number_or(const std::string& text, int64_t otherwise) {
+  int64_t value = otherwise;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+}  // namespace
 
 void add_device_option(CLI::App& command, std::string& name) {
   command.add_option("--device", name, "auto, cpu, cuda or cuda:N")->capture_default_str();
@@ -62,12 +72,35 @@ void require_output() {
           reason == 0 ? "" : concat(": ", std::generic_category().message(reason)));
 }
 
+void check_numbers(CLI::App& app) {
+  const auto problem = [](const std::string& text) -> std::string {
+    if (text.empty()) return "must be a number, found nothing";
+    int64_t value = 0;
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+    return result.ec == std::errc::result_out_of_range ? concat("is beyond 64 bits: ", text) : "";
+  };
+  const auto is_number = [](const std::string& type) {
+    return type.starts_with("INT") || type.starts_with("UINT") || type.starts_with("FLOAT");
+  };
+  for (CLI::Option* option : app.get_options()) {
+    if (is_number(option->get_type_name())) option->check(problem);
+  }
+  for (CLI::App* below : app.get_subcommands({})) check_numbers(*below);
+}
+
 std::function<std::string(const std::string&)> at_least(int64_t minimum) {
   return [minimum](const std::string& text) {
-    int64_t value = minimum;
-    // A text that is no number is refused afterwards.
-    std::from_chars(text.data(), text.data() + text.size(), value);
+    const int64_t value = number_or(text, minimum);
     return value >= minimum ? "" : concat("must be ", minimum, " or more, found ", text);
+  };
+}
+
+std::function<std::string(const std::string&)> between(int64_t minimum, int64_t maximum) {
+  return [minimum, maximum](const std::string& text) {
+    const int64_t value = number_or(text, minimum);
+    return minimum <= value && value <= maximum
+               ? ""
+               : concat("must be ", minimum, " to ", maximum, ", found ", text);
   };
 }
 

@@ -5,6 +5,7 @@
 #include <iomanip>
 #include <iostream>
 
+#include "core/echo.h"
 #include "core/files.h"
 #include "core/json.h"
 #include "core/log.h"
@@ -30,7 +31,7 @@ int list(const std::string& folder, bool json) {
     } else {
       const std::string said = recipe.description.empty() ? "(no description)" : recipe.description;
       std::cout << std::left << std::setw(static_cast<int>(width) + 2) << recipe.path
-                << (recipe.error.empty() ? said : "UNREADABLE: " + recipe.error) << "\n";
+                << printable(recipe.error.empty() ? said : "UNREADABLE: " + recipe.error) << "\n";
     }
   }
   if (json) std::cout << JsonValue::object().set("recipes", array).dump() << "\n";
@@ -76,8 +77,10 @@ int check(const std::vector<std::string>& arguments) {
   int failed = 0;
   for (const std::string& path : paths) {
     try {
-      check_recipe(path, overrides);
-      std::cout << path << ": ok\n";
+      const std::string unread = check_recipe(path, overrides);
+      std::cout << path << ": ok"
+                << (unread.empty() ? "" : concat(", but not checked with its data: ", unread))
+                << "\n";
     } catch (const UsageError& error) {
       log_error(error.what());
       ++failed;
@@ -124,7 +127,8 @@ void add_recipe(CLI::App& app, Command& chosen) {
                    "only this section or key, e.g. optim.schedule or optim.lr");
   keys->callback([=, &chosen] { chosen = [=] { return schema(*section); }; });
 
-  CLI::App* checker = command->add_subcommand("check", "whether recipes are valid");
+  CLI::App* checker = command->add_subcommand(
+      "check", "whether train would refuse recipes; data that are there are read for it");
   auto paths = std::make_shared<std::vector<std::string>>();
   checker->add_option("RECIPE", *paths, "YAML files, and key.path=value ... for all of them")
       ->required();

@@ -3,7 +3,6 @@
 
 #include "core/json.h"
 #include "recipes/engine/run_directory.h"
-#include "recipes/engine/signals.h"
 #include "recipes/engine/trainer.h"
 #include "tools/cli/commands.h"
 
@@ -17,7 +16,8 @@ void add_train(CLI::App& app, Command& chosen) {
   };
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("train", "train the model of a recipe");
-  command->add_option("RECIPE", arguments->recipe, "a YAML file")->required();
+  command->add_option("RECIPE", arguments->recipe, "a YAML file, or a pipe such as /dev/stdin")
+      ->required();
   command->add_option(
       "OVERRIDES", arguments->overrides,
       "key.path=value ..., e.g. model.attention='{name: lavo}' train.max_steps=100; a new kind or "
@@ -46,7 +46,6 @@ void add_train(CLI::App& app, Command& chosen) {
   add_threads_option(*command);
   command->callback([arguments, &chosen] {
     chosen = [arguments] {
-      watch_stop_signals();
       arguments->options.device = use_device(arguments->device);
       if (!arguments->from.empty()) {
         // Quoted, so that no path reads as YAML.

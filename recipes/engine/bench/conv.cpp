@@ -37,8 +37,9 @@ std::vector<OperationBench> bench_convolutions(const std::vector<int64_t>& taps,
                                                const OnPoint& on_point) {
   require_sizes(options);
   for (const int64_t count : taps) {
-    require_usage(count >= 1, Cause{ErrorCode::out_of_range, "--taps"},
-                  "bench: --taps must be at least 1, got ", count);
+    constexpr int64_t kMaxTaps = 1 << 24;
+    require_usage(1 <= count && count <= kMaxTaps, Cause{ErrorCode::out_of_range, "--taps"},
+                  "bench: --taps must be 1 to ", kMaxTaps, ", got ", count);
   }
   require_different("--taps", "the number of taps", taps);
   std::vector<OperationBench> results;

@@ -5,15 +5,16 @@
 namespace linnet {
 
 void require_sizes(const OperationOptions& options) {
-  const auto positive = [](const char* option, const char* what, int64_t value) {
-    require_usage(value >= 1, Cause{ErrorCode::out_of_range, option}, "bench: ", what,
-                  " must be at least 1, got ", value);
+  // The limits of recipes, so that products of sizes stay within 64 bits.
+  const auto limited = [](const char* option, const char* what, int64_t value, int64_t most) {
+    require_usage(1 <= value && value <= most, Cause{ErrorCode::out_of_range, option},
+                  "bench: ", what, " must be 1 to ", most, ", got ", value);
   };
-  positive("--batch", "--batch", options.batch);
-  positive("--heads", "--heads", options.heads);
-  positive("--head-width", "--head-width", options.head_width);
-  positive("--runs", "--runs", options.runs);
-  for (const int64_t length : options.lengths) positive("--lengths", "a length", length);
+  limited("--batch", "--batch", options.batch, 1 << 20);
+  limited("--heads", "--heads", options.heads, 1024);
+  limited("--head-width", "--head-width", options.head_width, 65536);
+  limited("--runs", "--runs", options.runs, 1'000'000);
+  for (const int64_t length : options.lengths) limited("--lengths", "a length", length, 1 << 24);
   require_different("--lengths", "the length", options.lengths);
   require_usage(!options.cold || options.device.kind == DeviceKind::cpu,
                 Cause{ErrorCode::conflict, "--cold"}, "bench: --cold is for a CPU; on ",

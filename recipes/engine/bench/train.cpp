@@ -16,7 +16,8 @@ TrainBench bench_point(const Recipe& recipe, const std::string& label, int64_t s
                        const std::function<void(int64_t update)>& on_update) {
   const UseKernels kernels(recipe.train.backend, device);
   const std::unique_ptr<Task> task = make_task(recipe);
-  const std::unique_ptr<Transformer> model = build_model(recipe, task->sizes(), device);
+  const std::unique_ptr<Transformer> model =
+      build_model(recipe, task->sizes(), device, ModelUse::training);
   Updater updater = make_updater(recipe, model->parameters());
   const size_t lasting = allocated_bytes(device) - model->parameters().gradients().bytes();
   TrainStep step(recipe, *task, *model, updater);

@@ -10,6 +10,8 @@ void add_bench_train(CLI::App& bench, Command& chosen);
 void add_bench_attention(CLI::App& bench, Command& chosen);
 void add_bench_conv(CLI::App& bench, Command& chosen);
 
+// Their times are kept.
+inline constexpr int64_t kMaxRuns = 1'000'000;
 inline constexpr double kMiB = 1024.0 * 1024.0;
 
 }  // namespace linnet::cli

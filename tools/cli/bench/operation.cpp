@@ -64,7 +64,7 @@ void add_operation_options(CLI::App& command, OperationOptions& options, Operati
                   "timed runs at most, of which the median is printed; fewer where they take "
                   "seconds")
       ->capture_default_str()
-      ->check(at_least(1));
+      ->check(between(1, kMaxRuns));
   command.add_option("--dtype", words.dtype, "f32 or bf16, of activations and parameters")
       ->capture_default_str();
   add_backend_option(command, words.backend);

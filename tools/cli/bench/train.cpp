@@ -86,7 +86,7 @@ void add_bench_train(CLI::App& bench, Command& chosen) {
   command->add_option("OVERRIDES", arguments->overrides, "key.path=value ...");
   command->add_option("--steps", arguments->steps, "timed updates")
       ->capture_default_str()
-      ->check(at_least(1));
+      ->check(between(1, kMaxRuns));
   command->add_flag("--json", arguments->json, "one JSON object on stdout");
   add_device_option(*command, arguments->device);
   add_plugin_option(*command);
