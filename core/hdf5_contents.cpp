@@ -207,6 +207,8 @@ class Parser {
     if (end == std::string_view::npos || end == offset)
       damaged(label_, "is damaged: a member of '", path, "' has no name");
     const std::string_view name = names.substr(offset, end - offset);
+    if (name.find('/') != std::string_view::npos)
+      damaged(label_, "is damaged: a member of '", path, "' is called '", name, "'");
     claim(name.size() + 1);
     return name;
   }

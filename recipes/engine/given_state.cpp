@@ -15,7 +15,6 @@ namespace linnet {
 namespace {
 
 constexpr const char* kWeights = "weights.h5";
-constexpr const char* kAverage = "average.h5";
 constexpr size_t kNamed = 3;  // parameters of one kind of difference in a message
 
 // The resolved recipe as this version has it.
@@ -85,33 +84,6 @@ class Differences {
 
 }  // namespace
 
-std::string Origin::text() const {
-  return concat(path, " (step ", step, ", ",
-                state == "all"     ? "weights, optimizer and position"
-                : file == kAverage ? "averaged weights only"
-                                   : "weights only",
-                ")");
-}
-
-JsonValue to_json(const Origin& origin) {
-  return JsonValue::object()
-      .set("path", origin.path)
-      .set("step", origin.step)
-      .set("state", origin.state)
-      .set("file", origin.file)
-      .set("xxh3_128", origin.hash);
-}
-
-Origin origin_from(const JsonValue& json) {
-  return {json.at("path").text(), json.at("step").integer(), json.at("state").text(),
-          json.at("file").text(), json.at("xxh3_128").text()};
-}
-
-std::optional<Origin> origin_of(const Checkpoint& checkpoint) {
-  const JsonValue* origin = checkpoint.metadata.find("init");
-  return origin == nullptr ? std::nullopt : std::optional(origin_from(*origin));
-}
-
 GivenState load_given_state(const Recipe& recipe) {
   const InitConfig& init = *recipe.init;
   GivenState given;
@@ -128,8 +100,8 @@ GivenState load_given_state(const Recipe& recipe) {
                          " checkpoint of ", init.from);
   }
   given.all = init.state == InitState::all;
-  const bool averaged = !given.all && checkpoint.files.contains(kAverage);
-  const std::string file = averaged ? kAverage : kWeights;
+  const bool averaged = !given.all && checkpoint.files.contains(kAveragedWeights);
+  const std::string file = averaged ? kAveragedWeights : kWeights;
   require(checkpoint.files.contains(file) && checkpoint.files.contains("recipe.yaml"),
           Cause{ErrorCode::malformed, "init.from", checkpoint.path}, checkpoint.path,
           " is no checkpoint of a run: it needs recipe.yaml and ", file);
@@ -146,12 +118,12 @@ std::map<std::string, Tensor> given_weights(const GivenState& given) {
     return tensors_from_hdf5(checkpoint.files.at(file), join_path(checkpoint.path, file));
   };
   std::map<std::string, Tensor> weights = tensors(kWeights);
-  if (given.origin.file != kAverage) return weights;
+  if (given.origin.file != kAveragedWeights) return weights;
   // The average is flat: its parameters lie where the checkpoint's own model has them.
-  const std::map<std::string, Tensor> state = tensors(kAverage);
+  const std::map<std::string, Tensor> state = tensors(kAveragedWeights);
   const auto average = state.find("average");
   require(average != state.end(), Cause{ErrorCode::malformed, "average", checkpoint.path},
-          join_path(checkpoint.path, kAverage), " holds no average");
+          join_path(checkpoint.path, kAveragedWeights), " holds no average");
   const Recipe recipe = parse_recipe(parse_yaml(checkpoint.files.at("recipe.yaml"), "recipe.yaml"));
   const std::unique_ptr<Transformer> model = declare_model(recipe, sizes_of(checkpoint));
   for (const ParameterSet::Entry& entry : model->parameters().entries()) {

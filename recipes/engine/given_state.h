@@ -8,23 +8,9 @@
 #include "data/tokenizer.h"
 #include "recipes/engine/checkpoint_files.h"
 #include "recipes/engine/model_builder.h"
+#include "recipes/engine/origin.h"
 
 namespace linnet {
-
-// What a run began from. Part of its checkpoints' metadata and of its environment.json.
-struct Origin {
-  std::string path;   // of the checkpoint, absolute
-  int64_t step = 0;   // of the checkpoint
-  std::string state;  // init.state: "weights" or "all"
-  std::string file;   // of the checkpoint, that held the weights
-  std::string hash;   // XXH3-128 of that file, as in the checkpoint's manifest
-  // "PATH (step 100, weights only)".
-  std::string text() const;
-};
-JsonValue to_json(const Origin& origin);
-Origin origin_from(const JsonValue& json);
-// Empty for the checkpoint of a run that began with fresh weights.
-std::optional<Origin> origin_of(const Checkpoint& checkpoint);
 
 struct GivenState {
   Checkpoint checkpoint;

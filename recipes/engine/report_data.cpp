@@ -6,7 +6,7 @@
 #include "core/config.h"
 #include "core/files.h"
 #include "core/yaml.h"
-#include "recipes/engine/given_state.h"
+#include "recipes/engine/origin.h"
 
 namespace linnet {
 namespace {

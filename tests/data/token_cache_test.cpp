@@ -163,6 +163,24 @@ TEST_F(TokenCacheTest, AFullDiskAtAnyCallOnlyWarns) {
   }
 }
 
+// Its hash is right: whoever makes such a file can make that too.
+TEST_F(TokenCacheTest, DocumentsOfImpossibleSizesAreRefused) {
+  const std::string path = cache / "made.h5";
+  for (const int64_t size :
+       {INT64_MAX, INT64_MIN, int64_t{-1}, (int64_t{1} << 40) + 1, int64_t{9}}) {
+    for (int64_t Document::*member : {&Document::bytes, &Document::words}) {
+      CachedCorpus made;
+      made.corpus.tokens = {1, 2};
+      made.corpus.documents = {{"a", 0, 1, 1}, {"b", 1, 1, 1}};
+      made.corpus.documents[1].*member = size;
+      write_token_cache(path, made, 256);
+      std::vector<std::string> warnings;
+      EXPECT_EQ(read_token_cache(path, 256, warnings).has_value(), size == 9) << size;
+      EXPECT_EQ(warnings.size(), size == 9 ? 0u : 1u);
+    }
+  }
+}
+
 TEST_F(TokenCacheTest, WideIdsComeBack) {
   LINNET_REQUIRE_DATA(gpt2, "tokenizers/gpt2");
   config.tokenizer.kind = "gpt2";

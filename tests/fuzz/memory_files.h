@@ -22,10 +22,10 @@ class MemoryFiles final : public FileSystem {
   std::string& operator[](const std::string& path) { return files_[path]; }
 
   int open(const std::string& path, OpenMode mode) override {
-    if (mode == OpenMode::read)
-      contents(path, "open");
-    else if (mode == OpenMode::write)
+    if (mode == OpenMode::write)
       files_[path].clear();
+    else if (mode != OpenMode::append)
+      contents(path, "open");
     const size_t position = mode == OpenMode::append ? files_[path].size() : 0;
     open_[next_] = position;
     return next_++;

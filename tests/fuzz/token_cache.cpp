@@ -48,7 +48,9 @@ class Contents {
   std::string_view left_;
 };
 
-Tensor row(const std::vector<int64_t>& values, bool as_bytes) {
+Tensor row(Contents& contents) {
+  const std::vector<int64_t> values = contents.numbers();
+  const bool as_bytes = contents.flag();
   const Shape shape = {static_cast<int64_t>(values.size())};
   if (!as_bytes) return Tensor::from(values, shape);
   return Tensor::from(std::vector<uint8_t>(values.begin(), values.end()), shape);
@@ -63,14 +65,14 @@ std::string make_file(Contents contents) {
   const int64_t count = contents.flag() ? contents.number() : static_cast<int64_t>(ids.size());
   if (!contents.flag()) writer.set_attribute("/", "tokens", count);
   if (contents.flag()) {
-    writer.write("tokens", row(ids, contents.flag()));
+    writer.write("tokens", row(contents));
   } else {
     const std::vector<int32_t> narrow(ids.begin(), ids.end());
     writer.write("tokens", Tensor::from(narrow, {static_cast<int64_t>(narrow.size())}));
   }
   writer.write_text("names", contents.text());
   for (const char* name : {"begins", "bytes", "words"}) {
-    if (!contents.flag()) writer.write(name, row(contents.numbers(), contents.flag()));
+    if (!contents.flag()) writer.write(name, row(contents));
   }
   if (!contents.flag()) writer.set_attribute("/", "unknown_words", contents.number());
   writer.write_text("first_unknown", contents.text());

@@ -1,0 +1,32 @@
+#include "recipes/engine/origin.h"
+
+namespace linnet {
+
+std::string Origin::text() const {
+  return concat(path, " (step ", step, ", ",
+                state == "all"             ? "weights, optimizer and position"
+                : file == kAveragedWeights ? "averaged weights only"
+                                           : "weights only",
+                ")");
+}
+
+JsonValue to_json(const Origin& origin) {
+  return JsonValue::object()
+      .set("path", origin.path)
+      .set("step", origin.step)
+      .set("state", origin.state)
+      .set("file", origin.file)
+      .set("xxh3_128", origin.hash);
+}
+
+Origin origin_from(const JsonValue& json) {
+  return {json.at("path").text(), json.at("step").integer(), json.at("state").text(),
+          json.at("file").text(), json.at("xxh3_128").text()};
+}
+
+std::optional<Origin> origin_of(const Checkpoint& checkpoint) {
+  const JsonValue* origin = checkpoint.metadata.find("init");
+  return origin == nullptr ? std::nullopt : std::optional(origin_from(*origin));
+}
+
+}  // namespace linnet
