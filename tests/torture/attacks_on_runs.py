@@ -67,8 +67,8 @@ def kill(step):
             at = step.random.randrange(1, 200)
             action = step.random.choice(["9", "9", "torn"])
             below = os.path.join(run, "checkpoints")
-            fault = {"FOLDER": below, "LOG": log, "AT": at, "ACTION": action}
-            outcome = step.program.run(train_command(), step.folder, fault=fault)
+            plan = {"FOLDER": below, "LOG": log, "AT": at, "ACTION": action}
+            outcome = step.program.run(train_command(), step.folder, fault=plan)
         else:
             pause = step.random.random() * step.reference.seconds
             outcome = step.program.run(
@@ -82,16 +82,16 @@ def kill(step):
     check_tidy(step, step.reference.continue_and_check(step.folder))
 
 
-def fail(step, fault, arguments):
+def fail(step, plan, arguments):
     """A run in which one file call fails; then it goes on without."""
     run = os.path.join(step.folder, "run")
     before = newest(run)
     log = step.path("calls")
-    outcome = step.program.run(arguments, step.folder, fault={"LOG": log, **fault})
+    outcome = step.program.run(arguments, step.folder, fault={"LOG": log, **plan})
     judge(outcome, [0, 1, 2])
     calls = calls_of(log)
-    if len(calls) > fault["AT"]:
-        step.count(f"failed calls, {fault['ACTION']}")
+    if len(calls) > plan["AT"]:
+        step.count(f"failed calls, {plan['ACTION']}")
     check_nothing_lost(step, before, log, outcome)
     if outcome.code == 0 and f"train.max_steps={STEPS}" in arguments:
         step.reference.check_end(run, outcome)
