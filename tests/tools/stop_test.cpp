@@ -1,8 +1,8 @@
 // SIGTERM ends every kind of work soon; training is saved as its last update left it.
 #include <signal.h>
-#include <sys/stat.h>
 
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "recipes/engine/checkpoint_store.h"
