@@ -1,5 +1,7 @@
 // Damaged cases of `linnet attention run`: an Error or a result, soon, in little memory.
 // LINNET_MUTATIONS=N and LINNET_MUTATION_SEED=S make N mutations (default: 400) from another seed.
+#include <hdf5.h>
+
 #include <ctime>
 #include <filesystem>
 #include <fstream>

@@ -1,7 +1,6 @@
 // For tests: HDF5 images as other programs write them, made by the HDF5 library itself.
+// A source includes <hdf5.h> before it: headers do not pull in heavy ones.
 #pragma once
-
-#include <hdf5.h>
 
 #include <string>
 #include <vector>

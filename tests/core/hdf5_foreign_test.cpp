@@ -1,6 +1,7 @@
 // HDF5 images of other programs: what is read, what is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <hdf5.h>
 
 #include <numeric>
 
