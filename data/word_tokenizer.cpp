@@ -164,7 +164,10 @@ void save_word_vocabulary(const Tokenizer& tokenizer, const std::string& path) {
                 "only a word tokenizer has a vocabulary file, this is a ", tokenizer.kind(),
                 " tokenizer");
   const std::string blob = tokenizer.serialise();
-  write_file_atomically(path, std::string_view(blob).substr(blob.find('\n') + 1));
+  const std::string_view words = std::string_view(blob).substr(blob.find('\n') + 1);
+  // Readers take one mark away: where the first word begins with one, that must be another.
+  const size_t mark = words.size() - without_byte_order_mark(words).size();
+  write_file_atomically(path, concat(words.substr(0, mark), words));
 }
 
 }  // namespace linnet

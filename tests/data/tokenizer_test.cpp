@@ -117,6 +117,15 @@ TEST(WordTokenizer, ByteOrderMarksAndWindowsLineEndsMeanNothing) {
   EXPECT_EQ(tokenizer_from_blob(built->serialise())->serialise(), built->serialise());
 }
 
+TEST(WordTokenizer, AWordThatBeginsWithAByteOrderMarkIsSavedWithIt) {
+  WordVocabularyBuilder builder;
+  builder.add("\xEF\xBB\xBFmark \xEF\xBB\xBFmark other\n");
+  const auto made = builder.build();
+  const test::TemporaryFolder folder;
+  save_word_vocabulary(*made, folder / "words.txt");
+  EXPECT_EQ(load_word_tokenizer(folder / "words.txt")->serialise(), made->serialise());
+}
+
 TEST(Tokenizer, KindsAndBlobsAreChecked) {
   EXPECT_EQ(causes_of<UsageError>([] { make_tokenizer({.kind = "bytes"}); }),
             "unknown_name data.tokenizer.kind");
