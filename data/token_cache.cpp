@@ -14,7 +14,7 @@ namespace linnet {
 namespace {
 
 constexpr int64_t kFormat = 2;
-constexpr int64_t kMostBytes = int64_t{1} << 40;  // of a document, so that sums do not overflow
+constexpr int64_t kMaxBytes = int64_t{1} << 40;  // of a document, so that sums do not overflow
 constexpr std::string_view kHashLine = "linnet-xxh3 ";
 constexpr size_t kHashLineBytes = kHashLine.size() + 32 + 1;
 
@@ -67,7 +67,7 @@ CachedCorpus parse(std::string_view image, const std::string& path, int32_t voca
     const int64_t previous = i == 0 ? 0 : begins[i - 1];
     require(previous <= begins[i] && begins[i] <= corpus.size(),
             Cause{ErrorCode::malformed, "", path}, path, ": documents out of order");
-    const auto possible = [](int64_t size) { return size >= 0 && size <= kMostBytes; };
+    const auto possible = [](int64_t size) { return size >= 0 && size <= kMaxBytes; };
     require(possible(bytes[i]) && possible(words[i]), Cause{ErrorCode::malformed, "", path}, path,
             ": a document of an impossible size");
     corpus.documents.push_back({names[i], begins[i], bytes[i], words[i]});

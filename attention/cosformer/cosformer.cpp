@@ -120,7 +120,7 @@ void CosformerParams::describe(ConfigDescription<CosformerParams>& d) {
   d.field("max_length", &CosformerParams::max_length,
           "divisor M of positions; 0: the training context, in the noncausal form "
           "the padded length of the batch")
-      .range(0, 1 << 24)
+      .range(0, 1e9)
       .unit("tokens");
   d.choice("beyond_max", &CosformerParams::beyond_max, {"refuse", "clamp"},
            "positions past M are refused, or count as M");

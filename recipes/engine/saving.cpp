@@ -1,8 +1,6 @@
 #include "recipes/engine/saving.h"
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "core/files.h"
 #include "core/log.h"
@@ -44,10 +42,7 @@ std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpo
 RunSaver::RunSaver(const TrainParts& parts, const std::string& run_directory,
                    const std::string& run_id, const std::optional<Origin>& origin)
     : parts_(parts),
-      store_(run_directory,
-             static_cast<int>(
-                 std::min<int64_t>(parts.recipe.checkpoint.keep, std::numeric_limits<int>::max())),
-             run_id),
+      store_(run_directory, static_cast<int>(parts.recipe.checkpoint.keep), run_id),
       data_(record_data(parts.recipe.data, parts.task)),
       origin_(origin) {}
 

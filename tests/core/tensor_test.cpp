@@ -184,7 +184,7 @@ TEST(Devices, MemoryIsAlignedAndCounted) {
 
 TEST(Devices, OutOfMemoryNamesTheSize) {
   const std::string message = message_of<Error>([] { Tensor::empty({int64_t{1} << 56}); });
-  EXPECT_NE(message.find(std::to_string(int64_t{1} << 58)), std::string::npos) << message;
+  EXPECT_NE(message.find("256 PiB requested"), std::string::npos) << message;
 }
 
 }  // namespace

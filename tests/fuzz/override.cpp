@@ -7,7 +7,7 @@
 namespace linnet::fuzz {
 namespace {
 
-constexpr size_t kMostOverrides = 64;
+constexpr size_t kMaxOverrides = 64;
 
 constexpr const char* kRecipe = R"(name: base
 data: {kind: text, path: corpus, tokenizer: {kind: gpt2, path: files}, context: 64}
@@ -24,7 +24,7 @@ void read_input(std::string_view input) {
   MemoryFiles files;
   files["recipe.yaml"] = kRecipe;
   std::vector<std::string> overrides;
-  while (!input.empty() && overrides.size() < kMostOverrides) {
+  while (!input.empty() && overrides.size() < kMaxOverrides) {
     const size_t end = std::min(input.find('\n'), input.size());
     overrides.emplace_back(input.substr(0, end));
     input.remove_prefix(std::min(end + 1, input.size()));

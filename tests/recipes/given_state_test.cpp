@@ -202,9 +202,9 @@ TEST_F(Given, ACheckOfTheRecipeFindsWhatIsRefused) {
     const std::string path = folder_.write("checked.yaml", to_yaml(recipe.resolved));
     return test::causes_of<UsageError>([&] { check_recipe(path); }, folder_.path());
   };
-  EXPECT_EQ(checked(from(out("none"))), "not_found init.from at checked.yaml");
+  EXPECT_EQ(checked(from(out("none"))), "not_found init.from at none");
   EXPECT_EQ(checked(from(out("run"), {"init.state=all", "seed=6"})),
-            "conflict seed at checked.yaml");
+            "conflict seed at run/checkpoints/step-00000002");
   EXPECT_EQ(checked(from(out("run"))), "nothing thrown");
 }
 

@@ -346,11 +346,6 @@ TEST_F(Resume, DamageOfTheBestFileDoesNotStopTheRun) {
   expect_equal(left("damaged"), left("straight"), "damaged");
 }
 
-TEST_F(Resume, ACountBeyond32BitsKeepsEveryCheckpoint) {
-  run(recipe({"checkpoint.keep=4294967297", "checkpoint.every_steps=1"}), "run");
-  EXPECT_EQ(CheckpointStore(out("run")).steps().size(), 7u);
-}
-
 TEST_F(Resume, BestFollowsTheRecipe) {
   run(recipe({"checkpoint.best=none"}), "none");
   EXPECT_EQ(left("none").best_step, -1);
