@@ -48,8 +48,8 @@ class ParameterSet {
   // The parameter of that name if it exists with that shape, else declares it: ties across layers.
   Variable declare_shared(const std::string& name, const Shape& shape, Initializer initializer);
 
-  // Values that no optimizer changes, in the dtype of the master weights. Checkpoints keep them. The
-  // value arrives with materialize(). Throws Error when the name is taken.
+  // Values that no optimizer changes, in the dtype of the master weights. Checkpoints keep them.
+  // The value arrives with materialize(). Throws Error when the name is taken.
   Variable declare_buffer(const std::string& name, const Shape& shape, Initializer initializer);
 
   // Allocates the flat buffers (dtype f32, or f64 for checks) and draws initial values: each

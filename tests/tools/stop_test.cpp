@@ -89,8 +89,8 @@ TEST_F(Stop, TrainingThatHasOnlyItsSampleLeft) {
 TEST_F(Stop, EveryCommandThatTakesTime) {
   write_long_text();
   ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "run", "generate.tokens=0"}).code, 0);
-  const Outcome text = stopped({"generate", "run", "--prompt", "line", "--tokens", "16000000"},
-                               300, [&] { return written("stdout").size() > 9; });
+  const Outcome text = stopped({"generate", "run", "--prompt", "line", "--tokens", "16000000"}, 300,
+                               [&] { return written("stdout").size() > 9; });
   EXPECT_THAT(text.out, testing::StartsWith("line"));
   for (const int delay : {200, 500}) {
     stopped({"evaluate", "run", "--set", "data.path=long", "--context", "16"}, delay);
