@@ -240,6 +240,8 @@ bool CheckpointStore::list_valid(NewestCheckpoint& result) const {
 }
 
 void CheckpointStore::rewind_to(int64_t step) {
+  // A run that is finished already saves nothing more, which would clean them.
+  attempt([&] { clean_leftovers(); });
   const auto best_one = best();
   if (best_one && best_one->step > step) {
     log_warning("step ", best_one->step, ", the best so far, is forgotten: training goes on from ",

@@ -66,7 +66,7 @@ class CheckpointStore {
 
   // To be called when training goes on from `step`: later checkpoints are renamed to abandoned-*
   // (deleted once the run has passed their step), and the best one is forgotten if it is among
-  // them.
+  // them. What a process that was killed left behind is removed.
   void rewind_to(int64_t step);
 
   // Steps of the checkpoints, valid or not, ascending.

@@ -332,6 +332,19 @@ TEST(CheckpointStore, GoingBackSetsLaterCheckpointsAside) {
   EXPECT_THAT(store.steps(), ElementsAre(15, 21));
 }
 
+// Killed while its last checkpoint took the place of an older one: no save comes after.
+TEST(CheckpointStore, WhatAKilledProcessLeftGoesWhenTrainingGoesOn) {
+  const ScratchDirectory scratch;
+  CheckpointStore store(scratch.path(), 3, "id");
+  save(store, 5);
+  for (const char* name : {"tmp-id-old-step-00000004", "tmp-id-step-00000006", "tmp-other"}) {
+    create_directories(scratch / concat("checkpoints/", name));
+  }
+  store.rewind_to(5);
+  EXPECT_THAT(file_system().list(scratch / "checkpoints"),
+              ElementsAre("step-00000005", "tmp-other"));
+}
+
 TEST(CheckpointStore, UsersPathsAreUnderstood) {
   const ScratchDirectory scratch;
   for (const std::string& path : {scratch.path(), scratch / "absent"}) {
