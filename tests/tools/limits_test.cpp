@@ -67,6 +67,16 @@ TEST_F(CommandLimits, HugeNumbersAreRefusedOrHarmless) {
   }
 }
 
+// However a number is spelt.
+TEST_F(CommandLimits, HoldForEverySpelling) {
+  for (const char* value : {"2147483648", "+2147483648", "0x80000000", " 2147483648"}) {
+    expect_error({"generate", "run", "--prompt", "a", "--tokens", value}, 2, "--tokens: must be 0");
+    expect_error({"bench", "attention", "linear", "--runs", value}, 2, "--runs: must be 1");
+  }
+  ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "run"}).code, 0);
+  EXPECT_EQ(linnet({"generate", "run", "--prompt", "line", "--tokens", "+0x3"}).code, 0);
+}
+
 TEST_F(CommandLimits, OfAMechanismShown) {
   for (const char* config : {"width: 1000000000", "heads: 1000000000", "rotary_width: 1000000000",
                              "rotary_width: 3", "max_length: 4611686018427387904", "width: -1"}) {
