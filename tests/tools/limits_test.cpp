@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "core/sanitizers.h"
 #include "tests/tools/cli.h"
 
 namespace linnet {
@@ -13,6 +14,9 @@ using test::Outcome;
 
 class CommandLimits : public test::Cli {
  protected:
+  static constexpr bool kCanLimit = !kAddressSanitizer && !kThreadSanitizer;
+  static constexpr const char* kWhyNot = "sanitizers reserve more themselves";
+
   // Runs a command that may use 3 GiB of address space.
   Outcome limited(const std::vector<std::string>& arguments) {
     rlimit before{};
@@ -26,6 +30,7 @@ class CommandLimits : public test::Cli {
 };
 
 TEST_F(CommandLimits, HugeNumbersAreRefusedOrHarmless) {
+  if (!kCanLimit) GTEST_SKIP() << kWhyNot;
   ASSERT_EQ(linnet({"train", "tiny.yaml", "--out", "run"}).code, 0);
   const std::vector<std::vector<std::string>> commands = {
       {"bench", "train", "tiny.yaml", "--steps"},
@@ -87,6 +92,7 @@ TEST_F(CommandLimits, OfAMechanismShown) {
 
 // What is within the limits but beyond the machine.
 TEST_F(CommandLimits, MemoryThatIsNotThereIsNamed) {
+  if (!kCanLimit) GTEST_SKIP() << kWhyNot;
   const Outcome outcome = limited({"train", "tiny.yaml", "train.micro_batch=100000000",
                                    "train.tokens_per_update=1600000000", "--out", "large"});
   EXPECT_EQ(outcome.code, 2) << outcome.err;
