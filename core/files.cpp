@@ -83,16 +83,18 @@ int FileSystem::open(const std::string& path, OpenMode mode) {
   const bool reads = mode == OpenMode::read || mode == OpenMode::read_or_pipe;
   struct stat found {};
   if (reads && ::stat(path.c_str(), &found) == 0) require_readable(found.st_mode, mode, path);
-  int flags = O_RDONLY | O_NONBLOCK;  // a pipe that nobody writes to is an empty one
+  int flags = O_RDONLY;
   if (mode == OpenMode::write) flags = O_WRONLY | O_CREAT | O_TRUNC;
   if (mode == OpenMode::append) flags = O_WRONLY | O_CREAT | O_APPEND;
   int descriptor = -1;
   do {
-    descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+    // Of a pipe, the other end is not waited for: one that nobody writes to is an empty one, and
+    // one that nobody reads is not opened for writing (ENXIO).
+    descriptor = ::open(path.c_str(), flags | O_NONBLOCK | O_CLOEXEC, 0666);
   } while (descriptor < 0 && errno == EINTR);
   check(descriptor >= 0, reads ? "open" : "open for writing", path);
-  // From here on reading waits for what a pipe's writer will write.
-  if (reads) ::fcntl(descriptor, F_SETFL, 0);
+  // From here on, reading and writing wait.
+  ::fcntl(descriptor, F_SETFL, flags & O_APPEND);
   return descriptor;
 }
 

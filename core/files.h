@@ -31,7 +31,7 @@ class FileSystem {
   virtual ~FileSystem() = default;
   // A descriptor that the caller must close; class File does so. Reading refuses folders, devices,
   // sockets and pipes (wrong_type) without opening them; a pipe that may be read and that nobody
-  // writes to is empty.
+  // writes to is empty. Writing to a pipe that nobody reads is an error.
   virtual int open(const std::string& path, OpenMode mode);
   // Reads at most `into.size()` bytes at the current position; 0 at the end of the file.
   virtual size_t read_some(int descriptor, std::span<char> into, const std::string& path);

@@ -54,6 +54,21 @@ TEST_F(FileKinds, OnlyRegularFilesAreRead) {
             "not_found at " + scratch_ / "absent");
 }
 
+// A trainer's log.txt may be one.
+TEST_F(FileKinds, WritingDoesNotWaitForAReader) {
+  for (const OpenMode mode : {OpenMode::write, OpenMode::append}) {
+    EXPECT_EQ(causes_of([&] { const File file(scratch_ / "pipe", mode); }),
+              "system at " + scratch_ / "pipe");
+  }
+  for (const char* part : {"one ", "two"}) {
+    File file(scratch_ / "log", OpenMode::append);
+    file.write(part);
+    file.seek(0);
+    file.write(part);
+  }
+  EXPECT_EQ(read_file(scratch_ / "log"), "one one twotwo") << "after both, as before";
+}
+
 TEST_F(FileKinds, APipeIsReadToItsEndWhereItMayBe) {
   EXPECT_EQ(read_file_or_pipe(scratch_ / "pipe", kLimit), "") << "nobody writes";
   int ends[2];

@@ -240,8 +240,11 @@ TEST(CheckpointStore, HostileManifestsAreRefused) {
     EXPECT_NE(at, std::string::npos) << from;
     return text.replace(at, from.size(), to);
   };
+  const size_t begin = intact.find('[') + 1;
+  const std::string entry = intact.substr(begin, intact.find(']') - begin);
   for (const std::string& text :
-       {replaced("\"name\": \"a\"", "\"name\": \"../../../secret\""),
+       {replaced(entry, entry + "," + entry),
+        replaced("\"name\": \"a\"", "\"name\": \"../../../secret\""),
         replaced("\"bytes\": 1", "\"bytes\": -1"), replaced("\"bytes\": 1", "\"bytes\": 1e9"),
         replaced("linnet-checkpoint", "other"), replaced("\"step\": 1", "\"step\": \"1\""),
         replaced("\"files\"", "\"flies\""), std::string("[]"), std::string(1000, '[')}) {
