@@ -54,6 +54,27 @@ TEST(Composing, ThreadsDoNotChangeABit) {
   }
 }
 
+// Few sums of many terms are made in parts.
+TEST(Composing, LongSums) {
+  for (const Shape& shape : {Shape{5000, 3}, Shape{3, 5000}, Shape{50, 70, 2}, Shape{9000}}) {
+    const Tensor x = random_tensor(shape, "x");
+    const auto sums = [](const Variables& v) {
+      const Variable zero(Tensor::zeros({}, v[0].dtype()), true);
+      Variables results{sum(v[0], 0), sum(v[0], -1)};
+      // The gradient of a scalar is the sum over everything.
+      backward({add(v[0], zero)}, {v[0].value()});
+      results.emplace_back(zero.grad());
+      return results;
+    };
+    const Tensor total = sums({Variable(x)})[2].value();
+    double expected = 0;
+    for (int64_t i = 0; i < x.elements(); ++i) expected += x.data<double>()[i];
+    EXPECT_NEAR(total.item(), expected, 1e-10) << shape;
+    EXPECT_TRUE(test::precisions_agree(sums, {x}, 4)) << shape;
+    EXPECT_TRUE(test::threads_agree(DType::f32, sums, {x})) << shape;
+  }
+}
+
 // Elements of x [3,5,7,4] by their places.
 struct Values {
   Tensor x = random_tensor({3, 5, 7, 4}, "x");
