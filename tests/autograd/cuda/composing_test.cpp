@@ -32,15 +32,18 @@ TEST(CudaComposing, AgreesWithDouble) {
   }
 }
 
-// Sums of many elements are made by blocks, those of few by threads.
+// Sums of many elements are made by blocks, those of few by threads; few sums of very many in
+// parts.
 TEST(CudaComposing, LongSums) {
-  for (const Shape& shape : {Shape{700, 5}, Shape{5, 700}, Shape{2, 20000}}) {
+  for (const Shape& shape : {Shape{700, 5}, Shape{5, 700}, Shape{2, 20000}, Shape{5000, 40}}) {
     EXPECT_TRUE(test::precisions_agree(
         [](const Variables& v) {
           return Variables{sum(v[0], 0), sum(v[0], 1)};
         },
         {test::random_tensor(shape, "x")}, 4, kGpu));
   }
+  const Variable none(Tensor::zeros({0, 300}, DType::f32, kGpu));
+  EXPECT_EQ(sum(none, 1).value().elements(), 0);
 }
 
 TEST(CudaComposing, DeadRowsAndNan) {
