@@ -225,6 +225,13 @@ TEST(Composing, MasksHideNanAndDeadRowsAreZeros) {
   EXPECT_EQ(far[3], inf);
 }
 
+// The logarithm of sums rounds to 40.75 in bf16, of which the slopes would be 0.47.
+TEST(Composing, SlopesOfLogsumexpAddUpInBf16) {
+  const Variable x(Tensor::full({2}, 40, DType::bf16), true);
+  backward({logsumexp(x, 0)}, {Tensor::full({1}, 1, DType::bf16)});
+  EXPECT_EQ(x.grad().to(DType::f64).to_vector<double>(), (std::vector<double>{0.5, 0.5}));
+}
+
 TEST(Composing, EqualMaximaGiveTheirGradientToTheFirst) {
   const Variable x(Tensor::from(std::vector<double>{2, 3, 3}, {3}), true);
   backward({max(x, 0)}, {Tensor::full({1}, 1, DType::f64)});
