@@ -46,6 +46,12 @@ TEST(Composing, ThreadsDoNotChangeABit) {
       },
       [&](const Variables& v) { return Variables{matmul(v[0], v[0], Transpose::yes)}; },
       [&](const Variables& v) {
+        const Variable rows = scale(reshape(slice(v[0], 1, 0, 1), {40, 70, 8}), 0.1);
+        const Variable lower = slice(matmul(rows, rows, Transpose::no, Transpose::yes), 0, 0, 1);
+        return Variables{
+            unit_triangular_solve(lower, reshape(slice(v[0], 1, 1, 5), {1, 70, 1280}))};
+      },
+      [&](const Variables& v) {
         const Tensor index = Tensor::from(std::vector<int32_t>{3, 1, 3, -1}, {4});
         return Variables{gather(v[0], index), scatter_add(gather(v[0], index), index, 5)};
       }};
@@ -181,6 +187,12 @@ TEST(Composing, ProductsAndTriangularSystems) {
   }
   const Tensor lower = random_tensor({2, 6, 6}, "lower");
   const Tensor x = unit_triangular_solve(Variable(lower), Variable(b)).value();
+  // Every column 50 times.
+  const Tensor right = expanded(b.reshape({2, 6, 3, 1}), {2, 6, 3, 50}).reshape({2, 6, 150});
+  const Tensor wide = unit_triangular_solve(Variable(lower), Variable(right)).value();
+  for (int64_t i = 0; i < wide.elements(); ++i) {
+    EXPECT_NEAR(wide.data<double>()[i], x.data<double>()[i / 50], 1e-12);
+  }
   for (int64_t i = 0; i < x.elements(); ++i) {
     const int64_t row = i / 3 % 6, g = i / 18;
     double product = x.data<double>()[i];
