@@ -6,6 +6,7 @@
 #include "autograd/cuda/layout.h"
 #include "autograd/views.h"
 #include "core/cuda/backend.h"
+#include "core/elementwise.h"
 
 namespace linnet {
 namespace {
@@ -157,11 +158,17 @@ Variable slice(const Variable& x, int64_t dimension, int64_t begin, int64_t end)
   const Tensor y = slice(x.value(), dimension, begin, end);
   if (y.shape() == x.shape()) return x;
   const int64_t along = dimension_of(x.shape(), dimension, "slice");
-  return record("slice", y, {x}, [shape = x.shape(), along, begin](Gradients& gradients) {
-    const Tensor& dy = gradients.output();
-    const Tensor dx = Tensor::zeros(shape, dy.dtype(), dy.device());
-    put_slice(dy, dx, along, begin);
-    gradients.add(0, dx);
+  return record("slice", y, {x}, [along, begin, end](Gradients& gradients) {
+    const GradientTarget to = gradients.target(0);
+    if (to.mode == GradientWrite::overwrite) {
+      to.buffer.set_zero();
+      put_slice(gradients.output(), to.buffer, along, begin);
+    } else if (to.mode == GradientWrite::accumulate) {
+      // Of many slices of a tensor each touches its own part only.
+      const Tensor part = slice(to.buffer, along, begin, end);
+      add_into(part, gradients.output());
+      put_slice(part, to.buffer, along, begin);
+    }
   });
 }
 

@@ -81,6 +81,24 @@ TEST(Composing, LongSums) {
   }
 }
 
+TEST(Composing, GradientsOfSlicesAddUp) {
+  const auto function = [](const Variables& v) {
+    const Variable x = scale(v[0], 2);
+    return Variables{
+        slice(x, 1, 0, 3),   slice(x, 1, 2, 5), slice(x, -1, 1, 2), slice(v[0], 0, 1, 3), x,
+        slice(v[0], 0, 2, 3)};
+  };
+  EXPECT_TRUE(test::gradients_agree(function, {random_tensor({3, 5, 4}, "x")}));
+  EXPECT_TRUE(test::precisions_agree(function, {random_tensor({3, 5, 4}, "x")}, 4));
+  // A parameter in bf16 whose gradients add up in f32.
+  Variable parameter(Tensor::zeros({2, 3}, DType::bf16), true);
+  parameter.set_grad(Tensor::full({2, 3}, 1));
+  const Tensor seed = Tensor::full({2, 1}, 0x1p-10, DType::bf16);
+  backward({slice(parameter, 1, 1, 2)}, {seed});
+  EXPECT_EQ(parameter.grad().to_vector<float>(),
+            (std::vector<float>{1, 1 + 0x1p-10F, 1, 1, 1 + 0x1p-10F, 1}));
+}
+
 // Elements of x [3,5,7,4] by their places.
 struct Values {
   Tensor x = random_tensor({3, 5, 7, 4}, "x");
