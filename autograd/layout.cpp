@@ -162,7 +162,7 @@ Variable slice(const Variable& x, int64_t dimension, int64_t begin, int64_t end)
     const GradientTarget to = gradients.target(0);
     if (to.mode == GradientWrite::overwrite) {
       to.buffer.set_zero();
-      put_slice(gradients.output(), to.buffer, along, begin);
+      put_slice(gradients.output().to(to.buffer.dtype()), to.buffer, along, begin);
     } else if (to.mode == GradientWrite::accumulate) {
       // Of many slices of a tensor each touches its own part only.
       const Tensor part = slice(to.buffer, along, begin, end);

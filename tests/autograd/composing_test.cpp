@@ -262,6 +262,15 @@ TEST(Composing, SlopesOfLogsumexpAddUpInBf16) {
   EXPECT_EQ(x.grad().to(DType::f64).to_vector<double>(), (std::vector<double>{0.5, 0.5}));
 }
 
+// As those of bf16 parameters, whose gradients are kept in f32.
+TEST(Composing, SlicesAddToGradientsOfAnotherType) {
+  Variable x(Tensor::full({2, 3}, 1, DType::bf16), true);
+  x.set_grad(Tensor::zeros({2, 3}));
+  const Tensor ones = Tensor::full({2, 1}, 1, DType::bf16);
+  backward({slice(x, 1, 1, 2), slice(x, 1, 1, 2), slice(x, 1, 2, 3)}, {ones, ones, ones});
+  EXPECT_EQ(x.grad().to_vector<float>(), (std::vector<float>{0, 2, 1, 0, 2, 1}));
+}
+
 TEST(Composing, EqualMaximaGiveTheirGradientToTheFirst) {
   const Variable x(Tensor::from(std::vector<double>{2, 3, 3}, {3}), true);
   backward({max(x, 0)}, {Tensor::full({1}, 1, DType::f64)});
