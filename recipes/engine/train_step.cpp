@@ -118,6 +118,7 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
   UpdateResult result;
   const size_t held = allocated_bytes(parts_.model.device());
   std::vector<Batch> batches;
+  const RunningBuffers before(parts_.model.parameters());
   work_->begin(progress.step);
   for (size_t i = 0; i < micro_batches_.size(); ++i) {
     const Batch& batch = batches.emplace_back(take(next_batch));
@@ -126,6 +127,9 @@ UpdateResult TrainStep::run(Progress& progress, const std::function<Batch()>& ne
       work_->add(batch);
     } catch (const OutOfMemory& error) {
       throw Error(error.what() + remedy(error, batch.B, held));
+    } catch (const Interrupted&) {
+      before.restore();  // whoever goes on makes the update from its beginning
+      throw;
     }
     result.targets += batch.target_count;
     result.tokens += tokens_of(batch);
