@@ -13,6 +13,10 @@ namespace linnet {
 // and of its limit of address space.
 size_t free_memory(Device device);
 
+// What the control group of this folder, of either version of Linux's, leaves; the largest number
+// where it has no limit.
+size_t left_in_group(const std::string& folder);
+
 // Bytes that freed tensors left for the next ones, where free_memory() does not count them.
 size_t kept_memory(Device device);
 

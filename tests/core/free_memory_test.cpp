@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <limits>
+
 #include "core/tensor.h"
+#include "tests/data/temporary_folder.h"
 #include "tests/error_helpers.h"
 
 namespace linnet {
@@ -32,6 +35,23 @@ TEST(FreeMemory, ABlockThatDoesNotFitIsNotAskedFor) {
     EXPECT_GT(error.free, 0u);
     EXPECT_LT(error.free, error.requested);
   }
+}
+
+// Files of the host's cache count as used until their memory is wanted.
+TEST(FreeMemory, CachedFilesOfAControlGroupGiveWay) {
+  const test::TemporaryFolder second;
+  second.write("memory.max", "1000\n");
+  second.write("memory.current", "900\n");
+  EXPECT_EQ(left_in_group(second.path()), 100u);
+  second.write("memory.stat", "anon 100\nfile 800\ninactive_file 300\nactive_file 450\nshmem 50\n");
+  EXPECT_EQ(left_in_group(second.path()), 850u);
+  second.write("memory.max", "max\n");
+  EXPECT_EQ(left_in_group(second.path()), std::numeric_limits<size_t>::max());
+  const test::TemporaryFolder first;
+  first.write("memory.limit_in_bytes", "1000\n");
+  first.write("memory.usage_in_bytes", "900\n");
+  first.write("memory.stat", "inactive_file 1\ntotal_inactive_file 300\ntotal_active_file 450\n");
+  EXPECT_EQ(left_in_group(first.path()), 850u);
 }
 
 TEST(FreeMemory, HasTextForPeople) {
