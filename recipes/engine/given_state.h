@@ -29,7 +29,8 @@ GivenState load_given_state(const Recipe& recipe);
 std::map<std::string, Tensor> given_weights(const GivenState& given);
 
 // Throws UsageError naming the first parameters and buffers of the recipe's model that have another
-// shape in `weights` or are missing there, and those that the model does not have.
+// shape in `weights` or are missing there, and those that the model does not have. The model needs
+// no weights.
 void require_fitting(const GivenState& given, const std::map<std::string, Tensor>& weights,
                      const Recipe& recipe, const ParameterSet& parameters);
 

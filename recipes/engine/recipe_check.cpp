@@ -49,9 +49,7 @@ void check_point(const Recipe& recipe, LastTask& tasks) {
   if (recipe.init) given = load_given_state(recipe);
   const Task* task = tasks.of(recipe);
   if (task == nullptr) return;
-  // Given weights are compared with a model's own.
-  const std::unique_ptr<Transformer> model =
-      given ? build_model(recipe, task->sizes()) : declare_model(recipe, task->sizes());
+  const std::unique_ptr<Transformer> model = declare_model(recipe, task->sizes());
   if (given) {
     require_same_tokenizer(*given, task->tokenizer().get());
     require_fitting(*given, given_weights(*given), recipe, model->parameters());
