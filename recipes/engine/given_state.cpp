@@ -43,8 +43,8 @@ void require_same_training(const Recipe& recipe, const Checkpoint& checkpoint) {
   require_usage(changed.empty(), Cause{ErrorCode::conflict, changed, checkpoint.path},
                 "init.state: all takes over optimizer and position, which needs the same seed, "
                 "data and optimizer, but '",
-                changed, "' of ", checkpoint.path,
-                " is another; set it as there, or take over the weights only (init.state=weights)");
+                changed, "' of ", checkpoint.path, " is another; set it as there, or ",
+                kWeightsInstead);
 }
 
 bool is_best(const Checkpoint& checkpoint, const std::string& run) {

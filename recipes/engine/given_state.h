@@ -19,6 +19,9 @@ struct GivenState {
   bool all = false;   // optimizer and position, too
 };
 
+// What to do instead of taking over all, in messages.
+inline constexpr const char* kWeightsInstead = "take over the weights only (init.state=weights)";
+
 // Reads the checkpoint that the recipe's `init` names: of a run directory the best one, else the
 // newest, as find_checkpoint. Throws UsageError when there is none, when it needs a plugin, and,
 // for init.state all, naming the key, when the recipe reads other data or has another optimizer.

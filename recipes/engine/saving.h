@@ -13,10 +13,14 @@ namespace linnet {
 
 // The task of a run. One that goes on from `checkpoint` (else null) does so with its own tokenizer
 // and on the data that it was trained on, wherever it is called from: recipe.data becomes their
-// place. Throws UsageError when a split that the run reads changed since; `other_way` ends its
-// advice.
+// place. Throws UsageError as require_same_data does.
 std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpoint,
                                        const std::string& other_way);
+
+// Throws UsageError when a split that the run reads is not what `checkpoint` was trained on;
+// `other_way` ends its advice. Checkpoints of versions that did not record their data pass.
+void require_same_data(const Recipe& recipe, const Task& task, const Checkpoint& checkpoint,
+                       const std::string& other_way);
 
 // The checkpoints of a run. Refers to what `parts` refers to.
 class RunSaver {

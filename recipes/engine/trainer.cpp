@@ -120,8 +120,7 @@ void Run::make_parts() {
                            resumed_ ? &*resumed_
                            : all    ? &given_->checkpoint
                                     : nullptr,
-                           all ? "take over the weights only (init.state=weights)"
-                               : "start a new run with another --out");
+                           all ? kWeightsInstead : "start a new run with another --out");
   model_ = build_model(recipe_, task_->sizes(), options_.device, ModelUse::training);
   if (given_) {
     const ParameterSet& parameters = model_->parameters();
