@@ -22,7 +22,13 @@ class Stop : public Cli {
   // Sends SIGTERM when `ready` holds, or after `delay_ms` where there is nothing to be seen.
   Outcome stopped(const std::vector<std::string>& arguments, int delay_ms,
                   const std::function<bool()>& ready = {}) {
+    // Kept for the program, which on a busy machine may not have come to its first line by then.
+    sigset_t terminate, before;
+    sigemptyset(&terminate);
+    sigaddset(&terminate, SIGTERM);
+    EXPECT_EQ(::pthread_sigmask(SIG_BLOCK, &terminate, &before), 0);
     const pid_t child = start(arguments);
+    EXPECT_EQ(::pthread_sigmask(SIG_SETMASK, &before, nullptr), 0);
     for (int i = 0; ready && i < 2000 && !ready(); ++i) sleep_ms(10);
     sleep_ms(delay_ms);
     EXPECT_EQ(::kill(child, SIGTERM), 0);
