@@ -52,8 +52,7 @@ RunSaver::RunSaver(const TrainParts& parts, const std::string& run_directory,
       data_(record_data(parts.recipe.data, parts.task)),
       origin_(origin) {}
 
-void RunSaver::resume(const Checkpoint& checkpoint, Progress& progress) {
-  unpack_run(checkpoint, parts_.model.parameters(), parts_.updater, progress);
+void RunSaver::resume(const Checkpoint& checkpoint, const Progress& progress) {
   origin_ = origin_of(checkpoint);
   warn_of_another_schedule(checkpoint, progress.step);
   repair_best(store_, parts_.recipe.checkpoint.best);

@@ -30,9 +30,9 @@ class RunSaver {
   RunSaver(const TrainParts& parts, const std::string& run_directory, const std::string& run_id,
            const std::optional<Origin>& origin);
 
-  // Weights, optimizer and `progress` become those of the checkpoint; later checkpoints are set
-  // aside. Warns of another schedule. Throws Error naming what does not fit.
-  void resume(const Checkpoint& checkpoint, Progress& progress);
+  // Goes on from the checkpoint, which weights, optimizer and `progress` are those of: later ones
+  // are set aside. Of its files it reads recipe.yaml alone. Warns of another schedule.
+  void resume(const Checkpoint& checkpoint, const Progress& progress);
   // After each update, before it is saved: which checkpoint is the sound one. The one before it is
   // deleted unless it is kept for another reason.
   void judge_update(const UpdateResult& result, Progress& progress);
