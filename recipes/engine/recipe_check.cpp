@@ -4,7 +4,7 @@
 #include "recipes/engine/make_task.h"
 #include "recipes/engine/recipe_place.h"
 #include "recipes/engine/run_sample.h"
-#include "recipes/engine/saving.h"
+#include "recipes/engine/run_state.h"
 #include "recipes/engine/train_step.h"
 
 namespace linnet {

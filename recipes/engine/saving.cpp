@@ -31,20 +31,6 @@ std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpo
   return task;
 }
 
-void require_same_data(const Recipe& recipe, const Task& task, const Checkpoint& checkpoint,
-                       const std::string& other_way) {
-  const std::optional<DataRecord> record = data_record_of(checkpoint);
-  if (!record) return;
-  std::vector<Split> splits = {Split::train};
-  const EvaluateConfig& scoring = recipe.evaluate;
-  if (scoring.every_steps > 0 || scoring.at_end) splits.push_back(split_from_name(scoring.split));
-  const std::string changed = changed_splits(*record, task, splits);
-  const std::string directory = parent_path(parent_path(checkpoint.path));
-  require_usage(changed.empty(), Cause{ErrorCode::conflict, "data", directory}, changed,
-                " of the data", in_place(recipe.data), " changed since the run in ", directory,
-                " was trained on it: restore the files, or ", other_way);
-}
-
 RunSaver::RunSaver(const TrainParts& parts, const std::string& run_directory,
                    const std::string& run_id, const std::optional<Origin>& origin)
     : parts_(parts),

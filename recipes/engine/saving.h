@@ -17,11 +17,6 @@ namespace linnet {
 std::unique_ptr<Task> make_task_of_run(Recipe& recipe, const Checkpoint* checkpoint,
                                        const std::string& other_way);
 
-// Throws UsageError when a split that the run reads is not what `checkpoint` was trained on;
-// `other_way` ends its advice. Checkpoints of versions that did not record their data pass.
-void require_same_data(const Recipe& recipe, const Task& task, const Checkpoint& checkpoint,
-                       const std::string& other_way);
-
 // The checkpoints of a run. Refers to what `parts` refers to.
 class RunSaver {
  public:
