@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "autograd/arithmetic.h"
@@ -24,9 +25,12 @@ struct Poison {
   uint64_t first = 0, last = UINT64_MAX;  // updates, from 0
   bool evaluation = false;                // in evaluations instead
   bool gradient = false;
+  int64_t example = -1;  // in micro-batches that hold it; -1: in all
   bool acts(const MixerContext& context) const {
     if (evaluation || !context.training) return evaluation && !context.training;
-    return context.random.step >= first && context.random.step <= last;
+    if (context.random.step < first || context.random.step > last) return false;
+    const std::vector<int64_t> examples = context.place.examples.to_vector<int64_t>();
+    return example < 0 || std::count(examples.begin(), examples.end(), example) > 0;
   }
 };
 
@@ -226,6 +230,16 @@ TEST_F(Divergence, EveryLayerWhoseOutputOverflowsIsNamed) {
         EXPECT_EQ(result.non_finite_origin, concat("the output of ", name));
       }
     }
+  }
+}
+
+TEST_F(Divergence, EveryMicroBatchIsLookedAt) {
+  const Recipe recipe = this->recipe({"train.micro_batch=4"});
+  for (const int64_t at : {0, 5}) {
+    const int64_t example = make_task(recipe)->train_batch(at, 1).example_ids[0];
+    const UpdateResult result = update(poisoned(recipe, {.layer = 1, .example = example}));
+    EXPECT_TRUE(result.skipped) << at;
+    EXPECT_EQ(result.non_finite_origin, "the output of layers.1.attention") << at;
   }
 }
 
