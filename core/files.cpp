@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <system_error>
 
@@ -58,6 +59,8 @@ std::optional<FileStatus> to_status(int result, const struct stat& found, const 
   FileStatus status;
   status.bytes = static_cast<uint64_t>(found.st_size);
   status.directory = S_ISDIR(found.st_mode);
+  status.regular = S_ISREG(found.st_mode);
+  status.link = S_ISLNK(found.st_mode);
   return status;
 }
 
@@ -272,7 +275,25 @@ void write_file(const std::string& path, std::string_view bytes) {
   file.close();
 }
 
-void write_file_atomically(const std::string& path, std::string_view bytes) {
+namespace {
+
+// The regular file that a new one takes the place of.
+std::string replaceable(const std::string& path) {
+  const auto status = file_system().status(path);
+  if (!status) return path;
+  require(status->regular, Cause{ErrorCode::wrong_type, "", path}, "cannot write ", path,
+          ": it is no regular file; name another");
+  if (!file_system().status_of_link(path)->link) return path;
+  std::error_code failed;
+  const std::filesystem::path target = std::filesystem::canonical(path, failed);
+  if (failed) throw_file_error("follow the link", path, failed.value());
+  return target.string();
+}
+
+}  // namespace
+
+void write_file_atomically(const std::string& given, std::string_view bytes) {
+  const std::string path = replaceable(given);
   // The process number keeps two writers of one path apart.
   const std::string temporary = concat(path, ".tmp-", ::getpid());
   const StopCleanup cleanup([&temporary] { file_system().remove(temporary); });

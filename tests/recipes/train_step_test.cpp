@@ -6,7 +6,9 @@
 #include <csignal>
 
 #include "attention/registry.h"
+#include "core/files.h"
 #include "recipes/engine/make_task.h"
+#include "recipes/engine/run_sample.h"
 #include "recipes/engine/train_step.h"
 #include "tests/recipes/tiny_run.h"
 
@@ -63,6 +65,21 @@ TEST_F(TrainStepTest, MicroBatchesChangeRoundingOnly) {
       ASSERT_NEAR(cut.weights[i], whole.weights[i], 1e-5) << "micro-batch " << size << ", " << i;
     }
   }
+}
+
+TEST_F(TrainStepTest, WeightsThatGiveNoNumbersGiveNoSample) {
+  const Recipe sampled = recipe({"generate.tokens=3"});
+  const std::unique_ptr<Task> task = make_task(sampled);
+  const std::unique_ptr<Transformer> model = build_model(sampled, task->sizes());
+  Updater updater = make_updater(sampled, model->parameters());
+  const TrainParts parts{sampled, *task, *model, updater};
+  write_sample(parts, folder_.path());
+  EXPECT_TRUE(exists(folder_ / "sample.txt"));
+  file_system().remove(folder_ / "sample.txt");
+  model->parameters().weights().fill(std::nan(""));
+  model->parameters().refresh_values();
+  EXPECT_NO_THROW(write_sample(parts, folder_.path()));
+  EXPECT_FALSE(exists(folder_ / "sample.txt"));
 }
 
 TEST_F(TrainStepTest, AStopBetweenMicroBatchesChangesNothing) {
