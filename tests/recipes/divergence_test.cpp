@@ -109,6 +109,7 @@ const std::vector<std::string> kUnvalidated = {"evaluate.every_steps=0"};
 TEST_F(Divergence, TheSoundCheckpointOutlastsAllThatFollow) {
   run(saving({.first = 7}, 20, kUnvalidated), "run");
   EXPECT_THAT(kept("run"), ElementsAre(6, 20));
+  EXPECT_EQ(find_checkpoint(out("run")), CheckpointStore(out("run")).path_of(6));
   // The checkpoint of step 7 holds the weights that failed.
   run(saving({.first = 7}, 20, {"evaluate.every_steps=0", "checkpoint.every_steps=1"}), "often");
   EXPECT_THAT(kept("often"), ElementsAre(6, 20));
@@ -187,8 +188,8 @@ TEST_F(Divergence, TheWarningNamesTheLayerAndTheWayBack) {
       const std::string log = testing::internal::GetCapturedStderr();
       const std::string place =
           concat(gradient ? "the gradient of " : "the output of ", "layers.", layer, ".attention");
-      const std::string back = concat("--from ", CheckpointStore(out(name)).path_of(2),
-                                      " --resume never optim.lr=0.005");
+      const std::string back = concat("--from ", CheckpointStore(out(name)).path_of(2), " --out ",
+                                      out(name), "-again optim.lr=0.005");
       for (const std::string& text : {log, error}) {
         EXPECT_THAT(text, HasSubstr(place));
         EXPECT_THAT(text, HasSubstr(back));
