@@ -266,10 +266,13 @@ TrainOutcome Run::execute() {
              given_->which);
   }
   if (options_.dry_run) return dry_run();
-  const bool was_finished = plan_.checkpoint && finished();
+  const bool was_finished = finished() && (plan_.checkpoint || (given_ && given_->all));
   if (was_finished) {
-    log_info(plan_.directory, " is finished: it reached step ", progress_.step, " and ",
-             stopping_->limits().names_of_reached(progress_), "; raise that to train further");
+    log_info(plan_.directory,
+             plan_.checkpoint ? " is finished: it reached step "
+                              : " has nothing to train: what it begins from reached step ",
+             progress_.step, " and ", stopping_->limits().names_of_reached(progress_),
+             "; raise that to train further");
   } else if (plan_.checkpoint) {
     log_info("continuing ", plan_.directory, " at step ", progress_.step);
   } else {
