@@ -93,26 +93,31 @@ __global__ void sum_view_by_columns(StoredValues x, const __grid_constant__ View
   parts.put(i, sum);
 }
 
+// nvcc takes no device lambda inside of a generic one.
+template <typename T>
+void read_typed(const Tensor& from, int64_t offset, const Views<1>& view, const Tensor& whole) {
+  const T* source = elements_of<T>(from) + offset;
+  T* to = elements_of<T>(whole);
+  for_each("read_view", whole.elements(),
+           [=] __device__(int64_t i) { to[i] = source[view.offset(0, i)]; });
+}
+
+template <typename T>
+void write_typed(const Tensor& whole, const Tensor& to, int64_t offset, const Views<1>& view) {
+  const T* source = elements_of<T>(whole);
+  T* target = elements_of<T>(to) + offset;
+  for_each("write_view", whole.elements(),
+           [=] __device__(int64_t i) { target[view.offset(0, i)] = source[i]; });
+}
+
 }  // namespace
 
 void read_view(const Tensor& from, int64_t offset, const Views<1>& view, const Tensor& whole) {
-  dispatch_size(from, [&](auto zero) {
-    using T = decltype(zero);
-    const T* source = elements_of<T>(from) + offset;
-    T* to = elements_of<T>(whole);
-    for_each("read_view", whole.elements(),
-             [=] __device__(int64_t i) { to[i] = source[view.offset(0, i)]; });
-  });
+  dispatch_size(from, [&](auto zero) { read_typed<decltype(zero)>(from, offset, view, whole); });
 }
 
 void write_view(const Tensor& whole, const Tensor& to, int64_t offset, const Views<1>& view) {
-  dispatch_size(to, [&](auto zero) {
-    using T = decltype(zero);
-    const T* source = elements_of<T>(whole);
-    T* target = elements_of<T>(to) + offset;
-    for_each("write_view", whole.elements(),
-             [=] __device__(int64_t i) { target[view.offset(0, i)] = source[i]; });
-  });
+  dispatch_size(to, [&](auto zero) { write_typed<decltype(zero)>(whole, to, offset, view); });
 }
 
 void sum_view(const Tensor& x, const Views<1>& kept, const Views<1>& summed, const Tensor& y) {

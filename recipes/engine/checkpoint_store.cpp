@@ -65,7 +65,7 @@ void attempt(Body&& body) {
 
 }  // namespace
 
-CheckpointStore::CheckpointStore(std::string run_directory, int keep, std::string owner)
+CheckpointStore::CheckpointStore(std::string run_directory, int keep, const std::string& owner)
     : run_directory_(std::move(run_directory)),
       folder_(join_path(run_directory_, "checkpoints")),
       keep_(keep),

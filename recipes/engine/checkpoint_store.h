@@ -41,7 +41,7 @@ class CheckpointStore {
   // Touches nothing on the disk. `keep` >= 1 newest checkpoints are kept, plus the best and the one
   // that keep_also() named. `owner`, the id of a writer's run, is in the names of its temporaries
   // (tmp-* when it is empty); no others are deleted.
-  explicit CheckpointStore(std::string run_directory, int keep = 3, std::string owner = "");
+  explicit CheckpointStore(std::string run_directory, int keep = 3, const std::string& owner = "");
 
   // Saves a checkpoint durably and returns its path; then deletes what retention gives up, where a
   // failure is only a warning. Throws Error when the disk has too little space (before writing)

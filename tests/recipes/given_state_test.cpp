@@ -14,7 +14,6 @@
 namespace linnet {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 class Given : public test::TinyRun {
