@@ -11,21 +11,6 @@
 namespace linnet {
 namespace {
 
-// Calls body with an integer of the size of an element: copies need no arithmetic.
-template <typename Body>
-void dispatch_size(const Tensor& x, const Body& body) {
-  switch (size_of(x.dtype())) {
-    case 2:
-      return body(uint16_t{});
-    case 4:
-      return body(uint32_t{});
-    case 8:
-      return body(uint64_t{});
-    default:
-      return body(uint8_t{});
-  }
-}
-
 // Between the elements that a view shows, from element `offset` of a tensor on, and a contiguous
 // tensor: whole = the view's elements, or the view's elements = whole.
 void read_view(const Tensor& from, int64_t offset, const Views<1>& view, const Tensor& whole) {

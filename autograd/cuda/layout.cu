@@ -12,21 +12,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Calls body with an integer of the size of an element.
-template <typename Body>
-void dispatch_size(const Tensor& x, const Body& body) {
-  switch (size_of(x.dtype())) {
-    case 2:
-      return body(uint16_t{});
-    case 4:
-      return body(uint32_t{});
-    case 8:
-      return body(uint64_t{});
-    default:
-      return body(uint8_t{});
-  }
-}
-
 template <typename T>
 T* elements_of(const Tensor& x) {
   require_current(x.device().index);
