@@ -54,7 +54,7 @@ TEST(CudaComposing, DeadRowsAndNan) {
     EXPECT_EQ(logsumexp(y, dimension).value().to_vector<float>()[0], -inf);
     EXPECT_TRUE(std::isnan(max(y, dimension).value().to_vector<float>()[1]));
   }
-  const Tensor mask = Tensor::from(std::vector<uint8_t>{0, 1}, {2}, kGpu);
+  const Tensor mask = Tensor::from(std::vector<uint8_t>{1, 0}, {2}, kGpu);
   EXPECT_EQ(masked_fill(x, mask, 2).value().to_vector<float>(),
             (std::vector<float>{-inf, 2, 1, 2}));
 }
