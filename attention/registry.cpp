@@ -14,6 +14,7 @@
 #include "attention/clustered/clustered.h"
 #include "attention/cosformer/cosformer.h"
 #include "attention/define.h"
+#include "attention/deltanet/deltanet.h"
 #include "attention/eva/eva.h"
 #include "attention/flash/flash.h"
 #include "attention/flash_global/flash_global.h"
@@ -35,6 +36,7 @@
 #include "attention/probsparse/probsparse.h"
 #include "attention/reformer/reformer.h"
 #include "attention/relu/relu.h"
+#include "attention/retention/retention.h"
 #include "attention/rfa/rfa.h"
 #include "attention/rope_linear/rope_linear.h"
 #include "attention/s4d/s4d.h"
@@ -108,6 +110,8 @@ std::vector<Mechanism>& all() {
     add_to(result, skyformer_mechanism());
     add_to(result, s4d_mechanism());
     add_to(result, synthesizer_mechanism());
+    add_to(result, retention_mechanism());
+    add_to(result, deltanet_mechanism());
     return result;
   }();
   return list;
